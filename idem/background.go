@@ -1,0 +1,199 @@
+package idem
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// work counts what an engine has under way, so that Close can wait for it:
+// requests, and what goes on behind their answers.
+type work struct {
+	mu     sync.Mutex
+	n      int
+	closed bool
+	idle   chan struct{}      // closed when n is 0 after Close
+	ctx    context.Context    // of the background; ends when Close gives up
+	stop   context.CancelFunc // ends ctx
+}
+
+func (w *work) init() {
+	w.idle = make(chan struct{})
+	w.ctx, w.stop = context.WithCancel(context.Background())
+}
+
+// add is false once the engine is closed.
+func (w *work) add() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return false
+	}
+	w.n++
+	return true
+}
+
+func (w *work) done() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.n--
+	if w.closed && w.n == 0 {
+		close(w.idle)
+	}
+}
+
+// behind runs fn behind the answer of a request that is still counted.
+func (w *work) behind(fn func(ctx context.Context)) {
+	w.mu.Lock()
+	w.n++ // also after Close: it waits for this request, and so for fn
+	w.mu.Unlock()
+	go func() {
+		defer w.done()
+		fn(w.ctx)
+	}()
+}
+
+// Close refuses new operations as unavailable and waits until those that run
+// have been settled and saved, or ctx ends. The error says how many are left;
+// then the locks must not be given back by closing their session: they protect
+// what still runs. Saving in the background is given up.
+func (e *Engine) Close(ctx context.Context) error {
+	w := &e.work
+	w.mu.Lock()
+	if !w.closed {
+		w.closed = true
+		if w.n == 0 {
+			close(w.idle)
+		}
+	}
+	w.mu.Unlock()
+	defer w.stop()
+	select {
+	case <-w.idle:
+		return nil
+	case <-ctx.Done():
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return fmt.Errorf("idem: %d operations still run: %w", w.n, ctx.Err())
+	}
+}
+
+// save is step 7 with its retries. After an error saving goes on behind the
+// answer, with the lock held and duplicates in this process refused, until the
+// store has answered or the engine gives up.
+func (e *Engine) save(ctx context.Context, run *run, s Settlement) (SettleResult, error) {
+	giveUp := time.Now().Add(e.cfg.saveTimeout)
+	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
+	for {
+		got, err := e.trySave(ctx, run, s)
+		if err == nil {
+			return got, nil
+		}
+		if next := pause.next(); time.Now().Add(next).After(giveUp) || !sleep(e.work.ctx, next) {
+			e.observe(ctx, run.request, Event{Type: EventSaveDelayed, Attempt: run.attempt, State: s.State, Err: err})
+			e.saveBehind(ctx, run, s)
+			return SettleResult{}, err
+		}
+	}
+}
+
+// trySave settles once. A record that the store has lost is written anew as
+// long as the lease proves that nobody else can have begun.
+func (e *Engine) trySave(ctx context.Context, run *run, s Settlement) (SettleResult, error) {
+	if !run.lost() {
+		s.Restore = &Restore{Kind: run.Policy.Kind, Route: run.Policy.Name, Fingerprint: run.fingerprint, Started: run.started}
+	}
+	return e.callSettle(ctx, run.id, s)
+}
+
+func (e *Engine) callSettle(ctx context.Context, id KeyID, s Settlement) (SettleResult, error) {
+	call := withTimeout(ctx, e.cfg.storeTimeout)
+	defer call.stop()
+	return e.store.Settle(call, id, s)
+}
+
+func (e *Engine) saveBehind(ctx context.Context, run *run, s Settlement) {
+	flight := run.flight
+	run.flight = nil // lands when saved
+	r := run.request
+	e.work.behind(func(stop context.Context) {
+		var result *Result
+		defer func() { e.landFlight(r.id, flight, result) }()
+		pause := backoff{first: 50 * time.Millisecond, most: time.Second}
+		for {
+			got, err := e.trySave(stop, run, s)
+			if err == nil {
+				ev := Event{Type: EventSuperseded, Attempt: run.attempt, State: got.Record.State, Duration: time.Since(run.started)}
+				if got.Settled {
+					ev.Type = settledEvents[outcomeOf(s.State)]
+					if s.State == StateCompleted {
+						result = run.repeatable(s.Response)
+					}
+				}
+				e.observe(ctx, r, ev)
+				run.lease.ReleaseBehind()
+				return
+			}
+			if !sleep(stop, pause.next()) {
+				// The lock is left to its session: it outlives this engine.
+				e.observe(ctx, r, Event{Type: EventSaveAbandoned, Attempt: run.attempt, State: s.State, Err: err})
+				return
+			}
+		}
+	})
+}
+
+func outcomeOf(s State) outcome {
+	switch s {
+	case StateCompleted:
+		return outcomeCompleted
+	case StateReleased:
+		return outcomeNoEffect
+	default:
+		return outcomeInDoubt
+	}
+}
+
+// abortBehind undoes a Begin that was not answered, or came too late, with the
+// lock held until that is acknowledged.
+func (e *Engine) abortBehind(ctx context.Context, r *request, lease Lease, req BeginRequest) {
+	e.work.behind(func(stop context.Context) {
+		pause := backoff{first: 20 * time.Millisecond, most: time.Second}
+		for {
+			call := withTimeout(stop, e.cfg.storeTimeout)
+			err := e.store.Abort(call, r.id, req)
+			call.stop()
+			if err == nil {
+				e.observe(ctx, r, Event{Type: EventBeginAborted})
+				lease.ReleaseBehind()
+				return
+			}
+			if !sleep(stop, pause.next()) {
+				e.observe(ctx, r, Event{Type: EventSaveAbandoned, Err: err})
+				return
+			}
+		}
+	})
+}
+
+// backoff doubles a pause up to a limit.
+type backoff struct{ first, most time.Duration }
+
+func (b *backoff) next() time.Duration {
+	d := b.first
+	b.first = min(2*b.first, b.most)
+	return d
+}
+
+// sleep is false where ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

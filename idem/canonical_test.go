@@ -1,0 +1,227 @@
+package idem
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestCanonicalJSON(t *testing.T) {
+	deep := strings.Repeat("[", maxJSONDepth) + strings.Repeat("]", maxJSONDepth)
+	digits := strings.Repeat("7", maxJSONNumber)
+	tests := []struct{ name, body, want string }{
+		{"member order", `{"b":1,"a":2}`, `{"a":2,"b":1}`},
+		{"member order, nested", `{"b":{"z":[{"d":1,"c":2}],"y":0},"a":2}`, `{"a":2,"b":{"y":0,"z":[{"c":2,"d":1}]}}`},
+		{"order of arrays is kept", `[3,1,2]`, `[3,1,2]`},
+		{"space", " {\r\n\t\"a\" : [ 1 , 2 ] }\n", `{"a":[1,2]}`},
+		{"empty object and array", `{ "b" : [ ] , "a" : { } }`, `{"a":{},"b":[]}`},
+		{"escapes", `"\u0041\/\u00e9\ud83d\ude00\u000a\u001f\u0022\u005c"`, `"A/é😀\n\u001f\"\\"`},
+		{"upper-case hexadecimal", `"\u001F\uD83D\uDE00"`, `"\u001f😀"`},
+		{"escaped NUL", `"\u0000"`, `"\u0000"`},
+		{"all short escapes", `"\b\f\n\r\t\"\\\/"`, `"\b\f\n\r\t\"\\/"`},
+		{"names sort decoded", `{"\\":1,"a":2,"Z":3,"\n":4,"\u0001":5,"":6}`, `{"":6,"\u0001":5,"\n":4,"Z":3,"\\":1,"a":2}`},
+		{"a prefix sorts first", `{"ab":1,"a":2,"a\n":3}`, `{"a":2,"a\n":3,"ab":1}`},
+		{"names beyond the BMP sort by code point", `{"\ud83d\ude00":1,"\uffee":2}`, `{"` + "\uffee" + `":2,"😀":1}`},
+		{"numbers keep their text", `[1.0,1,1e0,1E0,-0,0,0.10,1e+5]`, `[1.0,1,1e0,1E0,-0,0,0.10,1e+5]`},
+		{"twentieth digit", `12345678901234567891`, `12345678901234567891`},
+		{"longest number", digits, digits},
+		{"largest exponent", `1e-999`, `1e-999`},
+		{"literals", `[true,false,null]`, `[true,false,null]`},
+		{"deepest nesting", deep, deep},
+		{"unicode line separator", "\"\u2028\"", "\"\u2028\""},
+		{"non-character", "\"\uffff\"", "\"\uffff\""},
+		{"replacement character, written out", "\"\ufffd\"", "\"\ufffd\""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := CanonicalJSON([]byte("dst:"), []byte(tt.body))
+			if err != nil || string(got) != "dst:"+tt.want {
+				t.Errorf("CanonicalJSON(%q) = %q, %v, want %q", tt.body, got, err, "dst:"+tt.want)
+			}
+		})
+	}
+}
+
+func TestCanonicalJSONRefuses(t *testing.T) {
+	tests := []struct{ name, body, says string }{
+		{"empty", "", "value is expected, not the end"},
+		{"only space", " \n", "value is expected, not the end"},
+		{"trailing data", `{} {}`, "something follows"},
+		{"trailing NUL", "{}\x00", "something follows"},
+		{"byte order mark", "\xef\xbb\xbf{}", "value is expected"},
+		{"invalid UTF-8", "\"\xff\"", "invalid UTF-8"},
+		{"overlong UTF-8", "\"\xc0\x80\"", "invalid UTF-8"},
+		{"surrogate in UTF-8", "\"\xed\xa0\x80\"", "invalid UTF-8"},
+		{"truncated UTF-8", "\"\xe2\x82\"", "invalid UTF-8"},
+		{"high surrogate alone", `"\ud83d"`, "surrogate"},
+		{"high surrogate twice", `"\ud83d\ud83d"`, "surrogate"},
+		{"high surrogate and text", `"\ud83dabcdef"`, "surrogate"},
+		{"low surrogate alone", `"\ude00"`, "surrogate"},
+		{"high surrogate at the end", `"\ud83d`, "surrogate"},
+		{"duplicate member", `{"amount":1,"amount":2}`, "two members"},
+		{"duplicate member, equal", `{"a":1,"a":1}`, "two members"},
+		{"duplicate member, not adjacent", `{"a":1,"b":2,"a":3}`, "two members"},
+		{"duplicate member after unescaping", `{"a":1,"\u0061":2}`, "two members"},
+		{"duplicate member, nested", `[{"x":{"a\/":1,"b":0,"a/":2}}]`, "two members"},
+		{"duplicate empty name", `{"":1,"":2}`, "two members"},
+		{"too deep", strings.Repeat("[", maxJSONDepth+1), "nested too deeply"},
+		{"too deep, objects", strings.Repeat(`{"a":`, maxJSONDepth+1), "nested too deeply"},
+		{"far too deep", strings.Repeat("[", 1<<20), "nested too deeply"},
+		{"number too long", strings.Repeat("7", maxJSONNumber+1), "too long"},
+		{"fraction too long", "0." + strings.Repeat("7", maxJSONNumber), "too long"},
+		{"exponent too large", "1e1000", "exponent"},
+		{"exponent with zeros", "1e0001", "exponent"},
+		{"leading zero", "01", "something follows"},
+		{"minus alone", "-", "digit"},
+		{"plus", "+1", "value is expected"},
+		{"point first", ".5", "value is expected"},
+		{"point last", "1.", "digit"},
+		{"exponent without digits", "1e+", "digit"},
+		{"NaN", "NaN", "value is expected"},
+		{"Infinity", "-Infinity", "digit"},
+		{"hexadecimal", "0x10", "something follows"},
+		{"control character", "\"a\nb\"", "control character"},
+		{"NUL in a string", "\"a\x00b\"", "control character"},
+		{"NUL as a value", "[\x00]", "value is expected"},
+		{"unknown escape", `"\x41"`, "unknown escape"},
+		{"escape cut off", `"\`, "incomplete escape"},
+		{"u escape cut off", `"\u00`, "malformed"},
+		{"u escape with a sign", `"\u+041"`, "malformed"},
+		{"string cut off", `"abc`, "rest of a string"},
+		{"single quotes", `'a'`, "value is expected"},
+		{"comment", `/* */1`, "value is expected"},
+		{"trailing comma", `[1,]`, "value is expected"},
+		{"trailing comma in an object", `{"a":1,}`, "member name"},
+		{"missing comma", `[1 2]`, "comma"},
+		{"missing comma in an object", `{"a":1 "b":2}`, "comma"},
+		{"missing colon", `{"a" 1}`, "colon"},
+		{"name without quotes", `{a:1}`, "member name"},
+		{"wrong bracket", `[1}`, "comma"},
+		{"object cut off", `{"a":1`, "comma"},
+		{"literal cut off", `tru`, "value is expected"},
+		{"literal in capitals", `True`, "value is expected"},
+		{"other space", "\u00a01", "value is expected"},
+		{"vertical tab", "\v1", "value is expected"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := CanonicalJSON([]byte("dst:"), []byte(tt.body))
+			if err == nil || string(got) != "dst:" {
+				t.Fatalf("CanonicalJSON(%.40q) = %q, %v, want an error and dst unchanged", tt.body, got, err)
+			}
+			if !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("CanonicalJSON(%.40q): error %q does not say %q", tt.body, err, tt.says)
+			}
+		})
+	}
+}
+
+// Bug 6 of the field: the order of members broke matching.
+func TestCanonicalJSONMemberOrderDoesNotMatter(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		members := make([]string, rng.IntN(40))
+		for i := range members {
+			members[i] = fmt.Sprintf(`"k%d\n":{"v":%d,"a":"x"}`, i*7919, i)
+		}
+		first, err := CanonicalJSON(nil, []byte("{"+strings.Join(members, ",")+"}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rng.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+		second, err := CanonicalJSON(nil, []byte("{ "+strings.Join(members, " , ")+"}"))
+		if err != nil || !bytes.Equal(first, second) {
+			t.Fatalf("shuffled members: %q, %v, want %q", second, err, first)
+		}
+	}
+}
+
+func TestCanonicalJSONHardlyAllocates(t *testing.T) {
+	body := []byte(paymentJSON)
+	dst := make([]byte, 0, len(body))
+	allocs := testing.AllocsPerRun(100, func() {
+		if _, err := CanonicalJSON(dst, body); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocs > 3 { // 0, but under the race detector sync.Pool forgets on purpose
+		t.Errorf("CanonicalJSON into enough room allocates %v times, want 0", allocs)
+	}
+}
+
+const paymentJSON = `{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"caf\u00e9 & more","meta":{"order":"A-1","lines":[{"sku":"x","n":2},{"sku":"y","n":1}]}}`
+
+func FuzzCanonicalJSON(f *testing.F) {
+	for _, s := range []string{
+		paymentJSON, `{"b":1,"a":{"d":[],"c":"\u0041"}}`, `[1.0,1,1e0,-0]`, `{"a":1,"\u0061":2}`, `"\ud83d\ude00"`, `"\ud83d"`,
+		"\"\xff\"", `{"\\":1,"\"":2,"\n":3}`, "[\x00]", "1 ", ` { } `, `12345678901234567890.12345678901234567890e-999`,
+		strings.Repeat("[", 130), `{"":{"":{"":[]}}}`, `{"a` + "\u2028" + `":true}`, "\xef\xbb\xbf1", "[1,2", `{"a":1,"b":2}`,
+	} {
+		f.Add([]byte(s), []byte(`{"b": 2, "a": 1}`))
+		f.Add([]byte(s), []byte(s))
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		ca, err := CanonicalJSON(nil, a)
+		if err != nil {
+			return
+		}
+		if len(ca) > len(a) {
+			t.Fatalf("CanonicalJSON(%q) = %q, longer than the body", a, ca)
+		}
+		again, err := CanonicalJSON(nil, ca)
+		if err != nil || !bytes.Equal(again, ca) {
+			t.Fatalf("CanonicalJSON(%q) = %q, %v, want it unchanged", ca, again, err)
+		}
+		va, ok := decodeJSON(a)
+		if !ok {
+			t.Fatalf("CanonicalJSON accepts %q and encoding/json does not", a)
+		}
+		if v, ok := decodeJSON(ca); !ok || !reflect.DeepEqual(v, va) {
+			t.Fatalf("%q stands for %v, its canonical form %q for %v", a, va, ca, v)
+		}
+		// encoding/json sorts members and spaces them in its own way.
+		if indented, err := json.MarshalIndent(va, " ", "\t"); err == nil {
+			if got, err := CanonicalJSON(nil, indented); err != nil || !bytes.Equal(got, ca) {
+				t.Fatalf("CanonicalJSON(%q) = %q, %v, want %q", indented, got, err, ca)
+			}
+		}
+		cb, err := CanonicalJSON(nil, b)
+		if err != nil {
+			return
+		}
+		vb, _ := decodeJSON(b)
+		if reflect.DeepEqual(va, vb) != bytes.Equal(ca, cb) {
+			t.Fatalf("%q and %q: equal values %v, equal forms %v", a, b, reflect.DeepEqual(va, vb), bytes.Equal(ca, cb))
+		}
+	})
+}
+
+func decodeJSON(b []byte) (any, bool) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	var v any
+	return v, d.Decode(&v) == nil && !d.More()
+}
+
+func BenchmarkCanonicalJSON(b *testing.B) {
+	for _, bm := range []struct{ name, body string }{
+		{"payment", paymentJSON},
+		{"64KiB", `{"rows":[` + strings.Repeat(paymentJSON+",", 400) + `null]}`},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			body := []byte(bm.body)
+			dst := make([]byte, 0, len(body))
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := CanonicalJSON(dst, body); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

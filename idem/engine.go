@@ -1,0 +1,436 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Engine runs operations at most once per key. It is safe for concurrent use.
+//
+// This file is the protocol, step by step; [Engine.Do] is its order. What a
+// step needs beside the rules is elsewhere: requests running here in
+// flight.go, outcomes in doubt in resolve.go, work that goes on behind the
+// answer in background.go.
+type Engine struct {
+	locker  Locker
+	store   Store
+	cfg     config
+	flights flights
+	work    work
+}
+
+// New returns an engine on a locker and a store. It refuses a locker that
+// other processes cannot see with a store that they can.
+func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
+	if locker == nil || store == nil {
+		return nil, errors.New("idem: New needs a locker and a store")
+	}
+	if locker.Reach() == ReachProcess && store.Reach() == ReachShared {
+		return nil, errors.New("idem: a lock that other processes cannot see cannot guard a token store that they can")
+	}
+	e := &Engine{locker: locker, store: store, cfg: defaultConfig()}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&e.cfg)
+		}
+	}
+	if err := e.cfg.validate(); err != nil {
+		return nil, err
+	}
+	e.flights.init()
+	e.work.init()
+	return e, nil
+}
+
+// request is an Operation on its way through the protocol.
+type request struct {
+	Operation
+	id          KeyID
+	operationID string
+	fingerprint Fingerprint // in the current version
+	giveUp      time.Time   // when a duplicate stops waiting for the first
+	flight      *flight     // of this request, where it leads one
+}
+
+// Do executes an operation, or answers it with the outcome of an earlier
+// execution. The error is a [*Refusal], or what the handler returned. A panic
+// of the handler goes on to the caller once the attempt has been settled.
+func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error) {
+	r, err := e.admit(op)
+	if err != nil {
+		return e.refused(ctx, op.Policy, KeyID{}, err)
+	}
+	defer e.work.done()
+	res, err := e.do(ctx, r, h)
+	if err != nil {
+		return e.refused(ctx, op.Policy, r.id, err)
+	}
+	res.KeyID, res.OperationID = r.id, r.operationID
+	return res, nil
+}
+
+// do is the order of the protocol.
+func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) {
+	defer e.land(r, nil)
+	for {
+		if err := ctx.Err(); err != nil {
+			return Result{}, refuse(CodeUnavailable, fmt.Errorf("idem: caller is gone: %w", err))
+		}
+		// Step 2: a duplicate of a request running in this process.
+		if res, err := e.join(ctx, r); res != nil || err != nil {
+			return deref(res), err
+		}
+		// Step 3: what the record alone can answer.
+		rec, err := e.read(ctx, r)
+		if err != nil {
+			return e.failOpen(ctx, r, h, err)
+		}
+		if res, err := e.judge(r, &rec); res != nil || err != nil {
+			if res != nil {
+				e.replayed(ctx, r, &rec)
+				e.land(r, res)
+			}
+			return deref(res), err
+		}
+		if !e.lead(r) {
+			continue
+		}
+		// From here on it goes to its end, whether the caller stays or not.
+		detached := context.WithoutCancel(ctx)
+		// Step 4: the lock.
+		lease, err := e.lock(detached, r)
+		if errors.Is(err, ErrLocked) {
+			res, err := e.locked(ctx, r, &rec)
+			if res == nil && err == nil {
+				continue
+			}
+			e.land(r, res)
+			return deref(res), err
+		}
+		if err != nil {
+			return e.failOpen(ctx, r, h, refuse(CodeUnavailable, err))
+		}
+		// Step 5: begin, under the lock.
+		attempt, res, err := e.begin(detached, r, lease)
+		if res != nil || err != nil {
+			if err != nil {
+				return e.failOpen(ctx, r, h, err)
+			}
+			e.land(r, res)
+			return *res, nil
+		}
+		// Steps 6 to 8.
+		return e.execute(detached, r, lease, attempt, h)
+	}
+}
+
+// admit is step 1: what can be refused without asking anybody. The key itself
+// was read by ParseKey.
+func (e *Engine) admit(op Operation) (*request, error) {
+	switch {
+	case op.Policy == nil || op.Fingerprint == nil:
+		return nil, refuse(CodeInternal, errors.New("idem: operation without policy or fingerprint"))
+	case op.Scope == "" && !op.Policy.AllowGlobalKeys:
+		return nil, refuse(CodeInternal, errors.New("idem: operation without scope"))
+	case len(op.Key) == 0:
+		return nil, refuse(CodeKeyMissing, nil)
+	case len(op.Key) > MaxKeyBytes:
+		return nil, refuse(CodeKeyInvalid, fmt.Errorf("idem: key of %d bytes", len(op.Key)))
+	}
+	fp, err := op.Fingerprint(FingerprintVersion)
+	if err != nil {
+		return nil, asRefusal(CodeBodyInvalid, err)
+	}
+	if !e.work.add() {
+		return nil, refuse(CodeUnavailable, errClosed)
+	}
+	id := NewKeyID(op.Scope, op.Key)
+	r := &request{Operation: op, id: id, operationID: id.OperationID(), fingerprint: fp}
+	if op.Policy.Wait > 0 {
+		r.giveUp = time.Now().Add(op.Policy.Wait)
+	}
+	return r, nil
+}
+
+// read is step 3: one round trip, from the primary.
+func (e *Engine) read(ctx context.Context, r *request) (Record, error) {
+	call := withTimeout(ctx, e.cfg.storeTimeout)
+	defer call.stop()
+	rec, err := e.store.Get(call, r.id)
+	if err != nil {
+		return rec, storeRefusal(err)
+	}
+	return rec, nil
+}
+
+// judge says what the record answers by itself: a result to replay, or a
+// refusal. Neither: the request needs the lock, or holds it and may go on.
+func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
+	if rec.State == StateNone {
+		if r.Policy.Kind == IssuedToken {
+			return nil, refuse(CodeTokenUnknown, nil)
+		}
+		return nil, nil
+	}
+	if rec.Kind != r.Policy.Kind {
+		if r.Policy.Kind == IssuedToken {
+			return nil, refuse(CodeTokenUnknown, errors.New("idem: a client key where a token is wanted"))
+		}
+		return nil, refuse(CodeKeyReused, errors.New("idem: an issued token where a client key is wanted"))
+	}
+	if rec.State == StateIssued || rec.State == StateReleased {
+		return nil, nil // bound to no request
+	}
+	if same, err := r.matches(rec.Fingerprint); err != nil {
+		return nil, refuse(CodeUnavailable, err)
+	} else if !same {
+		return nil, refuse(CodeKeyReused, errors.New("idem: fingerprint differs"))
+	}
+	switch rec.State {
+	case StateCompleted:
+		if rec.Response == nil || rec.Response.Omitted {
+			return nil, refuse(CodeResultUnavailable, nil)
+		}
+		return replay(rec), nil
+	case StateExpired:
+		return nil, refuse(CodeKeyExpired, nil)
+	case StateUnknown:
+		if r.Policy.Resolver == nil && !r.Policy.RerunInDoubt {
+			return unknown(rec)
+		}
+	}
+	return nil, nil // pending, or unknown and somebody to ask: only the lock's holder may tell
+}
+
+// matches compares the request with a stored fingerprint, in its version.
+func (r *request) matches(stored Fingerprint) (bool, error) {
+	if stored.Version == r.fingerprint.Version {
+		return stored == r.fingerprint, nil
+	}
+	fp, err := r.Fingerprint(stored.Version)
+	return fp == stored, err
+}
+
+// lock is step 4.
+func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
+	call := withTimeout(ctx, e.cfg.lockTimeout)
+	defer call.stop()
+	return e.locker.TryAcquire(call, LockRequest{KeyID: r.id, Nonce: NewNonce()})
+}
+
+// locked is the answer to a duplicate of a request that runs elsewhere. With
+// neither result nor error the lock looked free, and the caller starts over.
+func (e *Engine) locked(ctx context.Context, r *request, seen *Record) (*Result, error) {
+	if seen.State != StatePending {
+		// The holder may have begun since, and a mismatch beats in-progress.
+		rec, err := e.read(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		if res, err := e.judge(r, &rec); res != nil || err != nil {
+			if res != nil {
+				e.replayed(ctx, r, &rec)
+			}
+			return res, err
+		}
+	}
+	left := time.Until(r.giveUp)
+	if left <= 0 {
+		return nil, refuse(CodeInProgress, nil)
+	}
+	waitCtx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	e.observe(ctx, r, Event{Type: EventWaited})
+	switch err := e.locker.Wait(waitCtx, r.id); {
+	case err == nil:
+		return nil, nil
+	case waitCtx.Err() != nil:
+		return nil, refuse(CodeInProgress, nil)
+	default:
+		return nil, refuse(CodeUnavailable, err)
+	}
+}
+
+// begin is step 5. It returns the attempt that has started; or a stored
+// outcome; or a refusal. Unless an attempt has started, the lock has been
+// given back, or is held in the background until the Begin is undone.
+func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *Result, error) {
+	req := BeginRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Fence: lease.Fence(), Nonce: NewNonce(),
+		Fingerprint: r.fingerprint, KeyTTL: r.Policy.KeyTTL}
+	// A second round where the first found an interrupted attempt that was
+	// then settled as not applied; more only where others decide meanwhile.
+	for range beginRounds {
+		got, err := e.callBegin(ctx, r, req)
+		switch {
+		case errors.Is(err, ErrStoreLost), errors.Is(err, ErrStaleFence):
+			lease.ReleaseBehind()
+			return Attempt{}, nil, storeRefusal(err)
+		case err != nil: // it may have been applied, or may be yet
+			e.abortBehind(ctx, r, lease, req)
+			return Attempt{}, nil, storeRefusal(err)
+		case got.Begun && lease.Err() != nil:
+			e.abortBehind(ctx, r, lease, req)
+			return Attempt{}, nil, refuse(CodeOwnershipLost, lease.Err())
+		case got.Begun:
+			r.flight.begun()
+			e.observe(ctx, r, Event{Type: EventBegun, Attempt: got.Record.Attempt, State: StatePending})
+			return got.Record.Attempt, nil, nil
+		}
+		res, again, err := e.found(ctx, r, lease, &got.Record)
+		if !again {
+			lease.ReleaseBehind()
+			return Attempt{}, res, err
+		}
+	}
+	lease.ReleaseBehind()
+	return Attempt{}, nil, refuse(CodeInProgress, errors.New("idem: the record kept changing under the lock"))
+}
+
+// beginRounds bounds how often begin starts over.
+const beginRounds = 4
+
+func (e *Engine) callBegin(ctx context.Context, r *request, req BeginRequest) (BeginResult, error) {
+	call := withTimeout(ctx, e.cfg.storeTimeout)
+	defer call.stop()
+	return e.store.Begin(call, r.id, req)
+}
+
+// found deals with a record, read under the lock, that did not let an attempt
+// start. again says that it may do so now.
+func (e *Engine) found(ctx context.Context, r *request, lease Lease, rec *Record) (res *Result, again bool, err error) {
+	res, err = e.judge(r, rec)
+	if err != nil {
+		return nil, false, err
+	}
+	if res != nil {
+		e.replayed(ctx, r, rec)
+		return res, false, nil
+	}
+	switch rec.State {
+	case StatePending:
+		fence := lease.Fence()
+		if rec.Attempt.Fence.Domain != fence.Domain {
+			// Our lock proves nothing about a holder in another domain.
+			return nil, false, refuse(CodeInProgress, fmt.Errorf("idem: held under fence %v of another domain", rec.Attempt.Fence))
+		}
+		if !rec.Attempt.Fence.Before(fence) {
+			return nil, false, refuse(CodeOwnershipLost, fmt.Errorf("idem: fence %v is behind the record's %v", fence, rec.Attempt.Fence))
+		}
+		e.observe(ctx, r, Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
+	case StateUnknown:
+	default: // it changed since Begin looked: look again
+		return nil, true, nil
+	}
+	return e.resolve(ctx, r, lease, rec)
+}
+
+// execute is step 6: the handler, and what its result says.
+func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt Attempt, h Handler) (Result, error) {
+	x := e.execution(r, lease, attempt)
+	hctx, cancel := handlerContext(ctx, x, r.Policy.Deadline)
+	defer cancel()
+	run := &run{request: r, execution: x, lease: lease, attempt: attempt, started: time.Now()}
+
+	returned := false
+	defer func() {
+		if !returned { // a panic, or runtime.Goexit: it goes on once the attempt is settled
+			crash := Response{Status: panicStatus(r.Transport)}
+			_, _ = e.settle(ctx, run, outcomeInDoubt, &crash, errPanic)
+		}
+	}()
+	resp, err := h(hctx)
+	returned = true
+	cancel()
+
+	o := outcomeInDoubt
+	switch {
+	case x.noEffect.Load():
+		o = outcomeNoEffect
+	case err == nil:
+		o = classify(r.Transport, resp.Status, x.gated.Load())
+	}
+	if err != nil {
+		res, settleErr := e.settle(ctx, run, o, nil, err)
+		if res.Replayed || settleErr != nil { // decided, or no longer ours to tell
+			return res, withCause(settleErr, err)
+		}
+		return Result{}, err
+	}
+	return e.settle(ctx, run, o, &resp, nil)
+}
+
+// settle is steps 7 and 8: store the outcome, then answer, then give the lock
+// back. resp is nil where the handler returned an error instead.
+func (e *Engine) settle(ctx context.Context, run *run, o outcome, resp *Response, cause error) (Result, error) {
+	s := run.settlement(o, resp)
+	got, err := e.save(ctx, run, s)
+	if err != nil { // saving goes on behind the answer, under the lock
+		if run.lost() {
+			return Result{}, refuse(CodeOwnershipLost, err)
+		}
+		return run.live(resp), nil
+	}
+	ev := Event{Attempt: run.attempt, State: got.Record.State, Duration: time.Since(run.started), Err: cause}
+	if !got.Settled {
+		ev.Type = EventSuperseded
+		e.observe(ctx, run.request, ev)
+		run.lease.ReleaseBehind()
+		return e.superseded(run, &got.Record, resp)
+	}
+	ev.Type = settledEvents[o]
+	e.observe(ctx, run.request, ev)
+	switch o {
+	case outcomeCompleted:
+		// Repeats read the record first, so the lock may follow the answer.
+		run.lease.ReleaseBehind()
+		res := run.live(resp)
+		e.land(run.request, run.repeatable(resp))
+		return res, nil
+	case outcomeNoEffect:
+		// An immediate retry needs the lock: it has to be free by then.
+		e.release(ctx, run)
+		return run.live(resp), nil
+	default:
+		return e.inDoubt(ctx, run, got.Record, resp)
+	}
+}
+
+// superseded answers for an attempt that somebody else has settled while its
+// handler ran: an operator, or the next holder's resolver.
+func (e *Engine) superseded(run *run, rec *Record, resp *Response) (Result, error) {
+	if rec.State == StateCompleted {
+		res, err := e.judge(run.request, rec)
+		return deref(res), err
+	}
+	if run.lost() {
+		return Result{}, refuse(CodeOwnershipLost, fmt.Errorf("idem: attempt %d was settled by others as %v", run.attempt.Number, rec.State))
+	}
+	return run.live(resp), nil
+}
+
+// release gives the lock back and waits for it. A failure is retried by the
+// lease in the background.
+func (e *Engine) release(ctx context.Context, run *run) {
+	call := withTimeout(ctx, e.cfg.lockTimeout)
+	defer call.stop()
+	if err := run.lease.Release(call); err != nil {
+		e.observe(ctx, run.request, Event{Type: EventReleaseFailed, Attempt: run.attempt, Err: err})
+	}
+}
+
+// failOpen runs the handler without protection where the policy says so and
+// the refusal is that nothing could be reached.
+func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error) (Result, error) {
+	refusal, ok := errors.AsType[*Refusal](err)
+	if !ok || !r.Policy.FailOpen || refusal.Code != CodeUnavailable || ctx.Err() != nil {
+		return Result{}, err
+	}
+	e.observe(ctx, r, Event{Type: EventFailedOpen, Err: refusal.Err})
+	x := &execution{Execution: Execution{KeyID: r.id, OperationID: r.operationID}}
+	hctx, cancel := handlerContext(context.WithoutCancel(ctx), x, r.Policy.Deadline)
+	defer cancel()
+	resp, err := h(hctx)
+	return Result{Response: resp}, err
+}

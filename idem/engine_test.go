@@ -1,0 +1,445 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+)
+
+func TestRepeatGetsTheFirstOutcome(t *testing.T) {
+	b := setup(t, parts{})
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	for range 3 {
+		res, err = b.do("k", "a")
+		b.wantPaid(res, err, 1, true)
+	}
+	b.wantRuns(1)
+	b.wantState("k", idem.StateCompleted)
+}
+
+func TestOtherKeysAndScopesAreOtherOperations(t *testing.T) {
+	b := setup(t, parts{})
+	_, _ = b.do("k", "a")
+	res, err := b.do("k2", "a")
+	b.wantPaid(res, err, 2, false)
+	op := b.operation("k", "a")
+	op.Scope = "m2"
+	res, err = b.engine.Do(context.Background(), op, b.pay)
+	b.wantPaid(res, err, 3, false)
+}
+
+func TestAnotherRequestUnderTheKeyIsRefused(t *testing.T) {
+	b := setup(t, parts{})
+	_, _ = b.do("k", "a")
+	_, err := b.do("k", "b")
+	b.wantRefused(err, idem.CodeKeyReused)
+	// The same request over another transport is another one.
+	op := b.operation("k", "a")
+	op.Transport, op.Fingerprint = idem.TransportGRPC, fingerprintOf("grpc", "a")
+	_, err = b.engine.Do(context.Background(), op, b.pay)
+	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantRuns(1)
+}
+
+func TestIssuedTokenIsConsumedOnce(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }})
+	token, err := b.engine.IssueToken(context.Background(), "m1", 0)
+	if err != nil || token.ExpiresAt.IsZero() {
+		t.Fatalf("IssueToken() = %v, %v", token, err)
+	}
+	key := string(token.Value)
+	b.wantState(key, idem.StateIssued)
+	res, err := b.do(key, "a")
+	b.wantPaid(res, err, 1, false)
+	res, err = b.do(key, "a")
+	b.wantPaid(res, err, 1, true)
+	_, err = b.do(key, "b")
+	b.wantRefused(err, idem.CodeKeyReused)
+}
+
+func TestKindsOfKeyDoNotMix(t *testing.T) {
+	b := setup(t, parts{})
+	token, err := b.engine.IssueToken(context.Background(), "m1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.do(string(token.Value), "a")
+	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantState(string(token.Value), idem.StateIssued)
+
+	_, _ = b.do("client", "a")
+	b.policy.Kind = idem.IssuedToken
+	_, err = b.do("client", "a")
+	b.wantRefused(err, idem.CodeTokenUnknown)
+	_, err = b.do("made-up", "a")
+	b.wantRefused(err, idem.CodeTokenUnknown)
+	op := b.operation(string(token.Value), "a")
+	op.Scope = "m2"
+	_, err = b.engine.Do(context.Background(), op, b.pay)
+	b.wantRefused(err, idem.CodeTokenUnknown)
+	b.wantRuns(1)
+}
+
+func TestReleasedTokenIsIssuedAgain(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }})
+	token, _ := b.engine.IssueToken(context.Background(), "m1", time.Hour)
+	key := string(token.Value)
+	if res, err := b.doWith(key, "a", answers(429)); err != nil || res.Response.Status != 429 {
+		t.Fatalf("Do() = %v, %v, want 429", res, err)
+	}
+	if got := b.wantState(key, idem.StateIssued); !got.ExpiresAt.Equal(token.ExpiresAt) {
+		t.Errorf("expiry = %v, want the old one, %v", got.ExpiresAt, token.ExpiresAt)
+	}
+	res, err := b.do(key, "b")
+	b.wantPaid(res, err, 1, false)
+}
+
+// TestOutcomes is the table of design.md, section 6.
+func TestOutcomes(t *testing.T) {
+	http := func(want idem.State, statuses ...int) map[int]idem.State {
+		m := map[int]idem.State{}
+		for _, s := range statuses {
+			m[s] = want
+		}
+		return m
+	}
+	for _, tt := range []struct {
+		transport idem.Transport
+		gated     bool
+		want      map[int]idem.State
+	}{
+		{idem.TransportHTTP, false, http(idem.StateCompleted, 200, 201, 204, 302, 400, 402, 404, 409, 410, 422, 451)},
+		{idem.TransportHTTP, true, http(idem.StateCompleted, 200, 400, 402, 404, 422)},
+		{idem.TransportHTTP, false, http(idem.StateReleased, 401, 403, 425, 429)},
+		{idem.TransportHTTP, true, http(idem.StateUnknown, 401, 403, 425, 429)},
+		{idem.TransportHTTP, false, http(idem.StateUnknown, 408, 500, 502, 503, 504, 0, 101)},
+		{idem.TransportGRPC, false, http(idem.StateCompleted, 0, 3, 5, 6, 9, 11, 12)},
+		{idem.TransportGRPC, false, http(idem.StateReleased, 7, 8, 16)},
+		{idem.TransportGRPC, true, http(idem.StateUnknown, 7, 8, 16)},
+		{idem.TransportGRPC, false, http(idem.StateUnknown, 1, 2, 4, 10, 13, 14, 15, 99)},
+		{idem.TransportDirect, false, http(idem.StateCompleted, 0, 500)},
+	} {
+		for status, want := range tt.want {
+			t.Run(fmt.Sprintf("transport %d status %d gated %t", tt.transport, status, tt.gated), func(t *testing.T) {
+				b := setup(t, parts{})
+				op := b.operation("k", "a")
+				op.Transport = tt.transport
+				res, err := b.engine.Do(context.Background(), op, func(ctx context.Context) (idem.Response, error) {
+					if tt.gated {
+						idem.DownstreamKey(ctx, "capture")
+					}
+					return idem.Response{Status: status}, nil
+				})
+				if err != nil || res.Response.Status != status || res.Replayed {
+					t.Fatalf("Do() = %v, %v, want its own answer", res, err)
+				}
+				b.wantState("k", want)
+				if want == idem.StateUnknown { // the same answer, and nothing runs
+					res, err = b.engine.Do(context.Background(), op, b.pay)
+					if err != nil || res.Response.Status != status || !res.Replayed {
+						t.Errorf("repeat = %v, %v, want the same answer", res, err)
+					}
+					b.wantRuns(0)
+				}
+			})
+		}
+	}
+}
+
+func TestReleasedKeyRunsAfreshWhateverTheBody(t *testing.T) {
+	b := setup(t, parts{})
+	_, _ = b.doWith("k", "a", answers(429))
+	res, err := b.do("k", "b")
+	b.wantPaid(res, err, 1, false)
+	if res.Attempt != 2 {
+		t.Errorf("attempt = %d, want 2", res.Attempt)
+	}
+}
+
+func TestNoEffectReleases(t *testing.T) {
+	b := setup(t, parts{})
+	_, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		idem.NoEffect(ctx)
+		return idem.Response{Status: 500}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+}
+
+func TestHandlerErrorIsInDoubt(t *testing.T) {
+	b := setup(t, parts{})
+	boom := errors.New("boom")
+	_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) { return idem.Response{}, boom })
+	if !errors.Is(err, boom) {
+		t.Fatalf("Do() = %v, want %v", err, boom)
+	}
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantRuns(0)
+}
+
+func TestPanicIsInDoubtAndGoesOn(t *testing.T) {
+	b := setup(t, parts{})
+	func() {
+		defer func() {
+			if p := recover(); p != "boom" {
+				t.Errorf("recovered %v, want the handler's own panic", p)
+			}
+		}()
+		_, _ = b.doWith("k", "a", func(context.Context) (idem.Response, error) { panic("boom") })
+	}()
+	res, err := b.do("k", "a")
+	if err != nil || res.Response.Status != 500 || !res.Replayed {
+		t.Errorf("repeat = %v, %v, want 500 again", res, err)
+	}
+	b.wantRuns(0)
+}
+
+func TestOmittedBodyCannotBeReplayed(t *testing.T) {
+	b := setup(t, parts{})
+	_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
+		return idem.Response{Status: 200, Omitted: true}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeResultUnavailable)
+}
+
+func TestDuplicateOfARunningRequest(t *testing.T) {
+	t.Run("is refused as in progress", func(t *testing.T) {
+		b := setup(t, parts{})
+		finish := b.started("k", "a", b.pay)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeInProgress)
+		res, err := finish()
+		b.wantPaid(res, err, 1, false)
+	})
+	t.Run("with another request is a mismatch", func(t *testing.T) {
+		b := setup(t, parts{})
+		finish := b.started("k", "a", b.pay)
+		_, err := b.do("k", "b")
+		b.wantRefused(err, idem.CodeKeyReused)
+		_, _ = finish()
+	})
+	t.Run("waits and gets its outcome", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.Wait = patience }})
+		finish := b.started("k", "a", b.pay)
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				res, err := b.do("k", "a")
+				b.wantPaid(res, err, 1, true)
+			})
+		}
+		b.eventually("all wait", func() bool { return b.saw(idem.EventJoined) == 8 })
+		_, _ = finish()
+		wg.Wait()
+		b.wantRuns(1)
+	})
+	t.Run("waits and runs where the first had no effect", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.Wait = patience }})
+		finish := b.started("k", "a", answers(429))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, 1, false)
+		}()
+		b.eventually("it waits", func() bool { return b.saw(idem.EventJoined) == 1 })
+		_, _ = finish()
+		<-done
+	})
+	t.Run("gives up when its patience ends", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.Wait = time.Millisecond }})
+		finish := b.started("k", "a", b.pay)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeInProgress)
+		_, _ = finish()
+	})
+}
+
+func TestDuplicateElsewhere(t *testing.T) {
+	hold := func(b *bundle) idem.Lease {
+		id := idem.NewKeyID("m1", "k")
+		lease, err := b.locker.TryAcquire(context.Background(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return lease
+	}
+	t.Run("is refused as in progress", func(t *testing.T) {
+		b := setup(t, parts{})
+		lease := hold(b)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeInProgress)
+		lease.ReleaseBehind()
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+	})
+	t.Run("mismatch beats in-progress", func(t *testing.T) {
+		b := setup(t, parts{})
+		lease := hold(b)
+		defer lease.ReleaseBehind()
+		fp, _ := fingerprintOf("http", "other")(1)
+		_, err := b.store.Begin(context.Background(), idem.NewKeyID("m1", "k"),
+			idem.BeginRequest{Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.do("k", "a")
+		b.wantRefused(err, idem.CodeKeyReused)
+	})
+	t.Run("mismatch with one that begins meanwhile", func(t *testing.T) {
+		b := setup(t, parts{})
+		slow := b.locks.Slow("TryAcquire", 1)
+		done := make(chan error)
+		go func() {
+			_, err := b.do("k", "a")
+			done <- err
+		}()
+		<-slow.Arrived() // it has read that there is no record
+		lease := hold(b)
+		defer lease.ReleaseBehind()
+		b.begin(idem.NewKeyID("m1", "k"), "other", lease.Fence())
+		slow.Release()
+		b.wantRefused(<-done, idem.CodeKeyReused)
+	})
+	t.Run("waits on the lock and reads the outcome", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.Wait = patience }})
+		lease := hold(b)
+		id := idem.NewKeyID("m1", "k")
+		fp, _ := fingerprintOf("http", "a")(1)
+		ctx := context.Background()
+		begun, err := b.store.Begin(ctx, id, idem.BeginRequest{Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, 77, true)
+		}()
+		b.eventually("it waits", func() bool { return b.saw(idem.EventWaited) == 1 })
+		resp := created(77)
+		if _, err := b.store.Settle(ctx, id, idem.Settlement{Attempt: begun.Record.Attempt, ID: begun.Record.Attempt.Nonce,
+			State: idem.StateCompleted, Response: &resp, ResultTTL: time.Hour, KeyTTL: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		lease.ReleaseBehind()
+		<-done
+		b.wantRuns(0)
+	})
+}
+
+func TestManyDuplicatesExecuteOnce(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.Wait = patience }})
+	var wg sync.WaitGroup
+	for i := range 256 {
+		wg.Go(func() {
+			key := fmt.Sprintf("k%d", i%4)
+			res, err := b.do(key, "a")
+			if err != nil || res.Response.Status != 201 {
+				t.Errorf("Do(%q) = %v, %v", key, res, err)
+			}
+		})
+	}
+	wg.Wait()
+	b.wantRuns(4)
+}
+
+func TestCallerGoneDoesNotCancelTheHandler(t *testing.T) {
+	b := setup(t, parts{})
+	ctx, cancel := context.WithCancel(context.Background())
+	type key struct{}
+	op := b.operation("k", "a")
+	_, err := b.engine.Do(context.WithValue(ctx, key{}, 1), op, func(hctx context.Context) (idem.Response, error) {
+		cancel()
+		if hctx.Err() != nil || hctx.Value(key{}) != 1 {
+			t.Errorf("handler's context: err %v, value %v; want alive, with the caller's values", hctx.Err(), hctx.Value(key{}))
+		}
+		return b.pay(hctx)
+	})
+	if err != nil {
+		t.Fatalf("Do() = %v", err)
+	}
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, true)
+	_, err = b.engine.Do(ctx, b.operation("k3", "a"), b.pay)
+	b.wantRefused(err, idem.CodeUnavailable)
+}
+
+func TestDeadlineOnlyCancels(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.Deadline = time.Millisecond }})
+	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		<-ctx.Done()
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			t.Errorf("handler's context ended with %v", ctx.Err())
+		}
+		// The lock is still held, and the outcome open.
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeInProgress)
+		return b.pay(ctx)
+	})
+	b.wantPaid(res, err, 1, false)
+	b.wantState("k", idem.StateCompleted)
+}
+
+func TestExecutionContext(t *testing.T) {
+	b := setup(t, parts{})
+	var first idem.Execution
+	var down, other string
+	look := func(ctx context.Context) (idem.Response, error) {
+		x, ok := idem.FromContext(ctx)
+		if !ok || x.Fence.Domain == "" || x.Fence.Token == 0 || x.OperationID != x.KeyID.OperationID() {
+			t.Errorf("FromContext() = %+v, %t", x, ok)
+		}
+		if left, err := idem.CheckOwner(ctx); err != nil || left <= 0 {
+			t.Errorf("CheckOwner() = %v, %v", left, err)
+		}
+		first, down, other = x, idem.DownstreamKey(ctx, "capture"), idem.DownstreamKey(ctx, "refund")
+		idem.NoEffect(ctx)
+		return idem.Response{Status: 500}, nil
+	}
+	_, _ = b.doWith("k", "a", look)
+	before, key := first, down
+	_, _ = b.doWith("k", "a", look)
+	if first.OperationID != before.OperationID || down != key {
+		t.Errorf("operation %q and key %q changed to %q and %q between attempts", before.OperationID, key, first.OperationID, down)
+	}
+	if first.Attempt != 2 || !before.Fence.Before(first.Fence) {
+		t.Errorf("second attempt = %+v after %+v", first, before)
+	}
+	if other == down || len(down) != 36 {
+		t.Errorf("DownstreamKey = %q and %q, want two different UUIDs", down, other)
+	}
+	if _, err := idem.CheckOwner(context.Background()); !errors.Is(err, idem.ErrNoExecution) {
+		t.Errorf("CheckOwner outside = %v, want %v", err, idem.ErrNoExecution)
+	}
+}
+
+func TestNewRefusesALockThatOthersCannotSee(t *testing.T) {
+	_, err := idem.New(lockmemory.New(), sharedStore{})
+	if err == nil {
+		t.Error("New(process lock, shared store) = nil, want an error")
+	}
+	if _, err := idem.New(nil, nil); err == nil {
+		t.Error("New(nil, nil) = nil, want an error")
+	}
+}
+
+type sharedStore struct{ idem.Store }
+
+func (sharedStore) Reach() idem.Reach { return idem.ReachShared }

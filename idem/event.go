@@ -1,0 +1,58 @@
+package idem
+
+import (
+	"context"
+	"time"
+)
+
+// EventType is what happened to a request.
+type EventType uint8
+
+// The events, in the order of the protocol.
+const (
+	EventRefused       EventType = iota // answered with a refusal (Code)
+	EventReplayed                       // answered with the stored outcome
+	EventJoined                         // waited for, or given the outcome of, a request running in this process
+	EventWaited                         // waited for a request running elsewhere
+	EventBegun                          // an attempt started (Attempt)
+	EventBeginAborted                   // an unanswered Begin was undone
+	EventInterrupted                    // an earlier holder's attempt was found open
+	EventResolved                       // a resolver or policy decided an attempt (State)
+	EventCompleted                      // outcome stored
+	EventReleased                       // attempt had no effect; a repeat runs
+	EventUnknown                        // outcome in doubt, recorded as unknown
+	EventSuperseded                     // somebody else settled the attempt first
+	EventOwnershipLost                  // the lease was lost while the handler ran
+	EventSaveDelayed                    // the outcome could not be stored in time; the client was answered
+	EventSaveAbandoned                  // saving in the background was given up (Err)
+	EventFailedOpen                     // the handler ran without protection
+	EventReleaseFailed                  // the lock could not be given back at once
+)
+
+var eventNames = [...]string{"refused", "replayed", "joined", "waited", "begun", "begin-aborted", "interrupted",
+	"resolved", "completed", "released", "unknown", "superseded", "ownership-lost", "save-delayed",
+	"save-abandoned", "failed-open", "release-failed"}
+
+// String returns the name used in logs and metrics.
+func (t EventType) String() string {
+	if int(t) < len(eventNames) {
+		return eventNames[t]
+	}
+	return "event"
+}
+
+// Event tells an observer what happened. It holds neither keys nor bodies.
+type Event struct {
+	Type     EventType
+	Route    string
+	KeyID    KeyID // zero where the request had no valid key
+	Attempt  Attempt
+	State    State
+	Code     Code          // of a refusal
+	Duration time.Duration // of the handler, for events after it
+	Err      error         // internal; for logs
+}
+
+// Observer is called for each event, in the goroutine where it happened: it
+// must be safe for concurrent use and must not block.
+type Observer func(ctx context.Context, ev Event)

@@ -1,0 +1,93 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+// ErrNoExecution says that a context is not that of a handler run by an
+// [Engine].
+var ErrNoExecution = errors.New("idem: not inside an execution")
+
+// Execution is what a handler or a resolver can know of the execution it is
+// part of.
+type Execution struct {
+	KeyID       KeyID
+	OperationID string // the same for every attempt
+	Attempt     uint32 // 1, 2, …
+	Fence       Fence  // to be given to resources that check it; zero where a route failed open
+}
+
+// execution is an Execution in progress.
+type execution struct {
+	Execution
+	lease    Lease // nil where a route failed open
+	gated    atomic.Bool
+	noEffect atomic.Bool
+}
+
+type executionKey struct{}
+
+func withExecution(ctx context.Context, x *execution) context.Context {
+	return context.WithValue(ctx, executionKey{}, x)
+}
+
+func executionOf(ctx context.Context) *execution {
+	x, _ := ctx.Value(executionKey{}).(*execution)
+	return x
+}
+
+// FromContext returns the execution that ctx belongs to, and false outside of
+// one.
+func FromContext(ctx context.Context) (Execution, bool) {
+	if x := executionOf(ctx); x != nil {
+		return x.Execution, true
+	}
+	return Execution{}, false
+}
+
+// CheckOwner is the gate to call right before an irreversible send. It
+// confirms that this execution still holds its lock, asking the lock service
+// where the last confirmation is older than a quarter of the session, and
+// returns how long that can be relied upon from now: the send has to be over
+// by then. On any error do not send. The error wraps ErrLeaseLost,
+// ErrUnavailable, ErrNoExecution or ctx.Err().
+//
+// A send cannot be taken back: after CheckOwner, a refusal such as 429 is no
+// longer taken for "nothing happened".
+func CheckOwner(ctx context.Context) (time.Duration, error) {
+	x := executionOf(ctx)
+	if x == nil {
+		return 0, ErrNoExecution
+	}
+	x.gated.Store(true)
+	if x.lease == nil {
+		return 0, ErrUnavailable
+	}
+	return x.lease.Check(ctx)
+}
+
+// DownstreamKey derives the idempotency key to send to another system, called
+// name, on behalf of this execution: the same for every attempt, another one
+// for every name, and none that tells the caller's key. It returns "" outside
+// of an execution. Like [CheckOwner] it marks the attempt as one that may have
+// had effects.
+func DownstreamKey(ctx context.Context, name string) string {
+	x := executionOf(ctx)
+	if x == nil {
+		return ""
+	}
+	x.gated.Store(true)
+	return downstreamKey(x.OperationID, name)
+}
+
+// NoEffect declares that this execution had no effect and will have none,
+// whatever it answers: the key is released and a repeat runs afresh. It does
+// nothing outside of an execution.
+func NoEffect(ctx context.Context) {
+	if x := executionOf(ctx); x != nil {
+		x.noEffect.Store(true)
+	}
+}

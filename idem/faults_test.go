@@ -1,0 +1,468 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+)
+
+// TestRoundTrips: a fresh key costs the store three and the lock service two
+// calls, a replay one and none.
+func TestRoundTrips(t *testing.T) {
+	b := setup(t, parts{})
+	want := func(what string, get, begin, settle, abort, acquire, release int) {
+		t.Helper()
+		got := []int{b.faults.Calls("Get"), b.faults.Calls("Begin"), b.faults.Calls("Settle"), b.faults.Calls("Abort"),
+			b.locks.Calls("TryAcquire"), b.locks.Calls("Lease.Release") + b.locks.Calls("Lease.ReleaseBehind")}
+		if fmt.Sprint(got) != fmt.Sprint([]int{get, begin, settle, abort, acquire, release}) {
+			t.Errorf("%s: Get, Begin, Settle, Abort, TryAcquire, Release called %v times, want %v", what, got,
+				[]int{get, begin, settle, abort, acquire, release})
+		}
+	}
+	_, _ = b.do("k", "a")
+	want("fresh key", 1, 1, 1, 0, 1, 1)
+	_, _ = b.do("k", "a")
+	want("replay", 2, 1, 1, 0, 1, 1)
+	_, _ = b.do("k", "b")
+	want("mismatch", 3, 1, 1, 0, 1, 1)
+	b.policy.Kind = idem.IssuedToken
+	_, _ = b.do("junk", "a")
+	want("junk token", 4, 1, 1, 0, 1, 1)
+	if n := b.locks.Calls("Wait") + b.locks.Calls("Lease.Check"); n != 0 {
+		t.Errorf("lock service was asked %d times more", n)
+	}
+}
+
+func TestUnreachableStoreOrLockRefusesAtOnce(t *testing.T) {
+	for name, fail := range map[string]func(*bundle){
+		"Get":        func(b *bundle) { b.faults.FailBefore("Get", idemtest.Every, nil) },
+		"TryAcquire": func(b *bundle) { b.locks.FailBefore("TryAcquire", idemtest.Every, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{})
+			fail(b)
+			_, err := b.do("k", "a")
+			b.wantRefused(err, idem.CodeUnavailable)
+			b.faults.Heal("Get")
+			b.locks.Heal("TryAcquire")
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, 1, false)
+		})
+	}
+	t.Run("a store that hangs", func(t *testing.T) {
+		b := setup(t, parts{opts: []idem.Option{idem.WithStoreTimeout(10 * time.Millisecond)}})
+		b.faults.Slow("Get", 1)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+	})
+	t.Run("a replay needs no lock", func(t *testing.T) {
+		b := setup(t, parts{})
+		_, _ = b.do("k", "a")
+		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, true)
+	})
+}
+
+func TestStoreLostRefuses(t *testing.T) {
+	for _, method := range []string{"Get", "Begin"} {
+		t.Run(method, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
+			b.faults.FailBefore(method, 1, fmt.Errorf("wrapped: %w", idem.ErrStoreLost))
+			_, err := b.do("k", "a")
+			b.wantRefused(err, idem.CodeStoreLost)
+			b.wantRuns(0)
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, 1, false) // and the lock was given back
+		})
+	}
+}
+
+func TestUnansweredBegin(t *testing.T) {
+	t.Run("applied: undone, and the next request is attempt 1", func(t *testing.T) {
+		b := setup(t, parts{})
+		b.faults.LoseReply("Begin", 1, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRuns(0)
+		b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+		res, err := b.do("k", "b") // nothing happened: another request may have the key
+		b.wantPaid(res, err, 1, false)
+		if res.Attempt != 1 {
+			t.Errorf("attempt = %d, want 1: none has started", res.Attempt)
+		}
+	})
+	t.Run("not applied: refused should it still arrive", func(t *testing.T) {
+		b := setup(t, parts{})
+		late := b.faults.DeliverLate("Begin", 1, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+		if err := late.Deliver(); !errors.Is(err, idem.ErrStaleFence) {
+			t.Errorf("late Begin = %v, want %v", err, idem.ErrStaleFence)
+		}
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+	})
+	t.Run("the lock is held until it is undone", func(t *testing.T) {
+		b := setup(t, parts{})
+		b.faults.LoseReply("Begin", 1, nil)
+		b.faults.FailBefore("Abort", idemtest.Every, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		_, err = b.do("k", "a")
+		b.wantRefused(err, idem.CodeInProgress)
+		b.faults.Heal("Abort")
+		b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+	})
+	t.Run("a token is as it was", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }})
+		token, _ := b.engine.IssueToken(context.Background(), "m1", time.Hour)
+		b.faults.LoseReply("Begin", 1, nil)
+		_, err := b.do(string(token.Value), "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+		b.wantState(string(token.Value), idem.StateIssued)
+		res, err := b.do(string(token.Value), "a")
+		b.wantPaid(res, err, 1, false)
+	})
+}
+
+func TestLeaseLostDuringBeginRunsNothing(t *testing.T) {
+	b := setup(t, parts{})
+	slow := b.faults.Slow("Begin", 1)
+	done := make(chan error)
+	go func() {
+		_, err := b.do("k", "a")
+		done <- err
+	}()
+	<-slow.Arrived()
+	b.locker.Revoke(idem.NewKeyID("m1", "k"))
+	slow.Release()
+	b.wantRefused(<-done, idem.CodeOwnershipLost)
+	b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+	b.wantRuns(0)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+}
+
+// TestMismatchIsNotToldBeforeBegin: a request on its way to Begin proves nothing
+// about another one with its key, which may be the one that the record is for.
+func TestMismatchIsNotToldBeforeBegin(t *testing.T) {
+	b := setup(t, parts{})
+	slow := b.faults.Slow("Begin", 1)
+	done := make(chan error)
+	go func() {
+		_, err := b.do("k", "b")
+		done <- err
+	}()
+	<-slow.Arrived()
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeInProgress)
+	_, err = b.do("k", "b")
+	b.wantRefused(err, idem.CodeInProgress)
+	slow.Release()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeKeyReused)
+}
+
+func TestUnansweredSettleIsSentAgain(t *testing.T) {
+	for name, fault := range map[string]func(*bundle){
+		"applied":     func(b *bundle) { b.faults.LoseReply("Settle", 1, nil) },
+		"not applied": func(b *bundle) { b.faults.FailBefore("Settle", 1, nil) },
+		"late":        func(b *bundle) { b.faults.DeliverLate("Settle", 1, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{})
+			fault(b)
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, 1, false)
+			res, err = b.do("k", "a")
+			b.wantPaid(res, err, 1, true)
+			b.wantRuns(1)
+		})
+	}
+}
+
+func TestSaveThatFailsGoesOnBehindTheAnswer(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithSaveTimeout(time.Millisecond)}})
+	b.faults.FailBefore("Settle", idemtest.Every, nil)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	if b.saw(idem.EventSaveDelayed) != 1 {
+		t.Error("no EventSaveDelayed")
+	}
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeInProgress)
+	_, err = b.locker.TryAcquire(context.Background(), idem.LockRequest{KeyID: idem.NewKeyID("m1", "k"), Nonce: idem.NewNonce()})
+	if !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() = %v while saving, want %v", err, idem.ErrLocked)
+	}
+	b.faults.Heal("Settle")
+	b.eventually("it is saved", func() bool { return b.saw(idem.EventCompleted) == 1 })
+	b.eventually("it is replayed", func() bool {
+		res, err = b.do("k", "a")
+		return err == nil
+	})
+	b.wantPaid(res, err, 1, true)
+	b.wantRuns(1)
+}
+
+func TestRecordLostByTheStoreIsWrittenAnew(t *testing.T) {
+	b := setup(t, parts{})
+	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		b.forget("k")
+		return b.pay(ctx)
+	})
+	b.wantPaid(res, err, 1, false)
+	res, err = b.do("k", "a")
+	b.wantPaid(res, err, 1, true)
+}
+
+func TestRecordLostIsNotWrittenAnewWithoutTheLease(t *testing.T) {
+	b := setup(t, parts{})
+	_, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		b.forget("k")
+		b.locker.Revoke(idem.NewKeyID("m1", "k"))
+		return b.pay(ctx)
+	})
+	b.wantRefused(err, idem.CodeOwnershipLost)
+	b.wantState("k", idem.StateNone)
+}
+
+// forget makes the store lose a running request's record.
+func (b *bundle) forget(key string) {
+	b.Helper()
+	ctx := context.Background()
+	id := idem.NewKeyID("m1", idem.Key(key))
+	rec, err := b.store.Get(ctx, id)
+	if err != nil || rec.State != idem.StatePending {
+		b.Fatalf("Get() = %v, %v", rec.State, err)
+	}
+	// Released, and forgotten at once.
+	got, err := b.store.Settle(ctx, id, idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: 1})
+	if err != nil || !got.Settled {
+		b.Fatalf("Settle() = %v, %v", got, err)
+	}
+	b.eventually("it is forgotten", func() bool {
+		rec, err := b.store.Get(ctx, id)
+		return err == nil && rec.State == idem.StateNone
+	})
+}
+
+func TestFailOpen(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
+	b.faults.FailBefore("Get", idemtest.Every, nil)
+	for run := 1; run <= 2; run++ { // it can execute twice: that is the option
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, run, false)
+		if res.Attempt != 0 {
+			t.Errorf("attempt = %d, want 0", res.Attempt)
+		}
+	}
+	if n := b.saw(idem.EventFailedOpen); n != 2 {
+		t.Errorf("EventFailedOpen seen %d times, want 2", n)
+	}
+	_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		if _, err := idem.CheckOwner(ctx); !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("CheckOwner() = %v, want %v", err, idem.ErrUnavailable)
+		}
+		return idem.Response{}, nil
+	})
+}
+
+func TestCloseWaitsForWhatRuns(t *testing.T) {
+	b := setup(t, parts{})
+	finish := b.started("k", "a", b.pay)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if err := b.engine.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close() = %v while a handler runs, want %v", err, context.DeadlineExceeded)
+	}
+	_, err := b.do("k2", "a")
+	b.wantRefused(err, idem.CodeUnavailable)
+	res, err := finish()
+	b.wantPaid(res, err, 1, false)
+	if err := b.engine.Close(context.Background()); err != nil {
+		t.Errorf("Close() = %v, want nil", err)
+	}
+	b.wantState("k", idem.StateCompleted)
+}
+
+func TestCloseGivesUpSavingButLeavesTheLock(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithSaveTimeout(time.Millisecond)}})
+	b.faults.FailBefore("Settle", idemtest.Every, nil)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if err := b.engine.Close(ctx); err == nil {
+		t.Error("Close() = nil with an outcome unsaved, want an error")
+	}
+	b.eventually("saving is given up", func() bool { return b.saw(idem.EventSaveAbandoned) == 1 })
+	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held {
+		t.Error("the lock was given back with the outcome unsaved")
+	}
+}
+
+// TestNothingRunsTwiceUnderFaults sends every key many times through three
+// engines on one lock and store, with every call failing now and then in every
+// way and leases lost at random, to a ledger that checks fences. No key is paid
+// twice, and all answers of a key are the same.
+func TestNothingRunsTwiceUnderFaults(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	ledger := &ledger{paid: map[string][]string{}, fences: map[string]idem.Fence{}}
+	b := setup(t, parts{
+		opts: []idem.Option{idem.WithSaveTimeout(time.Millisecond), idem.WithStoreTimeout(patience)},
+		policy: func(p *idem.Policy) {
+			p.Resolver = ledger.resolve
+			p.ResolverTimeout = patience
+		},
+	})
+	engines := []*idem.Engine{b.engine}
+	flaky := []*idemtest.FaultyStore{b.faults}
+	for range 2 {
+		faults := idemtest.NewFaultyStore(b.store)
+		e, err := idem.New(b.locks, faults, idem.WithSaveTimeout(time.Millisecond), idem.WithStoreTimeout(patience), idem.WithObserver(b.observe))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			if err := e.Close(ctx); err != nil {
+				t.Errorf("Close() = %v", err)
+			}
+		})
+		engines, flaky = append(engines, e), append(flaky, faults)
+	}
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	for _, faults := range flaky {
+		for call := 1; call < 2000; call++ {
+			for _, method := range []string{"Get", "Begin", "Settle", "Abort"} {
+				switch rnd.IntN(20) {
+				case 0:
+					faults.FailBefore(method, call, nil)
+				case 1:
+					faults.LoseReply(method, call, nil)
+				case 2:
+					late := faults.DeliverLate(method, call, nil)
+					if rnd.IntN(2) == 0 {
+						go func() { // delivered by whoever comes later, or never
+							select {
+							case <-late.Arrived():
+								_ = late.Deliver()
+							case <-t.Context().Done():
+							}
+						}()
+					}
+				}
+			}
+		}
+	}
+	const keys, clients = 24, 8
+	answers := make([]map[string]bool, keys)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for c := range clients {
+		rnd := rand.New(rand.NewPCG(seed, uint64(c)+2))
+		wg.Go(func() {
+			for _, k := range rnd.Perm(keys) {
+				key := fmt.Sprintf("k%d", k)
+				for try := 0; ; try++ {
+					res, err := engines[rnd.IntN(len(engines))].Do(context.Background(), b.operation(key, "a"),
+						func(ctx context.Context) (idem.Response, error) {
+							if rand.IntN(4) == 0 { // a zombie: it is paused, and others come by
+								b.locker.Revoke(idem.NewKeyID("m1", idem.Key(key)))
+								time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
+							}
+							return ledger.pay(ctx, key)
+						})
+					if err == nil && res.Response.Status == 201 {
+						mu.Lock()
+						if answers[k] == nil {
+							answers[k] = map[string]bool{}
+						}
+						answers[k][string(res.Response.Body)] = true
+						mu.Unlock()
+						break
+					}
+					if try == 10000 {
+						t.Errorf("%s: no success after %d tries: %v %v", key, try, res.Response.Status, err)
+						break
+					}
+					time.Sleep(time.Duration(rnd.IntN(1000)) * time.Microsecond) // a client's pause, not a wait
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for k := range keys {
+		key := fmt.Sprintf("k%d", k)
+		if n := len(ledger.paid[key]); n != 1 {
+			t.Errorf("%s was paid %d times, want once", key, n)
+		}
+		if len(answers[k]) != 1 {
+			t.Errorf("%s got answers %v, want one", key, answers[k])
+		}
+	}
+}
+
+// ledger is a resource that checks fences, and fails in doubt now and then.
+type ledger struct {
+	mu     sync.Mutex
+	paid   map[string][]string
+	fences map[string]idem.Fence
+}
+
+func (l *ledger) raise(op string, f idem.Fence) error {
+	if f.Before(l.fences[op]) {
+		return errors.New("ledger: fence is behind")
+	}
+	l.fences[op] = f
+	return nil
+}
+
+func (l *ledger) pay(ctx context.Context, key string) (idem.Response, error) {
+	x, _ := idem.FromContext(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if rand.IntN(5) == 0 {
+		return idem.Response{Status: 500}, nil // before it happened
+	}
+	if err := l.raise(x.OperationID, x.Fence); err != nil {
+		return idem.Response{Status: 503}, nil
+	}
+	body := fmt.Sprintf("%s by attempt %d", x.OperationID, x.Attempt)
+	l.paid[key] = append(l.paid[key], body)
+	l.paid[x.OperationID] = append(l.paid[x.OperationID], body)
+	if rand.IntN(5) == 0 {
+		return idem.Response{Status: 500}, nil // after it happened
+	}
+	return idem.Response{Status: 201, Body: []byte(body)}, nil
+}
+
+func (l *ledger) resolve(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.raise(in.OperationID, in.Fence); err != nil {
+		return idem.StillUnknown(), err
+	}
+	if paid := l.paid[in.OperationID]; len(paid) > 0 {
+		return idem.Applied(idem.Response{Status: 201, Body: []byte(paid[0])}), nil
+	}
+	return idem.NotApplied(), nil
+}

@@ -1,0 +1,179 @@
+package idemtest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Faults fails calls that a test picks, by method and number. [FaultyStore] and
+// [FaultyLocker] have one each. It is safe for concurrent use.
+//
+// Methods are named as in the interface ("Begin", "TryAcquire"), those of a
+// lease with "Lease." in front. The first call of a method after the wrapper was
+// made has number 1; [Every] stands for each call that no other fault is for.
+// A call takes the fault that was set last for it. The error that a call returns
+// is err, or one that wraps idem.ErrUnavailable where err is nil.
+//
+// A method name that the interface does not have is a fault of the test, and
+// panics.
+type Faults struct {
+	mu    sync.Mutex
+	names map[string]bool
+	calls map[string]int
+	plans map[string]map[int]plan
+}
+
+// Every is the call number that stands for every call.
+const Every = 0
+
+// plan is what a call does instead of calling through. apply calls through.
+type plan func(ctx context.Context, apply func(context.Context) error) error
+
+func newFaults(names ...string) *Faults {
+	f := &Faults{names: make(map[string]bool), calls: make(map[string]int), plans: make(map[string]map[int]plan)}
+	for _, n := range names {
+		f.names[n] = true
+		f.plans[n] = make(map[int]plan)
+	}
+	return f
+}
+
+// Calls returns how often a method was called so far, failed calls included.
+func (f *Faults) Calls(method string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known(method)
+	return f.calls[method]
+}
+
+// FailBefore makes a call return the error without taking effect.
+func (f *Faults) FailBefore(method string, call int, err error) {
+	err = faultOr(err, method, "was not sent")
+	f.plan(method, call, func(context.Context, func(context.Context) error) error { return err })
+}
+
+// LoseReply makes a call take effect and return the error.
+func (f *Faults) LoseReply(method string, call int, err error) {
+	err = faultOr(err, method, "has lost its answer")
+	f.plan(method, call, func(ctx context.Context, apply func(context.Context) error) error {
+		_ = apply(ctx)
+		return err
+	})
+}
+
+// Slow makes a call wait until the test releases it, and then go on as usual.
+// Where its context ends first it returns the context's error and takes no
+// effect.
+func (f *Faults) Slow(method string, call int) *Slowed {
+	s := &Slowed{arrived: make(chan struct{}), released: make(chan struct{})}
+	f.plan(method, call, func(ctx context.Context, apply func(context.Context) error) error {
+		s.arrive.Do(func() { close(s.arrived) })
+		select {
+		case <-s.released:
+			return apply(ctx)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	return s
+}
+
+// DeliverLate makes a call return the error at once and take effect when the
+// test says so, or never.
+func (f *Faults) DeliverLate(method string, call int, err error) *Late {
+	err = faultOr(err, method, "is on its way")
+	l := &Late{arrived: make(chan struct{})}
+	f.plan(method, call, func(ctx context.Context, apply func(context.Context) error) error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.apply = append(l.apply, func() error { return apply(context.WithoutCancel(ctx)) })
+		l.arrive.Do(func() { close(l.arrived) })
+		return err
+	})
+	return l
+}
+
+// Heal removes what was planned for a method and has not happened yet.
+func (f *Faults) Heal(method string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known(method)
+	clear(f.plans[method])
+}
+
+func (f *Faults) plan(method string, call int, p plan) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known(method)
+	f.plans[method][call] = p
+}
+
+func (f *Faults) known(method string) {
+	if !f.names[method] {
+		panic(fmt.Sprintf("idemtest: no method is called %q", method))
+	}
+}
+
+// pass counts a call and does what is planned for it.
+func (f *Faults) pass(ctx context.Context, method string, apply func(context.Context) error) error {
+	f.mu.Lock()
+	f.known(method)
+	f.calls[method]++
+	n := f.calls[method]
+	p := f.plans[method][n]
+	if p == nil {
+		p = f.plans[method][Every]
+	}
+	f.mu.Unlock()
+	if p == nil {
+		return apply(ctx)
+	}
+	return p(ctx, apply)
+}
+
+func faultOr(err error, method, what string) error {
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("idemtest: %s %s: %w", method, what, idem.ErrUnavailable)
+}
+
+// Slowed is a call that waits, or will.
+type Slowed struct {
+	arrive, release   sync.Once
+	arrived, released chan struct{}
+}
+
+// Arrived is closed once the call waits.
+func (s *Slowed) Arrived() <-chan struct{} { return s.arrived }
+
+// Release lets it go on, also where it has not arrived yet.
+func (s *Slowed) Release() { s.release.Do(func() { close(s.released) }) }
+
+// Late is a call that is on its way, or will be.
+type Late struct {
+	arrive  sync.Once
+	arrived chan struct{}
+	mu      sync.Mutex
+	apply   []func() error
+}
+
+// Arrived is closed once the call was made.
+func (l *Late) Arrived() <-chan struct{} { return l.arrived }
+
+// Deliver lets the calls made so far take effect, each once, in their order,
+// and returns what the last of them would have answered. Where there is none it
+// returns an error.
+func (l *Late) Deliver() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := fmt.Errorf("idemtest: nothing to deliver")
+	for _, apply := range l.apply {
+		err = apply()
+	}
+	l.apply = nil
+	return err
+}

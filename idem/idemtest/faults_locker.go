@@ -1,0 +1,100 @@
+package idemtest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+var _ idem.Locker = (*FaultyLocker)(nil)
+
+// FaultyLocker is a locker whose calls fail as [Faults] says, those of its
+// leases included: "Lease.Check", "Lease.Release", "Lease.ReleaseBehind".
+//
+// A TryAcquire that loses its reply, or is delivered late, gives the lock back
+// behind, as the contract of [idem.Locker] demands of what was applied.
+type FaultyLocker struct {
+	*Faults
+	locker idem.Locker
+}
+
+// NewFaultyLocker wraps a locker. Without faults it only counts.
+func NewFaultyLocker(l idem.Locker) *FaultyLocker {
+	return &FaultyLocker{
+		Faults: newFaults("TryAcquire", "Wait", "Ping", "Lease.Check", "Lease.Release", "Lease.ReleaseBehind"),
+		locker: l,
+	}
+}
+
+// Locker returns the locker behind the faults.
+func (f *FaultyLocker) Locker() idem.Locker { return f.locker }
+
+// TryAcquire is [idem.Locker.TryAcquire].
+func (f *FaultyLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+	var (
+		mu    sync.Mutex
+		taken idem.Lease
+		over  bool // nobody waits for the lease any more
+	)
+	err := f.pass(ctx, "TryAcquire", func(ctx context.Context) error {
+		lease, err := f.locker.TryAcquire(ctx, req)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if over {
+			lease.ReleaseBehind()
+			return nil
+		}
+		taken = lease
+		return nil
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	over = true
+	if err == nil {
+		return &faultyLease{Lease: taken, faults: f.Faults}, nil
+	}
+	if taken != nil {
+		taken.ReleaseBehind()
+	}
+	return nil, err
+}
+
+// Wait is [idem.Locker.Wait].
+func (f *FaultyLocker) Wait(ctx context.Context, id idem.KeyID) error {
+	return f.pass(ctx, "Wait", func(ctx context.Context) error { return f.locker.Wait(ctx, id) })
+}
+
+// Ping is [idem.Locker.Ping].
+func (f *FaultyLocker) Ping(ctx context.Context) error { return f.pass(ctx, "Ping", f.locker.Ping) }
+
+// Reach is [idem.Locker.Reach].
+func (f *FaultyLocker) Reach() idem.Reach { return f.locker.Reach() }
+
+type faultyLease struct {
+	idem.Lease
+	faults *Faults
+}
+
+// Check is [idem.Lease.Check].
+func (l *faultyLease) Check(ctx context.Context) (time.Duration, error) {
+	return passing(ctx, l.faults, "Lease.Check", l.Lease.Check)
+}
+
+// Release is [idem.Lease.Release].
+func (l *faultyLease) Release(ctx context.Context) error {
+	return l.faults.pass(ctx, "Lease.Release", l.Lease.Release)
+}
+
+// ReleaseBehind is [idem.Lease.ReleaseBehind]. It has no answer to lose: a call
+// that fails before is never made, and a slow one holds up its caller.
+func (l *faultyLease) ReleaseBehind() {
+	_ = l.faults.pass(context.Background(), "Lease.ReleaseBehind", func(context.Context) error {
+		l.Lease.ReleaseBehind()
+		return nil
+	})
+}

@@ -1,0 +1,95 @@
+package idemtest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+var _ idem.Store = (*FaultyStore)(nil)
+
+// FaultyStore is a store whose calls fail as [Faults] says. A call that fails
+// returns no result beside its error, whether it took effect or not.
+type FaultyStore struct {
+	*Faults
+	store idem.Store
+}
+
+// NewFaultyStore wraps a store. Without faults it only counts.
+func NewFaultyStore(s idem.Store) *FaultyStore {
+	return &FaultyStore{Faults: newFaults("Get", "Issue", "Begin", "Settle", "Abort", "Open", "Ping"), store: s}
+}
+
+// Store returns the store behind the faults.
+func (f *FaultyStore) Store() idem.Store { return f.store }
+
+// passing calls through f and drops the result of a call that failed on the way.
+func passing[T any](ctx context.Context, f *Faults, method string, call func(context.Context) (T, error)) (T, error) {
+	// A call that is delivered late runs after passing returned: it must not
+	// write to what was returned.
+	result := make(chan T, 1)
+	err := f.pass(ctx, method, func(ctx context.Context) error {
+		v, err := call(ctx)
+		select {
+		case result <- v:
+		default:
+		}
+		if err != nil {
+			return &answered{err}
+		}
+		return nil
+	})
+	var zero T
+	if own, ok := errors.AsType[*answered](err); ok {
+		return <-result, own.error // some errors come with a result
+	}
+	if err != nil {
+		return zero, err
+	}
+	return <-result, nil
+}
+
+// answered is an error of the backend's own, not a fault.
+type answered struct{ error }
+
+func (a *answered) Unwrap() error { return a.error }
+
+// Get is [idem.Store.Get].
+func (f *FaultyStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	return passing(ctx, f.Faults, "Get", func(ctx context.Context) (idem.Record, error) { return f.store.Get(ctx, id) })
+}
+
+// Issue is [idem.Store.Issue].
+func (f *FaultyStore) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
+	return passing(ctx, f.Faults, "Issue", func(ctx context.Context) (idem.Record, error) { return f.store.Issue(ctx, id, ttl) })
+}
+
+// Begin is [idem.Store.Begin].
+func (f *FaultyStore) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+	return passing(ctx, f.Faults, "Begin", func(ctx context.Context) (idem.BeginResult, error) { return f.store.Begin(ctx, id, req) })
+}
+
+// Settle is [idem.Store.Settle].
+func (f *FaultyStore) Settle(ctx context.Context, id idem.KeyID, s idem.Settlement) (idem.SettleResult, error) {
+	return passing(ctx, f.Faults, "Settle", func(ctx context.Context) (idem.SettleResult, error) { return f.store.Settle(ctx, id, s) })
+}
+
+// Abort is [idem.Store.Abort].
+func (f *FaultyStore) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+	return f.pass(ctx, "Abort", func(ctx context.Context) error { return f.store.Abort(ctx, id, req) })
+}
+
+// Open is [idem.Store.Open].
+func (f *FaultyStore) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
+	return passing(ctx, f.Faults, "Open", func(ctx context.Context) ([]idem.OpenRecord, error) { return f.store.Open(ctx, q) })
+}
+
+// Ping is [idem.Store.Ping].
+func (f *FaultyStore) Ping(ctx context.Context) error {
+	return f.pass(ctx, "Ping", f.store.Ping)
+}
+
+// Reach is [idem.Store.Reach].
+func (f *FaultyStore) Reach() idem.Reach { return f.store.Reach() }

@@ -1,0 +1,172 @@
+package idemtest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+func TestFaultyStoreWithoutFaultsIsAStore(t *testing.T) {
+	idemtest.RunStore(t, idemtest.StoreHarness{
+		New: func(testing.TB) idem.Store { return idemtest.NewFaultyStore(memory.New()) },
+	})
+}
+
+func TestFaultyStore(t *testing.T) {
+	ctx, id := context.Background(), idem.KeyID{1}
+	req := idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: 1}, Nonce: idem.NewNonce()}
+	setup := func() *idemtest.FaultyStore { return idemtest.NewFaultyStore(memory.New()) }
+	want := func(t *testing.T, f *idemtest.FaultyStore, state idem.State) {
+		t.Helper()
+		if rec, err := f.Store().Get(ctx, id); err != nil || rec.State != state {
+			t.Errorf("Get(%v) = %v, %v, want %v", id, rec.State, err, state)
+		}
+	}
+
+	t.Run("fail before", func(t *testing.T) {
+		f := setup()
+		f.FailBefore("Begin", 2, nil)
+		if _, err := f.Begin(ctx, idem.KeyID{2}, req); err != nil {
+			t.Errorf("Begin() = %v, want <nil>", err)
+		}
+		if _, err := f.Begin(ctx, id, req); !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("second Begin() = %v, want %v", err, idem.ErrUnavailable)
+		}
+		want(t, f, idem.StateNone)
+		if _, err := f.Begin(ctx, id, req); err != nil {
+			t.Errorf("third Begin() = %v, want <nil>", err)
+		}
+		if n := f.Calls("Begin"); n != 3 {
+			t.Errorf(`Calls("Begin") = %d, want 3`, n)
+		}
+	})
+	t.Run("every call, until healed", func(t *testing.T) {
+		f, boom := setup(), errors.New("boom")
+		f.FailBefore("Begin", idemtest.Every, boom)
+		for range 3 {
+			if _, err := f.Begin(ctx, id, req); !errors.Is(err, boom) {
+				t.Errorf("Begin() = %v, want %v", err, boom)
+			}
+		}
+		f.Heal("Begin")
+		if _, err := f.Begin(ctx, id, req); err != nil {
+			t.Errorf("Begin() once healed = %v, want <nil>", err)
+		}
+	})
+	t.Run("lose the reply", func(t *testing.T) {
+		f := setup()
+		f.LoseReply("Begin", 1, nil)
+		if res, err := f.Begin(ctx, id, req); !errors.Is(err, idem.ErrUnavailable) || res.Begun {
+			t.Errorf("Begin() = %v, %v, want %v", res.Begun, err, idem.ErrUnavailable)
+		}
+		want(t, f, idem.StatePending)
+	})
+	t.Run("slow until released", func(t *testing.T) {
+		f := setup()
+		slow := f.Slow("Begin", 1)
+		done := make(chan error)
+		go func() {
+			_, err := f.Begin(ctx, id, req)
+			done <- err
+		}()
+		<-slow.Arrived()
+		want(t, f, idem.StateNone)
+		slow.Release()
+		if err := <-done; err != nil {
+			t.Errorf("Begin() = %v, want <nil>", err)
+		}
+		want(t, f, idem.StatePending)
+	})
+	t.Run("slow until the context ends", func(t *testing.T) {
+		f := setup()
+		slow := f.Slow("Begin", 1)
+		ctx, cancel := context.WithCancel(ctx)
+		go func() {
+			<-slow.Arrived()
+			cancel()
+		}()
+		if _, err := f.Begin(ctx, id, req); !errors.Is(err, context.Canceled) {
+			t.Errorf("Begin() = %v, want %v", err, context.Canceled)
+		}
+		want(t, f, idem.StateNone)
+	})
+	t.Run("deliver late", func(t *testing.T) {
+		f := setup()
+		late := f.DeliverLate("Begin", 1, nil)
+		if err := late.Deliver(); err == nil {
+			t.Error("Deliver() before the call = <nil>, want an error")
+		}
+		if _, err := f.Begin(ctx, id, req); !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("Begin() = %v, want %v", err, idem.ErrUnavailable)
+		}
+		want(t, f, idem.StateNone)
+		if err := f.Abort(ctx, id, req); err != nil {
+			t.Errorf("Abort() = %v, want <nil>", err)
+		}
+		<-late.Arrived()
+		if err := late.Deliver(); !errors.Is(err, idem.ErrStaleFence) {
+			t.Errorf("Deliver() = %v, want %v", err, idem.ErrStaleFence)
+		}
+		want(t, f, idem.StateReleased)
+	})
+	t.Run("a wrong name panics", func(t *testing.T) {
+		defer func() {
+			if recover() == nil {
+				t.Error(`Calls("begin") did not panic`)
+			}
+		}()
+		setup().Calls("begin")
+	})
+}
+
+func TestFaultyLocker(t *testing.T) {
+	ctx, req := context.Background(), idem.LockRequest{KeyID: idem.KeyID{1}, Nonce: idem.NewNonce()}
+	f := idemtest.NewFaultyLocker(lockmemory.New())
+	free := func(t *testing.T) {
+		t.Helper()
+		lease, err := f.Locker().TryAcquire(ctx, req)
+		if err != nil {
+			t.Fatalf("TryAcquire() = %v, want a lease", err)
+		}
+		_ = lease.Release(ctx)
+	}
+	f.LoseReply("TryAcquire", 1, nil)
+	if lease, err := f.TryAcquire(ctx, req); !errors.Is(err, idem.ErrUnavailable) || lease != nil {
+		t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, idem.ErrUnavailable)
+	}
+	free(t)
+
+	late := f.DeliverLate("TryAcquire", 2, nil)
+	if _, err := f.TryAcquire(ctx, req); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	if err := late.Deliver(); err != nil {
+		t.Errorf("Deliver() = %v, want <nil>", err)
+	}
+	free(t)
+
+	lease, err := f.TryAcquire(ctx, req)
+	if err != nil {
+		t.Fatalf("TryAcquire() = %v, want a lease", err)
+	}
+	f.FailBefore("Lease.Check", 1, idem.ErrLeaseLost)
+	if _, err := lease.Check(ctx); !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Check() = %v, want %v", err, idem.ErrLeaseLost)
+	}
+	if left, err := lease.Check(ctx); err != nil || left <= 0 {
+		t.Errorf("Check() = %v, %v, want a time left", left, err)
+	}
+	f.LoseReply("Lease.Release", 1, nil)
+	if err := lease.Release(ctx); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Release() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	free(t)
+	if n := f.Calls("TryAcquire"); n != 3 {
+		t.Errorf(`Calls("TryAcquire") = %d, want 3`, n)
+	}
+}

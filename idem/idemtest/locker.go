@@ -1,0 +1,199 @@
+package idemtest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// LockerHarness tells [RunLocker] how to make the Lockers to test.
+type LockerHarness struct {
+	// New returns a Locker that the test alone uses. The suite takes locks on
+	// random key IDs only, so that all Lockers may share one service. Closing
+	// the Locker is up to New: t.Cleanup. Required.
+	New func(t *testing.T) idem.Locker
+
+	// Second returns another client on the same service and in the same lock
+	// domain as first; what first holds, it finds locked. Where it is nil,
+	// first plays both clients.
+	Second func(t *testing.T, first idem.Locker) idem.Locker
+
+	// Lose makes the lease be lost, as an expired session would: its Done is
+	// closed soon after, and the lock becomes free. l is the Locker it came
+	// from, which may lose its other leases too. Where it is nil, nothing is
+	// tested about loss.
+	Lose func(t *testing.T, l idem.Locker, id idem.KeyID, lease idem.Lease)
+
+	// Timeout bounds every single thing that the suite waits for. Reaching it
+	// is a failure. The default is 30 s.
+	Timeout time.Duration
+
+	// Rounds is how often each of the 64 goroutines of the mutual exclusion
+	// test takes the lock. The default is 20.
+	Rounds int
+}
+
+// RunLocker runs the conformance suite of [idem.Locker], a subtest for each
+// behaviour, one after the other. Run it with the race detector: the mutual
+// exclusion test lets the lock guard plain memory.
+func RunLocker(t *testing.T, h LockerHarness) {
+	t.Helper()
+	if h.New == nil {
+		t.Fatal("idemtest: LockerHarness.New is nil")
+	}
+	if h.Timeout <= 0 {
+		h.Timeout = 30 * time.Second
+	}
+	if h.Rounds <= 0 {
+		h.Rounds = 20
+	}
+	tests := slices.Concat(lockerExclusionTests, lockerLeaseTests, lockerWaitTests, lockerContentionTests)
+	if h.Lose != nil {
+		tests = append(tests, lockerLossTests...)
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { tt.run(newLockerBench(t, h)) })
+	}
+}
+
+// lockerTest is one behaviour.
+type lockerTest struct {
+	name string
+	run  func(b *lockerBench)
+}
+
+// lockerBench is what one subtest works with.
+type lockerBench struct {
+	*testing.T
+	h     LockerHarness
+	ctx   context.Context // ends when the test does
+	a, b  idem.Locker     // two clients of one service
+	id    idem.KeyID      // never used before
+	other idem.KeyID      // never used before; differs from id in its last bit only
+}
+
+func newLockerBench(t *testing.T, h LockerHarness) *lockerBench {
+	t.Helper()
+	a := h.New(t)
+	b := a
+	if h.Second != nil {
+		b = h.Second(t, a)
+	}
+	n := idem.NewNonce()
+	id := idem.NewKeyID("idemtest", idem.Key(n.String()))
+	other := id
+	other[len(other)-1] ^= 1
+	return &lockerBench{T: t, h: h, ctx: t.Context(), a: a, b: b, id: id, other: other}
+}
+
+// request is a new attempt's.
+func request(id idem.KeyID) idem.LockRequest {
+	return idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()}
+}
+
+// bounded returns a context that ends when the harness's patience does.
+func (b *lockerBench) bounded() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(b.ctx, b.h.Timeout)
+}
+
+// take takes a lock that has to be free.
+func (b *lockerBench) take(l idem.Locker, id idem.KeyID) idem.Lease {
+	b.Helper()
+	ctx, cancel := b.bounded()
+	defer cancel()
+	lease, err := l.TryAcquire(ctx, request(id))
+	if err != nil {
+		b.Fatalf("TryAcquire(%s) = %v, want a lease", id, err)
+	}
+	return lease
+}
+
+// takeSoon takes a lock that has to become free.
+func (b *lockerBench) takeSoon(l idem.Locker, id idem.KeyID) idem.Lease {
+	b.Helper()
+	ctx, cancel := b.bounded()
+	defer cancel()
+	lease, err := idem.Acquire(ctx, l, request(id))
+	if err != nil {
+		b.Fatalf("Acquire(%s) = %v, want a lease", id, err)
+	}
+	return lease
+}
+
+// wantLocked tries a lock that somebody else has to hold.
+func (b *lockerBench) wantLocked(l idem.Locker, req idem.LockRequest) {
+	b.Helper()
+	ctx, cancel := b.bounded()
+	defer cancel()
+	lease, err := l.TryAcquire(ctx, req)
+	if !errors.Is(err, idem.ErrLocked) {
+		b.Errorf("TryAcquire(%s) = %v, want %v", req.KeyID, err, idem.ErrLocked)
+	}
+	if lease != nil {
+		b.Errorf("TryAcquire(%s) = lease %v with error %v, want no lease", req.KeyID, lease, err)
+	}
+}
+
+// release gives a lease back.
+func (b *lockerBench) release(lease idem.Lease) {
+	b.Helper()
+	ctx, cancel := b.bounded()
+	defer cancel()
+	if err := lease.Release(ctx); err != nil {
+		b.Errorf("Release() of %s = %v, want <nil>", lease.Fence(), err)
+	}
+}
+
+// wantHeld asks the lease itself.
+func (b *lockerBench) wantHeld(lease idem.Lease) {
+	b.Helper()
+	ctx, cancel := b.bounded()
+	defer cancel()
+	if left, err := lease.Check(ctx); err != nil || left <= 0 {
+		b.Errorf("Check() of %s while held = %v, %v, want a time left and <nil>", lease.Fence(), left, err)
+	}
+	if isClosed(lease.Done()) {
+		b.Errorf("Done() of %s while held is closed", lease.Fence())
+	}
+	if err := lease.Err(); err != nil {
+		b.Errorf("Err() of %s while held = %v, want <nil>", lease.Fence(), err)
+	}
+}
+
+// wantOver asks a lease that was released or lost.
+func (b *lockerBench) wantOver(lease idem.Lease) {
+	b.Helper()
+	ctx, cancel := b.bounded()
+	defer cancel()
+	if left, err := lease.Check(ctx); !errors.Is(err, idem.ErrLeaseLost) {
+		b.Errorf("Check() of %s when over = %v, %v, want %v", lease.Fence(), left, err, idem.ErrLeaseLost)
+	}
+	if !isClosed(lease.Done()) {
+		b.Errorf("Done() of %s when over is open", lease.Fence())
+	}
+}
+
+// await waits for a channel that has to be closed.
+func (b *lockerBench) await(what string, c <-chan struct{}) {
+	b.Helper()
+	ctx, cancel := b.bounded()
+	defer cancel()
+	select {
+	case <-c:
+	case <-ctx.Done():
+		b.Fatalf("%s: nothing after %v", what, b.h.Timeout)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,206 @@
+package idemtest_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/lock/memory"
+)
+
+// mutantVariable names, in a child process, the broken Locker to run the suite
+// on.
+const mutantVariable = "IDEMTEST_LOCKER_MUTANT"
+
+// mutants are Lockers with one fault each, and the subtest that has to notice.
+var mutants = map[string]struct {
+	caughtBy string
+	harness  idemtest.LockerHarness
+}{
+	"clients do not share": {"a held lock is refused to another client", idemtest.LockerHarness{
+		New:    newMutant(mutant{}),
+		Second: func(*testing.T, idem.Locker) idem.Locker { return memory.New() },
+	}},
+	"domains differ": {"the fence grows from holder to holder", idemtest.LockerHarness{
+		New: newMutant(mutant{fence: func(f idem.Fence) idem.Fence {
+			return idem.Fence{Domain: idem.NewNonce().String(), Token: f.Token}
+		}}),
+	}},
+	"fences fall": {"the fence grows when the key rested", idemtest.LockerHarness{
+		New: newMutant(mutant{fence: func(f idem.Fence) idem.Fence {
+			return idem.Fence{Domain: f.Domain, Token: ^f.Token}
+		}}),
+	}},
+	"refusal is another error": {"a held lock is refused", idemtest.LockerHarness{
+		New: newMutant(mutant{refuse: func(error) error { return errors.New("node exists") }}),
+	}},
+	"an ended context takes the lock": {"a context that has ended takes no lock", idemtest.LockerHarness{
+		New: newMutant(mutant{leak: true}), Timeout: time.Second,
+	}},
+	"a lease ends with its context": {"a lease outlives the context", idemtest.LockerHarness{
+		New: newMutant(mutant{boundToContext: true}),
+	}},
+	"a stale release frees": {"a stale release leaves another client's lock", idemtest.LockerHarness{
+		New: newMutant(mutant{release: func(m *mutant, id idem.KeyID, _ idem.Lease) { m.Revoke(id) }}),
+	}},
+	"release does nothing": {"many releases at once release once", idemtest.LockerHarness{
+		New: newMutant(mutant{release: func(*mutant, idem.KeyID, idem.Lease) {}}), Timeout: time.Second,
+	}},
+	"release counts as loss": {"a released lease is over without an error", idemtest.LockerHarness{
+		New: newMutant(mutant{release: func(m *mutant, id idem.KeyID, _ idem.Lease) { m.Revoke(id) }}),
+	}},
+	"check never says no": {"a lease nobody watched is done", idemtest.LockerHarness{
+		New: newMutant(mutant{blindCheck: true}),
+	}},
+	"a loss goes unnoticed": {"a lost lease says so", idemtest.LockerHarness{
+		New: newMutant(mutant{}), Timeout: time.Second,
+		Lose: func(*testing.T, idem.Locker, idem.KeyID, idem.Lease) {},
+	}},
+	"a loss counts as release": {"a lost lease says so", idemtest.LockerHarness{
+		New:  newMutant(mutant{}),
+		Lose: func(_ *testing.T, _ idem.Locker, _ idem.KeyID, le idem.Lease) { le.ReleaseBehind() },
+	}},
+	"waiters wake too early": {"a waiter is not woken while the lock is held", idemtest.LockerHarness{
+		New: newMutant(mutant{wait: func(context.Context, *mutant, idem.KeyID) error { return nil }}),
+	}},
+	"waiters never wake": {"a waiter of each client hears", idemtest.LockerHarness{
+		New: newMutant(mutant{wait: func(ctx context.Context, _ *mutant, _ idem.KeyID) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}), Timeout: time.Second,
+	}},
+	"one waiter wakes": {"many waiters all hear", idemtest.LockerHarness{
+		New: newMutant(mutant{wait: func(ctx context.Context, m *mutant, id idem.KeyID) error {
+			if m.waits.Add(1) > 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return m.Locker.Wait(ctx, id)
+		}}), Timeout: time.Second,
+	}},
+	"waiters ignore their context": {"a waiter whose context ends", idemtest.LockerHarness{
+		New: newMutant(mutant{wait: func(_ context.Context, m *mutant, id idem.KeyID) error {
+			return m.Locker.Wait(context.Background(), id)
+		}}), Timeout: time.Second,
+	}},
+	"everybody gets the lock": {"the lock excludes everybody else", idemtest.LockerHarness{
+		New: newMutant(mutant{fresh: true}),
+	}},
+}
+
+// Every fault has to be noticed by the subtest that is there for it. The suite
+// runs in a child process, since its failures are what is wanted.
+func TestLockerSuiteCatches(t *testing.T) {
+	t.Parallel()
+	for name, m := range mutants {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pattern := "^TestLockerMutant$/" + strings.ReplaceAll(m.caughtBy, " ", "_")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", pattern, "-test.v")
+			cmd.Env = append(os.Environ(), mutantVariable+"="+name)
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "    --- FAIL: TestLockerMutant/") {
+				t.Errorf("RunLocker(%s)/%s = %v, want a failed subtest; it printed\n%s", name, m.caughtBy, err, out)
+			}
+		})
+	}
+}
+
+// TestLockerMutant runs the suite on the mutant that the environment names,
+// and on a correct Locker where it names none.
+func TestLockerMutant(t *testing.T) {
+	if name := os.Getenv(mutantVariable); name != "" {
+		idemtest.RunLocker(t, mutants[name].harness)
+		return
+	}
+	idemtest.RunLocker(t, idemtest.LockerHarness{New: newMutant(mutant{})})
+}
+
+// mutant is a memory Locker with the faults that are set.
+type mutant struct {
+	*memory.Locker
+	fence          func(idem.Fence) idem.Fence
+	refuse         func(error) error
+	release        func(*mutant, idem.KeyID, idem.Lease)
+	wait           func(context.Context, *mutant, idem.KeyID) error
+	leak           bool // an ended context takes the lock for ever
+	boundToContext bool
+	blindCheck     bool
+	fresh          bool // every call has a Locker of its own
+	waits          *atomic.Int64
+}
+
+func newMutant(faults mutant) func(*testing.T) idem.Locker {
+	return func(*testing.T) idem.Locker {
+		m := faults
+		m.Locker, m.waits = memory.New(), new(atomic.Int64)
+		return &m
+	}
+}
+
+func (m *mutant) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+	l := m.Locker
+	if m.fresh {
+		l = memory.New()
+	}
+	if m.leak && ctx.Err() != nil {
+		_, _ = l.TryAcquire(context.Background(), req)
+	}
+	lease, err := l.TryAcquire(ctx, req)
+	if err != nil {
+		if m.refuse != nil {
+			err = m.refuse(err)
+		}
+		return nil, err
+	}
+	return &mutantLease{Lease: lease, m: m, id: req.KeyID, ctx: ctx}, nil
+}
+
+func (m *mutant) Wait(ctx context.Context, id idem.KeyID) error {
+	if m.wait != nil {
+		return m.wait(ctx, m, id)
+	}
+	return m.Locker.Wait(ctx, id)
+}
+
+type mutantLease struct {
+	idem.Lease
+	m   *mutant
+	id  idem.KeyID
+	ctx context.Context // that of the call which took the lock
+}
+
+func (le *mutantLease) Fence() idem.Fence {
+	if le.m.fence != nil {
+		return le.m.fence(le.Lease.Fence())
+	}
+	return le.Lease.Fence()
+}
+
+func (le *mutantLease) Check(ctx context.Context) (time.Duration, error) {
+	if le.m.boundToContext && le.ctx.Err() != nil {
+		le.Lease.ReleaseBehind()
+	}
+	left, err := le.Lease.Check(ctx)
+	if le.m.blindCheck {
+		return time.Hour, nil
+	}
+	return left, err
+}
+
+func (le *mutantLease) Release(ctx context.Context) error {
+	if le.m.release != nil {
+		le.m.release(le.m, le.id, le.Lease)
+		return nil
+	}
+	return le.Lease.Release(ctx)
+}
+
+func (le *mutantLease) ReleaseBehind() { _ = le.Release(context.Background()) }

@@ -1,0 +1,145 @@
+package idemtest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// StoreHarness tells [RunStore] how to make the stores to test.
+type StoreHarness struct {
+	// New returns a store without records that the test alone uses. Closing it
+	// is up to New: tb.Cleanup. Required.
+	New func(tb testing.TB) idem.Store
+
+	// Advance moves the clock of the stores that New made, so that what expires
+	// by then is gone when it returns. Where it is nil, the suite uses short
+	// times to live and looks until they are over, and leaves out what needs
+	// long ones.
+	Advance func(d time.Duration)
+
+	// Features says where the store's abilities differ.
+	Features StoreFeatures
+}
+
+// StoreFeatures are the abilities in which stores differ. The zero value is
+// what most can do.
+type StoreFeatures struct {
+	// MaxBody is the longest response body that can be kept, in bytes; 1 MiB
+	// where 0.
+	MaxBody int
+}
+
+// RunStore runs the conformance suite of [idem.Store], a subtest for each
+// behaviour, one after the other. Run it with the race detector.
+func RunStore(t *testing.T, h StoreHarness) {
+	t.Helper()
+	if h.New == nil {
+		t.Fatal("idemtest: StoreHarness.New is nil")
+	}
+	if h.Features.MaxBody == 0 {
+		h.Features.MaxBody = 1 << 20
+	}
+	for _, group := range []struct {
+		name  string
+		tests []storeTest
+	}{
+		{"begin", storeBeginTests},
+		{"fence", storeFenceTests},
+		{"settle", storeSettleTests},
+		{"restore", storeRestoreTests},
+		{"abort", storeAbortTests},
+		{"resend", storeResendTests},
+		{"expiry", storeExpiryTests},
+		{"open", storeOpenTests},
+		{"response", storeResponseTests},
+		{"concurrency", storeConcurrencyTests},
+	} {
+		t.Run(group.name, func(t *testing.T) {
+			for _, tt := range group.tests {
+				t.Run(tt.name, func(t *testing.T) {
+					if tt.moves && h.Advance == nil {
+						t.Skip("the harness cannot move the store's clock")
+					}
+					tt.run(newStoreBench(t, h))
+				})
+			}
+		})
+	}
+}
+
+// storeTest is one behaviour.
+type storeTest struct {
+	name  string
+	run   func(b *storeBench)
+	moves bool // needs a clock that can be moved
+}
+
+// storeBench is what one subtest works with.
+type storeBench struct {
+	*testing.T
+	h     StoreHarness
+	ctx   context.Context
+	s     idem.Store
+	id    idem.KeyID // never used before
+	token uint64     // of the last fence handed out
+}
+
+// storeTimeout bounds everything that the suite waits for.
+const storeTimeout = 20 * time.Second
+
+func newStoreBench(t *testing.T, h StoreHarness) *storeBench {
+	t.Helper()
+	return &storeBench{T: t, h: h, ctx: t.Context(), s: h.New(t), id: randomKeyID(), token: 1 << 40}
+}
+
+func randomKeyID() idem.KeyID {
+	return idem.NewKeyID("idemtest", idem.Key(idem.NewNonce().String()))
+}
+
+// storeDomain is the lock domain of attempts that are not of a foreign one.
+const storeDomain = "idemtest-domain"
+
+// request returns a new attempt's Begin, under the next fence.
+func (b *storeBench) request(kind idem.KeyKind) idem.BeginRequest {
+	b.token++
+	return storeRequest(kind, storeDomain, b.token)
+}
+
+func storeRequest(kind idem.KeyKind, domain string, token uint64) idem.BeginRequest {
+	fp, err := idem.NewFingerprint(1, "idemtest POST /v1/payments", "amount", "10.00")
+	if err != nil {
+		panic(err)
+	}
+	return idem.BeginRequest{
+		Kind: kind, Route: "idemtest POST /v1/payments", Nonce: idem.NewNonce(),
+		Fence: idem.Fence{Domain: domain, Token: token}, Fingerprint: fp, KeyTTL: 2 * time.Hour,
+	}
+}
+
+// storeResponse is a small answer.
+func storeResponse() *idem.Response {
+	return &idem.Response{
+		Status: 201, Header: map[string][]string{"Content-Type": {"application/json"}},
+		Body: []byte(`{"payment":"p_1","amount":"10.00"}`),
+	}
+}
+
+// settlement is what the holder of an attempt makes of it.
+func settlement(a idem.Attempt, state idem.State) idem.Settlement {
+	s := idem.Settlement{Attempt: a, ID: a.Nonce, State: state, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour}
+	if state != idem.StateReleased {
+		s.Response = storeResponse()
+	}
+	return s
+}
+
+// decision is what somebody else makes of an attempt.
+func decision(a idem.Attempt, state idem.State) idem.Settlement {
+	s := settlement(a, state)
+	s.ID = idem.NewNonce()
+	s.Decision = idem.Decision{By: "operator", Reason: "looked at the ledger"}
+	return s
+}

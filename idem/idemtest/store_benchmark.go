@@ -1,0 +1,81 @@
+package idemtest
+
+import (
+	"bytes"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// BenchmarkStore measures what the engine asks of a store: a whole execution
+// of a fresh key, the replay of a finished one, and the look at a key that
+// nothing is known of. Each runs one after the other and from many goroutines.
+func BenchmarkStore(b *testing.B, h StoreHarness) {
+	body := bytes.Repeat([]byte("x"), 180)
+	var token atomic.Uint64
+	token.Store(uint64(time.Now().UnixNano()))
+
+	fresh := func(s idem.Store) func(b *testing.B) {
+		return func(b *testing.B) {
+			id := randomKeyID()
+			ctx := b.Context()
+			rec, err := s.Get(ctx, id)
+			if err != nil || rec.State != idem.StateNone {
+				b.Fatalf("Get(%v) = %v, %v, want none", id, rec.State, err)
+			}
+			res, err := s.Begin(ctx, id, storeRequest(idem.ClientKey, storeDomain, token.Add(1)))
+			if err != nil || !res.Begun {
+				b.Fatalf("Begin(%v) = %s, %v, want begun", id, describeBegin(res), err)
+			}
+			st := settlement(res.Record.Attempt, idem.StateCompleted)
+			st.Response = &idem.Response{Status: 201, Body: body}
+			if got, err := s.Settle(ctx, id, st); err != nil || !got.Settled {
+				b.Fatalf("Settle(%v) = %v, %v, want settled", id, got.Settled, err)
+			}
+		}
+	}
+	stored := func(s idem.Store, id idem.KeyID, want idem.State) func(b *testing.B) {
+		return func(b *testing.B) {
+			if rec, err := s.Get(b.Context(), id); err != nil || rec.State != want {
+				b.Fatalf("Get(%v) = %v, %v, want %v", id, rec.State, err, want)
+			}
+		}
+	}
+	for name, step := range map[string]func(b *testing.B, s idem.Store) func(b *testing.B){
+		"fresh": func(_ *testing.B, s idem.Store) func(*testing.B) { return fresh(s) },
+		"replay": func(b *testing.B, s idem.Store) func(*testing.B) {
+			id := randomKeyID()
+			res, err := s.Begin(b.Context(), id, storeRequest(idem.ClientKey, storeDomain, token.Add(1)))
+			if err != nil {
+				b.Fatalf("Begin(%v) = %v, want <nil>", id, err)
+			}
+			if _, err := s.Settle(b.Context(), id, settlement(res.Record.Attempt, idem.StateCompleted)); err != nil {
+				b.Fatalf("Settle(%v) = %v, want <nil>", id, err)
+			}
+			return stored(s, id, idem.StateCompleted)
+		},
+		"absent": func(_ *testing.B, s idem.Store) func(*testing.B) {
+			return stored(s, randomKeyID(), idem.StateNone)
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			op := step(b, h.New(b))
+			b.ReportAllocs()
+			for b.Loop() {
+				op(b)
+			}
+		})
+		b.Run(name+"-parallel", func(b *testing.B) {
+			op := step(b, h.New(b))
+			b.ReportAllocs()
+			b.SetParallelism(32)
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					op(b)
+				}
+			})
+		})
+	}
+}

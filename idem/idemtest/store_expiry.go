@@ -1,0 +1,208 @@
+package idemtest
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// year is longer than anything is kept by default.
+const year = 365 * 24 * time.Hour
+
+// storeExpiryTests are about time, which is the store's.
+var storeExpiryTests = []storeTest{
+	{name: "a result goes, then its key", run: func(b *storeBench) { b.expires(storeResponse()) }},
+	{name: "a large result goes, then its key", run: func(b *storeBench) {
+		b.expires(&idem.Response{Status: 200, Body: bytes.Repeat([]byte("x"), 4096)})
+	}},
+	{name: "a released key goes", run: func(b *storeBench) {
+		a, _ := b.start(idem.ClientKey)
+		s := settlement(a, idem.StateReleased)
+		s.KeyTTL = b.ttl()
+		b.settle(s, true)
+		b.becomes(idem.StateNone)
+		if next, _ := b.start(idem.ClientKey); next.Number != 1 {
+			b.Errorf("Begin(%v) after expiry = attempt %d, want 1", b.id, next.Number)
+		}
+	}},
+	{name: "a released key does not outlive its own time", moves: true, run: func(b *storeBench) {
+		a, _ := b.start(idem.ClientKey)
+		s := settlement(a, idem.StateReleased)
+		s.ResultTTL, s.KeyTTL = 2*time.Hour, time.Hour
+		b.settle(s, true)
+		b.becomes(idem.StateNone)
+	}},
+	{name: "a fence left by Abort goes", run: func(b *storeBench) {
+		req := b.request(idem.ClientKey)
+		req.KeyTTL = b.ttl()
+		b.abort(req)
+		b.becomes(idem.StateNone)
+	}},
+	{name: "a token goes", run: func(b *storeBench) {
+		b.issue(b.ttl())
+		b.becomes(idem.StateNone)
+		b.kept(b.request(idem.IssuedToken), idem.StateNone)
+	}},
+	{name: "a released token goes when it would have", moves: true, run: func(b *storeBench) {
+		b.issue(time.Hour)
+		a, _ := b.start(idem.IssuedToken)
+		b.h.Advance(40 * time.Minute)
+		b.settle(settlement(a, idem.StateReleased), true)
+		b.in(idem.StateIssued, 1)
+		b.h.Advance(20 * time.Minute)
+		b.in(idem.StateNone, 0)
+	}},
+	{name: "a token that is used does not go", moves: true, run: func(b *storeBench) {
+		b.issue(time.Hour)
+		a, req := b.start(idem.IssuedToken)
+		b.h.Advance(2 * time.Hour)
+		b.in(idem.StatePending, 1)
+		s := settlement(a, idem.StateReleased)
+		b.settle(s, true)
+		b.in(idem.StateNone, 0)
+		b.kept(req, idem.StateNone)
+		s.Restore = &idem.Restore{Kind: idem.IssuedToken}
+		b.settle(s, true)
+		b.in(idem.StateNone, 0)
+	}},
+	{name: "an aborted token goes when it would have", moves: true, run: func(b *storeBench) {
+		b.issue(time.Hour)
+		_, req := b.start(idem.IssuedToken)
+		b.h.Advance(2 * time.Hour)
+		b.abort(req)
+		b.in(idem.StateNone, 0)
+	}},
+	{name: "an Abort keeps its fence long enough", moves: true, run: func(b *storeBench) {
+		a, _ := b.start(idem.ClientKey)
+		s := settlement(a, idem.StateReleased)
+		s.KeyTTL = time.Hour
+		b.settle(s, true)
+		_, req := b.start(idem.ClientKey)
+		b.h.Advance(3 * time.Hour)
+		b.abort(req)
+		b.h.Advance(time.Hour)
+		b.stale(req)
+		b.h.Advance(time.Hour)
+		b.in(idem.StateNone, 0)
+	}},
+	{name: "pending and unknown never go", moves: true, run: func(b *storeBench) {
+		a, _ := b.start(idem.ClientKey)
+		b.h.Advance(10 * year)
+		b.in(idem.StatePending, 1)
+		s := settlement(a, idem.StateUnknown)
+		s.Response = &idem.Response{Status: 500, Body: bytes.Repeat([]byte("x"), 4096)}
+		b.settle(s, true)
+		b.h.Advance(10 * year)
+		if rec := b.in(idem.StateUnknown, 1); !sameResponse(rec.Response, s.Response) {
+			b.Errorf("Get(%v) after years = %s, want %s", b.id, describeResponse(rec.Response), describeResponse(s.Response))
+		}
+		b.isOpen(true)
+		b.settle(decision(a, idem.StateCompleted), true)
+	}},
+	{name: "a used token never goes by its own expiry", moves: true, run: func(b *storeBench) {
+		b.issue(time.Hour)
+		a, _ := b.start(idem.IssuedToken)
+		s := settlement(a, idem.StateCompleted)
+		s.ResultTTL, s.KeyTTL = 24*time.Hour, 48*time.Hour
+		b.settle(s, true)
+		b.h.Advance(2 * time.Hour)
+		b.in(idem.StateCompleted, 1)
+		b.issue(time.Hour)
+		b.in(idem.StateCompleted, 1)
+	}},
+	{name: "a result that is not kept is expired at once", run: func(b *storeBench) {
+		a, _ := b.start(idem.ClientKey)
+		s := settlement(a, idem.StateCompleted)
+		s.ResultTTL = 0
+		b.settle(s, true)
+		if rec := b.in(idem.StateExpired, 1); rec.Response != nil {
+			b.Errorf("Get(%v) = a response, want none", b.id)
+		}
+	}},
+	{name: "a settlement sent again after the result went stands", moves: true, run: func(b *storeBench) {
+		a, _ := b.start(idem.ClientKey)
+		s := settlement(a, idem.StateCompleted)
+		b.settle(s, true)
+		b.h.Advance(s.ResultTTL)
+		b.settleAgain(s, true)
+		b.in(idem.StateExpired, 1)
+	}},
+	{name: "the clock is the store's", moves: true, run: func(b *storeBench) {
+		a, _ := b.start(idem.ClientKey)
+		first := b.get().Started
+		b.settle(settlement(a, idem.StateReleased), true)
+		b.h.Advance(time.Hour)
+		b.start(idem.ClientKey)
+		if got := b.get().Started.Sub(first); got < time.Hour || got > time.Hour+storeTimeout {
+			b.Errorf("Begin(%v) an hour later = started %v later", b.id, got)
+		}
+	}},
+	{name: "the caller's clock does not matter", run: func(b *storeBench) {
+		s, _ := b.restoring(idem.ClientKey, idem.StateCompleted) // started years ago
+		before := b.get()
+		rec := b.settle(s, true)
+		if got := rec.KeyExpires.Sub(rec.Settled); got != s.KeyTTL || before.State != idem.StateNone {
+			b.Errorf("Settle(%v) = key for %v, want %v", b.id, got, s.KeyTTL)
+		}
+		b.in(idem.StateCompleted, s.Attempt.Number)
+	}},
+}
+
+// expires follows a completed record to its end.
+func (b *storeBench) expires(r *idem.Response) {
+	b.Helper()
+	a, _ := b.start(idem.ClientKey)
+	s := settlement(a, idem.StateCompleted)
+	s.Response, s.ResultTTL, s.KeyTTL = r, b.ttl(), 2*b.ttl()
+	if b.h.Advance == nil {
+		s.KeyTTL = 2 * time.Second // so that a slow machine sees the state between
+	}
+	completed := b.settle(s, true)
+	b.becomes(idem.StateExpired)
+	want := completed
+	want.State, want.Response = idem.StateExpired, nil
+	if diff := differ(b.get(), want); diff != "" {
+		b.Errorf("Get(%v) after the result expired: %s", b.id, diff)
+	}
+	b.kept(b.request(idem.ClientKey), idem.StateExpired)
+	b.becomes(idem.StateNone)
+	if next, _ := b.start(idem.ClientKey); next.Number != 1 {
+		b.Errorf("Begin(%v) after the key expired = attempt %d, want 1", b.id, next.Number)
+	}
+}
+
+// ttl is a time to live that the suite can see the end of.
+func (b *storeBench) ttl() time.Duration {
+	if b.h.Advance != nil {
+		return time.Hour
+	}
+	return 60 * time.Millisecond
+}
+
+// becomes lets ttl pass, after which the record has to be in a state.
+func (b *storeBench) becomes(want idem.State) {
+	b.Helper()
+	before := b.get().State
+	if b.h.Advance != nil {
+		b.h.Advance(b.ttl() - time.Millisecond)
+		if got := b.get().State; got != before {
+			b.Errorf("Get(%v) shortly before the end = %v, want %v", b.id, got, before)
+		}
+		b.h.Advance(time.Millisecond)
+		if got := b.get().State; got != want {
+			b.Fatalf("Get(%v) at the end = %v, want %v", b.id, got, want)
+		}
+		return
+	}
+	for deadline := time.Now().Add(storeTimeout); ; {
+		got := b.get().State
+		if got == want {
+			return
+		}
+		if got != before || time.Now().After(deadline) {
+			b.Fatalf("Get(%v) = %v after %v, want %v", b.id, got, before, want)
+		}
+		time.Sleep(2 * time.Millisecond) // between two looks
+	}
+}

@@ -1,0 +1,90 @@
+package idemtest
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// storeResponseTests are about what is stored coming back as it was.
+var storeResponseTests = []storeTest{
+	{name: "as it was", run: func(b *storeBench) {
+		for name, r := range storeResponses(b.h.Features.MaxBody) {
+			b.Run(name, func(t *testing.T) {
+				b := newStoreBench(t, b.h)
+				for _, state := range []idem.State{idem.StateUnknown, idem.StateCompleted} {
+					b.id = randomKeyID()
+					a, _ := b.start(idem.ClientKey)
+					s := settlement(a, state)
+					s.Response = &r
+					b.settle(s, true)
+					if got := b.in(state, 1).Response; !sameResponse(got, &r) {
+						b.Errorf("Get(%v) = %s, want %s", b.id, describeResponse(got), describeResponse(&r))
+					}
+					b.settleAgain(s, true)
+					if state == idem.StateCompleted {
+						b.kept(b.request(idem.ClientKey), state)
+					}
+				}
+			})
+		}
+	}},
+	{name: "a later one replaces a larger one", run: func(b *storeBench) {
+		large := &idem.Response{Status: 500, Body: bytes.Repeat([]byte("large"), 2000)}
+		for _, small := range []*idem.Response{{Status: 200}, storeResponse()} {
+			b.id = randomKeyID()
+			a, _ := b.start(idem.ClientKey)
+			for _, r := range []*idem.Response{large, small} {
+				s := decision(a, idem.StateUnknown)
+				s.Response = r
+				b.settle(s, true)
+			}
+			s := settlement(a, idem.StateCompleted)
+			s.Response = small
+			b.settle(s, true)
+			if got := b.get().Response; !sameResponse(got, small) {
+				b.Errorf("Get(%v) = %s, want %s", b.id, describeResponse(got), describeResponse(small))
+			}
+		}
+	}},
+	{name: "a released one leaves nothing to the next attempt", run: func(b *storeBench) {
+		a, _ := b.start(idem.ClientKey)
+		s := settlement(a, idem.StateUnknown)
+		s.Response = &idem.Response{Status: 500, Body: bytes.Repeat([]byte("large"), 2000)}
+		b.settle(s, true)
+		b.settle(decision(a, idem.StateReleased), true)
+		next, _ := b.start(idem.ClientKey)
+		if rec := b.get(); rec.Response != nil {
+			b.Errorf("Get(%v) of the next attempt = %s, want no response", b.id, describeResponse(rec.Response))
+		}
+		s = settlement(next, idem.StateUnknown)
+		s.Response = nil
+		if rec := b.settle(s, true); rec.Response != nil {
+			b.Errorf("Settle(%v, unknown) = %s, want no response", b.id, describeResponse(rec.Response))
+		}
+	}},
+}
+
+func storeResponses(maxBody int) map[string]idem.Response {
+	random := make([]byte, 3000)
+	_, _ = rand.Read(random)
+	all := map[string]idem.Response{
+		"nothing":    {},
+		"empty body": {Status: 204, Header: map[string][]string{"Etag": {`""`}}},
+		"omitted":    {Status: 200, Omitted: true, Header: map[string][]string{"Content-Type": {"text/event-stream"}}},
+		"binary":     {Status: 200, Body: random},
+		"zero bytes": {Status: 200, Body: make([]byte, 100)},
+		"many values": {Status: 302, Header: map[string][]string{
+			"Content-Language": {"de", "en, fr", ""}, "Location": {"/v1/payments/ü\x00"}, "Content-Encoding": {"gzip"},
+		}, Body: []byte("see there\r\n")},
+		"trailer": {Trailer: map[string][]string{"grpc-status-details-bin": {"\x08\x00\xff"}}, Body: []byte{0}},
+		"longest": {Status: 200, Body: bytes.Repeat([]byte{0xfe}, maxBody)},
+	}
+	for _, n := range []int{1000, 1015, 1016, 1017, 1018, 1019, 1020, 1021, 1022, 1023, 1024, 1025, 4097} {
+		all[fmt.Sprintf("%d bytes", n)] = idem.Response{Status: 200, Body: bytes.Repeat([]byte("x"), n)}
+	}
+	return all
+}

@@ -1,0 +1,216 @@
+package idemtest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// begin calls Begin, which has to answer.
+func (b *storeBench) begin(req idem.BeginRequest) idem.BeginResult {
+	b.Helper()
+	res, err := b.s.Begin(b.ctx, b.id, req)
+	if err != nil {
+		b.Fatalf("Begin(%v, fence %v) = %v, want <nil>", b.id, req.Fence, err)
+	}
+	return res
+}
+
+// begun calls Begin, which has to start the attempt.
+func (b *storeBench) begun(req idem.BeginRequest) idem.Attempt {
+	b.Helper()
+	res := b.begin(req)
+	a := res.Record.Attempt
+	if !res.Begun || res.Record.State != idem.StatePending || a.Fence != req.Fence || a.Nonce != req.Nonce {
+		b.Fatalf("Begin(%v, fence %v) = %s, want it begun", b.id, req.Fence, describeBegin(res))
+	}
+	return a
+}
+
+// start begins a new attempt.
+func (b *storeBench) start(kind idem.KeyKind) (idem.Attempt, idem.BeginRequest) {
+	b.Helper()
+	req := b.request(kind)
+	return b.begun(req), req
+}
+
+// kept calls Begin, which must not start an attempt nor change anything.
+func (b *storeBench) kept(req idem.BeginRequest, state idem.State) {
+	b.Helper()
+	b.unchanged(func() {
+		b.Helper()
+		res := b.begin(req)
+		if res.Begun || res.Record.State != state {
+			b.Errorf("Begin(%v, fence %v) = %s, want not begun in state %v", b.id, req.Fence, describeBegin(res), state)
+		}
+		if diff := differ(res.Record, b.get()); diff != "" {
+			b.Errorf("Begin(%v, fence %v) returned another record than Get: %s", b.id, req.Fence, diff)
+		}
+	})
+}
+
+// stale calls Begin, which has to be refused and must not change anything.
+func (b *storeBench) stale(req idem.BeginRequest) {
+	b.Helper()
+	b.unchanged(func() {
+		b.Helper()
+		res, err := b.s.Begin(b.ctx, b.id, req)
+		if res.Begun || !errors.Is(err, idem.ErrStaleFence) {
+			b.Errorf("Begin(%v, fence %v) = %s, %v, want %v", b.id, req.Fence, describeBegin(res), err, idem.ErrStaleFence)
+		}
+	})
+}
+
+// settle calls Settle, which has to answer as wanted.
+func (b *storeBench) settle(s idem.Settlement, settled bool) idem.Record {
+	b.Helper()
+	res, err := b.s.Settle(b.ctx, b.id, s)
+	if err != nil {
+		b.Fatalf("Settle(%v, %v) = %v, want <nil>", b.id, s.State, err)
+	}
+	if res.Settled != settled {
+		b.Fatalf("Settle(%v, %v) = settled %v in state %v, want settled %v", b.id, s.State, res.Settled, res.Record.State, settled)
+	}
+	if diff := differ(res.Record, b.get()); diff != "" {
+		b.Errorf("Settle(%v, %v) returned another record than Get: %s", b.id, s.State, diff)
+	}
+	return res.Record
+}
+
+// settleAgain sends a settlement that must not change anything.
+func (b *storeBench) settleAgain(s idem.Settlement, settled bool) {
+	b.Helper()
+	b.unchanged(func() { b.Helper(); b.settle(s, settled) })
+}
+
+// abort calls Abort, which has to answer.
+func (b *storeBench) abort(req idem.BeginRequest) {
+	b.Helper()
+	if err := b.s.Abort(b.ctx, b.id, req); err != nil {
+		b.Fatalf("Abort(%v, fence %v) = %v, want <nil>", b.id, req.Fence, err)
+	}
+}
+
+// abortAgain sends an Abort that must not change anything.
+func (b *storeBench) abortAgain(req idem.BeginRequest) {
+	b.Helper()
+	b.unchanged(func() { b.Helper(); b.abort(req) })
+}
+
+// issue calls Issue, which has to answer.
+func (b *storeBench) issue(ttl time.Duration) idem.Record {
+	b.Helper()
+	rec, err := b.s.Issue(b.ctx, b.id, ttl)
+	if err != nil {
+		b.Fatalf("Issue(%v) = %v, want <nil>", b.id, err)
+	}
+	return rec
+}
+
+// get calls Get, which has to answer.
+func (b *storeBench) get() idem.Record {
+	b.Helper()
+	rec, err := b.s.Get(b.ctx, b.id)
+	if err != nil {
+		b.Fatalf("Get(%v) = %v, want <nil>", b.id, err)
+	}
+	return rec
+}
+
+// in requires a state and an attempt number, and returns the record.
+func (b *storeBench) in(state idem.State, number uint32) idem.Record {
+	b.Helper()
+	rec := b.get()
+	if rec.State != state || rec.Attempt.Number != number {
+		b.Fatalf("Get(%v) = %v at attempt %d, want %v at attempt %d", b.id, rec.State, rec.Attempt.Number, state, number)
+	}
+	return rec
+}
+
+// unchanged requires that f leaves the record as it was.
+func (b *storeBench) unchanged(f func()) {
+	b.Helper()
+	before := b.get()
+	f()
+	if diff := differ(b.get(), before); diff != "" {
+		b.Errorf("the record of %v was changed: %s", b.id, diff)
+	}
+}
+
+// open calls Open, which has to answer.
+func (b *storeBench) open(q idem.OpenQuery) []idem.OpenRecord {
+	b.Helper()
+	records, err := b.s.Open(b.ctx, q)
+	if err != nil {
+		b.Fatalf("Open(%+v) = %v, want <nil>", q, err)
+	}
+	return records
+}
+
+// isOpen requires that the record is listed as open, or that it is not.
+func (b *storeBench) isOpen(want bool) {
+	b.Helper()
+	got := slices.ContainsFunc(b.open(idem.OpenQuery{}), func(r idem.OpenRecord) bool { return r.ID == b.id })
+	if got != want {
+		b.Errorf("Open() lists %v: %v, want %v", b.id, got, want)
+	}
+}
+
+func describeBegin(res idem.BeginResult) string {
+	return fmt.Sprintf("begun %v in state %v at attempt %d", res.Begun, res.Record.State, res.Record.Attempt.Number)
+}
+
+// differ says in what two records differ; "" where they do not.
+func differ(got, want idem.Record) string {
+	type field struct {
+		name      string
+		got, want any
+	}
+	for _, f := range []field{
+		{"State", got.State, want.State}, {"Kind", got.Kind, want.Kind}, {"Route", got.Route, want.Route},
+		{"Attempt", got.Attempt, want.Attempt}, {"Fingerprint", got.Fingerprint, want.Fingerprint},
+		{"Decision", got.Decision, want.Decision},
+		{"Created", nanos(got.Created), nanos(want.Created)}, {"Started", nanos(got.Started), nanos(want.Started)},
+		{"Settled", nanos(got.Settled), nanos(want.Settled)},
+		{"ResultExpires", nanos(got.ResultExpires), nanos(want.ResultExpires)},
+		{"KeyExpires", nanos(got.KeyExpires), nanos(want.KeyExpires)},
+		{"TokenExpires", nanos(got.TokenExpires), nanos(want.TokenExpires)},
+	} {
+		if f.got != f.want {
+			return fmt.Sprintf("%s = %v, want %v", f.name, f.got, f.want)
+		}
+	}
+	if !sameResponse(got.Response, want.Response) {
+		return fmt.Sprintf("Response = %s, want %s", describeResponse(got.Response), describeResponse(want.Response))
+	}
+	return ""
+}
+
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// sameResponse takes empty maps and bodies for nil ones.
+func sameResponse(a, b *idem.Response) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	same := func(x, y map[string][]string) bool { return maps.EqualFunc(x, y, slices.Equal) }
+	return a.Status == b.Status && a.Omitted == b.Omitted && bytes.Equal(a.Body, b.Body) &&
+		same(a.Header, b.Header) && same(a.Trailer, b.Trailer)
+}
+
+func describeResponse(r *idem.Response) string {
+	if r == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%d %v %v omitted %v, body of %d bytes", r.Status, r.Header, r.Trailer, r.Omitted, len(r.Body))
+}

@@ -1,0 +1,274 @@
+package idemtest_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// storeMutantVariable names, in a child process, the broken store to run the
+// suite on.
+const storeMutantVariable = "IDEMTEST_STORE_MUTANT"
+
+// storeMutants are stores with one fault each, and the subtest that has to
+// notice.
+var storeMutants = map[string]struct {
+	caughtBy string
+	mutant   storeMutant
+}{
+	"fences are doubles": {"fence/fences are compared to their last bit", storeMutant{
+		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+			req.Fence.Token = uint64(float64(req.Fence.Token/2)) * 2
+			return s.Begin(context.Background(), id, req)
+		},
+	}},
+	"fences of other domains count": {"fence/fences of different domains are not compared", storeMutant{
+		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+			req.Fence.Domain = "one for all"
+			return s.Begin(context.Background(), id, req)
+		},
+	}},
+	"a Begin makes a token": {"begin/none, issued token: not begun", storeMutant{
+		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+			if req.Kind == idem.IssuedToken {
+				_, _ = s.Issue(context.Background(), id, time.Hour)
+			}
+			return s.Begin(context.Background(), id, req)
+		},
+	}},
+	"everybody begins": {"concurrency/one of many begins", storeMutant{
+		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+			res, err := s.Begin(context.Background(), id, req)
+			res.Begun = err == nil
+			return res, err
+		},
+	}},
+	"a Begin begins once": {"resend/Begin", storeMutant{
+		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+			if rec, _ := s.Get(context.Background(), id); rec.State == idem.StatePending {
+				return idem.BeginResult{Record: rec}, nil
+			}
+			return s.Begin(context.Background(), id, req)
+		},
+	}},
+	"a settlement stands by its state": {"resend/Settle by two to the same state", storeMutant{
+		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+			res, err := s.Settle(context.Background(), id, st)
+			res.Settled = res.Settled || res.Record.State == st.State
+			return res, err
+		},
+	}},
+	"the last settlement wins": {"settle/the holder comes too late once somebody has decided", storeMutant{
+		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+			res, err := s.Settle(context.Background(), id, st)
+			if st.State == idem.StateCompleted {
+				res.Settled = true
+			}
+			return res, err
+		},
+	}},
+	"a decision is lost": {"settle/a decision is kept", storeMutant{
+		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+			st.Decision.Reason = ""
+			return s.Settle(context.Background(), id, st)
+		},
+	}},
+	"a lost record stays lost": {"restore/a missing record is written anew", storeMutant{
+		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+			st.Restore = nil
+			return s.Settle(context.Background(), id, st)
+		},
+	}},
+	"results do not expire": {"expiry/a result goes, then its key", storeMutant{
+		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+			st.ResultTTL = st.KeyTTL
+			return s.Settle(context.Background(), id, st)
+		},
+	}},
+	"milliseconds are seconds": {"expiry/a result goes, then its key", storeMutant{
+		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+			st.ResultTTL, st.KeyTTL = st.ResultTTL/1000, st.KeyTTL/1000
+			return s.Settle(context.Background(), id, st)
+		},
+	}},
+	"one value of a header is kept": {"response/as it was", storeMutant{
+		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+			if st.Response != nil {
+				r := *st.Response
+				r.Header = map[string][]string{}
+				for k, v := range st.Response.Header {
+					r.Header[k] = v[:min(1, len(v))]
+				}
+				st.Response = &r
+			}
+			return s.Settle(context.Background(), id, st)
+		},
+	}},
+	"an Abort does nothing": {"abort/a first attempt leaves its fence", storeMutant{
+		abort: func(idem.Store, idem.KeyID, idem.BeginRequest) error { return nil },
+	}},
+	"an Abort of nothing leaves no fence": {"abort/a Begin that has not arrived is refused", storeMutant{
+		abort: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) error {
+			if rec, _ := s.Get(context.Background(), id); rec.State != idem.StatePending {
+				return nil
+			}
+			return s.Abort(context.Background(), id, req)
+		},
+	}},
+	"an Abort counts the attempt": {"abort/a first attempt leaves its fence", storeMutant{
+		abort: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) error {
+			if rec, _ := s.Get(context.Background(), id); rec.State == idem.StatePending && rec.Attempt.Nonce == req.Nonce {
+				_, err := s.Settle(context.Background(), id, idem.Settlement{Attempt: rec.Attempt, State: idem.StateReleased, KeyTTL: time.Hour})
+				return err
+			}
+			return s.Abort(context.Background(), id, req)
+		},
+	}},
+	"an Abort ends any attempt": {"resend/Abort after a later attempt", storeMutant{
+		abort: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) error {
+			if rec, _ := s.Get(context.Background(), id); rec.State == idem.StatePending {
+				req.Fence, req.Nonce = rec.Attempt.Fence, rec.Attempt.Nonce
+			}
+			return s.Abort(context.Background(), id, req)
+		},
+	}},
+	"pending records expire": {"expiry/pending and unknown never go", storeMutant{
+		get: func(rec idem.Record, now time.Time) idem.Record {
+			if rec.State == idem.StatePending && now.Sub(rec.Started) > 30*24*time.Hour {
+				return idem.Record{}
+			}
+			return rec
+		},
+	}},
+	"the fingerprint is dropped": {"settle/completed keeps the response", storeMutant{
+		get: func(rec idem.Record, _ time.Time) idem.Record {
+			if rec.State == idem.StateCompleted {
+				rec.Fingerprint = idem.Fingerprint{}
+			}
+			return rec
+		},
+	}},
+	"newest first": {"open/oldest first, by the start of the attempt", storeMutant{
+		open: func(rows []idem.OpenRecord, _ idem.OpenQuery) []idem.OpenRecord { slices.Reverse(rows); return rows },
+	}},
+	"settled is still listed": {"open/settled ones are not", storeMutant{
+		open: func(rows []idem.OpenRecord, _ idem.OpenQuery) []idem.OpenRecord {
+			return append(rows, openedBefore(rows)...)
+		},
+	}},
+	"the limit is taken for a hint": {"open/many, with a limit and a state", storeMutant{
+		open: func(rows []idem.OpenRecord, q idem.OpenQuery) []idem.OpenRecord {
+			if q.Limit == 1 && len(rows) > 0 {
+				return append(rows, rows[0])
+			}
+			return rows
+		},
+	}},
+}
+
+// lastOpened remembers rows for the mutant that lists them for ever.
+var lastOpened atomic.Pointer[[]idem.OpenRecord]
+
+func openedBefore(rows []idem.OpenRecord) []idem.OpenRecord {
+	if len(rows) > 0 {
+		rows = slices.Clone(rows)
+		lastOpened.Store(&rows)
+		return nil
+	}
+	if p := lastOpened.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Every fault has to be noticed by the subtest that is there for it. The suite
+// runs in a child process, since its failures are what is wanted.
+func TestStoreSuiteCatches(t *testing.T) {
+	t.Parallel()
+	for name, m := range storeMutants {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			group, test, _ := strings.Cut(m.caughtBy, "/")
+			pattern := "^TestStoreMutant$/^" + group + "$/^" + strings.ReplaceAll(test, " ", "_") + "$"
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", pattern, "-test.v")
+			cmd.Env = append(os.Environ(), storeMutantVariable+"="+name)
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "--- FAIL: TestStoreMutant/"+group+"/") {
+				t.Errorf("RunStore(%s)/%s = %v, want a failed subtest; it printed\n%s", name, m.caughtBy, err, out)
+			}
+		})
+	}
+}
+
+// TestStoreMutant runs the suite on the mutant that the environment names, and
+// on a correct store where it names none.
+func TestStoreMutant(t *testing.T) {
+	m := storeMutants[os.Getenv(storeMutantVariable)].mutant
+	var moved atomic.Int64
+	now := func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(moved.Load())) }
+	idemtest.RunStore(t, idemtest.StoreHarness{
+		New: func(testing.TB) idem.Store {
+			s := m
+			s.Store, s.now = memory.New(memory.WithClock(now)), now
+			return &s
+		},
+		Advance: func(d time.Duration) { moved.Add(int64(d)) },
+	})
+}
+
+// storeMutant is a memory store with the faults that are set.
+type storeMutant struct {
+	idem.Store
+	now    func() time.Time
+	begin  func(idem.Store, idem.KeyID, idem.BeginRequest) (idem.BeginResult, error)
+	settle func(idem.Store, idem.KeyID, idem.Settlement) (idem.SettleResult, error)
+	abort  func(idem.Store, idem.KeyID, idem.BeginRequest) error
+	get    func(idem.Record, time.Time) idem.Record
+	open   func([]idem.OpenRecord, idem.OpenQuery) []idem.OpenRecord
+}
+
+func (m *storeMutant) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	rec, err := m.Store.Get(ctx, id)
+	if m.get != nil {
+		rec = m.get(rec, m.now())
+	}
+	return rec, err
+}
+
+func (m *storeMutant) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+	if m.begin != nil {
+		return m.begin(m.Store, id, req)
+	}
+	return m.Store.Begin(ctx, id, req)
+}
+
+func (m *storeMutant) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	if m.settle != nil {
+		return m.settle(m.Store, id, st)
+	}
+	return m.Store.Settle(ctx, id, st)
+}
+
+func (m *storeMutant) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+	if m.abort != nil {
+		return m.abort(m.Store, id, req)
+	}
+	return m.Store.Abort(ctx, id, req)
+}
+
+func (m *storeMutant) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
+	rows, err := m.Store.Open(ctx, q)
+	if m.open != nil {
+		rows = m.open(rows, q)
+	}
+	return rows, err
+}

@@ -1,0 +1,139 @@
+package idem
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// MaxKeyBytes is the longest key accepted, without quotes and escapes.
+const MaxKeyBytes = 255
+
+// Key is what a client sends: printable ASCII, 1 to MaxKeyBytes bytes. It is a
+// secret of the caller and is neither stored nor logged; see [KeyID].
+type Key string
+
+// KeyKind says who made a key.
+type KeyKind uint8
+
+const (
+	// ClientKey is a key that the client made up; its first use creates the
+	// record.
+	ClientKey KeyKind = iota
+	// IssuedToken is a one-time token that the server issued; its first use
+	// consumes it, and anything else is refused.
+	IssuedToken
+)
+
+// String returns "client-key" or "issued-token".
+func (k KeyKind) String() string {
+	if k == IssuedToken {
+		return "issued-token"
+	}
+	return "client-key"
+}
+
+var (
+	errKeyMissing = errors.New("idem: no key was sent")
+	errKeyEmpty   = errors.New("idem: key is empty")
+)
+
+// ParseKey reads the key from the lines of an Idempotency-Key header, or the
+// values of idempotency-key metadata. It takes the quoted string that
+// draft-ietf-httpapi-idempotency-key-header-07, section 2.1, asks for (RFC
+// 9651, section 4.2.5, without parameters) and the bare form that most clients
+// send: "a-1" and a-1 are the same key. The bare form has no space, quote,
+// backslash or comma, so that several values which a proxy has joined are not
+// taken for one.
+//
+// The error is a [*Refusal]: CodeKeyMissing where values is empty, else
+// CodeKeyInvalid. What it says never holds any of the key.
+func ParseKey(values []string) (Key, error) {
+	if len(values) == 0 {
+		return "", refuse(CodeKeyMissing, errKeyMissing)
+	}
+	if len(values) > 1 {
+		return "", refuse(CodeKeyInvalid, fmt.Errorf("idem: %d keys were sent, want one", len(values)))
+	}
+	s := strings.Trim(values[0], " \t")
+	key := s
+	var err error
+	if s != "" && s[0] == '"' {
+		key, err = unquoteKey(s)
+	} else {
+		err = checkBareKey(s)
+	}
+	switch {
+	case err != nil:
+		return "", refuse(CodeKeyInvalid, err)
+	case key == "":
+		return "", refuse(CodeKeyInvalid, errKeyEmpty)
+	case len(key) > MaxKeyBytes:
+		return "", refuse(CodeKeyInvalid, fmt.Errorf("idem: key of %d bytes, at most %d", len(key), MaxKeyBytes))
+	}
+	return Key(key), nil
+}
+
+// Quoted returns the key as a structured-field string, the form to send it in.
+func (k Key) Quoted() string {
+	b := make([]byte, 0, len(k)+2)
+	b = append(b, '"')
+	for i := range len(k) {
+		if k[i] == '"' || k[i] == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, k[i])
+	}
+	return string(append(b, '"'))
+}
+
+// checkBareKey returns what is wrong with an unquoted key.
+func checkBareKey(s string) error {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == ',':
+			return fmt.Errorf("idem: comma at byte %d of a bare key: several keys, or quotes are missing", i)
+		case c == '"' || c == '\\':
+			return fmt.Errorf("idem: quote or backslash at byte %d of a bare key", i)
+		case c <= ' ' || c > '~':
+			return fmt.Errorf("idem: byte %d of a bare key is not visible ASCII", i)
+		}
+	}
+	return nil
+}
+
+// unquoteKey reads a structured-field string; s begins with its quote.
+func unquoteKey(s string) (string, error) {
+	end := len(s) - 1
+	if end > 0 && s[end] == '"' && strings.IndexByte(s, '\\') < 0 {
+		inner := s[1:end] // no escapes: nothing to copy
+		for i := range len(inner) {
+			if c := inner[i]; c == '"' {
+				return "", fmt.Errorf("idem: more follows the quoted key at byte %d", i+2)
+			} else if c < ' ' || c > '~' {
+				return "", fmt.Errorf("idem: byte %d of a quoted key is not printable ASCII", i+1)
+			}
+		}
+		return inner, nil
+	}
+	b := make([]byte, 0, min(len(s), MaxKeyBytes))
+	for i := 1; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case c == '"' && i < end:
+			return "", fmt.Errorf("idem: more follows the quoted key at byte %d", i+1)
+		case c == '"':
+			return string(b), nil
+		case c == '\\':
+			i++
+			if i == len(s) || s[i] != '"' && s[i] != '\\' {
+				return "", fmt.Errorf("idem: escape at byte %d of a quoted key is neither \\\" nor \\\\", i-1)
+			}
+			c = s[i]
+		case c < ' ' || c > '~':
+			return "", fmt.Errorf("idem: byte %d of a quoted key is not printable ASCII", i)
+		}
+		b = append(b, c)
+	}
+	return "", errors.New("idem: the key's closing quote is missing")
+}

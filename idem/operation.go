@@ -1,0 +1,50 @@
+package idem
+
+import (
+	"context"
+	"time"
+)
+
+// Operation is one request for an execution, as an adapter read it.
+type Operation struct {
+	Transport Transport
+	Scope     string // whose key it is; "" only where the policy allows global keys
+	Key       Key    // as ParseKey returned it
+	// Policy is the route's, as Policy.WithDefaults returned it.
+	Policy *Policy
+	// Fingerprint tells this request from others with the same key.
+	Fingerprint Fingerprinter
+}
+
+// Handler executes an operation. Its context is detached from the caller's
+// cancellation, carries the [Execution], ends at the policy's deadline, and is
+// cancelled with cause ErrLeaseLost when the lease can no longer be trusted.
+// It runs in the goroutine that called [Engine.Do].
+//
+// An error means that the outcome is in doubt, whatever the response.
+type Handler func(ctx context.Context) (Response, error)
+
+// Result is what [Engine.Do] answers a request with.
+type Result struct {
+	Response    Response
+	Replayed    bool // the stored outcome of an earlier execution
+	KeyID       KeyID
+	OperationID string
+	Attempt     uint32 // that the response is of; 0 where a route failed open
+}
+
+// Token is a one-time token as [Engine.IssueToken] made it.
+type Token struct {
+	Value     Key       // for the client; kept nowhere else
+	ExpiresAt time.Time // by the store's clock
+}
+
+// Status is what a key's owner may know of it.
+type Status struct {
+	State       State
+	Kind        KeyKind
+	OperationID string
+	Attempt     uint32
+	Since       time.Time // zero where nothing is known of the key
+	ExpiresAt   time.Time // of the result, or of an issued token; else zero
+}

@@ -1,0 +1,103 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+type config struct {
+	observer     Observer
+	storeTimeout time.Duration
+	lockTimeout  time.Duration
+	saveTimeout  time.Duration
+}
+
+func defaultConfig() config {
+	return config{storeTimeout: time.Second, lockTimeout: 2 * time.Second, saveTimeout: 2 * time.Second}
+}
+
+func (c *config) validate() error {
+	if c.storeTimeout <= 0 || c.lockTimeout <= 0 || c.saveTimeout <= 0 {
+		return errors.New("idem: time-outs have to be positive")
+	}
+	return nil
+}
+
+// Option configures an [Engine]. A nil Option is ignored.
+type Option func(*config)
+
+// WithObserver reports every event to fn. None by default.
+func WithObserver(fn Observer) Option { return func(c *config) { c.observer = fn } }
+
+// WithStoreTimeout bounds each call of the store. 1 s by default.
+func WithStoreTimeout(d time.Duration) Option { return func(c *config) { c.storeTimeout = d } }
+
+// WithLockTimeout bounds each call that takes or gives back a lock. 2 s by
+// default.
+func WithLockTimeout(d time.Duration) Option { return func(c *config) { c.lockTimeout = d } }
+
+// WithSaveTimeout is for how long an answer is held back while its outcome
+// cannot be stored; saving then goes on behind it. 2 s by default.
+func WithSaveTimeout(d time.Duration) Option { return func(c *config) { c.saveTimeout = d } }
+
+// observe reports an event of a request.
+func (e *Engine) observe(ctx context.Context, r *request, ev Event) {
+	if e.cfg.observer == nil {
+		return
+	}
+	ev.Route, ev.KeyID = r.Policy.Name, r.id
+	e.cfg.observer(ctx, ev)
+}
+
+func (e *Engine) replayed(ctx context.Context, r *request, rec *Record) {
+	e.observe(ctx, r, Event{Type: EventReplayed, Attempt: rec.Attempt, State: rec.State})
+}
+
+// refused reports a refusal; other errors are the handler's.
+func (e *Engine) refused(ctx context.Context, p *Policy, id KeyID, err error) (Result, error) {
+	if refusal, ok := errors.AsType[*Refusal](err); ok && e.cfg.observer != nil {
+		ev := Event{Type: EventRefused, KeyID: id, Code: refusal.Code, Err: refusal.Err}
+		if p != nil {
+			ev.Route = p.Name
+		}
+		e.cfg.observer(ctx, ev)
+	}
+	return Result{}, err
+}
+
+// Refused reports to the observer a refusal that an adapter decided before
+// Do: a missing key, a body over the limit.
+func (e *Engine) Refused(ctx context.Context, route string, r *Refusal) {
+	if e.cfg.observer != nil {
+		e.cfg.observer(ctx, Event{Type: EventRefused, Route: route, Code: r.Code, Err: r.Err})
+	}
+}
+
+// storeRefusal says what an error of the store means to the client.
+func storeRefusal(err error) *Refusal {
+	switch {
+	case errors.Is(err, ErrStoreLost):
+		return refuse(CodeStoreLost, err)
+	case errors.Is(err, ErrStaleFence):
+		return refuse(CodeOwnershipLost, err)
+	default:
+		return refuse(CodeUnavailable, err)
+	}
+}
+
+// asRefusal keeps an error that is a refusal already.
+func asRefusal(code Code, err error) *Refusal {
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		return r
+	}
+	return refuse(code, err)
+}
+
+// withCause adds what else went wrong to a refusal, for logs.
+func withCause(err, cause error) error {
+	if r, ok := errors.AsType[*Refusal](err); ok && cause != nil {
+		r.Err = errors.Join(r.Err, cause)
+	}
+	return err
+}

@@ -1,0 +1,79 @@
+package idem
+
+// Transport is where a request came from. It decides which statuses settle an
+// attempt, and it is part of the operation that a fingerprint covers.
+type Transport uint8
+
+// The transports.
+const (
+	// TransportDirect is a call of [Engine.Do] by a queue consumer or a job:
+	// a nil error is completed, any other in doubt.
+	TransportDirect Transport = iota
+	// TransportHTTP reads Response.Status as an HTTP status.
+	TransportHTTP
+	// TransportGRPC reads Response.Status as a gRPC code.
+	TransportGRPC
+)
+
+// outcome is what a handler's result says of the attempt.
+type outcome uint8
+
+const (
+	outcomeInDoubt   outcome = iota // may or may not have taken effect
+	outcomeCompleted                // final: repeats get this answer
+	outcomeNoEffect                 // nothing happened: a repeat runs afresh
+)
+
+// classify reads a handler's result. gated says that the attempt passed the
+// gate before an irreversible send ([CheckOwner] or [DownstreamKey]).
+func classify(t Transport, status int, gated bool) outcome {
+	switch t {
+	case TransportHTTP:
+		return classifyHTTP(status, gated)
+	case TransportGRPC:
+		return classifyGRPC(status, gated)
+	default:
+		return outcomeCompleted
+	}
+}
+
+func classifyHTTP(status int, gated bool) outcome {
+	switch status {
+	case 401, 403, 425, 429:
+		return refusedUnless(gated)
+	case 408:
+		return outcomeInDoubt
+	}
+	if status >= 200 && status < 500 {
+		return outcomeCompleted
+	}
+	return outcomeInDoubt
+}
+
+func classifyGRPC(code int, gated bool) outcome {
+	switch code {
+	case grpcUnauthenticated, grpcPermissionDenied, grpcResourceExhausted:
+		return refusedUnless(gated)
+	case grpcOK, grpcInvalidArgument, grpcNotFound, grpcAlreadyExists,
+		grpcFailedPrecondition, grpcOutOfRange, grpcUnimplemented:
+		return outcomeCompleted
+	}
+	return outcomeInDoubt
+}
+
+// refusedUnless is for statuses that mean "not admitted" as long as nothing
+// was sent on; once the gate was passed they may come from further down.
+func refusedUnless(gated bool) outcome {
+	if gated {
+		return outcomeInDoubt
+	}
+	return outcomeNoEffect
+}
+
+// panicStatus is what a repeat is told of a handler that panicked.
+func panicStatus(t Transport) int {
+	if t == TransportGRPC {
+		return grpcInternal
+	}
+	return 500
+}

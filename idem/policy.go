@@ -1,0 +1,128 @@
+package idem
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Defaults of a [Policy].
+const (
+	DefaultResultTTL       = 24 * time.Hour
+	DefaultKeyTTL          = 7 * 24 * time.Hour
+	DefaultTokenTTL        = 15 * time.Minute
+	DefaultResolverTimeout = 5 * time.Second
+	DefaultMaxRequestBody  = 1 << 20 // bytes
+	DefaultMaxResponseBody = 1 << 20 // bytes
+)
+
+// ScopeFunc tells whose key a request carries: the tenant or principal, as
+// authentication that ran before has left it in ctx. It never returns "".
+// An error, or "", refuses the request as internal: authentication that lets a
+// request through without a principal is a fault of the server.
+type ScopeFunc func(ctx context.Context) (string, error)
+
+// Policy is how one route treats keys. The zero value is refused for want of
+// a Scope; with one, every other field has a safe default.
+type Policy struct {
+	// Scope is required, unless AllowGlobalKeys.
+	Scope ScopeFunc
+	// AllowGlobalKeys lets all callers share one key space. Whoever guesses a
+	// key is then given its stored response.
+	AllowGlobalKeys bool
+	// Kind is ClientKey by default.
+	Kind KeyKind
+	// Name is kept with the record, so that an interrupted one is matched with
+	// this policy's Resolver; at most 255 bytes. Adapters fill in the route.
+	Name string
+	// Wait is how long a duplicate waits for the first request before it is
+	// refused as in progress. 0 by default: not at all.
+	Wait time.Duration
+	// Deadline cancels the handler's context; the outcome is settled when the
+	// handler has returned, however late. 0 by default: none.
+	Deadline time.Duration
+	// ResultTTL is for how long a completed response is replayed;
+	// DefaultResultTTL where 0.
+	ResultTTL time.Duration
+	// KeyTTL is for how long the key itself is remembered; DefaultKeyTTL where
+	// 0, and never less than ResultTTL.
+	KeyTTL time.Duration
+	// Resolver settles outcomes in doubt. nil by default: they stay unknown
+	// until an operator decides.
+	Resolver Resolver
+	// ResolverTimeout bounds one call of Resolver; DefaultResolverTimeout
+	// where 0.
+	ResolverTimeout time.Duration
+	// RerunInDoubt runs the handler again where the outcome of an earlier
+	// attempt is not known, without asking a resolver. For operations that are
+	// idempotent by themselves and for nothing else.
+	RerunInDoubt bool
+	// FailOpen runs the handler without protection where the lock or the store
+	// cannot be reached. It can execute twice. Every such run is reported as
+	// EventFailedOpen. A store that lost its records still refuses.
+	FailOpen bool
+	// MaxRequestBody bounds the request that is read into memory for its
+	// fingerprint, in bytes; DefaultMaxRequestBody where 0.
+	MaxRequestBody int64
+	// MaxResponseBody bounds the response that is kept for replay, in bytes;
+	// DefaultMaxResponseBody where 0. A longer one reaches the client, and
+	// repeats are told that the result is unavailable.
+	MaxResponseBody int64
+}
+
+// WithDefaults returns the policy with its defaults filled in, or an error
+// that says what is wrong with it.
+func (p Policy) WithDefaults() (Policy, error) {
+	if p.Scope == nil && !p.AllowGlobalKeys {
+		return p, fmt.Errorf("idem: policy %q has no Scope: set one, or AllowGlobalKeys", p.Name)
+	}
+	if p.Kind > IssuedToken {
+		return p, fmt.Errorf("idem: policy %q has an unknown Kind %d", p.Name, p.Kind)
+	}
+	if p.FailOpen && p.Kind == IssuedToken {
+		return p, fmt.Errorf("idem: policy %q: a route for issued tokens cannot fail open: nothing could tell whether the token was issued", p.Name)
+	}
+	if len(p.Name) > 255 {
+		return p, fmt.Errorf("idem: policy name of %d bytes, at most 255", len(p.Name))
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"Wait", p.Wait}, {"Deadline", p.Deadline}, {"ResultTTL", p.ResultTTL}, {"KeyTTL", p.KeyTTL}, {"ResolverTimeout", p.ResolverTimeout}} {
+		if d.value < 0 {
+			return p, fmt.Errorf("idem: policy %q has a negative %s", p.Name, d.name)
+		}
+	}
+	if p.MaxRequestBody < 0 || p.MaxResponseBody < 0 {
+		return p, fmt.Errorf("idem: policy %q has a negative body limit", p.Name)
+	}
+	p.ResultTTL = orDefault(p.ResultTTL, DefaultResultTTL)
+	p.KeyTTL = max(orDefault(p.KeyTTL, DefaultKeyTTL), p.ResultTTL)
+	p.ResolverTimeout = orDefault(p.ResolverTimeout, DefaultResolverTimeout)
+	p.MaxRequestBody = orDefault(p.MaxRequestBody, DefaultMaxRequestBody)
+	p.MaxResponseBody = orDefault(p.MaxResponseBody, DefaultMaxResponseBody)
+	return p, nil
+}
+
+// ScopeOf asks Scope, and holds its answer to its contract. The error is a
+// [*Refusal].
+func (p *Policy) ScopeOf(ctx context.Context) (string, error) {
+	if p.Scope == nil {
+		return "", nil
+	}
+	scope, err := p.Scope(ctx)
+	if err != nil {
+		return "", refuse(CodeInternal, fmt.Errorf("idem: scope: %w", err))
+	}
+	if scope == "" {
+		return "", refuse(CodeInternal, fmt.Errorf("idem: policy %q: empty scope", p.Name))
+	}
+	return scope, nil
+}
+
+func orDefault[T time.Duration | int64](v, def T) T {
+	if v == 0 {
+		return def
+	}
+	return v
+}

@@ -1,0 +1,148 @@
+package idem
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrFingerprintVersion says that a fingerprint's version is not known here: a
+// newer build wrote the record.
+var ErrFingerprintVersion = errors.New("idem: unknown fingerprint version")
+
+// Code is why a request was refused, as clients see it.
+type Code string
+
+// The codes. Their statuses and titles are in one table, [Code.HTTPStatus],
+// [Code.GRPCCode] and [Code.Title].
+const (
+	CodeKeyMissing        Code = "key-missing"
+	CodeKeyInvalid        Code = "key-invalid"
+	CodeBodyInvalid       Code = "body-invalid"
+	CodeTokenUnknown      Code = "token-unknown"
+	CodeInProgress        Code = "in-progress"
+	CodeKeyReused         Code = "key-reused"
+	CodeOutcomeUnknown    Code = "outcome-unknown"
+	CodeKeyExpired        Code = "key-expired"
+	CodeResultUnavailable Code = "result-unavailable"
+	CodeOwnershipLost     Code = "ownership-lost"
+	CodeUnavailable       Code = "unavailable"
+	CodeStoreLost         Code = "store-lost"
+	CodeBodyTooLarge      Code = "body-too-large"
+	CodeInternal          Code = "internal"
+)
+
+// Numbers of gRPC codes (google.golang.org/grpc/codes), which this package
+// does not import.
+const (
+	grpcOK                 = 0
+	grpcInvalidArgument    = 3
+	grpcNotFound           = 5
+	grpcAlreadyExists      = 6
+	grpcPermissionDenied   = 7
+	grpcResourceExhausted  = 8
+	grpcFailedPrecondition = 9
+	grpcAborted            = 10
+	grpcOutOfRange         = 11
+	grpcUnimplemented      = 12
+	grpcInternal           = 13
+	grpcUnavailable        = 14
+	grpcUnauthenticated    = 16
+)
+
+// answer is one row of the table of what clients see. Titles for 400, 409 and
+// 422 are those of draft-ietf-httpapi-idempotency-key-header-07, section 2.7.
+type answer struct {
+	http, grpc int
+	title      string
+	detail     string
+	retry      bool // worth sending again, unchanged, after a while
+}
+
+var answers = map[Code]answer{
+	CodeKeyMissing: {400, grpcInvalidArgument, "Idempotency-Key is missing",
+		"This operation needs an Idempotency-Key; send one key per operation and repeat it with every retry.", false},
+	CodeKeyInvalid: {400, grpcInvalidArgument, "Idempotency-Key is malformed",
+		"An Idempotency-Key is one value of 1 to 255 printable ASCII characters, bare or as a quoted string.", false},
+	CodeBodyInvalid: {400, grpcInvalidArgument, "Request body is malformed",
+		"The request body is not well-formed for its media type.", false},
+	CodeTokenUnknown: {403, grpcPermissionDenied, "Token is unknown",
+		"This operation takes a one-time token that this server issued to the caller and that has not expired.", false},
+	CodeInProgress: {409, grpcAborted, "A request is outstanding for this Idempotency-Key",
+		"The first request with this key has not finished; send it again later to get its outcome.", true},
+	CodeKeyReused: {422, grpcFailedPrecondition, "Idempotency-Key is already used",
+		"This key was used with another request; use a new key for a new operation.", false},
+	CodeOutcomeUnknown: {409, grpcFailedPrecondition, "Outcome is unknown",
+		"The first request was interrupted and it is not known whether it took effect; it is not run again until that is settled.", false},
+	CodeKeyExpired: {409, grpcFailedPrecondition, "Idempotency-Key has expired",
+		"The operation was completed with this key and its result is no longer kept; it is not run again.", false},
+	CodeResultUnavailable: {409, grpcFailedPrecondition, "Result is unavailable",
+		"The operation was completed with this key and its result could not be kept; it is not run again.", false},
+	CodeOwnershipLost: {503, grpcUnavailable, "Ownership was lost",
+		"The server lost its lock while it worked on the request; send it again to get the outcome.", true},
+	CodeUnavailable: {503, grpcUnavailable, "Service unavailable",
+		"The request was not started, or its outcome is not known yet; send it again with the same key.", true},
+	CodeStoreLost: {503, grpcUnavailable, "Service unavailable",
+		"The server lost its memory of keys and refuses to run operations until an operator has looked.", true},
+	CodeBodyTooLarge: {413, grpcResourceExhausted, "Request body is too large",
+		"The request body is over the limit of this operation.", false},
+	CodeInternal: {500, grpcInternal, "Internal error",
+		"The server is not set up for this request; nothing was executed.", false},
+}
+
+// HTTPStatus is the status of an HTTP answer with this code.
+func (c Code) HTTPStatus() int { return c.answer().http }
+
+// GRPCCode is the number of the gRPC code that goes with this code.
+func (c Code) GRPCCode() int { return c.answer().grpc }
+
+// Title is a short, fixed summary for people.
+func (c Code) Title() string { return c.answer().title }
+
+// Detail tells the caller what to do. It holds nothing about the request.
+func (c Code) Detail() string { return c.answer().detail }
+
+func (c Code) answer() answer {
+	if a, ok := answers[c]; ok {
+		return a
+	}
+	return answers[CodeInternal]
+}
+
+// Refusal is the error for every request that the engine did not execute and
+// could not answer with a stored outcome. Clients are shown Code, its title
+// and detail, and RetryAfter; Err stays inside.
+type Refusal struct {
+	Code       Code
+	RetryAfter time.Duration // 0: do not send it again unchanged
+	Err        error         // what happened, for logs; may be nil
+}
+
+// refuse makes a refusal with the default pause of a code that is worth
+// sending again.
+func refuse(code Code, err error) *Refusal {
+	r := &Refusal{Code: code, Err: err}
+	if code.answer().retry {
+		r.RetryAfter = defaultRetryAfter
+	}
+	return r
+}
+
+// defaultRetryAfter is the smallest pause that the Retry-After header, in
+// whole seconds, can ask for.
+const defaultRetryAfter = time.Second
+
+// Error returns the code and the internal cause: text for logs, not clients.
+func (r *Refusal) Error() string {
+	if r.Err == nil {
+		return "idem: refused: " + string(r.Code)
+	}
+	return fmt.Sprintf("idem: refused: %s: %v", r.Code, r.Err)
+}
+
+// Unwrap returns the internal cause.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// Refuse makes the refusal that an adapter answers with before it comes to the
+// engine: a missing key, a body over the limit. err stays inside.
+func Refuse(code Code, err error) *Refusal { return refuse(code, err) }

@@ -1,0 +1,128 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// resolve settles an attempt in doubt, under a lease later than its own.
+// again says that it is settled as not applied.
+func (e *Engine) resolve(ctx context.Context, r *request, lease Lease, rec *Record) (res *Result, again bool, err error) {
+	s := Settlement{Attempt: rec.Attempt, ID: NewNonce(), State: StateUnknown, Response: rec.Response,
+		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: Decision{By: "resolver"}}
+	resolution, resolveErr := e.ask(ctx, r, lease, rec)
+	switch resolution.verdict {
+	case applied:
+		s.State, s.Response = StateCompleted, resolution.response
+	case notApplied:
+		s.State, s.Response = StateReleased, nil
+	default:
+		if rec.State == StateUnknown {
+			res, err = unknown(rec)
+			return res, false, withCause(err, resolveErr)
+		}
+	}
+	if r.Policy.RerunInDoubt {
+		s.Decision = Decision{By: "policy", Reason: "the route runs again in doubt"}
+	} else if r.Policy.Resolver == nil {
+		s.Decision = Decision{By: "engine", Reason: "interrupted, and the route has no resolver"}
+	}
+	if err := lease.Err(); err != nil {
+		return nil, false, refuse(CodeOwnershipLost, err)
+	}
+	got, err := e.callSettle(ctx, r.id, s)
+	if err != nil {
+		return nil, false, storeRefusal(err)
+	}
+	now := &got.Record
+	e.observe(ctx, r, Event{Type: EventResolved, Attempt: rec.Attempt, State: now.State, Err: resolveErr})
+	switch now.State {
+	case StateReleased, StateIssued:
+		return nil, true, nil
+	case StateUnknown:
+		res, err = unknown(now)
+		return res, false, withCause(err, resolveErr)
+	}
+	res, err = e.judge(r, now)
+	if res != nil {
+		e.replayed(ctx, r, now)
+	}
+	return res, res == nil && err == nil, err
+}
+
+// ask calls the policy's resolver and holds it to its contract. A resolver
+// that fails, panics or hangs leaves the outcome unknown.
+func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) (Resolution, error) {
+	if r.Policy.RerunInDoubt {
+		return NotApplied(), nil
+	}
+	if r.Policy.Resolver == nil {
+		return StillUnknown(), nil
+	}
+	x := e.execution(r, lease, rec.Attempt)
+	ctx, cancel := context.WithTimeout(withExecution(ctx, x), r.Policy.ResolverTimeout)
+	defer cancel()
+	return callResolver(ctx, r.Policy.Resolver, Interrupted{KeyID: r.id, OperationID: x.OperationID, Route: rec.Route,
+		Attempt: rec.Attempt, Fence: lease.Fence(), Response: rec.Response})
+}
+
+// inDoubt asks the resolver about the attempt that just ended in doubt. It
+// takes the lock anew for that: what this attempt has sent and not heard of
+// carries its fence, so only a later fence can shut it out.
+func (e *Engine) inDoubt(ctx context.Context, run *run, rec Record, resp *Response) (Result, error) {
+	if run.lost() {
+		run.lease.ReleaseBehind()
+		return Result{}, refuse(CodeOwnershipLost, run.lease.Err())
+	}
+	e.release(ctx, run)
+	r := run.request
+	if r.Policy.Resolver == nil && !r.Policy.RerunInDoubt {
+		return run.live(resp), nil
+	}
+	lease, err := e.lock(ctx, r)
+	if err != nil {
+		return run.live(resp), nil // whoever has it, or comes next, asks
+	}
+	res, _, err := e.resolve(ctx, r, lease, &rec)
+	call := withTimeout(ctx, e.cfg.lockTimeout)
+	defer call.stop()
+	if relErr := lease.Release(call); relErr != nil {
+		e.observe(ctx, r, Event{Type: EventReleaseFailed, Attempt: run.attempt, Err: relErr})
+	}
+	if res == nil || err != nil {
+		return run.live(resp), nil
+	}
+	e.land(r, res)
+	return *res, nil
+}
+
+// callResolver turns a resolver's panic and its error into "still unknown". A
+// resolver that ignores its context is left behind.
+func callResolver(ctx context.Context, fn Resolver, in Interrupted) (Resolution, error) {
+	type answer struct {
+		resolution Resolution
+		err        error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		a := answer{err: errors.New("idem: resolver panicked or exited")}
+		defer func() {
+			if p := recover(); p != nil {
+				a = answer{err: fmt.Errorf("idem: resolver panicked: %v", p)}
+			}
+			done <- a
+		}()
+		resolution, err := fn(ctx, in)
+		a = answer{resolution, err}
+	}()
+	select {
+	case a := <-done:
+		if a.err != nil {
+			return StillUnknown(), a.err
+		}
+		return a.resolution, nil
+	case <-ctx.Done():
+		return StillUnknown(), fmt.Errorf("idem: resolver: %w", context.Cause(ctx))
+	}
+}

@@ -1,0 +1,311 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// interrupted leaves the record of a holder that began and died: its lock is
+// free again.
+func (b *bundle) interrupted(key, body string) idem.Attempt {
+	b.Helper()
+	ctx := context.Background()
+	id := idem.NewKeyID("m1", idem.Key(key))
+	lease, err := b.locker.TryAcquire(ctx, idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	attempt := b.begin(id, body, lease.Fence())
+	if err := lease.Release(ctx); err != nil {
+		b.Fatal(err)
+	}
+	return attempt
+}
+
+func (b *bundle) begin(id idem.KeyID, body string, fence idem.Fence) idem.Attempt {
+	b.Helper()
+	fp, _ := fingerprintOf("http", body)(1)
+	got, err := b.store.Begin(context.Background(), id, idem.BeginRequest{Kind: b.policy.Kind, Route: "POST /pay",
+		Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp})
+	if err != nil || !got.Begun {
+		b.Fatalf("Begin() = %+v, %v", got, err)
+	}
+	return got.Record.Attempt
+}
+
+func TestInterruptedWithoutResolverIsUnknown(t *testing.T) {
+	b := setup(t, parts{})
+	b.interrupted("k", "a")
+	for range 2 {
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeOutcomeUnknown)
+	}
+	_, err := b.do("k", "b")
+	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantRuns(0)
+	b.wantState("k", idem.StateUnknown)
+}
+
+func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
+	var verdict func(idem.Interrupted) (idem.Resolution, error)
+	var asked []idem.Interrupted
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.ResolverTimeout = patience
+		p.Resolver = func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+			if x, ok := idem.FromContext(ctx); !ok || x.Fence != in.Fence || x.OperationID != in.OperationID {
+				t.Errorf("resolver's execution = %+v, want the fence and operation of %+v", x, in)
+			}
+			asked = append(asked, in)
+			return verdict(in)
+		}
+	}})
+
+	t.Run("applied: stored and replayed", func(t *testing.T) {
+		attempt := b.interrupted("applied", "a")
+		verdict = func(idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(70)), nil }
+		res, err := b.do("applied", "a")
+		b.wantPaid(res, err, 70, true)
+		in := asked[len(asked)-1]
+		if in.Attempt != attempt || !attempt.Fence.Before(in.Fence) || in.Route != "POST /pay" {
+			t.Errorf("resolver was asked %+v about %+v", in, attempt)
+		}
+		n := len(asked)
+		res, err = b.do("applied", "a")
+		b.wantPaid(res, err, 70, true)
+		if len(asked) != n {
+			t.Error("a settled attempt was resolved again")
+		}
+	})
+	t.Run("not applied: runs again", func(t *testing.T) {
+		b.interrupted("free", "a")
+		verdict = func(idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+		res, err := b.do("free", "a")
+		b.wantPaid(res, err, 1, false)
+		if res.Attempt != 2 {
+			t.Errorf("attempt = %d, want 2", res.Attempt)
+		}
+	})
+	unknowns := map[string]func(idem.Interrupted) (idem.Resolution, error){
+		"still unknown": func(idem.Interrupted) (idem.Resolution, error) { return idem.StillUnknown(), nil },
+		"error":         func(idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), errors.New("boom") },
+		"panic":         func(idem.Interrupted) (idem.Resolution, error) { panic("boom") },
+	}
+	for name, v := range unknowns {
+		t.Run(name+": stays unknown, and is asked again", func(t *testing.T) {
+			b.interrupted(name, "a")
+			verdict = v
+			runs := b.runs.Load()
+			_, err := b.do(name, "a")
+			b.wantRefused(err, idem.CodeOutcomeUnknown)
+			b.wantState(name, idem.StateUnknown)
+			b.wantRuns(runs)
+			verdict = func(idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(71)), nil }
+			res, err := b.do(name, "a")
+			b.wantPaid(res, err, 71, true)
+		})
+	}
+}
+
+func TestResolverThatHangsIsLeftBehind(t *testing.T) {
+	hung := make(chan struct{})
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.ResolverTimeout = time.Millisecond
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			<-hung
+			return idem.NotApplied(), nil
+		}
+	}})
+	defer close(hung)
+	b.interrupted("k", "a")
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantRuns(0)
+}
+
+// TestResolverThatOutlivesItsLeaseDecidesNothing: by then the next holder may
+// be asking its own.
+func TestResolverThatOutlivesItsLeaseDecidesNothing(t *testing.T) {
+	var b *bundle
+	b = setup(t, parts{policy: func(p *idem.Policy) {
+		p.Resolver = func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+			b.locker.Revoke(in.KeyID)
+			return idem.NotApplied(), nil
+		}
+	}})
+	b.interrupted("k", "a")
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeOwnershipLost)
+	if got := b.wantState("k", idem.StatePending); got.Attempt != 1 || b.saw(idem.EventResolved) != 0 {
+		t.Errorf("attempt %d is pending after %d decisions, want the first, undecided", got.Attempt, b.saw(idem.EventResolved))
+	}
+	b.wantRuns(0)
+}
+
+func TestRerunInDoubtRunsWithoutAsking(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.RerunInDoubt = true }})
+	b.interrupted("k", "a")
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	if res.Attempt != 2 {
+		t.Errorf("attempt = %d, want 2", res.Attempt)
+	}
+	_, _ = b.doWith("k2", "a", answers(500))
+	res, err = b.do("k2", "a")
+	b.wantPaid(res, err, 2, false)
+}
+
+func TestPendingInAForeignDomainIsInProgress(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.RerunInDoubt = true
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+	}})
+	b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeInProgress)
+	_, err = b.do("k", "b")
+	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantRuns(0)
+}
+
+func TestPendingUnderALaterFenceIsLeftAlone(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.RerunInDoubt = true }})
+	earlier := b.interrupted("probe", "a").Fence
+	b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: earlier.Domain, Token: 1 << 63})
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeOwnershipLost)
+	b.wantRuns(0)
+}
+
+// TestInDoubtIsResolvedUnderALaterFence: what the attempt has sent and not
+// heard of carries its fence, so the resolver needs a later one.
+func TestInDoubtIsResolvedUnderALaterFence(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		verdict idem.Resolution
+		state   idem.State
+		status  int
+	}{
+		{"applied", idem.Applied(created(70)), idem.StateCompleted, 201},
+		{"not applied", idem.NotApplied(), idem.StateReleased, 500},
+		{"still unknown", idem.StillUnknown(), idem.StateUnknown, 500},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var mine, resolvers idem.Fence
+			b := setup(t, parts{policy: func(p *idem.Policy) {
+				p.Resolver = func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+					resolvers = in.Fence
+					if in.Response == nil || in.Response.Status != 500 {
+						t.Errorf("resolver got response %v, want the attempt's own", in.Response)
+					}
+					return tt.verdict, nil
+				}
+			}})
+			res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+				x, _ := idem.FromContext(ctx)
+				mine = x.Fence
+				return idem.Response{Status: 500}, nil
+			})
+			if err != nil || res.Response.Status != tt.status {
+				t.Errorf("Do() = %d, %v, want %d", res.Response.Status, err, tt.status)
+			}
+			if !mine.Before(resolvers) {
+				t.Errorf("resolver ran under %v, the attempt under %v: want a later one", resolvers, mine)
+			}
+			b.wantState("k", tt.state)
+		})
+	}
+}
+
+func TestResolverRunsAfterAPanic(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.Applied(created(70)), nil
+		}
+	}})
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = b.doWith("k", "a", func(context.Context) (idem.Response, error) { panic("boom") })
+	}()
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 70, true)
+}
+
+func TestHandlerErrorThatWasAppliedIsAnswered(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.Applied(created(70)), nil
+		}
+	}})
+	res, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
+		return idem.Response{}, errors.New("commit: connection reset")
+	})
+	b.wantPaid(res, err, 70, true)
+}
+
+func TestLeaseLostUnderTheHandler(t *testing.T) {
+	id := idem.NewKeyID("m1", "k")
+	loseThen := func(b *bundle, h idem.Handler) (idem.Result, error) {
+		return b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+			b.locker.Revoke(id)
+			<-ctx.Done()
+			if cause := context.Cause(ctx); !errors.Is(cause, idem.ErrLeaseLost) {
+				b.Errorf("handler was cancelled with %v, want %v", cause, idem.ErrLeaseLost)
+			}
+			if _, err := idem.CheckOwner(ctx); !errors.Is(err, idem.ErrLeaseLost) {
+				b.Errorf("CheckOwner() = %v, want %v", err, idem.ErrLeaseLost)
+			}
+			return h(ctx)
+		})
+	}
+	t.Run("who finished may report the truth", func(t *testing.T) {
+		b := setup(t, parts{})
+		res, err := loseThen(b, b.pay)
+		b.wantPaid(res, err, 1, false)
+		res, err = b.do("k", "a")
+		b.wantPaid(res, err, 1, true)
+	})
+	t.Run("who was decided upon gets the decision", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) {
+			p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+				return idem.Applied(created(70)), nil
+			}
+		}})
+		res, err := loseThen(b, func(ctx context.Context) (idem.Response, error) {
+			// Another instance comes by: its lock, its resolver.
+			other, err := idem.New(b.locker, b.store)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := other.Do(context.Background(), b.operation("k", "a"), b.pay)
+			b.wantPaid(res, err, 70, true)
+			return b.pay(ctx)
+		})
+		b.wantPaid(res, err, 70, true)
+	})
+	t.Run("who was superseded is told so", func(t *testing.T) {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.RerunInDoubt = true }})
+		_, err := loseThen(b, func(ctx context.Context) (idem.Response, error) {
+			other, err := idem.New(b.locker, b.store)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := other.Do(context.Background(), b.operation("k", "a"), answers(429))
+			if err != nil || res.Response.Status != 429 {
+				t.Fatalf("other Do() = %v, %v", res, err)
+			}
+			return b.pay(ctx)
+		})
+		b.wantRefused(err, idem.CodeOwnershipLost)
+		b.wantState("k", idem.StateReleased)
+	})
+	t.Run("in doubt is ownership lost", func(t *testing.T) {
+		b := setup(t, parts{})
+		_, err := loseThen(b, answers(500))
+		b.wantRefused(err, idem.CodeOwnershipLost)
+		b.wantState("k", idem.StateUnknown)
+	})
+}

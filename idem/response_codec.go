@@ -1,0 +1,167 @@
+package idem
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// The binary form of a [Response], version 1. Lengths, counts and the status
+// are varints in their shortest form, the status zigzag-coded:
+//
+//	version (1 byte) | flags (1 byte) | status | header | trailer | body
+//	header, trailer: count { length name | count { length value } }
+//
+// Names are in ascending order and the body takes what is left, so that equal
+// responses have equal bytes, and a response has one form only.
+const (
+	responseVersion = 1
+	responseOmitted = 1 << 0 // flag: the body could not be kept
+
+	// maxResponseValues bounds names and values in header and trailer, each.
+	maxResponseValues = 4096
+)
+
+var errResponseEncoding = errors.New("idem: malformed stored response")
+
+// AppendBinary appends the binary form to buf. It fails only where header or
+// trailer hold more than 4,096 names or values.
+func (r *Response) AppendBinary(buf []byte) ([]byte, error) {
+	flags := byte(0)
+	if r.Omitted {
+		flags |= responseOmitted
+	}
+	buf = append(buf, responseVersion, flags)
+	buf = binary.AppendVarint(buf, int64(r.Status))
+	var err error
+	if buf, err = appendFields(buf, r.Header); err != nil {
+		return nil, err
+	}
+	if buf, err = appendFields(buf, r.Trailer); err != nil {
+		return nil, err
+	}
+	return append(buf, r.Body...), nil
+}
+
+func appendFields(buf []byte, fields map[string][]string) ([]byte, error) {
+	var room [8]string // enough for the allow-list, without an allocation
+	names, values := room[:0], 0
+	for name, vs := range fields {
+		names = append(names, name)
+		values += len(vs)
+	}
+	if len(names) > maxResponseValues || values > maxResponseValues {
+		return nil, fmt.Errorf("idem: response with %d fields and %d values, at most %d", len(names), values, maxResponseValues)
+	}
+	slices.Sort(names)
+	buf = binary.AppendUvarint(buf, uint64(len(names)))
+	for _, name := range names {
+		buf = appendText(buf, name)
+		buf = binary.AppendUvarint(buf, uint64(len(fields[name])))
+		for _, v := range fields[name] {
+			buf = appendText(buf, v)
+		}
+	}
+	return buf, nil
+}
+
+func appendText(buf []byte, s string) []byte {
+	buf = binary.AppendUvarint(buf, uint64(len(s)))
+	return append(buf, s...)
+}
+
+// UnmarshalBinary sets r to what [Response.AppendBinary] wrote. It keeps no
+// reference to data, allocates in proportion to it at most, and accepts
+// nothing that AppendBinary would not have written. Empty maps and bodies come
+// back as nil.
+func (r *Response) UnmarshalBinary(data []byte) error {
+	if len(data) < 2 || data[0] != responseVersion || data[1]&^responseOmitted != 0 {
+		return errResponseEncoding
+	}
+	d := decoder{rest: data[2:]}
+	out := Response{Omitted: data[1]&responseOmitted != 0}
+	out.Status = int(d.varint())
+	out.Header = d.fields()
+	out.Trailer = d.fields()
+	if d.bad {
+		return errResponseEncoding
+	}
+	if len(d.rest) > 0 {
+		out.Body = append([]byte(nil), d.rest...)
+	}
+	*r = out
+	return nil
+}
+
+// decoder reads from rest. After the first fault bad is set and everything it
+// returns is empty.
+type decoder struct {
+	rest []byte
+	bad  bool
+}
+
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.rest)
+	if n <= 0 || n > 1 && d.rest[n-1] == 0 { // cut off, too long, or not the shortest form
+		d.bad, d.rest = true, nil
+		return 0
+	}
+	d.rest = d.rest[n:]
+	return v
+}
+
+// varint undoes the zigzag coding of [binary.AppendVarint].
+func (d *decoder) varint() int64 {
+	u := d.uvarint()
+	return int64(u>>1) ^ -int64(u&1)
+}
+
+func (d *decoder) text() string {
+	n := d.uvarint()
+	if n > uint64(len(d.rest)) {
+		d.bad, d.rest = true, nil
+		return ""
+	}
+	s := string(d.rest[:n])
+	d.rest = d.rest[n:]
+	return s
+}
+
+// count reads a number of things that take at least size bytes each, no more
+// of them than left allows.
+func (d *decoder) count(size, left int) int {
+	n := d.uvarint()
+	if n > uint64(len(d.rest)/size) || n > uint64(left) {
+		d.bad, d.rest = true, nil
+		return 0
+	}
+	return int(n)
+}
+
+func (d *decoder) fields() map[string][]string {
+	names := d.count(2, maxResponseValues)
+	if names == 0 {
+		return nil
+	}
+	fields := make(map[string][]string, names)
+	left, last := maxResponseValues, ""
+	for i := range names {
+		name := d.text()
+		if d.bad || i > 0 && name <= last {
+			d.bad, d.rest = true, nil
+			return nil
+		}
+		last = name
+		var values []string
+		if n := d.count(1, left); n > 0 {
+			left -= n
+			values = make([]string, n)
+			for j := range values {
+				values[j] = d.text()
+			}
+		}
+		fields[name] = values
+	}
+	return fields
+}

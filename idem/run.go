@@ -1,0 +1,122 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+var (
+	errPanic  = errors.New("idem: handler panicked")
+	errClosed = errors.New("idem: engine is closed")
+)
+
+// run is one attempt of a request, from Begin to its settlement.
+type run struct {
+	*request
+	execution *execution
+	lease     Lease
+	attempt   Attempt
+	started   time.Time
+}
+
+// lost reports whether the lease ended under the handler.
+func (run *run) lost() bool { return run.lease.Err() != nil }
+
+// live is the answer to the request that was executed.
+func (run *run) live(resp *Response) Result {
+	res := Result{Attempt: run.attempt.Number}
+	if resp != nil {
+		res.Response = *resp
+	}
+	return res
+}
+
+// repeatable is what a duplicate that waited is given; nil where it has to
+// look for itself.
+func (run *run) repeatable(resp *Response) *Result {
+	if resp == nil || resp.Omitted {
+		return nil
+	}
+	return &Result{Response: *resp, Replayed: true, Attempt: run.attempt.Number}
+}
+
+var settledEvents = [...]EventType{
+	outcomeInDoubt:   EventUnknown,
+	outcomeCompleted: EventCompleted,
+	outcomeNoEffect:  EventReleased,
+}
+
+// settlement is what the store is told of an outcome.
+func (run *run) settlement(o outcome, resp *Response) Settlement {
+	s := Settlement{Attempt: run.attempt, ID: run.attempt.Nonce, Response: resp,
+		ResultTTL: run.Policy.ResultTTL, KeyTTL: run.Policy.KeyTTL}
+	switch o {
+	case outcomeCompleted:
+		s.State = StateCompleted
+		if resp == nil {
+			s.Response = &Response{Omitted: true}
+		}
+	case outcomeNoEffect:
+		s.State, s.Response = StateReleased, nil
+	default:
+		s.State = StateUnknown
+	}
+	return s
+}
+
+// execution is what the handler or the resolver may know.
+func (e *Engine) execution(r *request, lease Lease, attempt Attempt) *execution {
+	return &execution{
+		Execution: Execution{KeyID: r.id, OperationID: r.operationID, Attempt: attempt.Number, Fence: lease.Fence()},
+		lease:     lease,
+	}
+}
+
+// handlerContext ends ctx at the deadline, or with cause ErrLeaseLost as soon as
+// the lease cannot be trusted.
+func handlerContext(ctx context.Context, x *execution, deadline time.Duration) (context.Context, context.CancelFunc) {
+	ctx = withExecution(ctx, x)
+	stopDeadline := func() {}
+	if deadline > 0 {
+		ctx, stopDeadline = context.WithTimeout(ctx, deadline)
+	}
+	if x.lease == nil {
+		return ctx, stopDeadline
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-x.lease.Done():
+			if x.lease.Err() != nil {
+				cancel(ErrLeaseLost)
+			}
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(context.Canceled)
+		stopDeadline()
+	}
+}
+
+// replay is the stored outcome of a record.
+func replay(rec *Record) *Result {
+	return &Result{Response: *rec.Response, Replayed: true, Attempt: rec.Attempt.Number}
+}
+
+// unknown is the answer for an outcome that nobody can tell: what the attempt
+// itself answered, where it got that far.
+func unknown(rec *Record) (*Result, error) {
+	if rec.Response != nil && !rec.Response.Omitted {
+		return replay(rec), nil
+	}
+	return nil, refuse(CodeOutcomeUnknown, nil)
+}
+
+func deref(res *Result) Result {
+	if res == nil {
+		return Result{}
+	}
+	return *res
+}

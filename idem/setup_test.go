@@ -1,0 +1,207 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds what a test waits for; reaching it is a failure.
+const patience = 30 * time.Second
+
+// bundle is an engine on in-process parts, fresh for each test.
+type bundle struct {
+	*testing.T
+	engine *idem.Engine
+	locker *lockmemory.Locker
+	store  idem.Store
+	policy idem.Policy
+	faults *idemtest.FaultyStore  // in front of store
+	locks  *idemtest.FaultyLocker // in front of locker
+	runs   atomic.Int64           // how often the default handler ran
+
+	mu     sync.Mutex
+	events []idem.Event
+}
+
+// parts is what differs from the defaults.
+type parts struct {
+	opts   []idem.Option
+	policy func(*idem.Policy)
+}
+
+func setup(t *testing.T, p parts) *bundle {
+	t.Helper()
+	b := &bundle{T: t, locker: lockmemory.New(), store: storememory.New()}
+	b.locks, b.faults = idemtest.NewFaultyLocker(b.locker), idemtest.NewFaultyStore(b.store)
+	opts := append([]idem.Option{idem.WithObserver(b.observe)}, p.opts...)
+	engine, err := idem.New(b.locks, b.faults, opts...)
+	if err != nil {
+		t.Fatalf("New() = %v", err)
+	}
+	b.engine = engine
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = engine.Close(ctx) // tests of Close look at its error
+	})
+	b.policy = idem.Policy{Name: "POST /pay", Scope: func(context.Context) (string, error) { return "m1", nil }}
+	if p.policy != nil {
+		p.policy(&b.policy)
+	}
+	b.policy = withDefaults(t, b.policy)
+	return b
+}
+
+func withDefaults(t *testing.T, p idem.Policy) idem.Policy {
+	t.Helper()
+	p, err := p.WithDefaults()
+	if err != nil {
+		t.Fatalf("WithDefaults() = %v", err)
+	}
+	return p
+}
+
+func (b *bundle) observe(_ context.Context, ev idem.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.events = append(b.events, ev)
+}
+
+// saw counts events of a type.
+func (b *bundle) saw(t idem.EventType) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	for _, ev := range b.events {
+		if ev.Type == t {
+			n++
+		}
+	}
+	return n
+}
+
+// eventually waits for a condition.
+func (b *bundle) eventually(what string, ok func() bool) {
+	b.Helper()
+	deadline := time.Now().Add(patience)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			b.Fatalf("never happened: %s", what)
+		}
+		<-tick.C
+	}
+}
+
+func fingerprintOf(transport, body string) idem.Fingerprinter {
+	return func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, transport+" POST /pay", body) }
+}
+
+func (b *bundle) operation(key, body string) idem.Operation {
+	return idem.Operation{Transport: idem.TransportHTTP, Scope: "m1", Key: idem.Key(key), Policy: &b.policy,
+		Fingerprint: fingerprintOf("http", body)}
+}
+
+// do sends a request whose handler answers 201 with the run's number.
+func (b *bundle) do(key, body string) (idem.Result, error) {
+	return b.doWith(key, body, b.pay)
+}
+
+func (b *bundle) pay(context.Context) (idem.Response, error) {
+	return created(b.runs.Add(1)), nil
+}
+
+func (b *bundle) doWith(key, body string, h idem.Handler) (idem.Result, error) {
+	return b.engine.Do(context.Background(), b.operation(key, body), h)
+}
+
+func created(run int64) idem.Response {
+	return idem.Response{Status: 201, Body: fmt.Appendf(nil, "payment %d", run)}
+}
+
+// answers makes a handler that answers with a status.
+func answers(status int) idem.Handler {
+	return func(context.Context) (idem.Response, error) { return idem.Response{Status: status}, nil }
+}
+
+func (b *bundle) wantPaid(res idem.Result, err error, run int, replayed bool) {
+	b.Helper()
+	if err != nil {
+		b.Fatalf("Do() = %v, want payment %d", err, run)
+	}
+	if got, want := string(res.Response.Body), fmt.Sprintf("payment %d", run); got != want || res.Response.Status != 201 {
+		b.Errorf("Do() = %d %q, want 201 %q", res.Response.Status, got, want)
+	}
+	if res.Replayed != replayed {
+		b.Errorf("Do() replayed = %t, want %t", res.Replayed, replayed)
+	}
+}
+
+func (b *bundle) wantRefused(err error, code idem.Code) {
+	b.Helper()
+	var r *idem.Refusal
+	if !errors.As(err, &r) || r.Code != code {
+		b.Fatalf("Do() = %v, want refusal %s", err, code)
+	}
+}
+
+func (b *bundle) wantRuns(n int64) {
+	b.Helper()
+	if got := b.runs.Load(); got != n {
+		b.Errorf("handler ran %d times, want %d", got, n)
+	}
+}
+
+func (b *bundle) wantState(key string, want idem.State) idem.Status {
+	b.Helper()
+	got, err := b.engine.Status(context.Background(), "m1", idem.Key(key))
+	if err != nil || got.State != want {
+		b.Fatalf("Status(%q) = %v, %v, want %v", key, got.State, err, want)
+	}
+	return got
+}
+
+// started runs a request whose handler waits until finish is called, and
+// returns once the handler runs.
+func (b *bundle) started(key, body string, h idem.Handler) (finish func() (idem.Result, error)) {
+	b.Helper()
+	running, release := make(chan struct{}), make(chan struct{})
+	type answer struct {
+		res idem.Result
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		res, err := b.doWith(key, body, func(ctx context.Context) (idem.Response, error) {
+			close(running)
+			<-release
+			return h(ctx)
+		})
+		done <- answer{res, err}
+	}()
+	select {
+	case <-running:
+	case a := <-done:
+		b.Fatalf("Do() = %v, %v before its handler ran", a.res, a.err)
+	}
+	return sync.OnceValues(func() (idem.Result, error) {
+		close(release)
+		a := <-done
+		return a.res, a.err
+	})
+}

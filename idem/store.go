@@ -1,0 +1,146 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Facts a [Store] reports. Implementations wrap them with what happened.
+var (
+	// ErrStoreLost says that the store lost records it had acknowledged. It
+	// goes on refusing until an operator accepts the loss.
+	ErrStoreLost = errors.New("idem: token store lost its records")
+	// ErrStaleFence says that an attempt was refused because a later holder
+	// has been there, or because the attempt is over already.
+	ErrStaleFence = errors.New("idem: fence is stale")
+)
+
+// Store keeps one [Record] per key ID. It is safe for concurrent use.
+//
+// Every method is atomic: it takes effect as a whole or not at all, and reads
+// made by any process after it returned see it. Every method may be sent
+// twice, by a client library or a network, late, and with any other call in
+// between: the second one changes nothing that the first did not change, and
+// answers as the first did where nothing else happened since. Times and
+// expiries are those of the store's own clock, never the caller's.
+//
+// An error other than ErrStoreLost and ErrStaleFence leaves it open whether the
+// call took effect.
+//
+// Package idemtest has the suite that every Store has to pass.
+type Store interface {
+	// Get returns the record, or one in StateNone. It reads what the last
+	// acknowledged write left, not a replica's view. It returns ErrStoreLost
+	// where there is no record and the store is known to have lost some.
+	Get(ctx context.Context, id KeyID) (Record, error)
+
+	// Issue makes a record in StateIssued that expires after ttl.
+	Issue(ctx context.Context, id KeyID, ttl time.Duration) (Record, error)
+
+	// Begin starts an attempt where the record allows it:
+	//
+	//	none, client key               pending, attempt 1
+	//	issued, same kind              pending, next attempt
+	//	released, same kind            pending, next attempt
+	//	pending by this very attempt   as it is: Begun again
+	//	anything else                  as it is: not Begun
+	//
+	// It returns ErrStaleFence where the record's fence is of the same domain
+	// and is above the request's, or equal to it while that attempt is over;
+	// ErrStoreLost where the store is known to have lost records. A pending
+	// record never expires.
+	Begin(ctx context.Context, id KeyID, req BeginRequest) (BeginResult, error)
+
+	// Settle closes the attempt that it names, or marks it unknown, where that
+	// attempt is still the stored one and open. A record that is missing is
+	// written anew when the settlement says so.
+	Settle(ctx context.Context, id KeyID, s Settlement) (SettleResult, error)
+
+	// Abort undoes a Begin whose answer never came, and refuses it should it
+	// still arrive: a pending record of this very attempt goes back to what it
+	// was (released or issued, with the attempt number it had before); where
+	// there is no record, or an older one that is issued or released, the
+	// fence is left in it. Anything else stays as it is.
+	Abort(ctx context.Context, id KeyID, req BeginRequest) error
+
+	// Open lists records whose attempt is open, oldest first.
+	Open(ctx context.Context, q OpenQuery) ([]OpenRecord, error)
+
+	// Ping returns nil when the store can be reached and would accept a Begin.
+	Ping(ctx context.Context) error
+
+	// Reach says who can see the records.
+	Reach() Reach
+}
+
+// BeginRequest is an attempt that wants to start.
+type BeginRequest struct {
+	Kind        KeyKind
+	Route       string // at most 255 bytes
+	Fence       Fence
+	Nonce       Nonce
+	Fingerprint Fingerprint
+	// KeyTTL is for how long Abort keeps the fence where nothing else is to be
+	// kept. Begin ignores it.
+	KeyTTL time.Duration
+}
+
+// BeginResult is what Begin found or made.
+type BeginResult struct {
+	Begun  bool   // the request's attempt is pending, as Record.Attempt
+	Record Record // as it is after the call
+}
+
+// Settlement closes an attempt or marks it unknown.
+type Settlement struct {
+	// Attempt is the one to settle, as Begin returned it. It is compared
+	// whole: number, fence and nonce.
+	Attempt Attempt
+	// ID names this settlement, so that the same one sent twice is told from
+	// another one that lost the race. The holder uses its attempt's nonce.
+	ID Nonce
+	// State is StateCompleted, StateReleased or StateUnknown. A released token
+	// is issued again, with its old expiry.
+	State State
+	// Response is what repeats get. Required for StateCompleted, optional for
+	// StateUnknown, ignored for StateReleased.
+	Response *Response
+	// ResultTTL is for how long a completed response is kept.
+	ResultTTL time.Duration
+	// KeyTTL is for how long a completed or released key is remembered; at
+	// least ResultTTL. An unknown one never expires.
+	KeyTTL time.Duration
+	// Restore, when set, writes the record anew where there is none. Only a
+	// holder whose lease is trusted may set it.
+	Restore *Restore
+	// Decision is set by anybody but the holder.
+	Decision Decision
+}
+
+// Restore is what Settle needs to write a lost record anew.
+type Restore struct {
+	Kind        KeyKind
+	Route       string
+	Fingerprint Fingerprint
+	Started     time.Time
+}
+
+// SettleResult is what Settle did or found.
+type SettleResult struct {
+	Settled bool   // this settlement stands
+	Record  Record // as it is after the call; StateNone where there is none
+}
+
+// OpenQuery selects open records.
+type OpenQuery struct {
+	State     State         // StatePending or StateUnknown; StateNone: both
+	OlderThan time.Duration // since the attempt began, by the store's clock
+	Limit     int           // at most so many; 0: 1,000
+}
+
+// OpenRecord is one row of an open-records listing.
+type OpenRecord struct {
+	ID     KeyID
+	Record Record
+}

@@ -1,0 +1,116 @@
+package idem_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// TestRefusalTable is the table of design.md, section 8, to the letter.
+func TestRefusalTable(t *testing.T) {
+	for _, tt := range []struct {
+		code  idem.Code
+		http  int
+		grpc  int
+		title string
+		retry bool
+	}{
+		{"key-missing", 400, 3, "Idempotency-Key is missing", false},
+		{"key-invalid", 400, 3, "Idempotency-Key is malformed", false},
+		{"body-invalid", 400, 3, "Request body is malformed", false},
+		{"token-unknown", 403, 7, "Token is unknown", false},
+		{"in-progress", 409, 10, "A request is outstanding for this Idempotency-Key", true},
+		{"key-reused", 422, 9, "Idempotency-Key is already used", false},
+		{"outcome-unknown", 409, 9, "Outcome is unknown", false},
+		{"key-expired", 409, 9, "Idempotency-Key has expired", false},
+		{"result-unavailable", 409, 9, "Result is unavailable", false},
+		{"ownership-lost", 503, 14, "Ownership was lost", true},
+		{"unavailable", 503, 14, "Service unavailable", true},
+		{"store-lost", 503, 14, "Service unavailable", true},
+		{"body-too-large", 413, 8, "Request body is too large", false},
+		{"internal", 500, 13, "Internal error", false},
+		{"never heard of", 500, 13, "Internal error", false},
+	} {
+		r := idem.Refuse(tt.code, nil)
+		if r.Code.HTTPStatus() != tt.http || r.Code.GRPCCode() != tt.grpc || r.Code.Title() != tt.title || r.Code.Detail() == "" {
+			t.Errorf("%s = %d, %d, %q, %q", tt.code, r.Code.HTTPStatus(), r.Code.GRPCCode(), r.Code.Title(), r.Code.Detail())
+		}
+		if (r.RetryAfter > 0) != tt.retry {
+			t.Errorf("%s: RetryAfter = %v, want one: %t", tt.code, r.RetryAfter, tt.retry)
+		}
+	}
+}
+
+func TestPolicyDefaults(t *testing.T) {
+	p := withDefaults(t, idem.Policy{AllowGlobalKeys: true})
+	if p.ResultTTL != 24*time.Hour || p.KeyTTL != 7*24*time.Hour || p.MaxRequestBody != 1<<20 || p.MaxResponseBody != 1<<20 ||
+		p.ResolverTimeout != 5*time.Second || p.Kind != idem.ClientKey || p.Wait != 0 || p.Deadline != 0 || p.FailOpen || p.RerunInDoubt {
+		t.Errorf("WithDefaults() = %+v", p)
+	}
+	if p := withDefaults(t, idem.Policy{AllowGlobalKeys: true, ResultTTL: 30 * 24 * time.Hour}); p.KeyTTL != p.ResultTTL {
+		t.Errorf("KeyTTL = %v, want at least ResultTTL, %v", p.KeyTTL, p.ResultTTL)
+	}
+	for name, bad := range map[string]idem.Policy{
+		"no scope":               {},
+		"unknown kind":           {AllowGlobalKeys: true, Kind: 7},
+		"negative wait":          {AllowGlobalKeys: true, Wait: -1},
+		"negative body limit":    {AllowGlobalKeys: true, MaxRequestBody: -1},
+		"long name":              {AllowGlobalKeys: true, Name: strings.Repeat("n", 256)},
+		"fail open with a token": {AllowGlobalKeys: true, Kind: idem.IssuedToken, FailOpen: true},
+	} {
+		if _, err := bad.WithDefaults(); err == nil {
+			t.Errorf("%s: WithDefaults() = nil, want an error", name)
+		}
+	}
+}
+
+func TestKeyIDSeparatesScopeAndKey(t *testing.T) {
+	ids := map[idem.KeyID]string{}
+	for _, p := range [][2]string{{"a", "bc"}, {"ab", "c"}, {"", "abc"}, {"abc", "x"}, {"a", "b"}, {"a\x00", "b"}, {"a", "\x00b"}} {
+		id := idem.NewKeyID(p[0], idem.Key(p[1]))
+		if other, ok := ids[id]; ok {
+			t.Errorf("NewKeyID(%q, %q) is that of %s", p[0], p[1], other)
+		}
+		ids[id] = p[0] + "/" + p[1]
+		if got, err := idem.ParseKeyID(id.String()); err != nil || got != id {
+			t.Errorf("ParseKeyID(%s) = %v, %v", id, got, err)
+		}
+	}
+	for _, bad := range []string{"", "zz", strings.Repeat("g", 64), strings.Repeat("a", 63)} {
+		if _, err := idem.ParseKeyID(bad); err == nil {
+			t.Errorf("ParseKeyID(%q) = nil, want an error", bad)
+		}
+		if _, err := idem.ParseNonce(bad); err == nil {
+			t.Errorf("ParseNonce(%q) = nil, want an error", bad)
+		}
+	}
+	n := idem.NewNonce()
+	if got, err := idem.ParseNonce(n.String()); err != nil || got != n {
+		t.Errorf("ParseNonce(%s) = %v, %v", n, got, err)
+	}
+}
+
+// TestKeyIDIsStable: IDs written by an older build must go on being found.
+func TestKeyIDIsStable(t *testing.T) {
+	id := idem.NewKeyID("merchant_demo", "order-1001")
+	const want = "fc0a11504bd2646139fafda1f6f6d723bae75404d79a037b57a4c0580cb4047a"
+	if id.String() != want {
+		t.Errorf("NewKeyID = %s, want %s", id, want)
+	}
+	if got, want := id.OperationID(), "op_ea4f2b3193b3fba8b52a85ddd9f63757"; got != want {
+		t.Errorf("OperationID = %s, want %s", got, want)
+	}
+}
+
+func TestStateNames(t *testing.T) {
+	for s := idem.StateNone; s <= idem.StateExpired; s++ {
+		if got, err := idem.ParseState(s.String()); err != nil || got != s {
+			t.Errorf("ParseState(%q) = %v, %v", s, got, err)
+		}
+	}
+	if _, err := idem.ParseState("done"); err == nil {
+		t.Error(`ParseState("done") = nil, want an error`)
+	}
+}

@@ -1,0 +1,121 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Begin starts an attempt; see [idem.Store] for the table. The error wraps
+// idem.ErrStaleFence, or is ctx.Err().
+func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+	if err := ctx.Err(); err != nil {
+		return idem.BeginResult{}, err
+	}
+	sh, now := s.lock(id)
+	defer sh.mu.Unlock()
+	e := sh.entries[id]
+	if e == nil {
+		if req.Kind != idem.ClientKey {
+			return idem.BeginResult{}, nil
+		}
+		e = &entry{record: idem.Record{Created: now}}
+		e.begin(req, now, nil)
+		sh.entries[id] = e
+		return idem.BeginResult{Begun: true, Record: e.record}, nil
+	}
+	r := &e.record
+	switch {
+	case r.State == idem.StatePending && same(r.Attempt, req):
+		return idem.BeginResult{Begun: true, Record: *r}, nil
+	case stale(r, req.Fence):
+		return idem.BeginResult{Record: *r}, fmt.Errorf("tokenstore/memory: begin with fence %v after %v: %w",
+			req.Fence, r.Attempt.Fence, idem.ErrStaleFence)
+	case idle(r) && r.Kind == req.Kind:
+		before := *e
+		e.begin(req, now, &before)
+		return idem.BeginResult{Begun: true, Record: e.record}, nil
+	}
+	return idem.BeginResult{Record: *r}, nil
+}
+
+// begin makes e the pending entry of a new attempt. What it was, if anything,
+// is kept in before.
+func (e *entry) begin(req idem.BeginRequest, now time.Time, before *entry) {
+	old := &e.record
+	*e = entry{
+		before: before,
+		record: idem.Record{
+			State: idem.StatePending, Kind: req.Kind, Route: req.Route, Fingerprint: req.Fingerprint,
+			Attempt: idem.Attempt{Number: old.Attempt.Number + 1, Fence: req.Fence, Nonce: req.Nonce},
+			Created: old.Created, Started: now, TokenExpires: old.TokenExpires,
+		},
+	}
+}
+
+// Abort undoes a Begin, or refuses it should it still arrive. The error is
+// ctx.Err() or nil.
+func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	sh, now := s.lock(id)
+	defer sh.mu.Unlock()
+	e := sh.entries[id]
+	switch {
+	case e == nil:
+	case e.record.State == idem.StatePending && same(e.record.Attempt, req):
+		e = e.before
+	case idle(&e.record) && e.record.Kind == req.Kind && !stale(&e.record, req.Fence):
+	default: // nothing that this Begin could still change
+		return nil
+	}
+	sh.leaveFence(id, e, req, now)
+	return nil
+}
+
+// leaveFence stores e, or a released record where there is none, with the
+// fence that refuses the request's Begin. There is no need for it where a token
+// is unknown: no Begin makes one, and this must not either.
+func (sh *shard) leaveFence(id idem.KeyID, e *entry, req idem.BeginRequest, now time.Time) {
+	if e == nil {
+		if req.Kind != idem.ClientKey {
+			return
+		}
+		e = &entry{record: idem.Record{State: idem.StateReleased, Created: now, Settled: now}}
+	}
+	r := &e.record
+	r.Attempt.Fence, r.Attempt.Nonce = req.Fence, req.Nonce
+	if r.State == idem.StateReleased {
+		if until := now.Add(keyTTL(req.KeyTTL)); until.After(r.KeyExpires) {
+			r.KeyExpires = until
+		}
+	}
+	sh.put(id, e)
+}
+
+// same reports whether a is the attempt that req asks for.
+func same(a idem.Attempt, req idem.BeginRequest) bool {
+	return a.Fence == req.Fence && a.Nonce == req.Nonce
+}
+
+// idle reports whether the next attempt may begin.
+func idle(r *idem.Record) bool {
+	return r.State == idem.StateIssued || r.State == idem.StateReleased
+}
+
+// stale reports whether a Begin under fence f comes too late.
+func stale(r *idem.Record, f idem.Fence) bool {
+	stored := r.Attempt.Fence
+	return f.Before(stored) || f == stored && !r.State.Open()
+}
+
+// keyTTL is d, or the default where there is none.
+func keyTTL(d time.Duration) time.Duration {
+	if d <= 0 {
+		return idem.DefaultKeyTTL
+	}
+	return d
+}

@@ -1,0 +1,52 @@
+package memory
+
+import (
+	"context"
+	"slices"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// defaultOpenLimit is what a limit of 0 means.
+const defaultOpenLimit = 1000
+
+// Open lists records whose attempt is open, oldest first. It looks at every
+// record, one shard at a time: it is for sweepers and operators.
+func (s *Store) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
+	var found []idem.OpenRecord
+	for i := range s.shards {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		found = s.shards[i].open(found, q, s)
+	}
+	slices.SortFunc(found, func(a, b idem.OpenRecord) int {
+		if c := a.Record.Started.Compare(b.Record.Started); c != 0 {
+			return c
+		}
+		return slices.Compare(a.ID[:], b.ID[:])
+	})
+	limit := q.Limit
+	if limit <= 0 {
+		limit = defaultOpenLimit
+	}
+	return found[:min(limit, len(found))], nil
+}
+
+// open appends the shard's records that q selects.
+func (sh *shard) open(found []idem.OpenRecord, q idem.OpenQuery, s *Store) []idem.OpenRecord {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.now()
+	for id, e := range sh.entries {
+		r := &e.record
+		if !r.State.Open() || q.State != idem.StateNone && q.State != r.State {
+			continue
+		}
+		if now.Sub(r.Started) < q.OlderThan {
+			continue
+		}
+		found = append(found, idem.OpenRecord{ID: id, Record: *r})
+	}
+	return found
+}
