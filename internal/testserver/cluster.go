@@ -1,0 +1,144 @@
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+const clusterSlots = 16384
+
+// RedisCluster is a Redis Cluster of masters without replicas. The masters share
+// the slots evenly, in order; break them one by one, see [Redis].
+type RedisCluster struct {
+	nodes []*Redis
+}
+
+// StartRedisCluster starts a cluster and returns once every node says that it is
+// complete. It is killed in the test's clean-up. A node that stays away for
+// five seconds makes the rest refuse all commands (CLUSTERDOWN), as Redis does by
+// default; a Restart brings it back with its slots.
+func StartRedisCluster(tb testing.TB, masters int, opts ...RedisOption) *RedisCluster {
+	tb.Helper()
+	if masters < 1 {
+		tb.Fatalf("testserver: StartRedisCluster(%d): no master", masters)
+	}
+	dir, cfg := tb.TempDir(), newRedisConfig(opts)
+	c := &RedisCluster{}
+	held, err := retryOnBind(2*masters, func(nums []int) error {
+		c.nodes = nil
+		if err := c.launch(dir, cfg, nums); err != nil {
+			return errors.Join(err, c.killAll())
+		}
+		return nil
+	})
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	tb.Cleanup(held.release)
+	for _, r := range c.nodes {
+		r.own(tb)
+	}
+	return c
+}
+
+// launch uses the first half of nums for clients and the second for the
+// cluster bus, whose default, 10000 above the first, would not be reserved.
+func (c *RedisCluster) launch(dir string, cfg redisConfig, nums []int) error {
+	n := len(nums) / 2
+	for i := range n {
+		args := append([]string{
+			"--cluster-enabled", "yes", "--cluster-node-timeout", "5000",
+			"--cluster-port", strconv.Itoa(nums[n+i]),
+		}, cfg.args...)
+		r, err := newRedis(dir, nums[i], args...)
+		if err != nil {
+			return err
+		}
+		c.nodes = append(c.nodes, r)
+		if err := r.start(); err != nil {
+			return err
+		}
+	}
+	for i, r := range c.nodes {
+		first, last := i*clusterSlots/n, (i+1)*clusterSlots/n-1
+		if _, err := r.Do("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(last)); err != nil {
+			return err
+		}
+		// Epochs must differ before the nodes meet, as with redis-cli --cluster create.
+		if _, err := r.Do("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
+			return err
+		}
+		host, port, _ := net.SplitHostPort(r.addr)
+		if _, err := c.nodes[0].Do("CLUSTER", "MEET", host, port, strconv.Itoa(nums[n+i])); err != nil {
+			return err
+		}
+	}
+	return poll(StartTimeout, nil, c.complete)
+}
+
+// complete returns nil once every node knows all others and covers all slots.
+func (c *RedisCluster) complete() error {
+	for _, r := range c.nodes {
+		for field, want := range map[string]string{
+			"cluster_state":       "ok",
+			"cluster_known_nodes": strconv.Itoa(len(c.nodes)),
+			"cluster_slots_ok":    strconv.Itoa(clusterSlots),
+		} {
+			got, err := redisField(r.addr, field, "CLUSTER", "INFO")
+			if err != nil {
+				return err
+			}
+			if got != want {
+				return fmt.Errorf("%s of %s is %s, want %s", field, r.addr, got, want)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *RedisCluster) killAll() error {
+	var all error
+	for _, r := range c.nodes {
+		all = errors.Join(all, r.end(syscall.SIGKILL))
+	}
+	return all
+}
+
+// AwaitComplete waits until every node says that the cluster is complete, after a
+// Restart for instance.
+func (c *RedisCluster) AwaitComplete() error { return poll(StartTimeout, nil, c.complete) }
+
+// Nodes returns the masters in the order of their slots.
+func (c *RedisCluster) Nodes() []*Redis { return slices.Clone(c.nodes) }
+
+// Addrs returns host:port of every node.
+func (c *RedisCluster) Addrs() []string {
+	var addrs []string
+	for _, r := range c.nodes {
+		addrs = append(addrs, r.addr)
+	}
+	return addrs
+}
+
+// NodeFor returns the master that serves a key.
+func (c *RedisCluster) NodeFor(key string) (*Redis, error) {
+	vals, err := c.nodes[0].Do("CLUSTER", "KEYSLOT", key)
+	if err != nil {
+		return nil, err
+	}
+	slot, err := strconv.Atoi(vals[0])
+	if err != nil {
+		return nil, err
+	}
+	for i := range c.nodes {
+		if slot < (i+1)*clusterSlots/len(c.nodes) {
+			return c.nodes[i], nil
+		}
+	}
+	return nil, fmt.Errorf("testserver: no node for slot %d", slot)
+}

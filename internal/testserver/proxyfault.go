@@ -1,0 +1,102 @@
+package testserver
+
+import "fmt"
+
+// Cut closes all present connections, on both sides. Frames held or frozen in
+// them are lost. New connections are welcome.
+func (p *Proxy) Cut() { p.closeLinks(func(*link) bool { return true }) }
+
+// Refuse makes new connections fail with "connection refused", or welcomes them
+// again; present ones go on. It panics if the port cannot be taken back, which
+// its reservation excludes.
+func (p *Proxy) Refuse(on bool) {
+	if on {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.unlisten()
+		return
+	}
+	if err := p.listen(); err != nil {
+		panic(fmt.Sprintf("testserver: proxy cannot listen again: %v", err))
+	}
+}
+
+// StallAccept accepts new connections but neither reads from them nor dials the
+// server: a handshake that hangs. StallAccept(false) serves them late. To hang
+// in the middle of the handshake, use HoldNextReply(Op(OpConnect)).
+func (p *Proxy) StallAccept(on bool) { p.change(func() { p.stalled = on }) }
+
+// BlackHole silently swallows what travels in the given directions, the news
+// that the other side has closed included (a half-open connection). Connections
+// that lost bytes are closed by Restore, since TCP never delivers a stream with
+// a gap. BlackHole(0) swallows no longer, but closes nothing.
+func (p *Proxy) BlackHole(d Direction) { p.change(func() { p.hole = d }) }
+
+// Freeze keeps back what travels in the given directions and delivers it at
+// Restore or Freeze(0): a partition that heals, and old writes that arrive late.
+func (p *Proxy) Freeze(d Direction) { p.change(func() { p.frozen = d }) }
+
+// Restore ends every standing fault and forgets the single faults that have not
+// met their request. Frames that are held stay held until their Release.
+func (p *Proxy) Restore() {
+	p.change(func() {
+		p.stalled, p.hole, p.frozen, p.rules = false, 0, 0, nil
+	})
+	p.closeLinks(func(l *link) bool { return l.gap })
+	p.Refuse(false)
+}
+
+// change alters the standing faults and wakes all that wait for them.
+func (p *Proxy) change(set func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	set()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// waitWhile blocks as long as cond holds and the link lives, and reports whether
+// it still does. cond is called with the lock held.
+func (p *Proxy) waitWhile(l *link, cond func() bool) bool {
+	for {
+		p.mu.Lock()
+		blocked, changed := cond(), p.changed
+		p.mu.Unlock()
+		if !blocked {
+			return !l.dead()
+		}
+		select {
+		case <-changed:
+		case <-l.done:
+			return false
+		}
+	}
+}
+
+// swallow reports whether a frame falls into the black hole, and remembers that
+// its link has a gap then.
+func (p *Proxy) swallow(l *link, d Direction) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.hole&d == 0 {
+		return false
+	}
+	l.gap = true
+	p.swallows++
+	return true
+}
+
+// closeLinks closes the links that pick selects; pick runs with the lock held.
+func (p *Proxy) closeLinks(pick func(*link) bool) {
+	p.mu.Lock()
+	var doomed []*link
+	for l := range p.links {
+		if pick(l) {
+			doomed = append(doomed, l)
+		}
+	}
+	p.mu.Unlock()
+	for _, l := range doomed {
+		l.close()
+	}
+}

@@ -1,0 +1,112 @@
+package testserver
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+)
+
+// RedisOption changes how a Redis server is started.
+type RedisOption func(*redisConfig)
+
+type redisConfig struct{ args []string }
+
+// WithRedisArgs appends arguments of redis-server, for example
+// "--appendonly", "yes" or "--maxmemory-policy", "allkeys-lru". They win over
+// the harness's own.
+func WithRedisArgs(args ...string) RedisOption {
+	return func(c *redisConfig) { c.args = append(c.args, args...) }
+}
+
+func newRedisConfig(opts []RedisOption) redisConfig {
+	var c redisConfig
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&c)
+		}
+	}
+	return c
+}
+
+// Redis is one Redis server. It keeps its data in memory only: after a Restart
+// it is empty, unless it was started with WithRedisArgs("--appendonly", "yes").
+type Redis struct {
+	*instance
+	addr string
+}
+
+// StartRedis starts a server and returns once it answers. It is killed in the
+// test's clean-up.
+func StartRedis(tb testing.TB, opts ...RedisOption) *Redis {
+	tb.Helper()
+	r, held, err := launchRedis(tb.TempDir(), newRedisConfig(opts))
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	tb.Cleanup(held.release)
+	r.own(tb)
+	return r
+}
+
+func launchRedis(dir string, cfg redisConfig) (*Redis, *ports, error) {
+	var r *Redis
+	held, err := retryOnBind(1, func(nums []int) (err error) {
+		if r, err = newRedis(dir, nums[0], cfg.args...); err != nil {
+			return err
+		}
+		return r.start()
+	})
+	return r, held, err
+}
+
+// newRedis prepares a server without starting it.
+func newRedis(parent string, port int, args ...string) (*Redis, error) {
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, fmt.Errorf("testserver: redis-server is not installed: %s", installHint)
+	}
+	dir, err := os.MkdirTemp(parent, "redis-")
+	if err != nil {
+		return nil, err
+	}
+	r := &Redis{addr: loopback(port)}
+	own := []string{
+		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir,
+		"--save", "", "--appendonly", "no", "--daemonize", "no",
+	}
+	r.instance = &instance{
+		prog: program{
+			name: "redis " + r.addr, path: path, args: append(own, args...),
+			dir: dir, log: filepath.Join(dir, "server.log"),
+		},
+		ready: func(pid int) error { return redisServes(r.addr, pid) },
+	}
+	return r, nil
+}
+
+// redisServes returns nil if the process with this ID answers at the address.
+// Asking for the ID excludes a foreign server on the same port.
+func redisServes(addr string, pid int) error {
+	got, err := redisField(addr, "process_id", "INFO", "server")
+	if err != nil {
+		return err
+	}
+	if got != strconv.Itoa(pid) {
+		return fmt.Errorf("%s belongs to process %s", addr, got)
+	}
+	return nil
+}
+
+// Addr returns host:port.
+func (r *Redis) Addr() string { return r.addr }
+
+// URL returns redis://host:port/0.
+func (r *Redis) URL() string { return "redis://" + r.addr + "/0" }
+
+// Do sends one command over a connection of its own and returns the scalars of
+// the answer, flattened; an error reply becomes an error. It is meant for
+// looking behind the back of the client under test.
+func (r *Redis) Do(args ...string) ([]string, error) { return redisDo(r.addr, args...) }

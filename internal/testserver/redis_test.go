@@ -1,0 +1,103 @@
+package testserver_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func client(t *testing.T, url string) *redis.Client {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatalf("ParseURL(%q) = %v", url, err)
+	}
+	opts.MaxRetries = -1
+	opts.ContextTimeoutEnabled = true
+	c := redis.NewClient(opts)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestRedis_ForgetsWithoutAppendOnlyFile(t *testing.T) {
+	t.Parallel()
+	for name, kept := range map[string]bool{"no": false, "yes": true} {
+		t.Run("appendonly "+name, func(t *testing.T) {
+			t.Parallel()
+			r := testserver.StartRedis(t, nil, testserver.WithRedisArgs("--appendonly", name, "--appendfsync", "always"))
+			c := client(t, r.URL())
+			if err := c.Set(t.Context(), "k", "v", 0).Err(); err != nil {
+				t.Fatalf("SET = %v", err)
+			}
+			r.Kill()
+			if err := c.Ping(t.Context()).Err(); err == nil {
+				t.Fatal("a killed server answers")
+			}
+			r.Restart()
+			got, err := r.Do("EXISTS", "k")
+			if err != nil || (got[0] == "1") != kept {
+				t.Fatalf("EXISTS after Restart = %v, %v, want kept %v", got, err, kept)
+			}
+		})
+	}
+}
+
+func TestRedis_PauseAndResume(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t)
+	c := client(t, r.URL())
+	r.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := c.Set(ctx, "k", "v", 0).Err(); err == nil {
+		t.Fatal("SET on a paused server = nil")
+	}
+	r.Resume()
+	if err := c.Ping(t.Context()).Err(); err != nil {
+		t.Fatalf("PING after Resume = %v", err)
+	}
+	r.Stop()
+	r.Stop() // nothing to do
+}
+
+func TestSharedRedis_IsOneServer(t *testing.T) {
+	t.Parallel()
+	url := testserver.SharedRedis(t)
+	if again := testserver.SharedRedis(t); again != url {
+		t.Fatalf("SharedRedis = %q, then %q", url, again)
+	}
+	key := testserver.KeyPrefix(t) + "k"
+	if err := client(t, url).Set(t.Context(), key, 1, time.Minute).Err(); err != nil {
+		t.Fatalf("SET = %v", err)
+	}
+}
+
+// TestShared_UsesServersNamedByEnvironment runs another test of this binary in
+// a process of its own, since shared servers are chosen once.
+func TestShared_UsesServersNamedByEnvironment(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t)
+	run := func(env string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSharedRedis_IsOneServer$", "-test.v")
+		cmd.Env = append(os.Environ(), env)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := run(testserver.EnvRedis + "=" + r.URL()); err != nil {
+		t.Fatalf("with %s: %v\n%s", testserver.EnvRedis, err, out)
+	}
+	if got, err := r.Do("DBSIZE"); err != nil || got[0] != "1" {
+		t.Errorf("DBSIZE of the named server = %v, %v, want 1", got, err)
+	}
+	out, err := run("PATH=/nonexistent")
+	if err == nil || !strings.Contains(out, "install Debian packages") || !strings.Contains(out, testserver.EnvRedis) {
+		t.Errorf("without redis-server: %v, want a failure that says what to do\n%s", err, out)
+	}
+}

@@ -1,0 +1,205 @@
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// SentinelMaster is the name under which the sentinels watch the primary.
+const SentinelMaster = "mymaster"
+
+// Sentinel is a primary, a replica, and the sentinels that promote the replica
+// when the primary has not answered for three seconds. Replication is
+// asynchronous: a write acknowledged just before a failover may be lost, which
+// is the point.
+type Sentinel struct {
+	primary, replica *Redis
+	sentinels        []*Redis
+}
+
+// StartSentinel starts the servers with one sentinel or three (of which two must
+// agree), and returns once the replica is in step and every sentinel knows all
+// the others. They are killed in the test's clean-up. opts are for primary and
+// replica.
+func StartSentinel(tb testing.TB, sentinels int, opts ...RedisOption) *Sentinel {
+	tb.Helper()
+	if sentinels < 1 {
+		tb.Fatalf("testserver: StartSentinel(%d): no sentinel", sentinels)
+	}
+	dir, cfg := tb.TempDir(), newRedisConfig(opts)
+	s := &Sentinel{}
+	held, err := retryOnBind(2+sentinels, func(nums []int) error {
+		*s = Sentinel{}
+		if err := s.launch(dir, cfg, nums); err != nil {
+			return errors.Join(err, s.killAll())
+		}
+		return nil
+	})
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	tb.Cleanup(held.release)
+	for _, r := range s.all() {
+		r.own(tb)
+	}
+	return s
+}
+
+func (s *Sentinel) launch(dir string, cfg redisConfig, nums []int) (err error) {
+	if s.primary, err = newRedis(dir, nums[0], cfg.args...); err != nil {
+		return err
+	}
+	if err := s.primary.start(); err != nil {
+		return err
+	}
+	args := append([]string{
+		"--replicaof", "127.0.0.1 " + strconv.Itoa(nums[0]), "--repl-diskless-sync-delay", "0",
+	}, cfg.args...)
+	if s.replica, err = newRedis(dir, nums[1], args...); err != nil {
+		return err
+	}
+	if err := s.replica.start(); err != nil {
+		return err
+	}
+	for _, port := range nums[2:] {
+		r, err := newSentinel(dir, port, nums[0], (len(nums)-2)/2+1)
+		if err != nil {
+			return err
+		}
+		s.sentinels = append(s.sentinels, r)
+		if err := r.start(); err != nil {
+			return err
+		}
+		// The defaults are ten seconds, two and one: slow to find replicas, and one
+		// late answer on a busy machine would look like a death.
+		if _, err := r.Do("SENTINEL", "DEBUG", "INFO-PERIOD", "500", "PUBLISH-PERIOD", "500", "PING-PERIOD", "250"); err != nil {
+			return err
+		}
+	}
+	return poll(StartTimeout, nil, s.settled)
+}
+
+// newSentinel prepares a sentinel; it rewrites its configuration file itself.
+func newSentinel(parent string, port, primary, quorum int) (*Redis, error) {
+	path, err := exec.LookPath("redis-sentinel")
+	if err != nil {
+		return nil, fmt.Errorf("testserver: redis-sentinel is not installed: %s", installHint)
+	}
+	dir, err := os.MkdirTemp(parent, "sentinel-")
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "sentinel.conf")
+	conf := []string{
+		"port " + strconv.Itoa(port), "bind 127.0.0.1", "dir " + strconv.Quote(dir),
+		fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d %d", SentinelMaster, primary, quorum),
+		"sentinel down-after-milliseconds " + SentinelMaster + " 3000",
+		"sentinel failover-timeout " + SentinelMaster + " 5000",
+		"sentinel parallel-syncs " + SentinelMaster + " 1",
+	}
+	if err := os.WriteFile(file, []byte(strings.Join(conf, "\n")+"\n"), 0o644); err != nil {
+		return nil, err
+	}
+	r := &Redis{addr: loopback(port)}
+	r.instance = &instance{
+		prog: program{
+			name: "redis-sentinel " + r.addr, path: path, args: []string{file},
+			dir: dir, log: filepath.Join(dir, "server.log"),
+		},
+		ready: func(pid int) error { return redisServes(r.addr, pid) },
+	}
+	return r, nil
+}
+
+// settled returns nil once a failover could succeed.
+func (s *Sentinel) settled() error {
+	link, err := redisField(s.replica.addr, "master_link_status", "INFO", "replication")
+	if err != nil {
+		return err
+	}
+	if link != "up" {
+		return fmt.Errorf("the replica's link is %s", link)
+	}
+	for _, r := range s.sentinels {
+		vals, err := r.Do("SENTINEL", "MASTER", SentinelMaster)
+		if err != nil {
+			return err
+		}
+		for field, want := range map[string]int{
+			"num-slaves": 1, "num-other-sentinels": len(s.sentinels) - 1,
+		} {
+			i := slices.Index(vals, field)
+			if i < 0 || i+1 >= len(vals) || vals[i+1] != strconv.Itoa(want) {
+				return fmt.Errorf("%s of %s is not %d yet", field, r.addr, want)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Sentinel) all() []*Redis {
+	nodes := append([]*Redis{s.primary, s.replica}, s.sentinels...)
+	return slices.DeleteFunc(nodes, func(r *Redis) bool { return r == nil })
+}
+
+func (s *Sentinel) killAll() error {
+	var all error
+	for _, r := range s.all() {
+		all = errors.Join(all, r.end(syscall.SIGKILL))
+	}
+	return all
+}
+
+// Primary returns the server that was started as primary, whatever it is now.
+func (s *Sentinel) Primary() *Redis { return s.primary }
+
+// Replica returns the server that was started as replica, whatever it is now.
+func (s *Sentinel) Replica() *Redis { return s.replica }
+
+// Sentinels returns the sentinels themselves, to be broken.
+func (s *Sentinel) Sentinels() []*Redis { return slices.Clone(s.sentinels) }
+
+// Addrs returns host:port of every sentinel, for the client.
+func (s *Sentinel) Addrs() []string {
+	var addrs []string
+	for _, r := range s.sentinels {
+		addrs = append(addrs, r.addr)
+	}
+	return addrs
+}
+
+// AwaitPrimary waits until every sentinel that is up names the server as the
+// primary and the server agrees that it is one.
+func (s *Sentinel) AwaitPrimary(want *Redis) error {
+	return poll(StartTimeout, nil, func() error {
+		role, err := redisField(want.addr, "role", "INFO", "replication")
+		if err != nil {
+			return err
+		}
+		if role != "master" {
+			return fmt.Errorf("%s is %s", want.addr, role)
+		}
+		for _, r := range s.sentinels {
+			if !r.answering() {
+				continue
+			}
+			vals, err := r.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SentinelMaster)
+			if err != nil {
+				return err
+			}
+			if len(vals) != 2 || net.JoinHostPort(vals[0], vals[1]) != want.addr {
+				return fmt.Errorf("%s names %v as primary, not %s", r.addr, vals, want.addr)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,163 @@
+package testserver
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Environment variables that name running servers for the shared tests.
+const (
+	EnvZooKeeper = "IDEMKEEPER_TEST_ZOOKEEPER" // host:port,host:port
+	EnvRedis     = "IDEMKEEPER_TEST_REDIS"     // redis://host:port/0
+)
+
+// shared holds the servers of this test binary. A start that failed is
+// remembered, so that every other test fails at once.
+var shared struct {
+	mu      sync.Mutex
+	running bool // between begin and end of Main
+	dir     string
+	stop    []func()
+	zk      sharedServer[[]string]
+	redis   sharedServer[string]
+}
+
+type sharedServer[T any] struct {
+	tried bool
+	value T
+	err   error
+}
+
+// Main runs the tests and then stops the shared servers; TestMain passes its
+// result to os.Exit.
+func Main(m *testing.M) int {
+	shared.mu.Lock()
+	shared.running = true
+	shared.mu.Unlock()
+	defer endShared()
+	return m.Run()
+}
+
+// M makes Main fit where a Run method is wanted:
+// goleak.VerifyTestMain(testserver.M{M: m}).
+type M struct{ *testing.M }
+
+// Run is Main.
+func (m M) Run() int { return Main(m.M) }
+
+func endShared() {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	shared.running = false
+	for _, stop := range shared.stop {
+		stop()
+	}
+	shared.stop = nil
+	if shared.dir != "" {
+		os.RemoveAll(shared.dir)
+	}
+}
+
+// SharedZooKeeper returns the hosts of the test binary's ZooKeeper: those named
+// by IDEMKEEPER_TEST_ZOOKEEPER, otherwise a single server started at the first
+// call with a tick of 500 ms. Keep to a path of your own, see [Chroot].
+func SharedZooKeeper(tb testing.TB) []string {
+	tb.Helper()
+	return share(tb, &shared.zk, EnvZooKeeper, func(hosts string) ([]string, error) {
+		if hosts != "" {
+			list := strings.Split(hosts, ",")
+			return list, anyReachable(list)
+		}
+		z, held, err := launchZooKeeper(shared.dir, newZKConfig(nil))
+		if err != nil {
+			return nil, err
+		}
+		stopLater(z.instance, held)
+		return z.Hosts(), nil
+	})
+}
+
+// SharedRedis returns the URL of the test binary's Redis: the one named by
+// IDEMKEEPER_TEST_REDIS, otherwise a server started at the first call. Keep to
+// keys of your own, see [KeyPrefix]; never flush.
+func SharedRedis(tb testing.TB) string {
+	tb.Helper()
+	return share(tb, &shared.redis, EnvRedis, func(named string) (string, error) {
+		if named != "" {
+			u, err := url.Parse(named)
+			if err != nil {
+				return "", err
+			}
+			return named, anyReachable([]string{u.Host})
+		}
+		r, held, err := launchRedis(shared.dir, redisConfig{})
+		if err != nil {
+			return "", err
+		}
+		stopLater(r.instance, held)
+		return r.URL(), nil
+	})
+}
+
+func share[T any](tb testing.TB, s *sharedServer[T], env string, start func(named string) (T, error)) T {
+	tb.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if !shared.running {
+		tb.Fatalf("testserver: a shared server needs TestMain to call os.Exit(testserver.Main(m))")
+	}
+	if !s.tried {
+		s.tried = true
+		if shared.dir == "" {
+			shared.dir, s.err = os.MkdirTemp("", "idemkeeper-test-")
+		}
+		if s.err == nil {
+			s.value, s.err = start(os.Getenv(env))
+		}
+	}
+	if s.err != nil {
+		tb.Fatalf("%v\n(%s, or name running servers with %s=host:port,… and %s=redis://host:port/0)",
+			s.err, installHint, EnvZooKeeper, EnvRedis)
+	}
+	return s.value
+}
+
+func stopLater(i *instance, held *ports) {
+	shared.stop = append(shared.stop, func() {
+		if err := i.end(syscall.SIGKILL); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		held.release()
+	})
+}
+
+// anyReachable waits until one of the named hosts accepts a connection.
+func anyReachable(hosts []string) error {
+	return poll(StartTimeout/2, nil, func() error {
+		var all error
+		for _, h := range hosts {
+			conn, err := net.DialTimeout("tcp", h, askTimeout)
+			if err == nil {
+				return conn.Close()
+			}
+			all = errors.Join(all, err)
+		}
+		return all
+	})
+}
+
+// Chroot returns a path of one level that no other test uses, "/idemkeeper-test-…".
+// The znode is neither created nor, on a server named by the environment, removed.
+func Chroot(testing.TB) string { return "/idemkeeper-test-" + rand.Text()[:16] }
+
+// KeyPrefix returns a prefix for Redis keys that no other test uses,
+// "idemkeeper-test:…:".
+func KeyPrefix(testing.TB) string { return "idemkeeper-test:" + rand.Text()[:16] + ":" }

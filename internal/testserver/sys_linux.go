@@ -1,0 +1,51 @@
+package testserver
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// childAttr makes the kernel kill the child when the thread that started it
+// ends (see process.run), and keeps a terminal's Ctrl-C away from it, so that
+// clean-up order stays ours.
+func childAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// claimPort reserves a port number across processes. An abstract Unix socket
+// has the life time wanted: one owner, gone with its process, no file left.
+func claimPort(port int) (io.Closer, error) {
+	return net.Listen("unix", fmt.Sprintf("@idemkeeper/testserver/%d", port))
+}
+
+// allStopped returns nil once every thread of the process is stopped: SIGSTOP
+// reaches a JVM's threads one by one.
+func allStopped(pid int) error {
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return err
+	}
+	if len(stats) == 0 {
+		return fmt.Errorf("process %d has no threads", pid)
+	}
+	for _, name := range stats {
+		data, err := os.ReadFile(name)
+		if os.IsNotExist(err) {
+			continue // the thread has just ended
+		}
+		if err != nil {
+			return err
+		}
+		// "tid (comm) S …": comm may itself hold parentheses.
+		rest := data[bytes.LastIndexByte(data, ')')+1:]
+		if len(rest) < 2 || (rest[1] != 'T' && rest[1] != 'X' && rest[1] != 'Z') {
+			return fmt.Errorf("a thread of process %d still runs", pid)
+		}
+	}
+	return nil
+}

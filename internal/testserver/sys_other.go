@@ -1,0 +1,22 @@
+//go:build !linux
+
+package testserver
+
+import (
+	"io"
+	"syscall"
+)
+
+// childAttr: other systems have no death signal, so servers may outlive a test
+// binary that crashes.
+func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+type noClaim struct{}
+
+func (noClaim) Close() error { return nil }
+
+// claimPort reserves nothing here: starting relies on the retry.
+func claimPort(int) (io.Closer, error) { return noClaim{}, nil }
+
+// allStopped trusts the signal here.
+func allStopped(int) error { return nil }

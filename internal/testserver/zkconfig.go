@@ -1,0 +1,133 @@
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const installHint = "install Debian packages zookeeper, redis-server and redis-sentinel"
+
+// ZooKeeperOption changes how a ZooKeeper server is started.
+type ZooKeeperOption func(*zkConfig)
+
+type zkConfig struct {
+	tick  time.Duration
+	lines []string
+	jvm   []string
+}
+
+// WithTickTime sets the server's tick; default 500 ms. Sessions are allowed from
+// two ticks to 60 s, and expire at a multiple of the tick.
+func WithTickTime(d time.Duration) ZooKeeperOption {
+	return func(c *zkConfig) { c.tick = d }
+}
+
+// WithConfig appends lines to zoo.cfg, for example "extendedTypesEnabled=true".
+// A key given here wins over the harness's own.
+func WithConfig(lines ...string) ZooKeeperOption {
+	return func(c *zkConfig) { c.lines = append(c.lines, lines...) }
+}
+
+// WithJVMArgs appends arguments of the Java virtual machine, for system
+// properties that zoo.cfg cannot set: "-Dznode.container.checkIntervalMs=500".
+func WithJVMArgs(args ...string) ZooKeeperOption {
+	return func(c *zkConfig) { c.jvm = append(c.jvm, args...) }
+}
+
+func newZKConfig(opts []ZooKeeperOption) zkConfig {
+	c := zkConfig{tick: 500 * time.Millisecond}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&c)
+		}
+	}
+	return c
+}
+
+// zkMember is one server's place in an ensemble; server lists all of them and
+// is empty for a single server.
+type zkMember struct {
+	id         int
+	clientPort int
+	servers    []string
+}
+
+// write puts zoo.cfg and myid into dir and returns the file's name.
+func (c zkConfig) write(dir string, m zkMember) (string, error) {
+	data := filepath.Join(dir, "data")
+	if err := os.MkdirAll(data, 0o755); err != nil {
+		return "", err
+	}
+	tick := c.tick.Milliseconds()
+	lines := []string{
+		fmt.Sprintf("tickTime=%d", tick),
+		fmt.Sprintf("minSessionTimeout=%d", 2*tick),
+		"maxSessionTimeout=60000",
+		"dataDir=" + data,
+		fmt.Sprintf("clientPort=%d", m.clientPort),
+		"clientPortAddress=127.0.0.1",
+		"admin.enableServer=false",
+		"4lw.commands.whitelist=*",
+		"maxClientCnxns=0",
+		"initLimit=40",
+		"syncLimit=8",       // a paused leader is noticed after eight ticks
+		"forceSync=no",      // a killed process loses nothing: the page cache survives it
+		"preAllocSize=4096", // KiB
+	}
+	if len(m.servers) > 0 {
+		lines = append(lines, m.servers...)
+		if err := os.WriteFile(filepath.Join(data, "myid"), []byte(strconv.Itoa(m.id)), 0o644); err != nil {
+			return "", err
+		}
+	}
+	lines = append(lines, c.lines...)
+	file := filepath.Join(dir, "zoo.cfg")
+	return file, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o644)
+}
+
+// program returns the command line that runs a server with the given zoo.cfg.
+func (c zkConfig) program(name, dir, cfgFile string) (program, error) {
+	java, err := exec.LookPath("java")
+	if err != nil {
+		return program{}, fmt.Errorf("testserver: java is not installed: %s", installHint)
+	}
+	classpath, err := zkClasspath()
+	if err != nil {
+		return program{}, err
+	}
+	args := []string{
+		"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"-Dorg.slf4j.simpleLogger.showDateTime=true",
+	}
+	args = append(args, c.jvm...)
+	args = append(args, "-cp", classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain", cfgFile)
+	return program{name: name, path: java, args: args, dir: dir, log: filepath.Join(dir, "server.log")}, nil
+}
+
+// zkClasspath lists the jars that Debian's package zookeeper depends on.
+func zkClasspath() (string, error) {
+	const dir = "/usr/share/java"
+	var jars []string
+	for _, name := range []string{
+		"zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core",
+		"snappy-java", "commons-cli", "commons-io", "commons-lang3",
+	} {
+		jars = append(jars, filepath.Join(dir, name+".jar"))
+	}
+	netty, err := filepath.Glob(filepath.Join(dir, "netty-[a-z]*[a-z].jar")) // links without a version
+	if err != nil {
+		return "", err
+	}
+	for _, jar := range jars {
+		if _, err := os.Stat(jar); errors.Is(err, os.ErrNotExist) {
+			return "", fmt.Errorf("testserver: %s is missing: %s", jar, installHint)
+		}
+	}
+	return strings.Join(append(jars, netty...), ":"), nil
+}
