@@ -1,0 +1,90 @@
+# What a contributor runs. `make help` lists it.
+
+SHELL       := bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS   += --no-print-directory
+
+GO         ?= go
+PKG        ?= ./...
+TEST_FLAGS ?=
+TIMEOUT    ?= 20m
+BENCH      ?= .
+BENCHTIME  ?= 1s
+FUZZTIME   ?= 10s
+
+# Pinned, so that a lint verdict does not depend on the day. Built from source
+# into ./bin by the Go toolchain that builds the project, which it has to match:
+# no download from outside the module mirror, and after the first time nothing
+# is left to do. `go run …@version` builds the same thing and then asks the go
+# command on every call; a tool directive in go.mod would add its hundreds of
+# dependencies to everybody's module graph.
+GOLANGCI_VERSION    := v2.15.0
+GOVULNCHECK_VERSION := v1.9.0
+GOLANGCI            := bin/golangci-lint-$(GOLANGCI_VERSION)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=Engine BENCHTIME=1x FUZZTIME=1m narrow them down."
+	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,… and IDEMKEEPER_TEST_REDIS=redis://… name servers to use."
+
+# The summary is built and not run with `go run`, which would add a line of its
+# own after the one that counts. The race detector needs cgo.
+.PHONY: test
+test: servers bin/testsummary ## run every test with the race detector; the last line counts them
+	@CGO_ENABLED=1 bin/testsummary -race -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
+
+.PHONY: bench
+bench: ## run the benchmarks
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -timeout $(TIMEOUT) $(PKG)
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME
+	@GO=$(GO) scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: lint
+lint: ## formatting, vet, linters, import rules, known vulnerabilities: all of them, then the verdict
+	@$(MAKE) -k format-check vet golangci imports vulncheck
+
+.PHONY: format-check
+format-check:
+	@unformatted="$$(gofmt -s -l .)"; if [[ -n $$unformatted ]]; then \
+		echo "gofmt -s would change:"; echo "$$unformatted"; exit 1; fi
+
+.PHONY: vet
+vet:
+	$(GO) vet ./...
+
+.PHONY: golangci
+golangci: $(GOLANGCI)
+	$(GOLANGCI) run ./...
+
+.PHONY: imports
+imports:
+	$(GO) test -run '^TestImports' ./tests
+
+.PHONY: vulncheck
+vulncheck:
+	@GO=$(GO) scripts/vulncheck.sh $(GOVULNCHECK_VERSION)
+
+.PHONY: format
+format: ## let gofmt rewrite the code
+	gofmt -s -w .
+
+.PHONY: servers
+servers: ## find or install ZooKeeper, Redis and a C compiler
+	@scripts/servers.sh
+
+.PHONY: clean
+clean: ## remove what was built here
+	rm -rf bin
+
+$(GOLANGCI):
+	GOBIN=$(CURDIR)/bin/build CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	mv bin/build/golangci-lint $@ && rmdir bin/build
+
+bin/testsummary: $(wildcard internal/tools/testsummary/*.go)
+	@$(GO) build -o $@ ./internal/tools/testsummary

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// event is what go test -json prints; see go doc test2json and go help
+// buildjson.
+type event struct {
+	Action      string
+	Package     string
+	ImportPath  string // of build events
+	Test        string
+	Output      string
+	Elapsed     float64
+	FailedBuild string
+}
+
+// testKey names a test; the empty test is the package itself.
+type testKey struct{ pkg, test string }
+
+// summary counts events and prints what a reader needs to see.
+type summary struct {
+	out            io.Writer
+	passed, failed int
+	output         map[testKey]*strings.Builder // of what runs
+	running        map[string]map[string]bool   // tests by package
+	counts         map[string]*packageCount
+	builds         map[string]*strings.Builder // compiler output by import path
+	problems       []string
+}
+
+type packageCount struct{ passed, failed int }
+
+func newSummary(out io.Writer) *summary {
+	return &summary{
+		out:     out,
+		output:  make(map[testKey]*strings.Builder),
+		running: make(map[string]map[string]bool),
+		counts:  make(map[string]*packageCount),
+		builds:  make(map[string]*strings.Builder),
+	}
+}
+
+// read takes the whole output of go test -json. Lines that are no events are
+// passed through: the go command prints some.
+func (s *summary) read(r io.Reader) {
+	br := bufio.NewReader(r)
+	for {
+		line, err := br.ReadString('\n')
+		if line != "" {
+			var e event
+			if json.Unmarshal([]byte(line), &e) == nil && e.Action != "" {
+				s.add(e)
+			} else {
+				s.print(line)
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (s *summary) add(e event) {
+	key := testKey{e.Package, e.Test}
+	switch e.Action {
+	case "build-output":
+		appendTo(s.builds, e.ImportPath, e.Output)
+	case "build-fail":
+		// Told by the fail event of each package that needed this build.
+	case "output":
+		appendTo(s.output, key, e.Output)
+	case "start":
+		s.count(e.Package)
+	case "run":
+		if s.running[e.Package] == nil {
+			s.running[e.Package] = make(map[string]bool)
+		}
+		s.running[e.Package][e.Test] = true
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			s.endPackage(e)
+		} else {
+			s.endTest(key, e.Action)
+		}
+	}
+}
+
+// endTest counts a test that passed, failed, was skipped or never ended.
+func (s *summary) endTest(key testKey, action string) {
+	delete(s.running[key.pkg], key.test)
+	count := s.count(key.pkg)
+	if action == "pass" {
+		s.passed++
+		count.passed++
+	} else {
+		s.failed++
+		count.failed++
+		what := map[string]string{"fail": "FAIL", "skip": "SKIPPED, which counts as failed", "run": "NEVER ENDED"}[action]
+		s.problem(fmt.Sprintf("%s: %s %s", what, key.pkg, key.test))
+		s.print(withoutProgress(s.take(key)))
+	}
+	delete(s.output, key)
+}
+
+// endPackage prints the package's line and finds what no test accounts for.
+func (s *summary) endPackage(e event) {
+	key := testKey{e.Package, ""}
+	for _, name := range slices.Sorted(maps.Keys(s.running[e.Package])) {
+		s.endTest(testKey{e.Package, name}, "run")
+	}
+	count := s.count(e.Package)
+	text := s.take(key)
+	switch e.Action {
+	case "skip":
+		s.print(fmt.Sprintf("?    %s [no test files]\n", e.Package))
+	case "pass":
+		s.print(fmt.Sprintf("ok   %s %.1fs, %d passed, %d failed\n", e.Package, e.Elapsed, count.passed, count.failed))
+	default:
+		if count.failed == 0 {
+			s.failed++
+			count.failed++
+			s.problem("FAIL: " + e.Package + " (the package itself)")
+		}
+		s.print(s.takeBuild(e.FailedBuild))
+		s.print(text)
+		s.print(fmt.Sprintf("FAIL %s %.1fs, %d passed, %d failed\n", e.Package, e.Elapsed, count.passed, count.failed))
+	}
+	delete(s.counts, e.Package)
+	delete(s.running, e.Package)
+}
+
+// finish prints the problems once more and then the line that counts. exit says
+// how go test ended: with status 1 if tests failed, but not only then.
+func (s *summary) finish(exit error) {
+	for _, pkg := range slices.Sorted(maps.Keys(s.counts)) {
+		s.endPackage(event{Action: "fail", Package: pkg})
+	}
+	for _, path := range slices.Sorted(maps.Keys(s.builds)) {
+		s.print(s.takeBuild(path))
+	}
+	var status *exec.ExitError
+	if exit != nil && (s.failed == 0 || !errors.As(exit, &status) || status.ExitCode() != 1) {
+		s.failed++
+		s.problem(fmt.Sprintf("FAIL: go test: %v", exit))
+	}
+	if s.passed+s.failed == 0 {
+		s.problem("no test ran")
+	}
+	if len(s.problems) > 0 {
+		s.print("\n")
+	}
+	for _, p := range s.problems {
+		s.print(p + "\n")
+	}
+	s.print(fmt.Sprintf("%d passed, %d failed\n", s.passed, s.failed))
+}
+
+func (s *summary) ok() bool { return s.failed == 0 && s.passed > 0 }

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Makes sure that what the tests start is there: ZooKeeper's jar, Java, Redis,
+# Sentinel, and a C compiler for the race detector. On Debian and its like it
+# installs what is missing, as root or by sudo without a password; elsewhere it
+# names what is missing and exits 1.
+#
+# A server named by IDEMKEEPER_TEST_ZOOKEEPER or IDEMKEEPER_TEST_REDIS is taken
+# instead of an installed one. Tests that break their servers still need their
+# own, and fail where they cannot start one.
+set -euo pipefail
+
+zookeeper_jar=/usr/share/java/zookeeper.jar
+
+# missing prints the Debian package of each thing that is not there.
+missing() {
+	if [[ -z ${IDEMKEEPER_TEST_ZOOKEEPER:-} ]]; then
+		command -v java >/dev/null || echo default-jre-headless
+		# The package called zookeeper adds scripts, and a Java with a desktop.
+		[[ -e $zookeeper_jar ]] || echo libzookeeper-java
+	fi
+	if [[ -z ${IDEMKEEPER_TEST_REDIS:-} ]]; then
+		command -v redis-server >/dev/null || echo redis-server
+		command -v redis-sentinel >/dev/null || echo redis-sentinel
+	fi
+	if ! command -v "${CC:-gcc}" >/dev/null; then
+		echo gcc
+		echo libc6-dev
+	fi
+}
+
+mapfile -t packages < <(missing)
+if ((${#packages[@]} == 0)); then
+	exit 0
+fi
+
+give_up() {
+	echo "The tests need what these Debian packages hold, and $1: ${packages[*]}" >&2
+	echo "Install them, or name running servers in IDEMKEEPER_TEST_ZOOKEEPER=host:port,host:port" >&2
+	echo "and IDEMKEEPER_TEST_REDIS=redis://host:port/0." >&2
+	exit 1
+}
+
+command -v apt-get >/dev/null || give_up "this machine has no apt-get"
+as_root=()
+if ((EUID != 0)); then
+	sudo -n true 2>/dev/null || give_up "this user may not install"
+	as_root=(sudo -n)
+fi
+
+echo "installing ${packages[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+{
+	"${install[@]}" update &&
+		"${install[@]}" install -y --no-install-recommends "${packages[@]}"
+} >"$log" 2>&1 || {
+	cat "$log" >&2
+	give_up "apt-get could not install them"
+}
+
+# Debian starts Redis as a service. The tests start their own on free ports and
+# do not mind it, but it is not what was asked for.
+for service in redis-server redis-sentinel; do
+	if [[ " ${packages[*]} " == *" $service "* ]]; then
+		if [[ -d /run/systemd/system ]]; then
+			"${as_root[@]}" systemctl disable --now "$service" >/dev/null 2>&1 || true
+		else
+			"${as_root[@]}" service "$service" stop >/dev/null 2>&1 || true
+		fi
+	fi
+done
+
+mapfile -t packages < <(missing)
+((${#packages[@]} == 0)) || give_up "they are still missing after the installation"
