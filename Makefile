@@ -29,7 +29,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=Engine BENCHTIME=1x FUZZTIME=1m narrow them down."
-	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,… and IDEMKEEPER_TEST_REDIS=redis://… name servers to use."
+	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://… and IDEMKEEPER_TEST_POSTGRES=postgres://… name servers to use."
 
 # The summary is built and not run with `go run`, which would add a line of its
 # own after the one that counts. The race detector needs cgo.
@@ -75,7 +75,7 @@ format: ## let gofmt rewrite the code
 	gofmt -s -w .
 
 .PHONY: servers
-servers: ## find or install ZooKeeper, Redis and a C compiler
+servers: ## find or install ZooKeeper, Redis, PostgreSQL and a C compiler
 	@scripts/servers.sh
 
 .PHONY: clean

@@ -125,6 +125,16 @@ func TestRequestFingerprintVersion1IsFixed(t *testing.T) {
 	}
 }
 
+func TestRequestFingerprintTakesWhatIsNoJSONTextAsItIs(t *testing.T) {
+	gzipped := payment(func(r *RequestParts) { r.ContentEncoding, r.Body = "gzip", []byte("\x1f\x8b\x08") })
+	text := payment(func(r *RequestParts) { r.ContentType, r.Body = "text/plain", []byte("{") })
+	empty := payment(func(r *RequestParts) { r.Body = nil })
+	unparsable := payment(func(r *RequestParts) { r.ContentType, r.Body = "application/json;;x=\"", []byte("{") })
+	for _, r := range []RequestParts{gzipped, text, empty, unparsable} {
+		fingerprintOf(t, r)
+	}
+}
+
 func TestRequestFingerprintRefuses(t *testing.T) {
 	if _, err := RequestFingerprint(2, payment(nil)); !errors.Is(err, ErrFingerprintVersion) {
 		t.Errorf("RequestFingerprint(2) = %v, want ErrFingerprintVersion", err)

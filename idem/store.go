@@ -35,7 +35,8 @@ type Store interface {
 	// where there is no record and the store is known to have lost some.
 	Get(ctx context.Context, id KeyID) (Record, error)
 
-	// Issue makes a record in StateIssued that expires after ttl.
+	// Issue makes a record in StateIssued that expires after ttl. A record that
+	// exists is returned as it is.
 	Issue(ctx context.Context, id KeyID, ttl time.Duration) (Record, error)
 
 	// Begin starts an attempt where the record allows it:
@@ -61,7 +62,9 @@ type Store interface {
 	// still arrive: a pending record of this very attempt goes back to what it
 	// was (released or issued, with the attempt number it had before); where
 	// there is no record, or an older one that is issued or released, the
-	// fence is left in it. Anything else stays as it is.
+	// fence is left in it. Anything else stays as it is. Where no token was
+	// issued there is nothing to leave: its Begin is refused anyway, and a
+	// record must not make it valid.
 	Abort(ctx context.Context, id KeyID, req BeginRequest) error
 
 	// Open lists records whose attempt is open, oldest first.
@@ -112,7 +115,9 @@ type Settlement struct {
 	// least ResultTTL. An unknown one never expires.
 	KeyTTL time.Duration
 	// Restore, when set, writes the record anew where there is none. Only a
-	// holder whose lease is trusted may set it.
+	// holder whose lease is trusted may set it. A released token is not
+	// written anew, since its expiry is not known: the settlement stands, and
+	// the token stays unknown.
 	Restore *Restore
 	// Decision is set by anybody but the holder.
 	Decision Decision

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Makes sure that what the tests start is there: ZooKeeper's jar, Java, Redis,
-# Sentinel, and a C compiler for the race detector. On Debian and its like it
+# Sentinel, PostgreSQL, and a C compiler for the race detector. On Debian and its like it
 # installs what is missing, as root or by sudo without a password; elsewhere it
 # names what is missing and exits 1.
 #
-# A server named by IDEMKEEPER_TEST_ZOOKEEPER or IDEMKEEPER_TEST_REDIS is taken
-# instead of an installed one. Tests that break their servers still need their
+# A server named by IDEMKEEPER_TEST_ZOOKEEPER, IDEMKEEPER_TEST_REDIS or
+# IDEMKEEPER_TEST_POSTGRES is taken instead of an installed one. Tests that break their servers still need their
 # own, and fail where they cannot start one.
 set -euo pipefail
 
@@ -22,6 +22,9 @@ missing() {
 		command -v redis-server >/dev/null || echo redis-server
 		command -v redis-sentinel >/dev/null || echo redis-sentinel
 	fi
+	if [[ -z ${IDEMKEEPER_TEST_POSTGRES:-} ]]; then
+		compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || echo postgresql
+	fi
 	if ! command -v "${CC:-gcc}" >/dev/null; then
 		echo gcc
 		echo libc6-dev
@@ -35,8 +38,8 @@ fi
 
 give_up() {
 	echo "The tests need what these Debian packages hold, and $1: ${packages[*]}" >&2
-	echo "Install them, or name running servers in IDEMKEEPER_TEST_ZOOKEEPER=host:port,host:port" >&2
-	echo "and IDEMKEEPER_TEST_REDIS=redis://host:port/0." >&2
+	echo "Install them, or name running servers in IDEMKEEPER_TEST_ZOOKEEPER=host:port,host:port," >&2
+	echo "IDEMKEEPER_TEST_REDIS=redis://host:port/0 and IDEMKEEPER_TEST_POSTGRES=postgres://user@host:port/database." >&2
 	exit 1
 }
 
@@ -59,9 +62,9 @@ install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Loc
 	give_up "apt-get could not install them"
 }
 
-# Debian starts Redis as a service. The tests start their own on free ports and
-# do not mind it, but it is not what was asked for.
-for service in redis-server redis-sentinel; do
+# Debian starts them as services. The tests start their own on free ports and
+# do not mind them, but they are not what was asked for.
+for service in redis-server redis-sentinel postgresql; do
 	if [[ " ${packages[*]} " == *" $service "* ]]; then
 		if [[ -d /run/systemd/system ]]; then
 			"${as_root[@]}" systemctl disable --now "$service" >/dev/null 2>&1 || true

@@ -2,6 +2,7 @@ package idemtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -170,7 +171,7 @@ func (l *Late) Arrived() <-chan struct{} { return l.arrived }
 func (l *Late) Deliver() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := fmt.Errorf("idemtest: nothing to deliver")
+	err := errors.New("idemtest: nothing to deliver")
 	for _, apply := range l.apply {
 		err = apply()
 	}

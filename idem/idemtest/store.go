@@ -59,12 +59,10 @@ func RunStore(t *testing.T, h StoreHarness) {
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tt := range group.tests {
-				t.Run(tt.name, func(t *testing.T) {
-					if tt.moves && h.Advance == nil {
-						t.Skip("the harness cannot move the store's clock")
-					}
-					tt.run(newStoreBench(t, h))
-				})
+				if tt.moves && h.Advance == nil {
+					continue
+				}
+				t.Run(tt.name, func(t *testing.T) { tt.run(newStoreBench(t, h)) })
 			}
 		})
 	}

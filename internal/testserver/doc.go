@@ -32,6 +32,7 @@
 //
 //	IDEMKEEPER_TEST_ZOOKEEPER=host:port,host:port
 //	IDEMKEEPER_TEST_REDIS=redis://host:port/0
+//	IDEMKEEPER_TEST_POSTGRES=postgres://user@host:port/database
 //
 // # Faults on the way
 //

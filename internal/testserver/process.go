@@ -21,6 +21,7 @@ type program struct {
 	args []string
 	dir  string
 	log  string
+	attr *syscall.SysProcAttr // nil: childAttr
 }
 
 // process is one running child. Its fields are set before startProcess returns.
@@ -39,7 +40,9 @@ func startProcess(prog program) (*process, error) {
 	cmd := exec.Command(prog.path, prog.args...)
 	cmd.Dir = prog.dir
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = childAttr()
+	if cmd.SysProcAttr = prog.attr; prog.attr == nil {
+		cmd.SysProcAttr = childAttr()
+	}
 	p := &process{cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error, 1)
 	go p.run(started)
@@ -109,6 +112,15 @@ func logTail(file string, lines int) string {
 	}
 	all := strings.Split(string(bytes.TrimSpace(data)), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// fileLines returns the lines of a file.
+func fileLines(file string) ([]string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return strings.Split(string(data), "\n"), nil
 }
 
 // bindFailed reports whether the log says that a port was taken; Redis and

@@ -17,6 +17,7 @@ import (
 const (
 	EnvZooKeeper = "IDEMKEEPER_TEST_ZOOKEEPER" // host:port,host:port
 	EnvRedis     = "IDEMKEEPER_TEST_REDIS"     // redis://host:port/0
+	EnvPostgres  = "IDEMKEEPER_TEST_POSTGRES"  // postgres://user@host:port/database
 )
 
 // shared holds the servers of this test binary. A start that failed is
@@ -28,6 +29,8 @@ var shared struct {
 	stop    []func()
 	zk      sharedServer[[]string]
 	redis   sharedServer[string]
+
+	postgres sharedServer[string]
 }
 
 type sharedServer[T any] struct {
@@ -124,8 +127,8 @@ func share[T any](tb testing.TB, s *sharedServer[T], env string, start func(name
 		}
 	}
 	if s.err != nil {
-		tb.Fatalf("%v\n(%s, or name running servers with %s=host:port,… and %s=redis://host:port/0)",
-			s.err, installHint, EnvZooKeeper, EnvRedis)
+		tb.Fatalf("%v\n(%s, or name running servers with %s=host:port,…, %s=redis://host:port/0 and %s=postgres://user@host:port/database)",
+			s.err, installHint, EnvZooKeeper, EnvRedis, EnvPostgres)
 	}
 	return s.value
 }

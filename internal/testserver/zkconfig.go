@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-const installHint = "install Debian packages zookeeper, redis-server and redis-sentinel"
+const installHint = "install Debian packages libzookeeper-java, default-jre-headless, redis-server, redis-sentinel and postgresql, or run make servers"
 
 // ZooKeeperOption changes how a ZooKeeper server is started.
 type ZooKeeperOption func(*zkConfig)

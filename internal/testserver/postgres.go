@@ -1,0 +1,149 @@
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// postgresBinaries is where Debian keeps the programs of each version.
+const postgresBinaries = "/usr/lib/postgresql/*/bin"
+
+// SharedPostgres returns the URL of a database of the test binary's PostgreSQL:
+// the one named by IDEMKEEPER_TEST_POSTGRES, otherwise of a server started at
+// the first call, which does not sync to disk. Keep to a schema of your own.
+//
+// PostgreSQL does not run as root. There the server runs as the user postgres,
+// whom Debian's package adds.
+func SharedPostgres(tb testing.TB) string {
+	tb.Helper()
+	return share(tb, &shared.postgres, EnvPostgres, func(named string) (string, error) {
+		if named != "" {
+			u, err := url.Parse(named)
+			if err != nil {
+				return "", err
+			}
+			return named, anyReachable([]string{u.Host})
+		}
+		p, held, err := launchPostgres()
+		if err != nil {
+			return "", err
+		}
+		stopLater(p.instance, held)
+		shared.stop = append(shared.stop, func() { os.RemoveAll(p.dir) })
+		return "postgres://idemkeeper@" + p.addr + "/postgres?sslmode=disable", nil
+	})
+}
+
+type postgres struct {
+	*instance
+	addr, dir string
+}
+
+func launchPostgres() (*postgres, *ports, error) {
+	bin, err := postgresBin()
+	if err != nil {
+		return nil, nil, err
+	}
+	attr, owner, err := postgresUser()
+	if err != nil {
+		return nil, nil, err
+	}
+	// Not below the shared directory, which only this user can enter.
+	dir, err := os.MkdirTemp("", "idemkeeper-postgres-")
+	if err != nil {
+		return nil, nil, err
+	}
+	p := &postgres{dir: dir}
+	held, err := func() (*ports, error) {
+		if err := owner(dir); err != nil {
+			return nil, err
+		}
+		data := filepath.Join(dir, "data")
+		initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "idemkeeper", "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
+		initdb.Dir, initdb.SysProcAttr = dir, attr
+		if out, err := initdb.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("testserver: initdb: %w\n%s", err, out)
+		}
+		return retryOnBind(1, func(nums []int) error {
+			p.addr = loopback(nums[0])
+			p.instance = &instance{
+				prog: program{
+					name: "postgres " + p.addr, path: filepath.Join(bin, "postgres"), dir: dir,
+					log: filepath.Join(dir, "server.log"), attr: attr,
+					args: []string{
+						"-D", data, "-p", strconv.Itoa(nums[0]), "-c", "listen_addresses=127.0.0.1",
+						"-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=200",
+					},
+				},
+				ready: func(pid int) error { return postgresServes(p.addr, filepath.Join(data, "postmaster.pid"), pid) },
+			}
+			return p.start()
+		})
+	}()
+	if err != nil {
+		os.RemoveAll(dir)
+	}
+	return p, held, err
+}
+
+func postgresBin() (string, error) {
+	found, err := filepath.Glob(filepath.Join(postgresBinaries, "initdb"))
+	if err == nil && len(found) > 0 {
+		return filepath.Dir(found[len(found)-1]), nil
+	}
+	path, err := exec.LookPath("initdb")
+	if err != nil {
+		return "", fmt.Errorf("testserver: PostgreSQL is not installed: %s", installHint)
+	}
+	return filepath.Dir(path), nil
+}
+
+// postgresUser returns how to start the server, and what gives a directory to
+// its user.
+func postgresUser() (*syscall.SysProcAttr, func(dir string) error, error) {
+	attr := childAttr()
+	if os.Geteuid() != 0 {
+		return attr, func(string) error { return nil }, nil
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		return nil, nil, fmt.Errorf("testserver: PostgreSQL does not run as root: %w", err)
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, nil, err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return nil, nil, err
+	}
+	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	return attr, func(dir string) error { return os.Chown(dir, int(uid), int(gid)) }, nil
+}
+
+// postgresServes returns nil if the server says in its own file that this
+// process is ready, and answers. The file also excludes a foreign server.
+func postgresServes(addr, pidFile string, pid int) error {
+	lines, err := fileLines(pidFile)
+	if err != nil {
+		return err
+	}
+	const status = 7 // the line of postmaster.pid that tells the state
+	if len(lines) <= status || lines[0] != strconv.Itoa(pid) || lines[status] != "ready   " && lines[status] != "ready" {
+		return errors.New("not ready yet")
+	}
+	conn, err := net.DialTimeout("tcp", addr, askTimeout)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}

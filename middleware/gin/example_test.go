@@ -1,0 +1,44 @@
+package idemgin_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
+	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+func Example() {
+	engine, err := idem.New(lockmemory.New(), storememory.New())
+	if err != nil {
+		panic(err)
+	}
+	authenticate := func(c *gin.Context) { c.Set("merchant", "merchant_demo") }
+	merchant := func(ctx context.Context) (string, error) { return ctx.Value("merchant").(string), nil }
+
+	r := gin.New()
+	r.POST("/v1/payments", authenticate, idemgin.Middleware(engine, idem.Policy{Scope: merchant}), func(c *gin.Context) {
+		fmt.Println("charging once")
+		c.JSON(http.StatusCreated, gin.H{"id": "p1"})
+	})
+
+	for range 3 { // a client that retries
+		req := httptest.NewRequest("POST", "/v1/payments", strings.NewReader(`{"amount":1250}`))
+		req.Header.Set("Idempotency-Key", "8e03978e-40d5-43e8-bc93-6894a57f9324")
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, req)
+		fmt.Println(w.Code, w.Body, "replayed:", w.Header().Get("Idempotent-Replayed") == "true")
+	}
+	// Output:
+	// charging once
+	// 201 {"id":"p1"} replayed: false
+	// 201 {"id":"p1"} replayed: true
+	// 201 {"id":"p1"} replayed: true
+}

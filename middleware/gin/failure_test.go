@@ -1,0 +1,92 @@
+package idemgin_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+)
+
+// A failure that was only reported must not be replayed as the 200 that Gin
+// answers where nobody renders it.
+func TestReportedErrorsWithoutAResponseAreInDoubt(t *testing.T) {
+	render := func(c *gin.Context) {
+		c.Next()
+		if len(c.Errors) > 0 && !c.Writer.Written() {
+			c.JSON(-1, gin.H{"error": "rendered"})
+		}
+	}
+	fails := func(c *gin.Context) { _ = c.Error(errors.New("bank is down")) }
+	t.Run("nobody renders them", func(t *testing.T) {
+		r := router(protect(t), fails)
+		if live, again := send(r, "/p", "k1"), send(r, "/p", "k1"); live.Code != 500 || again.Code != 500 {
+			t.Errorf("live %d, replayed %d, want 500", live.Code, again.Code)
+		}
+	})
+	t.Run("rendered outside", func(t *testing.T) {
+		r := router(render, protect(t), fails)
+		if live := send(r, "/p", "k1"); live.Code != 500 || !strings.Contains(live.Body.String(), "rendered") {
+			t.Errorf("live = %d %q", live.Code, live.Body)
+		}
+		if again := send(r, "/p", "k1"); again.Code != 500 {
+			t.Errorf("replay = %d %q", again.Code, again.Body)
+		}
+	})
+	t.Run("rendered inside", func(t *testing.T) {
+		r := router(protect(t), render, func(c *gin.Context) { c.Status(404); fails(c) })
+		live, again := send(r, "/p", "k1"), send(r, "/p", "k1")
+		if live.Code != 404 || again.Code != 404 || live.Body.String() != again.Body.String() || live.Body.Len() == 0 {
+			t.Errorf("live = %d %q, replay = %d %q", live.Code, live.Body, again.Code, again.Body)
+		}
+	})
+}
+
+// Bug 21 of the field: a panic became 200.
+func TestRecovery(t *testing.T) {
+	boom := func(c *gin.Context) {
+		c.Header("X-Handler", "1")
+		c.String(201, "half")
+		panic("boom")
+	}
+	for name, r := range map[string]http.Handler{
+		"outside": router(gin.Recovery(), protect(t), boom),
+		"inside":  router(protect(t), gin.CustomRecovery(func(c *gin.Context, _ any) { c.AbortWithStatus(500) }), boom),
+	} {
+		t.Run(name, func(t *testing.T) {
+			live, again := send(r, "/p", "k1"), send(r, "/p", "k1")
+			if name == "outside" && (live.Code != 500 || live.Body.Len() != 0 || live.Header().Get("X-Handler") != "") {
+				t.Errorf("live = %d %q %v", live.Code, live.Body, live.Header())
+			}
+			// Inside, Recovery finds what the handler wrote: as with Gin alone.
+			if name == "inside" && (live.Code != 201 || again.Code != 201) {
+				t.Errorf("live = %d %q, replay = %d %q", live.Code, live.Body, again.Code, again.Body)
+			}
+			if name == "outside" && again.Code != 500 {
+				t.Errorf("replay = %d %q", again.Code, again.Body)
+			}
+		})
+	}
+}
+
+func TestRecoveryOutsideDoesNotMakeAStreamWhole(t *testing.T) {
+	srv := httptest.NewServer(router(gin.Recovery(), protect(t), func(c *gin.Context) {
+		c.String(200, "part")
+		c.Writer.Flush()
+		panic("boom")
+	}))
+	defer srv.Close()
+	req, _ := http.NewRequest("POST", srv.URL, nil)
+	req.Header.Set("Idempotency-Key", "k1")
+	resp, err := srv.Client().Do(req)
+	if err == nil {
+		defer resp.Body.Close()
+		body, readErr := io.ReadAll(resp.Body)
+		if readErr == nil {
+			t.Errorf("the client took %q for a whole response", body)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package idemgin_test
+
+import (
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/exchangetest"
+)
+
+func TestMain(m *testing.M) {
+	gin.SetMode(gin.ReleaseMode)
+	gin.DefaultWriter, gin.DefaultErrorWriter = io.Discard, io.Discard
+	goleak.VerifyTestMain(m)
+}
+
+// router serves every path and method with the same chain.
+func router(chain ...gin.HandlerFunc) *gin.Engine {
+	r := gin.New()
+	r.UseRawPath = true
+	r.Any("/*path", chain...)
+	return r
+}
+
+func TestMiddleware(t *testing.T) {
+	exchangetest.Run(t, exchangetest.Adapter{
+		Protect: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options, h http.Handler) (http.Handler, error) {
+			opts := []idemgin.Option{nil, idemgin.WithHeader(o.Header), idemgin.WithReplayHeaders(o.Replay...)}
+			if o.Scope != nil {
+				opts = append(opts, idemgin.WithScope(func(c *gin.Context) (string, error) { return o.Scope(c.Request) }))
+			}
+			if o.Operation != nil {
+				opts = append(opts, idemgin.WithOperation(func(c *gin.Context) string { return o.Operation(c.Request) }))
+			}
+			mw, err := idemgin.New(engine, policy, opts...)
+			if err != nil {
+				return nil, err
+			}
+			return router(mw, gin.WrapH(h)), nil
+		},
+		Status: func(engine *idem.Engine, policy idem.Policy) http.Handler {
+			return router(idemgin.StatusHandler(engine, policy))
+		},
+		Tokens: func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) http.Handler {
+			return router(idemgin.TokenHandler(engine, policy, ttl))
+		},
+	})
+}

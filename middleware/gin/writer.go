@@ -1,0 +1,119 @@
+package idemgin
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/middleware/internal/httpexchange"
+)
+
+var errAlreadyWritten = errors.New("idemgin: response body already written")
+
+// unwritten is the size of a response of which nothing has been written.
+const unwritten = -1
+
+// writer is a capture with Gin's idea of a response: a status is only noted
+// until something is written, and headers can be set until then.
+type writer struct {
+	*httpexchange.Capture
+	outer  gin.ResponseWriter
+	status int
+	size   int
+}
+
+var (
+	_ gin.ResponseWriter = (*writer)(nil)
+	_ http.Pusher        = (*writer)(nil)
+)
+
+func newWriter(capture *httpexchange.Capture, outer gin.ResponseWriter) *writer {
+	return &writer{Capture: capture, outer: outer, status: outer.Status(), size: unwritten}
+}
+
+// WriteHeader notes the status. Informational ones, except 101, are sent at
+// once, which Gin's own writer cannot do.
+func (w *writer) WriteHeader(status int) {
+	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
+		w.Capture.WriteHeader(status)
+		return
+	}
+	if status > 0 && !w.Written() {
+		w.status = status
+	}
+}
+
+// WriteHeaderNow fixes status and headers.
+func (w *writer) WriteHeaderNow() {
+	if !w.Written() {
+		w.size = 0
+		w.Capture.WriteHeader(w.status)
+	}
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	w.WriteHeaderNow()
+	n, err := w.Capture.Write(p)
+	w.size += n
+	return n, err
+}
+
+// WriteString is Write without a copy.
+func (w *writer) WriteString(s string) (int, error) {
+	w.WriteHeaderNow()
+	n, err := w.Capture.WriteString(s)
+	w.size += n
+	return n, err
+}
+
+// Status is the status noted so far.
+func (w *writer) Status() int { return w.status }
+
+// Size is the number of bytes of the body so far; -1 before anything has been
+// written.
+func (w *writer) Size() int { return w.size }
+
+// Written reports whether status and headers are fixed.
+func (w *writer) Written() bool { return w.size != unwritten }
+
+// Flush gives up keeping the response.
+func (w *writer) Flush() { _ = w.FlushError() }
+
+// FlushError is Flush for [http.ResponseController].
+func (w *writer) FlushError() error {
+	w.WriteHeaderNow()
+	return w.Capture.FlushError()
+}
+
+// Hijack gives up keeping the response. As with Gin's own writer it is too
+// late once some of the body has been written.
+func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if w.size > 0 {
+		return nil, nil, errAlreadyWritten
+	}
+	w.size = 0
+	return w.Capture.Hijack()
+}
+
+// CloseNotify tells handlers that ask for it that the client is gone; the
+// context of the request does not.
+func (w *writer) CloseNotify() <-chan bool { return w.outer.CloseNotify() }
+
+// Pusher returns the connection's, or nil.
+func (w *writer) Pusher() http.Pusher { return w.outer.Pusher() }
+
+// finish is what Gin does at the end of a chain. Where handlers reported an
+// error and left it to others to render, the response that others see has not
+// been written, and the outcome is that of a failure.
+func (w *writer) finish(reported bool) {
+	if w.Written() {
+		return
+	}
+	if reported && w.status < http.StatusBadRequest {
+		w.status = http.StatusInternalServerError
+	}
+	w.Capture.WriteHeader(w.status)
+}

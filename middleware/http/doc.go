@@ -1,0 +1,48 @@
+// Package idemhttp makes net/http handlers safe to retry.
+//
+//	protect := idemhttp.Middleware(engine, idem.Policy{Scope: merchant})
+//	mux.Handle("POST /v1/payments", authenticate(validate(protect(handler))))
+//
+// A request carries a key in its Idempotency-Key header. The first request
+// with a key runs the handler; every repeat gets the stored status, body and
+// headers, marked "Idempotent-Replayed: true". What is guaranteed, and what is
+// not, says package [idem]. Refusals are problem+json (RFC 9457) with a stable
+// "code"; their statuses are those of [idem.Code].
+//
+// # Where it goes
+//
+// Authentication and authorisation run before it, since they have to run for
+// replays too, and leave in the request's context whose key it is, for
+// [idem.Policy].Scope. Validation runs before it as well, so that a request
+// which is refused leaves no record; it has to put the body back. What
+// compresses responses or sets cookies goes outside, too: replays pass through
+// it. Whatever turns the handler's errors into responses goes inside: what it
+// makes of them is the outcome.
+//
+// # The handler
+//
+// It runs in the server's goroutine with a context that does not end when the
+// client goes away; [idem.FromContext], [idem.CheckOwner] and
+// [idem.DownstreamKey] work with it. The body has been read, up to
+// [idem.Policy].MaxRequestBody, and is there to be read again.
+//
+// Its response is kept in memory and sent once the outcome has been settled,
+// with all of its headers. Stored are the status, the body, and Content-Type,
+// Content-Language, Content-Encoding, Content-Disposition, Location and ETag,
+// where the handler set them; [WithReplayHeaders] adds to these. Cookies,
+// credentials, dates and trailers are never stored.
+//
+// A handler that flushes, hijacks the connection, or writes more than
+// [idem.Policy].MaxResponseBody is served as without this package, except that
+// its response is not stored: repeats are refused as result-unavailable. When
+// the outcome of a streamed response cannot be settled, the connection is
+// broken off. [net/http/httputil.ReverseProxy] flushes responses that are event
+// streams or of unknown length. Informational responses (103 Early Hints) go out at once and are
+// not stored. A panic is settled as an outcome in doubt and then goes on.
+//
+// # Bodies
+//
+// Two requests with one key are the same when their method, path, query, media
+// type, content encoding and body are; JSON bodies are compared by value. See
+// [idem.RequestFingerprint] for multipart and compressed bodies.
+package idemhttp

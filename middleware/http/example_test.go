@@ -1,0 +1,67 @@
+package idemhttp_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
+	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+func Example() {
+	engine, err := idem.New(lockmemory.New(), storememory.New())
+	if err != nil {
+		panic(err)
+	}
+	merchant := func(ctx context.Context) (string, error) { return "merchant_demo", nil } // as authentication left it
+	protect := idemhttp.Middleware(engine, idem.Policy{Scope: merchant})
+
+	mux := http.NewServeMux()
+	mux.Handle("POST /v1/payments", protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Println("charging once")
+		w.Header().Set("Location", "/v1/payments/p1")
+		w.WriteHeader(http.StatusCreated)
+	})))
+
+	for range 3 { // a client that retries
+		r := httptest.NewRequest("POST", "/v1/payments", strings.NewReader(`{"amount":1250}`))
+		r.Header.Set("Idempotency-Key", `"8e03978e-40d5-43e8-bc93-6894a57f9324"`)
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Header().Get("Location"), "replayed:", w.Header().Get("Idempotent-Replayed") == "true")
+	}
+	// Output:
+	// charging once
+	// 201 /v1/payments/p1 replayed: false
+	// 201 /v1/payments/p1 replayed: true
+	// 201 /v1/payments/p1 replayed: true
+}
+
+func ExampleTokenHandler() {
+	engine, err := idem.New(lockmemory.New(), storememory.New())
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{
+		Scope: func(ctx context.Context) (string, error) { return "merchant_demo", nil },
+		Kind:  idem.IssuedToken,
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /v1/tokens", idemhttp.TokenHandler(engine, policy, 15*time.Minute))
+	mux.Handle("GET /v1/idempotency", idemhttp.StatusHandler(engine, policy))
+	mux.Handle("POST /v1/trades", idemhttp.Middleware(engine, policy)(http.NotFoundHandler()))
+
+	r := httptest.NewRequest("POST", "/v1/trades", nil)
+	r.Header.Set("Idempotency-Key", "made-up")
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, r)
+	fmt.Print(w.Code, " ", w.Body)
+	// Output:
+	// 403 {"title":"Token is unknown","status":403,"detail":"This operation takes a one-time token that this server issued to the caller and that has not expired.","code":"token-unknown"}
+}

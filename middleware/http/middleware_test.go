@@ -1,0 +1,116 @@
+package idemhttp_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
+	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+func newEngine(t testing.TB, opts ...idem.Option) *idem.Engine {
+	t.Helper()
+	engine, err := idem.New(lockmemory.New(), storememory.New(), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close(context.Background()) })
+	return engine
+}
+
+func merchant(context.Context) (string, error) { return "m1", nil }
+
+func TestRouteNamesThePolicy(t *testing.T) {
+	var mu sync.Mutex
+	routes := map[string]bool{}
+	engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev idem.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		routes[ev.Route] = true
+	}))
+	protect := idemhttp.Middleware(engine, idem.Policy{Scope: merchant})
+	handler := protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))
+	mux := http.NewServeMux()
+	mux.Handle("POST /payments/{id}", handler)
+	for _, h := range []http.Handler{mux, handler} {
+		r := httptest.NewRequest("POST", "/payments/1", nil)
+		r.Header.Set("Idempotency-Key", "k1")
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	if want := map[string]bool{"POST /payments/{id}": true, "POST /payments/1": true}; !reflect.DeepEqual(routes, want) {
+		t.Errorf("routes = %v, want %v", routes, want)
+	}
+}
+
+// Over HTTP/2 a stream is reset, also where the panic is swallowed.
+func TestHTTP2StreamIsBrokenOff(t *testing.T) {
+	protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant})
+	handler := protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "part")
+		w.(http.Flusher).Flush()
+		panic("boom")
+	}))
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { _ = recover() }()
+		handler.ServeHTTP(w, r)
+	}))
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	defer srv.Close()
+	req, _ := http.NewRequest("POST", srv.URL, strings.NewReader("x"))
+	req.Header.Set("Idempotency-Key", "k1")
+	resp, err := srv.Client().Do(req)
+	if err != nil {
+		return
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err == nil || resp.ProtoMajor != 2 {
+		t.Errorf("HTTP/%d: the client took %q for a whole response", resp.ProtoMajor, body)
+	}
+}
+
+// The server removes the files of a form that it knows of.
+func TestMultipartFormReachesTheServer(t *testing.T) {
+	protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant})
+	h := protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseMultipartForm(1); err != nil {
+			t.Error(err)
+		}
+	}))
+	body := "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\ncontent\r\n--b--\r\n"
+	r := httptest.NewRequest("POST", "/", strings.NewReader(body))
+	r.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+	r.Header.Set("Idempotency-Key", "k1")
+	h.ServeHTTP(httptest.NewRecorder(), r)
+	if r.MultipartForm == nil {
+		t.Fatal("the server's request has no form")
+	}
+	if err := r.MultipartForm.RemoveAll(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMiddlewarePanicsOnWiringErrors(t *testing.T) {
+	for name, fn := range map[string]func(){
+		"Middleware":    func() { idemhttp.Middleware(nil, idem.Policy{Scope: merchant}) },
+		"StatusHandler": func() { idemhttp.StatusHandler(newEngine(t), idem.Policy{}) },
+		"TokenHandler":  func() { idemhttp.TokenHandler(newEngine(t), idem.Policy{Scope: merchant}, -1) },
+	} {
+		func() {
+			defer func() {
+				if err, ok := recover().(error); !ok || !strings.HasPrefix(err.Error(), "idemhttp: ") {
+					t.Errorf("%s panicked with %v", name, err)
+				}
+			}()
+			fn()
+		}()
+	}
+}

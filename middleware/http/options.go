@@ -1,0 +1,95 @@
+package idemhttp
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/httpexchange"
+)
+
+// Option changes what the middleware and the handlers of this package do. A
+// nil option is ignored.
+type Option func(*options)
+
+type options struct {
+	httpexchange.Config
+	scope     func(*http.Request) (string, error)
+	operation func(*http.Request) string
+}
+
+// WithScope tells whose key a request carries by the request itself, for
+// authentication that leaves nothing in the context. It takes the place of
+// [idem.Policy].Scope and has to keep to [idem.ScopeFunc]: an error, or "",
+// refuses the request as internal.
+func WithScope(fn func(*http.Request) (string, error)) Option {
+	return func(o *options) { o.scope = fn }
+}
+
+// WithHeader names the request header that carries the key; by default
+// Idempotency-Key.
+func WithHeader(name string) Option {
+	return func(o *options) { o.Header = name }
+}
+
+// WithReplayHeaders adds to the response headers that are stored and replayed.
+// Cookies, credentials, Date and hop-by-hop headers are a wiring error.
+func WithReplayHeaders(names ...string) Option {
+	return func(o *options) { o.Replay = append(o.Replay, names...) }
+}
+
+// WithOperation says what a request does, for its fingerprint; by default its
+// method and escaped path. For routes that one operation can be reached by;
+// "" stands for the default.
+func WithOperation(fn func(*http.Request) string) Option {
+	return func(o *options) { o.operation = fn }
+}
+
+// route is an exchange with what net/http knows of it.
+type route struct {
+	*httpexchange.Exchange
+	options
+}
+
+func newRoute(engine *idem.Engine, policy idem.Policy, opts []Option) (*route, error) {
+	rt := &route{}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&rt.options)
+		}
+	}
+	if rt.scope != nil {
+		if policy.Scope != nil {
+			return nil, errors.New("both Policy.Scope and WithScope are set")
+		}
+		policy.Scope = func(ctx context.Context) (string, error) {
+			r, ok := ctx.Value(requestKey{}).(*http.Request)
+			if !ok {
+				return "", errors.New("not a request of net/http")
+			}
+			return rt.scope(r)
+		}
+	}
+	var err error
+	rt.Exchange, err = httpexchange.New(engine, policy, rt.Config)
+	return rt, err
+}
+
+// call describes a request to the exchange.
+func (rt *route) call(w http.ResponseWriter, r *http.Request) httpexchange.Call {
+	c := httpexchange.Call{Writer: w, Request: r, ScopeContext: r.Context(), Route: r.Pattern}
+	if c.Route == "" {
+		c.Route = r.Method + " " + r.URL.EscapedPath()
+	}
+	if rt.scope != nil {
+		c.ScopeContext = context.WithValue(c.ScopeContext, requestKey{}, r)
+	}
+	if rt.operation != nil {
+		c.Operation = rt.operation(r)
+	}
+	return c
+}
+
+// requestKey is where the context for the scope holds the request.
+type requestKey struct{}

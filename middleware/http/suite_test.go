@@ -1,0 +1,40 @@
+package idemhttp_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/exchangetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMiddleware(t *testing.T) {
+	exchangetest.Run(t, exchangetest.Adapter{
+		Protect: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options, h http.Handler) (http.Handler, error) {
+			opts := []idemhttp.Option{nil, idemhttp.WithHeader(o.Header), idemhttp.WithReplayHeaders(o.Replay...)}
+			if o.Scope != nil {
+				opts = append(opts, idemhttp.WithScope(o.Scope))
+			}
+			if o.Operation != nil {
+				opts = append(opts, idemhttp.WithOperation(o.Operation))
+			}
+			mw, err := idemhttp.New(engine, policy, opts...)
+			if err != nil {
+				return nil, err
+			}
+			return mw(h), nil
+		},
+		Status: func(engine *idem.Engine, policy idem.Policy) http.Handler {
+			return idemhttp.StatusHandler(engine, policy)
+		},
+		Tokens: func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) http.Handler {
+			return idemhttp.TokenHandler(engine, policy, ttl)
+		},
+	})
+}

@@ -1,0 +1,123 @@
+package exchangetest
+
+import (
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// failureCases are about handlers that fail.
+var failureCases = []testCase{
+	{"bug 21: a panic is no success, and is not run again", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Handler", "1")
+			_, _ = io.WriteString(w, "half")
+			panic("boom")
+		})
+		if a, err := b.trySend(b.request("POST", "/pay", "k1", payBody)); err == nil {
+			b.Errorf("answer = %d %q, want a broken connection", a.StatusCode, a.body)
+		}
+		b.want(b.pay("k1"), 500, "", true)
+		b.wantRuns(1)
+	}},
+	{"bug 21: a recovered panic shows nothing that the handler wrote", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Handler", "1")
+			w.WriteHeader(201)
+			_, _ = io.WriteString(w, "half")
+			panic("boom")
+		}, recovering)
+		a := b.pay("k1")
+		b.want(a, 500, "", false)
+		if a.Header["X-Handler"] != nil {
+			b.Errorf("header = %v", a.Header)
+		}
+		b.want(b.pay("k1"), 500, "", true)
+		b.wantRuns(1)
+	}},
+	{"an aborted handler is in doubt", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) })
+		if _, err := b.trySend(b.request("POST", "/pay", "k1", payBody)); err == nil {
+			b.Error("the connection was not broken off")
+		}
+		b.want(b.pay("k1"), 500, "", true)
+		b.wantRuns(1)
+	}},
+	{"NoEffect releases the key whatever the answer", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			if b.runs.Load() == 1 {
+				idem.NoEffect(r.Context())
+				w.WriteHeader(503)
+				return
+			}
+			created(w, r)
+		})
+		b.want(b.pay("k1"), 503, "", false)
+		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
+	}},
+	{"bug 23: failing open is for those who ask for it", func(b *bundle) {
+		b.policy.FailOpen = true
+		b.protect(created)
+		b.store.fail(errDown)
+		for range 2 {
+			b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
+		}
+		b.wantRuns(2)
+	}},
+	{"a closed engine refuses", func(b *bundle) {
+		b.protect(created)
+		if err := b.engine.Close(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		b.wantRefusal(b.pay("k1"), idem.CodeUnavailable)
+		b.wantNothing()
+	}},
+}
+
+// wiringCases are about options.
+var wiringCases = []testCase{
+	{"another header", func(b *bundle) {
+		b.options.Header = "x-request-key"
+		b.protect(created)
+		b.wantRefusal(b.pay("k1"), idem.CodeKeyMissing)
+		b.want(b.send(withHeader(b.request("POST", "/pay", "", payBody), "X-Request-Key", "k1")), 201, `{"id":"p1"}`, false)
+	}},
+	{"more headers to replay", func(b *bundle) {
+		b.options.Replay = []string{"x-request-id"}
+		b.protect(created)
+		b.pay("k1")
+		again := b.pay("k1")
+		if got := again.Header.Get("X-Request-Id"); got != "r1" || again.Header.Get("Location") == "" {
+			b.Errorf("replayed X-Request-Id = %q", got)
+		}
+	}},
+	{"mistakes are told at start", func(b *bundle) {
+		scope := func(*http.Request) (string, error) { return "m1", nil }
+		for name, c := range map[string]struct {
+			engine *idem.Engine
+			policy idem.Policy
+			o      Options
+		}{
+			"no engine":             {nil, b.policy, Options{}},
+			"no scope":              {b.engine, idem.Policy{}, Options{}},
+			"two scopes":            {b.engine, b.policy, Options{Scope: scope}},
+			"a cookie":              {b.engine, b.policy, Options{Replay: []string{"set-cookie"}}},
+			"credentials":           {b.engine, b.policy, Options{Replay: []string{"X-Fine", "WWW-Authenticate"}}},
+			"the date":              {b.engine, b.policy, Options{Replay: []string{"date"}}},
+			"a hop-by-hop header":   {b.engine, b.policy, Options{Replay: []string{"Transfer-Encoding"}}},
+			"the length":            {b.engine, b.policy, Options{Replay: []string{"Content-Length"}}},
+			"a trailer":             {b.engine, b.policy, Options{Replay: []string{"Trailer:X"}}},
+			"no header name":        {b.engine, b.policy, Options{Replay: []string{""}}},
+			"a header with a space": {b.engine, b.policy, Options{Header: "Idempotency Key"}},
+			"a negative limit":      {b.engine, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: -1}, Options{}},
+		} {
+			if h, err := b.adapter.Protect(c.engine, c.policy, c.o, http.NotFoundHandler()); err == nil || h != nil {
+				b.Errorf("%s: no error", name)
+			} else if s := err.Error(); !strings.HasPrefix(s, "idem") || strings.Contains(s, "\n") {
+				b.Errorf("%s: error %q", name, s)
+			}
+		}
+	}},
+}

@@ -1,0 +1,234 @@
+package exchangetest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// identityCases are about which requests are the same one, and what the
+// handler sees of it.
+var identityCases = []testCase{
+	{"bug 6: JSON members in another order are the same request", func(b *bundle) {
+		b.protect(created)
+		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
+		b.want(b.send(b.request("POST", "/pay", "k1", `{ "amount":1250, "to":"b\u006fb", "from":"alice" }`)), 201, `{"id":"p1"}`, true)
+		b.wantRuns(1)
+	}},
+	{"another request with the key is refused", func(b *bundle) {
+		b.protect(created)
+		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
+		for name, req := range map[string]*http.Request{
+			"the amount":          b.request("POST", "/pay", "k1", strings.Replace(payBody, "1250", "1251", 1)),
+			"the number's text":   b.request("POST", "/pay", "k1", strings.Replace(payBody, "1250", "1250.0", 1)),
+			"bug 13: the query":   b.request("POST", "/pay?currency=EUR", "k1", payBody),
+			"bug 14: the route":   b.request("POST", "/refund", "k1", payBody),
+			"the method":          b.request("PUT", "/pay", "k1", payBody),
+			"an escaped slash":    b.request("POST", "/pay%2F", "k1", payBody),
+			"no body":             b.request("POST", "/pay", "k1", ""),
+			"the media type":      withHeader(b.request("POST", "/pay", "k1", payBody), "Content-Type", "text/plain"),
+			"the content coding":  withHeader(b.request("POST", "/pay", "k1", payBody), "Content-Encoding", "br"),
+			"two content codings": withHeader(b.request("POST", "/pay", "k1", payBody), "Content-Encoding", "br", "gzip"),
+		} {
+			a := b.send(req)
+			if b.wantRefusal(a, idem.CodeKeyReused); b.Failed() {
+				b.Fatalf("with another %s", name)
+			}
+		}
+		b.wantRuns(1)
+	}},
+	{"bug 26: the same body under another key is another request", func(b *bundle) {
+		b.protect(created)
+		for _, key := range []string{"k1", "k2", "K1"} {
+			b.want(b.pay(key), 201, `{"id":"p1"}`, false)
+		}
+		b.wantRuns(3)
+	}},
+	{"scopes do not share keys", func(b *bundle) {
+		b.policy.Scope = nil
+		b.options.Scope = func(r *http.Request) (string, error) { return r.Header.Get("X-Merchant"), nil }
+		b.protect(created)
+		for _, merchant := range []string{"m1", "m2"} {
+			b.want(b.send(withHeader(b.request("POST", "/pay", "k1", payBody), "X-Merchant", merchant)), 201, `{"id":"p1"}`, false)
+		}
+		b.wantRuns(2)
+	}},
+	{"an operation of its own name can be reached by several paths", func(b *bundle) {
+		b.options.Operation = func(r *http.Request) string { return "pay" }
+		b.protect(created)
+		b.want(b.send(b.request("POST", "/v1/pay", "k1", payBody)), 201, `{"id":"p1"}`, false)
+		b.want(b.send(b.request("POST", "/v2/pay", "k1", payBody)), 201, `{"id":"p1"}`, true)
+	}},
+	{"the handler reads the body, and again", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			again, err2 := r.GetBody()
+			if err = errors.Join(err, err2); err != nil {
+				b.Error(err)
+				return
+			}
+			copied, _ := io.ReadAll(again)
+			if !bytes.Equal(body, copied) || r.ContentLength != int64(len(body)) {
+				b.Errorf("body %q, ContentLength %d, GetBody %q", body, r.ContentLength, copied)
+			}
+			_, _ = w.Write(body)
+		})
+		b.want(b.pay("k1"), 200, payBody, false)
+		chunked := b.request("POST", "/pay", "k2", payBody)
+		chunked.ContentLength, chunked.Body = -1, io.NopCloser(strings.NewReader(payBody))
+		b.want(b.send(chunked), 200, payBody, false)
+		large := strings.Repeat("x", 600<<10)
+		b.want(b.send(withHeader(b.request("POST", "/pay", "k3", large), "Content-Type", "text/plain")), 200, large, false)
+		b.want(b.send(b.request("POST", "/pay", "k4", "")), 200, "", false)
+	}},
+	{"a compressed request body is taken as it was received", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			z, err := gzip.NewReader(r.Body)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			_, _ = io.Copy(w, z)
+		})
+		var z bytes.Buffer
+		zw := gzip.NewWriter(&z)
+		_, _ = io.WriteString(zw, payBody)
+		_ = zw.Close()
+		for _, replayed := range []bool{false, true} {
+			req := withHeader(b.request("POST", "/pay", "k1", z.String()), "Content-Encoding", "gzip")
+			b.want(b.send(req), 200, payBody, replayed)
+		}
+	}},
+	{"a form is there to be parsed", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.FormValue("amount")) })
+		req := withHeader(b.request("POST", "/pay", "k1", "amount=1250"), "Content-Type", "application/x-www-form-urlencoded")
+		b.want(b.send(req), 200, "1250", false)
+	}},
+	{"the handler's context is that of an execution", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			x, ok := idem.FromContext(r.Context())
+			if !ok || x.Attempt != 1 || x.OperationID == "" || idem.DownstreamKey(r.Context(), "bank") == "" {
+				b.Errorf("FromContext() = %+v, %v", x, ok)
+			}
+			if _, err := idem.CheckOwner(r.Context()); err != nil {
+				b.Errorf("CheckOwner() = %v", err)
+			}
+		})
+		b.pay("k1")
+		b.wantRuns(1)
+	}},
+	{"issued tokens", func(b *bundle) {
+		b.policy.Kind = idem.IssuedToken
+		b.protect(created)
+		tokens, client := b.listen(b.adapter.Tokens(b.engine, b.policy, time.Hour))
+		resp, err := client.Post(tokens+"/v1/tokens", "", nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var issued struct {
+			Token     string    `json:"token"`
+			ExpiresAt time.Time `json:"expires_at"`
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&issued); err != nil || resp.StatusCode != 201 ||
+			resp.Header.Get("Cache-Control") != "no-store" || time.Until(issued.ExpiresAt) < 30*time.Minute {
+			b.Fatalf("token handler answered %d, %+v, %v", resp.StatusCode, issued, err)
+		}
+		b.wantRefusal(b.pay("k1"), idem.CodeTokenUnknown)
+		b.want(b.pay(issued.Token), 201, `{"id":"p1"}`, false)
+		b.want(b.pay(issued.Token), 201, `{"id":"p1"}`, true)
+		b.policy.Kind = idem.ClientKey
+		b.protectAgain()
+		b.wantRefusal(b.pay(issued.Token), idem.CodeKeyReused)
+		b.wantRuns(1)
+	}},
+	{"the status handler tells the key's owner", func(b *bundle) {
+		inside := make(chan struct{})
+		goOn := make(chan struct{})
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			close(inside)
+			<-goOn
+			created(w, r)
+		})
+		status, client := b.listen(b.adapter.Status(b.engine, b.policy))
+		ask := func(method, key string) (a answer, s map[string]any) {
+			req, _ := http.NewRequest(method, status+"/v1/idempotency", nil)
+			if key != "" {
+				req.Header.Set("Idempotency-Key", key)
+			}
+			resp, err := client.Do(req)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			_ = json.Unmarshal(body, &s)
+			return answer{resp, string(body), err}, s
+		}
+		a, _ := ask("GET", "k1")
+		if a.body != "{\"state\":\"none\"}\n" || a.Header.Get("Cache-Control") != "no-store" || a.Header.Get("Content-Type") != "application/json" {
+			b.Errorf("status of no key = %q, %v", a.body, a.Header)
+		}
+		done := make(chan answer, 1)
+		go func() {
+			a, _ := b.trySend(b.request("POST", "/pay", "k1", payBody))
+			done <- a
+		}()
+		receive(b, "a start", inside)
+		if _, s := ask("GET", "k1"); s["state"] != "pending" || s["attempt"] != 1.0 || s["kind"] != "client-key" || s["expires_at"] != nil {
+			b.Errorf("status of a running key = %v", s)
+		}
+		close(goOn)
+		receive(b, "an answer", done)
+		_, s := ask("GET", `"k1"`)
+		since, err := time.Parse(time.RFC3339, s["since"].(string))
+		if s["state"] != "completed" || !strings.HasPrefix(s["operation_id"].(string), "op_") || s["expires_at"] == nil || err != nil || since.IsZero() {
+			b.Errorf("status of a completed key = %v", s)
+		}
+		a, _ = ask("GET", "")
+		b.wantRefusal(a, idem.CodeKeyMissing)
+		if a, _ = ask("POST", "k1"); a.StatusCode != 405 || a.Header.Get("Allow") == "" {
+			b.Errorf("POST = %d, Allow %q", a.StatusCode, a.Header.Get("Allow"))
+		}
+		b.store.fail(errDown)
+		a, _ = ask("GET", "k1")
+		b.wantRefusal(a, idem.CodeUnavailable)
+	}},
+	{"the scope sees what authentication left in the context", func(b *bundle) {
+		type principal struct{}
+		b.policy.Scope = func(ctx context.Context) (string, error) {
+			s, _ := ctx.Value(principal{}).(string)
+			return s, nil
+		}
+		b.protect(created, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principal{}, "m1")))
+			})
+		})
+		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
+		status, client := b.listen(b.adapter.Status(b.engine, b.policy))
+		req, _ := http.NewRequest("GET", status, nil)
+		req.Header.Set("Idempotency-Key", "k1")
+		resp, err := client.Do(req)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != 500 {
+			b.Errorf("status without a principal = %d, want 500", resp.StatusCode)
+		}
+	}},
+}
+
+func withHeader(r *http.Request, name string, values ...string) *http.Request {
+	r.Header[http.CanonicalHeaderKey(name)] = values
+	return r
+}

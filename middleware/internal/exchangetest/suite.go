@@ -1,0 +1,243 @@
+package exchangetest
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// Adapter is what the suite needs of an adapter.
+type Adapter struct {
+	// Protect serves h, protected, on every path and method.
+	Protect func(engine *idem.Engine, policy idem.Policy, o Options, h http.Handler) (http.Handler, error)
+	// Status and Tokens serve the handlers of those names, on every path.
+	Status func(engine *idem.Engine, policy idem.Policy) http.Handler
+	Tokens func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) http.Handler
+}
+
+// Options are the adapter's, by the same names.
+type Options struct {
+	Header    string
+	Replay    []string
+	Scope     func(*http.Request) (string, error)
+	Operation func(*http.Request) string
+}
+
+// testCase is one behaviour. The bundle is the case's own.
+type testCase struct {
+	name string
+	run  func(b *bundle)
+}
+
+// Run runs every case, in parallel.
+func Run(t *testing.T, a Adapter) {
+	for _, group := range []struct {
+		name  string
+		cases []testCase
+	}{
+		{"replay", replayCases}, {"refuse", refusalCases}, {"identity", identityCases},
+		{"write", writerCases}, {"stream", streamCases}, {"fail", failureCases}, {"wire", wiringCases},
+	} {
+		for _, c := range group.cases {
+			t.Run(group.name+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
+				c.run(setup(t, a))
+			})
+		}
+	}
+}
+
+// patience bounds what a case waits for; reaching it is a failure.
+const patience = 20 * time.Second
+
+// bundle is an engine on in-process parts and what a case does with it.
+type bundle struct {
+	*testing.T
+	adapter Adapter
+	engine  *idem.Engine
+	locker  *faultyLocker
+	store   *faultyStore
+	policy  idem.Policy
+	options Options
+	runs    atomic.Int64 // of the handler
+	later   atomic.Int64 // nanoseconds that the store's clock is ahead
+
+	url    string
+	client *http.Client
+}
+
+func setup(t *testing.T, a Adapter) *bundle {
+	t.Helper()
+	b := &bundle{T: t, adapter: a, locker: &faultyLocker{Locker: lockmemory.New()}}
+	clock := func() time.Time { return time.Now().Add(time.Duration(b.later.Load())) }
+	memory := storememory.New(storememory.WithClock(clock))
+	b.store = &faultyStore{Store: memory, len: memory.Len}
+	engine, err := idem.New(b.locker, b.store)
+	if err != nil {
+		t.Fatalf("idem.New() = %v", err)
+	}
+	b.engine = engine
+	b.policy = idem.Policy{Scope: func(context.Context) (string, error) { return "merchant", nil }}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := engine.Close(ctx); err != nil {
+			t.Errorf("Close() = %v", err)
+		}
+	})
+	return b
+}
+
+// protect serves h behind the adapter, and behind what is put around it.
+func (b *bundle) protect(h http.HandlerFunc, around ...func(http.Handler) http.Handler) {
+	b.Helper()
+	counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b.runs.Add(1)
+		h(w, r)
+	})
+	handler, err := b.adapter.Protect(b.engine, b.policy, b.options, counted)
+	if err != nil {
+		b.Fatalf("Protect() = %v", err)
+	}
+	for _, wrap := range around {
+		handler = wrap(handler)
+	}
+	b.url, b.client = b.listen(handler)
+}
+
+func (b *bundle) listen(h http.Handler) (string, *http.Client) {
+	srv := httptest.NewUnstartedServer(h)
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.Start()
+	b.Cleanup(srv.Close)
+	client := srv.Client()
+	client.Timeout = patience
+	client.Transport.(*http.Transport).DisableCompression = true
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return srv.URL, client
+}
+
+// answer is a response as the client got it.
+type answer struct {
+	*http.Response
+	body string
+	err  error // of reading the body
+}
+
+func (a answer) replayed() bool { return a.Header.Get("Idempotent-Replayed") == "true" }
+
+const payBody = `{"from":"alice","to":"bob","amount":1250}`
+
+// pay sends the usual request with a key.
+func (b *bundle) pay(key string) answer {
+	b.Helper()
+	return b.send(b.request("POST", "/pay", key, payBody))
+}
+
+func (b *bundle) request(method, target, key, body string) *http.Request {
+	b.Helper()
+	req, err := http.NewRequest(method, b.url+target, strings.NewReader(body))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
+	return req
+}
+
+func (b *bundle) send(req *http.Request) answer {
+	b.Helper()
+	a, err := b.trySend(req)
+	if err != nil {
+		b.Fatalf("%s %s: %v", req.Method, req.URL, err)
+	}
+	return a
+}
+
+// trySend is send where the connection may break.
+func (b *bundle) trySend(req *http.Request) (answer, error) {
+	resp, err := b.client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return answer{resp, string(body), err}, nil
+}
+
+// want checks an answer that is not a refusal.
+func (b *bundle) want(a answer, status int, body string, replayed bool) {
+	b.Helper()
+	if a.StatusCode != status || a.body != body || a.err != nil || a.replayed() != replayed {
+		b.Fatalf("answer = %d %q (replayed %v, error %v), want %d %q (replayed %v)",
+			a.StatusCode, a.body, a.replayed(), a.err, status, body, replayed)
+	}
+}
+
+func (b *bundle) wantRuns(n int64) {
+	b.Helper()
+	if got := b.runs.Load(); got != n {
+		b.Fatalf("handler ran %d times, want %d", got, n)
+	}
+}
+
+// operator settles the attempt of an execution from outside, as completed
+// where there is a response and as released where there is none.
+func (b *bundle) operator(ctx context.Context, resp *idem.Response) {
+	x, _ := idem.FromContext(ctx)
+	rec, err := b.store.Get(context.Background(), x.KeyID)
+	s := idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, Response: resp,
+		ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: idem.Decision{By: "operator"}}
+	if resp != nil {
+		s.State = idem.StateCompleted
+	}
+	if err == nil {
+		_, err = b.store.Settle(context.Background(), x.KeyID, s)
+	}
+	if err != nil {
+		b.Errorf("settling from outside: %v", err)
+	}
+}
+
+// receive waits for a signal.
+func receive[T any](b *bundle, what string, c <-chan T) (v T) {
+	b.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(patience):
+		b.Errorf("never happened: %s", what) // also called by handlers
+	}
+	return v
+}
+
+// rawExchange sends bytes on a connection of its own and returns a reader of
+// what comes back.
+func (b *bundle) rawExchange(request string) (net.Conn, *bufio.Reader) {
+	b.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(conn, request); err != nil {
+		b.Fatal(err)
+	}
+	return conn, bufio.NewReader(conn)
+}

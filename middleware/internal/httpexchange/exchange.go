@@ -1,0 +1,139 @@
+package httpexchange
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// DefaultHeader is the request header that carries the key
+// (draft-ietf-httpapi-idempotency-key-header-07, section 2).
+const DefaultHeader = "Idempotency-Key"
+
+// Engine is what an exchange needs of [idem.Engine].
+type Engine interface {
+	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
+	IssueToken(ctx context.Context, scope string, ttl time.Duration) (idem.Token, error)
+	Status(ctx context.Context, scope string, key idem.Key) (idem.Status, error)
+	Refused(ctx context.Context, route string, r *idem.Refusal)
+}
+
+var _ Engine = (*idem.Engine)(nil)
+
+// Config is what an adapter's options set. The zero value is the default.
+type Config struct {
+	Header string   // of the key; DefaultHeader where ""
+	Replay []string // more headers to replay
+}
+
+// Exchange is a route, set up. It is safe for concurrent use.
+type Exchange struct {
+	engine Engine
+	policy idem.Policy
+	header string
+	allow  headerSet
+}
+
+// New checks the wiring of a route.
+func New(engine Engine, policy idem.Policy, cfg Config) (*Exchange, error) {
+	if e, ok := engine.(*idem.Engine); engine == nil || ok && e == nil {
+		return nil, errors.New("no engine")
+	}
+	policy, err := policy.WithDefaults()
+	if err != nil {
+		return nil, err
+	}
+	x := &Exchange{engine: engine, policy: policy, header: DefaultHeader}
+	if cfg.Header != "" {
+		if !isToken(cfg.Header) {
+			return nil, fmt.Errorf("%q is not a header name", cfg.Header)
+		}
+		x.header = http.CanonicalHeaderKey(cfg.Header)
+	}
+	if x.allow, err = newHeaderSet(cfg.Replay); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// Call is one request as an adapter hands it over.
+type Call struct {
+	Writer  http.ResponseWriter
+	Request *http.Request
+	// ScopeContext is what Policy.Scope is asked with.
+	ScopeContext context.Context
+	// Route is Policy.Name where the policy has none.
+	Route string
+	// Operation is what the request does, for its fingerprint; method and
+	// escaped path where "".
+	Operation string
+	// Next runs the handler. It is called at most once, in the goroutine of
+	// the call, with the request whose context the engine made.
+	Next func(w *Capture, r *http.Request)
+}
+
+// Serve answers one request. It panics as the handler does, and with
+// [http.ErrAbortHandler] where a response that has been streamed to the client
+// turned out not to be the answer.
+func (x *Exchange) Serve(c Call) {
+	ctx := c.Request.Context()
+	policy := x.policyOf(c.Route)
+	op, body, err := x.read(&c, policy)
+	if err != nil {
+		refusal := refusalOf(err)
+		x.engine.Refused(ctx, policy.Name, refusal)
+		WriteRefusal(c.Writer, refusal)
+		return
+	}
+	capture := newCapture(c.Writer, policy.MaxResponseBody)
+	ran, settled := false, false
+	defer func() {
+		if !settled { // a panic is on its way
+			capture.poison()
+		}
+	}()
+	res, err := x.engine.Do(ctx, op, func(ctx context.Context) (idem.Response, error) {
+		ran = true
+		r := restore(c.Request.WithContext(ctx), body)
+		defer func() { c.Request.MultipartForm = r.MultipartForm }() // for the server, which removes its files
+		c.Next(capture, r)
+		return capture.finish(x.allow), nil
+	})
+	settled = true
+	switch {
+	case capture.streamed:
+		if err != nil && !capture.hijacked {
+			capture.poison()
+			panic(http.ErrAbortHandler)
+		}
+	case err != nil:
+		WriteRefusal(c.Writer, refusalOf(err))
+	case ran && !res.Replayed:
+		capture.send()
+	default:
+		x.replay(c.Writer, &res.Response)
+	}
+}
+
+// policyOf fills in the name. A route is kept with the record, in at most 255
+// bytes.
+func (x *Exchange) policyOf(route string) *idem.Policy {
+	if x.policy.Name != "" || route == "" {
+		return &x.policy
+	}
+	p := x.policy
+	p.Name = route[:min(len(route), 255)]
+	return &p
+}
+
+// refusalOf holds every other error back from the client.
+func refusalOf(err error) *idem.Refusal {
+	if r, ok := errors.AsType[*idem.Refusal](err); ok {
+		return r
+	}
+	return idem.Refuse(idem.CodeInternal, err)
+}

@@ -1,0 +1,237 @@
+package httpexchange
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// scripted is an engine that does as it is told.
+type scripted struct {
+	do      func(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
+	refused []idem.Code
+}
+
+func (s *scripted) Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error) {
+	return s.do(ctx, op, h)
+}
+
+func (s *scripted) IssueToken(context.Context, string, time.Duration) (idem.Token, error) {
+	return idem.Token{}, errors.New("secret")
+}
+
+func (s *scripted) Status(context.Context, string, idem.Key) (idem.Status, error) {
+	return idem.Status{}, errors.New("secret")
+}
+
+func (s *scripted) Refused(_ context.Context, _ string, r *idem.Refusal) {
+	s.refused = append(s.refused, r.Code)
+}
+
+func answers(res idem.Result, err error) *scripted {
+	return &scripted{do: func(context.Context, idem.Operation, idem.Handler) (idem.Result, error) { return res, err }}
+}
+
+// live runs the handler and answers with what it is given.
+func live(res idem.Result, err error) *scripted {
+	return &scripted{do: func(ctx context.Context, _ idem.Operation, h idem.Handler) (idem.Result, error) {
+		resp, _ := h(ctx)
+		if err == nil && !res.Replayed {
+			res.Response = resp
+		}
+		return res, err
+	}}
+}
+
+func serve(t *testing.T, e Engine, h http.HandlerFunc) *httptest.ResponseRecorder {
+	t.Helper()
+	x, err := New(e, idem.Policy{AllowGlobalKeys: true}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest("POST", "/pay", strings.NewReader("{}"))
+	r.Header.Set(DefaultHeader, "k1")
+	w := httptest.NewRecorder()
+	x.Serve(Call{Writer: w, Request: r, ScopeContext: r.Context(), Route: "POST /pay",
+		Next: func(c *Capture, r *http.Request) { h(c, r) }})
+	return w
+}
+
+func TestRefusals(t *testing.T) {
+	for _, tt := range []struct {
+		err    error
+		status int
+		code   string
+		retry  string
+	}{
+		{&idem.Refusal{Code: idem.CodeInProgress, RetryAfter: time.Nanosecond}, 409, "in-progress", "1"},
+		{&idem.Refusal{Code: idem.CodeInProgress, RetryAfter: time.Second}, 409, "in-progress", "1"},
+		{&idem.Refusal{Code: idem.CodeUnavailable, RetryAfter: 1001 * time.Millisecond}, 503, "unavailable", "2"},
+		{&idem.Refusal{Code: idem.CodeStoreLost, RetryAfter: time.Minute}, 503, "store-lost", "60"},
+		{&idem.Refusal{Code: idem.CodeOwnershipLost}, 503, "ownership-lost", ""},
+		{errors.Join(errors.New("secret"), idem.Refuse(idem.CodeKeyExpired, errors.New("secret"))), 409, "key-expired", ""},
+		{idem.Refuse(idem.CodeOutcomeUnknown, errors.New("secret")), 409, "outcome-unknown", ""},
+		{idem.Refuse("made-up", errors.New("secret")), 500, "made-up", ""},
+		{errors.New("secret"), 500, "internal", ""},
+	} {
+		w := serve(t, live(idem.Result{}, tt.err), func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Handler", "secret")
+			_, _ = io.WriteString(w, "secret")
+		})
+		body := w.Body.String()
+		if w.Code != tt.status || !strings.Contains(body, `"code":"`+tt.code+`"`) || w.Header().Get("Retry-After") != tt.retry ||
+			w.Header().Get("X-Handler") != "" || strings.Contains(body, "secret") {
+			t.Errorf("%v: answer = %d %v %s", tt.err, w.Code, w.Header(), body)
+		}
+	}
+}
+
+func TestReplayOfWhatIsNoHTTPResponse(t *testing.T) {
+	for _, resp := range []idem.Response{{Status: 0}, {Status: 103}, {Status: 1000}, {Status: -1}, {Status: 200, Omitted: true}} {
+		w := serve(t, answers(idem.Result{Response: resp, Replayed: true}, nil), nil)
+		if w.Code != 409 || !strings.Contains(w.Body.String(), "result-unavailable") {
+			t.Errorf("replay of %+v = %d %s", resp, w.Code, w.Body)
+		}
+	}
+}
+
+func TestReplayKeepsToTheAllowList(t *testing.T) {
+	w := serve(t, answers(idem.Result{Replayed: true, Response: idem.Response{Status: 204, Body: []byte("x"), Header: map[string][]string{
+		"set-cookie": {"a=b"}, "location": {"/1"}, "Date": {"never"}, "Content-Length": {"77"}, "Idempotent-Replayed": {"no"},
+	}}}, nil), nil)
+	h := w.Header()
+	if w.Code != 204 || w.Body.Len() != 0 || len(h) != 2 || h.Get("Location") != "/1" || h.Get(ReplayedHeader) != "true" {
+		t.Errorf("replay = %d %q %v", w.Code, w.Body, h)
+	}
+}
+
+// The engine may have asked a resolver after the handler had failed.
+func TestReplayedResultTakesThePlaceOfTheHandlers(t *testing.T) {
+	e := live(idem.Result{Replayed: true, Response: idem.Response{Status: 201, Body: []byte("applied")}}, nil)
+	w := serve(t, e, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Handler", "1")
+		w.WriteHeader(502)
+	})
+	if w.Code != 201 || w.Body.String() != "applied" || w.Header().Get("X-Handler") != "" {
+		t.Errorf("answer = %d %q %v", w.Code, w.Body, w.Header())
+	}
+}
+
+func TestStreamedResponseIsAbortedOnAnError(t *testing.T) {
+	defer func() {
+		if err, _ := recover().(error); !errors.Is(err, http.ErrAbortHandler) {
+			t.Errorf("panic = %v, want http.ErrAbortHandler", err)
+		}
+	}()
+	serve(t, live(idem.Result{}, errors.New("x")), func(w http.ResponseWriter, r *http.Request) { w.(http.Flusher).Flush() })
+}
+
+// plain is a writer that can do nothing but write.
+type plain struct{ http.ResponseWriter }
+
+func TestFlushWithoutAnybodyToFlushKeepsTheResponse(t *testing.T) {
+	c := newCapture(plain{httptest.NewRecorder()}, 100)
+	if err := c.FlushError(); !errors.Is(err, http.ErrNotSupported) || c.streamed {
+		t.Errorf("FlushError() = %v, streamed %v", err, c.streamed)
+	}
+	if _, _, err := c.Hijack(); !errors.Is(err, http.ErrNotSupported) || c.streamed {
+		t.Errorf("Hijack() = %v, streamed %v", err, c.streamed)
+	}
+	if err := c.Push("/x", nil); !errors.Is(err, http.ErrNotSupported) {
+		t.Errorf("Push() = %v", err)
+	}
+	_, _ = c.WriteString("kept")
+	if resp := c.finish(nil); resp.Omitted || string(resp.Body) != "kept" {
+		t.Errorf("response = %+v", resp)
+	}
+}
+
+func TestRefusedIsReported(t *testing.T) {
+	e := answers(idem.Result{}, nil)
+	x, err := New(e, idem.Policy{AllowGlobalKeys: true}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest("POST", "/", nil)
+	x.Serve(Call{Writer: httptest.NewRecorder(), Request: r, ScopeContext: r.Context()})
+	if len(e.refused) != 1 || e.refused[0] != idem.CodeKeyMissing {
+		t.Errorf("refused = %v, want key-missing", e.refused)
+	}
+}
+
+func TestLongRouteIsCut(t *testing.T) {
+	x, err := New(answers(idem.Result{}, nil), idem.Policy{AllowGlobalKeys: true}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := x.policyOf(strings.Repeat("/", 1000)).Name; len(got) != 255 {
+		t.Errorf("name of %d bytes, want 255", len(got))
+	}
+}
+
+// endless is a body that never ends and says nothing of its length.
+type endless struct{ read int }
+
+func (e *endless) Read(p []byte) (int, error) { e.read += len(p); return len(p), nil }
+
+func TestReadBodyStopsAtTheLimit(t *testing.T) {
+	const limit = 1 << 20
+	body := &endless{}
+	r := httptest.NewRequest("POST", "/", body)
+	if _, err := readBody(r, limit); err == nil {
+		t.Error("no error")
+	}
+	if body.read > 3*limit {
+		t.Errorf("%d bytes read, limit %d", body.read, limit)
+	}
+}
+
+func FuzzServe(f *testing.F) {
+	f.Add("POST", "/pay?a=1", "k1", "application/json", []byte("{}"))
+	f.Add("PUT", "/%2f?%zz", `"k\"1"`, "text/plain;;", []byte("\xff"))
+	f.Add("DELETE", "/", "a,b", "", []byte(nil))
+	f.Fuzz(func(t *testing.T, method, target, key, contentType string, body []byte) {
+		r, err := http.NewRequest(method, target, strings.NewReader(string(body)))
+		if err != nil {
+			return
+		}
+		r.Header["Idempotency-Key"] = []string{key}
+		r.Header["Content-Type"] = []string{contentType}
+		ran := false
+		e := &scripted{}
+		e.do = func(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error) {
+			if _, err := op.Fingerprint(idem.FingerprintVersion); err != nil {
+				return idem.Result{}, err
+			}
+			resp, err := h(ctx)
+			return idem.Result{Response: resp}, err
+		}
+		x, err := New(e, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: 1 << 10}, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		x.Serve(Call{Writer: w, Request: r, ScopeContext: r.Context(), Next: func(c *Capture, r *http.Request) {
+			ran = true
+			got, _ := io.ReadAll(r.Body)
+			if string(got) != string(body) {
+				t.Errorf("handler read %q, sent %q", got, body)
+			}
+			_, _ = c.Write(got)
+		}})
+		if ran != (w.Code == 200) || !ran && (w.Code < 400 || w.Code > 499) {
+			t.Errorf("ran %v, answer %d %s", ran, w.Code, w.Body)
+		}
+	})
+}

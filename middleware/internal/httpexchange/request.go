@@ -1,0 +1,112 @@
+package httpexchange
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+var errBodyConsumed = errors.New("the request body was read before the middleware saw it")
+
+// read makes an operation of a request: key, scope, body. Any error is a
+// [*idem.Refusal], and nothing has been touched then. A malformed JSON body is
+// found by the engine, which asks for the fingerprint before anything else.
+func (x *Exchange) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, error) {
+	r := c.Request
+	key, err := idem.ParseKey(r.Header[x.header])
+	if err != nil {
+		return idem.Operation{}, nil, err
+	}
+	scope, err := policy.ScopeOf(c.ScopeContext)
+	if err != nil {
+		return idem.Operation{}, nil, err
+	}
+	body, err := readBody(r, policy.MaxRequestBody)
+	if err != nil {
+		return idem.Operation{}, nil, err
+	}
+	operation := c.Operation
+	if operation == "" {
+		operation = r.Method + " " + r.URL.EscapedPath()
+	}
+	parts := idem.RequestParts{
+		Operation:       "http " + operation,
+		Query:           r.URL.RawQuery,
+		ContentType:     strings.Join(r.Header["Content-Type"], ", "),
+		ContentEncoding: strings.Join(r.Header["Content-Encoding"], ", "),
+		Body:            body,
+	}
+	return idem.Operation{
+		Transport: idem.TransportHTTP,
+		Scope:     scope,
+		Key:       key,
+		Policy:    policy,
+		Fingerprint: func(version uint8) (idem.Fingerprint, error) {
+			return idem.RequestFingerprint(version, parts)
+		},
+	}, body, nil
+}
+
+// readBody reads the body as it was received, compressed or not. One that says
+// that it is over the limit is refused before anything of it is read, so that
+// a client which sent "Expect: 100-continue" keeps it.
+func readBody(r *http.Request, limit int64) ([]byte, error) {
+	if r.ContentLength > limit {
+		return nil, tooLarge(limit)
+	}
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil
+	}
+	// The client says how much there is, which is no reason to believe it.
+	const trusted = 64 << 10
+	buf := make([]byte, 0, min(max(r.ContentLength, 0), trusted)+bytes.MinRead)
+	for {
+		n, err := r.Body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case int64(len(buf)) > limit:
+			return nil, tooLarge(limit)
+		case err == io.EOF:
+			return buf, checkConsumed(r, buf)
+		case err != nil:
+			return nil, unreadable(err)
+		}
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+	}
+}
+
+func unreadable(err error) error {
+	if over, ok := errors.AsType[*http.MaxBytesError](err); ok { // a limit outside of ours
+		return tooLarge(over.Limit)
+	}
+	return idem.Refuse(idem.CodeBodyInvalid, fmt.Errorf("reading the request body: %w", err))
+}
+
+func tooLarge(limit int64) error {
+	return idem.Refuse(idem.CodeBodyTooLarge, fmt.Errorf("request body over %d bytes", limit))
+}
+
+// checkConsumed notices that somebody in front has read the body without
+// putting it back. Every request would have the fingerprint of an empty one.
+func checkConsumed(r *http.Request, body []byte) error {
+	if len(body) == 0 && (r.ContentLength > 0 || r.MultipartForm != nil || len(r.PostForm) > 0) {
+		return idem.Refuse(idem.CodeInternal, errBodyConsumed)
+	}
+	return nil
+}
+
+// restore gives the handler the body that has been read. r is the handler's
+// own shallow copy.
+func restore(r *http.Request, body []byte) *http.Request {
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	r.Body, _ = r.GetBody()
+	r.ContentLength, r.TransferEncoding = int64(len(body)), nil
+	return r
+}
