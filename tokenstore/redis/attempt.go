@@ -1,0 +1,56 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Begin starts an attempt; see [idem.Store] for the table. It takes one round
+// trip. The error wraps idem.ErrStaleFence, idem.ErrStoreLost or
+// idem.ErrUnavailable; with ErrStaleFence the result holds the record.
+func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+	if err := errors.Join(
+		checkLength("begin", "domain", req.Fence.Domain, maxDomain),
+		checkLength("begin", "route", req.Route, maxRoute),
+	); err != nil {
+		return idem.BeginResult{}, err
+	}
+	var res idem.BeginResult
+	err := s.guarded(ctx, "begin", id, func(expected string) (reply, error) {
+		r, err := s.run(ctx, "begin", beginScript, s.keys.keys(id),
+			expected, s.keys.member(id), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
+			req.Fence.Domain, req.Route, packFingerprint(req.Fingerprint))
+		if err != nil || r.verdict == "lost" {
+			return r, err
+		}
+		if res.Record, err = r.decode("begin"); err != nil {
+			return r, err
+		}
+		res.Begun = r.verdict == "begun"
+		if r.verdict == "stale" {
+			return r, fmt.Errorf("tokenstore/redis: begin with fence %v after %v: %w",
+				req.Fence, res.Record.Attempt.Fence, idem.ErrStaleFence)
+		}
+		return r, nil
+	})
+	return res, err
+}
+
+// Abort undoes a Begin, or refuses it should it still arrive. The error wraps
+// idem.ErrUnavailable.
+func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+	if err := checkLength("abort", "domain", req.Fence.Domain, maxDomain); err != nil {
+		return err
+	}
+	keep := req.KeyTTL
+	if keep <= 0 {
+		keep = idem.DefaultKeyTTL
+	}
+	_, err := s.run(ctx, "abort", abortScript, s.keys.keys(id),
+		s.keys.member(id), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
+		req.Fence.Domain, millis(keep))
+	return err
+}

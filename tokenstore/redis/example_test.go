@@ -1,0 +1,39 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/idemkeeper/idemkeeper/tokenstore/redis"
+)
+
+// A service connects, opens the store and gives it to the engine. It closes the
+// client when it stops.
+func Example() {
+	server := miniredis.NewMiniRedis() // stands for a real one
+	if err := server.Start(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	client, err := redis.Connect("redis://" + server.Addr())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	store, err := redis.New(ctx, client, redis.WithPrefix("payments"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// idem.ErrStoreLost until an operator has called AcceptLoss.
+	fmt.Println("ping:", store.Ping(ctx))
+	// Output: ping: <nil>
+}

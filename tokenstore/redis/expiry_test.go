@@ -1,0 +1,85 @@
+package redis
+
+import (
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Redis may hold a key for some ticks longer than its time to live, as a script
+// sees it. The times in the record decide.
+func TestRecordsOwnTimesDecide(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	id, req := newAttempt(idem.ClientKey)
+	st := completion(mustBegin(t, s, id, req), "paid")
+	if _, err := s.Settle(t.Context(), id, st); err != nil {
+		t.Fatal(err)
+	}
+	m.SetTime(m.now.Add(st.ResultTTL)) // without the expiry of keys
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateExpired || rec.Response != nil {
+		t.Errorf("Get(%v) = %v, %v, want expired", id, rec.State, err)
+	}
+	m.SetTime(m.now.Add(st.KeyTTL))
+	if !m.Exists(s.keys.record(id)) {
+		t.Fatal("the key has expired by itself")
+	}
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateNone {
+		t.Errorf("Get(%v) = %v, %v, want none", id, rec.State, err)
+	}
+	req.Fence.Token++
+	if a := mustBegin(t, s, id, req); a.Number != 1 {
+		t.Errorf("Begin(%v) = attempt %d, want 1", id, a.Number)
+	}
+}
+
+// The open set is kept by every script that closes an attempt: what stayed in it
+// would be read by every listing for ever.
+func TestOpenSetHoldsOpenRecordsOnly(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	for name, end := range map[string]func(id idem.KeyID, req idem.BeginRequest, a idem.Attempt) error{
+		"abort": func(id idem.KeyID, req idem.BeginRequest, _ idem.Attempt) error { return s.Abort(t.Context(), id, req) },
+		"completed": func(id idem.KeyID, _ idem.BeginRequest, a idem.Attempt) error {
+			_, err := s.Settle(t.Context(), id, completion(a, ""))
+			return err
+		},
+		"released": func(id idem.KeyID, _ idem.BeginRequest, a idem.Attempt) error {
+			_, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+			return err
+		},
+	} {
+		id, req := newAttempt(idem.ClientKey)
+		key := s.keys.open(shardOf(id))
+		a := mustBegin(t, s, id, req)
+		if got, _ := m.ZMembers(key); len(got) != 1 || got[0] != id.String() {
+			t.Errorf("%s: the open set holds %q, want %v", name, got, id)
+		}
+		if err := end(id, req, a); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := m.ZMembers(key); len(got) != 0 {
+			t.Errorf("%s: the open set holds %q, want nothing", name, got)
+		}
+	}
+}
+
+// Whatever is in the open set by mistake is left out of the listing.
+func TestOpenLeavesOutWhatIsNotOpen(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	id, req := newAttempt(idem.ClientKey)
+	mustBegin(t, s, id, req)
+	gone := id
+	gone[31] ^= 1
+	for _, member := range []string{gone.String(), "nonsense"} {
+		if _, err := m.ZAdd(s.keys.open(shardOf(id)), 1, member); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows, err := s.Open(t.Context(), idem.OpenQuery{Limit: 1})
+	if err != nil || len(rows) != 1 || rows[0].ID != id {
+		t.Errorf("Open() = %v, %v, want %v", rows, err, id)
+	}
+}

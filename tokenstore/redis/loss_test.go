@@ -1,0 +1,329 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// register is a witness in memory.
+type register struct {
+	mu      sync.Mutex
+	data    []byte
+	version int64
+	loads   int
+	onSave  func() // called before a save, without the lock
+	fail    error
+}
+
+func (r *register) Load(context.Context) ([]byte, int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.loads++
+	return r.data, r.version, r.fail
+}
+
+func (r *register) Save(_ context.Context, data []byte, version int64) error {
+	if r.onSave != nil {
+		f := r.onSave
+		r.onSave = nil
+		f()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.fail != nil:
+		return r.fail
+	case version != r.version:
+		return errors.New("conflict")
+	}
+	r.data, r.version = data, version+1
+	return nil
+}
+
+// wantLost requires that the store refuses what it has to refuse.
+func wantLost(t *testing.T, s *Store) {
+	t.Helper()
+	id, req := newAttempt(idem.ClientKey)
+	if res, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrStoreLost) || res.Begun {
+		t.Errorf("Begin(%v) = %v, %v, want %v", id, res.Begun, err, idem.ErrStoreLost)
+	}
+	if _, err := s.Issue(t.Context(), id, time.Hour); !errors.Is(err, idem.ErrStoreLost) {
+		t.Errorf("Issue(%v) = %v, want %v", id, err, idem.ErrStoreLost)
+	}
+	if _, err := s.Get(t.Context(), id); !errors.Is(err, idem.ErrStoreLost) {
+		t.Errorf("Get(%v) = %v, want %v", id, err, idem.ErrStoreLost)
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrStoreLost) {
+		t.Errorf("Ping() = %v, want %v", err, idem.ErrStoreLost)
+	}
+}
+
+// wantWorking requires that the store takes fresh keys.
+func wantWorking(t *testing.T, s *Store) {
+	t.Helper()
+	id, req := newAttempt(idem.ClientKey)
+	if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
+		t.Errorf("Begin(%v) = %v, %v, want begun", id, res.Begun, err)
+	}
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("Ping() = %v, want <nil>", err)
+	}
+}
+
+func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T) (addr string, flush func()){
+		"miniredis": func(t *testing.T) (string, func()) {
+			m := startMini(t)
+			return "redis://" + m.Addr(), m.FlushAll
+		},
+		"redis": func(t *testing.T) (string, func()) {
+			r := testserver.StartRedis(t)
+			return r.URL(), func() {
+				if _, err := r.Do("FLUSHALL"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		"redis that restarts empty": func(t *testing.T) (string, func()) {
+			r := testserver.StartRedis(t)
+			return r.URL(), r.Restart
+		},
+		"cluster that loses everything": func(t *testing.T) (string, func()) {
+			c := testserver.StartRedisCluster(t, 3)
+			return clusterAddr(c), func() {
+				for _, n := range c.Nodes() {
+					if _, err := n.Do("FLUSHALL"); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr, flush := start(t)
+			w := new(register)
+			s := open(t, connect(t, addr), WithWitness(w), withRecheck(0))
+			other := open(t, connect(t, addr), WithWitness(w), withRecheck(0))
+			id, req := newAttempt(idem.ClientKey)
+			a := mustBegin(t, s, id, req)
+			flush()
+			wantLost(t, s)
+			wantLost(t, other)
+			wantLost(t, open(t, connect(t, addr), WithWitness(w))) // a process that starts now
+
+			// A holder that finished tells the truth, whatever was lost.
+			st := completion(a, "paid")
+			st.Restore = &idem.Restore{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}
+			if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
+				t.Errorf("Settle(%v) with Restore = %v, %v, want settled", id, res.Settled, err)
+			}
+			if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateCompleted {
+				t.Errorf("Get(%v) of what is there = %v, %v, want completed", id, rec.State, err)
+			}
+
+			if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
+				t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
+			}
+			wantWorking(t, s)
+			wantWorking(t, other) // notices by itself
+			wantWorking(t, open(t, connect(t, addr), WithWitness(w)))
+			if n, err := s.AcceptLoss(t.Context()); err != nil || n != 0 {
+				t.Errorf("AcceptLoss() again = %d, %v, want 0", n, err)
+			}
+			wantWorking(t, other)
+		})
+	}
+}
+
+// A Begin that was sent before the loss and arrives after it was accepted must
+// not start anything: it carries the old incarnation.
+func TestBeginFromBeforeTheLossIsRefused(t *testing.T) {
+	m := startMini(t)
+	w := new(register)
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w))
+	before := &register{data: w.data, version: w.version} // goes on saying what was
+	m.FlushAll()
+	if _, err := s.AcceptLoss(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantLost(t, open(t, connect(t, "redis://"+m.Addr()), WithWitness(before)))
+}
+
+// However rarely the witness is asked, a new incarnation in Redis is a reason.
+func TestAcceptedLossIsNoticedAtOnce(t *testing.T) {
+	m := startMini(t)
+	w := new(register)
+	running := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(time.Hour))
+	m.FlushAll()
+	wantLost(t, running)
+	operator := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w))
+	if _, err := operator.AcceptLoss(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantWorking(t, running)
+}
+
+func TestOneLostShardIsRefusedAlone(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(new(register)))
+	id, req := newAttempt(idem.ClientKey)
+	m.Del(s.keys.incarnation(shardOf(id)))
+	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrStoreLost) {
+		t.Errorf("Begin(%v) = %v, want %v", id, err, idem.ErrStoreLost)
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrStoreLost) {
+		t.Errorf("Ping() = %v, want %v", err, idem.ErrStoreLost)
+	}
+	id[0]++
+	mustBegin(t, s, id, req)
+	if n, err := s.AcceptLoss(t.Context()); err != nil || n != 1 {
+		t.Errorf("AcceptLoss() = %d, %v, want 1", n, err)
+	}
+	wantWorking(t, s)
+}
+
+func TestAnotherRedisIsALoss(t *testing.T) {
+	a, b := startMini(t), startMini(t)
+	w := new(register)
+	open(t, connect(t, "redis://"+a.Addr()), WithWitness(w))
+	open(t, connect(t, "redis://"+b.Addr())) // has incarnations of its own
+	s := open(t, connect(t, "redis://"+b.Addr()), WithWitness(w))
+	wantLost(t, s)
+	if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
+		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
+	}
+	wantWorking(t, s)
+}
+
+func TestWithoutAWitnessTheProcessRemembers(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	m.FlushAll()
+	wantLost(t, s)
+	if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
+		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
+	}
+	wantWorking(t, s)
+}
+
+func TestRedisIsAdoptedByANewWitness(t *testing.T) {
+	m := startMini(t)
+	before := open(t, connect(t, "redis://"+m.Addr()))
+	w := new(register)
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w))
+	if *s.inc.want.Load() != *before.inc.want.Load() {
+		t.Error("New() made new incarnations, want those that Redis has")
+	}
+	if got, err := unmarshalSet(w.data); err != nil || *got != *s.inc.want.Load() {
+		t.Errorf("the witness has %q, %v, want the incarnations", w.data, err)
+	}
+}
+
+func TestFirstStartOfManyAtOnceAgrees(t *testing.T) {
+	m := startMini(t)
+	w := new(register)
+	stores := make([]*Store, 8)
+	var wg sync.WaitGroup
+	for i := range stores {
+		client := connect(t, "redis://"+m.Addr())
+		wg.Go(func() {
+			s, err := New(t.Context(), client, quiet(), WithWitness(w))
+			if err != nil {
+				t.Errorf("New() = %v, want <nil>", err)
+				return
+			}
+			stores[i] = s
+		})
+	}
+	wg.Wait()
+	for _, s := range stores {
+		if s != nil {
+			wantWorking(t, s)
+		}
+	}
+}
+
+// The first start gets as far as Redis and not to the witness.
+func TestFirstStartThatIsInterruptedIsGoneOnWith(t *testing.T) {
+	m := startMini(t)
+	w := &register{fail: errors.New("witness is away")}
+	client := connect(t, "redis://"+m.Addr())
+	if _, err := New(t.Context(), client, quiet(), WithWitness(w)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("New() without its witness = %v, want %v", err, idem.ErrUnavailable)
+	}
+	w.fail = nil
+	wantWorking(t, open(t, client, WithWitness(w)))
+}
+
+func TestAcceptLossIsGoneOnWithAfterAnError(t *testing.T) {
+	m := startMini(t)
+	w := new(register)
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(0))
+	m.FlushAll()
+	away := errors.New("witness is away")
+	w.onSave = func() { w.mu.Lock(); w.fail = away; w.mu.Unlock() }
+	if _, err := s.AcceptLoss(t.Context()); !errors.Is(err, away) {
+		t.Errorf("AcceptLoss() = %v, want %v", err, away)
+	}
+	wantLost(t, s)
+	w.mu.Lock()
+	w.fail = nil
+	w.mu.Unlock()
+	wantLost(t, s)
+	if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
+		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
+	}
+	wantWorking(t, s)
+}
+
+func TestTwoAcceptAtOnce(t *testing.T) {
+	m := startMini(t)
+	w := new(register)
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(0))
+	other := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(0))
+	m.FlushAll()
+	w.onSave = func() {
+		if n, err := other.AcceptLoss(t.Context()); err != nil || n != Shards {
+			t.Errorf("AcceptLoss() of the other = %d, %v, want %d", n, err, Shards)
+		}
+	}
+	if n, err := s.AcceptLoss(t.Context()); err != nil || n != 0 {
+		t.Errorf("AcceptLoss() of the one that lost the race = %d, %v, want 0", n, err)
+	}
+	wantWorking(t, s)
+	wantWorking(t, other)
+}
+
+// A lost store is asked about by every request; the witness must not be.
+func TestWitnessIsAskedRarely(t *testing.T) {
+	m := startMini(t)
+	w := new(register)
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(time.Hour))
+	m.FlushAll()
+	before := w.loads
+	for range 20 {
+		wantLost(t, s)
+	}
+	if got := w.loads - before; got != 1 {
+		t.Errorf("witness was asked %d times, want 1", got)
+	}
+}
+
+func TestSetRefusesOtherDocuments(t *testing.T) {
+	for _, data := range []string{"", "{}", `{"version":2,"shards":{}}`, `{"version":1,"shards":{"00":"x"}}`, "null"} {
+		if _, err := unmarshalSet([]byte(data)); err == nil {
+			t.Errorf("unmarshalSet(%q) = <nil>, want an error", data)
+		}
+	}
+	w := &register{data: []byte("something else"), version: 3}
+	m := startMini(t)
+	if _, err := New(t.Context(), connect(t, "redis://"+m.Addr()), quiet(), WithWitness(w)); err == nil {
+		t.Error("New() with a witness that holds something else = <nil>, want an error")
+	}
+}

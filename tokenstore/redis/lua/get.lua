@@ -1,0 +1,7 @@
+-- get: the record with the server's time, for clusters, where the time cannot
+-- be asked of the record's node in the same round trip otherwise.
+--
+-- Returns {verdict, record, response, now, incarnation}; the verdict is "got".
+local r, incarnation = load()
+if not r then return {'got', '', '', now, incarnation or ''} end
+return {'got', r, body(r), now, incarnation or ''}

@@ -1,0 +1,130 @@
+-- Shared by every script of this package: loaded in front of each of them.
+--
+-- KEYS, the same for all, all in one slot:
+--   1  the record            3  the shard's incarnation
+--   2  the shard's open set  4  the response, where it has its own key
+--
+-- A record is a packed string; record.go has the same table. Positions are
+-- those of string.sub. Numbers are big-endian, times are milliseconds.
+--
+--     1      version            82-87   created
+--     2      state              88-93   started
+--     3      kind               94-99   settled
+--     4      response's place   100-105 result expires
+--     5-8    attempt number     106-111 key expires
+--     9-16   fence              112-117 token expires
+--     17-32  nonce              118     length of domain
+--     33-48  settlement ID      119     length of route
+--     49-81  fingerprint        120     length of decision's author
+--                               121-122 length of decision's reason
+--     123-   domain, route, author, reason, rest
+--
+-- The rest is the response where it is kept inline, or, in a pending record,
+-- the issued or released record that it replaced.
+--
+-- Fences have 64 bits and Lua's numbers 53, so fences are compared in halves.
+-- They are not compared as strings: Redis lets Lua collate by locale.
+
+local byte, sub, char, floor = string.byte, string.sub, string.char, math.floor
+
+local VERSION = '\1'
+local ISSUED, PENDING, COMPLETED, RELEASED, UNKNOWN = '\1', '\2', '\3', '\4', '\5'
+local CLIENT, TOKEN = '\0', '\1'
+local NOWHERE, INLINE, APART = '\0', '\1', '\2'
+local NEVER = '\0\0\0\0\0\0'
+local NO_ID = string.rep('\0', 16)
+
+-- The server's time in ms. Redis replicates what a script did, not the script.
+local t = redis.call('TIME')
+local now = t[1] * 1000 + floor(t[2] / 1000)
+
+local function u48(s, i)
+  local a, b, c, d, e, f = byte(s, i, i + 5)
+  return ((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f
+end
+
+local function p48(n)
+  local hi, lo = floor(n / 16777216), n % 16777216
+  return char(floor(hi / 65536), floor(hi / 256) % 256, hi % 256,
+    floor(lo / 65536), floor(lo / 256) % 256, lo % 256)
+end
+
+local function u32(s, i)
+  local a, b, c, d = byte(s, i, i + 3)
+  return ((a * 256 + b) * 256 + c) * 256 + d
+end
+
+local function p32(n)
+  return char(floor(n / 16777216), floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
+end
+
+local function state(r) return sub(r, 2, 2) end
+local function kind(r) return sub(r, 3, 3) end
+local function place(r) return sub(r, 4, 4) end
+local function attempt(r) return sub(r, 5, 32) end -- number, fence, nonce
+local function bid(r) return sub(r, 9, 32) end -- fence, nonce
+local function fence(r) return sub(r, 9, 16) end
+local function domain(r) return sub(r, 123, 122 + byte(r, 118)) end
+
+-- Where the rest starts.
+local function rest_at(r)
+  local d, ro, by, hi, lo = byte(r, 118, 122)
+  return 123 + d + ro + by + hi * 256 + lo
+end
+
+-- Whether fence a is below fence b, as strings of 8 bytes.
+local function below(a, b)
+  local ah, bh = u32(a, 1), u32(b, 1)
+  if ah ~= bh then return ah < bh end
+  return u32(a, 5) < u32(b, 5)
+end
+
+-- Whether a Begin under a fence comes too late for a record: a later holder has
+-- been there, or the attempt under this very fence is over.
+local function stale(r, f, dom)
+  if domain(r) ~= dom then return false end
+  if f == fence(r) then return state(r) ~= PENDING and state(r) ~= UNKNOWN end
+  return below(f, fence(r))
+end
+
+-- When a record goes by itself; 0: never.
+local function ends(r)
+  local s = state(r)
+  if s == ISSUED then return u48(r, 112) end
+  if s == COMPLETED or s == RELEASED then return u48(r, 106) end
+  return 0
+end
+
+-- The record, or nil; and the incarnation, or false.
+local function load()
+  local v = redis.call('MGET', KEYS[1], KEYS[3])
+  local r = v[1]
+  if not r then return nil, v[2] end
+  if sub(r, 1, 1) ~= VERSION then error('idem: record of an unknown version') end
+  local e = ends(r)
+  if e > 0 and e <= now then return nil, v[2] end
+  return r, v[2]
+end
+
+-- A record whose time is over already is not written at all.
+local function save(r)
+  local e = ends(r)
+  if e > 0 and e <= now then
+    redis.call('DEL', KEYS[1])
+  elseif e > 0 then
+    redis.call('SET', KEYS[1], r, 'PXAT', e)
+  else
+    redis.call('SET', KEYS[1], r)
+  end
+end
+
+-- The response of a record that keeps it apart; '' where there is none.
+local function body(r)
+  if place(r) ~= APART then return '' end
+  return redis.call('GET', KEYS[4]) or ''
+end
+
+-- A record without its response.
+local function bare(r)
+  return sub(r, 1, 3) .. NOWHERE .. sub(r, 5, rest_at(r) - 1)
+end

@@ -1,0 +1,169 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/tokenstore/redis"
+)
+
+// Two stores that were written apart are given the same random calls, sent
+// again and out of order, and have to answer alike.
+func TestStoresAgree(t *testing.T) {
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var mu sync.Mutex
+	now := start
+	m := miniredis.RunT(t)
+	m.SetTime(now)
+	client, err := redis.Connect("redis://" + m.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	inRedis, err := redis.New(t.Context(), client, redis.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inMemory := memory.New(memory.WithClock(func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}))
+	stores := []idem.Store{inMemory, inRedis}
+
+	seed := uint64(time.Now().UnixNano())
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for round := range 150 {
+		g := &generator{rng: rng, id: idem.NewKeyID("model", idem.Key(fmt.Sprint(seed, round)))}
+		var trace []string
+		for range 40 {
+			if rng.IntN(8) == 0 {
+				d := time.Duration(rng.IntN(100)) * time.Minute
+				mu.Lock()
+				now = now.Add(d)
+				m.SetTime(now)
+				mu.Unlock()
+				m.FastForward(d)
+				trace = append(trace, "advance "+d.String())
+				continue
+			}
+			name, call := g.next()
+			got := [2]string{}
+			for i, s := range stores {
+				got[i] = call(s)
+				rec, err := s.Get(t.Context(), g.id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got[i] += " | " + describe(rec, start)
+			}
+			trace = append(trace, name+" -> "+got[0])
+			if got[0] != got[1] {
+				t.Fatalf("seed %d:\n%s\n%s = %s in memory, and in Redis\n%s", seed, strings.Join(trace, "\n"), name, got[0], got[1])
+			}
+			if rec, _ := inMemory.Get(t.Context(), g.id); rec.State != idem.StateNone {
+				g.attempts = append(g.attempts, rec.Attempt)
+			}
+		}
+	}
+}
+
+// generator makes random calls on one key, often ones it has made before.
+type generator struct {
+	rng      *rand.Rand
+	id       idem.KeyID
+	requests []idem.BeginRequest
+	attempts []idem.Attempt
+	settled  []idem.Settlement
+}
+
+func (g *generator) next() (string, func(idem.Store) string) {
+	ctx := context.Background
+	switch g.rng.IntN(9) {
+	case 0:
+		return "Issue", func(s idem.Store) string {
+			rec, err := s.Issue(ctx(), g.id, time.Hour)
+			return fmt.Sprint(rec.State, err)
+		}
+	case 1, 2, 3:
+		req := g.request()
+		return fmt.Sprintf("Begin %v %v %x", req.Kind, req.Fence, req.Nonce[:2]), func(s idem.Store) string {
+			res, err := s.Begin(ctx(), g.id, req)
+			return fmt.Sprint(res.Begun, res.Record.State, res.Record.Attempt.Number, errors.Is(err, idem.ErrStaleFence))
+		}
+	case 4:
+		req := g.request()
+		return fmt.Sprintf("Abort %v %v %x", req.Kind, req.Fence, req.Nonce[:2]), func(s idem.Store) string {
+			return fmt.Sprint(s.Abort(ctx(), g.id, req))
+		}
+	default:
+		st := g.settlement()
+		return fmt.Sprintf("Settle %d %v to %v, restore %v", st.Attempt.Number, st.Attempt.Fence, st.State, st.Restore != nil), func(s idem.Store) string {
+			res, err := s.Settle(ctx(), g.id, st)
+			return fmt.Sprint(res.Settled, res.Record.State, res.Record.Attempt.Number, err)
+		}
+	}
+}
+
+func (g *generator) request() idem.BeginRequest {
+	if len(g.requests) > 0 && g.rng.IntN(2) == 0 {
+		return g.requests[g.rng.IntN(len(g.requests))]
+	}
+	req := idem.BeginRequest{
+		Kind: idem.KeyKind(g.rng.IntN(5) / 4), Route: "route", Nonce: idem.NewNonce(), KeyTTL: 2 * time.Hour,
+		Fence:       idem.Fence{Domain: []string{"a", "a", "a", "bb"}[g.rng.IntN(4)], Token: 1<<63 + uint64(len(g.requests)) + uint64(g.rng.IntN(3))},
+		Fingerprint: idem.Fingerprint{Version: 1, Sum: [32]byte{byte(g.rng.Uint32())}},
+	}
+	g.requests = append(g.requests, req)
+	return req
+}
+
+func (g *generator) settlement() idem.Settlement {
+	if len(g.settled) > 0 && g.rng.IntN(3) == 0 {
+		return g.settled[g.rng.IntN(len(g.settled))]
+	}
+	st := idem.Settlement{
+		ID: idem.NewNonce(), State: []idem.State{idem.StateCompleted, idem.StateReleased, idem.StateUnknown, idem.StateReleased}[g.rng.IntN(4)],
+		Response:  &idem.Response{Status: 200 + len(g.settled), Body: make([]byte, g.rng.IntN(2)*2000)},
+		ResultTTL: time.Hour, KeyTTL: 3 * time.Hour,
+	}
+	if n := len(g.attempts); n > 0 {
+		st.Attempt = g.attempts[n-1-g.rng.IntN(min(n, 2))]
+	} else {
+		st.Attempt = idem.Attempt{Number: 1, Fence: idem.Fence{Domain: "a", Token: 1 << 63}}
+	}
+	if g.rng.IntN(3) == 0 {
+		st.Decision = idem.Decision{By: "operator", Reason: "because"}
+	}
+	if g.rng.IntN(6) == 0 {
+		st.Restore = &idem.Restore{Kind: idem.KeyKind(g.rng.IntN(2)), Route: "restored", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	}
+	g.settled = append(g.settled, st)
+	return st
+}
+
+func describe(r idem.Record, start time.Time) string {
+	body := "none"
+	if r.Response != nil {
+		body = fmt.Sprint(r.Response.Status, len(r.Response.Body))
+	}
+	at := func(t time.Time) string {
+		if t.IsZero() {
+			return "-"
+		}
+		return t.Sub(start).String()
+	}
+	return fmt.Sprint(r.State, r.Kind, r.Route, r.Attempt, r.Fingerprint, body, r.Decision, " ", at(r.Created), at(r.Started),
+		at(r.Settled), at(r.ResultExpires), at(r.KeyExpires), at(r.TokenExpires))
+}

@@ -1,0 +1,45 @@
+package redis
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+)
+
+// Option configures a [Store].
+type Option func(*config)
+
+type config struct {
+	prefix  string
+	witness Witness
+	log     *slog.Logger
+	recheck time.Duration // least pause between two looks at the witness
+}
+
+// WithPrefix sets what all keys start with; "idem" by default. Stores with
+// different prefixes know nothing of each other.
+func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
+
+// WithWitness keeps a copy of the incarnations in w, outside of this Redis, so
+// that a loss is noticed by processes that start after it too. None by default.
+func WithWitness(w Witness) Option { return func(c *config) { c.witness = w } }
+
+// WithLogger sets where warnings go; [slog.Default] by default.
+func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
+
+func newConfig(opts []Option) (config, error) {
+	c := config{prefix: "idem", recheck: 250 * time.Millisecond}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&c)
+		}
+	}
+	if c.log == nil {
+		c.log = slog.Default()
+	}
+	if c.prefix == "" || strings.ContainsAny(c.prefix, "{}") {
+		return c, fmt.Errorf("tokenstore/redis: prefix %q: want some text without braces", c.prefix)
+	}
+	return c, nil
+}

@@ -1,0 +1,185 @@
+package redis
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// The packed record. The table with the scripts' positions, which count from 1,
+// is in lua/prelude.lua.
+const (
+	recordVersion = 1
+
+	atState         = 1
+	atKind          = 2
+	atPlace         = 3
+	atNumber        = 4
+	atToken         = 8
+	atNonce         = 16
+	atFingerprint   = 48
+	atCreated       = 81
+	atStarted       = 87
+	atSettled       = 93
+	atResultExpires = 99
+	atKeyExpires    = 105
+	atTokenExpires  = 111
+	atLengths       = 117 // of domain, route, author; two bytes for the reason
+	headerSize      = 122
+)
+
+// Where a response is kept.
+const (
+	placeNowhere = iota
+	placeInline  // behind the record
+	placeApart   // in a key of its own
+)
+
+// Limits of the layout, which idem's contracts are within.
+const (
+	maxDomain = 255
+	maxRoute  = 255
+	maxAuthor = 255
+	maxReason = 65535
+)
+
+var errRecord = errors.New("tokenstore/redis: malformed record")
+
+// decodeRecord reads a packed record as it is at time now by the server's clock.
+// body is the response where that is kept apart. An empty record is one in
+// StateNone.
+func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
+	if data == "" {
+		return idem.Record{}, nil
+	}
+	if data[0] != recordVersion {
+		return idem.Record{}, fmt.Errorf("tokenstore/redis: record of version %d: a newer build wrote it", data[0])
+	}
+	if len(data) < headerSize {
+		return idem.Record{}, errRecord
+	}
+	r := idem.Record{
+		State:         idem.State(data[atState]),
+		Kind:          idem.KeyKind(data[atKind]),
+		Created:       getTime(data[atCreated:]),
+		Started:       getTime(data[atStarted:]),
+		Settled:       getTime(data[atSettled:]),
+		ResultExpires: getTime(data[atResultExpires:]),
+		KeyExpires:    getTime(data[atKeyExpires:]),
+		TokenExpires:  getTime(data[atTokenExpires:]),
+	}
+	if r.State < idem.StateIssued || r.State > idem.StateUnknown || r.Kind > idem.IssuedToken {
+		return idem.Record{}, errRecord
+	}
+	r.Attempt.Number = binary.BigEndian.Uint32([]byte(data[atNumber:atToken]))
+	r.Attempt.Fence.Token = binary.BigEndian.Uint64([]byte(data[atToken:atNonce]))
+	copy(r.Attempt.Nonce[:], data[atNonce:])
+	r.Fingerprint.Version = data[atFingerprint]
+	copy(r.Fingerprint.Sum[:], data[atFingerprint+1:])
+
+	rest := data[headerSize:]
+	take := func(n int) string {
+		if n > len(rest) {
+			rest, r.State = "", idem.StateNone
+			return ""
+		}
+		s := rest[:n]
+		rest = rest[n:]
+		return s
+	}
+	lengths := data[atLengths:]
+	r.Attempt.Fence.Domain = take(int(lengths[0]))
+	r.Route = take(int(lengths[1]))
+	r.Decision.By = take(int(lengths[2]))
+	r.Decision.Reason = take(int(lengths[3])<<8 | int(lengths[4]))
+	if r.State == idem.StateNone {
+		return idem.Record{}, errRecord
+	}
+	return withResponse(atTime(r, now), data[atPlace], rest, body)
+}
+
+// atTime is what has become of r at time now.
+func atTime(r idem.Record, now time.Time) idem.Record {
+	over := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
+	switch r.State {
+	case idem.StateIssued:
+		if over(r.TokenExpires) {
+			return idem.Record{}
+		}
+	case idem.StateCompleted, idem.StateReleased:
+		if over(r.KeyExpires) {
+			return idem.Record{}
+		}
+		if over(r.ResultExpires) {
+			r.State = idem.StateExpired
+		}
+	}
+	return r
+}
+
+// withResponse adds the response to a record that still has one.
+func withResponse(r idem.Record, place byte, rest, body string) (idem.Record, error) {
+	if r.State != idem.StateCompleted && r.State != idem.StateUnknown {
+		return r, nil
+	}
+	switch place {
+	case placeNowhere:
+		return r, nil
+	case placeApart:
+		rest = body
+	}
+	if place == placeApart && body == "" {
+		if r.State == idem.StateCompleted {
+			r.State = idem.StateExpired // its key has gone, ahead of the clock's next tick
+		}
+		return r, nil
+	}
+	r.Response = new(idem.Response)
+	if err := r.Response.UnmarshalBinary([]byte(rest)); err != nil {
+		return idem.Record{}, fmt.Errorf("%w: %w", errRecord, err)
+	}
+	return r, nil
+}
+
+// packAttempt returns number, fence and nonce as a record holds them.
+func packAttempt(a idem.Attempt) string {
+	buf := make([]byte, 0, 28)
+	buf = binary.BigEndian.AppendUint32(buf, a.Number)
+	return string(appendBid(buf, a.Fence, a.Nonce))
+}
+
+// packBid returns fence and nonce as a record holds them.
+func packBid(f idem.Fence, n idem.Nonce) string {
+	return string(appendBid(make([]byte, 0, 24), f, n))
+}
+
+func appendBid(buf []byte, f idem.Fence, n idem.Nonce) []byte {
+	return append(binary.BigEndian.AppendUint64(buf, f.Token), n[:]...)
+}
+
+// packFingerprint returns version and sum as a record holds them.
+func packFingerprint(f idem.Fingerprint) string {
+	buf := make([]byte, 0, 33)
+	return string(append(append(buf, f.Version), f.Sum[:]...))
+}
+
+// packTime returns t in ms as a record holds it; zero for the zero time.
+func packTime(t time.Time) string {
+	if t.IsZero() || t.UnixMilli() <= 0 {
+		return "\x00\x00\x00\x00\x00\x00"
+	}
+	var buf [8]byte
+	binary.BigEndian.PutUint64(buf[:], uint64(t.UnixMilli()))
+	return string(buf[2:])
+}
+
+func getTime(s string) time.Time {
+	ms := int64(s[0])<<40 | int64(s[1])<<32 | int64(s[2])<<24 | int64(s[3])<<16 | int64(s[4])<<8 | int64(s[5])
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}

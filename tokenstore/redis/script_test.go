@@ -1,0 +1,278 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// trips counts round trips: commands and pipelines.
+type trips struct{ n atomic.Int64 }
+
+func (h *trips) DialHook(next goredis.DialHook) goredis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (h *trips) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		h.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (h *trips) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		h.n.Add(1)
+		return next(ctx, cmds)
+	}
+}
+
+func TestRoundTrips(t *testing.T) {
+	for name, addr := range map[string]func(t *testing.T) string{
+		"one server": func(t *testing.T) string { return testserver.SharedRedis(t) },
+		"cluster":    func(t *testing.T) string { return clusterAddr(testserver.StartRedisCluster(t, 3)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := connect(t, addr(t))
+			s := open(t, client, WithPrefix(freshPrefix(t)))
+			var h trips
+			client.AddHook(&h)
+			call := func(method string, want int64, f func() error) {
+				t.Helper()
+				before := h.n.Load()
+				if err := f(); err != nil {
+					t.Fatalf("%s() = %v, want <nil>", method, err)
+				}
+				if got := h.n.Load() - before; got != want {
+					t.Errorf("%s() took %d round trips, want %d", method, got, want)
+				}
+			}
+			exercise := func(shard int, call func(string, int64, func() error)) {
+				id, req := newAttempt(idem.ClientKey)
+				id[0] = byte(shard)
+				var a idem.Attempt
+				call("Get of nothing", 1, func() error { _, err := s.Get(t.Context(), id); return err })
+				call("Begin", 1, func() error { res, err := s.Begin(t.Context(), id, req); a = res.Record.Attempt; return err })
+				call("Settle", 1, func() error {
+					_, err := s.Settle(t.Context(), id, completion(a, strings.Repeat("x", 5000)))
+					return err
+				})
+				call("Get with a large body", 1, func() error { _, err := s.Get(t.Context(), id); return err })
+				call("Abort", 1, func() error { return s.Abort(t.Context(), id, req) })
+				id[1] ^= 1
+				call("Issue", 1, func() error { _, err := s.Issue(t.Context(), id, time.Hour); return err })
+			}
+			for shard := range Shards { // so that every node knows every script
+				exercise(shard, func(method string, _ int64, f func() error) {
+					if err := f(); err != nil {
+						t.Fatalf("%s() = %v, want <nil>", method, err)
+					}
+				})
+			}
+			for shard := range Shards {
+				exercise(shard, call)
+			}
+			if name == "one server" {
+				call("Ping", 1, func() error { return s.Ping(t.Context()) })
+				id, req := newAttempt(idem.ClientKey)
+				mustBegin(t, s, id, req)
+				call("Open", 2, func() error { _, err := s.Open(t.Context(), idem.OpenQuery{Limit: 10}); return err })
+			}
+		})
+	}
+}
+
+func TestScriptsAreSentAgainAfterAFlush(t *testing.T) {
+	r := testserver.StartRedis(t)
+	s := open(t, connect(t, r.URL()))
+	flush := func() {
+		if _, err := r.Do("SCRIPT", "FLUSH"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		id, req := newAttempt(idem.ClientKey)
+		flush()
+		a := mustBegin(t, s, id, req)
+		flush()
+		if res, err := s.Settle(t.Context(), id, completion(a, "")); err != nil || !res.Settled {
+			t.Errorf("Settle(%v) = %v, %v, want settled", id, res.Settled, err)
+		}
+		flush()
+		if err := s.Abort(t.Context(), id, req); err != nil {
+			t.Errorf("Abort(%v) = %v, want <nil>", id, err)
+		}
+		id[1] ^= 1
+		flush()
+		if _, err := s.Issue(t.Context(), id, time.Hour); err != nil {
+			t.Errorf("Issue(%v) = %v, want <nil>", id, err)
+		}
+	}
+}
+
+// Each script is applied, its reply is lost, and the client sends it again by
+// itself. The answer has to be as if nothing had happened.
+func TestLostReplies(t *testing.T) {
+	r := testserver.StartRedis(t)
+	proxy := testserver.StartRedisProxy(t, r.Addr())
+	s := open(t, connect(t, "redis://"+proxy.Addr()))
+	direct := open(t, connect(t, r.URL()))
+	ctx := t.Context()
+
+	// losing runs call with the reply of the next command on id lost.
+	losing := func(t *testing.T, id idem.KeyID, call func() error) {
+		t.Helper()
+		dropped := proxy.DropNextReply(testserver.Contains(id.String()))
+		err := call()
+		select {
+		case <-dropped:
+		default:
+			t.Fatal("no reply was lost")
+		}
+		if err != nil {
+			t.Fatalf("the call that lost its first reply = %v, want <nil>", err)
+		}
+	}
+	for range 2 { // the second time the server knows the scripts
+		t.Run("issue", func(t *testing.T) {
+			id, _ := newAttempt(idem.IssuedToken)
+			losing(t, id, func() error {
+				rec, err := s.Issue(ctx, id, time.Hour)
+				if rec.State != idem.StateIssued {
+					t.Errorf("Issue(%v) = %v, want issued", id, rec.State)
+				}
+				return err
+			})
+		})
+		t.Run("begin", func(t *testing.T) {
+			id, req := newAttempt(idem.ClientKey)
+			losing(t, id, func() error {
+				res, err := s.Begin(ctx, id, req)
+				if !res.Begun || res.Record.Attempt.Number != 1 {
+					t.Errorf("Begin(%v) = %v at attempt %d, want begun at 1", id, res.Begun, res.Record.Attempt.Number)
+				}
+				return err
+			})
+		})
+		for _, state := range []idem.State{idem.StateCompleted, idem.StateReleased, idem.StateUnknown} {
+			t.Run("settle to "+state.String(), func(t *testing.T) {
+				id, req := newAttempt(idem.ClientKey)
+				st := completion(mustBegin(t, direct, id, req), strings.Repeat("x", 2000))
+				st.State = state
+				losing(t, id, func() error {
+					res, err := s.Settle(ctx, id, st)
+					if !res.Settled || res.Record.State != state {
+						t.Errorf("Settle(%v, %v) = %v in state %v, want settled", id, state, res.Settled, res.Record.State)
+					}
+					return err
+				})
+			})
+		}
+		t.Run("abort", func(t *testing.T) {
+			id, req := newAttempt(idem.ClientKey)
+			mustBegin(t, direct, id, req)
+			losing(t, id, func() error { return s.Abort(ctx, id, req) })
+			if _, err := direct.Begin(ctx, id, req); !errors.Is(err, idem.ErrStaleFence) {
+				t.Errorf("Begin(%v) after Abort = %v, want %v", id, err, idem.ErrStaleFence)
+			}
+		})
+		t.Run("get", func(t *testing.T) {
+			id, req := newAttempt(idem.ClientKey)
+			mustBegin(t, direct, id, req)
+			losing(t, id, func() error {
+				rec, err := s.Get(ctx, id)
+				if rec.State != idem.StatePending {
+					t.Errorf("Get(%v) = %v, want pending", id, rec.State)
+				}
+				return err
+			})
+		})
+	}
+}
+
+// A Begin that is held on the way, given up, aborted, and arrives then.
+func TestBeginThatArrivesAfterItsAbort(t *testing.T) {
+	r := testserver.StartRedis(t)
+	proxy := testserver.StartRedisProxy(t, r.Addr())
+	s := open(t, connect(t, "redis://"+proxy.Addr()))
+	direct := open(t, connect(t, r.URL()))
+	warmID, warm := newAttempt(idem.ClientKey)
+	mustBegin(t, s, warmID, warm) // the server knows the script
+
+	id, req := newAttempt(idem.ClientKey)
+	hold := proxy.HoldNext(testserver.Contains(id.String()))
+	if _, err := s.Begin(short(t), id, req); !errors.Is(err, idem.ErrUnavailable) {
+		t.Fatalf("Begin(%v) held on its way = %v, want %v", id, err, idem.ErrUnavailable)
+	}
+	<-hold.Held()
+	if err := direct.Abort(t.Context(), id, req); err != nil {
+		t.Fatalf("Abort(%v) = %v, want <nil>", id, err)
+	}
+	hold.Release()
+	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrStaleFence) {
+		t.Errorf("Begin(%v) after Abort = %v, want %v", id, err, idem.ErrStaleFence)
+	}
+	rec, err := direct.Get(t.Context(), id)
+	if err != nil || rec.State != idem.StateReleased || rec.Attempt.Number != 0 {
+		t.Errorf("Get(%v) = %v at attempt %d, %v, want released at 0", id, rec.State, rec.Attempt.Number, err)
+	}
+}
+
+// Nothing in Redis tells the key: neither names nor values hold it.
+func TestKeysAreNotStored(t *testing.T) {
+	r := testserver.StartRedis(t)
+	s := open(t, connect(t, r.URL()))
+	const key, scope = "order-4711-of-alice", "tenant-of-alice"
+	id := idem.NewKeyID(scope, key)
+	_, req := newAttempt(idem.ClientKey)
+	a := mustBegin(t, s, id, req)
+	if _, err := s.Settle(t.Context(), id, completion(a, strings.Repeat("x", 2000))); err != nil {
+		t.Fatal(err)
+	}
+	names, err := r.Do("KEYS", "*")
+	if err != nil || len(names) != Shards+2 {
+		t.Fatalf("KEYS = %d names, %v, want %d incarnations, a record and a body", len(names), err, Shards)
+	}
+	for _, name := range names {
+		value, _ := r.Do("DUMP", name)
+		if text := fmt.Sprint(name, value); strings.Contains(text, key) || strings.Contains(text, scope) {
+			t.Errorf("%s holds the key: %q", name, text)
+		}
+	}
+}
+
+// A record of a layout that is not known here is left alone.
+func TestRecordsOfNewerBuildsAreLeftAlone(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	id, req := newAttempt(idem.ClientKey)
+	a := mustBegin(t, s, id, req)
+	key := s.keys.record(id)
+	was, _ := m.Get(key)
+	if err := m.Set(key, "\x02"+was[1:]); err != nil {
+		t.Fatal(err)
+	}
+	newer, _ := m.Get(key)
+	_, errGet := s.Get(t.Context(), id)
+	_, errBegin := s.Begin(t.Context(), id, req)
+	_, errSettle := s.Settle(t.Context(), id, completion(a, ""))
+	errAbort := s.Abort(t.Context(), id, req)
+	for method, err := range map[string]error{"Get": errGet, "Begin": errBegin, "Settle": errSettle, "Abort": errAbort} {
+		if err == nil {
+			t.Errorf("%s(%v) of a newer record = <nil>, want an error", method, id)
+		}
+	}
+	if got, _ := m.Get(key); got != newer {
+		t.Errorf("the newer record was changed to %q", got)
+	}
+}

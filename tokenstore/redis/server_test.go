@@ -1,0 +1,180 @@
+package redis
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestNewRefusesEviction(t *testing.T) {
+	r := testserver.StartRedis(t, testserver.WithRedisArgs("--maxmemory-policy", "allkeys-lru"))
+	_, err := New(t.Context(), connect(t, r.URL()), quiet())
+	if err == nil || !strings.Contains(err.Error(), "noeviction") {
+		t.Errorf("New() = %v, want a refusal that names noeviction", err)
+	}
+}
+
+func TestNewRefusesEvictionOnOneNodeOfACluster(t *testing.T) {
+	c := testserver.StartRedisCluster(t, 3)
+	if _, err := c.Nodes()[1].Do("CONFIG", "SET", "maxmemory-policy", "volatile-ttl"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := New(t.Context(), connect(t, clusterAddr(c)), quiet())
+	if err == nil || !strings.Contains(err.Error(), "volatile-ttl") {
+		t.Errorf("New() = %v, want a refusal that names volatile-ttl", err)
+	}
+}
+
+func TestNewWarns(t *testing.T) {
+	for name, tt := range map[string]struct {
+		addr func(t *testing.T) string
+		want []string
+		not  []string
+	}{
+		"of a server that does not tell": {
+			func(t *testing.T) string { return "redis://" + startMini(t).Addr() },
+			[]string{"does not tell", "append-only"}, nil,
+		},
+		"of a server without persistence": {
+			func(t *testing.T) string { return testserver.StartRedis(t).URL() },
+			[]string{"append-only"}, []string{"does not tell"},
+		},
+		"of nothing where all is well": {
+			func(t *testing.T) string {
+				return testserver.StartRedis(t, testserver.WithRedisArgs("--appendonly", "yes")).URL()
+			},
+			nil, []string{"WARN"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			open(t, connect(t, tt.addr(t)), WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
+			for _, s := range tt.want {
+				if !strings.Contains(out.String(), s) {
+					t.Errorf("New() logs %q, want %q in it", out.String(), s)
+				}
+			}
+			for _, s := range tt.not {
+				if strings.Contains(out.String(), s) {
+					t.Errorf("New() logs %q, want no %q in it", out.String(), s)
+				}
+			}
+		})
+	}
+}
+
+func TestNewRefusesClients(t *testing.T) {
+	addr := startMini(t).Addr()
+	for name, client := range map[string]goredis.UniversalClient{
+		"read-only": goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true, ReadOnly: true}),
+		"latency":   goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true, RouteByLatency: true}),
+		"randomly":  goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true, RouteRandomly: true}),
+		"deadlines": goredis.NewClient(&goredis.Options{Addr: addr}),
+		"ring":      goredis.NewRing(&goredis.RingOptions{Addrs: map[string]string{"a": addr}, ContextTimeoutEnabled: true}),
+		"nil":       nil,
+	} {
+		if _, err := New(t.Context(), client, quiet()); err == nil || errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("New(%s) = %v, want a refusal", name, err)
+		}
+		if client != nil {
+			_ = client.Close()
+		}
+	}
+}
+
+func TestNewRefusesPrefixes(t *testing.T) {
+	for _, prefix := range []string{"", "a{b}"} {
+		if _, err := New(t.Context(), connect(t, "redis://"+startMini(t).Addr()), quiet(), WithPrefix(prefix)); err == nil {
+			t.Errorf("New() with prefix %q = <nil>, want a refusal", prefix)
+		}
+	}
+}
+
+func TestUnreachableServerFailsAtOnce(t *testing.T) {
+	m := startMini(t)
+	client := connect(t, "redis://"+m.Addr())
+	s := open(t, client)
+	m.Close()
+	id, req := newAttempt(idem.ClientKey)
+	start := time.Now()
+	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Begin(%v) = %v, want %v", id, err, idem.ErrUnavailable)
+	}
+	if _, err := s.Get(t.Context(), id); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Get(%v) = %v, want %v", id, err, idem.ErrUnavailable)
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Ping() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	if _, err := New(t.Context(), client, quiet()); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("New() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("four calls to a server that is away took %v", took)
+	}
+}
+
+// A server that accepts and does not answer must not be waited for beyond the
+// caller's deadline.
+func TestDeadlineIsHonoured(t *testing.T) {
+	r := testserver.StartRedis(t)
+	s := open(t, connect(t, r.URL()))
+	id, req := newAttempt(idem.ClientKey)
+	r.Pause()
+	defer r.Resume()
+	for name, call := range map[string]func(ctx testing.TB, s *Store) error{
+		"Begin": func(tb testing.TB, s *Store) error { _, err := s.Begin(short(tb), id, req); return err },
+		"Get":   func(tb testing.TB, s *Store) error { _, err := s.Get(short(tb), id); return err },
+		"Settle": func(tb testing.TB, s *Store) error {
+			_, err := s.Settle(short(tb), id, completion(idem.Attempt{}, ""))
+			return err
+		},
+		"Ping": func(tb testing.TB, s *Store) error { return s.Ping(short(tb)) },
+	} {
+		start := time.Now()
+		err := call(t, s)
+		if took := time.Since(start); !errors.Is(err, idem.ErrUnavailable) || took > time.Second {
+			t.Errorf("%s() with 100 ms = %v after %v, want %v", name, err, took, idem.ErrUnavailable)
+		}
+	}
+}
+
+func TestConnectForms(t *testing.T) {
+	for addr, want := range map[string]string{
+		"redis://h":                        "[h:6379]//0/false/",
+		"redis://u:p%40@h:1/3":             "[h:1]/u:p@/3/false/",
+		"redis://h:1,redis://i:2":          "[h:1 i:2]//0/true/",
+		"redis://[::1]:7":                  "[[::1]:7]//0/false/",
+		"redis+sentinel://a:1,b/m":         "[a:1 b:26379]//0/false/m",
+		"redis+sentinel://u:p@a:1,b:2/m/4": "[a:1 b:2]/u:p/4/false/m",
+		"rediss://h:1":                     "[h:1]//0/false/+tls",
+	} {
+		o, err := parseAddr(addr)
+		if err != nil {
+			t.Errorf("parseAddr(%q) = %v, want <nil>", addr, err)
+			continue
+		}
+		if got := describeOptions(o); got != want {
+			t.Errorf("parseAddr(%q) = %s, want %s", addr, got, want)
+		}
+		if !o.ContextTimeoutEnabled || o.ReadOnly {
+			t.Errorf("parseAddr(%q) = deadlines %v, read-only %v", addr, o.ContextTimeoutEnabled, o.ReadOnly)
+		}
+	}
+	for _, addr := range []string{
+		"", "h:1", "http://h", "redis://", "redis://h/x", "redis://h,rediss://i", "redis://h/1,redis://i",
+		"redis+sentinel://a:1", "redis+sentinel:///m", "redis://h?db=1", "redis://u:secret@h:port",
+	} {
+		if _, err := Connect(addr); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("Connect(%q) = %v, want a refusal that tells no password", addr, err)
+		}
+	}
+}

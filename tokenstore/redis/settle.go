@@ -1,0 +1,88 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Settle closes an attempt or marks it unknown; see [idem.Store]. It takes one
+// round trip, and does not ask whether the store lost records. The error wraps
+// idem.ErrUnavailable.
+func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	args, err := s.settleArgs(id, st)
+	if err != nil {
+		return idem.SettleResult{}, err
+	}
+	r, err := s.run(ctx, "settle", settleScript, s.keys.keys(id), args...)
+	if err != nil {
+		return idem.SettleResult{}, err
+	}
+	rec, err := r.decode("settle")
+	if err != nil {
+		return idem.SettleResult{}, err
+	}
+	res := idem.SettleResult{Settled: r.verdict == "settled", Record: rec}
+	// The response does not travel back to whom it came from.
+	if res.Settled && (rec.State == idem.StateCompleted || rec.State == idem.StateUnknown) {
+		res.Record.Response = st.Response
+	}
+	return res, nil
+}
+
+// settleArgs are the ARGV of settle.lua.
+func (s *Store) settleArgs(id idem.KeyID, st idem.Settlement) ([]any, error) {
+	if err := errors.Join(
+		checkLength("settle", "domain", st.Attempt.Fence.Domain, maxDomain),
+		checkLength("settle", "decision's author", st.Decision.By, maxAuthor),
+		checkLength("settle", "decision's reason", st.Decision.Reason, maxReason),
+	); err != nil {
+		return nil, err
+	}
+	switch st.State {
+	case idem.StateCompleted, idem.StateReleased, idem.StateUnknown:
+	default:
+		return nil, fmt.Errorf("tokenstore/redis: settle: state %v", st.State)
+	}
+	response, place, err := packResponse(st)
+	if err != nil {
+		return nil, err
+	}
+	keyTTL := st.KeyTTL
+	if keyTTL <= 0 {
+		keyTTL = idem.DefaultKeyTTL
+	}
+	if st.State == idem.StateCompleted {
+		keyTTL = max(keyTTL, st.ResultTTL)
+	}
+	args := []any{
+		s.keys.member(id), packAttempt(st.Attempt), st.Attempt.Fence.Domain, string(st.ID[:]),
+		string([]byte{byte(st.State)}), response, string([]byte{place}),
+		millis(st.ResultTTL), millis(keyTTL), st.Decision.By, st.Decision.Reason,
+	}
+	re := st.Restore
+	if re == nil {
+		return append(args, "", "", "", "", ""), nil
+	}
+	if err := checkLength("settle", "route", re.Route, maxRoute); err != nil {
+		return nil, err
+	}
+	return append(args, "1", string([]byte{byte(re.Kind)}), re.Route, packFingerprint(re.Fingerprint), packTime(re.Started)), nil
+}
+
+// packResponse encodes the response and chooses its place.
+func packResponse(st idem.Settlement) (packed []byte, place byte, err error) {
+	if st.Response == nil || st.State == idem.StateReleased {
+		return nil, placeNowhere, nil
+	}
+	packed, err = st.Response.AppendBinary(nil)
+	switch {
+	case err != nil:
+		return nil, placeNowhere, fmt.Errorf("tokenstore/redis: settle: %w", err)
+	case len(packed) <= inlineLimit:
+		return packed, placeInline, nil
+	}
+	return packed, placeApart, nil
+}

@@ -1,0 +1,143 @@
+package redis
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	goredis "github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+
+// connect returns a client as Connect makes it, closed when the test ends. It is
+// given more time: miniredis under the race detector is slow, and what tests say
+// of deadlines they say of the context's.
+func connect(tb testing.TB, addr string) goredis.UniversalClient {
+	tb.Helper()
+	o, err := parseAddr(addr)
+	if err != nil {
+		tb.Fatalf("parseAddr(%q) = %v, want <nil>", addr, err)
+	}
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = 20*time.Second, 20*time.Second, 20*time.Second, 20*time.Second
+	client := goredis.NewUniversalClient(o)
+	tb.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// open returns a store on client.
+func open(tb testing.TB, client goredis.UniversalClient, opts ...Option) *Store {
+	tb.Helper()
+	s, err := New(tb.Context(), client, append([]Option{quiet()}, opts...)...)
+	if err != nil {
+		tb.Fatalf("New() = %v, want <nil>", err)
+	}
+	return s
+}
+
+// mini is a miniredis whose clock and expiries move together.
+type mini struct {
+	*miniredis.Miniredis
+	mu  sync.Mutex
+	now time.Time
+}
+
+func startMini(tb testing.TB) *mini {
+	tb.Helper()
+	m := &mini{Miniredis: miniredis.NewMiniRedis(), now: time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)}
+	m.SetTime(m.now)
+	if err := m.Start(); err != nil {
+		tb.Fatalf("miniredis: %v", err)
+	}
+	tb.Cleanup(m.Close)
+	return m
+}
+
+func (m *mini) Advance(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = m.now.Add(d)
+	m.SetTime(m.now)
+	m.FastForward(d)
+}
+
+func TestStoreOnMiniredis(t *testing.T) {
+	m := startMini(t)
+	client := connect(t, "redis://"+m.Addr())
+	idemtest.RunStore(t, idemtest.StoreHarness{
+		New: func(tb testing.TB) idem.Store {
+			return open(tb, client, WithPrefix(freshPrefix(tb)))
+		},
+		Advance: m.Advance,
+	})
+}
+
+func TestStoreOnRedis(t *testing.T) {
+	client := connect(t, testserver.SharedRedis(t))
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store {
+		return open(tb, client, WithPrefix(freshPrefix(tb)))
+	}})
+}
+
+func TestStoreOnCluster(t *testing.T) {
+	c := testserver.StartRedisCluster(t, 3)
+	client := connect(t, clusterAddr(c))
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store {
+		return open(tb, client, WithPrefix(freshPrefix(tb)))
+	}})
+}
+
+func TestStoreBehindSentinel(t *testing.T) {
+	s := testserver.StartSentinel(t, 3)
+	client := connect(t, "redis+sentinel://"+strings.Join(s.Addrs(), ",")+"/mymaster")
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store {
+		return open(tb, client, WithPrefix(freshPrefix(tb)))
+	}})
+}
+
+func clusterAddr(c *testserver.RedisCluster) string {
+	return "redis://" + strings.Join(c.Addrs(), ",redis://")
+}
+
+func freshPrefix(tb testing.TB) string { return strings.TrimSuffix(testserver.KeyPrefix(tb), ":") }
+
+func TestReach(t *testing.T) {
+	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
+	if got := s.Reach(); got != idem.ReachShared {
+		t.Errorf("Reach() = %v, want %v", got, idem.ReachShared)
+	}
+}
+
+// newAttempt returns a Begin of a new attempt on a new key.
+func newAttempt(kind idem.KeyKind) (idem.KeyID, idem.BeginRequest) {
+	fp, _ := idem.NewFingerprint(1, "http POST /v1/payments", "10.00")
+	n := idem.NewNonce()
+	return idem.NewKeyID("test", idem.Key(n.String())), idem.BeginRequest{
+		Kind: kind, Route: "http POST /v1/payments", Nonce: n, Fingerprint: fp,
+		Fence: idem.Fence{Domain: "redis-test", Token: uint64(time.Now().UnixNano())},
+	}
+}
+
+func mustBegin(tb testing.TB, s *Store, id idem.KeyID, req idem.BeginRequest) idem.Attempt {
+	tb.Helper()
+	res, err := s.Begin(context.Background(), id, req)
+	if err != nil || !res.Begun {
+		tb.Fatalf("Begin(%v) = begun %v, %v, want begun", id, res.Begun, err)
+	}
+	return res.Record.Attempt
+}
+
+func completion(a idem.Attempt, body string) idem.Settlement {
+	return idem.Settlement{
+		Attempt: a, ID: a.Nonce, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour,
+		Response: &idem.Response{Status: 201, Header: map[string][]string{"Content-Type": {"application/json"}}, Body: []byte(body)},
+	}
+}
