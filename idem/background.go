@@ -2,6 +2,7 @@ package idem
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -90,7 +91,12 @@ func (e *Engine) save(ctx context.Context, run *run, s Settlement) (SettleResult
 		if err == nil {
 			return got, nil
 		}
-		if next := pause.next(); time.Now().Add(next).After(giveUp) || !sleep(e.work.ctx, next) {
+		if errors.Is(err, ErrResponseInvalid) {
+			s.Response = &Response{Status: s.Response.Status, Omitted: true}
+			continue
+		}
+		left := time.Until(giveUp)
+		if left <= 0 || !sleep(e.work.ctx, min(pause.next(), left)) {
 			e.observe(ctx, run.request, Event{Type: EventSaveDelayed, Attempt: run.attempt, State: s.State, Err: err})
 			e.saveBehind(ctx, run, s)
 			return SettleResult{}, err
@@ -135,6 +141,10 @@ func (e *Engine) saveBehind(ctx context.Context, run *run, s Settlement) {
 				run.lease.ReleaseBehind()
 				return
 			}
+			if errors.Is(err, ErrResponseInvalid) {
+				s.Response = &Response{Status: s.Response.Status, Omitted: true}
+				continue
+			}
 			if !sleep(stop, pause.next()) {
 				// The lock is left to its session: it outlives this engine.
 				e.observe(ctx, r, Event{Type: EventSaveAbandoned, Attempt: run.attempt, State: s.State, Err: err})
@@ -164,6 +174,9 @@ func (e *Engine) abortBehind(ctx context.Context, r *request, lease Lease, req B
 			call := withTimeout(stop, e.cfg.storeTimeout)
 			err := e.store.Abort(call, r.id, req)
 			call.stop()
+			if err == nil && lease.Err() != nil {
+				err = e.disown(stop, r, req)
+			}
 			if err == nil {
 				e.observe(ctx, r, Event{Type: EventBeginAborted})
 				lease.ReleaseBehind()
@@ -175,6 +188,20 @@ func (e *Engine) abortBehind(ctx context.Context, r *request, lease Lease, req B
 			}
 		}
 	})
+}
+
+// disown releases the attempt of a Begin whose Abort came after the next holder
+// had marked it unknown: nothing ran under it.
+func (e *Engine) disown(ctx context.Context, r *request, req BeginRequest) error {
+	call := withTimeout(ctx, e.cfg.storeTimeout)
+	defer call.stop()
+	rec, err := e.store.Get(call, r.id)
+	if err != nil || rec.State != StateUnknown || rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce {
+		return err
+	}
+	_, err = e.callSettle(ctx, r.id, Settlement{Attempt: rec.Attempt, ID: req.Nonce, State: StateReleased,
+		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: Decision{By: "engine", Reason: "never ran"}})
+	return err
 }
 
 // backoff doubles a pause up to a limit.

@@ -24,10 +24,11 @@ const (
 //
 // What two readers could take for two values is refused: invalid UTF-8, half
 // of a surrogate pair, a member name that occurs twice, a byte order mark,
-// anything behind the value; and so is what is over the limits: nesting deeper
-// than 128, a number longer than 128 characters or with an exponent of more
-// than three digits. The error says what and at which byte, and holds nothing
-// of the body. dst comes back unchanged then.
+// anything behind the value. (Names that differ in case only are two names,
+// although encoding/json takes either for a field.) Refused, too, is what is
+// over the limits: nesting deeper than 128, a number longer than 128 characters
+// or with an exponent of more than three digits. The error says what and at
+// which byte, and holds nothing of the body. dst comes back unchanged then.
 //
 // The form is never longer than the body.
 func CanonicalJSON(dst, body []byte) ([]byte, error) {

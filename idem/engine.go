@@ -23,6 +23,10 @@ type Engine struct {
 
 // New returns an engine on a locker and a store. It refuses a locker that
 // other processes cannot see with a store that they can.
+//
+// The reverse, a shared lock with a store that only this process can see, is
+// accepted and is right for a single instance only: another one would know
+// nothing of this one's keys. Whoever wires that sees to there being one.
 func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	if locker == nil || store == nil {
 		return nil, errors.New("idem: New needs a locker and a store")
@@ -52,6 +56,7 @@ type request struct {
 	fingerprint Fingerprint // in the current version
 	giveUp      time.Time   // when a duplicate stops waiting for the first
 	flight      *flight     // of this request, where it leads one
+	open        bool        // an attempt was seen that runs or is in doubt
 }
 
 // Do executes an operation, or answers it with the outcome of an earlier
@@ -94,6 +99,7 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) 
 			}
 			return deref(res), err
 		}
+		r.open = rec.State.Open()
 		if !e.lead(r) {
 			continue
 		}
@@ -204,11 +210,18 @@ func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
 	return nil, nil // pending, or unknown and somebody to ask: only the lock's holder may tell
 }
 
-// matches compares the request with a stored fingerprint, in its version.
-func (r *request) matches(stored Fingerprint) (bool, error) {
+// matches compares the request with a stored fingerprint, in its version. It
+// may be called under the lock, which a panic of the fingerprinter must not
+// leave behind.
+func (r *request) matches(stored Fingerprint) (same bool, err error) {
 	if stored.Version == r.fingerprint.Version {
 		return stored == r.fingerprint, nil
 	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("idem: fingerprinter panicked: %v", p)
+		}
+	}()
 	fp, err := r.Fingerprint(stored.Version)
 	return fp == stored, err
 }
@@ -300,6 +313,7 @@ func (e *Engine) callBegin(ctx context.Context, r *request, req BeginRequest) (B
 // found deals with a record, read under the lock, that did not let an attempt
 // start. again says that it may do so now.
 func (e *Engine) found(ctx context.Context, r *request, lease Lease, rec *Record) (res *Result, again bool, err error) {
+	r.open = true
 	res, err = e.judge(r, rec)
 	if err != nil {
 		return nil, false, err
@@ -308,20 +322,23 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease, rec *Record
 		e.replayed(ctx, r, rec)
 		return res, false, nil
 	}
-	switch rec.State {
-	case StatePending:
-		fence := lease.Fence()
-		if rec.Attempt.Fence.Domain != fence.Domain {
-			// Our lock proves nothing about a holder in another domain.
-			return nil, false, refuse(CodeInProgress, fmt.Errorf("idem: held under fence %v of another domain", rec.Attempt.Fence))
-		}
-		if !rec.Attempt.Fence.Before(fence) {
-			return nil, false, refuse(CodeOwnershipLost, fmt.Errorf("idem: fence %v is behind the record's %v", fence, rec.Attempt.Fence))
-		}
-		e.observe(ctx, r, Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
-	case StateUnknown:
-	default: // it changed since Begin looked: look again
+	if !rec.State.Open() { // it changed since Begin looked: look again
 		return nil, true, nil
+	}
+	fence := lease.Fence()
+	if theirs := rec.Attempt.Fence; theirs.Domain != fence.Domain {
+		// Our lock proves nothing about a holder in another domain, and our
+		// fence shuts out none of what it has sent.
+		if rec.State == StateUnknown {
+			res, err = unknown(rec)
+			return res, false, err
+		}
+		return nil, false, refuse(CodeInProgress, fmt.Errorf("idem: held under fence %v of another domain", theirs))
+	} else if !theirs.Before(fence) {
+		return nil, false, refuse(CodeOwnershipLost, fmt.Errorf("idem: fence %v is behind the record's %v", fence, theirs))
+	}
+	if rec.State == StatePending {
+		e.observe(ctx, r, Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
 	}
 	return e.resolve(ctx, r, lease, rec)
 }
@@ -342,12 +359,15 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt A
 	}()
 	resp, err := h(hctx)
 	returned = true
+	cut := hctx.Err() != nil
 	cancel()
 
 	o := outcomeInDoubt
 	switch {
 	case x.noEffect.Load():
 		o = outcomeNoEffect
+	case err == nil && cut:
+		o = classifyCut(r.Transport, resp.Status)
 	case err == nil:
 		o = classify(r.Transport, resp.Status, x.gated.Load())
 	}
@@ -364,8 +384,10 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt A
 // settle is steps 7 and 8: store the outcome, then answer, then give the lock
 // back. resp is nil where the handler returned an error instead.
 func (e *Engine) settle(ctx context.Context, run *run, o outcome, resp *Response, cause error) (Result, error) {
-	s := run.settlement(o, resp)
-	got, err := e.save(ctx, run, s)
+	if run.lost() {
+		e.observe(ctx, run.request, Event{Type: EventOwnershipLost, Attempt: run.attempt, Err: run.lease.Err()})
+	}
+	got, err := e.save(ctx, run, run.settlement(o, resp))
 	if err != nil { // saving goes on behind the answer, under the lock
 		if run.lost() {
 			return Result{}, refuse(CodeOwnershipLost, err)
@@ -420,11 +442,12 @@ func (e *Engine) release(ctx context.Context, run *run) {
 	}
 }
 
-// failOpen runs the handler without protection where the policy says so and
-// the refusal is that nothing could be reached.
+// failOpen runs the handler without protection where the policy says so, the
+// refusal is that something could not be reached, and nothing is known of an
+// attempt that runs or is in doubt.
 func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error) (Result, error) {
 	refusal, ok := errors.AsType[*Refusal](err)
-	if !ok || !r.Policy.FailOpen || refusal.Code != CodeUnavailable || ctx.Err() != nil {
+	if !ok || !r.Policy.FailOpen || r.open || refusal.Code != CodeUnavailable || ctx.Err() != nil {
 		return Result{}, err
 	}
 	e.observe(ctx, r, Event{Type: EventFailedOpen, Err: refusal.Err})

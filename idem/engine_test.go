@@ -397,6 +397,32 @@ func TestDeadlineOnlyCancels(t *testing.T) {
 	b.wantState("k", idem.StateCompleted)
 }
 
+// TestHandlerCutOffByItsDeadlineIsInDoubt unless it says that it succeeded:
+// what it answers may be nothing but the cancellation, seen halfway.
+func TestHandlerCutOffByItsDeadlineIsInDoubt(t *testing.T) {
+	for status, want := range map[int]idem.State{
+		201: idem.StateCompleted, 302: idem.StateCompleted, 422: idem.StateUnknown, 429: idem.StateUnknown, 403: idem.StateUnknown, 504: idem.StateUnknown,
+	} {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.Deadline = time.Millisecond }})
+		key := fmt.Sprintf("k%d", status)
+		res, err := b.doWith(key, "a", func(ctx context.Context) (idem.Response, error) {
+			<-ctx.Done()
+			return idem.Response{Status: status}, nil
+		})
+		if err != nil || res.Response.Status != status {
+			t.Errorf("Do() = %v, %v, want %d", res, err, status)
+		}
+		b.wantState(key, want)
+	}
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.Deadline = time.Millisecond }})
+	_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		<-ctx.Done()
+		idem.NoEffect(ctx)
+		return idem.Response{Status: 504}, nil
+	})
+	b.wantState("k", idem.StateReleased)
+}
+
 func TestExecutionContext(t *testing.T) {
 	b := setup(t, parts{})
 	var first idem.Execution

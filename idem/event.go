@@ -54,5 +54,5 @@ type Event struct {
 }
 
 // Observer is called for each event, in the goroutine where it happened: it
-// must be safe for concurrent use and must not block.
+// must be safe for concurrent use and must not block. Its panics are dropped.
 type Observer func(ctx context.Context, ev Event)

@@ -283,6 +283,98 @@ func TestFailOpen(t *testing.T) {
 	})
 }
 
+// TestFailOpenKnowsItsLimits: what is known to run, or to be in doubt, is not
+// run beside.
+func TestFailOpenKnowsItsLimits(t *testing.T) {
+	open := func(p *idem.Policy) {
+		p.FailOpen = true
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.Applied(created(70)), nil
+		}
+	}
+	t.Run("running elsewhere, lock service away", func(t *testing.T) {
+		b := setup(t, parts{policy: open})
+		b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
+		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRuns(0)
+	})
+	t.Run("in doubt, lock service away", func(t *testing.T) {
+		b := setup(t, parts{})
+		_, _ = b.doWith("k", "a", answers(500))
+		open(&b.policy)
+		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRuns(0)
+	})
+	t.Run("applied, and the store away when that is settled", func(t *testing.T) {
+		b := setup(t, parts{policy: open})
+		b.interrupted("k", "a")
+		b.faults.FailBefore("Settle", 1, nil)
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRuns(0)
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 70, true)
+	})
+	t.Run("nothing known, lock service away", func(t *testing.T) {
+		b := setup(t, parts{policy: open})
+		b.locks.FailBefore("TryAcquire", idemtest.Every, nil)
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+	})
+}
+
+// TestObserverPanicLeavesNoLockBehind also covers a fingerprinter's.
+func TestObserverPanicLeavesNoLockBehind(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithObserver(func(context.Context, idem.Event) { panic("boom") })}})
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	_, _ = b.doWith("k2", "a", answers(429))
+	res, err = b.do("k2", "a")
+	b.wantPaid(res, err, 2, false)
+}
+
+func TestResponseThatCannotBeStoredIsOmitted(t *testing.T) {
+	for name, opts := range map[string][]idem.Option{
+		"at once": nil,
+		"behind":  {idem.WithSaveTimeout(time.Nanosecond)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{opts: opts})
+			b.faults.FailBefore("Settle", 1, nil)
+			b.faults.FailBefore("Settle", 2, fmt.Errorf("wrapped: %w", idem.ErrResponseInvalid))
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, 1, false)
+			b.eventually("it is settled", func() bool { return b.saw(idem.EventCompleted) == 1 })
+			b.eventually("it is known to be completed", func() bool {
+				_, err = b.do("k", "a")
+				return idem.Refuse(idem.CodeInProgress, nil).Error() != fmt.Sprint(err)
+			})
+			b.wantRefused(err, idem.CodeResultUnavailable)
+		})
+	}
+}
+
+// TestAbortAfterTheNextHolderGaveUp: who sent the Begin knows that nothing ran.
+func TestAbortAfterTheNextHolderGaveUp(t *testing.T) {
+	b := setup(t, parts{})
+	b.faults.LoseReply("Begin", 1, nil)
+	b.faults.FailBefore("Abort", idemtest.Every, nil)
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.locker.Revoke(idem.NewKeyID("m1", "k"))
+	_, err = b.do("k", "a") // finds it interrupted, and has no resolver
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.faults.Heal("Abort")
+	b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+	b.wantState("k", idem.StateReleased)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+}
+
 func TestCloseWaitsForWhatRuns(t *testing.T) {
 	b := setup(t, parts{})
 	finish := b.started("k", "a", b.pay)

@@ -47,6 +47,13 @@ func (e *Engine) observe(ctx context.Context, r *request, ev Event) {
 		return
 	}
 	ev.Route, ev.KeyID = r.Policy.Name, r.id
+	e.report(ctx, ev)
+}
+
+// report calls the observer. Its panics end here: they would leave a lock
+// behind, or end the process in the background.
+func (e *Engine) report(ctx context.Context, ev Event) {
+	defer func() { _ = recover() }()
 	e.cfg.observer(ctx, ev)
 }
 
@@ -61,7 +68,7 @@ func (e *Engine) refused(ctx context.Context, p *Policy, id KeyID, err error) (R
 		if p != nil {
 			ev.Route = p.Name
 		}
-		e.cfg.observer(ctx, ev)
+		e.report(ctx, ev)
 	}
 	return Result{}, err
 }
@@ -70,7 +77,7 @@ func (e *Engine) refused(ctx context.Context, p *Policy, id KeyID, err error) (R
 // Do: a missing key, a body over the limit.
 func (e *Engine) Refused(ctx context.Context, route string, r *Refusal) {
 	if e.cfg.observer != nil {
-		e.cfg.observer(ctx, Event{Type: EventRefused, Route: route, Code: r.Code, Err: r.Err})
+		e.report(ctx, Event{Type: EventRefused, Route: route, Code: r.Code, Err: r.Err})
 	}
 }
 

@@ -37,6 +37,27 @@ func classify(t Transport, status int, gated bool) outcome {
 	}
 }
 
+// classifyCut reads the result of a handler whose context had ended before it
+// returned: by the deadline, or with the lease. Only success can be believed; a
+// refusal may be nothing but the cancellation, seen halfway.
+func classifyCut(t Transport, status int) outcome {
+	if o := classify(t, status, true); o != outcomeCompleted || succeeded(t, status) {
+		return o
+	}
+	return outcomeInDoubt
+}
+
+func succeeded(t Transport, status int) bool {
+	switch t {
+	case TransportHTTP:
+		return status >= 200 && status < 400
+	case TransportGRPC:
+		return status == grpcOK
+	default:
+		return true
+	}
+}
+
 func classifyHTTP(status int, gated bool) outcome {
 	switch status {
 	case 401, 403, 425, 429:

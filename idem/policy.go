@@ -58,8 +58,9 @@ type Policy struct {
 	// idempotent by themselves and for nothing else.
 	RerunInDoubt bool
 	// FailOpen runs the handler without protection where the lock or the store
-	// cannot be reached. It can execute twice. Every such run is reported as
-	// EventFailedOpen. A store that lost its records still refuses.
+	// cannot be reached, unless an attempt was seen that runs or is in doubt.
+	// It can execute twice. Every such run is reported as EventFailedOpen. A
+	// store that lost its records still refuses.
 	FailOpen bool
 	// MaxRequestBody bounds the request that is read into memory for its
 	// fingerprint, in bytes; DefaultMaxRequestBody where 0.

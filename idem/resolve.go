@@ -84,7 +84,7 @@ func (e *Engine) inDoubt(ctx context.Context, run *run, rec Record, resp *Respon
 	if err != nil {
 		return run.live(resp), nil // whoever has it, or comes next, asks
 	}
-	res, _, err := e.resolve(ctx, r, lease, &rec)
+	res, _, err := e.found(ctx, r, lease, &rec)
 	call := withTimeout(ctx, e.cfg.lockTimeout)
 	defer call.stop()
 	if relErr := lease.Release(call); relErr != nil {

@@ -171,6 +171,23 @@ func TestPendingInAForeignDomainIsInProgress(t *testing.T) {
 	b.wantRuns(0)
 }
 
+// TestUnknownInAForeignDomainIsLeftUnknown: our fence shuts out nothing of what
+// was sent under another domain's.
+func TestUnknownInAForeignDomainIsLeftUnknown(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.RerunInDoubt = true
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+	}})
+	id := idem.NewKeyID("m1", "k")
+	attempt := b.begin(id, "a", idem.Fence{Domain: "elsewhere", Token: 1})
+	if _, err := b.store.Settle(context.Background(), id, idem.Settlement{Attempt: attempt, ID: attempt.Nonce, State: idem.StateUnknown}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantRuns(0)
+}
+
 func TestPendingUnderALaterFenceIsLeftAlone(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) { p.RerunInDoubt = true }})
 	earlier := b.interrupted("probe", "a").Fence
@@ -305,6 +322,17 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 	t.Run("in doubt is ownership lost", func(t *testing.T) {
 		b := setup(t, parts{})
 		_, err := loseThen(b, answers(500))
+		b.wantRefused(err, idem.CodeOwnershipLost)
+		b.wantState("k", idem.StateUnknown)
+		if b.saw(idem.EventOwnershipLost) != 1 {
+			t.Error("no EventOwnershipLost")
+		}
+		_, err = b.do("k", "a") // what it answered was about its lease
+		b.wantRefused(err, idem.CodeOutcomeUnknown)
+	})
+	t.Run("a refusal seen halfway is in doubt", func(t *testing.T) {
+		b := setup(t, parts{})
+		_, err := loseThen(b, answers(403))
 		b.wantRefused(err, idem.CodeOwnershipLost)
 		b.wantState("k", idem.StateUnknown)
 	})

@@ -52,7 +52,7 @@ func appendFields(buf []byte, fields map[string][]string) ([]byte, error) {
 		values += len(vs)
 	}
 	if len(names) > maxResponseValues || values > maxResponseValues {
-		return nil, fmt.Errorf("idem: response with %d fields and %d values, at most %d", len(names), values, maxResponseValues)
+		return nil, fmt.Errorf("%w: %d fields and %d values, at most %d", ErrResponseInvalid, len(names), values, maxResponseValues)
 	}
 	slices.Sort(names)
 	buf = binary.AppendUvarint(buf, uint64(len(names)))

@@ -61,6 +61,9 @@ func (run *run) settlement(o outcome, resp *Response) Settlement {
 		s.State, s.Response = StateReleased, nil
 	default:
 		s.State = StateUnknown
+		if run.lost() { // what it answered is about its lease, not the operation
+			s.Response = nil
+		}
 	}
 	return s
 }

@@ -11,6 +11,9 @@ var (
 	// ErrStoreLost says that the store lost records it had acknowledged. It
 	// goes on refusing until an operator accepts the loss.
 	ErrStoreLost = errors.New("idem: token store lost its records")
+	// ErrResponseInvalid says that a response cannot be stored, whenever it is
+	// tried. Nothing was done.
+	ErrResponseInvalid = errors.New("idem: response cannot be stored")
 	// ErrStaleFence says that an attempt was refused because a later holder
 	// has been there, or because the attempt is over already.
 	ErrStaleFence = errors.New("idem: fence is stale")
@@ -25,8 +28,8 @@ var (
 // answers as the first did where nothing else happened since. Times and
 // expiries are those of the store's own clock, never the caller's.
 //
-// An error other than ErrStoreLost and ErrStaleFence leaves it open whether the
-// call took effect.
+// An error other than ErrStoreLost, ErrStaleFence and ErrResponseInvalid leaves
+// it open whether the call took effect.
 //
 // Package idemtest has the suite that every Store has to pass.
 type Store interface {
@@ -55,7 +58,8 @@ type Store interface {
 
 	// Settle closes the attempt that it names, or marks it unknown, where that
 	// attempt is still the stored one and open. A record that is missing is
-	// written anew when the settlement says so.
+	// written anew when the settlement says so. It returns ErrResponseInvalid
+	// where the response is more than the store can hold.
 	Settle(ctx context.Context, id KeyID, s Settlement) (SettleResult, error)
 
 	// Abort undoes a Begin whose answer never came, and refuses it should it

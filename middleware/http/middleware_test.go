@@ -45,7 +45,7 @@ func TestRouteNamesThePolicy(t *testing.T) {
 		r.Header.Set("Idempotency-Key", "k1")
 		h.ServeHTTP(httptest.NewRecorder(), r)
 	}
-	if want := map[string]bool{"POST /payments/{id}": true, "POST /payments/1": true}; !reflect.DeepEqual(routes, want) {
+	if want := map[string]bool{"POST /payments/{id}": true, "POST": true}; !reflect.DeepEqual(routes, want) {
 		t.Errorf("routes = %v, want %v", routes, want)
 	}
 }

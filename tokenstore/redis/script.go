@@ -72,7 +72,7 @@ func (s *Store) run(ctx context.Context, method string, script *goredis.Script, 
 		}
 	}
 	if r.verdict == "" {
-		return reply{}, fmt.Errorf("tokenstore/redis: %s: unexpected answer %q", method, got)
+		return reply{}, fmt.Errorf("tokenstore/redis: %s: unexpected answer of %d parts", method, len(got)) // not what they hold
 	}
 	return r, nil
 }

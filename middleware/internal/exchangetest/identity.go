@@ -45,6 +45,39 @@ var identityCases = []testCase{
 		}
 		b.wantRuns(1)
 	}},
+	{"a route whose path is cut on the way is another route still", func(b *bundle) {
+		b.protect(created, func(next http.Handler) http.Handler {
+			mux := http.NewServeMux()
+			mux.Handle("/payments/", http.StripPrefix("/payments", next))
+			mux.Handle("/refunds/", http.StripPrefix("/refunds", next))
+			return mux
+		})
+		b.want(b.send(b.request("POST", "/payments/pay", "k1", payBody)), 201, `{"id":"p1"}`, false)
+		b.wantRefusal(b.send(b.request("POST", "/refunds/pay", "k1", payBody)), idem.CodeKeyReused)
+		b.wantRuns(1)
+	}},
+	{"a body that was read in front is refused, not taken for another", func(b *bundle) {
+		read := int64(0)
+		b.protect(created, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.CopyN(io.Discard, r.Body, read)
+				next.ServeHTTP(w, r)
+			})
+		})
+		for name, req := range map[string]*http.Request{
+			"all of it":                    b.request("POST", "/pay", "k1", payBody),
+			"all of it, of unknown length": unsized(b.request("POST", "/pay", "k1", payBody)),
+		} {
+			read = int64(len(payBody))
+			b.wantRefusal(b.send(req), idem.CodeInternal)
+			if b.Failed() {
+				b.Fatal(name)
+			}
+		}
+		read = 10
+		b.wantRefusal(b.send(withHeader(b.request("POST", "/pay", "k1", payBody), "Content-Type", "text/plain")), idem.CodeInternal)
+		b.wantRuns(0)
+	}},
 	{"bug 26: the same body under another key is another request", func(b *bundle) {
 		b.protect(created)
 		for _, key := range []string{"k1", "k2", "K1"} {
@@ -230,5 +263,12 @@ var identityCases = []testCase{
 
 func withHeader(r *http.Request, name string, values ...string) *http.Request {
 	r.Header[http.CanonicalHeaderKey(name)] = values
+	return r
+}
+
+// unsized sends a body without saying how long it is.
+func unsized(r *http.Request) *http.Request {
+	r.ContentLength, r.GetBody = -1, nil
+	r.Body = io.NopCloser(r.Body)
 	return r
 }

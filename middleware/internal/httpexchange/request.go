@@ -32,7 +32,7 @@ func (x *Exchange) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, e
 	}
 	operation := c.Operation
 	if operation == "" {
-		operation = r.Method + " " + r.URL.EscapedPath()
+		operation = r.Method + " " + path(r)
 	}
 	parts := idem.RequestParts{
 		Operation:       "http " + operation,
@@ -50,6 +50,15 @@ func (x *Exchange) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, e
 			return idem.RequestFingerprint(version, parts)
 		},
 	}, body, nil
+}
+
+// path is the one that the client asked for. That in r.URL may have been cut on
+// the way here, by http.StripPrefix for one, so that two routes look the same.
+func path(r *http.Request) string {
+	if target, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(target, "/") {
+		return target
+	}
+	return r.URL.EscapedPath()
 }
 
 // readBody reads the body as it was received, compressed or not. One that says
@@ -93,10 +102,14 @@ func tooLarge(limit int64) error {
 	return idem.Refuse(idem.CodeBodyTooLarge, fmt.Errorf("request body over %d bytes", limit))
 }
 
-// checkConsumed notices that somebody in front has read the body without
-// putting it back. Every request would have the fingerprint of an empty one.
+// checkConsumed notices that somebody in front has read of the body without
+// putting it back: different requests would have one fingerprint. A body of
+// unknown length that is empty counts as read, since clients do not send such;
+// one of which only the beginning is missing cannot be told.
 func checkConsumed(r *http.Request, body []byte) error {
-	if len(body) == 0 && (r.ContentLength > 0 || r.MultipartForm != nil || len(r.PostForm) > 0) {
+	short := int64(len(body)) < r.ContentLength
+	gone := len(body) == 0 && (r.ContentLength < 0 || r.MultipartForm != nil || len(r.PostForm) > 0)
+	if short || gone {
 		return idem.Refuse(idem.CodeInternal, errBodyConsumed)
 	}
 	return nil
