@@ -1,0 +1,215 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// maxTries bounds how often one TryAcquire sends its create: after a missing
+// parent, an orphan, a holder that left, a lost reply.
+const maxTries = 8
+
+// attempt is one TryAcquire. It runs on a goroutine of its own, which sees it
+// through when its caller has gone: then what it made is undone.
+type attempt struct {
+	s     *session
+	slot  *slot
+	owner owner
+	done  chan struct{} // closed when lease and err are set
+
+	abandoned bool // guarded by s.mu, like the next two
+	lease     *Lease
+	err       error
+}
+
+// acquire runs an attempt in a slot that the caller has claimed, and returns
+// when it is over, ctx has ended, or the session can no longer be trusted.
+func (s *session) acquire(ctx context.Context, sl *slot, o owner) (*Lease, error) {
+	a := &attempt{s: s, slot: sl, owner: o, done: make(chan struct{})}
+	s.client.background.add()
+	if !s.start(a.run) {
+		s.client.background.done()
+		s.free(sl)
+		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, s.reason())
+	}
+	for {
+		s.mu.Lock()
+		trouble, changed := s.trouble(false), s.changed
+		s.mu.Unlock()
+		if trouble != nil {
+			return a.leave(trouble)
+		}
+		select {
+		case <-a.done:
+			return a.lease, a.err
+		case <-ctx.Done():
+			return a.leave(context.Cause(ctx))
+		case <-changed:
+		}
+	}
+}
+
+// leave abandons the attempt, unless it is over: then its result counts.
+func (a *attempt) leave(why error) (*Lease, error) {
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	select {
+	case <-a.done:
+		return a.lease, a.err
+	default:
+	}
+	a.abandoned = true
+	a.slot.phase = releasing
+	return nil, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, why)
+}
+
+func (a *attempt) gone() bool {
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	return a.abandoned
+}
+
+func (a *attempt) run() {
+	defer a.s.client.background.done()
+	sent := time.Now()
+	czxid, err := a.create()
+	if err == nil && a.grant(czxid) {
+		return
+	}
+	if err == nil { // nobody wants it any more, or it came too late to be trusted
+		err = fmt.Errorf("%w: the lock came too late", idem.ErrUnavailable)
+		a.s.mu.Lock()
+		a.slot.phase = releasing
+		a.s.mu.Unlock()
+		if gone := a.s.remove(a.slot.path, czxid, time.Since(sent) > young); gone != nil {
+			a.s.log.Warn("zookeeper: abandoned lock left to the end of its session", "path", a.slot.path, "error", gone)
+		}
+	}
+	a.s.free(a.slot)
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	a.err = err
+	close(a.done)
+}
+
+// grant hands the lock to the caller if that is still waiting and the session
+// can be trusted.
+func (a *attempt) grant(czxid int64) bool {
+	s := a.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a.abandoned || s.why != nil || !time.Now().Before(s.clock.deadline()) {
+		return false
+	}
+	l := &Lease{
+		s: s, slot: a.slot, czxid: czxid, granted: time.Now(),
+		fence: idem.Fence{Domain: s.domain, Token: uint64(czxid)},
+		done:  make(chan struct{}),
+		gone:  make(chan struct{}),
+	}
+	a.slot.phase, a.slot.lease = holding, l
+	if s.held++; s.held == 1 {
+		s.wakePulse() // heartbeats are due more often now
+	}
+	a.lease = l
+	close(a.done)
+	return true
+}
+
+// create sends the create until it is known what became of it, and returns the
+// czxid of the znode that it made.
+func (a *attempt) create() (czxid int64, err error) {
+	s, path := a.s, a.slot.path
+	data := a.owner.encode()
+	for range maxTries {
+		if a.gone() {
+			return 0, idem.ErrUnavailable // nobody reads this
+		}
+		r := s.w.do(&zk.CreateRequest{Path: path, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral})
+		switch {
+		case r.outcome == applied:
+			return r.zxid, nil
+		case r.outcome == ended, r.outcome == unsent:
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
+		case r.refusedBy(0, zk.ErrNoNode):
+			if err := s.ensureParents(path); err != nil {
+				return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+			}
+			continue
+		case r.outcome == unknown:
+			if err := s.barrier(context.Background()); err != nil {
+				return 0, err
+			}
+		case !r.refusedBy(0, zk.ErrNodeExists):
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
+		}
+		// Either the znode was there before, or the reply was lost and a
+		// barrier has been acknowledged since: what is there now decides.
+		n, err := s.mustGet(path)
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+		case !n.exists:
+			continue
+		case n.session != s.sessionID():
+			return 0, fmt.Errorf("%w: by %v", idem.ErrLocked, parseOwner(n.data))
+		case parseOwner(n.data).same(a.owner):
+			return n.czxid, nil
+		}
+		// Of this session, but this session has only one slot for the path and
+		// that is ours: an orphan.
+		s.log.Warn("zookeeper: removing an orphan", "path", path, "czxid", n.czxid)
+		if err := s.remove(path, n.czxid, false); err != nil {
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+		}
+	}
+	return 0, fmt.Errorf("%w: changed under our hands %d times", idem.ErrLocked, maxTries)
+}
+
+// ensureParents makes the persistent znodes above path, topmost first. Making
+// one twice does no harm, so a lost reply is answered by doing it again.
+func (s *session) ensureParents(path string) (err error) {
+	for i := 1; i < len(path); i++ {
+		if path[i] != '/' {
+			continue
+		}
+		// Who may not create here may still create further down, where it
+		// exists already.
+		err = s.ensure(path[:i])
+		if err != nil && !errors.Is(err, zk.ErrNoAuth) {
+			return err
+		}
+	}
+	return err
+}
+
+func (s *session) ensure(path string) error {
+	for {
+		r := s.w.do(&zk.CreateRequest{Path: path, Acl: s.cfg.ACL, Flags: zk.FlagPersistent})
+		switch {
+		case r.outcome == applied, r.refusedBy(0, zk.ErrNodeExists):
+			return nil
+		case r.outcome == ended, r.outcome == refused:
+			return fmt.Errorf("zookeeper: create %s: %w", path, r.err)
+		}
+		if err := s.settled(); err != nil {
+			return err
+		}
+		if err := s.pause(); err != nil {
+			return err
+		}
+	}
+}
+
+// sessionID is the server's name for this session.
+func (s *session) sessionID() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.id
+}

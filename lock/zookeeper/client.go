@@ -1,0 +1,215 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Client keeps a session with a ZooKeeper ensemble, and replaces it when it is
+// over: with all its leases, since another owner may hold their locks by then.
+// It is safe for concurrent use.
+type Client struct {
+	cfg        Config
+	owner      owner
+	tries      atomic.Uint64
+	background *tracker       // attempts and releases under way
+	cleanup    sync.WaitGroup // shutdowns of sessions that are over
+
+	ctx     context.Context // ends with Close or Abandon
+	stop    context.CancelCauseFunc
+	stopped chan struct{} // closed when keep has returned
+	ended   chan struct{} // closed when Close or Abandon is through
+
+	mu      sync.Mutex
+	current *session // nil while there is none
+	closing bool
+	domain  string
+	lastErr error // why there is no session
+}
+
+// Open connects and starts a session. It fails within Config.OpenTimeout, or
+// when ctx ends, with one error that says why: no server reached, credentials
+// refused, a session time-out too short for the safety margin.
+//
+// The caller calls Close; see there for what not calling it means.
+func Open(ctx context.Context, cfg Config) (*Client, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, owner: identity(), background: newTracker(), stopped: make(chan struct{}), ended: make(chan struct{})}
+	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.OpenTimeout, fmt.Errorf("not ready within %v", cfg.OpenTimeout))
+	defer cancel()
+	if err := c.cfg.fitTick(ctx); err != nil {
+		c.stop(err)
+		return nil, fmt.Errorf("zookeeper: open %v: %w", cfg.Servers, err)
+	}
+	s, err := c.startSession(ctx)
+	for errors.Is(err, errExpired) && ctx.Err() == nil { // a server that is just joining its ensemble
+		s, err = c.startSession(ctx)
+	}
+	if err != nil {
+		c.stop(err)
+		return nil, fmt.Errorf("zookeeper: open %v: %w", cfg.Servers, err)
+	}
+	c.adopt(s)
+	go c.keep(s)
+	return c, nil
+}
+
+// Locker is short for [NewLocker].
+func (c *Client) Locker() *Locker { return NewLocker(c) }
+
+// Domain is the lock domain of the ensemble (and chroot): a UUID kept in it,
+// which the fence of every lease carries. An ensemble that was rebuilt has
+// another one.
+func (c *Client) Domain() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.domain
+}
+
+// usable returns the session if it can serve callers now, ErrUnavailable if
+// not. It never waits.
+func (c *Client) usable() (*session, error) {
+	c.mu.Lock()
+	s, closing, lastErr := c.current, c.closing, c.lastErr
+	c.mu.Unlock()
+	switch {
+	case closing:
+		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, errClosed)
+	case s == nil:
+		return nil, fmt.Errorf("%w: no session: %w", idem.ErrUnavailable, lastErr)
+	}
+	if err := s.usable(); err != nil {
+		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+	}
+	return s, nil
+}
+
+// keep replaces the session whenever it is over.
+func (c *Client) keep(s *session) {
+	defer close(c.stopped)
+	for s != nil {
+		started := time.Now()
+		select {
+		case <-s.over:
+		case <-c.ctx.Done():
+			return // Close or Abandon sees to the session
+		}
+		why := s.reason()
+		c.mu.Lock()
+		c.current, c.lastErr = nil, why
+		c.mu.Unlock()
+		c.cfg.Logger.Warn("zookeeper: session is over, starting another one", "session", hexID(s.sessionID()), "error", why)
+		old := s
+		c.cleanup.Go(func() { old.shutdown(!errors.Is(why, errExpired)) })
+		s = c.restart(time.Since(started) < c.cfg.SessionTimeout)
+	}
+}
+
+// restart tries to get a session until it has one, or returns nil when the
+// client is closed. hasty says that the last one did not live long.
+func (c *Client) restart(hasty bool) *session {
+	pause := time.Duration(0)
+	if hasty {
+		pause = 100 * time.Millisecond
+	}
+	for {
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2+1)):
+		case <-c.ctx.Done():
+			return nil
+		}
+		s, err := c.startSession(c.ctx)
+		if err == nil {
+			c.adopt(s)
+			return s
+		}
+		if c.ctx.Err() != nil {
+			return nil
+		}
+		c.mu.Lock()
+		c.lastErr = err
+		c.mu.Unlock()
+		c.cfg.Logger.Warn("zookeeper: no new session yet", "error", err)
+		pause = min(max(2*pause, 100*time.Millisecond), 5*time.Second)
+	}
+}
+
+// adopt makes s the session that serves callers.
+func (c *Client) adopt(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.domain != "" && c.domain != s.domain {
+		c.cfg.Logger.Warn("zookeeper: the lock domain has changed, this is another ensemble", "before", c.domain, "now", s.domain)
+	}
+	c.current, c.domain = s, s.domain
+	c.cfg.Logger.Info("zookeeper: session started", "session", hexID(s.sessionID()), "timeout", s.timeout(), "domain", s.domain)
+}
+
+// Close waits until locks being released in the background are gone, and closes
+// the session; all locks that are still held are given back at once, and their
+// leases lost. When ctx ends first, or the servers do not answer, it stops
+// waiting and closes all the same; it returns an error then.
+//
+// So do not call it while handlers run that hold locks. A process that has to
+// end with handlers running calls Abandon, or nothing: their locks then outlive
+// it by the session time-out, which is what protects their keys.
+func (c *Client) Close(ctx context.Context) error {
+	return c.end(errClosed, func(s *session) error {
+		err := s.awaitIdle(ctx, c.background)
+		s.die(errClosed)
+		s.shutdown(true)
+		return err
+	})
+}
+
+// Abandon drops the connection and stops all goroutines without closing the
+// session. All leases are lost at once as far as this process is concerned; on
+// the servers the locks stay until the session times out.
+func (c *Client) Abandon() {
+	_ = c.end(errAbandoned, func(s *session) error {
+		s.tr.shut()
+		s.die(errAbandoned)
+		s.shutdown(false)
+		return nil
+	})
+}
+
+// end stops the client, once.
+func (c *Client) end(why error, finish func(*session) error) (err error) {
+	c.mu.Lock()
+	if c.closing {
+		c.mu.Unlock()
+		<-c.ended
+		return nil
+	}
+	defer close(c.ended)
+	c.closing = true
+	c.mu.Unlock()
+	c.stop(why)
+	<-c.stopped
+	c.mu.Lock()
+	s := c.current
+	c.current, c.lastErr = nil, why
+	c.mu.Unlock()
+	if s != nil {
+		err = finish(s)
+	}
+	c.cleanup.Wait()
+	return err
+}
+
+// awaitIdle waits for background work as long as it can get anywhere.
+func (s *session) awaitIdle(ctx context.Context, t *tracker) error {
+	return s.await(ctx, t.idle())
+}

@@ -1,0 +1,119 @@
+package zookeeper
+
+import (
+	"fmt"
+	"time"
+)
+
+// clock tells until when the leases of one session can be trusted. All times
+// are monotonic; it reads no clock itself and is guarded by its session.
+//
+// What it is based on, read from the server's source (3.8). A session expires
+// when its *leader* has heard nothing of it for the session time-out. A write
+// that goes through a follower does not itself tell the leader that the session
+// is alive: the follower reports who was active in its answers to the leader's
+// pings, sent every half tick, on the same ordered stream as the writes it
+// forwards. So an acknowledged write proves that whatever the follower had
+// received one tick earlier has been reported, and no more than that:
+//
+//	expiry ≥ known + timeout
+//	known  = the latest acknowledged write that was answered
+//	         a tick before the last acknowledged one was sent
+//
+// With a write every heartbeat, known is at most a heartbeat and a tick before
+// the last acknowledged write, which gives the rule that the documents state,
+//
+//	trust until (last acknowledged write) + timeout − (heartbeat + tick + 5 %)
+//
+// After a pause in the writes the first rule is the stricter one, so both hold.
+// The 5 % are for clocks that run at different speeds.
+type clock struct {
+	timeout time.Duration // negotiated with the server
+	tick    time.Duration // the servers' tickTime
+
+	last   time.Time // sending of the last acknowledged write; zero: none yet
+	known  time.Time // latest sign of life that the leader is sure to have had
+	recent []sign    // acknowledged writes after known, oldest first
+}
+
+// sign is an acknowledged write.
+type sign struct{ sent, acked time.Time }
+
+// heartbeatOf is the longest pause between writes while locks are held.
+func heartbeatOf(timeout time.Duration) time.Duration { return timeout / 10 }
+
+// marginOf is by how much the trust in a lease ends before its session could.
+func marginOf(timeout, tick time.Duration) time.Duration {
+	return heartbeatOf(timeout) + tick + driftOf(timeout)
+}
+
+func driftOf(timeout time.Duration) time.Duration { return timeout / 20 }
+
+// checkTimeout refuses a session so short that the margin leaves less trust
+// than three heartbeats, so that one late answer would cost every lease.
+func checkTimeout(timeout, tick time.Duration) error {
+	trust, margin := timeout-marginOf(timeout, tick), marginOf(timeout, tick)
+	if trust < 3*heartbeatOf(timeout) {
+		return fmt.Errorf("zookeeper: session time-out %v is too short: the safety margin is %v (tick %v)", timeout, margin, tick)
+	}
+	return nil
+}
+
+// handshake records a connect that the server accepted: those are confirmed by
+// the leader itself, but are no writes, so they do not renew trust.
+func (c *clock) handshake(sent time.Time, timeout time.Duration) {
+	c.timeout = timeout
+	if sent.After(c.known) {
+		c.known = sent
+	}
+}
+
+// acknowledge records a write sent and answered at these times. Answers may be
+// recorded in any order.
+func (c *clock) acknowledge(sent, acked time.Time) {
+	if sent.After(c.last) {
+		c.last = sent
+	}
+	// Signs close together are as good as one of them; the older one counts
+	// sooner.
+	if n := len(c.recent); n == 0 || sent.Sub(c.recent[n-1].sent) >= c.tick/8 {
+		c.recent = append(c.recent, sign{sent, acked})
+	}
+	reported := c.last.Add(-c.tick)
+	n := 0
+	for n < len(c.recent) && !c.recent[n].acked.After(reported) {
+		if c.recent[n].sent.After(c.known) {
+			c.known = c.recent[n].sent
+		}
+		n++
+	}
+	c.recent = append(c.recent[:0], c.recent[n:]...)
+}
+
+// deadline is when trust ends; the zero time before the first write.
+func (c *clock) deadline() time.Time {
+	if c.last.IsZero() {
+		return time.Time{}
+	}
+	end := c.last.Add(c.timeout - marginOf(c.timeout, c.tick))
+	if strict := c.known.Add(c.timeout - driftOf(c.timeout)); strict.Before(end) {
+		end = strict
+	}
+	return end
+}
+
+// heartbeat is the pause after which a write is due.
+func (c *clock) heartbeat(held bool) time.Duration {
+	if held {
+		return heartbeatOf(c.timeout)
+	}
+	// Idle: often enough that the first lock after a pause is trusted for a
+	// useful time, and that a dead ensemble is known before somebody asks.
+	return min(c.timeout/4, (c.timeout-marginOf(c.timeout, c.tick))/2)
+}
+
+// patience is how long a request may stay unanswered before the connection is
+// given up for another server's: early enough that the leases survive it.
+func (c *clock) patience() time.Duration {
+	return max(c.timeout/4, (c.timeout-marginOf(c.timeout, c.tick))/2)
+}

@@ -1,0 +1,175 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// Config says where the ensemble is and how to use it. Only Servers is
+// required. A Config is copied by [Open].
+type Config struct {
+	// Servers are "host:port" or "host" (port 2181). Names are resolved anew
+	// at every connect, and one that does not resolve harms none of the others.
+	Servers []string
+
+	// Chroot is put in front of every path, such as "/payments". It is created
+	// when missing. Default: none.
+	Chroot string
+
+	// SessionTimeout is asked for; the server has the last word (between 2 and
+	// 20 ticks, unless it was told otherwise). A lock outlives its crashed
+	// holder by about this long. Default: 10 s.
+	SessionTimeout time.Duration
+
+	// TickTime is the tickTime of the *servers*. It goes into the margin by
+	// which a lease ends before its session could: too small a value here makes
+	// leases unsafe when a follower is cut off from its leader. Default: 2 s,
+	// which is what the servers' sample configuration has; for a session too
+	// short for that, half of the shortest session that a server grants, which
+	// is its tick unless its minSessionTimeout is set below two ticks.
+	TickTime time.Duration
+
+	// OpenTimeout bounds Open, and each later attempt at a new session.
+	// Default: SessionTimeout, and at least 10 s.
+	OpenTimeout time.Duration
+
+	// Root is the parent of all locks. Default: "/lock".
+	Root string
+
+	// Base is the parent of what this package keeps for itself: session
+	// members and the lock domain. Default: "/idem".
+	Base string
+
+	// MaxLocksPerSession bounds the locks of one Client, because the
+	// transaction that closes a session lists them all; past the server's
+	// jute.maxbuffer it would take the ensemble down. Default: 4096.
+	MaxLocksPerSession int
+
+	// Credentials are presented to the servers before anything else is done.
+	// Default: none.
+	Credentials []Credential
+
+	// ACL is given to every znode made. Deleting is checked at the *parent*:
+	// with the default anybody who reaches the ensemble can unlock. Default:
+	// everything to whoever presented Credentials; to the world when there are
+	// none.
+	ACL []zk.ACL
+
+	// Logger gets what operators should know. Default: slog.Default().
+	Logger *slog.Logger
+
+	// Dial opens a connection to one of Servers, as listed: for TLS, proxies
+	// and tests. Default: net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Credential is an identity, such as scheme "digest" with "user:password".
+type Credential struct {
+	Scheme string
+	Secret []byte
+}
+
+// LogValue keeps the secret out of logs.
+func (c Credential) LogValue() slog.Value { return slog.StringValue(c.Scheme + ":***") }
+
+// String keeps the secret out of logs.
+func (c Credential) String() string { return c.Scheme + ":***" }
+
+// ParseConnectString reads ZooKeeper's usual notation,
+// "host:port,host:port/chroot", into Servers and Chroot.
+func ParseConnectString(s string) (servers []string, chroot string, err error) {
+	hosts := s
+	if i := strings.IndexByte(s, '/'); i >= 0 {
+		hosts, chroot = s[:i], strings.TrimRight(s[i:], "/")
+	}
+	for host := range strings.SplitSeq(hosts, ",") {
+		if host = strings.TrimSpace(host); host == "" {
+			return nil, "", fmt.Errorf("zookeeper: connect string %q names an empty host", s)
+		}
+		servers = append(servers, host)
+	}
+	if err := checkPath("chroot", chroot, true); err != nil {
+		return nil, "", err
+	}
+	return servers, chroot, nil
+}
+
+// withDefaults returns a checked copy with nothing left unset.
+func (c Config) withDefaults() (Config, error) {
+	c.Servers = append([]string(nil), c.Servers...)
+	if len(c.Servers) == 0 {
+		return c, fmt.Errorf("zookeeper: config names no servers")
+	}
+	for i, s := range c.Servers {
+		if s == "" {
+			return c, fmt.Errorf("zookeeper: config names an empty server")
+		}
+		if _, _, err := net.SplitHostPort(s); err != nil {
+			c.Servers[i] = net.JoinHostPort(strings.Trim(s, "[]"), fmt.Sprint(zk.DefaultPort))
+		}
+	}
+	defaultTo(&c.SessionTimeout, 10*time.Second)
+	defaultTo(&c.OpenTimeout, max(c.SessionTimeout, 10*time.Second))
+	defaultTo(&c.Root, "/lock")
+	defaultTo(&c.Base, "/idem")
+	defaultTo(&c.MaxLocksPerSession, 4096)
+	if c.SessionTimeout < 0 || c.TickTime < 0 || c.OpenTimeout < 0 || c.MaxLocksPerSession < 0 {
+		return c, fmt.Errorf("zookeeper: config has a negative value")
+	}
+	if c.TickTime != 0 {
+		if err := checkTimeout(c.SessionTimeout, c.TickTime); err != nil {
+			return c, err
+		}
+	}
+	c.Chroot = strings.TrimRight(c.Chroot, "/")
+	for _, p := range []struct {
+		name, path string
+		optional   bool
+	}{{"chroot", c.Chroot, true}, {"root", c.Root, false}, {"base", c.Base, false}} {
+		if err := checkPath(p.name, p.path, p.optional); err != nil {
+			return c, err
+		}
+	}
+	if len(c.ACL) == 0 {
+		c.ACL = zk.WorldACL(zk.PermAll)
+		if len(c.Credentials) > 0 {
+			c.ACL = zk.AuthACL(zk.PermAll)
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Dial == nil {
+		c.Dial = new(net.Dialer).DialContext
+	}
+	return c, nil
+}
+
+func defaultTo[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// checkPath accepts "/a/b": absolute, no empty or relative element.
+func checkPath(name, path string, optional bool) error {
+	if path == "" && optional {
+		return nil
+	}
+	if !strings.HasPrefix(path, "/") || path == "/" {
+		return fmt.Errorf("zookeeper: %s %q is not an absolute path below /", name, path)
+	}
+	for part := range strings.SplitSeq(path[1:], "/") {
+		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
+			return fmt.Errorf("zookeeper: %s %q has the element %q", name, path, part)
+		}
+	}
+	return nil
+}

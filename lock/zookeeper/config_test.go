@@ -1,0 +1,54 @@
+package zookeeper
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParseConnectString(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		in      string
+		servers []string
+		chroot  string
+		bad     bool
+	}{
+		{in: "a:1", servers: []string{"a:1"}},
+		{in: "a:1, b:2,c", servers: []string{"a:1", "b:2", "c"}},
+		{in: "a:1,b:2/x/y", servers: []string{"a:1", "b:2"}, chroot: "/x/y"},
+		{in: "[::1]:2181/", servers: []string{"[::1]:2181"}},
+		{in: "", bad: true},
+		{in: "a,,b", bad: true},
+		{in: "a/x//y", bad: true},
+		{in: "a/x/../y", bad: true},
+	} {
+		servers, chroot, err := ParseConnectString(tt.in)
+		if (err != nil) != tt.bad || !tt.bad && (!slices.Equal(servers, tt.servers) || chroot != tt.chroot) {
+			t.Errorf("ParseConnectString(%q) = %q, %q, %v; want %q, %q", tt.in, servers, chroot, err, tt.servers, tt.chroot)
+		}
+	}
+}
+
+func TestConfigDefaults(t *testing.T) {
+	t.Parallel()
+	given := Config{Servers: []string{"a", "[::1]", "c:9"}}
+	cfg, err := given.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"a:2181", "[::1]:2181", "c:9"}; !slices.Equal(cfg.Servers, want) {
+		t.Errorf("Servers = %q, want %q", cfg.Servers, want)
+	}
+	if given.Servers[0] != "a" {
+		t.Error("the caller's slice was changed")
+	}
+	if path := cfg.lockPath(newID()); len(path) != len("/lock/")+65 || !strings.HasPrefix(path, "/lock/") {
+		t.Errorf("lockPath() = %q", path)
+	}
+	secret := Credential{Scheme: "digest", Secret: []byte("user:s3cret")}
+	if s := fmt.Sprint(secret, &secret, secret.LogValue()); strings.Contains(s, "s3cret") {
+		t.Errorf("a credential prints as %s", s)
+	}
+}

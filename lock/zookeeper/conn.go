@@ -1,0 +1,124 @@
+package zookeeper
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// A connect's answer: length, protocol version, time-out, session ID, and then
+// the password and a flag, which are nobody's business here.
+const (
+	answerHead = 4 + 4 + 4 + 8
+	answerMax  = 1 << 10 // servers send 41 bytes
+)
+
+// conn is a connection under go-zookeeper. Until the first answer has been read
+// completely it is greeting: its deadline stands, whatever the library sets
+// (which is 6.7 session time-outs for the length and none for the rest).
+type conn struct {
+	net.Conn
+	t *transport
+
+	mu       sync.Mutex
+	greeting bool
+	sent     time.Time // when the connect request was handed to the kernel
+	head     []byte    // of the answer
+	read     int       // bytes of the answer
+}
+
+// opSetWatches is the request by which a client repeats its watches.
+const opSetWatches = 101
+
+// Write passes on what the library sends: one whole request each time, length,
+// xid and opcode first. The first is the connect.
+func (c *conn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	greeting := c.greeting
+	if greeting && c.sent.IsZero() {
+		c.sent = time.Now()
+	}
+	c.mu.Unlock()
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		c.t.fail(err)
+	} else if !greeting && len(p) >= 12 && binary.BigEndian.Uint32(p[8:]) == opSetWatches {
+		c.t.watched()
+	}
+	return n, err
+}
+
+// Read passes on what the server sent, having looked at the first answer.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		if c.greeting {
+			err = fmt.Errorf("no answer to the connect: %w", err)
+		}
+		c.t.fail(err)
+		return n, err
+	}
+	if c.greeting {
+		if err := c.greet(p[:n]); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// greet takes the next bytes of the answer. The library reads exactly up to its
+// end. Needs c.mu.
+func (c *conn) greet(p []byte) error {
+	had := len(c.head)
+	if want := answerHead - had; want > 0 {
+		c.head = append(c.head, p[:min(want, len(p))]...)
+	}
+	c.read += len(p)
+	if len(c.head) < 4 {
+		return nil
+	}
+	length := int(binary.BigEndian.Uint32(c.head))
+	if length < answerHead-4 || length > answerMax {
+		err := fmt.Errorf("zookeeper: this is no ZooKeeper server: its first answer would have %d bytes", length)
+		c.t.fail(err)
+		return err
+	}
+	if had < answerHead && len(c.head) == answerHead {
+		timeout := time.Duration(int32(binary.BigEndian.Uint32(c.head[8:]))) * time.Millisecond
+		session := int64(binary.BigEndian.Uint64(c.head[12:]))
+		if err := c.t.admit(session, timeout, c.sent); err != nil {
+			return err
+		}
+	}
+	if c.read >= 4+length {
+		c.greeting = false
+		return c.Conn.SetDeadline(time.Time{})
+	}
+	return nil
+}
+
+// SetDeadline, SetReadDeadline and SetWriteDeadline leave the deadline of the
+// greeting alone.
+func (c *conn) SetDeadline(t time.Time) error { return c.unlessGreeting(t, c.Conn.SetDeadline) }
+
+// SetReadDeadline implements net.Conn.
+func (c *conn) SetReadDeadline(t time.Time) error { return c.unlessGreeting(t, c.Conn.SetReadDeadline) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	return c.unlessGreeting(t, c.Conn.SetWriteDeadline)
+}
+
+func (c *conn) unlessGreeting(t time.Time, set func(time.Time) error) error {
+	c.mu.Lock()
+	greeting := c.greeting
+	c.mu.Unlock()
+	if greeting {
+		return nil
+	}
+	return set(t)
+}

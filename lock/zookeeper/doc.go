@@ -1,0 +1,60 @@
+// Package zookeeper takes exclusive locks in ZooKeeper: the locks behind
+// [idem.Locker], for services that run in several instances.
+//
+// A [Client] keeps one session with the ensemble. A lock is an ephemeral znode
+//
+//	/lock/<first 3 hex digits of the key ID>/<other 61>
+//
+// that exists exactly as long as its holder wants it to, or as its holder's
+// session lives. Its czxid is the fencing token, its data names the holder.
+//
+// # What is guaranteed
+//
+//   - Two leases of one key are never both believed in: a [Lease] is Done, and
+//     its Check fails, before the ensemble could give the lock to anybody else,
+//     as long as the process runs. See the type clock for the reasoning, which
+//     counts acknowledged writes only: a server that was cut off from its
+//     quorum goes on answering pings and reads.
+//   - A later lease of a key has a greater fence, whatever was deleted and
+//     created in between, parents included.
+//   - What a TryAcquire that failed, or was given up, may have left on the
+//     servers is removed in the background; so is a lock whose release was not
+//     acknowledged. Nothing here ever removes another owner's lock.
+//   - Nothing hangs: while the ensemble is known to be unreachable every call
+//     fails at once with [idem.ErrUnavailable]; a call under way when it
+//     becomes so ends with its context, or when the session cannot be trusted
+//     any more, whichever is first.
+//
+// # What is not
+//
+//   - A process that is paused (SIGSTOP, a suspended machine, a long
+//     collection) past its session cannot notice before it runs again. What it
+//     does first then is refused only by a resource that checks the fence.
+//   - [Config].TickTime has to be the servers', and clocks may differ in speed
+//     by 5 % at most, or a lease may be believed for too long.
+//   - Waiters are not served in order.
+//   - A znode deleted by hand is noticed at Check and at Release, not before.
+//     An operator who deletes the lock of a running request within a second of
+//     its being taken may see the next owner's lock removed with it.
+//   - With the default ACL anybody who reaches the ensemble can delete a lock.
+//
+// # Why two levels
+//
+// ZooKeeper counts the changes of a znode's children in 32 bits. At 10,000
+// locks a second one flat parent overflows in two and a half days; 4,096
+// parents last for decades. It also keeps a list of children, should somebody
+// ask for one, below the size of a packet. The 4,096 parents are made as they
+// are needed and never removed.
+//
+// # How it is done
+//
+//	starting ──▶ up ◀──▶ suspended ──▶ over, and a new session is started
+//	              └────────────────────▲
+//
+// Every write is pinned to its session (writer.go), so that it fails if the
+// session is gone, and goes through one queue. A lost reply is settled by a
+// barrier (pulse.go): once a later write of the session is acknowledged, the
+// earlier one has been applied or never will be, and a read tells which
+// (acquire.go, release.go). Per path and session one operation is under way at
+// a time (slots.go).
+package zookeeper

@@ -1,0 +1,168 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// A follower that is cut off from its leader goes on answering pings and reads.
+// Who took those for signs of life would believe in a lease for as long as the
+// follower does not notice, and the leader lets the session expire meanwhile.
+func TestFollowerCutOffFromItsLeader(t *testing.T) {
+	t.Parallel()
+	// With so long a syncLimit the followers do not notice.
+	e := testserver.StartEnsemble(t, 3, testserver.WithConfig("syncLimit=200"))
+	leader, followers := e.Leader(), e.Followers()
+	proxy := testserver.StartZooKeeperProxy(t, followers[0].Addr())
+	cfg := config(t, proxy.Addr())
+	c := open(t, cfg)
+	cfg.Servers = leader.Hosts()
+	other := open(t, cfg).Locker()
+	id := newID()
+	lease, err := c.Locker().TryAcquire(bounded(t), request(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := c.current.timeout()
+	margin := marginOf(session, cfg.TickTime)
+
+	leader.Pause()
+	paused := time.Now()
+	// The follower does answer: reads work.
+	if _, err := c.current.get(cfgPath(c, id)); err != nil {
+		t.Errorf("read from the cut off follower = %v, the test tests nothing", err)
+	}
+	select {
+	case <-lease.Done():
+	case <-time.After(session):
+		t.Error("the lease is believed in for as long as its session")
+	}
+	if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Err() = %v, want %v", err, idem.ErrLeaseLost)
+	}
+	if lasted := time.Since(paused); lasted > session-margin/2 {
+		t.Errorf("lease lasted %v after the leader was gone, session %v", lasted, session)
+	}
+	leader.Resume()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var next idem.Lease
+	until(t, "next owner", func() bool {
+		next, err = idem.Acquire(ctx, other, request(id))
+		return err == nil
+	})
+	if !lease.Fence().Before(next.Fence()) {
+		t.Errorf("fence %v after %v", next.Fence(), lease.Fence())
+	}
+	lease.ReleaseBehind()
+	until(t, "usable again", func() bool { return c.Locker().Ping(bounded(t)) == nil })
+	await(t, "background work", c.background.idle())
+	if _, err := next.Check(bounded(t)); err != nil {
+		t.Errorf("Check() of the next owner = %v", err)
+	}
+}
+
+func cfgPath(c *Client, id idem.KeyID) string { return c.cfg.lockPath(id) }
+
+// One server stops answering; the session moves to another one, and its leases
+// live on.
+func TestStalledServerCostsNoLease(t *testing.T) {
+	t.Parallel()
+	e := testserver.StartEnsemble(t, 3)
+	var servers []string
+	proxies := map[string]*testserver.Proxy{}
+	for _, m := range e.Members() {
+		p := testserver.StartZooKeeperProxy(t, m.Addr())
+		servers = append(servers, p.Addr())
+		proxies[p.Addr()] = p
+	}
+	cfg := config(t, servers...)
+	// The library alone would notice after 13 s, when trust has run out.
+	cfg.SessionTimeout, cfg.TickTime = 20*time.Second, 5*time.Second
+	c := open(t, cfg)
+	lease, err := c.Locker().TryAcquire(bounded(t), request(newID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stalled := c.current.conn.Server()
+	proxies[stalled].BlackHole(testserver.Both)
+	if left, err := lease.Check(bounded(t)); err != nil || left <= 0 {
+		t.Errorf("Check() = %v, %v; want the lease to live on", left, err)
+	}
+	if got := c.current.conn.Server(); got == stalled {
+		t.Errorf("still at the stalled server")
+	}
+	if err := lease.Release(bounded(t)); err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+}
+
+// The leader dies. Whether the lease survives the election or not, it is never
+// believed in together with the next one.
+func TestLeaderKilled(t *testing.T) {
+	t.Parallel()
+	e := testserver.StartEnsemble(t, 3)
+	cfg := config(t, e.Hosts()...)
+	c, second := open(t, cfg), open(t, cfg)
+	id := newID()
+	var lease idem.Lease
+	until(t, "lock taken", func() (ok bool) { // a young ensemble may drop a connection
+		var err error
+		lease, err = c.Locker().TryAcquire(bounded(t), request(id))
+		return err == nil
+	})
+	e.Leader().Kill()
+	until(t, "usable again", func() bool { return second.Locker().Ping(bounded(t)) == nil })
+	select {
+	case <-lease.Done():
+	default:
+		if _, err := second.Locker().TryAcquire(bounded(t), request(id)); err == nil {
+			if _, err := lease.Check(bounded(t)); err == nil {
+				t.Error("two owners")
+			}
+		}
+	}
+	lease.ReleaseBehind()
+	until(t, "next owner", func() bool {
+		next, err := second.Locker().TryAcquire(bounded(t), request(id))
+		if err == nil && !lease.Fence().Before(next.Fence()) {
+			t.Errorf("fence %v after %v", next.Fence(), lease.Fence())
+		}
+		return err == nil
+	})
+}
+
+// The only server is suspended (SIGSTOP) past the session, and comes back.
+func TestServerPaused(t *testing.T) {
+	t.Parallel()
+	z := testserver.StartZooKeeper(t)
+	cfg := config(t, z.Hosts()...)
+	cfg.SessionTimeout = 3 * time.Second
+	c, second := open(t, cfg), open(t, cfg)
+	id := newID()
+	lease, err := c.Locker().TryAcquire(bounded(t), request(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	z.Pause()
+	await(t, "lease lost", lease.Done())
+	if _, err := c.Locker().TryAcquire(context.Background(), request(id)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	lease.ReleaseBehind()
+	z.Resume()
+	until(t, "next owner", func() bool {
+		next, err := second.Locker().TryAcquire(bounded(t), request(id))
+		if err == nil && !lease.Fence().Before(next.Fence()) {
+			t.Errorf("fence %v after %v", next.Fence(), lease.Fence())
+		}
+		return err == nil
+	})
+	until(t, "both usable", func() bool { return c.Locker().Ping(bounded(t)) == nil })
+	await(t, "background work", c.background.idle())
+}

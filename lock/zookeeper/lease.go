@@ -1,0 +1,133 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Lease is a lock held through a session. It is safe for concurrent use.
+type Lease struct {
+	s       *session
+	slot    *slot
+	czxid   int64
+	granted time.Time
+	fence   idem.Fence
+	done    chan struct{}
+
+	mu       sync.Mutex
+	finished bool
+	err      error
+
+	// gone is closed when the znode is known to be gone, or the session is
+	// over; goneErr, set before, is for the case that it is not known.
+	gone    chan struct{}
+	goneErr error
+}
+
+var _ idem.Lease = (*Lease)(nil)
+
+// Fence implements [idem.Lease]: its token is the czxid of the lock's znode,
+// its domain the ensemble's.
+func (l *Lease) Fence() idem.Fence { return l.fence }
+
+// Done implements [idem.Lease].
+func (l *Lease) Done() <-chan struct{} { return l.done }
+
+// Err implements [idem.Lease].
+func (l *Lease) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// finish ends the lease for its holder. It returns false when that had happened
+// already: what is lost stays lost.
+func (l *Lease) finish(err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.finished {
+		return false
+	}
+	l.finished, l.err = true, err
+	close(l.done)
+	return true
+}
+
+// over returns why a lease that has ended is not held any more.
+func (l *Lease) over() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case !l.finished:
+		return nil
+	case l.err != nil:
+		return l.err
+	}
+	return fmt.Errorf("%w: it was released", idem.ErrLeaseLost)
+}
+
+// Check implements [idem.Lease]. It always reads the lock's znode, so that one
+// deleted by hand is noticed. While the connection is down it waits for another
+// one, until ctx ends or the lease is over.
+func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
+	s := l.s
+	n, err := l.look(ctx)
+	for try := 1; err != nil && try < 3 && ctx.Err() == nil && l.over() == nil; try++ {
+		n, err = l.look(ctx) // the connection broke meanwhile
+	}
+	if over := l.over(); over != nil {
+		return 0, over
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w: check: %w", idem.ErrUnavailable, err)
+	}
+	if !n.exists || n.czxid != l.czxid {
+		s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
+		return 0, l.over()
+	}
+	s.mu.Lock()
+	left := time.Until(s.clock.deadline())
+	s.mu.Unlock()
+	if over := l.over(); over != nil {
+		return 0, over
+	}
+	if left <= 0 { // the timer is about to find out
+		return 0, fmt.Errorf("%w: no write was acknowledged for too long", idem.ErrLeaseLost)
+	}
+	return left, nil
+}
+
+// look reads the lock's znode, having made a write where the last one is old.
+func (l *Lease) look(ctx context.Context) (node, error) {
+	s := l.s
+	if err := s.awaitUp(ctx); err != nil {
+		return node{}, err
+	}
+	s.mu.Lock()
+	stale := time.Since(s.clock.last) > s.clock.timeout/4
+	s.mu.Unlock()
+	if stale {
+		if err := s.barrier(ctx); err != nil {
+			return node{}, err
+		}
+	}
+	return within(ctx, s, func() (node, error) { return s.get(l.slot.path) })
+}
+
+// lose ends a lease whose znode is not there any more.
+func (s *session) lose(l *Lease, err error) {
+	s.mu.Lock()
+	lost := l.finish(err)
+	if lost {
+		s.held--
+	}
+	s.beginRelease(l)
+	s.mu.Unlock()
+	if lost {
+		s.log.Warn("zookeeper: lock vanished while held", "path", l.slot.path, "fence", l.fence.String())
+	}
+}

@@ -1,0 +1,355 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"path"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// age makes a lease one that reads before it deletes, without waiting for it.
+func age(l *Lease) { l.granted = l.granted.Add(-2 * young) }
+
+func TestOperatorDeletesTheLock(t *testing.T) {
+	t.Parallel()
+	t.Run("noticed at check", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, 0)
+		lease := r.take(r.l)
+		r.wantHeld(lease)
+		if err := r.raw.Delete(r.path, -1); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lease.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+			t.Errorf("Check() = %v, want %v", err, idem.ErrLeaseLost)
+		}
+		r.wantLost(lease)
+		next := r.take(r.other)
+		r.release(lease)
+		r.wantHeld(next)
+		r.idle(r.c)
+	})
+	t.Run("noticed at check when another owner has come", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, 0)
+		lease := r.take(r.l)
+		if err := r.raw.Delete(r.path, -1); err != nil {
+			t.Fatal(err)
+		}
+		next := r.take(r.other)
+		r.wantLostAtCheck(lease)
+		r.idle(r.c)
+		r.wantHeld(next)
+	})
+	t.Run("release spares the next owner", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, 0)
+		lease := r.take(r.l)
+		age(lease)
+		if err := r.raw.Delete(r.path, -1); err != nil {
+			t.Fatal(err)
+		}
+		next := r.take(r.other)
+		r.release(lease)
+		r.wantHeld(next)
+	})
+	t.Run("release finds nothing", func(t *testing.T) {
+		t.Parallel()
+		for _, old := range []bool{false, true} {
+			r := newRig(t, 0)
+			lease := r.take(r.l)
+			if old {
+				age(lease)
+			}
+			if err := r.raw.Delete(r.path, -1); err != nil {
+				t.Fatal(err)
+			}
+			r.release(lease)
+		}
+	})
+}
+
+func (r *rig) wantLostAtCheck(l *Lease) {
+	r.Helper()
+	if _, err := l.Check(bounded(r)); !errors.Is(err, idem.ErrLeaseLost) {
+		r.Errorf("Check() = %v, want %v", err, idem.ErrLeaseLost)
+	}
+	r.wantLost(l)
+}
+
+// The operator deletes the member: no write of the session gets through.
+func TestOperatorDeletesTheMember(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.l)
+	if err := r.raw.Delete(r.c.current.w.pin.Path, -1); err != nil {
+		t.Fatal(err)
+	}
+	next := r.takeSoon(r.other) // when the heartbeat has noticed and the session is closed
+	r.wantLost(lease)
+	r.wantHeld(next)
+	r.release(lease)
+	r.wantHeld(next)
+}
+
+func TestOrphanIsRemoved(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	o := r.c.owner
+	o.Try = "0"
+	if got := r.c.current.w.send([]any{&zk.CreateRequest{Path: r.path, Data: o.encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}}); got.outcome != applied {
+		t.Fatalf("orphan: %+v", got)
+	}
+	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+	}
+	lease := r.take(r.l)
+	r.wantHeld(lease)
+	r.release(lease)
+}
+
+// A znode that is not ephemeral keeps everybody out.
+func TestPersistentZnodeIsALock(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	create(t, r.raw, r.path, 0)
+	if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+	}
+}
+
+func TestFencesGrow(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	last := idem.Fence{Domain: r.c.Domain()}
+	for i := range 20 {
+		l := r.take([]*Locker{r.l, r.other}[i%2])
+		if !last.Before(l.Fence()) {
+			t.Errorf("fence %v after %v", l.Fence(), last)
+		}
+		last = l.Fence()
+		r.wantHeld(l)
+		switch i % 3 {
+		case 0:
+			r.release(l)
+		case 1: // its parent too
+			r.release(l)
+			if err := r.raw.Delete(path.Dir(r.path), -1); err != nil {
+				t.Fatal(err)
+			}
+		case 2: // and by hand
+			if err := r.raw.Delete(r.path, -1); err != nil {
+				t.Fatal(err)
+			}
+			r.release(l)
+		}
+	}
+}
+
+// Somebody removes the parents all the time.
+func TestParentDeletedDuringAcquire(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = r.raw.Delete(path.Dir(r.path), -1)
+			}
+		}
+	})
+	for range 50 {
+		r.release(r.takeSoon(r.l)) // it may be beaten eight times in a row
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func TestMaxLocks(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	cfg.MaxLocksPerSession = 3
+	l := open(t, cfg).Locker()
+	var last idem.Lease
+	for range 3 {
+		lease, err := l.TryAcquire(bounded(t), request(newID()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = lease
+	}
+	if _, err := l.TryAcquire(bounded(t), request(newID())); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	if err := last.Release(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.TryAcquire(bounded(t), request(newID())); err != nil {
+		t.Errorf("TryAcquire() = %v", err)
+	}
+}
+
+// A retry that comes while the release is on its way is not refused.
+func TestAcquireWaitsForOwnRelease(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	for range 20 {
+		r.take(r.l).ReleaseBehind()
+	}
+}
+
+func TestWaitersShareAWatch(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.other)
+	ctx, cancel := context.WithCancel(bounded(t))
+	errs := make(chan error, 64)
+	for i := range 64 {
+		go func() {
+			if i%2 == 0 {
+				errs <- r.l.Wait(ctx, r.id)
+			} else {
+				errs <- r.l.Wait(bounded(t), r.id)
+			}
+		}()
+	}
+	s := r.c.current
+	waiters := func() (watches, waiters int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, w := range s.watches {
+			waiters += w.crowd
+		}
+		return len(s.watches), waiters
+	}
+	until(t, "64 waiters", func() bool { _, n := waiters(); return n == 64 })
+	if n, _ := waiters(); n != 1 {
+		t.Errorf("%d watches for one path, want 1", n)
+	}
+	cancel()
+	for range 32 {
+		if err := <-errs; !errors.Is(err, context.Canceled) {
+			t.Errorf("Wait() = %v, want %v", err, context.Canceled)
+		}
+	}
+	r.proxy.Cut() // wakes them; they look again
+	until(t, "connected again", func() bool { return r.l.Ping(bounded(t)) == nil })
+	r.release(lease)
+	for range 32 {
+		if err := <-errs; err != nil {
+			t.Errorf("Wait() = %v", err)
+		}
+	}
+	until(t, "no watch left", func() bool { n, _ := waiters(); return n == 0 })
+}
+
+// A lock that is released while the waiters' connection is down, and taken
+// again by others.
+func TestWaitAcrossReconnect(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.other)
+	woken := make(chan error, 1)
+	go func() { woken <- r.l.Wait(bounded(t), r.id) }()
+	until(t, "watch", func() bool { s := r.c.current; s.mu.Lock(); defer s.mu.Unlock(); return len(s.watches) == 1 })
+	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+	r.proxy.Cut()
+	await(t, "reconnect", connect.Held())
+	r.release(lease)
+	again := r.take(r.other)
+	connect.Release()
+	if err := <-woken; err != nil {
+		t.Errorf("Wait() = %v", err)
+	}
+	r.release(again)
+}
+
+// 64 goroutines of three clients want one lock while connections break and
+// replies are lost.
+func TestMutualExclusionUnderFaults(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	second := open(t, r.cfg).Locker()
+	lockers := []*Locker{r.l, second, r.other}
+	const goroutines, rounds = 64, 2
+
+	stop := make(chan struct{})
+	var faults, work sync.WaitGroup
+	faults.Go(func() {
+		for i := 0; ; i++ {
+			var happened <-chan struct{}
+			switch i % 3 {
+			case 0:
+				happened = r.proxy.DropNextReply(r.onLock())
+			case 1:
+				happened = r.proxy.DropNextRequest(r.onLock())
+			case 2:
+				r.proxy.Cut()
+			}
+			select {
+			case <-stop:
+				return
+			case <-happened:
+			case <-time.After(100 * time.Millisecond):
+			}
+			until(t, "connected again", func() bool { return r.l.Ping(bounded(t)) == nil })
+		}
+	})
+	var (
+		inside  atomic.Int32
+		plain   int // guarded by the lock alone
+		last    idem.Fence
+		entered int
+	)
+	for i := range goroutines {
+		work.Go(func() {
+			for range rounds {
+				var lease idem.Lease
+				until(t, "lock", func() bool {
+					var err error
+					lease, err = idem.Acquire(bounded(t), lockers[i%3], request(r.id))
+					if err != nil && !errors.Is(err, idem.ErrUnavailable) {
+						t.Errorf("Acquire() = %v", err)
+					}
+					return err == nil
+				})
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%d holders at once", n)
+				}
+				if !last.Before(lease.Fence()) && entered > 0 {
+					t.Errorf("fence %v after %v", lease.Fence(), last)
+				}
+				last = lease.Fence()
+				plain++
+				entered++
+				inside.Add(-1)
+				if err := lease.Release(bounded(t)); err != nil {
+					t.Errorf("Release() = %v", err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	close(stop)
+	faults.Wait()
+	r.proxy.Restore()
+	if plain != goroutines*rounds {
+		t.Errorf("%d entries, want %d", plain, goroutines*rounds)
+	}
+	r.idle(r.c)
+	if r.exists() {
+		t.Error("lock is left behind")
+	}
+}

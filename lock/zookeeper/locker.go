@@ -1,0 +1,89 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Locker is an exclusive lock per key ID: one ephemeral znode. It is safe for
+// concurrent use.
+type Locker struct {
+	c *Client
+}
+
+var _ idem.Locker = (*Locker)(nil)
+
+// NewLocker returns the locker of a client. All lockers of a client are one.
+func NewLocker(c *Client) *Locker { return &Locker{c} }
+
+// TryAcquire implements [idem.Locker]. A lock that this very client is just
+// giving back is waited for.
+func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+	path := l.c.cfg.lockPath(req.KeyID)
+	for {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, context.Cause(ctx))
+		}
+		s, err := l.c.usable()
+		if err != nil {
+			return nil, err
+		}
+		mine, other, busy, err := s.claim(path)
+		switch {
+		case err != nil:
+			return nil, err
+		case mine != nil:
+			o := l.c.owner
+			o.Nonce = req.Nonce.String()
+			o.Try = strconv.FormatUint(l.c.tries.Add(1), 10)
+			lease, err := s.acquire(ctx, mine, o)
+			if err != nil {
+				return nil, err
+			}
+			return lease, nil
+		case busy != releasing:
+			return nil, fmt.Errorf("%w: in this process", idem.ErrLocked)
+		}
+		if err := s.await(ctx, other.freed); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// await waits for a channel to be closed, as long as the session may yet
+// answer.
+func (s *session) await(ctx context.Context, ch <-chan struct{}) error {
+	for {
+		s.mu.Lock()
+		err, changed := s.trouble(false), s.changed
+		s.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		}
+		select {
+		case <-ch:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", idem.ErrUnavailable, context.Cause(ctx))
+		case <-changed:
+		}
+	}
+}
+
+// Ping implements [idem.Locker]. It makes a pinned write, shared with others
+// that wait for one, because nothing else proves that the quorum works and
+// would take a lock: reads and ZooKeeper's own sync and pings are answered
+// without one.
+func (l *Locker) Ping(ctx context.Context) error {
+	s, err := l.c.usable()
+	if err != nil {
+		return err
+	}
+	return s.barrier(ctx)
+}
+
+// Reach implements [idem.Locker].
+func (l *Locker) Reach() idem.Reach { return idem.ReachShared }

@@ -1,0 +1,323 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// rig is a client behind a proxy, another one beside it, and somebody who looks
+// behind both their backs.
+type rig struct {
+	testing.TB
+	proxy *testserver.Proxy
+	cfg   Config
+	c     *Client // through the proxy
+	l     *Locker // of c
+	other *Locker // straight to the server
+	raw   *zk.Conn
+	id    idem.KeyID
+	path  string
+}
+
+// newRig has sessions that no test outlasts, unless timeout is given.
+func newRig(t testing.TB, timeout time.Duration) *rig {
+	t.Helper()
+	server := testserver.SharedZooKeeper(t)
+	r := &rig{TB: t, proxy: testserver.StartZooKeeperProxy(t, server[0]), raw: rawConn(t, server), id: newID()}
+	cfg := config(t, server...)
+	cfg.SessionTimeout = timeout
+	if timeout == 0 {
+		cfg.SessionTimeout = 60 * time.Second
+	}
+	r.cfg = cfg
+	r.cfg.Servers = []string{r.proxy.Addr()}
+	cfg.SessionTimeout = 60 * time.Second
+	r.other = open(t, cfg).Locker()
+	r.c = open(t, r.cfg)
+	r.cfg = r.c.cfg // with its defaults
+	r.path = r.cfg.lockPath(r.id)
+	r.l = r.c.Locker()
+	// So that no test is disturbed by the making of parents.
+	r.release(r.take(r.l))
+	return r
+}
+
+// onLock matches the writes that name the rig's lock.
+func (r *rig) onLock() testserver.Match {
+	return testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.path))
+}
+
+func (r *rig) take(l *Locker) *Lease {
+	r.Helper()
+	lease, err := l.TryAcquire(bounded(r), request(r.id))
+	if err != nil {
+		r.Fatalf("TryAcquire() = %v, want a lease", err)
+	}
+	return lease.(*Lease)
+}
+
+// takeSoon takes a lock that has to become free, whatever else goes wrong
+// meanwhile.
+func (r *rig) takeSoon(l *Locker) *Lease {
+	r.Helper()
+	var lease idem.Lease
+	until(r, "lock taken", func() (ok bool) {
+		var err error
+		lease, err = l.TryAcquire(bounded(r), request(r.id))
+		return err == nil
+	})
+	return lease.(*Lease)
+}
+
+func (r *rig) release(l *Lease) {
+	r.Helper()
+	if err := l.Release(bounded(r)); err != nil {
+		r.Fatalf("Release() = %v", err)
+	}
+}
+
+// wantHeld says that a lease is good and is the znode that is there.
+func (r *rig) wantHeld(l *Lease) {
+	r.Helper()
+	if _, err := l.Check(bounded(r)); err != nil {
+		r.Errorf("Check() = %v, want a held lease", err)
+	}
+	_, stat, err := r.raw.Get(l.slot.path)
+	if err != nil || uint64(stat.Czxid) != l.Fence().Token {
+		r.Errorf("lock on the server: %+v, %v; want czxid %d", stat, err, l.Fence().Token)
+	}
+}
+
+func (r *rig) exists() bool {
+	r.Helper()
+	ok, _, err := r.raw.Exists(r.path)
+	if err != nil {
+		r.Fatalf("Exists() = %v", err)
+	}
+	return ok
+}
+
+// idle waits until a client has nothing left to settle.
+func (r *rig) idle(c *Client) {
+	r.Helper()
+	await(r, "background work", c.background.idle())
+	c.mu.Lock()
+	s := c.current
+	c.mu.Unlock()
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for path, sl := range s.slots {
+		if sl.phase != holding {
+			r.Errorf("slot of %s is left in phase %d", path, sl.phase)
+		}
+	}
+}
+
+// sibling is a key ID whose lock has the same parent as the rig's.
+func (r *rig) sibling() idem.KeyID {
+	id := newID()
+	id[0], id[1] = r.id[0], r.id[1]
+	return id
+}
+
+func TestLostCreate(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		lose func(*rig) <-chan struct{}
+	}{
+		{"reply lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextReply(r.onLock()) }},
+		{"request lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextRequest(r.onLock()) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			lost := tt.lose(r)
+			lease := r.take(r.l)
+			await(t, "the loss", lost)
+			r.wantHeld(lease)
+			r.release(lease)
+			if r.exists() {
+				t.Error("lock is still there after Release()")
+			}
+			r.idle(r.c)
+		})
+	}
+}
+
+// The caller gives up before the reply could be missed.
+func TestAbandonedCreate(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		run  func(r *rig, ctx context.Context, cancel context.CancelFunc)
+	}{
+		{"reply lost", func(r *rig, ctx context.Context, cancel context.CancelFunc) {
+			connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+			lost := r.proxy.DropNextReply(r.onLock())
+			go func() { <-lost; <-connect.Held(); cancel() }()
+			r.wantGivenUp(ctx)
+			if !r.exists() {
+				r.Error("the create was not applied, the test tests nothing")
+			}
+			connect.Release()
+		}},
+		{"reply late", func(r *rig, ctx context.Context, cancel context.CancelFunc) {
+			reply := r.proxy.HoldNextReply(r.onLock())
+			go func() { <-reply.Held(); cancel() }()
+			r.wantGivenUp(ctx)
+			reply.Release()
+		}},
+		{"request late", func(r *rig, ctx context.Context, cancel context.CancelFunc) {
+			req := r.proxy.HoldNext(r.onLock())
+			go func() { <-req.Held(); cancel() }()
+			r.wantGivenUp(ctx)
+			req.Release()
+		}},
+		{"request late and over a dead connection", func(r *rig, ctx context.Context, cancel context.CancelFunc) {
+			req := r.proxy.HoldNext(r.onLock())
+			go func() { <-req.Held(); r.c.current.tr.drop(); cancel() }()
+			r.wantGivenUp(ctx)
+			until(r, "connected again", func() bool { _, err := r.c.usable(); return err == nil })
+			req.Release()
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			ctx, cancel := context.WithCancel(bounded(t))
+			defer cancel()
+			tt.run(r, ctx, cancel)
+			next := r.takeSoon(r.other)
+			r.idle(r.c)
+			r.wantHeld(next)
+			r.release(next)
+			r.release(r.takeSoon(r.l))
+		})
+	}
+}
+
+func (r *rig) wantGivenUp(ctx context.Context) {
+	r.Helper()
+	lease, err := r.l.TryAcquire(ctx, request(r.id))
+	if !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) || lease != nil {
+		r.Errorf("TryAcquire() = %v, %v; want %v and %v", lease, err, idem.ErrUnavailable, context.Canceled)
+	}
+}
+
+func TestLostDelete(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		lose func(*rig) <-chan struct{}
+	}{
+		{"reply lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextReply(r.onLock()) }},
+		{"request lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextRequest(r.onLock()) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			lease := r.take(r.l)
+			lost := tt.lose(r)
+			r.release(lease)
+			await(t, "the loss", lost)
+			if r.exists() {
+				t.Error("lock is still there after Release()")
+			}
+			r.idle(r.c)
+			r.release(r.take(r.l))
+		})
+	}
+}
+
+// The one that a re-sent delete would get wrong (TestFactBlindResend).
+func TestLostDeleteSparesTheNextOwner(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.l)
+	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+	lost := r.proxy.DropNextReply(r.onLock())
+	lease.ReleaseBehind()
+	await(t, "lost reply", lost)
+	await(t, "reconnect", connect.Held())
+	next := r.take(r.other)
+	connect.Release()
+	r.idle(r.c)
+	r.wantHeld(next)
+	if !lease.Fence().Before(next.Fence()) {
+		t.Errorf("fence %v after %v", next.Fence(), lease.Fence())
+	}
+	if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+	}
+	r.release(next)
+}
+
+// Several writes are in flight when the connection breaks, some applied, some
+// not: each is settled for itself.
+func TestWritesInFlightWhenConnectionBreaks(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	released := r.take(r.l)
+	ids := []idem.KeyID{r.sibling(), r.sibling(), r.sibling()}
+	reply := r.proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.lockPath(ids[0]))))
+	leases := make(chan *Lease, len(ids))
+	acquire := func(id idem.KeyID) {
+		lease, err := r.l.TryAcquire(bounded(t), request(id))
+		if err != nil {
+			t.Errorf("TryAcquire() = %v", err)
+			leases <- nil
+			return
+		}
+		leases <- lease.(*Lease)
+	}
+	go acquire(ids[0])
+	await(t, "held reply", reply.Held())
+	go acquire(ids[1])
+	released.ReleaseBehind()
+	until(t, "second write applied", func() bool {
+		ok, _, err := r.raw.Exists(r.cfg.lockPath(ids[1]))
+		return err == nil && ok && !r.exists()
+	})
+	request := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.lockPath(ids[2]))))
+	go acquire(ids[2])
+	await(t, "held request", request.Held())
+	r.proxy.Cut()
+	for range ids {
+		if lease := <-leases; lease != nil {
+			r.wantHeld(lease)
+			r.release(lease)
+		}
+	}
+	r.idle(r.c)
+}
+
+// An old connection's write that arrives late, after the session has settled
+// what became of it over a new one, is refused by the server. (It is this that
+// makes a barrier final.)
+func TestLateWriteIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.l)
+	del := r.proxy.HoldNext(r.onLock())
+	lease.ReleaseBehind()
+	await(t, "held delete", del.Held())
+	r.c.current.tr.drop()
+	r.idle(r.c) // released by a second delete
+	next := r.take(r.other)
+	del.Release()
+	if err := r.l.Ping(bounded(t)); err != nil { // a write later
+		t.Errorf("Ping() = %v", err)
+	}
+	r.wantHeld(next)
+}

@@ -1,0 +1,106 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// pulse sends the session's empty pinned writes, one at a time: as heartbeats,
+// when no other write renewed the trust lately, and as barriers.
+func (s *session) pulse() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		wait := time.Duration(-1) // until something changes
+		if s.connected {
+			wait = 0
+			if s.confirmed && len(s.barriers) == 0 {
+				wait = max(0, time.Until(s.clock.last.Add(s.clock.heartbeat(s.held > 0))))
+			}
+		}
+		var waiting []chan struct{}
+		if wait == 0 {
+			waiting, s.barriers = s.barriers, nil
+		}
+		changed := s.changed
+		s.mu.Unlock()
+
+		if wait != 0 {
+			timer.Reset(max(wait, 0))
+			ring := timer.C
+			if wait < 0 {
+				ring = nil
+			}
+			select {
+			case <-ring:
+			case <-s.poke:
+			case <-changed:
+			case <-s.over:
+				return
+			}
+			continue
+		}
+		if s.w.send(nil).outcome == applied {
+			for _, done := range waiting {
+				close(done)
+			}
+			continue
+		}
+		s.mu.Lock()
+		s.barriers = append(s.barriers, waiting...)
+		s.mu.Unlock()
+		select { // the answer was lost, or the server is confused
+		case <-time.After(10*time.Millisecond + rand.N(40*time.Millisecond)):
+		case <-s.over:
+			return
+		}
+	}
+}
+
+// wakePulse makes the pulse look again at what is due.
+func (s *session) wakePulse() {
+	select {
+	case s.poke <- struct{}{}:
+	default:
+	}
+}
+
+// barrier returns nil when a pinned write that was sent after the call was
+// acknowledged. Whatever this session sent earlier, over whatever connection,
+// has then been applied or never will be, and reads that follow see it: the
+// server applies one session's requests in order, and refuses those that
+// arrive late from a server that the session has left. It also proves that the
+// quorum works.
+//
+// Waiting calls share a write.
+func (s *session) barrier(ctx context.Context) error {
+	done := make(chan struct{})
+	s.mu.Lock()
+	s.barriers = append(s.barriers, done)
+	s.mu.Unlock()
+	s.wakePulse()
+	for {
+		s.mu.Lock()
+		err, changed := s.trouble(false), s.changed
+		if ctx.Done() == nil { // in the background: as long as it takes
+			err = s.why
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		}
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", idem.ErrUnavailable, context.Cause(ctx))
+		case <-changed:
+		case <-s.over:
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package zookeeper
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestRegister(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	a, b := r.c.Register("/idem/some/value"), r.other.c.Register("/idem/some/value")
+	want := func(reg *Register, data string, version int64) {
+		t.Helper()
+		got, v, err := reg.Load(bounded(t))
+		if err != nil || string(got) != data || v != version {
+			t.Errorf("Load() = %q, %d, %v; want %q, %d", got, v, err, data, version)
+		}
+	}
+	save := func(reg *Register, data string, version int64, wanted error) {
+		t.Helper()
+		if err := reg.Save(bounded(t), []byte(data), version); !errors.Is(err, wanted) {
+			t.Errorf("Save(%q, %d) = %v, want %v", data, version, err, wanted)
+		}
+	}
+	want(a, "", 0)
+	save(a, "x", 1, ErrConflict)
+	save(a, "one\nline", 0, nil)
+	want(b, "one\nline", 1)
+	save(b, "again", 0, ErrConflict)
+	save(b, "two", 1, nil)
+	save(a, "late", 1, ErrConflict)
+	want(a, "two", 2)
+	save(a, "", 2, nil)
+	want(b, "", 3)
+	if err := r.c.Register("relative").Save(bounded(t), nil, 0); err == nil {
+		t.Error("Save() at a relative path succeeded")
+	}
+
+	// Lost replies and requests.
+	match := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/idem/some/value"))
+	for i, lose := range []func(testserver.Match) <-chan struct{}{r.proxy.DropNextReply, r.proxy.DropNextRequest} {
+		lost := lose(match)
+		save(a, "survives", int64(3+i), nil)
+		await(t, "the loss", lost)
+		want(b, "survives", int64(4+i))
+	}
+	lost := r.proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/idem/other")))
+	if err := r.c.Register("/idem/other").Save(bounded(t), []byte("new"), 0); err != nil {
+		t.Errorf("Save() = %v", err)
+	}
+	await(t, "the loss", lost)
+}
+
+// Of many writers of the same bytes exactly one is told that it was the one,
+// whatever is lost on the way.
+func TestRegisterHasOneWinner(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	for version := range int64(5) {
+		r.proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/idem/raced")))
+		var won atomic.Int32
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				c := []*Client{r.c, r.other.c}[i%2]
+				var err error
+				for end := time.Now().Add(patience); time.Now().Before(end); {
+					if _, err = c.usable(); err == nil {
+						err = c.Register("/idem/raced").Save(bounded(t), []byte("same"), version)
+						break
+					}
+				}
+				switch {
+				case err == nil:
+					won.Add(1)
+				case !errors.Is(err, ErrConflict):
+					// A connection that broke between usable and Save.
+					t.Logf("Save() = %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := won.Load(); n > 1 {
+			t.Errorf("version %d has %d winners", version, n)
+		}
+		r.proxy.Restore()
+		until(t, "connected", func() bool { return r.l.Ping(bounded(t)) == nil })
+		if _, v, err := r.other.c.Register("/idem/raced").Load(bounded(t)); err != nil || v != version+1 {
+			t.Fatalf("version %d, %v; want %d", v, err, version+1)
+		}
+	}
+}

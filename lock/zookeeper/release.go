@@ -1,0 +1,119 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// young is for how long a lock may be deleted without looking at it first. A
+// delete names a path, so it would also remove a later owner's znode. Within
+// the session only this package removes the znode, and the slot keeps it from
+// doing so twice; the session's end is caught by the pin. What is left is an
+// operator who deletes the znode by hand, after which somebody else takes the
+// lock. Nobody does that within a second of its being taken; every request that
+// is shorter saves a round trip.
+const young = time.Second
+
+// Release implements [idem.Lease].
+func (l *Lease) Release(ctx context.Context) error {
+	l.ReleaseBehind()
+	select {
+	case <-l.gone:
+		return l.goneErr
+	case <-ctx.Done():
+		return fmt.Errorf("%w: release goes on in the background: %w", idem.ErrUnavailable, context.Cause(ctx))
+	}
+}
+
+// ReleaseBehind implements [idem.Lease]. Close waits for it.
+func (l *Lease) ReleaseBehind() {
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.finish(nil) {
+		s.held--
+	}
+	s.beginRelease(l)
+}
+
+// beginRelease starts removing the znode of a lease that has ended, once.
+// Needs mu.
+func (s *session) beginRelease(l *Lease) {
+	if l.slot.phase != holding {
+		return
+	}
+	l.slot.phase = releasing
+	s.client.background.add()
+	run := func() {
+		defer s.client.background.done()
+		l.goneErr = s.remove(l.slot.path, l.czxid, l.Err() != nil || time.Since(l.granted) > young)
+		s.free(l.slot)
+		close(l.gone)
+	}
+	if s.why != nil {
+		go run() // returns at once; only not under mu
+		return
+	}
+	s.wg.Go(run)
+}
+
+// remove deletes the znode at path that has this czxid. It returns nil when
+// that znode is known to be gone, and an error only when the session is over
+// first, with whose end the znode goes. look makes it read the znode before
+// the first delete.
+//
+// A delete whose reply was lost is never simply sent again: it may have been
+// applied, and another owner may have come since.
+func (s *session) remove(path string, czxid int64, look bool) error {
+	for {
+		if look {
+			n, err := s.mustGet(path)
+			if err != nil {
+				return s.atEnd(err)
+			}
+			if !n.exists || n.czxid != czxid {
+				return nil
+			}
+		}
+		r := s.w.do(&zk.DeleteRequest{Path: path, Version: -1})
+		switch {
+		case r.outcome == applied, r.refusedBy(0, zk.ErrNoNode):
+			return nil
+		case r.outcome == ended:
+			return s.atEnd(r.err)
+		case r.outcome == unknown:
+			if err := s.barrier(context.Background()); err != nil {
+				return s.atEnd(s.reason())
+			}
+		case r.outcome == refused:
+			s.log.Error("zookeeper: lock cannot be removed, trying again", "path", path, "error", r.err)
+			select {
+			case <-time.After(time.Second):
+			case <-s.over:
+			}
+		}
+		if err := s.settled(); err != nil {
+			return s.atEnd(err)
+		}
+		if err := s.pause(); err != nil {
+			return s.atEnd(err)
+		}
+		look = true
+	}
+}
+
+// atEnd says what the end of the session means for a znode of it: an expired
+// session took it along, and one without its member is being closed. In all
+// other cases it stays until the servers notice that the session is over.
+func (s *session) atEnd(err error) error {
+	if why := s.reason(); errors.Is(why, errExpired) || errors.Is(why, errNoMember) {
+		return nil
+	}
+	return fmt.Errorf("%w: left to the end of the session: %w", idem.ErrUnavailable, err)
+}

@@ -1,0 +1,96 @@
+package zookeeper
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// outcome is what is known of a pinned write.
+type outcome uint8
+
+const (
+	// applied: all of it, acknowledged.
+	applied outcome = iota
+	// refused: none of it; result.op is the first operation that failed.
+	refused
+	// unsent: none of it; it never left this process.
+	unsent
+	// unknown: all of it or nothing, and it may even happen later, until a
+	// barrier has been acknowledged.
+	unknown
+	// ended: the session is over, and with it everything that it made or
+	// would have made that is ephemeral.
+	ended
+)
+
+// result is what a pinned write came to.
+type result struct {
+	outcome outcome
+	// zxid is the transaction's when applied: the czxid of every znode it
+	// created, and the mzxid of every znode it set.
+	zxid int64
+	// op is the index of the culprit among the caller's operations when
+	// refused, or −1 when the pin itself was refused.
+	op  int
+	err error
+}
+
+// refusedBy reports whether the write was refused because of operation op with
+// this error.
+func (r result) refusedBy(op int, err error) bool {
+	return r.outcome == refused && r.op == op && errors.Is(r.err, err)
+}
+
+// interpret reads the answer to Multi(pin, n operations).
+//
+// Checked against ZooKeeper 3.8: in a failed batch the first operation with an
+// error is the culprit; those before it carry none, those after it "runtime
+// inconsistency". The library returns results and an error together then. Only
+// what is certain counts as refused or unsent, all else is unknown.
+func interpret(n int, answer []zk.MultiResponse, err error) result {
+	switch {
+	case errors.Is(err, zk.ErrNoServer):
+		return result{outcome: unsent, err: err} // was still in the send queue
+	case errors.Is(err, zk.ErrSessionExpired):
+		return result{outcome: ended, err: fmt.Errorf("%w: %w", errExpired, err)}
+	case len(answer) != n+1:
+		if err == nil {
+			err = errors.New("zookeeper: incomplete answer to a write")
+		}
+		return result{outcome: unknown, err: err}
+	}
+	for i, op := range answer {
+		switch {
+		case op.Error == nil:
+			continue
+		case i == 0 && errors.Is(op.Error, zk.ErrNoNode):
+			return result{outcome: ended, err: fmt.Errorf("%w: %w", errNoMember, op.Error)}
+		case definite(op.Error):
+			return result{outcome: refused, op: i - 1, err: op.Error}
+		default:
+			return result{outcome: unknown, err: op.Error}
+		}
+	}
+	if err != nil || answer[0].Stat == nil {
+		if err == nil {
+			err = errors.New("zookeeper: answer to a write without its stat")
+		}
+		return result{outcome: unknown, err: err}
+	}
+	return result{outcome: applied, zxid: answer[0].Stat.Mzxid}
+}
+
+// definite lists the errors by which a server says that it did nothing.
+func definite(err error) bool {
+	for _, e := range []error{
+		zk.ErrNoNode, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrBadVersion,
+		zk.ErrNoAuth, zk.ErrInvalidACL, zk.ErrNoChildrenForEphemerals, zk.ErrBadArguments,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

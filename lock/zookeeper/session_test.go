@@ -1,0 +1,379 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// wantLost waits for a lease to be lost.
+func (r *rig) wantLost(l *Lease) {
+	r.Helper()
+	await(r, "lease lost", l.Done())
+	if err := l.Err(); !errors.Is(err, idem.ErrLeaseLost) {
+		r.Errorf("Err() = %v, want %v", err, idem.ErrLeaseLost)
+	}
+	if left, err := l.Check(bounded(r)); !errors.Is(err, idem.ErrLeaseLost) {
+		r.Errorf("Check() = %v, %v; want %v", left, err, idem.ErrLeaseLost)
+	}
+}
+
+func TestOpenFailsInTime(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)[0]
+	for _, tt := range []struct {
+		name string
+		cfg  func(t *testing.T, cfg *Config)
+		want string
+	}{
+		{"nobody listens", func(t *testing.T, cfg *Config) {
+			p := testserver.StartZooKeeperProxy(t, server)
+			p.Refuse(true)
+			cfg.Servers = []string{p.Addr()}
+		}, "refused"},
+		{"stall before the handshake", func(t *testing.T, cfg *Config) {
+			p := testserver.StartZooKeeperProxy(t, server)
+			p.StallAccept(true)
+			cfg.Servers = []string{p.Addr()}
+		}, "no answer to the connect"},
+		{"stall in the handshake", func(t *testing.T, cfg *Config) {
+			cfg.Servers = []string{halfAnswer(t)}
+		}, "no answer to the connect"},
+		{"not a ZooKeeper", func(t *testing.T, cfg *Config) {
+			cfg.Dial = func(context.Context, string, string) (net.Conn, error) {
+				a, b := net.Pipe()
+				go func() {
+					defer b.Close()
+					_, _ = b.Read(make([]byte, 512))
+					_, _ = b.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+				}()
+				return a, nil
+			}
+		}, "no ZooKeeper server"},
+		{"one bad name", func(t *testing.T, cfg *Config) { cfg.Servers = []string{"no-such-host.invalid:2181"} }, "no-such-host"},
+		{"session too short", func(t *testing.T, cfg *Config) {
+			cfg.SessionTimeout, cfg.TickTime = 2*time.Second, 2*time.Second
+		}, "too short"},
+		{"session granted too short", func(t *testing.T, cfg *Config) {
+			cfg.SessionTimeout, cfg.TickTime = 300*time.Second, 40*time.Second // the server allows 60 s
+		}, "too short"},
+		{"no servers", func(t *testing.T, cfg *Config) { cfg.Servers = nil }, "no servers"},
+		{"bad chroot", func(t *testing.T, cfg *Config) { cfg.Chroot = "relative" }, "not an absolute path"},
+		{"bad credential scheme", func(t *testing.T, cfg *Config) {
+			cfg.Credentials = []Credential{{"no-such-scheme", []byte("s3cret")}}
+		}, "credential"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := sharedConfig(t)
+			cfg.OpenTimeout = 1500 * time.Millisecond
+			tt.cfg(t, &cfg)
+			began := time.Now()
+			c, err := Open(bounded(t), cfg)
+			if err == nil {
+				c.Abandon()
+				t.Fatal("Open() succeeded")
+			}
+			if !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "s3cret") {
+				t.Errorf("Open() = %q, want it to say %q", err, tt.want)
+			}
+			if took := time.Since(began); took > patience/2 {
+				t.Errorf("Open() took %v", took)
+			}
+		})
+	}
+}
+
+// halfAnswer is a server that sends the length of its answer, and no more.
+func halfAnswer(t *testing.T) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { c.Close() })
+			_, _ = c.Write([]byte{0, 0, 0, 37})
+		}
+	}()
+	return ln.Addr().String()
+}
+
+func TestOpenEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	p := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+	p.StallAccept(true)
+	cfg.Servers = []string{p.Addr()}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		until(t, "connected", func() bool { return p.Accepted() > 0 })
+		cancel()
+	}()
+	if _, err := Open(ctx, cfg); !errors.Is(err, context.Canceled) {
+		t.Errorf("Open() = %v, want %v", err, context.Canceled)
+	}
+}
+
+// A bad name does no harm beside a good one.
+func TestOpenSkipsBadServers(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	cfg.Servers = append([]string{"no-such-host.invalid:2181", "127.0.0.1:1"}, cfg.Servers...)
+	if err := open(t, cfg).Locker().Ping(bounded(t)); err != nil {
+		t.Errorf("Ping() = %v", err)
+	}
+}
+
+// The server ends the session while all is well with the connection.
+func TestKilledSession(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.l)
+	old := r.c.current
+	until(t, "session killed", func() bool {
+		// Our client may be back sooner than the killer has done its work.
+		err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.id, password(r.proxy))
+		return err == nil || old.reason() != nil
+	})
+	next := r.takeSoon(r.other)
+	r.wantLost(lease)
+	r.release(lease) // does nothing
+	until(t, "another session", func() bool { s, err := r.c.usable(); return err == nil && s != old })
+	r.idle(r.c)
+	r.wantHeld(next)
+	r.release(next)
+	again := r.take(r.l)
+	if !next.Fence().Before(again.Fence()) {
+		t.Errorf("fence %v after %v", again.Fence(), next.Fence())
+	}
+	if got := old.tr.session; got != old.id {
+		t.Errorf("the old connection has moved on to session %x", got)
+	}
+	r.release(again)
+}
+
+// A delete is on its way when the session expires. The library would send it in
+// the next session.
+func TestReleaseAcrossExpiry(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.l)
+	old := r.c.current
+	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+	r.proxy.Cut()
+	await(t, "reconnect", connect.Held())
+	// Deletes in the library's own queue, past the pin and all other care: what
+	// is called after the library has started over is kept for a new session.
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for range 4 {
+		wg.Go(func() {
+			for err := zk.ErrNoServer; errors.Is(err, zk.ErrNoServer); {
+				err = old.conn.Delete(r.path, -1)
+			}
+		})
+	}
+	lease.ReleaseBehind()
+	if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.id, password(r.proxy)); err != nil {
+		t.Fatalf("KillSession() = %v", err)
+	}
+	next := r.takeSoon(r.other)
+	connect.Release()
+	await(t, "old session over", old.over)
+	wg.Wait()
+	until(t, "another session", func() bool { _, err := r.c.usable(); return err == nil })
+	r.idle(r.c)
+	r.wantHeld(next)
+	r.release(next)
+}
+
+// Connections break and come back; leases survive, and so do waiters.
+func TestReconnectKeepsLeases(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.l)
+	for range 5 {
+		r.proxy.Cut()
+		until(t, "connected again", func() bool { return r.l.Ping(bounded(t)) == nil })
+		r.wantHeld(lease)
+	}
+	if s := r.c.current; s.id != r.c.current.id || s.gen < 6 {
+		t.Errorf("session %x has seen %d connections, want 6 or more", s.id, s.gen)
+	}
+	r.release(lease)
+}
+
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		break1 func(p *testserver.Proxy)
+	}{
+		{"black hole", func(p *testserver.Proxy) { p.BlackHole(testserver.Both) }},
+		{"answers swallowed", func(p *testserver.Proxy) { p.BlackHole(testserver.ToClient) }},
+		{"requests swallowed", func(p *testserver.Proxy) { p.BlackHole(testserver.ToServer) }},
+		{"cut and refused", func(p *testserver.Proxy) { p.Refuse(true); p.Cut() }},
+		{"cut and stalled", func(p *testserver.Proxy) { p.StallAccept(true); p.Cut() }},
+		{"frozen", func(p *testserver.Proxy) { p.Freeze(testserver.Both) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 3*time.Second)
+			lease := r.take(r.l)
+			waiting := make(chan error, 1)
+			go func() { waiting <- r.l.Wait(context.Background(), r.id) }()
+			tt.break1(r.proxy)
+
+			// Safety: the next owner cannot have the lock before the lease is
+			// over, whenever that is.
+			next := r.takeSoon(r.other)
+			select {
+			case <-lease.Done():
+			default:
+				t.Error("another owner has the lock while the lease is still believed in")
+			}
+			r.wantLost(lease)
+			if err := <-waiting; err != nil && !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("Wait() = %v", err)
+			}
+			// Nothing hangs, whatever context is given.
+			if _, err := r.l.TryAcquire(context.Background(), request(r.id)); !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+			}
+			if err := r.l.Ping(context.Background()); !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("Ping() = %v, want %v", err, idem.ErrUnavailable)
+			}
+			if err := r.l.Wait(context.Background(), r.id); !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("Wait() = %v, want %v", err, idem.ErrUnavailable)
+			}
+			lease.ReleaseBehind()
+
+			r.proxy.Restore()
+			until(t, "usable again", func() bool { return r.l.Ping(bounded(t)) == nil })
+			r.idle(r.c)
+			r.wantHeld(next)
+			r.release(next)
+			r.release(r.takeSoon(r.l))
+		})
+	}
+}
+
+// A TryAcquire that is under way when nobody answers any more.
+func TestAcquireIntoTheVoid(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 3*time.Second)
+	r.proxy.BlackHole(testserver.Both)
+	if _, err := r.l.TryAcquire(context.Background(), request(r.id)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	r.proxy.Restore()
+	r.release(r.takeSoon(r.other))
+	r.release(r.takeSoon(r.l))
+}
+
+// A lease is lost for good, also when its session turns out to be alive. Then
+// its lock has to go.
+func TestLostLeaseOfALivingSession(t *testing.T) {
+	t.Parallel()
+	for _, released := range []bool{false, true} {
+		t.Run(fmt.Sprintf("released %v", released), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 3*time.Second)
+			lease := r.take(r.l)
+			s := r.c.current
+			s.mu.Lock()
+			s.clock.last = s.clock.last.Add(-time.Minute) // as if nothing had been acknowledged
+			s.arm()
+			s.mu.Unlock()
+			r.wantLost(lease)
+			if !r.exists() {
+				t.Error("the lock is gone before its holder can have stopped")
+			}
+			if released {
+				r.release(lease)
+				if r.exists() {
+					t.Error("the lock is there after Release()")
+				}
+			}
+			next := r.takeSoon(r.other)
+			r.wantLost(lease)
+			if r.c.current != s {
+				t.Error("the session did not survive, the test tests nothing")
+			}
+			r.idle(r.c)
+			r.release(next)
+		})
+	}
+}
+
+func TestCloseReleasesAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease, behind := r.take(r.l), newID()
+	second, err := r.l.TryAcquire(bounded(t), request(behind))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.ReleaseBehind()
+	if err := r.c.Close(bounded(t)); err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+	if ok, _, err := r.raw.Exists(r.cfg.lockPath(behind)); ok || err != nil {
+		t.Errorf("a lock being released is there after Close() (%v)", err)
+	}
+	if r.exists() {
+		t.Error("a held lock is there after Close()")
+	}
+	r.wantLost(lease)
+	r.release(r.take(r.other))
+	if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("TryAcquire() after Close() = %v", err)
+	}
+	if err := r.c.Close(bounded(t)); err != nil {
+		t.Errorf("second Close() = %v", err)
+	}
+}
+
+func TestCloseIsBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.l)
+	r.proxy.BlackHole(testserver.Both)
+	lease.ReleaseBehind()
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if err := r.c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close() = %v, want %v", err, context.DeadlineExceeded)
+	}
+	if err := lease.Release(bounded(t)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Release() = %v, want %v", err, idem.ErrUnavailable)
+	}
+}
+
+func TestAbandonLeavesTheLockToTheSession(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 3*time.Second)
+	lease := r.take(r.l)
+	r.c.Abandon()
+	r.wantLost(lease)
+	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() right after Abandon() = %v, want %v", err, idem.ErrLocked)
+	}
+	r.release(r.takeSoon(r.other)) // when the session has timed out
+}

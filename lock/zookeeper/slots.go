@@ -1,0 +1,68 @@
+package zookeeper
+
+import (
+	"fmt"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// phase is what a slot is being used for.
+type phase uint8
+
+const (
+	acquiring phase = iota // a create was sent or will be
+	holding                // a lease stands for the znode
+	releasing              // the znode is being removed, or what is left of a create undone
+)
+
+// slot is a session's exclusive right to send writes for one lock path. There
+// is at most one per path, from before its create is sent until its znode is
+// known to be gone: so no create is ever sent while an earlier create or delete
+// of this session is unsettled, and a znode of this session at a path without a
+// slot is an orphan.
+type slot struct {
+	path  string
+	phase phase
+	lease *Lease        // once holding
+	freed chan struct{} // closed when the slot is given up
+	crowd int           // callers that wait for freed
+}
+
+// claim takes the slot of a path. When it is taken it returns the one there is;
+// busy is then the phase it is in.
+func (s *session) claim(path string) (mine, other *slot, busy phase, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.trouble(true); err != nil {
+		return nil, nil, 0, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+	}
+	if sl := s.slots[path]; sl != nil {
+		return nil, sl, sl.phase, nil
+	}
+	if len(s.slots) >= s.cfg.MaxLocksPerSession {
+		return nil, nil, 0, fmt.Errorf("%w: zookeeper: session has %d locks already (MaxLocksPerSession)", idem.ErrUnavailable, len(s.slots))
+	}
+	sl := &slot{path: path, freed: make(chan struct{})}
+	s.slots[path] = sl
+	return sl, nil, 0, nil
+}
+
+// free gives a slot up, its znode being gone or the session over.
+func (s *session) free(sl *slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.slots, sl.path)
+	close(sl.freed)
+}
+
+// loseAll ends all leases that are still trusted and returns them. Needs mu.
+func (s *session) loseAll(err error) []*Lease {
+	var lost []*Lease
+	for _, sl := range s.slots {
+		if sl.phase == holding && sl.lease.finish(err) {
+			lost = append(lost, sl.lease)
+		}
+	}
+	s.held -= len(lost)
+	return lost
+}

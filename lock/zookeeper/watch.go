@@ -1,0 +1,126 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// watch is what all waiters for one path share: one read that leaves a watch
+// with the server. It is woken by any event on the path, by a reconnect, and by
+// the session's end; all of them only mean "look again". The server's watch
+// cannot be taken back, so a watch that all waiters have left is kept for the
+// next ones until it fires. It lasts no longer than the lock that it is for.
+type watch struct {
+	woken chan struct{}
+	crowd int   // waiters so far
+	free  bool  // the read found no znode; set before woken is closed, like err
+	err   error // why the read failed
+}
+
+// Wait implements [idem.Locker]. Waiters of one process share a watch, and
+// after a release with several waiting each pauses for a random moment and
+// looks again, since a create that loses is a logged write too.
+func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
+	path := l.c.cfg.lockPath(id)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s, err := l.c.usable()
+		if err != nil {
+			return err
+		}
+		free, crowd, err := s.watchLock(ctx, path)
+		if err == nil {
+			err = s.awaitUp(ctx) // so that the caller can make use of it
+		}
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && s.reason() != nil:
+			return nil // another session may tell
+		case err != nil:
+			return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		case free || crowd <= 1:
+			return nil
+		}
+		select {
+		case <-time.After(rand.N(min(time.Duration(crowd)*time.Millisecond, 50*time.Millisecond))):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// watchLock waits until the lock at path is free, or may be. crowd is how many
+// waited with this caller.
+func (s *session) watchLock(ctx context.Context, path string) (free bool, crowd int, err error) {
+	s.mu.Lock()
+	if sl := s.slots[path]; sl != nil {
+		// Held, or wanted, in this process: no need to ask the server.
+		sl.crowd++
+		s.mu.Unlock()
+		err := s.await(ctx, sl.freed)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return false, sl.crowd, err
+	}
+	w := s.watches[path]
+	if w == nil {
+		w = &watch{woken: make(chan struct{})}
+		s.watches[path] = w
+		if gen := s.gen; s.why == nil {
+			s.wg.Go(func() { s.armWatch(path, w, gen) })
+		}
+	}
+	w.crowd++
+	s.mu.Unlock()
+
+	err = s.await(ctx, w.woken)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		err = w.err
+	}
+	return w.free, w.crowd, err
+}
+
+// armWatch makes the read that leaves the watch. When the connection breaks
+// before it is answered, the reconnect wakes the waiters.
+func (s *session) armWatch(path string, w *watch, gen uint64) {
+	n, err := s.read(path, func() ([]byte, *zk.Stat, error) {
+		data, stat, _, err := s.conn.GetW(path) // the event comes to onEvent
+		return data, stat, err
+	})
+	if err == nil && n.exists {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watches[path] != w || err != nil && (!s.connected || s.gen != gen) {
+		return
+	}
+	w.free, w.err = err == nil, err
+	s.fire(path)
+}
+
+// fire wakes the waiters of a path. Needs mu.
+func (s *session) fire(path string) {
+	if w := s.watches[path]; w != nil {
+		delete(s.watches, path)
+		close(w.woken)
+	}
+}
+
+// fireAll wakes all waiters. Needs mu.
+func (s *session) fireAll() {
+	for path := range s.watches {
+		s.fire(path)
+	}
+}

@@ -1,0 +1,109 @@
+package zookeeper
+
+import (
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// writers is how many writes of a session are on their way at once. The library
+// blocks its 17th *queued* request, but requests queue only while there is no
+// connection, and then it is these goroutines that are blocked, which nobody
+// else depends on: callers wait on channels of their own.
+const writers = 64
+
+// writer is the one place through which every write of a session goes. Each is
+// a Multi that begins by setting the data of the session's own ephemeral member
+// znode. That pins it: should the session be gone, the member is gone as well,
+// and the whole Multi fails, in whatever session it may have ended up. And it
+// tells the fence: the mzxid of the member is then the czxid of all that the
+// Multi created.
+type writer struct {
+	s     *session
+	pin   *zk.SetDataRequest
+	queue chan *write
+	wg    sync.WaitGroup
+}
+
+// write is operations to be applied together or not at all.
+type write struct {
+	ops    []any
+	answer chan result
+}
+
+func newWriter(s *session, member string, data []byte) *writer {
+	return &writer{
+		s:     s,
+		pin:   &zk.SetDataRequest{Path: member, Data: data, Version: -1},
+		queue: make(chan *write),
+	}
+}
+
+func (w *writer) start() {
+	for range writers {
+		w.wg.Go(w.work)
+	}
+}
+
+// do sends a pinned write and waits until its outcome is known, or known to be
+// unknown. That takes no longer than the session's patience plus a reconnect.
+// To be called from goroutines that can wait, never from a caller's.
+func (w *writer) do(ops ...any) result {
+	wr := &write{ops: ops, answer: make(chan result, 1)}
+	select {
+	case w.queue <- wr:
+	case <-w.s.over:
+		return result{outcome: ended, err: w.s.reason()}
+	}
+	select {
+	case r := <-wr.answer:
+		return r
+	case <-w.s.over:
+		return result{outcome: ended, err: w.s.reason()}
+	}
+}
+
+// work takes writes one at a time. Several that wait could share a Multi here
+// (never two creates that are to have different fences).
+func (w *writer) work() {
+	for {
+		select {
+		case wr := <-w.queue:
+			wr.answer <- w.send(wr.ops)
+		case <-w.s.over:
+			return
+		}
+	}
+}
+
+// send makes one pinned write. Its answer, if it is one, renews the trust in
+// the session's leases, counted from before it was sent: also when it is a
+// refusal, which takes the same way through the quorum.
+func (w *writer) send(ops []any) result {
+	batch := make([]any, 0, 1+len(ops))
+	batch = append(append(batch, w.pin), ops...)
+
+	gen, err := w.s.connection()
+	if err != nil {
+		return result{outcome: unsent, err: err}
+	}
+	guard := w.s.guard()
+	sent := time.Now()
+	answer, err := w.s.conn.Multi(batch...)
+	acked := time.Now()
+	guard.stop()
+
+	r := interpret(len(ops), answer, err)
+	switch r.outcome {
+	case applied:
+		w.s.acknowledge(gen, sent, acked)
+	case refused:
+		if r.op >= 0 {
+			w.s.acknowledge(gen, sent, acked)
+		}
+	case ended:
+		w.s.die(r.err)
+	}
+	return r
+}
