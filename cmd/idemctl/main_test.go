@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+
+// ran is what a run of the command left.
+type ran struct {
+	code           int
+	stdout, stderr string
+}
+
+func idemctl(t *testing.T, env map[string]string, args ...string) ran {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code := run(t.Context(), args, func(name string) string { return env[name] }, &stdout, &stderr)
+	return ran{code, stdout.String(), stderr.String()}
+}
+
+func TestExitCodes(t *testing.T) {
+	const nobody = "redis://127.0.0.1:1"
+	tests := []struct {
+		args   string
+		env    map[string]string
+		code   int
+		stderr string // part of the one line; "": none
+	}{
+		{"--help", nil, exitDone, ""},
+		{"record --help", nil, exitDone, ""},
+		{"record show --help", nil, exitDone, ""},
+		{"", nil, exitUsage, "needs a subcommand"},
+		{"record", nil, exitUsage, "needs a subcommand"},
+		{"bogus", nil, exitUsage, "unknown command"},
+		{"record bogus", nil, exitUsage, "unknown command"},
+		{"--bogus record list", nil, exitUsage, "unknown flag"},
+		{"--session-timeout soon record list", nil, exitUsage, "session-timeout"},
+		{"record list", map[string]string{"IDEMCTL_SESSION_TIMEOUT": "soon"}, exitUsage, "IDEMCTL_SESSION_TIMEOUT"},
+		{"record list", nil, exitUsage, "no token store"},
+		{"record list surplus --redis " + nobody, nil, exitUsage, "surplus"},
+		{"record list --state completed --redis " + nobody, nil, exitUsage, "neither pending nor unknown"},
+		{"record list --limit 0 --redis " + nobody, nil, exitUsage, "--limit"},
+		{"record list --redis http://x", nil, exitUsage, "scheme"},
+		{"record show --redis " + nobody + " k", nil, exitUsage, "--scope"},
+		{"record show --redis " + nobody + " --scope s", nil, exitUsage, "arg(s)"},
+		{"record show --redis " + nobody + " --scope s a,b", nil, exitUsage, "KEY"},
+		{"store accept --redis " + nobody, nil, exitUsage, "needs --zookeeper"},
+		{"store accept --redis " + nobody + " --zookeeper ,", nil, exitUsage, "--zookeeper"},
+		{"record list --redis " + nobody, nil, exitFailed, "refused"},
+		{"record list", map[string]string{"IDEMCTL_REDIS": nobody}, exitFailed, "refused"},
+		{"record list --database postgres://x", nil, exitFailed, "no token store in SQL yet"},
+		{"lock --shared /p -- true", nil, exitFailed, "does not have it yet"},
+		{"semaphore --permits 3 /p -- true", nil, exitFailed, "does not have it yet"},
+		{"elect --observe /p", nil, exitFailed, "does not have it yet"},
+		{"queue poll --wait 5s /p", nil, exitFailed, "does not have it yet"},
+		{"record resolve --scope s k --not-applied", nil, exitFailed, "does not have it yet"},
+		{"store retire d", nil, exitFailed, "does not have it yet"},
+		{"token issue --scope s", nil, exitFailed, "does not have it yet"},
+		{"doctor", nil, exitFailed, "does not have it yet"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.args, func(t *testing.T) {
+			got := idemctl(t, tt.env, strings.Fields(tt.args)...)
+			if got.code != tt.code || !strings.Contains(got.stderr, tt.stderr) {
+				t.Errorf("exit code %d, %q, want %d, %q", got.code, got.stderr, tt.code, tt.stderr)
+			}
+			if lines := strings.Count(got.stderr, "\n"); tt.code != exitDone && (lines != 1 || got.stdout != "") {
+				t.Errorf("said %q and %q, want one line on standard error", got.stdout, got.stderr)
+			}
+		})
+	}
+}

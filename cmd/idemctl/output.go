@@ -1,0 +1,149 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// row is a record as --json writes it. Times are of the store's clock.
+type row struct {
+	KeyID         string              `json:"key_id"`
+	OperationID   string              `json:"operation_id"`
+	State         string              `json:"state"`
+	Kind          string              `json:"kind"`
+	Route         string              `json:"route,omitempty"`
+	Attempt       uint32              `json:"attempt"`
+	Since         *time.Time          `json:"since"`
+	Started       *time.Time          `json:"started,omitempty"`
+	Fence         string              `json:"fence,omitempty"`
+	TokenExpires  *time.Time          `json:"token_expires,omitempty"`
+	ResultExpires *time.Time          `json:"result_expires,omitempty"`
+	KeyExpires    *time.Time          `json:"key_expires,omitempty"`
+	DecidedBy     string              `json:"decided_by,omitempty"`
+	Reason        string              `json:"reason,omitempty"`
+	Status        int                 `json:"status,omitempty"` // of the stored response
+	Headers       map[string][]string `json:"headers,omitempty"`
+	Body          *string             `json:"body,omitempty"`
+	BodyBase64    []byte              `json:"body_base64,omitempty"`
+}
+
+func newRow(id idem.KeyID, r *idem.Record, body bool) row {
+	out := row{
+		KeyID: id.String(), OperationID: id.OperationID(), State: r.State.String(), Kind: r.Kind.String(), Route: r.Route,
+		Attempt: r.Attempt.Number, Since: moment(r.Since()), Started: moment(r.Started),
+		TokenExpires: moment(r.TokenExpires), ResultExpires: moment(r.ResultExpires), KeyExpires: moment(r.KeyExpires),
+		DecidedBy: r.Decision.By, Reason: r.Decision.Reason,
+	}
+	if r.Attempt.Number > 0 {
+		out.Fence = r.Attempt.Fence.String()
+	}
+	if r.Response == nil {
+		return out
+	}
+	out.Status = r.Response.Status
+	if body && !r.Response.Omitted {
+		out.Headers = r.Response.Header
+		if utf8.Valid(r.Response.Body) {
+			text := string(r.Response.Body)
+			out.Body = &text
+		} else {
+			out.BodyBase64 = r.Response.Body
+		}
+	}
+	return out
+}
+
+// moment leaves a time out that does not apply.
+func moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+func (a *app) writeRecord(id idem.KeyID, r *idem.Record, body bool) error {
+	out := newRow(id, r, body)
+	if a.json {
+		return json.NewEncoder(a.stdout).Encode(out)
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	line := func(name string, value any) { fmt.Fprintf(w, "%s\t%v\n", name, value) }
+	when := func(name string, t *time.Time) {
+		if t != nil {
+			line(name, t.Format(time.RFC3339Nano))
+		}
+	}
+	text := func(name, value string) {
+		if value != "" {
+			line(name, value)
+		}
+	}
+	line("key id", out.KeyID)
+	line("operation", out.OperationID)
+	line("state", out.State)
+	when("since", out.Since)
+	line("kind", out.Kind)
+	text("route", out.Route)
+	line("attempt", out.Attempt)
+	when("started", out.Started)
+	text("fence", out.Fence)
+	when("token expires", out.TokenExpires)
+	when("result expires", out.ResultExpires)
+	when("key expires", out.KeyExpires)
+	text("decided by", printable(out.DecidedBy))
+	text("reason", printable(out.Reason))
+	if r.Response != nil {
+		line("response", fmt.Sprintf("status %d, %d bytes", out.Status, len(r.Response.Body)))
+	}
+	for name, values := range out.Headers {
+		for _, v := range values {
+			text("header", printable(name+": "+v))
+		}
+	}
+	if err := w.Flush(); err != nil || !body || r.Response == nil || r.Response.Omitted {
+		return err
+	}
+	_, err := fmt.Fprintf(a.stdout, "\n%s\n", printable(string(r.Response.Body)))
+	return err
+}
+
+func (a *app) writeList(list []idem.OpenRecord) error {
+	if a.json {
+		enc := json.NewEncoder(a.stdout)
+		for i := range list {
+			if err := enc.Encode(newRow(list[i].ID, &list[i].Record, false)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "STATE\tSINCE\tATTEMPT\tROUTE\tOPERATION\tKEY ID")
+	for i := range list {
+		r := &list[i].Record
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", r.State, r.Since().UTC().Format(time.RFC3339),
+			r.Attempt.Number, printable(r.Route), list[i].ID.OperationID(), list[i].ID)
+	}
+	return w.Flush()
+}
+
+// printable keeps what others have stored from steering the terminal.
+func printable(s string) string {
+	out := make([]rune, 0, len(s))
+	for _, r := range s {
+		if r < 0x20 && r != '\n' || r >= 0x7f && r < 0xa0 {
+			r = utf8.RuneError
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}

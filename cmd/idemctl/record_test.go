@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+)
+
+// openStore gives the store of a Redis of the test's own.
+func openStore(t *testing.T, opts ...storeredis.Option) (*storeredis.Store, *testserver.Redis) {
+	t.Helper()
+	server := testserver.StartRedis(t)
+	client, err := storeredis.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	store, err := storeredis.New(t.Context(), client, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, server
+}
+
+// begin starts an attempt for a key of scope "m"; settle brings it to a state.
+func begin(t *testing.T, s idem.Store, key idem.Key) idem.Attempt {
+	t.Helper()
+	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Begin(t.Context(), idem.NewKeyID("m", key), idem.BeginRequest{Route: "POST /pay",
+		Fence: idem.Fence{Domain: "d", Token: 7}, Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
+	if err != nil || !got.Begun {
+		t.Fatalf("Begin = %+v, %v", got, err)
+	}
+	return got.Record.Attempt
+}
+
+func settle(t *testing.T, s idem.Store, key idem.Key, state idem.State, r *idem.Response) {
+	t.Helper()
+	a := begin(t, s, key)
+	got, err := s.Settle(t.Context(), idem.NewKeyID("m", key), idem.Settlement{Attempt: a, ID: a.Nonce, State: state,
+		Response: r, ResultTTL: time.Hour, KeyTTL: time.Hour})
+	if err != nil || !got.Settled {
+		t.Fatalf("Settle = %+v, %v", got, err)
+	}
+}
+
+func TestRecordShow(t *testing.T) {
+	store, server := openStore(t)
+	settle(t, store, "the-key", idem.StateCompleted, &idem.Response{Status: 201,
+		Header: map[string][]string{"Content-Type": {"application/json"}}, Body: []byte(`{"id":"pay_1"}`)})
+	settle(t, store, "binary", idem.StateCompleted, &idem.Response{Status: 200, Body: []byte("\x1b\xff")})
+	if _, err := store.Issue(t.Context(), idem.NewKeyID("m", "token"), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
+	id := idem.NewKeyID("m", "the-key")
+
+	got := idemctl(t, env, "record", "show", "--scope", "m", "the-key")
+	for _, want := range []string{id.String(), id.OperationID(), "completed", "POST /pay", "status 201, 14 bytes", "client-key", "d/7"} {
+		if got.code != 0 || !strings.Contains(got.stdout, want) {
+			t.Errorf("exit code %d, no %q in:\n%s%s", got.code, want, got.stdout, got.stderr)
+		}
+	}
+	if strings.Contains(got.stdout, "pay_1") || strings.Contains(got.stdout, "the-key") {
+		t.Errorf("body or key shown without being asked for:\n%s", got.stdout)
+	}
+
+	r := showJSON(t, env, "--body", `"the-key"`)
+	if r.KeyID != id.String() || r.State != "completed" || r.Attempt != 1 || r.Since == nil || time.Since(*r.Since).Abs() > time.Minute ||
+		r.Status != 201 || r.Body == nil || *r.Body != `{"id":"pay_1"}` || r.Headers["Content-Type"][0] != "application/json" {
+		t.Errorf("JSON is %+v", r)
+	}
+	if r := showJSON(t, env, "the-key"); r.Body != nil || r.Headers != nil {
+		t.Errorf("JSON without --body is %+v", r)
+	}
+	if r := showJSON(t, env, "--body", "binary"); r.Body != nil || string(r.BodyBase64) != "\x1b\xff" {
+		t.Errorf("JSON of a binary body is %+v", r)
+	}
+	if r := showJSON(t, env, "token"); r.State != "issued" || r.Kind != "issued-token" || r.Attempt != 0 || r.TokenExpires == nil {
+		t.Errorf("JSON of an issued token is %+v", r)
+	}
+	if got := idemctl(t, env, "record", "show", "--scope", "m", "--body", "binary"); strings.Contains(got.stdout, "\x1b") {
+		t.Errorf("a control character reaches the terminal: %q", got.stdout)
+	}
+	for _, scope := range []string{"other", ""} {
+		if got := idemctl(t, env, "record", "show", "--scope", scope, "the-key"); got.code != exitNothing || got.stdout != "" {
+			t.Errorf("in scope %q: exit code %d, %q, want %d and nothing", scope, got.code, got.stdout, exitNothing)
+		}
+	}
+}
+
+func showJSON(t *testing.T, env map[string]string, args ...string) row {
+	t.Helper()
+	got := idemctl(t, env, append([]string{"--json", "record", "show", "--scope", "m"}, args...)...)
+	var r row
+	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || got.code != 0 || strings.Count(got.stdout, "\n") != 1 {
+		t.Fatalf("exit code %d, %q %q, want one JSON object", got.code, got.stdout, got.stderr)
+	}
+	return r
+}
+
+func TestRecordList(t *testing.T) {
+	store, server := openStore(t)
+	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
+	if got := idemctl(t, env, "record", "list"); got.code != 0 || got.stdout != "" {
+		t.Errorf("empty list: exit code %d, %q, want 0 and nothing", got.code, got.stdout)
+	}
+	begin(t, store, "first")
+	awaitAge(t, store, 2*time.Millisecond) // or the order is not defined
+	settle(t, store, "second", idem.StateUnknown, &idem.Response{Status: 503})
+	settle(t, store, "third", idem.StateCompleted, &idem.Response{Status: 200})
+	tests := []struct {
+		args string
+		want string // states, in order
+	}{
+		{"", "pending unknown"},
+		{"--state unknown", "unknown"},
+		{"--state pending", "pending"},
+		{"--older-than 1h", ""},
+		{"--limit 1", "pending"},
+	}
+	for _, tt := range tests {
+		args := strings.Fields("record list " + tt.args)
+		var states []string
+		for line := range strings.Lines(idemctl(t, env, append(args, "--json")...).stdout) {
+			var r row
+			if err := json.Unmarshal([]byte(line), &r); err != nil || r.KeyID == "" || r.Since == nil || r.Attempt != 1 {
+				t.Errorf("record list %s: line %q, %v", tt.args, line, err)
+			}
+			states = append(states, r.State)
+		}
+		if got := strings.Join(states, " "); got != tt.want {
+			t.Errorf("record list %s: states %q, want %q", tt.args, got, tt.want)
+		}
+		table := idemctl(t, env, args...).stdout
+		if got := strings.Count(table, "\n"); tt.want != "" && got != len(states)+1 || tt.want == "" && got != 0 {
+			t.Errorf("record list %s: %d lines:\n%s", tt.args, got, table)
+		}
+	}
+}
+
+// awaitAge waits until a record is so old by the store's clock.
+func awaitAge(t *testing.T, s idem.Store, age time.Duration) {
+	t.Helper()
+	for {
+		list, err := s.Open(t.Context(), idem.OpenQuery{OlderThan: age})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) > 0 {
+			return
+		}
+	}
+}
+
+func TestStoreAccept(t *testing.T) {
+	zk := strings.Join(testserver.SharedZooKeeper(t), ",") + testserver.Chroot(t)
+	server := testserver.StartRedis(t)
+	flags := []string{"--redis", server.URL(), "--zookeeper", zk, "--zookeeper-tick", "500ms", "--session-timeout", "4s"}
+	idem := func(args ...string) ran { return idemctl(t, nil, append(flags, args...)...) }
+
+	if got := idem("store", "accept"); got.code != 0 || !strings.Contains(got.stdout, "nothing was lost") {
+		t.Errorf("first use: exit code %d, %q %q", got.code, got.stdout, got.stderr)
+	}
+	wipe(t, server.URL())
+	if got := idem("record", "show", "--scope", "m", "k"); got.code != exitFailed || !strings.Contains(got.stderr, "lost") ||
+		strings.Count(got.stderr, "\n") != 1 {
+		t.Errorf("record show on a wiped Redis: exit code %d, %q, want %d and that it was lost", got.code, got.stderr, exitFailed)
+	}
+	if got := idem("--json", "store", "accept"); got.code != 0 || got.stdout != `{"accepted_shards":64}`+"\n" {
+		t.Errorf("store accept: exit code %d, %q %q, want 64 shards", got.code, got.stdout, got.stderr)
+	}
+	if got := idem("record", "show", "--scope", "m", "k"); got.code != exitNothing {
+		t.Errorf("record show after it: exit code %d, %q, want %d", got.code, got.stderr, exitNothing)
+	}
+}
+
+func wipe(t *testing.T, url string) {
+	t.Helper()
+	client, err := storeredis.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.FlushAll(context.Background()).Err(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+const envPrefix = "IDEMCTL_"
+
+// app is what the commands share: the global flags and where to write.
+type app struct {
+	getenv         func(string) string
+	stdout, stderr io.Writer
+	started        bool // a command's own code runs: flags and arguments were right
+
+	zookeeper      string
+	zookeeperTick  time.Duration
+	witness        string
+	redis          string
+	prefix         string
+	database       string
+	sessionTimeout time.Duration
+	json           bool
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "idemctl",
+		Short: "Look into the idempotency records, and settle what only an operator can",
+		Long: `Look into the idempotency records, and settle what only an operator can.
+
+Every global flag has an environment variable, IDEMCTL_ and its name in
+capitals (IDEMCTL_SESSION_TIMEOUT); the flag wins.
+
+Exit codes: 0 done; 1 failed; 2 wrong use; 75 nothing there, not acquired, or
+timed out.`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		Args:              cobra.NoArgs,
+		RunE:              subcommandWanted,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.start(cmd.Root().PersistentFlags()) },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	f := root.PersistentFlags()
+	f.StringVar(&a.zookeeper, "zookeeper", "", "ensemble, as `HOST:PORT,HOST:PORT/chroot`")
+	f.DurationVar(&a.zookeeperTick, "zookeeper-tick", 0, "tickTime of the ensemble's servers; 0: 2s, or what they tell where the session is too short for that")
+	f.StringVar(&a.witness, "witness", "/idem/redis", "`PATH` of the znode in which the services remember their Redis")
+	f.StringVar(&a.redis, "redis", "", "token store, as `URL`: redis://HOST:PORT, several for a cluster, redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
+	f.StringVar(&a.prefix, "prefix", "idem", "what the store's Redis `keys` start with")
+	f.StringVar(&a.database, "database", "", "token store in SQL; this build has none yet")
+	f.DurationVar(&a.sessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session")
+	f.BoolVar(&a.json, "json", false, "write one JSON object a line")
+	root.AddCommand(a.store(), a.record())
+	addLater(root)
+	return root
+}
+
+// start takes from the environment what no flag says. Cobra calls it when it
+// is done with flags and arguments.
+func (a *app) start(flags *pflag.FlagSet) error {
+	var wrong error
+	flags.VisitAll(func(f *pflag.Flag) {
+		name := envPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		v := a.getenv(name)
+		if f.Name == "help" || f.Changed || v == "" || wrong != nil {
+			return
+		}
+		if err := f.Value.Set(v); err != nil {
+			wrong = fmt.Errorf("invalid value %q for %s: %w", v, name, err)
+		}
+	})
+	if wrong == nil {
+		a.started = true
+	}
+	return wrong
+}
+
+// subcommandWanted is for commands that only group others.
+func subcommandWanted(cmd *cobra.Command, _ []string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return wrongUse("%s needs a subcommand: %s; see --help", cmd.CommandPath(), strings.Join(names, ", "))
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
+	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+	"github.com/idemkeeper/idemkeeper/example-payments/server"
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+const (
+	// startTimeout bounds Start, so that an unreachable server is told well
+	// within the 15 s of the contract.
+	startTimeout = 11 * time.Second
+	// gracePeriod is how long running requests may take to finish once the
+	// service was told to stop.
+	gracePeriod = 30 * time.Second
+	lastMoment  = 2 * time.Second
+)
+
+// App is the service, with everything it is connected to. [Start] makes it and
+// [App.Serve] ends it.
+type App struct {
+	cfg      Config
+	log      *slog.Logger
+	listener net.Listener
+	http     *http.Server
+	engine   *idem.Engine
+	ledger   *ledger.Ledger
+	backends *backends
+	grace    time.Duration
+}
+
+// Start connects everything and binds the port; nothing is served yet. After
+// an error nothing is left open.
+func Start(ctx context.Context, cfg Config, log *slog.Logger) (app *App, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	a := &App{cfg: cfg, log: log, grace: gracePeriod}
+	defer func() {
+		if err != nil {
+			_ = a.disconnect() // what has gone wrong is told already
+		}
+	}()
+	if a.backends, err = openBackends(ctx, cfg, log); err != nil {
+		return nil, err
+	}
+	if a.ledger, err = openLedger(ctx, cfg, log); err != nil {
+		return nil, err
+	}
+	metrics := server.NewMetrics(a.backends.store)
+	if a.engine, err = idem.New(a.backends.locker, a.backends.store, idem.WithObserver(observer(metrics, log))); err != nil {
+		return nil, err
+	}
+	handler, err := server.New(a.serverConfig(metrics))
+	if err != nil {
+		return nil, err
+	}
+	a.http = &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    2 << 20, // so that an absurd key is refused by the middleware, which says why
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	if a.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.HTTPAddr); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *App) serverConfig(m *server.Metrics) server.Config {
+	c := server.Config{
+		Engine:  a.engine,
+		Service: &payments.Service{Ledger: a.ledger, Latency: a.cfg.ProcessorLatency, Log: a.log},
+		Ledger:  a.ledger,
+		Keys:    a.cfg.APIKeys,
+		Metrics: m,
+		Log:     a.log,
+		Wait:    a.cfg.Wait,
+	}
+	if a.cfg.Resolver == resolverLedger {
+		c.Resolver = server.LedgerResolver(a.ledger, a.cfg.ledgerIsPrivate())
+	}
+	return c
+}
+
+// openLedger claims the ledger for this instance where its keys are in this
+// process: another instance would not know them, and pay again.
+func openLedger(ctx context.Context, cfg Config, log *slog.Logger) (*ledger.Ledger, error) {
+	sharing := ledger.Shared
+	if cfg.TokenStore == storeMemory {
+		sharing = ledger.Exclusive
+		if cfg.Database != "" {
+			log.WarnContext(ctx, "keys are in this process and lost at exit, while the ledger stays: a retry after a restart pays again; use --redis and --zookeeper")
+		}
+	}
+	if cfg.ledgerIsPrivate() {
+		log.WarnContext(ctx, "keys are shared with other instances, while the ledger is this one's own and lost at exit: what another instance did cannot be looked up, and stays unknown; use --database")
+	}
+	l, err := ledger.Open(ctx, cfg.Database, sharing)
+	if errors.Is(err, ledger.ErrClaimed) {
+		return nil, fmt.Errorf("--database: %w; instances that share it need --zookeeper and --redis, all of them", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--database: %w", err)
+	}
+	for _, m := range cfg.APIKeys.Merchants() {
+		if err := l.AddMerchant(ctx, m); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+	}
+	return l, nil
+}
+
+// Addr is where HTTP is served.
+func (a *App) Addr() string { return a.listener.Addr().String() }
+
+// Serve says on ready that it serves, and does so until ctx ends. Then it
+// stops accepting, finishes what runs, and gives everything back. An error
+// says that it ended otherwise.
+func (a *App) Serve(ctx context.Context, ready io.Writer) error {
+	served := make(chan error, 1)
+	go func() { served <- a.http.Serve(a.listener) }()
+	if _, err := fmt.Fprintf(ready, "ready http=%s grpc=-\n", a.Addr()); err != nil {
+		a.log.Warn("nobody reads standard output", "err", err)
+	}
+	a.log.Info("serving", "http", a.Addr(), "lock", a.backends.lockName, "store", a.cfg.TokenStore)
+	var failed error
+	select {
+	case <-ctx.Done():
+		a.log.Info("stopping")
+	case failed = <-served:
+		failed = fmt.Errorf("http: %w", failed)
+	case <-a.ledger.Lost():
+		// Another instance may have the ledger already: be gone, at once.
+		return errors.Join(errors.New("the claim of the ledger was lost"), a.http.Close())
+	}
+	return errors.Join(failed, a.stop(context.WithoutCancel(ctx)))
+}
+
+// stop ends in the order that keeps the locks until nothing runs any more.
+// Where running handlers have to be given up, the session behind their locks
+// is left open: the locks then outlive this process by the session time-out,
+// and nobody runs beside a handler that is not quite dead.
+func (a *App) stop(ctx context.Context) error {
+	grace, cancel := context.WithTimeout(ctx, a.grace)
+	defer cancel()
+	if err := a.http.Shutdown(grace); err != nil {
+		// A connection is busy, perhaps only with a client that is slow. What
+		// holds a lock is known to the engine, which is given a last moment.
+		a.log.Warn("connections are cut off", "err", err)
+		_ = a.http.Close()
+		grace, cancel = context.WithTimeout(ctx, lastMoment)
+		defer cancel()
+	}
+	if err := a.engine.Close(grace); err != nil {
+		a.backends.abandon()
+		return fmt.Errorf("given up on what still runs; its locks are left to time out: %w", err)
+	}
+	if err := a.disconnect(); err != nil {
+		// Nothing runs and all is stored; what was not given back times out.
+		a.log.Warn("not everything was closed in order", "err", err)
+	}
+	return nil
+}
+
+// disconnect closes what was opened, the lock service last but for the ledger,
+// whose claim outlives all that may write to it.
+func (a *App) disconnect() error {
+	var errs []error
+	if a.backends != nil {
+		errs = append(errs, a.backends.close())
+	}
+	if a.ledger != nil {
+		errs = append(errs, a.ledger.Close())
+	}
+	return errors.Join(errs...)
+}

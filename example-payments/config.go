@@ -1,0 +1,164 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/example-payments/server"
+)
+
+// Config is what flags and environment say.
+type Config struct {
+	HTTPAddr         string
+	ZooKeeper        string // hosts and chroot; "": in-process lock
+	Redis            string // URL; "": none
+	Database         string // "": embedded
+	TokenStore       string // storeMemory or storeRedis
+	SessionTimeout   time.Duration
+	ZooKeeperTick    time.Duration // tickTime of the servers
+	ProcessorLatency time.Duration
+	Wait             time.Duration
+	Resolver         string // resolverLedger or resolverNone
+	APIKeys          server.APIKeys
+	LogLevel         slog.Level
+}
+
+// Values of --token-store and --resolver.
+const (
+	storeMemory    = "memory"
+	storeRedis     = "redis"
+	storeSQL       = "sql"
+	resolverLedger = "ledger"
+	resolverNone   = "none"
+)
+
+const envPrefix = "PAYMENTS_"
+
+// ParseConfig reads flags, and the environment for flags that are not given.
+// It writes to help and returns flag.ErrHelp where help is asked for.
+func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Config, error) {
+	var c Config
+	var keys string
+	var durable bool
+	fs := flag.NewFlagSet("example-payments", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:8080", "`HOST:PORT` to serve HTTP on; port 0: any free port")
+	fs.String("grpc-addr", "127.0.0.1:9090", "`HOST:PORT` to serve gRPC on; this build has no gRPC yet")
+	fs.StringVar(&c.ZooKeeper, "zookeeper", "", "`HOST:PORT,HOST:PORT/chroot` of the lock; empty: in-process lock")
+	fs.StringVar(&c.Redis, "redis", "", "`URL` of the token store: redis:// or rediss://, several for a cluster, redis+sentinel://HOST:PORT,HOST:PORT/MASTER; empty: in-process store")
+	fs.StringVar(&c.Database, "database", "", "ledger: sqlite:`FILE` or postgres://…; empty: embedded, lost at exit")
+	fs.StringVar(&c.TokenStore, "token-store", "", "`memory` or redis; empty: redis where --redis is given")
+	fs.DurationVar(&c.SessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session")
+	fs.DurationVar(&c.ZooKeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers, which a lease's safety margin is made of; 0: 2s, or what they tell where the session is too short for that")
+	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network: half before the ledger write, half after")
+	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before 409")
+	fs.StringVar(&c.Resolver, "resolver", resolverLedger, "`ledger`: look interrupted payments up; none: leave unknown outcomes unknown")
+	fs.BoolVar(&durable, "durable-markers", false, "keep completed keys marked in ZooKeeper; this build cannot yet")
+	fs.StringVar(&keys, "api-keys", "demo=merchant_demo,test=merchant_test", "`TOKEN=MERCHANT,…`: who may call")
+	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "`level` of what is logged to standard error: debug, info, warn or error")
+	if err := parse(fs, args, getenv); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			printHelp(fs, help)
+		}
+		return Config{}, err
+	}
+	if durable {
+		return Config{}, errors.New("--durable-markers: this build does not have them yet")
+	}
+	var err error
+	if c.APIKeys, err = server.ParseAPIKeys(keys); err != nil {
+		return Config{}, fmt.Errorf("--api-keys: %w", err)
+	}
+	return c, c.check()
+}
+
+// parse lets a flag beat its environment variable, even one that is wrong.
+func parse(fs *flag.FlagSet, args []string, getenv func(string) string) error {
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	given := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	var wrong error
+	fs.VisitAll(func(f *flag.Flag) {
+		v := getenv(envName(f.Name))
+		if v == "" || given[f.Name] || wrong != nil {
+			return
+		}
+		if err := fs.Set(f.Name, v); err != nil {
+			wrong = fmt.Errorf("invalid value %q for %s: %w", v, envName(f.Name), err)
+		}
+	})
+	return wrong
+}
+
+func envName(flagName string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flagName, "-", "_"))
+}
+
+func printHelp(fs *flag.FlagSet, w io.Writer) {
+	fmt.Fprintln(w, "Usage: example-payments [flags]\n\nA payment service that is safe to retry. Every flag has an environment variable,\nPAYMENTS_ and its name in capitals; the flag wins.\n\nFlags:")
+	fs.VisitAll(func(f *flag.Flag) {
+		arg, usage := flag.UnquoteUsage(f)
+		fmt.Fprintf(w, "  --%s %s\n    \t%s", f.Name, arg, usage)
+		if f.DefValue != "" {
+			fmt.Fprintf(w, " (default %s)", f.DefValue)
+		}
+		fmt.Fprintln(w)
+	})
+}
+
+// check refuses what cannot work or is not safe, and fills in the token store.
+func (c *Config) check() error {
+	if _, _, err := net.SplitHostPort(c.HTTPAddr); err != nil {
+		return fmt.Errorf("--http-addr: %w", err)
+	}
+	for name, d := range map[string]time.Duration{"processor-latency": c.ProcessorLatency, "wait": c.Wait, "zookeeper-tick": c.ZooKeeperTick} {
+		if d < 0 {
+			return fmt.Errorf("--%s: %v is negative", name, d)
+		}
+	}
+	if c.SessionTimeout <= 0 {
+		return fmt.Errorf("--session-timeout: %v is not positive", c.SessionTimeout)
+	}
+	if c.Resolver != resolverLedger && c.Resolver != resolverNone {
+		return fmt.Errorf("--resolver: %q is neither ledger nor none", c.Resolver)
+	}
+	return c.checkStore()
+}
+
+// ledgerIsPrivate reports whether keys are shared with other instances, and the
+// ledger is not.
+func (c *Config) ledgerIsPrivate() bool { return c.TokenStore != storeMemory && c.Database == "" }
+
+func (c *Config) checkStore() error {
+	if c.Redis != "" && c.ZooKeeper == "" {
+		return errors.New("--redis without --zookeeper needs the Redis lock, which this build does not have yet; add --zookeeper")
+	}
+	switch c.TokenStore {
+	case "":
+		c.TokenStore = storeMemory
+		if c.Redis != "" {
+			c.TokenStore = storeRedis
+		}
+	case storeRedis:
+		if c.Redis == "" {
+			return errors.New("--token-store redis needs --redis")
+		}
+	case storeMemory:
+	case storeSQL:
+		return errors.New("--token-store sql: this build does not have it yet; use memory or redis")
+	default:
+		return fmt.Errorf("--token-store: %q is none of memory, redis, sql", c.TokenStore)
+	}
+	return nil
+}

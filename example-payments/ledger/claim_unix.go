@@ -1,0 +1,33 @@
+//go:build unix
+
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// claimFile locks FILE.lock for as long as this process lives, alone or with
+// others that share it. The kernel gives the lock back when the process dies,
+// and not before: holding it proves that no predecessor runs. The lock file
+// stays; were it removed, two processes could each lock one of that name.
+func claimFile(path string, s Sharing) (unlock func() error, err error) {
+	f, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator names the file
+	if err != nil {
+		return nil, fmt.Errorf("ledger: claim: %w", err)
+	}
+	how := syscall.LOCK_EX
+	if s == Shared {
+		how = syscall.LOCK_SH
+	}
+	err = syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
+	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return nil, errors.Join(fmt.Errorf("%w: %s is locked", ErrClaimed, f.Name()), f.Close())
+	case err != nil:
+		return nil, errors.Join(fmt.Errorf("ledger: lock %s: %w", f.Name(), err), f.Close())
+	}
+	return f.Close, nil
+}

@@ -1,0 +1,110 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
+	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+
+const merchant = "m"
+
+// forEach runs a test against every kind of database.
+func forEach(t *testing.T, test func(t *testing.T, database string)) {
+	t.Run("embedded", func(t *testing.T) { t.Parallel(); test(t, "") })
+	t.Run("file", func(t *testing.T) { t.Parallel(); test(t, sqliteFile(t)) })
+	t.Run("postgres", func(t *testing.T) { t.Parallel(); test(t, postgres(t)) })
+}
+
+func sqliteFile(t *testing.T) string {
+	return "sqlite:" + filepath.Join(t.TempDir(), "ledger with space.db")
+}
+
+func postgres(t *testing.T) string {
+	t.Helper()
+	base := testserver.SharedPostgres(t)
+	db, err := sql.Open("pgx", base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := fmt.Sprintf("ledger_test_%x", rand.Uint64())
+	if _, err := db.Exec("CREATE SCHEMA " + schema); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := db.Exec("DROP SCHEMA " + schema + " CASCADE"); err != nil {
+			t.Error(err)
+		}
+		db.Close()
+	})
+	u, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("search_path", schema)
+	q.Set("application_name", schema)
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+func open(t *testing.T, database string, s ledger.Sharing) *ledger.Ledger {
+	t.Helper()
+	l, err := ledger.Open(ctx(t), database, s)
+	if err != nil {
+		t.Fatalf("Open(%q) = %v", database, err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("Close() = %v", err)
+		}
+	})
+	if err := l.AddMerchant(ctx(t), merchant); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func ctx(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// pay makes a payment of 100 from alice to bob under a fence.
+func pay(t *testing.T, l *ledger.Ledger, op string, f idem.Fence) (payments.Payment, error) {
+	t.Helper()
+	p := payments.NewPayment(op, payments.Order{From: "alice", To: "bob", Amount: 100, Currency: "USD", Note: op}, time.Now())
+	return p, l.Pay(ctx(t), merchant, p, f)
+}
+
+func fence(domain string, token uint64) idem.Fence { return idem.Fence{Domain: domain, Token: token} }
+
+func count(t *testing.T, l *ledger.Ledger) int {
+	t.Helper()
+	list, err := l.Payments(ctx(t), merchant, payments.Query{Limit: 10_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+func audit(t *testing.T, l *ledger.Ledger) {
+	t.Helper()
+	if err := l.Audit(ctx(t)); err != nil {
+		t.Errorf("Audit() = %v", err)
+	}
+}

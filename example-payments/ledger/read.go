@@ -1,0 +1,126 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+)
+
+const (
+	selectPayment = `SELECT id, operation_id, from_account, to_account, amount, currency, note, created_at FROM payments`
+	selectAccount = `SELECT id, balance, currency FROM accounts`
+)
+
+// Payment implements [payments.Ledger].
+func (l *Ledger) Payment(ctx context.Context, merchant, id string) (payments.Payment, error) {
+	if !storable(id) {
+		return payments.Payment{}, paymentUnknown()
+	}
+	p, err := scanPayment(l.read.QueryRowContext(ctx, selectPayment+` WHERE id = $1 AND merchant = $2`, id, merchant))
+	if errors.Is(err, sql.ErrNoRows) {
+		return p, paymentUnknown()
+	}
+	if err != nil {
+		return p, fmt.Errorf("ledger: payment: %w", err)
+	}
+	return p, nil
+}
+
+// Payments implements [payments.Ledger].
+func (l *Ledger) Payments(ctx context.Context, merchant string, q payments.Query) ([]payments.Payment, error) {
+	where, args := ` WHERE merchant = $1`, []any{merchant}
+	if q.Note != nil {
+		if !storable(*q.Note) {
+			return []payments.Payment{}, nil
+		}
+		where, args = where+` AND note = $2`, append(args, *q.Note)
+	}
+	args = append(args, q.Limit)
+	rows, err := l.read.QueryContext(ctx,
+		fmt.Sprintf("%s%s ORDER BY seq DESC LIMIT $%d", selectPayment, where, len(args)), args...)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: payments: %w", err)
+	}
+	defer rows.Close()
+	list := []payments.Payment{}
+	for rows.Next() {
+		p, err := scanPayment(rows)
+		if err != nil {
+			return nil, fmt.Errorf("ledger: payments: %w", err)
+		}
+		list = append(list, p)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("ledger: payments: %w", err)
+	}
+	return list, nil
+}
+
+// Account implements [payments.Ledger].
+func (l *Ledger) Account(ctx context.Context, merchant, id string) (payments.Account, error) {
+	var a payments.Account
+	if !storable(id) {
+		return a, accountUnknown(id)
+	}
+	err := l.read.QueryRowContext(ctx, selectAccount+` WHERE merchant = $1 AND id = $2`, merchant, id).
+		Scan(&a.ID, &a.Balance, &a.Currency)
+	if errors.Is(err, sql.ErrNoRows) {
+		return a, accountUnknown(id)
+	}
+	if err != nil {
+		return a, fmt.Errorf("ledger: account: %w", err)
+	}
+	return a, nil
+}
+
+// Accounts implements [payments.Ledger].
+func (l *Ledger) Accounts(ctx context.Context, merchant string) ([]payments.Account, error) {
+	rows, err := l.read.QueryContext(ctx, selectAccount+` WHERE merchant = $1 ORDER BY id`, merchant)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: accounts: %w", err)
+	}
+	list, err := scanAccounts(rows)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: accounts: %w", err)
+	}
+	return list, nil
+}
+
+// storable reports whether text can be in the ledger at all. PostgreSQL takes
+// any other for an error.
+func storable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsRune(text, 0)
+}
+
+func paymentUnknown() error {
+	return &payments.Error{Code: payments.CodePaymentUnknown, Detail: "There is no such payment."}
+}
+
+// scanAccounts reads and closes rows of selectAccount.
+func scanAccounts(rows *sql.Rows) ([]payments.Account, error) {
+	defer rows.Close()
+	list := []payments.Account{}
+	for rows.Next() {
+		var a payments.Account
+		if err := rows.Scan(&a.ID, &a.Balance, &a.Currency); err != nil {
+			return nil, err
+		}
+		list = append(list, a)
+	}
+	return list, rows.Err()
+}
+
+// scanPayment reads a row of selectPayment.
+func scanPayment(row interface{ Scan(...any) error }) (payments.Payment, error) {
+	p := payments.Payment{Status: payments.StatusSucceeded}
+	var micros int64
+	err := row.Scan(&p.ID, &p.OperationID, &p.From, &p.To, &p.Amount, &p.Currency, &p.Note, &micros)
+	p.CreatedAt = time.UnixMicro(micros).UTC()
+	return p, err
+}

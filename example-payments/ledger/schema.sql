@@ -1,0 +1,37 @@
+-- The same for SQLite and PostgreSQL, but for {{serial}}. Money is in minor
+-- units; times are microseconds since 1970, UTC.
+
+CREATE TABLE IF NOT EXISTS accounts (
+    merchant TEXT   NOT NULL,
+    id       TEXT   NOT NULL,
+    currency TEXT   NOT NULL,
+    opening  BIGINT NOT NULL,
+    balance  BIGINT NOT NULL CHECK (balance >= 0),
+    PRIMARY KEY (merchant, id)
+);
+
+CREATE TABLE IF NOT EXISTS payments (
+    seq          {{serial}},
+    id           TEXT   NOT NULL UNIQUE,
+    operation_id TEXT   NOT NULL, -- not unique: a broken middleware is to show
+    merchant     TEXT   NOT NULL,
+    from_account TEXT   NOT NULL,
+    to_account   TEXT   NOT NULL,
+    amount       BIGINT NOT NULL CHECK (amount > 0),
+    currency     TEXT   NOT NULL,
+    note         TEXT   NOT NULL,
+    created_at   BIGINT NOT NULL
+);
+
+CREATE INDEX IF NOT EXISTS payments_operation ON payments (operation_id);
+CREATE INDEX IF NOT EXISTS payments_merchant ON payments (merchant, seq);
+CREATE INDEX IF NOT EXISTS payments_note ON payments (merchant, note, seq);
+
+-- The highest fence seen for an operation, and the lock domains that it has
+-- succeeded (a JSON list).
+CREATE TABLE IF NOT EXISTS payment_fences (
+    operation_id TEXT   NOT NULL PRIMARY KEY,
+    domain       TEXT   NOT NULL,
+    token        BIGINT NOT NULL,
+    past         TEXT   NOT NULL
+);

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal kills
+	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+}
+
+// run is the whole program but for the process around it: tests call it, too.
+// ctx is ended by a signal. It returns the exit code.
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	cfg, err := ParseConfig(args, getenv, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return complain(stderr, err)
+	}
+	logged := &heldBack{to: stderr}
+	log := slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	if cfg.LogLevel <= slog.LevelDebug {
+		logged.release()
+	}
+	app, err := Start(ctx, cfg, log)
+	if err != nil {
+		return complain(stderr, err)
+	}
+	logged.release()
+	if err := app.Serve(ctx, stdout); err != nil {
+		return complain(stderr, err)
+	}
+	return 0
+}
+
+// complain writes one line, whatever the error is made of.
+func complain(w io.Writer, err error) int {
+	fmt.Fprintln(w, "example-payments: "+strings.Join(strings.Fields(err.Error()), " "))
+	return 1
+}

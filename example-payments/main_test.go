@@ -1,0 +1,120 @@
+package main
+
+import (
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestServesAndStops(t *testing.T) {
+	t.Parallel()
+	p := serve(t)
+	if status, body, err := p.request("POST", "/v1/payments", "k", orderBody); status != 201 || err != nil {
+		t.Errorf("payment: %d %s %v, want 201", status, body, err)
+	}
+	p.term()
+	if code := p.exit(10 * time.Second); code != 0 {
+		t.Errorf("exit code %d after SIGTERM, want 0", code)
+	}
+	if out := p.lines(&p.stdout); len(out) != 1 {
+		t.Errorf("standard output %q, want the ready line only", out)
+	}
+}
+
+func TestRunningPaymentIsFinishedBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--processor-latency", "1s", "--log-level", "debug")
+	paid := make(chan int, 1)
+	go func() {
+		status, _, _ := p.request("POST", "/v1/payments", "k", orderBody)
+		paid <- status
+	}()
+	p.await(&p.stderr, "at=before-ledger")
+	p.term()
+	if status := <-paid; status != 201 {
+		t.Errorf("payment that ran at SIGTERM: %d, want 201", status)
+	}
+	if code := p.exit(10 * time.Second); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	p.await(&p.stderr, "at=answered")
+}
+
+func TestHelpExits0(t *testing.T) {
+	t.Parallel()
+	if code := launch(t, "--help").exit(10 * time.Second); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// silent accepts connections and says nothing.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
+}
+
+func TestWhatCannotStartExits1WithOneLine(t *testing.T) {
+	t.Parallel()
+	mute, nobody := silent(t), "127.0.0.1:1"
+	zk := strings.Join(testserver.SharedZooKeeper(t), ",") + testserver.Chroot(t)
+	inUse := serve(t)
+	tests := map[string][]string{
+		"unknown flag":            {"--bogus"},
+		"bad value":               {"--wait", "soon"},
+		"later":                   {"--durable-markers"},
+		"redis alone":             {"--redis", "redis://" + nobody},
+		"port in use":             {"--http-addr", strings.TrimPrefix(inUse.url, "http://")},
+		"no ZooKeeper":            {"--zookeeper", nobody},
+		"mute ZooKeeper":          {"--zookeeper", mute},
+		"bad chroot":              {"--zookeeper", nobody + "/a//b"},
+		"short session":           {"--zookeeper", nobody, "--session-timeout", "1s"},
+		"no Redis":                {"--zookeeper", zk, "--zookeeper-tick", "500ms", "--redis", "redis://" + nobody},
+		"mute Redis":              {"--zookeeper", zk, "--zookeeper-tick", "500ms", "--redis", "redis://" + mute},
+		"bad Redis URL":           {"--zookeeper", zk, "--zookeeper-tick", "500ms", "--redis", "http://x"},
+		"no PostgreSQL":           {"--database", "postgres://user:hidden@" + nobody + "/x"},
+		"mute PostgreSQL":         {"--database", "postgres://user:hidden@" + mute + "/x"},
+		"unknown database":        {"--database", "mysql://x"},
+		"no directory for SQLite": {"--database", "sqlite:/nowhere/x.db"},
+	}
+	for name, args := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := launch(t, args...)
+			if code := p.exit(15 * time.Second); code != 1 {
+				t.Errorf("exit code %d, want 1", code)
+			}
+			said := p.lines(&p.stderr)
+			if len(said) != 1 || !strings.HasPrefix(said[0], "example-payments: ") || strings.Contains(said[0], "hidden") {
+				t.Errorf("said %q, want one line, without the password", said)
+			}
+			if out := p.lines(&p.stdout); len(out) != 0 {
+				t.Errorf("standard output %q, want nothing", out)
+			}
+		})
+	}
+}
+
+func TestSecondInstanceOnOneFileExits1(t *testing.T) {
+	t.Parallel()
+	database := "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")
+	first := serve(t, "--database", database)
+	second := launch(t, "--database", database)
+	if code := second.exit(15 * time.Second); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	second.await(&second.stderr, "claimed by another instance")
+	if status, _, err := first.request("POST", "/v1/payments", "k", orderBody); status != 201 {
+		t.Errorf("payment at the first instance: %d %v, want 201", status, err)
+	}
+	first.kill()
+	serve(t, "--database", database).wantPayments(1)
+}

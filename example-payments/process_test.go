@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// suite removes what the tests have built.
+type suite struct{ m *testing.M }
+
+func (s suite) Run() int {
+	defer func() {
+		if dir, err := builtDir(); err == nil {
+			_ = os.RemoveAll(dir)
+		}
+	}()
+	return testserver.Main(s.m)
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(suite{m}) }
+
+var builtDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "example-payments-") })
+
+// built is the service, and beside it idemctl, built once.
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := builtDir()
+	if err != nil {
+		return "", err
+	}
+	if out, err := exec.Command("go", "build", "-o", dir, ".", "../cmd/idemctl").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return filepath.Join(dir, "example-payments"), nil
+})
+
+// process is a running service.
+type process struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	url  string
+	done chan struct{} // closed when it has ended
+
+	mu     sync.Mutex
+	stdout []string
+	stderr []string
+	more   chan struct{} // closed and replaced with every line
+}
+
+// launch starts the program with port 0, and kills it in the test's clean-up.
+func launch(t *testing.T, args ...string) *process {
+	t.Helper()
+	path, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, done: make(chan struct{}), more: make(chan struct{})}
+	p.cmd = exec.Command(path, append([]string{"--http-addr", "127.0.0.1:0"}, args...)...)
+	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var readers sync.WaitGroup
+	readers.Go(func() { p.read(out, &p.stdout) })
+	readers.Go(func() { p.read(errs, &p.stderr) })
+	go func() {
+		defer close(p.done)
+		readers.Wait()
+		_ = p.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("%v:\n%s", p.cmd.Args, strings.Join(p.lines(&p.stderr), "\n"))
+		}
+	})
+	return p
+}
+
+func (p *process) read(r io.Reader, to *[]string) {
+	for s := bufio.NewScanner(r); s.Scan(); {
+		p.mu.Lock()
+		*to = append(*to, s.Text())
+		close(p.more)
+		p.more = make(chan struct{})
+		p.mu.Unlock()
+	}
+}
+
+func (p *process) lines(of *[]string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), *of...)
+}
+
+// await returns the first line that holds text, as soon as it is written.
+func (p *process) await(of *[]string, text string) string {
+	p.t.Helper()
+	timeout, done, ended := time.After(20*time.Second), p.done, false
+	for {
+		p.mu.Lock()
+		more, lines := p.more, *of
+		p.mu.Unlock()
+		for _, line := range lines {
+			if strings.Contains(line, text) {
+				return line
+			}
+		}
+		if ended {
+			p.t.Fatalf("ended without %q: %v", text, p.lines(&p.stderr))
+		}
+		select {
+		case <-more:
+		case <-done: // all lines have been read: look once more
+			done, ended = nil, true
+		case <-timeout:
+			p.t.Fatalf("no %q within 20 s", text)
+		}
+	}
+}
+
+// serve launches and waits for the ready line.
+func serve(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := launch(t, args...)
+	line := p.await(&p.stdout, "ready")
+	addr, ok := strings.CutPrefix(line, "ready http=")
+	addr, grpc, _ := strings.Cut(addr, " ")
+	if !ok || grpc != "grpc=-" || !strings.HasPrefix(addr, "127.0.0.1:") {
+		t.Fatalf("ready line %q", line)
+	}
+	p.url = "http://" + addr
+	return p
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may be over
+	<-p.done
+}
+
+// exit waits for the end and returns the exit code.
+func (p *process) exit(within time.Duration) int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(within):
+		p.t.Fatalf("still runs after %v", within)
+		return -1
+	}
+}
+
+func (p *process) term() { p.t.Helper(); p.signal(syscall.SIGTERM) }
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+const orderBody = `{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"n"}`
+
+// request sends one as merchant_demo and returns status and body.
+func (p *process) request(method, path, key, body string) (int, string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, p.url+path, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Authorization", "Bearer demo")
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
+	req.Close = true
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	b, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(b), errors.Join(err, res.Body.Close())
+}
+
+// settled repeats a payment until it is no longer in progress.
+func (p *process) settled(key string) (int, string) {
+	p.t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		status, body, err := p.request("POST", "/v1/payments", key, orderBody)
+		if err == nil && status != http.StatusConflict && status != http.StatusServiceUnavailable {
+			return status, body
+		}
+	}
+	p.t.Fatalf("payment %s is not settled after 20 s", key)
+	return 0, ""
+}
+
+func (p *process) wantPayments(n int) {
+	p.t.Helper()
+	if _, list, err := p.request("GET", "/v1/payments", "", ""); err != nil || strings.Count(list, `"id":`) != n {
+		p.t.Errorf("payments %s, %v, want %d", list, err, n)
+	}
+}

@@ -1,0 +1,60 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Metrics is what /metrics shows. No label holds what a client made up. Make
+// it with [NewMetrics].
+type Metrics struct {
+	registry *prometheus.Registry
+	events   *prometheus.CounterVec
+	handlers *prometheus.HistogramVec
+	requests *prometheus.HistogramVec
+}
+
+// buckets reach from a memory look-up to a slow card network.
+var buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+
+// NewMetrics returns metrics in a registry of their own. Those about open
+// records ask the store when they are read.
+func NewMetrics(store idem.Store) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "idemkeeper_events_total",
+			Help: "What happened to requests with a key; code is that of a refusal."}, []string{"type", "route", "code"}),
+		handlers: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "idemkeeper_handler_seconds", Buckets: buckets,
+			Help: "From the start of a handler until its outcome was stored, by the state it left."}, []string{"route", "state"}),
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "payments_http_request_seconds", Buckets: buckets,
+			Help: "HTTP requests."}, []string{"route", "status"}),
+	}
+	m.registry.MustRegister(m.events, m.handlers, m.requests, newOpenRecords(store),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Observe is an [idem.Observer].
+func (m *Metrics) Observe(_ context.Context, ev idem.Event) {
+	m.events.WithLabelValues(ev.Type.String(), ev.Route, string(ev.Code)).Inc()
+	if ev.Duration > 0 {
+		m.handlers.WithLabelValues(ev.Route, ev.State.String()).Observe(ev.Duration.Seconds())
+	}
+}
+
+func (m *Metrics) request(route string, status int, d time.Duration) {
+	m.requests.WithLabelValues(route, strconv.Itoa(status)).Observe(d.Seconds())
+}
+
+// Handler serves the metrics in Prometheus's text format.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
+}

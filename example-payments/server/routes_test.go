@@ -1,0 +1,131 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+	"github.com/idemkeeper/idemkeeper/example-payments/server"
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+func TestWithoutAPIKeyNothingIsServed(t *testing.T) {
+	_, c := setup(t)
+	routes := []string{"POST /v1/payments", "POST /v1/trades", "POST /v1/tokens", "GET /v1/payments", "GET /v1/payments/x",
+		"GET /v1/accounts", "GET /v1/accounts/alice", "GET /v1/idempotency"}
+	for _, route := range routes {
+		method, path, _ := strings.Cut(route, " ")
+		for _, auth := range []string{"", "Bearer", "Bearer ", "Bearer nobody", "Basic demo", "demo", "Bearer demo test"} {
+			a := c.do(method, path, order, "Authorization", auth, "Idempotency-Key", "k")
+			a.want(t, route+" with "+auth, 401, "unauthorized")
+			if !strings.HasPrefix(a.header.Get("WWW-Authenticate"), "Bearer") {
+				t.Errorf("%s: no WWW-Authenticate", route)
+			}
+		}
+	}
+	if n := c.payments(); n != 0 {
+		t.Errorf("%d payments, want none", n)
+	}
+	if a := c.pay("k", order, "Authorization", "bearer demo"); a.status != 201 {
+		t.Errorf("scheme in small letters: %d %s, want 201", a.status, a.body)
+	}
+}
+
+func TestUnknownRoutesAreProblems(t *testing.T) {
+	_, c := setup(t)
+	c.do("GET", "/nowhere", "").want(t, "GET /nowhere", 404, "not-found")
+	c.do("GET", "/v1/payments/", "").want(t, "trailing slash", 404, "not-found")
+	c.do("POST", "/v1/payments/", order).want(t, "POST with a trailing slash", 404, "not-found")
+	a := c.do("DELETE", "/v1/payments", "")
+	a.want(t, "DELETE /v1/payments", 405, "method-not-allowed")
+	if allow := a.header.Get("Allow"); !strings.Contains(allow, "POST") || !strings.Contains(allow, "GET") {
+		t.Errorf("Allow %q, want GET and POST", allow)
+	}
+}
+
+func TestReads(t *testing.T) {
+	_, c := setup(t)
+	c.do("GET", "/v1/payments/pay_x", "").want(t, "no such payment", 404, "payment-unknown")
+	c.do("GET", "/v1/accounts/zoe", "").want(t, "no such account", 404, "account-unknown")
+	c.do("GET", "/v1/payments?limit=0", "").want(t, "no limit", 400, "query-invalid")
+	if got := c.do("GET", "/v1/payments", "").body; got != `{"payments":[],"has_more":false}` {
+		t.Errorf("empty list: %s", got)
+	}
+	for i, note := range []string{"a&b", "c", "a&b"} {
+		c.pay(string(rune('x'+i)), strings.Replace(order, `"n"`, `"`+note+`"`, 1)).want(t, note, 201, "")
+	}
+	list := c.do("GET", "/v1/payments?note=a%26b", "").body
+	if strings.Count(list, `"id":`) != 2 || strings.Contains(list, `"c"`) {
+		t.Errorf("list by note: %s, want the two", list)
+	}
+	if got := c.do("GET", "/v1/payments?limit=1", "").body; strings.Count(got, `"id":`) != 1 || !strings.Contains(got, `"has_more":true`) {
+		t.Errorf("limited list: %s", got)
+	}
+	want := `{"accounts":[{"id":"alice","balance":996250,"currency":"USD"},{"id":"bob","balance":1003750,"currency":"USD"},{"id":"carol","balance":1000000,"currency":"USD"}]}`
+	if got := c.do("GET", "/v1/accounts", "").body; got != want {
+		t.Errorf("accounts: %s, want %s", got, want)
+	}
+}
+
+func TestIdempotencyStatus(t *testing.T) {
+	_, c := setup(t)
+	c.do("GET", "/v1/idempotency", "").want(t, "no key", 400, "key-missing")
+	if got := c.state("k"); got != "none" {
+		t.Errorf("state %q, want none", got)
+	}
+	c.pay("k", order)
+	a := c.do("GET", "/v1/idempotency", "", "Idempotency-Key", "k")
+	if a.field("state") != "completed" || !strings.HasPrefix(a.field("operation_id"), "op_") {
+		t.Errorf("status: %s, want completed and the operation", a.body)
+	}
+}
+
+func TestOperatorsRoutes(t *testing.T) {
+	_, c := setup(t)
+	c.pay("k", order)
+	c.pay("k", order)
+	c.pay("k", "{}")
+	for path, want := range map[string]string{
+		"/healthz": `"ok"`, "/readyz": `"ready"`, "/": "curl -i localhost:8080/v1/payments",
+		"/metrics": `idemkeeper_events_total{code="",route="POST /v1/payments",type="replayed"} 1`,
+	} {
+		if a := c.do("GET", path, "", "Authorization", ""); a.status != 200 || !strings.Contains(a.body, want) {
+			t.Errorf("GET %s: %d %s, want %s in it", path, a.status, a.body, want)
+		}
+	}
+	metrics := c.do("GET", "/metrics", "").body
+	for _, want := range []string{`type="begun"} 1`, `code="body-invalid",route="POST /v1/payments",type="refused"} 1`,
+		`idemkeeper_open_records{state="pending"} 0`, `idemkeeper_handler_seconds_count{route="POST /v1/payments",state="completed"} 1`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("metrics have no %s", want)
+		}
+	}
+}
+
+// deaf is a ledger whose database has gone.
+type deaf struct{ payments.Ledger }
+
+func (deaf) Ping(context.Context) error { return errors.New("gone") }
+
+// down is a store that cannot be reached.
+type down struct{ idem.Store }
+
+func (down) Ping(context.Context) error { return idem.ErrUnavailable }
+func (down) Get(context.Context, idem.KeyID) (idem.Record, error) {
+	return idem.Record{}, idem.ErrUnavailable
+}
+
+func TestNotReadyWhileSomethingIsUnreachable(t *testing.T) {
+	b := newBench(t)
+	c := b.instance(t, func(cfg *server.Config) { cfg.Ledger = deaf{cfg.Ledger} })
+	c.do("GET", "/readyz", "").want(t, "ledger gone", 503, "unavailable")
+	c.do("GET", "/healthz", "").want(t, "still alive", 200, "")
+
+	b.store = down{b.store}
+	c = b.instance(t, nil)
+	c.do("GET", "/readyz", "").want(t, "store gone", 503, "unavailable")
+	c.pay("k", order).want(t, "payment", 503, "unavailable")
+	c.do("GET", "/v1/idempotency", "", "Idempotency-Key", "k").want(t, "status", 503, "unavailable")
+}
