@@ -1,0 +1,98 @@
+package tests
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// recordLine is what idemctl --json writes of a record, as far as the contract
+// goes.
+type recordLine struct {
+	KeyID   string `json:"key_id"`
+	State   string
+	Since   string
+	Attempt int
+}
+
+func recordLines(t *testing.T, out string) []recordLine {
+	t.Helper()
+	var all []recordLine
+	for line := range strings.Lines(out) {
+		var r recordLine
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("idemctl printed %q: %v", line, err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+func TestIdemctlShowsRecordsOfTheLiveSystem(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	in := s.start("one", latency(victimLatency))
+	const key = "shown"
+	show := []string{"--json", "record", "show", "--scope", "merchant_demo", key}
+	if out, code := s.idemctl(show...); code != 75 || out != "" {
+		t.Errorf("show of an unknown key = %q, exit code %d, want 75", out, code)
+	}
+	if out, code := s.idemctl("--json", "record", "list"); code != 0 || out != "" {
+		t.Errorf("list of nothing = %q, exit code %d, want 0", out, code)
+	}
+
+	done := in.demo().paying(key, amount, key)
+	in.waitLog(t, "at=before-ledger", op(key))
+	for _, args := range [][]string{show, {"--json", "record", "list"}, {"--json", "record", "list", "--state", "pending"}} {
+		out, code := s.idemctl(args...)
+		rows := recordLines(t, out)
+		if code != 0 || len(rows) != 1 || rows[0].State != "pending" || rows[0].KeyID != keyID(key).String() || rows[0].Attempt != 1 || rows[0].Since == "" {
+			t.Errorf("%q while it runs = %q, exit code %d, want one pending record", args, out, code)
+		}
+	}
+	if out, code := s.idemctl("--json", "record", "list", "--state", "unknown"); code != 0 || out != "" {
+		t.Errorf("list of unknown records = %q, exit code %d, want none", out, code)
+	}
+
+	original(t, "payment", <-done, paidOnce(t, in.demo(), key))
+	out, code := s.idemctl(show...)
+	if rows := recordLines(t, out); code != 0 || len(rows) != 1 || rows[0].State != "completed" || rows[0].Attempt != 1 {
+		t.Errorf("show afterwards = %q, exit code %d, want one completed record", out, code)
+	}
+	if out, code := s.idemctl("--json", "record", "list"); code != 0 || out != "" {
+		t.Errorf("list afterwards = %q, exit code %d, want nothing", out, code)
+	}
+	if _, code := s.idemctl("--json", "record", "show", "--scope", "merchant_test", key); code != 75 {
+		t.Errorf("show in another scope: exit code %d, want 75", code)
+	}
+	if _, code := s.idemctl("record", "show", key); code != 2 {
+		t.Errorf("show without scope: exit code %d, want 2", code)
+	}
+	if out, code := s.idemctl("store", "accept"); code != 0 {
+		t.Errorf("store accept where nothing is lost = %q, exit code %d, want 0", out, code)
+	}
+}
+
+func TestIdemctlListsUnknownOutcomes(t *testing.T) {
+	s, v, other := failover(t, flags("--resolver", "none"))
+	const key = "listed"
+	reachLog("at=after-ledger")(t, v, key)
+	v.kill(t)
+	refused(t, "retry", other.demo().payUntil(patience, key, amount, key), 409, "outcome-unknown")
+	out, code := s.idemctl("--json", "record", "list", "--state", "unknown")
+	if rows := recordLines(t, out); code != 0 || len(rows) != 1 || rows[0].KeyID != keyID(key).String() || rows[0].State != "unknown" {
+		t.Errorf("list = %q, exit code %d, want the one unknown record", out, code)
+	}
+	if out, code := s.idemctl("--json", "record", "list", "--state", "unknown", "--older-than", "1h"); code != 0 || out != "" {
+		t.Errorf("list of old records = %q, exit code %d, want none", out, code)
+	}
+}
+
+func TestIdemctlFailsWhereNobodyAnswers(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	s.redis.Kill()
+	if _, code := s.idemctl("record", "show", "--scope", "merchant_demo", "key"); code != 1 {
+		t.Errorf("exit code = %d, want 1", code)
+	}
+}

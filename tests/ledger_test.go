@@ -1,0 +1,81 @@
+package tests
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// openingBalances is what all accounts of a merchant hold together, whatever
+// they pay each other.
+const openingBalances = 3 * 1_000_000
+
+// paidOnce looks at the ledger and fails the test unless there is exactly one
+// payment with this note and the balances add up. It returns that payment.
+func paidOnce(t testing.TB, c client, note string) payment {
+	t.Helper()
+	list := paid(t, c, note)
+	if len(list) != 1 {
+		t.Fatalf("payments with note %q = %v, want exactly one", note, list)
+	}
+	return list[0]
+}
+
+// paidNever is paidOnce for a payment that must not be there.
+func paidNever(t testing.TB, c client, note string) {
+	t.Helper()
+	if list := paid(t, c, note); len(list) != 0 {
+		t.Fatalf("payments with note %q = %v, want none", note, list)
+	}
+}
+
+func paid(t testing.TB, c client, note string) []payment {
+	t.Helper()
+	list, err := c.payments(note)
+	if err != nil {
+		t.Fatalf("payments with note %q: %v", note, err)
+	}
+	if err := addUp(c); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// addUp compares the balances with the opening ones.
+func addUp(c client) error {
+	var list struct {
+		Accounts []struct {
+			ID      string
+			Balance int64
+		}
+	}
+	if err := c.get("/v1/accounts", &list); err != nil {
+		return err
+	}
+	var sum int64
+	for _, a := range list.Accounts {
+		sum += a.Balance
+	}
+	if sum != openingBalances {
+		return fmt.Errorf("balances %v add up to %d, want %d", list.Accounts, sum, openingBalances)
+	}
+	return nil
+}
+
+// original fails the test unless the answer is a 201 with this payment, as
+// stored.
+func original(t testing.TB, what string, a answer, want payment) {
+	t.Helper()
+	if a.err != nil || a.status != 201 || a.payment != want {
+		t.Fatalf("%s = %v, want the payment %v", what, a, want)
+	}
+}
+
+// refused fails the test unless the answer is a problem with this status and
+// one of the codes.
+func refused(t testing.TB, what string, a answer, status int, codes ...string) {
+	t.Helper()
+	if !slices.ContainsFunc(codes, func(code string) bool { return a.is(status, code) }) {
+		t.Fatalf("%s = %v, want %d with code %q", what, a, status, codes)
+	}
+}

@@ -1,0 +1,124 @@
+package tests
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// The tests of this package wait for other processes most of the time, so more
+// of them run at once than there are cores.
+const parallel = "6"
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", parallel); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+	}
+	defer removeBinaries()
+	return testserver.Main(m)
+}
+
+// binaries are the programs under test, built when the first test wants one,
+// so that the import rules alone build nothing.
+var binaries struct {
+	mu    sync.Mutex
+	dir   string
+	built map[string]error
+}
+
+func removeBinaries() {
+	if binaries.dir != "" {
+		os.RemoveAll(binaries.dir)
+	}
+}
+
+// binary returns the file of a program of this module, built with the race
+// detector where the tests have it.
+func binary(t testing.TB, pkg string) string {
+	t.Helper()
+	binaries.mu.Lock()
+	defer binaries.mu.Unlock()
+	if binaries.dir == "" {
+		dir, err := os.MkdirTemp("", "idemkeeper-e2e-") //nolint:usetesting // it outlives the first test
+		if err != nil {
+			t.Fatal(err)
+		}
+		binaries.dir, binaries.built = dir, map[string]error{}
+	}
+	file := filepath.Join(binaries.dir, filepath.Base(pkg))
+	err, done := binaries.built[pkg]
+	if !done {
+		err = build(pkg, file)
+		binaries.built[pkg] = err
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func build(pkg, file string) error {
+	args := []string{"build", "-o", file}
+	if raceEnabled {
+		args = append(args, "-race")
+	}
+	cmd := exec.Command("go", append(args, pkg)...)
+	cmd.Dir = ".."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
+	}
+	return nil
+}
+
+const (
+	// patience bounds every wait for something that has to happen.
+	patience = 60 * time.Second
+	// glance is the pause between two looks at it.
+	glance = 20 * time.Millisecond
+)
+
+// eventually waits until cond returns nil.
+func eventually(t testing.TB, what string, cond func() error) {
+	t.Helper()
+	if err := poll(patience, cond); err != nil {
+		t.Fatalf("no %s within %v: %v", what, patience, err)
+	}
+}
+
+// poll calls cond until it returns nil or the time is over.
+func poll(limit time.Duration, cond func() error) error {
+	for end := time.Now().Add(limit); ; time.Sleep(glance) {
+		err := cond()
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// happens waits for a signal.
+func happens(t testing.TB, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(patience):
+		t.Fatalf("no %s within %v", what, patience)
+	}
+}
+
+var errNotYet = errors.New("not yet")
