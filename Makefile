@@ -21,6 +21,8 @@ FUZZTIME   ?= 10s
 GOLANGCI_VERSION    := v2.15.0
 GOVULNCHECK_VERSION := v1.9.0
 GOLANGCI            := bin/golangci-lint-$(GOLANGCI_VERSION)
+BUF_VERSION         := v1.66.1
+BUF                 := bin/buf-$(BUF_VERSION)
 
 .DEFAULT_GOAL := help
 
@@ -70,6 +72,11 @@ imports:
 vulncheck:
 	@GO=$(GO) scripts/vulncheck.sh $(GOVULNCHECK_VERSION)
 
+.PHONY: generate
+generate: $(BUF) ## check the protobuf files and generate their code
+	@for dir in example-payments/proto middleware/grpc/internal/testproto; do \
+		(cd $$dir && $(CURDIR)/$(BUF) lint && $(CURDIR)/$(BUF) generate); done
+
 .PHONY: format
 format: ## let gofmt rewrite the code
 	gofmt -s -w .
@@ -85,6 +92,10 @@ clean: ## remove what was built here
 $(GOLANGCI):
 	GOBIN=$(CURDIR)/bin/build CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	mv bin/build/golangci-lint $@ && rmdir bin/build
+
+$(BUF):
+	GOBIN=$(CURDIR)/bin/build CGO_ENABLED=0 $(GO) install github.com/bufbuild/buf/cmd/buf@$(BUF_VERSION)
+	mv bin/build/buf $@ && rmdir bin/build
 
 bin/testsummary: $(wildcard internal/tools/testsummary/*.go)
 	@$(GO) build -o $@ ./internal/tools/testsummary

@@ -45,4 +45,10 @@
 // Two requests with one key are the same when their method, path, query, media
 // type, content encoding and body are; JSON bodies are compared by value. See
 // [idem.RequestFingerprint] for multipart and compressed bodies.
+//
+// # Clients
+//
+// [NewTransport] is the calling side: an [net/http.RoundTripper] that gives each
+// logical call one key, retries what is safe to retry, and inside a protected
+// handler derives the key from the operation.
 package idemhttp

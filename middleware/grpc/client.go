@@ -1,0 +1,126 @@
+package idemgrpc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
+)
+
+// client is what both client interceptors share.
+type client struct{ options clientOptions }
+
+// UnaryClientInterceptor gives each call one key and sends it again where that
+// is safe and may help: after UNAVAILABLE, after ABORTED with the reason
+// IN_PROGRESS, and after RESOURCE_EXHAUSTED where the server says when to come
+// back. It waits as long as RetryInfo or grpc-retry-pushback-ms say, and for a
+// random part of a back-off that doubles. It never sends again after anything
+// else, after a negative pushback, or when the call's context has ended.
+//
+// A key that the caller has put into the outgoing metadata is kept. Inside a
+// handler that an [idem.Engine] runs, the key is derived from the operation and
+// from the full name of the method ([idem.DownstreamKey]), so that the next
+// attempt of the same operation sends the same key. Two different calls of one
+// method from one handler therefore need a name each ([WithCallName]) or keys of
+// their own: the server would take the second for a repeat of the first, or
+// refuse it. Elsewhere the key is random.
+//
+// Calls without a key are handed on as they are. It panics on options that
+// contradict themselves, at start and never later.
+func UnaryClientInterceptor(opts ...ClientOption) grpc.UnaryClientInterceptor {
+	return newClient(opts).unary
+}
+
+// StreamClientInterceptor does for server streams what
+// [UnaryClientInterceptor] does for unary calls, as long as nothing of the
+// answer has been read: once there is a message, or the header was asked for,
+// an error is the caller's. A caller who then starts over with the same key
+// gets the recorded messages from the first on.
+//
+// Streams of requests get no key, since they cannot be made safe to retry.
+func StreamClientInterceptor(opts ...ClientOption) grpc.StreamClientInterceptor {
+	return newClient(opts).stream
+}
+
+func newClient(opts []ClientOption) *client {
+	c := &client{options: defaultClientOptions()}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&c.options)
+		}
+	}
+	if err := c.options.validate(); err != nil {
+		panic(fmt.Errorf("idemgrpc: %w", err))
+	}
+	return c
+}
+
+func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	ctx, ok := c.withKey(ctx, method)
+	if !ok {
+		return invoker(ctx, method, req, reply, cc, opts...)
+	}
+	call := c.options.retry.Start()
+	for {
+		var trailer metadata.MD
+		err := c.attempt(ctx, method, req, reply, cc, invoker, append(slices.Clip(opts), grpc.Trailer(&trailer))...)
+		if err == nil || !c.wait(ctx, &call, err, trailer) {
+			return err
+		}
+	}
+}
+
+// attempt sends the call once.
+func (c *client) attempt(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if c.options.attemptTimeout == 0 {
+		return invoker(ctx, method, req, reply, cc, opts...)
+	}
+	attempt, cancel := context.WithTimeout(ctx, c.options.attemptTimeout)
+	defer cancel()
+	err := invoker(attempt, method, req, reply, cc, opts...)
+	if err != nil && attempt.Err() != nil && ctx.Err() == nil && status.Code(err) == codes.DeadlineExceeded {
+		return status.Error(codes.Unavailable, "idemgrpc: the attempt was not answered in time")
+	}
+	return err
+}
+
+// withKey returns the context of all attempts, with the key in its metadata. It
+// is false for a call that has none.
+func (c *client) withKey(ctx context.Context, method string) (context.Context, bool) {
+	o := &c.options
+	if md, ok := metadata.FromOutgoingContext(ctx); ok && len(md.Get(o.metadataKey)) > 0 {
+		resend.Gate(ctx)
+		return ctx, true
+	}
+	if !o.keyed(method) {
+		return ctx, false
+	}
+	name := ""
+	if o.callName != nil {
+		name = o.callName(ctx, method)
+	}
+	if name == "" {
+		name = method
+	}
+	return metadata.AppendToOutgoingContext(ctx, o.metadataKey, resend.Key(ctx, name)), true
+}
+
+// wait pauses before the next attempt. It is false where there is to be none.
+func (c *client) wait(ctx context.Context, call *resend.Call, err error, trailer metadata.MD) bool {
+	asked, again := verdict(err, trailer)
+	if !again {
+		return false
+	}
+	pause, again := call.Next(ctx, asked)
+	return again && resend.Sleep(ctx, pause) == nil
+}
+
+// maxAsked keeps sums of durations from running over.
+const maxAsked = 1000 * time.Hour

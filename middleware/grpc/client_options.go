@@ -1,0 +1,94 @@
+package idemgrpc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
+)
+
+// ClientOption changes what the client interceptors do. A nil option is
+// ignored.
+type ClientOption func(*clientOptions)
+
+type clientOptions struct {
+	retry          resend.Policy
+	attemptTimeout time.Duration
+	metadataKey    string
+	keyed          func(method string) bool
+	callName       func(ctx context.Context, method string) string
+}
+
+func defaultClientOptions() clientOptions {
+	return clientOptions{retry: resend.Default(), metadataKey: DefaultMetadataKey, keyed: hasEffects}
+}
+
+// WithRetryAttempts bounds how often a call is sent, the first time included.
+// 10 by default; 1 only adds keys.
+func WithRetryAttempts(n int) ClientOption {
+	return func(o *clientOptions) { o.retry.Attempts = n }
+}
+
+// WithRetryBackoff sets the longest pause before the second attempt, and the
+// one to which that doubles. 100 ms and 5 s by default. The pause is a random
+// part of it, beside what the server asks for.
+func WithRetryBackoff(first, most time.Duration) ClientOption {
+	return func(o *clientOptions) { o.retry.First, o.retry.Most = first, most }
+}
+
+// WithRetryElapsed bounds the time in which new attempts are made, from the
+// first. 1 minute by default; the call's context bounds it as well.
+func WithRetryElapsed(d time.Duration) ClientOption {
+	return func(o *clientOptions) { o.retry.Elapsed = d }
+}
+
+// WithAttemptTimeout ends a unary attempt that has not been answered in time,
+// and lets another one follow: for servers that hang. By default only the
+// call's context ends an attempt.
+func WithAttemptTimeout(d time.Duration) ClientOption {
+	return func(o *clientOptions) { o.attemptTimeout = d }
+}
+
+// WithKeyedMethods says which methods get a key, by their full names. By
+// default all do but those whose descriptor says idempotency_level =
+// NO_SIDE_EFFECTS, and those of gRPC's own services.
+func WithKeyedMethods(fn func(method string) bool) ClientOption {
+	return func(o *clientOptions) { o.keyed = fn }
+}
+
+// WithClientMetadataKey names the metadata that carries the key. The default is
+// [DefaultMetadataKey].
+func WithClientMetadataKey(name string) ClientOption {
+	return func(o *clientOptions) { o.metadataKey = name }
+}
+
+// WithCallName names what a call does, for the key that is derived inside of an
+// execution. The name has to be the same for every attempt of the operation,
+// and to differ for different calls of one execution. By default, and for "",
+// it is the full name of the method.
+func WithCallName(fn func(ctx context.Context, method string) string) ClientOption {
+	return func(o *clientOptions) { o.callName = fn }
+}
+
+func (o *clientOptions) validate() error {
+	switch {
+	case !isMetadataName(o.metadataKey):
+		return errors.New("the name of the key's metadata is not one that can hold text")
+	case o.keyed == nil:
+		return errors.New("no function says which methods get a key")
+	case o.attemptTimeout < 0:
+		return errors.New("the time-out of an attempt is negative")
+	}
+	return o.retry.Validate()
+}
+
+// hasEffects is true for a method of which nobody said the contrary.
+func hasEffects(method string) bool {
+	if strings.HasPrefix(method, "/grpc.") {
+		return false
+	}
+	d := findMethod(method)
+	return d == nil || !readOnly(d)
+}

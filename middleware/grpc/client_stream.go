@@ -1,0 +1,136 @@
+package idemgrpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
+)
+
+func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	if desc.ClientStreams {
+		return streamer(ctx, desc, cc, method, opts...)
+	}
+	ctx, ok := c.withKey(ctx, method)
+	if !ok {
+		return streamer(ctx, desc, cc, method, opts...)
+	}
+	s := &resentStream{client: c, ctx: ctx, call: c.options.retry.Start()}
+	s.open = func() (grpc.ClientStream, error) { return streamer(ctx, desc, cc, method, opts...) }
+	for {
+		current, err := s.open()
+		if err == nil {
+			s.current = current
+			return s, nil
+		}
+		if !c.wait(ctx, &s.call, err, nil) {
+			return nil, err
+		}
+	}
+}
+
+// resentStream is a server stream that is started anew, with the same key and
+// request, as long as nothing of the answer has been read. As with every
+// [grpc.ClientStream], one goroutine sends and one receives.
+type resentStream struct {
+	client *client
+	ctx    context.Context // of all attempts
+	open   func() (grpc.ClientStream, error)
+
+	mu       sync.Mutex // guards what follows
+	current  grpc.ClientStream
+	request  any
+	sent     bool // request
+	closed   bool // CloseSend was called
+	answered bool // a part of the answer has been read
+
+	call resend.Call // of the receiving goroutine
+}
+
+var _ grpc.ClientStream = (*resentStream)(nil)
+
+func (s *resentStream) stream() grpc.ClientStream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
+// Header waits for the header. From then on errors are the caller's.
+func (s *resentStream) Header() (metadata.MD, error) {
+	s.mu.Lock()
+	s.answered = true
+	current := s.current
+	s.mu.Unlock()
+	return current.Header()
+}
+
+func (s *resentStream) Trailer() metadata.MD     { return s.stream().Trailer() }
+func (s *resentStream) Context() context.Context { return s.stream().Context() }
+
+// SendMsg sends the request, and keeps a copy of it.
+func (s *resentStream) SendMsg(m any) error {
+	kept := m
+	if msg, ok := m.(proto.Message); ok {
+		kept = proto.Clone(msg)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.request, s.sent = kept, true
+	return s.current.SendMsg(m)
+}
+
+func (s *resentStream) CloseSend() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return s.current.CloseSend()
+}
+
+// RecvMsg receives the next message. An error in place of the first one starts
+// the stream anew where that may help.
+func (s *resentStream) RecvMsg(m any) error {
+	for {
+		current := s.stream()
+		err := current.RecvMsg(m)
+		if s.settled(err) {
+			return err
+		}
+		for trailer := current.Trailer(); err != nil; trailer = nil {
+			if !s.client.wait(s.ctx, &s.call, err, trailer) {
+				return err
+			}
+			err = s.restart()
+		}
+	}
+}
+
+// settled reports whether the caller is to see err, nil included.
+func (s *resentStream) settled(err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil || errors.Is(err, io.EOF) {
+		s.answered = true
+	}
+	return s.answered || !s.sent || !s.closed
+}
+
+// restart opens the stream again and sends the request.
+func (s *resentStream) restart() error {
+	next, err := s.open()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current = next
+	if err := next.SendMsg(s.request); err != nil {
+		return err
+	}
+	return next.CloseSend()
+}

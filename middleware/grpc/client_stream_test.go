@@ -1,0 +1,125 @@
+package idemgrpc_test
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
+	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
+)
+
+// streamServer serves Payout without protection, and notes the keys.
+func streamServer(t *testing.T, payout func(attempt int64, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error) (walletv1.WalletServiceClient, *[]string) {
+	t.Helper()
+	var attempts atomic.Int64
+	var keys []string
+	w := &wallet{payout: func(req *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		if req.GetCount() != 3 {
+			t.Errorf("request = %v, want count 3 each time", req)
+		}
+		keys = append(keys, metadata.ValueFromIncomingContext(s.Context(), "idempotency-key")...)
+		return payout(attempts.Add(1), s)
+	}}
+	server := grpc.NewServer()
+	walletv1.RegisterWalletServiceServer(server, w)
+	conn := serve(t, server, grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))))
+	return walletv1.NewWalletServiceClient(conn), &keys
+}
+
+func drainPayout(t *testing.T, c walletv1.WalletServiceClient) (numbers []int32, err error) {
+	t.Helper()
+	s, err := c.Payout(t.Context(), &walletv1.PayoutRequest{Count: 3})
+	if err != nil {
+		return nil, err
+	}
+	for {
+		r, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return numbers, nil
+		}
+		if err != nil {
+			return numbers, err
+		}
+		numbers = append(numbers, r.GetNumber())
+	}
+}
+
+func TestStreamClientStartsOver(t *testing.T) {
+	t.Parallel()
+	c, keys := streamServer(t, func(attempt int64, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		if attempt < 3 {
+			return status.Error(codes.Unavailable, "not yet")
+		}
+		return sendNumbers(s, 3)
+	})
+	numbers, err := drainPayout(t, c)
+	if err != nil || !slices.Equal(numbers, []int32{1, 2, 3}) {
+		t.Errorf("Payout() = %v, %v, want 1, 2, 3", numbers, err)
+	}
+	if k := *keys; len(k) != 3 || k[0] != k[1] || k[1] != k[2] {
+		t.Errorf("keys %q, want one for three attempts", k)
+	}
+}
+
+func TestStreamClientDoesNotStartOverInTheMiddle(t *testing.T) {
+	t.Parallel()
+	c, keys := streamServer(t, func(_ int64, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		if err := sendNumbers(s, 1); err != nil {
+			return err
+		}
+		return status.Error(codes.Unavailable, "gone")
+	})
+	numbers, err := drainPayout(t, c)
+	if status.Code(err) != codes.Unavailable || !slices.Equal(numbers, []int32{1}) || len(*keys) != 1 {
+		t.Errorf("Payout() = %v, %v after %d attempts, want 1 and the error, at once", numbers, err, len(*keys))
+	}
+}
+
+func TestStreamClientDoesNotRepeatWhatIsFinal(t *testing.T) {
+	t.Parallel()
+	c, keys := streamServer(t, func(int64, grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		return status.Error(codes.FailedPrecondition, "no")
+	})
+	if _, err := drainPayout(t, c); status.Code(err) != codes.FailedPrecondition || len(*keys) != 1 {
+		t.Errorf("Payout() = %v after %d attempts, want FAILED_PRECONDITION at once", err, len(*keys))
+	}
+}
+
+func TestStreamClientAfterTheHeader(t *testing.T) {
+	t.Parallel()
+	c, keys := streamServer(t, func(int64, grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		return status.Error(codes.Unavailable, "no")
+	})
+	s, err := c.Payout(t.Context(), &walletv1.PayoutRequest{Count: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = s.Header()
+	if _, err := s.Recv(); status.Code(err) != codes.Unavailable || len(*keys) != 1 {
+		t.Errorf("Recv() = %v after %d attempts, want UNAVAILABLE at once", err, len(*keys))
+	}
+	if s.Context() == nil || s.Trailer().Len() < 0 {
+		t.Error("no context")
+	}
+}
+
+func TestStreamsOfRequestsGetNoKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.dial = []grpc.DialOption{grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor())}
+	b.start()
+	got, err := uploadTwo(b.withKeys(), b)
+	if err != nil || got.GetCount() != 2 {
+		t.Errorf("Upload() = %v, %v, want 2: a key would be refused", got, err)
+	}
+	b.wantNumbers(b.payout(b.withKeys(), 3), 3, false)
+}

@@ -1,0 +1,287 @@
+package idemgrpc_test
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
+	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
+)
+
+// flaky answers calls one after the other, without a network, and notes the
+// keys and times of attempts.
+type flaky struct {
+	errs     []error
+	trailers []metadata.MD
+	keys     []string
+	times    []time.Duration
+	began    time.Time
+}
+
+func (f *flaky) invoke(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	i := len(f.times)
+	if i == 0 {
+		f.began = time.Now()
+	}
+	f.keys = append(f.keys, md.Get("idempotency-key")...)
+	f.times = append(f.times, time.Since(f.began))
+	if i < len(f.trailers) {
+		for _, o := range opts {
+			if o, ok := o.(grpc.TrailerCallOption); ok {
+				*o.TrailerAddr = f.trailers[i]
+			}
+		}
+	}
+	if i < len(f.errs) {
+		return f.errs[i]
+	}
+	return nil
+}
+
+// call makes one call, in a bubble whose time costs nothing.
+func (f *flaky) call(ctx context.Context, method string, opts ...idemgrpc.ClientOption) error {
+	return idemgrpc.UnaryClientInterceptor(opts...)(ctx, method, nil, nil, nil, f.invoke)
+}
+
+func withDetails(code codes.Code, details ...protoadapt.MessageV1) error {
+	s, err := status.New(code, "x").WithDetails(details...)
+	if err != nil {
+		panic(err)
+	}
+	return s.Err()
+}
+
+func refusal(code idem.Code) error { return idemgrpc.RefusalStatus(idem.Refuse(code, nil)).Err() }
+
+func TestClientRetries(t *testing.T) {
+	t.Parallel()
+	retryInfo := &errdetails.RetryInfo{RetryDelay: durationpb.New(7 * time.Second)}
+	pushback := func(v ...string) metadata.MD { return metadata.MD{"grpc-retry-pushback-ms": v} }
+	tests := []struct {
+		name    string
+		err     error
+		trailer metadata.MD
+		again   bool
+		atLeast time.Duration
+	}{
+		{"unavailable", status.Error(codes.Unavailable, "x"), nil, true, 0},
+		{"unavailable, as refused", refusal(idem.CodeUnavailable), nil, true, time.Second},
+		{"ownership lost", refusal(idem.CodeOwnershipLost), nil, true, time.Second},
+		{"in progress", refusal(idem.CodeInProgress), nil, true, time.Second},
+		{"RetryInfo", withDetails(codes.Unavailable, retryInfo), nil, true, 7 * time.Second},
+		{"pushback", status.Error(codes.Unavailable, "x"), pushback("3000"), true, 3 * time.Second},
+		{"pushback and RetryInfo", withDetails(codes.Unavailable, retryInfo), pushback("3000"), true, 7 * time.Second},
+		{"exhausted, with a time", withDetails(codes.ResourceExhausted, retryInfo), nil, true, 7 * time.Second},
+		{"exhausted, with pushback", status.Error(codes.ResourceExhausted, "x"), pushback("0"), true, 0},
+
+		{"exhausted", status.Error(codes.ResourceExhausted, "too large"), nil, false, 0},
+		{"negative pushback", status.Error(codes.Unavailable, "x"), pushback("-1"), false, 0},
+		{"unreadable pushback", status.Error(codes.Unavailable, "x"), pushback("soon"), false, 0},
+		{"two pushbacks", status.Error(codes.Unavailable, "x"), pushback("1", "2"), false, 0},
+		{"more time than there is", withDetails(codes.Unavailable, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Hour)}), nil, false, 0},
+		{"aborted by somebody else", status.Error(codes.Aborted, "x"), nil, false, 0},
+		{"in progress elsewhere", withDetails(codes.Aborted, &errdetails.ErrorInfo{Domain: "example.com", Reason: "IN_PROGRESS"}), nil, false, 0},
+		{"outcome unknown", refusal(idem.CodeOutcomeUnknown), nil, false, 0},
+		{"key reused", refusal(idem.CodeKeyReused), nil, false, 0},
+		{"key expired", refusal(idem.CodeKeyExpired), nil, false, 0},
+		{"result unavailable", refusal(idem.CodeResultUnavailable), nil, false, 0},
+		{"key missing", refusal(idem.CodeKeyMissing), nil, false, 0},
+		{"body too large", refusal(idem.CodeBodyTooLarge), nil, false, 0},
+		{"not found", status.Error(codes.NotFound, "x"), nil, false, 0},
+		{"internal", status.Error(codes.Internal, "x"), nil, false, 0},
+		{"deadline", status.Error(codes.DeadlineExceeded, "x"), nil, false, 0},
+		{"canceled", status.Error(codes.Canceled, "x"), nil, false, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := &flaky{errs: []error{tt.err}, trailers: []metadata.MD{tt.trailer}}
+				err := f.call(t.Context(), transferMethod)
+				if (err == nil) != tt.again {
+					t.Fatalf("call = %v after %d attempts, want it sent again: %v", err, len(f.times), tt.again)
+				}
+				if !tt.again {
+					if len(f.times) != 1 {
+						t.Errorf("%d attempts, want 1", len(f.times))
+					}
+					return
+				}
+				if len(f.keys) != 2 || f.keys[0] != f.keys[1] || f.keys[0] == "" {
+					t.Errorf("keys %q, want one for both attempts", f.keys)
+				}
+				if d := f.times[1]; d < tt.atLeast || d > tt.atLeast+100*time.Millisecond {
+					t.Errorf("second attempt after %v, want %v and up to 100 ms", d, tt.atLeast)
+				}
+			})
+		})
+	}
+}
+
+func TestClientBounds(t *testing.T) {
+	t.Parallel()
+	always := slices.Repeat([]error{status.Error(codes.Unavailable, "x")}, 1000)
+	count := func(t *testing.T, timeout time.Duration, opts ...idemgrpc.ClientOption) (n int, took time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			if timeout > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, timeout)
+				defer cancel()
+			}
+			f := &flaky{errs: always}
+			if err := f.call(ctx, transferMethod, opts...); status.Code(err) != codes.Unavailable {
+				t.Errorf("call = %v, want the last attempt's error", err)
+			}
+			n, took = len(f.times), time.Since(f.began)
+		})
+		return n, took
+	}
+	if n, took := count(t, 0); n != 10 || took > time.Minute {
+		t.Errorf("%d attempts in %v by default, want 10", n, took)
+	}
+	if n, _ := count(t, 0, nil, idemgrpc.WithRetryAttempts(3)); n != 3 {
+		t.Errorf("%d attempts, want 3", n)
+	}
+	if n, _ := count(t, 0, idemgrpc.WithRetryAttempts(1)); n != 1 {
+		t.Errorf("%d attempts, want 1", n)
+	}
+	if n, took := count(t, 0, idemgrpc.WithRetryAttempts(1000), idemgrpc.WithRetryElapsed(20*time.Second), idemgrpc.WithRetryBackoff(time.Second, time.Second)); took > 20*time.Second || n < 20 {
+		t.Errorf("%d attempts in %v, want at least 20 within 20 s", n, took)
+	}
+	if _, took := count(t, 300*time.Millisecond); took >= 300*time.Millisecond {
+		t.Errorf("gave up after %v, want it before the context's deadline", took)
+	}
+}
+
+func TestClientStopsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		f := &flaky{errs: []error{withDetails(codes.Unavailable, &errdetails.RetryInfo{RetryDelay: durationpb.New(10 * time.Second)})}}
+		if err := f.call(ctx, transferMethod); status.Code(err) != codes.Unavailable || len(f.times) != 1 || time.Since(f.began) != time.Second {
+			t.Errorf("call = %v after %d attempts and %v, want an end after 1 s", err, len(f.times), time.Since(f.began))
+		}
+	})
+}
+
+func TestClientKeys(t *testing.T) {
+	t.Parallel()
+	f := &flaky{}
+	call := func(ctx context.Context, method string, opts ...idemgrpc.ClientOption) []string {
+		f.keys = nil
+		if err := f.call(ctx, method, opts...); err != nil {
+			t.Errorf("call = %v", err)
+		}
+		return f.keys
+	}
+	first, second := call(t.Context(), transferMethod), call(t.Context(), transferMethod)
+	uuid := regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	if len(first) != 1 || !uuid.MatchString(first[0]) || slices.Equal(first, second) {
+		t.Errorf("keys %q, %q, want two UUIDs", first, second)
+	}
+	own := metadata.AppendToOutgoingContext(t.Context(), "Idempotency-Key", "mine")
+	if got := call(own, transferMethod); !slices.Equal(got, []string{"mine"}) {
+		t.Errorf("keys %q, want the caller's", got)
+	}
+	for _, method := range []string{balanceMethod, "/grpc.health.v1.Health/Check"} {
+		if got := call(t.Context(), method); got != nil {
+			t.Errorf("%s has keys %q, want none", method, got)
+		}
+	}
+	if got := call(t.Context(), "/unknown.Service/Method"); len(got) != 1 {
+		t.Errorf("keys %q of a method that is not described, want one", got)
+	}
+	all := idemgrpc.WithKeyedMethods(func(string) bool { return true })
+	if got := call(t.Context(), balanceMethod, all); len(got) != 1 {
+		t.Errorf("keys %q, want one", got)
+	}
+}
+
+func TestClientAttemptTimeout(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(
+		idemgrpc.WithAttemptTimeout(30*time.Millisecond), idemgrpc.WithRetryBackoff(time.Millisecond, 10*time.Millisecond), idemgrpc.WithRetryAttempts(1000)))}
+	release := make(chan struct{})
+	b.wallet.transfer = func(_ context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		<-release // until the client has left and come back
+		return &walletv1.TransferResponse{Id: "t1", Amount: req.GetAmount()}, nil
+	}
+	b.policy.Wait = time.Hour
+	b.start()
+	go func() {
+		defer close(release)
+		b.eventually("a second attempt", func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return slices.ContainsFunc(b.events, func(ev idem.Event) bool { return ev.Type == idem.EventJoined })
+		})
+	}()
+	b.wantPaid(b.send(b.withKeys(), usual()), true)
+	b.wantRuns(1)
+}
+
+func TestClientOptionsThatContradictThemselves(t *testing.T) {
+	t.Parallel()
+	for name, opt := range map[string]idemgrpc.ClientOption{
+		"no attempt":  idemgrpc.WithRetryAttempts(0),
+		"no back-off": idemgrpc.WithRetryBackoff(0, 0),
+		"no time":     idemgrpc.WithRetryElapsed(0),
+		"no function": idemgrpc.WithKeyedMethods(nil),
+		"bad name":    idemgrpc.WithClientMetadataKey("x-bin"),
+		"time-out":    idemgrpc.WithAttemptTimeout(-1),
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			idemgrpc.StreamClientInterceptor(opt)
+		}()
+	}
+}
+
+// TestClientAgainstAFlakyServer runs the real thing: each attempt may fail
+// before, within or after the handler, and each call ends with one transfer.
+func TestClientAgainstAFlakyServer(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.dial = []grpc.DialOption{
+		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))),
+		grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))),
+	}
+	attempts := 0
+	b.before = []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		attempts++
+		if attempts%3 == 1 {
+			return nil, status.Error(codes.Unavailable, "lost on the way there")
+		}
+		resp, err := next(ctx, req)
+		if attempts%3 == 2 {
+			return nil, status.Error(codes.Unavailable, "lost on the way back")
+		}
+		return resp, err
+	}}
+	b.start()
+	for i := range int64(5) {
+		b.wantPaid(b.send(b.withKeys(), usual()), true)
+		b.wantRuns(i + 1)
+	}
+}

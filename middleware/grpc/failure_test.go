@@ -1,0 +1,222 @@
+package idemgrpc_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
+)
+
+func TestPanicIsInDoubtAndGoesOn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	recovered := make(chan any, 1)
+	b.before = []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				recovered <- p
+				err = status.Error(codes.Internal, "recovered outside")
+			}
+		}()
+		return next(ctx, req)
+	}}
+	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) { panic("boom") }
+	b.start()
+	a := b.pay("k1")
+	b.wantCode(a.err, codes.Internal)
+	if p := receive(t, "the panic", recovered); p != "boom" {
+		t.Errorf("panic = %v, want boom", p)
+	}
+	b.wantState("k1", idem.StateUnknown)
+	again := b.pay("k1")
+	b.wantCode(again.err, codes.Internal)
+	if !again.replayed() {
+		t.Errorf("repeat = %v, want it replayed", again.err)
+	}
+	b.wantRuns(1)
+}
+
+func TestPanicOfAStream(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		if err := sendNumbers(s, 1); err != nil {
+			return err
+		}
+		panic("boom")
+	}
+	b.recover = true
+	b.start()
+	if got := b.payout(b.withKeys("k1"), 3); status.Convert(got.err).Message() != "recovered outside: boom" {
+		t.Errorf("Payout() = %v, want the panic to go on", got.err)
+	}
+	b.wantState("k1", idem.StateUnknown)
+	again := b.payout(b.withKeys("k1"), 3)
+	b.wantCode(again.err, codes.Internal)
+	if !again.replayed() || again.numbers != nil {
+		t.Errorf("repeat = %v (replayed %v), want the bare code replayed", again.numbers, again.replayed())
+	}
+	b.wantRuns(1)
+}
+
+func TestHandlerOutlivesItsClient(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(context.Context) (context.Context, context.CancelFunc){
+		"cancel": context.WithCancel,
+		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, 20*time.Millisecond)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			running, gone, seen := make(chan context.Context, 1), make(chan struct{}), make(chan error, 1)
+			b.before = []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+				running <- ctx
+				return next(ctx, req)
+			}}
+			started := make(chan struct{})
+			var once sync.Once
+			b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+				once.Do(func() { close(started) })
+				<-gone
+				if _, ok := ctx.Deadline(); ok {
+					t.Error("the client's deadline is the handler's")
+				}
+				seen <- ctx.Err()
+				return &walletv1.TransferResponse{Id: "t1", Amount: 1250}, nil
+			}
+			b.start()
+			ctx, cancel := leave(b.withKeys("k1"))
+			defer cancel()
+			done := make(chan answer, 1)
+			go func() { done <- b.send(ctx, usual()) }()
+			outer := receive(t, "a call", running)
+			if name == "cancel" {
+				receive(t, "a start", started)
+				cancel()
+			}
+			a := receive(t, "an answer", done)
+			<-outer.Done() // the server knows, too
+			close(gone)
+			if code := status.Code(a.err); code != codes.Canceled && code != codes.DeadlineExceeded {
+				t.Fatalf("Transfer() = %v, want a client that has left", a.err)
+			}
+			if b.wallet.runs.Load() == 0 { // the deadline passed before the handler started
+				return
+			}
+			if err := receive(t, "the handler", seen); err != nil {
+				t.Errorf("the handler's context ended: %v", err)
+			}
+			b.eventually("the outcome is stored", func() bool {
+				st, err := b.engine.Status(context.Background(), "merchant", "k1")
+				return err == nil && st.State == idem.StateCompleted
+			})
+			b.wantPaid(b.pay("k1"), true)
+			b.wantRuns(1)
+		})
+	}
+}
+
+func TestDeadlineOfThePolicyCancelsAndSettlesAfterTheHandler(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.policy.Deadline = time.Millisecond
+	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		<-s.Context().Done()
+		return s.Context().Err()
+	}
+	b.start()
+	for _, replayed := range []bool{false, true} {
+		a, s := b.pay("k1"), b.payout(b.withKeys("k2"), 0)
+		b.wantCode(a.err, codes.DeadlineExceeded)
+		b.wantCode(s.err, codes.DeadlineExceeded)
+		if a.replayed() != replayed || s.replayed() != replayed {
+			t.Errorf("replayed %v, %v, want %v", a.replayed(), s.replayed(), replayed)
+		}
+		b.wantState("k1", idem.StateUnknown)
+		b.wantState("k2", idem.StateUnknown)
+	}
+	b.wantRuns(2)
+}
+
+func TestHandlerThatIgnoresTheDeadlineIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.policy.Deadline = time.Millisecond
+	b.wallet.transfer = func(ctx context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		<-ctx.Done()
+		return &walletv1.TransferResponse{Id: "t1", Amount: req.GetAmount()}, nil
+	}
+	b.start()
+	b.wantPaid(b.pay("k1"), false)
+	b.wantPaid(b.pay("k1"), true)
+	b.wantRuns(1)
+}
+
+func TestDuplicatesWait(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.policy.Wait = patience
+	release := make(chan struct{})
+	b.wallet.transfer = func(_ context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		<-release
+		return &walletv1.TransferResponse{Id: "t1", Amount: req.GetAmount()}, nil
+	}
+	b.start()
+	answers := make(chan answer, 4)
+	for range cap(answers) {
+		go func() { answers <- b.pay("k1") }()
+	}
+	b.eventually("duplicates wait", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		n := 0
+		for _, ev := range b.events {
+			if ev.Type == idem.EventJoined || ev.Type == idem.EventWaited {
+				n++
+			}
+		}
+		return n >= cap(answers)-1
+	})
+	close(release)
+	live := 0
+	for range cap(answers) {
+		a := receive(t, "an answer", answers)
+		b.wantPaid(a, a.replayed())
+		if !a.replayed() {
+			live++
+		}
+	}
+	if live != 1 {
+		t.Errorf("%d answers are live, want 1", live)
+	}
+	b.wantRuns(1)
+}
+
+func TestFailOpen(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.policy.FailOpen = true
+	b.start()
+	b.store.fail(errDown)
+	b.wantPaid(b.pay("k1"), false)
+	b.wantPaid(b.pay("k1"), false)
+	b.wantNumbers(b.payout(b.withKeys("k2"), 2), 2, false)
+	b.wantRuns(3)
+	b.store.fail(errors.Join(idem.ErrStoreLost))
+	a := b.pay("k1")
+	b.wantRefusal(a.err, a.trailer, idem.CodeStoreLost)
+}

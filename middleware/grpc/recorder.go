@@ -1,0 +1,128 @@
+package idemgrpc
+
+import (
+	"context"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// recorder is the stream that the handler of a server stream sees. Messages
+// pass through it to the client, and are kept up to the limit. As with every
+// [grpc.ServerStream] one goroutine sends and one receives.
+type recorder struct {
+	grpc.ServerStream // the client's
+
+	ctx     context.Context // the execution's
+	method  *method
+	capture capture
+	request proto.Message // nil once the handler has it
+	outcome outcome
+	size    int64 // of outcome's messages
+	omitted bool  // over the limit, so nothing is kept
+}
+
+var _ grpc.ServerStream = (*recorder)(nil)
+
+func newRecorder(ss grpc.ServerStream, m *method, req proto.Message) *recorder {
+	r := &recorder{ServerStream: ss, method: m, request: req}
+	r.capture.method = m.name
+	r.capture.send = ss.SendHeader
+	return r
+}
+
+// Context is the execution's: it does not end when the client is gone.
+func (r *recorder) Context() context.Context { return r.ctx }
+
+func (r *recorder) SetHeader(md metadata.MD) error { return r.capture.SetHeader(md) }
+
+// SendHeader sends the header at once. That the client is gone is no error.
+func (r *recorder) SendHeader(md metadata.MD) error {
+	err := r.capture.SendHeader(md)
+	if r.gone(err) {
+		return nil
+	}
+	return err
+}
+
+func (r *recorder) SetTrailer(md metadata.MD) { _ = r.capture.SetTrailer(md) }
+
+// RecvMsg hands over the request, which has been read.
+func (r *recorder) RecvMsg(m any) error {
+	if r.request == nil {
+		return io.EOF
+	}
+	req, dst := r.request, messageOf(m)
+	if dst == nil {
+		return status.Errorf(codes.Internal, "idemgrpc: cannot receive into a %T", m)
+	}
+	r.request = nil
+	proto.Reset(dst)
+	if dst.ProtoReflect().Descriptor() == req.ProtoReflect().Descriptor() {
+		proto.Merge(dst, req)
+		return nil
+	}
+	b, err := proto.Marshal(req)
+	if err == nil {
+		err = proto.Unmarshal(b, dst)
+	}
+	if err != nil {
+		return status.Errorf(codes.Internal, "idemgrpc: receiving into a %T: %v", m, err)
+	}
+	return nil
+}
+
+// SendMsg sends a message to the client, and keeps it. While it is kept it is
+// no error that the client is gone: somebody will ask for it.
+func (r *recorder) SendMsg(m any) error {
+	var o outcome
+	if err := o.add(m); err != nil {
+		return err
+	}
+	err := r.capture.flush()
+	if err == nil {
+		err = r.ServerStream.SendMsg(m)
+	}
+	gone := r.gone(err)
+	if err != nil && !gone {
+		return err
+	}
+	r.keep(&o)
+	if gone && r.omitted {
+		return err
+	}
+	return nil
+}
+
+// gone says that an error is the client's leaving.
+func (r *recorder) gone(err error) bool {
+	if err == nil {
+		return false
+	}
+	if r.ServerStream.Context().Err() != nil {
+		return true
+	}
+	switch status.Code(err) {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable:
+		return true
+	}
+	return false
+}
+
+// keep adds a message, or gives up keeping any.
+func (r *recorder) keep(o *outcome) {
+	if r.omitted {
+		return
+	}
+	r.size += int64(len(o.messages[0]))
+	if r.size > r.method.policy.MaxResponseBody || r.outcome.typeName != "" && r.outcome.typeName != o.typeName {
+		r.omitted, r.outcome = true, outcome{}
+		return
+	}
+	r.outcome.typeName = o.typeName
+	r.outcome.messages = append(r.outcome.messages, o.messages[0])
+}

@@ -1,0 +1,269 @@
+package idemgrpc_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
+	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
+)
+
+// TestRefusals has a row for each refusal, and sends it as a unary call and as
+// a server stream: what the client sees is the same.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name    string
+		policy  func(*idem.Policy)
+		prepare func(b *bundle)
+		keys    []string
+		amount  int64 // of the request; 0: the usual
+		want    idem.Code
+		touched bool // a record exists
+	}{
+		{name: "a missing key", keys: nil, want: idem.CodeKeyMissing},
+		{name: "an empty key", keys: []string{""}, want: idem.CodeKeyInvalid},
+		{name: "a repeated key", keys: []string{"k1", "k2"}, want: idem.CodeKeyInvalid},
+		{name: "the same key twice", keys: []string{"k1", "k1"}, want: idem.CodeKeyInvalid},
+		{name: "keys that a proxy has joined", keys: []string{"k1, k2"}, want: idem.CodeKeyInvalid},
+		{name: "a malformed key", keys: []string{`"k1`}, want: idem.CodeKeyInvalid},
+		{name: "a key with a space", keys: []string{"k 1"}, want: idem.CodeKeyInvalid},
+		{name: "an over-long key", keys: []string{strings.Repeat("k", 256)}, want: idem.CodeKeyInvalid},
+		{name: "a message over the limit", keys: []string{"k1"}, policy: func(p *idem.Policy) { p.MaxRequestBody = 1 }, want: idem.CodeBodyTooLarge},
+		{name: "no scope", keys: []string{"k1"}, want: idem.CodeInternal, policy: func(p *idem.Policy) {
+			p.Scope = func(context.Context) (string, error) { return "", errors.New("secret") }
+		}},
+		{name: "an empty scope", keys: []string{"k1"}, want: idem.CodeInternal, policy: func(p *idem.Policy) {
+			p.Scope = func(context.Context) (string, error) { return "", nil }
+		}},
+		{name: "an unknown token", keys: []string{"k1"}, policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }, want: idem.CodeTokenUnknown},
+		{name: "an issued token where a client key is wanted", keys: []string{"token"}, want: idem.CodeKeyReused, touched: true, prepare: func(b *bundle) {
+			if _, err := b.store.Issue(b.Context(), idem.NewKeyID("merchant", "token"), time.Hour); err != nil {
+				b.Fatal(err)
+			}
+		}},
+		{name: "a key used over HTTP", keys: []string{"k1"}, want: idem.CodeKeyReused, touched: true, prepare: func(b *bundle) {
+			policy, _ := b.policy.WithDefaults()
+			_, err := b.engine.Do(b.Context(), idem.Operation{Transport: idem.TransportHTTP, Scope: "merchant", Key: "k1", Policy: &policy,
+				Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "http POST /v1/payments", "{}") }},
+				func(context.Context) (idem.Response, error) { return idem.Response{Status: 201}, nil })
+			if err != nil {
+				b.Fatal(err)
+			}
+		}},
+		{name: "the store is down", keys: []string{"k1"}, want: idem.CodeUnavailable, prepare: func(b *bundle) { b.store.fail(errDown) }},
+		{name: "the store lost its records", keys: []string{"k1"}, want: idem.CodeStoreLost, prepare: func(b *bundle) { b.store.fail(idem.ErrStoreLost) }},
+		{name: "the lock service is down", keys: []string{"k1"}, want: idem.CodeUnavailable, prepare: func(b *bundle) { b.locker.fault.Store(&errDown) }},
+	}
+	for _, tt := range tests {
+		for _, method := range []string{"unary", "stream"} {
+			t.Run(tt.name+"/"+method, func(t *testing.T) {
+				t.Parallel()
+				b := setup(t)
+				if tt.policy != nil {
+					tt.policy(&b.policy)
+				}
+				b.start()
+				if tt.prepare != nil {
+					tt.prepare(b)
+				}
+				records := b.store.len()
+				ctx := b.withKeys(tt.keys...)
+				if method == "unary" {
+					a := b.send(ctx, usual())
+					b.wantRefusal(a.err, a.trailer, tt.want)
+				} else {
+					got := b.payout(ctx, 3)
+					b.wantRefusal(got.err, got.trailer, tt.want)
+				}
+				b.wantRuns(0)
+				if n := b.store.len(); n != records {
+					t.Errorf("%d records, want %d", n, records)
+				}
+			})
+		}
+	}
+}
+
+func TestRefusalsHoldNothingInternal(t *testing.T) {
+	t.Parallel()
+	b := setup(t).start()
+	b.store.fail(errDown)
+	a := b.pay("key-of-the-caller")
+	if text := status.Convert(a.err).Proto().String(); strings.Contains(text, "secret") || strings.Contains(text, "key-of-the-caller") {
+		t.Errorf("the client is told %s", text)
+	}
+}
+
+func TestKeyReusedWithAnotherRequest(t *testing.T) {
+	t.Parallel()
+	b := setup(t).start()
+	b.wantPaid(b.pay("k1"), false)
+	a := b.send(b.withKeys("k1"), &walletv1.TransferRequest{To: "bob", Amount: 1251})
+	b.wantRefusal(a.err, a.trailer, idem.CodeKeyReused)
+	b.wantCode(a.err, codes.FailedPrecondition)
+	s := b.payout(b.withKeys("k1"), 1) // another method
+	b.wantRefusal(s.err, s.trailer, idem.CodeKeyReused)
+	b.wantRuns(1)
+}
+
+func TestInProgress(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	running, release := make(chan struct{}), make(chan struct{})
+	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		close(running)
+		<-release
+		return &walletv1.TransferResponse{Id: "t1", Amount: 1250}, nil
+	}
+	b.start()
+	done := make(chan answer, 1)
+	go func() { done <- b.pay("k1") }()
+	receive(t, "a start", running)
+	a := b.pay("k1")
+	b.wantRefusal(a.err, a.trailer, idem.CodeInProgress)
+	a = b.send(b.withKeys("k1"), &walletv1.TransferRequest{To: "bob", Amount: 1})
+	b.wantRefusal(a.err, a.trailer, idem.CodeKeyReused)
+	close(release)
+	b.wantPaid(receive(t, "an answer", done), false)
+	b.wantPaid(b.pay("k1"), true)
+	b.wantRuns(1)
+}
+
+func TestResultGone(t *testing.T) {
+	t.Parallel()
+	t.Run("expired", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t).start()
+		b.wantPaid(b.pay("k1"), false)
+		b.later.Store(int64(25 * time.Hour))
+		a := b.pay("k1")
+		b.wantRefusal(a.err, a.trailer, idem.CodeKeyExpired)
+		b.wantRuns(1)
+	})
+	t.Run("over the limit", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.policy.MaxResponseBody = 8
+		b.start()
+		b.wantPaid(b.pay("k1"), false)
+		b.wantState("k1", idem.StateCompleted)
+		a := b.pay("k1")
+		b.wantRefusal(a.err, a.trailer, idem.CodeResultUnavailable)
+		b.wantRuns(1)
+	})
+	t.Run("not one of gRPC", func(t *testing.T) {
+		t.Parallel()
+		for name, r := range map[string]idem.Response{
+			"HTTP":              {Status: 201, Body: []byte(`{"id":"p1"}`)},
+			"nothing":           {},
+			"two messages":      must(idemgrpc.Outcome(nil, &walletv1.TransferResponse{}, &walletv1.TransferResponse{})),
+			"no message":        must(idemgrpc.Outcome(nil)),
+			"message and error": must(idemgrpc.Outcome(status.Error(codes.NotFound, "x"), &walletv1.TransferResponse{})),
+		} {
+			b := setup(t)
+			b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+				b.operator(ctx, idem.Settlement{State: idem.StateCompleted, Response: &r})
+				return &walletv1.TransferResponse{}, nil
+			}
+			b.start()
+			for range 2 {
+				a := b.pay("k1")
+				if got, _ := idemgrpc.CodeOf(a.err); got != idem.CodeResultUnavailable {
+					t.Errorf("%s: Transfer() = %v, %v, want %s", name, a.response, a.err, idem.CodeResultUnavailable)
+				}
+			}
+			b.wantRuns(1)
+		}
+	})
+}
+
+func TestOwnershipLostShowsNothingOfTheHandler(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		x, _ := idem.FromContext(ctx)
+		b.locker.Revoke(x.KeyID)
+		b.operator(ctx, idem.Settlement{State: idem.StateReleased})
+		_ = grpc.SetHeader(ctx, metadata.Pairs("x-handler", "1"))
+		_ = grpc.SetTrailer(ctx, metadata.Pairs("x-handler", "1"))
+		return &walletv1.TransferResponse{Id: "secret"}, nil
+	}
+	b.start()
+	a := b.pay("k1")
+	b.wantRefusal(a.err, a.trailer, idem.CodeOwnershipLost)
+	if len(a.header.Get("x-handler"))+len(a.trailer.Get("x-handler")) > 0 {
+		t.Errorf("header %v, trailer %v, want nothing of the handler", a.header, a.trailer)
+	}
+	b.wantRuns(1)
+}
+
+func TestUnknownMethods(t *testing.T) {
+	t.Parallel()
+	t.Run("pass by default, key or not", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(payoutMethod, b.policy)}
+		b.start()
+		b.wantPaid(b.pay("k1"), false)
+		b.wantPaid(b.pay("k1"), false)
+		b.wantPaid(b.pay(), false)
+		b.wantRuns(3)
+	})
+	t.Run("refused where asked", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(payoutMethod, b.policy), idemgrpc.WithUnknownMethods(idemgrpc.RefuseUnknown)}
+		b.start()
+		a := b.pay("k1")
+		b.wantRefusal(a.err, a.trailer, idem.CodeInternal)
+		b.wantNothing()
+		_, err := b.client.GetBalance(b.withKeys("k1"), &walletv1.GetBalanceRequest{})
+		b.wantCode(err, codes.OK) // it has no side effects
+		_, err = uploadTwo(b.withKeys(), b)
+		b.wantCode(err, codes.Internal)
+	})
+	t.Run("the default policy covers what can be covered", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.opts = []idemgrpc.Option{idemgrpc.WithDefaultPolicy(b.policy)}
+		b.start()
+		b.wantPaid(b.pay("k1"), false)
+		b.wantPaid(b.pay("k1"), true)
+		a := b.pay()
+		b.wantRefusal(a.err, a.trailer, idem.CodeKeyMissing)
+		_, err := b.client.GetBalance(b.withKeys(), &walletv1.GetBalanceRequest{})
+		b.wantCode(err, codes.OK)
+		got, err := uploadTwo(b.withKeys(), b)
+		if err != nil || got.GetCount() != 2 {
+			t.Errorf("Upload() = %v, %v, want 2", got, err)
+		}
+	})
+	t.Run("exempt ones pass", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.opts = []idemgrpc.Option{idemgrpc.WithDefaultPolicy(b.policy), idemgrpc.WithExempt("/wallet.v1.WalletService/*")}
+		b.start()
+		b.wantPaid(b.pay(), false)
+		got, err := uploadTwo(b.withKeys("k1"), b)
+		if err != nil || got.GetCount() != 2 {
+			t.Errorf("Upload() = %v, %v, want 2", got, err)
+		}
+	})
+}
+
+func must(r idem.Response, err error) idem.Response {
+	if err != nil {
+		panic(err)
+	}
+	return r
+}

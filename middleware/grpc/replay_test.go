@@ -1,0 +1,316 @@
+package idemgrpc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
+	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
+)
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	b := setup(t).start()
+	b.wantPaid(b.pay("k1"), false)
+	for _, form := range []string{"k1", `"k1"`, " k1 "} {
+		b.wantPaid(b.pay(form), true)
+	}
+	b.wantState("k1", idem.StateCompleted)
+	b.wantPaid(b.pay("k2"), false)
+	b.wantRuns(2)
+}
+
+// TestOutcomes has a row for each gRPC code: what the record is after it, and
+// what a repeat gets.
+func TestOutcomes(t *testing.T) {
+	t.Parallel()
+	const fresh = false
+	tests := []struct {
+		code   codes.Code
+		gated  bool
+		state  idem.State
+		replay bool
+	}{
+		{codes.OK, false, idem.StateCompleted, true},
+		{codes.InvalidArgument, false, idem.StateCompleted, true},
+		{codes.NotFound, false, idem.StateCompleted, true},
+		{codes.AlreadyExists, false, idem.StateCompleted, true},
+		{codes.FailedPrecondition, false, idem.StateCompleted, true},
+		{codes.OutOfRange, false, idem.StateCompleted, true},
+		{codes.Unimplemented, false, idem.StateCompleted, true},
+		{codes.Unauthenticated, false, idem.StateReleased, fresh},
+		{codes.PermissionDenied, false, idem.StateReleased, fresh},
+		{codes.ResourceExhausted, false, idem.StateReleased, fresh},
+		{codes.Unauthenticated, true, idem.StateUnknown, true},
+		{codes.PermissionDenied, true, idem.StateUnknown, true},
+		{codes.ResourceExhausted, true, idem.StateUnknown, true},
+		{codes.Canceled, false, idem.StateUnknown, true},
+		{codes.Unknown, false, idem.StateUnknown, true},
+		{codes.DeadlineExceeded, false, idem.StateUnknown, true},
+		{codes.Aborted, false, idem.StateUnknown, true},
+		{codes.Internal, false, idem.StateUnknown, true},
+		{codes.Unavailable, false, idem.StateUnknown, true},
+		{codes.DataLoss, false, idem.StateUnknown, true},
+		{codes.Code(99), false, idem.StateUnknown, true},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprintf("%v, gated %v", tt.code, tt.gated), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			act := func(ctx context.Context) error {
+				if tt.gated {
+					if _, err := idem.CheckOwner(ctx); err != nil {
+						return err
+					}
+				}
+				return status.Error(tt.code, "as the handler says")
+			}
+			b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+				return &walletv1.TransferResponse{Id: "t1", Amount: 1250}, act(ctx)
+			}
+			b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+				return act(s.Context())
+			}
+			b.start()
+			for i, want := range []bool{false, tt.replay} {
+				a, s := b.pay("unary"), b.payout(b.withKeys("stream"), 0)
+				if got := status.Code(a.err); got != tt.code || a.replayed() != want {
+					t.Errorf("call %d: Transfer() = %v (replayed %v), want %v (replayed %v)", i, a.err, a.replayed(), tt.code, want)
+				}
+				if got := status.Code(s.err); got != tt.code || s.replayed() != want {
+					t.Errorf("call %d: Payout() = %v (replayed %v), want %v (replayed %v)", i, s.err, s.replayed(), tt.code, want)
+				}
+				if tt.code != codes.OK && status.Convert(a.err).Message() != "as the handler says" {
+					t.Errorf("call %d: message %q", i, status.Convert(a.err).Message())
+				}
+				b.wantState("unary", tt.state)
+				b.wantState("stream", tt.state)
+			}
+			if runs := map[bool]int64{true: 2, false: 4}[tt.replay]; b.wallet.runs.Load() != runs {
+				t.Errorf("handlers ran %d times, want %d", b.wallet.runs.Load(), runs)
+			}
+		})
+	}
+}
+
+func TestReplayedErrorIsWhole(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithReplayMetadata("X-Reason", "x-sum-bin")}
+	detail, err := anypb.New(structpb.NewStringValue("limit of 10"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &spb.Status{Code: int32(codes.FailedPrecondition), Message: "insufficient funds: é\n", Details: []*anypb.Any{
+		detail, {TypeUrl: "type.example.com/not.linked.Here", Value: []byte{8, 1}}}}
+	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		_ = grpc.SetHeader(ctx, metadata.Pairs("x-reason", "a", "etag", "1", "set-cookie", "s=1", "x-live", "1"))
+		_ = grpc.SendHeader(ctx, metadata.Pairs("X-Reason", "b"))
+		if err := grpc.SetHeader(ctx, metadata.Pairs("x-reason", "late")); err == nil {
+			t.Error("SetHeader() after SendHeader = nil, want an error")
+		}
+		_ = grpc.SetTrailer(ctx, metadata.Pairs("x-sum-bin", "\x00\xff", "x-live", "1"))
+		if m, ok := grpc.Method(ctx); !ok || m != transferMethod {
+			t.Errorf("grpc.Method() = %q, %v", m, ok)
+		}
+		return nil, status.ErrorProto(want)
+	}
+	b.start()
+	for _, replayed := range []bool{false, true, true} {
+		a := b.pay("k1")
+		if got := status.Convert(a.err).Proto(); !proto.Equal(got, want) || a.replayed() != replayed {
+			t.Errorf("status = %v (replayed %v), want %v (replayed %v)", got, a.replayed(), want, replayed)
+		}
+		if !slices.Equal(a.header.Get("x-reason"), []string{"a", "b"}) || !slices.Equal(a.header.Get("etag"), []string{"1"}) ||
+			!slices.Equal(a.trailer.Get("x-sum-bin"), []string{"\x00\xff"}) {
+			t.Errorf("replayed %v: header %v, trailer %v, want those of the handler", replayed, a.header, a.trailer)
+		}
+		live := len(a.header.Get("x-live")) + len(a.trailer.Get("x-live")) + len(a.header.Get("set-cookie"))
+		if want := map[bool]int{false: 3, true: 0}[replayed]; live != want {
+			t.Errorf("replayed %v: header %v, trailer %v, want %d of those that are not kept", replayed, a.header, a.trailer, want)
+		}
+	}
+	b.wantRuns(1)
+}
+
+func TestHandlerErrorsThatAreNoStatus(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		err  error
+		want codes.Code
+	}{
+		{errors.New("plain"), codes.Unknown},
+		{context.DeadlineExceeded, codes.DeadlineExceeded},
+		{fmt.Errorf("wrapped: %w", context.Canceled), codes.Canceled},
+		{fmt.Errorf("wrapped: %w", status.Error(codes.NotFound, "n")), codes.NotFound},
+		{status.Error(codes.NotFound, "not \xff UTF-8"), codes.NotFound},
+	} {
+		b := setup(t)
+		b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+			return nil, tt.err
+		}
+		b.start()
+		live, again := b.pay("k1"), b.pay("k1")
+		b.wantCode(live.err, tt.want)
+		if !proto.Equal(status.Convert(live.err).Proto(), status.Convert(again.err).Proto()) || !again.replayed() {
+			t.Errorf("%v: replay = %v (replayed %v), want %v", tt.err, again.err, again.replayed(), live.err)
+		}
+	}
+}
+
+func TestMessagesThatCannotBeSent(t *testing.T) {
+	t.Parallel()
+	for name, response := range map[string]*walletv1.TransferResponse{"invalid UTF-8": {Id: "\xff"}} {
+		b := setup(t)
+		b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+			return response, nil
+		}
+		b.start()
+		a := b.pay("k1")
+		if status.Code(a.err) != codes.Internal {
+			t.Errorf("%s: Transfer() = %v, want INTERNAL", name, a.err)
+		}
+		b.wantState("k1", idem.StateUnknown)
+	}
+}
+
+func TestNoEffectGivesTheKeyBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		idem.NoEffect(ctx)
+		return nil, status.Error(codes.Unavailable, "try again")
+	}
+	b.start()
+	for range 2 {
+		a := b.pay("k1")
+		b.wantCode(a.err, codes.Unavailable)
+		if a.replayed() {
+			t.Error("replayed, want a fresh run")
+		}
+	}
+	b.wantRuns(2)
+}
+
+func TestResolverSettlesWhatIsInDoubt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.policy.Resolver = func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		if in.Route != transferMethod {
+			t.Errorf("route = %q, want %q", in.Route, transferMethod)
+		}
+		r, err := idemgrpc.Outcome(nil, &walletv1.TransferResponse{Id: "t1", Amount: 1250})
+		return idem.Applied(r), err
+	}
+	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		return nil, status.Error(codes.Unavailable, "connection lost")
+	}
+	b.start()
+	b.wantPaid(b.pay("k1"), true)
+	b.wantPaid(b.pay("k1"), true)
+	b.wantRuns(1)
+}
+
+func TestKeyField(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithKeyField("request_id")}
+	b.start()
+	with := func(id string) *walletv1.TransferRequest {
+		return &walletv1.TransferRequest{RequestId: id, To: "bob", Amount: 1250}
+	}
+	b.wantPaid(b.send(b.withKeys(), with("k1")), false)
+	b.wantPaid(b.send(b.withKeys(), with("k1")), true)
+	b.wantPaid(b.send(b.withKeys("k1"), with("")), true) // the same key and request, by the other way
+	b.wantPaid(b.send(b.withKeys("k1"), with(`"k1"`)), true)
+	b.wantRuns(1)
+	for _, tt := range []struct {
+		ctx  context.Context
+		id   string
+		want idem.Code
+	}{
+		{b.withKeys(), "", idem.CodeKeyMissing},
+		{b.withKeys(), "k 1", idem.CodeKeyInvalid},
+		{b.withKeys("k2"), "k1", idem.CodeKeyInvalid},
+		{b.withKeys("k1", "k1"), "k1", idem.CodeKeyInvalid},
+	} {
+		a := b.send(tt.ctx, with(tt.id))
+		b.wantRefusal(a.err, a.trailer, tt.want)
+	}
+	a := b.send(b.withKeys(), &walletv1.TransferRequest{RequestId: "k1", To: "bob", Amount: 1})
+	b.wantRefusal(a.err, a.trailer, idem.CodeKeyReused)
+	b.wantRuns(1)
+}
+
+func TestKeyFieldOfNoMethodIsData(t *testing.T) {
+	t.Parallel()
+	b := setup(t).start() // reads the metadata only
+	req := usual()
+	req.RequestId = "a"
+	b.wantPaid(b.send(b.withKeys("k1"), req), false)
+	a := b.pay("k1")
+	b.wantRefusal(a.err, a.trailer, idem.CodeKeyReused)
+}
+
+func TestIssuedToken(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.policy.Kind = idem.IssuedToken
+	b.start()
+	token, err := b.engine.IssueToken(t.Context(), "merchant", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.wantPaid(b.pay(string(token.Value)), false)
+	b.wantPaid(b.pay(string(token.Value)), true)
+	b.wantRuns(1)
+}
+
+func TestAnotherMetadataKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithMetadataKey("x-request-id")}
+	b.start()
+	ctx := metadata.AppendToOutgoingContext(b.withKeys(), "X-Request-Id", "k1")
+	b.wantPaid(b.send(ctx, usual()), false)
+	b.wantPaid(b.send(ctx, usual()), true)
+	a := b.pay("k1")
+	b.wantRefusal(a.err, a.trailer, idem.CodeKeyMissing)
+}
+
+func TestScopeComesFromTheContext(t *testing.T) {
+	t.Parallel()
+	type principal struct{}
+	b := setup(t)
+	b.policy.Scope = func(ctx context.Context) (string, error) { return ctx.Value(principal{}).(string), nil }
+	b.before = []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		who := metadata.ValueFromIncomingContext(ctx, "authorization")[0]
+		_ = grpc.SetHeader(ctx, metadata.Pairs("x-outside", "1"))
+		return next(context.WithValue(ctx, principal{}, who), req)
+	}}
+	b.start()
+	as := func(who string) answer {
+		return b.send(metadata.AppendToOutgoingContext(b.withKeys("k1"), "authorization", who), usual())
+	}
+	b.wantPaid(as("alice"), false)
+	b.wantPaid(as("bob"), false)
+	again := as("alice")
+	b.wantPaid(again, true)
+	if again.header.Get("x-outside") == nil {
+		t.Error("what is set outside is missing from a replay")
+	}
+	b.wantRuns(2)
+}

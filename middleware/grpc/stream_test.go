@@ -1,0 +1,308 @@
+package idemgrpc_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
+	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
+)
+
+// streamed is a server stream as the client got it.
+type streamed struct {
+	numbers         []int32
+	err             error // nil for OK
+	header, trailer metadata.MD
+}
+
+func (s streamed) replayed() bool {
+	return slices.Equal(s.header.Get("idempotent-replayed"), []string{"true"})
+}
+
+func (b *bundle) payout(ctx context.Context, count int32) (got streamed) {
+	b.Helper()
+	s, err := b.client.Payout(ctx, &walletv1.PayoutRequest{Count: count}, grpc.Header(&got.header), grpc.Trailer(&got.trailer))
+	if err != nil {
+		b.Fatalf("Payout() = %v", err)
+	}
+	for {
+		r, err := s.Recv()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				got.err = err
+			}
+			return got
+		}
+		got.numbers = append(got.numbers, r.GetNumber())
+	}
+}
+
+func uploadTwo(ctx context.Context, b *bundle) (*walletv1.UploadResponse, error) {
+	s, err := b.client.Upload(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range int32(2) {
+		if s.Send(&walletv1.UploadRequest{Number: i}) != nil {
+			break // the status says why
+		}
+	}
+	return s.CloseAndRecv()
+}
+
+func (b *bundle) wantNumbers(s streamed, n int32, replayed bool) {
+	b.Helper()
+	var want []int32
+	for i := range n {
+		want = append(want, i+1)
+	}
+	if s.err != nil || !slices.Equal(s.numbers, want) || s.replayed() != replayed {
+		b.Fatalf("Payout() = %v, %v (replayed %v), want %v (replayed %v)", s.numbers, s.err, s.replayed(), want, replayed)
+	}
+}
+
+func TestStreamIsReplayedMessageByMessage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(payoutMethod, b.policy), idemgrpc.WithReplayMetadata("x-cost", "x-total")}
+	b.wallet.payout = func(req *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		_ = s.SetHeader(metadata.Pairs("x-cost", "7", "x-other", "1"))
+		_ = grpc.SetHeader(s.Context(), metadata.Pairs("x-cost", "8"))
+		s.SetTrailer(metadata.Pairs("x-total", "3", "x-other", "1"))
+		return sendNumbers(s, req.GetCount())
+	}
+	b.start()
+	first := b.payout(b.withKeys("k1"), 3)
+	b.wantNumbers(first, 3, false)
+	if first.header.Get("x-other") == nil || first.trailer.Get("x-other") == nil {
+		t.Errorf("live header %v, trailer %v, want all that the handler set", first.header, first.trailer)
+	}
+	for range 2 {
+		again := b.payout(b.withKeys("k1"), 3)
+		b.wantNumbers(again, 3, true)
+		if !slices.Equal(again.header.Get("x-cost"), []string{"7", "8"}) || !slices.Equal(again.trailer.Get("x-total"), []string{"3"}) ||
+			again.header.Get("x-other") != nil || again.trailer.Get("x-other") != nil {
+			t.Errorf("replayed header %v, trailer %v, want what is on the list", again.header, again.trailer)
+		}
+	}
+	b.wantNumbers(b.payout(b.withKeys("k2"), 0), 0, false)
+	b.wantNumbers(b.payout(b.withKeys("k2"), 0), 0, true)
+	b.wantRuns(2)
+}
+
+func TestStreamThatEndsInAnErrorIsReplayedToItsEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		if err := sendNumbers(s, 2); err != nil {
+			return err
+		}
+		return status.Error(codes.FailedPrecondition, "out of money")
+	}
+	b.start()
+	for _, replayed := range []bool{false, true} {
+		got := b.payout(b.withKeys("k1"), 3)
+		if !slices.Equal(got.numbers, []int32{1, 2}) || status.Convert(got.err).Message() != "out of money" || got.replayed() != replayed {
+			t.Errorf("Payout() = %v, %v (replayed %v), want 1, 2 and out of money (replayed %v)", got.numbers, got.err, got.replayed(), replayed)
+		}
+	}
+	b.wantRuns(1)
+}
+
+func TestStreamOverTheLimitIsCompletedAndNotKept(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.policy.MaxResponseBody = 64
+	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		for i := range int32(10) {
+			if err := s.Send(&walletv1.PayoutResponse{Number: i + 1, Padding: make([]byte, 16)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	b.start()
+	b.wantNumbers(b.payout(b.withKeys("k1"), 10), 10, false)
+	b.wantState("k1", idem.StateCompleted)
+	got := b.payout(b.withKeys("k1"), 10)
+	b.wantRefusal(got.err, got.trailer, idem.CodeResultUnavailable)
+	b.wantRuns(1)
+}
+
+// The messages of a stream arrive while its handler runs.
+func TestStreamIsLive(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	release := make(chan struct{})
+	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		if err := s.SendHeader(metadata.Pairs("x-early", "1")); err != nil {
+			return err
+		}
+		if err := s.SetHeader(metadata.Pairs("x-late", "1")); err == nil {
+			b.Error("SetHeader() after SendHeader = nil, want an error")
+		}
+		if err := sendNumbers(s, 1); err != nil {
+			return err
+		}
+		<-release
+		return nil
+	}
+	b.start()
+	s, err := b.client.Payout(b.withKeys("k1"), &walletv1.PayoutRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if header, err := s.Header(); err != nil || header.Get("x-early") == nil {
+		t.Errorf("Header() = %v, %v, want x-early", header, err)
+	}
+	if r, err := s.Recv(); err != nil || r.GetNumber() != 1 {
+		t.Errorf("Recv() = %v, %v, want 1", r, err)
+	}
+	busy := b.payout(b.withKeys("k1"), 0)
+	b.wantRefusal(busy.err, busy.trailer, idem.CodeInProgress)
+	close(release)
+	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("Recv() = %v, want the end", err)
+	}
+	b.wantNumbers(b.payout(b.withKeys("k1"), 0), 1, true)
+}
+
+func TestStreamOutlivesItsClient(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	sent, gone := make(chan struct{}), make(chan struct{})
+	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		if err := sendNumbers(s, 1); err != nil {
+			return err
+		}
+		close(sent)
+		<-gone
+		if err := s.Context().Err(); err != nil {
+			return err
+		}
+		for i := int32(1); i < 1000; i++ {
+			if err := s.Send(&walletv1.PayoutResponse{Number: i + 1}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	b.start()
+	ctx, cancel := context.WithCancel(b.withKeys("k1"))
+	s, err := b.client.Payout(ctx, &walletv1.PayoutRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	receive(t, "a message", sent)
+	cancel()
+	for err == nil {
+		_, err = s.Recv()
+	}
+	b.wantCode(err, codes.Canceled)
+	close(gone)
+	b.eventually("the stream completes", func() bool {
+		st, err := b.engine.Status(context.Background(), "merchant", "k1")
+		return err == nil && st.State == idem.StateCompleted
+	})
+	b.wantNumbers(b.payout(b.withKeys("k1"), 0), 1000, true)
+	b.wantRuns(1)
+}
+
+func TestStreamPastTheLimitLearnsThatItsClientIsGone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.policy.MaxResponseBody = 1000
+	sent, ended := make(chan struct{}), make(chan error, 1)
+	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		var err error
+		for i := 0; err == nil; i++ {
+			err = s.Send(&walletv1.PayoutResponse{Padding: make([]byte, 100)})
+			if i == 20 {
+				close(sent)
+			}
+		}
+		ended <- err
+		return err
+	}
+	b.start()
+	ctx, cancel := context.WithCancel(b.withKeys("k1"))
+	if _, err := b.client.Payout(ctx, &walletv1.PayoutRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, "messages", sent)
+	cancel()
+	if err := receive(t, "an end", ended); err == nil {
+		t.Error("Send() = nil for ever")
+	}
+	b.eventually("the outcome is known to be in doubt", func() bool {
+		st, err := b.engine.Status(context.Background(), "merchant", "k1")
+		return err == nil && st.State == idem.StateUnknown
+	})
+	got := b.payout(b.withKeys("k1"), 0)
+	b.wantRefusal(got.err, got.trailer, idem.CodeOutcomeUnknown)
+}
+
+// A part of an answer is never followed by another answer.
+func TestStreamThatOthersHaveSettled(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	early := true
+	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		if early {
+			if err := sendNumbers(s, 1); err != nil {
+				return err
+			}
+		}
+		r := must(idemgrpc.Outcome(nil, &walletv1.PayoutResponse{Number: 1}, &walletv1.PayoutResponse{Number: 2}))
+		b.operator(s.Context(), idem.Settlement{State: idem.StateCompleted, Response: &r})
+		return nil
+	}
+	b.start()
+	got := b.payout(b.withKeys("k1"), 0)
+	b.wantRefusal(got.err, got.trailer, idem.CodeOwnershipLost)
+	b.wantNumbers(b.payout(b.withKeys("k1"), 0), 2, true)
+	early = false
+	b.wantNumbers(b.payout(b.withKeys("k2"), 0), 2, true)
+}
+
+func TestStreamsOfRequests(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithExempt(chatMethod)}
+	b.start()
+	_, err := uploadTwo(b.withKeys("k1"), b)
+	b.wantCode(err, codes.Unimplemented)
+	if code, ok := idemgrpc.CodeOf(err); !ok || code != "stream-unsupported" {
+		t.Errorf("CodeOf() = %q, %v, want stream-unsupported", code, ok)
+	}
+	b.wantNothing()
+	got, err := uploadTwo(b.withKeys(), b)
+	if err != nil || got.GetCount() != 2 {
+		t.Errorf("Upload() = %v, %v, want 2", got, err)
+	}
+	chat, err := b.client.Chat(b.withKeys("k1")) // exempt
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := chat.Send(&walletv1.ChatRequest{Text: "hello"}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := chat.Recv(); err != nil || r.GetText() != "hello" {
+		t.Errorf("Chat() = %v, %v, want hello", r, err)
+	}
+	if err := chat.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := chat.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("Recv() = %v, want the end", err)
+	}
+}

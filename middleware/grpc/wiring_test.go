@@ -1,0 +1,133 @@
+package idemgrpc_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
+)
+
+func TestWiringErrors(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ok := idemgrpc.WithPolicy(transferMethod, b.policy)
+	for name, tt := range map[string]struct {
+		opts []idemgrpc.Option
+		want string
+	}{
+		"no policy":                {nil, "no policy"},
+		"no scope":                 {[]idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, idem.Policy{})}, "no Scope"},
+		"no scope by default":      {[]idemgrpc.Option{idemgrpc.WithDefaultPolicy(idem.Policy{})}, "no Scope"},
+		"no method name":           {[]idemgrpc.Option{idemgrpc.WithPolicy("Transfer", b.policy)}, "want /package.Service/Method"},
+		"a typing error":           {[]idemgrpc.Option{idemgrpc.WithPolicy("/wallet.v1.WalletService/Transfr", b.policy)}, "no generated code"},
+		"another service":          {[]idemgrpc.Option{idemgrpc.WithPolicy("/wallet.v2.WalletService/Transfer", b.policy)}, "no generated code"},
+		"a message for a service":  {[]idemgrpc.Option{idemgrpc.WithPolicy("/wallet.v1.TransferRequest/Transfer", b.policy)}, "no generated code"},
+		"a stream of requests":     {[]idemgrpc.Option{idemgrpc.WithPolicy(uploadMethod, b.policy)}, "streams requests"},
+		"exempt and protected":     {[]idemgrpc.Option{ok, idemgrpc.WithExempt(transferMethod)}, "exempt"},
+		"exempt nonsense":          {[]idemgrpc.Option{ok, idemgrpc.WithExempt("Transfer")}, "exempt"},
+		"no such field":            {[]idemgrpc.Option{ok, idemgrpc.WithKeyField("nonce", transferMethod)}, "no string field"},
+		"a field that is no text":  {[]idemgrpc.Option{ok, idemgrpc.WithKeyField("amount", transferMethod)}, "no string field"},
+		"a field without a policy": {[]idemgrpc.Option{ok, idemgrpc.WithKeyField("request_id", payoutMethod)}, "no policy"},
+		"metadata that is binary":  {[]idemgrpc.Option{ok, idemgrpc.WithMetadataKey("key-bin")}, "metadata"},
+		"metadata with capitals":   {[]idemgrpc.Option{ok, idemgrpc.WithMetadataKey("Idempotency-Key")}, "metadata"},
+		"cookies":                  {[]idemgrpc.Option{ok, idemgrpc.WithReplayMetadata("Set-Cookie")}, "never replayed"},
+		"gRPC's own":               {[]idemgrpc.Option{ok, idemgrpc.WithReplayMetadata("grpc-status-details-bin")}, "metadata"},
+		"no name":                  {[]idemgrpc.Option{ok, idemgrpc.WithReplayMetadata("a b")}, "not the name"},
+		"no known behaviour":       {[]idemgrpc.Option{ok, idemgrpc.WithUnknownMethods(7)}, "WithUnknownMethods"},
+	} {
+		if _, err := idemgrpc.New(b.engine, tt.opts...); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: New() = %v, want an error with %q", name, err, tt.want)
+		}
+	}
+	if _, err := idemgrpc.New(nil, ok); err == nil {
+		t.Error("New(nil) = nil, want an error")
+	}
+	if _, err := idemgrpc.New(b.engine, idemgrpc.WithPolicy("/legacy.Service/Do", b.policy), idemgrpc.WithUndescribedMethods()); err != nil {
+		t.Errorf("New() with WithUndescribedMethods = %v", err)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("UnaryServerInterceptor() with a wiring error did not panic")
+			}
+		}()
+		idemgrpc.UnaryServerInterceptor(b.engine)
+	}()
+	if idemgrpc.UnaryServerInterceptor(b.engine, ok) == nil || idemgrpc.StreamServerInterceptor(b.engine, ok) == nil {
+		t.Error("no interceptor")
+	}
+}
+
+// Tools send the caller's metadata with every call, those of reflection
+// included.
+func TestOwnServicesOfGRPCIgnoreKeys(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	x, err := idemgrpc.New(b.engine, idemgrpc.WithDefaultPolicy(b.policy), idemgrpc.WithUnknownMethods(idemgrpc.RefuseUnknown))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.UnaryInterceptor(x.Unary()), grpc.StreamInterceptor(x.Stream()))
+	healthv1.RegisterHealthServer(server, health.NewServer())
+	reflection.Register(server)
+	conn := serve(t, server)
+	for range 2 {
+		if _, err := healthv1.NewHealthClient(conn).Check(b.withKeys("k1"), &healthv1.HealthCheckRequest{}); err != nil {
+			t.Errorf("Check() = %v", err)
+		}
+	}
+	ctx, cancel := context.WithCancel(b.withKeys("k1"))
+	defer cancel()
+	s, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Recv(); err != nil {
+		t.Errorf("ServerReflectionInfo() = %v", err)
+	}
+}
+
+// A service that was written without protoc.
+func TestUndescribedMethod(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	x, err := idemgrpc.New(b.engine, idemgrpc.WithPolicy("/legacy.Service/Do", b.policy), idemgrpc.WithUndescribedMethods())
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := 0
+	server := grpc.NewServer(grpc.UnaryInterceptor(x.Unary()))
+	server.RegisterService(&grpc.ServiceDesc{ServiceName: "legacy.Service", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
+		MethodName: "Do",
+		Handler: func(_ any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+			in := new(emptypb.Empty)
+			if err := dec(in); err != nil {
+				return nil, err
+			}
+			return interceptor(ctx, in, &grpc.UnaryServerInfo{FullMethod: "/legacy.Service/Do"}, func(context.Context, any) (any, error) {
+				runs++
+				return new(emptypb.Empty), nil
+			})
+		}}}}, struct{}{})
+	conn := serve(t, server)
+	for range 2 {
+		if err := conn.Invoke(b.withKeys("k1"), "/legacy.Service/Do", &emptypb.Empty{}, &emptypb.Empty{}); err != nil {
+			t.Errorf("Do() = %v", err)
+		}
+	}
+	if runs != 1 {
+		t.Errorf("handler ran %d times, want 1", runs)
+	}
+}

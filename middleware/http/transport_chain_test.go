@@ -1,0 +1,113 @@
+package idemhttp_test
+
+import (
+	"context"
+	"crypto/x509"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
+	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+var hostnameError = x509.HostnameError{Certificate: &x509.Certificate{}, Host: "pay.example"}
+
+// service protects a handler with an engine of its own.
+func service(t *testing.T, policy idem.Policy, h http.HandlerFunc) string {
+	t.Helper()
+	engine, err := idem.New(lockmemory.New(), storememory.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy.AllowGlobalKeys = true
+	srv := httptest.NewServer(idemhttp.Middleware(engine, policy)(h))
+	t.Cleanup(func() {
+		srv.Close()
+		if err := engine.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return srv.URL
+}
+
+// Two services: the first one's handler calls the second, and fails after that.
+// Its next attempt sends the key of the first, so the second pays once.
+func TestTransportInAChainOfServices(t *testing.T) {
+	t.Parallel()
+	var paid atomic.Int64
+	var mu sync.Mutex // guards what follows
+	var keys, derived []string
+	back := service(t, idem.Policy{}, func(w http.ResponseWriter, r *http.Request) {
+		paid.Add(1)
+		w.WriteHeader(201)
+	})
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	client := &http.Client{Transport: idemhttp.NewTransport(noteKeys{base, &mu, &keys})}
+	front := service(t, idem.Policy{Resolver: func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }},
+		func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			derived = append(derived, idem.DownstreamKey(r.Context(), "POST "+strings.TrimPrefix(back, "http://")+"/charges"))
+			mu.Unlock()
+			req, err := http.NewRequestWithContext(r.Context(), http.MethodPost, back+"/charges", strings.NewReader("{}"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			status := resp.StatusCode
+			if x, _ := idem.FromContext(r.Context()); x.Attempt == 1 {
+				status = 500 // crashed after the call
+			}
+			w.WriteHeader(status)
+		})
+	for _, want := range []int{500, 201, 201} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Idempotency-Key", "k1")
+		resp, err := (&http.Client{Transport: base}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("status = %d, want %d", resp.StatusCode, want)
+		}
+	}
+	if n := paid.Load(); n != 1 {
+		t.Errorf("paid %d times, want once", n)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(keys) != 2 || keys[0] != keys[1] || keys[0] != derived[0] || keys[0] == "k1" {
+		t.Errorf("keys sent on: %q, want the derived one %q twice", keys, derived)
+	}
+}
+
+type noteKeys struct {
+	http.RoundTripper
+	mu   *sync.Mutex
+	keys *[]string
+}
+
+func (n noteKeys) RoundTrip(req *http.Request) (*http.Response, error) {
+	n.mu.Lock()
+	*n.keys = append(*n.keys, req.Header.Get("Idempotency-Key"))
+	n.mu.Unlock()
+	return n.RoundTripper.RoundTrip(req)
+}

@@ -1,0 +1,453 @@
+package idemhttp_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
+)
+
+// flaky answers requests one after the other, without a network, and notes
+// keys, bodies and times of attempts.
+type flaky struct {
+	answers []func(*http.Request) (*http.Response, error)
+	keys    []string
+	bodies  []string
+	times   []time.Duration
+	began   time.Time
+	open    int // responses that were not closed
+}
+
+func (f *flaky) RoundTrip(req *http.Request) (*http.Response, error) {
+	i := len(f.times)
+	if i == 0 {
+		f.began = time.Now()
+	}
+	f.times = append(f.times, time.Since(f.began))
+	f.keys = append(f.keys, req.Header.Get("Idempotency-Key"))
+	if req.Body != nil {
+		b, err := io.ReadAll(req.Body)
+		if err != nil {
+			return nil, err
+		}
+		f.bodies = append(f.bodies, string(b))
+		req.Body.Close()
+	}
+	if i >= len(f.answers) {
+		return f.respond(req, 201, nil, "done"), nil
+	}
+	return f.answers[i](req)
+}
+
+type closer struct {
+	io.Reader
+	f *flaky
+}
+
+func (c closer) Close() error {
+	c.f.open--
+	return nil
+}
+
+func (f *flaky) respond(req *http.Request, status int, header http.Header, body string) *http.Response {
+	f.open++
+	if header == nil {
+		header = http.Header{}
+	}
+	return &http.Response{StatusCode: status, Header: header, Body: closer{strings.NewReader(body), f}, ContentLength: int64(len(body)), Request: req}
+}
+
+func (f *flaky) status(status int, header http.Header, body string) func(*http.Request) (*http.Response, error) {
+	return func(req *http.Request) (*http.Response, error) { return f.respond(req, status, header, body), nil }
+}
+
+func fails(err error) func(*http.Request) (*http.Response, error) {
+	return func(*http.Request) (*http.Response, error) { return nil, err }
+}
+
+func post(t testing.TB, ctx context.Context, body string) *http.Request { //nolint:revive // t comes first in tests
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://pay.example/v1/payments", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
+func problem(code string, retryAfter string) (http.Header, string) {
+	h := http.Header{"Content-Type": {"application/problem+json; charset=utf-8"}}
+	if retryAfter != "" {
+		h.Set("Retry-After", retryAfter)
+	}
+	return h, fmt.Sprintf(`{"title":"t","code":%q}`, code)
+}
+
+func TestTransportRetries(t *testing.T) {
+	t.Parallel()
+	type answer = func(*flaky) func(*http.Request) (*http.Response, error)
+	refusal := func(status int, code, retryAfter string) answer {
+		return func(f *flaky) func(*http.Request) (*http.Response, error) {
+			h, body := problem(code, retryAfter)
+			return f.status(status, h, body)
+		}
+	}
+	plain := func(status int, header http.Header) answer {
+		return func(f *flaky) func(*http.Request) (*http.Response, error) { return f.status(status, header, "x") }
+	}
+	failure := func(err error) answer {
+		return func(*flaky) func(*http.Request) (*http.Response, error) { return fails(err) }
+	}
+	after := func(s string) http.Header { return http.Header{"Retry-After": {s}} }
+	tests := []struct {
+		name    string
+		answer  answer
+		again   bool
+		atLeast time.Duration
+	}{
+		{"in progress", refusal(409, "in-progress", "2"), true, 2 * time.Second},
+		{"in progress, without a time", refusal(409, "in-progress", ""), true, 0},
+		{"409 with a time", plain(409, after("3")), true, 3 * time.Second},
+		{"429", plain(429, nil), true, 0},
+		{"429 with a time", plain(429, after("4")), true, 4 * time.Second},
+		{"502", plain(502, nil), true, 0},
+		{"503", plain(503, after("1")), true, time.Second},
+		{"503 store-lost", refusal(503, "store-lost", "1"), true, time.Second},
+		{"503 with nonsense", plain(503, after("soon")), true, 0},
+		{"503 with a date that has passed", plain(503, after("Thu, 01 Jan 1970 00:00:00 GMT")), true, 0},
+		{"504", plain(504, nil), true, 0},
+		{"the connection breaks", failure(io.ErrUnexpectedEOF), true, 0},
+		{"the connection is refused", failure(&net.OpError{Op: "dial", Err: errors.New("refused")}), true, 0},
+		{"the response breaks off", func(f *flaky) func(*http.Request) (*http.Response, error) {
+			return func(req *http.Request) (*http.Response, error) {
+				resp := f.respond(req, 201, nil, "do")
+				resp.ContentLength = 4
+				return resp, nil
+			}
+		}, true, 0},
+
+		{"201", plain(201, nil), false, 0},
+		{"400", plain(400, after("1")), false, 0},
+		{"408", plain(408, nil), false, 0},
+		{"409", plain(409, nil), false, 0},
+		{"outcome unknown", refusal(409, "outcome-unknown", ""), false, 0},
+		{"outcome unknown, with a time", refusal(409, "outcome-unknown", "1"), false, 0},
+		{"key expired", refusal(409, "key-expired", ""), false, 0},
+		{"result unavailable", refusal(409, "result-unavailable", ""), false, 0},
+		{"key reused", refusal(422, "key-reused", "1"), false, 0},
+		{"500", plain(500, after("1")), false, 0},
+		{"503 for too long", plain(503, after("3600")), false, 0},
+		{"503 for ever", plain(503, after("99999999999999999")), false, 0},
+		{"canceled", failure(context.Canceled), false, 0},
+		{"a certificate", failure(fmt.Errorf("tls: %w", hostnameError)), false, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := &flaky{}
+				f.answers = []func(*http.Request) (*http.Response, error){tt.answer(f)}
+				resp, err := idemhttp.NewTransport(f).RoundTrip(post(t, t.Context(), "body"))
+				if !tt.again {
+					if len(f.times) != 1 {
+						t.Errorf("%d attempts, want 1", len(f.times))
+					}
+					if err == nil {
+						if b, err := io.ReadAll(resp.Body); err != nil || len(b) == 0 {
+							t.Errorf("body = %q, %v, want the server's", b, err)
+						}
+						resp.Body.Close()
+					}
+				} else {
+					if err != nil || resp.StatusCode != 201 {
+						t.Fatalf("RoundTrip() = %v, %v, want 201", resp, err)
+					}
+					resp.Body.Close()
+					if len(f.keys) != 2 || f.keys[0] != f.keys[1] || f.keys[0] == "" || !slices.Equal(f.bodies, []string{"body", "body"}) {
+						t.Errorf("keys %q, bodies %q, want the same twice", f.keys, f.bodies)
+					}
+					if d := f.times[1]; d < tt.atLeast || d > tt.atLeast+100*time.Millisecond {
+						t.Errorf("second attempt after %v, want %v and up to 100 ms", d, tt.atLeast)
+					}
+				}
+				if f.open != 0 {
+					t.Errorf("%d responses were not closed", f.open)
+				}
+			})
+		})
+	}
+}
+
+func TestTransportBounds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flaky{}
+		f.answers = slices.Repeat([]func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}, 1000)
+		resp, err := idemhttp.NewTransport(f, nil, idemhttp.WithRetryAttempts(3)).RoundTrip(post(t, t.Context(), ""))
+		if err != nil || resp.StatusCode != 503 || len(f.times) != 3 {
+			t.Fatalf("RoundTrip() = %v, %v after %d attempts, want 503 after 3", resp, err, len(f.times))
+		}
+		if b, _ := io.ReadAll(resp.Body); string(b) != "busy" {
+			t.Errorf("body = %q, want the last one", b)
+		}
+		resp.Body.Close()
+
+		f.times = nil
+		resp, err = idemhttp.NewTransport(f, idemhttp.WithRetryAttempts(1000), idemhttp.WithRetryElapsed(10*time.Second), idemhttp.WithRetryBackoff(time.Second, time.Second)).
+			RoundTrip(post(t, t.Context(), ""))
+		if took := f.times[len(f.times)-1]; err != nil || took > 10*time.Second || len(f.times) < 10 {
+			t.Errorf("%d attempts in %v, want at least 10 in 10 s", len(f.times), took)
+		}
+		resp.Body.Close()
+	})
+}
+
+func TestTransportStopsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flaky{}
+		f.answers = []func(*http.Request) (*http.Response, error){f.status(503, http.Header{"Retry-After": {"10"}}, "busy")}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		_, err := idemhttp.NewTransport(f).RoundTrip(post(t, ctx, ""))
+		if !errors.Is(err, context.Canceled) || len(f.times) != 1 || time.Since(f.began) != time.Second || f.open != 0 {
+			t.Errorf("RoundTrip() = %v after %d attempts and %v, want an end after 1 s", err, len(f.times), time.Since(f.began))
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		f.times = nil
+		resp, err := idemhttp.NewTransport(f).RoundTrip(post(t, ctx, ""))
+		if err != nil || resp.StatusCode != 503 || time.Since(f.began) != 0 {
+			t.Errorf("RoundTrip() = %v, %v after %v, want 503 at once: the deadline comes first", resp, err, time.Since(f.began))
+		}
+		resp.Body.Close()
+	})
+}
+
+func TestTransportKeys(t *testing.T) {
+	t.Parallel()
+	f := &flaky{}
+	send := func(method string, change func(*http.Request), opts ...idemhttp.TransportOption) string {
+		t.Helper()
+		f.keys = nil
+		req := post(t, t.Context(), "x")
+		req.Method = method
+		if change != nil {
+			change(req)
+		}
+		before := req.Header.Clone()
+		resp, err := idemhttp.NewTransport(f, opts...).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if fmt.Sprint(req.Header) != fmt.Sprint(before) {
+			t.Errorf("the caller's header was changed to %v", req.Header)
+		}
+		return f.keys[0]
+	}
+	uuid := regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	for method, want := range map[string]bool{"POST": true, "PATCH": true, "GET": false, "PUT": false, "DELETE": false, "": false} {
+		if key := send(method, nil); uuid.MatchString(key) != want || !want && key != "" {
+			t.Errorf("%s has key %q, want one: %v", method, key, want)
+		}
+	}
+	if a, b := send("POST", nil), send("POST", nil); a == b {
+		t.Errorf("two requests have one key %q", a)
+	}
+	if key := send("PUT", nil, idemhttp.WithKeyedMethods("PUT")); key == "" {
+		t.Error("PUT has no key")
+	}
+	if key := send("POST", nil, idemhttp.WithKeyedMethods("PUT")); key != "" {
+		t.Errorf("POST has key %q", key)
+	}
+	if key := send("POST", nil, idemhttp.WithQuotedKeys()); len(key) != 38 || key[0] != '"' {
+		t.Errorf("key = %s, want it quoted", key)
+	}
+	if key := send("GET", func(r *http.Request) { r.Header.Set("Idempotency-Key", "mine") }); key != "mine" {
+		t.Errorf("key = %q, want the caller's", key)
+	}
+	if key := send("POST", func(r *http.Request) { r.Header["Idempotency-Key"] = nil }); key != "" {
+		t.Errorf("key = %q, want none", key)
+	}
+	if key := send("POST", func(r *http.Request) { r.Header = http.Header{"X-Key": {"k"}} }, idemhttp.WithKeyHeader("x-key")); key != "" {
+		t.Errorf("key = %q, want it in another header", key)
+	}
+}
+
+func TestTransportSendsWithoutAKeyOnce(t *testing.T) {
+	t.Parallel()
+	f := &flaky{}
+	f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
+	req := post(t, t.Context(), "")
+	req.Method = http.MethodGet
+	resp, err := idemhttp.NewTransport(f).RoundTrip(req)
+	if err != nil || resp.StatusCode != 503 || len(f.times) != 1 {
+		t.Errorf("RoundTrip() = %v, %v after %d attempts, want 503 at once", resp, err, len(f.times))
+	}
+	resp.Body.Close()
+}
+
+// onlyOnce is a body that cannot be had again.
+type onlyOnce struct {
+	io.Reader
+	closed bool
+	err    error
+}
+
+func (o *onlyOnce) Close() error {
+	o.closed = true
+	return o.err
+}
+
+func TestTransportBodies(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name     string
+		body     io.Reader
+		length   int64
+		attempts int
+		wantErr  bool
+	}{
+		{"within the buffer", strings.NewReader("12345678"), -1, 2, false},
+		{"as long as the buffer, and it says so", strings.NewReader("12345678"), 8, 2, false},
+		{"longer", strings.NewReader("123456789"), -1, 1, false},
+		{"longer, and it says so", strings.NewReader("123456789"), 9, 1, false},
+		{"broken", io.MultiReader(strings.NewReader("12"), errorReader{}), -1, 0, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := &flaky{}
+				f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
+				req := post(t, t.Context(), "")
+				body := &onlyOnce{Reader: tt.body}
+				req.Body, req.GetBody, req.ContentLength = body, nil, tt.length
+				resp, err := idemhttp.NewTransport(f, idemhttp.WithRequestBuffer(8)).RoundTrip(req)
+				if (err != nil) != tt.wantErr || len(f.times) != tt.attempts || !body.closed {
+					t.Fatalf("RoundTrip() = %v, %v after %d attempts (body closed %v), want %d", resp, err, len(f.times), body.closed, tt.attempts)
+				}
+				if err != nil {
+					return
+				}
+				resp.Body.Close()
+				for _, got := range f.bodies {
+					if got != "12345678" && got != "123456789" {
+						t.Errorf("body = %q, want all of it", got)
+					}
+				}
+			})
+		})
+	}
+	t.Run("GetBody fails", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			f := &flaky{}
+			f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
+			req := post(t, t.Context(), "x")
+			req.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("gone") }
+			if _, err := idemhttp.NewTransport(f).RoundTrip(req); err == nil || f.open != 0 {
+				t.Errorf("RoundTrip() = %v, want an error", err)
+			}
+		})
+	})
+	t.Run("none", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			f := &flaky{}
+			f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
+			req := post(t, t.Context(), "")
+			req.Body, req.GetBody = nil, nil
+			resp, err := idemhttp.NewTransport(f).RoundTrip(req)
+			if err != nil || resp.StatusCode != 201 {
+				t.Fatalf("RoundTrip() = %v, %v, want 201", resp, err)
+			}
+			resp.Body.Close()
+		})
+	})
+}
+
+type errorReader struct{}
+
+func (errorReader) Read([]byte) (int, error) { return 0, errors.New("broken") }
+
+// A server that closes the connection in the middle of its answer, for real.
+func TestTransportOverABreakingConnection(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var keys []string
+	note := func(r *http.Request) int {
+		mu.Lock()
+		defer mu.Unlock()
+		keys = append(keys, r.Header.Get("Idempotency-Key"))
+		return len(keys)
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := note(r)
+		if n < 3 {
+			conn, rw, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if n == 2 {
+				fmt.Fprint(rw, "HTTP/1.1 201 Created\r\nContent-Length: 100\r\n\r\nhalf")
+				rw.Flush()
+			}
+			conn.Close()
+			return
+		}
+		w.WriteHeader(201)
+		_, _ = bufio.NewReader(r.Body).WriteTo(w)
+	}))
+	defer srv.Close()
+	transport := idemhttp.NewTransport(&http.Transport{}, idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))
+	client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
+	defer client.CloseIdleConnections()
+	resp, err := client.Post(srv.URL, "text/plain", bytes.NewBufferString("pay"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "pay" || resp.StatusCode != 201 {
+		t.Errorf("answer = %d %q, %v, want 201 pay", resp.StatusCode, b, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if slices.Sort(keys); len(keys) < 3 || keys[0] != keys[len(keys)-1] || keys[0] == "" {
+		t.Errorf("keys %q, want one for all attempts", keys)
+	}
+}
+
+func TestTransportOptionsThatContradictThemselves(t *testing.T) {
+	t.Parallel()
+	for name, opt := range map[string]idemhttp.TransportOption{
+		"no attempt": idemhttp.WithRetryAttempts(0),
+		"a header":   idemhttp.WithKeyHeader("a b"),
+		"no header":  idemhttp.WithKeyHeader(""),
+		"a buffer":   idemhttp.WithRequestBuffer(-1),
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			idemhttp.NewTransport(nil, opt)
+		}()
+	}
+}

@@ -1,0 +1,98 @@
+package resend
+
+import (
+	"context"
+	"regexp"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestNextBoundsAttempts(t *testing.T) {
+	p := Policy{Attempts: 3, First: time.Millisecond, Most: time.Second, Elapsed: time.Hour}
+	call := p.Start()
+	for i := 1; i < p.Attempts; i++ {
+		if _, ok := call.Next(t.Context(), 0); !ok {
+			t.Fatalf("Next() after %d attempts = false, want true", i)
+		}
+	}
+	if _, ok := call.Next(t.Context(), 0); ok {
+		t.Error("Next() after all attempts = true, want false")
+	}
+}
+
+func TestNextGrowsAndIsBounded(t *testing.T) {
+	p := Policy{Attempts: 1 << 30, First: 100 * time.Millisecond, Most: time.Second, Elapsed: time.Hour}
+	for made, want := range map[int]time.Duration{1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 4: 800 * time.Millisecond, 5: time.Second, 1 << 20: time.Second} {
+		if got := p.backoff(made); got != want {
+			t.Errorf("backoff(%d) = %v, want %v", made, got, want)
+		}
+	}
+	call := p.Start()
+	for range 1000 {
+		if d, ok := call.Next(t.Context(), 2*time.Second); !ok || d < 2*time.Second || d >= 3*time.Second {
+			t.Fatalf("Next() = %v, %v, want what was asked and up to a second more", d, ok)
+		}
+	}
+}
+
+func TestNextStopsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := Policy{Attempts: 100, First: time.Second, Most: time.Second, Elapsed: 10 * time.Second}
+		call := p.Start()
+		began := time.Now()
+		for {
+			d, ok := call.Next(t.Context(), time.Second)
+			if !ok {
+				break
+			}
+			if err := Sleep(t.Context(), d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); took > p.Elapsed || took < p.Elapsed-2*time.Second {
+			t.Errorf("retries went on for %v, want a little less than %v", took, p.Elapsed)
+		}
+
+		call = p.Start()
+		if _, ok := call.Next(t.Context(), 11*time.Second); ok {
+			t.Error("Next() = true where the server asks for more time than there is")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, ok := call.Next(ctx, time.Second); ok {
+			t.Error("Next() = true past the context's deadline")
+		}
+		cancel()
+		if _, ok := call.Next(ctx, 0); ok {
+			t.Error("Next() = true after a cancel")
+		}
+		if err := Sleep(ctx, time.Hour); err == nil {
+			t.Error("Sleep() = nil after a cancel")
+		}
+	})
+}
+
+func TestValidate(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Errorf("Default().Validate() = %v", err)
+	}
+	for _, p := range []Policy{
+		{},
+		{Attempts: 1, First: 0, Most: 1, Elapsed: 1},
+		{Attempts: 1, First: 2, Most: 1, Elapsed: 1},
+		{Attempts: 1, First: 1, Most: 1},
+	} {
+		if p.Validate() == nil {
+			t.Errorf("Validate(%+v) = nil, want an error", p)
+		}
+	}
+}
+
+func TestKeyIsARandomUUIDOutsideOfExecutions(t *testing.T) {
+	form := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+	a, b := Key(t.Context(), "n"), Key(t.Context(), "n")
+	if a == b || !form.MatchString(a) {
+		t.Errorf("Key() = %q, %q, want two UUIDs of version 4", a, b)
+	}
+}
