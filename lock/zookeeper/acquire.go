@@ -21,6 +21,7 @@ type attempt struct {
 	s     *session
 	slot  *slot
 	owner owner
+	began time.Time
 	done  chan struct{} // closed when lease and err are set
 
 	abandoned bool // guarded by s.mu, like the next two
@@ -31,7 +32,7 @@ type attempt struct {
 // acquire runs an attempt in a slot that the caller has claimed, and returns
 // when it is over, ctx has ended, or the session can no longer be trusted.
 func (s *session) acquire(ctx context.Context, sl *slot, o owner) (*Lease, error) {
-	a := &attempt{s: s, slot: sl, owner: o, done: make(chan struct{})}
+	a := &attempt{s: s, slot: sl, owner: o, began: time.Now(), done: make(chan struct{})}
 	s.client.background.add()
 	if !s.start(a.run) {
 		s.client.background.done()
@@ -77,7 +78,6 @@ func (a *attempt) gone() bool {
 
 func (a *attempt) run() {
 	defer a.s.client.background.done()
-	sent := time.Now()
 	czxid, err := a.create()
 	if err == nil && a.grant(czxid) {
 		return
@@ -87,7 +87,7 @@ func (a *attempt) run() {
 		a.s.mu.Lock()
 		a.slot.phase = releasing
 		a.s.mu.Unlock()
-		if gone := a.s.remove(a.slot.path, czxid, time.Since(sent) > young); gone != nil {
+		if gone := a.s.remove(a.slot.path, czxid, time.Since(a.began) > young); gone != nil {
 			a.s.log.Warn("zookeeper: abandoned lock left to the end of its session", "path", a.slot.path, "error", gone)
 		}
 	}
@@ -108,7 +108,7 @@ func (a *attempt) grant(czxid int64) bool {
 		return false
 	}
 	l := &Lease{
-		s: s, slot: a.slot, czxid: czxid, granted: time.Now(),
+		s: s, slot: a.slot, czxid: czxid, taken: a.began,
 		fence: idem.Fence{Domain: s.domain, Token: uint64(czxid)},
 		done:  make(chan struct{}),
 		gone:  make(chan struct{}),
@@ -127,26 +127,27 @@ func (a *attempt) grant(czxid int64) bool {
 func (a *attempt) create() (czxid int64, err error) {
 	s, path := a.s, a.slot.path
 	data := a.owner.encode()
+	var r result
 	for range maxTries {
 		if a.gone() {
 			return 0, idem.ErrUnavailable // nobody reads this
 		}
-		r := s.w.do(&zk.CreateRequest{Path: path, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral})
+		r = s.w.do(&zk.CreateRequest{Path: path, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral})
 		switch {
 		case r.outcome == applied:
 			return r.zxid, nil
 		case r.outcome == ended, r.outcome == unsent:
 			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
-		case r.refusedBy(0, zk.ErrNoNode):
+		case r.refusedBy(zk.ErrNoNode):
 			if err := s.ensureParents(path); err != nil {
 				return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 			}
 			continue
 		case r.outcome == unknown:
-			if err := s.barrier(context.Background()); err != nil {
+			if err := s.finalBarrier(); err != nil {
 				return 0, err
 			}
-		case !r.refusedBy(0, zk.ErrNodeExists):
+		case !r.refusedBy(zk.ErrNodeExists):
 			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
 		}
 		// Either the znode was there before, or the reply was lost and a
@@ -168,6 +169,9 @@ func (a *attempt) create() (czxid int64, err error) {
 		if err := s.remove(path, n.czxid, false); err != nil {
 			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 		}
+	}
+	if r.outcome == unknown { // nobody was seen to hold it
+		return 0, fmt.Errorf("%w: acquire: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.err)
 	}
 	return 0, fmt.Errorf("%w: changed under our hands %d times", idem.ErrLocked, maxTries)
 }
@@ -193,7 +197,7 @@ func (s *session) ensure(path string) error {
 	for {
 		r := s.w.do(&zk.CreateRequest{Path: path, Acl: s.cfg.ACL, Flags: zk.FlagPersistent})
 		switch {
-		case r.outcome == applied, r.refusedBy(0, zk.ErrNodeExists):
+		case r.outcome == applied, r.refusedBy(zk.ErrNodeExists):
 			return nil
 		case r.outcome == ended, r.outcome == refused:
 			return fmt.Errorf("zookeeper: create %s: %w", path, r.err)

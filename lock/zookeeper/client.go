@@ -53,7 +53,8 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("zookeeper: open %v: %w", cfg.Servers, err)
 	}
 	s, err := c.startSession(ctx)
-	for errors.Is(err, errExpired) && ctx.Err() == nil { // a server that is just joining its ensemble
+	for passing(err) && ctx.Err() == nil {
+		time.Sleep(20*time.Millisecond + rand.N(20*time.Millisecond))
 		s, err = c.startSession(ctx)
 	}
 	if err != nil {
@@ -65,12 +66,19 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	return c, nil
 }
 
+// passing says that a session did not start for a reason that may be over soon:
+// a server that is just joining its ensemble refuses sessions that it has
+// granted a moment ago, and one that is slow may not answer in time.
+func passing(err error) bool {
+	return errors.Is(err, errExpired) || errors.Is(err, errGivenUp) || errors.Is(err, errNoMember)
+}
+
 // Locker is short for [NewLocker].
 func (c *Client) Locker() *Locker { return NewLocker(c) }
 
-// Domain is the lock domain of the ensemble (and chroot): a UUID kept in it,
-// which the fence of every lease carries. An ensemble that was rebuilt has
-// another one.
+// Domain is the lock domain, which the fence of every lease carries: a UUID kept
+// in the ensemble (and chroot), followed by Config.Root unless that is the
+// default. An ensemble that was rebuilt has another one.
 func (c *Client) Domain() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,11 +156,12 @@ func (c *Client) restart(hasty bool) *session {
 // adopt makes s the session that serves callers.
 func (c *Client) adopt(s *session) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.domain != "" && c.domain != s.domain {
-		c.cfg.Logger.Warn("zookeeper: the lock domain has changed, this is another ensemble", "before", c.domain, "now", s.domain)
-	}
+	before := c.domain
 	c.current, c.domain = s, s.domain
+	c.mu.Unlock() // callers must not wait for a logger
+	if before != "" && before != s.domain {
+		c.cfg.Logger.Warn("zookeeper: the lock domain has changed, this is another ensemble", "before", before, "now", s.domain)
+	}
 	c.cfg.Logger.Info("zookeeper: session started", "session", hexID(s.sessionID()), "timeout", s.timeout(), "domain", s.domain)
 }
 

@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -39,7 +40,9 @@ type Config struct {
 	// Default: SessionTimeout, and at least 10 s.
 	OpenTimeout time.Duration
 
-	// Root is the parent of all locks. Default: "/lock".
+	// Root is the parent of all locks, of 200 bytes at most. Instances that are
+	// to exclude each other need the same; it is part of the lock domain.
+	// Default: "/lock".
 	Root string
 
 	// Base is the parent of what this package keeps for itself: session
@@ -100,15 +103,20 @@ func ParseConnectString(s string) (servers []string, chroot string, err error) {
 	return servers, chroot, nil
 }
 
+const (
+	defaultRoot = "/lock"
+	maxRoot     = 200 // the lock domain, a UUID and the root, goes into every record
+)
+
 // withDefaults returns a checked copy with nothing left unset.
 func (c Config) withDefaults() (Config, error) {
 	c.Servers = append([]string(nil), c.Servers...)
 	if len(c.Servers) == 0 {
-		return c, fmt.Errorf("zookeeper: config names no servers")
+		return c, errors.New("zookeeper: config names no servers")
 	}
 	for i, s := range c.Servers {
 		if s == "" {
-			return c, fmt.Errorf("zookeeper: config names an empty server")
+			return c, errors.New("zookeeper: config names an empty server")
 		}
 		if _, _, err := net.SplitHostPort(s); err != nil {
 			c.Servers[i] = net.JoinHostPort(strings.Trim(s, "[]"), fmt.Sprint(zk.DefaultPort))
@@ -116,11 +124,11 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	defaultTo(&c.SessionTimeout, 10*time.Second)
 	defaultTo(&c.OpenTimeout, max(c.SessionTimeout, 10*time.Second))
-	defaultTo(&c.Root, "/lock")
+	defaultTo(&c.Root, defaultRoot)
 	defaultTo(&c.Base, "/idem")
 	defaultTo(&c.MaxLocksPerSession, 4096)
 	if c.SessionTimeout < 0 || c.TickTime < 0 || c.OpenTimeout < 0 || c.MaxLocksPerSession < 0 {
-		return c, fmt.Errorf("zookeeper: config has a negative value")
+		return c, errors.New("zookeeper: config has a negative value")
 	}
 	if c.TickTime != 0 {
 		if err := checkTimeout(c.SessionTimeout, c.TickTime); err != nil {
@@ -135,6 +143,9 @@ func (c Config) withDefaults() (Config, error) {
 		if err := checkPath(p.name, p.path, p.optional); err != nil {
 			return c, err
 		}
+	}
+	if len(c.Root) > maxRoot {
+		return c, fmt.Errorf("zookeeper: root has %d bytes, %d are the most", len(c.Root), maxRoot)
 	}
 	if len(c.ACL) == 0 {
 		c.ACL = zk.WorldACL(zk.PermAll)

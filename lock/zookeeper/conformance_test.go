@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 		Lose: func(t *testing.T, l idem.Locker, id idem.KeyID, lease idem.Lease) {
 			c := l.(*Locker).c
 			raw := rawConn(t, testserver.SharedZooKeeper(t))
-			s := c.current
+			s := sessionOf(c)
 			if err := raw.Delete(s.w.pin.Path, -1); err != nil {
 				t.Fatalf("delete member: %v", err)
 			}

@@ -22,12 +22,22 @@ type conn struct {
 	net.Conn
 	t *transport
 
+	// repeated is closed when the library has repeated its watches: nil over
+	// the first connection of a session, which has none.
+	repeated chan struct{}
+	once     sync.Once
+
 	mu       sync.Mutex
 	greeting bool
 	sent     time.Time // when the connect request was handed to the kernel
 	head     []byte    // of the answer
 	read     int       // bytes of the answer
+	waited   bool      // for repeated, or long enough
 }
+
+// settling is for how long a library that has connected again may take to
+// repeat its watches; that it has none to repeat cannot be seen.
+const settling = 20 * time.Millisecond
 
 // opSetWatches is the request by which a client repeats its watches.
 const opSetWatches = 101
@@ -45,13 +55,29 @@ func (c *conn) Write(p []byte) (int, error) {
 	if err != nil {
 		c.t.fail(err)
 	} else if !greeting && len(p) >= 12 && binary.BigEndian.Uint32(p[8:]) == opSetWatches {
+		if c.repeated != nil {
+			c.once.Do(func() { close(c.repeated) })
+		}
 		c.t.watched()
 	}
 	return n, err
 }
 
-// Read passes on what the server sent, having looked at the first answer.
+// Read passes on what the server sent, having looked at the first answer. While
+// the library prepares to repeat its watches it gets nothing more: it would
+// write, without a lock, what the preparation reads. No new request is made
+// meanwhile (see onConnected), but some may have been left in its queue.
 func (c *conn) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	wait := !c.greeting && !c.waited && c.repeated != nil
+	c.waited = c.waited || wait
+	c.mu.Unlock()
+	if wait {
+		select {
+		case <-c.repeated:
+		case <-time.After(settling):
+		}
+	}
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
 	defer c.mu.Unlock()

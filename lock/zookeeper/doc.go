@@ -23,7 +23,8 @@
 //   - Nothing hangs: while the ensemble is known to be unreachable every call
 //     fails at once with [idem.ErrUnavailable]; a call under way when it
 //     becomes so ends with its context, or when the session cannot be trusted
-//     any more, whichever is first.
+//     any more, whichever is first. Only Release waits until the session is
+//     over, as long as its context lets it.
 //
 // # What is not
 //
@@ -51,10 +52,10 @@
 //	starting ──▶ up ◀──▶ suspended ──▶ over, and a new session is started
 //	              └────────────────────▲
 //
-// Every write is pinned to its session (writer.go), so that it fails if the
-// session is gone, and goes through one queue. A lost reply is settled by a
-// barrier (pulse.go): once a later write of the session is acknowledged, the
-// earlier one has been applied or never will be, and a read tells which
-// (acquire.go, release.go). Per path and session one operation is under way at
-// a time (slots.go).
+// Every write is pinned to its session, so that it fails if the session is gone,
+// and all go through one place (writer.go). A lost reply is settled by a barrier
+// (pulse.go): once a later write of the session is acknowledged, the earlier one
+// has been applied or never will be, and a read tells which (acquire.go,
+// release.go). Per path and session one operation is under way at a time
+// (slots.go).
 package zookeeper

@@ -28,13 +28,13 @@ func TestFollowerCutOffFromItsLeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	session := c.current.timeout()
+	session := sessionOf(c).timeout()
 	margin := marginOf(session, cfg.TickTime)
 
 	leader.Pause()
 	paused := time.Now()
 	// The follower does answer: reads work.
-	if _, err := c.current.get(cfgPath(c, id)); err != nil {
+	if _, err := sessionOf(c).get(cfgPath(c, id)); err != nil {
 		t.Errorf("read from the cut off follower = %v, the test tests nothing", err)
 	}
 	select {
@@ -89,12 +89,12 @@ func TestStalledServerCostsNoLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stalled := c.current.conn.Server()
+	stalled := sessionOf(c).conn.Server()
 	proxies[stalled].BlackHole(testserver.Both)
 	if left, err := lease.Check(bounded(t)); err != nil || left <= 0 {
 		t.Errorf("Check() = %v, %v; want the lease to live on", left, err)
 	}
-	if got := c.current.conn.Server(); got == stalled {
+	if got := sessionOf(c).conn.Server(); got == stalled {
 		t.Errorf("still at the stalled server")
 	}
 	if err := lease.Release(bounded(t)); err != nil {

@@ -50,10 +50,9 @@ func (s *session) onConnected() {
 	}
 	s.log.Info("zookeeper: connected again", "session", hexID(id))
 	// The library now repeats its watches, and while it prepares that it must
-	// not get an answer to anything: it would write, without a lock, what the
-	// preparation reads. The transport tells when the watches have been sent;
-	// if there are none, nothing tells.
-	time.AfterFunc(20*time.Millisecond, func() {
+	// not get an answer to anything (see conn.Read). The transport tells when
+	// the watches have been sent; if there are none, nothing tells.
+	time.AfterFunc(settling, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.connect(gen)

@@ -2,41 +2,42 @@ package zookeeper_test
 
 import (
 	"context"
-	"errors"
-	"log"
-	"time"
+	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
-func Example() {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
+func ExampleParseConnectString() {
+	servers, chroot, err := zookeeper.ParseConnectString("zk1:2181,zk2:2181,zk3:2181/payments")
+	fmt.Println(servers, chroot, err)
+	// Output: [zk1:2181 zk2:2181 zk3:2181] /payments <nil>
+}
 
+// pay shows how a lock is used. It is only compiled: it would need servers.
+func pay(ctx context.Context, charge func(context.Context, idem.Fence) error) (err error) {
 	servers, chroot, err := zookeeper.ParseConnectString("zk1:2181,zk2:2181,zk3:2181/payments")
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	client, err := zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	defer client.Close(ctx)
+	defer func() { _ = client.Close(ctx) }()
 
 	lease, err := client.Locker().TryAcquire(ctx, idem.LockRequest{
 		KeyID: idem.NewKeyID("tenant-1", "order-4711"),
 		Nonce: idem.NewNonce(),
 	})
-	switch {
-	case errors.Is(err, idem.ErrLocked):
-		return // somebody else is at it
-	case err != nil:
-		log.Fatal(err)
+	if err != nil {
+		return err // idem.ErrLocked: somebody else is at it
 	}
 	defer lease.ReleaseBehind()
 	if _, err := lease.Check(ctx); err != nil {
-		return // not ours any more: do not send
+		return err // not ours any more: do not send
 	}
-	// Charge the customer, with lease.Fence() for the resource to check.
+	return charge(ctx, lease.Fence()) // the resource checks the fence
 }
+
+var _ = pay

@@ -37,19 +37,25 @@ func (g *guard) fire() {
 	gen, connected, over, patience := g.s.gen, g.s.connected, g.s.why != nil, g.s.clock.patience()
 	g.s.mu.Unlock()
 
+	if g.expired(gen, connected, over, patience) {
+		g.s.tr.drop()
+		g.s.log.Warn("zookeeper: a request was not answered, trying another server", "after", patience)
+	}
+}
+
+func (g *guard) expired(gen uint64, connected, over bool, patience time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.stopped || over {
-		return
+		return false
 	}
 	if connected && gen == g.gen {
-		g.s.log.Warn("zookeeper: a request was not answered, trying another server", "after", patience)
-		g.s.tr.drop()
-		return
+		return true
 	}
 	// It waited for a connection, so its time starts with that.
 	g.gen = gen
 	g.timer.Reset(patience)
+	return false
 }
 
 func (g *guard) stop() {

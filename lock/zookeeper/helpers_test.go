@@ -2,7 +2,6 @@ package zookeeper
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"os"
 	"testing"
@@ -24,7 +23,7 @@ func testLogger() *slog.Logger {
 	if os.Getenv("IDEMKEEPER_TEST_LOG") != "" {
 		return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	return slog.New(slog.NewTextHandler(io.Discard, nil))
+	return slog.New(slog.DiscardHandler)
 }
 
 // config is one for servers of the harness, in a chroot of the test's own.
@@ -55,6 +54,13 @@ func open(t testing.TB, cfg Config) *Client {
 		_ = c.Close(ctx)
 	})
 	return c
+}
+
+// sessionOf returns the session that serves the callers of c, or nil.
+func sessionOf(c *Client) *session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.current
 }
 
 // bounded returns a context that ends when the test's patience does.
@@ -119,5 +125,3 @@ func password(p *testserver.Proxy) []byte {
 	_, passwd := p.Session()
 	return passwd
 }
-
-func deleteOf(path string) any { return &zk.DeleteRequest{Path: path, Version: -1} }

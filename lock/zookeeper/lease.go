@@ -11,12 +11,12 @@ import (
 
 // Lease is a lock held through a session. It is safe for concurrent use.
 type Lease struct {
-	s       *session
-	slot    *slot
-	czxid   int64
-	granted time.Time
-	fence   idem.Fence
-	done    chan struct{}
+	s     *session
+	slot  *slot
+	czxid int64
+	taken time.Time // before the znode was made
+	fence idem.Fence
+	done  chan struct{}
 
 	mu       sync.Mutex
 	finished bool

@@ -16,7 +16,7 @@ import (
 )
 
 // age makes a lease one that reads before it deletes, without waiting for it.
-func age(l *Lease) { l.granted = l.granted.Add(-2 * young) }
+func age(l *Lease) { l.taken = l.taken.Add(-2 * young) }
 
 func TestOperatorDeletesTheLock(t *testing.T) {
 	t.Parallel()
@@ -90,7 +90,7 @@ func TestOperatorDeletesTheMember(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	lease := r.take(r.l)
-	if err := r.raw.Delete(r.c.current.w.pin.Path, -1); err != nil {
+	if err := r.raw.Delete(sessionOf(r.c).w.pin.Path, -1); err != nil {
 		t.Fatal(err)
 	}
 	next := r.takeSoon(r.other) // when the heartbeat has noticed and the session is closed
@@ -105,7 +105,7 @@ func TestOrphanIsRemoved(t *testing.T) {
 	r := newRig(t, 0)
 	o := r.c.owner
 	o.Try = "0"
-	if got := r.c.current.w.send([]any{&zk.CreateRequest{Path: r.path, Data: o.encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}}); got.outcome != applied {
+	if got := sessionOf(r.c).w.send(&zk.CreateRequest{Path: r.path, Data: o.encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}); got.outcome != applied {
 		t.Fatalf("orphan: %+v", got)
 	}
 	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
@@ -225,7 +225,7 @@ func TestWaitersShareAWatch(t *testing.T) {
 			}
 		}()
 	}
-	s := r.c.current
+	s := sessionOf(r.c)
 	waiters := func() (watches, waiters int) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -263,7 +263,7 @@ func TestWaitAcrossReconnect(t *testing.T) {
 	lease := r.take(r.other)
 	woken := make(chan error, 1)
 	go func() { woken <- r.l.Wait(bounded(t), r.id) }()
-	until(t, "watch", func() bool { s := r.c.current; s.mu.Lock(); defer s.mu.Unlock(); return len(s.watches) == 1 })
+	until(t, "watch", func() bool { s := sessionOf(r.c); s.mu.Lock(); defer s.mu.Unlock(); return len(s.watches) == 1 })
 	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
 	r.proxy.Cut()
 	await(t, "reconnect", connect.Held())

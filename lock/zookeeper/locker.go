@@ -60,6 +60,11 @@ func (s *session) await(ctx context.Context, ch <-chan struct{}) error {
 		s.mu.Lock()
 		err, changed := s.trouble(false), s.changed
 		s.mu.Unlock()
+		select {
+		case <-ch: // whatever has happened since
+			return nil
+		default:
+		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
 		}

@@ -108,9 +108,7 @@ func (r *rig) exists() bool {
 func (r *rig) idle(c *Client) {
 	r.Helper()
 	await(r, "background work", c.background.idle())
-	c.mu.Lock()
-	s := c.current
-	c.mu.Unlock()
+	s := sessionOf(c)
 	if s == nil {
 		return
 	}
@@ -186,7 +184,7 @@ func TestAbandonedCreate(t *testing.T) {
 		}},
 		{"request late and over a dead connection", func(r *rig, ctx context.Context, cancel context.CancelFunc) {
 			req := r.proxy.HoldNext(r.onLock())
-			go func() { <-req.Held(); r.c.current.tr.drop(); cancel() }()
+			go func() { <-req.Held(); sessionOf(r.c).tr.drop(); cancel() }()
 			r.wantGivenUp(ctx)
 			until(r, "connected again", func() bool { _, err := r.c.usable(); return err == nil })
 			req.Release()
@@ -312,7 +310,7 @@ func TestLateWriteIsRefused(t *testing.T) {
 	del := r.proxy.HoldNext(r.onLock())
 	lease.ReleaseBehind()
 	await(t, "held delete", del.Held())
-	r.c.current.tr.drop()
+	sessionOf(r.c).tr.drop()
 	r.idle(r.c) // released by a second delete
 	next := r.take(r.other)
 	del.Release()

@@ -77,4 +77,14 @@ func (c *Config) lockPath(id idem.KeyID) string {
 
 func (c *Config) memberPath(name string) string { return c.Chroot + c.Base + "/members/" + name }
 
+// domainOf is the lock domain of an ensemble with this UUID. Locks under
+// different roots do not exclude each other, so they must not look as if they
+// were of one domain: the lock of one would prove nothing about the other's.
+func (c *Config) domainOf(uuid string) string {
+	if c.Root == defaultRoot {
+		return uuid
+	}
+	return uuid + c.Root
+}
+
 func (c *Config) domainPath() string { return c.Chroot + c.Base + "/domain" }

@@ -45,7 +45,7 @@ func (s *session) pulse() {
 			}
 			continue
 		}
-		if s.w.send(nil).outcome == applied {
+		if s.w.send().outcome == applied {
 			for _, done := range waiting {
 				close(done)
 			}
@@ -77,30 +77,31 @@ func (s *session) wakePulse() {
 // arrive late from a server that the session has left. It also proves that the
 // quorum works.
 //
-// Waiting calls share a write.
+// Waiting calls share a write. This one is for callers: it gives up when the
+// session can no longer be trusted.
 func (s *session) barrier(ctx context.Context) error {
+	return s.await(ctx, s.askBarrier())
+}
+
+// finalBarrier is the barrier of what must not give up: it fails only when the
+// session is over.
+func (s *session) finalBarrier() error {
+	done := s.askBarrier()
+	select {
+	case <-done:
+		return nil
+	case <-s.over:
+		return fmt.Errorf("%w: %w", idem.ErrUnavailable, s.reason())
+	}
+}
+
+// askBarrier asks the pulse for a write. The channel is closed when it was
+// acknowledged.
+func (s *session) askBarrier() <-chan struct{} {
 	done := make(chan struct{})
 	s.mu.Lock()
 	s.barriers = append(s.barriers, done)
 	s.mu.Unlock()
 	s.wakePulse()
-	for {
-		s.mu.Lock()
-		err, changed := s.trouble(false), s.changed
-		if ctx.Done() == nil { // in the background: as long as it takes
-			err = s.why
-		}
-		s.mu.Unlock()
-		if err != nil {
-			return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
-		}
-		select {
-		case <-done:
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", idem.ErrUnavailable, context.Cause(ctx))
-		case <-changed:
-		case <-s.over:
-		}
-	}
+	return done
 }

@@ -70,7 +70,7 @@ func (s *session) mustGet(path string) (node, error) {
 
 // settle reads what became of a write whose outcome is unknown.
 func (s *session) settle(path string) (node, error) {
-	if err := s.barrier(context.Background()); err != nil {
+	if err := s.finalBarrier(); err != nil {
 		return node{}, err
 	}
 	return s.mustGet(path)

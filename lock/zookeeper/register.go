@@ -52,8 +52,9 @@ func (r *Register) Load(ctx context.Context) (data []byte, version int64, err er
 
 // Save stores the value if the register still is at version, which is 0 where
 // there must be none yet, and returns ErrConflict if it is not. It returns nil
-// only if this very call stored it. Any other error leaves it open whether it
-// did, or still will.
+// only if this very call stored it. After a lost reply ErrConflict may also mean
+// that it did and another writer has replaced it since. Any other error leaves
+// it open whether it did, or still will.
 func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
 	if err := checkPath("register", r.name, false); err != nil {
 		return err
@@ -78,12 +79,12 @@ func (r *Register) save(s *session, data []byte, version int64) error {
 		switch {
 		case res.outcome == applied:
 			return nil
-		case version == 0 && res.refusedBy(0, zk.ErrNoNode):
+		case version == 0 && res.refusedBy(zk.ErrNoNode):
 			if err := s.ensureParents(r.path); err != nil {
 				return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, err)
 			}
 			continue
-		case res.refusedBy(0, zk.ErrNodeExists), res.refusedBy(0, zk.ErrBadVersion), res.refusedBy(0, zk.ErrNoNode):
+		case res.refusedBy(zk.ErrNodeExists), res.refusedBy(zk.ErrBadVersion), res.refusedBy(zk.ErrNoNode):
 			return ErrConflict
 		case res.outcome != unknown:
 			return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, res.err)

@@ -52,7 +52,7 @@ func (s *session) beginRelease(l *Lease) {
 	s.client.background.add()
 	run := func() {
 		defer s.client.background.done()
-		l.goneErr = s.remove(l.slot.path, l.czxid, l.Err() != nil || time.Since(l.granted) > young)
+		l.goneErr = s.remove(l.slot.path, l.czxid, l.Err() != nil || time.Since(l.taken) > young)
 		s.free(l.slot)
 		close(l.gone)
 	}
@@ -83,12 +83,12 @@ func (s *session) remove(path string, czxid int64, look bool) error {
 		}
 		r := s.w.do(&zk.DeleteRequest{Path: path, Version: -1})
 		switch {
-		case r.outcome == applied, r.refusedBy(0, zk.ErrNoNode):
+		case r.outcome == applied, r.refusedBy(zk.ErrNoNode):
 			return nil
 		case r.outcome == ended:
 			return s.atEnd(r.err)
 		case r.outcome == unknown:
-			if err := s.barrier(context.Background()); err != nil {
+			if err := s.finalBarrier(); err != nil {
 				return s.atEnd(s.reason())
 			}
 		case r.outcome == refused:

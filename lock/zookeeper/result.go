@@ -31,16 +31,17 @@ type result struct {
 	// zxid is the transaction's when applied: the czxid of every znode it
 	// created, and the mzxid of every znode it set.
 	zxid int64
-	// op is the index of the culprit among the caller's operations when
-	// refused, or −1 when the pin itself was refused.
+	// op is the index of the culprit when refused: among the operations of the
+	// Multi as interpret returns it, 0 where the caller has one only. It is −1
+	// when the pin itself was refused.
 	op  int
 	err error
 }
 
-// refusedBy reports whether the write was refused because of operation op with
-// this error.
-func (r result) refusedBy(op int, err error) bool {
-	return r.outcome == refused && r.op == op && errors.Is(r.err, err)
+// refusedBy reports whether a write was refused because of its own operation,
+// with this error.
+func (r result) refusedBy(err error) bool {
+	return r.outcome == refused && r.op == 0 && errors.Is(r.err, err)
 }
 
 // interpret reads the answer to Multi(pin, n operations).

@@ -201,6 +201,8 @@ func (s *session) reason() error {
 	return s.why
 }
 
+func (s *session) isOver() bool { return s.reason() != nil }
+
 // shutdown stops everything that a session that is over has running. A polite
 // one tells the server, which then removes all its ephemeral znodes at once.
 func (s *session) shutdown(polite bool) {

@@ -145,10 +145,10 @@ func TestKilledSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	lease := r.take(r.l)
-	old := r.c.current
+	old := sessionOf(r.c)
 	until(t, "session killed", func() bool {
 		// Our client may be back sooner than the killer has done its work.
-		err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.id, password(r.proxy))
+		err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.sessionID(), password(r.proxy))
 		return err == nil || old.reason() != nil
 	})
 	next := r.takeSoon(r.other)
@@ -162,7 +162,7 @@ func TestKilledSession(t *testing.T) {
 	if !next.Fence().Before(again.Fence()) {
 		t.Errorf("fence %v after %v", again.Fence(), next.Fence())
 	}
-	if got := old.tr.session; got != old.id {
+	if got, _, _ := old.tr.accepted(); got != old.sessionID() {
 		t.Errorf("the old connection has moved on to session %x", got)
 	}
 	r.release(again)
@@ -174,7 +174,7 @@ func TestReleaseAcrossExpiry(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	lease := r.take(r.l)
-	old := r.c.current
+	old := sessionOf(r.c)
 	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
 	r.proxy.Cut()
 	await(t, "reconnect", connect.Held())
@@ -190,7 +190,7 @@ func TestReleaseAcrossExpiry(t *testing.T) {
 		})
 	}
 	lease.ReleaseBehind()
-	if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.id, password(r.proxy)); err != nil {
+	if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.sessionID(), password(r.proxy)); err != nil {
 		t.Fatalf("KillSession() = %v", err)
 	}
 	next := r.takeSoon(r.other)
@@ -213,8 +213,12 @@ func TestReconnectKeepsLeases(t *testing.T) {
 		until(t, "connected again", func() bool { return r.l.Ping(bounded(t)) == nil })
 		r.wantHeld(lease)
 	}
-	if s := r.c.current; s.id != r.c.current.id || s.gen < 6 {
-		t.Errorf("session %x has seen %d connections, want 6 or more", s.id, s.gen)
+	s := sessionOf(r.c)
+	s.mu.Lock()
+	gen := s.gen
+	s.mu.Unlock()
+	if gen < 6 {
+		t.Errorf("the session has seen %d connections, want 6 or more", gen)
 	}
 	r.release(lease)
 }
@@ -296,11 +300,19 @@ func TestLostLeaseOfALivingSession(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 3*time.Second)
 			lease := r.take(r.l)
-			s := r.c.current
-			s.mu.Lock()
-			s.clock.last = s.clock.last.Add(-time.Minute) // as if nothing had been acknowledged
-			s.arm()
-			s.mu.Unlock()
+			s := sessionOf(r.c)
+			until(t, "lease lost", func() bool { // a heartbeat may be acknowledged before the timer fires
+				s.mu.Lock()
+				s.clock.last = s.clock.last.Add(-time.Minute) // as if nothing had been acknowledged
+				s.arm()
+				s.mu.Unlock()
+				select {
+				case <-lease.Done():
+					return true
+				default:
+					return false
+				}
+			})
 			r.wantLost(lease)
 			if !r.exists() {
 				t.Error("the lock is gone before its holder can have stopped")
@@ -313,7 +325,7 @@ func TestLostLeaseOfALivingSession(t *testing.T) {
 			}
 			next := r.takeSoon(r.other)
 			r.wantLost(lease)
-			if r.c.current != s {
+			if sessionOf(r.c) != s {
 				t.Error("the session did not survive, the test tests nothing")
 			}
 			r.idle(r.c)

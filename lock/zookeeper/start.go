@@ -31,8 +31,11 @@ func (c *Client) startSession(ctx context.Context) (*session, error) {
 	}
 	if err := s.boot(ctx); err != nil {
 		s.mu.Lock()
-		polite := s.connected
+		polite, why := s.connected, s.why
 		s.mu.Unlock()
+		if why != nil && !errors.Is(err, why) { // a call may only have seen the connection break
+			err = fmt.Errorf("%w: %w", why, err)
+		}
 		s.die(err)
 		s.shutdown(polite)
 		return nil, err
@@ -51,10 +54,7 @@ func (s *session) boot(ctx context.Context) error {
 	for _, cred := range s.cfg.Credentials {
 		// The library replays it after a reconnect, but only if it succeeded
 		// once: so it comes before anything else.
-		_, err := within(ctx, s, func() (struct{}, error) {
-			return struct{}{}, s.conn.AddAuth(cred.Scheme, cred.Secret)
-		})
-		if err != nil {
+		if err := s.present(ctx, cred); err != nil {
 			return fmt.Errorf("zookeeper: credential %v was refused: %w", cred, err)
 		}
 	}
@@ -63,10 +63,30 @@ func (s *session) boot(ctx context.Context) error {
 	}
 	s.w.start()
 	s.start(s.pulse)
-	if err := s.barrier(ctx); err != nil {
+	if _, err := within(ctx, s, func() (struct{}, error) { return struct{}{}, s.finalBarrier() }); err != nil {
 		return fmt.Errorf("zookeeper: first write: %w", err)
 	}
-	return s.learnDomain(ctx)
+	if err := s.learnDomain(ctx); err != nil {
+		return err
+	}
+	// A first write that came late is not trusted, the ones after it are.
+	_, err := within(ctx, s, func() (struct{}, error) { return struct{}{}, s.settled() })
+	return err
+}
+
+// present gives the server a credential, again where the answer was lost.
+func (s *session) present(ctx context.Context, cred Credential) error {
+	for {
+		_, err := within(ctx, s, func() (struct{}, error) {
+			return struct{}{}, s.conn.AddAuth(cred.Scheme, cred.Secret)
+		})
+		if err == nil || errors.Is(err, zk.ErrAuthFailed) || ctx.Err() != nil || s.reason() != nil {
+			return err
+		}
+		if err := s.pause(); err != nil {
+			return err
+		}
+	}
 }
 
 func (s *session) awaitConnected(ctx context.Context) error {
@@ -112,8 +132,8 @@ func (s *session) join(ctx context.Context) error {
 			return nil
 		case err == nil && n.exists:
 			return fmt.Errorf("zookeeper: %s belongs to another session", path)
-		case ctx.Err() != nil || s.reason() != nil:
-			return err
+		case ctx.Err() != nil:
+			return fmt.Errorf("zookeeper: create %s: %w", path, context.Cause(ctx))
 		}
 		if err := s.pause(); err != nil {
 			return err
@@ -154,7 +174,7 @@ func (s *session) learnDomain(ctx context.Context) error {
 		case n.exists && len(n.data) == 0:
 			return fmt.Errorf("zookeeper: %s is empty, it should hold a UUID", path)
 		case n.exists:
-			s.domain = string(n.data)
+			s.domain = s.cfg.domainOf(string(n.data))
 			return nil
 		}
 		_, err = within(ctx, s, func() (struct{}, error) {
@@ -162,7 +182,7 @@ func (s *session) learnDomain(ctx context.Context) error {
 			switch {
 			case r.outcome == ended:
 				return struct{}{}, fmt.Errorf("%w: %w", idem.ErrUnavailable, r.err)
-			case r.outcome == refused && !r.refusedBy(0, zk.ErrNodeExists):
+			case r.outcome == refused && !r.refusedBy(zk.ErrNodeExists):
 				return struct{}{}, fmt.Errorf("zookeeper: create %s: %w", path, r.err)
 			}
 			return struct{}{}, nil // whoever made it, or not: look again

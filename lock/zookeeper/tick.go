@@ -31,22 +31,30 @@ func (c *Config) fitTick(ctx context.Context) error {
 	return nil
 }
 
+// probeTimeout bounds the question to one server, so that the next is asked.
+const probeTimeout = 2 * time.Second
+
 // leastSession is the shortest session that the first server to answer grants.
 func (c *Config) leastSession(ctx context.Context) (time.Duration, error) {
 	var errs []error
 	for _, server := range c.Servers {
-		conn, err := c.Dial(ctx, "tcp", server)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		least, err := probeSession(ctx, conn)
+		least, err := c.probe(ctx, server)
 		if err == nil {
 			return least, nil
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", server, err))
 	}
 	return 0, fmt.Errorf("no server told its shortest session: %w", errors.Join(errs...))
+}
+
+func (c *Config) probe(ctx context.Context, server string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	conn, err := c.Dial(ctx, "tcp", server)
+	if err != nil {
+		return 0, err
+	}
+	return probeSession(ctx, conn)
 }
 
 // The frames of the probe (zookeeper.jute: ConnectRequest, ConnectResponse,

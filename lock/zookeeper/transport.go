@@ -65,6 +65,9 @@ func (t *transport) dial(network, address string, timeout time.Duration) (net.Co
 	refused := t.refusal()
 	if refused == nil {
 		t.current = c
+		if t.session != 0 {
+			c.repeated = make(chan struct{})
+		}
 	}
 	t.mu.Unlock()
 	if refused != nil {

@@ -43,7 +43,7 @@ func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil && s.reason() != nil:
+		case s.isOver():
 			return nil // another session may tell
 		case err != nil:
 			return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)

@@ -26,9 +26,9 @@ type writer struct {
 	wg    sync.WaitGroup
 }
 
-// write is operations to be applied together or not at all.
+// write is one operation, and where its result goes.
 type write struct {
-	ops    []any
+	op     any
 	answer chan result
 }
 
@@ -49,8 +49,8 @@ func (w *writer) start() {
 // do sends a pinned write and waits until its outcome is known, or known to be
 // unknown. That takes no longer than the session's patience plus a reconnect.
 // To be called from goroutines that can wait, never from a caller's.
-func (w *writer) do(ops ...any) result {
-	wr := &write{ops: ops, answer: make(chan result, 1)}
+func (w *writer) do(op any) result {
+	wr := &write{op: op, answer: make(chan result, 1)}
 	select {
 	case w.queue <- wr:
 	case <-w.s.over:
@@ -65,12 +65,13 @@ func (w *writer) do(ops ...any) result {
 }
 
 // work takes writes one at a time. Several that wait could share a Multi here
-// (never two creates that are to have different fences).
+// (never two creates that are to have different fences): a refusal names its
+// culprit, and nothing of the others has been applied.
 func (w *writer) work() {
 	for {
 		select {
 		case wr := <-w.queue:
-			wr.answer <- w.send(wr.ops)
+			wr.answer <- w.send(wr.op)
 		case <-w.s.over:
 			return
 		}
@@ -80,9 +81,9 @@ func (w *writer) work() {
 // send makes one pinned write. Its answer, if it is one, renews the trust in
 // the session's leases, counted from before it was sent: also when it is a
 // refusal, which takes the same way through the quorum.
-func (w *writer) send(ops []any) result {
-	batch := make([]any, 0, 1+len(ops))
-	batch = append(append(batch, w.pin), ops...)
+func (w *writer) send(ops ...any) result {
+	multi := make([]any, 0, 1+len(ops))
+	multi = append(append(multi, w.pin), ops...)
 
 	gen, err := w.s.connection()
 	if err != nil {
@@ -90,7 +91,7 @@ func (w *writer) send(ops []any) result {
 	}
 	guard := w.s.guard()
 	sent := time.Now()
-	answer, err := w.s.conn.Multi(batch...)
+	answer, err := w.s.conn.Multi(multi...)
 	acked := time.Now()
 	guard.stop()
 

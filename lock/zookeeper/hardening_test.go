@@ -1,0 +1,138 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// Locks under different roots do not exclude each other, so they are of
+// different domains.
+func TestDomainTellsRootsApart(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	first, same := open(t, cfg), open(t, cfg)
+	cfg.Root = "/elsewhere/locks"
+	other := open(t, cfg)
+	if first.Domain() != same.Domain() || len(first.Domain()) != len(newUUID()) {
+		t.Errorf("Domain() = %q and %q, want the same UUID", first.Domain(), same.Domain())
+	}
+	if want := first.Domain() + cfg.Root; other.Domain() != want {
+		t.Errorf("Domain() = %q, want %q", other.Domain(), want)
+	}
+	lease, err := other.Locker().TryAcquire(bounded(t), request(newID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := lease.Fence().Domain; got != other.Domain() {
+		t.Errorf("fence of domain %q, want %q", got, other.Domain())
+	}
+	cfg.Root = "/" + strings.Repeat("x", maxRoot)
+	if _, err := Open(bounded(t), cfg); err == nil {
+		t.Error("Open() takes a root that does not fit into a record")
+	}
+}
+
+// A call under way ends when the session can no longer be trusted, although its
+// context never does: not only when the session is given up.
+func TestCallsEndWithTrust(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 3*time.Second)
+	lease := r.take(r.l)
+	s := sessionOf(r.c)
+	r.proxy.BlackHole(testserver.Both)
+	errs := make(chan error, 2)
+	go func() { errs <- r.l.Ping(context.Background()) }()
+	go func() {
+		_, _, err := r.c.Register("/idem/value").Load(context.Background())
+		errs <- err
+	}()
+	for range 2 {
+		if err := <-errs; !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("Ping() or Load() = %v, want %v", err, idem.ErrUnavailable)
+		}
+		if s.reason() != nil {
+			t.Error("the call has waited until the session was over")
+		}
+	}
+	r.wantLost(lease)
+}
+
+// Nobody was seen to hold the lock, so it is not called locked.
+func TestLosingEveryCreateIsNotLocked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	for range maxTries {
+		r.proxy.DropNextRequest(r.onLock())
+	}
+	if lease, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() = %v, %v; want %v", lease, err, idem.ErrUnavailable)
+	}
+	r.idle(r.c)
+	r.release(r.takeSoon(r.other))
+}
+
+// The connection breaks while the session starts.
+func TestOpenSurvivesLosses(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	start := func(t *testing.T, change func(*testserver.Proxy, *Config)) {
+		p := testserver.StartZooKeeperProxy(t, server[0])
+		cfg := config(t, p.Addr())
+		change(p, &cfg)
+		if err := open(t, cfg).Locker().Ping(bounded(t)); err != nil {
+			t.Errorf("Ping() = %v", err)
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		op   int32
+	}{{"credential", testserver.OpAuth}, {"member", testserver.OpCreate}, {"read", testserver.OpGetData}, {"first write", testserver.OpMulti}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			start(t, func(p *testserver.Proxy, cfg *Config) {
+				cfg.Credentials = []Credential{{"digest", []byte("user:password")}}
+				p.DropNextReply(testserver.Op(tt.op))
+			})
+		})
+	}
+	// So slow a start that the first write comes too late to be trusted.
+	t.Run("slow", func(t *testing.T) {
+		t.Parallel()
+		start(t, func(p *testserver.Proxy, cfg *Config) {
+			cfg.SessionTimeout = 3 * time.Second
+			for range 2 {
+				hold := p.HoldNextReply(testserver.All(testserver.Op(testserver.OpCreate), testserver.Contains(cfg.Chroot)))
+				go func() {
+					<-hold.Held()
+					time.Sleep(1600 * time.Millisecond)
+					hold.Release()
+				}()
+			}
+		})
+	})
+}
+
+// A server that does not answer is not asked for ever.
+func TestTickProbeSkipsAMuteServer(t *testing.T) {
+	t.Parallel()
+	mute, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	servers := append([]string{mute.Addr().String()}, testserver.SharedZooKeeper(t)...)
+	cfg, err := Config{Servers: servers, SessionTimeout: 2 * time.Second}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cfg.fitTick(bounded(t)); err != nil || cfg.TickTime != testTick {
+		t.Errorf("fitTick() = %v, %v; want %v", cfg.TickTime, err, testTick)
+	}
+}
