@@ -81,7 +81,7 @@ func TestRebuiltZooKeeperTakesNothingOver(t *testing.T) {
 	rebuilt.chroot = testserver.Chroot(t)
 	in := rebuilt.start("the one in the new world")
 	for range 5 {
-		refused(t, "retry", in.demo().pay(key, amount, key), 409, "in-progress")
+		inProgress(t, "retry", in.demo(), key)
 	}
 	paidNever(t, in.demo(), key)
 	if a := in.demo().pay("warm-up", 1, "warm-up"); !a.replayed() {

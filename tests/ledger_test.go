@@ -1,9 +1,11 @@
 package tests
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 )
 
 // openingBalances is what all accounts of a merchant hold together, whatever
@@ -77,5 +79,28 @@ func refused(t testing.TB, what string, a answer, status int, codes ...string) {
 	t.Helper()
 	if !slices.ContainsFunc(codes, func(code string) bool { return a.is(status, code) }) {
 		t.Fatalf("%s = %v, want %d with code %q", what, a, status, codes)
+	}
+}
+
+// inProgress asks with a key whose lock somebody else holds. An instance that
+// was starved for a moment does not trust its own session and says so with 503
+// unavailable: then it is asked again.
+func inProgress(t testing.TB, what string, c client, key string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		a := c.pay(key, amount, key)
+		if !a.is(503, "unavailable") {
+			refused(t, what, a, 409, "in-progress")
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("%s = %v for %v, want 409 with code in-progress", what, a, patience)
+		}
 	}
 }

@@ -90,8 +90,8 @@ func TestHandlerThatOutlivesItsDeadlineKeepsTheLock(t *testing.T) {
 			done := one.paying(key, amount, key)
 			happens(t, "deadline", late)
 			for end := time.Now().Add(sessionTimeout + time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-				refused(t, "duplicate there", two.pay(key, amount, key), 409, "in-progress")
-				refused(t, "duplicate here", one.pay(key, amount, key), 409, "in-progress")
+				inProgress(t, "duplicate there", two, key)
+				inProgress(t, "duplicate here", one, key)
 			}
 			close(finish)
 			if a := <-done; a.status != tt.status || a.replayed() {

@@ -60,7 +60,7 @@ func TestLockRemovedByHand(t *testing.T) {
 				t.Error("the first has removed the lock of the second")
 			}
 			first.neverLogged(t, "at=after-ledger", op(key))
-			refused(t, "duplicate while the second works", third.demo().pay(key, amount, key), 409, "in-progress")
+			inProgress(t, "duplicate while the second works", third.demo(), key)
 			b := <-next
 			want := paidOnce(t, third.demo(), key)
 			original(t, "answer of the second", b, want)
@@ -91,7 +91,7 @@ func TestSIGTERMWithAnUnsavedOutcomeLeavesTheLock(t *testing.T) {
 	if !stands {
 		t.Error("the lock went with the process, want it to outlive it")
 	}
-	refused(t, "repeat elsewhere", other.demo().pay(key, amount, key), 409, "in-progress")
+	inProgress(t, "repeat elsewhere", other.demo(), key)
 	original(t, "repeat after the session", other.demo().payUntil(patience, key, amount, key), want)
 	paidOnce(t, other.demo(), key)
 }
