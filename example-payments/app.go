@@ -12,6 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+	"github.com/idemkeeper/idemkeeper/example-payments/rpc"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -31,15 +32,17 @@ const (
 type App struct {
 	cfg      Config
 	log      *slog.Logger
-	listener net.Listener
+	onHTTP   net.Listener
+	onGRPC   net.Listener
 	http     *http.Server
+	grpc     *rpc.Server
 	engine   *idem.Engine
 	ledger   *ledger.Ledger
 	backends *backends
 	grace    time.Duration
 }
 
-// Start connects everything and binds the port; nothing is served yet. After
+// Start connects everything and binds the ports; nothing is served yet. After
 // an error nothing is left open.
 func Start(ctx context.Context, cfg Config, log *slog.Logger) (app *App, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -60,37 +63,57 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (app *App, err err
 	if a.engine, err = idem.New(a.backends.locker, a.backends.store, idem.WithObserver(observer(metrics, log))); err != nil {
 		return nil, err
 	}
-	handler, err := server.New(a.serverConfig(metrics))
-	if err != nil {
+	if err := a.makeServers(metrics); err != nil {
 		return nil, err
+	}
+	if err := a.listen(ctx); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// makeServers makes both servers, over one engine and so one space of keys.
+func (a *App) makeServers(m *server.Metrics) error {
+	service := &payments.Service{Ledger: a.ledger, Latency: a.cfg.ProcessorLatency, Log: a.log}
+	var resolver idem.Resolver
+	if a.cfg.Resolver == resolverLedger {
+		resolver = payments.LedgerResolver(a.ledger, a.cfg.ledgerIsPrivate(), answer)
+	}
+	handler, err := server.New(server.Config{Engine: a.engine, Service: service, Ledger: a.ledger, Keys: a.cfg.APIKeys,
+		Metrics: m, Log: a.log, Wait: a.cfg.Wait, Resolver: resolver})
+	if err != nil {
+		return err
 	}
 	a.http = &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    2 << 20, // so that an absurd key is refused by the middleware, which says why
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
 	}
-	if a.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.HTTPAddr); err != nil {
-		return nil, err
-	}
-	return a, nil
+	a.grpc, err = rpc.New(rpc.Config{Engine: a.engine, Service: service, Ledger: a.ledger, Keys: a.cfg.APIKeys,
+		Metrics: m, Log: a.log, Wait: a.cfg.Wait, Resolver: resolver})
+	return err
 }
 
-func (a *App) serverConfig(m *server.Metrics) server.Config {
-	c := server.Config{
-		Engine:  a.engine,
-		Service: &payments.Service{Ledger: a.ledger, Latency: a.cfg.ProcessorLatency, Log: a.log},
-		Ledger:  a.ledger,
-		Keys:    a.cfg.APIKeys,
-		Metrics: m,
-		Log:     a.log,
-		Wait:    a.cfg.Wait,
+// answer is a [payments.Answer]: that of the transport over which the payment
+// was asked for.
+func answer(route string, p payments.Payment) (idem.Response, error) {
+	if rpc.Owns(route) {
+		return rpc.Answer(p)
 	}
-	if a.cfg.Resolver == resolverLedger {
-		c.Resolver = server.LedgerResolver(a.ledger, a.cfg.ledgerIsPrivate())
+	return server.Answer(p)
+}
+
+// listen binds both ports, or none.
+func (a *App) listen(ctx context.Context) (err error) {
+	if a.onHTTP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.HTTPAddr); err != nil {
+		return fmt.Errorf("--http-addr: %w", err)
 	}
-	return c
+	if a.onGRPC, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.GRPCAddr); err != nil {
+		return errors.Join(fmt.Errorf("--grpc-addr: %w", err), a.onHTTP.Close())
+	}
+	return nil
 }
 
 // openLedger claims the ledger for this instance where its keys are in this
@@ -122,26 +145,30 @@ func openLedger(ctx context.Context, cfg Config, log *slog.Logger) (*ledger.Ledg
 }
 
 // Addr is where HTTP is served.
-func (a *App) Addr() string { return a.listener.Addr().String() }
+func (a *App) Addr() string { return a.onHTTP.Addr().String() }
+
+// GRPCAddr is where gRPC is served.
+func (a *App) GRPCAddr() string { return a.onGRPC.Addr().String() }
 
 // Serve says on ready that it serves, and does so until ctx ends. Then it
 // stops accepting, finishes what runs, and gives everything back. An error
 // says that it ended otherwise.
 func (a *App) Serve(ctx context.Context, ready io.Writer) error {
-	served := make(chan error, 1)
-	go func() { served <- a.http.Serve(a.listener) }()
-	if _, err := fmt.Fprintf(ready, "ready http=%s grpc=-\n", a.Addr()); err != nil {
+	served := make(chan error, 2)
+	go func() { served <- fmt.Errorf("http: %w", a.http.Serve(a.onHTTP)) }()
+	go func() { served <- fmt.Errorf("grpc: %w", a.grpc.Serve(a.onGRPC)) }()
+	if _, err := fmt.Fprintf(ready, "ready http=%s grpc=%s\n", a.Addr(), a.GRPCAddr()); err != nil {
 		a.log.Warn("nobody reads standard output", "err", err)
 	}
-	a.log.Info("serving", "http", a.Addr(), "lock", a.backends.lockName, "store", a.cfg.TokenStore)
+	a.log.Info("serving", "http", a.Addr(), "grpc", a.GRPCAddr(), "lock", a.backends.lockName, "store", a.cfg.TokenStore)
 	var failed error
 	select {
 	case <-ctx.Done():
 		a.log.Info("stopping")
 	case failed = <-served:
-		failed = fmt.Errorf("http: %w", failed)
 	case <-a.ledger.Lost():
 		// Another instance may have the ledger already: be gone, at once.
+		go a.grpc.Close() // which may wait for clients
 		return errors.Join(errors.New("the claim of the ledger was lost"), a.http.Close())
 	}
 	return errors.Join(failed, a.stop(context.WithoutCancel(ctx)))
@@ -154,11 +181,12 @@ func (a *App) Serve(ctx context.Context, ready io.Writer) error {
 func (a *App) stop(ctx context.Context) error {
 	grace, cancel := context.WithTimeout(ctx, a.grace)
 	defer cancel()
-	if err := a.http.Shutdown(grace); err != nil {
+	if err := a.shutdown(grace); err != nil {
 		// A connection is busy, perhaps only with a client that is slow. What
 		// holds a lock is known to the engine, which is given a last moment.
 		a.log.Warn("connections are cut off", "err", err)
 		_ = a.http.Close()
+		a.grpc.Close()
 		grace, cancel = context.WithTimeout(ctx, lastMoment)
 		defer cancel()
 	}
@@ -171,6 +199,13 @@ func (a *App) stop(ctx context.Context) error {
 		a.log.Warn("not everything was closed in order", "err", err)
 	}
 	return nil
+}
+
+// shutdown stops accepting on both ports and waits for what runs.
+func (a *App) shutdown(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- a.grpc.Shutdown(ctx) }()
+	return errors.Join(a.http.Shutdown(ctx), <-done)
 }
 
 // disconnect closes what was opened, the lock service last but for the ledger,

@@ -115,7 +115,7 @@ func TestPausedInstance(t *testing.T) {
 func TestHandlerThatIsGivenUpKeepsItsLock(t *testing.T) {
 	t.Parallel()
 	hosts, chroot := testserver.SharedZooKeeper(t), testserver.Chroot(t)
-	cfg, err := ParseConfig([]string{"--http-addr", "127.0.0.1:0", "--zookeeper", strings.Join(hosts, ",") + chroot,
+	cfg, err := ParseConfig([]string{"--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0", "--zookeeper", strings.Join(hosts, ",") + chroot,
 		"--zookeeper-tick", "500ms", "--session-timeout", "10s", "--processor-latency", "1h"},
 		func(string) string { return "" }, io.Discard)
 	if err != nil {

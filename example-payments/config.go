@@ -10,12 +10,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/example-payments/server"
+	"github.com/idemkeeper/idemkeeper/example-payments/auth"
 )
 
 // Config is what flags and environment say.
 type Config struct {
 	HTTPAddr         string
+	GRPCAddr         string
 	ZooKeeper        string // hosts and chroot; "": in-process lock
 	Redis            string // URL; "": none
 	Database         string // "": embedded
@@ -25,7 +26,7 @@ type Config struct {
 	ProcessorLatency time.Duration
 	Wait             time.Duration
 	Resolver         string // resolverLedger or resolverNone
-	APIKeys          server.APIKeys
+	APIKeys          auth.APIKeys
 	LogLevel         slog.Level
 }
 
@@ -49,7 +50,7 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs := flag.NewFlagSet("example-payments", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:8080", "`HOST:PORT` to serve HTTP on; port 0: any free port")
-	fs.String("grpc-addr", "127.0.0.1:9090", "`HOST:PORT` to serve gRPC on; this build has no gRPC yet")
+	fs.StringVar(&c.GRPCAddr, "grpc-addr", "127.0.0.1:9090", "`HOST:PORT` to serve gRPC on; port 0: any free port")
 	fs.StringVar(&c.ZooKeeper, "zookeeper", "", "`HOST:PORT,HOST:PORT/chroot` of the lock; empty: in-process lock")
 	fs.StringVar(&c.Redis, "redis", "", "`URL` of the token store: redis:// or rediss://, several for a cluster, redis+sentinel://HOST:PORT,HOST:PORT/MASTER; empty: in-process store")
 	fs.StringVar(&c.Database, "database", "", "ledger: sqlite:`FILE` or postgres://…; empty: embedded, lost at exit")
@@ -72,7 +73,7 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 		return Config{}, errors.New("--durable-markers: this build does not have them yet")
 	}
 	var err error
-	if c.APIKeys, err = server.ParseAPIKeys(keys); err != nil {
+	if c.APIKeys, err = auth.ParseAPIKeys(keys); err != nil {
 		return Config{}, fmt.Errorf("--api-keys: %w", err)
 	}
 	return c, c.check()
@@ -121,6 +122,9 @@ func printHelp(fs *flag.FlagSet, w io.Writer) {
 func (c *Config) check() error {
 	if _, _, err := net.SplitHostPort(c.HTTPAddr); err != nil {
 		return fmt.Errorf("--http-addr: %w", err)
+	}
+	if _, _, err := net.SplitHostPort(c.GRPCAddr); err != nil {
+		return fmt.Errorf("--grpc-addr: %w", err)
 	}
 	for name, d := range map[string]time.Duration{"processor-latency": c.ProcessorLatency, "wait": c.Wait, "zookeeper-tick": c.ZooKeeperTick} {
 		if d < 0 {

@@ -19,7 +19,7 @@ func TestConfigDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.HTTPAddr != "127.0.0.1:8080" || c.ZooKeeper != "" || c.Redis != "" || c.Database != "" || c.TokenStore != "memory" ||
+	if c.HTTPAddr != "127.0.0.1:8080" || c.GRPCAddr != "127.0.0.1:9090" || c.ZooKeeper != "" || c.Redis != "" || c.Database != "" || c.TokenStore != "memory" ||
 		c.SessionTimeout != 10*time.Second || c.ProcessorLatency != 0 || c.Wait != 0 || c.Resolver != "ledger" || c.LogLevel != slog.LevelInfo {
 		t.Errorf("defaults are %+v", c)
 	}
@@ -51,7 +51,7 @@ func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 		{"durable-markers", "false", "true", nil, func(Config) any { return true }, true},
 		{"api-keys", "x=y", "z=w", nil, func(c Config) any { return strings.Join(c.APIKeys.Merchants(), "") }, "y"},
 		{"log-level", "debug", "info", nil, func(c Config) any { return c.LogLevel }, slog.LevelDebug},
-		{"grpc-addr", "x", "y", nil, func(Config) any { return true }, true},
+		{"grpc-addr", "0.0.0.0:3", ":4", nil, func(c Config) any { return c.GRPCAddr }, "0.0.0.0:3"},
 	}
 	for _, tt := range tests {
 		env := envName(tt.flag)
@@ -76,6 +76,7 @@ func TestConfigRefusals(t *testing.T) {
 		{"--processor-latency -1s", "", "negative"},
 		{"--session-timeout 0s", "", "not positive"},
 		{"--http-addr 8080", "", "--http-addr"},
+		{"--grpc-addr 9090", "", "--grpc-addr"},
 		{"--resolver oracle", "", "neither ledger nor none"},
 		{"--redis redis://x", "", "add --zookeeper"},
 		{"--token-store redis", "", "needs --redis"},

@@ -44,6 +44,23 @@ func TestRunningPaymentIsFinishedBeforeTheEnd(t *testing.T) {
 	p.await(&p.stderr, "at=answered")
 }
 
+// Whoever connects and says nothing does not keep the service alive.
+func TestMuteConnectionsEnd(t *testing.T) {
+	t.Parallel()
+	p := serve(t)
+	for _, addr := range []string{strings.TrimPrefix(p.url, "http://"), p.grpc} {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	p.term()
+	if code := p.exit(15 * time.Second); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
 func TestHelpExits0(t *testing.T) {
 	t.Parallel()
 	if code := launch(t, "--help").exit(10 * time.Second); code != 0 {
@@ -73,6 +90,8 @@ func TestWhatCannotStartExits1WithOneLine(t *testing.T) {
 		"later":                   {"--durable-markers"},
 		"redis alone":             {"--redis", "redis://" + nobody},
 		"port in use":             {"--http-addr", strings.TrimPrefix(inUse.url, "http://")},
+		"gRPC port in use":        {"--grpc-addr", inUse.grpc},
+		"one port for both":       {"--http-addr", "127.0.0.1:45671", "--grpc-addr", "127.0.0.1:45671"},
 		"no ZooKeeper":            {"--zookeeper", nobody},
 		"mute ZooKeeper":          {"--zookeeper", mute},
 		"bad chroot":              {"--zookeeper", nobody + "/a//b"},

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -54,6 +55,7 @@ type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	url  string
+	grpc string        // address
 	done chan struct{} // closed when it has ended
 
 	mu     sync.Mutex
@@ -70,7 +72,7 @@ func launch(t *testing.T, args ...string) *process {
 		t.Fatal(err)
 	}
 	p := &process{t: t, done: make(chan struct{}), more: make(chan struct{})}
-	p.cmd = exec.Command(path, append([]string{"--http-addr", "127.0.0.1:0"}, args...)...)
+	p.cmd = exec.Command(path, append([]string{"--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"}, args...)...)
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -147,12 +149,11 @@ func serve(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := launch(t, args...)
 	line := p.await(&p.stdout, "ready")
-	addr, ok := strings.CutPrefix(line, "ready http=")
-	addr, grpc, _ := strings.Cut(addr, " ")
-	if !ok || grpc != "grpc=-" || !strings.HasPrefix(addr, "127.0.0.1:") {
+	ports := regexp.MustCompile(`^ready http=(127\.0\.0\.1:[1-9]\d*) grpc=(127\.0\.0\.1:[1-9]\d*)$`).FindStringSubmatch(line)
+	if ports == nil || ports[1] == ports[2] {
 		t.Fatalf("ready line %q", line)
 	}
-	p.url = "http://" + addr
+	p.url, p.grpc = "http://"+ports[1], ports[2]
 	return p
 }
 

@@ -1,9 +1,13 @@
 package payments
 
-import "errors"
+import (
+	"errors"
 
-// Code is why a request failed, as clients see it. The server package maps
-// codes to statuses, in one table.
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Code is why a request failed, as clients see it. Packages server and rpc map
+// codes to statuses, each in one table.
 type Code string
 
 // The codes of the domain.
@@ -28,3 +32,12 @@ func (e *Error) Error() string { return "payments: " + string(e.Code) + ": " + e
 // ErrFenced says that the ledger refused a payment or a resolver because it
 // has seen a later holder of the operation's lock.
 var ErrFenced = errors.New("payments: a later holder has been at the ledger")
+
+// CodeOf reads an error that is not an [*Error]. All of these leave open whether
+// something happened, and the codes' details say so.
+func CodeOf(err error) idem.Code {
+	if errors.Is(err, ErrFenced) || errors.Is(err, idem.ErrLeaseLost) {
+		return idem.CodeOwnershipLost
+	}
+	return idem.CodeUnavailable
+}

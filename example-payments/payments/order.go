@@ -14,7 +14,7 @@ const (
 	MaxNoteBytes    = 500
 )
 
-// ParseOrder reads the body of a payment request. It is strict, since what is
+// ParseOrder reads the JSON body of a payment request. It is strict, since what is
 // ignored here is money that moves otherwise than its sender meant: one JSON
 // object in valid UTF-8, known members only, none twice, an amount written as
 // an integer, nothing behind it. The error is an [*Error] with
@@ -43,13 +43,22 @@ func ParseOrder(body []byte) (Order, error) {
 	if err == nil {
 		err = seen.require("from", "to", "amount", "currency")
 	}
-	if err == nil {
-		err = o.validate()
-	}
 	if err != nil {
 		return Order{}, &Error{CodeBodyInvalid, err.Error()}
 	}
+	if err := o.Validate(); err != nil {
+		return Order{}, err
+	}
 	return o, nil
+}
+
+// Validate checks an order, however it came. The error is an [*Error] with
+// CodeBodyInvalid.
+func (o Order) Validate() error {
+	if err := o.validate(); err != nil {
+		return &Error{CodeBodyInvalid, err.Error()}
+	}
+	return nil
 }
 
 func (o Order) validate() error {

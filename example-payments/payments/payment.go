@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Order is a request for a payment, as [ParseOrder] accepted it.
+// Order is a request for a payment; see [Order.Validate].
 type Order struct {
 	From     string `json:"from"`
 	To       string `json:"to"`

@@ -20,6 +20,7 @@ type Metrics struct {
 	events   *prometheus.CounterVec
 	handlers *prometheus.HistogramVec
 	requests *prometheus.HistogramVec
+	calls    *prometheus.HistogramVec
 }
 
 // buckets reach from a memory look-up to a slow card network.
@@ -36,8 +37,10 @@ func NewMetrics(store idem.Store) *Metrics {
 			Help: "From the start of a handler until its outcome was stored, by the state it left."}, []string{"route", "state"}),
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "payments_http_request_seconds", Buckets: buckets,
 			Help: "HTTP requests."}, []string{"route", "status"}),
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "payments_grpc_call_seconds", Buckets: buckets,
+			Help: "gRPC calls."}, []string{"method", "code"}),
 	}
-	m.registry.MustRegister(m.events, m.handlers, m.requests, newOpenRecords(store),
+	m.registry.MustRegister(m.events, m.handlers, m.requests, m.calls, newOpenRecords(store),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -52,6 +55,11 @@ func (m *Metrics) Observe(_ context.Context, ev idem.Event) {
 
 func (m *Metrics) request(route string, status int, d time.Duration) {
 	m.requests.WithLabelValues(route, strconv.Itoa(status)).Observe(d.Seconds())
+}
+
+// Call counts a gRPC call; the method is one that the server has.
+func (m *Metrics) Call(method, code string, d time.Duration) {
+	m.calls.WithLabelValues(method, code).Observe(d.Seconds())
 }
 
 // Handler serves the metrics in Prometheus's text format.

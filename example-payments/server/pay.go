@@ -23,7 +23,7 @@ func (s *Server) pay(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	r, err := created(p)
+	r, err := Answer(p)
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -33,9 +33,9 @@ func (s *Server) pay(c *gin.Context) {
 	_, _ = c.Writer.Write(r.Body) // a client that has gone is answered when it asks again
 }
 
-// created is the answer to a payment that was made. Handler and resolver both
+// Answer is the answer to a payment that was made. Handler and resolver both
 // send it: byte for byte the same for the same payment.
-func created(p payments.Payment) (idem.Response, error) {
+func Answer(p payments.Payment) (idem.Response, error) {
 	body, err := json.Marshal(p)
 	return idem.Response{
 		Status: http.StatusCreated,

@@ -79,17 +79,8 @@ func (s *Server) fail(c *gin.Context, err error) {
 		abort(c, string(domain.Code), domain.Detail)
 		return
 	}
-	code := codeOf(err)
+	code := payments.CodeOf(err)
 	s.cfg.Log.LogAttrs(c.Request.Context(), slog.LevelWarn, "request failed",
 		slog.String("route", c.FullPath()), slog.String("code", string(code)), slog.Any("err", err))
 	abort(c, string(code), code.Detail())
-}
-
-// codeOf reads an error that is not of the domain. All of these leave open
-// whether something happened, and the codes' details say so.
-func codeOf(err error) idem.Code {
-	if errors.Is(err, payments.ErrFenced) || errors.Is(err, idem.ErrLeaseLost) {
-		return idem.CodeOwnershipLost
-	}
-	return idem.CodeUnavailable
 }

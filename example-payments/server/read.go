@@ -9,36 +9,25 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 )
 
-// Bounds of a list.
-const (
-	defaultListLimit = 1_000
-	maxListLimit     = 10_000
-)
-
 func (s *Server) getPayment(c *gin.Context) {
 	p, err := s.cfg.Ledger.Payment(c.Request.Context(), merchantOf(c), c.Param("id"))
 	s.answer(c, p, err)
 }
 
 func (s *Server) listPayments(c *gin.Context) {
-	limit := defaultListLimit
+	q := payments.Query{Limit: payments.DefaultListLimit}
 	if v, ok := c.GetQuery("limit"); ok {
 		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 || n > maxListLimit {
-			abort(c, codeQueryInvalid, "limit is not a number from 1 to "+strconv.Itoa(maxListLimit)+".")
+		if err != nil || n < 1 || n > payments.MaxListLimit {
+			abort(c, codeQueryInvalid, "limit is not a number from 1 to "+strconv.Itoa(payments.MaxListLimit)+".")
 			return
 		}
-		limit = n
+		q.Limit = n
 	}
-	q := payments.Query{Limit: limit + 1}
 	if note, ok := c.GetQuery("note"); ok {
 		q.Note = &note
 	}
-	list, err := s.cfg.Ledger.Payments(c.Request.Context(), merchantOf(c), q)
-	more := len(list) > limit
-	if more {
-		list = list[:limit]
-	}
+	list, more, err := payments.List(c.Request.Context(), s.cfg.Ledger, merchantOf(c), q)
 	s.answer(c, struct {
 		Payments []payments.Payment `json:"payments"`
 		HasMore  bool               `json:"has_more"`

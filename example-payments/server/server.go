@@ -9,6 +9,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/auth"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
@@ -19,7 +20,7 @@ type Config struct {
 	Engine   *idem.Engine
 	Service  *payments.Service
 	Ledger   payments.Ledger
-	Keys     APIKeys
+	Keys     auth.APIKeys
 	Metrics  *Metrics
 	Log      *slog.Logger
 	Wait     time.Duration // how long a duplicate waits for the first request
@@ -79,7 +80,7 @@ func (s *Server) routes(v1 *gin.RouterGroup) error {
 }
 
 func (s *Server) policy(kind idem.KeyKind) idem.Policy {
-	return idem.Policy{Scope: scope, Kind: kind, Wait: s.cfg.Wait, Resolver: s.cfg.Resolver}
+	return idem.Policy{Scope: auth.Scope, Kind: kind, Wait: s.cfg.Wait, Resolver: s.cfg.Resolver}
 }
 
 // ServeHTTP implements [http.Handler].

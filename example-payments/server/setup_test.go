@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/auth"
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
@@ -57,7 +58,7 @@ func newBench(t testing.TB) *bench {
 // instance starts a server on a free port; change sees its Config first.
 func (b *bench) instance(t testing.TB, change func(*server.Config)) *client {
 	t.Helper()
-	keys, err := server.ParseAPIKeys("demo=merchant_demo,test=merchant_test")
+	keys, err := auth.ParseAPIKeys("demo=merchant_demo,test=merchant_test")
 	if err != nil {
 		t.Fatal(err)
 	}

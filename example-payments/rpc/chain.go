@@ -1,0 +1,155 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/idemkeeper/idemkeeper/example-payments/auth"
+	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+func (s *Server) measure(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
+	defer s.counted(info.FullMethod, time.Now(), &err)
+	return next(ctx, req)
+}
+
+func (s *Server) measureStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+	defer s.counted(info.FullMethod, time.Now(), &err)
+	return next(srv, ss)
+}
+
+func (s *Server) counted(method string, start time.Time, err *error) {
+	s.cfg.Metrics.Call(method, status.Code(*err).String(), time.Since(start))
+}
+
+// recover answers for a handler that panicked, whose attempt the engine has
+// settled as in doubt by then.
+func (s *Server) recover(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
+	defer s.panicked(ctx, info.FullMethod, &err)
+	return next(ctx, req)
+}
+
+func (s *Server) recoverStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+	defer s.panicked(ss.Context(), info.FullMethod, &err)
+	return next(srv, ss)
+}
+
+// panicked is to be deferred.
+func (s *Server) panicked(ctx context.Context, method string, err *error) {
+	if r := recover(); r != nil {
+		s.cfg.Log.LogAttrs(ctx, slog.LevelError, "panic", slog.String("method", method),
+			slog.Any("panic", r), slog.String("stack", string(debug.Stack())))
+		*err = status.Error(codes.Internal, "The outcome is not known; send the request again with the same key.")
+	}
+}
+
+// authenticate lets calls with a known API key through and leaves the merchant
+// in their context.
+func (s *Server) authenticate(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	ctx, err := s.authenticated(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	return next(ctx, req)
+}
+
+func (s *Server) authenticateStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	ctx, err := s.authenticated(ss.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	return next(srv, &streamWith{ss, ctx})
+}
+
+func (s *Server) authenticated(ctx context.Context, method string) (context.Context, error) {
+	if open(method) {
+		return ctx, nil
+	}
+	merchant, ok := s.cfg.Keys.Merchant(metadata.ValueFromIncomingContext(ctx, "authorization"))
+	if !ok {
+		return nil, refusal(codeUnauthorized, "Send authorization: Bearer and a known API key.")
+	}
+	return auth.NewContext(ctx, merchant), nil
+}
+
+// open reports whether a method wants no API key: what probes and tools ask.
+func open(method string) bool {
+	return strings.HasPrefix(method, "/grpc.health.v1.") || strings.HasPrefix(method, "/grpc.reflection.")
+}
+
+// streamWith is a stream with a context of its own.
+type streamWith struct {
+	grpc.ServerStream
+
+	ctx context.Context
+}
+
+// Context implements [grpc.ServerStream].
+func (s *streamWith) Context() context.Context { return s.ctx }
+
+// validate checks what moves money before the idempotency interceptor sees the
+// call. No stream moves money.
+func (s *Server) validate(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if order, ok := req.(orderRequest); ok {
+		if code, detail := invalid(order); code != "" {
+			s.cfg.Engine.Refused(ctx, info.FullMethod, idem.Refuse(code, nil))
+			return nil, refusal(code, detail)
+		}
+	}
+	return next(ctx, req)
+}
+
+// invalid says what is wrong with an order, or "".
+func invalid(req orderRequest) (code idem.Code, detail string) {
+	if proto.Size(req) > idem.DefaultMaxRequestBody {
+		return idem.CodeBodyTooLarge, idem.CodeBodyTooLarge.Detail()
+	}
+	if len(req.ProtoReflect().GetUnknown()) > 0 {
+		return idem.CodeBodyInvalid, "the request holds a field that is not known"
+	}
+	err := orderOf(req).Validate()
+	if err == nil {
+		return "", ""
+	}
+	if why, ok := errors.AsType[*payments.Error](err); ok {
+		return idem.Code(why.Code), why.Detail
+	}
+	return idem.CodeBodyInvalid, idem.CodeBodyInvalid.Detail()
+}
+
+type operationKey struct{}
+
+// answered says at debug level that a payment's outcome is settled and its
+// answer goes out; see [payments.Service] for the steps before. A replay has
+// no op.
+func (s *Server) answered(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if _, ok := req.(orderRequest); !ok {
+		return next(ctx, req)
+	}
+	var op string
+	res, err := next(context.WithValue(ctx, operationKey{}, &op), req)
+	payment, _ := res.(*paymentsv1.Payment)
+	s.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "payment", slog.String("at", "answered"),
+		slog.String("op", op), slog.String("status", status.Code(err).String()), slog.String("payment", payment.GetId()))
+	return res, err
+}
+
+// note leaves the operation ID for answered.
+func note(ctx context.Context) {
+	x, running := idem.FromContext(ctx)
+	if op, ok := ctx.Value(operationKey{}).(*string); ok && running {
+		*op = x.OperationID
+	}
+}

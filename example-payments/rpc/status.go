@@ -1,0 +1,74 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
+)
+
+// Domain is that of the ErrorInfo of codes that are the sample's own.
+const Domain = "payments.v1"
+
+// Codes of the server, beside those of the domain and of the engine.
+const (
+	codeUnauthorized idem.Code = "unauthorized"
+	codeQueryInvalid idem.Code = "query-invalid"
+)
+
+// kinds maps the sample's codes to those of gRPC. Codes that are not here are
+// the engine's, body-invalid among them.
+var kinds = map[idem.Code]codes.Code{
+	idem.Code(payments.CodeCurrencyMismatch):  codes.InvalidArgument,
+	idem.Code(payments.CodeInsufficientFunds): codes.FailedPrecondition,
+	idem.Code(payments.CodeAccountUnknown):    codes.NotFound,
+	idem.Code(payments.CodePaymentUnknown):    codes.NotFound,
+	codeUnauthorized:                          codes.Unauthenticated,
+	codeQueryInvalid:                          codes.InvalidArgument,
+}
+
+// refusal is the status of a code. UNAVAILABLE says when to come back.
+func refusal(code idem.Code, detail string) error {
+	kind, own := kinds[code]
+	info := &errdetails.ErrorInfo{Reason: idemgrpc.Reason(code), Domain: Domain}
+	if !own {
+		kind, info.Domain = codes.Code(code.GRPCCode()), idemgrpc.Domain
+	}
+	details := []protoadapt.MessageV1{info}
+	if kind == codes.Unavailable {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: &durationpb.Duration{Seconds: 1}})
+	}
+	s := status.New(kind, detail)
+	if detailed, err := s.WithDetails(details...); err == nil { // text and numbers always marshal
+		s = detailed
+	}
+	return s.Err()
+}
+
+// fail is what an error means to the client. What it does not mean to the
+// client is logged here and answered in the engine's words.
+func (s *Server) fail(ctx context.Context, err error) error {
+	if domain, ok := errors.AsType[*payments.Error](err); ok {
+		return refusal(idem.Code(domain.Code), domain.Detail)
+	}
+	if r, ok := errors.AsType[*idem.Refusal](err); ok {
+		return idemgrpc.RefusalStatus(r).Err()
+	}
+	code, method := payments.CodeOf(err), "unknown"
+	if m, ok := grpc.Method(ctx); ok {
+		method = m
+	}
+	s.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "call failed",
+		slog.String("method", method), slog.String("code", string(code)), slog.Any("err", err))
+	return refusal(code, code.Detail())
+}
