@@ -12,7 +12,7 @@ import (
 // This file is the protocol, step by step; [Engine.Do] is its order. What a
 // step needs beside the rules is elsewhere: requests running here in
 // flight.go, outcomes in doubt in resolve.go, work that goes on behind the
-// answer in background.go.
+// answer in background.go, failing open in run.go.
 type Engine struct {
 	locker  Locker
 	store   Store
@@ -440,20 +440,4 @@ func (e *Engine) release(ctx context.Context, run *run) {
 	if err := run.lease.Release(call); err != nil {
 		e.observe(ctx, run.request, Event{Type: EventReleaseFailed, Attempt: run.attempt, Err: err})
 	}
-}
-
-// failOpen runs the handler without protection where the policy says so, the
-// refusal is that something could not be reached, and nothing is known of an
-// attempt that runs or is in doubt.
-func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error) (Result, error) {
-	refusal, ok := errors.AsType[*Refusal](err)
-	if !ok || !r.Policy.FailOpen || r.open || refusal.Code != CodeUnavailable || ctx.Err() != nil {
-		return Result{}, err
-	}
-	e.observe(ctx, r, Event{Type: EventFailedOpen, Err: refusal.Err})
-	x := &execution{Execution: Execution{KeyID: r.id, OperationID: r.operationID}}
-	hctx, cancel := handlerContext(context.WithoutCancel(ctx), x, r.Policy.Deadline)
-	defer cancel()
-	resp, err := h(hctx)
-	return Result{Response: resp}, err
 }

@@ -123,3 +123,19 @@ func deref(res *Result) Result {
 	}
 	return *res
 }
+
+// failOpen runs the handler without protection where the policy says so, the
+// refusal is that something could not be reached, and nothing is known of an
+// attempt that runs or is in doubt.
+func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error) (Result, error) {
+	refusal, ok := errors.AsType[*Refusal](err)
+	if !ok || !r.Policy.FailOpen || r.open || refusal.Code != CodeUnavailable || ctx.Err() != nil {
+		return Result{}, err
+	}
+	e.observe(ctx, r, Event{Type: EventFailedOpen, Err: refusal.Err})
+	x := &execution{Execution: Execution{KeyID: r.id, OperationID: r.operationID}}
+	hctx, cancel := handlerContext(context.WithoutCancel(ctx), x, r.Policy.Deadline)
+	defer cancel()
+	resp, err := h(hctx)
+	return Result{Response: resp}, err
+}
