@@ -8,13 +8,13 @@ import (
 // clock tells until when the leases of one session can be trusted. All times
 // are monotonic; it reads no clock itself and is guarded by its session.
 //
-// What it is based on, read from the server's source (3.8). A session expires
-// when its *leader* has heard nothing of it for the session time-out. A write
-// that goes through a follower does not itself tell the leader that the session
-// is alive: the follower reports who was active in its answers to the leader's
-// pings, sent every half tick, on the same ordered stream as the writes it
-// forwards. So an acknowledged write proves that whatever the follower had
-// received one tick earlier has been reported, and no more than that:
+// What it is based on. A session expires when its *leader* has heard nothing of
+// it for the session time-out. A follower reports who was active in its answers
+// to the leader's pings (Learner.ping in the server's source), on the same
+// ordered stream as the writes it forwards. That a forwarded write by itself
+// tells the leader of the session is not relied upon: it is taken to prove that
+// whatever the follower had received one tick earlier (two pings) has been
+// reported, and no more than that. Where it proves more, leases end early:
 //
 //	expiry ≥ known + timeout
 //	known  = the latest acknowledged write that was answered
