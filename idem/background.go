@@ -108,7 +108,8 @@ func (e *Engine) save(ctx context.Context, run *run, s Settlement) (SettleResult
 // long as the lease proves that nobody else can have begun.
 func (e *Engine) trySave(ctx context.Context, run *run, s Settlement) (SettleResult, error) {
 	if !run.lost() {
-		s.Restore = &Restore{Kind: run.Policy.Kind, Route: run.Policy.Name, Fingerprint: run.fingerprint, Started: run.started}
+		run.restore = Restore{Kind: run.Policy.Kind, Route: run.Policy.Name, Fingerprint: run.fingerprint, Started: run.started}
+		s.Restore = &run.restore
 	}
 	return e.callSettle(ctx, run.id, s)
 }

@@ -55,7 +55,8 @@ type request struct {
 	operationID string
 	fingerprint Fingerprint // in the current version
 	giveUp      time.Time   // when a duplicate stops waiting for the first
-	flight      *flight     // of this request, where it leads one
+	flight      *flight     // that this request leads; nil where it leads none, or no longer
+	own         flight      // what flight points to
 	open        bool        // an attempt was seen that runs or is in doubt
 }
 
@@ -345,10 +346,10 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease, rec *Record
 
 // execute is step 6: the handler, and what its result says.
 func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt Attempt, h Handler) (Result, error) {
-	x := e.execution(r, lease, attempt)
-	hctx, cancel := handlerContext(ctx, x, r.Policy.Deadline)
-	defer cancel()
-	run := &run{request: r, execution: x, lease: lease, attempt: attempt, started: time.Now()}
+	run := &run{request: r, lease: lease, attempt: attempt, started: time.Now()}
+	x := &run.execution
+	x.init(ctx, r, lease, attempt, r.Policy.Deadline)
+	defer x.stop()
 
 	returned := false
 	defer func() {
@@ -357,10 +358,10 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt A
 			_, _ = e.settle(ctx, run, outcomeInDoubt, &crash, errPanic)
 		}
 	}()
-	resp, err := h(hctx)
+	resp, err := h(x)
 	returned = true
-	cut := hctx.Err() != nil
-	cancel()
+	cut := x.Err() != nil
+	x.stop()
 
 	o := outcomeInDoubt
 	switch {

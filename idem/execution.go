@@ -20,18 +20,36 @@ type Execution struct {
 	Fence       Fence  // to be given to resources that check it; zero where a route failed open
 }
 
-// execution is an Execution in progress.
+// execution is an Execution in progress, and the context in which it runs. It
+// ends at a deadline, or as soon as the lease cannot be trusted.
 type execution struct {
+	bounded // lease is nil where a route failed open
 	Execution
-	lease    Lease // nil where a route failed open
 	gated    atomic.Bool
 	noEffect atomic.Bool
 }
 
+// init makes x the execution of an attempt: under a lease, unless that is nil,
+// and for so long, unless limit is zero.
+func (x *execution) init(ctx context.Context, r *request, lease Lease, attempt Attempt, limit time.Duration) {
+	x.KeyID, x.OperationID, x.Attempt = r.id, r.operationID, attempt.Number
+	x.Context, x.lease = ctx, lease
+	if lease != nil {
+		x.Fence = lease.Fence()
+	}
+	if limit > 0 {
+		x.at = time.Now().Add(limit)
+	}
+}
+
 type executionKey struct{}
 
-func withExecution(ctx context.Context, x *execution) context.Context {
-	return context.WithValue(ctx, executionKey{}, x)
+// Value knows the execution itself beside what [bounded] knows.
+func (x *execution) Value(key any) any {
+	if key == (executionKey{}) {
+		return x
+	}
+	return x.bounded.Value(key)
 }
 
 func executionOf(ctx context.Context) *execution {

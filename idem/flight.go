@@ -19,9 +19,10 @@ type flights struct {
 type flight struct {
 	kind        KeyKind
 	fingerprint Fingerprint
-	bound       atomic.Bool   // the record is bound to fingerprint: Begin was acknowledged
-	landed      chan struct{} // closed when the leader is through
-	result      *Result       // set before landed is closed; nil: look for yourself
+	bound       atomic.Bool // the record is bound to fingerprint: Begin was acknowledged
+
+	landed chan struct{} // guarded by flights.mu, made by who joins first; closed when the leader is through
+	result *Result       // set before landed is closed; nil: look for yourself
 }
 
 func (f *flights) init() { f.byKey = make(map[KeyID]*flight) }
@@ -30,6 +31,20 @@ func (f *flights) get(id KeyID) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.byKey[id]
+}
+
+// landing is closed when the leader of a flight is through: nil where it is
+// already.
+func (f *flights) landing(id KeyID, of *flight) <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.byKey[id] != of {
+		return nil
+	}
+	if of.landed == nil {
+		of.landed = make(chan struct{})
+	}
+	return of.landed
 }
 
 // begun says that the record is bound to this flight's request from here on.
@@ -59,11 +74,15 @@ func (e *Engine) join(ctx context.Context, r *request) (*Result, error) {
 	if left <= 0 {
 		return nil, refuse(CodeInProgress, nil)
 	}
+	landed := e.flights.landing(r.id, f)
+	if landed == nil {
+		return nil, nil // what it has stored is there to be read
+	}
 	e.observe(ctx, r, Event{Type: EventJoined})
 	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {
-	case <-f.landed:
+	case <-landed:
 		return f.result, nil
 	case <-timer.C:
 		return nil, refuse(CodeInProgress, nil)
@@ -84,7 +103,8 @@ func (e *Engine) lead(r *request) bool {
 		// One that differs is not joined, and does not keep us from the lock.
 		return f.kind != r.Policy.Kind || f.fingerprint != r.fingerprint
 	}
-	r.flight = &flight{kind: r.Policy.Kind, fingerprint: r.fingerprint, landed: make(chan struct{})}
+	r.own.kind, r.own.fingerprint = r.Policy.Kind, r.fingerprint
+	r.flight = &r.own
 	e.flights.byKey[r.id] = r.flight
 	return true
 }
@@ -102,8 +122,14 @@ func (e *Engine) landFlight(id KeyID, f *flight, result *Result) {
 		return
 	}
 	e.flights.mu.Lock()
+	defer e.flights.mu.Unlock()
 	delete(e.flights.byKey, id)
-	e.flights.mu.Unlock()
-	f.result = result
+	if f.landed == nil {
+		return
+	}
+	if result != nil {
+		kept := *result // so that a result that nobody waits for can stay on the stack
+		f.result = &kept
+	}
 	close(f.landed)
 }

@@ -38,7 +38,9 @@ func ParseKeyID(s string) (KeyID, error) {
 // every attempt and survives the loss of the token store.
 func (id KeyID) OperationID() string {
 	sum := digest("idemkeeper operation 1", string(id[:]))
-	return "op_" + hex.EncodeToString(sum[:16])
+	text := [3 + 2*16]byte{'o', 'p', '_'}
+	hex.Encode(text[3:], sum[:16])
+	return string(text[:])
 }
 
 // downstreamKey derives the key to send to the system called name on behalf of

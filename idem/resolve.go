@@ -60,10 +60,10 @@ func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) 
 	if r.Policy.Resolver == nil {
 		return StillUnknown(), nil
 	}
-	x := e.execution(r, lease, rec.Attempt)
-	ctx, cancel := context.WithTimeout(withExecution(ctx, x), r.Policy.ResolverTimeout)
-	defer cancel()
-	return callResolver(ctx, r.Policy.Resolver, Interrupted{KeyID: r.id, OperationID: x.OperationID, Route: rec.Route,
+	var x execution
+	x.init(ctx, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
+	defer x.stop()
+	return callResolver(&x, r.Policy.Resolver, Interrupted{KeyID: r.id, OperationID: x.OperationID, Route: rec.Route,
 		Attempt: rec.Attempt, Fence: lease.Fence(), Response: rec.Response})
 }
 

@@ -14,10 +14,11 @@ var (
 // run is one attempt of a request, from Begin to its settlement.
 type run struct {
 	*request
-	execution *execution
+	execution execution
 	lease     Lease
 	attempt   Attempt
 	started   time.Time
+	restore   Restore // see trySave
 }
 
 // lost reports whether the lease ended under the handler.
@@ -68,41 +69,6 @@ func (run *run) settlement(o outcome, resp *Response) Settlement {
 	return s
 }
 
-// execution is what the handler or the resolver may know.
-func (e *Engine) execution(r *request, lease Lease, attempt Attempt) *execution {
-	return &execution{
-		Execution: Execution{KeyID: r.id, OperationID: r.operationID, Attempt: attempt.Number, Fence: lease.Fence()},
-		lease:     lease,
-	}
-}
-
-// handlerContext ends ctx at the deadline, or with cause ErrLeaseLost as soon as
-// the lease cannot be trusted.
-func handlerContext(ctx context.Context, x *execution, deadline time.Duration) (context.Context, context.CancelFunc) {
-	ctx = withExecution(ctx, x)
-	stopDeadline := func() {}
-	if deadline > 0 {
-		ctx, stopDeadline = context.WithTimeout(ctx, deadline)
-	}
-	if x.lease == nil {
-		return ctx, stopDeadline
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	go func() {
-		select {
-		case <-x.lease.Done():
-			if x.lease.Err() != nil {
-				cancel(ErrLeaseLost)
-			}
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		cancel(context.Canceled)
-		stopDeadline()
-	}
-}
-
 // replay is the stored outcome of a record.
 func replay(rec *Record) *Result {
 	return &Result{Response: *rec.Response, Replayed: true, Attempt: rec.Attempt.Number}
@@ -133,9 +99,9 @@ func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error)
 		return Result{}, err
 	}
 	e.observe(ctx, r, Event{Type: EventFailedOpen, Err: refusal.Err})
-	x := &execution{Execution: Execution{KeyID: r.id, OperationID: r.operationID}}
-	hctx, cancel := handlerContext(context.WithoutCancel(ctx), x, r.Policy.Deadline)
-	defer cancel()
-	resp, err := h(hctx)
+	var x execution
+	x.init(context.WithoutCancel(ctx), r, nil, Attempt{}, r.Policy.Deadline)
+	defer x.stop()
+	resp, err := h(&x)
 	return Result{Response: resp}, err
 }

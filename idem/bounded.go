@@ -1,0 +1,131 @@
+package idem
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// bounded is a context that ends at a time, with a lease, or when it is
+// stopped. It makes a real one, with its timer, its registration with the
+// parent and the goroutine that watches the lease, only where somebody asks
+// for Done. Every request makes five of these, and in-process stores and
+// locks, and many handlers, never ask.
+type bounded struct {
+	context.Context           // the parent
+	at              time.Time // zero: no deadline of its own
+	lease           Lease     // nil: none to end with
+
+	mu      sync.Mutex
+	full    context.Context // what Done made
+	cancel  context.CancelCauseFunc
+	stopped bool
+}
+
+// withTimeout is [context.WithTimeout] as described at bounded. stop has to be
+// called.
+func withTimeout(parent context.Context, d time.Duration) *bounded {
+	return &bounded{Context: parent, at: time.Now().Add(d)}
+}
+
+// Deadline returns the earlier one of the parent's and its own.
+func (b *bounded) Deadline() (time.Time, bool) {
+	parent, ok := b.Context.Deadline()
+	if b.at.IsZero() || ok && parent.Before(b.at) {
+		return parent, ok
+	}
+	return b.at, true
+}
+
+// Done returns the channel of a real context, made on the first call.
+func (b *bounded) Done() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.expand().Done()
+}
+
+// Err agrees with Done wherever Done was asked for.
+func (b *bounded) Err() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.look()
+	switch {
+	case b.full != nil:
+		return b.full.Err()
+	case b.Context.Err() != nil:
+		return b.Context.Err()
+	case b.stopped:
+		return context.Canceled
+	case !b.at.IsZero() && !time.Now().Before(b.at):
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// Value knows what the parent does. Where there is a real context it is that
+// one's to tell, so that [context.Cause] finds the cause, and contexts derived
+// from this one are registered with it instead of watching it.
+func (b *bounded) Value(key any) any {
+	b.mu.Lock()
+	b.look()
+	from := b.full
+	b.mu.Unlock()
+	if from == nil {
+		from = b.Context
+	}
+	return from.Value(key)
+}
+
+// stop ends the context. It may be called more than once.
+func (b *bounded) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = true
+	if b.cancel != nil {
+		b.cancel(context.Canceled)
+	}
+}
+
+// look ends the context where its lease was lost. The caller holds b.mu.
+func (b *bounded) look() {
+	if b.lease != nil && !b.stopped && b.lease.Err() != nil {
+		b.expand()
+		b.cancel(ErrLeaseLost)
+	}
+}
+
+// expand makes the real context. The caller holds b.mu.
+func (b *bounded) expand() context.Context {
+	if b.full != nil {
+		return b.full
+	}
+	b.full, b.cancel = context.WithCancelCause(b.Context)
+	if !b.at.IsZero() {
+		cancel := b.cancel
+		var stopTimer context.CancelFunc
+		b.full, stopTimer = context.WithDeadline(b.full, b.at)
+		b.cancel = func(cause error) {
+			cancel(cause)
+			stopTimer()
+		}
+	}
+	switch {
+	case b.stopped:
+		b.cancel(context.Canceled)
+	case b.lease != nil:
+		go watch(b.full, b.lease, b.cancel)
+	}
+	return b.full
+}
+
+// watch cancels ctx with cause ErrLeaseLost as soon as the lease cannot be
+// trusted, and ends with either.
+func watch(ctx context.Context, lease Lease, cancel context.CancelCauseFunc) {
+	select {
+	case <-lease.Done():
+		if lease.Err() != nil {
+			cancel(ErrLeaseLost)
+		}
+	case <-ctx.Done():
+	}
+}
