@@ -15,28 +15,35 @@ import (
 // parent, an orphan, a holder that left, a lost reply.
 const maxTries = 8
 
-// attempt is one TryAcquire. It runs on a goroutine of its own, which sees it
-// through when its caller has gone: then what it made is undone.
+// attempt is the making of one ephemeral znode that a Lease is to stand for. It
+// runs on a goroutine of its own, which sees it through when its caller has
+// gone: then what it made is undone.
 type attempt struct {
-	s     *session
-	slot  *slot
-	owner owner
-	began time.Time
-	done  chan struct{} // closed when lease and err are set
+	s      *session
+	slot   *slot
+	create func(*attempt) (czxid int64, err error)
+	place  *place // in a line; nil for a plain lock
+	began  time.Time
+	done   chan struct{} // closed when lease and err are set
 
 	abandoned bool // guarded by s.mu, like the next two
 	lease     *Lease
 	err       error
 }
 
-// acquire runs an attempt in a slot that the caller has claimed, and returns
-// when it is over, ctx has ended, or the session can no longer be trusted.
+// acquire makes a plain lock in a slot that the caller has claimed.
 func (s *session) acquire(ctx context.Context, sl *slot, o owner) (*Lease, error) {
-	a := &attempt{s: s, slot: sl, owner: o, began: time.Now(), done: make(chan struct{})}
+	return s.attempt(ctx, &attempt{slot: sl, create: func(a *attempt) (int64, error) { return a.createLock(o) }})
+}
+
+// attempt runs an attempt and returns when it is over, ctx has ended, or the
+// session can no longer be trusted.
+func (s *session) attempt(ctx context.Context, a *attempt) (*Lease, error) {
+	a.s, a.began, a.done = s, time.Now(), make(chan struct{})
 	s.client.background.add()
 	if !s.start(a.run) {
 		s.client.background.done()
-		s.free(sl)
+		s.free(a.slot)
 		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, s.reason())
 	}
 	for {
@@ -78,7 +85,7 @@ func (a *attempt) gone() bool {
 
 func (a *attempt) run() {
 	defer a.s.client.background.done()
-	czxid, err := a.create()
+	czxid, err := a.create(a)
 	if err == nil && a.grant(czxid) {
 		return
 	}
@@ -87,7 +94,7 @@ func (a *attempt) run() {
 		a.s.mu.Lock()
 		a.slot.phase = releasing
 		a.s.mu.Unlock()
-		if gone := a.s.remove(a.slot.path, czxid, time.Since(a.began) > young); gone != nil {
+		if gone := a.s.remove(a.slot.path, czxid, a.place == nil && time.Since(a.began) > young); gone != nil {
 			a.s.log.Warn("zookeeper: abandoned lock left to the end of its session", "path", a.slot.path, "error", gone)
 		}
 	}
@@ -108,7 +115,7 @@ func (a *attempt) grant(czxid int64) bool {
 		return false
 	}
 	l := &Lease{
-		s: s, slot: a.slot, czxid: czxid, taken: a.began,
+		s: s, slot: a.slot, place: a.place, czxid: czxid, taken: a.began,
 		fence: idem.Fence{Domain: s.domain, Token: uint64(czxid)},
 		done:  make(chan struct{}),
 		gone:  make(chan struct{}),
@@ -122,11 +129,11 @@ func (a *attempt) grant(czxid int64) bool {
 	return true
 }
 
-// create sends the create until it is known what became of it, and returns the
-// czxid of the znode that it made.
-func (a *attempt) create() (czxid int64, err error) {
+// createLock sends the create of a plain lock until it is known what became of
+// it, and returns the czxid of the znode that it made.
+func (a *attempt) createLock(o owner) (czxid int64, err error) {
 	s, path := a.s, a.slot.path
-	data := a.owner.encode()
+	data := o.encode()
 	var r result
 	for range maxTries {
 		if a.gone() {
@@ -160,7 +167,7 @@ func (a *attempt) create() (czxid int64, err error) {
 			continue
 		case n.session != s.sessionID():
 			return 0, fmt.Errorf("%w: by %v", idem.ErrLocked, parseOwner(n.data))
-		case parseOwner(n.data).same(a.owner):
+		case parseOwner(n.data).same(o):
 			return n.czxid, nil
 		}
 		// Of this session, but this session has only one slot for the path and

@@ -28,7 +28,8 @@ type Client struct {
 	ended   chan struct{} // closed when Close or Abandon is through
 
 	mu      sync.Mutex
-	current *session // nil while there is none
+	current *session      // nil while there is none
+	changed chan struct{} // closed and replaced when current is
 	closing bool
 	domain  string
 	lastErr error // why there is no session
@@ -44,7 +45,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, owner: identity(), background: newTracker(), stopped: make(chan struct{}), ended: make(chan struct{})}
+	c := &Client{cfg: cfg, owner: identity(), background: newTracker(), stopped: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{})}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.OpenTimeout, fmt.Errorf("not ready within %v", cfg.OpenTimeout))
 	defer cancel()
@@ -115,7 +116,8 @@ func (c *Client) keep(s *session) {
 		}
 		why := s.reason()
 		c.mu.Lock()
-		c.current, c.lastErr = nil, why
+		c.setCurrent(nil)
+		c.lastErr = why
 		c.mu.Unlock()
 		c.cfg.Logger.Warn("zookeeper: session is over, starting another one", "session", hexID(s.sessionID()), "error", why)
 		old := s
@@ -127,13 +129,13 @@ func (c *Client) keep(s *session) {
 // restart tries to get a session until it has one, or returns nil when the
 // client is closed. hasty says that the last one did not live long.
 func (c *Client) restart(hasty bool) *session {
-	pause := time.Duration(0)
-	if hasty {
-		pause = 100 * time.Millisecond
+	pause := backoff{c.cfg.Retry, 0}
+	if !hasty {
+		pause.last = -1 // the first try comes at once
 	}
 	for {
 		select {
-		case <-time.After(pause/2 + rand.N(pause/2+1)):
+		case <-time.After(pause.next()):
 		case <-c.ctx.Done():
 			return nil
 		}
@@ -149,7 +151,6 @@ func (c *Client) restart(hasty bool) *session {
 		c.lastErr = err
 		c.mu.Unlock()
 		c.cfg.Logger.Warn("zookeeper: no new session yet", "error", err)
-		pause = min(max(2*pause, 100*time.Millisecond), 5*time.Second)
 	}
 }
 
@@ -157,12 +158,20 @@ func (c *Client) restart(hasty bool) *session {
 func (c *Client) adopt(s *session) {
 	c.mu.Lock()
 	before := c.domain
-	c.current, c.domain = s, s.domain
+	c.setCurrent(s)
+	c.domain = s.domain
 	c.mu.Unlock() // callers must not wait for a logger
 	if before != "" && before != s.domain {
 		c.cfg.Logger.Warn("zookeeper: the lock domain has changed, this is another ensemble", "before", before, "now", s.domain)
 	}
 	c.cfg.Logger.Info("zookeeper: session started", "session", hexID(s.sessionID()), "timeout", s.timeout(), "domain", s.domain)
+}
+
+// setCurrent changes the session that serves callers. Needs mu.
+func (c *Client) setCurrent(s *session) {
+	c.current = s
+	close(c.changed)
+	c.changed = make(chan struct{})
 }
 
 // Close waits until locks being released in the background are gone, and closes
@@ -209,7 +218,8 @@ func (c *Client) end(why error, finish func(*session) error) (err error) {
 	<-c.stopped
 	c.mu.Lock()
 	s := c.current
-	c.current, c.lastErr = nil, why
+	c.setCurrent(nil)
+	c.lastErr = why
 	c.mu.Unlock()
 	if s != nil {
 		err = finish(s)

@@ -54,6 +54,11 @@ type Config struct {
 	// jute.maxbuffer it would take the ensemble down. Default: 4096.
 	MaxLocksPerSession int
 
+	// Retry is how often and how fast the client starts a new session, and how
+	// often a blocking call of a recipe, such as [Mutex.Acquire], tries again
+	// when it has lost its place in line. Default: see RetryPolicy.
+	Retry RetryPolicy
+
 	// Credentials are presented to the servers before anything else is done.
 	// Default: none.
 	Credentials []Credential
@@ -127,6 +132,9 @@ func (c Config) withDefaults() (Config, error) {
 	defaultTo(&c.Root, defaultRoot)
 	defaultTo(&c.Base, "/idem")
 	defaultTo(&c.MaxLocksPerSession, 4096)
+	if err := c.Retry.setDefaults(); err != nil {
+		return c, err
+	}
 	if c.SessionTimeout < 0 || c.TickTime < 0 || c.OpenTimeout < 0 || c.MaxLocksPerSession < 0 {
 		return c, errors.New("zookeeper: config has a negative value")
 	}

@@ -18,6 +18,7 @@ func (s *session) onEvent(ev zk.Event) {
 	case ev.Type != zk.EventNotWatching:
 		s.mu.Lock()
 		s.fire(ev.Path)
+		s.fire(ev.Path + childrenOf)
 		s.mu.Unlock()
 	}
 }

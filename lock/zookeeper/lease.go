@@ -13,6 +13,7 @@ import (
 type Lease struct {
 	s     *session
 	slot  *slot
+	place *place // in a line, whose turn it is; nil for a plain lock
 	czxid int64
 	taken time.Time // before the znode was made
 	fence idem.Fence

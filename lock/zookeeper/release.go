@@ -52,7 +52,7 @@ func (s *session) beginRelease(l *Lease) {
 	s.client.background.add()
 	run := func() {
 		defer s.client.background.done()
-		l.goneErr = s.remove(l.slot.path, l.czxid, l.Err() != nil || time.Since(l.taken) > young)
+		l.goneErr = l.remove()
 		s.free(l.slot)
 		close(l.gone)
 	}
@@ -61,6 +61,14 @@ func (s *session) beginRelease(l *Lease) {
 		return
 	}
 	s.wg.Go(run)
+}
+
+// remove deletes the lease's znode.
+func (l *Lease) remove() error {
+	if l.place != nil {
+		return l.place.remove(l)
+	}
+	return l.s.remove(l.slot.path, l.czxid, l.Err() != nil || time.Since(l.taken) > young)
 }
 
 // remove deletes the znode at path that has this czxid. It returns nil when

@@ -31,6 +31,9 @@ type result struct {
 	// zxid is the transaction's when applied: the czxid of every znode it
 	// created, and the mzxid of every znode it set.
 	zxid int64
+	// created has the path of each znode created when applied, by the index of
+	// its operation, and "" for other operations.
+	created []string
 	// op is the index of the culprit when refused: among the operations of the
 	// Multi as interpret returns it, 0 where the caller has one only. It is −1
 	// when the pin itself was refused.
@@ -40,8 +43,11 @@ type result struct {
 
 // refusedBy reports whether a write was refused because of its own operation,
 // with this error.
-func (r result) refusedBy(err error) bool {
-	return r.outcome == refused && r.op == 0 && errors.Is(r.err, err)
+func (r result) refusedBy(err error) bool { return r.refusedAt(0, err) }
+
+// refusedAt is refusedBy for one of several operations.
+func (r result) refusedAt(op int, err error) bool {
+	return r.outcome == refused && r.op == op && errors.Is(r.err, err)
 }
 
 // interpret reads the answer to Multi(pin, n operations).
@@ -80,7 +86,11 @@ func interpret(n int, answer []zk.MultiResponse, err error) result {
 		}
 		return result{outcome: unknown, err: err}
 	}
-	return result{outcome: applied, zxid: answer[0].Stat.Mzxid}
+	r := result{outcome: applied, zxid: answer[0].Stat.Mzxid, created: make([]string, n)}
+	for i, op := range answer[1:] {
+		r.created[i] = op.String
+	}
+	return r
 }
 
 // definite lists the errors by which a server says that it did nothing.

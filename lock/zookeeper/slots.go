@@ -21,7 +21,7 @@ const (
 // of this session is unsettled, and a znode of this session at a path without a
 // slot is an orphan.
 type slot struct {
-	path  string
+	path  string // of a znode in a line: its prefix, until the server has named it
 	phase phase
 	lease *Lease        // once holding
 	freed chan struct{} // closed when the slot is given up
@@ -53,6 +53,15 @@ func (s *session) free(sl *slot) {
 	defer s.mu.Unlock()
 	delete(s.slots, sl.path)
 	close(sl.freed)
+}
+
+// rename gives the slot of a znode in a line the path that the server made up.
+func (s *session) rename(sl *slot, path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.slots, sl.path)
+	sl.path = path
+	s.slots[path] = sl
 }
 
 // loseAll ends all leases that are still trusted and returns them. Needs mu.

@@ -12,6 +12,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
+// maxReply is the largest reply that is read: a line of 50,000, or a znode of
+// the servers' usual most.
+const maxReply = 4 << 20
+
 // startSession connects and brings a session up, within Config.OpenTimeout.
 func (c *Client) startSession(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.OpenTimeout, fmt.Errorf("not ready within %v", c.cfg.OpenTimeout))
@@ -25,7 +29,7 @@ func (c *Client) startSession(ctx context.Context) (*session, error) {
 		zk.WithEventCallback(s.onEvent),
 		zk.WithLogger(debugLog{c.cfg.Logger}),
 		zk.WithLogInfo(false),
-		zk.WithMaxBufferSize(1<<20)) // nothing that is read here is large
+		zk.WithMaxBufferSize(maxReply))
 	if err != nil {
 		return nil, err
 	}

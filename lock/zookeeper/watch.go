@@ -18,6 +18,10 @@ import (
 // next ones until it fires. It lasts no longer than the lock that it is for.
 type watch struct {
 	woken chan struct{}
+	// armed is closed when the watch is there, or could not be made; names are
+	// then the children of a line. Both are for lines alone.
+	armed chan struct{}
+	names []string
 	crowd int   // waiters so far
 	free  bool  // the read found no znode; set before woken is closed, like err
 	err   error // why the read failed
@@ -71,14 +75,7 @@ func (s *session) watchLock(ctx context.Context, path string) (free bool, crowd 
 		defer s.mu.Unlock()
 		return false, sl.crowd, err
 	}
-	w := s.watches[path]
-	if w == nil {
-		w = &watch{woken: make(chan struct{})}
-		s.watches[path] = w
-		if gen := s.gen; s.why == nil {
-			s.wg.Go(func() { s.armWatch(path, w, gen) })
-		}
-	}
+	w := s.watchLocked(path, func(w *watch, gen uint64) { s.armWatch(path, w, gen) })
 	w.crowd++
 	s.mu.Unlock()
 
@@ -91,6 +88,20 @@ func (s *session) watchLock(ctx context.Context, path string) (free bool, crowd 
 	return w.free, w.crowd, err
 }
 
+// watchLocked returns the watch under a key, and has it armed when it is new.
+// Needs mu.
+func (s *session) watchLocked(key string, arm func(w *watch, gen uint64)) *watch {
+	w := s.watches[key]
+	if w == nil {
+		w = &watch{woken: make(chan struct{}), armed: make(chan struct{})}
+		s.watches[key] = w
+		if gen := s.gen; s.why == nil {
+			s.wg.Go(func() { arm(w, gen) })
+		}
+	}
+	return w
+}
+
 // armWatch makes the read that leaves the watch. When the connection breaks
 // before it is answered, the reconnect wakes the waiters.
 func (s *session) armWatch(path string, w *watch, gen uint64) {
@@ -98,17 +109,25 @@ func (s *session) armWatch(path string, w *watch, gen uint64) {
 		data, stat, _, err := s.conn.GetW(path) // the event comes to onEvent
 		return data, stat, err
 	})
-	if err == nil && n.exists {
+	s.armed(path, w, gen, n.exists, err)
+}
+
+// armed is told how the read went that was to leave the watch under a key.
+func (s *session) armed(key string, w *watch, gen uint64, exists bool, err error) {
+	if err == nil && exists {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watches[path] != w || err != nil && (!s.connected || s.gen != gen) {
+	if s.watches[key] != w || err != nil && (!s.connected || s.gen != gen) {
 		return
 	}
 	w.free, w.err = err == nil, err
-	s.fire(path)
+	s.fire(key)
 }
+
+// childrenOf follows a path in the key of a watch for its children.
+const childrenOf = "/*"
 
 // fire wakes the waiters of a path. Needs mu.
 func (s *session) fire(path string) {

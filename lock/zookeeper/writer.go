@@ -26,9 +26,10 @@ type writer struct {
 	wg    sync.WaitGroup
 }
 
-// write is one operation, and where its result goes.
+// write is operations that are applied together or not at all, and where their
+// result goes.
 type write struct {
-	op     any
+	ops    []any
 	answer chan result
 }
 
@@ -49,8 +50,8 @@ func (w *writer) start() {
 // do sends a pinned write and waits until its outcome is known, or known to be
 // unknown. That takes no longer than the session's patience plus a reconnect.
 // To be called from goroutines that can wait, never from a caller's.
-func (w *writer) do(op any) result {
-	wr := &write{op: op, answer: make(chan result, 1)}
+func (w *writer) do(ops ...any) result {
+	wr := &write{ops: ops, answer: make(chan result, 1)}
 	select {
 	case w.queue <- wr:
 	case <-w.s.over:
@@ -71,7 +72,7 @@ func (w *writer) work() {
 	for {
 		select {
 		case wr := <-w.queue:
-			wr.answer <- w.send(wr.op)
+			wr.answer <- w.send(wr.ops...)
 		case <-w.s.over:
 			return
 		}

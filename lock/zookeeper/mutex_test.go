@@ -1,0 +1,154 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// crowd opens n clients of one chroot.
+func crowd(t testing.TB, n int) []*Client {
+	t.Helper()
+	cfg := sharedConfig(t)
+	cfg.SessionTimeout = 60 * time.Second
+	clients := make([]*Client, n)
+	for i := range clients {
+		clients[i] = open(t, cfg)
+	}
+	return clients
+}
+
+// Many callers of several clients have the lock one at a time, in the order of
+// their places, which is that of their fences.
+func TestMutexExcludesAndIsFair(t *testing.T) {
+	t.Parallel()
+	const callers, rounds = 8, 5
+	var inside atomic.Int64
+	var last atomic.Uint64
+	var wg sync.WaitGroup
+	for _, c := range crowd(t, 3) {
+		m := c.Mutex("/app/m")
+		for range callers {
+			wg.Go(func() {
+				for range rounds {
+					lease, err := m.Acquire(bounded(t))
+					if err != nil {
+						t.Errorf("Acquire() = %v", err)
+						return
+					}
+					if inside.Add(1) != 1 {
+						t.Error("two have the lock")
+					}
+					if f := lease.Fence().Token; last.Swap(f) >= f {
+						t.Errorf("fence %d after a greater one", f)
+					}
+					inside.Add(-1)
+					if err := lease.Release(bounded(t)); err != nil {
+						t.Errorf("Release() = %v", err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+func TestMutexTryAcquire(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 2)
+	a, b := c[0].Mutex("/m"), c[1].Mutex("/m")
+	lease, err := a.TryAcquire(bounded(t))
+	if err != nil {
+		t.Fatalf("TryAcquire() = %v, want the lock", err)
+	}
+	for _, m := range []*Mutex{a, b} {
+		if l, err := m.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+			t.Fatalf("TryAcquire() of a held lock = %v, %v, want ErrLocked", l, err)
+		}
+	}
+	if err := lease.Release(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	if lease, err = b.TryAcquire(bounded(t)); err != nil {
+		t.Fatalf("TryAcquire() of a free lock = %v", err)
+	}
+	lease.ReleaseBehind()
+}
+
+// A cancelled Acquire leaves no place behind, and those behind it move up.
+func TestMutexAcquireCancelled(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 2)
+	raw := rawConn(t, c[0].cfg.Servers)
+	held, err := c[0].Mutex("/m").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(bounded(t))
+	gaveUp := errors.New("gave up")
+	second, third := make(chan error, 1), make(chan *Lease, 1)
+	waiting := func(n int) {
+		t.Helper()
+		until(t, "waiters", func() bool {
+			names, _, _ := raw.Children(c[0].cfg.Chroot + "/m")
+			return len(names) == n
+		})
+	}
+	go func() {
+		_, err := c[1].Mutex("/m").Acquire(ctx)
+		second <- err
+	}()
+	waiting(2)
+	go func() {
+		l, err := c[0].Mutex("/m").Acquire(bounded(t))
+		if err != nil {
+			t.Error(err)
+		}
+		third <- l
+	}()
+	waiting(3)
+	cancel(gaveUp)
+	if err := <-second; !errors.Is(err, idem.ErrLocked) || !errors.Is(err, gaveUp) {
+		t.Errorf("Acquire() = %v, want ErrLocked and %v", err, gaveUp)
+	}
+	waiting(2)
+	held.ReleaseBehind()
+	if l := <-third; l != nil {
+		l.ReleaseBehind()
+	}
+}
+
+// BenchmarkMutex is a hand-over on one path: waiters from four clients.
+func BenchmarkMutex(b *testing.B) {
+	for _, waiters := range []int{1, 64} {
+		b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) {
+			clients := crowd(b, 4)
+			turns := make(chan struct{})
+			var wg sync.WaitGroup
+			for i := range waiters {
+				m := clients[i%4].Mutex("/m")
+				wg.Go(func() {
+					for range turns {
+						lease, err := m.Acquire(b.Context())
+						if err != nil {
+							b.Error(err)
+							continue
+						}
+						lease.ReleaseBehind()
+					}
+				})
+			}
+			for b.Loop() {
+				turns <- struct{}{}
+			}
+			close(turns)
+			wg.Wait()
+		})
+	}
+}

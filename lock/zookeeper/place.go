@@ -1,0 +1,136 @@
+package zookeeper
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// place is a znode in a line. No other znode ever has its name, so that it may
+// be deleted without looking whose it is.
+type place struct {
+	line     *line
+	prefix   string // <role>-<unique>-
+	data     []byte
+	position      // once made
+	founder  bool // the parent was made for it
+	alone    bool // nobody was seen behind it when it was its turn; guarded by session.mu
+}
+
+// is says whether q is this place.
+func (p *place) is(q position) bool { return q.name == p.name }
+
+// uniqueLen is the length of what makes a name unique: 96 random bits, in
+// hexadecimal. A create whose reply was lost is recognised by it.
+const uniqueLen = 24
+
+// enqueue takes a place at the end of a line. The lease that it returns stands
+// for the place only: whose turn it is has to be found out.
+func (s *session) enqueue(ctx context.Context, ln *line, role string, data []byte) (*Lease, error) {
+	var unique [uniqueLen / 2]byte
+	_, _ = rand.Read(unique[:]) // never fails
+	p := &place{line: ln, prefix: role + "-" + hex.EncodeToString(unique[:]) + "-", data: data}
+	sl, _, _, err := s.claim(ln.path + "/" + p.prefix)
+	if err != nil {
+		return nil, err
+	}
+	return s.attempt(ctx, &attempt{slot: sl, place: p, create: p.create})
+}
+
+// owned is the data of a place: whose it is.
+func (c *Client) owned(name string) []byte {
+	o := c.owner
+	o.Nonce = name
+	o.Try = strconv.FormatUint(c.tries.Add(1), 10)
+	return o.encode()
+}
+
+// create makes the znode, until it is known what became of it.
+func (p *place) create(a *attempt) (czxid int64, err error) {
+	s, path := a.s, p.line.path+"/"+p.prefix
+	var r result
+	for range maxTries {
+		if a.gone() {
+			return 0, idem.ErrUnavailable // nobody reads this
+		}
+		r = s.w.do(&zk.CreateRequest{Path: path, Data: p.data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral | zk.FlagSequence})
+		switch {
+		case r.outcome == applied:
+			return r.zxid, p.named(a, r.created[0])
+		case r.refusedBy(zk.ErrNoNode):
+			if err := s.ensureLine(p.line); err != nil {
+				return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+			}
+			p.founder = true
+			continue
+		case r.outcome != unknown:
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
+		}
+		n, err := p.find(a)
+		if err != nil {
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+		}
+		if n.exists {
+			return n.czxid, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: acquire: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.err)
+}
+
+// named takes note of the name that the servers made up.
+func (p *place) named(a *attempt, path string) error {
+	name := path[strings.LastIndexByte(path, '/')+1:]
+	pos, ok := parsePosition(name)
+	if !ok || !strings.HasPrefix(name, p.prefix) {
+		return fmt.Errorf("zookeeper: created %s, which is not %s and a number", path, p.prefix)
+	}
+	p.position = pos
+	a.s.rename(a.slot, path)
+	return nil
+}
+
+// find looks for the znode where the reply to its create was lost.
+func (p *place) find(a *attempt) (node, error) {
+	s := a.s
+	if err := s.finalBarrier(); err != nil {
+		return node{}, err
+	}
+	names, err := s.children(p.line.path)
+	if err != nil {
+		return node{}, err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, p.prefix) {
+			n, err := s.mustGet(p.line.path + "/" + name)
+			if err != nil || !n.exists {
+				return node{}, err
+			}
+			return n, p.named(a, p.line.path+"/"+name)
+		}
+	}
+	return node{}, nil
+}
+
+// remove deletes the znode: with its parent, where this place was the reason to
+// make that, nobody has been seen behind it, and its line has served nobody
+// else; a line that is used again keeps its parent.
+func (p *place) remove(l *Lease) error {
+	s := l.s
+	s.mu.Lock()
+	last := p.founder && p.alone
+	s.mu.Unlock()
+	if last && p.line.uses.Load() <= 1 {
+		r := s.w.do(&zk.DeleteRequest{Path: l.slot.path, Version: -1}, &zk.DeleteRequest{Path: p.line.path, Version: -1})
+		if r.outcome == applied {
+			return nil
+		}
+	}
+	return s.remove(l.slot.path, l.czxid, false)
+}

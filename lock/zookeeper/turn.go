@@ -1,0 +1,168 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// rule says whether it is the turn of the place at index me of a line. If not,
+// it names whom to wait for: the index of a place before me whose end may make
+// it so, or everybody.
+type rule func(line []position, me int) (turn bool, behind int)
+
+// everybody is for rules that have to look again whenever anybody comes or
+// goes. The waiters of a process share one look then.
+const everybody = -1
+
+// first is the rule of an exclusive lock: each waits for the one before.
+func first(_ []position, me int) (turn bool, behind int) { return me == 0, me - 1 }
+
+// awaitTurn waits until it is the turn of a place. The error wraps
+// idem.ErrLeaseLost where the place is gone, and idem.ErrLocked where ctx ended
+// before.
+func (s *session) awaitTurn(ctx context.Context, l *Lease, r rule) error {
+	for {
+		all, err := s.look(ctx, l)
+		if err != nil {
+			return err
+		}
+		turn, behind, err := s.judge(l, r, all)
+		if turn || err != nil {
+			return err
+		}
+		if behind == everybody {
+			return s.awaitTurnInCrowd(ctx, l, r)
+		}
+		if err := s.awaitChange(ctx, l, s.watchPlace(l.place.line.path+"/"+all[behind].name)); err != nil {
+			return err
+		}
+	}
+}
+
+// awaitTurnInCrowd is awaitTurn for a rule that looks at everybody: each look
+// leaves a watch, so that no change between two looks is missed.
+func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error {
+	for {
+		w := s.watchLine(l.place.line.path)
+		if err := s.awaitChange(ctx, l, w.armed); err != nil {
+			return err
+		}
+		// A look from before this place was taken does not show it, and the
+		// watch that it left is about to fire.
+		if all := positions(w.names); slices.ContainsFunc(all, l.place.is) {
+			turn, _, err := s.judge(l, r, all)
+			if turn || err != nil {
+				return err
+			}
+		}
+		if err := s.awaitChange(ctx, l, w.woken); err != nil {
+			return err
+		}
+		if err := s.awaitUp(ctx); err != nil { // woken by the loss of the connection
+			return s.notYet(ctx, l, fmt.Errorf("%w: %w", idem.ErrUnavailable, err))
+		}
+	}
+}
+
+// look reads the line of a place.
+func (s *session) look(ctx context.Context, l *Lease) ([]position, error) {
+	names, err := within(ctx, s, func() ([]string, error) { return s.children(l.place.line.path) })
+	if err != nil {
+		return nil, s.notYet(ctx, l, err)
+	}
+	return positions(names), nil
+}
+
+// judge applies a rule to a line as it was read after the place was taken. A
+// place is never granted on the strength of its own create alone: the line has
+// to show it. And the line is never too old to go by: a session does not go
+// back in time, and no place is ever taken in front of another, so that who is
+// not there now will not be.
+func (s *session) judge(l *Lease, r rule, all []position) (turn bool, behind int, err error) {
+	me := slices.IndexFunc(all, l.place.is)
+	if me < 0 {
+		s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
+		return false, 0, l.over()
+	}
+	turn, behind = r(all, me)
+	if turn {
+		err = s.take(l, me == len(all)-1)
+	}
+	return turn, behind, err
+}
+
+// take makes sure that a lease whose turn it is can be trusted, and only then
+// counts it as a use of the line. alone says that nobody is behind it.
+func (s *session) take(l *Lease, alone bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if over := l.over(); over != nil {
+		return over
+	}
+	if !time.Now().Before(s.clock.deadline()) { // the timer is about to find out
+		return fmt.Errorf("%w: no write was acknowledged for too long", idem.ErrLeaseLost)
+	}
+	l.place.alone = alone
+	l.place.line.uses.Add(1)
+	return nil
+}
+
+// awaitChange waits for a channel to be closed, as long as the place is there.
+func (s *session) awaitChange(ctx context.Context, l *Lease, ch <-chan struct{}) error {
+	select {
+	case <-ch:
+		return nil
+	case <-l.done:
+		return l.over()
+	case <-ctx.Done():
+		return s.notYet(ctx, l, nil)
+	}
+}
+
+// notYet is the error of a place whose turn it was not yet: that ctx ended, if
+// it did, or else err.
+func (s *session) notYet(ctx context.Context, l *Lease, err error) error {
+	if over := l.over(); over != nil {
+		return over
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %s: %w", idem.ErrLocked, l.place.line.name, context.Cause(ctx))
+	}
+	return err
+}
+
+// watchPlace returns a channel that is closed when the place at path is gone,
+// or may be. Who waits for one of its own process needs no watch.
+func (s *session) watchPlace(path string) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sl := s.slots[path]; sl != nil {
+		return sl.freed
+	}
+	return s.watchLocked(path, func(w *watch, gen uint64) { s.armWatch(path, w, gen) }).woken
+}
+
+// watchLine returns the watch that the waiters of a line share.
+func (s *session) watchLine(path string) *watch {
+	key := path + childrenOf
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watchLocked(key, func(w *watch, gen uint64) {
+		var names []string
+		n, err := s.read(path, func() ([]byte, *zk.Stat, error) {
+			var stat *zk.Stat
+			var err error
+			names, stat, _, err = s.conn.ChildrenW(path)
+			return nil, stat, err
+		})
+		w.names = names
+		close(w.armed)
+		s.armed(key, w, gen, n.exists, err)
+	})
+}
