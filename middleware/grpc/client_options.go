@@ -26,7 +26,8 @@ func defaultClientOptions() clientOptions {
 }
 
 // WithRetryAttempts bounds how often a call is sent, the first time included.
-// 10 by default; 1 only adds keys.
+// 100 by default, so that it is the time ([WithRetryElapsed]) that bounds a call;
+// 1 only adds keys.
 func WithRetryAttempts(n int) ClientOption {
 	return func(o *clientOptions) { o.retry.Attempts = n }
 }

@@ -151,8 +151,8 @@ func TestClientBounds(t *testing.T) {
 		})
 		return n, took
 	}
-	if n, took := count(t, 0); n != 10 || took > time.Minute {
-		t.Errorf("%d attempts in %v by default, want 10", n, took)
+	if n, took := count(t, 0); n >= 100 || took > time.Minute || took < 45*time.Second {
+		t.Errorf("%d attempts in %v by default, want them to end with the minute", n, took)
 	}
 	if n, _ := count(t, 0, nil, idemgrpc.WithRetryAttempts(3)); n != 3 {
 		t.Errorf("%d attempts, want 3", n)

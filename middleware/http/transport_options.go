@@ -42,7 +42,8 @@ func defaultTransportOptions() transportOptions {
 }
 
 // WithRetryAttempts bounds how often a request is sent, the first time
-// included. 10 by default; 1 only adds keys.
+// included. 100 by default, so that it is the time ([WithRetryElapsed]) that
+// bounds a request; 1 only adds keys.
 func WithRetryAttempts(n int) TransportOption {
 	return func(o *transportOptions) { o.retry.Attempts = n }
 }

@@ -15,10 +15,12 @@ type Policy struct {
 	Elapsed  time.Duration // no attempt starts later, from the start of the call
 }
 
-// The default: long enough for a lock to come free whose holder has died, with
-// the session time-out of 10 s that is usual.
+// The default: long enough for a server to restart and for a lock to come free
+// whose holder has died, with the session time-out of 10 s that is usual. It is
+// the time that bounds a call: attempts that are refused at once, while nobody
+// listens, must not use up those that are needed when the server is back.
 const (
-	DefaultAttempts = 10
+	DefaultAttempts = 100
 	DefaultFirst    = 100 * time.Millisecond
 	DefaultMost     = 5 * time.Second
 	DefaultElapsed  = time.Minute

@@ -96,3 +96,32 @@ func TestKeyIsARandomUUIDOutsideOfExecutions(t *testing.T) {
 		t.Errorf("Key() = %q, %q, want two UUIDs of version 4", a, b)
 	}
 }
+
+// With the default a call outlasts a server that is restarted while it holds
+// the call's lock: refused connections, then "in progress, come back in a
+// second" until the session of the dead one is over.
+func TestDefaultOutlastsARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 1000 {
+			call := Default().Start()
+			began := time.Now()
+			for {
+				var asked time.Duration
+				gone := time.Since(began)
+				if gone > 17*time.Second {
+					break
+				}
+				if gone > 5*time.Second {
+					asked = time.Second
+				}
+				d, ok := call.Next(t.Context(), asked)
+				if !ok {
+					t.Fatalf("given up after %v and %d attempts", time.Since(began), call.made)
+				}
+				if err := Sleep(t.Context(), d); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}
