@@ -53,7 +53,8 @@
 //	              └────────────────────▲
 //
 // Every write is pinned to its session, so that it fails if the session is gone,
-// and all go through one place (writer.go). A lost reply is settled by a barrier
+// and all go through one place (writer.go), where those that wait share a
+// transaction (batch.go). A lost reply is settled by a barrier
 // (pulse.go): once a later write of the session is acknowledged, the earlier one
 // has been applied or never will be, and a read tells which (acquire.go,
 // release.go). Per path and session one operation is under way at a time

@@ -84,9 +84,12 @@ func (p *place) create(a *attempt) (czxid int64, err error) {
 	return 0, fmt.Errorf("%w: acquire: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.err)
 }
 
+// lastElement is a path's part behind its last slash.
+func lastElement(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+
 // named takes note of the name that the servers made up.
 func (p *place) named(a *attempt, path string) error {
-	name := path[strings.LastIndexByte(path, '/')+1:]
+	name := lastElement(path)
 	pos, ok := parsePosition(name)
 	if !ok || !strings.HasPrefix(name, p.prefix) {
 		return fmt.Errorf("zookeeper: created %s, which is not %s and a number", path, p.prefix)

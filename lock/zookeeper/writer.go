@@ -7,37 +7,44 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// writers is how many writes of a session are on their way at once. The library
-// blocks its 17th *queued* request, but requests queue only while there is no
-// connection, and then it is these goroutines that are blocked, which nobody
-// else depends on: callers wait on channels of their own.
-const writers = 64
+// writers is how many Multis of a session are on their way at once. One that
+// finds several writes waiting takes them along (batch.go), so that few are
+// enough for many callers, and a lonely write never waits for company. The
+// library blocks its 17th *queued* request, but requests queue only while there
+// is no connection, and then it is these goroutines that are blocked, which
+// nobody else depends on: callers wait on channels of their own.
+const writers = 4
 
 // writer is the one place through which every write of a session goes. Each is
-// a Multi that begins by setting the data of the session's own ephemeral member
-// znode. That pins it: should the session be gone, the member is gone as well,
-// and the whole Multi fails, in whatever session it may have ended up. And it
-// tells the fence: the mzxid of the member is then the czxid of all that the
+// part of a Multi that begins by setting the data of the session's own ephemeral
+// member znode. That pins it: should the session be gone, the member is gone as
+// well, and the whole Multi fails, in whatever session it may have ended up. And
+// it tells the fence: the mzxid of the member is then the czxid of all that the
 // Multi created.
 type writer struct {
-	s     *session
-	pin   *zk.SetDataRequest
-	queue chan *write
-	wg    sync.WaitGroup
+	s   *session
+	pin *zk.SetDataRequest
+	wg  sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting []*write
+	wake    chan struct{} // has room for one: somebody is waiting
 }
 
 // write is operations that are applied together or not at all, and where their
 // result goes.
 type write struct {
 	ops    []any
+	line   string // below which it takes a place; "" if it does not
+	size   int    // bytes of data, roughly
 	answer chan result
 }
 
 func newWriter(s *session, member string, data []byte) *writer {
 	return &writer{
-		s:     s,
-		pin:   &zk.SetDataRequest{Path: member, Data: data, Version: -1},
-		queue: make(chan *write),
+		s:    s,
+		pin:  &zk.SetDataRequest{Path: member, Data: data, Version: -1},
+		wake: make(chan struct{}, 1),
 	}
 }
 
@@ -51,12 +58,11 @@ func (w *writer) start() {
 // unknown. That takes no longer than the session's patience plus a reconnect.
 // To be called from goroutines that can wait, never from a caller's.
 func (w *writer) do(ops ...any) result {
-	wr := &write{ops: ops, answer: make(chan result, 1)}
-	select {
-	case w.queue <- wr:
-	case <-w.s.over:
-		return result{outcome: ended, err: w.s.reason()}
-	}
+	wr := newWrite(ops)
+	w.mu.Lock()
+	w.waiting = append(w.waiting, wr)
+	w.mu.Unlock()
+	w.rouse()
 	select {
 	case r := <-wr.answer:
 		return r
@@ -65,17 +71,27 @@ func (w *writer) do(ops ...any) result {
 	}
 }
 
-// work takes writes one at a time. Several that wait could share a Multi here
-// (never two creates that are to have different fences): a refusal names its
-// culprit, and nothing of the others has been applied.
+// rouse wakes a worker, unless one is about to look anyway.
+func (w *writer) rouse() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// work sends what is waiting.
 func (w *writer) work() {
 	for {
 		select {
-		case wr := <-w.queue:
-			wr.answer <- w.send(wr.ops...)
+		case <-w.wake:
 		case <-w.s.over:
 			return
 		}
+		batch, more := w.next()
+		if more {
+			w.rouse()
+		}
+		w.sendAll(batch)
 	}
 }
 
