@@ -83,13 +83,14 @@ func (e *Engine) Close(ctx context.Context) error {
 // save is step 7 with its retries. After an error saving goes on behind the
 // answer, with the lock held and duplicates in this process refused, until the
 // store has answered or the engine gives up.
-func (e *Engine) save(ctx context.Context, run *run, s Settlement) (SettleResult, error) {
+func (e *Engine) save(ctx context.Context, run *run) (settled bool, err error) {
+	s := &run.settlement
 	giveUp := time.Now().Add(e.cfg.saveTimeout)
 	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
 	for {
-		got, err := e.trySave(ctx, run, s)
+		settled, err := e.trySave(ctx, run)
 		if err == nil {
-			return got, nil
+			return settled, nil
 		}
 		if errors.Is(err, ErrResponseInvalid) {
 			s.Response = &Response{Status: s.Response.Status, Omitted: true}
@@ -97,30 +98,35 @@ func (e *Engine) save(ctx context.Context, run *run, s Settlement) (SettleResult
 		}
 		left := time.Until(giveUp)
 		if left <= 0 || !sleep(e.work.ctx, min(pause.next(), left)) {
-			e.observe(ctx, run.request, Event{Type: EventSaveDelayed, Attempt: run.attempt, State: s.State, Err: err})
-			e.saveBehind(ctx, run, s)
-			return SettleResult{}, err
+			e.observe(ctx, run.request, &Event{Type: EventSaveDelayed, Attempt: run.attempt, State: s.State, Err: err})
+			e.saveBehind(ctx, run)
+			return false, err
 		}
 	}
 }
 
 // trySave settles once. A record that the store has lost is written anew as
 // long as the lease proves that nobody else can have begun.
-func (e *Engine) trySave(ctx context.Context, run *run, s Settlement) (SettleResult, error) {
+func (e *Engine) trySave(ctx context.Context, run *run) (settled bool, err error) {
+	s := &run.settlement
+	s.Restore = nil
 	if !run.lost() {
 		run.restore = Restore{Kind: run.Policy.Kind, Route: run.Policy.Name, Fingerprint: run.fingerprint, Started: run.started}
 		s.Restore = &run.restore
 	}
-	return e.callSettle(ctx, run.id, s)
+	return e.callSettle(ctx, run.request, s)
 }
 
-func (e *Engine) callSettle(ctx context.Context, id KeyID, s Settlement) (SettleResult, error) {
+func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement) (settled bool, err error) {
 	call := withTimeout(ctx, e.cfg.storeTimeout)
 	defer call.stop()
-	return e.store.Settle(call, id, s)
+	got, err := e.store.Settle(call, r.id, *s)
+	r.seen = got.Record
+	return got.Settled, err
 }
 
-func (e *Engine) saveBehind(ctx context.Context, run *run, s Settlement) {
+func (e *Engine) saveBehind(ctx context.Context, run *run) {
+	s := &run.settlement
 	flight := run.flight
 	run.flight = nil // lands when saved
 	r := run.request
@@ -129,16 +135,16 @@ func (e *Engine) saveBehind(ctx context.Context, run *run, s Settlement) {
 		defer func() { e.landFlight(r.id, flight, result) }()
 		pause := backoff{first: 50 * time.Millisecond, most: time.Second}
 		for {
-			got, err := e.trySave(stop, run, s)
+			settled, err := e.trySave(stop, run)
 			if err == nil {
-				ev := Event{Type: EventSuperseded, Attempt: run.attempt, State: got.Record.State, Duration: time.Since(run.started)}
-				if got.Settled {
+				ev := Event{Type: EventSuperseded, Attempt: run.attempt, State: run.seen.State, Duration: time.Since(run.started)}
+				if settled {
 					ev.Type = settledEvents[outcomeOf(s.State)]
 					if s.State == StateCompleted {
 						result = run.repeatable(s.Response)
 					}
 				}
-				e.observe(ctx, r, ev)
+				e.observe(ctx, r, &ev)
 				run.lease.ReleaseBehind()
 				return
 			}
@@ -148,7 +154,7 @@ func (e *Engine) saveBehind(ctx context.Context, run *run, s Settlement) {
 			}
 			if !sleep(stop, pause.next()) {
 				// The lock is left to its session: it outlives this engine.
-				e.observe(ctx, r, Event{Type: EventSaveAbandoned, Attempt: run.attempt, State: s.State, Err: err})
+				e.observe(ctx, r, &Event{Type: EventSaveAbandoned, Attempt: run.attempt, State: s.State, Err: err})
 				return
 			}
 		}
@@ -179,12 +185,12 @@ func (e *Engine) abortBehind(ctx context.Context, r *request, lease Lease, req B
 				err = e.disown(stop, r, req)
 			}
 			if err == nil {
-				e.observe(ctx, r, Event{Type: EventBeginAborted})
+				e.observe(ctx, r, &Event{Type: EventBeginAborted})
 				lease.ReleaseBehind()
 				return
 			}
 			if !sleep(stop, pause.next()) {
-				e.observe(ctx, r, Event{Type: EventSaveAbandoned, Err: err})
+				e.observe(ctx, r, &Event{Type: EventSaveAbandoned, Err: err})
 				return
 			}
 		}
@@ -200,7 +206,7 @@ func (e *Engine) disown(ctx context.Context, r *request, req BeginRequest) error
 	if err != nil || rec.State != StateUnknown || rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce {
 		return err
 	}
-	_, err = e.callSettle(ctx, r.id, Settlement{Attempt: rec.Attempt, ID: req.Nonce, State: StateReleased,
+	_, err = e.store.Settle(call, r.id, Settlement{Attempt: rec.Attempt, ID: req.Nonce, State: StateReleased,
 		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: Decision{By: "engine", Reason: "never ran"}})
 	return err
 }

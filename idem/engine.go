@@ -58,6 +58,12 @@ type request struct {
 	flight      *flight     // that this request leads; nil where it leads none, or no longer
 	own         flight      // what flight points to
 	open        bool        // an attempt was seen that runs or is in doubt
+
+	// seen is the record as the store last told it. It is here, and run holds
+	// what else is large, because a request has its goroutine to itself, as gRPC
+	// and net/http start one for each: frames of several records would make its
+	// stack grow twice more, which costs as much as the rest of the protocol.
+	seen Record
 }
 
 // Do executes an operation, or answers it with the outcome of an earlier
@@ -89,18 +95,17 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) 
 			return deref(res), err
 		}
 		// Step 3: what the record alone can answer.
-		rec, err := e.read(ctx, r)
-		if err != nil {
+		if err := e.read(ctx, r); err != nil {
 			return e.failOpen(ctx, r, h, err)
 		}
-		if res, err := e.judge(r, &rec); res != nil || err != nil {
+		if res, err := e.judge(r, &r.seen); res != nil || err != nil {
 			if res != nil {
-				e.replayed(ctx, r, &rec)
+				e.replayed(ctx, r)
 				e.land(r, res)
 			}
 			return deref(res), err
 		}
-		r.open = rec.State.Open()
+		r.open = r.seen.State.Open()
 		if !e.lead(r) {
 			continue
 		}
@@ -109,7 +114,7 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) 
 		// Step 4: the lock.
 		lease, err := e.lock(detached, r)
 		if errors.Is(err, ErrLocked) {
-			res, err := e.locked(ctx, r, &rec)
+			res, err := e.locked(ctx, r)
 			if res == nil && err == nil {
 				continue
 			}
@@ -162,14 +167,13 @@ func (e *Engine) admit(op Operation) (*request, error) {
 }
 
 // read is step 3: one round trip, from the primary.
-func (e *Engine) read(ctx context.Context, r *request) (Record, error) {
+func (e *Engine) read(ctx context.Context, r *request) (err error) {
 	call := withTimeout(ctx, e.cfg.storeTimeout)
 	defer call.stop()
-	rec, err := e.store.Get(call, r.id)
-	if err != nil {
-		return rec, storeRefusal(err)
+	if r.seen, err = e.store.Get(call, r.id); err != nil {
+		return storeRefusal(err)
 	}
-	return rec, nil
+	return nil
 }
 
 // judge says what the record answers by itself: a result to replay, or a
@@ -236,16 +240,15 @@ func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
 
 // locked is the answer to a duplicate of a request that runs elsewhere. With
 // neither result nor error the lock looked free, and the caller starts over.
-func (e *Engine) locked(ctx context.Context, r *request, seen *Record) (*Result, error) {
-	if seen.State != StatePending {
+func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
+	if r.seen.State != StatePending {
 		// The holder may have begun since, and a mismatch beats in-progress.
-		rec, err := e.read(ctx, r)
-		if err != nil {
+		if err := e.read(ctx, r); err != nil {
 			return nil, err
 		}
-		if res, err := e.judge(r, &rec); res != nil || err != nil {
+		if res, err := e.judge(r, &r.seen); res != nil || err != nil {
 			if res != nil {
-				e.replayed(ctx, r, &rec)
+				e.replayed(ctx, r)
 			}
 			return res, err
 		}
@@ -256,7 +259,7 @@ func (e *Engine) locked(ctx context.Context, r *request, seen *Record) (*Result,
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	e.observe(ctx, r, Event{Type: EventWaited})
+	e.observe(ctx, r, &Event{Type: EventWaited})
 	switch err := e.locker.Wait(waitCtx, r.id); {
 	case err == nil:
 		return nil, nil
@@ -276,7 +279,7 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 	// A second round where the first found an interrupted attempt that was
 	// then settled as not applied; more only where others decide meanwhile.
 	for range beginRounds {
-		got, err := e.callBegin(ctx, r, req)
+		begun, err := e.callBegin(ctx, r, &req)
 		switch {
 		case errors.Is(err, ErrStoreLost), errors.Is(err, ErrStaleFence):
 			lease.ReleaseBehind()
@@ -284,15 +287,15 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 		case err != nil: // it may have been applied, or may be yet
 			e.abortBehind(ctx, r, lease, req)
 			return Attempt{}, nil, storeRefusal(err)
-		case got.Begun && lease.Err() != nil:
+		case begun && lease.Err() != nil:
 			e.abortBehind(ctx, r, lease, req)
 			return Attempt{}, nil, refuse(CodeOwnershipLost, lease.Err())
-		case got.Begun:
+		case begun:
 			r.flight.begun()
-			e.observe(ctx, r, Event{Type: EventBegun, Attempt: got.Record.Attempt, State: StatePending})
-			return got.Record.Attempt, nil, nil
+			e.observe(ctx, r, &Event{Type: EventBegun, Attempt: r.seen.Attempt, State: StatePending})
+			return r.seen.Attempt, nil, nil
 		}
-		res, again, err := e.found(ctx, r, lease, &got.Record)
+		res, again, err := e.found(ctx, r, lease)
 		if !again {
 			lease.ReleaseBehind()
 			return Attempt{}, res, err
@@ -305,22 +308,25 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 // beginRounds bounds how often begin starts over.
 const beginRounds = 4
 
-func (e *Engine) callBegin(ctx context.Context, r *request, req BeginRequest) (BeginResult, error) {
+func (e *Engine) callBegin(ctx context.Context, r *request, req *BeginRequest) (begun bool, err error) {
 	call := withTimeout(ctx, e.cfg.storeTimeout)
 	defer call.stop()
-	return e.store.Begin(call, r.id, req)
+	got, err := e.store.Begin(call, r.id, *req)
+	r.seen = got.Record
+	return got.Begun, err
 }
 
 // found deals with a record, read under the lock, that did not let an attempt
 // start. again says that it may do so now.
-func (e *Engine) found(ctx context.Context, r *request, lease Lease, rec *Record) (res *Result, again bool, err error) {
+func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
+	rec := &r.seen
 	r.open = true
 	res, err = e.judge(r, rec)
 	if err != nil {
 		return nil, false, err
 	}
 	if res != nil {
-		e.replayed(ctx, r, rec)
+		e.replayed(ctx, r)
 		return res, false, nil
 	}
 	if !rec.State.Open() { // it changed since Begin looked: look again
@@ -339,9 +345,9 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease, rec *Record
 		return nil, false, refuse(CodeOwnershipLost, fmt.Errorf("idem: fence %v is behind the record's %v", fence, theirs))
 	}
 	if rec.State == StatePending {
-		e.observe(ctx, r, Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
+		e.observe(ctx, r, &Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
 	}
-	return e.resolve(ctx, r, lease, rec)
+	return e.resolve(ctx, r, lease)
 }
 
 // execute is step 6: the handler, and what its result says.
@@ -386,24 +392,35 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt A
 // back. resp is nil where the handler returned an error instead.
 func (e *Engine) settle(ctx context.Context, run *run, o outcome, resp *Response, cause error) (Result, error) {
 	if run.lost() {
-		e.observe(ctx, run.request, Event{Type: EventOwnershipLost, Attempt: run.attempt, Err: run.lease.Err()})
+		e.ownershipLost(ctx, run)
 	}
-	got, err := e.save(ctx, run, run.settlement(o, resp))
+	run.settle(o, resp)
+	settled, err := e.save(ctx, run)
+	return e.answer(ctx, run, o, resp, cause, settled, err)
+}
+
+// ownershipLost reports that the lease ended under the handler.
+func (e *Engine) ownershipLost(ctx context.Context, run *run) {
+	e.observe(ctx, run.request, &Event{Type: EventOwnershipLost, Attempt: run.attempt, Err: run.lease.Err()})
+}
+
+// answer is step 8, after a save that did or did not settle the attempt.
+func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response, cause error, settled bool, err error) (Result, error) {
 	if err != nil { // saving goes on behind the answer, under the lock
 		if run.lost() {
 			return Result{}, refuse(CodeOwnershipLost, err)
 		}
 		return run.live(resp), nil
 	}
-	ev := Event{Attempt: run.attempt, State: got.Record.State, Duration: time.Since(run.started), Err: cause}
-	if !got.Settled {
+	ev := Event{Attempt: run.attempt, State: run.seen.State, Duration: time.Since(run.started), Err: cause}
+	if !settled {
 		ev.Type = EventSuperseded
-		e.observe(ctx, run.request, ev)
+		e.observe(ctx, run.request, &ev)
 		run.lease.ReleaseBehind()
-		return e.superseded(run, &got.Record, resp)
+		return e.superseded(run, resp)
 	}
 	ev.Type = settledEvents[o]
-	e.observe(ctx, run.request, ev)
+	e.observe(ctx, run.request, &ev)
 	switch o {
 	case outcomeCompleted:
 		// Repeats read the record first, so the lock may follow the answer.
@@ -416,13 +433,14 @@ func (e *Engine) settle(ctx context.Context, run *run, o outcome, resp *Response
 		e.release(ctx, run)
 		return run.live(resp), nil
 	default:
-		return e.inDoubt(ctx, run, got.Record, resp)
+		return e.inDoubt(ctx, run, resp)
 	}
 }
 
 // superseded answers for an attempt that somebody else has settled while its
 // handler ran: an operator, or the next holder's resolver.
-func (e *Engine) superseded(run *run, rec *Record, resp *Response) (Result, error) {
+func (e *Engine) superseded(run *run, resp *Response) (Result, error) {
+	rec := &run.seen
 	if rec.State == StateCompleted {
 		res, err := e.judge(run.request, rec)
 		return deref(res), err
@@ -439,6 +457,6 @@ func (e *Engine) release(ctx context.Context, run *run) {
 	call := withTimeout(ctx, e.cfg.lockTimeout)
 	defer call.stop()
 	if err := run.lease.Release(call); err != nil {
-		e.observe(ctx, run.request, Event{Type: EventReleaseFailed, Attempt: run.attempt, Err: err})
+		e.observe(ctx, run.request, &Event{Type: EventReleaseFailed, Attempt: run.attempt, Err: err})
 	}
 }

@@ -78,7 +78,7 @@ func (e *Engine) join(ctx context.Context, r *request) (*Result, error) {
 	if landed == nil {
 		return nil, nil // what it has stored is there to be read
 	}
-	e.observe(ctx, r, Event{Type: EventJoined})
+	e.observe(ctx, r, &Event{Type: EventJoined})
 	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {

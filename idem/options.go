@@ -42,12 +42,12 @@ func WithLockTimeout(d time.Duration) Option { return func(c *config) { c.lockTi
 func WithSaveTimeout(d time.Duration) Option { return func(c *config) { c.saveTimeout = d } }
 
 // observe reports an event of a request.
-func (e *Engine) observe(ctx context.Context, r *request, ev Event) {
+func (e *Engine) observe(ctx context.Context, r *request, ev *Event) {
 	if e.cfg.observer == nil {
 		return
 	}
 	ev.Route, ev.KeyID = r.Policy.Name, r.id
-	e.report(ctx, ev)
+	e.report(ctx, *ev)
 }
 
 // report calls the observer. Its panics end here: they would leave a lock
@@ -57,8 +57,8 @@ func (e *Engine) report(ctx context.Context, ev Event) {
 	e.cfg.observer(ctx, ev)
 }
 
-func (e *Engine) replayed(ctx context.Context, r *request, rec *Record) {
-	e.observe(ctx, r, Event{Type: EventReplayed, Attempt: rec.Attempt, State: rec.State})
+func (e *Engine) replayed(ctx context.Context, r *request) {
+	e.observe(ctx, r, &Event{Type: EventReplayed, Attempt: r.seen.Attempt, State: r.seen.State})
 }
 
 // refused reports a refusal; other errors are the handler's.

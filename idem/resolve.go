@@ -8,7 +8,8 @@ import (
 
 // resolve settles an attempt in doubt, under a lease later than its own.
 // again says that it is settled as not applied.
-func (e *Engine) resolve(ctx context.Context, r *request, lease Lease, rec *Record) (res *Result, again bool, err error) {
+func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
+	rec := &r.seen // until it is settled, and then as it is after that
 	s := Settlement{Attempt: rec.Attempt, ID: NewNonce(), State: StateUnknown, Response: rec.Response,
 		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: Decision{By: "resolver"}}
 	resolution, resolveErr := e.ask(ctx, r, lease, rec)
@@ -31,22 +32,20 @@ func (e *Engine) resolve(ctx context.Context, r *request, lease Lease, rec *Reco
 	if err := lease.Err(); err != nil {
 		return nil, false, refuse(CodeOwnershipLost, err)
 	}
-	got, err := e.callSettle(ctx, r.id, s)
-	if err != nil {
+	if _, err := e.callSettle(ctx, r, &s); err != nil {
 		return nil, false, storeRefusal(err)
 	}
-	now := &got.Record
-	e.observe(ctx, r, Event{Type: EventResolved, Attempt: rec.Attempt, State: now.State, Err: resolveErr})
-	switch now.State {
+	e.observe(ctx, r, &Event{Type: EventResolved, Attempt: s.Attempt, State: rec.State, Err: resolveErr})
+	switch rec.State {
 	case StateReleased, StateIssued:
 		return nil, true, nil
 	case StateUnknown:
-		res, err = unknown(now)
+		res, err = unknown(rec)
 		return res, false, withCause(err, resolveErr)
 	}
-	res, err = e.judge(r, now)
+	res, err = e.judge(r, rec)
 	if res != nil {
-		e.replayed(ctx, r, now)
+		e.replayed(ctx, r)
 	}
 	return res, res == nil && err == nil, err
 }
@@ -70,7 +69,7 @@ func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) 
 // inDoubt asks the resolver about the attempt that just ended in doubt. It
 // takes the lock anew for that: what this attempt has sent and not heard of
 // carries its fence, so only a later fence can shut it out.
-func (e *Engine) inDoubt(ctx context.Context, run *run, rec Record, resp *Response) (Result, error) {
+func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (Result, error) {
 	if run.lost() {
 		run.lease.ReleaseBehind()
 		return Result{}, refuse(CodeOwnershipLost, run.lease.Err())
@@ -84,11 +83,11 @@ func (e *Engine) inDoubt(ctx context.Context, run *run, rec Record, resp *Respon
 	if err != nil {
 		return run.live(resp), nil // whoever has it, or comes next, asks
 	}
-	res, _, err := e.found(ctx, r, lease, &rec)
+	res, _, err := e.found(ctx, r, lease)
 	call := withTimeout(ctx, e.cfg.lockTimeout)
 	defer call.stop()
 	if relErr := lease.Release(call); relErr != nil {
-		e.observe(ctx, r, Event{Type: EventReleaseFailed, Attempt: run.attempt, Err: relErr})
+		e.observe(ctx, r, &Event{Type: EventReleaseFailed, Attempt: run.attempt, Err: relErr})
 	}
 	if res == nil || err != nil {
 		return run.live(resp), nil

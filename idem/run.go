@@ -14,11 +14,12 @@ var (
 // run is one attempt of a request, from Begin to its settlement.
 type run struct {
 	*request
-	execution execution
-	lease     Lease
-	attempt   Attempt
-	started   time.Time
-	restore   Restore // see trySave
+	execution  execution
+	lease      Lease
+	attempt    Attempt
+	started    time.Time
+	settlement Settlement // what the store is told of the outcome
+	restore    Restore    // see trySave
 }
 
 // lost reports whether the lease ended under the handler.
@@ -48,9 +49,10 @@ var settledEvents = [...]EventType{
 	outcomeNoEffect:  EventReleased,
 }
 
-// settlement is what the store is told of an outcome.
-func (run *run) settlement(o outcome, resp *Response) Settlement {
-	s := Settlement{Attempt: run.attempt, ID: run.attempt.Nonce, Response: resp,
+// settle makes the settlement of an outcome.
+func (run *run) settle(o outcome, resp *Response) {
+	s := &run.settlement
+	*s = Settlement{Attempt: run.attempt, ID: run.attempt.Nonce, Response: resp,
 		ResultTTL: run.Policy.ResultTTL, KeyTTL: run.Policy.KeyTTL}
 	switch o {
 	case outcomeCompleted:
@@ -66,7 +68,6 @@ func (run *run) settlement(o outcome, resp *Response) Settlement {
 			s.Response = nil
 		}
 	}
-	return s
 }
 
 // replay is the stored outcome of a record.
@@ -98,7 +99,7 @@ func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error)
 	if !ok || !r.Policy.FailOpen || r.open || refusal.Code != CodeUnavailable || ctx.Err() != nil {
 		return Result{}, err
 	}
-	e.observe(ctx, r, Event{Type: EventFailedOpen, Err: refusal.Err})
+	e.observe(ctx, r, &Event{Type: EventFailedOpen, Err: refusal.Err})
 	var x execution
 	x.init(context.WithoutCancel(ctx), r, nil, Attempt{}, r.Policy.Deadline)
 	defer x.stop()

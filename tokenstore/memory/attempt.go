@@ -10,49 +10,53 @@ import (
 
 // Begin starts an attempt; see [idem.Store] for the table. The error wraps
 // idem.ErrStaleFence, or is ctx.Err().
-func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (res idem.BeginResult, err error) {
 	if err := ctx.Err(); err != nil {
-		return idem.BeginResult{}, err
+		return res, err
 	}
 	sh, now := s.lock(id)
 	defer sh.mu.Unlock()
-	e := sh.entries[id]
+	e := sh.get(id)
 	if e == nil {
 		if req.Kind != idem.ClientKey {
-			return idem.BeginResult{}, nil
+			return res, nil
 		}
-		e = &entry{record: idem.Record{Created: now}}
-		e.begin(req, now, nil)
-		sh.entries[id] = e
-		return idem.BeginResult{Begun: true, Record: e.record}, nil
+		e = &entry{}
+		e.record.Created = now
+		e.begin(&req, now)
+		sh.put(id, e, nil)
+		res.Begun, res.Record = true, e.record
+		return res, nil
 	}
 	r := &e.record
 	switch {
 	case r.State == idem.StatePending && same(r.Attempt, req):
-		return idem.BeginResult{Begun: true, Record: *r}, nil
+		res.Begun = true
 	case stale(r, req.Fence):
-		return idem.BeginResult{Record: *r}, fmt.Errorf("tokenstore/memory: begin with fence %v after %v: %w",
-			req.Fence, r.Attempt.Fence, idem.ErrStaleFence)
+		err = fmt.Errorf("tokenstore/memory: begin with fence %v after %v: %w", req.Fence, r.Attempt.Fence, idem.ErrStaleFence)
 	case idle(r) && r.Kind == req.Kind:
-		before := *e
-		e.begin(req, now, &before)
-		return idem.BeginResult{Begun: true, Record: e.record}, nil
+		e.keepBefore()
+		e.begin(&req, now)
+		res.Begun = true
 	}
-	return idem.BeginResult{Record: *r}, nil
+	res.Record = *r
+	return res, err
 }
 
-// begin makes e the pending entry of a new attempt. What it was, if anything,
-// is kept in before.
-func (e *entry) begin(req idem.BeginRequest, now time.Time, before *entry) {
-	old := &e.record
-	*e = entry{
-		before: before,
-		record: idem.Record{
-			State: idem.StatePending, Kind: req.Kind, Route: req.Route, Fingerprint: req.Fingerprint,
-			Attempt: idem.Attempt{Number: old.Attempt.Number + 1, Fence: req.Fence, Nonce: req.Nonce},
-			Created: old.Created, Started: now, TokenExpires: old.TokenExpires,
-		},
-	}
+// keepBefore keeps what an entry was, for Abort.
+func (e *entry) keepBefore() {
+	before := *e
+	e.before = &before
+}
+
+// begin makes e the pending entry of a new attempt.
+func (e *entry) begin(req *idem.BeginRequest, now time.Time) {
+	r := &e.record
+	r.State, r.Kind, r.Route, r.Fingerprint, r.Response = idem.StatePending, req.Kind, req.Route, req.Fingerprint, nil
+	r.Attempt.Number++
+	r.Attempt.Fence, r.Attempt.Nonce = req.Fence, req.Nonce
+	r.Started, r.Settled, r.ResultExpires, r.KeyExpires = now, time.Time{}, time.Time{}, time.Time{}
+	r.Decision, e.settlement = idem.Decision{}, idem.Nonce{}
 }
 
 // Abort undoes a Begin, or refuses it should it still arrive. The error is
@@ -63,7 +67,7 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	}
 	sh, now := s.lock(id)
 	defer sh.mu.Unlock()
-	e := sh.entries[id]
+	e := sh.get(id)
 	switch {
 	case e == nil:
 	case e.record.State == idem.StatePending && same(e.record.Attempt, req):
@@ -93,7 +97,7 @@ func (sh *shard) leaveFence(id idem.KeyID, e *entry, req idem.BeginRequest, now 
 			r.KeyExpires = until
 		}
 	}
-	sh.put(id, e)
+	sh.put(id, e, nil)
 }
 
 // same reports whether a is the attempt that req asks for.

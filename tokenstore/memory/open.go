@@ -11,7 +11,7 @@ import (
 const defaultOpenLimit = 1000
 
 // Open lists records whose attempt is open, oldest first. It looks at every
-// record, one shard at a time: it is for sweepers and operators.
+// record that is not closed, one shard at a time: it is for sweepers and operators.
 func (s *Store) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
 	var found []idem.OpenRecord
 	for i := range s.shards {
@@ -37,8 +37,8 @@ func (s *Store) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, 
 func (sh *shard) open(found []idem.OpenRecord, q idem.OpenQuery, s *Store) []idem.OpenRecord {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	now := s.now()
-	for id, e := range sh.entries {
+	now := sh.normal(s.now())
+	for id, e := range sh.live {
 		r := &e.record
 		if !r.State.Open() || q.State != idem.StateNone && q.State != r.State {
 			continue

@@ -8,32 +8,51 @@ import (
 )
 
 // Settle closes an attempt or marks it unknown; see [idem.Store]. The error is
-// ctx.Err() or nil.
-func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+// ctx.Err(), or wraps idem.ErrResponseInvalid.
+func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
 	if err := ctx.Err(); err != nil {
-		return idem.SettleResult{}, err
+		return res, err
 	}
 	sh, now := s.lock(id)
 	defer sh.mu.Unlock()
-	e := sh.entries[id]
+	e := sh.get(id)
 	if e == nil {
-		return sh.restore(id, st, now), nil
+		if e = restored(sh, &st, now); e == nil {
+			// A released token stays missing, since its expiry went with it: the
+			// token is unknown, and nothing runs under it again, which is what
+			// the settlement wants.
+			res.Settled = st.Restore != nil
+			return res, nil
+		}
 	}
 	r := &e.record
-	if r.Attempt != st.Attempt {
-		return idem.SettleResult{Record: *r}, nil
+	switch {
+	case r.Attempt != st.Attempt:
+	case e.settlement == st.ID && stands(r, st.State):
+		res.Settled = true
+	case r.State.Open():
+		if e, err = sh.settle(id, e, &st, now); err != nil {
+			return res, err
+		}
+		if res.Settled = true; e == nil {
+			return res, nil
+		}
+		r = &e.record
 	}
-	if e.settlement == st.ID && stands(r, st.State) {
-		return idem.SettleResult{Settled: true, Record: *r}, nil
-	}
-	if !r.State.Open() {
-		return idem.SettleResult{Record: *r}, nil
-	}
-	return sh.settle(id, e, st, now), nil
+	res.Record = *r
+	return res, nil
 }
 
-// settle applies st to e, whose attempt is open, and stores it.
-func (sh *shard) settle(id idem.KeyID, e *entry, st idem.Settlement, now time.Time) idem.SettleResult {
+// settle applies st to e, whose attempt is open, and stores it. It returns what
+// is there then: nil where nothing of it is to be kept.
+func (sh *shard) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.Time) (*entry, error) {
+	var response []byte
+	if st.Response != nil && st.State == idem.StateCompleted {
+		var err error
+		if response, err = st.Response.AppendBinary(nil); err != nil {
+			return nil, err
+		}
+	}
 	r := &e.record
 	e.before, e.settlement = nil, st.ID
 	r.State, r.Settled, r.Decision, r.Response = st.State, now, st.Decision, nil
@@ -51,29 +70,24 @@ func (sh *shard) settle(id idem.KeyID, e *entry, st idem.Settlement, now time.Ti
 			r.KeyExpires = now.Add(keyTTL(st.KeyTTL))
 		}
 	}
-	sh.put(id, e)
-	sh.sweep(now) // a token's time may be over, a result may not be kept at all
-	if e = sh.entries[id]; e == nil {
-		return idem.SettleResult{Settled: true}
+	sh.put(id, e, response)
+	if at := e.deadline(); !at.IsZero() && !at.After(now) { // a token's time may be over, a result may not be kept at all
+		sh.sweep(now)
+		e = sh.get(id)
 	}
-	return idem.SettleResult{Settled: true, Record: e.record}
+	return e, nil
 }
 
-// restore writes a missing record anew where the settlement says so. A released
-// token stays missing, since its expiry went with it: the token is unknown, and
-// nothing runs under it again, which is what the settlement wants.
-func (sh *shard) restore(id idem.KeyID, st idem.Settlement, now time.Time) idem.SettleResult {
-	if st.Restore == nil {
-		return idem.SettleResult{}
+// restored is a missing record, made anew where the settlement says so.
+func restored(sh *shard, st *idem.Settlement, now time.Time) *entry {
+	if st.Restore == nil || st.State == idem.StateReleased && st.Restore.Kind == idem.IssuedToken {
+		return nil
 	}
-	if st.State == idem.StateReleased && st.Restore.Kind == idem.IssuedToken {
-		return idem.SettleResult{Settled: true}
-	}
-	e := &entry{record: idem.Record{
-		Kind: st.Restore.Kind, Route: st.Restore.Route, Fingerprint: st.Restore.Fingerprint,
-		Attempt: st.Attempt, Created: now, Started: st.Restore.Started,
-	}}
-	return sh.settle(id, e, st, now)
+	e := &entry{}
+	r := &e.record
+	r.State, r.Kind, r.Route, r.Fingerprint = idem.StatePending, st.Restore.Kind, st.Restore.Route, st.Restore.Fingerprint
+	r.Attempt, r.Created, r.Started = st.Attempt, now, sh.normal(st.Restore.Started)
+	return e
 }
 
 // stands reports whether r is what a settlement to state led to.

@@ -18,15 +18,18 @@ const shards = 64
 // it with [New].
 type Store struct {
 	now    func() time.Time
+	base   time.Time // what times are packed relative to, so that they stay monotonic
 	shards [shards]shard
 }
 
 // shard is one part of the records, behind its own lock.
 type shard struct {
-	mu      sync.Mutex
-	entries map[idem.KeyID]*entry
-	due     dueHeap // when to look at entries again, earliest first
-	_       [64]byte
+	mu     sync.Mutex
+	base   time.Time
+	live   map[idem.KeyID]*entry // whose attempt is open or is yet to come
+	closed map[idem.KeyID][]byte // completed and expired ones, packed
+	due    dueHeap               // when to look at entries again, earliest first
+	_      [32]byte
 }
 
 // entry is a record and what is kept beside it.
@@ -49,13 +52,15 @@ func WithClock(now func() time.Time) Option { return func(s *Store) { s.now = no
 // New returns an empty store.
 func New(opts ...Option) *Store {
 	s := &Store{now: time.Now}
-	for i := range s.shards {
-		s.shards[i].entries = make(map[idem.KeyID]*entry)
-	}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(s)
 		}
+	}
+	s.base = s.now()
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.base, sh.live, sh.closed = s.base, make(map[idem.KeyID]*entry), make(map[idem.KeyID][]byte)
 	}
 	return s
 }
@@ -73,7 +78,7 @@ func (s *Store) Len() int {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		n += len(sh.entries)
+		n += len(sh.live) + len(sh.closed)
 		sh.mu.Unlock()
 	}
 	return n
@@ -84,7 +89,7 @@ func (s *Store) Len() int {
 func (s *Store) lock(id idem.KeyID) (*shard, time.Time) {
 	sh := &s.shards[id[0]%shards]
 	sh.mu.Lock()
-	now := s.now() // under the lock, so that times within a shard are in order
+	now := sh.normal(s.now()) // under the lock, so that times within a shard are in order
 	sh.sweep(now)
 	return sh, now
 }
@@ -96,7 +101,7 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	}
 	sh, _ := s.lock(id)
 	defer sh.mu.Unlock()
-	if e := sh.entries[id]; e != nil {
+	if e := sh.get(id); e != nil {
 		return e.record, nil
 	}
 	return idem.Record{}, nil
@@ -109,12 +114,12 @@ func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (id
 	}
 	sh, now := s.lock(id)
 	defer sh.mu.Unlock()
-	if e := sh.entries[id]; e != nil {
+	if e := sh.get(id); e != nil {
 		return e.record, nil
 	}
 	e := &entry{record: idem.Record{
 		State: idem.StateIssued, Kind: idem.IssuedToken, Created: now, TokenExpires: now.Add(ttl),
 	}}
-	sh.put(id, e)
+	sh.put(id, e, nil)
 	return e.record, nil
 }

@@ -8,7 +8,7 @@ import (
 
 // due says when an entry has to be looked at again.
 type due struct {
-	at time.Time
+	at time.Duration // since shard.base
 	id idem.KeyID
 }
 
@@ -21,7 +21,7 @@ func (h *dueHeap) push(d due) {
 	s, i := *h, len(*h)-1
 	for i > 0 {
 		parent := (i - 1) / 2
-		if !s[i].at.Before(s[parent].at) {
+		if s[i].at >= s[parent].at {
 			return
 		}
 		s[i], s[parent] = s[parent], s[i]
@@ -40,10 +40,10 @@ func (h *dueHeap) pop() due {
 		if next >= last {
 			return top
 		}
-		if right := next + 1; right < last && s[right].at.Before(s[next].at) {
+		if right := next + 1; right < last && s[right].at < s[next].at {
 			next = right
 		}
-		if !s[next].at.Before(s[i].at) {
+		if s[next].at >= s[i].at {
 			return top
 		}
 		s[i], s[next] = s[next], s[i]
@@ -51,11 +51,29 @@ func (h *dueHeap) pop() due {
 	}
 }
 
-// put stores e and plans when it is looked at again.
-func (sh *shard) put(id idem.KeyID, e *entry) {
-	sh.entries[id] = e
+// get returns the entry of id, nil where there is none. A closed one is a copy.
+func (sh *shard) get(id idem.KeyID) *entry {
+	if e := sh.live[id]; e != nil {
+		return e
+	}
+	if packed, ok := sh.closed[id]; ok {
+		return unpack(packed, sh.base)
+	}
+	return nil
+}
+
+// put stores e and plans when it is looked at again. response is that of a
+// completed record, packed.
+func (sh *shard) put(id idem.KeyID, e *entry, response []byte) {
+	switch e.record.State {
+	case idem.StateCompleted, idem.StateExpired:
+		sh.closed[id] = e.pack(sh.base, response)
+		delete(sh.live, id)
+	default:
+		sh.live[id] = e
+	}
 	if at := e.deadline(); !at.IsZero() {
-		sh.due.push(due{at: at, id: id})
+		sh.due.push(due{at: at.Sub(sh.base), id: id})
 	}
 }
 
@@ -63,9 +81,9 @@ func (sh *shard) put(id idem.KeyID, e *entry) {
 // overtaken by another state finds nothing to do. The work is paid for by the
 // calls that made the plans.
 func (sh *shard) sweep(now time.Time) {
-	for len(sh.due) > 0 && !sh.due[0].at.After(now) {
+	for len(sh.due) > 0 && sh.due[0].at <= now.Sub(sh.base) {
 		id := sh.due.pop().id
-		e := sh.entries[id]
+		e := sh.get(id)
 		if e == nil {
 			continue
 		}
@@ -75,10 +93,11 @@ func (sh *shard) sweep(now time.Time) {
 		}
 		if e.record.State == idem.StateCompleted && e.record.KeyExpires.After(now) {
 			e.record.State, e.record.Response = idem.StateExpired, nil
-			sh.put(id, e)
+			sh.put(id, e, nil)
 			continue
 		}
-		delete(sh.entries, id)
+		delete(sh.live, id)
+		delete(sh.closed, id)
 	}
 }
 
