@@ -30,8 +30,9 @@ type chaos struct {
 	resumes  sync.WaitGroup // of paused instances
 	keys     atomic.Int64
 	mu       sync.Mutex
-	accepted map[string]string // key to the payment that a client was told of
-	answers  map[int]int       // how often each status came; 0: none
+	accepted map[string]string    // key to the payment that a client was told of
+	vias     map[string]transport // of each key
+	answers  map[string]int       // how often each answer came
 	wrong    []string
 }
 
@@ -42,8 +43,8 @@ type slot struct {
 }
 
 // TestChaosPaysEachKeyOnce kills and pauses instances and breaks connections at
-// random while clients pay, and retry each of their keys until it is paid. The seed
-// decides on the faults; IDEMKEEPER_SEED sets it.
+// random while clients pay, and retry each of their keys until it is paid, over
+// one transport per key. The seed decides on the faults; IDEMKEEPER_SEED sets it.
 func TestChaosPaysEachKeyOnce(t *testing.T) {
 	seed := rand.Uint64()
 	if v := os.Getenv("IDEMKEEPER_SEED"); v != "" {
@@ -53,7 +54,7 @@ func TestChaosPaysEachKeyOnce(t *testing.T) {
 		}
 	}
 	t.Logf("IDEMKEEPER_SEED=%d", seed)
-	c := &chaos{system: newSystem(t), t: t, over: make(chan struct{}), accepted: map[string]string{}, answers: map[int]int{}}
+	c := &chaos{system: newSystem(t), t: t, over: make(chan struct{}), accepted: map[string]string{}, vias: map[string]transport{}, answers: map[string]int{}}
 	for i := range c.slots {
 		c.slots[i].zk, c.slots[i].redis = c.zooKeeperProxy(), c.redisProxy()
 		c.launch(i)
@@ -74,7 +75,7 @@ func TestChaosPaysEachKeyOnce(t *testing.T) {
 		t.Errorf("not every key was paid within %v after the last fault", 2*patience)
 	}
 	c.audit()
-	t.Logf("%d keys, answers by status: %v", c.keys.Load(), c.answers)
+	t.Logf("%d keys, answers: %v", c.keys.Load(), c.answers)
 }
 
 // launch starts an instance in a slot. It must be called by the test's own
@@ -158,12 +159,16 @@ func (c *chaos) heal() {
 // paid, and asks for each again afterwards. Some requests are sent twice at once.
 func (c *chaos) work(r *rand.Rand) {
 	for !c.calm() {
+		via := transports[r.IntN(len(transports))]
 		key := fmt.Sprintf("chaos-%d", c.keys.Add(1))
+		c.mu.Lock()
+		c.vias[key] = via
+		c.mu.Unlock()
 		for again := 0; again < 3; {
 			var wg sync.WaitGroup
 			var ok atomic.Bool
 			for range 1 + r.IntN(2) {
-				at := c.slots[r.IntN(len(c.slots))].in.Load().demo()
+				at := c.slots[r.IntN(len(c.slots))].in.Load().over(via)
 				wg.Go(func() {
 					if c.once(at, key) {
 						ok.Store(true)
@@ -192,20 +197,24 @@ func (c *chaos) calm() bool {
 func (c *chaos) once(at client, key string) (ok bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	a := at.post(ctx, "/v1/payments", key, 7, key)
+	a := at.payUnder(ctx, key, 7, key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.answers[a.status]++
 	switch {
-	case a.err != nil, a.status == 409 && a.problem.Code == "in-progress", a.status == 503:
+	case a.err != nil:
+		c.answers[at.via.String()+" none"]++
 		return false
-	case a.status != 201:
+	case a.is("in-progress"), a.is("unavailable"), a.is("ownership-lost"):
+		c.answers[at.via.String()+" "+a.code]++
+		return false
+	case !a.paid() || a.flaw != nil:
 		c.wrong = append(c.wrong, fmt.Sprintf("%s: %v", key, a))
 		return false
 	}
 	if before, known := c.accepted[key]; known && before != a.payment.ID {
 		c.wrong = append(c.wrong, fmt.Sprintf("%s: payment %s, and %s before", key, a.payment.ID, before))
 	}
+	c.answers[at.via.String()+" paid"]++
 	c.accepted[key] = a.payment.ID
 	return true
 }
@@ -217,15 +226,15 @@ func (c *chaos) audit() {
 	for _, w := range c.wrong {
 		c.t.Error(w)
 	}
-	at := c.slots[0].in.Load().demo()
+	in := c.slots[0].in.Load()
 	for n := range c.keys.Load() {
 		key := fmt.Sprintf("chaos-%d", n+1)
-		list, err := at.payments(key)
+		list, err := in.over(c.vias[key]).payments(key)
 		if err != nil || len(list) != 1 || list[0].ID != c.accepted[key] {
 			c.t.Errorf("payments of %s = %v, %v, want exactly %q", key, list, err, c.accepted[key])
 		}
 	}
-	if err := addUp(at); err != nil {
+	if err := addUp(in.demo()); err != nil {
 		c.t.Error(err)
 	}
 }

@@ -39,20 +39,6 @@ func TestCostOfFreshKeysAndReplays(t *testing.T) {
 	redisProxy := testserver.StartTCPProxy(t, s.redis.Addr())
 	in := s.start("one", throughZooKeeper(zkProxy), throughRedis(redisProxy))
 	conn := s.zooKeeper()
-
-	keys := sameShard(12)
-	pay := func(key string) answer {
-		a := in.demo().pay(key, 1, key)
-		s.waitLock(conn, key, false)
-		return a
-	}
-	for range 2 { // makes the shard's znode, loads the scripts, opens connections
-		if a := pay(keys[0]); a.status != 201 {
-			t.Fatalf("first payment = %v, want 201", a)
-		}
-		keys = keys[1:]
-	}
-
 	var roundTrips, writes, reads counter
 	onLock := testserver.Contains(s.chroot + "/lock")
 	multi := testserver.Op(testserver.OpMulti)
@@ -61,25 +47,48 @@ func TestCostOfFreshKeysAndReplays(t *testing.T) {
 	reads.on(zkProxy, func(r testserver.Request) bool {
 		return r.Op != testserver.OpPing && !multi(r)
 	})
-	n := int64(len(keys))
-	for _, key := range keys {
-		if a := pay(key); a.status != 201 || a.replayed() {
-			t.Fatalf("payment = %v, want 201", a)
+
+	keys := sameShard(10 + 2*len(transports))
+	pay := func(via transport, key string) answer {
+		a := in.over(via).pay(key, 1, key)
+		s.waitLock(conn, key, false)
+		return a
+	}
+	for _, via := range transports {
+		for range 2 { // makes the shard's znode, loads the scripts, opens connections
+			if a := in.over(via).payUntil(patience, keys[0], 1, keys[0]); !a.paid() {
+				t.Fatalf("first payment = %v, want it made", a)
+			}
+			s.waitLock(conn, keys[0], false)
+			keys = keys[1:]
 		}
 	}
-	got := fmt.Sprintf(cost, roundTrips.since(), writes.since(), reads.since())
-	if want := fmt.Sprintf(cost, 3*n, 2*n, n); got != want {
-		t.Errorf("%d fresh keys cost %s, want %s", n, got, want)
-	}
-	for _, key := range keys {
-		if a := in.demo().pay(key, 1, key); !a.replayed() {
-			t.Fatalf("repeat = %v, want it replayed", a)
+	n := len(keys) / len(transports)
+	overEach(t, func(t *testing.T, via transport) {
+		mine := keys[:n]
+		keys = keys[n:]
+		roundTrips.since()
+		writes.since()
+		reads.since()
+		for _, key := range mine {
+			if a := pay(via, key); !a.paid() || a.replayed {
+				t.Fatalf("payment = %v, want it made", a)
+			}
 		}
-	}
-	got = fmt.Sprintf(cost, roundTrips.since(), writes.since(), reads.since())
-	if want := fmt.Sprintf(cost, n, 0, 0); got != want {
-		t.Errorf("%d replays cost %s, want %s", n, got, want)
-	}
+		got := fmt.Sprintf(cost, roundTrips.since(), writes.since(), reads.since())
+		if want := fmt.Sprintf(cost, 3*n, 2*n, n); got != want {
+			t.Errorf("%d fresh keys cost %s, want %s", n, got, want)
+		}
+		for _, key := range mine {
+			if a := in.over(via).pay(key, 1, key); !a.replayed {
+				t.Fatalf("repeat = %v, want it replayed", a)
+			}
+		}
+		got = fmt.Sprintf(cost, roundTrips.since(), writes.since(), reads.since())
+		if want := fmt.Sprintf(cost, n, 0, 0); got != want {
+			t.Errorf("%d replays cost %s, want %s", n, got, want)
+		}
+	})
 }
 
 // sameShard returns keys whose locks have one parent.

@@ -1,8 +1,6 @@
 package tests
 
-import (
-	"testing"
-)
+import "testing"
 
 // amount that most tests pay.
 const amount = 1250
@@ -14,8 +12,8 @@ func failover(t *testing.T, opts ...launchOption) (*system, *victim, *instance) 
 	t.Parallel()
 	s := newSystem(t)
 	other := s.start("the other", opts...)
-	if a := other.demo().pay("warm-up", 1, "warm-up"); a.status != 201 {
-		t.Fatalf("first payment = %v, want 201", a)
+	if a := other.demo().payUntil(patience, "warm-up", 1, "warm-up"); !a.paid() {
+		t.Fatalf("first payment = %v, want it made", a)
 	}
 	return s, s.startVictim(opts...), other
 }
@@ -27,24 +25,29 @@ func TestKilledHolderIsSucceeded(t *testing.T) {
 	for _, p := range points {
 		t.Run(p.name, func(t *testing.T) {
 			_, v, other := failover(t)
-			const key = "killed"
-			p.reach(t, v, key)
+			all := p.reach(t, v, "killed")
 			v.kill(t)
 
-			retry := other.demo().payUntil(patience, key, amount, key)
-			want := paidOnce(t, other.demo(), key)
-			original(t, "retry", retry, want)
-			if p.paid && !retry.replayed() {
-				t.Errorf("retry = %v, want it marked as replayed", retry)
-			}
+			first := map[transport]answer{}
+			overEachOf(t, all, func(t *testing.T, r running) {
+				retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
+				original(t, "retry", retry, paidOnce(t, other.over(r.via), r.key))
+				if p.paid && !retry.replayed {
+					t.Errorf("retry = %v, want it marked as replayed", retry)
+				}
+				first[r.via] = retry
+			})
 
 			v.deliver()
-			again := other.demo().payUntil(patience, key, amount, key)
-			original(t, "second retry", again, want)
-			if !again.replayed() || again.body != retry.body {
-				t.Errorf("second retry = %v, want %q replayed", again, retry.body)
+			for _, r := range all {
+				c, want := other.over(r.via), first[r.via]
+				again := c.payUntil(patience, r.key, amount, r.key)
+				replayed(t, "second retry over "+r.via.String(), again, want.payment)
+				if again.wire != want.wire {
+					t.Errorf("second retry = %v, want what the first got, %v", again, want)
+				}
+				paidOnce(t, c, r.key)
 			}
-			paidOnce(t, other.demo(), key)
 		})
 	}
 }
@@ -58,28 +61,32 @@ func TestKilledHolderWithoutResolverIsUnknown(t *testing.T) {
 		}
 		t.Run(p.name, func(t *testing.T) {
 			_, v, other := failover(t, flags("--resolver", "none"))
-			const key = "unknown"
-			p.reach(t, v, key)
+			all := p.reach(t, v, "unknown")
 			v.kill(t)
-
-			refused(t, "retry", other.demo().payUntil(patience, key, amount, key), 409, "outcome-unknown")
+			for _, r := range all {
+				retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
+				refused(t, "retry over "+r.via.String(), retry, "outcome-unknown")
+			}
 			v.deliver()
-			a := other.demo().pay(key, amount, key)
-			if p.name == "the outcome is on its way" && a.status == 201 {
-				// The dead holder's own report came late, and an unknown outcome
-				// is still open to it.
-				original(t, "retry after the report", a, paidOnce(t, other.demo(), key))
-				return
-			}
-			refused(t, "second retry", a, 409, "outcome-unknown")
-			if state, err := other.demo().state(key); err != nil || state != "unknown" {
-				t.Errorf("state = %q, %v, want unknown", state, err)
-			}
-			if p.paid {
-				paidOnce(t, other.demo(), key)
-			} else {
-				paidNever(t, other.demo(), key)
-			}
+			overEachOf(t, all, func(t *testing.T, r running) {
+				c := other.over(r.via)
+				a := c.pay(r.key, amount, r.key)
+				if p.name == "the outcome is on its way" && a.paid() {
+					// The dead holder's own report came late, and an unknown outcome
+					// is still open to it.
+					original(t, "retry after the report", a, paidOnce(t, c, r.key))
+					return
+				}
+				refused(t, "second retry", a, "outcome-unknown")
+				if state, err := c.state(r.key); err != nil || state != "unknown" {
+					t.Errorf("state = %q, %v, want unknown", state, err)
+				}
+				if p.paid {
+					paidOnce(t, c, r.key)
+				} else {
+					paidNever(t, c, r.key)
+				}
+			})
 		})
 	}
 }
@@ -87,10 +94,12 @@ func TestKilledHolderWithoutResolverIsUnknown(t *testing.T) {
 // An instance that is started again takes up where its predecessor was killed.
 func TestKilledAndRestartedInstanceResumes(t *testing.T) {
 	s, v, _ := failover(t)
-	const key = "restarted"
-	reachLog("at=after-ledger")(t, v, key)
+	all := v.reachOverEach(t, "restarted", "at=after-ledger")
 	v.kill(t)
 	reborn := s.start("the reborn")
-	retry := reborn.demo().payUntil(patience, key, amount, key)
-	original(t, "retry", retry, paidOnce(t, reborn.demo(), key))
+	overEachOf(t, all, func(t *testing.T, r running) {
+		c := reborn.over(r.via)
+		retry := c.payUntil(patience, r.key, amount, r.key)
+		original(t, "retry", retry, paidOnce(t, c, r.key))
+	})
 }

@@ -13,28 +13,23 @@ func TestLeaderKilledUnderRunningPayments(t *testing.T) {
 	e := testserver.StartEnsemble(t, 3)
 	s := newSystemOn(t, e.Hosts())
 	one, two := s.start("one", latency(victimLatency)), s.start("two")
-	const key = "failover"
-	done := one.demo().paying(key, amount, key)
-	one.waitLog(t, "at=before-ledger", op(key))
+	all := one.reachOverEach(t, "failover", "at=before-ledger")
 	e.Leader().Kill()
-	a := <-done // paid where the election was quicker than the lease's trust
-	retry := two.demo().payUntil(patience, key, amount, key)
-	want := paidOnce(t, two.demo(), key)
-	original(t, "retry", retry, want)
-	woken(t, answered(a), want)
-	for _, in := range []*instance{one, two} {
-		in.waitReady(t, 200)
-		fresh := "fresh at " + in.name
-		a := in.demo().payUntil(patience, `"`+fresh+`"`, amount, fresh)
-		original(t, fresh, a, paidOnce(t, in.demo(), fresh))
+	for i, r := range all { // paid where the election was quicker than the lease's trust
+		all[i].done = answered(<-r.done)
 	}
-}
-
-// answered is an answer that has come already, as one to come.
-func answered(a answer) <-chan answer {
-	c := make(chan answer, 1)
-	c <- a
-	return c
+	overEachOf(t, all, func(t *testing.T, r running) {
+		retry := two.over(r.via).payUntil(patience, r.key, amount, r.key)
+		want := paidOnce(t, two.over(r.via), r.key)
+		original(t, "retry", retry, want)
+		woken(t, r.done, want)
+		for _, in := range []*instance{one, two} {
+			in.waitReady(t, 200)
+			fresh := keyOver(r.via, "fresh-"+in.name)
+			a := in.over(r.via).payUntil(patience, fresh, amount, fresh)
+			original(t, fresh, a, paidOnce(t, in.over(r.via), fresh))
+		}
+	})
 }
 
 // A holder that is cut off from ZooKeeper and runs on stops before anybody else
@@ -47,23 +42,30 @@ func TestHolderCutOffStopsWhileItsLockStands(t *testing.T) {
 			p := s.zooKeeperProxy()
 			in, other := s.start("the one cut off", throughZooKeeper(p), latency(2*patience)), s.start("the other")
 			conn := s.zooKeeper()
-			const key = "cut-off"
-			s.lockExists(conn, key) // opens the session
-			done := in.demo().paying(key, amount, key)
-			in.waitLog(t, "at=before-ledger", op(key))
+			s.lockExists(conn, "any") // opens the session
+			all := in.reachOverEach(t, "cut-off", "at=before-ledger")
 			d.down(p)
-			a := <-done
-			stands := s.lockExists(conn, key)
-			refused(t, "answer", a, 503, "ownership-lost")
-			if !stands {
-				t.Errorf("the lock was gone when the holder stopped, %v after it began", a.took)
+			for _, r := range all {
+				a := <-r.done
+				stands := s.lockExists(conn, r.key)
+				refused(t, "answer over "+r.via.String(), a, "ownership-lost")
+				if !stands {
+					t.Errorf("the lock over %v was gone when the holder stopped, %v after it began", r.via, a.took)
+				}
 			}
-			retry := other.demo().payUntil(patience, key, amount, key)
-			want := paidOnce(t, other.demo(), key)
-			original(t, "retry", retry, want)
+			want := map[transport]payment{}
+			for _, r := range all {
+				retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
+				want[r.via] = paidOnce(t, other.over(r.via), r.key)
+				original(t, "retry over "+r.via.String(), retry, want[r.via])
+			}
 			d.up(p)
 			in.waitReady(t, 200)
-			original(t, "retry at the one that was cut off", in.demo().payUntil(patience, key, amount, key), want)
+			overEachOf(t, all, func(t *testing.T, r running) {
+				again := in.over(r.via).payUntil(patience, r.key, amount, r.key)
+				original(t, "retry at the one that was cut off", again, want[r.via])
+				paidOnce(t, other.over(r.via), r.key)
+			})
 		})
 	}
 }
@@ -72,21 +74,24 @@ func TestHolderCutOffStopsWhileItsLockStands(t *testing.T) {
 // was pending under those is not run again.
 func TestRebuiltZooKeeperTakesNothingOver(t *testing.T) {
 	s, v, other := failover(t)
-	const key = "old-world"
-	reachLog("at=before-ledger")(t, v, key)
+	before := payBefore(t, other)
+	all := v.reachOverEach(t, "old-world", "at=before-ledger")
 	v.kill(t)
 	other.kill(t)
 
 	rebuilt := *s
 	rebuilt.chroot = testserver.Chroot(t)
 	in := rebuilt.start("the one in the new world")
-	for range 5 {
-		inProgress(t, "retry", in.demo(), key)
-	}
-	paidNever(t, in.demo(), key)
-	if a := in.demo().pay("warm-up", 1, "warm-up"); !a.replayed() {
-		t.Errorf("repeat of an old payment = %v, want it replayed", a)
-	}
-	a := in.demo().pay("new-world", amount, "new-world")
-	original(t, "fresh key", a, paidOnce(t, in.demo(), "new-world"))
+	overEachOf(t, all, func(t *testing.T, r running) {
+		c := in.over(r.via)
+		for range 5 {
+			inProgress(t, "retry", c, r.key)
+		}
+		paidNever(t, c, r.key)
+		old := keyOver(r.via, "before")
+		replayed(t, "repeat of an old payment", c.payUntil(patience, old, amount, old), before[r.via])
+		fresh := keyOver(r.via, "new-world")
+		a := c.payUntil(patience, fresh, amount, fresh)
+		original(t, "fresh key", a, paidOnce(t, c, fresh))
+	})
 }

@@ -15,8 +15,9 @@ import (
 
 const goodBody = `{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"hostile"}`
 
-// hostileKeys are keys, as they are on the wire. Package http itself refuses
-// some of them before any handler could.
+// hostileKeys are keys, as they are on HTTP's wire. Package http itself refuses
+// some of them before any handler could. Their gRPC twins are in
+// hostile_grpc_test.go.
 var hostileKeys = []struct {
 	name, header string // header lines
 	byServer     bool   // refused by package http: no problem+json
@@ -81,13 +82,7 @@ func TestHostileRequestsAreRefusedAndLeaveNothing(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	in := s.start("one")
-	if a := in.demo().pay("warm-up", 1, "warm-up"); a.status != 201 {
-		t.Fatalf("first payment = %v", a)
-	}
-	conn := s.zooKeeper()
-	s.waitLock(conn, "warm-up", false)
-	before := s.keys()
-	goroutines := in.goroutines(t)
+	check := s.untouched(in)
 
 	for _, k := range hostileKeys {
 		status, contentType, body := in.raw(t, "/v1/payments", k.header, goodBody)
@@ -108,34 +103,58 @@ func TestHostileRequestsAreRefusedAndLeaveNothing(t *testing.T) {
 		t.Errorf("body over the limit = %d %.200q, want 413 body-too-large", status, body)
 	}
 
-	if after := s.keys(); after != before {
-		t.Errorf("Redis holds %q keys, want %q as before", after, before)
+	check(t)
+}
+
+// untouched pays once and looks at what there is, and returns a check that what
+// came then has left nothing behind.
+func (s *system) untouched(in *instance) (check func(*testing.T)) {
+	s.t.Helper()
+	if a := in.demo().payUntil(patience, "warm-up", 1, "warm-up"); !a.paid() {
+		s.t.Fatalf("first payment = %v", a)
 	}
-	if locks := s.locks(conn); len(locks) != 0 {
-		t.Errorf("locks = %q, want none", locks)
-	}
-	paidNever(t, in.demo(), "hostile")
-	eventually(t, "end of goroutines", func() error {
-		if n := in.goroutines(t); n > goroutines+2 {
-			return fmt.Errorf("%d goroutines, %d before", n, goroutines)
+	conn := s.zooKeeper()
+	s.waitLock(conn, "warm-up", false)
+	before, goroutines := s.keys(), in.goroutines(s.t)
+	return func(t *testing.T) {
+		t.Helper()
+		if after := s.keys(); after != before {
+			t.Errorf("Redis holds %q keys, want %q as before", after, before)
 		}
-		return nil
-	})
+		if locks := s.locks(conn); len(locks) != 0 {
+			t.Errorf("locks = %q, want none", locks)
+		}
+		paidNever(t, in.demo(), "hostile")
+		eventually(t, "end of goroutines", func() error {
+			if n := in.goroutines(t); n > goroutines+2 {
+				return fmt.Errorf("%d goroutines, %d before", n, goroutines)
+			}
+			return nil
+		})
+	}
 }
 
 func TestStrangeKeysAreKeysLikeAnyOther(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	in := s.start("one")
-	for i, key := range strangeKeys {
-		note := "strange " + strconv.Itoa(i)
-		first := in.demo().pay(key, amount, note)
-		original(t, "payment with "+key, first, paidOnce(t, in.demo(), note))
-		again := in.demo().pay(key, amount, note)
-		original(t, "repeat with "+key, again, first.payment)
-	}
-	// The quoted and the bare form are one key.
-	refused(t, "quoted form of another request's key", in.demo().pay(`"a/b/c"`, amount, "other"), 422, "key-reused")
+	overEach(t, func(t *testing.T, via transport) {
+		c := in.over(via)
+		if via != transports[0] { // a key of this merchant stays with its transport
+			c = c.as("test")
+		}
+		for i, key := range strangeKeys {
+			note := keyOver(via, "strange-"+strconv.Itoa(i))
+			first := c.payUntil(patience, key, amount, note)
+			original(t, "payment with "+key, first, paidOnce(t, c, note))
+			replayed(t, "repeat with "+key, c.payUntil(patience, key, amount, note), first.payment)
+			refused(t, "another request with "+key, c.pay(key, amount, "other"), "key-reused")
+		}
+		// The quoted and the bare form are one key.
+		key := keyOver(via, "a/b/c")
+		first := c.payUntil(patience, key, amount, key)
+		replayed(t, "quoted form", c.pay(`"`+key+`"`, amount, key), first.payment)
+	})
 }
 
 // raw sends a request byte by byte, since package http's client is too polite,
@@ -181,7 +200,7 @@ func (in *instance) goroutines(t testing.TB) int {
 // metric reads the value behind a metric's name and labels.
 func (in *instance) metric(t testing.TB, prefix string) float64 {
 	t.Helper()
-	a := in.demo().send(t.Context(), http.MethodGet, "/metrics", "", nil)
+	a := in.demo().request(t.Context(), http.MethodGet, "/metrics", "", nil)
 	for line := range strings.Lines(a.body) {
 		if v, ok := strings.CutPrefix(line, prefix); ok {
 			f, err := strconv.ParseFloat(strings.TrimSpace(v), 64)

@@ -76,9 +76,10 @@ func TestIdemctlShowsRecordsOfTheLiveSystem(t *testing.T) {
 func TestIdemctlListsUnknownOutcomes(t *testing.T) {
 	s, v, other := failover(t, flags("--resolver", "none"))
 	const key = "listed"
-	reachLog("at=after-ledger")(t, v, key)
+	v.demo().paying(key, amount, key)
+	v.waitLog(t, "at=after-ledger", op(key))
 	v.kill(t)
-	refused(t, "retry", other.demo().payUntil(patience, key, amount, key), 409, "outcome-unknown")
+	refused(t, "retry", other.demo().payUntil(patience, key, amount, key), "outcome-unknown")
 	out, code := s.idemctl("--json", "record", "list", "--state", "unknown")
 	if rows := recordLines(t, out); code != 0 || len(rows) != 1 || rows[0].KeyID != keyID(key).String() || rows[0].State != "unknown" {
 		t.Errorf("list = %q, exit code %d, want the one unknown record", out, code)

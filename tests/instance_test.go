@@ -13,7 +13,8 @@ import (
 // instance is a running process of the sample payment service.
 type instance struct {
 	name   string
-	addr   string // HTTP
+	addr   string // of the HTTP server
+	rpc    string // of the gRPC server
 	cmd    *exec.Cmd
 	stdout logbook
 	stderr logbook
@@ -41,7 +42,7 @@ func startInstance(t testing.TB, name string, flags ...string) *instance {
 		if m == nil {
 			t.Fatalf("%s printed %q, want %v", name, line, readyLine)
 		}
-		in.addr = m[1]
+		in.addr, in.rpc = m[1], m[2]
 		return nil
 	})
 	return in

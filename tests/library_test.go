@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"testing"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
@@ -52,57 +50,50 @@ func (s *system) engine(hosts ...string) *idem.Engine {
 	return e
 }
 
-// serve puts a handler behind the middleware and a real listener.
-func serve(t *testing.T, e *idem.Engine, p idem.Policy, h http.HandlerFunc) client {
-	t.Helper()
-	p.Scope = func(context.Context) (string, error) { return "merchant_demo", nil }
-	srv := httptest.NewServer(idemhttp.Middleware(e, p)(h))
-	t.Cleanup(srv.Close)
-	return client{addr: srv.Listener.Addr().String()}
-}
-
 // A handler that does not end at its deadline keeps the lock until it has
 // returned, for however many sessions that may be.
 func TestHandlerThatOutlivesItsDeadlineKeepsTheLock(t *testing.T) {
 	for _, tt := range []struct {
-		name   string
-		status int
-		repeat int
-	}{
-		{"and succeeds", http.StatusCreated, http.StatusCreated},
-		{"and does not know", http.StatusGatewayTimeout, http.StatusGatewayTimeout},
-	} {
+		name  string
+		known bool
+	}{{"and succeeds", true}, {"and does not know", false}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newSystem(t)
-			late, finish, ran := make(chan struct{}), make(chan struct{}), make(chan int, 10)
-			handler := func(w http.ResponseWriter, r *http.Request) {
-				ran <- 1
-				<-r.Context().Done()
-				close(late)
-				<-finish
-				w.WriteHeader(tt.status)
-				fmt.Fprint(w, `{"id":"late"}`)
-			}
-			policy := idem.Policy{Deadline: 100 * time.Millisecond}
-			one, two := serve(t, s.engine(s.zk...), policy, handler), serve(t, s.engine(s.zk...), policy, handler)
-			const key = "late"
-			done := one.paying(key, amount, key)
-			happens(t, "deadline", late)
-			for end := time.Now().Add(sessionTimeout + time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-				inProgress(t, "duplicate there", two, key)
-				inProgress(t, "duplicate here", one, key)
-			}
-			close(finish)
-			if a := <-done; a.status != tt.status || a.replayed() {
-				t.Errorf("answer = %v, want %d", a, tt.status)
-			}
-			if a := two.payUntil(patience, key, amount, key); a.status != tt.repeat || !a.replayed() {
-				t.Errorf("repeat = %v, want %d replayed", a, tt.repeat)
-			}
-			if n := len(ran); n != 1 {
-				t.Errorf("the handler ran %d times, want once", n)
-			}
+			overEach(t, func(t *testing.T, via transport) {
+				t.Parallel()
+				s := newSystem(t)
+				late, finish, ran := make(chan struct{}), make(chan struct{}), make(chan int, 10)
+				handler := func(ctx context.Context) (string, bool) {
+					ran <- 1
+					<-ctx.Done()
+					close(late)
+					<-finish
+					return "late", tt.known
+				}
+				as := func(a answer) bool { return a.paid() && a.payment.ID == "late" }
+				if !tt.known {
+					as = answer.doubtful
+				}
+				policy := idem.Policy{Deadline: 100 * time.Millisecond}
+				one, two := serve(t, via, s.engine(s.zk...), policy, handler), serve(t, via, s.engine(s.zk...), policy, handler)
+				const key = "late"
+				done := one.paying(key, amount, key)
+				happens(t, "deadline", late)
+				for end := time.Now().Add(sessionTimeout + time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+					inProgress(t, "duplicate there", two, key)
+					inProgress(t, "duplicate here", one, key)
+				}
+				close(finish)
+				if a := <-done; !as(a) || a.replayed {
+					t.Errorf("answer = %v, want what the handler said", a)
+				}
+				if a := two.payUntil(patience, key, amount, key); !as(a) || !a.replayed {
+					t.Errorf("repeat = %v, want what the handler said, replayed", a)
+				}
+				if n := len(ran); n != 1 {
+					t.Errorf("the handler ran %d times, want once", n)
+				}
+			})
 		})
 	}
 }
@@ -111,29 +102,35 @@ func TestRefusalsThatTheSampleCannotShow(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	e := s.engine(s.zk...)
-	t.Run("key-expired", func(t *testing.T) {
-		c := serve(t, e, idem.Policy{ResultTTL: time.Second, KeyTTL: time.Hour}, func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusCreated)
-			fmt.Fprint(w, `{"id":"short-lived"}`)
-		})
-		if a := c.pay("short-lived", amount, ""); a.status != 201 {
-			t.Fatalf("answer = %v, want 201", a)
-		}
-		var a answer
-		eventually(t, "expiry of the result", func() error {
-			if a = c.pay("short-lived", amount, ""); a.status == 201 && a.replayed() {
-				return errNotYet
+	overEach(t, func(t *testing.T, via transport) {
+		t.Run("key-expired", func(t *testing.T) {
+			key := keyOver(via, "short-lived")
+			c := serve(t, via, e, idem.Policy{ResultTTL: time.Second, KeyTTL: time.Hour}, func(context.Context) (string, bool) { return key, true })
+			if a := c.payUntil(patience, key, amount, ""); !a.paid() {
+				t.Fatalf("answer = %v, want it made", a)
 			}
-			return nil
+			var a answer
+			eventually(t, "expiry of the result", func() error {
+				if a = c.pay(key, amount, ""); a.paid() && a.replayed || a.is("unavailable") {
+					return errNotYet
+				}
+				return nil
+			})
+			refused(t, "repeat after the expiry", a, "key-expired")
+			refused(t, "another request with it", c.pay(key, amount+1, ""), "key-reused")
 		})
-		refused(t, "repeat after the expiry", a, 409, "key-expired")
-		if a.problem.Title != "Idempotency-Key has expired" || a.header.Get("Retry-After") != "" {
-			t.Errorf("repeat after the expiry = %v, want another title, and no Retry-After", a)
-		}
-		refused(t, "another request with it", c.pay("short-lived", amount+1, ""), 422, "key-reused")
+		t.Run("result-unavailable", func(t *testing.T) {
+			key := keyOver(via, "large")
+			c := serve(t, via, e, idem.Policy{MaxResponseBody: 8}, func(context.Context) (string, bool) { return key, true })
+			if a := c.payUntil(patience, key, amount, ""); !a.paid() || a.payment.ID != key {
+				t.Fatalf("answer = %v, want the whole response", a)
+			}
+			refused(t, "repeat", c.payUntil(patience, key, amount, ""), "result-unavailable")
+		})
 	})
-	t.Run("result-unavailable", func(t *testing.T) {
-		c := serve(t, e, idem.Policy{}, func(w http.ResponseWriter, _ *http.Request) {
+	// A unary call has nothing to flush.
+	t.Run("result-unavailable of a stream over HTTP", func(t *testing.T) {
+		c := serveHTTP(t, e, idem.Policy{}, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusCreated)
 			fmt.Fprint(w, `{"id":`)
 			if err := http.NewResponseController(w).Flush(); err != nil {
@@ -141,14 +138,10 @@ func TestRefusalsThatTheSampleCannotShow(t *testing.T) {
 			}
 			fmt.Fprint(w, `"streamed"}`)
 		})
-		if a := c.pay("streamed", amount, ""); a.status != 201 || a.payment.ID != "streamed" {
+		if a := c.payUntil(patience, "streamed", amount, ""); a.payment.ID != "streamed" {
 			t.Fatalf("answer = %v, want the whole stream", a)
 		}
-		a := c.payUntil(patience, "streamed", amount, "")
-		refused(t, "repeat", a, 409, "result-unavailable")
-		if a.problem.Title != "Result is unavailable" {
-			t.Errorf("repeat = %v, want another title", a)
-		}
+		refused(t, "repeat", c.payUntil(patience, "streamed", amount, ""), "result-unavailable")
 	})
 }
 

@@ -7,11 +7,12 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// victim is an instance that a test stops in the middle of a request. It
-// reaches its servers through proxies, which can hold a message at the moment
-// that the test wants; what is held arrives later, after the victim's death.
+// victim is an instance that a test stops in the middle of requests. It reaches
+// its servers through proxies, which can hold a message at the moment that the
+// test wants; what is held arrives later, after the victim's death.
 type victim struct {
 	*instance
+	system    *system
 	zk, redis *testserver.Proxy
 	late      []*testserver.Hold
 }
@@ -21,10 +22,16 @@ const victimLatency = 4 * time.Second
 
 func (s *system) startVictim(opts ...launchOption) *victim {
 	s.t.Helper()
-	v := &victim{zk: s.zooKeeperProxy(), redis: s.redisProxy()}
+	v := &victim{system: s, zk: s.zooKeeperProxy(), redis: s.redisProxy()}
 	opts = append(opts, throughZooKeeper(v.zk), throughRedis(v.redis), latency(victimLatency))
 	v.instance = s.start("the victim", opts...)
 	return v
+}
+
+// hold keeps a message back until deliver.
+func (v *victim) hold(h *testserver.Hold) *testserver.Hold {
+	v.late = append(v.late, h)
+	return h
 }
 
 // deliver lets everything that was held back go to its destination.
@@ -37,21 +44,22 @@ func (v *victim) deliver() {
 // point is a moment in the life of a request.
 type point struct {
 	name string
-	// reach pays with the key and returns once the victim has come to the
-	// point, with the answer to come.
-	reach func(t testing.TB, v *victim, key string) <-chan answer
+	// reach pays over each transport and returns once the victim has come to
+	// the point with all of it.
+	reach func(t testing.TB, v *victim, name string) []running
 
 	begun   bool // the store knows of the attempt
 	paid    bool // the money has moved
 	stored  bool // the store knows the outcome
 	reports bool // who wakes up here has an outcome to store
+	aborts  bool // who wakes up here gives the attempt back without running it
 }
 
 // points are the moments at which a crash leaves different traces, in their
 // order (design.md, section 7).
 var points = []point{
 	{name: "begin is on its way", reach: reachBegin((*testserver.Proxy).HoldNext)},
-	{name: "begun, and the victim does not know", reach: reachBegin((*testserver.Proxy).HoldNextReply), begun: true},
+	{name: "begun, and the victim does not know", reach: reachBegin((*testserver.Proxy).HoldNextReply), begun: true, aborts: true},
 	{name: "before the ledger write", reach: reachLog("at=before-ledger"), begun: true, reports: true},
 	{name: "after the ledger write", reach: reachLog("at=after-ledger"), begun: true, paid: true, reports: true},
 	{name: "the outcome is on its way", reach: reachSave((*testserver.Proxy).HoldNext), begun: true, paid: true, reports: true},
@@ -59,8 +67,8 @@ var points = []point{
 	{name: "answered, and the lock not given back", reach: reachRelease, begun: true, paid: true, stored: true},
 }
 
-// hold is how a proxy keeps a message back: the request or its reply.
-type hold func(*testserver.Proxy, testserver.Match) *testserver.Hold
+// keep is how a proxy holds a message back: the request or its reply.
+type keep func(*testserver.Proxy, testserver.Match) *testserver.Hold
 
 // scriptOn matches the calls of scripts on the record of a key. The scripts
 // have to be known to the server: they are sent in full otherwise.
@@ -68,40 +76,78 @@ func scriptOn(key string) testserver.Match {
 	return testserver.All(testserver.Contains("evalsha"), testserver.Contains(keyID(key).String()))
 }
 
-func reachBegin(keep hold) func(testing.TB, *victim, string) <-chan answer {
-	return func(t testing.TB, v *victim, key string) <-chan answer {
-		h := keep(v.redis, scriptOn(key))
-		v.late = append(v.late, h)
-		done := v.demo().paying(key, amount, key)
-		happens(t, "begin", h.Held())
-		return done
+// saveOf matches the script that stores the payment of a key.
+func saveOf(key string) testserver.Match {
+	return testserver.All(scriptOn(key), testserver.Contains("succeeded"))
+}
+
+// deleteOf matches the delete of a lock: within a Multi its opcode, a flag, an
+// unused error code and the path's length go ahead of the path.
+func deleteOf(path string) testserver.Match {
+	head := []byte{0, 0, 0, byte(testserver.OpDelete), 0, 0xff, 0xff, 0xff, 0xff, 0, 0, byte(len(path) >> 8), byte(len(path))}
+	return testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(string(head)+path))
+}
+
+func reachLog(step string) func(testing.TB, *victim, string) []running {
+	return func(t testing.TB, v *victim, name string) []running {
+		return v.reachOverEach(t, name, step)
 	}
 }
 
-func reachLog(step string) func(testing.TB, *victim, string) <-chan answer {
-	return func(t testing.TB, v *victim, key string) <-chan answer {
-		done := v.demo().paying(key, amount, key)
-		v.waitLog(t, step, op(key))
-		return done
+func reachBegin(k keep) func(testing.TB, *victim, string) []running {
+	return func(t testing.TB, v *victim, name string) []running {
+		return v.reachHeld(t, name, "begin", k, scriptOn)
 	}
 }
 
-func reachSave(keep hold) func(testing.TB, *victim, string) <-chan answer {
-	return func(t testing.TB, v *victim, key string) <-chan answer {
-		done := reachLog("at=after-ledger")(t, v, key)
-		h := keep(v.redis, scriptOn(key))
-		v.late = append(v.late, h)
-		happens(t, "save", h.Held())
-		return done
+func reachSave(k keep) func(testing.TB, *victim, string) []running {
+	return func(t testing.TB, v *victim, name string) []running {
+		return v.reachHeld(t, name, "save", k, saveOf)
 	}
 }
 
-// reachRelease holds the delete of the lock's znode, which follows behind the
-// answer.
-func reachRelease(t testing.TB, v *victim, key string) <-chan answer {
-	done := reachLog("at=after-ledger")(t, v, key)
-	h := v.zk.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(lockNode(key))))
-	v.late = append(v.late, h)
+// reachHeld holds a message to Redis, or its reply, for each payment.
+func (v *victim) reachHeld(t testing.TB, name, what string, k keep, match func(key string) testserver.Match) []running {
+	t.Helper()
+	var held []*testserver.Hold
+	for _, via := range transports {
+		held = append(held, v.hold(k(v.redis, match(keyOver(via, name)))))
+	}
+	all := v.payOverEach(name)
+	for i, h := range held {
+		happens(t, what+" over "+all[i].via.String(), h.Held())
+	}
+	return all
+}
+
+// reachRelease holds the delete of the locks' znodes, which follows behind the
+// answers. All writes go over one connection, several in a Multi at times: what
+// comes behind the first delete is held with it.
+func reachRelease(t testing.TB, v *victim, name string) []running {
+	t.Helper()
+	var deletes []testserver.Match
+	for _, via := range transports {
+		deletes = append(deletes, deleteOf(v.system.lockPath(keyOver(via, name))))
+	}
+	h := v.hold(v.zk.HoldNext(func(r testserver.Request) bool {
+		for _, match := range deletes {
+			if match(r) {
+				return true
+			}
+		}
+		return false
+	}))
+	all := v.payOverEach(name)
 	happens(t, "release", h.Held())
-	return done
+	for i, r := range all {
+		all[i].done = answered(<-r.done)
+	}
+	return all
+}
+
+// answered is an answer that has come already, as one to come.
+func answered(a answer) <-chan answer {
+	c := make(chan answer, 1)
+	c <- a
+	return c
 }

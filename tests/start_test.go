@@ -29,7 +29,6 @@ func TestStartIsRefused(t *testing.T) {
 	}{
 		{"unknown flag", []string{"--no-such-flag"}},
 		{"bad duration", []string{"--session-timeout", "soon"}},
-		{"Redis without a lock others see", []string{"--redis", s.redis.URL()}},
 		{"token store without its server", []string{"--token-store", "redis"}},
 		{"ZooKeeper refuses", []string{"--zookeeper", dead.Addr(), "--redis", s.redis.URL()}},
 		{"ZooKeeper does not answer", []string{"--zookeeper", mute.Addr(), "--redis", s.redis.URL()}},

@@ -1,8 +1,6 @@
 package tests
 
 import (
-	"context"
-	"net/http"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -14,57 +12,62 @@ func TestFlushedRedisRefusesUntilAccepted(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	all := []*instance{s.start("one"), s.start("two")}
-	const old = "paid-before"
-	want := all[0].demo().pay(old, amount, old).payment
+	before := payBefore(t, all[0])
 	if _, err := s.redis.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
 	all = append(all, s.start("started after the loss"))
 
-	for range 2 { // the second time everybody knows
-		for _, in := range all {
-			unavailable(t, "fresh key at "+in.name, in.demo().pay("fresh", amount, "fresh"), "store-lost")
-			unavailable(t, "paid key at "+in.name, in.demo().pay(old, amount, old), "store-lost")
-			a := in.demo().send(context.Background(), http.MethodPost, "/v1/tokens", "", nil)
-			unavailable(t, "token at "+in.name, a, "store-lost")
-			if r := in.demo().ready(); r.status != 503 {
-				t.Errorf("readyz of %s = %v, want 503", in.name, r)
+	overEach(t, func(t *testing.T, via transport) {
+		fresh, old := keyOver(via, "fresh"), keyOver(via, "before")
+		for range 2 { // the second time everybody knows
+			for _, in := range all {
+				c := in.over(via)
+				unavailable(t, "fresh key at "+in.name, c.pay(fresh, amount, fresh), "store-lost")
+				unavailable(t, "paid key at "+in.name, c.pay(old, amount, old), "store-lost")
+				unavailable(t, "token at "+in.name, c.tokenAnswer(), "store-lost")
+				if r := in.demo().ready(); r.status != 503 {
+					t.Errorf("readyz of %s = %v, want 503", in.name, r)
+				}
 			}
 		}
-	}
-	paidNever(t, all[0].demo(), "fresh")
-	if got := paidOnce(t, all[0].demo(), old); got != want {
-		t.Fatalf("payment = %v, want %v", got, want)
-	}
+		paidNever(t, all[0].over(via), fresh)
+		if got := paidOnce(t, all[0].over(via), old); got != before[via] {
+			t.Fatalf("payment = %v, want %v", got, before[via])
+		}
+	})
 
 	if out, code := s.idemctl("store", "accept"); code != 0 {
 		t.Fatalf("idemctl store accept = %d %q, want 0", code, out)
 	}
 	for _, in := range all {
 		in.waitReady(t, 200)
-		key := "after at " + in.name[:3]
-		a := in.demo().payUntil(patience, `"`+key+`"`, amount, key)
-		original(t, "fresh key at "+in.name, a, paidOnce(t, in.demo(), key))
+		for _, via := range transports {
+			key := keyOver(via, "after-at-"+in.name[:3])
+			a := in.over(via).payUntil(patience, key, amount, key)
+			original(t, "fresh key at "+in.name, a, paidOnce(t, in.over(via), key))
+		}
 	}
-	paidOnce(t, all[0].demo(), old)
+	for _, via := range transports {
+		paidOnce(t, all[0].over(via), keyOver(via, "before"))
+	}
 }
 
-// The loss comes between the read of a fresh key and its Begin: Begin notices
+// The loss comes between the read of fresh keys and their Begin: Begin notices
 // by itself.
 func TestRedisFlushedBetweenReadAndBegin(t *testing.T) {
 	s, v, _ := failover(t)
-	const key = "in-between"
-	h := v.redis.HoldNext(scriptOn(key))
-	done := v.demo().paying(key, amount, key)
-	happens(t, "begin", h.Held())
+	all := reachBegin((*testserver.Proxy).HoldNext)(t, v, "in-between")
 	if _, err := s.redis.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
-	h.Release()
-	refused(t, "answer", <-done, 503, "store-lost", "unavailable")
-	v.neverLogged(t, "at=before-ledger", op(key))
-	paidNever(t, v.demo(), key)
-	unavailable(t, "repeat", v.demo().pay(key, amount, key), "store-lost")
+	v.deliver()
+	overEachOf(t, all, func(t *testing.T, r running) {
+		refused(t, "answer", <-r.done, "store-lost", "unavailable")
+		v.neverLogged(t, "at=before-ledger", op(r.key))
+		paidNever(t, v.over(r.via), r.key)
+		unavailable(t, "repeat", v.over(r.via).pay(r.key, amount, r.key), "store-lost")
+	})
 }
 
 // A restart is a loss where Redis keeps nothing on disk, and none where it does.
@@ -82,42 +85,45 @@ func TestRedisRestarted(t *testing.T) {
 			s := newSystem(t)
 			s.redis = testserver.StartRedis(t, testserver.WithRedisArgs(tt.args...))
 			in := s.start("one")
-			first := in.demo().pay("before", amount, "before")
+			before := payBefore(t, in)
 			s.redis.Restart()
 			if tt.lost {
 				in.waitReady(t, 503)
-				refused(t, "repeat", in.demo().pay("before", amount, "before"), 503, "store-lost")
-				refused(t, "fresh key", in.demo().pay("fresh", amount, "fresh"), 503, "store-lost")
+				overEach(t, func(t *testing.T, via transport) {
+					for _, name := range []string{"before", "fresh"} {
+						key := keyOver(via, name)
+						refused(t, key, in.over(via).pay(key, amount, key), "store-lost")
+					}
+				})
 				return
 			}
 			in.waitReady(t, 200)
-			repeat := in.demo().payUntil(patience, "before", amount, "before")
-			original(t, "repeat", repeat, first.payment)
-			a := in.demo().payUntil(patience, "fresh", amount, "fresh")
-			original(t, "fresh key", a, paidOnce(t, in.demo(), "fresh"))
+			for _, via := range transports {
+				key := keyOver(via, "before")
+				original(t, "repeat over "+via.String(), in.over(via).payUntil(patience, key, amount, key), before[via])
+			}
+			payFresh(t, in)
 		})
 	}
 }
 
-// The loss comes while a payment runs: it is finished, its outcome is stored,
-// and a repeat does not pay.
+// The loss comes while payments run: they are finished, their outcomes are
+// stored, and a repeat does not pay.
 func TestRedisFlushedUnderARunningPayment(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	in := s.start("one", latency(victimLatency))
-	const key = "flushed"
-	done := in.demo().paying(key, amount, key)
-	in.waitLog(t, "at=before-ledger", op(key))
+	all := in.reachOverEach(t, "flushed", "at=before-ledger")
 	if _, err := s.redis.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
-	a := <-done
-	want := paidOnce(t, in.demo(), key)
-	original(t, "answer", a, want)
-	repeat := in.demo().pay(key, amount, key)
-	original(t, "repeat", repeat, want)
-	if !repeat.replayed() {
-		t.Errorf("repeat = %v, want it replayed", repeat)
-	}
-	unavailable(t, "fresh key", in.demo().pay("fresh", amount, "fresh"), "store-lost")
+	overEachOf(t, all, func(t *testing.T, r running) {
+		c := in.over(r.via)
+		a := <-r.done
+		want := paidOnce(t, c, r.key)
+		original(t, "answer", a, want)
+		replayed(t, "repeat", c.pay(r.key, amount, r.key), want)
+		fresh := keyOver(r.via, "fresh")
+		unavailable(t, "fresh key", c.pay(fresh, amount, fresh), "store-lost")
+	})
 }

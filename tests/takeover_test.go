@@ -11,18 +11,26 @@ func TestWaitersTakeOverFromAKilledHolder(t *testing.T) {
 	for _, step := range []string{"at=before-ledger", "at=after-ledger"} {
 		t.Run(step, func(t *testing.T) {
 			_, v, other := failover(t, flags("--wait", "60s"))
-			const key, waiters = "waited-for", 20
-			reachLog(step)(t, v, key)
-			answers := make(chan answer, waiters)
-			for range waiters {
-				go func() { answers <- other.demo().pay(key, amount, key) }()
+			const waiters = 10
+			all := v.reachOverEach(t, "waited-for", step)
+			answers := map[transport]chan answer{}
+			for _, r := range all {
+				c, got := other.over(r.via), make(chan answer, waiters)
+				for range waiters {
+					go func() { got <- c.pay(r.key, amount, r.key) }()
+				}
+				answers[r.via] = got
 			}
-			other.waitLog(t, "event=waited", op(key))
+			for _, r := range all {
+				other.waitLog(t, "event=waited", op(r.key))
+			}
 			v.kill(t)
-			for range waiters {
-				a := <-answers
-				original(t, "answer of one who waited", a, paidOnce(t, other.demo(), key))
-			}
+			overEachOf(t, all, func(t *testing.T, r running) {
+				for range waiters {
+					a := <-answers[r.via]
+					original(t, "answer of one who waited", a, paidOnce(t, other.over(r.via), r.key))
+				}
+			})
 		})
 	}
 }
@@ -40,31 +48,41 @@ func TestLockRemovedByHand(t *testing.T) {
 			s := newSystem(t)
 			first, second, third := s.start("the first", latency(victimLatency)), s.start("the second", latency(2*victimLatency)), s.start("the third")
 			conn := s.zooKeeper()
-			const key = "by-hand"
-			done := first.demo().paying(key, amount, key)
-			first.waitLog(t, tt.step, op(key))
-			if err := conn.Delete(s.lockPath(key), -1); err != nil {
-				t.Fatalf("Delete(lock) = %v", err)
+			all := first.reachOverEach(t, "by-hand", tt.step)
+			for _, r := range all {
+				if err := conn.Delete(s.lockPath(r.key), -1); err != nil {
+					t.Fatalf("Delete(lock) = %v", err)
+				}
 			}
 			if tt.paid {
-				a := second.demo().pay(key, amount, key)
-				want := paidOnce(t, third.demo(), key)
-				original(t, "answer of the second", a, want)
-				original(t, "answer of the first", <-done, want)
+				overEachOf(t, all, func(t *testing.T, r running) {
+					a := second.over(r.via).pay(r.key, amount, r.key)
+					want := paidOnce(t, third.over(r.via), r.key)
+					original(t, "answer of the second", a, want)
+					original(t, "answer of the first", <-r.done, want)
+				})
 				return
 			}
-			next := second.demo().paying(key, amount, key)
-			second.waitLog(t, "at=before-ledger", op(key))
-			a := <-done
-			if !s.lockExists(conn, key) {
-				t.Error("the first has removed the lock of the second")
+			next := second.reachOverEach(t, "by-hand", "at=before-ledger")
+			for i, r := range all { // both at once: the second goes on meanwhile
+				a := <-r.done
+				if !s.lockExists(conn, r.key) {
+					t.Errorf("the first has removed the lock of the second over %v", r.via)
+				}
+				all[i].done = answered(a)
 			}
-			first.neverLogged(t, "at=after-ledger", op(key))
-			inProgress(t, "duplicate while the second works", third.demo(), key)
-			b := <-next
-			want := paidOnce(t, third.demo(), key)
-			original(t, "answer of the second", b, want)
-			woken(t, answered(a), want)
+			for _, r := range all {
+				first.neverLogged(t, "at=after-ledger", op(r.key))
+				inProgress(t, "duplicate while the second works", third.over(r.via), r.key)
+			}
+			for i, r := range all {
+				t.Run(r.via.String(), func(t *testing.T) {
+					b := <-next[i].done
+					want := paidOnce(t, third.over(r.via), r.key)
+					original(t, "answer of the second", b, want)
+					woken(t, r.done, want)
+				})
+			}
 		})
 	}
 }
@@ -74,24 +92,34 @@ func TestLockRemovedByHand(t *testing.T) {
 // the lock to its session, so that nobody starts before that is over.
 func TestSIGTERMWithAnUnsavedOutcomeLeavesTheLock(t *testing.T) {
 	s, v, other := failover(t)
-	const key = "abandoned"
 	conn := s.zooKeeper()
-	s.lockExists(conn, key) // opens the session
-	done := reachLog("at=after-ledger")(t, v, key)
+	s.lockExists(conn, "any") // opens the session
+	all := v.reachOverEach(t, "abandoned", "at=after-ledger")
 	downs[0].down(v.redis)
-	a := <-done
-	want := paidOnce(t, other.demo(), key)
-	original(t, "answer", a, want)
+	want := map[transport]payment{}
+	for _, r := range all {
+		a := <-r.done
+		want[r.via] = paidOnce(t, other.over(r.via), r.key)
+		original(t, "answer over "+r.via.String(), a, want[r.via])
+	}
 	start := time.Now()
 	code := v.terminate(t)
-	stands := s.lockExists(conn, key)
+	stand := true
+	for _, r := range all {
+		stand = s.lockExists(conn, r.key) && stand
+	}
 	if code == 0 {
 		t.Errorf("exit code = 0 after %v, want one that says that work was abandoned", time.Since(start))
 	}
-	if !stands {
-		t.Error("the lock went with the process, want it to outlive it")
+	if !stand {
+		t.Error("a lock went with the process, want it to outlive it")
 	}
-	inProgress(t, "repeat elsewhere", other.demo(), key)
-	original(t, "repeat after the session", other.demo().payUntil(patience, key, amount, key), want)
-	paidOnce(t, other.demo(), key)
+	for _, r := range all {
+		inProgress(t, "repeat elsewhere", other.over(r.via), r.key)
+	}
+	overEachOf(t, all, func(t *testing.T, r running) {
+		c := other.over(r.via)
+		original(t, "repeat after the session", c.payUntil(patience, r.key, amount, r.key), want[r.via])
+		paidOnce(t, c, r.key)
+	})
 }

@@ -33,37 +33,39 @@ func (s *system) lockLedger() (unlock func()) {
 // the fence.
 func TestHolderPausedInItsLedgerWriteCannotPayLater(t *testing.T) {
 	s, v, other := failover(t)
-	const key = "in-the-write"
 	unlock := s.lockLedger()
-	done := v.demo().paying(key, amount, key)
-	v.waitLog(t, "at=checked", op(key))
+	all := v.reachOverEach(t, "in-the-write", "at=checked")
 	v.pause(t)
 	unlock()
-	s.waitLock(s.zooKeeper(), key, false)
+	s.waitSucceedable(all)
 
-	retry := other.demo().payUntil(patience, key, amount, key)
-	want := paidOnce(t, other.demo(), key)
-	original(t, "retry", retry, want)
+	want := map[transport]payment{}
+	for _, r := range all {
+		retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
+		want[r.via] = paidOnce(t, other.over(r.via), r.key)
+		original(t, "retry over "+r.via.String(), retry, want[r.via])
+	}
 	v.resume(t)
-	woken(t, done, want)
-	v.neverLogged(t, "at=after-ledger", op(key))
-	original(t, "retry at the one that woke up", v.demo().payUntil(patience, key, amount, key), want)
-	paidOnce(t, other.demo(), key)
+	overEachOf(t, all, func(t *testing.T, r running) {
+		woken(t, r.done, want[r.via])
+		v.neverLogged(t, "at=after-ledger", op(r.key))
+		original(t, "retry at the one that woke up", v.over(r.via).payUntil(patience, r.key, amount, r.key), want[r.via])
+		paidOnce(t, other.over(r.via), r.key)
+	})
 }
 
 // The database does not answer for longer than a lease is trusted: the write
 // is given up while it is still safe to, and a retry pays.
 func TestLedgerThatHangsIsGivenUpInTime(t *testing.T) {
 	s, v, other := failover(t)
-	const key = "hanging"
 	unlock := s.lockLedger()
-	done := v.demo().paying(key, amount, key)
-	v.waitLog(t, "at=checked", op(key))
-	a := <-done
-	if a.err != nil || a.status != 503 {
-		t.Errorf("answer = %v, want 503", a)
+	all := v.reachOverEach(t, "hanging", "at=checked")
+	for _, r := range all {
+		refused(t, "answer over "+r.via.String(), <-r.done, "unavailable", "ownership-lost")
 	}
 	unlock()
-	retry := other.demo().payUntil(patience, key, amount, key)
-	original(t, "retry", retry, paidOnce(t, other.demo(), key))
+	overEachOf(t, all, func(t *testing.T, r running) {
+		retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
+		original(t, "retry", retry, paidOnce(t, other.over(r.via), r.key))
+	})
 }

@@ -11,10 +11,20 @@ func woken(t *testing.T, done <-chan answer, want payment) {
 	t.Helper()
 	a := <-done
 	switch {
-	case a.err == nil && a.status == 201 && a.payment == want:
-	case a.is(503, "ownership-lost"), a.is(503, "unavailable"), a.is(409, "outcome-unknown"):
+	case a.paid() && a.flaw == nil && a.payment == want:
+	case a.is("ownership-lost"), a.is("unavailable"), a.is("outcome-unknown"):
 	default:
-		t.Errorf("answer of the paused holder = %v, want %v, or 503", a, want)
+		t.Errorf("answer of the paused holder = %v, want %v, or a refusal that leaves it open", a, want)
+	}
+}
+
+// waitSucceedable waits until nobody holds the locks: their holder's session
+// is over.
+func (s *system) waitSucceedable(all []running) {
+	s.t.Helper()
+	conn := s.zooKeeper()
+	for _, r := range all {
+		s.waitLock(conn, r.key, false)
 	}
 }
 
@@ -24,26 +34,30 @@ func TestPausedHolderIsSucceededAndCannotPayLater(t *testing.T) {
 	for _, p := range points {
 		t.Run(p.name, func(t *testing.T) {
 			s, v, other := failover(t)
-			const key = "paused"
-			done := p.reach(t, v, key)
+			all := p.reach(t, v, "paused")
 			v.pause(t)
-			s.waitLock(s.zooKeeper(), key, false) // its session is over
+			s.waitSucceedable(all)
 
-			retry := other.demo().payUntil(patience, key, amount, key)
-			want := paidOnce(t, other.demo(), key)
-			original(t, "retry", retry, want)
+			want := map[transport]payment{}
+			for _, r := range all {
+				retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
+				want[r.via] = paidOnce(t, other.over(r.via), r.key)
+				original(t, "retry over "+r.via.String(), retry, want[r.via])
+			}
 
 			v.resume(t)
 			v.deliver()
-			woken(t, done, want)
-			if p.reports { // and the store did not listen
-				v.waitLog(t, "event=superseded", op(key))
-			}
-			for _, in := range []*instance{v.instance, other} {
-				again := in.demo().payUntil(patience, key, amount, key)
-				original(t, "retry at "+in.name, again, want)
-			}
-			paidOnce(t, other.demo(), key)
+			overEachOf(t, all, func(t *testing.T, r running) {
+				woken(t, r.done, want[r.via])
+				if p.reports { // and the store did not listen
+					v.waitLog(t, "event=superseded", op(r.key))
+				}
+				for _, in := range []*instance{v.instance, other} {
+					again := in.over(r.via).payUntil(patience, r.key, amount, r.key)
+					original(t, "retry at "+in.name, again, want[r.via])
+				}
+				paidOnce(t, other.over(r.via), r.key)
+			})
 		})
 	}
 }
@@ -57,33 +71,43 @@ func TestPausedHolderWithoutResolverIsUnknown(t *testing.T) {
 		}
 		t.Run(p.name, func(t *testing.T) {
 			s, v, other := failover(t, flags("--resolver", "none"))
-			const key = "paused-unknown"
-			done := p.reach(t, v, key)
+			all := p.reach(t, v, "paused-unknown")
 			v.pause(t)
-			s.waitLock(s.zooKeeper(), key, false)
-			refused(t, "retry", other.demo().payUntil(patience, key, amount, key), 409, "outcome-unknown")
+			s.waitSucceedable(all)
+			for _, r := range all {
+				retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
+				refused(t, "retry over "+r.via.String(), retry, "outcome-unknown")
+			}
 
 			v.resume(t)
 			v.deliver()
-			if !p.paid {
-				a := <-done
-				if a.status == 201 {
-					t.Errorf("answer of the paused holder = %v, want no payment", a)
+			overEachOf(t, all, func(t *testing.T, r running) {
+				c := other.over(r.via)
+				if !p.paid {
+					if a := <-r.done; a.paid() {
+						t.Errorf("answer of the paused holder = %v, want no payment", a)
+					}
+					a := c.pay(r.key, amount, r.key)
+					if p.aborts && a.paid() {
+						// The one that woke up has given its attempt back: it has
+						// never run, and the unknown outcome was still open to it.
+						v.waitLog(t, "event=begin-aborted", op(r.key))
+						original(t, "retry after the abort", a, paidOnce(t, c, r.key))
+						return
+					}
+					if a.paid() {
+						t.Errorf("retry = %v, want no payment", a)
+					}
+					paidNever(t, c, r.key)
+					return
 				}
-				a = other.demo().pay(key, amount, key)
-				if a.status == 201 {
-					t.Errorf("retry = %v, want no payment", a)
+				want := paidOnce(t, c, r.key)
+				woken(t, r.done, want)
+				if a := c.pay(r.key, amount, r.key); !a.is("outcome-unknown") {
+					original(t, "retry after the report", a, want)
 				}
-				paidNever(t, other.demo(), key)
-				return
-			}
-			want := paidOnce(t, other.demo(), key)
-			woken(t, done, want)
-			a := other.demo().pay(key, amount, key)
-			if !a.is(409, "outcome-unknown") {
-				original(t, "retry after the report", a, want)
-			}
-			paidOnce(t, other.demo(), key)
+				paidOnce(t, c, r.key)
+			})
 		})
 	}
 }
@@ -94,60 +118,74 @@ func TestPausedHolderWakesBeforeTheNextHasPaid(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	v, next := s.startVictim(), s.start("the next", latency(victimLatency))
-	const key = "both"
-	first := reachLog("at=before-ledger")(t, v, key)
+	all := v.reachOverEach(t, "both", "at=before-ledger")
 	v.pause(t)
-	s.waitLock(s.zooKeeper(), key, false)
-	second := next.demo().paying(key, amount, key)
-	next.waitLog(t, "at=before-ledger", op(key))
+	s.waitSucceedable(all)
+	second := next.reachOverEach(t, "both", "at=before-ledger")
 	v.resume(t)
 
-	b := <-second
-	want := paidOnce(t, next.demo(), key)
-	original(t, "answer of the next holder", b, want)
-	woken(t, first, want)
-	v.neverLogged(t, "at=after-ledger", op(key))
-	original(t, "retry", v.demo().payUntil(patience, key, amount, key), want)
+	for i, r := range all {
+		t.Run(r.via.String(), func(t *testing.T) {
+			b := <-second[i].done
+			want := paidOnce(t, next.over(r.via), r.key)
+			original(t, "answer of the next holder", b, want)
+			woken(t, r.done, want)
+			v.neverLogged(t, "at=after-ledger", op(r.key))
+			original(t, "retry", v.over(r.via).payUntil(patience, r.key, amount, r.key), want)
+		})
+	}
 }
 
 // All of several holders that were paused one after the other wake up at once.
 func TestSeveralPausedHoldersWakeAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	const key = "chain"
-	conn := s.zooKeeper()
 	var victims []*victim
-	var answers []<-chan answer
+	var held [][]running
 	for range 2 {
 		v := s.startVictim()
-		done := v.demo().paying(key, amount, key)
-		eventually(t, "holder", func() error { // the lock of the one before has to go
-			select {
-			case a := <-done:
-				if !a.comeBack() {
-					t.Fatalf("answer of a holder to be = %v", a)
-				}
-				done = v.demo().paying(key, amount, key)
-			default:
-			}
-			if _, ok := v.stderr.find("at=before-ledger", op(key)); !ok {
-				return errNotYet
-			}
-			return nil
-		})
+		all := v.payOverEach("chain")
+		v.insist(t, all) // the locks of the one before have to go
 		v.pause(t)
-		s.waitLock(conn, key, false)
-		victims, answers = append(victims, v), append(answers, done)
+		s.waitSucceedable(all)
+		victims, held = append(victims, v), append(held, all)
 	}
 	last := s.start("the last")
-	retry := last.demo().payUntil(patience, key, amount, key)
-	want := paidOnce(t, last.demo(), key)
-	original(t, "retry", retry, want)
+	want := map[transport]payment{}
+	for _, r := range held[0] {
+		retry := last.over(r.via).payUntil(patience, r.key, amount, r.key)
+		want[r.via] = paidOnce(t, last.over(r.via), r.key)
+		original(t, "retry over "+r.via.String(), retry, want[r.via])
+	}
 	for _, v := range slices.Backward(victims) {
 		v.resume(t)
 	}
-	for _, done := range answers {
-		woken(t, done, want)
+	for _, all := range held {
+		for _, r := range all {
+			woken(t, r.done, want[r.via])
+			paidOnce(t, last.over(r.via), r.key)
+		}
 	}
-	paidOnce(t, last.demo(), key)
+}
+
+// insist sends payments again until all of them run.
+func (v *victim) insist(t *testing.T, all []running) {
+	t.Helper()
+	eventually(t, "holder", func() (err error) {
+		for i := range all {
+			r := &all[i]
+			select {
+			case a := <-r.done:
+				if !a.comeBack() {
+					t.Fatalf("answer of a holder to be = %v", a)
+				}
+				r.done = v.over(r.via).paying(r.key, amount, r.key)
+			default:
+			}
+			if _, ok := v.stderr.find("at=before-ledger", op(r.key)); !ok {
+				err = errNotYet
+			}
+		}
+		return err
+	})
 }

@@ -1,0 +1,129 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// answer is what a request was answered over whichever transport, or why there
+// is no answer.
+type answer struct {
+	payment  payment // that was made; empty in a refusal
+	code     string  // of a refusal
+	replayed bool    // marked as a stored outcome
+	retry    bool    // with a hint when to send it again
+	wire     string  // message or status, as it came
+	flaw     error   // what its form lacks, whatever it says
+	err      error   // there is no answer: nobody knows what happened
+	took     time.Duration
+
+	httpReply // of an answer over HTTP
+	grpcReply // of an answer over gRPC
+}
+
+type httpReply struct {
+	status  int
+	header  http.Header
+	body    string
+	problem struct {
+		Type, Title, Detail, Code string
+		Status                    int
+	}
+}
+
+type grpcReply struct {
+	rpc          *status.Status
+	meta, behind metadata.MD // header and trailer
+}
+
+func (a answer) String() string {
+	if a.err != nil {
+		return fmt.Sprintf("error %v after %v", a.err, a.took)
+	}
+	over := fmt.Sprint("HTTP ", a.status)
+	if a.rpc != nil {
+		over = fmt.Sprint("gRPC ", a.rpc.Code())
+	}
+	s := fmt.Sprintf("%s %s %.400q after %v (replayed %v, says when to retry %v)", over, a.code, a.wire, a.took, a.replayed, a.retry)
+	if a.flaw != nil {
+		s += fmt.Sprintf(", which is wrong: %v", a.flaw)
+	}
+	return s
+}
+
+// paid reports whether the answer is a payment that was made.
+func (a answer) paid() bool { return a.err == nil && a.code == "" && a.payment.ID != "" }
+
+// is reports whether the answer is a refusal with this code that has all that
+// its transport prescribes.
+func (a answer) is(code string) bool { return a.err == nil && a.flaw == nil && a.code == code }
+
+// comeBack reports whether the client is asked to send it again, which every
+// answer that may change by itself has to do.
+func (a answer) comeBack() bool { return a.err != nil || a.retry }
+
+// problem is how each transport shows a code.
+type problem struct {
+	status int // HTTP
+	title  string
+	code   codes.Code // gRPC
+	domain string     // of its ErrorInfo
+	retry  bool       // worth sending again as it is: Retry-After, RetryInfo
+}
+
+// Domains of ErrorInfo: the middleware's codes, and the sample's own.
+const (
+	middlewareDomain = "idemkeeper"
+	sampleDomain     = "payments.v1"
+)
+
+// problems is the table of what clients see (design.md, section 8), with what
+// the sample adds. Every refusal in these tests is compared with its row.
+var problems = map[string]problem{
+	"key-missing":        {400, "Idempotency-Key is missing", codes.InvalidArgument, middlewareDomain, false},
+	"key-invalid":        {400, "Idempotency-Key is malformed", codes.InvalidArgument, middlewareDomain, false},
+	"body-invalid":       {400, "Request body is invalid", codes.InvalidArgument, middlewareDomain, false},
+	"token-unknown":      {403, "Token is unknown", codes.PermissionDenied, middlewareDomain, false},
+	"in-progress":        {409, "A request is outstanding for this Idempotency-Key", codes.Aborted, middlewareDomain, true},
+	"key-reused":         {422, "Idempotency-Key is already used", codes.FailedPrecondition, middlewareDomain, false},
+	"outcome-unknown":    {409, "Outcome is unknown", codes.FailedPrecondition, middlewareDomain, false},
+	"key-expired":        {409, "Idempotency-Key has expired", codes.FailedPrecondition, middlewareDomain, false},
+	"result-unavailable": {409, "Result is unavailable", codes.FailedPrecondition, middlewareDomain, false},
+	"ownership-lost":     {503, "Ownership was lost", codes.Unavailable, middlewareDomain, true},
+	"unavailable":        {503, "Service unavailable", codes.Unavailable, middlewareDomain, true},
+	"store-lost":         {503, "Service unavailable", codes.Unavailable, middlewareDomain, true},
+	"body-too-large":     {413, "Request body is too large", codes.ResourceExhausted, middlewareDomain, false},
+	"unauthorized":       {401, "API key is missing or unknown", codes.Unauthenticated, sampleDomain, false},
+	"insufficient-funds": {402, "Insufficient funds", codes.FailedPrecondition, sampleDomain, false},
+	"account-unknown":    {404, "Account is unknown", codes.NotFound, sampleDomain, false},
+}
+
+// internals are words of errors that clients must not see.
+var internals = regexp.MustCompile(`(?i)zookeeper|redis|sqlite|\bzk\b|idem:|\bdial\b|\bEOF\b|i/o timeout|context |127\.0\.0\.1|/lock|goroutine|\.go\b`)
+
+// says checks what a refusal tells people.
+func (a answer) says(text string) error {
+	switch {
+	case text == "":
+		return errors.New("a refusal without a text")
+	case internals.MatchString(text):
+		return fmt.Errorf("internals in %q", text)
+	}
+	return nil
+}
+
+// hints checks whether a live refusal says when to come back where it has to,
+// and only there. A stored one says what its handler said.
+func (a answer) hints(p problem) error {
+	if a.replayed || a.retry == p.retry {
+		return nil
+	}
+	return fmt.Errorf("says when to retry: %v, want %v", a.retry, p.retry)
+}
