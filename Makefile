@@ -10,6 +10,7 @@ TEST_FLAGS ?=
 TIMEOUT    ?= 20m
 BENCH      ?= .
 BENCHTIME  ?= 1s
+ROUNDS     ?= 5
 FUZZTIME   ?= 10s
 
 # Pinned, so that a lint verdict does not depend on the day. Built from source
@@ -24,24 +25,32 @@ GOLANGCI            := bin/golangci-lint-$(GOLANGCI_VERSION)
 BUF_VERSION         := v1.66.1
 BUF                 := bin/buf-$(BUF_VERSION)
 
+# bench is a module of its own: what it measures beside the library must not
+# become a dependency of the library. A narrower PKG means the library.
+MODULES := $(if $(filter ./...,$(PKG)),. bench,.)
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=Engine BENCHTIME=1x FUZZTIME=1m narrow them down."
+	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m narrow them down."
 	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://… and IDEMKEEPER_TEST_POSTGRES=postgres://… name servers to use."
 
 # The summary is built and not run with `go run`, which would add a line of its
 # own after the one that counts. The race detector needs cgo.
 .PHONY: test
 test: servers bin/testsummary ## run every test with the race detector; the last line counts them
-	@CGO_ENABLED=1 bin/testsummary -race -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
+	@CGO_ENABLED=1 bin/testsummary $(addprefix -C ,$(MODULES)) -race -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
 .PHONY: bench
-bench: ## run the benchmarks
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -timeout $(TIMEOUT) $(PKG)
+bench: servers ## measure it beside its peers: tables, and lines "RATIO name value goal"
+	@cd bench && $(GO) run ./cmd/compare -rounds $(ROUNDS) -benchtime $(BENCHTIME) -bench '$(BENCH)' -timeout $(TIMEOUT)
+
+.PHONY: microbench
+microbench: ## run the benchmarks of the packages, ROUNDS times
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(ROUNDS) -timeout $(TIMEOUT) $(PKG)
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME
@@ -59,10 +68,12 @@ format-check:
 .PHONY: vet
 vet:
 	$(GO) vet ./...
+	cd bench && $(GO) vet ./...
 
 .PHONY: golangci
 golangci: $(GOLANGCI)
 	$(GOLANGCI) run ./...
+	cd bench && $(CURDIR)/$(GOLANGCI) run ./...
 
 .PHONY: imports
 imports:

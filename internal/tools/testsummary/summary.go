@@ -139,20 +139,26 @@ func (s *summary) endPackage(e event) {
 	delete(s.running, e.Package)
 }
 
-// finish prints the problems once more and then the line that counts. exit says
-// how go test ended: with status 1 if tests failed, but not only then.
-func (s *summary) finish(exit error) {
-	for _, pkg := range slices.Sorted(maps.Keys(s.counts)) {
+// endRun closes what one go test left open. exit says how it ended: with status
+// 1 if tests failed, but not only then, so failed says how many did until here.
+func (s *summary) endRun(exit error, failed int) {
+	open := slices.Sorted(maps.Keys(s.counts))
+	for _, pkg := range open {
 		s.endPackage(event{Action: "fail", Package: pkg})
 	}
 	for _, path := range slices.Sorted(maps.Keys(s.builds)) {
 		s.print(s.takeBuild(path))
 	}
 	var status *exec.ExitError
-	if exit != nil && (s.failed == 0 || !errors.As(exit, &status) || status.ExitCode() != 1) {
+	told := failed+len(open) > 0
+	if exit != nil && (!told || !errors.As(exit, &status) || status.ExitCode() != 1) {
 		s.failed++
 		s.problem(fmt.Sprintf("FAIL: go test: %v", exit))
 	}
+}
+
+// finish prints the problems once more and then the line that counts.
+func (s *summary) finish() {
 	if s.passed+s.failed == 0 {
 		s.problem("no test ran")
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -103,6 +104,24 @@ func TestA(t *testing.T) {}`},
 			args: []string{"-nosuchflag"},
 			last: "0 passed, 1 failed", says: []string{"nosuchflag"},
 		},
+		{
+			name: "several modules are counted in one line",
+			files: map[string]string{
+				"p_test.go": head + "func TestA(t *testing.T) {}",
+				"n/go.mod":  "module n\n\ngo 1.26\n", "n/n_test.go": "package n\n\nimport \"testing\"\n\nfunc TestB(t *testing.T) {}\nfunc TestC(t *testing.T) {}\n",
+			},
+			args: []string{"-C", ".", "-C", "n", "./..."},
+			ok:   true, last: "3 passed, 0 failed", says: []string{"ok   m ", "ok   n "},
+		},
+		{
+			name: "a module that breaks counts as failed, whatever failed in the one before",
+			files: map[string]string{
+				"p_test.go": head + `func TestA(t *testing.T) { t.Error("first") }`,
+				"n/go.mod":  "module n\n\nnonsense\n",
+			},
+			args: []string{"-C", ".", "-C", "n", "./..."},
+			last: "0 passed, 2 failed", says: []string{"FAIL: m TestA", "nonsense"},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -113,7 +132,7 @@ func TestA(t *testing.T) {}`},
 				write(t, dir, name, text)
 			}
 			args := tt.args
-			if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+			if len(args) == 0 || strings.HasPrefix(args[0], "-") && !slices.Contains(args, "./...") {
 				args = append(args, "./...")
 			}
 			var out strings.Builder
@@ -151,7 +170,8 @@ func TestEventsThatBreakOff(t *testing.T) {
 {"Action":"pass","Package":"p","Test":"TestB"}
 {"Action":"start","Package":"q"}
 {"Action":`))
-	s.finish(errors.New("signal: killed"))
+	s.endRun(errors.New("signal: killed"), s.failed)
+	s.finish()
 	for _, want := range []string{
 		"go: downloading", "on the way", "NEVER ENDED: p TestA", "FAIL: q (the package itself)", "FAIL: go test: signal: killed",
 	} {

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"math"
+	"slices"
+)
+
+// comparison is one figure that has a goal:
+//
+//	(Case − Base) / (Peer − PeerBase) × Scale
+//
+// where a Base that is not named is 0 and a Peer that is not named is 1. So Case
+// and Peer alone are a ratio, Case and Base a difference, and all four the ratio
+// of what two things add to what they were added to.
+type comparison struct {
+	name           string // of the RATIO line
+	unit           string // "sec/op", "cpu-sec/op", "B/op", "allocs/op": tidied, see benchunit.Tidy
+	kase, base     string // benchmarks, without the word in front and the number of CPUs
+	peer, peerBase string
+	scale          float64 // 0 is 1
+	bound          bound
+	goal           float64
+}
+
+type bound int
+
+const (
+	atMost bound = iota
+	atLeast
+)
+
+const micro = 1e6 // seconds to microseconds
+
+// comparisons is the table to add to.
+var comparisons = []comparison{
+	// What a unary call costs more than bare, client included, over TCP as in a
+	// service. The goal is the requirement's.
+	{name: "grpc-unary-fresh-added-us", unit: "cpu-sec/op", kase: "GRPC/tcp/fresh", base: "GRPC/tcp/bare", scale: micro, goal: 8},
+	// A replay takes no lock and writes nothing: it may not cost more than that.
+	{name: "grpc-unary-replay-added-us", unit: "cpu-sec/op", kase: "GRPC/tcp/replay", base: "GRPC/tcp/bare", scale: micro, goal: 8},
+
+	// Goals of 1 from here on: no dearer than the peer, though most do less, as
+	// the benchmarks say.
+	{name: "gin-fresh-added-vs-fiber", unit: "cpu-sec/op", kase: "HTTP/gin/fresh", base: "HTTP/gin/bare", peer: "HTTP/fiber/fresh", peerBase: "HTTP/fiber/bare", goal: 1},
+	{name: "gin-replay-added-vs-fiber", unit: "cpu-sec/op", kase: "HTTP/gin/replay", base: "HTTP/gin/bare", peer: "HTTP/fiber/replay", peerBase: "HTTP/fiber/bare", goal: 1},
+
+	{name: "zookeeper-lock-1-time-vs-go-zookeeper", unit: "sec/op", kase: "Lock/idemkeeper/callers=1", peer: "Lock/go-zookeeper/callers=1", goal: 1},
+	{name: "zookeeper-lock-64-time-vs-go-zookeeper", unit: "sec/op", kase: "Lock/idemkeeper/callers=64", peer: "Lock/go-zookeeper/callers=64", goal: 1},
+
+	{name: "execution-1-time-vs-zookeeper-flow", unit: "sec/op", kase: "Execution/idemkeeper/callers=1", peer: "Execution/zookeeper-flow/callers=1", goal: 1},
+	{name: "execution-64-time-vs-zookeeper-flow", unit: "sec/op", kase: "Execution/idemkeeper/callers=64", peer: "Execution/zookeeper-flow/callers=64", goal: 1},
+}
+
+// missing returns the cases that the comparison needs and that were not run.
+func (c comparison) missing(s samples) (names []string) {
+	for _, name := range []string{c.kase, c.base, c.peer, c.peerBase} {
+		if name != "" && len(s[name][c.unit]) == 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// value is the figure, from what of picks of the rounds of each case: median, or
+// a single round. It is NaN where something looks as if it cost less than what it
+// is added to, which a short run on a busy machine comes to.
+func (c comparison) value(s samples, of func(rounds []float64) float64) float64 {
+	figure := func(name string) float64 {
+		if name == "" {
+			return 0
+		}
+		return of(s[name][c.unit])
+	}
+	v := figure(c.kase) - figure(c.base)
+	if c.peer != "" {
+		v /= max(0, figure(c.peer)-figure(c.peerBase))
+	}
+	if v < 0 || math.IsInf(v, 0) {
+		return math.NaN()
+	}
+	if c.scale != 0 {
+		v *= c.scale
+	}
+	return v
+}
+
+// bounds are the least and the greatest value of a single round, of those that
+// were not lost in noise. They say how much the value can be relied on.
+func (c comparison) bounds(s samples) (least, most float64) {
+	var values []float64
+	for i := range s[c.kase][c.unit] {
+		v := c.value(s, func(rounds []float64) float64 { return rounds[i] })
+		if !math.IsNaN(v) {
+			values = append(values, v)
+		}
+	}
+	if len(values) == 0 {
+		return math.NaN(), math.NaN()
+	}
+	return slices.Min(values), slices.Max(values)
+}
+
+// verdict says whether the goal was met.
+func (c comparison) verdict(v float64) string {
+	switch {
+	case math.IsNaN(v):
+		return "lost in noise"
+	case c.bound == atMost && v <= c.goal, c.bound == atLeast && v >= c.goal:
+		return "met"
+	default:
+		return "missed"
+	}
+}

@@ -1,0 +1,49 @@
+// Package bench measures Idemkeeper beside its peers, in one run on one machine.
+// It is a module of its own, so that what it compares with never becomes a
+// dependency of the library.
+//
+//	make bench                                       # everything, 5 rounds
+//	make bench BENCH=GRPC ROUNDS=15 BENCHTIME=300ms  # a part, taking turns more often
+//	make bench BENCHTIME=1x ROUNDS=1                 # does it still run?
+//
+// # Adding a comparison
+//
+// A case is a sub-benchmark in a file of this package, such as GRPC/tcp/fresh
+// in grpc_test.go. A comparison is a row of the table in
+// cmd/compare/comparisons.go that names the cases. Nothing else has to be told,
+// except docs/dependencies.md where the peer is a new module.
+//
+// # How it is measured
+//
+// The test binary is built once and run round by round, so that the cases of a
+// comparison take turns and a machine that gets busy slows down all of them.
+// The figure of a case is its median over the rounds. Each case makes sure that
+// its handler ran as often as it should, so that none measures errors, or replays
+// by mistake.
+//
+// What adds some microseconds to a call is told in processor time (cpu-ns/op),
+// with one processor for client and server: on a shared machine the time that
+// passes varies by more than the difference sought. What waits for servers is
+// told in time that passes, which a busy machine distorts; look at the spread.
+//
+// # What is compared
+//
+// Only what does the same job, with settings that the peer's documentation
+// recommends or, in doubt, that favour the peer; each file says what the peer
+// does and does not do.
+//
+//   - GRPC: a unary call, bare and through the interceptor, on memory lock and
+//     store. The bare call carries the same metadata. The comparison takes TCP,
+//     which services speak; over bufconn, without system calls, the interceptor
+//     adds about as much.
+//   - HTTP: the same for Gin, and for Fiber with its own idempotency middleware.
+//   - Lock: taking and releasing a ZooKeeper lock, beside the recipe that comes
+//     with the ZooKeeper client.
+//   - Execution: a whole execution of a fresh key across instances, beside what
+//     is usually written by hand.
+//
+// The servers are those of the tests, or the ones that the environment names
+// (see package testserver). The tests' ZooKeeper does not wait for its disk
+// (forceSync=no), and their Redis writes nothing to disk: what is compared is
+// round trips and the work of the client, and a disk adds the same to each.
+package bench

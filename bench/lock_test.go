@@ -1,0 +1,128 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+// lockDirs is how many parents the locks are spread over. Ours makes this many
+// by itself; its peers are given as many. They are made before the clock runs.
+const lockDirs = 4096
+
+// BenchmarkLock takes and releases a ZooKeeper lock that nobody else wants, both
+// acknowledged, over one session for all callers.
+//
+// Peer: the lock recipe of go-zookeeper. It creates a sequential node under a
+// path of its own, lists that path's children and has the lock when its node is
+// the first. It queues waiters in order, which ours does not, and has neither
+// a fencing token nor word of a lost session. A path per key would have to be
+// created with every fresh key and be left behind; that is spared it here.
+func BenchmarkLock(b *testing.B) {
+	b.Run("idemkeeper", func(b *testing.B) {
+		locker := zooKeeperLocker(b)
+		concurrently(b, func(ctx context.Context) error {
+			return lockAndRelease(ctx, locker, idem.NewKeyID("", idem.Key(idem.NewNonce().String())))
+		})
+	})
+	b.Run("go-zookeeper", func(b *testing.B) {
+		conn := zooKeeperConn(b)
+		root := zooKeeperDirs(b, conn)
+		var next atomic.Int64
+		concurrently(b, func(context.Context) error {
+			l := zk.NewLock(conn, dir(root, next.Add(1)), zk.WorldACL(zk.PermAll))
+			if err := l.Lock(); err != nil {
+				return err
+			}
+			return l.Unlock()
+		})
+	})
+}
+
+func lockAndRelease(ctx context.Context, locker *zookeeper.Locker, id idem.KeyID) error {
+	lease, err := locker.TryAcquire(ctx, idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	if err != nil {
+		return err
+	}
+	return lease.Release(ctx)
+}
+
+// sessionTimeout is long, so that a busy machine does not lose a session.
+const sessionTimeout = 40 * time.Second
+
+// zooKeeperLocker is ours, with the parents of all locks made.
+func zooKeeperLocker(b *testing.B) *zookeeper.Locker {
+	b.Helper()
+	client, err := zookeeper.Open(b.Context(), zookeeper.Config{
+		Servers: testserver.SharedZooKeeper(b), Chroot: testserver.Chroot(b),
+		SessionTimeout: sessionTimeout, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = client.Close(context.Background()) })
+	locker := client.Locker()
+	before(b, func(i int64) error {
+		// A parent is the first three hex digits of the key ID.
+		return lockAndRelease(b.Context(), locker, idem.KeyID{byte(i >> 4), byte(i << 4)})
+	})
+	return locker
+}
+
+// zooKeeperConn is a bare client.
+func zooKeeperConn(b *testing.B) *zk.Conn {
+	b.Helper()
+	conn, _, err := zk.Connect(testserver.SharedZooKeeper(b), sessionTimeout, zk.WithLogInfo(false), zk.WithLogger(silent{}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(conn.Close)
+	return conn
+}
+
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+// zooKeeperDirs makes the parents for a peer's locks.
+func zooKeeperDirs(b *testing.B, conn *zk.Conn) (root string) {
+	b.Helper()
+	root = testserver.Chroot(b)
+	if _, err := conn.Create(root, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+		b.Fatal(err)
+	}
+	before(b, func(i int64) error {
+		_, err := conn.Create(dir(root, i), nil, 0, zk.WorldACL(zk.PermAll))
+		return err
+	})
+	return root
+}
+
+func dir(root string, i int64) string { return fmt.Sprintf("%s/%03x", root, i%lockDirs) }
+
+// before runs op for every parent, some at a time.
+func before(b *testing.B, op func(i int64) error) {
+	b.Helper()
+	limit, failed := make(chan struct{}, 64), make(chan error, lockDirs)
+	for i := range int64(lockDirs) {
+		limit <- struct{}{}
+		go func() {
+			failed <- op(i)
+			<-limit
+		}()
+	}
+	for range lockDirs {
+		if err := <-failed; err != nil {
+			b.Fatal(err)
+		}
+	}
+}

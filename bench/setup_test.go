@@ -1,0 +1,136 @@
+package bench
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+func TestMain(m *testing.M) { os.Exit(testserver.Main(m)) }
+
+// The request and the response that every case exchanges, as JSON where the
+// transport is HTTP.
+const (
+	order   = `{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"coffee"}`
+	receipt = `{"id":"p1","from":"alice","to":"bob","amount":1250,"currency":"USD","note":"coffee","status":"succeeded"}`
+)
+
+// callers are the numbers of concurrent callers at which servers are measured:
+// one shows the latency, many show what the service can carry.
+var callers = []int{1, 64}
+
+// keys makes keys that nobody has used before, by any run of the benchmarks.
+// They are 36 characters long, since Fiber takes no others.
+type keys struct {
+	prefix string
+	n      atomic.Int64
+}
+
+func newKeys() *keys { return &keys{prefix: rand.Text()[:16]} }
+
+func (k *keys) next() string { return fmt.Sprintf("%s%020d", k.prefix, k.n.Add(1)) }
+
+// same is the key of those who replay: next, but always the first.
+func (k *keys) same() string { return fmt.Sprintf("%s%020d", k.prefix, 0) }
+
+// runs counts how often handlers ran. A case that did not execute what it says
+// it measures has measured something else.
+type runs struct{ atomic.Int64 }
+
+func (r *runs) want(b *testing.B, n int) {
+	b.Helper()
+	if got := int(r.Load()); got != n {
+		b.Fatalf("the handler ran %d times, want %d", got, n)
+	}
+}
+
+// policy is that of a route with client keys and every default. Scopes are left
+// out, because no peer has them.
+var policy = idem.Policy{Name: "POST /pay", AllowGlobalKeys: true}
+
+// memoryEngine is an engine for a single instance.
+func memoryEngine(b *testing.B) *idem.Engine {
+	b.Helper()
+	return newEngine(b, lockmemory.New(), storememory.New())
+}
+
+func newEngine(b *testing.B, locker idem.Locker, store idem.Store) *idem.Engine {
+	b.Helper()
+	engine, err := idem.New(locker, store)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = engine.Close(context.Background()) })
+	return engine
+}
+
+// alone measures op, one call after the other, and returns how often it ran.
+//
+// It is for what adds some microseconds to a call that takes more, so it looks at
+// the processor time that the process uses, as cpu-ns/op, and lets Go use one
+// processor: client, server and garbage collection then take turns, nothing hides
+// on an idle core, and a machine that is busy with something else changes little.
+// On an idle machine it is the same as the time that passes.
+func alone(b *testing.B, op func()) (calls int) {
+	b.Helper()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	op() // connects
+	b.ReportAllocs()
+	start := processorTime(b)
+	for b.Loop() {
+		op()
+		calls++
+	}
+	b.ReportMetric(float64(processorTime(b)-start)/float64(calls), "cpu-ns/op")
+	return calls + 1
+}
+
+// processorTime is what the process has used until now, in nanoseconds.
+func processorTime(b *testing.B) int64 {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
+}
+
+// concurrently measures op at each number of callers: it runs b.N times in all.
+// ns/op is then the wall time per run: 1e9 divided by it is the throughput.
+func concurrently(b *testing.B, op func(ctx context.Context) error) {
+	b.Helper()
+	for _, n := range callers {
+		b.Run(fmt.Sprintf("callers=%d", n), func(b *testing.B) {
+			ctx, cancel := context.WithTimeout(b.Context(), 5*time.Minute)
+			defer cancel()
+			var wg sync.WaitGroup
+			var left atomic.Int64
+			left.Store(int64(b.N))
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range n {
+				wg.Go(func() {
+					for left.Add(-1) >= 0 {
+						if err := op(ctx); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
