@@ -123,7 +123,7 @@ func openLedger(ctx context.Context, cfg Config, log *slog.Logger) (*ledger.Ledg
 	if cfg.TokenStore == storeMemory {
 		sharing = ledger.Exclusive
 		if cfg.Database != "" {
-			log.WarnContext(ctx, "keys are in this process and lost at exit, while the ledger stays: a retry after a restart pays again; use --redis and --zookeeper")
+			log.WarnContext(ctx, "keys are in this process and lost at exit, while the ledger stays: a retry after a restart pays again; use --redis")
 		}
 	}
 	if cfg.ledgerIsPrivate() {
@@ -131,7 +131,7 @@ func openLedger(ctx context.Context, cfg Config, log *slog.Logger) (*ledger.Ledg
 	}
 	l, err := ledger.Open(ctx, cfg.Database, sharing)
 	if errors.Is(err, ledger.ErrClaimed) {
-		return nil, fmt.Errorf("--database: %w; instances that share it need --zookeeper and --redis, all of them", err)
+		return nil, fmt.Errorf("--database: %w; instances that share it need --redis, all of them", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--database: %w", err)
@@ -175,8 +175,8 @@ func (a *App) Serve(ctx context.Context, ready io.Writer) error {
 }
 
 // stop ends in the order that keeps the locks until nothing runs any more.
-// Where running handlers have to be given up, the session behind their locks
-// is left open: the locks then outlive this process by the session time-out,
+// Where running handlers have to be given up, their locks are not given back:
+// they then outlive this process by the session time-out,
 // and nobody runs beside a handler that is not quite dead.
 func (a *App) stop(ctx context.Context) error {
 	grace, cancel := context.WithTimeout(ctx, a.grace)

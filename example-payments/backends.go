@@ -11,6 +11,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
@@ -19,7 +20,7 @@ import (
 // witnessPath is the znode that remembers which Redis it was.
 const witnessPath = "/idem/redis"
 
-// closeTimeout bounds the end of a session.
+// closeTimeout bounds the end of a session, or of a lock service.
 const closeTimeout = 3 * time.Second
 
 // backends are the lock and the token store that the configuration asks for.
@@ -41,17 +42,21 @@ func openBackends(ctx context.Context, cfg Config, log *slog.Logger) (_ *backend
 		}
 	}()
 	var witness storeredis.Witness
-	if cfg.ZooKeeper == "" {
+	if cfg.ZooKeeper != "" {
+		if witness, err = b.openZooKeeper(ctx, cfg, log); err != nil {
+			return nil, fmt.Errorf("--zookeeper: %w", err)
+		}
+	}
+	if cfg.TokenStore == storeRedis || cfg.Redis != "" && b.locker == nil {
+		if err := b.openRedis(ctx, cfg, witness, log); err != nil {
+			return nil, fmt.Errorf("--redis: %w", err)
+		}
+	}
+	if b.locker == nil {
 		b.locker, b.lockName = lockmemory.New(), "memory"
-	} else if witness, err = b.openZooKeeper(ctx, cfg, log); err != nil {
-		return nil, fmt.Errorf("--zookeeper: %w", err)
 	}
-	if cfg.TokenStore == storeMemory {
+	if b.store == nil {
 		b.store = storememory.New()
-		return b, nil
-	}
-	if err := b.openRedis(ctx, cfg.Redis, witness, log); err != nil {
-		return nil, fmt.Errorf("--redis: %w", err)
 	}
 	return b, nil
 }
@@ -66,31 +71,49 @@ func (b *backends) openZooKeeper(ctx context.Context, cfg Config, log *slog.Logg
 	if err != nil {
 		return nil, err
 	}
-	b.closers = append(b.closers, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-		defer cancel()
-		return client.Close(ctx)
-	})
+	b.closeFirst(func() error { return closeWithin(client.Close) })
 	b.abandon = client.Abandon
 	b.locker, b.lockName = zookeeper.NewLocker(client), "zookeeper"
 	return client.Register(witnessPath), nil
 }
 
-func (b *backends) openRedis(ctx context.Context, url string, w storeredis.Witness, log *slog.Logger) error {
+// openRedis opens the token store, where that is there, and the lock, where
+// there is none yet.
+func (b *backends) openRedis(ctx context.Context, cfg Config, w storeredis.Witness, log *slog.Logger) error {
 	goredis.SetLogger(debugLog{log})
-	client, err := storeredis.Connect(url)
+	client, err := storeredis.Connect(cfg.Redis)
 	if err != nil {
 		return err
 	}
-	// Before the lock's session: what is saved in the background needs both,
+	// Before ZooKeeper's session: what is saved in the background needs both,
 	// and by then nothing is.
-	b.closers = append([]func() error{client.Close}, b.closers...)
-	store, err := storeredis.New(ctx, client, storeredis.WithWitness(w), storeredis.WithLogger(log))
+	b.closeFirst(client.Close)
+	if cfg.TokenStore == storeRedis {
+		if b.store, err = storeredis.New(ctx, client, storeredis.WithWitness(w), storeredis.WithLogger(log)); err != nil {
+			return err
+		}
+	}
+	if b.locker != nil {
+		return nil
+	}
+	locker, err := lockredis.New(ctx, client, lockredis.WithTTL(cfg.SessionTimeout), lockredis.WithLogger(log))
 	if err != nil {
 		return err
 	}
-	b.store = store
+	b.closeFirst(func() error { return closeWithin(locker.Close) })
+	b.abandon = locker.Abandon
+	b.locker, b.lockName = locker, "redis"
 	return nil
+}
+
+// closeFirst adds what is to be closed before all that was opened earlier.
+func (b *backends) closeFirst(c func() error) { b.closers = append([]func() error{c}, b.closers...) }
+
+// closeWithin bounds the end of a lock service.
+func closeWithin(end func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return end(ctx)
 }
 
 func (b *backends) close() error {

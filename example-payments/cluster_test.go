@@ -12,159 +12,184 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
+
+// locks are the lock services that instances can share.
+var locks = []string{"zookeeper", "redis"}
 
 // shared are the flags of instances that share lock, store and ledger. The
 // test's own Redis: records of the shared one belong to other witnesses.
-func shared(t *testing.T) []string {
+func shared(t *testing.T, lock string) []string {
 	t.Helper()
-	return []string{
-		"--zookeeper", strings.Join(testserver.SharedZooKeeper(t), ",") + testserver.Chroot(t),
-		"--zookeeper-tick", "500ms", "--session-timeout", "2s",
-		"--redis", testserver.StartRedis(t).URL(),
+	flags := []string{
+		"--redis", testserver.StartRedis(t).URL(), "--session-timeout", "2s",
 		"--database", "sqlite:" + filepath.Join(t.TempDir(), "ledger.db"),
 		"--log-level", "debug",
+	}
+	if lock == "redis" {
+		return flags
+	}
+	return append(flags, "--zookeeper", strings.Join(testserver.SharedZooKeeper(t), ",")+testserver.Chroot(t), "--zookeeper-tick", "500ms")
+}
+
+// withEachLock runs a test on instances that share one lock service or another.
+func withEachLock(t *testing.T, test func(t *testing.T, lock string)) {
+	t.Helper()
+	t.Parallel()
+	for _, lock := range locks {
+		t.Run(lock, func(t *testing.T) {
+			t.Parallel()
+			test(t, lock)
+		})
 	}
 }
 
 func TestInstancesShareKeys(t *testing.T) {
-	t.Parallel()
-	flags := shared(t)
-	one, two := serve(t, flags...), serve(t, flags...)
-	status, first, err := one.request("POST", "/v1/payments", "k", orderBody)
-	if status != 201 || err != nil {
-		t.Fatalf("payment: %d %s %v, want 201", status, first, err)
-	}
-	if status, again, err := two.request("POST", "/v1/payments", "k", orderBody); status != 201 || again != first {
-		t.Errorf("repeat at the other instance: %d %s %v, want 201 %s", status, again, err, first)
-	}
-	two.wantPayments(1)
-	for _, p := range []*process{one, two} {
-		if status, body, err := p.request("GET", "/readyz", "", ""); status != 200 {
-			t.Errorf("/readyz: %d %s %v, want 200", status, body, err)
+	withEachLock(t, func(t *testing.T, lock string) {
+		flags := shared(t, lock)
+		one, two := serve(t, flags...), serve(t, flags...)
+		one.await(&one.stderr, "lock="+lock)
+		status, first, err := one.request("POST", "/v1/payments", "k", orderBody)
+		if status != 201 || err != nil {
+			t.Fatalf("payment: %d %s %v, want 201", status, first, err)
 		}
-		p.term()
-		if code := p.exit(15 * time.Second); code != 0 {
-			t.Errorf("exit code %d, want 0", code)
+		if status, again, err := two.request("POST", "/v1/payments", "k", orderBody); status != 201 || again != first {
+			t.Errorf("repeat at the other instance: %d %s %v, want 201 %s", status, again, err, first)
 		}
-	}
+		two.wantPayments(1)
+		for _, p := range []*process{one, two} {
+			if status, body, err := p.request("GET", "/readyz", "", ""); status != 200 {
+				t.Errorf("/readyz: %d %s %v, want 200", status, body, err)
+			}
+			p.term()
+			if code := p.exit(15 * time.Second); code != 0 {
+				t.Errorf("exit code %d, want 0", code)
+			}
+		}
+	})
 }
 
 // An instance is killed before or after it has paid; the client asks another.
 func TestKilledInstance(t *testing.T) {
-	t.Parallel()
-	for _, at := range []string{"at=before-ledger", "at=after-ledger"} {
-		t.Run(at, func(t *testing.T) {
-			t.Parallel()
-			flags := shared(t)
-			victim := serve(t, append(flags, "--processor-latency", "2s")...) // a second for each window
-			gone := make(chan error, 1)
-			go func() {
-				_, _, err := victim.request("POST", "/v1/payments", "k", orderBody)
-				gone <- err
-			}()
-			victim.await(&victim.stderr, at)
-			victim.kill()
-			if err := <-gone; err == nil {
-				t.Fatal("the client was answered before the instance was killed")
-			}
-			heir := serve(t, flags...)
-			status, body := heir.settled("k")
-			if status != 201 {
-				t.Errorf("repeat: %d %s, want 201", status, body)
-			}
-			heir.wantPayments(1)
-			if _, again := heir.settled("k"); again != body {
-				t.Errorf("repeat: %s, want %s", again, body)
-			}
-		})
-	}
+	withEachLock(t, func(t *testing.T, lock string) {
+		for _, at := range []string{"at=before-ledger", "at=after-ledger"} {
+			t.Run(at, func(t *testing.T) {
+				t.Parallel()
+				flags := shared(t, lock)
+				victim := serve(t, append(flags, "--processor-latency", "2s")...) // a second for each window
+				gone := make(chan error, 1)
+				go func() {
+					_, _, err := victim.request("POST", "/v1/payments", "k", orderBody)
+					gone <- err
+				}()
+				victim.await(&victim.stderr, at)
+				victim.kill()
+				if err := <-gone; err == nil {
+					t.Fatal("the client was answered before the instance was killed")
+				}
+				heir := serve(t, flags...)
+				status, body := heir.settled("k")
+				if status != 201 {
+					t.Errorf("repeat: %d %s, want 201", status, body)
+				}
+				heir.wantPayments(1)
+				if _, again := heir.settled("k"); again != body {
+					t.Errorf("repeat: %s, want %s", again, body)
+				}
+			})
+		}
+	})
 }
 
 // An instance is paused past its session before it pays; the client asks
 // another; the paused one wakes up.
 func TestPausedInstance(t *testing.T) {
-	t.Parallel()
-	flags := shared(t)
-	zombie := serve(t, append(flags, "--processor-latency", "2s")...)
-	heir := serve(t, flags...)
-	first := make(chan string, 1)
-	go func() {
-		_, body, _ := zombie.request("POST", "/v1/payments", "k", orderBody)
-		first <- body
-	}()
-	zombie.await(&zombie.stderr, "at=before-ledger")
-	zombie.signal(syscall.SIGSTOP)
-	status, body := heir.settled("k")
-	if status != 201 {
-		t.Errorf("repeat at the other instance: %d %s, want 201", status, body)
-	}
-	zombie.signal(syscall.SIGCONT)
-	if got := <-first; got != body && !strings.Contains(got, "ownership-lost") {
-		t.Errorf("the paused instance answered %s, want ownership-lost or %s", got, body)
-	}
-	heir.wantPayments(1)
-	if _, again := zombie.settled("k"); again != body {
-		t.Errorf("repeat at the paused instance: %s, want %s", again, body)
-	}
+	withEachLock(t, func(t *testing.T, lock string) {
+		flags := shared(t, lock)
+		zombie := serve(t, append(flags, "--processor-latency", "2s")...)
+		heir := serve(t, flags...)
+		first := make(chan string, 1)
+		go func() {
+			_, body, _ := zombie.request("POST", "/v1/payments", "k", orderBody)
+			first <- body
+		}()
+		zombie.await(&zombie.stderr, "at=before-ledger")
+		zombie.signal(syscall.SIGSTOP)
+		status, body := heir.settled("k")
+		if status != 201 {
+			t.Errorf("repeat at the other instance: %d %s, want 201", status, body)
+		}
+		zombie.signal(syscall.SIGCONT)
+		if got := <-first; got != body && !strings.Contains(got, "ownership-lost") {
+			t.Errorf("the paused instance answered %s, want ownership-lost or %s", got, body)
+		}
+		heir.wantPayments(1)
+		if _, again := zombie.settled("k"); again != body {
+			t.Errorf("repeat at the paused instance: %s, want %s", again, body)
+		}
+	})
 }
 
 // What still runs when the grace period is over keeps its lock until the
 // session times out.
 func TestHandlerThatIsGivenUpKeepsItsLock(t *testing.T) {
-	t.Parallel()
-	hosts, chroot := testserver.SharedZooKeeper(t), testserver.Chroot(t)
-	cfg, err := ParseConfig([]string{"--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0", "--zookeeper", strings.Join(hosts, ",") + chroot,
-		"--zookeeper-tick", "500ms", "--session-timeout", "10s", "--processor-latency", "1h"},
-		func(string) string { return "" }, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := slog.New(slog.DiscardHandler)
-	app, err := Start(t.Context(), cfg, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	app.grace = 50 * time.Millisecond
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- app.Serve(ctx, io.Discard) }()
-
-	p := &process{t: t, url: "http://" + app.Addr()}
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		_, _, _ = p.request("POST", "/v1/payments", "k", orderBody)
-	}()
-	for state := ""; !strings.Contains(state, "pending"); {
-		if _, state, err = p.request("GET", "/v1/idempotency", "k", ""); err != nil {
+	withEachLock(t, func(t *testing.T, lock string) {
+		hosts, chroot := testserver.SharedZooKeeper(t), testserver.Chroot(t)
+		flags := []string{"--zookeeper", strings.Join(hosts, ",") + chroot, "--zookeeper-tick", "500ms"}
+		url := testserver.StartRedis(t).URL()
+		if lock == "redis" {
+			flags = []string{"--redis", url, "--token-store", "memory"}
+		}
+		cfg, err := ParseConfig(append(flags, "--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0", "--session-timeout", "10s", "--processor-latency", "1h"),
+			func(string) string { return "" }, io.Discard)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	stop()
-	if err := <-ended; err == nil || !strings.Contains(err.Error(), "given up") {
-		t.Errorf("Serve() = %v, want that it gave up", err)
-	}
-	<-answered
+		log := slog.New(slog.DiscardHandler)
+		app, err := Start(t.Context(), cfg, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		app.grace = 50 * time.Millisecond
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- app.Serve(ctx, io.Discard) }()
 
-	other, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: hosts, Chroot: chroot, TickTime: 500 * time.Millisecond, Logger: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := other.Close(context.Background()); err != nil {
+		p := &process{t: t, url: "http://" + app.Addr()}
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			_, _, _ = p.request("POST", "/v1/payments", "k", orderBody)
+		}()
+		for state := ""; !strings.Contains(state, "pending"); {
+			if _, state, err = p.request("GET", "/v1/idempotency", "k", ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop()
+		if err := <-ended; err == nil || !strings.Contains(err.Error(), "given up") {
+			t.Errorf("Serve() = %v, want that it gave up", err)
+		}
+		<-answered
+
+		other, err := openBackends(t.Context(), cfg, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := other.close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		id := idem.NewKeyID("merchant_demo", "k")
+		if lease, err := other.locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()}); err == nil {
+			t.Errorf("the lock was free: %v", lease.Fence())
+		}
+		if err := app.engine.Close(context.Background()); err != nil { // the session is gone: the handler gives up by itself
 			t.Error(err)
 		}
-	}()
-	id := idem.NewKeyID("merchant_demo", "k")
-	if lease, err := zookeeper.NewLocker(other).TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()}); err == nil {
-		t.Errorf("the lock was free: %v", lease.Fence())
-	}
-	if err := app.engine.Close(context.Background()); err != nil { // the session is gone: the handler gives up by itself
-		t.Error(err)
-	}
-	if err := app.ledger.Close(); err != nil {
-		t.Error(err)
-	}
+		if err := app.disconnect(); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -17,7 +17,7 @@ import (
 type Config struct {
 	HTTPAddr         string
 	GRPCAddr         string
-	ZooKeeper        string // hosts and chroot; "": in-process lock
+	ZooKeeper        string // hosts and chroot; "": the store's own lock, Redis's or in-process
 	Redis            string // URL; "": none
 	Database         string // "": embedded
 	TokenStore       string // storeMemory or storeRedis
@@ -51,11 +51,11 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:8080", "`HOST:PORT` to serve HTTP on; port 0: any free port")
 	fs.StringVar(&c.GRPCAddr, "grpc-addr", "127.0.0.1:9090", "`HOST:PORT` to serve gRPC on; port 0: any free port")
-	fs.StringVar(&c.ZooKeeper, "zookeeper", "", "`HOST:PORT,HOST:PORT/chroot` of the lock; empty: in-process lock")
+	fs.StringVar(&c.ZooKeeper, "zookeeper", "", "`HOST:PORT,HOST:PORT/chroot` of the lock; empty: Redis's lock with --redis, in-process lock without")
 	fs.StringVar(&c.Redis, "redis", "", "`URL` of the token store: redis:// or rediss://, several for a cluster, redis+sentinel://HOST:PORT,HOST:PORT/MASTER; empty: in-process store")
 	fs.StringVar(&c.Database, "database", "", "ledger: sqlite:`FILE` or postgres://…; empty: embedded, lost at exit")
 	fs.StringVar(&c.TokenStore, "token-store", "", "`memory` or redis; empty: redis where --redis is given")
-	fs.DurationVar(&c.SessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session")
+	fs.DurationVar(&c.SessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session, or how long a Redis lock outlives its holder")
 	fs.DurationVar(&c.ZooKeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers, which a lease's safety margin is made of; 0: 2s, or what they tell where the session is too short for that")
 	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network: half before the ledger write, half after")
 	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before 409")
@@ -145,9 +145,6 @@ func (c *Config) check() error {
 func (c *Config) ledgerIsPrivate() bool { return c.TokenStore != storeMemory && c.Database == "" }
 
 func (c *Config) checkStore() error {
-	if c.Redis != "" && c.ZooKeeper == "" {
-		return errors.New("--redis without --zookeeper needs the Redis lock, which this build does not have yet; add --zookeeper")
-	}
 	switch c.TokenStore {
 	case "":
 		c.TokenStore = storeMemory

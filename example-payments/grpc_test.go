@@ -53,7 +53,7 @@ func TestRunningCallIsFinishedBeforeTheEnd(t *testing.T) {
 // as the first would have, and refuses the key over HTTP.
 func TestKilledInstanceOverGRPC(t *testing.T) {
 	t.Parallel()
-	flags := shared(t)
+	flags := shared(t, "redis")
 	victim := serve(t, append(flags, "--processor-latency", "2s")...)
 	gone := make(chan error, 1)
 	go func() {

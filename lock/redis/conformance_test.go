@@ -1,0 +1,34 @@
+package redis
+
+import (
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestConformance(t *testing.T) { conforms(t, sharedAddr(t)) }
+
+func TestConformanceInACluster(t *testing.T) {
+	conforms(t, testserver.StartRedisCluster(t, 3).Addrs()...)
+}
+
+func conforms(t *testing.T, addrs ...string) {
+	t.Helper()
+	prefix := testserver.KeyPrefix(t)
+	start := func(t *testing.T) idem.Locker {
+		return open(t, connect(t, 2, addrs...), WithPrefix(prefix))
+	}
+	raw := connect(t, 2, addrs...)
+	idemtest.RunLocker(t, idemtest.LockerHarness{
+		New:    start,
+		Second: func(t *testing.T, _ idem.Locker) idem.Locker { return start(t) },
+		Lose: func(t *testing.T, l idem.Locker, id idem.KeyID, lease idem.Lease) {
+			if n, err := raw.Del(t.Context(), l.(*Locker).keys.lock(id)).Result(); n != 1 || err != nil {
+				t.Fatalf("DEL of the lock = %d, %v, want 1", n, err)
+			}
+			_, _ = lease.Check(t.Context()) // notices; TestFlush has the heartbeat do it
+		},
+	})
+}

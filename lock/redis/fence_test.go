@@ -1,0 +1,188 @@
+package redis
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// fencesOf is what is kept of the shard that a key belongs to.
+func fencesOf(t *testing.T, l *Locker, id idem.KeyID) (domain string, last uint64) {
+	t.Helper()
+	v, err := l.client.HMGet(t.Context(), l.keys.fences(shardOf(id)), "domain", "last").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	domain, _ = v[0].(string)
+	text, _ := v[1].(string)
+	last, _ = strconv.ParseUint(text, 10, 64)
+	return domain, last
+}
+
+func TestFenceIsTheServersTime(t *testing.T) {
+	t.Parallel()
+	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
+	before := time.Now().Add(-time.Hour).UnixMicro()
+	lease := take(t, l, req)
+	after := time.Now().Add(time.Hour).UnixMicro()
+	if got := lease.Fence().Token; got < uint64(before) || got > uint64(after) {
+		t.Errorf("Fence().Token = %d, want µs between %d and %d", got, before, after)
+	}
+	if domain, last := fencesOf(t, l, req.KeyID); lease.Fence() != (idem.Fence{Domain: domain, Token: last}) {
+		t.Errorf("Fence() = %s, want %s/%d as it is kept", lease.Fence(), domain, last)
+	}
+}
+
+// The counter is ahead of the clock: it was set back.
+func TestFenceGrowsWhenTheClockIsBehind(t *testing.T) {
+	t.Parallel()
+	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
+	first := take(t, l, req)
+	release(t, first)
+	ahead := uint64(time.Now().Add(24 * time.Hour).UnixMicro())
+	l.client.HSet(t.Context(), l.keys.fences(shardOf(req.KeyID)), "last", ahead)
+	for i := range uint64(3) {
+		lease := take(t, l, again(req))
+		if got, want := lease.Fence(), (idem.Fence{Domain: first.Fence().Domain, Token: ahead + 1 + i}); got != want {
+			t.Errorf("Fence() = %s, want %s", got, want)
+		}
+		release(t, lease)
+	}
+}
+
+// A fail-over has lost the last fences, and kept the domain.
+func TestFenceGrowsPastALostTail(t *testing.T) {
+	t.Parallel()
+	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
+	early := take(t, l, req).Fence()
+	late := take(t, l, idem.LockRequest{KeyID: sibling(req.KeyID), Nonce: idem.NewNonce()}).Fence()
+	l.client.HSet(t.Context(), l.keys.fences(shardOf(req.KeyID)), "last", early.Token)
+	l.client.Del(t.Context(), l.keys.lock(req.KeyID))
+	if next := take(t, l, again(req)).Fence(); !late.Before(next) {
+		t.Errorf("Fence() = %s after %s was lost, want a greater one", next, late)
+	}
+}
+
+// sibling is another key of the same shard.
+func sibling(id idem.KeyID) idem.KeyID {
+	id[31] ^= 1
+	return id
+}
+
+func TestFencesThatNumbersCannotHoldAreRefused(t *testing.T) {
+	t.Parallel()
+	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
+	l.client.HSet(t.Context(), l.keys.fences(shardOf(req.KeyID)), "domain", "d", "last", 1<<53-2)
+	lease := take(t, l, req)
+	if got := lease.Fence().Token; got != 1<<53-1 {
+		t.Errorf("Fence().Token = %d, want %d", got, 1<<53-1)
+	}
+	release(t, lease)
+	for _, last := range []uint64{1<<53 - 1, math.MaxInt64} {
+		l.client.HSet(t.Context(), l.keys.fences(shardOf(req.KeyID)), "last", last)
+		if lease, err := l.TryAcquire(t.Context(), again(req)); err == nil {
+			t.Errorf("TryAcquire() after fence %d = %s, want an error", last, lease.Fence())
+		}
+	}
+}
+
+func TestDomainIsSharedAndOnePerShard(t *testing.T) {
+	t.Parallel()
+	prefix := freshPrefix(t)
+	a, b := open(t, connect(t, 2, sharedAddr(t)), prefix), open(t, connect(t, 2, sharedAddr(t)), prefix)
+	domains := map[string]bool{}
+	for shard := range Shards {
+		req := request()
+		req.KeyID[0] = byte(shard)
+		one, two := take(t, a, req), take(t, b, idem.LockRequest{KeyID: sibling(req.KeyID), Nonce: idem.NewNonce()})
+		if one.Fence().Domain != two.Fence().Domain {
+			t.Errorf("shard %d: domains %q and %q for two clients, want one", shard, one.Fence().Domain, two.Fence().Domain)
+		}
+		domains[one.Fence().Domain] = true
+	}
+	if len(domains) != Shards {
+		t.Errorf("%d domains, want %d", len(domains), Shards)
+	}
+}
+
+// Who loses the data loses the domain: the new fences are not compared with the
+// old ones. The lease is noticed to be gone by the heartbeat, or by Check.
+func TestFlush(t *testing.T) {
+	t.Parallel()
+	for name, notice := range map[string]func(*testing.T, idem.Lease){
+		"heartbeat": func(t *testing.T, lease idem.Lease) { await(t, "Done() after FLUSHALL", lease.Done()) },
+		"check":     func(t *testing.T, lease idem.Lease) { _, _ = lease.Check(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, req := testserver.StartRedis(t), request()
+			ttl := 3 * time.Second
+			if name == "check" {
+				ttl = time.Hour
+			}
+			l := open(t, connect(t, 2, r.Addr()), WithTTL(ttl))
+			lease := take(t, l, req)
+			do(t, r, "FLUSHALL")
+			notice(t, lease)
+			wantLost(t, lease)
+			next := take(t, l, again(req))
+			if next.Fence().Domain == lease.Fence().Domain {
+				t.Errorf("Fence() = %s after a flush and %s before, want another domain", next.Fence(), lease.Fence())
+			}
+			release(t, lease)
+			wantLocked(t, l, again(req))
+			if left, err := next.Check(t.Context()); err != nil || left <= 0 {
+				t.Errorf("Check() = %v, %v, want time left", left, err)
+			}
+		})
+	}
+}
+
+// A fail-over that lost the lock: what the documentation says it can do.
+func TestFailoverCanGiveALockTwice(t *testing.T) {
+	t.Parallel()
+	s := testserver.StartSentinel(t, 1, testserver.WithRedisArgs("--appendonly", "yes", "--appendfsync", "always"))
+	o := options(2, s.Addrs()...)
+	o.MasterName = testserver.SentinelMaster
+	client := newClient(t, o)
+	l, req := open(t, client, WithTTL(time.Minute)), request()
+	release(t, take(t, l, req)) // so that the replica knows the domain
+	if got := do(t, s.Primary(), "WAIT", "1", "10000"); got[0] != "1" {
+		t.Fatalf("WAIT = %v replicas, want 1", got)
+	}
+	for info := ""; !strings.Contains(info, "aof_rewrite_in_progress:0") || !strings.Contains(info, "aof_rewrite_scheduled:0"); {
+		info = strings.Join(do(t, s.Replica(), "INFO", "persistence"), "\n")
+	}
+	s.Replica().Stop()
+	first := take(t, l, again(req))
+	s.Primary().Kill()
+	s.Replica().Restart()
+	if err := s.AwaitPrimary(s.Replica()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var second idem.Lease
+	for second == nil {
+		var err error
+		if second, err = l.TryAcquire(ctx, again(req)); ctx.Err() != nil {
+			t.Fatalf("TryAcquire() after the fail-over = %v, want a lease", err)
+		}
+	}
+	if err := first.Err(); err != nil {
+		t.Errorf("Err() of the first lease = %v right after the fail-over, want <nil>: it cannot know", err)
+	}
+	if !first.Fence().Before(second.Fence()) {
+		t.Errorf("Fence() = %s after %s was lost, want a greater one in its domain", second.Fence(), first.Fence())
+	}
+	if left, err := first.Check(ctx); err == nil {
+		t.Errorf("Check() of the first lease = %v, want an error", left)
+	}
+	wantLost(t, first)
+}

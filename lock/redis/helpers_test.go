@@ -1,0 +1,161 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+
+// patience bounds everything that tests wait for.
+const patience = 30 * time.Second
+
+// connect returns a client as a service would make it, closed when the test
+// ends; a cluster's for several addresses. tries counts the sendings of a
+// command.
+func connect(tb testing.TB, tries int, addrs ...string) goredis.UniversalClient {
+	tb.Helper()
+	return newClient(tb, options(tries, addrs...))
+}
+
+func newClient(tb testing.TB, o *goredis.UniversalOptions) goredis.UniversalClient {
+	tb.Helper()
+	client := goredis.NewUniversalClient(o)
+	tb.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func options(tries int, addrs ...string) *goredis.UniversalOptions {
+	o := &goredis.UniversalOptions{
+		Addrs: addrs, IsClusterMode: len(addrs) > 1,
+		ContextTimeoutEnabled: true, MaxRetries: tries - 1,
+		MinRetryBackoff: time.Millisecond, MaxRetryBackoff: 5 * time.Millisecond,
+		DialTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, PoolTimeout: 5 * time.Second,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	if tries == 1 {
+		o.MaxRetries = -1
+	}
+	return o
+}
+
+// open returns a locker on client, closed when the test ends.
+func open(tb testing.TB, client goredis.UniversalClient, opts ...Option) *Locker {
+	tb.Helper()
+	l, err := New(tb.Context(), client, append([]Option{quiet()}, opts...)...)
+	if err != nil {
+		tb.Fatalf("New() = %v, want <nil>", err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond) // the server may be gone
+		defer cancel()
+		_ = l.Close(ctx)
+	})
+	return l
+}
+
+func quiet() Option { return WithLogger(slog.New(slog.DiscardHandler)) }
+
+// sharedAddr is the address of the shared server, whose keys are told apart by
+// their prefix.
+func sharedAddr(tb testing.TB) string {
+	tb.Helper()
+	u, err := url.Parse(testserver.SharedRedis(tb))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return u.Host
+}
+
+func freshPrefix(tb testing.TB) Option { return WithPrefix(testserver.KeyPrefix(tb)) }
+
+// request is that of a new attempt on a key never used before.
+func request() idem.LockRequest {
+	n := idem.NewNonce()
+	return idem.LockRequest{KeyID: idem.NewKeyID("test", idem.Key(n.String())), Nonce: n}
+}
+
+// again is another attempt's on the same key.
+func again(req idem.LockRequest) idem.LockRequest {
+	return idem.LockRequest{KeyID: req.KeyID, Nonce: idem.NewNonce()}
+}
+
+func take(tb testing.TB, l idem.Locker, req idem.LockRequest) idem.Lease {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	lease, err := l.TryAcquire(ctx, req)
+	if err != nil {
+		tb.Fatalf("TryAcquire(%s) = %v, want a lease", req.KeyID, err)
+	}
+	return lease
+}
+
+func takeSoon(tb testing.TB, l idem.Locker, req idem.LockRequest) idem.Lease {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	lease, err := idem.Acquire(ctx, l, req)
+	if err != nil {
+		tb.Fatalf("Acquire(%s) = %v, want a lease", req.KeyID, err)
+	}
+	return lease
+}
+
+func release(tb testing.TB, lease idem.Lease) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	if err := lease.Release(ctx); err != nil {
+		tb.Errorf("Release() of %s = %v, want <nil>", lease.Fence(), err)
+	}
+}
+
+// wantLocked tries a lock that somebody else has to hold.
+func wantLocked(tb testing.TB, l idem.Locker, req idem.LockRequest) {
+	tb.Helper()
+	if lease, err := l.TryAcquire(tb.Context(), req); !errors.Is(err, idem.ErrLocked) {
+		tb.Errorf("TryAcquire(%s) = %v, %v, want %v", req.KeyID, lease, err, idem.ErrLocked)
+	}
+}
+
+func await(tb testing.TB, what string, c <-chan struct{}) {
+	tb.Helper()
+	select {
+	case <-c:
+	case <-time.After(patience):
+		tb.Fatalf("%s: nothing after %v", what, patience)
+	}
+}
+
+func wantLost(tb testing.TB, lease idem.Lease) {
+	tb.Helper()
+	await(tb, "Done() of a lost lease", lease.Done())
+	if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
+		tb.Errorf("Err() = %v, want %v", err, idem.ErrLeaseLost)
+	}
+	if left, err := lease.Check(tb.Context()); !errors.Is(err, idem.ErrLeaseLost) {
+		tb.Errorf("Check() = %v, %v, want %v", left, err, idem.ErrLeaseLost)
+	}
+}
+
+// do looks behind the locker's back.
+func do(tb testing.TB, r *testserver.Redis, args ...string) []string {
+	tb.Helper()
+	got, err := r.Do(args...)
+	if err != nil {
+		tb.Fatalf("%v = %v, want <nil>", args, err)
+	}
+	return got
+}

@@ -1,0 +1,174 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestTrustEndsBeforeTheLockCan(t *testing.T) {
+	t.Parallel()
+	for _, ttl := range []time.Duration{minTTL, DefaultTTL, time.Hour} {
+		trust := trustOf(ttl)
+		if fast := ttl - ttl/20; trust >= fast {
+			t.Errorf("trustOf(%v) = %v, want less than %v, when a clock that is 5 %% fast lets it expire", ttl, trust, fast)
+		}
+		if late := heartbeatOf(ttl) + tickOf(ttl) + 2*patienceOf(ttl); late >= trust {
+			t.Errorf("trustOf(%v) = %v, want more than %v, when a heartbeat has failed twice", ttl, trust, late)
+		}
+	}
+}
+
+// Many leases live on by few requests, and a server that forgot the script does
+// not end them.
+func TestHeartbeatKeepsLeases(t *testing.T) {
+	t.Parallel()
+	for name, addrs := range map[string]func(*testing.T) []string{
+		"server":  func(t *testing.T) []string { return []string{testserver.StartRedis(t).Addr()} },
+		"cluster": func(t *testing.T) []string { return testserver.StartRedisCluster(t, 3).Addrs() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const ttl, n = 3 * time.Second, 2*batch + 1
+			client := connect(t, 2, addrs(t)...)
+			l := open(t, client, WithTTL(ttl))
+			leases := make([]idem.Lease, n)
+			for i := range leases {
+				leases[i] = take(t, l, request())
+			}
+			if err := client.ScriptFlush(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			end := time.Now().Add(ttl + ttl/2)
+			for _, lease := range leases {
+				outlives(t, lease, end)
+			}
+			for _, lease := range leases {
+				lease.ReleaseBehind()
+			}
+			await(t, "releases", l.background.idle())
+			if got := len(l.due(time.Now().Add(time.Hour))); got != 0 {
+				t.Errorf("%d leases are still renewed after their release, want none", got)
+			}
+		})
+	}
+}
+
+// The connection goes mute, or the server stops: the lease is over before
+// anybody else can have the lock, and afterwards it stays so.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	for name, silence := range map[string]func(*testserver.Redis, *testserver.Proxy) (end func()){
+		"black hole": func(_ *testserver.Redis, p *testserver.Proxy) func() {
+			p.BlackHole(testserver.Both)
+			return p.Restore
+		},
+		"frozen": func(_ *testserver.Redis, p *testserver.Proxy) func() {
+			p.Freeze(testserver.ToServer)
+			return p.Restore
+		},
+		"server stopped": func(r *testserver.Redis, _ *testserver.Proxy) func() {
+			r.Pause()
+			return r.Resume
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := testserver.StartRedis(t)
+			proxy := testserver.StartRedisProxy(t, r.Addr())
+			l, other := open(t, connect(t, 2, proxy.Addr()), WithTTL(4*time.Second)), open(t, connect(t, 2, r.Addr()))
+			req := request()
+			lease := take(t, l, req)
+			end := silence(r, proxy)
+			defer end()
+			if name == "server stopped" { // nobody else can ask meanwhile
+				await(t, "Done() of the lease", lease.Done())
+				end()
+			}
+			next := takeSoon(t, other, again(req))
+			taken := time.Now()
+			select {
+			case <-lease.Done():
+			default:
+				t.Errorf("another owner has the lock under %s while %s is believed in", next.Fence(), lease.Fence())
+			}
+			wantLost(t, lease)
+			if d := lease.(*leaseType).deadline; !d.Before(taken) {
+				t.Errorf("the lease was trusted until %v after another owner had the lock", d.Sub(taken))
+			}
+			if !lease.Fence().Before(next.Fence()) {
+				t.Errorf("Fence() = %s after %s, want a greater one", next.Fence(), lease.Fence())
+			}
+			end()
+			release(t, lease)
+			wantLocked(t, other, again(req))
+			release(t, next)
+		})
+	}
+}
+
+// A lease whose lock another owner has got by force is lost, and leaves that
+// owner alone.
+func TestLockOfAnotherOwner(t *testing.T) {
+	t.Parallel()
+	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
+	lease := take(t, l, req)
+	key := l.keys.lock(req.KeyID)
+	theirs := idem.NewNonce().String() + " 1 d n"
+	if err := l.client.Set(t.Context(), key, theirs, time.Hour).Err(); err != nil {
+		t.Fatal(err)
+	}
+	wantLostAtCheck(t, lease)
+	release(t, lease)
+	if got, err := l.client.Get(t.Context(), key).Result(); got != theirs || err != nil {
+		t.Errorf("the lock is %q, %v, want the other owner's %q", got, err, theirs)
+	}
+	if left := l.client.TTL(t.Context(), key).Val(); left < 30*time.Minute {
+		t.Errorf("the other owner's lock lives for %v, want what it was given", left)
+	}
+}
+
+func wantLostAtCheck(t *testing.T, lease idem.Lease) {
+	t.Helper()
+	if left, err := lease.Check(t.Context()); !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Check() = %v, %v, want %v", left, err, idem.ErrLeaseLost)
+	}
+	wantLost(t, lease)
+}
+
+// Check renews: it returns nearly all of the trusted time.
+func TestCheckRenews(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Hour
+	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t), WithTTL(ttl)), request()
+	lease := take(t, l, req)
+	l.client.Expire(t.Context(), l.keys.lock(req.KeyID), time.Minute)
+	if left, err := lease.Check(t.Context()); err != nil || left > trustOf(ttl) || left < trustOf(ttl)-time.Minute {
+		t.Errorf("Check() = %v, %v, want nearly %v", left, err, trustOf(ttl))
+	}
+	if left := l.client.TTL(t.Context(), l.keys.lock(req.KeyID)).Val(); left < ttl-time.Minute {
+		t.Errorf("the lock lives for %v, want nearly %v", left, ttl)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if left, err := lease.Check(ended); !errors.Is(err, idem.ErrUnavailable) || lease.Err() != nil {
+		t.Errorf("Check() with an ended context = %v, %v, want %v, and the lease as it was", left, err, idem.ErrUnavailable)
+	}
+}
+
+// The holder and its attempt can be told from the value.
+func TestValueNamesTheAttempt(t *testing.T) {
+	t.Parallel()
+	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
+	lease := take(t, l, req)
+	want := lease.(*leaseType).owner + " " + tokenOf(lease.Fence()) + " " + lease.Fence().Domain + " " + req.Nonce.String()
+	if got := l.client.Get(t.Context(), l.keys.lock(req.KeyID)).Val(); got != want {
+		t.Errorf("the lock's value is %q, want %q", got, want)
+	}
+}
+
+func tokenOf(f idem.Fence) string { return f.String()[len(f.Domain)+1:] }

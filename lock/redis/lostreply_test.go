@@ -1,0 +1,183 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// Each script is applied, its reply is lost, and the client sends it again by
+// itself. The outcome has to be as if nothing had happened.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t)
+	proxy := testserver.StartRedisProxy(t, r.Addr())
+	l, other := open(t, connect(t, 2, proxy.Addr())), open(t, connect(t, 2, r.Addr()))
+	losing := func(t *testing.T, id idem.KeyID, call func()) {
+		t.Helper()
+		dropped := proxy.DropNextReply(testserver.Contains(id.String()))
+		call()
+		select {
+		case <-dropped:
+		default:
+			t.Fatal("no reply was lost")
+		}
+	}
+	for range 2 { // the second time the server knows the scripts
+		t.Run("acquire", func(t *testing.T) {
+			req := request()
+			var lease idem.Lease
+			losing(t, req.KeyID, func() { lease = take(t, l, req) })
+			if domain, last := fencesOf(t, other, req.KeyID); lease.Fence() != (idem.Fence{Domain: domain, Token: last}) {
+				t.Errorf("Fence() = %s, want %s/%d, given once", lease.Fence(), domain, last)
+			}
+			wantLocked(t, other, again(req))
+			if left, err := lease.Check(t.Context()); err != nil || left <= 0 {
+				t.Errorf("Check() = %v, %v, want time left", left, err)
+			}
+			release(t, lease)
+			release(t, take(t, other, again(req)))
+		})
+		t.Run("check", func(t *testing.T) {
+			req := request()
+			lease := take(t, l, req)
+			losing(t, req.KeyID, func() {
+				if left, err := lease.Check(t.Context()); err != nil || left <= 0 {
+					t.Errorf("Check() = %v, %v, want time left", left, err)
+				}
+			})
+			release(t, lease)
+		})
+		t.Run("release", func(t *testing.T) {
+			req := request()
+			lease := take(t, l, req)
+			losing(t, req.KeyID, func() { release(t, lease) })
+			release(t, take(t, other, again(req)))
+		})
+		t.Run("wait", func(t *testing.T) {
+			req := request()
+			losing(t, req.KeyID, func() {
+				if err := l.Wait(t.Context(), req.KeyID); err != nil {
+					t.Errorf("Wait() = %v, want <nil>", err)
+				}
+			})
+		})
+	}
+}
+
+// The same where the client does not send again: what was taken is undone, what
+// was released stays so.
+func TestLostRepliesThatAreFinal(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t)
+	proxy := testserver.StartRedisProxy(t, r.Addr())
+	l, other := open(t, connect(t, 1, proxy.Addr())), open(t, connect(t, 2, r.Addr()))
+	warm := take(t, l, request())
+	release(t, warm)
+
+	req := request()
+	proxy.DropNextReply(testserver.Contains(req.KeyID.String()))
+	if lease, err := l.TryAcquire(t.Context(), req); !errors.Is(err, idem.ErrUnavailable) {
+		t.Fatalf("TryAcquire() without a reply = %v, %v, want %v", lease, err, idem.ErrUnavailable)
+	}
+	release(t, takeSoon(t, other, again(req)))
+
+	req = request()
+	lease := take(t, other, req)
+	proxied := takeEventually(t, l, request()) // it is known to answer again
+	dropped := proxy.DropNextReply(testserver.Contains(proxied.(*leaseType).id.String()))
+	if left, err := proxied.Check(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Check() without a reply = %v, %v, want %v", left, err, idem.ErrUnavailable)
+	}
+	await(t, "lost reply", dropped)
+	if err := proxied.Err(); err != nil {
+		t.Errorf("Err() = %v, want <nil>: the lease is trusted for longer", err)
+	}
+	dropped = proxy.DropNextReply(testserver.Contains(proxied.(*leaseType).id.String()))
+	release(t, proxied) // goes on until it is acknowledged
+	await(t, "lost reply", dropped)
+	release(t, take(t, other, idem.LockRequest{KeyID: proxied.(*leaseType).id, Nonce: idem.NewNonce()}))
+	release(t, lease)
+}
+
+type leaseType = lease
+
+// takeEventually takes a free lock from a locker that may refuse to ask for a
+// moment.
+func takeEventually(t *testing.T, l *Locker, req idem.LockRequest) idem.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		lease, err := l.TryAcquire(ctx, req)
+		if err == nil {
+			return lease
+		}
+		if !errors.Is(err, errNoAnswer) {
+			t.Fatalf("TryAcquire() = %v, want a lease", err)
+		}
+	}
+}
+
+// A request that was given up arrives after it was undone. It is undone again.
+func TestAcquireThatArrivesLate(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t)
+	proxy := testserver.StartRedisProxy(t, r.Addr())
+	l, other := open(t, connect(t, 1, proxy.Addr())), open(t, connect(t, 2, r.Addr()))
+	release(t, take(t, l, request())) // the server knows the scripts
+	req := request()
+	hold := proxy.HoldNext(testserver.Contains(req.KeyID.String()))
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if lease, err := l.TryAcquire(ctx, req); !errors.Is(err, idem.ErrUnavailable) {
+		t.Fatalf("TryAcquire() held on its way = %v, %v, want %v", lease, err, idem.ErrUnavailable)
+	}
+	await(t, "held request", hold.Held())
+	await(t, "undo", l.background.idle())
+	hold.Release()
+	for n := "0"; n != "1"; n = do(t, r, "EXISTS", l.keys.lock(req.KeyID))[0] { // it has arrived
+		if t.Context().Err() != nil {
+			t.Fatal("the request never arrived")
+		}
+	}
+	start := time.Now()
+	release(t, takeSoon(t, other, again(req)))
+	if took := time.Since(start); took > DefaultTTL*8/10 {
+		t.Errorf("the lock was free after %v, want it undone before its time to live", took)
+	}
+}
+
+// A heartbeat without a reply is sent again.
+func TestLostHeartbeat(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t)
+	proxy := testserver.StartRedisProxy(t, r.Addr())
+	l, req := open(t, connect(t, 1, proxy.Addr()), WithTTL(3*time.Second)), request()
+	lease := take(t, l, req)
+	first, second := proxy.DropNextReply(testserver.Contains(req.KeyID.String())), proxy.DropNextRequest(testserver.Contains(req.KeyID.String()))
+	await(t, "first heartbeat", first)
+	await(t, "second heartbeat", second)
+	outlives(t, lease, time.Now().Add(4*time.Second))
+	release(t, lease)
+}
+
+// outlives waits until the lease has been renewed later than end.
+func outlives(t *testing.T, lease idem.Lease, end time.Time) {
+	t.Helper()
+	le := lease.(*leaseType)
+	for renewed := (time.Time{}); renewed.Before(end); {
+		select {
+		case <-lease.Done():
+			t.Fatalf("Done() while it should be renewed: %v", lease.Err())
+		case <-time.After(time.Millisecond):
+		}
+		le.mu.Lock()
+		renewed = le.renewed
+		le.mu.Unlock()
+	}
+}

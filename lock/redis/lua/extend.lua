@@ -1,0 +1,10 @@
+-- extend: gives a lock its full time to live again, where it is still the
+-- owner's.
+--
+-- KEYS 1 the lock
+-- ARGV 1 owner
+--      2 time to live, ms
+-- Returns 1, or 0 where the lock is gone or somebody else's.
+local held = redis.call('GET', KEYS[1])
+if not held or string.sub(held, 1, 32) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
