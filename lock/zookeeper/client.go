@@ -20,6 +20,8 @@ type Client struct {
 	owner      owner
 	tries      atomic.Uint64
 	background *tracker       // attempts and releases under way
+	listeners  *listeners     // of the application
+	connection connection     // what they know of the session
 	cleanup    sync.WaitGroup // shutdowns of sessions that are over
 
 	ctx     context.Context // ends with Close or Abandon
@@ -45,7 +47,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, owner: identity(), background: newTracker(), stopped: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{})}
+	c := &Client{cfg: cfg, owner: identity(), background: newTracker(), listeners: newListeners(cfg.Logger), stopped: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{})}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.OpenTimeout, fmt.Errorf("not ready within %v", cfg.OpenTimeout))
 	defer cancel()
@@ -161,6 +163,7 @@ func (c *Client) adopt(s *session) {
 	c.setCurrent(s)
 	c.domain = s.domain
 	c.mu.Unlock() // callers must not wait for a logger
+	s.announce()
 	if before != "" && before != s.domain {
 		c.cfg.Logger.Warn("zookeeper: the lock domain has changed, this is another ensemble", "before", before, "now", s.domain)
 	}
@@ -177,13 +180,14 @@ func (c *Client) setCurrent(s *session) {
 // Close waits until locks being released in the background are gone, and closes
 // the session; all locks that are still held are given back at once, and their
 // leases lost. When ctx ends first, or the servers do not answer, it stops
-// waiting and closes all the same; it returns an error then.
+// waiting and closes all the same; it returns an error then. It waits for
+// listeners as well, which are told of all this; none is called afterwards.
 //
 // So do not call it while handlers run that hold locks. A process that has to
 // end with handlers running calls Abandon, or nothing: their locks then outlive
 // it by the session time-out, which is what protects their keys.
 func (c *Client) Close(ctx context.Context) error {
-	return c.end(errClosed, func(s *session) error {
+	return c.end(ctx, errClosed, func(s *session) error {
 		err := s.awaitIdle(ctx, c.background)
 		s.die(errClosed)
 		s.shutdown(true)
@@ -193,9 +197,12 @@ func (c *Client) Close(ctx context.Context) error {
 
 // Abandon drops the connection and stops all goroutines without closing the
 // session. All leases are lost at once as far as this process is concerned; on
-// the servers the locks stay until the session times out.
+// the servers the locks stay until the session times out. Listeners are given a
+// second to hear of it.
 func (c *Client) Abandon() {
-	_ = c.end(errAbandoned, func(s *session) error {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = c.end(now, errAbandoned, func(s *session) error {
 		s.tr.shut()
 		s.die(errAbandoned)
 		s.shutdown(false)
@@ -203,8 +210,8 @@ func (c *Client) Abandon() {
 	})
 }
 
-// end stops the client, once.
-func (c *Client) end(why error, finish func(*session) error) (err error) {
+// end stops the client, once. ctx bounds the waiting for listeners.
+func (c *Client) end(ctx context.Context, why error, finish func(*session) error) (err error) {
 	c.mu.Lock()
 	if c.closing {
 		c.mu.Unlock()
@@ -225,7 +232,22 @@ func (c *Client) end(why error, finish func(*session) error) (err error) {
 		err = finish(s)
 	}
 	c.cleanup.Wait()
+	if deaf := c.listeners.close(ctx); err == nil {
+		err = deaf
+	}
 	return err
+}
+
+// spawn runs f on a goroutine that Close waits for, and that ends with c.ctx. It
+// does nothing, and returns false, when the client is closed.
+func (c *Client) spawn(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
+		return false
+	}
+	c.cleanup.Go(f)
+	return true
 }
 
 // awaitIdle waits for background work as long as it can get anywhere.

@@ -1,7 +1,20 @@
-// Package zookeeper takes exclusive locks in ZooKeeper: the locks behind
-// [idem.Locker], for services that run in several instances.
+// Package zookeeper takes locks in ZooKeeper: those behind [idem.Locker], for
+// services that run in several instances, and the other recipes of coordination
+// on the same session.
 //
-// A [Client] keeps one session with the ensemble. A lock is an ephemeral znode
+//   - [Locker]: an exclusive lock per key, one znode, no order among waiters.
+//   - [Mutex] and [ReentrantMutex]: fair exclusive locks.
+//   - [RWMutex]: a fair lock that readers share.
+//   - [Semaphore]: a fair one for a number of permits.
+//   - [Election]: one leader at a time, and who it is.
+//   - [Queue]: first in, first out, with or without acknowledgement.
+//   - [Register]: a small value with a version.
+//
+// All take a context first, give a [Lease] that tells when it is lost, and have a
+// fencing token. The fair ones are lines of places (line.go, place.go, turn.go).
+//
+// A [Client] keeps one session with the ensemble. A key's lock is an ephemeral
+// znode
 //
 //	/lock/<first 3 hex digits of the key ID>/<other 61>
 //
@@ -33,8 +46,10 @@
 //     does first then is refused only by a resource that checks the fence.
 //   - [Config].TickTime has to be the servers', and clocks may differ in speed
 //     by 5 % at most, or a lease may be believed for too long.
-//   - Waiters are not served in order.
-//   - A znode deleted by hand is noticed at Check and at Release, not before.
+//   - Waiters of a Locker are not served in order.
+//   - A znode deleted by hand is noticed at Check and at Release, and before
+//     that only by leaders, by holders with a listener, and where
+//     [Lease.Revoked] was asked for.
 //     An operator who deletes the lock of a running request within a second of
 //     its being taken may see the next owner's lock removed with it.
 //   - With the default ACL anybody who reaches the ensemble can delete a lock.

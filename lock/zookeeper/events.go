@@ -19,6 +19,7 @@ func (s *session) onEvent(ev zk.Event) {
 		s.mu.Lock()
 		s.fire(ev.Path)
 		s.fire(ev.Path + childrenOf)
+		s.fire(ev.Path + nodeOf)
 		s.mu.Unlock()
 	}
 }

@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +23,9 @@ type Lease struct {
 	mu       sync.Mutex
 	finished bool
 	err      error
+	ends     []*func(error) // to be told of the end
+	revoked  chan struct{}  // nil until somebody asks for it
+	attended sync.Once
 
 	// gone is closed when the znode is known to be gone, or the session is
 	// over; goneErr, set before, is for the case that it is not known.
@@ -31,8 +35,8 @@ type Lease struct {
 
 var _ idem.Lease = (*Lease)(nil)
 
-// Fence implements [idem.Lease]: its token is the czxid of the lock's znode,
-// its domain the ensemble's.
+// Fence implements [idem.Lease]: its token is the czxid of the lock's znode, or
+// of the writer's after [RWMutex.Downgrade]; its domain is the ensemble's.
 func (l *Lease) Fence() idem.Fence { return l.fence }
 
 // Done implements [idem.Lease].
@@ -55,7 +59,31 @@ func (l *Lease) finish(err error) bool {
 	}
 	l.finished, l.err = true, err
 	close(l.done)
+	for _, f := range l.ends {
+		(*f)(err)
+	}
+	l.ends = nil
 	return true
+}
+
+// onEnd has f called when the lease ends, with what Err is then, before anything
+// else can happen; at once, where it has ended. The lease's and the session's
+// locks are held then: f must not wait for anything, nor use either of them.
+// forget takes that back.
+func (l *Lease) onEnd(f func(error)) (forget func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.finished {
+		f(l.err)
+		return func() {}
+	}
+	entry := &f
+	l.ends = append(l.ends, entry)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ends = slices.DeleteFunc(l.ends, func(e *func(error)) bool { return e == entry })
+	}
 }
 
 // over returns why a lease that has ended is not held any more.

@@ -28,6 +28,10 @@ type line struct {
 	path string // with the chroot
 	data []byte // of the parent, should it have to be made
 	uses atomic.Uint64
+
+	// agreed, if not nil, says whether a place that was just taken may stay, by
+	// what the parent is then.
+	agreed func(ctx context.Context, s *session, l *Lease) error
 }
 
 func (c *Client) line(path string) *line {
@@ -195,7 +199,13 @@ func (ln *line) try(ctx context.Context, role string, data []byte, fit func(*ses
 	if err != nil {
 		return nil, err
 	}
-	if err := fit(s, lease); err != nil {
+	if ln.agreed != nil {
+		err = ln.agreed(ctx, s, lease)
+	}
+	if err == nil {
+		err = fit(s, lease)
+	}
+	if err != nil {
 		lease.ReleaseBehind()
 		return nil, err
 	}

@@ -5,19 +5,30 @@ import (
 )
 
 // Mutex is a fair exclusive lock on a path: it is had in the order in which it
-// was asked for, over all processes. It is not reentrant. It is safe for
-// concurrent use; Mutexes of one path, in this process or any other, exclude
-// each other.
+// was asked for, over all processes. It is not reentrant; [ReentrantMutex] is. It
+// is safe for concurrent use; Mutexes of one path, in this process or any other,
+// exclude each other.
 //
 // Each caller has an ephemeral sequential znode below the path and waits for the
 // one before it alone (the lock recipe of ZooKeeper's documentation), so that a
 // hand-over costs one delete, one notification and one read, however many wait.
-type Mutex struct{ ln *line }
+type Mutex struct {
+	ln        *line
+	listeners []*mailbox[LockEvent]
+}
 
 // Mutex returns the mutex on an absolute path below the chroot. Its parents are
 // made when they are missing, and the path itself goes some time after its last
 // use.
-func (c *Client) Mutex(path string) *Mutex { return &Mutex{c.line(path)} }
+func (c *Client) Mutex(path string, opts ...MutexOption) *Mutex {
+	m := &Mutex{ln: c.line(path)}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(m)
+		}
+	}
+	return m
+}
 
 // Acquire waits for the lock. When it loses its place in line, with a session
 // that is over for one, it takes another as [Config].Retry allows.
@@ -26,13 +37,21 @@ func (c *Client) Mutex(path string) *Mutex { return &Mutex{c.line(path)} }
 // idem.ErrUnavailable where ZooKeeper could not be asked; with either the cause
 // of ctx, if it has ended. The place in line is given up, in the background.
 func (m *Mutex) Acquire(ctx context.Context) (*Lease, error) {
-	return m.ln.acquire(ctx, exclusive, m.ln.c.owned(m.ln.name), first)
+	lease, err := m.ln.acquire(ctx, exclusive, m.ln.c.owned(m.ln.name), first)
+	if err == nil {
+		m.tell(lease)
+	}
+	return lease, err
 }
 
 // TryAcquire returns the lock if it is free, and an error that wraps
 // idem.ErrLocked if it is not.
 func (m *Mutex) TryAcquire(ctx context.Context) (*Lease, error) {
-	return m.ln.tryAcquire(ctx, exclusive, m.ln.c.owned(m.ln.name), first)
+	lease, err := m.ln.tryAcquire(ctx, exclusive, m.ln.c.owned(m.ln.name), first)
+	if err == nil {
+		m.tell(lease)
+	}
+	return lease, err
 }
 
 // exclusive is the role of places in the line of a mutex.

@@ -113,6 +113,12 @@ func TestMutexAcquireCancelled(t *testing.T) {
 		third <- l
 	}()
 	waiting(3)
+	until(t, "the second to wait for its turn", func() bool {
+		s := sessionOf(c[1])
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.watches) > 0
+	})
 	cancel(gaveUp)
 	if err := <-second; !errors.Is(err, idem.ErrLocked) || !errors.Is(err, gaveUp) {
 		t.Errorf("Acquire() = %v, want ErrLocked and %v", err, gaveUp)

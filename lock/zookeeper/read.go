@@ -19,6 +19,8 @@ type node struct {
 	czxid   int64
 	session int64 // of an ephemeral znode; 0 otherwise
 	version int32 // of the data
+
+	children int32 // how many
 }
 
 // get reads a znode, once. It waits until it is answered or the connection
@@ -48,7 +50,7 @@ func (s *session) read(path string, call func() ([]byte, *zk.Stat, error)) (node
 	case stat == nil:
 		return node{}, fmt.Errorf("zookeeper: read %s: no stat", path)
 	}
-	return node{exists: true, data: data, czxid: stat.Czxid, session: stat.EphemeralOwner, version: stat.Version}, nil
+	return node{exists: true, data: data, czxid: stat.Czxid, session: stat.EphemeralOwner, version: stat.Version, children: stat.NumChildren}, nil
 }
 
 // mustGet reads a znode, again and again until that is answered. It fails only

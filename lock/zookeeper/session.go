@@ -54,6 +54,7 @@ type session struct {
 	changed   chan struct{} // closed and replaced at every change of state
 	id        int64
 	gen       uint64 // counts connections
+	adopted   bool   // it is the client's, whose listeners are told of it
 	linked    bool   // the library has the session over the present connection
 	connected bool   // and may be given requests
 	confirmed bool   // a write was acknowledged over this connection
@@ -177,8 +178,10 @@ func (s *session) start(f func()) bool {
 	return true
 }
 
-// broadcast wakes all who look at the state. Needs mu.
+// broadcast wakes all who look at the state, and has the application told. Needs
+// mu.
 func (s *session) broadcast() {
+	s.tell()
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

@@ -53,13 +53,18 @@ func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error 
 		if err := s.awaitChange(ctx, l, w.armed); err != nil {
 			return err
 		}
-		// A look from before this place was taken does not show it, and the
-		// watch that it left is about to fire.
-		if all := positions(w.names); slices.ContainsFunc(all, l.place.is) {
-			turn, _, err := s.judge(l, r, all)
-			if turn || err != nil {
+		all := positions(w.names)
+		if !slices.ContainsFunc(all, l.place.is) {
+			// The watch is from before this place was taken, and about to fire;
+			// or the place is gone, and then nothing may ever fire.
+			var err error
+			if all, err = s.look(ctx, l); err != nil {
 				return err
 			}
+		}
+		turn, _, err := s.judge(l, r, all)
+		if turn || err != nil {
+			return err
 		}
 		if err := s.awaitChange(ctx, l, w.woken); err != nil {
 			return err

@@ -22,9 +22,11 @@ type watch struct {
 	// then the children of a line. Both are for lines alone.
 	armed chan struct{}
 	names []string
-	crowd int   // waiters so far
-	free  bool  // the read found no znode; set before woken is closed, like err
-	err   error // why the read failed
+	// failed is why names is not a queue's listing; set before armed is closed.
+	failed error
+	crowd  int   // waiters so far
+	free   bool  // the read found no znode; set before woken is closed, like err
+	err    error // why the read failed
 }
 
 // Wait implements [idem.Locker]. Waiters of one process share a watch, and

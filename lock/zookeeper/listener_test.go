@@ -1,0 +1,258 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// recorder keeps what a listener was told.
+type recorder[T any] struct {
+	mu  sync.Mutex
+	all []T
+}
+
+func (r *recorder[T]) take(ev T) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, ev)
+}
+
+func (r *recorder[T]) events() []T {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
+}
+
+// wait waits for the nth event.
+func (r *recorder[T]) wait(t testing.TB, n int) []T {
+	t.Helper()
+	until(t, "events", func() bool { return len(r.events()) >= n })
+	return r.events()
+}
+
+// killSession ends the session of a client behind a proxy, as if it had
+// expired. It returns when callers are not served by it any more.
+func killSession(t testing.TB, c *Client, p *testserver.Proxy) {
+	t.Helper()
+	old := sessionOf(c)
+	until(t, "session killed", func() bool {
+		err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.sessionID(), password(p))
+		return err == nil || old.reason() != nil
+	})
+	await(t, "session over", old.over)
+}
+
+func wantStates(t testing.TB, got []LockEvent, want ...LockState) {
+	t.Helper()
+	var states []LockState
+	for _, ev := range got {
+		states = append(states, ev.State)
+		if lost := ev.State == LockLost; lost != errors.Is(ev.Err, idem.ErrLeaseLost) {
+			t.Errorf("event %+v with the error %v", ev, ev.Err)
+		}
+	}
+	if !slices.Equal(states, want) {
+		t.Errorf("events %v, want %v", states, want)
+	}
+}
+
+func TestMutexTellsItsListener(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[LockEvent]
+	m := r.c.Mutex("/m", nil, WithListener(nil), WithListener(told.take), WithListener(func(LockEvent) { panic("listener") }))
+	first, err := m.Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.release(first)
+	r.release(first)
+	second, err := m.TryAcquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+		t.Fatalf("TryAcquire() = %v, want ErrLocked", err)
+	}
+	killSession(t, r.c, r.proxy)
+	second.ReleaseBehind()
+	got := told.wait(t, 4)
+	wantStates(t, got, LockAcquired, LockReleased, LockAcquired, LockLost)
+	for i, l := range []*Lease{first, first, second, second} {
+		if got[i].Fence != l.Fence() || got[i].Path != "/m" {
+			t.Errorf("event %d is %+v, want fence %v of /m", i, got[i], l.Fence())
+		}
+	}
+}
+
+// With a listener, the loss of a znode is noticed though nobody asks.
+func TestMutexTellsOfADeletedPlace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[LockEvent]
+	l, err := r.c.Mutex("/m", WithListener(told.take)).Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.raw.Delete(l.slot.path, -1); err != nil {
+		t.Fatal(err)
+	}
+	wantStates(t, told.wait(t, 2), LockAcquired, LockLost)
+	next, err := r.other.c.Mutex("/m").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.ReleaseBehind()
+}
+
+// A place is lost and found again behind the holder's back: the connection
+// breaks between its deletion and the news of it.
+func TestMutexTellsOfADeletionWhileAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[LockEvent]
+	l, err := r.c.Mutex("/m", WithListener(told.take)).Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.proxy.Refuse(true)
+	r.proxy.Cut()
+	if err := r.raw.Delete(l.slot.path, -1); err != nil {
+		t.Fatal(err)
+	}
+	r.proxy.Refuse(false)
+	wantStates(t, told.wait(t, 2), LockAcquired, LockLost)
+}
+
+// A listener that is slow holds up nobody, misses nothing, and is waited for.
+func TestCloseWaitsForListeners(t *testing.T) {
+	t.Parallel()
+	c := open(t, sharedConfig(t))
+	var told recorder[LockEvent]
+	entered, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	m := c.Mutex("/m", WithListener(func(ev LockEvent) {
+		once.Do(func() { close(entered) })
+		<-release
+		told.take(ev)
+	}))
+	want := []LockState{}
+	for range 10 {
+		l, err := m.Acquire(bounded(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Release(bounded(t)); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, LockAcquired, LockReleased)
+	}
+	if _, err := m.Acquire(bounded(t)); err != nil { // ended by Close
+		t.Fatal(err)
+	}
+	want = append(want, LockAcquired, LockLost)
+	await(t, "first event", entered)
+	s := sessionOf(c)
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close(bounded(t)) }()
+	await(t, "session over", s.over)
+	select {
+	case err := <-closed:
+		t.Errorf("Close() = %v while a listener was running", err)
+	default:
+	}
+	close(release)
+	if err := <-closed; err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+	wantStates(t, told.events(), want...)
+	if _, err := m.Acquire(canceled(t)); err == nil {
+		t.Error("Acquire() after Close() succeeded")
+	}
+	wantStates(t, told.events(), want...)
+}
+
+func canceled(t testing.TB) context.Context {
+	ctx, cancel := context.WithCancel(bounded(t))
+	cancel()
+	return ctx
+}
+
+// As long as its context lets it, the end of a client waits for listeners.
+func TestListenersAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ls := newListeners(testLogger())
+		var told recorder[int]
+		m := newMailbox(ls, func(n int) { time.Sleep(time.Hour); told.take(n) })
+		for i := range 3 {
+			m.post(i)
+		}
+		if err := ls.close(context.Background()); err != nil {
+			t.Errorf("close() = %v", err)
+		}
+		if got := told.events(); !slices.Equal(got, []int{0, 1, 2}) {
+			t.Errorf("told %v when close() returned, want all", got)
+		}
+	})
+}
+
+// What a listener does not return from does not keep a client open for ever,
+// and it is not called again.
+func TestListenerThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ls := newListeners(testLogger())
+		release := make(chan struct{})
+		var told recorder[int]
+		m := newMailbox(ls, func(n int) { told.take(n); <-release })
+		for i := range 3 {
+			m.post(i)
+		}
+		began := time.Now()
+		if err := ls.close(canceled(t)); !errors.Is(err, context.Canceled) {
+			t.Errorf("close() = %v, want %v", err, context.Canceled)
+		}
+		if took := time.Since(began); took != lastWords {
+			t.Errorf("close() took %v, want %v", took, lastWords)
+		}
+		m.post(3)
+		close(release)
+		synctest.Wait()
+		m.post(4)
+		synctest.Wait()
+		if got := told.events(); !slices.Equal(got, []int{0}) {
+			t.Errorf("told %v, want the one event that was under way", got)
+		}
+	})
+}
+
+// A lost reply is nothing that a listener hears of.
+func TestMutexListenerAndALostCreate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	create(t, r.raw, r.cfg.Chroot+"/m", 0) // or the first create is refused
+	var told recorder[LockEvent]
+	m := r.c.Mutex("/m", WithListener(told.take))
+	lost := r.proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/m/"+exclusive+"-")))
+	l, err := m.Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the loss", lost)
+	r.release(l)
+	wantStates(t, told.wait(t, 2), LockAcquired, LockReleased)
+	if names, _, err := r.raw.Children(r.cfg.Chroot + "/m"); err != nil && !errors.Is(err, zk.ErrNoNode) || len(names) > 0 {
+		t.Errorf("left behind: %v, %v", names, err)
+	}
+}

@@ -1,0 +1,90 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Participant is one of those who have a lock or wait for it, as it described
+// itself: for operators.
+type Participant struct {
+	Host     string
+	PID      int
+	Instance string     // a Client; a new one after every start
+	Name     string     // of a candidate in an election, "" otherwise
+	Place    int32      // in line, as numbered by the servers
+	Fence    idem.Fence // of its lease, once it has the lock
+	Revoked  bool       // it was asked to let go, see Mutex.Revoke
+}
+
+// Participants lists those who have the lock or wait for it, the holder first,
+// then the others in the order of their turns. It is a snapshot, some of it
+// older than the rest, and no error if there is nobody: it shows every place
+// that was taken before the call and not given up since. With many waiters it is
+// many reads.
+//
+// The first one is the holder in the eyes of the servers. It may not know yet,
+// or not be there any more, for a session time-out at most.
+//
+// The error wraps idem.ErrUnavailable, with the cause of ctx where that ended.
+func (m *Mutex) Participants(ctx context.Context) ([]Participant, error) {
+	return m.ln.participants(ctx)
+}
+
+func (ln *line) participants(ctx context.Context) ([]Participant, error) {
+	s, all, err := ln.roll(ctx)
+	if err != nil {
+		return nil, err
+	}
+	them := make([]Participant, 0, len(all))
+	for _, pos := range all {
+		n, err := s.placeAt(ctx, ln, pos)
+		switch {
+		case err != nil:
+			return nil, err
+		case n.exists:
+			them = append(them, s.participant(pos, n))
+		}
+	}
+	return them, nil
+}
+
+func (s *session) participant(pos position, n node) Participant {
+	o := parseCandidacy(n.data)
+	return Participant{
+		Host: o.Host, PID: o.PID, Instance: o.Instance, Name: o.Candidate,
+		Place: pos.seq, Fence: idem.Fence{Domain: s.domain, Token: uint64(n.czxid)},
+		Revoked: revocation(n.data),
+	}
+}
+
+// roll reads a line, for callers that have no place in it: as it was when they
+// asked, or later.
+func (ln *line) roll(ctx context.Context) (*session, []position, error) {
+	if err := ln.check(); err != nil {
+		return nil, nil, err
+	}
+	s, err := ln.c.usable()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.barrier(ctx); err != nil { // the server may lag behind
+		return nil, nil, err
+	}
+	names, err := within(ctx, s, func() ([]string, error) { return s.children(ln.path) })
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
+	}
+	return s, positions(names), nil
+}
+
+// placeAt reads the znode of a place.
+func (s *session) placeAt(ctx context.Context, ln *line, pos position) (node, error) {
+	n, err := within(ctx, s, func() (node, error) { return s.mustGet(ln.path + "/" + pos.name) })
+	if err != nil {
+		return node{}, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
+	}
+	return n, nil
+}

@@ -1,0 +1,98 @@
+package zookeeper
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Offer appends an element and returns its ID. See OfferAll for the errors.
+func (q *Queue) Offer(ctx context.Context, data []byte) (id string, err error) {
+	ids, err := q.OfferAll(ctx, [][]byte{data})
+	if err != nil {
+		return "", err
+	}
+	return ids[0], nil
+}
+
+// OfferAll appends elements in their order, with nothing between them, all or
+// none, and returns their IDs. No elements are no error.
+//
+// The error wraps ErrElementTooLarge, ErrBatchTooLarge, ErrQueueFull or
+// idem.ErrUnavailable, and nothing was offered then; or it is an [*InDoubtError],
+// with the IDs that the elements have if they are in the queue.
+func (q *Queue) OfferAll(ctx context.Context, data [][]byte) (ids []string, err error) {
+	if err := q.check(); err != nil || len(data) == 0 {
+		return nil, err
+	}
+	elements, ops, err := q.prepare(data)
+	if err != nil {
+		return nil, err
+	}
+	s, err := q.c.usable()
+	if err != nil {
+		return nil, err
+	}
+	if err := q.room(ctx, s, len(data)); err != nil {
+		return nil, err
+	}
+	var r result
+	for range maxTries {
+		r = s.see(ctx, func(result) {}, ops...)
+		switch {
+		case r.outcome == applied:
+			for _, e := range elements {
+				ids = append(ids, e.ID)
+			}
+			return ids, nil
+		case r.outcome == unknown:
+			return nil, &InDoubtError{Op: "offer", Elements: elements, Err: r.err}
+		case !r.refusedBy(zk.ErrNoNode):
+			return nil, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, r.err)
+		}
+		if err := q.ensure(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%w: offer: %s vanished %d times: %w", idem.ErrUnavailable, q.ln.name, maxTries, r.err)
+}
+
+// prepare gives elements their names, and holds them against the limits.
+func (q *Queue) prepare(data [][]byte) (elements []Element, ops []any, err error) {
+	total := 0
+	for i, d := range data {
+		if len(d) > q.maxElement {
+			return nil, nil, fmt.Errorf("%w: element %d has %d bytes, %d are the most", ErrElementTooLarge, i, len(d), q.maxElement)
+		}
+		var unique [uniqueLen / 2]byte
+		_, _ = rand.Read(unique[:]) // never fails
+		e := Element{ID: hex.EncodeToString(unique[:]), Data: d}
+		op := &zk.CreateRequest{
+			Path: q.ln.path + "/" + element + "-" + e.ID + "-", Data: d,
+			Acl: q.c.cfg.ACL, Flags: zk.FlagSequence,
+		}
+		elements, ops = append(elements, e), append(ops, op)
+		total += size(op)
+	}
+	if total > batchLimit {
+		return nil, nil, fmt.Errorf("%w: %d elements make %d bytes, %d are the most", ErrBatchTooLarge, len(data), total, batchLimit)
+	}
+	return elements, ops, nil
+}
+
+// room returns nil if the queue has room for n more elements.
+func (q *Queue) room(ctx context.Context, s *session, n int) error {
+	parent, err := within(ctx, s, func() (node, error) { return s.get(q.ln.path) })
+	if err != nil {
+		return fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, err)
+	}
+	if int(parent.children)+n > q.maxLength {
+		return fmt.Errorf("%w: it has %d elements and was offered %d, %d are the most", ErrQueueFull, parent.children, n, q.maxLength)
+	}
+	return nil
+}

@@ -1,0 +1,245 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Poll removes and returns the oldest element that no consumer has locked. ok is
+// false if there is none: that was so at some moment during the call.
+//
+// The error wraps idem.ErrUnavailable, and nothing was removed then, or it is an
+// [*InDoubtError] that carries the element.
+func (q *Queue) Poll(ctx context.Context) (e Element, ok bool, err error) {
+	e, err = q.Remove(ctx)
+	if errors.Is(err, ErrQueueEmpty) {
+		return Element{}, false, nil
+	}
+	return e, err == nil, err
+}
+
+// Remove is Poll, except that it returns ErrQueueEmpty where there is none.
+func (q *Queue) Remove(ctx context.Context) (Element, error) {
+	return q.take(ctx, false)
+}
+
+// Take is Remove, except that it waits for an element. Where ctx ends before
+// there is one, the error wraps ErrQueueEmpty and the cause of ctx; where it ends
+// amid a request, idem.ErrUnavailable or an [*InDoubtError]. While ZooKeeper
+// cannot be asked it goes on trying as [Config].Retry allows.
+func (q *Queue) Take(ctx context.Context) (Element, error) {
+	return q.take(ctx, true)
+}
+
+// Peek returns what Poll would, and leaves it in the queue: ErrQueueEmpty if
+// that is nothing, and errors that wrap idem.ErrUnavailable.
+func (q *Queue) Peek(ctx context.Context) (Element, error) {
+	s, err := q.fresh(ctx)
+	if err != nil {
+		return Element{}, err
+	}
+	l, err := q.list(ctx, s)
+	if err != nil {
+		return Element{}, err
+	}
+	l.mu.Lock()
+	line := l.line[l.head:]
+	l.mu.Unlock()
+	for _, p := range line {
+		path := q.pathOf(p)
+		if s.endOfLock(path) != nil {
+			continue
+		}
+		n, err := within(ctx, s, func() (node, error) { return s.get(path) })
+		switch {
+		case err != nil:
+			return Element{}, fmt.Errorf("%w: peek: %w", idem.ErrUnavailable, err)
+		case n.exists && n.children == 0:
+			return Element{ID: p.id(), Data: n.data}, nil
+		}
+	}
+	return Element{}, ErrQueueEmpty
+}
+
+// Len returns how many elements there are, locked or not. The error wraps
+// idem.ErrUnavailable.
+func (q *Queue) Len(ctx context.Context) (int, error) {
+	s, err := q.fresh(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, err := within(ctx, s, func() (node, error) { return s.get(q.ln.path) })
+	if err != nil {
+		return 0, fmt.Errorf("%w: length: %w", idem.ErrUnavailable, err)
+	}
+	return int(n.children), nil
+}
+
+// fresh returns a session whose reads show every write that was acknowledged to
+// anybody before the call.
+func (q *Queue) fresh(ctx context.Context) (*session, error) {
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	s, err := q.c.usable()
+	if err != nil {
+		return nil, err
+	}
+	return s, s.barrier(ctx)
+}
+
+// verdict is what came of the attempt to have an element.
+type verdict uint8
+
+const (
+	failed verdict = iota // nobody may try again for this caller
+	had                   // this caller has it
+	gone                  // somebody else had it before
+	locked                // somebody else has locked it
+)
+
+// try is an attempt to have element i of a listing, whose slot it owns.
+type try func(ctx context.Context, l *listing, i int, sl *slot) (verdict, error)
+
+func (q *Queue) take(ctx context.Context, wait bool) (e Element, err error) {
+	err = q.serve(ctx, wait, func(ctx context.Context, l *listing, i int, sl *slot) (v verdict, err error) {
+		e, v, err = q.remove(ctx, l, i, sl)
+		return v, err
+	})
+	return e, err
+}
+
+// serve tries to have elements, the oldest first, until it has one.
+func (q *Queue) serve(ctx context.Context, wait bool, t try) error {
+	if err := q.check(); err != nil {
+		return err
+	}
+	for retry := q.c.cfg.Retry.start(); ; {
+		err := q.walk(ctx, wait, t)
+		var doubt *InDoubtError
+		if err == nil || !wait || !errors.Is(err, idem.ErrUnavailable) || errors.As(err, &doubt) {
+			return err
+		}
+		if !retry.wait(ctx, q.c) {
+			return fmt.Errorf("%w: %s: nothing taken: %w", idem.ErrUnavailable, q.ln.name, errors.Join(context.Cause(ctx), err))
+		}
+	}
+}
+
+// maxMisses is how many elements of an old listing may turn out to be had by
+// others, one after the other, before a new one is worth its price.
+const maxMisses = 32
+
+// walk is serve in one session.
+func (q *Queue) walk(ctx context.Context, wait bool, t try) error {
+	s, err := q.c.usable()
+	if err != nil {
+		return err
+	}
+	l, barrier, misses := q.cached(s), false, 0
+	for {
+		i, sl, err := q.claim(l)
+		if err != nil {
+			return err
+		}
+		if sl != nil {
+			v, err := t(ctx, l, i, sl)
+			if v == had || v == failed {
+				return err
+			}
+			if misses++; misses < maxMisses || !l.stale() {
+				continue
+			}
+			misses = 0 // others have worked off much of it
+		}
+		// It is worked off, but there may be more by now.
+		latest, err := q.list(ctx, s)
+		missing := err == nil && errors.Is(latest.w.failed, errNoParent)
+		switch {
+		case err != nil:
+		case missing && wait: // what is not there cannot be watched
+			err = q.ensure(ctx, s)
+		case !missing && latest != l:
+			l = latest
+		case wait:
+			err = q.awaitChange(ctx, l)
+		case !barrier: // the server may lag behind
+			err, barrier = s.barrier(ctx), true
+		default:
+			return ErrQueueEmpty
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: %s: %w", ErrQueueEmpty, q.ln.name, context.Cause(ctx))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// ensure makes the queue's znode.
+func (q *Queue) ensure(ctx context.Context, s *session) error {
+	_, err := within(ctx, s, func() (struct{}, error) { return struct{}{}, s.ensureLine(q.ln) })
+	if err != nil {
+		return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// inspect reads an element whose slot the caller owns. The slot is given up
+// unless the element is there and free.
+func (q *Queue) inspect(ctx context.Context, l *listing, i int, sl *slot) (node, verdict, error) {
+	path := q.pathOf(l.line[i])
+	n, err := within(ctx, l.s, func() (node, error) { return l.s.get(path) })
+	switch {
+	case err != nil:
+		l.s.free(sl)
+		return n, failed, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+	case !n.exists:
+		l.drop(i)
+		l.s.free(sl)
+		return n, gone, nil
+	case n.children > 0:
+		l.s.watchElement(path)
+		l.s.free(sl)
+		return n, locked, nil
+	}
+	return n, had, nil
+}
+
+// remove deletes an element. That it has no lock is seen to by the servers, who
+// delete no znode that has children.
+func (q *Queue) remove(ctx context.Context, l *listing, i int, sl *slot) (Element, verdict, error) {
+	n, v, err := q.inspect(ctx, l, i, sl)
+	if v != had {
+		return Element{}, v, err
+	}
+	path := q.pathOf(l.line[i])
+	e := Element{ID: l.line[i].id(), Data: n.data}
+	settled := func(r result) {
+		switch {
+		case r.outcome == applied, r.refusedBy(zk.ErrNoNode):
+			l.drop(i)
+		case r.refusedBy(zk.ErrNotEmpty):
+			l.s.watchElement(path)
+		}
+		l.s.free(sl)
+	}
+	r := l.s.see(ctx, settled, &zk.DeleteRequest{Path: path, Version: -1})
+	switch {
+	case r.outcome == applied:
+		return e, had, nil
+	case r.refusedBy(zk.ErrNoNode):
+		return e, gone, nil
+	case r.refusedBy(zk.ErrNotEmpty):
+		return e, locked, nil
+	case r.outcome == unknown:
+		return e, failed, &InDoubtError{Op: "take", Elements: []Element{e}, Err: r.err}
+	}
+	return e, failed, fmt.Errorf("%w: take: %w", idem.ErrUnavailable, r.err)
+}

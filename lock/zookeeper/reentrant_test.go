@@ -1,0 +1,231 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+func hold(t testing.TB, m *ReentrantMutex, owner any) *Hold {
+	t.Helper()
+	h, err := m.Acquire(bounded(t), owner)
+	if err != nil {
+		t.Fatalf("Acquire(%v) = %v", owner, err)
+	}
+	return h
+}
+
+func TestReentrantMutexCountsHolds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m, same := r.c.ReentrantMutex("/m"), r.c.ReentrantMutex("/m")
+	a, b := hold(t, m, "me"), hold(t, m, "me")
+	c, err := m.TryAcquire(bounded(t), "me")
+	if err != nil {
+		t.Fatalf("TryAcquire() by the owner = %v", err)
+	}
+	if a.Fence() != b.Fence() || a.Count() != 3 {
+		t.Errorf("fences %v and %v, %d holds; want one fence and 3", a.Fence(), b.Fence(), a.Count())
+	}
+	refused := func() {
+		t.Helper()
+		if h, err := m.TryAcquire(bounded(t), "you"); !errors.Is(err, idem.ErrLocked) {
+			t.Errorf("TryAcquire() by another = %v, %v; want ErrLocked", h, err)
+		}
+		if h, err := same.TryAcquire(bounded(t), "me"); !errors.Is(err, idem.ErrLocked) {
+			t.Errorf("TryAcquire() of another mutex = %v, %v; want ErrLocked", h, err)
+		}
+	}
+	refused()
+	for range 2 {
+		if err := b.Release(bounded(t)); err != nil {
+			t.Errorf("Release() = %v", err)
+		}
+		b.ReleaseBehind()
+	}
+	await(t, "Done", b.Done())
+	if _, err := b.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) || b.Err() != nil {
+		t.Errorf("after Release(): Check() = %v, Err() = %v", err, b.Err())
+	}
+	if left, err := a.Check(bounded(t)); err != nil || left <= 0 {
+		t.Errorf("Check() = %v, %v; want a held one", left, err)
+	}
+	c.ReleaseBehind()
+	refused()
+	if err := a.Release(bounded(t)); err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+	if err := a.Release(bounded(t)); err != nil || a.Count() != 0 {
+		t.Errorf("second Release() = %v, %d holds", err, a.Count())
+	}
+	h, err := same.TryAcquire(bounded(t), "me")
+	if err != nil {
+		t.Fatalf("TryAcquire() of a free lock = %v", err)
+	}
+	h.ReleaseBehind()
+	if n := len(m.tenures); n != 0 {
+		t.Errorf("%d owners are left", n)
+	}
+}
+
+// Owners exclude each other, whatever the holds of each do at the same time.
+func TestReentrantMutexOwnersConcurrently(t *testing.T) {
+	t.Parallel()
+	const owners, callers, rounds = 3, 4, 5
+	var inside atomic.Int64 // owner + 1, 0 when there is none
+	var mu sync.Mutex       // guards holds
+	holds := 0
+	enter := func(id int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		holds++
+		if now := inside.Swap(id); now != 0 && now != id {
+			t.Errorf("%d has the lock of %d", id, now)
+		}
+	}
+	leave := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if holds--; holds == 0 {
+			inside.Store(0)
+		}
+	}
+	var wg sync.WaitGroup
+	var id int64
+	for _, c := range crowd(t, 2) {
+		m := c.ReentrantMutex("/m")
+		for owner := range owners {
+			id++
+			for range callers {
+				wg.Go(func() {
+					for range rounds {
+						outer, err := m.Acquire(bounded(t), owner)
+						if err != nil {
+							t.Errorf("Acquire() = %v", err)
+							return
+						}
+						enter(id)
+						inner, err := m.TryAcquire(bounded(t), owner)
+						if err != nil {
+							t.Errorf("TryAcquire() = %v", err)
+						} else {
+							enter(id)
+							leave()
+							inner.ReleaseBehind()
+						}
+						leave()
+						if err := outer.Release(bounded(t)); err != nil {
+							t.Errorf("Release() = %v", err)
+						}
+					}
+				})
+			}
+		}
+	}
+	wg.Wait()
+}
+
+// Callers of one owner have one place in line, and one that gives up leaves it
+// to the next.
+func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m := r.c.ReentrantMutex("/m")
+	held, err := r.other.c.Mutex("/m").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(bounded(t))
+	failed := make(chan error)
+	go func() {
+		_, err := m.Acquire(ctx, "me")
+		failed <- err
+	}()
+	until(t, "in line", func() bool { return len(participants(t, m.m)) == 2 })
+	if _, err := m.TryAcquire(bounded(t), "me"); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() while waiting = %v, want ErrLocked", err)
+	}
+	if _, err := m.Acquire(canceled(t), "me"); !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Acquire() given up = %v, want ErrLocked and its cause", err)
+	}
+	const callers = 5
+	var wg sync.WaitGroup
+	got := make(chan *Hold, callers)
+	for range callers {
+		wg.Go(func() { got <- hold(t, m, "me") })
+	}
+	cancel()
+	if err := <-failed; !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("Acquire() given up = %v, want ErrLocked", err)
+	}
+	until(t, "in line again", func() bool { p := participants(t, m.m); return len(p) == 2 && p[1].Place > 1 })
+	r.release(held)
+	wg.Wait()
+	for range callers {
+		(<-got).ReleaseBehind()
+	}
+	r.idle(r.c)
+	if p := participants(t, m.m); len(p) != 0 {
+		t.Errorf("left in line: %+v", p)
+	}
+}
+
+func TestReentrantMutexLost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[LockEvent]
+	m := r.c.ReentrantMutex("/m", WithListener(told.take))
+	a, b := hold(t, m, "me"), hold(t, m, "me")
+	killSession(t, r.c, r.proxy)
+	for _, h := range []*Hold{a, b} {
+		await(t, "Done", h.Done())
+		if _, err := h.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) || !errors.Is(h.Err(), idem.ErrLeaseLost) {
+			t.Errorf("Check() = %v, Err() = %v; want ErrLeaseLost", err, h.Err())
+		}
+	}
+	again := hold(t, m, "me")
+	if !a.Fence().Before(again.Fence()) || again.Count() != 1 {
+		t.Errorf("fence %v after %v, %d holds", again.Fence(), a.Fence(), again.Count())
+	}
+	a.ReleaseBehind() // counts for the lease that was lost
+	if err := b.Release(bounded(t)); err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+	if _, err := again.Check(bounded(t)); err != nil {
+		t.Errorf("Check() = %v", err)
+	}
+	if err := again.Release(bounded(t)); err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+	wantStates(t, told.wait(t, 4), LockAcquired, LockLost, LockAcquired, LockReleased)
+}
+
+func TestReentrantMutexRevoked(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 2)
+	m := c[0].ReentrantMutex("/m")
+	h := hold(t, m, "me")
+	if err := c[1].ReentrantMutex("/m").Revoke(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "Revoked()", h.Revoked())
+	if p, err := m.Participants(bounded(t)); err != nil || len(p) != 1 || !p[0].Revoked {
+		t.Errorf("Participants() = %+v, %v", p, err)
+	}
+	h.ReleaseBehind()
+}
+
+func TestReentrantMutexRefusesOwners(t *testing.T) {
+	t.Parallel()
+	m := (&Client{}).ReentrantMutex("/m")
+	for _, owner := range []any{nil, "", []int{1}, map[string]int{}, func() {}, [1]any{[]int{}}, math.NaN()} {
+		if h, err := m.Acquire(bounded(t), owner); err == nil || h != nil || errors.Is(err, idem.ErrLocked) {
+			t.Errorf("Acquire(%v) = %v, %v; want a refusal", owner, h, err)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Revoked returns a channel that is closed when somebody has asked the holder to
+// let go ([Mutex.Revoke]). It is a request: nothing happens unless the holder
+// releases the lock, and one that does not look is not disturbed. The channel
+// is not closed for the end of the lease, so wait for Done beside it; nor is it
+// ever closed for a lease of a [Locker].
+//
+// The first call makes the holder watch its own znode, at the price of a read. A
+// request from before is noticed as well.
+//
+// The idea is that of the revocable locks of Apache Curator's InterProcessMutex.
+func (l *Lease) Revoked() <-chan struct{} {
+	if l.place != nil {
+		l.attend()
+	}
+	return l.request()
+}
+
+// request is the channel of Revoked.
+func (l *Lease) request() chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.revoked == nil {
+		l.revoked = make(chan struct{})
+	}
+	return l.revoked
+}
+
+// attend has a holder look after its own znode, from now on: for requests to
+// let go, and for its disappearance.
+func (l *Lease) attend() { l.attended.Do(func() { l.s.start(l.lookAfter) }) }
+
+func (l *Lease) lookAfter() {
+	s, asked := l.s, false
+	for {
+		w := s.watchNode(l.slot.path, s.conn.GetW)
+		select {
+		case <-w.armed:
+		case <-l.done:
+			return
+		}
+		n, err := s.mustGet(l.slot.path) // what was there when the watch was, or later
+		switch {
+		case err != nil || l.over() != nil:
+			return
+		case !n.exists || n.czxid != l.czxid:
+			s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
+			return
+		case !asked && revocation(n.data):
+			asked = true
+			close(l.request())
+		}
+		select {
+		case <-w.woken:
+		case <-l.done:
+			return
+		}
+	}
+}
+
+// nodeOf follows a path in the key of a watch that is not shared with those
+// who wait for the end of the znode. No znode is called so.
+const nodeOf = "/."
+
+// watchNode returns a watch for any change of a znode. read leaves it: GetW
+// where the znode is to be there, or existsW, whose watch stays with the
+// servers until there is one.
+func (s *session) watchNode(path string, read func(path string) ([]byte, *zk.Stat, <-chan zk.Event, error)) *watch {
+	key := path + nodeOf
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watchLocked(key, func(w *watch, gen uint64) {
+		n, err := s.read(path, func() ([]byte, *zk.Stat, error) {
+			data, stat, _, err := read(path) // the event comes to onEvent
+			return data, stat, err
+		})
+		close(w.armed)
+		s.armed(key, w, gen, n.exists, err)
+	})
+}
+
+// existsW is zk.Conn.ExistsW in the form of GetW.
+func (s *session) existsW(path string) ([]byte, *zk.Stat, <-chan zk.Event, error) {
+	_, stat, ch, err := s.conn.ExistsW(path)
+	return nil, stat, ch, err
+}
+
+// Revoke asks whoever has the lock now to let go: its [Lease.Revoked] is closed.
+// Whether and when it does is its own affair. Nobody having the lock, or the
+// holder leaving meanwhile, is no error: there is nothing left to ask for. The
+// next holder is not asked.
+//
+// The error wraps idem.ErrUnavailable; the request may have been made then.
+func (m *Mutex) Revoke(ctx context.Context) error { return m.ln.revoke(ctx) }
+
+func (ln *line) revoke(ctx context.Context) error {
+	s, all, err := ln.roll(ctx)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	path := ln.path + "/" + all[0].name
+	_, err = within(ctx, s, func() (struct{}, error) { return struct{}{}, s.askToLetGo(path) })
+	if err != nil {
+		return fmt.Errorf("%w: revoke %s: %w", idem.ErrUnavailable, ln.name, err)
+	}
+	return nil
+}
+
+// askToLetGo writes the request into the znode of a holder. Names of places are
+// never used again, so that it cannot reach another one. Making the request
+// twice does no harm.
+func (s *session) askToLetGo(path string) error {
+	for range maxTries {
+		n, err := s.mustGet(path)
+		if err != nil || !n.exists || revocation(n.data) {
+			return err
+		}
+		data, err := withRevocation(n.data)
+		if err != nil {
+			return err
+		}
+		r := s.w.do(&zk.SetDataRequest{Path: path, Data: data, Version: n.version})
+		switch {
+		case r.outcome == applied, r.refusedBy(zk.ErrNoNode):
+			return nil
+		case r.outcome == unknown:
+			err = s.finalBarrier()
+		case r.outcome == unsent:
+			err = s.settled()
+		case !r.refusedBy(zk.ErrBadVersion):
+			return r.err
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("no certain answer %d times", maxTries)
+}
+
+// revokedField is the field of a place's data, beside those of its owner, that
+// says that its owner is asked to let go.
+const revokedField = "revoked"
+
+func revocation(data []byte) bool {
+	var fields map[string]json.RawMessage
+	return json.Unmarshal(data, &fields) == nil && string(fields[revokedField]) == "true"
+}
+
+// withRevocation adds the request and leaves all else as it is.
+func withRevocation(data []byte) ([]byte, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
+		return nil, fmt.Errorf("zookeeper: a holder's znode has data that is not its owner's: %w", err)
+	}
+	fields[revokedField] = json.RawMessage("true")
+	return json.Marshal(fields)
+}

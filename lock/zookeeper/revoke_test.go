@@ -1,0 +1,151 @@
+package zookeeper
+
+import (
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestRevoke(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		early bool // asked before the holder looks
+		lose  func(p *testserver.Proxy, m testserver.Match) <-chan struct{}
+	}{
+		{name: "while the holder looks"},
+		{name: "before the holder looks", early: true},
+		{name: "reply lost", lose: (*testserver.Proxy).DropNextReply},
+		{name: "request lost", lose: (*testserver.Proxy).DropNextRequest},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			holder, asker := r.other.c.Mutex("/m"), r.c.Mutex("/m")
+			if err := asker.Revoke(bounded(t)); err != nil {
+				t.Errorf("Revoke() of a free lock = %v", err)
+			}
+			l, err := holder.Acquire(bounded(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiter := make(chan *Lease)
+			go func() {
+				next, err := asker.Acquire(bounded(t))
+				if err != nil {
+					t.Errorf("Acquire() = %v", err)
+				}
+				waiter <- next
+			}()
+			until(t, "waiter", func() bool { return len(participants(t, asker)) == 2 })
+			if !tt.early {
+				wantOpen(t, l.Revoked())
+			}
+			var lost <-chan struct{}
+			if tt.lose != nil {
+				lost = tt.lose(r.proxy, testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`"revoked":true`)))
+			}
+			var wg sync.WaitGroup
+			askers := 3
+			if tt.lose != nil {
+				askers = 1 // so that no other does its work
+			}
+			for range askers {
+				wg.Go(func() {
+					until(t, "asked", func() bool { return asker.Revoke(bounded(t)) == nil })
+				})
+			}
+			wg.Wait()
+			if lost != nil {
+				await(t, "the loss", lost)
+			}
+			await(t, "Revoked()", l.Revoked())
+			await(t, "Revoked() again", l.Revoked())
+			r.wantHeld(l) // it was asked, no more
+			if p := participants(t, asker); len(p) != 2 || !p[0].Revoked || p[1].Revoked {
+				t.Errorf("Participants() = %+v, want the first to be asked", p)
+			}
+			r.release(l)
+			next := <-waiter
+			wantOpen(t, next.Revoked())
+			r.release(next)
+			wantOpen(t, next.Revoked())
+		})
+	}
+}
+
+func wantOpen(t testing.TB, ch <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-ch:
+		t.Error("channel is closed already")
+	default:
+	}
+}
+
+func participants(t testing.TB, m *Mutex) []Participant {
+	t.Helper()
+	p, err := m.Participants(bounded(t))
+	if err != nil && t.Context().Err() == nil {
+		t.Logf("Participants() = %v", err) // the connection broke
+	}
+	return p
+}
+
+// Asking survives the holder's reconnects, and does not reach the next holder.
+func TestRevokeWhileTheHolderIsAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	l, err := r.c.Mutex("/m").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOpen(t, l.Revoked())
+	r.proxy.Refuse(true)
+	r.proxy.Cut()
+	if err := r.other.c.Mutex("/m").Revoke(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.proxy.Refuse(false)
+	await(t, "Revoked()", l.Revoked())
+	r.wantHeld(l)
+	r.release(l)
+}
+
+func TestParticipants(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m := r.c.Mutex("/m")
+	if p := participants(t, m); len(p) != 0 {
+		t.Errorf("Participants() of an unused lock = %+v", p)
+	}
+	l, err := m.Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		next, err := r.other.c.Mutex("/m").Acquire(bounded(t))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		next.ReleaseBehind()
+	}()
+	until(t, "two", func() bool { return len(participants(t, m)) == 2 })
+	p := participants(t, m)
+	if p[0].Fence != l.Fence() || p[0].Instance != r.c.owner.Instance || p[0].PID != os.Getpid() || p[0].Host != r.c.owner.Host {
+		t.Errorf("the first is %+v, want the holder", p[0])
+	}
+	if p[1].Instance != r.other.c.owner.Instance || p[1].Place <= p[0].Place || !p[0].Fence.Before(p[1].Fence) {
+		t.Errorf("the second is %+v, want the waiter", p[1])
+	}
+	r.release(l)
+	await(t, "the waiter", done)
+	if _, err := r.c.Mutex("no path").Participants(bounded(t)); err == nil {
+		t.Error("Participants() of a relative path succeeded")
+	}
+}

@@ -1,0 +1,77 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// ErrPermitsMismatch says that a [Semaphore] has another number of permits than
+// the znode at its path; the error names both. The number is that of whoever
+// used the path first, or first where it had no data; it is forgotten with the
+// znode, some time after the last use. It is not to be changed while the
+// semaphore is in use.
+var ErrPermitsMismatch = errors.New("zookeeper: semaphores of one path do not agree on the number of permits")
+
+// permitCount is the data of the znode that a semaphore's places are below.
+type permitCount struct {
+	Permits int `json:"permits"`
+}
+
+func (p permitCount) encode() []byte { return fmt.Appendf(nil, `{"permits":%d}`, p.Permits) }
+
+// agreed compares the count with that of the parent, which it gives to one that
+// has none.
+//
+// It reads the parent once there is a place below it, and a place is granted
+// only when it has been seen again later. In between the parent cannot have been
+// removed and made anew with another count, since the place would have gone with
+// it. So two places are never granted on different counts.
+func (p permitCount) agreed(ctx context.Context, s *session, l *Lease) error {
+	ln := l.place.line
+	data, err := within(ctx, s, func() ([]byte, error) { return p.settle(s, ln) })
+	switch {
+	case errors.Is(err, errNoParent):
+		s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
+		return l.over()
+	case err != nil:
+		return s.notYet(ctx, l, err)
+	}
+	var there permitCount
+	if err := json.Unmarshal(data, &there); err != nil || there.Permits < 1 {
+		return fmt.Errorf("%w: this one has %d, and the data of %s, which should have the number, is %.40q", ErrPermitsMismatch, p.Permits, ln.name, data)
+	}
+	if there != p {
+		return fmt.Errorf("%w: this one has %d, %s has %d", ErrPermitsMismatch, p.Permits, ln.name, there.Permits)
+	}
+	return nil
+}
+
+// settle returns the parent's data. Of several that find none, the first to
+// write wins and the others read that.
+func (p permitCount) settle(s *session, ln *line) ([]byte, error) {
+	for {
+		n, err := s.mustGet(ln.path)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		case !n.exists:
+			return nil, errNoParent
+		case len(n.data) > 0:
+			return n.data, nil
+		}
+		r := s.w.do(&zk.SetDataRequest{Path: ln.path, Data: ln.data, Version: n.version})
+		if r.outcome == refused && !r.refusedBy(zk.ErrBadVersion) && !r.refusedBy(zk.ErrNoNode) {
+			return nil, fmt.Errorf("%w: set the number of permits of %s: %w", idem.ErrUnavailable, ln.name, r.err)
+		}
+		// After a lost reply as well: whatever is there next counts.
+		if err := s.settled(); err != nil {
+			return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		}
+	}
+}
