@@ -120,9 +120,8 @@ func (e *Engine) trySave(ctx context.Context, run *run) (settled bool, err error
 func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement) (settled bool, err error) {
 	call := withTimeout(ctx, e.cfg.storeTimeout)
 	defer call.stop()
-	got, err := e.store.Settle(call, r.id, *s)
-	r.seen = got.Record
-	return got.Settled, err
+	r.seen, err = e.store.Settle(call, r.id, *s)
+	return r.seen.Settled, err
 }
 
 func (e *Engine) saveBehind(ctx context.Context, run *run) {
@@ -137,7 +136,7 @@ func (e *Engine) saveBehind(ctx context.Context, run *run) {
 		for {
 			settled, err := e.trySave(stop, run)
 			if err == nil {
-				ev := Event{Type: EventSuperseded, Attempt: run.attempt, State: run.seen.State, Duration: time.Since(run.started)}
+				ev := Event{Type: EventSuperseded, Attempt: run.attempt, State: run.seen.Record.State, Duration: time.Since(run.started)}
 				if settled {
 					ev.Type = settledEvents[outcomeOf(s.State)]
 					if s.State == StateCompleted {

@@ -59,11 +59,11 @@ type request struct {
 	own         flight      // what flight points to
 	open        bool        // an attempt was seen that runs or is in doubt
 
-	// seen is the record as the store last told it. It is here, and run holds
+	// seen has the record as the store last told it. It is here, and run holds
 	// what else is large, because a request has its goroutine to itself, as gRPC
 	// and net/http start one for each: frames of several records would make its
 	// stack grow twice more, which costs as much as the rest of the protocol.
-	seen Record
+	seen SettleResult
 }
 
 // Do executes an operation, or answers it with the outcome of an earlier
@@ -98,14 +98,14 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) 
 		if err := e.read(ctx, r); err != nil {
 			return e.failOpen(ctx, r, h, err)
 		}
-		if res, err := e.judge(r, &r.seen); res != nil || err != nil {
+		if res, err := e.judge(r, &r.seen.Record); res != nil || err != nil {
 			if res != nil {
 				e.replayed(ctx, r)
 				e.land(r, res)
 			}
 			return deref(res), err
 		}
-		r.open = r.seen.State.Open()
+		r.open = r.seen.Record.State.Open()
 		if !e.lead(r) {
 			continue
 		}
@@ -133,8 +133,10 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) 
 			e.land(r, res)
 			return *res, nil
 		}
-		// Steps 6 to 8.
-		return e.execute(detached, r, lease, attempt, h)
+		// Step 6.
+		run := e.execute(detached, r, lease, attempt, h)
+		// Steps 7 and 8.
+		return e.conclude(detached, run)
 	}
 }
 
@@ -170,7 +172,7 @@ func (e *Engine) admit(op Operation) (*request, error) {
 func (e *Engine) read(ctx context.Context, r *request) (err error) {
 	call := withTimeout(ctx, e.cfg.storeTimeout)
 	defer call.stop()
-	if r.seen, err = e.store.Get(call, r.id); err != nil {
+	if r.seen.Record, err = e.store.Get(call, r.id); err != nil {
 		return storeRefusal(err)
 	}
 	return nil
@@ -241,12 +243,12 @@ func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
 // locked is the answer to a duplicate of a request that runs elsewhere. With
 // neither result nor error the lock looked free, and the caller starts over.
 func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
-	if r.seen.State != StatePending {
+	if r.seen.Record.State != StatePending {
 		// The holder may have begun since, and a mismatch beats in-progress.
 		if err := e.read(ctx, r); err != nil {
 			return nil, err
 		}
-		if res, err := e.judge(r, &r.seen); res != nil || err != nil {
+		if res, err := e.judge(r, &r.seen.Record); res != nil || err != nil {
 			if res != nil {
 				e.replayed(ctx, r)
 			}
@@ -292,8 +294,8 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 			return Attempt{}, nil, refuse(CodeOwnershipLost, lease.Err())
 		case begun:
 			r.flight.begun()
-			e.observe(ctx, r, &Event{Type: EventBegun, Attempt: r.seen.Attempt, State: StatePending})
-			return r.seen.Attempt, nil, nil
+			e.observe(ctx, r, &Event{Type: EventBegun, Attempt: r.seen.Record.Attempt, State: StatePending})
+			return r.seen.Record.Attempt, nil, nil
 		}
 		res, again, err := e.found(ctx, r, lease)
 		if !again {
@@ -312,14 +314,14 @@ func (e *Engine) callBegin(ctx context.Context, r *request, req *BeginRequest) (
 	call := withTimeout(ctx, e.cfg.storeTimeout)
 	defer call.stop()
 	got, err := e.store.Begin(call, r.id, *req)
-	r.seen = got.Record
+	r.seen.Record = got.Record
 	return got.Begun, err
 }
 
 // found deals with a record, read under the lock, that did not let an attempt
 // start. again says that it may do so now.
 func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
-	rec := &r.seen
+	rec := &r.seen.Record
 	r.open = true
 	res, err = e.judge(r, rec)
 	if err != nil {
@@ -351,7 +353,7 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Resul
 }
 
 // execute is step 6: the handler, and what its result says.
-func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt Attempt, h Handler) (Result, error) {
+func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt Attempt, h Handler) *run {
 	run := &run{request: r, lease: lease, attempt: attempt, started: time.Now()}
 	x := &run.execution
 	x.init(ctx, r, lease, attempt, r.Policy.Deadline)
@@ -364,28 +366,32 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt A
 			_, _ = e.settle(ctx, run, outcomeInDoubt, &crash, errPanic)
 		}
 	}()
-	resp, err := h(x)
+	run.response, run.err = h(x)
 	returned = true
-	cut := x.Err() != nil
-	x.stop()
+	run.cut = x.Err() != nil
+	return run
+}
 
+// conclude judges what the handler returned, and settles it.
+func (e *Engine) conclude(ctx context.Context, run *run) (Result, error) {
+	x, resp, err := &run.execution, &run.response, run.err
 	o := outcomeInDoubt
 	switch {
 	case x.noEffect.Load():
 		o = outcomeNoEffect
-	case err == nil && cut:
-		o = classifyCut(r.Transport, resp.Status)
+	case err == nil && run.cut:
+		o = classifyCut(run.Transport, resp.Status)
 	case err == nil:
-		o = classify(r.Transport, resp.Status, x.gated.Load())
+		o = classify(run.Transport, resp.Status, x.gated.Load())
 	}
-	if err != nil {
-		res, settleErr := e.settle(ctx, run, o, nil, err)
-		if res.Replayed || settleErr != nil { // decided, or no longer ours to tell
-			return res, withCause(settleErr, err)
-		}
-		return Result{}, err
+	if err == nil {
+		return e.settle(ctx, run, o, resp, nil)
 	}
-	return e.settle(ctx, run, o, &resp, nil)
+	res, settleErr := e.settle(ctx, run, o, nil, err)
+	if res.Replayed || settleErr != nil { // decided, or no longer ours to tell
+		return res, withCause(settleErr, err)
+	}
+	return Result{}, err
 }
 
 // settle is steps 7 and 8: store the outcome, then answer, then give the lock
@@ -412,7 +418,7 @@ func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response
 		}
 		return run.live(resp), nil
 	}
-	ev := Event{Attempt: run.attempt, State: run.seen.State, Duration: time.Since(run.started), Err: cause}
+	ev := Event{Attempt: run.attempt, State: run.seen.Record.State, Duration: time.Since(run.started), Err: cause}
 	if !settled {
 		ev.Type = EventSuperseded
 		e.observe(ctx, run.request, &ev)
@@ -440,7 +446,7 @@ func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response
 // superseded answers for an attempt that somebody else has settled while its
 // handler ran: an operator, or the next holder's resolver.
 func (e *Engine) superseded(run *run, resp *Response) (Result, error) {
-	rec := &run.seen
+	rec := &run.seen.Record
 	if rec.State == StateCompleted {
 		res, err := e.judge(run.request, rec)
 		return deref(res), err

@@ -58,7 +58,7 @@ func (e *Engine) report(ctx context.Context, ev Event) {
 }
 
 func (e *Engine) replayed(ctx context.Context, r *request) {
-	e.observe(ctx, r, &Event{Type: EventReplayed, Attempt: r.seen.Attempt, State: r.seen.State})
+	e.observe(ctx, r, &Event{Type: EventReplayed, Attempt: r.seen.Record.Attempt, State: r.seen.Record.State})
 }
 
 // refused reports a refusal; other errors are the handler's.

@@ -9,7 +9,7 @@ import (
 // resolve settles an attempt in doubt, under a lease later than its own.
 // again says that it is settled as not applied.
 func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
-	rec := &r.seen // until it is settled, and then as it is after that
+	rec := &r.seen.Record // until it is settled, and then as it is after that
 	s := Settlement{Attempt: rec.Attempt, ID: NewNonce(), State: StateUnknown, Response: rec.Response,
 		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: Decision{By: "resolver"}}
 	resolution, resolveErr := e.ask(ctx, r, lease, rec)

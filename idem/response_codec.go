@@ -45,6 +45,14 @@ func (r *Response) AppendBinary(buf []byte) ([]byte, error) {
 }
 
 func appendFields(buf []byte, fields map[string][]string) ([]byte, error) {
+	if len(fields) == 0 {
+		return append(buf, 0), nil
+	}
+	return appendSome(buf, fields)
+}
+
+// appendSome is apart because its frame is large; see request.
+func appendSome(buf []byte, fields map[string][]string) ([]byte, error) {
 	var room [8]string // enough for the allow-list, without an allocation
 	names, values := room[:0], 0
 	for name, vs := range fields {

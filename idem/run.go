@@ -18,6 +18,9 @@ type run struct {
 	lease      Lease
 	attempt    Attempt
 	started    time.Time
+	response   Response   // the handler's
+	err        error      // the handler's
+	cut        bool       // its context had ended when it returned
 	settlement Settlement // what the store is told of the outcome
 	restore    Restore    // see trySave
 }
