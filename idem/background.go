@@ -111,7 +111,6 @@ func (e *Engine) trySave(ctx context.Context, run *run) (settled bool, err error
 	s := &run.settlement
 	s.Restore = nil
 	if !run.lost() {
-		run.restore = Restore{Kind: run.Policy.Kind, Route: run.Policy.Name, Fingerprint: run.fingerprint, Started: run.started}
 		s.Restore = &run.restore
 	}
 	return e.callSettle(ctx, run.request, s)

@@ -105,7 +105,8 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) 
 			}
 			return deref(res), err
 		}
-		r.open = r.seen.Record.State.Open()
+		// What was seen to run is over only where the record says so.
+		r.open = r.seen.Record.State.Open() || r.open && r.seen.Record.State != StateReleased
 		if !e.lead(r) {
 			continue
 		}
@@ -114,6 +115,7 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) 
 		// Step 4: the lock.
 		lease, err := e.lock(detached, r)
 		if errors.Is(err, ErrLocked) {
+			r.open = true // until the record says otherwise
 			res, err := e.locked(ctx, r)
 			if res == nil && err == nil {
 				continue

@@ -78,6 +78,7 @@ func (e *Engine) join(ctx context.Context, r *request) (*Result, error) {
 	if landed == nil {
 		return nil, nil // what it has stored is there to be read
 	}
+	r.open = true // until the record says otherwise
 	e.observe(ctx, r, &Event{Type: EventJoined})
 	timer := time.NewTimer(left)
 	defer timer.Stop()

@@ -32,7 +32,12 @@ func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Res
 	if err := lease.Err(); err != nil {
 		return nil, false, refuse(CodeOwnershipLost, err)
 	}
-	if _, err := e.callSettle(ctx, r, &s); err != nil {
+	_, err = e.callSettle(ctx, r, &s)
+	if errors.Is(err, ErrResponseInvalid) { // it is applied all the same
+		s.Response = &Response{Status: s.Response.Status, Omitted: true}
+		_, err = e.callSettle(ctx, r, &s)
+	}
+	if err != nil {
 		return nil, false, storeRefusal(err)
 	}
 	e.observe(ctx, r, &Event{Type: EventResolved, Attempt: s.Attempt, State: rec.State, Err: resolveErr})

@@ -54,6 +54,7 @@ var settledEvents = [...]EventType{
 
 // settle makes the settlement of an outcome.
 func (run *run) settle(o outcome, resp *Response) {
+	run.restore = Restore{Kind: run.Policy.Kind, Route: run.Policy.Name, Fingerprint: run.fingerprint, Started: run.started}
 	s := &run.settlement
 	*s = Settlement{Attempt: run.attempt, ID: run.attempt.Nonce, Response: resp,
 		ResultTTL: run.Policy.ResultTTL, KeyTTL: run.Policy.KeyTTL}

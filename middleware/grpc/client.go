@@ -20,7 +20,8 @@ type client struct{ options clientOptions }
 // UnaryClientInterceptor gives each call one key and sends it again where that
 // is safe and may help: after UNAVAILABLE, after ABORTED with the reason
 // IN_PROGRESS, and after RESOURCE_EXHAUSTED where the server says when to come
-// back. It waits as long as RetryInfo or grpc-retry-pushback-ms say, and for a
+// back. It never does so after an answer that says idempotent-replayed: that is
+// stored, and will not change. It waits as long as RetryInfo or grpc-retry-pushback-ms say, and for a
 // random part of a back-off that doubles. It never sends again after anything
 // else, after a negative pushback, or when the call's context has ended.
 //
@@ -69,9 +70,12 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 	}
 	call := c.options.retry.Start()
 	for {
-		var trailer metadata.MD
-		err := c.attempt(ctx, method, req, reply, cc, invoker, append(slices.Clip(opts), grpc.Trailer(&trailer))...)
-		if err == nil || !c.wait(ctx, &call, err, trailer) {
+		var header, trailer metadata.MD
+		err := c.attempt(ctx, method, req, reply, cc, invoker, append(slices.Clip(opts), grpc.Header(&header), grpc.Trailer(&trailer))...)
+		if err == nil {
+			return nil
+		}
+		if err = c.wait(ctx, &call, err, header, trailer); err != nil {
 			return err
 		}
 	}
@@ -85,7 +89,11 @@ func (c *client) attempt(ctx context.Context, method string, req, reply any, cc 
 	attempt, cancel := context.WithTimeout(ctx, c.options.attemptTimeout)
 	defer cancel()
 	err := invoker(attempt, method, req, reply, cc, opts...)
-	if err != nil && attempt.Err() != nil && ctx.Err() == nil && status.Code(err) == codes.DeadlineExceeded {
+	// The server knows of the deadline as well, and may say so first. One that
+	// means a deadline of its own, by chance at that moment, is asked again.
+	deadline, _ := attempt.Deadline()
+	over := time.Until(deadline) < c.options.attemptTimeout/50
+	if status.Code(err) == codes.DeadlineExceeded && over && ctx.Err() == nil {
 		return status.Error(codes.Unavailable, "idemgrpc: the attempt was not answered in time")
 	}
 	return err
@@ -100,6 +108,9 @@ func (c *client) withKey(ctx context.Context, method string) (context.Context, b
 		return ctx, true
 	}
 	if !o.keyed(method) {
+		if hasEffects(method) {
+			resend.Gate(ctx)
+		}
 		return ctx, false
 	}
 	name := ""
@@ -112,14 +123,21 @@ func (c *client) withKey(ctx context.Context, method string) (context.Context, b
 	return metadata.AppendToOutgoingContext(ctx, o.metadataKey, resend.Key(ctx, name)), true
 }
 
-// wait pauses before the next attempt. It is false where there is to be none.
-func (c *client) wait(ctx context.Context, call *resend.Call, err error, trailer metadata.MD) bool {
-	asked, again := verdict(err, trailer)
+// wait pauses before the next attempt. It returns the error of the call where
+// there is to be none.
+func (c *client) wait(ctx context.Context, call *resend.Call, err error, header, trailer metadata.MD) error {
+	asked, again := verdict(err, header, trailer)
 	if !again {
-		return false
+		return err
 	}
 	pause, again := call.Next(ctx, asked)
-	return again && resend.Sleep(ctx, pause) == nil
+	if again && resend.Sleep(ctx, pause) == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	return err
 }
 
 // maxAsked keeps sums of durations from running over.

@@ -15,6 +15,7 @@ import (
 
 func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if desc.ClientStreams {
+		resend.Gate(ctx)
 		return streamer(ctx, desc, cc, method, opts...)
 	}
 	ctx, ok := c.withKey(ctx, method)
@@ -29,7 +30,7 @@ func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 			s.current = current
 			return s, nil
 		}
-		if !c.wait(ctx, &s.call, err, nil) {
+		if err = c.wait(ctx, &s.call, err, nil, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -101,8 +102,9 @@ func (s *resentStream) RecvMsg(m any) error {
 		if s.settled(err) {
 			return err
 		}
-		for trailer := current.Trailer(); err != nil; trailer = nil {
-			if !s.client.wait(s.ctx, &s.call, err, trailer) {
+		header, _ := current.Header()
+		for trailer := current.Trailer(); err != nil; header, trailer = nil, nil {
+			if err = s.client.wait(s.ctx, &s.call, err, header, trailer); err != nil {
 				return err
 			}
 			err = s.restart()

@@ -1,6 +1,7 @@
 package idemgrpc_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"slices"
@@ -122,4 +123,30 @@ func TestStreamsOfRequestsGetNoKey(t *testing.T) {
 		t.Errorf("Upload() = %v, %v, want 2: a key would be refused", got, err)
 	}
 	b.wantNumbers(b.payout(b.withKeys(), 3), 3, false)
+}
+
+// A stream of requests that a handler has sent on may have had an effect, also
+// where it was refused in the end.
+func TestStreamsOfRequestsAreEffects(t *testing.T) {
+	t.Parallel()
+	uploads := 0
+	server := grpc.NewServer(grpc.StreamInterceptor(func(any, grpc.ServerStream, *grpc.StreamServerInfo, grpc.StreamHandler) error {
+		uploads++
+		return status.Error(codes.ResourceExhausted, "later")
+	}))
+	walletv1.RegisterWalletServiceServer(server, walletv1.UnimplementedWalletServiceServer{})
+	behind := setup(t)
+	behind.client = walletv1.NewWalletServiceClient(serve(t, server, grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor())))
+	b := setup(t)
+	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		_, err := uploadTwo(ctx, behind)
+		return nil, err
+	}
+	b.start()
+	for range 2 {
+		b.wantCode(b.pay("k").err, codes.ResourceExhausted)
+	}
+	if uploads != 1 {
+		t.Errorf("%d uploads, want 1", uploads)
+	}
 }

@@ -174,7 +174,7 @@ func TestClientStopsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		f := &flaky{errs: []error{withDetails(codes.Unavailable, &errdetails.RetryInfo{RetryDelay: durationpb.New(10 * time.Second)})}}
-		if err := f.call(ctx, transferMethod); status.Code(err) != codes.Unavailable || len(f.times) != 1 || time.Since(f.began) != time.Second {
+		if err := f.call(ctx, transferMethod); status.Code(err) != codes.Canceled || len(f.times) != 1 || time.Since(f.began) != time.Second {
 			t.Errorf("call = %v after %d attempts and %v, want an end after 1 s", err, len(f.times), time.Since(f.began))
 		}
 	})
@@ -235,6 +235,45 @@ func TestClientAttemptTimeout(t *testing.T) {
 	}()
 	b.wantPaid(b.send(b.withKeys(), usual()), true)
 	b.wantRuns(1)
+}
+
+// What is stored does not change, so it is asked for once.
+func TestClientTakesReplaysAsFinal(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		return nil, status.Error(codes.Unavailable, "perhaps")
+	}
+	b.wallet.payout = func(*walletv1.PayoutRequest, grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		return status.Error(codes.Unavailable, "perhaps")
+	}
+	opts := []idemgrpc.ClientOption{idemgrpc.WithRetryBackoff(time.Millisecond, time.Millisecond)}
+	attempts := 0
+	b.dial = []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(opts...),
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				attempts++
+				return next(ctx, method, req, reply, cc, opts...)
+			}),
+		grpc.WithChainStreamInterceptor(idemgrpc.StreamClientInterceptor(opts...),
+			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				attempts++
+				return next(ctx, desc, cc, method, opts...)
+			}),
+	}
+	b.start()
+	for what, call := range map[string]func(context.Context) error{
+		"unary":  func(ctx context.Context) error { return b.send(ctx, usual()).err },
+		"stream": func(ctx context.Context) error { return b.payout(ctx, 3).err },
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		attempts = 0
+		if err := call(ctx); status.Code(err) != codes.Unavailable || attempts != 2 {
+			t.Errorf("%s call = %v after %d attempts, want the stored status after 2", what, err, attempts)
+		}
+		cancel()
+	}
+	b.wantRuns(2)
 }
 
 func TestClientOptionsThatContradictThemselves(t *testing.T) {

@@ -56,6 +56,14 @@
 // handler goes on, and what it sends is recorded. Only past the limit, when
 // nobody could ever read it, SendMsg reports that the client is gone.
 //
+// A client that stays and does not read holds its own call up: flow control
+// blocks SendMsg, which not even [idem.Policy].Deadline ends, and the key stays
+// pending until the connection does. Let the server end such connections
+// ([grpc.KeepaliveParams]), and leave streams alone whose clients are strangers.
+//
+// A message that was sent is taken for an effect: a status after it never gives
+// the key back.
+//
 // Streams of requests cannot be compared with an earlier one before they run.
 // Where such a call carries a key it is refused with UNIMPLEMENTED rather than
 // run without protection; [WithExempt] names methods that ignore it. The

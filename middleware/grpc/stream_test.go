@@ -306,3 +306,21 @@ func TestStreamsOfRequests(t *testing.T) {
 		t.Errorf("Recv() = %v, want the end", err)
 	}
 }
+
+// A status comes after the messages, so it cannot say any more that the request
+// was not admitted.
+func TestStreamThatWasSeenHasAnEffect(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		if err := s.Send(&walletv1.PayoutResponse{Number: 1}); err != nil {
+			return err
+		}
+		return status.Error(codes.ResourceExhausted, "that is enough for today")
+	}
+	b.start()
+	for range 2 {
+		b.wantCode(b.payout(b.withKeys("k"), 3).err, codes.ResourceExhausted)
+	}
+	b.wantRuns(1)
+}

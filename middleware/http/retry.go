@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/httpexchange"
 )
 
 // verdict reads the answer to one attempt, of a request with a key: may sending
@@ -22,6 +23,9 @@ import (
 func verdict(resp *http.Response, err error) (asked time.Duration, again bool) {
 	if err != nil {
 		return 0, transient(err)
+	}
+	if resp.Header.Get(httpexchange.ReplayedHeader) != "" {
+		return 0, false // stored: it is what the next one would be told as well
 	}
 	asked, told := retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	switch resp.StatusCode {

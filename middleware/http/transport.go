@@ -32,7 +32,8 @@ import (
 //   - 409 with the code "in-progress", or without a code and with Retry-After;
 //
 // and never after anything else: not after 422, nor where the outcome is
-// unknown or has expired, nor when the request's context has ended. It waits as
+// unknown or has expired, nor after a response that says Idempotent-Replayed,
+// which is stored and will not change, nor when the request's context has ended. It waits as
 // long as Retry-After says, and for a random part of a back-off that doubles;
 // [WithRetryAttempts], [WithRetryBackoff] and [WithRetryElapsed] set bounds.
 // The last response is the caller's, whatever its status.
@@ -114,18 +115,30 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
+// gate notes that a request without a key, sent inside a handler that an engine
+// runs, may have an effect (RFC 9110, section 9.2.1).
+func gate(req *http.Request) {
+	switch methodOf(req) {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+	default:
+		resend.Gate(req.Context())
+	}
+}
+
 // keyed returns the headers to send with a key in them, or nil for a request
 // that has none.
 func (t *Transport) keyed(req *http.Request) http.Header {
 	o := &t.options
 	if values, set := req.Header[o.header]; set {
 		if len(values) == 0 {
+			gate(req)
 			return nil
 		}
 		resend.Gate(req.Context())
 		return req.Header
 	}
 	if _, ok := o.methods[methodOf(req)]; !ok {
+		gate(req)
 		return nil
 	}
 	name := ""

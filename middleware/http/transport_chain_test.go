@@ -111,3 +111,53 @@ func (n noteKeys) RoundTrip(req *http.Request) (*http.Response, error) {
 	n.mu.Unlock()
 	return n.RoundTripper.RoundTrip(req)
 }
+
+// A request without a key that a handler sends on may have an effect, unless its
+// method has none: then the handler may still say that nothing was done.
+func TestRequestsWithoutAKeyAreEffects(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		method string
+		runs   int64
+	}{{http.MethodPut, 1}, {http.MethodDelete, 1}, {http.MethodGet, 2}} {
+		t.Run(tt.method, func(t *testing.T) {
+			t.Parallel()
+			back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }))
+			t.Cleanup(back.Close)
+			base := &http.Transport{}
+			t.Cleanup(base.CloseIdleConnections)
+			client := &http.Client{Transport: idemhttp.NewTransport(base)}
+			var runs atomic.Int64
+			front := service(t, idem.Policy{}, func(w http.ResponseWriter, r *http.Request) {
+				runs.Add(1)
+				req, err := http.NewRequestWithContext(r.Context(), tt.method, back.URL, http.NoBody)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp, err := client.Do(req)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp.Body.Close()
+				w.WriteHeader(resp.StatusCode)
+			})
+			for range 2 {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front, http.NoBody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("Idempotency-Key", "k1")
+				resp, err := (&http.Client{Transport: base}).Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+			}
+			if n := runs.Load(); n != tt.runs {
+				t.Errorf("%d runs, want %d", n, tt.runs)
+			}
+		})
+	}
+}

@@ -129,6 +129,7 @@ func TestTransportRetries(t *testing.T) {
 		{"503 with nonsense", plain(503, after("soon")), true, 0},
 		{"503 with a date that has passed", plain(503, after("Thu, 01 Jan 1970 00:00:00 GMT")), true, 0},
 		{"504", plain(504, nil), true, 0},
+		{"503 that is stored", plain(503, http.Header{"Idempotent-Replayed": {"true"}, "Retry-After": {"1"}}), false, 0},
 		{"the connection breaks", failure(io.ErrUnexpectedEOF), true, 0},
 		{"the connection is refused", failure(&net.OpError{Op: "dial", Err: errors.New("refused")}), true, 0},
 		{"the response breaks off", func(f *flaky) func(*http.Request) (*http.Response, error) {

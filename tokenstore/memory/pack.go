@@ -13,16 +13,16 @@ import (
 // allocation of the process dearer.
 //
 //	state, kind, fingerprint version | fingerprint | settlement | nonce |
-//	attempt | fence | six times | domain, route, by, reason | response
+//	attempt | fence | times | domain, route, by, reason | response
 //
-// Numbers are varints, times are relative to a base and 0 where they are zero,
-// texts follow their lengths. The response is what is left, if anything.
+// Numbers are varints, times are relative to a base and follow a byte of bits
+// that says which of them are not zero, texts follow their lengths. The response is what is left, if anything.
 
 // pack returns the bytes of a closed entry.
 func (e *entry) pack(base time.Time, response []byte) []byte {
 	r := &e.record
 	a, d := &r.Attempt, &r.Decision
-	size := 3 + len(r.Fingerprint.Sum) + len(e.settlement) + len(a.Nonce) + 15 + 6*10 +
+	size := 3 + len(r.Fingerprint.Sum) + len(e.settlement) + len(a.Nonce) + 15 + 1 + 6*10 +
 		4*3 + len(a.Fence.Domain) + len(r.Route) + len(d.By) + len(d.Reason) + len(response)
 	buf := make([]byte, 0, size)
 	buf = append(buf, byte(r.State), byte(r.Kind), r.Fingerprint.Version)
@@ -31,16 +31,13 @@ func (e *entry) pack(base time.Time, response []byte) []byte {
 	buf = append(buf, a.Nonce[:]...)
 	buf = binary.AppendUvarint(buf, uint64(a.Number))
 	buf = binary.AppendUvarint(buf, a.Fence.Token)
-	for _, t := range timesOf(r) {
-		if t.IsZero() {
-			buf = append(buf, 0)
-			continue
+	set := len(buf) // which of the times are
+	buf = append(buf, 0)
+	for i, t := range timesOf(r) {
+		if !t.IsZero() {
+			buf[set] |= 1 << i
+			buf = binary.AppendVarint(buf, int64(t.Sub(base)))
 		}
-		since := t.Sub(base)
-		if since >= 0 { // 0 is taken
-			since++
-		}
-		buf = binary.AppendVarint(buf, int64(since))
 	}
 	for _, text := range [...]string{a.Fence.Domain, r.Route, d.By, d.Reason} {
 		buf = binary.AppendUvarint(buf, uint64(len(text)))
@@ -61,8 +58,11 @@ func unpack(buf []byte, base time.Time) *entry {
 	copy(r.Attempt.Nonce[:], u.bytes(len(r.Attempt.Nonce)))
 	r.Attempt.Number = uint32(u.uvarint())
 	r.Attempt.Fence.Token = u.uvarint()
-	for _, t := range timesOf(r) {
-		*t = u.time(base)
+	set := u.bytes(1)[0]
+	for i, t := range timesOf(r) {
+		if set&(1<<i) != 0 {
+			*t = base.Add(time.Duration(u.varint()))
+		}
 	}
 	for _, text := range [...]*string{&r.Attempt.Fence.Domain, &r.Route, &r.Decision.By, &r.Decision.Reason} {
 		*text = string(u.bytes(int(u.uvarint())))
@@ -105,14 +105,8 @@ func (u *unpacker) uvarint() uint64 {
 	return v
 }
 
-func (u *unpacker) time(base time.Time) time.Time {
+func (u *unpacker) varint() int64 {
 	v, n := binary.Varint(u.rest)
 	u.rest = u.rest[n:]
-	switch {
-	case v == 0:
-		return time.Time{}
-	case v > 0:
-		v--
-	}
-	return base.Add(time.Duration(v))
+	return v
 }

@@ -1,0 +1,201 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+var errDown = errors.Join(idem.ErrUnavailable, errors.New("down"))
+
+// getStore is a store that can be asked only as long as get says so.
+type getStore struct {
+	idem.Store
+	get func() error
+}
+
+func (s *getStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	if err := s.get(); err != nil {
+		return idem.Record{}, err
+	}
+	return s.Store.Get(ctx, id)
+}
+
+// lockerFunc does something before each TryAcquire, and fails it where that
+// fails.
+type lockerFunc struct {
+	idem.Locker
+	before func() error
+}
+
+func (l lockerFunc) TryAcquire(ctx context.Context, r idem.LockRequest) (idem.Lease, error) {
+	if err := l.before(); err != nil {
+		return nil, err
+	}
+	return l.Locker.TryAcquire(ctx, r)
+}
+
+// failOpen is a bundle whose route fails open, and whose duplicates wait.
+func failOpen(t *testing.T) *bundle {
+	t.Helper()
+	return setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen, p.Wait = true, patience }})
+}
+
+// another is a second engine, on other parts.
+func (b *bundle) another(l idem.Locker, s idem.Store, opts ...idem.Option) *idem.Engine {
+	b.Helper()
+	e, err := idem.New(l, s, opts...)
+	if err != nil {
+		b.Fatalf("New() = %v", err)
+	}
+	b.Cleanup(func() { _ = e.Close(context.Background()) })
+	return e
+}
+
+// doubtful is a handler that tells when it has begun, and ends in doubt.
+func (b *bundle) doubtful(begun chan<- struct{}, end <-chan struct{}) idem.Handler {
+	return func(context.Context) (idem.Response, error) {
+		b.runs.Add(1)
+		close(begun)
+		<-end
+		return idem.Response{Status: 500}, nil
+	}
+}
+
+// A route does not fail open where an attempt was seen to run, in whatever way,
+// and no record has said since that it came to nothing.
+func TestFailOpenForgetsNoAttempt(t *testing.T) {
+	t.Parallel()
+	t.Run("seen by its lock", func(t *testing.T) {
+		t.Parallel()
+		b := failOpen(t)
+		begun, end, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		reads := 0
+		store := &getStore{Store: b.store, get: func() error {
+			if reads++; reads == 2 { // it has seen the attempt, and is about to wait for it
+				defer close(end)
+			}
+			if reads > 2 {
+				return errDown
+			}
+			return nil
+		}}
+		first := true
+		e := b.another(lockerFunc{b.locker, func() error {
+			if first {
+				go func() {
+					defer close(done)
+					_, _ = b.doWith("k", "x", b.doubtful(begun, end))
+				}()
+				<-begun
+				first = false
+			}
+			return nil
+		}}, store)
+		_, err := e.Do(t.Context(), b.operation("k", "x"), b.pay)
+		<-done
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRuns(1)
+	})
+	t.Run("joined in this process", func(t *testing.T) {
+		t.Parallel()
+		b := failOpen(t)
+		begun, end, done, down := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+		store := &getStore{Store: b.store, get: func() error {
+			select {
+			case <-down:
+				return errDown
+			default:
+				return nil
+			}
+		}}
+		e := b.another(b.locker, store, idem.WithObserver(func(_ context.Context, ev idem.Event) {
+			if ev.Type == idem.EventJoined {
+				close(down)
+				close(end)
+			}
+		}))
+		go func() {
+			defer close(done)
+			_, _ = e.Do(t.Context(), b.operation("k", "x"), b.doubtful(begun, end))
+		}()
+		<-begun
+		_, err := e.Do(t.Context(), b.operation("k", "x"), b.pay)
+		<-done
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRuns(1)
+	})
+	t.Run("joined one that has failed open", func(t *testing.T) {
+		t.Parallel()
+		b := failOpen(t)
+		begun, end, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		e := b.another(lockerFunc{b.locker, func() error { return errDown }}, b.store,
+			idem.WithObserver(func(_ context.Context, ev idem.Event) {
+				if ev.Type == idem.EventJoined {
+					close(end)
+				}
+			}))
+		go func() {
+			defer close(done)
+			_, _ = e.Do(t.Context(), b.operation("k", "x"), b.doubtful(begun, end))
+		}()
+		<-begun
+		_, err := e.Do(t.Context(), b.operation("k", "x"), b.pay)
+		<-done
+		b.wantRefused(err, idem.CodeUnavailable)
+		b.wantRuns(1)
+	})
+}
+
+// lingering is a store whose first Settle is given up by its caller, and still
+// reads what it was given.
+type lingering struct {
+	idem.Store
+	n    int
+	done chan struct{}
+}
+
+func (s *lingering) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	if s.n++; s.n > 1 {
+		return s.Store.Settle(ctx, id, st)
+	}
+	go func() {
+		defer close(s.done)
+		for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
+			if st.Restore.Route == "" {
+				panic("the settlement has changed")
+			}
+		}
+	}()
+	return idem.SettleResult{}, errDown
+}
+
+// What a store was given does not change under it.
+func TestSettlementsAreTheStores(t *testing.T) {
+	t.Parallel()
+	b := setup(t, parts{})
+	s := &lingering{Store: b.store, done: make(chan struct{})}
+	res, err := b.another(b.locker, s).Do(t.Context(), b.operation("k", "x"), b.pay)
+	<-s.done
+	b.wantPaid(res, err, 1, false)
+}
+
+// A resolver that knows of a success is believed, although its response cannot
+// be kept.
+func TestResolvedResponseThatCannotBeKept(t *testing.T) {
+	t.Parallel()
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.Applied(idem.Response{Status: 201, Header: map[string][]string{"X": make([]string, 5000)}}), nil
+		}
+	}})
+	_, _ = b.doWith("k", "x", answers(500))
+	_, err := b.doWith("k", "x", answers(500))
+	b.wantRefused(err, idem.CodeResultUnavailable)
+	if st, err := b.engine.Status(t.Context(), "m1", "k"); err != nil || st.State != idem.StateCompleted {
+		t.Errorf("Status() = %v, %v, want completed", st.State, err)
+	}
+}
