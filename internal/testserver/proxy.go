@@ -40,6 +40,7 @@ type Proxy struct {
 	frozen   Direction
 	links    map[*link]struct{}
 	rules    []*rule
+	counters []*Counter // appended to only
 	accepted int
 	swallows int
 	session  zkSession
@@ -50,6 +51,13 @@ type Proxy struct {
 func StartZooKeeperProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	return startProxy(tb, target, zkFraming{})
+}
+
+// StartProxy starts a proxy that understands nothing, such as for TLS: single
+// faults have no requests to hit.
+func StartProxy(tb testing.TB, target string) *Proxy {
+	tb.Helper()
+	return startProxy(tb, target, rawFraming{})
 }
 
 // StartRedisProxy starts a proxy that understands RESP2 and RESP3.

@@ -95,6 +95,9 @@ func (l *link) read(d Direction, src net.Conn, queue chan<- item) {
 func (l *link) examine(d Direction, frame []byte, n int) (act *rule, counted bool) {
 	if d == ToServer {
 		req := l.proxy.framing.request(frame, n)
+		for _, c := range l.proxy.counting() {
+			c.request(l, req)
+		}
 		r := l.proxy.take(req)
 		if r == nil || !r.onReply {
 			return r, true
@@ -105,6 +108,13 @@ func (l *link) examine(d Direction, frame []byte, n int) (act *rule, counted boo
 		return nil, true
 	}
 	id, ok := l.proxy.framing.reply(frame, n)
+	for _, c := range l.proxy.counting() {
+		if ok {
+			c.reply(l, id)
+		} else {
+			c.unasked(frame)
+		}
+	}
 	if !ok {
 		return nil, false
 	}

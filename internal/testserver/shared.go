@@ -28,6 +28,7 @@ var shared struct {
 	dir     string
 	stop    []func()
 	zk      sharedServer[[]string]
+	zkOpts  []ZooKeeperOption
 	redis   sharedServer[string]
 
 	postgres sharedServer[string]
@@ -69,6 +70,14 @@ func endShared() {
 	}
 }
 
+// ShareZooKeeperWith sets the options of the shared ZooKeeper, should one be
+// started: for TestMain, before Main.
+func ShareZooKeeperWith(opts ...ZooKeeperOption) {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	shared.zkOpts = opts
+}
+
 // SharedZooKeeper returns the hosts of the test binary's ZooKeeper: those named
 // by IDEMKEEPER_TEST_ZOOKEEPER, otherwise a single server started at the first
 // call with a tick of 500 ms. Keep to a path of your own, see [Chroot].
@@ -79,7 +88,7 @@ func SharedZooKeeper(tb testing.TB) []string {
 			list := strings.Split(hosts, ",")
 			return list, anyReachable(list)
 		}
-		z, held, err := launchZooKeeper(shared.dir, newZKConfig(nil))
+		z, held, err := launchZooKeeper(shared.dir, newZKConfig(shared.zkOpts))
 		if err != nil {
 			return nil, err
 		}

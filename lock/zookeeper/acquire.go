@@ -186,6 +186,7 @@ func (a *attempt) createLock(o owner) (czxid int64, err error) {
 // ensureParents makes the persistent znodes above path, topmost first. Making
 // one twice does no harm, so a lost reply is answered by doing it again.
 func (s *session) ensureParents(path string) (err error) {
+	var denied error
 	for i := 1; i < len(path); i++ {
 		if path[i] != '/' {
 			continue
@@ -193,7 +194,12 @@ func (s *session) ensureParents(path string) (err error) {
 		// Who may not create here may still create further down, where it
 		// exists already.
 		err = s.ensure(path[:i])
-		if err != nil && !errors.Is(err, zk.ErrNoAuth) {
+		switch {
+		case errors.Is(err, ErrNotPermitted):
+			denied = err
+		case errors.Is(err, zk.ErrNoNode) && denied != nil:
+			return denied
+		case err != nil:
 			return err
 		}
 	}

@@ -39,7 +39,9 @@ type Client struct {
 
 // Open connects and starts a session. It fails within Config.OpenTimeout, or
 // when ctx ends, with one error that says why: no server reached, credentials
-// refused, a session time-out too short for the safety margin.
+// refused, a session time-out too short for the safety margin. It wraps
+// ErrNotPermitted where znodes that it needs are somebody else's, and warns of
+// those that are everybody's, see [Client.OpenParents].
 //
 // The caller calls Close; see there for what not calling it means.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
@@ -66,6 +68,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	c.adopt(s)
 	go c.keep(s)
+	c.warnOfOpenParents(s)
 	return c, nil
 }
 
@@ -189,6 +192,9 @@ func (c *Client) setCurrent(s *session) {
 func (c *Client) Close(ctx context.Context) error {
 	return c.end(ctx, errClosed, func(s *session) error {
 		err := s.awaitIdle(ctx, c.background)
+		if err == nil {
+			err = s.answers(ctx)
+		}
 		s.die(errClosed)
 		s.shutdown(true)
 		return err
@@ -248,6 +254,23 @@ func (c *Client) spawn(f func()) bool {
 	}
 	c.cleanup.Go(f)
 	return true
+}
+
+// answers returns an error if locks are held and the servers, who are to give
+// them back, are not heard of.
+func (s *session) answers(ctx context.Context) error {
+	s.mu.Lock()
+	held := s.held
+	s.mu.Unlock()
+	if held == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := s.barrier(ctx); err != nil {
+		return fmt.Errorf("%d locks are left to the end of the session: %w", held, err)
+	}
+	return nil
 }
 
 // awaitIdle waits for background work as long as it can get anywhere.

@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -63,17 +64,27 @@ type Config struct {
 	// Default: none.
 	Credentials []Credential
 
-	// ACL is given to every znode made. Deleting is checked at the *parent*:
-	// with the default anybody who reaches the ensemble can unlock. Default:
-	// everything to whoever presented Credentials; to the world when there are
-	// none.
+	// TLS, if set, is what the connections are secured with: at least TLS 1.2.
+	// Where it names no server, the certificate has to be for the host as it is
+	// listed in Servers. A client certificate in it authenticates the sessions
+	// (scheme "x509", the identity being the certificate's subject). Default:
+	// no TLS.
+	TLS *tls.Config
+
+	// ACL is given to every znode made, parents included; it has to leave this
+	// client all permissions. Deleting is checked at the *parent*: where the
+	// world may, anybody who reaches the ensemble can unlock. Default:
+	// everything to whoever this client is, by Credentials or by a client
+	// certificate, each of them being enough; to the world when it has neither.
+	// A client that presents a certificate which the servers do not ask for, or
+	// do not make an identity of, cannot open with that.
 	ACL []zk.ACL
 
 	// Logger gets what operators should know. Default: slog.Default().
 	Logger *slog.Logger
 
-	// Dial opens a connection to one of Servers, as listed: for TLS, proxies
-	// and tests. Default: net.Dialer.
+	// Dial opens a connection to one of Servers, as listed: for proxies and
+	// tests. TLS, if set, is spoken over what it returns. Default: net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -155,9 +166,12 @@ func (c Config) withDefaults() (Config, error) {
 	if len(c.Root) > maxRoot {
 		return c, fmt.Errorf("zookeeper: root has %d bytes, %d are the most", len(c.Root), maxRoot)
 	}
+	if err := c.checkTLS(); err != nil {
+		return c, err
+	}
 	if len(c.ACL) == 0 {
 		c.ACL = zk.WorldACL(zk.PermAll)
-		if len(c.Credentials) > 0 {
+		if c.authenticates() {
 			c.ACL = zk.AuthACL(zk.PermAll)
 		}
 	}

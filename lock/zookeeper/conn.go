@@ -44,6 +44,11 @@ const opSetWatches = 101
 
 // Write passes on what the library sends: one whole request each time, length,
 // xid and opcode first. The first is the connect.
+//
+// The library answers a request that it could not write twice, on a channel that
+// has room for one answer to repeated credentials and for two to others, and
+// hangs for ever when that is full. So a failure is not told here: the
+// connection is closed, and the next Read tells.
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	greeting := c.greeting
@@ -54,6 +59,10 @@ func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {
 		c.t.fail(err)
+		if !greeting {
+			_ = c.Close()
+			return len(p), nil
+		}
 	} else if !greeting && len(p) >= 12 && binary.BigEndian.Uint32(p[8:]) == opSetWatches {
 		if c.repeated != nil {
 			c.once.Do(func() { close(c.repeated) })

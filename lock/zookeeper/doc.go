@@ -52,7 +52,8 @@
 //     [Lease.Revoked] was asked for.
 //     An operator who deletes the lock of a running request within a second of
 //     its being taken may see the next owner's lock removed with it.
-//   - With the default ACL anybody who reaches the ensemble can delete a lock.
+//   - Without [Config].Credentials, a client certificate or an ACL of one's own
+//     anybody who reaches the ensemble can delete a lock.
 //
 // # Why two levels
 //

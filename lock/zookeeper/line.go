@@ -101,8 +101,8 @@ func (s *session) children(path string) ([]string, error) {
 			names, stat, err = s.conn.Children(path)
 			return nil, stat, err
 		})
-		if err == nil {
-			return names, nil
+		if err == nil || refusal(err) {
+			return names, err
 		}
 		if err := s.settled(); err != nil {
 			return nil, err
@@ -119,15 +119,15 @@ func (s *session) children(path string) ([]string, error) {
 func (s *session) ensureLine(ln *line) error {
 	for {
 		err := s.container(ln.path, ln.data)
+		if errors.Is(err, errNoParent) {
+			if err = s.ensureLineParents(ln.path); err == nil {
+				continue
+			}
+		}
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
-		case errors.Is(err, errNoParent):
-			if err := s.ensureParents(ln.path); err != nil {
-				return err
-			}
-			continue
-		case definite(err):
+		case definite(err), refusal(err):
 			return fmt.Errorf("zookeeper: create %s: %w", ln.path, err)
 		}
 		if err := s.settled(); err != nil {
@@ -139,14 +139,49 @@ func (s *session) ensureLine(ln *line) error {
 	}
 }
 
+// ensureLineParents makes the containers above the parent of a line, so that a
+// path with a number in it leaves nothing behind. What is there is left as it
+// is; who may not create here may still create further down.
+func (s *session) ensureLineParents(path string) error {
+	var denied error
+	for i := 1; i < len(path); i++ {
+		if path[i] != '/' {
+			continue
+		}
+		var err error
+		if i <= len(s.cfg.Chroot) {
+			err = s.ensure(path[:i]) // it stays
+		} else {
+			err = s.container(path[:i], nil)
+		}
+		switch {
+		case err == nil, errors.Is(err, zk.ErrNodeExists):
+		case errors.Is(err, ErrNotPermitted):
+			denied = err
+		case errors.Is(err, errNoParent) && denied != nil:
+			return denied
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
 func (s *session) container(path string, data []byte) error {
+	var denied error
 	_, err := s.read(path, func() ([]byte, *zk.Stat, error) {
 		_, err := s.conn.CreateContainer(path, data, zk.FlagContainer, s.cfg.ACL)
 		if errors.Is(err, zk.ErrNoNode) {
 			err = errNoParent
 		}
+		if err = notPermittedBelow(path, err); refusal(err) {
+			denied = err
+		}
 		return nil, new(zk.Stat), err
 	})
+	if denied != nil {
+		return denied
+	}
 	return err
 }
 
@@ -162,7 +197,7 @@ func (ln *line) acquire(ctx context.Context, role string, data []byte, r rule) (
 	}
 	for retry := ln.c.cfg.Retry.start(); ; {
 		lease, err := ln.try(ctx, role, data, func(s *session, l *Lease) error { return s.awaitTurn(ctx, l, r) })
-		if err == nil || !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLeaseLost) {
+		if err == nil || refusal(err) || !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLeaseLost) {
 			return lease, err
 		}
 		if !retry.wait(ctx, ln.c) {

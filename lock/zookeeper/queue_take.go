@@ -122,7 +122,7 @@ func (q *Queue) serve(ctx context.Context, wait bool, t try) error {
 	for retry := q.c.cfg.Retry.start(); ; {
 		err := q.walk(ctx, wait, t)
 		var doubt *InDoubtError
-		if err == nil || !wait || !errors.Is(err, idem.ErrUnavailable) || errors.As(err, &doubt) {
+		if err == nil || !wait || !errors.Is(err, idem.ErrUnavailable) || refusal(err) || errors.As(err, &doubt) {
 			return err
 		}
 		if !retry.wait(ctx, q.c) {

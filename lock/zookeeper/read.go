@@ -46,7 +46,7 @@ func (s *session) read(path string, call func() ([]byte, *zk.Stat, error)) (node
 	case errors.Is(err, zk.ErrNoNode):
 		return node{}, nil
 	case err != nil:
-		return node{}, fmt.Errorf("zookeeper: read %s: %w", path, err)
+		return node{}, fmt.Errorf("zookeeper: read %s: %w", path, notPermittedAt(path, err))
 	case stat == nil:
 		return node{}, fmt.Errorf("zookeeper: read %s: no stat", path)
 	}
@@ -54,12 +54,16 @@ func (s *session) read(path string, call func() ([]byte, *zk.Stat, error)) (node
 }
 
 // mustGet reads a znode, again and again until that is answered. It fails only
-// when the session is over.
+// when the session is over, or where the answer is that it may not.
 func (s *session) mustGet(path string) (node, error) {
+	return s.insist(func() (node, error) { return s.get(path) })
+}
+
+func (s *session) insist(read func() (node, error)) (node, error) {
 	for {
-		n, err := s.get(path)
-		if err == nil {
-			return n, nil
+		n, err := read()
+		if err == nil || refusal(err) {
+			return n, err
 		}
 		if err := s.settled(); err != nil {
 			return node{}, err

@@ -127,7 +127,10 @@ func (s *session) join(ctx context.Context) error {
 				continue
 			}
 		}
-		if ctx.Err() != nil || s.reason() != nil || errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrInvalidACL) {
+		if err = notPermittedBelow(path, err); refusal(err) {
+			return err
+		}
+		if ctx.Err() != nil || s.reason() != nil {
 			return fmt.Errorf("zookeeper: create %s: %w", path, err)
 		}
 		n, err := within(ctx, s, func() (node, error) { return s.get(path) })
@@ -147,6 +150,7 @@ func (s *session) join(ctx context.Context) error {
 
 // foundParents makes the znodes above the member, before writes can be pinned.
 func (s *session) foundParents(ctx context.Context, path string) (err error) {
+	var denied error
 	for i := 1; i < len(path); i++ {
 		if path[i] != '/' {
 			continue
@@ -157,7 +161,14 @@ func (s *session) foundParents(ctx context.Context, path string) (err error) {
 		if errors.Is(err, zk.ErrNodeExists) {
 			err = nil
 		}
-		if err != nil && !errors.Is(err, zk.ErrNoAuth) { // see ensureParents
+		if err = notPermittedBelow(path[:i], err); errors.Is(err, ErrNotPermitted) { // see ensureParents
+			denied = err
+			continue
+		}
+		if errors.Is(err, zk.ErrNoNode) && denied != nil {
+			err = denied
+		}
+		if err != nil {
 			break
 		}
 	}

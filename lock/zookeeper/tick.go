@@ -50,7 +50,7 @@ func (c *Config) leastSession(ctx context.Context) (time.Duration, error) {
 func (c *Config) probe(ctx context.Context, server string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	conn, err := c.Dial(ctx, "tcp", server)
+	conn, err := c.connect(ctx, "tcp", server)
 	if err != nil {
 		return 0, err
 	}

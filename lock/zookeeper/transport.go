@@ -25,6 +25,7 @@ var (
 //     first answer on the wire.
 type transport struct {
 	dialer    func(ctx context.Context, network, address string) (net.Conn, error)
+	secure    bool          // dialer shakes hands as well, for TLS
 	handshake time.Duration // deadline for it
 	watched   func()        // called when the library has sent its watches again
 
@@ -42,7 +43,7 @@ type transport struct {
 }
 
 func newTransport(cfg *Config, watched func()) *transport {
-	t := &transport{dialer: cfg.Dial, watched: watched, handshake: max(time.Second, cfg.SessionTimeout/5)}
+	t := &transport{dialer: cfg.connect, secure: cfg.TLS != nil, watched: watched, handshake: max(time.Second, cfg.SessionTimeout/5)}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
 }
@@ -51,6 +52,9 @@ func newTransport(cfg *Config, watched func()) *transport {
 func (t *transport) dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	if err := t.pace(); err != nil {
 		return nil, err
+	}
+	if t.secure {
+		timeout = max(timeout, t.handshake)
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, timeout)
 	defer cancel()

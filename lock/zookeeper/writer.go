@@ -117,9 +117,12 @@ func (w *writer) send(ops ...any) result {
 	case applied:
 		w.s.acknowledge(gen, sent, acked)
 	case refused:
-		if r.op >= 0 {
-			w.s.acknowledge(gen, sent, acked)
+		if r.op < 0 { // no write of this session can ever succeed
+			w.s.die(notPermittedAt(w.pin.Path, r.err))
+			break
 		}
+		w.s.acknowledge(gen, sent, acked)
+		r.err = notPermitted(ops[r.op], r.err)
 	case ended:
 		w.s.die(r.err)
 	}

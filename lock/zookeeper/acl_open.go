@@ -1,0 +1,120 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// OpenParents lists the znodes that this client relies on and that anybody may
+// change: the parents of locks, session members and the lock domain, and of what
+// is at the given paths, which are those of recipes. Whoever may delete below a
+// znode can unlock what is locked there, whatever the locks' own ACLs are. With
+// the default ACL of a client without Credentials that is all of them; with
+// credentials it should be none.
+//
+// The znodes are named with the chroot, as administrators see them; those that
+// do not exist are left out. "/", which every ensemble opens to the world, is
+// never listed: its children can be deleted by anybody only while they are empty,
+// but whoever comes first may make them. A chroot made beforehand closes that.
+//
+// The error wraps idem.ErrUnavailable. It wraps [ErrNotPermitted] where an ACL
+// may not be read; the list is complete then as far as it could be.
+func (c *Client) OpenParents(ctx context.Context, paths ...string) (open []string, err error) {
+	for _, p := range paths {
+		if err := checkPath("path", p, false); err != nil {
+			return nil, err
+		}
+	}
+	s, err := c.usable()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.barrier(ctx); err != nil { // the server may lag behind
+		return nil, err
+	}
+	shards, err := within(ctx, s, func() ([]string, error) { return s.children(c.cfg.Chroot + c.cfg.Root) })
+	if err != nil {
+		return nil, fmt.Errorf("%w: list %s: %w", idem.ErrUnavailable, c.cfg.Root, err)
+	}
+	all := c.cfg.parents()
+	for _, name := range shards {
+		all = append(all, c.cfg.Chroot+c.cfg.Root+"/"+name)
+	}
+	for _, p := range paths {
+		all = append(all, lineage(c.cfg.Chroot+p)...)
+	}
+	return s.openAmong(ctx, all)
+}
+
+// parents are the znodes that every client relies on, but those that there are
+// many of.
+func (c *Config) parents() []string {
+	all := lineage(c.Chroot + c.Root)
+	all = append(all, lineage(c.memberPath("x"))...)
+	return append(all[:len(all)-1], c.domainPath())
+}
+
+// lineage is a znode and all above it, but "/".
+func lineage(path string) (all []string) {
+	for i := 1; i < len(path); i++ {
+		if path[i] == '/' {
+			all = append(all, path[:i])
+		}
+	}
+	return append(all, path)
+}
+
+// openAmong returns those of the znodes that anybody may change.
+func (s *session) openAmong(ctx context.Context, znodes []string) (open []string, err error) {
+	slices.Sort(znodes)
+	var hidden error
+	for _, znode := range slices.Compact(znodes) {
+		acl, err := within(ctx, s, func() ([]zk.ACL, error) { return s.acl(znode) })
+		switch {
+		case err == nil && worldWritable(acl):
+			open = append(open, znode)
+		case err != nil && refusal(err):
+			hidden = err
+		case err != nil:
+			return open, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		}
+	}
+	return open, hidden
+}
+
+// acl reads an ACL until that is answered or the session is over. That of a
+// znode that does not exist is empty.
+func (s *session) acl(path string) (acl []zk.ACL, err error) {
+	_, err = s.insist(func() (node, error) {
+		return s.read(path, func() ([]byte, *zk.Stat, error) {
+			var stat *zk.Stat
+			var err error
+			acl, stat, err = s.conn.GetACL(path)
+			return nil, stat, err
+		})
+	})
+	return acl, err
+}
+
+// warnOfOpenParents tells the operators that what this client makes for itself
+// alone is below znodes that are everybody's.
+func (c *Client) warnOfOpenParents(s *session) {
+	if worldWritable(c.cfg.ACL) {
+		return
+	}
+	c.spawn(func() {
+		open, err := s.openAmong(c.ctx, c.cfg.parents())
+		if len(open) > 0 {
+			c.cfg.Logger.Warn("zookeeper: anybody can unlock, znodes are open to the world", "znodes", strings.Join(open, " "))
+		}
+		if err != nil && c.ctx.Err() == nil && !s.isOver() {
+			c.cfg.Logger.Warn("zookeeper: cannot tell whether znodes are open to the world", "error", err)
+		}
+	})
+}

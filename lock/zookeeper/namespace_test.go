@@ -1,0 +1,32 @@
+package zookeeper
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// What is in a namespace is what the longer path names, and excludes nothing of
+// the same name elsewhere.
+func TestNamespace(t *testing.T) {
+	t.Parallel()
+	c := open(t, sharedConfig(t))
+	held, err := c.Namespace("/billing").Namespace("/eu").Mutex("/m").TryAcquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.ReleaseBehind()
+	if _, err := c.Mutex("/billing/eu/m").TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() of the same lock = %v, want ErrLocked", err)
+	}
+	other, err := c.Namespace("/shipping").Mutex("/m").TryAcquire(bounded(t))
+	if err != nil {
+		t.Errorf("TryAcquire() in another namespace = %v", err)
+	} else {
+		other.ReleaseBehind()
+	}
+	if _, err := c.Namespace("billing").Mutex("/m").TryAcquire(bounded(t)); err == nil || errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() in a namespace that is no path = %v, want an error", err)
+	}
+}
