@@ -37,13 +37,23 @@
 //     which services speak; over bufconn, without system calls, the interceptor
 //     adds about as much.
 //   - HTTP: the same for Gin, and for Fiber with its own idempotency middleware.
-//   - Lock: taking and releasing a ZooKeeper lock, beside the recipe that comes
-//     with the ZooKeeper client.
+//   - Lock: taking and releasing a ZooKeeper lock that nobody else wants, beside
+//     the recipe that comes with the ZooKeeper client, and Apache Curator's.
+//   - Mutex: 64 waiters from 4 clients that hand a fair lock on one path over,
+//     beside the same two.
+//   - HandOver: what a hand-over of that lock costs with 10, 100 and 1,000
+//     waiters.
 //   - Execution: a whole execution of a fresh key across instances, beside what
 //     is usually written by hand.
 //
+// Curator is a Java program (see package curator). Where its Debian package,
+// libcurator-recipes-java, is not installed, its comparisons are left out and said
+// to be. It makes its pairs warmed up, against the same server and in the same
+// round as the others, and takes the time itself.
+//
 // The servers are those of the tests, or the ones that the environment names
-// (see package testserver). The tests' ZooKeeper does not wait for its disk
-// (forceSync=no), and their Redis writes nothing to disk: what is compared is
-// round trips and the work of the client, and a disk adds the same to each.
+// (see package testserver), except that ZooKeeper waits for its disk, as it does
+// unless it is told not to, and has its code compiled in full: the write to the
+// disk is what writes can share, and what locks cost most. Redis writes nothing
+// to disk.
 package bench

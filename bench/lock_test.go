@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/idemkeeper/idemkeeper/bench/curator"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
@@ -22,11 +23,13 @@ const lockDirs = 4096
 // BenchmarkLock takes and releases a ZooKeeper lock that nobody else wants, both
 // acknowledged, over one session for all callers.
 //
-// Peer: the lock recipe of go-zookeeper. It creates a sequential node under a
-// path of its own, lists that path's children and has the lock when its node is
-// the first. It queues waiters in order, which ours does not, and has neither
-// a fencing token nor word of a lost session. A path per key would have to be
-// created with every fresh key and be left behind; that is spared it here.
+// Peers: the lock recipe of go-zookeeper, and Curator's InterProcessMutex. They
+// create a sequential node under a path of its own, list that path's children
+// and have the lock when their node is the first. They queue waiters in order,
+// which ours does not, and have neither a fencing token nor word of a lost
+// session in time. A path per key would have to be created with every fresh key
+// and be left behind; that is spared them here: Curator's callers have one path
+// each, again and again.
 func BenchmarkLock(b *testing.B) {
 	b.Run("idemkeeper", func(b *testing.B) {
 		locker := zooKeeperLocker(b)
@@ -46,6 +49,16 @@ func BenchmarkLock(b *testing.B) {
 			return l.Unlock()
 		})
 	})
+	b.Run("curator", func(b *testing.B) {
+		const callers = 64
+		root := testserver.Chroot(b)
+		s := curator.Setup{Clients: 1, Callers: callers}
+		for i := range int64(callers) {
+			s.Paths = append(s.Paths, dir(root, i))
+		}
+		p := startCurator(b, s)
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) { curatorPairs(b, p) })
+	})
 }
 
 func lockAndRelease(ctx context.Context, locker *zookeeper.Locker, id idem.KeyID) error {
@@ -62,20 +75,31 @@ const sessionTimeout = 40 * time.Second
 // zooKeeperLocker is ours, with the parents of all locks made.
 func zooKeeperLocker(b *testing.B) *zookeeper.Locker {
 	b.Helper()
-	client, err := zookeeper.Open(b.Context(), zookeeper.Config{
-		Servers: testserver.SharedZooKeeper(b), Chroot: testserver.Chroot(b),
-		SessionTimeout: sessionTimeout, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = client.Close(context.Background()) })
-	locker := client.Locker()
+	locker := openZooKeeper(b, zooKeeperConfig(b)).Locker()
 	before(b, func(i int64) error {
 		// A parent is the first three hex digits of the key ID.
 		return lockAndRelease(b.Context(), locker, idem.KeyID{byte(i >> 4), byte(i << 4)})
 	})
 	return locker
+}
+
+// zooKeeperConfig is one with a chroot of its own.
+func zooKeeperConfig(b *testing.B) zookeeper.Config {
+	b.Helper()
+	return zookeeper.Config{
+		Servers: testserver.SharedZooKeeper(b), Chroot: testserver.Chroot(b),
+		SessionTimeout: sessionTimeout, Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+func openZooKeeper(b *testing.B, cfg zookeeper.Config) *zookeeper.Client {
+	b.Helper()
+	client, err := zookeeper.Open(b.Context(), cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = client.Close(context.Background()) })
+	return client
 }
 
 // zooKeeperConn is a bare client.

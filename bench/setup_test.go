@@ -3,10 +3,10 @@ package bench
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -18,7 +18,13 @@ import (
 	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
-func TestMain(m *testing.M) { os.Exit(testserver.Main(m)) }
+// The benchmarks' ZooKeeper is one as it would serve: it waits for its disk
+// before it acknowledges a write, and its code is compiled in full.
+func TestMain(m *testing.M) {
+	testserver.ShareZooKeeperWith(testserver.WithConfig("forceSync=yes"),
+		testserver.WithJVMArgs("-XX:TieredStopAtLevel=4", "-Xmx1g"))
+	os.Exit(testserver.Main(m))
+}
 
 // The request and the response that every case exchanges, as JSON where the
 // transport is HTTP.
@@ -115,22 +121,33 @@ func concurrently(b *testing.B, op func(ctx context.Context) error) {
 		b.Run(fmt.Sprintf("callers=%d", n), func(b *testing.B) {
 			ctx, cancel := context.WithTimeout(b.Context(), 5*time.Minute)
 			defer cancel()
-			var wg sync.WaitGroup
-			var left atomic.Int64
-			left.Store(int64(b.N))
 			b.ReportAllocs()
 			b.ResetTimer()
-			for range n {
-				wg.Go(func() {
-					for left.Add(-1) >= 0 {
-						if err := op(ctx); err != nil {
-							b.Error(err)
-							return
-						}
-					}
-				})
+			if err := spread(ctx, n, b.N, func(ctx context.Context, _ int) error { return op(ctx) }); err != nil {
+				b.Error(err)
 			}
-			wg.Wait()
 		})
 	}
+}
+
+// spread has so many callers run op so many times together. Each stops at its
+// first error.
+func spread(ctx context.Context, callers, times int, op func(ctx context.Context, caller int) error) error {
+	var left atomic.Int64
+	left.Store(int64(times))
+	failed := make(chan error, callers)
+	for i := range callers {
+		go func() {
+			var err error
+			for err == nil && left.Add(-1) >= 0 {
+				err = op(ctx, i)
+			}
+			failed <- err
+		}()
+	}
+	var err error
+	for range callers {
+		err = errors.Join(err, <-failed)
+	}
+	return err
 }

@@ -11,7 +11,9 @@ import (
 //
 // Each caller has an ephemeral sequential znode below the path and waits for the
 // one before it alone (the lock recipe of ZooKeeper's documentation), so that a
-// hand-over costs one delete, one notification and one read, however many wait.
+// hand-over costs one delete, one notification and one read, however many wait. To
+// the next place of the same Client it costs the delete and the read, and does not
+// wait for the delete.
 type Mutex struct {
 	ln        *line
 	listeners []*mailbox[LockEvent]

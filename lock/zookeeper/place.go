@@ -21,7 +21,8 @@ type place struct {
 	data     []byte
 	position      // once made
 	founder  bool // the parent was made for it
-	alone    bool // nobody was seen behind it when it was its turn; guarded by session.mu
+	head     bool // its turn came when nobody was before it; guarded by session.mu, like alone
+	alone    bool // nobody was seen behind it then
 }
 
 // is says whether q is this place.

@@ -38,6 +38,7 @@ func (l *Lease) ReleaseBehind() {
 	defer s.mu.Unlock()
 	if l.finish(nil) {
 		s.held--
+		l.pass()
 	}
 	s.beginRelease(l)
 }

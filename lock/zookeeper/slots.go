@@ -25,7 +25,10 @@ type slot struct {
 	phase phase
 	lease *Lease        // once holding
 	freed chan struct{} // closed when the slot is given up
-	crowd int           // callers that wait for freed
+	// passed is closed when the holder of a place at the head of its line lets go
+	// of it: nobody is before the next place any more (handover.go).
+	passed chan struct{}
+	crowd  int // callers that wait for freed
 }
 
 // claim takes the slot of a path. When it is taken it returns the one there is;
@@ -42,7 +45,7 @@ func (s *session) claim(path string) (mine, other *slot, busy phase, err error) 
 	if len(s.slots) >= s.cfg.MaxLocksPerSession {
 		return nil, nil, 0, fmt.Errorf("%w: zookeeper: session has %d locks already (MaxLocksPerSession)", idem.ErrUnavailable, len(s.slots))
 	}
-	sl := &slot{path: path, freed: make(chan struct{})}
+	sl := &slot{path: path, freed: make(chan struct{}), passed: make(chan struct{})}
 	s.slots[path] = sl
 	return sl, nil, 0, nil
 }

@@ -39,6 +39,12 @@ func (s *session) awaitTurn(ctx context.Context, l *Lease, r rule) error {
 		if behind == everybody {
 			return s.awaitTurnInCrowd(ctx, l, r)
 		}
+		if before := s.neighbour(l, all, behind); before != nil {
+			if handed, err := s.awaitHandOver(ctx, l, before); handed || err != nil {
+				return err
+			}
+			continue
+		}
 		if err := s.awaitChange(ctx, l, s.watchPlace(l.place.line.path+"/"+all[behind].name)); err != nil {
 			return err
 		}
@@ -97,14 +103,15 @@ func (s *session) judge(l *Lease, r rule, all []position) (turn bool, behind int
 	}
 	turn, behind = r(all, me)
 	if turn {
-		err = s.take(l, me == len(all)-1)
+		err = s.take(l, me == 0, me == len(all)-1)
 	}
 	return turn, behind, err
 }
 
 // take makes sure that a lease whose turn it is can be trusted, and only then
-// counts it as a use of the line. alone says that nobody is behind it.
-func (s *session) take(l *Lease, alone bool) error {
+// counts it as a use of the line. head says that nobody is before it, and alone
+// that nobody is behind it.
+func (s *session) take(l *Lease, head, alone bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if over := l.over(); over != nil {
@@ -113,7 +120,7 @@ func (s *session) take(l *Lease, alone bool) error {
 	if !time.Now().Before(s.clock.deadline()) { // the timer is about to find out
 		return fmt.Errorf("%w: no write was acknowledged for too long", idem.ErrLeaseLost)
 	}
-	l.place.alone = alone
+	l.place.head, l.place.alone = head, alone
 	l.place.line.uses.Add(1)
 	return nil
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"math"
 	"slices"
+
+	"github.com/idemkeeper/idemkeeper/bench/curator"
 )
 
 // comparison is one figure that has a goal:
@@ -14,12 +16,16 @@ import (
 // of what two things add to what they were added to.
 type comparison struct {
 	name           string // of the RATIO line
-	unit           string // "sec/op", "cpu-sec/op", "B/op", "allocs/op": tidied, see benchunit.Tidy
+	unit           string // "sec/op", "cpu-sec/op", "requests/op", …: tidied, see benchunit.Tidy
 	kase, base     string // benchmarks, without the word in front and the number of CPUs
 	peer, peerBase string
 	scale          float64 // 0 is 1
 	bound          bound
 	goal           float64
+
+	// available, if not nil, says whether the peer can be run on this machine,
+	// and if not what to install. The comparison is left out then.
+	available func() error
 }
 
 type bound int
@@ -47,6 +53,18 @@ var comparisons = []comparison{
 	{name: "zookeeper-lock-1-time-vs-go-zookeeper", unit: "sec/op", kase: "Lock/idemkeeper/callers=1", peer: "Lock/go-zookeeper/callers=1", goal: 1},
 	{name: "zookeeper-lock-64-time-vs-go-zookeeper", unit: "sec/op", kase: "Lock/idemkeeper/callers=64", peer: "Lock/go-zookeeper/callers=64", goal: 1},
 
+	// The peer's time through ours is our rate through the peer's. Goals of the
+	// requirements.
+	{name: "zookeeper-lock-64-rate-vs-curator", unit: "sec/op", kase: "Lock/curator/callers=64", peer: "Lock/idemkeeper/callers=64", bound: atLeast, goal: 12, available: curator.Available},
+	{name: "zookeeper-mutex-64-rate-vs-curator", unit: "sec/op", kase: "Mutex/curator/waiters=64", peer: "Mutex/idemkeeper/waiters=64", bound: atLeast, goal: 2, available: curator.Available},
+	{name: "zookeeper-mutex-64-rate-vs-go-zookeeper", unit: "sec/op", kase: "Mutex/go-zookeeper/waiters=64", peer: "Mutex/idemkeeper/waiters=64", bound: atLeast, goal: 1},
+
+	// A hand-over costs one delete, one notification and one read, however many
+	// wait.
+	{name: "zookeeper-handover-1000-requests", unit: "requests/op", kase: "HandOver/waiters=1000", goal: 3},
+	{name: "zookeeper-handover-requests-1000-vs-10", unit: "requests/op", kase: "HandOver/waiters=1000", peer: "HandOver/waiters=10", goal: 1},
+	{name: "zookeeper-handover-requests-100-vs-10", unit: "requests/op", kase: "HandOver/waiters=100", peer: "HandOver/waiters=10", goal: 1},
+
 	{name: "execution-1-time-vs-zookeeper-flow", unit: "sec/op", kase: "Execution/idemkeeper/callers=1", peer: "Execution/zookeeper-flow/callers=1", goal: 1},
 	{name: "execution-64-time-vs-zookeeper-flow", unit: "sec/op", kase: "Execution/idemkeeper/callers=64", peer: "Execution/zookeeper-flow/callers=64", goal: 1},
 }
@@ -59,6 +77,14 @@ func (c comparison) missing(s samples) (names []string) {
 		}
 	}
 	return names
+}
+
+// runnable says why the peer cannot be run on this machine, if it cannot.
+func (c comparison) runnable() error {
+	if c.available == nil {
+		return nil
+	}
+	return c.available()
 }
 
 // value is the figure, from what of picks of the rounds of each case: median, or

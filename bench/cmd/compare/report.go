@@ -13,15 +13,22 @@ import (
 
 // report prints the tables and the RATIO lines. The order of cases is that in
 // which they ran. Where everything was run, a case that a comparison lacks is an
-// error; else the comparison is left out, and named.
+// error, unless its peer cannot be run here; else the comparison is left out, and
+// named.
 func report(out io.Writer, s samples, table []comparison, everything bool) error {
 	var complete []comparison
-	var lacking []string
+	var lacking, excused []string
 	for _, c := range table {
-		if names := c.missing(s); len(names) > 0 {
-			lacking = append(lacking, fmt.Sprintf("%s lacks %s", c.name, strings.Join(names, ", ")))
-		} else {
+		names := c.missing(s)
+		if len(names) == 0 {
 			complete = append(complete, c)
+			continue
+		}
+		lack := fmt.Sprintf("%s lacks %s", c.name, strings.Join(names, ", "))
+		if err := c.runnable(); err != nil {
+			excused = append(excused, fmt.Sprintf("%s: %v", lack, err))
+		} else {
+			lacking = append(lacking, lack)
 		}
 	}
 	printCases(out, s)
@@ -29,7 +36,7 @@ func report(out io.Writer, s samples, table []comparison, everything bool) error
 	if everything && len(lacking) > 0 {
 		return fmt.Errorf("cases were not run: %s", strings.Join(lacking, "; "))
 	}
-	for _, l := range lacking {
+	for _, l := range slices.Concat(lacking, excused) {
 		fmt.Fprintf(out, "left out: %s\n", l)
 	}
 	for _, c := range complete {
