@@ -33,16 +33,12 @@ func (a *app) openStore(ctx context.Context) (store *storeredis.Store, done func
 	opts := []storeredis.Option{storeredis.WithPrefix(a.prefix), storeredis.WithLogger(log)}
 	done = func() {}
 	if a.zookeeper != "" {
-		client, err := a.openZooKeeper(ctx, log)
+		client, end, err := a.openZooKeeper(ctx, log)
 		if err != nil {
 			return nil, nil, err
 		}
 		opts = append(opts, storeredis.WithWitness(client.Register(a.witness)))
-		done = func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-			defer cancel()
-			_ = client.Close(ctx) // nothing is held: the session may time out
-		}
+		done = end
 	}
 	goredis.SetLogger(quiet{})
 	client, err := storeredis.Connect(a.redis)
@@ -59,17 +55,37 @@ func (a *app) openStore(ctx context.Context) (store *storeredis.Store, done func
 	return store, done, nil
 }
 
-func (a *app) openZooKeeper(ctx context.Context, log *slog.Logger) (*zookeeper.Client, error) {
+// withZooKeeper runs f with a session of its own.
+func (a *app) withZooKeeper(ctx context.Context, f func(*zookeeper.Client) error) error {
+	if a.zookeeper == "" {
+		return wrongUse("no ensemble: give --zookeeper or IDEMCTL_ZOOKEEPER")
+	}
+	opening, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	client, end, err := a.openZooKeeper(opening, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer end()
+	return f(client)
+}
+
+// openZooKeeper starts a session. The caller calls end.
+func (a *app) openZooKeeper(ctx context.Context, log *slog.Logger) (client *zookeeper.Client, end func(), err error) {
 	servers, chroot, err := zookeeper.ParseConnectString(a.zookeeper)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("--zookeeper: %w", err)}
+		return nil, nil, usageError{fmt.Errorf("--zookeeper: %w", err)}
 	}
-	client, err := zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot,
+	client, err = zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot,
 		SessionTimeout: a.sessionTimeout, TickTime: a.zookeeperTick, Logger: log})
 	if err != nil {
-		return nil, fmt.Errorf("--zookeeper: %w", err)
+		return nil, nil, fmt.Errorf("--zookeeper: %w", err)
 	}
-	return client, nil
+	return client, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		_ = client.Close(ctx) // at the worst the session times out
+	}, nil
 }
 
 // quiet keeps Redis's client library from writing to standard error: what went

@@ -9,7 +9,7 @@ import (
 // later are commands that scripts may know already and this build does not
 // have, by the command that they belong to.
 var later = []struct{ parent, name string }{
-	{"", "lock"}, {"", "semaphore"}, {"", "elect"}, {"", "queue"}, {"", "token"}, {"", "doctor"},
+	{"", "token"}, {"", "doctor"},
 	{"record", "resolve"}, {"store", "retire"},
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
 	"syscall"
 )
@@ -20,9 +19,14 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal kills
-	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+	signals, stop := heard(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-signals
+		cancel()
+		stop() // a second signal kills, unless a command runs that gets it
+	}()
+	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
 }
 
 // usageError is an error of whoever typed the command.
@@ -34,9 +38,10 @@ func wrongUse(format string, args ...any) error { return usageError{fmt.Errorf(f
 var errNothing = errors.New("nothing there")
 
 // run is the whole program but for the process around it. It returns the exit
-// code, and writes one line to stderr where that is not 0.
-func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	a := &app{getenv: getenv, stdout: stdout, stderr: stderr}
+// code, and writes one line to stderr where that is not 0, unless a command that
+// it has run gave it.
+func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetOut(stdout)
@@ -45,12 +50,18 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if err == nil {
 		return exitDone
 	}
+	ended, ofCommand := errors.AsType[commandError](err)
+	if ofCommand && ended.err == nil {
+		return ended.code
+	}
 	fmt.Fprintln(stderr, "idemctl: "+strings.Join(strings.Fields(err.Error()), " "))
 	_, wrong := errors.AsType[usageError](err)
 	switch {
 	case wrong, !a.started: // before a command of ours starts, errors are of package cobra
 		return exitUsage
-	case errors.Is(err, errNothing):
+	case ofCommand:
+		return ended.code
+	case errors.Is(err, errNothing), errors.Is(err, errNotAcquired):
 		return exitNothing
 	}
 	return exitFailed

@@ -21,7 +21,7 @@ type ran struct {
 func idemctl(t *testing.T, env map[string]string, args ...string) ran {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	code := run(t.Context(), args, func(name string) string { return env[name] }, &stdout, &stderr)
+	code := run(t.Context(), args, func(name string) string { return env[name] }, nil, &stdout, &stderr)
 	return ran{code, stdout.String(), stderr.String()}
 }
 
@@ -56,10 +56,24 @@ func TestExitCodes(t *testing.T) {
 		{"record list --redis " + nobody, nil, exitFailed, "refused"},
 		{"record list", map[string]string{"IDEMCTL_REDIS": nobody}, exitFailed, "refused"},
 		{"record list --database postgres://x", nil, exitFailed, "no token store in SQL yet"},
-		{"lock --shared /p -- true", nil, exitFailed, "does not have it yet"},
-		{"semaphore --permits 3 /p -- true", nil, exitFailed, "does not have it yet"},
-		{"elect --observe /p", nil, exitFailed, "does not have it yet"},
-		{"queue poll --wait 5s /p", nil, exitFailed, "does not have it yet"},
+		{"lock --help", nil, exitDone, ""},
+		{"completion bash", nil, exitDone, ""},
+		{"lock --shared /p -- true", nil, exitUsage, "no ensemble"},
+		{"lock /p true", nil, exitUsage, "PATH -- CMD"},
+		{"lock /p --", nil, exitUsage, "PATH -- CMD"},
+		{"lock --timeout -1s /p -- true", nil, exitUsage, "negative"},
+		{"lock /p/ -- true", nil, exitUsage, "PATH"},
+		{"lock /p -- no-such-command", nil, exitNotFound, "no-such-command"},
+		{"lock /p -- ./", nil, exitNotExecutable, "./"},
+		{"semaphore --permits 3 /p -- true", nil, exitUsage, "no ensemble"},
+		{"semaphore /p -- true", nil, exitUsage, "--permits"},
+		{"elect --observe /p", nil, exitUsage, "no ensemble"},
+		{"elect /p", nil, exitUsage, "PATH NAME"},
+		{"elect --observe /p name", nil, exitUsage, "wants PATH"},
+		{"queue", nil, exitUsage, "needs a subcommand"},
+		{"queue poll --wait 5s /p", nil, exitUsage, "no ensemble"},
+		{"queue poll --wait -5s /p", nil, exitUsage, "negative"},
+		{"queue len p", nil, exitUsage, "PATH"},
 		{"record resolve --scope s k --not-applied", nil, exitFailed, "does not have it yet"},
 		{"store retire d", nil, exitFailed, "does not have it yet"},
 		{"token issue --scope s", nil, exitFailed, "does not have it yet"},

@@ -15,6 +15,7 @@ const envPrefix = "IDEMCTL_"
 // app is what the commands share: the global flags and where to write.
 type app struct {
 	getenv         func(string) string
+	stdin          io.Reader // nil: nothing to read
 	stdout, stderr io.Writer
 	started        bool // a command's own code runs: flags and arguments were right
 
@@ -31,21 +32,25 @@ type app struct {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "idemctl",
-		Short: "Look into the idempotency records, and settle what only an operator can",
-		Long: `Look into the idempotency records, and settle what only an operator can.
+		Short: "Look into the idempotency records, and use ZooKeeper's recipes from a shell",
+		Long: `Look into the idempotency records, and settle what only an operator can. Run
+commands under a lock, elect a leader, and use a queue, over all machines that
+share a ZooKeeper.
 
 Every global flag has an environment variable, IDEMCTL_ and its name in
 capitals (IDEMCTL_SESSION_TIMEOUT); the flag wins.
 
 Exit codes: 0 done; 1 failed; 2 wrong use; 75 nothing there, not acquired, or
-timed out.`,
+timed out. lock and semaphore exit as the command does that they run.`,
+		Example: `  idemctl --zookeeper 127.0.0.1:2181 lock --timeout 5s /jobs/nightly -- ./nightly.sh
+  idemctl --redis redis://127.0.0.1:6379 record list --state unknown --older-than 1m
+  idemctl completion bash > /etc/bash_completion.d/idemctl`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		Args:              cobra.NoArgs,
 		RunE:              subcommandWanted,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.start(cmd.Root().PersistentFlags()) },
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
 	f := root.PersistentFlags()
 	f.StringVar(&a.zookeeper, "zookeeper", "", "ensemble, as `HOST:PORT,HOST:PORT/chroot`")
 	f.DurationVar(&a.zookeeperTick, "zookeeper-tick", 0, "tickTime of the ensemble's servers; 0: 2s, or what they tell where the session is too short for that")
@@ -55,7 +60,7 @@ timed out.`,
 	f.StringVar(&a.database, "database", "", "token store in SQL; this build has none yet")
 	f.DurationVar(&a.sessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session")
 	f.BoolVar(&a.json, "json", false, "write one JSON object a line")
-	root.AddCommand(a.store(), a.record())
+	root.AddCommand(a.lock(), a.semaphore(), a.elect(), a.queue(), a.store(), a.record())
 	addLater(root)
 	return root
 }

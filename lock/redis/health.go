@@ -3,8 +3,11 @@ package redis
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 )
 
 // probePause is how long callers are refused after a failure before one of
@@ -43,7 +46,7 @@ func (h *health) admit(shard int) bool {
 func (h *health) note(shard int, sent time.Time, err error) {
 	part := h.part(shard)
 	switch {
-	case err == nil:
+	case err == nil, answered(err):
 		if part.Load() != 0 {
 			part.Store(0)
 		}
@@ -51,4 +54,19 @@ func (h *health) note(shard int, sent time.Time, err error) {
 	default:
 		part.Store(int64(time.Since(h.started) + probePause))
 	}
+}
+
+// answered reports whether an error is a server's answer that is about the
+// request, and not about the server.
+func answered(err error) bool {
+	var reply goredis.Error
+	if !errors.As(err, &reply) {
+		return false
+	}
+	for _, state := range []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "OOM", "MISCONF", "NOREPLICAS"} {
+		if strings.HasPrefix(reply.Error(), state) {
+			return false
+		}
+	}
+	return true
 }

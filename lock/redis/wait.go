@@ -141,7 +141,9 @@ func (l *Locker) remaining(ctx context.Context, id idem.KeyID) (time.Duration, e
 		return 0, err
 	case left == -2: // there is no such key
 		return 0, nil
-	case left < time.Millisecond: // about to expire, or without a time to live
+	case left == -1: // somebody has made it stay
+		return mostLook, nil
+	case left < time.Millisecond: // about to expire
 		return time.Millisecond, nil
 	}
 	return left, nil

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+func (a *app) elect() *cobra.Command {
+	var observe bool
+	cmd := &cobra.Command{
+		Use:   "elect PATH NAME | elect --observe PATH",
+		Short: "Stand for election, or watch who is elected",
+		Long: `Stand for election on PATH, a znode below the chroot, as candidate NAME: prints
+"leader NAME" when elected, and stays in office until SIGTERM or SIGINT, when it
+resigns and exits with 0. When the office is lost, with the session, it says so
+and exits with 1, before anybody else can be elected; to stand again, start it
+again. A leader that is killed is replaced when its session times out.
+
+With --observe it does not stand: it prints the leader in office and then every
+new one, a line each, until SIGTERM or SIGINT. One that was in office only
+between two looks may be left out; the last one never is.
+
+With --json a line has the fencing token as well, which grows from each leader to
+the next.`,
+		Example: `  idemctl --zookeeper 127.0.0.1:2181 elect /jobs/leader "$(hostname)"
+  idemctl --zookeeper 127.0.0.1:2181 elect --observe /jobs/leader
+  idemctl --zookeeper 127.0.0.1:2181 --json elect --observe /jobs/leader`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case observe && len(args) != 1:
+				return wrongUse("elect --observe wants PATH; see --help")
+			case !observe && (len(args) != 2 || args[1] == ""):
+				return wrongUse("elect wants PATH NAME; see --help")
+			}
+			if err := checkPath(args[0]); err != nil {
+				return err
+			}
+			return a.withZooKeeper(cmd.Context(), func(client *zookeeper.Client) error {
+				if observe {
+					return a.observe(cmd.Context(), client.Election(args[0], ""))
+				}
+				return a.stand(cmd.Context(), client, args[0], args[1])
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&observe, "observe", false, "do not stand, print who leads")
+	return cmd
+}
+
+// stand is a candidate, and leader once elected, until ctx ends.
+func (a *app) stand(ctx context.Context, client *zookeeper.Client, path, name string) error {
+	leader, err := client.Election(path, name).Campaign(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil: // withdrawn, as it was told to
+		return nil
+	case err != nil:
+		return err
+	}
+	stop := look(leader, nil)
+	defer stop()
+	said := a.writeLeader(zookeeper.Leader{Name: name, Fence: leader.Fence()})
+	if said == nil {
+		select {
+		case <-ctx.Done():
+		case <-leader.Done():
+		}
+	}
+	stop()
+	if lost := leader.Err(); lost != nil {
+		client.Abandon() // whoever takes this process for the leader's does so until it ends: it must not wait for servers
+		return fmt.Errorf("%s leads no longer: %w", oneLine(name), lost)
+	}
+	if err := release(ctx, leader); err != nil {
+		return fmt.Errorf("%s stops leading, and may be taken for the leader until the session is over: %w", oneLine(name), err)
+	}
+	return said
+}
+
+// observe prints leaders until ctx ends.
+func (a *app) observe(ctx context.Context, e *zookeeper.Election) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for leader := range e.Observe(ctx) {
+		if leader.Fence.Token == 0 {
+			continue // nobody leads
+		}
+		if err := a.writeLeader(leader); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() == nil {
+		return errors.New("elect --observe: the session with ZooKeeper has ended")
+	}
+	return nil
+}
+
+// leaderRow is a leader as --json writes it.
+type leaderRow struct {
+	Leader string `json:"leader"`
+	Host   string `json:"host,omitempty"`
+	PID    int    `json:"pid,omitempty"`
+	Fence  string `json:"fence"`
+	Domain string `json:"domain"`
+}
+
+func (a *app) writeLeader(l zookeeper.Leader) error {
+	if a.json {
+		return json.NewEncoder(a.stdout).Encode(leaderRow{l.Name, l.Host, l.PID, strconv.FormatUint(l.Fence.Token, 10), l.Fence.Domain})
+	}
+	_, err := fmt.Fprintf(a.stdout, "leader %s\n", oneLine(l.Name))
+	return err
+}
+
+// oneLine is printable, and without line breaks.
+func oneLine(s string) string { return strings.ReplaceAll(printable(s), "\n", "\uFFFD") }

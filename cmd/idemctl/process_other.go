@@ -1,0 +1,25 @@
+//go:build !unix
+
+package main
+
+import (
+	"os"
+	"os/exec"
+)
+
+// forwarded are the signals that are passed on to the command.
+var forwarded = []os.Signal{os.Interrupt}
+
+// groupOfItsOwn does nothing: there are no process groups.
+func groupOfItsOwn(*exec.Cmd) (restore func()) { return func() {} }
+
+func groupLives(int) bool { return false }
+
+// signalGroup ends the process, if it cannot be told to do so itself.
+func signalGroup(p *os.Process, sig os.Signal) {
+	if p.Signal(sig) != nil {
+		_ = p.Kill()
+	}
+}
+
+func exitCode(s *os.ProcessState) int { return s.ExitCode() }

@@ -1,0 +1,34 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"syscall"
+)
+
+// forwarded are the signals that are passed on to the command.
+var forwarded = []os.Signal{
+	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+}
+
+// signalGroup sends a signal to all processes of a group. One that is stopped
+// would not see SIGTERM before somebody lets it go on.
+func signalGroup(leader *os.Process, sig os.Signal) {
+	s, ok := sig.(syscall.Signal)
+	if !ok {
+		return
+	}
+	_ = syscall.Kill(-leader.Pid, s) // it may have ended
+	if s == syscall.SIGTERM {
+		_ = syscall.Kill(-leader.Pid, syscall.SIGCONT)
+	}
+}
+
+// exitCode of a process is what a shell would say.
+func exitCode(s *os.ProcessState) int {
+	if w, ok := s.Sys().(syscall.WaitStatus); ok && w.Signaled() {
+		return exitSignal + int(w.Signal())
+	}
+	return s.ExitCode()
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+// maxElement bounds what is read from standard input: more than any queue takes.
+const maxElement = 1 << 20
+
+func (a *app) queue() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "queue",
+		Short: "Use the distributed queue",
+		Long: `Use the queue on PATH, a znode below the chroot: first in, first out, kept by the
+ensemble.`,
+		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue offer /jobs/queue part-17
+  idemctl --zookeeper 127.0.0.1:2181 queue poll --wait 5s /jobs/queue`,
+		Args: cobra.NoArgs, RunE: subcommandWanted,
+	}
+	cmd.AddCommand(a.queueOffer(), a.queuePeek(), a.queuePoll(), a.queueLen())
+	return cmd
+}
+
+// withQueue runs f on the queue at a path.
+func (a *app) withQueue(ctx context.Context, path string, f func(*zookeeper.Queue) error) error {
+	if err := checkPath(path); err != nil {
+		return err
+	}
+	return a.withZooKeeper(ctx, func(client *zookeeper.Client) error {
+		if err := f(client.Queue(path)); err != nil {
+			return fmt.Errorf("queue %s: %w", path, err)
+		}
+		return nil
+	})
+}
+
+func (a *app) queueOffer() *cobra.Command {
+	return &cobra.Command{
+		Use:   "offer PATH DATA",
+		Short: "Append an element",
+		Long: `Append an element, of 512 KiB at most. DATA is taken as it is; "-" stands for
+standard input, all of it. With --json it prints the ID of the element.`,
+		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue offer /jobs/queue part-17
+  printf %s "$order" | idemctl --zookeeper 127.0.0.1:2181 queue offer /jobs/queue -`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			data := []byte(args[1])
+			if args[1] == "-" {
+				var err error
+				if data, err = a.readInput(); err != nil {
+					return err
+				}
+			}
+			return a.withQueue(cmd.Context(), args[0], func(q *zookeeper.Queue) error {
+				id, err := q.Offer(cmd.Context(), data)
+				if err != nil || !a.json {
+					return err
+				}
+				return json.NewEncoder(a.stdout).Encode(map[string]string{"id": id})
+			})
+		},
+	}
+}
+
+func (a *app) readInput() ([]byte, error) {
+	if a.stdin == nil {
+		return nil, nil
+	}
+	data, err := io.ReadAll(io.LimitReader(a.stdin, maxElement+1))
+	if err != nil {
+		return nil, fmt.Errorf("standard input: %w", err)
+	}
+	return data, nil // too much is refused with what is a refusal of the queue's
+}
+
+func (a *app) queuePeek() *cobra.Command {
+	return &cobra.Command{
+		Use:     "peek PATH",
+		Short:   "Print the oldest element and leave it",
+		Long:    `Print the oldest element and leave it in the queue. Exits with 75 where there is none.`,
+		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue peek /jobs/queue`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withQueue(cmd.Context(), args[0], func(q *zookeeper.Queue) error {
+				e, err := q.Peek(cmd.Context())
+				if errors.Is(err, zookeeper.ErrQueueEmpty) {
+					return errNothing
+				}
+				if err != nil {
+					return err
+				}
+				return a.writeElement(e)
+			})
+		},
+	}
+}
+
+func (a *app) queuePoll() *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "poll [--wait 5s] PATH",
+		Short: "Remove the oldest element and print it",
+		Long: `Remove the oldest element and print it, with a line break behind it. Exits with 75
+where there is none.
+
+Each element is had by one caller at most; what has been printed and then gets
+lost is not in the queue any more. Where the session ends before it is known
+whether the element was removed, it is printed and the exit code is 1: nobody
+else has it, unless it is still in the queue.`,
+		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue poll /jobs/queue
+  while part=$(idemctl --zookeeper 127.0.0.1:2181 queue poll --wait 5s /jobs/queue); do ./import.sh "$part"; done`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if wait < 0 {
+				return wrongUse("--wait %v is negative", wait)
+			}
+			return a.withQueue(cmd.Context(), args[0], func(q *zookeeper.Queue) error { return a.poll(cmd.Context(), q, wait) })
+		},
+	}
+	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait for an element; 0: not at all")
+	return cmd
+}
+
+func (a *app) poll(ctx context.Context, q *zookeeper.Queue, wait time.Duration) error {
+	take := q.Remove
+	if wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, wait)
+		defer cancel()
+		take = q.Take
+	}
+	e, err := take(ctx)
+	doubt, inDoubt := errors.AsType[*zookeeper.InDoubtError](err)
+	switch {
+	case inDoubt && len(doubt.Elements) == 1:
+		if said := a.writeElement(doubt.Elements[0]); said != nil {
+			return errors.Join(err, said)
+		}
+		return fmt.Errorf("the element that was printed may have been removed, or may be in the queue still: %w", err)
+	case errors.Is(err, zookeeper.ErrQueueEmpty):
+		return errNothing
+	case ctx.Err() != nil && errors.Is(err, idem.ErrUnavailable): // nothing was taken
+		return fmt.Errorf("%w: %w", errNotAcquired, err)
+	case err != nil:
+		return err
+	}
+	if err := a.writeElement(e); err != nil {
+		return fmt.Errorf("element %s is removed, and could not be printed (%w): %q", e.ID, err, e.Data)
+	}
+	return nil
+}
+
+func (a *app) queueLen() *cobra.Command {
+	return &cobra.Command{
+		Use:     "len PATH",
+		Short:   "Print how many elements there are",
+		Long:    `Print how many elements there are, those that a consumer has locked included. A queue that is not there has none.`,
+		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue len /jobs/queue`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withQueue(cmd.Context(), args[0], func(q *zookeeper.Queue) error {
+				n, err := q.Len(cmd.Context())
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return json.NewEncoder(a.stdout).Encode(map[string]int{"len": n})
+				}
+				_, err = fmt.Fprintln(a.stdout, n)
+				return err
+			})
+		},
+	}
+}
+
+// elementRow is an element as --json writes it.
+type elementRow struct {
+	ID         string  `json:"id"`
+	Data       *string `json:"data,omitempty"`
+	DataBase64 []byte  `json:"data_base64,omitempty"` // where it is no text
+}
+
+// writeElement writes an element as it is: it is for programs.
+func (a *app) writeElement(e zookeeper.Element) error {
+	if !a.json {
+		_, err := fmt.Fprintf(a.stdout, "%s\n", e.Data)
+		return err
+	}
+	row := elementRow{ID: e.ID, DataBase64: e.Data}
+	if text := string(e.Data); utf8.ValidString(text) {
+		row.Data, row.DataBase64 = &text, nil
+	}
+	return json.NewEncoder(a.stdout).Encode(row)
+}

@@ -1,0 +1,265 @@
+package tests
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+const (
+	// stays is a command that says that it runs, and goes on until it is ended.
+	stays = "echo runs; exec sleep 600"
+	job   = "/jobs/nightly"
+)
+
+// holding starts a lock or a semaphore whose command stays, and returns when
+// that runs.
+func (r *recipes) holding(args ...string) *instance {
+	r.t.Helper()
+	in := r.start(append(args, "--", "sh", "-c", stays)...)
+	in.waitOut(r.t, "runs")
+	return in
+}
+
+func TestLockExitsAsItsCommandDoes(t *testing.T) {
+	t.Parallel()
+	r := newRecipes(t)
+	plain := filepath.Join(t.TempDir(), "plain")
+	if err := os.WriteFile(plain, []byte("no program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		args   []string
+		code   int
+		stderr string // part of the one line; "": none
+	}{
+		{"success", []string{"lock", job, "--", "true"}, 0, ""},
+		{"failure", []string{"lock", job, "--", "sh", "-c", "exit 7"}, 7, ""},
+		{"a code that idemctl has as well", []string{"lock", job, "--", "sh", "-c", "exit 75"}, 75, ""},
+		{"flags of its own", []string{"lock", "--timeout", "30s", job, "--", "sh", "-c", "exit 4"}, 4, ""},
+		{"killed", []string{"lock", job, "--", "sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
+		{"terminated", []string{"semaphore", "--permits", "2", "/jobs/imports", "--", "sh", "-c", "kill -TERM $$"}, 128 + 15, ""},
+		{"not found", []string{"lock", job, "--", "no-such-command"}, 127, "idemctl: "},
+		{"not executable", []string{"lock", job, "--", plain}, 126, "idemctl: "},
+		{"no command", []string{"lock", job, "--"}, 2, "PATH -- CMD"},
+		{"no --", []string{"lock", job, "true"}, 2, "PATH -- CMD"},
+		{"no path", []string{"lock", "--", "true"}, 2, "PATH -- CMD"},
+		{"no znode's path", []string{"lock", "jobs", "--", "true"}, 2, "PATH"},
+		{"negative time-out", []string{"lock", "--timeout", "-1s", job, "--", "true"}, 2, "negative"},
+		{"no permits", []string{"semaphore", "/jobs/imports", "--", "true"}, 2, "--permits"},
+	} {
+		got := r.run(tt.args...)
+		lines := strings.Count(got.stderr, "\n")
+		if got.code != tt.code || lines > 1 || (lines == 0) != (tt.stderr == "") || !strings.Contains(got.stderr, tt.stderr) {
+			t.Errorf("%s: exit code %d, %q, want %d, %q", tt.name, got.code, got.stderr, tt.code, tt.stderr)
+		}
+	}
+	nobody := r.command("lock", job, "--", "true")
+	nobody.Env = append(nobody.Env, "IDEMCTL_ZOOKEEPER=")
+	says(t, "no ensemble", finish(t, spawn(t, "idemctl without an ensemble", nobody)), 2, "--zookeeper")
+	nobody = r.command("--zookeeper", "127.0.0.1:1", "lock", "--timeout", "1s", job, "--", "true")
+	says(t, "unreachable ensemble", finish(t, spawn(t, "idemctl with an unreachable ensemble", nobody)), 1, "refused")
+}
+
+func TestLockGivesTheCommandFenceAndStandardInput(t *testing.T) {
+	t.Parallel()
+	r := newRecipes(t)
+	last := uint64(0)
+	for range 3 {
+		got := r.run("lock", job, "--", "sh", "-c", `echo "$IDEM_FENCE"; echo "says $IDEM_FENCE" >&2`)
+		fence, err := strconv.ParseUint(strings.TrimSpace(got.stdout), 10, 64)
+		if err != nil || fence <= last || got.stderr != fmt.Sprintf("says %d\n", fence) {
+			t.Errorf("fence %q on standard output, %q on standard error, want more than %d on both", got.stdout, got.stderr, last)
+		}
+		last = fence
+	}
+	piped := r.command("lock", "--shared", job, "--", "cat")
+	piped.Stdin = strings.NewReader("through\n")
+	prints(t, "cat under a lock", finish(t, spawn(t, "idemctl lock -- cat", piped)), "through\n")
+}
+
+func TestLockExcludesUnlessShared(t *testing.T) {
+	t.Parallel()
+	r := newRecipes(t)
+	readers := []*instance{r.holding("lock", "--shared", job), r.holding("lock", "--shared", "--timeout", "0s", job)}
+	says(t, "exclusive beside shared", r.run("lock", "--timeout", "300ms", job, "--", "true"), 75, job, "not acquired within 300ms")
+	says(t, "exclusive beside shared, at once", r.run("lock", "--timeout", "0s", job, "--", "true"), 75, job, "not acquired")
+	prints(t, "another path", r.run("lock", "--timeout", "0s", "/jobs/other", "--", "true"), "")
+
+	writer := r.start("lock", job, "--", "sh", "-c", stays)
+	for _, in := range readers {
+		if code := in.terminate(t); code != 128+15 {
+			t.Errorf("terminated: exit code %d, want %d", code, 128+15)
+		}
+	}
+	writer.waitOut(t, "runs")
+	says(t, "shared beside exclusive", r.run("lock", "--shared", "--timeout", "300ms", job, "--", "true"), 75, job, "not acquired")
+	waiter := r.start("lock", job, "--", "echo", "mine")
+	r.awaitLine(job, 2)
+	told := r.start("lock", job, "--", "echo", "never")
+	if code := told.terminate(t); code != 75 && code != -1 { // -1: before it had begun
+		t.Errorf("terminated while it waits: exit code %d, want 75", code)
+	}
+	writer.terminate(t)
+	prints(t, "the one that waited", finish(t, waiter), "mine\n")
+	if out := told.stdout.all(); out != "" {
+		t.Errorf("the one that was told to stop has run its command: %q", out)
+	}
+}
+
+func TestLockPassesSignalsOn(t *testing.T) {
+	t.Parallel()
+	r := newRecipes(t)
+	in := r.start("lock", job, "--", "bash", "-c", `
+		for s in INT HUP USR1; do trap "echo got $s" $s; done
+		trap 'echo got TERM; exit 5' TERM
+		echo runs
+		while :; do sleep 0.05; done`)
+	in.waitOut(t, "runs")
+	for _, s := range []struct {
+		name string
+		sig  syscall.Signal
+	}{{"INT", syscall.SIGINT}, {"HUP", syscall.SIGHUP}, {"USR1", syscall.SIGUSR1}, {"INT", syscall.SIGINT}} {
+		before := in.stdout.count("got " + s.name)
+		in.signal(t, s.sig)
+		eventually(t, "signal "+s.name, func() error {
+			if in.stdout.count("got "+s.name) == before {
+				return errNotYet
+			}
+			return nil
+		})
+	}
+	says75 := r.run("lock", "--timeout", "0s", job, "--", "true")
+	says(t, "another one while the command goes on", says75, 75, "not acquired")
+	if code := in.terminate(t); code != 5 || in.stdout.count("got TERM") != 1 {
+		t.Errorf("exit code %d, printed %q, want 5 after one SIGTERM", code, in.stdout.all())
+	}
+	prints(t, "the next one", r.run("lock", "--timeout", "0s", job, "--", "true"), "")
+}
+
+// A lock is held until everything has ended that its command has left running.
+func TestLockOutlivesItsCommandWithTheChildren(t *testing.T) {
+	t.Parallel()
+	r := newRecipes(t)
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in := r.start("lock", job, "--", "sh", "-c", `(read -r x < "$0"; echo child "$x") & echo command; exit 3`, fifo)
+	in.waitOut(t, "command")
+	says(t, "another one while the child goes on", r.run("lock", "--timeout", "0s", job, "--", "true"), 75, "not acquired")
+	if err := os.WriteFile(fifo, []byte("ends\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := finish(t, in); got.code != 3 || !strings.HasSuffix(got.stdout, "child ends\n") {
+		t.Errorf("exit code %d, printed %q, want 3 and the child's end", got.code, got.stdout)
+	}
+	prints(t, "the next one", r.run("lock", "--timeout", "0s", job, "--", "true"), "")
+}
+
+// A holder is cut off from ZooKeeper. Its command is told to end, and has ended
+// before somebody else has the lock.
+func TestLockLostEndsItsCommandInTime(t *testing.T) {
+	for _, tt := range []struct{ name, onTerm string }{
+		{"a command that ignores SIGTERM", "echo term"},
+		{"a command that obeys", "echo term; exit 0"},
+		{"a child that ignores SIGTERM", "echo term; exit 0' TERM; (trap '' TERM; while :; do echo $EPOCHREALTIME >> $0; sleep 0.02; done) & trap 'echo term; exit 0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecipes(t).brief()
+			beats := filepath.Join(t.TempDir(), "beats")
+			p := testserver.StartZooKeeperProxy(t, r.zk[0])
+			in := r.through(p).start("lock", job, "--", "bash", "-c",
+				"trap '"+tt.onTerm+"' TERM; echo runs; while :; do echo $EPOCHREALTIME >> $0; sleep 0.02; done", beats)
+			in.waitOut(t, "runs")
+			next := r.start("lock", job, "--", "bash", "-c", "echo $EPOCHREALTIME")
+			r.awaitLine(job, 2)
+			p.BlackHole(testserver.Both)
+			first, got := moment(t, strings.TrimSpace(finish(t, next).stdout)), finish(t, in)
+			text, err := os.ReadFile(beats)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := string(text)
+			whole := strings.Split(lines[:strings.LastIndexByte(lines, '\n')], "\n") // the last one may have been cut short
+			last := moment(t, whole[len(whole)-1])
+			if !last.Before(first) {
+				t.Errorf("the command was alive %v after the next one had begun", last.Sub(first))
+			} else {
+				t.Logf("the last sign of life was %v before the next one began", first.Sub(last))
+			}
+			if n := in.stdout.count("term"); n != 1 {
+				t.Errorf("%d SIGTERM, want 1", n)
+			}
+			says(t, "the one cut off", got, 1, job, "lost before CMD ended")
+		})
+	}
+}
+
+// moment reads bash's $EPOCHREALTIME.
+func moment(t *testing.T, s string) time.Time {
+	t.Helper()
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.UnixMicro(int64(f * 1e6))
+}
+
+// A short outage does no harm.
+func TestLockStandsAShortOutage(t *testing.T) {
+	t.Parallel()
+	r := newRecipes(t)
+	p := testserver.StartZooKeeperProxy(t, r.zk[0])
+	in := r.through(p).start("lock", job, "--", "sh", "-c", stays)
+	in.waitOut(t, "runs")
+	p.Cut()
+	says(t, "another one", r.run("lock", "--timeout", "0s", job, "--", "true"), 75, "not acquired")
+	if code := in.terminate(t); code != 128+15 {
+		t.Errorf("exit code %d, %q, want %d", code, in.stderr.all(), 128+15)
+	}
+}
+
+func TestSemaphoreCounts(t *testing.T) {
+	t.Parallel()
+	r := newRecipes(t)
+	const imports = "/jobs/imports"
+	one, two := r.holding("semaphore", "--permits", "2", imports), r.holding("semaphore", "--permits", "2", "--timeout", "0s", imports)
+	says(t, "a third", r.run("semaphore", "--permits", "2", "--timeout", "300ms", imports, "--", "true"), 75, imports, "not acquired within 300ms")
+	says(t, "a third, at once", r.run("semaphore", "--permits", "2", "--timeout", "0s", imports, "--", "true"), 75, imports, "not acquired")
+	says(t, "other permits", r.run("semaphore", "--permits", "3", imports, "--", "true"), 1, imports, " 2", " 3")
+	waiter := r.start("semaphore", "--permits", "2", imports, "--", "sh", "-c", `echo "$IDEM_FENCE"`)
+	if code := one.terminate(t); code != 128+15 {
+		t.Errorf("exit code %d, want %d", code, 128+15)
+	}
+	if got := finish(t, waiter); got.code != 0 || len(strings.TrimSpace(got.stdout)) == 0 {
+		t.Errorf("the one that waited: exit code %d, %q", got.code, got.stdout)
+	}
+	two.terminate(t)
+}
+
+// A lock whose znode is deleted by hand is noticed, and its command killed.
+func TestLockDeletedByHandEndsItsCommand(t *testing.T) {
+	t.Parallel()
+	r := newRecipes(t)
+	in := r.holding("lock", job)
+	s := system{t: t, zk: r.zk}
+	conn := s.zooKeeper()
+	places := s.children(conn, r.chroot+job)
+	if len(places) != 1 {
+		t.Fatalf("places %q, want the holder's", places)
+	}
+	if err := conn.Delete(r.chroot+job+"/"+places[0], -1); err != nil {
+		t.Fatal(err)
+	}
+	says(t, "the one whose lock was deleted", finish(t, in), 1, job, "lost before CMD ended")
+}
