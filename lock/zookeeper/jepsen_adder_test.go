@@ -18,14 +18,11 @@ import (
 // server, chroot and set.
 const adderVariable = "IDEMKEEPER_TEST_SET_ADDER"
 
-// TestGuardedSetAdder is no test but what TestGuardedSet runs in processes of
-// their own. It adds the elements that it reads from its standard input, and
-// says where it stands. A "go" is read when it is about to write.
-func TestGuardedSetAdder(t *testing.T) {
-	args := strings.Fields(os.Getenv(adderVariable))
-	if len(args) != 3 {
-		t.Skip("run by TestGuardedSet")
-	}
+// addToSet is what TestGuardedSet runs in processes of their own. It adds the
+// elements that it reads from its standard input, and says where it stands. A
+// "go" is read when it is about to write.
+func addToSet(setting string) {
+	args := strings.Fields(setting)
 	ctx := context.Background()
 	cfg := consumerConfig(args[0], args[1])
 	cfg.SessionTimeout = 6 * time.Second
@@ -77,7 +74,7 @@ type adder struct {
 
 func startAdder(t testing.TB, server, chroot, set string) *adder {
 	t.Helper()
-	a := &adder{t: t, cmd: exec.Command(os.Args[0], "-test.run=^TestGuardedSetAdder$"), lines: make(chan string, 100)}
+	a := &adder{t: t, cmd: exec.Command(os.Args[0]), lines: make(chan string, 100)}
 	a.cmd.Env = append(os.Environ(), adderVariable+"="+server+" "+chroot+" "+set)
 	var err error
 	if a.in, err = a.cmd.StdinPipe(); err != nil {

@@ -28,14 +28,10 @@ func consumerConfig(server, chroot string) Config {
 	}
 }
 
-// TestQueueConsumerProcess is no test but the consumer that
-// TestQueueSurvivesKills runs in processes of their own. It says what it does,
-// one line each, until its standard input ends.
-func TestQueueConsumerProcess(t *testing.T) {
-	server, chroot, ok := strings.Cut(os.Getenv(consumerVariable), " ")
-	if !ok {
-		t.Skip("run by TestQueueSurvivesKills")
-	}
+// consumeQueue is the consumer that TestQueueSurvivesKills runs in processes of
+// their own. It says what it does, one line each, until its standard input ends.
+func consumeQueue(setting string) {
+	server, chroot, _ := strings.Cut(setting, " ")
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -118,7 +114,7 @@ type consumer struct {
 
 func startConsumer(t testing.TB, l *ledger, server, chroot string) *consumer {
 	t.Helper()
-	p := &consumer{cmd: exec.Command(os.Args[0], "-test.run=^TestQueueConsumerProcess$"), read: make(chan struct{})}
+	p := &consumer{cmd: exec.Command(os.Args[0]), read: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), consumerVariable+"="+server+" "+chroot)
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
