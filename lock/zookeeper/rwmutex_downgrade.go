@@ -90,7 +90,7 @@ func (d *downgrade) claim(path string) (*slot, error) {
 	s, l := d.from.s, d.from
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.trouble(true); err != nil {
+	if err := s.trouble(false); err != nil { // a connection that broke just now is waited for
 		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
 	}
 	if over := l.over(); over != nil {
