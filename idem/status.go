@@ -2,15 +2,10 @@ package idem
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"time"
 )
-
-// tokenBytes of randomness make a token unguessable.
-const tokenBytes = 32
 
 // IssueToken makes a one-time token for a scope; ttl 0 means DefaultTokenTTL.
 // The error is a [*Refusal].
@@ -22,17 +17,13 @@ func (e *Engine) IssueToken(ctx context.Context, scope string, ttl time.Duration
 		return Token{}, refuse(CodeUnavailable, errClosed)
 	}
 	defer e.work.done()
-	var random [tokenBytes]byte
-	_, _ = rand.Read(random[:]) // never fails (crypto/rand, since Go 1.24)
-	key := Key(base64.RawURLEncoding.EncodeToString(random[:]))
 	call := withTimeout(ctx, e.cfg.storeTimeout)
 	defer call.stop()
-	// Where the answer is lost the token expires unused.
-	rec, err := e.store.Issue(call, NewKeyID(scope, key), orDefault(ttl, DefaultTokenTTL))
+	token, err := IssueToken(call, e.store, scope, ttl)
 	if err != nil {
 		return Token{}, storeRefusal(err)
 	}
-	return Token{Value: key, ExpiresAt: rec.TokenExpires}, nil
+	return token, nil
 }
 
 // Status tells where a key of a scope stands. The error is a [*Refusal].

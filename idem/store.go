@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -74,6 +75,14 @@ type Store interface {
 	// Open lists records whose attempt is open, oldest first.
 	Open(ctx context.Context, q OpenQuery) ([]OpenRecord, error)
 
+	// Retire records that a lock domain is dead for good: that whoever held a
+	// lock in it runs no more. It is an operator's word. Retiring twice does
+	// nothing. A domain has 1 to 255 bytes.
+	Retire(ctx context.Context, domain string, d Decision) error
+
+	// Retired reports whether a lock domain was retired.
+	Retired(ctx context.Context, domain string) (bool, error)
+
 	// Ping returns nil when the store can be reached and would accept a Begin.
 	Ping(ctx context.Context) error
 
@@ -145,7 +154,23 @@ type SettleResult struct {
 type OpenQuery struct {
 	State     State         // StatePending or StateUnknown; StateNone: both
 	OlderThan time.Duration // since the attempt began, by the store's clock
+	After     *OpenCursor   // only what comes after it; nil: from the start
 	Limit     int           // at most so many; 0: 1,000
+}
+
+// OpenCursor is a place in the order of open records: by the start of the
+// attempt, then by key ID.
+type OpenCursor struct {
+	Started time.Time
+	ID      KeyID
+}
+
+// Compare is negative where c comes before d, positive where it comes after.
+func (c OpenCursor) Compare(d OpenCursor) int {
+	if n := c.Started.Compare(d.Started); n != 0 {
+		return n
+	}
+	return bytes.Compare(c.ID[:], d.ID[:])
 }
 
 // OpenRecord is one row of an open-records listing.
@@ -153,3 +178,6 @@ type OpenRecord struct {
 	ID     KeyID
 	Record Record
 }
+
+// Cursor is the record's place among the open ones.
+func (r *OpenRecord) Cursor() OpenCursor { return OpenCursor{Started: r.Record.Started, ID: r.ID} }

@@ -19,7 +19,7 @@ type FaultyStore struct {
 
 // NewFaultyStore wraps a store. Without faults it only counts.
 func NewFaultyStore(s idem.Store) *FaultyStore {
-	return &FaultyStore{Faults: newFaults("Get", "Issue", "Begin", "Settle", "Abort", "Open", "Ping"), store: s}
+	return &FaultyStore{Faults: newFaults("Get", "Issue", "Begin", "Settle", "Abort", "Open", "Retire", "Retired", "Ping"), store: s}
 }
 
 // Store returns the store behind the faults.
@@ -84,6 +84,16 @@ func (f *FaultyStore) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRe
 // Open is [idem.Store.Open].
 func (f *FaultyStore) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
 	return passing(ctx, f.Faults, "Open", func(ctx context.Context) ([]idem.OpenRecord, error) { return f.store.Open(ctx, q) })
+}
+
+// Retire is [idem.Store.Retire].
+func (f *FaultyStore) Retire(ctx context.Context, domain string, d idem.Decision) error {
+	return f.pass(ctx, "Retire", func(ctx context.Context) error { return f.store.Retire(ctx, domain, d) })
+}
+
+// Retired is [idem.Store.Retired].
+func (f *FaultyStore) Retired(ctx context.Context, domain string) (bool, error) {
+	return passing(ctx, f.Faults, "Retired", func(ctx context.Context) (bool, error) { return f.store.Retired(ctx, domain) })
 }
 
 // Ping is [idem.Store.Ping].

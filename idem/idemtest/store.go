@@ -54,6 +54,7 @@ func RunStore(t *testing.T, h StoreHarness) {
 		{"resend", storeResendTests},
 		{"expiry", storeExpiryTests},
 		{"open", storeOpenTests},
+		{"retire", storeRetireTests},
 		{"response", storeResponseTests},
 		{"concurrency", storeConcurrencyTests},
 	} {

@@ -154,6 +154,24 @@ var storeOpenTests = []storeTest{
 				b.Errorf("Open(%+v) lists a record twice", q.OpenQuery)
 			}
 		}
+		var whole []idem.KeyID
+		for _, r := range b.open(idem.OpenQuery{}) {
+			whole = append(whole, r.ID)
+		}
+		for _, limit := range []int{1, 7, 64} {
+			var paged []idem.KeyID
+			q := idem.OpenQuery{Limit: limit}
+			for rows := b.open(q); len(rows) > 0; rows = b.open(q) {
+				for _, r := range rows {
+					paged = append(paged, r.ID)
+				}
+				after := rows[len(rows)-1].Cursor()
+				q.After = &after
+			}
+			if !slices.Equal(paged, whole) {
+				b.Errorf("pages of %d list %d records, want the %d of one listing in its order", limit, len(paged), len(whole))
+			}
+		}
 	}},
 }
 

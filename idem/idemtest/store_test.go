@@ -165,6 +165,16 @@ var storeMutants = map[string]struct {
 			return append(rows, openedBefore(rows)...)
 		},
 	}},
+	"the cursor is not looked at within a millisecond": {"open/many, with a limit and a state", storeMutant{
+		open: func(rows []idem.OpenRecord, q idem.OpenQuery) []idem.OpenRecord {
+			return slices.DeleteFunc(rows, func(r idem.OpenRecord) bool {
+				return q.After != nil && !r.Record.Started.After(q.After.Started)
+			})
+		},
+	}},
+	"a retirement is forgotten": {"retire/a domain is retired once and for all", storeMutant{
+		retired: func(bool) bool { return false },
+	}},
 	"the limit is taken for a hint": {"open/many, with a limit and a state", storeMutant{
 		open: func(rows []idem.OpenRecord, q idem.OpenQuery) []idem.OpenRecord {
 			if q.Limit == 1 && len(rows) > 0 {
@@ -234,6 +244,8 @@ type storeMutant struct {
 	abort  func(idem.Store, idem.KeyID, idem.BeginRequest) error
 	get    func(idem.Record, time.Time) idem.Record
 	open   func([]idem.OpenRecord, idem.OpenQuery) []idem.OpenRecord
+
+	retired func(bool) bool
 }
 
 func (m *storeMutant) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
@@ -263,6 +275,14 @@ func (m *storeMutant) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRe
 		return m.abort(m.Store, id, req)
 	}
 	return m.Store.Abort(ctx, id, req)
+}
+
+func (m *storeMutant) Retired(ctx context.Context, domain string) (bool, error) {
+	retired, err := m.Store.Retired(ctx, domain)
+	if m.retired != nil {
+		retired = m.retired(retired)
+	}
+	return retired, err
 }
 
 func (m *storeMutant) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {

@@ -20,12 +20,7 @@ func (s *Store) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, 
 		}
 		found = s.shards[i].open(found, q, s)
 	}
-	slices.SortFunc(found, func(a, b idem.OpenRecord) int {
-		if c := a.Record.Started.Compare(b.Record.Started); c != 0 {
-			return c
-		}
-		return slices.Compare(a.ID[:], b.ID[:])
-	})
+	slices.SortFunc(found, func(a, b idem.OpenRecord) int { return a.Cursor().Compare(b.Cursor()) })
 	limit := q.Limit
 	if limit <= 0 {
 		limit = defaultOpenLimit
@@ -46,7 +41,10 @@ func (sh *shard) open(found []idem.OpenRecord, q idem.OpenQuery, s *Store) []ide
 		if now.Sub(r.Started) < q.OlderThan {
 			continue
 		}
-		found = append(found, idem.OpenRecord{ID: id, Record: *r})
+		row := idem.OpenRecord{ID: id, Record: *r}
+		if q.After == nil || row.Cursor().Compare(*q.After) > 0 {
+			found = append(found, row)
+		}
 	}
 	return found
 }

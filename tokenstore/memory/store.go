@@ -20,6 +20,8 @@ type Store struct {
 	now    func() time.Time
 	base   time.Time // what times are packed relative to, so that they stay monotonic
 	shards [shards]shard
+
+	retired sync.Map // lock domains that are dead
 }
 
 // shard is one part of the records, behind its own lock.

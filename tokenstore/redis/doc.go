@@ -30,6 +30,7 @@
 //	idem:{2a}:<key ID>:body   its response, where that is over 1 KiB
 //	idem:{2a}:open            sorted set of open records, by start time in ms
 //	idem:{2a}:incarnation     UUID
+//	idem:retired              hash: lock domains that are dead, and who said so
 //
 // A record that is pending or unknown has no time to live. A completed one goes
 // when its key may be forgotten, and its response when the result expires.

@@ -76,6 +76,7 @@ func (s *Store) fetchAll(ctx context.Context, ids []idem.KeyID) ([]idem.OpenReco
 type merge struct {
 	store *Store
 	age   string
+	after *idem.OpenCursor // nil: from the start
 	page  int
 	heads cursorHeap
 }
@@ -93,9 +94,13 @@ type openMember struct {
 	score int64
 }
 
+func (o openMember) cursor() idem.OpenCursor {
+	return idem.OpenCursor{Started: time.UnixMilli(o.score), ID: o.id}
+}
+
 // newMerge fetches the first page of every shard, in one round trip per server.
 func (s *Store) newMerge(ctx context.Context, q idem.OpenQuery, limit int) (*merge, error) {
-	m := &merge{store: s, age: millis(q.OlderThan), page: limit/Shards*2 + 16}
+	m := &merge{store: s, age: millis(q.OlderThan), after: q.After, page: limit/Shards*2 + 16}
 	cursors := make([]*cursor, Shards)
 	for i := range cursors {
 		cursors[i] = &cursor{shard: i}
@@ -112,12 +117,33 @@ func (s *Store) newMerge(ctx context.Context, q idem.OpenQuery, limit int) (*mer
 	return m, nil
 }
 
-// fetch gets the next page of some shards.
+// fetch gets the next pages of some shards, until each has a member or has no
+// more.
 func (m *merge) fetch(ctx context.Context, cursors []*cursor) error {
+	for len(cursors) > 0 {
+		if err := m.fetchPage(ctx, cursors); err != nil {
+			return err
+		}
+		empty := cursors[:0:0]
+		for _, c := range cursors {
+			if len(c.members) == 0 && c.more {
+				empty = append(empty, c)
+			}
+		}
+		cursors = empty
+	}
+	return nil
+}
+
+func (m *merge) fetchPage(ctx context.Context, cursors []*cursor) error {
+	from := "-inf"
+	if m.after != nil {
+		from = strconv.FormatInt(m.after.Started.UnixMilli(), 10)
+	}
 	pipe := m.store.client.Pipeline()
 	cmds := make([]*goredis.Cmd, len(cursors))
 	for i, c := range cursors {
-		cmds[i] = pipe.Eval(ctx, openLua, []string{m.store.keys.open(c.shard)}, m.age, c.skip, m.page)
+		cmds[i] = pipe.Eval(ctx, openLua, []string{m.store.keys.open(c.shard)}, m.age, c.skip, m.page, from)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return unavailable("open", err)
@@ -133,8 +159,12 @@ func (m *merge) fetch(ctx context.Context, cursors []*cursor) error {
 		for j := range n {
 			id, ok := idOfMember(got[2*j])
 			score, err := strconv.ParseFloat(got[2*j+1], 64)
-			if ok && err == nil {
-				c.members = append(c.members, openMember{id: id, score: int64(score)})
+			if !ok || err != nil {
+				continue
+			}
+			member := openMember{id: id, score: int64(score)}
+			if m.after == nil || member.cursor().Compare(*m.after) > 0 {
+				c.members = append(c.members, member)
 			}
 		}
 	}
@@ -165,10 +195,12 @@ func (m *merge) next(ctx context.Context, n int) ([]idem.KeyID, error) {
 // cursorHeap is a [heap.Interface], the oldest member first.
 type cursorHeap []*cursor
 
-func (h cursorHeap) Len() int           { return len(h) }
-func (h cursorHeap) Less(i, j int) bool { return h[i].members[0].score < h[j].members[0].score }
-func (h cursorHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *cursorHeap) Push(x any)        { *h = append(*h, x.(*cursor)) }
+func (h cursorHeap) Len() int { return len(h) }
+func (h cursorHeap) Less(i, j int) bool {
+	return h[i].members[0].cursor().Compare(h[j].members[0].cursor()) < 0
+}
+func (h cursorHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *cursorHeap) Push(x any)   { *h = append(*h, x.(*cursor)) }
 func (h *cursorHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]

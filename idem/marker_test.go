@@ -1,0 +1,60 @@
+package idem_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+func TestMarkerSurvivesItsBinaryForm(t *testing.T) {
+	fp, err := idem.NewFingerprint(1, "POST /pay", "amount", "10.00")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []idem.Marker{
+		{State: idem.StateCompleted, Route: "POST /pay", Fingerprint: fp, Started: time.UnixMilli(1_800_000_000_123).UTC(),
+			Attempt: idem.Attempt{Number: 3, Fence: idem.Fence{Domain: "zookeeper:d", Token: 1<<63 + 5}, Nonce: idem.NewNonce()}},
+		{State: idem.StateUnknown, Kind: idem.IssuedToken, Route: strings.Repeat("r", 255), Started: time.UnixMilli(1).UTC(),
+			Attempt: idem.Attempt{Number: 1, Fence: idem.Fence{Domain: strings.Repeat("d", 255), Token: 1}}},
+	} {
+		data, err := want.AppendBinary(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got idem.Marker
+		if err := got.UnmarshalBinary(data); err != nil || got != want {
+			t.Errorf("UnmarshalBinary() = %+v, %v; want %+v", got, err, want)
+		}
+		for n := range len(data) - len(want.Route) {
+			if err := got.UnmarshalBinary(data[:n]); err == nil {
+				t.Errorf("UnmarshalBinary() of the first %d bytes of %d = nil, want an error", n, len(data))
+			}
+		}
+	}
+}
+
+func TestMarkerRefusesWhatItCannotHold(t *testing.T) {
+	for name, m := range map[string]idem.Marker{
+		"long domain": {State: idem.StateCompleted, Attempt: idem.Attempt{Fence: idem.Fence{Domain: strings.Repeat("d", 256)}}},
+		"long route":  {State: idem.StateCompleted, Route: strings.Repeat("r", 256)},
+	} {
+		if _, err := m.AppendBinary(nil); err == nil {
+			t.Errorf("%s: AppendBinary() = nil, want an error", name)
+		}
+	}
+	for _, state := range []idem.State{idem.StateNone, idem.StateIssued, idem.StatePending, idem.StateReleased, idem.StateExpired, 77} {
+		data, err := (&idem.Marker{State: state}).AppendBinary(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := new(idem.Marker).UnmarshalBinary(data); err == nil {
+			t.Errorf("UnmarshalBinary() of a marker in state %v = nil, want an error", state)
+		}
+	}
+	var m idem.Marker
+	if err := m.UnmarshalBinary([]byte(`{"owner":"somebody else's data, and long enough to be looked at"}            `)); err == nil || m != (idem.Marker{}) {
+		t.Errorf("UnmarshalBinary() of other data = %v, %+v", err, m)
+	}
+}
