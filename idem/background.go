@@ -143,6 +143,7 @@ func (e *Engine) saveBehind(ctx context.Context, run *run) {
 					}
 				}
 				e.observe(ctx, r, &ev)
+				mark(run.lease, &run.seen.Record)
 				run.lease.ReleaseBehind()
 				return
 			}

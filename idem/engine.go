@@ -280,6 +280,10 @@ func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
 func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *Result, error) {
 	req := BeginRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Fence: lease.Fence(), Nonce: NewNonce(),
 		Fingerprint: r.fingerprint, KeyTTL: r.Policy.KeyTTL}
+	if res, told, err := e.heed(ctx, r, lease); told {
+		lease.ReleaseBehind()
+		return Attempt{}, res, err
+	}
 	// A second round where the first found an interrupted attempt that was
 	// then settled as not applied; more only where others decide meanwhile.
 	for range beginRounds {
@@ -301,6 +305,7 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 		}
 		res, again, err := e.found(ctx, r, lease)
 		if !again {
+			mark(lease, &r.seen.Record)
 			lease.ReleaseBehind()
 			return Attempt{}, res, err
 		}
@@ -336,22 +341,42 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Resul
 	if !rec.State.Open() { // it changed since Begin looked: look again
 		return nil, true, nil
 	}
-	fence := lease.Fence()
-	if theirs := rec.Attempt.Fence; theirs.Domain != fence.Domain {
-		// Our lock proves nothing about a holder in another domain, and our
-		// fence shuts out none of what it has sent.
-		if rec.State == StateUnknown {
+	if err := e.outlives(ctx, r, lease); err != nil {
+		if rec.State == StateUnknown && errors.Is(err, ErrForeignDomain) {
 			res, err = unknown(rec)
 			return res, false, err
 		}
-		return nil, false, refuse(CodeInProgress, fmt.Errorf("idem: held under fence %v of another domain", theirs))
-	} else if !theirs.Before(fence) {
-		return nil, false, refuse(CodeOwnershipLost, fmt.Errorf("idem: fence %v is behind the record's %v", fence, theirs))
+		return nil, false, err
 	}
 	if rec.State == StatePending {
 		e.observe(ctx, r, &Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
 	}
 	return e.resolve(ctx, r, lease)
+}
+
+// outlives returns nil where the lease proves that whoever made the open attempt
+// last read is not at work any more: it is later in the same domain, or the
+// other domain is known to be dead. Else it returns a refusal, with
+// ErrForeignDomain where our lock proves nothing about the holder, and our fence
+// shuts out none of what it has sent.
+func (e *Engine) outlives(ctx context.Context, r *request, lease Lease) error {
+	fence, theirs := lease.Fence(), r.seen.Record.Attempt.Fence
+	if theirs.Domain == fence.Domain {
+		if !theirs.Before(fence) {
+			return refuse(CodeOwnershipLost, fmt.Errorf("idem: fence %v is behind the record's %v", fence, theirs))
+		}
+		return nil
+	}
+	call := withTimeout(ctx, e.cfg.storeTimeout)
+	defer call.stop()
+	retired, err := e.store.Retired(call, theirs.Domain)
+	if err != nil {
+		return storeRefusal(err)
+	}
+	if !retired {
+		return refuse(CodeInProgress, fmt.Errorf("%w: %v", ErrForeignDomain, theirs))
+	}
+	return nil
 }
 
 // execute is step 6: the handler, and what its result says.
@@ -420,6 +445,7 @@ func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response
 		}
 		return run.live(resp), nil
 	}
+	mark(run.lease, &run.seen.Record)
 	ev := Event{Attempt: run.attempt, State: run.seen.Record.State, Duration: time.Since(run.started), Err: cause}
 	if !settled {
 		ev.Type = EventSuperseded

@@ -27,11 +27,12 @@ const (
 	EventSaveAbandoned                  // saving in the background was given up (Err)
 	EventFailedOpen                     // the handler ran without protection
 	EventReleaseFailed                  // the lock could not be given back at once
+	EventMarked                         // a durable marker knew more than the store (State)
 )
 
 var eventNames = [...]string{"refused", "replayed", "joined", "waited", "begun", "begin-aborted", "interrupted",
 	"resolved", "completed", "released", "unknown", "superseded", "ownership-lost", "save-delayed",
-	"save-abandoned", "failed-open", "release-failed"}
+	"save-abandoned", "failed-open", "release-failed", "marked"}
 
 // String returns the name used in logs and metrics.
 func (t EventType) String() string {

@@ -6,41 +6,15 @@ import (
 	"fmt"
 )
 
-// resolve settles an attempt in doubt, under a lease later than its own.
-// again says that it is settled as not applied.
+// resolve settles an attempt in doubt, under a lease that outlives it, and
+// answers the request that found it. again says that it is settled as not
+// applied.
 func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
-	rec := &r.seen.Record // until it is settled, and then as it is after that
-	s := Settlement{Attempt: rec.Attempt, ID: NewNonce(), State: StateUnknown, Response: rec.Response,
-		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: Decision{By: "resolver"}}
-	resolution, resolveErr := e.ask(ctx, r, lease, rec)
-	switch resolution.verdict {
-	case applied:
-		s.State, s.Response = StateCompleted, resolution.response
-	case notApplied:
-		s.State, s.Response = StateReleased, nil
-	default:
-		if rec.State == StateUnknown {
-			res, err = unknown(rec)
-			return res, false, withCause(err, resolveErr)
-		}
-	}
-	if r.Policy.RerunInDoubt {
-		s.Decision = Decision{By: "policy", Reason: "the route runs again in doubt"}
-	} else if r.Policy.Resolver == nil {
-		s.Decision = Decision{By: "engine", Reason: "interrupted, and the route has no resolver"}
-	}
-	if err := lease.Err(); err != nil {
-		return nil, false, refuse(CodeOwnershipLost, err)
-	}
-	_, err = e.callSettle(ctx, r, &s)
-	if errors.Is(err, ErrResponseInvalid) { // it is applied all the same
-		s.Response = &Response{Status: s.Response.Status, Omitted: true}
-		_, err = e.callSettle(ctx, r, &s)
-	}
+	rec := &r.seen.Record
+	resolveErr, err := e.settleDoubt(ctx, r, lease)
 	if err != nil {
-		return nil, false, storeRefusal(err)
+		return nil, false, err
 	}
-	e.observe(ctx, r, &Event{Type: EventResolved, Attempt: s.Attempt, State: rec.State, Err: resolveErr})
 	switch rec.State {
 	case StateReleased, StateIssued:
 		return nil, true, nil
@@ -53,6 +27,52 @@ func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Res
 		e.replayed(ctx, r)
 	}
 	return res, res == nil && err == nil, err
+}
+
+// settleDoubt asks the resolver about the open attempt that was last read, and
+// settles it by what that says. Where nobody can tell, it is unknown, and was
+// that before or is now. resolveErr is why the resolver could not tell; err is
+// a refusal.
+func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (resolveErr, err error) {
+	rec := &r.seen.Record // until it is settled, and then as it is after that
+	d := Decision{By: "resolver"}
+	resolution, resolveErr := e.ask(ctx, r, lease, rec)
+	if resolution.verdict == stillUnknown && rec.State == StateUnknown {
+		return resolveErr, nil
+	}
+	if r.Policy.RerunInDoubt {
+		d = Decision{By: "policy", Reason: "the route runs again in doubt"}
+	} else if r.Policy.Resolver == nil {
+		d = Decision{By: "engine", Reason: "interrupted, and the route has no resolver"}
+	}
+	return resolveErr, e.settleAs(ctx, r, lease, resolution, d, resolveErr)
+}
+
+// settleAs settles the open attempt that was last read, and leaves the record
+// as it is then. The error is a refusal.
+func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resolution Resolution, d Decision, cause error) error {
+	rec := &r.seen.Record
+	s := Settlement{Attempt: rec.Attempt, ID: NewNonce(), State: StateUnknown, Response: rec.Response,
+		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: d}
+	switch resolution.verdict {
+	case applied:
+		s.State, s.Response = StateCompleted, resolution.response
+	case notApplied:
+		s.State, s.Response = StateReleased, nil
+	}
+	if err := lease.Err(); err != nil {
+		return refuse(CodeOwnershipLost, err)
+	}
+	_, err := e.callSettle(ctx, r, &s)
+	if errors.Is(err, ErrResponseInvalid) { // it is applied all the same
+		s.Response = &Response{Status: s.Response.Status, Omitted: true}
+		_, err = e.callSettle(ctx, r, &s)
+	}
+	if err != nil {
+		return storeRefusal(err)
+	}
+	e.observe(ctx, r, &Event{Type: EventResolved, Attempt: s.Attempt, State: rec.State, Err: cause})
+	return nil
 }
 
 // ask calls the policy's resolver and holds it to its contract. A resolver
@@ -89,6 +109,7 @@ func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (Result,
 		return run.live(resp), nil // whoever has it, or comes next, asks
 	}
 	res, _, err := e.found(ctx, r, lease)
+	mark(lease, &r.seen.Record)
 	call := withTimeout(ctx, e.cfg.lockTimeout)
 	defer call.stop()
 	if relErr := lease.Release(call); relErr != nil {

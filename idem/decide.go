@@ -1,0 +1,109 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Facts that [Engine.Resolve] and [Engine.Decide] report beside ErrLocked.
+var (
+	// ErrNotOpen says that a key has no open attempt: there is nothing to decide.
+	ErrNotOpen = errors.New("idem: no open attempt")
+	// ErrForeignDomain says that an attempt ran under a lock of another domain,
+	// of which our lock proves nothing, and that this domain is not retired.
+	ErrForeignDomain = errors.New("idem: the attempt belongs to another lock domain")
+)
+
+// Resolve settles the open attempt of a key as the next request with the key
+// would: by the policy's Resolver, under a lease of its own, so that a holder
+// that still runs is not disturbed. It returns the record as it is then. A
+// resolver that cannot tell, or none, leaves the attempt unknown; that is no
+// error.
+//
+// The error wraps ErrLocked where somebody holds the lock, ErrNotOpen,
+// ErrForeignDomain, ErrLeaseLost, ErrStoreLost or ErrUnavailable. Unless it is
+// ErrLeaseLost or ErrUnavailable, nothing was decided.
+//
+// The policy is one that [Policy.WithDefaults] returned; its Name is not looked
+// at. ctx bounds what is done before the resolver is asked; from then on it goes
+// to its end.
+func (e *Engine) Resolve(ctx context.Context, id KeyID, p *Policy) (Record, error) {
+	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease Lease) error {
+		_, err := e.settleDoubt(ctx, r, lease)
+		return err
+	})
+}
+
+// Decide settles the open attempt of a key by the word of d.By: it took effect,
+// and repeats get the response; or it did not and never will. A holder that
+// still runs is not overruled: its lock is taken first. Errors are those of
+// [Engine.Resolve], and one for a resolution that is StillUnknown.
+func (e *Engine) Decide(ctx context.Context, id KeyID, resolution Resolution, d Decision, p *Policy) (Record, error) {
+	if resolution.verdict == stillUnknown {
+		return Record{}, errors.New("idem: decide: neither applied nor not applied")
+	}
+	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease Lease) error {
+		return e.settleAs(ctx, r, lease, resolution, d, nil)
+	})
+}
+
+// settleOpen takes the lock of a key and has its open attempt settled.
+func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle func(context.Context, *request, Lease) error) (Record, error) {
+	if p == nil {
+		return Record{}, errors.New("idem: no policy")
+	}
+	if !e.work.add() {
+		return Record{}, fmt.Errorf("%w: %w", ErrUnavailable, errClosed)
+	}
+	defer e.work.done()
+	policy := *p
+	r := &request{Operation: Operation{Policy: &policy}, id: id, operationID: id.OperationID()}
+	rec := &r.seen.Record
+	if err := e.readOpen(ctx, r); err != nil {
+		return *rec, err
+	}
+	lease, err := e.lock(ctx, r)
+	if err != nil {
+		return *rec, err
+	}
+	ctx = context.WithoutCancel(ctx)
+	defer e.giveBack(ctx, r, lease)
+	if _, _, err := e.heed(ctx, r, lease); err != nil {
+		return *rec, err
+	}
+	if err := e.readOpen(ctx, r); err != nil { // what was read before the lock may be over
+		return *rec, err
+	}
+	if err := e.outlives(ctx, r, lease); err != nil {
+		return *rec, err
+	}
+	if rec.State == StatePending {
+		e.observe(ctx, r, &Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
+	}
+	err = settle(ctx, r, lease)
+	return *rec, err
+}
+
+// readOpen reads the record, and is ErrNotOpen where there is nothing to decide.
+func (e *Engine) readOpen(ctx context.Context, r *request) error {
+	if err := e.read(ctx, r); err != nil {
+		return err
+	}
+	rec := &r.seen.Record
+	r.Policy.Name = rec.Route
+	if !rec.State.Open() {
+		return fmt.Errorf("%w: it is %v", ErrNotOpen, rec.State)
+	}
+	return nil
+}
+
+// giveBack leaves what the record says of the key in place of its lock.
+func (e *Engine) giveBack(ctx context.Context, r *request, lease Lease) {
+	mark(lease, &r.seen.Record)
+	call := withTimeout(ctx, e.cfg.lockTimeout)
+	defer call.stop()
+	if err := lease.Release(call); err != nil {
+		e.observe(ctx, r, &Event{Type: EventReleaseFailed, Attempt: r.seen.Record.Attempt, Err: err})
+	}
+}

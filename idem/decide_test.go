@@ -1,0 +1,184 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+var byOps = idem.Decision{By: "ops", Reason: "seen in the bank's statement"}
+
+func (b *bundle) resolve(key string) (idem.Record, error) {
+	return b.engine.Resolve(b.Context(), idem.NewKeyID("m1", idem.Key(key)), &b.policy)
+}
+
+func (b *bundle) decide(key string, r idem.Resolution) (idem.Record, error) {
+	return b.engine.Decide(b.Context(), idem.NewKeyID("m1", idem.Key(key)), r, byOps, &b.policy)
+}
+
+func TestResolveSettlesWithoutARequest(t *testing.T) {
+	for name, tt := range map[string]struct {
+		resolver idem.Resolver
+		want     idem.State
+		by       string
+	}{
+		"applied": {func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.Applied(created(70)), nil
+		}, idem.StateCompleted, "resolver"},
+		"not applied":   {func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }, idem.StateReleased, "resolver"},
+		"still unknown": {func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.StillUnknown(), nil }, idem.StateUnknown, "resolver"},
+		"error": {func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.NotApplied(), errors.New("down")
+		}, idem.StateUnknown, "resolver"},
+		"panic": {func(context.Context, idem.Interrupted) (idem.Resolution, error) { panic("boom") }, idem.StateUnknown, "resolver"},
+		"none":  {nil, idem.StateUnknown, "engine"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.Resolver = tt.resolver }})
+			b.interrupted("k", "a")
+			rec, err := b.resolve("k")
+			if err != nil || rec.State != tt.want || rec.Decision.By != tt.by {
+				t.Fatalf("Resolve() = %v by %q, %v; want %v by %q", rec.State, rec.Decision.By, err, tt.want, tt.by)
+			}
+			b.wantState("k", tt.want)
+			if tt.want == idem.StateCompleted {
+				res, err := b.do("k", "a")
+				b.wantPaid(res, err, 70, true)
+			}
+			if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); held {
+				t.Error("the lock is left")
+			}
+		})
+	}
+}
+
+func TestRunningHolderIsNotDisturbed(t *testing.T) {
+	asked := atomic.Int64{}
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			asked.Add(1)
+			return idem.NotApplied(), nil
+		}
+	}})
+	finish := b.started("k", "a", b.pay)
+	if _, err := b.resolve("k"); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("Resolve() = %v, want ErrLocked", err)
+	}
+	if _, err := b.decide("k", idem.NotApplied()); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("Decide() = %v, want ErrLocked", err)
+	}
+	res, err := finish()
+	b.wantPaid(res, err, 1, false)
+	if asked.Load() != 0 {
+		t.Error("the resolver was asked about a holder that ran")
+	}
+}
+
+func TestNothingToDecide(t *testing.T) {
+	b := setup(t, parts{})
+	if _, err := b.resolve("never"); !errors.Is(err, idem.ErrNotOpen) {
+		t.Errorf("Resolve() of nothing = %v, want ErrNotOpen", err)
+	}
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	if rec, err := b.decide("k", idem.NotApplied()); !errors.Is(err, idem.ErrNotOpen) || rec.State != idem.StateCompleted {
+		t.Errorf("Decide() of a completed key = %v, %v; want ErrNotOpen", rec.State, err)
+	}
+	b.interrupted("open", "a")
+	if _, err := b.decide("open", idem.StillUnknown()); err == nil {
+		t.Error("Decide(StillUnknown) = nil, want an error")
+	}
+	b.wantState("open", idem.StatePending)
+}
+
+func TestOperatorsWordIsWhatRepeatsGet(t *testing.T) {
+	b := setup(t, parts{})
+	b.interrupted("paid", "a")
+	rec, err := b.decide("paid", idem.Applied(created(70)))
+	if err != nil || rec.State != idem.StateCompleted || rec.Decision != byOps {
+		t.Fatalf("Decide(applied) = %+v, %v", rec, err)
+	}
+	res, err := b.do("paid", "a")
+	b.wantPaid(res, err, 70, true)
+
+	b.interrupted("free", "a")
+	if rec, err = b.decide("free", idem.NotApplied()); err != nil || rec.State != idem.StateReleased || rec.Decision != byOps {
+		t.Fatalf("Decide(not applied) = %+v, %v", rec, err)
+	}
+	res, err = b.do("free", "a")
+	b.wantPaid(res, err, 1, false)
+}
+
+// TestOneDecisionOfManyStands: operators, sweepers and retries at once.
+func TestOneDecisionOfManyStands(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.Wait = patience
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.Applied(created(70)), nil
+		}
+	}})
+	b.interrupted("k", "a")
+	var decided atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if _, err := b.decide("k", idem.Applied(created(71))); err == nil {
+				decided.Add(1)
+			}
+		})
+		wg.Go(func() {
+			if _, err := b.resolve("k"); err == nil {
+				decided.Add(1)
+			}
+		})
+		wg.Go(func() {
+			if _, err := b.do("k", "a"); err != nil {
+				t.Errorf("Do() = %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if n, byRequest := decided.Load(), b.saw(idem.EventResolved); n > 1 || byRequest != 1 {
+		t.Errorf("%d decisions told, %d made, want one made", n, byRequest)
+	}
+	b.wantRuns(0)
+}
+
+func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+	}})
+	old := idem.Fence{Domain: "burnt down", Token: 1 << 60}
+	b.begin(idem.NewKeyID("m1", "k"), "a", old)
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeInProgress)
+	if _, err := b.resolve("k"); !errors.Is(err, idem.ErrForeignDomain) {
+		t.Errorf("Resolve() = %v, want ErrForeignDomain", err)
+	}
+	if _, err := b.decide("k", idem.NotApplied()); !errors.Is(err, idem.ErrForeignDomain) {
+		t.Errorf("Decide() = %v, want ErrForeignDomain", err)
+	}
+	b.wantState("k", idem.StatePending)
+	if err := b.store.Retire(t.Context(), old.Domain, byOps); err != nil {
+		t.Fatal(err)
+	}
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	if res.Attempt != 2 {
+		t.Errorf("attempt = %d, want 2", res.Attempt)
+	}
+}
+
+// TestRetiredDomainCannotBeAsked: then the attempt may be alive.
+func TestRetiredDomainCannotBeAsked(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.RerunInDoubt = true }})
+	b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
+	b.faults.FailBefore("Retired", 1, errDown)
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRuns(0)
+}

@@ -1,0 +1,98 @@
+package idem
+
+import (
+	"context"
+	"errors"
+)
+
+// mark has the release of a lease leave what a record says of its key.
+func mark(lease Lease, rec *Record) {
+	l, ok := lease.(MarkingLease)
+	if !ok {
+		return
+	}
+	switch rec.State {
+	case StateCompleted, StateExpired:
+		m := NewMarker(rec)
+		m.State = StateCompleted
+		l.Mark(m)
+	case StateUnknown:
+		l.Mark(NewMarker(rec))
+	case StateReleased, StateIssued:
+		l.Mark(nil)
+	}
+}
+
+// byMarker is who decides where a marker knows more than the token store.
+var byMarker = Decision{By: "marker", Reason: "the token store had lost what a durable marker tells"}
+
+// heed brings together what the store has of a key and what a marker said of it
+// when its lock was taken. told says that the marker alone answers the request.
+// It comes before Begin: what is marked must not begin on the word of a store
+// that has lost or forgotten something.
+func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result, told bool, err error) {
+	m := markerOf(lease)
+	if m == nil {
+		return nil, false, nil
+	}
+	r.open = true
+	if err := e.read(ctx, r); err != nil {
+		return nil, true, err
+	}
+	rec := &r.seen.Record
+	switch {
+	case rec.State == StateNone:
+		e.observe(ctx, r, &Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
+		err := e.restoreMarked(ctx, r, m)
+		return nil, err != nil, err
+	case rec.State == StateCompleted, rec.State == StateExpired, later(rec.Attempt, m.Attempt):
+		return nil, false, nil // the store knows as much, or more
+	case rec.State.Open() && m.State == StateCompleted:
+		e.observe(ctx, r, &Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
+		gone := Applied(Response{Omitted: true})
+		if err := e.settleAs(ctx, r, lease, gone, byMarker, nil); err != nil {
+			return nil, true, err
+		}
+		return nil, false, nil
+	case rec.State.Open(), rec.Attempt == m.Attempt:
+		return nil, false, nil // in doubt, or decided since the marker was left
+	}
+	// The store fell back to what was before the marked attempt.
+	e.observe(ctx, r, &Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
+	*rec = m.Record()
+	res, err = e.judge(r, rec)
+	if res == nil && err == nil { // unknown, and there is no record to settle
+		err = refuse(CodeOutcomeUnknown, errors.New("idem: only a marker knows of the attempt"))
+	}
+	return res, true, err
+}
+
+// restoreMarked writes a record anew from a marker. A response is not among
+// what a marker holds.
+func (e *Engine) restoreMarked(ctx context.Context, r *request, m *Marker) error {
+	s := Settlement{Attempt: m.Attempt, ID: m.Attempt.Nonce, State: m.State, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL,
+		Decision: byMarker, Restore: &Restore{Kind: m.Kind, Route: m.Route, Fingerprint: m.Fingerprint, Started: m.Started}}
+	if m.State == StateCompleted {
+		s.Response = &Response{Omitted: true}
+	}
+	if _, err := e.callSettle(ctx, r, &s); err != nil {
+		return storeRefusal(err)
+	}
+	return nil
+}
+
+// markerOf is what was found in place of the lock; nil where there was nothing.
+func markerOf(lease Lease) *Marker {
+	if l, ok := lease.(MarkingLease); ok {
+		return l.Marker()
+	}
+	return nil
+}
+
+// later reports whether a is a later attempt of an operation than b.
+func later(a, b Attempt) bool {
+	if a.Fence.Domain == b.Fence.Domain {
+		return b.Fence.Before(a.Fence)
+	}
+	return a.Number > b.Number
+}

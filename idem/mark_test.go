@@ -1,0 +1,304 @@
+package idem_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// markingLocker keeps markers beside the locks of another locker.
+type markingLocker struct {
+	idem.Locker
+	mu      sync.Mutex
+	markers map[idem.KeyID]*idem.Marker
+}
+
+type markingLease struct {
+	idem.Lease
+	l      *markingLocker
+	id     idem.KeyID
+	found  *idem.Marker
+	leave  *idem.Marker
+	marked bool
+}
+
+func (l *markingLocker) TryAcquire(ctx context.Context, r idem.LockRequest) (idem.Lease, error) {
+	lease, err := l.Locker.TryAcquire(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return &markingLease{Lease: lease, l: l, id: r.KeyID, found: l.marker(r.KeyID)}, nil
+}
+
+func (l *markingLocker) marker(id idem.KeyID) *idem.Marker {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.markers[id]
+}
+
+func (l *markingLease) Marker() *idem.Marker { return l.found }
+func (l *markingLease) Mark(m *idem.Marker)  { l.leave, l.marked = m, true }
+
+func (l *markingLease) settle() {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	if l.marked && l.Err() == nil {
+		l.l.markers[l.id] = l.leave
+	}
+}
+
+func (l *markingLease) Release(ctx context.Context) error { l.settle(); return l.Lease.Release(ctx) }
+func (l *markingLease) ReleaseBehind()                    { l.settle(); l.Lease.ReleaseBehind() }
+
+// fallibleStore is a store whose records can be lost.
+type fallibleStore struct {
+	idem.Store
+	now atomic.Pointer[storememory.Store]
+}
+
+func (s *fallibleStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	return s.now.Load().Get(ctx, id)
+}
+
+func (s *fallibleStore) Begin(ctx context.Context, id idem.KeyID, r idem.BeginRequest) (idem.BeginResult, error) {
+	return s.now.Load().Begin(ctx, id, r)
+}
+
+func (s *fallibleStore) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	return s.now.Load().Settle(ctx, id, st)
+}
+
+// markedBundle is a bundle whose locker keeps markers and whose store can be
+// wiped.
+type markedBundle struct {
+	*bundle
+	marks *markingLocker
+	lossy *fallibleStore
+}
+
+func setupMarked(t *testing.T, policy func(*idem.Policy)) *markedBundle {
+	t.Helper()
+	b := &markedBundle{bundle: setup(t, parts{policy: policy}), lossy: &fallibleStore{}}
+	b.marks = &markingLocker{Locker: b.locker, markers: map[idem.KeyID]*idem.Marker{}}
+	b.wipe()
+	b.lossy.Store = b.store
+	engine, err := idem.New(b.marks, b.lossy, idem.WithObserver(b.observe))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.engine = engine
+	return b
+}
+
+// wipe loses all records.
+func (b *markedBundle) wipe() {
+	s := storememory.New()
+	b.lossy.now.Store(s)
+	b.store = s
+}
+
+func (b *markedBundle) wantMarker(key string, want idem.State) {
+	b.Helper()
+	b.eventually("marker of "+key+" in state "+want.String(), func() bool {
+		m := b.marks.marker(idem.NewKeyID("m1", idem.Key(key)))
+		if m == nil {
+			return want == idem.StateNone
+		}
+		return m.State == want
+	})
+}
+
+func TestCompletedKeyIsNeverRunAgainAfterALoss(t *testing.T) {
+	b := setupMarked(t, nil)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	b.wantMarker("k", idem.StateCompleted)
+	b.wipe()
+	_, err = b.do("k", "b")
+	b.wantRefused(err, idem.CodeKeyReused)
+	for range 2 { // by the marker, and by the record that was written anew
+		_, err = b.do("k", "a")
+		b.wantRefused(err, idem.CodeResultUnavailable)
+	}
+	b.wantRuns(1)
+	b.wantState("k", idem.StateCompleted)
+	if n := b.saw(idem.EventMarked); n != 1 {
+		t.Errorf("%d requests needed the marker, want 1", n)
+	}
+	b.wantMarker("k", idem.StateCompleted)
+}
+
+func TestKeyWithoutEffectLeavesNoMarker(t *testing.T) {
+	b := setupMarked(t, nil)
+	if _, err := b.doWith("k", "a", answers(429)); err != nil {
+		t.Fatal(err)
+	}
+	b.wantMarker("k", idem.StateNone)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+}
+
+func TestUnknownOutcomeIsToldAfterALoss(t *testing.T) {
+	b := setupMarked(t, nil)
+	if res, err := b.doWith("k", "a", answers(500)); err != nil || res.Response.Status != 500 {
+		t.Fatalf("Do() = %+v, %v", res, err)
+	}
+	b.wantMarker("k", idem.StateUnknown)
+	b.wipe()
+	for range 2 {
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeOutcomeUnknown)
+	}
+	b.wantRuns(0)
+	b.wantState("k", idem.StateUnknown)
+
+	// An operator settles it; what the marker said is over then.
+	if _, err := b.engine.Decide(t.Context(), idem.NewKeyID("m1", "k"), idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy); err != nil {
+		t.Fatalf("Decide() = %v", err)
+	}
+	b.wantMarker("k", idem.StateNone)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	b.wantMarker("k", idem.StateCompleted)
+}
+
+func TestResolverIsAskedAfterALoss(t *testing.T) {
+	for name, tt := range map[string]struct {
+		resolution idem.Resolution
+		paid       int
+		replayed   bool
+	}{
+		"applied":     {idem.Applied(created(70)), 70, true},
+		"not applied": {idem.NotApplied(), 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verdict := idem.StillUnknown()
+			b := setupMarked(t, func(p *idem.Policy) {
+				p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict, nil }
+			})
+			if _, err := b.doWith("k", "a", answers(500)); err != nil {
+				t.Fatal(err)
+			}
+			b.wantMarker("k", idem.StateUnknown)
+			b.wipe()
+			verdict = tt.resolution
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, tt.paid, tt.replayed)
+			b.wantMarker("k", idem.StateCompleted)
+		})
+	}
+}
+
+// TestStoreThatFellBackIsNotBelieved: a replica is promoted that has not seen
+// the latest writes.
+func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
+	ctx := context.Background()
+	id := idem.NewKeyID("m1", "k")
+	fp, _ := fingerprintOf("http", "a")(1)
+	for name, fallBack := range map[string]func(b *markedBundle, was idem.Attempt){
+		"to before the attempt, where a token was issued": func(b *markedBundle, _ idem.Attempt) {
+			if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
+				b.Fatal(err)
+			}
+		},
+		"to an earlier attempt that was released": func(b *markedBundle, was idem.Attempt) {
+			was.Fence.Token -= 2
+			got, err := b.store.Begin(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: was.Fence, Nonce: idem.NewNonce(), Fingerprint: fp})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := b.store.Settle(ctx, id, idem.Settlement{Attempt: got.Record.Attempt, State: idem.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
+				b.Fatal(err)
+			}
+		},
+		"to an earlier attempt that is open": func(b *markedBundle, was idem.Attempt) {
+			was.Fence.Token -= 2
+			if _, err := b.store.Begin(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: was.Fence, Nonce: idem.NewNonce(), Fingerprint: fp}); err != nil {
+				b.Fatal(err)
+			}
+		},
+		"to the attempt itself, not settled": func(b *markedBundle, was idem.Attempt) {
+			if _, err := b.store.Begin(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: was.Fence, Nonce: was.Nonce, Fingerprint: fp}); err != nil {
+				b.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setupMarked(t, func(p *idem.Policy) {
+				p.RerunInDoubt = true // the marker beats even that
+				if name == "to before the attempt, where a token was issued" {
+					p.Kind = idem.IssuedToken
+				}
+			})
+			if b.policy.Kind == idem.IssuedToken {
+				if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, 1, false)
+			b.wantMarker("k", idem.StateCompleted)
+			rec, err := b.store.Get(ctx, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.wipe()
+			fallBack(b, rec.Attempt)
+			for range 2 {
+				_, err = b.do("k", "a")
+				b.wantRefused(err, idem.CodeResultUnavailable)
+			}
+			b.wantRuns(1)
+			b.wantMarker("k", idem.StateCompleted)
+		})
+	}
+}
+
+// TestMarkedKeyNeverFailsOpen: that something was executed is known.
+func TestMarkedKeyNeverFailsOpen(t *testing.T) {
+	b := setupMarked(t, func(p *idem.Policy) { p.FailOpen = true })
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	b.wantMarker("k", idem.StateCompleted)
+	b.wipe()
+	gets := 0
+	broken := &getStore{Store: b.lossy, get: func() error {
+		if gets++; gets > 1 {
+			return errDown
+		}
+		return nil
+	}}
+	_, err = b.another(b.marks, broken).Do(t.Context(), b.operation("k", "a"), b.pay)
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRuns(1)
+}
+
+// TestAttemptAfterTheMarkedOneCounts: the record was decided, and another
+// attempt made, since the marker was left.
+func TestAttemptAfterTheMarkedOneCounts(t *testing.T) {
+	b := setupMarked(t, nil)
+	if _, err := b.doWith("k", "a", answers(500)); err != nil {
+		t.Fatal(err)
+	}
+	b.wantMarker("k", idem.StateUnknown)
+	id := idem.NewKeyID("m1", "k")
+	rec, err := b.store.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Settled without the lock, as an operator can where the ensemble is down.
+	if _, err := b.store.Settle(t.Context(), id, idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
+		t.Fatal(err)
+	}
+	b.interrupted("k", "a") // an attempt that died before it left a marker
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantRuns(0)
+	if st := b.wantState("k", idem.StateUnknown); st.Attempt != 2 {
+		t.Errorf("attempt %d is in doubt, want 2", st.Attempt)
+	}
+}
