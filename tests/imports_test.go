@@ -40,6 +40,13 @@ var importRules = []importRule{
 		},
 	},
 	{
+		name:   "the sweeper imports the engine alone",
+		reason: "it works with every store and lock service; what it needs of one of them comes as an interface",
+		banned: func(from, to string) bool {
+			return within(from, "sweeper") && !standard(to) && !within(to, "idem", "sweeper")
+		},
+	},
+	{
 		name:   "no adapter imports another",
 		reason: "adapters are chosen one by one; what two of them share belongs into idem, or into an internal package beside them",
 		banned: func(from, to string) bool {
@@ -113,7 +120,7 @@ func ours(path string) bool {
 }
 
 // library is what others import.
-func library(path string) bool { return within(path, "idem", "lock", "tokenstore", "middleware") }
+func library(path string) bool { return within(path, "idem", "lock", "tokenstore", "middleware", "sweeper") }
 
 // adapter returns the adapter that a package is part of, such as "lock/redis",
 // or "" for a package of no adapter.

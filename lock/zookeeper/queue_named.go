@@ -1,0 +1,121 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// queueNames is the znode whose children are the names under which elements of a
+// queue were offered. It is beside the queue, so that the queue's listings do
+// not show it.
+func queueNames(path string) string { return path + "-names" }
+
+// maxName bounds a name. It is an element of a path.
+const maxName = 200
+
+// OfferNamed appends an element under a name, unless one was offered under it
+// before and the name was not forgotten since: by whatever client, and whether
+// or not the element is still in the queue. It reports whether this call
+// appended it. Name and element are written in one transaction.
+//
+// A name has 1 to 200 bytes of printable ASCII without slashes. Errors are those
+// of OfferAll. An [*InDoubtError] can simply be met by offering again.
+func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offered bool, err error) {
+	if err := errors.Join(q.check(), checkName(name)); err != nil {
+		return false, err
+	}
+	elements, ops, err := q.prepare([][]byte{data})
+	if err != nil {
+		return false, err
+	}
+	s, err := q.c.usable()
+	if err != nil {
+		return false, err
+	}
+	path := queueNames(q.ln.path) + "/" + name
+	// A refused transaction costs the servers as much as one that is applied.
+	known, err := within(ctx, s, func() (node, error) { return s.get(path) })
+	if err != nil {
+		return false, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, err)
+	}
+	if known.exists {
+		return false, nil
+	}
+	if err := q.room(ctx, s, 1); err != nil {
+		return false, err
+	}
+	ops = append(ops, &zk.CreateRequest{Path: path, Acl: q.c.cfg.ACL, Flags: zk.FlagPersistent})
+	var r result
+	for range maxTries {
+		r = s.see(ctx, func(result) {}, ops...)
+		switch {
+		case r.outcome == applied:
+			return true, nil
+		case r.outcome == unknown:
+			return false, &InDoubtError{Op: "offer", Elements: elements, Err: r.err}
+		case r.refusedAt(1, zk.ErrNodeExists):
+			return false, nil
+		case r.refusedAt(1, zk.ErrNoNode):
+			_, err := within(ctx, s, func() (struct{}, error) { return struct{}{}, s.ensureParents(path) })
+			if err != nil {
+				return false, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, err)
+			}
+		case r.refusedAt(0, zk.ErrNoNode):
+			if err := q.ensure(ctx, s); err != nil {
+				return false, err
+			}
+		default:
+			return false, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, r.err)
+		}
+	}
+	return false, fmt.Errorf("%w: offer: %s vanished %d times: %w", idem.ErrUnavailable, q.ln.name, maxTries, r.err)
+}
+
+// Names lists the names that OfferNamed would not use again, in no order. The
+// error wraps idem.ErrUnavailable.
+func (q *Queue) Names(ctx context.Context) ([]string, error) {
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	s, err := q.fresh(ctx) // the server may lag behind
+	if err != nil {
+		return nil, err
+	}
+	names, err := within(ctx, s, func() ([]string, error) { return s.children(queueNames(q.ln.path)) })
+	if err != nil {
+		return nil, fmt.Errorf("%w: names: %w", idem.ErrUnavailable, err)
+	}
+	return names, nil
+}
+
+// ForgetName makes a name free again. One that is not known is no error. The
+// error wraps idem.ErrUnavailable, also where it is not known whether it was
+// done; doing it again does no harm.
+func (q *Queue) ForgetName(ctx context.Context, name string) error {
+	if err := errors.Join(q.check(), checkName(name)); err != nil {
+		return err
+	}
+	s, err := q.c.usable()
+	if err != nil {
+		return err
+	}
+	r := s.see(ctx, func(result) {}, &zk.DeleteRequest{Path: queueNames(q.ln.path) + "/" + name, Version: -1})
+	if r.outcome == applied || r.refusedAt(0, zk.ErrNoNode) {
+		return nil
+	}
+	return fmt.Errorf("%w: forget: %w", idem.ErrUnavailable, r.err)
+}
+
+func checkName(name string) error {
+	bad := func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }
+	if name == "" || len(name) > maxName || strings.ContainsFunc(name, bad) || name == "." || name == ".." {
+		return fmt.Errorf("zookeeper: queue: %.40q is no name of 1 to %d printable ASCII characters without slashes", name, maxName)
+	}
+	return nil
+}

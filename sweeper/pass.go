@@ -1,0 +1,270 @@
+package sweeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Pass is what one walk over the open records came to.
+type Pass struct {
+	Leader   bool // false: this instance was not elected, see Err
+	Duration time.Duration
+	Looked   int   // records listed
+	Deferred int   // left for later: looked at a short while ago
+	Held     int   // whose holder runs
+	Applied  int   // settled as completed
+	Released int   // settled as not applied
+	Unknown  int   // that nobody could tell
+	Queued   int   // put into the inbox
+	Failed   int   // that could not be decided; Err has the last reason
+	Err      error // internal; for logs
+}
+
+// Settled is how many records were decided.
+func (p *Pass) Settled() int { return p.Applied + p.Released }
+
+// Pauses before a record is looked at again. A held one is looked at soon: its
+// holder may be dead, and its lock about to go.
+const (
+	firstPause  = time.Second
+	mostHeld    = 4 * time.Second
+	mostFailed  = 5 * time.Second
+	listTimeout = 10 * time.Second
+	putTimeout  = 5 * time.Second
+)
+
+// result is what became of one record.
+type result struct {
+	row    idem.OpenRecord
+	state  idem.State
+	err    error
+	reason string
+}
+
+// sweep walks over all open records once. It goes on where it can: what could
+// not be decided is looked at again in a later pass.
+func (s *Sweeper) sweep(ctx context.Context, pass uint64) (p Pass) {
+	known, err := s.known(ctx)
+	if err != nil {
+		p.fail(ctx, err)
+	}
+	q := idem.OpenQuery{OlderThan: s.cfg.minAge, Limit: s.cfg.page}
+	for {
+		page, err := s.list(ctx, q)
+		if err != nil {
+			p.fail(ctx, err)
+			return p // what was not listed is not forgotten
+		}
+		if len(page) == 0 {
+			break
+		}
+		p.Looked += len(page)
+		before := p.Failed
+		for r := range s.settleAll(ctx, s.due(page, pass, known, &p)) {
+			s.account(ctx, &r, &p)
+		}
+		if p.Failed-before == len(page) || ctx.Err() != nil {
+			return p // everything fails: nothing would come of the rest
+		}
+		after := page[len(page)-1].Cursor()
+		q.After = &after
+	}
+	s.forget(ctx, pass, known, &p)
+	return p
+}
+
+func (s *Sweeper) list(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	return s.store.Open(ctx, q)
+}
+
+// due are the records of a page that are to be looked at now.
+func (s *Sweeper) due(page []idem.OpenRecord, pass uint64, known map[string]bool, p *Pass) []idem.OpenRecord {
+	now := time.Now()
+	due := page[:0:0]
+	for _, row := range page {
+		id := caseID(&row)
+		a := s.pending[id]
+		if a == nil {
+			a = &attempt{wait: backoff{first: firstPause, most: s.cfg.maxBackoff}, queued: known[id]}
+			s.pending[id] = a
+		}
+		a.pass = pass
+		if now.Before(a.next) {
+			p.Deferred++
+			continue
+		}
+		due = append(due, row)
+	}
+	return due
+}
+
+// settleAll has the records decided, a few at a time.
+func (s *Sweeper) settleAll(ctx context.Context, rows []idem.OpenRecord) <-chan result {
+	results := make(chan result)
+	var workers sync.WaitGroup
+	work := make(chan idem.OpenRecord)
+	for range min(s.cfg.workers, len(rows)) {
+		workers.Go(func() {
+			for row := range work {
+				results <- s.settle(ctx, row)
+			}
+		})
+	}
+	go func() {
+		defer close(results)
+		defer workers.Wait()
+		defer close(work)
+		for _, row := range rows {
+			if ctx.Err() != nil {
+				return
+			}
+			work <- row
+		}
+	}()
+	return results
+}
+
+// errBusy says that resolvers hang.
+var errBusy = errors.New("sweeper: too many resolvers have not returned")
+
+// settle has one record decided.
+func (s *Sweeper) settle(ctx context.Context, row idem.OpenRecord) (r result) {
+	r = result{row: row, state: row.Record.State}
+	defer func() { // of the application's Policies
+		if v := recover(); v != nil {
+			r.err = fmt.Errorf("sweeper: panic: %v", v)
+		}
+	}()
+	policy, ok := s.policies(row.Record.Route)
+	if !ok {
+		policy = idem.Policy{AllowGlobalKeys: true}
+	}
+	policy, err := policy.WithDefaults()
+	if err != nil {
+		r.err = err
+		return r
+	}
+	r.reason = "the route has no resolver"
+	if resolver := policy.Resolver; resolver != nil {
+		r.reason = "the resolver cannot tell"
+		policy.Resolver = func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+			select {
+			case s.hung <- struct{}{}:
+				defer func() { <-s.hung }()
+				return resolver(ctx, in)
+			default: // one that ignores its context is left behind, but not ever more of them
+				return idem.StillUnknown(), errBusy
+			}
+		}
+	} else if r.state == idem.StateUnknown && !policy.RerunInDoubt {
+		return r // nothing to ask
+	}
+	rec, err := s.engine.Resolve(ctx, row.ID, &policy)
+	r.state, r.err = rec.State, err
+	return r
+}
+
+// account counts a result, says when to look at the record again, and puts it
+// into the inbox where only a person can settle it.
+func (s *Sweeper) account(ctx context.Context, r *result, p *Pass) {
+	a := s.pending[caseID(&r.row)]
+	switch {
+	case errors.Is(r.err, idem.ErrNotOpen): // others were faster
+	case errors.Is(r.err, idem.ErrLocked):
+		p.Held++
+		a.postpone(mostHeld)
+	case errors.Is(r.err, idem.ErrForeignDomain):
+		p.Unknown++
+		r.reason = "it ran under a lock of another domain; see idemctl store retire"
+		s.queue(ctx, a, r, p)
+		a.postpone(s.cfg.maxBackoff)
+	case r.err != nil:
+		p.fail(ctx, r.err)
+		a.postpone(mostFailed)
+	case r.state == idem.StateCompleted:
+		p.Applied++
+	case r.state == idem.StateUnknown:
+		p.Unknown++
+		s.queue(ctx, a, r, p)
+		a.postpone(s.cfg.maxBackoff)
+	default:
+		p.Released++
+	}
+}
+
+// fail counts an error, unless it is that of a sweeper that is being stopped.
+func (p *Pass) fail(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		p.Failed++
+		p.Err = err
+	}
+}
+
+// postpone is for a record that could not be settled now.
+func (a *attempt) postpone(most time.Duration) {
+	a.next = time.Now().Add(min(a.wait.next(), most))
+}
+
+// queue puts an attempt into the inbox, once.
+func (s *Sweeper) queue(ctx context.Context, a *attempt, r *result, p *Pass) {
+	if s.cfg.inbox == nil || a.queued {
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, putTimeout)
+	defer cancel()
+	r.row.Record.State = r.state
+	id, c := caseOf(&r.row, r.reason)
+	if err := s.cfg.inbox.Put(call, id, c); err != nil {
+		p.fail(ctx, fmt.Errorf("sweeper: inbox: %w", err))
+		return
+	}
+	a.queued = true
+	p.Queued++
+}
+
+// known lists what the inbox knows, before the records are listed: what is not
+// open by then is settled.
+func (s *Sweeper) known(ctx context.Context) (map[string]bool, error) {
+	known := map[string]bool{}
+	if s.cfg.inbox == nil {
+		return known, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, putTimeout)
+	defer cancel()
+	ids, err := s.cfg.inbox.Known(ctx)
+	if err != nil {
+		return known, fmt.Errorf("sweeper: inbox: %w", err)
+	}
+	for _, id := range ids {
+		known[id] = true
+	}
+	return known, nil
+}
+
+// forget drops what is not open any more.
+func (s *Sweeper) forget(ctx context.Context, pass uint64, known map[string]bool, p *Pass) {
+	for id, a := range s.pending {
+		if a.pass != pass {
+			delete(s.pending, id)
+		}
+	}
+	for id := range known {
+		if s.pending[id] != nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err := s.cfg.inbox.Forget(ctx, id); err != nil {
+			p.fail(ctx, fmt.Errorf("sweeper: inbox: %w", err))
+			return
+		}
+	}
+}

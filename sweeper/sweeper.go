@@ -1,0 +1,125 @@
+package sweeper
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Policies tells how records of a route are to be settled: with the policy that
+// the route's middleware has, above all its Resolver. Where it knows none, false,
+// an interrupted attempt becomes unknown.
+type Policies func(route string) (idem.Policy, bool)
+
+// ForAll is one policy for all routes.
+func ForAll(p idem.Policy) Policies { return func(string) (idem.Policy, bool) { return p, true } }
+
+// Sweeper settles what is open. Make it with [New], and let [Sweeper.Run] work.
+type Sweeper struct {
+	engine   *idem.Engine
+	store    idem.Store
+	policies Policies
+	cfg      config
+
+	hung    chan struct{} // one element for each resolver that is being asked
+	pending map[string]*attempt
+}
+
+// attempt is an open one, as the leader knows it.
+type attempt struct {
+	wait   backoff
+	next   time.Time // when to look at it again
+	queued bool      // it is in the inbox
+	pass   uint64    // in which it was last seen
+}
+
+// New returns a sweeper for the records of a store, which is the engine's own.
+func New(engine *idem.Engine, store idem.Store, policies Policies, opts ...Option) (*Sweeper, error) {
+	if engine == nil || store == nil || policies == nil {
+		return nil, errors.New("sweeper: New needs an engine, its store, and policies")
+	}
+	s := &Sweeper{engine: engine, store: store, policies: policies, cfg: defaultConfig()}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&s.cfg)
+		}
+	}
+	if err := s.cfg.validate(); err != nil {
+		return nil, err
+	}
+	s.hung = make(chan struct{}, s.cfg.workers)
+	return s, nil
+}
+
+// Run sweeps whenever this instance leads, until ctx ends; then it finishes
+// what it is deciding, which takes no longer than a resolver may, and returns.
+// It is called once.
+func (s *Sweeper) Run(ctx context.Context) {
+	pause := backoff{first: 100 * time.Millisecond, most: s.cfg.interval}
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := s.cfg.lead(ctx, s.term)
+		if ctx.Err() == nil && err != nil {
+			s.cfg.observer(ctx, Pass{Err: err})
+		}
+		if time.Since(began) > s.cfg.interval { // it was no failure at once
+			pause = backoff{first: 100 * time.Millisecond, most: s.cfg.interval}
+		}
+		sleep(ctx, pause.next())
+	}
+}
+
+// mostPause bounds how much a pass that took long delays the next one.
+const mostPause = 5 * time.Second
+
+// term is one leadership. It ends with its context.
+func (s *Sweeper) term(ctx context.Context) error {
+	s.pending = map[string]*attempt{}
+	due := make([]time.Time, len(s.cfg.chores))
+	for i := range due {
+		due[i] = time.Now()
+	}
+	for pass := uint64(1); ctx.Err() == nil; pass++ {
+		began := time.Now()
+		p := s.sweep(ctx, pass)
+		p.Leader, p.Duration = true, time.Since(began)
+		s.cfg.observer(ctx, p)
+		for i, ch := range s.cfg.chores {
+			if ctx.Err() == nil && !time.Now().Before(due[i]) {
+				if err := ch.run(ctx); err != nil && ctx.Err() == nil {
+					s.cfg.observer(ctx, Pass{Leader: true, Err: err})
+				}
+				due[i] = time.Now().Add(ch.every)
+			}
+		}
+		sleep(ctx, max(s.cfg.interval, min(9*p.Duration, mostPause)))
+	}
+	return context.Cause(ctx)
+}
+
+// chore is what the leader does beside sweeping.
+type chore struct {
+	every time.Duration
+	run   func(context.Context) error
+}
+
+// backoff doubles a pause up to a limit.
+type backoff struct{ first, most time.Duration }
+
+func (b *backoff) next() time.Duration {
+	d := min(b.first, b.most)
+	b.first = min(2*b.first, b.most)
+	return d
+}
+
+// sleep returns when d is over or ctx has ended.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,511 @@
+package sweeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/sweeper"
+	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bundle is a service with its sweepers, on in-process parts and a fake clock.
+type bundle struct {
+	*testing.T
+	locker *lockmemory.Locker
+	store  *idemtest.FaultyStore
+	engine *idem.Engine
+	policy idem.Policy
+	inbox  *inbox
+
+	mu     sync.Mutex
+	passes []sweeper.Pass
+	asked  map[idem.KeyID]int
+}
+
+// verdicts are what the resolver says, by the first byte of the key; see key.
+func (b *bundle) resolver(verdict func(context.Context, idem.Interrupted) (idem.Resolution, error)) idem.Resolver {
+	return func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		b.mu.Lock()
+		b.asked[in.KeyID]++
+		b.mu.Unlock()
+		return verdict(ctx, in)
+	}
+}
+
+func setup(t *testing.T, verdict func(context.Context, idem.Interrupted) (idem.Resolution, error)) *bundle {
+	t.Helper()
+	b := &bundle{T: t, locker: lockmemory.New(), store: idemtest.NewFaultyStore(storememory.New()),
+		inbox: &inbox{known: map[string]bool{}}, asked: map[idem.KeyID]int{}}
+	engine, err := idem.New(b.locker, b.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.engine = engine
+	b.policy = idem.Policy{AllowGlobalKeys: true}
+	if verdict != nil {
+		b.policy.Resolver = b.resolver(verdict)
+	}
+	return b
+}
+
+func says(r idem.Resolution) func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+	return func(context.Context, idem.Interrupted) (idem.Resolution, error) { return r, nil }
+}
+
+// run starts a sweeper, and returns how to end it.
+func (b *bundle) run(opts ...sweeper.Option) (stop func()) {
+	b.Helper()
+	opts = append([]sweeper.Option{sweeper.WithInbox(b.inbox), sweeper.WithObserver(b.observe)}, opts...)
+	s, err := sweeper.New(b.engine, b.store, sweeper.ForAll(b.policy), opts...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); s.Run(ctx) }()
+	return func() { cancel(); <-done }
+}
+
+func (b *bundle) observe(_ context.Context, p sweeper.Pass) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.passes = append(b.passes, p)
+}
+
+// sum adds up all passes.
+func (b *bundle) sum() (sum sweeper.Pass) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.passes {
+		sum.Looked += p.Looked
+		sum.Deferred += p.Deferred
+		sum.Held += p.Held
+		sum.Applied += p.Applied
+		sum.Released += p.Released
+		sum.Unknown += p.Unknown
+		sum.Queued += p.Queued
+		sum.Failed += p.Failed
+	}
+	return sum
+}
+
+func idOf(key string) idem.KeyID { return idem.NewKeyID("", idem.Key(key)) }
+
+// begin starts an attempt and returns its lease: what a holder has.
+func (b *bundle) begin(key string) idem.Lease {
+	b.Helper()
+	lease, err := b.locker.TryAcquire(b.Context(), idem.LockRequest{KeyID: idOf(key), Nonce: idem.NewNonce()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	fp, err := idem.NewFingerprint(1, "POST /pay", "body")
+	if err != nil {
+		b.Fatal(err)
+	}
+	got, err := b.store.Begin(b.Context(), idOf(key), idem.BeginRequest{Route: "POST /pay", Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp})
+	if err != nil || !got.Begun {
+		b.Fatalf("Begin() = %+v, %v", got, err)
+	}
+	return lease
+}
+
+// interrupted leaves what a holder leaves that began and died.
+func (b *bundle) interrupted(key string) { b.begin(key).ReleaseBehind() }
+
+func (b *bundle) want(key string, state idem.State) idem.Record {
+	b.Helper()
+	rec, err := b.store.Get(b.Context(), idOf(key))
+	if err != nil || rec.State != state {
+		b.Fatalf("%s is %v, %v; want %v", key, rec.State, err, state)
+	}
+	return rec
+}
+
+// inbox is an [sweeper.Inbox] in memory.
+type inbox struct {
+	mu    sync.Mutex
+	known map[string]bool
+	cases []sweeper.Case
+	fail  error
+}
+
+func (in *inbox) Put(_ context.Context, id string, c sweeper.Case) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.fail != nil {
+		return in.fail
+	}
+	if !in.known[id] {
+		in.known[id] = true
+		in.cases = append(in.cases, c)
+	}
+	return nil
+}
+
+func (in *inbox) Known(context.Context) (ids []string, err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for id := range in.known {
+		ids = append(ids, id)
+	}
+	return ids, in.fail
+}
+
+func (in *inbox) Forget(_ context.Context, id string) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	delete(in.known, id)
+	return in.fail
+}
+
+func (in *inbox) size() int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return len(in.cases)
+}
+
+func TestInterruptedAttemptsAreSettledWithoutARetry(t *testing.T) {
+	for name, tt := range map[string]struct {
+		verdict func(context.Context, idem.Interrupted) (idem.Resolution, error)
+		want    idem.State
+	}{
+		"applied":     {says(idem.Applied(idem.Response{Status: 201})), idem.StateCompleted},
+		"not applied": {says(idem.NotApplied()), idem.StateReleased},
+		"unknown":     {says(idem.StillUnknown()), idem.StateUnknown},
+		"no resolver": {nil, idem.StateUnknown},
+		"error": {func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.NotApplied(), errors.New("down")
+		}, idem.StateUnknown},
+		"panic": {func(context.Context, idem.Interrupted) (idem.Resolution, error) { panic("boom") }, idem.StateUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, tt.verdict)
+				const n = 250
+				for i := range n {
+					b.interrupted(fmt.Sprint(i))
+				}
+				stop := b.run(sweeper.WithPage(40))
+				defer stop()
+				time.Sleep(10 * time.Second) // of the fake clock
+				for i := range n {
+					b.want(fmt.Sprint(i), tt.want)
+				}
+				sum := b.sum()
+				if tt.want == idem.StateUnknown {
+					if b.inbox.size() != n || sum.Queued != n {
+						t.Errorf("%d cases in the inbox, %d told, want %d", b.inbox.size(), sum.Queued, n)
+					}
+				} else if b.inbox.size() != 0 || sum.Applied+sum.Released != n {
+					t.Errorf("%d cases in the inbox, want none; %+v", b.inbox.size(), sum)
+				}
+			})
+		})
+	}
+}
+
+// TestLiveHolderIsLeftAlone, and settled soon after it has died.
+func TestLiveHolderIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, says(idem.NotApplied()))
+		lease := b.begin("k")
+		stop := b.run()
+		defer stop()
+		time.Sleep(time.Hour)
+		b.want("k", idem.StatePending)
+		if len(b.asked) != 0 {
+			t.Error("the resolver was asked about a live holder")
+		}
+		lease.ReleaseBehind() // it dies
+		time.Sleep(7 * time.Second)
+		b.want("k", idem.StateReleased)
+	})
+}
+
+func TestYoungAttemptsAreNotLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, says(idem.NotApplied()))
+		b.interrupted("k")
+		stop := b.run(sweeper.WithMinAge(time.Minute))
+		defer stop()
+		time.Sleep(59 * time.Second)
+		b.want("k", idem.StatePending)
+		time.Sleep(5 * time.Second)
+		b.want("k", idem.StateReleased)
+	})
+}
+
+// TestUnknownIsAskedEverLessOften, and settled when the resolver can tell.
+func TestUnknownIsAskedEverLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var can atomic.Bool
+		b := setup(t, func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			if can.Load() {
+				return idem.Applied(idem.Response{Status: 201}), nil
+			}
+			return idem.StillUnknown(), nil
+		})
+		b.interrupted("k")
+		stop := b.run(sweeper.WithMaxBackoff(time.Minute))
+		defer stop()
+		time.Sleep(time.Hour)
+		b.mu.Lock()
+		n := b.asked[idOf("k")]
+		b.mu.Unlock()
+		if n < 60 || n > 75 {
+			t.Errorf("asked %d times in an hour, want about 60 and the first few", n)
+		}
+		if b.inbox.size() != 1 {
+			t.Errorf("%d cases, want 1", b.inbox.size())
+		}
+		can.Store(true)
+		time.Sleep(2 * time.Minute)
+		b.want("k", idem.StateCompleted)
+		if len(b.inbox.known) != 0 {
+			t.Error("the inbox has not forgotten what was settled")
+		}
+	})
+}
+
+// TestOneLeaderAfterTheOther: nothing is decided or told twice.
+func TestOneLeaderAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, says(idem.StillUnknown()))
+		for i := range 20 {
+			b.interrupted(fmt.Sprint(i))
+		}
+		lead := sweeper.WithLead(sweeper.ByLock(b.locker, "s"))
+		stops := []func(){b.run(lead), b.run(lead), b.run(lead)}
+		for _, stop := range stops {
+			time.Sleep(time.Minute)
+			stop()
+		}
+		if b.inbox.size() != 20 {
+			t.Errorf("%d cases, want 20", b.inbox.size())
+		}
+		if sum := b.sum(); sum.Failed != 0 || sum.Held != 0 {
+			t.Errorf("leaders were in each other's way: %+v", sum)
+		}
+	})
+}
+
+// TestTwoLeadersAtOnce: as around a partition. Each attempt is decided once.
+func TestTwoLeadersAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+			time.Sleep(10 * time.Millisecond)
+			return idem.Applied(idem.Response{Status: 201, Body: []byte(in.Fence.String())}), nil
+		})
+		const n = 100
+		for i := range n {
+			b.interrupted(fmt.Sprint(i))
+		}
+		for range 4 {
+			defer b.run()()
+		}
+		time.Sleep(30 * time.Second)
+		if sum := b.sum(); sum.Applied != n {
+			t.Errorf("%d decisions, want %d", sum.Applied, n)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for id, times := range b.asked {
+			if times != 1 {
+				t.Errorf("%v was asked about %d times, want once", id, times)
+			}
+		}
+	})
+}
+
+// TestHungResolversDoNotPileUp: those that ignore their context.
+func TestHungResolversDoNotPileUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung := make(chan struct{})
+		var asked atomic.Int64
+		b := setup(t, func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			asked.Add(1)
+			<-hung
+			return idem.NotApplied(), nil // far too late to count
+		})
+		for i := range 30 {
+			b.interrupted(fmt.Sprint(i))
+		}
+		stop := b.run(sweeper.WithWorkers(3))
+		time.Sleep(time.Hour)
+		if n := asked.Load(); n != 3 {
+			t.Errorf("%d resolvers hang, want 3", n)
+		}
+		stop()
+		close(hung)
+		synctest.Wait()
+		for i := range 30 {
+			b.want(fmt.Sprint(i), idem.StateUnknown)
+		}
+	})
+}
+
+func TestOutageIsOutlived(t *testing.T) {
+	down := errors.New("down")
+	for _, method := range []string{"Open", "Get", "Settle"} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, says(idem.NotApplied()))
+				b.interrupted("k")
+				for call := range 4 {
+					b.store.FailBefore(method, call+1, down)
+				}
+				stop := b.run()
+				defer stop()
+				time.Sleep(time.Minute)
+				b.want("k", idem.StateReleased)
+				if b.sum().Failed == 0 {
+					t.Error("no pass told of the outage")
+				}
+			})
+		})
+	}
+}
+
+func TestInboxThatFailsIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.interrupted("k")
+		b.inbox.fail = errors.New("full")
+		stop := b.run(sweeper.WithMaxBackoff(time.Minute))
+		defer stop()
+		time.Sleep(time.Minute)
+		b.want("k", idem.StateUnknown)
+		b.inbox.mu.Lock()
+		b.inbox.fail = nil
+		b.inbox.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		if b.inbox.size() != 1 {
+			t.Errorf("%d cases, want 1", b.inbox.size())
+		}
+	})
+}
+
+func TestForeignAttemptGoesToPeople(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, says(idem.NotApplied()))
+		_, err := b.store.Begin(t.Context(), idOf("k"), idem.BeginRequest{Fence: idem.Fence{Domain: "burnt down", Token: 7}, Nonce: idem.NewNonce()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := b.run()
+		defer stop()
+		time.Sleep(time.Hour)
+		b.want("k", idem.StatePending)
+		if b.inbox.size() != 1 || b.inbox.cases[0].State != "pending" || b.inbox.cases[0].Fence != "burnt down/7" {
+			t.Fatalf("cases = %+v", b.inbox.cases)
+		}
+		if err := b.store.Retire(t.Context(), "burnt down", idem.Decision{By: "ops"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Minute)
+		b.want("k", idem.StateReleased)
+	})
+}
+
+func TestPoliciesThatPanicStopNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.interrupted("k")
+		var calm atomic.Bool
+		s, err := sweeper.New(b.engine, b.store, func(string) (idem.Policy, bool) {
+			if !calm.Load() {
+				panic("boom")
+			}
+			return idem.Policy{}, false
+		}, sweeper.WithObserver(b.observe), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.Run(ctx)
+		time.Sleep(time.Minute)
+		b.want("k", idem.StatePending)
+		calm.Store(true)
+		time.Sleep(time.Minute)
+		b.want("k", idem.StateUnknown)
+	})
+}
+
+// TestChoresAreTheLeaders: they run now and then, and by one instance.
+func TestChoresAreTheLeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		var runs, at atomic.Int64
+		chore := sweeper.WithChore(10*time.Minute, func(context.Context) error {
+			if at.Add(1) > 1 {
+				t.Error("two instances do the chore at once")
+			}
+			time.Sleep(time.Second)
+			at.Add(-1)
+			runs.Add(1)
+			return errors.New("told, and no reason to stop")
+		})
+		lead := sweeper.WithLead(sweeper.ByLock(b.locker, "s"))
+		defer b.run(lead, chore)()
+		defer b.run(lead, chore)()
+		time.Sleep(time.Hour)
+		if n := runs.Load(); n < 5 || n > 7 {
+			t.Errorf("ran %d times in an hour, want about 6", n)
+		}
+	})
+}
+
+// TestLostLeadershipEndsTheTerm, and another instance goes on.
+func TestLostLeadershipEndsTheTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := lockmemory.New()
+		lead := sweeper.ByLock(l, "s")
+		var terms atomic.Int64
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		term := func(ctx context.Context) error {
+			if terms.Add(1) == 1 {
+				l.Revoke(idem.NewKeyID("idemkeeper sweeper", "s"))
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		if err := lead(ctx, term); !errors.Is(err, idem.ErrLeaseLost) {
+			t.Errorf("lead() = %v, want ErrLeaseLost", err)
+		}
+		cancel()
+		if err := lead(ctx, term); err == nil {
+			t.Error("lead() = nil after its context had ended")
+		}
+	})
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	b := setup(t, nil)
+	for name, opt := range map[string]sweeper.Option{
+		"interval": sweeper.WithInterval(0), "page": sweeper.WithPage(0), "workers": sweeper.WithWorkers(-1),
+		"back-off": sweeper.WithMaxBackoff(0), "age": sweeper.WithMinAge(-1),
+		"chore": sweeper.WithChore(0, func(context.Context) error { return nil }),
+	} {
+		if _, err := sweeper.New(b.engine, b.store, sweeper.ForAll(b.policy), opt); err == nil {
+			t.Errorf("New() with a wrong %s = nil, want an error", name)
+		}
+	}
+	if _, err := sweeper.New(nil, b.store, sweeper.ForAll(b.policy)); err == nil {
+		t.Error("New() without an engine = nil, want an error")
+	}
+}
