@@ -85,7 +85,7 @@ vulncheck:
 
 .PHONY: generate
 generate: $(BUF) ## check the protobuf files and generate their code
-	@for dir in example-payments/proto middleware/grpc/internal/testproto; do \
+	@for dir in example-payments/proto middleware/grpc/proto middleware/grpc/internal/testproto; do \
 		(cd $$dir && $(CURDIR)/$(BUF) lint && $(CURDIR)/$(BUF) generate); done
 
 .PHONY: format

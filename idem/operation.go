@@ -46,5 +46,11 @@ type Status struct {
 	OperationID string
 	Attempt     uint32
 	Since       time.Time // zero where nothing is known of the key
-	ExpiresAt   time.Time // of the result, or of an issued token; else zero
+	// ExpiresAt is until when the result is kept, a token can be used, or a key
+	// without a result is remembered; zero while the attempt is open.
+	ExpiresAt time.Time
+	// Resolves says of an open attempt that no person has to settle it where it
+	// was interrupted: the policy has a Resolver, or RerunInDoubt, which is asked
+	// when the request is sent again, if not earlier. It may still not know.
+	Resolves bool
 }

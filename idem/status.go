@@ -27,7 +27,11 @@ func (e *Engine) IssueToken(ctx context.Context, scope string, ttl time.Duration
 }
 
 // Status tells where a key of a scope stands. The error is a [*Refusal].
-func (e *Engine) Status(ctx context.Context, scope string, key Key) (Status, error) {
+//
+// By the policies it tells [Status].Resolves: by the one that bears the name
+// under which the attempt ran, else by the first that has no name, and so
+// stands for every route. Where there is neither it is false.
+func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...*Policy) (Status, error) {
 	id := NewKeyID(scope, key)
 	call := withTimeout(ctx, e.cfg.storeTimeout)
 	defer call.stop()
@@ -47,8 +51,22 @@ func (e *Engine) Status(ctx context.Context, scope string, key Key) (Status, err
 		s.ExpiresAt = rec.ResultExpires
 	case StateExpired, StateReleased:
 		s.ExpiresAt = rec.KeyExpires
+	case StatePending, StateUnknown:
+		s.Resolves = resolves(policies, rec.Route)
 	}
 	return s, nil
+}
+
+// resolves tells whether the policy of a route settles what was interrupted.
+func resolves(policies []*Policy, route string) bool {
+	for _, name := range []string{route, ""} {
+		for _, p := range policies {
+			if p.Name == name {
+				return p.Resolver != nil || p.RerunInDoubt
+			}
+		}
+	}
+	return false
 }
 
 // Ping returns nil when the lock service and the store would serve a fresh

@@ -131,8 +131,7 @@ func (c client) payments(note string) ([]payment, error) {
 	return c.via.payments(ctx, c, note)
 }
 
-// state of a key. The status of keys is asked over HTTP whatever they were used
-// over: gRPC has no method for it.
+// state of a key, whatever it was used over.
 func (c client) state(key string) (string, error) {
 	a := c.request(context.Background(), http.MethodGet, "/v1/idempotency", "", http.Header{"Idempotency-Key": {key}})
 	var s struct{ State string }

@@ -9,6 +9,9 @@
 // code that HTTP has, in upper snake case. Its domain is [Domain] for codes of
 // the sample, and that of package idemgrpc for those of the engine.
 //
+// Beside the service there is idemkeeper.v1.Idempotency, for the state of the
+// merchant's keys, used over either transport.
+//
 // Health and reflection want no API key and are never idempotent. SERVING means
 // what /readyz means.
 //

@@ -65,6 +65,7 @@ func New(cfg Config) (*Server, error) {
 		grpc.ChainUnaryInterceptor(s.measure, s.recover, s.authenticate, s.validate, s.answered, interceptors.Unary()),
 		grpc.ChainStreamInterceptor(s.measureStream, s.recoverStream, s.authenticateStream, s.untilStopping, interceptors.Stream()))
 	paymentsv1.RegisterPaymentServiceServer(s.grpc, s)
+	idemgrpc.RegisterStatusServer(s.grpc, cfg.Engine, s.policy(idem.ClientKey)) // of either kind, and of HTTP's: one resolver serves all
 	healthv1.RegisterHealthServer(s.grpc, &health{server: s})
 	reflection.Register(s.grpc)
 	return s, nil

@@ -23,6 +23,11 @@
 // above 399. A renderer outside may then still write the live response, but a
 // repeat does not get that.
 //
+// # Where a key stands
+//
+// [StatusHandler] tells the owner of a key its state, attempt, since when, and
+// whether a resolver settles an attempt that was interrupted.
+//
 // # The handlers
 //
 // c.Request.Context() is the execution's: it does not end when the client goes

@@ -268,7 +268,10 @@ func TestMiddlewarePanicsOnWiringErrors(t *testing.T) {
 	for name, fn := range map[string]func(){
 		"Middleware":    func() { idemgin.Middleware(nil, idem.Policy{Scope: merchant}) },
 		"StatusHandler": func() { idemgin.StatusHandler(newEngine(t), idem.Policy{}) },
-		"TokenHandler":  func() { idemgin.TokenHandler(newEngine(t), idem.Policy{Scope: merchant}, -1) },
+		"no route": func() {
+			idemgin.StatusHandler(newEngine(t), idem.Policy{Scope: merchant}, idemgin.WithStatusPolicy("", idem.Policy{}))
+		},
+		"TokenHandler": func() { idemgin.TokenHandler(newEngine(t), idem.Policy{Scope: merchant}, -1) },
 	} {
 		func() {
 			defer func() {
@@ -278,5 +281,28 @@ func TestMiddlewarePanicsOnWiringErrors(t *testing.T) {
 			}()
 			fn()
 		}()
+	}
+}
+
+// A status policy is for the route as the middleware names it: method and
+// pattern.
+func TestStatusPolicyOfARoute(t *testing.T) {
+	engine, policy := newEngine(t), idem.Policy{Scope: merchant}
+	resolving := policy
+	resolving.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.StillUnknown(), nil }
+	down := func(c *gin.Context) { c.Status(http.StatusBadGateway) }
+	r := gin.New()
+	r.POST("/payments/:id", idemgin.Middleware(engine, resolving), down)
+	r.POST("/refunds/:id", idemgin.Middleware(engine, policy), down)
+	r.GET("/idempotency", idemgin.StatusHandler(engine, policy, idemgin.WithStatusPolicy("POST /payments/:id", resolving)))
+	for path, want := range map[string]string{"/payments/1": `"resolver":true`, "/refunds/1": `"resolver":false`} {
+		send(r, path, path)
+		req := httptest.NewRequest("GET", "/idempotency", nil)
+		req.Header.Set("Idempotency-Key", path)
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, req)
+		if got := w.Body.String(); !strings.Contains(got, `"state":"unknown"`) || !strings.Contains(got, want) {
+			t.Errorf("status of %s = %s, want it unknown, with %s", path, got, want)
+		}
 	}
 }

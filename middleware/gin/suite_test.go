@@ -28,24 +28,31 @@ func router(chain ...gin.HandlerFunc) *gin.Engine {
 	return r
 }
 
+func options(o exchangetest.Options) []idemgin.Option {
+	opts := []idemgin.Option{nil, idemgin.WithHeader(o.Header), idemgin.WithReplayHeaders(o.Replay...)}
+	if o.Scope != nil {
+		opts = append(opts, idemgin.WithScope(func(c *gin.Context) (string, error) { return o.Scope(c.Request) }))
+	}
+	if o.Operation != nil {
+		opts = append(opts, idemgin.WithOperation(func(c *gin.Context) string { return o.Operation(c.Request) }))
+	}
+	for _, p := range o.StatusPolicies {
+		opts = append(opts, idemgin.WithStatusPolicy(p.Route, p.Policy))
+	}
+	return opts
+}
+
 func TestMiddleware(t *testing.T) {
 	exchangetest.Run(t, exchangetest.Adapter{
 		Protect: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options, h http.Handler) (http.Handler, error) {
-			opts := []idemgin.Option{nil, idemgin.WithHeader(o.Header), idemgin.WithReplayHeaders(o.Replay...)}
-			if o.Scope != nil {
-				opts = append(opts, idemgin.WithScope(func(c *gin.Context) (string, error) { return o.Scope(c.Request) }))
-			}
-			if o.Operation != nil {
-				opts = append(opts, idemgin.WithOperation(func(c *gin.Context) string { return o.Operation(c.Request) }))
-			}
-			mw, err := idemgin.New(engine, policy, opts...)
+			mw, err := idemgin.New(engine, policy, options(o)...)
 			if err != nil {
 				return nil, err
 			}
 			return router(mw, gin.WrapH(h)), nil
 		},
-		Status: func(engine *idem.Engine, policy idem.Policy) http.Handler {
-			return router(idemgin.StatusHandler(engine, policy))
+		Status: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options) http.Handler {
+			return router(idemgin.StatusHandler(engine, policy, options(o)...))
 		},
 		Tokens: func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) http.Handler {
 			return router(idemgin.TokenHandler(engine, policy, ttl))

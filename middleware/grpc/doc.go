@@ -39,6 +39,21 @@
 // wait for handlers that protect money; use GracefulStop, or the server option
 // [grpc.WaitForHandlers].
 //
+// # Where a key stands
+//
+// [RegisterStatusServer] serves idemkeeper.v1.Idempotency, whose GetStatus tells
+// the owner of a key its state, attempt, since when, and, of an attempt that is
+// open, whether somebody but a person settles it where it was interrupted. In
+// STATE_NONE, STATE_ISSUED and STATE_RELEASED a call with the key runs;
+// STATE_UNKNOWN without a resolver waits for an operator. The interceptors leave
+// the method alone: it uses no key up. The generated client is package
+// idemkeeperv1.
+//
+//	idemgrpc.RegisterStatusServer(server, engine, policy)
+//
+//	ctx = metadata.AppendToOutgoingContext(ctx, "idempotency-key", key)
+//	status, err := idemkeeperv1.NewIdempotencyClient(conn).GetStatus(ctx, &idemkeeperv1.GetStatusRequest{})
+//
 // # The handler
 //
 // It runs with a context that neither the client's cancellation nor its

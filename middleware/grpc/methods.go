@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
 )
 
 // method is a method and how it is treated.
@@ -32,11 +33,11 @@ func (m *method) route() string {
 	if m.policy != nil {
 		return m.policy.Name
 	}
-	return m.name[:min(len(m.name), maxRoute)]
+	return recorded(m.name)
 }
 
-// maxRoute is how much of a name is kept with a record.
-const maxRoute = 255
+// recorded is how a name is kept with a record, in at most 255 bytes.
+func recorded(name string) string { return name[:min(len(name), 255)] }
 
 // methods knows the methods of a server: those that the options name from the
 // start, the others from their first call.
@@ -157,6 +158,9 @@ func (s *methods) exempt(name string) bool {
 	own := strings.HasPrefix(service, "grpc.") // reflection, health, channelz: tools send their metadata to all
 	if _, ok := s.options.policies[name]; ok {
 		own = false
+	}
+	if service == idemkeeperv1.Idempotency_ServiceDesc.ServiceName { // its key is asked about, not used
+		own = true
 	}
 	return own || slices.Contains(s.options.exempt, name) || slices.Contains(s.options.exempt, "/"+service+"/*")
 }

@@ -26,6 +26,7 @@ type options struct {
 	keyFields   map[string]string // method, or "" for all, to field
 	replay      []string
 	anyMethod   bool
+	status      []idem.Policy
 }
 
 func defaultOptions() options {
@@ -83,7 +84,8 @@ func WithUndescribedMethods() Option {
 
 // WithExempt names methods that run as without the interceptor, whatever they
 // carry: "/package.Service/Method", or "/package.Service/*" for all of a
-// service. Those of gRPC's own services are exempt already.
+// service. Those of gRPC's own services are exempt already, and that of
+// [RegisterStatusServer] always is.
 func WithExempt(methods ...string) Option {
 	return func(o *options) { o.exempt = append(o.exempt, methods...) }
 }
@@ -118,6 +120,19 @@ func WithReplayMetadata(names ...string) Option {
 	return func(o *options) { o.replay = append(o.replay, names...) }
 }
 
+// WithStatusPolicy tells [RegisterStatusServer] by which policy it says of a
+// route whether a resolver settles its attempts, where that differs from the
+// policy that it is given. It is for routes of any transport: the policy's Name,
+// where it has none, is the route, in the form that the adapter there gives it.
+// The last one for a route counts, and comes before [WithPolicy] for a method.
+// The interceptors take no notice of it.
+func WithStatusPolicy(route string, policy idem.Policy) Option {
+	if policy.Name == "" {
+		policy.Name = recorded(route)
+	}
+	return func(o *options) { o.status = append(o.status, policy) }
+}
+
 func (o *options) apply(opts []Option) {
 	for _, opt := range opts {
 		if opt != nil {
@@ -132,7 +147,12 @@ func (o *options) validate() error {
 		return errors.New("no policy: nothing would be protected")
 	case o.unknown > RefuseUnknown:
 		return errors.New("unknown value for WithUnknownMethods")
-	case !isMetadataName(o.metadataKey):
+	}
+	return o.validateMetadataKey()
+}
+
+func (o *options) validateMetadataKey() error {
+	if !isMetadataName(o.metadataKey) {
 		return errors.New("the name of the key's metadata is not one that can hold text")
 	}
 	return nil

@@ -49,8 +49,12 @@ func (x *Interceptors) operation(ctx context.Context, m *method, req any) (idem.
 
 // key reads the key from the metadata, or from the request's field.
 func (x *Interceptors) key(ctx context.Context, m *method, msg proto.Message) (idem.Key, error) {
-	values := metadata.ValueFromIncomingContext(ctx, x.options.metadataKey)
 	field, set := keyIn(msg, m.keyField)
+	return parseKey(metadata.ValueFromIncomingContext(ctx, x.options.metadataKey), field, set)
+}
+
+// parseKey takes the key from the metadata's values or from a field that is set.
+func parseKey(values []string, field string, set bool) (idem.Key, error) {
 	if !set {
 		return idem.ParseKey(values)
 	}

@@ -46,6 +46,13 @@
 // type, content encoding and body are; JSON bodies are compared by value. See
 // [idem.RequestFingerprint] for multipart and compressed bodies.
 //
+// # Where a key stands
+//
+// [StatusHandler] tells the owner of a key its state, attempt, since when, and,
+// of an attempt that is open, whether somebody but a person settles it where it
+// was interrupted ("resolver"). In "none", "issued" and "released" a request
+// with the key runs; "unknown" without a resolver waits for an operator.
+//
 // # Clients
 //
 // [NewTransport] is the calling side: an [net/http.RoundTripper] that gives each

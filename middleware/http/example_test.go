@@ -65,3 +65,36 @@ func ExampleTokenHandler() {
 	// Output:
 	// 403 {"title":"Token is unknown","status":403,"detail":"This operation takes a one-time token that this server issued to the caller and that has not expired.","code":"token-unknown"}
 }
+
+func ExampleWithStatusPolicy() {
+	engine, err := idem.New(lockmemory.New(), storememory.New())
+	if err != nil {
+		panic(err)
+	}
+	merchant := func(ctx context.Context) (string, error) { return "merchant_demo", nil }
+	refunds := idem.Policy{Scope: merchant} // nobody but a person can tell what became of a refund
+	payments := idem.Policy{Scope: merchant, Resolver: func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		return idem.StillUnknown(), nil // a real one asks the ledger: see idem.Resolver
+	}}
+	down := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	mux := http.NewServeMux()
+	mux.Handle("POST /v1/refunds", idemhttp.Middleware(engine, refunds)(down))
+	mux.Handle("POST /v1/payments", idemhttp.Middleware(engine, payments)(down))
+	mux.Handle("GET /v1/idempotency", idemhttp.StatusHandler(engine, refunds, idemhttp.WithStatusPolicy("POST /v1/payments", payments)))
+
+	send := func(method, path, key string) string {
+		r := httptest.NewRequest(method, path, nil)
+		r.Header.Set("Idempotency-Key", key)
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		return w.Body.String()
+	}
+	for _, name := range []string{"payments", "refunds"} {
+		send("POST", "/v1/"+name, "key-of-"+name)
+		status := send("GET", "/v1/idempotency", "key-of-"+name)
+		fmt.Println(name, strings.Contains(status, `"state":"unknown"`), strings.Contains(status, `"resolver":true`))
+	}
+	// Output:
+	// payments true true
+	// refunds true false
+}

@@ -13,8 +13,14 @@ import (
 //
 //	{"state":"completed","operation_id":"op_…","kind":"client-key","attempt":1,"since":"…","expires_at":"…"}
 //
-// Of a key of which nothing is known it says {"state":"none"}. Of the policy
-// only the scope counts. It panics on a wiring error, as [Middleware].
+// Of a key of which nothing is known, another caller's included, it says
+// {"state":"none"}. While the attempt is pending or unknown there is "resolver":
+// true where it is settled without a person, should it have been interrupted.
+//
+// Of the policy only Scope, Resolver and RerunInDoubt count, the latter two for
+// every route where it has no Name, and else for the route of its Name. See
+// [WithStatusPolicy] for routes with another resolver. It panics on a wiring
+// error, as [Middleware].
 func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) http.Handler {
 	rt := mustRoute(engine, policy, opts)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.Status(rt.call(w, r)) })

@@ -102,7 +102,10 @@ func TestMiddlewarePanicsOnWiringErrors(t *testing.T) {
 	for name, fn := range map[string]func(){
 		"Middleware":    func() { idemhttp.Middleware(nil, idem.Policy{Scope: merchant}) },
 		"StatusHandler": func() { idemhttp.StatusHandler(newEngine(t), idem.Policy{}) },
-		"TokenHandler":  func() { idemhttp.TokenHandler(newEngine(t), idem.Policy{Scope: merchant}, -1) },
+		"no route": func() {
+			idemhttp.StatusHandler(newEngine(t), idem.Policy{Scope: merchant}, idemhttp.WithStatusPolicy("", idem.Policy{}))
+		},
+		"TokenHandler": func() { idemhttp.TokenHandler(newEngine(t), idem.Policy{Scope: merchant}, -1) },
 	} {
 		func() {
 			defer func() {

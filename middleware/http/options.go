@@ -46,6 +46,16 @@ func WithOperation(fn func(*http.Request) string) Option {
 	return func(o *options) { o.operation = fn }
 }
 
+// WithStatusPolicy tells [StatusHandler] by which policy it says of a route
+// whether a resolver settles its attempts, where that differs from the policy
+// that it is given. It is for each route that it is named for, of any transport:
+// the policy's Name, where it has none, is the route, in the form that the
+// middleware there gives it. The last one for a route counts. [Middleware] and
+// [TokenHandler] take no notice of it.
+func WithStatusPolicy(route string, policy idem.Policy) Option {
+	return func(o *options) { o.AddStatusPolicy(route, policy) }
+}
+
 // route is an exchange with what net/http knows of it.
 type route struct {
 	*httpexchange.Exchange

@@ -183,58 +183,6 @@ var identityCases = []testCase{
 		b.wantRefusal(b.pay(issued.Token), idem.CodeKeyReused)
 		b.wantRuns(1)
 	}},
-	{"the status handler tells the key's owner", func(b *bundle) {
-		inside := make(chan struct{})
-		goOn := make(chan struct{})
-		b.protect(func(w http.ResponseWriter, r *http.Request) {
-			close(inside)
-			<-goOn
-			created(w, r)
-		})
-		status, client := b.listen(b.adapter.Status(b.engine, b.policy))
-		ask := func(method, key string) (a answer, s map[string]any) {
-			req, _ := http.NewRequest(method, status+"/v1/idempotency", nil)
-			if key != "" {
-				req.Header.Set("Idempotency-Key", key)
-			}
-			resp, err := client.Do(req)
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer resp.Body.Close()
-			body, err := io.ReadAll(resp.Body)
-			_ = json.Unmarshal(body, &s)
-			return answer{resp, string(body), err}, s
-		}
-		a, _ := ask("GET", "k1")
-		if a.body != "{\"state\":\"none\"}\n" || a.Header.Get("Cache-Control") != "no-store" || a.Header.Get("Content-Type") != "application/json" {
-			b.Errorf("status of no key = %q, %v", a.body, a.Header)
-		}
-		done := make(chan answer, 1)
-		go func() {
-			a, _ := b.trySend(b.request("POST", "/pay", "k1", payBody))
-			done <- a
-		}()
-		receive(b, "a start", inside)
-		if _, s := ask("GET", "k1"); s["state"] != "pending" || s["attempt"] != 1.0 || s["kind"] != "client-key" || s["expires_at"] != nil {
-			b.Errorf("status of a running key = %v", s)
-		}
-		close(goOn)
-		receive(b, "an answer", done)
-		_, s := ask("GET", `"k1"`)
-		since, err := time.Parse(time.RFC3339, s["since"].(string))
-		if s["state"] != "completed" || !strings.HasPrefix(s["operation_id"].(string), "op_") || s["expires_at"] == nil || err != nil || since.IsZero() {
-			b.Errorf("status of a completed key = %v", s)
-		}
-		a, _ = ask("GET", "")
-		b.wantRefusal(a, idem.CodeKeyMissing)
-		if a, _ = ask("POST", "k1"); a.StatusCode != 405 || a.Header.Get("Allow") == "" {
-			b.Errorf("POST = %d, Allow %q", a.StatusCode, a.Header.Get("Allow"))
-		}
-		b.store.fail(errDown)
-		a, _ = ask("GET", "k1")
-		b.wantRefusal(a, idem.CodeUnavailable)
-	}},
 	{"the scope sees what authentication left in the context", func(b *bundle) {
 		type principal struct{}
 		b.policy.Scope = func(ctx context.Context) (string, error) {
@@ -247,7 +195,7 @@ var identityCases = []testCase{
 			})
 		})
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
-		status, client := b.listen(b.adapter.Status(b.engine, b.policy))
+		status, client := b.listen(b.adapter.Status(b.engine, b.policy, b.options))
 		req, _ := http.NewRequest("GET", status, nil)
 		req.Header.Set("Idempotency-Key", "k1")
 		resp, err := client.Do(req)

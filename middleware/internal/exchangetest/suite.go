@@ -23,7 +23,7 @@ type Adapter struct {
 	// Protect serves h, protected, on every path and method.
 	Protect func(engine *idem.Engine, policy idem.Policy, o Options, h http.Handler) (http.Handler, error)
 	// Status and Tokens serve the handlers of those names, on every path.
-	Status func(engine *idem.Engine, policy idem.Policy) http.Handler
+	Status func(engine *idem.Engine, policy idem.Policy, o Options) http.Handler
 	Tokens func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) http.Handler
 }
 
@@ -33,6 +33,14 @@ type Options struct {
 	Replay    []string
 	Scope     func(*http.Request) (string, error)
 	Operation func(*http.Request) string
+	// StatusPolicies are the arguments of WithStatusPolicy, for Status.
+	StatusPolicies []StatusPolicy
+}
+
+// StatusPolicy is a route and its policy.
+type StatusPolicy struct {
+	Route  string
+	Policy idem.Policy
 }
 
 // testCase is one behaviour. The bundle is the case's own.
@@ -47,7 +55,7 @@ func Run(t *testing.T, a Adapter) {
 		name  string
 		cases []testCase
 	}{
-		{"replay", replayCases}, {"refuse", refusalCases}, {"identity", identityCases},
+		{"replay", replayCases}, {"refuse", refusalCases}, {"identity", identityCases}, {"status", statusCases},
 		{"write", writerCases}, {"stream", streamCases}, {"fail", failureCases}, {"wire", wiringCases},
 	} {
 		for _, c := range group.cases {

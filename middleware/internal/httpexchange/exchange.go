@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -18,7 +19,7 @@ const DefaultHeader = "Idempotency-Key"
 type Engine interface {
 	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
 	IssueToken(ctx context.Context, scope string, ttl time.Duration) (idem.Token, error)
-	Status(ctx context.Context, scope string, key idem.Key) (idem.Status, error)
+	Status(ctx context.Context, scope string, key idem.Key, policies ...*idem.Policy) (idem.Status, error)
 	Refused(ctx context.Context, route string, r *idem.Refusal)
 }
 
@@ -28,6 +29,18 @@ var _ Engine = (*idem.Engine)(nil)
 type Config struct {
 	Header string   // of the key; DefaultHeader where ""
 	Replay []string // more headers to replay
+	// StatusPolicies are those by which the status handler tells of their routes;
+	// the last of a name counts.
+	StatusPolicies []idem.Policy
+}
+
+// AddStatusPolicy adds to StatusPolicies. The policy's Name, where it has none,
+// is the route as a record keeps it.
+func (c *Config) AddStatusPolicy(route string, p idem.Policy) {
+	if p.Name == "" {
+		p.Name = recorded(route)
+	}
+	c.StatusPolicies = append(c.StatusPolicies, p)
 }
 
 // Exchange is a route, set up. It is safe for concurrent use.
@@ -36,6 +49,8 @@ type Exchange struct {
 	policy idem.Policy
 	header string
 	allow  headerSet
+	// statusPolicies are those of the Config, last first, and then policy.
+	statusPolicies []*idem.Policy
 }
 
 // New checks the wiring of a route.
@@ -57,6 +72,13 @@ func New(engine Engine, policy idem.Policy, cfg Config) (*Exchange, error) {
 	if x.allow, err = newHeaderSet(cfg.Replay); err != nil {
 		return nil, err
 	}
+	for _, p := range slices.Backward(cfg.StatusPolicies) {
+		if p.Name == "" {
+			return nil, errors.New("a status policy without a route")
+		}
+		x.statusPolicies = append(x.statusPolicies, &p)
+	}
+	x.statusPolicies = append(x.statusPolicies, &x.policy)
 	return x, nil
 }
 
@@ -119,16 +141,18 @@ func (x *Exchange) Serve(c Call) {
 	}
 }
 
-// policyOf fills in the name. A route is kept with the record, in at most 255
-// bytes.
+// policyOf fills in the name.
 func (x *Exchange) policyOf(route string) *idem.Policy {
 	if x.policy.Name != "" || route == "" {
 		return &x.policy
 	}
 	p := x.policy
-	p.Name = route[:min(len(route), 255)]
+	p.Name = recorded(route)
 	return &p
 }
+
+// recorded is how a route is kept with the record, in at most 255 bytes.
+func recorded(route string) string { return route[:min(len(route), 255)] }
 
 // refusalOf holds every other error back from the client.
 func refusalOf(err error) *idem.Refusal {

@@ -31,7 +31,7 @@ func (s *scripted) IssueToken(context.Context, string, time.Duration) (idem.Toke
 	return idem.Token{}, errors.New("secret")
 }
 
-func (s *scripted) Status(context.Context, string, idem.Key) (idem.Status, error) {
+func (s *scripted) Status(context.Context, string, idem.Key, ...*idem.Policy) (idem.Status, error) {
 	return idem.Status{}, errors.New("secret")
 }
 

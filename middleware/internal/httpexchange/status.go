@@ -16,6 +16,7 @@ type KeyStatus struct {
 	Attempt     uint32    `json:"attempt,omitempty"`
 	Since       time.Time `json:"since,omitzero"`
 	ExpiresAt   time.Time `json:"expires_at,omitzero"`
+	Resolver    *bool     `json:"resolver,omitempty"` // of an attempt that is open
 }
 
 // IssuedToken is the answer of a token handler.
@@ -39,6 +40,9 @@ func (x *Exchange) Status(c Call) {
 		answer.OperationID, answer.Kind, answer.Attempt = s.OperationID, s.Kind.String(), s.Attempt
 		answer.Since, answer.ExpiresAt = s.Since.UTC(), s.ExpiresAt.UTC()
 	}
+	if s.State.Open() {
+		answer.Resolver = &s.Resolves
+	}
 	writeJSON(c.Writer, http.StatusOK, "application/json", answer)
 }
 
@@ -51,7 +55,7 @@ func (x *Exchange) status(c Call) (idem.Status, error) {
 	if err != nil {
 		return idem.Status{}, err
 	}
-	return x.engine.Status(c.Request.Context(), scope, key)
+	return x.engine.Status(c.Request.Context(), scope, key, x.statusPolicies...)
 }
 
 // IssueToken answers POST with a new one-time token for the caller.
