@@ -120,7 +120,9 @@ func ours(path string) bool {
 }
 
 // library is what others import.
-func library(path string) bool { return within(path, "idem", "lock", "tokenstore", "middleware", "sweeper") }
+func library(path string) bool {
+	return within(path, "idem", "lock", "tokenstore", "middleware", "sweeper", "internal/background")
+}
 
 // adapter returns the adapter that a package is part of, such as "lock/redis",
 // or "" for a package of no adapter.

@@ -21,7 +21,7 @@ func (l *Locker) Close(ctx context.Context) error {
 			le.ReleaseBehind()
 		}
 		select {
-		case <-l.background.idle():
+		case <-l.background.Idle():
 			return nil
 		case <-ctx.Done():
 			return fmt.Errorf("lock/redis: close: some locks are left to time out: %w", context.Cause(ctx))

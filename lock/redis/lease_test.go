@@ -50,7 +50,7 @@ func TestHeartbeatKeepsLeases(t *testing.T) {
 			for _, lease := range leases {
 				lease.ReleaseBehind()
 			}
-			await(t, "releases", l.background.idle())
+			await(t, "releases", l.background.Idle())
 			if got := len(l.due(time.Now().Add(time.Hour))); got != 0 {
 				t.Errorf("%d leases are still renewed after their release, want none", got)
 			}

@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/background"
 )
 
 var _ idem.Locker = (*Locker)(nil)
@@ -33,9 +34,9 @@ type Locker struct {
 
 	ctx        context.Context // of the background; ends with the locker
 	stop       context.CancelFunc
-	wg         sync.WaitGroup // every goroutine
-	background *tracker       // releases that were not acknowledged yet
-	ended      chan struct{}  // closed when Close or Abandon is through
+	wg         sync.WaitGroup     // every goroutine
+	background background.Tracker // releases that were not acknowledged yet
+	ended      chan struct{}      // closed when Close or Abandon is through
 
 	mu      sync.Mutex
 	held    map[*lease]struct{}
@@ -68,8 +69,8 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	}
 	l := &Locker{
 		client: client, keys: layout{cfg.prefix}, ttl: cfg.ttl, millis: millisOf(cfg.ttl), log: cfg.log, health: newHealth(parts),
-		background: newTracker(), ended: make(chan struct{}),
-		held: make(map[*lease]struct{}), watches: make(map[idem.KeyID]*watch),
+		ended: make(chan struct{}),
+		held:  make(map[*lease]struct{}), watches: make(map[idem.KeyID]*watch),
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	l.wg.Go(l.beat)

@@ -138,7 +138,7 @@ func TestAcquireThatArrivesLate(t *testing.T) {
 		t.Fatalf("TryAcquire() held on its way = %v, %v, want %v", lease, err, idem.ErrUnavailable)
 	}
 	await(t, "held request", hold.Held())
-	await(t, "undo", l.background.idle())
+	await(t, "undo", l.background.Idle())
 	hold.Release()
 	for n := "0"; n != "1"; n = do(t, r, "EXISTS", l.keys.lock(req.KeyID))[0] { // it has arrived
 		if t.Context().Err() != nil {

@@ -35,9 +35,9 @@ func (le *lease) Release(ctx context.Context) error {
 func (le *lease) ReleaseBehind() {
 	le.finish(released, nil)
 	le.releasing.Do(func() {
-		le.l.background.add()
+		le.l.background.Add()
 		if !le.l.spawn(le.giveBack) {
-			defer le.l.background.done()
+			defer le.l.background.Done()
 			le.goneErr = unavailable("release: left to time out", errClosed)
 			close(le.gone)
 		}
@@ -48,7 +48,7 @@ func (le *lease) ReleaseBehind() {
 // is acknowledged, or the lock must have expired.
 func (le *lease) giveBack() {
 	l := le.l
-	defer l.background.done()
+	defer l.background.Done()
 	defer close(le.gone)
 	pause, giveUp := firstPause, time.Now().Add(expiryOf(l.ttl))
 	for {
@@ -69,9 +69,9 @@ func (le *lease) giveBack() {
 // made. The request may still be on its way, so nothing found is looked for
 // again, less and less often, for one time to live.
 func (l *Locker) undo(id idem.KeyID, owner string) {
-	l.background.add()
+	l.background.Add()
 	if !l.spawn(func() { l.keepUndoing(id, owner) }) {
-		l.background.done()
+		l.background.Done()
 	}
 }
 
@@ -79,7 +79,7 @@ func (l *Locker) keepUndoing(id idem.KeyID, owner string) {
 	acknowledged := false
 	defer func() {
 		if !acknowledged {
-			l.background.done()
+			l.background.Done()
 		}
 	}()
 	pause, giveUp := firstPause, time.Now().Add(expiryOf(l.ttl))
@@ -87,7 +87,7 @@ func (l *Locker) keepUndoing(id idem.KeyID, owner string) {
 		found, err := l.tryRemove(id, owner)
 		if err == nil && !acknowledged { // Close does not wait for the rest
 			acknowledged = true
-			l.background.done()
+			l.background.Done()
 		}
 		if found {
 			l.wake(id)

@@ -12,7 +12,7 @@ import (
 // goroutines belong to it, and it ends them.
 type listeners struct {
 	log  *slog.Logger
-	busy *tracker // mailboxes that have a goroutine
+	busy *tracker // mailboxes that have a goroutine, and who is telling several events
 
 	mu   sync.Mutex
 	deaf bool // no listener is called any more
@@ -25,23 +25,52 @@ func newListeners(log *slog.Logger) *listeners { return &listeners{log: log, bus
 const lastWords = time.Second
 
 // close waits until all events are delivered, and drops what is not delivered
-// in time: when ctx has ended, and lastWords have passed.
+// in time: when ctx has ended, and lastWords have passed. What is posted while it
+// waits is waited for as well; afterwards nothing is delivered any more.
 func (ls *listeners) close(ctx context.Context) (err error) {
-	idle := ls.busy.idle()
-	select {
-	case <-idle:
-	case <-ctx.Done():
+	for late := (<-chan time.Time)(nil); !ls.silence(err != nil); {
+		idle, ended := ls.busy.idle(), ctx.Done()
+		if late != nil {
+			ended = nil
+		}
 		select {
 		case <-idle:
-		case <-time.After(lastWords):
+		case <-ended:
+			late = time.After(lastWords)
+		case <-late:
 			err = fmt.Errorf("zookeeper: a listener has not returned: %w", context.Cause(ctx))
 		}
 	}
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	ls.deaf = true
 	return err
 }
+
+// silence has no listener called any more. Unless it is forced it is refused
+// while there is something to deliver, so that nothing comes in between.
+func (ls *listeners) silence(forced bool) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	select {
+	case <-ls.busy.idle():
+		ls.deaf = true
+	default:
+		ls.deaf = ls.deaf || forced
+	}
+	return ls.deaf
+}
+
+// enter keeps close waiting until leave: for a goroutine that delivers, or for
+// events that belong together. It is false when nothing is delivered any more.
+func (ls *listeners) enter() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.deaf {
+		return false
+	}
+	ls.busy.add()
+	return true
+}
+
+func (ls *listeners) leave() { ls.busy.done() }
 
 func (ls *listeners) gone() bool {
 	ls.mu.Lock()
@@ -58,6 +87,7 @@ type mailbox[T any] struct {
 
 	mu      sync.Mutex
 	queue   []T
+	latest  T    // posted; the zero value before
 	open    bool // there is a goroutine
 	stopped bool
 }
@@ -68,17 +98,25 @@ func newMailbox[T any](of *listeners, call func(T)) *mailbox[T] {
 
 // post may be called with any lock held.
 func (m *mailbox[T]) post(ev T) {
+	m.postAfter(ev, func(T) bool { return true })
+}
+
+// postAfter posts an event only if it may follow the one posted last.
+func (m *mailbox[T]) postAfter(ev T, follows func(latest T) bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.stopped {
-		return
+	if m.stopped || !follows(m.latest) {
+		return false
 	}
-	m.queue = append(m.queue, ev)
 	if !m.open {
+		if !m.of.enter() {
+			return false
+		}
 		m.open = true
-		m.of.busy.add()
 		go m.deliver()
 	}
+	m.queue, m.latest = append(m.queue, ev), ev
+	return true
 }
 
 // stop drops what has not been delivered, and all that comes.
@@ -89,7 +127,7 @@ func (m *mailbox[T]) stop() {
 }
 
 func (m *mailbox[T]) deliver() {
-	defer m.of.busy.done()
+	defer m.of.leave()
 	for {
 		ev, ok := m.next()
 		if !ok {

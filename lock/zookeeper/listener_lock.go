@@ -48,7 +48,9 @@ type MutexOption func(*Mutex)
 // goroutine that is not the session's: a listener may be slow, events wait for
 // it without limit, and one that panics is logged and called for the next event
 // all the same. It may use the client, but not close it. [Client.Close] waits
-// for it; nothing is delivered after that.
+// for it; nothing is delivered after that. A lease that is lost while Acquire
+// returns it, or that Close ends at that moment, may not be told of at all; none
+// is told of by half.
 //
 // An event is news, not a guard: when it is delivered, things may be different
 // again. What must stop when the lock is lost watches [Lease.Done].
@@ -65,25 +67,37 @@ func WithListener(f func(LockEvent)) MutexOption {
 }
 
 // tell has the listeners told of a lease that was just acquired, and of its
-// end.
+// end: of both or, where the client is closed, of neither.
 func (m *Mutex) tell(l *Lease) {
-	if len(m.listeners) == 0 {
+	if len(m.listeners) == 0 || !m.ln.c.listeners.enter() {
 		return
 	}
+	defer m.ln.c.listeners.leave()
 	ev := LockEvent{State: LockAcquired, Path: m.ln.name, Fence: l.fence}
-	m.post(ev)
+	told := make([]*mailbox[LockEvent], 0, len(m.listeners))
+	for _, box := range m.listeners {
+		if box.postAfter(ev, ev.follows) {
+			told = append(told, box)
+		}
+	}
+	if len(told) == 0 {
+		return
+	}
 	l.onEnd(func(err error) {
 		ev.State, ev.Err = LockReleased, err
 		if err != nil {
 			ev.State = LockLost
 		}
-		m.post(ev)
+		for _, box := range told {
+			box.post(ev)
+		}
 	})
 	l.attend()
 }
 
-func (m *Mutex) post(ev LockEvent) {
-	for _, box := range m.listeners {
-		box.post(ev)
-	}
+// follows says that a lease is not one that was lost, and had by somebody else
+// since, before it could be told of. There are no two at a time, so the later
+// one of a domain has the greater fence.
+func (ev LockEvent) follows(latest LockEvent) bool {
+	return latest.Fence.Domain != ev.Fence.Domain || latest.Fence.Before(ev.Fence)
 }

@@ -83,8 +83,9 @@ type Element struct {
 // The znode is a container, so that queues that are used no more go away. It can
 // go only while it is empty, and the servers' numbers start again only then, so
 // nothing is lost by it, and no order; an Offer or a waiting call makes it
-// again. (The servers keep one that was waited for and never offered to.) Past 2³¹ elements through a queue that never stood empty, order is not
-// guaranteed.
+// again. The servers keep one that was waited for and never offered to, unless
+// their property znode.container.maxNeverUsedIntervalMs bounds that. Past 2³¹
+// elements through a queue that never stood empty, order is not guaranteed.
 //
 // It is safe for concurrent use.
 type Queue struct {

@@ -35,11 +35,13 @@ type ReentrantMutex struct {
 type tenure struct {
 	ready  chan struct{} // closed when the lock was had, or was not
 	trying bool          // the first acquire does not wait
+	cancel context.CancelCauseFunc
 
 	// The rest is guarded by ReentrantMutex.mu.
 	lease *Lease // nil until the lock is had
-	over  bool   // the lease has ended
+	over  bool   // the lease has ended, or there never was one
 	err   error  // with this
+	left  bool   // nobody waits for it any more
 	holds map[*Hold]struct{}
 }
 
@@ -51,7 +53,8 @@ func (c *Client) ReentrantMutex(path string, opts ...MutexOption) *ReentrantMute
 
 // Acquire returns a hold on the lock: at once where owner has it already, even if
 // the connection is suspended, or else when it is this owner's turn. Callers of
-// the same owner wait for one place in line together.
+// the same owner wait for one place in line together: it is kept as long as one
+// of them waits, and what comes of it comes to all of them.
 //
 // After a lease was lost all its holds are over, and the next Acquire of that
 // owner takes a new place at the end of the line.
@@ -89,12 +92,24 @@ func (r *ReentrantMutex) acquire(ctx context.Context, owner any, try bool) (*Hol
 		case t == nil:
 			t = &tenure{ready: make(chan struct{}), trying: try, holds: make(map[*Hold]struct{})}
 			r.tenures[owner] = t
+			h := r.hold(owner, t)
+			begun, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+			t.cancel = cancel
 			r.mu.Unlock()
-			return r.begin(ctx, owner, t)
+			if try { // does not wait, so nobody else waits for it for long
+				r.begin(ctx, owner, t)
+			} else if !r.m.ln.c.spawn(func() { r.begin(begun, owner, t) }) {
+				r.begin(begun, owner, t) // ends at once, the client being closed
+			}
+			return r.await(ctx, h)
 		case t.lease != nil:
 			h := r.hold(owner, t)
 			r.mu.Unlock()
 			return h, nil
+		case !try && !t.trying && !t.left:
+			h := r.hold(owner, t)
+			r.mu.Unlock()
+			return r.await(ctx, h)
 		}
 		r.mu.Unlock()
 		if try && !t.trying {
@@ -103,14 +118,19 @@ func (r *ReentrantMutex) acquire(ctx context.Context, owner any, try bool) (*Hol
 		select {
 		case <-t.ready:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %s: %w", idem.ErrLocked, r.m.ln.name, context.Cause(ctx))
+			return nil, r.notYet(ctx)
 		}
 	}
 }
 
-// begin is an owner's first acquire. Should it fail, one of those who wait with
-// it is the next to try.
-func (r *ReentrantMutex) begin(ctx context.Context, owner any, t *tenure) (*Hold, error) {
+func (r *ReentrantMutex) notYet(ctx context.Context) error {
+	return fmt.Errorf("%w: %s: %w", idem.ErrLocked, r.m.ln.name, context.Cause(ctx))
+}
+
+// begin is an owner's first acquire. It ends with ctx, which is nobody's own
+// unless it does not wait.
+func (r *ReentrantMutex) begin(ctx context.Context, owner any, t *tenure) {
+	defer t.cancel(nil)
 	acquire := r.m.Acquire
 	if t.trying {
 		acquire = r.m.TryAcquire
@@ -120,14 +140,53 @@ func (r *ReentrantMutex) begin(ctx context.Context, owner any, t *tenure) (*Hold
 	if err != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		t.err = err
 		delete(r.tenures, owner)
-		return nil, err
+		return
 	}
 	lease.onEnd(func(err error) { r.end(owner, t, err) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t.lease = lease
-	return r.hold(owner, t), nil
+}
+
+// await waits for the lock with a hold of it that counts already. Who does not
+// wait any more leaves the place in line to the others; the last one gives it up,
+// and is told what became of it.
+func (r *ReentrantMutex) await(ctx context.Context, h *Hold) (*Hold, error) {
+	t := h.t
+	select {
+	case <-t.ready:
+	case <-ctx.Done():
+		if !r.leave(h) {
+			return nil, r.notYet(ctx)
+		}
+		t.cancel(context.Cause(ctx))
+		<-t.ready
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t.lease == nil {
+		return nil, t.err
+	}
+	return h, nil
+}
+
+// leave takes away a hold on a lock that was not had yet. It is true for one that
+// stays: the last one, or one on a lock that was had meanwhile.
+func (r *ReentrantMutex) leave(h *Hold) (stays bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := h.t
+	switch {
+	case t.lease != nil:
+		return true
+	case len(t.holds) == 1:
+		t.left = true
+		return true
+	}
+	delete(t.holds, h)
+	return false
 }
 
 // hold adds a hold. Needs mu.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -130,8 +131,8 @@ func TestReentrantMutexOwnersConcurrently(t *testing.T) {
 	wg.Wait()
 }
 
-// Callers of one owner have one place in line, and one that gives up leaves it
-// to the next.
+// Callers of one owner have one place in line, and who gives up, the first one
+// too, leaves it to the others.
 func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
@@ -159,11 +160,18 @@ func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
 	for range callers {
 		wg.Go(func() { got <- hold(t, m, "me") })
 	}
+	until(t, "all callers waiting", func() bool { return waiting(m, "me") == callers+1 })
+	before := participants(t, m.m)
 	cancel()
-	if err := <-failed; !errors.Is(err, idem.ErrLocked) {
-		t.Errorf("Acquire() given up = %v, want ErrLocked", err)
+	if err := <-failed; !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Acquire() given up = %v, want ErrLocked and its cause", err)
 	}
-	until(t, "in line again", func() bool { p := participants(t, m.m); return len(p) == 2 && p[1].Place > 1 })
+	if n := waiting(m, "me"); n != callers {
+		t.Errorf("%d callers are waiting, want %d", n, callers)
+	}
+	if after := participants(t, m.m); !slices.Equal(before, after) {
+		t.Errorf("in line: %+v, want %+v as before", after, before)
+	}
 	r.release(held)
 	wg.Wait()
 	for range callers {
@@ -172,6 +180,128 @@ func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
 	r.idle(r.c)
 	if p := participants(t, m.m); len(p) != 0 {
 		t.Errorf("left in line: %+v", p)
+	}
+}
+
+// waiting is how many callers of an owner wait for the lock, or have it.
+func waiting(m *ReentrantMutex, owner any) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.tenures[owner]; t != nil {
+		return len(t.holds)
+	}
+	return 0
+}
+
+// When all callers of an owner have given up its place is given up, and the next
+// one queues up.
+func TestReentrantMutexLastOneLeaves(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m := r.c.ReentrantMutex("/m")
+	held, err := r.other.c.Mutex("/m").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const callers = 4
+	ctx, cancel := context.WithCancelCause(bounded(t))
+	gaveUp := errors.New("gave up")
+	failed := make(chan error, callers)
+	for range callers {
+		go func() {
+			_, err := m.Acquire(ctx, "me")
+			failed <- err
+		}()
+	}
+	until(t, "all callers waiting", func() bool { return waiting(m, "me") == callers })
+	until(t, "in line", func() bool { return len(participants(t, m.m)) == 2 })
+	cancel(gaveUp)
+	for range callers {
+		if err := <-failed; !errors.Is(err, idem.ErrLocked) || !errors.Is(err, gaveUp) {
+			t.Errorf("Acquire() given up = %v, want ErrLocked and its cause", err)
+		}
+	}
+	r.idle(r.c)
+	if p := participants(t, m.m); len(p) != 1 || waiting(m, "me") != 0 {
+		t.Errorf("in line: %+v, and %d waiting; want the holder alone", p, waiting(m, "me"))
+	}
+	r.release(held)
+	hold(t, m, "me").ReleaseBehind()
+}
+
+// Those who come and go while the lock changes hands: who gets a hold has the
+// lock, who does not has given up, and nothing is left of either.
+func TestReentrantMutexComingAndGoing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m, other := r.c.ReentrantMutex("/m"), r.other.c.Mutex("/m")
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			for i := range 30 {
+				ctx, cancel := context.WithCancel(bounded(t))
+				if i%3 != 0 {
+					go cancel()
+				}
+				h, err := m.Acquire(ctx, "me")
+				switch {
+				case err == nil:
+					if _, err := h.Check(bounded(t)); err != nil {
+						t.Errorf("Check() = %v, want a held lock", err)
+					}
+					h.ReleaseBehind()
+				case ctx.Err() == nil:
+					t.Errorf("Acquire() = %v, want a hold", err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 30 {
+			l, err := other.Acquire(bounded(t))
+			if err != nil {
+				t.Errorf("Acquire() by another = %v", err)
+				return
+			}
+			l.ReleaseBehind()
+		}
+	})
+	wg.Wait()
+	r.idle(r.c)
+	r.idle(r.other.c)
+	if p := participants(t, m.m); len(p) != 0 || waiting(m, "me") != 0 {
+		t.Errorf("left in line: %+v, and %d waiting", p, waiting(m, "me"))
+	}
+}
+
+// A client that is closed tells all who wait, and leaves nobody behind.
+func TestReentrantMutexClosedWhileWaiting(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 2)
+	m := c[0].ReentrantMutex("/m")
+	if _, err := c[1].Mutex("/m").Acquire(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	const callers = 3
+	failed := make(chan error, callers)
+	for range callers {
+		go func() {
+			_, err := m.Acquire(bounded(t), "me")
+			failed <- err
+		}()
+	}
+	until(t, "all callers waiting", func() bool { return waiting(m, "me") == callers })
+	if err := c[0].Close(bounded(t)); err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+	for range callers {
+		if err := <-failed; !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("Acquire() of a closed client = %v, want %v", err, idem.ErrUnavailable)
+		}
+	}
+	if h, err := m.Acquire(bounded(t), "me"); !errors.Is(err, idem.ErrUnavailable) || waiting(m, "me") != 0 {
+		t.Errorf("Acquire() = %v, %v, want %v", h, err, idem.ErrUnavailable)
 	}
 }
 

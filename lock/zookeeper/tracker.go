@@ -1,41 +1,12 @@
 package zookeeper
 
-import "sync"
+import "github.com/idemkeeper/idemkeeper/internal/background"
 
-// tracker counts background work, so that somebody can wait for its end and
-// give up waiting.
-type tracker struct {
-	mu    sync.Mutex
-	n     int
-	empty chan struct{} // closed while n is 0
-}
+// tracker is a [background.Tracker] under this package's names.
+type tracker struct{ background.Tracker }
 
-func newTracker() *tracker {
-	t := &tracker{empty: make(chan struct{})}
-	close(t.empty)
-	return t
-}
+func newTracker() *tracker { return &tracker{} }
 
-func (t *tracker) add() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.n == 0 {
-		t.empty = make(chan struct{})
-	}
-	t.n++
-}
-
-func (t *tracker) done() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.n--; t.n == 0 {
-		close(t.empty)
-	}
-}
-
-// idle returns a channel that is closed when nothing is under way.
-func (t *tracker) idle() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.empty
-}
+func (t *tracker) add()                  { t.Add() }
+func (t *tracker) done()                 { t.Done() }
+func (t *tracker) idle() <-chan struct{} { return t.Idle() }

@@ -1,0 +1,117 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// spoil has somebody put a list where a lock is, or would be. Redis answers
+// every script of that key with an error.
+func spoil(t *testing.T, r *testserver.Redis, l *Locker, id idem.KeyID) {
+	t.Helper()
+	do(t, r, "DEL", l.keys.lock(id))
+	do(t, r, "RPUSH", l.keys.lock(id), "not a lock")
+}
+
+// An answer that is about one key says nothing of the others: while that key
+// fails, again and again, they are served, and nobody is told that Redis did not
+// answer.
+func TestBadKeySparesTheOthers(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t)
+	l := open(t, connect(t, 1, r.Addr()), WithTTL(time.Minute))
+	bad := request()
+	spoil(t, r, l, bad.KeyID)
+	ruined, held := take(t, l, request()).(*lease), take(t, l, request())
+	spoil(t, r, l, ruined.id)
+	for step, ask := range map[string]func() error{
+		"TryAcquire() of it": func() error { _, err := l.TryAcquire(t.Context(), again(bad)); return err },
+		"Check() of it":      func() error { _, err := ruined.Check(t.Context()); return err },
+		"a heartbeat of it": func() error {
+			l.renew([]*lease{ruined})
+			return idem.ErrUnavailable // it has no result, and may end the lease
+		},
+		"a release of it": func() error { _, err := l.tryRemove(ruined.id, ruined.owner); return unavailable("release", err) },
+	} {
+		for range 20 {
+			if err := ask(); !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, errNoAnswer) {
+				t.Fatalf("%s = %v, want the server's answer", step, err)
+			}
+			lease, err := l.TryAcquire(t.Context(), request())
+			if err != nil {
+				t.Fatalf("TryAcquire() of another key after %s = %v, want a lease", step, err)
+			}
+			release(t, lease)
+			if left, err := held.Check(t.Context()); err != nil || left <= 0 {
+				t.Fatalf("Check() of another key after %s = %v, %v, want time left", step, left, err)
+			}
+		}
+	}
+	do(t, r, "DEL", l.keys.lock(bad.KeyID), l.keys.lock(ruined.id))
+	release(t, take(t, l, again(bad)))
+}
+
+// reply is an error that Redis answered with.
+type reply string
+
+func (r reply) Error() string { return string(r) }
+func (r reply) RedisError()   {}
+
+func TestAnswered(t *testing.T) {
+	t.Parallel()
+	var _ goredis.Error = reply("")
+	for text, want := range map[string]bool{
+		"WRONGTYPE Operation against a key holding the wrong kind of value": true,
+		"ERR fencing tokens are used up":                                    true,
+		"NOSCRIPT No matching script. Please use EVAL.":                     true,
+		"LOADING Redis is loading the dataset in memory":                    false,
+		"READONLY You can't write against a read only replica.":             false,
+		"MASTERDOWN Link with MASTER is down":                               false,
+		"CLUSTERDOWN The cluster is down":                                   false,
+		"TRYAGAIN Multiple keys request during rehashing of slot":           false,
+		"BUSY Redis is busy running a script.":                              false,
+		"OOM command not allowed when used memory > 'maxmemory'.":           false,
+		"MISCONF Redis is configured to save RDB snapshots":                 false,
+		"NOREPLICAS Not enough good replicas to write.":                     false,
+	} {
+		if got := answered(fmt.Errorf("acquire: %w", reply(text))); got != want {
+			t.Errorf("answered(%q) = %t, want %t", text, got, want)
+		}
+	}
+	for _, err := range []error{io.EOF, context.DeadlineExceeded, errors.New("WRONGTYPE, says somebody else")} {
+		if answered(err) {
+			t.Errorf("answered(%v) = true, want false: it is not Redis's", err)
+		}
+	}
+}
+
+// What Redis says of one key leaves the service open, what it says of itself
+// closes it for a moment, and any good answer opens it.
+func TestHealthTellsAnswersFromSilence(t *testing.T) {
+	t.Parallel()
+	h := newHealth(1)
+	for _, step := range []struct {
+		err  error
+		want bool
+	}{
+		{reply("WRONGTYPE"), true},
+		{reply("LOADING"), false},
+		{reply("WRONGTYPE"), true},
+		{io.EOF, false},
+		{nil, true},
+	} {
+		h.note(0, time.Now(), step.err)
+		if until := h.part(0).Load(); (until == 0) != step.want {
+			t.Errorf("after %v callers are refused until %v, want open: %t", step.err, time.Duration(until), step.want)
+		}
+	}
+}

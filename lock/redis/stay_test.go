@@ -1,0 +1,69 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// calls is how often the server has run a command.
+func calls(t *testing.T, r *testserver.Redis, command string) int {
+	t.Helper()
+	for line := range strings.Lines(strings.Join(do(t, r, "INFO", "commandstats"), "\n")) {
+		if of, ok := strings.CutPrefix(line, "cmdstat_"+command+":calls="); ok {
+			count, _, _ := strings.Cut(of, ",")
+			n, err := strconv.Atoi(count)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+// A lock that somebody made stay, without a time to live, is held: its waiters
+// wait, and ask no more often than for any other.
+func TestWaitForALockThatStays(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t)
+	l, req := open(t, connect(t, 1, r.Addr())), request()
+	do(t, r, "SET", l.keys.lock(req.KeyID), "by hand")
+	wantLocked(t, l, again(req))
+
+	const while = 3 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), while)
+	defer cancel()
+	if err := l.Wait(ctx, req.KeyID); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Wait() = %v, want %v", err, context.DeadlineExceeded)
+	}
+	// At its fastest: while the pause doubles, and then every half of the
+	// longest, with one more look for a late timer.
+	most := 1 + int(while/(mostLook/2))
+	for pause := firstLook; pause < mostLook; pause *= 2 {
+		most++
+	}
+	if n := calls(t, r, "pttl"); n == 0 || n > most {
+		t.Errorf("the server was asked %d times in %v, want %d at most", n, while, most)
+	}
+
+	freed := make(chan error, 1)
+	ctx, cancel = context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	go func() { freed <- l.Wait(ctx, req.KeyID) }()
+	for asked := calls(t, r, "pttl"); calls(t, r, "pttl") == asked; { // it waits
+		if ctx.Err() != nil {
+			t.Fatal("nobody waits")
+		}
+	}
+	do(t, r, "DEL", l.keys.lock(req.KeyID))
+	if err := <-freed; err != nil {
+		t.Errorf("Wait() for a lock that was freed by hand = %v, want <nil>", err)
+	}
+	release(t, take(t, l, again(req)))
+}
