@@ -15,6 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/rpc"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
 const (
@@ -39,6 +40,7 @@ type App struct {
 	engine   *idem.Engine
 	ledger   *ledger.Ledger
 	backends *backends
+	sweeper  *sweeper.Sweeper
 	grace    time.Duration
 }
 
@@ -78,6 +80,9 @@ func (a *App) makeServers(m *server.Metrics) error {
 	var resolver idem.Resolver
 	if a.cfg.Resolver == resolverLedger {
 		resolver = payments.LedgerResolver(a.ledger, a.cfg.ledgerIsPrivate(), answer)
+	}
+	if err := a.makeSweeper(m, resolver); err != nil {
+		return err
 	}
 	handler, err := server.New(server.Config{Engine: a.engine, Service: service, Ledger: a.ledger, Keys: a.cfg.APIKeys,
 		Metrics: m, Log: a.log, Wait: a.cfg.Wait, Resolver: resolver})
@@ -160,6 +165,9 @@ func (a *App) Serve(ctx context.Context, ready io.Writer) error {
 	if _, err := fmt.Fprintf(ready, "ready http=%s grpc=%s\n", a.Addr(), a.GRPCAddr()); err != nil {
 		a.log.Warn("nobody reads standard output", "err", err)
 	}
+	sweeping, stopSweeping := context.WithCancel(context.WithoutCancel(ctx))
+	swept := make(chan struct{})
+	go func() { defer close(swept); a.sweeper.Run(sweeping) }()
 	a.log.Info("serving", "http", a.Addr(), "grpc", a.GRPCAddr(), "lock", a.backends.lockName, "store", a.cfg.TokenStore)
 	var failed error
 	select {
@@ -168,17 +176,19 @@ func (a *App) Serve(ctx context.Context, ready io.Writer) error {
 	case failed = <-served:
 	case <-a.ledger.Lost():
 		// Another instance may have the ledger already: be gone, at once.
+		stopSweeping()
 		go a.grpc.Close() // which may wait for clients
 		return errors.Join(errors.New("the claim of the ledger was lost"), a.http.Close())
 	}
-	return errors.Join(failed, a.stop(context.WithoutCancel(ctx)))
+	stopSweeping()
+	return errors.Join(failed, a.stop(context.WithoutCancel(ctx), swept))
 }
 
 // stop ends in the order that keeps the locks until nothing runs any more.
 // Where running handlers have to be given up, their locks are not given back:
 // they then outlive this process by the session time-out,
 // and nobody runs beside a handler that is not quite dead.
-func (a *App) stop(ctx context.Context) error {
+func (a *App) stop(ctx context.Context, swept <-chan struct{}) error {
 	grace, cancel := context.WithTimeout(ctx, a.grace)
 	defer cancel()
 	if err := a.shutdown(grace); err != nil {
@@ -190,7 +200,15 @@ func (a *App) stop(ctx context.Context) error {
 		grace, cancel = context.WithTimeout(ctx, lastMoment)
 		defer cancel()
 	}
-	if err := a.engine.Close(grace); err != nil {
+	err := a.engine.Close(grace)
+	if err == nil {
+		select {
+		case <-swept:
+		case <-grace.Done():
+			err = errors.New("the sweeper is still at work")
+		}
+	}
+	if err != nil {
 		a.backends.abandon()
 		return fmt.Errorf("given up on what still runs; its locks are left to time out: %w", err)
 	}

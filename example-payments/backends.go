@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -13,12 +14,25 @@ import (
 	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
 	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/sweeper"
 	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
-// witnessPath is the znode that remembers which Redis it was.
-const witnessPath = "/idem/redis"
+// Znodes of the service, beside its locks.
+const (
+	witnessPath = "/idem/redis"   // remembers which Redis it was
+	sweeperPath = "/idem/sweeper" // elects who sweeps
+	inboxPath   = "/idem/inbox"   // queue of outcomes that a person has to settle
+)
+
+// markerChore is the pause between two removals of old markers.
+const markerChore = 10 * time.Minute
+
+// replicaTimeout is for how long an attempt waits for replicas before it is
+// refused.
+const replicaTimeout = 500 * time.Millisecond
 
 // closeTimeout bounds the end of a session, or of a lock service.
 const closeTimeout = 3 * time.Second
@@ -28,8 +42,9 @@ type backends struct {
 	locker   idem.Locker
 	lockName string
 	store    idem.Store
-	closers  []func() error // in the order of closing
-	abandon  func()         // drops the lock's session without closing it
+	sweep    []sweeper.Option // who sweeps, and what else there is to do
+	closers  []func() error   // in the order of closing
+	abandon  func()           // drops the lock's session without closing it
 }
 
 // openBackends connects lock and token store. After an error nothing is left
@@ -58,6 +73,14 @@ func openBackends(ctx context.Context, cfg Config, log *slog.Logger) (_ *backend
 	if b.store == nil {
 		b.store = storememory.New()
 	}
+	if cfg.ResponseKeys != nil {
+		if err := b.seal(cfg, log); err != nil {
+			return nil, fmt.Errorf("--response-keys: %w", err)
+		}
+	}
+	if cfg.ZooKeeper == "" {
+		b.sweep = []sweeper.Option{sweeper.WithLead(sweeper.ByLock(b.locker, "example-payments"))}
+	}
 	return b, nil
 }
 
@@ -67,14 +90,68 @@ func (b *backends) openZooKeeper(ctx context.Context, cfg Config, log *slog.Logg
 		return nil, err
 	}
 	client, err := zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot,
-		SessionTimeout: cfg.SessionTimeout, TickTime: cfg.ZooKeeperTick, Logger: log})
+		SessionTimeout: cfg.SessionTimeout, TickTime: cfg.ZooKeeperTick, Credentials: credentials(cfg), Logger: log})
 	if err != nil {
 		return nil, err
 	}
 	b.closeFirst(func() error { return closeWithin(client.Close) })
 	b.abandon = client.Abandon
-	b.locker, b.lockName = zookeeper.NewLocker(client), "zookeeper"
+	var marking zookeeper.LockerOption
+	if cfg.DurableMarkers {
+		marking = zookeeper.WithDurableMarkers()
+	}
+	locker := zookeeper.NewLocker(client, marking)
+	b.locker, b.lockName = locker, "zookeeper"
+	election := client.Election(sweeperPath, candidate())
+	b.sweep = []sweeper.Option{
+		sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
+			return election.RunAsLeader(ctx, func(ctx context.Context, _ idem.Fence) error { return term(ctx) })
+		}),
+		sweeper.WithInbox(sweeper.QueueInbox(client.Queue(inboxPath))),
+		sweeper.WithChore(min(markerChore, cfg.MarkerRetention), func(ctx context.Context) error {
+			return b.removeMarkers(ctx, locker, cfg.MarkerRetention)
+		}),
+	}
 	return client.Register(witnessPath), nil
+}
+
+// credentials of the service at ZooKeeper.
+func credentials(cfg Config) []zookeeper.Credential {
+	if cfg.ZooKeeperAuth == "" {
+		return nil
+	}
+	return []zookeeper.Credential{{Scheme: "digest", Secret: []byte(cfg.ZooKeeperAuth)}}
+}
+
+// seal encrypts the responses that the store keeps.
+func (b *backends) seal(cfg Config, log *slog.Logger) (err error) {
+	opts := []sealed.Option{sealed.WithLogger(log)}
+	if cfg.PlainResponses {
+		opts = append(opts, sealed.WithPlain())
+	}
+	b.store, err = sealed.New(b.store, cfg.ResponseKeys, opts...)
+	return err
+}
+
+// candidate is what observers of the election see.
+func candidate() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
+
+// removeMarkers removes old markers, also where this instance leaves none: an
+// earlier build or another one did. Those of unknown outcomes stay until they
+// are settled.
+func (b *backends) removeMarkers(ctx context.Context, l *zookeeper.Locker, retention time.Duration) error {
+	settled := func(ctx context.Context, id idem.KeyID, _ *idem.Marker) (bool, error) {
+		rec, err := b.store.Get(ctx, id)
+		return rec.State != idem.StateNone && !rec.State.Open(), err
+	}
+	_, err := l.RemoveMarkers(ctx, zookeeper.MarkerRemoval{Retention: retention, Settled: settled})
+	return err
 }
 
 // openRedis opens the token store, where that is there, and the lock, where
@@ -89,7 +166,16 @@ func (b *backends) openRedis(ctx context.Context, cfg Config, w storeredis.Witne
 	// and by then nothing is.
 	b.closeFirst(client.Close)
 	if cfg.TokenStore == storeRedis {
-		if b.store, err = storeredis.New(ctx, client, storeredis.WithWitness(w), storeredis.WithLogger(log)); err != nil {
+		opts := []storeredis.Option{storeredis.WithWitness(w), storeredis.WithLogger(log)}
+		if cfg.RedisReplicas > 0 {
+			opts = append(opts, storeredis.WithReplicas(cfg.RedisReplicas, replicaTimeout))
+		}
+		if cfg.DurableMarkers {
+			opts = append(opts, storeredis.WithLossAcceptance(func(ctx context.Context, shards int) {
+				log.ErrorContext(ctx, "Redis lost its records; new keys are served on the word of the durable markers", "shards", shards)
+			}))
+		}
+		if b.store, err = storeredis.New(ctx, client, opts...); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/example-payments/auth"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
 // Config is what flags and environment say.
@@ -26,6 +27,12 @@ type Config struct {
 	ProcessorLatency time.Duration
 	Wait             time.Duration
 	Resolver         string // resolverLedger or resolverNone
+	DurableMarkers   bool
+	MarkerRetention  time.Duration
+	RedisReplicas    int    // that have to acknowledge an attempt before it starts
+	ZooKeeperAuth    string // USER:PASSWORD; "": the world may unlock
+	ResponseKeys     *sealed.Ring
+	PlainResponses   bool
 	APIKeys          auth.APIKeys
 	LogLevel         slog.Level
 }
@@ -45,8 +52,7 @@ const envPrefix = "PAYMENTS_"
 // It writes to help and returns flag.ErrHelp where help is asked for.
 func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Config, error) {
 	var c Config
-	var keys string
-	var durable bool
+	var keys, ring string
 	fs := flag.NewFlagSet("example-payments", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:8080", "`HOST:PORT` to serve HTTP on; port 0: any free port")
@@ -60,7 +66,12 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network: half before the ledger write, half after")
 	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before 409")
 	fs.StringVar(&c.Resolver, "resolver", resolverLedger, "`ledger`: look interrupted payments up; none: leave unknown outcomes unknown")
-	fs.BoolVar(&durable, "durable-markers", false, "keep completed keys marked in ZooKeeper; this build cannot yet")
+	fs.BoolVar(&c.DurableMarkers, "durable-markers", false, "keep used keys marked in ZooKeeper, so that none is executed again where Redis lost its records; a lost Redis is then accepted without an operator")
+	fs.DurationVar(&c.MarkerRetention, "marker-retention", time.Hour, "how long completed keys stay marked")
+	fs.IntVar(&c.RedisReplicas, "redis-replicas", 0, "`number` of Redis replicas that have to acknowledge an attempt before it starts; 0: none")
+	fs.StringVar(&c.ZooKeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest), so that nobody else can delete locks; better in the environment than on a command line")
+	fs.StringVar(&ring, "response-keys", "", "`ID=BASE64,…`: 32-byte keys with which stored responses are encrypted, the one to encrypt with first; empty: they are not; better in the environment")
+	fs.BoolVar(&c.PlainResponses, "accept-plain-responses", false, "with --response-keys: accept stored responses that are not encrypted, for as long as some are left from before")
 	fs.StringVar(&keys, "api-keys", "demo=merchant_demo,test=merchant_test", "`TOKEN=MERCHANT,…`: who may call")
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "`level` of what is logged to standard error: debug, info, warn or error")
 	if err := parse(fs, args, getenv); err != nil {
@@ -69,12 +80,14 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 		}
 		return Config{}, err
 	}
-	if durable {
-		return Config{}, errors.New("--durable-markers: this build does not have them yet")
-	}
 	var err error
 	if c.APIKeys, err = auth.ParseAPIKeys(keys); err != nil {
 		return Config{}, fmt.Errorf("--api-keys: %w", err)
+	}
+	if ring != "" {
+		if c.ResponseKeys, err = sealed.ParseRing(ring); err != nil {
+			return Config{}, fmt.Errorf("--response-keys: %w", err)
+		}
 	}
 	return c, c.check()
 }
@@ -133,6 +146,21 @@ func (c *Config) check() error {
 	}
 	if c.SessionTimeout <= 0 {
 		return fmt.Errorf("--session-timeout: %v is not positive", c.SessionTimeout)
+	}
+	if c.DurableMarkers && c.ZooKeeper == "" {
+		return errors.New("--durable-markers needs --zookeeper, where they are kept")
+	}
+	if c.ZooKeeperAuth != "" && c.ZooKeeper == "" {
+		return errors.New("--zookeeper-auth without --zookeeper")
+	}
+	if c.PlainResponses && c.ResponseKeys == nil {
+		return errors.New("--accept-plain-responses without --response-keys")
+	}
+	if c.MarkerRetention <= 0 {
+		return fmt.Errorf("--marker-retention: %v is not positive", c.MarkerRetention)
+	}
+	if c.RedisReplicas < 0 || c.RedisReplicas > 0 && c.Redis == "" {
+		return fmt.Errorf("--redis-replicas: %d without --redis, or negative", c.RedisReplicas)
 	}
 	if c.Resolver != resolverLedger && c.Resolver != resolverNone {
 		return fmt.Errorf("--resolver: %q is neither ledger nor none", c.Resolver)

@@ -81,7 +81,13 @@ func TestConfigRefusals(t *testing.T) {
 		{"--token-store redis", "", "needs --redis"},
 		{"--token-store sql", "", "does not have it yet"},
 		{"--token-store disk", "", "none of"},
-		{"--durable-markers", "", "does not have them yet"},
+		{"--durable-markers", "", "needs --zookeeper"},
+		{"--marker-retention 0s", "", "not positive"},
+		{"--redis-replicas 1", "", "without --redis"},
+		{"--redis redis://127.0.0.1:1 --redis-replicas -1", "", "negative"},
+		{"--zookeeper-auth u:p", "", "without --zookeeper"},
+		{"--response-keys k1=short", "", "--response-keys"},
+		{"--accept-plain-responses", "", "without --response-keys"},
 		{"--api-keys demo", "", "pair 1"},
 		{"--api-keys a=b,a=c", "", "repeats"},
 		{"--api-keys =", "", "pair 1"},
@@ -101,6 +107,11 @@ func TestConfigRefusals(t *testing.T) {
 func TestSecretsAreNotInErrors(t *testing.T) {
 	if _, err := parseConfig([]string{"--api-keys", "secret-1=a, secret-2"}, nil); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error %v, want one without the token", err)
+	}
+	for _, flag := range []string{"--response-keys=k1=c2VjcmV0LXNlY3JldA==", "--zookeeper-auth=secret:c2VjcmV0LXNlY3JldA=="} {
+		if _, err := parseConfig([]string{flag}, nil); err == nil || strings.Contains(err.Error(), "c2Vj") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("error %v, want one without what was secret", err)
+		}
 	}
 }
 

@@ -117,7 +117,7 @@ func (e *Engine) trySave(ctx context.Context, run *run) (settled bool, err error
 }
 
 func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement) (settled bool, err error) {
-	call := withTimeout(ctx, e.cfg.storeTimeout)
+	call := r.within(ctx, e.cfg.storeTimeout)
 	defer call.stop()
 	r.seen, err = e.store.Settle(call, r.id, *s)
 	return r.seen.Settled, err

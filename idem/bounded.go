@@ -12,9 +12,11 @@ import (
 // for Done. Every request makes five of these, and in-process stores and
 // locks, and many handlers, never ask.
 type bounded struct {
-	context.Context           // the parent
-	at              time.Time // zero: no deadline of its own
-	lease           Lease     // nil: none to end with
+	context.Context               // the parent
+	at              time.Time     // when it ends; zero: never, or its clock stands still yet
+	limit           time.Duration // for how long it lasts, where its clock stands still yet
+	lease           Lease         // nil: none to end with
+	looked          bool          // at its clock, once
 
 	mu      sync.Mutex
 	full    context.Context // what Done made
@@ -22,19 +24,32 @@ type bounded struct {
 	stopped bool
 }
 
-// withTimeout is [context.WithTimeout] as described at bounded. stop has to be
-// called.
+// withTimeout is [context.WithTimeout] as described at bounded. Its clock
+// starts when somebody asks for how long, or a second time whether it is over:
+// calls that do neither, those within the process, need not be timed. stop has
+// to be called.
 func withTimeout(parent context.Context, d time.Duration) *bounded {
-	return &bounded{Context: parent, at: time.Now().Add(d)}
+	return &bounded{Context: parent, limit: d}
 }
 
 // Deadline returns the earlier one of the parent's and its own.
 func (b *bounded) Deadline() (time.Time, bool) {
+	b.mu.Lock()
+	b.start()
+	at := b.at
+	b.mu.Unlock()
 	parent, ok := b.Context.Deadline()
-	if b.at.IsZero() || ok && parent.Before(b.at) {
+	if at.IsZero() || ok && parent.Before(at) {
 		return parent, ok
 	}
-	return b.at, true
+	return at, true
+}
+
+// start starts the clock. The caller holds b.mu.
+func (b *bounded) start() {
+	if b.limit > 0 {
+		b.at, b.limit = time.Now().Add(b.limit), 0
+	}
 }
 
 // Done returns the channel of a real context, made on the first call.
@@ -56,6 +71,11 @@ func (b *bounded) Err() error {
 		return b.Context.Err()
 	case b.stopped:
 		return context.Canceled
+	case b.limit > 0:
+		if b.looked {
+			b.start()
+		}
+		b.looked = true
 	case !b.at.IsZero() && !time.Now().Before(b.at):
 		return context.DeadlineExceeded
 	}
@@ -99,6 +119,7 @@ func (b *bounded) expand() context.Context {
 	if b.full != nil {
 		return b.full
 	}
+	b.start()
 	b.full, b.cancel = context.WithCancelCause(b.Context)
 	if !b.at.IsZero() {
 		cancel := b.cancel

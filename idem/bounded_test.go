@@ -83,6 +83,39 @@ func TestBoundedEnds(t *testing.T) {
 	}
 }
 
+// The clock of a time-out starts with the first who looks at it, and from then
+// on it goes.
+func TestBoundedClockStartsWhenLookedAt(t *testing.T) {
+	t.Parallel()
+	for name, look := range map[string]func(b *bounded){
+		"Deadline":  func(b *bounded) { b.Deadline() },
+		"Done":      func(b *bounded) { b.Done() },
+		"Err twice": func(b *bounded) { _, _ = b.Err(), b.Err() },
+		"a child":   func(b *bounded) { _, stop := context.WithCancel(b); stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := withTimeout(t.Context(), time.Second)
+				defer b.stop()
+				time.Sleep(time.Minute)
+				if err := b.Err(); err != nil {
+					t.Errorf("Err() before anybody has looked = %v", err)
+				}
+				look(b)
+				time.Sleep(999 * time.Millisecond)
+				if err := b.Err(); err != nil {
+					t.Errorf("Err() within the time-out = %v", err)
+				}
+				time.Sleep(time.Millisecond)
+				synctest.Wait()
+				if err := b.Err(); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Err() after the time-out = %v", err)
+				}
+			})
+		})
+	}
+}
+
 // A lease that was given back does not end the context.
 func TestBoundedOutlivesARelease(t *testing.T) {
 	t.Parallel()

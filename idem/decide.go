@@ -38,13 +38,23 @@ func (e *Engine) Resolve(ctx context.Context, id KeyID, p *Policy) (Record, erro
 // Decide settles the open attempt of a key by the word of d.By: it took effect,
 // and repeats get the response; or it did not and never will. A holder that
 // still runs is not overruled: its lock is taken first. Errors are those of
-// [Engine.Resolve], and one for a resolution that is StillUnknown.
+// [Engine.Resolve], ErrResponseInvalid, and one for a resolution that is
+// StillUnknown.
 func (e *Engine) Decide(ctx context.Context, id KeyID, resolution Resolution, d Decision, p *Policy) (Record, error) {
 	if resolution.verdict == stillUnknown {
 		return Record{}, errors.New("idem: decide: neither applied nor not applied")
 	}
+	if resolution.response != nil {
+		if _, err := resolution.response.AppendBinary(nil); err != nil {
+			return Record{}, fmt.Errorf("%w: %w", ErrResponseInvalid, err)
+		}
+	}
 	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease Lease) error {
-		return e.settleAs(ctx, r, lease, resolution, d, nil)
+		settled, err := e.settleAs(ctx, r, lease, resolution, d, nil)
+		if err == nil && !settled { // by a holder that had lost its lock, and finished
+			err = fmt.Errorf("%w: it has become %v meanwhile", ErrNotOpen, r.seen.Record.State)
+		}
+		return err
 	})
 }
 

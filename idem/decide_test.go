@@ -182,3 +182,49 @@ func TestRetiredDomainCannotBeAsked(t *testing.T) {
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.wantRuns(0)
 }
+
+// TestDecisionThatComesTooLate: a holder that had lost its lock has finished
+// while the operator's decision was on its way.
+func TestDecisionThatComesTooLate(t *testing.T) {
+	b := setup(t, parts{})
+	attempt := b.interrupted("k", "a")
+	late := &settleStore{Store: b.store, before: func() {
+		_, err := b.store.Settle(t.Context(), idem.NewKeyID("m1", "k"), idem.Settlement{Attempt: attempt, ID: attempt.Nonce,
+			State: idem.StateCompleted, Response: &idem.Response{Status: 201, Body: []byte("payment 70")}, ResultTTL: idem.DefaultResultTTL})
+		if err != nil {
+			t.Error(err)
+		}
+	}}
+	e := b.another(b.locker, late)
+	rec, err := e.Decide(t.Context(), idem.NewKeyID("m1", "k"), idem.NotApplied(), byOps, &b.policy)
+	if !errors.Is(err, idem.ErrNotOpen) || rec.State != idem.StateCompleted {
+		t.Errorf("Decide() = %v, %v; want ErrNotOpen of a completed record", rec.State, err)
+	}
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 70, true)
+}
+
+// settleStore does something before the first Settle.
+type settleStore struct {
+	idem.Store
+	before func()
+}
+
+func (s *settleStore) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	if s.before != nil {
+		s.before()
+		s.before = nil
+	}
+	return s.Store.Settle(ctx, id, st)
+}
+
+func TestDecisionThatCannotBeStoredIsRefused(t *testing.T) {
+	b := setup(t, parts{})
+	b.interrupted("k", "a")
+	values := make([]string, 5000)
+	_, err := b.decide("k", idem.Applied(idem.Response{Status: 201, Header: map[string][]string{"X": values}}))
+	if !errors.Is(err, idem.ErrResponseInvalid) {
+		t.Errorf("Decide() = %v, want ErrResponseInvalid", err)
+	}
+	b.wantState("k", idem.StatePending)
+}

@@ -64,6 +64,22 @@ type request struct {
 	// and net/http start one for each: frames of several records would make its
 	// stack grow twice more, which costs as much as the rest of the protocol.
 	seen SettleResult
+
+	// calls are the contexts of calls to store and lock; see within.
+	calls  [5]bounded
+	called int
+}
+
+// within is [withTimeout] for a call in the course of the request, one at a
+// time.
+func (r *request) within(ctx context.Context, d time.Duration) *bounded {
+	if r.called == len(r.calls) {
+		return withTimeout(ctx, d)
+	}
+	call := &r.calls[r.called]
+	r.called++
+	call.Context, call.limit = ctx, d
+	return call
 }
 
 // Do executes an operation, or answers it with the outcome of an earlier
@@ -172,7 +188,7 @@ func (e *Engine) admit(op Operation) (*request, error) {
 
 // read is step 3: one round trip, from the primary.
 func (e *Engine) read(ctx context.Context, r *request) (err error) {
-	call := withTimeout(ctx, e.cfg.storeTimeout)
+	call := r.within(ctx, e.cfg.storeTimeout)
 	defer call.stop()
 	if r.seen.Record, err = e.store.Get(call, r.id); err != nil {
 		return storeRefusal(err)
@@ -237,7 +253,7 @@ func (r *request) matches(stored Fingerprint) (same bool, err error) {
 
 // lock is step 4.
 func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
-	call := withTimeout(ctx, e.cfg.lockTimeout)
+	call := r.within(ctx, e.cfg.lockTimeout)
 	defer call.stop()
 	return e.locker.TryAcquire(call, LockRequest{KeyID: r.id, Nonce: NewNonce()})
 }
@@ -318,7 +334,7 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 const beginRounds = 4
 
 func (e *Engine) callBegin(ctx context.Context, r *request, req *BeginRequest) (begun bool, err error) {
-	call := withTimeout(ctx, e.cfg.storeTimeout)
+	call := r.within(ctx, e.cfg.storeTimeout)
 	defer call.stop()
 	got, err := e.store.Begin(call, r.id, *req)
 	r.seen.Record = got.Record
@@ -367,7 +383,7 @@ func (e *Engine) outlives(ctx context.Context, r *request, lease Lease) error {
 		}
 		return nil
 	}
-	call := withTimeout(ctx, e.cfg.storeTimeout)
+	call := r.within(ctx, e.cfg.storeTimeout)
 	defer call.stop()
 	retired, err := e.store.Retired(call, theirs.Domain)
 	if err != nil {
@@ -488,7 +504,7 @@ func (e *Engine) superseded(run *run, resp *Response) (Result, error) {
 // release gives the lock back and waits for it. A failure is retried by the
 // lease in the background.
 func (e *Engine) release(ctx context.Context, run *run) {
-	call := withTimeout(ctx, e.cfg.lockTimeout)
+	call := run.within(ctx, e.cfg.lockTimeout)
 	defer call.stop()
 	if err := run.lease.Release(call); err != nil {
 		e.observe(ctx, run.request, &Event{Type: EventReleaseFailed, Attempt: run.attempt, Err: err})

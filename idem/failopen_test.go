@@ -199,3 +199,24 @@ func TestResolvedResponseThatCannotBeKept(t *testing.T) {
 		t.Errorf("Status() = %v, %v, want completed", st.State, err)
 	}
 }
+
+// A store that finds a used key, and cannot read what is stored with it.
+type unreadableStore struct{ idem.Store }
+
+func (s unreadableStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	rec, err := s.Store.Get(ctx, id)
+	return rec, errors.Join(err, errDown)
+}
+
+// TestFailOpenNotForAUsedKey: that it was used is known, whatever cannot be.
+func TestFailOpenNotForAUsedKey(t *testing.T) {
+	t.Parallel()
+	b := failOpen(t)
+	res, err := b.do("k", "x")
+	b.wantPaid(res, err, 1, false)
+	_, err = b.another(b.locker, unreadableStore{b.store}).Do(t.Context(), b.operation("k", "x"), b.pay)
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRuns(1)
+	res, err = b.another(b.locker, unreadableStore{b.store}).Do(t.Context(), b.operation("fresh", "x"), b.pay)
+	b.wantPaid(res, err, 2, false)
+}

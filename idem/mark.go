@@ -50,7 +50,7 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 	case rec.State.Open() && m.State == StateCompleted:
 		e.observe(ctx, r, &Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
 		gone := Applied(Response{Omitted: true})
-		if err := e.settleAs(ctx, r, lease, gone, byMarker, nil); err != nil {
+		if _, err := e.settleAs(ctx, r, lease, gone, byMarker, nil); err != nil {
 			return nil, true, err
 		}
 		return nil, false, nil

@@ -45,12 +45,13 @@ func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (reso
 	} else if r.Policy.Resolver == nil {
 		d = Decision{By: "engine", Reason: "interrupted, and the route has no resolver"}
 	}
-	return resolveErr, e.settleAs(ctx, r, lease, resolution, d, resolveErr)
+	_, err = e.settleAs(ctx, r, lease, resolution, d, resolveErr)
+	return resolveErr, err
 }
 
-// settleAs settles the open attempt that was last read, and leaves the record
-// as it is then. The error is a refusal.
-func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resolution Resolution, d Decision, cause error) error {
+// settleAs settles the open attempt that was last read, unless somebody else
+// does first, and leaves the record as it is then. The error is a refusal.
+func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resolution Resolution, d Decision, cause error) (settled bool, err error) {
 	rec := &r.seen.Record
 	s := Settlement{Attempt: rec.Attempt, ID: NewNonce(), State: StateUnknown, Response: rec.Response,
 		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: d}
@@ -61,18 +62,20 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 		s.State, s.Response = StateReleased, nil
 	}
 	if err := lease.Err(); err != nil {
-		return refuse(CodeOwnershipLost, err)
+		return false, refuse(CodeOwnershipLost, err)
 	}
-	_, err := e.callSettle(ctx, r, &s)
+	settled, err = e.callSettle(ctx, r, &s)
 	if errors.Is(err, ErrResponseInvalid) { // it is applied all the same
 		s.Response = &Response{Status: s.Response.Status, Omitted: true}
-		_, err = e.callSettle(ctx, r, &s)
+		settled, err = e.callSettle(ctx, r, &s)
 	}
 	if err != nil {
-		return storeRefusal(err)
+		return false, storeRefusal(err)
 	}
-	e.observe(ctx, r, &Event{Type: EventResolved, Attempt: s.Attempt, State: rec.State, Err: cause})
-	return nil
+	if settled {
+		e.observe(ctx, r, &Event{Type: EventResolved, Attempt: s.Attempt, State: rec.State, Err: cause})
+	}
+	return settled, nil
 }
 
 // ask calls the policy's resolver and holds it to its contract. A resolver

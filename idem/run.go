@@ -95,12 +95,16 @@ func deref(res *Result) Result {
 	return *res
 }
 
+// used reports whether a key in this state has been executed, or may have been.
+func used(s State) bool { return s != StateNone && s != StateIssued && s != StateReleased }
+
 // failOpen runs the handler without protection where the policy says so, the
 // refusal is that something could not be reached, and nothing is known of an
-// attempt that runs or is in doubt.
+// attempt: that one runs, is in doubt, or was completed with a response that
+// cannot be read.
 func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error) (Result, error) {
 	refusal, ok := errors.AsType[*Refusal](err)
-	if !ok || !r.Policy.FailOpen || r.open || refusal.Code != CodeUnavailable || ctx.Err() != nil {
+	if !ok || !r.Policy.FailOpen || r.open || used(r.seen.Record.State) || refusal.Code != CodeUnavailable || ctx.Err() != nil {
 		return Result{}, err
 	}
 	e.observe(ctx, r, &Event{Type: EventFailedOpen, Err: refusal.Err})

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
 const (
@@ -18,41 +21,132 @@ const (
 	closeTimeout   = 3 * time.Second
 )
 
+// tokenStore is what the commands need of a token store.
+type tokenStore interface {
+	idem.Store
+
+	// AcceptLoss makes the store serve new keys again after it lost records,
+	// and returns how many shards had.
+	AcceptLoss(ctx context.Context) (int, error)
+}
+
+// backends are the services behind a command.
+type backends struct {
+	store     tokenStore
+	redis     goredis.UniversalClient
+	zookeeper *zookeeper.Client // nil where there is none, or it cannot be reached
+	noWitness error             // why ZooKeeper, which was asked for, is left out
+	closers   []func()          // in the order of opening
+}
+
+// close ends what was opened, the last one first.
+func (b *backends) close() {
+	for _, end := range slices.Backward(b.closers) {
+		end()
+	}
+	b.closers = nil
+}
+
 // openStore connects to the token store, with the witness where --zookeeper
 // names one. The caller calls done.
-func (a *app) openStore(ctx context.Context) (store *storeredis.Store, done func(), err error) {
+func (a *app) openStore(ctx context.Context) (store tokenStore, done func(), err error) {
+	b, err := a.openBackends(ctx, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	return b.store, b.close, nil
+}
+
+// openBackends connects to all that the flags name. Where the ensemble is not
+// required and cannot be reached, it is left out. The caller calls close.
+func (a *app) openBackends(ctx context.Context, ensembleRequired bool) (_ *backends, err error) {
 	switch {
 	case a.redis == "" && a.database != "":
-		return nil, nil, errors.New("--database: this build has no token store in SQL yet; use --redis")
+		return nil, errors.New("--database: this build has no token store in SQL yet; use --redis")
 	case a.redis == "":
-		return nil, nil, wrongUse("no token store: give --redis or IDEMCTL_REDIS")
+		return nil, wrongUse("no token store: give --redis or IDEMCTL_REDIS")
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
+	b := &backends{}
+	defer func() {
+		if err != nil {
+			b.close()
+		}
+	}()
 	log := slog.New(slog.DiscardHandler) // what matters to a command comes back as its error
 	opts := []storeredis.Option{storeredis.WithPrefix(a.prefix), storeredis.WithLogger(log)}
-	done = func() {}
 	if a.zookeeper != "" {
-		client, end, err := a.openZooKeeper(ctx, log)
-		if err != nil {
-			return nil, nil, err
+		switch err := a.joinEnsemble(ctx, b, log); {
+		case err == nil:
+			opts = append(opts, storeredis.WithWitness(b.zookeeper.Register(a.witness)))
+		case ensembleRequired || isWrongUse(err) || ctx.Err() != nil:
+			return nil, err
+		default:
+			b.noWitness = err
 		}
-		opts = append(opts, storeredis.WithWitness(client.Register(a.witness)))
-		done = end
 	}
+	opening, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if b.redis, err = a.connectRedis(); err != nil {
+		return nil, err
+	}
+	b.closers = append(b.closers, func() { _ = b.redis.Close() })
+	store, err := storeredis.New(opening, b.redis, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("--redis: %w", err)
+	}
+	b.store = store
+	if a.responseKeys == "" {
+		return b, nil
+	}
+	b.store, err = a.seal(store)
+	return b, err
+}
+
+// sealedStore encrypts responses. What is asked of Redis itself goes past that.
+type sealedStore struct {
+	*sealed.Store
+	redis *storeredis.Store
+}
+
+func (s sealedStore) AcceptLoss(ctx context.Context) (int, error) { return s.redis.AcceptLoss(ctx) }
+
+// seal is the store as services see it that encrypt stored responses.
+func (a *app) seal(store *storeredis.Store) (tokenStore, error) {
+	ring, err := sealed.ParseRing(a.responseKeys)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--response-keys: %w", err)}
+	}
+	opts := []sealed.Option{sealed.WithLogger(slog.New(slog.DiscardHandler))}
+	if a.plainResponses {
+		opts = append(opts, sealed.WithPlain())
+	}
+	s, err := sealed.New(store, ring, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("--response-keys: %w", err)
+	}
+	return sealedStore{s, store}, nil
+}
+
+// joinEnsemble starts a session for b.
+func (a *app) joinEnsemble(ctx context.Context, b *backends, log *slog.Logger) error {
+	opening, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	client, end, err := a.openZooKeeper(opening, log)
+	if err != nil {
+		return err
+	}
+	b.zookeeper, b.closers = client, append(b.closers, end)
+	return nil
+}
+
+// connectRedis returns a client, which connects at first use.
+func (a *app) connectRedis() (goredis.UniversalClient, error) {
 	goredis.SetLogger(quiet{})
 	client, err := storeredis.Connect(a.redis)
 	if err != nil {
-		done()
-		return nil, nil, usageError{fmt.Errorf("--redis: %w", err)}
+		return nil, usageError{fmt.Errorf("--redis: %w", err)}
 	}
-	endSession := done
-	done = func() { _ = client.Close(); endSession() }
-	if store, err = storeredis.New(ctx, client, opts...); err != nil {
-		done()
-		return nil, nil, fmt.Errorf("--redis: %w", err)
-	}
-	return store, done, nil
+	return client, nil
 }
 
 // withZooKeeper runs f with a session of its own.
@@ -72,12 +166,12 @@ func (a *app) withZooKeeper(ctx context.Context, f func(*zookeeper.Client) error
 
 // openZooKeeper starts a session. The caller calls end.
 func (a *app) openZooKeeper(ctx context.Context, log *slog.Logger) (client *zookeeper.Client, end func(), err error) {
-	servers, chroot, err := zookeeper.ParseConnectString(a.zookeeper)
+	servers, chroot, err := a.ensemble()
 	if err != nil {
-		return nil, nil, usageError{fmt.Errorf("--zookeeper: %w", err)}
+		return nil, nil, err
 	}
 	client, err = zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot,
-		SessionTimeout: a.sessionTimeout, TickTime: a.zookeeperTick, Logger: log})
+		SessionTimeout: a.sessionTimeout, TickTime: a.zookeeperTick, Credentials: a.credentials(), Logger: log})
 	if err != nil {
 		return nil, nil, fmt.Errorf("--zookeeper: %w", err)
 	}
@@ -86,6 +180,23 @@ func (a *app) openZooKeeper(ctx context.Context, log *slog.Logger) (client *zook
 		defer cancel()
 		_ = client.Close(ctx) // at the worst the session times out
 	}, nil
+}
+
+// credentials reads --zookeeper-auth.
+func (a *app) credentials() []zookeeper.Credential {
+	if a.zookeeperAuth == "" {
+		return nil
+	}
+	return []zookeeper.Credential{{Scheme: "digest", Secret: []byte(a.zookeeperAuth)}}
+}
+
+// ensemble reads --zookeeper.
+func (a *app) ensemble() (servers []string, chroot string, err error) {
+	servers, chroot, err = zookeeper.ParseConnectString(a.zookeeper)
+	if err != nil {
+		return nil, "", usageError{fmt.Errorf("--zookeeper: %w", err)}
+	}
+	return servers, chroot, nil
 }
 
 // quiet keeps Redis's client library from writing to standard error: what went

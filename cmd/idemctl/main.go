@@ -34,6 +34,12 @@ type usageError struct{ error }
 
 func wrongUse(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
+// isWrongUse reports whether an error is of whoever typed the command.
+func isWrongUse(err error) bool {
+	_, wrong := errors.AsType[usageError](err)
+	return wrong
+}
+
 // errNothing says that what was asked for is not there.
 var errNothing = errors.New("nothing there")
 
@@ -55,9 +61,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 		return ended.code
 	}
 	fmt.Fprintln(stderr, "idemctl: "+strings.Join(strings.Fields(err.Error()), " "))
-	_, wrong := errors.AsType[usageError](err)
 	switch {
-	case wrong, !a.started: // before a command of ours starts, errors are of package cobra
+	case isWrongUse(err), !a.started: // before a command of ours starts, errors are of package cobra
 		return exitUsage
 	case ofCommand:
 		return ended.code

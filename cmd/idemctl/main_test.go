@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -27,6 +28,7 @@ func idemctl(t *testing.T, env map[string]string, args ...string) ran {
 
 func TestExitCodes(t *testing.T) {
 	const nobody = "redis://127.0.0.1:1"
+	someID := idem.NewKeyID("s", "k").String()
 	tests := []struct {
 		args   string
 		env    map[string]string
@@ -49,7 +51,7 @@ func TestExitCodes(t *testing.T) {
 		{"record list --limit 0 --redis " + nobody, nil, exitUsage, "--limit"},
 		{"record list --redis http://x", nil, exitUsage, "scheme"},
 		{"record show --redis " + nobody + " k", nil, exitUsage, "--scope"},
-		{"record show --redis " + nobody + " --scope s", nil, exitUsage, "arg(s)"},
+		{"record show --redis " + nobody + " --scope s", nil, exitUsage, "KEY"},
 		{"record show --redis " + nobody + " --scope s a,b", nil, exitUsage, "KEY"},
 		{"store accept --redis " + nobody, nil, exitUsage, "needs --zookeeper"},
 		{"store accept --redis " + nobody + " --zookeeper ,", nil, exitUsage, "--zookeeper"},
@@ -74,10 +76,37 @@ func TestExitCodes(t *testing.T) {
 		{"queue poll --wait 5s /p", nil, exitUsage, "no ensemble"},
 		{"queue poll --wait -5s /p", nil, exitUsage, "negative"},
 		{"queue len p", nil, exitUsage, "PATH"},
-		{"record resolve --scope s k --not-applied", nil, exitFailed, "does not have it yet"},
-		{"store retire d", nil, exitFailed, "does not have it yet"},
-		{"token issue --scope s", nil, exitFailed, "does not have it yet"},
-		{"doctor", nil, exitFailed, "does not have it yet"},
+		{"record show --redis " + nobody + " --scope s k surplus", nil, exitUsage, "arg(s)"},
+		{"record show --redis " + nobody + " --key-id abc", nil, exitUsage, "--key-id"},
+		{"record show --redis " + nobody + " --key-id " + someID + " k", nil, exitUsage, "not both"},
+		{"record show --redis " + nobody + " --key-id " + someID + " --scope s", nil, exitUsage, "not both"},
+		{"record show --redis " + nobody + " --key-id " + someID, nil, exitFailed, "refused"},
+		{"record resolve --help", nil, exitDone, ""},
+		{"record resolve --redis " + nobody + " --scope s k", nil, exitUsage, "--not-applied"},
+		{"record resolve --redis " + nobody + " --scope s k --applied f --not-applied", nil, exitUsage, "one of them"},
+		{"record resolve --redis " + nobody + " --not-applied", nil, exitUsage, "--key-id"},
+		{"record resolve --redis " + nobody + " --scope s k --applied no-such-file", nil, exitUsage, "no-such-file"},
+		{"record resolve --redis " + nobody + " --scope s k --applied -", nil, exitUsage, "JSON object"},
+		{"record resolve --redis " + nobody + " --scope s k --not-applied --result-ttl 0s", nil, exitUsage, "--result-ttl"},
+		{"record resolve --redis " + nobody + " --scope s k --not-applied --by=", nil, exitUsage, "--by"},
+		{"record resolve --redis " + nobody + " --scope s k --not-applied --by " + strings.Repeat("b", 129), nil, exitUsage, "at most 128"},
+		{"record resolve --redis " + nobody + " --scope s k --not-applied --reason " + strings.Repeat("r", 513), nil, exitUsage, "at most 512"},
+		{"record resolve --redis " + nobody + " --scope s k --not-applied", nil, exitFailed, "refused"},
+		{"record resolve --scope s k --not-applied", nil, exitUsage, "no token store"},
+		{"store retire --help", nil, exitDone, ""},
+		{"store retire --redis " + nobody, nil, exitUsage, "arg(s)"},
+		{"store retire --redis " + nobody + " " + strings.Repeat("d", 256), nil, exitUsage, "1 to 255"},
+		{"store retire --redis " + nobody + " d --by=", nil, exitUsage, "--by"},
+		{"store retire --redis " + nobody + " d", nil, exitFailed, "refused"},
+		{"token", nil, exitUsage, "needs a subcommand"},
+		{"token issue --help", nil, exitDone, ""},
+		{"token issue --redis " + nobody, nil, exitUsage, "--scope"},
+		{"token issue --redis " + nobody + " --scope s --ttl 0s", nil, exitUsage, "--ttl"},
+		{"token issue --redis " + nobody + " --scope s", nil, exitFailed, "refused"},
+		{"doctor --help", nil, exitDone, ""},
+		{"doctor", nil, exitUsage, "--redis or --zookeeper"},
+		{"doctor --redis http://x", nil, exitUsage, "scheme"},
+		{"doctor --zookeeper ,", nil, exitUsage, "--zookeeper"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {

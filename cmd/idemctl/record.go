@@ -1,58 +1,97 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
 func (a *app) record() *cobra.Command {
-	cmd := &cobra.Command{Use: "record", Short: "See what the token store knows", Args: cobra.NoArgs, RunE: subcommandWanted}
-	cmd.AddCommand(a.recordShow(), a.recordList())
+	cmd := &cobra.Command{Use: "record", Short: "See what the token store knows, and settle what is open", Args: cobra.NoArgs, RunE: subcommandWanted}
+	cmd.AddCommand(a.recordShow(), a.recordList(), a.recordResolve())
 	return cmd
 }
 
 func (a *app) recordShow() *cobra.Command {
-	var scope string
+	var which whichKey
 	var body bool
 	cmd := &cobra.Command{
-		Use:   "show --scope SCOPE KEY",
+		Use:   "show --scope SCOPE KEY | show --key-id HEX",
 		Short: "Show the record of a key",
 		Long: `Show the record of a key. SCOPE is whose key it is, as the service's policy
-says: in the sample, the merchant. Exits with 75 where nothing is known of it.`,
+says: in the sample, the merchant. Where the key itself is not known, its ID
+does: it is in lists, logs and events. Exits with 75 where nothing is known of
+it.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 record show --scope merchant_demo order-17
+  idemctl --redis redis://127.0.0.1:6379 record show --key-id 5f6c…
   idemctl --json record show --scope merchant_demo '"a key with spaces, in quotes"'`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !cmd.Flags().Changed("scope") {
-				return wrongUse("record show needs --scope")
-			}
-			key, err := idem.ParseKey(args)
+			id, err := which.id(cmd, args)
 			if err != nil {
-				return usageError{fmt.Errorf("KEY: %w", err)}
+				return err
 			}
 			store, done, err := a.openStore(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer done()
-			id := idem.NewKeyID(scope, key)
 			rec, err := store.Get(cmd.Context(), id)
+			if errors.Is(err, sealed.ErrUnreadable) {
+				fmt.Fprintf(a.stderr, "idemctl: the response is left out: %v\n", err)
+				err = nil
+			}
 			if err != nil {
 				return err
 			}
 			if rec.State == idem.StateNone {
-				return fmt.Errorf("no record of key ID %s: %w", id, errNothing)
+				return noRecord(id)
 			}
 			return a.writeRecord(id, &rec, body)
 		},
 	}
-	cmd.Flags().StringVar(&scope, "scope", "", "whose key it is (required)")
+	which.flags(cmd)
 	cmd.Flags().BoolVar(&body, "body", false, "show the stored response, too")
 	return cmd
+}
+
+// noRecord says that nothing is known of a key.
+func noRecord(id idem.KeyID) error { return fmt.Errorf("no record of key ID %s: %w", id, errNothing) }
+
+// whichKey is how a command is told of which key: the key, or its ID.
+type whichKey struct{ scope, keyID string }
+
+func (w *whichKey) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&w.scope, "scope", "", "whose key it is; needed with KEY")
+	cmd.Flags().StringVar(&w.keyID, "key-id", "", "the key's ID, in place of --scope and KEY")
+}
+
+func (w *whichKey) id(cmd *cobra.Command, args []string) (idem.KeyID, error) {
+	byScope, byID := cmd.Flags().Changed("scope"), cmd.Flags().Changed("key-id")
+	switch {
+	case byID && (byScope || len(args) > 0):
+		return idem.KeyID{}, wrongUse("%s wants --key-id, or --scope and KEY, not both", cmd.CommandPath())
+	case byID:
+		id, err := idem.ParseKeyID(w.keyID)
+		if err != nil {
+			return id, usageError{fmt.Errorf("--key-id: %w", err)}
+		}
+		return id, nil
+	case !byScope:
+		return idem.KeyID{}, wrongUse("%s needs --scope and KEY, or --key-id", cmd.CommandPath())
+	case len(args) != 1:
+		return idem.KeyID{}, wrongUse("%s needs KEY", cmd.CommandPath())
+	}
+	key, err := idem.ParseKey(args)
+	if err != nil {
+		return idem.KeyID{}, usageError{fmt.Errorf("KEY: %w", err)}
+	}
+	return idem.NewKeyID(w.scope, key), nil
 }
 
 func (a *app) recordList() *cobra.Command {

@@ -21,6 +21,9 @@ type app struct {
 
 	zookeeper      string
 	zookeeperTick  time.Duration
+	zookeeperAuth  string
+	responseKeys   string
+	plainResponses bool
 	witness        string
 	redis          string
 	prefix         string
@@ -44,6 +47,7 @@ Exit codes: 0 done; 1 failed; 2 wrong use; 75 nothing there, not acquired, or
 timed out. lock and semaphore exit as the command does that they run.`,
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 lock --timeout 5s /jobs/nightly -- ./nightly.sh
   idemctl --redis redis://127.0.0.1:6379 record list --state unknown --older-than 1m
+  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 doctor
   idemctl completion bash > /etc/bash_completion.d/idemctl`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
@@ -57,11 +61,13 @@ timed out. lock and semaphore exit as the command does that they run.`,
 	f.StringVar(&a.witness, "witness", "/idem/redis", "`PATH` of the znode in which the services remember their Redis")
 	f.StringVar(&a.redis, "redis", "", "token store, as `URL`: redis://HOST:PORT, several for a cluster, redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
 	f.StringVar(&a.prefix, "prefix", "idem", "what the store's Redis `keys` start with")
+	f.StringVar(&a.zookeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest) with which the ensemble's znodes are protected; better in the environment than on a command line")
+	f.StringVar(&a.responseKeys, "response-keys", "", "`ID=BASE64,…`: the keys with which the services encrypt stored responses, the one to encrypt with first; better in the environment")
+	f.BoolVar(&a.plainResponses, "accept-plain-responses", false, "with --response-keys: accept stored responses that are not encrypted, too")
 	f.StringVar(&a.database, "database", "", "token store in SQL; this build has none yet")
 	f.DurationVar(&a.sessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session")
 	f.BoolVar(&a.json, "json", false, "write one JSON object a line")
-	root.AddCommand(a.lock(), a.semaphore(), a.elect(), a.queue(), a.store(), a.record())
-	addLater(root)
+	root.AddCommand(a.lock(), a.semaphore(), a.elect(), a.queue(), a.store(), a.record(), a.token(), a.doctor())
 	return root
 }
 

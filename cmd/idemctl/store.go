@@ -8,7 +8,7 @@ import (
 )
 
 func (a *app) store() *cobra.Command {
-	cmd := &cobra.Command{Use: "store", Short: "Settle what became of a whole store", Args: cobra.NoArgs, RunE: subcommandWanted}
+	cmd := &cobra.Command{Use: "store", Short: "Settle what became of a whole store, or of a whole lock domain", Args: cobra.NoArgs, RunE: subcommandWanted}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "accept",
 		Short: "Accept that Redis lost its records",
@@ -20,7 +20,7 @@ operation ID of a key is the same as it was.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 store accept`,
 		Args:    cobra.NoArgs,
 		RunE:    a.accept,
-	})
+	}, a.storeRetire())
 	return cmd
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
 // Metrics is what /metrics shows. No label holds what a client made up. Make
@@ -21,6 +22,9 @@ type Metrics struct {
 	handlers *prometheus.HistogramVec
 	requests *prometheus.HistogramVec
 	calls    *prometheus.HistogramVec
+	swept    *prometheus.CounterVec
+	passes   *prometheus.CounterVec
+	leads    prometheus.Gauge
 }
 
 // buckets reach from a memory look-up to a slow card network.
@@ -39,8 +43,14 @@ func NewMetrics(store idem.Store) *Metrics {
 			Help: "HTTP requests."}, []string{"route", "status"}),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "payments_grpc_call_seconds", Buckets: buckets,
 			Help: "gRPC calls."}, []string{"method", "code"}),
+		swept: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "idemkeeper_swept_records_total",
+			Help: "Open records that the sweeper of this instance looked at, by what came of it."}, []string{"result"}),
+		passes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "idemkeeper_sweeper_passes_total",
+			Help: "Walks over the open records by this instance; failed ones could not see or settle all."}, []string{"result"}),
+		leads: prometheus.NewGauge(prometheus.GaugeOpts{Name: "idemkeeper_sweeper_leads",
+			Help: "1 where this instance is the one that sweeps."}),
 	}
-	m.registry.MustRegister(m.events, m.handlers, m.requests, m.calls, newOpenRecords(store),
+	m.registry.MustRegister(m.events, m.handlers, m.requests, m.calls, m.swept, m.passes, m.leads, newOpenRecords(store),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -60,6 +70,23 @@ func (m *Metrics) request(route string, status int, d time.Duration) {
 // Call counts a gRPC call; the method is one that the server has.
 func (m *Metrics) Call(method, code string, d time.Duration) {
 	m.calls.WithLabelValues(method, code).Observe(d.Seconds())
+}
+
+// Swept counts a pass of the sweeper.
+func (m *Metrics) Swept(p sweeper.Pass) {
+	m.leads.Set(0)
+	if p.Leader {
+		m.leads.Set(1)
+	}
+	result := "done"
+	if p.Err != nil {
+		result = "failed"
+	}
+	m.passes.WithLabelValues(result).Inc()
+	for result, n := range map[string]int{"deferred": p.Deferred, "held": p.Held, "applied": p.Applied,
+		"released": p.Released, "unknown": p.Unknown, "queued": p.Queued, "failed": p.Failed} {
+		m.swept.WithLabelValues(result).Add(float64(n))
+	}
 }
 
 // Handler serves the metrics in Prometheus's text format.

@@ -74,6 +74,7 @@ func storeResponses(maxBody int) map[string]idem.Response {
 	all := map[string]idem.Response{
 		"nothing":    {},
 		"empty body": {Status: 204, Header: map[string][]string{"Etag": {`""`}}},
+		"omitted, with what an encrypting store keeps": {Status: 200, Omitted: true, Header: map[string][]string{"x": {"y"}}, Body: []byte("z")},
 		"omitted":    {Status: 200, Omitted: true, Header: map[string][]string{"Content-Type": {"text/event-stream"}}},
 		"binary":     {Status: 200, Body: random},
 		"zero bytes": {Status: 200, Body: make([]byte, 100)},

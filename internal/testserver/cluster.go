@@ -12,10 +12,12 @@ import (
 
 const clusterSlots = 16384
 
-// RedisCluster is a Redis Cluster of masters without replicas. The masters share
-// the slots evenly, in order; break them one by one, see [Redis].
+// RedisCluster is a Redis Cluster of masters, with one replica each where
+// [WithClusterReplicas] says so. The masters share the slots evenly, in order;
+// break them one by one, see [Redis].
 type RedisCluster struct {
-	nodes []*Redis
+	nodes   []*Redis // masters first
+	masters int
 }
 
 // StartRedisCluster starts a cluster and returns once every node says that it is
@@ -29,8 +31,12 @@ func StartRedisCluster(tb testing.TB, masters int, opts ...RedisOption) *RedisCl
 	}
 	dir, cfg := tb.TempDir(), newRedisConfig(opts)
 	c := &RedisCluster{}
-	held, err := retryOnBind(2*masters, func(nums []int) error {
-		c.nodes = nil
+	nodes := masters
+	if cfg.replicas {
+		nodes *= 2
+	}
+	held, err := retryOnBind(2*nodes, func(nums []int) error {
+		*c = RedisCluster{masters: masters}
 		if err := c.launch(dir, cfg, nums); err != nil {
 			return errors.Join(err, c.killAll())
 		}
@@ -52,7 +58,7 @@ func (c *RedisCluster) launch(dir string, cfg redisConfig, nums []int) error {
 	n := len(nums) / 2
 	for i := range n {
 		args := append([]string{
-			"--cluster-enabled", "yes", "--cluster-node-timeout", "5000",
+			"--cluster-enabled", "yes", "--cluster-node-timeout", "5000", "--repl-diskless-sync-delay", "1",
 			"--cluster-port", strconv.Itoa(nums[n+i]),
 		}, cfg.args...)
 		r, err := newRedis(dir, nums[i], args...)
@@ -65,9 +71,10 @@ func (c *RedisCluster) launch(dir string, cfg redisConfig, nums []int) error {
 		}
 	}
 	for i, r := range c.nodes {
-		first, last := i*clusterSlots/n, (i+1)*clusterSlots/n-1
-		if _, err := r.Do("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(last)); err != nil {
-			return err
+		if first, last := i*clusterSlots/c.masters, (i+1)*clusterSlots/c.masters-1; i < c.masters {
+			if _, err := r.Do("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(last)); err != nil {
+				return err
+			}
 		}
 		// Epochs must differ before the nodes meet, as with redis-cli --cluster create.
 		if _, err := r.Do("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
@@ -78,12 +85,54 @@ func (c *RedisCluster) launch(dir string, cfg redisConfig, nums []int) error {
 			return err
 		}
 	}
-	return poll(StartTimeout, nil, c.complete)
+	if err := poll(StartTimeout, nil, c.complete); err != nil {
+		return err
+	}
+	for i, r := range c.Replicas() {
+		if err := r.replicate(c.nodes[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// complete returns nil once every node knows all others and covers all slots.
+// replicate makes a node of a cluster the replica of another, and waits until
+// both are in step and the replica could take over.
+func (r *Redis) replicate(master *Redis) error {
+	id, err := master.Do("CLUSTER", "MYID")
+	if err != nil {
+		return err
+	}
+	if _, err := r.Do("CLUSTER", "REPLICATE", id[0]); err != nil {
+		return err
+	}
+	return master.AwaitReplica(r)
+}
+
+// TakeOver makes a replica of a cluster the master of its master's slots, with
+// what it has, whatever the others say: what a failover comes to when the master
+// is dead. It returns once the replica calls itself master; the other nodes
+// learn of it soon after, see AwaitComplete.
+func (r *Redis) TakeOver() error {
+	if _, err := r.Do("CLUSTER", "FAILOVER", "TAKEOVER"); err != nil {
+		return err
+	}
+	return poll(StartTimeout, nil, func() error {
+		role, err := redisField(r.addr, "role", "INFO", "replication")
+		if err == nil && role != "master" {
+			err = fmt.Errorf("%s is %s", r.addr, role)
+		}
+		return err
+	})
+}
+
+// complete returns nil once every node that is up knows all others and covers
+// all slots.
 func (c *RedisCluster) complete() error {
 	for _, r := range c.nodes {
+		if !r.answering() {
+			continue
+		}
 		for field, want := range map[string]string{
 			"cluster_state":       "ok",
 			"cluster_known_nodes": strconv.Itoa(len(c.nodes)),
@@ -109,12 +158,15 @@ func (c *RedisCluster) killAll() error {
 	return all
 }
 
-// AwaitComplete waits until every node says that the cluster is complete, after a
-// Restart for instance.
+// AwaitComplete waits until every node that is up says that the cluster is
+// complete, after a Restart for instance.
 func (c *RedisCluster) AwaitComplete() error { return poll(StartTimeout, nil, c.complete) }
 
 // Nodes returns the masters in the order of their slots.
-func (c *RedisCluster) Nodes() []*Redis { return slices.Clone(c.nodes) }
+func (c *RedisCluster) Nodes() []*Redis { return slices.Clone(c.nodes[:c.masters]) }
+
+// Replicas returns the replicas, each at the index of its master in Nodes.
+func (c *RedisCluster) Replicas() []*Redis { return slices.Clone(c.nodes[c.masters:]) }
 
 // Addrs returns host:port of every node.
 func (c *RedisCluster) Addrs() []string {
@@ -125,7 +177,7 @@ func (c *RedisCluster) Addrs() []string {
 	return addrs
 }
 
-// NodeFor returns the master that serves a key.
+// NodeFor returns the master that a key was given to at the start.
 func (c *RedisCluster) NodeFor(key string) (*Redis, error) {
 	vals, err := c.nodes[0].Do("CLUSTER", "KEYSLOT", key)
 	if err != nil {
@@ -135,8 +187,8 @@ func (c *RedisCluster) NodeFor(key string) (*Redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i := range c.nodes {
-		if slot < (i+1)*clusterSlots/len(c.nodes) {
+	for i := range c.masters {
+		if slot < (i+1)*clusterSlots/c.masters {
 			return c.nodes[i], nil
 		}
 	}

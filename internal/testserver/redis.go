@@ -12,7 +12,10 @@ import (
 // RedisOption changes how a Redis server is started.
 type RedisOption func(*redisConfig)
 
-type redisConfig struct{ args []string }
+type redisConfig struct {
+	args     []string
+	replicas bool // of a cluster
+}
 
 // WithRedisArgs appends arguments of redis-server, for example
 // "--appendonly", "yes" or "--maxmemory-policy", "allkeys-lru". They win over
@@ -20,6 +23,10 @@ type redisConfig struct{ args []string }
 func WithRedisArgs(args ...string) RedisOption {
 	return func(c *redisConfig) { c.args = append(c.args, args...) }
 }
+
+// WithClusterReplicas gives every master of a [RedisCluster] one replica. Other
+// servers ignore it.
+func WithClusterReplicas() RedisOption { return func(c *redisConfig) { c.replicas = true } }
 
 func newRedisConfig(opts []RedisOption) redisConfig {
 	var c redisConfig

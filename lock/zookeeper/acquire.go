@@ -23,6 +23,7 @@ type attempt struct {
 	slot   *slot
 	create func(*attempt) (czxid int64, err error)
 	place  *place // in a line; nil for a plain lock
+	marks  marks  // of a plain lock
 	began  time.Time
 	done   chan struct{} // closed when lease and err are set
 
@@ -32,8 +33,11 @@ type attempt struct {
 }
 
 // acquire makes a plain lock in a slot that the caller has claimed.
-func (s *session) acquire(ctx context.Context, sl *slot, o owner) (*Lease, error) {
-	return s.attempt(ctx, &attempt{slot: sl, create: func(a *attempt) (int64, error) { return a.createLock(o) }})
+func (s *session) acquire(ctx context.Context, sl *slot, o owner, marking bool) (*Lease, error) {
+	return s.attempt(ctx, &attempt{
+		slot: sl, marks: marks{on: marking},
+		create: func(a *attempt) (int64, error) { return a.createLock(o) },
+	})
 }
 
 // attempt runs an attempt and returns when it is over, ctx has ended, or the
@@ -94,8 +98,8 @@ func (a *attempt) run() {
 		a.s.mu.Lock()
 		a.slot.phase = releasing
 		a.s.mu.Unlock()
-		if gone := a.s.remove(a.slot.path, czxid, a.place == nil && time.Since(a.began) > young); gone != nil {
-			a.s.log.Warn("zookeeper: abandoned lock left to the end of its session", "path", a.slot.path, "error", gone)
+		if gone := a.s.remove(a.slot.znode(), czxid, a.place == nil && time.Since(a.began) > young); gone != nil {
+			a.s.log.Warn("zookeeper: abandoned lock left to the end of its session", "path", a.slot.znode(), "error", gone)
 		}
 	}
 	a.s.free(a.slot)
@@ -115,7 +119,7 @@ func (a *attempt) grant(czxid int64) bool {
 		return false
 	}
 	l := &Lease{
-		s: s, slot: a.slot, place: a.place, czxid: czxid, taken: a.began,
+		s: s, slot: a.slot, place: a.place, marks: a.marks, czxid: czxid, taken: a.began,
 		fence: idem.Fence{Domain: s.domain, Token: uint64(czxid)},
 		done:  make(chan struct{}),
 		gone:  make(chan struct{}),
@@ -127,60 +131,6 @@ func (a *attempt) grant(czxid int64) bool {
 	a.lease = l
 	close(a.done)
 	return true
-}
-
-// createLock sends the create of a plain lock until it is known what became of
-// it, and returns the czxid of the znode that it made.
-func (a *attempt) createLock(o owner) (czxid int64, err error) {
-	s, path := a.s, a.slot.path
-	data := o.encode()
-	var r result
-	for range maxTries {
-		if a.gone() {
-			return 0, idem.ErrUnavailable // nobody reads this
-		}
-		r = s.w.do(&zk.CreateRequest{Path: path, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral})
-		switch {
-		case r.outcome == applied:
-			return r.zxid, nil
-		case r.outcome == ended, r.outcome == unsent:
-			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
-		case r.refusedBy(zk.ErrNoNode):
-			if err := s.ensureParents(path); err != nil {
-				return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
-			}
-			continue
-		case r.outcome == unknown:
-			if err := s.finalBarrier(); err != nil {
-				return 0, err
-			}
-		case !r.refusedBy(zk.ErrNodeExists):
-			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
-		}
-		// Either the znode was there before, or the reply was lost and a
-		// barrier has been acknowledged since: what is there now decides.
-		n, err := s.mustGet(path)
-		switch {
-		case err != nil:
-			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
-		case !n.exists:
-			continue
-		case n.session != s.sessionID():
-			return 0, fmt.Errorf("%w: by %v", idem.ErrLocked, parseOwner(n.data))
-		case parseOwner(n.data).same(o):
-			return n.czxid, nil
-		}
-		// Of this session, but this session has only one slot for the path and
-		// that is ours: an orphan.
-		s.log.Warn("zookeeper: removing an orphan", "path", path, "czxid", n.czxid)
-		if err := s.remove(path, n.czxid, false); err != nil {
-			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
-		}
-	}
-	if r.outcome == unknown { // nobody was seen to hold it
-		return 0, fmt.Errorf("%w: acquire: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.err)
-	}
-	return 0, fmt.Errorf("%w: changed under our hands %d times", idem.ErrLocked, maxTries)
 }
 
 // ensureParents makes the persistent znodes above path, topmost first. Making

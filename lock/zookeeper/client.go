@@ -80,7 +80,7 @@ func passing(err error) bool {
 }
 
 // Locker is short for [NewLocker].
-func (c *Client) Locker() *Locker { return NewLocker(c) }
+func (c *Client) Locker(opts ...LockerOption) *Locker { return NewLocker(c, opts...) }
 
 // Domain is the lock domain, which the fence of every lease carries: a UUID kept
 // in the ensemble (and chroot), followed by Config.Root unless that is the

@@ -1,6 +1,8 @@
 package zookeeper
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -9,17 +11,42 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	conform(t, func(c *Client) idem.Locker { return c.Locker() }, func(l idem.Locker) *Client { return l.(*Locker).c })
+}
+
+// The same behaviour where every other lease leaves a marker, or removes it, so
+// that locks change their place all the time.
+func TestConformanceWithMarkers(t *testing.T) {
+	conform(t,
+		func(c *Client) idem.Locker { return &alternating{Locker: NewLocker(c, WithDurableMarkers())} },
+		func(l idem.Locker) *Client { return l.(*alternating).c })
+}
+
+type alternating struct {
+	*Locker
+	n atomic.Uint32
+}
+
+func (l *alternating) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+	lease, err := l.Locker.TryAcquire(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if l.n.Add(1)%2 == 1 {
+		lease.(*Lease).Mark(newMarker(idem.StateCompleted))
+	} else {
+		lease.(*Lease).Mark(nil)
+	}
+	return lease, nil
+}
+
+func conform(t *testing.T, locker func(*Client) idem.Locker, client func(idem.Locker) *Client) {
 	idemtest.RunLocker(t, idemtest.LockerHarness{
-		New: func(t *testing.T) idem.Locker { return open(t, sharedConfig(t)).Locker() },
-		Second: func(t *testing.T, first idem.Locker) idem.Locker {
-			cfg := first.(*Locker).c.cfg
-			return open(t, cfg).Locker()
-		},
+		New:    func(t *testing.T) idem.Locker { return locker(open(t, sharedConfig(t))) },
+		Second: func(t *testing.T, first idem.Locker) idem.Locker { return locker(open(t, client(first).cfg)) },
 		Lose: func(t *testing.T, l idem.Locker, id idem.KeyID, lease idem.Lease) {
-			c := l.(*Locker).c
 			raw := rawConn(t, testserver.SharedZooKeeper(t))
-			s := sessionOf(c)
-			if err := raw.Delete(s.w.pin.Path, -1); err != nil {
+			if err := raw.Delete(sessionOf(client(l)).w.pin.Path, -1); err != nil {
 				t.Fatalf("delete member: %v", err)
 			}
 		},

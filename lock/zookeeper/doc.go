@@ -29,7 +29,9 @@
 //     counts acknowledged writes only: a server that was cut off from its
 //     quorum goes on answering pings and reads.
 //   - A later lease of a key has a greater fence, whatever was deleted and
-//     created in between, parents included.
+//     created in between, parents and markers included.
+//   - A marker is left, replaced or removed in the transaction that releases the
+//     lock, or not at all, and by the lock's holder alone.
 //   - What a TryAcquire that failed, or was given up, may have left on the
 //     servers is removed in the background; so is a lock whose release was not
 //     acknowledged. Nothing here ever removes another owner's lock.
@@ -51,7 +53,7 @@
 //     that only by leaders, by holders with a listener, and where
 //     [Lease.Revoked] was asked for.
 //     An operator who deletes the lock of a running request within a second of
-//     its being taken may see the next owner's lock removed with it.
+//     its being taken may see the next owner's lock, or marker, removed with it.
 //   - Without [Config].Credentials, a client certificate or an ACL of one's own
 //     anybody who reaches the ensemble can delete a lock.
 //
@@ -72,7 +74,7 @@
 // and all go through one place (writer.go), where those that wait share a
 // transaction (batch.go). A lost reply is settled by a barrier
 // (pulse.go): once a later write of the session is acknowledged, the earlier one
-// has been applied or never will be, and a read tells which (acquire.go,
+// has been applied or never will be, and a read tells which (create.go,
 // release.go). Per path and session one operation is under way at a time
 // (slots.go).
 package zookeeper

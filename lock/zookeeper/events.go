@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -20,6 +21,7 @@ func (s *session) onEvent(ev zk.Event) {
 		s.fire(ev.Path)
 		s.fire(ev.Path + childrenOf)
 		s.fire(ev.Path + nodeOf)
+		s.fire(strings.TrimSuffix(ev.Path, lockChild))
 		s.mu.Unlock()
 	}
 }

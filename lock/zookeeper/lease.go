@@ -25,6 +25,7 @@ type Lease struct {
 	err      error
 	ends     []*func(error) // to be told of the end
 	revoked  chan struct{}  // nil until somebody asks for it
+	marks    marks
 	attended sync.Once
 
 	// gone is closed when the znode is known to be gone, or the session is
@@ -144,7 +145,7 @@ func (l *Lease) look(ctx context.Context) (node, error) {
 			return node{}, err
 		}
 	}
-	return within(ctx, s, func() (node, error) { return s.get(l.slot.path) })
+	return within(ctx, s, func() (node, error) { return s.get(l.slot.znode()) })
 }
 
 // lose ends a lease whose znode is not there any more.
@@ -157,6 +158,6 @@ func (s *session) lose(l *Lease, err error) {
 	s.beginRelease(l)
 	s.mu.Unlock()
 	if lost {
-		s.log.Warn("zookeeper: lock vanished while held", "path", l.slot.path, "fence", l.fence.String())
+		s.log.Warn("zookeeper: lock vanished while held", "path", l.slot.znode(), "fence", l.fence.String())
 	}
 }

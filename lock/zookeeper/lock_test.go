@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -116,14 +117,20 @@ func TestOrphanIsRemoved(t *testing.T) {
 	r.release(lease)
 }
 
-// A znode that is not ephemeral keeps everybody out.
-func TestPersistentZnodeIsALock(t *testing.T) {
+// A persistent znode in place of the lock that is no marker keeps everybody out,
+// and is no lock that would be free some day.
+func TestForeignZnodeInPlaceOfTheLock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	create(t, r.raw, r.path, 0)
-	if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
-		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+	_, err := idem.Acquire(bounded(t), r.l, request(r.id))
+	if !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLocked) || !strings.Contains(err.Error(), r.path) {
+		t.Errorf("Acquire() = %v, want %v that names %s", err, idem.ErrUnavailable, r.path)
 	}
+	if !r.exists() {
+		t.Error("the znode is gone")
+	}
+	r.idle(r.c)
 }
 
 func TestFencesGrow(t *testing.T) {

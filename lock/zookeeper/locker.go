@@ -11,16 +11,30 @@ import (
 // Locker is an exclusive lock per key ID: one ephemeral znode. It is safe for
 // concurrent use.
 type Locker struct {
-	c *Client
+	c       *Client
+	marking bool // its leases may leave markers
 }
 
 var _ idem.Locker = (*Locker)(nil)
 
-// NewLocker returns the locker of a client. All lockers of a client are one.
-func NewLocker(c *Client) *Locker { return &Locker{c} }
+// LockerOption changes what [NewLocker] returns. A nil option does nothing.
+type LockerOption func(*Locker)
 
-// TryAcquire implements [idem.Locker]. A lock that this very client is just
-// giving back is waited for.
+// NewLocker returns a locker of a client. All lockers of a client, and of all
+// clients with the same Config.Root, exclude each other, whatever their options.
+func NewLocker(c *Client, opts ...LockerOption) *Locker {
+	l := &Locker{c: c}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(l)
+		}
+	}
+	return l
+}
+
+// TryAcquire implements [idem.Locker]; its leases are [*Lease]. A lock that this
+// very client is just giving back is waited for. A persistent znode in place of
+// the lock that is no marker is ErrUnavailable: somebody else's path.
 func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
 	path := l.c.cfg.lockPath(req.KeyID)
 	for {
@@ -39,7 +53,7 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 			o := l.c.owner
 			o.Nonce = req.Nonce.String()
 			o.Try = strconv.FormatUint(l.c.tries.Add(1), 10)
-			lease, err := s.acquire(ctx, mine, o)
+			lease, err := s.acquire(ctx, mine, o, l.marking)
 			if err != nil {
 				return nil, err
 			}

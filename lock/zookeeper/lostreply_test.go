@@ -89,7 +89,7 @@ func (r *rig) wantHeld(l *Lease) {
 	if _, err := l.Check(bounded(r)); err != nil {
 		r.Errorf("Check() = %v, want a held lease", err)
 	}
-	_, stat, err := r.raw.Get(l.slot.path)
+	_, stat, err := r.raw.Get(l.slot.znode())
 	if err != nil || uint64(stat.Czxid) != l.Fence().Token {
 		r.Errorf("lock on the server: %+v, %v; want czxid %d", stat, err, l.Fence().Token)
 	}

@@ -19,6 +19,7 @@ type node struct {
 	czxid   int64
 	session int64 // of an ephemeral znode; 0 otherwise
 	version int32 // of the data
+	mtime   int64 // of the data: ms since 1970, by the clock of the server that led
 
 	children int32 // how many
 }
@@ -50,7 +51,7 @@ func (s *session) read(path string, call func() ([]byte, *zk.Stat, error)) (node
 	case stat == nil:
 		return node{}, fmt.Errorf("zookeeper: read %s: no stat", path)
 	}
-	return node{exists: true, data: data, czxid: stat.Czxid, session: stat.EphemeralOwner, version: stat.Version, children: stat.NumChildren}, nil
+	return node{exists: true, data: data, czxid: stat.Czxid, session: stat.EphemeralOwner, version: stat.Version, mtime: stat.Mtime, children: stat.NumChildren}, nil
 }
 
 // mustGet reads a znode, again and again until that is answered. It fails only

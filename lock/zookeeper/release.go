@@ -69,17 +69,21 @@ func (l *Lease) remove() error {
 	if l.place != nil {
 		return l.place.remove(l)
 	}
-	return l.s.remove(l.slot.path, l.czxid, l.Err() != nil || time.Since(l.taken) > young)
+	return l.s.remove(l.slot.znode(), l.czxid, l.Err() != nil || time.Since(l.taken) > young, l.legacy()...)
 }
 
-// remove deletes the znode at path that has this czxid. It returns nil when
-// that znode is known to be gone, and an error only when the session is over
-// first, with whose end the znode goes. look makes it read the znode before
-// the first delete.
+// remove deletes the znode at path that has this czxid, and makes its legacy,
+// up to one write that is applied together with the delete or not at all. It
+// returns nil when that znode is known to be gone, and an error only when the
+// session is over first, with whose end the znode goes. look makes it read the
+// znode before the first delete.
 //
 // A delete whose reply was lost is never simply sent again: it may have been
-// applied, and another owner may have come since.
-func (s *session) remove(path string, czxid int64, look bool) error {
+// applied, and another owner may have come since. As long as the znode with this
+// czxid is there, neither it nor the legacy was applied; once it is not, there
+// is nothing that may be done any more.
+func (s *session) remove(path string, czxid int64, look bool, legacy ...any) error {
+	doubt := false // a write may have been applied
 	for {
 		if look {
 			n, err := s.mustGet(path)
@@ -87,19 +91,27 @@ func (s *session) remove(path string, czxid int64, look bool) error {
 				return s.atEnd(err)
 			}
 			if !n.exists || n.czxid != czxid {
+				s.vanished(path, !doubt && len(legacy) > 0)
 				return nil
 			}
 		}
-		r := s.w.do(&zk.DeleteRequest{Path: path, Version: -1})
+		r := s.w.do(append([]any{&zk.DeleteRequest{Path: path, Version: -1}}, legacy...)...)
 		switch {
-		case r.outcome == applied, r.refusedBy(zk.ErrNoNode):
+		case r.outcome == applied:
+			return nil
+		case r.refusedBy(zk.ErrNoNode):
+			s.vanished(path, !doubt && len(legacy) > 0)
 			return nil
 		case r.outcome == ended:
 			return s.atEnd(r.err)
 		case r.outcome == unknown:
+			doubt = true
 			if err := s.finalBarrier(); err != nil {
 				return s.atEnd(s.reason())
 			}
+		case r.refusedAt(1, zk.ErrNotEmpty):
+			s.log.Error("zookeeper: marker cannot be removed, somebody made znodes below it", "path", path)
+			legacy = nil
 		case r.outcome == refused:
 			s.log.Error("zookeeper: lock cannot be removed, trying again", "path", path, "error", r.err)
 			select {
@@ -114,6 +126,14 @@ func (s *session) remove(path string, czxid int64, look bool) error {
 			return s.atEnd(err)
 		}
 		look = true
+	}
+}
+
+// vanished tells the operator of a lock that somebody deleted by hand, where
+// that kept a marker from being left, replaced or removed.
+func (s *session) vanished(path string, harm bool) {
+	if harm {
+		s.log.Warn("zookeeper: lock vanished before its release, the key's marker stays as it is", "path", path)
 	}
 }
 

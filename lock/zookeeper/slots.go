@@ -23,12 +23,23 @@ const (
 type slot struct {
 	path  string // of a znode in a line: its prefix, until the server has named it
 	phase phase
-	lease *Lease        // once holding
-	freed chan struct{} // closed when the slot is given up
+	// marked says that the lock is below the marker at path. Only the attempt
+	// that has the slot changes it.
+	marked bool
+	lease  *Lease        // once holding
+	freed  chan struct{} // closed when the slot is given up
 	// passed is closed when the holder of a place at the head of its line lets go
 	// of it: nobody is before the next place any more (handover.go).
 	passed chan struct{}
 	crowd  int // callers that wait for freed
+}
+
+// znode is where the lock itself is.
+func (sl *slot) znode() string {
+	if sl.marked {
+		return sl.path + lockChild
+	}
+	return sl.path
 }
 
 // claim takes the slot of a path. When it is taken it returns the one there is;

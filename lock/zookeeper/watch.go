@@ -31,7 +31,8 @@ type watch struct {
 
 // Wait implements [idem.Locker]. Waiters of one process share a watch, and
 // after a release with several waiting each pauses for a random moment and
-// looks again, since a create that loses is a logged write too.
+// looks again, since a create that loses is a logged write too. A marker by
+// itself looks free, and so does whatever else is in place of the lock and stays.
 func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 	path := l.c.cfg.lockPath(id)
 	for {
@@ -77,7 +78,7 @@ func (s *session) watchLock(ctx context.Context, path string) (free bool, crowd 
 		defer s.mu.Unlock()
 		return false, sl.crowd, err
 	}
-	w := s.watchLocked(path, func(w *watch, gen uint64) { s.armWatch(path, w, gen) })
+	w := s.watchLocked(path, func(w *watch, gen uint64) { s.armLock(path, w, gen) })
 	w.crowd++
 	s.mu.Unlock()
 
@@ -107,11 +108,34 @@ func (s *session) watchLocked(key string, arm func(w *watch, gen uint64)) *watch
 // armWatch makes the read that leaves the watch. When the connection breaks
 // before it is answered, the reconnect wakes the waiters.
 func (s *session) armWatch(path string, w *watch, gen uint64) {
-	n, err := s.read(path, func() ([]byte, *zk.Stat, error) {
+	n, err := s.getW(path)
+	s.armed(path, w, gen, n.exists, err)
+}
+
+// armLock is armWatch for the lock of a key: at path, or below the marker that is
+// there.
+//
+// A marker itself is never watched. It may stay for days, and each watch left
+// with it would stay as long. So the first read leaves none.
+func (s *session) armLock(path string, w *watch, gen uint64) {
+	n, err := s.get(path)
+	switch {
+	case err != nil || !n.exists:
+	case n.session != 0:
+		n, err = s.getW(path)
+		n.exists = n.exists && n.session != 0 // a lock that has become a marker is free
+	default:
+		n, err = s.getW(path + lockChild)
+	}
+	s.armed(path, w, gen, n.exists, err)
+}
+
+// getW is get, and leaves a watch where it finds a znode.
+func (s *session) getW(path string) (node, error) {
+	return s.read(path, func() ([]byte, *zk.Stat, error) {
 		data, stat, _, err := s.conn.GetW(path) // the event comes to onEvent
 		return data, stat, err
 	})
-	s.armed(path, w, gen, n.exists, err)
 }
 
 // armed is told how the read went that was to leave the watch under a key.

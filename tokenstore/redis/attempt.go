@@ -9,8 +9,10 @@ import (
 )
 
 // Begin starts an attempt; see [idem.Store] for the table. It takes one round
-// trip. The error wraps idem.ErrStaleFence, idem.ErrStoreLost or
-// idem.ErrUnavailable; with ErrStaleFence the result holds the record.
+// trip, and with [WithReplicas] the time until they have acknowledged; one that
+// only finds a record takes no notice of them. The error wraps
+// idem.ErrStaleFence, idem.ErrStoreLost or idem.ErrUnavailable; with
+// ErrStaleFence the result holds the record.
 func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
 	if err := errors.Join(
 		checkLength("begin", "domain", req.Fence.Domain, maxDomain),
@@ -20,7 +22,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	}
 	var res idem.BeginResult
 	err := s.guarded(ctx, "begin", id, func(expected string) (reply, error) {
-		r, err := s.run(ctx, "begin", beginScript, s.keys.keys(id),
+		r, err := s.runBegin(ctx, shardOf(id), s.keys.keys(id),
 			expected, s.keys.member(id), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
 			req.Fence.Domain, req.Route, packFingerprint(req.Fingerprint))
 		if err != nil || r.verdict == "lost" {

@@ -7,19 +7,44 @@
 // effect when it is sent twice. Reads come from the primary. Keys and tokens
 // are stored nowhere, only their hashes.
 //
-// A Redis that lost its records is noticed, and Begin and Issue are refused
-// with idem.ErrStoreLost until an operator has called [Store.AcceptLoss]: each
-// shard holds a UUID, its incarnation, which every Begin carries and compares.
-// With [WithWitness] a copy is kept outside of Redis, which makes the loss
-// known to processes that start after it. Without a witness each process
-// compares with what it saw when it started.
+// A Redis that lost its records is noticed, shard by shard, and Begin and Issue
+// are refused with idem.ErrStoreLost until an operator has called
+// [Store.AcceptLoss]: each shard holds a UUID, its incarnation, which every
+// Begin carries and compares. In a cluster the shards of a primary that lost
+// nothing go on. With [WithWitness] a copy is kept outside of Redis, which makes
+// the loss known to processes that start after it. Without a witness each
+// process compares with what it saw when it started. With [WithLossAcceptance]
+// the store accepts by itself: only where durable markers remember what ran.
+//
+// With [WithReplicas] a Begin succeeds only once replicas have acknowledged the
+// pending record: whichever of them is promoted has it. One that too few
+// acknowledged is refused, and nothing runs.
+//
+// A key whose result has expired is remembered until its KeyTTL, over restarts
+// of a Redis with an append-only file too.
 //
 // # What is not
 //
 // A Redis that comes back with older data and the same incarnation cannot be
 // told from one that lost nothing: a failover to a replica that lagged behind,
-// an old snapshot, an append-only file whose tail was cut off. Run with
-// appendfsync always, or at least everysec, and with replicas that acknowledge.
+// an old snapshot, an append-only file whose tail was cut off. A pending record
+// that was lost this way is gone without a trace, and its key begins again at
+// attempt 1. Run with appendfsync always, or at least everysec, and
+// [WithReplicas]. That does not help where a replica is promoted that had not
+// acknowledged, as with more replicas than are waited for, nor where a replica
+// that has acknowledged restarts empty. Settle does not wait for replicas: after
+// a failover a finished attempt may be pending again, and a resolver or an
+// operator has to settle it.
+//
+// Expiries follow the clock of the Redis server. One that goes back loses and
+// starts nothing: keys are remembered for longer, and a result that has expired
+// and is still there may be told again. One that jumps ahead past a KeyTTL makes
+// Redis forget that key, and setting it back does not bring it back: the key
+// begins again. Records that are pending or unknown do not expire. Let clocks of
+// servers be slewed, not stepped.
+//
+// Retired lock domains are lost with the server that holds them. What was
+// pending under one is in progress then, until it is retired again.
 //
 // # Layout
 //

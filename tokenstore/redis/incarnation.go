@@ -22,11 +22,23 @@ type incarnations struct {
 	log     *slog.Logger
 	pause   time.Duration
 
+	accepted func(ctx context.Context, shards int) // nil: an operator accepts losses
+
 	want atomic.Pointer[set]
+
+	turn   chan struct{} // holds one while a loss is being accepted
+	failed time.Time     // when that last failed; owned by whoever has the turn
 
 	mu     sync.Mutex // held while the witness is asked again
 	looked time.Time  // when that was last done
 	met    set        // what each shard had when it was
+}
+
+func newIncarnations(client goredis.UniversalClient, keys layout, c config) *incarnations {
+	return &incarnations{
+		client: client, keys: keys, witness: c.witness, log: c.log, pause: c.recheck,
+		accepted: c.accepted, turn: make(chan struct{}, 1),
+	}
 }
 
 // tries bounds how often a race with another process is run again.
@@ -48,7 +60,7 @@ func (n *incarnations) establish(ctx context.Context) error {
 		}
 		if want != nil {
 			n.want.Store(want)
-			n.warn(ctx)
+			n.found(ctx)
 			return nil
 		}
 		if want, err = n.fill(ctx); err != nil {
@@ -69,9 +81,14 @@ func (n *incarnations) establish(ctx context.Context) error {
 	return fmt.Errorf("tokenstore/redis: witness: changed %d times in a row", tries)
 }
 
-// warn tells the log of a store that was lost before this process started.
-func (n *incarnations) warn(ctx context.Context) {
-	if lost, err := n.lost(ctx); err == nil && lost > 0 {
+// found looks for a loss from before this process started.
+func (n *incarnations) found(ctx context.Context) {
+	lost, err := n.lost(ctx)
+	switch {
+	case err != nil || lost == 0:
+	case n.accepted != nil:
+		n.acceptAlone(ctx, n.want.Load())
+	default:
 		n.log.ErrorContext(ctx, "tokenstore/redis: records were lost; new keys are refused until the loss is accepted",
 			"lost_shards", lost, "shards", Shards)
 	}
@@ -138,14 +155,15 @@ func (n *incarnations) read(ctx context.Context) (*set, error) {
 }
 
 // fill gives an incarnation to shards that have none, and returns all of them,
-// those that somebody else gave in the meantime included.
+// those that somebody else gave in the meantime included. Whatever is wiped
+// meanwhile is given one again.
 func (n *incarnations) fill(ctx context.Context) (*set, error) {
-	have, err := n.read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if *have == (set{}) || n.missing(have) > 0 {
-		_, err := n.client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
+	for range tries {
+		have, err := n.read(ctx)
+		if err != nil || n.missing(have) == 0 {
+			return have, err
+		}
+		_, err = n.client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
 			for i, uuid := range have {
 				if uuid == "" {
 					pipe.SetNX(ctx, n.keys.incarnation(i), newUUID(), 0)
@@ -156,14 +174,8 @@ func (n *incarnations) fill(ctx context.Context) (*set, error) {
 		if err != nil {
 			return nil, unavailable("incarnation", err)
 		}
-		if have, err = n.read(ctx); err != nil {
-			return nil, err
-		}
 	}
-	if m := n.missing(have); m > 0 {
-		return nil, unavailable("incarnation", fmt.Errorf("%d shards lost theirs at once", m))
-	}
-	return have, nil
+	return nil, unavailable("incarnation", fmt.Errorf("lost %d times in a row", tries))
 }
 
 func (n *incarnations) missing(s *set) int {
@@ -198,9 +210,11 @@ func differing(a, b *set) int {
 // refresh looks at the witness again, so that a loss accepted elsewhere is
 // noticed. It does so once per pause, and at once where a shard has come to an
 // incarnation that was not there at the last look: somebody may be accepting.
-// One caller looks; the others go on with what is known.
+// One caller looks; the others go on with what is known. A store that accepts by
+// itself does not come here: it looks when it has the turn, and a look that was
+// made before somebody accepted must not come after it.
 func (n *incarnations) refresh(ctx context.Context, shard int, found string) {
-	if n.witness == nil || !n.mu.TryLock() {
+	if n.witness == nil || n.accepted != nil || !n.mu.TryLock() {
 		return
 	}
 	defer n.mu.Unlock()
@@ -221,6 +235,15 @@ func (n *incarnations) refresh(ctx context.Context, shard int, found string) {
 // failure it goes on where it stopped: an incarnation that Redis holds and the
 // witness does not know is taken over.
 func (n *incarnations) accept(ctx context.Context) (int, error) {
+	if !n.take(ctx) {
+		return 0, unavailable("accept", ctx.Err())
+	}
+	defer n.give()
+	return n.acceptNow(ctx)
+}
+
+// acceptNow is accept for whoever has the turn.
+func (n *incarnations) acceptNow(ctx context.Context) (int, error) {
 	for range tries {
 		want, version, err := n.load(ctx)
 		if err != nil {

@@ -14,10 +14,14 @@ import (
 // defaultOpenLimit is what a limit of 0 means.
 const defaultOpenLimit = 1000
 
+// fewestRead is how many records are read at once at least, so that a query
+// for a rare state does not take a round trip for every record of another one.
+const fewestRead = 64
+
 // Open lists records whose attempt is open, oldest first. It merges the open
-// sets of all shards, and reads only as many records as the limit asks for. It
+// sets of all shards, and reads little more records than the limit asks for. It
 // is not one snapshot: a record that is begun or settled meanwhile may be there
-// or not. The error wraps idem.ErrUnavailable.
+// or not, and every other one is there. The error wraps idem.ErrUnavailable.
 func (s *Store) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
 	limit := q.Limit
 	if limit <= 0 {
@@ -29,7 +33,7 @@ func (s *Store) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, 
 	}
 	var found []idem.OpenRecord
 	for len(found) < limit {
-		ids, err := m.next(ctx, limit-len(found))
+		ids, err := m.next(ctx, max(limit-len(found), fewestRead))
 		if err != nil || len(ids) == 0 {
 			return found, err
 		}
@@ -43,7 +47,7 @@ func (s *Store) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, 
 			}
 		}
 	}
-	return found, nil
+	return found[:min(limit, len(found))], nil
 }
 
 // fetchAll reads records in one round trip per server.
@@ -76,7 +80,6 @@ func (s *Store) fetchAll(ctx context.Context, ids []idem.KeyID) ([]idem.OpenReco
 type merge struct {
 	store *Store
 	age   string
-	after *idem.OpenCursor // nil: from the start
 	page  int
 	heads cursorHeap
 }
@@ -85,8 +88,9 @@ type merge struct {
 type cursor struct {
 	shard   int
 	members []openMember // fetched and not walked over yet
-	skip    int          // how many were fetched
-	more    bool         // there may be more to fetch
+	more    bool         // there may be more to fetch, after:
+	score   string
+	member  string
 }
 
 type openMember struct {
@@ -98,12 +102,25 @@ func (o openMember) cursor() idem.OpenCursor {
 	return idem.OpenCursor{Started: time.UnixMilli(o.score), ID: o.id}
 }
 
+// place is where an open set is to be read from; nil: from the start.
+func place(after *idem.OpenCursor) (score, member string) {
+	if after == nil {
+		return "-inf", ""
+	}
+	ms := after.Started.UnixMilli()
+	if after.Started.After(time.UnixMilli(ms)) { // records start in whole ms
+		return strconv.FormatInt(ms+1, 10), ""
+	}
+	return strconv.FormatInt(ms, 10), after.ID.String()
+}
+
 // newMerge fetches the first page of every shard, in one round trip per server.
 func (s *Store) newMerge(ctx context.Context, q idem.OpenQuery, limit int) (*merge, error) {
-	m := &merge{store: s, age: millis(q.OlderThan), after: q.After, page: limit/Shards*2 + 16}
+	m := &merge{store: s, age: millis(q.OlderThan), page: limit/Shards*2 + 16}
+	score, member := place(q.After)
 	cursors := make([]*cursor, Shards)
 	for i := range cursors {
-		cursors[i] = &cursor{shard: i}
+		cursors[i] = &cursor{shard: i, score: score, member: member}
 	}
 	if err := m.fetch(ctx, cursors); err != nil {
 		return nil, err
@@ -136,14 +153,10 @@ func (m *merge) fetch(ctx context.Context, cursors []*cursor) error {
 }
 
 func (m *merge) fetchPage(ctx context.Context, cursors []*cursor) error {
-	from := "-inf"
-	if m.after != nil {
-		from = strconv.FormatInt(m.after.Started.UnixMilli(), 10)
-	}
 	pipe := m.store.client.Pipeline()
 	cmds := make([]*goredis.Cmd, len(cursors))
 	for i, c := range cursors {
-		cmds[i] = pipe.Eval(ctx, openLua, []string{m.store.keys.open(c.shard)}, m.age, c.skip, m.page, from)
+		cmds[i] = pipe.Eval(ctx, openLua, []string{m.store.keys.open(c.shard)}, m.age, c.score, c.member, m.page)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return unavailable("open", err)
@@ -154,18 +167,17 @@ func (m *merge) fetchPage(ctx context.Context, cursors []*cursor) error {
 			return unavailable("open", err)
 		}
 		n := len(got) / 2
-		c.skip += n
 		c.more = n == m.page
+		if n > 0 {
+			c.member, c.score = got[2*n-2], got[2*n-1]
+		}
 		for j := range n {
 			id, ok := idOfMember(got[2*j])
 			score, err := strconv.ParseFloat(got[2*j+1], 64)
 			if !ok || err != nil {
 				continue
 			}
-			member := openMember{id: id, score: int64(score)}
-			if m.after == nil || member.cursor().Compare(*m.after) > 0 {
-				c.members = append(c.members, member)
-			}
+			c.members = append(c.members, openMember{id: id, score: int64(score)})
 		}
 	}
 	return nil

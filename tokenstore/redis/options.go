@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -15,6 +16,13 @@ type config struct {
 	witness Witness
 	log     *slog.Logger
 	recheck time.Duration // least pause between two looks at the witness
+
+	accepted func(ctx context.Context, shards int) // not nil: accept losses unasked
+
+	replicate      bool
+	replicas       int
+	replicaTimeout time.Duration
+	shortfall      func(ctx context.Context, got, want int)
 }
 
 // WithPrefix sets what all keys start with; "idem" by default. Stores with

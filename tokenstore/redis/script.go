@@ -55,7 +55,17 @@ type reply struct {
 // run calls a script by its digest, and sends its text where the server does
 // not know it.
 func (s *Store) run(ctx context.Context, method string, script *goredis.Script, keys []string, args ...any) (reply, error) {
-	got, err := script.Run(ctx, s.client, keys, args...).Slice()
+	cmd := script.Run(ctx, s.client, keys, args...)
+	if c, ok := s.client.(*goredis.ClusterClient); ok && cmd.Err() != nil {
+		// Its primary may be dead, and only a live one tells where a slot has gone;
+		// by itself the client asks once a minute. It asks in the background.
+		c.ReloadState(ctx)
+	}
+	return parseReply(method, cmd)
+}
+
+func parseReply(method string, cmd *goredis.Cmd) (reply, error) {
+	got, err := cmd.Slice()
 	if err != nil {
 		return reply{}, unavailable(method, err)
 	}

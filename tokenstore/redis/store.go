@@ -25,6 +25,8 @@ type Store struct {
 	cluster bool
 	keys    layout
 	inc     *incarnations
+
+	replicas *replication // nil: none is waited for
 }
 
 // New returns a store on client, which stays the caller's to close. It asks the
@@ -44,14 +46,21 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	if err := checkClient(client); err != nil {
 		return nil, err
 	}
+	_, cluster := client.(*goredis.ClusterClient)
+	s := &Store{client: client, cluster: cluster, keys: layout{prefix: cfg.prefix}}
+	if s.replicas, err = newReplication(cfg, client); err != nil {
+		return nil, err
+	}
 	if err := checkServers(ctx, client, cfg.log); err != nil {
 		return nil, err
 	}
-	_, cluster := client.(*goredis.ClusterClient)
-	s := &Store{client: client, cluster: cluster, keys: layout{prefix: cfg.prefix}}
-	s.inc = &incarnations{client: client, keys: s.keys, witness: cfg.witness, log: cfg.log, pause: cfg.recheck}
+	s.inc = newIncarnations(client, s.keys, cfg)
 	if err := s.inc.establish(ctx); err != nil {
 		return nil, err
+	}
+	if err := s.checkReplicas(ctx); err != nil {
+		cfg.log.WarnContext(ctx, "tokenstore/redis: too few replicas to acknowledge new records",
+			"error", err, "refused", cfg.shortfall == nil)
 	}
 	return s, nil
 }
@@ -59,12 +68,14 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 // Reach says that other processes see the records.
 func (s *Store) Reach() idem.Reach { return idem.ReachShared }
 
-// Ping returns nil when Redis answers and no shard is known to have lost its
-// records. The error wraps idem.ErrUnavailable or idem.ErrStoreLost.
+// Ping returns nil when Redis answers, no shard is known to have lost its
+// records, and no primary has fewer replicas than a Begin is refused with. The
+// error wraps idem.ErrUnavailable or idem.ErrStoreLost.
 func (s *Store) Ping(ctx context.Context) error {
 	lost, err := s.inc.lost(ctx)
 	if err == nil && lost > 0 {
 		s.inc.refresh(ctx, 0, "")
+		s.inc.acceptAlone(ctx, s.inc.want.Load())
 		lost, err = s.inc.lost(ctx)
 	}
 	if err != nil {
@@ -72,6 +83,9 @@ func (s *Store) Ping(ctx context.Context) error {
 	}
 	if lost > 0 {
 		return fmt.Errorf("tokenstore/redis: ping: %d of %d shards: %w", lost, Shards, idem.ErrStoreLost)
+	}
+	if s.replicas != nil && s.replicas.shortfall == nil {
+		return s.checkReplicas(ctx)
 	}
 	return nil
 }
@@ -139,21 +153,23 @@ func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (id
 }
 
 // guarded makes a call that carries the expected incarnation. Where the answer
-// is "lost" it looks whether somebody has accepted the loss, and if so calls
-// once more.
+// is "lost" it looks whether somebody has accepted the loss, or accepts it where
+// it is to do so, and calls again then. Records may be lost again meanwhile.
 func (s *Store) guarded(ctx context.Context, method string, id idem.KeyID, call func(expected string) (reply, error)) error {
 	shard := shardOf(id)
-	for again := true; ; again = false {
-		expected := s.inc.expected(shard)
-		r, err := call(expected)
+	for range tries {
+		was := s.inc.want.Load()
+		r, err := call(was[shard])
 		if err != nil || r.verdict != "lost" {
 			return err
 		}
 		s.inc.refresh(ctx, shard, r.extra)
-		if !again || s.inc.expected(shard) == expected {
-			return fmt.Errorf("tokenstore/redis: %s: shard %s: %w", method, shardName(shard), idem.ErrStoreLost)
+		s.inc.acceptAlone(ctx, was)
+		if s.inc.expected(shard) == was[shard] {
+			break
 		}
 	}
+	return fmt.Errorf("tokenstore/redis: %s: shard %s: %w", method, shardName(shard), idem.ErrStoreLost)
 }
 
 // errTooLong says that a text does not fit into the record.

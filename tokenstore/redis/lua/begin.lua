@@ -17,6 +17,10 @@ local number, created, token, before = 0, p48(now), NEVER, ''
 if r then
   local s = state(r)
   if s == PENDING and bid(r) == ARGV[4] and domain(r) == dom then
+    -- Written again, for WAIT: it asks for what this connection wrote last, and
+    -- the earlier copy may have come over another one. SET counts even where it
+    -- changes nothing; ZADD would not.
+    save(r)
     return {'begun', r, '', now}
   end
   if stale(r, sub(ARGV[4], 1, 8), dom) then return {'stale', r, body(r), now} end

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+// Time-outs of a decision: an operator can wait longer than a request.
+const (
+	lockTimeout   = 5 * time.Second
+	storeTimeout  = 5 * time.Second
+	retireHint    = `where that is gone for good, with all who had locks in it, declare it so with "store retire"`
+	withoutLock   = "no lock was taken"
+	domainOfLocks = "the attempt ran under the lock domain"
+)
+
+// decide settles an open record under the lock of its key, or without where
+// that can be done.
+func (a *app) decide(ctx context.Context, b *backends, id idem.KeyID, rec *idem.Record, v *verdict) (idem.Record, error) {
+	resolution, err := v.resolution(rec) // what is wrong with FILE is said before anything is touched
+	if err != nil {
+		return idem.Record{}, err
+	}
+	locker, end, why, err := a.lockerFor(ctx, b, id, rec, v.marking)
+	switch {
+	case err != nil:
+		return idem.Record{}, err
+	case locker != nil:
+		defer end()
+		return decideUnderLock(ctx, b.store, locker, id, resolution, v)
+	case rec.State == idem.StatePending:
+		return idem.Record{}, fmt.Errorf("the attempt is pending, and may be running: %w", why)
+	}
+	fmt.Fprintf(a.stderr, "idemctl: %s: %v\n", withoutLock, oneLine(why.Error()))
+	return decideWithoutLock(ctx, b.store, id, rec, v)
+}
+
+// lockerFor returns the lock service that the open attempt ran under, or any
+// where its domain was retired. Without one, why says what to do about it.
+func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *idem.Record, marking bool) (l idem.Locker, end func(), why, err error) {
+	domain := rec.Attempt.Fence.Domain
+	domains, err := a.redisDomains(ctx, b.redis)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	retired, err := b.store.Retired(ctx, domain)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	inRedis := domains[redisShard(id)] == domain
+	if b.zookeeper != nil && !inRedis && (retired || b.zookeeper.Domain() == domain) {
+		var opts []zookeeper.LockerOption
+		if marking {
+			opts = append(opts, zookeeper.WithDurableMarkers())
+		}
+		locker := zookeeper.NewLocker(b.zookeeper, opts...)
+		ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+		defer cancel()
+		if err := locker.Ping(ctx); err != nil {
+			return nil, nil, fmt.Errorf("ZooKeeper does not answer: %w", err), nil
+		}
+		return locker, func() {}, nil, nil
+	}
+	if inRedis || retired {
+		locker, err := lockredis.New(ctx, b.redis, lockredis.WithPrefix(a.prefix))
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		return locker, func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+			defer cancel()
+			_ = locker.Close(ctx) // at the worst the lock times out
+		}, nil, nil
+	}
+	return nil, nil, a.whyNoLock(b, domain), nil
+}
+
+// whyNoLock says why the lock of a domain could not be taken.
+func (a *app) whyNoLock(b *backends, domain string) error {
+	name := oneLine(domain)
+	switch {
+	case a.zookeeper == "":
+		return fmt.Errorf("%s %s, which is not this Redis's: give --zookeeper; %s", domainOfLocks, name, retireHint)
+	case b.zookeeper == nil:
+		return fmt.Errorf("%s %s, and ZooKeeper is left out: %w", domainOfLocks, name, b.noWitness)
+	case ofEnsemble(domain, b.zookeeper.Domain()):
+		return fmt.Errorf("%s %s: locks under another root than /lock, which idemctl does not take", domainOfLocks, name)
+	}
+	return fmt.Errorf("%s %s, which is neither that of --zookeeper (%s) nor this Redis's; %s",
+		domainOfLocks, name, b.zookeeper.Domain(), retireHint)
+}
+
+// decideUnderLock has the engine decide.
+func decideUnderLock(ctx context.Context, store idem.Store, locker idem.Locker, id idem.KeyID, resolution idem.Resolution, v *verdict) (idem.Record, error) {
+	engine, err := idem.New(locker, store, idem.WithStoreTimeout(storeTimeout), idem.WithLockTimeout(lockTimeout))
+	if err != nil {
+		return idem.Record{}, err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		_ = engine.Close(ctx)
+	}()
+	policy, err := idem.Policy{AllowGlobalKeys: true, ResultTTL: v.resultTTL, KeyTTL: v.keyTTL}.WithDefaults()
+	if err != nil {
+		return idem.Record{}, usageError{err}
+	}
+	rec, err := engine.Decide(ctx, id, resolution, v.decision, &policy)
+	switch {
+	case errors.Is(err, idem.ErrLocked):
+		return rec, fmt.Errorf("somebody holds the lock of key ID %s: a holder that runs, or whose session is not over yet: %w", id, errNotAcquired)
+	case errors.Is(err, idem.ErrNotOpen):
+		return rec, settledElsewhere(ctx, store, id)
+	case err != nil:
+		return rec, err
+	case !v.stands(&rec):
+		return rec, notOpen(id, &rec)
+	}
+	return rec, nil
+}
+
+// stands says that a record is what this verdict made of it: its holder may have
+// reported at last, which it may do without the lock.
+func (v *verdict) stands(rec *idem.Record) bool {
+	if v.answer == nil {
+		return (rec.State == idem.StateReleased || rec.State == idem.StateIssued) && rec.Decision == v.decision
+	}
+	return rec.State == idem.StateCompleted && rec.Decision == v.decision
+}
+
+// decideWithoutLock settles an unknown outcome by compare-and-set alone.
+func decideWithoutLock(ctx context.Context, store idem.Store, id idem.KeyID, rec *idem.Record, v *verdict) (idem.Record, error) {
+	s := idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased,
+		ResultTTL: v.resultTTL, KeyTTL: max(v.keyTTL, v.resultTTL), Decision: v.decision}
+	if v.answer != nil {
+		resp, err := v.answer.response(rec.Route, v.allow)
+		if err != nil {
+			return idem.Record{}, usageError{fmt.Errorf("--applied: %w", err)}
+		}
+		s.State, s.Response = idem.StateCompleted, &resp
+	}
+	got, err := store.Settle(ctx, id, s)
+	switch {
+	case errors.Is(err, idem.ErrResponseInvalid):
+		return got.Record, usageError{fmt.Errorf("--applied: %w", err)}
+	case err != nil:
+		return got.Record, err
+	case !got.Settled && got.Record.State == idem.StateNone:
+		return got.Record, noRecord(id)
+	case !got.Settled:
+		return got.Record, notOpen(id, &got.Record)
+	}
+	return got.Record, nil
+}

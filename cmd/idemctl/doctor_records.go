@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+)
+
+// clockReading is how far a server's clock was ahead of this machine's.
+type clockReading struct {
+	whose string
+	ahead time.Duration
+	give  time.Duration // or take
+}
+
+// readClock compares a server's time, told in answer to what was sent then.
+func readClock(whose string, told, sent time.Time) clockReading {
+	took := time.Since(sent)
+	return clockReading{whose, told.Sub(sent.Add(took / 2)), took / 2}
+}
+
+// checkTogether looks at what is in the servers, and compares them.
+func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
+	checkClocks(r, p.clocks)
+	if p.redis == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, recordChecks)
+	defer cancel()
+	opts := []storeredis.Option{storeredis.WithPrefix(a.prefix), storeredis.WithLogger(discard)}
+	const check = "incarnations"
+	if p.zookeeper == nil {
+		r.warnf(check, "not compared: without ZooKeeper nobody remembers which Redis it was but the instances that run")
+	} else {
+		witness := p.zookeeper.Register(a.witness)
+		opts = append(opts, storeredis.WithWitness(witness))
+		data, _, err := witness.Load(ctx)
+		switch {
+		case err != nil:
+			r.failf(check, "the witness cannot be read: %v", err)
+			return
+		case data == nil:
+			r.warnf(check, "no service with this --zookeeper has used a Redis yet: %s is not there", a.witness)
+			opts = opts[:len(opts)-1] // which is not for a look to change
+		}
+	}
+	store, err := storeredis.New(ctx, p.redis, opts...)
+	if err != nil {
+		r.warnf("open-records", "not looked at: %v", err)
+		return
+	}
+	if len(opts) > 2 {
+		switch err := store.Ping(ctx); {
+		case errors.Is(err, idem.ErrStoreLost):
+			r.failf(check, `%v: services refuse new keys; restore the data, or see "store accept"`, err)
+		case err != nil:
+			r.failf(check, "%v", err)
+		default:
+			r.okf(check, "all %d shards are as the services remember them", storeredis.Shards)
+		}
+	}
+	a.checkOpenRecords(ctx, r, p, store)
+}
+
+// checkClocks compares each clock with this machine's, and with each other.
+func checkClocks(r *report, clocks []clockReading) {
+	if len(clocks) == 0 {
+		return
+	}
+	clocks = append(clocks, clockReading{whose: "this machine"})
+	first := slices.MinFunc(clocks, func(a, b clockReading) int { return int(a.ahead - b.ahead) })
+	last := slices.MaxFunc(clocks, func(a, b clockReading) int { return int(a.ahead - b.ahead) })
+	apart, give := last.ahead-first.ahead, first.give+last.give
+	r.gradef(apart <= maxSkew+give, "clock-skew", "%d clocks are within %v, give or take %v, from %s to %s",
+		len(clocks), apart.Round(time.Millisecond), give.Round(time.Millisecond), first.whose, last.whose)
+}
+
+// maxOpen is how many open records are looked at.
+const maxOpen = 20_000
+
+func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store idem.Store) {
+	const check = "open-records"
+	now, err := p.redis.Time(ctx).Result()
+	if err != nil {
+		r.failf(check, "%v", err)
+		return
+	}
+	seen, pending, old, unknown := 0, 0, 0, 0
+	domains := map[string]int{}
+	err = eachOpen(ctx, store, idem.StateNone, func(o *idem.OpenRecord) bool {
+		seen++
+		domains[o.Record.Attempt.Fence.Domain]++
+		switch {
+		case o.Record.State == idem.StateUnknown:
+			unknown++
+		case now.Sub(o.Record.Started) > time.Hour:
+			old++
+			pending++
+		default:
+			pending++
+		}
+		return seen < maxOpen
+	})
+	if err != nil {
+		r.failf(check, "%v", err)
+		return
+	}
+	more := ""
+	if seen == maxOpen {
+		more = fmt.Sprintf(" among the oldest %d", seen)
+	}
+	r.gradef(old == 0 && unknown == 0, check, "%d pending, %d of them for more than an hour, and %d unknown%s", pending, old, unknown, more)
+	a.checkDomains(ctx, r, p, store, domains)
+}
+
+// checkDomains looks for records that no lock of ours proves anything about.
+func (a *app) checkDomains(ctx context.Context, r *report, p *patient, store idem.Store, domains map[string]int) {
+	const check = "record-domains"
+	ours, err := a.redisDomains(ctx, p.redis)
+	if err != nil {
+		r.failf(check, "%v", err)
+		return
+	}
+	var foreign []string
+	for _, domain := range slices.Sorted(maps.Keys(domains)) {
+		if slices.Contains(ours[:], domain) || p.zookeeper != nil && ofEnsemble(domain, p.zookeeper.Domain()) {
+			continue
+		}
+		retired, err := store.Retired(ctx, domain)
+		if err != nil {
+			r.failf(check, "%v", err)
+			return
+		}
+		if !retired {
+			foreign = append(foreign, fmt.Sprintf("%s (%d)", oneLine(domain), domains[domain]))
+		}
+	}
+	switch {
+	case len(foreign) == 0:
+		r.okf(check, "no open record is of a lock domain that nobody knows")
+	case p.zookeeper == nil:
+		r.warnf(check, "open records of lock domains that are not this Redis's: %s; give --zookeeper to compare", strings.Join(foreign, ", "))
+	default:
+		r.warnf(check, `open records of other lock domains: %s; their holders are not known to be gone, see "store retire"`, strings.Join(foreign, ", "))
+	}
+}

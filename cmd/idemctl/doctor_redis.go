@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
+)
+
+// checkRedis looks at every server. It returns the clocks of the primaries; nil
+// where the records cannot be reached.
+func (a *app) checkRedis(ctx context.Context, r *report, client goredis.UniversalClient) []clockReading {
+	a.checkSentinels(ctx, r)
+	var mu sync.Mutex
+	var primaries, replicas []nodeReport
+	note := func(to *[]nodeReport, n nodeReport) {
+		mu.Lock()
+		defer mu.Unlock()
+		*to = append(*to, n)
+	}
+	cluster, ok := client.(*goredis.ClusterClient)
+	if !ok {
+		primaries = []nodeReport{a.checkPrimary(ctx, client.(*goredis.Client))}
+	} else {
+		err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+			note(&primaries, a.checkPrimary(ctx, node))
+			return nil
+		})
+		if err == nil {
+			err = cluster.ForEachSlave(ctx, func(ctx context.Context, node *goredis.Client) error {
+				note(&replicas, checkReplica(ctx, node))
+				return nil
+			})
+		}
+		if err != nil {
+			r.failf("redis", "%s: cluster: %v", strings.Join(cluster.Options().Addrs, ", "), err)
+			return nil
+		}
+	}
+	all := slices.Concat(primaries, replicas)
+	slices.SortStableFunc(all, func(a, b nodeReport) int { return strings.Compare(a.addr, b.addr) })
+	var clocks []clockReading
+	reached := len(primaries) > 0
+	for _, n := range all {
+		r.findings = append(r.findings, n.findings...)
+		clocks = append(clocks, n.clocks...)
+	}
+	for _, n := range primaries {
+		reached = reached && n.clocks != nil
+	}
+	if !reached {
+		return nil
+	}
+	a.checkWrites(ctx, r, client)
+	return clocks
+}
+
+// nodeReport is what was found at one server.
+type nodeReport struct {
+	report
+
+	addr   string
+	clocks []clockReading
+}
+
+func checkReplica(ctx context.Context, node *goredis.Client) nodeReport {
+	n := nodeReport{addr: node.Options().Addr}
+	if err := node.Ping(ctx).Err(); err != nil {
+		n.failf("redis", "%s: replica: %v", n.addr, err)
+	} else {
+		n.okf("redis", "%s answers, a replica", n.addr)
+	}
+	return n
+}
+
+func (a *app) checkPrimary(ctx context.Context, node *goredis.Client) nodeReport {
+	n := nodeReport{addr: node.Options().Addr}
+	if _, _, err := net.SplitHostPort(n.addr); err != nil { // the library's word for one behind sentinels
+		n.addr = "the sentinels' primary"
+	}
+	sent := time.Now()
+	now, err := node.Time(ctx).Result()
+	if err != nil {
+		n.failf("redis", "%s: %v", n.addr, err)
+		return n
+	}
+	n.clocks = []clockReading{readClock("Redis "+n.addr, now, sent)}
+	n.okf("redis", "%s answers within %v", n.addr, time.Since(sent).Round(time.Microsecond))
+	info := infoOf(ctx, node)
+	n.checkVersion(info["redis_version"])
+	policy := info["maxmemory_policy"]
+	if policy == "" {
+		policy = config(ctx, node, "maxmemory-policy")
+	}
+	n.checkEviction(policy)
+	n.checkPersistence(info)
+	n.checkReplicas(info)
+	return n
+}
+
+// infoOf is all that INFO says; empty where it is not allowed.
+func infoOf(ctx context.Context, node *goredis.Client) map[string]string {
+	text, err := node.Info(ctx).Result()
+	if err != nil {
+		return nil
+	}
+	info := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
+			info[name] = value
+		}
+	}
+	return info
+}
+
+func config(ctx context.Context, node *goredis.Client, name string) string {
+	values, err := node.ConfigGet(ctx, name).Result()
+	if err != nil {
+		return ""
+	}
+	return values[name]
+}
+
+func (n *nodeReport) checkVersion(version string) {
+	const check = "redis-version"
+	var major, minor int
+	switch _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); {
+	case err != nil:
+		n.warnf(check, "%s does not tell its version; 6.2 is the least", n.addr)
+	case major < 6 || major == 6 && minor < 2:
+		n.failf(check, "%s is %s; 6.2 is the least", n.addr, version)
+	default:
+		n.okf(check, "%s is %s", n.addr, version)
+	}
+}
+
+func (n *nodeReport) checkEviction(policy string) {
+	const check = "redis-eviction"
+	switch policy {
+	case "noeviction":
+		n.okf(check, "%s has maxmemory-policy noeviction", n.addr)
+	case "":
+		n.warnf(check, "%s does not tell its maxmemory-policy; it has to be noeviction", n.addr)
+	default:
+		n.failf(check, "%s has maxmemory-policy %s: evicted records let operations run twice; set it to noeviction", n.addr, policy)
+	}
+}
+
+func (n *nodeReport) checkPersistence(info map[string]string) {
+	const check = "redis-persistence"
+	switch {
+	case info["aof_enabled"] == "":
+		n.warnf(check, "%s does not tell how it persists its data", n.addr)
+	case info["aof_enabled"] != "1":
+		n.warnf(check, "%s has no append-only file: a restart loses its latest records, or all", n.addr)
+	case info["aof_last_write_status"] == "err":
+		n.failf(check, "%s could not write its append-only file", n.addr)
+	case info["rdb_last_bgsave_status"] == "err":
+		n.warnf(check, "%s could not write its last snapshot; its append-only file is fine", n.addr)
+	default:
+		n.okf(check, "%s writes an append-only file", n.addr)
+	}
+}
+
+func (n *nodeReport) checkReplicas(info map[string]string) {
+	const check = "redis-replicas"
+	role, count := info["role"], info["connected_slaves"]
+	switch {
+	case role == "":
+		n.warnf(check, "%s does not tell its replicas", n.addr)
+		return
+	case role != "master":
+		n.failf(check, "%s is a replica: it takes no writes", n.addr)
+		return
+	case count == "0":
+		n.okf(check, "%s has none: nobody takes over from it", n.addr)
+		return
+	}
+	behind, offline := int64(0), 0
+	offset, _ := strconv.ParseInt(info["master_repl_offset"], 10, 64)
+	for name, value := range info {
+		digits, isReplica := strings.CutPrefix(name, "slave")
+		if _, err := strconv.Atoi(digits); err != nil || !isReplica {
+			continue
+		}
+		for field := range strings.SplitSeq(value, ",") {
+			k, v, _ := strings.Cut(field, "=")
+			if at, err := strconv.ParseInt(v, 10, 64); k == "offset" && err == nil {
+				behind = max(behind, offset-at)
+			}
+			if k == "state" && v != "online" {
+				offline++
+			}
+		}
+	}
+	n.gradef(offline == 0, check, "%s has %s, %d of them not in step, the last one %d bytes behind; writes are acknowledged without them: a fail-over can lose the latest",
+		n.addr, count, offline, behind)
+}
+
+// checkWrites writes to every shard, and so to every primary.
+func (a *app) checkWrites(ctx context.Context, r *report, client goredis.UniversalClient) {
+	sent := time.Now()
+	_, err := client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
+		for shard := range lockredis.Shards {
+			pipe.Set(ctx, fmt.Sprintf("%s:{%02x}:doctor", a.prefix, shard), "", time.Second)
+		}
+		return nil
+	})
+	if err != nil {
+		r.failf("redis-write", "not every shard takes a write: %v", err)
+		return
+	}
+	r.okf("redis-write", "all %d shards within %v", lockredis.Shards, time.Since(sent).Round(time.Microsecond))
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// examined is what doctor says, by check; the worst where there are several.
+type examined struct {
+	ran
+
+	findings []finding
+}
+
+func doctor(t *testing.T, env map[string]string) examined {
+	t.Helper()
+	got := examined{ran: idemctl(t, env, "--json", "doctor")}
+	for line := range strings.Lines(got.stdout) {
+		var f finding
+		dec := json.NewDecoder(strings.NewReader(line))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&f); err != nil || f.Check == "" || f.Detail == "" || !slices.Contains([]string{"ok", "warn", "fail"}, f.Status) {
+			t.Errorf("line %q, %v", line, err)
+		}
+		got.findings = append(got.findings, f)
+	}
+	failed := slices.ContainsFunc(got.findings, func(f finding) bool { return f.Status == "fail" })
+	if failed != (got.code == exitFailed) || !failed && got.code != exitDone {
+		t.Errorf("exit code %d, failed %v:\n%s%s", got.code, failed, got.stdout, got.stderr)
+	}
+	return got
+}
+
+// want finds a line of a check with a status and a text.
+func (e examined) want(t *testing.T, status, check, text string) {
+	t.Helper()
+	if !slices.ContainsFunc(e.findings, func(f finding) bool {
+		return f.Check == check && f.Status == status && strings.Contains(f.Detail, text)
+	}) {
+		t.Errorf("no %s of %s with %q in:\n%s", status, check, text, e.stdout)
+	}
+}
+
+// none wants no line of a status but of some checks.
+func (e examined) none(t *testing.T, status string, but ...string) {
+	t.Helper()
+	for _, f := range e.findings {
+		if f.Status == status && !slices.Contains(but, f.Check) {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// ensembleEnv names a chroot of the shared ZooKeeper, which has a short tick.
+func ensembleEnv(t *testing.T, redis string) map[string]string {
+	t.Helper()
+	return map[string]string{"IDEMCTL_REDIS": redis, "IDEMCTL_ZOOKEEPER": strings.Join(testserver.SharedZooKeeper(t), ",") + testserver.Chroot(t),
+		"IDEMCTL_ZOOKEEPER_TICK": "500ms", "IDEMCTL_SESSION_TIMEOUT": "4s"}
+}
+
+func TestDoctorWithoutFault(t *testing.T) {
+	env := ensembleEnv(t, testserver.StartRedis(t, testserver.WithRedisArgs("--appendonly", "yes")).URL())
+	first := doctor(t, env)
+	first.want(t, "warn", "incarnations", "/idem/redis is not there")
+	if got := idemctl(t, env, "store", "accept"); got.code != 0 { // writes the witness
+		t.Fatal(got)
+	}
+	got := doctor(t, env)
+	got.none(t, "fail")
+	got.none(t, "warn", "zookeeper-servers", "zookeeper-acl")
+	for _, check := range []string{"redis", "redis-version", "redis-eviction", "redis-persistence", "redis-replicas", "redis-write", "zookeeper",
+		"zookeeper-version", "zookeeper-session", "zookeeper-write", "lock-domain", "clock-skew", "incarnations", "open-records", "record-domains"} {
+		got.want(t, "ok", check, "")
+	}
+	got.want(t, "warn", "zookeeper-acl", "/idem/domain")
+	got.want(t, "ok", "clock-skew", "3 clocks")
+	if lines := idemctl(t, env, "doctor"); strings.Count(lines.stdout, "\n") != len(got.findings) || !strings.HasPrefix(lines.stdout, "ok    redis ") {
+		t.Errorf("text is\n%s", lines.stdout)
+	}
+}
+
+func TestDoctorOfRedisAlone(t *testing.T) {
+	store, server := openStore(t)
+	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
+	begin(t, store, "pending")
+	settle(t, store, "unknown", idem.StateUnknown, nil)
+	got := doctor(t, env)
+	got.none(t, "fail")
+	got.want(t, "warn", "redis-persistence", "no append-only file")
+	got.want(t, "warn", "incarnations", "without ZooKeeper")
+	got.want(t, "warn", "open-records", "1 pending, 0 of them for more than an hour, and 1 unknown")
+	got.want(t, "warn", "record-domains", "d (2)")
+	if _, err := server.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
+		t.Fatal(err)
+	}
+	got = doctor(t, env)
+	got.want(t, "fail", "redis-eviction", "allkeys-lru")
+	got.want(t, "ok", "redis-write", "64 shards")
+}
+
+func TestDoctorOfALostRedis(t *testing.T) {
+	server := testserver.StartRedis(t)
+	env := ensembleEnv(t, server.URL())
+	if got := idemctl(t, env, "store", "accept"); got.code != 0 {
+		t.Fatal(got)
+	}
+	wipe(t, server.URL())
+	doctor(t, env).want(t, "fail", "incarnations", "64 of 64 shards")
+}
+
+// Servers that answer nobody, and one that is not there, are a line each, in
+// time; passwords are in none.
+func TestDoctorOfServersThatDoNotAnswer(t *testing.T) {
+	redis, zk := testserver.StartRedis(t), testserver.SharedZooKeeper(t)[0]
+	proxy := testserver.StartTCPProxy(t, redis.Addr())
+	zkProxy := testserver.StartTCPProxy(t, zk)
+	proxy.BlackHole(testserver.ToClient)
+	zkProxy.BlackHole(testserver.ToClient)
+	env := ensembleEnv(t, "redis://:secret@"+proxy.Addr())
+	env["IDEMCTL_ZOOKEEPER"] = zkProxy.Addr() + ",127.0.0.1:1"
+	start := time.Now()
+	got := doctor(t, env)
+	if took := time.Since(start); took > 15*time.Second {
+		t.Errorf("took %v", took)
+	}
+	got.want(t, "fail", "redis", proxy.Addr())
+	got.want(t, "fail", "zookeeper", zkProxy.Addr())
+	got.want(t, "fail", "zookeeper", "127.0.0.1:1")
+	if strings.Contains(got.stdout+got.stderr, "secret") || len(got.findings) != 4 {
+		t.Errorf("findings are\n%s%s", got.stdout, got.stderr)
+	}
+	// The others are looked at all the same.
+	env["IDEMCTL_ZOOKEEPER"] = zk + ",127.0.0.1:1" + testserver.Chroot(t)
+	got = doctor(t, env)
+	got.want(t, "ok", "zookeeper-write", "")
+	got.want(t, "warn", "zookeeper-servers", "2 named")
+}
+
+func TestDoctorOfSentinelsAndACluster(t *testing.T) {
+	s := testserver.StartSentinel(t, 1)
+	addrs := []string{s.Sentinels()[0].Addr(), "127.0.0.1:1"}
+	got := doctor(t, map[string]string{"IDEMCTL_REDIS": "redis+sentinel://" + strings.Join(addrs, ",") + "/" + testserver.SentinelMaster})
+	got.want(t, "ok", "sentinel", s.Primary().Addr())
+	got.want(t, "fail", "sentinel", "127.0.0.1:1")
+	got.want(t, "ok", "redis", "the sentinels' primary")
+	got.want(t, "ok", "redis-write", "")
+	// The primary calls its replica online at the first word from it, a second later.
+	inStep := func(f finding) bool {
+		return f.Status == "ok" && strings.Contains(f.Detail, "has 1, 0 of them not in step")
+	}
+	for end := time.Now().Add(time.Minute); !slices.ContainsFunc(got.findings, inStep); {
+		if time.Now().After(end) {
+			t.Fatalf("the replica is not in step:\n%s", got.stdout)
+		}
+		got = doctor(t, map[string]string{"IDEMCTL_REDIS": "redis+sentinel://" + addrs[0] + "/" + testserver.SentinelMaster})
+	}
+
+	c := testserver.StartRedisCluster(t, 3)
+	env := map[string]string{"IDEMCTL_REDIS": "redis://" + strings.Join(c.Addrs(), ",redis://")}
+	got = doctor(t, env)
+	got.none(t, "fail")
+	for _, addr := range c.Addrs() {
+		got.want(t, "ok", "redis", addr)
+		got.want(t, "ok", "redis-eviction", addr)
+	}
+	got.want(t, "ok", "clock-skew", "4 clocks")
+	c.Nodes()[1].Kill()
+	got = doctor(t, env)
+	got.want(t, "fail", "redis", c.Addrs()[1])
+	got.want(t, "ok", "redis", c.Addrs()[2])
+}
+
+func TestReportKeepsPasswords(t *testing.T) {
+	var r report
+	r.failf("c", "dial redis://user:p@ss@host:1: %s", "no\nway\x1b")
+	if got := r.findings[0].Detail; got != "dial redis://***@host:1: no way\uFFFD" {
+		t.Errorf("detail = %q", got)
+	}
+}
+
+func TestSentinels(t *testing.T) {
+	addrs, master := sentinels("redis+sentinel://u:p@a:1, b,[::1]/m/2")
+	if want := []string{"a:1", "b:26379", "[::1]:26379"}; !slices.Equal(addrs, want) || master != "m" {
+		t.Errorf("sentinels() = %q, %q, want %q, m", addrs, master, want)
+	}
+	if addrs, _ := sentinels("redis://a:1"); addrs != nil {
+		t.Errorf("sentinels() of one server = %q", addrs)
+	}
+}

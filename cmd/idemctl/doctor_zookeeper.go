@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+// checkZooKeeper looks at each server, and then at what a session can do. client
+// is nil where there is none.
+func (a *app) checkZooKeeper(ctx context.Context, r *report, servers []string, chroot string) (client *zookeeper.Client, clocks []clockReading) {
+	probes := make([]probe, len(servers))
+	var wg sync.WaitGroup
+	for i, server := range servers {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, serverCheck)
+			defer cancel()
+			probes[i] = probeServer(ctx, withPort(server), a.sessionTimeout)
+		})
+	}
+	wg.Wait()
+	serving := 0
+	for _, p := range probes {
+		r.checkServer(&p)
+		if p.err == nil {
+			serving++
+		}
+	}
+	n := len(servers)
+	r.gradef(n >= 3 && n%2 == 1, "zookeeper-servers", "%d named; three or five let one fail, or two", n)
+	if serving == 0 {
+		return nil, nil
+	}
+	r.checkSession(probes, a.sessionTimeout)
+	if client = a.checkQuorum(ctx, r); client == nil {
+		return nil, nil
+	}
+	checkACL(ctx, r, client)
+	for _, p := range probes {
+		if p.err != nil {
+			continue
+		}
+		call, cancel := context.WithTimeout(ctx, serverCheck)
+		clock, err := zooKeeperClock(call, p.addr, chroot+"/idem")
+		cancel()
+		if err == nil {
+			return client, []clockReading{clock} // it is the leader's, whoever is asked
+		}
+		r.warnf("clock-skew", "ZooKeeper %s does not tell its time: %v", p.addr, err)
+	}
+	return client, nil
+}
+
+func withPort(server string) string {
+	if _, _, err := net.SplitHostPort(server); err == nil {
+		return server
+	}
+	return net.JoinHostPort(strings.Trim(server, "[]"), "2181")
+}
+
+func (r *report) checkServer(p *probe) {
+	if p.err != nil {
+		r.failf("zookeeper", "%s: %v", p.addr, p.err)
+		return
+	}
+	r.okf("zookeeper", "%s serves, within %v", p.addr, p.took.Round(time.Microsecond))
+	r.gradef(p.version != "", "zookeeper-version", "%s is %s", p.addr, p.about())
+}
+
+// about is what a server told of itself.
+func (p *probe) about() string {
+	if p.version == "" {
+		return "unknown: the four letters srvr are not answered"
+	}
+	return p.version + ", " + p.mode
+}
+
+func (r *report) checkSession(probes []probe, asked time.Duration) {
+	for _, p := range probes {
+		if p.err == nil && p.granted != asked {
+			r.warnf("zookeeper-session", "%s grants %v where %v are asked for: the servers' tickTime, or their limits, do not allow it", p.addr, p.granted, asked)
+			return
+		}
+	}
+	r.okf("zookeeper-session", "%v are granted", asked)
+}
+
+// checkQuorum starts a session, as the services do, and writes.
+func (a *app) checkQuorum(ctx context.Context, r *report) *zookeeper.Client {
+	const check = "zookeeper-write"
+	opening, cancel := context.WithTimeout(ctx, sessionCheck)
+	defer cancel()
+	client, _, err := a.openZooKeeper(opening, discard)
+	switch {
+	case errors.Is(err, zookeeper.ErrNotPermitted):
+		r.warnf(check, "not looked at: %v; idemctl has no identity", err)
+		return nil
+	case err != nil:
+		r.failf(check, "no session: %v", err)
+		return nil
+	}
+	sent := time.Now()
+	if err := client.Locker().Ping(opening); err != nil {
+		r.failf(check, "%v", err)
+	} else {
+		r.okf(check, "the quorum takes one within %v", time.Since(sent).Round(time.Microsecond))
+	}
+	r.okf("lock-domain", "%s", client.Domain())
+	return client
+}
+
+// checkACL names the znodes below which anybody may unlock; those of the locks'
+// shards, of which there can be thousands, by their number.
+func checkACL(ctx context.Context, r *report, client *zookeeper.Client) {
+	const check = "zookeeper-acl"
+	ctx, cancel := context.WithTimeout(ctx, serverCheck)
+	defer cancel()
+	open, err := client.OpenParents(ctx)
+	switch {
+	case len(open) > 0:
+		var named []string
+		shards := 0
+		for _, znode := range open {
+			if parent := znode[:strings.LastIndexByte(znode, '/')]; strings.HasSuffix(parent, "/lock") {
+				shards++
+			} else {
+				named = append(named, znode)
+			}
+		}
+		r.warnf(check, "anybody can unlock: open to the world are %s, and %d below /lock", strings.Join(named, " "), shards)
+	case errors.Is(err, zookeeper.ErrNotPermitted):
+		r.warnf(check, "cannot tell all: %v", err)
+	case err != nil:
+		r.warnf(check, "cannot tell: %v", err)
+	default:
+		r.okf(check, "nothing that locks rely on is open to the world")
+	}
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// verdict is what an operator says of an open attempt.
+type verdict struct {
+	answer            *answer // that repeats get; nil: it was not applied
+	allow             []string
+	decision          idem.Decision
+	resultTTL, keyTTL time.Duration
+	applied           string // FILE
+	notApplied        bool
+	marking           bool // with durable markers
+}
+
+func (a *app) recordResolve() *cobra.Command {
+	var which whichKey
+	var who author
+	var v verdict
+	cmd := &cobra.Command{
+		Use:   "resolve (--scope SCOPE KEY | --key-id HEX) (--applied FILE | --not-applied)",
+		Short: "Settle an outcome that is open",
+		Long: `Settle the open attempt of a key by your word, once you have looked up in the
+systems behind the service what became of its operation ("record show" tells the
+operation ID).
+
+--applied FILE: it took effect. Whoever repeats the request gets the response in
+FILE ("-": standard input), which is
+  {"status":201,"headers":{"Content-Type":["application/json"]},"body":"…"}
+with body_base64 in place of body where it is no text. The headers are those that
+are replayed: Content-Type, -Language, -Encoding, -Disposition, Location, ETag,
+and what --allow-header names, which the service has to replay as well.
+
+Where the record's route is a gRPC method, /package.Service/Method, the status is
+the gRPC code. Of code 0 (OK) the answer is body_base64, the protobuf message in
+its binary form (left out: the empty message), with its full name as message_type
+where the service has no generated code of the method; of any other code body is
+the status's text. The headers are metadata: content-language, etag, location.
+
+--not-applied: it did NOT take effect. This is a promise: the effect has not
+happened AND CAN NO LONGER HAPPEN. The operation may run again from then on, and
+would be executed twice if it is only late: in a queue, in a suspended process, at
+a partner who answers tomorrow. Where you cannot exclude that, leave it open.
+
+An attempt that still runs is not overruled: the lock of its key is taken first,
+in ZooKeeper where --zookeeper names the ensemble of the attempt's lock domain, in
+Redis where the domain is that of Redis's locks. An unknown outcome can be settled
+without, which is said on standard error; a pending one cannot, unless its domain
+was retired. With --durable-markers, where the services leave those, the marker is
+changed with the record. Who settles first, wins: the next request, a resolver, an operator.
+
+Prints the record as "record show" does. Exits with 75 where there is no record,
+where somebody holds its lock, or where it is settled already; with 2 where FILE
+is not as above. Then nothing was changed.`,
+		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 \
+    record resolve --scope merchant_demo order-17 --applied answer.json --reason "found in the ledger"
+  echo '{"status":201,"headers":{"Content-Type":["application/json"]},"body":"{\"id\":\"pay_1\"}"}' |
+    idemctl --redis redis://127.0.0.1:6379 record resolve --key-id 5f6c… --applied -
+  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 \
+    record resolve --key-id 5f6c… --not-applied --by alice --reason "order was refused by the bank, ticket 4711"`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := which.id(cmd, args)
+			if err != nil {
+				return err
+			}
+			if err := a.readVerdict(cmd, &v, &who); err != nil {
+				return err
+			}
+			return a.resolve(cmd.Context(), id, &v)
+		},
+	}
+	which.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&v.applied, "applied", "", "it took effect; repeats get the response in `FILE`")
+	f.BoolVar(&v.notApplied, "not-applied", false, "it has not taken effect, and no longer can")
+	who.flags(cmd)
+	f.StringSliceVar(&v.allow, "allow-header", nil, "further `NAME` of a header that the service replays")
+	f.BoolVar(&v.marking, "durable-markers", false, "the services leave durable markers in ZooKeeper; have the decision change them")
+	f.DurationVar(&v.resultTTL, "result-ttl", idem.DefaultResultTTL, "for how long the response is kept")
+	f.DurationVar(&v.keyTTL, "key-ttl", idem.DefaultKeyTTL, "for how long the key is remembered; at least as long as the response")
+	return cmd
+}
+
+// readVerdict reads flags and FILE, before anybody is asked.
+func (a *app) readVerdict(cmd *cobra.Command, v *verdict, who *author) (err error) {
+	applied := cmd.Flags().Changed("applied")
+	switch {
+	case applied == v.notApplied:
+		return wrongUse("record resolve wants --applied FILE or --not-applied, one of them")
+	case v.resultTTL <= 0 || v.keyTTL <= 0:
+		return wrongUse("--result-ttl or --key-ttl is not positive")
+	}
+	if v.decision, err = who.decision(cmd); err != nil || !applied {
+		return err
+	}
+	v.answer, err = a.readAnswer(v.applied)
+	return err
+}
+
+// resolution is what the engine is told of a record.
+func (v *verdict) resolution(rec *idem.Record) (idem.Resolution, error) {
+	if v.answer == nil {
+		return idem.NotApplied(), nil
+	}
+	resp, err := v.answer.response(rec.Route, v.allow)
+	if err != nil {
+		return idem.Resolution{}, usageError{fmt.Errorf("--applied: %w", err)}
+	}
+	return idem.Applied(resp), nil
+}
+
+func (a *app) resolve(ctx context.Context, id idem.KeyID, v *verdict) error {
+	b, err := a.openBackends(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	rec, err := b.store.Get(ctx, id)
+	switch {
+	case err != nil:
+		return err
+	case rec.State == idem.StateNone:
+		return noRecord(id)
+	case !rec.State.Open():
+		return notOpen(id, &rec)
+	}
+	if rec, err = a.decide(ctx, b, id, &rec, v); err != nil {
+		return err
+	}
+	return a.writeRecord(id, &rec, false)
+}
+
+// notOpen says that there is nothing to decide.
+func notOpen(id idem.KeyID, rec *idem.Record) error {
+	by := ""
+	if rec.Decision.By != "" {
+		by = " by " + oneLine(rec.Decision.By)
+	}
+	return fmt.Errorf("nothing is open of key ID %s: it is %v%s, since %s: %w",
+		id, rec.State, by, rec.Since().UTC().Format(time.RFC3339), errNothing)
+}
+
+// settledElsewhere says who was first, where that can be told.
+func settledElsewhere(ctx context.Context, store idem.Store, id idem.KeyID) error {
+	rec, err := store.Get(ctx, id)
+	if err != nil {
+		return fmt.Errorf("somebody else has settled it: %w", errors.Join(errNothing, err))
+	}
+	return notOpen(id, &rec)
+}

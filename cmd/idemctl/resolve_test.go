@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os/user"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+)
+
+const paid = `{"status":201,"headers":{"Content-Type":["application/json"]},"body":"{\"id\":\"pay_1\"}"}`
+
+// resolve runs record resolve on a key of scope m and wants an exit code.
+func resolve(t *testing.T, env map[string]string, want int, args ...string) ran {
+	t.Helper()
+	got := idemctl(t, env, append([]string{"--json", "record", "resolve", "--scope", "m"}, args...)...)
+	if lines := strings.Count(got.stderr, "\n"); got.code != want || want != 0 && (lines != 1 || got.stdout != "") {
+		t.Errorf("record resolve %q: exit code %d, %q, %q, want %d", args, got.code, got.stdout, got.stderr, want)
+	}
+	return got
+}
+
+// stateOf a key of scope m.
+func stateOf(t *testing.T, s idem.Store, key idem.Key) idem.Record {
+	t.Helper()
+	rec, err := s.Get(t.Context(), idem.NewKeyID("m", key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+func TestResolveApplied(t *testing.T) {
+	store, server := openStore(t)
+	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
+	settle(t, store, "k", idem.StateUnknown, &idem.Response{Status: 503})
+	got := resolve(t, env, 0, "k", "--applied", answerFile(t, paid), "--by", "alice", "--reason", "in the ledger")
+	if !strings.Contains(got.stderr, withoutLock) || strings.Count(got.stderr, "\n") != 1 {
+		t.Errorf("standard error is %q, want one line that says that no lock was taken", got.stderr)
+	}
+	var r row
+	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || r.State != "completed" || r.DecidedBy != "alice" || r.Reason != "in the ledger" || r.Status != 201 ||
+		r.ResultExpires.Sub(*r.Since) != idem.DefaultResultTTL || r.KeyExpires.Sub(*r.Since) != idem.DefaultKeyTTL {
+		t.Errorf("printed %s, %v", got.stdout, err)
+	}
+	rec := stateOf(t, store, "k")
+	if rec.State != idem.StateCompleted || string(rec.Response.Body) != `{"id":"pay_1"}` || rec.Response.Header["Content-Type"][0] != "application/json" {
+		t.Errorf("record = %+v, %+v", rec, rec.Response)
+	}
+	again := resolve(t, env, exitNothing, "k", "--not-applied")
+	if !strings.Contains(again.stderr, "completed by alice") {
+		t.Errorf("a second one is told %q", again.stderr)
+	}
+}
+
+func TestResolveNotApplied(t *testing.T) {
+	store, server := openStore(t)
+	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
+	settle(t, store, "k", idem.StateUnknown, nil)
+	id := idem.NewKeyID("m", "k")
+	got := idemctl(t, env, "record", "resolve", "--key-id", id.String(), "--not-applied", "--key-ttl", "1h", "--result-ttl", "1m")
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := stateOf(t, store, "k")
+	if got.code != 0 || rec.State != idem.StateReleased || rec.Decision != (idem.Decision{By: me.Username}) || rec.KeyExpires.Sub(rec.Settled) != time.Hour {
+		t.Errorf("%+v left %+v", got, rec)
+	}
+	for _, part := range []string{"released", me.Username, id.OperationID()} {
+		if !strings.Contains(got.stdout, part) {
+			t.Errorf("no %q in\n%s", part, got.stdout)
+		}
+	}
+	resolve(t, env, exitNothing, "nobody-knows-it", "--not-applied")
+}
+
+// What is wrong with FILE is exit code 2, and the record stays as it was.
+func TestResolveRefusesFile(t *testing.T) {
+	store, server := openStore(t)
+	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
+	settle(t, store, "k", idem.StateUnknown, &idem.Response{Status: 503})
+	before := stateOf(t, store, "k")
+	for _, file := range []string{`{}`, `{"status":0}`, `{"status":201,"body":"a","body_base64":"YQ=="}`, `{"status":201,"headers":{"X":["a"]}}`, `{"status":201,"extra":1}`} {
+		resolve(t, env, exitUsage, "k", "--applied", answerFile(t, file))
+	}
+	if after := stateOf(t, store, "k"); after.State != before.State || !after.Settled.Equal(before.Settled) {
+		t.Errorf("record = %+v, was %+v", after, before)
+	}
+	var out, errs bytes.Buffer
+	code := run(t.Context(), []string{"--redis", server.URL(), "record", "resolve", "--scope", "m", "k", "--applied", "-", "--allow-header", "x"},
+		func(string) string { return "" }, strings.NewReader(`{"status":201,"headers":{"X":["a"]}}`), &out, &errs)
+	if rec := stateOf(t, store, "k"); code != 0 || rec.State != idem.StateCompleted || rec.Response.Header["X"][0] != "a" {
+		t.Errorf("from standard input: exit code %d, %s", code, errs.String())
+	}
+}
+
+// A pending attempt of a domain that nobody knows is not decided before that is
+// retired.
+func TestResolvePendingOfARetiredDomain(t *testing.T) {
+	store, server := openStore(t)
+	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
+	begin(t, store, "k")
+	got := resolve(t, env, exitFailed, "k", "--not-applied")
+	for _, part := range []string{"pending", "lock domain d,", "--zookeeper", "store retire"} {
+		if !strings.Contains(got.stderr, part) {
+			t.Errorf("no %q in %q", part, got.stderr)
+		}
+	}
+	if rec := stateOf(t, store, "k"); rec.State != idem.StatePending {
+		t.Errorf("state = %v, want pending", rec.State)
+	}
+	retired := idemctl(t, env, "--json", "store", "retire", "d", "--by", "alice")
+	if retired.code != 0 || retired.stdout != `{"retired":"d","pending":1,"already":false}`+"\n" {
+		t.Errorf("store retire = %+v", retired)
+	}
+	if again := idemctl(t, env, "store", "retire", "d"); again.code != 0 || !strings.Contains(again.stdout, "already") || !strings.Contains(again.stdout, "1 pending") {
+		t.Errorf("store retire again = %+v", again)
+	}
+	resolve(t, env, 0, "k", "--not-applied")
+	if rec := stateOf(t, store, "k"); rec.State != idem.StateReleased {
+		t.Errorf("state = %v, want released", rec.State)
+	}
+}
+
+// beginUnder starts an attempt under a lease.
+func beginUnder(t *testing.T, s idem.Store, l idem.Locker, key idem.Key) idem.Lease {
+	t.Helper()
+	id := idem.NewKeyID("m", key)
+	lease, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Begin(t.Context(), id, idem.BeginRequest{Route: httpRoute, Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
+	if err != nil || !got.Begun {
+		t.Fatalf("Begin = %+v, %v", got, err)
+	}
+	return lease
+}
+
+// runsUnder is what has to hold of every lock service: who runs is not
+// overruled, who is gone is.
+func runsUnder(t *testing.T, env map[string]string, s idem.Store, l idem.Locker) {
+	t.Helper()
+	lease := beginUnder(t, s, l, "k")
+	if got := resolve(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(got.stderr, "holds the lock") {
+		t.Errorf("while it runs: %q", got.stderr)
+	}
+	if rec := stateOf(t, s, "k"); rec.State != idem.StatePending {
+		t.Errorf("state = %v, want pending", rec.State)
+	}
+	domain := lease.Fence().Domain
+	if got := idemctl(t, env, "store", "retire", domain); got.code != exitFailed || !strings.Contains(got.stderr, "alive") {
+		t.Errorf("store retire of the domain = %+v", got)
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := resolve(t, env, 0, "k", "--applied", answerFile(t, paid)); got.stderr != "" {
+		t.Errorf("afterwards it says %q", got.stderr)
+	}
+	if rec := stateOf(t, s, "k"); rec.State != idem.StateCompleted || rec.Response.Status != 201 {
+		t.Errorf("record = %+v", rec)
+	}
+}
+
+func TestResolveUnderRedisLock(t *testing.T) {
+	store, server := openStore(t)
+	client, err := storeredis.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	locker, err := lockredis.New(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locker.Close(t.Context())
+	runsUnder(t, map[string]string{"IDEMCTL_REDIS": server.URL()}, store, locker)
+}
+
+func TestResolveUnderZooKeeperLock(t *testing.T) {
+	store, server := openStore(t)
+	env := ensembleEnv(t, server.URL())
+	servers, chroot, err := zookeeper.ParseConnectString(env["IDEMCTL_ZOOKEEPER"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: 4 * time.Second, TickTime: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close(t.Context())
+	runsUnder(t, env, store, client.Locker())
+
+	// Without ZooKeeper a pending attempt is left alone, an unknown one is not.
+	lease := beginUnder(t, store, client.Locker(), "pending")
+	defer lease.ReleaseBehind()
+	rec := stateOf(t, store, "pending")
+	for _, ensemble := range []string{"", "127.0.0.1:1"} {
+		env["IDEMCTL_ZOOKEEPER"] = ensemble
+		if got := resolve(t, env, exitFailed, "pending", "--not-applied"); !strings.Contains(strings.ToLower(got.stderr), "zookeeper") {
+			t.Errorf("without ZooKeeper: %q", got.stderr)
+		}
+	}
+	s, err := store.Settle(t.Context(), idem.NewKeyID("m", "pending"), idem.Settlement{Attempt: rec.Attempt, ID: rec.Attempt.Nonce, State: idem.StateUnknown})
+	if err != nil || !s.Settled {
+		t.Fatalf("Settle = %+v, %v", s, err)
+	}
+	if got := resolve(t, env, 0, "pending", "--not-applied"); !strings.Contains(got.stderr, withoutLock) {
+		t.Errorf("with an ensemble that is away: %q", got.stderr)
+	}
+}

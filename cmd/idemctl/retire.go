@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// retiredRow is a retired lock domain as --json writes it.
+type retiredRow struct {
+	Domain  string `json:"retired"`
+	Pending int    `json:"pending"` // records whose attempt ran under it
+	Already bool   `json:"already"` // it was retired before
+}
+
+const maxDomain = 255 // bytes
+
+func (a *app) storeRetire() *cobra.Command {
+	var who author
+	cmd := &cobra.Command{
+		Use:   "retire DOMAIN",
+		Short: "Declare that a lock domain is dead for good",
+		Long: `Declare that a lock domain is dead for good: an ensemble that was rebuilt or
+replaced, the locks of a Redis that lost its data, the in-process locks of an
+instance that is gone. DOMAIN is what comes before the last slash of a record's
+fence; "doctor" lists those of open records that it does not know.
+
+Records that are pending under it count as interrupted from then on: the next
+request with their key asks the resolver, or leaves the outcome unknown.
+
+WARNING: this cannot be undone. It is your word that nothing which ever held a
+lock in that domain still runs, or will wake up: no instance that is only cut off
+or suspended, no second site. Where one does, its operations are executed twice.
+Make sure by ending the processes, not by their silence.
+
+Refused are the ensemble's own domain where --zookeeper is given, and those of
+the locks that this Redis keeps: both are alive. Retiring twice does nothing.`,
+		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 store retire 0f6e9a7c-5a3d-4c0e-9f1b-2b9d7f0c8a11 --reason "ensemble rebuilt, all instances restarted"`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			domain := args[0]
+			if domain == "" || len(domain) > maxDomain {
+				return wrongUse("DOMAIN has %d bytes, want 1 to %d", len(domain), maxDomain)
+			}
+			d, err := who.decision(cmd)
+			if err != nil {
+				return err
+			}
+			return a.retire(cmd.Context(), domain, d)
+		},
+	}
+	who.flags(cmd)
+	return cmd
+}
+
+func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error {
+	b, err := a.openBackends(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	if err := a.checkDead(ctx, b, domain); err != nil {
+		return err
+	}
+	already, err := b.store.Retired(ctx, domain)
+	if err != nil {
+		return err
+	}
+	if err := b.store.Retire(ctx, domain, d); err != nil {
+		return err
+	}
+	pending := 0
+	err = eachOpen(ctx, b.store, idem.StatePending, func(r *idem.OpenRecord) bool {
+		if r.Record.Attempt.Fence.Domain == domain {
+			pending++
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("%s is retired, but its pending records could not be counted: %w", oneLine(domain), err)
+	}
+	return a.writeRetired(retiredRow{domain, pending, already})
+}
+
+// checkDead refuses a domain in which somebody can have a lock.
+func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
+	if b.zookeeper != nil && ofEnsemble(domain, b.zookeeper.Domain()) {
+		return fmt.Errorf("%s is the lock domain of the ensemble that --zookeeper names: it is alive, and is not retired", oneLine(domain))
+	}
+	domains, err := a.redisDomains(ctx, b.redis)
+	if err != nil {
+		return err
+	}
+	if shard := slices.Index(domains[:], domain); shard >= 0 {
+		return fmt.Errorf("%s is a lock domain of this Redis, that of shard %02x: it is alive, and is not retired", oneLine(domain), shard)
+	}
+	return nil
+}
+
+// eachOpen calls f with every open record in a state, oldest first, until f
+// returns false. StateNone stands for both.
+func eachOpen(ctx context.Context, store idem.Store, state idem.State, f func(*idem.OpenRecord) bool) error {
+	const page = 1000
+	q := idem.OpenQuery{State: state, Limit: page}
+	for {
+		list, err := store.Open(ctx, q)
+		if err != nil {
+			return err
+		}
+		for i := range list {
+			if !f(&list[i]) {
+				return nil
+			}
+		}
+		if len(list) < page {
+			return nil
+		}
+		after := list[len(list)-1].Cursor()
+		q.After = &after
+	}
+}
+
+func (a *app) writeRetired(r retiredRow) error {
+	if a.json {
+		return json.NewEncoder(a.stdout).Encode(r)
+	}
+	what := "retired"
+	if r.Already {
+		what = "was retired already:"
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s %s; %d pending records of it count as interrupted\n", what, oneLine(r.Domain), r.Pending)
+	return err
+}

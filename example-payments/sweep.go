@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/idemkeeper/idemkeeper/example-payments/auth"
+	"github.com/idemkeeper/idemkeeper/example-payments/server"
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/sweeper"
+)
+
+// makeSweeper makes what settles outcomes in doubt that no client asks for. All
+// routes are settled alike, by the ledger.
+func (a *App) makeSweeper(m *server.Metrics, resolver idem.Resolver) (err error) {
+	policies := sweeper.ForAll(idem.Policy{Scope: auth.Scope, Resolver: resolver})
+	opts := append([]sweeper.Option{sweeper.WithObserver(func(ctx context.Context, p sweeper.Pass) {
+		m.Swept(p)
+		a.logPass(ctx, &p)
+	})}, a.backends.sweep...)
+	a.sweeper, err = sweeper.New(a.engine, a.backends.store, policies, opts...)
+	return err
+}
+
+// logPass logs a pass that somebody may want to look into.
+func (a *App) logPass(ctx context.Context, p *sweeper.Pass) {
+	level := slog.LevelDebug
+	if p.Settled()+p.Queued > 0 {
+		level = slog.LevelInfo
+	}
+	if p.Err != nil {
+		level = slog.LevelWarn
+	}
+	a.log.LogAttrs(ctx, level, "sweep", slog.Bool("leader", p.Leader), slog.Duration("took", p.Duration),
+		slog.Int("open", p.Looked), slog.Int("held", p.Held), slog.Int("applied", p.Applied), slog.Int("released", p.Released),
+		slog.Int("unknown", p.Unknown), slog.Int("queued", p.Queued), slog.Int("failed", p.Failed), slog.Any("err", p.Err))
+}

@@ -1,0 +1,118 @@
+package zookeeper
+
+import (
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// createLock sends the create of a plain lock until it is known what became of
+// it, and returns the czxid of the znode that it made. Which that is depends on
+// what is at the key's path, and that may change at any time before:
+//
+//	nothing            the znode itself
+//	an ephemeral one   none: somebody holds the lock
+//	a marker           its child, which only one can hold as well
+//	anything else      none: an error
+//
+// The three cannot be mixed up. An ephemeral znode has no children, so that the
+// child's create proves that there is no ephemeral znode at the path, and one
+// with a child cannot be deleted, so that while the child is there only its
+// holder changes the marker.
+func (a *attempt) createLock(o owner) (czxid int64, err error) {
+	s, sl := a.s, a.slot
+	data := o.encode()
+	var r result
+	for range maxTries {
+		if a.gone() {
+			return 0, idem.ErrUnavailable // nobody reads this
+		}
+		at := sl.znode()
+		r = s.w.do(&zk.CreateRequest{Path: at, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral})
+		switch {
+		case r.outcome == applied:
+			if found, err := a.readMarker(r.zxid); found || err != nil {
+				return r.zxid, err
+			}
+			continue
+		case r.outcome == ended, r.outcome == unsent:
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
+		case sl.marked && (r.refusedBy(zk.ErrNoNode) || r.refusedBy(zk.ErrNoChildrenForEphemerals)):
+			sl.marked = false
+			continue
+		case r.refusedBy(zk.ErrNoNode):
+			if err := s.ensureParents(at); err != nil {
+				return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+			}
+			continue
+		case r.outcome == unknown:
+			if err := s.finalBarrier(); err != nil {
+				return 0, err
+			}
+		case !r.refusedBy(zk.ErrNodeExists):
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
+		}
+		// Either the znode was there before, or the reply was lost and a
+		// barrier has been acknowledged since: what is there now decides.
+		n, err := s.mustGet(at)
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+		case !n.exists:
+			continue
+		case n.session == 0:
+			if sl.marked || parseMarker(n.data) == nil {
+				return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, notMarker(at))
+			}
+			sl.marked = true
+			continue
+		case n.session != s.sessionID():
+			return 0, fmt.Errorf("%w: by %v", idem.ErrLocked, parseOwner(n.data))
+		case parseOwner(n.data).same(o):
+			if found, err := a.readMarker(n.czxid); found || err != nil {
+				return n.czxid, err
+			}
+			continue
+		}
+		// Of this session, but this session has only one slot for the path and
+		// that is ours: an orphan.
+		s.log.Warn("zookeeper: removing an orphan", "path", at, "czxid", n.czxid)
+		if err := s.remove(at, n.czxid, false); err != nil {
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+		}
+	}
+	if r.outcome == unknown { // nobody was seen to hold it
+		return 0, fmt.Errorf("%w: acquire: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.err)
+	}
+	return 0, fmt.Errorf("%w: changed under our hands %d times", idem.ErrLocked, maxTries)
+}
+
+// readMarker reads the marker above a lock that was just made. The read is
+// answered by this session, and is sent after the create was acknowledged, or
+// after a barrier: so it sees at least what was there then, and nobody changes
+// that as long as the lock is there. found is false where marker and lock have
+// gone, which somebody has done by hand. With an error the lock has gone too, or
+// will with its session.
+func (a *attempt) readMarker(czxid int64) (found bool, err error) {
+	s, sl := a.s, a.slot
+	if !sl.marked {
+		return true, nil
+	}
+	n, err := s.mustGet(sl.path)
+	if err == nil {
+		if !n.exists || n.session != 0 {
+			return false, nil
+		}
+		a.marks.found, a.marks.czxid, a.marks.version = parseMarker(n.data), n.czxid, n.version
+		if a.marks.found != nil {
+			return true, nil
+		}
+		err = notMarker(sl.path)
+	}
+	if gone := s.remove(sl.znode(), czxid, true); gone != nil {
+		s.log.Warn("zookeeper: unusable lock left to the end of its session", "path", sl.znode(), "error", gone)
+	}
+	return false, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+}

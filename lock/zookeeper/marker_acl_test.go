@@ -1,0 +1,82 @@
+package zookeeper
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// With credentials a marker, and the lock below it, are out of others' reach.
+func TestMarkerACLKeepsStrangersOut(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	cfg.Credentials = []Credential{mine}
+	c := open(t, cfg)
+	l := NewLocker(c, WithDurableMarkers())
+	servers := testserver.SharedZooKeeper(t)
+	strangers := map[string]*zk.Conn{"nobody": stranger(t, servers), "somebody": stranger(t, servers, theirs)}
+	id, m := newID(), completed()
+	path := c.cfg.lockPath(id)
+	wantOut := func() {
+		t.Helper()
+		for name, conn := range strangers {
+			for _, at := range []string{path, path + lockChild} {
+				if err := conn.Delete(at, -1); !errors.Is(err, zk.ErrNoAuth) {
+					t.Errorf("%s: Delete(%s) = %v, want %v", name, at, err, zk.ErrNoAuth)
+				}
+				if _, err := conn.Set(at, nil, -1); !errors.Is(err, zk.ErrNoAuth) && !errors.Is(err, zk.ErrNoNode) {
+					t.Errorf("%s: Set(%s) = %v, want %v", name, at, err, zk.ErrNoAuth)
+				}
+				if _, err := conn.Create(at+"/x", nil, 0, zk.WorldACL(zk.PermAll)); !errors.Is(err, zk.ErrNoAuth) && !errors.Is(err, zk.ErrNoNode) {
+					t.Errorf("%s: Create(%s/x) = %v, want %v", name, at, err, zk.ErrNoAuth)
+				}
+			}
+		}
+	}
+	for _, found := range []*idem.Marker{nil, m} { // left, and left alone
+		lease, err := l.TryAcquire(bounded(t), request(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantFound(t, lease.(*Lease), found)
+		if found != nil {
+			wantOut()
+		} else {
+			lease.(*Lease).Mark(m)
+		}
+		if err := lease.Release(bounded(t)); err != nil {
+			t.Fatal(err)
+		}
+		wantOut()
+	}
+	if got, err := l.RemoveMarkers(bounded(t), all); err != nil || got.Removed != 1 {
+		t.Errorf("RemoveMarkers() = %+v, %v; want one removed", got, err)
+	}
+}
+
+// Markers of another identity, which can be read or not: they end no pass.
+func TestMarkerACLOfOthers(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	readable, hidden := r.sibling(), r.sibling()
+	data, err := completed().AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := zk.DigestACL(zk.PermAll, "other", "secret")
+	for id, acl := range map[idem.KeyID][]zk.ACL{readable: append(zk.WorldACL(zk.PermRead), owner...), hidden: owner} {
+		if _, err := r.raw.Create(r.cfg.lockPath(id), data, 0, acl); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.l.TryAcquire(bounded(t), request(id)); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, ErrNotPermitted) {
+			t.Errorf("TryAcquire() = %v, want %v and %v", err, idem.ErrUnavailable, ErrNotPermitted)
+		}
+	}
+	r.mark(completed())
+	r.wantRemoved(all, MarkerStats{Looked: 2, Removed: 1, Kept: 1})
+	r.idle(r.c)
+}

@@ -1,0 +1,102 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// look judges what is at the path of a key. now is the ensemble's time, of a
+// moment ago.
+func (r *removal) look(ctx context.Context, s *session, id idem.KeyID, now int64) error {
+	path := r.c.cfg.lockPath(id)
+	n, err := within(ctx, s, func() (node, error) { return s.mustGet(path) })
+	switch {
+	case errors.Is(err, ErrNotPermitted):
+		s.log.Warn("zookeeper: this znode cannot be looked at", "error", err)
+		return nil
+	case err != nil:
+		return unavailable(ctx, err)
+	case !n.exists, n.session != 0: // gone, or a lock
+		return nil
+	}
+	m := parseMarker(n.data)
+	if m == nil {
+		s.log.Warn("zookeeper: this znode keeps its key from being locked", "error", notMarker(path))
+		return nil
+	}
+	r.looked.Add(1)
+	if now-n.mtime < r.opts.Retention.Milliseconds() {
+		r.kept.Add(1)
+		return nil
+	}
+	if m.State != idem.StateCompleted {
+		settled := false
+		if r.opts.Settled != nil {
+			if settled, err = r.opts.Settled(ctx, id, m); err != nil {
+				r.unknown.Add(1)
+				return err
+			}
+		}
+		if !settled {
+			r.unknown.Add(1)
+			return nil
+		}
+	}
+	removed, err := r.remove(ctx, s, path, n)
+	if removed {
+		r.removed.Add(1)
+	} else {
+		r.kept.Add(1)
+	}
+	return err
+}
+
+// remove removes the marker that was judged, if it is still that one and nobody
+// holds its key's lock.
+//
+// A delete that names the version of the data is not enough: a marker may have
+// been removed meanwhile, and its path hold a lock or another marker, whose
+// version is the same, namely 0. Hence the lock, under which it is compared
+// with what was judged. To ask for it below the marker first, rather than at the
+// path, spares a conflict that would cost other requests of the same transaction
+// a second one.
+func (r *removal) remove(ctx context.Context, s *session, path string, judged node) (bool, error) {
+	if judged.children > 0 { // locked
+		return false, nil
+	}
+	sl, _, _, err := s.claim(path)
+	switch {
+	case err != nil:
+		return false, unavailable(ctx, err)
+	case sl == nil: // somebody in this process is at it
+		return false, nil
+	}
+	sl.marked = true
+	o := r.c.owner
+	o.Nonce = "removes the marker"
+	o.Try = strconv.FormatUint(r.c.tries.Add(1), 10)
+	lease, err := s.attempt(ctx, &attempt{
+		slot: sl, marks: marks{on: true},
+		create: func(a *attempt) (int64, error) { return a.createLock(o) },
+	})
+	switch {
+	case errors.Is(err, idem.ErrLocked):
+		return false, nil
+	case errors.Is(err, ErrNotPermitted): // one that others made must not end every pass
+		s.log.Warn("zookeeper: this marker cannot be removed", "error", err)
+		return false, nil
+	case err != nil:
+		return false, unavailable(ctx, err)
+	}
+	same := lease.marks.czxid == judged.czxid && lease.marks.version == judged.version
+	if same {
+		lease.Mark(nil)
+	}
+	if err := lease.Release(ctx); err != nil {
+		return false, unavailable(ctx, err)
+	}
+	return same, nil
+}

@@ -1,0 +1,371 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// losses are the two ways in which a write can be lost: applied or not.
+var losses = []struct {
+	name string
+	lose func(*testserver.Proxy, testserver.Match) <-chan struct{}
+}{
+	{"reply lost", (*testserver.Proxy).DropNextReply},
+	{"request lost", (*testserver.Proxy).DropNextRequest},
+}
+
+func TestMarkerLostRelease(t *testing.T) {
+	t.Parallel()
+	for _, e := range endings() {
+		for _, loss := range losses {
+			t.Run(e.name+", "+loss.name, func(t *testing.T) {
+				t.Parallel()
+				r := newMarkerRig(t, 0)
+				if e.before != nil {
+					r.mark(e.before)
+				}
+				lease := r.take(r.l)
+				e.mark(lease)
+				lost := loss.lose(r.proxy, r.onLock())
+				r.release(lease)
+				await(t, "the loss", lost)
+				r.wantMarker(e.after)
+				r.idle(r.c)
+				next := r.take(r.other)
+				wantFound(t, next, e.after)
+				r.release(next)
+			})
+		}
+	}
+}
+
+// The reply to a release is lost, and before the session knows what became of
+// it the key has gone through other hands: its lock, or its marker, is theirs.
+func TestMarkerLostReleaseSparesTheNextOwner(t *testing.T) {
+	t.Parallel()
+	for _, e := range endings() {
+		for _, between := range []struct {
+			name string
+			mark func(*Lease) *idem.Marker // what is there in the end; nil: as before
+		}{
+			{"held", nil},
+			{"marked and held", func(l *Lease) *idem.Marker { m := completed(); l.Mark(m); return m }},
+			{"cleared and held", func(l *Lease) *idem.Marker { l.Mark(nil); return nil }},
+		} {
+			t.Run(e.name+", "+between.name, func(t *testing.T) {
+				t.Parallel()
+				r := newMarkerRig(t, 0)
+				if e.before != nil {
+					r.mark(e.before)
+				}
+				lease := r.take(r.l)
+				e.mark(lease)
+				connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+				lost := r.proxy.DropNextReply(r.onLock())
+				lease.ReleaseBehind()
+				await(t, "lost reply", lost)
+				await(t, "reconnect", connect.Held())
+				want := e.after
+				if between.mark != nil {
+					passing := r.take(r.other)
+					want = between.mark(passing)
+					r.release(passing)
+				}
+				next := r.take(r.other)
+				connect.Release()
+				r.idle(r.c)
+				r.wantHeld(next)
+				r.wantMarker(want)
+				wantFound(t, next, want)
+				r.release(next)
+				r.wantMarker(want)
+			})
+		}
+	}
+}
+
+func TestMarkerLostCreate(t *testing.T) {
+	t.Parallel()
+	for _, before := range []*idem.Marker{nil, completed()} {
+		for _, loss := range losses {
+			name := map[bool]string{false: "unmarked, ", true: "marked, "}[before != nil]
+			t.Run(name+loss.name, func(t *testing.T) {
+				t.Parallel()
+				r := newMarkerRig(t, 0)
+				match := r.onLock()
+				if before != nil {
+					r.mark(before)
+					match = r.onChild()
+				}
+				lost := loss.lose(r.proxy, match)
+				lease := r.take(r.l)
+				await(t, "the loss", lost)
+				r.wantHeld(lease)
+				wantFound(t, lease, before)
+				m := completed()
+				lease.Mark(m)
+				r.release(lease)
+				r.wantMarker(m)
+				r.idle(r.c)
+			})
+			t.Run(name+loss.name+", given up", func(t *testing.T) {
+				t.Parallel()
+				r := newMarkerRig(t, 0)
+				match := r.onLock()
+				if before != nil {
+					r.mark(before)
+					match = r.onChild()
+				}
+				ctx, cancel := context.WithCancel(bounded(t))
+				connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+				lost := loss.lose(r.proxy, match)
+				go func() { <-lost; <-connect.Held(); cancel() }()
+				r.wantGivenUp(ctx)
+				connect.Release()
+				next := r.takeSoon(r.other)
+				r.idle(r.c)
+				r.wantHeld(next)
+				wantFound(t, next, before)
+				r.release(next)
+			})
+		}
+	}
+}
+
+// What is at the path changes while somebody acquires.
+func TestMarkerChangesDuringAcquire(t *testing.T) {
+	t.Parallel()
+	fresh := completed()
+	by := func(r *rig, m *idem.Marker) {
+		l := r.take(r.other)
+		l.Mark(m)
+		r.release(l)
+	}
+	for _, tt := range []struct {
+		name   string
+		before *idem.Marker
+		change func(*rig)
+		after  *idem.Marker
+		err    error
+	}{
+		{"a marker appears", nil, func(r *rig) { by(r, fresh) }, fresh, nil},
+		{"the marker is replaced", completed(), func(r *rig) { by(r, fresh) }, fresh, nil},
+		{"the marker vanishes", completed(), func(r *rig) { by(r, nil) }, nil, nil},
+		{"the marker vanishes and a lock comes", completed(), func(r *rig) { by(r, nil); r.take(r.other) }, nil, idem.ErrLocked},
+		{"somebody writes over the marker", completed(), func(r *rig) {
+			if _, err := r.raw.Set(r.path, []byte("mine"), -1); err != nil {
+				r.Error(err)
+			}
+		}, nil, idem.ErrUnavailable},
+		{"the marker is locked", completed(), func(r *rig) { r.take(r.other) }, nil, idem.ErrLocked},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			match := r.onLock()
+			if tt.before != nil {
+				r.mark(tt.before)
+				match = r.onChild()
+			}
+			hold := r.proxy.HoldNext(match)
+			go func() {
+				<-hold.Held()
+				tt.change(r)
+				hold.Release()
+			}()
+			lease, err := r.l.TryAcquire(bounded(t), request(r.id))
+			if !errors.Is(err, tt.err) {
+				t.Fatalf("TryAcquire() = %v, want %v", err, tt.err)
+			}
+			if err == nil {
+				r.wantHeld(lease.(*Lease))
+				wantFound(t, lease.(*Lease), tt.after)
+			}
+			if errors.Is(err, idem.ErrUnavailable) {
+				if ok, _, err := r.raw.Exists(r.path + lockChild); ok || err != nil {
+					t.Errorf("a lock is left (%v)", err)
+				}
+			}
+			r.idle(r.c)
+		})
+	}
+}
+
+// With its session goes the lock, and a marker is not left behind by it.
+func TestMarkerIsNotLeftByADeadSession(t *testing.T) {
+	t.Parallel()
+	for _, before := range []*idem.Marker{nil, completed()} {
+		t.Run(map[bool]string{false: "unmarked", true: "marked"}[before != nil], func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			if before != nil {
+				r.mark(before)
+			}
+			lease := r.take(r.l)
+			lease.Mark(completed())
+			old := sessionOf(r.c)
+			until(t, "session killed", func() bool {
+				err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.sessionID(), password(r.proxy))
+				return err == nil || old.isOver()
+			})
+			next := r.takeSoon(r.other)
+			wantFound(t, next, before)
+			r.wantLost(lease)
+			r.release(lease)
+			r.idle(r.c)
+			r.wantHeld(next)
+			r.wantMarker(before)
+		})
+	}
+}
+
+// A session that could not be trusted for a while, and lives: what its holder
+// decided before still goes, what it decides afterwards does not.
+func TestMarkerOfALeaseThatLostTrust(t *testing.T) {
+	t.Parallel()
+	for _, late := range []bool{false, true} {
+		t.Run(map[bool]string{false: "marked before", true: "marked after"}[late], func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			lease, m := r.take(r.l), completed()
+			if !late {
+				lease.Mark(m)
+			}
+			s := sessionOf(r.c)
+			until(t, "lease lost", func() bool { // a heartbeat may be acknowledged before the timer fires
+				s.mu.Lock()
+				s.clock.last = s.clock.last.Add(-time.Hour) // as if nothing had been acknowledged
+				s.arm()
+				s.mu.Unlock()
+				return lease.Err() != nil
+			})
+			lease.Mark(completed())
+			r.release(lease)
+			if late {
+				m = nil
+			}
+			r.wantMarker(m)
+			if sessionOf(r.c) != s {
+				t.Error("the session did not survive, the test tests nothing")
+			}
+		})
+	}
+}
+
+// An operator deletes the lock by hand. Whatever its holder wanted to leave is
+// not left over somebody else's lock, nor where there is nothing any more.
+func TestMarkerAfterAnOperatorsDelete(t *testing.T) {
+	t.Parallel()
+	for _, e := range endings() {
+		t.Run(e.name+", locked again", func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			lease := r.deletedByHand(e)
+			age(lease)
+			next := r.take(r.other)
+			r.release(lease)
+			r.wantHeld(next)
+			r.wantMarker(e.before)
+		})
+		t.Run(e.name+", free", func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			lease := r.deletedByHand(e)
+			r.release(lease)
+			r.wantMarker(e.before)
+			wantFound(t, r.take(r.other), e.before)
+		})
+	}
+	t.Run("and puts znodes below a marker", func(t *testing.T) {
+		t.Parallel()
+		r := newMarkerRig(t, 0)
+		m := completed()
+		r.mark(m)
+		lease := r.take(r.l)
+		create(t, r.raw, r.path+"/mine", 0)
+		lease.Mark(nil)
+		r.release(lease)
+		r.wantMarker(m) // it cannot go
+		wantFound(t, r.take(r.other), m)
+	})
+}
+
+// deletedByHand has a lock taken, its end prepared, and deleted.
+func (r *rig) deletedByHand(e ending) *Lease {
+	r.Helper()
+	if e.before != nil {
+		r.mark(e.before)
+	}
+	lease := r.take(r.l)
+	e.mark(lease)
+	if err := r.raw.Delete(lease.slot.znode(), -1); err != nil {
+		r.Fatal(err)
+	}
+	return lease
+}
+
+// An orphan below a marker is recognised as one.
+func TestMarkerOrphanIsRemoved(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	m := completed()
+	r.mark(m)
+	o := r.c.owner
+	o.Try = "0"
+	orphan := &zk.CreateRequest{Path: r.path + lockChild, Data: o.encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}
+	if got := sessionOf(r.c).w.send(orphan); got.outcome != applied {
+		t.Fatalf("orphan: %+v", got)
+	}
+	lease := r.take(r.l)
+	r.wantHeld(lease)
+	wantFound(t, lease, m)
+	r.release(lease)
+}
+
+// A write of several operations is judged as one, wherever it is in a batch, and
+// told which of its own operations was refused.
+func TestMarkerReleasesShareAMulti(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	at := func(id idem.KeyID) string { return r.cfg.lockPath(id) }
+	ids := []idem.KeyID{r.sibling(), r.sibling(), r.sibling(), r.sibling()}
+	r.leave(ids[0], completed())
+	for _, id := range ids[1:] {
+		create(t, r.raw, at(id), 0)
+	}
+	create(t, r.raw, at(ids[2])+"/mine", 0)
+	del := func(path string) any { return &zk.DeleteRequest{Path: path, Version: -1} }
+	leave := func(path string) any { return &zk.CreateRequest{Path: path, Acl: r.cfg.ACL} }
+	batch := []*write{
+		newWrite([]any{del(at(ids[0])), leave(at(ids[0]))}),
+		newWrite([]any{del(at(ids[1])), leave(at(ids[1])), del(at(ids[0]) + "/none")}),
+		newWrite([]any{del(at(ids[2]) + "/mine"), leave(at(ids[2]) + "/mine"), del(at(ids[2]))}),
+		newWrite([]any{del(at(ids[3])), leave(at(ids[3]))}),
+	}
+	sessionOf(r.c).w.sendAll(append([]*write(nil), batch...))
+	for i, want := range []result{
+		{outcome: applied},
+		{outcome: refused, op: 2, err: zk.ErrNoNode},
+		{outcome: refused, op: 2, err: zk.ErrNotEmpty},
+		{outcome: applied},
+	} {
+		got := <-batch[i].answer
+		if got.outcome != want.outcome || got.op != want.op || !errors.Is(got.err, want.err) {
+			t.Errorf("write %d: %+v, want %+v", i, got, want)
+		}
+		if want.outcome == applied && (len(got.created) != 2 || got.created[1] != at(ids[i])) {
+			t.Errorf("write %d created %q, want its own path", i, got.created)
+		}
+	}
+	if got := r.marked(ids...); !slices.Equal(got, []bool{true, true, true, true}) {
+		t.Errorf("znodes there: %v", got)
+	}
+}

@@ -1,0 +1,230 @@
+package tests
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
+)
+
+// answerFor writes the FILE of record resolve --applied for a payment, as the
+// sample answers it over a transport.
+func answerFor(t *testing.T, via transport, p payment) string {
+	t.Helper()
+	if via == transports[0] {
+		body, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answerFile(t, map[string]any{"status": 201, "body": string(body),
+			"headers": map[string][]string{"Content-Type": {"application/json"}, "Location": {"/v1/payments/" + p.ID}}})
+	}
+	at, err := time.Parse(time.RFC3339Nano, p.CreatedAt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	message, err := proto.Marshal(&paymentsv1.Payment{Id: p.ID, From: p.From, To: p.To, Amount: p.Amount, Currency: p.Currency,
+		Note: p.Note, Status: p.Status, CreatedAt: timestamppb.New(at)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answerFile(t, map[string]any{"status": 0, "body_base64": base64.StdEncoding.EncodeToString(message)})
+}
+
+func answerFile(t *testing.T, answer any) string {
+	t.Helper()
+	data, err := json.Marshal(answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "answer.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// resolve runs record resolve for a key of the merchant demo.
+func (s *system) resolve(key string, args ...string) (stdout string, code int) {
+	s.t.Helper()
+	return s.idemctl(append([]string{"--json", "record", "resolve", "--scope", "merchant_demo", key, "--by", "operator"}, args...)...)
+}
+
+// resolveOpen repeats record resolve while the lock of the dead is not gone.
+func (s *system) resolveOpen(key string, args ...string) {
+	s.t.Helper()
+	eventually(s.t, "decision on "+key, func() error {
+		switch out, code := s.resolve(key, args...); code {
+		case 0:
+			return nil
+		case 75:
+			return errNotYet
+		default:
+			s.t.Fatalf("record resolve %q = %q, exit code %d, want 0 or 75", args, out, code)
+			return nil
+		}
+	})
+}
+
+// shown is the record of a key, asked for by its ID.
+func (s *system) shown(t *testing.T, key string) recordLine {
+	t.Helper()
+	out, code := s.idemctl("--json", "record", "show", "--key-id", keyID(key).String())
+	rows := recordLines(t, out)
+	if code != 0 || len(rows) != 1 {
+		t.Fatalf("record show = %q, exit code %d, want one record", out, code)
+	}
+	return rows[0]
+}
+
+// The victim has paid and is killed. While nobody has looked, its record is
+// pending, and its lock stands for as long as its session: an operator waits for
+// that as everybody does. What he then says, every retry gets.
+func TestIdemctlResolvesAsApplied(t *testing.T) {
+	s, v, other := failover(t, flags("--resolver", "none"))
+	all := v.reachOverEach(t, "applied", "at=after-ledger")
+	v.kill(t)
+	overEachOf(t, all, func(t *testing.T, r running) {
+		c := other.over(r.via)
+		want := paidOnce(t, c, r.key)
+		file := answerFor(t, r.via, want)
+		s.resolveOpen(r.key, "--applied", file)
+		replayed(t, "retry", c.payUntil(patience, r.key, amount, r.key), want)
+		if got := s.shown(t, r.key); got.State != "completed" || got.Attempt != 1 {
+			t.Errorf("record = %+v, want it completed", got)
+		}
+		if out, code := s.resolve(r.key, "--applied", file); code != 75 || out != "" {
+			t.Errorf("again: %q, exit code %d, want 75", out, code)
+		}
+		paidOnce(t, c, r.key)
+	})
+}
+
+// Who still runs is not overruled.
+func TestIdemctlDoesNotOverruleAHolder(t *testing.T) {
+	t.Parallel()
+	binary(t, "./cmd/idemctl") // building it takes time that the payment has not
+	s := newSystem(t)
+	in := s.start("one", latency(2*patience))
+	const key = "running"
+	in.demo().paying(key, amount, key)
+	in.waitLog(t, "at=before-ledger", op(key))
+	if out, code := s.resolve(key, "--not-applied"); code != 75 || out != "" {
+		t.Errorf("while it runs: %q, exit code %d, want 75", out, code)
+	}
+	if got := s.shown(t, key); got.State != "pending" {
+		t.Errorf("record = %+v, want it pending", got)
+	}
+}
+
+// The victim is killed before it has paid, and a retry has learned that nobody
+// knows. Then it may run again.
+func TestIdemctlResolvesAsNotApplied(t *testing.T) {
+	s, v, other := failover(t, flags("--resolver", "none"))
+	all := v.reachOverEach(t, "not-applied", "at=before-ledger")
+	v.kill(t)
+	overEachOf(t, all, func(t *testing.T, r running) {
+		c := other.over(r.via)
+		refused(t, "retry", c.payUntil(patience, r.key, amount, r.key), "outcome-unknown")
+		paidNever(t, c, r.key)
+		s.resolveOpen(r.key, "--not-applied", "--reason", "the ledger has nothing, and the process is dead")
+		a := c.payUntil(patience, r.key, amount, r.key)
+		original(t, "retry after the decision", a, paidOnce(t, c, r.key))
+		if got := s.shown(t, r.key); a.replayed || got.State != "completed" || got.Attempt != 2 {
+			t.Errorf("retry = %v, record %+v, want a second attempt", a, got)
+		}
+	})
+}
+
+// A refusal can be the outcome, too; over gRPC it is a code and a text.
+func TestIdemctlResolvesAsRefusedOverGRPC(t *testing.T) {
+	s, v, other := failover(t, flags("--resolver", "none"))
+	via := transports[1]
+	const key = "refused-by-hand"
+	v.over(via).paying(key, amount, key)
+	v.waitLog(t, "at=before-ledger", op(key))
+	v.kill(t)
+	if out, code := s.resolve(key, "--applied", answerFile(t, map[string]any{"status": 201, "body": "{}"})); code != 2 || out != "" {
+		t.Errorf("with an answer of HTTP: %q, exit code %d, want 2", out, code)
+	}
+	s.resolveOpen(key, "--applied", answerFile(t, map[string]any{"status": int(codes.NotFound), "body": "no such account"}))
+	a := other.over(via).pay(key, amount, key)
+	if a.err != nil || a.rpc.Code() != codes.NotFound || a.rpc.Message() != "no such account" || !a.replayed {
+		t.Errorf("retry = %v, want what the operator said", a)
+	}
+	paidNever(t, other.over(via), key)
+}
+
+// Eight operators decide at once, not all alike, and clients retry meanwhile:
+// one decision stands, and everybody is told that one.
+func TestIdemctlResolveRaces(t *testing.T) {
+	s, v, other := failover(t, flags("--resolver", "none"))
+	c := other.demo()
+	const key, racers = "raced-for", 8
+	v.demo().paying(key, amount, key)
+	v.waitLog(t, "at=before-ledger", op(key))
+	v.kill(t)
+	refused(t, "retry", c.payUntil(patience, key, amount, key), "outcome-unknown")
+
+	if got := s.shown(t, key); got.State != "unknown" {
+		t.Fatalf("record = %+v, want it unknown", got)
+	}
+	byHand := payment{ID: "pay_by_hand", order: fromAlice(amount, key), Status: "succeeded", CreatedAt: "2026-01-02T03:04:05.000000Z"}
+	file := answerFor(t, transports[0], byHand)
+	exits, stop := make([]int, racers), make(chan struct{})
+	var operators, clients sync.WaitGroup
+	clients.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if a := c.pay(key, amount, key); !a.paid() && !a.is("outcome-unknown") && !a.is("in-progress") {
+				t.Errorf("retry during the race = %v", a)
+			}
+		}
+	})
+	for i := range racers {
+		operators.Go(func() {
+			args := []string{"--not-applied"}
+			if i%2 == 0 {
+				args = []string{"--applied", file}
+			}
+			_, exits[i] = s.resolve(key, append(args, "--reason", fmt.Sprint("racer ", i))...)
+		})
+	}
+	operators.Wait()
+	close(stop)
+	clients.Wait()
+
+	winner := -1
+	for i, code := range exits {
+		switch {
+		case code == 0 && winner < 0:
+			winner = i
+		case code != 75:
+			t.Errorf("exit codes %v, want one 0 and 75 for the others", exits)
+		}
+	}
+	if winner < 0 {
+		t.Fatalf("exit codes %v, want one 0", exits)
+	}
+	last := c.payUntil(patience, key, amount, key)
+	if winner%2 == 0 {
+		replayed(t, "retry", last, byHand)
+		paidNever(t, c, key)
+		return
+	}
+	original(t, "retry", last, paidOnce(t, c, key))
+}

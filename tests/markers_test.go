@@ -1,0 +1,227 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// marked starts instances that keep durable markers.
+func marked(f ...string) launchOption {
+	return func(l *launch) { l.flags = append(append(l.flags, "--durable-markers"), f...) }
+}
+
+func (s *system) wipe(t testing.TB) {
+	t.Helper()
+	if _, err := s.redis.Do("FLUSHALL"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Redis loses everything between two requests: what was paid is not paid again,
+// says so, and the service goes on without an operator.
+func TestMarkedKeysSurviveAWipedRedis(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	all := []*instance{s.start("one", marked()), s.start("two", marked())}
+	before := payBefore(t, all[0])
+	token := all[0].demo().issue(t)
+	original(t, "trade", all[0].demo().trade(token, amount, "traded"), paidOnce(t, all[0].demo(), "traded"))
+	for round := range 3 {
+		s.wipe(t)
+		if round == 1 {
+			all = append(all, s.start("started after the loss", marked()))
+		}
+		for _, in := range all {
+			overEach(t, func(t *testing.T, via transport) {
+				c, key := in.over(via), keyOver(via, "before")
+				refused(t, "repeat", c.pay(key, amount, key), "result-unavailable")
+				refused(t, "another amount", c.pay(key, amount+1, key), "key-reused")
+				if got := paidOnce(t, c, key); got != before[via] {
+					t.Fatalf("payment = %v, want %v", got, before[via])
+				}
+				fresh := keyOver(via, fmt.Sprintf("fresh-%d-%s", round, in.name[:3]))
+				a := c.payUntil(patience, fresh, amount, fresh)
+				original(t, "fresh key", a, paidOnce(t, c, fresh))
+				replayed(t, "its repeat", c.pay(fresh, amount, fresh), a.payment)
+			})
+			refused(t, "token after the loss", in.demo().trade(token, amount, "traded"), "token-unknown")
+			paidOnce(t, in.demo(), "traded")
+		}
+	}
+}
+
+// Redis is wiped again and again while clients pay, and repeat their keys: none
+// is paid twice, with markers or without. With them the service goes on; without
+// them it refuses until the loss is accepted.
+func TestRedisWipedUnderLoad(t *testing.T) {
+	for name, opts := range map[string][]launchOption{"with markers": {marked()}, "without markers": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSystem(t)
+			opts := append(opts, latency(20*time.Millisecond))
+			instances := []*instance{s.start("one", opts...), s.start("two", opts...)}
+			var told sync.Map // key to the payment that a client was told of
+			var keys, paid, lost atomic.Int64
+			over := make(chan struct{})
+			var workers sync.WaitGroup
+			for range 6 {
+				workers.Go(func() {
+					for {
+						select {
+						case <-over:
+							return
+						default:
+						}
+						via := transports[rand.IntN(len(transports))]
+						key := keyOver(via, fmt.Sprintf("wiped-%d", keys.Add(1)))
+						for range 4 {
+							a := instances[rand.IntN(len(instances))].over(via).pay(key, 7, key)
+							switch {
+							case a.paid():
+								if before, known := told.LoadOrStore(key, a.payment.ID); known && before != a.payment.ID {
+									t.Errorf("%s: payment %s, and %v before", key, a.payment.ID, before)
+								}
+								paid.Add(1)
+							case a.is("store-lost"):
+								lost.Add(1)
+							case a.is("result-unavailable"), a.is("in-progress"), a.is("unavailable"), a.is("ownership-lost"):
+							default:
+								t.Errorf("%s = %v", key, a)
+							}
+						}
+					}
+				})
+			}
+			wipes := 1
+			if opts := len(opts); opts > 1 {
+				wipes = 12
+			}
+			for range wipes {
+				enough := paid.Load() + 20
+				eventually(t, "payments between two losses", func() error {
+					if paid.Load() < enough {
+						return errNotYet
+					}
+					return nil
+				})
+				s.wipe(t)
+			}
+			eventually(t, "a client that feels the loss", func() error {
+				if wipes == 1 && lost.Load() == 0 {
+					return errNotYet
+				}
+				return nil
+			})
+			close(over)
+			workers.Wait()
+			c := instances[0].demo()
+			for n := range keys.Load() {
+				for _, via := range transports {
+					key := keyOver(via, fmt.Sprintf("wiped-%d", n+1))
+					if list, err := instances[0].over(via).payments(key); err != nil || len(list) > 1 {
+						t.Errorf("payments of %s = %v, %v", key, list, err)
+					}
+				}
+			}
+			if err := addUp(c); err != nil {
+				t.Error(err)
+			}
+			if wipes > 1 && lost.Load() > 0 {
+				t.Errorf("%d requests were refused as store-lost, with markers", lost.Load())
+			}
+			t.Logf("%d keys, %d answers with a payment, %d refused as store-lost, %d losses", keys.Load(), paid.Load(), lost.Load(), wipes)
+		})
+	}
+}
+
+// A holder that dies before it has left its marker is what markers do not
+// cover: where Redis is lost as well, nothing is left that knows of the payment.
+func TestHolderThatDiesBeforeItsMarkerIsNotCovered(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	other := s.start("the other", marked())
+	v := s.startVictim(marked())
+	all := v.reachOverEach(t, "uncovered", "at=after-ledger")
+	v.kill(t)
+	s.wipe(t)
+	for _, r := range all {
+		<-r.done
+		c := other.over(r.via)
+		if a := c.payUntil(patience, r.key, amount, r.key); !a.paid() || a.replayed {
+			t.Errorf("retry = %v, want it paid afresh", a)
+		}
+		if list := paid(t, c, r.key); len(list) != 2 {
+			t.Errorf("payments = %v: markers cover more than they are said to", list)
+		}
+	}
+}
+
+// An attempt whose holder died is settled, and marked, by whoever settles it.
+func TestSettledAttemptIsMarkedToo(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	other := s.start("the other", marked())
+	v := s.startVictim(marked())
+	all := v.reachOverEach(t, "settled", "at=after-ledger")
+	v.kill(t)
+	for _, r := range all {
+		<-r.done
+		eventually(t, "end of the sweep", func() error {
+			if state, err := other.over(r.via).state(r.key); err != nil || state != "completed" {
+				return fmt.Errorf("state %q: %w", state, errors.Join(errNotYet, err))
+			}
+			return nil
+		})
+	}
+	s.wipe(t)
+	for _, r := range all {
+		c := other.over(r.via)
+		a := insist(patience, func() answer { return c.pay(r.key, amount, r.key) })
+		refused(t, "retry", a, "result-unavailable")
+		paidOnce(t, c, r.key)
+	}
+}
+
+// Markers go when their time is over, and keys are protected by Redis alone
+// then.
+func TestMarkersAreRemovedAfterTheirRetention(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	in := s.start("one", marked("--marker-retention", "3s"))
+	payBefore(t, in)
+	conn := s.zooKeeper()
+	for _, via := range transports {
+		path := s.lockPath(keyOver(via, "before"))
+		eventually(t, "removal of the marker", func() error {
+			there, _, err := conn.Exists(path)
+			if err != nil || there {
+				return fmt.Errorf("exists = %v: %w", there, errors.Join(errNotYet, err))
+			}
+			return nil
+		})
+		key := keyOver(via, "before")
+		replayed(t, "repeat", in.over(via).pay(key, amount, key), paidOnce(t, in.over(via), key))
+	}
+}
+
+// An instance without the option heeds the markers of those with it: they are
+// rolled out one by one.
+func TestMarkersAreHeededByInstancesThatLeaveNone(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	with, without := s.start("with", marked()), s.start("without")
+	payBefore(t, with)
+	s.wipe(t)
+	payFresh(t, with) // the loss is accepted by the one that may
+	overEach(t, func(t *testing.T, via transport) {
+		key := keyOver(via, "before")
+		a := insist(patience, func() answer { return without.over(via).pay(key, amount, key) })
+		refused(t, "repeat", a, "result-unavailable")
+		paidOnce(t, without.over(via), key)
+	})
+}

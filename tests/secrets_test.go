@@ -1,0 +1,344 @@
+package tests
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// secrets are what clients have sent or were given and what nobody else may
+// see, by what they are.
+type secrets struct {
+	clientKeys, tokens, bearers, notes []string
+}
+
+// secret makes a text that is found nowhere by chance, and that looks different
+// in each encoding. It is a key, a bearer token and a note alike.
+func secret() string { return "s+/" + rand.Text() + "~_z" }
+
+func (s *secrets) key() string    { return keepIn(&s.clientKeys, secret()) }
+func (s *secrets) bearer() string { return keepIn(&s.bearers, secret()) }
+func (s *secrets) note() string   { return keepIn(&s.notes, secret()) }
+
+func keepIn(list *[]string, text string) string {
+	*list = append(*list, text)
+	return text
+}
+
+// formsOf are the ways in which a secret may be written down.
+func formsOf(secret string) map[string]string {
+	b := []byte(secret)
+	forms := map[string]string{
+		"raw": secret, "its first half": secret[:len(secret)/2], "quoted": strings.Trim(strconv.Quote(secret), `"`),
+		"query": url.QueryEscape(secret), "path": url.PathEscape(secret),
+		"hex": hex.EncodeToString(b), "bytes": strings.Trim(fmt.Sprintf("%d", b), "[]"),
+	}
+	for shift := range 3 { // where it stands in what was encoded
+		text := append(make([]byte, shift), b...)
+		from, to := (shift*8+5)/6, len(text)*8/6
+		forms[fmt.Sprint("base64, shifted by ", shift)] = base64.StdEncoding.EncodeToString(text)[from:to]
+		forms[fmt.Sprint("base64 for URLs, shifted by ", shift)] = base64.URLEncoding.EncodeToString(text)[from:to]
+	}
+	return forms
+}
+
+// leaks says which of the secrets a text holds, in whatever form and case.
+func leaks(text string, lists ...[]string) []string {
+	lower := strings.ToLower(text)
+	var found []string
+	for _, list := range lists {
+		for _, secret := range list {
+			for name, form := range formsOf(secret) {
+				if i := strings.Index(lower, strings.ToLower(form)); i >= 0 {
+					found = append(found, fmt.Sprintf("%s (%s) in %q", secret, name, text[max(0, min(i, len(text))-80):min(len(text), i+len(form)+20)]))
+				}
+			}
+		}
+	}
+	return found
+}
+
+func TestLeaksAreNoticed(t *testing.T) {
+	t.Parallel()
+	s := secret()
+	for name, form := range formsOf(s) {
+		for _, text := range []string{form, "before " + form + " behind", strings.ToUpper(form)} {
+			if len(leaks(text, []string{"another secret"}, []string{s})) == 0 {
+				t.Errorf("%s: not noticed in %q", name, text)
+			}
+		}
+	}
+	for range 6 { // whatever it is embedded in
+		whole := rand.Text()[:len(s)%6] + s + rand.Text()
+		if len(leaks(base64.StdEncoding.EncodeToString([]byte(whole)), []string{s})) == 0 {
+			t.Errorf("not noticed in the base64 of %q", whole)
+		}
+	}
+	if found := leaks(secret(), []string{s}); len(found) > 0 {
+		t.Errorf("another secret is taken for it: %q", found)
+	}
+}
+
+// watched is a system whose clients' secrets are known.
+type watched struct {
+	*system
+	secrets
+	mine, theirs string // bearer tokens
+}
+
+// clean fails the test where a place shows a secret that it must not.
+func (w *watched) clean(place, text string, notesToo bool) {
+	w.t.Helper()
+	lists := [][]string{w.clientKeys, w.tokens, w.bearers}
+	if notesToo {
+		lists = append(lists, w.notes)
+	}
+	for _, leak := range leaks(text, lists...) {
+		w.t.Errorf("%s: %s", place, leak)
+	}
+}
+
+// shows is the proof that a place was looked at.
+func (w *watched) shows(place, text, what string) {
+	w.t.Helper()
+	if !strings.Contains(text, what) {
+		w.t.Errorf("%s does not show %q: the look is broken: %.200q", place, what, text)
+	}
+}
+
+// whole is all that an answer consists of.
+func (a answer) whole() string {
+	return fmt.Sprint(a.wire, a.body, a.header, a.meta, a.behind, a.rpc)
+}
+
+// paid wants a payment, whose answer shows its note and nothing else.
+func (w *watched) paid(what string, a answer) {
+	w.t.Helper()
+	if !a.paid() {
+		w.t.Fatalf("%s = %v, want it made", what, a)
+	}
+	w.clean("answer to "+what, a.whole(), false)
+}
+
+// refused wants a refusal, which shows nothing.
+func (w *watched) refused(what string, a answer, code string) {
+	w.t.Helper()
+	refused(w.t, what, a, code)
+	w.clean("answer to "+what, a.whole(), true)
+}
+
+// use makes whatever clients do at an instance, good and bad.
+func (w *watched) use(in *instance, via transport) {
+	w.t.Helper()
+	mine := in.over(via).as(w.mine)
+	theirs := mine.as(w.theirs)
+	key, note := w.key(), w.note()
+	w.paid("a payment", mine.payUntil(patience, key, amount, note))
+	w.paid("a repeat", mine.payUntil(patience, key, amount, note))
+	w.refused("another request", mine.pay(key, amount, w.note()), "key-reused")
+	w.paid("another merchant's payment", theirs.payUntil(patience, key, amount, w.note()))
+	w.refused("another merchant's other request", theirs.pay(key, amount, note), "key-reused")
+	w.refused("one without a known API key", mine.as(w.bearer()).pay(key, amount, note), "unauthorized")
+	w.refused("a list of keys", mine.send(w.t.Context(), toPayments, fromAlice(amount, w.note()), w.key()+", "+w.key()), "key-invalid")
+	w.refused("two keys", mine.send(w.t.Context(), toPayments, fromAlice(amount, w.note()), w.key(), w.key()), "key-invalid")
+	w.refused("a bad body", mine.pay(w.key(), -1, w.note()), "body-invalid")
+	nobody := order{"alice", w.note(), amount, "USD", w.note()}
+	unknown := insist(patience, func() answer { return mine.send(w.t.Context(), toPayments, nobody, key+"2") })
+	refused(w.t, "an unknown account", unknown, "account-unknown")
+	w.clean("answer to an unknown account", unknown.whole(), false) // it names the account
+	w.refused("a client key as token", mine.trade(key, amount, note), "token-unknown")
+	w.refused("a junk token", mine.trade(w.key(), amount, w.note()), "token-unknown")
+
+	token := keepIn(&w.tokens, mine.issue(w.t))
+	w.refused("another merchant's token", theirs.trade(token, amount, w.note()), "token-unknown")
+	w.refused("a token as client key", mine.pay(token, amount, w.note()), "key-reused")
+	w.paid("a trade", mine.tradeUntil(patience, token, amount, note))
+	w.paid("a repeated trade", mine.tradeUntil(patience, token, amount, note))
+	keepIn(&w.tokens, mine.issue(w.t)) // and never used
+
+	if _, err := mine.payments(w.note()); err != nil {
+		w.t.Fatal(err)
+	}
+	if state, err := mine.state(key); err != nil || state == "" {
+		w.t.Fatalf("state = %q, %v, want one", state, err)
+	}
+	for _, where := range []string{"/", "/v1/payments/", "/v1/accounts/", "/v1/idempotency?key=", "/metrics?x="} {
+		a := mine.request(w.t.Context(), http.MethodGet, where+url.QueryEscape(w.key()), "", nil)
+		if a.err != nil {
+			w.t.Fatal(a.err)
+		}
+	}
+}
+
+// redisContent is every key with its value.
+func (w *watched) redisContent() string {
+	w.t.Helper()
+	var all strings.Builder
+	do := func(args ...string) []string {
+		w.t.Helper()
+		v, err := w.redis.Do(args...)
+		if err != nil {
+			w.t.Fatalf("%q = %v", args, err)
+		}
+		return v
+	}
+	for cursor := ""; cursor != "0"; {
+		page := do("SCAN", cmp.Or(cursor, "0"), "COUNT", "1000")
+		cursor = page[0]
+		for _, key := range page[1:] {
+			values := do("DUMP", key)
+			switch do("TYPE", key)[0] { // DUMP compresses
+			case "string":
+				values = append(values, do("GET", key)...)
+			case "zset":
+				values = append(values, do("ZRANGE", key, "0", "-1")...)
+			case "hash":
+				values = append(values, do("HGETALL", key)...)
+			case "set":
+				values = append(values, do("SMEMBERS", key)...)
+			}
+			fmt.Fprintln(&all, key, strings.Join(values, "\n"))
+		}
+	}
+	return all.String()
+}
+
+// znodes is every path below the chroot with its data.
+func (w *watched) znodes(conn *zk.Conn) string {
+	w.t.Helper()
+	var all strings.Builder
+	var walk func(at string)
+	walk = func(at string) {
+		data, _, err := conn.Get(at)
+		if errors.Is(err, zk.ErrNoNode) {
+			return // it has just gone
+		}
+		if err != nil {
+			w.t.Fatalf("Get(%q) = %v", at, err)
+		}
+		fmt.Fprintf(&all, "%s %s\n", at, data)
+		for _, child := range w.children(conn, at) {
+			walk(path.Join(at, child))
+		}
+	}
+	walk(w.chroot)
+	return all.String()
+}
+
+// ctl runs idemctl and returns all that it prints.
+func (w *watched) ctl(args ...string) string {
+	w.t.Helper()
+	cmd := exec.CommandContext(w.t.Context(), binary(w.t, "./cmd/idemctl"), args...)
+	cmd.SysProcAttr = childAttr()
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "IDEMCTL_ZOOKEEPER="+strings.Join(w.zk, ",")+w.chroot, "IDEMCTL_REDIS=redis://"+w.redis.Addr()+"/0")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if exit := (*exec.ExitError)(nil); !errors.As(cmd.Run(), &exit) && cmd.ProcessState == nil {
+		w.t.Fatalf("idemctl %q did not run", args[:2])
+	}
+	return out.String()
+}
+
+// Whatever clients do, raw keys and tokens are in no log, metric, znode, answer,
+// line of idemctl nor in Redis; what they have sent and were answered is in
+// Redis alone, and shown by idemctl to who asks for bodies.
+func TestNothingSecretComesOut(t *testing.T) {
+	t.Parallel()
+	w := &watched{system: newSystem(t)}
+	w.mine, w.theirs = w.bearer(), w.bearer()
+	with := flags("--resolver", "none", "--api-keys", w.mine+"=merchant_demo,"+w.theirs+"=merchant_test")
+	in, victim := w.start("one", with), w.start("the victim", with, latency(2*patience))
+	for _, via := range transports {
+		w.use(in, via)
+	}
+	first := w.clientKeys[0]
+
+	// Interrupted, with its lock still there.
+	conn := w.zooKeeper()
+	var interrupted [][2]string
+	for _, via := range transports {
+		key, note := w.key(), w.note()
+		interrupted = append(interrupted, [2]string{key, note})
+		victim.over(via).as(w.mine).paying(key, amount, note)
+		victim.waitLog(t, "at=before-ledger", op(key))
+	}
+	held := w.znodes(conn)
+	w.shows("ZooKeeper", held, lockNode(interrupted[0][0]))
+	w.clean("ZooKeeper while locks are held", held, true)
+	w.clean("idemctl record list of running ones", w.ctl("record", "list"), true)
+	w.clean("metrics of the victim", victim.demo().request(t.Context(), http.MethodGet, "/metrics", "", nil).body, true)
+	victim.kill(t)
+	for i, via := range transports {
+		key, note := interrupted[i][0], interrupted[i][1]
+		w.refused("one that was interrupted", in.over(via).as(w.mine).payUntil(patience, key, amount, note), "outcome-unknown")
+	}
+
+	metrics := in.demo().request(t.Context(), http.MethodGet, "/metrics", "", nil)
+	w.shows("metrics", metrics.body, "idemkeeper_events_total")
+	w.clean("metrics", metrics.whole(), true)
+
+	for _, format := range []string{"--json=false", "--json"} {
+		list := w.ctl(format, "record", "list")
+		w.shows("idemctl record list", list, keyID(interrupted[0][0]).String())
+		w.clean("idemctl record list", list, true)
+		for _, key := range append([]string{first, interrupted[0][0], w.key(), w.key() + ", " + w.key()}, w.tokens...) {
+			w.clean("idemctl record show", w.ctl(format, "record", "show", "--scope", "merchant_demo", key), true)
+		}
+		w.shows("idemctl record show", w.ctl(format, "record", "show", "--scope", "merchant_demo", first), keyID(first).String())
+		if body := w.ctl(format, "record", "show", "--body", "--scope", "merchant_demo", first); len(leaks(body, w.notes[:1])) == 0 {
+			t.Errorf("idemctl record show --body = %q, want the body", body)
+		}
+	}
+
+	content := w.redisContent()
+	w.shows("Redis", content, keyID(first).String())
+	w.clean("Redis", content, false)
+	if len(leaks(content, w.notes[:1])) == 0 {
+		t.Error("Redis does not show the answer to the first payment: the look is broken")
+	}
+	w.clean("ZooKeeper", w.znodes(conn), true)
+
+	// What is planted is found.
+	if _, err := w.redis.Do("ZADD", "planted", "1", "x"+hex.EncodeToString([]byte(w.tokens[0]))); err != nil {
+		t.Fatal(err)
+	}
+	if len(leaks(w.redisContent(), w.tokens[:1])) == 0 {
+		t.Error("a token that was planted in Redis is not found")
+	}
+	if _, err := conn.Create(w.chroot+"/lock/planted", []byte(base64.StdEncoding.EncodeToString([]byte("key="+first))), 0, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+	if len(leaks(w.znodes(conn), []string{first})) == 0 {
+		t.Error("a key that was planted in ZooKeeper is not found")
+	}
+
+	// Errors of Redis come into the logs, too.
+	w.redis.Kill()
+	for _, via := range transports {
+		w.refused("one without Redis", in.over(via).as(w.mine).pay(w.key(), amount, w.note()), "unavailable")
+	}
+	w.clean("idemctl without Redis", w.ctl("record", "show", "--scope", "merchant_demo", first), true)
+	in.terminate(t)
+	for _, in := range []*instance{in, victim} {
+		log := in.stdout.tail(1<<30) + in.stderr.tail(1<<30)
+		w.shows("log of "+in.name, log, "level=DEBUG")
+		w.clean("log of "+in.name, log, true)
+		if len(leaks(log+first, []string{first})) == 0 {
+			t.Errorf("a key that was planted in the log of %s is not found", in.name)
+		}
+	}
+}

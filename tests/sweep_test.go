@@ -1,0 +1,243 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// openRecords lists the open records as an operator sees them.
+func (s *system) openRecords(t *testing.T, args ...string) []recordLine {
+	t.Helper()
+	out, code := s.idemctl(append([]string{"--json", "record", "list"}, args...)...)
+	if code != 0 {
+		t.Fatalf("idemctl record list = %d %q", code, out)
+	}
+	return recordLines(t, out)
+}
+
+// killAtRandom lets clients pay, each key once and never again, while instances
+// are killed one after the other. It returns the keys, by transport, and when
+// the last one was killed; one instance is up then.
+func killAtRandom(t *testing.T, s *system, opts ...launchOption) (last *instance, keys []running, killed time.Time) {
+	t.Helper()
+	opts = append(opts, latency(400*time.Millisecond))
+	up := []*instance{s.start("0", opts...), s.start("1", opts...), s.start("2", opts...)}
+	const kills, perKill = 6, 8
+	for k := range kills {
+		for i := range perKill {
+			via := transports[i%len(transports)]
+			in := up[rand.IntN(len(up))]
+			key := fmt.Sprintf("swept-%d-%d", k, i)
+			keys = append(keys, running{via: via, key: key, done: in.over(via).paying(key, amount, key)})
+		}
+		time.Sleep(rand.N(500 * time.Millisecond)) // so that it hits them anywhere
+		n := rand.IntN(len(up))
+		up[n].kill(t)
+		killed = time.Now()
+		if k < kills-2 {
+			up[n] = s.start(fmt.Sprint(3+k), opts...)
+		} else {
+			up = append(up[:n], up[n+1:]...)
+		}
+	}
+	return up[0], keys, killed
+}
+
+// Instances are killed again and again, and no client comes back: the one that
+// is left settles everything by itself. Every key is paid once or not at all,
+// and says so; whoever retries then gets one payment.
+func TestSweeperSettlesWhatTheDeadLeft(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	in, keys, killed := killAtRandom(t, s)
+	eventually(t, "end of the open records", func() error {
+		if open := s.openRecords(t); len(open) > 0 {
+			return fmt.Errorf("%d are open: %v", len(open), open)
+		}
+		return nil
+	})
+	t.Logf("no record was open %v after the last kill, with a session time-out of %v", time.Since(killed).Round(100*time.Millisecond), sessionTimeout)
+	states := map[string]int{}
+	for _, r := range keys {
+		<-r.done
+		c := in.over(r.via)
+		state, err := c.state(r.key)
+		states[state]++
+		list, perr := c.payments(r.key)
+		want := map[string]int{"completed": 1}[state]
+		if err != nil || perr != nil || len(list) != want {
+			t.Errorf("%s is %q (%v) with payments %v (%v), want %d", r.key, state, err, list, perr, want)
+		}
+		switch state {
+		case "completed", "released", "none":
+		default:
+			t.Errorf("%s is %q", r.key, state)
+		}
+		a := c.payUntil(patience, r.key, amount, r.key)
+		original(t, "retry of "+r.key, a, paidOnce(t, c, r.key))
+	}
+	t.Logf("states: %v", states)
+}
+
+// With nobody who can tell, what the dead left shows to the operator, waits in
+// the queue once, and is settled from the shell; retries get that answer.
+func TestUnknownOutcomesAreSettledFromTheShell(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	in, keys, _ := killAtRandom(t, s, flags("--resolver", "none"))
+	eventually(t, "end of the pending records", func() error {
+		if open := s.openRecords(t, "--state", "pending"); len(open) > 0 {
+			return fmt.Errorf("%d are pending: %v", len(open), open)
+		}
+		return nil
+	})
+	unknown := map[string]bool{}
+	for _, r := range s.openRecords(t, "--state", "unknown") {
+		unknown[r.KeyID] = true
+	}
+	if len(unknown) == 0 {
+		t.Fatal("nothing was left unknown: the test shows nothing")
+	}
+	eventually(t, "cases in the inbox", func() error {
+		if out, _ := s.idemctl("queue", "len", "/idem/inbox"); strings.TrimSpace(out) != fmt.Sprint(len(unknown)) {
+			return fmt.Errorf("%q, want %d", out, len(unknown))
+		}
+		return nil
+	})
+	for range unknown {
+		out, code := s.idemctl("queue", "poll", "/idem/inbox")
+		found := false
+		for id := range unknown {
+			found = found || strings.Contains(out, id)
+		}
+		if code != 0 || !found {
+			t.Errorf("idemctl queue poll = %d %q, want the case of an unknown record", code, out)
+		}
+	}
+	for _, r := range keys {
+		<-r.done
+		c := in.over(r.via)
+		if !unknown[keyID(r.key).String()] {
+			continue
+		}
+		refused(t, "retry of an unknown key", c.pay(r.key, amount, r.key), "outcome-unknown")
+		list, err := c.payments(r.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resolve := []string{"record", "resolve", "--scope", "merchant_demo", r.key, "--reason", "seen in the ledger"}
+		if len(list) == 0 {
+			resolve = append(resolve, "--not-applied")
+		} else {
+			resolve = append(resolve, "--applied", outcomeFile(t, r.via, list[0]))
+		}
+		if out, code := s.idemctl(resolve...); code != 0 {
+			t.Fatalf("idemctl %q = %d %q", resolve, code, out)
+		}
+		a := c.payUntil(patience, r.key, amount, r.key)
+		if len(list) == 0 {
+			original(t, "retry", a, paidOnce(t, c, r.key))
+		} else {
+			replayed(t, "retry", a, paidOnce(t, c, r.key))
+		}
+	}
+	if open := s.openRecords(t); len(open) != 0 {
+		t.Errorf("open at the end: %v", open)
+	}
+}
+
+// outcomeFile writes what an operator stores as the outcome of a payment that
+// was asked for over a transport.
+func outcomeFile(t testing.TB, via transport, p payment) string {
+	t.Helper()
+	created, err := time.Parse(time.RFC3339, p.CreatedAt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcome := map[string]any{"status": 0}
+	var body []byte
+	if via == (overGRPC{}) {
+		body, err = proto.Marshal(&paymentsv1.Payment{Id: p.ID, From: p.From, To: p.To, Amount: p.Amount, Currency: p.Currency,
+			Note: p.Note, Status: p.Status, CreatedAt: timestamppb.New(created)})
+	} else {
+		outcome["status"] = 201
+		outcome["headers"] = map[string][]string{"Content-Type": {"application/json"}, "Location": {"/v1/payments/" + p.ID}}
+		body, err = json.Marshal(p)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcome["body_base64"] = body
+	text, err := json.Marshal(outcome)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return writeFile(t, string(text))
+}
+
+func writeFile(t testing.TB, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "outcome.json")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// The leader of the sweep is cut off from ZooKeeper while it goes on reaching
+// Redis; another one is elected. No attempt is decided twice.
+func TestTwoSweepersInAPartitionDecideOnce(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	zk := s.zooKeeperProxy()
+	first := s.start("the first leader", throughZooKeeper(zk))
+	eventually(t, "the first leader's election", func() error { return first.leads() })
+	second := s.start("the second", latency(victimLatency))
+	victim := s.start("the victim", latency(victimLatency))
+	all := victim.reachOverEach(t, "partition", "at=after-ledger")
+	zk.BlackHole(testserver.Both)
+	victim.kill(t)
+	eventually(t, "the second leader's election", func() error { return second.leads() })
+	for _, r := range all {
+		<-r.done
+		eventually(t, "decision", func() error {
+			if state, err := second.over(r.via).state(r.key); err != nil || state != "completed" {
+				return fmt.Errorf("state %q: %w", state, errors.Join(errNotYet, err))
+			}
+			return nil
+		})
+	}
+	zk.Restore()
+	first.waitReady(t, 200)
+	for _, r := range all {
+		n := first.stderr.count("event=resolved", op(r.key)) + second.stderr.count("event=resolved", op(r.key))
+		if n != 1 {
+			t.Errorf("%s was decided %d times, want once", r.key, n)
+		}
+		c := second.over(r.via)
+		replayed(t, "retry", c.payUntil(patience, r.key, amount, r.key), paidOnce(t, c, r.key))
+	}
+}
+
+// leads is nil where this instance sweeps.
+func (in *instance) leads() error {
+	a := in.demo().request(context.Background(), "GET", "/metrics", "", nil)
+	if strings.Contains(a.body, "\nidemkeeper_sweeper_leads 1\n") {
+		return nil
+	}
+	return errNotYet
+}

@@ -1,0 +1,143 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// wantRemembered requires that a later attempt on the key does not begin.
+func wantRemembered(tb testing.TB, s *Store, id idem.KeyID, req idem.BeginRequest, want idem.State) {
+	tb.Helper()
+	rec, err := s.Get(tb.Context(), id)
+	if err != nil || rec.State != want {
+		tb.Errorf("Get(%v) = %v, %v, want %v", id, rec.State, err, want)
+	}
+	req.Fence.Token++
+	req.Nonce = idem.NewNonce()
+	if res, err := s.Begin(tb.Context(), id, req); err != nil || res.Begun || res.Record.State != want {
+		tb.Errorf("Begin(%v) = %v, %v, %v, want the %v record", id, res.Begun, res.Record.State, err, want)
+	}
+}
+
+// The server's clock goes back, by an operator's hand or at a failover to a
+// server whose clock is behind: nothing that was remembered is forgotten or
+// begins again.
+func TestClockThatGoesBackLosesNothing(t *testing.T) {
+	for _, body := range []string{"inline", strings.Repeat("apart", 1000)} {
+		t.Run(body[:5], func(t *testing.T) {
+			m := startMini(t)
+			s := open(t, connect(t, "redis://"+m.Addr()))
+			begin := func() (idem.KeyID, idem.BeginRequest, idem.Attempt) {
+				id, req := newAttempt(idem.ClientKey)
+				return id, req, mustBegin(t, s, id, req)
+			}
+			settle := func(id idem.KeyID, st idem.Settlement) {
+				t.Helper()
+				if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
+					t.Fatalf("Settle(%v) = %v, %v, want settled", id, res.Settled, err)
+				}
+			}
+			pending, pendingReq, a := begin()
+			unknown, unknownReq, b := begin()
+			st := completion(b, body)
+			st.State = idem.StateUnknown
+			settle(unknown, st)
+			expired, expiredReq, b := begin()
+			st = completion(b, body)
+			st.KeyTTL = 100 * time.Hour
+			settle(expired, st)
+			m.Advance(st.ResultTTL)
+			wantRemembered(t, s, expired, expiredReq, idem.StateExpired)
+			completed, completedReq, b := begin()
+			settle(completed, completion(b, body))
+
+			m.SetTime(m.now.Add(-48 * time.Hour))
+			wantRemembered(t, s, pending, pendingReq, idem.StatePending)
+			wantRemembered(t, s, unknown, unknownReq, idem.StateUnknown)
+			wantRemembered(t, s, completed, completedReq, idem.StateCompleted)
+			// A result that is still there is told again; one that has gone is not.
+			rec, _ := s.Get(t.Context(), expired)
+			wantRemembered(t, s, expired, expiredReq, rec.State)
+			if want := map[bool]idem.State{true: idem.StateCompleted, false: idem.StateExpired}[body == "inline"]; rec.State != want {
+				t.Errorf("Get(%v) = %v, want %v", expired, rec.State, want)
+			}
+			// An attempt goes on where the clock has gone back under it.
+			settle(pending, completion(a, body))
+			wantRemembered(t, s, pending, pendingReq, idem.StateCompleted)
+		})
+	}
+}
+
+// What the package comment says of a clock that jumps ahead.
+func TestClockThatJumpsAheadForgetsKeys(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	id, req := newAttempt(idem.ClientKey)
+	openID, openReq := newAttempt(idem.ClientKey)
+	mustBegin(t, s, openID, openReq)
+	st := completion(mustBegin(t, s, id, req), "paid")
+	if _, err := s.Settle(t.Context(), id, st); err != nil {
+		t.Fatal(err)
+	}
+	m.Advance(st.KeyTTL)
+	m.SetTime(m.now.Add(-st.KeyTTL)) // and back: what has expired is gone
+	wantRemembered(t, s, openID, openReq, idem.StatePending)
+	req.Fence.Token++
+	if a := mustBegin(t, s, id, req); a.Number != 1 {
+		t.Errorf("Begin(%v) = attempt %d, want 1: the key is forgotten", id, a.Number)
+	}
+}
+
+// Real expiries, and a restart: the result goes, the key stays.
+func TestExpiredKeyIsRememberedAcrossARestart(t *testing.T) {
+	r := testserver.StartRedis(t, testserver.WithRedisArgs("--appendonly", "yes", "--appendfsync", "always"))
+	s := open(t, connect(t, r.URL()))
+	type key struct {
+		id  idem.KeyID
+		req idem.BeginRequest
+	}
+	var keys []key
+	for _, body := range []string{"inline", strings.Repeat("apart", 1000)} {
+		id, req := newAttempt(idem.ClientKey)
+		st := completion(mustBegin(t, s, id, req), body)
+		st.ResultTTL, st.KeyTTL = 50*time.Millisecond, time.Hour
+		if _, err := s.Settle(t.Context(), id, st); err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, key{id, req})
+	}
+	gone := func(k key) error {
+		rec, err := s.Get(context.Background(), k.id)
+		switch {
+		case err != nil:
+			return err
+		case rec.State != idem.StateExpired:
+			return errors.New("the result is still there")
+		}
+		return nil
+	}
+	for _, k := range keys {
+		await(t, "the result to expire", func() error { return gone(k) })
+		wantRemembered(t, s, k.id, k.req, idem.StateExpired)
+	}
+	r.Kill()
+	r.Restart()
+	for _, k := range keys {
+		await(t, "the server", func() error { return gone(k) })
+		wantRemembered(t, s, k.id, k.req, idem.StateExpired)
+		for name, want := range map[string]string{s.keys.record(k.id): "1", s.keys.body(k.id): "0"} {
+			if got, err := r.Do("EXISTS", name); err != nil || got[0] != want {
+				t.Errorf("EXISTS %s = %v, %v, want %s", name, got, err, want)
+			}
+		}
+	}
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("Ping() = %v, want no loss", err)
+	}
+}

@@ -1,0 +1,205 @@
+package redis
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// inOneShard begins n attempts in one shard; miniredis's clock stands, so that
+// all have the same score.
+func inOneShard(tb testing.TB, s *Store, n int) ([]idem.KeyID, map[idem.KeyID]idem.Attempt) {
+	tb.Helper()
+	attempts := make(map[idem.KeyID]idem.Attempt, n)
+	var ids []idem.KeyID
+	for range n {
+		id, req := newAttempt(idem.ClientKey)
+		id[0] = 7
+		attempts[id] = mustBegin(tb, s, id, req)
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b idem.KeyID) int { return slices.Compare(a[:], b[:]) })
+	return ids, attempts
+}
+
+// walk pages through all open records, and calls between after every page.
+func walk(tb testing.TB, s *Store, q idem.OpenQuery, between func(page int)) []idem.KeyID {
+	tb.Helper()
+	var ids []idem.KeyID
+	for page := 0; ; page++ {
+		rows, err := s.Open(tb.Context(), q)
+		if err != nil {
+			tb.Fatalf("Open(%+v) = %v, want <nil>", q, err)
+		}
+		if len(rows) == 0 {
+			return ids
+		}
+		if len(rows) > q.Limit {
+			tb.Fatalf("Open(%+v) = %d records", q, len(rows))
+		}
+		for _, r := range rows {
+			ids = append(ids, r.ID)
+		}
+		after := rows[len(rows)-1].Cursor()
+		q.After = &after
+		if between != nil {
+			between(page)
+		}
+	}
+}
+
+func wantIDs(tb testing.TB, got, want []idem.KeyID) {
+	tb.Helper()
+	if !slices.Equal(got, want) {
+		tb.Errorf("walked over %d records, want %d in order of start and ID", len(got), len(want))
+	}
+}
+
+func TestOpenPagesThroughEqualScores(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	ids, _ := inOneShard(t, s, 100)
+	for _, limit := range []int{1, 7, 16, 17, 99, 100, 101} {
+		wantIDs(t, walk(t, s, idem.OpenQuery{Limit: limit}, nil), ids)
+	}
+	early := idem.OpenCursor{Started: m.now.Add(-time.Hour)}
+	late := idem.OpenCursor{Started: m.now.Add(time.Microsecond)} // between two ms
+	wantIDs(t, walk(t, s, idem.OpenQuery{Limit: 30, After: &early}, nil), ids)
+	wantIDs(t, walk(t, s, idem.OpenQuery{Limit: 30, After: &late}, nil), nil)
+}
+
+// A page whose records are all of another state is walked over, and not one
+// record a round trip.
+func TestOpenWalksOverAPageThatIsFilteredOut(t *testing.T) {
+	m := startMini(t)
+	client := connect(t, "redis://"+m.Addr())
+	s := open(t, client)
+	ids, attempts := inOneShard(t, s, 300)
+	last := ids[len(ids)-1]
+	st := completion(attempts[last], "")
+	st.State = idem.StateUnknown
+	if _, err := s.Settle(t.Context(), last, st); err != nil {
+		t.Fatal(err)
+	}
+	var h trips
+	client.AddHook(&h)
+	rows, err := s.Open(t.Context(), idem.OpenQuery{State: idem.StateUnknown, Limit: 1})
+	if err != nil || len(rows) != 1 || rows[0].ID != last {
+		t.Errorf("Open(unknown) = %d records, %v, want the last one", len(rows), err)
+	}
+	if got := h.n.Load(); got > 30 {
+		t.Errorf("Open(unknown) among 300 records took %d round trips, want at most 30", got)
+	}
+	first := ids[0]
+	st = completion(attempts[first], "")
+	st.State = idem.StateUnknown
+	if _, err := s.Settle(t.Context(), first, st); err != nil {
+		t.Fatal(err)
+	}
+	wantIDs(t, walk(t, s, idem.OpenQuery{State: idem.StateUnknown, Limit: 1}, nil), []idem.KeyID{first, last})
+}
+
+// Records that were walked over are settled between pages, by a resolver say,
+// and between the reads of one page.
+func TestOpenMissesNothingWhileRecordsAreSettled(t *testing.T) {
+	m := startMini(t)
+	client := connect(t, "redis://"+m.Addr())
+	s := open(t, client)
+	other := open(t, connect(t, "redis://"+m.Addr()))
+	ids, attempts := inOneShard(t, s, 150)
+	next := 0
+	settle := func(n int) {
+		for range n {
+			if next < 75 {
+				if _, err := other.Settle(t.Context(), ids[next], completion(attempts[ids[next]], "")); err != nil {
+					t.Errorf("Settle(%v) = %v", ids[next], err)
+				}
+				next++
+			}
+		}
+	}
+	got := walk(t, s, idem.OpenQuery{Limit: 10}, func(int) { settle(5) })
+	wantIDs(t, got, ids)
+
+	// The first page's members are settled while the second is fetched.
+	ids, next = ids[75:], 0
+	h := &before{at: 2, f: func() { settle(20) }}
+	client.AddHook(h)
+	rows, err := s.Open(t.Context(), idem.OpenQuery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[idem.KeyID]bool)
+	for _, r := range rows {
+		found[r.ID] = true
+	}
+	for _, id := range ids[20:] {
+		if !found[id] {
+			t.Errorf("Open() misses %v, which nobody has touched", id)
+		}
+	}
+	if h.n.Load() < 2 || next != 20 {
+		t.Fatalf("%d records were settled after %d round trips, want 20", next, h.n.Load())
+	}
+}
+
+func TestOpenAndRetireOnACluster(t *testing.T) {
+	c := testserver.StartRedisCluster(t, 3)
+	s := open(t, connect(t, clusterAddr(c)))
+	want := make(map[idem.KeyID]bool)
+	var mu sync.Mutex
+	for i := range 3 * Shards {
+		id, req := newAttempt(idem.ClientKey)
+		id[0] = byte(i)
+		mustBegin(t, s, id, req)
+		mu.Lock()
+		want[id] = true
+		mu.Unlock()
+	}
+	var last idem.OpenCursor
+	for _, id := range walk(t, s, idem.OpenQuery{Limit: 10}, nil) {
+		rec, err := s.Get(t.Context(), id)
+		at := idem.OpenCursor{Started: rec.Started, ID: id}
+		if err != nil || !want[id] || at.Compare(last) <= 0 {
+			t.Fatalf("walked over %v after %v, %v: twice, unknown or out of order", at, last, err)
+		}
+		delete(want, id)
+		last = at
+	}
+	if len(want) != 0 {
+		t.Errorf("%d records were missed", len(want))
+	}
+
+	for i := range 20 {
+		domain := fmt.Sprintf("domain-%d", i)
+		if i%2 == 0 {
+			for range 2 {
+				if err := s.Retire(t.Context(), domain, idem.Decision{By: "operator"}); err != nil {
+					t.Errorf("Retire(%q) = %v, want <nil>", domain, err)
+				}
+			}
+		}
+		if got, err := s.Retired(t.Context(), domain); err != nil || got != (i%2 == 0) {
+			t.Errorf("Retired(%q) = %v, %v, want %v", domain, got, err, i%2 == 0)
+		}
+	}
+}
+
+// A Redis that lost its records has forgotten which domains are dead: their
+// pending records, should any come back, are in progress again.
+func TestRetiredDomainsGoWithALoss(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	if err := s.Retire(t.Context(), "old", idem.Decision{By: "operator", Reason: "rebuilt"}); err != nil {
+		t.Fatal(err)
+	}
+	m.FlushAll()
+	if got, err := s.Retired(t.Context(), "old"); err != nil || got {
+		t.Errorf("Retired() after a loss = %v, %v, want false", got, err)
+	}
+}

@@ -1,0 +1,106 @@
+package redis
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestNewRefusesReplicas(t *testing.T) {
+	r := testserver.SharedRedis(t)
+	client, err := Connect(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for name, opt := range map[string]Option{
+		"none":                           WithReplicas(0, time.Second),
+		"no time":                        WithReplicas(1, 0),
+		"longer than half the read time": WithReplicas(1, ioTimeout/2+1),
+	} {
+		if _, err := New(t.Context(), client, quiet(), opt); err == nil {
+			t.Errorf("New() with %s = <nil>, want a refusal", name)
+		}
+	}
+	if _, err := New(t.Context(), client, quiet(), WithPrefix(freshPrefix(t)), WithReplicas(1, ioTimeout/2)); err != nil {
+		t.Errorf("New() with half the read time = %v, want <nil>", err)
+	}
+}
+
+// A WAIT of 0 would block for ever.
+func TestWaitIsNeverForEver(t *testing.T) {
+	for name, left := range map[string]time.Duration{"over": -time.Second, "now": 0, "little": time.Microsecond, "some": 90 * time.Millisecond} {
+		ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(left))
+		got := within(ctx, time.Second)
+		cancel()
+		if got < time.Millisecond || left > 10*time.Millisecond && got >= left {
+			t.Errorf("%s: within(%v) = %v, want 1ms or more, and less than is left", name, left, got)
+		}
+	}
+	if got := within(context.Background(), time.Second); got != time.Second {
+		t.Errorf("within() without a deadline = %v, want 1s", got)
+	}
+	if got := within(context.Background(), time.Microsecond); got != time.Millisecond {
+		t.Errorf("within() of a hurried Begin = %v, want 1ms", got)
+	}
+}
+
+// While replicas fall short one Begin waits with patience: a pool full of
+// waiting connections would keep replays and completions out.
+func TestOneBeginIsPatientWhileReplicasFallShort(t *testing.T) {
+	var g gate
+	want := func(name string, d time.Duration) func() {
+		t.Helper()
+		got, leave := g.enter(time.Second)
+		if got != d {
+			t.Errorf("%s waits for %v, want %v", name, got, d)
+		}
+		return leave
+	}
+	want("a Begin while all is well", time.Second)()
+	g.short.Store(true)
+	first := want("the first Begin after a shortfall", time.Second)
+	want("a second one", time.Second/hurry)()
+	want("a third one", time.Second/hurry)()
+	first()
+	want("the next one", time.Second)()
+	g.short.Store(false)
+	want("a Begin when all is well again", time.Second)()
+}
+
+func TestAttachedReplicas(t *testing.T) {
+	for info, want := range map[string]int{
+		"": 0,
+		"# Replication\r\nrole:master\r\nconnected_slaves:3\r\n" +
+			"slave0:ip=127.0.0.1,port=1,state=online,offset=4,lag=0\r\n" +
+			"slave1:ip=127.0.0.1,port=2,state=wait_bgsave,offset=0,lag=0\r\n" +
+			"slave2:ip=127.0.0.1,port=3,state=online,offset=4,lag=11\r\n" +
+			"slave10:ip=::1,port=4,state=online,offset=4,lag=10,type=main\r\n": 2,
+		"slave_repl_offset:1\r\nslave_priority:100\r\nslaves:state=online,lag=0\r\n": 0,
+		"slave0:state=online\r\n": 0,
+	} {
+		if got := attached(info); got != want {
+			t.Errorf("attached(%q) = %d, want %d", info, got, want)
+		}
+	}
+}
+
+func TestFollow(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		try  int
+		want bool
+	}{
+		{goredis.ErrClosed, 0, true}, // stands for whatever the server did not say
+		{goredis.ErrClosed, 1, false},
+		{context.DeadlineExceeded, 1, false},
+	} {
+		if got := follow(tt.err, tt.try); got != tt.want {
+			t.Errorf("follow(%v, %d) = %v, want %v", tt.err, tt.try, got, tt.want)
+		}
+	}
+}

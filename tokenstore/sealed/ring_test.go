@@ -1,0 +1,143 @@
+package sealed
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// secretOf is a key's secret that no other ID has.
+func secretOf(id string) []byte {
+	return bytes.Repeat([]byte(id+"?"), KeySize)[:KeySize]
+}
+
+// ringOf returns a ring of keys with these IDs, the primary first.
+func ringOf(tb testing.TB, ids ...string) *Ring {
+	tb.Helper()
+	r, err := ParseRing(ringText(ids...))
+	if err != nil {
+		tb.Fatalf("ParseRing(%q) = %v, want a ring", ids, err)
+	}
+	return r
+}
+
+func ringText(ids ...string) string {
+	pairs := make([]string, len(ids))
+	for i, id := range ids {
+		pairs[i] = id + "=" + base64.StdEncoding.EncodeToString(secretOf(id))
+	}
+	return strings.Join(pairs, ",")
+}
+
+func TestParseRing(t *testing.T) {
+	if got := ringOf(t, "k2", "k1").IDs(); !slices.Equal(got, []string{"k2", "k1"}) {
+		t.Errorf("IDs() = %q, want k2 first", got)
+	}
+	if r, err := ParseRing(" " + strings.Replace(ringText("k2", "k1"), ",", " ,\n", 1) + "\n"); err != nil || len(r.IDs()) != 2 {
+		t.Errorf("ParseRing of a list with spaces = %v, %v, want two keys", r, err)
+	}
+	good := base64.StdEncoding.EncodeToString(secretOf("good"))
+	for name, list := range map[string]string{
+		"nothing":            "",
+		"no ID":              "=" + good,
+		"no secret":          "k1=",
+		"a secret alone":     good,
+		"base64 with dashes": "k1=" + base64.URLEncoding.EncodeToString(bytes.Repeat([]byte{0xff}, KeySize)),
+		"31 bytes":           "k1=" + base64.StdEncoding.EncodeToString(secretOf("k1")[:31]),
+		"33 bytes":           "k1=" + base64.StdEncoding.EncodeToString(append(secretOf("k1"), 0)),
+		"trailing bits":      "k1=" + strings.Replace(good, good[42:43]+"=", "/=", 1),
+		"an empty pair":      ringText("k1") + ",",
+		"an ID twice":        ringText("k1", "k1"),
+		"an ID of 33 bytes":  strings.Repeat("k", 33) + "=" + good,
+		"an ID with a space": "k 1=" + good,
+		"an ID with UTF-8":   "ü=" + good,
+		"an ID with a NUL":   "k\x00=" + good,
+		"a fault behind":     ringText("k1", "k2") + ",k3=" + good + "!",
+	} {
+		r, err := ParseRing(list)
+		if err == nil {
+			t.Errorf("ParseRing of %s = %v, want an error", name, r)
+			continue
+		}
+		for _, part := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == '=' || r == '\n' }) {
+			if len(part) > 8 && strings.Contains(err.Error(), part) {
+				t.Errorf("ParseRing of %s = %v, which shows %q", name, err, part)
+			}
+		}
+	}
+	if r, err := ParseRing(strings.Repeat("~", 32) + "=" + good); err != nil {
+		t.Errorf("ParseRing of the longest ID = %v, %v, want a ring", r, err)
+	}
+}
+
+func TestNewRingRefuses(t *testing.T) {
+	k, err := NewKey("k1", secretOf("k1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewRing(Key{}); err == nil {
+		t.Error("NewRing(zero key) = <nil>, want an error")
+	}
+	if _, err := NewRing(k, Key{}); err == nil {
+		t.Error("NewRing(k1, zero key) = <nil>, want an error")
+	}
+	if _, err := NewRing(k, k); err == nil {
+		t.Error("NewRing(k1, k1) = <nil>, want an error")
+	}
+	if _, err := NewKey("k1", nil); err == nil {
+		t.Error("NewKey without a secret = <nil>, want an error")
+	}
+}
+
+// However a ring or a key is printed, its secret is not.
+func TestSecretsAreNotPrinted(t *testing.T) {
+	ring := ringOf(t, "k2", "k1")
+	key := ring.keys[0]
+	var out bytes.Buffer
+	type holder struct {
+		R  Ring
+		P  *Ring
+		K  Key
+		Ks []Key
+	}
+	for _, v := range []any{ring, *ring, key, &key, ring.keys, holder{*ring, ring, key, ring.keys}, &holder{*ring, ring, key, ring.keys}} {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%o", "%c", "%U", "%b", "% x", "%p"} {
+			fmt.Fprintf(&out, verb+"\n", v)
+		}
+		text := slog.New(slog.NewTextHandler(&out, nil))
+		text.Info("text", "v", v)
+		slog.New(slog.NewJSONHandler(&out, nil)).Info("json", "v", v)
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Error(err)
+		}
+		out.Write(b)
+	}
+	printed := out.String()
+	for _, id := range ring.IDs() {
+		secret := secretOf(id)
+		for _, form := range []string{
+			string(secret), base64.StdEncoding.EncodeToString(secret)[:40], hex.EncodeToString(secret),
+			fmt.Sprintf("%d %d %d", secret[0], secret[1], secret[2]), fmt.Sprintf("%#x, %#x, %#x", secret[0], secret[1], secret[2]),
+		} {
+			if i := strings.Index(printed, form); i >= 0 {
+				t.Errorf("the secret of %s is printed: %q", id, printed[max(0, i-80):i])
+			}
+		}
+	}
+	if got := fmt.Sprintf("%v %#v %s", ring, *ring, key); got != "ring[k2 k1] ring[k2 k1] k2" {
+		t.Errorf("printed = %q, want the IDs", got)
+	}
+	if got := ring.GoString() + key.GoString(); got != "ring[k2 k1]k2" {
+		t.Errorf("GoString() = %q, want the IDs", got)
+	}
+	if got := slog.AnyValue(ring).Resolve().String() + slog.AnyValue(key).Resolve().String(); got != "ring[k2 k1]k2" {
+		t.Errorf("LogValue() = %q, want the IDs", got)
+	}
+}

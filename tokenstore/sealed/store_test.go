@@ -1,0 +1,490 @@
+package sealed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/tokenstore/redis"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+
+// over wraps a store, and fails the test where something cannot be opened.
+func over(tb testing.TB, store idem.Store, ring *Ring, opts ...Option) *Store {
+	tb.Helper()
+	s, err := New(store, ring, append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	if err != nil {
+		tb.Fatalf("New() = %v, want <nil>", err)
+	}
+	return s
+}
+
+// onRedis makes stores on one server, and returns what is stored in it under
+// their prefix: every key and every value, one after the other.
+func onRedis(tb testing.TB) (open func() idem.Store, raw func() []byte) {
+	tb.Helper()
+	client, err := redis.Connect(testserver.SharedRedis(tb))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = client.Close() })
+	prefix := strings.TrimSuffix(testserver.KeyPrefix(tb), ":")
+	stores := 0
+	open = func() idem.Store {
+		stores++
+		s, err := redis.New(context.Background(), client, redis.WithPrefix(fmt.Sprint(prefix, "-", stores)), redis.WithLogger(slog.New(slog.DiscardHandler)))
+		if err != nil {
+			tb.Fatalf("redis.New() = %v, want <nil>", err)
+		}
+		return s
+	}
+	raw = func() []byte {
+		var all []byte
+		keys := client.Scan(context.Background(), 0, prefix+"*", 1000).Iterator()
+		for keys.Next(context.Background()) {
+			v, err := client.Dump(context.Background(), keys.Val()).Result()
+			if err != nil {
+				tb.Fatalf("DUMP %q = %v", keys.Val(), err)
+			}
+			all = append(append(all, keys.Val()...), v...)
+			if v, err := client.Get(context.Background(), keys.Val()).Result(); err == nil {
+				all = append(all, v...) // DUMP compresses
+			}
+		}
+		if err := keys.Err(); err != nil {
+			tb.Fatal(err)
+		}
+		return all
+	}
+	return open, raw
+}
+
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) Advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func TestStoreOverMemory(t *testing.T) {
+	c := &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	ring := ringOf(t, "k2", "k1")
+	idemtest.RunStore(t, idemtest.StoreHarness{
+		New:     func(tb testing.TB) idem.Store { return over(tb, memory.New(memory.WithClock(c.Now)), ring) },
+		Advance: c.Advance,
+	})
+}
+
+func TestStoreOverRedis(t *testing.T) {
+	open, _ := onRedis(t)
+	ring := ringOf(t, "k2", "k1")
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store { return over(tb, open(), ring) }})
+}
+
+// A store that accepts plain responses keeps the contract, too.
+func TestStoreWithPlainOverMemory(t *testing.T) {
+	ring := ringOf(t, "k1")
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store { return over(tb, memory.New(), ring, WithPlain()) }})
+}
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := New(nil, ringOf(t, "k1")); err == nil {
+		t.Error("New(nil, ring) = <nil>, want an error")
+	}
+	for _, ring := range []*Ring{nil, {}} {
+		if _, err := New(memory.New(), ring); err == nil {
+			t.Errorf("New(store, %v) = <nil>, want an error", ring)
+		}
+	}
+	if _, err := New(memory.New(), ringOf(t, "k1"), nil); err != nil {
+		t.Errorf("New(store, ring, nil) = %v, want <nil>", err)
+	}
+}
+
+func newRequest() (idem.KeyID, idem.BeginRequest) {
+	n := idem.NewNonce()
+	return idem.NewKeyID("merchant", idem.Key(n.String())), idem.BeginRequest{Route: "http POST /v1/payments", Nonce: n,
+		Fence: idem.Fence{Domain: "sealed-test", Token: uint64(time.Now().UnixNano())}, Fingerprint: idem.Fingerprint{Version: 1}}
+}
+
+func settlement(a idem.Attempt, state idem.State, resp *idem.Response) idem.Settlement {
+	return idem.Settlement{Attempt: a, ID: idem.NewNonce(), State: state, Response: resp, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour}
+}
+
+// stored begins a key and settles it, in one store.
+func stored(tb testing.TB, s idem.Store, state idem.State, resp *idem.Response) (idem.KeyID, idem.Attempt) {
+	tb.Helper()
+	id, req := newRequest()
+	res, err := s.Begin(context.Background(), id, req)
+	if err != nil || !res.Begun {
+		tb.Fatalf("Begin() = %v, %v, want begun", res.Begun, err)
+	}
+	if got, err := s.Settle(context.Background(), id, settlement(res.Record.Attempt, state, resp)); err != nil || !got.Settled {
+		tb.Fatalf("Settle() = %v, %v, want settled", got.Settled, err)
+	}
+	return id, res.Record.Attempt
+}
+
+// Redis holds nothing of what was answered, however it came there, and a plain
+// response is found by the same look.
+func TestRedisHoldsNothingOfResponses(t *testing.T) {
+	open, raw := onRedis(t)
+	s := over(t, open(), ringOf(t, "k1"))
+	large := payment()
+	large.Body = bytes.Repeat(large.Body, 200) // has a key of its own
+	for _, resp := range []*idem.Response{payment(), large} {
+		for _, state := range []idem.State{idem.StateCompleted, idem.StateUnknown, idem.StateReleased} {
+			stored(t, s, state, resp)
+		}
+		omitted := *resp
+		omitted.Omitted = true
+		stored(t, s, idem.StateCompleted, &omitted)
+		id, req := newRequest() // restored
+		st := settlement(idem.Attempt{Number: 2, Fence: req.Fence, Nonce: req.Nonce}, idem.StateCompleted, resp)
+		st.Restore = &idem.Restore{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}
+		if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled || !reflect.DeepEqual(res.Record.Response, resp) {
+			t.Fatalf("Settle() of a missing record = %+v, %v, want it settled", res, err)
+		}
+		if rec, err := s.Get(t.Context(), id); err != nil || !reflect.DeepEqual(rec.Response, resp) || rec.Attempt != st.Attempt {
+			t.Errorf("Get() of a restored record = %+v, %v, want the response", rec, err)
+		}
+	}
+	all := raw()
+	if !bytes.Contains(all, []byte(Marker)) || !bytes.Contains(all, []byte("http POST /v1/payments")) {
+		t.Fatalf("%d bytes of Redis without a marker: the look is broken", len(all))
+	}
+	for _, secret := range []string{"pay_secret", "body secret", "trailer secret", "Content-Type", "application/json", "Location", "grpc-status-details-bin"} {
+		if i := bytes.Index(all, []byte(secret)); i >= 0 {
+			t.Errorf("Redis holds %q: %q", secret, all[max(0, i-100):i+len(secret)])
+		}
+	}
+	stored(t, open(), idem.StateCompleted, payment())
+	if !bytes.Contains(raw(), []byte("trailer secret")) {
+		t.Error("a plain response is not found: the look is broken")
+	}
+}
+
+// spy shows what the wrapped store was given and lets a test answer otherwise.
+type spy struct {
+	idem.Store
+	settled []idem.Settlement
+	change  func(*idem.Record)
+}
+
+func (s *spy) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	rec, err := s.Store.Get(ctx, id)
+	if s.change != nil {
+		s.change(&rec)
+	}
+	return rec, err
+}
+
+func (s *spy) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+	res, err := s.Store.Begin(ctx, id, req)
+	if s.change != nil {
+		s.change(&res.Record)
+	}
+	return res, err
+}
+
+func (s *spy) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	s.settled = append(s.settled, st)
+	return s.Store.Settle(ctx, id, st)
+}
+
+// The attempt that a response is sealed for is the stored one in every case, as
+// all backends return it; else it could not be opened.
+func TestAttemptComesBackAsItWasSettled(t *testing.T) {
+	openRedis, _ := onRedis(t)
+	for name, open := range map[string]func() idem.Store{"memory": func() idem.Store { return memory.New() }, "redis": openRedis} {
+		t.Run(name, func(t *testing.T) {
+			sp := &spy{Store: open()}
+			s := over(t, sp, ringOf(t, "k1"))
+			check := func(what string, id idem.KeyID) {
+				t.Helper()
+				rec, err := s.Get(t.Context(), id)
+				last := sp.settled[len(sp.settled)-1]
+				if err != nil || rec.Attempt != last.Attempt || !reflect.DeepEqual(rec.Response, payment()) {
+					t.Errorf("%s: Get() = attempt %+v, %+v, %v, want %+v and the payment", what, rec.Attempt, rec.Response, err, last.Attempt)
+				}
+			}
+			for _, state := range []idem.State{idem.StateCompleted, idem.StateUnknown} {
+				id, a := stored(t, s, state, payment())
+				check("settled as "+state.String(), id)
+				if state == idem.StateUnknown {
+					if _, err := s.Settle(t.Context(), id, settlement(a, idem.StateCompleted, payment())); err != nil {
+						t.Fatal(err)
+					}
+					check("decided", id)
+				}
+				id, req := newRequest()
+				// The longest domain and the largest numbers.
+				st := settlement(idem.Attempt{Number: ^uint32(0), Nonce: req.Nonce,
+					Fence: idem.Fence{Domain: strings.Repeat("d", 255), Token: ^uint64(0)}}, state, payment())
+				st.Restore = &idem.Restore{Started: time.Now()}
+				if _, err := s.Settle(t.Context(), id, st); err != nil {
+					t.Fatal(err)
+				}
+				check("restored as "+state.String(), id)
+			}
+		})
+	}
+}
+
+// A released response is stored nowhere and costs no sealing.
+func TestReleasedIsNotSealed(t *testing.T) {
+	sp := &spy{Store: memory.New()}
+	stored(t, over(t, sp, ringOf(t, "k1")), idem.StateReleased, payment())
+	if got := sp.settled[0].Response; got != nil {
+		t.Errorf("Settle(released) passed on %+v, want no response", got)
+	}
+}
+
+// unreadable are stores whose responses a store with ring k1 cannot open.
+var unreadable = []struct {
+	name  string
+	write func(tb testing.TB, inner idem.Store) idem.Store
+	says  string
+}{
+	{"another ring", func(tb testing.TB, inner idem.Store) idem.Store { return over(tb, inner, ringOf(tb, "k9")) }, `"k9"`},
+	{"plain", func(_ testing.TB, inner idem.Store) idem.Store { return inner }, "not sealed"},
+	{"tampered with", func(tb testing.TB, inner idem.Store) idem.Store { return tamperer{inner, ringOf(tb, "k1")} }, "changed"},
+}
+
+// tamperer changes the last byte of what it stores.
+type tamperer struct {
+	idem.Store
+	ring *Ring
+}
+
+func (s tamperer) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	sealed, err := s.ring.seal(place{id, st.Attempt}, st.Response)
+	if err != nil {
+		return idem.SettleResult{}, err
+	}
+	sealed.Body[len(sealed.Body)-1]++
+	st.Response = sealed
+	return s.Store.Settle(ctx, id, st)
+}
+
+func TestUnreadableResponses(t *testing.T) {
+	omitted := &idem.Response{Status: 201, Omitted: true}
+	for _, tt := range unreadable {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := t.Context()
+			inner := memory.New()
+			var log bytes.Buffer
+			s := over(t, inner, ringOf(t, "k1"), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			warned := func(call string) {
+				t.Helper()
+				if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "call="+call) || !strings.Contains(strings.ReplaceAll(got, `\`, ""), tt.says) {
+					t.Errorf("%s has logged %q, want one line that says %q", call, got, tt.says)
+				}
+				log.Reset()
+			}
+
+			id, a := stored(t, tt.write(t, inner), idem.StateCompleted, payment())
+			rec, err := s.Get(ctx, id)
+			if !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, ErrUnreadable) || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("Get(completed) = %v, want ErrUnavailable and %q", err, tt.says)
+			}
+			if rec.State != idem.StateCompleted || rec.Attempt != a || !reflect.DeepEqual(rec.Response, omitted) {
+				t.Errorf("Get(completed) = %+v beside the error, want the record without its response", rec)
+			}
+			if log.Len() > 0 {
+				t.Errorf("Get(completed) has logged %q beside its error", log.String())
+			}
+			_, req := newRequest()
+			res, err := s.Begin(ctx, id, req)
+			if err != nil || res.Begun || res.Record.State != idem.StateCompleted || !reflect.DeepEqual(res.Record.Response, omitted) {
+				t.Errorf("Begin(completed) = %+v, %v, want the record without its response", res, err)
+			}
+			warned("begin")
+			if rec, err := s.Issue(ctx, id, time.Hour); err != nil || !reflect.DeepEqual(rec.Response, omitted) {
+				t.Errorf("Issue(completed) = %+v, %v, want the record without its response", rec, err)
+			}
+			warned("issue")
+			got, err := s.Settle(ctx, id, settlement(a, idem.StateCompleted, payment()))
+			if err != nil || got.Settled || !reflect.DeepEqual(got.Record.Response, omitted) {
+				t.Errorf("Settle(completed) = %+v, %v, want somebody else's, without its response", got, err)
+			}
+			warned("settle")
+
+			id, a = stored(t, tt.write(t, inner), idem.StateUnknown, payment())
+			rec, err = s.Get(ctx, id)
+			if err != nil || rec.State != idem.StateUnknown || !reflect.DeepEqual(rec.Response, omitted) {
+				t.Errorf("Get(unknown) = %+v, %v, want the record without its response", rec, err)
+			}
+			warned("get")
+			list, err := s.Open(ctx, idem.OpenQuery{})
+			if err != nil || len(list) != 1 || !reflect.DeepEqual(list[0].Record.Response, omitted) {
+				t.Errorf("Open() = %+v, %v, want one record without its response", list, err)
+			}
+			warned("open")
+			// Nothing was changed by looking, and it can be decided.
+			if before, err := inner.Get(ctx, id); err != nil || bare(before.Response) {
+				t.Errorf("stored response = %+v, %v, want it as it was", before.Response, err)
+			}
+			if got, err := s.Settle(ctx, id, settlement(a, idem.StateCompleted, payment())); err != nil || !got.Settled {
+				t.Errorf("Settle(unknown) = %+v, %v, want it settled", got, err)
+			}
+			if rec, err := s.Get(ctx, id); err != nil || !reflect.DeepEqual(rec.Response, payment()) {
+				t.Errorf("Get() after the decision = %+v, %v, want the payment", rec.Response, err)
+			}
+		})
+	}
+}
+
+func TestPlainResponsesAreAcceptedForAMigration(t *testing.T) {
+	inner := memory.New()
+	id, _ := stored(t, inner, idem.StateCompleted, payment())
+	s := over(t, inner, ringOf(t, "k1"), WithPlain())
+	if rec, err := s.Get(t.Context(), id); err != nil || !reflect.DeepEqual(rec.Response, payment()) {
+		t.Errorf("Get(plain) = %+v, %v, want the payment", rec.Response, err)
+	}
+	sealed, _ := stored(t, s, idem.StateCompleted, payment())
+	if rec, err := inner.Get(t.Context(), sealed); err != nil || !marked(rec.Response) {
+		t.Errorf("a new response is stored as %+v, %v, want it sealed", rec.Response, err)
+	}
+	foreign, _ := stored(t, over(t, inner, ringOf(t, "k9")), idem.StateCompleted, payment())
+	if _, err := s.Get(t.Context(), foreign); !errors.Is(err, ErrUnreadable) {
+		t.Errorf("Get(sealed by another ring) = %v, want %v", err, ErrUnreadable)
+	}
+}
+
+// What was sealed for one key, put under another by somebody who can write to
+// the store, is not handed out, neither for its attempt nor for the other's.
+func TestResponseMovedInTheStore(t *testing.T) {
+	sp := &spy{Store: memory.New()}
+	s := over(t, sp, ringOf(t, "k1"))
+	from, _ := stored(t, s, idem.StateCompleted, payment())
+	stolen, err := sp.Store.Get(t.Context(), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, _ := stored(t, s, idem.StateCompleted, &idem.Response{Status: 201, Body: []byte("theirs")})
+	for name, change := range map[string]func(*idem.Record){
+		"response":              func(r *idem.Record) { r.Response = stolen.Response },
+		"response with attempt": func(r *idem.Record) { r.Response, r.Attempt = stolen.Response, stolen.Attempt },
+		"attempt":               func(r *idem.Record) { r.Attempt.Number++ },
+	} {
+		sp.change = change
+		if rec, err := s.Get(t.Context(), to); !errors.Is(err, ErrUnreadable) || len(rec.Response.Body) > 0 {
+			t.Errorf("moved %s: Get() = %+v, %v, want %v", name, rec.Response, err, ErrUnreadable)
+		}
+	}
+	sp.change = nil
+	if rec, err := s.Get(t.Context(), to); err != nil || string(rec.Response.Body) != "theirs" {
+		t.Errorf("Get() = %+v, %v, want what is theirs", rec.Response, err)
+	}
+}
+
+// full is a store that can hold no response above a length.
+type full struct {
+	idem.Store
+	most int
+}
+
+func (s full) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	if st.Response != nil && len(st.Response.Body) > s.most {
+		return idem.SettleResult{}, fmt.Errorf("full: %w", idem.ErrResponseInvalid)
+	}
+	return s.Store.Settle(ctx, id, st)
+}
+
+func TestTooLongOnceSealed(t *testing.T) {
+	s := over(t, full{memory.New(), 100}, ringOf(t, "k1"))
+	id, req := newRequest()
+	res, err := s.Begin(t.Context(), id, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := settlement(res.Record.Attempt, idem.StateCompleted, &idem.Response{Status: 200, Body: make([]byte, 90)})
+	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, idem.ErrResponseInvalid) {
+		t.Errorf("Settle(too long) = %v, want %v", err, idem.ErrResponseInvalid)
+	}
+	st.Response = &idem.Response{Header: map[string][]string{"X": make([]string, 5000)}}
+	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, idem.ErrResponseInvalid) {
+		t.Errorf("Settle(too many values) = %v, want %v", err, idem.ErrResponseInvalid)
+	}
+	st.Response = &idem.Response{Status: 200, Omitted: true} // as the engine does next
+	if got, err := s.Settle(t.Context(), id, st); err != nil || !got.Settled || got.Record.Response != st.Response {
+		t.Errorf("Settle(omitted) = %+v, %v, want it settled", got, err)
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	ring := ringOf(t, "k2", "k1")
+	inner := memory.New()
+	old, both := over(t, inner, ringOf(t, "k1")), over(t, inner, ring)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			for j := range 100 {
+				s := []*Store{old, both}[(i+j)%2]
+				want := &idem.Response{Status: 200, Body: fmt.Appendf(nil, "%d of %d", j, i)}
+				id, _ := stored(t, s, idem.StateCompleted, want)
+				if rec, err := both.Get(context.Background(), id); err != nil || !reflect.DeepEqual(rec.Response, want) {
+					t.Errorf("Get() = %+v, %v, want %s", rec.Response, err, want.Body)
+				}
+				_ = ring.String()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestPassedThrough(t *testing.T) {
+	ctx := t.Context()
+	inner := memory.New()
+	s := over(t, inner, ringOf(t, "k1"))
+	if got := s.Reach(); got != idem.ReachProcess {
+		t.Errorf("Reach() = %v, want that of the wrapped store", got)
+	}
+	if err := s.Retire(ctx, "dead", idem.Decision{}); err != nil {
+		t.Fatal(err)
+	}
+	if retired, err := inner.Retired(ctx, "dead"); err != nil || !retired {
+		t.Errorf("Retired() of the wrapped store = %v, %v, want true", retired, err)
+	}
+	if retired, err := s.Retired(ctx, "alive"); err != nil || retired {
+		t.Errorf("Retired(alive) = %v, %v, want false", retired, err)
+	}
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := s.Ping(gone); !errors.Is(err, context.Canceled) {
+		t.Errorf("Ping() = %v, want the wrapped store's error", err)
+	}
+	if _, err := s.Get(gone, idem.KeyID{}); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnreadable) {
+		t.Errorf("Get() = %v, want the wrapped store's error", err)
+	}
+}
+
+func BenchmarkStore(b *testing.B) {
+	ring := ringOf(b, "k1")
+	idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store { return over(tb, memory.New(), ring) }})
+}
