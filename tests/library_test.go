@@ -6,17 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"path/filepath"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
-	"github.com/idemkeeper/idemkeeper/example-payments/payments"
-	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
@@ -143,80 +138,4 @@ func TestRefusalsThatTheSampleCannotShow(t *testing.T) {
 		}
 		refused(t, "repeat", c.payUntil(patience, "streamed", amount, ""), "result-unavailable")
 	})
-}
-
-// The proof that it is the ledger's fence that stops a holder which ignores
-// everything else: it does not look at its context, passed every check before
-// it lost its session, and writes when its successor has paid.
-func TestFenceStopsAHolderThatIgnoresEverything(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t)
-	books, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"), ledger.Shared)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { books.Close() })
-	if err := books.AddMerchant(t.Context(), "merchant_demo"); err != nil {
-		t.Fatal(err)
-	}
-	o := payments.Order{From: "alice", To: "bob", Amount: amount, Currency: "USD", Note: "fenced"}
-	policy, err := idem.Policy{Name: "pay", AllowGlobalKeys: true, Resolver: server.LedgerResolver(books, false)}.WithDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	operation := idem.Operation{Scope: "merchant_demo", Key: "fenced", Policy: &policy,
-		Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "fenced") }}
-	write := func(ctx context.Context) (idem.Response, error) {
-		x, _ := idem.FromContext(ctx)
-		p := payments.NewPayment(x.OperationID, o, time.Now())
-		return idem.Response{Body: []byte(p.ID)}, books.Pay(context.WithoutCancel(ctx), "merchant_demo", p, x.Fence)
-	}
-
-	p := testserver.StartZooKeeperProxy(t, s.zk[0])
-	first, next := s.engine(p.Addr()), s.engine(s.zk...)
-	checked, wake := make(chan struct{}), make(chan struct{})
-	var wrote error
-	stubborn := make(chan error, 1)
-	go func() {
-		_, err := first.Do(context.Background(), operation, func(ctx context.Context) (idem.Response, error) {
-			if _, err := idem.CheckOwner(ctx); err != nil {
-				return idem.Response{}, err
-			}
-			close(checked)
-			<-wake
-			var r idem.Response
-			r, wrote = write(ctx)
-			return r, wrote
-		})
-		stubborn <- err
-	}()
-	happens(t, "check", checked)
-	p.BlackHole(testserver.Both)
-
-	var res idem.Result
-	eventually(t, "next holder", func() error {
-		res, err = next.Do(t.Context(), operation, write)
-		return err
-	})
-	close(wake)
-	err = <-stubborn
-	if !errors.Is(wrote, payments.ErrFenced) {
-		t.Errorf("late write = %v, want %v", wrote, payments.ErrFenced)
-	}
-	if err != nil && !errors.As(err, new(*idem.Refusal)) {
-		t.Errorf("late holder's Do = %v, want the outcome of the next one, or a refusal", err)
-	}
-	p.Restore()
-	eventually(t, "session of the late holder", func() error { return first.Ping(t.Context()) })
-	list, err := books.Payments(t.Context(), "merchant_demo", payments.Query{Note: &o.Note, Limit: 10})
-	if err != nil || len(list) != 1 || list[0].ID != string(res.Response.Body) {
-		t.Errorf("payments = %v, %v, want the one of the next holder, %s", list, err, res.Response.Body)
-	}
-	if err := books.Audit(t.Context()); err != nil {
-		t.Error(err)
-	}
-	again, err := next.Do(t.Context(), operation, write)
-	if err != nil || !again.Replayed || string(again.Response.Body) != string(res.Response.Body) {
-		t.Errorf("repeat = %q, replayed %v, %v, want %q replayed", again.Response.Body, again.Replayed, err, res.Response.Body)
-	}
 }

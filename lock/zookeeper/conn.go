@@ -32,11 +32,13 @@ type conn struct {
 	sent     time.Time // when the connect request was handed to the kernel
 	head     []byte    // of the answer
 	read     int       // bytes of the answer
-	waited   bool      // for repeated, or long enough
+	mask     zxidMask  // over what was read since
+	greeted  time.Time // when it was complete
+	seen     bool      // zxids need not be hidden any more
 }
 
-// settling is for how long a library that has connected again may take to
-// repeat its watches; that it has none to repeat cannot be seen.
+// settling is for how long requests wait for a library that has connected again
+// to repeat its watches first; that it has none to repeat cannot be seen.
 const settling = 20 * time.Millisecond
 
 // opSetWatches is the request by which a client repeats its watches.
@@ -72,21 +74,10 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Read passes on what the server sent, having looked at the first answer. While
-// the library prepares to repeat its watches it gets nothing more: it would
-// write, without a lock, what the preparation reads. No new request is made
-// meanwhile (see onConnected), but some may have been left in its queue.
+// Read passes on what the server sent, having looked at the first answer, and
+// over a later connection of a session with the zxids hidden until the library
+// has repeated its watches; see zxidMask.
 func (c *conn) Read(p []byte) (int, error) {
-	c.mu.Lock()
-	wait := !c.greeting && !c.waited && c.repeated != nil
-	c.waited = c.waited || wait
-	c.mu.Unlock()
-	if wait {
-		select {
-		case <-c.repeated:
-		case <-time.After(settling):
-		}
-	}
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,12 +88,27 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.t.fail(err)
 		return n, err
 	}
-	if c.greeting {
+	switch {
+	case c.greeting:
 		if err := c.greet(p[:n]); err != nil {
 			return 0, err
 		}
+	case c.repeated != nil && !c.seen:
+		c.seen = c.mask.apply(p[:n], c.settled)
 	}
 	return n, nil
+}
+
+// settled reports whether the library has repeated its watches, or has none. It
+// orders what the library did before it sent them before what it does with the
+// answers from now on. Needs c.mu.
+func (c *conn) settled() bool {
+	select {
+	case <-c.repeated:
+		return true
+	default:
+		return time.Since(c.greeted) > hiding
+	}
 }
 
 // greet takes the next bytes of the answer. The library reads exactly up to its
@@ -130,7 +136,7 @@ func (c *conn) greet(p []byte) error {
 		}
 	}
 	if c.read >= 4+length {
-		c.greeting = false
+		c.greeting, c.greeted = false, time.Now()
 		return c.Conn.SetDeadline(time.Time{})
 	}
 	return nil

@@ -53,9 +53,8 @@ func (s *session) onConnected() {
 		return
 	}
 	s.log.Info("zookeeper: connected again", "session", hexID(id))
-	// The library now repeats its watches, and while it prepares that it must
-	// not get an answer to anything (see conn.Read). The transport tells when
-	// the watches have been sent; if there are none, nothing tells.
+	// The library now repeats its watches, and requests follow behind those. The
+	// transport tells when they have been sent; if there are none, nothing tells.
 	time.AfterFunc(settling, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

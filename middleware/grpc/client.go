@@ -70,12 +70,12 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 	}
 	call := c.options.retry.Start()
 	for {
-		var header, trailer metadata.MD
-		err := c.attempt(ctx, method, req, reply, cc, invoker, append(slices.Clip(opts), grpc.Header(&header), grpc.Trailer(&trailer))...)
+		var trailer metadata.MD
+		err := c.attempt(ctx, method, req, reply, cc, invoker, append(slices.Clip(opts), grpc.Trailer(&trailer))...)
 		if err == nil {
 			return nil
 		}
-		if err = c.wait(ctx, &call, err, header, trailer); err != nil {
+		if err = c.wait(ctx, &call, err, trailer); err != nil {
 			return err
 		}
 	}
@@ -125,8 +125,8 @@ func (c *client) withKey(ctx context.Context, method string) (context.Context, b
 
 // wait pauses before the next attempt. It returns the error of the call where
 // there is to be none.
-func (c *client) wait(ctx context.Context, call *resend.Call, err error, header, trailer metadata.MD) error {
-	asked, again := verdict(err, header, trailer)
+func (c *client) wait(ctx context.Context, call *resend.Call, err error, trailer metadata.MD) error {
+	asked, again := verdict(err, trailer)
 	if !again {
 		return err
 	}

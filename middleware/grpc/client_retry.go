@@ -14,8 +14,8 @@ import (
 
 // verdict reads the answer to one attempt, of a call with a key: may sending it
 // again help? asked is how long the server wants to be left alone.
-func verdict(err error, header, trailer metadata.MD) (asked time.Duration, again bool) {
-	if len(header.Get(ReplayedMetadataKey)) > 0 {
+func verdict(err error, trailer metadata.MD) (asked time.Duration, again bool) {
+	if len(trailer.Get(ReplayedMetadataKey)) > 0 {
 		return 0, false // stored: it is what the next one would be told as well
 	}
 	asked, told := retryDelay(err)

@@ -30,7 +30,7 @@ func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 			s.current = current
 			return s, nil
 		}
-		if err = c.wait(ctx, &s.call, err, nil, nil); err != nil {
+		if err = c.wait(ctx, &s.call, err, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -102,9 +102,8 @@ func (s *resentStream) RecvMsg(m any) error {
 		if s.settled(err) {
 			return err
 		}
-		header, _ := current.Header()
-		for trailer := current.Trailer(); err != nil; header, trailer = nil, nil {
-			if err = s.client.wait(s.ctx, &s.call, err, header, trailer); err != nil {
+		for trailer := current.Trailer(); err != nil; trailer = nil {
+			if err = s.client.wait(s.ctx, &s.call, err, trailer); err != nil {
 				return err
 			}
 			err = s.restart()

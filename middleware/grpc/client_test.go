@@ -276,6 +276,32 @@ func TestClientTakesReplaysAsFinal(t *testing.T) {
 	b.wantRuns(2)
 }
 
+// A connection can break when the header of a stored outcome has come, and the
+// outcome has not: what is told then is the connection's end, not the outcome.
+func TestClientTakesNoBrokenReplayAsFinal(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	broken := 3
+	b.dial = []grpc.DialOption{grpc.WithChainUnaryInterceptor(
+		idemgrpc.UnaryClientInterceptor(idemgrpc.WithRetryBackoff(time.Millisecond, time.Millisecond)),
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if broken--; broken < 0 {
+				return next(ctx, method, req, reply, cc, opts...)
+			}
+			for _, opt := range opts {
+				if h, ok := opt.(grpc.HeaderCallOption); ok {
+					*h.HeaderAddr = metadata.Pairs(idemgrpc.ReplayedMetadataKey, "true")
+				}
+			}
+			return status.Error(codes.Unavailable, "error reading from server: EOF")
+		})}
+	b.start()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	b.wantPaid(b.send(ctx, usual()), false) // it asks for the header
+	b.wantRuns(1)
+}
+
 func TestClientOptionsThatContradictThemselves(t *testing.T) {
 	t.Parallel()
 	for name, opt := range map[string]idemgrpc.ClientOption{

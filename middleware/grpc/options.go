@@ -11,7 +11,7 @@ import (
 const DefaultMetadataKey = "idempotency-key"
 
 // ReplayedMetadataKey is in the header of an answer that is a stored outcome,
-// with the value "true".
+// and in its trailer, with the value "true".
 const ReplayedMetadataKey = "idempotent-replayed"
 
 // Option changes what the server interceptors do. A nil option is ignored.

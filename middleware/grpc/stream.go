@@ -103,15 +103,13 @@ func (x *Interceptors) replayStream(ss grpc.ServerStream, m *method, r *idem.Res
 	if err != nil {
 		return refuseStream(ss, x.refused(ss.Context(), m, idem.Refuse(idem.CodeResultUnavailable, err)))
 	}
-	header := x.allow.stored(r.Header)
-	header[ReplayedMetadataKey] = []string{"true"}
-	_ = ss.SetHeader(header)
+	_ = ss.SetHeader(marked(x.allow.stored(r.Header)))
 	for _, msg := range messages {
 		if err := ss.SendMsg(msg); err != nil {
 			return err
 		}
 	}
-	ss.SetTrailer(x.allow.stored(r.Trailer))
+	ss.SetTrailer(marked(x.allow.stored(r.Trailer)))
 	if o.status != nil {
 		return status.ErrorProto(o.status)
 	}

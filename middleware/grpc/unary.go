@@ -115,13 +115,18 @@ func (x *Interceptors) replayUnary(ctx context.Context, m *method, r *idem.Respo
 	if err != nil {
 		return nil, refuseUnary(ctx, x.refused(ctx, m, idem.Refuse(idem.CodeResultUnavailable, err)))
 	}
-	header := x.allow.stored(r.Header)
-	header[ReplayedMetadataKey] = []string{"true"}
-	put(ctx, header, x.allow.stored(r.Trailer))
+	put(ctx, marked(x.allow.stored(r.Header)), marked(x.allow.stored(r.Trailer)))
 	if o.status != nil {
 		return nil, status.ErrorProto(o.status)
 	}
 	return messages[0], nil
+}
+
+// marked says of metadata that the outcome was stored. It is in the trailer as
+// well: a connection can break between the header and the outcome.
+func marked(md metadata.MD) metadata.MD {
+	md[ReplayedMetadataKey] = []string{"true"}
+	return md
 }
 
 // decode reads a stored outcome and its messages.

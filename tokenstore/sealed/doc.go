@@ -46,16 +46,14 @@
 //	                           the ring is mended. The record comes beside it.
 //	all else                   the record, with its response Omitted
 //
-// An error of Get is safe where the route fails closed. Where it fails open
-// ([idem.Policy].FailOpen), the engine takes it for any other error of the
-// store, and the handler can run although the key is completed.
+// The engine does not fail open on a key of which it knows that it was used,
+// which is why the record comes beside the error.
 //
 // An error would do harm elsewhere. Of an unknown outcome the response is not
-// the result: its resolver has to be asked, which an error of Get would prevent,
-// and a route must not fail open on it. An error of Begin is taken for a Begin
-// without an answer: the lock stays held while it is aborted, and a route could
-// fail open on what has just been completed. Settle has settled, and an error
-// would have it repeated for ever. A listing must not fail for one record.
+// the result: its resolver has to be asked, which an error of Get would prevent.
+// An error of Begin is taken for a Begin without an answer: the lock stays held
+// while it is aborted. Settle has settled, and an error would have it repeated
+// for ever. A listing must not fail for one record.
 //
 // # Keys
 //

@@ -1,0 +1,64 @@
+package tests
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// The primary dies with what its replica has not received, and the replica is
+// promoted. Where replicas have to acknowledge an attempt, it did not start;
+// with durable markers it is known all the same. Nothing is paid twice.
+func TestPromotedReplicaThatMissedTheAttempt(t *testing.T) {
+	for name, tt := range map[string]struct {
+		flags []string
+		paid  bool // before the primary dies
+		code  string
+	}{
+		"replicas have to acknowledge": {[]string{"--redis-replicas", "1"}, false, "unavailable"},
+		"durable markers":              {[]string{"--durable-markers"}, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSystem(t)
+			sentinel := testserver.StartSentinel(t, 1)
+			in := s.start("one", flags(append([]string{"--redis", "redis+sentinel://" + strings.Join(sentinel.Addrs(), ",") + "/" + testserver.SentinelMaster}, tt.flags...)...))
+			before := payBefore(t, in)
+			old, promoted := sentinel.Primary(), sentinel.Replica()
+			if err := errors.Join(old.AwaitReplica(promoted), promoted.CutOff(old)); err != nil {
+				t.Fatal(err)
+			}
+			for _, via := range transports {
+				key := keyOver(via, "missed")
+				a := in.over(via).pay(key, amount, key)
+				if tt.paid {
+					original(t, "payment", a, paidOnce(t, in.over(via), key))
+					continue
+				}
+				refused(t, "payment", a, tt.code)
+				paidNever(t, in.over(via), key)
+			}
+			old.Kill()
+			if err := sentinel.AwaitPrimary(promoted); err != nil {
+				t.Fatal(err)
+			}
+			if !tt.paid { // with no replica nothing starts
+				refused(t, "retry", in.demo().pay(keyOver(transports[0], "missed"), amount, keyOver(transports[0], "missed")), "unavailable")
+				old.Restart() // it comes back as a replica
+			}
+			for _, via := range transports {
+				c, key := in.over(via), keyOver(via, "missed")
+				a := c.payUntil(2*patience, key, amount, key)
+				p := paidOnce(t, c, key)
+				if tt.paid {
+					refused(t, "retry", a, "result-unavailable")
+				} else {
+					original(t, "retry", a, p)
+				}
+				replayed(t, "repeat of what the replica had", c.payUntil(patience, keyOver(via, "before"), amount, keyOver(via, "before")), before[via])
+			}
+		})
+	}
+}
