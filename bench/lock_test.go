@@ -33,6 +33,9 @@ const lockDirs = 4096
 func BenchmarkLock(b *testing.B) {
 	b.Run("idemkeeper", func(b *testing.B) {
 		locker := zooKeeperLocker(b)
+		warmed(b, func(ctx context.Context, _ int) error {
+			return lockAndRelease(ctx, locker, idem.NewKeyID("", idem.Key(idem.NewNonce().String())))
+		})
 		concurrently(b, func(ctx context.Context) error {
 			return lockAndRelease(ctx, locker, idem.NewKeyID("", idem.Key(idem.NewNonce().String())))
 		})
@@ -41,13 +44,15 @@ func BenchmarkLock(b *testing.B) {
 		conn := zooKeeperConn(b)
 		root := zooKeeperDirs(b, conn)
 		var next atomic.Int64
-		concurrently(b, func(context.Context) error {
+		pair := func() error {
 			l := zk.NewLock(conn, dir(root, next.Add(1)), zk.WorldACL(zk.PermAll))
 			if err := l.Lock(); err != nil {
 				return err
 			}
 			return l.Unlock()
-		})
+		}
+		warmed(b, func(context.Context, int) error { return pair() })
+		concurrently(b, func(context.Context) error { return pair() })
 	})
 	b.Run("curator", func(b *testing.B) {
 		const callers = 64

@@ -15,9 +15,13 @@ import (
 const (
 	waiters       = 64
 	waiterClients = 4
-	// warmUp is how many hand-overs pass before those that are measured: for a
-	// Java program, which gets faster, and for the server, which is one as well.
+	// warmUp is how many pairs, or hand-overs, every peer makes before those that
+	// are measured: for a Java program, which gets faster.
 	warmUp = 4000
+	// warmUpServer is how many pairs the server, which is one as well, has served
+	// before any peer's turn comes: until its figures stay the same, whoever is
+	// first.
+	warmUpServer = 20000
 )
 
 // BenchmarkMutex hands a fair lock on one path over, from waiter to waiter: each
@@ -64,15 +68,62 @@ func BenchmarkMutex(b *testing.B) {
 // waiting measures op at so many waiters, having warmed it up.
 func waiting(b *testing.B, op func(ctx context.Context, waiter int) error) {
 	b.Helper()
-	if err := spread(b.Context(), waiters, warmUp, op); err != nil {
-		b.Fatal(err)
-	}
+	warmed(b, op)
 	b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) {
 		b.ReportAllocs()
 		if err := spread(b.Context(), waiters, b.N, op); err != nil {
 			b.Fatal(err)
 		}
 	})
+}
+
+// warmed has a peer of 64 callers make its first pairs, on a warm server.
+func warmed(b *testing.B, op func(ctx context.Context, caller int) error) {
+	b.Helper()
+	warmServer(b)
+	if err := spread(b.Context(), waiters, warmUp, op); err != nil {
+		b.Fatal(err)
+	}
+}
+
+var serverIsWarm bool
+
+// warmServer has the server make what all peers ask of it, once: creates, lists,
+// watched reads and deletes, one by one, by the library's lock recipe, and in
+// transactions.
+func warmServer(b *testing.B) {
+	b.Helper()
+	if serverIsWarm {
+		return
+	}
+	serverIsWarm = true
+	conn, root := zooKeeperConn(b), testserver.Chroot(b)
+	acl := zk.WorldACL(zk.PermAll)
+	if err := spread(b.Context(), waiters, warmUpServer/4, func(_ context.Context, caller int) error {
+		l := zk.NewLock(conn, dir(root, int64(caller)), acl)
+		if err := l.Lock(); err != nil {
+			return err
+		}
+		return l.Unlock()
+	}); err != nil {
+		b.Fatal(err)
+	}
+	const together = 32
+	if err := spread(b.Context(), 2, warmUpServer/together, func(_ context.Context, caller int) error {
+		var creates, deletes []any
+		for i := range together {
+			path := fmt.Sprintf("%s/%03x/%d-%d", root, caller, caller, i)
+			creates = append(creates, &zk.CreateRequest{Path: path, Acl: acl, Flags: zk.FlagEphemeral})
+			deletes = append(deletes, &zk.DeleteRequest{Path: path, Version: -1})
+		}
+		_, err := conn.Multi(creates...)
+		if err == nil {
+			_, err = conn.Multi(deletes...)
+		}
+		return err
+	}); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // startCurator starts Curator's program against the server of all others, and
@@ -93,6 +144,7 @@ func startCurator(b *testing.B, s curator.Setup) *curator.Process {
 			b.Error(err)
 		}
 	})
+	warmServer(b)
 	if _, err := p.Run(warmUp); err != nil {
 		b.Fatal(err)
 	}

@@ -18,11 +18,9 @@ import (
 	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
-// The benchmarks' ZooKeeper is one as it would serve: it waits for its disk
-// before it acknowledges a write, and its code is compiled in full.
+// The benchmarks' ZooKeeper is one as it would serve.
 func TestMain(m *testing.M) {
-	testserver.ShareZooKeeperWith(testserver.WithConfig("forceSync=yes"),
-		testserver.WithJVMArgs("-XX:TieredStopAtLevel=4", "-Xmx1g"))
+	testserver.ShareZooKeeperWith(testserver.AsInProduction())
 	os.Exit(testserver.Main(m))
 }
 

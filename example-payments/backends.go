@@ -43,8 +43,9 @@ type backends struct {
 	lockName string
 	store    idem.Store
 	sweep    []sweeper.Option // who sweeps, and what else there is to do
-	closers  []func() error   // in the order of closing
-	abandon  func()           // drops the lock's session without closing it
+	resolve  func(context.Context, idem.KeyID) (idem.Record, error)
+	closers  []func() error // in the order of closing
+	abandon  func()         // drops the lock's session without closing it
 }
 
 // openBackends connects lock and token store. After an error nothing is left
@@ -74,7 +75,7 @@ func openBackends(ctx context.Context, cfg Config, log *slog.Logger) (_ *backend
 		b.store = storememory.New()
 	}
 	if cfg.ResponseKeys != nil {
-		if err := b.seal(cfg, log); err != nil {
+		if err := b.seal(ctx, cfg, log); err != nil {
 			return nil, fmt.Errorf("--response-keys: %w", err)
 		}
 	}
@@ -124,7 +125,12 @@ func credentials(cfg Config) []zookeeper.Credential {
 }
 
 // seal encrypts the responses that the store keeps.
-func (b *backends) seal(cfg Config, log *slog.Logger) (err error) {
+func (b *backends) seal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
+	if s, ok := b.store.(*storeredis.Store); ok { // operators are told to bring the keys along
+		if err := s.DeclareSealed(ctx); err != nil {
+			return err
+		}
+	}
 	opts := []sealed.Option{sealed.WithLogger(log)}
 	if cfg.PlainResponses {
 		opts = append(opts, sealed.WithPlain())
@@ -146,9 +152,12 @@ func candidate() string {
 // earlier build or another one did. Those of unknown outcomes stay until they
 // are settled.
 func (b *backends) removeMarkers(ctx context.Context, l *zookeeper.Locker, retention time.Duration) error {
-	settled := func(ctx context.Context, id idem.KeyID, _ *idem.Marker) (bool, error) {
+	settled := func(ctx context.Context, id idem.KeyID, m *idem.Marker) (bool, error) {
 		rec, err := b.store.Get(ctx, id)
-		return rec.State != idem.StateNone && !rec.State.Open(), err
+		if err == nil && rec.State == idem.StateNone { // Redis has lost it: written anew, people see it
+			rec, err = b.resolve(ctx, id)
+		}
+		return m.SettledBy(&rec), err
 	}
 	_, err := l.RemoveMarkers(ctx, zookeeper.MarkerRemoval{Retention: retention, Settled: settled})
 	return err
@@ -170,7 +179,7 @@ func (b *backends) openRedis(ctx context.Context, cfg Config, w storeredis.Witne
 		if cfg.RedisReplicas > 0 {
 			opts = append(opts, storeredis.WithReplicas(cfg.RedisReplicas, replicaTimeout))
 		}
-		if cfg.DurableMarkers {
+		if cfg.DurableMarkers && cfg.AcceptLoss {
 			opts = append(opts, storeredis.WithLossAcceptance(func(ctx context.Context, shards int) {
 				log.ErrorContext(ctx, "Redis lost its records; new keys are served on the word of the durable markers", "shards", shards)
 			}))

@@ -29,6 +29,7 @@ type Config struct {
 	Resolver         string // resolverLedger or resolverNone
 	DurableMarkers   bool
 	MarkerRetention  time.Duration
+	AcceptLoss       bool
 	RedisReplicas    int    // that have to acknowledge an attempt before it starts
 	ZooKeeperAuth    string // USER:PASSWORD; "": the world may unlock
 	ResponseKeys     *sealed.Ring
@@ -66,7 +67,8 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network: half before the ledger write, half after")
 	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before 409")
 	fs.StringVar(&c.Resolver, "resolver", resolverLedger, "`ledger`: look interrupted payments up; none: leave unknown outcomes unknown")
-	fs.BoolVar(&c.DurableMarkers, "durable-markers", false, "keep used keys marked in ZooKeeper, so that none is executed again where Redis lost its records; a lost Redis is then accepted without an operator")
+	fs.BoolVar(&c.DurableMarkers, "durable-markers", false, "keep used keys marked in ZooKeeper, so that none is executed again where Redis lost its records")
+	fs.BoolVar(&c.AcceptLoss, "accept-loss", true, "with --durable-markers: accept that Redis lost its records without an operator; false until every instance has left markers for as long as clients repeat a request")
 	fs.DurationVar(&c.MarkerRetention, "marker-retention", time.Hour, "how long completed keys stay marked")
 	fs.IntVar(&c.RedisReplicas, "redis-replicas", 0, "`number` of Redis replicas that have to acknowledge an attempt before it starts; 0: none")
 	fs.StringVar(&c.ZooKeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest), so that nobody else can delete locks; better in the environment than on a command line")

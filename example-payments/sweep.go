@@ -13,7 +13,14 @@ import (
 // makeSweeper makes what settles outcomes in doubt that no client asks for. All
 // routes are settled alike, by the ledger.
 func (a *App) makeSweeper(m *server.Metrics, resolver idem.Resolver) (err error) {
-	policies := sweeper.ForAll(idem.Policy{Scope: auth.Scope, Resolver: resolver})
+	policy, err := idem.Policy{Scope: auth.Scope, Resolver: resolver}.WithDefaults()
+	if err != nil {
+		return err
+	}
+	a.backends.resolve = func(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+		return a.engine.Resolve(ctx, id, &policy)
+	}
+	policies := sweeper.ForAll(policy)
 	opts := append([]sweeper.Option{sweeper.WithObserver(func(ctx context.Context, p sweeper.Pass) {
 		m.Swept(p)
 		a.logPass(ctx, &p)
@@ -33,5 +40,5 @@ func (a *App) logPass(ctx context.Context, p *sweeper.Pass) {
 	}
 	a.log.LogAttrs(ctx, level, "sweep", slog.Bool("leader", p.Leader), slog.Duration("took", p.Duration),
 		slog.Int("open", p.Looked), slog.Int("held", p.Held), slog.Int("applied", p.Applied), slog.Int("released", p.Released),
-		slog.Int("unknown", p.Unknown), slog.Int("queued", p.Queued), slog.Int("failed", p.Failed), slog.Any("err", p.Err))
+		slog.Int("unknown", p.Unknown), slog.Int("queued", p.Queued), slog.Int("unqueued", p.Unqueued), slog.Int("failed", p.Failed), slog.Any("err", p.Err))
 }

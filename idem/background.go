@@ -143,7 +143,7 @@ func (e *Engine) saveBehind(ctx context.Context, run *run) {
 					}
 				}
 				e.observe(ctx, r, &ev)
-				mark(run.lease, &run.seen.Record)
+				run.mark(settled)
 				run.lease.ReleaseBehind()
 				return
 			}

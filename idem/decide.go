@@ -35,12 +35,14 @@ func (e *Engine) Resolve(ctx context.Context, id KeyID, p *Policy) (Record, erro
 	})
 }
 
-// Decide settles the open attempt of a key by the word of d.By: it took effect,
-// and repeats get the response; or it did not and never will. A holder that
-// still runs is not overruled: its lock is taken first. Errors are those of
+// Decide settles an attempt by the word of d.By: it took effect, and repeats get
+// the response; or it did not and never will. The attempt is the one that d.By
+// has looked at; the zero Attempt is whichever is open. Where another one is open
+// the error is ErrNotOpen. A holder that still runs is not overruled: its lock is
+// taken first. Errors are those of
 // [Engine.Resolve], ErrResponseInvalid, and one for a resolution that is
 // StillUnknown.
-func (e *Engine) Decide(ctx context.Context, id KeyID, resolution Resolution, d Decision, p *Policy) (Record, error) {
+func (e *Engine) Decide(ctx context.Context, id KeyID, attempt Attempt, resolution Resolution, d Decision, p *Policy) (Record, error) {
 	if resolution.verdict == stillUnknown {
 		return Record{}, errors.New("idem: decide: neither applied nor not applied")
 	}
@@ -50,6 +52,9 @@ func (e *Engine) Decide(ctx context.Context, id KeyID, resolution Resolution, d 
 		}
 	}
 	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease Lease) error {
+		if open := r.seen.Record.Attempt; attempt != (Attempt{}) && attempt != open {
+			return fmt.Errorf("%w: attempt %d is over, %d is open", ErrNotOpen, attempt.Number, open.Number)
+		}
 		settled, err := e.settleAs(ctx, r, lease, resolution, d, nil)
 		if err == nil && !settled { // by a holder that had lost its lock, and finished
 			err = fmt.Errorf("%w: it has become %v meanwhile", ErrNotOpen, r.seen.Record.State)
@@ -70,7 +75,8 @@ func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle fun
 	policy := *p
 	r := &request{Operation: Operation{Policy: &policy}, id: id, operationID: id.OperationID()}
 	rec := &r.seen.Record
-	if err := e.readOpen(ctx, r); err != nil {
+	// Of what the store has lost, a marker may tell: it is seen under the lock.
+	if err := e.readOpen(ctx, r); err != nil && (rec.State != StateNone || !errors.Is(err, ErrNotOpen)) {
 		return *rec, err
 	}
 	lease, err := e.lock(ctx, r)

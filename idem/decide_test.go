@@ -17,7 +17,7 @@ func (b *bundle) resolve(key string) (idem.Record, error) {
 }
 
 func (b *bundle) decide(key string, r idem.Resolution) (idem.Record, error) {
-	return b.engine.Decide(b.Context(), idem.NewKeyID("m1", idem.Key(key)), r, byOps, &b.policy)
+	return b.engine.Decide(b.Context(), idem.NewKeyID("m1", idem.Key(key)), idem.Attempt{}, r, byOps, &b.policy)
 }
 
 func TestResolveSettlesWithoutARequest(t *testing.T) {
@@ -196,7 +196,7 @@ func TestDecisionThatComesTooLate(t *testing.T) {
 		}
 	}}
 	e := b.another(b.locker, late)
-	rec, err := e.Decide(t.Context(), idem.NewKeyID("m1", "k"), idem.NotApplied(), byOps, &b.policy)
+	rec, err := e.Decide(t.Context(), idem.NewKeyID("m1", "k"), attempt, idem.NotApplied(), byOps, &b.policy)
 	if !errors.Is(err, idem.ErrNotOpen) || rec.State != idem.StateCompleted {
 		t.Errorf("Decide() = %v, %v; want ErrNotOpen of a completed record", rec.State, err)
 	}
@@ -227,4 +227,23 @@ func TestDecisionThatCannotBeStoredIsRefused(t *testing.T) {
 		t.Errorf("Decide() = %v, want ErrResponseInvalid", err)
 	}
 	b.wantState("k", idem.StatePending)
+}
+
+// TestDecisionHitsTheAttemptThatWasLookedAt: another one may be open by then.
+func TestDecisionHitsTheAttemptThatWasLookedAt(t *testing.T) {
+	b := setup(t, parts{})
+	id := idem.NewKeyID("m1", "k")
+	first := b.interrupted("k", "a")
+	if _, err := b.decide("k", idem.NotApplied()); err != nil {
+		t.Fatal(err)
+	}
+	second := b.interrupted("k", "a")
+	if _, err := b.engine.Decide(t.Context(), id, first, idem.NotApplied(), byOps, &b.policy); !errors.Is(err, idem.ErrNotOpen) {
+		t.Errorf("Decide() of attempt 1 = %v, want ErrNotOpen", err)
+	}
+	b.wantState("k", idem.StatePending)
+	rec, err := b.engine.Decide(t.Context(), id, second, idem.Applied(created(70)), byOps, &b.policy)
+	if err != nil || rec.State != idem.StateCompleted || rec.Attempt != second {
+		t.Errorf("Decide() of attempt 2 = %+v, %v", rec, err)
+	}
 }

@@ -57,6 +57,7 @@ type request struct {
 	giveUp      time.Time   // when a duplicate stops waiting for the first
 	flight      *flight     // that this request leads; nil where it leads none, or no longer
 	own         flight      // what flight points to
+	nonce       Nonce       // of the lease, and of the attempt that begins under it
 	open        bool        // an attempt was seen that runs or is in doubt
 
 	// seen has the record as the store last told it. It is here, and run holds
@@ -255,7 +256,8 @@ func (r *request) matches(stored Fingerprint) (same bool, err error) {
 func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
 	call := r.within(ctx, e.cfg.lockTimeout)
 	defer call.stop()
-	return e.locker.TryAcquire(call, LockRequest{KeyID: r.id, Nonce: NewNonce()})
+	r.nonce = NewNonce()
+	return e.locker.TryAcquire(call, LockRequest{KeyID: r.id, Nonce: r.nonce})
 }
 
 // locked is the answer to a duplicate of a request that runs elsewhere. With
@@ -294,7 +296,7 @@ func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
 // outcome; or a refusal. Unless an attempt has started, the lock has been
 // given back, or is held in the background until the Begin is undone.
 func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *Result, error) {
-	req := BeginRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Fence: lease.Fence(), Nonce: NewNonce(),
+	req := BeginRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Fence: lease.Fence(), Nonce: r.nonce,
 		Fingerprint: r.fingerprint, KeyTTL: r.Policy.KeyTTL}
 	if res, told, err := e.heed(ctx, r, lease); told {
 		lease.ReleaseBehind()
@@ -314,6 +316,9 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 		case begun && lease.Err() != nil:
 			e.abortBehind(ctx, r, lease, req)
 			return Attempt{}, nil, refuse(CodeOwnershipLost, lease.Err())
+		case begun && behind(lease, &r.seen.Record):
+			e.abortBehind(ctx, r, lease, req)
+			return Attempt{}, nil, refuse(CodeUnavailable, errors.New("idem: the token store lost what the marker tells, meanwhile"))
 		case begun:
 			r.flight.begun()
 			e.observe(ctx, r, &Event{Type: EventBegun, Attempt: r.seen.Record.Attempt, State: StatePending})
@@ -453,6 +458,13 @@ func (e *Engine) ownershipLost(ctx context.Context, run *run) {
 	e.observe(ctx, run.request, &Event{Type: EventOwnershipLost, Attempt: run.attempt, Err: run.lease.Err()})
 }
 
+// ended reports what has become of an attempt.
+func (e *Engine) ended(ctx context.Context, run *run, t EventType, cause error) {
+	if e.cfg.observer != nil {
+		e.observe(ctx, run.request, &Event{Type: t, Attempt: run.attempt, State: run.seen.Record.State, Duration: time.Since(run.started), Err: cause})
+	}
+}
+
 // answer is step 8, after a save that did or did not settle the attempt.
 func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response, cause error, settled bool, err error) (Result, error) {
 	if err != nil { // saving goes on behind the answer, under the lock
@@ -461,16 +473,13 @@ func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response
 		}
 		return run.live(resp), nil
 	}
-	mark(run.lease, &run.seen.Record)
-	ev := Event{Attempt: run.attempt, State: run.seen.Record.State, Duration: time.Since(run.started), Err: cause}
+	run.mark(settled)
 	if !settled {
-		ev.Type = EventSuperseded
-		e.observe(ctx, run.request, &ev)
+		e.ended(ctx, run, EventSuperseded, cause)
 		run.lease.ReleaseBehind()
 		return e.superseded(run, resp)
 	}
-	ev.Type = settledEvents[o]
-	e.observe(ctx, run.request, &ev)
+	e.ended(ctx, run, settledEvents[o], cause)
 	switch o {
 	case outcomeCompleted:
 		// Repeats read the record first, so the lock may follow the answer.

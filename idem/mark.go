@@ -45,7 +45,7 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 		e.observe(ctx, r, &Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
 		err := e.restoreMarked(ctx, r, m)
 		return nil, err != nil, err
-	case rec.State == StateCompleted, rec.State == StateExpired, later(rec.Attempt, m.Attempt):
+	case rec.State == StateCompleted, rec.State == StateExpired, later(rec, m):
 		return nil, false, nil // the store knows as much, or more
 	case rec.State.Open() && m.State == StateCompleted:
 		e.observe(ctx, r, &Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
@@ -89,10 +89,35 @@ func markerOf(lease Lease) *Marker {
 	return nil
 }
 
-// later reports whether a is a later attempt of an operation than b.
-func later(a, b Attempt) bool {
-	if a.Fence.Domain == b.Fence.Domain {
-		return b.Fence.Before(a.Fence)
+// later reports whether a record is of a later attempt than a marker. Only an
+// aborted Begin changes the fence and not the number, of a record that was closed.
+func later(rec *Record, m *Marker) bool {
+	a, b := rec.Attempt, m.Attempt
+	if a.Fence.Domain != b.Fence.Domain {
+		return a.Number > b.Number
 	}
-	return a.Number > b.Number
+	return b.Fence.Before(a.Fence) && (a.Number > b.Number || a.Number == b.Number && !rec.State.Open())
+}
+
+// behind reports whether an attempt that just began is none after the marked one:
+// the store has lost its records since heed.
+func behind(lease Lease, rec *Record) bool {
+	m := markerOf(lease)
+	return m != nil && rec.Attempt.Number <= m.Attempt.Number
+}
+
+// mark has the release leave what became of the attempt.
+func (run *run) mark(settled bool) {
+	if !settled && run.seen.Record.Attempt != run.attempt && !run.lost() {
+		run.markOwn()
+		return
+	}
+	mark(run.lease, &run.seen.Record)
+}
+
+// markOwn leaves what the holder knows. Where the record is of another attempt
+// although the lock is held, the store fell back to what was before this one.
+func (run *run) markOwn() {
+	mark(run.lease, &Record{State: run.settlement.State, Kind: run.restore.Kind, Route: run.restore.Route,
+		Attempt: run.attempt, Fingerprint: run.restore.Fingerprint, Started: run.restore.Started})
 }

@@ -157,7 +157,7 @@ func TestUnknownOutcomeIsToldAfterALoss(t *testing.T) {
 	b.wantState("k", idem.StateUnknown)
 
 	// An operator settles it; what the marker said is over then.
-	if _, err := b.engine.Decide(t.Context(), idem.NewKeyID("m1", "k"), idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy); err != nil {
+	if _, err := b.engine.Decide(t.Context(), idem.NewKeyID("m1", "k"), idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy); err != nil {
 		t.Fatalf("Decide() = %v", err)
 	}
 	b.wantMarker("k", idem.StateNone)
@@ -258,7 +258,8 @@ func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
 	}
 }
 
-// TestMarkedKeyNeverFailsOpen: that something was executed is known.
+// TestMarkedKeyNeverFailsOpen: whoever has seen the marker knows that something
+// was executed. (Where not even the first read succeeds, nobody looks.)
 func TestMarkedKeyNeverFailsOpen(t *testing.T) {
 	b := setupMarked(t, func(p *idem.Policy) { p.FailOpen = true })
 	res, err := b.do("k", "a")

@@ -46,6 +46,20 @@ func (m *Marker) Record() Record {
 	return Record{State: m.State, Kind: m.Kind, Route: m.Route, Attempt: m.Attempt, Fingerprint: m.Fingerprint, Started: m.Started}
 }
 
+// SettledBy reports whether a record says how the marked attempt ended, so that
+// nobody needs the marker of an unknown outcome any more. It is false where the
+// record is missing, open, or what was there before the attempt: a store can fall
+// back.
+func (m *Marker) SettledBy(rec *Record) bool {
+	switch {
+	case rec.State == StateCompleted, rec.State == StateExpired:
+		return true
+	case rec.State == StateNone, rec.State.Open():
+		return false
+	}
+	return rec.Attempt == m.Attempt || later(rec, m)
+}
+
 // The binary form of a [Marker], version 1, numbers big-endian:
 //
 //	magic "idm" | version | state | kind | attempt number (4) | fence token (8) | nonce (16)

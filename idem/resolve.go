@@ -111,7 +111,10 @@ func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (Result,
 	if err != nil {
 		return run.live(resp), nil // whoever has it, or comes next, asks
 	}
-	res, _, err := e.found(ctx, r, lease)
+	var res *Result
+	if err = e.read(ctx, r); err == nil {
+		res, _, err = e.found(ctx, r, lease)
+	}
 	mark(lease, &r.seen.Record)
 	call := withTimeout(ctx, e.cfg.lockTimeout)
 	defer call.stop()

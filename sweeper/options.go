@@ -54,7 +54,9 @@ func WithLead(l Lead) Option {
 // default: they are in the store, in the metrics, and in no queue.
 func WithInbox(in Inbox) Option { return func(c *config) { c.inbox = in } }
 
-// WithObserver reports every pass to fn, which must not block. None by default.
+// WithObserver reports every pass to fn, and every failure of a chore, as a Pass
+// of which nothing but Err is set. It must be safe for concurrent use and must
+// not block. None by default.
 func WithObserver(fn func(context.Context, Pass)) Option {
 	return func(c *config) {
 		if fn != nil {
@@ -63,8 +65,9 @@ func WithObserver(fn func(context.Context, Pass)) Option {
 	}
 }
 
-// WithChore has the leader run fn now and then between two passes, such as the
-// removal of old markers. Its context ends with the leadership.
+// WithChore has the leader run fn now and then beside the sweep, such as the
+// removal of old markers: at once when it is elected, and then after a pause. The
+// context of fn ends with the leadership, which is given up when fn has returned.
 func WithChore(every time.Duration, fn func(context.Context) error) Option {
 	return func(c *config) {
 		if fn != nil {

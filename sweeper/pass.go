@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -21,6 +23,7 @@ type Pass struct {
 	Released int   // settled as not applied
 	Unknown  int   // that nobody could tell
 	Queued   int   // put into the inbox
+	Unqueued int   // that the inbox did not take; Err has the last reason
 	Failed   int   // that could not be decided; Err has the last reason
 	Err      error // internal; for logs
 }
@@ -51,7 +54,7 @@ type result struct {
 func (s *Sweeper) sweep(ctx context.Context, pass uint64) (p Pass) {
 	known, err := s.known(ctx)
 	if err != nil {
-		p.fail(ctx, err)
+		p.unqueued(ctx, err)
 	}
 	q := idem.OpenQuery{OlderThan: s.cfg.minAge, Limit: s.cfg.page}
 	for {
@@ -131,7 +134,8 @@ func (s *Sweeper) settleAll(ctx context.Context, rows []idem.OpenRecord) <-chan 
 	return results
 }
 
-// errBusy says that resolvers hang.
+// errBusy says that resolvers hang: those that ignore their context are left
+// behind, but not ever more of them.
 var errBusy = errors.New("sweeper: too many resolvers have not returned")
 
 // settle has one record decided.
@@ -152,21 +156,32 @@ func (s *Sweeper) settle(ctx context.Context, row idem.OpenRecord) (r result) {
 		return r
 	}
 	r.reason = "the route has no resolver"
+	asked := func() {}
 	if resolver := policy.Resolver; resolver != nil {
 		r.reason = "the resolver cannot tell"
-		policy.Resolver = func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
-			select {
-			case s.hung <- struct{}{}:
-				defer func() { <-s.hung }()
-				return resolver(ctx, in)
-			default: // one that ignores its context is left behind, but not ever more of them
-				return idem.StillUnknown(), errBusy
+		select {
+		case s.hung <- struct{}{}:
+		default:
+			r.err = errBusy
+			return r
+		}
+		free := sync.OnceFunc(func() { <-s.hung })
+		var called atomic.Bool
+		asked = func() {
+			if !called.Load() {
+				free()
 			}
+		}
+		policy.Resolver = func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+			called.Store(true)
+			defer free()
+			return resolver(ctx, in)
 		}
 	} else if r.state == idem.StateUnknown && !policy.RerunInDoubt {
 		return r // nothing to ask
 	}
 	rec, err := s.engine.Resolve(ctx, row.ID, &policy)
+	asked()
 	r.state, r.err = rec.State, err
 	return r
 }
@@ -177,6 +192,10 @@ func (s *Sweeper) account(ctx context.Context, r *result, p *Pass) {
 	a := s.pending[caseID(&r.row)]
 	switch {
 	case errors.Is(r.err, idem.ErrNotOpen): // others were faster
+	case errors.Is(r.err, errBusy):
+		p.Deferred++
+		p.Err = r.err
+		a.postpone(mostFailed)
 	case errors.Is(r.err, idem.ErrLocked):
 		p.Held++
 		a.postpone(mostHeld)
@@ -207,6 +226,14 @@ func (p *Pass) fail(ctx context.Context, err error) {
 	}
 }
 
+// unqueued counts an error of the inbox, likewise.
+func (p *Pass) unqueued(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		p.Unqueued++
+		p.Err = err
+	}
+}
+
 // postpone is for a record that could not be settled now.
 func (a *attempt) postpone(most time.Duration) {
 	a.next = time.Now().Add(min(a.wait.next(), most))
@@ -214,7 +241,7 @@ func (a *attempt) postpone(most time.Duration) {
 
 // queue puts an attempt into the inbox, once.
 func (s *Sweeper) queue(ctx context.Context, a *attempt, r *result, p *Pass) {
-	if s.cfg.inbox == nil || a.queued {
+	if s.cfg.inbox == nil || a.queued || p.Unqueued > 0 { // what fails once is not tried for each
 		return
 	}
 	call, cancel := context.WithTimeout(ctx, putTimeout)
@@ -222,7 +249,7 @@ func (s *Sweeper) queue(ctx context.Context, a *attempt, r *result, p *Pass) {
 	r.row.Record.State = r.state
 	id, c := caseOf(&r.row, r.reason)
 	if err := s.cfg.inbox.Put(call, id, c); err != nil {
-		p.fail(ctx, fmt.Errorf("sweeper: inbox: %w", err))
+		p.unqueued(ctx, fmt.Errorf("sweeper: inbox: %w", err))
 		return
 	}
 	a.queued = true
@@ -256,15 +283,27 @@ func (s *Sweeper) forget(ctx context.Context, pass uint64, known map[string]bool
 		}
 	}
 	for id := range known {
-		if s.pending[id] != nil {
+		if s.pending[id] != nil || ctx.Err() != nil || p.Unqueued > 0 {
 			continue
 		}
-		if ctx.Err() != nil {
-			return
+		if open, err := s.isOpen(ctx, id); err != nil || open {
+			continue // it was not listed all the same: the store's clock was set back
 		}
 		if err := s.cfg.inbox.Forget(ctx, id); err != nil {
-			p.fail(ctx, fmt.Errorf("sweeper: inbox: %w", err))
-			return
+			p.unqueued(ctx, fmt.Errorf("sweeper: inbox: %w", err))
 		}
 	}
+}
+
+// isOpen looks at the attempt of a case.
+func (s *Sweeper) isOpen(ctx context.Context, id string) (bool, error) {
+	text, _, _ := strings.Cut(id, "-")
+	key, err := idem.ParseKeyID(text)
+	if err != nil {
+		return false, nil // no ID of ours: nobody needs it
+	}
+	call, cancel := context.WithTimeout(ctx, putTimeout)
+	defer cancel()
+	rec, err := s.store.Get(call, key)
+	return rec.State.Open() && caseID(&idem.OpenRecord{ID: key, Record: rec}) == id, err
 }

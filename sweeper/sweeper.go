@@ -3,6 +3,8 @@ package sweeper
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -74,29 +76,33 @@ func (s *Sweeper) Run(ctx context.Context) {
 // mostPause bounds how much a pass that took long delays the next one.
 const mostPause = 5 * time.Second
 
-// term is one leadership. It ends with its context.
+// term is one leadership. It ends with its context, when nothing of it runs any
+// more.
 func (s *Sweeper) term(ctx context.Context) error {
 	s.pending = map[string]*attempt{}
-	due := make([]time.Time, len(s.cfg.chores))
-	for i := range due {
-		due[i] = time.Now()
+	var chores sync.WaitGroup
+	defer chores.Wait()
+	for _, ch := range s.cfg.chores {
+		chores.Go(func() { s.repeat(ctx, ch) })
 	}
 	for pass := uint64(1); ctx.Err() == nil; pass++ {
 		began := time.Now()
 		p := s.sweep(ctx, pass)
 		p.Leader, p.Duration = true, time.Since(began)
 		s.cfg.observer(ctx, p)
-		for i, ch := range s.cfg.chores {
-			if ctx.Err() == nil && !time.Now().Before(due[i]) {
-				if err := ch.run(ctx); err != nil && ctx.Err() == nil {
-					s.cfg.observer(ctx, Pass{Leader: true, Err: err})
-				}
-				due[i] = time.Now().Add(ch.every)
-			}
-		}
 		sleep(ctx, max(s.cfg.interval, min(9*p.Duration, mostPause)))
 	}
 	return context.Cause(ctx)
+}
+
+// repeat does a chore again and again, beside the sweep: it may take long.
+func (s *Sweeper) repeat(ctx context.Context, ch chore) {
+	for ctx.Err() == nil {
+		if err := ch.run(ctx); err != nil && ctx.Err() == nil {
+			s.cfg.observer(ctx, Pass{Leader: true, Err: fmt.Errorf("sweeper: chore: %w", err)})
+		}
+		sleep(ctx, ch.every)
+	}
 }
 
 // chore is what the leader does beside sweeping.

@@ -97,6 +97,7 @@ func (b *bundle) sum() (sum sweeper.Pass) {
 		sum.Released += p.Released
 		sum.Unknown += p.Unknown
 		sum.Queued += p.Queued
+		sum.Unqueued += p.Unqueued
 		sum.Failed += p.Failed
 	}
 	return sum
@@ -348,11 +349,24 @@ func TestHungResolversDoNotPileUp(t *testing.T) {
 		if n := asked.Load(); n != 3 {
 			t.Errorf("%d resolvers hang, want 3", n)
 		}
-		stop()
-		close(hung)
-		synctest.Wait()
+		var unknown int
 		for i := range 30 {
-			b.want(fmt.Sprint(i), idem.StateUnknown)
+			switch rec, _ := b.store.Get(t.Context(), idOf(fmt.Sprint(i))); rec.State {
+			case idem.StateUnknown:
+				unknown++
+			case idem.StatePending: // nobody was asked
+			default:
+				t.Errorf("%d is %v", i, rec.State)
+			}
+		}
+		if unknown != 3 || b.inbox.size() != 3 {
+			t.Errorf("%d are unknown and %d with people, want those 3 that were asked about", unknown, b.inbox.size())
+		}
+		close(hung)
+		time.Sleep(6 * time.Minute)
+		stop()
+		for i := range 30 {
+			b.want(fmt.Sprint(i), idem.StateReleased)
 		}
 	})
 }
@@ -465,6 +479,85 @@ func TestChoresAreTheLeaders(t *testing.T) {
 		time.Sleep(time.Hour)
 		if n := runs.Load(); n < 5 || n > 7 {
 			t.Errorf("ran %d times in an hour, want about 6", n)
+		}
+	})
+}
+
+// TestLongChoreDoesNotStopTheSweep: the removal of many markers takes minutes.
+func TestLongChoreDoesNotStopTheSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, says(idem.NotApplied()))
+		ended := false
+		stop := b.run(sweeper.WithChore(10*time.Minute, func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			ended = true
+			return ctx.Err()
+		}))
+		time.Sleep(time.Second)
+		b.interrupted("k")
+		time.Sleep(10 * time.Second)
+		b.want("k", idem.StateReleased)
+		if stop(); !ended {
+			t.Error("the sweeper has left its chore behind")
+		}
+	})
+}
+
+// TestFullInboxStarvesNobody: older attempts that nobody can tell of, and whose
+// cases the inbox does not take, do not keep the sweep from younger ones.
+func TestFullInboxStarvesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		for i := range 2000 {
+			b.interrupted(fmt.Sprint(i))
+		}
+		time.Sleep(10 * time.Second)
+		b.interrupted("young")
+		b.inbox.fail = errors.New("full")
+		defer b.run()()
+		time.Sleep(15 * time.Second)
+		b.want("young", idem.StateUnknown)
+		if sum := b.sum(); sum.Unqueued == 0 || sum.Failed != 0 {
+			t.Errorf("%d passes told of the inbox, %d of failures", sum.Unqueued, sum.Failed)
+		}
+	})
+}
+
+// hidingStore lists nothing while the store's clock is said to have been set back.
+type hidingStore struct {
+	idem.Store
+	hide atomic.Bool
+}
+
+func (s *hidingStore) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
+	if s.hide.Load() {
+		return nil, nil
+	}
+	return s.Store.Open(ctx, q)
+}
+
+// TestClockSetBackTellsNobodyTwice: what began in the future is not old enough to
+// be listed, and still open.
+func TestClockSetBackTellsNobodyTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		store := &hidingStore{Store: b.store}
+		s, err := sweeper.New(b.engine, store, sweeper.ForAll(b.policy), sweeper.WithInbox(b.inbox))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.Run(ctx)
+		b.interrupted("k")
+		time.Sleep(time.Minute)
+		store.hide.Store(true)
+		time.Sleep(time.Minute)
+		store.hide.Store(false)
+		time.Sleep(10 * time.Minute)
+		if n := b.inbox.size(); n != 1 {
+			t.Errorf("%d cases of one attempt, want 1", n)
 		}
 	})
 }

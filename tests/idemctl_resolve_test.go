@@ -41,7 +41,7 @@ func answerFor(t *testing.T, via transport, p payment) string {
 	return answerFile(t, map[string]any{"status": 0, "body_base64": base64.StdEncoding.EncodeToString(message)})
 }
 
-func answerFile(t *testing.T, answer any) string {
+func answerFile(t testing.TB, answer any) string {
 	t.Helper()
 	data, err := json.Marshal(answer)
 	if err != nil {
@@ -108,6 +108,65 @@ func TestIdemctlResolvesAsApplied(t *testing.T) {
 		}
 		paidOnce(t, c, r.key)
 	})
+}
+
+// Where the services leave durable markers, the decision changes the marker, too:
+// it stands when Redis has lost all that it knew.
+func TestIdemctlResolvesWithDurableMarkers(t *testing.T) {
+	s, v, other := failover(t, flags("--resolver", "none"), marked())
+	c := other.demo()
+	const key = "marked-by-hand"
+	v.demo().paying(key, amount, key)
+	v.waitLog(t, "at=after-ledger", op(key))
+	v.kill(t)
+	want := paidOnce(t, c, key)
+	s.resolveOpen(key, "--applied", answerFor(t, transports[0], want), "--durable-markers", "--attempt", "1")
+	replayed(t, "retry", c.payUntil(patience, key, amount, key), want)
+	if conn := s.zooKeeper(); !s.lockExists(conn, key) {
+		t.Error("the decision left no marker")
+	}
+	s.wipe(t)
+	refused(t, "retry after the loss", c.payUntil(patience, key, amount, key), "result-unavailable")
+	paidOnce(t, c, key)
+}
+
+// A decision about an attempt that is over is not one about the next.
+func TestIdemctlResolvesTheAttemptThatWasLookedAt(t *testing.T) {
+	s, v, other := failover(t, flags("--resolver", "none"))
+	const key = "looked-at"
+	v.demo().paying(key, amount, key)
+	v.waitLog(t, "at=before-ledger", op(key))
+	v.kill(t)
+	refused(t, "retry", other.demo().payUntil(patience, key, amount, key), "outcome-unknown")
+	if out, code := s.resolve(key, "--not-applied", "--attempt", "2"); code != 75 || out != "" {
+		t.Errorf("of attempt 2: %q, exit code %d, want 75", out, code)
+	}
+	if got := s.shown(t, key); got.State != "unknown" || got.Attempt != 1 {
+		t.Errorf("record = %+v, want attempt 1 unknown", got)
+	}
+	s.resolveOpen(key, "--not-applied", "--attempt", "1")
+}
+
+// Where services encrypt responses, an answer that they could not read is refused.
+func TestIdemctlResolvesForServicesThatEncrypt(t *testing.T) {
+	keys := ringKey("k1")
+	s, v, other := failover(t, flags("--resolver", "none", "--response-keys", keys))
+	c := other.demo()
+	const key = "encrypted"
+	v.demo().paying(key, amount, key)
+	v.waitLog(t, "at=after-ledger", op(key))
+	v.kill(t)
+	refused(t, "retry", c.payUntil(patience, key, amount, key), "outcome-unknown")
+	want := paidOnce(t, c, key)
+	file := answerFor(t, transports[0], want)
+	if out, code := s.resolve(key, "--applied", file); code != 1 || out != "" {
+		t.Errorf("without keys: %q, exit code %d, want 1", out, code)
+	}
+	if got := s.shown(t, key); got.State != "unknown" {
+		t.Errorf("record = %+v, want it unknown", got)
+	}
+	s.resolveOpen(key, "--applied", file, "--response-keys", keys)
+	replayed(t, "retry", c.payUntil(patience, key, amount, key), want)
 }
 
 // Who still runs is not overruled.

@@ -67,9 +67,23 @@ func TestRedisWipedUnderLoad(t *testing.T) {
 			instances := []*instance{s.start("one", opts...), s.start("two", opts...)}
 			var told sync.Map // key to the payment that a client was told of
 			var keys, paid, lost atomic.Int64
+			check := func(key string, a answer) {
+				switch {
+				case a.paid():
+					if before, known := told.LoadOrStore(key, a.payment.ID); known && before != a.payment.ID {
+						t.Errorf("%s: payment %s, and %v before", key, a.payment.ID, before)
+					}
+					paid.Add(1)
+				case a.is("store-lost"):
+					lost.Add(1)
+				case a.is("result-unavailable"), a.is("in-progress"), a.is("unavailable"), a.is("ownership-lost"):
+				default:
+					t.Errorf("%s = %v", key, a)
+				}
+			}
 			over := make(chan struct{})
 			var workers sync.WaitGroup
-			for range 6 {
+			for range 4 {
 				workers.Go(func() {
 					for {
 						select {
@@ -80,26 +94,19 @@ func TestRedisWipedUnderLoad(t *testing.T) {
 						via := transports[rand.IntN(len(transports))]
 						key := keyOver(via, fmt.Sprintf("wiped-%d", keys.Add(1)))
 						for range 4 {
-							a := instances[rand.IntN(len(instances))].over(via).pay(key, 7, key)
-							switch {
-							case a.paid():
-								if before, known := told.LoadOrStore(key, a.payment.ID); known && before != a.payment.ID {
-									t.Errorf("%s: payment %s, and %v before", key, a.payment.ID, before)
-								}
-								paid.Add(1)
-							case a.is("store-lost"):
-								lost.Add(1)
-							case a.is("result-unavailable"), a.is("in-progress"), a.is("unavailable"), a.is("ownership-lost"):
-							default:
-								t.Errorf("%s = %v", key, a)
+							var both sync.WaitGroup // repeats meet the first in every state
+							for range 2 {
+								c := instances[rand.IntN(len(instances))].over(via)
+								both.Go(func() { check(key, c.pay(key, 7, key)) })
 							}
+							both.Wait()
 						}
 					}
 				})
 			}
 			wipes := 1
-			if opts := len(opts); opts > 1 {
-				wipes = 12
+			if len(opts) > 1 {
+				wipes = 40
 			}
 			for range wipes {
 				enough := paid.Load() + 20

@@ -253,6 +253,35 @@ func (w *watched) ctl(args ...string) string {
 	return out.String()
 }
 
+// decided has idemctl decide, retire and look around, about a key that waits.
+func (w *watched) decided(key string) {
+	w.t.Helper()
+	for _, format := range []string{"--json=false", "--json"} {
+		look := w.ctl(format, "doctor")
+		w.shows("idemctl doctor", look, "open-records")
+		w.clean("idemctl doctor", look, true)
+		retired := w.ctl(format, "store", "retire", "a-domain-of-the-past")
+		w.shows("idemctl store retire", retired, "a-domain-of-the-past")
+		w.clean("idemctl store retire", retired, true)
+		for _, key := range []string{key, w.key(), w.key() + ", " + w.key()} {
+			for _, args := range [][]string{{"--not-applied", "--attempt", "7"}, {"--applied", "no-such-file"}, {"--applied", answerFile(w.t, map[string]any{"status": 0})}} {
+				w.clean("idemctl record resolve", w.ctl(append([]string{format, "record", "resolve", "--scope", "merchant_demo", key}, args...)...), true)
+			}
+		}
+	}
+	with := answerFile(w.t, map[string]any{"status": 201, "body": w.note()})
+	resolved := w.ctl("record", "resolve", "--scope", "merchant_demo", key, "--applied", with, "--attempt", "1")
+	w.shows("idemctl record resolve", resolved, keyID(key).String())
+	w.shows("idemctl record resolve", resolved, "completed")
+	w.clean("idemctl record resolve", resolved, true)
+	again := w.ctl("record", "resolve", "--scope", "merchant_demo", key, "--not-applied")
+	w.shows("a second idemctl record resolve", again, "completed by")
+	w.clean("a second idemctl record resolve", again, true)
+	shown := w.ctl("record", "show", "--scope", "merchant_demo", key)
+	w.shows("idemctl record show of decisions", shown, "decision ")
+	w.clean("idemctl record show of decisions", shown, true)
+}
+
 // Whatever clients do, raw keys and tokens are in no log, metric, znode, answer,
 // line of idemctl nor in Redis; what they have sent and were answered is in
 // Redis alone, and shown by idemctl to who asks for bodies.
@@ -303,6 +332,8 @@ func TestNothingSecretComesOut(t *testing.T) {
 			t.Errorf("idemctl record show --body = %q, want the body", body)
 		}
 	}
+
+	w.decided(interrupted[0][0])
 
 	content := w.redisContent()
 	w.shows("Redis", content, keyID(first).String())

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/proto"
@@ -17,24 +16,19 @@ import (
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 )
 
-// maxCode is the greatest gRPC code, UNAUTHENTICATED.
-const maxCode = 16
-
 // unnamed is the type of a message that FILE does not name: package idemgrpc
 // takes a type that it does not know for the one that the method returns.
 const unnamed = "idemctl.Unnamed"
 
 func (ans *answer) overGRPC(allow []string) (idem.Response, error) {
-	header, err := ans.fields(replayedGRPC, allow, strings.ToLower)
+	header, err := ans.fields(&fieldsOfGRPC, allow)
 	if err != nil {
 		return idem.Response{}, err
 	}
 	var r idem.Response
 	switch {
-	case ans.status < 0 || ans.status > maxCode:
-		err = fmt.Errorf("status %d: the record's route is a gRPC method, want a code from 0 (OK) to %d", ans.status, maxCode)
 	case ans.status == 0 && ans.text != nil:
-		err = errors.New("the record's route is a gRPC method: want body_base64, the protobuf message, for status 0")
+		err = errors.New("status 0 is gRPC's OK: want body_base64, the protobuf message, in place of body")
 	case ans.status == 0:
 		r, err = storedMessage(ans.messageType, ans.bytes)
 	case ans.binary || ans.messageType != "":

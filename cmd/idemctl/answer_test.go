@@ -42,21 +42,44 @@ func TestAnswerIsRefused(t *testing.T) {
 		{`{"status":201,"headers":{"Set-Cookie":["a"]}}`, httpRoute, "never replayed"},
 		{`{"status":201,"headers":{"X-Other":["a"]}}`, httpRoute, "--allow-header"},
 		{`{"status":201,"headers":{"Location":[]}}`, httpRoute, "no value"},
-		{`{"status":201,"headers":{"Location":["a\r\nb"]}}`, httpRoute, "control character"},
+		{`{"status":201,"headers":{"Location":["a\r\nb"]}}`, httpRoute, "printable ASCII"},
 		{`{"status":201,"headers":{"Location":["a"],"location":["b"]}}`, httpRoute, "twice"},
 		{"{\"status\":201,\"body\":\"\xff\"}", httpRoute, "UTF-8"},
-		{`{"status":201}`, grpcRoute, "gRPC method"},
+		{`{"status":201,"headers":{"Location":["ä"]}}`, httpRoute, "printable ASCII"},
+		{`{"status":201,"headers":{"Location":["\u202e"]}}`, httpRoute, "printable ASCII"},
+		{`{"status":201,"headers":{"Location":["a"],"Location":["b"]}}`, httpRoute, "twice"},
+		{`{"status":201,"headers":{"Location":[null]}}`, httpRoute, "null"},
+		{`{"status":201,"headers":{"Location":null}}`, httpRoute, "headers is not"},
+		{`{"status":201,"headers":null}`, httpRoute, "headers is not"},
+		{`{"status":201,"headers":{"Loca tion":["a"]}}`, httpRoute, "not the name"},
+		{`{"status":201,"body":null}`, httpRoute, "body is not a text"},
+		{`{"status":201,"body":"\ud800"}`, httpRoute, "surrogate"},
+		{`{"status":201,"body":"\\\ud800x"}`, httpRoute, "surrogate"},
+		{`{"status":201,"body":"\ud83d\u0041"}`, httpRoute, "surrogate"},
+		{`{"status":201,"body":"\udc00"}`, httpRoute, "surrogate"},
+		{`{"status":201,"headers":{"Location":["\ud800"]}}`, httpRoute, "surrogate"},
+		{`{"status":0,"headers":{"etag":["a\tb"]}}`, grpcRoute, "printable ASCII"},
+		{`{"status":0,"headers":{"grpc-status":["0"]}}`, grpcRoute, "never replayed"},
+		{`{"status":0,"headers":{"user-agent":["a"]}}`, grpcRoute, "never replayed"},
+		{`{"status":0}`, httpRoute, "looks like one of HTTP"},
+		{`{"status":0}`, "/v1/payments/", "looks like one of HTTP"},
+		{`{"status":0}`, "/v1/payments/{id}", "looks like one of HTTP"},
+		{`{"status":0}`, "/v1/payments/refund", "looks like one of HTTP"},
+		{`{"status":16}`, "/pay", "looks like one of HTTP"},
+		{`{"status":17}`, grpcRoute, "0 (OK) to 16"},
+		{`{"status":201}`, grpcRoute, "looks like a gRPC method"},
 		{`{"status":0,"body":"b"}`, grpcRoute, "body_base64"},
 		{`{"status":0,"body_base64":"Yg=="}`, grpcRoute, "not a protobuf message"},
 		{`{"status":0,"message_type":"not a name"}`, grpcRoute, "message_type"},
 		{`{"status":5,"body_base64":""}`, grpcRoute, "without a message"},
-		{`{"status":0,"headers":{"Content-Type":["a"]}}`, grpcRoute, "--allow-header"},
+		{`{"status":0,"headers":{"Content-Type":["a"]}}`, grpcRoute, "never replayed"},
+		{`{"status":0,"headers":{"x-other":["a"]}}`, grpcRoute, "--allow-header"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.file, func(t *testing.T) {
 			ans, err := parseAnswer([]byte(tt.file))
 			if err == nil {
-				_, err = ans.response(tt.route, nil)
+				_, err = ans.response(tt.route, "", nil)
 			}
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error = %v, want one of %q", err, tt.want)
@@ -74,6 +97,11 @@ func TestAnswerIsStored(t *testing.T) {
 		{`{"status":201,"headers":{"content-type":["a","b"],"X-Other":["c"]},"body":"ä\n"}`, httpRoute, 201, "ä\n"},
 		{`{"status":200,"body_base64":"AP8="}`, httpRoute, 200, "\x00\xff"},
 		{`{"status":402}`, httpRoute, 402, ""},
+		{`{"status":200,"body":"\ud83d\ude00\\ud800\u00e4"}`, httpRoute, 200, "😀\\ud800ä"},
+		{`{"status":201,"body":"b"}`, "/v1/payments", 201, "b"},
+		{`{"status":201,"body":"b"}`, "/v1/payments/", 201, "b"},
+		{`{"status":201,"body":"b"}`, "pay", 201, "b"},
+		{`{"status":0,"body_base64":"CgE3"}`, "/Greeter/SayHello", 0, "\x01\x0fidemctl.Unnamed\x01\x03\n\x017"},
 		{`{"status":0,"body_base64":"CgE3"}`, grpcRoute, 0, "\x01\x0fidemctl.Unnamed\x01\x03\n\x017"},
 		{`{"status":0,"message_type":"p.v1.M"}`, grpcRoute, 0, "\x01\x06p.v1.M\x01\x00"},
 		{`{"status":5,"body":"gone"}`, grpcRoute, 5, "\x01\x00\x00\b\x05\x12\x04gone"},
@@ -84,7 +112,7 @@ func TestAnswerIsStored(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := ans.response(tt.route, []string{"x-other"})
+			r, err := ans.response(tt.route, "", []string{"x-other"})
 			if err != nil || r.Status != tt.status || string(r.Body) != tt.body || r.Omitted {
 				t.Errorf("response = %+v, %v, want %d and %q", r, err, tt.status, tt.body)
 			}
@@ -92,6 +120,64 @@ func TestAnswerIsStored(t *testing.T) {
 				t.Errorf("headers = %q", r.Header)
 			}
 		})
+	}
+}
+
+// Who decides knows better than the name of a route, but not than the status.
+func TestAnswerOfAToldTransport(t *testing.T) {
+	tests := []struct {
+		file, route string
+		told        transport
+		want        string // error; "": none
+	}{
+		{`{"status":201}`, grpcRoute, overHTTP, ""},
+		{`{"status":0}`, httpRoute, overGRPC, ""},
+		{`{"status":201}`, grpcRoute, overGRPC, "--transport grpc"},
+		{`{"status":5}`, httpRoute, overHTTP, "--transport http"},
+	}
+	for _, tt := range tests {
+		ans, err := parseAnswer([]byte(tt.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = ans.response(tt.route, tt.told, nil)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s of %s, told %s: %v, want %q", tt.file, tt.route, tt.told, err, tt.want)
+		}
+	}
+}
+
+func TestAllowedHeaders(t *testing.T) {
+	tests := []struct{ status, route, allow, want string }{
+		{"201", httpRoute, "X-Other", ""},
+		{"201", httpRoute, "x other", "not the name"},
+		{"201", httpRoute, "x:other", "not the name"},
+		{"201", httpRoute, "", "not the name"},
+		{"201", httpRoute, "set-cookie", "never replayed"},
+		{"0", grpcRoute, "X-Other", ""},
+		{"0", grpcRoute, "trace-bin", ""},
+		{"0", grpcRoute, "x!", "not the name"},
+		{"0", grpcRoute, "-bin", "not the name"},
+		{"0", grpcRoute, "grpc-status", "never replayed"},
+		{"0", grpcRoute, "content-type", "never replayed"},
+	}
+	for _, tt := range tests {
+		ans, err := parseAnswer([]byte(`{"status":` + tt.status + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = ans.response(tt.route, "", []string{tt.allow})
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("--allow-header %q of %s: %v, want %q", tt.allow, tt.route, err, tt.want)
+		}
+	}
+	ans, err := parseAnswer([]byte(`{"status":0,"headers":{"Trace-Bin":["AP8="],"x-text":["a"]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := ans.response(grpcRoute, "", []string{"trace-bin", "x-text"})
+	if err != nil || r.Header["trace-bin"][0] != "\x00\xff" || r.Header["x-text"][0] != "a" {
+		t.Errorf("metadata = %q, %v", r.Header, err)
 	}
 }
 

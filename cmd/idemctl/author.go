@@ -2,6 +2,8 @@ package main
 
 import (
 	"os/user"
+	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -14,6 +16,14 @@ const (
 	maxAuthor = 128
 	maxReason = 512
 )
+
+// machines are those who decide without anybody, as [idem.Decision] tells.
+var machines = []string{"resolver", "engine", "policy", "marker"}
+
+// reserved says that a name would pass for a machine's.
+func reserved(by string) bool {
+	return slices.ContainsFunc(machines, func(name string) bool { return strings.EqualFold(strings.TrimSpace(by), name) })
+}
 
 // author is who decides something, and why: kept with what was decided.
 type author struct{ by, reason string }
@@ -43,6 +53,8 @@ func (w *author) decision(cmd *cobra.Command) (idem.Decision, error) {
 		return d, wrongUse("--by has %d bytes, at most %d", len(d.By), maxAuthor)
 	case len(d.Reason) > maxReason:
 		return d, wrongUse("--reason has %d bytes, at most %d", len(d.Reason), maxReason)
+	case reserved(d.By):
+		return d, wrongUse("--by %s is the name of a part of the services, not of a person", oneLine(d.By))
 	case !utf8.ValidString(d.By) || !utf8.ValidString(d.Reason):
 		return d, wrongUse("--by or --reason is not UTF-8")
 	}

@@ -18,6 +18,7 @@ import (
 
 const (
 	connectTimeout = 12 * time.Second
+	lookTimeout    = 5 * time.Second // for an ensemble that can be done without
 	closeTimeout   = 3 * time.Second
 )
 
@@ -28,6 +29,10 @@ type tokenStore interface {
 	// AcceptLoss makes the store serve new keys again after it lost records,
 	// and returns how many shards had.
 	AcceptLoss(ctx context.Context) (int, error)
+	// Decisions lists what people decided about a key, newest first.
+	Decisions(ctx context.Context, id idem.KeyID) ([]storeredis.Decided, error)
+	// Sealed reports whether services have declared that they encrypt responses.
+	Sealed(ctx context.Context) (bool, error)
 }
 
 // backends are the services behind a command.
@@ -50,16 +55,34 @@ func (b *backends) close() {
 // openStore connects to the token store, with the witness where --zookeeper
 // names one. The caller calls done.
 func (a *app) openStore(ctx context.Context) (store tokenStore, done func(), err error) {
-	b, err := a.openBackends(ctx, true)
+	b, err := a.openBackends(ctx, need{ensemble: true})
 	if err != nil {
 		return nil, nil, err
 	}
 	return b.store, b.close, nil
 }
 
-// openBackends connects to all that the flags name. Where the ensemble is not
-// required and cannot be reached, it is left out. The caller calls close.
-func (a *app) openBackends(ctx context.Context, ensembleRequired bool) (_ *backends, err error) {
+// openToLook is openStore for what writes nothing: it does without an ensemble
+// that cannot be reached, and says so.
+func (a *app) openToLook(ctx context.Context) (store tokenStore, done func(), err error) {
+	b, err := a.openBackends(ctx, need{readOnly: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	if b.noWitness != nil {
+		fmt.Fprintf(a.stderr, "idemctl: cannot tell whether records were lost: %s\n", oneLine(b.noWitness.Error()))
+	}
+	return b.store, b.close, nil
+}
+
+// need is what a command needs of the services behind it.
+type need struct {
+	ensemble bool // one that cannot be reached is an error, if there is one; else it is left out
+	readOnly bool // nothing is written to Redis
+}
+
+// openBackends connects to all that the flags name. The caller calls close.
+func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error) {
 	switch {
 	case a.redis == "" && a.database != "":
 		return nil, errors.New("--database: this build has no token store in SQL yet; use --redis")
@@ -75,14 +98,21 @@ func (a *app) openBackends(ctx context.Context, ensembleRequired bool) (_ *backe
 	log := slog.New(slog.DiscardHandler) // what matters to a command comes back as its error
 	opts := []storeredis.Option{storeredis.WithPrefix(a.prefix), storeredis.WithLogger(log)}
 	if a.zookeeper != "" {
-		switch err := a.joinEnsemble(ctx, b, log); {
+		within := connectTimeout
+		if n.readOnly {
+			within = lookTimeout
+		}
+		switch err := a.joinEnsemble(ctx, b, within, log); {
 		case err == nil:
 			opts = append(opts, storeredis.WithWitness(b.zookeeper.Register(a.witness)))
-		case ensembleRequired || isWrongUse(err) || ctx.Err() != nil:
+		case n.ensemble || isWrongUse(err) || ctx.Err() != nil:
 			return nil, err
 		default:
 			b.noWitness = err
 		}
+	}
+	if n.readOnly {
+		opts = append(opts, storeredis.WithReadOnly())
 	}
 	opening, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -108,7 +138,16 @@ type sealedStore struct {
 	redis *storeredis.Store
 }
 
+// AcceptLoss implements tokenStore.
 func (s sealedStore) AcceptLoss(ctx context.Context) (int, error) { return s.redis.AcceptLoss(ctx) }
+
+// Decisions implements tokenStore.
+func (s sealedStore) Decisions(ctx context.Context, id idem.KeyID) ([]storeredis.Decided, error) {
+	return s.redis.Decisions(ctx, id)
+}
+
+// Sealed implements tokenStore.
+func (s sealedStore) Sealed(ctx context.Context) (bool, error) { return s.redis.Sealed(ctx) }
 
 // seal is the store as services see it that encrypt stored responses.
 func (a *app) seal(store *storeredis.Store) (tokenStore, error) {
@@ -128,8 +167,8 @@ func (a *app) seal(store *storeredis.Store) (tokenStore, error) {
 }
 
 // joinEnsemble starts a session for b.
-func (a *app) joinEnsemble(ctx context.Context, b *backends, log *slog.Logger) error {
-	opening, cancel := context.WithTimeout(ctx, connectTimeout)
+func (a *app) joinEnsemble(ctx context.Context, b *backends, within time.Duration, log *slog.Logger) error {
+	opening, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	client, end, err := a.openZooKeeper(opening, log)
 	if err != nil {

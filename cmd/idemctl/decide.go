@@ -9,6 +9,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
 // Time-outs of a decision: an operator can wait longer than a request.
@@ -23,27 +24,28 @@ const (
 // decide settles an open record under the lock of its key, or without where
 // that can be done.
 func (a *app) decide(ctx context.Context, b *backends, id idem.KeyID, rec *idem.Record, v *verdict) (idem.Record, error) {
-	resolution, err := v.resolution(rec) // what is wrong with FILE is said before anything is touched
+	response, err := v.response(rec) // what is wrong with FILE is said before anything is touched
 	if err != nil {
 		return idem.Record{}, err
 	}
-	locker, end, why, err := a.lockerFor(ctx, b, id, rec, v.marking)
+	locker, end, why, err := a.lockerFor(ctx, b, id, rec, v)
 	switch {
 	case err != nil:
 		return idem.Record{}, err
 	case locker != nil:
 		defer end()
-		return decideUnderLock(ctx, b.store, locker, id, resolution, v)
+		return decideUnderLock(ctx, b.store, locker, id, rec.Attempt, response, v)
 	case rec.State == idem.StatePending:
 		return idem.Record{}, fmt.Errorf("the attempt is pending, and may be running: %w", why)
 	}
-	fmt.Fprintf(a.stderr, "idemctl: %s: %v\n", withoutLock, oneLine(why.Error()))
-	return decideWithoutLock(ctx, b.store, id, rec, v)
+	fmt.Fprintf(a.stderr, "idemctl: %s: %s\n", withoutLock, oneLine(why.Error()))
+	return decideWithoutLock(ctx, b.store, id, rec, response, v)
 }
 
-// lockerFor returns the lock service that the open attempt ran under, or any
-// where its domain was retired. Without one, why says what to do about it.
-func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *idem.Record, marking bool) (l idem.Locker, end func(), why, err error) {
+// lockerFor returns the lock service that the open attempt ran under; where its
+// domain was retired, the one that the services use now, which is Redis's only by
+// the word of --no-zookeeper. Without one, why says what to do about it.
+func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *idem.Record, v *verdict) (l idem.Locker, end func(), why, err error) {
 	domain := rec.Attempt.Fence.Domain
 	domains, err := a.redisDomains(ctx, b.redis)
 	if err != nil {
@@ -56,7 +58,7 @@ func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *id
 	inRedis := domains[redisShard(id)] == domain
 	if b.zookeeper != nil && !inRedis && (retired || b.zookeeper.Domain() == domain) {
 		var opts []zookeeper.LockerOption
-		if marking {
+		if v.marking {
 			opts = append(opts, zookeeper.WithDurableMarkers())
 		}
 		locker := zookeeper.NewLocker(b.zookeeper, opts...)
@@ -67,7 +69,7 @@ func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *id
 		}
 		return locker, func() {}, nil, nil
 	}
-	if inRedis || retired {
+	if inRedis || retired && v.noZooKeeper {
 		locker, err := lockredis.New(ctx, b.redis, lockredis.WithPrefix(a.prefix))
 		if err != nil {
 			return nil, nil, nil, err
@@ -78,13 +80,15 @@ func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *id
 			_ = locker.Close(ctx) // at the worst the lock times out
 		}, nil, nil
 	}
-	return nil, nil, a.whyNoLock(b, domain), nil
+	return nil, nil, a.whyNoLock(b, domain, retired), nil
 }
 
 // whyNoLock says why the lock of a domain could not be taken.
-func (a *app) whyNoLock(b *backends, domain string) error {
+func (a *app) whyNoLock(b *backends, domain string, retired bool) error {
 	name := oneLine(domain)
 	switch {
+	case a.zookeeper == "" && retired:
+		return wrongUse("%s %s, which was retired: give --zookeeper, the ensemble that the services lock in now, or --no-zookeeper if they use none any more", domainOfLocks, name)
 	case a.zookeeper == "":
 		return fmt.Errorf("%s %s, which is not this Redis's: give --zookeeper; %s", domainOfLocks, name, retireHint)
 	case b.zookeeper == nil:
@@ -97,7 +101,7 @@ func (a *app) whyNoLock(b *backends, domain string) error {
 }
 
 // decideUnderLock has the engine decide.
-func decideUnderLock(ctx context.Context, store idem.Store, locker idem.Locker, id idem.KeyID, resolution idem.Resolution, v *verdict) (idem.Record, error) {
+func decideUnderLock(ctx context.Context, store idem.Store, locker idem.Locker, id idem.KeyID, attempt idem.Attempt, response *idem.Response, v *verdict) (idem.Record, error) {
 	engine, err := idem.New(locker, store, idem.WithStoreTimeout(storeTimeout), idem.WithLockTimeout(lockTimeout))
 	if err != nil {
 		return idem.Record{}, err
@@ -111,16 +115,20 @@ func decideUnderLock(ctx context.Context, store idem.Store, locker idem.Locker, 
 	if err != nil {
 		return idem.Record{}, usageError{err}
 	}
-	rec, err := engine.Decide(ctx, id, resolution, v.decision, &policy)
+	resolution := idem.NotApplied()
+	if response != nil {
+		resolution = idem.Applied(*response)
+	}
+	rec, err := engine.Decide(ctx, id, attempt, resolution, v.decision, &policy)
 	switch {
 	case errors.Is(err, idem.ErrLocked):
 		return rec, fmt.Errorf("somebody holds the lock of key ID %s: a holder that runs, or whose session is not over yet: %w", id, errNotAcquired)
-	case errors.Is(err, idem.ErrNotOpen):
-		return rec, settledElsewhere(ctx, store, id)
+	case errors.Is(err, idem.ErrNotOpen), errors.Is(err, sealed.ErrUnreadable): // it is completed by now, for others to read
+		return rec, settledElsewhere(ctx, store, id, attempt.Number)
 	case err != nil:
 		return rec, err
 	case !v.stands(&rec):
-		return rec, notOpen(id, &rec)
+		return rec, notOpen(id, &rec, attempt.Number)
 	}
 	return rec, nil
 }
@@ -135,15 +143,11 @@ func (v *verdict) stands(rec *idem.Record) bool {
 }
 
 // decideWithoutLock settles an unknown outcome by compare-and-set alone.
-func decideWithoutLock(ctx context.Context, store idem.Store, id idem.KeyID, rec *idem.Record, v *verdict) (idem.Record, error) {
+func decideWithoutLock(ctx context.Context, store idem.Store, id idem.KeyID, rec *idem.Record, response *idem.Response, v *verdict) (idem.Record, error) {
 	s := idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased,
 		ResultTTL: v.resultTTL, KeyTTL: max(v.keyTTL, v.resultTTL), Decision: v.decision}
-	if v.answer != nil {
-		resp, err := v.answer.response(rec.Route, v.allow)
-		if err != nil {
-			return idem.Record{}, usageError{fmt.Errorf("--applied: %w", err)}
-		}
-		s.State, s.Response = idem.StateCompleted, &resp
+	if response != nil {
+		s.State, s.Response = idem.StateCompleted, response
 	}
 	got, err := store.Settle(ctx, id, s)
 	switch {
@@ -154,7 +158,7 @@ func decideWithoutLock(ctx context.Context, store idem.Store, id idem.KeyID, rec
 	case !got.Settled && got.Record.State == idem.StateNone:
 		return got.Record, noRecord(id)
 	case !got.Settled:
-		return got.Record, notOpen(id, &got.Record)
+		return got.Record, notOpen(id, &got.Record, rec.Attempt.Number)
 	}
 	return got.Record, nil
 }

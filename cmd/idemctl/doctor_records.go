@@ -34,13 +34,16 @@ func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordChecks)
 	defer cancel()
-	opts := []storeredis.Option{storeredis.WithPrefix(a.prefix), storeredis.WithLogger(discard)}
+	opts := []storeredis.Option{storeredis.WithPrefix(a.prefix), storeredis.WithLogger(discard), storeredis.WithReadOnly()}
+	witnessed := false
 	const check = "incarnations"
-	if p.zookeeper == nil {
+	switch {
+	case p.zookeeper == nil && a.zookeeper != "":
+		r.warnf(check, "not compared: what the services remember in ZooKeeper is not there, or cannot be read")
+	case p.zookeeper == nil:
 		r.warnf(check, "not compared: without ZooKeeper nobody remembers which Redis it was but the instances that run")
-	} else {
+	default:
 		witness := p.zookeeper.Register(a.witness)
-		opts = append(opts, storeredis.WithWitness(witness))
 		data, _, err := witness.Load(ctx)
 		switch {
 		case err != nil:
@@ -48,7 +51,8 @@ func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 			return
 		case data == nil:
 			r.warnf(check, "no service with this --zookeeper has used a Redis yet: %s is not there", a.witness)
-			opts = opts[:len(opts)-1] // which is not for a look to change
+		default:
+			opts, witnessed = append(opts, storeredis.WithWitness(witness)), true
 		}
 	}
 	store, err := storeredis.New(ctx, p.redis, opts...)
@@ -56,7 +60,7 @@ func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 		r.warnf("open-records", "not looked at: %v", err)
 		return
 	}
-	if len(opts) > 2 {
+	if witnessed {
 		switch err := store.Ping(ctx); {
 		case errors.Is(err, idem.ErrStoreLost):
 			r.failf(check, `%v: services refuse new keys; restore the data, or see "store accept"`, err)

@@ -18,7 +18,7 @@ import (
 // checkRedis looks at every server. It returns the clocks of the primaries; nil
 // where the records cannot be reached.
 func (a *app) checkRedis(ctx context.Context, r *report, client goredis.UniversalClient) []clockReading {
-	a.checkSentinels(ctx, r)
+	answering := a.checkSentinels(ctx, r)
 	var mu sync.Mutex
 	var primaries, replicas []nodeReport
 	note := func(to *[]nodeReport, n nodeReport) {
@@ -28,7 +28,9 @@ func (a *app) checkRedis(ctx context.Context, r *report, client goredis.Universa
 	}
 	cluster, ok := client.(*goredis.ClusterClient)
 	if !ok {
-		primaries = []nodeReport{a.checkPrimary(ctx, client.(*goredis.Client))}
+		one := client.(*goredis.Client)
+		primaries = []nodeReport{a.checkPrimary(ctx, one)}
+		replicas = a.checkSentinelReplicas(ctx, r, answering, one)
 	} else {
 		err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
 			note(&primaries, a.checkPrimary(ctx, node))
@@ -73,12 +75,32 @@ type nodeReport struct {
 
 func checkReplica(ctx context.Context, node *goredis.Client) nodeReport {
 	n := nodeReport{addr: node.Options().Addr}
-	if err := node.Ping(ctx).Err(); err != nil {
+	sent := time.Now()
+	now, err := node.Time(ctx).Result()
+	if err != nil {
 		n.failf("redis", "%s: replica: %v", n.addr, err)
-	} else {
-		n.okf("redis", "%s answers, a replica", n.addr)
+		return n
+	}
+	n.okf("redis", "%s answers, a replica", n.addr)
+	n.clocks = []clockReading{readClock("Redis "+n.addr, now, sent)}
+	const check = "redis-eviction"
+	switch policy := evictionPolicy(ctx, node, infoOf(ctx, node)); policy {
+	case "noeviction":
+		n.okf(check, "%s, a replica, has maxmemory-policy noeviction", n.addr)
+	case "":
+		n.warnf(check, "%s, a replica, does not tell its maxmemory-policy; it has to be noeviction", n.addr)
+	default:
+		n.warnf(check, "%s, a replica, has maxmemory-policy %s: it would evict records once it takes over; set it to noeviction", n.addr, policy)
 	}
 	return n
+}
+
+// evictionPolicy is "" where a server does not tell.
+func evictionPolicy(ctx context.Context, node *goredis.Client, info map[string]string) string {
+	if policy := info["maxmemory_policy"]; policy != "" {
+		return policy
+	}
+	return config(ctx, node, "maxmemory-policy")
 }
 
 func (a *app) checkPrimary(ctx context.Context, node *goredis.Client) nodeReport {
@@ -96,11 +118,7 @@ func (a *app) checkPrimary(ctx context.Context, node *goredis.Client) nodeReport
 	n.okf("redis", "%s answers within %v", n.addr, time.Since(sent).Round(time.Microsecond))
 	info := infoOf(ctx, node)
 	n.checkVersion(info["redis_version"])
-	policy := info["maxmemory_policy"]
-	if policy == "" {
-		policy = config(ctx, node, "maxmemory-policy")
-	}
-	n.checkEviction(policy)
+	n.checkEviction(evictionPolicy(ctx, node, info))
 	n.checkPersistence(info)
 	n.checkReplicas(info)
 	return n

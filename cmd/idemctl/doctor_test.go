@@ -67,7 +67,11 @@ func ensembleEnv(t *testing.T, redis string) map[string]string {
 func TestDoctorWithoutFault(t *testing.T) {
 	env := ensembleEnv(t, testserver.StartRedis(t, testserver.WithRedisArgs("--appendonly", "yes")).URL())
 	first := doctor(t, env)
-	first.want(t, "warn", "incarnations", "/idem/redis is not there")
+	first.none(t, "fail")
+	first.want(t, "warn", "zookeeper-write", "nothing is there yet")
+	first.want(t, "warn", "incarnations", "not compared")
+	first.want(t, "ok", "clock-skew", "3 clocks")
+	first.want(t, "ok", "open-records", "")
 	if got := idemctl(t, env, "store", "accept"); got.code != 0 { // writes the witness
 		t.Fatal(got)
 	}
@@ -138,11 +142,11 @@ func TestDoctorOfServersThatDoNotAnswer(t *testing.T) {
 	// The others are looked at all the same.
 	env["IDEMCTL_ZOOKEEPER"] = zk + ",127.0.0.1:1" + testserver.Chroot(t)
 	got = doctor(t, env)
-	got.want(t, "ok", "zookeeper-write", "")
+	got.want(t, "warn", "zookeeper-write", "nothing is there yet")
 	got.want(t, "warn", "zookeeper-servers", "2 named")
 }
 
-func TestDoctorOfSentinelsAndACluster(t *testing.T) {
+func TestDoctorOfSentinels(t *testing.T) {
 	s := testserver.StartSentinel(t, 1)
 	addrs := []string{s.Sentinels()[0].Addr(), "127.0.0.1:1"}
 	got := doctor(t, map[string]string{"IDEMCTL_REDIS": "redis+sentinel://" + strings.Join(addrs, ",") + "/" + testserver.SentinelMaster})
@@ -161,9 +165,48 @@ func TestDoctorOfSentinelsAndACluster(t *testing.T) {
 		got = doctor(t, map[string]string{"IDEMCTL_REDIS": "redis+sentinel://" + addrs[0] + "/" + testserver.SentinelMaster})
 	}
 
+	// Its replica is the next primary.
+	replica := s.Replica()
+	got.want(t, "ok", "redis", replica.Addr()+" answers, a replica")
+	got.want(t, "ok", "redis-eviction", replica.Addr()+", a replica")
+	got.want(t, "ok", "clock-skew", "3 clocks")
+	if _, err := replica.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"IDEMCTL_REDIS": "redis+sentinel://" + addrs[0] + "/" + testserver.SentinelMaster}
+	got = doctor(t, env)
+	got.none(t, "fail")
+	got.want(t, "warn", "redis-eviction", replica.Addr()+", a replica, has maxmemory-policy allkeys-lru")
+	replica.Kill()
+	got = doctor(t, env)
+	got.none(t, "fail")
+	got.want(t, "warn", "redis", replica.Addr())
+}
+
+func TestDoctorOfAClusterWithReplicas(t *testing.T) {
+	c := testserver.StartRedisCluster(t, 3, testserver.WithClusterReplicas())
+	replica := c.Replicas()[0]
+	if _, err := replica.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"IDEMCTL_REDIS": "redis://" + strings.Join(c.Addrs()[:3], ",redis://")}
+	got := doctor(t, env)
+	// A node lists replicas of which it has heard that they have data.
+	for end := time.Now().Add(time.Minute); strings.Count(got.stdout, "answers, a replica") < 3; got = doctor(t, env) {
+		if time.Now().After(end) {
+			t.Fatalf("the replicas are not known:\n%s", got.stdout)
+		}
+	}
+	got.none(t, "fail")
+	got.want(t, "warn", "redis-eviction", replica.Addr()+", a replica, has maxmemory-policy allkeys-lru")
+	got.want(t, "ok", "redis-eviction", c.Replicas()[1].Addr()+", a replica")
+	got.want(t, "ok", "clock-skew", "7 clocks")
+}
+
+func TestDoctorOfACluster(t *testing.T) {
 	c := testserver.StartRedisCluster(t, 3)
 	env := map[string]string{"IDEMCTL_REDIS": "redis://" + strings.Join(c.Addrs(), ",redis://")}
-	got = doctor(t, env)
+	got := doctor(t, env)
 	got.none(t, "fail")
 	for _, addr := range c.Addrs() {
 		got.want(t, "ok", "redis", addr)
@@ -174,6 +217,55 @@ func TestDoctorOfSentinelsAndACluster(t *testing.T) {
 	got = doctor(t, env)
 	got.want(t, "fail", "redis", c.Addrs()[1])
 	got.want(t, "ok", "redis", c.Addrs()[2])
+}
+
+// What nobody has used stays as it is: no znodes, no incarnations.
+func TestDoctorLeavesNothing(t *testing.T) {
+	server := testserver.StartRedis(t)
+	env := ensembleEnv(t, server.URL())
+	doctor(t, env)
+	if keys, err := server.Do("KEYS", "*:incarnation"); err != nil || len(keys) != 0 {
+		t.Errorf("incarnations that doctor made: %q, %v", keys, err)
+	}
+	host, chroot, _ := strings.Cut(env["IDEMCTL_ZOOKEEPER"], "/")
+	c, err := dialServer(t.Context(), strings.Split(host, ",")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	if _, err := c.connect(4 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := c.exists("/" + chroot); err != nil || found {
+		t.Errorf("chroot: exists = %v, %v, want none", found, err)
+	}
+	if found, err := c.exists("/zookeeper"); err != nil || !found {
+		t.Errorf("/zookeeper: exists = %v, %v, want it: the look is broken", found, err)
+	}
+	// A look at records makes no incarnations either.
+	for _, args := range [][]string{{"record", "list"}, {"record", "show", "--scope", "m", "k"}} {
+		idemctl(t, map[string]string{"IDEMCTL_REDIS": server.URL()}, args...)
+		if keys, err := server.Do("KEYS", "*:incarnation"); err != nil || len(keys) != 0 {
+			t.Errorf("incarnations that %q made: %d, %v", args, len(keys), err)
+		}
+	}
+}
+
+// Where the znodes are for the services alone, doctor looks as one of them.
+func TestDoctorWithCredentials(t *testing.T) {
+	env := ensembleEnv(t, testserver.StartRedis(t).URL())
+	env["IDEMCTL_ZOOKEEPER_AUTH"] = "services:secret"
+	if got := idemctl(t, env, "store", "accept"); got.code != 0 {
+		t.Fatal(got)
+	}
+	got := doctor(t, env)
+	got.none(t, "fail")
+	got.want(t, "ok", "clock-skew", "3 clocks")
+	got.want(t, "ok", "zookeeper-write", "")
+	delete(env, "IDEMCTL_ZOOKEEPER_AUTH")
+	got = doctor(t, env)
+	got.none(t, "fail")
+	got.want(t, "warn", "zookeeper-write", "--zookeeper-auth")
 }
 
 func TestReportKeepsPasswords(t *testing.T) {

@@ -20,7 +20,7 @@ func (a *app) checkZooKeeper(ctx context.Context, r *report, servers []string, c
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, serverCheck)
 			defer cancel()
-			probes[i] = probeServer(ctx, withPort(server), a.sessionTimeout)
+			probes[i] = a.probeServer(ctx, withPort(server))
 		})
 	}
 	wg.Wait()
@@ -37,23 +37,61 @@ func (a *app) checkZooKeeper(ctx context.Context, r *report, servers []string, c
 		return nil, nil
 	}
 	r.checkSession(probes, a.sessionTimeout)
-	if client = a.checkQuorum(ctx, r); client == nil {
-		return nil, nil
+	parent, used := a.checkUsed(ctx, r, probes, chroot)
+	if used {
+		client = a.checkQuorum(ctx, r)
 	}
-	checkACL(ctx, r, client)
+	if client != nil {
+		checkACL(ctx, r, client)
+	}
+	return client, a.leaderClock(ctx, r, probes, parent)
+}
+
+// checkUsed looks for what a session of the library would otherwise make. parent
+// is the deepest znode that there is of those on the way to it.
+func (a *app) checkUsed(ctx context.Context, r *report, probes []probe, chroot string) (parent string, used bool) {
+	const base = "/idem"
+	var wanted []string
+	for i, c := range chroot + base + "/" {
+		if c == '/' && i > 0 {
+			wanted = append(wanted, (chroot + base)[:i])
+		}
+	}
+	wanted = append(wanted, chroot+base+"/members", chroot+base+"/domain")
+	missing, err := "", errors.New("no server")
+	for i := 0; err != nil && i < len(probes); i++ {
+		if probes[i].err == nil {
+			call, cancel := context.WithTimeout(ctx, serverCheck)
+			missing, err = a.firstMissing(call, probes[i].addr, wanted)
+			cancel()
+		}
+	}
+	switch {
+	case err != nil:
+		r.failf("zookeeper-write", "not looked at: %v", err)
+		return chroot + base, false
+	case missing == "":
+		return chroot + base, true
+	}
+	r.warnf("zookeeper-write", "nothing is there yet: no service has used this ensemble, or this chroot: there is no %s, and doctor does not make it", missing)
+	return missing[:strings.LastIndexByte(missing, '/')], false
+}
+
+// leaderClock reads the leader's clock, whichever server is asked.
+func (a *app) leaderClock(ctx context.Context, r *report, probes []probe, parent string) []clockReading {
 	for _, p := range probes {
 		if p.err != nil {
 			continue
 		}
 		call, cancel := context.WithTimeout(ctx, serverCheck)
-		clock, err := zooKeeperClock(call, p.addr, chroot+"/idem")
+		clock, err := a.zooKeeperClock(call, p.addr, parent)
 		cancel()
 		if err == nil {
-			return client, []clockReading{clock} // it is the leader's, whoever is asked
+			return []clockReading{clock}
 		}
 		r.warnf("clock-skew", "ZooKeeper %s does not tell its time: %v", p.addr, err)
 	}
-	return client, nil
+	return nil
 }
 
 func withPort(server string) string {
@@ -98,7 +136,7 @@ func (a *app) checkQuorum(ctx context.Context, r *report) *zookeeper.Client {
 	client, _, err := a.openZooKeeper(opening, discard)
 	switch {
 	case errors.Is(err, zookeeper.ErrNotPermitted):
-		r.warnf(check, "not looked at: %v; idemctl has no identity", err)
+		r.warnf(check, "not looked at: %v; see --zookeeper-auth", err)
 		return nil
 	case err != nil:
 		r.failf(check, "no session: %v", err)

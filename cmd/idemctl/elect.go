@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -114,11 +112,8 @@ type leaderRow struct {
 
 func (a *app) writeLeader(l zookeeper.Leader) error {
 	if a.json {
-		return json.NewEncoder(a.stdout).Encode(leaderRow{l.Name, l.Host, l.PID, strconv.FormatUint(l.Fence.Token, 10), l.Fence.Domain})
+		return writeJSON(a.stdout, leaderRow{l.Name, l.Host, l.PID, strconv.FormatUint(l.Fence.Token, 10), l.Fence.Domain})
 	}
 	_, err := fmt.Fprintf(a.stdout, "leader %s\n", oneLine(l.Name))
 	return err
 }
-
-// oneLine is printable, and without line breaks.
-func oneLine(s string) string { return strings.ReplaceAll(printable(s), "\n", "\uFFFD") }

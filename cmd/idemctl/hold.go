@@ -22,6 +22,8 @@ var errNotAcquired = errors.New("not acquired")
 const underLease = `
 CMD gets the fencing token as IDEM_FENCE, a decimal number, in its environment:
 hand it to what CMD changes, and have that refuse a smaller one than it has seen.
+IDEMCTL_REDIS, _DATABASE, _RESPONSE_KEYS and _ZOOKEEPER_AUTH, which can have
+passwords, are taken out of it.
 
 It runs in a process group of its own, which has the terminal where idemctl had
 it. Signals (INT, TERM, HUP, QUIT, USR1, USR2) are passed on to the whole group,

@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	if ofCommand && ended.err == nil {
 		return ended.code
 	}
-	fmt.Fprintln(stderr, "idemctl: "+strings.Join(strings.Fields(err.Error()), " "))
+	fmt.Fprintln(stderr, "idemctl: "+oneLine(strings.Join(strings.Fields(err.Error()), " ")))
 	switch {
 	case isWrongUse(err), !a.started: // before a command of ours starts, errors are of package cobra
 		return exitUsage

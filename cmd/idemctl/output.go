@@ -1,13 +1,13 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // row is a record as --json writes it. Times are of the store's clock.
@@ -26,10 +26,29 @@ type row struct {
 	KeyExpires    *time.Time          `json:"key_expires,omitempty"`
 	DecidedBy     string              `json:"decided_by,omitempty"`
 	Reason        string              `json:"reason,omitempty"`
-	Status        int                 `json:"status,omitempty"` // of the stored response
+	Decisions     []decidedRow        `json:"decisions,omitempty"` // newest first
+	Status        int                 `json:"status,omitempty"`    // of the stored response
 	Headers       map[string][]string `json:"headers,omitempty"`
 	Body          *string             `json:"body,omitempty"`
 	BodyBase64    []byte              `json:"body_base64,omitempty"`
+}
+
+// decidedRow is what somebody has decided of an attempt, as --json writes it.
+type decidedRow struct {
+	At      time.Time `json:"at"`
+	Attempt uint32    `json:"attempt"`
+	State   string    `json:"state"`
+	By      string    `json:"by"`
+	Reason  string    `json:"reason,omitempty"`
+}
+
+// line is the same as text.
+func (d *decidedRow) line() string {
+	text := fmt.Sprintf("%s  attempt %d %s by %s", d.At.Format(time.RFC3339), d.Attempt, d.State, oneLine(d.By))
+	if d.Reason != "" {
+		text += ": " + oneLine(d.Reason)
+	}
+	return text
 }
 
 func newRow(id idem.KeyID, r *idem.Record, body bool) row {
@@ -67,10 +86,13 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-func (a *app) writeRecord(id idem.KeyID, r *idem.Record, body bool) error {
+func (a *app) writeRecord(id idem.KeyID, r *idem.Record, decided []storeredis.Decided, body bool) error {
 	out := newRow(id, r, body)
+	for _, d := range decided {
+		out.Decisions = append(out.Decisions, decidedRow{d.At.UTC(), d.Attempt, d.State.String(), d.By, d.Reason})
+	}
 	if a.json {
-		return json.NewEncoder(a.stdout).Encode(out)
+		return writeJSON(a.stdout, out)
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	line := func(name string, value any) { fmt.Fprintf(w, "%s\t%v\n", name, value) }
@@ -89,21 +111,24 @@ func (a *app) writeRecord(id idem.KeyID, r *idem.Record, body bool) error {
 	line("state", out.State)
 	when("since", out.Since)
 	line("kind", out.Kind)
-	text("route", out.Route)
+	text("route", oneLine(out.Route))
 	line("attempt", out.Attempt)
 	when("started", out.Started)
-	text("fence", out.Fence)
+	text("fence", oneLine(out.Fence))
 	when("token expires", out.TokenExpires)
 	when("result expires", out.ResultExpires)
 	when("key expires", out.KeyExpires)
-	text("decided by", printable(out.DecidedBy))
-	text("reason", printable(out.Reason))
+	text("decided by", oneLine(out.DecidedBy))
+	text("reason", oneLine(out.Reason))
+	for i := range out.Decisions {
+		line("decision", out.Decisions[i].line())
+	}
 	if r.Response != nil {
 		line("response", fmt.Sprintf("status %d, %d bytes", out.Status, len(r.Response.Body)))
 	}
 	for name, values := range out.Headers {
 		for _, v := range values {
-			text("header", printable(name+": "+v))
+			text("header", oneLine(name+": "+v))
 		}
 	}
 	if err := w.Flush(); err != nil || !body || r.Response == nil || r.Response.Omitted {
@@ -115,9 +140,8 @@ func (a *app) writeRecord(id idem.KeyID, r *idem.Record, body bool) error {
 
 func (a *app) writeList(list []idem.OpenRecord) error {
 	if a.json {
-		enc := json.NewEncoder(a.stdout)
 		for i := range list {
-			if err := enc.Encode(newRow(list[i].ID, &list[i].Record, false)); err != nil {
+			if err := writeJSON(a.stdout, newRow(list[i].ID, &list[i].Record, false)); err != nil {
 				return err
 			}
 		}
@@ -131,19 +155,7 @@ func (a *app) writeList(list []idem.OpenRecord) error {
 	for i := range list {
 		r := &list[i].Record
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", r.State, r.Since().UTC().Format(time.RFC3339),
-			r.Attempt.Number, printable(r.Route), list[i].ID.OperationID(), list[i].ID)
+			r.Attempt.Number, oneLine(r.Route), list[i].ID.OperationID(), list[i].ID)
 	}
 	return w.Flush()
-}
-
-// printable keeps what others have stored from steering the terminal.
-func printable(s string) string {
-	out := make([]rune, 0, len(s))
-	for _, r := range s {
-		if r < 0x20 && r != '\n' || r >= 0x7f && r < 0xa0 {
-			r = utf8.RuneError
-		}
-		out = append(out, r)
-	}
-	return string(out)
 }

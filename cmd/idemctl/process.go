@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -45,11 +47,24 @@ func notStarted(err error) error {
 	return commandError{exitNotExecutable, err}
 }
 
+// secretFlags can have passwords in their environment variables, which are not a
+// command's business.
+var secretFlags = []string{"REDIS", "DATABASE", "RESPONSE_KEYS", "ZOOKEEPER_AUTH"}
+
+// withoutSecrets leaves idemctl's own out of an environment.
+func withoutSecrets(env []string) []string {
+	return slices.DeleteFunc(env, func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		short, found := strings.CutPrefix(strings.ToUpper(name), envPrefix) // Windows does not care for case
+		return found && slices.Contains(secretFlags, short)
+	})
+}
+
 // startProcess starts a command with a fencing token in its environment.
 func (a *app) startProcess(file string, argv []string, fence idem.Fence) (*process, error) {
 	cmd := &exec.Cmd{
 		Path: file, Args: argv, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
-		Env: append(os.Environ(), "IDEM_FENCE="+strconv.FormatUint(fence.Token, 10)),
+		Env: append(withoutSecrets(os.Environ()), "IDEM_FENCE="+strconv.FormatUint(fence.Token, 10)),
 	}
 	p := &process{cmd, make(chan struct{})}
 	started := make(chan error, 1)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -67,7 +66,7 @@ standard input, all of it. With --json it prints the ID of the element.`,
 				if err != nil || !a.json {
 					return err
 				}
-				return json.NewEncoder(a.stdout).Encode(map[string]string{"id": id})
+				return writeJSON(a.stdout, map[string]string{"id": id})
 			})
 		},
 	}
@@ -175,7 +174,7 @@ func (a *app) queueLen() *cobra.Command {
 					return err
 				}
 				if a.json {
-					return json.NewEncoder(a.stdout).Encode(map[string]int{"len": n})
+					return writeJSON(a.stdout, map[string]int{"len": n})
 				}
 				_, err = fmt.Fprintln(a.stdout, n)
 				return err
@@ -201,5 +200,5 @@ func (a *app) writeElement(e zookeeper.Element) error {
 	if text := string(e.Data); utf8.ValidString(text) {
 		row.Data, row.DataBase64 = &text, nil
 	}
-	return json.NewEncoder(a.stdout).Encode(row)
+	return writeJSON(a.stdout, row)
 }

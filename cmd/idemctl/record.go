@@ -26,7 +26,15 @@ func (a *app) recordShow() *cobra.Command {
 		Long: `Show the record of a key. SCOPE is whose key it is, as the service's policy
 says: in the sample, the merchant. Where the key itself is not known, its ID
 does: it is in lists, logs and events. Exits with 75 where nothing is known of
-it.`,
+it.
+
+Its open attempt is what "record resolve --attempt" names. "decided by" is who has
+settled the attempt in place of its holder; "decision", a line each, newest first,
+is what people have decided about the key, earlier attempts included. What does
+not print is shown as an escape (\n, \u202e).
+
+It writes nothing. Where --zookeeper names an ensemble that does not answer it says
+so, and cannot tell then whether Redis has lost records.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 record show --scope merchant_demo order-17
   idemctl --redis redis://127.0.0.1:6379 record show --key-id 5f6c…
   idemctl --json record show --scope merchant_demo '"a key with spaces, in quotes"'`,
@@ -36,14 +44,14 @@ it.`,
 			if err != nil {
 				return err
 			}
-			store, done, err := a.openStore(cmd.Context())
+			store, done, err := a.openToLook(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer done()
 			rec, err := store.Get(cmd.Context(), id)
 			if errors.Is(err, sealed.ErrUnreadable) {
-				fmt.Fprintf(a.stderr, "idemctl: the response is left out: %v\n", err)
+				fmt.Fprintf(a.stderr, "idemctl: the response is left out: %s\n", oneLine(err.Error()))
 				err = nil
 			}
 			if err != nil {
@@ -52,7 +60,11 @@ it.`,
 			if rec.State == idem.StateNone {
 				return noRecord(id)
 			}
-			return a.writeRecord(id, &rec, body)
+			decided, err := store.Decisions(cmd.Context(), id)
+			if err != nil {
+				return err
+			}
+			return a.writeRecord(id, &rec, decided, body)
 		},
 	}
 	which.flags(cmd)
@@ -103,7 +115,8 @@ func (a *app) recordList() *cobra.Command {
 		Short: "List records whose outcome is open, oldest first",
 		Long: `List records whose outcome is open, oldest first: pending ones, whose execution
 runs or was interrupted, and unknown ones, which wait for a decision. Settled
-records are not listed; show one by its key. An empty list is a success.`,
+records are not listed; show one by its key. An empty list is a success. It writes
+nothing, and does without ZooKeeper where that does not answer, which it says.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 record list --state unknown --older-than 1m
   idemctl --redis redis://127.0.0.1:6379 --json record list`,
 		Args: cobra.NoArgs,
@@ -119,7 +132,7 @@ records are not listed; show one by its key. An empty list is a success.`,
 			if olderThan < 0 || limit < 1 {
 				return wrongUse("--older-than is negative, or --limit below 1")
 			}
-			store, done, err := a.openStore(cmd.Context())
+			store, done, err := a.openToLook(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -35,8 +35,9 @@ func begin(t *testing.T, s idem.Store, key idem.Key) idem.Attempt {
 	if err != nil {
 		t.Fatal(err)
 	}
+	fence := idem.Fence{Domain: "d", Token: 7 + uint64(stateOf(t, s, key).Attempt.Number)}
 	got, err := s.Begin(t.Context(), idem.NewKeyID("m", key), idem.BeginRequest{Route: "POST /pay",
-		Fence: idem.Fence{Domain: "d", Token: 7}, Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
+		Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
 	if err != nil || !got.Begun {
 		t.Fatalf("Begin = %+v, %v", got, err)
 	}
@@ -159,6 +160,71 @@ func awaitAge(t *testing.T, s idem.Store, age time.Duration) {
 		if len(list) > 0 {
 			return
 		}
+	}
+}
+
+// A ZooKeeper that is down does not keep records from being looked at.
+func TestRecordsWithoutTheirZooKeeper(t *testing.T) {
+	store, server := openStore(t)
+	begin(t, store, "k")
+	env := map[string]string{"IDEMCTL_REDIS": server.URL(), "IDEMCTL_ZOOKEEPER": "127.0.0.1:1"}
+	for _, args := range []string{"record list", "record show --scope m k"} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel() // each waits for ZooKeeper
+			got := idemctl(t, env, strings.Fields(args)...)
+			if got.code != 0 || !strings.Contains(got.stdout, "pending") || strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, "--zookeeper") {
+				t.Errorf("%+v, want the record, and a line that ZooKeeper is left out", got)
+			}
+		})
+	}
+}
+
+// What somebody gives for a name or a reason cannot pass for a line of the record,
+// nor turn the text around.
+func TestRecordShowsDecisions(t *testing.T) {
+	store, server := openStore(t)
+	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
+	settle(t, store, "k", idem.StateUnknown, nil)
+	const by, reason = "eve\nstate  completed\u202e", "r\r\nattempt\t7\u2028\x1b[2J\u200b\U000e0041"
+	if got := resolve(t, env, 0, "k", "--not-applied", "--by", by, "--reason", reason); strings.Contains(got.stdout, "\u202e") {
+		t.Errorf("resolve printed %q", got.stdout)
+	}
+	settle(t, store, "k", idem.StateUnknown, nil) // a second attempt
+	resolve(t, env, 0, "k", "--not-applied", "--by", "bob")
+
+	got := idemctl(t, env, "record", "show", "--scope", "m", "k")
+	var decisions []string
+	for line := range strings.Lines(got.stdout) {
+		if rest, found := strings.CutPrefix(line, "decision "); found {
+			decisions = append(decisions, strings.TrimSpace(rest))
+		}
+	}
+	want := `attempt 1 released by eve\nstate  completed\u202e: r\r\nattempt\t7\u2028\x1b[2J\u200b\U000e0041`
+	if len(decisions) != 2 || !strings.HasSuffix(decisions[0], "attempt 2 released by bob") || !strings.HasSuffix(decisions[1], want) {
+		t.Errorf("decisions are %q, want the second attempt's, and %q", decisions, want)
+	}
+	if strings.ContainsAny(got.stdout, "\u202e\u2028\x1b\u200b\r") || strings.Count(got.stdout, "\nstate ") != 1 {
+		t.Errorf("record show printed %q", got.stdout)
+	}
+	text := idemctl(t, env, "--json", "record", "show", "--scope", "m", "k")
+	r := showJSON(t, env, "k")
+	if len(r.Decisions) != 2 || r.Decisions[0].By != "bob" || r.Decisions[1].By != by || r.Decisions[1].Reason != reason ||
+		r.Decisions[1].Attempt != 1 || r.Decisions[1].State != "released" || time.Since(r.Decisions[1].At).Abs() > time.Minute {
+		t.Errorf("decisions are %+v", r.Decisions)
+	}
+	if strings.ContainsAny(text.stdout, "\u202e\u2028\u200b\U000e0041") {
+		t.Errorf("JSON is %q", text.stdout)
+	}
+	if again := resolve(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(again.stderr, "released by bob") {
+		t.Errorf("a third one is told %q", again.stderr)
+	}
+	settle(t, store, "eve", idem.StateUnknown, nil)
+	resolve(t, env, 0, "eve", "--not-applied", "--by", by)
+	if got := idemctl(t, env, "record", "show", "--scope", "m", "eve").stdout; !strings.Contains(got, `decided by   eve\nstate  completed\u202e`+"\n") {
+		t.Errorf("decided by: %q", got)
+	}
+	if again := resolve(t, env, exitNothing, "eve", "--not-applied"); !strings.Contains(again.stderr, `eve\nstate`) && strings.Contains(again.stderr, "\u202e") {
+		t.Errorf("who comes later is told %q", again.stderr)
 	}
 }
 

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"os/user"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
 const paid = `{"status":201,"headers":{"Content-Type":["application/json"]},"body":"{\"id\":\"pay_1\"}"}`
@@ -102,7 +105,8 @@ func TestResolveRefusesFile(t *testing.T) {
 }
 
 // A pending attempt of a domain that nobody knows is not decided before that is
-// retired.
+// retired, which it is not while somebody may use it; and then not under the wrong
+// lock.
 func TestResolvePendingOfARetiredDomain(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
@@ -116,16 +120,132 @@ func TestResolvePendingOfARetiredDomain(t *testing.T) {
 	if rec := stateOf(t, store, "k"); rec.State != idem.StatePending {
 		t.Errorf("state = %v, want pending", rec.State)
 	}
-	retired := idemctl(t, env, "--json", "store", "retire", "d", "--by", "alice")
+	retire := []string{"--json", "store", "retire", "d", "--by", "alice", "--no-zookeeper"}
+	soon := idemctl(t, env, retire...)
+	until := stateOf(t, store, "k").Started.Add(101 * time.Second).UTC().Format(time.RFC3339)
+	if soon.code != exitFailed || !strings.Contains(soon.stderr, "wait until "+until) {
+		t.Errorf("store retire at once = %+v, want that it waits until %s", soon, until)
+	}
+	if retired, err := store.Retired(t.Context(), "d"); retired || err != nil {
+		t.Errorf("Retired = %v, %v, want false", retired, err)
+	}
+	awaitAge(t, store, 20*time.Millisecond)
+	retired := idemctl(t, env, append(retire, "--session-timeout", "2ms")...)
 	if retired.code != 0 || retired.stdout != `{"retired":"d","pending":1,"already":false}`+"\n" {
 		t.Errorf("store retire = %+v", retired)
 	}
-	if again := idemctl(t, env, "store", "retire", "d"); again.code != 0 || !strings.Contains(again.stdout, "already") || !strings.Contains(again.stdout, "1 pending") {
+	if again := idemctl(t, env, "store", "retire", "d", "--no-zookeeper"); again.code != 0 || !strings.Contains(again.stdout, "already") || !strings.Contains(again.stdout, "1 pending") {
 		t.Errorf("store retire again = %+v", again)
 	}
-	resolve(t, env, 0, "k", "--not-applied")
+	if got := resolve(t, env, exitUsage, "k", "--not-applied"); !strings.Contains(got.stderr, "--no-zookeeper") {
+		t.Errorf("without a word on ZooKeeper: %q", got.stderr)
+	}
+	if rec := stateOf(t, store, "k"); rec.State != idem.StatePending {
+		t.Errorf("state = %v, want pending", rec.State)
+	}
+	resolve(t, env, 0, "k", "--not-applied", "--no-zookeeper")
 	if rec := stateOf(t, store, "k"); rec.State != idem.StateReleased {
 		t.Errorf("state = %v, want released", rec.State)
+	}
+}
+
+// A decision is about the attempt that was looked at.
+func TestResolveOfAnotherAttempt(t *testing.T) {
+	store, server := openStore(t)
+	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
+	settle(t, store, "k", idem.StateReleased, nil)
+	settle(t, store, "k", idem.StateUnknown, nil)
+	got := resolve(t, env, exitNothing, "k", "--not-applied", "--attempt", "1")
+	if !strings.Contains(got.stderr, "attempt 1 ") || !strings.Contains(got.stderr, "attempt 2 is") {
+		t.Errorf("of an attempt that is over: %q", got.stderr)
+	}
+	if rec := stateOf(t, store, "k"); rec.State != idem.StateUnknown {
+		t.Errorf("state = %v, want unknown", rec.State)
+	}
+	resolve(t, env, 0, "k", "--not-applied", "--attempt", "2")
+}
+
+// Between the look and the lock the attempt was settled, and another one begun:
+// that one is left alone, with a lock and without.
+func TestResolveOfAnAttemptThatWasReplaced(t *testing.T) {
+	store, server := openStore(t)
+	client, err := storeredis.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	locker, err := lockredis.New(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locker.Close(t.Context())
+	id, v := idem.NewKeyID("m", "k"), &verdict{decision: idem.Decision{By: "alice"}, resultTTL: time.Hour, keyTTL: time.Hour}
+	lease := beginUnder(t, store, locker, "k")
+	looked := stateOf(t, store, "k")
+	s, err := store.Settle(t.Context(), id, idem.Settlement{Attempt: looked.Attempt, ID: looked.Attempt.Nonce, State: idem.StateReleased, KeyTTL: time.Hour})
+	if err != nil || !s.Settled {
+		t.Fatalf("Settle = %+v, %v", s, err)
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := beginUnder(t, store, locker, "k").Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, under := decideUnderLock(t.Context(), store, locker, id, looked.Attempt, nil, v)
+	_, without := decideWithoutLock(t.Context(), store, id, &looked, nil, v)
+	for _, err := range []error{under, without} {
+		if !errors.Is(err, errNothing) || !strings.Contains(err.Error(), "attempt 2 is") {
+			t.Errorf("decision = %v, want that another attempt is open", err)
+		}
+	}
+	if rec := stateOf(t, store, "k"); rec.State != idem.StatePending || rec.Attempt.Number != 2 {
+		t.Errorf("record = %+v, want the second attempt pending", rec)
+	}
+}
+
+// Where services encrypt, a plain response would be worth nothing.
+func TestResolveWhereResponsesAreEncrypted(t *testing.T) {
+	store, server := openStore(t)
+	ringText := "k1=" + base64.StdEncoding.EncodeToString(make([]byte, sealed.KeySize))
+	ring, err := sealed.ParseRing(ringText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encrypted, err := sealed.New(store, ring)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := map[string]string{"IDEMCTL_REDIS": server.URL()}
+	withKeys := map[string]string{"IDEMCTL_REDIS": server.URL(), "IDEMCTL_RESPONSE_KEYS": ringText}
+	otherKeys := map[string]string{"IDEMCTL_REDIS": server.URL(), "IDEMCTL_RESPONSE_KEYS": strings.Replace(ringText, "k1=", "k2=", 1)}
+
+	refused := func(key idem.Key) {
+		t.Helper()
+		if got := resolve(t, plain, exitFailed, string(key), "--applied", answerFile(t, paid)); !strings.Contains(got.stderr, "give --response-keys") {
+			t.Errorf("without keys: %q", got.stderr)
+		}
+		if rec := stateOf(t, store, key); rec.State != idem.StateUnknown {
+			t.Errorf("state = %v, want unknown", rec.State)
+		}
+	}
+	settle(t, encrypted, "by-its-response", idem.StateUnknown, &idem.Response{Status: 503, Body: []byte("b")})
+	refused("by-its-response")
+	settle(t, store, "by-declaration", idem.StateUnknown, nil)
+	if err := store.DeclareSealed(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	refused("by-declaration")
+	resolve(t, withKeys, 0, "by-declaration", "--applied", answerFile(t, paid))
+	rec, err := encrypted.Get(t.Context(), idem.NewKeyID("m", "by-declaration"))
+	if err != nil || rec.Response == nil || string(rec.Response.Body) != `{"id":"pay_1"}` {
+		t.Fatalf("record = %+v, %v", rec, err)
+	}
+	resolve(t, plain, 0, "by-its-response", "--not-applied") // stores none
+
+	// It is settled, whether its response can be read or not.
+	if got := resolve(t, otherKeys, exitNothing, "by-declaration", "--not-applied"); !strings.Contains(got.stderr, "completed") {
+		t.Errorf("of a response that cannot be read: %q", got.stderr)
 	}
 }
 
@@ -159,8 +279,11 @@ func runsUnder(t *testing.T, env map[string]string, s idem.Store, l idem.Locker)
 	if rec := stateOf(t, s, "k"); rec.State != idem.StatePending {
 		t.Errorf("state = %v, want pending", rec.State)
 	}
-	domain := lease.Fence().Domain
-	if got := idemctl(t, env, "store", "retire", domain); got.code != exitFailed || !strings.Contains(got.stderr, "alive") {
+	domain, compared := lease.Fence().Domain, []string{}
+	if env["IDEMCTL_ZOOKEEPER"] == "" {
+		compared = []string{"--no-zookeeper"}
+	}
+	if got := idemctl(t, env, append([]string{"store", "retire", domain}, compared...)...); got.code != exitFailed || !strings.Contains(got.stderr, "alive") {
 		t.Errorf("store retire of the domain = %+v", got)
 	}
 	if err := lease.Release(t.Context()); err != nil {

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,6 +22,7 @@ const maxDomain = 255 // bytes
 
 func (a *app) storeRetire() *cobra.Command {
 	var who author
+	var noZooKeeper bool
 	cmd := &cobra.Command{
 		Use:   "retire DOMAIN",
 		Short: "Declare that a lock domain is dead for good",
@@ -38,14 +39,26 @@ lock in that domain still runs, or will wake up: no instance that is only cut of
 or suspended, no second site. Where one does, its operations are executed twice.
 Make sure by ending the processes, not by their silence.
 
-Refused are the ensemble's own domain where --zookeeper is given, and those of
-the locks that this Redis keeps: both are alive. Retiring twice does nothing.`,
+Refused are the domain of the ensemble that --zookeeper names, and those of the
+locks that this Redis keeps: both are alive. Name the ensemble that the services
+use now, so that theirs is compared; where they use none any more, but Redis's
+locks, --no-zookeeper says so. Refused is also a domain with a pending record that
+began less than ten session time-outs ago (--session-timeout, as the services have
+it; 100 s by default): then somebody has just used it. Retiring twice does nothing.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 store retire 0f6e9a7c-5a3d-4c0e-9f1b-2b9d7f0c8a11 --reason "ensemble rebuilt, all instances restarted"`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			domain := args[0]
 			if domain == "" || len(domain) > maxDomain {
 				return wrongUse("DOMAIN has %d bytes, want 1 to %d", len(domain), maxDomain)
+			}
+			switch {
+			case a.sessionTimeout <= 0:
+				return wrongUse("--session-timeout %v is not positive", a.sessionTimeout)
+			case noZooKeeper && a.zookeeper != "":
+				return errBothWays
+			case !noZooKeeper && a.zookeeper == "":
+				return wrongUse("store retire needs --zookeeper, the ensemble that the services use now, so that its domain is not retired by accident; or --no-zookeeper if they use none any more")
 			}
 			d, err := who.decision(cmd)
 			if err != nil {
@@ -55,11 +68,18 @@ the locks that this Redis keeps: both are alive. Retiring twice does nothing.`,
 		},
 	}
 	who.flags(cmd)
+	noZooKeeperFlag(cmd, &noZooKeeper)
 	return cmd
 }
 
+func noZooKeeperFlag(cmd *cobra.Command, to *bool) {
+	cmd.Flags().BoolVar(to, "no-zookeeper", false, "the services do not lock in ZooKeeper any more, in any ensemble: only Redis's locks count")
+}
+
+var errBothWays = wrongUse("--zookeeper (or IDEMCTL_ZOOKEEPER) and --no-zookeeper contradict each other")
+
 func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error {
-	b, err := a.openBackends(ctx, true)
+	b, err := a.openBackends(ctx, need{ensemble: true})
 	if err != nil {
 		return err
 	}
@@ -70,6 +90,11 @@ func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error 
 	already, err := b.store.Retired(ctx, domain)
 	if err != nil {
 		return err
+	}
+	if !already {
+		if err := a.checkSilent(ctx, b, domain); err != nil {
+			return err
+		}
 	}
 	if err := b.store.Retire(ctx, domain, d); err != nil {
 		return err
@@ -102,6 +127,34 @@ func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
 	return nil
 }
 
+// silentFor is for how many session time-outs nobody has begun anything in a domain
+// that is retired.
+const silentFor = 10
+
+// checkSilent refuses a domain in which somebody has begun an attempt just now, by
+// the store's clock.
+func (a *app) checkSilent(ctx context.Context, b *backends, domain string) error {
+	now, err := b.redis.Time(ctx).Result()
+	if err != nil {
+		return fmt.Errorf("%w: clock of Redis: %w", idem.ErrUnavailable, err)
+	}
+	var last time.Time
+	err = eachOpen(ctx, b.store, idem.StatePending, func(r *idem.OpenRecord) bool {
+		if r.Record.Attempt.Fence.Domain == domain && r.Record.Started.After(last) {
+			last = r.Record.Started
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	if until := last.Add(silentFor * a.sessionTimeout); !last.IsZero() && now.Before(until) {
+		return fmt.Errorf("%s may be alive: an attempt under it began at %s, which is pending; make sure that its processes have ended, and wait until %s (%d session time-outs of %v)",
+			oneLine(domain), last.UTC().Format(time.RFC3339), until.UTC().Add(time.Second).Format(time.RFC3339), silentFor, a.sessionTimeout)
+	}
+	return nil
+}
+
 // eachOpen calls f with every open record in a state, oldest first, until f
 // returns false. StateNone stands for both.
 func eachOpen(ctx context.Context, store idem.Store, state idem.State, f func(*idem.OpenRecord) bool) error {
@@ -127,7 +180,7 @@ func eachOpen(ctx context.Context, store idem.Store, state idem.State, f func(*i
 
 func (a *app) writeRetired(r retiredRow) error {
 	if a.json {
-		return json.NewEncoder(a.stdout).Encode(r)
+		return writeJSON(a.stdout, r)
 	}
 	what := "retired"
 	if r.Already {

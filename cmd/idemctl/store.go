@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -39,7 +38,7 @@ func (a *app) accept(cmd *cobra.Command, _ []string) error {
 	}
 	switch {
 	case a.json:
-		return json.NewEncoder(a.stdout).Encode(map[string]int{"accepted_shards": n})
+		return writeJSON(a.stdout, map[string]int{"accepted_shards": n})
 	case n == 0:
 		_, err = fmt.Fprintln(a.stdout, "nothing was lost; nothing to accept")
 	default:

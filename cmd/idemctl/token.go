@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -64,7 +63,7 @@ token is a secret: the store keeps its hash, and nothing shows it again.`,
 
 func (a *app) writeToken(t tokenRow) error {
 	if a.json {
-		return json.NewEncoder(a.stdout).Encode(t)
+		return writeJSON(a.stdout, t)
 	}
 	if _, err := fmt.Fprintln(a.stdout, t.Token); err != nil {
 		return err

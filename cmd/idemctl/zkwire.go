@@ -21,6 +21,9 @@ import (
 
 // Operations, and what says that a request is of one of them.
 const (
+	opExists  = 3
+	opAuth    = 100
+	xidAuth   = -4
 	opCreate2 = 15 // answers with the path and the Stat
 	opClose   = -11
 
@@ -39,13 +42,12 @@ type probe struct {
 }
 
 // probeServer opens a session at a server, which takes a quorum, and closes it.
-func probeServer(ctx context.Context, addr string, session time.Duration) probe {
+func (a *app) probeServer(ctx context.Context, addr string) probe {
 	p := probe{addr: addr}
 	sent := time.Now()
-	c, err := dialServer(ctx, addr)
+	c, granted, err := a.startSession(ctx, addr)
 	if err == nil {
-		p.granted, err = c.connect(session)
-		p.took = time.Since(sent)
+		p.granted, p.took = granted, time.Since(sent)
 		c.close()
 	}
 	if p.err = err; err == nil {
@@ -80,21 +82,53 @@ func serverInfo(ctx context.Context, addr string) (version, mode string) {
 
 // zooKeeperClock reads the leader's clock off a znode that is made below parent,
 // and goes with its session.
-func zooKeeperClock(ctx context.Context, addr, parent string) (clockReading, error) {
-	c, err := dialServer(ctx, addr)
+func (a *app) zooKeeperClock(ctx context.Context, addr, parent string) (clockReading, error) {
+	c, _, err := a.startSession(ctx, addr)
 	if err != nil {
 		return clockReading{}, err
 	}
 	defer c.close()
-	if _, err := c.connect(10 * time.Second); err != nil {
-		return clockReading{}, err
-	}
 	sent := time.Now()
 	made, err := c.create(parent + "/doctor-" + idem.NewNonce().String())
 	if err != nil {
 		return clockReading{}, err
 	}
 	return readClock("ZooKeeper "+addr, made, sent), nil
+}
+
+// firstMissing returns the first of some paths where there is no znode; "" where
+// there is one at each.
+func (a *app) firstMissing(ctx context.Context, addr string, paths []string) (string, error) {
+	c, _, err := a.startSession(ctx, addr)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	for _, path := range paths {
+		if found, err := c.exists(path); err != nil || !found {
+			return path, err
+		}
+	}
+	return "", nil
+}
+
+// startSession opens a session at a server, as whoever --zookeeper-auth says. The
+// caller closes it.
+func (a *app) startSession(ctx context.Context, addr string) (c *wire, granted time.Duration, err error) {
+	if c, err = dialServer(ctx, addr); err != nil {
+		return nil, 0, err
+	}
+	if granted, err = c.connect(a.sessionTimeout); err != nil {
+		c.end()
+		return nil, 0, err
+	}
+	for _, cred := range a.credentials() {
+		if err := c.auth(cred.Scheme, cred.Secret); err != nil {
+			c.close()
+			return nil, 0, err
+		}
+	}
+	return c, granted, nil
 }
 
 // wire is a connection to one server.
@@ -118,7 +152,7 @@ func dialServer(ctx context.Context, addr string) (*wire, error) {
 // of it the session goes by itself.
 func (c *wire) close() {
 	op := int32(opClose)
-	_, _ = c.exchange(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, 2), uint32(op)))
+	_, _ = c.exchange(request(2, uint32(op)))
 	c.end()
 }
 
@@ -144,36 +178,72 @@ func (c *wire) connect(timeout time.Duration) (time.Duration, error) {
 
 // create makes an ephemeral znode, and returns when that was.
 func (c *wire) create(path string) (time.Time, error) {
-	var req []byte
-	text := func(s string) {
-		req = binary.BigEndian.AppendUint32(req, uint32(len(s)))
-		req = append(req, s...)
-	}
-	req = binary.BigEndian.AppendUint32(req, 1) // xid
-	req = binary.BigEndian.AppendUint32(req, opCreate2)
-	text(path)
-	text("")                                    // data
+	req := request(1, opCreate2)
+	req = text(req, path)
+	req = text(req, "")                         // data
 	req = binary.BigEndian.AppendUint32(req, 1) // ACL, of one entry
 	req = binary.BigEndian.AppendUint32(req, permAll)
-	text("world")
-	text("anyone")
+	req = text(req, "world")
+	req = text(req, "anyone")
 	req = binary.BigEndian.AppendUint32(req, flagEphemeral)
-	answer, err := c.exchange(req)
+	code, answer, err := c.ask(req)
 	if err != nil {
 		return time.Time{}, err
 	}
-	const header, czxids = 4 + 8 + 4, 8 + 8 // xid, zxid, error; czxid, mzxid
-	if len(answer) < header {
-		return time.Time{}, errors.New("answer is cut off")
-	}
-	if code := int32(binary.BigEndian.Uint32(answer[4+8:])); code != 0 {
+	if code != 0 {
 		return time.Time{}, fmt.Errorf("create %s: error %d", path, code)
 	}
-	rest, found := bytes.CutPrefix(answer[header:], append(binary.BigEndian.AppendUint32(nil, uint32(len(path))), path...))
+	const czxids = 8 + 8 // czxid, mzxid
+	rest, found := bytes.CutPrefix(answer, text(nil, path))
 	if !found || len(rest) < czxids+8 {
 		return time.Time{}, errors.New("answer is cut off")
 	}
 	return time.UnixMilli(int64(binary.BigEndian.Uint64(rest[czxids:]))), nil
+}
+
+// auth gives a credential to the session.
+func (c *wire) auth(scheme string, secret []byte) error {
+	xid := int32(xidAuth)
+	req := request(uint32(xid), opAuth)
+	req = binary.BigEndian.AppendUint32(req, 0) // type
+	code, _, err := c.ask(text(text(req, scheme), string(secret)))
+	if err == nil && code != 0 {
+		err = fmt.Errorf("--zookeeper-auth is refused: error %d", code)
+	}
+	return err
+}
+
+// exists reports whether there is a znode.
+func (c *wire) exists(path string) (bool, error) {
+	code, _, err := c.ask(append(text(request(1, opExists), path), 0)) // without a watch
+	const noNode = -101
+	if err == nil && code != 0 && code != noNode {
+		err = fmt.Errorf("exists %s: error %d", path, code)
+	}
+	return code == 0, err
+}
+
+// request begins one.
+func request(xid, op uint32) []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, xid), op)
+}
+
+// text appends a text, or what is sent like one.
+func text(req []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint32(req, uint32(len(s))), s...)
+}
+
+// ask sends a request, and returns the error code of the answer and what follows.
+func (c *wire) ask(req []byte) (code int32, rest []byte, err error) {
+	answer, err := c.exchange(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	const header = 4 + 8 + 4 // xid, zxid, error
+	if len(answer) < header {
+		return 0, nil, errors.New("answer is cut off")
+	}
+	return int32(binary.BigEndian.Uint32(answer[4+8:])), answer[header:], nil
 }
 
 // exchange sends a frame and reads one.

@@ -84,7 +84,7 @@ func (m *Metrics) Swept(p sweeper.Pass) {
 	}
 	m.passes.WithLabelValues(result).Inc()
 	for result, n := range map[string]int{"deferred": p.Deferred, "held": p.Held, "applied": p.Applied,
-		"released": p.Released, "unknown": p.Unknown, "queued": p.Queued, "failed": p.Failed} {
+		"released": p.Released, "unknown": p.Unknown, "queued": p.Queued, "unqueued": p.Unqueued, "failed": p.Failed} {
 		m.swept.WithLabelValues(result).Add(float64(n))
 	}
 }

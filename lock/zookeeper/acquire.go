@@ -16,14 +16,16 @@ import (
 const maxTries = 8
 
 // attempt is the making of one ephemeral znode that a Lease is to stand for. It
-// runs on a goroutine of its own, which sees it through when its caller has
-// gone: then what it made is undone.
+// is seen through when its caller has gone: then what it made is undone. Where its
+// first create settles it, which is nearly always, that takes no goroutine.
 type attempt struct {
 	s      *session
 	slot   *slot
 	create func(*attempt) (czxid int64, err error)
-	place  *place // in a line; nil for a plain lock
-	marks  marks  // of a plain lock
+	first  *zk.CreateRequest // what create begins with; nil if that needs to wait
+	early  *result           // of first, until create has it
+	place  *place            // in a line; nil for a plain lock
+	marks  marks             // of a plain lock
 	began  time.Time
 	done   chan struct{} // closed when lease and err are set
 
@@ -34,10 +36,12 @@ type attempt struct {
 
 // acquire makes a plain lock in a slot that the caller has claimed.
 func (s *session) acquire(ctx context.Context, sl *slot, o owner, marking bool) (*Lease, error) {
-	return s.attempt(ctx, &attempt{
+	a := &attempt{
 		slot: sl, marks: marks{on: marking},
 		create: func(a *attempt) (int64, error) { return a.createLock(o) },
-	})
+	}
+	a.first = s.lockAt(sl.znode(), o.encode())
+	return s.attempt(ctx, a)
 }
 
 // attempt runs an attempt and returns when it is over, ctx has ended, or the
@@ -45,7 +49,7 @@ func (s *session) acquire(ctx context.Context, sl *slot, o owner, marking bool) 
 func (s *session) attempt(ctx context.Context, a *attempt) (*Lease, error) {
 	a.s, a.began, a.done = s, time.Now(), make(chan struct{})
 	s.client.background.add()
-	if !s.start(a.run) {
+	if !a.start() {
 		s.client.background.done()
 		s.free(a.slot)
 		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, s.reason())
@@ -87,21 +91,76 @@ func (a *attempt) gone() bool {
 	return a.abandoned
 }
 
-func (a *attempt) run() {
-	defer a.s.client.background.done()
-	czxid, err := a.create(a)
-	if err == nil && a.grant(czxid) {
-		return
+// start sets the attempt going, unless the session is over.
+func (a *attempt) start() bool {
+	s := a.s
+	if a.first == nil {
+		return s.start(a.run)
 	}
-	if err == nil { // nobody wants it any more, or it came too late to be trusted
-		err = fmt.Errorf("%w: the lock came too late", idem.ErrUnavailable)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.why != nil {
+		return false
+	}
+	s.w.ask(a.answered, a.first)
+	return true
+}
+
+// answered goes on with the answer to the first create: on the writer's goroutine
+// as long as there is nothing to wait for.
+func (a *attempt) answered(r result) {
+	a.early = &r
+	switch r.outcome {
+	case applied, unsent, ended:
+		a.run()
+	default:
+		a.s.further(a.run)
+	}
+}
+
+// further runs what may have to wait, and gives up by itself when the session is
+// over.
+func (s *session) further(f func()) {
+	if !s.start(f) {
+		go f() // returns at once
+	}
+}
+
+// send makes a pinned write, unless that has been done: see first.
+func (a *attempt) send(op *zk.CreateRequest) result {
+	if r := a.early; r != nil {
+		a.early = nil
+		return *r
+	}
+	return a.s.w.do(op)
+}
+
+// run makes the znode and hands it to the caller.
+func (a *attempt) run() {
+	czxid, err := a.create(a)
+	switch {
+	case err != nil:
+		a.fail(err)
+	case a.grant(czxid):
+		a.s.client.background.done()
+	default: // nobody wants it any more, or it came too late to be trusted
 		a.s.mu.Lock()
 		a.slot.phase = releasing
 		a.s.mu.Unlock()
-		if gone := a.s.remove(a.slot.znode(), czxid, a.place == nil && time.Since(a.began) > young); gone != nil {
-			a.s.log.Warn("zookeeper: abandoned lock left to the end of its session", "path", a.slot.znode(), "error", gone)
-		}
+		a.s.further(func() { a.undo(czxid) })
 	}
+}
+
+func (a *attempt) undo(czxid int64) {
+	if gone := a.s.remove(a.slot.znode(), czxid, a.place == nil && time.Since(a.began) > young); gone != nil {
+		a.s.log.Warn("zookeeper: abandoned lock left to the end of its session", "path", a.slot.znode(), "error", gone)
+	}
+	a.fail(fmt.Errorf("%w: the lock came too late", idem.ErrUnavailable))
+}
+
+// fail ends an attempt that has left nothing behind.
+func (a *attempt) fail(err error) {
+	defer a.s.client.background.done()
 	a.s.free(a.slot)
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()

@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"runtime"
 	"slices"
 
 	"github.com/go-zookeeper/zk"
@@ -20,7 +21,14 @@ const (
 )
 
 func newWrite(ops []any) *write {
-	wr := &write{ops: ops, answer: make(chan result, 1)}
+	wr := measured(ops)
+	wr.answer = make(chan result, 1)
+	return wr
+}
+
+// measured is a write without a place for its answer.
+func measured(ops []any) *write {
+	wr := &write{ops: ops}
 	for _, op := range ops {
 		wr.size += 100
 		switch op := op.(type) {
@@ -38,17 +46,53 @@ func newWrite(ops []any) *write {
 	return wr
 }
 
+// gather lets those come that are about to: the callers who were answered together
+// ask again together, and whoever is first would leave without the others. It
+// yields the processor until that has brought nobody twice in a row. A write does
+// not wait for company if the last one had none either.
+func (w *writer) gather() {
+	for before, still := 0, 0; ; runtime.Gosched() {
+		w.mu.Lock()
+		n := len(w.waiting)
+		if still++; n > before {
+			still = 0
+		}
+		w.gathering = still < 2 && n < maxBatch && (n > 1 || w.last > 1) && w.cleared()
+		more := w.gathering
+		w.mu.Unlock()
+		if !more {
+			return
+		}
+		before = n
+	}
+}
+
+// takeOff takes the writes for a Multi that is to be sent now, if it may be.
+func (w *writer) takeOff() []*write {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.cleared() {
+		return nil
+	}
+	batch, _ := w.next()
+	if len(batch) > 0 {
+		w.flying++
+		w.last = len(batch)
+	}
+	w.rouse()
+	return batch
+}
+
 // next takes the writes for one Multi off the queue, in their order, and says
-// whether there are more.
+// whether there are more. Needs mu.
 //
 // What a Multi creates has one czxid in common, so two places in one line never
 // share one: they would have the same fence. Locks of different keys may.
 func (w *writer) next() (batch []*write, more bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	size := 0
 	var lines []string
 	rest := w.waiting[:0]
+	w.split = false
 	for i, wr := range w.waiting {
 		if len(batch) == maxBatch || len(batch) > 0 && size+wr.size > maxBatchBytes {
 			rest = append(rest, w.waiting[i:]...)
@@ -56,6 +100,7 @@ func (w *writer) next() (batch []*write, more bool) {
 		}
 		if wr.line != "" && slices.Contains(lines, wr.line) {
 			rest = append(rest, wr)
+			w.split = true
 			continue
 		}
 		if wr.line != "" {
@@ -71,10 +116,11 @@ func (w *writer) next() (batch []*write, more bool) {
 
 // sendAll sends a batch and answers each of its writes. When it is refused, the
 // culprit is told so and the others, of which nothing has been applied, are sent
-// again; after a second refusal one by one, so that a batch of many culprits
-// costs no more than its writes would have alone.
+// again; after too many refusals one by one, so that a batch of many culprits costs
+// no more Multis than its writes would have alone.
 func (w *writer) sendAll(batch []*write) {
-	for refusals := 0; len(batch) > 1 && refusals < 2; refusals++ {
+	limit := max(2, len(batch)/4)
+	for refusals := 0; len(batch) > 1 && refusals < limit; refusals++ {
 		var ops []any
 		for _, wr := range batch {
 			ops = append(ops, wr.ops...)
@@ -82,7 +128,7 @@ func (w *writer) sendAll(batch []*write) {
 		r := w.send(ops...)
 		if r.outcome != refused || r.op < 0 {
 			for _, wr := range batch {
-				wr.answer <- r.of(len(wr.ops))
+				w.reply(wr, r.of(len(wr.ops)))
 				r.skip(len(wr.ops))
 			}
 			return
@@ -92,11 +138,11 @@ func (w *writer) sendAll(batch []*write) {
 			r.op -= len(batch[i].ops)
 			i++
 		}
-		batch[i].answer <- r
+		w.reply(batch[i], r)
 		batch = slices.Delete(batch, i, i+1)
 	}
 	for _, wr := range batch {
-		wr.answer <- w.send(wr.ops...)
+		w.reply(wr, w.send(wr.ops...))
 	}
 }
 

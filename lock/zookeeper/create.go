@@ -23,14 +23,19 @@ import (
 // holder changes the marker.
 func (a *attempt) createLock(o owner) (czxid int64, err error) {
 	s, sl := a.s, a.slot
-	data := o.encode()
+	var data []byte
+	if a.first != nil {
+		data = a.first.Data
+	} else {
+		data = o.encode()
+	}
 	var r result
 	for range maxTries {
-		if a.gone() {
+		if a.early == nil && a.gone() {
 			return 0, idem.ErrUnavailable // nobody reads this
 		}
 		at := sl.znode()
-		r = s.w.do(&zk.CreateRequest{Path: at, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral})
+		r = a.send(s.lockAt(at, data))
 		switch {
 		case r.outcome == applied:
 			if found, err := a.readMarker(r.zxid); found || err != nil {
@@ -87,6 +92,11 @@ func (a *attempt) createLock(o owner) (czxid int64, err error) {
 		return 0, fmt.Errorf("%w: acquire: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.err)
 	}
 	return 0, fmt.Errorf("%w: changed under our hands %d times", idem.ErrLocked, maxTries)
+}
+
+// lockAt is the create of a plain lock.
+func (s *session) lockAt(path string, data []byte) *zk.CreateRequest {
+	return &zk.CreateRequest{Path: path, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral}
 }
 
 // readMarker reads the marker above a lock that was just made. The read is

@@ -265,39 +265,49 @@ func TestLostDeleteSparesTheNextOwner(t *testing.T) {
 // not: each is settled for itself.
 func TestWritesInFlightWhenConnectionBreaks(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, 0)
-	released := r.take(r.l)
-	ids := []idem.KeyID{r.sibling(), r.sibling(), r.sibling()}
-	reply := r.proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.lockPath(ids[0]))))
-	leases := make(chan *Lease, len(ids))
-	acquire := func(id idem.KeyID) {
-		lease, err := r.l.TryAcquire(bounded(t), request(id))
-		if err != nil {
-			t.Errorf("TryAcquire() = %v", err)
-			leases <- nil
-			return
-		}
-		leases <- lease.(*Lease)
+	for name, second := range map[string]func(r *rig, released *Lease, acquire func(idem.KeyID)) (creates int){
+		"a create and a delete, both applied": func(r *rig, released *Lease, _ func(idem.KeyID)) int {
+			released.ReleaseBehind()
+			until(r, "delete applied", func() bool { return !r.exists() })
+			return 0
+		},
+		"two creates, one applied": func(r *rig, released *Lease, acquire func(idem.KeyID)) int {
+			id := r.sibling()
+			request := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.lockPath(id))))
+			go acquire(id)
+			await(r, "held request", request.Held())
+			r.Cleanup(released.ReleaseBehind)
+			return 1
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			released, id := r.take(r.l), r.sibling()
+			reply := r.proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.lockPath(id))))
+			leases := make(chan *Lease, flights)
+			acquire := func(id idem.KeyID) {
+				lease, err := r.l.TryAcquire(bounded(t), request(id))
+				if err != nil {
+					t.Errorf("TryAcquire() = %v", err)
+					leases <- nil
+					return
+				}
+				leases <- lease.(*Lease)
+			}
+			go acquire(id)
+			await(t, "held reply", reply.Held())
+			creates := 1 + second(r, released, acquire)
+			r.proxy.Cut()
+			for range creates {
+				if lease := <-leases; lease != nil {
+					r.wantHeld(lease)
+					r.release(lease)
+				}
+			}
+			r.idle(r.c)
+		})
 	}
-	go acquire(ids[0])
-	await(t, "held reply", reply.Held())
-	go acquire(ids[1])
-	released.ReleaseBehind()
-	until(t, "second write applied", func() bool {
-		ok, _, err := r.raw.Exists(r.cfg.lockPath(ids[1]))
-		return err == nil && ok && !r.exists()
-	})
-	request := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.lockPath(ids[2]))))
-	go acquire(ids[2])
-	await(t, "held request", request.Held())
-	r.proxy.Cut()
-	for range ids {
-		if lease := <-leases; lease != nil {
-			r.wantHeld(lease)
-			r.release(lease)
-		}
-	}
-	r.idle(r.c)
 }
 
 // An old connection's write that arrives late, after the session has settled

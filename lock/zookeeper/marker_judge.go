@@ -36,8 +36,12 @@ func (r *removal) look(ctx context.Context, s *session, id idem.KeyID, now int64
 		settled := false
 		if r.opts.Settled != nil {
 			if settled, err = r.opts.Settled(ctx, id, m); err != nil {
-				r.unknown.Add(1)
-				return err
+				if ctx.Err() != nil {
+					return err
+				}
+				failed := err
+				r.doubt.Store(&failed)
+				settled = false
 			}
 		}
 		if !settled {

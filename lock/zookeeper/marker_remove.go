@@ -21,8 +21,8 @@ type MarkerRemoval struct {
 
 	// Settled is asked about each marker of an unknown outcome that is older
 	// than that: whether it has been settled since, so that nobody needs the
-	// marker. It is called from several goroutines at once. An error ends the
-	// pass. Default: such markers are kept for ever.
+	// marker. It is called from several goroutines at once. Where it fails, the
+	// marker stays and the pass goes on. Default: such markers are kept for ever.
 	Settled func(ctx context.Context, id idem.KeyID, m *idem.Marker) (bool, error)
 
 	// PerSecond bounds how many markers are looked at. Default: 2000.
@@ -53,8 +53,8 @@ const lookers = 64
 // judged. So it is never taken from under an attempt, and one that was written
 // anew stays. A request that comes at that very moment finds the key locked.
 //
-// It returns what was done so far also with an error: of ctx, of Settled, or
-// idem.ErrUnavailable. A removal that was under way is finished in the
+// It returns what was done so far also with an error: of ctx, idem.ErrUnavailable,
+// or, when it is through, one of Settled. A removal that was under way is finished in the
 // background then.
 func (l *Locker) RemoveMarkers(ctx context.Context, opts MarkerRemoval) (MarkerStats, error) {
 	if opts.Retention <= 0 {
@@ -69,6 +69,9 @@ func (l *Locker) RemoveMarkers(ctx context.Context, opts MarkerRemoval) (MarkerS
 		pace: pacer{pause: time.Second / time.Duration(opts.PerSecond)},
 	}
 	err := r.run(ctx)
+	if doubt := r.doubt.Load(); err == nil && doubt != nil {
+		err = *doubt
+	}
 	return r.stats(), err
 }
 
@@ -80,6 +83,8 @@ type removal struct {
 	pace pacer
 
 	looked, removed, kept, unknown atomic.Int64
+
+	doubt atomic.Pointer[error] // the last one of Settled
 }
 
 func (r *removal) stats() MarkerStats {

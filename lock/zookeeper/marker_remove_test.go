@@ -126,9 +126,12 @@ func TestMarkerRemovalOfUnknownOutcomes(t *testing.T) {
 		t.Errorf("markers left: %v, want the open one", got)
 	}
 	failure := errors.New("store is away")
-	_, err := r.l.RemoveMarkers(bounded(t), MarkerRemoval{Retention: 1, Settled: func(context.Context, idem.KeyID, *idem.Marker) (bool, error) {
+	stats, err := r.l.RemoveMarkers(bounded(t), MarkerRemoval{Retention: 1, Settled: func(context.Context, idem.KeyID, *idem.Marker) (bool, error) {
 		return true, failure
 	}})
+	if want := (MarkerStats{Looked: 2, Unknown: 2}); stats != want { // it goes on past the first
+		t.Errorf("RemoveMarkers() = %+v, want %+v", stats, want)
+	}
 	if !errors.Is(err, failure) || !r.marked(open)[0] {
 		t.Errorf("RemoveMarkers() = %v, want %v and the marker left", err, failure)
 	}

@@ -42,7 +42,7 @@ func (s *session) enqueue(ctx context.Context, ln *line, role string, data []byt
 	if err != nil {
 		return nil, err
 	}
-	return s.attempt(ctx, &attempt{slot: sl, place: p, create: p.create})
+	return s.attempt(ctx, &attempt{slot: sl, place: p, create: p.create, first: p.request(s)})
 }
 
 // owned is the data of a place: whose it is.
@@ -55,13 +55,13 @@ func (c *Client) owned(name string) []byte {
 
 // create makes the znode, until it is known what became of it.
 func (p *place) create(a *attempt) (czxid int64, err error) {
-	s, path := a.s, p.line.path+"/"+p.prefix
+	s := a.s
 	var r result
 	for range maxTries {
-		if a.gone() {
+		if a.early == nil && a.gone() {
 			return 0, idem.ErrUnavailable // nobody reads this
 		}
-		r = s.w.do(&zk.CreateRequest{Path: path, Data: p.data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral | zk.FlagSequence})
+		r = a.send(p.request(s))
 		switch {
 		case r.outcome == applied:
 			return r.zxid, p.named(a, r.created[0])
@@ -83,6 +83,11 @@ func (p *place) create(a *attempt) (czxid int64, err error) {
 		}
 	}
 	return 0, fmt.Errorf("%w: acquire: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.err)
+}
+
+// request is the create; the servers add the number.
+func (p *place) request(s *session) *zk.CreateRequest {
+	return &zk.CreateRequest{Path: p.line.path + "/" + p.prefix, Data: p.data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral | zk.FlagSequence}
 }
 
 // lastElement is a path's part behind its last slash.
@@ -128,9 +133,9 @@ func (p *place) find(a *attempt) (node, error) {
 func (p *place) remove(l *Lease) error {
 	s := l.s
 	s.mu.Lock()
-	last := p.founder && p.alone
+	last := p.last()
 	s.mu.Unlock()
-	if last && p.line.uses.Load() <= 1 {
+	if last {
 		r := s.w.do(&zk.DeleteRequest{Path: l.slot.path, Version: -1}, &zk.DeleteRequest{Path: p.line.path, Version: -1})
 		if r.outcome == applied {
 			return nil
@@ -138,3 +143,6 @@ func (p *place) remove(l *Lease) error {
 	}
 	return s.remove(l.slot.path, l.czxid, false)
 }
+
+// last says whether the parent is to go with the place. Needs session.mu.
+func (p *place) last() bool { return p.founder && p.alone && p.line.uses.Load() <= 1 }

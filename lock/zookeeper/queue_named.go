@@ -19,12 +19,18 @@ func queueNames(path string) string { return path + "-names" }
 // maxName bounds a name. It is an element of a path.
 const maxName = 200
 
+// maxNames bounds how many names a queue may know. A client reads no more than
+// maxReply at once, and would lose its connection over a longer list; offers made
+// at the same time may exceed the bound by what they offer.
+const maxNames = maxReply / 2 / (maxName + 4)
+
 // OfferNamed appends an element under a name, unless one was offered under it
 // before and the name was not forgotten since: by whatever client, and whether
 // or not the element is still in the queue. It reports whether this call
 // appended it. Name and element are written in one transaction.
 //
-// A name has 1 to 200 bytes of printable ASCII without slashes. Errors are those
+// A name has 1 to 200 bytes of printable ASCII without slashes; a queue knows
+// about 10,000 of them at most. Errors are those
 // of OfferAll. An [*InDoubtError] can simply be met by offering again.
 func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offered bool, err error) {
 	if err := errors.Join(q.check(), checkName(name)); err != nil {
@@ -47,7 +53,7 @@ func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offer
 	if known.exists {
 		return false, nil
 	}
-	if err := q.room(ctx, s, 1); err != nil {
+	if err := errors.Join(q.room(ctx, s, 1), q.roomForNames(ctx, s, maxNames-1)); err != nil {
 		return false, err
 	}
 	ops = append(ops, &zk.CreateRequest{Path: path, Acl: q.c.cfg.ACL, Flags: zk.FlagPersistent})
@@ -77,14 +83,30 @@ func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offer
 	return false, fmt.Errorf("%w: offer: %s vanished %d times: %w", idem.ErrUnavailable, q.ln.name, maxTries, r.err)
 }
 
+// roomForNames returns nil if the queue knows so many names at most.
+func (q *Queue) roomForNames(ctx context.Context, s *session, most int) error {
+	parent, err := within(ctx, s, func() (node, error) { return s.get(queueNames(q.ln.path)) })
+	if err != nil {
+		return fmt.Errorf("%w: names: %w", idem.ErrUnavailable, err)
+	}
+	if int(parent.children) > most {
+		return fmt.Errorf("%w: it knows %d names, %d are the most", ErrQueueFull, parent.children, maxNames)
+	}
+	return nil
+}
+
 // Names lists the names that OfferNamed would not use again, in no order. The
-// error wraps idem.ErrUnavailable.
+// error wraps idem.ErrUnavailable, or ErrQueueFull where there are more than
+// anybody can list.
 func (q *Queue) Names(ctx context.Context) ([]string, error) {
 	if err := q.check(); err != nil {
 		return nil, err
 	}
 	s, err := q.fresh(ctx) // the server may lag behind
 	if err != nil {
+		return nil, err
+	}
+	if err := q.roomForNames(ctx, s, 2*maxNames); err != nil {
 		return nil, err
 	}
 	names, err := within(ctx, s, func() ([]string, error) { return s.children(queueNames(q.ln.path)) })

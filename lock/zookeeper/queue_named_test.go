@@ -1,11 +1,15 @@
 package zookeeper
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/go-zookeeper/zk"
 )
 
 func offerNamed(t testing.TB, q *Queue, name, data string, want bool) {
@@ -60,6 +64,36 @@ func TestQueueNamesAreChecked(t *testing.T) {
 	}
 	offerNamed(t, q, strings.Repeat("n", maxName), "longest", true)
 	wantQueue(t, q, "longest")
+}
+
+// More names than a client can list are not taken: it would lose its connection
+// over them, and with it all locks.
+func TestQueueKnowsNoMoreNamesThanCanBeListed(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 1)[0]
+	q := c.Queue("/app/q")
+	offerNamed(t, q, "n", "x", true)
+	s := sessionOf(c)
+	parent := queueNames(q.ln.path)
+	for done := 1; done < maxNames; {
+		var ops []any
+		for ; len(ops) < 1000 && done < maxNames; done++ {
+			ops = append(ops, &zk.CreateRequest{Path: fmt.Sprintf("%s/%d", parent, done), Acl: zk.WorldACL(zk.PermAll)})
+		}
+		if r := s.w.do(ops...); r.outcome != applied {
+			t.Fatal(r.err)
+		}
+	}
+	if _, err := q.OfferNamed(bounded(t), "one-more", nil); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("OfferNamed() beyond %d names = %v, want ErrQueueFull", maxNames, err)
+	}
+	if names, err := q.Names(bounded(t)); len(names) != maxNames || err != nil {
+		t.Errorf("Names() = %d, %v; want all %d", len(names), err, maxNames)
+	}
+	if err := q.ForgetName(bounded(t), "7"); err != nil {
+		t.Fatal(err)
+	}
+	offerNamed(t, q, "one-more", "x", true)
 }
 
 func TestQueueOfManyOffersUnderANameOneStands(t *testing.T) {

@@ -51,17 +51,22 @@ func (s *session) beginRelease(l *Lease) {
 	}
 	l.slot.phase = releasing
 	s.client.background.add()
-	run := func() {
-		defer s.client.background.done()
-		l.goneErr = l.remove()
-		s.free(l.slot)
-		close(l.gone)
+	switch {
+	case s.why != nil:
+		go l.freed(l.remove) // returns at once; only not under mu
+	case l.simple():
+		l.ask()
+	default:
+		s.wg.Go(func() { l.freed(l.remove) })
 	}
-	if s.why != nil {
-		go run() // returns at once; only not under mu
-		return
-	}
-	s.wg.Go(run)
+}
+
+// freed makes the znode go and tells that it has.
+func (l *Lease) freed(remove func() error) {
+	defer l.s.client.background.done()
+	l.goneErr = remove()
+	l.s.free(l.slot)
+	close(l.gone)
 }
 
 // remove deletes the lease's znode.
@@ -69,7 +74,34 @@ func (l *Lease) remove() error {
 	if l.place != nil {
 		return l.place.remove(l)
 	}
-	return l.s.remove(l.slot.znode(), l.czxid, l.Err() != nil || time.Since(l.taken) > young, l.legacy()...)
+	return l.s.remove(l.slot.znode(), l.czxid, l.suspect(), l.legacy()...)
+}
+
+// suspect says that the znode is to be looked at before it is deleted.
+func (l *Lease) suspect() bool { return l.Err() != nil || time.Since(l.taken) > young }
+
+// simple says that the znode can go with one delete, as far as is known. Needs
+// session.mu.
+func (l *Lease) simple() bool {
+	if l.place != nil {
+		return !l.place.last()
+	}
+	return !l.suspect() && len(l.legacy()) == 0
+}
+
+// ask sends the delete without a goroutine that waits for it: one begins only
+// where the answer is not the one expected. Needs session.mu.
+func (l *Lease) ask() {
+	s, path := l.s, l.slot.znode()
+	s.w.ask(func(r result) {
+		remove := func() error { return s.removeOn(&r, path, l.czxid, false) }
+		switch r.outcome {
+		case applied, ended:
+			l.freed(remove)
+		default:
+			s.further(func() { l.freed(remove) })
+		}
+	}, &zk.DeleteRequest{Path: path, Version: -1})
 }
 
 // remove deletes the znode at path that has this czxid, and makes its legacy,
@@ -83,9 +115,16 @@ func (l *Lease) remove() error {
 // czxid is there, neither it nor the legacy was applied; once it is not, there
 // is nothing that may be done any more.
 func (s *session) remove(path string, czxid int64, look bool, legacy ...any) error {
+	return s.removeOn(nil, path, czxid, look, legacy...)
+}
+
+// removeOn is remove, with the answer to the first delete where that was sent
+// already. It need not wait for anything where that was applied, or the session is
+// over.
+func (s *session) removeOn(first *result, path string, czxid int64, look bool, legacy ...any) error {
 	doubt := false // a write may have been applied
 	for {
-		if look {
+		if look && first == nil {
 			n, err := s.mustGet(path)
 			if err != nil {
 				return s.atEnd(err)
@@ -95,7 +134,12 @@ func (s *session) remove(path string, czxid int64, look bool, legacy ...any) err
 				return nil
 			}
 		}
-		r := s.w.do(append([]any{&zk.DeleteRequest{Path: path, Version: -1}}, legacy...)...)
+		var r result
+		if first != nil {
+			r, first = *first, nil
+		} else {
+			r = s.w.do(append([]any{&zk.DeleteRequest{Path: path, Version: -1}}, legacy...)...)
+		}
 		switch {
 		case r.outcome == applied:
 			return nil

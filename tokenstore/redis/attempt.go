@@ -15,11 +15,13 @@ import (
 // ErrStaleFence the result holds the record.
 func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
 	if err := errors.Join(
+		s.mayWrite("begin"),
 		checkLength("begin", "domain", req.Fence.Domain, maxDomain),
 		checkLength("begin", "route", req.Route, maxRoute),
 	); err != nil {
 		return idem.BeginResult{}, err
 	}
+	s.inc.reread(ctx)
 	var res idem.BeginResult
 	err := s.guarded(ctx, "begin", id, func(expected string) (reply, error) {
 		r, err := s.runBegin(ctx, shardOf(id), s.keys.keys(id),
@@ -44,7 +46,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 // Abort undoes a Begin, or refuses it should it still arrive. The error wraps
 // idem.ErrUnavailable.
 func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
-	if err := checkLength("abort", "domain", req.Fence.Domain, maxDomain); err != nil {
+	if err := errors.Join(s.mayWrite("abort"), checkLength("abort", "domain", req.Fence.Domain, maxDomain)); err != nil {
 		return err
 	}
 	keep := req.KeyTTL

@@ -13,8 +13,15 @@
 // Begin carries and compares. In a cluster the shards of a primary that lost
 // nothing go on. With [WithWitness] a copy is kept outside of Redis, which makes
 // the loss known to processes that start after it. Without a witness each
-// process compares with what it saw when it started. With [WithLossAcceptance]
-// the store accepts by itself: only where durable markers remember what ran.
+// process compares with what it saw when it started. A store in use asks its
+// witness every two seconds whether its Redis is still the one that has to be,
+// and where it is not, refuses too: an instance with another address is not
+// served beside it for longer.
+//
+// With [WithLossAcceptance] the store accepts by itself that shards hold no
+// incarnation. It is only for where every instance has left durable markers for
+// longer than clients repeat a request: what was completed by instances without
+// markers, or before, runs again. A wrong address looks like a loss.
 //
 // With [WithReplicas] a Begin succeeds only once replicas have acknowledged the
 // pending record: whichever of them is promoted has it. One that too few
@@ -54,8 +61,12 @@
 //	idem:{2a}:<key ID>        a record, as a packed string
 //	idem:{2a}:<key ID>:body   its response, where that is over 1 KiB
 //	idem:{2a}:open            sorted set of open records, by start time in ms
-//	idem:{2a}:incarnation     UUID
+//	idem:{2a}:incarnation     UUID; after an accepted loss, and a slash, that of
+//	                          the incarnation that was lost
+//	idem:{2a}:decisions       list of what people decided, newest first, at most
+//	                          1,000; packed, see decisions.go
 //	idem:retired              hash: lock domains that are dead, and who said so
+//	idem:sealed               since when services encrypt stored responses
 //
 // A record that is pending or unknown has no time to live. A completed one goes
 // when its key may be forgotten, and its response when the result expires.

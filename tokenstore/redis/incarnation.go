@@ -2,10 +2,8 @@ package redis
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,26 +24,30 @@ type incarnations struct {
 
 	want atomic.Pointer[set]
 
-	turn   chan struct{} // holds one while a loss is being accepted
-	failed time.Time     // when that last failed; owned by whoever has the turn
+	start time.Time     // what due counts from
+	every time.Duration // how often a running store asks the witness
+	due   atomic.Int64  // when it does so next, in ns since start
 
-	mu     sync.Mutex // held while the witness is asked again
-	looked time.Time  // when that was last done
-	met    set        // what each shard had when it was
+	// turn holds one while a loss is being accepted or the witness is asked
+	// again: an answer from before an acceptance must not come after it. Whoever
+	// has it owns what follows.
+	turn   chan struct{}
+	failed time.Time // when a loss could last not be accepted
+	looked time.Time // when the witness was last asked because of a loss
+	met    set       // what each shard had when it was
 }
 
 func newIncarnations(client goredis.UniversalClient, keys layout, c config) *incarnations {
-	return &incarnations{
+	n := &incarnations{
 		client: client, keys: keys, witness: c.witness, log: c.log, pause: c.recheck,
-		accepted: c.accepted, turn: make(chan struct{}, 1),
+		accepted: c.accepted, turn: make(chan struct{}, 1), start: time.Now(), every: c.reread,
 	}
+	n.due.Store(int64(n.every))
+	return n
 }
 
 // tries bounds how often a race with another process is run again.
 const tries = 5
-
-// witnessTimeout bounds a look at the witness that a request waits for.
-const witnessTimeout = 500 * time.Millisecond
 
 // expected is the incarnation that a shard has to have.
 func (n *incarnations) expected(shard int) string { return n.want.Load()[shard] }
@@ -63,7 +65,7 @@ func (n *incarnations) establish(ctx context.Context) error {
 			n.found(ctx)
 			return nil
 		}
-		if want, err = n.fill(ctx); err != nil {
+		if want, _, err = n.fill(ctx, nil, false); err != nil {
 			return err
 		}
 		if n.witness == nil {
@@ -87,7 +89,7 @@ func (n *incarnations) found(ctx context.Context) {
 	switch {
 	case err != nil || lost == 0:
 	case n.accepted != nil:
-		n.acceptAlone(ctx, n.want.Load())
+		n.acceptAlone(ctx, anyShard, n.want.Load())
 	default:
 		n.log.ErrorContext(ctx, "tokenstore/redis: records were lost; new keys are refused until the loss is accepted",
 			"lost_shards", lost, "shards", Shards)
@@ -132,7 +134,7 @@ func (n *incarnations) read(ctx context.Context) (*set, error) {
 		}
 		values, err := n.client.MGet(ctx, keys...).Result()
 		if err != nil {
-			return nil, unavailable("incarnation", err)
+			return nil, n.unavailable(ctx, err)
 		}
 		for i, v := range values {
 			have[i], _ = v.(string)
@@ -146,7 +148,7 @@ func (n *incarnations) read(ctx context.Context) (*set, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, unavailable("incarnation", err)
+		return nil, n.unavailable(ctx, err)
 	}
 	for i, cmd := range cmds {
 		have[i], _ = cmd.(*goredis.SliceCmd).Val()[0].(string)
@@ -154,38 +156,9 @@ func (n *incarnations) read(ctx context.Context) (*set, error) {
 	return &have, nil
 }
 
-// fill gives an incarnation to shards that have none, and returns all of them,
-// those that somebody else gave in the meantime included. Whatever is wiped
-// meanwhile is given one again.
-func (n *incarnations) fill(ctx context.Context) (*set, error) {
-	for range tries {
-		have, err := n.read(ctx)
-		if err != nil || n.missing(have) == 0 {
-			return have, err
-		}
-		_, err = n.client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
-			for i, uuid := range have {
-				if uuid == "" {
-					pipe.SetNX(ctx, n.keys.incarnation(i), newUUID(), 0)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, unavailable("incarnation", err)
-		}
-	}
-	return nil, unavailable("incarnation", fmt.Errorf("lost %d times in a row", tries))
-}
-
-func (n *incarnations) missing(s *set) int {
-	missing := 0
-	for _, uuid := range s {
-		if uuid == "" {
-			missing++
-		}
-	}
-	return missing
+func (n *incarnations) unavailable(ctx context.Context, err error) error {
+	askAnew(ctx, n.client)
+	return unavailable("incarnation", err)
 }
 
 // lost counts the shards that do not have the incarnation they have to have.
@@ -197,86 +170,14 @@ func (n *incarnations) lost(ctx context.Context) (int, error) {
 	return differing(have, n.want.Load()), nil
 }
 
-func differing(a, b *set) int {
+// differing counts the shards that have another incarnation than they have to
+// have. A store that only reads may want none in particular.
+func differing(have, want *set) int {
 	lost := 0
-	for i := range a {
-		if a[i] != b[i] {
+	for i := range have {
+		if want[i] != "" && have[i] != want[i] {
 			lost++
 		}
 	}
 	return lost
-}
-
-// refresh looks at the witness again, so that a loss accepted elsewhere is
-// noticed. It does so once per pause, and at once where a shard has come to an
-// incarnation that was not there at the last look: somebody may be accepting.
-// One caller looks; the others go on with what is known. A store that accepts by
-// itself does not come here: it looks when it has the turn, and a look that was
-// made before somebody accepted must not come after it.
-func (n *incarnations) refresh(ctx context.Context, shard int, found string) {
-	if n.witness == nil || n.accepted != nil || !n.mu.TryLock() {
-		return
-	}
-	defer n.mu.Unlock()
-	fresh := found != "" && found != n.met[shard]
-	if !fresh && !n.looked.IsZero() && time.Since(n.looked) < n.pause {
-		return
-	}
-	n.looked, n.met[shard] = time.Now(), found
-	ctx, cancel := context.WithTimeout(ctx, witnessTimeout)
-	defer cancel()
-	if want, _, err := n.load(ctx); err == nil && want != nil {
-		n.want.Store(want)
-	}
-}
-
-// accept makes what Redis holds what has to be, with new incarnations where it
-// holds none, and returns how many shards that changed. Repeated after a
-// failure it goes on where it stopped: an incarnation that Redis holds and the
-// witness does not know is taken over.
-func (n *incarnations) accept(ctx context.Context) (int, error) {
-	if !n.take(ctx) {
-		return 0, unavailable("accept", ctx.Err())
-	}
-	defer n.give()
-	return n.acceptNow(ctx)
-}
-
-// acceptNow is accept for whoever has the turn.
-func (n *incarnations) acceptNow(ctx context.Context) (int, error) {
-	for range tries {
-		want, version, err := n.load(ctx)
-		if err != nil {
-			return 0, err
-		}
-		if want == nil {
-			want = n.want.Load()
-		}
-		have, err := n.fill(ctx)
-		if err != nil {
-			return 0, err
-		}
-		lost := differing(have, want)
-		if n.witness == nil || lost == 0 && version != 0 {
-			n.want.Store(have)
-			return lost, nil
-		}
-		if err = n.store(ctx, have, version); err == nil {
-			n.want.Store(have)
-			return lost, nil
-		}
-		if _, now, lerr := n.load(ctx); lerr != nil || now == version {
-			return 0, err // not a race that somebody else won
-		}
-	}
-	return 0, fmt.Errorf("tokenstore/redis: witness: changed %d times in a row", tries)
-}
-
-// newUUID returns a random UUID (RFC 9562, version 4).
-func newUUID() string {
-	var u [16]byte
-	_, _ = rand.Read(u[:]) // never fails (crypto/rand, since Go 1.24)
-	u[6] = u[6]&0x0f | 0x40
-	u[8] = u[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:])
 }

@@ -36,7 +36,9 @@ func (l layout) record(id idem.KeyID) string      { return l.base(shardOf(id)) +
 func (l layout) body(id idem.KeyID) string        { return l.record(id) + ":body" }
 func (l layout) open(shard int) string            { return l.base(shard) + "open" }
 func (l layout) incarnation(shard int) string     { return l.base(shard) + "incarnation" }
+func (l layout) decisions(shard int) string       { return l.base(shard) + "decisions" }
 func (l layout) retired() string                  { return l.prefix + ":retired" }
+func (l layout) sealed() string                   { return l.prefix + ":sealed" }
 func (l layout) member(id idem.KeyID) string      { return id.String() }
 func idOfMember(member string) (idem.KeyID, bool) { return parseID(member) }
 

@@ -159,7 +159,7 @@ func TestBeginFromBeforeTheLossIsRefused(t *testing.T) {
 func TestAcceptedLossIsNoticedAtOnce(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
-	running := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(time.Hour))
+	running := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(time.Hour), withReread(time.Hour))
 	m.FlushAll()
 	wantLost(t, running)
 	operator := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w))
@@ -304,7 +304,7 @@ func TestTwoAcceptAtOnce(t *testing.T) {
 func TestWitnessIsAskedRarely(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(time.Hour))
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(time.Hour), withReread(time.Hour))
 	m.FlushAll()
 	before := w.loads
 	for range 20 {

@@ -58,7 +58,7 @@ func (s *Store) fetchAll(ctx context.Context, ids []idem.KeyID) ([]idem.OpenReco
 		cmds[i] = pipe.MGet(ctx, s.keys.record(id), s.keys.body(id))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, unavailable("open", err)
+		return nil, s.failed(ctx, "open", err)
 	}
 	records := make([]idem.OpenRecord, len(ids))
 	for i, cmd := range cmds {
@@ -159,7 +159,7 @@ func (m *merge) fetchPage(ctx context.Context, cursors []*cursor) error {
 		cmds[i] = pipe.Eval(ctx, openLua, []string{m.store.keys.open(c.shard)}, m.age, c.score, c.member, m.page)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
-		return unavailable("open", err)
+		return m.store.failed(ctx, "open", err)
 	}
 	for i, c := range cursors {
 		got, err := cmds[i].StringSlice()

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -15,7 +16,10 @@ type config struct {
 	prefix  string
 	witness Witness
 	log     *slog.Logger
-	recheck time.Duration // least pause between two looks at the witness
+	recheck time.Duration // least pause between two looks at the witness because of a loss
+	reread  time.Duration // between two looks at it without one
+
+	readOnly bool
 
 	accepted func(ctx context.Context, shards int) // not nil: accept losses unasked
 
@@ -37,7 +41,7 @@ func WithWitness(w Witness) Option { return func(c *config) { c.witness = w } }
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{prefix: "idem", recheck: 250 * time.Millisecond}
+	c := config{prefix: "idem", recheck: 250 * time.Millisecond, reread: rereadEvery}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)
@@ -48,6 +52,9 @@ func newConfig(opts []Option) (config, error) {
 	}
 	if c.prefix == "" || strings.ContainsAny(c.prefix, "{}") {
 		return c, fmt.Errorf("tokenstore/redis: prefix %q: want some text without braces", c.prefix)
+	}
+	if c.readOnly && c.accepted != nil {
+		return c, errors.New("tokenstore/redis: WithReadOnly and WithLossAcceptance: a store that only reads cannot accept a loss")
 	}
 	return c, nil
 }

@@ -33,3 +33,6 @@ func describeOptions(o *goredis.UniversalOptions) string {
 	}
 	return s
 }
+
+// withReread sets how often a store asks the witness without a loss.
+func withReread(d time.Duration) Option { return func(c *config) { c.reread = d } }

@@ -24,6 +24,7 @@ func (s *Store) Retire(ctx context.Context, domain string, d idem.Decision) erro
 		return errors.New("tokenstore/redis: retire: no domain")
 	}
 	if err := errors.Join(
+		s.mayWrite("retire"),
 		checkLength("retire", "domain", domain, maxDomain),
 		checkLength("retire", "decision's author", d.By, maxAuthor),
 		checkLength("retire", "decision's reason", d.Reason, maxReason),
@@ -35,7 +36,7 @@ func (s *Store) Retire(ctx context.Context, domain string, d idem.Decision) erro
 		return fmt.Errorf("tokenstore/redis: retire: %w", err)
 	}
 	if err := s.client.HSetNX(ctx, s.keys.retired(), domain, data).Err(); err != nil {
-		return unavailable("retire", err)
+		return s.failed(ctx, "retire", err)
 	}
 	return nil
 }
@@ -45,7 +46,7 @@ func (s *Store) Retire(ctx context.Context, domain string, d idem.Decision) erro
 func (s *Store) Retired(ctx context.Context, domain string) (bool, error) {
 	retired, err := s.client.HExists(ctx, s.keys.retired(), domain).Result()
 	if err != nil {
-		return false, unavailable("retired", err)
+		return false, s.failed(ctx, "retired", err)
 	}
 	return retired, nil
 }

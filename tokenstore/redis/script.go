@@ -56,10 +56,8 @@ type reply struct {
 // not know it.
 func (s *Store) run(ctx context.Context, method string, script *goredis.Script, keys []string, args ...any) (reply, error) {
 	cmd := script.Run(ctx, s.client, keys, args...)
-	if c, ok := s.client.(*goredis.ClusterClient); ok && cmd.Err() != nil {
-		// Its primary may be dead, and only a live one tells where a slot has gone;
-		// by itself the client asks once a minute. It asks in the background.
-		c.ReloadState(ctx)
+	if cmd.Err() != nil {
+		askAnew(ctx, s.client)
 	}
 	return parseReply(method, cmd)
 }
@@ -103,6 +101,22 @@ func unavailable(method string, err error) error {
 		return err
 	}
 	return fmt.Errorf("tokenstore/redis: %s: %w: %w", method, idem.ErrUnavailable, err)
+}
+
+// failed is unavailable for a call that is not a script's: it has a cluster asked
+// anew which primary has what, as run does.
+func (s *Store) failed(ctx context.Context, method string, err error) error {
+	askAnew(ctx, s.client)
+	return unavailable(method, err)
+}
+
+// askAnew has a cluster asked, in the background, which primary has what: the one
+// that was asked last may be dead, and only a live one tells where a slot has
+// gone. By itself the client asks once a minute.
+func askAnew(ctx context.Context, client goredis.UniversalClient) {
+	if c, ok := client.(*goredis.ClusterClient); ok {
+		c.ReloadState(ctx)
+	}
 }
 
 // millis is d in ms, rounded up, so that nothing expires early.

@@ -220,7 +220,7 @@ func TestLossIsNotAcceptedWithoutItsWitness(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
 	var told tally
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), told.option(), withRecheck(time.Hour))
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), told.option(), withRecheck(time.Hour), withReread(time.Hour))
 	m.FlushAll()
 	w.fail = errors.New("witness is away")
 	loads := w.loads
@@ -241,7 +241,7 @@ func TestLossIsNotAcceptedWithoutItsWitness(t *testing.T) {
 // that is no reason to hold others up.
 func TestLossAcceptanceHonoursDeadlines(t *testing.T) {
 	m := startMini(t)
-	s := open(t, connect(t, "redis://"+m.Addr()), WithLossAcceptance(nil), withRecheck(time.Hour))
+	s := open(t, connect(t, "redis://"+m.Addr()), WithLossAcceptance(nil), withRecheck(time.Hour), withReread(time.Hour))
 	m.FlushAll()
 	if !s.inc.take(t.Context()) {
 		t.Fatal("take() = false, want true")

@@ -9,14 +9,22 @@ import (
 )
 
 // Settle closes an attempt or marks it unknown; see [idem.Store]. It takes one
-// round trip, and does not ask whether the store lost records. The error wraps
+// round trip, and does not ask whether the store lost records. What a person
+// decided is kept beside the record too, see [Store.Decisions]. The error wraps
 // idem.ErrUnavailable.
 func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	if err := s.mayWrite("settle"); err != nil {
+		return idem.SettleResult{}, err
+	}
 	args, err := s.settleArgs(id, st)
 	if err != nil {
 		return idem.SettleResult{}, err
 	}
-	r, err := s.run(ctx, "settle", settleScript, s.keys.keys(id), args...)
+	keys := s.keys.keys(id)
+	if audited(st.Decision.By) {
+		keys, args = append(keys, s.keys.decisions(shardOf(id))), append(args, keptDecisions)
+	}
+	r, err := s.run(ctx, "settle", settleScript, keys, args...)
 	if err != nil {
 		return idem.SettleResult{}, err
 	}

@@ -26,6 +26,8 @@ type Store struct {
 	keys    layout
 	inc     *incarnations
 
+	readOnly bool
+
 	replicas *replication // nil: none is waited for
 }
 
@@ -47,7 +49,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 		return nil, err
 	}
 	_, cluster := client.(*goredis.ClusterClient)
-	s := &Store{client: client, cluster: cluster, keys: layout{prefix: cfg.prefix}}
+	s := &Store{client: client, cluster: cluster, keys: layout{prefix: cfg.prefix}, readOnly: cfg.readOnly}
 	if s.replicas, err = newReplication(cfg, client); err != nil {
 		return nil, err
 	}
@@ -55,7 +57,11 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 		return nil, err
 	}
 	s.inc = newIncarnations(client, s.keys, cfg)
-	if err := s.inc.establish(ctx); err != nil {
+	establish := s.inc.establish
+	if s.readOnly {
+		establish = s.inc.look
+	}
+	if err := establish(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.checkReplicas(ctx); err != nil {
@@ -72,11 +78,18 @@ func (s *Store) Reach() idem.Reach { return idem.ReachShared }
 // records, and no primary has fewer replicas than a Begin is refused with. The
 // error wraps idem.ErrUnavailable or idem.ErrStoreLost.
 func (s *Store) Ping(ctx context.Context) error {
-	lost, err := s.inc.lost(ctx)
-	if err == nil && lost > 0 {
+	var lost int
+	var err error
+	for range tries {
+		was := s.inc.want.Load()
+		if lost, err = s.inc.lost(ctx); err != nil || lost == 0 {
+			break
+		}
 		s.inc.refresh(ctx, 0, "")
-		s.inc.acceptAlone(ctx, s.inc.want.Load())
-		lost, err = s.inc.lost(ctx)
+		s.inc.acceptAlone(ctx, anyShard, was)
+		if *s.inc.want.Load() == *was {
+			break
+		}
 	}
 	if err != nil {
 		return unavailable("ping", err)
@@ -94,8 +107,13 @@ func (s *Store) Ping(ctx context.Context) error {
 // returns how many shards had. Executions whose records were lost can then be
 // repeated: it is an operator's decision. Processes that share the witness
 // notice within seconds; without a witness each has to be told, or restarted.
-// It is safe to repeat after an error.
+// It is safe to repeat after an error. With a witness, shards that have an
+// incarnation that it does not know get a new one: an operator who moves the
+// witness to another server calls it there, and the one of before is refused.
 func (s *Store) AcceptLoss(ctx context.Context) (int, error) {
+	if err := s.mayWrite("accept"); err != nil {
+		return 0, err
+	}
 	return s.inc.accept(ctx)
 }
 
@@ -110,7 +128,8 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 		if rec, err = r.decode("get"); err != nil {
 			return r, err
 		}
-		if rec.State == idem.StateNone && r.extra != expected {
+		// A store that only reads may expect nothing.
+		if rec.State == idem.StateNone && r.extra != expected && expected != "" {
 			r.verdict = "lost"
 		}
 		return r, nil
@@ -141,6 +160,9 @@ func (s *Store) fetch(ctx context.Context, id idem.KeyID) (reply, error) {
 
 // Issue makes a record in StateIssued. One that exists is returned as it is.
 func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
+	if err := s.mayWrite("issue"); err != nil {
+		return idem.Record{}, err
+	}
 	var rec idem.Record
 	err := s.guarded(ctx, "issue", id, func(expected string) (reply, error) {
 		r, err := s.run(ctx, "issue", issueScript, s.keys.keys(id), expected, millis(ttl))
@@ -164,7 +186,7 @@ func (s *Store) guarded(ctx context.Context, method string, id idem.KeyID, call 
 			return err
 		}
 		s.inc.refresh(ctx, shard, r.extra)
-		s.inc.acceptAlone(ctx, was)
+		s.inc.acceptAlone(ctx, shard, was)
 		if s.inc.expected(shard) == was[shard] {
 			break
 		}

@@ -2,6 +2,7 @@
 -- open. It does not look at the incarnation: what it says is true of a finished
 -- execution, whatever the store has lost.
 --
+-- KEYS  5 the shard's decisions, where this one is to be kept
 -- ARGV  1 member of the open set          9 time to live of the key, ms
 --       2 attempt, 28 bytes              10 decision's author
 --       3 fence's domain                 11 decision's reason
@@ -11,6 +12,7 @@
 --       7 response's place               14 route
 --       8 time to live of the result,    15 fingerprint, 33 bytes
 --         ms                             16 started, 6 bytes
+--                                        17 how many decisions to keep
 -- Returns {verdict, record, response, now}; the verdict is
 --   settled  this settlement stands; the record comes without its response
 --   kept     it does not, and the record is as returned
@@ -69,5 +71,20 @@ if target == UNKNOWN then
   redis.call('ZADD', KEYS[2], u48(started, 1), ARGV[1])
 else
   redis.call('ZREM', KEYS[2], ARGV[1])
+end
+if KEYS[5] then
+  -- decisions.go has the table. Only one that leaves the attempt open can come
+  -- here again: sent, then another one, then this one once more.
+  local kept_before = false
+  if target == UNKNOWN then
+    for _, d in ipairs(redis.call('LRANGE', KEYS[5], 0, -1)) do
+      kept_before = kept_before or sub(d, 13, 28) == ARGV[4]
+    end
+  end
+  if not kept_before then
+    redis.call('LPUSH', KEYS[5], '\1' .. ARGV[5] .. p48(now) .. sub(ARGV[2], 1, 4) .. ARGV[4] .. ARGV[1]
+      .. char(#by) .. by .. reason)
+    redis.call('LTRIM', KEYS[5], 0, ARGV[17] - 1)
+  end
 end
 return {'settled', bare_record, '', now}

@@ -1,0 +1,242 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// TestStoreThatFallsBackUnderAHolder: what the holder knows, and has told its
+// client, goes before what the store has become.
+func TestStoreThatFallsBackUnderAHolder(t *testing.T) {
+	ctx := context.Background()
+	id := idem.NewKeyID("m1", "k")
+	fp, _ := fingerprintOf("http", "a")(1)
+	for name, tt := range map[string]struct {
+		kind idem.KeyKind
+		fall func(b *markedBundle)
+	}{
+		"issued token again": {idem.IssuedToken, func(b *markedBundle) {
+			if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
+				b.Fatal(err)
+			}
+		}},
+		"earlier released attempt": {idem.ClientKey, func(b *markedBundle) {
+			got, err := b.store.Begin(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: idem.Fence{Domain: "x", Token: 1}, Nonce: idem.NewNonce(), Fingerprint: fp})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := b.store.Settle(ctx, id, idem.Settlement{Attempt: got.Record.Attempt, State: idem.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
+				b.Fatal(err)
+			}
+		}},
+		"earlier open attempt, route that runs again in doubt": {idem.ClientKey, func(b *markedBundle) {
+			b.policy.RerunInDoubt = true
+			if _, err := b.store.Begin(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: idem.Fence{Domain: b.domain(), Token: 1}, Nonce: idem.NewNonce(), Fingerprint: fp}); err != nil {
+				b.Fatal(err)
+			}
+		}},
+		"wiped, then the late abort of an earlier holder": {idem.ClientKey, func(b *markedBundle) {
+			if err := b.store.Abort(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: idem.Fence{Domain: "x", Token: 1}, Nonce: idem.NewNonce(), Fingerprint: fp}); err != nil {
+				b.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setupMarked(t, func(p *idem.Policy) { p.Kind = tt.kind })
+			if tt.kind == idem.IssuedToken {
+				if _, err := b.store.Issue(ctx, id, idem.DefaultTokenTTL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			res, err := b.doWith("k", "a", func(c context.Context) (idem.Response, error) {
+				b.wipe()
+				tt.fall(b)
+				return b.pay(c)
+			})
+			b.wantPaid(res, err, 1, false) // the client was told of the payment
+			_, err = b.do("k", "a")
+			if b.wantRuns(1); err == nil {
+				t.Error("the repeat got an answer, want a refusal")
+			}
+		})
+	}
+}
+
+func (b *markedBundle) domain() string {
+	l, err := b.locker.TryAcquire(context.Background(), idem.LockRequest{KeyID: idem.NewKeyID("other", "other")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.ReleaseBehind()
+	return l.Fence().Domain
+}
+
+// hookStore does something before a Begin, or in place of it.
+type hookStore struct {
+	idem.Store
+	beforeBegin func()
+	begin       func(idem.BeginRequest) error
+}
+
+func (s *hookStore) Begin(ctx context.Context, id idem.KeyID, r idem.BeginRequest) (idem.BeginResult, error) {
+	if f := s.beforeBegin; f != nil {
+		s.beforeBegin = nil
+		f()
+	}
+	if s.begin != nil {
+		if err := s.begin(r); err != nil {
+			return idem.BeginResult{}, err
+		}
+	}
+	return s.Store.Begin(ctx, id, r)
+}
+
+// TestLossBetweenMarkerAndBegin: what was read under the marker is gone when the
+// attempt begins.
+func TestLossBetweenMarkerAndBegin(t *testing.T) {
+	b := setupMarked(t, nil)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	b.wantMarker("k", idem.StateCompleted)
+	b.wipe()
+	h := &hookStore{Store: b.lossy, beforeBegin: func() { b.wipe() }}
+	_, err = b.another(b.marks, h).Do(t.Context(), b.operation("k", "a"), b.pay)
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRuns(1)
+}
+
+// TestLossWhileARepeatTakesTheLock: the repeat read "pending", got the lock as the
+// first gave it back, read "completed" under it, and then all is lost.
+func TestLossWhileARepeatTakesTheLock(t *testing.T) {
+	b := setupMarked(t, nil)
+	finish := b.started("k", "a", b.pay)
+	h := &hookStore{Store: b.lossy, beforeBegin: func() { b.wipe() }}
+	l := &hookLocker{Locker: b.marks, before: func() {
+		res, err := finish()
+		b.wantPaid(res, err, 1, false)
+		b.wantMarker("k", idem.StateCompleted)
+	}}
+	_, err := b.another(l, h).Do(t.Context(), b.operation("k", "a"), b.pay)
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRuns(1)
+}
+
+// hookLocker does something before the next TryAcquire.
+type hookLocker struct {
+	idem.Locker
+	before func()
+}
+
+func (l *hookLocker) TryAcquire(ctx context.Context, r idem.LockRequest) (idem.Lease, error) {
+	if f := l.before; f != nil {
+		l.before = nil
+		f()
+	}
+	return l.Locker.TryAcquire(ctx, r)
+}
+
+// TestAbortedBeginDoesNotOutrankAMarker: the store dies under the Begin of a
+// repeat and comes back empty; the abort leaves a released record with a later
+// fence than the marker's.
+func TestAbortedBeginDoesNotOutrankAMarker(t *testing.T) {
+	b := setupMarked(t, nil)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	b.wantMarker("k", idem.StateCompleted)
+	b.wipe()
+	h := &hookStore{Store: &abortWipes{b.lossy}, begin: func(idem.BeginRequest) error { b.wipe(); return errDown }}
+	_, err = b.another(b.marks, h, idem.WithObserver(b.observe)).Do(t.Context(), b.operation("k", "a"), b.pay)
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.eventually("abort", func() bool { return b.saw(idem.EventBeginAborted) > 0 })
+	b.eventually("release", func() bool {
+		_, err = b.do("k", "a")
+		return !refusedAs(err, idem.CodeInProgress)
+	})
+	b.wantRefused(err, idem.CodeResultUnavailable)
+	b.wantRuns(1)
+}
+
+func refusedAs(err error, code idem.Code) bool {
+	r, ok := errors.AsType[*idem.Refusal](err)
+	return ok && r.Code == code
+}
+
+// abortWipes aborts in what has become of the store.
+type abortWipes struct{ *fallibleStore }
+
+func (s *abortWipes) Abort(ctx context.Context, id idem.KeyID, r idem.BeginRequest) error {
+	return s.fallibleStore.now.Load().Abort(ctx, id, r)
+}
+
+// TestLaterMarkerIsLeftAlone: an attempt that ended in doubt asks its resolver
+// when another instance has settled it, and run the next one.
+func TestLaterMarkerIsLeftAlone(t *testing.T) {
+	verdict := idem.NotApplied()
+	b := setupMarked(t, func(p *idem.Policy) {
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict, nil }
+	})
+	l := &hookLocker{Locker: b.marks}
+	l.before = func() { // the first TryAcquire: arm the second, that of inDoubt
+		l.before = func() {
+			// Another instance is faster: not applied, runs attempt 2, completes, marks.
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, 1, false)
+			b.wantMarker("k", idem.StateCompleted)
+			verdict = idem.StillUnknown()
+		}
+	}
+	_, _ = b.another(l, b.lossy).Do(t.Context(), b.operation("k", "a"), answers(500))
+	b.wantRuns(1)
+	b.wantMarker("k", idem.StateCompleted)
+}
+
+// TestUnknownKnownByAMarkerAloneCanBeSettled, before any client has come back.
+func TestUnknownKnownByAMarkerAloneCanBeSettled(t *testing.T) {
+	b := setupMarked(t, nil)
+	id := idem.NewKeyID("m1", "k")
+	if _, err := b.doWith("k", "a", answers(500)); err != nil {
+		t.Fatal(err)
+	}
+	b.wantMarker("k", idem.StateUnknown)
+	b.wipe()
+	if _, err := b.engine.Decide(t.Context(), id, idem.Attempt{}, idem.Applied(created(70)), idem.Decision{By: "ops"}, &b.policy); err != nil {
+		t.Fatalf("Decide() = %v", err)
+	}
+	b.wantMarker("k", idem.StateCompleted)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 70, true)
+	if _, err := b.engine.Resolve(t.Context(), idem.NewKeyID("m1", "never"), &b.policy); !errors.Is(err, idem.ErrNotOpen) {
+		t.Errorf("Resolve() of nothing = %v, want ErrNotOpen", err)
+	}
+}
+
+func TestMarkerSettledBy(t *testing.T) {
+	m := idem.Marker{State: idem.StateUnknown, Attempt: idem.Attempt{Number: 2, Fence: idem.Fence{Domain: "d", Token: 5}, Nonce: idem.Nonce{1}}}
+	at := func(s idem.State, number uint32, token uint64, nonce byte) idem.Record {
+		return idem.Record{State: s, Attempt: idem.Attempt{Number: number, Fence: idem.Fence{Domain: "d", Token: token}, Nonce: idem.Nonce{nonce}}}
+	}
+	for name, tt := range map[string]struct {
+		rec  idem.Record
+		want bool
+	}{
+		"none":                       {idem.Record{}, false},
+		"open":                       {at(idem.StateUnknown, 2, 5, 1), false},
+		"a later one, open":          {at(idem.StatePending, 3, 6, 2), false},
+		"completed":                  {at(idem.StateCompleted, 2, 5, 1), true},
+		"expired":                    {at(idem.StateExpired, 2, 5, 1), true},
+		"released":                   {at(idem.StateReleased, 2, 5, 1), true},
+		"released, later":            {at(idem.StateReleased, 3, 7, 2), true},
+		"released, an aborted one":   {at(idem.StateReleased, 2, 7, 2), true},
+		"released, earlier":          {at(idem.StateReleased, 1, 3, 2), false},
+		"released, after a loss":     {at(idem.StateReleased, 0, 9, 2), false},
+		"issued, never used":         {at(idem.StateIssued, 0, 0, 0), false},
+		"issued again, this attempt": {at(idem.StateIssued, 2, 5, 1), true},
+	} {
+		if got := m.SettledBy(&tt.rec); got != tt.want {
+			t.Errorf("%s: SettledBy() = %v, want %v", name, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// decide settles an attempt by somebody's word.
+func decide(tb testing.TB, s *Store, id idem.KeyID, a idem.Attempt, state idem.State, d idem.Decision) idem.Settlement {
+	tb.Helper()
+	st := completion(a, "paid")
+	st.ID, st.State, st.Decision = idem.NewNonce(), state, d
+	if res, err := s.Settle(tb.Context(), id, st); err != nil || !res.Settled {
+		tb.Fatalf("Settle(%v, %v) by %q = %v, %v, want settled", id, state, d.By, res.Settled, err)
+	}
+	return st
+}
+
+// wantDecisions requires decisions of a key, newest first, as "attempt state by reason".
+func wantDecisions(tb testing.TB, s *Store, id idem.KeyID, want ...string) []Decided {
+	tb.Helper()
+	list, err := s.Decisions(tb.Context(), id)
+	if err != nil {
+		tb.Fatalf("Decisions(%v) = %v, want <nil>", id, err)
+	}
+	var got []string
+	for _, d := range list {
+		got = append(got, fmt.Sprintf("%d %v %s %s", d.Attempt, d.State, d.By, d.Reason))
+	}
+	if strings.Join(got, "|") != strings.Join(want, "|") {
+		tb.Errorf("Decisions(%v) = %q, want %q", id, got, want)
+	}
+	return list
+}
+
+// onServers runs a test on every kind of server.
+func onServers(t *testing.T, test func(t *testing.T, client goredis.UniversalClient)) {
+	for name, addr := range map[string]func(t *testing.T) string{
+		"miniredis":  func(t *testing.T) string { return "redis://" + startMini(t).Addr() },
+		"one server": func(t *testing.T) string { return testserver.SharedRedis(t) },
+		"cluster":    func(t *testing.T) string { return clusterAddr(testserver.StartRedisCluster(t, 3)) },
+	} {
+		t.Run(name, func(t *testing.T) { test(t, connect(t, addr(t))) })
+	}
+}
+
+func TestDecisionsOutliveTheNextAttempt(t *testing.T) {
+	onServers(t, func(t *testing.T, client goredis.UniversalClient) {
+		s := open(t, client, WithPrefix(freshPrefix(t)))
+		for shard := range Shards {
+			id, req := newAttempt(idem.ClientKey)
+			id[0] = byte(shard)
+			neighbour, other := newAttempt(idem.ClientKey)
+			neighbour[0] = byte(shard)
+			wantDecisions(t, s, id)
+
+			a := mustBegin(t, s, id, req)
+			b := mustBegin(t, s, neighbour, other)
+			first := decide(t, s, id, a, idem.StateUnknown, idem.Decision{By: "alice", Reason: "cannot tell\n\x00"})
+			decide(t, s, neighbour, b, idem.StateReleased, idem.Decision{By: "carol"})
+			second := decide(t, s, id, a, idem.StateReleased, idem.Decision{By: "bob", Reason: "never sent"})
+			req.Nonce, req.Fence.Token = idem.NewNonce(), req.Fence.Token+1
+			a = mustBegin(t, s, id, req)
+			for _, st := range []idem.Settlement{first, second} { // late copies
+				if res, err := s.Settle(t.Context(), id, st); err != nil || res.Settled {
+					t.Errorf("Settle(%v) of the attempt before = %v, %v, want kept", id, res.Settled, err)
+				}
+			}
+			decide(t, s, id, a, idem.StateCompleted, idem.Decision{By: "alice", Reason: strings.Repeat("r", 512)})
+
+			list := wantDecisions(t, s, id, "2 completed alice "+strings.Repeat("r", 512),
+				"1 released bob never sent", "1 unknown alice cannot tell\n\x00")
+			rec, err := s.Get(t.Context(), id)
+			if err != nil || !list[0].At.Equal(rec.Settled) {
+				t.Errorf("Decisions(%v)[0].At = %v, want when it was settled, %v, %v", id, list[0].At, rec.Settled, err)
+			}
+			wantDecisions(t, s, neighbour, "1 released carol ")
+		}
+	})
+}
+
+// A token that an operator released is issued again; what he decided is that it
+// was released.
+func TestDecisionOnATokenIsToldAsDecided(t *testing.T) {
+	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
+	id, req := newAttempt(idem.IssuedToken)
+	if _, err := s.Issue(t.Context(), id, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	a := mustBegin(t, s, id, req)
+	st := decide(t, s, id, a, idem.StateReleased, idem.Decision{By: "alice"})
+	if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
+		t.Errorf("Settle(%v) again = %v, %v, want settled", id, res.Settled, err)
+	}
+	wantDecisions(t, s, id, "1 released alice ")
+}
+
+func TestMachinesAreNotListed(t *testing.T) {
+	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
+	for _, by := range []string{"", "resolver", "engine", "policy", "marker"} {
+		id, req := newAttempt(idem.ClientKey)
+		decide(t, s, id, mustBegin(t, s, id, req), idem.StateCompleted, idem.Decision{By: by, Reason: "r"})
+		wantDecisions(t, s, id)
+		if n := s.client.Exists(t.Context(), s.keys.decisions(shardOf(id))).Val(); n != 0 {
+			t.Errorf("Settle() by %q left a list of decisions", by)
+		}
+	}
+}
+
+// Sent twice, sent again by the client after a lost reply, and sent again after
+// somebody else's word: once in the list each.
+func TestDecisionsThatAreSentAgainAreListedOnce(t *testing.T) {
+	r := testserver.StartRedis(t)
+	proxy := testserver.StartRedisProxy(t, r.Addr())
+	s := open(t, connect(t, "redis://"+proxy.Addr()))
+	for _, state := range []idem.State{idem.StateCompleted, idem.StateReleased, idem.StateUnknown} {
+		id, req := newAttempt(idem.ClientKey)
+		a := mustBegin(t, s, id, req)
+		dropped := proxy.DropNextReply(testserver.Contains(id.String()))
+		st := decide(t, s, id, a, state, idem.Decision{By: "alice"})
+		select {
+		case <-dropped:
+		default:
+			t.Fatal("no reply was lost")
+		}
+		if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
+			t.Errorf("Settle(%v) again = %v, %v, want settled", id, res.Settled, err)
+		}
+		if state != idem.StateUnknown {
+			wantDecisions(t, s, id, fmt.Sprintf("1 %v alice ", state))
+			continue
+		}
+		decide(t, s, id, a, state, idem.Decision{By: "bob"})
+		if _, err := s.Settle(t.Context(), id, st); err != nil {
+			t.Errorf("Settle(%v) after another one = %v, want <nil>", id, err)
+		}
+		wantDecisions(t, s, id, "1 unknown bob ", "1 unknown alice ")
+	}
+}
+
+func TestDecisionsAreCapped(t *testing.T) {
+	s := open(t, connect(t, testserver.SharedRedis(t)), WithPrefix(freshPrefix(t)))
+	var first, last idem.KeyID
+	for i := range keptDecisions + 1 {
+		id, req := newAttempt(idem.ClientKey)
+		id[0] = 5
+		decide(t, s, id, mustBegin(t, s, id, req), idem.StateReleased, idem.Decision{By: "alice", Reason: "no " + fmt.Sprint(i)})
+		if i == 0 {
+			first = id
+		}
+		last = id
+	}
+	if n := s.client.LLen(t.Context(), s.keys.decisions(5)).Val(); n != keptDecisions {
+		t.Errorf("the shard keeps %d decisions, want %d", n, keptDecisions)
+	}
+	wantDecisions(t, s, first)
+	wantDecisions(t, s, last, fmt.Sprintf("1 released alice no %d", keptDecisions))
+}
+
+func TestDecisionsOfNewerBuildsAreNotGuessedAt(t *testing.T) {
+	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
+	for _, entry := range []string{"", "\x01", "\x02" + strings.Repeat("x", 200), "\x01" + strings.Repeat("x", 200)} {
+		id, _ := newAttempt(idem.ClientKey)
+		key := s.keys.decisions(shardOf(id))
+		if err := s.client.LPush(t.Context(), key, entry).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Decisions(t.Context(), id); err == nil {
+			t.Errorf("Decisions() with an entry %q = <nil>, want an error", entry)
+		}
+		s.client.Del(t.Context(), key)
+	}
+}
+
+func TestSealedIsDeclared(t *testing.T) {
+	onServers(t, func(t *testing.T, client goredis.UniversalClient) {
+		s := open(t, client, WithPrefix(freshPrefix(t)))
+		want := func(want bool) {
+			t.Helper()
+			if got, err := s.Sealed(t.Context()); err != nil || got != want {
+				t.Errorf("Sealed() = %v, %v, want %v", got, err, want)
+			}
+		}
+		want(false)
+		for range 2 {
+			if err := s.DeclareSealed(t.Context()); err != nil {
+				t.Errorf("DeclareSealed() = %v, want <nil>", err)
+			}
+			want(true)
+		}
+		if other, err := open(t, client, WithPrefix(freshPrefix(t)+"-other")).Sealed(context.Background()); err != nil || other {
+			t.Errorf("Sealed() of another prefix = %v, %v, want false", other, err)
+		}
+	})
+}

@@ -1,0 +1,151 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// writes counts what stores may not do to a server that they only read.
+func writes(tb testing.TB, r *testserver.Redis) string {
+	tb.Helper()
+	stats, err := r.Do("INFO", "commandstats")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var found []string
+	for _, text := range stats {
+		for line := range strings.Lines(text) {
+			name, _, _ := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":")
+			switch name {
+			case "set", "setnx", "del", "hset", "hsetnx", "zadd", "zrem", "lpush", "ltrim":
+				found = append(found, strings.TrimSpace(line))
+			}
+		}
+	}
+	return strings.Join(found, " ")
+}
+
+func TestReadOnlyStoreWritesNothing(t *testing.T) {
+	r := testserver.StartRedis(t)
+	w := new(register)
+	s := open(t, connect(t, r.URL()), WithReadOnly(), WithWitness(w))
+	id, req := newAttempt(idem.ClientKey)
+	a := idem.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}
+	ctx := t.Context()
+	for method, call := range map[string]func() error{
+		"Issue":         func() error { _, err := s.Issue(ctx, id, time.Hour); return err },
+		"Begin":         func() error { _, err := s.Begin(ctx, id, req); return err },
+		"Settle":        func() error { _, err := s.Settle(ctx, id, completion(a, "")); return err },
+		"Abort":         func() error { return s.Abort(ctx, id, req) },
+		"Retire":        func() error { return s.Retire(ctx, "domain", idem.Decision{By: "me"}) },
+		"AcceptLoss":    func() error { _, err := s.AcceptLoss(ctx); return err },
+		"DeclareSealed": func() error { return s.DeclareSealed(ctx) },
+	} {
+		if err := call(); !errors.Is(err, ErrReadOnly) || errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("%s() = %v, want %v", method, err, ErrReadOnly)
+		}
+	}
+	if rec, err := s.Get(ctx, id); err != nil || rec.State != idem.StateNone {
+		t.Errorf("Get(%v) = %v, %v, want none", id, rec.State, err)
+	}
+	wantReads(t, s)
+	if keys, err := r.Do("KEYS", "*"); err != nil || len(keys) != 0 {
+		t.Errorf("KEYS = %v, %v, want none", keys, err)
+	}
+	if got := writes(t, r); got != "" || w.version != 0 {
+		t.Errorf("the store wrote: %s, and %d times to the witness", got, w.version)
+	}
+}
+
+// wantReads requires what reads and takes no key.
+func wantReads(t *testing.T, s *Store) {
+	t.Helper()
+	ctx := t.Context()
+	_, errOpen := s.Open(ctx, idem.OpenQuery{})
+	_, errRetired := s.Retired(ctx, "domain")
+	_, errDecisions := s.Decisions(ctx, idem.KeyID{})
+	_, errSealed := s.Sealed(ctx)
+	for method, err := range map[string]error{
+		"Open": errOpen, "Retired": errRetired, "Decisions": errDecisions, "Sealed": errSealed, "Ping": s.Ping(ctx),
+	} {
+		if err != nil {
+			t.Errorf("%s() = %v, want <nil>", method, err)
+		}
+	}
+}
+
+func TestReadOnlyStoreSeesWhatOthersKeep(t *testing.T) {
+	onServers(t, func(t *testing.T, client goredis.UniversalClient) {
+		prefix := WithPrefix(freshPrefix(t))
+		w := new(register)
+		early := open(t, client, prefix, WithReadOnly())
+		s := open(t, client, prefix, WithWitness(w))
+		id, req := newAttempt(idem.ClientKey)
+		a := mustBegin(t, s, id, req)
+		nothing, _ := newAttempt(idem.ClientKey)
+		for _, reader := range []*Store{early, open(t, client, prefix, WithReadOnly()), open(t, client, prefix, WithReadOnly(), WithWitness(w))} {
+			if rec, err := reader.Get(t.Context(), id); err != nil || rec.Attempt != a {
+				t.Errorf("Get(%v) = %v, %v, want the attempt", id, rec.Attempt, err)
+			}
+			if rec, err := reader.Get(t.Context(), nothing); err != nil || rec.State != idem.StateNone {
+				t.Errorf("Get(%v) = %v, %v, want none", nothing, rec.State, err)
+			}
+			if list, err := reader.Open(t.Context(), idem.OpenQuery{}); err != nil || len(list) != 1 || list[0].ID != id {
+				t.Errorf("Open() = %v, %v, want the record", list, err)
+			}
+			wantReads(t, reader)
+		}
+	})
+}
+
+// With a witness that knows what has to be there a wiped Redis is a loss, and
+// the store that only reads leaves it to others.
+func TestReadOnlyStoreTellsOfALoss(t *testing.T) {
+	m := startMini(t)
+	w := new(register)
+	client := connect(t, "redis://"+m.Addr())
+	s := open(t, client, WithWitness(w))
+	running := open(t, client, WithReadOnly(), WithWitness(w), withRecheck(0))
+	alone := open(t, client, WithReadOnly())
+	m.FlushAll()
+	stores := map[string]*Store{
+		"a running one": running, "one that remembers": alone, "a new one": open(t, client, WithReadOnly(), WithWitness(w), withRecheck(0)),
+	}
+	want := func(want error) {
+		t.Helper()
+		for name, r := range stores {
+			id, _ := newAttempt(idem.ClientKey)
+			if _, err := r.Get(t.Context(), id); !errors.Is(err, want) {
+				t.Errorf("Get() of %s = %v, want %v", name, err, want)
+			}
+			if err := r.Ping(t.Context()); !errors.Is(err, want) {
+				t.Errorf("Ping() of %s = %v, want %v", name, err, want)
+			}
+		}
+	}
+	want(idem.ErrStoreLost)
+	if n := len(m.Keys()); n != 0 {
+		t.Errorf("%d keys are there, want none", n)
+	}
+	if _, err := s.AcceptLoss(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	delete(stores, "one that remembers") // nobody tells it
+	want(nil)
+}
+
+func TestReadOnlyStoreAcceptsNoLoss(t *testing.T) {
+	client := connect(t, "redis://"+startMini(t).Addr())
+	_, err := New(t.Context(), client, WithReadOnly(), WithLossAcceptance(func(context.Context, int) {}))
+	if err == nil || errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("New() of a store that only reads and accepts losses = %v, want another error", err)
+	}
+}

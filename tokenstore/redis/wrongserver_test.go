@@ -1,0 +1,294 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// tryBegin begins a fresh key.
+func tryBegin(tb testing.TB, s *Store) error {
+	tb.Helper()
+	id, req := newAttempt(idem.ClientKey)
+	res, err := s.Begin(tb.Context(), id, req)
+	if err == nil && !res.Begun {
+		err = errors.New("not begun")
+	}
+	return err
+}
+
+// at returns the version that the witness has.
+func (r *register) at() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.version
+}
+
+// An instance comes up with the address of an empty server and takes that for a
+// loss. Those at the right one notice within the interval, and nobody flips back.
+func TestWrongEmptyServerIsServedAlone(t *testing.T) {
+	for name, opts := range map[string][]Option{"all accept by themselves": {WithLossAcceptance(nil)}, "only the wrong one does": nil} {
+		t.Run(name, func(t *testing.T) {
+			a, b := testserver.StartRedis(t), testserver.StartRedis(t)
+			w := new(register)
+			opts := append([]Option{WithWitness(w), withRecheck(0)}, opts...)
+			right := open(t, connect(t, a.URL()), opts...)
+			idle := open(t, connect(t, a.URL()), append(opts, withReread(time.Hour))...)
+			wantWorking(t, right)
+
+			wrong := open(t, connect(t, b.URL()), WithWitness(w), WithLossAcceptance(nil), withRecheck(0))
+			taken := time.Now()
+			wantWorking(t, wrong)
+			var refused error
+			await(t, "the right instance to notice", func() error {
+				refused = tryBegin(t, right)
+				return map[bool]error{true: errors.New("it still serves")}[refused == nil]
+			})
+			if took := time.Since(taken); !errors.Is(refused, idem.ErrStoreLost) || took > rereadEvery+2*witnessTimeout {
+				t.Errorf("Begin() at the right server = %v after %v, want %v within %v", refused, took, idem.ErrStoreLost, rereadEvery+witnessTimeout)
+			}
+			idle.inc.due.Store(0) // its hour is over
+			wantLost(t, idle)
+
+			version := w.at()
+			for range 10 {
+				wantLost(t, right)
+				wantWorking(t, wrong)
+			}
+			wantLost(t, open(t, connect(t, a.URL()), opts...)) // a restart does not help
+			if got := w.at(); got != version {
+				t.Errorf("the witness was written %d times, want none", got-version)
+			}
+
+			// An operator sets it right, and now the wrong one does not come back.
+			if n, err := right.AcceptLoss(t.Context()); err != nil || n != Shards {
+				t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
+			}
+			wrong.inc.due.Store(0)
+			version = w.at()
+			for range 10 {
+				wantLost(t, wrong)
+				wantWorking(t, right)
+			}
+			wantLost(t, open(t, connect(t, b.URL()), WithWitness(w), WithLossAcceptance(nil), withRecheck(0)))
+			wantWorking(t, idle)
+			if got := w.at(); got != version {
+				t.Errorf("the witness was written %d times, want none", got-version)
+			}
+		})
+	}
+}
+
+// A server that belongs to somebody else, or is left over, is not a loss that a
+// store accepts by itself; nor is one that only some shards of are empty.
+func TestForeignServerIsLeftToAnOperator(t *testing.T) {
+	for name, lose := range map[string]func(m *mini, l layout){
+		"whole": func(*mini, layout) {},
+		"in all shards but one": func(m *mini, l layout) {
+			m.Del(l.incarnation(7))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := startMini(t), startMini(t)
+			w := new(register)
+			var told tally
+			right := open(t, connect(t, "redis://"+a.Addr()), WithWitness(w), told.option(), withReread(0))
+			theirs := open(t, connect(t, "redis://"+b.Addr()), withReread(0))
+			lose(b, theirs.keys)
+			keys := len(b.Keys())
+			wrong := open(t, connect(t, "redis://"+b.Addr()), WithWitness(w), told.option(), withRecheck(0))
+			for range 3 {
+				wantLost(t, wrong)
+			}
+			wantWorking(t, right)
+			told.want(t)
+			if w.at() != 1 || len(b.Keys()) != keys {
+				t.Errorf("the witness is at version %d and the server has %d keys, want 1 and %d", w.at(), len(b.Keys()), keys)
+			}
+		})
+	}
+}
+
+// An acceptance dies before any of its commands, or before or after its save;
+// the next one that comes along brings it to its end.
+func TestAcceptanceThatDiedIsFinishedByAnother(t *testing.T) {
+	for at := int64(1); ; at++ {
+		m := startMini(t)
+		var told tally
+		w := new(register)
+		client := connect(t, "redis://"+m.Addr())
+		dying := open(t, client, WithWitness(w), told.option(), withRecheck(0))
+		other := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), told.option(), withRecheck(0))
+		m.FlushAll()
+		ctx, die := context.WithCancel(t.Context())
+		h := &before{at: at, f: die}
+		client.AddHook(h)
+		away := errors.New("died before its save")
+		w.onSave = func() { w.mu.Lock(); w.fail = away; w.mu.Unlock() }
+		id, req := newAttempt(idem.ClientKey)
+		if _, err := dying.Begin(ctx, id, req); err == nil {
+			t.Errorf("Begin(%v) of what dies before command %d = <nil>, want an error", id, at)
+		}
+		die()
+		w.mu.Lock()
+		w.fail, w.onSave = nil, nil
+		w.mu.Unlock()
+		told.want(t)
+		wantWorking(t, other)
+		told.want(t, Shards)
+		wantWorking(t, open(t, connect(t, "redis://"+m.Addr()), WithWitness(w)))
+		if h.n.Load() < at {
+			if at < 4 {
+				t.Errorf("accepting a loss took %d commands, want some more", at-1)
+			}
+			return
+		}
+	}
+}
+
+// Before any command of an acceptance somebody else accepts the loss, and Redis
+// is wiped again: what was made for the first loss is not in the way.
+func TestAcceptanceThatIsOvertaken(t *testing.T) {
+	for at := int64(1); ; at++ {
+		m := startMini(t)
+		w := new(register)
+		client := connect(t, "redis://"+m.Addr())
+		slow := open(t, client, WithWitness(w), WithLossAcceptance(nil), withRecheck(0))
+		other := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), WithLossAcceptance(nil), withRecheck(0))
+		m.FlushAll()
+		h := &before{at: at, f: func() {
+			wantWorking(t, other)
+			m.FlushAll()
+		}}
+		client.AddHook(h)
+		if err := tryBegin(t, slow); err != nil {
+			t.Errorf("overtaken before command %d: Begin() = %v, want begun", at, err)
+		}
+		wantWorking(t, slow)
+		wantWorking(t, other)
+		if h.n.Load() < at {
+			return
+		}
+	}
+}
+
+// One shard's loss is accepted while a Begin notices that of another one.
+func TestLossOfAnotherShardIsAcceptedMeanwhile(t *testing.T) {
+	for name, witness := range map[string][]Option{"with a witness": {WithWitness(new(register))}, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			m := startMini(t)
+			client := connect(t, "redis://"+m.Addr())
+			s := open(t, client, append(witness, WithLossAcceptance(nil))...)
+			id, req := newAttempt(idem.ClientKey)
+			id[0] = 1
+			client.AddHook(&before{at: 1, f: func() {
+				m.Del(s.keys.incarnation(2))
+				if n, err := s.inc.accept(t.Context()); n != 1 || err != nil {
+					t.Errorf("accept() = %d, %v, want 1", n, err)
+				}
+				m.Del(s.keys.incarnation(1))
+			}})
+			mustBegin(t, s, id, req)
+		})
+	}
+}
+
+// The same for Ping, which looks at all of them.
+func TestLossIsAcceptedWhilePingNoticesAnother(t *testing.T) {
+	m := startMini(t)
+	client := connect(t, "redis://"+m.Addr())
+	s := open(t, client, WithWitness(new(register)), WithLossAcceptance(nil))
+	client.AddHook(&before{at: 1, f: func() {
+		m.Del(s.keys.incarnation(2))
+		if _, err := s.inc.accept(t.Context()); err != nil {
+			t.Errorf("accept() = %v, want <nil>", err)
+		}
+		m.Del(s.keys.incarnation(1))
+	}})
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("Ping() = %v, want <nil>", err)
+	}
+}
+
+// hung is a witness that does not answer until the caller gives up.
+type hung struct {
+	register
+	asked chan struct{}
+	on    bool
+}
+
+func (h *hung) Load(ctx context.Context) ([]byte, int64, error) {
+	if h.on {
+		h.asked <- struct{}{}
+		<-ctx.Done()
+		return nil, 0, ctx.Err()
+	}
+	return h.register.Load(ctx)
+}
+
+// Once per interval one Begin asks the witness, however many there are.
+func TestRunningStoreAsksItsWitnessOncePerInterval(t *testing.T) {
+	m := startMini(t)
+	w := new(register)
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withReread(time.Hour))
+	loads := w.loads
+	for _, want := range []int{0, 1, 2} {
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 5 {
+					if err := tryBegin(t, s); err != nil {
+						t.Errorf("Begin() = %v, want <nil>", err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if got := w.loads - loads; got != want {
+			t.Errorf("after %d intervals the witness was asked %d times", want, got)
+		}
+		s.inc.due.Store(0)
+	}
+}
+
+// While one Begin waits for a witness that hangs, the others go on; it goes on
+// itself then, and where its caller gave up the next Begin asks.
+func TestWitnessThatHangsHoldsUpOneBegin(t *testing.T) {
+	m := startMini(t)
+	w := &hung{asked: make(chan struct{}, 1)}
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withReread(time.Hour))
+	w.on = true
+	s.inc.due.Store(0)
+	one := make(chan error, 1) // the first Begin
+	go func() { one <- tryBegin(t, s) }()
+	<-w.asked
+	for range 5 {
+		if err := tryBegin(t, s); err != nil {
+			t.Errorf("Begin() while another one waits for the witness = %v, want <nil>", err)
+		}
+	}
+	if n := len(w.asked); n != 0 {
+		t.Errorf("%d other Begins asked the witness, want none", n)
+	}
+	if err := <-one; err != nil {
+		t.Errorf("Begin() that asked = %v, want <nil>", err)
+	}
+
+	s.inc.due.Store(0)
+	ctx, giveUp := context.WithCancel(t.Context())
+	go func() { <-w.asked; giveUp() }()
+	id, req := newAttempt(idem.ClientKey)
+	if _, err := s.Begin(ctx, id, req); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Begin(%v) whose caller gives up = %v, want %v", id, err, idem.ErrUnavailable)
+	}
+	w.on = false
+	loads := w.loads
+	if err := tryBegin(t, s); err != nil || w.loads != loads+1 {
+		t.Errorf("Begin() after it = %v, and the witness was asked %d times, want <nil> and once", err, w.loads-loads)
+	}
+}
