@@ -32,9 +32,10 @@ func (p *paymentService) CreatePayment(_ context.Context, r *paymentsv1.CreatePa
 // interceptor and a fresh key, and as a replay. What the interceptor adds is the
 // difference to bare, which carries the same metadata.
 //
-// It is taken over TCP on the loopback interface, which services speak and the
-// comparison uses, and as a check over bufconn, a pipe in memory: what the
-// interceptor adds should not depend on the transport.
+// It is taken over bufconn, a pipe in memory, and over TCP on the loopback
+// interface, which services speak. What the interceptor adds does not depend on the
+// transport; over TCP the rounds scatter more, since most of a call is the
+// kernel's then, and its caches are the interceptor's as well.
 //
 // There is no peer beside it: the one Go module known to do the same for gRPC,
 // idemlease, was not to be had from the module proxy when this was written.

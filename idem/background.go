@@ -119,8 +119,16 @@ func (e *Engine) trySave(ctx context.Context, run *run) (settled bool, err error
 func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement) (settled bool, err error) {
 	call := r.within(ctx, e.cfg.storeTimeout)
 	defer call.stop()
-	r.seen, err = e.store.Settle(call, r.id, *s)
+	err = r.tookSettled(e.store.Settle(call, r.id, *s))
 	return r.seen.Settled, err
+}
+
+// tookSettled keeps what a store answered to Settle.
+//
+//go:noinline
+func (r *request) tookSettled(s SettleResult, err error) error {
+	r.seen = s
+	return err
 }
 
 func (e *Engine) saveBehind(ctx context.Context, run *run) {
@@ -173,6 +181,8 @@ func outcomeOf(s State) outcome {
 
 // abortBehind undoes a Begin that was not answered, or came too late, with the
 // lock held until that is acknowledged.
+//
+//go:noinline
 func (e *Engine) abortBehind(ctx context.Context, r *request, lease Lease, req BeginRequest) {
 	e.work.behind(func(stop context.Context) {
 		pause := backoff{first: 20 * time.Millisecond, most: time.Second}

@@ -16,12 +16,12 @@ type bounded struct {
 	at              time.Time     // when it ends; zero: never, or its clock stands still yet
 	limit           time.Duration // for how long it lasts, where its clock stands still yet
 	lease           Lease         // nil: none to end with
-	looked          bool          // at its clock, once
 
 	mu      sync.Mutex
 	full    context.Context // what Done made
 	cancel  context.CancelCauseFunc
 	stopped bool
+	looked  bool // at its clock, once
 }
 
 // withTimeout is [context.WithTimeout] as described at bounded. Its clock

@@ -63,11 +63,13 @@ type request struct {
 	// seen has the record as the store last told it. It is here, and run holds
 	// what else is large, because a request has its goroutine to itself, as gRPC
 	// and net/http start one for each: frames of several records would make its
-	// stack grow twice more, which costs as much as the rest of the protocol.
+	// stack grow twice more, which costs as much as the rest of the protocol. For
+	// the same reason functions with large frames that are called on the way, and
+	// are left again, are marked go:noinline.
 	seen SettleResult
 
 	// calls are the contexts of calls to store and lock; see within.
-	calls  [5]bounded
+	calls  [4]bounded // those of a fresh key that nothing happens to
 	called int
 }
 
@@ -341,9 +343,16 @@ const beginRounds = 4
 func (e *Engine) callBegin(ctx context.Context, r *request, req *BeginRequest) (begun bool, err error) {
 	call := r.within(ctx, e.cfg.storeTimeout)
 	defer call.stop()
-	got, err := e.store.Begin(call, r.id, *req)
-	r.seen.Record = got.Record
-	return got.Begun, err
+	err = r.took(e.store.Begin(call, r.id, *req))
+	return r.seen.Settled, err
+}
+
+// took keeps what a store answered to Begin.
+//
+//go:noinline
+func (r *request) took(b BeginResult, err error) error {
+	r.seen.Settled, r.seen.Record = b.Begun, b.Record
+	return err
 }
 
 // found deals with a record, read under the lock, that did not let an attempt

@@ -112,6 +112,8 @@ func (e *Engine) lead(r *request) bool {
 
 // land ends the flight that the request leads, if any; a second call does
 // nothing. result is for those who waited: only what is stored for good.
+//
+//go:noinline
 func (e *Engine) land(r *request, result *Result) {
 	f := r.flight
 	r.flight = nil

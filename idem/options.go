@@ -42,6 +42,8 @@ func WithLockTimeout(d time.Duration) Option { return func(c *config) { c.lockTi
 func WithSaveTimeout(d time.Duration) Option { return func(c *config) { c.saveTimeout = d } }
 
 // observe reports an event of a request.
+//
+//go:noinline
 func (e *Engine) observe(ctx context.Context, r *request, ev *Event) {
 	if e.cfg.observer == nil {
 		return
@@ -57,6 +59,7 @@ func (e *Engine) report(ctx context.Context, ev Event) {
 	e.cfg.observer(ctx, ev)
 }
 
+//go:noinline
 func (e *Engine) replayed(ctx context.Context, r *request) {
 	e.observe(ctx, r, &Event{Type: EventReplayed, Attempt: r.seen.Record.Attempt, State: r.seen.Record.State})
 }

@@ -120,6 +120,8 @@ type Refusal struct {
 
 // refuse makes a refusal with the default pause of a code that is worth
 // sending again.
+//
+//go:noinline
 func refuse(code Code, err error) *Refusal {
 	r := &Refusal{Code: code, Err: err}
 	if code.answer().retry {

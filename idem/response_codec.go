@@ -32,6 +32,7 @@ func (r *Response) AppendBinary(buf []byte) ([]byte, error) {
 	if r.Omitted {
 		flags |= responseOmitted
 	}
+	buf = slices.Grow(buf, 2+binary.MaxVarintLen32+fieldsSize(r.Header)+fieldsSize(r.Trailer)+len(r.Body))
 	buf = append(buf, responseVersion, flags)
 	buf = binary.AppendVarint(buf, int64(r.Status))
 	var err error
@@ -42,6 +43,18 @@ func (r *Response) AppendBinary(buf []byte) ([]byte, error) {
 		return nil, err
 	}
 	return append(buf, r.Body...), nil
+}
+
+// fieldsSize is about how many bytes fields take, so that the buffer grows once.
+func fieldsSize(fields map[string][]string) int {
+	n := 1
+	for name, vs := range fields {
+		n += 2 + len(name)
+		for _, v := range vs {
+			n += 2 + len(v)
+		}
+	}
+	return n
 }
 
 func appendFields(buf []byte, fields map[string][]string) ([]byte, error) {

@@ -88,6 +88,9 @@ func unknown(rec *Record) (*Result, error) {
 	return nil, refuse(CodeOutcomeUnknown, nil)
 }
 
+// deref is a result, or none.
+//
+//go:noinline
 func deref(res *Result) Result {
 	if res == nil {
 		return Result{}

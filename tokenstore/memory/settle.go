@@ -47,9 +47,10 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 // is there then: nil where nothing of it is to be kept.
 func (sh *shard) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.Time) (*entry, error) {
 	var response []byte
+	var room [256]byte // for most; pack copies it
 	if st.Response != nil && st.State == idem.StateCompleted {
 		var err error
-		if response, err = st.Response.AppendBinary(nil); err != nil {
+		if response, err = st.Response.AppendBinary(room[:0]); err != nil {
 			return nil, err
 		}
 	}
