@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,170 +12,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/sweeper"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// bundle is a service with its sweepers, on in-process parts and a fake clock.
-type bundle struct {
-	*testing.T
-	locker *lockmemory.Locker
-	store  *idemtest.FaultyStore
-	engine *idem.Engine
-	policy idem.Policy
-	inbox  *inbox
-
-	mu     sync.Mutex
-	passes []sweeper.Pass
-	asked  map[idem.KeyID]int
-}
-
-// verdicts are what the resolver says, by the first byte of the key; see key.
-func (b *bundle) resolver(verdict func(context.Context, idem.Interrupted) (idem.Resolution, error)) idem.Resolver {
-	return func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
-		b.mu.Lock()
-		b.asked[in.KeyID]++
-		b.mu.Unlock()
-		return verdict(ctx, in)
-	}
-}
-
-func setup(t *testing.T, verdict func(context.Context, idem.Interrupted) (idem.Resolution, error)) *bundle {
-	t.Helper()
-	b := &bundle{T: t, locker: lockmemory.New(), store: idemtest.NewFaultyStore(storememory.New()),
-		inbox: &inbox{known: map[string]bool{}}, asked: map[idem.KeyID]int{}}
-	engine, err := idem.New(b.locker, b.store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.engine = engine
-	b.policy = idem.Policy{AllowGlobalKeys: true}
-	if verdict != nil {
-		b.policy.Resolver = b.resolver(verdict)
-	}
-	return b
-}
-
-func says(r idem.Resolution) func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-	return func(context.Context, idem.Interrupted) (idem.Resolution, error) { return r, nil }
-}
-
-// run starts a sweeper, and returns how to end it.
-func (b *bundle) run(opts ...sweeper.Option) (stop func()) {
-	b.Helper()
-	opts = append([]sweeper.Option{sweeper.WithInbox(b.inbox), sweeper.WithObserver(b.observe)}, opts...)
-	s, err := sweeper.New(b.engine, b.store, sweeper.ForAll(b.policy), opts...)
-	if err != nil {
-		b.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(b.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); s.Run(ctx) }()
-	return func() { cancel(); <-done }
-}
-
-func (b *bundle) observe(_ context.Context, p sweeper.Pass) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.passes = append(b.passes, p)
-}
-
-// sum adds up all passes.
-func (b *bundle) sum() (sum sweeper.Pass) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, p := range b.passes {
-		sum.Looked += p.Looked
-		sum.Deferred += p.Deferred
-		sum.Held += p.Held
-		sum.Applied += p.Applied
-		sum.Released += p.Released
-		sum.Unknown += p.Unknown
-		sum.Queued += p.Queued
-		sum.Unqueued += p.Unqueued
-		sum.Failed += p.Failed
-	}
-	return sum
-}
-
-func idOf(key string) idem.KeyID { return idem.NewKeyID("", idem.Key(key)) }
-
-// begin starts an attempt and returns its lease: what a holder has.
-func (b *bundle) begin(key string) idem.Lease {
-	b.Helper()
-	lease, err := b.locker.TryAcquire(b.Context(), idem.LockRequest{KeyID: idOf(key), Nonce: idem.NewNonce()})
-	if err != nil {
-		b.Fatal(err)
-	}
-	fp, err := idem.NewFingerprint(1, "POST /pay", "body")
-	if err != nil {
-		b.Fatal(err)
-	}
-	got, err := b.store.Begin(b.Context(), idOf(key), idem.BeginRequest{Route: "POST /pay", Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp})
-	if err != nil || !got.Begun {
-		b.Fatalf("Begin() = %+v, %v", got, err)
-	}
-	return lease
-}
-
-// interrupted leaves what a holder leaves that began and died.
-func (b *bundle) interrupted(key string) { b.begin(key).ReleaseBehind() }
-
-func (b *bundle) want(key string, state idem.State) idem.Record {
-	b.Helper()
-	rec, err := b.store.Get(b.Context(), idOf(key))
-	if err != nil || rec.State != state {
-		b.Fatalf("%s is %v, %v; want %v", key, rec.State, err, state)
-	}
-	return rec
-}
-
-// inbox is an [sweeper.Inbox] in memory.
-type inbox struct {
-	mu    sync.Mutex
-	known map[string]bool
-	cases []sweeper.Case
-	fail  error
-}
-
-func (in *inbox) Put(_ context.Context, id string, c sweeper.Case) error {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.fail != nil {
-		return in.fail
-	}
-	if !in.known[id] {
-		in.known[id] = true
-		in.cases = append(in.cases, c)
-	}
-	return nil
-}
-
-func (in *inbox) Known(context.Context) (ids []string, err error) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	for id := range in.known {
-		ids = append(ids, id)
-	}
-	return ids, in.fail
-}
-
-func (in *inbox) Forget(_ context.Context, id string) error {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	delete(in.known, id)
-	return in.fail
-}
-
-func (in *inbox) size() int {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return len(in.cases)
-}
 
 func TestInterruptedAttemptsAreSettledWithoutARetry(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -46,7 +46,7 @@ func TestLockRemovedByHand(t *testing.T) {
 		t.Run(tt.step, func(t *testing.T) {
 			t.Parallel()
 			s := newSystem(t)
-			first, second, third := s.start("the first", latency(victimLatency)), s.start("the second", latency(2*victimLatency)), s.start("the third")
+			first, second, third := s.start("the first", latency(victimLatency)), s.start("the second", latency(2*victimLatency), flags("--wait", "30s")), s.start("the third")
 			conn := s.zooKeeper()
 			all := first.reachOverEach(t, "by-hand", tt.step)
 			for _, r := range all {

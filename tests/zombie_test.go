@@ -117,7 +117,8 @@ func TestPausedHolderWithoutResolverIsUnknown(t *testing.T) {
 func TestPausedHolderWakesBeforeTheNextHasPaid(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	v, next := s.startVictim(), s.start("the next", latency(victimLatency))
+	// It waits where its own sweeper looks at the key at that very moment.
+	v, next := s.startVictim(), s.start("the next", latency(victimLatency), flags("--wait", "30s"))
 	all := v.reachOverEach(t, "both", "at=before-ledger")
 	v.pause(t)
 	s.waitSucceedable(all)
