@@ -18,7 +18,12 @@ import (
 // of them run at once than there are cores.
 const parallel = "6"
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+func TestMain(m *testing.M) {
+	if os.Getenv(tellsSignals) != "" {
+		os.Exit(tellSignals())
+	}
+	os.Exit(runTests(m))
+}
 
 func runTests(m *testing.M) int {
 	flag.Parse()

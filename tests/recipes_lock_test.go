@@ -115,36 +115,6 @@ func TestLockExcludesUnlessShared(t *testing.T) {
 	}
 }
 
-func TestLockPassesSignalsOn(t *testing.T) {
-	t.Parallel()
-	r := newRecipes(t)
-	in := r.start("lock", job, "--", "bash", "-c", `
-		for s in INT HUP USR1; do trap "echo got $s" $s; done
-		trap 'echo got TERM; exit 5' TERM
-		echo runs
-		while :; do sleep 0.05; done`)
-	in.waitOut(t, "runs")
-	for _, s := range []struct {
-		name string
-		sig  syscall.Signal
-	}{{"INT", syscall.SIGINT}, {"HUP", syscall.SIGHUP}, {"USR1", syscall.SIGUSR1}, {"INT", syscall.SIGINT}} {
-		before := in.stdout.count("got " + s.name)
-		in.signal(t, s.sig)
-		eventually(t, "signal "+s.name, func() error {
-			if in.stdout.count("got "+s.name) == before {
-				return errNotYet
-			}
-			return nil
-		})
-	}
-	says75 := r.run("lock", "--timeout", "0s", job, "--", "true")
-	says(t, "another one while the command goes on", says75, 75, "not acquired")
-	if code := in.terminate(t); code != 5 || in.stdout.count("got TERM") != 1 {
-		t.Errorf("exit code %d, printed %q, want 5 after one SIGTERM", code, in.stdout.all())
-	}
-	prints(t, "the next one", r.run("lock", "--timeout", "0s", job, "--", "true"), "")
-}
-
 // A lock is held until everything has ended that its command has left running.
 func TestLockOutlivesItsCommandWithTheChildren(t *testing.T) {
 	t.Parallel()

@@ -55,15 +55,14 @@ func StartSentinel(tb testing.TB, sentinels int, opts ...RedisOption) *Sentinel 
 }
 
 func (s *Sentinel) launch(dir string, cfg redisConfig, nums []int) (err error) {
-	if s.primary, err = newRedis(dir, nums[0], cfg.args...); err != nil {
+	args := append([]string{"--repl-diskless-sync-delay", "0"}, cfg.args...)
+	if s.primary, err = newRedis(dir, nums[0], args...); err != nil {
 		return err
 	}
 	if err := s.primary.start(); err != nil {
 		return err
 	}
-	args := append([]string{
-		"--replicaof", "127.0.0.1 " + strconv.Itoa(nums[0]), "--repl-diskless-sync-delay", "0",
-	}, cfg.args...)
+	args = append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(nums[0])}, args...)
 	if s.replica, err = newRedis(dir, nums[1], args...); err != nil {
 		return err
 	}
@@ -128,6 +127,14 @@ func (s *Sentinel) settled() error {
 	}
 	if link != "up" {
 		return fmt.Errorf("the replica's link is %s", link)
+	}
+	// The primary counts it only when it knows that all has arrived.
+	info, err := s.primary.Do("INFO", "replication")
+	if err != nil {
+		return err
+	}
+	if want := "port=" + s.replica.port() + ",state=online"; !strings.Contains(info[0], want) {
+		return fmt.Errorf("the primary has no replica with %s", want)
 	}
 	for _, r := range s.sentinels {
 		vals, err := r.Do("SENTINEL", "MASTER", SentinelMaster)

@@ -1,0 +1,63 @@
+package tests
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+)
+
+// tellsSignals, set in the environment, makes the test binary a program that
+// prints what it is sent, and exits with 5 when that is SIGTERM. A shell will not
+// do: bash forgets a signal that comes while it starts a command or runs a trap.
+const tellsSignals = "IDEM_TEST_TELLS_SIGNALS"
+
+// tellSignals is that program.
+func tellSignals() int {
+	names := map[os.Signal]string{syscall.SIGINT: "INT", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1", syscall.SIGTERM: "TERM"}
+	c := make(chan os.Signal, 8)
+	for sig := range names {
+		signal.Notify(c, sig)
+	}
+	fmt.Fprintln(os.Stdout, "runs")
+	for sig := range c {
+		fmt.Fprintln(os.Stdout, "got "+names[sig])
+		if sig == syscall.SIGTERM {
+			break
+		}
+	}
+	return 5
+}
+
+func TestLockPassesSignalsOn(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRecipes(t)
+	cmd := r.command("lock", job, "--", self)
+	cmd.Env = append(cmd.Env, tellsSignals+"=1")
+	in := spawn(t, "idemctl lock -- a program that tells its signals", cmd)
+	in.waitOut(t, "runs")
+	for _, s := range []struct {
+		name string
+		sig  syscall.Signal
+	}{{"INT", syscall.SIGINT}, {"HUP", syscall.SIGHUP}, {"USR1", syscall.SIGUSR1}, {"INT", syscall.SIGINT}} {
+		before := in.stdout.count("got " + s.name)
+		in.signal(t, s.sig)
+		eventually(t, "signal "+s.name, func() error {
+			if in.stdout.count("got "+s.name) == before {
+				return errNotYet
+			}
+			return nil
+		})
+	}
+	says75 := r.run("lock", "--timeout", "0s", job, "--", "true")
+	says(t, "another one while the command goes on", says75, 75, "not acquired")
+	if code := in.terminate(t); code != 5 || in.stdout.count("got TERM") != 1 {
+		t.Errorf("exit code %d, printed %q, want 5 after one SIGTERM", code, in.stdout.all())
+	}
+	prints(t, "the next one", r.run("lock", "--timeout", "0s", job, "--", "true"), "")
+}
