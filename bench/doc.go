@@ -23,7 +23,10 @@
 //
 // What adds some microseconds to a call is told in processor time (cpu-ns/op),
 // with one processor for client and server: on a shared machine the time that
-// passes varies by more than the difference sought. What waits for servers is
+// passes varies by more than the difference sought. Where the machine changes its
+// speed by more than that as well, calls with and without take turns within a round
+// (in-turns), and the value is that of the third of the rounds in which the bare call
+// was fastest; the rounds printed beside it are all. What waits for servers is
 // told in time that passes, which a busy machine distorts; look at the spread.
 //
 // # What is compared
@@ -33,9 +36,9 @@
 // does and does not do.
 //
 //   - GRPC: a unary call, bare and through the interceptor, on memory lock and
-//     store. The bare call carries the same metadata. The comparison takes TCP,
-//     which services speak; over bufconn, without system calls, the interceptor
-//     adds about as much.
+//     store. The bare call carries the same metadata. The comparisons take bufconn,
+//     a pipe in memory, and TCP, which services speak and over which all that is not
+//     the kernel's takes longer: its caches are everybody's.
 //   - HTTP: the same for Gin, and for Fiber with its own idempotency middleware.
 //   - Lock: taking and releasing a ZooKeeper lock that nobody else wants, beside
 //     the recipe that comes with the ZooKeeper client, and Apache Curator's.

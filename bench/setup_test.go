@@ -1,12 +1,14 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -99,6 +101,64 @@ func alone(b *testing.B, op func()) (calls int) {
 	}
 	b.ReportMetric(float64(processorTime(b)-start)/float64(calls), "cpu-ns/op")
 	return calls + 1
+}
+
+// turn is something that is measured in turns with others.
+type turn struct {
+	name string
+	op   func()
+}
+
+// turnCalls is how many calls make a turn: so many that garbage is collected several
+// times in each, or else it would always be the same ones who pay for it, and few
+// enough that a machine is as fast for the next one.
+const turnCalls = 2500
+
+// inTurns measures how much more processor time each of several ops takes than
+// base, in the way of [alone] but in turns: so that a machine that changes its
+// speed, as shared ones do, changes it for all. Reported is, as NAME-added-ns/op,
+// the median of the differences to base next to it, and as base-ns/op the median of
+// base. Only that half of the rounds counts that took least as a whole: those in
+// which the machine was disturbed least.
+func inTurns(b *testing.B, base func(), others ...turn) {
+	b.Helper()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	measure := func(op func()) float64 {
+		start := processorTime(b)
+		for range turnCalls {
+			op()
+		}
+		return float64(processorTime(b)-start) / turnCalls
+	}
+	base() // connects
+	for _, t := range others {
+		t.op()
+	}
+	var rounds [][]float64 // all, base, and each of the others
+	for b.Loop() {
+		round := []float64{0, measure(base)}
+		for _, t := range others {
+			round = append(round, measure(t.op))
+		}
+		for _, took := range round[1:] {
+			round[0] += took
+		}
+		rounds = append(rounds, round)
+	}
+	slices.SortFunc(rounds, func(x, y []float64) int { return cmp.Compare(x[0], y[0]) })
+	rounds = rounds[:(len(rounds)+1)/2]
+	middle := func(of func(round []float64) float64) float64 {
+		var figures []float64
+		for _, round := range rounds {
+			figures = append(figures, of(round))
+		}
+		slices.Sort(figures)
+		return figures[len(figures)/2]
+	}
+	b.ReportMetric(middle(func(round []float64) float64 { return round[1] }), "base-ns/op")
+	for i, t := range others {
+		b.ReportMetric(middle(func(round []float64) float64 { return round[2+i] - round[1] }), t.name+"-added-ns/op")
+	}
 }
 
 // processorTime is what the process has used until now, in nanoseconds.

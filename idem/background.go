@@ -98,7 +98,7 @@ func (e *Engine) save(ctx context.Context, run *run) (settled bool, err error) {
 		}
 		left := time.Until(giveUp)
 		if left <= 0 || !sleep(e.work.ctx, min(pause.next(), left)) {
-			e.observe(ctx, run.request, &Event{Type: EventSaveDelayed, Attempt: run.attempt, State: s.State, Err: err})
+			e.observe(ctx, run.request, &Event{Type: EventSaveDelayed, Attempt: run.settlement.Attempt, State: s.State, Err: err})
 			e.saveBehind(ctx, run)
 			return false, err
 		}
@@ -143,7 +143,7 @@ func (e *Engine) saveBehind(ctx context.Context, run *run) {
 		for {
 			settled, err := e.trySave(stop, run)
 			if err == nil {
-				ev := Event{Type: EventSuperseded, Attempt: run.attempt, State: run.seen.Record.State, Duration: time.Since(run.started)}
+				ev := Event{Type: EventSuperseded, Attempt: run.settlement.Attempt, State: run.seen.Record.State, Duration: time.Since(run.restore.Started)}
 				if settled {
 					ev.Type = settledEvents[outcomeOf(s.State)]
 					if s.State == StateCompleted {
@@ -161,7 +161,7 @@ func (e *Engine) saveBehind(ctx context.Context, run *run) {
 			}
 			if !sleep(stop, pause.next()) {
 				// The lock is left to its session: it outlives this engine.
-				e.observe(ctx, r, &Event{Type: EventSaveAbandoned, Attempt: run.attempt, State: s.State, Err: err})
+				e.observe(ctx, r, &Event{Type: EventSaveAbandoned, Attempt: run.settlement.Attempt, State: s.State, Err: err})
 				return
 			}
 		}

@@ -9,7 +9,7 @@ import (
 // bounded is a context that ends at a time, with a lease, or when it is
 // stopped. It makes a real one, with its timer, its registration with the
 // parent and the goroutine that watches the lease, only where somebody asks
-// for Done. Every request makes five of these, and in-process stores and
+// for Done. Every request needs five of these, and in-process stores and
 // locks, and many handlers, never ask.
 type bounded struct {
 	context.Context               // the parent
@@ -32,13 +32,25 @@ func withTimeout(parent context.Context, d time.Duration) *bounded {
 	return &bounded{Context: parent, limit: d}
 }
 
+// renew makes b, which is zero or was stopped, the context of another call. It is
+// false where somebody has asked for Done and may yet rely on the answer.
+func (b *bounded) renew(parent context.Context, d time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.full != nil {
+		return false
+	}
+	b.Context, b.at, b.limit, b.stopped, b.looked = parent, time.Time{}, d, false, false
+	return true
+}
+
 // Deadline returns the earlier one of the parent's and its own.
 func (b *bounded) Deadline() (time.Time, bool) {
 	b.mu.Lock()
 	b.start()
-	at := b.at
+	at, from := b.at, b.Context
 	b.mu.Unlock()
-	parent, ok := b.Context.Deadline()
+	parent, ok := from.Deadline()
 	if at.IsZero() || ok && parent.Before(at) {
 		return parent, ok
 	}
@@ -89,10 +101,10 @@ func (b *bounded) Value(key any) any {
 	b.mu.Lock()
 	b.look()
 	from := b.full
-	b.mu.Unlock()
 	if from == nil {
 		from = b.Context
 	}
+	b.mu.Unlock()
 	return from.Value(key)
 }
 

@@ -117,6 +117,37 @@ func TestBoundedClockStartsWhenLookedAt(t *testing.T) {
 }
 
 // A lease that was given back does not end the context.
+// The context of a call serves the next one, unless somebody may still rely on its
+// end.
+func TestBoundedIsRenewedOnlyWhereNobodyCanTell(t *testing.T) {
+	t.Parallel()
+	var b bounded
+	if !b.renew(t.Context(), time.Hour) || b.Err() != nil {
+		t.Fatalf("a new one: Err() = %v, want <nil>", b.Err())
+	}
+	b.stop()
+	if !errors.Is(b.Err(), context.Canceled) {
+		t.Errorf("stopped: Err() = %v, want %v", b.Err(), context.Canceled)
+	}
+	type key struct{}
+	if !b.renew(context.WithValue(t.Context(), key{}, 1), 0) || b.Err() != nil || b.Value(key{}) != 1 {
+		t.Errorf("renewed: Err() = %v, Value() = %v, want those of the second call", b.Err(), b.Value(key{}))
+	}
+	if at, ok := b.Deadline(); ok {
+		t.Errorf("renewed without a limit: Deadline() = %v, want none", at)
+	}
+	done := b.Done()
+	b.stop()
+	if b.renew(t.Context(), time.Hour) {
+		t.Error("one whose Done was asked for is renewed")
+	}
+	select {
+	case <-done:
+	default:
+		t.Error("its Done is not closed")
+	}
+}
+
 func TestBoundedOutlivesARelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

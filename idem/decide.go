@@ -73,7 +73,7 @@ func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle fun
 	}
 	defer e.work.done()
 	policy := *p
-	r := &request{Operation: Operation{Policy: &policy}, id: id, operationID: id.OperationID()}
+	r := &request{Operation: Operation{Policy: &policy}, id: id}
 	rec := &r.seen.Record
 	// Of what the store has lost, a marker may tell: it is seen under the lock.
 	if err := e.readOpen(ctx, r); err != nil && (rec.State != StateNone || !errors.Is(err, ErrNotOpen)) {

@@ -53,7 +53,6 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 type request struct {
 	Operation
 	id          KeyID
-	operationID string
 	fingerprint Fingerprint // in the current version
 	giveUp      time.Time   // when a duplicate stops waiting for the first
 	flight      *flight     // that this request leads; nil where it leads none, or no longer
@@ -69,21 +68,16 @@ type request struct {
 	// are left again, are marked go:noinline.
 	seen SettleResult
 
-	// calls are the contexts of calls to store and lock; see within.
-	calls  [4]bounded // those of a fresh key that nothing happens to
-	called int
+	call bounded // the context of calls to store and lock; see within
 }
 
 // within is [withTimeout] for a call in the course of the request, one at a
 // time.
 func (r *request) within(ctx context.Context, d time.Duration) *bounded {
-	if r.called == len(r.calls) {
-		return withTimeout(ctx, d)
+	if r.call.renew(ctx, d) {
+		return &r.call
 	}
-	call := &r.calls[r.called]
-	r.called++
-	call.Context, call.limit = ctx, d
-	return call
+	return withTimeout(ctx, d)
 }
 
 // Do executes an operation, or answers it with the outcome of an earlier
@@ -99,7 +93,7 @@ func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error
 	if err != nil {
 		return e.refused(ctx, op.Policy, r.id, err)
 	}
-	res.KeyID, res.OperationID = r.id, r.operationID
+	res.KeyID = r.id
 	return res, nil
 }
 
@@ -183,7 +177,7 @@ func (e *Engine) admit(op Operation) (*request, error) {
 		return nil, refuse(CodeUnavailable, errClosed)
 	}
 	id := NewKeyID(op.Scope, op.Key)
-	r := &request{Operation: op, id: id, operationID: id.OperationID(), fingerprint: fp}
+	r := &request{Operation: op, id: id, fingerprint: fp}
 	if op.Policy.Wait > 0 {
 		r.giveUp = time.Now().Add(op.Policy.Wait)
 	}
@@ -358,7 +352,8 @@ func (r *request) took(b BeginResult, err error) error {
 
 // execute is step 6: the handler, and what its result says.
 func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt Attempt, h Handler) *run {
-	run := &run{request: r, lease: lease, attempt: attempt, started: time.Now()}
+	run := &run{request: r, lease: lease}
+	run.settlement.Attempt, run.restore.Started = attempt, time.Now()
 	x := &run.execution
 	x.init(ctx, r, lease, attempt, r.Policy.Deadline)
 	defer x.stop()
@@ -411,13 +406,13 @@ func (e *Engine) settle(ctx context.Context, run *run, o outcome, resp *Response
 
 // ownershipLost reports that the lease ended under the handler.
 func (e *Engine) ownershipLost(ctx context.Context, run *run) {
-	e.observe(ctx, run.request, &Event{Type: EventOwnershipLost, Attempt: run.attempt, Err: run.lease.Err()})
+	e.observe(ctx, run.request, &Event{Type: EventOwnershipLost, Attempt: run.settlement.Attempt, Err: run.lease.Err()})
 }
 
 // ended reports what has become of an attempt.
 func (e *Engine) ended(ctx context.Context, run *run, t EventType, cause error) {
 	if e.cfg.observer != nil {
-		e.observe(ctx, run.request, &Event{Type: t, Attempt: run.attempt, State: run.seen.Record.State, Duration: time.Since(run.started), Err: cause})
+		e.observe(ctx, run.request, &Event{Type: t, Attempt: run.settlement.Attempt, State: run.seen.Record.State, Duration: time.Since(run.restore.Started), Err: cause})
 	}
 }
 
@@ -461,7 +456,7 @@ func (e *Engine) superseded(run *run, resp *Response) (Result, error) {
 		return deref(res), err
 	}
 	if run.lost() {
-		return Result{}, refuse(CodeOwnershipLost, fmt.Errorf("idem: attempt %d was settled by others as %v", run.attempt.Number, rec.State))
+		return Result{}, refuse(CodeOwnershipLost, fmt.Errorf("idem: attempt %d was settled by others as %v", run.settlement.Attempt.Number, rec.State))
 	}
 	return run.live(resp), nil
 }
@@ -472,6 +467,6 @@ func (e *Engine) release(ctx context.Context, run *run) {
 	call := run.within(ctx, e.cfg.lockTimeout)
 	defer call.stop()
 	if err := run.lease.Release(call); err != nil {
-		e.observe(ctx, run.request, &Event{Type: EventReleaseFailed, Attempt: run.attempt, Err: err})
+		e.observe(ctx, run.request, &Event{Type: EventReleaseFailed, Attempt: run.settlement.Attempt, Err: err})
 	}
 }

@@ -23,8 +23,9 @@ type Execution struct {
 // execution is an Execution in progress, and the context in which it runs. It
 // ends at a deadline, or as soon as the lease cannot be trusted.
 type execution struct {
-	bounded // lease is nil where a route failed open
-	Execution
+	bounded           // lease is nil where a route failed open
+	of       *request // whose attempt it is
+	attempt  uint32
 	gated    atomic.Bool
 	noEffect atomic.Bool
 }
@@ -32,11 +33,8 @@ type execution struct {
 // init makes x the execution of an attempt: under a lease, unless that is nil,
 // and for so long, unless limit is zero.
 func (x *execution) init(ctx context.Context, r *request, lease Lease, attempt Attempt, limit time.Duration) {
-	x.KeyID, x.OperationID, x.Attempt = r.id, r.operationID, attempt.Number
+	x.of, x.attempt = r, attempt.Number
 	x.Context, x.lease = ctx, lease
-	if lease != nil {
-		x.Fence = lease.Fence()
-	}
 	if limit > 0 {
 		x.at = time.Now().Add(limit)
 	}
@@ -60,10 +58,15 @@ func executionOf(ctx context.Context) *execution {
 // FromContext returns the execution that ctx belongs to, and false outside of
 // one.
 func FromContext(ctx context.Context) (Execution, bool) {
-	if x := executionOf(ctx); x != nil {
-		return x.Execution, true
+	x := executionOf(ctx)
+	if x == nil {
+		return Execution{}, false
 	}
-	return Execution{}, false
+	e := Execution{KeyID: x.of.id, OperationID: x.of.id.OperationID(), Attempt: x.attempt}
+	if x.lease != nil {
+		e.Fence = x.lease.Fence()
+	}
+	return e, true
 }
 
 // CheckOwner is the gate to call right before an irreversible send. It
@@ -98,7 +101,7 @@ func DownstreamKey(ctx context.Context, name string) string {
 		return ""
 	}
 	x.gated.Store(true)
-	return downstreamKey(x.OperationID, name)
+	return downstreamKey(x.of.id.OperationID(), name)
 }
 
 // NoEffect declares that this execution had no effect and will have none,

@@ -39,5 +39,5 @@ func NewFingerprint(version uint8, operation string, parts ...string) (Fingerpri
 	if version != 1 {
 		return Fingerprint{}, fmt.Errorf("%w: %d", ErrFingerprintVersion, version)
 	}
-	return Fingerprint{Version: 1, Sum: digest(fingerprintPurpose+operation, parts...)}, nil
+	return Fingerprint{Version: 1, Sum: digest(fingerprintPurpose, operation, parts...)}, nil
 }

@@ -17,9 +17,8 @@ type flights struct {
 // flight is one of them. Its leader goes through the protocol; the others
 // wait for it or are refused.
 type flight struct {
-	kind        KeyKind
-	fingerprint Fingerprint
-	bound       atomic.Bool // the record is bound to fingerprint: Begin was acknowledged
+	leader *request
+	bound  atomic.Bool // the record is bound to the leader's fingerprint: Begin was acknowledged
 
 	landed chan struct{} // guarded by flights.mu, made by who joins first; closed when the leader is through
 	result *Result       // set before landed is closed; nil: look for yourself
@@ -54,6 +53,11 @@ func (f *flight) begun() {
 	}
 }
 
+// differs reports whether a request is not the leader's.
+func (f *flight) differs(r *request) bool {
+	return f.leader.Policy.Kind != r.Policy.Kind || f.leader.fingerprint != r.fingerprint
+}
+
 // join is step 2. With neither result nor error there is nothing to join.
 //
 // A flight whose Begin has not been acknowledged proves nothing about a
@@ -64,11 +68,11 @@ func (e *Engine) join(ctx context.Context, r *request) (*Result, error) {
 	if f == nil || f == r.flight {
 		return nil, nil
 	}
-	if f.kind != r.Policy.Kind || f.fingerprint != r.fingerprint {
+	if f.differs(r) {
 		if !f.bound.Load() {
 			return nil, nil
 		}
-		return e.judge(r, &Record{State: StatePending, Kind: f.kind, Fingerprint: f.fingerprint})
+		return e.judge(r, &Record{State: StatePending, Kind: f.leader.Policy.Kind, Fingerprint: f.leader.fingerprint})
 	}
 	left := time.Until(r.giveUp)
 	if left <= 0 {
@@ -102,9 +106,9 @@ func (e *Engine) lead(r *request) bool {
 	defer e.flights.mu.Unlock()
 	if f := e.flights.byKey[r.id]; f != nil {
 		// One that differs is not joined, and does not keep us from the lock.
-		return f.kind != r.Policy.Kind || f.fingerprint != r.fingerprint
+		return f.differs(r)
 	}
-	r.own.kind, r.own.fingerprint = r.Policy.Kind, r.fingerprint
+	r.own.leader = r
 	r.flight = &r.own
 	e.flights.byKey[r.id] = r.flight
 	return true

@@ -15,7 +15,7 @@ type KeyID [sha256.Size]byte
 // NewKeyID derives the ID of a key in a scope. Different (scope, key) pairs
 // never share their input to the hash, whatever bytes they hold.
 func NewKeyID(scope string, key Key) KeyID {
-	return KeyID(digest("idemkeeper key 1", scope, string(key)))
+	return KeyID(digest("idemkeeper key 1", "", scope, string(key)))
 }
 
 // String returns 64 lower-case hexadecimal digits.
@@ -37,7 +37,7 @@ func ParseKeyID(s string) (KeyID, error) {
 // systems behind it. It depends on the key ID alone, so it is the same for
 // every attempt and survives the loss of the token store.
 func (id KeyID) OperationID() string {
-	sum := digest("idemkeeper operation 1", string(id[:]))
+	sum := digest("idemkeeper operation 1", "", string(id[:]))
 	text := [3 + 2*16]byte{'o', 'p', '_'}
 	hex.Encode(text[3:], sum[:16])
 	return string(text[:])
@@ -47,18 +47,19 @@ func (id KeyID) OperationID() string {
 // an operation: a version 8 UUID (RFC 9562, section 5.8), since that is the
 // form that every receiver of idempotency keys accepts.
 func downstreamKey(operationID, name string) string {
-	sum := digest("idemkeeper downstream 1", operationID, name)
+	sum := digest("idemkeeper downstream 1", "", operationID, name)
 	u := sum[:16]
 	u[6] = u[6]&0x0f | 0x80
 	u[8] = u[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
 }
 
-// digest hashes a purpose and parts, each behind its length, so that no two
-// lists of parts have the same input.
-func digest(purpose string, parts ...string) [sha256.Size]byte {
+// digest hashes a purpose, which may end in a detail, and parts, each behind its
+// length, so that no two lists of parts have the same input.
+func digest(purpose, detail string, parts ...string) [sha256.Size]byte {
 	var stack [512]byte // enough for all but long parts
-	buf := appendPart(stack[:0], purpose)
+	buf := binary.BigEndian.AppendUint64(stack[:0], uint64(len(purpose)+len(detail)))
+	buf = append(append(buf, purpose...), detail...)
 	for _, p := range parts {
 		buf = appendPart(buf, p)
 	}

@@ -108,7 +108,7 @@ func behind(lease Lease, rec *Record) bool {
 
 // mark has the release leave what became of the attempt.
 func (run *run) mark(settled bool) {
-	if !settled && run.seen.Record.Attempt != run.attempt && !run.lost() {
+	if !settled && run.seen.Record.Attempt != run.settlement.Attempt && !run.lost() {
 		run.markOwn()
 		return
 	}
@@ -119,5 +119,5 @@ func (run *run) mark(settled bool) {
 // although the lock is held, the store fell back to what was before this one.
 func (run *run) markOwn() {
 	mark(run.lease, &Record{State: run.settlement.State, Kind: run.restore.Kind, Route: run.restore.Route,
-		Attempt: run.attempt, Fingerprint: run.restore.Fingerprint, Started: run.restore.Started})
+		Attempt: run.settlement.Attempt, Fingerprint: run.restore.Fingerprint, Started: run.restore.Started})
 }

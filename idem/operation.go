@@ -26,11 +26,10 @@ type Handler func(ctx context.Context) (Response, error)
 
 // Result is what [Engine.Do] answers a request with.
 type Result struct {
-	Response    Response
-	Replayed    bool // the stored outcome of an earlier execution
-	KeyID       KeyID
-	OperationID string
-	Attempt     uint32 // that the response is of; 0 where a route failed open
+	Response Response
+	Replayed bool // the stored outcome of an earlier execution
+	KeyID    KeyID
+	Attempt  uint32 // that the response is of; 0 where a route failed open
 }
 
 // Token is a one-time token as [Engine.IssueToken] made it.

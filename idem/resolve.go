@@ -90,7 +90,7 @@ func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) 
 	var x execution
 	x.init(ctx, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
 	defer x.stop()
-	return callResolver(&x, r.Policy.Resolver, Interrupted{KeyID: r.id, OperationID: x.OperationID, Route: rec.Route,
+	return callResolver(&x, r.Policy.Resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
 		Attempt: rec.Attempt, Fence: lease.Fence(), Response: rec.Response})
 }
 
@@ -119,7 +119,7 @@ func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (Result,
 	call := withTimeout(ctx, e.cfg.lockTimeout)
 	defer call.stop()
 	if relErr := lease.Release(call); relErr != nil {
-		e.observe(ctx, r, &Event{Type: EventReleaseFailed, Attempt: run.attempt, Err: relErr})
+		e.observe(ctx, r, &Event{Type: EventReleaseFailed, Attempt: run.settlement.Attempt, Err: relErr})
 	}
 	if res == nil || err != nil {
 		return run.live(resp), nil

@@ -3,7 +3,6 @@ package idem
 import (
 	"context"
 	"errors"
-	"time"
 )
 
 var (
@@ -16,13 +15,11 @@ type run struct {
 	*request
 	execution  execution
 	lease      Lease
-	attempt    Attempt
-	started    time.Time
 	response   Response   // the handler's
 	err        error      // the handler's
 	cut        bool       // its context had ended when it returned
-	settlement Settlement // what the store is told of the outcome
-	restore    Restore    // see trySave
+	settlement Settlement // what the store is told of the outcome; of which attempt, from the start
+	restore    Restore    // see trySave; when it started, from the start
 }
 
 // lost reports whether the lease ended under the handler.
@@ -30,7 +27,7 @@ func (run *run) lost() bool { return run.lease.Err() != nil }
 
 // live is the answer to the request that was executed.
 func (run *run) live(resp *Response) Result {
-	res := Result{Attempt: run.attempt.Number}
+	res := Result{Attempt: run.settlement.Attempt.Number}
 	if resp != nil {
 		res.Response = *resp
 	}
@@ -43,7 +40,7 @@ func (run *run) repeatable(resp *Response) *Result {
 	if resp == nil || resp.Omitted {
 		return nil
 	}
-	return &Result{Response: *resp, Replayed: true, Attempt: run.attempt.Number}
+	return &Result{Response: *resp, Replayed: true, Attempt: run.settlement.Attempt.Number}
 }
 
 var settledEvents = [...]EventType{
@@ -54,10 +51,9 @@ var settledEvents = [...]EventType{
 
 // settle makes the settlement of an outcome.
 func (run *run) settle(o outcome, resp *Response) {
-	run.restore = Restore{Kind: run.Policy.Kind, Route: run.Policy.Name, Fingerprint: run.fingerprint, Started: run.started}
-	s := &run.settlement
-	*s = Settlement{Attempt: run.attempt, ID: run.attempt.Nonce, Response: resp,
-		ResultTTL: run.Policy.ResultTTL, KeyTTL: run.Policy.KeyTTL}
+	s, p := &run.settlement, run.Policy
+	run.restore.Kind, run.restore.Route, run.restore.Fingerprint = p.Kind, p.Name, run.fingerprint
+	s.ID, s.Response, s.ResultTTL, s.KeyTTL = s.Attempt.Nonce, resp, p.ResultTTL, p.KeyTTL
 	switch o {
 	case outcomeCompleted:
 		s.State = StateCompleted

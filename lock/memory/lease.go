@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -19,7 +20,7 @@ var (
 )
 
 // phase is how far a lease has come.
-type phase uint8
+type phase = uint32
 
 const (
 	held phase = iota
@@ -34,9 +35,8 @@ type lease struct {
 	request idem.LockRequest
 	fence   idem.Fence
 
-	// Guarded by shard.mu.
-	phase phase
-	done  chan struct{} // nil until somebody asks for it
+	phase atomic.Uint32 // changes under shard.mu
+	done  chan struct{} // guarded by shard.mu; nil until somebody asks for it
 }
 
 // closed is what Done returns where nobody had asked before the lease ended.
@@ -58,9 +58,7 @@ func (le *lease) Done() <-chan struct{} {
 
 // Err implements [idem.Lease].
 func (le *lease) Err() error {
-	le.shard.mu.Lock()
-	defer le.shard.mu.Unlock()
-	if le.phase == lost {
+	if le.phase.Load() == lost {
 		return errRevoked
 	}
 	return nil
@@ -70,10 +68,7 @@ func (le *lease) Err() error {
 // and the lease can be trusted for a year. A caller whose ctx has ended is told
 // ctx.Err() all the same: it should not go on.
 func (le *lease) Check(ctx context.Context) (time.Duration, error) {
-	le.shard.mu.Lock()
-	p := le.phase
-	le.shard.mu.Unlock()
-	switch p {
+	switch le.phase.Load() {
 	case lost:
 		return 0, errRevoked
 	case released:
@@ -89,7 +84,7 @@ func (le *lease) Check(ctx context.Context) (time.Duration, error) {
 func (le *lease) Release(context.Context) error {
 	le.shard.mu.Lock()
 	defer le.shard.mu.Unlock()
-	if le.phase == held {
+	if le.phase.Load() == held {
 		le.endLocked(released)
 	}
 	return nil
@@ -101,7 +96,7 @@ func (le *lease) ReleaseBehind() { _ = le.Release(context.Background()) }
 // endLocked frees the lock and wakes everybody who waits for that. The caller
 // holds shard.mu and knows that le is the holder.
 func (le *lease) endLocked(p phase) {
-	le.phase = p
+	le.phase.Store(p)
 	delete(le.shard.held, le.request.KeyID)
 	if le.done == nil {
 		le.done = closed

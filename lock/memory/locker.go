@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	parts "github.com/idemkeeper/idemkeeper/internal/shard"
 )
 
 var _ idem.Locker = (*Locker)(nil)
@@ -20,15 +21,11 @@ var lastFence = func() *atomic.Uint64 {
 	return &f
 }()
 
-// shardCount is how many maps the locks are spread over, so that goroutines
-// with different keys seldom meet at a mutex. A power of two, at most 256.
-const shardCount = 64
-
 // Locker is an in-process lock. It is safe for concurrent use and must not be
 // copied. Make one with [New]; it needs no closing.
 type Locker struct {
 	domain string
-	shards [shardCount]shard
+	shards []shard // by the first byte of the key ID, which is a hash; a power of two of them
 }
 
 // shard guards the locks of its key IDs and everything that changes in their
@@ -56,7 +53,7 @@ func WithDomain(name string) Option {
 
 // New returns a Locker that holds nothing. Nil options are ignored.
 func New(opts ...Option) *Locker {
-	l := &Locker{domain: newUUID()}
+	l := &Locker{domain: newUUID(), shards: make([]shard, parts.Count())}
 	for i := range l.shards {
 		l.shards[i].held = make(map[idem.KeyID]*lease)
 	}
@@ -147,7 +144,7 @@ func (l *Locker) Revoke(id idem.KeyID) bool {
 	return true
 }
 
-func (l *Locker) shard(id idem.KeyID) *shard { return &l.shards[id[0]%shardCount] }
+func (l *Locker) shard(id idem.KeyID) *shard { return &l.shards[int(id[0])&(len(l.shards)-1)] }
 
 // newUUID returns a random UUID (RFC 9562, section 5.4).
 func newUUID() string {

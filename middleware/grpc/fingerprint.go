@@ -86,15 +86,19 @@ func (c *canonicalizer) message(b []byte, m protoreflect.Message, depth int) []b
 		return b
 	}
 	unknown := c.unknown(m.GetUnknown())
-	var room [16]protoreflect.FieldDescriptor // enough for most messages, without an allocation
-	for _, fd := range setFields(room[:0], m) {
-		for len(unknown) > 0 && unknown[0].number < fd.Number() {
-			b, unknown = append(b, unknown[0].bytes...), unknown[1:]
-		}
-		if depth == 0 && slices.Contains(c.without, fd.Name()) && !fd.IsExtension() {
+	fields := fieldsOf(m)
+	for i := range fields {
+		f := &fields[i]
+		if !m.Has(f.FieldDescriptor) {
 			continue
 		}
-		b = c.field(b, fd, m.Get(fd), depth)
+		for len(unknown) > 0 && unknown[0].number < f.number {
+			b, unknown = append(b, unknown[0].bytes...), unknown[1:]
+		}
+		if depth == 0 && slices.Contains(c.without, f.name) && !f.IsExtension() {
+			continue
+		}
+		b = c.field(b, f, m.Get(f.FieldDescriptor), depth)
 	}
 	for _, u := range unknown {
 		b = append(b, u.bytes...)
@@ -102,48 +106,79 @@ func (c *canonicalizer) message(b []byte, m protoreflect.Message, depth int) []b
 	return b
 }
 
-// setFields appends what is set in a message, by number.
-func setFields(fields []protoreflect.FieldDescriptor, m protoreflect.Message) []protoreflect.FieldDescriptor {
-	if m.Descriptor().ExtensionRanges().Len() > 0 {
-		return append(fields, rangeFields(m)...)
+// field is the declaration of a field, and what is asked of it for each message.
+type field struct {
+	protoreflect.FieldDescriptor
+	name   protoreflect.Name
+	number protoreflect.FieldNumber
+	kind   protoreflect.Kind
+	shape  shape
+}
+
+// shape is how many values a field has.
+type shape uint8
+
+const (
+	single shape = iota
+	list
+	entries
+)
+
+func newField(fd protoreflect.FieldDescriptor) field {
+	f := field{FieldDescriptor: fd, name: fd.Name(), number: fd.Number(), kind: fd.Kind()}
+	switch {
+	case fd.IsMap():
+		f.shape = entries
+	case fd.IsList():
+		f.shape = list
 	}
-	for _, fd := range planOf(m.Descriptor()) {
-		if m.Has(fd) {
-			fields = append(fields, fd)
-		}
+	return f
+}
+
+// fieldsOf returns all fields that may be set in a message, by number.
+func fieldsOf(m protoreflect.Message) []field {
+	p := planOf(m.Descriptor())
+	if p.extensible {
+		return rangeFields(m)
 	}
-	return fields
+	return p.fields
 }
 
 // rangeFields is for messages whose declaration does not name all fields.
-func rangeFields(m protoreflect.Message) []protoreflect.FieldDescriptor {
-	var fields []protoreflect.FieldDescriptor
+func rangeFields(m protoreflect.Message) []field {
+	var fields []field
 	m.Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
-		fields = append(fields, fd)
+		fields = append(fields, newField(fd))
 		return true
 	})
 	slices.SortFunc(fields, byNumber)
 	return fields
 }
 
-// plans maps message descriptors to their fields, by number. It grows with the
-// types in the binary, not with the messages that come.
-var plans sync.Map
-
-func planOf(md protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
-	if plan, ok := plans.Load(md); ok {
-		return plan.([]protoreflect.FieldDescriptor)
-	}
-	plan := make([]protoreflect.FieldDescriptor, 0, md.Fields().Len())
-	for i := range md.Fields().Len() {
-		plan = append(plan, md.Fields().Get(i))
-	}
-	slices.SortFunc(plan, byNumber)
-	plans.Store(md, plan)
-	return plan
+// plan is what the declaration of a message says of its fields.
+type plan struct {
+	fields     []field // by number
+	extensible bool
 }
 
-func byNumber(a, b protoreflect.FieldDescriptor) int { return cmp.Compare(a.Number(), b.Number()) }
+// plans maps message descriptors to plans. It grows with the types in the
+// binary, not with the messages that come.
+var plans sync.Map
+
+func planOf(md protoreflect.MessageDescriptor) *plan {
+	if p, ok := plans.Load(md); ok {
+		return p.(*plan)
+	}
+	p := &plan{extensible: md.ExtensionRanges().Len() > 0}
+	for i := range md.Fields().Len() {
+		p.fields = append(p.fields, newField(md.Fields().Get(i)))
+	}
+	slices.SortFunc(p.fields, byNumber)
+	plans.Store(md, p)
+	return p
+}
+
+func byNumber(a, b field) int { return cmp.Compare(a.number, b.number) }
 
 // rawField is a field that this binary does not know.
 type rawField struct {

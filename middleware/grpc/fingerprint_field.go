@@ -15,45 +15,46 @@ const (
 	entryValue = 2
 )
 
-func (c *canonicalizer) field(b []byte, fd protoreflect.FieldDescriptor, v protoreflect.Value, depth int) []byte {
-	switch {
-	case fd.IsMap():
-		return c.entries(b, fd, v.Map(), depth)
-	case fd.IsList():
-		return c.list(b, fd, v.List(), depth)
+func (c *canonicalizer) field(b []byte, f *field, v protoreflect.Value, depth int) []byte {
+	switch f.shape {
+	case entries:
+		return c.entries(b, f, v.Map(), depth)
+	case list:
+		return c.list(b, f, v.List(), depth)
 	}
-	return c.single(b, fd, fd.Number(), v, depth)
+	return c.single(b, f.kind, f.number, v, depth)
 }
 
-func (c *canonicalizer) list(b []byte, fd protoreflect.FieldDescriptor, l protoreflect.List, depth int) []byte {
-	if !fd.IsPacked() {
+func (c *canonicalizer) list(b []byte, f *field, l protoreflect.List, depth int) []byte {
+	if !f.IsPacked() {
 		for i := range l.Len() {
-			b = c.single(b, fd, fd.Number(), l.Get(i), depth)
+			b = c.single(b, f.kind, f.number, l.Get(i), depth)
 		}
 		return b
 	}
-	b = protowire.AppendTag(b, fd.Number(), protowire.BytesType)
+	b = protowire.AppendTag(b, f.number, protowire.BytesType)
 	start := len(b)
 	for i := range l.Len() {
-		b = scalar(b, fd, l.Get(i))
+		b = scalar(b, f.kind, l.Get(i))
 	}
 	return prefixLength(b, start)
 }
 
 // entries appends a map. Keys of one kind are put in order by their value:
 // false before true, numbers by size, text by its bytes.
-func (c *canonicalizer) entries(b []byte, fd protoreflect.FieldDescriptor, m protoreflect.Map, depth int) []byte {
+func (c *canonicalizer) entries(b []byte, f *field, m protoreflect.Map, depth int) []byte {
 	keys := make([]protoreflect.MapKey, 0, m.Len())
 	m.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
 		keys = append(keys, k)
 		return true
 	})
-	slices.SortFunc(keys, compareKeys(fd.MapKey().Kind()))
+	key, value := f.MapKey().Kind(), f.MapValue().Kind()
+	slices.SortFunc(keys, compareKeys(key))
 	for _, k := range keys {
-		b = protowire.AppendTag(b, fd.Number(), protowire.BytesType)
+		b = protowire.AppendTag(b, f.number, protowire.BytesType)
 		start := len(b)
-		b = c.single(b, fd.MapKey(), entryKey, k.Value(), depth)
-		b = c.single(b, fd.MapValue(), entryValue, m.Get(k), depth)
+		b = c.single(b, key, entryKey, k.Value(), depth)
+		b = c.single(b, value, entryValue, m.Get(k), depth)
 		b = prefixLength(b, start)
 	}
 	return b
@@ -75,9 +76,9 @@ func compareKeys(kind protoreflect.Kind) func(a, b protoreflect.MapKey) int {
 }
 
 // single appends a tag and a value.
-func (c *canonicalizer) single(b []byte, fd protoreflect.FieldDescriptor, number protoreflect.FieldNumber, v protoreflect.Value, depth int) []byte {
-	b = protowire.AppendTag(b, number, wireTypes[fd.Kind()])
-	switch fd.Kind() {
+func (c *canonicalizer) single(b []byte, kind protoreflect.Kind, number protoreflect.FieldNumber, v protoreflect.Value, depth int) []byte {
+	b = protowire.AppendTag(b, number, wireTypes[kind])
+	switch kind {
 	case protoreflect.MessageKind:
 		start := len(b)
 		return prefixLength(c.message(b, v.Message(), depth+1), start)
@@ -85,12 +86,12 @@ func (c *canonicalizer) single(b []byte, fd protoreflect.FieldDescriptor, number
 		b = c.message(b, v.Message(), depth+1)
 		return protowire.AppendTag(b, number, protowire.EndGroupType)
 	}
-	return scalar(b, fd, v)
+	return scalar(b, kind, v)
 }
 
 // scalar appends what is no message.
-func scalar(b []byte, fd protoreflect.FieldDescriptor, v protoreflect.Value) []byte {
-	switch fd.Kind() {
+func scalar(b []byte, kind protoreflect.Kind, v protoreflect.Value) []byte {
+	switch kind {
 	case protoreflect.BoolKind:
 		return protowire.AppendVarint(b, protowire.EncodeBool(v.Bool()))
 	case protoreflect.EnumKind:
@@ -127,7 +128,7 @@ func prefixLength(b []byte, start int) []byte {
 	return slices.Insert(b, start, protowire.AppendVarint(prefix[:0], uint64(n))...)
 }
 
-var wireTypes = map[protoreflect.Kind]protowire.Type{
+var wireTypes = [...]protowire.Type{
 	protoreflect.BoolKind:     protowire.VarintType,
 	protoreflect.EnumKind:     protowire.VarintType,
 	protoreflect.Int32Kind:    protowire.VarintType,

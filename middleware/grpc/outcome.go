@@ -71,14 +71,11 @@ func statusOf(err error) *status.Status {
 
 // response encodes the outcome.
 func (o *outcome) response() (idem.Response, error) {
-	size := 2*binary.MaxVarintLen64 + len(o.typeName)
+	size := 0
 	for _, m := range o.messages {
 		size += binary.MaxVarintLen64 + len(m)
 	}
-	b := append(make([]byte, 0, size), outcomeVersion)
-	b = binary.AppendUvarint(b, uint64(len(o.typeName)))
-	b = append(b, o.typeName...)
-	b = binary.AppendUvarint(b, uint64(len(o.messages)))
+	b := appendHead(size, o.typeName, len(o.messages))
 	for _, m := range o.messages {
 		b = binary.AppendUvarint(b, uint64(len(m)))
 		b = append(b, m...)
@@ -96,6 +93,15 @@ func (o *outcome) response() (idem.Response, error) {
 		return idem.Response{}, fmt.Errorf("idemgrpc: %w", err)
 	}
 	return idem.Response{Status: int(st.GetCode()), Body: b}, nil
+}
+
+// appendHead returns a buffer with what comes before so many messages of a type, and
+// room for size bytes more.
+func appendHead(size int, typeName protoreflect.FullName, messages int) []byte {
+	b := append(make([]byte, 0, 2*binary.MaxVarintLen32+len(typeName)+size), outcomeVersion)
+	b = binary.AppendUvarint(b, uint64(len(typeName)))
+	b = append(b, typeName...)
+	return binary.AppendUvarint(b, uint64(messages))
 }
 
 // decodeOutcome reads what response made. It keeps references to r.Body, and

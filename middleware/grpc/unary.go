@@ -2,6 +2,7 @@ package idemgrpc
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 
 	"google.golang.org/grpc"
@@ -63,17 +64,35 @@ type unaryCall struct {
 func (c *unaryCall) run(ctx context.Context, req any, handler grpc.UnaryHandler) idem.Response {
 	c.ran = true
 	c.answer, c.err = handler(grpc.NewContextWithServerTransportStream(ctx, &c.capture), req)
-	var room [1][]byte
-	o := outcome{messages: room[:0]}
+	var r idem.Response
 	if c.err == nil {
-		c.err = o.add(c.answer)
+		r.Body, c.err = encodeAnswer(c.answer)
 	}
+	x, p := c.interceptors, c.method.policy
+	header, trailer := c.capture.kept()
 	if c.err != nil {
 		c.answer = nil
-		o = outcome{status: statusOf(c.err).Proto()}
+		return x.stored(&outcome{status: statusOf(c.err).Proto()}, p, header, trailer)
 	}
-	header, trailer := c.capture.kept()
-	return c.interceptors.stored(&o, c.method.policy, header, trailer)
+	return x.kept(r, p, header, trailer)
+}
+
+// encodeAnswer is the outcome of a method that has returned a message. The error
+// is a status: what gRPC itself would answer, found early enough to be the
+// outcome.
+func encodeAnswer(answer any) ([]byte, error) {
+	msg := messageOf(answer)
+	if msg == nil {
+		return nil, errNoMessage
+	}
+	size := proto.Size(msg)
+	b := appendHead(binary.MaxVarintLen32+size, msg.ProtoReflect().Descriptor().FullName(), 1)
+	head := binary.AppendUvarint(b, uint64(size))
+	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(head, msg)
+	if err != nil || len(b)-len(head) != size { // somebody changes it meanwhile
+		return nil, errBadMessage
+	}
+	return b, nil
 }
 
 // add appends a message. The error is a status: what gRPC itself would answer,
@@ -95,8 +114,16 @@ func (o *outcome) add(answer any) error {
 // stored is the outcome as the engine is to know it.
 func (x *Interceptors) stored(o *outcome, p *idem.Policy, header, trailer metadata.MD) idem.Response {
 	r, err := o.response()
-	if err != nil || int64(len(r.Body)) > p.MaxResponseBody {
+	if err != nil {
 		return idem.Response{Status: int(o.status.GetCode()), Omitted: true}
+	}
+	return x.kept(r, p, header, trailer)
+}
+
+// kept is a response with what is kept of its metadata, or none over the limit.
+func (x *Interceptors) kept(r idem.Response, p *idem.Policy, header, trailer metadata.MD) idem.Response {
+	if int64(len(r.Body)) > p.MaxResponseBody {
+		return idem.Response{Status: r.Status, Omitted: true}
 	}
 	r.Header, r.Trailer = x.allow.pick(header), x.allow.pick(trailer)
 	return r

@@ -21,7 +21,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 		if req.Kind != idem.ClientKey {
 			return res, nil
 		}
-		e = &entry{}
+		e = sh.fresh()
 		e.record.Created = now
 		e.begin(&req, now)
 		sh.put(id, e, nil)
@@ -88,7 +88,8 @@ func (sh *shard) leaveFence(id idem.KeyID, e *entry, req idem.BeginRequest, now 
 		if req.Kind != idem.ClientKey {
 			return
 		}
-		e = &entry{record: idem.Record{State: idem.StateReleased, Created: now, Settled: now}}
+		e = sh.fresh()
+		e.record = idem.Record{State: idem.StateReleased, Created: now, Settled: now}
 	}
 	r := &e.record
 	r.Attempt.Fence, r.Attempt.Nonce = req.Fence, req.Nonce

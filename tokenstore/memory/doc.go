@@ -5,6 +5,6 @@
 // what lets it be used with the in-process lock.
 //
 // Time is the process's monotonic clock. Expired records are removed by the
-// calls that come after: each call removes those that are due in its shard, so
-// there is no goroutine to stop and nothing to close.
+// calls that come after: each that writes, or finds what it looks for, removes those
+// that are due in its shard, so there is no goroutine to stop and nothing to close.
 package memory

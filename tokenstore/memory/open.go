@@ -33,7 +33,10 @@ func (sh *shard) open(found []idem.OpenRecord, q idem.OpenQuery, s *Store) []ide
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := sh.normal(s.now())
-	for id, e := range sh.live {
+	for _, e := range sh.live {
+		if e == nil {
+			continue
+		}
 		r := &e.record
 		if !r.State.Open() || q.State != idem.StateNone && q.State != r.State {
 			continue
@@ -41,7 +44,7 @@ func (sh *shard) open(found []idem.OpenRecord, q idem.OpenQuery, s *Store) []ide
 		if now.Sub(r.Started) < q.OlderThan {
 			continue
 		}
-		row := idem.OpenRecord{ID: id, Record: *r}
+		row := idem.OpenRecord{ID: e.id, Record: *r}
 		if q.After == nil || row.Cursor().Compare(*q.After) > 0 {
 			found = append(found, row)
 		}

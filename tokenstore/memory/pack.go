@@ -7,24 +7,30 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Closed records are what a store holds most of, for a day and more. Each is one
-// piece of bytes without pointers, which the garbage collector need not look
-// into: a live heap of a million records of pointers would make every
-// allocation of the process dearer.
+// Closed records are what a store holds most of, for a day and more. Each is
+// bytes without pointers, side by side with others in a page, which the garbage
+// collector need not look into: a live heap of a million records of pointers
+// would make every allocation of the process dearer.
 //
 //	state, kind, fingerprint version | fingerprint | settlement | nonce |
 //	attempt | fence | times | domain, route, by, reason | response
 //
 // Numbers are varints, times are relative to a base and follow a byte of bits
-// that says which of them are not zero, texts follow their lengths. The response is what is left, if anything.
+// that says which of them are not zero, texts follow their lengths. The response
+// is what is left, if anything.
 
-// pack returns the bytes of a closed entry.
-func (e *entry) pack(base time.Time, response []byte) []byte {
+// packedSize is the most that a closed entry takes.
+func (e *entry) packedSize(response []byte) int {
 	r := &e.record
 	a, d := &r.Attempt, &r.Decision
-	size := 3 + len(r.Fingerprint.Sum) + len(e.settlement) + len(a.Nonce) + 15 + 1 + 6*10 +
+	return 3 + len(r.Fingerprint.Sum) + len(e.settlement) + len(a.Nonce) + 15 + 1 + 6*10 +
 		4*3 + len(a.Fence.Domain) + len(r.Route) + len(d.By) + len(d.Reason) + len(response)
-	buf := make([]byte, 0, size)
+}
+
+// pack appends the bytes of a closed entry.
+func (e *entry) pack(buf []byte, base time.Time, response []byte) []byte {
+	r := &e.record
+	a, d := &r.Attempt, &r.Decision
 	buf = append(buf, byte(r.State), byte(r.Kind), r.Fingerprint.Version)
 	buf = append(buf, r.Fingerprint.Sum[:]...)
 	buf = append(buf, e.settlement[:]...)

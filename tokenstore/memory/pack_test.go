@@ -49,7 +49,10 @@ func TestPackedEntriesComeBack(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := unpack(e.pack(base, response), base); !reflect.DeepEqual(got, e) {
+		if n := len(e.pack(nil, base, response)); n > e.packedSize(response) {
+			t.Fatalf("%+v takes %d bytes, at most %d were said", e, n, e.packedSize(response))
+		}
+		if got := unpack(e.pack(nil, base, response), base); !reflect.DeepEqual(got, e) {
 			t.Fatalf("unpack(pack(%+v)) = %+v", e, got)
 		}
 	}

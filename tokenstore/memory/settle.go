@@ -31,27 +31,24 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	case e.settlement == st.ID && stands(r, st.State):
 		res.Settled = true
 	case r.State.Open():
-		if e, err = sh.settle(id, e, &st, now); err != nil {
-			return res, err
-		}
-		if res.Settled = true; e == nil {
-			return res, nil
-		}
-		r = &e.record
+		err = sh.settle(id, e, &st, now, &res)
+		return res, err
 	}
 	res.Record = *r
 	return res, nil
 }
 
-// settle applies st to e, whose attempt is open, and stores it. It returns what
-// is there then: nil where nothing of it is to be kept.
-func (sh *shard) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.Time) (*entry, error) {
+// settle applies st to e, whose attempt is open, and stores it. res tells what is
+// there then: no record where nothing of it is to be kept.
+func (sh *shard) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.Time, res *idem.SettleResult) error {
 	var response []byte
-	var room [256]byte // for most; pack copies it
 	if st.Response != nil && st.State == idem.StateCompleted {
 		var err error
-		if response, err = st.Response.AppendBinary(room[:0]); err != nil {
-			return nil, err
+		if response, err = st.Response.AppendBinary(sh.buf[:0]); err != nil {
+			return err
+		}
+		if cap(response) <= maxBuf {
+			sh.buf = response
 		}
 	}
 	r := &e.record
@@ -71,12 +68,23 @@ func (sh *shard) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.T
 			r.KeyExpires = now.Add(keyTTL(st.KeyTTL))
 		}
 	}
+	res.Settled = true
+	res.Record = *r
+	at := e.deadline()
 	sh.put(id, e, response)
-	if at := e.deadline(); !at.IsZero() && !at.After(now) { // a token's time may be over, a result may not be kept at all
+	if !at.IsZero() && !at.After(now) { // a token's time may be over, a result may not be kept at all
 		sh.sweep(now)
-		e = sh.get(id)
+		sh.tell(id, res)
 	}
-	return e, nil
+	return nil
+}
+
+// tell has res say what is known of id.
+func (sh *shard) tell(id idem.KeyID, res *idem.SettleResult) {
+	res.Record = idem.Record{}
+	if e := sh.get(id); e != nil {
+		res.Record = e.record
+	}
 }
 
 // restored is a missing record, made anew where the settlement says so.
@@ -84,7 +92,7 @@ func restored(sh *shard, st *idem.Settlement, now time.Time) *entry {
 	if st.Restore == nil || st.State == idem.StateReleased && st.Restore.Kind == idem.IssuedToken {
 		return nil
 	}
-	e := &entry{}
+	e := sh.fresh()
 	r := &e.record
 	r.State, r.Kind, r.Route, r.Fingerprint = idem.StatePending, st.Restore.Kind, st.Restore.Route, st.Restore.Fingerprint
 	r.Attempt, r.Created, r.Started = st.Attempt, now, sh.normal(st.Restore.Started)

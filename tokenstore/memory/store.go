@@ -6,42 +6,19 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	parts "github.com/idemkeeper/idemkeeper/internal/shard"
 )
 
 var _ idem.Store = (*Store)(nil)
-
-// shards is the number of independently locked parts. Key IDs are hashes, so
-// that they spread evenly.
-const shards = 64
 
 // Store is an [idem.Store] in the process. It is safe for concurrent use. Make
 // it with [New].
 type Store struct {
 	now    func() time.Time
 	base   time.Time // what times are packed relative to, so that they stay monotonic
-	shards [shards]shard
+	shards []shard   // by the first byte of the key ID, which is a hash; a power of two of them
 
 	retired sync.Map // lock domains that are dead
-}
-
-// shard is one part of the records, behind its own lock.
-type shard struct {
-	mu     sync.Mutex
-	base   time.Time
-	live   map[idem.KeyID]*entry // whose attempt is open or is yet to come
-	closed map[idem.KeyID][]byte // completed and expired ones, packed
-	due    dueHeap               // when to look at entries again, earliest first
-	_      [32]byte
-}
-
-// entry is a record and what is kept beside it.
-type entry struct {
-	record idem.Record
-	// settlement is the ID of the settlement that stands, zero where none does.
-	settlement idem.Nonce
-	// before is the issued or released entry that a pending one replaced, for
-	// Abort to put back.
-	before *entry
 }
 
 // Option configures a [Store].
@@ -53,7 +30,7 @@ func WithClock(now func() time.Time) Option { return func(s *Store) { s.now = no
 
 // New returns an empty store.
 func New(opts ...Option) *Store {
-	s := &Store{now: time.Now}
+	s := &Store{now: time.Now, shards: make([]shard, parts.Count())}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(s)
@@ -62,7 +39,7 @@ func New(opts ...Option) *Store {
 	s.base = s.now()
 	for i := range s.shards {
 		sh := &s.shards[i]
-		sh.base, sh.live, sh.closed = s.base, make(map[idem.KeyID]*entry), make(map[idem.KeyID][]byte)
+		sh.base, sh.index = s.base, make(map[idem.KeyID]place)
 	}
 	return s
 }
@@ -80,16 +57,18 @@ func (s *Store) Len() int {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		n += len(sh.live) + len(sh.closed)
+		n += len(sh.index)
 		sh.mu.Unlock()
 	}
 	return n
 }
 
+func (s *Store) shard(id idem.KeyID) *shard { return &s.shards[int(id[0])&(len(s.shards)-1)] }
+
 // lock locks the shard of id, removes what is due in it, and returns it with
 // the time.
 func (s *Store) lock(id idem.KeyID) (*shard, time.Time) {
-	sh := &s.shards[id[0]%shards]
+	sh := s.shard(id)
 	sh.mu.Lock()
 	now := sh.normal(s.now()) // under the lock, so that times within a shard are in order
 	sh.sweep(now)
@@ -101,12 +80,17 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return idem.Record{}, err
 	}
-	sh, _ := s.lock(id)
+	sh := s.shard(id)
+	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if e := sh.get(id); e != nil {
-		return e.record, nil
+	e := sh.get(id)
+	if e != nil && sh.sweep(sh.normal(s.now())) { // where there is none, time changes nothing
+		e = sh.get(id)
 	}
-	return idem.Record{}, nil
+	if e == nil {
+		return idem.Record{}, nil
+	}
+	return e.record, nil
 }
 
 // Issue makes a record in StateIssued. One that exists is returned as it is.
@@ -119,9 +103,8 @@ func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (id
 	if e := sh.get(id); e != nil {
 		return e.record, nil
 	}
-	e := &entry{record: idem.Record{
-		State: idem.StateIssued, Kind: idem.IssuedToken, Created: now, TokenExpires: now.Add(ttl),
-	}}
+	e := sh.fresh()
+	e.record = idem.Record{State: idem.StateIssued, Kind: idem.IssuedToken, Created: now, TokenExpires: now.Add(ttl)}
 	sh.put(id, e, nil)
 	return e.record, nil
 }

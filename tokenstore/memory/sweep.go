@@ -51,37 +51,11 @@ func (h *dueHeap) pop() due {
 	}
 }
 
-// get returns the entry of id, nil where there is none. A closed one is a copy.
-func (sh *shard) get(id idem.KeyID) *entry {
-	if e := sh.live[id]; e != nil {
-		return e
-	}
-	if packed, ok := sh.closed[id]; ok {
-		return unpack(packed, sh.base)
-	}
-	return nil
-}
-
-// put stores e and plans when it is looked at again. response is that of a
-// completed record, packed.
-func (sh *shard) put(id idem.KeyID, e *entry, response []byte) {
-	switch e.record.State {
-	case idem.StateCompleted, idem.StateExpired:
-		sh.closed[id] = e.pack(sh.base, response)
-		delete(sh.live, id)
-	default:
-		sh.live[id] = e
-	}
-	if at := e.deadline(); !at.IsZero() {
-		sh.due.push(due{at: at.Sub(sh.base), id: id})
-	}
-}
-
 // sweep removes what is due: results first, keys later. A plan that was
 // overtaken by another state finds nothing to do. The work is paid for by the
-// calls that made the plans.
-func (sh *shard) sweep(now time.Time) {
-	for len(sh.due) > 0 && sh.due[0].at <= now.Sub(sh.base) {
+// calls that made the plans. It reports whether anything was due.
+func (sh *shard) sweep(now time.Time) (some bool) {
+	for ; len(sh.due) > 0 && sh.due[0].at <= now.Sub(sh.base); some = true {
 		id := sh.due.pop().id
 		e := sh.get(id)
 		if e == nil {
@@ -96,9 +70,9 @@ func (sh *shard) sweep(now time.Time) {
 			sh.put(id, e, nil)
 			continue
 		}
-		delete(sh.live, id)
-		delete(sh.closed, id)
+		sh.remove(id)
 	}
+	return some
 }
 
 // deadline is when the entry changes by itself; zero: never.

@@ -115,6 +115,23 @@ func TestComparison_ValueAndVerdict(t *testing.T) {
 	}
 }
 
+func TestComparison_CountsCalmRounds(t *testing.T) {
+	t.Parallel()
+	var outputs []string
+	for _, round := range []string{"9 ns/op 40 base-ns/op", "2 ns/op 10 base-ns/op", "8 ns/op 30 base-ns/op", "4 ns/op 11 base-ns/op", "1 ns/op 20 base-ns/op", "7 ns/op 35 base-ns/op"} {
+		outputs = append(outputs, "BenchmarkA 1 "+round+"\n")
+	}
+	s := parse(t, outputs...)
+	c := comparison{unit: "sec/op", kase: "A", scale: 1e9}
+	if v := c.typical(s); math.Abs(v-5.5) > 1e-6 {
+		t.Errorf("typical = %v, want 5.5, the median", v)
+	}
+	c.calm = "base-sec/op"
+	if v := c.typical(s); math.Abs(v-3) > 1e-6 {
+		t.Errorf("typical of calm rounds = %v, want 3, the median of 2 and 4", v)
+	}
+}
+
 func TestComparison_Bounds(t *testing.T) {
 	t.Parallel()
 	c := comparison{unit: "sec/op", kase: "A", base: "Base", scale: 1e9}

@@ -40,7 +40,7 @@ func report(out io.Writer, s samples, table []comparison, everything bool) error
 		fmt.Fprintf(out, "left out: %s\n", l)
 	}
 	for _, c := range complete {
-		fmt.Fprintf(out, "RATIO %s %.2f %g\n", c.name, c.value(s, median), c.goal)
+		fmt.Fprintf(out, "RATIO %s %.2f %g\n", c.name, c.typical(s), c.goal)
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func printComparisons(out io.Writer, s samples, table []comparison) {
 	w := newTable(out)
 	fmt.Fprintln(w, "comparison\tvalue\trounds\tgoal\t\t")
 	for _, c := range table {
-		v := c.value(s, median)
+		v := c.typical(s)
 		least, most := c.bounds(s)
 		sign := "≤"
 		if c.bound == atLeast {
