@@ -116,7 +116,6 @@ func TestBoundedClockStartsWhenLookedAt(t *testing.T) {
 	}
 }
 
-// A lease that was given back does not end the context.
 // The context of a call serves the next one, unless somebody may still rely on its
 // end.
 func TestBoundedIsRenewedOnlyWhereNobodyCanTell(t *testing.T) {
@@ -148,6 +147,7 @@ func TestBoundedIsRenewedOnlyWhereNobodyCanTell(t *testing.T) {
 	}
 }
 
+// A lease that was given back does not end the context.
 func TestBoundedOutlivesARelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

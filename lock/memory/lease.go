@@ -59,6 +59,8 @@ func (le *lease) Done() <-chan struct{} {
 // Err implements [idem.Lease].
 func (le *lease) Err() error {
 	if le.phase.Load() == lost {
+		le.shard.mu.Lock() // whoever ends it closes done before that is free
+		defer le.shard.mu.Unlock()
 		return errRevoked
 	}
 	return nil

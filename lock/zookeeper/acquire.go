@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -102,7 +103,7 @@ func (a *attempt) start() bool {
 	if s.why != nil {
 		return false
 	}
-	s.w.ask(a.answered, a.first)
+	s.w.submit(a.answered, a.write(a.first))
 	return true
 }
 
@@ -132,7 +133,18 @@ func (a *attempt) send(op *zk.CreateRequest) result {
 		a.early = nil
 		return *r
 	}
-	return a.s.w.do(op)
+	return a.s.w.await(a.write(op))
+}
+
+// write is the create as the writer takes it: that of a mutex's place can take any
+// seat.
+func (a *attempt) write(op *zk.CreateRequest) *write {
+	wr := measured([]any{op})
+	if a.place != nil && strings.HasPrefix(a.place.prefix, exclusive+"-") {
+		wr.seat = seated(op)
+		wr.lazy = a.place.line.isLong()
+	}
+	return wr
 }
 
 // run makes the znode and hands it to the caller.
@@ -179,7 +191,7 @@ func (a *attempt) grant(czxid int64) bool {
 	}
 	l := &Lease{
 		s: s, slot: a.slot, place: a.place, marks: a.marks, czxid: czxid, taken: a.began,
-		fence: idem.Fence{Domain: s.domain, Token: uint64(czxid)},
+		fence: a.fence(czxid),
 		done:  make(chan struct{}),
 		gone:  make(chan struct{}),
 	}
@@ -190,6 +202,14 @@ func (a *attempt) grant(czxid int64) bool {
 	a.lease = l
 	close(a.done)
 	return true
+}
+
+// fence is that of the znode that was made.
+func (a *attempt) fence(czxid int64) idem.Fence {
+	if a.place != nil {
+		return a.s.placeFence(czxid, a.place.seat)
+	}
+	return idem.Fence{Domain: a.s.domain, Token: uint64(czxid)}
 }
 
 // ensureParents makes the persistent znodes above path, topmost first. Making

@@ -74,10 +74,18 @@ func (w *writer) takeOff() []*write {
 	if !w.cleared() {
 		return nil
 	}
+	if len(w.waiting) <= w.idle {
+		return nil
+	}
 	batch, _ := w.next()
 	if len(batch) > 0 {
 		w.flying++
 		w.last = len(batch)
+	}
+	w.idle = 0 // what is left came first and has waited
+	if w.overdue != nil {
+		w.overdue.Stop()
+		w.overdue = nil
 	}
 	w.rouse()
 	return batch
@@ -86,8 +94,8 @@ func (w *writer) takeOff() []*write {
 // next takes the writes for one Multi off the queue, in their order, and says
 // whether there are more. Needs mu.
 //
-// What a Multi creates has one czxid in common, so two places in one line never
-// share one: they would have the same fence. Locks of different keys may.
+// What a Multi creates has one czxid in common, so two places in one line share one
+// only where their seats tell their fences apart. Locks of different keys always may.
 func (w *writer) next() (batch []*write, more bool) {
 	size := 0
 	var lines []string
@@ -98,12 +106,12 @@ func (w *writer) next() (batch []*write, more bool) {
 			rest = append(rest, w.waiting[i:]...)
 			break
 		}
-		if wr.line != "" && slices.Contains(lines, wr.line) {
+		if wr.line != "" && wr.seat == nil && slices.Contains(lines, wr.line) {
 			rest = append(rest, wr)
 			w.split = true
 			continue
 		}
-		if wr.line != "" {
+		if wr.line != "" && wr.seat == nil {
 			lines = append(lines, wr.line)
 		}
 		size += wr.size
@@ -122,13 +130,16 @@ func (w *writer) sendAll(batch []*write) {
 	limit := max(2, len(batch)/4)
 	for refusals := 0; len(batch) > 1 && refusals < limit; refusals++ {
 		var ops []any
-		for _, wr := range batch {
+		for seat, wr := range batch {
+			wr.take(seat)
 			ops = append(ops, wr.ops...)
 		}
 		r := w.send(ops...)
 		if r.outcome != refused || r.op < 0 {
-			for _, wr := range batch {
-				w.reply(wr, r.of(len(wr.ops)))
+			for seat, wr := range batch {
+				own := r.of(len(wr.ops))
+				own.seat = seat
+				w.reply(wr, own)
 				r.skip(len(wr.ops))
 			}
 			return
@@ -142,7 +153,15 @@ func (w *writer) sendAll(batch []*write) {
 		batch = slices.Delete(batch, i, i+1)
 	}
 	for _, wr := range batch {
+		wr.take(0)
 		w.reply(wr, w.send(wr.ops...))
+	}
+}
+
+// take gives a write its seat in a Multi.
+func (wr *write) take(seat int) {
+	if wr.seat != nil {
+		wr.seat(seat)
 	}
 }
 

@@ -52,7 +52,8 @@ func TestBatchedWritesAreJudgedOneByOne(t *testing.T) {
 	wg.Wait()
 }
 
-// next takes what fits, in order, and never two places of one line.
+// next takes what fits, in order, and never two places of one line, unless they can
+// have seats.
 func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 	t.Parallel()
 	seat := func(line string) *write {
@@ -63,6 +64,12 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 		return newWrite([]any{&zk.CreateRequest{Path: "/large", Data: bytes.Repeat([]byte("x"), maxBatchBytes)}})
 	}
 	a1, a2, b1, p, q, l := seat("/a"), seat("/a"), seat("/b"), plain("/p"), plain("/a/q"), large()
+	seated := func() *write {
+		wr := seat("/a")
+		wr.seat = func(int) {}
+		return wr
+	}
+	s1, s2 := seated(), seated()
 	tests := map[string]struct {
 		waiting []*write
 		want    [][]*write
@@ -70,6 +77,7 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 		"nothing":                {nil, [][]*write{nil}},
 		"all of it":              {[]*write{a1, p, b1, q}, [][]*write{{a1, p, b1, q}}},
 		"two places of a line":   {[]*write{a1, a2, p}, [][]*write{{a1, p}, {a2}}},
+		"places with seats":      {[]*write{s1, a1, s2, p}, [][]*write{{s1, a1, s2, p}}},
 		"a large one goes alone": {[]*write{p, l, q}, [][]*write{{p}, {l}, {q}}},
 	}
 	for name, tt := range tests {

@@ -48,6 +48,6 @@ func (s *session) leader(n node) Leader {
 	o := parseCandidacy(n.data)
 	return Leader{
 		Name: o.Candidate, Host: o.Host, PID: o.PID, Instance: o.Instance,
-		Fence: idem.Fence{Domain: s.domain, Token: uint64(n.czxid)},
+		Fence: s.placeFence(n.czxid, seatOf(n.data)),
 	}
 }

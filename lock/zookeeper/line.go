@@ -28,6 +28,7 @@ type line struct {
 	path string // with the chroot
 	data []byte // of the parent, should it have to be made
 	uses atomic.Uint64
+	long atomic.Int64 // until when it counts as long, in ns since 1970; see saw
 
 	// agreed, if not nil, says whether a place that was just taken may stay, by
 	// what the parent is then.
@@ -212,11 +213,11 @@ func (ln *line) tryAcquire(ctx context.Context, role string, data []byte, r rule
 		return nil, err
 	}
 	return ln.try(ctx, role, data, func(s *session, l *Lease) error {
-		all, err := s.look(ctx, l)
+		v, err := s.look(ctx, l)
 		if err != nil {
 			return err
 		}
-		turn, _, err := s.judge(l, r, all)
+		turn, _, err := s.judge(l, r, v)
 		if err == nil && !turn {
 			err = fmt.Errorf("%w: %s", idem.ErrLocked, ln.name)
 		}

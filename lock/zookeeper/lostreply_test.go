@@ -89,9 +89,17 @@ func (r *rig) wantHeld(l *Lease) {
 	if _, err := l.Check(bounded(r)); err != nil {
 		r.Errorf("Check() = %v, want a held lease", err)
 	}
-	_, stat, err := r.raw.Get(l.slot.znode())
-	if err != nil || uint64(stat.Czxid) != l.Fence().Token {
-		r.Errorf("lock on the server: %+v, %v; want czxid %d", stat, err, l.Fence().Token)
+	data, stat, err := r.raw.Get(l.slot.znode())
+	if err != nil {
+		r.Errorf("lock on the server: %v", err)
+		return
+	}
+	want := uint64(stat.Czxid)
+	if l.place != nil {
+		want = want<<seatBits + uint64(seatOf(data))
+	}
+	if l.Fence().Token != want {
+		r.Errorf("lock on the server: %s, %+v; want fence %d, as the lease has", data, stat, l.Fence().Token)
 	}
 }
 

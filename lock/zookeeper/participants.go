@@ -55,7 +55,7 @@ func (s *session) participant(pos position, n node) Participant {
 	o := parseCandidacy(n.data)
 	return Participant{
 		Host: o.Host, PID: o.PID, Instance: o.Instance, Name: o.Candidate,
-		Place: pos.seq, Fence: idem.Fence{Domain: s.domain, Token: uint64(n.czxid)},
+		Place: pos.seq, Fence: s.placeFence(n.czxid, seatOf(n.data)),
 		Revoked: revocation(n.data),
 	}
 }

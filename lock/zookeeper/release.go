@@ -93,7 +93,9 @@ func (l *Lease) simple() bool {
 // where the answer is not the one expected. Needs session.mu.
 func (l *Lease) ask() {
 	s, path := l.s, l.slot.znode()
-	s.w.ask(func(r result) {
+	wr := measured([]any{&zk.DeleteRequest{Path: path, Version: -1}})
+	wr.lazy = l.slot.heir && l.place.head // the lock is passed on already
+	s.w.submit(func(r result) {
 		remove := func() error { return s.removeOn(&r, path, l.czxid, false) }
 		switch r.outcome {
 		case applied, ended:
@@ -101,7 +103,7 @@ func (l *Lease) ask() {
 		default:
 			s.further(func() { l.freed(remove) })
 		}
-	}, &zk.DeleteRequest{Path: path, Version: -1})
+	}, wr)
 }
 
 // remove deletes the znode at path that has this czxid, and makes its legacy,

@@ -66,6 +66,7 @@ type session struct {
 	slots     map[string]*slot
 	held      int // leases that are trusted
 	watches   map[string]*watch
+	views     map[string]*view // under way, by the line's path
 	barriers  []chan struct{}
 }
 
@@ -81,6 +82,7 @@ func newSession(c *Client) *session {
 		clock:   clock{timeout: c.cfg.SessionTimeout, tick: c.cfg.TickTime},
 		slots:   make(map[string]*slot),
 		watches: make(map[string]*watch),
+		views:   make(map[string]*view),
 	}
 	s.tr = newTransport(&c.cfg, s.onWatchesSent)
 	return s

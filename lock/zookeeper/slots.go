@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -31,7 +32,9 @@ type slot struct {
 	// passed is closed when the holder of a place at the head of its line lets go
 	// of it: nobody is before the next place any more (handover.go).
 	passed chan struct{}
-	crowd  int // callers that wait for freed
+	heir   bool      // somebody waits for passed
+	seen   time.Time // when it was, in line behind another one of this session; see vouch
+	crowd  int       // callers that wait for freed
 }
 
 // znode is where the lock itself is.

@@ -28,24 +28,24 @@ func first(_ []position, me int) (turn bool, behind int) { return me == 0, me - 
 // before.
 func (s *session) awaitTurn(ctx context.Context, l *Lease, r rule) error {
 	for {
-		all, err := s.look(ctx, l)
+		v, err := s.look(ctx, l)
 		if err != nil {
 			return err
 		}
-		turn, behind, err := s.judge(l, r, all)
+		turn, behind, err := s.judge(l, r, v)
 		if turn || err != nil {
 			return err
 		}
 		if behind == everybody {
 			return s.awaitTurnInCrowd(ctx, l, r)
 		}
-		if before := s.neighbour(l, all, behind); before != nil {
+		if before := s.neighbour(l, v.line, behind); before != nil {
 			if handed, err := s.awaitHandOver(ctx, l, before); handed || err != nil {
 				return err
 			}
 			continue
 		}
-		if err := s.awaitChange(ctx, l, s.watchPlace(l.place.line.path+"/"+all[behind].name)); err != nil {
+		if err := s.awaitChange(ctx, l, s.watchPlace(l.place.line.path+"/"+v.line[behind].name)); err != nil {
 			return err
 		}
 	}
@@ -59,16 +59,16 @@ func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error 
 		if err := s.awaitChange(ctx, l, w.armed); err != nil {
 			return err
 		}
-		all := positions(w.names)
-		if !slices.ContainsFunc(all, l.place.is) {
+		v := &view{line: positions(w.names)}
+		if !slices.ContainsFunc(v.line, l.place.is) {
 			// The watch is from before this place was taken, and about to fire;
 			// or the place is gone, and then nothing may ever fire.
 			var err error
-			if all, err = s.look(ctx, l); err != nil {
+			if v, err = s.look(ctx, l); err != nil {
 				return err
 			}
 		}
-		turn, _, err := s.judge(l, r, all)
+		turn, _, err := s.judge(l, r, v)
 		if turn || err != nil {
 			return err
 		}
@@ -81,21 +81,13 @@ func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error 
 	}
 }
 
-// look reads the line of a place.
-func (s *session) look(ctx context.Context, l *Lease) ([]position, error) {
-	names, err := within(ctx, s, func() ([]string, error) { return s.children(l.place.line.path) })
-	if err != nil {
-		return nil, s.notYet(ctx, l, err)
-	}
-	return positions(names), nil
-}
-
 // judge applies a rule to a line as it was read after the place was taken. A
 // place is never granted on the strength of its own create alone: the line has
 // to show it. And the line is never too old to go by: a session does not go
 // back in time, and no place is ever taken in front of another, so that who is
 // not there now will not be.
-func (s *session) judge(l *Lease, r rule, all []position) (turn bool, behind int, err error) {
+func (s *session) judge(l *Lease, r rule, v *view) (turn bool, behind int, err error) {
+	all := v.line
 	me := slices.IndexFunc(all, l.place.is)
 	if me < 0 {
 		s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
@@ -103,7 +95,9 @@ func (s *session) judge(l *Lease, r rule, all []position) (turn bool, behind int
 	}
 	turn, behind = r(all, me)
 	if turn {
-		err = s.take(l, me == 0, me == len(all)-1)
+		if err = s.take(l, me == 0, me == len(all)-1); err == nil && me == 0 {
+			s.vouch(l, v)
+		}
 	}
 	return turn, behind, err
 }

@@ -60,6 +60,9 @@ func (p *pages) reserve(keep time.Duration, size int) (at place, buf []byte) {
 func (p *pages) add(at place, record []byte) {
 	pg := &p.all[at.page]
 	pg.buf = pg.buf[:int(at.at)+lengthBytes+len(record)]
+	if len(record) > 0 && &record[0] != &pg.buf[int(at.at)+lengthBytes] {
+		panic("tokenstore/memory: a record is larger than it was said to be")
+	}
 	binary.BigEndian.PutUint32(pg.buf[at.at:], uint32(len(record)))
 	pg.kept++
 }

@@ -1,0 +1,198 @@
+package zookeeper
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestSeatsAreWrittenIntoTheData(t *testing.T) {
+	t.Parallel()
+	o := owner{Host: "h", PID: 1, Instance: "i", Nonce: "/m", Try: "7"}
+	req := &zk.CreateRequest{Data: o.encode()}
+	take := seated(req)
+	for _, seat := range []int{5, 0, maxBatch - 1, 1} {
+		take(seat)
+		if got := seatOf(req.Data); got != seat {
+			t.Errorf("seat %d is read as %d from %s", seat, got, req.Data)
+		}
+		if got := parseOwner(req.Data); got != o {
+			t.Errorf("with seat %d the owner is %+v, want %+v", seat, got, o)
+		}
+	}
+	revoked, err := withRevocation(req.Data)
+	if err != nil || seatOf(revoked) != 1 {
+		t.Errorf("revoked: %s, %v, want seat 1 still", revoked, err)
+	}
+	for _, data := range []string{"", "{", "x", "[1]"} {
+		if seated(&zk.CreateRequest{Data: []byte(data)}) != nil {
+			t.Errorf("data %q of nobody's takes seats", data)
+		}
+	}
+	for _, data := range []string{`{"seat":-1}`, `{"seat":128}`, `{"seat":"2"}`, "nonsense"} {
+		if got := seatOf([]byte(data)); got != 0 {
+			t.Errorf("seatOf(%s) = %d, want 0", data, got)
+		}
+	}
+	if maxBatch > 1<<seatBits {
+		t.Errorf("a Multi has %d seats, and a fence %d", maxBatch, 1<<seatBits)
+	}
+}
+
+// Places that were taken in one Multi have fences that grow in the order in which
+// they get the lock, and everybody is told the same ones; also where the Multi was
+// not answered.
+func TestPlacesOfOneMultiHaveDifferentFences(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []bool{false, true} {
+		name := "answered"
+		if lost {
+			name = "reply lost"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := sharedConfig(t)
+			proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+			cfg.Servers = []string{proxy.Addr()}
+			c := open(t, cfg)
+			m := c.Mutex("/m")
+			head, err := m.Acquire(bounded(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			creates := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(cfg.Chroot+"/m/lock-"))
+			const n = 20
+			var leases []*Lease
+			var mu sync.Mutex
+			var wg sync.WaitGroup
+			// While one Multi waits for its answer, the others gather for the next.
+			first := proxy.HoldNext(creates)
+			for range n {
+				wg.Go(func() {
+					l, err := m.Acquire(bounded(t))
+					if err != nil {
+						t.Errorf("Acquire() = %v", err)
+						return
+					}
+					mu.Lock()
+					leases = append(leases, l)
+					mu.Unlock()
+					if err := l.Release(bounded(t)); err != nil {
+						t.Errorf("Release() = %v", err)
+					}
+				})
+			}
+			await(t, "the first create", first.Held())
+			if lost {
+				proxy.DropNextReply(creates)
+			}
+			first.Release()
+			until(t, "all in line", func() bool { return placesOf(c) == n+1 })
+
+			seats := map[int64]int{}
+			var told []idem.Fence
+			for _, p := range participants(t, m) {
+				told = append(told, p.Fence)
+				seats[int64(p.Fence.Token>>seatBits)]++
+			}
+			head.ReleaseBehind()
+			wg.Wait()
+			var had []idem.Fence
+			for _, l := range append([]*Lease{head}, leases...) {
+				had = append(had, l.Fence())
+			}
+			slices.SortFunc(had, func(a, b idem.Fence) int { return int(int64(a.Token) - int64(b.Token)) })
+			if !slices.Equal(told, had) {
+				t.Errorf("participants were told to have fences\n%v, in the order of their turns; they had\n%v", told, had)
+			}
+			for i := range leases[1:] {
+				if !leases[i].Fence().Before(leases[i+1].Fence()) {
+					t.Errorf("fence %v was followed by %v", leases[i].Fence(), leases[i+1].Fence())
+				}
+			}
+			if len(seats) == n+1 {
+				t.Error("no two places were taken in one Multi: the test has tested nothing")
+			}
+		})
+	}
+}
+
+// Those who look while a line is being read are shown the next reading of it, and
+// share that.
+func TestViewsAreSharedByThoseWhoCameBefore(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+	cfg.Servers = []string{proxy.Addr()}
+	c := open(t, cfg)
+	s, ln := sessionOf(c), c.line("/m")
+	first, err := s.enqueue(bounded(t), ln, exclusive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains(cfg.Chroot+"/m")))
+	defer answer.Release()
+	under := s.viewOf(ln.path)
+	await(t, "the first reading", answer.Held())
+	second, err := s.enqueue(bounded(t), ln, exclusive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := s.viewOf(ln.path)
+	for range 8 {
+		if s.viewOf(ln.path) != next {
+			t.Error("two who wait for the next reading do not share it")
+		}
+	}
+	if next == under {
+		t.Fatal("who comes while the line is read is shown that reading")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.look(ctx, second); err == nil {
+		t.Error("look() with a context that has ended = <nil>, want an error")
+	}
+	answer.Release()
+	await(t, "the second reading", next.done)
+	if next.err != nil || !slices.ContainsFunc(next.line, second.place.is) || !next.sent.After(under.sent) {
+		t.Errorf("the second reading shows %v, %v, want the second place", next.line, next.err)
+	}
+	until(t, "no reading under way", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.views) == 0
+	})
+	first.ReleaseBehind()
+	second.ReleaseBehind()
+}
+
+// A place that was not seen in line behind the head reads its znode; see
+// TestMutexHandOverNoticesAZnodeThatIsGone. One that was seen long ago does as well.
+func TestMutexHandOverTrustsNoOldLook(t *testing.T) {
+	t.Parallel()
+	c := open(t, sharedConfig(t))
+	s, ln := sessionOf(c), c.line("/m")
+	l, err := s.enqueue(bounded(t), ln, exclusive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.vouched(l) {
+		t.Error("a place that nobody has seen is vouched for")
+	}
+	l.slot.seen = time.Now()
+	if !s.vouched(l) {
+		t.Error("a place that was just seen is not vouched for")
+	}
+	l.slot.seen = time.Now().Add(-young)
+	if s.vouched(l) {
+		t.Error("a place that was seen a second ago is vouched for")
+	}
+	l.ReleaseBehind()
+}
