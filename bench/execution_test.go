@@ -40,7 +40,7 @@ func BenchmarkExecution(b *testing.B) {
 	}{{"idemkeeper", executeIdemkeeper}, {"zookeeper-flow", executeZooKeeperFlow}, {"redislock-flow", executeRedislockFlow}} {
 		b.Run(flow.name, func(b *testing.B) {
 			execute, ks := flow.start(b), newKeys()
-			concurrently(b, func(ctx context.Context) error { return execute(ctx, ks.next()) })
+			concurrently(b, func(ctx context.Context, _ int) error { return execute(ctx, ks.next()) })
 		})
 	}
 }

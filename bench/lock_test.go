@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
+	"strconv"
 	"testing"
 	"time"
 
@@ -21,38 +21,36 @@ import (
 const lockDirs = 4096
 
 // BenchmarkLock takes and releases a ZooKeeper lock that nobody else wants, both
-// acknowledged, over one session for all callers.
+// acknowledged, over one session for all callers, each on a path of its own, again
+// and again.
 //
 // Peers: the lock recipe of go-zookeeper, and Curator's InterProcessMutex. They
 // create a sequential node under a path of its own, list that path's children
 // and have the lock when their node is the first. They queue waiters in order,
 // which ours does not, and have neither a fencing token nor word of a lost
-// session in time. A path per key would have to be created with every fresh key
-// and be left behind; that is spared them here: Curator's callers have one path
-// each, again and again.
+// session in time. Their paths would have to be created with every fresh key
+// and be left behind; that is spared them here.
 func BenchmarkLock(b *testing.B) {
 	b.Run("idemkeeper", func(b *testing.B) {
 		locker := zooKeeperLocker(b)
-		warmed(b, func(ctx context.Context, _ int) error {
-			return lockAndRelease(ctx, locker, idem.NewKeyID("", idem.Key(idem.NewNonce().String())))
-		})
-		concurrently(b, func(ctx context.Context) error {
-			return lockAndRelease(ctx, locker, idem.NewKeyID("", idem.Key(idem.NewNonce().String())))
-		})
+		pair := func(ctx context.Context, caller int) error {
+			return lockAndRelease(ctx, locker, idem.NewKeyID("", idem.Key(strconv.Itoa(caller))))
+		}
+		warmed(b, pair)
+		concurrently(b, pair)
 	})
 	b.Run("go-zookeeper", func(b *testing.B) {
 		conn := zooKeeperConn(b)
 		root := zooKeeperDirs(b, conn)
-		var next atomic.Int64
-		pair := func() error {
-			l := zk.NewLock(conn, dir(root, next.Add(1)), zk.WorldACL(zk.PermAll))
+		pair := func(_ context.Context, caller int) error {
+			l := zk.NewLock(conn, dir(root, int64(caller)), zk.WorldACL(zk.PermAll))
 			if err := l.Lock(); err != nil {
 				return err
 			}
 			return l.Unlock()
 		}
-		warmed(b, func(context.Context, int) error { return pair() })
-		concurrently(b, func(context.Context) error { return pair() })
+		warmed(b, pair)
+		concurrently(b, pair)
 	})
 	b.Run("curator", func(b *testing.B) {
 		const callers = 64

@@ -173,7 +173,7 @@ func processorTime(b *testing.B) int64 {
 
 // concurrently measures op at each number of callers: it runs b.N times in all.
 // ns/op is then the wall time per run: 1e9 divided by it is the throughput.
-func concurrently(b *testing.B, op func(ctx context.Context) error) {
+func concurrently(b *testing.B, op func(ctx context.Context, caller int) error) {
 	b.Helper()
 	for _, n := range callers {
 		b.Run(fmt.Sprintf("callers=%d", n), func(b *testing.B) {
@@ -181,7 +181,7 @@ func concurrently(b *testing.B, op func(ctx context.Context) error) {
 			defer cancel()
 			b.ReportAllocs()
 			b.ResetTimer()
-			if err := spread(ctx, n, b.N, func(ctx context.Context, _ int) error { return op(ctx) }); err != nil {
+			if err := spread(ctx, n, b.N, op); err != nil {
 				b.Error(err)
 			}
 		})

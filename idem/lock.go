@@ -91,7 +91,8 @@ type Locker interface {
 	// been applied on the server is undone in the background. While the lock
 	// service is known to be unreachable it fails at once with ErrUnavailable.
 	//
-	// ctx bounds the call only; a lease that was granted outlives it.
+	// ctx bounds the call only, and is not to be used after it: a lease that was
+	// granted outlives it.
 	TryAcquire(ctx context.Context, req LockRequest) (Lease, error)
 
 	// Wait returns nil once the lock looked free, which proves nothing: the

@@ -29,6 +29,8 @@ var (
 // answers as the first did where nothing else happened since. Times and
 // expiries are those of the store's own clock, never the caller's.
 //
+// A context is not to be used any more when the call has returned.
+//
 // An error other than ErrStoreLost, ErrStaleFence and ErrResponseInvalid leaves
 // it open whether the call took effect.
 //

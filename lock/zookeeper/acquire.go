@@ -136,13 +136,12 @@ func (a *attempt) send(op *zk.CreateRequest) result {
 	return a.s.w.await(a.write(op))
 }
 
-// write is the create as the writer takes it: that of a mutex's place can take any
-// seat.
+// write is the create as the writer takes it: a place in line can have any seat.
 func (a *attempt) write(op *zk.CreateRequest) *write {
 	wr := measured([]any{op})
-	if a.place != nil && strings.HasPrefix(a.place.prefix, exclusive+"-") {
+	if a.place != nil {
 		wr.seat = seated(op)
-		wr.lazy = a.place.line.isLong()
+		wr.lazy = strings.HasPrefix(a.place.prefix, exclusive+"-") && a.place.line.isLong()
 	}
 	return wr
 }

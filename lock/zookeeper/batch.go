@@ -74,7 +74,7 @@ func (w *writer) takeOff() []*write {
 	if !w.cleared() {
 		return nil
 	}
-	if len(w.waiting) <= w.idle {
+	if !w.pressing() {
 		return nil
 	}
 	batch, _ := w.next()
@@ -98,7 +98,7 @@ func (w *writer) takeOff() []*write {
 // only where their seats tell their fences apart. Locks of different keys always may.
 func (w *writer) next() (batch []*write, more bool) {
 	size := 0
-	var lines []string
+	var lines, unseated []string // below which somebody takes a place, and somebody without a seat
 	rest := w.waiting[:0]
 	w.split = false
 	for i, wr := range w.waiting {
@@ -106,13 +106,16 @@ func (w *writer) next() (batch []*write, more bool) {
 			rest = append(rest, w.waiting[i:]...)
 			break
 		}
-		if wr.line != "" && wr.seat == nil && slices.Contains(lines, wr.line) {
+		if wr.line != "" && (wr.seat == nil && slices.Contains(lines, wr.line) || slices.Contains(unseated, wr.line)) {
 			rest = append(rest, wr)
 			w.split = true
 			continue
 		}
-		if wr.line != "" && wr.seat == nil {
+		if wr.line != "" && !slices.Contains(lines, wr.line) {
 			lines = append(lines, wr.line)
+		}
+		if wr.line != "" && wr.seat == nil {
+			unseated = append(unseated, wr.line)
 		}
 		size += wr.size
 		batch = append(batch, wr)
@@ -138,7 +141,9 @@ func (w *writer) sendAll(batch []*write) {
 		if r.outcome != refused || r.op < 0 {
 			for seat, wr := range batch {
 				own := r.of(len(wr.ops))
-				own.seat = seat
+				if wr.seat != nil {
+					own.seat = seat
+				}
 				w.reply(wr, own)
 				r.skip(len(wr.ops))
 			}

@@ -77,7 +77,9 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 		"nothing":                {nil, [][]*write{nil}},
 		"all of it":              {[]*write{a1, p, b1, q}, [][]*write{{a1, p, b1, q}}},
 		"two places of a line":   {[]*write{a1, a2, p}, [][]*write{{a1, p}, {a2}}},
-		"places with seats":      {[]*write{s1, a1, s2, p}, [][]*write{{s1, a1, s2, p}}},
+		"places with seats":      {[]*write{s1, b1, s2, p}, [][]*write{{s1, b1, s2, p}}},
+		"one of them without":    {[]*write{s1, a1, s2, p, a2}, [][]*write{{s1, s2, p}, {a1}, {a2}}},
+		"the first without":      {[]*write{a1, s1, s2}, [][]*write{{a1}, {s1, s2}}},
 		"a large one goes alone": {[]*write{p, l, q}, [][]*write{{p}, {l}, {q}}},
 	}
 	for name, tt := range tests {

@@ -19,7 +19,9 @@
 //	/lock/<first 3 hex digits of the key ID>/<other 61>
 //
 // that exists exactly as long as its holder wants it to, or as its holder's
-// session lives. Its czxid is the fencing token, its data names the holder.
+// session lives. Its czxid is the fencing token, its data names the holder. (Places
+// in the lines of the other recipes have fencing tokens of another kind; see
+// [Lease.Fence].)
 //
 // # What is guaranteed
 //

@@ -22,9 +22,10 @@ import (
 // What is left is somebody who deletes the next one's znode by hand while it
 // waits: so it is read before the lock is believed in, as everywhere. That is spared
 // those who were right behind a place of their session when it came to the head of
-// the line, and were seen there: a lock that is held for a moment goes through all of
-// them at once, and what they write shares Multis. It is a second at most since then,
-// in which nobody deletes a znode by hand; see young.
+// the line, and were seen there over the present connection: a lock that is held for a
+// moment goes through all of them at once, and what they write shares Multis. It is a
+// second at most since then, in which nobody deletes a znode by hand (see young), nor
+// closes the session on the server without this process hearing of it.
 
 // neighbour returns the slot of the place right before that of l, where both are
 // of a mutex and of this session; else nil.
@@ -89,15 +90,16 @@ func (s *session) vouch(l *Lease, v *view) {
 		if sl == nil {
 			return
 		}
-		sl.seen = v.sent
+		sl.seen, sl.seenBy = v.sent, s.gen
 	}
 }
 
-// vouched reports whether that is less than a second ago.
+// vouched reports whether that is less than a second ago, and the connection is still
+// the same one.
 func (s *session) vouched(l *Lease) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return time.Since(l.slot.seen) < young
+	return s.connected && s.gen == l.slot.seenBy && time.Since(l.slot.seen) < young
 }
 
 // pass hands over what l has held, if it was at the head of a line. Needs

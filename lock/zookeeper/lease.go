@@ -39,7 +39,7 @@ var _ idem.Lease = (*Lease)(nil)
 // Fence implements [idem.Lease]: its token is the czxid of the lock's znode; of a
 // place in line (Mutex, RWMutex, Semaphore, Election) 128 times that, plus how many
 // writes were in front in the transaction that made it. After [RWMutex.Downgrade] it is the writer's. Its
-// domain is the ensemble's.
+// domain is the ensemble's, with ":line" behind it for a place.
 func (l *Lease) Fence() idem.Fence { return l.fence }
 
 // Done implements [idem.Lease].

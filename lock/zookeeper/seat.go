@@ -20,16 +20,20 @@ import (
 
 // seatBits is how many bits of a fence the seat has: as many as maxBatch needs. The
 // others are the czxid's, of which the servers' epoch is the upper half: they last
-// for 2^25 elections of a leader.
+// for 2^25 elections of a leader, and as signed numbers for half as many.
 const seatBits = 7
 
-// placeFence is the fence of a place in line.
+// placeFence is the fence of a place in line. Its domain is not that of plain locks,
+// since those have the czxid itself for a token.
 func (s *session) placeFence(czxid int64, seat int) idem.Fence {
-	return idem.Fence{Domain: s.domain, Token: uint64(czxid)<<seatBits | uint64(seat)}
+	return idem.Fence{Domain: s.domain + lineDomain, Token: uint64(czxid)<<seatBits | uint64(seat)}
 }
 
-// seated returns what writes a seat into the data of a create; nil where data is not
-// an owner's, and others have to take the seats beside it elsewhere.
+// lineDomain follows the ensemble's domain; a root (domainOf) begins with a slash.
+const lineDomain = ":line"
+
+// seated returns what writes a seat into the data of a create; nil where that is not
+// an owner's, and there can be no other place of the line in the Multi.
 func seated(req *zk.CreateRequest) func(seat int) {
 	owner := req.Data
 	if len(owner) < 2 || owner[len(owner)-1] != '}' {

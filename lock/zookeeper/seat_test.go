@@ -124,6 +124,108 @@ func TestPlacesOfOneMultiHaveDifferentFences(t *testing.T) {
 	}
 }
 
+// Every kind of place has a seat, and what it is told to be is what it is, beside
+// whatever writes.
+func TestPlacesOfAllKindsHaveSeats(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []bool{false, true} {
+		name := "answered"
+		if lost {
+			name = "reply lost"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := sharedConfig(t)
+			proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+			cfg.Servers = []string{proxy.Addr()}
+			c := open(t, cfg)
+			paths := []string{"/e", "/rw", "/sem", "/other"}
+			for _, path := range paths { // so that no create is refused
+				if err := sessionOf(c).ensureLine(c.line(path)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w := sessionOf(c).w
+			waiting := func(n int) {
+				t.Helper()
+				until(t, "writes to wait", func() bool {
+					w.mu.Lock()
+					defer w.mu.Unlock()
+					return len(w.waiting) == n
+				})
+			}
+			// While both Multis are under way, those below come to share the third.
+			creates := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(cfg.Chroot+"/other/lock-"))
+			var holds []*testserver.Hold
+			var wg sync.WaitGroup
+			for range flights {
+				h := proxy.HoldNext(creates)
+				holds = append(holds, h)
+				wg.Go(func() { _, _ = c.Mutex("/other").TryAcquire(bounded(t)) })
+				await(t, "a create", h.Held())
+			}
+			for i := range 3 {
+				wg.Go(func() { _, _ = c.Mutex("/other").TryAcquire(bounded(t)) })
+				waiting(i + 1)
+			}
+			e, rw, sem := c.Election("/e", "me"), c.RWMutex("/rw"), c.Semaphore("/sem", 3)
+			leases := make([]chan *Lease, 4)
+			get := func(i int, acquire func(context.Context) (*Lease, error)) {
+				leases[i] = make(chan *Lease, 1)
+				wg.Go(func() {
+					l, err := acquire(bounded(t))
+					if err != nil {
+						t.Errorf("no. %d: %v", i, err)
+					}
+					leases[i] <- l
+				})
+				waiting(4 + i)
+			}
+			get(0, func(ctx context.Context) (*Lease, error) {
+				l, err := e.Campaign(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return l.Lease, nil
+			})
+			get(1, func(ctx context.Context) (*Lease, error) { return sem.Acquire(ctx, 1) })
+			// A mutex and a read-write lock on one path have one line.
+			get(2, c.Mutex("/rw").Acquire)
+			get(3, rw.AcquireWrite)
+			if lost {
+				proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(cfg.Chroot+"/e/")))
+			}
+			for _, h := range holds {
+				h.Release()
+			}
+			told := func(ln *line, n int) []Participant {
+				t.Helper()
+				var them []Participant
+				until(t, "all in line", func() bool {
+					them, _ = ln.participants(bounded(t))
+					return len(them) == n
+				})
+				return them
+			}
+			both := told(rw.ln, 2)
+			for i, want := range []idem.Fence{told(e.ln, 1)[0].Fence, told(sem.ln, 1)[0].Fence, both[0].Fence, both[1].Fence} {
+				l := <-leases[i]
+				if l == nil {
+					t.FailNow()
+				}
+				if l.Fence() != want || want.Token&(1<<seatBits-1) == 0 {
+					t.Errorf("no. %d has fence %v, and everybody is told %v; want a seat behind others", i, l.Fence(), want)
+				}
+				l.ReleaseBehind()
+			}
+			if !both[0].Fence.Before(both[1].Fence) {
+				t.Errorf("fence %v was followed by %v", both[0].Fence, both[1].Fence)
+			}
+			wg.Wait()
+		})
+	}
+}
+
 // Those who look while a line is being read are shown the next reading of it, and
 // share that.
 func TestViewsAreSharedByThoseWhoCameBefore(t *testing.T) {
@@ -186,11 +288,15 @@ func TestMutexHandOverTrustsNoOldLook(t *testing.T) {
 	if s.vouched(l) {
 		t.Error("a place that nobody has seen is vouched for")
 	}
-	l.slot.seen = time.Now()
+	l.slot.seen, l.slot.seenBy = time.Now(), s.gen
 	if !s.vouched(l) {
 		t.Error("a place that was just seen is not vouched for")
 	}
-	l.slot.seen = time.Now().Add(-young)
+	l.slot.seenBy--
+	if s.vouched(l) {
+		t.Error("a place that was seen over another connection is vouched for")
+	}
+	l.slot.seen, l.slot.seenBy = time.Now().Add(-young), s.gen
 	if s.vouched(l) {
 		t.Error("a place that was seen a second ago is vouched for")
 	}

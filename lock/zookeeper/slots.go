@@ -34,6 +34,7 @@ type slot struct {
 	passed chan struct{}
 	heir   bool      // somebody waits for passed
 	seen   time.Time // when it was, in line behind another one of this session; see vouch
+	seenBy uint64    // over which connection
 	crowd  int       // callers that wait for freed
 }
 

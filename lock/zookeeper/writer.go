@@ -168,7 +168,7 @@ func (w *writer) hurry() {
 // rouse wakes a worker if there is something that may be sent now, unless one is
 // about to look anyway. Needs mu.
 func (w *writer) rouse() {
-	if len(w.waiting) <= w.idle || w.gathering || !w.cleared() {
+	if !w.pressing() || w.gathering || !w.cleared() {
 		return // who is gathering, or lands, looks again
 	}
 	select {
@@ -176,6 +176,10 @@ func (w *writer) rouse() {
 	default:
 	}
 }
+
+// pressing says whether something waits that is in a hurry, or enough for a Multi.
+// Needs mu.
+func (w *writer) pressing() bool { return len(w.waiting) > w.idle || len(w.waiting) >= maxBatch }
 
 // cleared says whether another Multi may be sent now. Needs mu.
 func (w *writer) cleared() bool {
