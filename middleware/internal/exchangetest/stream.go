@@ -104,7 +104,7 @@ var streamCases = []testCase{
 			w.WriteHeader(500)
 		})
 		b.want(b.pay("k1"), 418, "hi", false)
-		b.wantRefusal(b.pay("k1"), idem.CodeResultUnavailable)
+		b.wantRefusal(b.afterwards("k1", payBody), idem.CodeResultUnavailable)
 		b.wantRuns(1)
 	}},
 	{"101 and a hijack, as WebSocket libraries do it", func(b *bundle) {
@@ -128,7 +128,7 @@ var streamCases = []testCase{
 		if s := string(all); !strings.HasPrefix(s, "HTTP/1.1 101 ") || !strings.HasSuffix(s, "\r\n\r\necho") {
 			b.Errorf("connection carried %q", s)
 		}
-		b.wantRefusal(b.send(b.request("POST", "/pay", "k1", "")), idem.CodeResultUnavailable)
+		b.wantRefusal(b.afterwards("k1", ""), idem.CodeResultUnavailable)
 	}},
 	{"a streamed response that is not the answer is broken off", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -187,6 +188,18 @@ func (b *bundle) trySend(req *http.Request) (answer, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	return answer{resp, string(body), err}, nil
+}
+
+// afterwards is the answer to a repeat once the first request is through: a handler
+// that has hijacked its connection closes it before it returns.
+func (b *bundle) afterwards(key, body string) answer {
+	b.Helper()
+	for start := time.Now(); ; runtime.Gosched() {
+		a := b.send(b.request("POST", "/pay", key, body))
+		if !strings.Contains(a.body, string(idem.CodeInProgress)) || time.Since(start) > patience {
+			return a
+		}
+	}
 }
 
 // want checks an answer that is not a refusal.
