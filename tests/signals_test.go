@@ -36,6 +36,11 @@ func TestLockPassesSignalsOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Under nohup, idemctl is to ignore SIGHUP as this process does, unless this
+	// process hears it.
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
 	r := newRecipes(t)
 	cmd := r.command("lock", job, "--", self)
 	cmd.Env = append(cmd.Env, tellsSignals+"=1")
