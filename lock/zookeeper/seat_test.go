@@ -46,184 +46,177 @@ func TestSeatsAreWrittenIntoTheData(t *testing.T) {
 	}
 }
 
-// Places that were taken in one Multi have fences that grow in the order in which
-// they get the lock, and everybody is told the same ones; also where the Multi was
-// not answered.
-func TestPlacesOfOneMultiHaveDifferentFences(t *testing.T) {
-	t.Parallel()
-	for _, lost := range []bool{false, true} {
-		name := "answered"
-		if lost {
-			name = "reply lost"
-		}
+// answeredOrNot runs a test twice, with a client behind a proxy; the second time a
+// reply is to be lost.
+func answeredOrNot(t *testing.T, test func(t *testing.T, cfg Config, proxy *testserver.Proxy, c *Client, lost bool)) {
+	t.Helper()
+	for name, lost := range map[string]bool{"answered": false, "reply lost": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := sharedConfig(t)
 			proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
 			cfg.Servers = []string{proxy.Addr()}
-			c := open(t, cfg)
-			m := c.Mutex("/m")
-			head, err := m.Acquire(bounded(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			creates := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(cfg.Chroot+"/m/lock-"))
-			const n = 20
-			var leases []*Lease
-			var mu sync.Mutex
-			var wg sync.WaitGroup
-			// While one Multi waits for its answer, the others gather for the next.
-			first := proxy.HoldNext(creates)
-			for range n {
-				wg.Go(func() {
-					l, err := m.Acquire(bounded(t))
-					if err != nil {
-						t.Errorf("Acquire() = %v", err)
-						return
-					}
-					mu.Lock()
-					leases = append(leases, l)
-					mu.Unlock()
-					if err := l.Release(bounded(t)); err != nil {
-						t.Errorf("Release() = %v", err)
-					}
-				})
-			}
-			await(t, "the first create", first.Held())
-			if lost {
-				proxy.DropNextReply(creates)
-			}
-			first.Release()
-			until(t, "all in line", func() bool { return placesOf(c) == n+1 })
-
-			seats := map[int64]int{}
-			var told []idem.Fence
-			for _, p := range participants(t, m) {
-				told = append(told, p.Fence)
-				seats[int64(p.Fence.Token>>seatBits)]++
-			}
-			head.ReleaseBehind()
-			wg.Wait()
-			var had []idem.Fence
-			for _, l := range append([]*Lease{head}, leases...) {
-				had = append(had, l.Fence())
-			}
-			slices.SortFunc(had, func(a, b idem.Fence) int { return int(int64(a.Token) - int64(b.Token)) })
-			if !slices.Equal(told, had) {
-				t.Errorf("participants were told to have fences\n%v, in the order of their turns; they had\n%v", told, had)
-			}
-			for i := range leases[1:] {
-				if !leases[i].Fence().Before(leases[i+1].Fence()) {
-					t.Errorf("fence %v was followed by %v", leases[i].Fence(), leases[i+1].Fence())
-				}
-			}
-			if len(seats) == n+1 {
-				t.Error("no two places were taken in one Multi: the test has tested nothing")
-			}
+			test(t, cfg, proxy, open(t, cfg), lost)
 		})
 	}
+}
+
+// Places that were taken in one Multi have fences that grow in the order in which
+// they get the lock, and everybody is told the same ones; also where the Multi was
+// not answered.
+func TestPlacesOfOneMultiHaveDifferentFences(t *testing.T) {
+	t.Parallel()
+	answeredOrNot(t, func(t *testing.T, cfg Config, proxy *testserver.Proxy, c *Client, lost bool) {
+		m := c.Mutex("/m")
+		head, err := m.Acquire(bounded(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		creates := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(cfg.Chroot+"/m/lock-"))
+		const n = 20
+		var leases []*Lease
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		// While one Multi waits for its answer, the others gather for the next.
+		first := proxy.HoldNext(creates)
+		for range n {
+			wg.Go(func() {
+				l, err := m.Acquire(bounded(t))
+				if err != nil {
+					t.Errorf("Acquire() = %v", err)
+					return
+				}
+				mu.Lock()
+				leases = append(leases, l)
+				mu.Unlock()
+				if err := l.Release(bounded(t)); err != nil {
+					t.Errorf("Release() = %v", err)
+				}
+			})
+		}
+		await(t, "the first create", first.Held())
+		if lost {
+			proxy.DropNextReply(creates)
+		}
+		first.Release()
+		until(t, "all in line", func() bool { return placesOf(c) == n+1 })
+
+		seats := map[int64]int{}
+		var told []idem.Fence
+		for _, p := range participants(t, m) {
+			told = append(told, p.Fence)
+			seats[int64(p.Fence.Token>>seatBits)]++
+		}
+		head.ReleaseBehind()
+		wg.Wait()
+		var had []idem.Fence
+		for _, l := range append([]*Lease{head}, leases...) {
+			had = append(had, l.Fence())
+		}
+		slices.SortFunc(had, func(a, b idem.Fence) int { return int(int64(a.Token) - int64(b.Token)) })
+		if !slices.Equal(told, had) {
+			t.Errorf("participants were told to have fences\n%v, in the order of their turns; they had\n%v", told, had)
+		}
+		for i := range leases[1:] {
+			if !leases[i].Fence().Before(leases[i+1].Fence()) {
+				t.Errorf("fence %v was followed by %v", leases[i].Fence(), leases[i+1].Fence())
+			}
+		}
+		if len(seats) == n+1 {
+			t.Error("no two places were taken in one Multi: the test has tested nothing")
+		}
+	})
 }
 
 // Every kind of place has a seat, and what it is told to be is what it is, beside
 // whatever writes.
 func TestPlacesOfAllKindsHaveSeats(t *testing.T) {
 	t.Parallel()
-	for _, lost := range []bool{false, true} {
-		name := "answered"
-		if lost {
-			name = "reply lost"
+	answeredOrNot(t, func(t *testing.T, cfg Config, proxy *testserver.Proxy, c *Client, lost bool) {
+		paths := []string{"/e", "/rw", "/sem", "/other"}
+		for _, path := range paths { // so that no create is refused
+			if err := sessionOf(c).ensureLine(c.line(path)); err != nil {
+				t.Fatal(err)
+			}
 		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cfg := sharedConfig(t)
-			proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
-			cfg.Servers = []string{proxy.Addr()}
-			c := open(t, cfg)
-			paths := []string{"/e", "/rw", "/sem", "/other"}
-			for _, path := range paths { // so that no create is refused
-				if err := sessionOf(c).ensureLine(c.line(path)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			w := sessionOf(c).w
-			waiting := func(n int) {
-				t.Helper()
-				until(t, "writes to wait", func() bool {
-					w.mu.Lock()
-					defer w.mu.Unlock()
-					return len(w.waiting) == n
-				})
-			}
-			// While both Multis are under way, those below come to share the third.
-			creates := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(cfg.Chroot+"/other/lock-"))
-			var holds []*testserver.Hold
-			var wg sync.WaitGroup
-			for range flights {
-				h := proxy.HoldNext(creates)
-				holds = append(holds, h)
-				wg.Go(func() { _, _ = c.Mutex("/other").TryAcquire(bounded(t)) })
-				await(t, "a create", h.Held())
-			}
-			for i := range 3 {
-				wg.Go(func() { _, _ = c.Mutex("/other").TryAcquire(bounded(t)) })
-				waiting(i + 1)
-			}
-			e, rw, sem := c.Election("/e", "me"), c.RWMutex("/rw"), c.Semaphore("/sem", 3)
-			leases := make([]chan *Lease, 4)
-			get := func(i int, acquire func(context.Context) (*Lease, error)) {
-				leases[i] = make(chan *Lease, 1)
-				wg.Go(func() {
-					l, err := acquire(bounded(t))
-					if err != nil {
-						t.Errorf("no. %d: %v", i, err)
-					}
-					leases[i] <- l
-				})
-				waiting(4 + i)
-			}
-			get(0, func(ctx context.Context) (*Lease, error) {
-				l, err := e.Campaign(ctx)
-				if err != nil {
-					return nil, err
-				}
-				return l.Lease, nil
+		w := sessionOf(c).w
+		waiting := func(n int) {
+			t.Helper()
+			until(t, "writes to wait", func() bool {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return len(w.waiting) == n
 			})
-			get(1, func(ctx context.Context) (*Lease, error) { return sem.Acquire(ctx, 1) })
-			// A mutex and a read-write lock on one path have one line.
-			get(2, c.Mutex("/rw").Acquire)
-			get(3, rw.AcquireWrite)
-			if lost {
-				proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(cfg.Chroot+"/e/")))
-			}
-			for _, h := range holds {
-				h.Release()
-			}
-			told := func(ln *line, n int) []Participant {
-				t.Helper()
-				var them []Participant
-				until(t, "all in line", func() bool {
-					them, _ = ln.participants(bounded(t))
-					return len(them) == n
-				})
-				return them
-			}
-			both := told(rw.ln, 2)
-			for i, want := range []idem.Fence{told(e.ln, 1)[0].Fence, told(sem.ln, 1)[0].Fence, both[0].Fence, both[1].Fence} {
-				l := <-leases[i]
-				if l == nil {
-					t.FailNow()
+		}
+		// While both Multis are under way, those below come to share the third.
+		creates := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(cfg.Chroot+"/other/lock-"))
+		var holds []*testserver.Hold
+		var wg sync.WaitGroup
+		for range flights {
+			h := proxy.HoldNext(creates)
+			holds = append(holds, h)
+			wg.Go(func() { _, _ = c.Mutex("/other").TryAcquire(bounded(t)) })
+			await(t, "a create", h.Held())
+		}
+		for i := range 3 {
+			wg.Go(func() { _, _ = c.Mutex("/other").TryAcquire(bounded(t)) })
+			waiting(i + 1)
+		}
+		e, rw, sem := c.Election("/e", "me"), c.RWMutex("/rw"), c.Semaphore("/sem", 3)
+		leases := make([]chan *Lease, 4)
+		get := func(i int, acquire func(context.Context) (*Lease, error)) {
+			leases[i] = make(chan *Lease, 1)
+			wg.Go(func() {
+				l, err := acquire(bounded(t))
+				if err != nil {
+					t.Errorf("no. %d: %v", i, err)
 				}
-				if l.Fence() != want || want.Token&(1<<seatBits-1) == 0 {
-					t.Errorf("no. %d has fence %v, and everybody is told %v; want a seat behind others", i, l.Fence(), want)
-				}
-				l.ReleaseBehind()
+				leases[i] <- l
+			})
+			waiting(4 + i)
+		}
+		get(0, func(ctx context.Context) (*Lease, error) {
+			l, err := e.Campaign(ctx)
+			if err != nil {
+				return nil, err
 			}
-			if !both[0].Fence.Before(both[1].Fence) {
-				t.Errorf("fence %v was followed by %v", both[0].Fence, both[1].Fence)
-			}
-			wg.Wait()
+			return l.Lease, nil
 		})
-	}
+		get(1, func(ctx context.Context) (*Lease, error) { return sem.Acquire(ctx, 1) })
+		// A mutex and a read-write lock on one path have one line.
+		get(2, c.Mutex("/rw").Acquire)
+		get(3, rw.AcquireWrite)
+		if lost {
+			proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(cfg.Chroot+"/e/")))
+		}
+		for _, h := range holds {
+			h.Release()
+		}
+		told := func(ln *line, n int) []Participant {
+			t.Helper()
+			var them []Participant
+			until(t, "all in line", func() bool {
+				them, _ = ln.participants(bounded(t))
+				return len(them) == n
+			})
+			return them
+		}
+		both := told(rw.ln, 2)
+		for i, want := range []idem.Fence{told(e.ln, 1)[0].Fence, told(sem.ln, 1)[0].Fence, both[0].Fence, both[1].Fence} {
+			l := <-leases[i]
+			if l == nil {
+				t.FailNow()
+			}
+			if l.Fence() != want || want.Token&(1<<seatBits-1) == 0 {
+				t.Errorf("no. %d has fence %v, and everybody is told %v; want a seat behind others", i, l.Fence(), want)
+			}
+			l.ReleaseBehind()
+		}
+		if !both[0].Fence.Before(both[1].Fence) {
+			t.Errorf("fence %v was followed by %v", both[0].Fence, both[1].Fence)
+		}
+		wg.Wait()
+	})
 }
 
 // Those who look while a line is being read are shown the next reading of it, and
