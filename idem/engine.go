@@ -84,7 +84,7 @@ func (r *request) within(ctx context.Context, d time.Duration) *bounded {
 // execution. The error is a [*Refusal], or what the handler returned. A panic
 // of the handler goes on to the caller once the attempt has been settled.
 func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error) {
-	r, err := e.admit(op)
+	r, err := e.admit(op, h)
 	if err != nil {
 		return e.refused(ctx, op.Policy, KeyID{}, err)
 	}
@@ -158,8 +158,10 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) 
 
 // admit is step 1: what can be refused without asking anybody. The key itself
 // was read by ParseKey.
-func (e *Engine) admit(op Operation) (*request, error) {
+func (e *Engine) admit(op Operation, h Handler) (*request, error) {
 	switch {
+	case h == nil:
+		return nil, refuse(CodeInternal, errors.New("idem: operation without handler"))
 	case op.Policy == nil || op.Fingerprint == nil:
 		return nil, refuse(CodeInternal, errors.New("idem: operation without policy or fingerprint"))
 	case op.Scope == "" && !op.Policy.AllowGlobalKeys:
@@ -227,7 +229,7 @@ func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
 		return nil, refuse(CodeKeyExpired, nil)
 	case StateUnknown:
 		if r.Policy.Resolver == nil && !r.Policy.RerunInDoubt {
-			return unknown(rec)
+			return r.unknown(rec)
 		}
 	}
 	return nil, nil // pending, or unknown and somebody to ask: only the lock's holder may tell
@@ -361,8 +363,7 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt A
 	returned := false
 	defer func() {
 		if !returned { // a panic, or runtime.Goexit: it goes on once the attempt is settled
-			crash := Response{Status: panicStatus(r.Transport)}
-			_, _ = e.settle(ctx, run, outcomeInDoubt, &crash, errPanic)
+			_, _ = e.settle(ctx, run, outcomeInDoubt, crashResponse(r.Transport), errPanic)
 		}
 	}()
 	run.response, run.err = h(x)

@@ -24,7 +24,7 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Resul
 	}
 	if err := e.outlives(ctx, r, lease); err != nil {
 		if rec.State == StateUnknown && errors.Is(err, ErrForeignDomain) {
-			res, err = unknown(rec)
+			res, err = r.unknown(rec)
 			return res, false, err
 		}
 		return nil, false, err

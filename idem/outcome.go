@@ -91,10 +91,15 @@ func refusedUnless(gated bool) outcome {
 	return outcomeNoEffect
 }
 
-// panicStatus is what a repeat is told of a handler that panicked.
-func panicStatus(t Transport) int {
-	if t == TransportGRPC {
-		return grpcInternal
+// crashResponse is what a repeat gets after a handler that panicked, as long as
+// the outcome is not known. It is nil where only an error can say that.
+func crashResponse(t Transport) *Response {
+	switch t {
+	case TransportHTTP:
+		return &Response{Status: 500}
+	case TransportGRPC:
+		return &Response{Status: grpcInternal}
+	default:
+		return nil
 	}
-	return 500
 }

@@ -19,7 +19,7 @@ func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Res
 	case StateReleased, StateIssued:
 		return nil, true, nil
 	case StateUnknown:
-		res, err = unknown(rec)
+		res, err = r.unknown(rec)
 		return res, false, withCause(err, resolveErr)
 	}
 	res, err = e.judge(r, rec)

@@ -75,10 +75,11 @@ func replay(rec *Record) *Result {
 	return &Result{Response: *rec.Response, Replayed: true, Attempt: rec.Attempt.Number}
 }
 
-// unknown is the answer for an outcome that nobody can tell: what the attempt
-// itself answered, where it got that far.
-func unknown(rec *Record) (*Result, error) {
-	if rec.Response != nil && !rec.Response.Omitted {
+// unknown answers a request whose outcome is not known: with the response of the
+// attempt itself, if there is one and its status can say so. A caller of
+// [Engine.Do] reads a nil error as success, so it is refused instead.
+func (r *request) unknown(rec *Record) (*Result, error) {
+	if r.Transport != TransportDirect && rec.Response != nil && !rec.Response.Omitted {
 		return replay(rec), nil
 	}
 	return nil, refuse(CodeOutcomeUnknown, nil)
