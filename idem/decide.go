@@ -25,8 +25,7 @@ var (
 // ErrForeignDomain, ErrLeaseLost, ErrStoreLost or ErrUnavailable. Unless it is
 // ErrLeaseLost or ErrUnavailable, nothing was decided.
 //
-// The policy is one that [Policy.WithDefaults] returned; its Name is not looked
-// at. ctx bounds what is done before the resolver is asked; from then on it goes
+// The policy's Name and Scope are not looked at. ctx bounds what is done before the resolver is asked; from then on it goes
 // to its end.
 func (e *Engine) Resolve(ctx context.Context, id KeyID, p *Policy) (Record, error) {
 	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease Lease) error {
@@ -67,6 +66,10 @@ func (e *Engine) Decide(ctx context.Context, id KeyID, attempt Attempt, resoluti
 func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle func(context.Context, *request, Lease) error) (Record, error) {
 	if p == nil {
 		return Record{}, errors.New("idem: no policy")
+	}
+	p, err := p.complete()
+	if err != nil {
+		return Record{}, err
 	}
 	if !e.work.add() {
 		return Record{}, fmt.Errorf("%w: %w", ErrUnavailable, errClosed)

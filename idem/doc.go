@@ -35,7 +35,10 @@
 // idemtest has the suites that every implementation has to pass. [Policy] is
 // how a route treats keys. Adapters for transports read requests, write
 // answers, and decide nothing; [Engine.Do] serves queue consumers and jobs
-// directly.
+// directly: they need [Operation], [FingerprintOf] and [Response].
+//
+// Only adapters need [Transport], [ParseKey], [RequestFingerprint], [Refuse],
+// [Engine.Refused], [Policy.WithDefaults] and [Policy.ScopeOf].
 //
 // This package imports the standard library only.
 package idem

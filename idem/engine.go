@@ -84,7 +84,7 @@ func (r *request) within(ctx context.Context, d time.Duration) *bounded {
 // execution. The error is a [*Refusal], or what the handler returned. A panic
 // of the handler goes on to the caller once the attempt has been settled.
 func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error) {
-	r, err := e.admit(op, h)
+	r, err := e.admit(ctx, op, h)
 	if err != nil {
 		return e.refused(ctx, op.Policy, KeyID{}, err)
 	}
@@ -158,22 +158,32 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) 
 
 // admit is step 1: what can be refused without asking anybody. The key itself
 // was read by ParseKey.
-func (e *Engine) admit(op Operation, h Handler) (*request, error) {
+func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, error) {
 	switch {
 	case h == nil:
 		return nil, refuse(CodeInternal, errors.New("idem: operation without handler"))
 	case op.Policy == nil || op.Fingerprint == nil:
 		return nil, refuse(CodeInternal, errors.New("idem: operation without policy or fingerprint"))
-	case op.Scope == "" && !op.Policy.AllowGlobalKeys:
-		return nil, refuse(CodeInternal, errors.New("idem: operation without scope"))
 	case len(op.Key) == 0:
 		return nil, refuse(CodeKeyMissing, nil)
 	case len(op.Key) > MaxKeyBytes:
 		return nil, refuse(CodeKeyInvalid, fmt.Errorf("idem: key of %d bytes", len(op.Key)))
 	}
+	var err error
+	if op.Policy, err = op.Policy.complete(); err != nil {
+		return nil, refuse(CodeInternal, err)
+	}
+	if op.Scope == "" {
+		if op.Scope, err = op.Policy.ScopeOf(ctx); err != nil {
+			return nil, err
+		}
+	}
 	fp, err := op.Fingerprint(FingerprintVersion)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, asRefusal(CodeBodyInvalid, err)
+	case fp.IsZero() || fp.Version != FingerprintVersion:
+		return nil, refuse(CodeInternal, fmt.Errorf("idem: the fingerprint is zero or of version %d, want version %d", fp.Version, FingerprintVersion))
 	}
 	if !e.work.add() {
 		return nil, refuse(CodeUnavailable, errClosed)
@@ -248,7 +258,7 @@ func (r *request) matches(stored Fingerprint) (same bool, err error) {
 		}
 	}()
 	fp, err := r.Fingerprint(stored.Version)
-	return fp == stored, err
+	return fp == stored && !fp.IsZero(), err
 }
 
 // lock is step 4.

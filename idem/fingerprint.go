@@ -18,8 +18,8 @@ type Fingerprint struct {
 	Sum     [sha256.Size]byte
 }
 
-// IsZero reports whether f is no fingerprint.
-func (f Fingerprint) IsZero() bool { return f.Version == 0 }
+// IsZero reports whether f is no fingerprint: it has no version, or no sum.
+func (f Fingerprint) IsZero() bool { return f.Version == 0 || f.Sum == [sha256.Size]byte{} }
 
 // String returns "v1:" and 64 hexadecimal digits.
 func (f Fingerprint) String() string {
@@ -40,4 +40,13 @@ func NewFingerprint(version uint8, operation string, parts ...string) (Fingerpri
 		return Fingerprint{}, fmt.Errorf("%w: %d", ErrFingerprintVersion, version)
 	}
 	return Fingerprint{Version: 1, Sum: digest(fingerprintPurpose, operation, parts...)}, nil
+}
+
+// FingerprintOf is the fingerprint of an operation ("settle invoice") and of all
+// that makes two requests with one key different ones: their canonical parts. It
+// is what a caller of [Engine.Do] needs.
+func FingerprintOf(operation string, parts ...string) Fingerprinter {
+	return func(version uint8) (Fingerprint, error) {
+		return NewFingerprint(version, "direct "+operation, parts...)
+	}
 }

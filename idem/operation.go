@@ -5,14 +5,22 @@ import (
 	"time"
 )
 
-// Operation is one request for an execution, as an adapter read it.
+// Operation is one request for an execution: a message of a queue, a run of a
+// job, or what an adapter made of a request.
 type Operation struct {
+	// Transport is for adapters. The zero value, TransportDirect, is a call by
+	// the application itself.
 	Transport Transport
-	Scope     string // whose key it is; "" only where the policy allows global keys
-	Key       Key    // as ParseKey returned it
-	// Policy is the route's, as Policy.WithDefaults returned it.
+	// Scope is whose key it is: the tenant or principal. Where it is "",
+	// Policy.Scope is asked with the context of the call. "" is accepted only
+	// where the policy allows global keys.
+	Scope string
+	// Key is the same for every repeat: 1 to MaxKeyBytes bytes.
+	Key Key
+	// Policy is the route's. It is not changed, and must not be during the call.
 	Policy *Policy
-	// Fingerprint tells this request from others with the same key.
+	// Fingerprint tells this request from others with the same key; see
+	// [FingerprintOf].
 	Fingerprint Fingerprinter
 }
 

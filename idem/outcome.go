@@ -7,7 +7,8 @@ type Transport uint8
 // The transports.
 const (
 	// TransportDirect is a call of [Engine.Do] by a queue consumer or a job:
-	// a nil error is completed, any other in doubt.
+	// a nil error is completed, any other in doubt. A repeat never gets a nil
+	// error while the outcome is not known.
 	TransportDirect Transport = iota
 	// TransportHTTP reads Response.Status as an HTTP status.
 	TransportHTTP

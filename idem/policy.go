@@ -22,10 +22,12 @@ const (
 // request through without a principal is a fault of the server.
 type ScopeFunc func(ctx context.Context) (string, error)
 
-// Policy is how one route treats keys. The zero value is refused for want of
-// a Scope; with one, every other field has a safe default.
+// Policy is how one route treats keys. Every field but the scope has a safe
+// default, which counts where the field is zero.
 type Policy struct {
-	// Scope is required, unless AllowGlobalKeys.
+	// Scope finds the scope of a request in its context. It is asked where the
+	// request's scope is not given: by [Operation].Scope, or by an adapter's
+	// WithScope. Adapters refuse a policy without either, unless AllowGlobalKeys.
 	Scope ScopeFunc
 	// AllowGlobalKeys lets all callers share one key space. Whoever guesses a
 	// key is then given its stored response.
@@ -72,43 +74,88 @@ type Policy struct {
 }
 
 // WithDefaults returns the policy with its defaults filled in, or an error
-// that says what is wrong with it.
+// that says what is wrong with it. Adapters call it when a route is set up; the
+// methods of [Engine] do the same with a policy that has not been through it.
 func (p Policy) WithDefaults() (Policy, error) {
 	if p.Scope == nil && !p.AllowGlobalKeys {
 		return p, fmt.Errorf("idem: policy %q has no Scope: set one, or AllowGlobalKeys", p.Name)
 	}
+	err := p.check()
+	if err == nil {
+		p.fill()
+	}
+	return p, err
+}
+
+// complete returns a policy that is checked and has its defaults: p itself where
+// nothing is missing, else a copy. Where the engine is called the scope is part of
+// the call.
+func (p *Policy) complete() (*Policy, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	filled := *p
+	if !filled.fill() {
+		return p, nil
+	}
+	kept := filled // only this copy goes to the heap
+	return &kept, nil
+}
+
+// check says what is wrong with the fields that have no use for a default.
+func (p *Policy) check() error {
 	if p.Kind > IssuedToken {
-		return p, fmt.Errorf("idem: policy %q has an unknown Kind %d", p.Name, p.Kind)
+		return fmt.Errorf("idem: policy %q has an unknown Kind %d", p.Name, p.Kind)
 	}
 	if p.FailOpen && p.Kind == IssuedToken {
-		return p, fmt.Errorf("idem: policy %q: a route for issued tokens cannot fail open: nothing could tell whether the token was issued", p.Name)
+		return fmt.Errorf("idem: policy %q: a route for issued tokens cannot fail open: nothing could tell whether the token was issued", p.Name)
 	}
 	if len(p.Name) > 255 {
-		return p, fmt.Errorf("idem: policy name of %d bytes, at most 255", len(p.Name))
+		return fmt.Errorf("idem: policy name of %d bytes, at most 255", len(p.Name))
 	}
-	for _, d := range []struct {
+	for _, d := range [...]struct {
 		name  string
 		value time.Duration
 	}{{"Wait", p.Wait}, {"Deadline", p.Deadline}, {"ResultTTL", p.ResultTTL}, {"KeyTTL", p.KeyTTL}, {"ResolverTimeout", p.ResolverTimeout}} {
 		if d.value < 0 {
-			return p, fmt.Errorf("idem: policy %q has a negative %s", p.Name, d.name)
+			return fmt.Errorf("idem: policy %q has a negative %s", p.Name, d.name)
 		}
 	}
 	if p.MaxRequestBody < 0 || p.MaxResponseBody < 0 {
-		return p, fmt.Errorf("idem: policy %q has a negative body limit", p.Name)
+		return fmt.Errorf("idem: policy %q has a negative body limit", p.Name)
 	}
-	p.ResultTTL = orDefault(p.ResultTTL, DefaultResultTTL)
-	p.KeyTTL = max(orDefault(p.KeyTTL, DefaultKeyTTL), p.ResultTTL)
-	p.ResolverTimeout = orDefault(p.ResolverTimeout, DefaultResolverTimeout)
-	p.MaxRequestBody = orDefault(p.MaxRequestBody, DefaultMaxRequestBody)
-	p.MaxResponseBody = orDefault(p.MaxResponseBody, DefaultMaxResponseBody)
-	return p, nil
+	return nil
 }
 
-// ScopeOf asks Scope, and holds its answer to its contract. The error is a
-// [*Refusal].
+// fill sets the fields that are zero and have a default, and reports whether it
+// set any.
+func (p *Policy) fill() (changed bool) {
+	changed = setDefault(&p.ResultTTL, DefaultResultTTL)
+	changed = setDefault(&p.KeyTTL, DefaultKeyTTL) || changed
+	changed = setDefault(&p.ResolverTimeout, DefaultResolverTimeout) || changed
+	changed = setDefault(&p.MaxRequestBody, DefaultMaxRequestBody) || changed
+	changed = setDefault(&p.MaxResponseBody, DefaultMaxResponseBody) || changed
+	if p.KeyTTL < p.ResultTTL {
+		p.KeyTTL, changed = p.ResultTTL, true
+	}
+	return changed
+}
+
+func setDefault[T time.Duration | int64](v *T, def T) bool {
+	if *v != 0 {
+		return false
+	}
+	*v = def
+	return true
+}
+
+// ScopeOf asks Scope, and holds its answer to its contract. Without a Scope it is
+// "" where the policy allows global keys. The error is a [*Refusal].
 func (p *Policy) ScopeOf(ctx context.Context) (string, error) {
 	if p.Scope == nil {
+		if !p.AllowGlobalKeys {
+			return "", refuse(CodeInternal, fmt.Errorf("idem: policy %q: operation without scope", p.Name))
+		}
 		return "", nil
 	}
 	scope, err := p.Scope(ctx)
@@ -119,11 +166,4 @@ func (p *Policy) ScopeOf(ctx context.Context) (string, error) {
 		return "", refuse(CodeInternal, fmt.Errorf("idem: policy %q: empty scope", p.Name))
 	}
 	return scope, nil
-}
-
-func orDefault[T time.Duration | int64](v, def T) T {
-	if v == 0 {
-		return def
-	}
-	return v
 }

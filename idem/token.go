@@ -21,7 +21,8 @@ func IssueToken(ctx context.Context, store Store, scope string, ttl time.Duratio
 	var random [tokenBytes]byte
 	_, _ = rand.Read(random[:]) // never fails (crypto/rand, since Go 1.24)
 	key := Key(base64.RawURLEncoding.EncodeToString(random[:]))
-	rec, err := store.Issue(ctx, NewKeyID(scope, key), orDefault(ttl, DefaultTokenTTL))
+	setDefault(&ttl, DefaultTokenTTL)
+	rec, err := store.Issue(ctx, NewKeyID(scope, key), ttl)
 	if err != nil {
 		return Token{}, err
 	}

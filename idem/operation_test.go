@@ -1,0 +1,117 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// A policy that nobody has completed gets its defaults: a zero time to live would
+// lose the result as soon as it is stored.
+func TestDoAppliesThePolicysDefaults(t *testing.T) {
+	b := setup(t, parts{})
+	policy := idem.Policy{Name: "settle"}
+	op := b.direct("k1", "{}")
+	op.Policy = &policy
+	res, err := b.engine.Do(t.Context(), op, b.pay)
+	b.wantPaid(res, err, 1, false)
+	st := b.wantState("k1", idem.StateCompleted)
+	if kept := st.ExpiresAt.Sub(st.Since); kept != idem.DefaultResultTTL {
+		t.Errorf("the result is kept for %v, want %v", kept, idem.DefaultResultTTL)
+	}
+	res, err = b.engine.Do(t.Context(), op, b.pay)
+	b.wantPaid(res, err, 1, true)
+	if policy.ResultTTL != 0 {
+		t.Errorf("Do() changed the caller's policy: %+v", policy)
+	}
+}
+
+func TestResolveAndDecideApplyThePolicysDefaults(t *testing.T) {
+	paid := created(7)
+	for name, settle := range map[string]func(b *bundle, id idem.KeyID) (idem.Record, error){
+		"Resolve": func(b *bundle, id idem.KeyID) (idem.Record, error) {
+			return b.engine.Resolve(b.Context(), id, &idem.Policy{Resolver: func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+				return idem.Applied(paid), nil
+			}})
+		},
+		"Decide": func(b *bundle, id idem.KeyID) (idem.Record, error) {
+			return b.engine.Decide(b.Context(), id, idem.Attempt{}, idem.Applied(paid), idem.Decision{By: "ops"}, &idem.Policy{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{})
+			if _, err := b.doWith("k1", "{}", func(context.Context) (idem.Response, error) { return idem.Response{}, errors.New("no answer") }); err == nil {
+				t.Fatal("Do() = nil, want the handler's error")
+			}
+			rec, err := settle(b, idem.NewKeyID("m1", "k1"))
+			if err != nil || rec.State != idem.StateCompleted {
+				t.Fatalf("%s() = %v, %v, want completed", name, rec.State, err)
+			}
+			if kept := rec.ResultExpires.Sub(rec.Settled); kept != idem.DefaultResultTTL {
+				t.Errorf("the result is kept for %v, want %v", kept, idem.DefaultResultTTL)
+			}
+			_, err = settle(b, idem.NewKeyID("m1", "other"))
+			if !errors.Is(err, idem.ErrNotOpen) {
+				t.Errorf("%s() of a key that nobody used = %v, want %v", name, err, idem.ErrNotOpen)
+			}
+		})
+	}
+}
+
+// Whatever is wrong with an operation is refused before anything is consumed.
+func TestOperationThatIsWrongIsRefusedAtOnce(t *testing.T) {
+	noSum := func(uint8) (idem.Fingerprint, error) { return idem.Fingerprint{Version: idem.FingerprintVersion}, nil }
+	for name, spoil := range map[string]func(*idem.Operation){
+		"zero fingerprint": func(op *idem.Operation) {
+			op.Fingerprint = func(uint8) (idem.Fingerprint, error) { return idem.Fingerprint{}, nil }
+		},
+		"fingerprint without a sum":         func(op *idem.Operation) { op.Fingerprint = noSum },
+		"fingerprint of another version":    func(op *idem.Operation) { op.Fingerprint = otherVersion },
+		"policy with a negative time":       func(op *idem.Operation) { op.Policy = &idem.Policy{ResultTTL: -time.Second} },
+		"policy of an unknown kind":         func(op *idem.Operation) { op.Policy = &idem.Policy{Kind: 7} },
+		"token route that fails open":       func(op *idem.Operation) { op.Policy = &idem.Policy{Kind: idem.IssuedToken, FailOpen: true} },
+		"no scope":                          func(op *idem.Operation) { op.Policy, op.Scope = &idem.Policy{}, "" },
+		"scope that is not in this context": func(op *idem.Operation) { op.Policy, op.Scope = &idem.Policy{Scope: noScope}, "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{})
+			op := b.direct("k1", "{}")
+			spoil(&op)
+			_, err := b.engine.Do(t.Context(), op, b.pay)
+			b.wantRefused(err, idem.CodeInternal)
+			b.wantState("k1", idem.StateNone)
+			b.wantRuns(0)
+		})
+	}
+}
+
+func otherVersion(uint8) (idem.Fingerprint, error) {
+	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "settle")
+	fp.Version++
+	return fp, err
+}
+
+func noScope(context.Context) (string, error) { return "", errors.New("not signed in") }
+
+type tenantKey struct{}
+
+// The scope comes from the operation; where that has none the policy is asked.
+func TestScopeOfAnOperation(t *testing.T) {
+	b := setup(t, parts{})
+	b.policy.Scope = func(ctx context.Context) (string, error) { return ctx.Value(tenantKey{}).(string), nil }
+	op := b.direct("k1", "{}")
+	op.Scope = ""
+	res, err := b.engine.Do(context.WithValue(t.Context(), tenantKey{}, "m1"), op, b.pay)
+	b.wantPaid(res, err, 1, false)
+	b.wantState("k1", idem.StateCompleted) // of m1
+	op.Scope = "m1"
+	res, err = b.engine.Do(t.Context(), op, b.pay)
+	b.wantPaid(res, err, 1, true)
+
+	op.Scope, op.Policy = "", &idem.Policy{AllowGlobalKeys: true}
+	res, err = b.engine.Do(t.Context(), op, b.pay)
+	b.wantPaid(res, err, 2, false)
+}
