@@ -20,15 +20,19 @@ const (
 //
 // Unlike RFC 8785 it never rounds: a number keeps its exact text, so 1, 1.0
 // and 1e0 are three values, and so are two amounts that differ in the
-// twentieth digit. Members are sorted by their name's code points.
+// twentieth digit.
+//
+// Members are sorted by their names without regard to case. Names that differ in
+// case only keep the order in which they came, because encoding/json takes either
+// for the same field and the last one wins: {"amount":1,"Amount":2} and
+// {"Amount":2,"amount":1} are two values.
 //
 // What two readers could take for two values is refused: invalid UTF-8, half
 // of a surrogate pair, a member name that occurs twice, a byte order mark,
-// anything behind the value. (Names that differ in case only are two names,
-// although encoding/json takes either for a field.) Refused, too, is what is
-// over the limits: nesting deeper than 128, a number longer than 128 characters
-// or with an exponent of more than three digits. The error says what and at
-// which byte, and holds nothing of the body. dst comes back unchanged then.
+// anything behind the value. Refused, too, is what is over the limits: nesting
+// deeper than 128, a number longer than 128 characters or with an exponent of
+// more than three digits. The error says what and at which byte, and holds
+// nothing of the body. dst comes back unchanged then.
 //
 // The form is never longer than the body.
 func CanonicalJSON(dst, body []byte) ([]byte, error) {
