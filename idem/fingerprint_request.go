@@ -4,8 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"mime"
-	"net/url"
 	"slices"
 	"strings"
 )
@@ -22,6 +22,10 @@ type RequestParts struct {
 	// several lines joined by ", ".
 	ContentType     string
 	ContentEncoding string
+	// Header holds the headers that the route counts as part of the request, by
+	// their canonical names, with all lines of each; a header that was not sent
+	// has none. Nil by default: requests with other headers are the same one.
+	Header map[string][]string
 	// Body is the body as it was sent: still encoded where ContentEncoding
 	// says so.
 	Body []byte
@@ -35,13 +39,19 @@ type RequestParts struct {
 //   - the media type: in lower case, with its parameters sorted, the charset
 //     in lower case;
 //   - the content encoding, in lower case, where there is one;
-//   - the body: [CanonicalJSON] for application/json and every +json type that
-//     is not content-encoded, else its bytes.
+//   - the headers in Header, and no others; in particular not the host;
+//   - the body.
 //
-// A client that compresses, or sends multipart/form-data, has to send the very
-// same bytes with a retry: compressors may write the time into their header,
-// and multipart boundaries are random unless the client fixes them. Such a
-// retry is refused as CodeKeyReused; it never runs twice.
+// A body that is not content-encoded is compared by what it says:
+// application/json and every +json type as [CanonicalJSON],
+// application/x-www-form-urlencoded as a query is, and multipart/form-data by
+// the headers and the content of its parts, in their order, whatever the boundary
+// between them. Every other body is compared byte by byte, and so is a form
+// that is not well-formed, or a query.
+//
+// A client that compresses has to send the very same bytes with a retry, because
+// compressors may write the time into their header. Such a retry is refused as
+// CodeKeyReused; it never runs twice.
 //
 // The error is a [*Refusal] with CodeBodyInvalid where a JSON body is not
 // well-formed, or wraps ErrFingerprintVersion. An empty body is taken as it
@@ -53,23 +63,21 @@ func RequestFingerprint(version uint8, r RequestParts) (Fingerprint, error) {
 	if version != 1 {
 		return Fingerprint{}, fmt.Errorf("%w: %d", ErrFingerprintVersion, version)
 	}
-	mediaType, isJSON := canonicalMediaType(r.ContentType)
+	media := parseMediaType(r.ContentType)
 	encoding := canonicalEncoding(r.ContentEncoding)
 
 	c := canonicalizers.Get().(*canonicalizer)
 	defer c.free()
 	body := r.Body
-	if isJSON && encoding == "" && len(body) > 0 {
-		out, err := c.canonical(c.out[:0], body)
-		c.out, c.dst = out, nil
-		if err != nil {
+	if encoding == "" && len(body) > 0 {
+		var err error
+		if body, err = c.body(&media, body); err != nil {
 			return Fingerprint{}, refuse(CodeBodyInvalid, err)
 		}
-		body = out
 	}
 	purpose := fingerprintPurpose + r.Operation
 	head := appendPart(c.scratch[:0], purpose)
-	for _, p := range [...]string{canonicalQuery(r.Query), mediaType, encoding} {
+	for _, p := range [...]string{canonicalPairs(r.Query), media.text, encoding, headerPart(r.Header)} {
 		head = appendPart(head, p)
 	}
 	head = binary.BigEndian.AppendUint64(head, uint64(len(body)))
@@ -83,24 +91,71 @@ func RequestFingerprint(version uint8, r RequestParts) (Fingerprint, error) {
 	return f, nil
 }
 
-// canonicalMediaType also tells whether it is JSON. What is not a media type
-// is kept as it was sent.
-func canonicalMediaType(s string) (string, bool) {
+// body returns the canonical form of a body of a media type, in c's memory or in
+// memory of its own.
+func (c *canonicalizer) body(media *mediaType, body []byte) ([]byte, error) {
+	switch {
+	case media.json:
+		out, err := c.canonical(c.out[:0], body)
+		c.out, c.dst = out, nil
+		return out, err
+	case media.form:
+		return []byte(canonicalPairs(string(body))), nil
+	case media.boundary != "":
+		out, ok := canonicalMultipart(c.out[:0], body, media.boundary)
+		if !ok {
+			return body, nil
+		}
+		c.out, media.text = out, media.parts
+		return out, nil
+	}
+	return body, nil
+}
+
+// headerPart is "" where no headers count.
+func headerPart(header map[string][]string) string {
+	var b []byte
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		b = appendHeader(b, name, header[name])
+	}
+	return string(b)
+}
+
+// mediaType is a Content-Type as far as fingerprints depend on it.
+type mediaType struct {
+	text string // in one way; as it was sent where it is no media type
+	json bool
+	form bool // application/x-www-form-urlencoded
+	// Of multipart/form-data: the boundary, and what takes the place of text where
+	// the parts take the place of the body. No text is the same.
+	boundary, parts string
+}
+
+func parseMediaType(s string) mediaType {
 	if s == "" || s == "application/json" {
-		return s, s != ""
+		return mediaType{text: s, json: s != ""}
 	}
 	base, params, err := mime.ParseMediaType(s)
 	if err != nil {
-		return strings.TrimSpace(s), false
+		return mediaType{text: strings.TrimSpace(s)}
 	}
 	if charset, ok := params["charset"]; ok {
 		params["charset"] = strings.ToLower(charset)
 	}
-	isJSON := base == "application/json" || strings.HasSuffix(base, "+json")
-	if full := mime.FormatMediaType(base, params); full != "" {
-		return full, isJSON
+	m := mediaType{
+		text: strings.TrimSpace(s),
+		json: base == "application/json" || strings.HasSuffix(base, "+json"),
+		form: base == "application/x-www-form-urlencoded",
 	}
-	return strings.TrimSpace(s), isJSON
+	if full := mime.FormatMediaType(base, params); full != "" {
+		m.text = full
+	}
+	if base == "multipart/form-data" {
+		m.boundary = params["boundary"]
+		delete(params, "boundary")
+		m.parts = mime.FormatMediaType(base, params) + " in parts"
+	}
+	return m
 }
 
 // canonicalEncoding returns "" for a body that is not encoded.
@@ -109,35 +164,4 @@ func canonicalEncoding(s string) string {
 		return ""
 	}
 	return s
-}
-
-// canonicalQuery writes every pair in one way, sorted by name. A pair that
-// net/url refuses is kept as it was sent; since it is no well-formed pair it
-// cannot be taken for one.
-func canonicalQuery(raw string) string {
-	if raw == "" {
-		return ""
-	}
-	type pair struct{ name, text string }
-	var pairs []pair
-	for s := range strings.SplitSeq(raw, "&") {
-		if s == "" {
-			continue
-		}
-		name, value, _ := strings.Cut(s, "=")
-		n, err := url.QueryUnescape(name)
-		v, err2 := url.QueryUnescape(value)
-		if err != nil || err2 != nil || strings.Contains(s, ";") {
-			pairs = append(pairs, pair{s, s})
-			continue
-		}
-		pairs = append(pairs, pair{n, url.QueryEscape(n) + "=" + url.QueryEscape(v)})
-	}
-	slices.SortStableFunc(pairs, func(a, b pair) int { return strings.Compare(a.name, b.name) })
-	var b strings.Builder
-	for _, p := range pairs {
-		b.WriteString(p.text)
-		b.WriteByte('&')
-	}
-	return b.String()
 }
