@@ -62,9 +62,11 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (app *App, err err
 		return nil, err
 	}
 	metrics := server.NewMetrics(a.backends.store)
-	if a.engine, err = idem.New(a.backends.locker, a.backends.store, idem.WithObserver(observer(metrics, log))); err != nil {
+	if a.engine, err = idem.New(a.backends.locker, a.backends.store, idem.WithObserver(observer(metrics, log)),
+		idem.WithMaxOpenPerScope(cfg.MaxOpen)); err != nil {
 		return nil, err
 	}
+	metrics.WatchRunning(a.engine)
 	if err := a.makeServers(metrics); err != nil {
 		return nil, err
 	}

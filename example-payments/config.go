@@ -27,6 +27,7 @@ type Config struct {
 	ProcessorLatency time.Duration
 	Wait             time.Duration
 	Resolver         string // resolverLedger or resolverNone
+	MaxOpen          int    // payments of one merchant that may run here at once; 0: no limit
 	DurableMarkers   bool
 	MarkerRetention  time.Duration
 	AcceptLoss       bool
@@ -66,6 +67,7 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.DurationVar(&c.ZooKeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers, which a lease's safety margin is made of; 0: 2s, or what they tell where the session is too short for that")
 	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network: half before the ledger write, half after")
 	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before 409")
+	fs.IntVar(&c.MaxOpen, "max-open", 0, "`number` of payments of one merchant that may run in this process at once, 429 beyond that; 0: no limit")
 	fs.StringVar(&c.Resolver, "resolver", resolverLedger, "`ledger`: look interrupted payments up; none: leave unknown outcomes unknown")
 	fs.BoolVar(&c.DurableMarkers, "durable-markers", false, "keep used keys marked in ZooKeeper, so that none is executed again where Redis lost its records")
 	fs.BoolVar(&c.AcceptLoss, "accept-loss", true, "with --durable-markers: accept that Redis lost its records without an operator; false until every instance has left markers for as long as clients repeat a request")
@@ -145,6 +147,9 @@ func (c *Config) check() error {
 		if d < 0 {
 			return fmt.Errorf("--%s: %v is negative", name, d)
 		}
+	}
+	if c.MaxOpen < 0 {
+		return fmt.Errorf("--max-open: %d is negative", c.MaxOpen)
 	}
 	if c.SessionTimeout <= 0 {
 		return fmt.Errorf("--session-timeout: %v is not positive", c.SessionTimeout)

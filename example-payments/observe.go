@@ -39,7 +39,7 @@ func levelOf(ev idem.Event) slog.Level {
 	case idem.EventInterrupted, idem.EventResolved:
 		return slog.LevelInfo
 	case idem.EventUnknown, idem.EventSuperseded, idem.EventOwnershipLost, idem.EventBeginAborted,
-		idem.EventSaveDelayed, idem.EventFailedOpen, idem.EventReleaseFailed:
+		idem.EventSaveDelayed, idem.EventLongRunning, idem.EventFailedOpen, idem.EventReleaseFailed:
 		return slog.LevelWarn
 	case idem.EventSaveAbandoned:
 		return slog.LevelError

@@ -35,6 +35,13 @@ func (w *work) add() bool {
 	return true
 }
 
+// hold adds to work that is still counted.
+func (w *work) hold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.n++
+}
+
 func (w *work) done() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -46,9 +53,7 @@ func (w *work) done() {
 
 // behind runs fn behind the answer of a request that is still counted.
 func (w *work) behind(fn func(ctx context.Context)) {
-	w.mu.Lock()
-	w.n++ // also after Close: it waits for this request, and so for fn
-	w.mu.Unlock()
+	w.hold() // also after Close: it waits for this request, and so for fn
 	go func() {
 		defer w.done()
 		fn(w.ctx)
@@ -70,6 +75,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	w.mu.Unlock()
 	defer w.stop()
+	defer e.running.close()
 	select {
 	case <-w.idle:
 		return nil
@@ -136,7 +142,7 @@ func (e *Engine) saveBehind(ctx context.Context, run *run) {
 	flight := run.flight
 	run.flight = nil // lands when saved
 	r := run.request
-	e.work.behind(func(stop context.Context) {
+	e.inBackground(r, func(stop context.Context) {
 		var result *Result
 		defer func() { e.landFlight(r.id, flight, result) }()
 		pause := backoff{first: 50 * time.Millisecond, most: time.Second}
@@ -184,7 +190,7 @@ func outcomeOf(s State) outcome {
 //
 //go:noinline
 func (e *Engine) abortBehind(ctx context.Context, r *request, lease Lease, req BeginRequest) {
-	e.work.behind(func(stop context.Context) {
+	e.inBackground(r, func(stop context.Context) {
 		pause := backoff{first: 20 * time.Millisecond, most: time.Second}
 		for {
 			call := withTimeout(stop, e.cfg.storeTimeout)

@@ -19,6 +19,8 @@ type Engine struct {
 	store   Store
 	cfg     config
 	flights flights
+	limit   openLimit
+	running runningList
 	work    work
 }
 
@@ -44,6 +46,7 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	if err := e.cfg.validate(); err != nil {
 		return nil, err
 	}
+	e.limit.most, e.running.limit = e.cfg.maxOpenPerScope, e.cfg.longRunning
 	e.flights.init()
 	e.work.init()
 	return e, nil
@@ -59,6 +62,7 @@ type request struct {
 	own         flight      // what flight points to
 	nonce       Nonce       // of the lease, and of the attempt that begins under it
 	open        bool        // an attempt was seen that runs or is in doubt
+	counted     bool        // among the open executions of its scope
 
 	// seen has the record as the store last told it. It is here, and run holds
 	// what else is large, because a request has its goroutine to itself, as gRPC
@@ -99,6 +103,7 @@ func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error
 
 // do is the order of the protocol.
 func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) {
+	defer e.limit.leave(r)
 	defer e.land(r, nil)
 	for {
 		if err := ctx.Err(); err != nil {
@@ -124,12 +129,16 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) 
 		if !e.lead(r) {
 			continue
 		}
+		if err := e.limit.enter(r); err != nil {
+			return Result{}, err
+		}
 		// From here on it goes to its end, whether the caller stays or not.
 		detached := context.WithoutCancel(ctx)
 		// Step 4: the lock.
 		lease, err := e.lock(detached, r)
 		if errors.Is(err, ErrLocked) {
 			r.open = true // until the record says otherwise
+			e.limit.leave(r)
 			res, err := e.locked(ctx, r)
 			if res == nil && err == nil {
 				continue
@@ -369,6 +378,8 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt A
 	x := &run.execution
 	x.init(ctx, r, lease, attempt, r.Policy.Deadline)
 	defer x.stop()
+	e.startRunning(ctx, run)
+	defer e.running.remove(&run.entry)
 
 	returned := false
 	defer func() {

@@ -28,11 +28,12 @@ const (
 	EventFailedOpen                     // the handler ran without protection
 	EventReleaseFailed                  // the lock could not be given back at once
 	EventMarked                         // a durable marker knew more than the store (State)
+	EventLongRunning                    // a handler runs, and holds its key, for as long as Duration already
 )
 
 var eventNames = [...]string{"refused", "replayed", "joined", "waited", "begun", "begin-aborted", "interrupted",
 	"resolved", "completed", "released", "unknown", "superseded", "ownership-lost", "save-delayed",
-	"save-abandoned", "failed-open", "release-failed", "marked"}
+	"save-abandoned", "failed-open", "release-failed", "marked", "long-running"}
 
 // String returns the name used in logs and metrics.
 func (t EventType) String() string {
@@ -50,7 +51,7 @@ type Event struct {
 	Attempt  Attempt
 	State    State
 	Code     Code          // of a refusal
-	Duration time.Duration // of the handler, for events after it
+	Duration time.Duration // of the handler, for events after it; so far, for EventLongRunning
 	Err      error         // internal; for logs
 }
 

@@ -11,15 +11,24 @@ type config struct {
 	storeTimeout time.Duration
 	lockTimeout  time.Duration
 	saveTimeout  time.Duration
+
+	maxOpenPerScope int
+	longRunning     time.Duration
 }
 
 func defaultConfig() config {
-	return config{storeTimeout: time.Second, lockTimeout: 2 * time.Second, saveTimeout: 2 * time.Second}
+	return config{storeTimeout: time.Second, lockTimeout: 2 * time.Second, saveTimeout: 2 * time.Second, longRunning: time.Minute}
 }
 
 func (c *config) validate() error {
 	if c.storeTimeout <= 0 || c.lockTimeout <= 0 || c.saveTimeout <= 0 {
 		return errors.New("idem: time-outs have to be positive")
+	}
+	if c.longRunning < 0 {
+		return errors.New("idem: the time after which a handler is reported is negative")
+	}
+	if c.maxOpenPerScope < 0 {
+		return errors.New("idem: the limit of open executions is negative")
 	}
 	return nil
 }
@@ -40,6 +49,23 @@ func WithLockTimeout(d time.Duration) Option { return func(c *config) { c.lockTi
 // WithSaveTimeout is for how long an answer is held back while its outcome
 // cannot be stored; saving then goes on behind it. 2 s by default.
 func WithSaveTimeout(d time.Duration) Option { return func(c *config) { c.saveTimeout = d } }
+
+// WithMaxOpenPerScope bounds how many executions one scope may have open in this
+// process at once. A request beyond that is refused as [CodeTooManyOpen], with
+// nothing locked and nothing begun, unless its key has an open attempt. Replays
+// are never refused. 0, the default, is no limit.
+//
+// Choose it between two figures. What an honest scope needs is its requests per
+// second at this instance times the seconds of one request, and some times that
+// for bursts. What this instance has for all scopes is the locks of its locker
+// (4,096 by default with ZooKeeper) and the memory of as many handlers. A quarter
+// of the locks lets no scope take them all. All global keys are one scope.
+func WithMaxOpenPerScope(n int) Option { return func(c *config) { c.maxOpenPerScope = n } }
+
+// WithLongRunning sets after what time a handler that still runs, and so holds its
+// key, is reported as [EventLongRunning]; again after twice that time, four times,
+// and so on. 1 min by default; 0 is never. See [Engine.Running] as well.
+func WithLongRunning(d time.Duration) Option { return func(c *config) { c.longRunning = d } }
 
 // observe reports an event of a request.
 //

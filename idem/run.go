@@ -20,6 +20,7 @@ type run struct {
 	cut        bool       // its context had ended when it returned
 	settlement Settlement // what the store is told of the outcome; of which attempt, from the start
 	restore    Restore    // see trySave; when it started, from the start
+	entry      runningEntry
 }
 
 // lost reports whether the lease ended under the handler.

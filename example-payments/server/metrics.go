@@ -55,10 +55,21 @@ func NewMetrics(store idem.Store) *Metrics {
 	return m
 }
 
+// WatchRunning adds the handlers that run in an engine. It is called once.
+func (m *Metrics) WatchRunning(e *idem.Engine) {
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "idemkeeper_running_executions",
+			Help: "Handlers that run in this process, each holding its key."},
+			func() float64 { return float64(e.Running().Count) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "idemkeeper_running_oldest_seconds",
+			Help: "For how long the oldest of them has been running; 0 without any."},
+			func() float64 { return e.Running().Oldest.Seconds() }))
+}
+
 // Observe is an [idem.Observer].
 func (m *Metrics) Observe(_ context.Context, ev idem.Event) {
 	m.events.WithLabelValues(ev.Type.String(), ev.Route, string(ev.Code)).Inc()
-	if ev.Duration > 0 {
+	if ev.Duration > 0 && ev.Type != idem.EventLongRunning {
 		m.handlers.WithLabelValues(ev.Route, ev.State.String()).Observe(ev.Duration.Seconds())
 	}
 }

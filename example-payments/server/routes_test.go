@@ -97,7 +97,7 @@ func TestOperatorsRoutes(t *testing.T) {
 	}
 	metrics := c.do("GET", "/metrics", "").body
 	for _, want := range []string{`type="begun"} 1`, `code="body-invalid",route="POST /v1/payments",type="refused"} 1`,
-		`idemkeeper_open_records{state="pending"} 0`, `idemkeeper_handler_seconds_count{route="POST /v1/payments",state="completed"} 1`} {
+		`idemkeeper_open_records{state="pending"} 0`, "idemkeeper_running_executions 0", "idemkeeper_running_oldest_seconds 0", `idemkeeper_handler_seconds_count{route="POST /v1/payments",state="completed"} 1`} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("metrics have no %s", want)
 		}

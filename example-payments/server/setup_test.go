@@ -67,6 +67,7 @@ func (b *bench) instance(t testing.TB, change func(*server.Config)) *client {
 	if err != nil {
 		t.Fatal(err)
 	}
+	metrics.WatchRunning(engine)
 	log := slog.New(slog.DiscardHandler)
 	cfg := server.Config{
 		Engine: engine, Ledger: b.ledger, Keys: keys, Metrics: metrics, Log: log,

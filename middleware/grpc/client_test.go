@@ -100,6 +100,7 @@ func TestClientRetries(t *testing.T) {
 		{"key expired", refusal(idem.CodeKeyExpired), nil, false, 0},
 		{"result unavailable", refusal(idem.CodeResultUnavailable), nil, false, 0},
 		{"key missing", refusal(idem.CodeKeyMissing), nil, false, 0},
+		{"too many open", refusal(idem.CodeTooManyOpen), nil, true, time.Second},
 		{"body too large", refusal(idem.CodeBodyTooLarge), nil, false, 0},
 		{"not found", status.Error(codes.NotFound, "x"), nil, false, 0},
 		{"internal", status.Error(codes.Internal, "x"), nil, false, 0},

@@ -123,6 +123,7 @@ func TestTransportRetries(t *testing.T) {
 		{"409 with a time", plain(409, after("3")), true, 3 * time.Second},
 		{"429", plain(429, nil), true, 0},
 		{"429 with a time", plain(429, after("4")), true, 4 * time.Second},
+		{"429 too-many-open", refusal(429, "too-many-open", "1"), true, time.Second},
 		{"502", plain(502, nil), true, 0},
 		{"503", plain(503, after("1")), true, time.Second},
 		{"503 store-lost", refusal(503, "store-lost", "1"), true, time.Second},

@@ -34,6 +34,7 @@ func (b *bundle) wantRefusal(a answer, code idem.Code) {
 		idem.CodeUnavailable:       {503, "", true},
 		idem.CodeStoreLost:         {503, "", true},
 		idem.CodeBodyTooLarge:      {413, "", false},
+		idem.CodeTooManyOpen:       {429, "", true},
 		idem.CodeInternal:          {500, "", false},
 	}[code]
 	if !ok {

@@ -1,0 +1,68 @@
+package idem
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// openLimit bounds how many executions one scope has open in this process, so
+// that the keys of one tenant cannot use up the locks and the memory of all. An
+// execution is open from before its lock is asked for until its outcome is
+// stored, in the background too. Its memory is that of the scopes that have one.
+type openLimit struct {
+	most int // per scope; 0: no limit
+
+	mu   sync.Mutex
+	open map[string]int // by scope; an entry is never 0
+}
+
+// enter counts a request that is about to ask for its lock, or refuses it. A
+// request whose key has an open attempt is counted and never refused: it is how
+// that attempt comes to its end, or its client to know of it.
+func (l *openLimit) enter(r *request) error {
+	if l.most == 0 || r.counted {
+		return nil
+	}
+	known := r.open || r.flight == nil // without a flight of its own it differs from one that runs here
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := l.open[r.Scope]; n >= l.most && !known {
+		return refuse(CodeTooManyOpen, fmt.Errorf("idem: scope %q has %d executions open", r.Scope, n))
+	}
+	if l.open == nil {
+		l.open = make(map[string]int)
+	}
+	l.open[r.Scope]++
+	r.counted = true
+	return nil
+}
+
+// leave ends what enter began. It does nothing for a request that is not counted.
+func (l *openLimit) leave(r *request) {
+	if r.counted {
+		r.counted = false
+		l.end(r.Scope)
+	}
+}
+
+func (l *openLimit) end(scope string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open[scope]--; l.open[scope] == 0 {
+		delete(l.open, scope)
+	}
+}
+
+// inBackground runs fn in the background of a request, whose execution stays
+// open until fn returns.
+func (e *Engine) inBackground(r *request, fn func(ctx context.Context)) {
+	scope, counted := r.Scope, r.counted
+	r.counted = false
+	e.work.behind(func(ctx context.Context) {
+		if counted {
+			defer e.limit.end(scope)
+		}
+		fn(ctx)
+	})
+}

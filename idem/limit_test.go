@@ -1,0 +1,180 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+)
+
+// full starts as many executions of scope m1 as the limit allows, and returns what
+// ends them.
+func (b *bundle) full(limit int) (finish func()) {
+	b.Helper()
+	var all []func() (idem.Result, error)
+	for i := range limit {
+		all = append(all, b.started(fmt.Sprintf("running-%d", i), "{}", answers(201)))
+	}
+	return func() {
+		b.Helper()
+		for _, end := range all {
+			if _, err := end(); err != nil {
+				b.Errorf("Do() = %v, want the handler's answer", err)
+			}
+		}
+	}
+}
+
+func TestOneScopeCannotTakeAllExecutions(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenPerScope(2)}})
+	res, err := b.do("paid", "{}")
+	b.wantPaid(res, err, 1, false)
+	if _, err := b.doWith("doubt", "{}", answers(500)); err != nil {
+		t.Fatal(err)
+	}
+	finish := b.full(2)
+
+	for range 3 {
+		_, err := b.do("one too many", "{}")
+		b.wantRefused(err, idem.CodeTooManyOpen)
+		if refusal, _ := errors.AsType[*idem.Refusal](err); refusal.RetryAfter != time.Second {
+			t.Errorf("RetryAfter = %v, want 1s", refusal.RetryAfter)
+		}
+	}
+	// Nothing was locked, and nothing begun.
+	lease, err := b.locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("m1", "one too many"), Nonce: idem.NewNonce()})
+	if err != nil {
+		t.Fatalf("TryAcquire() = %v, want the lock free", err)
+	}
+	_ = lease.Release(t.Context())
+	b.wantState("one too many", idem.StateNone)
+
+	// Keys that were used are answered as ever, and so are other scopes.
+	res, err = b.do("paid", "{}")
+	b.wantPaid(res, err, 1, true)
+	if res, err := b.do("doubt", "{}"); err != nil || res.Response.Status != 500 || !res.Replayed {
+		t.Errorf("Do() = %+v, %v, want the answer of the attempt in doubt", res, err)
+	}
+	_, err = b.do("running-0", "{}")
+	b.wantRefused(err, idem.CodeInProgress)
+	_, err = b.do("running-0", "another body")
+	b.wantRefused(err, idem.CodeKeyReused)
+	op := b.operation("k", "{}")
+	op.Scope = "m2"
+	res, err = b.engine.Do(t.Context(), op, b.pay)
+	b.wantPaid(res, err, 2, false)
+
+	finish()
+	res, err = b.do("one too many", "{}")
+	b.wantPaid(res, err, 3, false)
+}
+
+// A key with an open attempt is never limited: whoever asks for it hears what has
+// become of it, or brings it to its end.
+func TestKeyWithAnOpenAttemptIsNeverLimited(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenPerScope(1)}, policy: func(p *idem.Policy) {
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(7)), nil }
+	}})
+	id := idem.NewKeyID("m1", "interrupted")
+	lease, err := b.locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fp, _ := fingerprintOf("http", "{}")(idem.FingerprintVersion)
+	begin := idem.BeginRequest{Route: b.policy.Name, Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour}
+	if res, err := b.store.Begin(t.Context(), id, begin); err != nil || !res.Begun {
+		t.Fatalf("Begin() = %+v, %v", res, err)
+	}
+	finish := b.full(1)
+	defer finish()
+	_, err = b.do("interrupted", "{}")
+	b.wantRefused(err, idem.CodeInProgress) // its holder lives
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	res, err := b.do("interrupted", "{}")
+	b.wantPaid(res, err, 7, true)
+}
+
+// While the first request with a key begins, nobody can tell yet whether another
+// body with it is a mismatch. It is told to wait for the key, not for its scope.
+func TestRequestThatDiffersFromOneThatBeginsIsNotLimited(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenPerScope(1)}})
+	slow := b.faults.Slow("Begin", 1)
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.do("k1", "{}")
+		done <- err
+	}()
+	<-slow.Arrived()
+	_, err := b.do("k1", "another body")
+	b.wantRefused(err, idem.CodeInProgress)
+	_, err = b.do("k2", "{}")
+	b.wantRefused(err, idem.CodeTooManyOpen)
+	slow.Release()
+	if err := <-done; err != nil {
+		t.Fatalf("Do() = %v", err)
+	}
+}
+
+// An execution whose outcome cannot be stored holds its lock in the background.
+// It counts until that is over.
+func TestExecutionCountsUntilItsOutcomeIsStored(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenPerScope(1), idem.WithSaveTimeout(time.Millisecond)}})
+	b.faults.FailBefore("Settle", idemtest.Every, errors.New("store is away"))
+	res, err := b.do("k1", "{}")
+	b.wantPaid(res, err, 1, false)
+	_, err = b.do("k2", "{}")
+	b.wantRefused(err, idem.CodeTooManyOpen)
+	b.faults.Heal("Settle")
+	b.eventually("the outcome is stored and k2 runs", func() bool {
+		res, err = b.do("k2", "{}")
+		return err == nil
+	})
+	b.wantPaid(res, err, 2, false)
+	b.wantState("k1", idem.StateCompleted)
+}
+
+// Whatever becomes of a request, it is counted no more when it is through.
+func TestOpenExecutionsAreCountedDown(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenPerScope(1)}})
+	down := errors.New("away")
+	for name, fail := range map[string]func(key string){
+		"lock service away": func(key string) {
+			b.locks.FailBefore("TryAcquire", b.locks.Calls("TryAcquire")+1, down)
+			_, _ = b.do(key, "{}")
+		},
+		"lock taken": func(key string) {
+			lease, err := b.locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("m1", idem.Key(key)), Nonce: idem.NewNonce()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = b.do(key, "{}")
+			_ = lease.Release(t.Context())
+		},
+		"begin not answered": func(key string) {
+			b.faults.FailBefore("Begin", b.faults.Calls("Begin")+1, down)
+			_, _ = b.do(key, "{}")
+		},
+		"panic": func(key string) {
+			defer func() { _ = recover() }()
+			_, _ = b.doWith(key, "{}", func(context.Context) (idem.Response, error) { panic("boom") })
+		},
+		"error": func(key string) {
+			_, _ = b.doWith(key, "{}", func(context.Context) (idem.Response, error) { return idem.Response{}, down })
+		},
+		"no effect": func(key string) { _, _ = b.doWith(key, "{}", answers(401)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fail(name)
+			b.eventually("another key runs", func() bool {
+				_, err := b.do("after "+name, "{}")
+				return err == nil
+			})
+		})
+	}
+}
