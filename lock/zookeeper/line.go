@@ -128,7 +128,7 @@ func (s *session) ensureLine(ln *line) error {
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
-		case definite(err), refusal(err):
+		case definite(err), refusal(err), errors.As(err, new(*codeError)):
 			return fmt.Errorf("zookeeper: create %s: %w", ln.path, err)
 		}
 		if err := s.settled(); err != nil {
@@ -175,7 +175,7 @@ func (s *session) container(path string, data []byte) error {
 		if errors.Is(err, zk.ErrNoNode) {
 			err = errNoParent
 		}
-		if err = notPermittedBelow(path, err); refusal(err) {
+		if err = refusalOf(&zk.CreateRequest{Path: path}, err); refusal(err) {
 			denied = err
 		}
 		return nil, new(zk.Stat), err

@@ -56,9 +56,13 @@ func (r result) refusedAt(op int, err error) bool {
 // interpret reads the answer to Multi(pin, n operations).
 //
 // Checked against ZooKeeper 3.8: in a failed batch the first operation with an
-// error is the culprit; those before it carry none, those after it "runtime
-// inconsistency". The library returns results and an error together then. Only
-// what is certain counts as refused or unsent, all else is unknown.
+// error is the culprit, whatever its code. Those before it carry no error, those
+// after it "runtime inconsistency". The library returns results and an error
+// together then. Only what is certain counts as refused or unsent, all else is
+// unknown.
+//
+// The pin is judged more strictly than the other operations, because its refusal
+// ends the session: only for the codes in definite.
 func interpret(n int, answer []zk.MultiResponse, err error) result {
 	switch {
 	case errors.Is(err, zk.ErrNoServer):
@@ -77,10 +81,10 @@ func interpret(n int, answer []zk.MultiResponse, err error) result {
 			continue
 		case i == 0 && errors.Is(op.Error, zk.ErrNoNode):
 			return result{outcome: ended, err: fmt.Errorf("%w: %w", errNoMember, op.Error)}
-		case definite(op.Error):
-			return result{outcome: refused, op: i - 1, err: op.Error}
-		default:
+		case i == 0 && !definite(op.Error), unlisted(op.Error) == codeRuntimeInconsistency:
 			return result{outcome: unknown, err: op.Error}
+		default:
+			return result{outcome: refused, op: i - 1, err: op.Error}
 		}
 	}
 	if err != nil || answer[0].Stat == nil {
@@ -107,4 +111,62 @@ func definite(err error) bool {
 		}
 	}
 	return false
+}
+
+// Codes of the servers (org.apache.zookeeper.KeeperException.Code) that the client
+// library has no error for.
+const (
+	codeRuntimeInconsistency = -2 // of an operation that was not tried
+	codeAPIError             = -100
+	codeQuotaExceeded        = -125
+)
+
+// codeError is a refusal with a code that the client library has no error for.
+type codeError struct {
+	path string
+	code int
+}
+
+func (e *codeError) Error() string {
+	why := ""
+	if e.code == codeQuotaExceeded {
+		why = ": a quota is exceeded"
+	}
+	return fmt.Sprintf("zookeeper: the servers refused to write %s with code %d%s", e.path, e.code, why)
+}
+
+// unlisted returns the code of a server's error that the client library has no
+// error for, and 0 for any other error. The library keeps the code in the text only.
+func unlisted(err error) (code int) {
+	if err == nil {
+		return 0
+	}
+	if _, scan := fmt.Sscanf(err.Error(), "unknown error: %d", &code); scan != nil {
+		return 0
+	}
+	return code
+}
+
+// refusalOf says what the servers refused: whose ACL it was, or with which code.
+// Any other error is returned as it is.
+func refusalOf(op any, err error) error {
+	if code := unlisted(err); code < codeAPIError {
+		return &codeError{pathOf(op), code}
+	}
+	return notPermitted(op, err)
+}
+
+// pathOf is the path that an operation of a Multi is about.
+func pathOf(op any) string {
+	switch op := op.(type) {
+	case *zk.CreateRequest:
+		return op.Path
+	case *zk.SetDataRequest:
+		return op.Path
+	case *zk.DeleteRequest:
+		return op.Path
+	case *zk.CheckVersionRequest:
+		return op.Path
+	}
+	return ""
 }

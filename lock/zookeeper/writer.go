@@ -236,7 +236,7 @@ func (w *writer) send(ops ...any) result {
 			break
 		}
 		w.s.acknowledge(gen, sent, acked)
-		r.err = notPermitted(ops[r.op], r.err)
+		r.err = refusalOf(ops[r.op], r.err)
 	case ended:
 		w.s.die(r.err)
 	}

@@ -1,0 +1,148 @@
+package zookeeper
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// setQuota has the servers refuse more than count znodes below path, itself included.
+func setQuota(t testing.TB, raw *zk.Conn, path string, count int) {
+	t.Helper()
+	at := "/zookeeper/quota"
+	for _, part := range strings.Split(path[1:], "/") {
+		at += "/" + part
+		if _, err := raw.Create(at, nil, 0, zk.WorldACL(zk.PermAll)); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+			t.Fatalf("Create(%s) = %v", at, err)
+		}
+	}
+	limits := fmt.Sprintf("count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=%d", count)
+	for name, data := range map[string]string{"zookeeper_stats": "count=0,bytes=0", "zookeeper_limits": limits} {
+		if _, err := raw.Create(at+"/"+name, []byte(data), 0, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatalf("Create(%s) = %v", name, err)
+		}
+	}
+}
+
+// A refusal with a code that the client library does not know concerns the write
+// that it names. It is told at once, and hurries along what shares its Multi.
+func TestQuotaRefusesOneWriteOfABatch(t *testing.T) {
+	t.Parallel()
+	servers := []string{testserver.StartZooKeeper(t, testserver.WithConfig("enforceQuota=true")).Addr()}
+	cfg := config(t, servers...)
+	c := open(t, cfg)
+	raw := rawConn(t, servers)
+	full, free := c.Queue("/full"), c.Queue("/free")
+	for _, q := range []*Queue{full, free} {
+		if _, err := q.Offer(bounded(t), []byte("first")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setQuota(t, raw, cfg.Chroot+"/full", 2)
+
+	_, err := full.Offer(bounded(t), []byte("second"))
+	var doubt *InDoubtError
+	if !errors.Is(err, idem.ErrUnavailable) || errors.As(err, &doubt) {
+		t.Errorf("Offer() beyond a quota = %v, want a refusal", err)
+	}
+	if want := "quota is exceeded"; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), cfg.Chroot+"/full") {
+		t.Errorf("Offer() beyond a quota = %q, want it to name the path and say %q", err, want)
+	}
+
+	// In one Multi: the others are applied.
+	var batch []*write
+	for i := range 9 {
+		path := fmt.Sprintf("%s/free/w%d", cfg.Chroot, i)
+		if i%3 == 1 {
+			path = fmt.Sprintf("%s/full/w%d", cfg.Chroot, i)
+		}
+		batch = append(batch, newWrite([]any{&zk.CreateRequest{Path: path, Acl: c.cfg.ACL}}))
+	}
+	sessionOf(c).w.sendAll(append([]*write(nil), batch...))
+	for i, wr := range batch {
+		r := <-wr.answer
+		want := applied
+		if i%3 == 1 {
+			want = refused
+		}
+		if r.outcome != want {
+			t.Errorf("write %d of a batch: %+v, want outcome %d", i, r, want)
+		}
+	}
+
+	// The parent of a line is made by a request of its own.
+	create(t, raw, cfg.Chroot+"/none", 0)
+	setQuota(t, raw, cfg.Chroot+"/none", 1)
+	var wg sync.WaitGroup
+	for name, ask := range map[string]func() error{
+		"Offer": func() error { _, err := c.Queue("/none/q").Offer(bounded(t), nil); return err },
+		"Save":  func() error { return c.Register("/none/r").Save(bounded(t), nil, 0) },
+		"TryAcquire": func() error {
+			_, err := c.Mutex("/none/m").TryAcquire(bounded(t))
+			return err
+		},
+	} {
+		wg.Go(func() {
+			if err := ask(); err == nil || !strings.Contains(err.Error(), "quota is exceeded") {
+				t.Errorf("%s() below a parent beyond its quota = %v, want that said at once", name, err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := c.Locker().Ping(bounded(t)); err != nil {
+		t.Errorf("Ping() = %v, want the session unharmed", err)
+	}
+}
+
+// The culprit of a Multi is told by its place, not by its code; the pin is the
+// exception.
+func TestInterpretTellsTheCulpritWhateverItsCode(t *testing.T) {
+	t.Parallel()
+	code := func(n int) error { return fmt.Errorf("unknown error: %v", zk.ErrCode(n)) }
+	notTried := code(codeRuntimeInconsistency)
+	ok := &zk.Stat{Mzxid: 7}
+	tests := map[string]struct {
+		pin  error
+		ops  []error
+		want result
+	}{
+		"quota":                {nil, []error{nil, code(-125), notTried}, result{outcome: refused, op: 1}},
+		"throttled":            {nil, []error{code(-127), notTried}, result{outcome: refused, op: 0}},
+		"a code of the future": {nil, []error{nil, nil, code(-999)}, result{outcome: refused, op: 2}},
+		"a system error":       {nil, []error{code(-1), notTried}, result{outcome: refused, op: 0}},
+		"session moved":        {nil, []error{nil, zk.ErrSessionMoved}, result{outcome: refused, op: 1}},
+		"nobody is named":      {nil, []error{nil, notTried}, result{outcome: unknown}},
+		"pin, not tried":       {notTried, []error{notTried}, result{outcome: unknown}},
+		"pin, quota":           {code(-125), []error{notTried}, result{outcome: unknown}},
+		"pin, a code to come":  {code(-999), []error{notTried}, result{outcome: unknown}},
+		"pin, not permitted":   {zk.ErrNoAuth, []error{notTried}, result{outcome: refused, op: -1}},
+		"pin, no member":       {zk.ErrNoNode, []error{notTried}, result{outcome: ended}},
+		"nothing went wrong":   {nil, []error{nil, nil}, result{outcome: applied}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			answer := []zk.MultiResponse{{Stat: ok, Error: tt.pin}}
+			for _, err := range tt.ops {
+				answer = append(answer, zk.MultiResponse{Error: err})
+			}
+			var first error
+			for _, op := range answer {
+				if first == nil {
+					first = op.Error
+				}
+			}
+			got := interpret(len(tt.ops), answer, first)
+			if got.outcome != tt.want.outcome || got.op != tt.want.op {
+				t.Errorf("interpret() = %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
