@@ -128,7 +128,7 @@ func (s *session) ensureLine(ln *line) error {
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
-		case definite(err), refusal(err), errors.As(err, new(*codeError)):
+		case definite(err), answered(err):
 			return fmt.Errorf("zookeeper: create %s: %w", ln.path, err)
 		}
 		if err := s.settled(); err != nil {

@@ -95,6 +95,13 @@ func TestQuotaRefusesOneWriteOfABatch(t *testing.T) {
 			}
 		})
 	}
+	wg.Go(func() {
+		cfg := cfg
+		cfg.Base = "/none/base"
+		if _, err := Open(bounded(t), cfg); err == nil || !strings.Contains(err.Error(), "quota is exceeded") {
+			t.Errorf("Open() below a parent beyond its quota = %v, want that said at once", err)
+		}
+	})
 	wg.Wait()
 	if err := c.Locker().Ping(bounded(t)); err != nil {
 		t.Errorf("Ping() = %v, want the session unharmed", err)

@@ -135,6 +135,10 @@ func (e *codeError) Error() string {
 	return fmt.Sprintf("zookeeper: the servers refused to write %s with code %d%s", e.path, e.code, why)
 }
 
+// answered says that a request outside of a Multi was answered by a refusal, so that
+// nothing was applied and trying again at once does not help.
+func answered(err error) bool { return refusal(err) || errors.As(err, new(*codeError)) }
+
 // unlisted returns the code of a server's error that the client library has no
 // error for, and 0 for any other error. The library keeps the code in the text only.
 func unlisted(err error) (code int) {

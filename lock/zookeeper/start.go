@@ -127,7 +127,7 @@ func (s *session) join(ctx context.Context) error {
 				continue
 			}
 		}
-		if err = notPermittedBelow(path, err); refusal(err) {
+		if err = refusalOf(&zk.CreateRequest{Path: path}, err); answered(err) {
 			return err
 		}
 		if ctx.Err() != nil || s.reason() != nil {
@@ -161,7 +161,8 @@ func (s *session) foundParents(ctx context.Context, path string) (err error) {
 		if errors.Is(err, zk.ErrNodeExists) {
 			err = nil
 		}
-		if err = notPermittedBelow(path[:i], err); errors.Is(err, ErrNotPermitted) { // see ensureParents
+		// A client that may not create here may still create further down.
+		if err = refusalOf(&zk.CreateRequest{Path: path[:i]}, err); errors.Is(err, ErrNotPermitted) {
 			denied = err
 			continue
 		}
