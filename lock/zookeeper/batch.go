@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -12,8 +13,8 @@ import (
 // known is not changed by that: a Multi is applied as a whole or not at all, and
 // a refused one names its culprit.
 const (
-	// maxBatch bounds the writes of a Multi. Larger ones gain little and make
-	// everybody wait longer when one is refused.
+	// maxBatch bounds the writes of a Multi. Larger ones gain little, and have more
+	// to send again when one is refused.
 	maxBatch = 128
 	// maxBatchBytes keeps a Multi well below the servers' jute.maxbuffer
 	// (1 MiB). A write that is larger than this goes alone.
@@ -125,41 +126,42 @@ func (w *writer) next() (batch []*write, more bool) {
 	return batch, len(rest) > 0
 }
 
-// sendAll sends a batch and answers each of its writes. When it is refused, the
-// culprit is told so and the others, of which nothing has been applied, are sent
-// again; after too many refusals one by one, so that a batch of many culprits costs
-// no more Multis than its writes would have alone.
+// sendAll sends a batch and answers each of its writes. Of a refused one nothing has
+// been applied, and all but the culprit are sent again: see sortOut.
 func (w *writer) sendAll(batch []*write) {
-	limit := max(2, len(batch)/4)
-	for refusals := 0; len(batch) > 1 && refusals < limit; refusals++ {
-		var ops []any
-		for seat, wr := range batch {
-			wr.take(seat)
-			ops = append(ops, wr.ops...)
-		}
-		r := w.send(ops...)
-		if r.outcome != refused || r.op < 0 {
-			for seat, wr := range batch {
-				own := r.of(len(wr.ops))
-				if wr.seat != nil {
-					own.seat = seat
-				}
-				w.reply(wr, own)
-				r.skip(len(wr.ops))
-			}
-			return
-		}
-		i := 0
-		for r.op >= len(batch[i].ops) {
-			r.op -= len(batch[i].ops)
-			i++
-		}
-		w.reply(batch[i], r)
-		batch = slices.Delete(batch, i, i+1)
+	var ops []any
+	for seat, wr := range batch {
+		wr.take(seat)
+		ops = append(ops, wr.ops...)
 	}
-	for _, wr := range batch {
-		wr.take(0)
-		w.reply(wr, w.send(wr.ops...))
+	r := w.send(ops...)
+	if r.outcome != refused || r.op < 0 {
+		for seat, wr := range batch {
+			own := r.of(len(wr.ops))
+			if wr.seat != nil {
+				own.seat = seat
+			}
+			w.reply(wr, own)
+			r.skip(len(wr.ops))
+		}
+		return
+	}
+	culprit := 0
+	for r.op >= len(batch[culprit].ops) {
+		r.op -= len(batch[culprit].ops)
+		culprit++
+	}
+	told, pieces, last := sortOut(batch, culprit, r)
+	for _, wr := range told {
+		w.reply(wr, r)
+	}
+	var wg sync.WaitGroup
+	for _, piece := range pieces {
+		wg.Go(func() { w.sendAll(piece) })
+	}
+	wg.Wait()
+	if len(last) > 0 {
+		w.sendAll(last)
 	}
 }
 

@@ -85,7 +85,7 @@ func (s *session) claimStamp(ctx context.Context) (*slot, error) {
 		first := rand.N(stamps)
 		var busy *slot
 		for i := range stamps {
-			sl, other, _, err := s.claim(s.w.pin.Path + "-" + strconv.Itoa((first+i)%stamps))
+			sl, other, _, err := s.claim(s.stampPath((first + i) % stamps))
 			if sl != nil || err != nil {
 				return sl, err
 			}
@@ -96,6 +96,9 @@ func (s *session) claimStamp(ctx context.Context) (*slot, error) {
 		}
 	}
 }
+
+// stampPath is where stamp no. i is: beside the session's member.
+func (s *session) stampPath(i int) string { return s.w.pin.Path + "-" + strconv.Itoa(i) }
 
 // makeStamp creates the znode. Doing it twice does no harm.
 func (s *session) makeStamp(path string) error {

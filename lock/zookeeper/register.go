@@ -1,10 +1,10 @@
 package zookeeper
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/go-zookeeper/zk"
 
@@ -24,7 +24,7 @@ type Register struct {
 }
 
 // Register returns the register at an absolute path below the chroot. It need
-// not exist. The znode holds a line of this package's own before the value.
+// not exist. Its data is the value.
 func (c *Client) Register(path string) *Register {
 	return &Register{c: c, name: path, path: c.cfg.Chroot + path}
 }
@@ -46,15 +46,17 @@ func (r *Register) Load(ctx context.Context) (data []byte, version int64, err er
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: load: %w", idem.ErrUnavailable, err)
 	}
-	_, data, version = r.parse(n)
-	return data, version, nil
+	if !n.exists {
+		return nil, 0, nil
+	}
+	return n.data, int64(n.version) + 1, nil // versions of znodes start at 0
 }
 
 // Save stores the value if the register still is at version, which is 0 where
-// there must be none yet, and returns ErrConflict if it is not. It returns nil
-// only if this very call stored it. After a lost reply ErrConflict may also mean
-// that it did and another writer has replaced it since. Any other error leaves
-// it open whether it did, or still will.
+// there must be none yet. It returns nil if this very call stored it, and
+// ErrConflict if the register was at another version and this call stored nothing,
+// also where replies were lost. Any other error wraps idem.ErrUnavailable, or is
+// that of a path that is none, and leaves it open whether it did, or still will.
 func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
 	if err := checkPath("register", r.name, false); err != nil {
 		return err
@@ -63,55 +65,29 @@ func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
 	if err != nil {
 		return err
 	}
-	_, err = within(ctx, s, func() (struct{}, error) { return struct{}{}, r.save(s, data, version) })
-	return err
-}
-
-func (r *Register) save(s *session, data []byte, version int64) error {
-	stamp := []byte(newUUID())
-	stored := bytes.Join([][]byte{stamp, data}, []byte("\n"))
-	var op any = &zk.SetDataRequest{Path: r.path, Data: stored, Version: int32(version - 1)}
-	if version == 0 {
-		op = &zk.CreateRequest{Path: r.path, Data: stored, Acl: s.cfg.ACL, Flags: zk.FlagPersistent}
+	if version < 0 || version > math.MaxInt32 {
+		return ErrConflict // a znode has no such version, and -1 would be any
 	}
+	var op any = &zk.SetDataRequest{Path: r.path, Data: data, Version: int32(version - 1)}
+	if version == 0 {
+		op = &zk.CreateRequest{Path: r.path, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagPersistent}
+	}
+	var res result
 	for range maxTries {
-		res := s.w.do(op)
+		res = s.see(ctx, func(result) {}, op)
 		switch {
 		case res.outcome == applied:
 			return nil
 		case version == 0 && res.refusedBy(zk.ErrNoNode):
-			if err := s.ensureParents(r.path); err != nil {
+			_, err := within(ctx, s, func() (struct{}, error) { return struct{}{}, s.ensureParents(r.path) })
+			if err != nil {
 				return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, err)
 			}
-			continue
 		case res.refusedBy(zk.ErrNodeExists), res.refusedBy(zk.ErrBadVersion), res.refusedBy(zk.ErrNoNode):
 			return ErrConflict
-		case res.outcome != unknown:
+		default:
 			return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, res.err)
 		}
-		n, err := s.settle(r.path)
-		if err != nil {
-			return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, err)
-		}
-		switch got, _, at := r.parse(n); {
-		case bytes.Equal(got, stamp):
-			return nil
-		case at != version:
-			return ErrConflict
-		}
 	}
-	return fmt.Errorf("%w: save: replies were lost %d times", idem.ErrUnavailable, maxTries)
-}
-
-// parse takes a znode apart. Versions of znodes start at 0, those of registers
-// at 1.
-func (r *Register) parse(n node) (stamp, data []byte, version int64) {
-	if !n.exists {
-		return nil, nil, 0
-	}
-	stamp, data, found := bytes.Cut(n.data, []byte("\n"))
-	if !found {
-		stamp, data = nil, n.data // written by hand
-	}
-	return stamp, data, int64(n.version) + 1
+	return fmt.Errorf("%w: save: the parent of %s vanished %d times: %w", idem.ErrUnavailable, r.name, maxTries, res.err)
 }
