@@ -295,3 +295,49 @@ func TestMutexHandOverTrustsNoOldLook(t *testing.T) {
 	}
 	l.ReleaseBehind()
 }
+
+// A culprit leaves its seat when the rest of its Multi is sent again. What the places
+// are told to have, what they have in their data, and what their fences are, is where
+// they sat in the Multi that was applied.
+func TestSeatsAreThoseOfTheMultiThatWasApplied(t *testing.T) {
+	t.Parallel()
+	c := open(t, sharedConfig(t))
+	s, ln := sessionOf(c), c.line("/m")
+	raw := rawConn(t, testserver.SharedZooKeeper(t))
+	if err := s.ensureLine(ln); err != nil {
+		t.Fatal(err)
+	}
+	absent := func() *write {
+		return newWrite([]any{&zk.DeleteRequest{Path: c.cfg.Chroot + "/absent", Version: -1}})
+	}
+	place := func() *write {
+		a := &attempt{s: s, place: &place{line: ln, prefix: exclusive + "-" + newUUID() + "-", data: c.owned(ln.name)}}
+		wr := a.write(a.place.request(s))
+		wr.answer = make(chan result, 1)
+		return wr
+	}
+	batch := []*write{absent(), place(), absent(), place(), place(), absent(), absent(), place()}
+	s.w.sendAll(slices.Clone(batch))
+	var before idem.Fence
+	for i, wr := range batch {
+		r := <-wr.answer
+		if wr.seat == nil {
+			if !r.refusedBy(zk.ErrNoNode) {
+				t.Errorf("write %d: %+v, want a culprit", i, r)
+			}
+			continue
+		}
+		if r.outcome != applied {
+			t.Fatalf("write %d: %+v, want a place", i, r)
+		}
+		data, stat, err := raw.Get(r.created[0])
+		if err != nil || stat.Czxid != r.zxid || seatOf(data) != r.seat {
+			t.Errorf("write %d is told czxid %d and seat %d; its znode has %d and %d (%v)", i, r.zxid, r.seat, stat.Czxid, seatOf(data), err)
+		}
+		fence := s.placeFence(r.zxid, r.seat)
+		if before.Token != 0 && !before.Before(fence) {
+			t.Errorf("write %d has fence %v, and one in front of it %v", i, fence, before)
+		}
+		before = fence
+	}
+}
