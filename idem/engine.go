@@ -182,6 +182,9 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 	if op.Policy, err = op.Policy.complete(); err != nil {
 		return nil, refuse(CodeInternal, err)
 	}
+	if err := op.Policy.KeyFormat.admit(op.Key); err != nil {
+		return nil, err
+	}
 	if op.Scope == "" {
 		if op.Scope, err = op.Policy.ScopeOf(ctx); err != nil {
 			return nil, err

@@ -29,11 +29,12 @@ const (
 	EventReleaseFailed                  // the lock could not be given back at once
 	EventMarked                         // a durable marker knew more than the store (State)
 	EventLongRunning                    // a handler runs, and holds its key, for as long as Duration already
+	EventUnprotected                    // the handler ran without a key, on a route that allows that
 )
 
 var eventNames = [...]string{"refused", "replayed", "joined", "waited", "begun", "begin-aborted", "interrupted",
 	"resolved", "completed", "released", "unknown", "superseded", "ownership-lost", "save-delayed",
-	"save-abandoned", "failed-open", "release-failed", "marked", "long-running"}
+	"save-abandoned", "failed-open", "release-failed", "marked", "long-running", "unprotected"}
 
 // String returns the name used in logs and metrics.
 func (t EventType) String() string {

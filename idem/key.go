@@ -33,7 +33,37 @@ func (k KeyKind) String() string {
 	return "client-key"
 }
 
+// KeyFormat narrows down the keys that a route accepts, to UUIDs for one. The
+// zero value accepts every key that [ParseKey] does.
+type KeyFormat struct {
+	// Valid reports whether a key has the format. It is called before anything
+	// else happens to the request, and has to be safe for concurrent use.
+	Valid func(Key) bool
+	// Advice tells a client whose key is not valid how to make one: "Send a
+	// UUID." It is required.
+	Advice string
+}
+
+// check says what is wrong with a format.
+func (f *KeyFormat) check() error {
+	if (f.Valid == nil) != (f.Advice == "") {
+		return errors.New("KeyFormat needs both Valid and Advice")
+	}
+	return nil
+}
+
+// admit refuses a key that does not have the format.
+func (f *KeyFormat) admit(key Key) error {
+	if f.Valid == nil || f.Valid(key) {
+		return nil
+	}
+	r := refuse(CodeKeyInvalid, errKeyFormat)
+	r.Advice = f.Advice
+	return r
+}
+
 var (
+	errKeyFormat  = errors.New("idem: key is not in the route's format")
 	errKeyMissing = errors.New("idem: no key was sent")
 	errKeyEmpty   = errors.New("idem: key is empty")
 )

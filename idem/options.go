@@ -110,6 +110,14 @@ func (e *Engine) Refused(ctx context.Context, route string, r *Refusal) {
 	}
 }
 
+// Unprotected reports to the observer a request without a key that an adapter lets
+// through to its handler, on a route where the key is optional.
+func (e *Engine) Unprotected(ctx context.Context, route string) {
+	if e.cfg.observer != nil {
+		e.report(ctx, Event{Type: EventUnprotected, Route: route})
+	}
+}
+
 // storeRefusal says what an error of the store means to the client.
 func storeRefusal(err error) *Refusal {
 	switch {

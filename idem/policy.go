@@ -34,6 +34,9 @@ type Policy struct {
 	AllowGlobalKeys bool
 	// Kind is ClientKey by default.
 	Kind KeyKind
+	// KeyFormat narrows down the keys that are accepted. A key of another format
+	// is refused as key-invalid, and nothing is touched. By default every key is.
+	KeyFormat KeyFormat
 	// Name is kept with the record, so that an interrupted one is matched with
 	// this policy's Resolver; at most 255 bytes. Adapters fill in the route.
 	Name string
@@ -109,6 +112,9 @@ func (p *Policy) check() error {
 	}
 	if p.FailOpen && p.Kind == IssuedToken {
 		return fmt.Errorf("idem: policy %q: a route for issued tokens cannot fail open: nothing could tell whether the token was issued", p.Name)
+	}
+	if err := p.KeyFormat.check(); err != nil {
+		return fmt.Errorf("idem: policy %q: %w", p.Name, err)
 	}
 	if len(p.Name) > 255 {
 		return fmt.Errorf("idem: policy name of %d bytes, at most 255", len(p.Name))

@@ -119,6 +119,17 @@ type Refusal struct {
 	Code       Code
 	RetryAfter time.Duration // 0: do not send it again unchanged
 	Err        error         // what happened, for logs; may be nil
+	// Advice is told to the client in place of the code's Detail; "" for that.
+	// It holds nothing about the request.
+	Advice string
+}
+
+// Detail tells the caller what to do: Advice, or the code's detail.
+func (r *Refusal) Detail() string {
+	if r.Advice != "" {
+		return r.Advice
+	}
+	return r.Code.Detail()
 }
 
 // refuse makes a refusal with the default pause of a code that is worth

@@ -11,8 +11,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/internal/httpexchange"
 )
 
-// New returns middleware that protects the handlers behind it. The policy's
-// Name, where it has none, is the method and [gin.Context.FullPath].
+// New returns middleware that protects the handlers behind it, on every method that
+// is not safe; see [WithMethods]. The policy's Name, where it has none, is the method and [gin.Context.FullPath].
 //
 // The error says what is wrong with the wiring: no engine, no scope, a header
 // that cannot be replayed.
@@ -48,7 +48,10 @@ func (rt *route) serve(c *gin.Context) {
 		c.Next()
 		inner.finish(len(c.Errors) > reported)
 	}
-	rt.Serve(call)
+	if !rt.Serve(call) {
+		c.Next()
+		return
+	}
 	if inner == nil {
 		c.Abort()
 	}

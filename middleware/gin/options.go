@@ -18,6 +18,7 @@ type options struct {
 	httpexchange.Config
 	scope     func(*gin.Context) (string, error)
 	operation func(*gin.Context) string
+	refusals  func(*gin.Context, *idem.Refusal)
 }
 
 // WithScope tells whose key a request carries. It takes the place of
@@ -46,6 +47,51 @@ func WithOperation(fn func(*gin.Context) string) Option {
 	return func(o *options) { o.operation = fn }
 }
 
+// WithComparedHeaders makes request headers part of what a request is: one with
+// the same key and another value of any of them is refused as key-reused. "Host"
+// names the host. By default no header is compared but Content-Type and
+// Content-Encoding, and neither is the host.
+func WithComparedHeaders(names ...string) Option {
+	return func(o *options) { o.Compare = append(o.Compare, names...) }
+}
+
+// WithMethods names the methods that are protected, in place of the default: all
+// but GET, HEAD, OPTIONS and TRACE, which are safe by definition (RFC 9110,
+// section 9.2.1). Requests of another method go straight to the handler, with a key
+// or without one.
+func WithMethods(methods ...string) Option {
+	return func(o *options) { o.Methods = append([]string{}, methods...) }
+}
+
+// WithOptionalKey lets requests without a key through to the handler, which then
+// runs outside of an execution: [idem.CheckOwner] fails there. Each is
+// reported as [idem.EventUnprotected]. A key that is there and malformed is
+// refused all the same. On a route for issued tokens it is a wiring error.
+func WithOptionalKey() Option {
+	return func(o *options) { o.OptionalKey = true }
+}
+
+// WithDocumentation names the page that tells clients how to use keys: an absolute
+// URI, or a path on this server. Refusals then have a problem type, which is that
+// URI and the code as its fragment, and the same in a Link header
+// (draft-ietf-httpapi-idempotency-key-header-07, section 2.7). By default they
+// have neither.
+func WithDocumentation(uri string) Option {
+	return func(o *options) { o.Documentation = uri }
+}
+
+// WithRefusals has refusals written by fn, in the format of the application's
+// other errors. It is given what [WriteRefusal] would write: r.Code with its
+// status, title and r.Detail(), and Retry-After and Cache-Control, which are set
+// already. The status is the code's, unless fn sets another one. r.Err is not for
+// clients. Where fn writes nothing, the refusal is written as by default.
+//
+// A service with this middleware that calls this one tells a refusal from an
+// outcome by the problem+json of the default format.
+func WithRefusals(fn func(c *gin.Context, r *idem.Refusal)) Option {
+	return func(o *options) { o.refusals = fn }
+}
+
 // WithStatusPolicy tells [StatusHandler] by which policy it says of a route
 // whether a resolver settles its attempts, where that differs from the policy
 // that it is given. It is for each route that it is named for, of any transport:
@@ -70,9 +116,6 @@ func newRoute(engine *idem.Engine, policy idem.Policy, opts []Option) (*route, e
 		}
 	}
 	if rt.scope != nil {
-		if policy.Scope != nil {
-			return nil, errors.New("both Policy.Scope and WithScope are set")
-		}
 		policy.Scope = func(ctx context.Context) (string, error) {
 			c, ok := ctx.Value(gin.ContextKey).(*gin.Context)
 			if !ok {
@@ -96,6 +139,15 @@ func (rt *route) call(c *gin.Context) httpexchange.Call {
 	}
 	if rt.operation != nil {
 		call.Operation = rt.operation(c)
+	}
+	if rt.refusals != nil {
+		outer, request := c.Writer, c.Request
+		call.Refuse = func(r *idem.Refusal) bool {
+			c.Writer, c.Request = outer, request // not those of the handlers, where they ran
+			c.Status(r.Code.HTTPStatus())
+			rt.refusals(c, r)
+			return outer.Written()
+		}
 	}
 	return call
 }

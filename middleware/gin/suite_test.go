@@ -36,6 +36,16 @@ func options(o exchangetest.Options) []idemgin.Option {
 	if o.Operation != nil {
 		opts = append(opts, idemgin.WithOperation(func(c *gin.Context) string { return o.Operation(c.Request) }))
 	}
+	opts = append(opts, idemgin.WithComparedHeaders(o.Compared...), idemgin.WithDocumentation(o.Documents))
+	if o.Methods != nil {
+		opts = append(opts, idemgin.WithMethods(o.Methods...))
+	}
+	if o.Optional {
+		opts = append(opts, idemgin.WithOptionalKey())
+	}
+	if o.Refusals != nil {
+		opts = append(opts, idemgin.WithRefusals(func(c *gin.Context, r *idem.Refusal) { o.Refusals(c.Writer, c.Request, r) }))
+	}
 	for _, p := range o.StatusPolicies {
 		opts = append(opts, idemgin.WithStatusPolicy(p.Route, p.Policy))
 	}

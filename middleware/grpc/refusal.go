@@ -32,7 +32,7 @@ func Reason(c idem.Code) string { return strings.ToUpper(strings.ReplaceAll(stri
 // RefusalStatus is the status of a refusal, with ErrorInfo and, where it is
 // worth sending again, RetryInfo. Nothing of r.Err is in it.
 func RefusalStatus(r *idem.Refusal) *status.Status {
-	s := status.New(codes.Code(r.Code.GRPCCode()), r.Code.Title()+": "+r.Code.Detail())
+	s := status.New(codes.Code(r.Code.GRPCCode()), r.Code.Title()+": "+r.Detail())
 	return withInfo(s, Reason(r.Code), r.RetryAfter)
 }
 

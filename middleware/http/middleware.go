@@ -8,8 +8,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/internal/httpexchange"
 )
 
-// New returns middleware that protects the handlers it wraps, on every method
-// that reaches it. The policy's Name, where it has none, is the pattern of
+// New returns middleware that protects the handlers it wraps, on every method that
+// is not safe; see [WithMethods]. The policy's Name, where it has none, is the pattern of
 // [http.ServeMux] that matched, which is there for middleware inside the mux;
 // else method and path.
 //
@@ -24,7 +24,9 @@ func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (func(http.Han
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c := rt.call(w, r)
 			c.Next = func(w *httpexchange.Capture, r *http.Request) { next.ServeHTTP(w, r) }
-			rt.Serve(c)
+			if !rt.Serve(c) {
+				next.ServeHTTP(w, r)
+			}
 		})
 	}, nil
 }

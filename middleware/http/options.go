@@ -17,6 +17,7 @@ type options struct {
 	httpexchange.Config
 	scope     func(*http.Request) (string, error)
 	operation func(*http.Request) string
+	refusals  func(http.ResponseWriter, *http.Request, *idem.Refusal)
 }
 
 // WithScope tells whose key a request carries by the request itself, for
@@ -46,6 +47,51 @@ func WithOperation(fn func(*http.Request) string) Option {
 	return func(o *options) { o.operation = fn }
 }
 
+// WithComparedHeaders makes request headers part of what a request is: one with
+// the same key and another value of any of them is refused as key-reused. "Host"
+// names the host. By default no header is compared but Content-Type and
+// Content-Encoding, and neither is the host.
+func WithComparedHeaders(names ...string) Option {
+	return func(o *options) { o.Compare = append(o.Compare, names...) }
+}
+
+// WithMethods names the methods that are protected, in place of the default: all
+// but GET, HEAD, OPTIONS and TRACE, which are safe by definition (RFC 9110,
+// section 9.2.1). Requests of another method go straight to the handler, with a key
+// or without one.
+func WithMethods(methods ...string) Option {
+	return func(o *options) { o.Methods = append([]string{}, methods...) }
+}
+
+// WithOptionalKey lets requests without a key through to the handler, which then
+// runs outside of an execution: [idem.CheckOwner] fails there. Each is
+// reported as [idem.EventUnprotected]. A key that is there and malformed is
+// refused all the same. On a route for issued tokens it is a wiring error.
+func WithOptionalKey() Option {
+	return func(o *options) { o.OptionalKey = true }
+}
+
+// WithDocumentation names the page that tells clients how to use keys: an absolute
+// URI, or a path on this server. Refusals then have a problem type, which is that
+// URI and the code as its fragment, and the same in a Link header
+// (draft-ietf-httpapi-idempotency-key-header-07, section 2.7). By default they
+// have neither.
+func WithDocumentation(uri string) Option {
+	return func(o *options) { o.Documentation = uri }
+}
+
+// WithRefusals has refusals written by fn, in the format of the application's
+// other errors. It is given what [WriteRefusal] would write: r.Code with its
+// status, title and r.Detail(), and Retry-After and Cache-Control, which are set
+// already. The status is the code's, unless fn sets another one. r.Err is not for
+// clients. Where fn writes nothing, the refusal is written as by default.
+//
+// A service with this middleware that calls this one tells a refusal from an
+// outcome by the problem+json of the default format.
+func WithRefusals(fn func(w http.ResponseWriter, req *http.Request, r *idem.Refusal)) Option {
+	return func(o *options) { o.refusals = fn }
+}
+
 // WithStatusPolicy tells [StatusHandler] by which policy it says of a route
 // whether a resolver settles its attempts, where that differs from the policy
 // that it is given. It is for each route that it is named for, of any transport:
@@ -70,9 +116,6 @@ func newRoute(engine *idem.Engine, policy idem.Policy, opts []Option) (*route, e
 		}
 	}
 	if rt.scope != nil {
-		if policy.Scope != nil {
-			return nil, errors.New("both Policy.Scope and WithScope are set")
-		}
 		policy.Scope = func(ctx context.Context) (string, error) {
 			r, ok := ctx.Value(requestKey{}).(*http.Request)
 			if !ok {
@@ -97,6 +140,13 @@ func (rt *route) call(w http.ResponseWriter, r *http.Request) httpexchange.Call 
 	}
 	if rt.operation != nil {
 		c.Operation = rt.operation(r)
+	}
+	if rt.refusals != nil {
+		c.Refuse = func(refusal *idem.Refusal) bool {
+			rw := &refusalWriter{ResponseWriter: w, status: refusal.Code.HTTPStatus()}
+			rt.refusals(rw, r, refusal)
+			return rw.written
+		}
 	}
 	return c
 }

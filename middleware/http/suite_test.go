@@ -22,6 +22,16 @@ func options(o exchangetest.Options) []idemhttp.Option {
 	if o.Operation != nil {
 		opts = append(opts, idemhttp.WithOperation(o.Operation))
 	}
+	opts = append(opts, idemhttp.WithComparedHeaders(o.Compared...), idemhttp.WithDocumentation(o.Documents))
+	if o.Methods != nil {
+		opts = append(opts, idemhttp.WithMethods(o.Methods...))
+	}
+	if o.Optional {
+		opts = append(opts, idemhttp.WithOptionalKey())
+	}
+	if o.Refusals != nil {
+		opts = append(opts, idemhttp.WithRefusals(o.Refusals))
+	}
 	for _, p := range o.StatusPolicies {
 		opts = append(opts, idemhttp.WithStatusPolicy(p.Route, p.Policy))
 	}

@@ -94,7 +94,6 @@ var wiringCases = []testCase{
 		}
 	}},
 	{"mistakes are told at start", func(b *bundle) {
-		scope := func(*http.Request) (string, error) { return "m1", nil }
 		for name, c := range map[string]struct {
 			engine *idem.Engine
 			policy idem.Policy
@@ -102,7 +101,6 @@ var wiringCases = []testCase{
 		}{
 			"no engine":             {nil, b.policy, Options{}},
 			"no scope":              {b.engine, idem.Policy{}, Options{}},
-			"two scopes":            {b.engine, b.policy, Options{Scope: scope}},
 			"a cookie":              {b.engine, b.policy, Options{Replay: []string{"set-cookie"}}},
 			"credentials":           {b.engine, b.policy, Options{Replay: []string{"X-Fine", "WWW-Authenticate"}}},
 			"the date":              {b.engine, b.policy, Options{Replay: []string{"date"}}},
@@ -111,6 +109,14 @@ var wiringCases = []testCase{
 			"a trailer":             {b.engine, b.policy, Options{Replay: []string{"Trailer:X"}}},
 			"no header name":        {b.engine, b.policy, Options{Replay: []string{""}}},
 			"a header with a space": {b.engine, b.policy, Options{Header: "Idempotency Key"}},
+			"a header to compare":   {b.engine, b.policy, Options{Compared: []string{"X Currency"}}},
+			"no methods":            {b.engine, b.policy, Options{Methods: []string{}}},
+			"no method's name":      {b.engine, b.policy, Options{Methods: []string{"PO ST"}}},
+			"an optional token":     {b.engine, idem.Policy{AllowGlobalKeys: true, Kind: idem.IssuedToken}, Options{Optional: true}},
+			"a URI with a fragment": {b.engine, b.policy, Options{Documents: "https://example.com/#keys"}},
+			"a URI for a header":    {b.engine, b.policy, Options{Documents: "https://example.com/>; rel=\"x"}},
+			"a relative URI":        {b.engine, b.policy, Options{Documents: "keys.html"}},
+			"a format half set":     {b.engine, idem.Policy{AllowGlobalKeys: true, KeyFormat: idem.KeyFormat{Advice: "x"}}, Options{}},
 			"a negative limit":      {b.engine, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: -1}, Options{}},
 		} {
 			if h, err := b.adapter.Protect(c.engine, c.policy, c.o, http.NotFoundHandler()); err == nil || h != nil {

@@ -34,6 +34,11 @@ type Options struct {
 	Replay    []string
 	Scope     func(*http.Request) (string, error)
 	Operation func(*http.Request) string
+	Compared  []string
+	Methods   []string // nil: the option is not given
+	Optional  bool     // WithOptionalKey
+	Documents string   // WithDocumentation
+	Refusals  func(http.ResponseWriter, *http.Request, *idem.Refusal)
 	// StatusPolicies are the arguments of WithStatusPolicy, for Status.
 	StatusPolicies []StatusPolicy
 }
@@ -57,7 +62,7 @@ func Run(t *testing.T, a Adapter) {
 		cases []testCase
 	}{
 		{"replay", replayCases}, {"refuse", refusalCases}, {"identity", identityCases}, {"status", statusCases},
-		{"write", writerCases}, {"stream", streamCases}, {"fail", failureCases}, {"wire", wiringCases},
+		{"write", writerCases}, {"stream", streamCases}, {"fail", failureCases}, {"wire", wiringCases}, {"choose", optionCases},
 	} {
 		for _, c := range group.cases {
 			t.Run(group.name+"/"+c.name, func(t *testing.T) {
@@ -80,8 +85,9 @@ type bundle struct {
 	store   *faultyStore
 	policy  idem.Policy
 	options Options
-	runs    atomic.Int64 // of the handler
-	later   atomic.Int64 // nanoseconds that the store's clock is ahead
+	runs    atomic.Int64      // of the handler
+	later   atomic.Int64      // nanoseconds that the store's clock is ahead
+	seen    [256]atomic.Int64 // events, by type
 
 	url    string
 	client *http.Client
@@ -93,7 +99,7 @@ func setup(t *testing.T, a Adapter) *bundle {
 	clock := func() time.Time { return time.Now().Add(time.Duration(b.later.Load())) }
 	memory := storememory.New(storememory.WithClock(clock))
 	b.store = &faultyStore{Store: memory, len: memory.Len}
-	engine, err := idem.New(b.locker, b.store)
+	engine, err := idem.New(b.locker, b.store, idem.WithObserver(func(_ context.Context, ev idem.Event) { b.seen[ev.Type].Add(1) }))
 	if err != nil {
 		t.Fatalf("idem.New() = %v", err)
 	}
@@ -210,6 +216,9 @@ func (b *bundle) want(a answer, status int, body string, replayed bool) {
 			a.StatusCode, a.body, a.replayed(), a.err, status, body, replayed)
 	}
 }
+
+// events counts the events of a type so far.
+func (b *bundle) events(t idem.EventType) int64 { return b.seen[t].Load() }
 
 func (b *bundle) wantRuns(n int64) {
 	b.Helper()

@@ -17,11 +17,12 @@ var errNotReplayable = errors.New("the stored response is not one of HTTP")
 
 // replay writes a stored outcome. It is the same for every repeat, but for the
 // headers of the server itself.
-func (x *Exchange) replay(w http.ResponseWriter, r *idem.Response) {
+func (x *Exchange) replay(c *Call, r *idem.Response) {
 	if r.Omitted || r.Status < 200 || r.Status > 999 {
-		WriteRefusal(w, idem.Refuse(idem.CodeResultUnavailable, errNotReplayable))
+		x.refuse(c, idem.Refuse(idem.CodeResultUnavailable, errNotReplayable))
 		return
 	}
+	w := c.Writer
 	x.allow.put(w.Header(), r.Header)
 	w.Header()[ReplayedHeader] = []string{"true"}
 	w.WriteHeader(r.Status)
@@ -30,24 +31,48 @@ func (x *Exchange) replay(w http.ResponseWriter, r *idem.Response) {
 	}
 }
 
-// Problem is the body of a refusal (RFC 9457). It has no type: code tells
-// machines what happened, and is stable.
+// Problem is the body of a refusal (RFC 9457). Code tells machines what happened,
+// and is stable. Type is there where there is documentation to point to.
 type Problem struct {
+	Type   string    `json:"type,omitempty"`
 	Title  string    `json:"title"`
 	Status int       `json:"status"`
 	Detail string    `json:"detail"`
 	Code   idem.Code `json:"code"`
 }
 
-// WriteRefusal answers with a refusal. Nothing of r.Err is sent.
-func WriteRefusal(w http.ResponseWriter, r *idem.Refusal) {
+// refuse answers with a refusal in the route's format. A format that writes
+// nothing would tell the client 200, and is not taken at its word.
+func (x *Exchange) refuse(c *Call, r *idem.Refusal) {
+	if c.Refuse != nil {
+		setRefusalHeaders(c.Writer.Header(), r)
+		if c.Refuse(r) {
+			return
+		}
+	}
+	WriteRefusal(c.Writer, r, x.cfg.Documentation)
+}
+
+// WriteRefusal answers with a refusal that points to its documentation, unless
+// that is "". Nothing of r.Err is sent.
+func WriteRefusal(w http.ResponseWriter, r *idem.Refusal, documentation string) {
+	setRefusalHeaders(w.Header(), r)
+	status := r.Code.HTTPStatus()
+	p := Problem{Title: r.Code.Title(), Status: status, Detail: r.Detail(), Code: r.Code}
+	if documentation != "" {
+		p.Type = documentation + "#" + string(r.Code)
+		w.Header().Add("Link", "<"+p.Type+`>; rel="describedby"; type="text/html"`)
+	}
+	writeJSON(w, status, "application/problem+json", p)
+}
+
+// setRefusalHeaders sets what a refusal in any format has.
+func setRefusalHeaders(h http.Header, r *idem.Refusal) {
+	h["Cache-Control"] = []string{"no-store"}
 	if r.RetryAfter > 0 {
 		seconds := (r.RetryAfter + time.Second - 1) / time.Second
-		w.Header()["Retry-After"] = []string{strconv.FormatInt(int64(seconds), 10)}
+		h["Retry-After"] = []string{strconv.FormatInt(int64(seconds), 10)}
 	}
-	status := r.Code.HTTPStatus()
-	p := Problem{Title: r.Code.Title(), Status: status, Detail: r.Code.Detail(), Code: r.Code}
-	writeJSON(w, status, "application/problem+json", p)
 }
 
 // writeJSON writes an answer that is not to be kept by caches.

@@ -21,14 +21,22 @@ type Engine interface {
 	IssueToken(ctx context.Context, scope string, ttl time.Duration) (idem.Token, error)
 	Status(ctx context.Context, scope string, key idem.Key, policies ...*idem.Policy) (idem.Status, error)
 	Refused(ctx context.Context, route string, r *idem.Refusal)
+	Unprotected(ctx context.Context, route string)
 }
 
 var _ Engine = (*idem.Engine)(nil)
 
 // Config is what an adapter's options set. The zero value is the default.
 type Config struct {
-	Header string   // of the key; DefaultHeader where ""
-	Replay []string // more headers to replay
+	Header  string   // of the key; DefaultHeader where ""
+	Replay  []string // more headers to replay
+	Compare []string // request headers that are part of the request; "Host" is the host
+	// Methods are those that are protected; nil: all but the safe ones.
+	Methods []string
+	// OptionalKey lets requests without a key through to the handler.
+	OptionalKey bool
+	// Documentation is the URI that refusals point to; "" for none.
+	Documentation string
 	// StatusPolicies are those by which the status handler tells of their routes;
 	// the last of a name counts.
 	StatusPolicies []idem.Policy
@@ -49,6 +57,7 @@ type Exchange struct {
 	policy idem.Policy
 	header string
 	allow  headerSet
+	cfg    Config // checked
 	// statusPolicies are those of the Config, last first, and then policy.
 	statusPolicies []*idem.Policy
 }
@@ -62,7 +71,10 @@ func New(engine Engine, policy idem.Policy, cfg Config) (*Exchange, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &Exchange{engine: engine, policy: policy, header: DefaultHeader}
+	if err := cfg.check(&policy); err != nil {
+		return nil, err
+	}
+	x := &Exchange{engine: engine, policy: policy, header: DefaultHeader, cfg: cfg}
 	if cfg.Header != "" {
 		if !isToken(cfg.Header) {
 			return nil, fmt.Errorf("%q is not a header name", cfg.Header)
@@ -96,19 +108,31 @@ type Call struct {
 	// Next runs the handler. It is called at most once, in the goroutine of
 	// the call, with the request whose context the engine made.
 	Next func(w *Capture, r *http.Request)
+	// Refuse writes a refusal in a format of the application, and reports whether
+	// it has written anything. Nil: the format is [WriteRefusal]'s.
+	Refuse func(r *idem.Refusal) bool
 }
 
-// Serve answers one request. It panics as the handler does, and with
+// Serve answers one request. It is false for a request that is not protected, and
+// has done nothing then: the caller runs the handler. It panics as the handler does, and with
 // [http.ErrAbortHandler] where a response that has been streamed to the client
 // turned out not to be the answer.
-func (x *Exchange) Serve(c Call) {
+func (x *Exchange) Serve(c Call) bool {
+	if !x.protects(&c) {
+		return false
+	}
+	x.serve(&c)
+	return true
+}
+
+func (x *Exchange) serve(c *Call) {
 	ctx := c.Request.Context()
 	policy := x.policyOf(c.Route)
-	op, body, err := x.read(&c, policy)
+	op, body, err := x.read(c, policy)
 	if err != nil {
 		refusal := refusalOf(err)
 		x.engine.Refused(ctx, policy.Name, refusal)
-		WriteRefusal(c.Writer, refusal)
+		x.refuse(c, refusal)
 		return
 	}
 	capture := newCapture(c.Writer, policy.MaxResponseBody)
@@ -133,11 +157,11 @@ func (x *Exchange) Serve(c Call) {
 			panic(http.ErrAbortHandler)
 		}
 	case err != nil:
-		WriteRefusal(c.Writer, refusalOf(err))
+		x.refuse(c, refusalOf(err))
 	case ran && !res.Replayed:
 		capture.send()
 	default:
-		x.replay(c.Writer, &res.Response)
+		x.replay(c, &res.Response)
 	}
 }
 

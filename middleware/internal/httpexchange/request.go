@@ -39,6 +39,7 @@ func (x *Exchange) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, e
 		Query:           r.URL.RawQuery,
 		ContentType:     strings.Join(r.Header["Content-Type"], ", "),
 		ContentEncoding: strings.Join(r.Header["Content-Encoding"], ", "),
+		Header:          x.compared(r),
 		Body:            body,
 	}
 	return idem.Operation{
@@ -53,12 +54,34 @@ func (x *Exchange) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, e
 }
 
 // path is the one that the client asked for. That in r.URL may have been cut on
-// the way here, by http.StripPrefix for one, so that two routes look the same.
+// the way here, by http.StripPrefix for one, so that two routes look the same. A
+// target in absolute form ("http://host/path"; RFC 9112, section 3.2.2) is the same
+// request as its path alone.
 func path(r *http.Request) string {
-	if target, _, _ := strings.Cut(r.RequestURI, "?"); strings.HasPrefix(target, "/") {
+	target, _, _ := strings.Cut(r.RequestURI, "?")
+	if strings.HasPrefix(target, "/") {
 		return target
 	}
+	if _, rest, absolute := strings.Cut(target, "://"); absolute {
+		_, path, _ := strings.Cut(rest, "/")
+		return "/" + path
+	}
 	return r.URL.EscapedPath()
+}
+
+// compared are the headers of a request that are part of it; nil where none are.
+func (x *Exchange) compared(r *http.Request) map[string][]string {
+	if len(x.cfg.Compare) == 0 {
+		return nil
+	}
+	header := make(map[string][]string, len(x.cfg.Compare))
+	for _, name := range x.cfg.Compare {
+		header[name] = r.Header[name]
+		if name == "Host" { // net/http takes it out of the headers
+			header[name] = []string{strings.ToLower(r.Host)}
+		}
+	}
+	return header
 }
 
 // readBody reads the body as it was received, compressed or not. One that says
@@ -95,6 +118,9 @@ func unreadable(err error) error {
 	if over, ok := errors.AsType[*http.MaxBytesError](err); ok { // a limit outside of ours
 		return tooLarge(over.Limit)
 	}
+	if errors.Is(err, http.ErrBodyReadAfterClose) { // in front, not by the client
+		return idem.Refuse(idem.CodeInternal, errBodyConsumed)
+	}
 	return idem.Refuse(idem.CodeBodyInvalid, fmt.Errorf("reading the request body: %w", err))
 }
 
@@ -103,12 +129,12 @@ func tooLarge(limit int64) error {
 }
 
 // checkConsumed notices that somebody in front has read of the body without
-// putting it back: different requests would have one fingerprint. A body of
-// unknown length that is empty counts as read, since clients do not send such;
-// one of which only the beginning is missing cannot be told.
+// putting it back: different requests would have one fingerprint. Where the client
+// did not say how long the body is (chunked, or HTTP/2), an empty one is empty: it
+// cannot be told from one that was read, unless that has left a form.
 func checkConsumed(r *http.Request, body []byte) error {
 	short := int64(len(body)) < r.ContentLength
-	gone := len(body) == 0 && (r.ContentLength < 0 || r.MultipartForm != nil || len(r.PostForm) > 0)
+	gone := len(body) == 0 && (r.MultipartForm != nil || len(r.PostForm) > 0)
 	if short || gone {
 		return idem.Refuse(idem.CodeInternal, errBodyConsumed)
 	}

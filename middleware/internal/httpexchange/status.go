@@ -32,7 +32,7 @@ func (x *Exchange) Status(c Call) {
 	}
 	s, err := x.status(c)
 	if err != nil {
-		WriteRefusal(c.Writer, refusalOf(err))
+		x.refuse(&c, refusalOf(err))
 		return
 	}
 	answer := KeyStatus{State: s.State.String()}
@@ -69,7 +69,7 @@ func (x *Exchange) IssueToken(c Call, ttl time.Duration) {
 		token, err = x.engine.IssueToken(c.Request.Context(), scope, ttl)
 	}
 	if err != nil {
-		WriteRefusal(c.Writer, refusalOf(err))
+		x.refuse(&c, refusalOf(err))
 		return
 	}
 	writeJSON(c.Writer, http.StatusCreated, "application/json", IssuedToken{token.Value, token.ExpiresAt.UTC()})
