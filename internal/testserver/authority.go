@@ -54,6 +54,12 @@ func (a *Authority) Client(name string) *tls.Config {
 	return cfg
 }
 
+// Server returns a configuration of a server on 127.0.0.1.
+func (a *Authority) Server() *tls.Config {
+	a.tb.Helper()
+	return &tls.Config{Certificates: []tls.Certificate{a.server()}, MinVersion: tls.VersionTLS12}
+}
+
 // server returns a certificate for a server on 127.0.0.1, which has no name.
 func (a *Authority) server() tls.Certificate {
 	a.tb.Helper()

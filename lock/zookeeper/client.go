@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
@@ -40,6 +42,9 @@ type Client struct {
 // Open connects and starts a session. It fails within Config.OpenTimeout, or
 // when ctx ends, with one error that says why: no server reached, credentials
 // refused, a session time-out too short for the safety margin. It wraps
+// idem.ErrUnavailable where no server served the client in time, so that it is
+// worth trying again, and does not where a setting is wrong: the configuration,
+// credentials, certificates, a server that is no ZooKeeper. It wraps
 // ErrNotPermitted where znodes that it needs are somebody else's, and warns of
 // those that are everybody's, see [Client.OpenParents].
 //
@@ -53,10 +58,6 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.OpenTimeout, fmt.Errorf("not ready within %v", cfg.OpenTimeout))
 	defer cancel()
-	if err := c.cfg.fitTick(ctx); err != nil {
-		c.stop(err)
-		return nil, fmt.Errorf("zookeeper: open %v: %w", cfg.Servers, err)
-	}
 	s, err := c.startSession(ctx)
 	for passing(err) && ctx.Err() == nil {
 		time.Sleep(20*time.Millisecond + rand.N(20*time.Millisecond))
@@ -64,6 +65,9 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	if err != nil {
 		c.stop(err)
+		if outage(ctx, err) {
+			err = fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		}
 		return nil, fmt.Errorf("zookeeper: open %v: %w", cfg.Servers, err)
 	}
 	c.adopt(s)
@@ -77,6 +81,21 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 // granted a moment ago, and one that is slow may not answer in time.
 func passing(err error) bool {
 	return errors.Is(err, errExpired) || errors.Is(err, errGivenUp) || errors.Is(err, errNoMember)
+}
+
+// outage says that a session did not start because no server served it in time,
+// which another try may find otherwise. It is not said of servers that answer and
+// will not have this client, whatever it tries.
+func outage(ctx context.Context, err error) bool {
+	switch {
+	case errors.Is(err, idem.ErrUnavailable): // it says so already
+		return false
+	case wrongTLS(err), errors.Is(err, errNoZooKeeper), errors.Is(err, zk.ErrAuthFailed):
+		return false
+	case passing(err), ctx.Err() != nil:
+		return true
+	}
+	return errors.Is(err, errNotConnected) || errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer)
 }
 
 // Locker is short for [NewLocker].

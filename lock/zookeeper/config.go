@@ -32,9 +32,10 @@ type Config struct {
 	// TickTime is the tickTime of the *servers*. It goes into the margin by
 	// which a lease ends before its session could: too small a value here makes
 	// leases unsafe when a follower is cut off from its leader. Default: 2 s,
-	// which is what the servers' sample configuration has; for a session too
-	// short for that, half of the shortest session that a server grants, which
-	// is its tick unless its minSessionTimeout is set below two ticks.
+	// which is what the servers' sample configuration has; where the session that
+	// the servers grant is too short for that, half of the shortest session that
+	// a server grants, which is its tick unless its minSessionTimeout is set below
+	// two ticks.
 	TickTime time.Duration
 
 	// OpenTimeout bounds Open, and each later attempt at a new session.

@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -37,6 +38,8 @@ type conn struct {
 	seen     bool      // zxids need not be hidden any more
 }
 
+var errNoZooKeeper = errors.New("zookeeper: this is no ZooKeeper server")
+
 // settling is for how long requests wait for a library that has connected again
 // to repeat its watches first; that it has none to repeat cannot be seen.
 const settling = 20 * time.Millisecond
@@ -60,6 +63,9 @@ func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Unlock()
 	n, err := c.Conn.Write(p)
 	if err != nil {
+		if greeting {
+			err = c.t.explain(err)
+		}
 		c.t.fail(err)
 		if !greeting {
 			_ = c.Close()
@@ -83,7 +89,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	defer c.mu.Unlock()
 	if err != nil {
 		if c.greeting {
-			err = fmt.Errorf("no answer to the connect: %w", err)
+			err = fmt.Errorf("no answer to the connect: %w", c.t.explain(err))
 		}
 		c.t.fail(err)
 		return n, err
@@ -124,7 +130,7 @@ func (c *conn) greet(p []byte) error {
 	}
 	length := int(binary.BigEndian.Uint32(c.head))
 	if length < answerHead-4 || length > answerMax {
-		err := fmt.Errorf("zookeeper: this is no ZooKeeper server: its first answer would have %d bytes", length)
+		err := fmt.Errorf("%w: its first answer would have %d bytes", errNoZooKeeper, length)
 		c.t.fail(err)
 		return err
 	}

@@ -132,7 +132,7 @@ func TestTickProbeSkipsAMuteServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cfg.fitTick(bounded(t)); err != nil || cfg.TickTime != testTick {
-		t.Errorf("fitTick() = %v, %v; want %v", cfg.TickTime, err, testTick)
+	if tick, err := cfg.tickFor(bounded(t), 2*time.Second); err != nil || tick != testTick {
+		t.Errorf("tickFor(2s) = %v, %v; want %v", tick, err, testTick)
 	}
 }

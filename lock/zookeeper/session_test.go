@@ -35,20 +35,21 @@ func TestOpenFailsInTime(t *testing.T) {
 		name string
 		cfg  func(t *testing.T, cfg *Config)
 		want string
+		down bool // another try may find it otherwise
 	}{
 		{"nobody listens", func(t *testing.T, cfg *Config) {
 			p := testserver.StartZooKeeperProxy(t, server)
 			p.Refuse(true)
 			cfg.Servers = []string{p.Addr()}
-		}, "refused"},
+		}, "refused", true},
 		{"stall before the handshake", func(t *testing.T, cfg *Config) {
 			p := testserver.StartZooKeeperProxy(t, server)
 			p.StallAccept(true)
 			cfg.Servers = []string{p.Addr()}
-		}, "no answer to the connect"},
+		}, "no answer to the connect", true},
 		{"stall in the handshake", func(t *testing.T, cfg *Config) {
 			cfg.Servers = []string{halfAnswer(t)}
-		}, "no answer to the connect"},
+		}, "no answer to the connect", true},
 		{"not a ZooKeeper", func(t *testing.T, cfg *Config) {
 			cfg.Dial = func(context.Context, string, string) (net.Conn, error) {
 				a, b := net.Pipe()
@@ -59,19 +60,19 @@ func TestOpenFailsInTime(t *testing.T) {
 				}()
 				return a, nil
 			}
-		}, "no ZooKeeper server"},
-		{"one bad name", func(t *testing.T, cfg *Config) { cfg.Servers = []string{"no-such-host.invalid:2181"} }, "no-such-host"},
+		}, "no ZooKeeper server", false},
+		{"one bad name", func(t *testing.T, cfg *Config) { cfg.Servers = []string{"no-such-host.invalid:2181"} }, "no-such-host", true},
 		{"session too short", func(t *testing.T, cfg *Config) {
 			cfg.SessionTimeout, cfg.TickTime = 2*time.Second, 2*time.Second
-		}, "too short"},
+		}, "too short", false},
 		{"session granted too short", func(t *testing.T, cfg *Config) {
 			cfg.SessionTimeout, cfg.TickTime = 300*time.Second, 40*time.Second // the server allows 60 s
-		}, "too short"},
-		{"no servers", func(t *testing.T, cfg *Config) { cfg.Servers = nil }, "no servers"},
-		{"bad chroot", func(t *testing.T, cfg *Config) { cfg.Chroot = "relative" }, "not an absolute path"},
+		}, "too short", false},
+		{"no servers", func(t *testing.T, cfg *Config) { cfg.Servers = nil }, "no servers", false},
+		{"bad chroot", func(t *testing.T, cfg *Config) { cfg.Chroot = "relative" }, "not an absolute path", false},
 		{"bad credential scheme", func(t *testing.T, cfg *Config) {
 			cfg.Credentials = []Credential{{"no-such-scheme", []byte("s3cret")}}
-		}, "credential"},
+		}, "credential", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -86,6 +87,9 @@ func TestOpenFailsInTime(t *testing.T) {
 			}
 			if !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "s3cret") {
 				t.Errorf("Open() = %q, want it to say %q", err, tt.want)
+			}
+			if down := errors.Is(err, idem.ErrUnavailable); down != tt.down {
+				t.Errorf("Open() = %q, wraps %q: %t, want %t", err, idem.ErrUnavailable, down, tt.down)
 			}
 			if took := time.Since(began); took > patience/2 {
 				t.Errorf("Open() took %v", took)

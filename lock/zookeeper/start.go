@@ -52,8 +52,8 @@ func (s *session) boot(ctx context.Context) error {
 	if err := s.awaitConnected(ctx); err != nil {
 		return err
 	}
-	if err := checkTimeout(s.timeout(), s.cfg.TickTime); err != nil {
-		return fmt.Errorf("%w; the server granted it, %v was asked for", err, s.cfg.SessionTimeout)
+	if err := s.fitTick(ctx); err != nil {
+		return err
 	}
 	for _, cred := range s.cfg.Credentials {
 		// The library replays it after a reconnect, but only if it succeeded
@@ -76,6 +76,22 @@ func (s *session) boot(ctx context.Context) error {
 	// A first write that came late is not trusted, the ones after it are.
 	_, err := within(ctx, s, func() (struct{}, error) { return struct{}{}, s.settled() })
 	return err
+}
+
+// fitTick gives the clock the servers' tick, before it counts the first write.
+func (s *session) fitTick(ctx context.Context) error {
+	granted := s.timeout()
+	tick, err := s.cfg.tickFor(ctx, granted)
+	if err != nil {
+		return err
+	}
+	if err := checkTimeout(granted, tick); err != nil {
+		return fmt.Errorf("%w; the server granted it, %v was asked for", err, s.cfg.SessionTimeout)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock.tick = tick
+	return nil
 }
 
 // present gives the server a credential, again where the answer was lost.

@@ -13,22 +13,18 @@ import (
 // defaultTick is the tickTime of ZooKeeper's sample configuration.
 const defaultTick = 2 * time.Second
 
-// fitTick chooses the tick where the configuration does not name it: the
-// default where the session leaves room for it, else what the servers tell.
-func (c *Config) fitTick(ctx context.Context) error {
-	if c.TickTime != 0 {
-		return nil
-	}
-	c.TickTime = defaultTick
-	if checkTimeout(c.SessionTimeout, c.TickTime) == nil {
-		return nil
+// tickFor chooses the tick for a session that the servers granted: the one that is
+// configured, else the default where the session leaves room for it, else what the
+// servers tell.
+func (c *Config) tickFor(ctx context.Context, granted time.Duration) (time.Duration, error) {
+	switch {
+	case c.TickTime != 0:
+		return c.TickTime, nil
+	case checkTimeout(granted, defaultTick) == nil:
+		return defaultTick, nil
 	}
 	least, err := c.leastSession(ctx)
-	if err != nil {
-		return err
-	}
-	c.TickTime = min(c.TickTime, least/2)
-	return nil
+	return min(defaultTick, least/2), err
 }
 
 // probeTimeout bounds the question to one server, so that the next is asked.
@@ -36,15 +32,15 @@ const probeTimeout = 2 * time.Second
 
 // leastSession is the shortest session that the first server to answer grants.
 func (c *Config) leastSession(ctx context.Context) (time.Duration, error) {
-	var errs []error
+	failed := errors.New("no server told its shortest session")
 	for _, server := range c.Servers {
 		least, err := c.probe(ctx, server)
 		if err == nil {
 			return least, nil
 		}
-		errs = append(errs, fmt.Errorf("%s: %w", server, err))
+		failed = fmt.Errorf("%w; %s: %w", failed, server, err)
 	}
-	return 0, fmt.Errorf("no server told its shortest session: %w", errors.Join(errs...))
+	return 0, failed
 }
 
 func (c *Config) probe(ctx context.Context, server string) (time.Duration, error) {

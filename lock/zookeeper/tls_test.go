@@ -71,11 +71,11 @@ func wantRefused(t *testing.T, cfg Config, ca *testserver.Authority, z *testserv
 		change func(cfg *Config)
 		want   string
 	}{
-		{"no certificate", func(cfg *Config) { cfg.TLS = ca.Client("") }, "certificate"},
+		{"no certificate", func(cfg *Config) { cfg.TLS = ca.Client("") }, "want a client certificate"},
 		{"a stranger's certificate", func(cfg *Config) {
 			cfg.TLS = testserver.NewAuthority(t).Client("payments")
 			cfg.TLS.RootCAs = ca.Pool()
-		}, "certificate"},
+		}, "this client's certificate"},
 		{"a stranger's server", func(cfg *Config) { cfg.TLS = testserver.NewAuthority(t).Client("payments") }, "unknown authority"},
 		{"wrong name", func(cfg *Config) {
 			cfg.Servers = []string{strings.Replace(z.SecureAddr(), "127.0.0.1", "localhost", 1)}

@@ -25,6 +25,7 @@ var (
 //     first answer on the wire.
 type transport struct {
 	dialer    func(ctx context.Context, network, address string) (net.Conn, error)
+	explain   func(error) error
 	secure    bool          // dialer shakes hands as well, for TLS
 	handshake time.Duration // deadline for it
 	watched   func()        // called when the library has sent its watches again
@@ -43,7 +44,7 @@ type transport struct {
 }
 
 func newTransport(cfg *Config, watched func()) *transport {
-	t := &transport{dialer: cfg.connect, secure: cfg.TLS != nil, watched: watched, handshake: max(time.Second, cfg.SessionTimeout/5)}
+	t := &transport{dialer: cfg.connect, explain: cfg.explain, secure: cfg.TLS != nil, watched: watched, handshake: max(time.Second, cfg.SessionTimeout/5)}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
 }
