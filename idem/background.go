@@ -105,21 +105,22 @@ func (e *Engine) save(ctx context.Context, run *run) (settled bool, err error) {
 		left := time.Until(giveUp)
 		if left <= 0 || !sleep(e.work.ctx, min(pause.next(), left)) {
 			e.observe(ctx, run.request, &Event{Type: EventSaveDelayed, Attempt: run.settlement.Attempt, State: s.State, Err: err})
+			run.told = !run.lost()
 			e.saveBehind(ctx, run)
 			return false, err
 		}
 	}
 }
 
-// trySave settles once. A record that the store has lost is written anew as
-// long as the lease proves that nobody else can have begun.
+// trySave settles once. A record that the store has lost, or that has fallen back
+// to what was before the attempt, is repaired.
 func (e *Engine) trySave(ctx context.Context, run *run) (settled bool, err error) {
 	s := &run.settlement
-	s.Restore = nil
-	if !run.lost() {
-		s.Restore = &run.restore
+	s.Restore, s.Trusted = &run.restore, !run.lost()
+	if settled, err = e.callSettle(ctx, run.request, s); run.seen.Repaired {
+		e.observe(ctx, run.request, &Event{Type: EventRepaired, Attempt: s.Attempt, State: run.seen.Record.State})
 	}
-	return e.callSettle(ctx, run.request, s)
+	return settled, err
 }
 
 func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement) (settled bool, err error) {
@@ -139,7 +140,7 @@ func (r *request) tookSettled(s SettleResult, err error) error {
 
 func (e *Engine) saveBehind(ctx context.Context, run *run) {
 	s := &run.settlement
-	flight := run.flight
+	told, flight := run.told, run.flight
 	run.flight = nil // lands when saved
 	r := run.request
 	e.inBackground(r, func(stop context.Context) {
@@ -149,14 +150,14 @@ func (e *Engine) saveBehind(ctx context.Context, run *run) {
 		for {
 			settled, err := e.trySave(stop, run)
 			if err == nil {
-				ev := Event{Type: EventSuperseded, Attempt: run.settlement.Attempt, State: run.seen.Record.State, Duration: time.Since(run.restore.Started)}
-				if settled {
-					ev.Type = settledEvents[outcomeOf(s.State)]
+				if !settled {
+					e.setAside(ctx, run, told, nil)
+				} else {
+					e.ended(ctx, run, settledEvents[outcomeOf(s.State)], nil)
 					if s.State == StateCompleted {
 						result = run.repeatable(s.Response)
 					}
 				}
-				e.observe(ctx, r, &ev)
 				run.mark(settled)
 				run.lease.ReleaseBehind()
 				return
@@ -168,6 +169,9 @@ func (e *Engine) saveBehind(ctx context.Context, run *run) {
 			if !sleep(stop, pause.next()) {
 				// The lock is left to its session: it outlives this engine.
 				e.observe(ctx, r, &Event{Type: EventSaveAbandoned, Attempt: run.settlement.Attempt, State: s.State, Err: err})
+				if told && s.State == StateCompleted {
+					e.observe(ctx, r, &Event{Type: EventUnstored, Attempt: run.settlement.Attempt, Err: err})
+				}
 				return
 			}
 		}

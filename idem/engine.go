@@ -63,6 +63,7 @@ type request struct {
 	nonce       Nonce       // of the lease, and of the attempt that begins under it
 	open        bool        // an attempt was seen that runs or is in doubt
 	counted     bool        // among the open executions of its scope
+	restore     Restore     // what the attempt that has begun can be written anew from
 
 	// seen has the record as the store last told it. It is here, and run holds
 	// what else is large, because a request has its goroutine to itself, as gRPC
@@ -371,13 +372,15 @@ func (e *Engine) callBegin(ctx context.Context, r *request, req *BeginRequest) (
 //go:noinline
 func (r *request) took(b BeginResult, err error) error {
 	r.seen.Settled, r.seen.Record = b.Begun, b.Record
+	rec := &b.Record
+	r.restore = Restore{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started, Replaced: b.Replaced}
 	return err
 }
 
 // execute is step 6: the handler, and what its result says.
 func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt Attempt, h Handler) *run {
 	run := &run{request: r, lease: lease}
-	run.settlement.Attempt, run.restore.Started = attempt, time.Now()
+	run.settlement.Attempt, run.started = attempt, time.Now()
 	x := &run.execution
 	x.init(ctx, r, lease, attempt, r.Policy.Deadline)
 	defer x.stop()
@@ -437,23 +440,24 @@ func (e *Engine) ownershipLost(ctx context.Context, run *run) {
 // ended reports what has become of an attempt.
 func (e *Engine) ended(ctx context.Context, run *run, t EventType, cause error) {
 	if e.cfg.observer != nil {
-		e.observe(ctx, run.request, &Event{Type: t, Attempt: run.settlement.Attempt, State: run.seen.Record.State, Duration: time.Since(run.restore.Started), Err: cause})
+		e.observe(ctx, run.request, &Event{Type: t, Attempt: run.settlement.Attempt, State: run.seen.Record.State, Duration: time.Since(run.started), Err: cause})
 	}
 }
 
 // answer is step 8, after a save that did or did not settle the attempt.
 func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response, cause error, settled bool, err error) (Result, error) {
 	if err != nil { // saving goes on behind the answer, under the lock
-		if run.lost() {
+		if !run.told {
 			return Result{}, refuse(CodeOwnershipLost, err)
 		}
 		return run.live(resp), nil
 	}
 	run.mark(settled)
 	if !settled {
-		e.ended(ctx, run, EventSuperseded, cause)
+		lost := run.lost()
+		e.setAside(ctx, run, !lost, cause)
 		run.lease.ReleaseBehind()
-		return e.superseded(run, resp)
+		return e.superseded(run, resp, lost)
 	}
 	e.ended(ctx, run, settledEvents[o], cause)
 	switch o {
@@ -474,13 +478,13 @@ func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response
 
 // superseded answers for an attempt that somebody else has settled while its
 // handler ran: an operator, or the next holder's resolver.
-func (e *Engine) superseded(run *run, resp *Response) (Result, error) {
+func (e *Engine) superseded(run *run, resp *Response, lost bool) (Result, error) {
 	rec := &run.seen.Record
 	if rec.State == StateCompleted {
 		res, err := e.judge(run.request, rec)
 		return deref(res), err
 	}
-	if run.lost() {
+	if lost {
 		return Result{}, refuse(CodeOwnershipLost, fmt.Errorf("idem: attempt %d was settled by others as %v", run.settlement.Attempt.Number, rec.State))
 	}
 	return run.live(resp), nil

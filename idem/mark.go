@@ -43,7 +43,7 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 	switch {
 	case rec.State == StateNone:
 		e.observe(ctx, r, &Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
-		err := e.restoreMarked(ctx, r, m)
+		err := e.restoreMarked(ctx, r, lease, m)
 		return nil, err != nil, err
 	case rec.State == StateCompleted, rec.State == StateExpired, later(rec, m):
 		return nil, false, nil // the store knows as much, or more
@@ -69,9 +69,9 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 
 // restoreMarked writes a record anew from a marker. A response is not among
 // what a marker holds.
-func (e *Engine) restoreMarked(ctx context.Context, r *request, m *Marker) error {
+func (e *Engine) restoreMarked(ctx context.Context, r *request, lease Lease, m *Marker) error {
 	s := Settlement{Attempt: m.Attempt, ID: m.Attempt.Nonce, State: m.State, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL,
-		Decision: byMarker, Restore: &Restore{Kind: m.Kind, Route: m.Route, Fingerprint: m.Fingerprint, Started: m.Started}}
+		Trusted: lease.Err() == nil, Decision: byMarker, Restore: &Restore{Kind: m.Kind, Route: m.Route, Fingerprint: m.Fingerprint, Started: m.Started}}
 	if m.State == StateCompleted {
 		s.Response = &Response{Omitted: true}
 	}

@@ -57,9 +57,9 @@ func TestStoreThatFallsBackUnderAHolder(t *testing.T) {
 				return b.pay(c)
 			})
 			b.wantPaid(res, err, 1, false) // the client was told of the payment
-			_, err = b.do("k", "a")
-			if b.wantRuns(1); err == nil {
-				t.Error("the repeat got an answer, want a refusal")
+			res, err = b.do("k", "a")
+			if b.wantRuns(1); err == nil && !res.Replayed {
+				t.Error("the repeat got an answer of its own, want a refusal or a replay")
 			}
 		})
 	}

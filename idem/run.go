@@ -3,6 +3,8 @@ package idem
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 )
 
 var (
@@ -19,8 +21,9 @@ type run struct {
 	err        error      // the handler's
 	cut        bool       // its context had ended when it returned
 	settlement Settlement // what the store is told of the outcome; of which attempt, from the start
-	restore    Restore    // see trySave; when it started, from the start
 	entry      runningEntry
+	started    time.Time // by our clock; the record has it by the store's
+	told       bool      // its client is answered with its outcome before that is stored
 }
 
 // lost reports whether the lease ended under the handler.
@@ -53,7 +56,6 @@ var settledEvents = [...]EventType{
 // settle makes the settlement of an outcome.
 func (run *run) settle(o outcome, resp *Response) {
 	s, p := &run.settlement, run.Policy
-	run.restore.Kind, run.restore.Route, run.restore.Fingerprint = p.Kind, p.Name, run.fingerprint
 	s.ID, s.Response, s.ResultTTL, s.KeyTTL = s.Attempt.Nonce, resp, p.ResultTTL, p.KeyTTL
 	switch o {
 	case outcomeCompleted:
@@ -69,6 +71,18 @@ func (run *run) settle(o outcome, resp *Response) {
 			s.Response = nil
 		}
 	}
+}
+
+// setAside reports what has become of an attempt whose settlement does not stand.
+// told says that its client is answered with its own outcome all the same.
+func (e *Engine) setAside(ctx context.Context, run *run, told bool, cause error) {
+	rec := &run.seen.Record
+	if told && run.settlement.State == StateCompleted && rec.State != StateCompleted && rec.State != StateExpired {
+		err := fmt.Errorf("idem: the store has attempt %d, %v", rec.Attempt.Number, rec.State)
+		e.ended(ctx, run, EventUnstored, errors.Join(err, cause))
+		return
+	}
+	e.ended(ctx, run, EventSuperseded, cause)
 }
 
 // replay is the stored outcome of a record.

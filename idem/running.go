@@ -51,7 +51,7 @@ type runningEntry struct {
 // startRunning puts a run in the list.
 func (e *Engine) startRunning(ctx context.Context, run *run) {
 	x, l := &run.entry, &e.running
-	x.ctx, x.run, x.started, x.due = ctx, run, run.restore.Started, l.limit
+	x.ctx, x.run, x.started, x.due = ctx, run, run.started, l.limit
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if x.prev = l.last; x.prev != nil {

@@ -53,6 +53,12 @@ type Store interface {
 	//	pending by this very attempt   as it is: Begun again
 	//	anything else                  as it is: not Begun
 	//
+	// A request with Rerun starts from one record only:
+	//
+	//	pending or unknown by that attempt, same kind and fingerprint   pending, next attempt
+	//	pending by this very attempt                                    as it is: Begun again
+	//	anything else                                                   as it is: not Begun
+	//
 	// It returns ErrStaleFence where the record's fence is of the same domain
 	// and is above the request's, or equal to it while that attempt is over;
 	// ErrStoreLost where the store is known to have lost records. A pending
@@ -60,9 +66,20 @@ type Store interface {
 	Begin(ctx context.Context, id KeyID, req BeginRequest) (BeginResult, error)
 
 	// Settle closes the attempt that it names, or marks it unknown, where that
-	// attempt is still the stored one and open. A record that is missing is
-	// written anew when the settlement says so. It returns ErrResponseInvalid
-	// where the response is more than the store can hold.
+	// attempt is still the stored one and open. With Restore it also repairs a
+	// store that has fallen back, as a promoted replica that lagged behind has:
+	//
+	//	no record                                           written anew
+	//	issued, never used                                  replaced
+	//	issued or released under a lower fence              replaced
+	//	pending or unknown under a lower fence and number   replaced
+	//	of another domain, and exactly Restore.Replaced     replaced
+	//	anything else                                       as it is: not Settled
+	//
+	// Lower means lower in the same domain, and the kind has to be the same. So a
+	// completed record is never replaced, nor one of an equal or a higher fence.
+	// It returns ErrResponseInvalid where the response is more than the store can
+	// hold.
 	Settle(ctx context.Context, id KeyID, s Settlement) (SettleResult, error)
 
 	// Abort undoes a Begin whose answer never came, and refuses it should it
@@ -72,6 +89,10 @@ type Store interface {
 	// fence is left in it. Anything else stays as it is. Where no token was
 	// issued there is nothing to leave: its Begin is refused anyway, and a
 	// record must not make it valid.
+	//
+	// A Begin with Rerun is undone in another way: its attempt becomes unknown,
+	// without a response, whether the Begin had arrived or not. So the key stays
+	// bound to its request.
 	Abort(ctx context.Context, id KeyID, req BeginRequest) error
 
 	// Open lists records whose attempt is open, oldest first.
@@ -99,6 +120,9 @@ type BeginRequest struct {
 	Fence       Fence
 	Nonce       Nonce
 	Fingerprint Fingerprint
+	// Rerun, when set, is the open attempt to start over from, without asking what
+	// became of it. It is compared whole.
+	Rerun *Attempt
 	// KeyTTL is for how long Abort keeps the fence where nothing else is to be
 	// kept. Begin ignores it.
 	KeyTTL time.Duration
@@ -106,8 +130,16 @@ type BeginRequest struct {
 
 // BeginResult is what Begin found or made.
 type BeginResult struct {
-	Begun  bool   // the request's attempt is pending, as Record.Attempt
-	Record Record // as it is after the call
+	Begun    bool     // the request's attempt is pending, as Record.Attempt
+	Record   Record   // as it is after the call
+	Replaced Replaced // what the attempt that has begun took the place of
+}
+
+// Replaced names the record that an attempt took the place of when it began. It
+// is zero where there was none.
+type Replaced struct {
+	State   State
+	Attempt Attempt
 }
 
 // Settlement closes an attempt or marks it unknown.
@@ -129,27 +161,34 @@ type Settlement struct {
 	// KeyTTL is for how long a completed or released key is remembered; at
 	// least ResultTTL. An unknown one never expires.
 	KeyTTL time.Duration
-	// Restore, when set, writes the record anew where there is none. Only a
-	// holder whose lease is trusted may set it. A released token is not
-	// written anew, since its expiry is not known: the settlement stands, and
-	// the token stays unknown.
+	// Restore, when set, lets Settle repair a record that is missing or older
+	// than the attempt. A released token that is missing is not written anew,
+	// since its expiry is not known: the settlement stands, and the token stays
+	// unknown.
 	Restore *Restore
+	// Trusted says that the lease of the attempt proves right now that no later
+	// attempt can have begun. Without it a settlement to StateReleased repairs
+	// nothing; the others only forbid further attempts.
+	Trusted bool
 	// Decision is set by anybody but the holder.
 	Decision Decision
 }
 
-// Restore is what Settle needs to write a lost record anew.
+// Restore is what Settle needs to repair a record: what Begin was given, and what
+// it returned.
 type Restore struct {
 	Kind        KeyKind
 	Route       string
 	Fingerprint Fingerprint
 	Started     time.Time
+	Replaced    Replaced
 }
 
 // SettleResult is what Settle did or found.
 type SettleResult struct {
-	Settled bool   // this settlement stands
-	Record  Record // as it is after the call; StateNone where there is none
+	Settled  bool   // this settlement stands
+	Repaired bool   // it stands in place of a record that was missing or older than its attempt
+	Record   Record // as it is after the call; StateNone where there is none
 }
 
 // OpenQuery selects open records.

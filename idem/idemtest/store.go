@@ -50,6 +50,8 @@ func RunStore(t *testing.T, h StoreHarness) {
 		{"fence", storeFenceTests},
 		{"settle", storeSettleTests},
 		{"restore", storeRestoreTests},
+		{"repair", storeRepairTests},
+		{"rerun", storeRerunTests},
 		{"abort", storeAbortTests},
 		{"resend", storeResendTests},
 		{"expiry", storeExpiryTests},

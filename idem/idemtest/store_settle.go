@@ -188,7 +188,7 @@ var storeRestoreTests = []storeTest{
 		b.in(idem.StateNone, 0)
 		b.kept(b.request(idem.IssuedToken), idem.StateNone)
 	}},
-	{name: "a record that is there is not written anew", run: func(b *storeBench) {
+	{name: "a later record is not replaced", run: func(b *storeBench) {
 		s, _ := b.restoring(idem.ClientKey, idem.StateCompleted)
 		other, _ := b.start(idem.ClientKey)
 		b.settleAgain(s, false)
@@ -210,6 +210,7 @@ var storeRestoreTests = []storeTest{
 func (b *storeBench) restoring(kind idem.KeyKind, state idem.State) (idem.Settlement, idem.BeginRequest) {
 	req := b.request(kind)
 	s := settlement(idem.Attempt{Number: 3, Fence: req.Fence, Nonce: req.Nonce}, state)
+	s.Trusted = true
 	s.Restore = &idem.Restore{
 		Kind: kind, Route: req.Route, Fingerprint: req.Fingerprint,
 		Started: time.Date(2024, 2, 29, 12, 0, 0, 7e6, time.UTC),

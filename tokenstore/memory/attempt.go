@@ -18,7 +18,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	defer sh.mu.Unlock()
 	e := sh.get(id)
 	if e == nil {
-		if req.Kind != idem.ClientKey {
+		if req.Kind != idem.ClientKey || req.Rerun != nil {
 			return res, nil
 		}
 		e = sh.fresh()
@@ -34,18 +34,27 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 		res.Begun = true
 	case stale(r, req.Fence):
 		err = fmt.Errorf("tokenstore/memory: begin with fence %v after %v: %w", req.Fence, r.Attempt.Fence, idem.ErrStaleFence)
-	case idle(r) && r.Kind == req.Kind:
+	case req.Rerun == nil && idle(r) && r.Kind == req.Kind, reruns(r, &req) && r.Fingerprint == req.Fingerprint:
 		e.keepBefore()
 		e.begin(&req, now)
 		res.Begun = true
 	}
 	res.Record = *r
+	if res.Begun && e.before != nil {
+		res.Replaced = idem.Replaced{State: e.before.record.State, Attempt: e.before.record.Attempt}
+	}
 	return res, err
+}
+
+// reruns reports whether r is the open record that a request starts over from.
+func reruns(r *idem.Record, req *idem.BeginRequest) bool {
+	return req.Rerun != nil && r.State.Open() && r.Kind == req.Kind && r.Attempt == *req.Rerun && r.Attempt.Fence != req.Fence
 }
 
 // keepBefore keeps what an entry was, for Abort.
 func (e *entry) keepBefore() {
 	before := *e
+	before.before, before.record.Response = nil, nil
 	e.before = &before
 }
 
@@ -56,7 +65,7 @@ func (e *entry) begin(req *idem.BeginRequest, now time.Time) {
 	r.Attempt.Number++
 	r.Attempt.Fence, r.Attempt.Nonce = req.Fence, req.Nonce
 	r.Started, r.Settled, r.ResultExpires, r.KeyExpires = now, time.Time{}, time.Time{}, time.Time{}
-	r.Decision, e.settlement = idem.Decision{}, idem.Nonce{}
+	r.Decision, e.settlement, e.repaired = idem.Decision{}, idem.Nonce{}, false
 }
 
 // Abort undoes a Begin, or refuses it should it still arrive. The error is
@@ -70,14 +79,33 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	e := sh.get(id)
 	switch {
 	case e == nil:
+		if req.Rerun != nil {
+			return nil // its Begin wants an open record
+		}
 	case e.record.State == idem.StatePending && same(e.record.Attempt, req):
+		if e.before != nil && e.before.record.State.Open() {
+			e.leaveUnknown(now)
+			return nil
+		}
 		e = e.before
-	case idle(&e.record) && e.record.Kind == req.Kind && !stale(&e.record, req.Fence):
+	case reruns(&e.record, &req) && !stale(&e.record, req.Fence):
+		e.record.Attempt = idem.Attempt{Number: e.record.Attempt.Number + 1, Fence: req.Fence, Nonce: req.Nonce}
+		e.leaveUnknown(now)
+		return nil
+	case req.Rerun == nil && idle(&e.record) && e.record.Kind == req.Kind && !stale(&e.record, req.Fence):
 	default: // nothing that this Begin could still change
 		return nil
 	}
 	sh.leaveFence(id, e, req, now)
 	return nil
+}
+
+// leaveUnknown makes a live entry an unknown one in place, bound to the request
+// that it was bound to.
+func (e *entry) leaveUnknown(now time.Time) {
+	r := &e.record
+	e.before, e.settlement, e.repaired = nil, idem.Nonce{}, false
+	r.State, r.Settled, r.Response, r.Decision = idem.StateUnknown, now, nil, idem.Decision{}
 }
 
 // leaveFence stores e, or a released record where there is none, with the

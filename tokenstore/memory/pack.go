@@ -17,7 +17,11 @@ import (
 //
 // Numbers are varints, times are relative to a base and follow a byte of bits
 // that says which of them are not zero, texts follow their lengths. The response
-// is what is left, if anything.
+// is what is left, if anything. The highest of the bits says that the settlement
+// was a repair.
+
+// setRepaired is that bit.
+const setRepaired = 1 << 7
 
 // packedSize is the most that a closed entry takes.
 func (e *entry) packedSize(response []byte) int {
@@ -39,6 +43,9 @@ func (e *entry) pack(buf []byte, base time.Time, response []byte) []byte {
 	buf = binary.AppendUvarint(buf, a.Fence.Token)
 	set := len(buf) // which of the times are
 	buf = append(buf, 0)
+	if e.repaired {
+		buf[set] |= setRepaired
+	}
 	for i, t := range timesOf(r) {
 		if !t.IsZero() {
 			buf[set] |= 1 << i
@@ -65,6 +72,7 @@ func unpack(buf []byte, base time.Time) *entry {
 	r.Attempt.Number = uint32(u.uvarint())
 	r.Attempt.Fence.Token = u.uvarint()
 	set := u.bytes(1)[0]
+	e.repaired = set&setRepaired != 0
 	for i, t := range timesOf(r) {
 		if set&(1<<i) != 0 {
 			*t = base.Add(time.Duration(u.varint()))

@@ -7,8 +7,9 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Settle closes an attempt or marks it unknown; see [idem.Store]. The error is
-// ctx.Err(), or wraps idem.ErrResponseInvalid.
+// Settle closes an attempt or marks it unknown, and repairs a record that is
+// missing or older than the attempt; see [idem.Store]. The error is ctx.Err(), or
+// wraps idem.ErrResponseInvalid.
 func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
 	if err := ctx.Err(); err != nil {
 		return res, err
@@ -16,25 +17,27 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	sh, now := s.lock(id)
 	defer sh.mu.Unlock()
 	e := sh.get(id)
-	if e == nil {
-		if e = restored(sh, &st, now); e == nil {
-			// A released token stays missing, since its expiry went with it: the
-			// token is unknown, and nothing runs under it again, which is what
-			// the settlement wants.
-			res.Settled = st.Restore != nil
-			return res, nil
-		}
-	}
-	r := &e.record
 	switch {
-	case r.Attempt != st.Attempt:
-	case e.settlement == st.ID && stands(r, st.State):
+	case e != nil && e.record.Attempt == st.Attempt:
+		if e.settlement == st.ID && stands(&e.record, st.State) {
+			res.Settled, res.Repaired = true, e.repaired
+		} else if e.record.State.Open() {
+			e.repaired = false
+			err = sh.settle(id, e, &st, now, &res)
+			return res, err
+		}
+	case !repairs(e, &st):
+	case e == nil && st.State == idem.StateReleased && st.Restore.Kind == idem.IssuedToken:
+		// The token stays missing, since its expiry went with it: it is unknown, and
+		// nothing runs under it again, which is what the settlement wants.
 		res.Settled = true
-	case r.State.Open():
-		err = sh.settle(id, e, &st, now, &res)
+	default:
+		err = sh.settle(id, sh.repaired(e, &st, now), &st, now, &res)
 		return res, err
 	}
-	res.Record = *r
+	if e != nil {
+		res.Record = e.record
+	}
 	return res, nil
 }
 
@@ -68,7 +71,7 @@ func (sh *shard) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.T
 			r.KeyExpires = now.Add(keyTTL(st.KeyTTL))
 		}
 	}
-	res.Settled = true
+	res.Settled, res.Repaired = true, e.repaired
 	res.Record = *r
 	at := e.deadline()
 	sh.put(id, e, response)
@@ -87,16 +90,41 @@ func (sh *shard) tell(id idem.KeyID, res *idem.SettleResult) {
 	}
 }
 
-// restored is a missing record, made anew where the settlement says so.
-func restored(sh *shard, st *idem.Settlement, now time.Time) *entry {
-	if st.Restore == nil || st.State == idem.StateReleased && st.Restore.Kind == idem.IssuedToken {
-		return nil
+// repairs reports whether a settlement may take the place of e, which is of
+// another attempt or missing. [idem.Store] has the table.
+func repairs(e *entry, st *idem.Settlement) bool {
+	re := st.Restore
+	if re == nil || st.State == idem.StateReleased && !st.Trusted {
+		return false
 	}
-	e := sh.fresh()
+	if e == nil {
+		return true
+	}
 	r := &e.record
-	r.State, r.Kind, r.Route, r.Fingerprint = idem.StatePending, st.Restore.Kind, st.Restore.Route, st.Restore.Fingerprint
-	r.Attempt, r.Created, r.Started = st.Attempt, now, sh.normal(st.Restore.Started)
-	return e
+	stored, own := r.Attempt, st.Attempt
+	switch {
+	case r.Kind != re.Kind || !idle(r) && !r.State.Open():
+		return false
+	case stored.Fence.Domain == "":
+		return r.State == idem.StateIssued
+	case stored.Fence.Domain != own.Fence.Domain:
+		return re.Replaced == idem.Replaced{State: r.State, Attempt: stored}
+	}
+	return stored.Fence.Before(own.Fence) && (idle(r) || stored.Number < own.Number)
+}
+
+// repaired is the open entry of the attempt that st settles, to take the place of
+// e. It is not stored yet.
+func (sh *shard) repaired(e *entry, st *idem.Settlement, now time.Time) *entry {
+	made, re := sh.fresh(), st.Restore
+	made.repaired = true
+	r := &made.record
+	r.State, r.Kind, r.Route, r.Fingerprint = idem.StatePending, re.Kind, re.Route, re.Fingerprint
+	r.Attempt, r.Created, r.Started = st.Attempt, now, sh.normal(re.Started)
+	if e != nil {
+		r.Created, r.TokenExpires = e.record.Created, e.record.TokenExpires
+	}
+	return made
 }
 
 // stands reports whether r is what a settlement to state led to.

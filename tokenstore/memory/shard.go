@@ -32,8 +32,10 @@ type entry struct {
 	record idem.Record
 	// settlement is the ID of the settlement that stands, zero where none does.
 	settlement idem.Nonce
-	// before is the issued or released entry that a pending one replaced, for
-	// Abort to put back.
+	// repaired says that the settlement took the place of an older record.
+	repaired bool
+	// before is what a pending entry replaced. Abort puts it back where it is issued
+	// or released.
 	before *entry
 }
 

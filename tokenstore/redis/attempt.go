@@ -22,18 +22,23 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 		return idem.BeginResult{}, err
 	}
 	s.inc.reread(ctx)
+	rerun, rerunDomain := packRerun(req.Rerun)
 	var res idem.BeginResult
 	err := s.guarded(ctx, "begin", id, func(expected string) (reply, error) {
 		r, err := s.runBegin(ctx, shardOf(id), s.keys.keys(id),
 			expected, s.keys.member(id), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
-			req.Fence.Domain, req.Route, packFingerprint(req.Fingerprint))
+			req.Fence.Domain, req.Route, packFingerprint(req.Fingerprint), rerun, rerunDomain)
 		if err != nil || r.verdict == "lost" {
 			return r, err
 		}
 		if res.Record, err = r.decode("begin"); err != nil {
 			return r, err
 		}
-		res.Begun = r.verdict == "begun"
+		if res.Begun = r.verdict == "begun"; res.Begun {
+			if res.Replaced, err = replacedBy(r.record); err != nil {
+				return r, fmt.Errorf("tokenstore/redis: begin: %w", err)
+			}
+		}
 		if r.verdict == "stale" {
 			return r, fmt.Errorf("tokenstore/redis: begin with fence %v after %v: %w",
 				req.Fence, res.Record.Attempt.Fence, idem.ErrStaleFence)
@@ -53,8 +58,18 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	if keep <= 0 {
 		keep = idem.DefaultKeyTTL
 	}
+	rerun, rerunDomain := packRerun(req.Rerun)
 	_, err := s.run(ctx, "abort", abortScript, s.keys.keys(id),
 		s.keys.member(id), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
-		req.Fence.Domain, millis(keep))
+		req.Fence.Domain, millis(keep), rerun, rerunDomain)
 	return err
+}
+
+// packRerun returns the attempt to start over from, and its domain; nothing where
+// there is none.
+func packRerun(a *idem.Attempt) (packed, domain string) {
+	if a == nil {
+		return "", ""
+	}
+	return packAttempt(*a), a.Fence.Domain
 }

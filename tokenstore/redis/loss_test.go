@@ -119,7 +119,7 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 
 			// A holder that finished tells the truth, whatever was lost.
 			st := completion(a, "paid")
-			st.Restore = &idem.Restore{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}
+			st.Restore, st.Trusted = &idem.Restore{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}, true
 			if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
 				t.Errorf("Settle(%v) with Restore = %v, %v, want settled", id, res.Settled, err)
 			}

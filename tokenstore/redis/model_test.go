@@ -98,20 +98,20 @@ func (g *generator) next() (string, func(idem.Store) string) {
 		}
 	case 1, 2, 3:
 		req := g.request()
-		return fmt.Sprintf("Begin %v %v %x", req.Kind, req.Fence, req.Nonce[:2]), func(s idem.Store) string {
+		return fmt.Sprintf("Begin %v %v %x, rerun %v", req.Kind, req.Fence, req.Nonce[:2], req.Rerun != nil), func(s idem.Store) string {
 			res, err := s.Begin(ctx(), g.id, req)
-			return fmt.Sprint(res.Begun, res.Record.State, res.Record.Attempt.Number, errors.Is(err, idem.ErrStaleFence))
+			return fmt.Sprint(res.Begun, res.Replaced, res.Record.State, res.Record.Attempt.Number, errors.Is(err, idem.ErrStaleFence))
 		}
 	case 4:
 		req := g.request()
-		return fmt.Sprintf("Abort %v %v %x", req.Kind, req.Fence, req.Nonce[:2]), func(s idem.Store) string {
+		return fmt.Sprintf("Abort %v %v %x, rerun %v", req.Kind, req.Fence, req.Nonce[:2], req.Rerun != nil), func(s idem.Store) string {
 			return fmt.Sprint(s.Abort(ctx(), g.id, req))
 		}
 	default:
 		st := g.settlement()
 		return fmt.Sprintf("Settle %d %v to %v, restore %v", st.Attempt.Number, st.Attempt.Fence, st.State, st.Restore != nil), func(s idem.Store) string {
 			res, err := s.Settle(ctx(), g.id, st)
-			return fmt.Sprint(res.Settled, res.Record.State, res.Record.Attempt.Number, err)
+			return fmt.Sprint(res.Settled, res.Repaired, res.Record.State, res.Record.Attempt.Number, err)
 		}
 	}
 }
@@ -123,7 +123,11 @@ func (g *generator) request() idem.BeginRequest {
 	req := idem.BeginRequest{
 		Kind: idem.KeyKind(g.rng.IntN(5) / 4), Route: "route", Nonce: idem.NewNonce(), KeyTTL: 2 * time.Hour,
 		Fence:       idem.Fence{Domain: []string{"a", "a", "a", "bb"}[g.rng.IntN(4)], Token: 1<<63 + uint64(len(g.requests)) + uint64(g.rng.IntN(3))},
-		Fingerprint: idem.Fingerprint{Version: 1, Sum: [32]byte{byte(g.rng.Uint32())}},
+		Fingerprint: idem.Fingerprint{Version: 1, Sum: [32]byte{byte(g.rng.IntN(2))}},
+	}
+	if n := len(g.attempts); n > 0 && g.rng.IntN(3) == 0 {
+		from := g.attempts[n-1]
+		req.Rerun = &from
 	}
 	g.requests = append(g.requests, req)
 	return req
@@ -146,8 +150,16 @@ func (g *generator) settlement() idem.Settlement {
 	if g.rng.IntN(3) == 0 {
 		st.Decision = idem.Decision{By: "operator", Reason: "because"}
 	}
-	if g.rng.IntN(6) == 0 {
-		st.Restore = &idem.Restore{Kind: idem.KeyKind(g.rng.IntN(2)), Route: "restored", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	if g.rng.IntN(3) == 0 {
+		st.Restore = &idem.Restore{Kind: idem.KeyKind(g.rng.IntN(5) / 4), Route: "restored", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+		st.Trusted = g.rng.IntN(3) > 0
+		if n := len(g.attempts); n > 0 && g.rng.IntN(2) == 0 {
+			st.Restore.Replaced = idem.Replaced{State: []idem.State{idem.StateReleased, idem.StatePending, idem.StateUnknown}[g.rng.IntN(3)], Attempt: g.attempts[n-1]}
+		}
+		if g.rng.IntN(2) == 0 { // by a holder of whose Begin the store does not know
+			req := g.request()
+			st.Attempt = idem.Attempt{Number: 1 + uint32(g.rng.IntN(3)), Fence: req.Fence, Nonce: req.Nonce}
+		}
 	}
 	g.settled = append(g.settled, st)
 	return st

@@ -28,7 +28,7 @@ const (
 	atKeyExpires    = 105
 	atTokenExpires  = 111
 	atLengths       = 117 // of domain, route, author; two bytes for the reason
-	headerSize      = 122
+	headerSize      = 123 // the last byte, which tells a repair, is the scripts' alone
 )
 
 // Where a response is kept.
@@ -90,15 +90,34 @@ func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
 		rest = rest[n:]
 		return s
 	}
-	lengths := data[atLengths:]
-	r.Attempt.Fence.Domain = take(int(lengths[0]))
-	r.Route = take(int(lengths[1]))
-	r.Decision.By = take(int(lengths[2]))
-	r.Decision.Reason = take(int(lengths[3])<<8 | int(lengths[4]))
+	lengths := lengthsOf(data)
+	r.Attempt.Fence.Domain = take(lengths[0])
+	r.Route = take(lengths[1])
+	r.Decision.By = take(lengths[2])
+	r.Decision.Reason = take(lengths[3])
 	if r.State == idem.StateNone {
 		return idem.Record{}, errRecord
 	}
 	return withResponse(atTime(r, now), data[atPlace], rest, body)
+}
+
+// replacedBy names the record that a packed pending one replaced.
+func replacedBy(data string) (idem.Replaced, error) {
+	rest := data[headerSize:]
+	for _, n := range lengthsOf(data) {
+		rest = rest[min(n, len(rest)):]
+	}
+	if rest == "" {
+		return idem.Replaced{}, nil
+	}
+	r, err := decodeRecord(rest, "", time.Time{})
+	return idem.Replaced{State: r.State, Attempt: r.Attempt}, err
+}
+
+// lengthsOf are those of domain, route, author and reason.
+func lengthsOf(data string) [4]int {
+	n := data[atLengths:]
+	return [...]int{int(n[0]), int(n[1]), int(n[2]), int(n[3])<<8 | int(n[4])}
 }
 
 // atTime is what has become of r at time now.

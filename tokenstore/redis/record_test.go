@@ -17,7 +17,7 @@ func sampleRecord(tb testing.TB, state idem.State, place byte, rest string) stri
 	at := func(s int64) string { return packTime(time.Unix(s, 5e6)) }
 	r := string([]byte{recordVersion, byte(state), byte(idem.IssuedToken), place}) + packAttempt(a) +
 		"0123456789abcdef" + packFingerprint(fp) + at(1) + at(2) + at(3) + at(4) + at(5) + at(6) +
-		"\x04\x05\x02\x00\x03" + "zk-1" + "route" + "me" + "why" + rest
+		"\x04\x05\x02\x00\x03" + "\x01" + "zk-1" + "route" + "me" + "why" + rest
 	return r
 }
 
@@ -72,7 +72,7 @@ func TestRecordFormatIsFixed(t *testing.T) {
 		"30313233343536373839616263646566" +
 		"01" + "0900000000000000000000000000000000000000000000000000000000000008" +
 		"0000000003ed" + "0000000007d5" + "000000000bbd" + "000000000fa5" + "00000000138d" + "000000001775" +
-		"0405020003" + "7a6b2d31" + "726f757465" + "6d65" + "776879"
+		"0405020003" + "01" + "7a6b2d31" + "726f757465" + "6d65" + "776879"
 	if got := hex.EncodeToString([]byte(sampleRecord(t, idem.StateCompleted, placeInline, ""))); got != want {
 		t.Errorf("record = %s, want %s", got, want)
 	}

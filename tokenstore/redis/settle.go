@@ -8,9 +8,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Settle closes an attempt or marks it unknown; see [idem.Store]. It takes one
-// round trip, and does not ask whether the store lost records. What a person
-// decided is kept beside the record too, see [Store.Decisions]. The error wraps
+// Settle closes an attempt or marks it unknown, and repairs a record that is
+// missing or older than the attempt; see [idem.Store]. It takes one round trip,
+// and does not ask whether the store lost records. What a person decided is kept
+// beside the record too, see [Store.Decisions]. The error wraps
 // idem.ErrUnavailable.
 func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
 	if err := s.mayWrite("settle"); err != nil {
@@ -32,7 +33,8 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	if err != nil {
 		return idem.SettleResult{}, err
 	}
-	res := idem.SettleResult{Settled: r.verdict == "settled", Record: rec}
+	repaired := r.verdict == "repaired"
+	res := idem.SettleResult{Settled: repaired || r.verdict == "settled", Repaired: repaired, Record: rec}
 	// The response does not travel back to whom it came from.
 	if res.Settled && (rec.State == idem.StateCompleted || rec.State == idem.StateUnknown) {
 		res.Record.Response = st.Response
@@ -72,12 +74,24 @@ func (s *Store) settleArgs(id idem.KeyID, st idem.Settlement) ([]any, error) {
 	}
 	re := st.Restore
 	if re == nil {
-		return append(args, "", "", "", "", ""), nil
+		return append(args, "", "", "", "", "", "", ""), nil
 	}
-	if err := checkLength("settle", "route", re.Route, maxRoute); err != nil {
+	replaced := re.Replaced.Attempt
+	if err := errors.Join(
+		checkLength("settle", "route", re.Route, maxRoute),
+		checkLength("settle", "domain", replaced.Fence.Domain, maxDomain),
+	); err != nil {
 		return nil, err
 	}
-	return append(args, "1", string([]byte{byte(re.Kind)}), re.Route, packFingerprint(re.Fingerprint), packTime(re.Started)), nil
+	trust, state := "untrusted", ""
+	if st.Trusted {
+		trust = "trusted"
+	}
+	if re.Replaced != (idem.Replaced{}) {
+		state = string([]byte{byte(re.Replaced.State)}) + packAttempt(replaced)
+	}
+	return append(args, trust, string([]byte{byte(re.Kind)}), re.Route, packFingerprint(re.Fingerprint), packTime(re.Started),
+		state, replaced.Fence.Domain), nil
 }
 
 // packResponse encodes the response and chooses its place.

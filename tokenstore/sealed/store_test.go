@@ -165,7 +165,7 @@ func TestRedisHoldsNothingOfResponses(t *testing.T) {
 		stored(t, s, idem.StateCompleted, &omitted)
 		id, req := newRequest() // restored
 		st := settlement(idem.Attempt{Number: 2, Fence: req.Fence, Nonce: req.Nonce}, idem.StateCompleted, resp)
-		st.Restore = &idem.Restore{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}
+		st.Restore, st.Trusted = &idem.Restore{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}, true
 		if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled || !reflect.DeepEqual(res.Record.Response, resp) {
 			t.Fatalf("Settle() of a missing record = %+v, %v, want it settled", res, err)
 		}

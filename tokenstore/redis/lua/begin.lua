@@ -3,13 +3,14 @@
 -- ARGV 1 incarnation expected      5 fence's domain
 --      2 member of the open set    6 route
 --      3 kind                      7 fingerprint, 33 bytes
---      4 fence and nonce, 24 bytes
+--      4 fence and nonce, 24 bytes 8 the open attempt to start over from, or ''
+--                                  9 its fence's domain
 -- Returns {verdict, record, response, now, incarnation where lost}; the verdict is
 --   begun  the attempt is pending, now or by an earlier copy of this call
 --   kept   the record does not allow it
 --   stale  the fence comes too late
 --   lost   the shard lost its records
-local dom, route = ARGV[5], ARGV[6]
+local dom, to = ARGV[5], ARGV[6]
 local r, incarnation = load()
 if incarnation ~= ARGV[1] then return {'lost', '', '', now, incarnation or ''} end
 
@@ -24,17 +25,21 @@ if r then
     return {'begun', r, '', now}
   end
   if stale(r, sub(ARGV[4], 1, 8), dom) then return {'stale', r, body(r), now} end
-  if (s ~= ISSUED and s ~= RELEASED) or kind(r) ~= ARGV[3] then
-    return {'kept', r, body(r), now}
+  local free = s == ISSUED or s == RELEASED
+  if ARGV[8] ~= '' then
+    free = (s == PENDING or s == UNKNOWN) and attempt(r) == ARGV[8] and domain(r) == ARGV[9]
+      and sub(r, 49, 81) == ARGV[7] and not (fence(r) == sub(ARGV[4], 1, 8) and ARGV[9] == dom)
   end
-  number, created, token, before = u32(r, 5), sub(r, 82, 87), sub(r, 112, 117), r
-elseif ARGV[3] ~= CLIENT then
+  if not free or kind(r) ~= ARGV[3] then return {'kept', r, body(r), now} end
+  number, created, token, before = u32(r, 5), sub(r, 82, 87), sub(r, 112, 117), bare(r)
+  if place(r) == APART then redis.call('DEL', KEYS[4]) end
+elseif ARGV[3] ~= CLIENT or ARGV[8] ~= '' then
   return {'kept', '', '', now}
 end
 
 r = VERSION .. PENDING .. ARGV[3] .. NOWHERE .. p32(number + 1) .. ARGV[4] .. NO_ID .. ARGV[7]
   .. created .. p48(now) .. NEVER .. NEVER .. NEVER .. token
-  .. char(#dom, #route) .. '\0\0\0' .. dom .. route .. before
+  .. char(#dom, #to) .. '\0\0\0' .. NO_REPAIR .. dom .. to .. before
 save(r)
 redis.call('ZADD', KEYS[2], now, ARGV[2])
 return {'begun', r, '', now}

@@ -9,6 +9,6 @@ local r, incarnation = load()
 if incarnation ~= ARGV[1] then return {'lost', '', '', now, incarnation or ''} end
 if r then return {'issued', r, body(r), now} end
 r = VERSION .. ISSUED .. TOKEN .. NOWHERE .. string.rep('\0', 28) .. NO_ID .. string.rep('\0', 33)
-  .. p48(now) .. NEVER .. NEVER .. NEVER .. NEVER .. p48(now + ARGV[2]) .. '\0\0\0\0\0'
+  .. p48(now) .. NEVER .. NEVER .. NEVER .. NEVER .. p48(now + ARGV[2]) .. '\0\0\0\0\0' .. NO_REPAIR
 save(r)
 return {'issued', r, '', now}

@@ -17,10 +17,11 @@
 --     33-48  settlement ID      119     length of route
 --     49-81  fingerprint        120     length of decision's author
 --                               121-122 length of decision's reason
---     123-   domain, route, author, reason, rest
+--                               123     1: the settlement was a repair
+--     124-   domain, route, author, reason, rest
 --
 -- The rest is the response where it is kept inline, or, in a pending record,
--- the issued or released record that it replaced.
+-- the record that it replaced, without a response.
 --
 -- Fences have 64 bits and Lua's numbers 53, so fences are compared in halves.
 -- They are not compared as strings: Redis lets Lua collate by locale.
@@ -33,6 +34,7 @@ local CLIENT, TOKEN = '\0', '\1'
 local NOWHERE, INLINE, APART = '\0', '\1', '\2'
 local NEVER = '\0\0\0\0\0\0'
 local NO_ID = string.rep('\0', 16)
+local NO_REPAIR, REPAIR = '\0', '\1'
 
 -- The server's time in ms. Redis replicates what a script did, not the script.
 local t = redis.call('TIME')
@@ -64,12 +66,17 @@ local function place(r) return sub(r, 4, 4) end
 local function attempt(r) return sub(r, 5, 32) end -- number, fence, nonce
 local function bid(r) return sub(r, 9, 32) end -- fence, nonce
 local function fence(r) return sub(r, 9, 16) end
-local function domain(r) return sub(r, 123, 122 + byte(r, 118)) end
+local function domain(r) return sub(r, 124, 123 + byte(r, 118)) end
+
+local function route(r)
+  local at = 124 + byte(r, 118)
+  return sub(r, at, at + byte(r, 119) - 1)
+end
 
 -- Where the rest starts.
 local function rest_at(r)
   local d, ro, by, hi, lo = byte(r, 118, 122)
-  return 123 + d + ro + by + hi * 256 + lo
+  return 124 + d + ro + by + hi * 256 + lo
 end
 
 -- Whether fence a is below fence b, as strings of 8 bytes.
@@ -122,6 +129,14 @@ end
 local function body(r)
   if place(r) ~= APART then return '' end
   return redis.call('GET', KEYS[4]) or ''
+end
+
+-- An open record as an unknown one of an attempt that did not run: bound to the
+-- same request, without a response. a is the attempt, dom its fence's domain.
+local function unanswered(r, a, dom)
+  return VERSION .. UNKNOWN .. kind(r) .. NOWHERE .. a .. NO_ID .. sub(r, 49, 93) .. p48(now)
+    .. NEVER .. NEVER .. sub(r, 112, 117) .. char(#dom, byte(r, 119)) .. '\0\0\0' .. NO_REPAIR
+    .. dom .. route(r)
 end
 
 -- A record without its response.

@@ -1,0 +1,122 @@
+package idem_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// replicatedBundle is a bundle whose store has a replica that lags behind.
+type replicatedBundle struct {
+	*bundle
+	replicated *idemtest.ReplicatedStore
+}
+
+func setupReplicated(t *testing.T, policy func(*idem.Policy)) *replicatedBundle {
+	t.Helper()
+	b := &replicatedBundle{bundle: setup(t, parts{policy: policy})}
+	b.replicated = idemtest.NewReplicatedStore(func() idem.Store { return storememory.New() })
+	b.store = b.replicated
+	b.engine = b.another(b.locker, b.store, idem.WithObserver(b.observe))
+	return b
+}
+
+// TestStoreFallsBackUnderAHolder: the replica that is promoted while a handler runs
+// has what was there before its attempt. The client is told of the payment, so a
+// repeat has to be told of the same one.
+func TestStoreFallsBackUnderAHolder(t *testing.T) {
+	id := idem.NewKeyID("m1", "k")
+	for name, tt := range map[string]struct {
+		policy func(*idem.Policy)
+		before func(b *replicatedBundle) // what the replica still got
+	}{
+		"to an issued token": {func(p *idem.Policy) { p.Kind = idem.IssuedToken }, func(b *replicatedBundle) {
+			if _, err := b.store.Issue(b.Context(), id, idem.DefaultTokenTTL); err != nil {
+				b.Fatal(err)
+			}
+		}},
+		"to a token that was given back": {func(p *idem.Policy) { p.Kind = idem.IssuedToken }, func(b *replicatedBundle) {
+			if _, err := b.store.Issue(b.Context(), id, idem.DefaultTokenTTL); err != nil {
+				b.Fatal(err)
+			}
+			_, _ = b.doWith("k", "a", answers(429))
+			b.wantState("k", idem.StateIssued)
+		}},
+		"to no record": {nil, func(*replicatedBundle) {}},
+		"to a released attempt": {nil, func(b *replicatedBundle) {
+			_, _ = b.doWith("k", "a", answers(429))
+			b.wantState("k", idem.StateReleased)
+		}},
+		"to a pending attempt": {
+			func(p *idem.Policy) {
+				p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+			},
+			func(b *replicatedBundle) { b.interrupted("k", "a") },
+		},
+	} {
+		for lease, lost := range map[string]bool{"": false, ", and the lease is lost": true} {
+			t.Run(name+lease, func(t *testing.T) {
+				b := setupReplicated(t, tt.policy)
+				tt.before(b)
+				b.replicated.Sync()
+				res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+					b.replicated.Failover()
+					if lost {
+						b.locker.Revoke(id)
+					}
+					return b.pay(ctx)
+				})
+				b.wantPaid(res, err, 1, false)
+				if n := b.saw(idem.EventRepaired); n != 1 {
+					t.Errorf("%d events %v, want 1", n, idem.EventRepaired)
+				}
+				res, err = b.do("k", "a")
+				b.wantPaid(res, err, 1, true)
+				b.wantRuns(1)
+			})
+		}
+	}
+}
+
+// TestStoreFallsBackUnderAnAttemptWithoutEffect: the key is given back all the same,
+// and what had begun is refused should it arrive late.
+func TestStoreFallsBackUnderAnAttemptWithoutEffect(t *testing.T) {
+	b := setupReplicated(t, func(p *idem.Policy) { p.Kind = idem.IssuedToken })
+	id := idem.NewKeyID("m1", "k")
+	if _, err := b.store.Issue(t.Context(), id, idem.DefaultTokenTTL); err != nil {
+		t.Fatal(err)
+	}
+	b.replicated.Sync()
+	res, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
+		b.replicated.Failover()
+		return idem.Response{Status: 429}, nil
+	})
+	if err != nil || res.Response.Status != 429 {
+		t.Errorf("Do() = %d, %v, want 429", res.Response.Status, err)
+	}
+	if got := b.wantState("k", idem.StateIssued); got.Attempt != 1 || b.saw(idem.EventRepaired) != 1 {
+		t.Errorf("attempt %d is stored after %d repairs, want the first and one", got.Attempt, b.saw(idem.EventRepaired))
+	}
+	res, err = b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+}
+
+// TestSuccessThatCannotBeStoredIsReported: a later holder's attempt is there.
+func TestSuccessThatCannotBeStoredIsReported(t *testing.T) {
+	b := setupReplicated(t, nil)
+	id := idem.NewKeyID("m1", "k")
+	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		b.replicated.Failover()
+		b.begin(id, "a", idem.Fence{Domain: "elsewhere", Token: 1})
+		return b.pay(ctx)
+	})
+	b.wantPaid(res, err, 1, false)
+	if b.saw(idem.EventUnstored) != 1 || b.saw(idem.EventSuperseded) != 0 {
+		t.Errorf("%d events %v and %d %v, want one and none", b.saw(idem.EventUnstored), idem.EventUnstored,
+			b.saw(idem.EventSuperseded), idem.EventSuperseded)
+	}
+	b.wantState("k", idem.StatePending)
+}

@@ -1,0 +1,117 @@
+package idemtest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+var _ idem.Store = (*ReplicatedStore)(nil)
+
+// ReplicatedStore is a store with a replica that lags behind: it has what was
+// written before the last Sync, and Failover puts it in the store's place. It is
+// safe for concurrent use. Make it with [NewReplicatedStore].
+type ReplicatedStore struct {
+	fresh func() idem.Store
+
+	mu     sync.Mutex
+	now    idem.Store
+	writes []func(context.Context, idem.Store) // since the start; writes[:synced] have reached the replica
+	synced int
+}
+
+// NewReplicatedStore returns a store that is what fresh makes. Each failover asks
+// fresh for another empty store, and repeats there what the replica has. Times are
+// those of the repetition, unless the stores that fresh makes share a clock that
+// stands still.
+func NewReplicatedStore(fresh func() idem.Store) *ReplicatedStore {
+	return &ReplicatedStore{fresh: fresh, now: fresh()}
+}
+
+// Sync has the replica catch up.
+func (r *ReplicatedStore) Sync() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.synced = len(r.writes)
+}
+
+// Failover promotes the replica: what was written since the last Sync is lost.
+func (r *ReplicatedStore) Failover() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now, r.writes = r.fresh(), r.writes[:r.synced:r.synced]
+	for _, write := range r.writes {
+		write(context.Background(), r.now)
+	}
+}
+
+// replicate makes a call that writes, and keeps it for the replica.
+func replicate[T any](ctx context.Context, r *ReplicatedStore, call func(context.Context, idem.Store) (T, error)) (T, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writes = append(r.writes, func(ctx context.Context, s idem.Store) { _, _ = call(ctx, s) })
+	return call(ctx, r.now)
+}
+
+// current is the store that answers now.
+func (r *ReplicatedStore) current() idem.Store {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+// Get is [idem.Store.Get].
+func (r *ReplicatedStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	return r.current().Get(ctx, id)
+}
+
+// Issue is [idem.Store.Issue].
+func (r *ReplicatedStore) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
+	return replicate(ctx, r, func(ctx context.Context, s idem.Store) (idem.Record, error) { return s.Issue(ctx, id, ttl) })
+}
+
+// Begin is [idem.Store.Begin].
+func (r *ReplicatedStore) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+	return replicate(ctx, r, func(ctx context.Context, s idem.Store) (idem.BeginResult, error) { return s.Begin(ctx, id, req) })
+}
+
+// Settle is [idem.Store.Settle].
+func (r *ReplicatedStore) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	if st.Restore != nil { // the caller's, who may change it
+		restore := *st.Restore
+		st.Restore = &restore
+	}
+	return replicate(ctx, r, func(ctx context.Context, s idem.Store) (idem.SettleResult, error) { return s.Settle(ctx, id, st) })
+}
+
+// Abort is [idem.Store.Abort].
+func (r *ReplicatedStore) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
+	_, err := replicate(ctx, r, func(ctx context.Context, s idem.Store) (struct{}, error) { return struct{}{}, s.Abort(ctx, id, req) })
+	return err
+}
+
+// Open is [idem.Store.Open].
+func (r *ReplicatedStore) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
+	return r.current().Open(ctx, q)
+}
+
+// Retire is [idem.Store.Retire].
+func (r *ReplicatedStore) Retire(ctx context.Context, domain string, d idem.Decision) error {
+	_, err := replicate(ctx, r, func(ctx context.Context, s idem.Store) (struct{}, error) {
+		return struct{}{}, s.Retire(ctx, domain, d)
+	})
+	return err
+}
+
+// Retired is [idem.Store.Retired].
+func (r *ReplicatedStore) Retired(ctx context.Context, domain string) (bool, error) {
+	return r.current().Retired(ctx, domain)
+}
+
+// Ping is [idem.Store.Ping].
+func (r *ReplicatedStore) Ping(ctx context.Context) error { return r.current().Ping(ctx) }
+
+// Reach is [idem.Store.Reach].
+func (r *ReplicatedStore) Reach() idem.Reach { return r.current().Reach() }
