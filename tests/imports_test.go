@@ -121,7 +121,7 @@ func ours(path string) bool {
 
 // library is what others import.
 func library(path string) bool {
-	return within(path, "idem", "lock", "tokenstore", "middleware", "sweeper", "internal/background", "internal/shard")
+	return within(path, "idem", "lock", "tokenstore", "middleware", "sweeper", "internal/background", "internal/leaseclock", "internal/shard")
 }
 
 // adapter returns the adapter that a package is part of, such as "lock/redis",
