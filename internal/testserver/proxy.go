@@ -21,7 +21,7 @@ const (
 // told otherwise, and safe for concurrent use. New connections are dialled to
 // the server one for one, so a server that was restarted is found again.
 //
-// Standing faults (Refuse, StallAccept, BlackHole, Freeze) last until Restore.
+// Standing faults (Refuse, StallAccept, BlackHole, Freeze, Lag) last until Restore.
 // Single faults (DropNextReply, DropNextRequest, HoldNext, HoldNextReply) hit
 // one request each, the oldest first.
 type Proxy struct {
@@ -43,6 +43,8 @@ type Proxy struct {
 	counters []*Counter // appended to only
 	accepted int
 	swallows int
+	lag      Match // see Lag; nil: no server is behind
+	lagged   int
 	session  zkSession
 }
 
@@ -150,6 +152,7 @@ func (p *Proxy) serve(ln net.Listener) {
 			return
 		}
 		p.links[l] = struct{}{}
+		l.behind = p.lag != nil
 		p.accepted++
 		p.mu.Unlock()
 		p.wg.Go(l.run)

@@ -40,7 +40,7 @@ func (p *Proxy) Freeze(d Direction) { p.change(func() { p.frozen = d }) }
 // met their request. Frames that are held stay held until their Release.
 func (p *Proxy) Restore() {
 	p.change(func() {
-		p.stalled, p.hole, p.frozen, p.rules = false, 0, 0, nil
+		p.stalled, p.hole, p.frozen, p.rules, p.lag = false, 0, 0, nil, nil
 	})
 	p.closeLinks(func(l *link) bool { return l.gap })
 	p.Refuse(false)

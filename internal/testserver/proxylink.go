@@ -16,11 +16,14 @@ type link struct {
 	done  chan struct{} // closed by close
 	gap   bool          // bytes were swallowed; guarded by proxy.mu
 
+	behind bool // its server looks as if it were behind; guarded by proxy.mu
+
 	mu      sync.Mutex
 	closed  bool
 	client  net.Conn
 	server  net.Conn        // nil until dialled
 	awaited map[int64]*rule // rules on replies, by request ID
+	past    map[int64]bool  // requests to be answered from the past, by ID
 }
 
 // item is a frame in the queue between reader and writer.
@@ -31,7 +34,7 @@ type item struct {
 }
 
 func newLink(p *Proxy, client net.Conn) *link {
-	return &link{proxy: p, client: client, done: make(chan struct{}), awaited: map[int64]*rule{}}
+	return &link{proxy: p, client: client, done: make(chan struct{}), awaited: map[int64]*rule{}, past: map[int64]bool{}}
 }
 
 // run dials the server and starts the pumps.
@@ -75,6 +78,9 @@ func (l *link) read(d Direction, src net.Conn, queue chan<- item) {
 			if it.rule, counted = l.examine(d, frame, n); counted {
 				n++
 			}
+			if d == ToClient && counted {
+				it.frame = l.asOfThen(frame)
+			}
 			if it.rule != nil && it.rule.hold {
 				close(it.rule.fired)
 			}
@@ -97,6 +103,11 @@ func (l *link) examine(d Direction, frame []byte, n int) (act *rule, counted boo
 		req := l.proxy.framing.request(frame, n)
 		for _, c := range l.proxy.counting() {
 			c.request(l, req)
+		}
+		if l.proxy.stale(l, req) {
+			l.mu.Lock()
+			l.past[req.id] = true
+			l.mu.Unlock()
 		}
 		r := l.proxy.take(req)
 		if r == nil || !r.onReply {
@@ -124,6 +135,18 @@ func (l *link) examine(d Direction, frame []byte, n int) (act *rule, counted boo
 	act = l.awaited[id]
 	delete(l.awaited, id)
 	return act, true
+}
+
+// asOfThen is an answer, or the one from the past that takes its place.
+func (l *link) asOfThen(frame []byte) []byte {
+	id, ok := l.proxy.framing.reply(frame, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !ok || !l.past[id] {
+		return frame
+	}
+	delete(l.past, id)
+	return noNode(frame)
 }
 
 // noteSession remembers the session that a ZooKeeper handshake has opened.

@@ -35,15 +35,15 @@ func (c *Client) OpenParents(ctx context.Context, paths ...string) (open []strin
 	if err != nil {
 		return nil, err
 	}
-	if err := s.barrier(ctx); err != nil { // the server may lag behind
+	if err := s.barrier(ctx); err != nil { // another client may have made some a moment ago
 		return nil, err
 	}
-	shards, err := within(ctx, s, func() ([]string, error) { return s.children(c.cfg.Chroot + c.cfg.Root) })
+	shards, err := s.decideFor(ctx, c.cfg.Chroot+c.cfg.Root, ofChildren)
 	if err != nil {
 		return nil, fmt.Errorf("%w: list %s: %w", idem.ErrUnavailable, c.cfg.Root, err)
 	}
 	all := c.cfg.parents()
-	for _, name := range shards {
+	for _, name := range shards.names {
 		all = append(all, c.cfg.Chroot+c.cfg.Root+"/"+name)
 	}
 	for _, p := range paths {
@@ -91,12 +91,12 @@ func (s *session) openAmong(ctx context.Context, znodes []string) (open []string
 // acl reads an ACL until that is answered or the session is over. That of a
 // znode that does not exist is empty.
 func (s *session) acl(path string) (acl []zk.ACL, err error) {
-	_, err = s.insist(func() (node, error) {
-		return s.read(path, func() ([]byte, *zk.Stat, error) {
+	_, err = insist(s, func() (hint, error) {
+		return s.hint(path, func(c *zk.Conn, path string) (node, error) {
 			var stat *zk.Stat
 			var err error
-			acl, stat, err = s.conn.GetACL(path)
-			return nil, stat, err
+			acl, stat, err = c.GetACL(path)
+			return found(path, nil, nil, stat, err)
 		})
 	})
 	return acl, err

@@ -33,9 +33,9 @@ type conn struct {
 	sent     time.Time // when the connect request was handed to the kernel
 	head     []byte    // of the answer
 	read     int       // bytes of the answer
-	mask     zxidMask  // over what was read since
+	answers  answers   // what was read since
 	greeted  time.Time // when it was complete
-	seen     bool      // zxids need not be hidden any more
+	open     bool      // zxids need not be hidden any more
 }
 
 var errNoZooKeeper = errors.New("zookeeper: this is no ZooKeeper server")
@@ -48,7 +48,7 @@ const settling = 20 * time.Millisecond
 const opSetWatches = 101
 
 // Write passes on what the library sends: one whole request each time, length,
-// xid and opcode first. The first is the connect.
+// xid and opcode first. The first is the connect, which is passed on as resume has it.
 //
 // The library answers a request that it could not write twice, on a channel that
 // has room for one answer to repeated credentials and for two to others, and
@@ -57,11 +57,16 @@ const opSetWatches = 101
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	greeting := c.greeting
-	if greeting && c.sent.IsZero() {
+	connect := greeting && c.sent.IsZero()
+	if connect {
 		c.sent = time.Now()
 	}
 	c.mu.Unlock()
-	n, err := c.Conn.Write(p)
+	request := p
+	if connect {
+		request = resume(p, c.t.zxid.Load())
+	}
+	n, err := c.Conn.Write(request)
 	if err != nil {
 		if greeting {
 			err = c.t.explain(err)
@@ -80,29 +85,37 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Read passes on what the server sent, having looked at the first answer, and
-// over a later connection of a session with the zxids hidden until the library
-// has repeated its watches; see zxidMask.
+// Read passes on what the server sent, having looked at the first answer, and noted
+// down the zxids of the others. Over a later connection of a session they are hidden
+// until the library has repeated its watches; see answers.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
 		if c.greeting {
-			err = fmt.Errorf("no answer to the connect: %w", c.t.explain(err))
+			err = fmt.Errorf("no answer to the connect%s: %w", c.t.whyRefused(), c.t.explain(err))
 		}
 		c.t.fail(err)
 		return n, err
 	}
-	switch {
-	case c.greeting:
+	if c.greeting {
 		if err := c.greet(p[:n]); err != nil {
 			return 0, err
 		}
-	case c.repeated != nil && !c.seen:
-		c.seen = c.mask.apply(p[:n], c.settled)
+		return n, nil
 	}
+	c.answers.next(p[:n], c.hides, c.t.saw)
 	return n, nil
+}
+
+// hides reports whether the next answer's zxid is hidden. Needs c.mu.
+func (c *conn) hides() bool {
+	if c.repeated != nil && !c.open {
+		c.open = c.settled()
+		return !c.open
+	}
+	return false
 }
 
 // settled reports whether the library has repeated its watches, or has none. It

@@ -52,16 +52,16 @@ func (a *attempt) createLock(o owner) (czxid int64, err error) {
 				return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 			}
 			continue
-		case r.outcome == unknown:
-			if err := s.finalBarrier(); err != nil {
-				return 0, err
-			}
-		case !r.refusedBy(zk.ErrNodeExists):
+		case r.outcome != unknown && !r.refusedBy(zk.ErrNodeExists):
 			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
 		}
-		// Either the znode was there before, or the reply was lost and a
-		// barrier has been acknowledged since: what is there now decides.
-		n, err := s.mustGet(at)
+		// Either the znode was there before, or the reply was lost: what is there
+		// now decides.
+		read := s.decide
+		if r.outcome == unknown {
+			read = s.settle
+		}
+		n, err := read(at, ofNode)
 		switch {
 		case err != nil:
 			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
@@ -83,8 +83,7 @@ func (a *attempt) createLock(o owner) (czxid int64, err error) {
 		}
 		// Of this session, but this session has only one slot for the path and
 		// that is ours: an orphan.
-		s.log.Warn("zookeeper: removing an orphan", "path", at, "czxid", n.czxid)
-		if err := s.remove(at, n.czxid, false); err != nil {
+		if err := s.removeOrphan(at, n); err != nil {
 			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 		}
 	}
@@ -99,18 +98,17 @@ func (s *session) lockAt(path string, data []byte) *zk.CreateRequest {
 	return &zk.CreateRequest{Path: path, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral}
 }
 
-// readMarker reads the marker above a lock that was just made. The read is
-// answered by this session, and is sent after the create was acknowledged, or
-// after a barrier: so it sees at least what was there then, and nobody changes
-// that as long as the lock is there. found is false where marker and lock have
-// gone, which somebody has done by hand. With an error the lock has gone too, or
-// will with its session.
+// readMarker reads the marker above a lock that was just made. The read decides, and
+// is sent when the create is known to have been applied. So it shows what was there
+// then, or later, and only the holder of the lock changes that. found is false where
+// marker and lock have gone, which somebody has done by hand. With an error the lock
+// has gone too, or will with its session.
 func (a *attempt) readMarker(czxid int64) (found bool, err error) {
 	s, sl := a.s, a.slot
 	if !sl.marked {
 		return true, nil
 	}
-	n, err := s.mustGet(sl.path)
+	n, err := s.decide(sl.path, ofNode)
 	if err == nil {
 		if !n.exists || n.session != 0 {
 			return false, nil

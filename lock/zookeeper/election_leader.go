@@ -41,7 +41,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	}
 }
 
-func (s *session) leader(n node) Leader {
+func (s *session) leader(n hint) Leader {
 	if !n.exists {
 		return Leader{}
 	}

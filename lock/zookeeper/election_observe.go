@@ -55,12 +55,12 @@ func (o *observer) run(ctx context.Context) {
 func (o *observer) look(ctx context.Context, s *session) error {
 	w := s.watchLine(o.ln.path)
 	o.wait(ctx, s, w.armed)
-	names, err := within(ctx, s, func() ([]string, error) { return s.children(o.ln.path) })
+	line, err := within(ctx, s, func() (hint, error) { return s.children(o.ln.path) })
 	if err != nil {
 		return err
 	}
-	var head node
-	if all := positions(names); len(all) > 0 {
+	var head hint
+	if all := positions(line.names); len(all) > 0 {
 		if head, err = s.placeAt(ctx, o.ln, all[0]); err != nil {
 			return err
 		}
@@ -84,9 +84,9 @@ func (o *observer) look(ctx context.Context, s *session) error {
 // awaitLine waits until the parent of the line is there, without which there is
 // nothing to watch.
 func (o *observer) awaitLine(ctx context.Context, s *session) error {
-	w := s.watchNode(o.ln.path, s.existsW)
+	w := s.watchNode(o.ln.path, ofExistsW)
 	o.wait(ctx, s, w.armed)
-	n, err := within(ctx, s, func() (node, error) { return s.get(o.ln.path) })
+	n, err := within(ctx, s, func() (hint, error) { return s.hint(o.ln.path, ofNode) })
 	if err == nil && !n.exists {
 		o.wait(ctx, s, w.woken)
 	}

@@ -59,7 +59,7 @@ func (s *session) awaitHandOver(ctx context.Context, l *Lease, before *slot) (ha
 	if s.vouched(l) {
 		return true, s.take(l, true, false)
 	}
-	n, err := within(ctx, s, func() (node, error) { return s.mustGet(l.slot.path) })
+	n, err := within(ctx, s, func() (decided, error) { return s.decide(l.slot.path, ofNode) })
 	if err != nil {
 		return false, s.notYet(ctx, l, err)
 	}

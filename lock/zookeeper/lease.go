@@ -108,9 +108,6 @@ func (l *Lease) over() error {
 func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
 	s := l.s
 	n, err := l.look(ctx)
-	for try := 1; err != nil && try < 3 && ctx.Err() == nil && l.over() == nil; try++ {
-		n, err = l.look(ctx) // the connection broke meanwhile
-	}
 	if over := l.over(); over != nil {
 		return 0, over
 	}
@@ -134,20 +131,20 @@ func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
 }
 
 // look reads the lock's znode, having made a write where the last one is old.
-func (l *Lease) look(ctx context.Context) (node, error) {
+func (l *Lease) look(ctx context.Context) (decided, error) {
 	s := l.s
 	if err := s.awaitUp(ctx); err != nil {
-		return node{}, err
+		return decided{}, err
 	}
 	s.mu.Lock()
 	stale := time.Since(s.clock.last) > s.clock.timeout/4
 	s.mu.Unlock()
 	if stale {
 		if err := s.barrier(ctx); err != nil {
-			return node{}, err
+			return decided{}, err
 		}
 	}
-	return within(ctx, s, func() (node, error) { return s.get(l.slot.znode()) })
+	return s.decideFor(ctx, l.slot.znode(), ofNode)
 }
 
 // lose ends a lease whose znode is not there any more.

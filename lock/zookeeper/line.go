@@ -91,29 +91,6 @@ func positions(names []string) []position {
 	return all
 }
 
-// children lists a znode's children, again and again until that is answered or
-// the session is over. There being no such znode is an empty list.
-func (s *session) children(path string) ([]string, error) {
-	for {
-		var names []string
-		_, err := s.read(path, func() ([]byte, *zk.Stat, error) {
-			var stat *zk.Stat
-			var err error
-			names, stat, err = s.conn.Children(path)
-			return nil, stat, err
-		})
-		if err == nil || refusal(err) {
-			return names, err
-		}
-		if err := s.settled(); err != nil {
-			return nil, err
-		}
-		if err := s.pause(); err != nil {
-			return nil, err
-		}
-	}
-}
-
 // ensureLine makes the parent, and the znodes above it. Making one twice does
 // no harm, so it need not be pinned, and a lost reply is answered by doing it
 // again.
@@ -169,25 +146,20 @@ func (s *session) ensureLineParents(path string) error {
 }
 
 func (s *session) container(path string, data []byte) error {
-	var denied error
-	_, err := s.read(path, func() ([]byte, *zk.Stat, error) {
+	_, err := call(s, func() (struct{}, error) {
+		if _, err := s.connection(); err != nil {
+			return struct{}{}, err
+		}
 		_, err := s.conn.CreateContainer(path, data, zk.FlagContainer, s.cfg.ACL)
 		if errors.Is(err, zk.ErrNoNode) {
 			err = errNoParent
 		}
-		if err = refusalOf(&zk.CreateRequest{Path: path}, err); refusal(err) {
-			denied = err
-		}
-		return nil, new(zk.Stat), err
+		return struct{}{}, refusalOf(&zk.CreateRequest{Path: path}, err)
 	})
-	if denied != nil {
-		return denied
-	}
 	return err
 }
 
-// errNoParent is zk.ErrNoNode in the answer to a create, which read would take
-// for the answer to a read.
+// errNoParent is zk.ErrNoNode in the answer to a create.
 var errNoParent = errors.New("a znode above it is missing")
 
 // acquire takes a place and waits for its turn. It takes another one when it

@@ -9,8 +9,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// view is a line as it was read. Those who came to look before it was sent share it:
-// it shows what was there when they came, or later.
+// view is a line as a deciding read found it. Those who came to look before it was
+// sent share it: it shows what was there when they came, or later.
 type view struct {
 	done chan struct{}
 	next *view // for those who came while this one was under way
@@ -90,8 +90,8 @@ func (s *session) show(path string) {
 		s.views[path] = v
 		s.mu.Unlock()
 		v.sent = time.Now()
-		names, err := s.children(path)
-		v.line, v.err = positions(names), err
+		n, err := s.decide(path, ofChildren)
+		v.line, v.err = positions(n.names), err
 		close(v.done)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // moment ago.
 func (r *removal) look(ctx context.Context, s *session, id idem.KeyID, now int64) error {
 	path := r.c.cfg.lockPath(id)
-	n, err := within(ctx, s, func() (node, error) { return s.mustGet(path) })
+	n, err := within(ctx, s, func() (decided, error) { return s.decide(path, ofNode) })
 	switch {
 	case errors.Is(err, ErrNotPermitted):
 		s.log.Warn("zookeeper: this znode cannot be looked at", "error", err)
@@ -67,7 +67,7 @@ func (r *removal) look(ctx context.Context, s *session, id idem.KeyID, now int64
 // with what was judged. To ask for it below the marker first, rather than at the
 // path, spares a conflict that would cost other requests of the same transaction
 // a second one.
-func (r *removal) remove(ctx context.Context, s *session, path string, judged node) (bool, error) {
+func (r *removal) remove(ctx context.Context, s *session, path string, judged decided) (bool, error) {
 	if judged.children > 0 { // locked
 		return false, nil
 	}

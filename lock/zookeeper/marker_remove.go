@@ -121,11 +121,11 @@ func (r *removal) list(ctx context.Context, path string) (*session, []string, er
 	if err != nil {
 		return nil, nil, err
 	}
-	names, err := within(ctx, s, func() ([]string, error) { return s.children(path) })
+	n, err := within(ctx, s, func() (hint, error) { return s.children(path) })
 	if err != nil {
 		return nil, nil, unavailable(ctx, err)
 	}
-	return s, names, nil
+	return s, n.names, nil
 }
 
 // shard goes through one of the parents.
@@ -169,7 +169,7 @@ func serverNow(ctx context.Context, s *session) (ms int64, err error) {
 	if err := s.barrier(ctx); err != nil {
 		return 0, err
 	}
-	n, err := within(ctx, s, func() (node, error) { return s.mustGet(s.w.pin.Path) })
+	n, err := within(ctx, s, func() (decided, error) { return s.decide(s.w.pin.Path, ofNode) })
 	if err == nil && !n.exists {
 		err = errNoMember
 	}

@@ -51,7 +51,7 @@ func (ln *line) participants(ctx context.Context) ([]Participant, error) {
 	return them, nil
 }
 
-func (s *session) participant(pos position, n node) Participant {
+func (s *session) participant(pos position, n hint) Participant {
 	o := parseCandidacy(n.data)
 	return Participant{
 		Host: o.Host, PID: o.PID, Instance: o.Instance, Name: o.Candidate,
@@ -70,21 +70,23 @@ func (ln *line) roll(ctx context.Context) (*session, []position, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := s.barrier(ctx); err != nil { // the server may lag behind
+	if err := s.barrier(ctx); err != nil { // others may have come a moment ago
 		return nil, nil, err
 	}
-	names, err := within(ctx, s, func() ([]string, error) { return s.children(ln.path) })
+	n, err := s.decideFor(ctx, ln.path, ofChildren)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
 	}
-	return s, positions(names), nil
+	return s, positions(n.names), nil
 }
 
-// placeAt reads the znode of a place.
-func (s *session) placeAt(ctx context.Context, ln *line, pos position) (node, error) {
-	n, err := within(ctx, s, func() (node, error) { return s.mustGet(ln.path + "/" + pos.name) })
+// placeAt reads the znode of a place, for those who only want to know.
+func (s *session) placeAt(ctx context.Context, ln *line, pos position) (hint, error) {
+	n, err := within(ctx, s, func() (hint, error) {
+		return insist(s, func() (hint, error) { return s.hint(ln.path+"/"+pos.name, ofNode) })
+	})
 	if err != nil {
-		return node{}, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
+		return hint{}, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
 	}
 	return n, nil
 }

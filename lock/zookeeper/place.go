@@ -109,25 +109,22 @@ func (p *place) named(a *attempt, path string) error {
 }
 
 // find looks for the znode where the reply to its create was lost.
-func (p *place) find(a *attempt) (node, error) {
+func (p *place) find(a *attempt) (decided, error) {
 	s := a.s
-	if err := s.finalBarrier(); err != nil {
-		return node{}, err
-	}
-	names, err := s.children(p.line.path)
+	line, err := s.settle(p.line.path, ofChildren)
 	if err != nil {
-		return node{}, err
+		return decided{}, err
 	}
-	for _, name := range names {
+	for _, name := range line.names {
 		if strings.HasPrefix(name, p.prefix) {
-			n, err := s.mustGet(p.line.path + "/" + name)
+			n, err := s.decide(p.line.path+"/"+name, ofNode)
 			if err != nil || !n.exists {
-				return node{}, err
+				return decided{}, err
 			}
 			return n, p.named(a, p.line.path+"/"+name)
 		}
 	}
-	return node{}, nil
+	return decided{}, nil
 }
 
 // remove deletes the znode: with its parent, where this place was the reason to

@@ -27,7 +27,7 @@ func (s *session) pulse() {
 		if wait == 0 {
 			waiting, s.barriers = s.barriers, nil
 		}
-		changed := s.changed
+		changed, gen := s.changed, s.gen
 		s.mu.Unlock()
 
 		if wait != 0 {
@@ -45,7 +45,8 @@ func (s *session) pulse() {
 			}
 			continue
 		}
-		if s.w.send().outcome == applied {
+		r := s.w.send()
+		if now, err := s.confirmation(); r.outcome == applied && err == nil && now == gen {
 			for _, done := range waiting {
 				close(done)
 			}
@@ -54,6 +55,9 @@ func (s *session) pulse() {
 		s.mu.Lock()
 		s.barriers = append(s.barriers, waiting...)
 		s.mu.Unlock()
+		if r.outcome == applied {
+			continue // over a later connection than the one that it was meant for
+		}
 		select { // the answer was lost, or the server is confused
 		case <-time.After(10*time.Millisecond + rand.N(40*time.Millisecond)):
 		case <-s.over:
@@ -71,11 +75,12 @@ func (s *session) wakePulse() {
 }
 
 // barrier returns nil when a pinned write that was sent after the call was
-// acknowledged. Whatever this session sent earlier, over whatever connection,
-// has then been applied or never will be, and reads that follow see it: the
-// server applies one session's requests in order, and refuses those that
-// arrive late from a server that the session has left. It also proves that the
-// quorum works.
+// acknowledged, over the connection that it was sent over. Whatever this session sent
+// earlier, over whatever connection, has then been applied or never will be, and
+// deciding reads that follow see it: the server applies one session's requests in
+// order, and refuses those that arrive late from a server that the session has left.
+// The events of watches that were left over that connection have come, as far as they
+// are older. It also proves that the quorum works.
 //
 // Waiting calls share a write. This one is for callers: it gives up when the
 // session can no longer be trusted.

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
@@ -98,31 +96,25 @@ func (q *Queue) cached(s *session) *listing {
 // watchElements returns the watch that comes with a listing. All callers of a
 // process share it.
 func (q *Queue) watchElements(s *session) *watch {
-	return s.watchChildren(q.ln.path, func(node) bool { return true })
+	return s.watchChildren(q.ln.path, func(hint) bool { return true })
 }
 
 // watchElement leaves a watch that fires when an element that was found locked
 // has gone or has no lock, now or later. It is for all children, so that
 // somebody else's does no harm but to keep the element from being had.
 func (s *session) watchElement(path string) {
-	s.watchChildren(path, func(n node) bool { return n.children > 0 })
+	s.watchChildren(path, func(n hint) bool { return n.children > 0 })
 }
 
 // watchChildren returns the watch for a znode's children. It fires at once
 // unless the znode is there and found fit.
-func (s *session) watchChildren(path string, fit func(node) bool) *watch {
+func (s *session) watchChildren(path string, fit func(hint) bool) *watch {
 	key := path + childrenOf
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.watchLocked(key, func(w *watch, gen uint64) {
-		var names []string
-		n, err := s.read(path, func() ([]byte, *zk.Stat, error) {
-			var stat *zk.Stat
-			var err error
-			names, stat, _, err = s.conn.ChildrenW(path)
-			return nil, stat, err
-		})
-		w.names, w.failed = names, err
+		n, err := s.hint(path, ofChildrenW)
+		w.names, w.failed = n.names, err
 		if err == nil && !n.exists {
 			w.failed = errNoParent
 		}

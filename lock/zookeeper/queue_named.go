@@ -46,7 +46,7 @@ func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offer
 	}
 	path := queueNames(q.ln.path) + "/" + name
 	// A refused transaction costs the servers as much as one that is applied.
-	known, err := within(ctx, s, func() (node, error) { return s.get(path) })
+	known, err := s.decideFor(ctx, path, ofNode)
 	if err != nil {
 		return false, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, err)
 	}
@@ -85,7 +85,7 @@ func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offer
 
 // roomForNames returns nil if the queue knows so many names at most.
 func (q *Queue) roomForNames(ctx context.Context, s *session, most int) error {
-	parent, err := within(ctx, s, func() (node, error) { return s.get(queueNames(q.ln.path)) })
+	parent, err := within(ctx, s, func() (hint, error) { return s.hint(queueNames(q.ln.path), ofNode) })
 	if err != nil {
 		return fmt.Errorf("%w: names: %w", idem.ErrUnavailable, err)
 	}
@@ -109,11 +109,11 @@ func (q *Queue) Names(ctx context.Context) ([]string, error) {
 	if err := q.roomForNames(ctx, s, 2*maxNames); err != nil {
 		return nil, err
 	}
-	names, err := within(ctx, s, func() ([]string, error) { return s.children(queueNames(q.ln.path)) })
+	n, err := s.decideFor(ctx, queueNames(q.ln.path), ofChildren)
 	if err != nil {
 		return nil, fmt.Errorf("%w: names: %w", idem.ErrUnavailable, err)
 	}
-	return names, nil
+	return n.names, nil
 }
 
 // ForgetName makes a name free again. One that is not known is no error. The

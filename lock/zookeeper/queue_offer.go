@@ -87,7 +87,7 @@ func (q *Queue) prepare(data [][]byte) (elements []Element, ops []any, err error
 
 // room returns nil if the queue has room for n more elements.
 func (q *Queue) room(ctx context.Context, s *session, n int) error {
-	parent, err := within(ctx, s, func() (node, error) { return s.get(q.ln.path) })
+	parent, err := within(ctx, s, func() (hint, error) { return s.hint(q.ln.path, ofNode) })
 	if err != nil {
 		return fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, err)
 	}

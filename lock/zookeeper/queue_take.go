@@ -55,7 +55,7 @@ func (q *Queue) Peek(ctx context.Context) (Element, error) {
 		if s.endOfLock(path) != nil {
 			continue
 		}
-		n, err := within(ctx, s, func() (node, error) { return s.get(path) })
+		n, err := s.decideFor(ctx, path, ofNode)
 		switch {
 		case err != nil:
 			return Element{}, fmt.Errorf("%w: peek: %w", idem.ErrUnavailable, err)
@@ -73,15 +73,15 @@ func (q *Queue) Len(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := within(ctx, s, func() (node, error) { return s.get(q.ln.path) })
+	n, err := s.decideFor(ctx, q.ln.path, ofNode)
 	if err != nil {
 		return 0, fmt.Errorf("%w: length: %w", idem.ErrUnavailable, err)
 	}
 	return int(n.children), nil
 }
 
-// fresh returns a session whose reads show every write that was acknowledged to
-// anybody before the call.
+// fresh returns a session whose deciding reads show every write that was acknowledged
+// to anybody before the call.
 func (q *Queue) fresh(ctx context.Context) (*session, error) {
 	if err := q.check(); err != nil {
 		return nil, err
@@ -193,9 +193,9 @@ func (q *Queue) ensure(ctx context.Context, s *session) error {
 
 // inspect reads an element whose slot the caller owns. The slot is given up
 // unless the element is there and free.
-func (q *Queue) inspect(ctx context.Context, l *listing, i int, sl *slot) (node, verdict, error) {
+func (q *Queue) inspect(ctx context.Context, l *listing, i int, sl *slot) (decided, verdict, error) {
 	path := q.pathOf(l.line[i])
-	n, err := within(ctx, l.s, func() (node, error) { return l.s.get(path) })
+	n, err := l.s.decideFor(ctx, path, ofNode)
 	switch {
 	case err != nil:
 		l.s.free(sl)

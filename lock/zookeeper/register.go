@@ -42,7 +42,7 @@ func (r *Register) Load(ctx context.Context) (data []byte, version int64, err er
 	if err := s.barrier(ctx); err != nil { // the server may lag behind
 		return nil, 0, err
 	}
-	n, err := within(ctx, s, func() (node, error) { return s.get(r.path) })
+	n, err := s.decideFor(ctx, r.path, ofNode)
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: load: %w", idem.ErrUnavailable, err)
 	}

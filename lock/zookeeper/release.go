@@ -120,6 +120,13 @@ func (s *session) remove(path string, czxid int64, look bool, legacy ...any) err
 	return s.removeOn(nil, path, czxid, look, legacy...)
 }
 
+// removeOrphan is remove for a znode of this session that nothing stands for any
+// more, as it was found.
+func (s *session) removeOrphan(path string, n decided) error {
+	s.log.Warn("zookeeper: removing an orphan", "path", path, "czxid", n.czxid)
+	return s.remove(path, n.czxid, false)
+}
+
 // removeOn is remove, with the answer to the first delete where that was sent
 // already. It need not wait for anything where that was applied, or the session is
 // over.
@@ -127,7 +134,7 @@ func (s *session) removeOn(first *result, path string, czxid int64, look bool, l
 	doubt := false // a write may have been applied
 	for {
 		if look && first == nil {
-			n, err := s.mustGet(path)
+			n, err := s.decide(path, ofNode)
 			if err != nil {
 				return s.atEnd(err)
 			}

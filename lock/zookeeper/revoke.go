@@ -44,13 +44,13 @@ func (l *Lease) attend() { l.attended.Do(func() { l.s.start(l.lookAfter) }) }
 func (l *Lease) lookAfter() {
 	s, asked := l.s, false
 	for {
-		w := s.watchNode(l.slot.path, s.conn.GetW)
+		w := s.watchNode(l.slot.path, ofNodeW)
 		select {
 		case <-w.armed:
 		case <-l.done:
 			return
 		}
-		n, err := s.mustGet(l.slot.path) // what was there when the watch was, or later
+		n, err := s.decide(l.slot.path, ofNode) // what was there when the watch was, or later
 		switch {
 		case err != nil || l.over() != nil:
 			return
@@ -73,27 +73,18 @@ func (l *Lease) lookAfter() {
 // who wait for the end of the znode. No znode is called so.
 const nodeOf = "/."
 
-// watchNode returns a watch for any change of a znode. read leaves it: GetW
-// where the znode is to be there, or existsW, whose watch stays with the
+// watchNode returns a watch for any change of a znode. ask leaves it: ofNodeW
+// where the znode is to be there, or ofExistsW, whose watch stays with the
 // servers until there is one.
-func (s *session) watchNode(path string, read func(path string) ([]byte, *zk.Stat, <-chan zk.Event, error)) *watch {
+func (s *session) watchNode(path string, ask question) *watch {
 	key := path + nodeOf
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.watchLocked(key, func(w *watch, gen uint64) {
-		n, err := s.read(path, func() ([]byte, *zk.Stat, error) {
-			data, stat, _, err := read(path) // the event comes to onEvent
-			return data, stat, err
-		})
+		n, err := s.hint(path, ask)
 		close(w.armed)
 		s.armed(key, w, gen, n.exists, err)
 	})
-}
-
-// existsW is zk.Conn.ExistsW in the form of GetW.
-func (s *session) existsW(path string) ([]byte, *zk.Stat, <-chan zk.Event, error) {
-	_, stat, ch, err := s.conn.ExistsW(path)
-	return nil, stat, ch, err
 }
 
 // Revoke asks whoever has the lock now to let go: its [Lease.Revoked] is closed.
@@ -122,7 +113,7 @@ func (ln *line) revoke(ctx context.Context) error {
 // twice does no harm.
 func (s *session) askToLetGo(path string) error {
 	for range maxTries {
-		n, err := s.mustGet(path)
+		n, err := s.decide(path, ofNode)
 		if err != nil || !n.exists || revocation(n.data) {
 			return err
 		}

@@ -149,12 +149,12 @@ func (d *downgrade) exchange(a *attempt) (czxid int64, err error) {
 		case r.outcome == refused:
 			return 0, fmt.Errorf("%w: %w", idem.ErrUnavailable, r.err)
 		case r.outcome == unknown:
-			n, err := s.settle(to)
+			n, err := s.settle(to, ofNode)
 			if err == nil && n.exists {
 				return n.czxid, nil
 			}
 			if err == nil {
-				n, err = s.mustGet(from)
+				n, err = s.decide(from, ofNode)
 			}
 			if err == nil && !n.exists {
 				return 0, lost

@@ -56,7 +56,7 @@ func (p permitCount) agreed(ctx context.Context, s *session, l *Lease) error {
 // write wins and the others read that.
 func (p permitCount) settle(s *session, ln *line) ([]byte, error) {
 	for {
-		n, err := s.mustGet(ln.path)
+		n, err := s.decide(ln.path, ofNode)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)

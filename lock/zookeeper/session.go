@@ -15,6 +15,7 @@ import (
 
 var (
 	errNotConnected = errors.New("zookeeper: not connected")
+	errNotConfirmed = errors.New("zookeeper: connection not confirmed yet")
 	errExpired      = errors.New("zookeeper: session expired")
 	errNoMember     = errors.New("zookeeper: the session's member znode is gone")
 	errGivenUp      = errors.New("zookeeper: session was given up, nothing was acknowledged for too long")
@@ -129,7 +130,7 @@ func (s *session) trouble(fresh bool) error {
 		}
 		return errNotConnected
 	case fresh && !s.confirmed:
-		return errors.New("zookeeper: connection not confirmed yet")
+		return errNotConfirmed
 	}
 	return nil
 }

@@ -149,7 +149,7 @@ func (s *session) join(ctx context.Context) error {
 		if ctx.Err() != nil || s.reason() != nil {
 			return fmt.Errorf("zookeeper: create %s: %w", path, err)
 		}
-		n, err := within(ctx, s, func() (node, error) { return s.get(path) })
+		n, err := within(ctx, s, func() (hint, error) { return s.hint(path, ofNode) })
 		switch {
 		case err == nil && n.exists && n.session == s.sessionID():
 			return nil
@@ -199,7 +199,7 @@ func (s *session) foundParents(ctx context.Context, path string) (err error) {
 func (s *session) learnDomain(ctx context.Context) error {
 	path := s.cfg.domainPath()
 	for {
-		n, err := within(ctx, s, func() (node, error) { return s.mustGet(path) })
+		n, err := within(ctx, s, func() (decided, error) { return s.decide(path, ofNode) })
 		switch {
 		case err != nil:
 			return err

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,12 +24,15 @@ var (
 //   - A handshake has a deadline, all of it.
 //   - The negotiated session time-out is known: it is read from the server's
 //     first answer on the wire.
+//   - The session does not go back in time: each connect tells the server the highest
+//     zxid that any server has shown this session, and one that is behind refuses it.
 type transport struct {
 	dialer    func(ctx context.Context, network, address string) (net.Conn, error)
 	explain   func(error) error
 	secure    bool          // dialer shakes hands as well, for TLS
 	handshake time.Duration // deadline for it
 	watched   func()        // called when the library has sent its watches again
+	zxid      atomic.Int64  // the highest that an answer had in this session
 
 	ctx  context.Context // ends with shut
 	stop context.CancelFunc
@@ -135,6 +139,24 @@ func (t *transport) accepted() (session int64, timeout time.Duration, sent time.
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.session, t.timeout, t.sent
+}
+
+// saw takes note of the zxid of an answer.
+func (t *transport) saw(zxid int64) {
+	for {
+		highest := t.zxid.Load()
+		if zxid <= highest || t.zxid.CompareAndSwap(highest, zxid) {
+			return
+		}
+	}
+}
+
+// whyRefused is what may be the matter with a server that does not answer a connect.
+func (t *transport) whyRefused() string {
+	if zxid := t.zxid.Load(); zxid > 0 {
+		return fmt.Sprintf(" (a server that is behind what this session has seen, zxid 0x%x, refuses it)", zxid)
+	}
+	return ""
 }
 
 // drop closes the present connection; the library then makes another one.

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
@@ -61,8 +59,9 @@ func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error 
 		}
 		v := &view{line: positions(w.names)}
 		if !slices.ContainsFunc(v.line, l.place.is) {
-			// The watch is from before this place was taken, and about to fire;
-			// or the place is gone, and then nothing may ever fire.
+			// The watch is from before this place was taken, and about to fire; or
+			// the server is behind; or the place is gone, and then nothing may ever
+			// fire.
 			var err error
 			if v, err = s.look(ctx, l); err != nil {
 				return err
@@ -83,9 +82,10 @@ func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error 
 
 // judge applies a rule to a line as it was read after the place was taken. A
 // place is never granted on the strength of its own create alone: the line has
-// to show it. And the line is never too old to go by: a session does not go
-// back in time, and no place is ever taken in front of another, so that who is
-// not there now will not be.
+// to show it. A line that shows it is never too old to go by, also where it is a
+// hint. No place is ever taken in front of another, so that such a line shows all
+// that are in front, and at worst some that have gone. That the place itself is gone
+// is said by a deciding read alone.
 func (s *session) judge(l *Lease, r rule, v *view) (turn bool, behind int, err error) {
 	all := v.line
 	me := slices.IndexFunc(all, l.place.is)
@@ -160,14 +160,8 @@ func (s *session) watchLine(path string) *watch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.watchLocked(key, func(w *watch, gen uint64) {
-		var names []string
-		n, err := s.read(path, func() ([]byte, *zk.Stat, error) {
-			var stat *zk.Stat
-			var err error
-			names, stat, _, err = s.conn.ChildrenW(path)
-			return nil, stat, err
-		})
-		w.names = names
+		n, err := s.hint(path, ofChildrenW)
+		w.names = n.names
 		close(w.armed)
 		s.armed(key, w, gen, n.exists, err)
 	})

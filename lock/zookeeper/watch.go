@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
@@ -108,7 +106,7 @@ func (s *session) watchLocked(key string, arm func(w *watch, gen uint64)) *watch
 // armWatch makes the read that leaves the watch. When the connection breaks
 // before it is answered, the reconnect wakes the waiters.
 func (s *session) armWatch(path string, w *watch, gen uint64) {
-	n, err := s.getW(path)
+	n, err := s.hint(path, ofNodeW)
 	s.armed(path, w, gen, n.exists, err)
 }
 
@@ -118,24 +116,16 @@ func (s *session) armWatch(path string, w *watch, gen uint64) {
 // A marker itself is never watched. It may stay for days, and each watch left
 // with it would stay as long. So the first read leaves none.
 func (s *session) armLock(path string, w *watch, gen uint64) {
-	n, err := s.get(path)
+	n, err := s.hint(path, ofNode)
 	switch {
 	case err != nil || !n.exists:
 	case n.session != 0:
-		n, err = s.getW(path)
+		n, err = s.hint(path, ofNodeW)
 		n.exists = n.exists && n.session != 0 // a lock that has become a marker is free
 	default:
-		n, err = s.getW(path + lockChild)
+		n, err = s.hint(path+lockChild, ofNodeW)
 	}
 	s.armed(path, w, gen, n.exists, err)
-}
-
-// getW is get, and leaves a watch where it finds a znode.
-func (s *session) getW(path string) (node, error) {
-	return s.read(path, func() ([]byte, *zk.Stat, error) {
-		data, stat, _, err := s.conn.GetW(path) // the event comes to onEvent
-		return data, stat, err
-	})
 }
 
 // armed is told how the read went that was to leave the watch under a key.

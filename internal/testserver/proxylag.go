@@ -1,0 +1,56 @@
+package testserver
+
+import "encoding/binary"
+
+// zkNoNode is ZooKeeper's error for a path with no znode
+// (org.apache.zookeeper.KeeperException.Code.NONODE).
+const zkNoNode int32 = -101
+
+// Lag makes the connections that are accepted from now on look as if their server
+// were behind the others, as a follower is that was suspended: reads of ZooKeeper that
+// match find no znode. A connection catches up with the first transaction that is sent
+// over it, since a server answers the requests of a session in order and a transaction
+// when it has applied all before it. Lag(nil) ends that, also for the connections that
+// have not caught up.
+func (p *Proxy) Lag(m Match) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lag = m
+}
+
+// Lagged returns how many reads were answered from the past so far.
+func (p *Proxy) Lagged() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lagged
+}
+
+// stale reports whether a request is to be answered from the past, and lets the link
+// catch up with a transaction.
+func (p *Proxy) stale(l *link, req Request) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch req.Op {
+	case OpMulti:
+		l.behind = false
+	case OpGetData, OpExists, OpGetChildren, OpGetChildren2:
+		if l.behind && p.lag != nil && p.lag(req) {
+			p.lagged++
+			return true
+		}
+	}
+	return false
+}
+
+// noNode is the answer that there is no znode, in place of another one.
+func noNode(frame []byte) []byte {
+	const header = 4 + 8 + 4 // xid, zxid, error
+	if len(frame) < 4+header {
+		return frame
+	}
+	frame = frame[:4+header]
+	binary.BigEndian.PutUint32(frame, header)
+	code := zkNoNode
+	binary.BigEndian.PutUint32(frame[4+12:], uint32(code))
+	return frame
+}

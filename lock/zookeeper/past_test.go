@@ -1,0 +1,360 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// These tests have servers answer from the past, as a follower does that is behind.
+
+// aged makes a lease look as if it had been held for longer than young.
+func aged(l *Lease) *Lease {
+	l.taken = l.taken.Add(-2 * young)
+	return l
+}
+
+// reconnect cuts the connection and returns when there is another one.
+func reconnect(t testing.TB, c *Client, p *testserver.Proxy) {
+	t.Helper()
+	s := sessionOf(c)
+	before, err := s.connection()
+	if err != nil {
+		t.Fatalf("not connected: %v", err)
+	}
+	p.Cut()
+	until(t, "connected again", func() bool {
+		gen, err := s.connection()
+		return err == nil && gen > before
+	})
+}
+
+// A lock is released right after a reconnect, to a server that does not know of the
+// lock yet. When Release says that the lock is gone it is.
+func TestReleaseAtAServerThatIsBehind(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	for round := range 20 {
+		lease := aged(r.take(r.l))
+		r.proxy.Lag(testserver.Contains(r.path))
+		if round%2 == 0 {
+			r.proxy.Cut()
+		} else {
+			reconnect(t, r.c, r.proxy)
+		}
+		if err := lease.Release(bounded(t)); err != nil {
+			t.Fatalf("round %d: Release() = %v", round, err)
+		}
+		if r.exists() {
+			t.Fatalf("round %d: Release() = <nil>, and the lock is still there", round)
+		}
+		r.proxy.Restore()
+		until(t, "usable", func() bool { return r.l.Ping(bounded(t)) == nil })
+	}
+}
+
+// The reply to a release is lost, and the next server does not know of the lock yet.
+func TestLostReleaseAtAServerThatIsBehind(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	for round := range 20 {
+		lease := aged(r.take(r.l))
+		r.proxy.Lag(testserver.Contains(r.path))
+		r.proxy.DropNextRequest(r.onLock()) // not applied, but the client cannot know
+		r.release(lease)
+		if r.exists() {
+			t.Fatalf("round %d: Release() = <nil>, and the lock is still there", round)
+		}
+		r.proxy.Restore()
+		until(t, "usable", func() bool { return r.l.Ping(bounded(t)) == nil })
+	}
+}
+
+// A holder asks whether it still has its lock. A server that is behind does not take
+// it away.
+func TestCheckAtAServerThatIsBehind(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.l)
+	for range 20 {
+		r.proxy.Lag(testserver.Contains(r.path))
+		r.proxy.Cut()
+		if _, err := lease.Check(bounded(t)); err != nil {
+			t.Fatalf("Check() = %v, want the lease to be held", err)
+		}
+		r.proxy.Restore()
+		until(t, "usable", func() bool { return r.l.Ping(bounded(t)) == nil })
+	}
+	r.release(lease)
+}
+
+// A waiter in line, and the consumer of a queue, are asked the same.
+func TestPlacesAndElementsAtAServerThatIsBehind(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m, q := r.c.Mutex("/m"), r.c.Queue("/q")
+	for i := range 20 {
+		want := fmt.Sprint(i)
+		if _, err := q.Offer(bounded(t), []byte(want)); err != nil {
+			t.Fatalf("Offer() = %v", err)
+		}
+		if e, err := q.Peek(bounded(t)); err != nil || string(e.Data) != want {
+			t.Fatalf("Peek() = %q, %v; want %q", e.Data, err, want)
+		}
+		holder, err := r.other.c.Mutex("/m").Acquire(bounded(t))
+		if err != nil {
+			t.Fatalf("Acquire() = %v", err)
+		}
+		waiter := make(chan error, 1)
+		go func() {
+			l, err := m.Acquire(bounded(t))
+			if err == nil {
+				err = l.Release(bounded(t))
+			}
+			waiter <- err
+		}()
+		until(t, "waiter in line", func() bool {
+			all, err := r.other.c.Mutex("/m").Participants(bounded(t))
+			return err == nil && len(all) == 2
+		})
+		r.proxy.Lag(func(testserver.Request) bool { return true })
+		r.proxy.Cut()
+		e, err := q.Take(bounded(t))
+		if err != nil || string(e.Data) != want {
+			t.Fatalf("Take() = %q, %v; want %q", e.Data, err, want)
+		}
+		r.release(holder)
+		if err := <-waiter; err != nil {
+			t.Fatalf("the waiter's Acquire() = %v", err)
+		}
+		r.proxy.Restore()
+		until(t, "usable", func() bool { return r.l.Ping(bounded(t)) == nil })
+	}
+}
+
+// A deciding read waits for a write that was acknowledged over the same connection:
+// until then it is not even sent.
+func TestDecidingReadNeedsAConfirmedConnection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	s := sessionOf(r.c)
+	hold := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti)))
+	reconnect(t, r.c, r.proxy)
+	await(t, "first write of the connection", hold.Held())
+	asked := func(*zk.Conn, string) (node, error) {
+		t.Error("a deciding read was sent before a write was acknowledged over its connection")
+		return node{}, nil
+	}
+	if _, err := s.decideOnce(r.path, asked); !errors.Is(err, errNotConfirmed) {
+		t.Errorf("decideOnce() = %v, want %v", err, errNotConfirmed)
+	}
+	hold.Release()
+	if n, err := s.decide(r.path, ofNode); err != nil || n.exists {
+		t.Errorf("decide() = %+v, %v; want no znode", n, err)
+	}
+}
+
+// A deciding read whose answer came over a later connection does not count.
+func TestDecidingReadAnsweredOverALaterConnection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	s, times := sessionOf(r.c), 0
+	ask := func(c *zk.Conn, path string) (node, error) {
+		if times++; times == 1 {
+			before, _ := s.confirmation()
+			r.proxy.Cut()
+			until(t, "another connection", func() bool {
+				gen, err := s.confirmation()
+				return err == nil && gen > before
+			})
+		}
+		return ofNode(c, path)
+	}
+	if _, err := s.decideOnce(r.path, ask); !errors.Is(err, errMoved) {
+		t.Errorf("decideOnce() = %v, want %v", err, errMoved)
+	}
+	times = 0
+	if _, err := s.decide(r.path, ask); err != nil || times != 2 {
+		t.Errorf("decide() = %v after %d reads, want it to read again", err, times)
+	}
+}
+
+// A barrier counts over the connection that it was sent over.
+func TestBarrierConfirmsTheConnection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	s := sessionOf(r.c)
+	for range 20 {
+		r.proxy.Cut()
+		if err := s.finalBarrier(); err != nil {
+			t.Fatalf("finalBarrier() = %v", err)
+		}
+		if _, err := s.confirmation(); err != nil {
+			t.Errorf("after a barrier: %v", err)
+		}
+	}
+}
+
+// connects records the connect requests that pass a proxy.
+type connects struct {
+	mu  sync.Mutex
+	all []connect
+}
+
+type connect struct{ zxid, session int64 }
+
+// record matches nothing.
+func (c *connects) record(req testserver.Request) bool {
+	if req.Op == testserver.OpConnect && len(req.Payload) >= 24 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.all = append(c.all, connect{
+			zxid:    int64(binary.BigEndian.Uint64(req.Payload[4:])),
+			session: int64(binary.BigEndian.Uint64(req.Payload[16:])),
+		})
+	}
+	return false
+}
+
+func (c *connects) last() (last connect, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n = len(c.all); n > 0 {
+		last = c.all[n-1]
+	}
+	return last, n
+}
+
+// Each connect tells the server the highest zxid that the session has seen, however
+// fast one follows the other. A new session has seen none.
+func TestConnectTellsTheHighestZxid(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var seen connects
+	r.proxy.DropNextRequest(seen.record)
+	session := sessionOf(r.c).sessionID()
+	for range 10 {
+		lease := r.take(r.l)
+		_, before := seen.last()
+		reconnect(t, r.c, r.proxy)
+		reconnect(t, r.c, r.proxy) // what the first one's answers told is hidden from the library
+		got, n := seen.last()
+		if n < before+2 || got.session != session || got.zxid < int64(lease.Fence().Token) {
+			t.Fatalf("connect %d tells zxid %#x, session %#x; want %#x at least, session %#x", n, got.zxid, got.session, lease.Fence().Token, session)
+		}
+		r.release(lease)
+	}
+	_, n := seen.last()
+	killSession(t, r.c, r.proxy)
+	until(t, "another session", func() bool {
+		s := sessionOf(r.c)
+		return s != nil && s.sessionID() != session
+	})
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	for _, c := range seen.all[n:] {
+		if c.session == 0 && c.zxid == 0 {
+			return
+		}
+	}
+	t.Errorf("connects %+v, want one for a new session that has seen nothing", seen.all[n:])
+}
+
+// goAhead has a session see more transactions than a server knows of that has just
+// been started.
+func goAhead(t testing.TB, c *Client) {
+	t.Helper()
+	until(t, "the session is ahead", func() bool {
+		return c.Locker().Ping(bounded(t)) == nil && sessionOf(c).tr.zxid.Load() > 1000
+	})
+}
+
+// A server that is behind a session refuses it. The client goes back to the other one
+// at once, and has its leases still.
+func TestServerThatIsBehindIsLeft(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	other := testserver.StartZooKeeperProxy(t, testserver.StartZooKeeper(t).Addr())
+	other.Refuse(true)
+	cfg := r.cfg
+	cfg.Servers = []string{r.proxy.Addr(), other.Addr()}
+	c := open(t, cfg)
+	s := sessionOf(c)
+	goAhead(t, c)
+	lease := r.take(c.Locker())
+	other.Refuse(false)
+	for other.Accepted() < 5 {
+		began, refused := time.Now(), other.Accepted()
+		reconnect(t, c, r.proxy)
+		if took := time.Since(began); took > s.clock.patience() {
+			t.Errorf("connected again after %v, want it at once", took)
+		}
+		if n := other.Accepted() - refused; n > 1 {
+			t.Errorf("the server that is behind was asked %d times for one connection", n)
+		}
+	}
+	if sessionOf(c) != s {
+		t.Errorf("the session has ended: %v", s.reason())
+	}
+	r.wantHeld(lease)
+	r.release(lease)
+}
+
+// An ensemble was rebuilt from nothing, or from a backup. Its servers refuse the
+// session for ever, and are not asked in a tight loop. The client gives the session up
+// when its leases have been lost for a session time-out, and starts another one.
+func TestRebuiltEnsemble(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	cfg.SessionTimeout = 3 * time.Second
+	var mu sync.Mutex
+	target, dials := cfg.Servers[0], 0
+	cfg.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		mu.Lock()
+		to := target
+		dials++
+		mu.Unlock()
+		return new(net.Dialer).DialContext(ctx, network, to)
+	}
+	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+	target = proxy.Addr()
+	c := open(t, cfg)
+	lease, err := c.Locker().TryAcquire(bounded(t), request(newID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, rebuilt := sessionOf(c), testserver.StartZooKeeper(t)
+	goAhead(t, c)
+	mu.Lock()
+	target, dials = rebuilt.Addr(), 0
+	mu.Unlock()
+	began := time.Now()
+	proxy.Cut()
+	await(t, "session given up", old.over)
+	if why := old.reason(); !errors.Is(why, errGivenUp) {
+		t.Errorf("the session ended with %v, want %v", why, errGivenUp)
+	}
+	if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Err() = %v, want %v", err, idem.ErrLeaseLost)
+	}
+	mu.Lock()
+	n, most := dials, 2+2*int(time.Since(began)/time.Second)
+	mu.Unlock()
+	if n > most {
+		t.Errorf("%d connections were made in %v, want %d at most", n, time.Since(began), most)
+	}
+	until(t, "another session", func() bool { return c.Locker().Ping(bounded(t)) == nil })
+	if next, err := c.Locker().TryAcquire(bounded(t), request(newID())); err != nil || next.Fence().Domain == lease.Fence().Domain {
+		t.Errorf("TryAcquire() at the rebuilt ensemble = %+v, %v; want a fence of another domain", next, err)
+	}
+}
