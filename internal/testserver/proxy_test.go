@@ -257,3 +257,27 @@ func TestProxy_TCPDropNextReply(t *testing.T) {
 		t.Fatalf("GET = %v, %v, want v", got, err)
 	}
 }
+
+func TestProxy_LagShowsThePastUntilATransaction(t *testing.T) {
+	b := setup(t)
+	if err := create(b.direct, b.path); err != nil {
+		t.Fatalf("Create = %v", err)
+	}
+	b.proxy.Lag(testserver.Contains(b.path))
+	mustExist(t, b.through, b.path, true) // over the connection from before
+	b.proxy.Cut()
+	eventually(t, "reads from the past", func() bool {
+		found, _, err := b.through.Exists(b.path)
+		return err == nil && !found
+	})
+	if _, _, err := b.through.Get(b.path); !errors.Is(err, zk.ErrNoNode) {
+		t.Errorf("Get = %v, want %v", err, zk.ErrNoNode)
+	}
+	if n := b.proxy.Lagged(); n < 2 {
+		t.Errorf("Lagged() = %d, want 2 at least", n)
+	}
+	if _, err := b.through.Multi(&zk.SetDataRequest{Path: b.path, Version: -1}); err != nil {
+		t.Fatalf("Multi = %v", err)
+	}
+	mustExist(t, b.through, b.path, true)
+}
