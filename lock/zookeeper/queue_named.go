@@ -102,7 +102,7 @@ func (q *Queue) Names(ctx context.Context) ([]string, error) {
 	if err := q.check(); err != nil {
 		return nil, err
 	}
-	s, err := q.fresh(ctx) // the server may lag behind
+	s, err := q.fresh(ctx) // others may have written a moment ago
 	if err != nil {
 		return nil, err
 	}

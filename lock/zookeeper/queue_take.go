@@ -168,7 +168,7 @@ func (q *Queue) walk(ctx context.Context, wait bool, t try) error {
 			l = latest
 		case wait:
 			err = q.awaitChange(ctx, l)
-		case !barrier: // the server may lag behind
+		case !barrier: // others may have written a moment ago
 			err, barrier = s.barrier(ctx), true
 		default:
 			return ErrQueueEmpty

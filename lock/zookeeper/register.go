@@ -39,7 +39,7 @@ func (r *Register) Load(ctx context.Context) (data []byte, version int64, err er
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := s.barrier(ctx); err != nil { // the server may lag behind
+	if err := s.barrier(ctx); err != nil { // others may have written a moment ago
 		return nil, 0, err
 	}
 	n, err := s.decideFor(ctx, r.path, ofNode)
