@@ -382,13 +382,14 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt A
 	run := &run{request: r, lease: lease}
 	run.settlement.Attempt, run.started = attempt, time.Now()
 	x := &run.execution
-	x.init(ctx, r, lease, attempt, r.Policy.Deadline)
-	defer x.stop()
+	x.init(ctx, e, r, lease, attempt, r.Policy.Deadline)
+	defer x.end()
 	e.startRunning(ctx, run)
 	defer e.running.remove(&run.entry)
 
 	returned := false
 	defer func() {
+		x.ended.Store(true)
 		if !returned { // a panic, or runtime.Goexit: it goes on once the attempt is settled
 			_, _ = e.settle(ctx, run, outcomeInDoubt, crashResponse(r.Transport), errPanic)
 		}

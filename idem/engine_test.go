@@ -133,7 +133,7 @@ func TestOutcomes(t *testing.T) {
 				op.Transport = tt.transport
 				res, err := b.engine.Do(context.Background(), op, func(ctx context.Context) (idem.Response, error) {
 					if tt.gated {
-						idem.DownstreamKey(ctx, "capture")
+						derived(ctx, t, "capture")
 					}
 					return idem.Response{Status: status}, nil
 				})
@@ -435,7 +435,7 @@ func TestExecutionContext(t *testing.T) {
 		if left, err := idem.CheckOwner(ctx); err != nil || left <= 0 {
 			t.Errorf("CheckOwner() = %v, %v", left, err)
 		}
-		first, down, other = x, idem.DownstreamKey(ctx, "capture"), idem.DownstreamKey(ctx, "refund")
+		first, down, other = x, derived(ctx, t, "capture"), derived(ctx, t, "refund")
 		idem.NoEffect(ctx)
 		return idem.Response{Status: 500}, nil
 	}
@@ -453,6 +453,9 @@ func TestExecutionContext(t *testing.T) {
 	}
 	if _, err := idem.CheckOwner(context.Background()); !errors.Is(err, idem.ErrNoExecution) {
 		t.Errorf("CheckOwner outside = %v, want %v", err, idem.ErrNoExecution)
+	}
+	if key, err := idem.DownstreamKey(context.Background(), "capture"); key != "" || !errors.Is(err, idem.ErrNoExecution) {
+		t.Errorf("DownstreamKey outside = %q, %v, want %v", key, err, idem.ErrNoExecution)
 	}
 }
 

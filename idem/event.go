@@ -32,11 +32,12 @@ const (
 	EventUnprotected                    // the handler ran without a key, on a route that allows that
 	EventRepaired                       // the store had lost the attempt, or fallen back to before it, and was told anew (State)
 	EventUnstored                       // a success was answered and is not what the store has (State, Err)
+	EventTooLate                        // CheckOwner or DownstreamKey refused: the handler had returned
 )
 
 var eventNames = [...]string{"refused", "replayed", "joined", "waited", "begun", "begin-aborted", "interrupted",
 	"resolved", "completed", "released", "unknown", "superseded", "ownership-lost", "save-delayed",
-	"save-abandoned", "failed-open", "release-failed", "marked", "long-running", "unprotected", "repaired", "unstored"}
+	"save-abandoned", "failed-open", "release-failed", "marked", "long-running", "unprotected", "repaired", "unstored", "too-late"}
 
 // String returns the name used in logs and metrics.
 func (t EventType) String() string {

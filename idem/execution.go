@@ -7,9 +7,15 @@ import (
 	"time"
 )
 
-// ErrNoExecution says that a context is not that of a handler run by an
-// [Engine].
-var ErrNoExecution = errors.New("idem: not inside an execution")
+var (
+	// ErrNoExecution says that a context is not that of a handler run by an
+	// [Engine].
+	ErrNoExecution = errors.New("idem: not inside an execution")
+	// ErrExecutionEnded says that the handler of a context has returned. What
+	// still runs in its name must not send anything: the outcome is being settled
+	// without it, and the lock may be another's by now.
+	ErrExecutionEnded = errors.New("idem: the execution has ended")
+)
 
 // Execution is what a handler or a resolver can know of the execution it is
 // part of.
@@ -23,24 +29,38 @@ type Execution struct {
 // execution is an Execution in progress, and the context in which it runs. It
 // ends at a deadline, or as soon as the lease cannot be trusted.
 type execution struct {
-	bounded           // lease is nil where a route failed open
-	of       *request // whose attempt it is
-	attempt  uint32
+	bounded  // lease is nil where a route failed open
+	engine   *Engine
+	of       *request   // whose attempt it is
+	outer    *execution // that the request was made in; nil: none
+	resolves bool       // it is a resolver's, about the attempt
+	attempt  Attempt
 	gated    atomic.Bool
 	noEffect atomic.Bool
+	ended    atomic.Bool // its handler has returned
 }
 
 // init makes x the execution of an attempt: under a lease, unless that is nil,
 // and for so long, unless limit is zero.
-func (x *execution) init(ctx context.Context, r *request, lease Lease, attempt Attempt, limit time.Duration) {
-	x.of, x.attempt = r, attempt.Number
+func (x *execution) init(ctx context.Context, e *Engine, r *request, lease Lease, attempt Attempt, limit time.Duration) {
+	x.engine, x.of, x.attempt, x.outer = e, r, attempt, executionOf(ctx)
 	x.Context, x.lease = ctx, lease
 	if limit > 0 {
 		x.at = time.Now().Add(limit)
 	}
 }
 
+// end is called when the handler has returned.
+func (x *execution) end() {
+	x.ended.Store(true)
+	x.stop()
+}
+
 type executionKey struct{}
+
+// carriedKey is the string that stands for executionKey in contexts that find
+// string keys only.
+const carriedKey = "github.com/idemkeeper/idemkeeper/idem"
 
 // Value knows the execution itself beside what [bounded] knows.
 func (x *execution) Value(key any) any {
@@ -51,18 +71,32 @@ func (x *execution) Value(key any) any {
 }
 
 func executionOf(ctx context.Context) *execution {
-	x, _ := ctx.Value(executionKey{}).(*execution)
+	if x, ok := ctx.Value(executionKey{}).(*execution); ok {
+		return x
+	}
+	x, _ := ctx.Value(carriedKey).(*execution)
 	return x
 }
 
+// Carried returns the execution that ctx belongs to as a value under a string
+// key. It is for adapters of frameworks whose own context finds string keys only:
+// the functions of this package accept such a context once it holds the value.
+// The value is nil outside of an execution.
+func Carried(ctx context.Context) (key string, value any) {
+	if x := executionOf(ctx); x != nil {
+		return carriedKey, x
+	}
+	return carriedKey, nil
+}
+
 // FromContext returns the execution that ctx belongs to, and false outside of
-// one.
+// one. It goes on telling of an execution that has ended.
 func FromContext(ctx context.Context) (Execution, bool) {
 	x := executionOf(ctx)
 	if x == nil {
 		return Execution{}, false
 	}
-	e := Execution{KeyID: x.of.id, OperationID: x.of.id.OperationID(), Attempt: x.attempt}
+	e := Execution{KeyID: x.of.id, OperationID: x.of.id.OperationID(), Attempt: x.attempt.Number}
 	if x.lease != nil {
 		e.Fence = x.lease.Fence()
 	}
@@ -73,40 +107,62 @@ func FromContext(ctx context.Context) (Execution, bool) {
 // confirms that this execution still holds its lock, asking the lock service
 // where the last confirmation is older than a quarter of the session, and
 // returns how long that can be relied upon from now: the send has to be over
-// by then. On any error do not send. The error wraps ErrLeaseLost,
-// ErrUnavailable, ErrNoExecution or ctx.Err().
+// by then, and before the handler returns. On any error do not send. The error
+// wraps ErrLeaseLost, ErrUnavailable, ErrNoExecution, ErrExecutionEnded or the
+// error of ctx or of the handler's own context.
 //
 // A send cannot be taken back: after CheckOwner, a refusal such as 429 is no
 // longer taken for "nothing happened".
 func CheckOwner(ctx context.Context) (time.Duration, error) {
-	x := executionOf(ctx)
-	if x == nil {
-		return 0, ErrNoExecution
+	x, err := gate(ctx)
+	if err != nil {
+		return 0, err
 	}
-	x.gated.Store(true)
 	if x.lease == nil {
 		return 0, ErrUnavailable
+	}
+	if x.Err() != nil && x.lease.Err() == nil {
+		return 0, context.Cause(x)
+	}
+	if ctx.Done() == nil { // Gin's context, for one, does not end with the execution's
+		ctx = x
 	}
 	return x.lease.Check(ctx)
 }
 
 // DownstreamKey derives the idempotency key to send to another system, called
 // name, on behalf of this execution: the same for every attempt, another one
-// for every name, and none that tells the caller's key. It returns "" outside
-// of an execution. Like [CheckOwner] it marks the attempt as one that may have
-// had effects.
-func DownstreamKey(ctx context.Context, name string) string {
+// for every name, and none that tells the caller's key. The error is
+// ErrNoExecution or ErrExecutionEnded, and the key is "" then: do not send. Like
+// [CheckOwner] it marks the attempt as one that may have had effects.
+func DownstreamKey(ctx context.Context, name string) (string, error) {
+	x, err := gate(ctx)
+	if err != nil {
+		return "", err
+	}
+	return downstreamKey(x.of.id.OperationID(), name), nil
+}
+
+// gate returns the execution that ctx belongs to, marked as one that may have
+// had effects. Once it has ended there is an error and an event.
+func gate(ctx context.Context) (*execution, error) {
 	x := executionOf(ctx)
 	if x == nil {
-		return ""
+		return nil, ErrNoExecution
 	}
+	// The mark comes first: either the engine sees it when the handler has
+	// returned, or the execution is seen to have ended here.
 	x.gated.Store(true)
-	return downstreamKey(x.of.id.OperationID(), name)
+	if x.ended.Load() {
+		x.engine.observe(ctx, x.of, &Event{Type: EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
+		return nil, ErrExecutionEnded
+	}
+	return x, nil
 }
 
 // NoEffect declares that this execution had no effect and will have none,
 // whatever it answers: the key is released and a repeat runs afresh. It does
-// nothing outside of an execution.
+// nothing outside of an execution, nor once that has ended.
 func NoEffect(ctx context.Context) {
 	if x := executionOf(ctx); x != nil {
 		x.noEffect.Store(true)

@@ -88,8 +88,9 @@ func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) 
 		return StillUnknown(), nil
 	}
 	var x execution
-	x.init(ctx, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
-	defer x.stop()
+	x.init(ctx, e, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
+	x.resolves = true
+	defer x.end()
 	return callResolver(&x, r.Policy.Resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
 		Attempt: rec.Attempt, Fence: lease.Fence(), Response: rec.Response})
 }

@@ -124,8 +124,8 @@ func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error)
 	}
 	e.observe(ctx, r, &Event{Type: EventFailedOpen, Err: refusal.Err})
 	var x execution
-	x.init(context.WithoutCancel(ctx), r, nil, Attempt{}, r.Policy.Deadline)
-	defer x.stop()
+	x.init(context.WithoutCancel(ctx), e, r, nil, Attempt{}, r.Policy.Deadline)
+	defer x.end()
 	resp, err := h(&x)
 	return Result{Response: resp}, err
 }

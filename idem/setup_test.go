@@ -134,6 +134,16 @@ func created(run int64) idem.Response {
 	return idem.Response{Status: 201, Body: fmt.Appendf(nil, "payment %d", run)}
 }
 
+// derived is the key for the next system.
+func derived(ctx context.Context, t *testing.T, name string) string {
+	t.Helper()
+	key, err := idem.DownstreamKey(ctx, name)
+	if err != nil {
+		t.Errorf("DownstreamKey(%q) = %v", name, err)
+	}
+	return key
+}
+
 // answers makes a handler that answers with a status.
 func answers(status int) idem.Handler {
 	return func(context.Context) (idem.Response, error) { return idem.Response{Status: status}, nil }

@@ -30,9 +30,21 @@
 //
 // # The handlers
 //
-// c.Request.Context() is the execution's: it does not end when the client goes
-// away, and [idem.FromContext], [idem.CheckOwner] and [idem.DownstreamKey] work
-// with it. They work with c itself where [gin.Engine].ContextWithFallback is
-// set. [idem.Policy].Scope is given a context in which Value also finds what
+// c.Request.Context() is the execution's. It ends at the deadline or with the
+// lock, and not when the client goes away. [idem.FromContext], [idem.CheckOwner]
+// and [idem.DownstreamKey] work with it and with c itself, and so do the client
+// transports of this module. c does not end with the execution, unless
+// [gin.Engine].ContextWithFallback is set: give c.Request.Context() to whatever
+// waits.
+//
+// Do not use c in a goroutine that may outlive the handler. Gin recycles it, and
+// it then belongs to another request and its execution. Take c.Request.Context()
+// or c.Copy() before the goroutine starts: with either the gate is closed once the
+// handler has returned ([idem.ErrExecutionEnded]). So a handler has to wait for
+// its goroutines. Middleware that answers while the handler still runs, as a
+// time-out does, has no place inside: set [idem.Policy].Deadline, which ends the
+// handler's context and waits for the handler, or put the time-out outside.
+//
+// [idem.Policy].Scope is given a context in which Value also finds what
 // c.Set has stored.
 package idemgin

@@ -44,6 +44,7 @@ func (rt *route) serve(c *gin.Context) {
 	call.Next = func(capture *httpexchange.Capture, r *http.Request) {
 		inner = newWriter(capture, outer)
 		c.Writer, c.Request = inner, r
+		defer carry(c, r.Context())()
 		reported := len(c.Errors)
 		c.Next()
 		inner.finish(len(c.Errors) > reported)

@@ -152,6 +152,21 @@ func (rt *route) call(c *gin.Context) httpexchange.Call {
 	return call
 }
 
+// carry makes c belong to the execution of ctx, since [gin.Context.Value] may
+// find string keys only. Afterwards c belongs to the execution outside, if there
+// is one. Else it goes on belonging to this one, so that what a handler has left
+// running with c is told that its execution has ended.
+func carry(c *gin.Context, ctx context.Context) (restore func()) {
+	key, x := idem.Carried(ctx)
+	outer, nested := c.Get(key)
+	c.Set(key, x)
+	return func() {
+		if nested {
+			c.Set(key, outer)
+		}
+	}
+}
+
 // scopeContext is the request's context, in which Value finds what c.Set has
 // stored first, and the Gin context itself under [gin.ContextKey].
 type scopeContext struct {

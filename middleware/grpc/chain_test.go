@@ -57,18 +57,18 @@ func TestChainOfServices(t *testing.T) {
 	}
 
 	// It is the one that the engine derives, so other transports agree.
-	var derived string
+	var key string
 	front.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		x, _ := idem.FromContext(ctx)
 		if x.OperationID == operation {
 			t.Error("another key has the same operation")
 		}
-		derived = idem.DownstreamKey(ctx, transferMethod)
+		key = downstreamKey(ctx, t, transferMethod)
 		return back.client.Transfer(ctx, usual())
 	}
 	front.wantPaid(front.pay("k2"), false)
-	if keys[2] != derived {
-		t.Errorf("key sent on = %q, want %q", keys[2], derived)
+	if keys[2] != key {
+		t.Errorf("key sent on = %q, want %q", keys[2], key)
 	}
 }
 
@@ -93,6 +93,15 @@ func TestCallsToOthersPassTheGate(t *testing.T) {
 	}
 }
 
+func downstreamKey(ctx context.Context, t *testing.T, name string) string {
+	t.Helper()
+	key, err := idem.DownstreamKey(ctx, name)
+	if err != nil {
+		t.Errorf("DownstreamKey(%q) = %v", name, err)
+	}
+	return key
+}
+
 func TestCallNames(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -105,7 +114,7 @@ func TestCallNames(t *testing.T) {
 				return nil, err
 			}
 		}
-		f.keys = append(f.keys, idem.DownstreamKey(ctx, "fee"), idem.DownstreamKey(ctx, transferMethod))
+		f.keys = append(f.keys, downstreamKey(ctx, t, "fee"), downstreamKey(ctx, t, transferMethod))
 		return &walletv1.TransferResponse{Id: "t1", Amount: 1250}, nil
 	}
 	b.start()

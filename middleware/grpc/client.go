@@ -31,7 +31,9 @@ type client struct{ options clientOptions }
 // attempt of the same operation sends the same key. Two different calls of one
 // method from one handler therefore need a name each ([WithCallName]) or keys of
 // their own: the server would take the second for a repeat of the first, or
-// refuse it. Elsewhere the key is random.
+// refuse it. Once that handler has returned nothing that may have an effect is
+// sent any more: the error is [idem.ErrExecutionEnded]. Elsewhere the key is
+// random.
 //
 // Calls without a key are handed on as they are. It panics on options that
 // contradict themselves, at start and never later.
@@ -64,7 +66,10 @@ func newClient(opts []ClientOption) *client {
 }
 
 func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	ctx, ok := c.withKey(ctx, method)
+	ctx, ok, err := c.withKey(ctx, method)
+	if err != nil {
+		return err
+	}
 	if !ok {
 		return invoker(ctx, method, req, reply, cc, opts...)
 	}
@@ -100,18 +105,17 @@ func (c *client) attempt(ctx context.Context, method string, req, reply any, cc 
 }
 
 // withKey returns the context of all attempts, with the key in its metadata. It
-// is false for a call that has none.
-func (c *client) withKey(ctx context.Context, method string) (context.Context, bool) {
+// is false for a call that has none. After an error nothing may be sent.
+func (c *client) withKey(ctx context.Context, method string) (context.Context, bool, error) {
 	o := &c.options
 	if md, ok := metadata.FromOutgoingContext(ctx); ok && len(md.Get(o.metadataKey)) > 0 {
-		resend.Gate(ctx)
-		return ctx, true
+		return ctx, true, gate(ctx)
 	}
 	if !o.keyed(method) {
 		if hasEffects(method) {
-			resend.Gate(ctx)
+			return ctx, false, gate(ctx)
 		}
-		return ctx, false
+		return ctx, false, nil
 	}
 	name := ""
 	if o.callName != nil {
@@ -120,7 +124,22 @@ func (c *client) withKey(ctx context.Context, method string) (context.Context, b
 	if name == "" {
 		name = method
 	}
-	return metadata.AppendToOutgoingContext(ctx, o.metadataKey, resend.Key(ctx, name)), true
+	key, err := resend.Key(ctx, name)
+	if err != nil {
+		return ctx, false, notSent(err)
+	}
+	return metadata.AppendToOutgoingContext(ctx, o.metadataKey, key), true, nil
+}
+
+// gate notes that a call may have an effect.
+func gate(ctx context.Context) error { return notSent(resend.Gate(ctx)) }
+
+// notSent is the error of a call whose execution has ended.
+func notSent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("idemgrpc: nothing was sent: %w", err)
 }
 
 // wait pauses before the next attempt. It returns the error of the call where
@@ -132,7 +151,7 @@ func (c *client) wait(ctx context.Context, call *resend.Call, err error, trailer
 	}
 	pause, again := call.Next(ctx, asked)
 	if again && resend.Sleep(ctx, pause) == nil {
-		return nil
+		return gate(ctx)
 	}
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()

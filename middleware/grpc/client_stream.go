@@ -15,10 +15,15 @@ import (
 
 func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if desc.ClientStreams {
-		resend.Gate(ctx)
+		if err := gate(ctx); err != nil {
+			return nil, err
+		}
 		return streamer(ctx, desc, cc, method, opts...)
 	}
-	ctx, ok := c.withKey(ctx, method)
+	ctx, ok, err := c.withKey(ctx, method)
+	if err != nil {
+		return nil, err
+	}
 	if !ok {
 		return streamer(ctx, desc, cc, method, opts...)
 	}

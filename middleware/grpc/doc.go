@@ -58,7 +58,9 @@
 //
 // It runs with a context that neither the client's cancellation nor its
 // deadline ends; [idem.Policy].Deadline does. [idem.FromContext],
-// [idem.CheckOwner] and [idem.DownstreamKey] work with it. What it sets with
+// [idem.CheckOwner] and [idem.DownstreamKey] work with it until the handler has
+// returned: then the execution is over, and they and the client interceptors
+// refuse what the handler has left running ([idem.ErrExecutionEnded]). What it sets with
 // [grpc.SetHeader], [grpc.SendHeader] and [grpc.SetTrailer] is sent once the
 // outcome has been settled. [grpc.SetSendCompressor] is not available in it.
 //

@@ -9,8 +9,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
 // recorder is the stream that the handler of a server stream sees. Messages
@@ -85,7 +83,10 @@ func (r *recorder) SendMsg(m any) error {
 	if err := o.add(m); err != nil {
 		return err
 	}
-	resend.Gate(r.ctx) // after what the client was shown, a status cannot say that nothing happened
+	// After what the client was shown, a status cannot say that nothing happened.
+	if err := gate(r.ctx); err != nil {
+		return err
+	}
 	err := r.capture.flush()
 	if err == nil {
 		err = r.ServerStream.SendMsg(m)

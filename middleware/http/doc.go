@@ -23,7 +23,17 @@
 //
 // It runs in the server's goroutine with a context that does not end when the
 // client goes away; [idem.FromContext], [idem.CheckOwner] and
-// [idem.DownstreamKey] work with it. The body has been read, up to
+// [idem.DownstreamKey] work with it. When the handler returns, its execution is
+// over: what it has left running is refused by CheckOwner, by DownstreamKey and by
+// a [Transport] ([idem.ErrExecutionEnded]).
+//
+// [http.TimeoutHandler] does not belong inside. It returns while the handler still
+// runs, the lock is given back, and a second execution may run beside the first.
+// Set [idem.Policy].Deadline instead: it ends the handler's context, and the
+// outcome is settled when the handler has returned. Outside, http.TimeoutHandler
+// only answers the client early.
+//
+// The body has been read, up to
 // [idem.Policy].MaxRequestBody, and is there to be read again.
 //
 // Its response is kept in memory and sent once the outcome has been settled,

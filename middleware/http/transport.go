@@ -22,7 +22,8 @@ import (
 // operation sends the same key. Two different requests to one path from one
 // handler therefore need a name each ([WithCallName]) or keys of their own:
 // the server would take the second for a repeat of the first, or refuse it.
-// Elsewhere the key is random.
+// Once that handler has returned nothing that may have an effect is sent any
+// more: the error is [idem.ErrExecutionEnded]. Elsewhere the key is random.
 //
 // A request with a key is sent again after
 //
@@ -74,7 +75,13 @@ func NewTransport(base http.RoundTripper, opts ...TransportOption) *Transport {
 
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	header := t.keyed(req)
+	header, err := t.keyed(req)
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, fmt.Errorf("idemhttp: nothing was sent: %w", err)
+	}
 	if header == nil {
 		return t.base.RoundTrip(req)
 	}
@@ -105,6 +112,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err := resend.Sleep(ctx, pause); err != nil {
 			return nil, err
 		}
+		if err := resend.Gate(ctx); err != nil {
+			return nil, fmt.Errorf("idemhttp: nothing more was sent: %w", err)
+		}
 	}
 }
 
@@ -117,29 +127,26 @@ func (t *Transport) CloseIdleConnections() {
 
 // gate notes that a request without a key, sent inside a handler that an engine
 // runs, may have an effect (RFC 9110, section 9.2.1).
-func gate(req *http.Request) {
+func gate(req *http.Request) error {
 	switch methodOf(req) {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-	default:
-		resend.Gate(req.Context())
+		return nil
 	}
+	return resend.Gate(req.Context())
 }
 
 // keyed returns the headers to send with a key in them, or nil for a request
-// that has none.
-func (t *Transport) keyed(req *http.Request) http.Header {
+// that has none. After an error nothing may be sent.
+func (t *Transport) keyed(req *http.Request) (http.Header, error) {
 	o := &t.options
 	if values, set := req.Header[o.header]; set {
 		if len(values) == 0 {
-			gate(req)
-			return nil
+			return nil, gate(req)
 		}
-		resend.Gate(req.Context())
-		return req.Header
+		return req.Header, resend.Gate(req.Context())
 	}
 	if _, ok := o.methods[methodOf(req)]; !ok {
-		gate(req)
-		return nil
+		return nil, gate(req)
 	}
 	name := ""
 	if o.callName != nil {
@@ -148,12 +155,16 @@ func (t *Transport) keyed(req *http.Request) http.Header {
 	if name == "" {
 		name = methodOf(req) + " " + hostOf(req) + req.URL.EscapedPath()
 	}
+	key, err := resend.Key(req.Context(), name)
+	if err != nil {
+		return nil, err
+	}
 	header := req.Header.Clone()
 	if header == nil {
 		header = http.Header{}
 	}
-	header[o.header] = []string{o.form(resend.Key(req.Context(), name))}
-	return header
+	header[o.header] = []string{o.form(key)}
+	return header, nil
 }
 
 func methodOf(req *http.Request) string {

@@ -53,8 +53,12 @@ func TestTransportInAChainOfServices(t *testing.T) {
 	client := &http.Client{Transport: idemhttp.NewTransport(noteKeys{base, &mu, &keys})}
 	front := service(t, idem.Policy{Resolver: func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }},
 		func(w http.ResponseWriter, r *http.Request) {
+			key, err := idem.DownstreamKey(r.Context(), "POST "+strings.TrimPrefix(back, "http://")+"/charges")
+			if err != nil {
+				t.Error(err)
+			}
 			mu.Lock()
-			derived = append(derived, idem.DownstreamKey(r.Context(), "POST "+strings.TrimPrefix(back, "http://")+"/charges"))
+			derived = append(derived, key)
 			mu.Unlock()
 			req, err := http.NewRequestWithContext(r.Context(), http.MethodPost, back+"/charges", strings.NewReader("{}"))
 			if err != nil {

@@ -1,9 +1,12 @@
 package exchangetest
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -65,6 +68,28 @@ var failureCases = []testCase{
 			b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
 		}
 		b.wantRuns(2)
+	}},
+	{"what a handler has left running cannot send anything", func(b *bundle) {
+		b.policy.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+		goOn, gate := make(chan struct{}), make(chan error, 6)
+		slow := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			<-goOn
+			_, err := idem.CheckOwner(r.Context())
+			gate <- err
+			_, err = idem.DownstreamKey(r.Context(), "bank")
+			gate <- err
+		})
+		b.protect(http.TimeoutHandler(slow, time.Millisecond, "late").ServeHTTP)
+		for range 3 {
+			b.want(b.pay("k1"), 503, "late", false)
+		}
+		b.wantRuns(3) // beside each other
+		close(goOn)
+		for range 6 {
+			if err := receive(b, "the end of a handler", gate); !errors.Is(err, idem.ErrExecutionEnded) {
+				b.Errorf("the gate said %v, want %v", err, idem.ErrExecutionEnded)
+			}
+		}
 	}},
 	{"a closed engine refuses", func(b *bundle) {
 		b.protect(created)

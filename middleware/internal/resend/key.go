@@ -3,23 +3,32 @@ package resend
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
 // Key returns the key of a new logical call: inside of an execution the one
-// that the execution sends to the system called name, else a random one.
-func Key(ctx context.Context, name string) string {
-	if key := idem.DownstreamKey(ctx, name); key != "" {
-		return key
+// that the execution sends to the system called name, else a random one. The
+// error is idem.ErrExecutionEnded: nothing may be sent.
+func Key(ctx context.Context, name string) (string, error) {
+	key, err := idem.DownstreamKey(ctx, name)
+	if errors.Is(err, idem.ErrNoExecution) {
+		return newUUID(), nil
 	}
-	return newUUID()
+	return key, err
 }
 
 // Gate notes in an execution that something is about to be sent which may have
-// an effect. [Key] does so, too.
-func Gate(ctx context.Context) { _ = idem.DownstreamKey(ctx, "") }
+// an effect. [Key] does so, too. The error is idem.ErrExecutionEnded: nothing may
+// be sent.
+func Gate(ctx context.Context) error {
+	if _, err := idem.DownstreamKey(ctx, ""); !errors.Is(err, idem.ErrNoExecution) {
+		return err
+	}
+	return nil
+}
 
 // newUUID is of version 4 (RFC 9562, section 5.4): random, and telling nothing.
 func newUUID() string {

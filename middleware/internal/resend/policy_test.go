@@ -91,9 +91,16 @@ func TestValidate(t *testing.T) {
 
 func TestKeyIsARandomUUIDOutsideOfExecutions(t *testing.T) {
 	form := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
-	a, b := Key(t.Context(), "n"), Key(t.Context(), "n")
-	if a == b || !form.MatchString(a) {
-		t.Errorf("Key() = %q, %q, want two UUIDs of version 4", a, b)
+	a, err := Key(t.Context(), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Key(t.Context(), "n")
+	if a == b || !form.MatchString(a) || err != nil {
+		t.Errorf("Key() = %q and %q, %v, want two UUIDs of version 4", a, b, err)
+	}
+	if err := Gate(t.Context()); err != nil {
+		t.Errorf("Gate() = %v, want nil", err)
 	}
 }
 
