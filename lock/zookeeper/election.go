@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"unicode/utf8"
 
@@ -77,7 +78,7 @@ func (e *Election) Campaign(ctx context.Context) (*Leadership, error) {
 // that no two terms of one loop ever overlap. Others may be elected meanwhile.
 // The error wraps idem.ErrLeaseLost when the office was lost before fn returned,
 // and fn's own besides. Where it was not elected the errors are those of
-// Campaign.
+// Campaign. A nil fn is refused before that.
 //
 // To stand again and again:
 //
@@ -87,6 +88,9 @@ func (e *Election) Campaign(ctx context.Context) (*Leadership, error) {
 //		}
 //	}
 func (e *Election) RunAsLeader(ctx context.Context, fn func(ctx context.Context, fence idem.Fence) error) error {
+	if fn == nil {
+		return errors.New("zookeeper: RunAsLeader needs a function to run")
+	}
 	leader, err := e.Campaign(ctx)
 	if err != nil {
 		return err
@@ -161,7 +165,7 @@ func parseCandidacy(data []byte) candidacy {
 
 // Participants lists the leader and the candidates, see [Mutex.Participants].
 func (e *Election) Participants(ctx context.Context) ([]Participant, error) {
-	return e.ln.participants(ctx)
+	return e.ln.participants(ctx, first)
 }
 
 // Revoke asks the leader to resign, see [Mutex.Revoke] and [Lease.Revoked].

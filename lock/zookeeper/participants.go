@@ -14,10 +14,19 @@ type Participant struct {
 	PID      int
 	Instance string     // a Client; a new one after every start
 	Name     string     // of a candidate in an election, "" otherwise
+	Role     string     // of an RWMutex: RoleRead or RoleWrite; "" otherwise
+	Permits  int        // of a Semaphore: how many it has or wants; 0 otherwise
+	Holds    bool       // it has the lock, or its permits, as far as the line tells
 	Place    int32      // in line, as numbered by the servers
 	Fence    idem.Fence // of its lease, once it has the lock
 	Revoked  bool       // it was asked to let go, see Mutex.Revoke
 }
+
+// Roles of an RWMutex's participants.
+const (
+	RoleRead  = reading
+	RoleWrite = writing
+)
 
 // Participants lists those who have the lock or wait for it, the holder first,
 // then the others in the order of their turns. It is a snapshot, some of it
@@ -30,22 +39,47 @@ type Participant struct {
 //
 // The error wraps idem.ErrUnavailable, with the cause of ctx where that ended.
 func (m *Mutex) Participants(ctx context.Context) ([]Participant, error) {
-	return m.ln.participants(ctx)
+	return m.ln.participants(ctx, first)
 }
 
-func (ln *line) participants(ctx context.Context) ([]Participant, error) {
+// Participants lists those who have permits or wait for them, in the order in
+// which they asked, see [Mutex.Participants].
+func (sem *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
+	them, err := sem.ln.participants(ctx, sem.enough)
+	for i := range them {
+		them[i].Permits = sem.wants(position{role: them[i].Role})
+		them[i].Role = ""
+	}
+	return them, err
+}
+
+// Participants lists the readers and writers that have the lock or wait for it, in
+// the order in which they asked, see [Mutex.Participants].
+func (m *RWMutex) Participants(ctx context.Context) ([]Participant, error) {
+	return m.ln.participants(ctx, func(line []position, me int) (turn bool, behind int) {
+		if line[me].role == reading {
+			return behindWriters(line, me)
+		}
+		return first(line, me)
+	})
+}
+
+func (ln *line) participants(ctx context.Context, r rule) ([]Participant, error) {
 	s, all, err := ln.roll(ctx)
 	if err != nil {
 		return nil, err
 	}
-	them := make([]Participant, 0, len(all))
+	there, them := all[:0], make([]Participant, 0, len(all))
 	for _, pos := range all {
 		n, err := s.placeAt(ctx, ln, pos)
 		switch {
 		case err != nil:
 			return nil, err
 		case n.exists:
-			them = append(them, s.participant(pos, n))
+			there = append(there, pos)
+			p := s.participant(pos, n)
+			p.Holds, _ = r(there, len(there)-1)
+			them = append(them, p)
 		}
 	}
 	return them, nil
@@ -53,8 +87,12 @@ func (ln *line) participants(ctx context.Context) ([]Participant, error) {
 
 func (s *session) participant(pos position, n hint) Participant {
 	o := parseCandidacy(n.data)
+	role := pos.role
+	if role == exclusive || role == candidateRole {
+		role = ""
+	}
 	return Participant{
-		Host: o.Host, PID: o.PID, Instance: o.Instance, Name: o.Candidate,
+		Host: o.Host, PID: o.PID, Instance: o.Instance, Name: o.Candidate, Role: role,
 		Place: pos.seq, Fence: s.placeFence(n.czxid, seatOf(n.data)),
 		Revoked: revocation(n.data),
 	}

@@ -52,14 +52,27 @@ func (r *Register) Load(ctx context.Context) (data []byte, version int64, err er
 	return n.data, int64(n.version) + 1, nil // versions of znodes start at 0
 }
 
+// MaxRegister is the size of the largest value that [Register.Save] stores, in
+// bytes. Servers cut the connection of a client that sends a transaction larger
+// than their jute.maxbuffer, 1 MiB by default.
+const MaxRegister = 512 << 10
+
+// ErrRegisterTooLarge is returned by [Register.Save] for a value of more than
+// MaxRegister bytes. Nothing was sent.
+var ErrRegisterTooLarge = errors.New("zookeeper: register value is too large")
+
 // Save stores the value if the register still is at version, which is 0 where
 // there must be none yet. It returns nil if this very call stored it, and
 // ErrConflict if the register was at another version and this call stored nothing,
-// also where replies were lost. Any other error wraps idem.ErrUnavailable, or is
+// also where replies were lost. ErrRegisterTooLarge is about the value. Any other
+// error wraps idem.ErrUnavailable, or is
 // that of a path that is none, and leaves it open whether it did, or still will.
 func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
 	if err := checkPath("register", r.name, false); err != nil {
 		return err
+	}
+	if len(data) > MaxRegister {
+		return fmt.Errorf("%w: %d bytes, %d are the most", ErrRegisterTooLarge, len(data), MaxRegister)
 	}
 	s, err := r.c.usable()
 	if err != nil {

@@ -95,3 +95,23 @@ func TestRegisterHasOneWinner(t *testing.T) {
 		}
 	}
 }
+
+// A value that the servers would not take is refused here: they would cut the
+// connection that all locks of the client share.
+func TestRegisterRefusesLargeValues(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	reg, connected := r.c.Register("/idem/large"), r.proxy.Accepted()
+	if err := reg.Save(bounded(t), make([]byte, MaxRegister+1), 0); !errors.Is(err, ErrRegisterTooLarge) {
+		t.Errorf("Save() of %d bytes = %v, want %v", MaxRegister+1, err, ErrRegisterTooLarge)
+	}
+	if err := reg.Save(bounded(t), make([]byte, MaxRegister), 0); err != nil {
+		t.Errorf("Save() of %d bytes = %v", MaxRegister, err)
+	}
+	if data, version, err := reg.Load(bounded(t)); len(data) != MaxRegister || version != 1 || err != nil {
+		t.Errorf("Load() = %d bytes, %d, %v; want what was saved", len(data), version, err)
+	}
+	if n := r.proxy.Accepted() - connected; n != 0 {
+		t.Errorf("the client connected again %d times, want never", n)
+	}
+}

@@ -137,6 +137,9 @@ func TestParticipants(t *testing.T) {
 	}()
 	until(t, "two", func() bool { return len(participants(t, m)) == 2 })
 	p := participants(t, m)
+	if !p[0].Holds || p[1].Holds {
+		t.Errorf("Participants() = %+v, want the first alone to have the lock", p)
+	}
 	if p[0].Fence != l.Fence() || p[0].Instance != r.c.owner.Instance || p[0].PID != os.Getpid() || p[0].Host != r.c.owner.Host {
 		t.Errorf("the first is %+v, want the holder", p[0])
 	}

@@ -196,7 +196,7 @@ func TestPlacesOfAllKindsHaveSeats(t *testing.T) {
 			t.Helper()
 			var them []Participant
 			until(t, "all in line", func() bool {
-				them, _ = ln.participants(bounded(t))
+				them, _ = ln.participants(bounded(t), first)
 				return len(them) == n
 			})
 			return them
