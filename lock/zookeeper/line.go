@@ -184,17 +184,7 @@ func (ln *line) tryAcquire(ctx context.Context, role string, data []byte, r rule
 	if err := ln.check(); err != nil {
 		return nil, err
 	}
-	return ln.try(ctx, role, data, func(s *session, l *Lease) error {
-		v, err := s.look(ctx, l)
-		if err != nil {
-			return err
-		}
-		turn, _, err := s.judge(l, r, v)
-		if err == nil && !turn {
-			err = fmt.Errorf("%w: %s", idem.ErrLocked, ln.name)
-		}
-		return err
-	})
+	return ln.try(ctx, role, data, func(s *session, l *Lease) error { return s.turnAtOnce(ctx, l, r) })
 }
 
 // try takes a place for as long as fit is content with it.

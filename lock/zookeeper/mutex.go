@@ -50,7 +50,8 @@ func (m *Mutex) Acquire(ctx context.Context) (*Lease, error) {
 }
 
 // TryAcquire returns the lock if it is free, and an error that wraps
-// idem.ErrLocked if it is not.
+// idem.ErrLocked if it is not. A lock that this very client is just giving back is
+// waited for.
 func (m *Mutex) TryAcquire(ctx context.Context) (*Lease, error) {
 	lease, err := m.ln.tryAcquire(ctx, exclusive, m.ln.c.owned(m.ln.name), first)
 	if err == nil {

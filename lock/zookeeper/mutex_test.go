@@ -158,3 +158,45 @@ func BenchmarkMutex(b *testing.B) {
 		})
 	}
 }
+
+// A lock that was just given back in the background is free for the one who gave
+// it back, although its delete is still on its way. One that somebody else is in
+// line for is not.
+func TestTryAcquireRightAfterReleaseBehind(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m, rw, sem := r.c.Mutex("/m"), r.c.RWMutex("/rw"), r.c.Semaphore("/s", 2)
+	for name, try := range map[string]func(context.Context) (*Lease, error){
+		"mutex":     m.TryAcquire,
+		"writer":    rw.TryAcquireWrite,
+		"semaphore": func(ctx context.Context) (*Lease, error) { return sem.TryAcquire(ctx, 2) },
+	} {
+		for range 20 {
+			l, err := try(bounded(t))
+			if err != nil {
+				t.Fatalf("%s: TryAcquire() right after ReleaseBehind() = %v", name, err)
+			}
+			l.ReleaseBehind()
+		}
+	}
+
+	// The delete is on its way, and another client is next in line.
+	l, err := m.Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := make(chan *Lease, 1)
+	go func() {
+		got, err := r.other.c.Mutex("/m").Acquire(bounded(t))
+		if err != nil {
+			t.Error(err)
+		}
+		next <- got
+	}()
+	until(t, "two in line", func() bool { return len(participants(t, m)) == 2 })
+	l.ReleaseBehind()
+	if l, err := m.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() with another client in line = %v, %v, want %v", l, err, idem.ErrLocked)
+	}
+	releaseAll(t, []*Lease{<-next})
+}

@@ -49,6 +49,48 @@ func (s *session) awaitTurn(ctx context.Context, l *Lease, r rule) error {
 	}
 }
 
+// turnAtOnce returns nil if it is the turn of a place now, and an error that wraps
+// idem.ErrLocked if not. Places that this very session is giving back do not count:
+// it waits until they are gone, so that a caller finds the lock free that it has
+// just released in the background.
+func (s *session) turnAtOnce(ctx context.Context, l *Lease, r rule) error {
+	for {
+		v, err := s.look(ctx, l)
+		if err != nil {
+			return err
+		}
+		turn, _, err := s.judge(l, r, v)
+		if turn || err != nil {
+			return err
+		}
+		others, leaving := s.leaving(l.place.line.path, v.line)
+		turn, _ = r(others, slices.IndexFunc(others, l.place.is))
+		if !turn || len(leaving) == 0 {
+			return fmt.Errorf("%w: %s", idem.ErrLocked, l.place.line.name)
+		}
+		for _, sl := range leaving {
+			if err := s.awaitChange(ctx, l, sl.freed); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// leaving divides a line into the places that this session is giving back and the
+// others.
+func (s *session) leaving(path string, line []position) (others []position, leaving []*slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range line {
+		if sl := s.slots[path+"/"+p.name]; sl != nil && sl.phase == releasing {
+			leaving = append(leaving, sl)
+		} else {
+			others = append(others, p)
+		}
+	}
+	return others, leaving
+}
+
 // awaitTurnInCrowd is awaitTurn for a rule that looks at everybody: each look
 // leaves a watch, so that no change between two looks is missed.
 func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error {
@@ -148,7 +190,7 @@ func (s *session) notYet(ctx context.Context, l *Lease, err error) error {
 func (s *session) watchPlace(path string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sl := s.slots[path]; sl != nil {
+	if sl := s.slots[path+"/"+p.name]; sl != nil {
 		return sl.freed
 	}
 	return s.watchLocked(path, func(w *watch, gen uint64) { s.armWatch(path, w, gen) }).woken
