@@ -62,7 +62,7 @@ func TestOpenParents(t *testing.T) {
 	}
 	defer lease.ReleaseBehind()
 	open, err := c.OpenParents(bounded(t), "/app/mutex", "/not/there")
-	want = append(want, shard, cfg.Chroot+"/app")
+	want = append(want, shard, cfg.Chroot+"/app", cfg.Chroot+"/lock/base")
 	slices.Sort(want)
 	if !slices.Equal(open, want) || err != nil {
 		t.Errorf("OpenParents() = %q, %v; want %q", open, err, want)

@@ -48,7 +48,11 @@ type Config struct {
 	Root string
 
 	// Base is the parent of what this package keeps for itself: session
-	// members and the lock domain. Default: "/idem".
+	// members and the lock domain. Instances with the same Root need the same:
+	// with another one they would exclude each other, and each would take what
+	// the others left open for that of a foreign domain. The znode "base" below
+	// Root keeps it, and Open returns an error that wraps ErrBaseMismatch where
+	// they differ. Default: "/idem".
 	Base string
 
 	// MaxLocksPerSession bounds the locks of one Client, because the

@@ -88,3 +88,7 @@ func (c *Config) domainOf(uuid string) string {
 }
 
 func (c *Config) domainPath() string { return c.Chroot + c.Base + "/domain" }
+
+// basePath is where the users of a root agree on Config.Base. No lock's parent is
+// called so.
+func (c *Config) basePath() string { return c.Chroot + c.Root + "/base" }

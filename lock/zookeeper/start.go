@@ -73,6 +73,9 @@ func (s *session) boot(ctx context.Context) error {
 	if err := s.learnDomain(ctx); err != nil {
 		return err
 	}
+	if err := s.agreeOnBase(ctx); err != nil {
+		return err
+	}
 	// A first write that came late is not trusted, the ones after it are.
 	_, err := within(ctx, s, func() (struct{}, error) { return struct{}{}, s.settled() })
 	return err

@@ -190,7 +190,7 @@ func (s *session) notYet(ctx context.Context, l *Lease, err error) error {
 func (s *session) watchPlace(path string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sl := s.slots[path+"/"+p.name]; sl != nil {
+	if sl := s.slots[path]; sl != nil {
 		return sl.freed
 	}
 	return s.watchLocked(path, func(w *watch, gen uint64) { s.armWatch(path, w, gen) }).woken
