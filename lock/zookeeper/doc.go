@@ -51,6 +51,10 @@
 //   - [Config].TickTime has to be the servers', and clocks may differ in speed
 //     by 5 % at most, or a lease may be believed for too long.
 //   - Waiters of a Locker are not served in order.
+//   - Places that Apache Curator, kazoo or go-zookeeper made at the same path are
+//     ignored, and they ignore the places of this package. While both are in use,
+//     in a rolling migration for one, a lock has two holders: stop every client of
+//     the other library first.
 //   - A znode deleted by hand is noticed at Check and at Release, and before
 //     that only by leaders, by holders with a listener, and where
 //     [Lease.Revoked] was asked for.
