@@ -60,7 +60,10 @@ type Record struct {
 	Route       string      // the policy's name, so that a resolver can be found
 	Attempt     Attempt     // the last one
 	Fingerprint Fingerprint // of the request that the key is bound to
-	Response    *Response   // nil where none was stored
+	Response    *Response   // nil where none was stored, or where it cannot be read
+	// ResponseErr says why the response cannot be read. It wraps
+	// ErrResponseDamaged or ErrNewerRecord.
+	ResponseErr error
 
 	Created       time.Time // when the record came to be
 	Started       time.Time // when the last attempt began

@@ -4,36 +4,61 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"math"
 	"slices"
 )
 
-// The binary form of a [Response], version 1. Lengths, counts and the status
-// are varints in their shortest form, the status zigzag-coded:
+// The binary form of a [Response], version 1. Length and checksum are
+// big-endian. Other lengths, counts and the status are varints in their
+// shortest form, the status zigzag-coded:
 //
-//	version (1 byte) | flags (1 byte) | status | header | trailer | body
+//	version (1 byte) | flags (1 byte) | length (4 bytes) | checksum (4 bytes) | content
+//	content: status | header | trailer | body
 //	header, trailer: count { length name | count { length value } }
 //
 // Names are in ascending order and the body takes what is left, so that equal
 // responses have equal bytes, and a response has one form only.
+//
+// The length is that of the content. The checksum is the CRC-32C of all other
+// bytes, the first six included. It finds every change of up to 32 adjacent
+// bits, and the length finds what was cut off or added. Later versions keep the
+// first ten bytes, so that an older build can tell a newer form from a damaged
+// one.
 const (
 	responseVersion = 1
 	responseOmitted = 1 << 0 // flag: the body could not be kept
+
+	responseLength   = 2 // where the length is
+	responseChecksum = 6 // where the checksum is
+	responseContent  = 10
 
 	// maxResponseValues bounds names and values in header and trailer, each.
 	maxResponseValues = 4096
 )
 
-var errResponseEncoding = errors.New("idem: malformed stored response")
+// ErrResponseDamaged says that a stored response is not as it was written: it was
+// cut off, extended or changed.
+var ErrResponseDamaged = errors.New("idem: stored response is damaged")
 
-// AppendBinary appends the binary form to buf. It fails only where header or
-// trailer hold more than 4,096 names or values.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// checksum is that of a whole binary form.
+func checksum(data []byte) uint32 {
+	return crc32.Update(crc32.Checksum(data[:responseChecksum], castagnoli), castagnoli, data[responseContent:])
+}
+
+// AppendBinary appends the binary form to buf. The error wraps
+// [ErrResponseInvalid]: header or trailer hold more than 4,096 names or values,
+// or the response has 4 GiB or more.
 func (r *Response) AppendBinary(buf []byte) ([]byte, error) {
 	flags := byte(0)
 	if r.Omitted {
 		flags |= responseOmitted
 	}
-	buf = slices.Grow(buf, 2+binary.MaxVarintLen32+fieldsSize(r.Header)+fieldsSize(r.Trailer)+len(r.Body))
-	buf = append(buf, responseVersion, flags)
+	start := len(buf)
+	buf = slices.Grow(buf, responseContent+binary.MaxVarintLen32+fieldsSize(r.Header)+fieldsSize(r.Trailer)+len(r.Body))
+	buf = append(buf, responseVersion, flags, 0, 0, 0, 0, 0, 0, 0, 0)
 	buf = binary.AppendVarint(buf, int64(r.Status))
 	var err error
 	if buf, err = appendFields(buf, r.Header); err != nil {
@@ -42,7 +67,15 @@ func (r *Response) AppendBinary(buf []byte) ([]byte, error) {
 	if buf, err = appendFields(buf, r.Trailer); err != nil {
 		return nil, err
 	}
-	return append(buf, r.Body...), nil
+	buf = append(buf, r.Body...)
+	form := buf[start:]
+	size := len(form) - responseContent
+	if uint64(size) > math.MaxUint32 {
+		return nil, fmt.Errorf("%w: it has %d bytes", ErrResponseInvalid, size)
+	}
+	binary.BigEndian.PutUint32(form[responseLength:], uint32(size))
+	binary.BigEndian.PutUint32(form[responseChecksum:], checksum(form))
+	return buf, nil
 }
 
 // fieldsSize is about how many bytes fields take, so that the buffer grows once.
@@ -95,18 +128,29 @@ func appendText(buf []byte, s string) []byte {
 // UnmarshalBinary sets r to what [Response.AppendBinary] wrote. It keeps no
 // reference to data, allocates in proportion to it at most, and accepts
 // nothing that AppendBinary would not have written. Empty maps and bodies come
-// back as nil.
+// back as nil. The error wraps [ErrNewerRecord] where a newer build wrote the
+// response, and else [ErrResponseDamaged]; r is as it was then.
 func (r *Response) UnmarshalBinary(data []byte) error {
-	if len(data) < 2 || data[0] != responseVersion || data[1]&^responseOmitted != 0 {
-		return errResponseEncoding
+	switch {
+	case len(data) < responseContent:
+		return fmt.Errorf("%w: it has %d bytes", ErrResponseDamaged, len(data))
+	case uint64(binary.BigEndian.Uint32(data[responseLength:])) != uint64(len(data)-responseContent):
+		return fmt.Errorf("%w: it has %d bytes in place of %d", ErrResponseDamaged,
+			len(data)-responseContent, binary.BigEndian.Uint32(data[responseLength:]))
+	case binary.BigEndian.Uint32(data[responseChecksum:]) != checksum(data):
+		return fmt.Errorf("%w: its checksum differs", ErrResponseDamaged)
+	case data[0] > responseVersion:
+		return fmt.Errorf("%w: response of version %d", ErrNewerRecord, data[0])
+	case data[0] != responseVersion || data[1]&^responseOmitted != 0:
+		return fmt.Errorf("%w: it is malformed", ErrResponseDamaged)
 	}
-	d := decoder{rest: data[2:]}
+	d := decoder{rest: data[responseContent:]}
 	out := Response{Omitted: data[1]&responseOmitted != 0}
 	out.Status = int(d.varint())
 	out.Header = d.fields()
 	out.Trailer = d.fields()
 	if d.bad {
-		return errResponseEncoding
+		return fmt.Errorf("%w: it is malformed", ErrResponseDamaged)
 	}
 	if len(d.rest) > 0 {
 		out.Body = append([]byte(nil), d.rest...)

@@ -18,7 +18,20 @@ var (
 	// ErrStaleFence says that an attempt was refused because a later holder
 	// has been there, or because the attempt is over already.
 	ErrStaleFence = errors.New("idem: fence is stale")
+	// ErrNewerRecord says that a newer build wrote the record. Nothing was done.
+	// Only an instance of such a build can go on with the key, and trying again
+	// with this one does not help.
+	ErrNewerRecord = errors.New("idem: a newer build wrote this")
+	// ErrCorruptRecord says that the key has a record of which nothing can be
+	// read. Nothing was done, and trying again does not help.
+	ErrCorruptRecord = errors.New("idem: record cannot be read")
 )
+
+// unreadable reports whether an error of a store is its last word on a record:
+// nothing was done, and the same call has the same answer next time.
+func unreadable(err error) bool {
+	return errors.Is(err, ErrNewerRecord) || errors.Is(err, ErrCorruptRecord)
+}
 
 // Store keeps one [Record] per key ID. It is safe for concurrent use.
 //
@@ -31,8 +44,14 @@ var (
 //
 // A context is not to be used any more when the call has returned.
 //
-// An error other than ErrStoreLost, ErrStaleFence and ErrResponseInvalid leaves
-// it open whether the call took effect.
+// A record that cannot be read hurts only its own key. Get, Issue, Begin, Settle
+// and Abort leave it as it is, and their error wraps ErrNewerRecord or
+// ErrCorruptRecord. A record of which only the response cannot be read comes
+// without it, and with [Record].ResponseErr.
+//
+// An error other than ErrStoreLost, ErrStaleFence, ErrNewerRecord,
+// ErrCorruptRecord and ErrResponseInvalid leaves it open whether the call took
+// effect.
 //
 // Package idemtest has the suite that every Store has to pass.
 type Store interface {
@@ -95,8 +114,11 @@ type Store interface {
 	// bound to its request.
 	Abort(ctx context.Context, id KeyID, req BeginRequest) error
 
-	// Open lists records whose attempt is open, oldest first.
-	Open(ctx context.Context, q OpenQuery) ([]OpenRecord, error)
+	// Open lists records whose attempt is open, oldest first, and those that
+	// cannot be read and may be open. The work of one call is bounded, whatever
+	// it finds: a page may have fewer records than asked for, or none, and there
+	// may be more all the same.
+	Open(ctx context.Context, q OpenQuery) (OpenPage, error)
 
 	// Retire records that a lock domain is dead for good: that whoever held a
 	// lock in it runs no more. It is an operator's word. Retiring twice does
@@ -193,7 +215,7 @@ type SettleResult struct {
 
 // OpenQuery selects open records.
 type OpenQuery struct {
-	State     State         // StatePending or StateUnknown; StateNone: both
+	State     State         // StatePending or StateUnknown; StateNone: both. Unreadable ones are in any
 	OlderThan time.Duration // since the attempt began, by the store's clock
 	After     *OpenCursor   // only what comes after it; nil: from the start
 	Limit     int           // at most so many; 0: 1,000
@@ -214,10 +236,22 @@ func (c OpenCursor) Compare(d OpenCursor) int {
 	return bytes.Compare(c.ID[:], d.ID[:])
 }
 
+// OpenPage is what one call of Open found.
+type OpenPage struct {
+	Records []OpenRecord
+	// Next is where the listing goes on, as [OpenQuery].After. nil: there is no
+	// more.
+	Next *OpenCursor
+}
+
 // OpenRecord is one row of an open-records listing.
 type OpenRecord struct {
 	ID     KeyID
 	Record Record
+	// Err says why the record cannot be read. It wraps ErrNewerRecord or
+	// ErrCorruptRecord. The record then has nothing but Started, which is its
+	// place.
+	Err error
 }
 
 // Cursor is the record's place among the open ones.

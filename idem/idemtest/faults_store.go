@@ -82,8 +82,8 @@ func (f *FaultyStore) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRe
 }
 
 // Open is [idem.Store.Open].
-func (f *FaultyStore) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
-	return passing(ctx, f.Faults, "Open", func(ctx context.Context) ([]idem.OpenRecord, error) { return f.store.Open(ctx, q) })
+func (f *FaultyStore) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	return passing(ctx, f.Faults, "Open", func(ctx context.Context) (idem.OpenPage, error) { return f.store.Open(ctx, q) })
 }
 
 // Retire is [idem.Store.Retire].

@@ -20,6 +20,10 @@ type StoreHarness struct {
 	// long ones.
 	Advance func(d time.Duration)
 
+	// Damage damages what a store that New made keeps of a key, past the store.
+	// nil: it cannot be damaged, since it is in this process.
+	Damage func(tb testing.TB, s idem.Store, id idem.KeyID, d Damage)
+
 	// Features says where the store's abilities differ.
 	Features StoreFeatures
 }
@@ -58,11 +62,12 @@ func RunStore(t *testing.T, h StoreHarness) {
 		{"open", storeOpenTests},
 		{"retire", storeRetireTests},
 		{"response", storeResponseTests},
+		{"damage", storeDamageTests},
 		{"concurrency", storeConcurrencyTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tt := range group.tests {
-				if tt.moves && h.Advance == nil {
+				if tt.moves && h.Advance == nil || tt.damages && h.Damage == nil {
 					continue
 				}
 				t.Run(tt.name, func(t *testing.T) { tt.run(newStoreBench(t, h)) })
@@ -73,9 +78,10 @@ func RunStore(t *testing.T, h StoreHarness) {
 
 // storeTest is one behaviour.
 type storeTest struct {
-	name  string
-	run   func(b *storeBench)
-	moves bool // needs a clock that can be moved
+	name    string
+	run     func(b *storeBench)
+	moves   bool // needs a clock that can be moved
+	damages bool // needs records that can be damaged
 }
 
 // storeBench is what one subtest works with.

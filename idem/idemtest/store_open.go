@@ -160,13 +160,14 @@ var storeOpenTests = []storeTest{
 		}
 		for _, limit := range []int{1, 7, 64} {
 			var paged []idem.KeyID
-			q := idem.OpenQuery{Limit: limit}
-			for rows := b.open(q); len(rows) > 0; rows = b.open(q) {
-				for _, r := range rows {
+			for q := (idem.OpenQuery{Limit: limit}); ; {
+				page := b.page(q)
+				for _, r := range page.Records {
 					paged = append(paged, r.ID)
 				}
-				after := rows[len(rows)-1].Cursor()
-				q.After = &after
+				if q.After = page.Next; q.After == nil {
+					break
+				}
 			}
 			if !slices.Equal(paged, whole) {
 				b.Errorf("pages of %d list %d records, want the %d of one listing in its order", limit, len(paged), len(whole))

@@ -84,7 +84,7 @@ func storeResponses(maxBody int) map[string]idem.Response {
 		"trailer": {Trailer: map[string][]string{"grpc-status-details-bin": {"\x08\x00\xff"}}, Body: []byte{0}},
 		"longest": {Status: 200, Body: bytes.Repeat([]byte{0xfe}, maxBody)},
 	}
-	for _, n := range []int{1000, 1015, 1016, 1017, 1018, 1019, 1020, 1021, 1022, 1023, 1024, 1025, 4097} {
+	for _, n := range []int{1000, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 1015, 1016, 1017, 1018, 1019, 1020, 1021, 1022, 1023, 1024, 1025, 4097} {
 		all[fmt.Sprintf("%d bytes", n)] = idem.Response{Status: 200, Body: bytes.Repeat([]byte("x"), n)}
 	}
 	return all

@@ -142,14 +142,34 @@ func (b *storeBench) unchanged(f func()) {
 	}
 }
 
-// open calls Open, which has to answer.
-func (b *storeBench) open(q idem.OpenQuery) []idem.OpenRecord {
+// open returns the first so many records of a listing, of as many pages as it
+// takes.
+func (b *storeBench) open(q idem.OpenQuery) (rows []idem.OpenRecord) {
 	b.Helper()
-	records, err := b.s.Open(b.ctx, q)
+	for limit := q.Limit; ; {
+		page := b.page(q)
+		rows = append(rows, page.Records...)
+		if page.Next == nil || limit > 0 && len(rows) >= limit {
+			return rows
+		}
+		q.After, q.Limit = page.Next, max(limit-len(rows), 0)
+	}
+}
+
+// page calls Open, which has to answer with no more than was asked for.
+func (b *storeBench) page(q idem.OpenQuery) idem.OpenPage {
+	b.Helper()
+	page, err := b.s.Open(b.ctx, q)
 	if err != nil {
 		b.Fatalf("Open(%+v) = %v, want <nil>", q, err)
 	}
-	return records
+	if q.Limit > 0 && len(page.Records) > q.Limit {
+		b.Fatalf("Open(%+v) = %d records", q, len(page.Records))
+	}
+	if page.Next != nil && q.After != nil && page.Next.Compare(*q.After) <= 0 {
+		b.Fatalf("Open(%+v) goes on at %+v, which is not after it", q, *page.Next)
+	}
+	return page
 }
 
 // isOpen requires that the record is listed as open, or that it is not.

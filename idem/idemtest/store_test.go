@@ -285,10 +285,10 @@ func (m *storeMutant) Retired(ctx context.Context, domain string) (bool, error) 
 	return retired, err
 }
 
-func (m *storeMutant) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
-	rows, err := m.Store.Open(ctx, q)
+func (m *storeMutant) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	page, err := m.Store.Open(ctx, q)
 	if m.open != nil {
-		rows = m.open(rows, q)
+		page.Records = m.open(page.Records, q)
 	}
-	return rows, err
+	return page, err
 }

@@ -12,20 +12,32 @@ const defaultOpenLimit = 1000
 
 // Open lists records whose attempt is open, oldest first. It looks at every
 // record that is not closed, one shard at a time: it is for sweepers and operators.
-func (s *Store) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
-	var found []idem.OpenRecord
-	for i := range s.shards {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		found = s.shards[i].open(found, q, s)
-	}
-	slices.SortFunc(found, func(a, b idem.OpenRecord) int { return a.Cursor().Compare(b.Cursor()) })
+func (s *Store) Open(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
 	limit := q.Limit
 	if limit <= 0 {
 		limit = defaultOpenLimit
 	}
-	return found[:min(limit, len(found))], nil
+	found, more := []idem.OpenRecord(nil), false
+	for i := range s.shards {
+		if err := ctx.Err(); err != nil {
+			return page, err
+		}
+		found = s.shards[i].open(found, q, s)
+		if len(found) <= limit {
+			continue
+		}
+		more = true
+		slices.SortFunc(found, func(a, b idem.OpenRecord) int { return a.Cursor().Compare(b.Cursor()) })
+		clear(found[limit:])
+		found = found[:limit]
+	}
+	slices.SortFunc(found, func(a, b idem.OpenRecord) int { return a.Cursor().Compare(b.Cursor()) })
+	page.Records = found
+	if more {
+		last := found[len(found)-1].Cursor()
+		page.Next = &last
+	}
+	return page, nil
 }
 
 // open appends the shard's records that q selects.

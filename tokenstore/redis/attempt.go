@@ -11,8 +11,9 @@ import (
 // Begin starts an attempt; see [idem.Store] for the table. It takes one round
 // trip, and with [WithReplicas] the time until they have acknowledged; one that
 // only finds a record takes no notice of them. The error wraps
-// idem.ErrStaleFence, idem.ErrStoreLost or idem.ErrUnavailable; with
-// ErrStaleFence the result holds the record.
+// idem.ErrStaleFence, idem.ErrNewerRecord, idem.ErrCorruptRecord,
+// idem.ErrStoreLost or idem.ErrUnavailable; with ErrStaleFence the result holds
+// the record.
 func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
 	if err := errors.Join(
 		s.mayWrite("begin"),
@@ -49,7 +50,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 }
 
 // Abort undoes a Begin, or refuses it should it still arrive. The error wraps
-// idem.ErrUnavailable.
+// idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
 func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
 	if err := errors.Join(s.mayWrite("abort"), checkLength("abort", "domain", req.Fence.Domain, maxDomain)); err != nil {
 		return err
@@ -59,9 +60,12 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 		keep = idem.DefaultKeyTTL
 	}
 	rerun, rerunDomain := packRerun(req.Rerun)
-	_, err := s.run(ctx, "abort", abortScript, s.keys.keys(id),
+	r, err := s.run(ctx, "abort", abortScript, s.keys.keys(id),
 		s.keys.member(id), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
 		req.Fence.Domain, millis(keep), rerun, rerunDomain)
+	if err == nil && r.verdict == unreadable {
+		_, err = r.decode("abort")
+	}
 	return err
 }
 

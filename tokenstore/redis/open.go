@@ -3,6 +3,7 @@ package redis
 import (
 	"container/heap"
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -18,69 +19,101 @@ const defaultOpenLimit = 1000
 // for a rare state does not take a round trip for every record of another one.
 const fewestRead = 64
 
-// Open lists records whose attempt is open, oldest first. It merges the open
-// sets of all shards, and reads little more records than the limit asks for. It
-// is not one snapshot: a record that is begun or settled meanwhile may be there
-// or not, and every other one is there. The error wraps idem.ErrUnavailable.
-func (s *Store) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
+// inVain is how many records one call looks at, beside those that it returns: of
+// another state, or in an open set by mistake.
+const inVain = 1000
+
+// Open lists records whose attempt is open, and those that cannot be read, oldest
+// first. It merges the open sets of all shards, and reads little more records than
+// the limit asks for. It is not one snapshot: a record that is begun or settled
+// meanwhile may be there or not, and every other one is there. The error wraps
+// idem.ErrUnavailable.
+func (s *Store) Open(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
 	limit := q.Limit
 	if limit <= 0 {
 		limit = defaultOpenLimit
 	}
 	m, err := s.newMerge(ctx, q, limit)
 	if err != nil {
-		return nil, err
+		return page, err
 	}
-	var found []idem.OpenRecord
-	for len(found) < limit {
-		ids, err := m.next(ctx, max(limit-len(found), fewestRead))
-		if err != nil || len(ids) == 0 {
-			return found, err
-		}
-		records, err := s.fetchAll(ctx, ids)
+	var last *idem.OpenCursor // of those looked at
+	for left := limit + inVain; left > 0; {
+		members, err := m.next(ctx, min(left, max(limit-len(page.Records), fewestRead)))
 		if err != nil {
-			return nil, err
+			return idem.OpenPage{}, err
 		}
-		for _, r := range records {
-			if r.Record.State.Open() && (q.State == idem.StateNone || q.State == r.Record.State) {
-				found = append(found, r)
+		if len(members) == 0 {
+			return page, nil // there is no more
+		}
+		rows, err := s.fetchAll(ctx, members)
+		if err != nil {
+			return idem.OpenPage{}, err
+		}
+		left -= len(members)
+		for i, r := range rows {
+			if !selected(&r, q.State) {
+				continue
 			}
+			page.Records = append(page.Records, r)
+			if len(page.Records) < limit {
+				continue
+			}
+			if i < len(rows)-1 || len(m.heads) > 0 {
+				page.Next = members[i].cursor()
+			}
+			return page, nil
 		}
+		last = members[len(members)-1].cursor()
 	}
-	return found[:min(limit, len(found))], nil
+	if len(m.heads) > 0 {
+		page.Next = last
+	}
+	return page, nil
+}
+
+// selected reports whether a query for a state wants to see a row. What cannot be
+// read may be in any.
+func selected(r *idem.OpenRecord, state idem.State) bool {
+	return r.Err != nil || r.Record.State.Open() && (state == idem.StateNone || state == r.Record.State)
 }
 
 // fetchAll reads records in one round trip per server.
-func (s *Store) fetchAll(ctx context.Context, ids []idem.KeyID) ([]idem.OpenRecord, error) {
+func (s *Store) fetchAll(ctx context.Context, members []openMember) ([]idem.OpenRecord, error) {
 	pipe := s.client.Pipeline()
-	cmds := make([]*goredis.SliceCmd, len(ids))
-	for i, id := range ids {
-		cmds[i] = pipe.MGet(ctx, s.keys.record(id), s.keys.body(id))
+	cmds := make([]*goredis.SliceCmd, len(members))
+	for i, m := range members {
+		cmds[i] = pipe.MGet(ctx, s.keys.record(m.id), s.keys.body(m.id))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, s.failed(ctx, "open", err)
 	}
-	records := make([]idem.OpenRecord, len(ids))
+	rows := make([]idem.OpenRecord, len(members))
 	for i, cmd := range cmds {
 		var v [2]string
+		there := false
 		for j := range v {
-			v[j], _ = cmd.Val()[j].(string)
+			var ok bool
+			v[j], ok = cmd.Val()[j].(string)
+			there = there || ok && j == 0
 		}
 		// Open records do not expire, so that no time is needed.
 		rec, err := decodeRecord(v[0], v[1], time.Time{})
-		if err != nil {
-			return nil, err
+		if there && v[0] == "" {
+			err = cannotRead("")
 		}
-		records[i] = idem.OpenRecord{ID: ids[i], Record: rec}
+		if err != nil {
+			rec, err = idem.Record{Started: members[i].started()}, fmt.Errorf("tokenstore/redis: open: %w", err)
+		}
+		rows[i] = idem.OpenRecord{ID: members[i].id, Record: rec, Err: err}
 	}
-	return records, nil
+	return rows, nil
 }
 
 // merge walks the open sets of all shards in the order of their scores.
 type merge struct {
 	store *Store
 	age   string
-	page  int
 	heads cursorHeap
 }
 
@@ -88,6 +121,7 @@ type merge struct {
 type cursor struct {
 	shard   int
 	members []openMember // fetched and not walked over yet
+	page    int          // how many to fetch next
 	more    bool         // there may be more to fetch, after:
 	score   string
 	member  string
@@ -98,8 +132,10 @@ type openMember struct {
 	score int64
 }
 
-func (o openMember) cursor() idem.OpenCursor {
-	return idem.OpenCursor{Started: time.UnixMilli(o.score), ID: o.id}
+func (o openMember) started() time.Time { return time.UnixMilli(o.score).UTC() }
+
+func (o openMember) cursor() *idem.OpenCursor {
+	return &idem.OpenCursor{Started: o.started(), ID: o.id}
 }
 
 // place is where an open set is to be read from; nil: from the start.
@@ -116,11 +152,11 @@ func place(after *idem.OpenCursor) (score, member string) {
 
 // newMerge fetches the first page of every shard, in one round trip per server.
 func (s *Store) newMerge(ctx context.Context, q idem.OpenQuery, limit int) (*merge, error) {
-	m := &merge{store: s, age: millis(q.OlderThan), page: limit/Shards*2 + 16}
+	m := &merge{store: s, age: millis(q.OlderThan)}
 	score, member := place(q.After)
 	cursors := make([]*cursor, Shards)
 	for i := range cursors {
-		cursors[i] = &cursor{shard: i, score: score, member: member}
+		cursors[i] = &cursor{shard: i, page: limit/Shards*2 + 16, score: score, member: member}
 	}
 	if err := m.fetch(ctx, cursors); err != nil {
 		return nil, err
@@ -134,10 +170,13 @@ func (s *Store) newMerge(ctx context.Context, q idem.OpenQuery, limit int) (*mer
 	return m, nil
 }
 
+// mostPages is how many pages of a shard are fetched in a row that hold no key ID.
+const mostPages = 8
+
 // fetch gets the next pages of some shards, until each has a member or has no
 // more.
 func (m *merge) fetch(ctx context.Context, cursors []*cursor) error {
-	for len(cursors) > 0 {
+	for range mostPages {
 		if err := m.fetchPage(ctx, cursors); err != nil {
 			return err
 		}
@@ -147,16 +186,18 @@ func (m *merge) fetch(ctx context.Context, cursors []*cursor) error {
 				empty = append(empty, c)
 			}
 		}
-		cursors = empty
+		if cursors = empty; len(cursors) == 0 {
+			return nil
+		}
 	}
-	return nil
+	return fmt.Errorf("tokenstore/redis: open: the open set of shard %s is full of what is no key ID", shardName(cursors[0].shard))
 }
 
 func (m *merge) fetchPage(ctx context.Context, cursors []*cursor) error {
 	pipe := m.store.client.Pipeline()
 	cmds := make([]*goredis.Cmd, len(cursors))
 	for i, c := range cursors {
-		cmds[i] = pipe.Eval(ctx, openLua, []string{m.store.keys.open(c.shard)}, m.age, c.score, c.member, m.page)
+		cmds[i] = pipe.Eval(ctx, openLua, []string{m.store.keys.open(c.shard)}, m.age, c.score, c.member, c.page)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return m.store.failed(ctx, "open", err)
@@ -167,7 +208,8 @@ func (m *merge) fetchPage(ctx context.Context, cursors []*cursor) error {
 			return unavailable("open", err)
 		}
 		n := len(got) / 2
-		c.more = n == m.page
+		c.more = n == c.page
+		c.page = min(2*c.page, defaultOpenLimit) // one shard may have them all
 		if n > 0 {
 			c.member, c.score = got[2*n-2], got[2*n-1]
 		}
@@ -183,12 +225,12 @@ func (m *merge) fetchPage(ctx context.Context, cursors []*cursor) error {
 	return nil
 }
 
-// next returns the next n IDs, fewer at the end.
-func (m *merge) next(ctx context.Context, n int) ([]idem.KeyID, error) {
-	var ids []idem.KeyID
-	for len(ids) < n && len(m.heads) > 0 {
+// next returns the next n members, fewer at the end.
+func (m *merge) next(ctx context.Context, n int) ([]openMember, error) {
+	var members []openMember
+	for len(members) < n && len(m.heads) > 0 {
 		c := m.heads[0]
-		ids = append(ids, c.members[0].id)
+		members = append(members, c.members[0])
 		c.members = c.members[1:]
 		if len(c.members) == 0 && c.more {
 			if err := m.fetch(ctx, []*cursor{c}); err != nil {
@@ -201,7 +243,7 @@ func (m *merge) next(ctx context.Context, n int) ([]idem.KeyID, error) {
 			heap.Fix(&m.heads, 0)
 		}
 	}
-	return ids, nil
+	return members, nil
 }
 
 // cursorHeap is a [heap.Interface], the oldest member first.
@@ -209,7 +251,7 @@ type cursorHeap []*cursor
 
 func (h cursorHeap) Len() int { return len(h) }
 func (h cursorHeap) Less(i, j int) bool {
-	return h[i].members[0].cursor().Compare(h[j].members[0].cursor()) < 0
+	return h[i].members[0].cursor().Compare(*h[j].members[0].cursor()) < 0
 }
 func (h cursorHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 func (h *cursorHeap) Push(x any)   { *h = append(*h, x.(*cursor)) }

@@ -1,11 +1,14 @@
 package redis
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -32,21 +35,19 @@ func walk(tb testing.TB, s *Store, q idem.OpenQuery, between func(page int)) []i
 	tb.Helper()
 	var ids []idem.KeyID
 	for page := 0; ; page++ {
-		rows, err := s.Open(tb.Context(), q)
+		got, err := s.Open(tb.Context(), q)
 		if err != nil {
 			tb.Fatalf("Open(%+v) = %v, want <nil>", q, err)
 		}
-		if len(rows) == 0 {
-			return ids
+		if len(got.Records) > q.Limit {
+			tb.Fatalf("Open(%+v) = %d records", q, len(got.Records))
 		}
-		if len(rows) > q.Limit {
-			tb.Fatalf("Open(%+v) = %d records", q, len(rows))
-		}
-		for _, r := range rows {
+		for _, r := range got.Records {
 			ids = append(ids, r.ID)
 		}
-		after := rows[len(rows)-1].Cursor()
-		q.After = &after
+		if q.After = got.Next; q.After == nil {
+			return ids
+		}
 		if between != nil {
 			between(page)
 		}
@@ -88,7 +89,8 @@ func TestOpenWalksOverAPageThatIsFilteredOut(t *testing.T) {
 	}
 	var h trips
 	client.AddHook(&h)
-	rows, err := s.Open(t.Context(), idem.OpenQuery{State: idem.StateUnknown, Limit: 1})
+	page, err := s.Open(t.Context(), idem.OpenQuery{State: idem.StateUnknown, Limit: 1})
+	rows := page.Records
 	if err != nil || len(rows) != 1 || rows[0].ID != last {
 		t.Errorf("Open(unknown) = %d records, %v, want the last one", len(rows), err)
 	}
@@ -130,12 +132,12 @@ func TestOpenMissesNothingWhileRecordsAreSettled(t *testing.T) {
 	ids, next = ids[75:], 0
 	h := &before{at: 2, f: func() { settle(20) }}
 	client.AddHook(h)
-	rows, err := s.Open(t.Context(), idem.OpenQuery{})
+	page, err := s.Open(t.Context(), idem.OpenQuery{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := make(map[idem.KeyID]bool)
-	for _, r := range rows {
+	for _, r := range page.Records {
 		found[r.ID] = true
 	}
 	for _, id := range ids[20:] {
@@ -145,6 +147,52 @@ func TestOpenMissesNothingWhileRecordsAreSettled(t *testing.T) {
 	}
 	if h.n.Load() < 2 || next != 20 {
 		t.Fatalf("%d records were settled after %d round trips, want 20", next, h.n.Load())
+	}
+}
+
+// One call walks over a bounded part of what is in an open set by mistake, or is
+// of another state, and says where to go on.
+func TestOpenDoesABoundedAmountOfWork(t *testing.T) {
+	client := connect(t, testserver.SharedRedis(t))
+	s := open(t, client, WithPrefix(freshPrefix(t)))
+	const stale = 20_000
+	id, req := newAttempt(idem.ClientKey)
+	id[0] = 7
+	var members []goredis.Z
+	for i := range stale {
+		gone := id
+		binary.BigEndian.PutUint32(gone[1:], uint32(i))
+		members = append(members, goredis.Z{Score: 1, Member: gone.String()})
+	}
+	if err := client.ZAdd(t.Context(), s.keys.open(shardOf(id)), members...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	mustBegin(t, s, id, req)
+	var h trips
+	client.AddHook(&h)
+	calls := 0
+	for q := (idem.OpenQuery{Limit: 100}); ; calls++ {
+		before := h.n.Load()
+		page, err := s.Open(t.Context(), q)
+		if err != nil {
+			t.Fatalf("Open(%+v) = %v, want <nil>", q, err)
+		}
+		if got := h.n.Load() - before; got > 40 {
+			t.Fatalf("call %d took %d round trips, want at most 40", calls, got)
+		}
+		if len(page.Records) > 0 {
+			if page.Records[0].ID != id || page.Next != nil {
+				t.Errorf("Open() = %v, next %v, want %v and no more", page.Records[0].ID, page.Next, id)
+			}
+			break
+		}
+		if page.Next == nil {
+			t.Fatal("Open() does not list what is open")
+		}
+		q.After = page.Next
+	}
+	if least := stale / (100 + inVain); calls < least {
+		t.Errorf("%d stale members took %d calls, want at least %d", stale, calls, least)
 	}
 }
 

@@ -98,7 +98,8 @@ func TestReadOnlyStoreSeesWhatOthersKeep(t *testing.T) {
 			if rec, err := reader.Get(t.Context(), nothing); err != nil || rec.State != idem.StateNone {
 				t.Errorf("Get(%v) = %v, %v, want none", nothing, rec.State, err)
 			}
-			if list, err := reader.Open(t.Context(), idem.OpenQuery{}); err != nil || len(list) != 1 || list[0].ID != id {
+			page, err := reader.Open(t.Context(), idem.OpenQuery{})
+			if list := page.Records; err != nil || len(list) != 1 || list[0].ID != id {
 				t.Errorf("Open() = %v, %v, want the record", list, err)
 			}
 			wantReads(t, reader)

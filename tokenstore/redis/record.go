@@ -2,7 +2,6 @@ package redis
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
@@ -46,20 +45,23 @@ const (
 	maxReason = 65535
 )
 
-var errRecord = errors.New("tokenstore/redis: malformed record")
+// cannotRead says why a record cannot be read.
+func cannotRead(data string) error {
+	if data != "" && data[0] > recordVersion {
+		return fmt.Errorf("%w: record of version %d", idem.ErrNewerRecord, data[0])
+	}
+	return fmt.Errorf("%w: %d bytes", idem.ErrCorruptRecord, len(data)) // not what they hold
+}
 
 // decodeRecord reads a packed record as it is at time now by the server's clock.
 // body is the response where that is kept apart. An empty record is one in
-// StateNone.
+// StateNone. The error wraps idem.ErrNewerRecord or idem.ErrCorruptRecord.
 func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
 	if data == "" {
 		return idem.Record{}, nil
 	}
-	if data[0] != recordVersion {
-		return idem.Record{}, fmt.Errorf("tokenstore/redis: record of version %d: a newer build wrote it", data[0])
-	}
-	if len(data) < headerSize {
-		return idem.Record{}, errRecord
+	if len(data) < headerSize || data[0] != recordVersion {
+		return idem.Record{}, cannotRead(data)
 	}
 	r := idem.Record{
 		State:         idem.State(data[atState]),
@@ -71,8 +73,8 @@ func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
 		KeyExpires:    getTime(data[atKeyExpires:]),
 		TokenExpires:  getTime(data[atTokenExpires:]),
 	}
-	if r.State < idem.StateIssued || r.State > idem.StateUnknown || r.Kind > idem.IssuedToken {
-		return idem.Record{}, errRecord
+	if r.State < idem.StateIssued || r.State > idem.StateUnknown || r.Kind > idem.IssuedToken || data[atPlace] > placeApart {
+		return idem.Record{}, cannotRead(data)
 	}
 	r.Attempt.Number = binary.BigEndian.Uint32([]byte(data[atNumber:atToken]))
 	r.Attempt.Fence.Token = binary.BigEndian.Uint64([]byte(data[atToken:atNonce]))
@@ -96,9 +98,9 @@ func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
 	r.Decision.By = take(lengths[2])
 	r.Decision.Reason = take(lengths[3])
 	if r.State == idem.StateNone {
-		return idem.Record{}, errRecord
+		return idem.Record{}, cannotRead(data)
 	}
-	return withResponse(atTime(r, now), data[atPlace], rest, body)
+	return withResponse(atTime(r, now), data[atPlace], rest, body, now), nil
 }
 
 // replacedBy names the record that a packed pending one replaced.
@@ -139,28 +141,34 @@ func atTime(r idem.Record, now time.Time) idem.Record {
 	return r
 }
 
-// withResponse adds the response to a record that still has one.
-func withResponse(r idem.Record, place byte, rest, body string) (idem.Record, error) {
+// tick is by how much a response may go ahead of its record's time: the server
+// does not look at its clock for each key.
+const tick = time.Second
+
+// withResponse adds the response to a record that still has one, or why it cannot
+// be read.
+func withResponse(r idem.Record, place byte, rest, body string, now time.Time) idem.Record {
 	if r.State != idem.StateCompleted && r.State != idem.StateUnknown {
-		return r, nil
+		return r
 	}
-	switch place {
-	case placeNowhere:
-		return r, nil
-	case placeApart:
-		rest = body
+	packed := rest
+	switch {
+	case place != placeInline && rest != "":
+		r.ResponseErr = fmt.Errorf("%w: its record was extended", idem.ErrResponseDamaged)
+		return r
+	case place == placeNowhere:
+		return r
+	case place == placeApart && body == "" && r.State == idem.StateCompleted && r.ResultExpires.Sub(now) <= tick:
+		r.State = idem.StateExpired
+		return r
+	case place == placeApart:
+		packed = body
 	}
-	if place == placeApart && body == "" {
-		if r.State == idem.StateCompleted {
-			r.State = idem.StateExpired // its key has gone, ahead of the clock's next tick
-		}
-		return r, nil
+	resp := new(idem.Response)
+	if r.ResponseErr = resp.UnmarshalBinary([]byte(packed)); r.ResponseErr == nil {
+		r.Response = resp
 	}
-	r.Response = new(idem.Response)
-	if err := r.Response.UnmarshalBinary([]byte(rest)); err != nil {
-		return idem.Record{}, fmt.Errorf("%w: %w", errRecord, err)
-	}
-	return r, nil
+	return r
 }
 
 // packAttempt returns number, fence and nonce as a record holds them.

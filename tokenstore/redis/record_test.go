@@ -2,6 +2,7 @@ package redis
 
 import (
 	"encoding/hex"
+	"errors"
 	"reflect"
 	"testing"
 	"time"
@@ -51,17 +52,47 @@ func TestDecodeRecord(t *testing.T) {
 
 func TestDecodeRecordRefuses(t *testing.T) {
 	good := sampleRecord(t, idem.StateCompleted, placeNowhere, "")
-	for name, data := range map[string]string{
-		"newer version":   "\x02" + good[1:],
-		"cut in header":   good[:headerSize-1],
-		"cut in texts":    good[:len(good)-1],
-		"state none":      good[:1] + "\x00" + good[2:],
-		"state expired":   good[:1] + "\x06" + good[2:],
-		"unknown kind":    good[:2] + "\x02" + good[3:],
-		"broken response": sampleRecord(t, idem.StateUnknown, placeInline, "nonsense"),
+	for name, tt := range map[string]struct {
+		data string
+		want error
+	}{
+		"newer version":  {"\x02" + good[1:], idem.ErrNewerRecord},
+		"newer, shorter": {"\x02", idem.ErrNewerRecord},
+		"version 0":      {"\x00" + good[1:], idem.ErrCorruptRecord},
+		"cut in header":  {good[:headerSize-1], idem.ErrCorruptRecord},
+		"cut in texts":   {good[:len(good)-1], idem.ErrCorruptRecord},
+		"state none":     {good[:1] + "\x00" + good[2:], idem.ErrCorruptRecord},
+		"state expired":  {good[:1] + "\x06" + good[2:], idem.ErrCorruptRecord},
+		"unknown kind":   {good[:2] + "\x02" + good[3:], idem.ErrCorruptRecord},
+		"unknown place":  {good[:3] + "\x03" + good[4:], idem.ErrCorruptRecord},
 	} {
-		if got, err := decodeRecord(data, "", time.Unix(0, 0)); err == nil {
-			t.Errorf("%s: decodeRecord() = %+v, want an error", name, got)
+		if got, err := decodeRecord(tt.data, "", time.Unix(0, 0)); !errors.Is(err, tt.want) {
+			t.Errorf("%s: decodeRecord() = %+v, %v, want %v", name, got, err, tt.want)
+		}
+	}
+}
+
+func TestDecodeRecordWithoutAReadableResponse(t *testing.T) {
+	packed, _ := (&idem.Response{Status: 200, Body: []byte("hi")}).AppendBinary(nil)
+	before, after := time.Unix(2, 0), time.Unix(4, 0) // it is kept until 4.005 s
+	for name, tt := range map[string]struct {
+		data, body string
+		now        time.Time
+		state      idem.State
+		damaged    bool
+	}{
+		"nonsense":                   {sampleRecord(t, idem.StateUnknown, placeInline, "nonsense"), "", before, idem.StateUnknown, true},
+		"nothing":                    {sampleRecord(t, idem.StateCompleted, placeInline, ""), "", before, idem.StateCompleted, true},
+		"none was kept":              {sampleRecord(t, idem.StateUnknown, placeNowhere, ""), "", before, idem.StateUnknown, false},
+		"none was kept, extended":    {sampleRecord(t, idem.StateUnknown, placeNowhere, "x"), "", before, idem.StateUnknown, true},
+		"apart, the record extended": {sampleRecord(t, idem.StateUnknown, placeApart, "x"), string(packed), before, idem.StateUnknown, true},
+		"apart, gone long before":    {sampleRecord(t, idem.StateCompleted, placeApart, ""), "", before, idem.StateCompleted, true},
+		"apart, gone a moment ago":   {sampleRecord(t, idem.StateCompleted, placeApart, ""), "", after, idem.StateExpired, false},
+		"apart, gone, unknown":       {sampleRecord(t, idem.StateUnknown, placeApart, ""), "", after, idem.StateUnknown, true},
+	} {
+		got, err := decodeRecord(tt.data, tt.body, tt.now)
+		if err != nil || got.State != tt.state || got.Response != nil || errors.Is(got.ResponseErr, idem.ErrResponseDamaged) != tt.damaged {
+			t.Errorf("%s: decodeRecord() = %v with %v, %v, %v; want %v, damaged %v", name, got.State, got.Response, got.ResponseErr, err, tt.state, tt.damaged)
 		}
 	}
 }

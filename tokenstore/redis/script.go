@@ -43,6 +43,10 @@ var (
 	getScript    = goredis.NewScript(prelude + getLua)
 )
 
+// unreadable is the verdict of every script where a newer build wrote the record,
+// or it is corrupt.
+const unreadable = "unreadable"
+
 // reply is what a script returned.
 type reply struct {
 	verdict string
@@ -87,7 +91,12 @@ func parseReply(method string, cmd *goredis.Cmd) (reply, error) {
 
 // decode returns the record that a script returned.
 func (r reply) decode(method string) (idem.Record, error) {
-	rec, err := decodeRecord(r.record, r.body, r.now)
+	rec, err := idem.Record{}, error(nil)
+	if r.verdict == unreadable {
+		err = cannotRead(r.record)
+	} else {
+		rec, err = decodeRecord(r.record, r.body, r.now)
+	}
 	if err != nil {
 		return idem.Record{}, fmt.Errorf("tokenstore/redis: %s: %w", method, err)
 	}

@@ -12,7 +12,7 @@ import (
 // missing or older than the attempt; see [idem.Store]. It takes one round trip,
 // and does not ask whether the store lost records. What a person decided is kept
 // beside the record too, see [Store.Decisions]. The error wraps
-// idem.ErrUnavailable.
+// idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
 func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
 	if err := s.mayWrite("settle"); err != nil {
 		return idem.SettleResult{}, err

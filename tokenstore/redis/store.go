@@ -117,7 +117,9 @@ func (s *Store) AcceptLoss(ctx context.Context) (int, error) {
 	return s.inc.accept(ctx)
 }
 
-// Get returns the record of id, in one round trip.
+// Get returns the record of id, in one round trip. The error wraps
+// idem.ErrNewerRecord, idem.ErrCorruptRecord, idem.ErrStoreLost or
+// idem.ErrUnavailable.
 func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	var rec idem.Record
 	err := s.guarded(ctx, "get", id, func(expected string) (reply, error) {
@@ -153,12 +155,16 @@ func (s *Store) fetch(ctx context.Context, id idem.KeyID) (reply, error) {
 	for i, field := range []*string{&got.record, &got.body, &got.extra} {
 		if v, ok := values.Val()[i].(string); ok {
 			*field = v
+			if i == 0 && v == "" { // that is no record, and not the lack of one
+				got.verdict = unreadable
+			}
 		}
 	}
 	return got, nil
 }
 
-// Issue makes a record in StateIssued. One that exists is returned as it is.
+// Issue makes a record in StateIssued. One that exists is returned as it is. The
+// error wraps what that of [Store.Get] does.
 func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
 	if err := s.mayWrite("issue"); err != nil {
 		return idem.Record{}, err

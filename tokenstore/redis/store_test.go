@@ -77,12 +77,13 @@ func TestStoreOnMiniredis(t *testing.T) {
 			return open(tb, client, WithPrefix(freshPrefix(tb)))
 		},
 		Advance: m.Advance,
+		Damage:  damage,
 	})
 }
 
 func TestStoreOnRedis(t *testing.T) {
 	client := connect(t, testserver.SharedRedis(t))
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store {
+	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) idem.Store {
 		return open(tb, client, WithPrefix(freshPrefix(tb)))
 	}})
 }
@@ -90,7 +91,7 @@ func TestStoreOnRedis(t *testing.T) {
 func TestStoreOnCluster(t *testing.T) {
 	c := testserver.StartRedisCluster(t, 3)
 	client := connect(t, clusterAddr(c))
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store {
+	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) idem.Store {
 		return open(tb, client, WithPrefix(freshPrefix(tb)))
 	}})
 }
@@ -98,7 +99,7 @@ func TestStoreOnCluster(t *testing.T) {
 func TestStoreBehindSentinel(t *testing.T) {
 	s := testserver.StartSentinel(t, 3)
 	client := connect(t, "redis+sentinel://"+strings.Join(s.Addrs(), ",")+"/mymaster")
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store {
+	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) idem.Store {
 		return open(tb, client, WithPrefix(freshPrefix(tb)))
 	}})
 }
@@ -139,5 +140,51 @@ func completion(a idem.Attempt, body string) idem.Settlement {
 	return idem.Settlement{
 		Attempt: a, ID: a.Nonce, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour,
 		Response: &idem.Response{Status: 201, Header: map[string][]string{"Content-Type": {"application/json"}}, Body: []byte(body)},
+	}
+}
+
+// damage changes what Redis keeps of a key.
+func damage(tb testing.TB, store idem.Store, id idem.KeyID, d idemtest.Damage) {
+	tb.Helper()
+	s := store.(*Store)
+	at := s.keys.record(id)
+	record, err := s.client.Get(tb.Context(), at).Result()
+	if err != nil {
+		tb.Fatalf("GET %s: %v", at, err)
+	}
+	response := len(record) // where in the value it starts
+	value := record
+	if record[atPlace] == placeInline {
+		response = headerSize + int(record[atLengths]) + int(record[atLengths+1]) + int(record[atLengths+2]) +
+			int(record[atLengths+3])<<8 + int(record[atLengths+4])
+	}
+	if record[atPlace] == placeApart && strings.HasPrefix(string(d), "a response") {
+		at, response = s.keys.body(id), 0
+		if value, err = s.client.Get(tb.Context(), at).Result(); err != nil {
+			tb.Fatalf("GET %s: %v", at, err)
+		}
+	}
+	switch d {
+	case idemtest.NewerRecord:
+		value = string([]byte{recordVersion + 1}) + value[1:]
+	case idemtest.EmptyRecord:
+		value = ""
+	case idemtest.CutRecord:
+		value = value[:headerSize+3]
+	case idemtest.GarbageRecord:
+		value = strings.Repeat("\x01garbage", 40)
+	case idemtest.CutResponse:
+		value = value[:len(value)-1]
+	case idemtest.EmptyResponse:
+		value = value[:response]
+	case idemtest.ExtendedResponse:
+		value += "}"
+	case idemtest.ChangedResponse:
+		value = value[:response+1+(len(value)-response)/2] + "\xfe" + value[response+2+(len(value)-response)/2:]
+	default:
+		tb.Fatalf("no damage is called %q", d)
+	}
+	if err := s.client.SetArgs(tb.Context(), at, value, goredis.SetArgs{KeepTTL: true}).Err(); err != nil {
+		tb.Fatalf("SET %s: %v", at, err)
 	}
 }

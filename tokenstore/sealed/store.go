@@ -121,11 +121,12 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 }
 
 // Open lists open records. Responses that cannot be opened are omitted.
-func (s *Store) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
-	list, err := s.store.Open(ctx, q)
+func (s *Store) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	page, err := s.store.Open(ctx, q)
 	bad, first := 0, error(nil)
-	for i := range list {
-		if err := s.open(list[i].ID, &list[i].Record); err != nil {
+	for i := range page.Records {
+		row := &page.Records[i]
+		if err := s.open(row.ID, &row.Record); err != nil {
 			if bad++; first == nil {
 				first = err
 			}
@@ -134,7 +135,7 @@ func (s *Store) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, 
 	if bad > 0 {
 		s.log.WarnContext(ctx, "stored responses cannot be opened", slog.String("call", "open"), slog.Int("count", bad), slog.Any("err", first))
 	}
-	return list, err
+	return page, err
 }
 
 // Retire records that a lock domain is dead.

@@ -340,7 +340,8 @@ func TestUnreadableResponses(t *testing.T) {
 				t.Errorf("Get(unknown) = %+v, %v, want the record without its response", rec, err)
 			}
 			warned("get")
-			list, err := s.Open(ctx, idem.OpenQuery{})
+			page, err := s.Open(ctx, idem.OpenQuery{})
+			list := page.Records
 			if err != nil || len(list) != 1 || !reflect.DeepEqual(list[0].Record.Response, omitted) {
 				t.Errorf("Open() = %+v, %v, want one record without its response", list, err)
 			}

@@ -10,13 +10,16 @@
 --   undone  the attempt is not pending any more
 --   left    the fence was left
 --   kept    nothing was to be done
+-- or {'unreadable', record} where a newer build wrote the record, or it is corrupt.
 local dom = ARGV[4]
-local r = load()
+local r, _, refusal = load()
+if refusal then return refusal end
 local verdict = 'left'
 if r then
   local s = state(r)
   if s == PENDING and bid(r) == ARGV[3] and domain(r) == dom then
     local before = sub(r, rest_at(r))
+    if before ~= '' and not readable(before) then return unreadable(before) end
     if before ~= '' and (state(before) == PENDING or state(before) == UNKNOWN) then
       save(unanswered(r, attempt(r), dom)) -- started over from it: bound as it was
       return {'undone'}

@@ -10,8 +10,10 @@
 --   kept   the record does not allow it
 --   stale  the fence comes too late
 --   lost   the shard lost its records
+--   unreadable  a newer build wrote the record, or it is corrupt
 local dom, to = ARGV[5], ARGV[6]
-local r, incarnation = load()
+local r, incarnation, refusal = load()
+if refusal then return refusal end
 if incarnation ~= ARGV[1] then return {'lost', '', '', now, incarnation or ''} end
 
 local number, created, token, before = 0, p48(now), NEVER, ''

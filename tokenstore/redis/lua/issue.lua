@@ -5,7 +5,9 @@
 -- Returns {verdict, record, response, now, incarnation where lost}; the verdict is
 --   issued  the record is as returned: made now, or found
 --   lost    the shard lost its records
-local r, incarnation = load()
+--   unreadable  a newer build wrote the record, or it is corrupt
+local r, incarnation, refusal = load()
+if refusal then return refusal end
 if incarnation ~= ARGV[1] then return {'lost', '', '', now, incarnation or ''} end
 if r then return {'issued', r, body(r), now} end
 r = VERSION .. ISSUED .. TOKEN .. NOWHERE .. string.rep('\0', 28) .. NO_ID .. string.rep('\0', 33)

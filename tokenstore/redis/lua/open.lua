@@ -19,19 +19,22 @@ local function after(a, b)
   return #a > #b
 end
 
+-- The rank of the first member after the place. Thousands may share a score, so
+-- the member is searched for among them by halves.
+local from = 0
+if ARGV[2] ~= '-inf' then
+  from = redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. ARGV[2])
+  local past = from + redis.call('ZCOUNT', KEYS[1], ARGV[2], ARGV[2])
+  while from < past do
+    local mid = math.floor((from + past) / 2)
+    if after(redis.call('ZRANGE', KEYS[1], mid, mid)[1], ARGV[3]) then past = mid else from = mid + 1 end
+  end
+end
+
 local t = redis.call('TIME')
 local most = t[1] * 1000 + math.floor(t[2] / 1000) - ARGV[1]
-local skip = 0
-while true do
-  local page = redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[2], most, 'WITHSCORES', 'LIMIT', skip, count)
-  local from = 1
-  while from < #page and tonumber(page[from + 1]) == tonumber(ARGV[2]) and not after(page[from], ARGV[3]) do
-    from = from + 2
-  end
-  if from == 1 then return page end
-  if from < #page then
-    skip = skip + (from - 1) / 2
-    return redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[2], most, 'WITHSCORES', 'LIMIT', skip, count)
-  end
-  skip = skip + #page / 2
+local page = redis.call('ZRANGE', KEYS[1], from, from + count - 1, 'WITHSCORES')
+while #page > 0 and tonumber(page[#page]) > most do
+  page[#page], page[#page - 1] = nil, nil
 end
+return page

@@ -102,12 +102,24 @@ local function ends(r)
   return 0
 end
 
--- The record, or nil; and the incarnation, or false.
+-- Whether the scripts can read a record: it is of their version, and whole.
+local function readable(r)
+  if #r < 123 or sub(r, 1, 1) ~= VERSION then return false end
+  local s, k, p = byte(r, 2, 4)
+  return s >= 1 and s <= 5 and k <= 1 and p <= 2 and rest_at(r) - 1 <= #r
+end
+
+-- What a script returns at once for a record that it cannot read, having done
+-- nothing.
+local function unreadable(r) return {'unreadable', r, '', now} end
+
+-- The record, or nil; the incarnation, or false; and, where the record cannot be
+-- read, the answer to that.
 local function load()
   local v = redis.call('MGET', KEYS[1], KEYS[3])
   local r = v[1]
   if not r then return nil, v[2] end
-  if sub(r, 1, 1) ~= VERSION then error('idem: record of an unknown version') end
+  if not readable(r) then return nil, v[2], unreadable(r) end
   local e = ends(r)
   if e > 0 and e <= now then return nil, v[2] end
   return r, v[2]

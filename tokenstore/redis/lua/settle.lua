@@ -21,6 +21,7 @@
 --   settled   this settlement stands; the record comes without its response
 --   repaired  it stands in place of a record that was missing or older
 --   kept      it does not, and the record is as returned
+--   unreadable  a newer build wrote the record, or it is corrupt
 local target, dom, by, reason = ARGV[5], ARGV[3], ARGV[10], ARGV[11]
 
 -- Whether a record of another attempt is older than this one. It is not where it
@@ -34,7 +35,8 @@ local function older(r)
   return s == ISSUED or s == RELEASED or u32(r, 5) < u32(ARGV[2], 1)
 end
 
-local r = load()
+local r, _, refusal = load()
+if refusal then return refusal end
 local knd, to, fp, created, started, token, had, repair
 if r and attempt(r) == ARGV[2] and domain(r) == dom then
   local s = state(r)
