@@ -40,5 +40,6 @@ func (a *App) logPass(ctx context.Context, p *sweeper.Pass) {
 	}
 	a.log.LogAttrs(ctx, level, "sweep", slog.Bool("leader", p.Leader), slog.Duration("took", p.Duration),
 		slog.Int("open", p.Looked), slog.Int("held", p.Held), slog.Int("applied", p.Applied), slog.Int("released", p.Released),
-		slog.Int("unknown", p.Unknown), slog.Int("queued", p.Queued), slog.Int("unqueued", p.Unqueued), slog.Int("failed", p.Failed), slog.Any("err", p.Err))
+		slog.Int("unknown", p.Unknown), slog.Int("queued", p.Queued), slog.Int("unqueued", p.Unqueued), slog.Int("failed", p.Failed),
+		slog.Int("newer", p.Newer), slog.Int("corrupt", p.Corrupt), slog.Any("err", p.Err))
 }

@@ -17,6 +17,11 @@
 // What only a person can settle, because there is no resolver or it cannot
 // tell, is put into the [Inbox] once per attempt.
 //
+// A record that cannot be read hurts only itself. One that is corrupt goes into
+// the inbox. One that a newer build wrote is left to an instance of such a build:
+// after each pass that met some, the leader yields the office once, and stands for
+// it again after the pause. All others are settled as always.
+//
 // # What is guaranteed
 //
 // The sweeper decides nothing that a request could not: [idem.Engine.Resolve]

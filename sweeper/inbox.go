@@ -29,7 +29,7 @@ type Case struct {
 	KeyID       string    `json:"key_id"` // for idemctl record show --key-id
 	OperationID string    `json:"operation_id"`
 	Route       string    `json:"route"`
-	State       string    `json:"state"` // unknown; pending where its lock domain is not ours
+	State       string    `json:"state"` // unknown; pending where its lock domain is not ours; unreadable
 	Attempt     uint32    `json:"attempt"`
 	Fence       string    `json:"fence"`
 	Started     time.Time `json:"started"`          // by the store's clock
@@ -39,8 +39,12 @@ type Case struct {
 // caseOf describes an open record, and names the attempt.
 func caseOf(row *idem.OpenRecord, reason string) (id string, c Case) {
 	r := &row.Record
+	state := r.State.String()
+	if row.Err != nil {
+		state = "unreadable"
+	}
 	return caseID(row), Case{
-		KeyID: row.ID.String(), OperationID: row.ID.OperationID(), Route: r.Route, State: r.State.String(),
+		KeyID: row.ID.String(), OperationID: row.ID.OperationID(), Route: r.Route, State: state,
 		Attempt: r.Attempt.Number, Fence: r.Attempt.Fence.String(), Started: r.Started.UTC(), Reason: reason,
 	}
 }

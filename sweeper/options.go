@@ -13,7 +13,7 @@ type config struct {
 	lead       Lead
 	inbox      Inbox
 	observer   func(context.Context, Pass)
-	chores     []chore
+	chores     []*chore
 	interval   time.Duration
 	minAge     time.Duration
 	page       int
@@ -66,12 +66,13 @@ func WithObserver(fn func(context.Context, Pass)) Option {
 }
 
 // WithChore has the leader run fn now and then beside the sweep, such as the
-// removal of old markers: at once when it is elected, and then after a pause. The
-// context of fn ends with the leadership, which is given up when fn has returned.
+// removal of old markers: at once when it is elected for the first time, and then
+// after a pause. The context of fn ends with the leadership, which is given up when
+// fn has returned. While fn runs, the office is not yielded to newer builds.
 func WithChore(every time.Duration, fn func(context.Context) error) Option {
 	return func(c *config) {
 		if fn != nil {
-			c.chores = append(c.chores, chore{every: every, run: fn})
+			c.chores = append(c.chores, &chore{every: every, run: fn})
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 // Pass is what one walk over the open records came to.
 type Pass struct {
 	Leader   bool // false: this instance was not elected, see Err
+	Yielded  bool // the office was given up after this pass, for a newer build
 	Duration time.Duration
 	Looked   int   // records listed
 	Deferred int   // left for later: looked at a short while ago
@@ -25,6 +26,8 @@ type Pass struct {
 	Queued   int   // put into the inbox
 	Unqueued int   // that the inbox did not take; Err has the last reason
 	Failed   int   // that could not be decided; Err has the last reason
+	Newer    int   // that a newer build wrote: left to an instance of such a build
+	Corrupt  int   // that nobody can read; put into the inbox
 	Err      error // internal; for logs
 }
 
@@ -63,25 +66,24 @@ func (s *Sweeper) sweep(ctx context.Context, pass uint64) (p Pass) {
 			p.fail(ctx, err)
 			return p // what was not listed is not forgotten
 		}
-		if len(page) == 0 {
-			break
-		}
-		p.Looked += len(page)
+		p.Looked += len(page.Records)
 		before := p.Failed
-		for r := range s.settleAll(ctx, s.due(page, pass, known, &p)) {
+		for r := range s.settleAll(ctx, s.due(page.Records, pass, known, &p)) {
 			s.account(ctx, &r, &p)
 		}
-		if p.Failed-before == len(page) || ctx.Err() != nil {
+		failed := p.Failed - before
+		if failed > 0 && failed == len(page.Records) || ctx.Err() != nil {
 			return p // everything fails: nothing would come of the rest
 		}
-		after := page[len(page)-1].Cursor()
-		q.After = &after
+		if q.After = page.Next; q.After == nil {
+			break
+		}
 	}
 	s.forget(ctx, pass, known, &p)
 	return p
 }
 
-func (s *Sweeper) list(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
+func (s *Sweeper) list(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	return s.store.Open(ctx, q)
@@ -92,6 +94,10 @@ func (s *Sweeper) due(page []idem.OpenRecord, pass uint64, known map[string]bool
 	now := time.Now()
 	due := page[:0:0]
 	for _, row := range page {
+		if errors.Is(row.Err, idem.ErrNewerRecord) {
+			p.Newer++
+			continue
+		}
 		id := caseID(&row)
 		a := s.pending[id]
 		if a == nil {
@@ -140,7 +146,10 @@ var errBusy = errors.New("sweeper: too many resolvers have not returned")
 
 // settle has one record decided.
 func (s *Sweeper) settle(ctx context.Context, row idem.OpenRecord) (r result) {
-	r = result{row: row, state: row.Record.State}
+	r = result{row: row, state: row.Record.State, err: row.Err}
+	if r.err != nil {
+		return r
+	}
 	defer func() { // of the application's Policies
 		if v := recover(); v != nil {
 			r.err = fmt.Errorf("sweeper: panic: %v", v)
@@ -192,6 +201,13 @@ func (s *Sweeper) account(ctx context.Context, r *result, p *Pass) {
 	a := s.pending[caseID(&r.row)]
 	switch {
 	case errors.Is(r.err, idem.ErrNotOpen): // others were faster
+	case errors.Is(r.err, idem.ErrNewerRecord): // it was written since it was listed
+		p.Newer++
+	case errors.Is(r.err, idem.ErrCorruptRecord):
+		p.Corrupt++
+		r.reason = r.err.Error()
+		s.queue(ctx, a, r, p)
+		a.postpone(s.cfg.maxBackoff)
 	case errors.Is(r.err, errBusy):
 		p.Deferred++
 		p.Err = r.err

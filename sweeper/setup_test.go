@@ -18,6 +18,7 @@ type bundle struct {
 	locker *lockmemory.Locker
 	store  *idemtest.FaultyStore
 	engine *idem.Engine
+	open   idem.Store // what sweepers list from; nil: store
 	policy idem.Policy
 	inbox  *inbox
 
@@ -60,7 +61,11 @@ func says(r idem.Resolution) func(context.Context, idem.Interrupted) (idem.Resol
 func (b *bundle) run(opts ...sweeper.Option) (stop func()) {
 	b.Helper()
 	opts = append([]sweeper.Option{sweeper.WithInbox(b.inbox), sweeper.WithObserver(b.observe)}, opts...)
-	s, err := sweeper.New(b.engine, b.store, sweeper.ForAll(b.policy), opts...)
+	store := idem.Store(b.store)
+	if b.open != nil {
+		store = b.open
+	}
+	s, err := sweeper.New(b.engine, store, sweeper.ForAll(b.policy), opts...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -90,6 +95,8 @@ func (b *bundle) sum() (sum sweeper.Pass) {
 		sum.Queued += p.Queued
 		sum.Unqueued += p.Unqueued
 		sum.Failed += p.Failed
+		sum.Newer += p.Newer
+		sum.Corrupt += p.Corrupt
 	}
 	return sum
 }

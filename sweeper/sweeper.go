@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -25,8 +27,12 @@ type Sweeper struct {
 	policies Policies
 	cfg      config
 
-	hung    chan struct{} // one element for each resolver that is being asked
+	hung chan struct{} // one element for each resolver that is being asked
+
+	// Of the last term: terms follow each other, and each reads what was left.
 	pending map[string]*attempt
+	passes  uint64
+	yielded time.Duration // for how long the office is left to others; 0: it was lost
 }
 
 // attempt is an open one, as the leader knows it.
@@ -51,6 +57,7 @@ func New(engine *idem.Engine, store idem.Store, policies Policies, opts ...Optio
 	if err := s.cfg.validate(); err != nil {
 		return nil, err
 	}
+	s.pending = map[string]*attempt{}
 	s.hung = make(chan struct{}, s.cfg.workers)
 	return s, nil
 }
@@ -62,10 +69,16 @@ func (s *Sweeper) Run(ctx context.Context) {
 	pause := backoff{first: 100 * time.Millisecond, most: s.cfg.interval}
 	for ctx.Err() == nil {
 		began := time.Now()
+		s.yielded = 0
 		err := s.cfg.lead(ctx, s.term)
 		if ctx.Err() == nil && err != nil {
 			s.cfg.observer(ctx, Pass{Err: err})
 		}
+		if s.yielded > 0 {
+			sleep(ctx, s.yielded)
+			continue
+		}
+		s.pending = map[string]*attempt{}       // others know better by now
 		if time.Since(began) > s.cfg.interval { // it was no failure at once
 			pause = backoff{first: 100 * time.Millisecond, most: s.cfg.interval}
 		}
@@ -76,39 +89,64 @@ func (s *Sweeper) Run(ctx context.Context) {
 // mostPause bounds how much a pass that took long delays the next one.
 const mostPause = 5 * time.Second
 
-// term is one leadership. It ends with its context, when nothing of it runs any
-// more.
+// term is one leadership. It ends with its context, or after a pass that met
+// records of a newer build, when nothing of it runs any more.
 func (s *Sweeper) term(ctx context.Context) error {
-	s.pending = map[string]*attempt{}
+	ctx, cancel := context.WithCancel(ctx)
 	var chores sync.WaitGroup
 	defer chores.Wait()
+	defer cancel()
 	for _, ch := range s.cfg.chores {
 		chores.Go(func() { s.repeat(ctx, ch) })
 	}
-	for pass := uint64(1); ctx.Err() == nil; pass++ {
+	for ctx.Err() == nil {
+		s.passes++
 		began := time.Now()
-		p := s.sweep(ctx, pass)
+		p := s.sweep(ctx, s.passes)
 		p.Leader, p.Duration = true, time.Since(began)
+		p.Yielded = p.Newer > 0 && ctx.Err() == nil && !s.busy()
 		s.cfg.observer(ctx, p)
-		sleep(ctx, max(s.cfg.interval, min(9*p.Duration, mostPause)))
+		pause := max(s.cfg.interval, min(9*p.Duration, mostPause))
+		if p.Yielded {
+			s.yielded = pause
+			return nil
+		}
+		sleep(ctx, pause)
 	}
 	return context.Cause(ctx)
 }
 
+// busy reports whether a chore runs.
+func (s *Sweeper) busy() bool {
+	return slices.ContainsFunc(s.cfg.chores, func(ch *chore) bool { return ch.running.Load() })
+}
+
 // repeat does a chore again and again, beside the sweep: it may take long.
-func (s *Sweeper) repeat(ctx context.Context, ch chore) {
-	for ctx.Err() == nil {
-		if err := ch.run(ctx); err != nil && ctx.Err() == nil {
+func (s *Sweeper) repeat(ctx context.Context, ch *chore) {
+	for {
+		sleep(ctx, time.Until(ch.next))
+		if ctx.Err() != nil {
+			return
+		}
+		ch.running.Store(true)
+		err := ch.run(ctx)
+		ch.running.Store(false)
+		if ctx.Err() != nil {
+			return
+		}
+		ch.next = time.Now().Add(ch.every)
+		if err != nil {
 			s.cfg.observer(ctx, Pass{Leader: true, Err: fmt.Errorf("sweeper: chore: %w", err)})
 		}
-		sleep(ctx, ch.every)
 	}
 }
 
 // chore is what the leader does beside sweeping.
 type chore struct {
-	every time.Duration
-	run   func(context.Context) error
+	every   time.Duration
+	run     func(context.Context) error
+	next    time.Time // not before; of the last term's goroutine, or this one's
+	running atomic.Bool
 }
 
 // backoff doubles a pause up to a limit.

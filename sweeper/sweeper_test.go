@@ -370,9 +370,9 @@ type hidingStore struct {
 	hide atomic.Bool
 }
 
-func (s *hidingStore) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
+func (s *hidingStore) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
 	if s.hide.Load() {
-		return nil, nil
+		return idem.OpenPage{}, nil
 	}
 	return s.Store.Open(ctx, q)
 }

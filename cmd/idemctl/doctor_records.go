@@ -96,10 +96,18 @@ func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store
 		r.failf(check, "%v", err)
 		return
 	}
-	seen, pending, old, unknown := 0, 0, 0, 0
+	seen, pending, old, unknown, newer, corrupt := 0, 0, 0, 0, 0, 0
 	domains := map[string]int{}
-	err = eachOpen(ctx, store, idem.StateNone, func(o *idem.OpenRecord) bool {
+	err = eachOpen(ctx, store, idem.OpenQuery{Limit: openPage}, func(o *idem.OpenRecord) bool {
 		seen++
+		switch {
+		case errors.Is(o.Err, idem.ErrNewerRecord):
+			newer++
+			return seen < maxOpen
+		case o.Err != nil:
+			corrupt++
+			return seen < maxOpen
+		}
 		domains[o.Record.Attempt.Fence.Domain]++
 		switch {
 		case o.Record.State == idem.StateUnknown:
@@ -121,6 +129,9 @@ func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store
 		more = fmt.Sprintf(" among the oldest %d", seen)
 	}
 	r.gradef(old == 0 && unknown == 0, check, "%d pending, %d of them for more than an hour, and %d unknown%s", pending, old, unknown, more)
+	if newer+corrupt > 0 {
+		r.warnf("unreadable-records", `of a newer build: %d, corrupt: %d%s; their keys are refused, see "record list"`, newer, corrupt, more)
+	}
 	a.checkDomains(ctx, r, p, store, domains)
 }
 

@@ -27,7 +27,9 @@ type row struct {
 	DecidedBy     string              `json:"decided_by,omitempty"`
 	Reason        string              `json:"reason,omitempty"`
 	Decisions     []decidedRow        `json:"decisions,omitempty"` // newest first
-	Status        int                 `json:"status,omitempty"`    // of the stored response
+	Unreadable    string              `json:"unreadable,omitempty"`          // why nothing else is known of the record
+	ResponseError string              `json:"response_unreadable,omitempty"` // why the stored response cannot be shown
+	Status        int                 `json:"status,omitempty"`              // of the stored response
 	Headers       map[string][]string `json:"headers,omitempty"`
 	Body          *string             `json:"body,omitempty"`
 	BodyBase64    []byte              `json:"body_base64,omitempty"`
@@ -51,7 +53,15 @@ func (d *decidedRow) line() string {
 	return text
 }
 
-func newRow(id idem.KeyID, r *idem.Record, body bool) row {
+// unreadable is the state of a record that cannot be read.
+const unreadable = "unreadable"
+
+func newRow(o *idem.OpenRecord, body bool) row {
+	id, r := o.ID, &o.Record
+	if o.Err != nil {
+		return row{KeyID: id.String(), OperationID: id.OperationID(), State: unreadable, Since: moment(r.Started),
+			Started: moment(r.Started), Unreadable: o.Err.Error()}
+	}
 	out := row{
 		KeyID: id.String(), OperationID: id.OperationID(), State: r.State.String(), Kind: r.Kind.String(), Route: r.Route,
 		Attempt: r.Attempt.Number, Since: moment(r.Since()), Started: moment(r.Started),
@@ -60,6 +70,9 @@ func newRow(id idem.KeyID, r *idem.Record, body bool) row {
 	}
 	if r.Attempt.Number > 0 {
 		out.Fence = r.Attempt.Fence.String()
+	}
+	if r.ResponseErr != nil {
+		out.ResponseError = r.ResponseErr.Error()
 	}
 	if r.Response == nil {
 		return out
@@ -86,8 +99,8 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-func (a *app) writeRecord(id idem.KeyID, r *idem.Record, decided []storeredis.Decided, body bool) error {
-	out := newRow(id, r, body)
+func (a *app) writeRecord(o *idem.OpenRecord, decided []storeredis.Decided, body bool) error {
+	r, out := &o.Record, newRow(o, body)
 	for _, d := range decided {
 		out.Decisions = append(out.Decisions, decidedRow{d.At.UTC(), d.Attempt, d.State.String(), d.By, d.Reason})
 	}
@@ -109,10 +122,13 @@ func (a *app) writeRecord(id idem.KeyID, r *idem.Record, decided []storeredis.De
 	line("key id", out.KeyID)
 	line("operation", out.OperationID)
 	line("state", out.State)
+	text("because", oneLine(out.Unreadable))
 	when("since", out.Since)
-	line("kind", out.Kind)
+	text("kind", out.Kind)
 	text("route", oneLine(out.Route))
-	line("attempt", out.Attempt)
+	if o.Err == nil {
+		line("attempt", out.Attempt)
+	}
 	when("started", out.Started)
 	text("fence", oneLine(out.Fence))
 	when("token expires", out.TokenExpires)
@@ -126,6 +142,7 @@ func (a *app) writeRecord(id idem.KeyID, r *idem.Record, decided []storeredis.De
 	if r.Response != nil {
 		line("response", fmt.Sprintf("status %d, %d bytes", out.Status, len(r.Response.Body)))
 	}
+	text("response", oneLine(out.ResponseError))
 	for name, values := range out.Headers {
 		for _, v := range values {
 			text("header", oneLine(name+": "+v))
@@ -141,7 +158,7 @@ func (a *app) writeRecord(id idem.KeyID, r *idem.Record, decided []storeredis.De
 func (a *app) writeList(list []idem.OpenRecord) error {
 	if a.json {
 		for i := range list {
-			if err := writeJSON(a.stdout, newRow(list[i].ID, &list[i].Record, false)); err != nil {
+			if err := writeJSON(a.stdout, newRow(&list[i], false)); err != nil {
 				return err
 			}
 		}
@@ -154,6 +171,11 @@ func (a *app) writeList(list []idem.OpenRecord) error {
 	fmt.Fprintln(w, "STATE\tSINCE\tATTEMPT\tROUTE\tOPERATION\tKEY ID")
 	for i := range list {
 		r := &list[i].Record
+		if err := list[i].Err; err != nil {
+			fmt.Fprintf(w, "%s\t%s\t-\t%s\t%s\t%s\n", unreadable, r.Started.UTC().Format(time.RFC3339),
+				oneLine(err.Error()), list[i].ID.OperationID(), list[i].ID)
+			continue
+		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", r.State, r.Since().UTC().Format(time.RFC3339),
 			r.Attempt.Number, oneLine(r.Route), list[i].ID.OperationID(), list[i].ID)
 	}

@@ -33,6 +33,10 @@ settled the attempt in place of its holder; "decision", a line each, newest firs
 is what people have decided about the key, earlier attempts included. What does
 not print is shown as an escape (\n, \u202e).
 
+Of a record that cannot be read, because a newer build wrote it or because it is
+corrupt, it shows the state "unreadable" and the reason. Of a response that cannot
+be read it shows the reason in place of its status.
+
 It writes nothing. Where --zookeeper names an ensemble that does not answer it says
 so, and cannot tell then whether Redis has lost records.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 record show --scope merchant_demo order-17
@@ -54,17 +58,19 @@ so, and cannot tell then whether Redis has lost records.`,
 				fmt.Fprintf(a.stderr, "idemctl: the response is left out: %s\n", oneLine(err.Error()))
 				err = nil
 			}
-			if err != nil {
+			unreadable := err
+			switch {
+			case errors.Is(err, idem.ErrNewerRecord), errors.Is(err, idem.ErrCorruptRecord):
+			case err != nil:
 				return err
-			}
-			if rec.State == idem.StateNone {
+			case rec.State == idem.StateNone:
 				return noRecord(id)
 			}
 			decided, err := store.Decisions(cmd.Context(), id)
 			if err != nil {
 				return err
 			}
-			return a.writeRecord(id, &rec, decided, body)
+			return a.writeRecord(&idem.OpenRecord{ID: id, Record: rec, Err: unreadable}, decided, body)
 		},
 	}
 	which.flags(cmd)
@@ -116,12 +122,15 @@ func (a *app) recordList() *cobra.Command {
 		Long: `List records whose outcome is open, oldest first: pending ones, whose execution
 runs or was interrupted, and unknown ones, which wait for a decision. Settled
 records are not listed; show one by its key. An empty list is a success. It writes
-nothing, and does without ZooKeeper where that does not answer, which it says.`,
+nothing, and does without ZooKeeper where that does not answer, which it says.
+
+A record that cannot be read, because a newer build wrote it or because it is
+corrupt, is listed as "unreadable" with the reason, whatever the --state.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 record list --state unknown --older-than 1m
   idemctl --redis redis://127.0.0.1:6379 --json record list`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			q := idem.OpenQuery{OlderThan: olderThan, Limit: limit}
+			q := idem.OpenQuery{OlderThan: olderThan, Limit: min(limit+1, openPage)}
 			if state != "" {
 				s, err := idem.ParseState(state)
 				if err != nil || !s.Open() {
@@ -137,12 +146,17 @@ nothing, and does without ZooKeeper where that does not answer, which it says.`,
 				return err
 			}
 			defer done()
-			list, err := store.Open(cmd.Context(), q)
+			var list []idem.OpenRecord
+			err = eachOpen(cmd.Context(), store, q, func(r *idem.OpenRecord) bool {
+				if len(list) == limit {
+					fmt.Fprintf(a.stderr, "idemctl: there are more than these %d; see --limit\n", limit)
+					return false
+				}
+				list = append(list, *r)
+				return true
+			})
 			if err != nil {
 				return err
-			}
-			if len(list) == limit {
-				fmt.Fprintf(a.stderr, "idemctl: there may be more than these %d; see --limit\n", limit)
 			}
 			return a.writeList(list)
 		},

@@ -173,7 +173,7 @@ func (a *app) resolve(ctx context.Context, id idem.KeyID, v *verdict) error {
 	if rec, err = a.decide(ctx, b, id, &rec, v); err != nil {
 		return err
 	}
-	return a.writeRecord(id, &rec, nil, false)
+	return a.writeRecord(&idem.OpenRecord{ID: id, Record: rec}, nil, false)
 }
 
 // checkSealed refuses to store a response that the services would not read.

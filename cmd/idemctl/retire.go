@@ -100,7 +100,7 @@ func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error 
 		return err
 	}
 	pending := 0
-	err = eachOpen(ctx, b.store, idem.StatePending, func(r *idem.OpenRecord) bool {
+	err = eachOpen(ctx, b.store, idem.OpenQuery{State: idem.StatePending, Limit: openPage}, func(r *idem.OpenRecord) bool {
 		if r.Record.Attempt.Fence.Domain == domain {
 			pending++
 		}
@@ -139,8 +139,9 @@ func (a *app) checkSilent(ctx context.Context, b *backends, domain string) error
 		return fmt.Errorf("%w: clock of Redis: %w", idem.ErrUnavailable, err)
 	}
 	var last time.Time
-	err = eachOpen(ctx, b.store, idem.StatePending, func(r *idem.OpenRecord) bool {
-		if r.Record.Attempt.Fence.Domain == domain && r.Record.Started.After(last) {
+	err = eachOpen(ctx, b.store, idem.OpenQuery{State: idem.StatePending, Limit: openPage}, func(r *idem.OpenRecord) bool {
+		// What cannot be read may be of this domain.
+		if (r.Err != nil || r.Record.Attempt.Fence.Domain == domain) && r.Record.Started.After(last) {
 			last = r.Record.Started
 		}
 		return true
@@ -155,26 +156,26 @@ func (a *app) checkSilent(ctx context.Context, b *backends, domain string) error
 	return nil
 }
 
-// eachOpen calls f with every open record in a state, oldest first, until f
-// returns false. StateNone stands for both.
-func eachOpen(ctx context.Context, store idem.Store, state idem.State, f func(*idem.OpenRecord) bool) error {
-	const page = 1000
-	q := idem.OpenQuery{State: state, Limit: page}
+// openPage is how many open records are read at once.
+const openPage = 1000
+
+// eachOpen calls f with every open record that a query selects, oldest first, and
+// with those that cannot be read, until f returns false. The limit is that of a
+// page.
+func eachOpen(ctx context.Context, store idem.Store, q idem.OpenQuery, f func(*idem.OpenRecord) bool) error {
 	for {
-		list, err := store.Open(ctx, q)
+		found, err := store.Open(ctx, q)
 		if err != nil {
 			return err
 		}
-		for i := range list {
-			if !f(&list[i]) {
+		for i := range found.Records {
+			if !f(&found.Records[i]) {
 				return nil
 			}
 		}
-		if len(list) < page {
+		if q.After = found.Next; q.After == nil {
 			return nil
 		}
-		after := list[len(list)-1].Cursor()
-		q.After = &after
 	}
 }
 

@@ -86,7 +86,7 @@ func (m *Metrics) Call(method, code string, d time.Duration) {
 // Swept counts a pass of the sweeper.
 func (m *Metrics) Swept(p sweeper.Pass) {
 	m.leads.Set(0)
-	if p.Leader {
+	if p.Leader && !p.Yielded {
 		m.leads.Set(1)
 	}
 	result := "done"
@@ -95,7 +95,8 @@ func (m *Metrics) Swept(p sweeper.Pass) {
 	}
 	m.passes.WithLabelValues(result).Inc()
 	for result, n := range map[string]int{"deferred": p.Deferred, "held": p.Held, "applied": p.Applied,
-		"released": p.Released, "unknown": p.Unknown, "queued": p.Queued, "unqueued": p.Unqueued, "failed": p.Failed} {
+		"released": p.Released, "unknown": p.Unknown, "queued": p.Queued, "unqueued": p.Unqueued, "failed": p.Failed,
+		"newer-build": p.Newer, "corrupt": p.Corrupt} {
 		m.swept.WithLabelValues(result).Add(float64(n))
 	}
 }

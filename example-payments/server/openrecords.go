@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,12 +15,12 @@ const (
 	openLimit   = 1_000 // at most so many are counted: reading metrics stays cheap
 )
 
-// openRecords counts the records whose attempt is open, as the store shows
-// them to every instance. It leaves its metrics out while the store does not
-// answer.
+// openRecords counts the records whose attempt is open, and those that this build
+// cannot read, as the store shows them to every instance. It leaves its metrics
+// out while the store does not answer.
 type openRecords struct {
-	store         idem.Store
-	count, oldest *prometheus.Desc
+	store                     idem.Store
+	count, oldest, unreadable *prometheus.Desc
 }
 
 func newOpenRecords(store idem.Store) *openRecords {
@@ -29,6 +30,8 @@ func newOpenRecords(store idem.Store) *openRecords {
 			"Records whose outcome is not settled, at most 1000 of a state, over all instances of the store.", []string{"state"}, nil),
 		oldest: prometheus.NewDesc("idemkeeper_open_oldest_seconds",
 			"How long ago the oldest of them began, by this instance's clock.", []string{"state"}, nil),
+		unreadable: prometheus.NewDesc("idemkeeper_unreadable_records",
+			"Records among them that this instance cannot read: a newer build wrote them, or they are corrupt.", []string{"reason"}, nil),
 	}
 }
 
@@ -36,22 +39,45 @@ func newOpenRecords(store idem.Store) *openRecords {
 func (o *openRecords) Describe(ch chan<- *prometheus.Desc) {
 	ch <- o.count
 	ch <- o.oldest
+	ch <- o.unreadable
 }
 
 // Collect implements [prometheus.Collector].
 func (o *openRecords) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
+	newer, corrupt := 0, 0
 	for _, state := range []idem.State{idem.StatePending, idem.StateUnknown} {
-		list, err := o.store.Open(ctx, idem.OpenQuery{State: state, Limit: openLimit})
-		if err != nil {
-			return
+		count, oldest := 0, time.Time{}
+		newer, corrupt = 0, 0 // they are listed for each state
+		for q := (idem.OpenQuery{State: state, Limit: openLimit}); ; {
+			page, err := o.store.Open(ctx, q)
+			if err != nil {
+				return
+			}
+			for _, r := range page.Records {
+				switch {
+				case errors.Is(r.Err, idem.ErrNewerRecord):
+					newer++
+				case r.Err != nil:
+					corrupt++
+				default:
+					if count++; count == 1 {
+						oldest = r.Record.Started
+					}
+				}
+			}
+			if q.After = page.Next; q.After == nil || count+newer+corrupt >= openLimit {
+				break
+			}
 		}
 		age := 0.0
-		if len(list) > 0 {
-			age = max(0, time.Since(list[0].Record.Started).Seconds())
+		if count > 0 {
+			age = max(0, time.Since(oldest).Seconds())
 		}
-		ch <- prometheus.MustNewConstMetric(o.count, prometheus.GaugeValue, float64(len(list)), state.String())
+		ch <- prometheus.MustNewConstMetric(o.count, prometheus.GaugeValue, float64(min(count, openLimit)), state.String())
 		ch <- prometheus.MustNewConstMetric(o.oldest, prometheus.GaugeValue, age, state.String())
 	}
+	ch <- prometheus.MustNewConstMetric(o.unreadable, prometheus.GaugeValue, float64(newer), "newer-build")
+	ch <- prometheus.MustNewConstMetric(o.unreadable, prometheus.GaugeValue, float64(corrupt), "corrupt")
 }

@@ -1,0 +1,157 @@
+package sweeper_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/sweeper"
+)
+
+// blindStore cannot read some records.
+type blindStore struct {
+	idem.Store
+	unreadable map[idem.KeyID]error
+}
+
+func (s *blindStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	if err := s.unreadable[id]; err != nil {
+		return idem.Record{}, err
+	}
+	return s.Store.Get(ctx, id)
+}
+
+func (s *blindStore) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	page, err := s.Store.Open(ctx, q)
+	for i := range page.Records {
+		row := &page.Records[i]
+		if err := s.unreadable[row.ID]; err != nil {
+			*row = idem.OpenRecord{ID: row.ID, Record: idem.Record{Started: row.Record.Started}, Err: err}
+		}
+	}
+	return page, err
+}
+
+// blind has the bundle's sweepers work on a store that cannot read these keys.
+func (b *bundle) blind(err error, keys ...string) {
+	b.Helper()
+	unreadable := map[idem.KeyID]error{}
+	for _, key := range keys {
+		unreadable[idOf(key)] = err
+	}
+	store := &blindStore{b.store, unreadable}
+	engine, newErr := idem.New(b.locker, store)
+	if newErr != nil {
+		b.Fatal(newErr)
+	}
+	b.engine, b.open = engine, store
+}
+
+// terms counts how often an instance is elected.
+func terms(n *atomic.Int64, lead sweeper.Lead) sweeper.Option {
+	return sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
+		return lead(ctx, func(ctx context.Context) error {
+			n.Add(1)
+			return term(ctx)
+		})
+	})
+}
+
+// TestNewerRecordsAreLeftToNewerInstances, and keep the older one from nothing else.
+func TestNewerRecordsAreLeftToNewerInstances(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, says(idem.NotApplied()))
+		newer := b.engine
+		for i := range 5 {
+			b.interrupted(fmt.Sprint(i))
+		}
+		b.blind(idem.ErrNewerRecord, "2")
+		lead := sweeper.ByLock(b.locker, "s")
+		var older, later atomic.Int64
+		defer b.run(terms(&older, lead))()
+		time.Sleep(time.Minute)
+		for _, key := range []string{"0", "1", "3", "4"} {
+			b.want(key, idem.StateReleased)
+		}
+		b.want("2", idem.StatePending)
+		b.mu.Lock()
+		for i, p := range b.passes {
+			if i > 0 && (p.Newer != 1 || !p.Yielded || p.Failed != 0 || p.Err != nil) {
+				t.Errorf("pass %d = %+v, want one newer record, no failure and the office yielded", i, p)
+			}
+		}
+		if n := older.Load(); n != int64(len(b.passes)) || n < 25 || n > 31 {
+			t.Errorf("%d terms of %d passes in a minute, want one pass a term, every 2 s", n, len(b.passes))
+		}
+		b.mu.Unlock()
+		b.engine, b.open = newer, nil
+		stop := b.run(terms(&later, lead))
+		time.Sleep(5 * time.Second)
+		b.want("2", idem.StateReleased)
+		if later.Load() != 1 {
+			t.Errorf("the newer instance was elected %d times, want once for good", later.Load())
+		}
+		stop()
+	})
+}
+
+// TestYieldingForgetsNothing: what cannot be told is not asked more often, cases
+// are told once, and chores keep their pace.
+func TestYieldingForgetsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, says(idem.StillUnknown()))
+		b.interrupted("k")
+		b.interrupted("newer")
+		b.blind(idem.ErrNewerRecord, "newer")
+		var runs atomic.Int64
+		stop := b.run(sweeper.WithMaxBackoff(time.Minute), sweeper.WithChore(10*time.Minute, func(ctx context.Context) error {
+			select {
+			case <-time.After(time.Minute):
+				runs.Add(1)
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		}))
+		defer stop()
+		time.Sleep(time.Hour)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if n := b.asked[idOf("k")]; n < 60 || n > 75 {
+			t.Errorf("asked %d times in an hour, want about 60 and the first few", n)
+		}
+		if b.inbox.size() != 1 {
+			t.Errorf("%d cases, want 1", b.inbox.size())
+		}
+		if n := runs.Load(); n < 5 || n > 6 {
+			t.Errorf("the chore was done %d times in an hour, want 5 or 6 times", n)
+		}
+	})
+}
+
+// TestCorruptRecordsGoToPeople, once each.
+func TestCorruptRecordsGoToPeople(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, says(idem.NotApplied()))
+		for i := range 5 {
+			b.interrupted(fmt.Sprint(i))
+		}
+		b.blind(fmt.Errorf("%w: 7 bytes", idem.ErrCorruptRecord), "2", "3")
+		var n atomic.Int64
+		stop := b.run(terms(&n, sweeper.ByLock(b.locker, "s")))
+		defer stop()
+		time.Sleep(time.Hour)
+		for _, key := range []string{"0", "1", "4"} {
+			b.want(key, idem.StateReleased)
+		}
+		if b.inbox.size() != 2 || b.inbox.cases[0].State != "unreadable" || b.inbox.cases[0].Reason == "" || len(b.inbox.known) != 2 {
+			t.Errorf("cases = %+v, want two unreadable ones with a reason", b.inbox.cases)
+		}
+		if sum := b.sum(); sum.Failed != 0 || sum.Corrupt == 0 || n.Load() != 1 {
+			t.Errorf("%d terms of %+v, want one, and no failure", n.Load(), sum)
+		}
+	})
+}
