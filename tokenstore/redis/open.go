@@ -90,17 +90,15 @@ func (s *Store) fetchAll(ctx context.Context, members []openMember) ([]idem.Open
 	}
 	rows := make([]idem.OpenRecord, len(members))
 	for i, cmd := range cmds {
-		var v [2]string
-		there := false
-		for j := range v {
-			var ok bool
-			v[j], ok = cmd.Val()[j].(string)
-			there = there || ok && j == 0
+		data, there := cmd.Val()[0].(string)
+		body, apart := cmd.Val()[1].(string)
+		if apart && body == "" {
+			body = cutOff
 		}
 		// Open records do not expire, so that no time is needed.
-		rec, err := decodeRecord(v[0], v[1], time.Time{})
-		if there && v[0] == "" {
-			err = cannotRead("")
+		rec, err := decodeRecord(data, body, time.Time{})
+		if there && data == "" {
+			err = cannotRead(data)
 		}
 		if err != nil {
 			rec, err = idem.Record{Started: members[i].started()}, fmt.Errorf("tokenstore/redis: open: %w", err)

@@ -100,7 +100,7 @@ func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
 	if r.State == idem.StateNone {
 		return idem.Record{}, cannotRead(data)
 	}
-	return withResponse(atTime(r, now), data[atPlace], rest, body, now), nil
+	return withResponse(atTime(r, now), data[atPlace], rest, body), nil
 }
 
 // replacedBy names the record that a packed pending one replaced.
@@ -141,13 +141,12 @@ func atTime(r idem.Record, now time.Time) idem.Record {
 	return r
 }
 
-// tick is by how much a response may go ahead of its record's time: the server
-// does not look at its clock for each key.
-const tick = time.Second
+// cutOff stands for a response that is there and empty, since "" stands for none.
+const cutOff = "\x00"
 
 // withResponse adds the response to a record that still has one, or why it cannot
 // be read.
-func withResponse(r idem.Record, place byte, rest, body string, now time.Time) idem.Record {
+func withResponse(r idem.Record, place byte, rest, body string) idem.Record {
 	if r.State != idem.StateCompleted && r.State != idem.StateUnknown {
 		return r
 	}
@@ -158,8 +157,8 @@ func withResponse(r idem.Record, place byte, rest, body string, now time.Time) i
 		return r
 	case place == placeNowhere:
 		return r
-	case place == placeApart && body == "" && r.State == idem.StateCompleted && r.ResultExpires.Sub(now) <= tick:
-		r.State = idem.StateExpired
+	case place == placeApart && body == "" && r.State == idem.StateCompleted:
+		r.State = idem.StateExpired // its key has gone: ahead of the clock's next tick, or of a clock that went back
 		return r
 	case place == placeApart:
 		packed = body

@@ -86,8 +86,8 @@ func TestDecodeRecordWithoutAReadableResponse(t *testing.T) {
 		"none was kept":              {sampleRecord(t, idem.StateUnknown, placeNowhere, ""), "", before, idem.StateUnknown, false},
 		"none was kept, extended":    {sampleRecord(t, idem.StateUnknown, placeNowhere, "x"), "", before, idem.StateUnknown, true},
 		"apart, the record extended": {sampleRecord(t, idem.StateUnknown, placeApart, "x"), string(packed), before, idem.StateUnknown, true},
-		"apart, gone long before":    {sampleRecord(t, idem.StateCompleted, placeApart, ""), "", before, idem.StateCompleted, true},
-		"apart, gone a moment ago":   {sampleRecord(t, idem.StateCompleted, placeApart, ""), "", after, idem.StateExpired, false},
+		"apart, gone":                {sampleRecord(t, idem.StateCompleted, placeApart, ""), "", before, idem.StateExpired, false},
+		"apart, empty":               {sampleRecord(t, idem.StateCompleted, placeApart, ""), cutOff, before, idem.StateCompleted, true},
 		"apart, gone, unknown":       {sampleRecord(t, idem.StateUnknown, placeApart, ""), "", after, idem.StateUnknown, true},
 	} {
 		got, err := decodeRecord(tt.data, tt.body, tt.now)

@@ -155,8 +155,12 @@ func (s *Store) fetch(ctx context.Context, id idem.KeyID) (reply, error) {
 	for i, field := range []*string{&got.record, &got.body, &got.extra} {
 		if v, ok := values.Val()[i].(string); ok {
 			*field = v
-			if i == 0 && v == "" { // that is no record, and not the lack of one
+			switch { // what is there and empty is not the lack of it
+			case v != "":
+			case i == 0:
 				got.verdict = unreadable
+			case i == 1:
+				got.body = cutOff
 			}
 		}
 	}

