@@ -26,7 +26,7 @@ type row struct {
 	KeyExpires    *time.Time          `json:"key_expires,omitempty"`
 	DecidedBy     string              `json:"decided_by,omitempty"`
 	Reason        string              `json:"reason,omitempty"`
-	Decisions     []decidedRow        `json:"decisions,omitempty"` // newest first
+	Decisions     []decidedRow        `json:"decisions,omitempty"`           // newest first
 	Unreadable    string              `json:"unreadable,omitempty"`          // why nothing else is known of the record
 	ResponseError string              `json:"response_unreadable,omitempty"` // why the stored response cannot be shown
 	Status        int                 `json:"status,omitempty"`              // of the stored response
