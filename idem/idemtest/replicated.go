@@ -93,7 +93,7 @@ func (r *ReplicatedStore) Abort(ctx context.Context, id idem.KeyID, req idem.Beg
 }
 
 // Open is [idem.Store.Open].
-func (r *ReplicatedStore) Open(ctx context.Context, q idem.OpenQuery) ([]idem.OpenRecord, error) {
+func (r *ReplicatedStore) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
 	return r.current().Open(ctx, q)
 }
 
