@@ -79,7 +79,7 @@ func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle fun
 	r := &request{Operation: Operation{Policy: &policy}, id: id}
 	rec := &r.seen.Record
 	// Of what the store has lost, a marker may tell: it is seen under the lock.
-	if err := e.readOpen(ctx, r); err != nil && (rec.State != StateNone || !errors.Is(err, ErrNotOpen)) {
+	if err := e.readOpen(ctx, r); err != nil && (used(rec.State) || !errors.Is(err, ErrNotOpen)) {
 		return *rec, err
 	}
 	lease, err := e.lock(ctx, r)

@@ -342,6 +342,9 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 			e.abortBehind(ctx, r, lease, req)
 			return Attempt{}, nil, refuse(CodeUnavailable, errors.New("idem: the token store lost what the marker tells, meanwhile"))
 		case begun:
+			if err := e.markBegun(ctx, r, lease); err != nil {
+				return Attempt{}, nil, err
+			}
 			r.flight.begun()
 			e.observe(ctx, r, &Event{Type: EventBegun, Attempt: r.seen.Record.Attempt, State: StatePending})
 			return r.seen.Record.Attempt, nil, nil

@@ -3,7 +3,54 @@ package idem
 import (
 	"context"
 	"errors"
+	"time"
 )
+
+// markBegun leaves a marker of the attempt that has just begun. From then on its
+// outcome is in doubt whatever becomes of the token store, the lock and this
+// process. Where the marker is not acknowledged the attempt is over, and what is
+// returned is a refusal.
+//
+//go:noinline
+func (e *Engine) markBegun(ctx context.Context, r *request, lease Lease) error {
+	l, ok := lease.(MarkingLease)
+	if !ok {
+		return nil
+	}
+	m := *NewMarker(&r.seen.Record)
+	m.State = StateUnknown
+	call := r.within(ctx, e.cfg.lockTimeout)
+	err := l.MarkBegun(call, m)
+	call.stop()
+	if err == nil {
+		err = lease.Err() // it may have been lost since
+	}
+	if err == nil {
+		return nil
+	}
+	refusal := refuse(CodeUnavailable, err)
+	if errors.Is(err, ErrLeaseLost) {
+		refusal = refuse(CodeOwnershipLost, err)
+	}
+	e.neverRan(ctx, r, lease)
+	return refusal
+}
+
+// neverRan settles the attempt that has just begun as released, in the background
+// and under the lock. It is not aborted, because the marker may be there and would
+// keep the key in doubt although nothing ran. One that took the place of an open
+// attempt is unknown, as that was.
+func (e *Engine) neverRan(ctx context.Context, r *request, lease Lease) {
+	r.open = true // it is open until it is settled, so nothing runs unprotected meanwhile
+	run := &run{request: r, lease: lease, started: time.Now()}
+	run.settlement.Attempt = r.seen.Record.Attempt
+	o := outcomeNoEffect
+	if r.restore.Replaced.State.Open() { // what it took the place of is still in doubt
+		o = outcomeInDoubt
+	}
+	run.settle(o, nil)
+	e.saveBehind(ctx, run)
+}
 
 // mark has the release of a lease leave what a record says of its key.
 func mark(lease Lease, rec *Record) {
@@ -19,7 +66,10 @@ func mark(lease Lease, rec *Record) {
 	case StateUnknown:
 		l.Mark(NewMarker(rec))
 	case StateReleased, StateIssued:
-		l.Mark(nil)
+		// Unless the record is from before the marker that was found.
+		if m := l.Marker(); m == nil || rec.Attempt == m.Attempt || later(rec, m) {
+			l.Mark(nil)
+		}
 	}
 }
 
@@ -40,25 +90,25 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 		return nil, true, err
 	}
 	rec := &r.seen.Record
-	switch {
-	case rec.State == StateNone:
+	fell := rec.Attempt != m.Attempt && !counts(rec, m)
+	if fell || m.State == StateCompleted && !counts(rec, m) {
 		e.observe(ctx, r, &Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
-		err := e.restoreMarked(ctx, r, lease, m)
-		return nil, err != nil, err
-	case rec.State == StateCompleted, rec.State == StateExpired, later(rec, m):
-		return nil, false, nil // the store knows as much, or more
-	case rec.State.Open() && m.State == StateCompleted:
-		e.observe(ctx, r, &Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
-		gone := Applied(Response{Omitted: true})
-		if _, err := e.settleAs(ctx, r, lease, gone, byMarker, nil); err != nil {
+	}
+	if fell { // it is missing, or was there before the marked attempt
+		if err := e.restoreMarked(ctx, r, lease, m); err != nil {
 			return nil, true, err
 		}
+	}
+	switch {
+	case counts(rec, m):
 		return nil, false, nil
-	case rec.State.Open(), rec.Attempt == m.Attempt:
+	case rec.State.Open() && m.State == StateCompleted:
+		_, err := e.settleAs(ctx, r, lease, Applied(Response{Omitted: true}), byMarker, nil)
+		return nil, err != nil, err
+	case rec.State.Open(), rec.Attempt == m.Attempt && m.State == StateUnknown:
 		return nil, false, nil // in doubt, or decided since the marker was left
 	}
-	// The store fell back to what was before the marked attempt.
-	e.observe(ctx, r, &Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
+	// The marker alone can tell: the record cannot be written anew.
 	*rec = m.Record()
 	res, err = e.judge(r, rec)
 	if res == nil && err == nil { // unknown, and there is no record to settle
@@ -67,8 +117,14 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 	return res, true, err
 }
 
-// restoreMarked writes a record anew from a marker. A response is not among
-// what a marker holds.
+// counts reports whether a record knows as much as a marker, or more.
+func counts(rec *Record, m *Marker) bool {
+	return rec.State == StateCompleted || rec.State == StateExpired || rec.State != StateNone && later(rec, m)
+}
+
+// restoreMarked has the store write its record anew from a marker, and leaves the
+// record as it is then. A response is not among what a marker holds. The record of
+// an attempt that is not earlier than the marked one stays as it is.
 func (e *Engine) restoreMarked(ctx context.Context, r *request, lease Lease, m *Marker) error {
 	s := Settlement{Attempt: m.Attempt, ID: m.Attempt.Nonce, State: m.State, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL,
 		Trusted: lease.Err() == nil, Decision: byMarker, Restore: &Restore{Kind: m.Kind, Route: m.Route, Fingerprint: m.Fingerprint, Started: m.Started}}

@@ -15,6 +15,10 @@ type markingLocker struct {
 	idem.Locker
 	mu      sync.Mutex
 	markers map[idem.KeyID]*idem.Marker
+
+	begun      func(*markingLease) error   // in place of MarkBegun; nil: what it does
+	begunUnder func(context.Context) error // likewise
+	released   func(*markingLease)         // in front of a release; nil: nothing
 }
 
 type markingLease struct {
@@ -22,6 +26,7 @@ type markingLease struct {
 	l      *markingLocker
 	id     idem.KeyID
 	found  *idem.Marker
+	begun  *idem.Marker
 	leave  *idem.Marker
 	marked bool
 }
@@ -43,7 +48,29 @@ func (l *markingLocker) marker(id idem.KeyID) *idem.Marker {
 func (l *markingLease) Marker() *idem.Marker { return l.found }
 func (l *markingLease) Mark(m *idem.Marker)  { l.leave, l.marked = m, true }
 
+func (l *markingLease) MarkBegun(ctx context.Context, m idem.Marker) error {
+	l.begun = &m
+	if hook := l.l.begunUnder; hook != nil {
+		return hook(ctx)
+	}
+	if hook := l.l.begun; hook != nil {
+		return hook(l)
+	}
+	l.leaveUnknown()
+	return nil
+}
+
+// leaveUnknown leaves the marker of MarkBegun.
+func (l *markingLease) leaveUnknown() {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	l.l.markers[l.id] = l.begun
+}
+
 func (l *markingLease) settle() {
+	if hook := l.l.released; hook != nil {
+		hook(l)
+	}
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
 	if l.marked && l.Err() == nil {

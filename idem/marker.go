@@ -1,13 +1,14 @@
 package idem
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"time"
 )
 
-// Marker is what a lock service can leave in place of a key's lock: it says by
-// itself that an attempt was made and how that ended, also where the token
+// Marker is what a lock service can leave in place of a key's lock. It says by
+// itself that an attempt was begun, and how that ended, also where the token
 // store has lost the record. It holds no response.
 type Marker struct {
 	State       State // StateCompleted or StateUnknown
@@ -28,14 +29,22 @@ type MarkingLease interface {
 	// where there was nothing.
 	Marker() *Marker
 
+	// MarkBegun leaves a marker now, before the operation starts, and returns
+	// once that is acknowledged. The lock is held all the while, with the same
+	// fence. After an error the operation must not start: the marker may be
+	// there or not, and Release removes it where Mark(nil) says so. The error
+	// wraps ErrLeaseLost where the lease is over and ErrUnavailable otherwise.
+	// Calls for one lease come one after the other. ctx bounds the call alone.
+	MarkBegun(ctx context.Context, m Marker) error
+
 	// Mark sets what Release is to leave in place of the lock: a marker, or
 	// with nil nothing. It is one atomic step with the release. Without a call
-	// of Mark a marker that was found stays, and none is left where there was
-	// none. It has no effect once the lease has ended.
+	// of Mark a marker that was found, or was left by MarkBegun, stays, and none
+	// is left where there was none. It has no effect once the lease has ended.
 	Mark(m *Marker)
 }
 
-// NewMarker is what a settled record leaves behind.
+// NewMarker is what a settled record leaves.
 func NewMarker(r *Record) *Marker {
 	return &Marker{State: r.State, Kind: r.Kind, Route: r.Route, Attempt: r.Attempt, Fingerprint: r.Fingerprint, Started: r.Started}
 }

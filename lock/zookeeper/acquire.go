@@ -38,10 +38,10 @@ type attempt struct {
 // acquire makes a plain lock in a slot that the caller has claimed.
 func (s *session) acquire(ctx context.Context, sl *slot, o owner, marking bool) (*Lease, error) {
 	a := &attempt{
-		slot: sl, marks: marks{on: marking},
+		slot: sl, marks: marks{on: marking, owner: o.encode()},
 		create: func(a *attempt) (int64, error) { return a.createLock(o) },
 	}
-	a.first = s.lockAt(sl.znode(), o.encode())
+	a.first = s.lockAt(sl.znode(), a.marks.owner)
 	return s.attempt(ctx, a)
 }
 

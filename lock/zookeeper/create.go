@@ -115,6 +115,7 @@ func (a *attempt) readMarker(czxid int64) (found bool, err error) {
 		}
 		a.marks.found, a.marks.czxid, a.marks.version = parseMarker(n.data), n.czxid, n.version
 		if a.marks.found != nil {
+			a.marks.there = n.data
 			return true, nil
 		}
 		err = notMarker(sl.path)

@@ -14,8 +14,8 @@ import (
 type Lease struct {
 	s     *session
 	slot  *slot
-	place *place // in a line, whose turn it is; nil for a plain lock
-	czxid int64
+	place *place    // in a line, whose turn it is; nil for a plain lock
+	czxid int64     // of a plain lock it is guarded by mu: see at
 	taken time.Time // before the znode was made
 	fence idem.Fence
 	done  chan struct{}
@@ -36,10 +36,11 @@ type Lease struct {
 
 var _ idem.Lease = (*Lease)(nil)
 
-// Fence implements [idem.Lease]: its token is the czxid of the lock's znode; of a
-// place in line (Mutex, RWMutex, Semaphore, Election) 128 times that, plus how many
-// writes were in front in the transaction that made it. After [RWMutex.Downgrade] it is the writer's. Its
-// domain is the ensemble's, with ":line" behind it for a place.
+// Fence implements [idem.Lease]: its token is the czxid of the lock's znode, as it
+// was when the lock was taken ([Lease.MarkBegun] makes it anew). That of a place in
+// line (Mutex, RWMutex, Semaphore, Election) is 128 times that, plus how many writes
+// were in front in the transaction that made it. After [RWMutex.Downgrade] it is the
+// writer's. Its domain is the ensemble's, with ":line" behind it for a place.
 func (l *Lease) Fence() idem.Fence { return l.fence }
 
 // Done implements [idem.Lease].
@@ -107,14 +108,14 @@ func (l *Lease) over() error {
 // one, until ctx ends or the lease is over.
 func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
 	s := l.s
-	n, err := l.look(ctx)
+	there, err := l.look(ctx)
 	if over := l.over(); over != nil {
 		return 0, over
 	}
 	if err != nil {
 		return 0, fmt.Errorf("%w: check: %w", idem.ErrUnavailable, err)
 	}
-	if !n.exists || n.czxid != l.czxid {
+	if !there {
 		s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
 		return 0, l.over()
 	}
@@ -130,21 +131,47 @@ func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
 	return left, nil
 }
 
-// look reads the lock's znode, having made a write where the last one is old.
-func (l *Lease) look(ctx context.Context) (decided, error) {
+// look reads whether the lock's znode is there, having made a write where the last
+// one is old.
+func (l *Lease) look(ctx context.Context) (there bool, err error) {
 	s := l.s
 	if err := s.awaitUp(ctx); err != nil {
-		return decided{}, err
+		return false, err
 	}
 	s.mu.Lock()
 	stale := time.Since(s.clock.last) > s.clock.timeout/4
 	s.mu.Unlock()
 	if stale {
 		if err := s.barrier(ctx); err != nil {
-			return decided{}, err
+			return false, err
 		}
 	}
-	return s.decideFor(ctx, l.slot.znode(), ofNode)
+	for {
+		if m := l.marking(); m != nil { // the znode is about to become another one
+			select {
+			case <-m.done:
+			case <-ctx.Done():
+				return false, context.Cause(ctx)
+			}
+		}
+		path, czxid := l.at()
+		n, err := s.decideFor(ctx, path, ofNode)
+		if err != nil || n.exists && n.czxid == czxid {
+			return err == nil, err
+		}
+		under := l.marking()
+		if now, _ := l.at(); now == path && under == nil { // it was not moved before that
+			return false, nil
+		}
+	}
+}
+
+// at is where the znode of a plain lock is, and its czxid. Only MarkBegun changes
+// them.
+func (l *Lease) at() (path string, czxid int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.slot.znode(), l.czxid
 }
 
 // lose ends a lease whose znode is not there any more.
@@ -157,6 +184,7 @@ func (s *session) lose(l *Lease, err error) {
 	s.beginRelease(l)
 	s.mu.Unlock()
 	if lost {
-		s.log.Warn("zookeeper: lock vanished while held", "path", l.slot.znode(), "fence", l.fence.String())
+		path, _ := l.at()
+		s.log.Warn("zookeeper: lock vanished while held", "path", path, "fence", l.fence.String())
 	}
 }

@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/go-zookeeper/zk"
@@ -8,25 +9,28 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// A key that was released with a marker has a persistent znode in place of its
-// lock, whose data is the marker. The lock is then an ephemeral child of it:
+// A marked key has a persistent znode in place of its lock, whose data is the
+// marker. The lock is then an ephemeral child of it:
 //
-//	                 Mark(m)                      take
-//	ephemeral P ───────────────▶ persistent P ◀─────────────▶ persistent P
-//	    ▲ │                       (marker)     release,       └ ephemeral P/lock
-//	    │ ▼ release                            Mark(m)               │
-//	  nothing ◀──────────────────────────────────────────────────────┘ Mark(nil)
+//	              MarkBegun
+//	ephemeral P ──────────────▶ persistent P ──┐ MarkBegun, another marker
+//	    ▲ │                     └ P/lock ◀─────┘
+//	    │ │                        │  ▲ │
+//	    │ │ release            take│  │ │ release, Mark(m), or the session's end
+//	    │ ▼          Mark(nil)     │  │ ▼
+//	  nothing ◀────────────────────┘ persistent P
 //
-// Each arrow is one transaction. Fences grow along all of them: a lock's fence is
-// the czxid of its own znode, wherever that is.
+// Each arrow is one transaction. A lease's fence is the czxid of the znode by which
+// its lock was taken. All later znodes have greater czxids, so that fences grow
+// along all of these arrows.
 
 // lockChild follows the path of a marker in that of the lock below it.
 const lockChild = "/lock"
 
 // WithDurableMarkers lets the leases of a locker leave markers
-// ([Lease.Mark]), which say by themselves that an operation was executed, or may
-// have been, also where the token store has lost its record. Default: none are
-// left. A marker that is there is heeded by every locker, with the option or
+// ([Lease.MarkBegun], [Lease.Mark]), which say by themselves that an operation was
+// executed, or may have been, also where the token store has lost its record.
+// Default: none are left. A marker that is there is heeded by every locker, with the option or
 // without, so that it can be introduced, and given up, instance by instance.
 //
 // A marker stays until it is removed, see [Locker.RemoveMarkers], which somebody
@@ -35,21 +39,30 @@ const lockChild = "/lock"
 // 64-bit JVM with compressed pointers), and 1 GB is to be planned for. So it is
 // for short retention.
 //
-// Not covered: a holder that dies, or loses its lease, before it has left its
-// marker; a lock that was deleted by hand; and what is older than the retention.
+// A marker is there before its operation starts, so that it tells of an execution
+// whatever becomes of the holder. Not covered: a lock that was deleted by hand, and
+// what is older than the retention.
 func WithDurableMarkers() LockerOption { return func(l *Locker) { l.marking = true } }
 
-// marks is what a lease knows and leaves of its key's marker. The first four are
+// marks is what a lease knows and leaves of its key's marker. The first five are
 // set before there is a lease; the others are guarded by its mu.
 type marks struct {
-	on      bool         // Mark has an effect
+	on      bool         // MarkBegun and Mark have an effect
+	owner   []byte       // the data of the lock's znode
 	found   *idem.Marker // at the path when the lock was taken
 	czxid   int64        // of the znode with that, like version
 	version int32
 
+	there []byte   // the data at the path now; nil: no marker; inDoubt: one of two
+	under *marking // under way; nil: none
+	bare  bool     // the servers refuse a marker here
+
 	set  bool   // by Mark
 	data []byte // of what is to be left; nil: nothing
 }
+
+// inDoubt stands for the data of a marker that may have been set, and is no marker's.
+var inDoubt = []byte("?")
 
 var _ idem.MarkingLease = (*Lease)(nil)
 
@@ -74,7 +87,7 @@ func (l *Lease) Mark(m *idem.Marker) {
 	var data []byte
 	if m != nil {
 		var err error
-		if data, err = m.AppendBinary(nil); err != nil || parseMarker(data) == nil {
+		if data, err = encodeMarker(m); err != nil {
 			l.s.log.Error("zookeeper: this marker cannot be left", "path", l.slot.path, "state", m.State, "error", err)
 			return
 		}
@@ -93,15 +106,24 @@ func (l *Lease) legacy() []any {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m, path := &l.marks, l.slot.path
-	switch found := m.found != nil; {
-	case !m.set, !found && m.data == nil:
+	switch {
+	case !m.set, m.bare, bytes.Equal(m.data, m.there):
 		return nil
-	case !found:
+	case m.there == nil:
 		return []any{&zk.CreateRequest{Path: path, Data: m.data, Acl: l.s.cfg.ACL, Flags: zk.FlagPersistent}}
 	case m.data == nil:
 		return []any{&zk.DeleteRequest{Path: path, Version: -1}}
 	}
 	return []any{&zk.SetDataRequest{Path: path, Data: m.data, Version: -1}}
+}
+
+// encodeMarker is the data of a marker. It fails where that could not be read back.
+func encodeMarker(m *idem.Marker) ([]byte, error) {
+	data, err := m.AppendBinary(nil)
+	if err == nil && parseMarker(data) == nil {
+		err = fmt.Errorf("zookeeper: no marker is in state %v", m.State)
+	}
+	return data, err
 }
 
 // parseMarker reads the data of a marker; nil where it is none.

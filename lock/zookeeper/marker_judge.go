@@ -28,7 +28,7 @@ func (r *removal) look(ctx context.Context, s *session, id idem.KeyID, now int64
 		return nil
 	}
 	r.looked.Add(1)
-	if now-n.mtime < r.opts.Retention.Milliseconds() {
+	if n.children > 0 || now-n.mtime < r.opts.Retention.Milliseconds() { // locked, or young
 		r.kept.Add(1)
 		return nil
 	}
@@ -68,9 +68,6 @@ func (r *removal) look(ctx context.Context, s *session, id idem.KeyID, now int64
 // path, spares a conflict that would cost other requests of the same transaction
 // a second one.
 func (r *removal) remove(ctx context.Context, s *session, path string, judged decided) (bool, error) {
-	if judged.children > 0 { // locked
-		return false, nil
-	}
 	sl, _, _, err := s.claim(path)
 	switch {
 	case err != nil:

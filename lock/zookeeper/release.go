@@ -54,6 +54,9 @@ func (s *session) beginRelease(l *Lease) {
 	switch {
 	case s.why != nil:
 		go l.freed(l.remove) // returns at once; only not under mu
+	case l.marking() != nil: // no write for a path while an earlier one is unsettled
+		m := l.marking()
+		s.wg.Go(func() { <-m.done; l.freed(l.remove) })
 	case l.simple():
 		l.ask()
 	default:
@@ -74,7 +77,8 @@ func (l *Lease) remove() error {
 	if l.place != nil {
 		return l.place.remove(l)
 	}
-	return l.s.remove(l.slot.znode(), l.czxid, l.suspect(), l.legacy()...)
+	path, czxid := l.at()
+	return l.s.remove(path, czxid, l.suspect(), l.legacy()...)
 }
 
 // suspect says that the znode is to be looked at before it is deleted.
@@ -92,11 +96,12 @@ func (l *Lease) simple() bool {
 // ask sends the delete without a goroutine that waits for it: one begins only
 // where the answer is not the one expected. Needs session.mu.
 func (l *Lease) ask() {
-	s, path := l.s, l.slot.znode()
+	s := l.s
+	path, czxid := l.at()
 	wr := measured([]any{&zk.DeleteRequest{Path: path, Version: -1}})
 	wr.lazy = l.slot.heir && l.place.head // the lock is passed on already
 	s.w.submit(func(r result) {
-		remove := func() error { return s.removeOn(&r, path, l.czxid, false) }
+		remove := func() error { return s.removeOn(&r, path, czxid, false) }
 		switch r.outcome {
 		case applied, ended:
 			l.freed(remove)

@@ -25,7 +25,7 @@ type slot struct {
 	path  string // of a znode in a line: its prefix, until the server has named it
 	phase phase
 	// marked says that the lock is below the marker at path. Only the attempt
-	// that has the slot changes it.
+	// that has the slot changes it, and then its lease does, under the lease's mu.
 	marked bool
 	lease  *Lease        // once holding
 	freed  chan struct{} // closed when the slot is given up

@@ -121,7 +121,9 @@ func (s *session) armLock(path string, w *watch, gen uint64) {
 	case err != nil || !n.exists:
 	case n.session != 0:
 		n, err = s.hint(path, ofNodeW)
-		n.exists = n.exists && n.session != 0 // a lock that has become a marker is free
+		if err == nil && n.exists && n.session == 0 { // the key has been marked meanwhile
+			n, err = s.hint(path+lockChild, ofNodeW)
+		}
 	default:
 		n, err = s.hint(path+lockChild, ofNodeW)
 	}

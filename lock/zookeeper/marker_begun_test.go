@@ -1,0 +1,456 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// begin marks the attempt of a lease, which has to succeed.
+func (r *rig) begin(l *Lease) *idem.Marker {
+	r.Helper()
+	m := newMarker(idem.StateUnknown)
+	if err := l.MarkBegun(bounded(r), *m); err != nil {
+		r.Fatalf("MarkBegun() = %v", err)
+	}
+	return m
+}
+
+// wantLocked says that nobody else can have the rig's lock.
+func (r *rig) wantLocked() {
+	r.Helper()
+	if lease, err := r.other.TryAcquire(bounded(r), request(r.id)); !errors.Is(err, idem.ErrLocked) {
+		r.Errorf("TryAcquire() = %v, %v; want %v", lease, err, idem.ErrLocked)
+	}
+}
+
+// begunEndings are all ways in which a begun attempt ends; with what is there then,
+// where that is not the marker of MarkBegun.
+func begunEndings() []struct {
+	name    string
+	mark    func(*Lease, *idem.Marker) *idem.Marker
+	oneStep bool // a delete of the lock and nothing else
+} {
+	return []struct {
+		name    string
+		mark    func(*Lease, *idem.Marker) *idem.Marker
+		oneStep bool
+	}{
+		{"silent", func(_ *Lease, begun *idem.Marker) *idem.Marker { return begun }, true},
+		{"unknown", func(l *Lease, begun *idem.Marker) *idem.Marker { l.Mark(begun); return begun }, true},
+		{"completed", func(l *Lease, _ *idem.Marker) *idem.Marker { m := completed(); l.Mark(m); return m }, false},
+		{"released", func(l *Lease, _ *idem.Marker) *idem.Marker { l.Mark(nil); return nil }, false},
+	}
+}
+
+// befores are what a key may be marked with when its lock is taken.
+func befores() map[string]*idem.Marker {
+	return map[string]*idem.Marker{"unmarked": nil, "marked": newMarker(idem.StateUnknown)}
+}
+
+func TestMarkBegunLeavesTheMarkerAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, before := range befores() {
+		for _, e := range begunEndings() {
+			t.Run(name+", "+e.name, func(t *testing.T) {
+				t.Parallel()
+				r := newMarkerRig(t, 0)
+				if before != nil {
+					r.mark(before)
+				}
+				lease := r.take(r.l)
+				fence := lease.Fence()
+				m := r.begin(lease)
+				r.wantMarker(m)
+				r.wantHeld(lease)
+				r.wantLocked()
+				wantFound(t, lease, before)
+				if lease.Fence() != fence {
+					t.Errorf("fence %v after MarkBegun, %v before", lease.Fence(), fence)
+				}
+				m = r.begin(lease) // once more does no harm
+				r.wantMarker(m)
+				r.wantHeld(lease)
+				after := e.mark(lease, m)
+				if got := len(lease.legacy()) == 0; got != e.oneStep {
+					t.Errorf("the release writes nothing but its delete: %v, want %v", got, e.oneStep)
+				}
+				r.release(lease)
+				r.wantMarker(after)
+				next := r.take(r.other)
+				wantFound(t, next, after)
+				if !fence.Before(next.Fence()) {
+					t.Errorf("fence %v after %v", next.Fence(), fence)
+				}
+				if err := lease.MarkBegun(bounded(t), *m); !errors.Is(err, idem.ErrLeaseLost) {
+					t.Errorf("MarkBegun() of a released lease = %v, want %v", err, idem.ErrLeaseLost)
+				}
+				r.wantHeld(next)
+				r.idle(r.c)
+			})
+		}
+	}
+}
+
+func TestMarkBegunWithoutTheOption(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	lease := r.take(NewLocker(r.c))
+	writes := r.proxy.HoldNext(r.onLock())
+	r.begin(lease)
+	select {
+	case <-writes.Held():
+		t.Error("a locker that leaves no markers wrote something")
+	default:
+	}
+	writes.Release()
+	r.wantHeld(lease)
+	r.wantMarker(nil)
+	r.release(lease)
+}
+
+func TestMarkBegunRefusesWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	lease := r.take(r.l)
+	if err := lease.MarkBegun(bounded(t), *newMarker(idem.StatePending)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("MarkBegun(pending) = %v, want %v", err, idem.ErrUnavailable)
+	}
+	r.wantHeld(lease)
+	r.release(lease)
+	r.wantMarker(nil)
+}
+
+// The transaction is lost, or its reply, and the caller waits until that is settled.
+func TestMarkBegunLost(t *testing.T) {
+	t.Parallel()
+	for name, before := range befores() {
+		for _, loss := range losses {
+			for _, e := range begunEndings() {
+				t.Run(name+", "+loss.name+", "+e.name, func(t *testing.T) {
+					t.Parallel()
+					r := newMarkerRig(t, 0)
+					if before != nil {
+						r.mark(before)
+					}
+					lease := r.take(r.l)
+					lost := loss.lose(r.proxy, r.onLock())
+					m := r.begin(lease)
+					await(t, "the loss", lost)
+					r.wantHeld(lease)
+					r.wantLocked()
+					r.wantMarker(m)
+					after := e.mark(lease, m)
+					r.release(lease)
+					r.wantMarker(after)
+					r.idle(r.c)
+				})
+			}
+		}
+	}
+}
+
+// The caller gives up while it is not known what became of the transaction, and
+// gives the lock back: nothing is left of either.
+func TestMarkBegunGivenUp(t *testing.T) {
+	t.Parallel()
+	for name, before := range befores() {
+		for _, loss := range losses {
+			for _, silent := range []bool{false, true} {
+				t.Run(name+", "+loss.name+map[bool]string{true: ", silent"}[silent], func(t *testing.T) {
+					t.Parallel()
+					r := newMarkerRig(t, 0)
+					if before != nil {
+						r.mark(before)
+					}
+					lease, m := r.take(r.l), newMarker(idem.StateUnknown)
+					connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+					lost := loss.lose(r.proxy, r.onLock())
+					ctx, cancel := context.WithCancel(bounded(t))
+					go func() { <-lost; <-connect.Held(); cancel() }()
+					if err := lease.MarkBegun(ctx, *m); !errors.Is(err, idem.ErrUnavailable) {
+						t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrUnavailable)
+					}
+					if err := lease.MarkBegun(bounded(t), *m); !errors.Is(err, idem.ErrUnavailable) {
+						t.Errorf("MarkBegun() while another one is under way = %v, want %v", err, idem.ErrUnavailable)
+					}
+					if !silent {
+						lease.Mark(nil)
+					}
+					lease.ReleaseBehind()
+					connect.Release()
+					r.idle(r.c)
+					next := r.take(r.other)
+					switch {
+					case !silent:
+						wantFound(t, next, nil)
+					case loss.name == "reply lost":
+						wantFound(t, next, m)
+					default:
+						wantFound(t, next, before)
+					}
+					r.release(next)
+				})
+			}
+		}
+	}
+}
+
+// A release that is asked for while the transaction is on its way waits for it.
+func TestMarkBegunOvertakenByTheRelease(t *testing.T) {
+	t.Parallel()
+	for name, before := range befores() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			if before != nil {
+				r.mark(before)
+			}
+			lease := r.take(r.l)
+			hold := r.proxy.HoldNext(r.onLock())
+			result := make(chan error, 1)
+			go func() { result <- lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)) }()
+			await(t, "transaction", hold.Held())
+			checked := make(chan error, 1)
+			go func() { _, err := lease.Check(bounded(t)); checked <- err }()
+			lease.Mark(nil)
+			lease.ReleaseBehind()
+			hold.Release()
+			if err := <-result; !errors.Is(err, idem.ErrLeaseLost) {
+				t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrLeaseLost)
+			}
+			if err := <-checked; err != nil && !errors.Is(err, idem.ErrLeaseLost) {
+				t.Errorf("Check() = %v", err)
+			}
+			r.release(lease)
+			r.wantMarker(nil)
+			r.idle(r.c)
+		})
+	}
+}
+
+// A lease is not taken for lost because its lock is moved at that moment.
+func TestMarkBegunWhileTheLeaseIsChecked(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	lease := r.take(r.l)
+	read := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(r.path)))
+	checked := make(chan error, 1)
+	go func() { _, err := lease.Check(bounded(t)); checked <- err }()
+	await(t, "read of the lock", read.Held())
+	begun := make(chan error, 1)
+	go func() { begun <- lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)) }()
+	until(t, "transaction sent", func() bool { return lease.marking() != nil })
+	read.Release()
+	if err := <-begun; err != nil {
+		t.Errorf("MarkBegun() = %v", err)
+	}
+	if err := <-checked; err != nil {
+		t.Errorf("Check() = %v, want a held lease", err)
+	}
+	r.release(lease)
+}
+
+// With its session goes the lock. The marker stays, and nothing takes the key back.
+func TestMarkBegunOutlivesItsSession(t *testing.T) {
+	t.Parallel()
+	for name, before := range befores() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			if before != nil {
+				r.mark(before)
+			}
+			lease := r.take(r.l)
+			m := r.begin(lease)
+			old := sessionOf(r.c)
+			until(t, "session killed", func() bool {
+				err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.sessionID(), password(r.proxy))
+				return err == nil || old.isOver()
+			})
+			next := r.takeSoon(r.other)
+			wantFound(t, next, m)
+			r.wantLost(lease)
+			lease.Mark(completed())
+			if err := lease.MarkBegun(bounded(t), *completed()); !errors.Is(err, idem.ErrLeaseLost) {
+				t.Errorf("MarkBegun() of a lost lease = %v, want %v", err, idem.ErrLeaseLost)
+			}
+			r.release(lease)
+			r.idle(r.c)
+			r.wantHeld(next)
+			r.wantMarker(m)
+		})
+	}
+}
+
+// An operator deletes the lock by hand. An attempt that has not begun does not begin,
+// and what has come in place of its lock stays.
+func TestMarkBegunAfterAnOperatorsDelete(t *testing.T) {
+	t.Parallel()
+	for name, before := range befores() {
+		for how, relocked := range map[string]bool{"free": false, "locked again": true} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				t.Parallel()
+				r := newMarkerRig(t, 0)
+				if before != nil {
+					r.mark(before)
+				}
+				lease := r.take(r.l)
+				if err := r.raw.Delete(lease.slot.znode(), -1); err != nil {
+					t.Fatal(err)
+				}
+				var next *Lease
+				if relocked || before != nil { // a young lock below a marker is not looked at
+					age(lease)
+				}
+				if relocked {
+					next = r.take(r.other)
+				}
+				if err := lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)); !errors.Is(err, idem.ErrLeaseLost) {
+					t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrLeaseLost)
+				}
+				r.wantLost(lease)
+				r.release(lease)
+				r.wantMarker(before)
+				if next != nil {
+					r.wantHeld(next)
+				}
+				r.idle(r.c)
+			})
+		}
+	}
+}
+
+// A marker that may not be written keeps its operation from starting, and its lock
+// goes all the same.
+func TestMarkBegunWithoutPermission(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	old := completed()
+	data, _ := old.AppendBinary(nil)
+	acl := append(zk.WorldACL(zk.PermRead|zk.PermCreate|zk.PermDelete), zk.DigestACL(zk.PermAll, "other", "secret")...)
+	if _, err := r.raw.Create(r.path, data, 0, acl); err != nil {
+		t.Fatal(err)
+	}
+	lease := r.take(r.l)
+	if err := lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("MarkBegun() = %v, want %v and %v", err, ErrNotPermitted, idem.ErrUnavailable)
+	}
+	r.wantHeld(lease)
+	lease.Mark(nil)
+	r.release(lease)
+	r.wantMarker(old)
+}
+
+// Attempts that begin at the same moment share a transaction, and one that cannot
+// does not harm the others.
+func TestMarkBegunSharesAMulti(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	s := sessionOf(r.c)
+	ids := []idem.KeyID{r.sibling(), r.sibling(), r.sibling(), r.sibling()}
+	r.leave(ids[1], newMarker(idem.StateUnknown))
+	var batch []*write
+	var all []*marking
+	for _, id := range ids {
+		lease, err := r.l.TryAcquire(bounded(t), request(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, _ := encodeMarker(newMarker(idem.StateUnknown))
+		mk := &marking{l: lease.(*Lease), data: data, done: make(chan struct{})}
+		all, batch = append(all, mk), append(batch, newWrite(mk.ops()))
+	}
+	if err := r.raw.Delete(r.cfg.lockPath(ids[2]), -1); err != nil {
+		t.Fatal(err)
+	}
+	s.w.sendAll(slices.Clone(batch))
+	zxids := map[int64]int{}
+	for i, mk := range all {
+		got := <-batch[i].answer
+		if want := map[bool]outcome{false: applied, true: refused}[i == 2]; got.outcome != want {
+			t.Errorf("write %d: %+v, want outcome %v", i, got, want)
+		}
+		if got.outcome == applied {
+			zxids[got.zxid]++
+		}
+		mk.run(&got)
+		if i != 2 {
+			r.wantHeld(mk.l)
+		}
+		r.release(mk.l)
+	}
+	if len(zxids) != 1 {
+		t.Errorf("the transactions were %v, want one for all", zxids)
+	}
+	if got := r.marked(ids...); !slices.Equal(got, []bool{true, true, false, true}) {
+		t.Errorf("markers left: %v", got)
+	}
+}
+
+// Waiters for a lock that is moved below its marker wait for it there, also where
+// that happens between their two reads.
+func TestMarkBegunUnderWaiters(t *testing.T) {
+	t.Parallel()
+	for name, between := range map[string]bool{"watched before": false, "between the reads": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			lease := r.take(r.other)
+			looks := make(chan error, 1)
+			wait := func() { looks <- r.l.Wait(bounded(t), r.id) }
+			below := r.proxy.HoldNextReply(onWatch(r.path + lockChild))
+			if between {
+				watch := r.proxy.HoldNext(onWatch(r.path))
+				go wait()
+				await(t, "watch on the lock", watch.Held())
+				r.begin(lease)
+				watch.Release()
+			} else {
+				watch := r.proxy.HoldNextReply(onWatch(r.path))
+				go wait()
+				await(t, "watch on the lock", watch.Held())
+				watch.Release()
+				r.begin(lease)
+				if err := <-looks; err != nil { // it looks again
+					t.Fatalf("Wait() = %v", err)
+				}
+				go wait()
+			}
+			await(t, "watch below the marker", below.Held())
+			below.Release()
+			select {
+			case err := <-looks:
+				t.Fatalf("Wait() = %v before the release", err)
+			default:
+			}
+			r.release(lease)
+			if err := <-looks; err != nil {
+				t.Errorf("Wait() = %v", err)
+			}
+		})
+	}
+}
+
+// The removal of markers leaves those of attempts that run alone, however old, and
+// asks nobody about them.
+func TestMarkerRemovalSparesRunningAttempts(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	lease := r.take(r.other)
+	m := r.begin(lease)
+	settled := func(context.Context, idem.KeyID, *idem.Marker) (bool, error) {
+		t.Error("asked about an attempt that runs")
+		return true, nil
+	}
+	r.wantRemoved(MarkerRemoval{Retention: 1, Settled: settled}, MarkerStats{Looked: 1, Kept: 1})
+	r.wantHeld(lease)
+	r.wantMarker(m)
+	r.release(lease)
+}
