@@ -4,15 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 )
 
+const durableMarkers = "--durable-markers"
+
 // marked starts instances that keep durable markers.
 func marked(f ...string) launchOption {
-	return func(l *launch) { l.flags = append(append(l.flags, "--durable-markers"), f...) }
+	return func(l *launch) { l.flags = append(append(l.flags, durableMarkers), f...) }
 }
 
 func (s *system) wipe(t testing.TB) {
@@ -146,25 +149,77 @@ func TestRedisWipedUnderLoad(t *testing.T) {
 	}
 }
 
-// A holder that dies before it has left its marker is what markers do not
-// cover: where Redis is lost as well, nothing is left that knows of the payment.
-func TestHolderThatDiesBeforeItsMarkerIsNotCovered(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t)
-	other := s.start("the other", marked())
-	v := s.startVictim(marked())
-	all := v.reachOverEach(t, "uncovered", "at=after-ledger")
-	v.kill(t)
-	s.wipe(t)
-	for _, r := range all {
-		<-r.done
-		c := other.over(r.via)
-		if a := c.payUntil(patience, r.key, amount, r.key); !a.paid() || a.replayed {
-			t.Errorf("retry = %v, want it paid afresh", a)
+// Redis loses everything, whatever point a holder has come to: no key is paid twice,
+// and every client is told of its one payment in the end. The holder goes on, is paused
+// beyond its session and wakes up afterwards, or is killed.
+func TestRedisWipedUnderAHolder(t *testing.T) {
+	for how, lose := range map[string]func(t *testing.T, s *system, v *victim, all []running){
+		"that goes on": func(*testing.T, *system, *victim, []running) {},
+		"that is paused": func(t *testing.T, s *system, v *victim, all []running) {
+			v.pause(t)
+			s.waitSucceedable(all)
+		},
+		"that is killed": func(t *testing.T, _ *system, v *victim, _ []running) { v.kill(t) },
+	} {
+		for _, p := range slices.Concat(points, markPoints) {
+			t.Run(how+", "+p.name, func(t *testing.T) {
+				s, v, other := failover(t, marked())
+				all := p.reach(t, v, "wiped")
+				lose(t, s, v, all)
+				s.wipe(t)
+				if how == "that goes on" {
+					v.deliver()
+				}
+				want := map[transport]payment{}
+				for _, r := range all {
+					retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
+					want[r.via] = paidOnce(t, other.over(r.via), r.key)
+					if !retry.is("result-unavailable") {
+						original(t, "retry over "+r.via.String(), retry, want[r.via])
+					}
+				}
+				v.deliver()
+				if how == "that is paused" {
+					v.resume(t)
+				}
+				overEachOf(t, all, func(t *testing.T, r running) {
+					if how != "that is killed" {
+						woken(t, r.done, want[r.via])
+					}
+					again := other.over(r.via).payUntil(patience, r.key, amount, r.key)
+					if !again.is("result-unavailable") {
+						original(t, "second retry", again, want[r.via])
+					}
+					paidOnce(t, other.over(r.via), r.key)
+				})
+			})
 		}
-		if list := paid(t, c, r.key); len(list) != 2 {
-			t.Errorf("payments = %v: markers cover more than they are said to", list)
+	}
+}
+
+// Where nobody can tell what a dead holder has done, and Redis is lost as well, every
+// retry is told so, and nothing is paid again.
+func TestRedisWipedUnderADeadHolderWithoutResolver(t *testing.T) {
+	for _, p := range points {
+		if !p.begun || p.aborts {
+			continue
 		}
+		t.Run(p.name, func(t *testing.T) {
+			s, v, other := failover(t, marked("--resolver", "none"))
+			all := p.reach(t, v, "wiped-unknown")
+			v.kill(t)
+			s.waitSucceedable(all)
+			s.wipe(t)
+			for _, r := range all {
+				for range 2 {
+					c := other.over(r.via)
+					refused(t, "retry over "+r.via.String(), c.payUntil(patience, r.key, amount, r.key), "outcome-unknown")
+					if list := paid(t, c, r.key); len(list) > 1 || len(list) == 1 != p.paid {
+						t.Errorf("payments = %v, want one: %v", list, p.paid)
+					}
+				}
+			}
+		})
 	}
 }
 

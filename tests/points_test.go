@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -67,6 +68,13 @@ var points = []point{
 	{name: "answered, and the lock not given back", reach: reachRelease, begun: true, paid: true, stored: true},
 }
 
+// markPoints are those that an instance that leaves durable markers comes to beside
+// the others.
+var markPoints = []point{
+	{name: "the marker is on its way", reach: reachMark((*testserver.Proxy).HoldNext), begun: true},
+	{name: "marked, and the victim does not know", reach: reachMark((*testserver.Proxy).HoldNextReply), begun: true},
+}
+
 // keep is how a proxy holds a message back: the request or its reply.
 type keep func(*testserver.Proxy, testserver.Match) *testserver.Hold
 
@@ -120,25 +128,39 @@ func (v *victim) reachHeld(t testing.TB, name, what string, k keep, match func(k
 	return all
 }
 
-// reachRelease holds the delete of the locks' znodes, which follows behind the
-// answers. All writes go over one connection, several in a Multi at times: what
-// comes behind the first delete is held with it.
-func reachRelease(t testing.TB, v *victim, name string) []running {
+// reachMark holds the transaction that moves a lock below its marker.
+func reachMark(k keep) func(testing.TB, *victim, string) []running {
+	return func(t testing.TB, v *victim, name string) []running {
+		t.Helper()
+		return v.reachDelete(t, name, "marker", k, "")
+	}
+}
+
+// reachDelete holds the first delete of one of the locks' znodes, below the paths of
+// the locks. All writes go over one connection, several in a Multi at times: what
+// comes after the first delete is held with it.
+func (v *victim) reachDelete(t testing.TB, name, what string, k keep, below string) []running {
 	t.Helper()
 	var deletes []testserver.Match
 	for _, via := range transports {
-		deletes = append(deletes, deleteOf(v.system.lockPath(keyOver(via, name))))
+		deletes = append(deletes, deleteOf(v.system.lockPath(keyOver(via, name))+below))
 	}
-	h := v.hold(v.zk.HoldNext(func(r testserver.Request) bool {
-		for _, match := range deletes {
-			if match(r) {
-				return true
-			}
-		}
-		return false
+	h := v.hold(k(v.zk, func(r testserver.Request) bool {
+		return slices.ContainsFunc(deletes, func(match testserver.Match) bool { return match(r) })
 	}))
 	all := v.payOverEach(name)
-	happens(t, "release", h.Held())
+	happens(t, what, h.Held())
+	return all
+}
+
+// reachRelease holds the delete of the locks' znodes, which follows the answers.
+func reachRelease(t testing.TB, v *victim, name string) []running {
+	t.Helper()
+	below := ""
+	if slices.Contains(v.cmd.Args, durableMarkers) {
+		below = "/lock"
+	}
+	all := v.reachDelete(t, name, "release", (*testserver.Proxy).HoldNext, below)
 	for i, r := range all {
 		all[i].done = answered(<-r.done)
 	}

@@ -153,16 +153,20 @@ func (s *system) waitLock(conn *zk.Conn, key string, want bool) {
 	})
 }
 
-// lockPath is where the lock of a key is.
+// lockPath is where the lock of a key is, or the marker above it.
 func (s *system) lockPath(key string) string {
 	hex := keyID(key).String()
 	return s.chroot + "/lock/" + hex[:3] + "/" + hex[3:]
 }
 
-// lockExists asks whether the lock of a key is there.
+// lockExists asks whether the lock of a key is there: at its path, or below the
+// marker that is there.
 func (s *system) lockExists(conn *zk.Conn, key string) bool {
 	s.t.Helper()
-	found, _, err := conn.Exists(s.lockPath(key))
+	found, stat, err := conn.Exists(s.lockPath(key))
+	if err == nil && found && stat.EphemeralOwner == 0 {
+		found, _, err = conn.Exists(s.lockPath(key) + "/lock")
+	}
 	if err != nil {
 		s.t.Errorf("Exists(lock of %s) = %v", key, err)
 	}
