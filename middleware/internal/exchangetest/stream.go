@@ -1,9 +1,11 @@
 package exchangetest
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -141,6 +143,38 @@ var streamCases = []testCase{
 			b.Errorf("the client took %d %q for a whole response", a.StatusCode, a.body)
 		}
 		b.wantRuns(1)
+	}},
+	{"a client that reads nothing does not hold its key past the deadline", func(b *bundle) {
+		b.policy.Deadline = 50 * time.Millisecond
+		b.policy.MaxResponseBody = 1 << 10
+		failed := make(chan error, 1)
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			chunk := make([]byte, 1<<20)
+			for {
+				if _, err := w.Write(chunk); err != nil {
+					failed <- err
+					return
+				}
+			}
+		})
+		b.rawExchange("POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k1\r\nContent-Length: 0\r\n\r\n")
+		receive(b, "a write that fails", failed)
+		b.wantRefusal(b.afterwards("k1", ""), idem.CodeResultUnavailable)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := b.engine.Close(ctx); err != nil {
+			b.Errorf("Close() = %v", err)
+		}
+	}},
+	{"a handler that ends its response at the deadline reaches its client", func(b *bundle) {
+		b.policy.Deadline = 50 * time.Millisecond
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			_, _ = io.WriteString(w, "late")
+		})
+		b.want(b.pay("k1"), 200, "late", false)
+		b.want(b.pay("k2"), 200, "late", false) // over the same connection
 	}},
 	{"a panic breaks a streamed response off", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {

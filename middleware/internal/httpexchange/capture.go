@@ -1,6 +1,7 @@
 package httpexchange
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,6 +28,9 @@ type Capture struct {
 
 	streamed bool // the response goes to w as it is written
 	hijacked bool
+
+	ctx  context.Context // the execution's; nil where the handler does not run in one
+	pace writeLimit
 }
 
 var (
@@ -104,6 +108,9 @@ func (c *Capture) admit(n int) (pass bool, err error) {
 	}
 	return c.streamed, nil
 }
+
+// returned says that the handler has returned, or has panicked.
+func (c *Capture) returned() { c.pace.stop() }
 
 // finish is the response as the engine is to know it.
 func (c *Capture) finish(allow headerSet) idem.Response {

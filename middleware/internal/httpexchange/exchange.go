@@ -114,9 +114,9 @@ type Call struct {
 }
 
 // Serve answers one request. It is false for a request that is not protected, and
-// has done nothing then: the caller runs the handler. It panics as the handler does, and with
-// [http.ErrAbortHandler] where a response that has been streamed to the client
-// turned out not to be the answer.
+// has done nothing then: the caller runs the handler. It panics as the handler
+// does, and with [http.ErrAbortHandler] where a response that has been streamed to
+// the client turned out not to be the answer.
 func (x *Exchange) Serve(c Call) bool {
 	if !x.protects(&c) {
 		return false
@@ -144,6 +144,8 @@ func (x *Exchange) serve(c *Call) {
 	}()
 	res, err := x.engine.Do(ctx, op, func(ctx context.Context) (idem.Response, error) {
 		ran = true
+		capture.ctx = ctx
+		defer capture.returned()
 		r := restore(c.Request.WithContext(ctx), body)
 		defer func() { c.Request.MultipartForm = r.MultipartForm }() // for the server, which removes its files
 		c.Next(capture, r)

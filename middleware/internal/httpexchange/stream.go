@@ -20,6 +20,7 @@ func (c *Capture) stream() error {
 		c.WriteHeader(http.StatusOK)
 	}
 	c.streamed = true
+	c.pace.start(c.ctx, c.w)
 	err := c.write()
 	c.body = nil
 	if f, ok := c.w.(frameworkWriter); ok {
@@ -58,6 +59,7 @@ func (c *Capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(c.w).Hijack()
 	if err == nil {
 		c.streamed, c.hijacked = true, true
+		c.pace.stop() // the connection is the handler's
 	}
 	return conn, rw, err
 }
