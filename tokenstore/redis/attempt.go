@@ -22,6 +22,9 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	); err != nil {
 		return idem.BeginResult{}, err
 	}
+	if err := s.evicts.refuse(ctx, "begin"); err != nil {
+		return idem.BeginResult{}, err
+	}
 	s.inc.reread(ctx)
 	rerun, rerunDomain := packRerun(req.Rerun)
 	var res idem.BeginResult

@@ -19,6 +19,8 @@ type config struct {
 	recheck time.Duration // least pause between two looks at the witness because of a loss
 	reread  time.Duration // between two looks at it without one
 
+	evictionEvery time.Duration // between two looks at the servers' eviction policy
+
 	readOnly bool
 
 	accepted func(ctx context.Context, shards int) // not nil: accept losses unasked
@@ -41,7 +43,7 @@ func WithWitness(w Witness) Option { return func(c *config) { c.witness = w } }
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{prefix: "idem", recheck: 250 * time.Millisecond, reread: rereadEvery}
+	c := config{prefix: "idem", recheck: 250 * time.Millisecond, reread: rereadEvery, evictionEvery: evictionEvery}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)

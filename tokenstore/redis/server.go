@@ -39,13 +39,9 @@ func checkDeadlines(enabled bool) error {
 // checkServers asks every primary whether it is fit to keep records. What a
 // server does not tell is warned of.
 func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog.Logger) error {
-	cluster, ok := client.(*goredis.ClusterClient)
-	if !ok {
-		return checkServer(ctx, client.(*goredis.Client), log)
-	}
 	var mu sync.Mutex
 	var errs []error
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+	err := eachPrimary(ctx, client, func(ctx context.Context, node *goredis.Client) error {
 		if err := checkServer(ctx, node, log); err != nil {
 			mu.Lock()
 			errs = append(errs, err)
@@ -59,18 +55,25 @@ func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog
 	return errors.Join(errs...)
 }
 
+// eachPrimary calls fn for every primary, side by side in a cluster.
+func eachPrimary(ctx context.Context, client goredis.UniversalClient, fn func(ctx context.Context, node *goredis.Client) error) error {
+	if cluster, ok := client.(*goredis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, fn)
+	}
+	return fn(ctx, client.(*goredis.Client))
+}
+
 func checkServer(ctx context.Context, node *goredis.Client, log *slog.Logger) error {
 	if err := node.Ping(ctx).Err(); err != nil {
 		return unavailable("ping", err)
 	}
 	addr := node.Options().Addr
-	switch policy := setting(ctx, node, "memory", "maxmemory_policy", "maxmemory-policy"); policy {
-	case "noeviction":
-	case "":
+	policy := policyOf(ctx, node)
+	if err := checkEviction(node, policy); err != nil {
+		return err
+	}
+	if policy == "" {
 		log.WarnContext(ctx, "tokenstore/redis: the server does not tell its maxmemory-policy; it has to be noeviction", "addr", addr)
-	default:
-		return fmt.Errorf("tokenstore/redis: %s has maxmemory-policy %s: evicted records would let operations run twice; set it to noeviction",
-			addr, policy)
 	}
 	aof := setting(ctx, node, "persistence", "aof_enabled", "appendonly")
 	if aof == "1" || aof == "yes" {

@@ -25,6 +25,7 @@ type Store struct {
 	cluster bool
 	keys    layout
 	inc     *incarnations
+	evicts  *eviction
 
 	readOnly bool
 
@@ -38,7 +39,8 @@ type Store struct {
 //
 // It refuses a client that reads from replicas or ignores the deadlines of
 // contexts, and a server that evicts keys; see [Connect] for a client that
-// fits. The error wraps idem.ErrUnavailable where the server or the witness
+// fits. A server that begins to evict later is noticed within seconds: Begin and
+// Ping fail then, with idem.ErrUnavailable and the reason, until it no longer does. The error wraps idem.ErrUnavailable where the server or the witness
 // cannot be reached.
 func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*Store, error) {
 	cfg, err := newConfig(opts)
@@ -57,6 +59,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 		return nil, err
 	}
 	s.inc = newIncarnations(client, s.keys, cfg)
+	s.evicts = newEviction(client, cfg)
 	establish := s.inc.establish
 	if s.readOnly {
 		establish = s.inc.look
@@ -74,8 +77,9 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 // Reach says that other processes see the records.
 func (s *Store) Reach() idem.Reach { return idem.ReachShared }
 
-// Ping returns nil when Redis answers, no shard is known to have lost its
-// records, and no primary has fewer replicas than a Begin is refused with. The
+// Ping returns nil when Redis answers, no server evicts keys, no shard is known to
+// have lost its records, and no primary has fewer replicas than a Begin is refused
+// with. The
 // error wraps idem.ErrUnavailable or idem.ErrStoreLost.
 func (s *Store) Ping(ctx context.Context) error {
 	var lost int
@@ -96,6 +100,10 @@ func (s *Store) Ping(ctx context.Context) error {
 	}
 	if lost > 0 {
 		return fmt.Errorf("tokenstore/redis: ping: %d of %d shards: %w", lost, Shards, idem.ErrStoreLost)
+	}
+	s.evicts.ask(ctx)
+	if err := s.evicts.refuse(ctx, "ping"); err != nil {
+		return err
 	}
 	if s.replicas != nil && s.replicas.shortfall == nil {
 		return s.checkReplicas(ctx)

@@ -1,0 +1,102 @@
+package redis
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// asksAlways has a store ask for the eviction policy in every Begin.
+func asksAlways() Option { return func(c *config) { c.evictionEvery = 0 } }
+
+func setPolicy(t *testing.T, r *testserver.Redis, policy string) {
+	t.Helper()
+	if _, err := r.Do("CONFIG", "SET", "maxmemory-policy", policy); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEvictionAfterTheStartIsNoticed(t *testing.T) {
+	r := testserver.StartRedis(t)
+	var out bytes.Buffer
+	s := open(t, connect(t, r.URL()), asksAlways(), WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
+	done, req := newAttempt(idem.ClientKey)
+	begun, err := s.Begin(t.Context(), done, req)
+	if err != nil || !begun.Begun {
+		t.Fatalf("Begin(%v) = %v, %v", done, begun.Begun, err)
+	}
+	setPolicy(t, r, "allkeys-lru")
+	id, req := newAttempt(idem.ClientKey)
+	for range 3 {
+		if res, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrUnavailable) || res.Begun || !strings.Contains(err.Error(), "allkeys-lru") {
+			t.Errorf("Begin(%v) = %v, %v, want %v that names the policy", id, res.Begun, err, idem.ErrUnavailable)
+		}
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "allkeys-lru") {
+		t.Errorf("Ping() = %v, want %v that names the policy", err, idem.ErrUnavailable)
+	}
+	// What runs is settled, and what is there can be read.
+	if res, err := s.Settle(t.Context(), done, completion(begun.Record.Attempt, "done")); err != nil || !res.Settled {
+		t.Errorf("Settle(%v) = %v, %v", done, res.Settled, err)
+	}
+	if rec, err := s.Get(t.Context(), done); err != nil || rec.State != idem.StateCompleted {
+		t.Errorf("Get(%v) = %v, %v", done, rec.State, err)
+	}
+	if n := strings.Count(out.String(), "began to evict"); n != 1 {
+		t.Errorf("%d log lines of the change, want 1: %s", n, &out)
+	}
+	setPolicy(t, r, "noeviction")
+	if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
+		t.Errorf("Begin(%v) after the policy was mended = %v, %v", id, res.Begun, err)
+	}
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("Ping() = %v", err)
+	}
+}
+
+func TestEvictionOnOneNodeOfAClusterIsNoticed(t *testing.T) {
+	c := testserver.StartRedisCluster(t, 3)
+	s := open(t, connect(t, clusterAddr(c)), asksAlways(), quiet())
+	setPolicy(t, c.Nodes()[1], "volatile-ttl")
+	id, req := newAttempt(idem.ClientKey)
+	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "volatile-ttl") {
+		t.Errorf("Begin(%v) = %v, want %v that names the policy", id, err, idem.ErrUnavailable)
+	}
+}
+
+func TestEvictionIsAskedForOncePerInterval(t *testing.T) {
+	r := testserver.StartRedis(t)
+	s := open(t, connect(t, r.URL()), quiet(), func(c *config) { c.evictionEvery = time.Hour })
+	setPolicy(t, r, "allkeys-lru")
+	id, req := newAttempt(idem.ClientKey)
+	if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
+		t.Errorf("Begin(%v) within the interval = %v, %v", id, res.Begun, err)
+	}
+	s.evicts.due.Store(0) // the interval is over
+	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Begin(%v) after it = %v, want %v", id, err, idem.ErrUnavailable)
+	}
+}
+
+// A server that does not tell for a moment is what it was.
+func TestEvictionOfAServerThatDoesNotTellStaysAsItWas(t *testing.T) {
+	r := testserver.StartRedis(t)
+	s := open(t, connect(t, r.URL()), asksAlways(), quiet())
+	setPolicy(t, r, "allkeys-lru")
+	id, req := newAttempt(idem.ClientKey)
+	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrUnavailable) {
+		t.Fatalf("Begin(%v) = %v, want %v", id, err, idem.ErrUnavailable)
+	}
+	r.Pause()
+	s.evicts.ask(t.Context())
+	r.Resume()
+	if s.evicts.found.Load() == nil {
+		t.Error("a server that did not answer is taken not to evict")
+	}
+}
