@@ -25,9 +25,11 @@ GOLANGCI            := bin/golangci-lint-$(GOLANGCI_VERSION)
 BUF_VERSION         := v1.66.1
 BUF                 := bin/buf-$(BUF_VERSION)
 
-# bench is a module of its own: what it measures beside the library must not
-# become a dependency of the library. A narrower PKG means the library.
-MODULES := $(if $(filter ./...,$(PKG)),. bench,.)
+# Modules of their own: what bench measures beside the library, and what examples
+# are tested with, must not become a dependency of the library. A narrower PKG means
+# the library.
+BESIDE  := bench examples/stripe
+MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
 
 .DEFAULT_GOAL := help
 
@@ -68,12 +70,12 @@ format-check:
 .PHONY: vet
 vet:
 	$(GO) vet ./...
-	cd bench && $(GO) vet ./...
+	@for module in $(BESIDE); do (cd $$module && set -x && $(GO) vet ./...) || exit; done
 
 .PHONY: golangci
 golangci: $(GOLANGCI)
 	$(GOLANGCI) run ./...
-	cd bench && $(CURDIR)/$(GOLANGCI) run ./...
+	@for module in $(BESIDE); do (cd $$module && set -x && $(CURDIR)/$(GOLANGCI) run ./...) || exit; done
 
 .PHONY: imports
 imports:
