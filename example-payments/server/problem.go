@@ -49,9 +49,10 @@ func kindOf(code string) kind {
 	return kind{idem.Code(code).HTTPStatus(), idem.Code(code).Title()}
 }
 
-// problem is an answer in application/problem+json (RFC 9457), of type
-// about:blank, as the middleware's are.
+// problem is an answer in application/problem+json (RFC 9457), as the
+// middleware's are. Codes that have to do with keys have a type.
 type problem struct {
+	Type   string `json:"type,omitempty"`
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
@@ -64,7 +65,12 @@ func abort(c *gin.Context, code, detail string) {
 	if k.status == http.StatusServiceUnavailable {
 		c.Header("Retry-After", "1")
 	}
-	body, err := json.Marshal(problem{k.title, k.status, detail, code})
+	p := problem{Title: k.title, Status: k.status, Detail: detail, Code: code}
+	if documented(code) {
+		p.Type = documentation + "#" + code
+		c.Writer.Header().Add("Link", "<"+p.Type+`>; rel="describedby"; type="text/html"`)
+	}
+	body, err := json.Marshal(p)
 	if err != nil {
 		panic(err) // strings and numbers always marshal
 	}

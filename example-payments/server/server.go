@@ -50,6 +50,7 @@ func New(cfg Config) (*Server, error) {
 	s.gin.NoRoute(func(c *gin.Context) { abort(c, codeNotFound, "See / for the routes.") })
 	s.gin.NoMethod(func(c *gin.Context) { abort(c, codeMethodNotAllowed, "See the Allow header.") })
 	s.gin.GET("/", s.index)
+	s.gin.GET(documentation, s.describeKeys)
 	s.gin.GET("/healthz", s.healthz)
 	s.gin.GET("/readyz", s.readyz)
 	s.gin.GET("/metrics", gin.WrapH(cfg.Metrics.Handler()))
@@ -59,19 +60,19 @@ func New(cfg Config) (*Server, error) {
 // routes sets up what needs an API key.
 func (s *Server) routes(v1 *gin.RouterGroup) error {
 	// An answer in doubt that asks to be repeated goes on asking.
-	retryAfter := idemgin.WithReplayHeaders("Retry-After")
-	clientKey, err := idemgin.New(s.cfg.Engine, s.policy(idem.ClientKey), retryAfter)
+	retryAfter, described := idemgin.WithReplayHeaders("Retry-After"), idemgin.WithDocumentation(documentation)
+	clientKey, err := idemgin.New(s.cfg.Engine, s.policy(idem.ClientKey), retryAfter, described)
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	issuedToken, err := idemgin.New(s.cfg.Engine, s.policy(idem.IssuedToken), retryAfter)
+	issuedToken, err := idemgin.New(s.cfg.Engine, s.policy(idem.IssuedToken), retryAfter, described)
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	v1.POST("/payments", s.readOrder, s.answered, clientKey, s.pay)
 	v1.POST("/trades", s.readOrder, s.answered, issuedToken, s.pay)
-	v1.POST("/tokens", idemgin.TokenHandler(s.cfg.Engine, s.policy(idem.IssuedToken), idem.DefaultTokenTTL))
-	v1.GET("/idempotency", idemgin.StatusHandler(s.cfg.Engine, s.policy(idem.ClientKey)))
+	v1.POST("/tokens", idemgin.TokenHandler(s.cfg.Engine, s.policy(idem.IssuedToken), idem.DefaultTokenTTL, described))
+	v1.GET("/idempotency", idemgin.StatusHandler(s.cfg.Engine, s.policy(idem.ClientKey), described))
 	v1.GET("/payments", s.listPayments)
 	v1.GET("/payments/:id", s.getPayment)
 	v1.GET("/accounts", s.listAccounts)

@@ -16,7 +16,8 @@
 //
 //   - a request that is still running is 429 with lock_timeout: every library
 //     asks again, and gets the outcome;
-//   - 503 says Stripe-Should-Retry: true. stripe-go hands it to its caller, who
-//     may send it again with the same key;
+//   - whatever else is worth sending again, 503 above all, says
+//     Stripe-Should-Retry: true. stripe-go hands it to its caller, who may send it
+//     again with the same key;
 //   - all other refusals say false. No library repeats them.
 package stripe

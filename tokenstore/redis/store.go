@@ -101,7 +101,6 @@ func (s *Store) Ping(ctx context.Context) error {
 	if lost > 0 {
 		return fmt.Errorf("tokenstore/redis: ping: %d of %d shards: %w", lost, Shards, idem.ErrStoreLost)
 	}
-	s.evicts.ask(ctx)
 	if err := s.evicts.refuse(ctx, "ping"); err != nil {
 		return err
 	}
