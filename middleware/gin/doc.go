@@ -7,7 +7,13 @@
 // stored status, body and headers, marked "Idempotent-Replayed: true". What is
 // guaranteed, and what is not, says package [idem]. What is stored, what a
 // refusal looks like, and what happens to responses that are flushed, hijacked
-// or too long is the same for every HTTP adapter of this module.
+// or too long is the same for every HTTP adapter of this module; see the comment
+// of middleware/http.
+//
+// Safe methods (GET, HEAD, OPTIONS, TRACE) need no key and go straight to the
+// handlers, so r.Use(middleware) is fine. [WithMethods] and [WithOptionalKey]
+// choose otherwise. Neither the host nor request headers are part of what makes two
+// requests the same, unless [WithComparedHeaders] names them.
 //
 // # Where it goes
 //

@@ -7,7 +7,17 @@
 // with a key runs the handler; every repeat gets the stored status, body and
 // headers, marked "Idempotent-Replayed: true". What is guaranteed, and what is
 // not, says package [idem]. Refusals are problem+json (RFC 9457) with a stable
-// "code"; their statuses are those of [idem.Code].
+// "code"; their statuses are those of [idem.Code]. [WithDocumentation] has them
+// point to a page for clients, and [WithRefusals] puts them into another format:
+// examples/stripe has that of Stripe's API.
+//
+// # Which requests
+//
+// Safe methods (GET, HEAD, OPTIONS, TRACE) need no key and go straight to the
+// handler, so the middleware can be put around a whole mux; [WithMethods] chooses
+// other methods. Every other request needs a key, unless the route has
+// [WithOptionalKey]: then one without a key runs unprotected, and is reported
+// as [idem.EventUnprotected].
 //
 // # Where it goes
 //
@@ -47,14 +57,26 @@
 // its response is not stored: repeats are refused as result-unavailable. When
 // the outcome of a streamed response cannot be settled, the connection is
 // broken off. [net/http/httputil.ReverseProxy] flushes responses that are event
-// streams or of unknown length. Informational responses (103 Early Hints) go out at once and are
-// not stored. A panic is settled as an outcome in doubt and then goes on.
+// streams or of unknown length. Informational responses (103 Early Hints) go out
+// at once and are not stored. A panic is settled as an outcome in doubt and then
+// goes on.
 //
-// # Bodies
+// A client that does not read blocks the writes of such a response, and with them
+// the handler, which holds the key. Set [idem.Policy].Deadline on routes that
+// stream: a second after it the writes fail. What wraps the response outside needs
+// an Unwrap method for that, as for [http.ResponseController].
+//
+// # When two requests are the same
 //
 // Two requests with one key are the same when their method, path, query, media
-// type, content encoding and body are; JSON bodies are compared by value. See
-// [idem.RequestFingerprint] for multipart and compressed bodies.
+// type, content encoding and body are; bodies in JSON and of forms are compared by
+// value. See [idem.RequestFingerprint]. Neither the host nor any other header is
+// compared: a service that does something else for another Host, or for another
+// header, names these with [WithComparedHeaders], or makes them part of the scope.
+//
+// A body that the client did not announce the length of (chunked, or HTTP/2), and
+// that something in front has read without putting it back, cannot be told from
+// an empty one. Of any other body this is noticed, and refused as internal.
 //
 // # Where a key stands
 //
