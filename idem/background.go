@@ -88,7 +88,8 @@ func (e *Engine) Close(ctx context.Context) error {
 
 // save is step 7 with its retries. After an error saving goes on behind the
 // answer, with the lock held and duplicates in this process refused, until the
-// store has answered or the engine gives up.
+// store has answered or the engine gives up. It is given up at once where trying
+// again cannot help.
 func (e *Engine) save(ctx context.Context, run *run) (settled bool, err error) {
 	s := &run.settlement
 	giveUp := time.Now().Add(e.cfg.saveTimeout)
@@ -98,9 +99,11 @@ func (e *Engine) save(ctx context.Context, run *run) (settled bool, err error) {
 		if err == nil {
 			return settled, nil
 		}
-		if errors.Is(err, ErrResponseInvalid) {
-			s.Response = &Response{Status: s.Response.Status, Omitted: true}
-			continue
+		if run.hopeless(err) {
+			run.told = !run.lost()
+			e.abandon(ctx, run, run.told, err)
+			run.lease.ReleaseBehind()
+			return false, err
 		}
 		left := time.Until(giveUp)
 		if left <= 0 || !sleep(e.work.ctx, min(pause.next(), left)) {
@@ -117,8 +120,50 @@ func (e *Engine) save(ctx context.Context, run *run) (settled bool, err error) {
 func (e *Engine) trySave(ctx context.Context, run *run) (settled bool, err error) {
 	s := &run.settlement
 	s.Restore, s.Trusted = &run.restore, !run.lost()
-	if settled, err = e.callSettle(ctx, run.request, s); run.seen.Repaired {
+	if settled, err = e.settleOrOmit(ctx, run.request, s); run.seen.Repaired {
 		e.observe(ctx, run.request, &Event{Type: EventRepaired, Attempt: s.Attempt, State: run.seen.Record.State})
+	}
+	switch rec := &run.seen.Record; {
+	case errors.Is(err, ErrResponseInvalid):
+		err = fmt.Errorf("%w: it refuses a settlement without a response: %w", errMisbehaves, err)
+	case err == nil && !settled && rec.State.Open() && rec.Attempt == s.Attempt:
+		err = fmt.Errorf("%w: it left an open attempt as it was", errMisbehaves)
+	}
+	return settled, err
+}
+
+// errMisbehaves says that a store broke its contract in its answer to Settle.
+var errMisbehaves = errors.New("idem: the token store breaks its contract")
+
+// mostMisbehaviour is how many such answers end the saving of an outcome.
+const mostMisbehaviour = 5
+
+// hopeless reports whether trying to save again cannot help: the store has had its
+// last word, or goes on breaking its contract.
+func (run *run) hopeless(err error) bool {
+	if errors.Is(err, errMisbehaves) {
+		run.misbehaved++
+	}
+	return unreadable(err) || run.misbehaved >= mostMisbehaviour
+}
+
+// abandon reports that an outcome will not be saved. told says that the client has
+// it, or is about to.
+func (e *Engine) abandon(ctx context.Context, run *run, told bool, err error) {
+	s := &run.settlement
+	e.observe(ctx, run.request, &Event{Type: EventSaveAbandoned, Attempt: s.Attempt, State: s.State, Err: err})
+	if told && s.State == StateCompleted {
+		e.observe(ctx, run.request, &Event{Type: EventUnstored, Attempt: s.Attempt, Err: err})
+	}
+}
+
+// settleOrOmit settles, without the response where the store cannot hold that: the
+// outcome stands all the same.
+func (e *Engine) settleOrOmit(ctx context.Context, r *request, s *Settlement) (settled bool, err error) {
+	settled, err = e.callSettle(ctx, r, s)
+	if errors.Is(err, ErrResponseInvalid) && s.Response != nil {
+		s.Response = &Response{Status: s.Response.Status, Omitted: true}
+		settled, err = e.callSettle(ctx, r, s)
 	}
 	return settled, err
 }
@@ -162,16 +207,14 @@ func (e *Engine) saveBehind(ctx context.Context, run *run) {
 				run.lease.ReleaseBehind()
 				return
 			}
-			if errors.Is(err, ErrResponseInvalid) {
-				s.Response = &Response{Status: s.Response.Status, Omitted: true}
-				continue
+			if run.hopeless(err) {
+				e.abandon(ctx, run, told, err)
+				run.lease.ReleaseBehind()
+				return
 			}
 			if !sleep(stop, pause.next()) {
 				// The lock is left to its session: it outlives this engine.
-				e.observe(ctx, r, &Event{Type: EventSaveAbandoned, Attempt: run.settlement.Attempt, State: s.State, Err: err})
-				if told && s.State == StateCompleted {
-					e.observe(ctx, r, &Event{Type: EventUnstored, Attempt: run.settlement.Attempt, Err: err})
-				}
+				e.abandon(ctx, run, told, err)
 				return
 			}
 		}
@@ -190,7 +233,8 @@ func outcomeOf(s State) outcome {
 }
 
 // abortBehind undoes a Begin that was not answered, or came too late, with the
-// lock held until that is acknowledged.
+// lock held until that is acknowledged, or the record turns out to be unreadable:
+// a Begin that is still on its way is refused by such a record.
 //
 //go:noinline
 func (e *Engine) abortBehind(ctx context.Context, r *request, lease Lease, req BeginRequest) {
@@ -208,8 +252,12 @@ func (e *Engine) abortBehind(ctx context.Context, r *request, lease Lease, req B
 				lease.ReleaseBehind()
 				return
 			}
-			if !sleep(stop, pause.next()) {
+			final := unreadable(err)
+			if final || !sleep(stop, pause.next()) {
 				e.observe(ctx, r, &Event{Type: EventSaveAbandoned, Err: err})
+				if final {
+					lease.ReleaseBehind()
+				}
 				return
 			}
 		}

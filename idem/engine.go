@@ -213,7 +213,14 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 func (e *Engine) read(ctx context.Context, r *request) (err error) {
 	call := r.within(ctx, e.cfg.storeTimeout)
 	defer call.stop()
-	if r.seen.Record, err = e.store.Get(call, r.id); err != nil {
+	r.seen.Record, err = e.store.Get(call, r.id)
+	switch {
+	case unreadable(err):
+		e.observe(ctx, r, &Event{Type: EventUnreadable, Err: err})
+	case r.seen.Record.ResponseErr != nil:
+		e.observe(ctx, r, &Event{Type: EventUnreadable, Attempt: r.seen.Record.Attempt, State: r.seen.Record.State, Err: r.seen.Record.ResponseErr})
+	}
+	if err != nil {
 		return storeRefusal(err)
 	}
 	return nil
@@ -244,8 +251,11 @@ func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
 	}
 	switch rec.State {
 	case StateCompleted:
-		if rec.Response == nil || rec.Response.Omitted {
-			return nil, refuse(CodeResultUnavailable, nil)
+		switch {
+		case errors.Is(rec.ResponseErr, ErrNewerRecord): // an instance of that build can answer
+			return nil, refuse(CodeUnavailable, rec.ResponseErr)
+		case rec.Response == nil || rec.Response.Omitted:
+			return nil, refuse(CodeResultUnavailable, rec.ResponseErr)
 		}
 		return replay(rec), nil
 	case StateExpired:
@@ -329,6 +339,10 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 	for range beginRounds {
 		begun, err := e.callBegin(ctx, r, &req)
 		switch {
+		case unreadable(err):
+			e.observe(ctx, r, &Event{Type: EventUnreadable, Err: err})
+			lease.ReleaseBehind()
+			return Attempt{}, nil, storeRefusal(err)
 		case errors.Is(err, ErrStoreLost), errors.Is(err, ErrStaleFence):
 			lease.ReleaseBehind()
 			return Attempt{}, nil, storeRefusal(err)

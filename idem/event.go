@@ -24,7 +24,7 @@ const (
 	EventSuperseded                     // somebody else settled the attempt first
 	EventOwnershipLost                  // the lease was lost while the handler ran
 	EventSaveDelayed                    // the outcome could not be stored in time; the client was answered
-	EventSaveAbandoned                  // saving in the background was given up (Err)
+	EventSaveAbandoned                  // saving the outcome, or undoing a Begin, was given up (Err)
 	EventFailedOpen                     // the handler ran without protection
 	EventReleaseFailed                  // the lock could not be given back at once
 	EventMarked                         // a durable marker knew more than the store (State)
@@ -33,11 +33,13 @@ const (
 	EventRepaired                       // the store had lost the attempt, or fallen back to before it, and was told anew (State)
 	EventUnstored                       // a success was answered and is not what the store has (State, Err)
 	EventTooLate                        // CheckOwner or DownstreamKey refused: the handler had returned
+	EventUnreadable                     // a record cannot be read, or where State is set its response (Err)
 )
 
 var eventNames = [...]string{"refused", "replayed", "joined", "waited", "begun", "begin-aborted", "interrupted",
 	"resolved", "completed", "released", "unknown", "superseded", "ownership-lost", "save-delayed",
-	"save-abandoned", "failed-open", "release-failed", "marked", "long-running", "unprotected", "repaired", "unstored", "too-late"}
+	"save-abandoned", "failed-open", "release-failed", "marked", "long-running", "unprotected", "repaired", "unstored", "too-late",
+	"unreadable"}
 
 // String returns the name used in logs and metrics.
 func (t EventType) String() string {

@@ -125,7 +125,9 @@ func storeRefusal(err error) *Refusal {
 		return refuse(CodeStoreLost, err)
 	case errors.Is(err, ErrStaleFence):
 		return refuse(CodeOwnershipLost, err)
-	default:
+	case errors.Is(err, ErrCorruptRecord): // there was an attempt, and nothing is known of it
+		return refuse(CodeOutcomeUnknown, err)
+	default: // a newer build's record too: an instance of that build can answer
 		return refuse(CodeUnavailable, err)
 	}
 }

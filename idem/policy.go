@@ -14,6 +14,8 @@ const (
 	DefaultResolverTimeout = 5 * time.Second
 	DefaultMaxRequestBody  = 1 << 20 // bytes
 	DefaultMaxResponseBody = 1 << 20 // bytes
+
+	DefaultMaxUnknownResponse = 64 << 10 // bytes
 )
 
 // ScopeFunc tells whose key a request carries: the tenant or principal, as
@@ -74,6 +76,12 @@ type Policy struct {
 	// DefaultMaxResponseBody where 0. A longer one reaches the client, and
 	// repeats are told that the result is unavailable.
 	MaxResponseBody int64
+	// MaxUnknownResponse bounds the response that is kept with an unknown outcome,
+	// header and body together, in bytes; DefaultMaxUnknownResponse where 0. Such
+	// a record stays until somebody decides, so that many of them must not fill
+	// the store. A longer response reaches the client, and repeats are told that
+	// the outcome is unknown.
+	MaxUnknownResponse int64
 }
 
 // WithDefaults returns the policy with its defaults filled in, or an error
@@ -127,7 +135,7 @@ func (p *Policy) check() error {
 			return fmt.Errorf("idem: policy %q has a negative %s", p.Name, d.name)
 		}
 	}
-	if p.MaxRequestBody < 0 || p.MaxResponseBody < 0 {
+	if p.MaxRequestBody < 0 || p.MaxResponseBody < 0 || p.MaxUnknownResponse < 0 {
 		return fmt.Errorf("idem: policy %q has a negative body limit", p.Name)
 	}
 	return nil
@@ -141,6 +149,7 @@ func (p *Policy) fill() (changed bool) {
 	changed = setDefault(&p.ResolverTimeout, DefaultResolverTimeout) || changed
 	changed = setDefault(&p.MaxRequestBody, DefaultMaxRequestBody) || changed
 	changed = setDefault(&p.MaxResponseBody, DefaultMaxResponseBody) || changed
+	changed = setDefault(&p.MaxUnknownResponse, DefaultMaxUnknownResponse) || changed
 	if p.KeyTTL < p.ResultTTL {
 		p.KeyTTL, changed = p.ResultTTL, true
 	}

@@ -64,11 +64,7 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 	if err := lease.Err(); err != nil {
 		return false, refuse(CodeOwnershipLost, err)
 	}
-	settled, err = e.callSettle(ctx, r, &s)
-	if errors.Is(err, ErrResponseInvalid) { // it is applied all the same
-		s.Response = &Response{Status: s.Response.Status, Omitted: true}
-		settled, err = e.callSettle(ctx, r, &s)
-	}
+	settled, err = e.settleOrOmit(ctx, r, &s)
 	if err != nil {
 		return false, storeRefusal(err)
 	}

@@ -16,3 +16,8 @@ type Response struct {
 	// or over the limit. Such a result cannot be replayed.
 	Omitted bool
 }
+
+// size is about how many bytes a store keeps of r, beside a few for lengths.
+func (r *Response) size() int64 {
+	return int64(fieldsSize(r.Header) + fieldsSize(r.Trailer) + len(r.Body))
+}

@@ -23,6 +23,7 @@ type run struct {
 	settlement Settlement // what the store is told of the outcome; of which attempt, from the start
 	entry      runningEntry
 	started    time.Time // by our clock; the record has it by the store's
+	misbehaved int       // how often the store broke its contract while it was saved
 	told       bool      // its client is answered with its outcome before that is stored
 }
 
@@ -70,6 +71,9 @@ func (run *run) settle(o outcome, resp *Response) {
 		if run.lost() { // what it answered is about its lease, not the operation
 			s.Response = nil
 		}
+		if s.Response != nil && s.Response.size() > p.MaxUnknownResponse {
+			s.Response = &Response{Status: s.Response.Status, Omitted: true}
+		}
 	}
 }
 
@@ -97,7 +101,7 @@ func (r *request) unknown(rec *Record) (*Result, error) {
 	if r.Transport != TransportDirect && rec.Response != nil && !rec.Response.Omitted {
 		return replay(rec), nil
 	}
-	return nil, refuse(CodeOutcomeUnknown, nil)
+	return nil, refuse(CodeOutcomeUnknown, rec.ResponseErr)
 }
 
 // deref is a result, or none.
@@ -115,11 +119,11 @@ func used(s State) bool { return s != StateNone && s != StateIssued && s != Stat
 
 // failOpen runs the handler without protection where the policy says so, the
 // refusal is that something could not be reached, and nothing is known of an
-// attempt: that one runs, is in doubt, or was completed with a response that
-// cannot be read.
+// attempt: that one runs, is in doubt, was completed with a response that cannot
+// be read, or has a record that cannot be read.
 func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error) (Result, error) {
 	refusal, ok := errors.AsType[*Refusal](err)
-	if !ok || !r.Policy.FailOpen || r.open || used(r.seen.Record.State) || refusal.Code != CodeUnavailable || ctx.Err() != nil {
+	if !ok || !r.Policy.FailOpen || r.open || used(r.seen.Record.State) || refusal.Code != CodeUnavailable || unreadable(err) || ctx.Err() != nil {
 		return Result{}, err
 	}
 	e.observe(ctx, r, &Event{Type: EventFailedOpen, Err: refusal.Err})

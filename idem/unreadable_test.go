@@ -1,0 +1,248 @@
+package idem_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+)
+
+// wantFree requires that the lock of a key becomes free, without a Close.
+func (b *bundle) wantFree(key string) {
+	b.Helper()
+	b.eventually("the lock is free", func() bool {
+		lease, err := b.locker.TryAcquire(context.Background(), idem.LockRequest{KeyID: idem.NewKeyID("m1", idem.Key(key)), Nonce: idem.NewNonce()})
+		if err != nil {
+			return false
+		}
+		return lease.Release(context.Background()) == nil
+	})
+}
+
+var unreadableRecords = map[string]struct {
+	err  error
+	code idem.Code
+}{
+	"newer":   {fmt.Errorf("test: %w: version 2", idem.ErrNewerRecord), idem.CodeUnavailable},
+	"corrupt": {fmt.Errorf("test: %w: 7 bytes", idem.ErrCorruptRecord), idem.CodeOutcomeUnknown},
+}
+
+func TestUnreadableRecordIsRefusedAndRunsNothing(t *testing.T) {
+	for name, tt := range unreadableRecords {
+		for _, call := range []string{"Get", "Begin"} {
+			t.Run(name+", "+call, func(t *testing.T) {
+				b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
+				b.faults.FailBefore(call, idemtest.Every, tt.err)
+				_, err := b.do("k", "a")
+				b.wantRefused(err, tt.code)
+				b.wantRuns(0)
+				b.wantFree("k")
+				if b.saw(idem.EventUnreadable) != 1 || b.saw(idem.EventFailedOpen) != 0 || b.faults.Calls("Abort") != 0 {
+					t.Errorf("%d events of an unreadable record, want 1; %d of failing open and %d calls of Abort, want none",
+						b.saw(idem.EventUnreadable), b.saw(idem.EventFailedOpen), b.faults.Calls("Abort"))
+				}
+			})
+		}
+	}
+}
+
+// A record that has become unreadable under its holder ends the retries of Settle.
+func TestUnreadableRecordEndsSaving(t *testing.T) {
+	for name, tt := range unreadableRecords {
+		for when, opts := range map[string][]idem.Option{
+			"before the answer": nil,
+			"after the answer":  {idem.WithSaveTimeout(time.Nanosecond)},
+		} {
+			t.Run(name+", "+when, func(t *testing.T) {
+				b := setup(t, parts{opts: opts})
+				b.faults.FailBefore("Settle", 1, nil)
+				for call := range 100 {
+					b.faults.FailBefore("Settle", call+2, tt.err)
+				}
+				res, err := b.do("k", "a")
+				b.wantPaid(res, err, 1, false)
+				b.eventually("saving is given up", func() bool { return b.saw(idem.EventSaveAbandoned) == 1 })
+				b.wantFree("k")
+				if n := b.faults.Calls("Settle"); n != 2 || b.saw(idem.EventUnstored) != 1 {
+					t.Errorf("%d calls of Settle and %d events of an unstored success, want 2 and 1", n, b.saw(idem.EventUnstored))
+				}
+			})
+		}
+	}
+}
+
+func TestUnreadableRecordEndsAborting(t *testing.T) {
+	for name, tt := range unreadableRecords {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{})
+			b.faults.FailBefore("Begin", 1, nil)
+			b.faults.FailBefore("Abort", idemtest.Every, tt.err)
+			_, err := b.do("k", "a")
+			b.wantRefused(err, idem.CodeUnavailable)
+			b.eventually("aborting is given up", func() bool { return b.saw(idem.EventSaveAbandoned) == 1 })
+			b.wantFree("k")
+			if n := b.faults.Calls("Abort"); n != 1 {
+				t.Errorf("%d calls of Abort, want 1", n)
+			}
+			b.wantRuns(0)
+		})
+	}
+}
+
+// damagedStore cannot read the responses of closed and unknown records.
+type damagedStore struct {
+	idem.Store
+	err error
+}
+
+func (s *damagedStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	rec, err := s.Store.Get(ctx, id)
+	if rec.Response != nil {
+		rec.Response, rec.ResponseErr = nil, s.err
+	}
+	return rec, err
+}
+
+func TestDamagedResponseIsNotReplayedAndReported(t *testing.T) {
+	for name, tt := range map[string]struct {
+		handler idem.Handler
+		err     error
+		code    idem.Code
+	}{
+		"completed":             {answers(201), idem.ErrResponseDamaged, idem.CodeResultUnavailable},
+		"completed, newer form": {answers(201), idem.ErrNewerRecord, idem.CodeUnavailable},
+		"unknown":               {answers(500), idem.ErrResponseDamaged, idem.CodeOutcomeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
+			engine, err := idem.New(b.locks, &damagedStore{b.faults, tt.err}, idem.WithObserver(b.observe))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.engine = engine
+			if _, err := b.doWith("k", "a", tt.handler); err != nil {
+				t.Fatal(err)
+			}
+			_, err = b.do("k", "a")
+			b.wantRefused(err, tt.code)
+			b.wantRuns(0) // of the default handler
+			if !errors.Is(err, tt.err) || b.saw(idem.EventUnreadable) != 1 {
+				t.Errorf("Do() = %v with %d events of an unreadable response, want %v and 1", err, b.saw(idem.EventUnreadable), tt.err)
+			}
+		})
+	}
+}
+
+// misbehavingStore answers Settle as no store may.
+type misbehavingStore struct {
+	idem.Store
+	calls  []time.Time
+	answer func(idem.Settlement) (idem.SettleResult, error)
+}
+
+func (s *misbehavingStore) Settle(_ context.Context, _ idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	s.calls = append(s.calls, time.Now())
+	return s.answer(st)
+}
+
+// A store that breaks its contract must neither be asked without a pause, nor for
+// ever, nor take the handler's goroutine down.
+func TestMisbehavingStoreEndsSaving(t *testing.T) {
+	invalid := func(idem.Settlement) (idem.SettleResult, error) { return idem.SettleResult{}, idem.ErrResponseInvalid }
+	open := func(st idem.Settlement) (idem.SettleResult, error) {
+		return idem.SettleResult{Record: idem.Record{State: idem.StatePending, Attempt: st.Attempt}}, nil
+	}
+	for name, answer := range map[string]func(idem.Settlement) (idem.SettleResult, error){
+		"every response is invalid": invalid, "an open attempt stays open": open,
+	} {
+		for _, status := range []int{201, 429, 500} {
+			for _, timeout := range []time.Duration{time.Nanosecond, 2 * time.Second} {
+				t.Run(fmt.Sprintf("%s, %d, answered after %v", name, status, timeout), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						b := setup(t, parts{})
+						store := &misbehavingStore{Store: b.store, answer: answer}
+						engine, err := idem.New(b.locks, store, idem.WithObserver(b.observe), idem.WithSaveTimeout(timeout))
+						if err != nil {
+							t.Fatal(err)
+						}
+						b.engine = engine
+						res, err := b.doWith("k", "a", answers(status))
+						if err != nil || res.Response.Status != status {
+							t.Errorf("Do() = %d, %v, want %d", res.Response.Status, err, status)
+						}
+						time.Sleep(time.Minute)
+						if n := b.saw(idem.EventSaveAbandoned); n != 1 {
+							t.Errorf("%d events of giving up, want 1", n)
+						}
+						n := len(store.calls)
+						if took := store.calls[n-1].Sub(store.calls[0]); n > 12 || took < 100*time.Millisecond || took > 10*time.Second {
+							t.Errorf("Settle was called %d times within %v, want a few, with pauses", n, took)
+						}
+						b.wantFree("k")
+						if err := engine.Close(t.Context()); err != nil {
+							t.Errorf("Close() = %v, want <nil>", err)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// A resolver's word that nothing has happened has no response to leave out.
+func TestMisbehavingStoreDoesNotStopResolving(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+	}})
+	if _, err := b.doWith("k", "a", answers(500)); err != nil {
+		t.Fatal(err)
+	}
+	b.policy.Resolver = nil
+	_, _ = b.doWith("k2", "a", answers(500))
+	b.policy.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+	b.faults.FailBefore("Settle", b.faults.Calls("Settle")+1, idem.ErrResponseInvalid)
+	_, err := b.do("k2", "a")
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantFree("k2")
+	res, err := b.do("k2", "a")
+	b.wantPaid(res, err, 1, false)
+}
+
+func TestUnknownRecordsKeepALimitedResponse(t *testing.T) {
+	for _, tt := range []struct {
+		limit int64
+		size  int
+		kept  bool
+	}{
+		{0, idem.DefaultMaxUnknownResponse - 100, true}, {0, idem.DefaultMaxUnknownResponse + 1, false},
+		{500, 100, true}, {500, 501, false}, {1, 1, false},
+	} {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.MaxUnknownResponse = tt.limit }})
+		long := idem.Response{Status: 500, Header: map[string][]string{"Content-Type": {"text/plain"}}, Body: bytes.Repeat([]byte("x"), tt.size)}
+		handler := func(context.Context) (idem.Response, error) { return long, nil }
+		res, err := b.doWith("k", "a", handler)
+		if err != nil || len(res.Response.Body) != tt.size {
+			t.Errorf("limit %d: Do() = %d bytes, %v, want the whole answer", tt.limit, len(res.Response.Body), err)
+		}
+		rec, err := b.store.Get(t.Context(), idem.NewKeyID("m1", "k"))
+		if err != nil || rec.State != idem.StateUnknown || rec.Response.Omitted == tt.kept || rec.Response.Status != 500 || !tt.kept && len(rec.Response.Body)+len(rec.Response.Header) > 0 {
+			t.Errorf("limit %d: %d bytes are kept as %v, %+v, want kept %t", tt.limit, tt.size, rec.State, rec.Response.Omitted, tt.kept)
+		}
+		res, err = b.doWith("k", "a", handler)
+		if tt.kept && (err != nil || !res.Replayed) {
+			t.Errorf("limit %d: repeat = %v, %v, want a replay", tt.limit, res.Replayed, err)
+		}
+		if !tt.kept {
+			b.wantRefused(err, idem.CodeOutcomeUnknown)
+		}
+	}
+	if _, err := (idem.Policy{AllowGlobalKeys: true, MaxUnknownResponse: -1}).WithDefaults(); err == nil {
+		t.Error("WithDefaults() with a negative MaxUnknownResponse = nil, want an error")
+	}
+}
