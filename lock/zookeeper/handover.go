@@ -43,7 +43,7 @@ func (s *session) neighbour(l *Lease, all []position, behind int) *slot {
 // is the turn of l; if not, the line has to be looked at again.
 func (s *session) awaitHandOver(ctx context.Context, l *Lease, before *slot) (handed bool, err error) {
 	s.mu.Lock()
-	before.heir = true
+	before.heir = l
 	s.mu.Unlock()
 	select {
 	case <-before.passed:
@@ -74,7 +74,7 @@ func (s *session) awaitHandOver(ctx context.Context, l *Lease, before *slot) (ha
 func (s *session) disinherit(before *slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before.heir = false
+	before.heir = nil
 }
 
 // vouch notes of the places behind l, as far as they are of this session, that they

@@ -25,6 +25,7 @@ type Lease struct {
 	err      error
 	ends     []*func(error) // to be told of the end
 	revoked  chan struct{}  // nil until somebody asks for it
+	asked    bool           // to let go; revoked is closed then
 	marks    marks
 	attended sync.Once
 

@@ -133,7 +133,7 @@ func (p *place) find(a *attempt) (decided, error) {
 func (p *place) remove(l *Lease) error {
 	s := l.s
 	s.mu.Lock()
-	last := p.last()
+	last, deletion := p.last(), l.deletion()
 	s.mu.Unlock()
 	if last {
 		r := s.w.do(&zk.DeleteRequest{Path: l.slot.path, Version: -1}, &zk.DeleteRequest{Path: p.line.path, Version: -1})
@@ -141,7 +141,7 @@ func (p *place) remove(l *Lease) error {
 			return nil
 		}
 	}
-	return s.remove(l.slot.path, l.czxid, false)
+	return l.removeOn(s.w.do(deletion))
 }
 
 // last says whether the parent is to go with the place. Needs session.mu.

@@ -97,11 +97,10 @@ func (l *Lease) simple() bool {
 // where the answer is not the one expected. Needs session.mu.
 func (l *Lease) ask() {
 	s := l.s
-	path, czxid := l.at()
-	wr := measured([]any{&zk.DeleteRequest{Path: path, Version: -1}})
-	wr.lazy = l.slot.heir && l.place.head // the lock is passed on already
+	wr := measured([]any{l.deletion()})
+	wr.lazy = l.slot.heir != nil && l.place.head // the lock is passed on already
 	s.w.submit(func(r result) {
-		remove := func() error { return s.removeOn(&r, path, czxid, false) }
+		remove := func() error { return l.removeOn(r) }
 		switch r.outcome {
 		case applied, ended:
 			l.freed(remove)
@@ -109,6 +108,27 @@ func (l *Lease) ask() {
 			s.further(func() { l.freed(remove) })
 		}
 	}, wr)
+}
+
+// deletion is the delete of the lease's znode. It fails where that carries a request
+// to let go which is for another lease by now; see removeOn. Needs session.mu.
+func (l *Lease) deletion() *zk.DeleteRequest {
+	version := int32(-1)
+	if l.mayPassOn() {
+		version = unrevoked
+	}
+	path, _ := l.at()
+	return &zk.DeleteRequest{Path: path, Version: version}
+}
+
+// removeOn makes the znode go after the answer to its deletion.
+func (l *Lease) removeOn(r result) error {
+	path, czxid := l.at()
+	if r.refusedBy(zk.ErrBadVersion) {
+		l.s.passOnRequest(l)
+		return l.s.remove(path, czxid, false)
+	}
+	return l.s.removeOn(&r, path, czxid, false)
 }
 
 // remove deletes the znode at path that has this czxid, and makes its legacy,

@@ -17,7 +17,8 @@ import (
 // ever closed for a lease of a [Locker].
 //
 // The first call makes the holder watch its own znode, at the price of a read. A
-// request from before is noticed as well.
+// request from before is noticed as well. One that came to another place of this
+// client, whose lock has been handed on to this one already, is passed on.
 //
 // The idea is that of the revocable locks of Apache Curator's InterProcessMutex.
 func (l *Lease) Revoked() <-chan struct{} {
@@ -37,12 +38,52 @@ func (l *Lease) request() chan struct{} {
 	return l.revoked
 }
 
+// askedFor notes that the holder was asked to let go.
+func (l *Lease) askedFor() {
+	ch := l.request()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.asked {
+		l.asked = true
+		close(ch)
+	}
+}
+
+// unrevoked is the version of a place's znode that carries no request. Nothing else
+// ever changes its data.
+const unrevoked = 0
+
+// mayPassOn says that a request in the znode would be for the place that the lock
+// is handed to within the session: this holder has not seen it. Needs session.mu.
+func (l *Lease) mayPassOn() bool {
+	if l.place == nil || !l.place.head || l.place.role != exclusive {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.asked
+}
+
+// passOnRequest gives a request that came to a place which is being given back to
+// the lease of this session that has the lock in its stead, if there is one.
+func (s *session) passOnRequest(l *Lease) {
+	s.mu.Lock()
+	next := l.slot.heir
+	for next != nil && next.over() != nil {
+		next = next.slot.heir
+	}
+	s.mu.Unlock()
+	if next != nil {
+		next.askedFor()
+	}
+}
+
 // attend has a holder look after its own znode, from now on: for requests to
 // let go, and for its disappearance.
 func (l *Lease) attend() { l.attended.Do(func() { l.s.start(l.lookAfter) }) }
 
 func (l *Lease) lookAfter() {
-	s, asked := l.s, false
+	s := l.s
 	for {
 		w := s.watchNode(l.slot.path, ofNodeW)
 		select {
@@ -57,9 +98,8 @@ func (l *Lease) lookAfter() {
 		case !n.exists || n.czxid != l.czxid:
 			s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
 			return
-		case !asked && revocation(n.data):
-			asked = true
-			close(l.request())
+		case revocation(n.data):
+			l.askedFor()
 		}
 		select {
 		case <-w.woken:
@@ -87,56 +127,70 @@ func (s *session) watchNode(path string, ask question) *watch {
 	})
 }
 
-// Revoke asks whoever has the lock now to let go: its [Lease.Revoked] is closed.
-// Whether and when it does is its own affair. Nobody having the lock, or the
-// holder leaving meanwhile, is no error: there is nothing left to ask for. The
-// next holder is not asked.
+// Revoke asks the holder of the lock to let go: its [Lease.Revoked] is closed.
+// Whether and when it does is its own affair. A lock that nobody has is no error.
+// A holder that leaves after it was asked has done its part, and the next one is not
+// asked. Where the lock was handed on before the request came, the request goes to
+// the one who has it then.
 //
 // The error wraps idem.ErrUnavailable; the request may have been made then.
 func (m *Mutex) Revoke(ctx context.Context) error { return m.ln.revoke(ctx) }
 
 func (ln *line) revoke(ctx context.Context) error {
-	s, all, err := ln.roll(ctx)
-	if err != nil || len(all) == 0 {
-		return err
+	for {
+		s, all, err := ln.roll(ctx)
+		if err != nil || len(all) == 0 {
+			return err
+		}
+		path := ln.path + "/" + all[0].name
+		asked, err := within(ctx, s, func() (bool, error) { return s.askToLetGo(path) })
+		if err != nil {
+			return fmt.Errorf("%w: revoke %s: %w", idem.ErrUnavailable, ln.name, err)
+		}
+		if asked {
+			return nil
+		}
 	}
-	path := ln.path + "/" + all[0].name
-	_, err = within(ctx, s, func() (struct{}, error) { return struct{}{}, s.askToLetGo(path) })
-	if err != nil {
-		return fmt.Errorf("%w: revoke %s: %w", idem.ErrUnavailable, ln.name, err)
-	}
-	return nil
 }
 
-// askToLetGo writes the request into the znode of a holder. Names of places are
-// never used again, so that it cannot reach another one. Making the request
-// twice does no harm.
-func (s *session) askToLetGo(path string) error {
+// askToLetGo writes the request into the znode of a holder. It is false where that is
+// gone, and so was not asked. Names of places are never used again, so that it cannot
+// reach another one. Making the request twice does no harm.
+func (s *session) askToLetGo(path string) (asked bool, err error) {
+	maybe := false // a request was sent, and is not known to have been made
 	for range maxTries {
 		n, err := s.decide(path, ofNode)
-		if err != nil || !n.exists || revocation(n.data) {
-			return err
+		switch {
+		case err != nil:
+			return false, err
+		case !n.exists:
+			return maybe, nil
+		case revocation(n.data):
+			return true, nil
 		}
 		data, err := withRevocation(n.data)
 		if err != nil {
-			return err
+			return false, err
 		}
 		r := s.w.do(&zk.SetDataRequest{Path: path, Data: data, Version: n.version})
 		switch {
-		case r.outcome == applied, r.refusedBy(zk.ErrNoNode):
-			return nil
+		case r.outcome == applied:
+			return true, nil
+		case r.refusedBy(zk.ErrNoNode):
+			return maybe, nil
 		case r.outcome == unknown:
+			maybe = true
 			err = s.finalBarrier()
 		case r.outcome == unsent:
 			err = s.settled()
 		case !r.refusedBy(zk.ErrBadVersion):
-			return r.err
+			return false, r.err
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 	}
-	return fmt.Errorf("no certain answer %d times", maxTries)
+	return false, fmt.Errorf("no certain answer %d times", maxTries)
 }
 
 // revokedField is the field of a place's data, beside those of its owner, that

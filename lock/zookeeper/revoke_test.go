@@ -152,3 +152,65 @@ func TestParticipants(t *testing.T) {
 		t.Error("Participants() of a relative path succeeded")
 	}
 }
+
+// A client hands the lock on to its own next place before the servers know. A
+// request that comes to the old place meanwhile is for the one that has the lock.
+func TestRevokeReachesTheHolderAfterAHandOver(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	asker := open(t, cfg).Mutex("/m")
+	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+	cfg.Servers = []string{proxy.Addr()}
+	_, held, second := neighbours(t, cfg)
+	if len(participants(t, asker)) != 2 {
+		t.Fatal("the line is not that of the test")
+	}
+	old := held.slot.path
+	deletes := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(old)))
+	defer deletes.Release()
+	held.ReleaseBehind()
+	lease := <-second
+	if lease == nil {
+		t.FailNow()
+	}
+	await(t, "the delete", deletes.Held())
+	wantOpen(t, lease.Revoked())
+	if err := asker.Revoke(bounded(t)); err != nil {
+		t.Fatalf("Revoke() = %v", err)
+	}
+	deletes.Release()
+	await(t, "Revoked() of the holder", lease.Revoked())
+	if err := held.Release(bounded(t)); err != nil {
+		t.Errorf("Release() of the first = %v", err)
+	}
+	releaseAll(t, []*Lease{lease})
+}
+
+// A place that has gone when the request comes was not asked: the next one is.
+func TestRevokeAsksTheNextWhereThePlaceIsGone(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	_, held, second := neighbours(t, cfg)
+	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+	cfg.Servers = []string{proxy.Addr()}
+	asker := open(t, cfg).Mutex("/m")
+	request := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`"revoked":true`)))
+	defer request.Release()
+	done := make(chan error, 1)
+	go func() { done <- asker.Revoke(bounded(t)) }()
+	await(t, "the request", request.Held())
+	if err := held.Release(bounded(t)); err != nil { // and it is gone
+		t.Fatal(err)
+	}
+	lease := <-second
+	if lease == nil {
+		t.FailNow()
+	}
+	wantOpen(t, lease.Revoked())
+	request.Release()
+	if err := <-done; err != nil {
+		t.Errorf("Revoke() = %v", err)
+	}
+	await(t, "Revoked() of the next", lease.Revoked())
+	releaseAll(t, []*Lease{lease})
+}

@@ -32,7 +32,7 @@ type slot struct {
 	// passed is closed when the holder of a place at the head of its line lets go
 	// of it: nobody is before the next place any more (handover.go).
 	passed chan struct{}
-	heir   bool      // somebody waits for passed
+	heir   *Lease    // waits for passed, or has taken over from it
 	seen   time.Time // when it was, in line behind another one of this session; see vouch
 	seenBy uint64    // over which connection
 	crowd  int       // callers that wait for freed
