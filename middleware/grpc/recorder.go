@@ -3,6 +3,7 @@ package idemgrpc
 import (
 	"context"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -24,6 +25,7 @@ type recorder struct {
 	outcome outcome
 	size    int64 // of outcome's messages
 	omitted bool  // over the limit, so nothing is kept
+	stuck   bool  // the client does not read: nothing is sent any more
 }
 
 var _ grpc.ServerStream = (*recorder)(nil)
@@ -89,7 +91,7 @@ func (r *recorder) SendMsg(m any) error {
 	}
 	err := r.capture.flush()
 	if err == nil {
-		err = r.ServerStream.SendMsg(m)
+		err = r.pass(m)
 	}
 	gone := r.gone(err)
 	if err != nil && !gone {
@@ -100,6 +102,38 @@ func (r *recorder) SendMsg(m any) error {
 		return err
 	}
 	return nil
+}
+
+// sendGrace is how long sending may still take once the execution's context has
+// ended.
+const sendGrace = time.Second
+
+var errStuck = status.Error(codes.DeadlineExceeded, "idemgrpc: the client does not read")
+
+// pass sends a message. A client that does not read blocks that by HTTP/2's flow
+// control, and with it the handler, which holds the key and which a shutdown waits
+// for. So once the context of the execution has ended, such a client counts as gone
+// after sendGrace. What is still being sent ends with the call.
+func (r *recorder) pass(m any) error {
+	if r.stuck {
+		return errStuck
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- r.ServerStream.SendMsg(m) }()
+	select {
+	case err := <-sent:
+		return err
+	case <-r.ctx.Done():
+	}
+	grace := time.NewTimer(sendGrace)
+	defer grace.Stop()
+	select {
+	case err := <-sent:
+		return err
+	case <-grace.C:
+		r.stuck = true
+		return errStuck
+	}
 }
 
 // gone says that an error is the client's leaving.

@@ -70,6 +70,8 @@ func (x *Interceptors) serveStream(srv any, ss grpc.ServerStream, m *method, op 
 	switch {
 	case err != nil:
 		return refuseStream(ss, refusalOf(err))
+	case ran && rec.stuck: // it has a part of the answer only
+		return refuseStream(ss, x.refused(ss.Context(), m, idem.Refuse(idem.CodeUnavailable, errStuck)))
 	case ran && !res.Replayed:
 		header, trailer := rec.capture.kept()
 		if !rec.capture.started() {

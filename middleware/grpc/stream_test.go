@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -249,6 +250,43 @@ func TestStreamPastTheLimitLearnsThatItsClientIsGone(t *testing.T) {
 	})
 	got := b.payout(b.withKeys("k1"), 0)
 	b.wantRefusal(got.err, got.trailer, idem.CodeOutcomeUnknown)
+}
+
+// A client that does not read does not hold its key past the deadline, and does not
+// take what it has for the whole answer.
+func TestStreamWhoseClientDoesNotRead(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.policy.Deadline = 50 * time.Millisecond
+	const messages = 40 // of 10 kB, more than the windows of the stream
+	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		for i := range int32(messages) {
+			if err := s.Send(&walletv1.PayoutResponse{Number: i + 1, Padding: make([]byte, 10_000)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	b.start()
+	s, err := b.client.Payout(b.withKeys("k1"), &walletv1.PayoutRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the outcome is known", func() bool {
+		st, err := b.engine.Status(context.Background(), "merchant", "k1")
+		return err == nil && st.State == idem.StateCompleted
+	})
+	got := int32(0)
+	for err == nil {
+		var r *walletv1.PayoutResponse
+		if r, err = s.Recv(); err == nil {
+			got = r.GetNumber()
+		}
+	}
+	if got >= messages || status.Code(err) != codes.Unavailable {
+		t.Errorf("the slow client got %d messages and %v, want less than %d and %v", got, err, messages, codes.Unavailable)
+	}
+	b.wantNumbers(b.payout(b.withKeys("k1"), 0), messages, true)
 }
 
 // A part of an answer is never followed by another answer.
