@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -31,6 +32,7 @@ type Locker struct {
 	millis string // ttl, as Redis takes it
 	log    *slog.Logger
 	health *health
+	evicts atomic.Pointer[error] // what is wrong with a server's eviction policy; nil: nothing
 
 	ctx        context.Context // of the background; ends with the locker
 	stop       context.CancelFunc
@@ -50,8 +52,9 @@ type Locker struct {
 // heartbeat.
 //
 // It refuses a client that reads from replicas or ignores the deadlines of
-// contexts, a server that evicts keys, and options that make no sense. The error
-// wraps idem.ErrUnavailable where a server cannot be reached.
+// contexts, a server that evicts keys, and options that make no sense. A server
+// that begins to evict later is noticed within seconds, and no lock is taken until
+// it no longer does. The error wraps idem.ErrUnavailable where a server cannot be reached.
 func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*Locker, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -74,6 +77,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	l.wg.Go(l.beat)
+	l.wg.Go(func() { l.watchEviction(cfg.evictionEvery) })
 	return l, nil
 }
 
@@ -127,6 +131,9 @@ func (l *Locker) askable(shard int) error {
 	if closing {
 		return errClosed
 	}
+	if err := l.evicts.Load(); err != nil {
+		return *err
+	}
 	if !l.health.admit(shard) {
 		return errNoAnswer
 	}
@@ -163,6 +170,9 @@ func (l *Locker) Ping(ctx context.Context) error {
 	l.mu.Unlock()
 	if closing {
 		return unavailable("ping", errClosed)
+	}
+	if err := l.evicts.Load(); err != nil {
+		return unavailable("ping", *err)
 	}
 	shards := len(l.health.closed)
 	sent := time.Now()

@@ -21,6 +21,8 @@ type config struct {
 	prefix string
 	ttl    time.Duration
 	log    *slog.Logger
+
+	evictionEvery time.Duration // between two looks at the servers' eviction policy
 }
 
 // WithPrefix sets what all keys start with; "idem" by default. Lockers with
@@ -36,7 +38,7 @@ func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{prefix: "idem", ttl: DefaultTTL}
+	c := config{prefix: "idem", ttl: DefaultTTL, evictionEvery: evictionEvery}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -37,13 +36,9 @@ func checkDeadlines(enabled bool) error {
 
 // checkServers asks every primary whether it is fit to keep locks.
 func checkServers(ctx context.Context, client goredis.UniversalClient) error {
-	cluster, ok := client.(*goredis.ClusterClient)
-	if !ok {
-		return checkServer(ctx, client.(*goredis.Client))
-	}
 	var mu sync.Mutex
 	var errs []error
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+	err := eachPrimary(ctx, client, func(ctx context.Context, node *goredis.Client) error {
 		if err := checkServer(ctx, node); err != nil {
 			mu.Lock()
 			defer mu.Unlock()
@@ -57,6 +52,14 @@ func checkServers(ctx context.Context, client goredis.UniversalClient) error {
 	return errors.Join(errs...)
 }
 
+// eachPrimary calls fn for every primary, side by side in a cluster.
+func eachPrimary(ctx context.Context, client goredis.UniversalClient, fn func(ctx context.Context, node *goredis.Client) error) error {
+	if cluster, ok := client.(*goredis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, fn)
+	}
+	return fn(ctx, client.(*goredis.Client))
+}
+
 // checkServer refuses a server that evicts: locks are what it would evict
 // first, as keys with a time to live. One that does not tell is given the
 // benefit of the doubt.
@@ -64,15 +67,8 @@ func checkServer(ctx context.Context, node *goredis.Client) error {
 	if err := node.Ping(ctx).Err(); err != nil {
 		return unavailable("ping", err)
 	}
-	info, err := node.Info(ctx, "memory").Result()
-	if err != nil {
-		return nil // not everybody may ask
-	}
-	for line := range strings.Lines(info) {
-		if policy, ok := strings.CutPrefix(strings.TrimSpace(line), "maxmemory_policy:"); ok && policy != "noeviction" {
-			return fmt.Errorf("lock/redis: %s has maxmemory-policy %s: an evicted lock would be given to a second owner; set it to noeviction",
-				node.Options().Addr, policy)
-		}
+	if err := checkEviction(node, policyOf(ctx, node)); err != nil {
+		return fmt.Errorf("lock/redis: %w", err)
 	}
 	return nil
 }
