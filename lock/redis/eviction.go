@@ -40,7 +40,6 @@ func (l *Locker) watchEviction(every time.Duration) {
 func (l *Locker) lookForEviction() {
 	ctx, cancel := context.WithTimeout(l.ctx, evictionTimeout)
 	defer cancel()
-	var found error
 	err := eachPrimary(ctx, l.client, func(ctx context.Context, node *goredis.Client) error {
 		policy := policyOf(ctx, node)
 		if policy == "" {
@@ -49,10 +48,10 @@ func (l *Locker) lookForEviction() {
 		return checkEviction(node, policy)
 	})
 	was := l.evicts.Load()
+	_, evicts := errors.AsType[*evictionError](err)
 	switch {
-	case errors.As(err, new(*evictionError)):
-		found = err
-		l.evicts.Store(&found)
+	case evicts:
+		l.evicts.Store(&err)
 		if was == nil {
 			l.log.Error("lock/redis: a server began to evict keys; no lock is taken until it no longer does", "err", err)
 		}

@@ -1,0 +1,42 @@
+package idemhttp_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
+)
+
+func TestWriteRefusal(t *testing.T) {
+	t.Parallel()
+	refusal := &idem.Refusal{Code: idem.CodeInProgress, RetryAfter: 1500 * time.Millisecond, Advice: "Wait.", Err: errors.New("secret")}
+	for documentation, want := range map[string]string{
+		"":      `{"title":"A request is outstanding for this Idempotency-Key","status":409,"detail":"Wait.","code":"in-progress"}`,
+		"/keys": `{"type":"/keys#in-progress","title":"A request is outstanding for this Idempotency-Key","status":409,"detail":"Wait.","code":"in-progress"}`,
+	} {
+		w := httptest.NewRecorder()
+		idemhttp.WriteRefusal(w, refusal, nil, idemhttp.WithDocumentation(documentation))
+		h := w.Header()
+		if got := strings.TrimSpace(w.Body.String()); w.Code != 409 || got != want || h.Get("Retry-After") != "2" ||
+			h.Get("Content-Type") != "application/problem+json" || h.Get("Cache-Control") != "no-store" {
+			t.Errorf("WriteRefusal() with documentation %q = %d %v %s, want %s", documentation, w.Code, h, got, want)
+		}
+	}
+}
+
+// A format may change some refusals, and leave the others to WriteRefusal.
+func TestRefusalsOfAnotherFormatCanFallBack(t *testing.T) {
+	t.Parallel()
+	protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant},
+		idemhttp.WithRefusals(func(w http.ResponseWriter, _ *http.Request, r *idem.Refusal) { idemhttp.WriteRefusal(w, r) }))
+	w := httptest.NewRecorder()
+	protect(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", nil))
+	if w.Code != 400 || strings.Count(w.Body.String(), "key-missing") != 1 {
+		t.Errorf("refusal = %d %s", w.Code, w.Body)
+	}
+}
