@@ -13,7 +13,7 @@ import (
 // makeSweeper makes what settles outcomes in doubt that no client asks for. All
 // routes are settled alike, by the ledger.
 func (a *App) makeSweeper(m *server.Metrics, resolver idem.Resolver) (err error) {
-	policy, err := idem.Policy{Scope: auth.Scope, Resolver: resolver}.WithDefaults()
+	policy, err := idem.Policy{Scope: auth.Scope, Doubt: idem.Ask(resolver)}.WithDefaults()
 	if err != nil {
 		return err
 	}

@@ -265,8 +265,12 @@ func (e *Engine) abortBehind(ctx context.Context, r *request, lease Lease, req B
 }
 
 // disown releases the attempt of a Begin whose Abort came after the next holder
-// had marked it unknown: nothing ran under it.
+// had marked it unknown: nothing ran under it. One that started over from an
+// attempt in doubt stays unknown, as that one is.
 func (e *Engine) disown(ctx context.Context, r *request, req BeginRequest) error {
+	if req.Rerun != nil {
+		return nil
+	}
 	call := withTimeout(ctx, e.cfg.storeTimeout)
 	defer call.stop()
 	rec, err := e.store.Get(call, r.id)

@@ -16,7 +16,7 @@ var (
 )
 
 // Resolve settles the open attempt of a key as the next request with the key
-// would: by the policy's Resolver, under a lease of its own, so that a holder
+// would: by the resolver that the policy asks, under a lease of its own, so that a holder
 // that still runs is not disturbed. It returns the record as it is then. A
 // resolver that cannot tell, or none, leaves the attempt unknown; that is no
 // error.

@@ -38,7 +38,7 @@ func TestResolveSettlesWithoutARequest(t *testing.T) {
 		"none":  {nil, idem.StateUnknown, "engine"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{policy: func(p *idem.Policy) { p.Resolver = tt.resolver }})
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = idem.Ask(tt.resolver) }})
 			b.interrupted("k", "a")
 			rec, err := b.resolve("k")
 			if err != nil || rec.State != tt.want || rec.Decision.By != tt.by {
@@ -59,10 +59,10 @@ func TestResolveSettlesWithoutARequest(t *testing.T) {
 func TestRunningHolderIsNotDisturbed(t *testing.T) {
 	asked := atomic.Int64{}
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			asked.Add(1)
 			return idem.NotApplied(), nil
-		}
+		})
 	}})
 	finish := b.started("k", "a", b.pay)
 	if _, err := b.resolve("k"); !errors.Is(err, idem.ErrLocked) {
@@ -117,9 +117,9 @@ func TestOperatorsWordIsWhatRepeatsGet(t *testing.T) {
 func TestOneDecisionOfManyStands(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
 		p.Wait = patience
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(created(70)), nil
-		}
+		})
 	}})
 	b.interrupted("k", "a")
 	var decided atomic.Int64
@@ -150,7 +150,7 @@ func TestOneDecisionOfManyStands(t *testing.T) {
 
 func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 	}})
 	old := idem.Fence{Domain: "burnt down", Token: 1 << 60}
 	b.begin(idem.NewKeyID("m1", "k"), "a", old)
@@ -175,7 +175,7 @@ func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
 
 // TestRetiredDomainCannotBeAsked: then the attempt may be alive.
 func TestRetiredDomainCannotBeAsked(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.RerunInDoubt = true }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = idem.RunAgain() }})
 	b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
 	b.faults.FailBefore("Retired", 1, errDown)
 	_, err := b.do("k", "a")

@@ -78,11 +78,11 @@ func TestNothingIsSentByAResolverThatWasLeftRunning(t *testing.T) {
 	asked, release := make(chan context.Context, 1), make(chan struct{})
 	b := setup(t, parts{policy: func(p *idem.Policy) {
 		p.ResolverTimeout = time.Millisecond
-		p.Resolver = func(ctx context.Context, _ idem.Interrupted) (idem.Resolution, error) {
+		p.Doubt = idem.Ask(func(ctx context.Context, _ idem.Interrupted) (idem.Resolution, error) {
 			asked <- ctx
 			<-release
 			return idem.StillUnknown(), nil
-		}
+		})
 	}})
 	defer close(release)
 	if res, err := b.doWith("k", "a", answers(500)); err != nil || res.Response.Status != 500 {

@@ -261,7 +261,7 @@ func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
 	case StateExpired:
 		return nil, refuse(CodeKeyExpired, nil)
 	case StateUnknown:
-		if r.Policy.Resolver == nil && !r.Policy.RerunInDoubt {
+		if r.Policy.Doubt.unanswered() {
 			return r.unknown(rec)
 		}
 	}
@@ -334,8 +334,9 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 		lease.ReleaseBehind()
 		return Attempt{}, res, err
 	}
-	// A second round where the first found an interrupted attempt that was
-	// then settled as not applied; more only where others decide meanwhile.
+	// A second round where the first found an attempt in doubt that was then settled
+	// as not applied, or is to be started over from; more only where others decide
+	// meanwhile.
 	for range beginRounds {
 		begun, err := e.callBegin(ctx, r, &req)
 		switch {
@@ -368,6 +369,11 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 			mark(lease, &r.seen.Record)
 			lease.ReleaseBehind()
 			return Attempt{}, res, err
+		}
+		req.Rerun, req.Fingerprint = nil, r.fingerprint
+		if rec := &r.seen.Record; rec.State.Open() { // the route runs again, and the key stays bound as it is
+			from := rec.Attempt
+			req.Rerun, req.Fingerprint = &from, rec.Fingerprint
 		}
 	}
 	lease.ReleaseBehind()
@@ -428,6 +434,9 @@ func (e *Engine) conclude(ctx context.Context, run *run) (Result, error) {
 		o = classifyCut(run.Transport, resp.Status)
 	case err == nil:
 		o = classify(run.Transport, resp.Status, x.gated.Load())
+	}
+	if o == outcomeNoEffect && run.rerun() { // of this attempt, and the one in doubt may have had one
+		o = outcomeInDoubt
 	}
 	if err == nil {
 		return e.settle(ctx, run, o, resp, nil)

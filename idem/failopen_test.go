@@ -188,9 +188,9 @@ func TestSettlementsAreTheStores(t *testing.T) {
 func TestResolvedResponseThatCannotBeKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(idem.Response{Status: 201, Header: map[string][]string{"X": make([]string, 5000)}}), nil
-		}
+		})
 	}})
 	_, _ = b.doWith("k", "x", answers(500))
 	_, err := b.doWith("k", "x", answers(500))

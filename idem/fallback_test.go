@@ -52,7 +52,7 @@ func TestStoreFallsBackUnderAHolder(t *testing.T) {
 		}},
 		"to a pending attempt": {
 			func(p *idem.Policy) {
-				p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+				p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 			},
 			func(b *replicatedBundle) { b.interrupted("k", "a") },
 		},

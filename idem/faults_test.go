@@ -289,9 +289,9 @@ func TestFailOpen(t *testing.T) {
 func TestFailOpenKnowsItsLimits(t *testing.T) {
 	open := func(p *idem.Policy) {
 		p.FailOpen = true
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(created(70)), nil
-		}
+		})
 	}
 	t.Run("running elsewhere, lock service away", func(t *testing.T) {
 		b := setup(t, parts{policy: open})

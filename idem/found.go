@@ -7,7 +7,8 @@ import (
 )
 
 // found deals with a record, read under the lock, that did not let an attempt
-// start. again says that it may do so now.
+// start. again says that it may do so now: the next one, or where the record is
+// still open, one that starts over from it.
 func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
 	rec := &r.seen.Record
 	r.open = true
@@ -31,6 +32,9 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Resul
 	}
 	if rec.State == StatePending {
 		e.observe(ctx, r, &Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
+	}
+	if r.Policy.Doubt.again {
+		return nil, true, nil
 	}
 	return e.resolve(ctx, r, lease)
 }

@@ -77,7 +77,7 @@ func TestOneScopeCannotTakeAllExecutions(t *testing.T) {
 // become of it, or brings it to its end.
 func TestKeyWithAnOpenAttemptIsNeverLimited(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenPerScope(1)}, policy: func(p *idem.Policy) {
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(7)), nil }
+		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(7)), nil })
 	}})
 	id := idem.NewKeyID("m1", "interrupted")
 	lease, err := b.locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})

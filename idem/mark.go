@@ -45,7 +45,7 @@ func (e *Engine) neverRan(ctx context.Context, r *request, lease Lease) {
 	run := &run{request: r, lease: lease, started: time.Now()}
 	run.settlement.Attempt = r.seen.Record.Attempt
 	o := outcomeNoEffect
-	if r.restore.Replaced.State.Open() { // what it took the place of is still in doubt
+	if r.rerun() { // what it took the place of is still in doubt
 		o = outcomeInDoubt
 	}
 	run.settle(o, nil)

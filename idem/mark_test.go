@@ -205,7 +205,7 @@ func TestResolverIsAskedAfterALoss(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			verdict := idem.StillUnknown()
 			b := setupMarked(t, func(p *idem.Policy) {
-				p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict, nil }
+				p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict, nil })
 			})
 			if _, err := b.doWith("k", "a", answers(500)); err != nil {
 				t.Fatal(err)
@@ -256,7 +256,7 @@ func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setupMarked(t, func(p *idem.Policy) {
-				p.RerunInDoubt = true // the marker beats even that
+				p.Doubt = idem.RunAgain() // the marker beats even that
 				if name == "to before the attempt, where a token was issued" {
 					p.Kind = idem.IssuedToken
 				}

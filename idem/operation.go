@@ -57,7 +57,7 @@ type Status struct {
 	// without a result is remembered; zero while the attempt is open.
 	ExpiresAt time.Time
 	// Resolves says of an open attempt that no person has to settle it where it
-	// was interrupted: the policy has a Resolver, or RerunInDoubt, which is asked
-	// when the request is sent again, if not earlier. It may still not know.
+	// was interrupted: the policy asks a resolver or runs again, when the request is
+	// sent again, if not earlier. A resolver may still not know.
 	Resolves bool
 }

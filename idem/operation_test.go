@@ -33,9 +33,9 @@ func TestResolveAndDecideApplyThePolicysDefaults(t *testing.T) {
 	paid := created(7)
 	for name, settle := range map[string]func(b *bundle, id idem.KeyID) (idem.Record, error){
 		"Resolve": func(b *bundle, id idem.KeyID) (idem.Record, error) {
-			return b.engine.Resolve(b.Context(), id, &idem.Policy{Resolver: func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return b.engine.Resolve(b.Context(), id, &idem.Policy{Doubt: idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 				return idem.Applied(paid), nil
-			}})
+			})})
 		},
 		"Decide": func(b *bundle, id idem.KeyID) (idem.Record, error) {
 			return b.engine.Decide(b.Context(), id, idem.Attempt{}, idem.Applied(paid), idem.Decision{By: "ops"}, &idem.Policy{})

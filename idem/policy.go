@@ -40,7 +40,7 @@ type Policy struct {
 	// is refused as key-invalid, and nothing is touched. By default every key is.
 	KeyFormat KeyFormat
 	// Name is kept with the record, so that an interrupted one is matched with
-	// this policy's Resolver; at most 255 bytes. Adapters fill in the route.
+	// this policy's Doubt; at most 255 bytes. Adapters fill in the route.
 	Name string
 	// Wait is how long a duplicate waits for the first request before it is
 	// refused as in progress. 0 by default: not at all.
@@ -54,16 +54,12 @@ type Policy struct {
 	// KeyTTL is for how long the key itself is remembered; DefaultKeyTTL where
 	// 0, and never less than ResultTTL.
 	KeyTTL time.Duration
-	// Resolver settles outcomes in doubt. nil by default: they stay unknown
-	// until an operator decides.
-	Resolver Resolver
-	// ResolverTimeout bounds one call of Resolver; DefaultResolverTimeout
-	// where 0.
+	// Doubt is what becomes of an outcome in doubt: [LeaveUnknown] by default,
+	// [Ask] or [RunAgain].
+	Doubt Doubt
+	// ResolverTimeout bounds one call of the resolver that Doubt asks;
+	// DefaultResolverTimeout where 0.
 	ResolverTimeout time.Duration
-	// RerunInDoubt runs the handler again where the outcome of an earlier
-	// attempt is not known, without asking a resolver. For operations that are
-	// idempotent by themselves and for nothing else.
-	RerunInDoubt bool
 	// FailOpen runs the handler without protection where the lock or the store
 	// cannot be reached, unless an attempt was seen that runs or is in doubt.
 	// It can execute twice. Every such run is reported as EventFailedOpen. A

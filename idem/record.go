@@ -92,6 +92,6 @@ func (r *Record) Since() time.Time {
 
 // Decision says who settled an attempt that its holder did not settle.
 type Decision struct {
-	By     string // "resolver", "policy", or an operator's name; at most 128 bytes
+	By     string // "resolver", "engine", "marker", "sweeper", or an operator's name; at most 128 bytes
 	Reason string // free text; at most 512 bytes
 }

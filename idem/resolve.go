@@ -40,9 +40,7 @@ func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (reso
 	if resolution.verdict == stillUnknown && rec.State == StateUnknown {
 		return resolveErr, nil
 	}
-	if r.Policy.RerunInDoubt {
-		d = Decision{By: "policy", Reason: "the route runs again in doubt"}
-	} else if r.Policy.Resolver == nil {
+	if r.Policy.Doubt.resolver == nil {
 		d = Decision{By: "engine", Reason: "interrupted, and the route has no resolver"}
 	}
 	_, err = e.settleAs(ctx, r, lease, resolution, d, resolveErr)
@@ -77,17 +75,14 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 // ask calls the policy's resolver and holds it to its contract. A resolver
 // that fails, panics or hangs leaves the outcome unknown.
 func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) (Resolution, error) {
-	if r.Policy.RerunInDoubt {
-		return NotApplied(), nil
-	}
-	if r.Policy.Resolver == nil {
+	if r.Policy.Doubt.resolver == nil {
 		return StillUnknown(), nil
 	}
 	var x execution
 	x.init(ctx, e, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
 	x.resolves = true
 	defer x.end()
-	return callResolver(&x, r.Policy.Resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
+	return callResolver(&x, r.Policy.Doubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
 		Attempt: rec.Attempt, Fence: lease.Fence(), Response: rec.Response})
 }
 
@@ -101,8 +96,8 @@ func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (Result,
 	}
 	e.release(ctx, run)
 	r := run.request
-	if r.Policy.Resolver == nil && !r.Policy.RerunInDoubt {
-		return run.live(resp), nil
+	if r.Policy.Doubt.resolver == nil {
+		return run.live(resp), nil // the next request runs again, or nobody can tell
 	}
 	lease, err := e.lock(ctx, r)
 	if err != nil {

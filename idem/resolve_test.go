@@ -55,13 +55,13 @@ func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
 	var asked []idem.Interrupted
 	b := setup(t, parts{policy: func(p *idem.Policy) {
 		p.ResolverTimeout = patience
-		p.Resolver = func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		p.Doubt = idem.Ask(func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
 			if x, ok := idem.FromContext(ctx); !ok || x.Fence != in.Fence || x.OperationID != in.OperationID {
 				t.Errorf("resolver's execution = %+v, want the fence and operation of %+v", x, in)
 			}
 			asked = append(asked, in)
 			return verdict(in)
-		}
+		})
 	}})
 
 	t.Run("applied: stored and replayed", func(t *testing.T) {
@@ -114,10 +114,10 @@ func TestResolverThatHangsIsLeftBehind(t *testing.T) {
 	hung := make(chan struct{})
 	b := setup(t, parts{policy: func(p *idem.Policy) {
 		p.ResolverTimeout = time.Millisecond
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			<-hung
 			return idem.NotApplied(), nil
-		}
+		})
 	}})
 	defer close(hung)
 	b.interrupted("k", "a")
@@ -131,10 +131,10 @@ func TestResolverThatHangsIsLeftBehind(t *testing.T) {
 func TestResolverThatOutlivesItsLeaseDecidesNothing(t *testing.T) {
 	var b *bundle
 	b = setup(t, parts{policy: func(p *idem.Policy) {
-		p.Resolver = func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		p.Doubt = idem.Ask(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
 			b.locker.Revoke(in.KeyID)
 			return idem.NotApplied(), nil
-		}
+		})
 	}})
 	b.interrupted("k", "a")
 	_, err := b.do("k", "a")
@@ -145,8 +145,8 @@ func TestResolverThatOutlivesItsLeaseDecidesNothing(t *testing.T) {
 	b.wantRuns(0)
 }
 
-func TestRerunInDoubtRunsWithoutAsking(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.RerunInDoubt = true }})
+func TestRunAgainRunsWithoutAsking(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = idem.RunAgain() }})
 	b.interrupted("k", "a")
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
@@ -158,38 +158,46 @@ func TestRerunInDoubtRunsWithoutAsking(t *testing.T) {
 	b.wantPaid(res, err, 2, false)
 }
 
+// doubts are the ways to treat doubt without a person.
+var doubts = map[string]idem.Doubt{
+	"ask":       idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }),
+	"run again": idem.RunAgain(),
+}
+
 func TestPendingInAForeignDomainIsInProgress(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.RerunInDoubt = true
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
-	}})
-	b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeInProgress)
-	_, err = b.do("k", "b")
-	b.wantRefused(err, idem.CodeKeyReused)
-	b.wantRuns(0)
+	for name, doubt := range doubts {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = doubt }})
+			b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
+			_, err := b.do("k", "a")
+			b.wantRefused(err, idem.CodeInProgress)
+			_, err = b.do("k", "b")
+			b.wantRefused(err, idem.CodeKeyReused)
+			b.wantRuns(0)
+		})
+	}
 }
 
 // TestUnknownInAForeignDomainIsLeftUnknown: our fence shuts out nothing of what
 // was sent under another domain's.
 func TestUnknownInAForeignDomainIsLeftUnknown(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.RerunInDoubt = true
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
-	}})
-	id := idem.NewKeyID("m1", "k")
-	attempt := b.begin(id, "a", idem.Fence{Domain: "elsewhere", Token: 1})
-	if _, err := b.store.Settle(context.Background(), id, idem.Settlement{Attempt: attempt, ID: attempt.Nonce, State: idem.StateUnknown}); err != nil {
-		t.Fatal(err)
+	for name, doubt := range doubts {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = doubt }})
+			id := idem.NewKeyID("m1", "k")
+			attempt := b.begin(id, "a", idem.Fence{Domain: "elsewhere", Token: 1})
+			if _, err := b.store.Settle(context.Background(), id, idem.Settlement{Attempt: attempt, ID: attempt.Nonce, State: idem.StateUnknown}); err != nil {
+				t.Fatal(err)
+			}
+			_, err := b.do("k", "a")
+			b.wantRefused(err, idem.CodeOutcomeUnknown)
+			b.wantRuns(0)
+		})
 	}
-	_, err := b.do("k", "a")
-	b.wantRefused(err, idem.CodeOutcomeUnknown)
-	b.wantRuns(0)
 }
 
 func TestPendingUnderALaterFenceIsLeftAlone(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.RerunInDoubt = true }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = idem.RunAgain() }})
 	earlier := b.interrupted("probe", "a").Fence
 	b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: earlier.Domain, Token: 1 << 63})
 	_, err := b.do("k", "a")
@@ -213,13 +221,13 @@ func TestInDoubtIsResolvedUnderALaterFence(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var mine, resolvers idem.Fence
 			b := setup(t, parts{policy: func(p *idem.Policy) {
-				p.Resolver = func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+				p.Doubt = idem.Ask(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
 					resolvers = in.Fence
 					if in.Response == nil || in.Response.Status != 500 {
 						t.Errorf("resolver got response %v, want the attempt's own", in.Response)
 					}
 					return tt.verdict, nil
-				}
+				})
 			}})
 			res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
 				x, _ := idem.FromContext(ctx)
@@ -239,9 +247,9 @@ func TestInDoubtIsResolvedUnderALaterFence(t *testing.T) {
 
 func TestResolverRunsAfterAPanic(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(created(70)), nil
-		}
+		})
 	}})
 	func() {
 		defer func() { _ = recover() }()
@@ -253,9 +261,9 @@ func TestResolverRunsAfterAPanic(t *testing.T) {
 
 func TestHandlerErrorThatWasAppliedIsAnswered(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(created(70)), nil
-		}
+		})
 	}})
 	res, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
 		return idem.Response{}, errors.New("commit: connection reset")
@@ -287,9 +295,9 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 	})
 	t.Run("who was decided upon gets the decision", func(t *testing.T) {
 		b := setup(t, parts{policy: func(p *idem.Policy) {
-			p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 				return idem.Applied(created(70)), nil
-			}
+			})
 		}})
 		res, err := loseThen(b, func(ctx context.Context) (idem.Response, error) {
 			// Another instance comes by: its lock, its resolver.
@@ -304,7 +312,7 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 		b.wantPaid(res, err, 70, true)
 	})
 	t.Run("who was superseded is told so", func(t *testing.T) {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.RerunInDoubt = true }})
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = idem.RunAgain() }})
 		_, err := loseThen(b, func(ctx context.Context) (idem.Response, error) {
 			other, err := idem.New(b.locker, b.store)
 			if err != nil {
@@ -317,7 +325,7 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 			return b.pay(ctx)
 		})
 		b.wantRefused(err, idem.CodeOwnershipLost)
-		b.wantState("k", idem.StateReleased)
+		b.wantState("k", idem.StateUnknown)
 	})
 	t.Run("in doubt is ownership lost", func(t *testing.T) {
 		b := setup(t, parts{})

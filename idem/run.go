@@ -27,6 +27,10 @@ type run struct {
 	told       bool      // its client is answered with its outcome before that is stored
 }
 
+// rerun reports whether the attempt that has begun started over from one in doubt.
+// Then it must not be released.
+func (r *request) rerun() bool { return r.restore.Replaced.State.Open() }
+
 // lost reports whether the lease ended under the handler.
 func (run *run) lost() bool { return run.lease.Err() != nil }
 

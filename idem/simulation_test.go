@@ -24,7 +24,7 @@ func TestNothingRunsTwiceUnderFaults(t *testing.T) {
 	b := setup(t, parts{
 		opts: []idem.Option{idem.WithSaveTimeout(time.Millisecond), idem.WithStoreTimeout(patience)},
 		policy: func(p *idem.Policy) {
-			p.Resolver = ledger.resolve
+			p.Doubt = idem.Ask(ledger.resolve)
 			p.ResolverTimeout = patience
 		},
 	})

@@ -62,7 +62,7 @@ func resolves(policies []*Policy, route string) bool {
 	for _, name := range []string{route, ""} {
 		for _, p := range policies {
 			if p.Name == name {
-				return p.Resolver != nil || p.RerunInDoubt
+				return !p.Doubt.unanswered()
 			}
 		}
 	}

@@ -47,7 +47,7 @@ func TestRefusalTable(t *testing.T) {
 func TestPolicyDefaults(t *testing.T) {
 	p := withDefaults(t, idem.Policy{AllowGlobalKeys: true})
 	if p.ResultTTL != 24*time.Hour || p.KeyTTL != 7*24*time.Hour || p.MaxRequestBody != 1<<20 || p.MaxResponseBody != 1<<20 ||
-		p.ResolverTimeout != 5*time.Second || p.Kind != idem.ClientKey || p.Wait != 0 || p.Deadline != 0 || p.FailOpen || p.RerunInDoubt {
+		p.ResolverTimeout != 5*time.Second || p.Kind != idem.ClientKey || p.Wait != 0 || p.Deadline != 0 || p.FailOpen || p.Doubt.Resolver() != nil || p.Doubt.RunsAgain() {
 		t.Errorf("WithDefaults() = %+v", p)
 	}
 	if p := withDefaults(t, idem.Policy{AllowGlobalKeys: true, ResultTTL: 30 * 24 * time.Hour}); p.KeyTTL != p.ResultTTL {

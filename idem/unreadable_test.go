@@ -198,14 +198,14 @@ func TestMisbehavingStoreEndsSaving(t *testing.T) {
 // A resolver's word that nothing has happened has no response to leave out.
 func TestMisbehavingStoreDoesNotStopResolving(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 	}})
 	if _, err := b.doWith("k", "a", answers(500)); err != nil {
 		t.Fatal(err)
 	}
-	b.policy.Resolver = nil
+	b.policy.Doubt = idem.LeaveUnknown()
 	_, _ = b.doWith("k2", "a", answers(500))
-	b.policy.Resolver = func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
+	b.policy.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 	b.faults.FailBefore("Settle", b.faults.Calls("Settle")+1, idem.ErrResponseInvalid)
 	_, err := b.do("k2", "a")
 	b.wantRefused(err, idem.CodeUnavailable)

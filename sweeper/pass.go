@@ -20,6 +20,7 @@ type Pass struct {
 	Looked   int   // records listed
 	Deferred int   // left for later: looked at a short while ago
 	Held     int   // whose holder runs
+	Left     int   // left to the next request with the key: the route runs again in doubt
 	Applied  int   // settled as completed
 	Released int   // settled as not applied
 	Unknown  int   // that nobody could tell
@@ -166,7 +167,10 @@ func (s *Sweeper) settle(ctx context.Context, row idem.OpenRecord) (r result) {
 	}
 	r.reason = "the route has no resolver"
 	asked := func() {}
-	if resolver := policy.Resolver; resolver != nil {
+	if policy.Doubt.RunsAgain() {
+		return s.release(ctx, r, &policy)
+	}
+	if resolver := policy.Doubt.Resolver(); resolver != nil {
 		r.reason = "the resolver cannot tell"
 		select {
 		case s.hung <- struct{}{}:
@@ -181,18 +185,56 @@ func (s *Sweeper) settle(ctx context.Context, row idem.OpenRecord) (r result) {
 				free()
 			}
 		}
-		policy.Resolver = func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		policy.Doubt = idem.Ask(func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
 			called.Store(true)
 			defer free()
 			return resolver(ctx, in)
-		}
-	} else if r.state == idem.StateUnknown && !policy.RerunInDoubt {
+		})
+	} else if r.state == idem.StateUnknown {
 		return r // nothing to ask
 	}
 	rec, err := s.engine.Resolve(ctx, row.ID, &policy)
 	asked()
 	r.state, r.err = rec.State, err
 	return r
+}
+
+// errRunsAgain says that a record is left to the next request with its key.
+var errRunsAgain = errors.New("sweeper: the route runs again in doubt")
+
+// release gives a key back whose route runs again in doubt, once its last attempt is
+// older than the key's time to live: the client has given up by then. Until then the
+// record binds the key to its request.
+func (s *Sweeper) release(ctx context.Context, r result, policy *idem.Policy) result {
+	attempt := r.row.Record.Attempt
+	old, err := s.older(ctx, &r.row, policy.KeyTTL)
+	if err == nil && !old {
+		err = errRunsAgain
+	}
+	if err != nil {
+		r.err = err
+		return r
+	}
+	d := idem.Decision{By: "sweeper", Reason: "older than the key's time to live, on a route that runs again in doubt"}
+	rec, err := s.engine.Decide(ctx, r.row.ID, attempt, idem.NotApplied(), d, policy)
+	r.state, r.err = rec.State, err
+	return r
+}
+
+// older reports whether the attempt of a record began longer ago than age, by the
+// store's clock: it lists what is that old, from this record on.
+func (s *Sweeper) older(ctx context.Context, row *idem.OpenRecord, age time.Duration) (bool, error) {
+	if time.Since(row.Record.Started) < age { // spares asking
+		return false, nil
+	}
+	after := row.Cursor()
+	for i := len(after.ID) - 1; i >= 0; i-- { // the ID before this one
+		if after.ID[i]--; after.ID[i] != 0xff {
+			break
+		}
+	}
+	page, err := s.list(ctx, idem.OpenQuery{OlderThan: age, After: &after, Limit: 1})
+	return len(page.Records) > 0 && page.Records[0].ID == row.ID, err
 }
 
 // account counts a result, says when to look at the record again, and puts it
@@ -207,6 +249,9 @@ func (s *Sweeper) account(ctx context.Context, r *result, p *Pass) {
 		p.Corrupt++
 		r.reason = r.err.Error()
 		s.queue(ctx, a, r, p)
+		a.postpone(s.cfg.maxBackoff)
+	case errors.Is(r.err, errRunsAgain):
+		p.Left++
 		a.postpone(s.cfg.maxBackoff)
 	case errors.Is(r.err, errBusy):
 		p.Deferred++

@@ -48,7 +48,7 @@ func setup(t *testing.T, verdict func(context.Context, idem.Interrupted) (idem.R
 	b.engine = engine
 	b.policy = idem.Policy{AllowGlobalKeys: true}
 	if verdict != nil {
-		b.policy.Resolver = b.resolver(verdict)
+		b.policy.Doubt = idem.Ask(b.resolver(verdict))
 	}
 	return b
 }
@@ -89,6 +89,7 @@ func (b *bundle) sum() (sum sweeper.Pass) {
 		sum.Looked += p.Looked
 		sum.Deferred += p.Deferred
 		sum.Held += p.Held
+		sum.Left += p.Left
 		sum.Applied += p.Applied
 		sum.Released += p.Released
 		sum.Unknown += p.Unknown

@@ -18,7 +18,7 @@ const (
 )
 
 // machines are those who decide without anybody, as [idem.Decision] tells.
-var machines = []string{"resolver", "engine", "policy", "marker"}
+var machines = []string{"resolver", "engine", "marker", "sweeper"}
 
 // reserved says that a name would pass for a machine's.
 func reserved(by string) bool {

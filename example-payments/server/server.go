@@ -81,7 +81,7 @@ func (s *Server) routes(v1 *gin.RouterGroup) error {
 }
 
 func (s *Server) policy(kind idem.KeyKind) idem.Policy {
-	return idem.Policy{Scope: auth.Scope, Kind: kind, Wait: s.cfg.Wait, Resolver: s.cfg.Resolver}
+	return idem.Policy{Scope: auth.Scope, Kind: kind, Wait: s.cfg.Wait, Doubt: idem.Ask(s.cfg.Resolver)}
 }
 
 // ServeHTTP implements [http.Handler].

@@ -208,13 +208,13 @@ func TestNoEffectGivesTheKeyBack(t *testing.T) {
 func TestResolverSettlesWhatIsInDoubt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.policy.Resolver = func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+	b.policy.Doubt = idem.Ask(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
 		if in.Route != transferMethod {
 			t.Errorf("route = %q, want %q", in.Route, transferMethod)
 		}
 		r, err := idemgrpc.Outcome(nil, &walletv1.TransferResponse{Id: "t1", Amount: 1250})
 		return idem.Applied(r), err
-	}
+	})
 	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		return nil, status.Error(codes.Unavailable, "connection lost")
 	}

@@ -22,7 +22,7 @@ import (
 // interceptors run before it: authentication has to be one of them, and leaves
 // in the context whose key it is, for the policy's Scope.
 //
-// Of the policy only Scope, Resolver and RerunInDoubt count, the latter two for
+// Of the policy only Scope and Doubt count, the latter for
 // every route where it has no Name, and else for the route of its Name. Of the
 // options [WithMetadataKey] and [WithStatusPolicy] count, and so do
 // [WithPolicy] and [WithPolicies] for the methods that they protect: those of

@@ -17,10 +17,10 @@ import (
 // {"state":"none"}. While the attempt is pending or unknown there is "resolver":
 // true where it is settled without a person, should it have been interrupted.
 //
-// Of the policy only Scope, Resolver and RerunInDoubt count, the latter two for
-// every route where it has no Name, and else for the route of its Name. See
-// [WithStatusPolicy] for routes with another resolver. It panics on a wiring
-// error, as [Middleware].
+// Of the policy only Scope and Doubt count, the latter for every route where it
+// has no Name, and else for the route of its Name. See [WithStatusPolicy] for
+// routes that treat doubt in another way. It panics on a wiring error, as
+// [Middleware].
 func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) http.Handler {
 	rt := mustRoute(engine, policy, opts)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.Status(rt.call(w, r)) })

@@ -25,14 +25,14 @@ const keptDecisions = 1000
 
 // machines are authors whose decisions are not kept: they follow from the route's
 // policy, and there may be many.
-var machines = []string{"resolver", "engine", "policy", "marker"}
+var machines = []string{"resolver", "engine", "marker", "sweeper"}
 
 // audited reports whether decisions of an author are kept.
 func audited(by string) bool { return by != "" && !slices.Contains(machines, by) }
 
 // Decisions lists what people decided about a key, newest first. Unlike the
 // decision in the record they outlive the next attempt, and the record. Those of
-// resolver, engine, policy and marker are not kept. Of all keys of a shard the
+// resolver, engine, marker and sweeper are not kept. Of all keys of a shard the
 // newest 1,000 are there; a Redis that loses its data loses them too. The error
 // wraps idem.ErrUnavailable.
 func (s *Store) Decisions(ctx context.Context, id idem.KeyID) ([]Decided, error) {

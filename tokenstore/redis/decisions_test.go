@@ -105,7 +105,7 @@ func TestDecisionOnATokenIsToldAsDecided(t *testing.T) {
 
 func TestMachinesAreNotListed(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
-	for _, by := range []string{"", "resolver", "engine", "policy", "marker"} {
+	for _, by := range []string{"", "resolver", "engine", "marker", "sweeper"} {
 		id, req := newAttempt(idem.ClientKey)
 		decide(t, s, id, mustBegin(t, s, id, req), idem.StateCompleted, idem.Decision{By: by, Reason: "r"})
 		wantDecisions(t, s, id)

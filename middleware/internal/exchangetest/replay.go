@@ -170,11 +170,11 @@ var replayCases = []testCase{
 		b.wantRuns(1)
 	}},
 	{"what a resolver says of a failure goes to the first caller already", func(b *bundle) {
-		b.policy.Resolver = func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		b.policy.Doubt = idem.Ask(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(idem.Response{Status: 201, Body: []byte("applied"), Header: map[string][]string{
 				"content-type": {"text/plain"}, "Set-Cookie": {"a=b"}, "Transfer-Encoding": {"chunked"},
 			}}), nil
-		}
+		})
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Handler", "1")
 			w.WriteHeader(502)

@@ -1,0 +1,158 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+)
+
+func runsAgain(p *idem.Policy) { p.Doubt = idem.RunAgain() }
+
+// inDoubts leave a key whose first attempt, with body "a", is in doubt.
+var inDoubts = map[string]func(*bundle){
+	"interrupted": func(b *bundle) { b.interrupted("k", "a") },
+	"answered":    func(b *bundle) { _, _ = b.doWith("k", "a", answers(500)) },
+}
+
+// TestRunAgainKeepsTheBinding: under one key and one downstream key only one
+// request runs, however its attempts end.
+func TestRunAgainKeepsTheBinding(t *testing.T) {
+	noEffect := func(ctx context.Context) (idem.Response, error) {
+		idem.NoEffect(ctx)
+		return idem.Response{Status: 200}, nil
+	}
+	for how, leave := range inDoubts {
+		for name, again := range map[string]idem.Handler{
+			"before the second attempt": nil,
+			"answers 429":               answers(429),
+			"answers 500":               answers(500),
+			"declares no effect":        noEffect,
+			"declares no effect and fails": func(ctx context.Context) (idem.Response, error) {
+				idem.NoEffect(ctx)
+				return idem.Response{}, errors.New("boom")
+			},
+		} {
+			t.Run(how+", "+name, func(t *testing.T) {
+				b := setup(t, parts{policy: runsAgain})
+				leave(b)
+				attempts := uint32(1)
+				if again != nil {
+					_, _ = b.doWith("k", "a", again)
+					attempts++
+					b.wantState("k", idem.StateUnknown)
+				}
+				_, err := b.do("k", "b")
+				b.wantRefused(err, idem.CodeKeyReused)
+				b.wantRuns(0)
+				res, err := b.do("k", "a")
+				b.wantPaid(res, err, 1, false)
+				if res.Attempt != attempts+1 {
+					t.Errorf("attempt = %d, want %d", res.Attempt, attempts+1)
+				}
+				res, err = b.do("k", "a")
+				b.wantPaid(res, err, 1, true)
+			})
+		}
+	}
+}
+
+// TestFirstAttemptWithoutEffectIsReleased also where the route runs again: nothing
+// is in doubt.
+func TestFirstAttemptWithoutEffectIsReleased(t *testing.T) {
+	b := setup(t, parts{policy: runsAgain})
+	_, _ = b.doWith("k", "a", answers(429))
+	b.wantState("k", idem.StateReleased)
+	res, err := b.do("k", "b")
+	b.wantPaid(res, err, 1, false)
+}
+
+// TestRunAgainThatIsAbortedKeepsTheBinding: the Begin of the second attempt has no
+// answer, and may or may not have arrived.
+func TestRunAgainThatIsAbortedKeepsTheBinding(t *testing.T) {
+	for how, leave := range inDoubts {
+		for name, fail := range map[string]func(*bundle) *idemtest.Late{
+			"applied": func(b *bundle) *idemtest.Late {
+				b.faults.LoseReply("Begin", b.faults.Calls("Begin")+1, nil)
+				return nil
+			},
+			"not applied": func(b *bundle) *idemtest.Late { return b.faults.DeliverLate("Begin", b.faults.Calls("Begin")+1, nil) },
+		} {
+			t.Run(fmt.Sprintf("%s, %s", how, name), func(t *testing.T) {
+				b := setup(t, parts{policy: runsAgain})
+				leave(b)
+				// The first Begin finds the attempt in doubt, the second starts over.
+				begins := &hookStore{Store: b.faults}
+				var late *idemtest.Late
+				n := 0
+				begins.begin = func(idem.BeginRequest) error {
+					if n++; n == 2 {
+						late = fail(b)
+					}
+					return nil
+				}
+				e := b.another(b.locks, begins, idem.WithObserver(b.observe))
+				_, err := e.Do(t.Context(), b.operation("k", "a"), b.pay)
+				b.wantRefused(err, idem.CodeUnavailable)
+				b.wantRuns(0)
+				b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+				if late != nil {
+					if err := late.Deliver(); err != nil {
+						t.Errorf("late Begin = %v, want it kept", err)
+					}
+				}
+				b.wantState("k", idem.StateUnknown)
+				_, err = b.do("k", "b")
+				b.wantRefused(err, idem.CodeKeyReused)
+				res, err := b.do("k", "a")
+				b.wantPaid(res, err, 1, false)
+			})
+		}
+	}
+}
+
+// TestRunAgainStartsFromTheOpenAttemptAlone: no other state is seen in between, so
+// nobody else can begin there.
+func TestRunAgainStartsFromTheOpenAttemptAlone(t *testing.T) {
+	b := setup(t, parts{policy: runsAgain})
+	b.interrupted("k", "a")
+	settled := b.faults.Calls("Settle")
+	_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		if n := b.faults.Calls("Settle") - settled; n != 0 {
+			t.Errorf("%d Settles before the second attempt, want none", n)
+		}
+		return b.pay(ctx)
+	})
+}
+
+// TestResolveLeavesToTheNextRequestWhatRunsAgain: nothing but the sweeper gives such
+// a key back, when it is old.
+func TestResolveLeavesToTheNextRequestWhatRunsAgain(t *testing.T) {
+	for how, leave := range inDoubts {
+		t.Run(how, func(t *testing.T) {
+			b := setup(t, parts{policy: runsAgain})
+			leave(b)
+			rec, err := b.engine.Resolve(t.Context(), idem.NewKeyID("m1", "k"), &b.policy)
+			if err != nil || rec.State != idem.StateUnknown {
+				t.Errorf("Resolve() = %v, %v, want unknown", rec.State, err)
+			}
+			_, err = b.do("k", "b")
+			b.wantRefused(err, idem.CodeKeyReused)
+		})
+	}
+}
+
+func TestAskWithoutAResolverLeavesUnknown(t *testing.T) {
+	for name, doubt := range map[string]idem.Doubt{"zero": {}, "leave unknown": idem.LeaveUnknown(), "ask nobody": idem.Ask(nil)} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = doubt }})
+			b.interrupted("k", "a")
+			_, err := b.do("k", "a")
+			b.wantRefused(err, idem.CodeOutcomeUnknown)
+			b.wantRuns(0)
+		})
+	}
+}

@@ -1,0 +1,86 @@
+package sweeper_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/sweeper"
+	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// TestRunAgainIsLeftAloneUntilTheKeyIsOld: until then the record binds the key to
+// its request; after that it goes as any released one.
+func TestRunAgainIsLeftAloneUntilTheKeyIsOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.policy.Doubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
+		b.interrupted("pending")
+		b.interrupted("unknown")
+		rec := b.want("unknown", idem.StatePending)
+		if _, err := b.store.Settle(t.Context(), idOf("unknown"), idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateUnknown}); err != nil {
+			t.Fatal(err)
+		}
+		held := b.begin("held")
+		stop := b.run()
+		defer stop()
+
+		time.Sleep(59 * time.Minute) // of the fake clock
+		b.want("pending", idem.StatePending)
+		b.want("unknown", idem.StateUnknown)
+		if sum := b.sum(); sum.Left == 0 || sum.Settled()+sum.Unknown+sum.Queued+sum.Failed != 0 {
+			t.Errorf("passes = %+v, want the records left and nothing else", sum)
+		}
+		time.Sleep(6 * time.Minute)
+		for _, key := range []string{"pending", "unknown"} {
+			if rec := b.want(key, idem.StateReleased); rec.Decision.By != "sweeper" || rec.Attempt.Number != 1 {
+				t.Errorf("%s was decided by %+v at attempt %d, want the sweeper at 1", key, rec.Decision, rec.Attempt.Number)
+			}
+		}
+		b.want("held", idem.StatePending)
+		held.ReleaseBehind()
+		time.Sleep(30 * time.Minute)
+		b.want("held", idem.StateReleased)
+		time.Sleep(40 * time.Minute)
+		b.want("pending", idem.StateNone)
+		if sum := b.sum(); sum.Released != 3 || sum.Queued != 0 || sum.Failed != 0 {
+			t.Errorf("passes = %+v, want three released", sum)
+		}
+	})
+}
+
+// TestAgeOfWhatRunsAgainIsByTheStoresClock: ours may be wrong.
+func TestAgeOfWhatRunsAgainIsByTheStoresClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		slow := storememory.New(storememory.WithClock(func() time.Time { return time.Now().Add(-2 * time.Hour) }))
+		engine, err := idem.New(b.locker, slow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		policy := idem.Policy{AllowGlobalKeys: true, Doubt: idem.RunAgain(), ResultTTL: time.Hour, KeyTTL: time.Hour}
+		got, err := slow.Begin(t.Context(), idOf("k"), idem.BeginRequest{Route: "POST /pay", Fence: idem.Fence{Domain: "gone", Token: 1}, Nonce: idem.NewNonce()})
+		if err != nil || !got.Begun {
+			t.Fatalf("Begin() = %+v, %v", got, err)
+		}
+		if err := slow.Retire(t.Context(), "gone", idem.Decision{By: "ops"}); err != nil {
+			t.Fatal(err)
+		}
+		s, err := sweeper.New(engine, slow, sweeper.ForAll(policy))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); s.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		for _, want := range []idem.State{idem.StatePending, idem.StateReleased} {
+			time.Sleep(50 * time.Minute) // of the fake clock
+			if rec, err := slow.Get(t.Context(), idOf("k")); err != nil || rec.State != want {
+				t.Errorf("Get() = %v, %v, want %v", rec.State, err, want)
+			}
+		}
+	})
+}
