@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
@@ -31,17 +32,19 @@ const (
 // App is the service, with everything it is connected to. [Start] makes it and
 // [App.Serve] ends it.
 type App struct {
-	cfg      Config
-	log      *slog.Logger
-	onHTTP   net.Listener
-	onGRPC   net.Listener
-	http     *http.Server
-	grpc     *rpc.Server
-	engine   *idem.Engine
-	ledger   *ledger.Ledger
-	backends *backends
-	sweeper  *sweeper.Sweeper
-	grace    time.Duration
+	cfg Config
+	log *slog.Logger
+
+	unreadable atomic.Int64 // newer and corrupt records, as the sweeper last told; see logPass
+	onHTTP     net.Listener
+	onGRPC     net.Listener
+	http       *http.Server
+	grpc       *rpc.Server
+	engine     *idem.Engine
+	ledger     *ledger.Ledger
+	backends   *backends
+	sweeper    *sweeper.Sweeper
+	grace      time.Duration
 }
 
 // Start connects everything and binds the ports; nothing is served yet. After

@@ -11,6 +11,8 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"github.com/idemkeeper/idemkeeper/observe"
 )
 
 func main() {
@@ -30,7 +32,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return complain(stderr, err)
 	}
 	logged := &heldBack{to: stderr}
-	log := slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	limited := observe.NewLimitHandler(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	defer limited.Flush()
+	log := slog.New(limited)
 	if cfg.LogLevel <= slog.LevelDebug {
 		logged.release()
 	}

@@ -41,7 +41,7 @@ func levelOf(ev idem.Event) slog.Level {
 	case idem.EventUnknown, idem.EventSuperseded, idem.EventOwnershipLost, idem.EventBeginAborted,
 		idem.EventSaveDelayed, idem.EventLongRunning, idem.EventFailedOpen, idem.EventReleaseFailed:
 		return slog.LevelWarn
-	case idem.EventSaveAbandoned:
+	case idem.EventSaveAbandoned, idem.EventUnreadable:
 		return slog.LevelError
 	case idem.EventRefused:
 		switch ev.Code { // those that are no fault of the client

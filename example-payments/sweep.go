@@ -35,7 +35,9 @@ func (a *App) logPass(ctx context.Context, p *sweeper.Pass) {
 	if p.Settled()+p.Queued > 0 {
 		level = slog.LevelInfo
 	}
-	if p.Err != nil {
+	// A failed chore or election, which has no duration, has looked at nothing.
+	unreadable := int64(p.Newer)<<32 | int64(p.Corrupt)
+	if p.Err != nil || p.Duration > 0 && a.unreadable.Swap(unreadable) != unreadable {
 		level = slog.LevelWarn
 	}
 	a.log.LogAttrs(ctx, level, "sweep", slog.Bool("leader", p.Leader), slog.Duration("took", p.Duration),

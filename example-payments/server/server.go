@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -29,8 +30,9 @@ type Config struct {
 
 // Server is the HTTP handler of the sample. Make it with [New].
 type Server struct {
-	cfg Config
-	gin *gin.Engine
+	unready atomic.Bool // as of the last time that somebody asked
+	cfg     Config
+	gin     *gin.Engine
 }
 
 // release is set once, for all of the process: Gin's debug mode writes to
