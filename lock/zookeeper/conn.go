@@ -40,6 +40,10 @@ type conn struct {
 
 var errNoZooKeeper = errors.New("zookeeper: this is no ZooKeeper server")
 
+// The first bytes of an alert of TLS (RFC 8446, section 5.1), with which some servers
+// answer a client that does not speak it. Others close the connection.
+const tlsAlert, tlsMajor = 21, 3
+
 // settling is for how long requests wait for a library that has connected again
 // to repeat its watches first; that it has none to repeat cannot be seen.
 const settling = 20 * time.Millisecond
@@ -144,6 +148,9 @@ func (c *conn) greet(p []byte) error {
 	length := int(binary.BigEndian.Uint32(c.head))
 	if length < answerHead-4 || length > answerMax {
 		err := fmt.Errorf("%w: its first answer would have %d bytes", errNoZooKeeper, length)
+		if c.head[0] == tlsAlert && c.head[1] == tlsMajor {
+			err = fmt.Errorf("%w: it speaks TLS, and Config.TLS is not set", errNoZooKeeper)
+		}
 		c.t.fail(err)
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -61,6 +62,13 @@ func TestOpenFailsInTime(t *testing.T) {
 				return a, nil
 			}
 		}, "no ZooKeeper server", false},
+		{"TLS only", func(t *testing.T, cfg *Config) {
+			cfg.Servers = []string{listening(t, func(c net.Conn) {
+				_, _ = c.Read(make([]byte, 512))
+				_, _ = c.Write([]byte{21, 3, 3, 0, 2, 2, 80})
+				_, _ = io.Copy(io.Discard, c)
+			})}
+		}, "it speaks TLS, and Config.TLS is not set", false},
 		{"one bad name", func(t *testing.T, cfg *Config) { cfg.Servers = []string{"no-such-host.invalid:2181"} }, "no-such-host", true},
 		{"session too short", func(t *testing.T, cfg *Config) {
 			cfg.SessionTimeout, cfg.TickTime = 2*time.Second, 2*time.Second

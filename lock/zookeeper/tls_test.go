@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"crypto/tls"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -82,7 +83,7 @@ func wantRefused(t *testing.T, cfg Config, ca *testserver.Authority, z *testserv
 		}, "localhost"},
 		{"wrong name, given", func(cfg *Config) { cfg.TLS.ServerName = "zookeeper.example" }, "zookeeper.example"},
 		{"plain server", func(cfg *Config) { cfg.Servers = z.Hosts() }, "TLS"},
-		{"plain client", func(cfg *Config) { cfg.TLS = nil }, "no answer to the connect"},
+		{"plain client", func(cfg *Config) { cfg.TLS = nil }, "no answer to the connect|it speaks TLS"}, // as the server chooses
 		{"old version", func(cfg *Config) { cfg.TLS.MinVersion = tls.VersionTLS11 }, "TLS 1.1"},
 		{"another subject", func(cfg *Config) { cfg.TLS = ca.Client("other") }, "not permitted"},
 	} {
@@ -96,7 +97,8 @@ func wantRefused(t *testing.T, cfg Config, ca *testserver.Authority, z *testserv
 				t.Errorf("%s: Open() succeeded", tt.name)
 				return
 			}
-			if !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
+			said := slices.ContainsFunc(strings.Split(tt.want, "|"), func(want string) bool { return strings.Contains(err.Error(), want) })
+			if !said || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s: Open() = %q, want one line that says %q", tt.name, err, tt.want)
 			}
 			t.Log(err)
