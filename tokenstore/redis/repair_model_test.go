@@ -1,0 +1,131 @@
+package redis
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// TestRepairReplacesNoLaterTruth: settlements come late, repeated, and after the
+// server fell back to what it had earlier. A settlement never changes a completed
+// record, nor one of an attempt that began later than its own.
+func TestRepairReplacesNoLaterTruth(t *testing.T) {
+	repairs, violations := repairModel(t, 20_000)
+	if repairs == 0 || len(violations) > 0 {
+		t.Errorf("%d repairs, %d violations, want some and none; the first: %v", repairs, len(violations), violations[:min(1, len(violations))])
+	}
+}
+
+// TestRepairModelCatchesAMissingComparison shows that the model would notice.
+func TestRepairModelCatchesAMissingComparison(t *testing.T) {
+	const compares = "if not below(fence(r), sub(ARGV[2], 5, 12)) then return false end"
+	without := strings.Replace(settleLua, compares, "", 1)
+	if without == settleLua {
+		t.Fatal("settle.lua compares fences in another way")
+	}
+	right := settleScript
+	settleScript = goredis.NewScript(prelude + without)
+	defer func() { settleScript = right }()
+	if _, violations := repairModel(t, 20_000); len(violations) == 0 {
+		t.Error("no violation without the comparison of fences")
+	}
+}
+
+// held is an attempt that began, and what its holder will say of it.
+type held struct {
+	seq        int // in the order in which the attempts began
+	settlement idem.Settlement
+}
+
+func repairModel(t *testing.T, steps int) (repairs int, violations []string) {
+	t.Helper()
+	m := miniredis.RunT(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	seed := uint64(time.Now().UnixNano())
+	rng := rand.New(rand.NewPCG(seed, 2))
+	states := []idem.State{idem.StateCompleted, idem.StateReleased, idem.StateReleased, idem.StateUnknown}
+	get := func(id idem.KeyID) idem.Record {
+		rec, err := s.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rec
+	}
+	for round := 0; steps > 0; round++ {
+		id := idem.NewKeyID("repair", idem.Key(fmt.Sprint(seed, round)))
+		kind := idem.KeyKind(rng.IntN(2))
+		if kind == idem.IssuedToken {
+			if _, err := s.Issue(t.Context(), id, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var all []held
+		seqs := map[idem.Nonce]int{}
+		token, domain := uint64(10), 0
+		snapshots := []string{}
+		for range 40 {
+			steps--
+			switch rng.IntN(8) {
+			case 0: // what a replica has
+				if v, err := m.Get(s.keys.record(id)); err == nil {
+					snapshots = append(snapshots, v)
+				}
+			case 1: // which is promoted
+				if len(snapshots) > 0 {
+					_ = m.Set(s.keys.record(id), snapshots[rng.IntN(len(snapshots))])
+				}
+			case 2, 3, 4: // the next holder, who settles what it finds in doubt or starts over
+				if rng.IntN(12) == 0 {
+					domain, token = domain+1, uint64(rng.IntN(20))
+				}
+				token++
+				req := idem.BeginRequest{Kind: kind, Nonce: idem.NewNonce(), Fence: idem.Fence{Domain: fmt.Sprint("d", domain), Token: token}}
+				if rec := get(id); rec.State.Open() && rng.IntN(2) == 0 {
+					req.Rerun = &rec.Attempt
+				} else if rec.State.Open() {
+					_, _ = s.Settle(t.Context(), id, idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: time.Hour})
+				}
+				res, err := s.Begin(t.Context(), id, req)
+				if err != nil || !res.Begun {
+					continue
+				}
+				h := held{seq: len(all) + 1, settlement: idem.Settlement{Attempt: res.Record.Attempt, ID: req.Nonce, State: states[rng.IntN(len(states))],
+					Response: &idem.Response{Status: 201}, ResultTTL: time.Hour, KeyTTL: time.Hour,
+					Restore: &idem.Restore{Kind: kind, Started: res.Record.Started, Replaced: res.Replaced}}}
+				if req.Rerun != nil && h.settlement.State == idem.StateReleased {
+					h.settlement.State = idem.StateUnknown
+				}
+				all, seqs[req.Nonce] = append(all, h), h.seq
+			default: // a holder, perhaps late and not for the first time
+				if len(all) == 0 {
+					continue
+				}
+				h := all[rng.IntN(len(all))]
+				h.settlement.Trusted = h.seq == len(all)
+				before := get(id)
+				res, err := s.Settle(t.Context(), id, h.settlement)
+				if err != nil {
+					t.Fatal(err)
+				}
+				after := get(id)
+				changed := before.State != after.State || before.Attempt != after.Attempt
+				if res.Repaired && changed {
+					repairs++
+				}
+				if changed && (before.State == idem.StateCompleted || seqs[before.Attempt.Nonce] > h.seq) {
+					violations = append(violations, fmt.Sprintf("seed %d: attempt %d as %v took the place of attempt %d, %v",
+						seed, h.seq, h.settlement.State, seqs[before.Attempt.Nonce], before.State))
+				}
+			}
+		}
+	}
+	t.Logf("%d repairs, %d violations", repairs, len(violations))
+	return repairs, violations
+}
