@@ -47,6 +47,13 @@ var importRules = []importRule{
 		},
 	},
 	{
+		name:   "only a service itself imports observe",
+		reason: "how a service logs is its own choice, and the library works without",
+		banned: func(from, to string) bool {
+			return within(to, "observe") && library(from) && !within(from, "observe") || within(from, "observe") && !standard(to) && !within(to, "idem", "observe")
+		},
+	},
+	{
 		name:   "no adapter imports another",
 		reason: "adapters are chosen one by one; what two of them share belongs into idem, or into an internal package beside them",
 		banned: func(from, to string) bool {
@@ -121,7 +128,7 @@ func ours(path string) bool {
 
 // library is what others import.
 func library(path string) bool {
-	return within(path, "idem", "lock", "tokenstore", "middleware", "sweeper", "internal/background", "internal/leaseclock", "internal/shard")
+	return within(path, "idem", "lock", "tokenstore", "middleware", "sweeper", "observe", "internal/background", "internal/leaseclock", "internal/shard")
 }
 
 // adapter returns the adapter that a package is part of, such as "lock/redis",
