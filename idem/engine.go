@@ -86,14 +86,18 @@ func (r *request) within(ctx context.Context, d time.Duration) *bounded {
 }
 
 // Do executes an operation, or answers it with the outcome of an earlier
-// execution. The error is a [*Refusal], or what the handler returned. A panic
-// of the handler goes on to the caller once the attempt has been settled.
+// execution. The error is a [*Refusal], or what the handler returned. Within the
+// running execution of the same key it would wait for itself, and is refused at once
+// with ErrNested. A panic of the handler goes on to the caller once the attempt has been settled.
 func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error) {
 	r, err := e.admit(ctx, op, h)
 	if err != nil {
 		return e.refused(ctx, op.Policy, KeyID{}, err)
 	}
 	defer e.work.done()
+	if e.inside(ctx, r.id) != nil {
+		return e.refused(ctx, op.Policy, r.id, refuse(CodeInternal, ErrNested))
+	}
 	res, err := e.do(ctx, r, h)
 	if err != nil {
 		return e.refused(ctx, op.Policy, r.id, err)

@@ -78,6 +78,17 @@ type Policy struct {
 	// the store. A longer response reaches the client, and repeats are told that
 	// the outcome is unknown.
 	MaxUnknownResponse int64
+
+	unnamed bool // Name is only the route's: see ForRoute
+}
+
+// ForRoute is for adapters. It returns the policy with its Name, where it has
+// none, being the route, cut off at 255 bytes.
+func (p Policy) ForRoute(route string) Policy {
+	if p.Name == "" {
+		p.Name, p.unnamed = route[:min(len(route), 255)], true
+	}
+	return p
 }
 
 // WithDefaults returns the policy with its defaults filled in, or an error

@@ -93,6 +93,12 @@ var answers = map[Code]answer{
 		"The server is not set up for this request; nothing was executed.", false},
 }
 
+// Known reports whether c is one of the codes of this package.
+func (c Code) Known() bool {
+	_, ok := answers[c]
+	return ok
+}
+
 // HTTPStatus is the status of an HTTP answer with this code.
 func (c Code) HTTPStatus() int { return c.answer().http }
 

@@ -20,8 +20,11 @@
 // Authentication, authorisation and validation run before it, for replays too.
 // A validation that binds the body has to put it back: c.ShouldBindBodyWith
 // leaves c.Request.Body consumed. What compresses responses goes outside.
-// gin.Recovery works on either side: outside, a panic is settled as an outcome
-// in doubt and repeats get 500; inside, repeats get what it answered.
+// gin.Recovery works on either side, and a panic is an outcome in doubt: outside,
+// repeats get 500; inside, they get what it answered. What a handler had written
+// before is dropped, since a status above 499 starts a response over that was begun.
+// A recovery of your own has to answer with such a status. Where a part of the
+// response has been sent the connection is broken off.
 //
 // Middleware that renders c.Errors goes inside, behind this one: what it writes
 // is the outcome. Where the handlers report an error and write nothing, that

@@ -42,14 +42,14 @@ func (rt *route) serve(c *gin.Context) {
 	var inner *writer
 	call := rt.call(c)
 	call.Next = func(capture *httpexchange.Capture, r *http.Request) {
-		inner = newWriter(capture, outer)
+		inner = newWriter(capture, c)
 		c.Writer, c.Request = inner, r
 		defer carry(c, r.Context())()
-		reported := len(c.Errors)
 		c.Next()
-		inner.finish(len(c.Errors) > reported)
+		inner.finish()
 	}
 	if !rt.Serve(call) {
+		carry(c, request.Context())
 		c.Next()
 		return
 	}

@@ -158,6 +158,9 @@ func (rt *route) call(c *gin.Context) httpexchange.Call {
 // running with c is told that its execution has ended.
 func carry(c *gin.Context, ctx context.Context) (restore func()) {
 	key, x := idem.Carried(ctx)
+	if x == nil {
+		return func() {}
+	}
 	outer, nested := c.Get(key)
 	c.Set(key, x)
 	return func() {

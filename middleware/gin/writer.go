@@ -20,9 +20,11 @@ const unwritten = -1
 // until something is written, and headers can be set until then.
 type writer struct {
 	*httpexchange.Capture
-	outer  gin.ResponseWriter
-	status int
-	size   int
+	outer    gin.ResponseWriter
+	gin      *gin.Context
+	status   int
+	size     int
+	reported int // errors in gin when the handlers, or their response, began
 }
 
 var (
@@ -30,8 +32,8 @@ var (
 	_ http.Pusher        = (*writer)(nil)
 )
 
-func newWriter(capture *httpexchange.Capture, outer gin.ResponseWriter) *writer {
-	return &writer{Capture: capture, outer: outer, status: outer.Status(), size: unwritten}
+func newWriter(capture *httpexchange.Capture, c *gin.Context) *writer {
+	return &writer{Capture: capture, outer: c.Writer, gin: c, status: c.Writer.Status(), size: unwritten, reported: len(c.Errors)}
 }
 
 // WriteHeader notes the status. Informational ones, except 101, are sent at
@@ -41,15 +43,28 @@ func (w *writer) WriteHeader(status int) {
 		w.Capture.WriteHeader(status)
 		return
 	}
-	if status > 0 && !w.Written() {
+	switch {
+	case status <= 0:
+	case !w.Written():
 		w.status = status
+	case status >= http.StatusInternalServerError && w.status < http.StatusInternalServerError:
+		w.fail(status)
+	}
+}
+
+// fail gives the response up that was begun: what recovers a panic inside answers
+// so. It starts over with the status, unless some of it was sent.
+func (w *writer) fail(status int) {
+	w.status = status
+	if w.Restart(status) {
+		w.size = unwritten
 	}
 }
 
 // WriteHeaderNow fixes status and headers.
 func (w *writer) WriteHeaderNow() {
 	if !w.Written() {
-		w.size = 0
+		w.size, w.reported = 0, len(w.gin.Errors)
 		w.Capture.WriteHeader(w.status)
 	}
 }
@@ -94,8 +109,11 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.size > 0 {
 		return nil, nil, errAlreadyWritten
 	}
-	w.size = 0
-	return w.Capture.Hijack()
+	conn, rw, err := w.Capture.Hijack()
+	if err == nil && !w.Written() {
+		w.size, w.reported = 0, len(w.gin.Errors)
+	}
+	return conn, rw, err
 }
 
 // CloseNotify tells handlers that ask for it that the client is gone; the
@@ -105,15 +123,22 @@ func (w *writer) CloseNotify() <-chan bool { return w.outer.CloseNotify() }
 // Pusher returns the connection's, or nil.
 func (w *writer) Pusher() http.Pusher { return w.outer.Pusher() }
 
-// finish is what Gin does at the end of a chain. Where handlers reported an
-// error and left it to others to render, the response that others see has not
-// been written, and the outcome is that of a failure.
-func (w *writer) finish(reported bool) {
-	if w.Written() {
-		return
+// finish is what Gin does at the end of a chain. Where handlers reported an error
+// and left it to others to render, the response that others see has not been
+// written, and the outcome is that of a failure. So is it where the chain was
+// aborted with an error after the response had been begun: Gin does that where a
+// body cannot be rendered to its end, and where it recovers a panic over a
+// connection that broke.
+func (w *writer) finish() {
+	if len(w.gin.Errors) > w.reported && w.status < http.StatusBadRequest {
+		switch {
+		case !w.Written():
+			w.status = http.StatusInternalServerError
+		case w.gin.IsAborted():
+			w.fail(http.StatusInternalServerError)
+		}
 	}
-	if reported && w.status < http.StatusBadRequest {
-		w.status = http.StatusInternalServerError
+	if !w.Written() {
+		w.Capture.WriteHeader(w.status)
 	}
-	w.Capture.WriteHeader(w.status)
 }

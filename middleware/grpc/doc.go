@@ -32,6 +32,12 @@
 // worth sending again, and "grpc-retry-pushback-ms" in the trailer (gRFC A6),
 // negative where it is not.
 //
+// A handler that returns a refusal has relayed it from a service that it called.
+// That leaves its own outcome in doubt, whatever the code, and is not stored.
+//
+// Interceptors that are met twice execute once: the inner ones pass the call
+// through. They have to have the same policy. Another key is an execution of its own.
+//
 // Authentication and validation go outside, that is, before these interceptors
 // in the chain; what turns the handler's errors into statuses goes inside: what
 // it makes of them is the outcome. A panic is settled as an outcome in doubt and

@@ -147,9 +147,7 @@ func (s *methods) describe(name string) *method {
 }
 
 func (m *method) protect(p idem.Policy) {
-	if p.Name == "" {
-		p.Name = m.route()
-	}
+	p = p.ForRoute(m.name)
 	m.policy = &p
 }
 

@@ -2,7 +2,6 @@ package idemgrpc
 
 import (
 	"context"
-	"io"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,12 +15,11 @@ import (
 // pass through it to the client, and are kept up to the limit. As with every
 // [grpc.ServerStream] one goroutine sends and one receives.
 type recorder struct {
-	grpc.ServerStream // the client's
+	received // from the client
 
 	ctx     context.Context // the execution's
 	method  *method
 	capture capture
-	request proto.Message // nil once the handler has it
 	outcome outcome
 	size    int64 // of outcome's messages
 	omitted bool  // over the limit, so nothing is kept
@@ -31,7 +29,7 @@ type recorder struct {
 var _ grpc.ServerStream = (*recorder)(nil)
 
 func newRecorder(ss grpc.ServerStream, m *method, req proto.Message) *recorder {
-	r := &recorder{ServerStream: ss, method: m, request: req}
+	r := &recorder{received: received{ServerStream: ss, request: req}, method: m}
 	r.capture.method = m.name
 	r.capture.send = ss.SendHeader
 	return r
@@ -52,31 +50,6 @@ func (r *recorder) SendHeader(md metadata.MD) error {
 }
 
 func (r *recorder) SetTrailer(md metadata.MD) { _ = r.capture.SetTrailer(md) }
-
-// RecvMsg hands over the request, which has been read.
-func (r *recorder) RecvMsg(m any) error {
-	if r.request == nil {
-		return io.EOF
-	}
-	req, dst := r.request, messageOf(m)
-	if dst == nil {
-		return status.Errorf(codes.Internal, "idemgrpc: cannot receive into a %T", m)
-	}
-	r.request = nil
-	proto.Reset(dst)
-	if dst.ProtoReflect().Descriptor() == req.ProtoReflect().Descriptor() {
-		proto.Merge(dst, req)
-		return nil
-	}
-	b, err := proto.Marshal(req)
-	if err == nil {
-		err = proto.Unmarshal(b, dst)
-	}
-	if err != nil {
-		return status.Errorf(codes.Internal, "idemgrpc: receiving into a %T: %v", m, err)
-	}
-	return nil
-}
 
 // SendMsg sends a message to the client, and keeps it. While it is kept it is
 // no error that the client is gone: somebody will ask for it.

@@ -2,6 +2,7 @@ package idemgrpc
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -58,6 +59,27 @@ func infoOf(err error) *errdetails.ErrorInfo {
 		}
 	}
 	return nil
+}
+
+// errRelayed is the error of a handler that answered with a refusal: of a service
+// that it has called, or of interceptors inside. That says nothing about the
+// outcome of this handler's operation, whatever its code: it is in doubt, and the
+// answer is not kept.
+var errRelayed = errors.New("the handler answered with a refusal")
+
+// relayed returns errRelayed where a handler's error is a refusal.
+func relayed(err error) error {
+	if info := infoOf(err); info.GetReason() != "" {
+		return fmt.Errorf("%w: %s", errRelayed, info.GetReason())
+	}
+	return nil
+}
+
+// isRelayed reports whether the engine has given the handler's error back. A
+// refusal that has it as its cause is the engine's own.
+func isRelayed(err error) bool {
+	_, refused := errors.AsType[*idem.Refusal](err)
+	return !refused && errors.Is(err, errRelayed)
 }
 
 var errStreamUnsupported = errors.New("a stream of requests carries a key")

@@ -14,6 +14,7 @@ import (
 type engine interface {
 	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
 	Refused(ctx context.Context, route string, r *idem.Refusal)
+	PassThrough(ctx context.Context, op *idem.Operation) (bool, error)
 }
 
 var _ engine = (*idem.Engine)(nil)

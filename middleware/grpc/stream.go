@@ -39,8 +39,15 @@ func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 		return err // gRPC's own: there is no request
 	}
 	op, err := x.operation(ctx, m, req)
-	if err != nil {
+	part := false
+	if err == nil {
+		part, err = x.engine.PassThrough(ctx, &op)
+	}
+	switch {
+	case err != nil:
 		return refuseStream(ss, x.refused(ctx, m, err))
+	case part: // of the execution that runs around it
+		return handler(srv, &received{ServerStream: ss, request: req})
 	}
 	return x.serveStream(srv, ss, m, op, req, handler)
 }
@@ -65,10 +72,10 @@ func (x *Interceptors) serveStream(srv any, ss grpc.ServerStream, m *method, op 
 		ran = true
 		rec.ctx = grpc.NewContextWithServerTransportStream(ctx, &rec.capture)
 		failure = handler(srv, rec)
-		return x.recorded(rec, failure), nil
+		return x.recorded(rec, failure), relayed(failure)
 	})
 	switch {
-	case err != nil:
+	case err != nil && !isRelayed(err):
 		return refuseStream(ss, refusalOf(err))
 	case ran && rec.stuck: // it has a part of the answer only
 		return refuseStream(ss, x.refused(ss.Context(), m, idem.Refuse(idem.CodeUnavailable, errStuck)))

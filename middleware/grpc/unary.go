@@ -31,15 +31,23 @@ func (x *Interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 		return handler(ctx, req)
 	}
 	op, err := x.operation(ctx, m, req)
-	if err != nil {
+	part := false
+	if err == nil {
+		part, err = x.engine.PassThrough(ctx, &op)
+	}
+	switch {
+	case err != nil:
 		return nil, refuseUnary(ctx, x.refused(ctx, m, err))
+	case part: // of the execution that runs around it
+		return handler(ctx, req)
 	}
 	call := unaryCall{interceptors: x, method: m, capture: capture{method: m.name}}
 	res, err := x.engine.Do(ctx, op, func(ctx context.Context) (idem.Response, error) {
-		return call.run(ctx, req, handler), nil
+		r := call.run(ctx, req, handler)
+		return r, relayed(call.err)
 	})
 	switch {
-	case err != nil:
+	case err != nil && !isRelayed(err):
 		return nil, refuseUnary(ctx, refusalOf(err))
 	case call.ran && !res.Replayed:
 		header, trailer := call.capture.kept()

@@ -59,7 +59,17 @@
 // broken off. [net/http/httputil.ReverseProxy] flushes responses that are event
 // streams or of unknown length. Informational responses (103 Early Hints) go out
 // at once and are not stored. A panic is settled as an outcome in doubt and then
-// goes on.
+// goes on. In doubt is also one that is recovered inside and answered with a status above 499: such a status
+// starts a response over that was begun, or breaks off one that was sent in part.
+//
+// A handler that answers with a refusal of this module, problem+json with a code of
+// [idem.Code], has relayed it from a service that it called. That leaves its own
+// outcome in doubt, and the answer is not stored. Give problems of your own other
+// codes.
+//
+// Middleware that is met twice, or by a request that a handler makes within the
+// process, executes once: the inner one passes the request through. It has to have
+// the same policy. Another key is an execution of its own.
 //
 // A client that does not read blocks the writes of such a response, and with them
 // the handler, which holds the key. Set [idem.Policy].Deadline on routes that

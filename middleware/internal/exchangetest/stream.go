@@ -44,7 +44,7 @@ var streamCases = []testCase{
 			if err := http.NewResponseController(w).Flush(); err != nil {
 				b.Errorf("Flush() = %v", err)
 			}
-			w.WriteHeader(500)
+			w.WriteHeader(404)
 		})
 		a := b.pay("k1")
 		b.want(a, 200, "", false)
@@ -103,7 +103,7 @@ var streamCases = []testCase{
 			if _, err := io.WriteString(w, "x"); err == nil {
 				b.Error("Write after Hijack succeeded")
 			}
-			w.WriteHeader(500)
+			w.WriteHeader(404)
 		})
 		b.want(b.pay("k1"), 418, "hi", false)
 		b.wantRefusal(b.afterwards("k1", payBody), idem.CodeResultUnavailable)

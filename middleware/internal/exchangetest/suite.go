@@ -62,7 +62,7 @@ func Run(t *testing.T, a Adapter) {
 		cases []testCase
 	}{
 		{"replay", replayCases}, {"refuse", refusalCases}, {"identity", identityCases}, {"status", statusCases},
-		{"write", writerCases}, {"stream", streamCases}, {"fail", failureCases}, {"wire", wiringCases}, {"choose", optionCases},
+		{"write", writerCases}, {"stream", streamCases}, {"fail", failureCases}, {"give up", givenUpCases}, {"relay", relayCases}, {"nest", nestedCases}, {"wire", wiringCases}, {"choose", optionCases},
 	} {
 		for _, c := range group.cases {
 			t.Run(group.name+"/"+c.name, func(t *testing.T) {
@@ -88,6 +88,8 @@ type bundle struct {
 	runs    atomic.Int64      // of the handler
 	later   atomic.Int64      // nanoseconds that the store's clock is ahead
 	seen    [256]atomic.Int64 // events, by type
+
+	overHTTP2 bool // the server speaks HTTP/2
 
 	url    string
 	client *http.Client
@@ -135,7 +137,11 @@ func (b *bundle) protect(h http.HandlerFunc, around ...func(http.Handler) http.H
 func (b *bundle) listen(h http.Handler) (string, *http.Client) {
 	srv := httptest.NewUnstartedServer(h)
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
-	srv.Start()
+	if b.overHTTP2 {
+		listenHTTP2(srv)
+	} else {
+		srv.Start()
+	}
 	b.Cleanup(srv.Close)
 	client := srv.Client()
 	client.Timeout = patience

@@ -28,7 +28,7 @@ var writerCases = []testCase{
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(201)
 			_, _ = io.WriteString(w, "a")
-			w.WriteHeader(500)
+			w.WriteHeader(404)
 		})
 		b.want(b.pay("k1"), 201, "a", false)
 		b.want(b.pay("k1"), 201, "a", true)

@@ -26,8 +26,10 @@ type Capture struct {
 	body   []byte
 	limit  int64 // of body
 
-	streamed bool // the response goes to w as it is written
+	streamed bool   // the response goes to w as it is written
+	tapped   []byte // of a problem that is streamed
 	hijacked bool
+	failed   bool // the response was begun, and then given up with a status above 499
 
 	ctx  context.Context // the execution's; nil where the handler does not run in one
 	pace writeLimit
@@ -53,14 +55,15 @@ func newCapture(w http.ResponseWriter, limit int64) *Capture {
 // set.
 func (c *Capture) Header() http.Header { return c.header }
 
-// WriteHeader sets the status once; a later call does nothing. Informational
-// statuses, except 101, are sent at once. It panics on what is no status, as
-// net/http does, while that can still count as the handler's failure.
+// WriteHeader sets the status once; a later call does nothing, except that one
+// above 499 says that the response failed after it was begun; see fail.
+// Informational statuses, except 101, are sent at once. It panics on what is no
+// status, as net/http does, while that can still count as the handler's failure.
 func (c *Capture) WriteHeader(status int) {
 	if status < 100 || status > 999 {
 		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
 	}
-	if c.status != 0 || c.hijacked {
+	if c.begun() && !c.fail(status) {
 		return
 	}
 	if status < 200 && status != http.StatusSwitchingProtocols {
@@ -70,11 +73,43 @@ func (c *Capture) WriteHeader(status int) {
 	c.status, c.sealed = status, c.header.Clone()
 }
 
+func (c *Capture) begun() bool { return c.status != 0 || c.hijacked }
+
+// fail takes a status that comes after the response was begun. What recovers a
+// panic inside answers so, and the response so far is a part of one. A status
+// above 499 therefore starts the response over. Where some of it has been sent it
+// cannot be taken back, and counts as failed all the same. It reports whether a
+// status can be set now.
+func (c *Capture) fail(status int) (again bool) {
+	if status < 500 || c.status >= 500 {
+		return false
+	}
+	c.failed = true
+	if c.streamed {
+		return false
+	}
+	for _, name := range ofBody {
+		if slices.Equal(c.header[name], c.sealed[name]) {
+			delete(c.header, name)
+		}
+	}
+	c.status, c.sealed, c.body = 0, nil, nil
+	return true
+}
+
+// Restart is WriteHeader for a framework that notes a status and writes it later:
+// it starts a response over that has failed, and reports whether that can be done.
+func (c *Capture) Restart(status int) bool { return c.begun() && c.fail(status) }
+
+// ofBody are the headers that describe a body.
+var ofBody = []string{"Content-Length", "Content-Encoding", "Content-Range", "Etag", "Last-Modified", "Location"}
+
 // Write keeps p, or passes it through once the response is over the limit.
 func (c *Capture) Write(p []byte) (int, error) {
 	if pass, err := c.admit(len(p)); err != nil {
 		return 0, err
 	} else if pass {
+		c.tap(p)
 		return c.w.Write(p)
 	}
 	c.body = append(c.body, p...)
@@ -86,6 +121,7 @@ func (c *Capture) WriteString(s string) (int, error) {
 	if pass, err := c.admit(len(s)); err != nil {
 		return 0, err
 	} else if pass {
+		c.tap([]byte(s))
 		return io.WriteString(c.w, s)
 	}
 	c.body = append(c.body, s...)
@@ -117,6 +153,9 @@ func (c *Capture) finish(allow headerSet) idem.Response {
 	status := c.status
 	if status == 0 || c.hijacked && status == http.StatusSwitchingProtocols {
 		status = http.StatusOK
+	}
+	if c.streamed && c.failed {
+		return idem.Response{Status: http.StatusInternalServerError}
 	}
 	if c.streamed {
 		c.putTrailers()

@@ -21,6 +21,7 @@ type Engine interface {
 	IssueToken(ctx context.Context, scope string, ttl time.Duration) (idem.Token, error)
 	Status(ctx context.Context, scope string, key idem.Key, policies ...*idem.Policy) (idem.Status, error)
 	Refused(ctx context.Context, route string, r *idem.Refusal)
+	PassThrough(ctx context.Context, op *idem.Operation) (bool, error)
 	Unprotected(ctx context.Context, route string)
 }
 
@@ -46,7 +47,7 @@ type Config struct {
 // is the route as a record keeps it.
 func (c *Config) AddStatusPolicy(route string, p idem.Policy) {
 	if p.Name == "" {
-		p.Name = recorded(route)
+		p = p.ForRoute(route)
 	}
 	c.StatusPolicies = append(c.StatusPolicies, p)
 }
@@ -113,55 +114,70 @@ type Call struct {
 	Refuse func(r *idem.Refusal) bool
 }
 
-// Serve answers one request. It is false for a request that is not protected, and
-// has done nothing then: the caller runs the handler. It panics as the handler
-// does, and with [http.ErrAbortHandler] where a response that has been streamed to
-// the client turned out not to be the answer.
+// Serve answers one request. It is false for a request that the caller has to
+// hand to the handler itself: one that is not protected, or that is a part of the
+// running execution of its key. It panics as the handler does, and with
+// [http.ErrAbortHandler] where a response that has been streamed to the client
+// turned out not to be the answer.
 func (x *Exchange) Serve(c Call) bool {
-	if !x.protects(&c) {
-		return false
-	}
-	x.serve(&c)
-	return true
+	return x.protects(&c) && x.serve(&c)
 }
 
-func (x *Exchange) serve(c *Call) {
+func (x *Exchange) serve(c *Call) bool {
 	ctx := c.Request.Context()
 	policy := x.policyOf(c.Route)
 	op, body, err := x.read(c, policy)
-	if err != nil {
+	part := false
+	if err == nil {
+		part, err = x.engine.PassThrough(ctx, &op)
+	}
+	switch {
+	case err != nil:
 		refusal := refusalOf(err)
 		x.engine.Refused(ctx, policy.Name, refusal)
 		x.refuse(c, refusal)
-		return
+	case part:
+		restore(c.Request, body)
+		return false
+	default:
+		x.do(c, op, body)
 	}
-	capture := newCapture(c.Writer, policy.MaxResponseBody)
+	return true
+}
+
+// do gives a request to the engine.
+func (x *Exchange) do(c *Call, op idem.Operation, body []byte) {
+	capture := newCapture(c.Writer, op.Policy.MaxResponseBody)
 	ran, settled := false, false
 	defer func() {
 		if !settled { // a panic is on its way
 			capture.poison()
 		}
 	}()
-	res, err := x.engine.Do(ctx, op, func(ctx context.Context) (idem.Response, error) {
+	res, err := x.engine.Do(c.Request.Context(), op, func(ctx context.Context) (idem.Response, error) {
 		ran = true
 		capture.ctx = ctx
 		defer capture.returned()
 		r := restore(c.Request.WithContext(ctx), body)
 		defer func() { c.Request.MultipartForm = r.MultipartForm }() // for the server, which removes its files
 		c.Next(capture, r)
+		if code := capture.relayed(); code != "" {
+			return idem.Response{}, relayed(code)
+		}
 		return capture.finish(x.allow), nil
 	})
 	settled = true
+	live := ran && (err == nil && !res.Replayed || isRelayed(err))
 	switch {
+	case capture.hijacked:
+	case capture.streamed && (!live || capture.failed):
+		capture.poison()
+		panic(http.ErrAbortHandler)
 	case capture.streamed:
-		if err != nil && !capture.hijacked {
-			capture.poison()
-			panic(http.ErrAbortHandler)
-		}
+	case live:
+		capture.send()
 	case err != nil:
 		x.refuse(c, refusalOf(err))
-	case ran && !res.Replayed:
-		capture.send()
 	default:
 		x.replay(c, &res.Response)
 	}
@@ -172,13 +188,9 @@ func (x *Exchange) policyOf(route string) *idem.Policy {
 	if x.policy.Name != "" || route == "" {
 		return &x.policy
 	}
-	p := x.policy
-	p.Name = recorded(route)
+	p := x.policy.ForRoute(route)
 	return &p
 }
-
-// recorded is how a route is kept with the record, in at most 255 bytes.
-func recorded(route string) string { return route[:min(len(route), 255)] }
 
 // refusalOf holds every other error back from the client.
 func refusalOf(err error) *idem.Refusal {

@@ -39,6 +39,8 @@ func (s *scripted) Refused(_ context.Context, _ string, r *idem.Refusal) {
 	s.refused = append(s.refused, r.Code)
 }
 
+func (s *scripted) PassThrough(context.Context, *idem.Operation) (bool, error) { return false, nil }
+
 func (s *scripted) Unprotected(context.Context, string) {}
 
 func answers(res idem.Result, err error) *scripted {

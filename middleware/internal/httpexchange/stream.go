@@ -21,6 +21,7 @@ func (c *Capture) stream() error {
 	}
 	c.streamed = true
 	c.pace.start(c.ctx, c.w)
+	c.tap(c.body)
 	err := c.write()
 	c.body = nil
 	if f, ok := c.w.(frameworkWriter); ok {
@@ -51,17 +52,22 @@ func (c *Capture) FlushError() error {
 
 // Hijack implements [http.Hijacker].
 func (c *Capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if !canHijack(c.w) {
+		return nil, nil, http.ErrNotSupported
+	}
 	if c.status != 0 && !c.streamed {
 		if err := c.stream(); err != nil {
 			return nil, nil, err
 		}
 	}
 	conn, rw, err := http.NewResponseController(c.w).Hijack()
-	if err == nil {
-		c.streamed, c.hijacked = true, true
-		c.pace.stop() // the connection is the handler's
+	if err != nil {
+		c.w = beneath(c.w)
+		return nil, nil, err
 	}
-	return conn, rw, err
+	c.streamed, c.hijacked = true, true
+	c.pace.stop() // the connection is the handler's
+	return conn, rw, nil
 }
 
 // Push implements [http.Pusher]. What is pushed is a request of its own.
@@ -105,6 +111,35 @@ func innermost(w http.ResponseWriter) http.ResponseWriter {
 	for {
 		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
 		if !ok {
+			return w
+		}
+		w = u.Unwrap()
+	}
+}
+
+// canHijack reports whether ResponseController.Hijack would reach somebody. Gin's
+// writer has the method in any case, and panics where the one inside has not.
+func canHijack(w http.ResponseWriter) bool {
+	for {
+		w = beneath(w)
+		if _, ok := w.(http.Hijacker); ok {
+			return true
+		}
+		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return false
+		}
+		w = u.Unwrap()
+	}
+}
+
+// beneath is the writer that a framework's writes to, where that can be told. A
+// framework's takes a hijack that has failed for a response that was written.
+func beneath(w http.ResponseWriter) http.ResponseWriter {
+	for {
+		_, framework := w.(frameworkWriter)
+		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !framework || !ok {
 			return w
 		}
 		w = u.Unwrap()

@@ -1,0 +1,76 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+)
+
+// ErrNested says that an operation was to be executed within the running
+// execution of its own key, for which it would have to wait.
+var ErrNested = errors.New("idem: this is inside of the running execution of the same key")
+
+// inside returns the running execution of a key that ctx belongs to, by this
+// engine; nil where there is none.
+func (e *Engine) inside(ctx context.Context, id KeyID) *execution {
+	for x := executionOf(ctx); x != nil; x = x.outer {
+		if x.engine == e && x.of.id == id && !x.ended.Load() {
+			return x
+		}
+	}
+	return nil
+}
+
+// PassThrough is for adapters, before Do. It reports whether ctx belongs to the
+// running execution of the operation's key by this engine, under the same policy:
+// the middleware was mounted twice, or a handler has made a request within the
+// process. The adapter then hands the request to the handler, as a part of that
+// execution. The error is a [*Refusal]: the policies differ, so that the wiring is
+// wrong, or a resolver has made the request.
+func (e *Engine) PassThrough(ctx context.Context, op *Operation) (bool, error) {
+	if executionOf(ctx) == nil {
+		return false, nil
+	}
+	x := e.inside(ctx, NewKeyID(op.Scope, op.Key))
+	switch {
+	case x == nil:
+		return false, nil
+	case x.resolves:
+		return false, refuse(CodeInternal, fmt.Errorf("%w, asked for by its resolver", ErrNested))
+	case !x.of.Policy.same(op.Policy):
+		return false, refuse(CodeInternal, fmt.Errorf("%w, under policy %q instead of %q", ErrNested, op.Policy.Name, x.of.Policy.Name))
+	}
+	return true, nil
+}
+
+// same reports whether two policies treat keys alike. Scope is left out: it has
+// led to the same key. So is a name that is only the route's. Functions are the same
+// where their code is.
+func (p *Policy) same(q *Policy) bool {
+	if p == q {
+		return true
+	}
+	a, b := *p, *q
+	if a.unnamed || b.unnamed {
+		a.Name, b.Name = "", ""
+	}
+	a.Scope, b.Scope, a.unnamed, b.unnamed = nil, nil, false, false
+	return alike(reflect.ValueOf(a), reflect.ValueOf(b))
+}
+
+func alike(a, b reflect.Value) bool {
+	switch a.Kind() {
+	case reflect.Struct:
+		for i := range a.NumField() {
+			if !alike(a.Field(i), b.Field(i)) {
+				return false
+			}
+		}
+		return true
+	case reflect.Func:
+		return a.Pointer() == b.Pointer()
+	default:
+		return a.Equal(b)
+	}
+}

@@ -1,0 +1,146 @@
+package idemgrpc_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
+	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
+)
+
+// metTwice is a server whose calls meet interceptors for an outer policy and then
+// for an inner one.
+func metTwice(t *testing.T, change func(inner *idem.Policy)) *bundle {
+	t.Helper()
+	b := setup(t)
+	b.policy.Wait = time.Hour // a call must not wait for itself
+	inner := b.policy
+	change(&inner)
+	x := make([]*idemgrpc.Interceptors, 2)
+	for i, p := range []idem.Policy{b.policy, inner} {
+		var err error
+		if x[i], err = idemgrpc.New(b.engine, idemgrpc.WithPolicy(transferMethod, p), idemgrpc.WithPolicy(payoutMethod, p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.server = grpc.NewServer(grpc.WaitForHandlers(true),
+		grpc.ChainUnaryInterceptor(x[0].Unary(), x[0].Unary(), x[1].Unary()),
+		grpc.ChainStreamInterceptor(x[0].Stream(), x[0].Stream(), x[1].Stream()))
+	walletv1.RegisterWalletServiceServer(b.server, b.wallet)
+	b.conn = serve(t, b.server)
+	b.client = walletv1.NewWalletServiceClient(b.conn)
+	return b
+}
+
+func TestInterceptorsMetTwiceExecuteOnce(t *testing.T) {
+	t.Parallel()
+	b := metTwice(t, func(*idem.Policy) {})
+	b.wantPaid(b.pay("k1"), false)
+	b.wantPaid(b.pay("k1"), true)
+	b.wantRuns(1)
+	for range 2 {
+		if got := b.payout(b.withKeys("k2"), 3); len(got.numbers) != 3 || got.err != nil {
+			t.Errorf("Payout() = %v, %v, want 3 numbers", got.numbers, got.err)
+		}
+	}
+	b.wantRuns(2)
+}
+
+func TestInterceptorsMetTwiceUnderOtherPoliciesAreAWiringError(t *testing.T) {
+	t.Parallel()
+	b := metTwice(t, func(inner *idem.Policy) { inner.Deadline = time.Hour })
+	a := b.pay("k1")
+	if code, _ := idemgrpc.CodeOf(a.err); code != idem.CodeInternal {
+		t.Errorf("Transfer() = %v, want internal", a.err)
+	}
+	got := b.payout(b.withKeys("k2"), 3)
+	if code, _ := idemgrpc.CodeOf(got.err); code != idem.CodeInternal {
+		t.Errorf("Payout() = %v, want internal", got.err)
+	}
+	b.wantRuns(0)
+	b.wantState("k1", idem.StateUnknown)
+	b.wantState("k2", idem.StateUnknown)
+}
+
+// A call over the network carries no context: it is a duplicate.
+func TestACallOfTheOwnServerIsADuplicate(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.wallet.transfer = func(ctx context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		a := b.send(b.withKeys("k1"), req)
+		b.wantRefusal(a.err, a.trailer, idem.CodeInProgress)
+		return &walletv1.TransferResponse{Id: "t1", Amount: req.GetAmount()}, nil
+	}
+	b.start()
+	b.wantPaid(b.pay("k1"), false)
+	b.wantRuns(1)
+}
+
+// What another service refused says nothing about this one's outcome, whatever
+// the code.
+func TestRelayedRefusalsAreInDoubt(t *testing.T) {
+	t.Parallel()
+	refusals := map[string]error{}
+	for _, code := range []idem.Code{idem.CodeInProgress, idem.CodeKeyReused, idem.CodeTokenUnknown, idem.CodeKeyMissing,
+		idem.CodeOutcomeUnknown, idem.CodeUnavailable, idem.CodeBodyTooLarge} {
+		refusals[string(code)] = idemgrpc.RefusalStatus(idem.Refuse(code, nil)).Err()
+	}
+	refusals["wrapped"] = errors.Join(errors.New("bank"), refusals["key-reused"])
+	refusals["another code"] = withInfo(t, codes.NotFound, "idemkeeper", "KEY_REUSED")
+	for name, refusal := range refusals {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+				return nil, refusal
+			}
+			b.wallet.payout = func(*walletv1.PayoutRequest, grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+				return refusal
+			}
+			b.start()
+			a := b.pay("k1")
+			b.wantCode(a.err, status.Code(refusal))
+			b.wantCode(b.payout(b.withKeys("k2"), 1).err, status.Code(refusal))
+			for _, key := range []string{"k1", "k2"} {
+				b.wantState(key, idem.StateUnknown)
+			}
+			again := b.pay("k1")
+			b.wantRefusal(again.err, again.trailer, idem.CodeOutcomeUnknown)
+			got := b.payout(b.withKeys("k2"), 1)
+			if code, _ := idemgrpc.CodeOf(got.err); code != idem.CodeOutcomeUnknown {
+				t.Errorf("repeat = %v, want outcome-unknown", got.err)
+			}
+			b.wantRuns(2)
+		})
+	}
+}
+
+// The same reason of another domain is an outcome like any other.
+func TestErrorsOfOtherDomainsAreOutcomes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	refusal := withInfo(t, codes.FailedPrecondition, "bank.example", "KEY_REUSED")
+	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		return nil, refusal
+	}
+	b.start()
+	b.wantCode(b.pay("k1").err, codes.FailedPrecondition)
+	b.wantState("k1", idem.StateCompleted)
+}
+
+func withInfo(t *testing.T, code codes.Code, domain, reason string) error {
+	t.Helper()
+	s, err := status.New(code, "no").WithDetails(&errdetails.ErrorInfo{Domain: domain, Reason: reason})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Err()
+}
