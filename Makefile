@@ -12,6 +12,8 @@ BENCH      ?= .
 BENCHTIME  ?= 1s
 ROUNDS     ?= 5
 FUZZTIME   ?= 10s
+RUNS       ?= 1
+RUN        ?= 60s
 
 # Pinned, so that a lint verdict does not depend on the day. Built from source
 # into ./bin by the Go toolchain that builds the project, which it has to match:
@@ -37,7 +39,7 @@ MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m narrow them down."
+	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m RUNS=20 RUN=60s narrow them down."
 	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://… and IDEMKEEPER_TEST_POSTGRES=postgres://… name servers to use."
 
 # The summary is built and not run with `go run`, which would add a line of its
@@ -53,6 +55,10 @@ bench: servers ## measure it beside its peers: tables, and lines "RATIO name val
 .PHONY: microbench
 microbench: ## run the benchmarks of the packages, ROUNDS times
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(ROUNDS) -timeout $(TIMEOUT) $(PKG)
+
+.PHONY: chaos
+chaos: servers ## break real processes and wipe Redis under load, RUNS times for RUN each; prints lines "FIGURE name value"
+	@IDEMKEEPER_CHAOS_RUNS=$(RUNS) IDEMKEEPER_CHAOS_RUN=$(RUN) $(GO) test -count=1 -timeout 0 -v -run '^TestWipedRedisUnderChaos$$' ./tests
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME
