@@ -51,7 +51,12 @@ func executeIdemkeeper(b *testing.B) func(context.Context, string) error {
 	if err != nil {
 		b.Fatal(err)
 	}
-	engine := newEngine(b, zooKeeperLocker(b), store)
+	return executeOn(b, newEngine(b, zooKeeperLocker(b), store))
+}
+
+// executeOn makes an execution of a key.
+func executeOn(b *testing.B, engine *idem.Engine) func(context.Context, string) error {
+	b.Helper()
 	p, err := policy.WithDefaults()
 	if err != nil {
 		b.Fatal(err)

@@ -2,7 +2,6 @@ package zookeeper
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -24,6 +23,7 @@ type attempt struct {
 	slot   *slot
 	create func(*attempt) (czxid int64, err error)
 	first  *zk.CreateRequest // what create begins with; nil if that needs to wait
+	bold   bool              // first is sent without knowing whether it has a parent
 	early  *result           // of first, until create has it
 	place  *place            // in a line; nil for a plain lock
 	marks  marks             // of a plain lock
@@ -39,10 +39,24 @@ type attempt struct {
 func (s *session) acquire(ctx context.Context, sl *slot, o owner, marking bool) (*Lease, error) {
 	a := &attempt{
 		slot: sl, marks: marks{on: marking, owner: o.encode()},
-		create: func(a *attempt) (int64, error) { return a.createLock(o) },
+		create: func(a *attempt) (int64, error) {
+			if a.first == nil {
+				if err := s.parentFor(sl.path); err != nil {
+					return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+				}
+			}
+			return a.createLock(o)
+		},
 	}
-	a.first = s.lockAt(sl.znode(), a.marks.owner)
-	return s.attempt(ctx, a)
+	first := s.lookAtParents()
+	if !s.parentAbsent(sl.path) { // else it would be refused
+		a.first, a.bold = s.lockAt(sl.znode(), a.marks.owner), !s.lookedAtParents()
+	}
+	lease, err := s.attempt(ctx, a)
+	if first {
+		s.parentsAhead()
+	}
+	return lease, err
 }
 
 // attempt runs an attempt and returns when it is over, ctx has ended, or the
@@ -103,7 +117,9 @@ func (a *attempt) start() bool {
 	if s.why != nil {
 		return false
 	}
-	s.w.submit(a.answered, a.write(a.first))
+	wr := a.write(a.first)
+	wr.bold = a.bold
+	s.w.submit(a.answered, wr)
 	return true
 }
 
@@ -209,47 +225,6 @@ func (a *attempt) fence(czxid int64) idem.Fence {
 		return a.s.placeFence(czxid, a.place.seat)
 	}
 	return idem.Fence{Domain: a.s.domain, Token: uint64(czxid)}
-}
-
-// ensureParents makes the persistent znodes above path, topmost first. Making
-// one twice does no harm, so a lost reply is answered by doing it again.
-func (s *session) ensureParents(path string) (err error) {
-	var denied error
-	for i := 1; i < len(path); i++ {
-		if path[i] != '/' {
-			continue
-		}
-		// Who may not create here may still create further down, where it
-		// exists already.
-		err = s.ensure(path[:i])
-		switch {
-		case errors.Is(err, ErrNotPermitted):
-			denied = err
-		case errors.Is(err, zk.ErrNoNode) && denied != nil:
-			return denied
-		case err != nil:
-			return err
-		}
-	}
-	return err
-}
-
-func (s *session) ensure(path string) error {
-	for {
-		r := s.w.do(&zk.CreateRequest{Path: path, Acl: s.cfg.ACL, Flags: zk.FlagPersistent})
-		switch {
-		case r.outcome == applied, r.refusedBy(zk.ErrNodeExists):
-			return nil
-		case r.outcome == ended, r.outcome == refused:
-			return fmt.Errorf("zookeeper: create %s: %w", path, r.err)
-		}
-		if err := s.settled(); err != nil {
-			return err
-		}
-		if err := s.pause(); err != nil {
-			return err
-		}
-	}
 }
 
 // sessionID is the server's name for this session.

@@ -151,17 +151,20 @@ func (w *writer) sendAll(batch []*write) {
 		r.op -= len(batch[culprit].ops)
 		culprit++
 	}
-	told, pieces, last := sortOut(batch, culprit, r)
-	for _, wr := range told {
+	so := sortOut(batch, culprit, r)
+	for _, wr := range so.told {
 		w.reply(wr, r)
 	}
+	for _, wr := range so.doubted {
+		w.reply(wr, result{outcome: refused, err: errMaybeNoParent})
+	}
 	var wg sync.WaitGroup
-	for _, piece := range pieces {
+	for _, piece := range so.pieces {
 		wg.Go(func() { w.sendAll(piece) })
 	}
 	wg.Wait()
-	if len(last) > 0 {
-		w.sendAll(last)
+	if len(so.last) > 0 {
+		w.sendAll(so.last)
 	}
 }
 

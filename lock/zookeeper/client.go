@@ -26,6 +26,8 @@ type Client struct {
 	connection connection     // what they know of the session
 	cleanup    sync.WaitGroup // shutdowns of sessions that are over
 
+	parentsDenied sync.Once // one warning
+
 	ctx     context.Context // ends with Close or Abandon
 	stop    context.CancelCauseFunc
 	stopped chan struct{} // closed when keep has returned

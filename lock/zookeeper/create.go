@@ -48,7 +48,7 @@ func (a *attempt) createLock(o owner) (czxid int64, err error) {
 			sl.marked = false
 			continue
 		case r.refusedBy(zk.ErrNoNode):
-			if err := s.ensureParents(at); err != nil {
+			if err := s.parentAfter(r.err, at); err != nil {
 				return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 			}
 			continue

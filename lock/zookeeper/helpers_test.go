@@ -35,6 +35,9 @@ func config(t testing.TB, servers ...string) Config {
 		TickTime:       testTick,
 		OpenTimeout:    patience,
 		Logger:         testLogger(),
+
+		// A test server would have to keep thousands of znodes for each test.
+		ParentsOnDemand: true,
 	}
 }
 

@@ -71,7 +71,7 @@ func newUUID() string {
 // lockPath is where the lock of a key ID is: two levels, because one flat
 // parent of all locks would overflow its child counter (see doc.go).
 func (c *Config) lockPath(id idem.KeyID) string {
-	hex := id.String()
+	hex := id.String() // its first three digits are one of parents
 	return c.Chroot + c.Root + "/" + hex[:3] + "/" + hex[3:]
 }
 

@@ -11,65 +11,76 @@ import (
 // maxPieces bounds how many Multis the rest of a refused one is sent in.
 const maxPieces = 16
 
+// sorted is what becomes of the writes of a refused Multi.
+type sorted struct {
+	// told are refused for certain: the culprit, and those that ask for a child of
+	// the same parent where the parent is the reason.
+	told []*write
+	// doubted are locks that are refused on suspicion: like the culprit, whose parent
+	// is missing, they were sent before the session had looked which there are.
+	doubted []*write
+	// pieces are sent next, all at the same time. The writes in front of the culprit
+	// had no error and stay together. The others are split into pieces as long as
+	// that stretch was, since it tells how dense the culprits are. A piece has at
+	// most half as many writes as the batch, so 128 writes take eight rounds at the
+	// worst, and three or four where half of them are culprits in no order.
+	pieces [][]*write
+	// last are sent after the pieces have been answered. The servers judge a write by
+	// what those in front of it in the Multi would have done. If one of them concerns
+	// the culprit's znodes, it may be the only reason, and it may never be applied.
+	last []*write
+}
+
 // sortOut decides what becomes of the writes of a refused Multi. The servers name
 // its first culprit only, and others may follow. Sending all the rest again after
 // each culprit would make a free lock wait for a round trip per held one.
 //
-//   - told are refused for certain: the culprit, and those that ask for a child of
-//     the same parent where the parent is the reason.
-//   - pieces are sent next, all at the same time. The writes in front of the culprit
-//     had no error and stay together. The others are split into pieces as long as
-//     that stretch was, since it tells how dense the culprits are. A piece has at
-//     most half as many writes as the batch, so 128 writes take eight rounds at the
-//     worst, and four where half of them are culprits in no order.
-//   - last are sent after the pieces have been answered. The servers judge a write by
-//     what those in front of it in the Multi would have done. If one of them concerns
-//     the culprit's znodes, it may be the only reason, and it may never be applied.
-//
 // Two places in one line stay in one piece, so that neither overtakes the other.
-func sortOut(batch []*write, culprit int, r result) (told []*write, pieces [][]*write, last []*write) {
+func sortOut(batch []*write, culprit int, r result) (so sorted) {
 	refused, front, rest := batch[culprit], batch[:culprit], batch[culprit+1:]
 	certain := !slices.ContainsFunc(front, refused.concerns)
 	if certain {
-		told = append(told, refused)
+		so.told = append(so.told, refused)
 	} else {
-		last = append(last, refused)
+		so.last = append(so.last, refused)
 	}
 	home := make(map[string]int) // the piece of each line
 	add := func(piece int, wr *write) {
-		pieces[piece] = append(pieces[piece], wr)
+		so.pieces[piece] = append(so.pieces[piece], wr)
 		if wr.line != "" {
 			home[wr.line] = piece
 		}
 	}
 	if culprit > 0 {
-		pieces = append(pieces, nil)
+		so.pieces = append(so.pieces, nil)
 	}
 	for _, wr := range front {
 		add(0, wr)
 	}
 	size := max(1, culprit, (len(rest)+maxPieces-1)/maxPieces)
-	open := len(pieces) // the piece that is being filled
+	open := len(so.pieces) // the piece that is being filled
 	for _, wr := range rest {
 		piece, atHome := home[wr.line]
 		switch {
 		case certain && r.parentless() && wr.besides(refused):
-			told = append(told, wr)
+			so.told = append(so.told, wr)
+		case certain && r.refusedBy(zk.ErrNoNode) && wr.bold && refused.bold:
+			so.doubted = append(so.doubted, wr)
 		case !certain && wr.concerns(refused):
-			last = append(last, wr)
+			so.last = append(so.last, wr)
 		case atHome:
 			add(piece, wr)
 		default:
-			if open < len(pieces) && len(pieces[open]) >= size {
-				open = len(pieces)
+			if open < len(so.pieces) && len(so.pieces[open]) >= size {
+				open = len(so.pieces)
 			}
-			if open == len(pieces) {
-				pieces = append(pieces, nil)
+			if open == len(so.pieces) {
+				so.pieces = append(so.pieces, nil)
 			}
 			add(open, wr)
 		}
 	}
-	return told, pieces, last
+	return so
 }
 
 // parentless says that a write was refused because its first operation found no

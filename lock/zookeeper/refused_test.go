@@ -26,18 +26,19 @@ func rounds(t *testing.T, batch []*write, culprits map[*write]bool) (multis, dee
 	if i < 0 {
 		return 1, 1, batch
 	}
-	told, pieces, last := sortOut(slices.Clone(batch), i, result{outcome: refused, err: zk.ErrNodeExists})
-	if len(pieces) > maxPieces+1 {
-		t.Errorf("%d writes are sent again in %d Multis at once", len(batch), len(pieces))
+	so := sortOut(slices.Clone(batch), i, result{outcome: refused, err: zk.ErrNodeExists})
+	told = append(so.told, so.doubted...)
+	if len(so.pieces) > maxPieces+1 {
+		t.Errorf("%d writes are sent again in %d Multis at once", len(batch), len(so.pieces))
 	}
 	multis = 1
 	below := 0
-	for _, piece := range pieces {
+	for _, piece := range so.pieces {
 		m, d, more := rounds(t, piece, culprits)
 		multis, below, told = multis+m, max(below, d), append(told, more...)
 	}
-	if len(last) > 0 {
-		m, d, more := rounds(t, last, culprits)
+	if len(so.last) > 0 {
+		m, d, more := rounds(t, so.last, culprits)
 		multis, below, told = multis+m, below+d, append(told, more...)
 	}
 	return multis, 1 + below, told
@@ -121,52 +122,56 @@ func TestRefusedBatchKeepsWhatBelongsTogether(t *testing.T) {
 	lock := func(path string) *write { return newWrite([]any{&zk.CreateRequest{Path: path}}) }
 	gone := newWrite([]any{&zk.DeleteRequest{Path: "/a/lock-y-1"}, &zk.DeleteRequest{Path: "/a"}})
 	a1, a2, a3, b1, r1, r2, r3 := place("/a"), place("/a"), place("/a"), place("/b"), set("/r"), set("/r"), set("/r")
+	bold1, bold2 := lock("/lock/3/x"), lock("/lock/4/x")
+	bold1.bold, bold2.bold = true, true
 	l1, l2, l3 := lock("/lock/1/x"), lock("/lock/1/y"), lock("/lock/2/x")
-	type outcome struct {
-		told   []*write
-		pieces [][]*write
-		last   []*write
-	}
 	tests := map[string]struct {
 		batch   []*write
 		culprit int
 		err     error
-		want    outcome
+		want    sorted
 	}{
 		"places of a line stay in one piece": {
 			[]*write{l1, a1, b1, a2, a3}, 0, zk.ErrNodeExists,
-			outcome{[]*write{l1}, [][]*write{{a1, a2, a3}, {b1}}, nil},
+			sorted{told: []*write{l1}, pieces: [][]*write{{a1, a2, a3}, {b1}}, last: nil},
 		},
 		"and behind those in front": {
 			[]*write{a1, l1, l3, a2, b1}, 1, zk.ErrNodeExists,
-			outcome{[]*write{l1}, [][]*write{{a1, a2}, {l3}, {b1}}, nil},
+			sorted{told: []*write{l1}, pieces: [][]*write{{a1, a2}, {l3}, {b1}}, last: nil},
 		},
 		"a parent is missing for all its children": {
 			[]*write{l1, l3, l2}, 0, zk.ErrNoNode,
-			outcome{[]*write{l1, l2}, [][]*write{{l3}}, nil},
+			sorted{told: []*write{l1, l2}, pieces: [][]*write{{l3}}, last: nil},
 		},
 		"a line is missing for all its places": {
 			[]*write{a1, b1, a2, a3}, 0, zk.ErrNoNode,
-			outcome{[]*write{a1, a2, a3}, [][]*write{{b1}}, nil},
+			sorted{told: []*write{a1, a2, a3}, pieces: [][]*write{{b1}}, last: nil},
 		},
 		"a child that exists says nothing of others": {
 			[]*write{l1, l2}, 0, zk.ErrNodeExists,
-			outcome{[]*write{l1}, [][]*write{{l2}}, nil},
+			sorted{told: []*write{l1}, pieces: [][]*write{{l2}}, last: nil},
+		},
+		"locks that may have no parents either": {
+			[]*write{b1, bold1, l1, bold2}, 1, zk.ErrNoNode,
+			sorted{told: []*write{bold1}, doubted: []*write{bold2}, pieces: [][]*write{{b1}, {l1}}},
+		},
+		"not where one is held": {
+			[]*write{bold1, bold2}, 0, zk.ErrNodeExists,
+			sorted{told: []*write{bold1}, pieces: [][]*write{{bold2}}},
 		},
 		"a write of the same znode is in front": {
 			[]*write{r1, r2, l1, r3}, 1, zk.ErrBadVersion,
-			outcome{nil, [][]*write{{r1}, {l1}}, []*write{r2, r3}},
+			sorted{told: nil, pieces: [][]*write{{r1}, {l1}}, last: []*write{r2, r3}},
 		},
 		"the parent may go with a write in front": {
 			[]*write{gone, a1, l1, a2}, 1, zk.ErrNoNode,
-			outcome{nil, [][]*write{{gone}, {l1}}, []*write{a1, a2}},
+			sorted{told: nil, pieces: [][]*write{{gone}, {l1}}, last: []*write{a1, a2}},
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var got outcome
-			got.told, got.pieces, got.last = sortOut(tt.batch, tt.culprit, result{outcome: refused, err: tt.err})
+			got := sortOut(tt.batch, tt.culprit, result{outcome: refused, err: tt.err})
 			if fmt.Sprint(got) != fmt.Sprint(tt.want) {
 				t.Errorf("sortOut() = %v, want %v", got, tt.want)
 			}

@@ -69,6 +69,7 @@ type session struct {
 	watches   map[string]*watch
 	views     map[string]*view // under way, by the line's path
 	barriers  []chan struct{}
+	parents   lockParents
 }
 
 func newSession(c *Client) *session {
@@ -84,6 +85,7 @@ func newSession(c *Client) *session {
 		slots:   make(map[string]*slot),
 		watches: make(map[string]*watch),
 		views:   make(map[string]*view),
+		parents: newLockParents(),
 	}
 	s.tr = newTransport(&c.cfg, s.onWatchesSent)
 	return s

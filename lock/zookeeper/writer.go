@@ -58,6 +58,7 @@ type write struct {
 	line   string         // below which it takes a place; "" if it does not
 	seat   func(seat int) // called before each Multi it is sent with; nil: it wants no others of its line in there
 	lazy   bool           // it may wait for others to go with, for lazyFor
+	bold   bool           // nobody has looked whether the parent of what it creates is there
 	size   int            // bytes of data, roughly
 	answer chan result
 	told   func(result) // instead of answer; see ask

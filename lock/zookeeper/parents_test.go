@@ -1,0 +1,297 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// aheadConfig is one for clients that make the parents of all locks ahead, as they
+// do by default.
+func aheadConfig(t testing.TB) Config {
+	cfg := sharedConfig(t)
+	cfg.ParentsOnDemand = false
+	return cfg
+}
+
+func takeOne(t testing.TB, c *Client) {
+	t.Helper()
+	lease, err := c.Locker().TryAcquire(bounded(t), request(newID()))
+	if err != nil {
+		t.Fatalf("TryAcquire() = %v", err)
+	}
+	if err := lease.Release(bounded(t)); err != nil {
+		t.Fatalf("Release() = %v", err)
+	}
+}
+
+// awaitParents waits until the parents of all locks are there, and nothing else.
+func awaitParents(t testing.TB, raw *zk.Conn, root string) {
+	t.Helper()
+	var names []string
+	until(t, "the parents of all locks", func() bool {
+		names, _, _ = raw.Children(root)
+		return len(names) >= parents
+	})
+	slices.Sort(names)
+	for i, name := range names {
+		if name != parentName(i) {
+			t.Fatalf("%s has the child %q at %d of %d, want %q", root, name, i, len(names), parentName(i))
+		}
+	}
+}
+
+func TestParentsAreMadeAhead(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Config){
+		"below the root":     func(*Config) {},
+		"below a longer one": func(cfg *Config) { cfg.Root = "/apps/payments/lock" },
+		"for an identity":    func(cfg *Config) { cfg.Credentials = []Credential{mine} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := aheadConfig(t)
+			change(&cfg)
+			server := cfg.Servers
+			proxy := testserver.StartZooKeeperProxy(t, server[0])
+			cfg.Servers = []string{proxy.Addr()}
+			c := open(t, cfg)
+			root := c.cfg.Chroot + c.cfg.Root
+			writes := proxy.Count(root + "/")
+			takeOne(t, c)
+			raw := stranger(t, server, mine)
+			awaitParents(t, raw, root)
+			// A write for each block, and those of the lock that came first: its create
+			// twice, its parent and its delete; and what was refused between them.
+			if n := writes.Seen().Requests[testserver.OpMulti]; n > parents/parentsAtOnce+16 {
+				t.Errorf("making the parents took %d writes", n)
+			}
+			for _, i := range []int{0, 1, parentsAtOnce, parents - 1} {
+				acl, _, err := raw.GetACL(root + "/" + parentName(i))
+				if err != nil || len(acl) != 1 || (acl[0].Scheme == "world") != (len(cfg.Credentials) == 0) {
+					t.Errorf("ACL of %s = %v, %v; want that of the client", parentName(i), acl, err)
+				}
+			}
+			// The next session finds them.
+			writes.Reset()
+			second := open(t, cfg)
+			takeOne(t, second)
+			if err := second.Close(bounded(t)); err != nil {
+				t.Errorf("Close() = %v", err)
+			}
+			if n := writes.Seen().Requests[testserver.OpMulti]; n != 2 {
+				t.Errorf("with all parents there a lock took %d writes, want its create and its delete", n)
+			}
+		})
+	}
+}
+
+// What was made before, by whatever client, is left as it is, and instances that
+// start together do no harm to each other.
+func TestParentsAreMadeByManyAtOnce(t *testing.T) {
+	t.Parallel()
+	cfg := aheadConfig(t)
+	var logged journal
+	cfg.Logger = slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	first := open(t, cfg)
+	raw := rawConn(t, cfg.Servers)
+	root := first.cfg.Chroot + first.cfg.Root
+	create(t, raw, root, 0)
+	for i := 0; i < parents; i += 100 {
+		if _, err := raw.Create(root+"/"+parentName(i), []byte("mine"), 0, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clients := []*Client{first, open(t, cfg), open(t, cfg), open(t, cfg)}
+	var wg sync.WaitGroup
+	for _, c := range clients {
+		for range 32 {
+			wg.Go(func() { takeOne(t, c) })
+		}
+	}
+	wg.Wait()
+	awaitParents(t, raw, root)
+	for i := 0; i < parents; i += 100 {
+		if data, _, err := raw.Get(root + "/" + parentName(i)); err != nil || string(data) != "mine" {
+			t.Errorf("Get(%s) = %q, %v; want it as it was", parentName(i), data, err)
+		}
+	}
+	for _, c := range clients {
+		if err := c.Close(bounded(t)); err != nil {
+			t.Errorf("Close() = %v", err)
+		}
+	}
+	if logged.text.String() != "" {
+		t.Errorf("logged:\n%s", logged.text.String())
+	}
+}
+
+// A client that takes no lock through a Locker makes no parents, nor does one that
+// was told to leave them.
+func TestParentsAreMadeForLockersOnly(t *testing.T) {
+	t.Parallel()
+	for name, use := range map[string]func(t *testing.T, c *Client) int{
+		"nothing": func(*testing.T, *Client) int { return 0 },
+		"recipes": func(t *testing.T, c *Client) int {
+			for _, recipe := range everyAsk(c)[1:] {
+				l, err := recipe.ask(bounded(t))
+				if err != nil {
+					t.Fatalf("%s = %v, want a lease", recipe.name, err)
+				}
+				releaseAll(t, []*Lease{l})
+			}
+			return 0
+		},
+		"on demand": func(t *testing.T, c *Client) int {
+			takeOne(t, c)
+			return 1
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := aheadConfig(t)
+			cfg.ParentsOnDemand = name == "on demand"
+			c := open(t, cfg)
+			root := c.cfg.Chroot + c.cfg.Root
+			want := use(t, c)
+			if err := c.Close(bounded(t)); err != nil {
+				t.Errorf("Close() = %v", err)
+			}
+			names, _, err := rawConn(t, cfg.Servers).Children(root)
+			if err != nil && !errors.Is(err, zk.ErrNoNode) || len(names) != want {
+				t.Errorf("%d parents were made, %v; want %d", len(names), err, want)
+			}
+		})
+	}
+}
+
+// Where the parents may not be made, locks go on below those that there are, and the
+// operator is told once.
+func TestParentsThatMayNotBeMade(t *testing.T) {
+	t.Parallel()
+	service := zk.DigestACL(zk.PermAll, "payments", "secret")
+	for name, root := range map[string][]zk.ACL{
+		"made": append(zk.AuthACL(zk.PermAll), zk.DigestACL(zk.PermRead, "payments", "secret")...),
+		"seen": zk.AuthACL(zk.PermAll),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := aheadConfig(t)
+			cfg.Credentials = []Credential{mine}
+			var logged journal
+			cfg.Logger = slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			admin := stranger(t, cfg.Servers, Credential{"digest", []byte("admin:pw")})
+			id := newID()
+			for _, made := range []struct {
+				path string
+				acl  []zk.ACL
+			}{{"", append(zk.AuthACL(zk.PermAll), service...)}, {"/lock", root}, {"/lock/" + id.String()[:3], service}} {
+				if _, err := admin.Create(cfg.Chroot+made.path, nil, 0, made.acl); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := open(t, cfg)
+			for range 2 {
+				l, err := c.Locker().TryAcquire(bounded(t), request(id))
+				if err != nil {
+					t.Fatalf("TryAcquire() = %v", err)
+				}
+				until(t, "a warning", func() bool { return logged.has("cannot be made ahead") })
+				old := sessionOf(c)
+				old.die(errGivenUp)
+				until(t, "another session", func() bool { s, err := c.usable(); return err == nil && s != old })
+				await(t, "lease lost", l.Done())
+				until(t, "the lock to go", func() bool { ok, _, err := admin.Exists(c.cfg.lockPath(id)); return err == nil && !ok })
+			}
+			if err := c.Close(bounded(t)); err != nil {
+				t.Errorf("Close() = %v", err)
+			}
+			if n := strings.Count(logged.text.String(), "cannot be made ahead"); n != 1 || !strings.Contains(logged.text.String(), "not permitted by the ACL of "+cfg.Chroot+"/lock") {
+				t.Errorf("warned %d times:\n%s", n, logged.text.String())
+			}
+		})
+	}
+}
+
+// The making of parents ends with its client, wherever it is.
+func TestParentsStopWithTheClient(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*Client){
+		"Close":   func(c *Client) { _ = c.Close(context.Background()) },
+		"Abandon": func(c *Client) { c.Abandon() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := aheadConfig(t)
+			server := cfg.Servers[0]
+			proxy := testserver.StartZooKeeperProxy(t, server)
+			cfg.Servers = []string{proxy.Addr()}
+			c := open(t, cfg)
+			id := newID()
+			neighbour := c.cfg.Chroot + "/lock/" + parentName((int(id[0])<<4|int(id[1])>>4)^1)
+			block := proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(neighbour)))
+			if _, err := c.Locker().TryAcquire(bounded(t), request(id)); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "a block of parents under way", block.Held())
+			ended := make(chan struct{})
+			go func() {
+				end(c)
+				close(ended)
+			}()
+			await(t, "the client to end", ended)
+		})
+	}
+}
+
+// Nothing is refused where hundreds of locks are the first below their parents.
+func TestLocksOnAnEmptyEnsemble(t *testing.T) {
+	t.Parallel()
+	for name, onDemand := range map[string]bool{"ahead": false, "on demand": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := aheadConfig(t)
+			cfg.ParentsOnDemand = onDemand
+			c := open(t, cfg)
+			var wg sync.WaitGroup
+			for range 256 {
+				wg.Go(func() { takeOne(t, c) })
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// Locks that miss the same parent share the write that makes it.
+func TestParentIsMadeOnceForAllWhoMissIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	s, parent := sessionOf(r.c), r.cfg.Chroot+"/parent"
+	under := &making{done: make(chan struct{})}
+	s.mu.Lock()
+	s.parents.making[parent] = under
+	s.mu.Unlock()
+	writes := r.proxy.Count(parent)
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if err := s.ensureParents(parent + "/x"); !errors.Is(err, errClosed) {
+				t.Errorf("ensureParents() = %v, want what became of the write under way", err)
+			}
+		})
+	}
+	under.err = errClosed
+	close(under.done)
+	wg.Wait()
+	if n := writes.Seen().Total(); n > 0 {
+		t.Errorf("%d requests were sent beside the one that makes the parent", n)
+	}
+}
