@@ -68,8 +68,9 @@
 // ZooKeeper counts the changes of a znode's children in 32 bits. At 10,000
 // locks a second one flat parent overflows in two and a half days; 4,096
 // parents last for decades. It also keeps a list of children, should somebody
-// ask for one, below the size of a packet. The 4,096 parents are made as they
-// are needed and never removed.
+// ask for one, below the size of a packet. The 4,096 parents are made in the
+// background after a client's first lock, or by the locks that come before that
+// (parents.go), and never removed.
 //
 // # How it is done
 //
@@ -78,7 +79,7 @@
 //
 // Every write is pinned to its session, so that it fails if the session is gone,
 // and all go through one place (writer.go), where those that wait share a
-// transaction (batch.go). A lost reply is settled by a barrier
+// transaction (batch.go; refused.go where one of them is refused). A lost reply is settled by a barrier
 // (pulse.go): once a later write of the session is acknowledged, the earlier one
 // has been applied or never will be, and a read tells which (create.go,
 // release.go). Per path and session one operation is under way at a time
