@@ -41,9 +41,7 @@ func (s *session) acquire(ctx context.Context, sl *slot, o owner, marking bool) 
 		slot: sl, marks: marks{on: marking, owner: o.encode()},
 		create: func(a *attempt) (int64, error) {
 			if a.first == nil {
-				if err := s.parentFor(sl.path); err != nil {
-					return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
-				}
+				s.parentFor(sl.path)
 			}
 			return a.createLock(o)
 		},

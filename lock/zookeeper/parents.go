@@ -76,12 +76,13 @@ func (s *session) lookedAtParents() bool {
 	}
 }
 
-// parentFor makes the parent of a lock that is known to be missing.
-func (s *session) parentFor(lock string) error {
-	if !s.parentAbsent(lock) {
-		return nil
+// parentFor makes the parent of a lock if it was missing when the session looked.
+// Where that fails, the lock's own create tells why: an administrator may have made
+// a parent meanwhile that this client may use and not make.
+func (s *session) parentFor(lock string) {
+	if s.parentAbsent(lock) {
+		_ = s.ensureParents(lock)
 	}
-	return s.ensureParents(lock)
 }
 
 // parentAfter makes the parent of a lock that was refused for want of it.
@@ -92,7 +93,8 @@ func (s *session) parentAfter(refusal error, lock string) error {
 		case <-s.over:
 			return s.reason()
 		}
-		return s.parentFor(lock)
+		s.parentFor(lock)
+		return nil
 	}
 	return s.ensureParents(lock)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -24,7 +25,12 @@ func aheadConfig(t testing.TB) Config {
 
 func takeOne(t testing.TB, c *Client) {
 	t.Helper()
-	lease, err := c.Locker().TryAcquire(bounded(t), request(newID()))
+	takeNamed(t, c, newID())
+}
+
+func takeNamed(t testing.TB, c *Client, id idem.KeyID) {
+	t.Helper()
+	lease, err := c.Locker().TryAcquire(bounded(t), request(id))
 	if err != nil {
 		t.Fatalf("TryAcquire() = %v", err)
 	}
@@ -199,12 +205,22 @@ func TestParentsThatMayNotBeMade(t *testing.T) {
 				}
 			}
 			c := open(t, cfg)
-			for range 2 {
+			for n := range byte(2) {
+				later := id
+				later[0] += 1 + n
 				l, err := c.Locker().TryAcquire(bounded(t), request(id))
 				if err != nil {
 					t.Fatalf("TryAcquire() = %v", err)
 				}
 				until(t, "a warning", func() bool { return logged.has("cannot be made ahead") })
+				if _, err := c.Locker().TryAcquire(bounded(t), request(later)); !errors.Is(err, ErrNotPermitted) {
+					t.Errorf("TryAcquire() without a parent = %v, want %v", err, ErrNotPermitted)
+				}
+				// The administrator makes one that was missing when the session looked.
+				if _, err := admin.Create(cfg.Chroot+"/lock/"+later.String()[:3], nil, 0, service); err != nil {
+					t.Fatal(err)
+				}
+				takeNamed(t, c, later)
 				old := sessionOf(c)
 				old.die(errGivenUp)
 				until(t, "another session", func() bool { s, err := c.usable(); return err == nil && s != old })
@@ -267,6 +283,50 @@ func TestLocksOnAnEmptyEnsemble(t *testing.T) {
 			}
 			wg.Wait()
 		})
+	}
+}
+
+// A lock whose parent is known to be missing is sent once, when the parent is made.
+// Those that are sent before anything is known are refused together.
+func TestLocksWithoutParentsCostFewWrites(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+	cfg.Servers = []string{proxy.Addr()}
+	c := open(t, cfg)
+	s := sessionOf(c)
+	root := c.cfg.Chroot + c.cfg.Root
+	if err := s.ensure(root); err != nil {
+		t.Fatal(err)
+	}
+
+	all := proxy.Count(root + "/")
+	var batch []*write
+	for i := range maxBatch {
+		wr := newWrite([]any{s.lockAt(root+"/"+parentName(i)+"/x", nil)})
+		wr.bold = true
+		batch = append(batch, wr)
+	}
+	s.w.sendAll(slices.Clone(batch))
+	for i, wr := range batch {
+		if r := <-wr.answer; !r.refusedBy(zk.ErrNoNode) {
+			t.Errorf("lock %d without a parent: %+v, want %v", i, r, zk.ErrNoNode)
+		}
+	}
+	if n := all.Seen().Requests[testserver.OpMulti]; n != 1 {
+		t.Errorf("%d locks without parents were refused in %d Multis, want one", maxBatch, n)
+	}
+
+	takeOne(t, c)
+	await(t, "a look at the parents", s.parents.looked)
+	id := newID()
+	for !s.parentAbsent(c.cfg.lockPath(id)) {
+		id = newID()
+	}
+	own := proxy.Count(c.cfg.lockPath(id))
+	takeNamed(t, c, id)
+	if n := own.Seen().Requests[testserver.OpMulti]; n != 2 {
+		t.Errorf("a lock was sent in %d Multis, want its create and its delete", n)
 	}
 }
 
