@@ -226,12 +226,12 @@ func (s *session) parentsAhead() {
 // come or gone since costs a refusal.
 func (s *session) noteAbsent() error {
 	root := s.cfg.Chroot + s.cfg.Root
-	names, err := s.children(root)
+	list, err := s.children(root)
 	if err != nil {
 		return err
 	}
-	there := make(map[string]bool, len(names))
-	for _, name := range names {
+	there := make(map[string]bool, len(list.names))
+	for _, name := range list.names {
 		there[root+"/"+name] = true
 	}
 	s.mu.Lock()

@@ -65,8 +65,8 @@ var ErrRegisterTooLarge = errors.New("zookeeper: register value is too large")
 // there must be none yet. It returns nil if this very call stored it, and
 // ErrConflict if the register was at another version and this call stored nothing,
 // also where replies were lost. ErrRegisterTooLarge is about the value. Any other
-// error wraps idem.ErrUnavailable, or is
-// that of a path that is none, and leaves it open whether it did, or still will.
+// error wraps idem.ErrUnavailable, or is that of a path that is none, and leaves it
+// open whether it did, or still will.
 func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
 	if err := checkPath("register", r.name, false); err != nil {
 		return err
