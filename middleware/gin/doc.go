@@ -54,6 +54,12 @@
 // time-out does, has no place inside: set [idem.Policy].Deadline, which ends the
 // handler's context and waits for the handler, or put the time-out outside.
 //
+// [gin.Engine.HandleContext] puts Gin's own writer back into c and forgets what
+// c.Set has stored. The response then reaches the client past the middleware, and is
+// treated as one that was streamed: repeats get result-unavailable, or
+// outcome-unknown where its status says failure. From there on c does not know the
+// execution unless ContextWithFallback is set. c.Request.Context() does.
+//
 // [idem.Policy].Scope is given a context in which Value also finds what
 // c.Set has stored.
 package idemgin

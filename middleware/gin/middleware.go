@@ -45,6 +45,7 @@ func (rt *route) serve(c *gin.Context) {
 		inner = newWriter(capture, c)
 		c.Writer, c.Request = inner, r
 		defer carry(c, r.Context())()
+		defer inner.bypassed()
 		c.Next()
 		inner.finish()
 	}

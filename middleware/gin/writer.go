@@ -25,6 +25,7 @@ type writer struct {
 	status   int
 	size     int
 	reported int // errors in gin when the handlers, or their response, began
+	outside  int // bytes that have been written to outer, but not by the handlers
 }
 
 var (
@@ -33,7 +34,7 @@ var (
 )
 
 func newWriter(capture *httpexchange.Capture, c *gin.Context) *writer {
-	return &writer{Capture: capture, outer: c.Writer, gin: c, status: c.Writer.Status(), size: unwritten, reported: len(c.Errors)}
+	return &writer{Capture: capture, outer: c.Writer, gin: c, status: c.Writer.Status(), size: unwritten, reported: len(c.Errors), outside: c.Writer.Size()}
 }
 
 // WriteHeader notes the status. Informational ones, except 101, are sent at
@@ -110,7 +111,9 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, errAlreadyWritten
 	}
 	conn, rw, err := w.Capture.Hijack()
-	if err == nil && !w.Written() {
+	if err != nil {
+		w.outside = w.outer.Size() // Gin's own takes the attempt for a response
+	} else if !w.Written() {
 		w.size, w.reported = 0, len(w.gin.Errors)
 	}
 	return conn, rw, err
@@ -122,6 +125,14 @@ func (w *writer) CloseNotify() <-chan bool { return w.outer.CloseNotify() }
 
 // Pusher returns the connection's, or nil.
 func (w *writer) Pusher() http.Pusher { return w.outer.Pusher() }
+
+// bypassed notes a response that has been written to the client beside the capture:
+// [gin.Engine.HandleContext] puts Gin's own writer back into the context.
+func (w *writer) bypassed() {
+	if w.outer.Size() != w.outside {
+		w.Bypassed(w.outer.Status())
+	}
+}
 
 // finish is what Gin does at the end of a chain. Where handlers reported an error
 // and left it to others to render, the response that others see has not been

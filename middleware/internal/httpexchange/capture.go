@@ -28,6 +28,7 @@ type Capture struct {
 
 	streamed bool   // the response goes to w as it is written
 	tapped   []byte // of a problem that is streamed
+	unseen   bool   // the response is a problem that was written beside the capture
 	hijacked bool
 	failed   bool // the response was begun, and then given up with a status above 499
 

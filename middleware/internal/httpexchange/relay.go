@@ -37,6 +37,9 @@ const maxProblem = 64 << 10
 // relayed returns the code of the refusal that the handler has answered with, or
 // "".
 func (c *Capture) relayed() idem.Code {
+	if c.unseen {
+		return "of a code that was not seen"
+	}
 	if c.hijacked || !isProblem(c.final()) {
 		return ""
 	}

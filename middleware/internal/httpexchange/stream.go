@@ -50,6 +50,17 @@ func (c *Capture) FlushError() error {
 	return http.NewResponseController(c.w).Flush()
 }
 
+// Bypassed says that a response with this status has been written to the client
+// beside the capture, and not by it. It counts as one that was streamed. A problem
+// counts as a refusal that was relayed, because its code was not seen.
+func (c *Capture) Bypassed(status int) {
+	if c.streamed {
+		return
+	}
+	c.streamed, c.status, c.sealed, c.body = true, status, c.w.Header().Clone(), nil
+	c.unseen = isProblem(c.sealed)
+}
+
 // Hijack implements [http.Hijacker].
 func (c *Capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if !canHijack(c.w) {
