@@ -94,7 +94,7 @@ func TestExitCodes(t *testing.T) {
 		{"record resolve --redis " + nobody + " --scope s k --not-applied", nil, exitFailed, "refused"},
 		{"record resolve --redis " + nobody + " --scope s k --not-applied --by resolver", nil, exitUsage, "not of a person"},
 		{"record resolve --redis " + nobody + " --scope s k --not-applied --by ENGINE", nil, exitUsage, "not of a person"},
-		{"record resolve --redis " + nobody + " --scope s k --not-applied --by Policy", nil, exitUsage, "not of a person"},
+		{"record resolve --redis " + nobody + " --scope s k --not-applied --by Sweeper", nil, exitUsage, "not of a person"},
 		{"record resolve --redis " + nobody + " --scope s k --not-applied --by marker", nil, exitUsage, "not of a person"},
 		{"record resolve --redis " + nobody + " --scope s k --not-applied --attempt 0", nil, exitUsage, "--attempt"},
 		{"record resolve --redis " + nobody + " --scope s k --not-applied --attempt -1", nil, exitUsage, "--attempt"},
