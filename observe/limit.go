@@ -66,11 +66,12 @@ func (h *LimitHandler) Enabled(ctx context.Context, level slog.Level) bool {
 
 // WithAttrs implements [slog.Handler].
 func (h *LimitHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	prefix := h.prefix
+	var prefix strings.Builder
+	prefix.WriteString(h.prefix)
 	for _, a := range attrs {
-		prefix += identity(a)
+		prefix.WriteString(identity(a))
 	}
-	return &LimitHandler{next: h.next.WithAttrs(attrs), prefix: prefix, shared: h.shared}
+	return &LimitHandler{next: h.next.WithAttrs(attrs), prefix: prefix.String(), shared: h.shared}
 }
 
 // WithGroup implements [slog.Handler].

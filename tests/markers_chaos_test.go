@@ -45,7 +45,7 @@ func TestWipedRedisUnderChaos(t *testing.T) {
 			resolver := []string{"ledger", "none"}[i%2]
 			c.opts = []launchOption{marked("--database", chaosLedger(t), "--resolver", resolver), latency(40 * time.Millisecond)}
 			c.run()
-			fmt.Printf("run %d: seed %d, resolver %s, %d keys, %d payments, %d duplicates\n", i+1, c.seed, resolver, c.keys.Load(), c.paid, c.duplicates)
+			_, _ = fmt.Fprintf(os.Stdout, "run %d: seed %d, resolver %s, %d keys, %d payments, %d duplicates\n", i+1, c.seed, resolver, c.keys.Load(), c.paid, c.duplicates)
 			figures["runs"]++
 			figures["keys"] += int(c.keys.Load())
 			figures["payments"] += c.paid
@@ -61,7 +61,7 @@ func TestWipedRedisUnderChaos(t *testing.T) {
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(figures)) {
-		fmt.Printf("FIGURE markers-%s %d\n", name, figures[name])
+		_, _ = fmt.Fprintf(os.Stdout, "FIGURE markers-%s %d\n", name, figures[name])
 	}
 }
 

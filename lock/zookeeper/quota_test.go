@@ -17,7 +17,7 @@ import (
 func setQuota(t testing.TB, raw *zk.Conn, path string, count int) {
 	t.Helper()
 	at := "/zookeeper/quota"
-	for _, part := range strings.Split(path[1:], "/") {
+	for part := range strings.SplitSeq(path[1:], "/") {
 		at += "/" + part
 		if _, err := raw.Create(at, nil, 0, zk.WorldACL(zk.PermAll)); err != nil && !errors.Is(err, zk.ErrNodeExists) {
 			t.Fatalf("Create(%s) = %v", at, err)

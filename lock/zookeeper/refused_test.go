@@ -27,7 +27,7 @@ func rounds(t *testing.T, batch []*write, culprits map[*write]bool) (multis, dee
 		return 1, 1, batch
 	}
 	so := sortOut(slices.Clone(batch), i, result{outcome: refused, err: zk.ErrNodeExists})
-	told = append(so.told, so.doubted...)
+	told = slices.Concat(so.told, so.doubted)
 	if len(so.pieces) > maxBatch {
 		t.Errorf("%d writes are sent again in %d Multis at once", len(batch), len(so.pieces))
 	}

@@ -44,13 +44,13 @@ func (rt *route) serve(c *gin.Context) {
 	call.Next = func(capture *httpexchange.Capture, r *http.Request) {
 		inner = newWriter(capture, c)
 		c.Writer, c.Request = inner, r
-		defer carry(c, r.Context())()
+		defer carry(r.Context(), c)()
 		defer inner.bypassed()
 		c.Next()
 		inner.finish()
 	}
 	if !rt.Serve(call) {
-		carry(c, request.Context())
+		carry(request.Context(), c)
 		c.Next()
 		return
 	}

@@ -156,7 +156,7 @@ func (rt *route) call(c *gin.Context) httpexchange.Call {
 // find string keys only. Afterwards c belongs to the execution outside, if there
 // is one. Else it goes on belonging to this one, so that what a handler has left
 // running with c is told that its execution has ended.
-func carry(c *gin.Context, ctx context.Context) (restore func()) {
+func carry(ctx context.Context, c *gin.Context) (restore func()) {
 	key, x := idem.Carried(ctx)
 	if x == nil {
 		return func() {}

@@ -52,7 +52,7 @@ func TestPackedEntriesComeBack(t *testing.T) {
 		if n := len(e.pack(nil, base, response)); n > e.packedSize(response) {
 			t.Fatalf("%+v takes %d bytes, at most %d were said", e, n, e.packedSize(response))
 		}
-		if got := unpack(e.pack(nil, base, response), base); !reflect.DeepEqual(got, e) {
+		if got := unpack(e.pack(nil, base, response), base); !reflect.DeepEqual(got, e) { //nolint:govet // it has no error inside
 			t.Fatalf("unpack(pack(%+v)) = %+v", e, got)
 		}
 	}

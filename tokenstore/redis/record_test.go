@@ -38,7 +38,7 @@ func TestDecodeRecord(t *testing.T) {
 		"apart":  {sampleRecord(t, idem.StateCompleted, placeApart, ""), string(packed)},
 	} {
 		got, err := decodeRecord(tt.data, tt.body, at(3))
-		if err != nil || !reflect.DeepEqual(got, want) {
+		if err != nil || !reflect.DeepEqual(got, want) { //nolint:govet // neither has an error inside
 			t.Errorf("%s: decodeRecord() = %+v, %v, want %+v", name, got, err, want)
 		}
 		if got, err := decodeRecord(tt.data, tt.body, at(4)); err != nil || got.State != idem.StateExpired || got.Response != nil {

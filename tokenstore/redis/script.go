@@ -91,12 +91,10 @@ func parseReply(method string, cmd *goredis.Cmd) (reply, error) {
 
 // decode returns the record that a script returned.
 func (r reply) decode(method string) (idem.Record, error) {
-	rec, err := idem.Record{}, error(nil)
 	if r.verdict == unreadable {
-		err = cannotRead(r.record)
-	} else {
-		rec, err = decodeRecord(r.record, r.body, r.now)
+		return idem.Record{}, fmt.Errorf("tokenstore/redis: %s: %w", method, cannotRead(r.record))
 	}
+	rec, err := decodeRecord(r.record, r.body, r.now)
 	if err != nil {
 		return idem.Record{}, fmt.Errorf("tokenstore/redis: %s: %w", method, err)
 	}

@@ -35,7 +35,7 @@ var givenUpCases = []testCase{
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "half")
-			http.Error(w, "sorry", 502)
+			http.Error(w, "sorry", http.StatusBadGateway)
 		})
 		for _, replayed := range []bool{false, true} {
 			a := b.pay("k1")
