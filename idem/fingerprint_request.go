@@ -114,6 +114,9 @@ func (c *canonicalizer) body(media *mediaType, body []byte) ([]byte, error) {
 
 // headerPart is "" where no headers count.
 func headerPart(header map[string][]string) string {
+	if len(header) == 0 {
+		return ""
+	}
 	var b []byte
 	for _, name := range slices.Sorted(maps.Keys(header)) {
 		b = appendHeader(b, name, header[name])
