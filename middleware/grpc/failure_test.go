@@ -69,58 +69,68 @@ func TestPanicOfAStream(t *testing.T) {
 
 func TestHandlerOutlivesItsClient(t *testing.T) {
 	t.Parallel()
-	for name, leave := range map[string]func(context.Context) (context.Context, context.CancelFunc){
-		"cancel": context.WithCancel,
-		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
-			return context.WithTimeout(ctx, 20*time.Millisecond)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			b.policy.Wait = patience // so that a repeat waits for the handler to end
-			running, gone, seen := make(chan context.Context, 1), make(chan struct{}), make(chan error, 1)
-			b.before = []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-				running <- ctx
-				return next(ctx, req)
-			}}
-			started := make(chan struct{})
-			var once sync.Once
-			b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-				once.Do(func() { close(started) })
-				<-gone
-				if _, ok := ctx.Deadline(); ok {
-					t.Error("the client's deadline is the handler's")
-				}
-				seen <- ctx.Err()
-				return &walletv1.TransferResponse{Id: "t1", Amount: 1250}, nil
-			}
-			b.start()
-			ctx, cancel := leave(b.withKeys("k1"))
-			defer cancel()
-			done := make(chan answer, 1)
-			go func() { done <- b.send(ctx, usual()) }()
-			outer := receive(t, "a call", running)
-			if name == "cancel" {
-				receive(t, "a start", started)
-				cancel()
-			}
-			a := receive(t, "an answer", done)
-			<-outer.Done() // the server knows, too
-			close(gone)
-			if code := status.Code(a.err); code != codes.Canceled && code != codes.DeadlineExceeded {
-				t.Fatalf("Transfer() = %v, want a client that has left", a.err)
-			}
-			if b.wallet.runs.Load() == 0 { // the deadline passed before the handler started
-				return
-			}
-			if err := receive(t, "the handler", seen); err != nil {
-				t.Errorf("the handler's context ended: %v", err)
-			}
-			b.wantPaid(b.pay("k1"), true)
-			b.wantRuns(1)
-		})
+	t.Run("cancel", func(t *testing.T) {
+		t.Parallel()
+		outlivesItsClient(t, context.WithCancel, true)
+	})
+	t.Run("deadline", func(t *testing.T) {
+		t.Parallel()
+		for limit, started := 20*time.Millisecond, false; !started; limit *= 2 { // on a slow machine it passes early
+			started = outlivesItsClient(t, func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(ctx, limit)
+			}, false)
+		}
+	})
+}
+
+// outlivesItsClient runs a handler whose client leaves. It is false where the client
+// left before the handler started.
+func outlivesItsClient(t *testing.T, leave func(context.Context) (context.Context, context.CancelFunc), cancels bool) bool {
+	t.Helper()
+	b := setup(t)
+	b.policy.Wait = patience // so that a repeat waits for the handler to end
+	calls, started, seen := make(chan context.Context, 2), make(chan struct{}, 2), make(chan error, 2)
+	gone := make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(gone) })
+	defer letGo()
+	b.before = []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		calls <- ctx
+		return next(ctx, req)
+	}}
+	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		started <- struct{}{}
+		<-gone
+		if _, ok := ctx.Deadline(); ok {
+			t.Error("the client's deadline is the handler's")
+		}
+		seen <- ctx.Err()
+		return &walletv1.TransferResponse{Id: "t1", Amount: 1250}, nil
 	}
+	b.start()
+	ctx, cancel := leave(b.withKeys("k1"))
+	defer cancel()
+	done := make(chan answer, 1)
+	go func() { done <- b.send(ctx, usual()) }()
+	if cancels {
+		receive(t, "a start", started)
+		cancel()
+	}
+	a := receive(t, "an answer", done)
+	if code := status.Code(a.err); code != codes.Canceled && code != codes.DeadlineExceeded {
+		t.Fatalf("Transfer() = %v, want a client that has left", a.err)
+	}
+	if b.wallet.runs.Load() == 0 {
+		return false
+	}
+	outer := receive(t, "a call", calls)
+	<-outer.Done() // the server knows, too
+	letGo()
+	if err := receive(t, "the handler", seen); err != nil {
+		t.Errorf("the handler's context ended: %v", err)
+	}
+	b.wantPaid(b.pay("k1"), true)
+	b.wantRuns(1)
+	return true
 }
 
 func TestDeadlineOfThePolicyCancelsAndSettlesAfterTheHandler(t *testing.T) {
