@@ -164,7 +164,7 @@ func gate(ctx context.Context) (*execution, error) {
 // whatever it answers: the key is released and a repeat runs afresh. It does
 // nothing outside of an execution, nor once that has ended.
 func NoEffect(ctx context.Context) {
-	if x := executionOf(ctx); x != nil {
+	if x := executionOf(ctx); x != nil && !x.ended.Load() {
 		x.noEffect.Store(true)
 	}
 }

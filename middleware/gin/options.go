@@ -137,6 +137,9 @@ func (rt *route) call(c *gin.Context) httpexchange.Call {
 		ScopeContext: scopeContext{c.Request.Context(), c},
 		Route:        c.Request.Method + " " + c.FullPath(),
 	}
+	if c.FullPath() == "" { // no route: any method may have been sent
+		call.Route = httpexchange.MethodName(c.Request.Method)
+	}
 	if rt.operation != nil {
 		call.Operation = rt.operation(c)
 	}
@@ -144,6 +147,7 @@ func (rt *route) call(c *gin.Context) httpexchange.Call {
 		outer, request := c.Writer, c.Request
 		call.Refuse = func(r *idem.Refusal) bool {
 			c.Writer, c.Request = outer, request // not those of the handlers, where they ran
+			c.Abort()                            // so that c.Next in a hook does not run them
 			c.Status(r.Code.HTTPStatus())
 			rt.refusals(c, r)
 			return outer.Written()

@@ -11,7 +11,7 @@ import (
 // New returns middleware that protects the handlers it wraps, on every method that
 // is not safe; see [WithMethods]. The policy's Name, where it has none, is the pattern of
 // [http.ServeMux] that matched, which is there for middleware inside the mux;
-// else method and path.
+// else the method.
 //
 // The error says what is wrong with the wiring: no engine, no scope, a header
 // that cannot be replayed.

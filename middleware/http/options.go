@@ -132,8 +132,8 @@ func newRoute(engine *idem.Engine, policy idem.Policy, opts []Option) (*route, e
 // call describes a request to the exchange.
 func (rt *route) call(w http.ResponseWriter, r *http.Request) httpexchange.Call {
 	c := httpexchange.Call{Writer: w, Request: r, ScopeContext: r.Context(), Route: r.Pattern}
-	if c.Route == "" { // not the path: it would make as many names as clients like
-		c.Route = r.Method
+	if c.Route == "" { // not the path, nor any method: they would make as many names as clients like
+		c.Route = httpexchange.MethodName(r.Method)
 	}
 	if rt.scope != nil {
 		c.ScopeContext = context.WithValue(c.ScopeContext, requestKey{}, r)

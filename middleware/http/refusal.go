@@ -11,7 +11,8 @@ import (
 // Retry-After, and a problem (RFC 9457) with the code. It is for handlers and other
 // middleware that refuse in the same words, and for a [WithRefusals] that changes
 // some refusals only. Of the options only [WithDocumentation] counts. Nothing of
-// r.Err is sent.
+// r.Err is sent. A handler that answers so within an execution leaves its outcome
+// in doubt, as every handler that answers with a refusal.
 func WriteRefusal(w http.ResponseWriter, r *idem.Refusal, opts ...Option) {
 	var o options
 	for _, opt := range opts {
@@ -23,7 +24,8 @@ func WriteRefusal(w http.ResponseWriter, r *idem.Refusal, opts ...Option) {
 }
 
 // refusalWriter is what a format of the application writes to: the status is the
-// refusal's unless another one is set.
+// refusal's unless another one is set. It cannot be flushed, which would answer 200
+// before anything is written.
 type refusalWriter struct {
 	http.ResponseWriter
 	status  int
@@ -41,6 +43,3 @@ func (w *refusalWriter) Write(p []byte) (int, error) {
 	}
 	return w.ResponseWriter.Write(p)
 }
-
-// Unwrap is for [http.ResponseController].
-func (w *refusalWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

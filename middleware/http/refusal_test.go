@@ -1,9 +1,11 @@
 package idemhttp_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,5 +40,19 @@ func TestRefusalsOfAnotherFormatCanFallBack(t *testing.T) {
 	protect(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", nil))
 	if w.Code != 400 || strings.Count(w.Body.String(), "key-missing") != 1 {
 		t.Errorf("refusal = %d %s", w.Code, w.Body)
+	}
+}
+
+// Clients choose the method of a request that matches no pattern. They must not
+// choose how many routes there are in metrics.
+func TestMadeUpMethodsAreOneRoute(t *testing.T) {
+	var routes []string
+	engine := newEngine(t, idem.WithObserver(func(_ context.Context, ev idem.Event) { routes = append(routes, ev.Route) }))
+	h := idemhttp.Middleware(engine, idem.Policy{Scope: merchant})(http.NotFoundHandler())
+	for _, method := range []string{"BREW", "WHEN", "POST"} {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, "/", nil))
+	}
+	if want := []string{"other", "other", "POST"}; !slices.Equal(routes, want) {
+		t.Errorf("routes = %q, want %q", routes, want)
 	}
 }

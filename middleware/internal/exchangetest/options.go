@@ -170,6 +170,14 @@ var optionCases = []testCase{
 			b.Errorf("status handler answered %d %s, %v", resp.StatusCode, body, err)
 		}
 	}},
+	{"a format that flushes first is not taken for success", func(b *bundle) {
+		b.options.Refusals = func(w http.ResponseWriter, _ *http.Request, _ *idem.Refusal) {
+			_ = http.NewResponseController(w).Flush()
+			_, _ = io.WriteString(w, "sorry")
+		}
+		b.protect(created)
+		b.want(b.send(b.request("POST", "/pay", "", payBody)), 400, "sorry", false)
+	}},
 	{"a format that writes nothing is not taken for success", func(b *bundle) {
 		b.options.Refusals = func(http.ResponseWriter, *http.Request, *idem.Refusal) {}
 		b.protect(created)

@@ -66,11 +66,15 @@ var relayCases = []testCase{
 				z := gzip.NewWriter(w)
 				_, _ = io.WriteString(z, problemBody("in-progress"))
 				_ = z.Close()
+			case "brotli": // for a client of the proxy that asked for it
+				w.Header().Set("Content-Encoding", "br")
+				problem(w, 422, "\x00\x01\x02")
 			}
 		})
 		b.want(b.pay("flushed"), 409, problemBody("in-progress"), false)
 		b.pay("compressed")
-		for _, key := range []string{"flushed", "compressed"} {
+		b.pay("brotli")
+		for _, key := range []string{"flushed", "compressed", "brotli"} {
 			b.wantRefusal(b.pay(key), idem.CodeOutcomeUnknown)
 			b.wantState(key, idem.StateUnknown)
 		}

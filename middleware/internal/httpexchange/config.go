@@ -24,6 +24,9 @@ func (c *Config) check(policy *idem.Policy) error {
 		if !isToken(m) {
 			return fmt.Errorf("%q is not a method", m)
 		}
+		if m != strings.ToUpper(m) { // "post" would protect no request that is ever sent
+			return fmt.Errorf("%q is not a method: methods are told apart by case, and %q is one", m, strings.ToUpper(m))
+		}
 	}
 	c.Compare = slices.Clone(c.Compare)
 	for i, name := range c.Compare {
@@ -62,6 +65,17 @@ func (x *Exchange) protects(c *Call) bool {
 		return false
 	}
 	return true
+}
+
+// MethodName is a method as the name of a route: "other" for those that clients have
+// made up.
+func MethodName(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+		http.MethodConnect, http.MethodOptions, http.MethodTrace:
+		return method
+	}
+	return "other"
 }
 
 // protectsMethod goes by default by RFC 9110, section 9.2.1: a safe method asks

@@ -34,11 +34,15 @@ func isRelayed(err error) bool {
 // shorter.
 const maxProblem = 64 << 10
 
+// unseen stands for the code of a problem that cannot be read here. It may be a
+// refusal, so that it counts as one.
+const unseen idem.Code = "a problem that cannot be read"
+
 // relayed returns the code of the refusal that the handler has answered with, or
 // "".
 func (c *Capture) relayed() idem.Code {
 	if c.unseen {
-		return "of a code that was not seen"
+		return unseen
 	}
 	if c.hijacked || !isProblem(c.final()) {
 		return ""
@@ -48,12 +52,16 @@ func (c *Capture) relayed() idem.Code {
 		body = c.tapped
 	}
 	var r io.Reader = bytes.NewReader(body)
-	if c.final().Get("Content-Encoding") == "gzip" {
+	switch encoding := strings.ToLower(strings.Join(c.final()["Content-Encoding"], ", ")); encoding {
+	case "", "identity":
+	case "gzip", "x-gzip":
 		z, err := gzip.NewReader(r)
 		if err != nil {
 			return ""
 		}
 		r = z
+	default:
+		return unseen
 	}
 	var problem struct {
 		Code idem.Code `json:"code"`
