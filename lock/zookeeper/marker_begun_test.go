@@ -235,6 +235,35 @@ func TestMarkBegunOvertakenByTheRelease(t *testing.T) {
 	}
 }
 
+// A release that is asked for at the very moment at which a transaction is settled
+// finds it under way or not.
+func TestMarkBegunSettledWhileTheLeaseIsReleased(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	for range 200 {
+		lease := r.take(r.l)
+		mk := &marking{l: lease, done: make(chan struct{})}
+		lease.marks.under = mk
+		crowd := make(chan struct{})
+		for range 4 { // so that whoever wants the lease's lock waits in line for it
+			go func() {
+				for lease.marking() != nil {
+				}
+				crowd <- struct{}{}
+			}()
+		}
+		go func() {
+			for lease.over() == nil {
+			}
+			mk.run(&result{outcome: unsent})
+		}()
+		r.release(lease)
+		for range 4 {
+			<-crowd
+		}
+	}
+}
+
 // A lease is not taken for lost because its lock is moved at that moment.
 func TestMarkBegunWhileTheLeaseIsChecked(t *testing.T) {
 	t.Parallel()

@@ -51,11 +51,11 @@ func (s *session) beginRelease(l *Lease) {
 	}
 	l.slot.phase = releasing
 	s.client.background.add()
+	m := l.marking() // asked once: it may end at any moment
 	switch {
 	case s.why != nil:
 		go l.freed(l.remove) // returns at once; only not under mu
-	case l.marking() != nil: // no write for a path while an earlier one is unsettled
-		m := l.marking()
+	case m != nil: // no write for a path while an earlier one is unsettled
 		s.wg.Go(func() { <-m.done; l.freed(l.remove) })
 	case l.simple():
 		l.ask()
