@@ -4,8 +4,8 @@ import "time"
 
 // Redis lets a lock expire one time to live after it has received the request
 // that took or renewed it, by its own clock. A lease is trusted for nine tenths
-// of that, counted from before the request was sent, by the monotonic clock of
-// this process:
+// of that, counted from before the request was sent, by the lease clock, which goes
+// on while the machine is suspended:
 //
 //	sent ──── trusted: 9/10 ────▶ Done        ▼ another owner at the earliest
 //	   └─ received ──── time to live: 10/10 ─┘

@@ -5,13 +5,16 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // batch is how many locks one pipeline renews.
 const batch = 256
 
 // beat renews the leases that live long enough to need it, all of them from one
-// goroutine. Most are given back before that.
+// goroutine. Most are given back before that. It ends those that came too late to it,
+// since their timers may have stood still.
 func (l *Locker) beat() {
 	tick := time.NewTicker(tickOf(l.ttl))
 	defer tick.Stop()
@@ -21,12 +24,14 @@ func (l *Locker) beat() {
 		case <-l.ctx.Done():
 			return
 		}
-		l.renew(l.due(time.Now()))
+		due := l.due(l.now())
+		due = slices.DeleteFunc(due, func(le *lease) bool { return le.over() != nil })
+		l.renew(due)
 	}
 }
 
 // due returns the leases that have to be renewed.
-func (l *Locker) due(now time.Time) []*lease {
+func (l *Locker) due(now leaseclock.Instant) []*lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var due []*lease
@@ -49,11 +54,11 @@ func (l *Locker) renew(leases []*lease) {
 	var wg sync.WaitGroup
 	for part := range slices.Chunk(leases, batch) {
 		wg.Go(func() {
-			sent := time.Now()
+			sent, asked := l.now(), time.Now()
 			for i, cmd := range l.extendAll(ctx, part) {
 				le := part[i]
 				n, err := cmd.Int()
-				l.health.note(shardOf(le.id), sent, err)
+				l.health.note(shardOf(le.id), asked, err)
 				switch {
 				case err != nil:
 					l.log.Debug("lock/redis: lease was not renewed", "fence", le.fence.String(), "err", err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 var _ idem.Lease = (*lease)(nil)
@@ -31,8 +32,8 @@ type lease struct {
 	mu       sync.Mutex
 	phase    phase
 	err      error
-	renewed  time.Time // before the last acknowledged renewal was sent
-	deadline time.Time // when trust ends
+	renewed  leaseclock.Instant // before the last acknowledged renewal was sent
+	deadline leaseclock.Instant // when trust ends
 	timer    *time.Timer
 
 	releasing sync.Once
@@ -40,7 +41,7 @@ type lease struct {
 	goneErr   error         // set before
 }
 
-func newLease(l *Locker, id idem.KeyID, owner string, fence idem.Fence, sent time.Time) *lease {
+func newLease(l *Locker, id idem.KeyID, owner string, fence idem.Fence, sent leaseclock.Instant) *lease {
 	return &lease{l: l, id: id, owner: owner, fence: fence, done: make(chan struct{}), gone: make(chan struct{}),
 		renewed: sent, deadline: sent.Add(trustOf(l.ttl))}
 }
@@ -49,10 +50,12 @@ func newLease(l *Locker, id idem.KeyID, owner string, fence idem.Fence, sent tim
 func (le *lease) start() bool {
 	le.mu.Lock()
 	defer le.mu.Unlock()
-	left := time.Until(le.deadline)
+	left := le.deadline.Sub(le.l.now())
 	if left <= 0 {
 		return false
 	}
+	// The timer only wakes those who wait for the end; those who ask are told by the
+	// clock. It stands still in a suspended machine, so that the heartbeat looks, too.
 	le.timer = time.AfterFunc(left, func() { _ = le.over() })
 	return true
 }
@@ -63,8 +66,10 @@ func (le *lease) Fence() idem.Fence { return le.fence }
 // Done implements [idem.Lease].
 func (le *lease) Done() <-chan struct{} { return le.done }
 
-// Err implements [idem.Lease].
+// Err implements [idem.Lease]. It reads the lease clock, so that it tells of the loss
+// also where Done is late: after the machine was suspended.
 func (le *lease) Err() error {
+	_ = le.over()
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	return le.err
@@ -103,7 +108,7 @@ func (le *lease) lose(why string) {
 // ends a lease that cannot: the timer calls it, too.
 func (le *lease) over() error {
 	le.mu.Lock()
-	late := le.phase == held && !time.Now().Before(le.deadline)
+	late := le.phase == held && !le.l.now().Before(le.deadline)
 	le.mu.Unlock()
 	if late {
 		le.lose("its renewal was not acknowledged in time")
@@ -121,7 +126,7 @@ func (le *lease) over() error {
 
 // confirm counts a renewal that was acknowledged: trust starts anew from when it
 // was sent. One that comes too late changes nothing.
-func (le *lease) confirm(sent time.Time) {
+func (le *lease) confirm(sent leaseclock.Instant) {
 	if le.over() != nil {
 		return
 	}
@@ -131,11 +136,11 @@ func (le *lease) confirm(sent time.Time) {
 		return
 	}
 	le.renewed, le.deadline = sent, sent.Add(trustOf(le.l.ttl))
-	le.timer.Reset(time.Until(le.deadline))
+	le.timer.Reset(le.deadline.Sub(le.l.now()))
 }
 
 // due reports whether the lease is old enough to be renewed.
-func (le *lease) due(now time.Time) bool {
+func (le *lease) due(now leaseclock.Instant) bool {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	return le.phase == held && now.Sub(le.renewed) >= heartbeatOf(le.l.ttl)
@@ -145,7 +150,7 @@ func (le *lease) due(now time.Time) bool {
 func (le *lease) left() time.Duration {
 	le.mu.Lock()
 	defer le.mu.Unlock()
-	return time.Until(le.deadline)
+	return le.deadline.Sub(le.l.now())
 }
 
 // Check implements [idem.Lease]. It always asks Redis, and renews the lock: what
@@ -154,11 +159,11 @@ func (le *lease) Check(ctx context.Context) (time.Duration, error) {
 	if err := le.over(); err != nil {
 		return 0, err
 	}
-	sent := time.Now()
-	call, cancel := until(ctx, sent.Add(le.left()))
+	sent, asked := le.l.now(), time.Now()
+	call, cancel := context.WithTimeout(ctx, le.left())
 	defer cancel()
 	ours, err := le.l.extend(call, le.id, le.owner)
-	le.l.health.note(shardOf(le.id), sent, err)
+	le.l.health.note(shardOf(le.id), asked, err)
 	switch {
 	case err == nil && ours:
 		le.confirm(sent)

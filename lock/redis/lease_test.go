@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -43,7 +44,7 @@ func TestHeartbeatKeepsLeases(t *testing.T) {
 			if err := client.ScriptFlush(t.Context()).Err(); err != nil {
 				t.Fatal(err)
 			}
-			end := time.Now().Add(ttl + ttl/2)
+			end := leaseclock.Now().Add(ttl + ttl/2)
 			for _, lease := range leases {
 				outlives(t, lease, end)
 			}
@@ -51,7 +52,7 @@ func TestHeartbeatKeepsLeases(t *testing.T) {
 				lease.ReleaseBehind()
 			}
 			await(t, "releases", l.background.Idle())
-			if got := len(l.due(time.Now().Add(time.Hour))); got != 0 {
+			if got := len(l.due(l.now().Add(time.Hour))); got != 0 {
 				t.Errorf("%d leases are still renewed after their release, want none", got)
 			}
 		})
@@ -90,7 +91,7 @@ func TestSilence(t *testing.T) {
 				end()
 			}
 			next := takeSoon(t, other, again(req))
-			taken := time.Now()
+			taken := leaseclock.Now()
 			select {
 			case <-lease.Done():
 			default:

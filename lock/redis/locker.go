@@ -13,6 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/background"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 var _ idem.Locker = (*Locker)(nil)
@@ -33,6 +34,7 @@ type Locker struct {
 	log    *slog.Logger
 	health *health
 	evicts atomic.Pointer[error] // what is wrong with a server's eviction policy; nil: nothing
+	now    leaseclock.Source
 
 	ctx        context.Context // of the background; ends with the locker
 	stop       context.CancelFunc
@@ -71,7 +73,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 		parts = Shards
 	}
 	l := &Locker{
-		client: client, keys: layout{cfg.prefix}, ttl: cfg.ttl, millis: millisOf(cfg.ttl), log: cfg.log, health: newHealth(parts),
+		client: client, keys: layout{cfg.prefix}, ttl: cfg.ttl, millis: millisOf(cfg.ttl), log: cfg.log, health: newHealth(parts), now: cfg.now,
 		ended: make(chan struct{}),
 		held:  make(map[*lease]struct{}), watches: make(map[idem.KeyID]*watch),
 	}
@@ -95,11 +97,11 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 	if ctx.Err() != nil {
 		return nil, unavailable("acquire", context.Cause(ctx))
 	}
-	owner, sent := idem.NewNonce().String(), time.Now()
-	call, cancel := until(ctx, sent.Add(trustOf(l.ttl))) // a later answer would be of no use
+	owner, sent, asked := idem.NewNonce().String(), l.now(), time.Now()
+	call, cancel := until(ctx, asked.Add(trustOf(l.ttl))) // a later answer would be of no use
 	defer cancel()
 	fence, taken, err := l.acquire(call, req, owner)
-	l.health.note(shardOf(req.KeyID), sent, err)
+	l.health.note(shardOf(req.KeyID), asked, err)
 	if err != nil {
 		l.undo(req.KeyID, owner) // it may have been applied, or may be yet
 		return nil, unavailable("acquire", err)

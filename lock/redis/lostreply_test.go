@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -162,15 +163,15 @@ func TestLostHeartbeat(t *testing.T) {
 	first, second := proxy.DropNextReply(testserver.Contains(req.KeyID.String())), proxy.DropNextRequest(testserver.Contains(req.KeyID.String()))
 	await(t, "first heartbeat", first)
 	await(t, "second heartbeat", second)
-	outlives(t, lease, time.Now().Add(4*time.Second))
+	outlives(t, lease, leaseclock.Now().Add(4*time.Second))
 	release(t, lease)
 }
 
 // outlives waits until the lease has been renewed later than end.
-func outlives(t *testing.T, lease idem.Lease, end time.Time) {
+func outlives(t *testing.T, lease idem.Lease, end leaseclock.Instant) {
 	t.Helper()
 	le := lease.(*leaseType)
-	for renewed := (time.Time{}); renewed.Before(end); {
+	for renewed := (leaseclock.Instant{}); renewed.Before(end); {
 		select {
 		case <-lease.Done():
 			t.Fatalf("Done() while it should be renewed: %v", lease.Err())

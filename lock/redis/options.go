@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // DefaultTTL is how long a lock outlives a process that dies, unless [WithTTL]
@@ -21,6 +23,7 @@ type config struct {
 	prefix string
 	ttl    time.Duration
 	log    *slog.Logger
+	now    leaseclock.Source // tests set their own
 
 	evictionEvery time.Duration // between two looks at the servers' eviction policy
 }
@@ -38,7 +41,7 @@ func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{prefix: "idem", ttl: DefaultTTL, evictionEvery: evictionEvery}
+	c := config{prefix: "idem", ttl: DefaultTTL, now: leaseclock.Now, evictionEvery: evictionEvery}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // maxTries bounds how often one TryAcquire sends its create: after a missing
@@ -27,7 +27,7 @@ type attempt struct {
 	early  *result           // of first, until create has it
 	place  *place            // in a line; nil for a plain lock
 	marks  marks             // of a plain lock
-	began  time.Time
+	began  leaseclock.Instant
 	done   chan struct{} // closed when lease and err are set
 
 	abandoned bool // guarded by s.mu, like the next two
@@ -60,7 +60,7 @@ func (s *session) acquire(ctx context.Context, sl *slot, o owner, marking bool) 
 // attempt runs an attempt and returns when it is over, ctx has ended, or the
 // session can no longer be trusted.
 func (s *session) attempt(ctx context.Context, a *attempt) (*Lease, error) {
-	a.s, a.began, a.done = s, time.Now(), make(chan struct{})
+	a.s, a.began, a.done = s, s.cfg.now(), make(chan struct{})
 	s.client.background.add()
 	if !a.start() {
 		s.client.background.done()
@@ -177,7 +177,7 @@ func (a *attempt) run() {
 }
 
 func (a *attempt) undo(czxid int64) {
-	if gone := a.s.remove(a.slot.znode(), czxid, a.place == nil && time.Since(a.began) > young); gone != nil {
+	if gone := a.s.remove(a.slot.znode(), czxid, a.place == nil && a.s.cfg.now().Sub(a.began) > young); gone != nil {
 		a.s.log.Warn("zookeeper: abandoned lock left to the end of its session", "path", a.slot.znode(), "error", gone)
 	}
 	a.fail(fmt.Errorf("%w: the lock came too late", idem.ErrUnavailable))
@@ -199,7 +199,7 @@ func (a *attempt) grant(czxid int64) bool {
 	s := a.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a.abandoned || s.why != nil || !time.Now().Before(s.clock.deadline()) {
+	if a.abandoned || s.why != nil || !s.trusted() {
 		return false
 	}
 	l := &Lease{

@@ -3,10 +3,13 @@ package zookeeper
 import (
 	"fmt"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
-// clock tells until when the leases of one session can be trusted. All times
-// are monotonic; it reads no clock itself and is guarded by its session.
+// clock tells until when the leases of one session can be trusted. All times are of
+// the lease clock, which goes on while the machine is suspended. It reads no clock
+// itself and is guarded by its session.
 //
 // What it is based on. A session expires when its *leader* has heard nothing of
 // it for the session time-out. A follower reports who was active in its answers
@@ -31,13 +34,13 @@ type clock struct {
 	timeout time.Duration // negotiated with the server
 	tick    time.Duration // the servers' tickTime
 
-	last   time.Time // sending of the last acknowledged write; zero: none yet
-	known  time.Time // latest sign of life that the leader is sure to have had
-	recent []sign    // acknowledged writes after known, oldest first
+	last   leaseclock.Instant // sending of the last acknowledged write; zero: none yet
+	known  leaseclock.Instant // latest sign of life that the leader is sure to have had
+	recent []sign             // acknowledged writes after known, oldest first
 }
 
 // sign is an acknowledged write.
-type sign struct{ sent, acked time.Time }
+type sign struct{ sent, acked leaseclock.Instant }
 
 // heartbeatOf is the longest pause between writes while locks are held.
 func heartbeatOf(timeout time.Duration) time.Duration { return timeout / 10 }
@@ -61,7 +64,7 @@ func checkTimeout(timeout, tick time.Duration) error {
 
 // handshake records a connect that the server accepted: those are confirmed by
 // the leader itself, but are no writes, so they do not renew trust.
-func (c *clock) handshake(sent time.Time, timeout time.Duration) {
+func (c *clock) handshake(sent leaseclock.Instant, timeout time.Duration) {
 	c.timeout = timeout
 	if sent.After(c.known) {
 		c.known = sent
@@ -70,7 +73,7 @@ func (c *clock) handshake(sent time.Time, timeout time.Duration) {
 
 // acknowledge records a write sent and answered at these times. Answers may be
 // recorded in any order.
-func (c *clock) acknowledge(sent, acked time.Time) {
+func (c *clock) acknowledge(sent, acked leaseclock.Instant) {
 	if sent.After(c.last) {
 		c.last = sent
 	}
@@ -90,10 +93,10 @@ func (c *clock) acknowledge(sent, acked time.Time) {
 	c.recent = append(c.recent[:0], c.recent[n:]...)
 }
 
-// deadline is when trust ends; the zero time before the first write.
-func (c *clock) deadline() time.Time {
+// deadline is when trust ends; the zero Instant before the first write.
+func (c *clock) deadline() leaseclock.Instant {
 	if c.last.IsZero() {
-		return time.Time{}
+		return leaseclock.Instant{}
 	}
 	end := c.last.Add(c.timeout - marginOf(c.timeout, c.tick))
 	if strict := c.known.Add(c.timeout - driftOf(c.timeout)); strict.Before(end) {
@@ -117,3 +120,8 @@ func (c *clock) heartbeat(held bool) time.Duration {
 func (c *clock) patience() time.Duration {
 	return max(c.timeout/4, (c.timeout-marginOf(c.timeout, c.tick))/2)
 }
+
+// glance is the longest pause between two looks at the clock while there is trust to
+// lose. Timers stand still in a suspended machine, so that one set to the deadline
+// would fire late by the time that the machine slept.
+func (c *clock) glance() time.Duration { return c.timeout / 20 }

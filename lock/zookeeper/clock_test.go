@@ -4,14 +4,16 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // model is what the clock has to be right about: a follower that tells the
 // leader at certain moments which sessions were active since it last did.
 type model struct {
 	tick, timeout time.Duration
-	touched       time.Time // latest activity that the follower has seen
-	reported      time.Time // when the leader last heard of the session
+	touched       leaseclock.Instant // latest activity that the follower has seen
+	reported      leaseclock.Instant // when the leader last heard of the session
 }
 
 // A clock must never trust beyond what the leader grants, whatever pattern the
@@ -26,7 +28,7 @@ func TestClockNeverOutlivesTheSession(t *testing.T) {
 		if checkTimeout(timeout, tick) != nil {
 			continue
 		}
-		t0 := time.Now()
+		t0 := leaseclock.Now()
 		m := model{tick: tick, timeout: timeout, touched: t0, reported: t0}
 		c := clock{tick: tick}
 		c.handshake(t0, timeout)
@@ -61,13 +63,13 @@ func TestClockNeverOutlivesTheSession(t *testing.T) {
 func TestClockSteady(t *testing.T) {
 	t.Parallel()
 	const timeout, tick = 10 * time.Second, 2 * time.Second
-	t0 := time.Now()
+	t0 := leaseclock.Now()
 	c := clock{tick: tick}
 	c.handshake(t0, timeout)
 	if !c.deadline().IsZero() {
 		t.Error("trusted before the first write")
 	}
-	var sent time.Time
+	var sent leaseclock.Instant
 	for i := range 60 {
 		sent = t0.Add(time.Duration(i) * c.heartbeat(true))
 		c.acknowledge(sent, sent.Add(time.Millisecond))
@@ -94,7 +96,7 @@ func TestClockSteady(t *testing.T) {
 func TestClockAfterAPause(t *testing.T) {
 	t.Parallel()
 	const timeout, tick = 40 * time.Second, 2 * time.Second
-	t0 := time.Now()
+	t0 := leaseclock.Now()
 	c := clock{tick: tick}
 	c.handshake(t0, timeout)
 	c.acknowledge(t0, t0)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // Config says where the ensemble is and how to use it. Only Servers is
@@ -98,6 +100,8 @@ type Config struct {
 	// Dial opens a connection to one of Servers, as listed: for proxies and
 	// tests. TLS, if set, is spoken over what it returns. Default: net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	now leaseclock.Source // tests set their own
 }
 
 // Credential is an identity, such as scheme "digest" with "user:password".
@@ -189,6 +193,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
+	}
+	if c.now == nil {
+		c.now = leaseclock.Now
 	}
 	if c.Dial == nil {
 		c.Dial = new(net.Dialer).DialContext

@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // A connect's answer: length, protocol version, time-out, session ID, and then
@@ -30,12 +32,12 @@ type conn struct {
 
 	mu       sync.Mutex
 	greeting bool
-	sent     time.Time // when the connect request was handed to the kernel
-	head     []byte    // of the answer
-	read     int       // bytes of the answer
-	answers  answers   // what was read since
-	greeted  time.Time // when it was complete
-	open     bool      // zxids need not be hidden any more
+	sent     leaseclock.Instant // when the connect request was handed to the kernel
+	head     []byte             // of the answer
+	read     int                // bytes of the answer
+	answers  answers            // what was read since
+	greeted  time.Time          // when it was complete
+	open     bool               // zxids need not be hidden any more
 }
 
 var errNoZooKeeper = errors.New("zookeeper: this is no ZooKeeper server")
@@ -63,7 +65,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	greeting := c.greeting
 	connect := greeting && c.sent.IsZero()
 	if connect {
-		c.sent = time.Now()
+		c.sent = c.t.now()
 	}
 	c.mu.Unlock()
 	request := p

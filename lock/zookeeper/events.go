@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // onEvent is the library's callback. It runs on the library's own goroutines,
@@ -62,7 +64,7 @@ func (s *session) onConnected() {
 	})
 }
 
-func (s *session) onLinked(id int64, timeout time.Duration, sent time.Time) (gen uint64) {
+func (s *session) onLinked(id int64, timeout time.Duration, sent leaseclock.Instant) (gen uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.why != nil {

@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -99,7 +98,7 @@ func (s *session) vouch(l *Lease, v *view) {
 func (s *session) vouched(l *Lease) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.connected && s.gen == l.slot.seenBy && time.Since(l.slot.seen) < young
+	return s.connected && s.gen == l.slot.seenBy && s.cfg.now().Sub(l.slot.seen) < young
 }
 
 // pass hands over what l has held, if it was at the head of a line. Needs

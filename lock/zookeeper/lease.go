@@ -8,15 +8,16 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // Lease is a lock held through a session. It is safe for concurrent use.
 type Lease struct {
 	s     *session
 	slot  *slot
-	place *place    // in a line, whose turn it is; nil for a plain lock
-	czxid int64     // of a plain lock it is guarded by mu: see at
-	taken time.Time // before the znode was made
+	place *place             // in a line, whose turn it is; nil for a plain lock
+	czxid int64              // of a plain lock it is guarded by mu: see at
+	taken leaseclock.Instant // before the znode was made
 	fence idem.Fence
 	done  chan struct{}
 
@@ -47,8 +48,25 @@ func (l *Lease) Fence() idem.Fence { return l.fence }
 // Done implements [idem.Lease].
 func (l *Lease) Done() <-chan struct{} { return l.done }
 
-// Err implements [idem.Lease].
+// Err implements [idem.Lease]. It reads the lease clock, so that it tells of the loss
+// also where Done is late: after the machine was suspended.
 func (l *Lease) Err() error {
+	if l.running() {
+		l.s.mu.Lock()
+		l.s.expire()
+		l.s.mu.Unlock()
+	}
+	return l.failure()
+}
+
+func (l *Lease) running() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.finished
+}
+
+// failure is Err as far as it is known, without a look at the clock.
+func (l *Lease) failure() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
@@ -109,6 +127,9 @@ func (l *Lease) over() error {
 // one, until ctx ends or the lease is over.
 func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
 	s := l.s
+	if err := l.Err(); err != nil {
+		return 0, err
+	}
 	there, err := l.look(ctx)
 	if over := l.over(); over != nil {
 		return 0, over
@@ -121,13 +142,11 @@ func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
 		return 0, l.over()
 	}
 	s.mu.Lock()
-	left := time.Until(s.clock.deadline())
+	s.expire()
+	left := s.left()
 	s.mu.Unlock()
 	if over := l.over(); over != nil {
 		return 0, over
-	}
-	if left <= 0 { // the timer is about to find out
-		return 0, fmt.Errorf("%w: no write was acknowledged for too long", idem.ErrLeaseLost)
 	}
 	return left, nil
 }
@@ -140,7 +159,7 @@ func (l *Lease) look(ctx context.Context) (there bool, err error) {
 		return false, err
 	}
 	s.mu.Lock()
-	stale := time.Since(s.clock.last) > s.clock.timeout/4
+	stale := s.cfg.now().Sub(s.clock.last) > s.clock.timeout/4
 	s.mu.Unlock()
 	if stale {
 		if err := s.barrier(ctx); err != nil {

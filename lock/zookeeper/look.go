@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // view is a line as a deciding read found it. Those who came to look before it was
@@ -17,7 +18,7 @@ type view struct {
 
 	// Set before done is closed, and not changed any more.
 	line []position
-	sent time.Time
+	sent leaseclock.Instant
 	err  error
 }
 
@@ -47,7 +48,7 @@ const (
 
 func (ln *line) saw(v *view) {
 	if len(v.line) > longLine {
-		ln.long.Store(v.sent.Add(longAgo).UnixNano())
+		ln.long.Store(time.Now().Add(longAgo).UnixNano())
 	}
 }
 
@@ -89,7 +90,7 @@ func (s *session) show(path string) {
 		}
 		s.views[path] = v
 		s.mu.Unlock()
-		v.sent = time.Now()
+		v.sent = s.cfg.now()
 		n, err := s.decide(path, ofChildren)
 		v.line, v.err = positions(n.names), err
 		close(v.done)

@@ -20,7 +20,7 @@ func (s *session) pulse() {
 		if s.connected {
 			wait = 0
 			if s.confirmed && len(s.barriers) == 0 {
-				wait = max(0, time.Until(s.clock.last.Add(s.clock.heartbeat(s.held > 0))))
+				wait = max(0, s.clock.last.Add(s.clock.heartbeat(s.held > 0)).Sub(s.cfg.now()))
 			}
 		}
 		var waiting []chan struct{}

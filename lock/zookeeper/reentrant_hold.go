@@ -31,8 +31,9 @@ func (h *Hold) Fence() idem.Fence { return h.t.lease.Fence() }
 // lock lost.
 func (h *Hold) Done() <-chan struct{} { return h.done }
 
-// Err implements [idem.Lease].
+// Err implements [idem.Lease], see [Lease.Err].
 func (h *Hold) Err() error {
+	_ = h.t.lease.Err() // where it is lost, the holds are told
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
 	return h.err

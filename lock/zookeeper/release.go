@@ -82,7 +82,7 @@ func (l *Lease) remove() error {
 }
 
 // suspect says that the znode is to be looked at before it is deleted.
-func (l *Lease) suspect() bool { return l.Err() != nil || time.Since(l.taken) > young }
+func (l *Lease) suspect() bool { return l.failure() != nil || l.s.cfg.now().Sub(l.taken) > young }
 
 // simple says that the znode can go with one delete, as far as is known. Needs
 // session.mu.

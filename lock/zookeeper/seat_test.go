@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -281,7 +280,7 @@ func TestMutexHandOverTrustsNoOldLook(t *testing.T) {
 	if s.vouched(l) {
 		t.Error("a place that nobody has seen is vouched for")
 	}
-	l.slot.seen, l.slot.seenBy = time.Now(), s.gen
+	l.slot.seen, l.slot.seenBy = s.cfg.now(), s.gen
 	if !s.vouched(l) {
 		t.Error("a place that was just seen is not vouched for")
 	}
@@ -289,7 +288,7 @@ func TestMutexHandOverTrustsNoOldLook(t *testing.T) {
 	if s.vouched(l) {
 		t.Error("a place that was seen over another connection is vouched for")
 	}
-	l.slot.seen, l.slot.seenBy = time.Now().Add(-young), s.gen
+	l.slot.seen, l.slot.seenBy = s.cfg.now().Add(-young), s.gen
 	if s.vouched(l) {
 		t.Error("a place that was seen a second ago is vouched for")
 	}

@@ -2,9 +2,9 @@ package zookeeper
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // phase is what a slot is being used for.
@@ -32,10 +32,10 @@ type slot struct {
 	// passed is closed when the holder of a place at the head of its line lets go
 	// of it: nobody is before the next place any more (handover.go).
 	passed chan struct{}
-	heir   *Lease    // waits for passed, or has taken over from it
-	seen   time.Time // when it was, in line behind another one of this session; see vouch
-	seenBy uint64    // over which connection
-	crowd  int       // callers that wait for freed
+	heir   *Lease             // waits for passed, or has taken over from it
+	seen   leaseclock.Instant // when it was, in line behind another one of this session; see vouch
+	seenBy uint64             // over which connection
+	crowd  int                // callers that wait for freed
 }
 
 // znode is where the lock itself is.

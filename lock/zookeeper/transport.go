@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 var (
@@ -31,24 +33,25 @@ type transport struct {
 	explain   func(error) error
 	secure    bool          // dialer shakes hands as well, for TLS
 	handshake time.Duration // deadline for it
-	watched   func()        // called when the library has sent its watches again
-	zxid      atomic.Int64  // the highest that an answer had in this session
+	now       leaseclock.Source
+	watched   func()       // called when the library has sent its watches again
+	zxid      atomic.Int64 // the highest that an answer had in this session
 
 	ctx  context.Context // ends with shut
 	stop context.CancelFunc
 
 	mu      sync.Mutex
 	current *conn
-	session int64         // ID; 0 before the first handshake
-	timeout time.Duration // as of the last handshake
-	sent    time.Time     // when the last accepted handshake was sent
-	expired bool          // the server said that the session is gone
+	session int64              // ID; 0 before the first handshake
+	timeout time.Duration      // as of the last handshake
+	sent    leaseclock.Instant // when the last accepted handshake was sent
+	expired bool               // the server said that the session is gone
 	dialed  time.Time
 	lastErr error // why the last connection was not made or ended early
 }
 
 func newTransport(cfg *Config, watched func()) *transport {
-	t := &transport{dialer: cfg.connect, explain: cfg.explain, secure: cfg.TLS != nil, watched: watched, handshake: max(time.Second, cfg.SessionTimeout/5)}
+	t := &transport{dialer: cfg.connect, explain: cfg.explain, secure: cfg.TLS != nil, now: cfg.now, watched: watched, handshake: max(time.Second, cfg.SessionTimeout/5)}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
 }
@@ -135,7 +138,7 @@ func (t *transport) failure() error {
 }
 
 // accepted returns what the last successful handshake settled.
-func (t *transport) accepted() (session int64, timeout time.Duration, sent time.Time) {
+func (t *transport) accepted() (session int64, timeout time.Duration, sent leaseclock.Instant) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.session, t.timeout, t.sent
@@ -180,7 +183,7 @@ func (t *transport) shut() {
 
 // admit looks at the server's answer to a connect. An error keeps the library
 // from seeing it.
-func (t *transport) admit(session int64, timeout time.Duration, sent time.Time) error {
+func (t *transport) admit(session int64, timeout time.Duration, sent leaseclock.Instant) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {

@@ -5,11 +5,12 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // acknowledge takes note of an answered write: trust runs from when it was
 // sent.
-func (s *session) acknowledge(gen uint64, sent, acked time.Time) {
+func (s *session) acknowledge(gen uint64, sent, acked leaseclock.Instant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.why != nil {
@@ -17,7 +18,7 @@ func (s *session) acknowledge(gen uint64, sent, acked time.Time) {
 	}
 	first := s.clock.last.IsZero()
 	s.clock.acknowledge(sent, acked)
-	trusted := time.Now().Before(s.clock.deadline())
+	trusted := s.trusted()
 	up := s.connected && (s.confirmed || gen == s.gen)
 	if first || (s.lapsed && trusted) {
 		s.lapsed = false // or the timer will say so at once
@@ -31,12 +32,21 @@ func (s *session) acknowledge(gen uint64, sent, acked time.Time) {
 	}
 }
 
-// arm sets the timer to the end of trust. Needs mu.
+// trusted says by the clock whether the session's leases can be believed in. It may be
+// false before the timer has found out. Needs mu.
+func (s *session) trusted() bool { return s.cfg.now().Before(s.clock.deadline()) }
+
+// left is for how long. Needs mu.
+func (s *session) left() time.Duration { return s.clock.deadline().Sub(s.cfg.now()) }
+
+// arm sets the timer to the next look at the clock: at the end of trust, or before.
+// The timer only wakes those who wait for the end. Those who ask are told by the
+// clock. Needs mu.
 func (s *session) arm() {
 	if s.why != nil || s.clock.last.IsZero() {
 		return
 	}
-	left := time.Until(s.clock.deadline())
+	left := min(s.left(), s.clock.glance())
 	if s.timer == nil {
 		s.timer = time.AfterFunc(left, s.lapse)
 		return
@@ -47,30 +57,32 @@ func (s *session) arm() {
 // lapse runs when trust may have run out: the deadline moves on with every
 // write, the timer only when it fires.
 func (s *session) lapse() {
-	lost, lapsed := s.loseTrust()
-	if lapsed {
-		s.log.Warn("zookeeper: session can no longer be trusted", "session", hexID(s.sessionID()), "leases", len(lost))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.expire() {
+		s.arm()
 	}
 }
 
-func (s *session) loseTrust() (lost []*Lease, lapsed bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.why != nil || s.lapsed {
-		return nil, false
-	}
-	if time.Now().Before(s.clock.deadline()) {
-		s.arm()
-		return nil, false
+// expire ends all leases where trust has run out. It returns whether there is trust.
+// Needs mu.
+func (s *session) expire() bool {
+	switch {
+	case s.why != nil || s.lapsed:
+		return false
+	case s.trusted():
+		return true
 	}
 	s.lapsed = true
 	s.lapses++
-	lost = s.loseAll(fmt.Errorf("%w: no write was acknowledged for too long", idem.ErrLeaseLost))
+	lost, nth := s.loseAll(errUntrusted), s.lapses
 	s.broadcast()
-	nth := s.lapses
 	s.wg.Go(func() { s.afterLapse(nth, lost) })
-	return lost, true
+	return false
 }
+
+// errUntrusted is why the leases of a session end that cannot be trusted any more.
+var errUntrusted = fmt.Errorf("%w: no write was acknowledged for too long", idem.ErrLeaseLost)
 
 // afterLapse sees to what is left when the trust in a session has run out.
 //
@@ -84,6 +96,7 @@ func (s *session) loseTrust() (lost []*Lease, lapsed bool) {
 // us, though we do not hear it, would otherwise keep it and its locks for ever,
 // since every attempt at a connection renews it.
 func (s *session) afterLapse(nth int, lost []*Lease) {
+	s.log.Warn("zookeeper: session can no longer be trusted", "session", hexID(s.sessionID()), "leases", len(lost))
 	select {
 	case <-time.After(s.timeout()):
 	case <-s.over:

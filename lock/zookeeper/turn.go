@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -153,8 +152,8 @@ func (s *session) take(l *Lease, head, alone bool) error {
 	if over := l.over(); over != nil {
 		return over
 	}
-	if !time.Now().Before(s.clock.deadline()) { // the timer is about to find out
-		return fmt.Errorf("%w: no write was acknowledged for too long", idem.ErrLeaseLost)
+	if !s.expire() {
+		return l.over()
 	}
 	l.place.head, l.place.alone = head, alone
 	l.place.line.uses.Add(1)

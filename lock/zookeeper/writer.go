@@ -222,9 +222,9 @@ func (w *writer) send(ops ...any) result {
 		return result{outcome: unsent, err: err}
 	}
 	guard := w.s.guard()
-	sent := time.Now()
+	sent := w.s.cfg.now()
 	answer, err := w.s.conn.Multi(multi...)
-	acked := time.Now()
+	acked := w.s.cfg.now()
 	guard.stop()
 
 	r := interpret(len(ops), answer, err)

@@ -1,0 +1,83 @@
+package redis
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// The machine is suspended: the lease clock jumps, and the timers stand still. What
+// they are set to is too far away for any of these tests.
+
+const longTTL = 2 * time.Minute
+
+func withClock(now leaseclock.Source) Option { return func(c *config) { c.now = now } }
+
+func TestSuspendedHolderIsTold(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(idem.Lease) error{
+		"by Err": func(lease idem.Lease) error { return lease.Err() },
+		"by Check": func(lease idem.Lease) error {
+			_, err := lease.Check(t.Context())
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := leaseclock.NewManual()
+			l := open(t, connect(t, 2, sharedAddr(t)), WithPrefix(testserver.KeyPrefix(t)), WithTTL(longTTL), withClock(clock.Now))
+			lease := take(t, l, request())
+			if err := ask(lease); err != nil {
+				t.Fatalf("before: %v", err)
+			}
+			clock.Advance(trustOf(longTTL))
+			if err := ask(lease); !errors.Is(err, idem.ErrLeaseLost) {
+				t.Errorf("after a suspension of %v: %v, want %v", trustOf(longTTL), err, idem.ErrLeaseLost)
+			}
+			select {
+			case <-lease.Done():
+			default:
+				t.Error("Done() is not closed where Err() tells of the loss")
+			}
+		})
+	}
+}
+
+// A holder that only waits for Done is told soon after the machine has woken up.
+func TestSuspendedHolderIsWoken(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Minute // the timer is set to 54 s
+	clock := leaseclock.NewManual()
+	l := open(t, connect(t, 2, sharedAddr(t)), WithPrefix(testserver.KeyPrefix(t)), WithTTL(ttl), withClock(clock.Now))
+	lease := take(t, l, request())
+	clock.Advance(ttl)
+	await(t, "Done() after a suspension", lease.Done())
+	wantLost(t, lease)
+}
+
+// The machine is suspended while a lock is taken. The answer comes too late.
+func TestSuspendedWhileTakingALock(t *testing.T) {
+	t.Parallel()
+	proxy := testserver.StartRedisProxy(t, sharedAddr(t))
+	clock, prefix, req := leaseclock.NewManual(), testserver.KeyPrefix(t), request()
+	l := open(t, connect(t, 1, proxy.Addr()), WithPrefix(prefix), WithTTL(longTTL), withClock(clock.Now))
+	release(t, take(t, l, request())) // so that the server knows the script
+	hold := proxy.HoldNextReply(testserver.Contains(req.KeyID.String()))
+	got := make(chan error, 1)
+	go func() {
+		_, err := l.TryAcquire(t.Context(), req)
+		got <- err
+	}()
+	await(t, "answer", hold.Held())
+	clock.Advance(trustOf(longTTL))
+	hold.Release()
+	if err := <-got; !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	other := open(t, connect(t, 2, sharedAddr(t)), WithPrefix(prefix))
+	release(t, takeSoon(t, other, req)) // it was undone
+}

@@ -1,0 +1,193 @@
+package zookeeper
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// The machine is suspended: the lease clock jumps, and the timers stand still. What
+// they are set to is too far away for any of these tests.
+
+// still is a client whose lease clock stands still until a test moves it.
+func still(t testing.TB) (r *rig, clock *leaseclock.Manual) {
+	t.Helper()
+	clock = leaseclock.NewManual()
+	r = newRig(t, 0)
+	cfg := r.cfg
+	cfg.now = clock.Now
+	r.c = open(t, cfg)
+	r.l = r.c.Locker()
+	return r, clock
+}
+
+// suspend moves the clock past all trust, and keeps the servers from answering.
+func (r *rig) suspend(clock *leaseclock.Manual) {
+	r.proxy.Freeze(testserver.Both)
+	clock.Advance(r.cfg.SessionTimeout)
+}
+
+func TestSuspendedHolderIsTold(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(idem.Lease) error{
+		"by Err": func(lease idem.Lease) error { return lease.Err() },
+		"by Check": func(lease idem.Lease) error {
+			_, err := lease.Check(bounded(t))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, clock := still(t)
+			hold, err := r.c.ReentrantMutex("/m").Acquire(bounded(t), "owner")
+			if err != nil {
+				t.Fatal(err)
+			}
+			leases := map[string]idem.Lease{"a lock": r.take(r.l), "a hold": hold}
+			for what, lease := range leases {
+				if err := ask(lease); err != nil {
+					t.Fatalf("%s, before: %v", what, err)
+				}
+			}
+			r.suspend(clock)
+			for what, lease := range leases {
+				if err := ask(lease); !errors.Is(err, idem.ErrLeaseLost) {
+					t.Errorf("%s, after a suspension: %v, want %v", what, err, idem.ErrLeaseLost)
+				}
+				select {
+				case <-lease.Done():
+				default:
+					t.Errorf("%s: Done() is not closed where the loss is told", what)
+				}
+			}
+		})
+	}
+}
+
+// A holder that only waits for Done is told soon after the machine has woken up.
+func TestSuspendedHolderIsWoken(t *testing.T) {
+	t.Parallel()
+	r, clock := still(t)
+	lease := r.take(r.l)
+	r.suspend(clock)
+	await(t, "Done() after a suspension", lease.Done())
+	r.wantLost(lease)
+}
+
+// The machine is suspended while a lock is taken. The answer comes too late.
+func TestSuspendedWhileTakingALock(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"lock", "place in line"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			r, clock := still(t)
+			m, about := r.c.Mutex("/m"), r.path
+			if what != "lock" {
+				about = "/m/"
+				l, err := m.Acquire(bounded(t)) // which makes the parent
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.release(l)
+			}
+			hold := r.proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(about)))
+			got := make(chan error, 1)
+			go func() {
+				var err error
+				if what == "lock" {
+					_, err = r.l.TryAcquire(bounded(t), request(r.id))
+				} else {
+					_, err = m.TryAcquire(bounded(t))
+				}
+				got <- err
+			}()
+			await(t, "answer", hold.Held())
+			clock.Advance(r.cfg.SessionTimeout)
+			hold.Release()
+			if err := <-got; !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
+			}
+			if what == "lock" {
+				r.release(r.takeSoon(r.other)) // it was removed
+			}
+		})
+	}
+}
+
+// deadlineOf is until when the leases of a client are trusted.
+func deadlineOf(c *Client) leaseclock.Instant {
+	s := sessionOf(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clock.deadline()
+}
+
+// Only an acknowledged write renews the trust in a lease: neither a read that is
+// answered does, nor what a server sends by itself, nor the answer to a ping.
+func TestOnlyWritesRenewTrust(t *testing.T) {
+	t.Parallel()
+	t.Run("a read does not", func(t *testing.T) {
+		t.Parallel()
+		r, clock := still(t)
+		lease := r.take(r.l)
+		before := deadlineOf(r.c)
+		clock.Advance(time.Second) // less than a heartbeat
+		if n, err := sessionOf(r.c).hint(r.path, ofNode); err != nil || !n.exists {
+			t.Fatalf("hint() = %+v, %v", n, err)
+		}
+		if left, err := lease.Check(bounded(t)); err != nil || left != before.Sub(clock.Now()) {
+			t.Errorf("Check() = %v, %v; want %v", left, err, before.Sub(clock.Now()))
+		}
+		if after := deadlineOf(r.c); after != before {
+			t.Errorf("reads have renewed the trust by %v", after.Sub(before))
+		}
+	})
+	t.Run("an event of a watch does not", func(t *testing.T) {
+		t.Parallel()
+		r, clock := still(t)
+		w := sessionOf(r.c).watchNode(r.path, ofExistsW)
+		await(t, "watch", w.armed)
+		before := deadlineOf(r.c)
+		clock.Advance(time.Second)
+		other := r.take(r.other)
+		await(t, "event", w.woken)
+		if after := deadlineOf(r.c); after != before {
+			t.Errorf("an event has renewed the trust by %v", after.Sub(before))
+		}
+		r.release(other)
+	})
+	t.Run("an answer to a ping does not", func(t *testing.T) {
+		t.Parallel()
+		cfg, clock := sharedConfig(t), leaseclock.NewManual() // pings every 2 s
+		proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+		cfg.Servers, cfg.now = []string{proxy.Addr()}, clock.Now
+		c := open(t, cfg)
+		before := deadlineOf(c)
+		clock.Advance(time.Millisecond)
+		hold := proxy.HoldNextReply(testserver.Op(testserver.OpPing))
+		await(t, "answer to a ping", hold.Held())
+		again := proxy.HoldNext(testserver.Op(testserver.OpPing))
+		hold.Release()
+		await(t, "next ping", again.Held())
+		again.Release()
+		if after := deadlineOf(c); after != before {
+			t.Errorf("a ping has renewed the trust by %v", after.Sub(before))
+		}
+	})
+	t.Run("a write does", func(t *testing.T) {
+		t.Parallel()
+		r, clock := still(t)
+		before := deadlineOf(r.c)
+		clock.Advance(time.Second)
+		if err := r.l.Ping(bounded(t)); err != nil {
+			t.Fatal(err)
+		}
+		if after := deadlineOf(r.c); !after.After(before) {
+			t.Error("an acknowledged write has not renewed the trust")
+		}
+	})
+}
