@@ -57,11 +57,7 @@ func (a *attempt) createLock(o owner) (czxid int64, err error) {
 		}
 		// Either the znode was there before, or the reply was lost: what is there
 		// now decides.
-		read := s.decide
-		if r.outcome == unknown {
-			read = s.settle
-		}
-		n, err := read(at, ofNode)
+		n, err := s.decide(at, ofNode)
 		switch {
 		case err != nil:
 			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)

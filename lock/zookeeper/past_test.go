@@ -205,6 +205,31 @@ func TestBarrierConfirmsTheConnection(t *testing.T) {
 	}
 }
 
+// The session makes a write of its own over every connection, at once and unasked: until
+// that is acknowledged nothing decides. No heartbeat is due, since the clock stands still.
+func TestConnectionLossIsFollowedByABarrier(t *testing.T) {
+	t.Parallel()
+	r, _ := still(t)
+	s := sessionOf(r.c)
+	for range 10 {
+		before, err := s.confirmation()
+		if err != nil {
+			t.Fatalf("the connection is not confirmed: %v", err)
+		}
+		hold := r.proxy.HoldNextReply(testserver.Op(testserver.OpMulti))
+		r.proxy.Cut()
+		await(t, "a write over the next connection", hold.Held())
+		if gen, err := s.confirmation(); err == nil {
+			t.Errorf("connection %d is confirmed by no acknowledged write", gen)
+		}
+		hold.Release()
+		until(t, "another confirmed connection", func() bool {
+			gen, err := s.confirmation()
+			return err == nil && gen > before
+		})
+	}
+}
+
 // connects records the connect requests that pass a proxy.
 type connects struct {
 	mu  sync.Mutex

@@ -111,7 +111,7 @@ func (p *place) named(a *attempt, path string) error {
 // find looks for the znode where the reply to its create was lost.
 func (p *place) find(a *attempt) (decided, error) {
 	s := a.s
-	line, err := s.settle(p.line.path, ofChildren)
+	line, err := s.decide(p.line.path, ofChildren)
 	if err != nil {
 		return decided{}, err
 	}

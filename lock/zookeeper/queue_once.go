@@ -59,7 +59,7 @@ func (s *session) once(ctx context.Context, ops ...any) result {
 			// Known for a znode that ends with the session, but not for this.
 			return result{outcome: unknown, err: r.err}
 		case r.outcome == unknown:
-			n, err := s.settle(sl.path, ofNode)
+			n, err := s.decide(sl.path, ofNode)
 			if err != nil {
 				return result{outcome: unknown, err: s.reason()}
 			}

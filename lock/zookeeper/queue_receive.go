@@ -110,7 +110,7 @@ func (d *Delivery) lock(a *attempt, owner []byte) (czxid int64, err error) {
 		case r.outcome != unknown:
 			return 0, fmt.Errorf("%w: receive: %w", idem.ErrUnavailable, r.err)
 		}
-		n, err := a.s.settle(a.slot.path, ofNode)
+		n, err := a.s.decide(a.slot.path, ofNode)
 		if err != nil {
 			return 0, fmt.Errorf("%w: receive: %w", idem.ErrUnavailable, err)
 		}

@@ -39,6 +39,12 @@ type hint struct{ node }
 // before it. And the answer counts only if the connection is still the same one when
 // it is there, since the client library may send what it has queued over the next
 // connection, to a server that has not caught up.
+//
+// So a deciding read also settles a write whose reply was lost. The connection of that
+// write is gone, and the acknowledged write came over a later one, to which the server
+// bound the session before. Whatever this session sent before has then been applied or
+// never will be. Where the connection is still the same, the server answers a
+// session's requests in order.
 type decided struct{ node }
 
 // question is a read as the client library takes it.
@@ -191,14 +197,6 @@ func insist[T any](s *session, read func() (T, error)) (T, error) {
 			return n, err
 		}
 	}
-}
-
-// settle reads what became of a write whose outcome is unknown.
-func (s *session) settle(path string, ask question) (decided, error) {
-	if err := s.finalBarrier(); err != nil {
-		return decided{}, err
-	}
-	return s.decide(path, ask)
 }
 
 // pause keeps loops that have to go on from going round too fast.

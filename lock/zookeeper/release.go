@@ -184,9 +184,6 @@ func (s *session) removeOn(first *result, path string, czxid int64, look bool, l
 			return s.atEnd(r.err)
 		case r.outcome == unknown:
 			doubt = true
-			if err := s.finalBarrier(); err != nil {
-				return s.atEnd(s.reason())
-			}
 		case r.refusedAt(1, zk.ErrNotEmpty):
 			s.log.Error("zookeeper: marker cannot be removed, somebody made znodes below it", "path", path)
 			legacy = nil

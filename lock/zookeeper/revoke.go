@@ -178,10 +178,8 @@ func (s *session) askToLetGo(path string) (asked bool, err error) {
 			return true, nil
 		case r.refusedBy(zk.ErrNoNode):
 			return maybe, nil
-		case r.outcome == unknown:
-			maybe = true
-			err = s.finalBarrier()
-		case r.outcome == unsent:
+		case r.outcome == unknown, r.outcome == unsent:
+			maybe = maybe || r.outcome == unknown
 			err = s.settled()
 		case !r.refusedBy(zk.ErrBadVersion):
 			return false, r.err

@@ -149,7 +149,7 @@ func (d *downgrade) exchange(a *attempt) (czxid int64, err error) {
 		case r.outcome == refused:
 			return 0, fmt.Errorf("%w: %w", idem.ErrUnavailable, r.err)
 		case r.outcome == unknown:
-			n, err := s.settle(to, ofNode)
+			n, err := s.decide(to, ofNode)
 			if err == nil && n.exists {
 				return n.czxid, nil
 			}
