@@ -9,7 +9,8 @@
 //   - Two leases of one key are never both believed in. A lock is a key with a
 //     time to live, [WithTTL], that a heartbeat renews. A lease is Done, and its
 //     Check fails, after nine tenths of that time since the last renewal was
-//     sent, by this process's monotonic clock: before Redis lets the key expire.
+//     sent, by a clock that goes on while the machine is suspended (CLOCK_BOOTTIME
+//     on Linux): before Redis lets the key expire.
 //   - A later lease of a key has a greater fence. The counter behind it is
 //     written by the script that takes the lock.
 //   - What a TryAcquire that failed, or was given up, may have left in Redis is
@@ -53,8 +54,14 @@
 // # What else is not guaranteed
 //
 //   - A process that is paused (SIGSTOP, a suspended machine, a long
-//     collection) past its time to live cannot notice before it runs again. What
-//     it does first then is refused only by a resource that checks the fence.
+//     collection) past its time to live cannot notice before it runs again. From
+//     then on Err and Check tell of the loss at once, and Done is closed within a
+//     twentieth of the time to live. What the process does before it asks is refused
+//     only by a resource that checks the fence.
+//   - A virtual machine that is paused, migrated or restored from a checkpoint may
+//     not be told how long that took, and then believes in its leases for so much
+//     longer. On systems other than Linux the same holds for a suspended machine
+//     whose monotonic clock stands still.
 //   - Redis expires keys by its wall clock. A clock that is set forward, or that
 //     of a promoted replica that is ahead, by more than a twentieth of the time
 //     to live lets locks expire while they are believed in.

@@ -46,8 +46,14 @@
 // # What is not
 //
 //   - A process that is paused (SIGSTOP, a suspended machine, a long
-//     collection) past its session cannot notice before it runs again. What it
-//     does first then is refused only by a resource that checks the fence.
+//     collection) past its session cannot notice before it runs again. From then
+//     on Err and Check tell of the loss at once, and Done is closed within a
+//     twentieth of the session. What the process does before it asks is refused
+//     only by a resource that checks the fence.
+//   - A virtual machine that is paused, migrated or restored from a checkpoint may
+//     not be told how long that took, and then believes in its leases for so much
+//     longer. On systems other than Linux the same holds for a suspended machine
+//     whose monotonic clock stands still.
 //   - [Config].TickTime has to be the servers', and clocks may differ in speed
 //     by 5 % at most, or a lease may be believed for too long.
 //   - Waiters of a Locker are not served in order.
@@ -79,7 +85,9 @@
 //
 // Every write is pinned to its session, so that it fails if the session is gone,
 // and all go through one place (writer.go), where those that wait share a
-// transaction (batch.go; refused.go where one of them is refused). A lost reply is settled by a barrier
+// transaction (batch.go; refused.go where one of them is refused). A server may be
+// behind. So only a read over a confirmed connection decides (read.go), and a server
+// that is behind the session refuses it (zxid.go). A lost reply is settled by a barrier
 // (pulse.go): once a later write of the session is acknowledged, the earlier one
 // has been applied or never will be, and a read tells which (create.go,
 // release.go). Per path and session one operation is under way at a time

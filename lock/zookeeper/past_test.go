@@ -383,3 +383,67 @@ func TestRebuiltEnsemble(t *testing.T) {
 		t.Errorf("TryAcquire() at the rebuilt ensemble = %+v, %v; want a fence of another domain", next, err)
 	}
 }
+
+// The same with real servers: the client goes to a follower that has just been woken
+// up and has thousands of transactions to catch up with.
+func TestReleaseAtAFollowerThatWasSuspended(t *testing.T) {
+	t.Parallel()
+	e := testserver.StartEnsemble(t, 3, testserver.WithConfig("syncLimit=200"))
+	leader, followers := e.Leader(), e.Followers()
+	near, far := testserver.StartZooKeeperProxy(t, followers[0].Addr()), testserver.StartZooKeeperProxy(t, followers[1].Addr())
+	far.Refuse(true)
+	cfg := config(t, near.Addr(), far.Addr())
+	cfg.SessionTimeout = 30 * time.Second
+	c := open(t, cfg)
+	raw := rawConn(t, leader.Hosts())
+	for round := range 8 {
+		followers[1].Pause()
+		var held []*Lease
+		for range 64 {
+			lease, err := c.Locker().TryAcquire(bounded(t), request(newID()))
+			if err != nil {
+				t.Fatalf("TryAcquire() = %v", err)
+			}
+			held = append(held, aged(lease.(*Lease)))
+		}
+		var ops []any
+		for i := range 100 {
+			ops = append(ops, &zk.CreateRequest{Path: fmt.Sprintf("%s/x%d", cfg.Chroot, i), Acl: zk.WorldACL(zk.PermAll)},
+				&zk.DeleteRequest{Path: fmt.Sprintf("%s/x%d", cfg.Chroot, i), Version: -1})
+		}
+		for range 30 {
+			if _, err := raw.Multi(ops...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reconnect(t, c, near)
+		reconnect(t, c, near)
+		far.Refuse(false)
+		near.Refuse(true)
+		followers[1].Resume()
+		// Some begin before the loss of the connection is known, so that their reads
+		// wait in the client library.
+		var releases sync.WaitGroup
+		for i, lease := range held {
+			if i == len(held)/4 {
+				near.Cut()
+			}
+			releases.Go(func() {
+				if err := lease.Release(bounded(t)); err != nil {
+					t.Errorf("round %d: Release() = %v", round, err)
+				}
+			})
+		}
+		releases.Wait()
+		for _, lease := range held {
+			if there, _, err := raw.Exists(lease.slot.znode()); there || err != nil {
+				t.Errorf("round %d: Release() = <nil>, and the lock is there: %v, %v", round, there, err)
+			}
+		}
+		near.Refuse(false)
+		until(t, "usable", func() bool { return c.Locker().Ping(bounded(t)) == nil })
+		far.Refuse(true)
+		far.Cut()
+		until(t, "usable", func() bool { return c.Locker().Ping(bounded(t)) == nil })
+	}
+}
