@@ -110,6 +110,17 @@ func (l *Lease) ask() {
 	}, wr)
 }
 
+// deletionOf is the delete of the znode at path, which a lease gives back where l is
+// not nil.
+func (s *session) deletionOf(l *Lease, path string) *zk.DeleteRequest {
+	if l == nil {
+		return &zk.DeleteRequest{Path: path, Version: -1}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return l.deletion()
+}
+
 // deletion is the delete of the lease's znode. It fails where that carries a request
 // to let go which is for another lease by now; see removeOn. Needs session.mu.
 func (l *Lease) deletion() *zk.DeleteRequest {
@@ -124,11 +135,7 @@ func (l *Lease) deletion() *zk.DeleteRequest {
 // removeOn makes the znode go after the answer to its deletion.
 func (l *Lease) removeOn(r result) error {
 	path, czxid := l.at()
-	if r.refusedBy(zk.ErrBadVersion) {
-		l.s.passOnRequest(l)
-		return l.s.remove(path, czxid, false)
-	}
-	return l.s.removeOn(&r, path, czxid, false)
+	return l.s.removeOn(l, &r, path, czxid, false)
 }
 
 // remove deletes the znode at path that has this czxid, and makes its legacy,
@@ -142,7 +149,7 @@ func (l *Lease) removeOn(r result) error {
 // czxid is there, neither it nor the legacy was applied; once it is not, there
 // is nothing that may be done any more.
 func (s *session) remove(path string, czxid int64, look bool, legacy ...any) error {
-	return s.removeOn(nil, path, czxid, look, legacy...)
+	return s.removeOn(nil, nil, path, czxid, look, legacy...)
 }
 
 // removeOrphan is remove for a znode of this session that nothing stands for any
@@ -154,8 +161,10 @@ func (s *session) removeOrphan(path string, n decided) error {
 
 // removeOn is remove, with the answer to the first delete where that was sent
 // already. It need not wait for anything where that was applied, or the session is
-// over.
-func (s *session) removeOn(first *result, path string, czxid int64, look bool, legacy ...any) error {
+// over. l is the lease that gives the znode back, or nil. Every delete for it fails
+// where the znode carries a request to let go, which is then passed on first. So a
+// request is not lost with the reply to a delete.
+func (s *session) removeOn(l *Lease, first *result, path string, czxid int64, look bool, legacy ...any) error {
 	doubt := false // a write may have been applied
 	for {
 		if look && first == nil {
@@ -172,7 +181,7 @@ func (s *session) removeOn(first *result, path string, czxid int64, look bool, l
 		if first != nil {
 			r, first = *first, nil
 		} else {
-			r = s.w.do(append([]any{&zk.DeleteRequest{Path: path, Version: -1}}, legacy...)...)
+			r = s.w.do(append([]any{s.deletionOf(l, path)}, legacy...)...)
 		}
 		switch {
 		case r.outcome == applied:
@@ -182,6 +191,10 @@ func (s *session) removeOn(first *result, path string, czxid int64, look bool, l
 			return nil
 		case r.outcome == ended:
 			return s.atEnd(r.err)
+		case l != nil && r.refusedBy(zk.ErrBadVersion):
+			s.passOnRequest(l)
+			l = nil
+			continue
 		case r.outcome == unknown:
 			doubt = true
 		case r.refusedAt(1, zk.ErrNotEmpty):

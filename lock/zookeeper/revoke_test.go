@@ -154,36 +154,47 @@ func TestParticipants(t *testing.T) {
 }
 
 // A client hands the lock on to its own next place before the servers know. A
-// request that comes to the old place meanwhile is for the one that has the lock.
+// request that comes to the old place meanwhile is for the one that has the lock,
+// also where the first delete of the old place is lost.
 func TestRevokeReachesTheHolderAfterAHandOver(t *testing.T) {
 	t.Parallel()
-	cfg := sharedConfig(t)
-	asker := open(t, cfg).Mutex("/m")
-	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
-	cfg.Servers = []string{proxy.Addr()}
-	_, held, second := neighbours(t, cfg)
-	if len(participants(t, asker)) != 2 {
-		t.Fatal("the line is not that of the test")
+	for name, goOn := range map[string]func(*testserver.Proxy, *testserver.Hold){
+		"and the delete comes late": func(_ *testserver.Proxy, deletes *testserver.Hold) { deletes.Release() },
+		"and the delete is lost":    func(p *testserver.Proxy, _ *testserver.Hold) { p.Cut() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := sharedConfig(t)
+			asker := open(t, cfg).Mutex("/m")
+			proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+			counter := proxy.Count(cfg.Chroot + "/m")
+			cfg.Servers = []string{proxy.Addr()}
+			_, held, second := neighbours(t, cfg)
+			until(t, "the second to have looked at the line", func() bool {
+				seen := counter.Seen()
+				return seen.Unanswered == 0 && seen.Requests[testserver.OpGetChildren2] == 2
+			})
+			old := held.slot.path
+			deletes := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(old)))
+			defer deletes.Release()
+			held.ReleaseBehind()
+			await(t, "the delete", deletes.Held())
+			lease := <-second
+			if lease == nil {
+				t.FailNow()
+			}
+			wantOpen(t, lease.Revoked())
+			if err := asker.Revoke(bounded(t)); err != nil {
+				t.Fatalf("Revoke() = %v", err)
+			}
+			goOn(proxy, deletes)
+			await(t, "Revoked() of the holder", lease.Revoked())
+			if err := held.Release(bounded(t)); err != nil {
+				t.Errorf("Release() of the first = %v", err)
+			}
+			releaseAll(t, []*Lease{lease})
+		})
 	}
-	old := held.slot.path
-	deletes := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(old)))
-	defer deletes.Release()
-	held.ReleaseBehind()
-	lease := <-second
-	if lease == nil {
-		t.FailNow()
-	}
-	await(t, "the delete", deletes.Held())
-	wantOpen(t, lease.Revoked())
-	if err := asker.Revoke(bounded(t)); err != nil {
-		t.Fatalf("Revoke() = %v", err)
-	}
-	deletes.Release()
-	await(t, "Revoked() of the holder", lease.Revoked())
-	if err := held.Release(bounded(t)); err != nil {
-		t.Errorf("Release() of the first = %v", err)
-	}
-	releaseAll(t, []*Lease{lease})
 }
 
 // A place that has gone when the request comes was not asked: the next one is.
