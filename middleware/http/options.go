@@ -58,15 +58,17 @@ func WithComparedHeaders(names ...string) Option {
 // WithMethods names the methods that are protected, in place of the default: all
 // but GET, HEAD, OPTIONS and TRACE, which are safe by definition (RFC 9110,
 // section 9.2.1). Requests of another method go straight to the handler, with a key
-// or without one.
+// or without one. GET does not stand for HEAD, which [http.ServeMux] hands to the
+// handlers of GET.
 func WithMethods(methods ...string) Option {
 	return func(o *options) { o.Methods = append([]string{}, methods...) }
 }
 
 // WithOptionalKey lets requests without a key through to the handler, which then
-// runs outside of an execution: [idem.CheckOwner] fails there. Each is
-// reported as [idem.EventUnprotected]. A key that is there and malformed is
-// refused all the same. On a route for issued tokens it is a wiring error.
+// runs outside of an execution: [idem.CheckOwner] and [idem.DownstreamKey] fail there
+// with [idem.ErrNoExecution]. Each is reported as [idem.EventUnprotected]. A key that
+// is there and malformed is refused all the same. On a route for issued tokens it is a
+// wiring error.
 func WithOptionalKey() Option {
 	return func(o *options) { o.OptionalKey = true }
 }
