@@ -65,7 +65,8 @@ type session struct {
 	clock     clock
 	timer     *time.Timer // armed at clock.deadline()
 	slots     map[string]*slot
-	held      int // leases that are trusted
+	frees     uint64 // slots that were given up; guarded by mu
+	held      int    // leases that are trusted
 	watches   map[string]*watch
 	views     map[string]*view // under way, by the line's path
 	barriers  []chan struct{}

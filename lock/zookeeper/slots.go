@@ -70,6 +70,7 @@ func (s *session) free(sl *slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.slots, sl.path)
+	s.frees++
 	close(sl.freed)
 }
 

@@ -53,7 +53,9 @@ func (s *session) awaitTurn(ctx context.Context, l *Lease, r rule) error {
 // it waits until they are gone, so that a caller finds the lock free that it has
 // just released in the background.
 func (s *session) turnAtOnce(ctx context.Context, l *Lease, r rule) error {
-	for {
+	var leaving []*slot
+	for again := false; ; again = true {
+		frees := s.freed()
 		v, err := s.look(ctx, l)
 		if err != nil {
 			return err
@@ -62,10 +64,16 @@ func (s *session) turnAtOnce(ctx context.Context, l *Lease, r rule) error {
 		if turn || err != nil {
 			return err
 		}
-		others, leaving := s.leaving(l.place.line.path, v.line)
+		var others []position
+		others, leaving = s.leaving(l.place.line.path, v.line, leaving)
 		turn, _ = r(others, slices.IndexFunc(others, l.place.is))
-		if !turn || len(leaving) == 0 {
+		// A slot that was freed since the look began may be that of a place in the
+		// line as it was seen. The next look does not show it any more.
+		if !turn && (again || s.freed() == frees) {
 			return fmt.Errorf("%w: %s", idem.ErrLocked, l.place.line.name)
+		}
+		if !turn {
+			continue
 		}
 		for _, sl := range leaving {
 			if err := s.awaitChange(ctx, l, sl.freed); err != nil {
@@ -75,13 +83,26 @@ func (s *session) turnAtOnce(ctx context.Context, l *Lease, r rule) error {
 	}
 }
 
+// freed counts the slots that were given up so far.
+func (s *session) freed() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.frees
+}
+
 // leaving divides a line into the places that this session is giving back and the
-// others.
-func (s *session) leaving(path string, line []position) (others []position, leaving []*slot) {
+// others. known are slots that were found to be given back before, and may be gone
+// since the line was looked at.
+func (s *session) leaving(path string, line []position, known []*slot) (others []position, leaving []*slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range line {
-		if sl := s.slots[path+"/"+p.name]; sl != nil && sl.phase == releasing {
+		at := path + "/" + p.name
+		sl := s.slots[at]
+		if i := slices.IndexFunc(known, func(k *slot) bool { return k.path == at }); sl == nil && i >= 0 {
+			sl = known[i]
+		}
+		if sl != nil && sl.phase == releasing {
 			leaving = append(leaving, sl)
 		} else {
 			others = append(others, p)
