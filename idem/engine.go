@@ -375,7 +375,9 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 			return Attempt{}, res, err
 		}
 		req.Rerun, req.Fingerprint = nil, r.fingerprint
-		if rec := &r.seen.Record; rec.State.Open() { // the route runs again, and the key stays bound as it is
+		// The key stays bound as it is. Where the route does not run again, the store has
+		// fallen back to an open attempt that is still to be settled.
+		if rec := &r.seen.Record; rec.State.Open() && r.Policy.Doubt.again {
 			from := rec.Attempt
 			req.Rerun, req.Fingerprint = &from, rec.Fingerprint
 		}

@@ -120,3 +120,75 @@ func TestSuccessThatCannotBeStoredIsReported(t *testing.T) {
 	}
 	b.wantState("k", idem.StatePending)
 }
+
+// TestStoreFallsBackWhileAnAttemptIsResolved: the replica that is promoted while the
+// resolver is asked has what was there before the attempt that the resolver tells of.
+// Its word counts all the same.
+func TestStoreFallsBackWhileAnAttemptIsResolved(t *testing.T) {
+	id := idem.NewKeyID("m1", "k")
+	applied := func() (idem.Resolution, error) { return idem.Applied(created(70)), nil }
+	for to, leave := range map[string]func(b *replicatedBundle){ // what the replica still got
+		"no record":          func(*replicatedBundle) {},
+		"a released attempt": func(b *replicatedBundle) { _, _ = b.doWith("k", "a", answers(429)) },
+		"a pending attempt":  func(b *replicatedBundle) { b.interrupted("k", "a") },
+		"a pending attempt of another domain": func(b *replicatedBundle) {
+			b.begin(id, "a", idem.Fence{Domain: "elsewhere", Token: 1})
+		},
+	} {
+		for name, tt := range map[string]struct {
+			verdict func() (idem.Resolution, error)
+			want    idem.State
+		}{
+			"applied":       {applied, idem.StateCompleted},
+			"still unknown": {func() (idem.Resolution, error) { return idem.StillUnknown(), nil }, idem.StateUnknown},
+		} {
+			t.Run("to "+to+", "+name, func(t *testing.T) {
+				var verdict func() (idem.Resolution, error)
+				b := setupReplicated(t, func(p *idem.Policy) {
+					p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict() })
+				})
+				leave(b)
+				b.replicated.Sync()
+				foreign := to == "a pending attempt of another domain"
+				if foreign {
+					if err := b.store.Retire(t.Context(), "elsewhere", idem.Decision{By: "test"}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				verdict = func() (idem.Resolution, error) { return idem.NotApplied(), nil }
+				_, _ = b.doWith("k", "a", answers(500)) // becomes a later attempt, which verdict releases
+				b.interrupted("k", "a")
+				verdict = func() (idem.Resolution, error) { b.replicated.Failover(); return tt.verdict() }
+				res, err := b.do("k", "a")
+				b.wantRuns(0)
+				switch {
+				case foreign: // it proves nothing of that one
+					b.wantRefused(err, idem.CodeInProgress)
+					return
+				case tt.want == idem.StateCompleted:
+					b.wantPaid(res, err, 70, true)
+				default:
+					b.wantRefused(err, idem.CodeOutcomeUnknown)
+				}
+				b.wantState("k", tt.want)
+				if n := b.saw(idem.EventRepaired); n != 1 {
+					t.Errorf("%d events %v, want 1", n, idem.EventRepaired)
+				}
+			})
+		}
+	}
+}
+
+// TestStoreFallsBackWhileAPersonDecides: likewise.
+func TestStoreFallsBackWhileAPersonDecides(t *testing.T) {
+	b := setupReplicated(t, nil)
+	attempt := b.interrupted("k", "a")
+	settles := &hookStore{Store: b.store, beforeSettle: b.replicated.Failover}
+	rec, err := b.another(b.locker, settles).Decide(t.Context(), idem.NewKeyID("m1", "k"), attempt,
+		idem.Applied(created(70)), idem.Decision{By: "ops"}, &b.policy)
+	if err != nil || rec.State != idem.StateCompleted {
+		t.Fatalf("Decide() = %v, %v, want completed", rec.State, err)
+	}
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 70, true)
+}

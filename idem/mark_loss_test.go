@@ -74,11 +74,20 @@ func (b *markedBundle) domain() string {
 	return l.Fence().Domain
 }
 
-// hookStore does something before a Begin, or in place of it.
+// hookStore does something before a Begin or a Settle, or in place of a Begin.
 type hookStore struct {
 	idem.Store
-	beforeBegin func()
-	begin       func(idem.BeginRequest) error
+	beforeBegin  func()
+	beforeSettle func()
+	begin        func(idem.BeginRequest) error
+}
+
+func (s *hookStore) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	if f := s.beforeSettle; f != nil {
+		s.beforeSettle = nil
+		f()
+	}
+	return s.Store.Settle(ctx, id, st)
 }
 
 func (s *hookStore) Begin(ctx context.Context, id idem.KeyID, r idem.BeginRequest) (idem.BeginResult, error) {

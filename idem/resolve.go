@@ -48,11 +48,14 @@ func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (reso
 }
 
 // settleAs settles the open attempt that was last read, unless somebody else
-// does first, and leaves the record as it is then. The error is a refusal.
+// does first, and leaves the record as it is then. A store that has fallen back to
+// before that attempt meanwhile is repaired: what is known of it is still true. The
+// error is a refusal.
 func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resolution Resolution, d Decision, cause error) (settled bool, err error) {
 	rec := &r.seen.Record
 	s := Settlement{Attempt: rec.Attempt, ID: NewNonce(), State: StateUnknown, Response: rec.Response,
-		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: d}
+		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: d, Trusted: true,
+		Restore: &Restore{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started}}
 	switch resolution.verdict {
 	case applied:
 		s.State, s.Response = StateCompleted, resolution.response
@@ -65,6 +68,9 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 	settled, err = e.settleOrOmit(ctx, r, &s)
 	if err != nil {
 		return false, storeRefusal(err)
+	}
+	if r.seen.Repaired {
+		e.observe(ctx, r, &Event{Type: EventRepaired, Attempt: s.Attempt, State: rec.State})
 	}
 	if settled {
 		e.observe(ctx, r, &Event{Type: EventResolved, Attempt: s.Attempt, State: rec.State, Err: cause})
