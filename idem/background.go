@@ -203,7 +203,7 @@ func (e *Engine) saveBehind(ctx context.Context, run *run) {
 						result = run.repeatable(s.Response)
 					}
 				}
-				run.mark(settled)
+				run.mark()
 				run.lease.ReleaseBehind()
 				return
 			}

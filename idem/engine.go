@@ -485,7 +485,7 @@ func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response
 		}
 		return run.live(resp), nil
 	}
-	run.mark(settled)
+	run.mark()
 	if !settled {
 		lost := run.lost()
 		e.setAside(ctx, run, !lost, cause)

@@ -52,22 +52,26 @@ func (e *Engine) neverRan(ctx context.Context, r *request, lease Lease) {
 	e.saveBehind(ctx, run)
 }
 
-// mark has the release of a lease leave what a record says of its key.
+// mark has the release of a lease leave what a record says of its key. A record from
+// before the marker that was found changes nothing, unless it is completed.
 func mark(lease Lease, rec *Record) {
 	l, ok := lease.(MarkingLease)
 	if !ok {
 		return
 	}
+	m := l.Marker()
+	counts := m == nil || rec.Attempt == m.Attempt && m.State == StateUnknown || later(rec, m)
 	switch rec.State {
 	case StateCompleted, StateExpired:
 		m := NewMarker(rec)
 		m.State = StateCompleted
 		l.Mark(m)
 	case StateUnknown:
-		l.Mark(NewMarker(rec))
+		if counts {
+			l.Mark(NewMarker(rec))
+		}
 	case StateReleased, StateIssued:
-		// Unless the record is from before the marker that was found.
-		if m := l.Marker(); m == nil || rec.Attempt == m.Attempt || later(rec, m) {
+		if counts {
 			l.Mark(nil)
 		}
 	}
@@ -163,8 +167,8 @@ func behind(lease Lease, rec *Record) bool {
 }
 
 // mark has the release leave what became of the attempt.
-func (run *run) mark(settled bool) {
-	if !settled && run.seen.Record.Attempt != run.settlement.Attempt && !run.lost() {
+func (run *run) mark() {
+	if run.seen.Record.Attempt != run.settlement.Attempt && !run.lost() {
 		run.markOwn()
 		return
 	}
@@ -172,7 +176,8 @@ func (run *run) mark(settled bool) {
 }
 
 // markOwn leaves what the holder knows. Where the record is of another attempt
-// although the lock is held, the store fell back to what was before this one.
+// although the lock is held, the store fell back to what was before this one. Where
+// there is none, nothing of a token was to be kept.
 func (run *run) markOwn() {
 	mark(run.lease, &Record{State: run.settlement.State, Kind: run.restore.Kind, Route: run.restore.Route,
 		Attempt: run.settlement.Attempt, Fingerprint: run.restore.Fingerprint, Started: run.restore.Started})

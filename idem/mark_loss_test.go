@@ -103,6 +103,27 @@ func (s *hookStore) Begin(ctx context.Context, id idem.KeyID, r idem.BeginReques
 	return s.Store.Begin(ctx, id, r)
 }
 
+// TestFallbackBetweenMarkerAndBegin: the store falls back to an earlier attempt in
+// doubt after its record was compared with the marker, which stays as it is.
+func TestFallbackBetweenMarkerAndBegin(t *testing.T) {
+	b := setupMarked(t, nil)
+	_, _ = b.doWith("k", "a", func(context.Context) (idem.Response, error) { return idem.Response{}, errDown })
+	b.wantMarker("k", idem.StateUnknown)
+	id := idem.NewKeyID("m1", "k")
+	earlier, first := b.lossy.now.Load(), b.marks.marker(id)
+	later := *first
+	later.State, later.Attempt = idem.StateCompleted, idem.Attempt{Number: 2, Fence: first.Attempt.Fence, Nonce: idem.NewNonce()}
+	later.Attempt.Fence.Token++
+	b.marks.markers[id] = &later
+	b.wipe()
+	h := &hookStore{Store: b.lossy, beforeBegin: func() { b.lossy.now.Store(earlier) }}
+	_, err := b.another(b.marks, h).Do(t.Context(), b.operation("k", "a"), b.pay)
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	if m := b.marks.marker(id); m.State != idem.StateCompleted || m.Attempt != later.Attempt {
+		t.Errorf("marker = %v of attempt %d, want %v of attempt 2", m.State, m.Attempt.Number, idem.StateCompleted)
+	}
+}
+
 // TestLossBetweenMarkerAndBegin: what was read under the marker is gone when the
 // attempt begins.
 func TestLossBetweenMarkerAndBegin(t *testing.T) {

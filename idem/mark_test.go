@@ -330,3 +330,22 @@ func TestAttemptAfterTheMarkedOneCounts(t *testing.T) {
 		t.Errorf("attempt %d is in doubt, want 2", st.Attempt)
 	}
 }
+
+// TestTokenWithoutEffectLeavesNoMarker, also where nothing is left of its record.
+func TestTokenWithoutEffectLeavesNoMarker(t *testing.T) {
+	b := setupMarked(t, func(p *idem.Policy) { p.Kind = idem.IssuedToken })
+	if _, err := b.store.Issue(t.Context(), idem.NewKeyID("m1", "k"), idem.DefaultTokenTTL); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
+		b.wipe()
+		return idem.Response{Status: 429}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.wantState("k", idem.StateNone)
+	if m := b.marks.marker(idem.NewKeyID("m1", "k")); m != nil {
+		t.Errorf("marker = %+v, want none: the attempt had no effect", m)
+	}
+}
