@@ -443,6 +443,9 @@ func (e *Engine) conclude(ctx context.Context, run *run) (Result, error) {
 	}
 	if o == outcomeNoEffect && run.rerun() { // of this attempt, and the one in doubt may have had one
 		o = outcomeInDoubt
+		if err == nil && run.Transport == TransportDirect { // whose caller reads that as success
+			err = refuse(CodeOutcomeUnknown, errEarlierInDoubt)
+		}
 	}
 	if err == nil {
 		return e.settle(ctx, run, o, resp, nil)

@@ -60,6 +60,36 @@ func TestRunAgainKeepsTheBinding(t *testing.T) {
 	}
 }
 
+// TestRunAgainWithoutEffectIsNoSuccess: of the attempt before it the outcome is still
+// in doubt. A consumer must not acknowledge its message, and a repeat is not told the
+// answer as the outcome.
+func TestRunAgainWithoutEffectIsNoSuccess(t *testing.T) {
+	noEffect := func(ctx context.Context) (idem.Response, error) {
+		idem.NoEffect(ctx)
+		return idem.Response{Status: 200}, nil
+	}
+	for name, operation := range map[string]func(*bundle) idem.Operation{
+		"direct": func(b *bundle) idem.Operation { return b.direct("k", "a") },
+		"HTTP":   func(b *bundle) idem.Operation { return b.operation("k", "a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: runsAgain})
+			op := operation(b)
+			_, _ = b.engine.Do(t.Context(), op, func(context.Context) (idem.Response, error) { return idem.Response{}, errDown })
+			_, err := b.engine.Do(t.Context(), op, noEffect)
+			if name == "direct" {
+				b.wantRefused(err, idem.CodeOutcomeUnknown)
+			}
+			leave := b.policy
+			leave.Doubt = idem.LeaveUnknown()
+			op.Policy = &leave
+			_, err = b.engine.Do(t.Context(), op, b.pay)
+			b.wantRefused(err, idem.CodeOutcomeUnknown)
+			b.wantRuns(0)
+		})
+	}
+}
+
 // TestFirstAttemptWithoutEffectIsReleased also where the route runs again: nothing
 // is in doubt.
 func TestFirstAttemptWithoutEffectIsReleased(t *testing.T) {

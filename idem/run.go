@@ -10,6 +10,8 @@ import (
 var (
 	errPanic  = errors.New("idem: handler panicked")
 	errClosed = errors.New("idem: engine is closed")
+
+	errEarlierInDoubt = errors.New("idem: this attempt had no effect, and the one before it is in doubt")
 )
 
 // run is one attempt of a request, from Begin to its settlement.
@@ -73,6 +75,9 @@ func (run *run) settle(o outcome, resp *Response) {
 	default:
 		s.State = StateUnknown
 		if run.lost() { // what it answered is about its lease, not the operation
+			s.Response = nil
+		}
+		if s.Response != nil && succeeded(run.Transport, s.Response.Status) { // a repeat would take it for the outcome
 			s.Response = nil
 		}
 		if s.Response != nil && s.Response.size() > p.MaxUnknownResponse {
