@@ -91,7 +91,7 @@ func (b *backends) openZooKeeper(ctx context.Context, cfg Config, log *slog.Logg
 		return nil, err
 	}
 	client, err := zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot,
-		SessionTimeout: cfg.SessionTimeout, TickTime: cfg.ZooKeeperTick, Credentials: credentials(cfg), Logger: log})
+		SessionTimeout: cfg.SessionTimeout, TickTime: cfg.ZooKeeperTick, ParentsOnDemand: cfg.ParentsOnDemand, Credentials: credentials(cfg), Logger: log})
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,7 @@ type Config struct {
 	Wait             time.Duration
 	Resolver         string // resolverLedger or resolverNone
 	MaxOpen          int    // payments of one merchant that may run here at once; 0: no limit
+	ParentsOnDemand  bool
 	DurableMarkers   bool
 	MarkerRetention  time.Duration
 	AcceptLoss       bool
@@ -65,6 +66,7 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.StringVar(&c.TokenStore, "token-store", "", "`memory` or redis; empty: redis where --redis is given")
 	fs.DurationVar(&c.SessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session, or how long a Redis lock outlives its holder")
 	fs.DurationVar(&c.ZooKeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers, which a lease's safety margin is made of; 0: 2s, or what they tell where the session is too short for that")
+	fs.BoolVar(&c.ParentsOnDemand, "parents-on-demand", false, "make each parent of locks in ZooKeeper when a lock needs it, and not all 4,096 ahead: for ensembles that serve for minutes")
 	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network: half before the ledger write, half after")
 	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before 409")
 	fs.IntVar(&c.MaxOpen, "max-open", 0, "`number` of payments of one merchant that may run in this process at once, 429 beyond that; 0: no limit")

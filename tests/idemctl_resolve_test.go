@@ -122,8 +122,8 @@ func TestIdemctlResolvesWithDurableMarkers(t *testing.T) {
 	want := paidOnce(t, c, key)
 	s.resolveOpen(key, "--applied", answerFor(t, transports[0], want), "--durable-markers", "--attempt", "1")
 	replayed(t, "retry", c.payUntil(patience, key, amount, key), want)
-	if conn := s.zooKeeper(); !s.lockExists(conn, key) {
-		t.Error("the decision left no marker")
+	if found, stat, err := s.zooKeeper().Exists(s.lockPath(key)); err != nil || !found || stat.EphemeralOwner != 0 {
+		t.Errorf("the decision left no marker: %v, %v, %v", found, stat, err)
 	}
 	s.wipe(t)
 	refused(t, "retry after the loss", c.payUntil(patience, key, amount, key), "result-unavailable")

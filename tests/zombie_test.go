@@ -12,7 +12,7 @@ func woken(t *testing.T, done <-chan answer, want payment) {
 	a := <-done
 	switch {
 	case a.paid() && a.flaw == nil && a.payment == want:
-	case a.is("ownership-lost"), a.is("unavailable"), a.is("outcome-unknown"):
+	case a.is("ownership-lost"), a.is("unavailable"), a.is("outcome-unknown"), a.is("store-lost"):
 	default:
 		t.Errorf("answer of the paused holder = %v, want %v, or a refusal that leaves it open", a, want)
 	}

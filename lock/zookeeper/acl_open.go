@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/go-zookeeper/zk"
 
@@ -70,14 +72,30 @@ func lineage(path string) (all []string) {
 	return append(all, path)
 }
 
+// aclReaders is how many ACLs openAmong reads at once. There are thousands of
+// parents of locks, and one round trip after the other would take minutes.
+const aclReaders = 16
+
 // openAmong returns those of the znodes that anybody may change.
 func (s *session) openAmong(ctx context.Context, znodes []string) (open []string, err error) {
 	slices.Sort(znodes)
+	znodes = slices.Compact(znodes)
+	writable, errs := make([]bool, len(znodes)), make([]error, len(znodes))
+	var next atomic.Int64
+	var readers sync.WaitGroup
+	for range aclReaders {
+		readers.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(znodes); i = int(next.Add(1)) - 1 {
+				acl, err := within(ctx, s, func() ([]zk.ACL, error) { return s.acl(znodes[i]) })
+				writable[i], errs[i] = worldWritable(acl), err
+			}
+		})
+	}
+	readers.Wait()
 	var hidden error
-	for _, znode := range slices.Compact(znodes) {
-		acl, err := within(ctx, s, func() ([]zk.ACL, error) { return s.acl(znode) })
-		switch {
-		case err == nil && worldWritable(acl):
+	for i, znode := range znodes {
+		switch err := errs[i]; {
+		case err == nil && writable[i]:
 			open = append(open, znode)
 		case err != nil && refusal(err):
 			hidden = err

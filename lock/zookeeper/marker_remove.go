@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,6 +100,7 @@ func (r *removal) stats() MarkerStats {
 func (r *removal) run(ctx context.Context) error {
 	root := r.c.cfg.Chroot + r.c.cfg.Root
 	_, shards, err := r.list(ctx, root)
+	shards = slices.DeleteFunc(shards, func(name string) bool { return root+"/"+name == r.c.cfg.basePath() })
 	if err != nil || len(shards) == 0 {
 		return err
 	}
