@@ -199,7 +199,7 @@ func (a *attempt) grant(czxid int64) bool {
 	s := a.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a.abandoned || s.why != nil || !s.trusted() {
+	if a.abandoned || !s.expire() {
 		return false
 	}
 	l := &Lease{

@@ -401,3 +401,24 @@ func TestAbandonLeavesTheLockToTheSession(t *testing.T) {
 	}
 	r.release(r.takeSoon(r.other)) // when the session has timed out
 }
+
+// Once trust has run out only an acknowledged write brings it back. A connect that was
+// accepted moves the deadline as well, and nobody would watch it.
+func TestNothingIsGrantedWhereTrustRanOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	s := sessionOf(r.c)
+	r.proxy.Freeze(testserver.Both)
+	defer r.proxy.Restore()
+	a := &attempt{s: s, slot: &slot{}, done: make(chan struct{})}
+	s.mu.Lock()
+	s.lapsed = true
+	s.mu.Unlock()
+	granted := a.grant(1)
+	s.mu.Lock()
+	s.lapsed = false
+	s.mu.Unlock()
+	if granted {
+		t.Error("a lease was granted that no timer ends")
+	}
+}
