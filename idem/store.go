@@ -186,7 +186,7 @@ type Settlement struct {
 	// Restore, when set, lets Settle repair a record that is missing or older
 	// than the attempt. A released token that is missing is not written anew,
 	// since its expiry is not known: the settlement stands, and the token stays
-	// unknown.
+	// unknown. A token that was written anew as unknown goes when it is released.
 	Restore *Restore
 	// Trusted says that the lease of the attempt proves right now that no later
 	// attempt can have begun. Without it a settlement to StateReleased repairs

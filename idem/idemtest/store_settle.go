@@ -188,6 +188,14 @@ var storeRestoreTests = []storeTest{
 		b.in(idem.StateNone, 0)
 		b.kept(b.request(idem.IssuedToken), idem.StateNone)
 	}},
+	{name: "a restored token is not issued again by a decision", run: func(b *storeBench) {
+		s, _ := b.restoring(idem.IssuedToken, idem.StateUnknown)
+		b.settle(s, true)
+		b.settle(decision(s.Attempt, idem.StateReleased), true)
+		b.isOpen(false)
+		b.in(idem.StateNone, 0)
+		b.kept(b.request(idem.IssuedToken), idem.StateNone)
+	}},
 	{name: "a later record is not replaced", run: func(b *storeBench) {
 		s, _ := b.restoring(idem.ClientKey, idem.StateCompleted)
 		other, _ := b.start(idem.ClientKey)

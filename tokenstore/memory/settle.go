@@ -67,6 +67,9 @@ func (sh *shard) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.T
 	case idem.StateReleased:
 		if r.Kind == idem.IssuedToken {
 			r.State = idem.StateIssued
+			if r.TokenExpires.IsZero() {
+				r.TokenExpires = now // it was written anew before, and its expiry had gone with its record
+			}
 		} else {
 			r.KeyExpires = now.Add(keyTTL(st.KeyTTL))
 		}

@@ -65,7 +65,13 @@ if target == COMPLETED then
   result_expires, key_expires = p48(now + ARGV[8]), p48(now + ARGV[9])
 elseif target == RELEASED then
   response, where = '', NOWHERE
-  if knd == TOKEN then target = ISSUED else key_expires = p48(now + ARGV[9]) end
+  if knd ~= TOKEN then
+    key_expires = p48(now + ARGV[9])
+  else
+    target = ISSUED
+    -- It was written anew before, and its expiry had gone with its record.
+    if token == NEVER then token = p48(now) end
+  end
 end
 
 local head = VERSION .. target .. knd
