@@ -52,6 +52,9 @@ func adoptGRPC(engine *idem.Engine, merchant idem.ScopeFunc, authenticate grpc.U
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds),
 		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor())) // one key per call
 	client := &http.Client{Transport: idemhttp.NewTransport(http.DefaultTransport)} // likewise
-	_, _, _ = server, conn, client
+	used(server, conn, client)
 	return err
 }
+
+// used is for what a snippet makes and shows no use of.
+func used(...any) {}
