@@ -44,6 +44,7 @@ type Proxy struct {
 	accepted int
 	swallows int
 	lag      Match // see Lag; nil: no server is behind
+	lagTo    []byte
 	lagged   int
 	session  zkSession
 }

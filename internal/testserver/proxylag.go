@@ -12,10 +12,14 @@ const zkNoNode int32 = -101
 // over it, since a server answers the requests of a session in order and a transaction
 // when it has applied all before it. Lag(nil) ends that, also for the connections that
 // have not caught up.
-func (p *Proxy) Lag(m Match) {
+func (p *Proxy) Lag(m Match) { p.LagTo(m, nil) }
+
+// LagTo is Lag to when there was a znode: answer is what follows the header in the
+// server's reply to a matching read from then, or nil for no znode.
+func (p *Proxy) LagTo(m Match, answer []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lag = m
+	p.lag, p.lagTo = m, answer
 }
 
 // Lagged returns how many reads were answered from the past so far.
@@ -42,15 +46,21 @@ func (p *Proxy) stale(l *link, req Request) bool {
 	return false
 }
 
-// noNode is the answer that there is no znode, in place of another one.
-func noNode(frame []byte) []byte {
+// fromThePast is the answer to a read from then, in place of another one.
+func (p *Proxy) fromThePast(frame []byte) []byte {
 	const header = 4 + 8 + 4 // xid, zxid, error
 	if len(frame) < 4+header {
 		return frame
 	}
-	frame = frame[:4+header]
-	binary.BigEndian.PutUint32(frame, header)
+	p.mu.Lock()
+	answer := p.lagTo
+	p.mu.Unlock()
 	code := zkNoNode
+	if answer != nil {
+		code = 0
+	}
+	frame = append(frame[:4+header:4+header], answer...)
+	binary.BigEndian.PutUint32(frame, uint32(header+len(answer)))
 	binary.BigEndian.PutUint32(frame[4+12:], uint32(code))
 	return frame
 }

@@ -146,7 +146,7 @@ func (l *link) asOfThen(frame []byte) []byte {
 		return frame
 	}
 	delete(l.past, id)
-	return noNode(frame)
+	return l.proxy.fromThePast(frame)
 }
 
 // noteSession remembers the session that a ZooKeeper handshake has opened.

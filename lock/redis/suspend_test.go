@@ -52,8 +52,11 @@ func TestSuspendedHolderIsWoken(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Minute // the timer is set to 54 s
 	clock := leaseclock.NewManual()
-	l := open(t, connect(t, 2, sharedAddr(t)), WithPrefix(testserver.KeyPrefix(t)), WithTTL(ttl), withClock(clock.Now))
+	proxy := testserver.StartRedisProxy(t, sharedAddr(t))
+	l := open(t, connect(t, 2, proxy.Addr()), WithPrefix(testserver.KeyPrefix(t)), WithTTL(ttl), withClock(clock.Now))
 	lease := take(t, l, request())
+	proxy.Freeze(testserver.Both) // no answer to a heartbeat tells it
+	t.Cleanup(proxy.Restore)
 	clock.Advance(ttl)
 	await(t, "Done() after a suspension", lease.Done())
 	wantLost(t, lease)

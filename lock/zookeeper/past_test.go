@@ -80,6 +80,38 @@ func TestLostReleaseAtAServerThatIsBehind(t *testing.T) {
 	}
 }
 
+// The reply to a create is lost, and the next server shows a lock that this session had
+// before: an orphan. Another owner has the lock by now, and keeps it.
+func TestOrphanOfThePast(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	for round := range 20 {
+		before := r.take(r.l)
+		data, stat, err := r.raw.Get(r.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.release(before)
+		theirs := r.take(r.other)
+		answer := append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...)
+		if answer, err = binary.Append(answer, binary.BigEndian, stat); err != nil {
+			t.Fatal(err)
+		}
+		r.proxy.LagTo(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(r.path)), answer)
+		r.proxy.DropNextReply(r.onLock())
+		if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
+			t.Errorf("round %d: TryAcquire() = %v, want %v", round, err, idem.ErrLocked)
+		}
+		r.wantHeld(theirs)
+		if t.Failed() {
+			return
+		}
+		r.proxy.Restore()
+		r.release(theirs)
+		until(t, "usable", func() bool { return r.l.Ping(bounded(t)) == nil })
+	}
+}
+
 // A holder asks whether it still has its lock. A server that is behind does not take
 // it away.
 func TestCheckAtAServerThatIsBehind(t *testing.T) {
