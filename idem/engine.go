@@ -279,7 +279,7 @@ func (r *request) matches(stored Fingerprint) (same bool, err error) {
 	if stored.Version == r.fingerprint.Version {
 		return stored == r.fingerprint, nil
 	}
-	if r.Operation.Fingerprint == nil { // Resolve and Decide come without a request
+	if r.Fingerprint == nil { // Resolve and Decide come without a request
 		return false, errors.New("idem: only a durable marker knows of the attempt, and the token store cannot take it up")
 	}
 	defer func() {
