@@ -66,7 +66,7 @@ func (s *service) created(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *service) pay(key string, amount int64) (*stripego.PaymentIntent, error) {
-	params := &stripego.PaymentIntentCreateParams{Amount: stripego.Int64(amount), Currency: stripego.String("usd")}
+	params := &stripego.PaymentIntentCreateParams{Amount: new(amount), Currency: new("usd")}
 	if key != "" {
 		params.SetIdempotencyKey(key)
 	}
