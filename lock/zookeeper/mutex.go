@@ -52,6 +52,10 @@ func (m *Mutex) Acquire(ctx context.Context) (*Lease, error) {
 // TryAcquire returns the lock if it is free, and an error that wraps
 // idem.ErrLocked if it is not. A lock that this very client is just giving back is
 // waited for.
+//
+// It wraps idem.ErrUnavailable where ZooKeeper could not be asked, and
+// idem.ErrLeaseLost where the trust in the session ran out meanwhile, as in a
+// machine that was suspended. No lock was taken with any of these errors.
 func (m *Mutex) TryAcquire(ctx context.Context) (*Lease, error) {
 	lease, err := m.ln.tryAcquire(ctx, exclusive, m.ln.c.owned(m.ln.name), first)
 	if err == nil {
