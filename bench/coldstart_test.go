@@ -10,7 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // coldCallers is how many executions there are at the same time, coldFor how long they
@@ -72,7 +72,7 @@ func coldStart(b *testing.B, ensemble *testserver.Ensemble, chroot string, d tim
 			b.Error(err)
 		}
 	}()
-	store, err := storeredis.New(b.Context(), redisClient(b), storeredis.WithPrefix(testserver.KeyPrefix(b)))
+	store, err := redisstore.New(b.Context(), redisClient(b), redisstore.WithPrefix(testserver.KeyPrefix(b)))
 	if err != nil {
 		b.Fatal(err)
 	}

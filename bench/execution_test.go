@@ -15,7 +15,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // BenchmarkExecution is one execution of a fresh key where several instances
@@ -47,7 +47,7 @@ func BenchmarkExecution(b *testing.B) {
 
 func executeIdemkeeper(b *testing.B) func(context.Context, string) error {
 	b.Helper()
-	store, err := storeredis.New(b.Context(), redisClient(b), storeredis.WithPrefix(testserver.KeyPrefix(b)))
+	store, err := redisstore.New(b.Context(), redisClient(b), redisstore.WithPrefix(testserver.KeyPrefix(b)))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func runOnce(ctx context.Context, client goredis.UniversalClient, key string) er
 
 func redisClient(b *testing.B) goredis.UniversalClient {
 	b.Helper()
-	client, err := storeredis.Connect(testserver.SharedRedis(b))
+	client, err := redisstore.Connect(testserver.SharedRedis(b))
 	if err != nil {
 		b.Fatal(err)
 	}

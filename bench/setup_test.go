@@ -16,8 +16,8 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // The benchmarks' ZooKeeper is one as it would serve.
@@ -69,7 +69,7 @@ var policy = idem.Policy{Name: "POST /pay", AllowGlobalKeys: true}
 // memoryEngine is an engine for a single instance.
 func memoryEngine(b *testing.B) *idem.Engine {
 	b.Helper()
-	return newEngine(b, lockmemory.New(), storememory.New())
+	return newEngine(b, memorylock.New(), memorystore.New())
 }
 
 func newEngine(b *testing.B, locker idem.Locker, store idem.Store) *idem.Engine {

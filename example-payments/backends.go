@@ -11,12 +11,12 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
-	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/sweeper"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
-	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
@@ -57,7 +57,7 @@ func openBackends(ctx context.Context, cfg Config, log *slog.Logger) (_ *backend
 			_ = b.close() // what has gone wrong is told already
 		}
 	}()
-	var witness storeredis.Witness
+	var witness redisstore.Witness
 	if cfg.ZooKeeper != "" {
 		if witness, err = b.openZooKeeper(ctx, cfg, log); err != nil {
 			return nil, fmt.Errorf("--zookeeper: %w", err)
@@ -69,10 +69,10 @@ func openBackends(ctx context.Context, cfg Config, log *slog.Logger) (_ *backend
 		}
 	}
 	if b.locker == nil {
-		b.locker, b.lockName = lockmemory.New(), "memory"
+		b.locker, b.lockName = memorylock.New(), "memory"
 	}
 	if b.store == nil {
-		b.store = storememory.New()
+		b.store = memorystore.New()
 	}
 	if cfg.ResponseKeys != nil {
 		if err := b.seal(ctx, cfg, log); err != nil {
@@ -85,7 +85,7 @@ func openBackends(ctx context.Context, cfg Config, log *slog.Logger) (_ *backend
 	return b, nil
 }
 
-func (b *backends) openZooKeeper(ctx context.Context, cfg Config, log *slog.Logger) (storeredis.Witness, error) {
+func (b *backends) openZooKeeper(ctx context.Context, cfg Config, log *slog.Logger) (redisstore.Witness, error) {
 	servers, chroot, err := zookeeper.ParseConnectString(cfg.ZooKeeper)
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func credentials(cfg Config) []zookeeper.Credential {
 
 // seal encrypts the responses that the store keeps.
 func (b *backends) seal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
-	if s, ok := b.store.(*storeredis.Store); ok { // operators are told to bring the keys along
+	if s, ok := b.store.(*redisstore.Store); ok { // operators are told to bring the keys along
 		if err := s.DeclareSealed(ctx); err != nil {
 			return err
 		}
@@ -165,9 +165,9 @@ func (b *backends) removeMarkers(ctx context.Context, l *zookeeper.Locker, reten
 
 // openRedis opens the token store, where that is there, and the lock, where
 // there is none yet.
-func (b *backends) openRedis(ctx context.Context, cfg Config, w storeredis.Witness, log *slog.Logger) error {
+func (b *backends) openRedis(ctx context.Context, cfg Config, w redisstore.Witness, log *slog.Logger) error {
 	goredis.SetLogger(debugLog{log})
-	client, err := storeredis.Connect(cfg.Redis)
+	client, err := redisstore.Connect(cfg.Redis)
 	if err != nil {
 		return err
 	}
@@ -175,23 +175,23 @@ func (b *backends) openRedis(ctx context.Context, cfg Config, w storeredis.Witne
 	// and by then nothing is.
 	b.closeFirst(client.Close)
 	if cfg.TokenStore == storeRedis {
-		opts := []storeredis.Option{storeredis.WithWitness(w), storeredis.WithLogger(log)}
+		opts := []redisstore.Option{redisstore.WithWitness(w), redisstore.WithLogger(log)}
 		if cfg.RedisReplicas > 0 {
-			opts = append(opts, storeredis.WithReplicas(cfg.RedisReplicas, replicaTimeout))
+			opts = append(opts, redisstore.WithReplicas(cfg.RedisReplicas, replicaTimeout))
 		}
 		if cfg.DurableMarkers && cfg.AcceptLoss {
-			opts = append(opts, storeredis.WithLossAcceptance(func(ctx context.Context, shards int) {
+			opts = append(opts, redisstore.WithLossAcceptance(func(ctx context.Context, shards int) {
 				log.ErrorContext(ctx, "Redis lost its records; new keys are served on the word of the durable markers", "shards", shards)
 			}))
 		}
-		if b.store, err = storeredis.New(ctx, client, opts...); err != nil {
+		if b.store, err = redisstore.New(ctx, client, opts...); err != nil {
 			return err
 		}
 	}
 	if b.locker != nil {
 		return nil
 	}
-	locker, err := lockredis.New(ctx, client, lockredis.WithTTL(cfg.SessionTimeout), lockredis.WithLogger(log))
+	locker, err := redislock.New(ctx, client, redislock.WithTTL(cfg.SessionTimeout), redislock.WithLogger(log))
 	if err != nil {
 		return err
 	}

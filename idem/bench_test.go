@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func benchEngine(b *testing.B) (*idem.Engine, *idem.Policy) {
 	b.Helper()
-	store := storememory.New()
-	engine, err := idem.New(lockmemory.New(), store)
+	store := memorystore.New()
+	engine, err := idem.New(memorylock.New(), store)
 	if err != nil {
 		b.Fatal(err)
 	}

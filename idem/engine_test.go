@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 )
 
 func TestRepeatGetsTheFirstOutcome(t *testing.T) {
@@ -460,7 +460,7 @@ func TestExecutionContext(t *testing.T) {
 }
 
 func TestNewRefusesALockThatOthersCannotSee(t *testing.T) {
-	_, err := idem.New(lockmemory.New(), sharedStore{})
+	_, err := idem.New(memorylock.New(), sharedStore{})
 	if err == nil {
 		t.Error("New(process lock, shared store) = nil, want an error")
 	}

@@ -6,14 +6,14 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // A queue delivers a message more than once. The consumer acknowledges it when Do
 // returns nil, and only then.
 func ExampleEngine_Do() {
-	engine, err := idem.New(lockmemory.New(), storememory.New())
+	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		panic(err)
 	}

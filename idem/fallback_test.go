@@ -6,7 +6,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // replicatedBundle is a bundle whose store has a replica that lags behind.
@@ -18,7 +18,7 @@ type replicatedBundle struct {
 func setupReplicated(t *testing.T, policy func(*idem.Policy)) *replicatedBundle {
 	t.Helper()
 	b := &replicatedBundle{bundle: setup(t, parts{policy: policy})}
-	b.replicated = idemtest.NewReplicatedStore(func() idem.Store { return storememory.New() })
+	b.replicated = idemtest.NewReplicatedStore(func() idem.Store { return memorystore.New() })
 	b.store = b.replicated
 	b.engine = b.another(b.locker, b.store, idem.WithObserver(b.observe))
 	return b

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // markingLocker keeps markers beside the locks of another locker.
@@ -84,7 +84,7 @@ func (l *markingLease) ReleaseBehind()                    { l.settle(); l.Lease.
 // fallibleStore is a store whose records can be lost.
 type fallibleStore struct {
 	idem.Store
-	now atomic.Pointer[storememory.Store]
+	now atomic.Pointer[memorystore.Store]
 }
 
 func (s *fallibleStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
@@ -123,7 +123,7 @@ func setupMarked(t *testing.T, policy func(*idem.Policy)) *markedBundle {
 
 // wipe loses all records.
 func (b *markedBundle) wipe() {
-	s := storememory.New()
+	s := memorystore.New()
 	b.lossy.now.Store(s)
 	b.store = s
 }

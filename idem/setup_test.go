@@ -13,8 +13,8 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,7 +26,7 @@ const patience = 30 * time.Second
 type bundle struct {
 	*testing.T
 	engine *idem.Engine
-	locker *lockmemory.Locker
+	locker *memorylock.Locker
 	store  idem.Store
 	policy idem.Policy
 	faults *idemtest.FaultyStore  // in front of store
@@ -45,7 +45,7 @@ type parts struct {
 
 func setup(t *testing.T, p parts) *bundle {
 	t.Helper()
-	b := &bundle{T: t, locker: lockmemory.New(), store: storememory.New()}
+	b := &bundle{T: t, locker: memorylock.New(), store: memorystore.New()}
 	b.locks, b.faults = idemtest.NewFaultyLocker(b.locker), idemtest.NewFaultyStore(b.store)
 	opts := append([]idem.Option{idem.WithObserver(b.observe)}, p.opts...)
 	engine, err := idem.New(b.locks, b.faults, opts...)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/sweeper"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // TestRunAgainIsLeftAloneUntilTheKeyIsOld: until then the record binds the key to
@@ -55,7 +55,7 @@ func TestRunAgainIsLeftAloneUntilTheKeyIsOld(t *testing.T) {
 func TestAgeOfWhatRunsAgainIsByTheStoresClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
-		slow := storememory.New(storememory.WithClock(func() time.Time { return time.Now().Add(-2 * time.Hour) }))
+		slow := memorystore.New(memorystore.WithClock(func() time.Time { return time.Now().Add(-2 * time.Hour) }))
 		engine, err := idem.New(b.locker, slow)
 		if err != nil {
 			t.Fatal(err)

@@ -7,15 +7,15 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/sweeper"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // bundle is a service with its sweepers, on in-process parts and a fake clock.
 type bundle struct {
 	*testing.T
-	locker *lockmemory.Locker
+	locker *memorylock.Locker
 	store  *idemtest.FaultyStore
 	engine *idem.Engine
 	open   idem.Store // what sweepers list from; nil: store
@@ -39,7 +39,7 @@ func (b *bundle) resolver(verdict func(context.Context, idem.Interrupted) (idem.
 
 func setup(t *testing.T, verdict func(context.Context, idem.Interrupted) (idem.Resolution, error)) *bundle {
 	t.Helper()
-	b := &bundle{T: t, locker: lockmemory.New(), store: idemtest.NewFaultyStore(storememory.New()),
+	b := &bundle{T: t, locker: memorylock.New(), store: idemtest.NewFaultyStore(memorystore.New()),
 		inbox: &inbox{known: map[string]bool{}}, asked: map[idem.KeyID]int{}}
 	engine, err := idem.New(b.locker, b.store)
 	if err != nil {

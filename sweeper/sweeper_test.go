@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
@@ -405,7 +405,7 @@ func TestClockSetBackTellsNobodyTwice(t *testing.T) {
 // TestLostLeadershipEndsTheTerm, and another instance goes on.
 func TestLostLeadershipEndsTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := lockmemory.New()
+		l := memorylock.New()
 		lead := sweeper.ByLock(l, "s")
 		var terms atomic.Int64
 		ctx, cancel := context.WithCancel(t.Context())

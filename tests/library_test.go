@@ -13,7 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // engine makes an engine in this process on the system's servers; hosts may
@@ -27,7 +27,7 @@ func (s *system) engine(hosts ...string) *idem.Engine {
 		s.t.Fatal(err)
 	}
 	client := goredis.NewClient(&goredis.Options{Addr: s.redis.Addr(), ContextTimeoutEnabled: true})
-	store, err := storeredis.New(ctx, client, storeredis.WithLogger(slog.New(slog.DiscardHandler)))
+	store, err := redisstore.New(ctx, client, redisstore.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // A scope that has as many executions open as it may is told to come back, over
@@ -14,7 +14,7 @@ import (
 func TestTooManyOpenIsRefused(t *testing.T) {
 	t.Parallel()
 	overEach(t, func(t *testing.T, via transport) {
-		e, err := idem.New(lockmemory.New(), storememory.New(), idem.WithMaxOpenPerScope(1))
+		e, err := idem.New(memorylock.New(), memorystore.New(), idem.WithMaxOpenPerScope(1))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
@@ -30,7 +30,7 @@ type tokenStore interface {
 	// and returns how many shards had.
 	AcceptLoss(ctx context.Context) (int, error)
 	// Decisions lists what people decided about a key, newest first.
-	Decisions(ctx context.Context, id idem.KeyID) ([]storeredis.Decided, error)
+	Decisions(ctx context.Context, id idem.KeyID) ([]redisstore.Decided, error)
 	// Sealed reports whether services have declared that they encrypt responses.
 	Sealed(ctx context.Context) (bool, error)
 }
@@ -96,7 +96,7 @@ func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error)
 		}
 	}()
 	log := slog.New(slog.DiscardHandler) // what matters to a command comes back as its error
-	opts := []storeredis.Option{storeredis.WithPrefix(a.prefix), storeredis.WithLogger(log)}
+	opts := []redisstore.Option{redisstore.WithPrefix(a.prefix), redisstore.WithLogger(log)}
 	if a.zookeeper != "" {
 		within := connectTimeout
 		if n.readOnly {
@@ -104,7 +104,7 @@ func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error)
 		}
 		switch err := a.joinEnsemble(ctx, b, within, log); {
 		case err == nil:
-			opts = append(opts, storeredis.WithWitness(b.zookeeper.Register(a.witness)))
+			opts = append(opts, redisstore.WithWitness(b.zookeeper.Register(a.witness)))
 		case n.ensemble || isWrongUse(err) || ctx.Err() != nil:
 			return nil, err
 		default:
@@ -112,7 +112,7 @@ func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error)
 		}
 	}
 	if n.readOnly {
-		opts = append(opts, storeredis.WithReadOnly())
+		opts = append(opts, redisstore.WithReadOnly())
 	}
 	opening, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -120,7 +120,7 @@ func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error)
 		return nil, err
 	}
 	b.closers = append(b.closers, func() { _ = b.redis.Close() })
-	store, err := storeredis.New(opening, b.redis, opts...)
+	store, err := redisstore.New(opening, b.redis, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("--redis: %w", err)
 	}
@@ -135,14 +135,14 @@ func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error)
 // sealedStore encrypts responses. What is asked of Redis itself goes past that.
 type sealedStore struct {
 	*sealed.Store
-	redis *storeredis.Store
+	redis *redisstore.Store
 }
 
 // AcceptLoss implements tokenStore.
 func (s sealedStore) AcceptLoss(ctx context.Context) (int, error) { return s.redis.AcceptLoss(ctx) }
 
 // Decisions implements tokenStore.
-func (s sealedStore) Decisions(ctx context.Context, id idem.KeyID) ([]storeredis.Decided, error) {
+func (s sealedStore) Decisions(ctx context.Context, id idem.KeyID) ([]redisstore.Decided, error) {
 	return s.redis.Decisions(ctx, id)
 }
 
@@ -150,7 +150,7 @@ func (s sealedStore) Decisions(ctx context.Context, id idem.KeyID) ([]storeredis
 func (s sealedStore) Sealed(ctx context.Context) (bool, error) { return s.redis.Sealed(ctx) }
 
 // seal is the store as services see it that encrypt stored responses.
-func (a *app) seal(store *storeredis.Store) (tokenStore, error) {
+func (a *app) seal(store *redisstore.Store) (tokenStore, error) {
 	ring, err := sealed.ParseRing(a.responseKeys)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--response-keys: %w", err)}
@@ -181,7 +181,7 @@ func (a *app) joinEnsemble(ctx context.Context, b *backends, within time.Duratio
 // connectRedis returns a client, which connects at first use.
 func (a *app) connectRedis() (goredis.UniversalClient, error) {
 	goredis.SetLogger(quiet{})
-	client, err := storeredis.Connect(a.redis)
+	client, err := redisstore.Connect(a.redis)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--redis: %w", err)}
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
+	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
@@ -70,7 +70,7 @@ func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *id
 		return locker, func() {}, nil, nil
 	}
 	if inRedis || retired && v.noZooKeeper {
-		locker, err := lockredis.New(ctx, b.redis, lockredis.WithPrefix(a.prefix))
+		locker, err := redislock.New(ctx, b.redis, redislock.WithPrefix(a.prefix))
 		if err != nil {
 			return nil, nil, nil, err
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // clockReading is how far a server's clock was ahead of this machine's.
@@ -34,7 +34,7 @@ func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordChecks)
 	defer cancel()
-	opts := []storeredis.Option{storeredis.WithPrefix(a.prefix), storeredis.WithLogger(discard), storeredis.WithReadOnly()}
+	opts := []redisstore.Option{redisstore.WithPrefix(a.prefix), redisstore.WithLogger(discard), redisstore.WithReadOnly()}
 	witnessed := false
 	const check = "incarnations"
 	switch {
@@ -52,10 +52,10 @@ func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 		case data == nil:
 			r.warnf(check, "no service with this --zookeeper has used a Redis yet: %s is not there", a.witness)
 		default:
-			opts, witnessed = append(opts, storeredis.WithWitness(witness)), true
+			opts, witnessed = append(opts, redisstore.WithWitness(witness)), true
 		}
 	}
-	store, err := storeredis.New(ctx, p.redis, opts...)
+	store, err := redisstore.New(ctx, p.redis, opts...)
 	if err != nil {
 		r.warnf("open-records", "not looked at: %v", err)
 		return
@@ -67,7 +67,7 @@ func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 		case err != nil:
 			r.failf(check, "%v", err)
 		default:
-			r.okf(check, "all %d shards are as the services remember them", storeredis.Shards)
+			r.okf(check, "all %d shards are as the services remember them", redisstore.Shards)
 		}
 	}
 	a.checkOpenRecords(ctx, r, p, store)

@@ -12,7 +12,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
+	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 )
 
 // checkRedis looks at every server. It returns the clocks of the primaries; nil
@@ -227,7 +227,7 @@ func (n *nodeReport) checkReplicas(info map[string]string) {
 func (a *app) checkWrites(ctx context.Context, r *report, client goredis.UniversalClient) {
 	sent := time.Now()
 	_, err := client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
-		for shard := range lockredis.Shards {
+		for shard := range redislock.Shards {
 			pipe.Set(ctx, fmt.Sprintf("%s:{%02x}:doctor", a.prefix, shard), "", time.Second)
 		}
 		return nil
@@ -236,5 +236,5 @@ func (a *app) checkWrites(ctx context.Context, r *report, client goredis.Univers
 		r.failf("redis-write", "not every shard takes a write: %v", err)
 		return
 	}
-	r.okf("redis-write", "all %d shards within %v", lockredis.Shards, time.Since(sent).Round(time.Microsecond))
+	r.okf("redis-write", "all %d shards within %v", redislock.Shards, time.Since(sent).Round(time.Microsecond))
 }

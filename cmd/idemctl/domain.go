@@ -8,13 +8,13 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
+	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 )
 
 // redisDomains are the lock domains of the locks that are kept in Redis, one for
 // each shard; "" where nobody has locked yet. They are read as package
 // lock/redis documents its layout.
-func (a *app) redisDomains(ctx context.Context, client goredis.UniversalClient) (domains [lockredis.Shards]string, err error) {
+func (a *app) redisDomains(ctx context.Context, client goredis.UniversalClient) (domains [redislock.Shards]string, err error) {
 	cmds := make([]*goredis.SliceCmd, len(domains))
 	_, err = client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
 		for shard := range cmds {
@@ -32,7 +32,7 @@ func (a *app) redisDomains(ctx context.Context, client goredis.UniversalClient) 
 }
 
 // redisShard is the shard of a key's lock.
-func redisShard(id idem.KeyID) int { return int(id[0]) % lockredis.Shards }
+func redisShard(id idem.KeyID) int { return int(id[0]) % redislock.Shards }
 
 // ofEnsemble reports whether a lock domain is of the ensemble whose locks under
 // the default root have the domain own: other roots are appended to it.

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // row is a record as --json writes it. Times are of the store's clock.
@@ -99,7 +99,7 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-func (a *app) writeRecord(o *idem.OpenRecord, decided []storeredis.Decided, body bool) error {
+func (a *app) writeRecord(o *idem.OpenRecord, decided []redisstore.Decided, body bool) error {
 	r, out := &o.Record, newRow(o, body)
 	for _, d := range decided {
 		out.Decisions = append(out.Decisions, decidedRow{d.At.UTC(), d.Attempt, d.State.String(), d.By, d.Reason})

@@ -9,19 +9,19 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // openStore gives the store of a Redis of the test's own.
-func openStore(t *testing.T, opts ...storeredis.Option) (*storeredis.Store, *testserver.Redis) {
+func openStore(t *testing.T, opts ...redisstore.Option) (*redisstore.Store, *testserver.Redis) {
 	t.Helper()
 	server := testserver.StartRedis(t)
-	client, err := storeredis.Connect(server.URL())
+	client, err := redisstore.Connect(server.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	store, err := storeredis.New(t.Context(), client, opts...)
+	store, err := redisstore.New(t.Context(), client, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestStoreAccept(t *testing.T) {
 
 func wipe(t *testing.T, url string) {
 	t.Helper()
-	client, err := storeredis.Connect(url)
+	client, err := redisstore.Connect(url)
 	if err != nil {
 		t.Fatal(err)
 	}

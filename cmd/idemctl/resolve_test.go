@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockredis "github.com/idemkeeper/idemkeeper/lock/redis"
+	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
@@ -169,12 +169,12 @@ func TestResolveOfAnotherAttempt(t *testing.T) {
 // that one is left alone, with a lock and without.
 func TestResolveOfAnAttemptThatWasReplaced(t *testing.T) {
 	store, server := openStore(t)
-	client, err := storeredis.Connect(server.URL())
+	client, err := redisstore.Connect(server.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	locker, err := lockredis.New(t.Context(), client)
+	locker, err := redislock.New(t.Context(), client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,12 +299,12 @@ func runsUnder(t *testing.T, env map[string]string, s idem.Store, l idem.Locker)
 
 func TestResolveUnderRedisLock(t *testing.T) {
 	store, server := openStore(t)
-	client, err := storeredis.Connect(server.URL())
+	client, err := redisstore.Connect(server.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	locker, err := lockredis.New(t.Context(), client)
+	locker, err := redislock.New(t.Context(), client)
 	if err != nil {
 		t.Fatal(err)
 	}

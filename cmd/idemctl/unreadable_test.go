@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	storeredis "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // What cannot be read is shown with its reason, and hides nothing else.
@@ -14,7 +14,7 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	for _, key := range []idem.Key{"a", "newer", "z"} {
 		begin(t, store, key)
 	}
-	client, err := storeredis.Connect(server.URL())
+	client, err := redisstore.Connect(server.URL())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,8 +26,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/rpc"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -68,9 +68,9 @@ func setup(t *testing.T, change ...func(*fixture, *rpc.Config)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := storememory.New()
+	store := memorystore.New()
 	f := &fixture{t: t, ledger: &hooked{Ledger: l}, metrics: server.NewMetrics(store)}
-	if f.engine, err = idem.New(lockmemory.New(), store, idem.WithObserver(f.metrics.Observe)); err != nil {
+	if f.engine, err = idem.New(memorylock.New(), store, idem.WithObserver(f.metrics.Observe)); err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)

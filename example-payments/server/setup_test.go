@@ -19,15 +19,15 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bench is what instances of the service share.
 type bench struct {
-	locker *lockmemory.Locker
+	locker *memorylock.Locker
 	store  idem.Store
 	ledger *hooked
 	sql    *ledger.Ledger
@@ -52,7 +52,7 @@ func newBench(t testing.TB) *bench {
 			t.Fatal(err)
 		}
 	}
-	return &bench{locker: lockmemory.New(), store: storememory.New(), sql: l, ledger: &hooked{Ledger: l}}
+	return &bench{locker: memorylock.New(), store: memorystore.New(), sql: l, ledger: &hooked{Ledger: l}}
 }
 
 // instance starts a server on a free port; change sees its Config first.

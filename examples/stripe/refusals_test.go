@@ -15,9 +15,9 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/examples/stripe"
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 const documentation = "https://example.com/docs/keys"
@@ -33,7 +33,7 @@ type service struct {
 
 func start(t *testing.T, handler http.HandlerFunc) *service {
 	t.Helper()
-	engine, err := idem.New(lockmemory.New(), storememory.New())
+	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,20 +7,20 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestFaultyStoreWithoutFaultsIsAStore(t *testing.T) {
 	idemtest.RunStore(t, idemtest.StoreHarness{
-		New: func(testing.TB) idem.Store { return idemtest.NewFaultyStore(memory.New()) },
+		New: func(testing.TB) idem.Store { return idemtest.NewFaultyStore(memorystore.New()) },
 	})
 }
 
 func TestFaultyStore(t *testing.T) {
 	ctx, id := context.Background(), idem.KeyID{1}
 	req := idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: 1}, Nonce: idem.NewNonce()}
-	setup := func() *idemtest.FaultyStore { return idemtest.NewFaultyStore(memory.New()) }
+	setup := func() *idemtest.FaultyStore { return idemtest.NewFaultyStore(memorystore.New()) }
 	want := func(t *testing.T, f *idemtest.FaultyStore, state idem.State) {
 		t.Helper()
 		if rec, err := f.Store().Get(ctx, id); err != nil || rec.State != state {
@@ -126,7 +126,7 @@ func TestFaultyStore(t *testing.T) {
 
 func TestFaultyLocker(t *testing.T) {
 	ctx, req := context.Background(), idem.LockRequest{KeyID: idem.KeyID{1}, Nonce: idem.NewNonce()}
-	f := idemtest.NewFaultyLocker(lockmemory.New())
+	f := idemtest.NewFaultyLocker(memorylock.New())
 	free := func(t *testing.T) {
 		t.Helper()
 		lease, err := f.Locker().TryAcquire(ctx, req)

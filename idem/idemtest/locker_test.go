@@ -12,7 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 )
 
 // mutantVariable names, in a child process, the broken Locker to run the suite
@@ -26,7 +26,7 @@ var mutants = map[string]struct {
 }{
 	"clients do not share": {"a held lock is refused to another client", idemtest.LockerHarness{
 		New:    newMutant(mutant{}),
-		Second: func(*testing.T, idem.Locker) idem.Locker { return memory.New() },
+		Second: func(*testing.T, idem.Locker) idem.Locker { return memorylock.New() },
 	}},
 	"domains differ": {"the fence grows from holder to holder", idemtest.LockerHarness{
 		New: newMutant(mutant{fence: func(f idem.Fence) idem.Fence {
@@ -125,7 +125,7 @@ func TestLockerMutant(t *testing.T) {
 
 // mutant is a memory Locker with the faults that are set.
 type mutant struct {
-	*memory.Locker
+	*memorylock.Locker
 	fence          func(idem.Fence) idem.Fence
 	refuse         func(error) error
 	release        func(*mutant, idem.KeyID, idem.Lease)
@@ -140,7 +140,7 @@ type mutant struct {
 func newMutant(faults mutant) func(*testing.T) idem.Locker {
 	return func(*testing.T) idem.Locker {
 		m := faults
-		m.Locker, m.waits = memory.New(), new(atomic.Int64)
+		m.Locker, m.waits = memorylock.New(), new(atomic.Int64)
 		return &m
 	}
 }
@@ -148,7 +148,7 @@ func newMutant(faults mutant) func(*testing.T) idem.Locker {
 func (m *mutant) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
 	l := m.Locker
 	if m.fresh {
-		l = memory.New()
+		l = memorylock.New()
 	}
 	if m.leak && ctx.Err() != nil {
 		_, _ = l.TryAcquire(context.Background(), req)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // storeMutantVariable names, in a child process, the broken store to run the
@@ -228,7 +228,7 @@ func TestStoreMutant(t *testing.T) {
 	idemtest.RunStore(t, idemtest.StoreHarness{
 		New: func(testing.TB) idem.Store {
 			s := m
-			s.Store, s.now = memory.New(memory.WithClock(now)), now
+			s.Store, s.now = memorystore.New(memorystore.WithClock(now)), now
 			return &s
 		},
 		Advance: func(d time.Duration) { moved.Add(int64(d)) },

@@ -1,4 +1,4 @@
-// Package memory is the lock of a service that runs as one process: an
+// Package memorylock is the lock of a service that runs as one process: an
 // [idem.Locker] that lives in this process's memory and needs no server.
 //
 // # Guarantees
@@ -23,4 +23,4 @@
 // was not set back by more than the predecessor ran. Each Locker is a lock
 // domain of its own, with a random name, so that even then no fence is compared
 // with one of an earlier life, unless [WithDomain] says otherwise.
-package memory
+package memorylock

@@ -1,4 +1,4 @@
-package memory_test
+package memorylock_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	idemtest.RunLocker(t, idemtest.LockerHarness{
-		New:    func(*testing.T) idem.Locker { return memory.New() },
+		New:    func(*testing.T) idem.Locker { return memorylock.New() },
 		Lose:   revoke,
 		Rounds: 100,
 	})
@@ -31,7 +31,7 @@ func TestFencesOfASuccessorAreAhead(t *testing.T) {
 	id := idem.NewKeyID("scope", "successor")
 	var last idem.Fence
 	for range 3 {
-		lease := take(t, memory.New(memory.WithDomain("ledger")), id)
+		lease := take(t, memorylock.New(memorylock.WithDomain("ledger")), id)
 		if got, want := lease.Fence().Domain, "ledger"; got != want {
 			t.Errorf("Fence().Domain = %q, want %q", got, want)
 		}
@@ -46,14 +46,14 @@ func TestFencesStartFromTheWallClock(t *testing.T) {
 	t.Parallel()
 	before := uint64(time.Now().Add(-24 * time.Hour).UnixNano())
 	after := uint64(time.Now().Add(24 * time.Hour).UnixNano())
-	if got := take(t, memory.New(), idem.KeyID{}).Fence().Token; got < before || got > after {
+	if got := take(t, memorylock.New(), idem.KeyID{}).Fence().Token; got < before || got > after {
 		t.Errorf("Fence().Token = %d, want nanoseconds since 1970", got)
 	}
 }
 
 func TestDomainIsRandomUnlessNamed(t *testing.T) {
 	t.Parallel()
-	a, b := memory.New(nil), memory.New(memory.WithDomain(""))
+	a, b := memorylock.New(nil), memorylock.New(memorylock.WithDomain(""))
 	if a.Domain() == b.Domain() || len(a.Domain()) != 36 {
 		t.Errorf("Domain() = %q and %q, want two UUIDs", a.Domain(), b.Domain())
 	}
@@ -67,7 +67,7 @@ func TestDomainIsRandomUnlessNamed(t *testing.T) {
 
 func TestHolderNamesTheAttempt(t *testing.T) {
 	t.Parallel()
-	l, req := memory.New(), idem.LockRequest{KeyID: idem.NewKeyID("scope", "holder"), Nonce: idem.NewNonce()}
+	l, req := memorylock.New(), idem.LockRequest{KeyID: idem.NewKeyID("scope", "holder"), Nonce: idem.NewNonce()}
 	if _, ok := l.Holder(req.KeyID); ok {
 		t.Errorf("Holder(%s) of a free lock = true, want false", req.KeyID)
 	}
@@ -86,7 +86,7 @@ func TestHolderNamesTheAttempt(t *testing.T) {
 
 func TestRevoke(t *testing.T) {
 	t.Parallel()
-	l, id := memory.New(), idem.NewKeyID("scope", "revoke")
+	l, id := memorylock.New(), idem.NewKeyID("scope", "revoke")
 	if l.Revoke(id) {
 		t.Errorf("Revoke(%s) of a free lock = true, want false", id)
 	}
@@ -106,7 +106,7 @@ func TestCheckTellsAnEndedContext(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	l, id := memory.New(), idem.NewKeyID("scope", "check")
+	l, id := memorylock.New(), idem.NewKeyID("scope", "check")
 	lease := take(t, l, id)
 	if _, err := lease.Check(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("Check(ended) = %v, want %v", err, context.Canceled)
@@ -122,7 +122,7 @@ func TestCheckTellsAnEndedContext(t *testing.T) {
 
 // The lock's share of what a request may allocate.
 func TestAllocations(t *testing.T) {
-	l, ctx := memory.New(), t.Context()
+	l, ctx := memorylock.New(), t.Context()
 	req := idem.LockRequest{KeyID: idem.NewKeyID("scope", "allocations")}
 	got := testing.AllocsPerRun(1000, func() {
 		lease, err := l.TryAcquire(ctx, req)
@@ -138,7 +138,7 @@ func TestAllocations(t *testing.T) {
 }
 
 func BenchmarkTryAcquireRelease(b *testing.B) {
-	l := memory.New()
+	l := memorylock.New()
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		req := idem.LockRequest{KeyID: idem.NewKeyID("bench", idem.Key(idem.NewNonce().String()))}
@@ -153,7 +153,7 @@ func BenchmarkTryAcquireRelease(b *testing.B) {
 	})
 }
 
-func take(t *testing.T, l *memory.Locker, id idem.KeyID) idem.Lease {
+func take(t *testing.T, l *memorylock.Locker, id idem.KeyID) idem.Lease {
 	t.Helper()
 	lease, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
 	if err != nil {
@@ -164,7 +164,7 @@ func take(t *testing.T, l *memory.Locker, id idem.KeyID) idem.Lease {
 
 func revoke(t *testing.T, l idem.Locker, id idem.KeyID, _ idem.Lease) {
 	t.Helper()
-	if !l.(*memory.Locker).Revoke(id) {
+	if !l.(*memorylock.Locker).Revoke(id) {
 		t.Errorf("Revoke(%s) = false, want true", id)
 	}
 }

@@ -1,4 +1,4 @@
-// Package redis takes exclusive locks in Redis 6.2 or later: one server, one
+// Package redislock takes exclusive locks in Redis 6.2 or later: one server, one
 // behind Sentinel, or a cluster. It is an [idem.Locker] for services that run
 // in several instances and have no ZooKeeper.
 //
@@ -99,4 +99,4 @@
 //
 //	idem:{2a}:lock:<key ID>  a lock: "owner fence domain nonce", with a time to live
 //	idem:{2a}:fences         hash of domain and last
-package redis
+package redislock

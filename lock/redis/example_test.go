@@ -1,4 +1,4 @@
-package redis_test
+package redislock_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/lock/redis"
+	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 )
 
 // A service opens a locker on a client of its own, gives it to the engine, and
@@ -25,7 +25,7 @@ func Example() {
 	ctx := context.Background()
 	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer client.Close()
-	locker, err := redis.New(ctx, client, redis.WithPrefix("payments"))
+	locker, err := redislock.New(ctx, client, redislock.WithPrefix("payments"))
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -1,4 +1,4 @@
-package redis
+package redislock
 
 import (
 	"context"
@@ -152,7 +152,7 @@ func TestFailoverCanGiveALockTwice(t *testing.T) {
 	client := newClient(t, o)
 	l, req := open(t, client, WithTTL(time.Minute)), request()
 	release(t, take(t, l, req)) // so that the replica knows the domain
-	pipe := client.Pipeline() // WAIT counts the writes of its own connection only
+	pipe := client.Pipeline()   // WAIT counts the writes of its own connection only
 	pipe.Set(t.Context(), "replicated", 1, 0)
 	replicas := pipe.Do(t.Context(), "WAIT", 1, 10000)
 	if _, err := pipe.Exec(t.Context()); err != nil || replicas.Val() != int64(1) {

@@ -15,14 +15,14 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func newEngine(t testing.TB, opts ...idem.Option) *idem.Engine {
 	t.Helper()
-	engine, err := idem.New(lockmemory.New(), storememory.New(), opts...)
+	engine, err := idem.New(memorylock.New(), memorystore.New(), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,17 +10,17 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // quiet has no observer: keeping events is what tests do.
 func quiet(b *testing.B) *bundle {
 	b.Helper()
 	s := setup(b)
-	engine, err := idem.New(lockmemory.New(), storememory.New())
+	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		b.Fatal(err)
 	}

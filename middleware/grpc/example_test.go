@@ -11,10 +11,10 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 type merchantKey struct{}
@@ -32,7 +32,7 @@ func merchantOf(ctx context.Context) (string, error) {
 }
 
 func Example() {
-	engine, err := idem.New(lockmemory.New(), storememory.New())
+	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		panic(err)
 	}

@@ -20,10 +20,10 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -125,9 +125,9 @@ type bundle struct {
 
 func setup(t testing.TB) *bundle {
 	t.Helper()
-	b := &bundle{TB: t, locker: &faultyLocker{Locker: lockmemory.New()}, wallet: &wallet{}}
+	b := &bundle{TB: t, locker: &faultyLocker{Locker: memorylock.New()}, wallet: &wallet{}}
 	clock := func() time.Time { return time.Now().Add(time.Duration(b.later.Load())) }
-	memory := storememory.New(storememory.WithClock(clock))
+	memory := memorystore.New(memorystore.WithClock(clock))
 	b.store = &faultyStore{Store: memory, len: memory.Len}
 	engine, err := idem.New(b.locker, b.store, idem.WithObserver(b.observe))
 	if err != nil {
@@ -372,7 +372,7 @@ func (s *faultyStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, erro
 
 // faultyLocker is a locker that can be down.
 type faultyLocker struct {
-	*lockmemory.Locker
+	*memorylock.Locker
 	fault atomic.Pointer[error]
 }
 

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func Example() {
-	engine, err := idem.New(lockmemory.New(), storememory.New())
+	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		panic(err)
 	}
@@ -44,7 +44,7 @@ func Example() {
 }
 
 func ExampleTokenHandler() {
-	engine, err := idem.New(lockmemory.New(), storememory.New())
+	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		panic(err)
 	}
@@ -67,7 +67,7 @@ func ExampleTokenHandler() {
 }
 
 func ExampleWithStatusPolicy() {
-	engine, err := idem.New(lockmemory.New(), storememory.New())
+	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		panic(err)
 	}

@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 var hostnameError = x509.HostnameError{Certificate: &x509.Certificate{}, Host: "pay.example"}
@@ -22,7 +22,7 @@ var hostnameError = x509.HostnameError{Certificate: &x509.Certificate{}, Host: "
 // service protects a handler with an engine of its own.
 func service(t *testing.T, policy idem.Policy, h http.HandlerFunc) string {
 	t.Helper()
-	engine, err := idem.New(lockmemory.New(), storememory.New())
+	engine, err := idem.New(memorylock.New(), memorystore.New())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package memory_test
+package memorystore_test
 
 import (
 	"context"
@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // A token is issued once and consumed by its first use.
 func Example() {
-	ctx, store := context.Background(), memory.New()
+	ctx, store := context.Background(), memorystore.New()
 	id := idem.NewKeyID("tenant-1", "a-token")
 	issued, _ := store.Issue(ctx, id, 15*time.Minute)
 	fmt.Println(issued.State)

@@ -1,4 +1,4 @@
-package memory_test
+package memorystore_test
 
 import (
 	"sync"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,17 +37,17 @@ func (c *clock) Advance(d time.Duration) {
 func TestStore(t *testing.T) {
 	c := newClock()
 	idemtest.RunStore(t, idemtest.StoreHarness{
-		New:     func(testing.TB) idem.Store { return memory.New(memory.WithClock(c.Now)) },
+		New:     func(testing.TB) idem.Store { return memorystore.New(memorystore.WithClock(c.Now)) },
 		Advance: c.Advance,
 	})
 }
 
 func TestStoreByTheRealClock(t *testing.T) {
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(testing.TB) idem.Store { return memory.New(nil) }})
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(testing.TB) idem.Store { return memorystore.New(nil) }})
 }
 
 func TestReach(t *testing.T) {
-	if got := memory.New().Reach(); got != idem.ReachProcess {
+	if got := memorystore.New().Reach(); got != idem.ReachProcess {
 		t.Errorf("Reach() = %v, want %v", got, idem.ReachProcess)
 	}
 }
@@ -55,7 +55,7 @@ func TestReach(t *testing.T) {
 // What expires is removed by later writes to the same shard, whatever they write.
 func TestExpiredRecordsAreRemoved(t *testing.T) {
 	c := newClock()
-	s := memory.New(memory.WithClock(c.Now))
+	s := memorystore.New(memorystore.WithClock(c.Now))
 	const n = 1000
 	for i := range n {
 		id := idem.KeyID{byte(i), byte(i >> 8)}
@@ -78,5 +78,5 @@ func TestExpiredRecordsAreRemoved(t *testing.T) {
 }
 
 func BenchmarkStore(b *testing.B) {
-	idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(testing.TB) idem.Store { return memory.New() }})
+	idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(testing.TB) idem.Store { return memorystore.New() }})
 }

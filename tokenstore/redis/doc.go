@@ -1,4 +1,4 @@
-// Package redis keeps idempotency records in Redis 6.2 or later: one server,
+// Package redisstore keeps idempotency records in Redis 6.2 or later: one server,
 // one behind Sentinel, or a cluster.
 //
 // # What is guaranteed
@@ -70,4 +70,4 @@
 //
 // A record that is pending or unknown has no time to live. A completed one goes
 // when its key may be forgotten, and its response when the result expires.
-package redis
+package redisstore

@@ -1,4 +1,4 @@
-package redis_test
+package redisstore_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
-	"github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // A service connects, opens the store and gives it to the engine. It closes the
@@ -22,13 +22,13 @@ func Example() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	client, err := redis.Connect("redis://" + server.Addr())
+	client, err := redisstore.Connect("redis://" + server.Addr())
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer client.Close()
-	store, err := redis.New(ctx, client, redis.WithPrefix("payments"))
+	store, err := redisstore.New(ctx, client, redisstore.WithPrefix("payments"))
 	if err != nil {
 		fmt.Println(err)
 		return

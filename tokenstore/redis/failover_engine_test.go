@@ -1,4 +1,4 @@
-package redis
+package redisstore
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 )
 
 // sharedLocker stands for a lock of which the instances of these tests know.
-type sharedLocker struct{ *lockmemory.Locker }
+type sharedLocker struct{ *memorylock.Locker }
 
 func (sharedLocker) Reach() idem.Reach { return idem.ReachShared }
 
@@ -72,7 +72,7 @@ func (p *payment) interrupt(t *testing.T, s *Store, locker sharedLocker) {
 // so a retry at another instance has to be told of the same ones.
 func TestFailoverUnderRunningHandlers(t *testing.T) {
 	servers := testserver.StartSentinel(t, 1)
-	store, locker := open(t, connect(t, sentinelAddr(servers))), sharedLocker{lockmemory.New()}
+	store, locker := open(t, connect(t, sentinelAddr(servers))), sharedLocker{memorylock.New()}
 	notApplied := func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
 	token := newPayment("token", idem.Policy{Kind: idem.IssuedToken})
 	released := newPayment("released", idem.Policy{})

@@ -1,4 +1,4 @@
-package redis_test
+package redisstore_test
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
-	"github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // Two stores that were written apart are given the same random calls, sent
@@ -26,16 +26,16 @@ func TestStoresAgree(t *testing.T) {
 	now := start
 	m := miniredis.RunT(t)
 	m.SetTime(now)
-	client, err := redis.Connect("redis://" + m.Addr())
+	client, err := redisstore.Connect("redis://" + m.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	inRedis, err := redis.New(t.Context(), client, redis.WithLogger(slog.New(slog.DiscardHandler)))
+	inRedis, err := redisstore.New(t.Context(), client, redisstore.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	inMemory := memory.New(memory.WithClock(func() time.Time {
+	inMemory := memorystore.New(memorystore.WithClock(func() time.Time {
 		mu.Lock()
 		defer mu.Unlock()
 		return now

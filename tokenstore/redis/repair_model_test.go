@@ -1,4 +1,4 @@
-package redis
+package redisstore
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // TestRepairReplacesNoLaterTruth: settlements come late, repeated, and after the
@@ -71,7 +71,7 @@ func fallibleRedis(t *testing.T) func(idem.KeyID) fallible {
 // fallibleMemory makes stores that fall back to the state that was replicated last.
 func fallibleMemory(*testing.T) func(idem.KeyID) fallible {
 	return func(idem.KeyID) fallible {
-		s := idemtest.NewReplicatedStore(func() idem.Store { return memory.New() })
+		s := idemtest.NewReplicatedStore(func() idem.Store { return memorystore.New() })
 		return fallible{s, s.Sync, s.Failover}
 	}
 }

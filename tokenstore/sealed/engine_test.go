@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // bench is an engine on a sealed store.
@@ -23,7 +23,7 @@ func newBench(t *testing.T, s idem.Store) *bench {
 	t.Helper()
 	b := &bench{T: t, events: make(chan idem.Event, 100)}
 	var err error
-	b.engine, err = idem.New(lockmemory.New(), s, idem.WithObserver(func(_ context.Context, ev idem.Event) { b.events <- ev }))
+	b.engine, err = idem.New(memorylock.New(), s, idem.WithObserver(func(_ context.Context, ev idem.Event) { b.events <- ev }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func code(err error) idem.Code {
 // A completed operation whose response cannot be opened is not run again; it is
 // worth sending again, and is replayed once the ring is mended.
 func TestEngineWithoutTheKey(t *testing.T) {
-	inner := memory.New()
+	inner := memorystore.New()
 	first := newBench(t, over(t, inner, ringOf(t, "k2", "k1")))
 	if res, err := first.do(nil); err != nil || res.Replayed {
 		t.Fatalf("Do() = %+v, %v, want it done", res, err)
@@ -99,7 +99,7 @@ func TestEngineWithoutTheKey(t *testing.T) {
 
 // An instance that knows nothing of sealing does not answer with ciphertext.
 func TestEngineThatKnowsNothingOfSealing(t *testing.T) {
-	inner := memory.New()
+	inner := memorystore.New()
 	first := newBench(t, over(t, inner, ringOf(t, "k1")))
 	if _, err := first.do(nil); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func (s *blind) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 // Begin that finds a response which cannot be opened neither leaves the lock
 // behind nor lets the route fail open.
 func TestEngineThatBeginsTooLate(t *testing.T) {
-	inner := memory.New()
+	inner := memorystore.New()
 	first := newBench(t, over(t, inner, ringOf(t, "k2")))
 	if _, err := first.do(nil); err != nil {
 		t.Fatal(err)
@@ -148,14 +148,14 @@ func TestEngineThatBeginsTooLate(t *testing.T) {
 // resolver can settle it.
 func TestEngineWithAnUnknownOutcome(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
-		inner := memory.New()
+		inner := memorystore.New()
 		written := over(t, inner, ringOf(t, "k2"))
 		id, req := idem.NewKeyID("", "key"), idem.BeginRequest{Route: "pay", Nonce: idem.NewNonce()}
 		fp, err := idem.NewFingerprint(idem.FingerprintVersion, "pay")
 		if err != nil {
 			t.Fatal(err)
 		}
-		locker := lockmemory.New()
+		locker := memorylock.New()
 		lease, err := locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: req.Nonce})
 		if err != nil {
 			t.Fatal(err)

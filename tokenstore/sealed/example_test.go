@@ -3,7 +3,7 @@ package sealed_test
 import (
 	"fmt"
 
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
@@ -14,7 +14,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	store, err := sealed.New(memory.New(), ring) // or over any other token store
+	store, err := sealed.New(memorystore.New(), ring) // or over any other token store
 	if err != nil {
 		fmt.Println(err)
 		return

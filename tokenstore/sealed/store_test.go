@@ -17,8 +17,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
-	"github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
@@ -37,7 +37,7 @@ func over(tb testing.TB, store idem.Store, ring *Ring, opts ...Option) *Store {
 // their prefix: every key and every value, one after the other.
 func onRedis(tb testing.TB) (open func() idem.Store, raw func() []byte) {
 	tb.Helper()
-	client, err := redis.Connect(testserver.SharedRedis(tb))
+	client, err := redisstore.Connect(testserver.SharedRedis(tb))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func onRedis(tb testing.TB) (open func() idem.Store, raw func() []byte) {
 	stores := 0
 	open = func() idem.Store {
 		stores++
-		s, err := redis.New(context.Background(), client, redis.WithPrefix(fmt.Sprint(prefix, "-", stores)), redis.WithLogger(slog.New(slog.DiscardHandler)))
+		s, err := redisstore.New(context.Background(), client, redisstore.WithPrefix(fmt.Sprint(prefix, "-", stores)), redisstore.WithLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			tb.Fatalf("redis.New() = %v, want <nil>", err)
 		}
@@ -94,7 +94,7 @@ func TestStoreOverMemory(t *testing.T) {
 	c := &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	ring := ringOf(t, "k2", "k1")
 	idemtest.RunStore(t, idemtest.StoreHarness{
-		New:     func(tb testing.TB) idem.Store { return over(tb, memory.New(memory.WithClock(c.Now)), ring) },
+		New:     func(tb testing.TB) idem.Store { return over(tb, memorystore.New(memorystore.WithClock(c.Now)), ring) },
 		Advance: c.Advance,
 	})
 }
@@ -108,7 +108,7 @@ func TestStoreOverRedis(t *testing.T) {
 // A store that accepts plain responses keeps the contract, too.
 func TestStoreWithPlainOverMemory(t *testing.T) {
 	ring := ringOf(t, "k1")
-	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store { return over(tb, memory.New(), ring, WithPlain()) }})
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store { return over(tb, memorystore.New(), ring, WithPlain()) }})
 }
 
 func TestNewRefuses(t *testing.T) {
@@ -116,11 +116,11 @@ func TestNewRefuses(t *testing.T) {
 		t.Error("New(nil, ring) = <nil>, want an error")
 	}
 	for _, ring := range []*Ring{nil, {}} {
-		if _, err := New(memory.New(), ring); err == nil {
+		if _, err := New(memorystore.New(), ring); err == nil {
 			t.Errorf("New(store, %v) = <nil>, want an error", ring)
 		}
 	}
-	if _, err := New(memory.New(), ringOf(t, "k1"), nil); err != nil {
+	if _, err := New(memorystore.New(), ringOf(t, "k1"), nil); err != nil {
 		t.Errorf("New(store, ring, nil) = %v, want <nil>", err)
 	}
 }
@@ -220,7 +220,7 @@ func (s *spy) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (id
 // all backends return it; else it could not be opened.
 func TestAttemptComesBackAsItWasSettled(t *testing.T) {
 	openRedis, _ := onRedis(t)
-	for name, open := range map[string]func() idem.Store{"memory": func() idem.Store { return memory.New() }, "redis": openRedis} {
+	for name, open := range map[string]func() idem.Store{"memory": func() idem.Store { return memorystore.New() }, "redis": openRedis} {
 		t.Run(name, func(t *testing.T) {
 			sp := &spy{Store: open()}
 			s := over(t, sp, ringOf(t, "k1"))
@@ -257,7 +257,7 @@ func TestAttemptComesBackAsItWasSettled(t *testing.T) {
 
 // A released response is stored nowhere and costs no sealing.
 func TestReleasedIsNotSealed(t *testing.T) {
-	sp := &spy{Store: memory.New()}
+	sp := &spy{Store: memorystore.New()}
 	stored(t, over(t, sp, ringOf(t, "k1")), idem.StateReleased, payment())
 	if got := sp.settled[0].Response; got != nil {
 		t.Errorf("Settle(released) passed on %+v, want no response", got)
@@ -296,7 +296,7 @@ func TestUnreadableResponses(t *testing.T) {
 	for _, tt := range unreadable {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx := t.Context()
-			inner := memory.New()
+			inner := memorystore.New()
 			var log bytes.Buffer
 			s := over(t, inner, ringOf(t, "k1"), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			warned := func(call string) {
@@ -361,7 +361,7 @@ func TestUnreadableResponses(t *testing.T) {
 }
 
 func TestPlainResponsesAreAcceptedForAMigration(t *testing.T) {
-	inner := memory.New()
+	inner := memorystore.New()
 	id, _ := stored(t, inner, idem.StateCompleted, payment())
 	s := over(t, inner, ringOf(t, "k1"), WithPlain())
 	if rec, err := s.Get(t.Context(), id); err != nil || !reflect.DeepEqual(rec.Response, payment()) {
@@ -380,7 +380,7 @@ func TestPlainResponsesAreAcceptedForAMigration(t *testing.T) {
 // What was sealed for one key, put under another by somebody who can write to
 // the store, is not handed out, neither for its attempt nor for the other's.
 func TestResponseMovedInTheStore(t *testing.T) {
-	sp := &spy{Store: memory.New()}
+	sp := &spy{Store: memorystore.New()}
 	s := over(t, sp, ringOf(t, "k1"))
 	from, _ := stored(t, s, idem.StateCompleted, payment())
 	stolen, err := sp.Store.Get(t.Context(), from)
@@ -418,7 +418,7 @@ func (s full) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (id
 }
 
 func TestTooLongOnceSealed(t *testing.T) {
-	s := over(t, full{memory.New(), 100}, ringOf(t, "k1"))
+	s := over(t, full{memorystore.New(), 100}, ringOf(t, "k1"))
 	id, req := newRequest()
 	res, err := s.Begin(t.Context(), id, req)
 	if err != nil {
@@ -440,7 +440,7 @@ func TestTooLongOnceSealed(t *testing.T) {
 
 func TestConcurrentUse(t *testing.T) {
 	ring := ringOf(t, "k2", "k1")
-	inner := memory.New()
+	inner := memorystore.New()
 	old, both := over(t, inner, ringOf(t, "k1")), over(t, inner, ring)
 	var wg sync.WaitGroup
 	for i := range 16 {
@@ -461,7 +461,7 @@ func TestConcurrentUse(t *testing.T) {
 
 func TestPassedThrough(t *testing.T) {
 	ctx := t.Context()
-	inner := memory.New()
+	inner := memorystore.New()
 	s := over(t, inner, ringOf(t, "k1"))
 	if got := s.Reach(); got != idem.ReachProcess {
 		t.Errorf("Reach() = %v, want that of the wrapped store", got)
@@ -487,5 +487,5 @@ func TestPassedThrough(t *testing.T) {
 
 func BenchmarkStore(b *testing.B) {
 	ring := ringOf(b, "k1")
-	idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store { return over(tb, memory.New(), ring) }})
+	idemtest.BenchmarkStore(b, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store { return over(tb, memorystore.New(), ring) }})
 }

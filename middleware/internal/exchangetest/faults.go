@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 )
 
 var errDown = errors.Join(idem.ErrUnavailable, errors.New("secret-host:6379: connection refused"))
@@ -37,7 +37,7 @@ func (s *faultyStore) Issue(ctx context.Context, id idem.KeyID, ttl time.Duratio
 
 // faultyLocker is a locker that can be down.
 type faultyLocker struct {
-	*lockmemory.Locker
+	*memorylock.Locker
 	fault atomic.Pointer[error]
 }
 

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	lockmemory "github.com/idemkeeper/idemkeeper/lock/memory"
-	storememory "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // Adapter is what the suite needs of an adapter.
@@ -97,9 +97,9 @@ type bundle struct {
 
 func setup(t *testing.T, a Adapter) *bundle {
 	t.Helper()
-	b := &bundle{T: t, adapter: a, locker: &faultyLocker{Locker: lockmemory.New()}}
+	b := &bundle{T: t, adapter: a, locker: &faultyLocker{Locker: memorylock.New()}}
 	clock := func() time.Time { return time.Now().Add(time.Duration(b.later.Load())) }
-	memory := storememory.New(storememory.WithClock(clock))
+	memory := memorystore.New(memorystore.WithClock(clock))
 	b.store = &faultyStore{Store: memory, len: memory.Len}
 	engine, err := idem.New(b.locker, b.store, idem.WithObserver(func(_ context.Context, ev idem.Event) { b.seen[ev.Type].Add(1) }))
 	if err != nil {
