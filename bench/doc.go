@@ -1,6 +1,6 @@
 // Package bench measures Idemkeeper beside its peers, in one run on one machine.
-// It is a module of its own, so that what it compares with never becomes a
-// dependency of the library.
+// It is a module of its own, so that the peers never become dependencies of the
+// library.
 //
 //	make bench                                       # everything, 5 rounds
 //	make bench BENCH=GRPC ROUNDS=15 BENCHTIME=300ms  # a part, taking turns more often
@@ -10,54 +10,50 @@
 //
 // A case is a sub-benchmark in a file of this package, such as GRPC/tcp/fresh
 // in grpc_test.go. A comparison is a row of the table in
-// cmd/compare/comparisons.go that names the cases. Nothing else has to be told,
-// except docs/dependencies.md where the peer is a new module.
+// cmd/compare/comparisons.go with the names of its cases. A peer in a new module
+// needs a line in docs/dependencies.md.
 //
 // # How it is measured
 //
-// The test binary is built once and run round by round, so that the cases of a
-// comparison take turns and a machine that gets busy slows down all of them.
-// The figure of a case is its median over the rounds. Each case makes sure that
-// its handler ran as often as it should, so that none measures errors, or replays
-// by mistake.
+// The test binary is built once and run round by round. The cases of a comparison
+// take turns, and a busy machine slows all of them down. The figure of a case is its
+// median over the rounds. Each case checks how often its handler ran, so it never
+// measures errors, or replays by mistake.
 //
-// What adds some microseconds to a call is told in processor time (cpu-ns/op),
-// with one processor for client and server: on a shared machine the time that
-// passes varies by more than the difference sought. Where the machine changes its
-// speed by more than that as well, calls with and without take turns within a round
-// (in-turns), and the value is that of the third of the rounds in which the bare call
-// was fastest; the rounds printed beside it are all. What waits for servers is
-// told in time that passes, which a busy machine distorts; look at the spread.
+// A difference of some microseconds for each call is measured in processor time
+// (cpu-ns/op), with one processor for client and server. On a shared machine the
+// elapsed time varies by more than that. Some machines change their speed by more
+// than that too. There, calls with and without the middleware take turns within a
+// round (in-turns), and the value comes from the third of the rounds with the fastest
+// bare calls. The report prints the range of all rounds beside it. Cases with servers
+// are measured in elapsed time. A busy machine distorts it, so look at the spread.
 //
 // # What is compared
 //
-// Only what does the same job, with settings that the peer's documentation
-// recommends or, in doubt, that favour the peer; each file says what the peer
-// does and does not do.
+// A peer does the same job, with the settings of its documentation. In doubt the
+// settings favour the peer. Each file says what its peer does and does not do.
 //
 //   - GRPC: a unary call, bare and through the interceptor, on memory lock and
-//     store. The bare call carries the same metadata. The comparisons take bufconn,
-//     a pipe in memory, and TCP, which services speak and over which all that is not
-//     the kernel's takes longer: its caches are everybody's.
+//     store. The bare call carries the same metadata. The comparisons use bufconn, a
+//     pipe in memory, and TCP, the transport of services. Over TCP all work outside
+//     the kernel takes longer, because the kernel uses the same caches.
 //   - HTTP: the same for Gin, and for Fiber with its own idempotency middleware.
-//   - Lock: taking and releasing a ZooKeeper lock that nobody else wants, beside
-//     the recipe that comes with the ZooKeeper client, and Apache Curator's.
-//   - Mutex: 64 waiters from 4 clients that hand a fair lock on one path over,
-//     beside the same two.
-//   - HandOver: what a hand-over of that lock costs with 10, 100 and 1,000
-//     waiters.
-//   - Execution: a whole execution of a fresh key across instances, beside what
-//     is usually written by hand.
+//   - Lock: a ZooKeeper lock without contention, taken and released, beside the
+//     recipe of the ZooKeeper client and Apache Curator's.
+//   - Mutex: 64 waiters of 4 clients on one fair lock, beside the same two.
+//   - HandOver: one hand-over of that lock with 10, 100 and 1,000 waiters.
+//   - Execution: a whole execution of a fresh key across instances, beside the
+//     usual code written by hand.
 //
-// Curator is a Java program (see package curator). Where its Debian package,
-// libcurator-recipes-java, is not installed, its comparisons are left out and said
-// to be. It makes its pairs warmed up, as the others do, against the same server and
-// in the same round, and takes the time itself.
+// Curator is a Java program (see package curator). If its Debian package,
+// libcurator-recipes-java, is not installed, the report says that its comparisons
+// were left out. Curator warms up like the others, runs against the same server in
+// the same round, and measures the time itself.
 //
-// The servers are those of the tests, or the ones that the environment names
-// (see package testserver), except that ZooKeeper runs as its own script would have
-// it in production (testserver.AsInProduction): it waits for its disk before it
-// acknowledges a write, has a heap of 1000 MB, and its code is compiled in full. It
-// has served some 25,000 locks before the first peer's turn: every one of them makes
-// it faster, and who comes last would win. Redis writes nothing to disk.
+// The servers are those of the tests, or the servers named in the environment (see
+// package testserver). ZooKeeper runs as its own script would run it in production
+// (testserver.AsInProduction). It waits for its disk before it acknowledges a write,
+// has a heap of 1000 MB, and compiles its code in full. It has served some 25,000
+// locks before the first peer's turn, because each lock makes it faster and the last
+// peer would win. Redis writes nothing to disk.
 package bench

@@ -1,7 +1,7 @@
-// Package curator runs Apache Curator's InterProcessMutex, the lock recipe that
-// most Java services use, so that it can be measured beside ours. Its program is
-// Curator.java, which the java command compiles as it starts: that takes a plain
-// Java runtime, and the jars of Debian's package libcurator-recipes-java.
+// Package curator runs Apache Curator's InterProcessMutex, the lock recipe of most
+// Java services, for measurements beside ours. The java command compiles its program,
+// Curator.java, as it starts. It needs a plain Java runtime and the jars of Debian's
+// package libcurator-recipes-java.
 package curator
 
 import (
@@ -22,11 +22,12 @@ import (
 //go:embed Curator.java
 var source []byte
 
-// jars are what the program is compiled with. The first one's manifest names
-// all that Curator needs; the second keeps the logging quiet.
+// jars are the class path of the program. The manifest of the first one names all
+// libraries of Curator. The second keeps the logging quiet.
 var jars = []string{"/usr/share/java/curator-recipes.jar", "/usr/share/java/slf4j-nop.jar"}
 
-// Available returns nil where Curator can be run, and else what to install.
+// Available returns nil if Curator can run here. Otherwise the error says what to
+// install.
 func Available() error {
 	if _, err := exec.LookPath("java"); err != nil {
 		return errors.New("there is no java: install default-jre-headless and libcurator-recipes-java")
@@ -39,8 +40,8 @@ func Available() error {
 	return nil
 }
 
-// Setup is what callers do: they are spread over the clients, and over the
-// paths.
+// Setup describes a measurement. The callers are spread over the clients and over
+// the paths.
 type Setup struct {
 	Servers          []string
 	SessionTimeout   time.Duration

@@ -23,7 +23,7 @@ type options struct {
 	timeout   time.Duration
 }
 
-// everything is the pattern that leaves no benchmark out.
+// everything is the pattern of all benchmarks.
 const everything = "."
 
 func main() {
@@ -89,9 +89,10 @@ func measure(ctx context.Context, o options, out io.Writer) (_ samples, err erro
 	return s, s.check(o.rounds)
 }
 
-// command is interrupted when ctx ends, so that it can stop its servers.
+// command makes a command that is interrupted when ctx ends, so that it can stop
+// its servers.
 func command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // the go command and what it built
+	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // the go command and its output
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 30 * time.Second
 	return cmd

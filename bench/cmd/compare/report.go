@@ -11,10 +11,9 @@ import (
 	"golang.org/x/perf/benchunit"
 )
 
-// report prints the tables and the RATIO lines. The order of cases is that in
-// which they ran. Where everything was run, a case that a comparison lacks is an
-// error, unless its peer cannot be run here; else the comparison is left out, and
-// named.
+// report prints the tables and the RATIO lines. If everything was run, a missing case
+// of a comparison is an error, unless its peer cannot run here. Otherwise the
+// comparison is left out, and the report names it.
 func report(out io.Writer, s samples, table []comparison, everything bool) error {
 	var complete []comparison
 	var lacking, excused []string
@@ -57,7 +56,7 @@ func printCases(out io.Writer, s samples) {
 	fmt.Fprintln(out)
 }
 
-// seconds fills two columns: the median, and how far the rounds lie from it.
+// seconds fills two columns, the median and the spread of the rounds.
 func seconds(figures []float64) string {
 	if len(figures) == 0 {
 		return "-\t-"

@@ -13,7 +13,7 @@ import (
 // samples are the figures measured, by case and unit, one for each round.
 type samples map[string]map[string][]float64
 
-// add takes in what one run of the test binary printed.
+// add reads the output of one run of the test binary.
 func (s samples) add(output io.Reader) error {
 	r := benchfmt.NewReader(output, "output")
 	found := false
@@ -41,7 +41,7 @@ func (s samples) add(output io.Reader) error {
 	return nil
 }
 
-// caseName leaves out the number of CPUs, which Go appends unless it is 1.
+// caseName leaves out the number of CPUs. Go appends it unless it is 1.
 func caseName(n benchfmt.Name) string {
 	base, parts := n.Parts()
 	var b strings.Builder
@@ -54,7 +54,7 @@ func caseName(n benchfmt.Name) string {
 	return b.String()
 }
 
-// check wants one sample of each case from each round.
+// check returns an error unless each round has one sample of each case.
 func (s samples) check(rounds int) error {
 	for name, units := range s {
 		if got := len(units["sec/op"]); got != rounds {
@@ -64,7 +64,7 @@ func (s samples) check(rounds int) error {
 	return nil
 }
 
-// median is that of at least one figure.
+// median needs at least one figure.
 func median(figures []float64) float64 {
 	sorted := slices.Sorted(slices.Values(figures))
 	half := len(sorted) / 2
@@ -74,7 +74,7 @@ func median(figures []float64) float64 {
 	return (sorted[half-1] + sorted[half]) / 2
 }
 
-// spread is how far the figures lie from their median, at most, as a part of it.
+// spread is the greatest distance of a figure from the median, as a fraction of it.
 func spread(figures []float64) float64 {
 	m := median(figures)
 	if m == 0 {
