@@ -128,7 +128,7 @@ func ours(path string) bool {
 
 // library is what others import.
 func library(path string) bool {
-	return within(path, "idem", "lock", "tokenstore", "middleware", "sweeper", "observe", "internal/background", "internal/leaseclock", "internal/shard")
+	return within(path, "idem", "lock", "tokenstore", "middleware", "sweeper", "observe", "internal/background", "internal/leaseclock", "internal/redisscript", "internal/redisserver", "internal/uuid")
 }
 
 // adapter returns the adapter that a package is part of, such as "lock/redis",

@@ -1,29 +1,29 @@
-// Package background counts work that goes on when its caller has left, so that
-// whoever ends its owner can wait for it, and give up waiting.
+// Package background counts work that goes on after its caller has left. The owner
+// of that work can wait for its end, and can give up waiting.
 package background
 
 import "sync"
 
-// Tracker counts what is under way. The zero value counts nothing yet. It is safe
-// for concurrent use, and other than with a [sync.WaitGroup] work may begin while
-// somebody waits.
+// Tracker counts work under way. The zero value is ready to use. It is safe for
+// concurrent use. Unlike with a [sync.WaitGroup], work may begin while an owner
+// waits.
 type Tracker struct {
 	mu   sync.Mutex
 	n    int
-	idle chan struct{} // closed while n is 0; nil until somebody asks
+	idle chan struct{} // closed while n is 0; nil until Idle is called
 }
 
-// Add counts one more. Whoever calls it sees to it that Done is called once.
+// Add counts one more. The caller calls Done once for it.
 func (t *Tracker) Add() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.n == 0 {
-		t.idle = nil // the old one says that it was idle once
+		t.idle = nil // the old channel is closed
 	}
 	t.n++
 }
 
-// Done counts one less. It panics where there is none.
+// Done counts one less. It panics at a count of 0.
 func (t *Tracker) Done() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,8 +35,8 @@ func (t *Tracker) Done() {
 	}
 }
 
-// Idle returns a channel that is closed once nothing is under way. What begins
-// after that does not open it again: who has to know asks anew.
+// Idle returns a channel that closes once the count is 0. Work that begins later
+// does not open it again. Call Idle again to wait for that work.
 func (t *Tracker) Idle() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -38,14 +38,13 @@ func TestIdleOnceTheLastIsDone(t *testing.T) {
 		}
 	}
 	work.Add()
-	work.Done() // with nobody who asks meanwhile
+	work.Done() // no caller asks meanwhile
 	if !idle(before) || !idle(work.Idle()) {
 		t.Error("not idle when all was done")
 	}
 }
 
-// Who waits is not held up by what begins after that was over which it waits
-// for, and is not let go before.
+// A waiter waits for all work that began before it was idle, and for no later work.
 func TestIdleWhileWorkBeginsAndEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,26 +1,25 @@
-// Package memorylock is the lock of a service that runs as one process: an
-// [idem.Locker] that lives in this process's memory and needs no server.
+// Package memorylock is the lock of a service that runs as one process. It is an
+// [idem.Locker] in the memory of that process and needs no server.
 //
 // # Guarantees
 //
-// At most one lease per key ID exists at a time in one [Locker]. A lease ends
-// by its release or by [Locker.Revoke], and in no other way: it has no
-// time-out, and no connection that could be lost. Its Done channel is closed
-// in the same step in which the lock becomes free.
+// A [Locker] gives out at most one lease per key ID at a time. A lease ends by its
+// release or by [Locker.Revoke], and in no other way. It has no time-out. Its Done
+// channel closes in the same step in which the lock becomes free.
 //
 // # Limits
 //
-// Another process does not see these locks, nor does another Locker of this
-// process: [Locker.Reach] is [idem.ReachProcess], and an engine refuses to
-// combine that with a token store that others can use. When the process ends
-// so do all its locks.
+// Other processes do not see these locks, and neither do other Lockers of the same
+// process. [Locker.Reach] is [idem.ReachProcess], so an engine refuses to combine the
+// locker with a token store that other processes can use. All locks end with the
+// process.
 //
 // # Fences
 //
-// Fencing tokens start from the wall clock, in nanoseconds, when the process
-// starts and rise by one with each lease, across all Lockers of the process. A
-// restarted process is therefore ahead of its predecessor as long as the clock
-// was not set back by more than the predecessor ran. Each Locker is a lock
-// domain of its own, with a random name, so that even then no fence is compared
-// with one of an earlier life, unless [WithDomain] says otherwise.
+// Fencing tokens start from the wall clock in nanoseconds when the process starts.
+// They rise by one with each lease, across all Lockers of the process. A restarted
+// process is ahead of its predecessor unless the clock was set back by more than the
+// predecessor's run. Each Locker has a lock domain of its own with a random name, so
+// a fence is never compared with a fence of an earlier process. [WithDomain] gives
+// that up.
 package memorylock

@@ -8,13 +8,16 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	parts "github.com/idemkeeper/idemkeeper/internal/shard"
+	"github.com/idemkeeper/idemkeeper/internal/uuid"
 )
 
-var _ idem.Locker = (*Locker)(nil)
+var (
+	_ idem.Locker = (*Locker)(nil)
+	_ idem.Lease  = (*lease)(nil)
+)
 
-// lastFence is the latest fencing token handed out. It is the process's, not a
-// Locker's, so that Lockers that share a domain never hand out one token twice.
+// lastFence is the latest fencing token of the process. Lockers that share a domain
+// never give out one token twice.
 var lastFence = func() *atomic.Uint64 {
 	var f atomic.Uint64
 	f.Store(uint64(max(time.Now().UnixNano(), 1)))
@@ -22,27 +25,20 @@ var lastFence = func() *atomic.Uint64 {
 }()
 
 // Locker is an in-process lock. It is safe for concurrent use and must not be
-// copied. Make one with [New]; it needs no closing.
+// copied. Make it with [New]. It needs no closing.
 type Locker struct {
 	domain string
-	shards []shard // by the first byte of the key ID, which is a hash; a power of two of them
-}
 
-// shard guards the locks of its key IDs and everything that changes in their
-// leases.
-type shard struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards held and the end of every lease
 	held map[idem.KeyID]*lease
-	_    [48]byte // keeps neighbours off this cache line
 }
 
 // Option changes how [New] makes a Locker.
 type Option func(*Locker)
 
-// WithDomain sets the name of the lock domain. The default is a random UUID
-// for each Locker, which is right unless whoever owns the token store names
-// the domain: two Lockers must share a name only where one takes over from the
-// other, or where their keys differ. The empty name leaves the default.
+// WithDomain sets the name of the lock domain. By default each Locker has a random
+// UUID. Two Lockers may share a name only if one takes over from the other, or if
+// their keys differ. The empty name leaves the default.
 func WithDomain(name string) Option {
 	return func(l *Locker) {
 		if name != "" {
@@ -53,10 +49,7 @@ func WithDomain(name string) Option {
 
 // New returns a Locker that holds nothing. Nil options are ignored.
 func New(opts ...Option) *Locker {
-	l := &Locker{domain: newUUID(), shards: make([]shard, parts.Count())}
-	for i := range l.shards {
-		l.shards[i].held = make(map[idem.KeyID]*lease)
-	}
+	l := &Locker{domain: uuid.New(), held: make(map[idem.KeyID]*lease)}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(l)
@@ -65,91 +58,140 @@ func New(opts ...Option) *Locker {
 	return l
 }
 
-// Domain returns the lock domain: that of every fence handed out.
+// Domain returns the lock domain of all fences of this Locker.
 func (l *Locker) Domain() string { return l.domain }
 
 // Reach returns [idem.ReachProcess].
 func (*Locker) Reach() idem.Reach { return idem.ReachProcess }
 
-// Ping returns nil, or ctx.Err(): memory can always be reached.
+// Ping returns ctx.Err().
 func (*Locker) Ping(ctx context.Context) error { return ctx.Err() }
 
 // TryAcquire implements [idem.Locker]. It never blocks. Its errors are
-// [idem.ErrLocked] and ctx.Err(), when ctx has ended before the call. The lock
-// is not reentrant, for the same nonce neither.
+// [idem.ErrLocked], and ctx.Err() if ctx ended before the call. The lock is not
+// reentrant, not even for the same nonce.
 func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s := l.shard(req.KeyID)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.held[req.KeyID] != nil {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held[req.KeyID] != nil {
 		return nil, idem.ErrLocked
 	}
-	// Taken under the mutex, so that tokens of one key rise in the order in
-	// which the lock was held.
-	le := &lease{shard: s, request: req, fence: idem.Fence{Domain: l.domain, Token: lastFence.Add(1)}}
-	s.held[req.KeyID] = le
+	// The mutex puts the tokens of one key in the order of its leases.
+	fence := idem.Fence{Domain: l.domain, Token: lastFence.Add(1)}
+	le := &lease{locker: l, request: req, fence: fence, done: make(chan struct{})}
+	l.held[req.KeyID] = le
 	return le, nil
 }
 
-// Wait implements [idem.Locker]: it returns nil when the lock is free, or as
-// soon as the lease that holds it now has ended. Nothing stays behind when ctx
-// ends first.
+// Wait implements [idem.Locker]. It returns nil when the lock is free, or as soon as
+// the current lease has ended.
 func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
-	s := l.shard(id)
-	s.mu.Lock()
-	holder := s.held[id]
+	l.mu.Lock()
+	holder := l.held[id]
+	l.mu.Unlock()
 	if holder == nil {
-		s.mu.Unlock()
 		return nil
 	}
-	done := holder.doneLocked()
-	s.mu.Unlock()
-
 	select {
-	case <-done:
+	case <-holder.done:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// Holder returns the nonce of the attempt that holds the lock, and false when
+// Holder returns the nonce of the attempt that holds the lock. It returns false if
 // the lock is free.
 func (l *Locker) Holder(id idem.KeyID) (idem.Nonce, bool) {
-	s := l.shard(id)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if le := s.held[id]; le != nil {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if le := l.held[id]; le != nil {
 		return le.request.Nonce, true
 	}
 	return idem.Nonce{}, false
 }
 
-// Revoke takes the lock away from its holder, as the expiry of a session does
-// with a lock on a server: the lease's Done is closed with
-// [idem.ErrLeaseLost] and the lock is free. It reports whether anybody held
-// it. It is meant for tests of what a handler does then.
+// Revoke takes the lock away from its holder, as an expired session does on a lock
+// server. The lease's Done closes with [idem.ErrLeaseLost] and the lock is free.
+// Revoke reports whether the lock was held. It is for tests of a handler's reaction.
 func (l *Locker) Revoke(id idem.KeyID) bool {
-	s := l.shard(id)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	le := s.held[id]
-	if le == nil {
+	l.mu.Lock()
+	le := l.held[id]
+	l.mu.Unlock()
+	return le != nil && le.end(errRevoked)
+}
+
+// trusted is the answer of Check: a lease in memory has no time-out.
+const trusted = 365 * 24 * time.Hour
+
+var (
+	errRevoked  = fmt.Errorf("lock/memory: lock was revoked: %w", idem.ErrLeaseLost)
+	errReleased = fmt.Errorf("lock/memory: lease was released before: %w", idem.ErrLeaseLost)
+)
+
+// lease is a lock held in one Locker.
+type lease struct {
+	locker  *Locker
+	request idem.LockRequest
+	fence   idem.Fence
+	done    chan struct{} // closed when the lease ends
+	ended   error         // errRevoked or errReleased; guarded by locker.mu
+}
+
+// end frees the lock, unless the lease has ended before.
+func (le *lease) end(why error) bool {
+	le.locker.mu.Lock()
+	defer le.locker.mu.Unlock()
+	if le.ended != nil {
 		return false
 	}
-	le.endLocked(lost)
+	le.ended = why
+	delete(le.locker.held, le.request.KeyID)
+	close(le.done)
 	return true
 }
 
-func (l *Locker) shard(id idem.KeyID) *shard { return &l.shards[int(id[0])&(len(l.shards)-1)] }
-
-// newUUID returns a random UUID (RFC 9562, section 5.4).
-func newUUID() string {
-	u := idem.NewNonce()
-	u[6] = u[6]&0x0f | 0x40
-	u[8] = u[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
+// why returns the reason of the lease's end, and nil before it.
+func (le *lease) why() error {
+	le.locker.mu.Lock()
+	defer le.locker.mu.Unlock()
+	return le.ended
 }
+
+// Fence implements [idem.Lease].
+func (le *lease) Fence() idem.Fence { return le.fence }
+
+// Done implements [idem.Lease].
+func (le *lease) Done() <-chan struct{} { return le.done }
+
+// Err implements [idem.Lease].
+func (le *lease) Err() error {
+	if why := le.why(); why != errReleased { //nolint:errorlint // one of two variables
+		return why
+	}
+	return nil
+}
+
+// Check implements [idem.Lease]. It asks no server and never waits. A lease that is
+// held can be trusted for a year. If ctx has ended, Check returns ctx.Err().
+func (le *lease) Check(ctx context.Context) (time.Duration, error) {
+	if why := le.why(); why != nil {
+		return 0, why
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	return trusted, nil
+}
+
+// Release implements [idem.Lease]. It always succeeds, even if ctx has ended.
+func (le *lease) Release(context.Context) error {
+	le.end(errReleased)
+	return nil
+}
+
+// ReleaseBehind implements [idem.Lease].
+func (le *lease) ReleaseBehind() { le.end(errReleased) }

@@ -24,8 +24,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// Two Lockers of one domain stand for a process and its successor: they do not
-// see each other's locks, but the successor's fences are ahead.
+// Two Lockers of one domain stand for a process and its successor. They do not see
+// each other's locks, but the successor's fences are ahead.
 func TestFencesOfASuccessorAreAhead(t *testing.T) {
 	t.Parallel()
 	id := idem.NewKeyID("scope", "successor")
@@ -117,23 +117,6 @@ func TestCheckTellsAnEndedContext(t *testing.T) {
 	}
 	if err := l.Ping(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("Ping(ended) = %v, want %v", err, context.Canceled)
-	}
-}
-
-// The lock's share of what a request may allocate.
-func TestAllocations(t *testing.T) {
-	l, ctx := memorylock.New(), t.Context()
-	req := idem.LockRequest{KeyID: idem.NewKeyID("scope", "allocations")}
-	got := testing.AllocsPerRun(1000, func() {
-		lease, err := l.TryAcquire(ctx, req)
-		if err != nil {
-			t.Fatalf("TryAcquire(%s) = %v, want a lease", req.KeyID, err)
-		}
-		lease.Done()
-		lease.ReleaseBehind()
-	})
-	if want := 2.0; got > want {
-		t.Errorf("TryAcquire, Done, Release = %v allocations, want at most %v", got, want)
 	}
 }
 

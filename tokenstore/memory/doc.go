@@ -1,10 +1,10 @@
-// Package memorystore keeps idempotency records in the process.
+// Package memorystore keeps idempotency records in the memory of one process.
 //
-// It is for one instance on one machine, and for tests: nothing survives the
-// process, so a restart forgets every key. Its reach is the process, which is
-// what lets it be used with the in-process lock.
+// It is for a service that runs as one instance, and for tests. A restart forgets
+// every key. [Store.Reach] is [idem.ReachProcess], so an engine combines the store
+// with the in-process lock and refuses a lock that spans processes.
 //
-// Time is the process's monotonic clock. Expired records are removed by the
-// calls that come after: each that writes, or finds what it looks for, removes those
-// that are due in its shard, so there is no goroutine to stop and nothing to close.
+// Time is the process's monotonic clock. The store has no goroutine and needs no
+// closing. Each call removes some expired records of other keys. An expired record
+// that has not been removed yet already counts as expired.
 package memorystore

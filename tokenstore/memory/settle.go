@@ -7,94 +7,70 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Settle closes an attempt or marks it unknown, and repairs a record that is
-// missing or older than the attempt; see [idem.Store]. The error is ctx.Err(), or
-// wraps idem.ErrResponseInvalid.
+// Settle closes an attempt or marks it unknown. It repairs a record that is
+// missing or older than the attempt. [idem.Store] has the table. The error is
+// ctx.Err(), or wraps idem.ErrResponseInvalid.
 func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
 	if err := ctx.Err(); err != nil {
 		return res, err
 	}
-	sh, now := s.lock(id)
-	defer sh.mu.Unlock()
-	e := sh.get(id)
+	now := s.lock()
+	defer s.mu.Unlock()
+	e := s.entry(id, now)
+	own := e != nil && e.record.Attempt == st.Attempt
 	switch {
-	case e != nil && e.record.Attempt == st.Attempt:
-		if e.settlement == st.ID && stands(&e.record, st.State) {
-			res.Settled, res.Repaired = true, e.repaired
-		} else if e.record.State.Open() {
-			e.repaired = false
-			err = sh.settle(id, e, &st, now, &res)
-			return res, err
-		}
-	case !repairs(e, &st):
+	case own && e.settlement == st.ID && stands(&e.record, st.State):
+		res.Settled, res.Repaired = true, e.repaired
+	case own && e.record.State.Open():
+		return s.settle(id, e, &st, now, false)
+	case own || !repairs(e, &st):
 	case e == nil && st.State == idem.StateReleased && st.Restore.Kind == idem.IssuedToken:
-		// The token stays missing, since its expiry went with it: it is unknown, and
-		// nothing runs under it again, which is what the settlement wants.
+		// The expiry of the token went with its record. The token stays unknown, so no
+		// attempt runs under it again, which is what the settlement wants.
 		res.Settled = true
 	default:
-		err = sh.settle(id, sh.repaired(e, &st, now), &st, now, &res)
-		return res, err
+		return s.settle(id, restored(e, &st, now), &st, now, true)
 	}
-	if e != nil {
+	res.Record = e.copy()
+	return res, nil
+}
+
+// settle applies st to e, whose attempt is open, and stores it.
+func (s *Store) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.Time, repair bool) (res idem.SettleResult, err error) {
+	var response []byte
+	if st.Response != nil && st.State != idem.StateReleased {
+		if response, err = st.Response.AppendBinary(nil); err != nil {
+			return res, err
+		}
+	}
+	r := &e.record
+	e.before, e.response, e.settlement, e.repaired = nil, response, st.ID, repair
+	r.State, r.Settled, r.Decision = st.State, now, st.Decision
+	switch {
+	case st.State == idem.StateCompleted:
+		r.ResultExpires = now.Add(st.ResultTTL)
+		r.KeyExpires = now.Add(max(keyTTL(st.KeyTTL), st.ResultTTL))
+	case st.State == idem.StateReleased && r.Kind == idem.IssuedToken:
+		r.State = idem.StateIssued
+		if r.TokenExpires.IsZero() {
+			r.TokenExpires = now // a repair made this record, and its expiry had been lost
+		}
+	case st.State == idem.StateReleased:
+		r.KeyExpires = now.Add(keyTTL(st.KeyTTL))
+	}
+	s.put(id, e)
+	res.Settled, res.Repaired = true, repair
+	if e = s.entry(id, now); e != nil { // nil: its time is over already
 		res.Record = e.record
+		if e.response != nil {
+			res.Record.Response = st.Response
+		}
 	}
 	return res, nil
 }
 
-// settle applies st to e, whose attempt is open, and stores it. res tells what is
-// there then: no record where nothing of it is to be kept.
-func (sh *shard) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.Time, res *idem.SettleResult) error {
-	var response []byte
-	if st.Response != nil && st.State == idem.StateCompleted {
-		var err error
-		if response, err = st.Response.AppendBinary(sh.buf[:0]); err != nil {
-			return err
-		}
-		if cap(response) <= maxBuf {
-			sh.buf = response
-		}
-	}
-	r := &e.record
-	e.before, e.settlement = nil, st.ID
-	r.State, r.Settled, r.Decision, r.Response = st.State, now, st.Decision, nil
-	switch st.State {
-	case idem.StateCompleted:
-		r.Response = st.Response
-		r.ResultExpires = now.Add(st.ResultTTL)
-		r.KeyExpires = now.Add(max(keyTTL(st.KeyTTL), st.ResultTTL))
-	case idem.StateUnknown:
-		r.Response = st.Response
-	case idem.StateReleased:
-		if r.Kind == idem.IssuedToken {
-			r.State = idem.StateIssued
-			if r.TokenExpires.IsZero() {
-				r.TokenExpires = now // it was written anew before, and its expiry had gone with its record
-			}
-		} else {
-			r.KeyExpires = now.Add(keyTTL(st.KeyTTL))
-		}
-	}
-	res.Settled, res.Repaired = true, e.repaired
-	res.Record = *r
-	at := e.deadline()
-	sh.put(id, e, response)
-	if !at.IsZero() && !at.After(now) { // a token's time may be over, a result may not be kept at all
-		sh.sweep(now)
-		sh.tell(id, res)
-	}
-	return nil
-}
-
-// tell has res say what is known of id.
-func (sh *shard) tell(id idem.KeyID, res *idem.SettleResult) {
-	res.Record = idem.Record{}
-	if e := sh.get(id); e != nil {
-		res.Record = e.record
-	}
-}
-
-// repairs reports whether a settlement may take the place of e, which is of
-// another attempt or missing. [idem.Store] has the table.
+// repairs reports whether a settlement may replace e, which is missing or belongs
+// to another attempt.
 func repairs(e *entry, st *idem.Settlement) bool {
 	re := st.Restore
 	if re == nil || st.State == idem.StateReleased && !st.Trusted {
@@ -116,21 +92,21 @@ func repairs(e *entry, st *idem.Settlement) bool {
 	return stored.Fence.Before(own.Fence) && (idle(r) || stored.Number < own.Number)
 }
 
-// repaired is the open entry of the attempt that st settles, to take the place of
-// e. It is not stored yet.
-func (sh *shard) repaired(e *entry, st *idem.Settlement, now time.Time) *entry {
-	made, re := sh.fresh(), st.Restore
-	made.repaired = true
-	r := &made.record
-	r.State, r.Kind, r.Route, r.Fingerprint = idem.StatePending, re.Kind, re.Route, re.Fingerprint
-	r.Attempt, r.Created, r.Started = st.Attempt, now, sh.normal(re.Started)
+// restored returns the open entry of the attempt that st settles. It will replace e,
+// which may be nil.
+func restored(e *entry, st *idem.Settlement, now time.Time) *entry {
+	re := st.Restore
+	r := idem.Record{
+		State: idem.StatePending, Kind: re.Kind, Route: re.Route, Fingerprint: re.Fingerprint,
+		Attempt: st.Attempt, Created: now, Started: re.Started,
+	}
 	if e != nil {
 		r.Created, r.TokenExpires = e.record.Created, e.record.TokenExpires
 	}
-	return made
+	return &entry{record: r}
 }
 
-// stands reports whether r is what a settlement to state led to.
+// stands reports whether r is the result of a settlement to state.
 func stands(r *idem.Record, state idem.State) bool {
 	switch state {
 	case idem.StateCompleted:

@@ -1,78 +1,62 @@
 package memorystore
 
 import (
+	"cmp"
+	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	parts "github.com/idemkeeper/idemkeeper/internal/shard"
 )
 
 var _ idem.Store = (*Store)(nil)
 
-// Store is an [idem.Store] in the process. It is safe for concurrent use. Make
-// it with [New].
-type Store struct {
-	now    func() time.Time
-	base   time.Time // what times are packed relative to, so that they stay monotonic
-	shards []shard   // by the first byte of the key ID, which is a hash; a power of two of them
+// defaultOpenLimit is the size of a page of Open for a limit of 0.
+const defaultOpenLimit = 1000
 
-	retired sync.Map // lock domains that are dead
+// Store is an [idem.Store] in memory. It is safe for concurrent use. Make it with
+// [New].
+type Store struct {
+	now func() time.Time
+
+	mu      sync.Mutex // guards the fields below and every entry
+	entries map[idem.KeyID]*entry
+	due     dueHeap
+	retired map[string]bool // lock domains
 }
 
 // Option configures a [Store].
 type Option func(*Store)
 
-// WithClock makes the store read the time from now, which must be safe for
+// WithClock makes the store read the time from now. The function must be safe for
 // concurrent use and should not go back. [time.Now] by default.
 func WithClock(now func() time.Time) Option { return func(s *Store) { s.now = now } }
 
-// New returns an empty store.
+// New returns an empty store. Nil options are ignored.
 func New(opts ...Option) *Store {
-	s := &Store{now: time.Now, shards: make([]shard, parts.Count())}
+	s := &Store{now: time.Now, entries: make(map[idem.KeyID]*entry), retired: make(map[string]bool)}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(s)
 		}
 	}
-	s.base = s.now()
-	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.base, sh.index = s.base, make(map[idem.KeyID]place)
-	}
 	return s
 }
 
-// Reach says that only this process sees the records.
+// Reach returns [idem.ReachProcess]: only this process sees the records.
 func (s *Store) Reach() idem.Reach { return idem.ReachProcess }
 
-// Ping returns nil, or ctx.Err().
+// Ping returns ctx.Err().
 func (s *Store) Ping(ctx context.Context) error { return ctx.Err() }
 
-// Len returns the number of records, expired ones included as long as no call
-// has removed them.
+// Len returns the number of records. It includes expired records that no call has
+// removed yet.
 func (s *Store) Len() int {
-	n := 0
-	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.mu.Lock()
-		n += len(sh.index)
-		sh.mu.Unlock()
-	}
-	return n
-}
-
-func (s *Store) shard(id idem.KeyID) *shard { return &s.shards[int(id[0])&(len(s.shards)-1)] }
-
-// lock locks the shard of id, removes what is due in it, and returns it with
-// the time.
-func (s *Store) lock(id idem.KeyID) (*shard, time.Time) {
-	sh := s.shard(id)
-	sh.mu.Lock()
-	now := sh.normal(s.now()) // under the lock, so that times within a shard are in order
-	sh.sweep(now)
-	return sh, now
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.entries)
 }
 
 // Get returns the record of id. The error is ctx.Err() or nil.
@@ -80,31 +64,176 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return idem.Record{}, err
 	}
-	sh := s.shard(id)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	e := sh.get(id)
-	if e != nil && sh.sweep(sh.normal(s.now())) { // where there is none, time changes nothing
-		e = sh.get(id)
-	}
-	if e == nil {
-		return idem.Record{}, nil
-	}
-	return e.record, nil
+	now := s.lock()
+	defer s.mu.Unlock()
+	return s.entry(id, now).copy(), nil
 }
 
-// Issue makes a record in StateIssued. One that exists is returned as it is.
+// Issue makes a record in StateIssued. It returns an existing record unchanged.
+// The error is ctx.Err() or nil.
 func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return idem.Record{}, err
 	}
-	sh, now := s.lock(id)
-	defer sh.mu.Unlock()
-	if e := sh.get(id); e != nil {
-		return e.record, nil
+	now := s.lock()
+	defer s.mu.Unlock()
+	e := s.entry(id, now)
+	if e == nil {
+		e = &entry{record: idem.Record{
+			State: idem.StateIssued, Kind: idem.IssuedToken, Created: now, TokenExpires: now.Add(ttl),
+		}}
+		s.put(id, e)
 	}
-	e := sh.fresh()
-	e.record = idem.Record{State: idem.StateIssued, Kind: idem.IssuedToken, Created: now, TokenExpires: now.Add(ttl)}
-	sh.put(id, e, nil)
-	return e.record, nil
+	return e.copy(), nil
+}
+
+// Open lists records whose attempt is open, oldest first. It looks at every record
+// of the store. The error is ctx.Err() or nil.
+func (s *Store) Open(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
+	if err := ctx.Err(); err != nil {
+		return page, err
+	}
+	now := s.lock()
+	defer s.mu.Unlock()
+	for id, e := range s.entries {
+		r := &e.record
+		if !r.State.Open() || q.State != idem.StateNone && q.State != r.State || now.Sub(r.Started) < q.OlderThan {
+			continue
+		}
+		row := idem.OpenRecord{ID: id, Record: *r}
+		if q.After == nil || row.Cursor().Compare(*q.After) > 0 {
+			page.Records = append(page.Records, row)
+		}
+	}
+	slices.SortFunc(page.Records, func(a, b idem.OpenRecord) int { return a.Cursor().Compare(b.Cursor()) })
+	if limit := cmp.Or(max(q.Limit, 0), defaultOpenLimit); len(page.Records) > limit {
+		page.Records = slices.Clone(page.Records[:limit])
+		last := page.Records[limit-1].Cursor()
+		page.Next = &last
+	}
+	for i := range page.Records {
+		row := &page.Records[i]
+		row.Record = s.entries[row.ID].copy()
+	}
+	return page, nil
+}
+
+// Retire records that a lock domain is dead. The error is ctx.Err() or nil.
+func (s *Store) Retire(ctx context.Context, domain string, _ idem.Decision) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() == nil {
+		s.retired[domain] = true
+	}
+	return ctx.Err()
+}
+
+// Retired reports whether a lock domain was retired. The error is ctx.Err() or nil.
+func (s *Store) Retired(ctx context.Context, domain string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.retired[domain], ctx.Err()
+}
+
+// entry is a record and the data that Settle and Abort need beside it.
+type entry struct {
+	record     idem.Record // without its response
+	response   []byte      // packed; nil: there is no response
+	settlement idem.Nonce  // ID of the settlement that stands; zero: there is no settlement
+	repaired   bool        // the settlement replaced an older or missing record
+	before     *entry      // what a pending record replaced; nil: nothing
+}
+
+// copy returns the record with a response of its own. The copy of a nil entry is a
+// record in StateNone.
+func (e *entry) copy() idem.Record {
+	if e == nil {
+		return idem.Record{}
+	}
+	r := e.record
+	if e.response != nil {
+		r.Response = new(idem.Response)
+		if err := r.Response.UnmarshalBinary(e.response); err != nil {
+			panic("tokenstore/memory: cannot unpack a response that this store packed: " + err.Error())
+		}
+	}
+	return r
+}
+
+// deadline is the time at which the entry changes by itself; zero: never.
+func (e *entry) deadline() time.Time {
+	r := &e.record
+	switch r.State {
+	case idem.StateIssued:
+		return r.TokenExpires
+	case idem.StateCompleted:
+		return r.ResultExpires
+	case idem.StateReleased, idem.StateExpired:
+		return r.KeyExpires
+	}
+	return time.Time{}
+}
+
+// entry returns the entry of id as it is at time now, and nil if there is none.
+func (s *Store) entry(id idem.KeyID, now time.Time) *entry {
+	for {
+		e := s.entries[id]
+		if e == nil {
+			return nil
+		}
+		if at := e.deadline(); at.IsZero() || at.After(now) {
+			return e
+		}
+		if e.record.State != idem.StateCompleted {
+			delete(s.entries, id)
+			return nil
+		}
+		e.record.State, e.response = idem.StateExpired, nil
+		s.put(id, e)
+	}
+}
+
+// put stores an entry and plans the removal that its deadline asks for.
+func (s *Store) put(id idem.KeyID, e *entry) {
+	s.entries[id] = e
+	if at := e.deadline(); !at.IsZero() {
+		heap.Push(&s.due, due{at, id})
+	}
+}
+
+// sweepMost bounds how many planned removals one call carries out.
+const sweepMost = 16
+
+// lock locks the store, carries out removals that are due, and returns the time.
+// It reads the clock under the mutex, so that times in the records are in order.
+func (s *Store) lock() time.Time {
+	s.mu.Lock()
+	now := s.now()
+	for range sweepMost {
+		if len(s.due) == 0 || s.due[0].at.After(now) {
+			break
+		}
+		s.entry(heap.Pop(&s.due).(due).id, now)
+	}
+	return now
+}
+
+// due says when to look at a record again. The record may have changed since.
+type due struct {
+	at time.Time
+	id idem.KeyID
+}
+
+// dueHeap is a [heap.Interface] with the earliest time first.
+type dueHeap []due
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *dueHeap) Push(x any)        { *h = append(*h, x.(due)) }
+func (h *dueHeap) Pop() any {
+	last := len(*h) - 1
+	top := (*h)[last]
+	*h = (*h)[:last]
+	return top
 }

@@ -1,6 +1,7 @@
 package memorystore_test
 
 import (
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -52,7 +53,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// What expires is removed by later writes to the same shard, whatever they write.
+// Calls for other keys remove expired records.
 func TestExpiredRecordsAreRemoved(t *testing.T) {
 	c := newClock()
 	s := memorystore.New(memorystore.WithClock(c.Now))
@@ -74,6 +75,52 @@ func TestExpiredRecordsAreRemoved(t *testing.T) {
 	}
 	if got := s.Len(); got != 0 {
 		t.Errorf("Len() after expiry = %d, want 0", got)
+	}
+}
+
+// A result that is kept for ever outlives the shorter time of an earlier attempt.
+func TestResultsKeptForEver(t *testing.T) {
+	c := newClock()
+	s := memorystore.New(memorystore.WithClock(c.Now))
+	id := idem.NewKeyID("m", "k")
+	for fence, st := range []idem.Settlement{
+		{State: idem.StateReleased, KeyTTL: time.Hour},
+		{State: idem.StateCompleted, Response: &idem.Response{Status: 201}, ResultTTL: math.MaxInt64, KeyTTL: math.MaxInt64},
+	} {
+		got, err := s.Begin(t.Context(), id, idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: uint64(fence) + 1}, Nonce: idem.NewNonce()})
+		if err != nil || !got.Begun {
+			t.Fatalf("Begin(%v) = %v, %v, want begun", id, got.Begun, err)
+		}
+		st.Attempt, st.ID = got.Record.Attempt, got.Record.Attempt.Nonce
+		if _, err := s.Settle(t.Context(), id, st); err != nil {
+			t.Fatalf("Settle(%v, %v) = %v, want <nil>", id, st.State, err)
+		}
+	}
+	c.Advance(2 * time.Hour)
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateCompleted {
+		t.Errorf("Get(%v) after two hours = %v, %v, want completed", id, rec.State, err)
+	}
+}
+
+// The store keeps a copy of a response, and every reader gets its own.
+func TestResponsesAreCopies(t *testing.T) {
+	s := memorystore.New()
+	id, body := idem.NewKeyID("m", "copy"), []byte("paid")
+	begun, err := s.Begin(t.Context(), id, idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: 1}, Nonce: idem.NewNonce()})
+	if err != nil {
+		t.Fatalf("Begin(%v) = %v, want <nil>", id, err)
+	}
+	st := idem.Settlement{Attempt: begun.Record.Attempt, State: idem.StateCompleted, Response: &idem.Response{Status: 201, Body: body}, ResultTTL: time.Hour}
+	if _, err := s.Settle(t.Context(), id, st); err != nil {
+		t.Fatalf("Settle(%v) = %v, want <nil>", id, err)
+	}
+	body[0] = 'X'
+	for range 2 {
+		rec, err := s.Get(t.Context(), id)
+		if err != nil || string(rec.Response.Body) != "paid" {
+			t.Fatalf("Get(%v) = %q, %v, want %q", id, rec.Response.Body, err, "paid")
+		}
+		rec.Response.Body[0] = 'Y'
 	}
 }
 
