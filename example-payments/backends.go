@@ -108,7 +108,7 @@ func (b *backends) openZooKeeper(ctx context.Context, cfg Config, log *slog.Logg
 		sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
 			return election.RunAsLeader(ctx, func(ctx context.Context, _ idem.Fence) error { return term(ctx) })
 		}),
-		sweeper.WithInbox(sweeper.QueueInbox(client.Queue(inboxPath))),
+		sweeper.WithInbox(client.Queue(inboxPath)),
 		sweeper.WithChore(min(markerChore, cfg.MarkerRetention), func(ctx context.Context) error {
 			return b.removeMarkers(ctx, locker, cfg.MarkerRetention)
 		}),

@@ -1,11 +1,11 @@
 // Package sweeper settles outcomes in doubt without waiting for a client to
-// retry: attempts whose holder died, and attempts whose outcome their handler
-// could not tell.
+// retry. An outcome is in doubt when its holder died, or when the handler could
+// not tell what happened.
 //
-// # What it does
+// # What it sweeps
 //
-// One instance at a time, the leader, walks over the open records of the token
-// store, oldest first, again and again:
+// One instance at a time is the leader. It walks over the open records of the
+// token store, oldest first, again and again:
 //
 //	               ┌─ held: a handler runs, or a client is being answered: left alone
 //	open record ───┤
@@ -14,28 +14,43 @@
 //	                                          └─ StillUnknown  unknown; once into the inbox,
 //	                                                           asked again ever less often
 //
-// What only a person can settle, because there is no resolver or it cannot
-// tell, is put into the [Inbox] once per attempt.
+// A route without a resolver, or a resolver that cannot tell, needs a person.
+// Such an attempt goes into the [Inbox] once.
 //
-// A record that cannot be read hurts only itself. One that is corrupt goes into
-// the inbox. One that a newer build wrote is left to an instance of such a build:
-// after each pass that met some, the leader yields the office once, and stands for
-// it again after the pause. All others are settled as always.
+// A route that runs again in doubt is left to the next request with the key.
+// When the attempt is older than the key's time to live, the sweeper releases it.
+//
+// An unreadable record hurts only itself. A corrupt one goes into the inbox. One
+// written by a newer build is left to an instance of that build.
+//
+// # How the office is held and yielded
+//
+// [WithLead] elects the leader. Without it every instance sweeps, which is right
+// for a service of one instance. [ByLock] makes the leader with any lock service.
+// ZooKeeper's election is the better choice where there is one.
+//
+// The leader keeps its office until its leadership ends or Run is told to stop.
+// The exception is a pass that met records of a newer build. After that pass the
+// leader gives the office up once, so that a newer instance can take it, and
+// stands for it again after the pause.
 //
 // # What is guaranteed
 //
-// The sweeper decides nothing that a request could not: [idem.Engine.Resolve]
-// takes the key's lock, and settles by compare-and-set on the attempt. So
-// leadership only saves work. Two leaders, as there may be for a moment around
-// a partition, come to one decision per attempt, and a leader that dies half-way
-// leaves nothing behind that the next one does not find: all it knows is in the
-// store.
+// The sweeper decides nothing that a request could not decide.
+// [idem.Engine.Resolve] takes the key's lock and settles by compare-and-set on
+// the attempt. So leadership only saves work. Two leaders, as there may be for a
+// moment around a partition, come to one decision per attempt. A leader that dies
+// half-way leaves nothing behind, because all it knows is in the store.
 //
-// Work is bounded: pages of records, a few of them at once, a pause after each
-// pass that grows with it, and for each record one that doubles.
+// Work is bounded. The sweeper reads pages of records and settles a few of them
+// at once. It pauses after each pass, longer after a long one. The pause before it
+// looks at the same record again doubles each time.
 //
-// # What is not
+// The sweeper is as right as the resolver. [idem.Resolver] says what NotApplied
+// promises.
 //
-// The sweeper is as right as the resolver is; see [idem.Resolver] for what
-// NotApplied promises.
+// # What to watch
+//
+// [WithObserver] reports a [Pass] after each walk, ready to be counted. A gauge of
+// Pass.Newer and Pass.Corrupt shows the unreadable records.
 package sweeper

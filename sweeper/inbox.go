@@ -2,54 +2,121 @@ package sweeper
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Inbox is a queue for people. It is safe for concurrent use.
+// Inbox is a queue for people, such as the Queue of lock/zookeeper. Each element
+// is a [Case] in JSON. It is safe for concurrent use.
 type Inbox interface {
-	// Put adds a case, unless one of this ID was added before and not been
-	// forgotten since: by this instance or another, and whether or not somebody
-	// has taken it out.
-	Put(ctx context.Context, id string, c Case) error
-
-	// Known lists the IDs that Put would not add.
-	Known(ctx context.Context) ([]string, error)
-
-	// Forget makes the inbox forget an ID. What was added stays. An ID that is
-	// not known is no error.
-	Forget(ctx context.Context, id string) error
+	// OfferNamed appends an element under a name and returns true. It returns
+	// false if an instance has used the name before and it was not forgotten
+	// since, even if the element was taken out meanwhile.
+	OfferNamed(ctx context.Context, name string, data []byte) (bool, error)
+	// Names lists the names in use.
+	Names(ctx context.Context) ([]string, error)
+	// ForgetName makes a name free again. The element stays. An unknown name is
+	// no error.
+	ForgetName(ctx context.Context, name string) error
 }
 
-// Case is an attempt that a person has to settle. It holds neither the key nor
-// any body.
+// Case is an attempt for a person to settle. It holds neither the key nor a body.
 type Case struct {
 	KeyID       string    `json:"key_id"` // for idemctl record show --key-id
 	OperationID string    `json:"operation_id"`
 	Route       string    `json:"route"`
-	State       string    `json:"state"` // unknown; pending where its lock domain is not ours; unreadable
+	State       string    `json:"state"` // unknown, pending (under a lock of another domain) or unreadable
 	Attempt     uint32    `json:"attempt"`
 	Fence       string    `json:"fence"`
 	Started     time.Time `json:"started"`          // by the store's clock
 	Reason      string    `json:"reason,omitempty"` // why it could not be settled
 }
 
-// caseOf describes an open record, and names the attempt.
-func caseOf(row *idem.OpenRecord, reason string) (id string, c Case) {
-	r := &row.Record
-	state := r.State.String()
-	if row.Err != nil {
+// callTimeout bounds a call of the inbox, and a look at one record.
+const callTimeout = 5 * time.Second
+
+// caseID names an attempt. Each attempt of a key has a nonce of its own.
+func caseID(row *idem.OpenRecord) string {
+	return fmt.Sprintf("%v-%d-%.8s", row.ID, row.Record.Attempt.Number, row.Record.Attempt.Nonce)
+}
+
+// queue puts an attempt into the inbox, once. After a failure the pass queues no
+// more.
+func (s *Sweeper) queue(ctx context.Context, a *attempt, r *result, reason string, p *Pass) {
+	if s.cfg.inbox == nil || a.queued || p.Unqueued > 0 {
+		return
+	}
+	state, at := r.state.String(), r.row.Record.Attempt
+	if r.row.Err != nil {
 		state = "unreadable"
 	}
-	return caseID(row), Case{
-		KeyID: row.ID.String(), OperationID: row.ID.OperationID(), Route: r.Route, State: state,
-		Attempt: r.Attempt.Number, Fence: r.Attempt.Fence.String(), Started: r.Started.UTC(), Reason: reason,
+	data, err := json.Marshal(Case{
+		KeyID: r.row.ID.String(), OperationID: r.row.ID.OperationID(), Route: r.row.Record.Route, State: state,
+		Attempt: at.Number, Fence: at.Fence.String(), Started: r.row.Record.Started.UTC(), Reason: reason,
+	})
+	if err == nil {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		_, err = s.cfg.inbox.OfferNamed(call, caseID(&r.row), data)
+	}
+	if err != nil {
+		p.fail(ctx, &p.Unqueued, fmt.Errorf("sweeper: inbox: %w", err))
+		return
+	}
+	a.queued = true
+	p.Queued++
+}
+
+// queuedCases lists the inbox. It is called before the records are listed, so a
+// case without an open record then is settled.
+func (s *Sweeper) queuedCases(ctx context.Context, p *Pass) map[string]bool {
+	queued := map[string]bool{}
+	if s.cfg.inbox == nil {
+		return queued
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	ids, err := s.cfg.inbox.Names(call)
+	if err != nil {
+		p.fail(ctx, &p.Unqueued, fmt.Errorf("sweeper: inbox: %w", err))
+	}
+	for _, id := range ids {
+		queued[id] = true
+	}
+	return queued
+}
+
+// forget drops the attempts that this pass has not listed, here and in the inbox.
+func (s *Sweeper) forget(ctx context.Context, queued map[string]bool, p *Pass) {
+	for id, a := range s.attempts {
+		if a.pass != s.passes {
+			delete(s.attempts, id)
+		}
+	}
+	for id := range queued {
+		// An open attempt is not listed if the store's clock was set back.
+		if s.attempts[id] != nil || p.Unqueued > 0 || ctx.Err() != nil || s.mayBeOpen(ctx, id) {
+			continue
+		}
+		if err := s.cfg.inbox.ForgetName(ctx, id); err != nil {
+			p.fail(ctx, &p.Unqueued, fmt.Errorf("sweeper: inbox: %w", err))
+		}
 	}
 }
 
-// caseID names an attempt: another one of the same key has another nonce.
-func caseID(row *idem.OpenRecord) string {
-	return fmt.Sprintf("%v-%d-%.8s", row.ID, row.Record.Attempt.Number, row.Record.Attempt.Nonce)
+// mayBeOpen looks up the attempt of a case.
+func (s *Sweeper) mayBeOpen(ctx context.Context, id string) bool {
+	text, _, _ := strings.Cut(id, "-")
+	key, err := idem.ParseKeyID(text)
+	if err != nil {
+		return false // the sweeper did not make this name
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	rec, err := s.store.Get(ctx, key)
+	return err != nil || rec.State.Open() && caseID(&idem.OpenRecord{ID: key, Record: rec}) == id
 }

@@ -2,21 +2,21 @@ package sweeper
 
 import (
 	"context"
+	"sync"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Lead runs term while this instance is the leader, and returns when that has
-// returned. The context of term ends when the leadership is over. It returns
-// ctx's error where ctx ended before that came. The sweeper calls it again after
-// a while, whatever it returns.
+// Lead waits until this instance is the leader, runs term, and returns when term
+// has returned. The context of term ends with the leadership. Lead returns ctx's
+// error if ctx ends first. The sweeper calls it again after a pause, after any
+// result.
 type Lead func(ctx context.Context, term func(context.Context) error) error
 
-// alone leads always.
-func alone(ctx context.Context, term func(context.Context) error) error { return term(ctx) }
+func alwaysLead(ctx context.Context, term func(context.Context) error) error { return term(ctx) }
 
-// ByLock makes the leader whoever holds a lock of this name, which a scope and
-// a key must not have: for lock services without elections of their own.
+// ByLock makes the holder of one lock the leader. It is for lock services without
+// an election of their own. The name must differ from every key in use.
 func ByLock(l idem.Locker, name string) Lead {
 	id := idem.NewKeyID("idemkeeper sweeper", idem.Key(name))
 	return func(ctx context.Context, term func(context.Context) error) error {
@@ -26,18 +26,16 @@ func ByLock(l idem.Locker, name string) Lead {
 		}
 		defer lease.ReleaseBehind()
 		ctx, cancel := context.WithCancelCause(ctx)
+		var watch sync.WaitGroup
+		defer watch.Wait()
 		defer cancel(nil)
-		over := make(chan struct{})
-		defer func() { <-over }()
-		go func() {
-			defer close(over)
+		watch.Go(func() {
 			select {
 			case <-lease.Done():
 				cancel(idem.ErrLeaseLost)
 			case <-ctx.Done():
 			}
-		}()
-		defer cancel(nil) // before the wait for over
+		})
 		return term(ctx)
 	}
 }

@@ -21,77 +21,60 @@ type config struct {
 	maxBackoff time.Duration
 }
 
-func defaultConfig() config {
-	return config{
-		lead: alone, observer: func(context.Context, Pass) {},
-		interval: 2 * time.Second, minAge: 2 * time.Second, page: 100, workers: 8, maxBackoff: 5 * time.Minute,
+func newConfig(opts []Option) (config, error) {
+	c := config{lead: alwaysLead, observer: func(context.Context, Pass) {},
+		interval: 2 * time.Second, minAge: 2 * time.Second, page: 100, workers: 8, maxBackoff: 5 * time.Minute}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&c)
+		}
 	}
-}
-
-func (c *config) validate() error {
-	if c.interval <= 0 || c.maxBackoff <= 0 || c.minAge < 0 || c.page < 1 || c.workers < 1 {
-		return errors.New("sweeper: interval, back-off, page and workers have to be positive")
-	}
+	wrong := c.interval <= 0 || c.maxBackoff <= 0 || c.minAge < 0 || c.page < 1 || c.workers < 1 || c.lead == nil || c.observer == nil
 	for _, ch := range c.chores {
-		if ch.every <= 0 {
-			return errors.New("sweeper: the interval of a chore has to be positive")
-		}
+		wrong = wrong || ch.every <= 0 || ch.run == nil
 	}
-	return nil
+	if wrong {
+		return c, errors.New("sweeper: intervals, back-off, page and workers must be positive, and functions not nil")
+	}
+	return c, nil
 }
 
-// WithLead makes the sweeper work only while this instance leads. Without it
-// every instance sweeps, which is right where there is one.
-func WithLead(l Lead) Option {
-	return func(c *config) {
-		if l != nil {
-			c.lead = l
-		}
-	}
-}
+// WithLead makes the sweeper work only while this instance leads. By default
+// every instance sweeps.
+func WithLead(l Lead) Option { return func(c *config) { c.lead = l } }
 
-// WithInbox is where attempts go that only a person can settle. None by
-// default: they are in the store, in the metrics, and in no queue.
+// WithInbox receives the attempts that only a person can settle. By default they
+// are seen in the store and in the passes only.
 func WithInbox(in Inbox) Option { return func(c *config) { c.inbox = in } }
 
-// WithObserver reports every pass to fn, and every failure of a chore, as a Pass
-// of which nothing but Err is set. It must be safe for concurrent use and must
-// not block. None by default.
-func WithObserver(fn func(context.Context, Pass)) Option {
-	return func(c *config) {
-		if fn != nil {
-			c.observer = fn
-		}
-	}
-}
+// WithObserver reports every pass to fn. A failed chore or election is a Pass with
+// nothing but Err and Leader. fn must be safe for concurrent use and must not
+// block.
+func WithObserver(fn func(context.Context, Pass)) Option { return func(c *config) { c.observer = fn } }
 
-// WithChore has the leader run fn now and then beside the sweep, such as the
-// removal of old markers: at once when it is elected for the first time, and then
-// after a pause. The context of fn ends with the leadership, which is given up when
-// fn has returned. While fn runs, the office is not yielded to newer builds.
+// WithChore has the leader run fn beside the sweep, for example to remove old
+// markers. fn runs when the leader is first elected, and again after each pause.
+// Its context ends with the leadership, and the leader gives its office up only
+// after fn has returned. While fn runs, the office is not yielded to newer builds.
 func WithChore(every time.Duration, fn func(context.Context) error) Option {
-	return func(c *config) {
-		if fn != nil {
-			c.chores = append(c.chores, &chore{every: every, run: fn})
-		}
-	}
+	return func(c *config) { c.chores = append(c.chores, &chore{every: every, run: fn}) }
 }
 
-// WithInterval is the pause between two passes, 2 s by default. A pass that
-// takes long is followed by a longer one: nine times what it took.
+// WithInterval is the pause between two passes, 2 s by default. A pass that took
+// d is followed by a pause of nine times d, up to 5 s, if that is longer.
 func WithInterval(d time.Duration) Option { return func(c *config) { c.interval = d } }
 
-// WithMinAge leaves alone what began less than d ago, by the store's clock: 2 s
-// by default. It only saves the work of finding out that a holder is alive.
+// WithMinAge leaves attempts alone that began less than d ago by the store's
+// clock, 2 s by default. It saves the work of finding a live holder.
 func WithMinAge(d time.Duration) Option { return func(c *config) { c.minAge = d } }
 
 // WithPage is how many records are read at a time, 100 by default.
 func WithPage(n int) Option { return func(c *config) { c.page = n } }
 
-// WithWorkers is how many records are settled at a time, 8 by default. It is
-// also how many resolvers may hang before no more are asked.
+// WithWorkers is how many records are settled at a time, 8 by default. When so
+// many resolvers hang, the sweeper asks no more.
 func WithWorkers(n int) Option { return func(c *config) { c.workers = n } }
 
-// WithMaxBackoff bounds the pause before an attempt is looked at again that
-// could not be settled, 5 min by default.
+// WithMaxBackoff bounds the pause before an attempt in doubt is looked at again,
+// 5 min by default.
 func WithMaxBackoff(d time.Duration) Option { return func(c *config) { c.maxBackoff = d } }

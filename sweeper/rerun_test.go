@@ -1,14 +1,12 @@
 package sweeper_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/sweeper"
-	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // TestRunAgainIsLeftAloneUntilTheKeyIsOld: until then the record binds the key to
@@ -19,7 +17,7 @@ func TestRunAgainIsLeftAloneUntilTheKeyIsOld(t *testing.T) {
 		b.policy.Doubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
 		b.interrupted("pending")
 		b.interrupted("unknown")
-		rec := b.want("unknown", idem.StatePending)
+		rec := b.wantState("unknown", idem.StatePending)
 		if _, err := b.store.Settle(t.Context(), idOf("unknown"), idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateUnknown}); err != nil {
 			t.Fatal(err)
 		}
@@ -28,23 +26,23 @@ func TestRunAgainIsLeftAloneUntilTheKeyIsOld(t *testing.T) {
 		defer stop()
 
 		time.Sleep(59 * time.Minute) // of the fake clock
-		b.want("pending", idem.StatePending)
-		b.want("unknown", idem.StateUnknown)
+		b.wantState("pending", idem.StatePending)
+		b.wantState("unknown", idem.StateUnknown)
 		if sum := b.sum(); sum.Left == 0 || sum.Settled()+sum.Unknown+sum.Queued+sum.Failed != 0 {
 			t.Errorf("passes = %+v, want the records left and nothing else", sum)
 		}
 		time.Sleep(6 * time.Minute)
 		for _, key := range []string{"pending", "unknown"} {
-			if rec := b.want(key, idem.StateReleased); rec.Decision.By != "sweeper" || rec.Attempt.Number != 1 {
+			if rec := b.wantState(key, idem.StateReleased); rec.Decision.By != "sweeper" || rec.Attempt.Number != 1 {
 				t.Errorf("%s was decided by %+v at attempt %d, want the sweeper at 1", key, rec.Decision, rec.Attempt.Number)
 			}
 		}
-		b.want("held", idem.StatePending)
+		b.wantState("held", idem.StatePending)
 		held.ReleaseBehind()
 		time.Sleep(30 * time.Minute)
-		b.want("held", idem.StateReleased)
+		b.wantState("held", idem.StateReleased)
 		time.Sleep(40 * time.Minute)
-		b.want("pending", idem.StateNone)
+		b.wantState("pending", idem.StateNone)
 		if sum := b.sum(); sum.Released != 3 || sum.Queued != 0 || sum.Failed != 0 {
 			t.Errorf("passes = %+v, want three released", sum)
 		}
@@ -60,7 +58,8 @@ func TestAgeOfWhatRunsAgainIsByTheStoresClock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		policy := idem.Policy{AllowGlobalKeys: true, Doubt: idem.RunAgain(), ResultTTL: time.Hour, KeyTTL: time.Hour}
+		b.engine, b.listed = engine, slow
+		b.policy.Doubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
 		got, err := slow.Begin(t.Context(), idOf("k"), idem.BeginRequest{Route: "POST /pay", Fence: idem.Fence{Domain: "gone", Token: 1}, Nonce: idem.NewNonce()})
 		if err != nil || !got.Begun {
 			t.Fatalf("Begin() = %+v, %v", got, err)
@@ -68,14 +67,7 @@ func TestAgeOfWhatRunsAgainIsByTheStoresClock(t *testing.T) {
 		if err := slow.Retire(t.Context(), "gone", idem.Decision{By: "ops"}); err != nil {
 			t.Fatal(err)
 		}
-		s, err := sweeper.New(engine, slow, sweeper.ForAll(policy))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); s.Run(ctx) }()
-		defer func() { cancel(); <-done }()
+		defer b.run()()
 		for _, want := range []idem.State{idem.StatePending, idem.StateReleased} {
 			time.Sleep(50 * time.Minute) // of the fake clock
 			if rec, err := slow.Get(t.Context(), idOf("k")); err != nil || rec.State != want {

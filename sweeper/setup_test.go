@@ -2,14 +2,15 @@ package sweeper_test
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
-	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/sweeper"
-	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // bundle is a service with its sweepers, on in-process parts and a fake clock.
@@ -18,7 +19,7 @@ type bundle struct {
 	locker *memorylock.Locker
 	store  *idemtest.FaultyStore
 	engine *idem.Engine
-	open   idem.Store // what sweepers list from; nil: store
+	listed idem.Store // the sweepers' store, if a test puts another one before store
 	policy idem.Policy
 	inbox  *inbox
 
@@ -27,7 +28,7 @@ type bundle struct {
 	asked  map[idem.KeyID]int
 }
 
-// verdicts are what the resolver says, by the first byte of the key; see key.
+// resolver counts how often it is asked about a key.
 func (b *bundle) resolver(verdict func(context.Context, idem.Interrupted) (idem.Resolution, error)) idem.Resolver {
 	return func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
 		b.mu.Lock()
@@ -45,7 +46,7 @@ func setup(t *testing.T, verdict func(context.Context, idem.Interrupted) (idem.R
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.engine = engine
+	b.engine, b.listed = engine, b.store
 	b.policy = idem.Policy{AllowGlobalKeys: true}
 	if verdict != nil {
 		b.policy.Doubt = idem.Ask(b.resolver(verdict))
@@ -60,12 +61,13 @@ func says(r idem.Resolution) func(context.Context, idem.Interrupted) (idem.Resol
 // run starts a sweeper, and returns how to end it.
 func (b *bundle) run(opts ...sweeper.Option) (stop func()) {
 	b.Helper()
-	opts = append([]sweeper.Option{sweeper.WithInbox(b.inbox), sweeper.WithObserver(b.observe)}, opts...)
-	store := idem.Store(b.store)
-	if b.open != nil {
-		store = b.open
-	}
-	s, err := sweeper.New(b.engine, store, sweeper.ForAll(b.policy), opts...)
+	return b.runWith(sweeper.ForAll(b.policy), opts...)
+}
+
+func (b *bundle) runWith(policies sweeper.Policies, opts ...sweeper.Option) (stop func()) {
+	b.Helper()
+	opts = append([]sweeper.Option{sweeper.WithInbox(b.inbox), sweeper.WithObserver(b.observe), nil}, opts...)
+	s, err := sweeper.New(b.engine, b.listed, policies, opts...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -125,7 +127,7 @@ func (b *bundle) begin(key string) idem.Lease {
 // interrupted leaves what a holder leaves that began and died.
 func (b *bundle) interrupted(key string) { b.begin(key).ReleaseBehind() }
 
-func (b *bundle) want(key string, state idem.State) idem.Record {
+func (b *bundle) wantState(key string, state idem.State) idem.Record {
 	b.Helper()
 	rec, err := b.store.Get(b.Context(), idOf(key))
 	if err != nil || rec.State != state {
@@ -142,20 +144,22 @@ type inbox struct {
 	fail  error
 }
 
-func (in *inbox) Put(_ context.Context, id string, c sweeper.Case) error {
+func (in *inbox) OfferNamed(_ context.Context, id string, data []byte) (bool, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.fail != nil {
-		return in.fail
+	if in.fail != nil || in.known[id] {
+		return false, in.fail
 	}
-	if !in.known[id] {
-		in.known[id] = true
-		in.cases = append(in.cases, c)
+	var c sweeper.Case
+	if err := json.Unmarshal(data, &c); err != nil {
+		return false, err
 	}
-	return nil
+	in.known[id] = true
+	in.cases = append(in.cases, c)
+	return true, nil
 }
 
-func (in *inbox) Known(context.Context) (ids []string, err error) {
+func (in *inbox) Names(context.Context) (ids []string, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for id := range in.known {
@@ -164,7 +168,7 @@ func (in *inbox) Known(context.Context) (ids []string, err error) {
 	return ids, in.fail
 }
 
-func (in *inbox) Forget(_ context.Context, id string) error {
+func (in *inbox) ForgetName(_ context.Context, id string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	delete(in.known, id)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,99 +11,84 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Policies tells how records of a route are to be settled: with the policy that
-// the route's middleware has, above all its Resolver. Where it knows none, false,
-// an interrupted attempt becomes unknown.
+// Policies gives the policy of a route, the same as the route's middleware has.
+// Its Doubt is what counts. It returns false for an unknown route, whose
+// interrupted attempts become unknown.
 type Policies func(route string) (idem.Policy, bool)
 
 // ForAll is one policy for all routes.
 func ForAll(p idem.Policy) Policies { return func(string) (idem.Policy, bool) { return p, true } }
 
-// Sweeper settles what is open. Make it with [New], and let [Sweeper.Run] work.
+// Sweeper settles open attempts. Make it with [New] and start [Sweeper.Run].
 type Sweeper struct {
 	engine   *idem.Engine
 	store    idem.Store
 	policies Policies
 	cfg      config
 
-	hung chan struct{} // one element for each resolver that is being asked
+	asking atomic.Int64 // resolvers that have not returned
 
-	// Of the last term: terms follow each other, and each reads what was left.
-	pending map[string]*attempt
-	passes  uint64
-	yielded time.Duration // for how long the office is left to others; 0: it was lost
+	// These belong to the running term. Terms follow each other.
+	attempts map[string]*attempt // by case ID
+	passes   uint64
+	yielded  time.Duration // how long the office is left to others, 0 if it was not yielded
 }
 
-// attempt is an open one, as the leader knows it.
+// attempt is what the leader remembers of an open attempt.
 type attempt struct {
-	wait   backoff
-	next   time.Time // when to look at it again
-	queued bool      // it is in the inbox
-	pass   uint64    // in which it was last seen
+	next   time.Time     // when to look at it again
+	pause  time.Duration // the one after that
+	queued bool          // it is in the inbox
+	pass   uint64        // the last pass that listed it
 }
 
-// New returns a sweeper for the records of a store, which is the engine's own.
+// New returns a sweeper for the records of the engine's store.
 func New(engine *idem.Engine, store idem.Store, policies Policies, opts ...Option) (*Sweeper, error) {
 	if engine == nil || store == nil || policies == nil {
-		return nil, errors.New("sweeper: New needs an engine, its store, and policies")
+		return nil, errors.New("sweeper: New needs an engine, its store and policies")
 	}
-	s := &Sweeper{engine: engine, store: store, policies: policies, cfg: defaultConfig()}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&s.cfg)
-		}
-	}
-	if err := s.cfg.validate(); err != nil {
+	cfg, err := newConfig(opts)
+	if err != nil {
 		return nil, err
 	}
-	s.pending = map[string]*attempt{}
-	s.hung = make(chan struct{}, s.cfg.workers)
-	return s, nil
+	return &Sweeper{engine: engine, store: store, policies: policies, cfg: cfg}, nil
 }
 
-// Run sweeps whenever this instance leads, until ctx ends; then it finishes
-// what it is deciding, which takes no longer than a resolver may, and returns.
-// It is called once.
+// Run sweeps whenever this instance leads, until ctx ends. Then it finishes the
+// record at hand, which takes no longer than a resolver may take, and returns. It
+// is called once.
 func (s *Sweeper) Run(ctx context.Context) {
-	pause := backoff{first: 100 * time.Millisecond, most: s.cfg.interval}
 	for ctx.Err() == nil {
-		began := time.Now()
+		if s.yielded == 0 {
+			s.attempts = map[string]*attempt{} // another leader may know better by now
+		}
 		s.yielded = 0
-		err := s.cfg.lead(ctx, s.term)
-		if ctx.Err() == nil && err != nil {
+		if err := s.cfg.lead(ctx, s.term); err != nil && ctx.Err() == nil {
 			s.cfg.observer(ctx, Pass{Err: err})
 		}
-		if s.yielded > 0 {
-			sleep(ctx, s.yielded)
-			continue
-		}
-		s.pending = map[string]*attempt{}       // others know better by now
-		if time.Since(began) > s.cfg.interval { // it was no failure at once
-			pause = backoff{first: 100 * time.Millisecond, most: s.cfg.interval}
-		}
-		sleep(ctx, pause.next())
+		sleep(ctx, max(s.yielded, s.cfg.interval))
 	}
 }
 
-// mostPause bounds how much a pass that took long delays the next one.
+// mostPause bounds how much a long pass delays the next one.
 const mostPause = 5 * time.Second
 
-// term is one leadership. It ends with its context, or after a pass that met
-// records of a newer build, when nothing of it runs any more.
+// term is one leadership. It ends with its context, or when the office is yielded.
+// It returns when its chores have returned too.
 func (s *Sweeper) term(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var chores sync.WaitGroup
 	defer chores.Wait()
 	defer cancel()
+	var busy atomic.Int64
 	for _, ch := range s.cfg.chores {
-		chores.Go(func() { s.repeat(ctx, ch) })
+		chores.Go(func() { s.repeat(ctx, ch, &busy) })
 	}
 	for ctx.Err() == nil {
-		s.passes++
 		began := time.Now()
-		p := s.sweep(ctx, s.passes)
+		p := s.sweep(ctx)
 		p.Leader, p.Duration = true, time.Since(began)
-		p.Yielded = p.Newer > 0 && ctx.Err() == nil && !s.busy()
+		p.Yielded = p.Newer > 0 && ctx.Err() == nil && busy.Load() == 0
 		s.cfg.observer(ctx, p)
 		pause := max(s.cfg.interval, min(9*p.Duration, mostPause))
 		if p.Yielded {
@@ -116,21 +100,23 @@ func (s *Sweeper) term(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// busy reports whether a chore runs.
-func (s *Sweeper) busy() bool {
-	return slices.ContainsFunc(s.cfg.chores, func(ch *chore) bool { return ch.running.Load() })
+// chore is a task of the leader beside the sweep.
+type chore struct {
+	every time.Duration
+	run   func(context.Context) error
+	next  time.Time // used by the running term alone
 }
 
-// repeat does a chore again and again, beside the sweep: it may take long.
-func (s *Sweeper) repeat(ctx context.Context, ch *chore) {
+// repeat runs a chore until the term ends. It does not hold up the sweep.
+func (s *Sweeper) repeat(ctx context.Context, ch *chore, busy *atomic.Int64) {
 	for {
 		sleep(ctx, time.Until(ch.next))
 		if ctx.Err() != nil {
 			return
 		}
-		ch.running.Store(true)
+		busy.Add(1)
 		err := ch.run(ctx)
-		ch.running.Store(false)
+		busy.Add(-1)
 		if ctx.Err() != nil {
 			return
 		}
@@ -139,23 +125,6 @@ func (s *Sweeper) repeat(ctx context.Context, ch *chore) {
 			s.cfg.observer(ctx, Pass{Leader: true, Err: fmt.Errorf("sweeper: chore: %w", err)})
 		}
 	}
-}
-
-// chore is what the leader does beside sweeping.
-type chore struct {
-	every   time.Duration
-	run     func(context.Context) error
-	next    time.Time // not before; of the last term's goroutine, or this one's
-	running atomic.Bool
-}
-
-// backoff doubles a pause up to a limit.
-type backoff struct{ first, most time.Duration }
-
-func (b *backoff) next() time.Duration {
-	d := min(b.first, b.most)
-	b.first = min(2*b.first, b.most)
-	return d
 }
 
 // sleep returns when d is over or ctx has ended.

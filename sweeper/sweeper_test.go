@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 )
 
@@ -43,7 +43,7 @@ func TestInterruptedAttemptsAreSettledWithoutARetry(t *testing.T) {
 				defer stop()
 				time.Sleep(10 * time.Second) // of the fake clock
 				for i := range n {
-					b.want(fmt.Sprint(i), tt.want)
+					b.wantState(fmt.Sprint(i), tt.want)
 				}
 				sum := b.sum()
 				if tt.want == idem.StateUnknown {
@@ -66,13 +66,13 @@ func TestLiveHolderIsLeftAlone(t *testing.T) {
 		stop := b.run()
 		defer stop()
 		time.Sleep(time.Hour)
-		b.want("k", idem.StatePending)
+		b.wantState("k", idem.StatePending)
 		if len(b.asked) != 0 {
 			t.Error("the resolver was asked about a live holder")
 		}
 		lease.ReleaseBehind() // it dies
 		time.Sleep(7 * time.Second)
-		b.want("k", idem.StateReleased)
+		b.wantState("k", idem.StateReleased)
 	})
 }
 
@@ -83,9 +83,9 @@ func TestYoungAttemptsAreNotLookedAt(t *testing.T) {
 		stop := b.run(sweeper.WithMinAge(time.Minute))
 		defer stop()
 		time.Sleep(59 * time.Second)
-		b.want("k", idem.StatePending)
+		b.wantState("k", idem.StatePending)
 		time.Sleep(5 * time.Second)
-		b.want("k", idem.StateReleased)
+		b.wantState("k", idem.StateReleased)
 	})
 }
 
@@ -114,7 +114,7 @@ func TestUnknownIsAskedEverLessOften(t *testing.T) {
 		}
 		can.Store(true)
 		time.Sleep(2 * time.Minute)
-		b.want("k", idem.StateCompleted)
+		b.wantState("k", idem.StateCompleted)
 		if len(b.inbox.known) != 0 {
 			t.Error("the inbox has not forgotten what was settled")
 		}
@@ -206,7 +206,7 @@ func TestHungResolversDoNotPileUp(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		stop()
 		for i := range 30 {
-			b.want(fmt.Sprint(i), idem.StateReleased)
+			b.wantState(fmt.Sprint(i), idem.StateReleased)
 		}
 	})
 }
@@ -224,7 +224,7 @@ func TestOutageIsOutlived(t *testing.T) {
 				stop := b.run()
 				defer stop()
 				time.Sleep(time.Minute)
-				b.want("k", idem.StateReleased)
+				b.wantState("k", idem.StateReleased)
 				if b.sum().Failed == 0 {
 					t.Error("no pass told of the outage")
 				}
@@ -241,7 +241,7 @@ func TestInboxThatFailsIsAskedAgain(t *testing.T) {
 		stop := b.run(sweeper.WithMaxBackoff(time.Minute))
 		defer stop()
 		time.Sleep(time.Minute)
-		b.want("k", idem.StateUnknown)
+		b.wantState("k", idem.StateUnknown)
 		b.inbox.mu.Lock()
 		b.inbox.fail = nil
 		b.inbox.mu.Unlock()
@@ -262,7 +262,7 @@ func TestForeignAttemptGoesToPeople(t *testing.T) {
 		stop := b.run()
 		defer stop()
 		time.Sleep(time.Hour)
-		b.want("k", idem.StatePending)
+		b.wantState("k", idem.StatePending)
 		if b.inbox.size() != 1 || b.inbox.cases[0].State != "pending" || b.inbox.cases[0].Fence != "burnt down/7" {
 			t.Fatalf("cases = %+v", b.inbox.cases)
 		}
@@ -270,7 +270,7 @@ func TestForeignAttemptGoesToPeople(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Minute)
-		b.want("k", idem.StateReleased)
+		b.wantState("k", idem.StateReleased)
 	})
 }
 
@@ -279,23 +279,18 @@ func TestPoliciesThatPanicStopNothing(t *testing.T) {
 		b := setup(t, nil)
 		b.interrupted("k")
 		var calm atomic.Bool
-		s, err := sweeper.New(b.engine, b.store, func(string) (idem.Policy, bool) {
+		stop := b.runWith(func(string) (idem.Policy, bool) {
 			if !calm.Load() {
 				panic("boom")
 			}
 			return idem.Policy{}, false
-		}, sweeper.WithObserver(b.observe), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go s.Run(ctx)
+		})
+		defer stop()
 		time.Sleep(time.Minute)
-		b.want("k", idem.StatePending)
+		b.wantState("k", idem.StatePending)
 		calm.Store(true)
 		time.Sleep(time.Minute)
-		b.want("k", idem.StateUnknown)
+		b.wantState("k", idem.StateUnknown)
 	})
 }
 
@@ -337,7 +332,7 @@ func TestLongChoreDoesNotStopTheSweep(t *testing.T) {
 		time.Sleep(time.Second)
 		b.interrupted("k")
 		time.Sleep(10 * time.Second)
-		b.want("k", idem.StateReleased)
+		b.wantState("k", idem.StateReleased)
 		if stop(); !ended {
 			t.Error("the sweeper has left its chore behind")
 		}
@@ -357,7 +352,7 @@ func TestFullInboxStarvesNobody(t *testing.T) {
 		b.inbox.fail = errors.New("full")
 		defer b.run()()
 		time.Sleep(15 * time.Second)
-		b.want("young", idem.StateUnknown)
+		b.wantState("young", idem.StateUnknown)
 		if sum := b.sum(); sum.Unqueued == 0 || sum.Failed != 0 {
 			t.Errorf("%d passes told of the inbox, %d of failures", sum.Unqueued, sum.Failed)
 		}
@@ -383,13 +378,8 @@ func TestClockSetBackTellsNobodyTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
 		store := &hidingStore{Store: b.store}
-		s, err := sweeper.New(b.engine, store, sweeper.ForAll(b.policy), sweeper.WithInbox(b.inbox))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go s.Run(ctx)
+		b.listed = store
+		defer b.run()()
 		b.interrupted("k")
 		time.Sleep(time.Minute)
 		store.hide.Store(true)
@@ -432,7 +422,8 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	for name, opt := range map[string]sweeper.Option{
 		"interval": sweeper.WithInterval(0), "page": sweeper.WithPage(0), "workers": sweeper.WithWorkers(-1),
 		"back-off": sweeper.WithMaxBackoff(0), "age": sweeper.WithMinAge(-1),
-		"chore": sweeper.WithChore(0, func(context.Context) error { return nil }),
+		"chore": sweeper.WithChore(0, func(context.Context) error { return nil }), "nil chore": sweeper.WithChore(time.Hour, nil),
+		"lead": sweeper.WithLead(nil), "observer": sweeper.WithObserver(nil),
 	} {
 		if _, err := sweeper.New(b.engine, b.store, sweeper.ForAll(b.policy), opt); err == nil {
 			t.Errorf("New() with a wrong %s = nil, want an error", name)

@@ -36,8 +36,8 @@ func (s *blindStore) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage,
 	return page, err
 }
 
-// blind has the bundle's sweepers work on a store that cannot read these keys.
-func (b *bundle) blind(err error, keys ...string) {
+// cannotRead has the bundle's sweepers work on a store that cannot read these keys.
+func (b *bundle) cannotRead(err error, keys ...string) {
 	b.Helper()
 	unreadable := map[idem.KeyID]error{}
 	for _, key := range keys {
@@ -48,11 +48,11 @@ func (b *bundle) blind(err error, keys ...string) {
 	if newErr != nil {
 		b.Fatal(newErr)
 	}
-	b.engine, b.open = engine, store
+	b.engine, b.listed = engine, store
 }
 
-// terms counts how often an instance is elected.
-func terms(n *atomic.Int64, lead sweeper.Lead) sweeper.Option {
+// countTerms counts how often an instance is elected.
+func countTerms(n *atomic.Int64, lead sweeper.Lead) sweeper.Option {
 	return sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
 		return lead(ctx, func(ctx context.Context) error {
 			n.Add(1)
@@ -69,15 +69,15 @@ func TestNewerRecordsAreLeftToNewerInstances(t *testing.T) {
 		for i := range 5 {
 			b.interrupted(fmt.Sprint(i))
 		}
-		b.blind(idem.ErrNewerRecord, "2")
+		b.cannotRead(idem.ErrNewerRecord, "2")
 		lead := sweeper.ByLock(b.locker, "s")
 		var older, later atomic.Int64
-		defer b.run(terms(&older, lead))()
+		defer b.run(countTerms(&older, lead))()
 		time.Sleep(time.Minute + time.Second) // between two terms
 		for _, key := range []string{"0", "1", "3", "4"} {
-			b.want(key, idem.StateReleased)
+			b.wantState(key, idem.StateReleased)
 		}
-		b.want("2", idem.StatePending)
+		b.wantState("2", idem.StatePending)
 		b.mu.Lock()
 		for i, p := range b.passes {
 			if i > 0 && (p.Newer != 1 || !p.Yielded || p.Failed != 0 || p.Err != nil) {
@@ -88,10 +88,10 @@ func TestNewerRecordsAreLeftToNewerInstances(t *testing.T) {
 			t.Errorf("%d terms of %d passes in a minute, want one pass a term but the first, every 2 s", n, len(b.passes))
 		}
 		b.mu.Unlock()
-		b.engine, b.open = newer, nil
-		stop := b.run(terms(&later, lead))
+		b.engine, b.listed = newer, b.store
+		stop := b.run(countTerms(&later, lead))
 		time.Sleep(5 * time.Second)
-		b.want("2", idem.StateReleased)
+		b.wantState("2", idem.StateReleased)
 		if later.Load() != 1 {
 			t.Errorf("the newer instance was elected %d times, want once for good", later.Load())
 		}
@@ -106,7 +106,7 @@ func TestYieldingForgetsNothing(t *testing.T) {
 		b := setup(t, says(idem.StillUnknown()))
 		b.interrupted("k")
 		b.interrupted("newer")
-		b.blind(idem.ErrNewerRecord, "newer")
+		b.cannotRead(idem.ErrNewerRecord, "newer")
 		var runs atomic.Int64
 		stop := b.run(sweeper.WithMaxBackoff(time.Minute), sweeper.WithChore(10*time.Minute, func(ctx context.Context) error {
 			select {
@@ -139,13 +139,13 @@ func TestCorruptRecordsGoToPeople(t *testing.T) {
 		for i := range 5 {
 			b.interrupted(fmt.Sprint(i))
 		}
-		b.blind(fmt.Errorf("%w: 7 bytes", idem.ErrCorruptRecord), "2", "3")
+		b.cannotRead(fmt.Errorf("%w: 7 bytes", idem.ErrCorruptRecord), "2", "3")
 		var n atomic.Int64
-		stop := b.run(terms(&n, sweeper.ByLock(b.locker, "s")))
+		stop := b.run(countTerms(&n, sweeper.ByLock(b.locker, "s")))
 		defer stop()
 		time.Sleep(time.Hour)
 		for _, key := range []string{"0", "1", "4"} {
-			b.want(key, idem.StateReleased)
+			b.wantState(key, idem.StateReleased)
 		}
 		if b.inbox.size() != 2 || b.inbox.cases[0].State != "unreadable" || b.inbox.cases[0].Reason == "" || len(b.inbox.known) != 2 {
 			t.Errorf("cases = %+v, want two unreadable ones with a reason", b.inbox.cases)
