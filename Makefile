@@ -48,6 +48,11 @@ help: ## list the targets
 test: servers bin/testsummary ## run every test with the race detector; the last line counts them
 	@CGO_ENABLED=1 bin/testsummary $(addprefix -C ,$(MODULES)) -race -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
+# The summary adds -short, under which testserver skips each test that asks for a server.
+.PHONY: quick
+quick: bin/testsummary ## run the tests that need no server, in under a minute; the last line counts them and those left out
+	@bin/testsummary -quick $(addprefix -C ,$(MODULES)) -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
+
 .PHONY: bench
 bench: servers ## measure it beside its peers: tables, and lines "RATIO name value goal"
 	@cd bench && $(GO) run ./cmd/compare -rounds $(ROUNDS) -benchtime $(BENCHTIME) -bench '$(BENCH)' -timeout $(TIMEOUT)

@@ -26,6 +26,7 @@ type RedisCluster struct {
 // default; a Restart brings it back with its slots.
 func StartRedisCluster(tb testing.TB, masters int, opts ...RedisOption) *RedisCluster {
 	tb.Helper()
+	needsServer(tb)
 	if masters < 1 {
 		tb.Fatalf("testserver: StartRedisCluster(%d): no master", masters)
 	}

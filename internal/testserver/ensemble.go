@@ -21,6 +21,7 @@ type Ensemble struct {
 // the loss of one, five that of two.
 func StartEnsemble(tb testing.TB, n int, opts ...ZooKeeperOption) *Ensemble {
 	tb.Helper()
+	needsServer(tb)
 	if n < 2 {
 		tb.Fatalf("testserver: StartEnsemble(%d): an ensemble has two members or more", n)
 	}

@@ -49,6 +49,7 @@ type Redis struct {
 // test's clean-up.
 func StartRedis(tb testing.TB, opts ...RedisOption) *Redis {
 	tb.Helper()
+	needsServer(tb)
 	r, held, err := launchRedis(tb.TempDir(), newRedisConfig(opts))
 	if err != nil {
 		tb.Fatalf("%v", err)

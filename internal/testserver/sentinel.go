@@ -32,6 +32,7 @@ type Sentinel struct {
 // replica.
 func StartSentinel(tb testing.TB, sentinels int, opts ...RedisOption) *Sentinel {
 	tb.Helper()
+	needsServer(tb)
 	if sentinels < 1 {
 		tb.Fatalf("testserver: StartSentinel(%d): no sentinel", sentinels)
 	}

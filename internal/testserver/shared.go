@@ -121,6 +121,7 @@ func SharedRedis(tb testing.TB) string {
 
 func share[T any](tb testing.TB, s *sharedServer[T], env string, start func(named string) (T, error)) T {
 	tb.Helper()
+	needsServer(tb)
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if !shared.running {

@@ -19,6 +19,7 @@ type SecureZooKeeper struct {
 // is for 127.0.0.1 and for no name.
 func StartSecureZooKeeper(tb testing.TB, a *Authority, opts ...ZooKeeperOption) *SecureZooKeeper {
 	tb.Helper()
+	needsServer(tb)
 	dir := tb.TempDir()
 	identity, trust := filepath.Join(dir, "identity.pem"), filepath.Join(dir, "trust.pem")
 	a.store(identity, a.server())

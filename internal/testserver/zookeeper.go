@@ -19,6 +19,7 @@ type ZooKeeper struct {
 // is killed in the test's clean-up.
 func StartZooKeeper(tb testing.TB, opts ...ZooKeeperOption) *ZooKeeper {
 	tb.Helper()
+	needsServer(tb)
 	z, held, err := launchZooKeeper(tb.TempDir(), newZKConfig(opts))
 	if err != nil {
 		tb.Fatalf("%v", err)

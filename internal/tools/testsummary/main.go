@@ -1,19 +1,22 @@
-// Command testsummary runs go test and says in one last line how it went:
+// Command testsummary runs go test and counts the results in one last line:
 //
-//	testsummary [-C dir]... [flags of go test] [packages]
+//	testsummary [-quick] [-C dir]... [flags of go test] [packages]
 //
-// It streams a line for each package, shows the output of failing tests in
+// It prints a line for each package, shows the output of failing tests in
 // full, and ends with "N passed, N failed". Tests and subtests count alike.
 //
-// go test knows the packages of one module. Each -C, before all other
-// arguments, names a directory to run the same go test in, and so a further
-// module; the one line at the end counts them all.
+// go test handles the packages of one module. Each -C, before the flags of go
+// test, names a directory for a further run of the same go test. The last line
+// counts all runs.
 //
-// What would otherwise look like success counts as failed: a skipped test (a
-// skip would hide a missing server), a test that never ended, a package that
-// did not build, or that failed without a failing test (an exit from TestMain,
-// a data race outside of tests). The exit status is 1 when anything failed and
-// when no test ran.
+// The following results look like success to go test and count as failed here:
+// a skipped test, a test that never ended, a package that did not build, and a
+// package that failed without a failing test (an exit from TestMain, a data race
+// outside of tests). The exit status is 1 if anything failed or no test ran.
+//
+// With -quick, go test runs with -short, and a test that testserver skips for
+// want of a server counts as left out. Any other skip still counts as failed.
+// Without -quick, -short is refused, so that a full run leaves out no test.
 package main
 
 import (
@@ -23,6 +26,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -36,16 +41,32 @@ func main() {
 }
 
 // run runs go test in dir, or in the directories below it that args begin with,
-// and reports whether all went well. When ctx ends it interrupts go test, which
-// still reports what it knows.
+// and reports whether all went well. When ctx ends, run interrupts go test, which
+// still reports the results so far.
 func run(ctx context.Context, dir string, args []string, out io.Writer) bool {
-	modules, args := modulesOf(args)
 	s := newSummary(out)
+	if len(args) > 0 && args[0] == "-quick" {
+		s.quick, args = true, args[1:]
+	}
+	modules, args := modulesOf(args)
+	if s.quick {
+		args = append([]string{"-short"}, args...)
+	} else if i := slices.IndexFunc(args, setsShort); i >= 0 {
+		s.failed++
+		s.problem("FAIL: " + args[i] + " would leave tests out of a full run; use -quick")
+		modules = nil
+	}
 	for _, m := range modules {
 		s.goTest(ctx, filepath.Join(dir, m), args)
 	}
 	s.finish()
 	return s.ok()
+}
+
+// setsShort reports whether an argument is go test's -short in any spelling.
+func setsShort(arg string) bool {
+	name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+	return strings.HasPrefix(arg, "-") && (name == "short" || name == "test.short")
 }
 
 // modulesOf takes the leading -C flags off the arguments of go test.
@@ -59,7 +80,7 @@ func modulesOf(args []string) (dirs, rest []string) {
 	return dirs, args
 }
 
-// goTest runs one go test and takes in what it tells.
+// goTest runs one go test and counts its results.
 func (s *summary) goTest(ctx context.Context, dir string, args []string) {
 	events, w := io.Pipe()
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...) //nolint:gosec // the caller's own flags

@@ -20,6 +20,12 @@ func (s *summary) count(pkg string) *packageCount {
 	return s.counts[pkg]
 }
 
+// saidSoFar reports whether a test has printed text.
+func (s *summary) saidSoFar(key testKey, text string) bool {
+	b := s.output[key]
+	return b != nil && strings.Contains(b.String(), text)
+}
+
 // take returns and forgets what a test printed.
 func (s *summary) take(key testKey) string {
 	return takeFrom(s.output, key)

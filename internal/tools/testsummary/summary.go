@@ -30,7 +30,9 @@ type testKey struct{ pkg, test string }
 // summary counts events and prints what a reader needs to see.
 type summary struct {
 	out            io.Writer
+	quick          bool // tests that need a server are left out
 	passed, failed int
+	leftOut        int
 	output         map[testKey]*strings.Builder // of what runs
 	running        map[string]map[string]bool   // tests by package
 	counts         map[string]*packageCount
@@ -38,7 +40,10 @@ type summary struct {
 	problems       []string
 }
 
-type packageCount struct{ passed, failed int }
+type packageCount struct{ passed, failed, leftOut int }
+
+// needsServer is the reason with which testserver skips a test under -short.
+const needsServer = "needs a server, left out under -short"
 
 func newSummary(out io.Writer) *summary {
 	return &summary{
@@ -99,10 +104,14 @@ func (s *summary) add(e event) {
 func (s *summary) endTest(key testKey, action string) {
 	delete(s.running[key.pkg], key.test)
 	count := s.count(key.pkg)
-	if action == "pass" {
+	switch {
+	case action == "pass":
 		s.passed++
 		count.passed++
-	} else {
+	case action == "skip" && s.quick && s.saidSoFar(key, needsServer):
+		s.leftOut++
+		count.leftOut++
+	default:
 		s.failed++
 		count.failed++
 		what := map[string]string{"fail": "FAIL", "skip": "SKIPPED, which counts as failed", "run": "NEVER ENDED"}[action]
@@ -124,7 +133,7 @@ func (s *summary) endPackage(e event) {
 	case "skip":
 		s.print(fmt.Sprintf("?    %s [no test files]\n", e.Package))
 	case "pass":
-		s.print(fmt.Sprintf("ok   %s %.1fs, %d passed, %d failed\n", e.Package, e.Elapsed, count.passed, count.failed))
+		s.print(fmt.Sprintf("ok   %s %.1fs, %s\n", e.Package, e.Elapsed, s.figures(*count)))
 	default:
 		if count.failed == 0 {
 			s.failed++
@@ -133,7 +142,7 @@ func (s *summary) endPackage(e event) {
 		}
 		s.print(s.takeBuild(e.FailedBuild))
 		s.print(text)
-		s.print(fmt.Sprintf("FAIL %s %.1fs, %d passed, %d failed\n", e.Package, e.Elapsed, count.passed, count.failed))
+		s.print(fmt.Sprintf("FAIL %s %.1fs, %s\n", e.Package, e.Elapsed, s.figures(*count)))
 	}
 	delete(s.counts, e.Package)
 	delete(s.running, e.Package)
@@ -168,7 +177,15 @@ func (s *summary) finish() {
 	for _, p := range s.problems {
 		s.print(p + "\n")
 	}
-	s.print(fmt.Sprintf("%d passed, %d failed\n", s.passed, s.failed))
+	s.print(s.figures(packageCount{passed: s.passed, failed: s.failed, leftOut: s.leftOut}) + "\n")
+}
+
+func (s *summary) figures(c packageCount) string {
+	text := fmt.Sprintf("%d passed, %d failed", c.passed, c.failed)
+	if s.quick {
+		text += fmt.Sprintf(", %d left out", c.leftOut)
+	}
+	return text
 }
 
 func (s *summary) ok() bool { return s.failed == 0 && s.passed > 0 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // A module for each way in which a test run can go, run for real.
@@ -45,6 +47,27 @@ func TestB(t *testing.T) { t.Log("quiet") }`},
 func TestA(t *testing.T) { t.Skip("no server here") }
 func TestB(t *testing.T) {}`},
 			last: "1 passed, 1 failed", says: []string{"SKIPPED, which counts as failed: m TestA", "no server here"},
+		},
+		{
+			name: "a quick run counts what needs a server as left out, and any other skip as failed",
+			files: map[string]string{"p_test.go": head + `
+func TestA(t *testing.T) { if testing.Short() { t.Skip("` + testserver.LeftOut + `") } }
+func TestB(t *testing.T) { t.Skip("no reason") }
+func TestC(t *testing.T) {}`},
+			args: []string{"-quick", "./..."},
+			last: "1 passed, 1 failed, 1 left out", says: []string{"SKIPPED, which counts as failed: m TestB"},
+		},
+		{
+			name: "a full run counts a test that was left out as failed",
+			files: map[string]string{"p_test.go": head + `
+func TestA(t *testing.T) { t.Skip("` + testserver.LeftOut + `") }`},
+			last: "0 passed, 1 failed",
+		},
+		{
+			name:  "a full run refuses -short",
+			files: map[string]string{"p_test.go": head + "func TestA(t *testing.T) {}"},
+			args:  []string{"-race", "-test.short=true", "./..."},
+			last:  "0 passed, 1 failed", says: []string{"-test.short=true would leave tests out"},
 		},
 		{
 			name: "a package that does not compile counts as failed",

@@ -1,0 +1,16 @@
+package testserver
+
+import "testing"
+
+// LeftOut is what a test says that is skipped under "go test -short". It is the
+// one reason for a skip that "make quick" accepts.
+const LeftOut = "needs a server, left out under -short"
+
+// needsServer skips the test under "go test -short". Every Start function and
+// every Shared function begins with it.
+func needsServer(tb testing.TB) {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip(LeftOut)
+	}
+}
