@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/go-zookeeper/zk"
 
@@ -115,7 +114,7 @@ func (a *attempt) start() bool {
 	if s.why != nil {
 		return false
 	}
-	wr := a.write(a.first)
+	wr := measured([]any{a.first})
 	wr.bold = a.bold
 	s.w.submit(a.answered, wr)
 	return true
@@ -147,17 +146,7 @@ func (a *attempt) send(op *zk.CreateRequest) result {
 		a.early = nil
 		return *r
 	}
-	return a.s.w.await(a.write(op))
-}
-
-// write is the create as the writer takes it: a place in line can have any seat.
-func (a *attempt) write(op *zk.CreateRequest) *write {
-	wr := measured([]any{op})
-	if a.place != nil {
-		wr.seat = seated(op)
-		wr.lazy = strings.HasPrefix(a.place.prefix, exclusive+"-") && a.place.line.isLong()
-	}
-	return wr
+	return a.s.w.do(op)
 }
 
 // run makes the znode and hands it to the caller.
@@ -204,7 +193,7 @@ func (a *attempt) grant(czxid int64) bool {
 	}
 	l := &Lease{
 		s: s, slot: a.slot, place: a.place, marks: a.marks, czxid: czxid, taken: a.began,
-		fence: a.fence(czxid),
+		fence: s.fence(czxid),
 		done:  make(chan struct{}),
 		gone:  make(chan struct{}),
 	}
@@ -217,12 +206,9 @@ func (a *attempt) grant(czxid int64) bool {
 	return true
 }
 
-// fence is that of the znode that was made.
-func (a *attempt) fence(czxid int64) idem.Fence {
-	if a.place != nil {
-		return a.s.placeFence(czxid, a.place.seat)
-	}
-	return idem.Fence{Domain: a.s.domain, Token: uint64(czxid)}
+// fence is that of a znode.
+func (s *session) fence(czxid int64) idem.Fence {
+	return idem.Fence{Domain: s.domain, Token: uint64(czxid)}
 }
 
 // sessionID is the server's name for this session.

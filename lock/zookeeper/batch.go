@@ -75,18 +75,10 @@ func (w *writer) takeOff() []*write {
 	if !w.cleared() {
 		return nil
 	}
-	if !w.pressing() {
-		return nil
-	}
 	batch, _ := w.next()
 	if len(batch) > 0 {
 		w.flying++
 		w.last = len(batch)
-	}
-	w.idle = 0 // what is left came first and has waited
-	if w.overdue != nil {
-		w.overdue.Stop()
-		w.overdue = nil
 	}
 	w.rouse()
 	return batch
@@ -95,11 +87,11 @@ func (w *writer) takeOff() []*write {
 // next takes the writes for one Multi off the queue, in their order, and says
 // whether there are more. Needs mu.
 //
-// What a Multi creates has one czxid in common, so two places in one line share one
-// only where their seats tell their fences apart. Locks of different keys always may.
+// What a Multi creates has one czxid in common, which is the fence: so two places in
+// one line never share one. Locks of different keys always may.
 func (w *writer) next() (batch []*write, more bool) {
 	size := 0
-	var lines, unseated []string // below which somebody takes a place, and somebody without a seat
+	var lines []string // below which somebody takes a place
 	rest := w.waiting[:0]
 	w.split = false
 	for i, wr := range w.waiting {
@@ -107,16 +99,13 @@ func (w *writer) next() (batch []*write, more bool) {
 			rest = append(rest, w.waiting[i:]...)
 			break
 		}
-		if wr.line != "" && (wr.seat == nil && slices.Contains(lines, wr.line) || slices.Contains(unseated, wr.line)) {
-			rest = append(rest, wr)
-			w.split = true
-			continue
-		}
-		if wr.line != "" && !slices.Contains(lines, wr.line) {
+		if wr.line != "" {
+			if slices.Contains(lines, wr.line) {
+				rest = append(rest, wr)
+				w.split = true
+				continue
+			}
 			lines = append(lines, wr.line)
-		}
-		if wr.line != "" && wr.seat == nil {
-			unseated = append(unseated, wr.line)
 		}
 		size += wr.size
 		batch = append(batch, wr)
@@ -130,18 +119,13 @@ func (w *writer) next() (batch []*write, more bool) {
 // been applied, and all but the culprit are sent again: see sortOut.
 func (w *writer) sendAll(batch []*write) {
 	var ops []any
-	for seat, wr := range batch {
-		wr.take(seat)
+	for _, wr := range batch {
 		ops = append(ops, wr.ops...)
 	}
 	r := w.send(ops...)
 	if r.outcome != refused || r.op < 0 {
-		for seat, wr := range batch {
-			own := r.of(len(wr.ops))
-			if wr.seat != nil {
-				own.seat = seat
-			}
-			w.reply(wr, own)
+		for _, wr := range batch {
+			w.reply(wr, r.of(len(wr.ops)))
 			r.skip(len(wr.ops))
 		}
 		return
@@ -165,13 +149,6 @@ func (w *writer) sendAll(batch []*write) {
 	wg.Wait()
 	if len(so.last) > 0 {
 		w.sendAll(so.last)
-	}
-}
-
-// take gives a write its seat in a Multi.
-func (wr *write) take(seat int) {
-	if wr.seat != nil {
-		wr.seat(seat)
 	}
 }
 

@@ -52,24 +52,17 @@ func TestBatchedWritesAreJudgedOneByOne(t *testing.T) {
 	wg.Wait()
 }
 
-// next takes what fits, in order, and never two places of one line, unless they can
-// have seats.
+// next takes what fits, in order, and never two places of one line.
 func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 	t.Parallel()
-	seat := func(line string) *write {
+	place := func(line string) *write {
 		return newWrite([]any{&zk.CreateRequest{Path: line + "/lock-x-", Flags: zk.FlagEphemeral | zk.FlagSequence}})
 	}
 	plain := func(path string) *write { return newWrite([]any{&zk.DeleteRequest{Path: path}}) }
 	large := func() *write {
 		return newWrite([]any{&zk.CreateRequest{Path: "/large", Data: bytes.Repeat([]byte("x"), maxBatchBytes)}})
 	}
-	a1, a2, b1, p, q, l := seat("/a"), seat("/a"), seat("/b"), plain("/p"), plain("/a/q"), large()
-	seated := func() *write {
-		wr := seat("/a")
-		wr.seat = func(int) {}
-		return wr
-	}
-	s1, s2 := seated(), seated()
+	a1, a2, b1, p, q, l := place("/a"), place("/a"), place("/b"), plain("/p"), plain("/a/q"), large()
 	tests := map[string]struct {
 		waiting []*write
 		want    [][]*write
@@ -77,9 +70,6 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 		"nothing":                {nil, [][]*write{nil}},
 		"all of it":              {[]*write{a1, p, b1, q}, [][]*write{{a1, p, b1, q}}},
 		"two places of a line":   {[]*write{a1, a2, p}, [][]*write{{a1, p}, {a2}}},
-		"places with seats":      {[]*write{s1, b1, s2, p}, [][]*write{{s1, b1, s2, p}}},
-		"one of them without":    {[]*write{s1, a1, s2, p, a2}, [][]*write{{s1, s2, p}, {a1}, {a2}}},
-		"the first without":      {[]*write{a1, s1, s2}, [][]*write{{a1}, {s1, s2}}},
 		"a large one goes alone": {[]*write{p, l, q}, [][]*write{{p}, {l}, {q}}},
 	}
 	for name, tt := range tests {

@@ -48,6 +48,6 @@ func (s *session) leader(n hint) Leader {
 	o := parseCandidacy(n.data)
 	return Leader{
 		Name: o.Candidate, Host: o.Host, PID: o.PID, Instance: o.Instance,
-		Fence: s.placeFence(n.czxid, seatOf(n.data)),
+		Fence: s.fence(n.czxid),
 	}
 }

@@ -12,22 +12,21 @@ import (
 func TestWritesLeaveTogether(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		flying, waiting, lazy int
-		split                 bool
-		want                  int
+		flying, waiting int
+		split           bool
+		want            int
 	}{
-		"nothing under way":       {0, 1, 0, false, 1},
-		"one under way":           {1, 3, 0, false, 3},
-		"two under way":           {flights, 3, 0, false, 0},
-		"two and a full one":      {flights, maxBatch, 0, false, maxBatch},
-		"two, must not share one": {flights, 2, 0, true, 2},
-		"as many as there may be": {maxFlights, maxBatch, 0, true, 0},
-		"some in no hurry":        {0, 3, 2, false, 3},
+		"nothing under way":       {0, 1, false, 1},
+		"one under way":           {1, 3, false, 3},
+		"two under way":           {flights, 3, false, 0},
+		"two and a full one":      {flights, maxBatch, false, maxBatch},
+		"two, must not share one": {flights, 2, true, 2},
+		"as many as there may be": {maxFlights, maxBatch, true, 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := &writer{flying: tt.flying, split: tt.split, idle: tt.lazy, wake: make(chan struct{}, 1)}
+			w := &writer{flying: tt.flying, split: tt.split, wake: make(chan struct{}, 1)}
 			for range tt.waiting {
 				w.waiting = append(w.waiting, newWrite([]any{&zk.DeleteRequest{Path: "/p"}}))
 			}
@@ -47,42 +46,6 @@ func TestWritesLeaveTogether(t *testing.T) {
 				t.Error("nobody was woken when the ones under way were answered")
 			}
 		})
-	}
-}
-
-// Lazy writes go with one that is not, or when their time has come.
-func TestLazyWritesWaitForCompany(t *testing.T) {
-	t.Parallel()
-	lazy := func(w *writer) {
-		wr := newWrite([]any{&zk.DeleteRequest{Path: "/p"}})
-		wr.lazy = true
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.queue(wr)
-		if len(w.wake) > 0 {
-			t.Error("a lazy write has roused a worker")
-		}
-	}
-	w := &writer{wake: make(chan struct{}, 1)}
-	lazy(w)
-	lazy(w)
-	if got := w.takeOff(); len(got) > 0 && w.overdue != nil { // else its time had come
-		t.Errorf("takeOff() took %d lazy writes", len(got))
-	}
-	w.mu.Lock()
-	w.queue(newWrite([]any{&zk.DeleteRequest{Path: "/q"}}))
-	w.mu.Unlock()
-	await(t, "a worker to be roused", w.wake)
-	if got := w.takeOff(); len(got) != 3 {
-		t.Errorf("takeOff() took %d writes, want the one in a hurry and the two before it", len(got))
-	}
-	if w.idle != 0 || w.overdue != nil {
-		t.Errorf("%d lazy writes are left, with a timer %v", w.idle, w.overdue)
-	}
-	lazy(w)
-	await(t, "the lazy write's time", w.wake)
-	if got := w.takeOff(); len(got) != 1 {
-		t.Errorf("takeOff() took %d writes, want the one whose time has come", len(got))
 	}
 }
 

@@ -31,20 +31,6 @@ func neighbours(t *testing.T, cfg Config) (c *Client, held *Lease, second <-chan
 	return c, held, ch
 }
 
-// placesOf counts the places in line that a client has a lease for.
-func placesOf(c *Client) int {
-	s := sessionOf(c)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, sl := range s.slots {
-		if sl.lease != nil && sl.lease.place != nil {
-			n++
-		}
-	}
-	return n
-}
-
 // Within a session the lock is handed over before the delete has been applied,
 // and nobody else has it until both places are gone.
 func TestMutexHandOverWithinASessionDoesNotWaitForTheDelete(t *testing.T) {
@@ -112,11 +98,14 @@ func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
 	if err := s.take(places[0], true, false); err != nil {
 		t.Fatal(err)
 	}
+	if got := s.neighbour(places[1], []position{places[0].place.position, places[1].place.position}, 0); got != places[0] {
+		t.Fatalf("neighbour() = %v, want the first place", got)
+	}
 	if err := raw.Delete(places[1].slot.path, -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
 		t.Fatal(err)
 	}
 	places[0].ReleaseBehind()
-	handed, err := s.awaitHandOver(bounded(t), places[1], places[0].slot)
+	handed, err := s.awaitHandOver(bounded(t), places[1], places[0])
 	if handed || !errors.Is(err, idem.ErrLeaseLost) {
 		t.Errorf("awaitHandOver() = %v, %v, want ErrLeaseLost", handed, err)
 	}
@@ -136,7 +125,7 @@ func TestMutexHandOverOnlyFromTheHead(t *testing.T) {
 		places = append(places, l)
 	}
 	places[1].ReleaseBehind()
-	if handed, err := s.awaitHandOver(bounded(t), places[2], places[1].slot); handed || err != nil {
+	if handed, err := s.awaitHandOver(bounded(t), places[2], places[1]); handed || err != nil {
 		t.Errorf("awaitHandOver() = %v, %v, want to look again", handed, err)
 	}
 	places[0].ReleaseBehind()

@@ -39,10 +39,8 @@ type Lease struct {
 var _ idem.Lease = (*Lease)(nil)
 
 // Fence implements [idem.Lease]: its token is the czxid of the lock's znode, as it
-// was when the lock was taken ([Lease.MarkBegun] makes it anew). That of a place in
-// line (Mutex, RWMutex, Semaphore, Election) is 128 times that, plus how many writes
-// were in front in the transaction that made it. After [RWMutex.Downgrade] it is the
-// writer's. Its domain is the ensemble's, with ":line" behind it for a place.
+// was when the lock was taken ([Lease.MarkBegun] makes it anew). After
+// [RWMutex.Downgrade] it is the writer's.
 func (l *Lease) Fence() idem.Fence { return l.fence }
 
 // Done implements [idem.Lease].

@@ -28,7 +28,6 @@ type line struct {
 	path string // with the chroot
 	data []byte // of the parent, should it have to be made
 	uses atomic.Uint64
-	long atomic.Int64 // until when it counts as long, in ns since 1970; see saw
 
 	// agreed, if not nil, says whether a place that was just taken may stay, by
 	// what the parent is then.

@@ -95,9 +95,6 @@ func (r *rig) wantHeld(l *Lease) {
 		return
 	}
 	token := uint64(stat.Czxid)
-	if l.place != nil {
-		token = token<<seatBits + uint64(seatOf(data))
-	}
 	// MarkBegun moves a lock to another znode and leaves its fence.
 	if _, czxid := l.at(); czxid != stat.Czxid || l.Fence().Token > token || l.marks.there == nil && l.Fence().Token != token {
 		r.Errorf("lock on the server: %s, %+v; want it to be that of fence %v", data, stat, l.Fence())

@@ -11,12 +11,7 @@ import (
 //
 // Each caller has an ephemeral sequential znode below the path and waits for the
 // one before it alone (the lock recipe of ZooKeeper's documentation), so that a
-// hand-over costs one delete, one notification and one read, however many wait. To
-// the next place of the same Client it does not wait for the delete, and needs no read
-// where the place was seen within the last second, when the one that came to the
-// head of the line looked. Where many wait, those of one Client come to stand side by
-// side; the lock then goes through all of them at once. Their order stays that in
-// which the servers were asked, which in a long line may be a millisecond later.
+// hand-over costs one delete, one notification and one read, however many wait.
 type Mutex struct {
 	ln        *line
 	listeners []*mailbox[LockEvent]

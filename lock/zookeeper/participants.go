@@ -93,7 +93,7 @@ func (s *session) participant(pos position, n hint) Participant {
 	}
 	return Participant{
 		Host: o.Host, PID: o.PID, Instance: o.Instance, Name: o.Candidate, Role: role,
-		Place: pos.seq, Fence: s.placeFence(n.czxid, seatOf(n.data)),
+		Place: pos.seq, Fence: s.fence(n.czxid),
 		Revoked: revocation(n.data),
 	}
 }

@@ -20,10 +20,11 @@ type place struct {
 	prefix   string // <role>-<unique>-
 	data     []byte
 	position      // once made
-	seat     int  // in the Multi that made it
 	founder  bool // the parent was made for it
-	head     bool // its turn came when nobody was before it; guarded by session.mu, like alone
-	alone    bool // nobody was seen behind it then
+	// guarded by session.mu:
+	head  bool   // its turn came when no place was before it
+	alone bool   // no place was seen behind it then
+	heir  *Lease // waits right behind it, or has inherited the lock
 }
 
 // is says whether q is this place.
@@ -65,7 +66,6 @@ func (p *place) create(a *attempt) (czxid int64, err error) {
 		r = a.send(p.request(s))
 		switch {
 		case r.outcome == applied:
-			p.seat = r.seat
 			return r.zxid, p.named(a, r.created[0])
 		case r.refusedBy(zk.ErrNoNode):
 			if err := s.ensureLine(p.line); err != nil {
@@ -81,7 +81,6 @@ func (p *place) create(a *attempt) (czxid int64, err error) {
 			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 		}
 		if n.exists {
-			p.seat = seatOf(n.data)
 			return n.czxid, nil
 		}
 	}

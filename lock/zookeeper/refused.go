@@ -33,8 +33,6 @@ type sorted struct {
 // sortOut decides what becomes of the writes of a refused Multi. The servers name
 // its first culprit only, and others may follow. Sending all the rest again after
 // each culprit would make a free lock wait for a round trip per held one.
-//
-// Two places in one line stay in one piece, so that neither overtakes the other.
 func sortOut(batch []*write, culprit int, r result) (so sorted) {
 	refused, front, rest := batch[culprit], batch[:culprit], batch[culprit+1:]
 	certain := !slices.ContainsFunc(front, refused.concerns)
@@ -43,23 +41,12 @@ func sortOut(batch []*write, culprit int, r result) (so sorted) {
 	} else {
 		so.last = append(so.last, refused)
 	}
-	home := make(map[string]int) // the piece of each line
-	add := func(piece int, wr *write) {
-		so.pieces[piece] = append(so.pieces[piece], wr)
-		if wr.line != "" {
-			home[wr.line] = piece
-		}
-	}
 	if culprit > 0 {
-		so.pieces = append(so.pieces, nil)
-	}
-	for _, wr := range front {
-		add(0, wr)
+		so.pieces = append(so.pieces, front)
 	}
 	size := max(1, culprit)
 	open := len(so.pieces) // the piece that is being filled
 	for _, wr := range rest {
-		piece, atHome := home[wr.line]
 		switch {
 		case certain && r.parentless() && wr.besides(refused):
 			so.told = append(so.told, wr)
@@ -67,8 +54,6 @@ func sortOut(batch []*write, culprit int, r result) (so sorted) {
 			so.doubted = append(so.doubted, wr)
 		case !certain && wr.concerns(refused):
 			so.last = append(so.last, wr)
-		case atHome:
-			add(piece, wr)
 		default:
 			if open < len(so.pieces) && len(so.pieces[open]) >= size {
 				open = len(so.pieces)
@@ -76,7 +61,7 @@ func sortOut(batch []*write, culprit int, r result) (so sorted) {
 			if open == len(so.pieces) {
 				so.pieces = append(so.pieces, nil)
 			}
-			add(open, wr)
+			so.pieces[open] = append(so.pieces[open], wr)
 		}
 	}
 	return so
@@ -98,9 +83,6 @@ func (wr *write) besides(other *write) bool {
 // concerns says that what one of the writes does can decide whether the other is
 // refused: they are about one line, one znode, or a znode and its parent.
 func (wr *write) concerns(other *write) bool {
-	if wr.line != "" && wr.line == other.line {
-		return true
-	}
 	for _, op := range wr.ops {
 		a := pathOf(op)
 		for _, op := range other.ops {

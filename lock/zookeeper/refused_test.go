@@ -121,7 +121,7 @@ func TestRefusedBatchKeepsWhatBelongsTogether(t *testing.T) {
 	set := func(path string) *write { return newWrite([]any{&zk.SetDataRequest{Path: path}}) }
 	lock := func(path string) *write { return newWrite([]any{&zk.CreateRequest{Path: path}}) }
 	gone := newWrite([]any{&zk.DeleteRequest{Path: "/a/lock-y-1"}, &zk.DeleteRequest{Path: "/a"}})
-	a1, a2, a3, b1, r1, r2, r3 := place("/a"), place("/a"), place("/a"), place("/b"), set("/r"), set("/r"), set("/r")
+	a1, b1, r1, r2, r3 := place("/a"), place("/b"), set("/r"), set("/r"), set("/r")
 	bold1, bold2 := lock("/lock/3/x"), lock("/lock/4/x")
 	bold1.bold, bold2.bold = true, true
 	l1, l2, l3 := lock("/lock/1/x"), lock("/lock/1/y"), lock("/lock/2/x")
@@ -131,21 +131,9 @@ func TestRefusedBatchKeepsWhatBelongsTogether(t *testing.T) {
 		err     error
 		want    sorted
 	}{
-		"places of a line stay in one piece": {
-			[]*write{l1, a1, b1, a2, a3}, 0, zk.ErrNodeExists,
-			sorted{told: []*write{l1}, pieces: [][]*write{{a1, a2, a3}, {b1}}, last: nil},
-		},
-		"and behind those in front": {
-			[]*write{a1, l1, l3, a2, b1}, 1, zk.ErrNodeExists,
-			sorted{told: []*write{l1}, pieces: [][]*write{{a1, a2}, {l3}, {b1}}, last: nil},
-		},
 		"a parent is missing for all its children": {
 			[]*write{l1, l3, l2}, 0, zk.ErrNoNode,
 			sorted{told: []*write{l1, l2}, pieces: [][]*write{{l3}}, last: nil},
-		},
-		"a line is missing for all its places": {
-			[]*write{a1, b1, a2, a3}, 0, zk.ErrNoNode,
-			sorted{told: []*write{a1, a2, a3}, pieces: [][]*write{{b1}}, last: nil},
 		},
 		"a child that exists says nothing of others": {
 			[]*write{l1, l2}, 0, zk.ErrNodeExists,
@@ -164,8 +152,8 @@ func TestRefusedBatchKeepsWhatBelongsTogether(t *testing.T) {
 			sorted{told: nil, pieces: [][]*write{{r1}, {l1}}, last: []*write{r2, r3}},
 		},
 		"the parent may go with a write in front": {
-			[]*write{gone, a1, l1, a2}, 1, zk.ErrNoNode,
-			sorted{told: nil, pieces: [][]*write{{gone}, {l1}}, last: []*write{a1, a2}},
+			[]*write{gone, a1, l1}, 1, zk.ErrNoNode,
+			sorted{told: nil, pieces: [][]*write{{gone}, {l1}}, last: []*write{a1}},
 		},
 	}
 	for name, tt := range tests {

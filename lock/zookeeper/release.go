@@ -38,7 +38,6 @@ func (l *Lease) ReleaseBehind() {
 	defer s.mu.Unlock()
 	if l.finish(nil) {
 		s.held--
-		l.pass()
 	}
 	s.beginRelease(l)
 }
@@ -97,9 +96,7 @@ func (l *Lease) simple() bool {
 // where the answer is not the one expected. Needs session.mu.
 func (l *Lease) ask() {
 	s := l.s
-	wr := measured([]any{l.deletion()})
-	wr.lazy = l.slot.heir != nil && l.place.head // the lock is passed on already
-	s.w.submit(func(r result) {
+	s.w.ask(func(r result) {
 		remove := func() error { return l.removeOn(r) }
 		switch r.outcome {
 		case applied, ended:
@@ -107,7 +104,7 @@ func (l *Lease) ask() {
 		default:
 			s.further(func() { l.freed(remove) })
 		}
-	}, wr)
+	}, l.deletion())
 }
 
 // deletionOf is the delete of the znode at path, which a lease gives back where l is

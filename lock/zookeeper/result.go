@@ -34,9 +34,6 @@ type result struct {
 	// created has the path of each znode created when applied, by the index of
 	// its operation, and "" for other operations.
 	created []string
-	// seat is how many writes were in front of this one in the Multi, where it can
-	// have a seat.
-	seat int
 	// op is the index of the culprit when refused: among the operations of the
 	// Multi as interpret returns it, 0 where the caller has one only. It is −1
 	// when the pin itself was refused.

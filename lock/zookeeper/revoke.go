@@ -53,31 +53,6 @@ func (l *Lease) askedFor() {
 // ever changes its data.
 const unrevoked = 0
 
-// mayPassOn says that a request in the znode would be for the place that the lock
-// is handed to within the session: this holder has not seen it. Needs session.mu.
-func (l *Lease) mayPassOn() bool {
-	if l.place == nil || !l.place.head || l.place.role != exclusive {
-		return false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.asked
-}
-
-// passOnRequest gives a request that came to a place which is being given back to
-// the lease of this session that has the lock in its stead, if there is one.
-func (s *session) passOnRequest(l *Lease) {
-	s.mu.Lock()
-	next := l.slot.heir
-	for next != nil && next.over() != nil {
-		next = next.slot.heir
-	}
-	s.mu.Unlock()
-	if next != nil {
-		next.askedFor()
-	}
-}
-
 // attend has a holder look after its own znode, from now on: for requests to
 // let go, and for its disappearance.
 func (l *Lease) attend() { l.attended.Do(func() { l.s.start(l.lookAfter) }) }

@@ -99,7 +99,7 @@ func (d *downgrade) claim(path string) (*slot, error) {
 	if s.slots[path] != nil {
 		return nil, errDowngrading
 	}
-	sl := &slot{path: path, freed: make(chan struct{}), passed: make(chan struct{})}
+	sl := &slot{path: path, freed: make(chan struct{})}
 	s.slots[path] = sl
 	return sl, nil
 }

@@ -68,7 +68,6 @@ type session struct {
 	frees     uint64 // slots that were given up; guarded by mu
 	held      int    // leases that are trusted
 	watches   map[string]*watch
-	views     map[string]*view // under way, by the line's path
 	barriers  []chan struct{}
 	parents   lockParents
 }
@@ -85,7 +84,6 @@ func newSession(c *Client) *session {
 		clock:   clock{timeout: c.cfg.SessionTimeout, tick: c.cfg.TickTime},
 		slots:   make(map[string]*slot),
 		watches: make(map[string]*watch),
-		views:   make(map[string]*view),
 		parents: newLockParents(),
 	}
 	s.tr = newTransport(&c.cfg, s.onWatchesSent)

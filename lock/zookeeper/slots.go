@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // phase is what a slot is being used for.
@@ -29,13 +28,7 @@ type slot struct {
 	marked bool
 	lease  *Lease        // once holding
 	freed  chan struct{} // closed when the slot is given up
-	// passed is closed when the holder of a place at the head of its line lets go
-	// of it: nobody is before the next place any more (handover.go).
-	passed chan struct{}
-	heir   *Lease             // waits for passed, or has taken over from it
-	seen   leaseclock.Instant // when it was, in line behind another one of this session; see vouch
-	seenBy uint64             // over which connection
-	crowd  int                // callers that wait for freed
+	crowd  int           // callers that wait for freed
 }
 
 // znode is where the lock itself is.
@@ -60,7 +53,7 @@ func (s *session) claim(path string) (mine, other *slot, busy phase, err error) 
 	if len(s.slots) >= s.cfg.MaxLocksPerSession {
 		return nil, nil, 0, fmt.Errorf("%w: zookeeper: session has %d locks already (MaxLocksPerSession)", idem.ErrUnavailable, len(s.slots))
 	}
-	sl := &slot{path: path, freed: make(chan struct{}), passed: make(chan struct{})}
+	sl := &slot{path: path, freed: make(chan struct{})}
 	s.slots[path] = sl
 	return sl, nil, 0, nil
 }

@@ -25,24 +25,24 @@ func first(_ []position, me int) (turn bool, behind int) { return me == 0, me - 
 // before.
 func (s *session) awaitTurn(ctx context.Context, l *Lease, r rule) error {
 	for {
-		v, err := s.look(ctx, l)
+		all, err := s.look(ctx, l)
 		if err != nil {
 			return err
 		}
-		turn, behind, err := s.judge(l, r, v)
+		turn, behind, err := s.judge(l, r, all)
 		if turn || err != nil {
 			return err
 		}
 		if behind == everybody {
 			return s.awaitTurnInCrowd(ctx, l, r)
 		}
-		if before := s.neighbour(l, v.line, behind); before != nil {
+		if before := s.neighbour(l, all, behind); before != nil {
 			if handed, err := s.awaitHandOver(ctx, l, before); handed || err != nil {
 				return err
 			}
 			continue
 		}
-		if err := s.awaitChange(ctx, l, s.watchPlace(l.place.line.path+"/"+v.line[behind].name)); err != nil {
+		if err := s.awaitChange(ctx, l, s.watchPlace(l.place.line.path+"/"+all[behind].name)); err != nil {
 			return err
 		}
 	}
@@ -56,16 +56,16 @@ func (s *session) turnAtOnce(ctx context.Context, l *Lease, r rule) error {
 	var leaving []*slot
 	for again := false; ; again = true {
 		frees := s.freed()
-		v, err := s.look(ctx, l)
+		all, err := s.look(ctx, l)
 		if err != nil {
 			return err
 		}
-		turn, _, err := s.judge(l, r, v)
+		turn, _, err := s.judge(l, r, all)
 		if turn || err != nil {
 			return err
 		}
 		var others []position
-		others, leaving = s.leaving(l.place.line.path, v.line, leaving)
+		others, leaving = s.leaving(l.place.line.path, all, leaving)
 		turn, _ = r(others, slices.IndexFunc(others, l.place.is))
 		// A slot that was freed since the look began may be that of a place in the
 		// line as it was seen. The next look does not show it any more.
@@ -81,6 +81,15 @@ func (s *session) turnAtOnce(ctx context.Context, l *Lease, r rule) error {
 			}
 		}
 	}
+}
+
+// look reads the line of a place.
+func (s *session) look(ctx context.Context, l *Lease) ([]position, error) {
+	n, err := within(ctx, s, func() (decided, error) { return s.decide(l.place.line.path, ofChildren) })
+	if err != nil {
+		return nil, s.notYet(ctx, l, err)
+	}
+	return positions(n.names), nil
 }
 
 // freed counts the slots that were given up so far.
@@ -119,17 +128,17 @@ func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error 
 		if err := s.awaitChange(ctx, l, w.armed); err != nil {
 			return err
 		}
-		v := &view{line: positions(w.names)}
-		if !slices.ContainsFunc(v.line, l.place.is) {
+		all := positions(w.names)
+		if !slices.ContainsFunc(all, l.place.is) {
 			// The watch is from before this place was taken, and about to fire; or
 			// the server is behind; or the place is gone, and then nothing may ever
 			// fire.
 			var err error
-			if v, err = s.look(ctx, l); err != nil {
+			if all, err = s.look(ctx, l); err != nil {
 				return err
 			}
 		}
-		turn, _, err := s.judge(l, r, v)
+		turn, _, err := s.judge(l, r, all)
 		if turn || err != nil {
 			return err
 		}
@@ -148,8 +157,7 @@ func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error 
 // hint. No place is ever taken in front of another, so that such a line shows all
 // that are in front, and at worst some that have gone. That the place itself is gone
 // is said by a deciding read alone.
-func (s *session) judge(l *Lease, r rule, v *view) (turn bool, behind int, err error) {
-	all := v.line
+func (s *session) judge(l *Lease, r rule, all []position) (turn bool, behind int, err error) {
 	me := slices.IndexFunc(all, l.place.is)
 	if me < 0 {
 		s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
@@ -157,9 +165,7 @@ func (s *session) judge(l *Lease, r rule, v *view) (turn bool, behind int, err e
 	}
 	turn, behind = r(all, me)
 	if turn {
-		if err = s.take(l, me == 0, me == len(all)-1); err == nil && me == 0 {
-			s.vouch(l, v)
-		}
+		err = s.take(l, me == 0, me == len(all)-1)
 	}
 	return turn, behind, err
 }

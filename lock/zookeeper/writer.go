@@ -2,7 +2,6 @@ package zookeeper
 
 import (
 	"sync"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -21,13 +20,6 @@ const (
 	maxFlights = 4
 )
 
-// lazyFor is how long a lazy write waits for company at most. Lazy are the delete of a
-// place whose lock was handed on within the session, and the create of one behind
-// many others. So those of one session who queue up for a lock again and again come
-// to stand side by side in line, whatever order they began in: then the lock goes
-// through all of them at once, and what they write goes in two Multis.
-const lazyFor = time.Millisecond
-
 // writer is the one place through which every write of a session goes. Each is
 // part of a Multi that begins by setting the data of the session's own ephemeral
 // member znode. That pins it: should the session be gone, the member is gone as
@@ -41,8 +33,6 @@ type writer struct {
 
 	mu        sync.Mutex
 	waiting   []*write
-	idle      int                 // of those, how many are in no hurry
-	overdue   *time.Timer         // for these; nil while there are none
 	gathering bool                // a worker is about to take what waits
 	split     bool                // some wait because they may not share a Multi
 	flying    int                 // Multis under way
@@ -55,11 +45,9 @@ type writer struct {
 // result goes.
 type write struct {
 	ops    []any
-	line   string         // below which it takes a place; "" if it does not
-	seat   func(seat int) // called before each Multi it is sent with; nil: it wants no others of its line in there
-	lazy   bool           // it may wait for others to go with, for lazyFor
-	bold   bool           // nobody has looked whether the parent of what it creates is there
-	size   int            // bytes of data, roughly
+	line   string // below which it takes a place; "" if it does not
+	bold   bool   // nobody has looked whether the parent of what it creates is there
+	size   int    // bytes of data, roughly
 	answer chan result
 	told   func(result) // instead of answer; see ask
 }
@@ -83,13 +71,8 @@ func (w *writer) start() {
 // do sends a pinned write and waits until its outcome is known, or known to be
 // unknown. That takes no longer than the session's patience plus a reconnect.
 // To be called from goroutines that can wait, never from a caller's.
-func (w *writer) do(ops ...any) result { return w.await(newWrite(ops)) }
-
-// await is do for a write that was made before.
-func (w *writer) await(wr *write) result {
-	if wr.answer == nil {
-		wr.answer = make(chan result, 1)
-	}
+func (w *writer) do(ops ...any) result {
+	wr := newWrite(ops)
 	w.mu.Lock()
 	w.queue(wr)
 	w.mu.Unlock()
@@ -137,9 +120,6 @@ func (w *writer) end() {
 	w.mu.Lock()
 	asked := w.asked
 	w.asked = nil
-	if w.overdue != nil {
-		w.overdue.Stop()
-	}
 	w.mu.Unlock()
 	for wr := range asked {
 		wr.told(result{outcome: ended, err: w.s.reason()})
@@ -149,27 +129,13 @@ func (w *writer) end() {
 // queue adds a write to those that wait. Needs mu.
 func (w *writer) queue(wr *write) {
 	w.waiting = append(w.waiting, wr)
-	if wr.lazy {
-		w.idle++
-		if w.overdue == nil {
-			w.overdue = time.AfterFunc(lazyFor, w.hurry)
-		}
-	}
-	w.rouse()
-}
-
-// hurry has those go that were in no hurry.
-func (w *writer) hurry() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.idle, w.overdue = 0, nil
 	w.rouse()
 }
 
 // rouse wakes a worker if there is something that may be sent now, unless one is
 // about to look anyway. Needs mu.
 func (w *writer) rouse() {
-	if !w.pressing() || w.gathering || !w.cleared() {
+	if len(w.waiting) == 0 || w.gathering || !w.cleared() {
 		return // who is gathering, or lands, looks again
 	}
 	select {
@@ -177,10 +143,6 @@ func (w *writer) rouse() {
 	default:
 	}
 }
-
-// pressing says whether something waits that is in a hurry, or enough for a Multi.
-// Needs mu.
-func (w *writer) pressing() bool { return len(w.waiting) > w.idle || len(w.waiting) >= maxBatch }
 
 // cleared says whether another Multi may be sent now. Needs mu.
 func (w *writer) cleared() bool {
