@@ -172,12 +172,12 @@ func TestHandlerThatIsGivenUpKeepsItsLock(t *testing.T) {
 		}
 		<-answered
 
-		other, err := openBackends(t.Context(), cfg, log)
-		if err != nil {
+		other := &App{cfg: cfg, log: log}
+		if err := other.openBackends(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		defer func() {
-			if err := other.close(); err != nil {
+			if err := other.disconnect(); err != nil {
 				t.Error(err)
 			}
 		}()

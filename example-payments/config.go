@@ -10,33 +10,34 @@ import (
 	"strings"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/example-payments/auth"
+	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
-// Config is what flags and environment say.
+// Config holds the settings from flags and environment. The help texts of the flags
+// explain them.
 type Config struct {
 	HTTPAddr         string
 	GRPCAddr         string
-	ZooKeeper        string // hosts and chroot; "": the store's own lock, Redis's or in-process
-	Redis            string // URL; "": none
-	Database         string // "": embedded
+	ZooKeeper        string
+	Redis            string
+	Database         string
 	TokenStore       string // storeMemory or storeRedis
 	SessionTimeout   time.Duration
-	ZooKeeperTick    time.Duration // tickTime of the servers
+	ZooKeeperTick    time.Duration
 	ProcessorLatency time.Duration
 	Wait             time.Duration
 	Resolver         string // resolverLedger or resolverNone
-	MaxOpen          int    // payments of one merchant that may run here at once; 0: no limit
+	MaxOpen          int
 	ParentsOnDemand  bool
 	DurableMarkers   bool
 	MarkerRetention  time.Duration
 	AcceptLoss       bool
-	RedisReplicas    int    // that have to acknowledge an attempt before it starts
-	ZooKeeperAuth    string // USER:PASSWORD; "": the world may unlock
+	RedisReplicas    int
+	ZooKeeperAuth    string
 	ResponseKeys     *sealed.Ring
 	PlainResponses   bool
-	APIKeys          auth.APIKeys
+	APIKeys          payments.APIKeys
 	LogLevel         slog.Level
 }
 
@@ -51,35 +52,35 @@ const (
 
 const envPrefix = "PAYMENTS_"
 
-// ParseConfig reads flags, and the environment for flags that are not given.
-// It writes to help and returns flag.ErrHelp where help is asked for.
+// ParseConfig reads the flags, and the environment for missing flags. For --help it
+// writes to help and returns flag.ErrHelp.
 func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Config, error) {
 	var c Config
 	var keys, ring string
 	fs := flag.NewFlagSet("example-payments", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:8080", "`HOST:PORT` to serve HTTP on; port 0: any free port")
-	fs.StringVar(&c.GRPCAddr, "grpc-addr", "127.0.0.1:9090", "`HOST:PORT` to serve gRPC on; port 0: any free port")
-	fs.StringVar(&c.ZooKeeper, "zookeeper", "", "`HOST:PORT,HOST:PORT/chroot` of the lock; empty: Redis's lock with --redis, in-process lock without")
-	fs.StringVar(&c.Redis, "redis", "", "`URL` of the token store: redis:// or rediss://, several for a cluster, redis+sentinel://HOST:PORT,HOST:PORT/MASTER; empty: in-process store")
-	fs.StringVar(&c.Database, "database", "", "ledger: sqlite:`FILE` or postgres://…; empty: embedded, lost at exit")
-	fs.StringVar(&c.TokenStore, "token-store", "", "`memory` or redis; empty: redis where --redis is given")
-	fs.DurationVar(&c.SessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session, or how long a Redis lock outlives its holder")
-	fs.DurationVar(&c.ZooKeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers, which a lease's safety margin is made of; 0: 2s, or what they tell where the session is too short for that")
-	fs.BoolVar(&c.ParentsOnDemand, "parents-on-demand", false, "make each parent of locks in ZooKeeper when a lock needs it, and not all 4,096 ahead: for ensembles that serve for minutes")
-	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network: half before the ledger write, half after")
-	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before 409")
-	fs.IntVar(&c.MaxOpen, "max-open", 0, "`number` of payments of one merchant that may run in this process at once, 429 beyond that; 0: no limit")
-	fs.StringVar(&c.Resolver, "resolver", resolverLedger, "`ledger`: look interrupted payments up; none: leave unknown outcomes unknown")
-	fs.BoolVar(&c.DurableMarkers, "durable-markers", false, "keep used keys marked in ZooKeeper, so that none is executed again where Redis lost its records")
-	fs.BoolVar(&c.AcceptLoss, "accept-loss", true, "with --durable-markers: accept that Redis lost its records without an operator; false until every instance has left markers for as long as clients repeat a request")
-	fs.DurationVar(&c.MarkerRetention, "marker-retention", time.Hour, "how long completed keys stay marked")
-	fs.IntVar(&c.RedisReplicas, "redis-replicas", 0, "`number` of Redis replicas that have to acknowledge an attempt before it starts; 0: none")
-	fs.StringVar(&c.ZooKeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest), so that nobody else can delete locks; better in the environment than on a command line")
-	fs.StringVar(&ring, "response-keys", "", "`ID=BASE64,…`: 32-byte keys with which stored responses are encrypted, the one to encrypt with first; empty: they are not; better in the environment")
-	fs.BoolVar(&c.PlainResponses, "accept-plain-responses", false, "with --response-keys: accept stored responses that are not encrypted, for as long as some are left from before")
-	fs.StringVar(&keys, "api-keys", "demo=merchant_demo,test=merchant_test", "`TOKEN=MERCHANT,…`: who may call")
-	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "`level` of what is logged to standard error: debug, info, warn or error")
+	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:8080", "`HOST:PORT` for HTTP; port 0 takes any free port")
+	fs.StringVar(&c.GRPCAddr, "grpc-addr", "127.0.0.1:9090", "`HOST:PORT` for gRPC; port 0 takes any free port")
+	fs.StringVar(&c.ZooKeeper, "zookeeper", "", "`HOST:PORT,HOST:PORT/chroot` of the ZooKeeper lock; without it the lock is in Redis (with --redis) or in this process")
+	fs.StringVar(&c.Redis, "redis", "", "`URL` of the token store: redis:// or rediss://, several with commas for a cluster, or redis+sentinel://HOST:PORT,HOST:PORT/MASTER; without it the store is in this process")
+	fs.StringVar(&c.Database, "database", "", "`DATABASE` of the ledger: sqlite:FILE or postgres://…; without it the ledger is embedded and lost at exit")
+	fs.StringVar(&c.TokenStore, "token-store", "", "`STORE` of the records: memory or redis; by default redis with --redis, and memory without")
+	fs.DurationVar(&c.SessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session time-out, or how long a Redis lock outlives its holder")
+	fs.DurationVar(&c.ZooKeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers, used for the safety margin of a lease; 0 means 2s, or less for a session too short for that")
+	fs.BoolVar(&c.ParentsOnDemand, "parents-on-demand", false, "create parents of locks in ZooKeeper when a lock needs them, not all 4,096 ahead; for short-lived ensembles")
+	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network, half of it before the ledger write and half after")
+	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before it gets 409")
+	fs.IntVar(&c.MaxOpen, "max-open", 0, "greatest `number` of payments of one merchant that run in this process at once; more get 429; 0 means no limit")
+	fs.StringVar(&c.Resolver, "resolver", resolverLedger, "`RESOLVER` of unknown outcomes: ledger looks payments up, none leaves them unknown")
+	fs.BoolVar(&c.DurableMarkers, "durable-markers", false, "mark used keys in ZooKeeper, so that no key runs again if Redis loses its records")
+	fs.BoolVar(&c.AcceptLoss, "accept-loss", true, "with --durable-markers, go on without an operator if Redis loses its records; set false until every instance has left markers for as long as clients repeat a request")
+	fs.DurationVar(&c.MarkerRetention, "marker-retention", time.Hour, "how long completed keys stay marked in ZooKeeper")
+	fs.IntVar(&c.RedisReplicas, "redis-replicas", 0, "`number` of Redis replicas to acknowledge an attempt before it starts")
+	fs.StringVar(&c.ZooKeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest), so that no other user can delete locks; better set in the environment")
+	fs.StringVar(&ring, "response-keys", "", "`ID=BASE64,…`: 32-byte keys to encrypt stored responses; the first encrypts, all decrypt; better set in the environment")
+	fs.BoolVar(&c.PlainResponses, "accept-plain-responses", false, "with --response-keys, also accept stored responses without encryption, left from before")
+	fs.StringVar(&keys, "api-keys", "demo=merchant_demo,test=merchant_test", "`TOKEN=MERCHANT,…`: bearer tokens and their merchants")
+	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "`level` of the log on standard error: debug, info, warn or error")
 	if err := parse(fs, args, getenv); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			printHelp(fs, help)
@@ -87,7 +88,7 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 		return Config{}, err
 	}
 	var err error
-	if c.APIKeys, err = auth.ParseAPIKeys(keys); err != nil {
+	if c.APIKeys, err = payments.ParseAPIKeys(keys); err != nil {
 		return Config{}, fmt.Errorf("--api-keys: %w", err)
 	}
 	if ring != "" {
@@ -98,7 +99,8 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	return c, c.check()
 }
 
-// parse lets a flag beat its environment variable, even one that is wrong.
+// parse reads flags and environment. A flag wins over its variable, even over a wrong
+// one.
 func parse(fs *flag.FlagSet, args []string, getenv func(string) string) error {
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -126,7 +128,7 @@ func envName(flagName string) string {
 }
 
 func printHelp(fs *flag.FlagSet, w io.Writer) {
-	fmt.Fprintln(w, "Usage: example-payments [flags]\n\nA payment service that is safe to retry. Every flag has an environment variable,\nPAYMENTS_ and its name in capitals; the flag wins.\n\nFlags:")
+	fmt.Fprintln(w, "Usage: example-payments [flags]\n\nA payment service that is safe to retry. Every flag has an environment variable,\nPAYMENTS_ and the name of the flag in capitals. The flag wins.\n\nFlags:")
 	fs.VisitAll(func(f *flag.Flag) {
 		arg, usage := flag.UnquoteUsage(f)
 		fmt.Fprintf(w, "  --%s %s\n    \t%s", f.Name, arg, usage)
@@ -137,7 +139,8 @@ func printHelp(fs *flag.FlagSet, w io.Writer) {
 	})
 }
 
-// check refuses what cannot work or is not safe, and fills in the token store.
+// check refuses settings that cannot work or are not safe, and fills in the token
+// store.
 func (c *Config) check() error {
 	if _, _, err := net.SplitHostPort(c.HTTPAddr); err != nil {
 		return fmt.Errorf("--http-addr: %w", err)
@@ -157,7 +160,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("--session-timeout: %v is not positive", c.SessionTimeout)
 	}
 	if c.DurableMarkers && c.ZooKeeper == "" {
-		return errors.New("--durable-markers needs --zookeeper, where they are kept")
+		return errors.New("--durable-markers needs --zookeeper to keep them")
 	}
 	if c.ZooKeeperAuth != "" && c.ZooKeeper == "" {
 		return errors.New("--zookeeper-auth without --zookeeper")
@@ -177,8 +180,7 @@ func (c *Config) check() error {
 	return c.checkStore()
 }
 
-// ledgerIsPrivate reports whether keys are shared with other instances, and the
-// ledger is not.
+// ledgerIsPrivate reports whether instances share the keys without sharing the ledger.
 func (c *Config) ledgerIsPrivate() bool { return c.TokenStore != storeMemory && c.Database == "" }
 
 func (c *Config) checkStore() error {
@@ -196,7 +198,7 @@ func (c *Config) checkStore() error {
 	case storeSQL:
 		return errors.New("--token-store sql: this build does not have it yet; use memory or redis")
 	default:
-		return fmt.Errorf("--token-store: %q is none of memory, redis, sql", c.TokenStore)
+		return fmt.Errorf("--token-store: %q is not memory, redis or sql", c.TokenStore)
 	}
 	return nil
 }

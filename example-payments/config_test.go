@@ -82,7 +82,7 @@ func TestConfigRefusals(t *testing.T) {
 		{"--resolver oracle", "", "neither ledger nor none"},
 		{"--token-store redis", "", "needs --redis"},
 		{"--token-store sql", "", "does not have it yet"},
-		{"--token-store disk", "", "none of"},
+		{"--token-store disk", "", "is not memory"},
 		{"--durable-markers", "", "needs --zookeeper"},
 		{"--marker-retention 0s", "", "not positive"},
 		{"--redis-replicas 1", "", "without --redis"},

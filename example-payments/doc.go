@@ -1,29 +1,32 @@
-// Command example-payments is a payment service whose money-moving endpoints
-// are safe to retry. It is the sample of Idemkeeper, and what its end-to-end
-// tests run.
+// Command example-payments is a payment service with endpoints that are safe to
+// retry. It is the sample of Idemkeeper, and its end-to-end tests run it.
 //
 //	go run ./example-payments
 //	curl -i localhost:8080/v1/payments -H 'Authorization: Bearer demo' \
 //	     -H 'Idempotency-Key: order-17' -H 'Content-Type: application/json' \
 //	     -d '{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"order 17"}'
 //
-// Send the second line twice: the second answer is the first one again, marked
+// Send the request twice. The second answer repeats the first, with the header
 // Idempotent-Replayed, and alice has paid once.
 //
-// The same over gRPC, where the key is metadata, and so is the mark of a replay:
+// Over gRPC the key and the mark of a replay are metadata:
 //
 //	grpcurl -plaintext -v -H 'authorization: Bearer demo' -H 'idempotency-key: order-18' \
 //	     -d '{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"order 18"}' \
 //	     localhost:9090 payments.v1.PaymentService/CreatePayment
 //
-// Both transports share accounts, payments and keys: a key that was used over
-// one is refused over the other, and never executed again.
+// Both transports share accounts, payments and keys. A key that was used over one
+// transport is refused over the other, and never executed again.
 //
-// Package payments is the domain, ledger its SQL, auth its API keys, server its
-// HTTP and rpc its gRPC; this package reads the configuration, connects the
-// parts and ends them in the right order.
+// # Where to look
 //
-// What it keeps in the process (without --redis: the keys; without --database:
-// the ledger, too) is lost at exit. A ledger that outlives its keys does not
-// know a repeated request from a new one: keep the two together.
+// wiring.go connects the library's parts, from top to bottom. serve.go serves and
+// stops in the right order. Package payments is the domain, ledger its SQL, server
+// its HTTP and rpc its gRPC.
+//
+// # Limits
+//
+// Without --redis the keys are lost at exit, and without --database the ledger is.
+// A ledger that outlives its keys cannot recognise a repeated request. Keep both in
+// servers, or both in the process.
 package main

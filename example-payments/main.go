@@ -21,8 +21,8 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
-// run is the whole program but for the process around it: tests call it, too.
-// ctx is ended by a signal. It returns the exit code.
+// run is the program without the process around it. A signal ends ctx. It returns
+// the exit code.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	cfg, err := ParseConfig(args, getenv, stderr)
 	switch {
@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	return 0
 }
 
-// complain writes one line, whatever the error is made of.
+// complain writes the error as one line.
 func complain(w io.Writer, err error) int {
 	fmt.Fprintln(w, "example-payments: "+strings.Join(strings.Fields(err.Error()), " "))
 	return 1

@@ -4,8 +4,7 @@ package ledger
 
 import "errors"
 
-// claimFile refuses: without flock nothing tells whether another instance, or
-// a predecessor, still writes.
+// claimFile fails, because without flock another instance could still write.
 func claimFile(string, Sharing) (func() error, error) {
 	return nil, errors.New("ledger: a SQLite file needs flock, which this system does not have; use postgres://…, or no --database")
 }

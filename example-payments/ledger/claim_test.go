@@ -48,7 +48,7 @@ func TestSharedDatabaseIsOpenToSharersOnly(t *testing.T) {
 	if _, err := pay(t, one, "op", fence("a", 1)); err == nil {
 		t.Error("Pay under a fence that the other instance has raised = nil, want ErrFenced")
 	}
-	if n := count(t, two); n != 2 {
+	if n := paymentCount(t, two); n != 2 {
 		t.Errorf("%d payments, want 2", n)
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// claimFile locks FILE.lock for as long as this process lives, alone or with
-// others that share it. The kernel gives the lock back when the process dies,
-// and not before: holding it proves that no predecessor runs. The lock file
-// stays; were it removed, two processes could each lock one of that name.
+// claimFile locks FILE.lock, alone or shared, until unlock or the end of the process.
+// The kernel frees the lock when the process dies and not before, so the holder
+// knows that no earlier instance runs. The lock file is never removed. Otherwise two
+// processes could lock two files of the same name.
 func claimFile(path string, s Sharing) (unlock func() error, err error) {
 	f, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator names the file
 	if err != nil {

@@ -43,7 +43,7 @@ func TestFence(t *testing.T) {
 		"a resolver of a past domain cannot tell":                 {[]step{pays(a(1)), pays(b(1)), {settle: true, fence: a(2), doubt: a(1), fenced: true}}, 2},
 		"a fence of the greatest token a database holds is taken": {[]step{pays(a(1<<63 - 1)), refused(a(1<<63 - 2))}, 1},
 	}
-	forEach(t, func(t *testing.T, database string) {
+	onEachDatabase(t, func(t *testing.T, database string) {
 		l := open(t, database, ledger.Exclusive)
 		total := 0
 		for name, tt := range tests {
@@ -51,11 +51,11 @@ func TestFence(t *testing.T) {
 				for i, s := range tt.steps {
 					s.run(t, l, i, name)
 				}
-				if got := count(t, l) - total; got != tt.payments {
+				if got := paymentCount(t, l) - total; got != tt.payments {
 					t.Errorf("%d payments, want %d", got, tt.payments)
 				}
-				total = count(t, l)
-				audit(t, l)
+				total = paymentCount(t, l)
+				wantBalancedBooks(t, l)
 			})
 		}
 	})
@@ -85,7 +85,7 @@ func TestFenceThatCannotBeComparedIsRefused(t *testing.T) {
 			t.Errorf("Pay under %+v = nil, want an error", f)
 		}
 	}
-	if n := count(t, l); n != 0 {
+	if n := paymentCount(t, l); n != 0 {
 		t.Errorf("%d payments, want none", n)
 	}
 }
@@ -93,7 +93,7 @@ func TestFenceThatCannotBeComparedIsRefused(t *testing.T) {
 // A refused payment leaves its fence: or a zombie could pay after a later
 // holder has answered that there is no money.
 func TestRefusedPaymentLeavesItsFence(t *testing.T) {
-	forEach(t, func(t *testing.T, database string) {
+	onEachDatabase(t, func(t *testing.T, database string) {
 		l := open(t, database, ledger.Exclusive)
 		p := payments.NewPayment("op", payments.Order{From: "alice", To: "bob", Amount: 2_000_000, Currency: "USD"}, now)
 		var why *payments.Error

@@ -16,7 +16,7 @@ import (
 var now = time.Date(2026, 11, 20, 12, 0, 0, 123456789, time.UTC)
 
 func TestPaymentReadsBackAsItWasMade(t *testing.T) {
-	forEach(t, func(t *testing.T, database string) {
+	onEachDatabase(t, func(t *testing.T, database string) {
 		l := open(t, database, ledger.Exclusive)
 		made := payments.NewPayment("op", payments.Order{From: "alice", To: "bob", Amount: 7, Currency: "USD", Note: "é <&>\n"}, now)
 		if err := l.Pay(ctx(t), merchant, made, fence("a", 1)); err != nil {
@@ -47,7 +47,7 @@ func TestRefusals(t *testing.T) {
 		"one cent too much":  {payments.Order{From: "bob", To: "alice", Amount: 1_000_001, Currency: "USD"}, payments.CodeInsufficientFunds},
 		"the greatest order": {payments.Order{From: "bob", To: "alice", Amount: payments.MaxAmount, Currency: "USD"}, payments.CodeInsufficientFunds},
 	}
-	forEach(t, func(t *testing.T, database string) {
+	onEachDatabase(t, func(t *testing.T, database string) {
 		l := open(t, database, ledger.Exclusive)
 		for name, tt := range tests {
 			err := l.Pay(ctx(t), merchant, payments.NewPayment(name, tt.order, now), fence("a", 1))
@@ -55,15 +55,15 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%s: Pay = %v, want %s", name, err, tt.want)
 			}
 		}
-		if n := count(t, l); n != 0 {
+		if n := paymentCount(t, l); n != 0 {
 			t.Errorf("%d payments, want none", n)
 		}
-		audit(t, l)
+		wantBalancedBooks(t, l)
 	})
 }
 
 func TestListsAreTheMerchantsOwnNewestFirst(t *testing.T) {
-	forEach(t, func(t *testing.T, database string) {
+	onEachDatabase(t, func(t *testing.T, database string) {
 		l := open(t, database, ledger.Exclusive)
 		if err := l.AddMerchant(ctx(t), "other"); err != nil {
 			t.Fatal(err)
@@ -100,7 +100,7 @@ func TestListsAreTheMerchantsOwnNewestFirst(t *testing.T) {
 }
 
 func TestTextsThatNoDatabaseHoldsAreNotThere(t *testing.T) {
-	forEach(t, func(t *testing.T, database string) {
+	onEachDatabase(t, func(t *testing.T, database string) {
 		l := open(t, database, ledger.Exclusive)
 		for _, text := range []string{"\x00", "\xff"} {
 			if _, err := l.Payment(ctx(t), merchant, text); code(err) != payments.CodePaymentUnknown {
@@ -117,7 +117,7 @@ func TestTextsThatNoDatabaseHoldsAreNotThere(t *testing.T) {
 }
 
 func TestMoneyStaysTheSameUnderContention(t *testing.T) {
-	forEach(t, func(t *testing.T, database string) {
+	onEachDatabase(t, func(t *testing.T, database string) {
 		l := open(t, database, ledger.Exclusive)
 		accounts := []string{"alice", "bob", "carol"}
 		var wg sync.WaitGroup
@@ -132,7 +132,7 @@ func TestMoneyStaysTheSameUnderContention(t *testing.T) {
 					if err := l.Pay(ctx(t), merchant, p, fence("a", 1)); err != nil {
 						t.Errorf("Pay = %v", err)
 					}
-					audit(t, l)
+					wantBalancedBooks(t, l)
 				}
 			})
 		}
@@ -150,7 +150,7 @@ func TestMoneyStaysTheSameUnderContention(t *testing.T) {
 // Cancelled transactions make package sql drop connections: the embedded
 // ledger must outlive each of them.
 func TestCancelledPaymentsLoseNothing(t *testing.T) {
-	forEach(t, func(t *testing.T, database string) {
+	onEachDatabase(t, func(t *testing.T, database string) {
 		l := open(t, database, ledger.Exclusive)
 		var wg sync.WaitGroup
 		for i := range 50 {
@@ -162,7 +162,7 @@ func TestCancelledPaymentsLoseNothing(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		audit(t, l)
+		wantBalancedBooks(t, l)
 		if a, err := l.Account(ctx(t), merchant, "carol"); err != nil || a.Balance != 1_000_000 {
 			t.Errorf("Account(carol) = %+v, %v, want it untouched", a, err)
 		}

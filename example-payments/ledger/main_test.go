@@ -22,8 +22,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
 
 const merchant = "m"
 
-// forEach runs a test against every kind of database.
-func forEach(t *testing.T, test func(t *testing.T, database string)) {
+// onEachDatabase runs a test against every kind of database.
+func onEachDatabase(t *testing.T, test func(t *testing.T, database string)) {
 	t.Run("embedded", func(t *testing.T) { t.Parallel(); test(t, "") })
 	t.Run("file", func(t *testing.T) { t.Parallel(); test(t, sqliteFile(t)) })
 	t.Run("postgres", func(t *testing.T) { t.Parallel(); test(t, postgres(t)) })
@@ -93,7 +93,7 @@ func pay(t *testing.T, l *ledger.Ledger, op string, f idem.Fence) (payments.Paym
 
 func fence(domain string, token uint64) idem.Fence { return idem.Fence{Domain: domain, Token: token} }
 
-func count(t *testing.T, l *ledger.Ledger) int {
+func paymentCount(t *testing.T, l *ledger.Ledger) int {
 	t.Helper()
 	list, err := l.Payments(ctx(t), merchant, payments.Query{Limit: 10_000})
 	if err != nil {
@@ -102,7 +102,7 @@ func count(t *testing.T, l *ledger.Ledger) int {
 	return len(list)
 }
 
-func audit(t *testing.T, l *ledger.Ledger) {
+func wantBalancedBooks(t *testing.T, l *ledger.Ledger) {
 	t.Helper()
 	if err := l.Audit(ctx(t)); err != nil {
 		t.Errorf("Audit() = %v", err)

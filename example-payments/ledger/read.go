@@ -92,8 +92,8 @@ func (l *Ledger) Accounts(ctx context.Context, merchant string) ([]payments.Acco
 	return list, nil
 }
 
-// storable reports whether text can be in the ledger at all. PostgreSQL takes
-// any other for an error.
+// storable reports whether the databases can store text. PostgreSQL answers other
+// text with an error.
 func storable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsRune(text, 0)
 }

@@ -1,5 +1,5 @@
--- The same for SQLite and PostgreSQL, but for {{serial}}. Money is in minor
--- units; times are microseconds since 1970, UTC.
+-- The same for SQLite and PostgreSQL, apart from {{serial}}. Money is in minor
+-- units. Times are microseconds since 1970, UTC.
 
 CREATE TABLE IF NOT EXISTS accounts (
     merchant TEXT   NOT NULL,
@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS accounts (
 CREATE TABLE IF NOT EXISTS payments (
     seq          {{serial}},
     id           TEXT   NOT NULL UNIQUE,
-    operation_id TEXT   NOT NULL, -- not unique: a broken middleware is to show
+    operation_id TEXT   NOT NULL, -- not unique, so that a broken middleware shows
     merchant     TEXT   NOT NULL,
     from_account TEXT   NOT NULL,
     to_account   TEXT   NOT NULL,
@@ -27,8 +27,8 @@ CREATE INDEX IF NOT EXISTS payments_operation ON payments (operation_id);
 CREATE INDEX IF NOT EXISTS payments_merchant ON payments (merchant, seq);
 CREATE INDEX IF NOT EXISTS payments_note ON payments (merchant, note, seq);
 
--- The highest fence seen for an operation, and the lock domains that it has
--- succeeded (a JSON list).
+-- The highest fence seen for an operation, and the lock domains before its own
+-- (a JSON list).
 CREATE TABLE IF NOT EXISTS payment_fences (
     operation_id TEXT   NOT NULL PRIMARY KEY,
     domain       TEXT   NOT NULL,

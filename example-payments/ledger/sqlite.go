@@ -18,16 +18,16 @@ var sqliteDialect = dialect{
 	retryable: sqliteBusy,
 }
 
-// sqliteBusy is reported before anything was written: transactions take the
-// write lock when they begin.
+// sqliteBusy is reported before the transaction has written, because transactions
+// take the write lock when they begin.
 func sqliteBusy(err error) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	return ok && (e.Code()&0xff == sqlite3.SQLITE_BUSY || e.Code()&0xff == sqlite3.SQLITE_LOCKED)
 }
 
-// openEmbedded opens a database in this process's memory. It is lost with its
-// last connection, and package sql closes connections as it likes; so one is
-// kept that nobody uses.
+// openEmbedded opens a database in this process's memory. It is lost with its last
+// connection, and package sql may close any of its own. So one more connection
+// stays open and unused.
 func openEmbedded(ctx context.Context) (*Ledger, error) {
 	dsn := sqliteDSN("file:/payments-"+rand.Text(), url.Values{"vfs": {"memdb"}})
 	keeper, err := openSQLite(ctx, dsn, 1)
@@ -46,9 +46,9 @@ func openEmbedded(ctx context.Context) (*Ledger, error) {
 		closers: []func() error{db.Close, conn.Close, keeper.Close}}, nil
 }
 
-// openFile opens a file: one connection that writes, since SQLite has one
-// writer anyway, and some that read beside it (WAL). A payment that was
-// answered is on the disk (synchronous=FULL).
+// openFile opens a file with one connection for writing, because SQLite has one
+// writer at a time, and several for reading beside it (WAL). A payment is on the
+// disk before it is answered (synchronous=FULL).
 func openFile(ctx context.Context, file string, s Sharing) (*Ledger, error) {
 	path, err := canonical(file)
 	if err != nil {
@@ -71,8 +71,7 @@ func openFile(ctx context.Context, file string, s Sharing) (*Ledger, error) {
 		closers: []func() error{read.Close, write.Close, unlock}}, nil
 }
 
-// canonical gives the one name under which a file is claimed, whatever links
-// lead to it.
+// canonical resolves links, so that every name of a file gives the same claim.
 func canonical(file string) (string, error) {
 	path, err := filepath.Abs(file)
 	if err != nil {
@@ -81,15 +80,14 @@ func canonical(file string) (string, error) {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		return target, nil
 	}
-	dir, err := filepath.EvalSymlinks(filepath.Dir(path)) // the file is not there yet
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path)) // the file does not exist yet
 	if err != nil {
 		return "", err
 	}
 	return filepath.Join(dir, filepath.Base(path)), nil
 }
 
-// sqliteDSN adds to a file's name the given settings and those of every
-// connection.
+// sqliteDSN adds settings to a file's name, those of every connection first.
 func sqliteDSN(name string, q url.Values) string {
 	q.Set("_txlock", "immediate")
 	q["_pragma"] = append([]string{"busy_timeout(5000)"}, q["_pragma"]...)

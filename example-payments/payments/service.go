@@ -10,26 +10,30 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// ledgerTimeout bounds the ledger's transaction, so that a handler ends even
-// where the database does not answer.
-const ledgerTimeout = 10 * time.Second
+const (
+	// ledgerTimeout bounds the ledger's transaction, so that a handler ends even
+	// if the database does not answer.
+	ledgerTimeout = 10 * time.Second
+	// readyTimeout bounds a readiness check.
+	readyTimeout = 2 * time.Second
+)
 
-// Service executes payments. Its fields are set once, before it is used; it is
-// then safe for concurrent use.
+// Service executes payments. Set its fields before its first use. Then it is safe
+// for concurrent use.
 type Service struct {
 	Ledger Ledger
-	// Latency simulates a card network: half of it passes before the ledger
-	// write, half after.
+	// Latency simulates a card network. Half of it passes before the ledger
+	// write, and half after.
 	Latency time.Duration
-	// Log gets one line per step at debug level, as "at=before-ledger op=…",
-	// for those who want to stop the process at one. Required.
+	// Log gets one line per step at debug level, such as "at=before-ledger op=…".
+	// Tests wait for a step and stop the process there. Required.
 	Log *slog.Logger
 }
 
-// Pay makes a payment for a merchant. ctx is that of an execution by an
-// [idem.Engine]. The error is an [*Error] where the payment was refused; any
-// other one leaves it open whether it was made, and wraps [ErrFenced],
-// [idem.ErrLeaseLost] or [idem.ErrUnavailable] where that is the reason.
+// Pay makes a payment for a merchant. ctx comes from an execution by an
+// [idem.Engine]. An [*Error] means that the payment was refused. After any other
+// error the payment may or may not have been made. Such an error wraps [ErrFenced],
+// [idem.ErrLeaseLost] or [idem.ErrUnavailable] if that is the reason.
 func (s *Service) Pay(ctx context.Context, merchant string, o Order) (Payment, error) {
 	x, ok := idem.FromContext(ctx)
 	if !ok {
@@ -49,19 +53,19 @@ func (s *Service) Pay(ctx context.Context, merchant string, o Order) (Payment, e
 		return Payment{}, err
 	}
 	s.at(ctx, "after-ledger", x)
-	// The money has moved. However the wait ends, that is the answer.
+	// The money has moved. A cancelled wait does not change the answer.
 	_ = sleep(ctx, s.Latency-s.Latency/2)
 	return p, nil
 }
 
-// write is the irreversible step. It has to be over while the lease is
-// trusted; the ledger's fence is what protects from a pause in the middle.
+// write is the irreversible step. It must end while the lease is trusted. The
+// ledger's fence protects the money if the process pauses in the middle.
 func (s *Service) write(ctx context.Context, merchant string, p Payment, f idem.Fence, left time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, min(left, ledgerTimeout))
 	defer cancel()
 	err := s.Ledger.Pay(bounded, merchant, p, f)
 	if cause := context.Cause(ctx); cause != nil && bounded.Err() != nil && errors.Is(err, bounded.Err()) {
-		return fmt.Errorf("%w: %w", err, cause) // a database says only that it was cancelled
+		return fmt.Errorf("%w: %w", err, cause) // a database reports only that it was cancelled
 	}
 	return err
 }
@@ -71,7 +75,7 @@ func (s *Service) at(ctx context.Context, step string, x idem.Execution) {
 		slog.String("op", x.OperationID), slog.Uint64("attempt", uint64(x.Attempt)), slog.String("fence", x.Fence.String()))
 }
 
-// sleep waits for d, or returns ctx's cause when that ends first.
+// sleep waits for d, or returns ctx's cause if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -83,5 +87,43 @@ func sleep(ctx context.Context, d time.Duration) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+}
+
+// Ready returns nil if a payment with a fresh key would be served now. Otherwise
+// the error names the unreachable ones of lock, token store and ledger.
+func Ready(ctx context.Context, e *idem.Engine, l Ledger) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	return errors.Join(e.Ping(ctx), l.Ping(ctx))
+}
+
+// Answer makes the stored answer to a payment, exactly as the handler of the route
+// gives it.
+type Answer func(route string, p Payment) (idem.Response, error)
+
+// LedgerResolver settles interrupted payments by a look at the ledger. It raises
+// the ledger's fence to its own in the same transaction, so that "not applied" stays
+// true. If the ledger refuses the fence, a later holder is at work and the outcome
+// stays unknown.
+//
+// private means that each instance has a ledger of its own while the instances share
+// the keys. A payment that is missing in this ledger may then be in another.
+func LedgerResolver(l Ledger, private bool, answer Answer) idem.Resolver {
+	return func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		p, err := l.Settle(ctx, in.OperationID, in.Fence, in.Attempt.Fence)
+		switch {
+		case err != nil:
+			return idem.StillUnknown(), err
+		case p == nil && private:
+			return idem.StillUnknown(), nil
+		case p == nil:
+			return idem.NotApplied(), nil
+		}
+		r, err := answer(in.Route, *p)
+		if err != nil {
+			return idem.StillUnknown(), err
+		}
+		return idem.Applied(r), nil
 	}
 }

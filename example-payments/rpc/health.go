@@ -13,11 +13,11 @@ import (
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
 )
 
-// watchEvery is how often a watcher's status is looked up.
+// watchEvery is how often the status is looked up for a watcher.
 const watchEvery = time.Second
 
-// health tells whether a payment would be served now, as /readyz does: it asks
-// with every check. The whole server ("") and PaymentService are one.
+// health tells whether a payment would be served now, as /readyz does. Every check
+// asks the servers. The whole server ("") and PaymentService have the same status.
 type health struct {
 	healthv1.UnimplementedHealthServer
 

@@ -1,3 +1,21 @@
+// Package rpc is the sample's gRPC. It serves the same payments as package server,
+// over the same ledger, engine and keys.
+//
+// A call passes the interceptors measure, recover, authenticate, validate and
+// idempotency, and then the handler. This is the order of the HTTP routes, for the
+// same reason. A call without permission or with an invalid order leaves its key
+// untouched.
+//
+// Every error but that of a panic carries an ErrorInfo. Its reason is the HTTP code
+// in upper snake case. Its domain is [Domain] for codes of the sample, and that of
+// package idemgrpc for codes of the engine.
+//
+// The service idemkeeper.v1.Idempotency tells the state of the merchant's keys, used
+// over either transport. Health and reflection need no API key. SERVING means the
+// same as /readyz.
+//
+// On the methods that move money, unknown fields are refused, as unknown members are
+// over HTTP.
 package rpc
 
 import (
@@ -12,7 +30,6 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
-	"github.com/idemkeeper/idemkeeper/example-payments/auth"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -24,16 +41,16 @@ type Metrics interface {
 	Call(method, code string, d time.Duration)
 }
 
-// Config is what a [Server] is made of. All but Wait and Resolver is required.
+// Config holds the parts of a [Server]. All but Wait and Resolver are required.
 type Config struct {
 	Engine   *idem.Engine
 	Service  *payments.Service
 	Ledger   payments.Ledger
-	Keys     auth.APIKeys
+	Keys     payments.APIKeys
 	Metrics  Metrics
 	Log      *slog.Logger
 	Wait     time.Duration // how long a duplicate waits for the first call
-	Resolver idem.Resolver // nil: outcomes in doubt stay unknown
+	Resolver idem.Resolver // without it outcomes in doubt stay unknown
 }
 
 // Server is the gRPC server of the sample. Make it with [New].
@@ -42,15 +59,15 @@ type Server struct {
 
 	cfg      Config
 	grpc     *grpc.Server
-	stopping chan struct{} // closed once it stops
+	stopping chan struct{} // closed when the server stops
 	stop     func()        // closes stopping
 }
 
-// connectionTimeout bounds how long a client may take to say hello, for which
-// Shutdown and Close wait.
+// connectionTimeout bounds the handshake of a connection. Shutdown and Close wait
+// for it.
 const connectionTimeout = 5 * time.Second
 
-// New returns the server. An error says that the policies are wrong.
+// New returns the server. It returns an error if the policies are wrong.
 func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, stopping: make(chan struct{})}
 	s.stop = sync.OnceFunc(func() { close(s.stopping) })
@@ -62,25 +79,26 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.grpc = grpc.NewServer(
 		grpc.ConnectionTimeout(connectionTimeout),
-		grpc.ChainUnaryInterceptor(s.measure, s.recover, s.authenticate, s.validate, s.answered, interceptors.Unary()),
+		grpc.ChainUnaryInterceptor(s.measure, s.recover, s.authenticate, s.validate, s.logAnswered, interceptors.Unary()),
 		grpc.ChainStreamInterceptor(s.measureStream, s.recoverStream, s.authenticateStream, s.untilStopping, interceptors.Stream()))
 	paymentsv1.RegisterPaymentServiceServer(s.grpc, s)
-	idemgrpc.RegisterStatusServer(s.grpc, cfg.Engine, s.policy(idem.ClientKey)) // of either kind, and of HTTP's: one resolver serves all
+	// It serves keys of both kinds and both transports, because one resolver does.
+	idemgrpc.RegisterStatusServer(s.grpc, cfg.Engine, s.policy(idem.ClientKey))
 	healthv1.RegisterHealthServer(s.grpc, &health{server: s})
 	reflection.Register(s.grpc)
 	return s, nil
 }
 
 func (s *Server) policy(kind idem.KeyKind) idem.Policy {
-	return idem.Policy{Scope: auth.Scope, Kind: kind, Wait: s.cfg.Wait, Doubt: idem.Ask(s.cfg.Resolver)}
+	return idem.Policy{Scope: payments.Scope, Kind: kind, Wait: s.cfg.Wait, Doubt: idem.Ask(s.cfg.Resolver)}
 }
 
 // Serve serves until Shutdown or Close, and then returns nil. It closes the
 // listener.
 func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
 
-// Shutdown stops accepting and waits for the calls that run. Where ctx ends
-// first it returns its error, and calls may still run.
+// Shutdown stops accepting and waits for running calls. If ctx ends first, it
+// returns ctx's error, and calls may still run. Call Close then.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stop()
 	done := make(chan struct{})
@@ -96,8 +114,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close cuts all connections off. What moves money goes on: the engine waits
-// for it.
+// Close cuts all connections off. Running payments go on, and the engine waits for
+// them.
 func (s *Server) Close() {
 	s.stop()
 	s.grpc.Stop()

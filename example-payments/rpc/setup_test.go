@@ -19,15 +19,14 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/idemkeeper/idemkeeper/example-payments/auth"
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
 	"github.com/idemkeeper/idemkeeper/example-payments/rpc"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
-	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
-	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -64,7 +63,7 @@ func setup(t *testing.T, change ...func(*fixture, *rpc.Config)) *fixture {
 			t.Fatal(err)
 		}
 	}
-	keys, err := auth.ParseAPIKeys("demo=merchant_demo,test=merchant_test")
+	keys, err := payments.ParseAPIKeys("demo=merchant_demo,test=merchant_test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,17 +17,17 @@ import (
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 )
 
-// Domain is that of the ErrorInfo of codes that are the sample's own.
+// Domain is the ErrorInfo domain of the sample's own codes.
 const Domain = "payments.v1"
 
-// Codes of the server, beside those of the domain and of the engine.
+// Codes of the server. The domain and the engine have codes of their own.
 const (
 	codeUnauthorized idem.Code = "unauthorized"
 	codeQueryInvalid idem.Code = "query-invalid"
 )
 
-// kinds maps the sample's codes to those of gRPC. Codes that are not here are
-// the engine's, body-invalid among them.
+// kinds maps the sample's codes to those of gRPC. All other codes belong to the
+// engine, including body-invalid.
 var kinds = map[idem.Code]codes.Code{
 	idem.Code(payments.CodeCurrencyMismatch):  codes.InvalidArgument,
 	idem.Code(payments.CodeInsufficientFunds): codes.FailedPrecondition,
@@ -37,7 +37,7 @@ var kinds = map[idem.Code]codes.Code{
 	codeQueryInvalid:                          codes.InvalidArgument,
 }
 
-// refusal is the status of a code. UNAVAILABLE says when to come back.
+// refusal is the status of a code. UNAVAILABLE tells the client when to retry.
 func refusal(code idem.Code, detail string) error {
 	kind, own := kinds[code]
 	info := &errdetails.ErrorInfo{Reason: idemgrpc.Reason(code), Domain: Domain}
@@ -55,8 +55,8 @@ func refusal(code idem.Code, detail string) error {
 	return s.Err()
 }
 
-// fail is what an error means to the client. What it does not mean to the
-// client is logged here and answered in the engine's words.
+// fail turns an error into a status. A domain error goes to the client as it is. All
+// other errors are logged here, and the client gets a code and detail of the engine.
 func (s *Server) fail(ctx context.Context, err error) error {
 	if domain, ok := errors.AsType[*payments.Error](err); ok {
 		return refusal(idem.Code(domain.Code), domain.Detail)

@@ -1,10 +1,15 @@
 package server
 
 import (
+	"bytes"
+	_ "embed"
 	"encoding/json"
 	"errors"
+	"html/template"
 	"log/slog"
 	"net/http"
+	"slices"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -12,7 +17,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Codes of the server, beside those of the domain and of the engine.
+// Codes of the server. The domain and the engine have codes of their own.
 const (
 	codeUnauthorized     = "unauthorized"
 	codeNotFound         = "not-found"
@@ -21,14 +26,12 @@ const (
 	codeInternal         = "internal"
 )
 
-// kind is one row of the table of problems.
 type kind struct {
 	status int
 	title  string
 }
 
-// kinds maps codes to statuses. Codes that are not here are the engine's; see
-// kindOf.
+// kinds maps the sample's codes to statuses. All other codes belong to the engine.
 var kinds = map[string]kind{
 	string(payments.CodeBodyInvalid):       {http.StatusBadRequest, "Request body is invalid"},
 	string(payments.CodeCurrencyMismatch):  {http.StatusBadRequest, "Account has another currency"},
@@ -49,8 +52,8 @@ func kindOf(code string) kind {
 	return kind{idem.Code(code).HTTPStatus(), idem.Code(code).Title()}
 }
 
-// problem is an answer in application/problem+json (RFC 9457), as the
-// middleware's are. Codes that have to do with keys have a type.
+// problem is an answer in application/problem+json (RFC 9457), as in the middleware.
+// The codes about keys have a type.
 type problem struct {
 	Type   string `json:"type,omitempty"`
 	Title  string `json:"title"`
@@ -66,20 +69,17 @@ func abort(c *gin.Context, code, detail string) {
 		c.Header("Retry-After", "1")
 	}
 	p := problem{Title: k.title, Status: k.status, Detail: detail, Code: code}
-	if documented(code) {
+	if slices.Contains(describedCodes, idem.Code(code)) {
 		p.Type = documentation + "#" + code
 		c.Writer.Header().Add("Link", "<"+p.Type+`>; rel="describedby"; type="text/html"`)
 	}
-	body, err := json.Marshal(p)
-	if err != nil {
-		panic(err) // strings and numbers always marshal
-	}
+	body, _ := json.Marshal(p) // strings and numbers always marshal
 	c.Abort()
 	c.Data(k.status, "application/problem+json", body)
 }
 
-// fail answers with what an error means to the client. What it does not mean
-// to the client is logged here and answered in the engine's words.
+// fail answers with a domain error as it is. All other errors are logged here, and
+// the client gets a code and detail of the engine.
 func (s *Server) fail(c *gin.Context, err error) {
 	if domain, ok := errors.AsType[*payments.Error](err); ok {
 		abort(c, string(domain.Code), domain.Detail)
@@ -90,3 +90,33 @@ func (s *Server) fail(c *gin.Context, err error) {
 		slog.String("route", c.FullPath()), slog.String("code", string(code)), slog.Any("err", err))
 	abort(c, string(code), code.Detail())
 }
+
+// documentation is the page about keys. Refusals point to it. Its fragments are the
+// codes.
+const documentation = "/docs/idempotency"
+
+// describedCodes are the codes about keys, in the order of the page.
+var describedCodes = []idem.Code{
+	idem.CodeKeyMissing, idem.CodeKeyInvalid, idem.CodeBodyInvalid, idem.CodeBodyTooLarge, idem.CodeTokenUnknown, idem.CodeInProgress,
+	idem.CodeTooManyOpen, idem.CodeKeyReused, idem.CodeOutcomeUnknown, idem.CodeKeyExpired, idem.CodeResultUnavailable,
+	idem.CodeOwnershipLost, idem.CodeUnavailable, idem.CodeStoreLost,
+}
+
+//go:embed describe.html
+var keysTemplate string
+
+// keysPage tells clients how to use keys, how long they are kept, and what each
+// refusal means (draft-ietf-httpapi-idempotency-key-header-07, sections 2.5.2 and
+// 2.7).
+var keysPage = func() []byte {
+	var b bytes.Buffer
+	page := template.Must(template.New("keys").Parse(keysTemplate))
+	err := page.Execute(&b, struct {
+		Codes                      []idem.Code
+		ResultHours, KeyDays, Mins int
+	}{describedCodes, int(idem.DefaultResultTTL / time.Hour), int(idem.DefaultKeyTTL / (24 * time.Hour)), int(idem.DefaultTokenTTL / time.Minute)})
+	if err != nil {
+		panic(err)
+	}
+	return b.Bytes()
+}()

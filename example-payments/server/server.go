@@ -1,47 +1,61 @@
+// Package server is the sample's HTTP: routes, authentication, validation and
+// answers.
+//
+// A request to a route that moves money passes authentication, validation of the
+// body, the idempotency middleware and the handler, in this order. So a request
+// without permission or with an invalid body leaves its key untouched, and a replay
+// goes only to the owner of the key. For a request with an invalid body and without
+// a key, the body is reported.
+//
+// Bodies are read as JSON under any Content-Type, and unknown members are refused.
+// ?limit=N bounds a list (1,000 by default), and has_more tells whether there is
+// more.
 package server
 
 import (
+	_ "embed"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/idemkeeper/idemkeeper/example-payments/auth"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
 
-// Config is what a [Server] is made of. All but Wait and Resolver is required.
+// Config holds the parts of a [Server]. All but Wait and Resolver are required.
 type Config struct {
 	Engine   *idem.Engine
 	Service  *payments.Service
 	Ledger   payments.Ledger
-	Keys     auth.APIKeys
+	Keys     payments.APIKeys
 	Metrics  *Metrics
 	Log      *slog.Logger
 	Wait     time.Duration // how long a duplicate waits for the first request
-	Resolver idem.Resolver // nil: outcomes in doubt stay unknown
+	Resolver idem.Resolver // without it outcomes in doubt stay unknown
 }
 
 // Server is the HTTP handler of the sample. Make it with [New].
 type Server struct {
-	unready atomic.Bool // as of the last time that somebody asked
+	unready atomic.Bool // the last answer of readyz
 	cfg     Config
 	gin     *gin.Engine
 }
 
-// release is set once, for all of the process: Gin's debug mode writes to
-// standard output, where the ready line has to be alone.
-var release = sync.OnceFunc(func() { gin.SetMode(gin.ReleaseMode) })
+// releaseMode is set once for the process. Gin's debug mode writes to standard
+// output, where only the ready line may be.
+var releaseMode = sync.OnceFunc(func() { gin.SetMode(gin.ReleaseMode) })
 
-// New returns the server. An error says that the policies are wrong.
+// New returns the server. It returns an error if the policies are wrong.
 func New(cfg Config) (*Server, error) {
-	release()
+	releaseMode()
 	s := &Server{cfg: cfg, gin: gin.New()}
 	s.gin.HandleMethodNotAllowed = true
 	s.gin.RedirectTrailingSlash = false // a redirected POST is a second request
@@ -51,17 +65,17 @@ func New(cfg Config) (*Server, error) {
 	s.gin.Use(s.measure, s.recover)
 	s.gin.NoRoute(func(c *gin.Context) { abort(c, codeNotFound, "See / for the routes.") })
 	s.gin.NoMethod(func(c *gin.Context) { abort(c, codeMethodNotAllowed, "See the Allow header.") })
-	s.gin.GET("/", s.index)
-	s.gin.GET(documentation, s.describeKeys)
-	s.gin.GET("/healthz", s.healthz)
+	s.gin.GET("/", func(c *gin.Context) { sendPage(c, indexPage) })
+	s.gin.GET(documentation, func(c *gin.Context) { sendPage(c, keysPage) })
+	s.gin.GET("/healthz", func(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"status": "ok"}) })
 	s.gin.GET("/readyz", s.readyz)
 	s.gin.GET("/metrics", gin.WrapH(cfg.Metrics.Handler()))
 	return s, s.routes(s.gin.Group("/v1", s.authenticate))
 }
 
-// routes sets up what needs an API key.
+// routes sets up the routes that need an API key.
 func (s *Server) routes(v1 *gin.RouterGroup) error {
-	// An answer in doubt that asks to be repeated goes on asking.
+	// An answer in doubt asks for a repeat, and its replay must too.
 	retryAfter, described := idemgin.WithReplayHeaders("Retry-After"), idemgin.WithDocumentation(documentation)
 	clientKey, err := idemgin.New(s.cfg.Engine, s.policy(idem.ClientKey), retryAfter, described)
 	if err != nil {
@@ -71,8 +85,8 @@ func (s *Server) routes(v1 *gin.RouterGroup) error {
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	v1.POST("/payments", s.readOrder, s.answered, clientKey, s.pay)
-	v1.POST("/trades", s.readOrder, s.answered, issuedToken, s.pay)
+	v1.POST("/payments", s.readOrder, s.logAnswered, clientKey, s.pay)
+	v1.POST("/trades", s.readOrder, s.logAnswered, issuedToken, s.pay)
 	v1.POST("/tokens", idemgin.TokenHandler(s.cfg.Engine, s.policy(idem.IssuedToken), idem.DefaultTokenTTL, described))
 	v1.GET("/idempotency", idemgin.StatusHandler(s.cfg.Engine, s.policy(idem.ClientKey), described))
 	v1.GET("/payments", s.listPayments)
@@ -83,8 +97,80 @@ func (s *Server) routes(v1 *gin.RouterGroup) error {
 }
 
 func (s *Server) policy(kind idem.KeyKind) idem.Policy {
-	return idem.Policy{Scope: auth.Scope, Kind: kind, Wait: s.cfg.Wait, Doubt: idem.Ask(s.cfg.Resolver)}
+	return idem.Policy{Scope: payments.Scope, Kind: kind, Wait: s.cfg.Wait, Doubt: idem.Ask(s.cfg.Resolver)}
 }
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.gin.ServeHTTP(w, r) }
+
+// authenticate refuses requests without a known API key, and puts the merchant into
+// the context of all others.
+func (s *Server) authenticate(c *gin.Context) {
+	merchant, ok := s.cfg.Keys.Merchant(c.Request.Header.Values("Authorization"))
+	if !ok {
+		c.Header("WWW-Authenticate", `Bearer realm="payments"`)
+		abort(c, codeUnauthorized, "Send Authorization: Bearer and a known API key.")
+		return
+	}
+	c.Request = c.Request.WithContext(payments.WithMerchant(c.Request.Context(), merchant))
+}
+
+func merchantOf(c *gin.Context) string { return payments.MerchantOf(c.Request.Context()) }
+
+// routeOf names the route for metrics. It is a pattern and never a client's path.
+func routeOf(c *gin.Context) string {
+	if p := c.FullPath(); p != "" {
+		return c.Request.Method + " " + p
+	}
+	return "none"
+}
+
+func (s *Server) measure(c *gin.Context) {
+	start := time.Now()
+	defer func() { s.cfg.Metrics.request(routeOf(c), c.Writer.Status(), time.Since(start)) }()
+	c.Next()
+}
+
+// recover answers for a handler that panicked. The engine has already settled the
+// attempt as in doubt.
+func (s *Server) recover(c *gin.Context) {
+	defer func() {
+		r := recover()
+		if r == nil {
+			return
+		}
+		if err, ok := r.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+			panic(r) // net/http cuts the connection
+		}
+		s.cfg.Log.LogAttrs(c.Request.Context(), slog.LevelError, "panic", slog.String("route", routeOf(c)),
+			slog.Any("panic", r), slog.String("stack", string(debug.Stack())))
+		if c.Writer.Written() {
+			panic(http.ErrAbortHandler) // half an answer must not look whole
+		}
+		abort(c, codeInternal, "The outcome is not known. Send the request again with the same key.")
+	}()
+	c.Next()
+}
+
+// readyz tells whether a payment with a fresh key would be served now.
+func (s *Server) readyz(c *gin.Context) {
+	ctx := c.Request.Context()
+	if err := payments.Ready(ctx, s.cfg.Engine, s.cfg.Ledger); err != nil {
+		s.unready.Store(true)
+		s.cfg.Log.WarnContext(ctx, "not ready", "err", err)
+		abort(c, string(idem.CodeUnavailable), "Lock, token store or ledger cannot be reached.")
+		return
+	}
+	if s.unready.CompareAndSwap(true, false) {
+		s.cfg.Log.InfoContext(ctx, "ready again")
+	}
+	c.JSON(http.StatusOK, gin.H{"status": "ready"})
+}
+
+//go:embed index.html
+var indexPage []byte
+
+func sendPage(c *gin.Context, page []byte) {
+	c.Header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+	c.Data(http.StatusOK, "text/html; charset=utf-8", page)
+}

@@ -14,13 +14,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/idemkeeper/idemkeeper/example-payments/auth"
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
-	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
-	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -58,7 +57,7 @@ func newBench(t testing.TB) *bench {
 // instance starts a server on a free port; change sees its Config first.
 func (b *bench) instance(t testing.TB, change func(*server.Config)) *client {
 	t.Helper()
-	keys, err := auth.ParseAPIKeys("demo=merchant_demo,test=merchant_test")
+	keys, err := payments.ParseAPIKeys("demo=merchant_demo,test=merchant_test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/idemkeeper/idemkeeper/example-payments/auth"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -34,8 +33,8 @@ func (s *Server) counted(method string, start time.Time, err *error) {
 	s.cfg.Metrics.Call(method, status.Code(*err).String(), time.Since(start))
 }
 
-// recover answers for a handler that panicked, whose attempt the engine has
-// settled as in doubt by then.
+// recover answers for a handler that panicked. The engine has already settled the
+// attempt as in doubt.
 func (s *Server) recover(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
 	defer s.panicked(ctx, info.FullMethod, &err)
 	return next(ctx, req)
@@ -46,17 +45,17 @@ func (s *Server) recoverStream(srv any, ss grpc.ServerStream, info *grpc.StreamS
 	return next(srv, ss)
 }
 
-// panicked is to be deferred.
+// panicked must be deferred, because it recovers.
 func (s *Server) panicked(ctx context.Context, method string, err *error) {
 	if r := recover(); r != nil {
 		s.cfg.Log.LogAttrs(ctx, slog.LevelError, "panic", slog.String("method", method),
 			slog.Any("panic", r), slog.String("stack", string(debug.Stack())))
-		*err = status.Error(codes.Internal, "The outcome is not known; send the request again with the same key.")
+		*err = status.Error(codes.Internal, "The outcome is not known. Send the request again with the same key.")
 	}
 }
 
-// authenticate lets calls with a known API key through and leaves the merchant
-// in their context.
+// authenticate refuses calls without a known API key, and puts the merchant into the
+// context of all others.
 func (s *Server) authenticate(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	ctx, err := s.authenticated(ctx, info.FullMethod)
 	if err != nil {
@@ -74,18 +73,18 @@ func (s *Server) authenticateStream(srv any, ss grpc.ServerStream, info *grpc.St
 }
 
 func (s *Server) authenticated(ctx context.Context, method string) (context.Context, error) {
-	if open(method) {
+	if isOpen(method) {
 		return ctx, nil
 	}
 	merchant, ok := s.cfg.Keys.Merchant(metadata.ValueFromIncomingContext(ctx, "authorization"))
 	if !ok {
 		return nil, refusal(codeUnauthorized, "Send authorization: Bearer and a known API key.")
 	}
-	return auth.NewContext(ctx, merchant), nil
+	return payments.WithMerchant(ctx, merchant), nil
 }
 
-// open reports whether a method wants no API key: what probes and tools ask.
-func open(method string) bool {
+// isOpen reports whether a method needs no API key. Probes and tools have no key.
+func isOpen(method string) bool {
 	return strings.HasPrefix(method, "/grpc.health.v1.") || strings.HasPrefix(method, "/grpc.reflection.")
 }
 
@@ -99,8 +98,8 @@ type streamWith struct {
 // Context implements [grpc.ServerStream].
 func (s *streamWith) Context() context.Context { return s.ctx }
 
-// validate checks what moves money before the idempotency interceptor sees the
-// call. No stream moves money.
+// validate checks an order before the idempotency interceptor sees the call. No
+// stream moves money.
 func (s *Server) validate(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if order, ok := req.(orderRequest); ok {
 		if code, detail := invalid(order); code != "" {
@@ -111,13 +110,13 @@ func (s *Server) validate(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return next(ctx, req)
 }
 
-// invalid says what is wrong with an order, or "".
+// invalid returns the reason to refuse an order, or "".
 func invalid(req orderRequest) (code idem.Code, detail string) {
 	if proto.Size(req) > idem.DefaultMaxRequestBody {
 		return idem.CodeBodyTooLarge, idem.CodeBodyTooLarge.Detail()
 	}
 	if len(req.ProtoReflect().GetUnknown()) > 0 {
-		return idem.CodeBodyInvalid, "the request holds a field that is not known"
+		return idem.CodeBodyInvalid, "the request holds an unknown field"
 	}
 	err := orderOf(req).Validate()
 	if err == nil {
@@ -131,10 +130,9 @@ func invalid(req orderRequest) (code idem.Code, detail string) {
 
 type operationKey struct{}
 
-// answered says at debug level that a payment's outcome is settled and its
-// answer goes out; see [payments.Service] for the steps before. A replay has
-// no op.
-func (s *Server) answered(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+// logAnswered logs the last step of a payment at debug level. [payments.Service]
+// logs the steps before. A replay has no op.
+func (s *Server) logAnswered(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if _, ok := req.(orderRequest); !ok {
 		return next(ctx, req)
 	}
@@ -146,10 +144,41 @@ func (s *Server) answered(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
 	return res, err
 }
 
-// note leaves the operation ID for answered.
-func note(ctx context.Context) {
+// noteOperation hands the operation ID to logAnswered.
+func noteOperation(ctx context.Context) {
 	x, running := idem.FromContext(ctx)
 	if op, ok := ctx.Value(operationKey{}).(*string); ok && running {
 		*op = x.OperationID
+	}
+}
+
+var errStopping = status.Error(codes.Unavailable, "The server is stopping.")
+
+// untilStopping ends streams of requests when the server stops. A tool with an open
+// reflection stream would otherwise keep the server alive.
+func (s *Server) untilStopping(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	if !info.IsClientStream {
+		return next(srv, ss)
+	}
+	return next(srv, &impatient{ss, s.stopping})
+}
+
+// impatient is a stream whose RecvMsg returns when the server stops.
+type impatient struct {
+	grpc.ServerStream
+
+	stopping <-chan struct{}
+}
+
+// RecvMsg implements [grpc.ServerStream]. After errStopping m must not be read. The
+// goroutine that fills it ends with the stream.
+func (s *impatient) RecvMsg(m any) error {
+	received := make(chan error, 1)
+	go func() { received <- s.ServerStream.RecvMsg(m) }()
+	select {
+	case err := <-received:
+		return err
+	case <-s.stopping:
+		return errStopping
 	}
 }
