@@ -8,6 +8,10 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit codes.
@@ -70,4 +74,96 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 		return exitNothing
 	}
 	return exitFailed
+}
+
+const envPrefix = "IDEMCTL_"
+
+// app is what the commands share: the global flags and where to write.
+type app struct {
+	getenv         func(string) string
+	stdin          io.Reader // nil: nothing to read
+	stdout, stderr io.Writer
+	started        bool // a command's own code runs: flags and arguments were right
+
+	zookeeper      string
+	zookeeperTick  time.Duration
+	zookeeperAuth  string
+	responseKeys   string
+	plainResponses bool
+	witness        string
+	redis          string
+	prefix         string
+	database       string
+	sessionTimeout time.Duration
+	json           bool
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "idemctl",
+		Short: "Look into the idempotency records, and use ZooKeeper's recipes from a shell",
+		Long: `Look into the idempotency records, and settle what only an operator can. Run
+commands under a lock, elect a leader, and use a queue, over all machines that
+share a ZooKeeper.
+
+Every global flag has an environment variable, IDEMCTL_ and its name in
+capitals (IDEMCTL_SESSION_TIMEOUT); the flag wins.
+
+Exit codes: 0 done; 1 failed; 2 wrong use; 75 nothing there, not acquired, or
+timed out. lock and semaphore exit as the command does that they run.`,
+		Example: `  idemctl --zookeeper 127.0.0.1:2181 lock --timeout 5s /jobs/nightly -- ./nightly.sh
+  idemctl --redis redis://127.0.0.1:6379 record list --state unknown --older-than 1m
+  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 doctor
+  idemctl completion bash > /etc/bash_completion.d/idemctl`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		Args:              cobra.NoArgs,
+		RunE:              subcommandWanted,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.start(cmd.Root().PersistentFlags()) },
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&a.zookeeper, "zookeeper", "", "ensemble, as `HOST:PORT,HOST:PORT/chroot`")
+	f.DurationVar(&a.zookeeperTick, "zookeeper-tick", 0, "tickTime of the ensemble's servers; 0: 2s, or what they tell where the session is too short for that")
+	f.StringVar(&a.witness, "witness", "/idem/redis", "`PATH` of the znode in which the services remember their Redis")
+	f.StringVar(&a.redis, "redis", "", "token store, as `URL`: redis://HOST:PORT, several for a cluster, redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
+	f.StringVar(&a.prefix, "prefix", "idem", "what the store's Redis `keys` start with")
+	f.StringVar(&a.zookeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest) with which the ensemble's znodes are protected; better in the environment than on a command line")
+	f.StringVar(&a.responseKeys, "response-keys", "", "`ID=BASE64,…`: the keys with which the services encrypt stored responses, the one to encrypt with first; better in the environment")
+	f.BoolVar(&a.plainResponses, "accept-plain-responses", false, "with --response-keys: accept stored responses that are not encrypted, too")
+	f.StringVar(&a.database, "database", "", "token store in SQL; this build has none yet")
+	f.DurationVar(&a.sessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session")
+	f.BoolVar(&a.json, "json", false, "write one JSON object a line")
+	root.AddCommand(a.lock(), a.semaphore(), a.elect(), a.queue(), a.store(), a.record(), a.token(), a.doctor())
+	return root
+}
+
+// start takes from the environment what no flag says. Cobra calls it when it
+// is done with flags and arguments.
+func (a *app) start(flags *pflag.FlagSet) error {
+	var wrong error
+	flags.VisitAll(func(f *pflag.Flag) {
+		name := envPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		v := a.getenv(name)
+		if f.Name == "help" || f.Changed || v == "" || wrong != nil {
+			return
+		}
+		if err := f.Value.Set(v); err != nil {
+			wrong = fmt.Errorf("invalid value %q for %s: %w", v, name, err)
+		}
+	})
+	if wrong == nil {
+		a.started = true
+	}
+	return wrong
+}
+
+// subcommandWanted is for commands that only group others.
+func subcommandWanted(cmd *cobra.Command, _ []string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return wrongUse("%s needs a subcommand: %s; see --help", cmd.CommandPath(), strings.Join(names, ", "))
 }

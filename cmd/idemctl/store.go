@@ -1,9 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/idemkeeper/idemkeeper/idem"
 )
 
 func (a *app) store() *cobra.Command {
@@ -44,5 +49,185 @@ func (a *app) accept(cmd *cobra.Command, _ []string) error {
 	default:
 		_, err = fmt.Fprintf(a.stdout, "accepted the loss of %d shards; services serve new keys again within seconds\n", n)
 	}
+	return err
+}
+
+// retiredRow is a retired lock domain as --json writes it.
+type retiredRow struct {
+	Domain  string `json:"retired"`
+	Pending int    `json:"pending"` // records whose attempt ran under it
+	Already bool   `json:"already"` // it was retired before
+}
+
+const maxDomain = 255 // bytes
+
+func (a *app) storeRetire() *cobra.Command {
+	var who author
+	var noZooKeeper bool
+	cmd := &cobra.Command{
+		Use:   "retire DOMAIN",
+		Short: "Declare that a lock domain is dead for good",
+		Long: `Declare that a lock domain is dead for good: an ensemble that was rebuilt or
+replaced, the locks of a Redis that lost its data, the in-process locks of an
+instance that is gone. DOMAIN is what comes before the last slash of a record's
+fence; "doctor" lists those of open records that it does not know.
+
+Records that are pending under it count as interrupted from then on: the next
+request with their key asks the resolver, or leaves the outcome unknown.
+
+WARNING: this cannot be undone. It is your word that nothing which ever held a
+lock in that domain still runs, or will wake up: no instance that is only cut off
+or suspended, no second site. Where one does, its operations are executed twice.
+Make sure by ending the processes, not by their silence.
+
+Refused are the domain of the ensemble that --zookeeper names, and those of the
+locks that this Redis keeps: both are alive. Name the ensemble that the services
+use now, so that theirs is compared; where they use none any more, but Redis's
+locks, --no-zookeeper says so. Refused is also a domain with a pending record that
+began less than ten session time-outs ago (--session-timeout, as the services have
+it; 100 s by default): then somebody has just used it. Retiring twice does nothing.`,
+		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 store retire 0f6e9a7c-5a3d-4c0e-9f1b-2b9d7f0c8a11 --reason "ensemble rebuilt, all instances restarted"`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			domain := args[0]
+			if domain == "" || len(domain) > maxDomain {
+				return wrongUse("DOMAIN has %d bytes, want 1 to %d", len(domain), maxDomain)
+			}
+			switch {
+			case a.sessionTimeout <= 0:
+				return wrongUse("--session-timeout %v is not positive", a.sessionTimeout)
+			case noZooKeeper && a.zookeeper != "":
+				return errBothWays
+			case !noZooKeeper && a.zookeeper == "":
+				return wrongUse("store retire needs --zookeeper, the ensemble that the services use now, so that its domain is not retired by accident; or --no-zookeeper if they use none any more")
+			}
+			d, err := who.decision(cmd)
+			if err != nil {
+				return err
+			}
+			return a.retire(cmd.Context(), domain, d)
+		},
+	}
+	who.flags(cmd)
+	noZooKeeperFlag(cmd, &noZooKeeper)
+	return cmd
+}
+
+func noZooKeeperFlag(cmd *cobra.Command, to *bool) {
+	cmd.Flags().BoolVar(to, "no-zookeeper", false, "the services do not lock in ZooKeeper any more, in any ensemble: only Redis's locks count")
+}
+
+var errBothWays = wrongUse("--zookeeper (or IDEMCTL_ZOOKEEPER) and --no-zookeeper contradict each other")
+
+func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error {
+	b, err := a.openBackends(ctx, need{ensemble: true})
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	if err := a.checkDead(ctx, b, domain); err != nil {
+		return err
+	}
+	already, err := b.store.Retired(ctx, domain)
+	if err != nil {
+		return err
+	}
+	if !already {
+		if err := a.checkSilent(ctx, b, domain); err != nil {
+			return err
+		}
+	}
+	if err := b.store.Retire(ctx, domain, d); err != nil {
+		return err
+	}
+	pending := 0
+	err = eachOpen(ctx, b.store, idem.OpenQuery{State: idem.StatePending, Limit: openPage}, func(r *idem.OpenRecord) bool {
+		if r.Record.Attempt.Fence.Domain == domain {
+			pending++
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("%s is retired, but its pending records could not be counted: %w", oneLine(domain), err)
+	}
+	return a.writeRetired(retiredRow{domain, pending, already})
+}
+
+// checkDead refuses a domain in which somebody can have a lock.
+func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
+	if b.zookeeper != nil && ofEnsemble(domain, b.zookeeper.Domain()) {
+		return fmt.Errorf("%s is the lock domain of the ensemble that --zookeeper names: it is alive, and is not retired", oneLine(domain))
+	}
+	domains, err := a.redisDomains(ctx, b.redis)
+	if err != nil {
+		return err
+	}
+	if shard := slices.Index(domains[:], domain); shard >= 0 {
+		return fmt.Errorf("%s is a lock domain of this Redis, that of shard %02x: it is alive, and is not retired", oneLine(domain), shard)
+	}
+	return nil
+}
+
+// silentFor is for how many session time-outs nobody has begun anything in a domain
+// that is retired.
+const silentFor = 10
+
+// checkSilent refuses a domain in which somebody has begun an attempt just now, by
+// the store's clock.
+func (a *app) checkSilent(ctx context.Context, b *backends, domain string) error {
+	now, err := b.redis.Time(ctx).Result()
+	if err != nil {
+		return fmt.Errorf("%w: clock of Redis: %w", idem.ErrUnavailable, err)
+	}
+	var last time.Time
+	err = eachOpen(ctx, b.store, idem.OpenQuery{State: idem.StatePending, Limit: openPage}, func(r *idem.OpenRecord) bool {
+		// What cannot be read may be of this domain.
+		if (r.Err != nil || r.Record.Attempt.Fence.Domain == domain) && r.Record.Started.After(last) {
+			last = r.Record.Started
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	if until := last.Add(silentFor * a.sessionTimeout); !last.IsZero() && now.Before(until) {
+		return fmt.Errorf("%s may be alive: an attempt under it began at %s, which is pending; make sure that its processes have ended, and wait until %s (%d session time-outs of %v)",
+			oneLine(domain), last.UTC().Format(time.RFC3339), until.UTC().Add(time.Second).Format(time.RFC3339), silentFor, a.sessionTimeout)
+	}
+	return nil
+}
+
+// openPage is how many open records are read at once.
+const openPage = 1000
+
+// eachOpen calls f with every open record that a query selects, oldest first, and
+// with those that cannot be read, until f returns false. The limit is that of a
+// page.
+func eachOpen(ctx context.Context, store idem.Store, q idem.OpenQuery, f func(*idem.OpenRecord) bool) error {
+	for {
+		found, err := store.Open(ctx, q)
+		if err != nil {
+			return err
+		}
+		for i := range found.Records {
+			if !f(&found.Records[i]) {
+				return nil
+			}
+		}
+		if q.After = found.Next; q.After == nil {
+			return nil
+		}
+	}
+}
+
+func (a *app) writeRetired(r retiredRow) error {
+	if a.json {
+		return writeJSON(a.stdout, r)
+	}
+	what := "retired"
+	if r.Already {
+		what = "was retired already:"
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s %s; %d pending records of it count as interrupted\n", what, oneLine(r.Domain), r.Pending)
 	return err
 }
