@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"lock/memory", "lock/redis", "lock/zookeeper", "tokenstore/memory", "tokenstore/redis", "tokenstore/sealed",
 		"middleware/http", "middleware/gin", "middleware/grpc", "sweeper", "observe"},
 	{"lock/zookeeper/recipes", "lock/zookeeper/queue"},
-	{"idem/idemtest", "middleware/internal/exchangetest", "middleware/grpc/internal/testproto"},
+	{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto"},
 	{"cmd", "example-payments", "tests", "bench", "internal/testserver", "internal/tools"},
 }
 
@@ -82,8 +82,8 @@ var confinedRules = []struct {
 		"a service chooses itself how it logs"},
 	{[]string{"go.uber.org/goleak", "github.com/alicebob"}, false, nil,
 		"a service must not link the libraries of tests"},
-	{[]string{"idem/idemtest", "middleware/internal/exchangetest", "middleware/grpc/internal/testproto"}, false,
-		[]string{"idem/idemtest", "middleware/internal/exchangetest", "middleware/grpc/internal/testproto"},
+	{[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto"}, false,
+		[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto"},
 		"a service must not link the support of tests"},
 }
 
@@ -221,10 +221,10 @@ func TestImportsRulesNotice(t *testing.T) {
 		{"lock/zookeeper/queue", "lock/zookeeper/recipes", false, belowOnly},
 		{"middleware/gin", "middleware/internal/body", false, ""},
 		{"middleware/http", "lock/memory", true, ""},
-		{"middleware/internal/exchangetest", "lock/memory", false, ""},
+		{"middleware/exchange/exchangetest", "lock/memory", false, ""},
 		{"middleware/internal/exchange", "lock/memory", false, belowOnly},
-		{"middleware/http", "middleware/internal/exchangetest", false, "the support of tests"},
-		{"middleware/http", "middleware/internal/exchangetest", true, ""},
+		{"middleware/http", "middleware/exchange/exchangetest", false, "the support of tests"},
+		{"middleware/http", "middleware/exchange/exchangetest", true, ""},
 		{"cmd/idemctl", "idem/idemtest", false, "the support of tests"},
 		{"middleware/http", "example-payments/ledger", false, belowOnly},
 		{"tokenstore/redis", "cmd/idemctl", false, belowOnly},

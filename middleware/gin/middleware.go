@@ -1,6 +1,7 @@
 package idemgin
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"time"
@@ -8,41 +9,105 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/middleware/internal/httpexchange"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
-// New returns middleware that protects the handlers behind it, on every method that
-// is not safe; see [WithMethods]. The policy's Name, where it has none, is the method and [gin.Context.FullPath].
+// New returns middleware that protects the handlers after it, on every method that is
+// not safe. [WithMethods] chooses other methods. A policy without a Name gets the method
+// and [gin.Context.FullPath].
 //
-// The error says what is wrong with the wiring: no engine, no scope, a header
-// that cannot be replayed.
+// The error says what is wrong with the wiring: no engine, no scope, a header that
+// cannot be replayed.
 func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (gin.HandlerFunc, error) {
 	rt, err := newRoute(engine, policy, opts)
 	if err != nil {
-		return nil, fmt.Errorf("idemgin: %w", err)
+		return nil, err
 	}
 	return rt.serve, nil
 }
 
-// Middleware is [New] for wiring that is known to be right: it panics where
-// New returns an error, at start and never later, as [regexp.MustCompile].
+// Middleware is [New] for wiring that is known to be right. Like [regexp.MustCompile]
+// it panics where New returns an error.
 func Middleware(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.HandlerFunc {
-	h, err := New(engine, policy, opts...)
+	return must(New(engine, policy, opts...))
+}
+
+// StatusHandler answers GET with the state of the key in the request's Idempotency-Key
+// header, for its owner:
+//
+//	{"state":"completed","operation_id":"op_…","kind":"client-key","attempt":1,"since":"…","expires_at":"…"}
+//
+// For an unknown key, and for a key of another caller, it answers {"state":"none"}.
+// While the attempt is pending or unknown the answer has "resolver". It is true if an
+// interrupted attempt is settled without a person.
+//
+// The handler uses Scope and Doubt of the policy. Doubt applies to the route of the
+// policy's Name, or to every route if it has no Name. [WithStatusPolicy] adds routes
+// with another Doubt. Like [Middleware] it panics on a wiring error.
+func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.HandlerFunc {
+	rt := must(newRoute(engine, policy, opts))
+	return func(c *gin.Context) { rt.Status(rt.call(c)) }
+}
+
+// TokenHandler answers POST with 201 and a new one-time token for the caller:
+//
+//	{"token":"…","expires_at":"2026-01-02T15:04:05Z"}
+//
+// The handler uses the policy's Scope, which has to be that of the route that takes the
+// tokens. ttl 0 stands for [idem.DefaultTokenTTL]. Like [Middleware] it panics on a
+// wiring error.
+func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, opts ...Option) gin.HandlerFunc {
+	rt := must(newRoute(engine, policy, opts))
+	if ttl < 0 {
+		panic(fmt.Errorf("idemgin: tokens for %v", ttl))
+	}
+	return func(c *gin.Context) { rt.IssueToken(rt.call(c), ttl) }
+}
+
+// WriteRefusal answers with a refusal as the middleware does by default, and aborts the
+// chain: status, Retry-After, and a problem (RFC 9457) with the code. It is for handlers
+// that refuse in the same format, and for a [WithRefusals] that changes only some
+// refusals. It uses [WithDocumentation] only. The client does not see r.Err. A handler
+// that answers with a refusal leaves its own outcome in doubt.
+func WriteRefusal(c *gin.Context, r *idem.Refusal, opts ...Option) {
+	c.Abort()
+	exchange.WriteRefusal(c.Writer, r, collect(opts).Documentation)
+}
+
+func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return h
+	return v
 }
 
-// serve runs the rest of the chain inside of the exchange, and nothing of it
-// where there was an answer already.
+// route is an exchange with the options of Gin.
+type route struct {
+	*exchange.Route
+	options
+}
+
+func newRoute(engine *idem.Engine, policy idem.Policy, opts []Option) (*route, error) {
+	rt := &route{options: collect(opts)}
+	if rt.scope != nil {
+		policy.Scope = func(ctx context.Context) (string, error) { return rt.scope(ctx.(scopeContext).gin) }
+	}
+	var err error
+	if rt.Route, err = exchange.New(engine, policy, rt.Config); err != nil {
+		return nil, fmt.Errorf("idemgin: %w", err)
+	}
+	return rt, nil
+}
+
+// serve runs the rest of the chain inside of the exchange. If the exchange has an answer
+// without it, the chain is aborted.
 func (rt *route) serve(c *gin.Context) {
 	outer, request := c.Writer, c.Request
 	defer func() { c.Writer, c.Request = outer, request }()
 	var inner *writer
 	call := rt.call(c)
-	call.Next = func(capture *httpexchange.Capture, r *http.Request) {
-		inner = newWriter(capture, c)
+	call.Next = func(w *exchange.Writer, r *http.Request) {
+		inner = newWriter(w, c)
 		c.Writer, c.Request = inner, r
 		defer carry(r.Context(), c)()
 		defer inner.bypassed()
@@ -62,43 +127,58 @@ func (rt *route) serve(c *gin.Context) {
 	}
 }
 
-// StatusHandler answers GET with where the key in the request's
-// Idempotency-Key header stands, for its owner:
-//
-//	{"state":"completed","operation_id":"op_…","kind":"client-key","attempt":1,"since":"…","expires_at":"…"}
-//
-// Of a key of which nothing is known, another caller's included, it says
-// {"state":"none"}. While the attempt is pending or unknown there is "resolver":
-// true where it is settled without a person, should it have been interrupted.
-//
-// Of the policy only Scope and Doubt count, the latter for every route where it
-// has no Name, and else for the route of its Name. See [WithStatusPolicy] for
-// routes that treat doubt in another way. It panics on a wiring error, as
-// [Middleware].
-func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.HandlerFunc {
-	rt := mustRoute(engine, policy, opts)
-	return func(c *gin.Context) { rt.Status(rt.call(c)) }
+// call describes a request to the exchange.
+func (rt *route) call(c *gin.Context) exchange.Call {
+	call := exchange.Call{Writer: c.Writer, Request: c.Request, ScopeContext: scopeContext{c.Request.Context(), c}}
+	if path := c.FullPath(); path != "" {
+		call.Route = c.Request.Method + " " + path
+	}
+	if rt.operation != nil {
+		call.Operation = rt.operation(c)
+	}
+	if rt.refusals != nil {
+		outer, request := c.Writer, c.Request
+		call.Refuse = func(r *idem.Refusal) bool {
+			c.Writer, c.Request = outer, request // the handlers may have run with others
+			c.Abort()                            // a hook that calls c.Next must not run them
+			c.Status(r.Code.HTTPStatus())
+			rt.refusals(c, r)
+			return outer.Written()
+		}
+	}
+	return call
 }
 
-// TokenHandler answers POST with 201 and a new one-time token for the caller:
-//
-//	{"token":"…","expires_at":"2026-01-02T15:04:05Z"}
-//
-// Of the policy only the scope counts; it has to be that of the route which
-// takes the tokens. ttl 0 means [idem.DefaultTokenTTL]. It panics on a wiring
-// error, as [Middleware].
-func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, opts ...Option) gin.HandlerFunc {
-	rt := mustRoute(engine, policy, opts)
-	if ttl < 0 {
-		panic(fmt.Errorf("idemgin: tokens for %v", ttl))
+// carry puts the execution of ctx into c, because [gin.Context.Value] may find string
+// keys only. restore puts the outer execution back, if there is one. Otherwise c keeps
+// this one, so that a goroutine with c is told that its execution has ended.
+func carry(ctx context.Context, c *gin.Context) (restore func()) {
+	key, x := idem.Carried(ctx)
+	if x == nil {
+		return func() {}
 	}
-	return func(c *gin.Context) { rt.IssueToken(rt.call(c), ttl) }
+	outer, nested := c.Get(key)
+	c.Set(key, x)
+	return func() {
+		if nested {
+			c.Set(key, outer)
+		}
+	}
 }
 
-func mustRoute(engine *idem.Engine, policy idem.Policy, opts []Option) *route {
-	rt, err := newRoute(engine, policy, opts)
-	if err != nil {
-		panic(fmt.Errorf("idemgin: %w", err))
+// scopeContext is the request's context. Value also finds the values of c.Set, and the
+// Gin context itself under [gin.ContextKey].
+type scopeContext struct {
+	context.Context
+	gin *gin.Context
+}
+
+func (s scopeContext) Value(key any) any {
+	if key == gin.ContextKey {
+		return s.gin
 	}
-	return rt
+	if v, ok := s.gin.Get(key); ok {
+		return v
+	}
+	return s.Context.Value(key)
 }

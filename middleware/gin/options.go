@@ -1,194 +1,103 @@
 package idemgin
 
 import (
-	"context"
-	"errors"
-
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/middleware/internal/httpexchange"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
-// Option changes what the middleware and the handlers of this package do. A
-// nil option is ignored.
+// Option changes the middleware and the handlers of this package. A nil option is
+// ignored.
 type Option func(*options)
 
 type options struct {
-	httpexchange.Config
+	exchange.Config
 	scope     func(*gin.Context) (string, error)
 	operation func(*gin.Context) string
 	refusals  func(*gin.Context, *idem.Refusal)
 }
 
-// WithScope tells whose key a request carries. It takes the place of
-// [idem.Policy].Scope and has to keep to [idem.ScopeFunc]: an error, or "",
-// refuses the request as internal.
+func collect(opts []Option) (o options) {
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return o
+}
+
+// WithScope finds the scope of a key. It replaces [idem.Policy].Scope and follows
+// [idem.ScopeFunc]: an error, or "", refuses the request as internal.
 func WithScope(fn func(*gin.Context) (string, error)) Option {
 	return func(o *options) { o.scope = fn }
 }
 
-// WithHeader names the request header that carries the key; by default
-// Idempotency-Key.
+// WithHeader names the request header with the key. The default is Idempotency-Key.
 func WithHeader(name string) Option {
 	return func(o *options) { o.Header = name }
 }
 
-// WithReplayHeaders adds to the response headers that are stored and replayed.
-// Cookies, credentials, Date and hop-by-hop headers are a wiring error.
+// WithReplayHeaders adds to the response headers that are stored and replayed. Cookies,
+// credentials, Date and hop-by-hop headers are a wiring error.
 func WithReplayHeaders(names ...string) Option {
 	return func(o *options) { o.Replay = append(o.Replay, names...) }
 }
 
-// WithOperation says what a request does, for its fingerprint; by default its
-// method and escaped path. For routes that one operation can be reached by;
-// "" stands for the default.
+// WithOperation says what a request does, for its fingerprint. It is for an operation
+// that several routes reach. The default, also for "", is method and escaped path.
 func WithOperation(fn func(*gin.Context) string) Option {
 	return func(o *options) { o.operation = fn }
 }
 
-// WithComparedHeaders makes request headers part of what a request is: one with
-// the same key and another value of any of them is refused as key-reused. "Host"
-// names the host. By default no header is compared but Content-Type and
-// Content-Encoding, and neither is the host.
+// WithComparedHeaders makes request headers part of the request. A request with the
+// same key and another value is refused as key-reused. "Host" stands for the host. By
+// default only Content-Type and Content-Encoding are compared.
 func WithComparedHeaders(names ...string) Option {
 	return func(o *options) { o.Compare = append(o.Compare, names...) }
 }
 
-// WithMethods names the methods that are protected, in place of the default: all
-// but GET, HEAD, OPTIONS and TRACE, which are safe by definition (RFC 9110,
-// section 9.2.1). Requests of another method go straight to the handler, with a key
-// or without one. GET does not stand for HEAD, which [http.ServeMux] hands to the
-// handlers of GET.
+// WithMethods lists the methods that need a key. The default is all methods except GET,
+// HEAD, OPTIONS and TRACE, which are safe (RFC 9110, section 9.2.1). Requests of another
+// method go straight to the handlers, with or without a key. GET does not stand for HEAD.
 func WithMethods(methods ...string) Option {
 	return func(o *options) { o.Methods = append([]string{}, methods...) }
 }
 
-// WithOptionalKey lets requests without a key through to the handler, which then
-// runs outside of an execution: [idem.CheckOwner] and [idem.DownstreamKey] fail there
-// with [idem.ErrNoExecution]. Each is reported as [idem.EventUnprotected]. A key that
-// is there and malformed is refused all the same. On a route for issued tokens it is a
+// WithOptionalKey lets requests without a key through to the handler. It then runs
+// outside of an execution, where [idem.CheckOwner] and [idem.DownstreamKey] return
+// [idem.ErrNoExecution]. Each such request is reported as [idem.EventUnprotected]. A
+// malformed key is refused all the same. On a route for issued tokens the option is a
 // wiring error.
 func WithOptionalKey() Option {
 	return func(o *options) { o.OptionalKey = true }
 }
 
-// WithDocumentation names the page that tells clients how to use keys: an absolute
-// URI, or a path on this server. Refusals then have a problem type, which is that
-// URI and the code as its fragment, and the same in a Link header
-// (draft-ietf-httpapi-idempotency-key-header-07, section 2.7). By default they
-// have neither.
+// WithDocumentation names the page that tells clients how to use keys: an absolute URI,
+// or a path on this server. Refusals then have a problem type, which is the URI with the
+// code as its fragment, and a Link header with the same
+// (draft-ietf-httpapi-idempotency-key-header-07, section 2.7). By default they have
+// neither.
 func WithDocumentation(uri string) Option {
 	return func(o *options) { o.Documentation = uri }
 }
 
-// WithRefusals has refusals written by fn, in the format of the application's
-// other errors. It is given what [WriteRefusal] would write: r.Code with its
-// status, title and r.Detail(), and Retry-After and Cache-Control, which are set
-// already. The status is the code's, unless fn sets another one. r.Err is not for
-// clients. Where fn writes nothing, the refusal is written as by default.
+// WithRefusals has fn write refusals in the format of the application's other errors.
+// fn uses r.Code with its status, its title, and r.Detail(). Retry-After and
+// Cache-Control are set already. The status is that of the code unless fn sets another
+// one. r.Err is not for clients. If fn writes nothing, the default format takes its
+// place.
 //
-// A service with this middleware that calls this one tells a refusal from an
-// outcome by the problem+json of the default format.
+// A service that calls this one recognises a refusal by the problem+json of the default
+// format only.
 func WithRefusals(fn func(c *gin.Context, r *idem.Refusal)) Option {
 	return func(o *options) { o.refusals = fn }
 }
 
-// WithStatusPolicy tells [StatusHandler] by which policy it says of a route
-// whether a resolver settles its attempts, where that differs from the policy
-// that it is given. It is for each route that it is named for, of any transport:
-// the policy's Name, where it has none, is the route, in the form that the
-// middleware there gives it. The last one for a route counts. [Middleware] and
-// [TokenHandler] take no notice of it.
+// WithStatusPolicy tells [StatusHandler] whether a route resolves its doubts, if that
+// differs from the handler's policy. The route has the form in which its middleware
+// names it, and can be of any transport. The policy's Name replaces it. The last policy
+// for a route counts. [Middleware] and [TokenHandler] ignore the option.
 func WithStatusPolicy(route string, policy idem.Policy) Option {
-	return func(o *options) { o.AddStatusPolicy(route, policy) }
-}
-
-// route is an exchange with what Gin knows of it.
-type route struct {
-	*httpexchange.Exchange
-	options
-}
-
-func newRoute(engine *idem.Engine, policy idem.Policy, opts []Option) (*route, error) {
-	rt := &route{}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&rt.options)
-		}
-	}
-	if rt.scope != nil {
-		policy.Scope = func(ctx context.Context) (string, error) {
-			c, ok := ctx.Value(gin.ContextKey).(*gin.Context)
-			if !ok {
-				return "", errors.New("not a request of Gin")
-			}
-			return rt.scope(c)
-		}
-	}
-	var err error
-	rt.Exchange, err = httpexchange.New(engine, policy, rt.Config)
-	return rt, err
-}
-
-// call describes a request to the exchange.
-func (rt *route) call(c *gin.Context) httpexchange.Call {
-	call := httpexchange.Call{
-		Writer:       c.Writer,
-		Request:      c.Request,
-		ScopeContext: scopeContext{c.Request.Context(), c},
-		Route:        c.Request.Method + " " + c.FullPath(),
-	}
-	if c.FullPath() == "" { // no route: any method may have been sent
-		call.Route = httpexchange.MethodName(c.Request.Method)
-	}
-	if rt.operation != nil {
-		call.Operation = rt.operation(c)
-	}
-	if rt.refusals != nil {
-		outer, request := c.Writer, c.Request
-		call.Refuse = func(r *idem.Refusal) bool {
-			c.Writer, c.Request = outer, request // not those of the handlers, where they ran
-			c.Abort()                            // so that c.Next in a hook does not run them
-			c.Status(r.Code.HTTPStatus())
-			rt.refusals(c, r)
-			return outer.Written()
-		}
-	}
-	return call
-}
-
-// carry makes c belong to the execution of ctx, since [gin.Context.Value] may
-// find string keys only. Afterwards c belongs to the execution outside, if there
-// is one. Else it goes on belonging to this one, so that what a handler has left
-// running with c is told that its execution has ended.
-func carry(ctx context.Context, c *gin.Context) (restore func()) {
-	key, x := idem.Carried(ctx)
-	if x == nil {
-		return func() {}
-	}
-	outer, nested := c.Get(key)
-	c.Set(key, x)
-	return func() {
-		if nested {
-			c.Set(key, outer)
-		}
-	}
-}
-
-// scopeContext is the request's context, in which Value finds what c.Set has
-// stored first, and the Gin context itself under [gin.ContextKey].
-type scopeContext struct {
-	context.Context
-	gin *gin.Context
-}
-
-func (s scopeContext) Value(key any) any {
-	if key == gin.ContextKey {
-		return s.gin
-	}
-	if v, ok := s.gin.Get(key); ok {
-		return v
-	}
-	return s.Context.Value(key)
+	return func(o *options) { o.StatusPolicies = append(o.StatusPolicies, policy.ForRoute(route)) }
 }

@@ -10,8 +10,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange/exchangetest"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
-	"github.com/idemkeeper/idemkeeper/middleware/internal/exchangetest"
 )
 
 func TestMain(m *testing.M) {

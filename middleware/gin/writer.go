@@ -8,24 +8,24 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/idemkeeper/idemkeeper/middleware/internal/httpexchange"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
 var errAlreadyWritten = errors.New("idemgin: response body already written")
 
-// unwritten is the size of a response of which nothing has been written.
+// unwritten is the size of a response that has not begun.
 const unwritten = -1
 
-// writer is a capture with Gin's idea of a response: a status is only noted
-// until something is written, and headers can be set until then.
+// writer adds Gin's rules to an [exchange.Writer]: a status is only noted until
+// something is written, and headers can be set until then.
 type writer struct {
-	*httpexchange.Capture
+	*exchange.Writer
 	outer    gin.ResponseWriter
 	gin      *gin.Context
 	status   int
 	size     int
 	reported int // errors in gin when the handlers, or their response, began
-	outside  int // bytes that have been written to outer, but not by the handlers
+	outside  int // size of outer without the handlers' response
 }
 
 var (
@@ -33,18 +33,17 @@ var (
 	_ http.Pusher        = (*writer)(nil)
 )
 
-func newWriter(capture *httpexchange.Capture, c *gin.Context) *writer {
-	return &writer{Capture: capture, outer: c.Writer, gin: c, status: c.Writer.Status(), size: unwritten, reported: len(c.Errors), outside: c.Writer.Size()}
+func newWriter(w *exchange.Writer, c *gin.Context) *writer {
+	outer := c.Writer
+	return &writer{Writer: w, outer: outer, gin: c, status: outer.Status(), size: unwritten, reported: len(c.Errors), outside: outer.Size()}
 }
 
-// WriteHeader notes the status. Informational ones, except 101, are sent at
-// once, which Gin's own writer cannot do.
+// WriteHeader notes the status. Gin's own writer cannot send informational statuses.
+// This one sends them at once, except 101.
 func (w *writer) WriteHeader(status int) {
-	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
-		w.Capture.WriteHeader(status)
-		return
-	}
 	switch {
+	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols:
+		w.Writer.WriteHeader(status)
 	case status <= 0:
 	case !w.Written():
 		w.status = status
@@ -53,8 +52,8 @@ func (w *writer) WriteHeader(status int) {
 	}
 }
 
-// fail gives the response up that was begun: what recovers a panic inside answers
-// so. It starts over with the status, unless some of it was sent.
+// fail gives up a response that was begun. Middleware that recovers a panic inside
+// answers in this way. The response starts over unless a part of it was sent.
 func (w *writer) fail(status int) {
 	w.status = status
 	if w.Restart(status) {
@@ -65,81 +64,77 @@ func (w *writer) fail(status int) {
 // WriteHeaderNow fixes status and headers.
 func (w *writer) WriteHeaderNow() {
 	if !w.Written() {
-		w.size, w.reported = 0, len(w.gin.Errors)
-		w.Capture.WriteHeader(w.status)
+		w.begin()
+		w.Writer.WriteHeader(w.status)
 	}
 }
 
+func (w *writer) begin() { w.size, w.reported = 0, len(w.gin.Errors) }
+
 func (w *writer) Write(p []byte) (int, error) {
 	w.WriteHeaderNow()
-	n, err := w.Capture.Write(p)
+	n, err := w.Writer.Write(p)
 	w.size += n
 	return n, err
 }
 
-// WriteString is Write without a copy.
-func (w *writer) WriteString(s string) (int, error) {
-	w.WriteHeaderNow()
-	n, err := w.Capture.WriteString(s)
-	w.size += n
-	return n, err
-}
+func (w *writer) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
 
-// Status is the status noted so far.
+// Status returns the status noted so far.
 func (w *writer) Status() int { return w.status }
 
-// Size is the number of bytes of the body so far; -1 before anything has been
-// written.
+// Size returns the number of bytes of the body so far, and -1 before the response has
+// begun.
 func (w *writer) Size() int { return w.size }
 
 // Written reports whether status and headers are fixed.
 func (w *writer) Written() bool { return w.size != unwritten }
 
-// Flush gives up keeping the response.
+// Flush sends the response as it is written from now on.
 func (w *writer) Flush() { _ = w.FlushError() }
 
 // FlushError is Flush for [http.ResponseController].
 func (w *writer) FlushError() error {
 	w.WriteHeaderNow()
-	return w.Capture.FlushError()
+	return w.Writer.FlushError()
 }
 
-// Hijack gives up keeping the response. As with Gin's own writer it is too
-// late once some of the body has been written.
+// Hijack hands over the connection. As with Gin's own writer it is too late once a part
+// of the body has been written.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.size > 0 {
 		return nil, nil, errAlreadyWritten
 	}
-	conn, rw, err := w.Capture.Hijack()
+	conn, rw, err := w.Writer.Hijack()
 	if err != nil {
-		w.outside = w.outer.Size() // Gin's own takes the attempt for a response
+		w.outside = w.outer.Size() // Gin's own writer takes the attempt for a response
 	} else if !w.Written() {
-		w.size, w.reported = 0, len(w.gin.Errors)
+		w.begin()
 	}
 	return conn, rw, err
 }
 
-// CloseNotify tells handlers that ask for it that the client is gone; the
-// context of the request does not.
+// CloseNotify tells a handler that the client is gone. The context of the request does
+// not.
 func (w *writer) CloseNotify() <-chan bool { return w.outer.CloseNotify() }
 
 // Pusher returns the connection's, or nil.
 func (w *writer) Pusher() http.Pusher { return w.outer.Pusher() }
 
-// bypassed notes a response that has been written to the client beside the capture:
+// bypassed announces a response that was written past the exchange:
 // [gin.Engine.HandleContext] puts Gin's own writer back into the context.
 func (w *writer) bypassed() {
 	if w.outer.Size() != w.outside {
-		w.Bypassed(w.outer.Status())
+		w.Bypass(w.outer.Status(), w.outer.Header())
 	}
 }
 
-// finish is what Gin does at the end of a chain. Where handlers reported an error
-// and left it to others to render, the response that others see has not been
-// written, and the outcome is that of a failure. So is it where the chain was
-// aborted with an error after the response had been begun: Gin does that where a
-// body cannot be rendered to its end, and where it recovers a panic over a
-// connection that broke.
+// finish ends the response as Gin does at the end of a chain.
+//
+// The outcome is a failure if handlers reported an error and left the answer to
+// middleware outside. It is a failure too if the chain was aborted with an error after
+// the response had been begun. Gin does that if it cannot render a body to its end, and
+// when it recovers a panic over a connection that broke.
 func (w *writer) finish() {
 	if len(w.gin.Errors) > w.reported && w.status < http.StatusBadRequest {
 		switch {
@@ -150,6 +145,6 @@ func (w *writer) finish() {
 		}
 	}
 	if !w.Written() {
-		w.Capture.WriteHeader(w.status)
+		w.Writer.WriteHeader(w.status)
 	}
 }

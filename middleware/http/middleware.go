@@ -1,29 +1,31 @@
 package idemhttp
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/middleware/internal/httpexchange"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
-// New returns middleware that protects the handlers it wraps, on every method that
-// is not safe; see [WithMethods]. The policy's Name, where it has none, is the pattern of
-// [http.ServeMux] that matched, which is there for middleware inside the mux;
-// else the method.
+// New returns middleware that protects the handlers it wraps, on every method that is
+// not safe. [WithMethods] chooses other methods. A policy without a Name gets the
+// pattern of [http.ServeMux] that matched, if the middleware is inside the mux, and else
+// the method.
 //
-// The error says what is wrong with the wiring: no engine, no scope, a header
-// that cannot be replayed.
+// The error says what is wrong with the wiring: no engine, no scope, a header that
+// cannot be replayed.
 func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (func(http.Handler) http.Handler, error) {
 	rt, err := newRoute(engine, policy, opts)
 	if err != nil {
-		return nil, fmt.Errorf("idemhttp: %w", err)
+		return nil, err
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c := rt.call(w, r)
-			c.Next = func(w *httpexchange.Capture, r *http.Request) { next.ServeHTTP(w, r) }
+			c.Next = func(w *exchange.Writer, r *http.Request) { next.ServeHTTP(w, r) }
 			if !rt.Serve(c) {
 				next.ServeHTTP(w, r)
 			}
@@ -31,12 +33,117 @@ func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (func(http.Han
 	}, nil
 }
 
-// Middleware is [New] for wiring that is known to be right: it panics where
-// New returns an error, at start and never later, as [regexp.MustCompile].
+// Middleware is [New] for wiring that is known to be right. Like [regexp.MustCompile]
+// it panics where New returns an error.
 func Middleware(engine *idem.Engine, policy idem.Policy, opts ...Option) func(http.Handler) http.Handler {
-	mw, err := New(engine, policy, opts...)
+	return must(New(engine, policy, opts...))
+}
+
+// StatusHandler answers GET with the state of the key in the request's Idempotency-Key
+// header, for its owner:
+//
+//	{"state":"completed","operation_id":"op_…","kind":"client-key","attempt":1,"since":"…","expires_at":"…"}
+//
+// For an unknown key, and for a key of another caller, it answers {"state":"none"}.
+// While the attempt is pending or unknown the answer has "resolver". It is true if an
+// interrupted attempt is settled without a person.
+//
+// The handler uses Scope and Doubt of the policy. Doubt applies to the route of the
+// policy's Name, or to every route if it has no Name. [WithStatusPolicy] adds routes
+// with another Doubt. Like [Middleware] it panics on a wiring error.
+func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) http.Handler {
+	rt := must(newRoute(engine, policy, opts))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.Status(rt.call(w, r)) })
+}
+
+// TokenHandler answers POST with 201 and a new one-time token for the caller:
+//
+//	{"token":"…","expires_at":"2026-01-02T15:04:05Z"}
+//
+// The handler uses the policy's Scope, which has to be that of the route that takes the
+// tokens. ttl 0 stands for [idem.DefaultTokenTTL]. Like [Middleware] it panics on a
+// wiring error.
+func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, opts ...Option) http.Handler {
+	rt := must(newRoute(engine, policy, opts))
+	if ttl < 0 {
+		panic(fmt.Errorf("idemhttp: tokens for %v", ttl))
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.IssueToken(rt.call(w, r), ttl) })
+}
+
+// WriteRefusal answers with a refusal as the middleware does by default: status,
+// Retry-After, and a problem (RFC 9457) with the code. It is for handlers and other
+// middleware that refuse in the same format, and for a [WithRefusals] that changes only
+// some refusals. It uses [WithDocumentation] only. The client does not see r.Err. A
+// handler that answers with a refusal leaves its own outcome in doubt.
+func WriteRefusal(w http.ResponseWriter, r *idem.Refusal, opts ...Option) {
+	exchange.WriteRefusal(w, r, collect(opts).Documentation)
+}
+
+func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return mw
+	return v
+}
+
+// route is an exchange with the options of net/http.
+type route struct {
+	*exchange.Route
+	options
+}
+
+func newRoute(engine *idem.Engine, policy idem.Policy, opts []Option) (*route, error) {
+	rt := &route{options: collect(opts)}
+	if rt.scope != nil {
+		policy.Scope = func(ctx context.Context) (string, error) { return rt.scope(ctx.Value(requestKey{}).(*http.Request)) }
+	}
+	var err error
+	if rt.Route, err = exchange.New(engine, policy, rt.Config); err != nil {
+		return nil, fmt.Errorf("idemhttp: %w", err)
+	}
+	return rt, nil
+}
+
+// requestKey is the key of the request in the context for the scope.
+type requestKey struct{}
+
+// call describes a request to the exchange.
+func (rt *route) call(w http.ResponseWriter, r *http.Request) exchange.Call {
+	c := exchange.Call{Writer: w, Request: r, Route: r.Pattern}
+	if rt.scope != nil {
+		c.ScopeContext = context.WithValue(r.Context(), requestKey{}, r)
+	}
+	if rt.operation != nil {
+		c.Operation = rt.operation(r)
+	}
+	if rt.refusals != nil {
+		c.Refuse = func(refusal *idem.Refusal) bool {
+			rw := &refusalWriter{ResponseWriter: w, status: refusal.Code.HTTPStatus()}
+			rt.refusals(rw, r, refusal)
+			return rw.written
+		}
+	}
+	return c
+}
+
+// refusalWriter is the writer of [WithRefusals]. The status is the refusal's unless the
+// function sets another one. It cannot be flushed, because a flush before the first
+// write would answer 200.
+type refusalWriter struct {
+	http.ResponseWriter
+	status  int
+	written bool
+}
+
+func (w *refusalWriter) WriteHeader(status int) {
+	w.written = w.written || status >= 200
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *refusalWriter) Write(p []byte) (int, error) {
+	if !w.written {
+		w.WriteHeader(w.status)
+	}
+	return w.ResponseWriter.Write(p)
 }

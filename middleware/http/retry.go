@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/middleware/internal/httpexchange"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
 // verdict reads the answer to one attempt, of a request with a key: may sending
@@ -24,7 +24,7 @@ func verdict(resp *http.Response, err error) (asked time.Duration, again bool) {
 	if err != nil {
 		return 0, transient(err)
 	}
-	if resp.Header.Get(httpexchange.ReplayedHeader) != "" {
+	if resp.Header.Get(exchange.ReplayedHeader) != "" {
 		return 0, false // stored: it is what the next one would be told as well
 	}
 	asked, told := retryAfter(resp.Header.Get("Retry-After"), time.Now())

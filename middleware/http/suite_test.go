@@ -8,8 +8,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange/exchangetest"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
-	"github.com/idemkeeper/idemkeeper/middleware/internal/exchangetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

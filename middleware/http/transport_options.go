@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/middleware/internal/httpexchange"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
@@ -35,7 +35,7 @@ func defaultTransportOptions() transportOptions {
 	return transportOptions{
 		retry:          resend.Default(),
 		methods:        map[string]struct{}{http.MethodPost: {}, http.MethodPatch: {}},
-		header:         httpexchange.DefaultHeader,
+		header:         exchange.DefaultHeader,
 		requestBuffer:  DefaultRequestBuffer,
 		responseBuffer: DefaultResponseBuffer,
 	}

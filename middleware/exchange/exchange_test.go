@@ -1,4 +1,4 @@
-package httpexchange
+package exchange
 
 import (
 	"context"
@@ -58,9 +58,9 @@ func live(res idem.Result, err error) *scripted {
 	}}
 }
 
-func serve(t *testing.T, e Engine, h http.HandlerFunc) *httptest.ResponseRecorder {
+func serve(t *testing.T, e engine, h http.HandlerFunc) *httptest.ResponseRecorder {
 	t.Helper()
-	x, err := New(e, idem.Policy{AllowGlobalKeys: true}, Config{})
+	x, err := newRoute(e, idem.Policy{AllowGlobalKeys: true}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func serve(t *testing.T, e Engine, h http.HandlerFunc) *httptest.ResponseRecorde
 	r.Header.Set(DefaultHeader, "k1")
 	w := httptest.NewRecorder()
 	x.Serve(Call{Writer: w, Request: r, ScopeContext: r.Context(), Route: "POST /pay",
-		Next: func(c *Capture, r *http.Request) { h(c, r) }})
+		Next: func(c *Writer, r *http.Request) { h(c, r) }})
 	return w
 }
 
@@ -145,7 +145,7 @@ func TestStreamedResponseIsAbortedOnAnError(t *testing.T) {
 type plain struct{ http.ResponseWriter }
 
 func TestFlushWithoutAnybodyToFlushKeepsTheResponse(t *testing.T) {
-	c := newCapture(plain{httptest.NewRecorder()}, 100)
+	c := newWriter(&Call{Writer: plain{httptest.NewRecorder()}}, 100)
 	if err := c.FlushError(); !errors.Is(err, http.ErrNotSupported) || c.streamed {
 		t.Errorf("FlushError() = %v, streamed %v", err, c.streamed)
 	}
@@ -156,14 +156,14 @@ func TestFlushWithoutAnybodyToFlushKeepsTheResponse(t *testing.T) {
 		t.Errorf("Push() = %v", err)
 	}
 	_, _ = c.WriteString("kept")
-	if resp := c.finish(nil); resp.Omitted || string(resp.Body) != "kept" {
+	if resp := c.response(nil); resp.Omitted || string(resp.Body) != "kept" {
 		t.Errorf("response = %+v", resp)
 	}
 }
 
 func TestRefusedIsReported(t *testing.T) {
 	e := answers(idem.Result{}, nil)
-	x, err := New(e, idem.Policy{AllowGlobalKeys: true}, Config{})
+	x, err := newRoute(e, idem.Policy{AllowGlobalKeys: true}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,11 +175,11 @@ func TestRefusedIsReported(t *testing.T) {
 }
 
 func TestLongRouteIsCut(t *testing.T) {
-	x, err := New(answers(idem.Result{}, nil), idem.Policy{AllowGlobalKeys: true}, Config{})
+	x, err := newRoute(answers(idem.Result{}, nil), idem.Policy{AllowGlobalKeys: true}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := x.policyOf(strings.Repeat("/", 1000)).Name; len(got) != 255 {
+	if got := x.policyOf(&Call{Route: strings.Repeat("/", 1000)}).Name; len(got) != 255 {
 		t.Errorf("name of %d bytes, want 255", len(got))
 	}
 }
@@ -221,12 +221,12 @@ func FuzzServe(f *testing.F) {
 			resp, err := h(ctx)
 			return idem.Result{Response: resp}, err
 		}
-		x, err := New(e, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: 1 << 10}, Config{})
+		x, err := newRoute(e, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: 1 << 10}, Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		w := httptest.NewRecorder()
-		x.Serve(Call{Writer: w, Request: r, ScopeContext: r.Context(), Next: func(c *Capture, r *http.Request) {
+		x.Serve(Call{Writer: w, Request: r, ScopeContext: r.Context(), Next: func(c *Writer, r *http.Request) {
 			ran = true
 			got, _ := io.ReadAll(r.Body)
 			if string(got) != string(body) {

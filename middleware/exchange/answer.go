@@ -1,0 +1,166 @@
+package exchange
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+var errNotReplayable = errors.New("the stored response is not one of HTTP")
+
+// replayResponse writes a stored outcome. The headers are checked once more, because a
+// resolver or an operator may have made them.
+func (rt *Route) replayResponse(c *Call, r *idem.Response) {
+	if r.Omitted || r.Status < 200 || r.Status > 999 {
+		rt.refuse(c, idem.Refuse(idem.CodeResultUnavailable, errNotReplayable))
+		return
+	}
+	h := c.Writer.Header()
+	for name, values := range r.Header {
+		if rt.replay.Has(name) {
+			h[http.CanonicalHeaderKey(name)] = slices.Clone(values)
+		}
+	}
+	h.Set(ReplayedHeader, "true")
+	c.Writer.WriteHeader(r.Status)
+	if len(r.Body) > 0 && bodyAllowed(r.Status) {
+		_, _ = c.Writer.Write(r.Body)
+	}
+}
+
+// refuse answers with a refusal in the route's format. If that writes nothing the
+// client would get 200, so the default format takes its place.
+func (rt *Route) refuse(c *Call, r *idem.Refusal) {
+	if c.Refuse != nil {
+		setRefusalHeaders(c.Writer.Header(), r)
+		if c.Refuse(r) {
+			return
+		}
+	}
+	WriteRefusal(c.Writer, r, rt.cfg.Documentation)
+}
+
+// problem is the body of a refusal (RFC 9457).
+type problem struct {
+	Type   string    `json:"type,omitempty"`
+	Title  string    `json:"title"`
+	Status int       `json:"status"`
+	Detail string    `json:"detail"`
+	Code   idem.Code `json:"code"`
+}
+
+// WriteRefusal answers with a refusal in the default format. documentation is the URI
+// to which it points, or "". The client does not see r.Err.
+func WriteRefusal(w http.ResponseWriter, r *idem.Refusal, documentation string) {
+	setRefusalHeaders(w.Header(), r)
+	p := problem{Title: r.Code.Title(), Status: r.Code.HTTPStatus(), Detail: r.Detail(), Code: r.Code}
+	if documentation != "" {
+		p.Type = documentation + "#" + string(r.Code)
+		w.Header().Add("Link", "<"+p.Type+`>; rel="describedby"; type="text/html"`)
+	}
+	writeJSON(w, p.Status, "application/problem+json", p)
+}
+
+// setRefusalHeaders sets the headers of a refusal in any format.
+func setRefusalHeaders(h http.Header, r *idem.Refusal) {
+	h.Set("Cache-Control", "no-store")
+	if r.RetryAfter > 0 {
+		seconds := (r.RetryAfter + time.Second - 1) / time.Second
+		h.Set("Retry-After", strconv.FormatInt(int64(seconds), 10))
+	}
+}
+
+// keyStatus is the answer of a status handler.
+type keyStatus struct {
+	State       string    `json:"state"`
+	OperationID string    `json:"operation_id,omitempty"`
+	Kind        string    `json:"kind,omitempty"`
+	Attempt     uint32    `json:"attempt,omitempty"`
+	Since       time.Time `json:"since,omitzero"`
+	ExpiresAt   time.Time `json:"expires_at,omitzero"`
+	Resolver    *bool     `json:"resolver,omitempty"` // of an open attempt
+}
+
+// Status answers GET and HEAD with the state of the caller's key. Of the call it needs
+// Writer and Request, and uses ScopeContext and Refuse.
+func (rt *Route) Status(c Call) {
+	if !allowed(&c, http.MethodGet, http.MethodHead) {
+		return
+	}
+	s, err := rt.status(&c)
+	if err != nil {
+		rt.refuse(&c, refusalOf(err))
+		return
+	}
+	answer := keyStatus{State: s.State.String()}
+	if s.State != idem.StateNone {
+		answer.OperationID, answer.Kind, answer.Attempt = s.OperationID, s.Kind.String(), s.Attempt
+		answer.Since, answer.ExpiresAt = s.Since.UTC(), s.ExpiresAt.UTC()
+	}
+	if s.State.Open() {
+		answer.Resolver = &s.Resolves
+	}
+	writeJSON(c.Writer, http.StatusOK, "application/json", answer)
+}
+
+func (rt *Route) status(c *Call) (idem.Status, error) {
+	key, scope, err := rt.keyAndScope(c, &rt.policy)
+	if err != nil {
+		return idem.Status{}, err
+	}
+	return rt.engine.Status(c.Request.Context(), scope, key, rt.statusPolicies...)
+}
+
+// issuedToken is the answer of a token handler.
+type issuedToken struct {
+	Token     idem.Key  `json:"token"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// IssueToken answers POST with a new one-time token for the caller. Of the call it needs
+// Writer and Request, and uses ScopeContext and Refuse.
+func (rt *Route) IssueToken(c Call, ttl time.Duration) {
+	if !allowed(&c, http.MethodPost) {
+		return
+	}
+	scope, err := rt.scope(&c, &rt.policy)
+	var token idem.Token
+	if err == nil {
+		token, err = rt.engine.IssueToken(c.Request.Context(), scope, ttl)
+	}
+	if err != nil {
+		rt.refuse(&c, refusalOf(err))
+		return
+	}
+	writeJSON(c.Writer, http.StatusCreated, "application/json", issuedToken{token.Value, token.ExpiresAt.UTC()})
+}
+
+// allowed answers every other method with 405.
+func allowed(c *Call, methods ...string) bool {
+	if slices.Contains(methods, c.Request.Method) {
+		return true
+	}
+	c.Writer.Header().Set("Allow", strings.Join(methods, ", "))
+	c.Writer.WriteHeader(http.StatusMethodNotAllowed)
+	return false
+}
+
+// writeJSON writes an answer that caches must not keep.
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
+	body, err := json.Marshal(v)
+	if err != nil { // strings, numbers and times only
+		panic(err)
+	}
+	h := w.Header()
+	h.Del("Content-Length")
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n'))
+}

@@ -1,0 +1,140 @@
+package exchange
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+var errBodyConsumed = errors.New("the request body was read before the middleware saw it")
+
+// read makes an operation of a request: key, scope and body. Every error is a
+// [*idem.Refusal], and nothing has been touched then. The engine finds a malformed JSON
+// body, because it asks for the fingerprint first.
+func (rt *Route) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, error) {
+	r := c.Request
+	key, scope, err := rt.keyAndScope(c, policy)
+	if err != nil {
+		return idem.Operation{}, nil, err
+	}
+	body, err := readBody(r, policy.MaxRequestBody)
+	if err != nil {
+		return idem.Operation{}, nil, err
+	}
+	operation := c.Operation
+	if operation == "" {
+		operation = r.Method + " " + path(r)
+	}
+	parts := idem.RequestParts{
+		Operation:       "http " + operation,
+		Query:           r.URL.RawQuery,
+		ContentType:     strings.Join(r.Header["Content-Type"], ", "),
+		ContentEncoding: strings.Join(r.Header["Content-Encoding"], ", "),
+		Header:          rt.compared(r),
+		Body:            body,
+	}
+	return idem.Operation{
+		Transport: idem.TransportHTTP,
+		Scope:     scope,
+		Key:       key,
+		Policy:    policy,
+		Fingerprint: func(version uint8) (idem.Fingerprint, error) {
+			return idem.RequestFingerprint(version, parts)
+		},
+	}, body, nil
+}
+
+func (rt *Route) keyAndScope(c *Call, policy *idem.Policy) (idem.Key, string, error) {
+	key, err := idem.ParseKey(c.Request.Header[rt.cfg.Header])
+	if err != nil {
+		return "", "", err
+	}
+	scope, err := rt.scope(c, policy)
+	return key, scope, err
+}
+
+func (rt *Route) scope(c *Call, policy *idem.Policy) (string, error) {
+	if c.ScopeContext == nil {
+		return policy.ScopeOf(c.Request.Context())
+	}
+	return policy.ScopeOf(c.ScopeContext)
+}
+
+// path returns the path that the client asked for. Middleware such as http.StripPrefix
+// cuts the path in r.URL, and two routes would look the same. A target in absolute form
+// ("http://host/path"; RFC 9112, section 3.2.2) is the same request as its path alone.
+func path(r *http.Request) string {
+	target, _, _ := strings.Cut(r.RequestURI, "?")
+	if strings.HasPrefix(target, "/") {
+		return target
+	}
+	if _, rest, absolute := strings.Cut(target, "://"); absolute {
+		_, path, _ := strings.Cut(rest, "/")
+		return "/" + path
+	}
+	return r.URL.EscapedPath()
+}
+
+// compared returns the headers that are part of the request, nil if the route compares
+// none.
+func (rt *Route) compared(r *http.Request) map[string][]string {
+	if len(rt.cfg.Compare) == 0 {
+		return nil
+	}
+	header := make(map[string][]string, len(rt.cfg.Compare))
+	for _, name := range rt.cfg.Compare {
+		header[name] = r.Header[name]
+		if name == "Host" { // net/http takes it out of the headers
+			header[name] = []string{strings.ToLower(r.Host)}
+		}
+	}
+	return header
+}
+
+// readBody reads the body as it was received, compressed or not. A body that is
+// announced as longer than the limit is refused unread, so that a client with "Expect:
+// 100-continue" does not send it.
+func readBody(r *http.Request, limit int64) ([]byte, error) {
+	if r.ContentLength > limit {
+		return nil, tooLarge(limit)
+	}
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
+	if int64(len(body)) > limit {
+		return nil, tooLarge(limit)
+	}
+	if over, ok := errors.AsType[*http.MaxBytesError](err); ok { // a limit of middleware outside
+		return nil, tooLarge(over.Limit)
+	}
+	// Middleware outside may have read the body without putting it back, and different
+	// requests would have one fingerprint. If the client did not announce the length
+	// (chunked, or HTTP/2) that shows only in a form that was parsed.
+	short := err == nil && int64(len(body)) < r.ContentLength
+	parsed := len(body) == 0 && (r.MultipartForm != nil || len(r.PostForm) > 0)
+	switch {
+	case errors.Is(err, http.ErrBodyReadAfterClose), short, err == nil && parsed:
+		return nil, idem.Refuse(idem.CodeInternal, errBodyConsumed)
+	case err != nil:
+		return nil, idem.Refuse(idem.CodeBodyInvalid, fmt.Errorf("reading the request body: %w", err))
+	}
+	return body, nil
+}
+
+func tooLarge(limit int64) error {
+	return idem.Refuse(idem.CodeBodyTooLarge, fmt.Errorf("request body over %d bytes", limit))
+}
+
+// restore gives r the body that has been read.
+func restore(r *http.Request, body []byte) *http.Request {
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	r.Body, _ = r.GetBody()
+	r.ContentLength, r.TransferEncoding = int64(len(body)), nil
+	return r
+}

@@ -1,0 +1,205 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/replay"
+)
+
+// DefaultHeader is the request header that carries the key
+// (draft-ietf-httpapi-idempotency-key-header-07, section 2).
+const DefaultHeader = "Idempotency-Key"
+
+// ReplayedHeader marks a response that is a stored outcome.
+const ReplayedHeader = replay.MarkerHeader
+
+// Config holds the options of a route that do not depend on the framework. The zero
+// value is the default.
+type Config struct {
+	// Header names the request header with the key. "" stands for [DefaultHeader].
+	Header string
+	// Replay lists response headers to store and replay in addition to
+	// Content-Disposition, Content-Encoding, Content-Language, Content-Type, ETag and
+	// Location. Cookies, credentials, Date and hop-by-hop headers are an error.
+	Replay []string
+	// Compare lists request headers that are part of the request. A repeat with
+	// another value is refused as key-reused. "Host" stands for the host.
+	Compare []string
+	// Methods lists the methods that need a key. Nil stands for all methods except
+	// GET, HEAD, OPTIONS and TRACE, which are safe (RFC 9110, section 9.2.1).
+	Methods []string
+	// OptionalKey lets requests without a key through to the handler.
+	OptionalKey bool
+	// Documentation is the URI to which refusals point. "" stands for none.
+	Documentation string
+	// StatusPolicies tell the status handler which routes resolve their doubts. Each
+	// has a Name. The last one with a name counts.
+	StatusPolicies []idem.Policy
+}
+
+// engine is the part of [idem.Engine] that a route needs.
+type engine interface {
+	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
+	IssueToken(ctx context.Context, scope string, ttl time.Duration) (idem.Token, error)
+	Status(ctx context.Context, scope string, key idem.Key, policies ...*idem.Policy) (idem.Status, error)
+	Refused(ctx context.Context, route string, r *idem.Refusal)
+	PassThrough(ctx context.Context, op *idem.Operation) (bool, error)
+	Unprotected(ctx context.Context, route string)
+}
+
+// Route is an engine, a policy and a config that fit together. It is safe for
+// concurrent use.
+type Route struct {
+	engine engine
+	policy idem.Policy
+	cfg    Config
+	replay replay.Names
+	// statusPolicies are those of the config, last first, followed by policy.
+	statusPolicies []*idem.Policy
+}
+
+// New returns a route. The error says what is wrong with the wiring: no engine, no
+// scope, a header that cannot be replayed.
+func New(e *idem.Engine, policy idem.Policy, cfg Config) (*Route, error) {
+	if e == nil {
+		return nil, errors.New("no engine")
+	}
+	return newRoute(e, policy, cfg)
+}
+
+func newRoute(e engine, policy idem.Policy, cfg Config) (*Route, error) {
+	policy, err := policy.WithDefaults()
+	if err != nil {
+		return nil, err
+	}
+	rt := &Route{engine: e, policy: policy, cfg: cfg}
+	if err := rt.checkConfig(); err != nil {
+		return nil, err
+	}
+	if rt.replay, err = replay.NewNames(replayed, cfg.Replay, isToken); err != nil {
+		return nil, err
+	}
+	for _, p := range slices.Backward(cfg.StatusPolicies) {
+		if p.Name == "" {
+			return nil, errors.New("a status policy without a route")
+		}
+		rt.statusPolicies = append(rt.statusPolicies, &p)
+	}
+	rt.statusPolicies = append(rt.statusPolicies, &rt.policy)
+	return rt, nil
+}
+
+// replayed lists the response headers that every route stores.
+var replayed = []string{
+	"Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Etag", "Location",
+}
+
+// isToken reports whether s is a token (RFC 9110, section 5.6.2), as methods and header
+// names are.
+func isToken(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// checkConfig checks the config and makes the names of headers canonical.
+func (rt *Route) checkConfig() error {
+	c := &rt.cfg
+	if c.OptionalKey && rt.policy.Kind == idem.IssuedToken {
+		return errors.New("the key is optional on a route for issued tokens: nothing would have to be redeemed")
+	}
+	if c.Methods != nil && len(c.Methods) == 0 {
+		return errors.New("no methods: nothing would be protected")
+	}
+	for _, m := range c.Methods {
+		if !isToken(m) {
+			return fmt.Errorf("%q is not a method", m)
+		}
+		if m != strings.ToUpper(m) { // "post" would not protect any request
+			return fmt.Errorf("%q is not a method: methods are told apart by case, and %q is one", m, strings.ToUpper(m))
+		}
+	}
+	if c.Header == "" {
+		c.Header = DefaultHeader
+	}
+	names := append([]string{c.Header}, c.Compare...)
+	for i, name := range names {
+		if !isToken(name) {
+			return fmt.Errorf("%q is not a header name", name)
+		}
+		names[i] = http.CanonicalHeaderKey(name)
+	}
+	c.Header, c.Compare = names[0], names[1:]
+	return checkDocumentation(c.Documentation)
+}
+
+// checkDocumentation accepts a URI that fits into a Link header and can be continued
+// by a fragment.
+func checkDocumentation(uri string) error {
+	if uri == "" {
+		return nil
+	}
+	u, err := url.Parse(uri)
+	switch {
+	case err != nil || strings.ContainsAny(uri, "<>\"\\ #"):
+		return fmt.Errorf("%q cannot be the URI of the documentation", uri)
+	case !u.IsAbs() && !strings.HasPrefix(uri, "/"):
+		return fmt.Errorf("the documentation's URI %q is neither absolute nor a path", uri)
+	}
+	return nil
+}
+
+// protects reports whether a request needs a key. Other requests go straight to the
+// handler.
+func (rt *Route) protects(c *Call) bool {
+	r := c.Request
+	if !rt.protectsMethod(r.Method) {
+		return false
+	}
+	if rt.cfg.OptionalKey && len(r.Header[rt.cfg.Header]) == 0 {
+		rt.engine.Unprotected(r.Context(), rt.policyOf(c).Name)
+		return false
+	}
+	return true
+}
+
+func (rt *Route) protectsMethod(method string) bool {
+	if rt.cfg.Methods != nil {
+		return slices.Contains(rt.cfg.Methods, method)
+	}
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "":
+		return false
+	}
+	return true
+}
+
+// policyOf returns the policy with a name. Without a route the name is the method, or
+// "other" for a method that a client made up: clients must not choose names.
+func (rt *Route) policyOf(c *Call) *idem.Policy {
+	if rt.policy.Name != "" {
+		return &rt.policy
+	}
+	route := c.Route
+	if route == "" {
+		route = "other"
+		switch m := c.Request.Method; m {
+		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+			http.MethodConnect, http.MethodOptions, http.MethodTrace:
+			route = m
+		}
+	}
+	p := rt.policy.ForRoute(route)
+	return &p
+}

@@ -1,0 +1,118 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Call is one request as an adapter hands it over. Writer, Request and Next are
+// required.
+type Call struct {
+	// Writer sends the answer. An informational status goes to the innermost writer
+	// that Unwrap methods lead to. A writer whose WriteHeader only notes the status has
+	// a method WriteHeaderNow, as Gin's has.
+	Writer http.ResponseWriter
+	// Buffered says that Writer sends nothing before Serve has returned, as on
+	// fasthttp. A response of any length can then be replaced until the end.
+	Buffered bool
+	// Request is the request. Its context is the parent of the handler's context.
+	Request *http.Request
+	// ScopeContext is the argument of Policy.Scope. Nil stands for the context of
+	// Request.
+	ScopeContext context.Context
+	// Route is the pattern that matched. It names the policy if the policy has no
+	// Name.
+	Route string
+	// Operation says what the request does, for its fingerprint. "" stands for method
+	// and escaped path.
+	Operation string
+	// Next runs the handler with a request whose context is that of the execution, and
+	// writes its answer to w. Serve calls it at most once, in its own goroutine. A panic
+	// passes through Serve after it was recorded.
+	Next func(w *Writer, r *http.Request)
+	// Refuse writes a refusal in a format of the application. Cache-Control and
+	// Retry-After are set already. It returns false if it has written nothing. Nil
+	// stands for [WriteRefusal].
+	Refuse func(r *idem.Refusal) bool
+}
+
+// Serve answers a request. It returns false, without an answer, if the adapter has to
+// run the handler on Call.Request itself: the request needs no key, or it is a part of
+// the running execution of its key.
+//
+// Serve panics with the handler's panic. It panics with [http.ErrAbortHandler] if the
+// client has received a part of a response that is not the outcome. It never does so
+// for a buffered call.
+func (rt *Route) Serve(c Call) bool {
+	if !rt.protects(&c) {
+		return false
+	}
+	ctx, policy := c.Request.Context(), rt.policyOf(&c)
+	op, body, err := rt.read(&c, policy)
+	part := false
+	if err == nil {
+		part, err = rt.engine.PassThrough(ctx, &op)
+	}
+	switch {
+	case err != nil:
+		refusal := refusalOf(err)
+		rt.engine.Refused(ctx, policy.Name, refusal)
+		rt.refuse(&c, refusal)
+	case part:
+		restore(c.Request, body)
+		return false
+	default:
+		rt.do(&c, op, body)
+	}
+	return true
+}
+
+// do gives a request to the engine and sends the answer. Nothing of a response that is
+// kept is sent before the engine has settled the outcome.
+func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
+	w := newWriter(c, op.Policy.MaxResponseBody)
+	ran, returned := false, false
+	defer func() {
+		if !returned { // the handler panicked
+			w.breakOff()
+		}
+	}()
+	res, err := rt.engine.Do(c.Request.Context(), op, func(ctx context.Context) (idem.Response, error) {
+		ran = true
+		w.ctx = ctx
+		defer func() { w.stopLimit() }()
+		r := restore(c.Request.WithContext(ctx), body)
+		defer func() { c.Request.MultipartForm = r.MultipartForm }() // the server removes its files
+		c.Next(w, r)
+		if code := w.relayed(); code != "" {
+			return idem.Response{}, relayed(code)
+		}
+		return w.response(rt.replay), nil
+	})
+	returned = true
+	live := ran && (err == nil && !res.Replayed || isRelayed(err))
+	switch {
+	case w.hijacked:
+	case w.streamed && (!live || w.failed):
+		w.breakOff()
+		panic(http.ErrAbortHandler)
+	case w.streamed, w.elsewhere && live:
+	case live:
+		w.send()
+	case err != nil:
+		rt.refuse(c, refusalOf(err))
+	default:
+		rt.replayResponse(c, &res.Response)
+	}
+}
+
+// refusalOf keeps every other error from the client.
+func refusalOf(err error) *idem.Refusal {
+	if r, ok := errors.AsType[*idem.Refusal](err); ok {
+		return r
+	}
+	return idem.Refuse(idem.CodeInternal, err)
+}

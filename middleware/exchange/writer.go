@@ -1,0 +1,229 @@
+package exchange
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/replay"
+)
+
+// Writer keeps a handler's response until the engine has settled the outcome. Like
+// every [http.ResponseWriter] it belongs to the handler's goroutine, and only until the
+// handler returns.
+//
+// The handler sees the headers that were set before it ran, and can change and delete
+// them. The outside sees these changes when the response is sent. So a refusal and a
+// recovered panic are answered without the handler's headers.
+type Writer struct {
+	w        http.ResponseWriter
+	buffered bool
+	header   http.Header // the handler's
+	sealed   http.Header // copy of header as of WriteHeader
+	status   int         // 0 until WriteHeader
+	body     []byte
+	limit    int64 // of the body that is stored
+
+	overLimit bool   // the body is not stored
+	streamed  bool   // the response goes to w as it is written
+	tapped    []byte // the beginning of a problem that is streamed
+	elsewhere bool   // the framework has the response
+	hijacked  bool
+	failed    bool // the response was begun and then given up with a status above 499
+
+	ctx       context.Context // the execution's, nil outside of one
+	stopLimit func()          // see limitWrites
+}
+
+var (
+	_ http.ResponseWriter = (*Writer)(nil)
+	_ http.Flusher        = (*Writer)(nil)
+	_ http.Hijacker       = (*Writer)(nil)
+	_ http.Pusher         = (*Writer)(nil)
+	_ io.StringWriter     = (*Writer)(nil)
+)
+
+func newWriter(c *Call, limit int64) *Writer {
+	header := c.Writer.Header().Clone()
+	if header == nil {
+		header = make(http.Header)
+	}
+	return &Writer{w: c.Writer, buffered: c.Buffered, header: header, limit: limit, stopLimit: func() {}}
+}
+
+// Header returns the handler's headers. After WriteHeader only trailers have an effect.
+func (w *Writer) Header() http.Header { return w.header }
+
+// WriteHeader sets the status. Of later calls only the first with a status above 499
+// has an effect: it fails a response that was begun, as [Writer.Restart] describes.
+// Informational statuses, except 101, are sent at once. It panics on an invalid status,
+// as net/http does.
+func (w *Writer) WriteHeader(status int) {
+	if status < 100 || status > 999 {
+		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
+	}
+	if w.begun() && !w.Restart(status) {
+		return
+	}
+	if status < 200 && status != http.StatusSwitchingProtocols {
+		w.inform(status)
+		return
+	}
+	w.status, w.sealed = status, w.header.Clone()
+}
+
+func (w *Writer) begun() bool { return w.status != 0 || w.hijacked }
+
+// Restart gives up a response that was begun, because its status is now above 499. That
+// is how middleware answers a panic that it recovers inside. Restart returns true if
+// the response starts over and the new status can be written. If a part was sent, the
+// response counts as failed and is broken off at the end.
+func (w *Writer) Restart(status int) bool {
+	if !w.begun() || status < 500 || w.status >= 500 {
+		return false
+	}
+	w.failed = true
+	if w.streamed {
+		return false
+	}
+	for _, name := range []string{"Content-Length", "Content-Encoding", "Content-Range", "Etag", "Last-Modified", "Location"} {
+		if slices.Equal(w.header[name], w.sealed[name]) { // it described the old body
+			delete(w.header, name)
+		}
+	}
+	w.status, w.sealed, w.body, w.overLimit = 0, nil, nil, false
+	return true
+}
+
+// Write keeps p. A body over the limit of the policy is not stored, and goes to the
+// client as it is written unless the call is buffered.
+func (w *Writer) Write(p []byte) (int, error) {
+	if w.hijacked {
+		return 0, http.ErrHijacked
+	}
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	if !bodyAllowed(w.status) {
+		return 0, http.ErrBodyNotAllowed
+	}
+	if !w.streamed && int64(len(w.body))+int64(len(p)) > w.limit {
+		w.overLimit = true
+		if !w.buffered {
+			if err := w.stream(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if w.streamed {
+		w.tap(p)
+		return w.w.Write(p)
+	}
+	w.body = append(w.body, p...)
+	return len(p), nil
+}
+
+// WriteString implements [io.StringWriter].
+func (w *Writer) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
+
+// Bypass says that the framework itself has the response with this status and header:
+// it has sent it past the writer, or it will send it after a buffered call. Repeats get
+// result-unavailable, or outcome-unknown after a failure. A problem counts as a relayed
+// refusal, because its code was not seen.
+func (w *Writer) Bypass(status int, header http.Header) {
+	if w.streamed {
+		return
+	}
+	w.streamed, w.elsewhere = !w.buffered, true
+	w.status, w.sealed, w.body = status, header.Clone(), nil
+}
+
+// response returns the response as the engine is to know it.
+func (w *Writer) response(names replay.Names) idem.Response {
+	status := w.status
+	if status == 0 || w.hijacked && status == http.StatusSwitchingProtocols {
+		status = http.StatusOK
+	}
+	switch {
+	case w.streamed && w.failed:
+		return idem.Response{Status: http.StatusInternalServerError}
+	case w.streamed, w.elsewhere, w.overLimit:
+		if w.streamed {
+			w.putTrailers()
+		}
+		return idem.Response{Status: status, Omitted: true}
+	}
+	resp := idem.Response{Status: status, Body: slices.Clip(w.body)}
+	final, before := w.final(), w.w.Header()
+	for name := range names {
+		// A header that was there before the handler ran is there for a replay too, if it
+		// still applies: "Content-Encoding: gzip" of a compressor outside.
+		if values := final[name]; len(values) > 0 && !slices.Equal(values, before[name]) {
+			if resp.Header == nil {
+				resp.Header = map[string][]string{}
+			}
+			resp.Header[name] = slices.Clone(values)
+		}
+	}
+	return resp
+}
+
+// final returns the header as it is sent.
+func (w *Writer) final() http.Header {
+	if w.sealed != nil {
+		return w.sealed
+	}
+	return w.header
+}
+
+// send sends the response. An error of the connection is ignored: the outcome is
+// stored.
+func (w *Writer) send() {
+	_ = w.sendKept()
+	w.putTrailers()
+}
+
+func (w *Writer) sendKept() error {
+	replace(w.w.Header(), w.final())
+	if w.status != 0 {
+		w.w.WriteHeader(w.status)
+	}
+	if len(w.body) == 0 {
+		return nil
+	}
+	_, err := w.w.Write(w.body)
+	return err
+}
+
+// putTrailers hands on trailers, which handlers set after the body. They are not
+// stored.
+func (w *Writer) putTrailers() {
+	if w.sealed == nil || w.hijacked {
+		return
+	}
+	var announced []string
+	for name := range strings.SplitSeq(strings.Join(w.sealed["Trailer"], ","), ",") {
+		announced = append(announced, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+	}
+	for name, values := range w.header {
+		if strings.HasPrefix(name, http.TrailerPrefix) || slices.Contains(announced, name) {
+			w.w.Header()[name] = values
+		}
+	}
+}
+
+// replace makes dst equal to src without replacing the map.
+func replace(dst, src http.Header) {
+	clear(dst)
+	maps.Copy(dst, src)
+}
+
+// bodyAllowed is RFC 9110, section 6.4.1.
+func bodyAllowed(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
