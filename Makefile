@@ -30,7 +30,7 @@ BUF                 := bin/buf-$(BUF_VERSION)
 # Modules of their own: what bench measures beside the library, and what examples
 # are tested with, must not become a dependency of the library. A narrower PKG means
 # the library.
-BESIDE  := bench examples/stripe
+BESIDE  := bench examples/stripe examples/frameworks
 MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
 
 .DEFAULT_GOAL := help

@@ -1,0 +1,87 @@
+// Package idemecho makes Echo handlers safe to retry. It is an example to copy: an
+// adapter on package exchange for a framework on net/http.
+//
+//	protect, err := idemecho.Middleware(engine, idem.Policy{Scope: merchant}, exchange.Config{})
+//	e.POST("/v1/payments", pay, authenticate, protect)
+//
+// Authentication and validation run before it. Echo's Recover runs before it too: a
+// Recover inside cannot answer once the response has begun, and would leave half a
+// response as the outcome. What the error handler answers to a handler's error is the
+// outcome. For the same reason a status that follows the response's first byte, and 103
+// Early Hints, do not reach the client: Echo takes the first status for the final one.
+package idemecho
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
+)
+
+// ContextKey is the key of the [echo.Context] in the context of Policy.Scope.
+type ContextKey struct{}
+
+// Middleware returns middleware that protects the handlers after it. The error says what
+// is wrong with the wiring.
+func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (echo.MiddlewareFunc, error) {
+	route, err := exchange.New(engine, policy, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("idemecho: %w", err)
+	}
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			outer, request := c.Response(), c.Request()
+			defer func() {
+				c.SetResponse(outer)
+				c.SetRequest(request)
+			}()
+			call := describe(c)
+			call.Next = func(w *exchange.Writer, r *http.Request) {
+				inner := echo.NewResponse(w, c.Echo())
+				inner.Status = http.StatusOK
+				c.SetResponse(inner)
+				c.SetRequest(r)
+				if err := next(c); err != nil {
+					begun := inner.Committed
+					c.Error(err)
+					if begun { // the error handler cannot answer any more
+						w.WriteHeader(http.StatusInternalServerError)
+					}
+				}
+			}
+			if !route.Serve(call) {
+				return next(c)
+			}
+			return nil
+		}
+	}, nil
+}
+
+// StatusHandler answers GET with the state of the caller's key.
+func StatusHandler(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (echo.HandlerFunc, error) {
+	route, err := exchange.New(engine, policy, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("idemecho: %w", err)
+	}
+	return func(c echo.Context) error {
+		route.Status(describe(c))
+		return nil
+	}, nil
+}
+
+// describe makes a call of a request.
+func describe(c echo.Context) exchange.Call {
+	call := exchange.Call{
+		Writer:       c.Response(),
+		Request:      c.Request(),
+		ScopeContext: context.WithValue(c.Request().Context(), ContextKey{}, c),
+	}
+	if path := c.Path(); path != "" {
+		call.Route = c.Request().Method + " " + path
+	}
+	return call
+}

@@ -1,0 +1,156 @@
+// Package idemfiber makes Fiber handlers safe to retry. It is an example to copy: an
+// adapter on package exchange for a framework that is not on net/http.
+//
+//	protect, err := idemfiber.Middleware(engine, idem.Policy{Scope: merchant}, exchange.Config{})
+//	app.Post("/v1/payments", authenticate, protect, pay)
+//
+// Authentication and validation run before it, and so does Fiber's recover. What the
+// error handler answers to a handler's error is the outcome. A handler gives c.Context()
+// to [idem.CheckOwner] and [idem.DownstreamKey].
+//
+// Fiber keeps a response until the handler has returned. So a response over the limit of
+// the policy is not stored, and can still be replaced. A body stream is written after
+// the handler, and outside of its execution. Repeats get result-unavailable.
+package idemfiber
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/valyala/fasthttp"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
+)
+
+// ContextKey is the key of the [fiber.Ctx] in the context of Policy.Scope.
+type ContextKey struct{}
+
+// Middleware returns middleware that protects the handlers after it. The error says what
+// is wrong with the wiring.
+func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (fiber.Handler, error) {
+	route, err := exchange.New(engine, policy, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("idemfiber: %w", err)
+	}
+	return func(c fiber.Ctx) error {
+		call, err := describe(c)
+		if err != nil {
+			return err
+		}
+		ctx := c.Context()
+		defer c.SetContext(ctx)
+		call.Next = func(w *exchange.Writer, r *http.Request) {
+			c.SetContext(r.Context())
+			answer(c, w, call.Writer)
+		}
+		if !route.Serve(call) {
+			return c.Next()
+		}
+		return nil
+	}, nil
+}
+
+// answer runs the rest of the chain and moves its response to w. After a panic, outer
+// takes back what the handler has written.
+func answer(c fiber.Ctx, w *exchange.Writer, outer http.ResponseWriter) {
+	returned := false
+	defer func() {
+		if !returned {
+			outer.WriteHeader(http.StatusOK)
+		}
+	}()
+	if err := c.Next(); err != nil {
+		if err = c.App().ErrorHandler(c, err); err != nil {
+			_ = c.SendStatus(http.StatusInternalServerError)
+		}
+	}
+	returned = true
+	response := c.Response()
+	header := headerOf(response)
+	if response.IsBodyStream() {
+		w.Bypass(response.StatusCode(), header)
+		return
+	}
+	clear(w.Header())
+	for name, values := range header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(response.StatusCode())
+	_, _ = w.Write(response.Body())
+}
+
+// StatusHandler answers GET with the state of the caller's key.
+func StatusHandler(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (fiber.Handler, error) {
+	route, err := exchange.New(engine, policy, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("idemfiber: %w", err)
+	}
+	return func(c fiber.Ctx) error {
+		call, err := describe(c)
+		if err == nil {
+			route.Status(call)
+		}
+		return err
+	}, nil
+}
+
+// describe makes a call of a request. It copies every string, because fasthttp reuses
+// its buffers for the next request while an outcome may still be stored.
+func describe(c fiber.Ctx) (exchange.Call, error) {
+	method := strings.Clone(c.Method())
+	uri := string(c.Request().Header.RequestURI())
+	r, err := http.NewRequestWithContext(c.Context(), method, uri, bytes.NewReader(c.Request().Body()))
+	if err != nil {
+		return exchange.Call{}, fiber.ErrBadRequest
+	}
+	r.RequestURI, r.Host = uri, string(c.Request().Host())
+	for name, value := range c.Request().Header.All() {
+		r.Header.Add(string(name), string(value))
+	}
+	call := exchange.Call{
+		Writer:       &writer{response: c.Response(), header: headerOf(c.Response())},
+		Buffered:     true,
+		Request:      r,
+		ScopeContext: context.WithValue(r.Context(), ContextKey{}, c),
+	}
+	if c.FullPath() != "" {
+		call.Route = method + " " + c.FullPath()
+	}
+	return call, nil
+}
+
+// writer is an [http.ResponseWriter] that replaces a response of fasthttp.
+type writer struct {
+	response *fasthttp.Response
+	header   http.Header
+}
+
+func (w *writer) Header() http.Header { return w.header }
+
+func (w *writer) WriteHeader(status int) {
+	w.response.Reset()
+	w.response.SetStatusCode(status)
+	for name, values := range w.header {
+		for _, v := range values {
+			w.response.Header.Add(name, v)
+		}
+	}
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	w.response.AppendBody(p)
+	return len(p), nil
+}
+
+func headerOf(r *fasthttp.Response) http.Header {
+	header := http.Header{}
+	for name, value := range r.Header.All() {
+		header.Add(string(name), string(value))
+	}
+	return header
+}

@@ -1,0 +1,249 @@
+package idemfiber_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/middleware/adaptor"
+	"github.com/valyala/fasthttp"
+
+	"github.com/idemkeeper/idemkeeper/examples/frameworks/idemfiber"
+	"github.com/idemkeeper/idemkeeper/idem"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange/exchangetest"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+const (
+	noOption = "the example has no option for it"
+	keeps    = "Fiber keeps a response until the handler has returned"
+	bridged  = "the handlers of the suite inside and outside are not Fiber's"
+)
+
+func TestMiddlewarePassesTheSuite(t *testing.T) {
+	exchangetest.Run(t, exchangetest.Adapter{
+		Protect: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options, h http.Handler) (http.Handler, error) {
+			protect, err := idemfiber.Middleware(engine, scoped(policy, o), config(o))
+			if err != nil {
+				return nil, err
+			}
+			return serve(protect, handle(h)), nil
+		},
+		Status: func(engine *idem.Engine, policy idem.Policy, o exchangetest.Options) http.Handler {
+			h, err := idemfiber.StatusHandler(engine, scoped(policy, o), config(o))
+			if err != nil {
+				t.Fatalf("StatusHandler() = %v", err)
+			}
+			return serve(h)
+		},
+		Skip: map[string]string{
+			"identity/an operation of its own name": noOption,
+			"choose/refusals in a format":           noOption,
+			"choose/a format that":                  noOption,
+			"stream":                                keeps,
+			"give up/a stream":                      keeps,
+			"give up/a hijack":                      keeps,
+			"give up/a connection that cannot":      keeps,
+			"give up/a panic after":                 keeps,
+			"give up/a panic that is recovered":     keeps,
+			"refuse/an outcome that nobody knows":   keeps,
+			"write/103 Early Hints":                 keeps,
+			"write/trailers":                        keeps,
+			"refuse/a body over the limit is":       keeps, // and reads a request before the handler runs
+			"give up/a panic in mid-body":           bridged,
+			"give up/an error after the body":       bridged,
+			"identity/the handler reads the body":   bridged,
+			"write/the handler sees":                bridged,
+			"identity/a body that was read":         bridged,
+			"refuse/a body that":                    bridged,
+			"refuse/a limit further outside":        bridged,
+		},
+	})
+}
+
+func config(o exchangetest.Options) exchange.Config {
+	cfg := exchange.Config{Header: o.Header, Replay: o.Replay, Compare: o.Compared, Methods: o.Methods,
+		OptionalKey: o.Optional, Documentation: o.Documents}
+	for _, p := range o.StatusPolicies {
+		cfg.StatusPolicies = append(cfg.StatusPolicies, p.Policy.ForRoute(p.Route))
+	}
+	return cfg
+}
+
+// scoped finds the scope as the suite's option says.
+func scoped(policy idem.Policy, o exchangetest.Options) idem.Policy {
+	if o.Scope != nil {
+		policy.Scope = func(ctx context.Context) (string, error) {
+			r, err := adaptor.ConvertRequest(ctx.Value(idemfiber.ContextKey{}).(fiber.Ctx), true)
+			if err != nil {
+				return "", err
+			}
+			return o.Scope(r)
+		}
+	}
+	return policy
+}
+
+// handle runs a handler of net/http in Fiber.
+func handle(h http.Handler) fiber.Handler {
+	return func(c fiber.Ctx) error {
+		r, err := adaptor.ConvertRequest(c, true)
+		if err != nil {
+			return err
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r.WithContext(c.Context()))
+		result := w.Result()
+		for name, values := range result.Header {
+			c.Response().Header.Del(name)
+			for _, v := range values {
+				c.Response().Header.Add(name, v)
+			}
+		}
+		c.Status(result.StatusCode)
+		_, err = io.Copy(c, result.Body)
+		return err
+	}
+}
+
+// serve serves handlers of Fiber on every path and method, to the suite's server.
+func serve(handlers ...any) http.Handler {
+	app := fiber.New()
+	app.Use(func(c fiber.Ctx) error {
+		c.SetContext(c.RequestCtx().UserValue("context").(context.Context))
+		return c.Next()
+	})
+	app.All("/*", handlers[0], handlers[1:]...)
+	run := app.Handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var c fasthttp.RequestCtx
+		request := &fasthttp.Request{}
+		request.Header.SetMethod(r.Method)
+		request.SetRequestURI(r.RequestURI)
+		request.SetHost(r.Host)
+		for name, values := range r.Header {
+			for _, v := range values {
+				request.Header.Add(name, v)
+			}
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, "bad request", http.StatusBadRequest)
+			return
+		}
+		request.SetBody(body)
+		c.Init(request, nil, nil)
+		c.SetUserValue("context", r.Context())
+		run(&c)
+		for name, value := range c.Response.Header.All() {
+			w.Header().Add(string(name), string(value))
+		}
+		w.WriteHeader(c.Response.StatusCode())
+		_, _ = w.Write(c.Response.Body())
+	})
+}
+
+func TestOverTheNetwork(t *testing.T) {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	protect, err := idemfiber.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := fiber.New()
+	runs := 0
+	app.Post("/pay", protect, func(c fiber.Ctx) error {
+		runs++
+		if _, err := idem.CheckOwner(c.Context()); err != nil {
+			return err
+		}
+		c.Cookie(&fiber.Cookie{Name: "session", Value: "secret"})
+		return c.Status(fiber.StatusCreated).JSON(fiber.Map{"echo": string(c.Body())})
+	})
+	app.Post("/fail", protect, func(fiber.Ctx) error { return fiber.ErrPaymentRequired })
+	app.Post("/stream", protect, func(c fiber.Ctx) error { return c.SendStream(strings.NewReader("chunks")) })
+	url := listen(t, app)
+
+	type want struct {
+		status   int
+		body     string // a part of it
+		replayed bool
+	}
+	for _, tt := range []struct {
+		path, key string
+		want      want
+	}{
+		{"/pay", "k1", want{201, `{"echo":"{\"amount\":1}"}`, false}},
+		{"/pay", "k1", want{201, `{"echo":"{\"amount\":1}"}`, true}},
+		{"/pay", "", want{400, `"code":"key-missing"`, false}},
+		{"/fail", "k2", want{402, "Payment Required", false}},
+		{"/fail", "k2", want{402, "Payment Required", true}},
+		{"/stream", "k3", want{200, "chunks", false}},
+		{"/stream", "k3", want{409, `"code":"result-unavailable"`, false}},
+	} {
+		resp, body := post(t, url+tt.path, tt.key)
+		got := want{resp.StatusCode, body, resp.Header.Get(exchange.ReplayedHeader) == "true"}
+		if got.status != tt.want.status || !strings.Contains(got.body, tt.want.body) || got.replayed != tt.want.replayed {
+			t.Errorf("POST %s with key %q = %+v, want %+v", tt.path, tt.key, got, tt.want)
+		}
+		if cookie := resp.Header.Get("Set-Cookie"); (cookie != "") != (tt.path == "/pay" && got.status == 201 && !got.replayed) {
+			t.Errorf("POST %s with key %q: Set-Cookie = %q", tt.path, tt.key, cookie)
+		}
+	}
+	if runs != 1 {
+		t.Errorf("the handler ran %d times, want once", runs)
+	}
+}
+
+func post(t *testing.T, url, key string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader([]byte(`{"amount":1}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		r.Header.Set(exchange.DefaultHeader, key)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatalf("POST %s: %v", url, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("POST %s: %v", url, err)
+	}
+	return resp, string(body)
+}
+
+// listen serves the app on a port of its own.
+func listen(t *testing.T, app *fiber.App) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- app.Listener(l, fiber.ListenConfig{DisableStartupMessage: true}) }()
+	t.Cleanup(func() {
+		if err := app.ShutdownWithTimeout(10 * time.Second); err != nil {
+			t.Errorf("ShutdownWithTimeout() = %v", err)
+		}
+		if err := <-served; err != nil {
+			t.Errorf("Listener() = %v", err)
+		}
+	})
+	return "http://" + l.Addr().String()
+}
