@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -14,25 +15,22 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Time-outs of clients that [Connect] makes. A deadline of the context that is
-// nearer wins. A host where nobody listens refuses at once; the time to dial is
-// for one that does not answer, and has room for a lost SYN, which is sent again
-// after a second.
+// Time-outs of clients that [Connect] makes. An earlier deadline of the context wins. A
+// host without a server refuses at once. The time to dial is for a host that does not
+// answer, with room for one lost SYN, which is sent again after a second.
 const (
 	dialTimeout = 1500 * time.Millisecond
 	ioTimeout   = 2 * time.Second
 )
 
-// Connect returns a client that fits [New]: it honours the deadlines of
-// contexts, sends a command again once, reads from primaries only, and fails
-// fast where nobody listens. It connects at first use. Closing it is the
-// caller's. The forms of addr:
+// Connect returns a client that fits [New]. It honours the deadlines of contexts, sends a
+// command again once, reads from primaries only, and fails fast if no server listens.
+// Every script may run twice, so sending again is safe. The client connects at first use,
+// and the caller closes it. The forms of addr:
 //
 //	redis://[USER:PASSWORD@]HOST:PORT[/DB]     one server; rediss:// with TLS
 //	redis://HOST:PORT,redis://HOST:PORT        a cluster
 //	redis+sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT/MASTER[/DB]
-//
-// Sending again is safe here, since every script may run twice.
 func Connect(addr string) (goredis.UniversalClient, error) {
 	o, err := parseAddr(addr)
 	if err != nil {
@@ -53,97 +51,68 @@ func parseAddr(addr string) (*goredis.UniversalOptions, error) {
 		ReadTimeout:           ioTimeout,
 		WriteTimeout:          ioTimeout,
 		PoolTimeout:           ioTimeout,
-		// Only Redis Enterprise has them; elsewhere every connection would be
-		// made with a failing command.
+		// Only Redis Enterprise knows them. Elsewhere each new connection would send a
+		// command that fails.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
+	servers, port := strings.Split(addr, ","), "6379"
 	if rest, ok := strings.CutPrefix(addr, "redis+sentinel://"); ok {
-		return o, parseSentinel(o, rest)
+		hosts, path, _ := strings.Cut(rest, "/")
+		name, db, _ := strings.Cut(path, "/")
+		if name == "" {
+			return nil, errors.New("tokenstore/redis: sentinel address without the master's name")
+		}
+		at := strings.LastIndexByte(hosts, '@') + 1 // user and password are the server's; sentinels get none
+		servers, port, o.MasterName = nil, "26379", name
+		for host := range strings.SplitSeq(hosts[at:], ",") {
+			servers = append(servers, "redis://"+hosts[:at]+strings.TrimSpace(host)+"/"+db)
+		}
 	}
-	parts := strings.Split(addr, ",")
-	scheme := ""
-	for i, part := range parts {
-		u, err := url.Parse(strings.TrimSpace(part))
-		switch {
-		case err != nil:
-			return nil, errors.New("tokenstore/redis: address is not a URL")
-		case u.Scheme != "redis" && u.Scheme != "rediss":
-			return nil, fmt.Errorf("tokenstore/redis: address with scheme %q: want redis, rediss or redis+sentinel", u.Scheme)
-		case u.Hostname() == "":
-			return nil, errors.New("tokenstore/redis: address without a host")
-		case i > 0 && u.Scheme != scheme:
-			return nil, errors.New("tokenstore/redis: addresses of one cluster with and without TLS")
-		case u.RawQuery != "" || u.Fragment != "":
-			return nil, errors.New("tokenstore/redis: address with options; there are none")
-		}
-		scheme = u.Scheme
-		port := u.Port()
-		if port == "" {
-			port = "6379"
-		}
-		o.Addrs = append(o.Addrs, net.JoinHostPort(u.Hostname(), port))
-		if scheme == "rediss" {
-			o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-			if len(parts) == 1 {
-				o.TLSConfig.ServerName = u.Hostname()
-			}
-		}
-		if u.User != nil {
-			o.Username = u.User.Username()
-			o.Password, _ = u.User.Password()
-		}
-		if o.DB, err = parseDB(strings.Trim(u.Path, "/")); err != nil {
+	for _, server := range servers {
+		if err := addServer(o, strings.TrimSpace(server), port); err != nil {
 			return nil, err
 		}
-		if o.DB != 0 && len(parts) > 1 {
-			return nil, errors.New("tokenstore/redis: a cluster has no database but 0")
-		}
 	}
-	o.IsClusterMode = len(parts) > 1
+	o.IsClusterMode = len(servers) > 1 && o.MasterName == ""
+	switch {
+	case o.IsClusterMode && o.DB != 0:
+		return nil, errors.New("tokenstore/redis: a cluster has no database but 0")
+	case o.IsClusterMode && o.TLSConfig != nil:
+		if strings.Count(addr, "rediss://") != len(servers) {
+			return nil, errors.New("tokenstore/redis: addresses of one cluster with and without TLS")
+		}
+		o.TLSConfig.ServerName = "" // each connection checks the name that it dials
+	}
 	return o, nil
 }
 
-// parseSentinel reads what follows redis+sentinel://. User and password are
-// those of the server; sentinels are asked without.
-func parseSentinel(o *goredis.UniversalOptions, rest string) error {
-	hosts, path, _ := strings.Cut(rest, "/")
-	if at := strings.LastIndexByte(hosts, '@'); at >= 0 {
-		u, err := url.Parse("redis://" + hosts[:at] + "@host")
-		if err != nil {
-			return errors.New("tokenstore/redis: address is not a URL")
-		}
+// addServer adds the server of a redis:// or rediss:// URL to the options.
+func addServer(o *goredis.UniversalOptions, server, port string) error {
+	u, err := url.Parse(server)
+	switch {
+	case err != nil:
+		return errors.New("tokenstore/redis: address is not a URL") // err would show the password
+	case u.Scheme != "redis" && u.Scheme != "rediss":
+		return fmt.Errorf("tokenstore/redis: address with scheme %q: want redis, rediss or redis+sentinel", u.Scheme)
+	case u.Hostname() == "":
+		return errors.New("tokenstore/redis: address without a host")
+	case u.RawQuery != "" || u.Fragment != "":
+		return errors.New("tokenstore/redis: address with options: it can have none")
+	}
+	o.Addrs = append(o.Addrs, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port)))
+	if u.Scheme == "rediss" {
+		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}
+	}
+	if u.User != nil {
 		o.Username = u.User.Username()
 		o.Password, _ = u.User.Password()
-		hosts = hosts[at+1:]
 	}
-	for h := range strings.SplitSeq(hosts, ",") {
-		u, err := url.Parse("redis://" + strings.TrimSpace(h))
-		if err != nil || u.Hostname() == "" {
-			return errors.New("tokenstore/redis: sentinel address without a host")
+	if name := strings.Trim(u.Path, "/"); name != "" {
+		db, err := strconv.Atoi(name)
+		if err != nil || db < 0 {
+			return fmt.Errorf("tokenstore/redis: database %q: want a number", name)
 		}
-		port := u.Port()
-		if port == "" {
-			port = "26379"
-		}
-		o.Addrs = append(o.Addrs, net.JoinHostPort(u.Hostname(), port))
+		o.DB = db
 	}
-	master, db, _ := strings.Cut(path, "/")
-	if master == "" {
-		return errors.New("tokenstore/redis: sentinel address without the master's name")
-	}
-	o.MasterName = master
-	var err error
-	o.DB, err = parseDB(db)
-	return err
-}
-
-func parseDB(s string) (int, error) {
-	if s == "" {
-		return 0, nil
-	}
-	db, err := strconv.Atoi(s)
-	if err != nil || db < 0 {
-		return 0, fmt.Errorf("tokenstore/redis: database %q: want a number", s)
-	}
-	return db, nil
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -109,7 +110,7 @@ func TestMachinesAreNotListed(t *testing.T) {
 		id, req := newAttempt(idem.ClientKey)
 		decide(t, s, id, mustBegin(t, s, id, req), idem.StateCompleted, idem.Decision{By: by, Reason: "r"})
 		wantDecisions(t, s, id)
-		if n := s.client.Exists(t.Context(), s.keys.decisions(shardOf(id))).Val(); n != 0 {
+		if n := s.client.Exists(t.Context(), s.keys.decisions(redisserver.ShardOf(id))).Val(); n != 0 {
 			t.Errorf("Settle() by %q left a list of decisions", by)
 		}
 	}
@@ -169,7 +170,7 @@ func TestDecisionsOfNewerBuildsAreNotGuessedAt(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
 	for _, entry := range []string{"", "\x01", "\x02" + strings.Repeat("x", 200), "\x01" + strings.Repeat("x", 200)} {
 		id, _ := newAttempt(idem.ClientKey)
-		key := s.keys.decisions(shardOf(id))
+		key := s.keys.decisions(redisserver.ShardOf(id))
 		if err := s.client.LPush(t.Context(), key, entry).Err(); err != nil {
 			t.Fatal(err)
 		}

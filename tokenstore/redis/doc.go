@@ -1,73 +1,70 @@
-// Package redisstore keeps idempotency records in Redis 6.2 or later: one server,
-// one behind Sentinel, or a cluster.
+// Package redisstore keeps idempotency records in Redis 6.2 or later. Redis may be one
+// server, a server behind Sentinel, or a cluster.
 //
 // # What is guaranteed
 //
-// Every change is one Lua script: atomic, by the server's clock, and without
-// effect when it is sent twice. Reads come from the primary. Keys and tokens
-// are stored nowhere, only their hashes.
+// Every change is one Lua script. It is atomic, uses the server's clock, and has no
+// further effect if it is sent twice. Reads come from the primary. Redis holds the hashes
+// of keys and tokens, and never the keys and tokens themselves.
 //
-// A Redis that lost its records is noticed, shard by shard, and Begin and Issue
-// are refused with idem.ErrStoreLost until an operator has called
-// [Store.AcceptLoss]: each shard holds a UUID, its incarnation, which every
-// Begin carries and compares. In a cluster the shards of a primary that lost
-// nothing go on. With [WithWitness] a copy is kept outside of Redis, which makes
-// the loss known to processes that start after it. Without a witness each
-// process compares with what it saw when it started. A store in use asks its
-// witness every two seconds whether its Redis is still the one that has to be,
-// and where it is not, refuses too: an instance with another address is not
-// served beside it for longer.
+// The store notices, shard by shard, a Redis that lost its records. Begin and Issue then
+// fail with idem.ErrStoreLost until an operator has called [Store.AcceptLoss]. For this
+// each shard holds a UUID, its incarnation, and every Begin carries and compares it. In a
+// cluster the shards of the other primaries go on. [WithWitness] keeps a copy of the
+// incarnations outside of Redis, so that processes that start later notice the loss too.
+// Without a witness each process compares with the incarnations that it saw at its start.
+// A store in use asks its witness every two seconds whether its Redis is still the right
+// one, and refuses otherwise. Two instances with different addresses are not served side
+// by side for longer than that.
 //
-// With [WithLossAcceptance] the store accepts by itself that shards hold no
-// incarnation. It is only for where every instance has left durable markers for
-// longer than clients repeat a request: what was completed by instances without
-// markers, or before, runs again. A wrong address looks like a loss.
+// [WithLossAcceptance] makes the store accept by itself that shards hold no incarnation.
+// It is safe only if every instance has left durable markers for longer than clients
+// repeat a request. A key that was completed without a marker runs again. A wrong address
+// looks like a loss.
 //
-// With [WithReplicas] a Begin succeeds only once replicas have acknowledged the
-// pending record: whichever of them is promoted has it. One that too few
-// acknowledged is refused, and nothing runs.
+// With [WithReplicas] a Begin succeeds only after replicas have acknowledged the pending
+// record, so each of these replicas has it after a promotion. If too few acknowledge, the
+// Begin is refused and the handler does not run.
 //
-// A key whose result has expired is remembered until its KeyTTL, over restarts
-// of a Redis with an append-only file too.
+// The store remembers a key whose result has expired until its KeyTTL. With an append-only
+// file it does so over restarts of Redis too.
 //
-// # What is not
+// # What is not guaranteed
 //
-// A Redis that comes back with older data and the same incarnation cannot be
-// told from one that lost nothing: a failover to a replica that lagged behind,
-// an old snapshot, an append-only file whose tail was cut off. A pending record
-// that was lost this way is gone without a trace, and its key begins again at
-// attempt 1. Run with appendfsync always, or at least everysec, and
-// [WithReplicas]. That does not help where a replica is promoted that had not
-// acknowledged, as with more replicas than are waited for, nor where a replica
-// that has acknowledged restarts empty. Settle does not wait for replicas: after
-// a failover a finished attempt may be pending again, and a resolver or an
-// operator has to settle it.
+// A Redis that comes back with older data and the same incarnation looks like one that
+// lost nothing. That happens after a fail-over to a stale replica, with an old snapshot, or
+// with an append-only file whose tail was cut off. A lost pending record leaves no trace,
+// and its key begins again at attempt 1. Run Redis with appendfsync always, or at least
+// everysec, and use [WithReplicas]. This does not help if a replica is promoted that had
+// not acknowledged, or if a replica that had acknowledged restarts empty. Settle does not
+// wait for replicas. After a fail-over a finished attempt may be pending again, and a
+// resolver or an operator has to settle it.
 //
-// Expiries follow the clock of the Redis server. One that goes back loses and
-// starts nothing: keys are remembered for longer, and a result that has expired
-// and is still there may be told again. One that jumps ahead past a KeyTTL makes
-// Redis forget that key, and setting it back does not bring it back: the key
-// begins again. Records that are pending or unknown do not expire. Let clocks of
-// servers be slewed, not stepped.
+// Expiries follow the clock of the Redis server. A clock that goes back loses and starts
+// nothing: keys are remembered for longer, and an expired result that is still there may
+// be replayed again. A clock that jumps ahead past a KeyTTL makes Redis forget the key for
+// good, and the key begins again. Pending and unknown records do not expire. Let the
+// servers' clocks be slewed, not stepped.
 //
-// Retired lock domains are lost with the server that holds them. What was
-// pending under one is in progress then, until it is retired again.
+// Retired lock domains are lost with the server that holds them. A pending record under
+// such a domain is in progress until the domain is retired again.
 //
 // # Layout
 //
-// Keys, with the prefix "idem" and 64 shards; the braces keep what belongs
-// together in one slot of a cluster:
+// Keys, with the prefix "idem" and 64 shards. The braces keep a shard in one slot of a
+// cluster.
 //
 //	idem:{2a}:<key ID>        a record, as a packed string
-//	idem:{2a}:<key ID>:body   its response, where that is over 1 KiB
+//	idem:{2a}:<key ID>:body   its response, if that is over 1 KiB
 //	idem:{2a}:open            sorted set of open records, by start time in ms
-//	idem:{2a}:incarnation     UUID; after an accepted loss, and a slash, that of
-//	                          the incarnation that was lost
-//	idem:{2a}:decisions       list of what people decided, newest first, at most
-//	                          1,000; packed, see decisions.go
-//	idem:retired              hash: lock domains that are dead, and who said so
+//	idem:{2a}:incarnation     UUID; after an accepted loss also the UUID before it
+//	idem:{2a}:decisions       list of people's decisions, newest first, at most 1,000
+//	idem:retired              hash of dead lock domains and the decisions about them
 //	idem:sealed               since when services encrypt stored responses
 //
-// A record that is pending or unknown has no time to live. A completed one goes
-// when its key may be forgotten, and its response when the result expires.
+// A pending or unknown record has no time to live. A completed record expires with its
+// key, and its response with the result.
+//
+// Package internal/loss tells the story of lost records. The scripts in the folder lua
+// have the rest of the protocol.
 package redisstore

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
 // Redis may hold a key for some ticks longer than its time to live, as a script
@@ -51,7 +52,7 @@ func TestOpenSetHoldsOpenRecordsOnly(t *testing.T) {
 		},
 	} {
 		id, req := newAttempt(idem.ClientKey)
-		key := s.keys.open(shardOf(id))
+		key := s.keys.open(redisserver.ShardOf(id))
 		a := mustBegin(t, s, id, req)
 		if got, _ := m.ZMembers(key); len(got) != 1 || got[0] != id.String() {
 			t.Errorf("%s: the open set holds %q, want %v", name, got, id)
@@ -74,7 +75,7 @@ func TestOpenLeavesOutWhatIsNotOpen(t *testing.T) {
 	gone := id
 	gone[31] ^= 1
 	for _, member := range []string{gone.String(), "nonsense"} {
-		if _, err := m.ZAdd(s.keys.open(shardOf(id)), 1, member); err != nil {
+		if _, err := m.ZAdd(s.keys.open(redisserver.ShardOf(id)), 1, member); err != nil {
 			t.Fatal(err)
 		}
 	}

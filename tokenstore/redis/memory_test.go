@@ -7,6 +7,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -91,7 +92,7 @@ func TestLargeResponseOfAnUnknownAttempt(t *testing.T) {
 	if m.Exists(s.keys.body(id)) {
 		t.Error("the response is still there after the release")
 	}
-	if n, _ := m.ZMembers(s.keys.open(shardOf(id))); len(n) != 0 {
+	if n, _ := m.ZMembers(s.keys.open(redisserver.ShardOf(id))); len(n) != 0 {
 		t.Errorf("the open set holds %v after the release, want nothing", n)
 	}
 }

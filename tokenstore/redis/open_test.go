@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -164,7 +165,7 @@ func TestOpenDoesABoundedAmountOfWork(t *testing.T) {
 		binary.BigEndian.PutUint32(gone[1:], uint32(i))
 		members = append(members, goredis.Z{Score: 1, Member: gone.String()})
 	}
-	if err := client.ZAdd(t.Context(), s.keys.open(shardOf(id)), members...).Err(); err != nil {
+	if err := client.ZAdd(t.Context(), s.keys.open(redisserver.ShardOf(id)), members...).Err(); err != nil {
 		t.Fatal(err)
 	}
 	mustBegin(t, s, id, req)

@@ -5,45 +5,129 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/redis/internal/loss"
 )
+
+// ErrReadOnly says that the store was made with [WithReadOnly] and refused a call that
+// writes. Nothing was done.
+var ErrReadOnly = errors.New("tokenstore/redis: store is read-only")
+
+// Witness keeps one small document outside of this Redis, in a place that does not lose
+// it, such as a znode or a row. It is safe for concurrent use.
+type Witness interface {
+	// Load returns the document and its version, or nil and 0 if there is none. It
+	// reads the document of the last acknowledged Save.
+	Load(ctx context.Context) (data []byte, version int64, err error)
+	// Save replaces the document if it still has the version. Version 0 creates it. A
+	// conflict is an error.
+	Save(ctx context.Context, data []byte, version int64) error
+}
 
 // Option configures a [Store].
 type Option func(*config)
 
 type config struct {
-	prefix  string
-	witness Witness
-	log     *slog.Logger
-	recheck time.Duration // least pause between two looks at the witness because of a loss
-	reread  time.Duration // between two looks at it without one
-
-	evictionEvery time.Duration // between two looks at the servers' eviction policy
-
+	prefix   string
+	witness  Witness
+	log      *slog.Logger
 	readOnly bool
-
-	accepted func(ctx context.Context, shards int) // not nil: accept losses unasked
+	accepted func(ctx context.Context, shards int) // not nil: accept losses without an operator
 
 	replicate      bool
 	replicas       int
 	replicaTimeout time.Duration
 	shortfall      func(ctx context.Context, got, want int)
+
+	// Tests shorten these.
+	evictionEvery, witnessPause, witnessEvery time.Duration
+	now                                       func() time.Time
 }
 
-// WithPrefix sets what all keys start with; "idem" by default. Stores with
-// different prefixes know nothing of each other.
+// WithPrefix sets the prefix of all keys. "idem" by default. Stores with different
+// prefixes do not see each other's records.
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
-// WithWitness keeps a copy of the incarnations in w, outside of this Redis, so
-// that a loss is noticed by processes that start after it too. None by default.
+// WithWitness keeps a copy of the incarnations in w, outside of this Redis. Processes
+// that start after a loss then notice it too. There is no witness by default.
 func WithWitness(w Witness) Option { return func(c *config) { c.witness = w } }
 
-// WithLogger sets where warnings go; [slog.Default] by default.
+// WithLogger sets the logger for warnings. [slog.Default] by default.
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
+// WithReadOnly makes a store that writes nothing, for tools that inspect the records of
+// services. [New] creates no incarnations. Issue, Begin, Settle, Abort, Retire,
+// AcceptLoss and DeclareSealed fail with [ErrReadOnly]. All other methods work.
+//
+// If the witness knows the incarnations, a shard with another one or without one has
+// lost its records, as for any store. Otherwise the store expects the incarnations that
+// Redis has when the store is made. A shard without one then counts as unused, and a
+// missing record in it is a record in idem.StateNone.
+//
+// New refuses it together with [WithLossAcceptance].
+func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
+
+// WithLossAcceptance makes the store accept a loss of its records by itself, as
+// [Store.AcceptLoss] does. It then calls f with the number of lost shards. f may be nil.
+// The call that noticed the loss goes on, and so do all others. [New] accepts a loss
+// that it finds. By default an operator decides.
+//
+// Use it only if durable markers in ZooKeeper remember the executed keys, and if every
+// instance has left markers for longer than clients repeat a request. Keys that were
+// completed without a marker run again, without a question.
+//
+// A wrong address looks like a loss. The store accepts empty shards only. If any shard
+// has an incarnation that was not made for this store, calls fail with
+// idem.ErrStoreLost until an operator has looked. An empty server at a wrong address
+// cannot be told from a server that lost everything, so the store accepts it. With a
+// witness the instances at the right server notice that within 2.5 s. They begin nothing
+// until an operator has corrected the address and accepted the loss there. While the
+// witness does not answer them they go on.
+//
+// Several processes may notice a loss at once. With a witness one of them accepts it and
+// calls f. Without a witness each process accepts for itself, and a process that missed
+// an earlier loss has to be restarted. A process that stops between the acceptance and
+// the call of f does not call it, and another process completes the acceptance. If a
+// loss cannot be accepted, calls fail with idem.ErrStoreLost, and the store tries again
+// every quarter of a second.
+func WithLossAcceptance(f func(ctx context.Context, shards int)) Option {
+	return func(c *config) {
+		if f == nil {
+			f = func(context.Context, int) {}
+		}
+		c.accepted = f
+	}
+}
+
+// WithReplicas makes Begin succeed only after at least n replicas of the record's
+// primary have acknowledged the pending record (WAIT). Begin waits for them no longer
+// than timeout. n is 1 or more, and timeout is at most half of the client's read
+// time-out. By default Begin waits for no replica.
+//
+// If too few replicas acknowledge in time, Begin returns an error that wraps
+// idem.ErrUnavailable. Ping returns one while too few replicas are connected.
+// [WithReplicaShortfall] changes both. The wait adds no round trip from the client, but
+// one from the primary to the replicas. Issue and Settle do not wait. If a fail-over
+// loses their writes, the client asks or the engine saves again, or a pending record
+// remains.
+func WithReplicas(n int, timeout time.Duration) Option {
+	return func(c *config) { c.replicas, c.replicaTimeout, c.replicate = n, timeout, true }
+}
+
+// WithReplicaShortfall lets a Begin succeed whose record too few replicas acknowledged.
+// Begin calls f with its context first, concurrently with other Begins. By default such
+// a Begin is refused. It has no effect without [WithReplicas].
+func WithReplicaShortfall(f func(ctx context.Context, got, want int)) Option {
+	return func(c *config) { c.shortfall = f }
+}
+
 func newConfig(opts []Option) (config, error) {
-	c := config{prefix: "idem", recheck: 250 * time.Millisecond, reread: rereadEvery, evictionEvery: evictionEvery}
+	c := config{
+		prefix: "idem", evictionEvery: redisserver.EvictionEvery,
+		witnessPause: loss.Pause, witnessEvery: loss.Every, now: time.Now,
+	}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)
@@ -52,11 +136,11 @@ func newConfig(opts []Option) (config, error) {
 	if c.log == nil {
 		c.log = slog.Default()
 	}
-	if c.prefix == "" || strings.ContainsAny(c.prefix, "{}") {
-		return c, fmt.Errorf("tokenstore/redis: prefix %q: want some text without braces", c.prefix)
+	if err := redisserver.CheckPrefix(c.prefix); err != nil {
+		return c, fmt.Errorf("tokenstore/redis: %w", err)
 	}
 	if c.readOnly && c.accepted != nil {
-		return c, errors.New("tokenstore/redis: WithReadOnly and WithLossAcceptance: a store that only reads cannot accept a loss")
+		return c, errors.New("tokenstore/redis: WithReadOnly excludes WithLossAcceptance: a read-only store cannot accept a loss")
 	}
 	return c, nil
 }

@@ -3,13 +3,14 @@ package redisstore
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// The packed record. The table with the scripts' positions, which count from 1,
-// is in lua/prelude.lua.
+// The packed record. lua/prelude.lua has the table with the positions of the scripts,
+// which count from 1.
 const (
 	recordVersion = 1
 
@@ -26,18 +27,18 @@ const (
 	atResultExpires = 99
 	atKeyExpires    = 105
 	atTokenExpires  = 111
-	atLengths       = 117 // of domain, route, author; two bytes for the reason
-	headerSize      = 123 // the last byte, which tells a repair, is the scripts' alone
+	atLengths       = 117 // of domain, route and author; two bytes for the reason
+	headerSize      = 123 // only the scripts use the last byte, which marks a repair
 )
 
-// Where a response is kept.
+// Where a response is.
 const (
 	placeNowhere = iota
-	placeInline  // behind the record
+	placeInline  // at the end of the record
 	placeApart   // in a key of its own
 )
 
-// Limits of the layout, which idem's contracts are within.
+// Limits of the layout. The limits in package idem are lower or equal.
 const (
 	maxDomain = 255
 	maxRoute  = 255
@@ -45,17 +46,17 @@ const (
 	maxReason = 65535
 )
 
-// cannotRead says why a record cannot be read.
+// cannotRead says why a record cannot be read. It does not show the content.
 func cannotRead(data string) error {
 	if data != "" && data[0] > recordVersion {
 		return fmt.Errorf("%w: record of version %d", idem.ErrNewerRecord, data[0])
 	}
-	return fmt.Errorf("%w: %d bytes", idem.ErrCorruptRecord, len(data)) // not what they hold
+	return fmt.Errorf("%w: %d bytes", idem.ErrCorruptRecord, len(data))
 }
 
-// decodeRecord reads a packed record as it is at time now by the server's clock.
-// body is the response where that is kept apart. An empty record is one in
-// StateNone. The error wraps idem.ErrNewerRecord or idem.ErrCorruptRecord.
+// decodeRecord reads a packed record as it is at time now by the server's clock. body is
+// the response, if it has a key of its own. An empty record is one in StateNone. The
+// error wraps idem.ErrNewerRecord or idem.ErrCorruptRecord.
 func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
 	if data == "" {
 		return idem.Record{}, nil
@@ -73,7 +74,8 @@ func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
 		KeyExpires:    getTime(data[atKeyExpires:]),
 		TokenExpires:  getTime(data[atTokenExpires:]),
 	}
-	if r.State < idem.StateIssued || r.State > idem.StateUnknown || r.Kind > idem.IssuedToken || data[atPlace] > placeApart {
+	texts, rest, whole := textsOf(data)
+	if !whole || r.State < idem.StateIssued || r.State > idem.StateUnknown || r.Kind > idem.IssuedToken || data[atPlace] > placeApart {
 		return idem.Record{}, cannotRead(data)
 	}
 	r.Attempt.Number = binary.BigEndian.Uint32([]byte(data[atNumber:atToken]))
@@ -81,48 +83,32 @@ func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
 	copy(r.Attempt.Nonce[:], data[atNonce:])
 	r.Fingerprint.Version = data[atFingerprint]
 	copy(r.Fingerprint.Sum[:], data[atFingerprint+1:])
-
-	rest := data[headerSize:]
-	take := func(n int) string {
-		if n > len(rest) {
-			rest, r.State = "", idem.StateNone
-			return ""
-		}
-		s := rest[:n]
-		rest = rest[n:]
-		return s
-	}
-	lengths := lengthsOf(data)
-	r.Attempt.Fence.Domain = take(lengths[0])
-	r.Route = take(lengths[1])
-	r.Decision.By = take(lengths[2])
-	r.Decision.Reason = take(lengths[3])
-	if r.State == idem.StateNone {
-		return idem.Record{}, cannotRead(data)
-	}
+	r.Attempt.Fence.Domain, r.Route, r.Decision.By, r.Decision.Reason = texts[0], texts[1], texts[2], texts[3]
 	return withResponse(atTime(r, now), data[atPlace], rest, body), nil
 }
 
-// replacedBy names the record that a packed pending one replaced.
+// textsOf returns domain, route, author and reason, and the rest of the record. The
+// record is not whole if a text is cut off.
+func textsOf(data string) (texts [4]string, rest string, whole bool) {
+	n := data[atLengths:]
+	rest = data[headerSize:]
+	for i, length := range [...]int{int(n[0]), int(n[1]), int(n[2]), int(n[3])<<8 | int(n[4])} {
+		if length > len(rest) {
+			return texts, "", false
+		}
+		texts[i], rest = rest[:length], rest[length:]
+	}
+	return texts, rest, true
+}
+
+// replacedBy names the record that a packed pending record replaced.
 func replacedBy(data string) (idem.Replaced, error) {
-	rest := data[headerSize:]
-	for _, n := range lengthsOf(data) {
-		rest = rest[min(n, len(rest)):]
-	}
-	if rest == "" {
-		return idem.Replaced{}, nil
-	}
-	r, err := decodeRecord(rest, "", time.Time{})
+	_, before, _ := textsOf(data)
+	r, err := decodeRecord(before, "", time.Time{})
 	return idem.Replaced{State: r.State, Attempt: r.Attempt}, err
 }
 
-// lengthsOf are those of domain, route, author and reason.
-func lengthsOf(data string) [4]int {
-	n := data[atLengths:]
-	return [...]int{int(n[0]), int(n[1]), int(n[2]), int(n[3])<<8 | int(n[4])}
-}
-
-// atTime is what has become of r at time now.
+// atTime is the record at time now, after its expiries.
 func atTime(r idem.Record, now time.Time) idem.Record {
 	over := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
 	switch r.State {
@@ -141,11 +127,11 @@ func atTime(r idem.Record, now time.Time) idem.Record {
 	return r
 }
 
-// cutOff stands for a response that is there and empty, since "" stands for none.
+// cutOff stands for a response key with an empty value. "" stands for no such key.
 const cutOff = "\x00"
 
-// withResponse adds the response to a record that still has one, or why it cannot
-// be read.
+// withResponse adds the response to a record that still has one, or the reason why it
+// cannot be read.
 func withResponse(r idem.Record, place byte, rest, body string) idem.Record {
 	if r.State != idem.StateCompleted && r.State != idem.StateUnknown {
 		return r
@@ -158,7 +144,7 @@ func withResponse(r idem.Record, place byte, rest, body string) idem.Record {
 	case place == placeNowhere:
 		return r
 	case place == placeApart && body == "" && r.State == idem.StateCompleted:
-		r.State = idem.StateExpired // its key has gone: ahead of the clock's next tick, or of a clock that went back
+		r.State = idem.StateExpired // its key expired between two ticks, or before the clock went back
 		return r
 	case place == placeApart:
 		packed = body
@@ -172,40 +158,31 @@ func withResponse(r idem.Record, place byte, rest, body string) idem.Record {
 
 // packAttempt returns number, fence and nonce as a record holds them.
 func packAttempt(a idem.Attempt) string {
-	buf := make([]byte, 0, 28)
-	buf = binary.BigEndian.AppendUint32(buf, a.Number)
-	return string(appendBid(buf, a.Fence, a.Nonce))
+	return string(binary.BigEndian.AppendUint32(nil, a.Number)) + packBid(a.Fence, a.Nonce)
 }
 
 // packBid returns fence and nonce as a record holds them.
 func packBid(f idem.Fence, n idem.Nonce) string {
-	return string(appendBid(make([]byte, 0, 24), f, n))
-}
-
-func appendBid(buf []byte, f idem.Fence, n idem.Nonce) []byte {
-	return append(binary.BigEndian.AppendUint64(buf, f.Token), n[:]...)
+	return string(append(binary.BigEndian.AppendUint64(nil, f.Token), n[:]...))
 }
 
 // packFingerprint returns version and sum as a record holds them.
 func packFingerprint(f idem.Fingerprint) string {
-	buf := make([]byte, 0, 33)
-	return string(append(append(buf, f.Version), f.Sum[:]...))
+	return string(append([]byte{f.Version}, f.Sum[:]...))
 }
 
-// packTime returns t in ms as a record holds it; zero for the zero time.
+// packTime returns t in ms as a record holds it, and zeros for the zero time.
 func packTime(t time.Time) string {
 	if t.IsZero() || t.UnixMilli() <= 0 {
-		return "\x00\x00\x00\x00\x00\x00"
+		return strings.Repeat("\x00", 6)
 	}
-	var buf [8]byte
-	binary.BigEndian.PutUint64(buf[:], uint64(t.UnixMilli()))
-	return string(buf[2:])
+	return string(binary.BigEndian.AppendUint64(nil, uint64(t.UnixMilli()))[2:])
 }
 
 func getTime(s string) time.Time {
-	ms := int64(s[0])<<40 | int64(s[1])<<32 | int64(s[2])<<24 | int64(s[3])<<16 | int64(s[4])<<8 | int64(s[5])
+	ms := binary.BigEndian.Uint64([]byte("\x00\x00" + s[:6]))
 	if ms == 0 {
 		return time.Time{}
 	}
-	return time.UnixMilli(ms).UTC()
+	return time.UnixMilli(int64(ms)).UTC()
 }

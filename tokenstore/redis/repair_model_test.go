@@ -32,12 +32,20 @@ func TestRepairReplacesNoLaterTruth(t *testing.T) {
 // TestRepairModelCatchesAMissingComparison shows that the model would notice.
 func TestRepairModelCatchesAMissingComparison(t *testing.T) {
 	const compares = "if not below(fence(r), sub(ARGV[2], 5, 12)) then return false end"
-	without := strings.Replace(settleLua, compares, "", 1)
-	if without == settleLua {
+	text := func(name string) string {
+		data, err := lua.ReadFile("lua/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	settle := text("settle.lua")
+	without := strings.Replace(settle, compares, "", 1)
+	if without == settle {
 		t.Fatal("settle.lua compares fences in another way")
 	}
 	right := settleScript
-	settleScript = goredis.NewScript(prelude + without)
+	settleScript = goredis.NewScript(text("prelude.lua") + without)
 	defer func() { settleScript = right }()
 	if _, violation := repairModel(t, fallibleRedis(t), 20_000); violation == "" {
 		t.Error("no violation without the comparison of fences")

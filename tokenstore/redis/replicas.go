@@ -4,55 +4,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisscript"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
-// WithReplicas makes Begin succeed only once at least n replicas of the record's
-// primary have acknowledged the pending record (WAIT), and wait no longer than
-// timeout for them; n is 1 or more, timeout at most half of the client's read
-// time-out. No replica is waited for by default.
-//
-// Where too few acknowledge in time, Begin returns an error that wraps
-// idem.ErrUnavailable, and Ping does so while too few are connected, unless
-// [WithReplicaShortfall] says otherwise. It costs no further round trip from
-// here, but one from the primary to the replicas. Issue and Settle do not wait:
-// what they write and a failover loses is asked for or saved again, or leaves a
-// pending record.
-func WithReplicas(n int, timeout time.Duration) Option {
-	return func(c *config) { c.replicas, c.replicaTimeout, c.replicate = n, timeout, true }
-}
-
-// WithReplicaShortfall makes a Begin whose record too few replicas acknowledged
-// call f and succeed. f is called by Begin, with its context, and by many at
-// once. None by default: Begin is refused. Without [WithReplicas] f is never
-// called.
-func WithReplicaShortfall(f func(ctx context.Context, got, want int)) Option {
-	return func(c *config) { c.shortfall = f }
-}
-
-// replication makes Begins wait for replicas. A nil one makes none wait.
+// replication makes each Begin wait for replicas. With a nil one no Begin waits.
 type replication struct {
+	client    goredis.UniversalClient
 	want      int
 	timeout   time.Duration
 	shortfall func(ctx context.Context, got, want int) // nil: refuse
-	gates     []gate                                   // one per shard of a cluster, else one
+	gates     [Shards]gate                             // one server uses the first
 }
 
-// newReplication returns nil where no replica is to be waited for.
+// newReplication returns nil unless [WithReplicas] was given.
 func newReplication(c config, client goredis.UniversalClient) (*replication, error) {
 	if !c.replicate {
-		return nil, nil //nolint:nilnil // none is wanted
+		return nil, nil //nolint:nilnil // a nil replication waits for no replica
 	}
 	var limit time.Duration
-	gates := 1
 	switch client := client.(type) {
 	case *goredis.ClusterClient:
-		limit, gates = client.Options().ReadTimeout, Shards
+		limit = client.Options().ReadTimeout
 	case *goredis.Client:
 		limit = client.Options().ReadTimeout
 	}
@@ -60,33 +41,48 @@ func newReplication(c config, client goredis.UniversalClient) (*replication, err
 	case c.replicas < 1:
 		return nil, fmt.Errorf("tokenstore/redis: %d replicas: want 1 or more", c.replicas)
 	case c.replicaTimeout < time.Millisecond:
-		return nil, fmt.Errorf("tokenstore/redis: replicas are given %v: want 1ms or more", c.replicaTimeout)
+		return nil, fmt.Errorf("tokenstore/redis: time-out of %v for replicas: want 1ms or more", c.replicaTimeout)
 	case limit > 0 && c.replicaTimeout > limit/2:
-		return nil, fmt.Errorf("tokenstore/redis: replicas are given %v, and the client reads for %v: want at most half of that",
+		return nil, fmt.Errorf("tokenstore/redis: time-out of %v for replicas: want at most half of the client's read time-out, %v",
 			c.replicaTimeout, limit)
 	}
-	return &replication{want: c.replicas, timeout: c.replicaTimeout, shortfall: c.shortfall, gates: make([]gate, gates)}, nil
+	return &replication{client: client, want: c.replicas, timeout: c.replicaTimeout, shortfall: c.shortfall}, nil
 }
 
-func (p *replication) gate(shard int) *gate { return &p.gates[shard%len(p.gates)] }
-
-// judge says what becomes of a Begin that began and that got replicas have
-// acknowledged.
-func (p *replication) judge(ctx context.Context, got int) error {
-	if got >= p.want {
-		return nil
+// run runs a script and waits until replicas have acknowledged what it began.
+func (p *replication) run(ctx context.Context, client goredis.UniversalClient, method string, script *goredis.Script,
+	shard int, keys []string, args ...any,
+) (reply, error) {
+	if p == nil {
+		return run(ctx, client, method, script, keys, args...)
 	}
-	if p.shortfall != nil {
+	if _, cluster := client.(*goredis.ClusterClient); !cluster {
+		shard = 0
+	}
+	patience, leave := p.gates[shard].enter(p.timeout)
+	defer leave()
+	r, acks, err := p.runAndWait(ctx, method, script, patience, redisscript.Call{Keys: keys, Args: args})
+	if err != nil || r.verdict != verdictBegun {
+		return r, err // nothing was written that replicas could acknowledge
+	}
+	got, err := acks.Int()
+	if err != nil {
+		return reply{}, unavailable(method+": wait for replicas", err)
+	}
+	p.gates[shard].short.Store(got < p.want)
+	switch {
+	case got >= p.want:
+		return r, nil
+	case p.shortfall != nil:
 		p.shortfall(ctx, got, p.want)
-		return nil
+		return r, nil
 	}
-	return fmt.Errorf("tokenstore/redis: begin: %d of %d replicas acknowledged: %w", got, p.want, idem.ErrUnavailable)
+	return reply{}, fmt.Errorf("tokenstore/redis: %s: %d of %d replicas acknowledged: %w", method, got, p.want, idem.ErrUnavailable)
 }
 
-// gate remembers that replicas fell short at the last Begin. As long as they
-// do, one Begin at a time waits for them with full patience. The others ask
-// with a tenth of it: every one that waits holds a connection, and the pool has
-// to serve replays and finished executions meanwhile.
+// gate remembers that replicas fell short at the last Begin. While they do, one Begin at
+// a time waits with full patience, and the others wait a tenth of that. Each waiting Begin
+// holds a connection, and the pool has to serve replays and settlements meanwhile.
 type gate struct {
 	short atomic.Bool
 	probe atomic.Bool
@@ -94,7 +90,7 @@ type gate struct {
 
 const hurry = 10
 
-// enter returns for how long a Begin may wait; leave is called when it has.
+// enter returns how long a Begin may wait. The caller calls leave after that.
 func (g *gate) enter(full time.Duration) (patience time.Duration, leave func()) {
 	switch {
 	case !g.short.Load():
@@ -105,9 +101,8 @@ func (g *gate) enter(full time.Duration) (patience time.Duration, leave func()) 
 	return full / hurry, func() {}
 }
 
-// within is the time-out of a WAIT: patience, but less than what the context
-// has left, so that the answer still gets back. It is never 0, which Redis would
-// take as for ever.
+// within is the time-out of a WAIT. It is shorter than the rest of the context, so that
+// the answer still arrives. It is never 0, which Redis takes for ever.
 func within(ctx context.Context, patience time.Duration) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		left := time.Until(deadline)
@@ -116,78 +111,99 @@ func within(ctx context.Context, patience time.Duration) time.Duration {
 	return max(patience, time.Millisecond)
 }
 
-// runBegin calls begin.lua, and waits for the replicas where that is wanted.
-func (s *Store) runBegin(ctx context.Context, shard int, keys []string, args ...any) (reply, error) {
-	p := s.replicas
-	if p == nil {
-		return s.run(ctx, "begin", beginScript, keys, args...)
-	}
-	g := p.gate(shard)
-	patience, leave := g.enter(p.timeout)
-	defer leave()
-	r, acks, err := s.runAndWait(ctx, "begin", beginScript, p.want, patience, keys, args...)
-	if err != nil || r.verdict != "begun" {
-		return r, err // nothing was written that replicas could tell of
-	}
-	got, err := acks.Int()
-	if err != nil {
-		return reply{}, unavailable("begin: wait for replicas", err)
-	}
-	g.short.Store(got < p.want)
-	return r, p.judge(ctx, got)
-}
-
 // redirects bounds how often a script follows its shard to another primary.
 const redirects = 4
 
-// runAndWait calls a script and, in the same round trip and on the same
-// connection, WAIT, which asks for this connection's last write. It goes to the
-// primary's own client: a cluster's would send the WAIT, which has no key,
-// anywhere.
-func (s *Store) runAndWait(ctx context.Context, method string, script *goredis.Script, want int, patience time.Duration,
-	keys []string, args ...any,
-) (reply, *goredis.Cmd, error) {
+// runAndWait runs a script and, in the same round trip and over the same connection,
+// WAIT, which concerns the last write of its connection. It uses the primary's own client.
+// The client of a cluster would send the WAIT, which has no key, to any node.
+func (p *replication) runAndWait(ctx context.Context, method string, script *goredis.Script, patience time.Duration, call redisscript.Call) (r reply, acks *goredis.Cmd, err error) {
+	cluster, isCluster := p.client.(*goredis.ClusterClient)
 	for try := 0; ; try++ {
-		node, err := s.primary(ctx, keys[0])
-		if err != nil {
-			return reply{}, nil, unavailable(method, err)
+		node, _ := p.client.(*goredis.Client)
+		if isCluster {
+			if node, err = cluster.MasterForKey(ctx, call.Keys[0]); err != nil {
+				return r, nil, unavailable(method, err)
+			}
 		}
-		cmd, acks := runPipelined(ctx, node, script.EvalSha, want, patience, keys, args)
-		if goredis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-			cmd, acks = runPipelined(ctx, node, script.Eval, want, patience, keys, args)
-		}
+		cmd := redisscript.Pipelined(ctx, node, script, []redisscript.Call{call}, func(pipe goredis.Pipeliner) {
+			acks = pipe.Do(ctx, "wait", p.want, within(ctx, patience).Milliseconds())
+		})[0]
 		if err = cmd.Err(); err == nil {
-			r, err := parseReply(method, cmd)
+			r, err = parseReply(method, cmd)
 			return r, acks, err
 		}
-		if !s.cluster || !follow(err, try) || ctx.Err() != nil {
-			return reply{}, nil, unavailable(method, err)
+		if !isCluster || !follow(err, try) || ctx.Err() != nil {
+			return r, nil, unavailable(method, err)
 		}
-		if rerr := s.reload(ctx); rerr != nil {
-			return reply{}, nil, unavailable(method, errors.Join(err, rerr))
+		// This loads the slots anew.
+		if rerr := cluster.ForEachMaster(ctx, func(context.Context, *goredis.Client) error { return nil }); rerr != nil {
+			return r, nil, unavailable(method, errors.Join(err, rerr))
 		}
 	}
 }
 
-type evaluator func(ctx context.Context, c goredis.Scripter, keys []string, args ...any) *goredis.Cmd
-
-func runPipelined(ctx context.Context, node *goredis.Client, eval evaluator, want int, patience time.Duration,
-	keys []string, args []any,
-) (cmd, acks *goredis.Cmd) {
-	pipe := node.Pipeline()
-	cmd = eval(ctx, pipe, keys, args...)
-	acks = pipe.Do(ctx, "wait", want, within(ctx, patience).Milliseconds())
-	_, _ = pipe.Exec(ctx) // each command has its own error
-	return cmd, acks
-}
-
-// follow reports whether a script that failed on one node of a cluster may have
-// to go to another one. It may run twice. A slot that is on its way to another
-// primary (ASK, TRYAGAIN) is not followed there: it is unavailable for so long.
+// follow reports whether a script that failed on a node of a cluster may go to another
+// one. It may run twice. The script does not follow a slot that moves to another primary
+// (ASK, TRYAGAIN), and is unavailable during the move.
 func follow(err error, try int) bool {
 	if _, moved := goredis.IsMovedError(err); moved || goredis.IsReadOnlyError(err) || goredis.IsClusterDownError(err) {
 		return try < redirects
 	}
 	var answered goredis.Error
 	return !errors.As(err, &answered) && try == 0 // the connection broke
+}
+
+// check returns an error that wraps idem.ErrUnavailable if a primary has fewer replicas
+// than a Begin needs. A server that does not tell passes. Begin notices a shortage there.
+func (p *replication) check(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
+	err := redisserver.EachPrimary(ctx, p.client, func(ctx context.Context, node *goredis.Client) error {
+		info, err := node.Info(ctx, "replication").Result()
+		if _, answered := err.(goredis.Error); answered { //nolint:errorlint // go-redis does not wrap a server's answer
+			return nil
+		}
+		if got := attached(info); err == nil && got < p.want {
+			err = fmt.Errorf("%s has %d of %d replicas", node.Options().Addr, got, p.want)
+		}
+		return err
+	})
+	if err != nil {
+		return unavailable("replicas", err)
+	}
+	return nil
+}
+
+// maxLag is for how many seconds a connected replica may be silent. It reports every
+// second. This is the default of min-replicas-max-lag.
+const maxLag = 10
+
+// attached counts the replicas in INFO that are online and not silent:
+//
+//	slave0:ip=10.0.0.2,port=6379,state=online,offset=4711,lag=0
+func attached(info string) int {
+	n := 0
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if number, ok := strings.CutPrefix(name, "slave"); !ok || strings.Trim(number, "0123456789") != "" {
+			continue
+		}
+		online, lag := false, maxLag+1
+		for field := range strings.SplitSeq(value, ",") {
+			switch k, v, _ := strings.Cut(field, "="); k {
+			case "state":
+				online = v == "online"
+			case "lag":
+				if l, err := strconv.Atoi(v); err == nil {
+					lag = l
+				}
+			}
+		}
+		if online && lag >= 0 && lag <= maxLag {
+			n++
+		}
+	}
+	return n
 }

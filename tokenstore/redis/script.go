@@ -2,7 +2,7 @@ package redisstore
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -11,98 +11,96 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisscript"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
-//go:embed lua/prelude.lua
-var prelude string
+//go:embed lua/*.lua
+var lua embed.FS
 
-//go:embed lua/issue.lua
-var issueLua string
-
-//go:embed lua/begin.lua
-var beginLua string
-
-//go:embed lua/settle.lua
-var settleLua string
-
-//go:embed lua/abort.lua
-var abortLua string
-
-//go:embed lua/get.lua
-var getLua string
-
-//go:embed lua/open.lua
-var openLua string
-
-// The scripts, with the prelude in front of each.
+// Every script may run twice, because the client sends a command again if its reply was
+// lost.
 var (
-	issueScript  = goredis.NewScript(prelude + issueLua)
-	beginScript  = goredis.NewScript(prelude + beginLua)
-	settleScript = goredis.NewScript(prelude + settleLua)
-	abortScript  = goredis.NewScript(prelude + abortLua)
-	getScript    = goredis.NewScript(prelude + getLua)
+	issueScript  = redisscript.Load(lua, "lua/prelude.lua", "lua/issue.lua")
+	beginScript  = redisscript.Load(lua, "lua/prelude.lua", "lua/begin.lua")
+	settleScript = redisscript.Load(lua, "lua/prelude.lua", "lua/settle.lua")
+	abortScript  = redisscript.Load(lua, "lua/prelude.lua", "lua/abort.lua")
+	getScript    = redisscript.Load(lua, "lua/prelude.lua", "lua/get.lua")
+	openScript   = redisscript.Load(lua, "lua/open.lua")
 )
 
-// unreadable is the verdict of every script where a newer build wrote the record,
-// or it is corrupt.
-const unreadable = "unreadable"
+// Verdicts of the scripts. The header of each script says which it returns.
+const (
+	verdictGot        = "got"
+	verdictBegun      = "begun"
+	verdictStale      = "stale"
+	verdictSettled    = "settled"
+	verdictRepaired   = "repaired"
+	verdictLost       = "lost"
+	verdictUnreadable = "unreadable"
+)
 
-// reply is what a script returned.
+// reply is the answer of a script.
 type reply struct {
-	verdict string
-	record  string // packed; "" where there is none
-	body    string // packed response, where it is kept apart
-	now     time.Time
-	extra   string // of get, and where records were lost: the shard's incarnation
+	verdict     string
+	record      string // packed; "": there is none
+	body        string // packed response, if it has a key of its own
+	now         time.Time
+	incarnation string // of get, and of the others with verdictLost
 }
 
-// run calls a script by its digest, and sends its text where the server does
-// not know it.
-func (s *Store) run(ctx context.Context, method string, script *goredis.Script, keys []string, args ...any) (reply, error) {
-	cmd := script.Run(ctx, s.client, keys, args...)
-	if cmd.Err() != nil {
-		askAnew(ctx, s.client)
+// lost is the answer as [loss.Guard.Do] wants it.
+func (r reply) lost(err error) (incarnation string, lost bool, _ error) {
+	return r.incarnation, r.verdict == verdictLost, err
+}
+
+// run runs a script by its hash. It sends the text if the server does not know it.
+func run(ctx context.Context, client goredis.UniversalClient, method string, script *goredis.Script, keys []string, args ...any) (reply, error) {
+	cmd := script.Run(ctx, client, keys, args...)
+	if err := cmd.Err(); err != nil {
+		return reply{}, failed(ctx, client, method, err)
 	}
 	return parseReply(method, cmd)
 }
 
-func parseReply(method string, cmd *goredis.Cmd) (reply, error) {
+func parseReply(method string, cmd *goredis.Cmd) (r reply, err error) {
 	got, err := cmd.Slice()
 	if err != nil {
-		return reply{}, unavailable(method, err)
+		return r, unavailable(method, err)
 	}
-	var r reply
-	fields := [...]*string{&r.verdict, &r.record, &r.body, nil, &r.extra}
-	for i, v := range got {
-		switch v := v.(type) {
-		case string:
-			if i < len(fields) && fields[i] != nil {
-				*fields[i] = v
-			}
-		case int64:
-			r.now = time.UnixMilli(v)
+	text := func(i int) string {
+		if i >= len(got) {
+			return ""
 		}
+		s, _ := got[i].(string)
+		return s
+	}
+	r = reply{verdict: text(0), record: text(1), body: text(2), incarnation: text(4)}
+	if len(got) > 3 {
+		ms, _ := got[3].(int64)
+		r.now = time.UnixMilli(ms)
 	}
 	if r.verdict == "" {
-		return reply{}, fmt.Errorf("tokenstore/redis: %s: unexpected answer of %d parts", method, len(got)) // not what they hold
+		return r, fmt.Errorf("tokenstore/redis: %s: unexpected answer of %d parts", method, len(got))
 	}
 	return r, nil
 }
 
-// decode returns the record that a script returned.
-func (r reply) decode(method string) (idem.Record, error) {
-	if r.verdict == unreadable {
-		return idem.Record{}, fmt.Errorf("tokenstore/redis: %s: %w", method, cannotRead(r.record))
+// decode returns the record in an answer.
+func (r reply) decode(method string) (rec idem.Record, err error) {
+	if r.verdict == verdictUnreadable {
+		err = cannotRead(r.record)
+	} else {
+		rec, err = decodeRecord(r.record, r.body, r.now)
 	}
-	rec, err := decodeRecord(r.record, r.body, r.now)
 	if err != nil {
 		return idem.Record{}, fmt.Errorf("tokenstore/redis: %s: %w", method, err)
 	}
 	return rec, nil
 }
 
-// unavailable wraps what went wrong between us and the server. A context that
-// ended is told as such too.
+// unavailable wraps a failed exchange with a server. That includes a context that
+// ended.
 func unavailable(method string, err error) error {
 	if errors.Is(err, idem.ErrUnavailable) {
 		return err
@@ -110,26 +108,23 @@ func unavailable(method string, err error) error {
 	return fmt.Errorf("tokenstore/redis: %s: %w: %w", method, idem.ErrUnavailable, err)
 }
 
-// failed is unavailable for a call that is not a script's: it has a cluster asked
-// anew which primary has what, as run does.
-func (s *Store) failed(ctx context.Context, method string, err error) error {
-	askAnew(ctx, s.client)
+// failed is unavailable, and makes the client of a cluster look for a new primary.
+func failed(ctx context.Context, client goredis.UniversalClient, method string, err error) error {
+	redisserver.AskAnew(ctx, client)
 	return unavailable(method, err)
 }
 
-// askAnew has a cluster asked, in the background, which primary has what: the one
-// that was asked last may be dead, and only a live one tells where a slot has
-// gone. By itself the client asks once a minute.
-func askAnew(ctx context.Context, client goredis.UniversalClient) {
-	if c, ok := client.(*goredis.ClusterClient); ok {
-		c.ReloadState(ctx)
+// errTooLong says that a text does not fit into the record.
+var errTooLong = errors.New("text is too long for a record")
+
+func checkLength(method, what, text string, most int) error {
+	if len(text) > most {
+		return fmt.Errorf("tokenstore/redis: %s: %s of %d bytes, at most %d: %w", method, what, len(text), most, errTooLong)
 	}
+	return nil
 }
 
-// millis is d in ms, rounded up, so that nothing expires early.
+// millis is d in ms, rounded up, so that records do not expire early.
 func millis(d time.Duration) string {
-	if d <= 0 {
-		return "0"
-	}
-	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
+	return strconv.FormatInt(max(0, int64((d+time.Millisecond-1)/time.Millisecond)), 10)
 }

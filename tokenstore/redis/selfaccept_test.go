@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -100,7 +101,7 @@ func TestLossOfOneShardIsAcceptedAlone(t *testing.T) {
 			var told tally
 			s := open(t, connect(t, "redis://"+m.Addr()), append(opts, told.option())...)
 			id, req := newAttempt(idem.ClientKey)
-			m.Del(s.keys.incarnation(shardOf(id)))
+			m.Del(s.keys.incarnation(redisserver.ShardOf(id)))
 			mustBegin(t, s, id, req)
 			wantWorking(t, s)
 			told.want(t, 1)
@@ -220,7 +221,8 @@ func TestLossIsNotAcceptedWithoutItsWitness(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
 	var told tally
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), told.option(), withRecheck(time.Hour), withReread(time.Hour))
+	var clock manual
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), told.option(), clock.option(), withRecheck(time.Hour), withReread(3*time.Hour))
 	m.FlushAll()
 	w.fail = errors.New("witness is away")
 	loads := w.loads
@@ -232,7 +234,7 @@ func TestLossIsNotAcceptedWithoutItsWitness(t *testing.T) {
 	}
 	told.want(t)
 	w.fail = nil
-	s.inc.failed = time.Now().Add(-2 * time.Hour) // its pause is over
+	clock.advance(time.Hour) // its pause is over
 	wantWorking(t, s)
 	told.want(t, Shards)
 }
@@ -241,15 +243,21 @@ func TestLossIsNotAcceptedWithoutItsWitness(t *testing.T) {
 // that is no reason to hold others up.
 func TestLossAcceptanceHonoursDeadlines(t *testing.T) {
 	m := startMini(t)
-	s := open(t, connect(t, "redis://"+m.Addr()), WithLossAcceptance(nil), withRecheck(time.Hour), withReread(time.Hour))
+	w := &hung{asked: make(chan struct{}, 1), answer: make(chan struct{})}
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), WithLossAcceptance(nil), withReread(time.Hour))
 	m.FlushAll()
-	if !s.inc.take(t.Context()) {
-		t.Fatal("take() = false, want true")
-	}
+	w.on = true
+	one := make(chan error, 1) // accepts the loss
+	go func() { one <- tryBegin(t, s) }()
+	<-w.asked
 	id, req := newAttempt(idem.ClientKey)
 	if _, err := s.Begin(short(t), id, req); !errors.Is(err, idem.ErrStoreLost) {
 		t.Errorf("Begin(%v) = %v, want %v", id, err, idem.ErrStoreLost)
 	}
-	s.inc.give()
+	close(w.answer)
+	if err := <-one; err != nil {
+		t.Errorf("Begin() that accepted the loss = %v, want begun", err)
+	}
+	w.on = false
 	wantWorking(t, s)
 }

@@ -6,48 +6,58 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
-// Settle closes an attempt or marks it unknown, and repairs a record that is
-// missing or older than the attempt; see [idem.Store]. It takes one round trip,
-// and does not ask whether the store lost records. What a person decided is kept
-// beside the record too, see [Store.Decisions]. The error wraps
-// idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
-func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+// inlineLimit is the longest packed response in bytes that the record itself holds. A
+// longer one has a key of its own, which goes when the result expires. The small record
+// then remembers the key.
+const inlineLimit = 1024
+
+// Settle closes an attempt or marks it unknown. It repairs a record that is missing or
+// older than the attempt. [idem.Store] has the table. It takes one round trip and does not
+// ask whether the store lost records. [Store.Decisions] keeps the decisions of people. The
+// error wraps idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
+func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
 	if err := s.mayWrite("settle"); err != nil {
-		return idem.SettleResult{}, err
+		return res, err
 	}
-	args, err := s.settleArgs(id, st)
+	args, err := settleArgs(id, st)
 	if err != nil {
-		return idem.SettleResult{}, err
+		return res, err
 	}
 	keys := s.keys.keys(id)
 	if audited(st.Decision.By) {
-		keys, args = append(keys, s.keys.decisions(shardOf(id))), append(args, keptDecisions)
+		keys, args = append(keys, s.keys.decisions(redisserver.ShardOf(id))), append(args, keptDecisions)
 	}
-	r, err := s.run(ctx, "settle", settleScript, keys, args...)
+	r, err := run(ctx, s.client, "settle", settleScript, keys, args...)
 	if err != nil {
-		return idem.SettleResult{}, err
+		return res, err
 	}
-	rec, err := r.decode("settle")
-	if err != nil {
-		return idem.SettleResult{}, err
+	if res.Record, err = r.decode("settle"); err != nil {
+		return res, err
 	}
-	repaired := r.verdict == "repaired"
-	res := idem.SettleResult{Settled: repaired || r.verdict == "settled", Repaired: repaired, Record: rec}
-	// The response does not travel back to whom it came from.
-	if res.Settled && (rec.State == idem.StateCompleted || rec.State == idem.StateUnknown) {
+	res.Repaired = r.verdict == verdictRepaired
+	res.Settled = res.Repaired || r.verdict == verdictSettled
+	// The response does not travel back.
+	if res.Settled && (res.Record.State == idem.StateCompleted || res.Record.State == idem.StateUnknown) {
 		res.Record.Response = st.Response
 	}
 	return res, nil
 }
 
-// settleArgs are the ARGV of settle.lua.
-func (s *Store) settleArgs(id idem.KeyID, st idem.Settlement) ([]any, error) {
+// settleArgs are the first 18 ARGV of settle.lua.
+func settleArgs(id idem.KeyID, st idem.Settlement) ([]any, error) {
+	var re idem.Restore
+	if st.Restore != nil {
+		re = *st.Restore
+	}
 	if err := errors.Join(
 		checkLength("settle", "domain", st.Attempt.Fence.Domain, maxDomain),
 		checkLength("settle", "decision's author", st.Decision.By, maxAuthor),
 		checkLength("settle", "decision's reason", st.Decision.Reason, maxReason),
+		checkLength("settle", "route", re.Route, maxRoute),
+		checkLength("settle", "domain", re.Replaced.Attempt.Fence.Domain, maxDomain),
 	); err != nil {
 		return nil, err
 	}
@@ -67,31 +77,23 @@ func (s *Store) settleArgs(id idem.KeyID, st idem.Settlement) ([]any, error) {
 	if st.State == idem.StateCompleted {
 		keyTTL = max(keyTTL, st.ResultTTL)
 	}
-	args := []any{
-		s.keys.member(id), packAttempt(st.Attempt), st.Attempt.Fence.Domain, string(st.ID[:]),
-		string([]byte{byte(st.State)}), response, string([]byte{place}),
-		millis(st.ResultTTL), millis(keyTTL), st.Decision.By, st.Decision.Reason,
-	}
-	re := st.Restore
-	if re == nil {
-		return append(args, "", "", "", "", "", "", ""), nil
-	}
-	replaced := re.Replaced.Attempt
-	if err := errors.Join(
-		checkLength("settle", "route", re.Route, maxRoute),
-		checkLength("settle", "domain", replaced.Fence.Domain, maxDomain),
-	); err != nil {
-		return nil, err
-	}
-	trust, state := "untrusted", ""
-	if st.Trusted {
-		trust = "trusted"
+	repair, replaced := "", ""
+	switch {
+	case st.Restore != nil && st.Trusted:
+		repair = "trusted"
+	case st.Restore != nil:
+		repair = "untrusted"
 	}
 	if re.Replaced != (idem.Replaced{}) {
-		state = string([]byte{byte(re.Replaced.State)}) + packAttempt(replaced)
+		replaced = string([]byte{byte(re.Replaced.State)}) + packAttempt(re.Replaced.Attempt)
 	}
-	return append(args, trust, string([]byte{byte(re.Kind)}), re.Route, packFingerprint(re.Fingerprint), packTime(re.Started),
-		state, replaced.Fence.Domain), nil
+	return []any{
+		id.String(), packAttempt(st.Attempt), st.Attempt.Fence.Domain, string(st.ID[:]),
+		string([]byte{byte(st.State)}), response, string([]byte{place}),
+		millis(st.ResultTTL), millis(keyTTL), st.Decision.By, st.Decision.Reason,
+		repair, string([]byte{byte(re.Kind)}), re.Route, packFingerprint(re.Fingerprint), packTime(re.Started),
+		replaced, re.Replaced.Attempt.Fence.Domain,
+	}, nil
 }
 
 // packResponse encodes the response and chooses its place.

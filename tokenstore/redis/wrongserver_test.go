@@ -9,6 +9,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/tokenstore/redis/internal/loss"
 )
 
 // tryBegin begins a fresh key.
@@ -38,10 +39,12 @@ func TestWrongEmptyServerIsServedAlone(t *testing.T) {
 			w := new(register)
 			opts := append([]Option{WithWitness(w), withRecheck(0)}, opts...)
 			right := open(t, connect(t, a.URL()), opts...)
-			idle := open(t, connect(t, a.URL()), append(opts, withReread(time.Hour))...)
+			var clock manual
+			idle := open(t, connect(t, a.URL()), append(opts, withReread(time.Hour), clock.option())...)
 			wantWorking(t, right)
 
-			wrong := open(t, connect(t, b.URL()), WithWitness(w), WithLossAcceptance(nil), withRecheck(0))
+			var wrongClock manual
+			wrong := open(t, connect(t, b.URL()), WithWitness(w), WithLossAcceptance(nil), withRecheck(0), wrongClock.option())
 			taken := time.Now()
 			wantWorking(t, wrong)
 			var refused error
@@ -49,10 +52,10 @@ func TestWrongEmptyServerIsServedAlone(t *testing.T) {
 				refused = tryBegin(t, right)
 				return map[bool]error{true: errors.New("it still serves")}[refused == nil]
 			})
-			if took := time.Since(taken); !errors.Is(refused, idem.ErrStoreLost) || took > rereadEvery+2*witnessTimeout {
-				t.Errorf("Begin() at the right server = %v after %v, want %v within %v", refused, took, idem.ErrStoreLost, rereadEvery+witnessTimeout)
+			if took := time.Since(taken); !errors.Is(refused, idem.ErrStoreLost) || took > loss.Every+time.Second {
+				t.Errorf("Begin() at the right server = %v after %v, want %v within %v", refused, took, idem.ErrStoreLost, loss.Every+time.Second)
 			}
-			idle.inc.due.Store(0) // its hour is over
+			clock.advance(time.Hour)
 			wantLost(t, idle)
 
 			version := w.at()
@@ -69,7 +72,7 @@ func TestWrongEmptyServerIsServedAlone(t *testing.T) {
 			if n, err := right.AcceptLoss(t.Context()); err != nil || n != Shards {
 				t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
 			}
-			wrong.inc.due.Store(0)
+			wrongClock.advance(time.Hour)
 			version = w.at()
 			for range 10 {
 				wantLost(t, wrong)
@@ -188,8 +191,8 @@ func TestLossOfAnotherShardIsAcceptedMeanwhile(t *testing.T) {
 			id[0] = 1
 			client.AddHook(&before{at: 1, f: func() {
 				m.Del(s.keys.incarnation(2))
-				if n, err := s.inc.accept(t.Context()); n != 1 || err != nil {
-					t.Errorf("accept() = %d, %v, want 1", n, err)
+				if n, err := s.AcceptLoss(t.Context()); n != 1 || err != nil {
+					t.Errorf("AcceptLoss() = %d, %v, want 1", n, err)
 				}
 				m.Del(s.keys.incarnation(1))
 			}})
@@ -205,8 +208,8 @@ func TestLossIsAcceptedWhilePingNoticesAnother(t *testing.T) {
 	s := open(t, client, WithWitness(new(register)), WithLossAcceptance(nil))
 	client.AddHook(&before{at: 1, f: func() {
 		m.Del(s.keys.incarnation(2))
-		if _, err := s.inc.accept(t.Context()); err != nil {
-			t.Errorf("accept() = %v, want <nil>", err)
+		if _, err := s.AcceptLoss(t.Context()); err != nil {
+			t.Errorf("AcceptLoss() = %v, want <nil>", err)
 		}
 		m.Del(s.keys.incarnation(1))
 	}})
@@ -218,15 +221,22 @@ func TestLossIsAcceptedWhilePingNoticesAnother(t *testing.T) {
 // hung is a witness that does not answer until the caller gives up.
 type hung struct {
 	register
-	asked chan struct{}
-	on    bool
+	asked  chan struct{}
+	answer chan struct{} // closed: it answers after all
+	on     bool
 }
 
 func (h *hung) Load(ctx context.Context) ([]byte, int64, error) {
 	if h.on {
-		h.asked <- struct{}{}
-		<-ctx.Done()
-		return nil, 0, ctx.Err()
+		select {
+		case h.asked <- struct{}{}:
+		default:
+		}
+		select {
+		case <-h.answer:
+		case <-ctx.Done():
+			return nil, 0, ctx.Err()
+		}
 	}
 	return h.register.Load(ctx)
 }
@@ -235,7 +245,8 @@ func (h *hung) Load(ctx context.Context) ([]byte, int64, error) {
 func TestRunningStoreAsksItsWitnessOncePerInterval(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withReread(time.Hour))
+	var clock manual
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withReread(time.Hour), clock.option())
 	loads := w.loads
 	for _, want := range []int{0, 1, 2} {
 		var wg sync.WaitGroup
@@ -252,7 +263,7 @@ func TestRunningStoreAsksItsWitnessOncePerInterval(t *testing.T) {
 		if got := w.loads - loads; got != want {
 			t.Errorf("after %d intervals the witness was asked %d times", want, got)
 		}
-		s.inc.due.Store(0)
+		clock.advance(time.Hour)
 	}
 }
 
@@ -261,9 +272,10 @@ func TestRunningStoreAsksItsWitnessOncePerInterval(t *testing.T) {
 func TestWitnessThatHangsHoldsUpOneBegin(t *testing.T) {
 	m := startMini(t)
 	w := &hung{asked: make(chan struct{}, 1)}
-	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withReread(time.Hour))
+	var clock manual
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withReread(time.Hour), clock.option())
 	w.on = true
-	s.inc.due.Store(0)
+	clock.advance(time.Hour)
 	one := make(chan error, 1) // the first Begin
 	go func() { one <- tryBegin(t, s) }()
 	<-w.asked
@@ -279,7 +291,7 @@ func TestWitnessThatHangsHoldsUpOneBegin(t *testing.T) {
 		t.Errorf("Begin() that asked = %v, want <nil>", err)
 	}
 
-	s.inc.due.Store(0)
+	clock.advance(time.Hour)
 	ctx, giveUp := context.WithCancel(t.Context())
 	go func() { <-w.asked; giveUp() }()
 	id, req := newAttempt(idem.ClientKey)

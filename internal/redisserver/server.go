@@ -1,0 +1,79 @@
+package redisserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// CheckClient refuses a client that reads from replicas, which may lack the latest
+// records and locks, and a client that ignores the deadlines of contexts.
+func CheckClient(client goredis.UniversalClient) error {
+	var deadlines bool
+	switch c := client.(type) {
+	case *goredis.ClusterClient:
+		o := c.Options()
+		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
+			return errors.New("client reads from replicas, which may be stale; unset ReadOnly, RouteByLatency and RouteRandomly")
+		}
+		deadlines = o.ContextTimeoutEnabled
+	case *goredis.Client:
+		deadlines = c.Options().ContextTimeoutEnabled
+	case nil:
+		return errors.New("client is nil")
+	default:
+		return fmt.Errorf("client is a %T, want a Client or a ClusterClient", client)
+	}
+	if !deadlines {
+		return errors.New("client ignores the deadlines of contexts; set ContextTimeoutEnabled")
+	}
+	return nil
+}
+
+// EachPrimary calls fn for every primary, concurrently in a cluster. It returns all
+// errors.
+func EachPrimary(ctx context.Context, client goredis.UniversalClient, fn func(ctx context.Context, node *goredis.Client) error) error {
+	cluster, ok := client.(*goredis.ClusterClient)
+	if !ok {
+		return fn(ctx, client.(*goredis.Client))
+	}
+	var mu sync.Mutex
+	var errs []error
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+		if err := fn(ctx, node); err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		}
+		return nil
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// AskAnew makes the client of a cluster ask again, in the background, where the
+// slots are. The client itself asks once a minute, which is late after a fail-over:
+// the primary it asked last may be dead, and only a live one redirects.
+func AskAnew(ctx context.Context, client goredis.UniversalClient) {
+	if c, ok := client.(*goredis.ClusterClient); ok {
+		c.ReloadState(ctx)
+	}
+}
+
+// Setting returns a value of INFO, or else of CONFIG GET. It returns "" if the
+// server allows neither. An empty field asks CONFIG GET alone.
+func Setting(ctx context.Context, node *goredis.Client, section, field, name string) string {
+	if field != "" {
+		info, _ := node.Info(ctx, section).Result() // an error leaves it empty
+		for line := range strings.Lines(info) {
+			if k, v, _ := strings.Cut(strings.TrimSpace(line), ":"); k == field {
+				return v
+			}
+		}
+	}
+	values, _ := node.ConfigGet(ctx, name).Result() // an error leaves it nil
+	return values[name]
+}

@@ -1,0 +1,172 @@
+package loss
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
+	"github.com/idemkeeper/idemkeeper/internal/uuid"
+)
+
+// shards is the number of incarnations.
+const shards = redisserver.Shards
+
+// set is one incarnation per shard. A shard without one has "".
+type set [shards]string
+
+// lineage separates an incarnation from its predecessor.
+const lineage = "/"
+
+// successor returns a new incarnation after the loss of another one, which is "" for
+// the very first.
+func successor(of string) string {
+	if of == "" {
+		return uuid.New()
+	}
+	predecessor, _, _ := strings.Cut(of, lineage)
+	return uuid.New() + lineage + predecessor
+}
+
+// follows reports whether an incarnation was made after the loss of another one.
+func follows(incarnation, of string) bool {
+	_, before, accepted := strings.Cut(incarnation, lineage)
+	predecessor, _, _ := strings.Cut(of, lineage)
+	return accepted && before == predecessor
+}
+
+// foreign reports whether an incarnation was not made for this store.
+func foreign(have, want string) bool {
+	return have != "" && have != want && !follows(have, want)
+}
+
+func anyForeign(have, want *set) bool {
+	for i := range have {
+		if foreign(have[i], want[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// differing counts the shards without the expected incarnation. A read-only store may
+// expect none in particular.
+func differing(have, want *set) int {
+	lost := 0
+	for i := range have {
+		if want[i] != "" && have[i] != want[i] {
+			lost++
+		}
+	}
+	return lost
+}
+
+// incarnations reads and writes both sides: Redis has the incarnations that are there,
+// and the witness has the expected ones.
+type incarnations struct {
+	client  goredis.UniversalClient
+	key     func(shard int) string
+	witness Witness // may be nil
+}
+
+// read returns the incarnations in Redis, in one round trip per server.
+func (n *incarnations) read(ctx context.Context) (*set, error) {
+	var have set
+	cmds, err := n.client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
+		for i := range shards {
+			pipe.MGet(ctx, n.key(i)) // unlike GET it has no error for a missing key
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, n.redisFailed(ctx, err)
+	}
+	for i, cmd := range cmds {
+		have[i], _ = cmd.(*goredis.SliceCmd).Val()[0].(string)
+	}
+	return &have, nil
+}
+
+func (n *incarnations) redisFailed(ctx context.Context, err error) error {
+	redisserver.AskAnew(ctx, n.client)
+	return fmt.Errorf("tokenstore/redis: incarnation: %w: %w", idem.ErrUnavailable, err)
+}
+
+// Witness keeps the expected incarnations outside of Redis.
+type Witness interface {
+	Load(ctx context.Context) (data []byte, version int64, err error)
+	Save(ctx context.Context, data []byte, version int64) error
+}
+
+// document is the form of a set in the witness.
+type document struct {
+	Version int               `json:"version"`
+	Shards  map[string]string `json:"shards"`
+}
+
+const documentVersion = 1
+
+func (s *set) marshal() ([]byte, error) {
+	doc := document{Version: documentVersion, Shards: make(map[string]string, shards)}
+	for i, incarnation := range s {
+		doc.Shards[redisserver.ShardName(i)] = incarnation
+	}
+	return json.Marshal(doc)
+}
+
+func unmarshalSet(data []byte) (*set, error) {
+	var doc document
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return nil, fmt.Errorf("tokenstore/redis: witness: %w", err)
+	}
+	if doc.Version != documentVersion || len(doc.Shards) != shards {
+		return nil, errors.New("tokenstore/redis: witness: document does not hold the incarnations of this layout")
+	}
+	var s set
+	for i := range s {
+		if s[i] = doc.Shards[redisserver.ShardName(i)]; s[i] == "" {
+			return nil, fmt.Errorf("tokenstore/redis: witness: no incarnation of shard %s", redisserver.ShardName(i))
+		}
+	}
+	return &s, nil
+}
+
+// load reads the witness. It returns nil if there is no document or no witness.
+func (n *incarnations) load(ctx context.Context) (*set, int64, error) {
+	if n.witness == nil {
+		return nil, 0, nil
+	}
+	data, version, err := n.witness.Load(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("tokenstore/redis: witness: %w: %w", idem.ErrUnavailable, err)
+	}
+	if data == nil {
+		return nil, version, nil
+	}
+	want, err := unmarshalSet(data)
+	return want, version, err
+}
+
+// save writes the witness. It returns the winner's set if another process has written
+// it since version.
+func (n *incarnations) save(ctx context.Context, want *set, version int64) (winner *set, err error) {
+	if n.witness == nil {
+		return nil, nil //nolint:nilnil // there is no other process to race with
+	}
+	data, err := want.marshal()
+	if err != nil {
+		return nil, err
+	}
+	if err = n.witness.Save(ctx, data, version); err == nil {
+		return nil, nil //nolint:nilnil // saved
+	}
+	if winner, now, lerr := n.load(ctx); lerr == nil && winner != nil && now != version {
+		return winner, nil
+	}
+	return nil, fmt.Errorf("tokenstore/redis: witness: %w: %w", idem.ErrUnavailable, err)
+}

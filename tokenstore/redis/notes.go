@@ -1,0 +1,75 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// retirement is the note on a retired lock domain, for people.
+type retirement struct {
+	By     string    `json:"by"`
+	Reason string    `json:"reason,omitempty"`
+	At     time.Time `json:"at"` // by the caller's clock
+}
+
+// Retire records that a lock domain is dead. The store keeps the first decision. The
+// error wraps idem.ErrUnavailable if Redis could not be asked.
+func (s *Store) Retire(ctx context.Context, domain string, d idem.Decision) error {
+	if domain == "" {
+		return errors.New("tokenstore/redis: retire: no domain")
+	}
+	if err := errors.Join(
+		s.mayWrite("retire"),
+		checkLength("retire", "domain", domain, maxDomain),
+		checkLength("retire", "decision's author", d.By, maxAuthor),
+		checkLength("retire", "decision's reason", d.Reason, maxReason),
+	); err != nil {
+		return err
+	}
+	data, err := json.Marshal(retirement{By: d.By, Reason: d.Reason, At: time.Now().UTC()})
+	if err != nil {
+		return fmt.Errorf("tokenstore/redis: retire: %w", err)
+	}
+	if err := s.client.HSetNX(ctx, s.keys.retired(), domain, data).Err(); err != nil {
+		return failed(ctx, s.client, "retire", err)
+	}
+	return nil
+}
+
+// Retired reports whether a lock domain was retired. The error wraps idem.ErrUnavailable.
+func (s *Store) Retired(ctx context.Context, domain string) (bool, error) {
+	retired, err := s.client.HExists(ctx, s.keys.retired(), domain).Result()
+	if err != nil {
+		return false, failed(ctx, s.client, "retired", err)
+	}
+	return retired, nil
+}
+
+// DeclareSealed notes that services encrypt the responses stored here. Tools without a
+// key ring read the note. A service that encrypts calls it when it starts. It is safe to
+// repeat, and the first time is kept. A Redis that loses its data loses the note until
+// the next service starts. The error wraps idem.ErrUnavailable.
+func (s *Store) DeclareSealed(ctx context.Context) error {
+	if err := s.mayWrite("declare sealed"); err != nil {
+		return err
+	}
+	if err := s.client.SetNX(ctx, s.keys.sealed(), time.Now().UTC().Format(time.RFC3339), 0).Err(); err != nil {
+		return failed(ctx, s.client, "declare sealed", err)
+	}
+	return nil
+}
+
+// Sealed reports whether a service called [Store.DeclareSealed]. The error wraps
+// idem.ErrUnavailable.
+func (s *Store) Sealed(ctx context.Context) (bool, error) {
+	n, err := s.client.Exists(ctx, s.keys.sealed()).Result()
+	if err != nil {
+		return false, failed(ctx, s.client, "sealed", err)
+	}
+	return n > 0, nil
+}
