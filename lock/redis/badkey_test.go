@@ -18,8 +18,8 @@ import (
 // every script of that key with an error.
 func spoil(t *testing.T, r *testserver.Redis, l *Locker, id idem.KeyID) {
 	t.Helper()
-	do(t, r, "DEL", l.keys.lock(id))
-	do(t, r, "RPUSH", l.keys.lock(id), "not a lock")
+	do(t, r, "DEL", l.keeper.keys.lock(id))
+	do(t, r, "RPUSH", l.keeper.keys.lock(id), "not a lock")
 }
 
 // An answer that is about one key says nothing of the others: while that key
@@ -37,10 +37,10 @@ func TestBadKeySparesTheOthers(t *testing.T) {
 		"TryAcquire() of it": func() error { _, err := l.TryAcquire(t.Context(), again(bad)); return err },
 		"Check() of it":      func() error { _, err := ruined.Check(t.Context()); return err },
 		"a heartbeat of it": func() error {
-			l.renew([]*lease{ruined})
+			renew(l, []*lease{ruined})
 			return idem.ErrUnavailable // it has no result, and may end the lease
 		},
-		"a release of it": func() error { _, err := l.tryRemove(ruined.id, ruined.owner); return unavailable("release", err) },
+		"a release of it": func() error { _, err := l.keeper.remove(t.Context(), ruined.id, ruined.owner); return unavailable("release", err) },
 	} {
 		for range 20 {
 			if err := ask(); !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, errNoAnswer) {
@@ -56,7 +56,7 @@ func TestBadKeySparesTheOthers(t *testing.T) {
 			}
 		}
 	}
-	do(t, r, "DEL", l.keys.lock(bad.KeyID), l.keys.lock(ruined.id))
+	do(t, r, "DEL", l.keeper.keys.lock(bad.KeyID), l.keeper.keys.lock(ruined.id))
 	release(t, take(t, l, again(bad)))
 }
 
@@ -110,8 +110,8 @@ func TestHealthTellsAnswersFromSilence(t *testing.T) {
 		{nil, true},
 	} {
 		h.note(0, time.Now(), step.err)
-		if until := h.part(0).Load(); (until == 0) != step.want {
-			t.Errorf("after %v callers are refused until %v, want open: %t", step.err, time.Duration(until), step.want)
+		if until := h.until[0]; until.IsZero() != step.want {
+			t.Errorf("after %v callers are refused until %v, want open: %t", step.err, until, step.want)
 		}
 	}
 }

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // fencesOf is what is kept of the shard that a key belongs to.
 func fencesOf(t *testing.T, l *Locker, id idem.KeyID) (domain string, last uint64) {
 	t.Helper()
-	v, err := l.client.HMGet(t.Context(), l.keys.fences(shardOf(id)), "domain", "last").Result()
+	v, err := l.keeper.client.HMGet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(id)), "domain", "last").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func TestFenceGrowsWhenTheClockIsBehind(t *testing.T) {
 	first := take(t, l, req)
 	release(t, first)
 	ahead := uint64(time.Now().Add(24 * time.Hour).UnixMicro())
-	l.client.HSet(t.Context(), l.keys.fences(shardOf(req.KeyID)), "last", ahead)
+	l.keeper.client.HSet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(req.KeyID)), "last", ahead)
 	for i := range uint64(3) {
 		lease := take(t, l, again(req))
 		if got, want := lease.Fence(), (idem.Fence{Domain: first.Fence().Domain, Token: ahead + 1 + i}); got != want {
@@ -61,8 +62,8 @@ func TestFenceGrowsPastALostTail(t *testing.T) {
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
 	early := take(t, l, req).Fence()
 	late := take(t, l, idem.LockRequest{KeyID: sibling(req.KeyID), Nonce: idem.NewNonce()}).Fence()
-	l.client.HSet(t.Context(), l.keys.fences(shardOf(req.KeyID)), "last", early.Token)
-	l.client.Del(t.Context(), l.keys.lock(req.KeyID))
+	l.keeper.client.HSet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(req.KeyID)), "last", early.Token)
+	l.keeper.client.Del(t.Context(), l.keeper.keys.lock(req.KeyID))
 	if next := take(t, l, again(req)).Fence(); !late.Before(next) {
 		t.Errorf("Fence() = %s after %s was lost, want a greater one", next, late)
 	}
@@ -77,14 +78,14 @@ func sibling(id idem.KeyID) idem.KeyID {
 func TestFencesThatNumbersCannotHoldAreRefused(t *testing.T) {
 	t.Parallel()
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
-	l.client.HSet(t.Context(), l.keys.fences(shardOf(req.KeyID)), "domain", "d", "last", 1<<53-2)
+	l.keeper.client.HSet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(req.KeyID)), "domain", "d", "last", 1<<53-2)
 	lease := take(t, l, req)
 	if got := lease.Fence().Token; got != 1<<53-1 {
 		t.Errorf("Fence().Token = %d, want %d", got, 1<<53-1)
 	}
 	release(t, lease)
 	for _, last := range []uint64{1<<53 - 1, math.MaxInt64} {
-		l.client.HSet(t.Context(), l.keys.fences(shardOf(req.KeyID)), "last", last)
+		l.keeper.client.HSet(t.Context(), l.keeper.keys.fences(redisserver.ShardOf(req.KeyID)), "last", last)
 		if lease, err := l.TryAcquire(t.Context(), again(req)); err == nil {
 			t.Errorf("TryAcquire() after fence %d = %s, want an error", last, lease.Fence())
 		}

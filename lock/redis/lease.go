@@ -25,28 +25,30 @@ const (
 type lease struct {
 	l     *Locker
 	id    idem.KeyID
-	owner string // the lock's, never used again
+	owner string // of the lock; each lease has its own
 	fence idem.Fence
-	done  chan struct{} // closed when it leaves phase held
+	done  chan struct{} // closed when the lease leaves phase held
 
 	mu       sync.Mutex
 	phase    phase
 	err      error
-	renewed  leaseclock.Instant // before the last acknowledged renewal was sent
-	deadline leaseclock.Instant // when trust ends
+	renewed  leaseclock.Instant // just before the last acknowledged renewal was sent
+	deadline leaseclock.Instant // end of trust
 	timer    *time.Timer
 
 	releasing sync.Once
-	gone      chan struct{} // closed when the lock is known to be gone, or given up
-	goneErr   error         // set before
+	gone      chan struct{} // closed when the lock is gone, or the release is given up
+	goneErr   error         // set before gone closes
 }
 
 func newLease(l *Locker, id idem.KeyID, owner string, fence idem.Fence, sent leaseclock.Instant) *lease {
-	return &lease{l: l, id: id, owner: owner, fence: fence, done: make(chan struct{}), gone: make(chan struct{}),
-		renewed: sent, deadline: sent.Add(trustOf(l.ttl))}
+	return &lease{
+		l: l, id: id, owner: owner, fence: fence, done: make(chan struct{}), gone: make(chan struct{}),
+		renewed: sent, deadline: sent.Add(trustOf(l.ttl)),
+	}
 }
 
-// start lets the time run. It is false when that is over already.
+// start starts the timer. It returns false if the time is over already.
 func (le *lease) start() bool {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -54,8 +56,8 @@ func (le *lease) start() bool {
 	if left <= 0 {
 		return false
 	}
-	// The timer only wakes those who wait for the end; those who ask are told by the
-	// clock. It stands still in a suspended machine, so that the heartbeat looks, too.
+	// The timer only closes Done. Err and Check read the clock. The timer stands still in
+	// a suspended machine, so the heartbeat looks at the clock too.
 	le.timer = time.AfterFunc(left, func() { _ = le.over() })
 	return true
 }
@@ -66,8 +68,8 @@ func (le *lease) Fence() idem.Fence { return le.fence }
 // Done implements [idem.Lease].
 func (le *lease) Done() <-chan struct{} { return le.done }
 
-// Err implements [idem.Lease]. It reads the lease clock, so that it tells of the loss
-// also where Done is late: after the machine was suspended.
+// Err implements [idem.Lease]. It reads the lease clock, so it tells of a loss before Done
+// does if the machine was suspended.
 func (le *lease) Err() error {
 	_ = le.over()
 	le.mu.Lock()
@@ -75,37 +77,31 @@ func (le *lease) Err() error {
 	return le.err
 }
 
-// finish ends the lease for its holder. It returns false when that had happened
-// already: what is lost stays lost.
+// finish ends the lease. It returns false if the lease has ended before. A lost lease
+// stays lost.
 func (le *lease) finish(p phase, err error) bool {
 	le.mu.Lock()
-	ended := le.finishLocked(p, err)
-	le.mu.Unlock()
-	if ended {
-		le.l.drop(le)
-	}
-	return ended
-}
-
-func (le *lease) finishLocked(p phase, err error) bool {
 	if le.phase != held {
+		le.mu.Unlock()
 		return false
 	}
 	le.phase, le.err = p, err
 	le.timer.Stop()
 	close(le.done)
+	le.mu.Unlock()
+	le.l.drop(le)
 	return true
 }
 
-// lose ends the lease against its holder's will, and tells the log.
+// lose ends the lease against its holder's will, and logs it.
 func (le *lease) lose(why string) {
 	if le.finish(lost, fmt.Errorf("lock/redis: %w: %s", idem.ErrLeaseLost, why)) {
 		le.l.log.Warn("lock/redis: lease lost", "why", why, "fence", le.fence.String())
 	}
 }
 
-// over returns why the lease has ended, and nil while it can be trusted. It
-// ends a lease that cannot: the timer calls it, too.
+// over returns nil while the lease can be trusted, and the reason of its end after that.
+// It ends a lease whose time is over.
 func (le *lease) over() error {
 	le.mu.Lock()
 	late := le.phase == held && !le.l.now().Before(le.deadline)
@@ -115,18 +111,18 @@ func (le *lease) over() error {
 	}
 	le.mu.Lock()
 	defer le.mu.Unlock()
-	switch le.phase {
-	case lost:
-		return le.err
-	case released:
+	if le.phase == released {
 		return fmt.Errorf("lock/redis: %w: it was released", idem.ErrLeaseLost)
 	}
-	return nil
+	return le.err
 }
 
-// confirm counts a renewal that was acknowledged: trust starts anew from when it
-// was sent. One that comes too late changes nothing.
-func (le *lease) confirm(sent leaseclock.Instant) {
+// renewal takes note of the answer to a renewal sent at a time. An acknowledged one starts
+// the trust anew from that time. A late one changes nothing.
+func (le *lease) renewal(sent leaseclock.Instant, ours bool) {
+	if !ours {
+		le.lose("its key is gone, or another owner's")
+	}
 	if le.over() != nil {
 		return
 	}
@@ -146,38 +142,63 @@ func (le *lease) due(now leaseclock.Instant) bool {
 	return le.phase == held && now.Sub(le.renewed) >= heartbeatOf(le.l.ttl)
 }
 
-// left is for how long the lease can be trusted.
+// left is how long the lease can be trusted.
 func (le *lease) left() time.Duration {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	return le.deadline.Sub(le.l.now())
 }
 
-// Check implements [idem.Lease]. It always asks Redis, and renews the lock: what
-// it returns is nearly the whole time for which a lease is trusted.
+// Check implements [idem.Lease]. It always asks Redis and renews the lock, so it returns
+// nearly the whole time for which a lease is trusted.
 func (le *lease) Check(ctx context.Context) (time.Duration, error) {
 	if err := le.over(); err != nil {
 		return 0, err
 	}
-	sent, asked := le.l.now(), time.Now()
 	call, cancel := context.WithTimeout(ctx, le.left())
 	defer cancel()
-	ours, err := le.l.extend(call, le.id, le.owner)
-	le.l.health.note(shardOf(le.id), asked, err)
-	switch {
-	case err == nil && ours:
-		le.confirm(sent)
-	case err == nil:
-		le.lose("its key is gone, or another owner's")
-	}
+	var failed error
+	sent := le.l.now()
+	le.l.keeper.extend(call, []*lease{le}, func(_ *lease, ours bool, err error) {
+		if failed = err; err == nil {
+			le.renewal(sent, ours)
+		}
+	})
 	if over := le.over(); over != nil {
 		return 0, over
 	}
-	if err != nil {
-		return 0, unavailable("check", err)
+	if failed != nil {
+		return 0, unavailable("check", failed)
 	}
 	if left := le.left(); left > 0 {
 		return left, nil
 	}
 	return 0, le.over()
+}
+
+// Release implements [idem.Lease].
+func (le *lease) Release(ctx context.Context) error {
+	le.ReleaseBehind()
+	select {
+	case <-le.gone:
+		return le.goneErr
+	case <-ctx.Done():
+	}
+	select {
+	case <-le.gone:
+		return le.goneErr
+	default:
+		return unavailable("release goes on in the background", context.Cause(ctx))
+	}
+}
+
+// ReleaseBehind implements [idem.Lease]. Close waits for the release.
+func (le *lease) ReleaseBehind() {
+	le.finish(released, nil)
+	le.releasing.Do(func() {
+		le.l.removeLater(le.id, le.owner, false, func(err error) {
+			le.goneErr = err
+			close(le.gone)
+		})
+	})
 }

@@ -52,7 +52,7 @@ func TestHeartbeatKeepsLeases(t *testing.T) {
 				lease.ReleaseBehind()
 			}
 			await(t, "releases", l.background.Idle())
-			if got := len(l.due(l.now().Add(time.Hour))); got != 0 {
+			if got := len(l.held); got != 0 {
 				t.Errorf("%d leases are still renewed after their release, want none", got)
 			}
 		})
@@ -118,17 +118,17 @@ func TestLockOfAnotherOwner(t *testing.T) {
 	t.Parallel()
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
 	lease := take(t, l, req)
-	key := l.keys.lock(req.KeyID)
+	key := l.keeper.keys.lock(req.KeyID)
 	theirs := idem.NewNonce().String() + " 1 d n"
-	if err := l.client.Set(t.Context(), key, theirs, time.Hour).Err(); err != nil {
+	if err := l.keeper.client.Set(t.Context(), key, theirs, time.Hour).Err(); err != nil {
 		t.Fatal(err)
 	}
 	wantLostAtCheck(t, lease)
 	release(t, lease)
-	if got, err := l.client.Get(t.Context(), key).Result(); got != theirs || err != nil {
+	if got, err := l.keeper.client.Get(t.Context(), key).Result(); got != theirs || err != nil {
 		t.Errorf("the lock is %q, %v, want the other owner's %q", got, err, theirs)
 	}
-	if left := l.client.TTL(t.Context(), key).Val(); left < 30*time.Minute {
+	if left := l.keeper.client.TTL(t.Context(), key).Val(); left < 30*time.Minute {
 		t.Errorf("the other owner's lock lives for %v, want what it was given", left)
 	}
 }
@@ -147,11 +147,11 @@ func TestCheckRenews(t *testing.T) {
 	const ttl = time.Hour
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t), WithTTL(ttl)), request()
 	lease := take(t, l, req)
-	l.client.Expire(t.Context(), l.keys.lock(req.KeyID), time.Minute)
+	l.keeper.client.Expire(t.Context(), l.keeper.keys.lock(req.KeyID), time.Minute)
 	if left, err := lease.Check(t.Context()); err != nil || left > trustOf(ttl) || left < trustOf(ttl)-time.Minute {
 		t.Errorf("Check() = %v, %v, want nearly %v", left, err, trustOf(ttl))
 	}
-	if left := l.client.TTL(t.Context(), l.keys.lock(req.KeyID)).Val(); left < ttl-time.Minute {
+	if left := l.keeper.client.TTL(t.Context(), l.keeper.keys.lock(req.KeyID)).Val(); left < ttl-time.Minute {
 		t.Errorf("the lock lives for %v, want nearly %v", left, ttl)
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -167,7 +167,7 @@ func TestValueNamesTheAttempt(t *testing.T) {
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
 	lease := take(t, l, req)
 	want := lease.(*leaseType).owner + " " + tokenOf(lease.Fence()) + " " + lease.Fence().Domain + " " + req.Nonce.String()
-	if got := l.client.Get(t.Context(), l.keys.lock(req.KeyID)).Val(); got != want {
+	if got := l.keeper.client.Get(t.Context(), l.keeper.keys.lock(req.KeyID)).Val(); got != want {
 		t.Errorf("the lock's value is %q, want %q", got, want)
 	}
 }

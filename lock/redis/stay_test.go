@@ -33,7 +33,7 @@ func TestWaitForALockThatStays(t *testing.T) {
 	t.Parallel()
 	r := testserver.StartRedis(t)
 	l, req := open(t, connect(t, 1, r.Addr())), request()
-	do(t, r, "SET", l.keys.lock(req.KeyID), "by hand")
+	do(t, r, "SET", l.keeper.keys.lock(req.KeyID), "by hand")
 	wantLocked(t, l, again(req))
 
 	const while = 3 * time.Second
@@ -61,7 +61,7 @@ func TestWaitForALockThatStays(t *testing.T) {
 			t.Fatal("nobody waits")
 		}
 	}
-	do(t, r, "DEL", l.keys.lock(req.KeyID))
+	do(t, r, "DEL", l.keeper.keys.lock(req.KeyID))
 	if err := <-freed; err != nil {
 		t.Errorf("Wait() for a lock that was freed by hand = %v, want <nil>", err)
 	}

@@ -2,89 +2,110 @@ package redislock
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Pauses between two looks at a lock that somebody waits for.
+// Pauses between two looks at a lock that callers wait for.
 const (
 	firstLook = 5 * time.Millisecond
 	mostLook  = 250 * time.Millisecond
 )
 
-// lookTimeout bounds one look. It is not that of a heartbeat, which has to
-// hurry: those who wait lose their place when it fails.
+// lookTimeout bounds one look. It is longer than that of a heartbeat, because all waiters
+// get an error when it fails.
 const lookTimeout = 2 * time.Second
 
-// watch is the one look-out of this process for a lock, shared by all who wait
-// for it.
+// waits are the watches of this process.
+type waits struct {
+	mu      sync.Mutex
+	watches map[idem.KeyID]*watch
+}
+
+// watch looks at one lock for all callers of this process that wait for it.
 type watch struct {
-	waiters int           // guarded by Locker.mu
-	kick    chan struct{} // holds a value when it has to be looked at once
-	over    chan struct{} // closed when err is set
+	waiters int           // guarded by waits.mu
+	kick    chan struct{} // holds a value if the watch has to look at once
+	over    chan struct{} // closed after err is set
 	err     error
 	stop    context.CancelFunc
 }
 
-// Wait implements [idem.Locker]. Redis does not call back: the lock is looked at
-// every 5 ms, then less and less often up to every 250 ms, earlier where it
-// expires before that, and at once where this process gave it back. However
-// many wait in a process, one looks.
+// Wait implements [idem.Locker]. Redis does not call back, so Wait looks at the lock: after
+// 5 ms, then less and less often down to every 250 ms, at its expiry if that is earlier,
+// and at once if this process gave the lock back. All waiters of a process share the looks.
 func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	w, err := l.join(id)
-	if err != nil {
-		return unavailable("wait", err)
+	w := l.waits.join(l.ctx, id, func(ctx context.Context, w *watch) bool {
+		return l.spawn(func() { l.waits.look(ctx, id, w, l.remaining) })
+	})
+	if w == nil {
+		return unavailable("wait", errClosed)
 	}
 	select {
 	case <-w.over:
 		return w.err
 	case <-ctx.Done():
-		l.leave(id, w)
+		l.waits.leave(id, w)
 		return ctx.Err()
 	}
 }
 
-// join adds a waiter to the key's watch, and starts one where there is none.
-func (l *Locker) join(id idem.KeyID) (*watch, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closing {
-		return nil, errClosed
+// remaining is how long a lock exists unless it is renewed. It is 0 if there is no lock.
+func (l *Locker) remaining(ctx context.Context, id idem.KeyID) (time.Duration, error) {
+	if err := l.askable(ctx, id); err != nil {
+		return 0, err
 	}
-	if w := l.watches[id]; w != nil {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	return l.keeper.remaining(ctx, id)
+}
+
+// join adds a waiter to the key's watch, and starts the watch for the first one. It returns
+// nil if the watch cannot start.
+func (ws *waits) join(ctx context.Context, id idem.KeyID, start func(context.Context, *watch) bool) *watch {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w := ws.watches[id]; w != nil {
 		w.waiters++
-		return w, nil
+		return w
 	}
 	w := &watch{waiters: 1, kick: make(chan struct{}, 1), over: make(chan struct{})}
-	var ctx context.Context
-	ctx, w.stop = context.WithCancel(l.ctx)
-	l.watches[id] = w
-	l.wg.Go(func() { l.look(ctx, id, w) })
-	return w, nil
+	ctx, w.stop = context.WithCancel(ctx)
+	if !start(ctx, w) {
+		w.stop()
+		return nil
+	}
+	ws.watches[id] = w
+	return w
 }
 
-// leave takes a waiter away, and ends the watch with the last.
-func (l *Locker) leave(id idem.KeyID, w *watch) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// leave takes a waiter away, and ends the watch with the last one.
+func (ws *waits) leave(id idem.KeyID, w *watch) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
 	if w.waiters--; w.waiters == 0 {
 		w.stop()
-		if l.watches[id] == w {
-			delete(l.watches, id)
-		}
+		ws.remove(id, w)
 	}
 }
 
-// wake has the watch of a key look at once: this process has just given the
-// lock back.
-func (l *Locker) wake(id idem.KeyID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if w := l.watches[id]; w != nil {
+// remove forgets a watch. The caller holds mu.
+func (ws *waits) remove(id idem.KeyID, w *watch) {
+	if ws.watches[id] == w {
+		delete(ws.watches, id)
+	}
+}
+
+// wake makes the watch of a key look at once.
+func (ws *waits) wake(id idem.KeyID) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w := ws.watches[id]; w != nil {
 		select {
 		case w.kick <- struct{}{}:
 		default:
@@ -92,19 +113,15 @@ func (l *Locker) wake(id idem.KeyID) {
 	}
 }
 
-// look asks until the lock is free or Redis cannot be asked, and tells all who
-// wait.
-func (l *Locker) look(ctx context.Context, id idem.KeyID, w *watch) {
+// look asks until the lock is free or Redis cannot be asked, and tells all waiters.
+func (ws *waits) look(ctx context.Context, id idem.KeyID, w *watch, remaining func(context.Context, idem.KeyID) (time.Duration, error)) {
 	defer w.stop()
-	pause := firstLook
-	for {
-		left, err := l.remaining(ctx, id)
+	for pause := firstLook; ; pause = min(2*pause, mostLook) {
+		left, err := remaining(ctx, id)
 		if err != nil || left == 0 {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			if l.watches[id] == w {
-				delete(l.watches, id)
-			}
+			ws.mu.Lock()
+			defer ws.mu.Unlock()
+			ws.remove(id, w)
 			if err != nil {
 				w.err = unavailable("wait", err)
 			}
@@ -115,36 +132,8 @@ func (l *Locker) look(ctx context.Context, id idem.KeyID, w *watch) {
 		select {
 		case <-timer.C:
 		case <-w.kick:
-		case <-ctx.Done(): // found by the next look
+		case <-ctx.Done(): // the next look notices
 		}
 		timer.Stop()
-		pause = min(2*pause, mostLook)
 	}
-}
-
-// remaining is for how long a lock exists unless it is renewed; 0 where it does
-// not.
-func (l *Locker) remaining(ctx context.Context, id idem.KeyID) (time.Duration, error) {
-	if err := l.askable(shardOf(id)); err != nil {
-		return 0, err
-	}
-	if ctx.Err() != nil {
-		return 0, ctx.Err()
-	}
-	call, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	sent := time.Now()
-	left, err := l.client.PTTL(call, l.keys.lock(id)).Result()
-	l.health.note(shardOf(id), sent, err)
-	switch {
-	case err != nil:
-		return 0, err
-	case left == -2: // there is no such key
-		return 0, nil
-	case left == -1: // somebody has made it stay
-		return mostLook, nil
-	case left < time.Millisecond: // about to expire
-		return time.Millisecond, nil
-	}
-	return left, nil
 }

@@ -1,0 +1,204 @@
+package redislock
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisscript"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
+	"github.com/idemkeeper/idemkeeper/internal/uuid"
+)
+
+// Shards is the number of parts that the locks are spread over. It is part of the layout.
+// Each shard has a counter of fences and a lock domain of its own.
+const Shards = redisserver.Shards
+
+//go:embed lua/*.lua
+var lua embed.FS
+
+// Every script may run twice, because the client sends a command again if its reply was
+// lost.
+var (
+	acquireScript = redisscript.Load(lua, "lua/acquire.lua")
+	extendScript  = redisscript.Load(lua, "lua/extend.lua")
+	releaseScript = redisscript.Load(lua, "lua/release.lua")
+)
+
+// layout names the keys. The package comment has the list.
+type layout struct{ prefix string }
+
+func (l layout) lock(id idem.KeyID) string {
+	return redisserver.Base(l.prefix, redisserver.ShardOf(id)) + "lock:" + id.String()
+}
+func (l layout) fences(shard int) string { return redisserver.Base(l.prefix, shard) + "fences" }
+func (l layout) ping(shard int) string   { return redisserver.Base(l.prefix, shard) + "lock:ping" }
+
+// keeper asks Redis about single locks, and notes which parts of it answer.
+type keeper struct {
+	client goredis.UniversalClient
+	keys   layout
+	ttl    int64 // ms
+	health *health
+}
+
+func newKeeper(client goredis.UniversalClient, c config) *keeper {
+	parts := 1
+	if _, cluster := client.(*goredis.ClusterClient); cluster {
+		parts = Shards
+	}
+	return &keeper{client, layout{c.prefix}, c.ttl.Milliseconds(), newHealth(parts)}
+}
+
+// acquire takes a lock. It returns false if another owner holds it.
+func (k *keeper) acquire(ctx context.Context, req idem.LockRequest, owner string) (idem.Fence, bool, error) {
+	shard, sent := redisserver.ShardOf(req.KeyID), time.Now()
+	keys := []string{k.keys.lock(req.KeyID), k.keys.fences(shard)}
+	got, err := acquireScript.Run(ctx, k.client, keys, owner, req.Nonce.String(), k.ttl, uuid.New()).StringSlice()
+	k.health.note(shard, sent, err)
+	switch {
+	case err != nil:
+		return idem.Fence{}, false, err
+	case len(got) == 1 && got[0] == "locked":
+		return idem.Fence{}, false, nil
+	case len(got) != 3 || got[0] != "taken":
+		return idem.Fence{}, false, fmt.Errorf("unexpected answer of %d parts", len(got))
+	}
+	token, err := strconv.ParseUint(got[1], 10, 64)
+	if err != nil || token == 0 || got[2] == "" {
+		return idem.Fence{}, false, fmt.Errorf("fence %q of domain %q: not a fence", got[1], got[2])
+	}
+	return idem.Fence{Domain: got[2], Token: token}, true, nil
+}
+
+// extend renews the locks of leases, in one pipeline. It calls each with every answer,
+// which is false if the lock has another owner or is gone.
+func (k *keeper) extend(ctx context.Context, leases []*lease, each func(le *lease, ours bool, err error)) {
+	calls, sent := make([]redisscript.Call, len(leases)), time.Now()
+	for i, le := range leases {
+		calls[i] = redisscript.Call{Keys: []string{k.keys.lock(le.id)}, Args: []any{le.owner, k.ttl}}
+	}
+	for i, cmd := range redisscript.Pipelined(ctx, k.client, extendScript, calls, nil) {
+		n, err := cmd.Int()
+		k.health.note(redisserver.ShardOf(leases[i].id), sent, err)
+		each(leases[i], n == 1, err)
+	}
+}
+
+// remove deletes a lock, unless its shard did not answer a moment ago. It returns false
+// if the lock has another owner or is gone.
+func (k *keeper) remove(ctx context.Context, id idem.KeyID, owner string) (bool, error) {
+	if !k.health.admit(redisserver.ShardOf(id)) {
+		return false, errNoAnswer
+	}
+	sent := time.Now()
+	n, err := releaseScript.Run(ctx, k.client, []string{k.keys.lock(id)}, owner).Int()
+	k.health.note(redisserver.ShardOf(id), sent, err)
+	return n == 1, err
+}
+
+// remaining is how long a lock exists unless it is renewed. It is 0 if there is no lock.
+func (k *keeper) remaining(ctx context.Context, id idem.KeyID) (time.Duration, error) {
+	sent := time.Now()
+	left, err := k.client.PTTL(ctx, k.keys.lock(id)).Result()
+	k.health.note(redisserver.ShardOf(id), sent, err)
+	switch {
+	case err != nil:
+		return 0, err
+	case left == -2: // there is no such key
+		return 0, nil
+	case left == -1: // an operator has made it stay
+		return mostLook, nil
+	}
+	return max(left, time.Millisecond), nil
+}
+
+// ping writes to every part of the service.
+func (k *keeper) ping(ctx context.Context) error {
+	sent := time.Now()
+	_, err := k.client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
+		for shard := range k.health.until {
+			pipe.Set(ctx, k.keys.ping(shard), "", time.Duration(k.ttl)*time.Millisecond)
+		}
+		return nil
+	})
+	for shard := range k.health.until {
+		if err == nil {
+			k.health.note(shard, sent, nil)
+		}
+	}
+	return err
+}
+
+// probePause is the time between a failure and the next call that may look again.
+const probePause = 100 * time.Millisecond
+
+// health remembers which parts of the service do not answer. Calls to them fail at once,
+// and one call per pause looks again. Each shard of a cluster is a part. A single server
+// is one part.
+type health struct {
+	mu    sync.Mutex
+	until []time.Time // end of the pause; zero: the part answers
+}
+
+func newHealth(parts int) *health { return &health{until: make([]time.Time, parts)} }
+
+// admit reports whether a call may ask.
+func (h *health) admit(shard int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	until := &h.until[shard%len(h.until)]
+	if time.Now().Before(*until) {
+		return false
+	}
+	if !until.IsZero() {
+		*until = time.Now().Add(probePause) // the others wait for this call
+	}
+	return true
+}
+
+// note records the result of a request. A request that its caller gave up early says
+// nothing about the service.
+func (h *health) note(shard int, sent time.Time, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	until := &h.until[shard%len(h.until)]
+	switch {
+	case err == nil, answered(err):
+		*until = time.Time{}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded) && time.Since(sent) < probePause:
+	default:
+		*until = time.Now().Add(probePause)
+	}
+}
+
+// answered reports whether an error is a server's answer about the request, and not about
+// the server's own state.
+func answered(err error) bool {
+	var reply goredis.Error
+	if !errors.As(err, &reply) {
+		return false
+	}
+	for _, state := range []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "OOM", "MISCONF", "NOREPLICAS"} {
+		if strings.HasPrefix(reply.Error(), state) {
+			return false
+		}
+	}
+	return true
+}
+
+// unavailable wraps a failed exchange with a server.
+func unavailable(method string, err error) error {
+	if errors.Is(err, idem.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("lock/redis: %s: %w: %w", method, idem.ErrUnavailable, err)
+}

@@ -1,0 +1,56 @@
+package loss
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestLineage(t *testing.T) {
+	t.Parallel()
+	first := successor("")
+	second := successor(first)
+	third := successor(second)
+	for name, tt := range map[string]struct {
+		have, want string
+		foreign    bool
+	}{
+		"the expected one":                        {second, second, false},
+		"none":                                    {"", second, false},
+		"an acceptance of this loss":              {third, second, false},
+		"another acceptance of this loss":         {successor(second), second, false},
+		"the one before":                          {first, second, true},
+		"an acceptance of an earlier loss":        {successor(first), second, true},
+		"an acceptance of a later loss":           {successor(third), second, true},
+		"another store's":                         {successor(""), second, true},
+		"another store's, where none is expected": {successor(""), "", true},
+	} {
+		if got := foreign(tt.have, tt.want); got != tt.foreign {
+			t.Errorf("foreign(%q, %q), %s = %v, want %v", tt.have, tt.want, name, got, tt.foreign)
+		}
+	}
+	if strings.Count(third, lineage) != 1 {
+		t.Errorf("successor(%q) = %q, want one predecessor", second, third)
+	}
+}
+
+func TestSetRefusesOtherDocuments(t *testing.T) {
+	t.Parallel()
+	var s set
+	for i := range s {
+		s[i] = successor("")
+	}
+	data, err := s.marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := unmarshalSet(data); err != nil || *got != s {
+		t.Errorf("unmarshalSet(marshal()) = %v, %v, want what was marshalled", got, err)
+	}
+	s[7] = ""
+	gap, _ := s.marshal()
+	for _, data := range []string{"", "{}", `{"version":2,"shards":{}}`, `{"version":1,"shards":{"00":"x"}}`, "null", string(gap)} {
+		if _, err := unmarshalSet([]byte(data)); err == nil {
+			t.Errorf("unmarshalSet(%q) = <nil>, want an error", data)
+		}
+	}
+}
