@@ -3,8 +3,6 @@ package redisserver
 import (
 	"fmt"
 	"strings"
-
-	"github.com/idemkeeper/idemkeeper/idem"
 )
 
 // Shards is the number of parts of all keys. One script touches the keys of one
@@ -15,8 +13,8 @@ import (
 // It is part of the layout. Instances that differ in it do not see each other's keys.
 const Shards = 64
 
-// ShardOf returns the shard of a key ID.
-func ShardOf(id idem.KeyID) int { return int(id[0]) % Shards }
+// ShardOf returns the shard of an idem.KeyID.
+func ShardOf(id [32]byte) int { return int(id[0]) % Shards }
 
 // ShardName returns the name of a shard: two hexadecimal digits.
 func ShardName(shard int) string { return fmt.Sprintf("%02x", shard) }
