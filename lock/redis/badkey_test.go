@@ -40,7 +40,10 @@ func TestBadKeySparesTheOthers(t *testing.T) {
 			renew(l, []*lease{ruined})
 			return idem.ErrUnavailable // it has no result, and may end the lease
 		},
-		"a release of it": func() error { _, err := l.keeper.remove(t.Context(), ruined.id, ruined.owner); return unavailable("release", err) },
+		"a release of it": func() error {
+			_, err := l.keeper.remove(t.Context(), ruined.id, ruined.owner)
+			return unavailable("release", err)
+		},
 	} {
 		for range 20 {
 			if err := ask(); !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, errNoAnswer) {

@@ -15,22 +15,21 @@ const KeySize = 32
 // maxKeyID is the longest ID of a ring key in bytes.
 const maxKeyID = 32
 
-// Key is one key of a [Ring]. It shows its ID and nothing else, however it is
-// printed. Make it with [NewKey].
+// Key is one key of a [Ring]. Printing it shows its ID only. Make it with [NewKey].
 type Key struct {
 	id   string
-	aead cipher.AEAD // of random nonces; safe for concurrent use
+	aead cipher.AEAD // makes random nonces; safe for concurrent use
 }
 
-// NewKey returns a key. The ID is stored with everything that the key seals, in
-// the clear: 1 to 32 printable ASCII characters, without space, comma and equals
-// sign. The secret has 32 random bytes, and is not kept. Errors show neither.
+// NewKey returns a key. The ID is stored in the clear beside each response that the key
+// seals. It has 1 to 32 printable ASCII characters, without space, comma and equals sign.
+// The secret has 32 random bytes, and the key does not keep it. Errors show neither.
 func NewKey(id string, secret []byte) (Key, error) {
 	if !validID(id) {
-		return Key{}, fmt.Errorf("tokenstore/sealed: the ID of a ring key has 1 to %d printable ASCII characters, without space, comma and equals sign", maxKeyID)
+		return Key{}, fmt.Errorf("tokenstore/sealed: ring key: want an ID of 1 to %d printable ASCII characters, without space, comma and equals sign", maxKeyID)
 	}
 	if len(secret) != KeySize {
-		return Key{}, fmt.Errorf("tokenstore/sealed: a ring key of %d bytes, want %d", len(secret), KeySize)
+		return Key{}, fmt.Errorf("tokenstore/sealed: ring key: secret of %d bytes, want %d", len(secret), KeySize)
 	}
 	block, err := aes.NewCipher(secret)
 	if err != nil {
@@ -44,42 +43,32 @@ func NewKey(id string, secret []byte) (Key, error) {
 }
 
 func validID(id string) bool {
-	if id == "" || len(id) > maxKeyID {
-		return false
-	}
-	for i := range len(id) {
-		if c := id[i]; c <= ' ' || c > '~' || c == ',' || c == '=' {
-			return false
-		}
-	}
-	return true
+	return id != "" && len(id) <= maxKeyID && !strings.ContainsFunc(id, func(c rune) bool {
+		return c <= ' ' || c > '~' || c == ',' || c == '='
+	})
 }
 
 // ID returns the key's ID.
 func (k Key) ID() string { return k.id }
 
-// String returns the key's ID.
-func (k Key) String() string { return k.id }
+// Format writes the key's ID for every verb.
+func (k Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.id)) }
 
-// GoString returns the key's ID.
-func (k Key) GoString() string { return k.id }
+// LogValue implements [slog.LogValuer]. It shows the key's ID.
+func (k Key) LogValue() slog.Value { return slog.StringValue(k.id) }
 
-// Format writes the key's ID, whatever the verb.
-func (k Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
-
-// LogValue implements [slog.LogValuer].
-func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
-
-// Ring holds the keys: the first one seals, all open. It does not change and is
-// safe for concurrent use. It shows the IDs of its keys and nothing else,
-// however it is printed.
+// Ring holds the keys. The first key seals, and all keys open. A ring does not change and
+// is safe for concurrent use. Printing it shows the IDs of its keys only.
 //
-// A new key comes in three steps, each on all instances before the next one:
-// append it, so that everybody can open what it seals; put it in front; and
-// remove the old one once nothing is left that it has sealed. A completed
-// response is there for ResultTTL after the second step; KeyTTL does not matter,
-// since no response is left by then. The response of an unknown outcome stays
-// until somebody decides, so look for those too.
+// A new key comes in three steps. Finish each step on all instances before the next one:
+//
+//  1. Append the new key, so that all instances can open its responses.
+//  2. Put it in front.
+//  3. Remove the old key when no response sealed by it is left.
+//
+// Completed responses are left for ResultTTL after the second step. KeyTTL does not matter,
+// because no response is left by then. The response of an unknown outcome stays until a
+// decision, so look for those too.
 type Ring struct {
 	keys []Key
 }
@@ -90,18 +79,18 @@ func NewRing(primary Key, others ...Key) (*Ring, error) {
 	for i, k := range append([]Key{primary}, others...) {
 		switch {
 		case k.aead == nil:
-			return nil, fmt.Errorf("tokenstore/sealed: ring: key %d was not made by NewKey", i+1)
+			return nil, fmt.Errorf("tokenstore/sealed: ring: NewKey did not make key %d", i+1)
 		case r.find(k.id) != nil:
-			return nil, fmt.Errorf("tokenstore/sealed: ring: key %d has the ID of an earlier one", i+1)
+			return nil, fmt.Errorf("tokenstore/sealed: ring: key %d has the ID of an earlier key", i+1)
 		}
 		r.keys = append(r.keys, k)
 	}
 	return r, nil
 }
 
-// ParseRing reads "ID=BASE64,ID=BASE64", the primary key first, as flags and
-// environment variables hold it. BASE64 is what "openssl rand -base64 32"
-// prints. Errors show nothing of the list but the place of the fault.
+// ParseRing reads "ID=BASE64,ID=BASE64" from a flag or an environment variable. The primary
+// key comes first. "openssl rand -base64 32" prints a suitable BASE64. Errors show the
+// position of the fault, and no part of the list.
 func ParseRing(list string) (*Ring, error) {
 	var keys []Key
 	for i, pair := range strings.Split(list, ",") {
@@ -110,7 +99,7 @@ func ParseRing(list string) (*Ring, error) {
 			return nil, fmt.Errorf("tokenstore/sealed: ring: key %d is not ID=BASE64", i+1)
 		}
 		secret, err := base64.StdEncoding.Strict().DecodeString(text)
-		if err != nil { // whose text may quote what it was given
+		if err != nil { // err may quote the secret
 			return nil, fmt.Errorf("tokenstore/sealed: ring: key %d is not in base64", i+1)
 		}
 		k, err := NewKey(id, secret)
@@ -135,13 +124,10 @@ func (r Ring) IDs() []string {
 // String returns the IDs of the keys.
 func (r Ring) String() string { return "ring[" + strings.Join(r.IDs(), " ") + "]" }
 
-// GoString returns the IDs of the keys.
-func (r Ring) GoString() string { return r.String() }
-
-// Format writes the IDs of the keys, whatever the verb.
+// Format writes the IDs of the keys for every verb.
 func (r Ring) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(r.String())) }
 
-// LogValue implements [slog.LogValuer].
+// LogValue implements [slog.LogValuer]. It shows the IDs of the keys.
 func (r Ring) LogValue() slog.Value { return slog.StringValue(r.String()) }
 
 func (r Ring) find(id string) *Key {

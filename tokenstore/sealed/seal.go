@@ -9,29 +9,27 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Marker is the name of the header field that sealed responses have. Adapters
-// store names of their allow-lists, which it is not on; within the sealed body
-// it may stand for anything.
+// Marker is the header field of sealed responses. It is on no adapter's allow-list, so a
+// plain response does not have it.
 const Marker = "idemkeeper-sealed"
 
 const (
 	version = 1
 	purpose = "idemkeeper sealed response"
-	// sealing is what nonce and tag take.
-	sealing = 12 + 16
+	sealing = 12 + 16 // length of nonce and tag
 )
 
 // ErrUnreadable says that a stored response cannot be opened.
 var ErrUnreadable = errors.New("tokenstore/sealed: response cannot be opened")
 
-// place is where a response belongs. It cannot be opened at another one.
+// place is the key and the attempt of a response. A response opens at its own place only.
 type place struct {
 	id      idem.KeyID
 	attempt idem.Attempt
 }
 
-// seal returns what the wrapped store is given for a response. It returns one
-// that holds nothing to seal as it is. The error is that of AppendBinary.
+// seal returns the sealed form of a response, or the response itself if it has no content.
+// The error is that of AppendBinary.
 func (r *Ring) seal(at place, resp *idem.Response) (*idem.Response, error) {
 	if bare(resp) {
 		return resp, nil
@@ -44,24 +42,24 @@ func (r *Ring) seal(at place, resp *idem.Response) (*idem.Response, error) {
 	body := make([]byte, 0, 2+len(k.id)+len(plain)+sealing)
 	body = append(body, version, byte(len(k.id)))
 	body = append(body, k.id...)
-	body = k.aead.Seal(body, nil, plain, at.bind(k.id, resp.Status)) //nolint:gosec // G407: this AEAD makes its own nonces, and takes none
+	body = k.aead.Seal(body, nil, plain, at.bind(k.id, resp.Status)) //nolint:gosec // G407: this AEAD makes its own nonces
 	return &idem.Response{Status: resp.Status, Header: map[string][]string{Marker: {""}}, Body: body, Omitted: true}, nil
 }
 
-// bare tells a response of which nothing was kept but the status.
+// bare reports whether a response has a status only.
 func bare(r *idem.Response) bool {
 	return r.Omitted && len(r.Header) == 0 && len(r.Trailer) == 0 && len(r.Body) == 0
 }
 
-// marked tells a response that claims to be sealed.
+// marked reports whether a response claims to be sealed.
 func marked(r *idem.Response) bool {
 	_, ok := r.Header[Marker]
 	return ok
 }
 
-// open returns what was sealed. The error wraps ErrUnreadable.
+// open returns the response in a sealed form. The error wraps ErrUnreadable.
 func (r *Ring) open(at place, sealed *idem.Response) (*idem.Response, error) {
-	// The form is exact, so that nothing rides along that is not authenticated.
+	// The form is exact, because any other field would not be authenticated.
 	if !sealed.Omitted || len(sealed.Trailer) > 0 || len(sealed.Header) != 1 || !slices.Equal(sealed.Header[Marker], []string{""}) {
 		return nil, fmt.Errorf("%w: it is malformed", ErrUnreadable)
 	}
@@ -83,7 +81,7 @@ func (r *Ring) open(at place, sealed *idem.Response) (*idem.Response, error) {
 	}
 	plain, err := k.aead.Open(nil, nil, rest[n:], at.bind(id, sealed.Status))
 	if err != nil {
-		return nil, fmt.Errorf("%w: it was changed, or belongs to another key or attempt, or ring key %q is not the one that sealed it", ErrUnreadable, id)
+		return nil, fmt.Errorf("%w: it was changed, it belongs to another key or attempt, or another ring key %q sealed it", ErrUnreadable, id)
 	}
 	resp := new(idem.Response)
 	if err := resp.UnmarshalBinary(plain); err != nil {
@@ -92,8 +90,8 @@ func (r *Ring) open(at place, sealed *idem.Response) (*idem.Response, error) {
 	return resp, nil
 }
 
-// bind returns the data that is authenticated with the response. Every part has
-// a fixed length or its length in front.
+// bind returns the data that is authenticated with the response. Each part has a fixed
+// length or its length in front.
 func (p place) bind(ringKey string, status int) []byte {
 	a := &p.attempt
 	buf := make([]byte, 0, 256)

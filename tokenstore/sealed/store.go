@@ -12,10 +12,13 @@ import (
 
 var _ idem.Store = (*Store)(nil)
 
-// Store is an [idem.Store] that seals the responses of another one. It is safe
-// for concurrent use. Make it with [New].
+// wrapped gives Store the methods that have nothing to do with responses.
+type wrapped = idem.Store
+
+// Store is an [idem.Store] that seals the responses of another store. It is safe for
+// concurrent use. Make it with [New].
 type Store struct {
-	store idem.Store
+	wrapped
 	ring  *Ring
 	plain bool
 	log   *slog.Logger
@@ -24,12 +27,12 @@ type Store struct {
 // Option configures a [Store].
 type Option func(*Store)
 
-// WithPlain accepts responses that are not sealed, for the time in which some
-// are left from before. Without it they count as unreadable: who can write to
-// the token store could put them there. New ones are sealed either way.
+// WithPlain accepts responses that are not sealed, while some are left from before the
+// store sealed them. By default they are unreadable, because a writer of the token store
+// could have put them there. New responses are sealed either way.
 func WithPlain() Option { return func(s *Store) { s.plain = true } }
 
-// WithLogger sets where the store warns of responses that it could not open and
+// WithLogger sets the logger for warnings of responses that the store could not open and
 // handed out as omitted. [slog.Default] by default.
 func WithLogger(log *slog.Logger) Option {
 	return func(s *Store) {
@@ -39,9 +42,9 @@ func WithLogger(log *slog.Logger) Option {
 	}
 }
 
-// New returns a store that seals with the ring's first key what it puts into
-// store, which stays the caller's to close. Whoever needs more of that one than
-// an [idem.Store] has, such as accepting a loss, keeps it.
+// New returns a store that seals responses with the ring's first key and puts them into
+// store. The caller closes store, and keeps it for methods that [idem.Store] does not have,
+// such as accepting a loss.
 func New(store idem.Store, ring *Ring, opts ...Option) (*Store, error) {
 	if store == nil {
 		return nil, errors.New("tokenstore/sealed: New needs a store")
@@ -49,7 +52,7 @@ func New(store idem.Store, ring *Ring, opts ...Option) (*Store, error) {
 	if ring == nil || len(ring.keys) == 0 {
 		return nil, errors.New("tokenstore/sealed: New needs a ring with a key")
 	}
-	s := &Store{store: store, ring: ring, log: slog.Default()}
+	s := &Store{wrapped: store, ring: ring, log: slog.Default()}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(s)
@@ -58,11 +61,11 @@ func New(store idem.Store, ring *Ring, opts ...Option) (*Store, error) {
 	return s, nil
 }
 
-// Get returns the record, its response opened. For a completed one whose
-// response cannot be opened, the error wraps ErrUnreadable and
-// idem.ErrUnavailable, and the record comes beside it with its response omitted.
+// Get returns the record with its response opened. If the response of a completed record
+// cannot be opened, the error wraps ErrUnreadable and idem.ErrUnavailable, and Get returns
+// the record too, with its response omitted.
 func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
-	rec, err := s.store.Get(ctx, id)
+	rec, err := s.wrapped.Get(ctx, id)
 	unreadable := s.open(id, &rec)
 	switch {
 	case err != nil || unreadable == nil:
@@ -74,31 +77,31 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	return rec, nil
 }
 
-// Issue makes a record in StateIssued. One that exists is returned as it is; a
-// response that cannot be opened is omitted.
+// Issue makes a record in StateIssued, or returns the existing record. A response that
+// cannot be opened is omitted.
 func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
-	rec, err := s.store.Issue(ctx, id, ttl)
+	rec, err := s.wrapped.Issue(ctx, id, ttl)
 	s.warn(ctx, "issue", id, s.open(id, &rec))
 	return rec, err
 }
 
-// Begin starts an attempt where the record allows it. A response that it found
-// and cannot open is omitted.
+// Begin starts an attempt if the record allows it. A response that cannot be opened is
+// omitted.
 func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
-	res, err := s.store.Begin(ctx, id, req)
+	res, err := s.wrapped.Begin(ctx, id, req)
 	s.warn(ctx, "begin", id, s.open(id, &res.Record))
 	return res, err
 }
 
-// Settle seals the response and closes the attempt, or marks it unknown. The
-// response of somebody else's settlement that cannot be opened is omitted.
-// Sealing makes a response longer, which may be more than the wrapped store can
-// hold: the error wraps idem.ErrResponseInvalid then.
+// Settle seals the response and closes the attempt, or marks it unknown. If another
+// settlement stands and its response cannot be opened, that response is omitted. A sealed
+// response is longer. If it is too long for the wrapped store, the error wraps
+// idem.ErrResponseInvalid.
 func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
 	given := st.Response
 	switch {
 	case st.State == idem.StateReleased:
-		st.Response = nil // which nobody reads
+		st.Response = nil // a released record has no response
 	case given != nil:
 		sealed, err := s.ring.seal(place{id, st.Attempt}, given)
 		if err != nil {
@@ -106,23 +109,18 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 		}
 		st.Response = sealed
 	}
-	res, err := s.store.Settle(ctx, id, st)
+	res, err := s.wrapped.Settle(ctx, id, st)
 	if rec := &res.Record; rec.Response != nil && rec.Response == st.Response {
-		rec.Response = given // it is what was just sealed
+		rec.Response = given // the response that was just sealed
 		return res, err
 	}
 	s.warn(ctx, "settle", id, s.open(id, &res.Record))
 	return res, err
 }
 
-// Abort undoes a Begin whose answer never came.
-func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
-	return s.store.Abort(ctx, id, req)
-}
-
 // Open lists open records. Responses that cannot be opened are omitted.
 func (s *Store) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
-	page, err := s.store.Open(ctx, q)
+	page, err := s.wrapped.Open(ctx, q)
 	bad, first := 0, error(nil)
 	for i := range page.Records {
 		row := &page.Records[i]
@@ -138,24 +136,8 @@ func (s *Store) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, erro
 	return page, err
 }
 
-// Retire records that a lock domain is dead.
-func (s *Store) Retire(ctx context.Context, domain string, d idem.Decision) error {
-	return s.store.Retire(ctx, domain, d)
-}
-
-// Retired reports whether a lock domain was retired.
-func (s *Store) Retired(ctx context.Context, domain string) (bool, error) {
-	return s.store.Retired(ctx, domain)
-}
-
-// Ping asks the wrapped store.
-func (s *Store) Ping(ctx context.Context) error { return s.store.Ping(ctx) }
-
-// Reach is that of the wrapped store.
-func (s *Store) Reach() idem.Reach { return s.store.Reach() }
-
-// open opens the response of a record as the wrapped store returned it. Where it
-// cannot be opened, the error says why and an omitted one takes its place.
+// open opens the response of a record from the wrapped store. If that fails, the error says
+// why, and an omitted response takes its place.
 func (s *Store) open(id idem.KeyID, rec *idem.Record) error {
 	stored := rec.Response
 	switch {
@@ -164,7 +146,7 @@ func (s *Store) open(id idem.KeyID, rec *idem.Record) error {
 	case !marked(stored) && s.plain:
 		return nil
 	}
-	// The record is the caller's; what it points to may be the store's.
+	// The wrapped store may still own the response, so this makes a new one.
 	rec.Response = &idem.Response{Status: stored.Status, Omitted: true}
 	if !marked(stored) {
 		return fmt.Errorf("%w: it is not sealed", ErrUnreadable)
