@@ -11,6 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // OpenParents lists the znodes that this client relies on and that anybody may
@@ -37,15 +38,15 @@ func (c *Client) OpenParents(ctx context.Context, paths ...string) (open []strin
 	if err != nil {
 		return nil, err
 	}
-	if err := s.barrier(ctx); err != nil { // another client may have made some a moment ago
+	if err := s.Barrier(ctx); err != nil { // another client may have made some a moment ago
 		return nil, err
 	}
-	shards, err := s.decideFor(ctx, c.cfg.Chroot+c.cfg.Root, ofChildren)
+	shards, err := s.DecideFor(ctx, c.cfg.Chroot+c.cfg.Root, session.OfChildren)
 	if err != nil {
 		return nil, fmt.Errorf("%w: list %s: %w", idem.ErrUnavailable, c.cfg.Root, err)
 	}
 	all := c.cfg.parents()
-	for _, name := range shards.names {
+	for _, name := range shards.Names {
 		all = append(all, c.cfg.Chroot+c.cfg.Root+"/"+name)
 	}
 	for _, p := range paths {
@@ -58,8 +59,8 @@ func (c *Client) OpenParents(ctx context.Context, paths ...string) (open []strin
 // many of.
 func (c *Config) parents() []string {
 	all := lineage(c.Chroot + c.Root)
-	all = append(all, lineage(c.memberPath("x"))...)
-	return append(all[:len(all)-1], c.domainPath())
+	all = append(all, lineage(c.membersPath())...)
+	return append(all, c.domainPath())
 }
 
 // lineage is a znode and all above it, but "/".
@@ -77,7 +78,7 @@ func lineage(path string) (all []string) {
 const aclReaders = 16
 
 // openAmong returns those of the znodes that anybody may change.
-func (s *session) openAmong(ctx context.Context, znodes []string) (open []string, err error) {
+func (s *locks) openAmong(ctx context.Context, znodes []string) (open []string, err error) {
 	slices.Sort(znodes)
 	znodes = slices.Compact(znodes)
 	writable, errs := make([]bool, len(znodes)), make([]error, len(znodes))
@@ -86,7 +87,7 @@ func (s *session) openAmong(ctx context.Context, znodes []string) (open []string
 	for range aclReaders {
 		readers.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(znodes); i = int(next.Add(1)) - 1 {
-				acl, err := within(ctx, s, func() ([]zk.ACL, error) { return s.acl(znodes[i]) })
+				acl, err := session.Within(ctx, s.Session, func() ([]zk.ACL, error) { return s.acl(znodes[i]) })
 				writable[i], errs[i] = worldWritable(acl), err
 			}
 		})
@@ -97,7 +98,7 @@ func (s *session) openAmong(ctx context.Context, znodes []string) (open []string
 		switch err := errs[i]; {
 		case err == nil && writable[i]:
 			open = append(open, znode)
-		case err != nil && refusal(err):
+		case err != nil && session.Refusal(err):
 			hidden = err
 		case err != nil:
 			return open, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
@@ -106,33 +107,37 @@ func (s *session) openAmong(ctx context.Context, znodes []string) (open []string
 	return open, hidden
 }
 
-// acl reads an ACL until that is answered or the session is over. That of a
-// znode that does not exist is empty.
-func (s *session) acl(path string) (acl []zk.ACL, err error) {
-	_, err = insist(s, func() (hint, error) {
-		return s.hint(path, func(c *zk.Conn, path string) (node, error) {
-			var stat *zk.Stat
-			var err error
-			acl, stat, err = c.GetACL(path)
-			return found(path, nil, nil, stat, err)
-		})
-	})
+// acl reads an ACL until that is answered or the session is over. The ACL of a missing
+// znode is empty.
+func (s *locks) acl(path string) (acl []zk.ACL, err error) {
+	_, err = s.Look(path, session.OfACL(&acl))
 	return acl, err
 }
 
 // warnOfOpenParents tells the operators that what this client makes for itself
 // alone is below znodes that are everybody's.
-func (c *Client) warnOfOpenParents(s *session) {
+func (c *Client) warnOfOpenParents(s *locks) {
 	if worldWritable(c.cfg.ACL) {
 		return
 	}
-	c.spawn(func() {
-		open, err := s.openAmong(c.ctx, c.cfg.parents())
+	c.keeper.Go(func() {
+		open, err := s.openAmong(c.keeper.Context(), c.cfg.parents())
 		if len(open) > 0 {
 			c.cfg.Logger.Warn("zookeeper: anybody can unlock, znodes are open to the world", "znodes", strings.Join(open, " "))
 		}
-		if err != nil && c.ctx.Err() == nil && !s.isOver() {
+		if err != nil && c.keeper.Context().Err() == nil && s.Err() == nil {
 			c.cfg.Logger.Warn("zookeeper: cannot tell whether znodes are open to the world", "error", err)
 		}
 	})
+}
+
+// worldWritable says that an ACL lets anybody do more than read. What an address
+// proves is not looked at.
+func worldWritable(acl []zk.ACL) bool {
+	for _, entry := range acl {
+		if entry.Scheme == "world" && entry.Perms&^zk.PermRead != 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -101,7 +101,7 @@ func TestOpenParents(t *testing.T) {
 // it and need not be allowed to do anything outside.
 func TestACLOfAnAdministrator(t *testing.T) {
 	t.Parallel()
-	admin := Credential{"digest", []byte("admin:pw")}
+	admin := Credential{Scheme: "digest", Secret: []byte("admin:pw")}
 	for name, perms := range map[string]int32{"everything": zk.PermAll, "making and deleting": zk.PermCreate | zk.PermDelete | zk.PermRead} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -131,7 +131,7 @@ func TestACLGiven(t *testing.T) {
 	cfg.ACL = append(zk.AuthACL(zk.PermAll), zk.DigestACL(zk.PermRead|zk.PermDelete, "admin", "pw")...)
 	c := open(t, cfg)
 	held := holdEverything(t, c)
-	admin := stranger(t, cfg.Servers, Credential{"digest", []byte("admin:pw")})
+	admin := stranger(t, cfg.Servers, Credential{Scheme: "digest", Secret: []byte("admin:pw")})
 	for _, path := range tree(t, admin, cfg.Chroot) {
 		acl, _, err := admin.GetACL(path)
 		if err != nil || len(acl) != 2 || worldWritable(acl) {

@@ -100,7 +100,7 @@ func TestACLOfOthers(t *testing.T) {
 		if l, err := c.Locker().TryAcquire(bounded(t), request(id)); !errors.Is(err, ErrNotPermitted) {
 			t.Errorf("TryAcquire() = %v, %v; want %v", l, err, ErrNotPermitted)
 		}
-		await(t, "background work", c.background.idle())
+		await(t, "background work", c.keeper.Background.Idle())
 		if err := c.Locker().Ping(bounded(t)); err != nil {
 			t.Errorf("Ping() = %v", err)
 		}

@@ -10,11 +10,12 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 var (
-	mine   = Credential{"digest", []byte("payments:secret")}
-	theirs = Credential{"digest", []byte("payments:guess")}
+	mine   = Credential{Scheme: "digest", Secret: []byte("payments:secret")}
+	theirs = Credential{Scheme: "digest", Secret: []byte("payments:guess")}
 )
 
 // stranger is a connection that knows the ensemble and somebody's credentials,
@@ -108,7 +109,7 @@ func everyAsk(c *Client) []namedAsk {
 	}
 	for i, f := range all {
 		all[i].ask = func(ctx context.Context) (l *Lease, err error) {
-			for l, err = f.ask(ctx); errors.Is(err, idem.ErrUnavailable) && !refusal(err) && ctx.Err() == nil && c.awaitUsable(ctx); {
+			for l, err = f.ask(ctx); errors.Is(err, idem.ErrUnavailable) && !session.Refusal(err) && ctx.Err() == nil && c.keeper.AwaitUsable(ctx); {
 				l, err = f.ask(ctx)
 			}
 			return l, err
@@ -153,7 +154,7 @@ func TestACLKeepsStrangersOut(t *testing.T) {
 	for name, conn := range map[string]*zk.Conn{
 		"nobody":       stranger(t, servers),
 		"somebody":     stranger(t, servers, theirs),
-		"another user": stranger(t, servers, Credential{"digest", []byte("other:secret")}),
+		"another user": stranger(t, servers, Credential{Scheme: "digest", Secret: []byte("other:secret")}),
 	} {
 		for _, path := range all {
 			if path != cfg.Chroot { // checked at "/"
@@ -186,7 +187,7 @@ func TestACLKeepsStrangersOut(t *testing.T) {
 	old := sessionOf(c)
 	held = holdEverythingAgain(t, c)
 	until(t, "session killed", func() bool {
-		return testserver.KillSession(servers[0], old.sessionID(), password(r.proxy)) == nil || old.isOver()
+		return testserver.KillSession(servers[0], old.ID(), password(r.proxy)) == nil || old.Err() != nil
 	})
 	until(t, "another session", func() bool { s, err := c.usable(); return err == nil && s != old })
 	for _, l := range held {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // maxTries bounds how often one TryAcquire sends its create: after a missing
@@ -18,12 +19,12 @@ const maxTries = 8
 // is seen through when its caller has gone: then what it made is undone. Where its
 // first create settles it, which is nearly always, that takes no goroutine.
 type attempt struct {
-	s      *session
+	s      *locks
 	slot   *slot
 	create func(*attempt) (czxid int64, err error)
 	first  *zk.CreateRequest // what create begins with; nil if that needs to wait
 	bold   bool              // first is sent without knowing whether it has a parent
-	early  *result           // of first, until create has it
+	early  *session.Result   // of first, until create has it
 	place  *place            // in a line; nil for a plain lock
 	marks  marks             // of a plain lock
 	began  leaseclock.Instant
@@ -35,7 +36,7 @@ type attempt struct {
 }
 
 // acquire makes a plain lock in a slot that the caller has claimed.
-func (s *session) acquire(ctx context.Context, sl *slot, o owner, marking bool) (*Lease, error) {
+func (s *locks) acquire(ctx context.Context, sl *slot, o owner, marking bool) (*Lease, error) {
 	a := &attempt{
 		slot: sl, marks: marks{on: marking, owner: o.encode()},
 		create: func(a *attempt) (int64, error) {
@@ -58,29 +59,18 @@ func (s *session) acquire(ctx context.Context, sl *slot, o owner, marking bool) 
 
 // attempt runs an attempt and returns when it is over, ctx has ended, or the
 // session can no longer be trusted.
-func (s *session) attempt(ctx context.Context, a *attempt) (*Lease, error) {
+func (s *locks) attempt(ctx context.Context, a *attempt) (*Lease, error) {
 	a.s, a.began, a.done = s, s.cfg.now(), make(chan struct{})
-	s.client.background.add()
+	s.client.keeper.Background.Add()
 	if !a.start() {
-		s.client.background.done()
+		s.client.keeper.Background.Done()
 		s.free(a.slot)
-		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, s.reason())
+		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, s.Err())
 	}
-	for {
-		s.mu.Lock()
-		trouble, changed := s.trouble(false), s.changed
-		s.mu.Unlock()
-		if trouble != nil {
-			return a.leave(trouble)
-		}
-		select {
-		case <-a.done:
-			return a.lease, a.err
-		case <-ctx.Done():
-			return a.leave(context.Cause(ctx))
-		case <-changed:
-		}
+	if err := s.Await(ctx, a.done); err != nil {
+		return a.leave(err)
 	}
+	return a.lease, a.err
 }
 
 // leave abandons the attempt, unless it is over: then its result counts.
@@ -94,7 +84,7 @@ func (a *attempt) leave(why error) (*Lease, error) {
 	}
 	a.abandoned = true
 	a.slot.phase = releasing
-	return nil, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, why)
+	return nil, fmt.Errorf("acquire: %w", why)
 }
 
 func (a *attempt) gone() bool {
@@ -107,25 +97,17 @@ func (a *attempt) gone() bool {
 func (a *attempt) start() bool {
 	s := a.s
 	if a.first == nil {
-		return s.start(a.run)
+		return s.Go(a.run)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.why != nil {
-		return false
-	}
-	wr := measured([]any{a.first})
-	wr.bold = a.bold
-	s.w.submit(a.answered, wr)
-	return true
+	return s.Ask(a.request(a.first), a.answered)
 }
 
 // answered goes on with the answer to the first create: on the writer's goroutine
 // as long as there is nothing to wait for.
-func (a *attempt) answered(r result) {
+func (a *attempt) answered(r session.Result) {
 	a.early = &r
-	switch r.outcome {
-	case applied, unsent, ended:
+	switch r.Outcome {
+	case session.Applied, session.Unsent, session.Ended:
 		a.run()
 	default:
 		a.s.further(a.run)
@@ -134,19 +116,29 @@ func (a *attempt) answered(r result) {
 
 // further runs what may have to wait, and gives up by itself when the session is
 // over.
-func (s *session) further(f func()) {
-	if !s.start(f) {
+func (s *locks) further(f func()) {
+	if !s.Go(f) {
 		go f() // returns at once
 	}
 }
 
 // send makes a pinned write, unless that has been done: see first.
-func (a *attempt) send(op *zk.CreateRequest) result {
+func (a *attempt) send(op *zk.CreateRequest) session.Result {
 	if r := a.early; r != nil {
 		a.early = nil
 		return *r
 	}
-	return a.s.w.do(op)
+	return a.s.Do(a.request(op))
+}
+
+// request is a create as it is sent. Two places in one line never share a transaction,
+// since the fences of their leases have to differ.
+func (a *attempt) request(op *zk.CreateRequest) session.Request {
+	r := session.Request{Ops: []any{op}, Hopeful: a.bold}
+	if a.place != nil {
+		r.Group = a.place.line.path
+	}
+	return r
 }
 
 // run makes the znode and hands it to the caller.
@@ -156,7 +148,7 @@ func (a *attempt) run() {
 	case err != nil:
 		a.fail(err)
 	case a.grant(czxid):
-		a.s.client.background.done()
+		a.s.client.keeper.Background.Done()
 	default: // nobody wants it any more, or it came too late to be trusted
 		a.s.mu.Lock()
 		a.slot.phase = releasing
@@ -174,7 +166,7 @@ func (a *attempt) undo(czxid int64) {
 
 // fail ends an attempt that has left nothing behind.
 func (a *attempt) fail(err error) {
-	defer a.s.client.background.done()
+	defer a.s.client.keeper.Background.Done()
 	a.s.free(a.slot)
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
@@ -188,7 +180,7 @@ func (a *attempt) grant(czxid int64) bool {
 	s := a.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a.abandoned || !s.expire() {
+	if a.abandoned {
 		return false
 	}
 	l := &Lease{
@@ -197,23 +189,16 @@ func (a *attempt) grant(czxid int64) bool {
 		done:  make(chan struct{}),
 		gone:  make(chan struct{}),
 	}
-	a.slot.phase, a.slot.lease = holding, l
-	if s.held++; s.held == 1 {
-		s.wakePulse() // heartbeats are due more often now
+	if l.hold = s.Hold(l.lost, l.overdue); l.hold == nil {
+		return false
 	}
+	a.slot.phase, a.slot.lease = holding, l
 	a.lease = l
 	close(a.done)
 	return true
 }
 
 // fence is that of a znode.
-func (s *session) fence(czxid int64) idem.Fence {
+func (s *locks) fence(czxid int64) idem.Fence {
 	return idem.Fence{Domain: s.domain, Token: uint64(czxid)}
-}
-
-// sessionID is the server's name for this session.
-func (s *session) sessionID() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.id
 }

@@ -1,14 +1,10 @@
 package zookeeper
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -50,52 +46,6 @@ func TestBatchedWritesAreJudgedOneByOne(t *testing.T) {
 		})
 	}
 	wg.Wait()
-}
-
-// next takes what fits, in order, and never two places of one line.
-func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
-	t.Parallel()
-	place := func(line string) *write {
-		return newWrite([]any{&zk.CreateRequest{Path: line + "/lock-x-", Flags: zk.FlagEphemeral | zk.FlagSequence}})
-	}
-	plain := func(path string) *write { return newWrite([]any{&zk.DeleteRequest{Path: path}}) }
-	large := func() *write {
-		return newWrite([]any{&zk.CreateRequest{Path: "/large", Data: bytes.Repeat([]byte("x"), maxBatchBytes)}})
-	}
-	a1, a2, b1, p, q, l := place("/a"), place("/a"), place("/b"), plain("/p"), plain("/a/q"), large()
-	tests := map[string]struct {
-		waiting []*write
-		want    [][]*write
-	}{
-		"nothing":                {nil, [][]*write{nil}},
-		"all of it":              {[]*write{a1, p, b1, q}, [][]*write{{a1, p, b1, q}}},
-		"two places of a line":   {[]*write{a1, a2, p}, [][]*write{{a1, p}, {a2}}},
-		"a large one goes alone": {[]*write{p, l, q}, [][]*write{{p}, {l}, {q}}},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := &writer{waiting: append([]*write(nil), tt.waiting...)}
-			for i, want := range tt.want {
-				batch, more := w.next()
-				if fmt.Sprint(batch) != fmt.Sprint(want) || more != (i < len(tt.want)-1) {
-					t.Fatalf("next() no. %d = %v, %v, want %v", i+1, batch, more, want)
-				}
-			}
-		})
-	}
-	t.Run("at most maxBatch", func(t *testing.T) {
-		t.Parallel()
-		w := &writer{}
-		for range maxBatch + 1 {
-			w.waiting = append(w.waiting, plain("/p"))
-		}
-		first, more := w.next()
-		second, no := w.next()
-		if len(first) != maxBatch || !more || len(second) != 1 || no {
-			t.Errorf("next() took %d, %v, then %d, %v", len(first), more, len(second), no)
-		}
-	})
 }
 
 // A reply that is lost leaves all writes of the Multi in doubt; each settles for

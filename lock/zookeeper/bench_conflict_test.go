@@ -62,8 +62,8 @@ func benchmarkConflicts(b *testing.B, n, held int) {
 			}
 		}
 		sum, longest = sum+round, max(longest, round)
-		await(b, "releases", l.c.background.idle())
-		await(b, "releases", beside.c.background.idle())
+		await(b, "releases", l.c.keeper.Background.Idle())
+		await(b, "releases", beside.c.keeper.Background.Idle())
 	}
 	b.ReportMetric(float64(sum.Microseconds())/1000/float64(b.N), "worst-ms")
 	b.ReportMetric(float64(longest.Microseconds())/1000, "max-ms")

@@ -66,5 +66,5 @@ func makeParents(t testing.TB, l *Locker) {
 		}
 		lease.ReleaseBehind()
 	}
-	await(t, "releases", l.c.background.idle())
+	await(t, "releases", l.c.keeper.Background.Idle())
 }

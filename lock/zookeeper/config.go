@@ -13,6 +13,8 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/wire"
 )
 
 // Config says where the ensemble is and how to use it. Only Servers is
@@ -104,17 +106,9 @@ type Config struct {
 	now leaseclock.Source // tests set their own
 }
 
-// Credential is an identity, such as scheme "digest" with "user:password".
-type Credential struct {
-	Scheme string
-	Secret []byte
-}
-
-// LogValue keeps the secret out of logs.
-func (c Credential) LogValue() slog.Value { return slog.StringValue(c.Scheme + ":***") }
-
-// String keeps the secret out of logs.
-func (c Credential) String() string { return c.Scheme + ":***" }
+// Credential is an identity, such as scheme "digest" with "user:password". It keeps its
+// secret out of logs.
+type Credential = session.Credential
 
 // ParseConnectString reads ZooKeeper's usual notation,
 // "host:port,host:port/chroot", into Servers and Chroot.
@@ -166,7 +160,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("zookeeper: config has a negative value")
 	}
 	if c.TickTime != 0 {
-		if err := checkTimeout(c.SessionTimeout, c.TickTime); err != nil {
+		if err := session.CheckTimeout(c.SessionTimeout, c.TickTime); err != nil {
 			return c, err
 		}
 	}
@@ -182,12 +176,13 @@ func (c Config) withDefaults() (Config, error) {
 	if len(c.Root) > maxRoot {
 		return c, fmt.Errorf("zookeeper: root has %d bytes, %d are the most", len(c.Root), maxRoot)
 	}
-	if err := c.checkTLS(); err != nil {
+	var err error
+	if c.TLS, err = wire.CheckTLS(c.TLS); err != nil {
 		return c, err
 	}
 	if len(c.ACL) == 0 {
 		c.ACL = zk.WorldACL(zk.PermAll)
-		if c.authenticates() {
+		if len(c.Credentials) > 0 || c.dialer().Certified() {
 			c.ACL = zk.AuthACL(zk.PermAll)
 		}
 	}
@@ -202,6 +197,8 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	return c, nil
 }
+
+func (c *Config) dialer() *wire.Dialer { return &wire.Dialer{Dial: c.Dial, TLS: c.TLS} }
 
 func defaultTo[T comparable](v *T, def T) {
 	var zero T

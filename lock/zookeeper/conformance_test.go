@@ -46,7 +46,7 @@ func conform(t *testing.T, locker func(*Client) idem.Locker, client func(idem.Lo
 		Second: func(t *testing.T, first idem.Locker) idem.Locker { return locker(open(t, client(first).cfg)) },
 		Lose: func(t *testing.T, l idem.Locker, id idem.KeyID, lease idem.Lease) {
 			raw := rawConn(t, testserver.SharedZooKeeper(t))
-			if err := raw.Delete(sessionOf(client(l)).w.pin.Path, -1); err != nil {
+			if err := raw.Delete(sessionOf(client(l)).Member(), -1); err != nil {
 				t.Fatalf("delete member: %v", err)
 			}
 		},

@@ -6,6 +6,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // createLock sends the create of a plain lock until it is known what became of
@@ -29,7 +30,7 @@ func (a *attempt) createLock(o owner) (czxid int64, err error) {
 	} else {
 		data = o.encode()
 	}
-	var r result
+	var r session.Result
 	for range maxTries {
 		if a.early == nil && a.gone() {
 			return 0, idem.ErrUnavailable // nobody reads this
@@ -37,43 +38,43 @@ func (a *attempt) createLock(o owner) (czxid int64, err error) {
 		at := sl.znode()
 		r = a.send(s.lockAt(at, data))
 		switch {
-		case r.outcome == applied:
-			if found, err := a.readMarker(r.zxid); found || err != nil {
-				return r.zxid, err
+		case r.Outcome == session.Applied:
+			if found, err := a.readMarker(r.Zxid); found || err != nil {
+				return r.Zxid, err
 			}
 			continue
-		case r.outcome == ended, r.outcome == unsent:
-			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
-		case sl.marked && (r.refusedBy(zk.ErrNoNode) || r.refusedBy(zk.ErrNoChildrenForEphemerals)):
+		case r.Outcome == session.Ended, r.Outcome == session.Unsent:
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.Err)
+		case sl.marked && (r.RefusedBy(zk.ErrNoNode) || r.RefusedBy(zk.ErrNoChildrenForEphemerals)):
 			sl.marked = false
 			continue
-		case r.refusedBy(zk.ErrNoNode):
-			if err := s.parentAfter(r.err, at); err != nil {
+		case r.RefusedBy(zk.ErrNoNode):
+			if err := s.parentAfter(r.Err, at); err != nil {
 				return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 			}
 			continue
-		case r.outcome != unknown && !r.refusedBy(zk.ErrNodeExists):
-			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
+		case r.Outcome != session.Unknown && !r.RefusedBy(zk.ErrNodeExists):
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.Err)
 		}
 		// Either the znode was there before, or the reply was lost: what is there
 		// now decides.
-		n, err := s.decide(at, ofNode)
+		n, err := s.Decide(at, session.OfNode)
 		switch {
 		case err != nil:
 			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
-		case !n.exists:
+		case !n.Exists:
 			continue
-		case n.session == 0:
-			if sl.marked || parseMarker(n.data) == nil {
+		case n.Session == 0:
+			if sl.marked || parseMarker(n.Data) == nil {
 				return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, notMarker(at))
 			}
 			sl.marked = true
 			continue
-		case n.session != s.sessionID():
-			return 0, fmt.Errorf("%w: by %v", idem.ErrLocked, parseOwner(n.data))
-		case parseOwner(n.data).same(o):
-			if found, err := a.readMarker(n.czxid); found || err != nil {
-				return n.czxid, err
+		case n.Session != s.ID():
+			return 0, fmt.Errorf("%w: by %v", idem.ErrLocked, parseOwner(n.Data))
+		case parseOwner(n.Data).same(o):
+			if found, err := a.readMarker(n.Czxid); found || err != nil {
+				return n.Czxid, err
 			}
 			continue
 		}
@@ -83,14 +84,14 @@ func (a *attempt) createLock(o owner) (czxid int64, err error) {
 			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 		}
 	}
-	if r.outcome == unknown { // nobody was seen to hold it
-		return 0, fmt.Errorf("%w: acquire: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.err)
+	if r.Outcome == session.Unknown { // nobody was seen to hold it
+		return 0, fmt.Errorf("%w: acquire: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.Err)
 	}
 	return 0, fmt.Errorf("%w: changed under our hands %d times", idem.ErrLocked, maxTries)
 }
 
 // lockAt is the create of a plain lock.
-func (s *session) lockAt(path string, data []byte) *zk.CreateRequest {
+func (s *locks) lockAt(path string, data []byte) *zk.CreateRequest {
 	return &zk.CreateRequest{Path: path, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral}
 }
 
@@ -104,14 +105,14 @@ func (a *attempt) readMarker(czxid int64) (found bool, err error) {
 	if !sl.marked {
 		return true, nil
 	}
-	n, err := s.decide(sl.path, ofNode)
+	n, err := s.Decide(sl.path, session.OfNode)
 	if err == nil {
-		if !n.exists || n.session != 0 {
+		if !n.Exists || n.Session != 0 {
 			return false, nil
 		}
-		a.marks.found, a.marks.czxid, a.marks.version = parseMarker(n.data), n.czxid, n.version
+		a.marks.found, a.marks.czxid, a.marks.version = parseMarker(n.Data), n.Czxid, n.Version
 		if a.marks.found != nil {
-			a.marks.there = n.data
+			a.marks.there = n.Data
 			return true, nil
 		}
 		err = notMarker(sl.path)

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/listener"
 )
 
 // Election chooses one leader at a time among the candidates at a path: the one
@@ -25,7 +26,7 @@ import (
 type Election struct {
 	ln        *line
 	candidate string
-	listeners []*mailbox[ElectionEvent]
+	listeners []*listener.Mailbox[ElectionEvent]
 }
 
 // ElectionOption changes what [Client.Election] returns. A nil option does
@@ -99,7 +100,7 @@ func (e *Election) RunAsLeader(ctx context.Context, fn func(ctx context.Context,
 	err = fn(leader.Context(ctx), leader.Fence())
 	lost := leader.Err()
 
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leader.s.timeout())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leader.s.Timeout())
 	defer cancel()
 	_ = leader.Resign(ctx) // what was not acknowledged goes on in the background
 	switch {

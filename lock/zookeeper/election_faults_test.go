@@ -198,7 +198,7 @@ func TestElectionKillSessionThenClose(t *testing.T) {
 	ctx := l.Context(bounded(t))
 	s := sessionOf(r.c)
 	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
-	if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], s.sessionID(), password(r.proxy)); err != nil && s.reason() == nil {
+	if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], s.ID(), password(r.proxy)); err != nil && s.Err() == nil {
 		t.Fatal(err)
 	}
 	short, cancel := context.WithTimeout(bounded(t), 100*time.Millisecond)

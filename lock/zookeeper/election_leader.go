@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // ErrNoLeader is returned by [Election.Leader] when nobody is in office.
@@ -35,19 +36,19 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 			return Leader{}, fmt.Errorf("%w: %s", ErrNoLeader, e.ln.name)
 		}
 		n, err := s.placeAt(ctx, e.ln, all[0])
-		if err != nil || n.exists {
+		if err != nil || n.Exists {
 			return s.leader(n), err
 		}
 	}
 }
 
-func (s *session) leader(n hint) Leader {
-	if !n.exists {
+func (s *locks) leader(n session.Hint) Leader {
+	if !n.Exists {
 		return Leader{}
 	}
-	o := parseCandidacy(n.data)
+	o := parseCandidacy(n.Data)
 	return Leader{
 		Name: o.Candidate, Host: o.Host, PID: o.PID, Instance: o.Instance,
-		Fence: s.fence(n.czxid),
+		Fence: s.fence(n.Czxid),
 	}
 }

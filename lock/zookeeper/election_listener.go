@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/listener"
 )
 
 // ElectionState is where a campaign stands.
@@ -52,7 +53,7 @@ type ElectionEvent struct {
 func WithElectionListener(f func(ElectionEvent)) ElectionOption {
 	return func(e *Election) {
 		if f != nil {
-			e.listeners = append(e.listeners, newMailbox(e.ln.c.listeners, f))
+			e.listeners = append(e.listeners, listener.NewMailbox(e.ln.c.keeper.Listeners, f))
 		}
 	}
 }
@@ -75,6 +76,6 @@ func (e *Election) tell(l *Lease) {
 func (e *Election) post(ev ElectionEvent) {
 	ev.Path, ev.Candidate = e.ln.name, e.candidate
 	for _, box := range e.listeners {
-		box.post(ev)
+		box.Post(ev)
 	}
 }

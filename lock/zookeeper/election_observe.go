@@ -1,6 +1,10 @@
 package zookeeper
 
-import "context"
+import (
+	"context"
+
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+)
 
 // Observe returns a channel with the leader in office, and then every new one:
 // the zero Leader where nobody is. It goes on over reconnects and lost sessions.
@@ -13,7 +17,7 @@ import "context"
 // the path is not valid.
 func (e *Election) Observe(ctx context.Context) <-chan Leader {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(e.ln.c.ctx, func() { cancel(errClosed) })
+	stop := context.AfterFunc(e.ln.c.keeper.Context(), func() { cancel(session.ErrClosed) })
 	o := &observer{ln: e.ln, ch: make(chan Leader, 1)}
 	run := func() {
 		defer close(o.ch)
@@ -21,7 +25,7 @@ func (e *Election) Observe(ctx context.Context) <-chan Leader {
 		defer stop()
 		o.run(ctx)
 	}
-	if e.ln.check() != nil || !e.ln.c.spawn(run) {
+	if e.ln.check() != nil || !e.ln.c.keeper.Go(run) {
 		stop()
 		cancel(nil)
 		close(o.ch)
@@ -38,12 +42,12 @@ type observer struct {
 }
 
 func (o *observer) run(ctx context.Context) {
-	for ctx.Err() == nil && o.ln.c.awaitUsable(ctx) {
+	for ctx.Err() == nil && o.ln.c.keeper.AwaitUsable(ctx) {
 		s, err := o.ln.c.usable()
 		if err != nil {
 			continue // it broke just now
 		}
-		if err := o.look(ctx, s); err != nil && s.pause() != nil {
+		if err := o.look(ctx, s); err != nil && s.Pause() != nil {
 			// The session is over, or about to be replaced; awaitUsable knows.
 			continue
 		}
@@ -52,30 +56,28 @@ func (o *observer) run(ctx context.Context) {
 
 // look tells who is first in line and returns when that may have changed. An
 // error says that it could not be read.
-func (o *observer) look(ctx context.Context, s *session) error {
-	w := s.watchLine(o.ln.path)
-	o.wait(ctx, s, w.armed)
-	line, err := within(ctx, s, func() (hint, error) { return s.children(o.ln.path) })
+func (o *observer) look(ctx context.Context, s *locks) error {
+	w := s.Watch(o.ln.path, session.OnChildren, nil)
+	o.wait(ctx, s, w.Armed())
+	line, err := session.Within(ctx, s.Session, func() (session.Hint, error) { return s.Look(o.ln.path, session.OfChildren) })
 	if err != nil {
 		return err
 	}
-	var head hint
-	if all := positions(line.names); len(all) > 0 {
+	var head session.Hint
+	if all := positions(line.Names); len(all) > 0 {
 		if head, err = s.placeAt(ctx, o.ln, all[0]); err != nil {
 			return err
 		}
-		if !head.exists { // gone meanwhile, which the watch is about to tell
-			o.wait(ctx, s, w.woken)
+		if !head.Exists { // gone meanwhile, which the watch is about to tell
+			o.wait(ctx, s, w.Woken())
 			return nil
 		}
 	}
 	o.tell(s.leader(head))
-	o.wait(ctx, s, w.woken)
+	o.wait(ctx, s, w.Woken())
 
-	s.mu.Lock()
-	absent, err := w.free, w.err
-	s.mu.Unlock()
-	if absent {
+	n, err := w.Found()
+	if err == nil && !n.Exists {
 		return o.awaitLine(ctx, s)
 	}
 	return err
@@ -83,22 +85,22 @@ func (o *observer) look(ctx context.Context, s *session) error {
 
 // awaitLine waits until the parent of the line is there, without which there is
 // nothing to watch.
-func (o *observer) awaitLine(ctx context.Context, s *session) error {
-	w := s.watchNode(o.ln.path, ofExistsW)
-	o.wait(ctx, s, w.armed)
-	n, err := within(ctx, s, func() (hint, error) { return s.hint(o.ln.path, ofNode) })
-	if err == nil && !n.exists {
-		o.wait(ctx, s, w.woken)
+func (o *observer) awaitLine(ctx context.Context, s *locks) error {
+	w := s.Watch(o.ln.path, session.OnExists, nil)
+	o.wait(ctx, s, w.Armed())
+	n, err := session.Within(ctx, s.Session, func() (session.Hint, error) { return s.Hint(o.ln.path, session.OfNode) })
+	if err == nil && !n.Exists {
+		o.wait(ctx, s, w.Woken())
 	}
 	return err
 }
 
 // wait returns when the channel is closed, or nobody is interested any more.
-func (o *observer) wait(ctx context.Context, s *session, ch <-chan struct{}) {
+func (o *observer) wait(ctx context.Context, s *locks, ch <-chan struct{}) {
 	select {
 	case <-ch:
 	case <-ctx.Done():
-	case <-s.over:
+	case <-s.Over():
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // A follower that is cut off from its leader goes on answering pings and reads.
@@ -28,25 +29,25 @@ func TestFollowerCutOffFromItsLeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	session := sessionOf(c).timeout()
-	margin := marginOf(session, cfg.TickTime)
+	timeout := sessionOf(c).Timeout()
+	margin := session.Margin(timeout, cfg.TickTime)
 
 	leader.Pause()
 	paused := time.Now()
 	// The follower does answer: reads work.
-	if _, err := sessionOf(c).hint(cfgPath(c, id), ofNode); err != nil {
+	if _, err := sessionOf(c).Hint(cfgPath(c, id), session.OfNode); err != nil {
 		t.Errorf("read from the cut off follower = %v, the test tests nothing", err)
 	}
 	select {
 	case <-lease.Done():
-	case <-time.After(session):
+	case <-time.After(timeout):
 		t.Error("the lease is believed in for as long as its session")
 	}
 	if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
 		t.Errorf("Err() = %v, want %v", err, idem.ErrLeaseLost)
 	}
-	if lasted := time.Since(paused); lasted > session-margin/2 {
-		t.Errorf("lease lasted %v after the leader was gone, session %v", lasted, session)
+	if lasted := time.Since(paused); lasted > timeout-margin/2 {
+		t.Errorf("lease lasted %v after the leader was gone, session %v", lasted, timeout)
 	}
 	leader.Resume()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -61,7 +62,7 @@ func TestFollowerCutOffFromItsLeader(t *testing.T) {
 	}
 	lease.ReleaseBehind()
 	until(t, "usable again", func() bool { return c.Locker().Ping(bounded(t)) == nil })
-	await(t, "background work", c.background.idle())
+	await(t, "background work", c.keeper.Background.Idle())
 	if _, err := next.Check(bounded(t)); err != nil {
 		t.Errorf("Check() of the next owner = %v", err)
 	}
@@ -89,12 +90,12 @@ func TestStalledServerCostsNoLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stalled := sessionOf(c).conn.Server()
+	stalled := sessionOf(c).Server()
 	proxies[stalled].BlackHole(testserver.Both)
 	if left, err := lease.Check(bounded(t)); err != nil || left <= 0 {
 		t.Errorf("Check() = %v, %v; want the lease to live on", left, err)
 	}
-	if got := sessionOf(c).conn.Server(); got == stalled {
+	if got := sessionOf(c).Server(); got == stalled {
 		t.Errorf("still at the stalled server")
 	}
 	if err := lease.Release(bounded(t)); err != nil {
@@ -164,5 +165,5 @@ func TestServerPaused(t *testing.T) {
 		return err == nil
 	})
 	until(t, "both usable", func() bool { return c.Locker().Ping(bounded(t)) == nil })
-	await(t, "background work", c.background.idle())
+	await(t, "background work", c.keeper.Background.Idle())
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // A mutex goes from a place to the next place of the same session without waiting
@@ -24,7 +25,7 @@ import (
 
 // neighbour returns the lease of the place right before that of l, if both places
 // belong to a mutex and to this session.
-func (s *session) neighbour(l *Lease, all []position, behind int) *Lease {
+func (s *locks) neighbour(l *Lease, all []position, behind int) *Lease {
 	before := all[behind]
 	if l.place.role != exclusive || before.role != exclusive || behind+1 >= len(all) || !l.place.is(all[behind+1]) {
 		return nil
@@ -41,7 +42,7 @@ func (s *session) neighbour(l *Lease, all []position, behind int) *Lease {
 
 // awaitHandOver waits until the neighbour's holder lets go of its place. It returns
 // true if the lock went to l. If not, the waiter has to look at the line again.
-func (s *session) awaitHandOver(ctx context.Context, l, before *Lease) (handed bool, err error) {
+func (s *locks) awaitHandOver(ctx context.Context, l, before *Lease) (handed bool, err error) {
 	err = s.awaitChange(ctx, l, before.done)
 	s.mu.Lock()
 	passed := err == nil && before.place.head && before.failure() == nil
@@ -55,11 +56,11 @@ func (s *session) awaitHandOver(ctx context.Context, l, before *Lease) (handed b
 	case !passed:
 		return false, s.awaitChange(ctx, l, before.gone)
 	}
-	n, err := within(ctx, s, func() (decided, error) { return s.decide(l.slot.path, ofNode) })
+	n, err := session.Within(ctx, s.Session, func() (session.Decided, error) { return s.Decide(l.slot.path, session.OfNode) })
 	if err != nil {
 		return false, s.notYet(ctx, l, err)
 	}
-	if !n.exists || n.czxid != l.czxid {
+	if !n.Exists || n.Czxid != l.czxid {
 		s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
 		return false, l.over()
 	}
@@ -79,7 +80,7 @@ func (l *Lease) mayPassOn() bool {
 
 // passOnRequest gives a request that came to a place which is being given back to the
 // lease that has inherited the lock.
-func (s *session) passOnRequest(l *Lease) {
+func (s *locks) passOnRequest(l *Lease) {
 	s.mu.Lock()
 	next := l.place.heir
 	for next != nil && next.over() != nil {

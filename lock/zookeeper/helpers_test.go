@@ -11,6 +11,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // patience bounds everything that a test waits for. Reaching it is a failure.
@@ -60,10 +61,31 @@ func open(t testing.TB, cfg Config) *Client {
 }
 
 // sessionOf returns the session that serves the callers of c, or nil.
-func sessionOf(c *Client) *session {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.current
+func sessionOf(c *Client) *locks {
+	s := c.keeper.Current()
+	if s == nil {
+		return nil
+	}
+	return s.Local().(*locks)
+}
+
+// connOf returns the library's connection of a session, for requests past all care.
+func connOf(t testing.TB, s *locks) (conn *zk.Conn) {
+	t.Helper()
+	if _, err := s.Look("/", func(c *zk.Conn, path string) (session.Node, error) {
+		conn = c
+		return session.Node{}, nil
+	}); err != nil {
+		t.Fatalf("Look() = %v", err)
+	}
+	return conn
+}
+
+// canceled returns a context that has ended.
+func canceled(t testing.TB) context.Context {
+	ctx, cancel := context.WithCancel(bounded(t))
+	cancel()
+	return ctx
 }
 
 // bounded returns a context that ends when the test's patience does.
@@ -77,7 +99,7 @@ func bounded(t testing.TB) context.Context {
 // the back of the client under test.
 func rawConn(t testing.TB, servers []string) *zk.Conn {
 	t.Helper()
-	c, events, err := zk.Connect(servers, 10*time.Second, zk.WithLogger(debugLog{testLogger()}), zk.WithLogInfo(false))
+	c, events, err := zk.Connect(servers, 10*time.Second, zk.WithLogInfo(false))
 	if err != nil {
 		t.Fatalf("zk.Connect(%v) = %v", servers, err)
 	}

@@ -9,17 +9,19 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // Lease is a lock held through a session. It is safe for concurrent use.
 type Lease struct {
-	s     *session
+	s     *locks
 	slot  *slot
 	place *place             // in a line, whose turn it is; nil for a plain lock
 	czxid int64              // of a plain lock it is guarded by mu: see at
 	taken leaseclock.Instant // before the znode was made
 	fence idem.Fence
 	done  chan struct{}
+	hold  *session.Hold // of the session's trust
 
 	mu       sync.Mutex
 	finished bool
@@ -50,9 +52,7 @@ func (l *Lease) Done() <-chan struct{} { return l.done }
 // also where Done is late: after the machine was suspended.
 func (l *Lease) Err() error {
 	if l.running() {
-		l.s.mu.Lock()
-		l.s.expire()
-		l.s.mu.Unlock()
+		l.s.Trusted()
 	}
 	return l.failure()
 }
@@ -73,6 +73,24 @@ func (l *Lease) failure() error {
 // finish ends the lease for its holder. It returns false when that had happened
 // already: what is lost stays lost.
 func (l *Lease) finish(err error) bool {
+	ended := l.end(err)
+	if ended {
+		l.hold.End()
+	}
+	return ended
+}
+
+// lost ends the lease when the session cannot be trusted any more.
+func (l *Lease) lost(err error) { l.end(err) }
+
+// overdue gives back the lock of a lease that was lost, if the session lives on.
+func (l *Lease) overdue() {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.s.beginRelease(l)
+}
+
+func (l *Lease) end(err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.finished {
@@ -139,10 +157,7 @@ func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
 		s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
 		return 0, l.over()
 	}
-	s.mu.Lock()
-	s.expire()
-	left := s.left()
-	s.mu.Unlock()
+	left := s.Left()
 	if over := l.over(); over != nil {
 		return 0, over
 	}
@@ -153,14 +168,11 @@ func (l *Lease) Check(ctx context.Context) (time.Duration, error) {
 // one is old.
 func (l *Lease) look(ctx context.Context) (there bool, err error) {
 	s := l.s
-	if err := s.awaitUp(ctx); err != nil {
+	if err := s.AwaitUp(ctx); err != nil {
 		return false, err
 	}
-	s.mu.Lock()
-	stale := s.cfg.now().Sub(s.clock.last) > s.clock.timeout/4
-	s.mu.Unlock()
-	if stale {
-		if err := s.barrier(ctx); err != nil {
+	if s.Stale() {
+		if err := s.Barrier(ctx); err != nil {
 			return false, err
 		}
 	}
@@ -173,8 +185,8 @@ func (l *Lease) look(ctx context.Context) (there bool, err error) {
 			}
 		}
 		path, czxid := l.at()
-		n, err := s.decideFor(ctx, path, ofNode)
-		if err != nil || n.exists && n.czxid == czxid {
+		n, err := s.DecideFor(ctx, path, session.OfNode)
+		if err != nil || n.Exists && n.Czxid == czxid {
 			return err == nil, err
 		}
 		under := l.marking()
@@ -193,12 +205,9 @@ func (l *Lease) at() (path string, czxid int64) {
 }
 
 // lose ends a lease whose znode is not there any more.
-func (s *session) lose(l *Lease, err error) {
+func (s *locks) lose(l *Lease, err error) {
 	s.mu.Lock()
 	lost := l.finish(err)
-	if lost {
-		s.held--
-	}
 	s.beginRelease(l)
 	s.mu.Unlock()
 	if lost {

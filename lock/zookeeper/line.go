@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // line is a znode below which those who want the same thing queue up: each has
@@ -31,7 +32,7 @@ type line struct {
 
 	// agreed, if not nil, says whether a place that was just taken may stay, by
 	// what the parent is then.
-	agreed func(ctx context.Context, s *session, l *Lease) error
+	agreed func(ctx context.Context, s *locks, l *Lease) error
 }
 
 func (c *Client) line(path string) *line {
@@ -93,10 +94,10 @@ func positions(names []string) []position {
 // ensureLine makes the parent, and the znodes above it. Making one twice does
 // no harm, so it need not be pinned, and a lost reply is answered by doing it
 // again.
-func (s *session) ensureLine(ln *line) error {
+func (s *locks) ensureLine(ln *line) error {
 	for {
 		err := s.container(ln.path, ln.data)
-		if errors.Is(err, errNoParent) {
+		if errors.Is(err, session.ErrNoParent) {
 			if err = s.ensureLineParents(ln.path); err == nil {
 				continue
 			}
@@ -104,13 +105,10 @@ func (s *session) ensureLine(ln *line) error {
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
-		case definite(err), answered(err):
+		case session.Definite(err), session.Answered(err):
 			return fmt.Errorf("zookeeper: create %s: %w", ln.path, err)
 		}
-		if err := s.settled(); err != nil {
-			return err
-		}
-		if err := s.pause(); err != nil {
+		if err := s.Retry(); err != nil {
 			return err
 		}
 	}
@@ -119,7 +117,7 @@ func (s *session) ensureLine(ln *line) error {
 // ensureLineParents makes the containers above the parent of a line, so that a
 // path with a number in it leaves nothing behind. What is there is left as it
 // is; who may not create here may still create further down.
-func (s *session) ensureLineParents(path string) error {
+func (s *locks) ensureLineParents(path string) error {
 	var denied error
 	for i := 1; i < len(path); i++ {
 		if path[i] != '/' {
@@ -135,7 +133,7 @@ func (s *session) ensureLineParents(path string) error {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 		case errors.Is(err, ErrNotPermitted):
 			denied = err
-		case errors.Is(err, errNoParent) && denied != nil:
+		case errors.Is(err, session.ErrNoParent) && denied != nil:
 			return denied
 		default:
 			return err
@@ -144,22 +142,9 @@ func (s *session) ensureLineParents(path string) error {
 	return nil
 }
 
-func (s *session) container(path string, data []byte) error {
-	_, err := call(s, func() (struct{}, error) {
-		if _, err := s.connection(); err != nil {
-			return struct{}{}, err
-		}
-		_, err := s.conn.CreateContainer(path, data, zk.FlagContainer, s.cfg.ACL)
-		if errors.Is(err, zk.ErrNoNode) {
-			err = errNoParent
-		}
-		return struct{}{}, refusalOf(&zk.CreateRequest{Path: path}, err)
-	})
-	return err
+func (s *locks) container(path string, data []byte) error {
+	return s.CreateContainer(path, data, s.cfg.ACL)
 }
-
-// errNoParent is zk.ErrNoNode in the answer to a create.
-var errNoParent = errors.New("a znode above it is missing")
 
 // acquire takes a place and waits for its turn. It takes another one when it
 // loses the one it has, until ctx ends or the client's retries are used up.
@@ -168,8 +153,8 @@ func (ln *line) acquire(ctx context.Context, role string, data []byte, r rule) (
 		return nil, err
 	}
 	for retry := ln.c.cfg.Retry.start(); ; {
-		lease, err := ln.try(ctx, role, data, func(s *session, l *Lease) error { return s.awaitTurn(ctx, l, r) })
-		if err == nil || refusal(err) || !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLeaseLost) {
+		lease, err := ln.try(ctx, role, data, func(s *locks, l *Lease) error { return s.awaitTurn(ctx, l, r) })
+		if err == nil || session.Refusal(err) || !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLeaseLost) {
 			return lease, err
 		}
 		if !retry.wait(ctx, ln.c) {
@@ -183,11 +168,11 @@ func (ln *line) tryAcquire(ctx context.Context, role string, data []byte, r rule
 	if err := ln.check(); err != nil {
 		return nil, err
 	}
-	return ln.try(ctx, role, data, func(s *session, l *Lease) error { return s.turnAtOnce(ctx, l, r) })
+	return ln.try(ctx, role, data, func(s *locks, l *Lease) error { return s.turnAtOnce(ctx, l, r) })
 }
 
 // try takes a place for as long as fit is content with it.
-func (ln *line) try(ctx context.Context, role string, data []byte, fit func(*session, *Lease) error) (*Lease, error) {
+func (ln *line) try(ctx context.Context, role string, data []byte, fit func(*locks, *Lease) error) (*Lease, error) {
 	s, err := ln.c.usable()
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/listener"
 )
 
 // LockState is what a [LockEvent] tells.
@@ -61,7 +62,7 @@ type MutexOption func(*Mutex)
 func WithListener(f func(LockEvent)) MutexOption {
 	return func(m *Mutex) {
 		if f != nil {
-			m.listeners = append(m.listeners, newMailbox(m.ln.c.listeners, f))
+			m.listeners = append(m.listeners, listener.NewMailbox(m.ln.c.keeper.Listeners, f))
 		}
 	}
 }
@@ -69,14 +70,14 @@ func WithListener(f func(LockEvent)) MutexOption {
 // tell has the listeners told of a lease that was just acquired, and of its
 // end: of both or, where the client is closed, of neither.
 func (m *Mutex) tell(l *Lease) {
-	if len(m.listeners) == 0 || !m.ln.c.listeners.enter() {
+	if len(m.listeners) == 0 || !m.ln.c.keeper.Listeners.Enter() {
 		return
 	}
-	defer m.ln.c.listeners.leave()
+	defer m.ln.c.keeper.Listeners.Leave()
 	ev := LockEvent{State: LockAcquired, Path: m.ln.name, Fence: l.fence}
-	told := make([]*mailbox[LockEvent], 0, len(m.listeners))
+	told := make([]*listener.Mailbox[LockEvent], 0, len(m.listeners))
 	for _, box := range m.listeners {
-		if box.postAfter(ev, ev.follows) {
+		if box.PostAfter(ev, ev.follows) {
 			told = append(told, box)
 		}
 	}
@@ -89,7 +90,7 @@ func (m *Mutex) tell(l *Lease) {
 			ev.State = LockLost
 		}
 		for _, box := range told {
-			box.post(ev)
+			box.Post(ev)
 		}
 	})
 	l.attend()

@@ -1,13 +1,10 @@
 package zookeeper
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -46,13 +43,13 @@ func killSession(t testing.TB, c *Client, p *testserver.Proxy) {
 	t.Helper()
 	old := sessionOf(c)
 	until(t, "session killed", func() bool {
-		err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.sessionID(), password(p))
-		return err == nil || old.reason() != nil
+		err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.ID(), password(p))
+		return err == nil || old.Err() != nil
 	})
 	// A server that hears the client reconnect while it is closing the session
 	// lets it in, and then answers nothing.
 	p.Cut()
-	await(t, "session over", old.over)
+	await(t, "session over", old.Over())
 }
 
 func wantStates(t testing.TB, got []LockEvent, want ...LockState) {
@@ -168,7 +165,7 @@ func TestCloseWaitsForListeners(t *testing.T) {
 	s := sessionOf(c)
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close(bounded(t)) }()
-	await(t, "session over", s.over)
+	await(t, "session over", s.Over())
 	select {
 	case err := <-closed:
 		t.Errorf("Close() = %v while a listener was running", err)
@@ -183,61 +180,6 @@ func TestCloseWaitsForListeners(t *testing.T) {
 		t.Error("Acquire() after Close() succeeded")
 	}
 	wantStates(t, told.events(), want...)
-}
-
-func canceled(t testing.TB) context.Context {
-	ctx, cancel := context.WithCancel(bounded(t))
-	cancel()
-	return ctx
-}
-
-// As long as its context lets it, the end of a client waits for listeners.
-func TestListenersAreWaitedFor(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ls := newListeners(testLogger())
-		var told recorder[int]
-		m := newMailbox(ls, func(n int) { time.Sleep(time.Hour); told.take(n) })
-		for i := range 3 {
-			m.post(i)
-		}
-		if err := ls.close(context.Background()); err != nil {
-			t.Errorf("close() = %v", err)
-		}
-		if got := told.events(); !slices.Equal(got, []int{0, 1, 2}) {
-			t.Errorf("told %v when close() returned, want all", got)
-		}
-	})
-}
-
-// What a listener does not return from does not keep a client open for ever,
-// and it is not called again.
-func TestListenerThatHangs(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ls := newListeners(testLogger())
-		release := make(chan struct{})
-		var told recorder[int]
-		m := newMailbox(ls, func(n int) { told.take(n); <-release })
-		for i := range 3 {
-			m.post(i)
-		}
-		began := time.Now()
-		if err := ls.close(canceled(t)); !errors.Is(err, context.Canceled) {
-			t.Errorf("close() = %v, want %v", err, context.Canceled)
-		}
-		if took := time.Since(began); took != lastWords {
-			t.Errorf("close() took %v, want %v", took, lastWords)
-		}
-		m.post(3)
-		close(release)
-		synctest.Wait()
-		m.post(4)
-		synctest.Wait()
-		if got := told.events(); !slices.Equal(got, []int{0}) {
-			t.Errorf("told %v, want the one event that was under way", got)
-		}
-	})
 }
 
 // A lost reply is nothing that a listener hears of.

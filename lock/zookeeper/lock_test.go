@@ -14,6 +14,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // age makes a lease one that reads before it deletes, without waiting for it.
@@ -91,7 +92,7 @@ func TestOperatorDeletesTheMember(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	lease := r.take(r.l)
-	if err := r.raw.Delete(sessionOf(r.c).w.pin.Path, -1); err != nil {
+	if err := r.raw.Delete(sessionOf(r.c).Member(), -1); err != nil {
 		t.Fatal(err)
 	}
 	next := r.takeSoon(r.other) // when the heartbeat has noticed and the session is closed
@@ -106,7 +107,7 @@ func TestOrphanIsRemoved(t *testing.T) {
 	r := newRig(t, 0)
 	o := r.c.owner
 	o.Try = "0"
-	if got := sessionOf(r.c).w.send(&zk.CreateRequest{Path: r.path, Data: o.encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}); got.outcome != applied {
+	if got := sessionOf(r.c).Write(&zk.CreateRequest{Path: r.path, Data: o.encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}); got.Outcome != session.Applied {
 		t.Fatalf("orphan: %+v", got)
 	}
 	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
@@ -236,12 +237,13 @@ func TestWaitersShareAWatch(t *testing.T) {
 	waiters := func() (watches, waiters int) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, w := range s.watches {
+		for _, w := range s.waits {
 			waiters += w.crowd
 		}
-		return len(s.watches), waiters
+		return len(s.Watched()), waiters
 	}
 	until(t, "64 waiters", func() bool { _, n := waiters(); return n == 64 })
+	until(t, "a watch for one path", func() bool { n, _ := waiters(); return n > 0 })
 	if n, _ := waiters(); n != 1 {
 		t.Errorf("%d watches for one path, want 1", n)
 	}
@@ -270,7 +272,7 @@ func TestWaitAcrossReconnect(t *testing.T) {
 	lease := r.take(r.other)
 	woken := make(chan error, 1)
 	go func() { woken <- r.l.Wait(bounded(t), r.id) }()
-	until(t, "watch", func() bool { s := sessionOf(r.c); s.mu.Lock(); defer s.mu.Unlock(); return len(s.watches) == 1 })
+	until(t, "watch", func() bool { return len(sessionOf(r.c).Watched()) == 1 })
 	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
 	r.proxy.Cut()
 	await(t, "reconnect", connect.Held())

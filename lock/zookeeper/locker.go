@@ -61,33 +61,8 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 		case busy != releasing:
 			return nil, fmt.Errorf("%w: in this process", idem.ErrLocked)
 		}
-		if err := s.await(ctx, other.freed); err != nil {
+		if err := s.Await(ctx, other.freed); err != nil {
 			return nil, err
-		}
-	}
-}
-
-// await waits for a channel to be closed, as long as the session may yet
-// answer.
-func (s *session) await(ctx context.Context, ch <-chan struct{}) error {
-	for {
-		s.mu.Lock()
-		err, changed := s.trouble(false), s.changed
-		s.mu.Unlock()
-		select {
-		case <-ch: // whatever has happened since
-			return nil
-		default:
-		}
-		if err != nil {
-			return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
-		}
-		select {
-		case <-ch:
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", idem.ErrUnavailable, context.Cause(ctx))
-		case <-changed:
 		}
 	}
 }
@@ -101,7 +76,7 @@ func (l *Locker) Ping(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.barrier(ctx)
+	return s.Barrier(ctx)
 }
 
 // Reach implements [idem.Locker].

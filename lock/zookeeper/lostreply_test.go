@@ -113,7 +113,7 @@ func (r *rig) exists() bool {
 // idle waits until a client has nothing left to settle.
 func (r *rig) idle(c *Client) {
 	r.Helper()
-	await(r, "background work", c.background.idle())
+	await(r, "background work", c.keeper.Background.Idle())
 	s := sessionOf(c)
 	if s == nil {
 		return
@@ -190,7 +190,7 @@ func TestAbandonedCreate(t *testing.T) {
 		}},
 		{"request late and over a dead connection", func(r *rig, ctx context.Context, cancel context.CancelFunc) {
 			req := r.proxy.HoldNext(r.onLock())
-			go func() { <-req.Held(); sessionOf(r.c).tr.drop(); cancel() }()
+			go func() { <-req.Held(); r.proxy.Cut(); cancel() }()
 			r.wantGivenUp(ctx)
 			until(r, "connected again", func() bool { _, err := r.c.usable(); return err == nil })
 			req.Release()
@@ -291,7 +291,7 @@ func TestWritesInFlightWhenConnectionBreaks(t *testing.T) {
 			r := newRig(t, 0)
 			released, id := r.take(r.l), r.sibling()
 			reply := r.proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.lockPath(id))))
-			leases := make(chan *Lease, flights)
+			leases := make(chan *Lease, 2)
 			acquire := func(id idem.KeyID) {
 				lease, err := r.l.TryAcquire(bounded(t), request(id))
 				if err != nil {
@@ -326,7 +326,7 @@ func TestLateWriteIsRefused(t *testing.T) {
 	del := r.proxy.HoldNext(r.onLock())
 	lease.ReleaseBehind()
 	await(t, "held delete", del.Held())
-	sessionOf(r.c).tr.drop()
+	r.proxy.Cut()
 	r.idle(r.c) // released by a second delete
 	next := r.take(r.other)
 	del.Release()

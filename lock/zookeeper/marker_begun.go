@@ -8,6 +8,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // marking is one MarkBegun under way: a transaction that may move the lock of a
@@ -67,7 +68,7 @@ func (mk *marking) start() error {
 	look := l.suspect()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.why != nil || l.slot.phase != holding {
+	if l.slot.phase != holding {
 		return fmt.Errorf("%w: mark", idem.ErrLeaseLost)
 	}
 	l.mu.Lock()
@@ -76,29 +77,27 @@ func (mk *marking) start() error {
 		l.marks.under = mk
 	}
 	l.mu.Unlock()
-	switch {
-	case busy:
+	if busy {
 		return fmt.Errorf("%w: mark: another call is under way", idem.ErrUnavailable)
-	case look:
-		s.wg.Go(func() { mk.run(nil) })
-	default:
-		s.w.submit(mk.answered, measured(mk.ops()))
+	}
+	if look || !s.Ask(session.Request{Ops: mk.ops()}, mk.answered) {
+		s.further(func() { mk.run(nil) })
 	}
 	return nil
 }
 
 // answered goes on with the answer to a transaction, on the writer's goroutine where
 // there is nothing to wait for.
-func (mk *marking) answered(r result) {
-	switch r.outcome {
-	case applied, unsent, ended:
+func (mk *marking) answered(r session.Result) {
+	switch r.Outcome {
+	case session.Applied, session.Unsent, session.Ended:
 		mk.run(&r)
 	default:
 		mk.l.s.further(func() { mk.run(&r) })
 	}
 }
 
-func (mk *marking) run(first *result) {
+func (mk *marking) run(first *session.Result) {
 	mk.err = mk.settle(first)
 	mk.l.mu.Lock()
 	mk.l.marks.under = nil
@@ -108,10 +107,10 @@ func (mk *marking) run(first *result) {
 
 // settle goes on from the answer to a first transaction, or before it, until the
 // marker is there or it is known that it will not be.
-func (mk *marking) settle(first *result) error {
+func (mk *marking) settle(first *session.Result) error {
 	l, s := mk.l, mk.l.s
 	for {
-		var r result
+		var r session.Result
 		if first != nil {
 			r, first = *first, nil
 		} else {
@@ -127,25 +126,25 @@ func (mk *marking) settle(first *result) error {
 			case mk.isLeft():
 				return idem.ErrUnavailable // nobody reads this
 			}
-			r = s.w.do(mk.ops()...)
+			r = s.Write(mk.ops()...)
 		}
 		switch {
-		case r.outcome == applied:
-			mk.applied(r.zxid)
+		case r.Outcome == session.Applied:
+			mk.applied(r.Zxid)
 			return nil
-		case r.outcome == unknown:
+		case r.Outcome == session.Unknown:
 			mk.doubt()
-			if err := s.finalBarrier(); err != nil {
+			if err := s.FinalBarrier(); err != nil {
 				return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, err)
 			}
-		case r.refusedBy(zk.ErrNoNode): // the lock, or the marker above it, was deleted by hand
-		case r.outcome == refused:
+		case r.RefusedBy(zk.ErrNoNode): // the lock, or the marker above it, was deleted by hand
+		case r.Outcome == session.Refused:
 			l.mu.Lock()
 			l.marks.bare = true
 			l.mu.Unlock()
-			return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, r.err)
+			return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, r.Err)
 		default:
-			return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, r.err)
+			return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, r.Err)
 		}
 	}
 }
@@ -170,20 +169,20 @@ func (mk *marking) ops() []any {
 func (mk *marking) look() (held, done bool, err error) {
 	l, s := mk.l, mk.l.s
 	path, czxid := l.at()
-	n, err := s.decide(path, ofNode)
+	n, err := s.Decide(path, session.OfNode)
 	switch {
-	case err != nil, !n.exists:
+	case err != nil, !n.Exists:
 		return false, false, err
-	case n.czxid == czxid:
+	case n.Czxid == czxid:
 		return true, false, nil
-	case l.slot.marked || n.session != 0:
+	case l.slot.marked || n.Session != 0:
 		return false, false, nil
 	}
-	child, err := s.decide(path+lockChild, ofNode)
-	if err != nil || !child.exists || child.session != s.sessionID() || !bytes.Equal(child.data, l.marks.owner) {
+	child, err := s.Decide(path+lockChild, session.OfNode)
+	if err != nil || !child.Exists || child.Session != s.ID() || !bytes.Equal(child.Data, l.marks.owner) {
 		return false, false, err
 	}
-	mk.applied(child.czxid)
+	mk.applied(child.Czxid)
 	return true, true, nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // begin marks the attempt of a lease, which has to succeed.
@@ -255,7 +256,7 @@ func TestMarkBegunSettledWhileTheLeaseIsReleased(t *testing.T) {
 		go func() {
 			for lease.over() == nil {
 			}
-			mk.run(&result{outcome: unsent})
+			mk.run(&session.Result{Outcome: session.Unsent})
 		}()
 		r.release(lease)
 		for range 4 {
@@ -300,8 +301,8 @@ func TestMarkBegunOutlivesItsSession(t *testing.T) {
 			m := r.begin(lease)
 			old := sessionOf(r.c)
 			until(t, "session killed", func() bool {
-				err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.sessionID(), password(r.proxy))
-				return err == nil || old.isOver()
+				err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.ID(), password(r.proxy))
+				return err == nil || old.Err() != nil
 			})
 			next := r.takeSoon(r.other)
 			wantFound(t, next, m)
@@ -385,7 +386,7 @@ func TestMarkBegunSharesAMulti(t *testing.T) {
 	s := sessionOf(r.c)
 	ids := []idem.KeyID{r.sibling(), r.sibling(), r.sibling(), r.sibling()}
 	r.leave(ids[1], newMarker(idem.StateUnknown))
-	var batch []*write
+	var batch []session.Request
 	var all []*marking
 	for _, id := range ids {
 		lease, err := r.l.TryAcquire(bounded(t), request(id))
@@ -394,20 +395,20 @@ func TestMarkBegunSharesAMulti(t *testing.T) {
 		}
 		data, _ := encodeMarker(newMarker(idem.StateUnknown))
 		mk := &marking{l: lease.(*Lease), data: data, done: make(chan struct{})}
-		all, batch = append(all, mk), append(batch, newWrite(mk.ops()))
+		all, batch = append(all, mk), append(batch, session.Request{Ops: mk.ops()})
 	}
 	if err := r.raw.Delete(r.cfg.lockPath(ids[2]), -1); err != nil {
 		t.Fatal(err)
 	}
-	s.w.sendAll(slices.Clone(batch))
+	results := s.Batch(batch...)
 	zxids := map[int64]int{}
 	for i, mk := range all {
-		got := <-batch[i].answer
-		if want := map[bool]outcome{false: applied, true: refused}[i == 2]; got.outcome != want {
+		got := results[i]
+		if want := map[bool]session.Outcome{false: session.Applied, true: session.Refused}[i == 2]; got.Outcome != want {
 			t.Errorf("write %d: %+v, want outcome %v", i, got, want)
 		}
-		if got.outcome == applied {
-			zxids[got.zxid]++
+		if got.Outcome == session.Applied {
+			zxids[got.Zxid]++
 		}
 		mk.run(&got)
 		if i != 2 {

@@ -6,29 +6,30 @@ import (
 	"strconv"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // look judges what is at the path of a key. now is the ensemble's time, of a
 // moment ago.
-func (r *removal) look(ctx context.Context, s *session, id idem.KeyID, now int64) error {
+func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID, now int64) error {
 	path := r.c.cfg.lockPath(id)
-	n, err := within(ctx, s, func() (decided, error) { return s.decide(path, ofNode) })
+	n, err := session.Within(ctx, s.Session, func() (session.Decided, error) { return s.Decide(path, session.OfNode) })
 	switch {
 	case errors.Is(err, ErrNotPermitted):
 		s.log.Warn("zookeeper: this znode cannot be looked at", "error", err)
 		return nil
 	case err != nil:
 		return unavailable(ctx, err)
-	case !n.exists, n.session != 0: // gone, or a lock
+	case !n.Exists, n.Session != 0: // gone, or a lock
 		return nil
 	}
-	m := parseMarker(n.data)
+	m := parseMarker(n.Data)
 	if m == nil {
 		s.log.Warn("zookeeper: this znode keeps its key from being locked", "error", notMarker(path))
 		return nil
 	}
 	r.looked.Add(1)
-	if n.children > 0 || now-n.mtime < r.opts.Retention.Milliseconds() { // locked, or young
+	if n.Children > 0 || now-n.Mtime < r.opts.Retention.Milliseconds() { // locked, or young
 		r.kept.Add(1)
 		return nil
 	}
@@ -67,7 +68,7 @@ func (r *removal) look(ctx context.Context, s *session, id idem.KeyID, now int64
 // with what was judged. To ask for it below the marker first, rather than at the
 // path, spares a conflict that would cost other requests of the same transaction
 // a second one.
-func (r *removal) remove(ctx context.Context, s *session, path string, judged decided) (bool, error) {
+func (r *removal) remove(ctx context.Context, s *locks, path string, judged session.Decided) (bool, error) {
 	sl, _, _, err := s.claim(path)
 	switch {
 	case err != nil:
@@ -92,7 +93,7 @@ func (r *removal) remove(ctx context.Context, s *session, path string, judged de
 	case err != nil:
 		return false, unavailable(ctx, err)
 	}
-	same := lease.marks.czxid == judged.czxid && lease.marks.version == judged.version
+	same := lease.marks.czxid == judged.Czxid && lease.marks.version == judged.Version
 	if same {
 		lease.Mark(nil)
 	}

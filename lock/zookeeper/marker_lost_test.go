@@ -5,12 +5,13 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // losses are the two ways in which a write can be lost: applied or not.
@@ -213,8 +214,8 @@ func TestMarkerIsNotLeftByADeadSession(t *testing.T) {
 			lease.Mark(completed())
 			old := sessionOf(r.c)
 			until(t, "session killed", func() bool {
-				err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.sessionID(), password(r.proxy))
-				return err == nil || old.isOver()
+				err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.ID(), password(r.proxy))
+				return err == nil || old.Err() != nil
 			})
 			next := r.takeSoon(r.other)
 			wantFound(t, next, before)
@@ -235,18 +236,17 @@ func TestMarkerOfALeaseThatLostTrust(t *testing.T) {
 		t.Run(map[bool]string{false: "marked before", true: "marked after"}[late], func(t *testing.T) {
 			t.Parallel()
 			r := newMarkerRig(t, 0)
+			clock := leaseclock.NewManual()
+			cfg := r.cfg
+			cfg.now = clock.Now
+			r.c = open(t, cfg)
+			r.l = r.c.Locker(WithDurableMarkers())
 			lease, m := r.take(r.l), completed()
 			if !late {
 				lease.Mark(m)
 			}
 			s := sessionOf(r.c)
-			until(t, "lease lost", func() bool { // a heartbeat may be acknowledged before the timer fires
-				s.mu.Lock()
-				s.clock.last = s.clock.last.Add(-time.Hour) // as if nothing had been acknowledged
-				s.arm()
-				s.mu.Unlock()
-				return lease.Err() != nil
-			})
+			lapse(t, lease, clock)
 			lease.Mark(completed())
 			r.release(lease)
 			if late {
@@ -321,7 +321,7 @@ func TestMarkerOrphanIsRemoved(t *testing.T) {
 	o := r.c.owner
 	o.Try = "0"
 	orphan := &zk.CreateRequest{Path: r.path + lockChild, Data: o.encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}
-	if got := sessionOf(r.c).w.send(orphan); got.outcome != applied {
+	if got := sessionOf(r.c).Write(orphan); got.Outcome != session.Applied {
 		t.Fatalf("orphan: %+v", got)
 	}
 	lease := r.take(r.l)
@@ -344,25 +344,28 @@ func TestMarkerReleasesShareAMulti(t *testing.T) {
 	create(t, r.raw, at(ids[2])+"/mine", 0)
 	del := func(path string) any { return &zk.DeleteRequest{Path: path, Version: -1} }
 	leave := func(path string) any { return &zk.CreateRequest{Path: path, Acl: r.cfg.ACL} }
-	batch := []*write{
-		newWrite([]any{del(at(ids[0])), leave(at(ids[0]))}),
-		newWrite([]any{del(at(ids[1])), leave(at(ids[1])), del(at(ids[0]) + "/none")}),
-		newWrite([]any{del(at(ids[2]) + "/mine"), leave(at(ids[2]) + "/mine"), del(at(ids[2]))}),
-		newWrite([]any{del(at(ids[3])), leave(at(ids[3]))}),
-	}
-	sessionOf(r.c).w.sendAll(append([]*write(nil), batch...))
-	for i, want := range []result{
-		{outcome: applied},
-		{outcome: refused, op: 2, err: zk.ErrNoNode},
-		{outcome: refused, op: 2, err: zk.ErrNotEmpty},
-		{outcome: applied},
+	var batch []session.Request
+	for _, ops := range [][]any{
+		{del(at(ids[0])), leave(at(ids[0]))},
+		{del(at(ids[1])), leave(at(ids[1])), del(at(ids[0]) + "/none")},
+		{del(at(ids[2]) + "/mine"), leave(at(ids[2]) + "/mine"), del(at(ids[2]))},
+		{del(at(ids[3])), leave(at(ids[3]))},
 	} {
-		got := <-batch[i].answer
-		if got.outcome != want.outcome || got.op != want.op || !errors.Is(got.err, want.err) {
+		batch = append(batch, session.Request{Ops: ops})
+	}
+	results := sessionOf(r.c).Batch(batch...)
+	for i, want := range []session.Result{
+		{Outcome: session.Applied},
+		{Outcome: session.Refused, Op: 2, Err: zk.ErrNoNode},
+		{Outcome: session.Refused, Op: 2, Err: zk.ErrNotEmpty},
+		{Outcome: session.Applied},
+	} {
+		got := results[i]
+		if got.Outcome != want.Outcome || got.Op != want.Op || !errors.Is(got.Err, want.Err) {
 			t.Errorf("write %d: %+v, want %+v", i, got, want)
 		}
-		if want.outcome == applied && (len(got.created) != 2 || got.created[1] != at(ids[i])) {
-			t.Errorf("write %d created %q, want its own path", i, got.created)
+		if want.Outcome == session.Applied && (len(got.Created) != 2 || got.Created[1] != at(ids[i])) {
+			t.Errorf("write %d created %q, want its own path", i, got.Created)
 		}
 	}
 	if got := r.marked(ids...); !slices.Equal(got, []bool{true, true, true, true}) {

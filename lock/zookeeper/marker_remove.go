@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // MarkerRemoval says which markers [Locker.RemoveMarkers] removes.
@@ -80,7 +81,7 @@ func (l *Locker) RemoveMarkers(ctx context.Context, opts MarkerRemoval) (MarkerS
 type removal struct {
 	c    *Client
 	opts MarkerRemoval
-	now  func(ctx context.Context, s *session) (ms int64, err error)
+	now  func(ctx context.Context, s *locks) (ms int64, err error)
 	pace pacer
 
 	looked, removed, kept, unknown atomic.Int64
@@ -115,7 +116,7 @@ func (r *removal) run(ctx context.Context) error {
 
 // list returns the names below a path, and the session that it was asked in. It
 // paces, so that empty parents are not run through too fast either.
-func (r *removal) list(ctx context.Context, path string) (*session, []string, error) {
+func (r *removal) list(ctx context.Context, path string) (*locks, []string, error) {
 	if err := r.pace.wait(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -123,11 +124,11 @@ func (r *removal) list(ctx context.Context, path string) (*session, []string, er
 	if err != nil {
 		return nil, nil, err
 	}
-	n, err := within(ctx, s, func() (hint, error) { return s.children(path) })
+	n, err := session.Within(ctx, s.Session, func() (session.Hint, error) { return s.Look(path, session.OfChildren) })
 	if err != nil {
 		return nil, nil, unavailable(ctx, err)
 	}
-	return s, n.names, nil
+	return s, n.Names, nil
 }
 
 // shard goes through one of the parents.
@@ -167,15 +168,15 @@ func (r *removal) shard(ctx context.Context, root, shard string) error {
 
 // serverNow is the time of the ensemble's clock, which stamps all writes: that
 // of a write just made.
-func serverNow(ctx context.Context, s *session) (ms int64, err error) {
-	if err := s.barrier(ctx); err != nil {
+func serverNow(ctx context.Context, s *locks) (ms int64, err error) {
+	if err := s.Barrier(ctx); err != nil {
 		return 0, err
 	}
-	n, err := within(ctx, s, func() (decided, error) { return s.decide(s.w.pin.Path, ofNode) })
-	if err == nil && !n.exists {
-		err = errNoMember
+	n, err := session.Within(ctx, s.Session, func() (session.Decided, error) { return s.Decide(s.Member(), session.OfNode) })
+	if err == nil && !n.Exists {
+		err = session.ErrNoMember
 	}
-	return n.mtime, err
+	return n.Mtime, err
 }
 
 // unavailable is err as callers are to get it: the cause of ctx where that has

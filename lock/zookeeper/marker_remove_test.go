@@ -86,7 +86,7 @@ func TestMarkerRemovalByAge(t *testing.T) {
 	at := mtime(young) + 1000
 	p := &removal{
 		c: r.c, opts: MarkerRemoval{Retention: time.Duration(at-mtime(old)) * time.Millisecond},
-		now: func(context.Context, *session) (int64, error) { return at, nil },
+		now: func(context.Context, *locks) (int64, error) { return at, nil },
 	}
 	if err := p.run(bounded(t)); err != nil || p.stats() != (MarkerStats{Looked: 2, Removed: 1, Kept: 1}) {
 		t.Errorf("run() = %v, %+v", err, p.stats())

@@ -70,7 +70,7 @@ func (w *load) use(ctx context.Context, who int, f ask, take, drop any, alone bo
 	}
 	call := w.now()
 	err = l.Release(bounded(w.t))
-	if err == nil && !l.s.isOver() {
+	if err == nil && l.s.Err() == nil {
 		w.add(who, call, drop, nil)
 		return
 	}

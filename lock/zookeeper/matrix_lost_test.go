@@ -74,10 +74,7 @@ func matrixLostMessages(t *testing.T, at matrixPlace) {
 
 // watches counts what the client behind the proxy has asked the servers to tell.
 func (p *pair) watches() int {
-	s := sessionOf(p.c)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.watches)
+	return len(sessionOf(p.c).Watched())
 }
 
 // The reply to the end of a session is lost, or the request: what it held is

@@ -165,6 +165,6 @@ func (p *pair) kill() {
 	p.Helper()
 	s := sessionOf(p.c)
 	until(p, "session killed", func() bool {
-		return testserver.KillSession(p.at.others[0], s.sessionID(), password(p.proxy)) == nil || s.isOver()
+		return testserver.KillSession(p.at.others[0], s.ID(), password(p.proxy)) == nil || s.Err() != nil
 	})
 }

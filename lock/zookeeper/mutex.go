@@ -2,6 +2,8 @@ package zookeeper
 
 import (
 	"context"
+
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/listener"
 )
 
 // Mutex is a fair exclusive lock on a path: it is had in the order in which it
@@ -14,7 +16,7 @@ import (
 // hand-over costs one delete, one notification and one read, however many wait.
 type Mutex struct {
 	ln        *line
-	listeners []*mailbox[LockEvent]
+	listeners []*listener.Mailbox[LockEvent]
 }
 
 // Mutex returns the mutex on an absolute path below the chroot. Its parents are

@@ -114,10 +114,7 @@ func TestMutexAcquireCancelled(t *testing.T) {
 	}()
 	waiting(3)
 	until(t, "the second to wait for its turn", func() bool {
-		s := sessionOf(c[1])
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.watches) > 0
+		return len(sessionOf(c[1]).Watched()) > 0
 	})
 	cancel(gaveUp)
 	if err := <-second; !errors.Is(err, idem.ErrLocked) || !errors.Is(err, gaveUp) {

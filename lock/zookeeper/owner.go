@@ -75,7 +75,7 @@ func (c *Config) lockPath(id idem.KeyID) string {
 	return c.Chroot + c.Root + "/" + hex[:3] + "/" + hex[3:]
 }
 
-func (c *Config) memberPath(name string) string { return c.Chroot + c.Base + "/members/" + name }
+func (c *Config) membersPath() string { return c.Chroot + c.Base + "/members" }
 
 // domainOf is the lock domain of an ensemble with this UUID. Locks under
 // different roots do not exclude each other, so they must not look as if they

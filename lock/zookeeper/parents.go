@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // parents is how many parents all locks are spread over (see lockPath), and
@@ -52,22 +54,18 @@ type making struct {
 	err  error
 }
 
-// errMaybeNoParent is in the refusal of a lock that was told so because another one
-// in its Multi has no parent, and the session had not looked yet.
-var errMaybeNoParent = fmt.Errorf("zookeeper: the znode above may be missing: %w", zk.ErrNoNode)
-
 // errNotMade says that the block of a parent was not made.
 var errNotMade = errors.New("zookeeper: not made ahead")
 
 // parentAbsent says whether the parent of a lock is known to be missing.
-func (s *session) parentAbsent(lock string) bool {
+func (s *locks) parentAbsent(lock string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.parents.absent[above(lock)]
 }
 
 // lookedAtParents says whether the session has looked which parents there are.
-func (s *session) lookedAtParents() bool {
+func (s *locks) lookedAtParents() bool {
 	select {
 	case <-s.parents.looked:
 		return true
@@ -79,19 +77,19 @@ func (s *session) lookedAtParents() bool {
 // parentFor makes the parent of a lock if it was missing when the session looked.
 // Where that fails, the lock's own create tells why: an administrator may have made
 // a parent meanwhile that this client may use and not make.
-func (s *session) parentFor(lock string) {
+func (s *locks) parentFor(lock string) {
 	if s.parentAbsent(lock) {
 		_ = s.ensureParents(lock)
 	}
 }
 
 // parentAfter makes the parent of a lock that was refused for want of it.
-func (s *session) parentAfter(refusal error, lock string) error {
-	if errors.Is(refusal, errMaybeNoParent) {
+func (s *locks) parentAfter(refusal error, lock string) error {
+	if errors.Is(refusal, session.ErrMaybeNoParent) {
 		select {
 		case <-s.parents.looked:
-		case <-s.over:
-			return s.reason()
+		case <-s.Over():
+			return s.Err()
 		}
 		s.parentFor(lock)
 		return nil
@@ -102,7 +100,7 @@ func (s *session) parentAfter(refusal error, lock string) error {
 // ensureParents makes the persistent znodes above path that are missing. It begins
 // with the lowest one, because the others are nearly always there. Making one twice
 // does no harm, so a lost reply is answered by doing it again.
-func (s *session) ensureParents(path string) error {
+func (s *locks) ensureParents(path string) error {
 	parent := above(path)
 	if parent == "" {
 		return nil
@@ -121,7 +119,7 @@ func (s *session) ensureParents(path string) error {
 
 // ensure makes one persistent znode. Calls for the same one share the write, of which
 // all but the first would be refused.
-func (s *session) ensure(path string) error {
+func (s *locks) ensure(path string) error {
 	for {
 		mine, m := s.beginMaking(path)
 		if !mine {
@@ -138,7 +136,7 @@ func (s *session) ensure(path string) error {
 }
 
 // beginMaking is true for the one caller that makes the znode and calls endMaking.
-func (s *session) beginMaking(path string) (mine bool, m *making) {
+func (s *locks) beginMaking(path string) (mine bool, m *making) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.parents.making[path]; m != nil {
@@ -149,7 +147,7 @@ func (s *session) beginMaking(path string) (mine bool, m *making) {
 	return true, m
 }
 
-func (s *session) endMaking(err error, paths ...string) {
+func (s *locks) endMaking(err error, paths ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, path := range paths {
@@ -163,37 +161,34 @@ func (s *session) endMaking(err error, paths ...string) {
 	}
 }
 
-func (s *session) makePersistent(path string) error {
+func (s *locks) makePersistent(path string) error {
 	for {
-		r := s.w.do(s.persistent(path))
+		r := s.Write(s.persistent(path))
 		switch {
-		case r.outcome == applied, r.refusedBy(zk.ErrNodeExists):
+		case r.Outcome == session.Applied, r.RefusedBy(zk.ErrNodeExists):
 			return nil
-		case r.outcome == ended, r.outcome == refused:
-			return fmt.Errorf("zookeeper: create %s: %w", path, r.err)
+		case r.Outcome == session.Ended, r.Outcome == session.Refused:
+			return fmt.Errorf("zookeeper: create %s: %w", path, r.Err)
 		}
-		if err := s.settled(); err != nil {
-			return err
-		}
-		if err := s.pause(); err != nil {
+		if err := s.Retry(); err != nil {
 			return err
 		}
 	}
 }
 
-func (s *session) persistent(path string) *zk.CreateRequest {
+func (s *locks) persistent(path string) *zk.CreateRequest {
 	return &zk.CreateRequest{Path: path, Acl: s.cfg.ACL, Flags: zk.FlagPersistent}
 }
 
 // lookAtParents has the session look which parents of locks are missing, in the
 // background. It is true for the session's first lock only.
-func (s *session) lookAtParents() (first bool) {
+func (s *locks) lookAtParents() (first bool) {
 	s.mu.Lock()
 	first = !s.parents.asked
 	s.parents.asked = true
 	s.mu.Unlock()
 	if first {
-		s.start(func() {
+		s.Go(func() {
 			s.parents.err = s.noteAbsent()
 			close(s.parents.looked)
 		})
@@ -203,17 +198,17 @@ func (s *session) lookAtParents() (first bool) {
 
 // parentsAhead has the missing parents made in the background. It is called when the
 // session's first lock is there, or was refused, and does not delay that.
-func (s *session) parentsAhead() {
+func (s *locks) parentsAhead() {
 	if s.cfg.ParentsOnDemand {
 		return
 	}
-	s.start(func() {
+	s.Go(func() {
 		<-s.parents.looked
 		err := s.parents.err
 		if err == nil {
 			err = s.makeParents()
 		}
-		if err == nil || s.isOver() { // the next session tries again
+		if err == nil || s.Err() != nil { // the next session tries again
 			return
 		}
 		s.client.parentsDenied.Do(func() {
@@ -224,14 +219,14 @@ func (s *session) parentsAhead() {
 
 // noteAbsent lists the parents that there are. What it notes is a hint: one that has
 // come or gone since costs a refusal.
-func (s *session) noteAbsent() error {
+func (s *locks) noteAbsent() error {
 	root := s.cfg.Chroot + s.cfg.Root
-	list, err := s.children(root)
+	list, err := s.Look(root, session.OfChildren)
 	if err != nil {
 		return err
 	}
-	there := make(map[string]bool, len(list.names))
-	for _, name := range list.names {
+	there := make(map[string]bool, len(list.Names))
+	for _, name := range list.Names {
 		there[root+"/"+name] = true
 	}
 	s.mu.Lock()
@@ -248,7 +243,7 @@ func (s *session) noteAbsent() error {
 
 // makeParents makes the missing parents of all locks. Other clients may do the same,
 // so it takes the blocks in no order, and looks again where one was refused.
-func (s *session) makeParents() error {
+func (s *locks) makeParents() error {
 	for range 8 * parents / parentsAtOnce { // what is left then is made on demand
 		block := s.beginBlock()
 		if len(block) == 0 {
@@ -258,26 +253,23 @@ func (s *session) makeParents() error {
 		for _, path := range block {
 			ops = append(ops, s.persistent(path))
 		}
-		r := s.w.send(ops...) // by itself: in company it would have others refused
-		if r.outcome == applied {
+		r := s.Batch(session.Request{Ops: ops})[0] // alone: in company it would have others refused
+		if r.Outcome == session.Applied {
 			s.endMaking(nil, block...)
 			continue
 		}
 		s.endMaking(errNotMade, block...)
 		switch {
-		case r.outcome == ended:
-			return r.err
-		case r.outcome == refused && errors.Is(r.err, zk.ErrNoNode):
+		case r.Outcome == session.Ended:
+			return r.Err
+		case r.Outcome == session.Refused && errors.Is(r.Err, zk.ErrNoNode):
 			if err := s.ensureParents(block[0]); err != nil {
 				return err
 			}
-		case r.outcome == refused && !errors.Is(r.err, zk.ErrNodeExists):
-			return r.err
+		case r.Outcome == session.Refused && !errors.Is(r.Err, zk.ErrNodeExists):
+			return r.Err
 		}
-		if err := s.settled(); err != nil {
-			return err
-		}
-		if err := s.pause(); err != nil {
+		if err := s.Retry(); err != nil {
 			return err
 		}
 		if err := s.noteAbsent(); err != nil {
@@ -289,7 +281,7 @@ func (s *session) makeParents() error {
 
 // beginBlock returns the missing parents of a block, but those that are being made
 // already. The caller makes them.
-func (s *session) beginBlock() (block []string) {
+func (s *locks) beginBlock() (block []string) {
 	root := s.cfg.Chroot + s.cfg.Root
 	for _, n := range rand.Perm(parents / parentsAtOnce) {
 		for i := range parentsAtOnce {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // aheadConfig is one for clients that make the parents of all locks ahead, as they
@@ -202,7 +203,7 @@ func TestParentsThatMayNotBeMade(t *testing.T) {
 			cfg.Credentials = []Credential{mine}
 			var logged journal
 			cfg.Logger = slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelWarn}))
-			admin := stranger(t, cfg.Servers, Credential{"digest", []byte("admin:pw")})
+			admin := stranger(t, cfg.Servers, Credential{Scheme: "digest", Secret: []byte("admin:pw")})
 			id := newID()
 			for _, made := range []struct {
 				path string
@@ -230,7 +231,7 @@ func TestParentsThatMayNotBeMade(t *testing.T) {
 				}
 				takeNamed(t, c, later)
 				old := sessionOf(c)
-				old.die(errGivenUp)
+				old.GiveUp()
 				until(t, "another session", func() bool { s, err := c.usable(); return err == nil && s != old })
 				await(t, "lease lost", l.Done())
 				until(t, "the lock to go", func() bool { ok, _, err := admin.Exists(c.cfg.lockPath(id)); return err == nil && !ok })
@@ -309,20 +310,17 @@ func TestLocksWithoutParentsCostFewWrites(t *testing.T) {
 	}
 
 	all := proxy.Count(root + "/")
-	var batch []*write
-	for i := range maxBatch {
-		wr := newWrite([]any{s.lockAt(root+"/"+parentName(i)+"/x", nil)})
-		wr.bold = true
-		batch = append(batch, wr)
+	var batch []session.Request
+	for i := range parentsAtOnce {
+		batch = append(batch, session.Request{Ops: []any{s.lockAt(root+"/"+parentName(i)+"/x", nil)}, Hopeful: true})
 	}
-	s.w.sendAll(slices.Clone(batch))
-	for i, wr := range batch {
-		if r := <-wr.answer; !r.refusedBy(zk.ErrNoNode) {
+	for i, r := range s.Batch(batch...) {
+		if !r.RefusedBy(zk.ErrNoNode) {
 			t.Errorf("lock %d without a parent: %+v, want %v", i, r, zk.ErrNoNode)
 		}
 	}
 	if n := all.Seen().Requests[testserver.OpMulti]; n != 1 {
-		t.Errorf("%d locks without parents were refused in %d Multis, want one", maxBatch, n)
+		t.Errorf("%d locks without parents were refused in %d Multis, want one", parentsAtOnce, n)
 	}
 
 	takeOne(t, c)
@@ -351,12 +349,12 @@ func TestParentIsMadeOnceForAllWhoMissIt(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			if err := s.ensureParents(parent + "/x"); !errors.Is(err, errClosed) {
+			if err := s.ensureParents(parent + "/x"); !errors.Is(err, session.ErrClosed) {
 				t.Errorf("ensureParents() = %v, want what became of the write under way", err)
 			}
 		})
 	}
-	under.err = errClosed
+	under.err = session.ErrClosed
 	close(under.done)
 	wg.Wait()
 	if n := writes.Seen().Total(); n > 0 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // Participant is one of those who have a lock or wait for it, as it described
@@ -75,7 +76,7 @@ func (ln *line) participants(ctx context.Context, r rule) ([]Participant, error)
 		switch {
 		case err != nil:
 			return nil, err
-		case n.exists:
+		case n.Exists:
 			there = append(there, pos)
 			p := s.participant(pos, n)
 			p.Holds, _ = r(there, len(there)-1)
@@ -85,22 +86,22 @@ func (ln *line) participants(ctx context.Context, r rule) ([]Participant, error)
 	return them, nil
 }
 
-func (s *session) participant(pos position, n hint) Participant {
-	o := parseCandidacy(n.data)
+func (s *locks) participant(pos position, n session.Hint) Participant {
+	o := parseCandidacy(n.Data)
 	role := pos.role
 	if role == exclusive || role == candidateRole {
 		role = ""
 	}
 	return Participant{
 		Host: o.Host, PID: o.PID, Instance: o.Instance, Name: o.Candidate, Role: role,
-		Place: pos.seq, Fence: s.fence(n.czxid),
-		Revoked: revocation(n.data),
+		Place: pos.seq, Fence: s.fence(n.Czxid),
+		Revoked: revocation(n.Data),
 	}
 }
 
 // roll reads a line, for callers that have no place in it: as it was when they
 // asked, or later.
-func (ln *line) roll(ctx context.Context) (*session, []position, error) {
+func (ln *line) roll(ctx context.Context) (*locks, []position, error) {
 	if err := ln.check(); err != nil {
 		return nil, nil, err
 	}
@@ -108,23 +109,23 @@ func (ln *line) roll(ctx context.Context) (*session, []position, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := s.barrier(ctx); err != nil { // others may have come a moment ago
+	if err := s.Barrier(ctx); err != nil { // others may have come a moment ago
 		return nil, nil, err
 	}
-	n, err := s.decideFor(ctx, ln.path, ofChildren)
+	n, err := s.DecideFor(ctx, ln.path, session.OfChildren)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
 	}
-	return s, positions(n.names), nil
+	return s, positions(n.Names), nil
 }
 
 // placeAt reads the znode of a place, for those who only want to know.
-func (s *session) placeAt(ctx context.Context, ln *line, pos position) (hint, error) {
-	n, err := within(ctx, s, func() (hint, error) {
-		return insist(s, func() (hint, error) { return s.hint(ln.path+"/"+pos.name, ofNode) })
+func (s *locks) placeAt(ctx context.Context, ln *line, pos position) (session.Hint, error) {
+	n, err := session.Within(ctx, s.Session, func() (session.Hint, error) {
+		return s.Look(ln.path+"/"+pos.name, session.OfNode)
 	})
 	if err != nil {
-		return hint{}, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
+		return session.Hint{}, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
 	}
 	return n, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // These tests have servers answer from the past, as a follower does that is behind.
@@ -27,16 +28,16 @@ func aged(l *Lease) *Lease {
 // reconnect cuts the connection and returns when there is another one.
 func reconnect(t testing.TB, c *Client, p *testserver.Proxy) {
 	t.Helper()
-	s := sessionOf(c)
-	before, err := s.connection()
-	if err != nil {
-		t.Fatalf("not connected: %v", err)
-	}
+	s, cut := sessionOf(c), make(chan struct{})
+	var once sync.Once
+	defer c.Watch(func(ev ConnectionEvent) {
+		if ev.State == Suspended {
+			once.Do(func() { close(cut) })
+		}
+	})()
 	p.Cut()
-	until(t, "connected again", func() bool {
-		gen, err := s.connection()
-		return err == nil && gen > before
-	})
+	await(t, "connection lost", cut)
+	until(t, "connected again", func() bool { _, err := s.Hint("/", session.OfNode); return err == nil })
 }
 
 // A lock is released right after a reconnect, to a server that does not know of the
@@ -174,94 +175,6 @@ func TestPlacesAndElementsAtAServerThatIsBehind(t *testing.T) {
 	}
 }
 
-// A deciding read waits for a write that was acknowledged over the same connection:
-// until then it is not even sent.
-func TestDecidingReadNeedsAConfirmedConnection(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	s := sessionOf(r.c)
-	hold := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti)))
-	reconnect(t, r.c, r.proxy)
-	await(t, "first write of the connection", hold.Held())
-	asked := func(*zk.Conn, string) (node, error) {
-		t.Error("a deciding read was sent before a write was acknowledged over its connection")
-		return node{}, nil
-	}
-	if _, err := s.decideOnce(r.path, asked); !errors.Is(err, errNotConfirmed) {
-		t.Errorf("decideOnce() = %v, want %v", err, errNotConfirmed)
-	}
-	hold.Release()
-	if n, err := s.decide(r.path, ofNode); err != nil || n.exists {
-		t.Errorf("decide() = %+v, %v; want no znode", n, err)
-	}
-}
-
-// A deciding read whose answer came over a later connection does not count.
-func TestDecidingReadAnsweredOverALaterConnection(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	s, times := sessionOf(r.c), 0
-	ask := func(c *zk.Conn, path string) (node, error) {
-		if times++; times == 1 {
-			before, _ := s.confirmation()
-			r.proxy.Cut()
-			until(t, "another connection", func() bool {
-				gen, err := s.confirmation()
-				return err == nil && gen > before
-			})
-		}
-		return ofNode(c, path)
-	}
-	if _, err := s.decideOnce(r.path, ask); !errors.Is(err, errMoved) {
-		t.Errorf("decideOnce() = %v, want %v", err, errMoved)
-	}
-	times = 0
-	if _, err := s.decide(r.path, ask); err != nil || times != 2 {
-		t.Errorf("decide() = %v after %d reads, want it to read again", err, times)
-	}
-}
-
-// A barrier counts over the connection that it was sent over.
-func TestBarrierConfirmsTheConnection(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	s := sessionOf(r.c)
-	for range 20 {
-		r.proxy.Cut()
-		if err := s.finalBarrier(); err != nil {
-			t.Fatalf("finalBarrier() = %v", err)
-		}
-		if _, err := s.confirmation(); err != nil {
-			t.Errorf("after a barrier: %v", err)
-		}
-	}
-}
-
-// The session makes a write of its own over every connection, at once and unasked: until
-// that is acknowledged nothing decides. No heartbeat is due, since the clock stands still.
-func TestConnectionLossIsFollowedByABarrier(t *testing.T) {
-	t.Parallel()
-	r, _ := still(t)
-	s := sessionOf(r.c)
-	for range 10 {
-		before, err := s.confirmation()
-		if err != nil {
-			t.Fatalf("the connection is not confirmed: %v", err)
-		}
-		hold := r.proxy.HoldNextReply(testserver.Op(testserver.OpMulti))
-		r.proxy.Cut()
-		await(t, "a write over the next connection", hold.Held())
-		if gen, err := s.confirmation(); err == nil {
-			t.Errorf("connection %d is confirmed by no acknowledged write", gen)
-		}
-		hold.Release()
-		until(t, "another confirmed connection", func() bool {
-			gen, err := s.confirmation()
-			return err == nil && gen > before
-		})
-	}
-}
-
 // connects records the connect requests that pass a proxy.
 type connects struct {
 	mu  sync.Mutex
@@ -299,7 +212,7 @@ func TestConnectTellsTheHighestZxid(t *testing.T) {
 	r := newRig(t, 0)
 	var seen connects
 	r.proxy.DropNextRequest(seen.record)
-	session := sessionOf(r.c).sessionID()
+	session := sessionOf(r.c).ID()
 	for range 10 {
 		lease := r.take(r.l)
 		_, before := seen.last()
@@ -315,7 +228,7 @@ func TestConnectTellsTheHighestZxid(t *testing.T) {
 	killSession(t, r.c, r.proxy)
 	until(t, "another session", func() bool {
 		s := sessionOf(r.c)
-		return s != nil && s.sessionID() != session
+		return s != nil && s.ID() != session
 	})
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
@@ -331,9 +244,16 @@ func TestConnectTellsTheHighestZxid(t *testing.T) {
 // been started.
 func goAhead(t testing.TB, c *Client) {
 	t.Helper()
+	l := c.Locker()
 	until(t, "the session is ahead", func() bool {
-		return c.Locker().Ping(bounded(t)) == nil && sessionOf(c).tr.zxid.Load() > 1000
+		lease, err := l.TryAcquire(bounded(t), request(newID()))
+		if err != nil {
+			return false
+		}
+		defer lease.ReleaseBehind()
+		return lease.Fence().Token > 1000
 	})
+	await(t, "its releases", c.keeper.Background.Idle())
 }
 
 // A server that is behind a session refuses it. The client goes back to the other one
@@ -353,7 +273,7 @@ func TestServerThatIsBehindIsLeft(t *testing.T) {
 	for other.Accepted() < 5 {
 		began, refused := time.Now(), other.Accepted()
 		reconnect(t, c, r.proxy)
-		if took := time.Since(began); took > s.clock.patience() {
+		if took := time.Since(began); took > (s.Timeout()-session.Margin(s.Timeout(), testTick))/2 {
 			t.Errorf("connected again after %v, want it at once", took)
 		}
 		if n := other.Accepted() - refused; n > 1 {
@@ -361,7 +281,7 @@ func TestServerThatIsBehindIsLeft(t *testing.T) {
 		}
 	}
 	if sessionOf(c) != s {
-		t.Errorf("the session has ended: %v", s.reason())
+		t.Errorf("the session has ended: %v", s.Err())
 	}
 	r.wantHeld(lease)
 	r.release(lease)
@@ -397,9 +317,9 @@ func TestRebuiltEnsemble(t *testing.T) {
 	mu.Unlock()
 	began := time.Now()
 	proxy.Cut()
-	await(t, "session given up", old.over)
-	if why := old.reason(); !errors.Is(why, errGivenUp) {
-		t.Errorf("the session ended with %v, want %v", why, errGivenUp)
+	await(t, "session given up", old.Over())
+	if why := old.Err(); !errors.Is(why, session.ErrGivenUp) {
+		t.Errorf("the session ended with %v, want %v", why, session.ErrGivenUp)
 	}
 	if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
 		t.Errorf("Err() = %v, want %v", err, idem.ErrLeaseLost)

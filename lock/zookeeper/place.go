@@ -11,6 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // place is a znode in a line. No other znode ever has its name, so that it may
@@ -36,7 +37,7 @@ const uniqueLen = 24
 
 // enqueue takes a place at the end of a line. The lease that it returns stands
 // for the place only: whose turn it is has to be found out.
-func (s *session) enqueue(ctx context.Context, ln *line, role string, data []byte) (*Lease, error) {
+func (s *locks) enqueue(ctx context.Context, ln *line, role string, data []byte) (*Lease, error) {
 	var unique [uniqueLen / 2]byte
 	_, _ = rand.Read(unique[:]) // never fails
 	p := &place{line: ln, prefix: role + "-" + hex.EncodeToString(unique[:]) + "-", data: data}
@@ -58,37 +59,37 @@ func (c *Client) owned(name string) []byte {
 // create makes the znode, until it is known what became of it.
 func (p *place) create(a *attempt) (czxid int64, err error) {
 	s := a.s
-	var r result
+	var r session.Result
 	for range maxTries {
 		if a.early == nil && a.gone() {
 			return 0, idem.ErrUnavailable // nobody reads this
 		}
 		r = a.send(p.request(s))
 		switch {
-		case r.outcome == applied:
-			return r.zxid, p.named(a, r.created[0])
-		case r.refusedBy(zk.ErrNoNode):
+		case r.Outcome == session.Applied:
+			return r.Zxid, p.named(a, r.Created[0])
+		case r.RefusedBy(zk.ErrNoNode):
 			if err := s.ensureLine(p.line); err != nil {
 				return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 			}
 			p.founder = true
 			continue
-		case r.outcome != unknown:
-			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.err)
+		case r.Outcome != session.Unknown:
+			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, r.Err)
 		}
 		n, err := p.find(a)
 		if err != nil {
 			return 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 		}
-		if n.exists {
-			return n.czxid, nil
+		if n.Exists {
+			return n.Czxid, nil
 		}
 	}
-	return 0, fmt.Errorf("%w: acquire: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.err)
+	return 0, fmt.Errorf("%w: acquire: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.Err)
 }
 
 // request is the create; the servers add the number.
-func (p *place) request(s *session) *zk.CreateRequest {
+func (p *place) request(s *locks) *zk.CreateRequest {
 	return &zk.CreateRequest{Path: p.line.path + "/" + p.prefix, Data: p.data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral | zk.FlagSequence}
 }
 
@@ -108,22 +109,22 @@ func (p *place) named(a *attempt, path string) error {
 }
 
 // find looks for the znode where the reply to its create was lost.
-func (p *place) find(a *attempt) (decided, error) {
+func (p *place) find(a *attempt) (session.Decided, error) {
 	s := a.s
-	line, err := s.decide(p.line.path, ofChildren)
+	line, err := s.Decide(p.line.path, session.OfChildren)
 	if err != nil {
-		return decided{}, err
+		return session.Decided{}, err
 	}
-	for _, name := range line.names {
+	for _, name := range line.Names {
 		if strings.HasPrefix(name, p.prefix) {
-			n, err := s.decide(p.line.path+"/"+name, ofNode)
-			if err != nil || !n.exists {
-				return decided{}, err
+			n, err := s.Decide(p.line.path+"/"+name, session.OfNode)
+			if err != nil || !n.Exists {
+				return session.Decided{}, err
 			}
 			return n, p.named(a, p.line.path+"/"+name)
 		}
 	}
-	return decided{}, nil
+	return session.Decided{}, nil
 }
 
 // remove deletes the znode: with its parent, where this place was the reason to
@@ -135,12 +136,12 @@ func (p *place) remove(l *Lease) error {
 	last, deletion := p.last(), l.deletion()
 	s.mu.Unlock()
 	if last {
-		r := s.w.do(&zk.DeleteRequest{Path: l.slot.path, Version: -1}, &zk.DeleteRequest{Path: p.line.path, Version: -1})
-		if r.outcome == applied {
+		r := s.Write(&zk.DeleteRequest{Path: l.slot.path, Version: -1}, &zk.DeleteRequest{Path: p.line.path, Version: -1})
+		if r.Outcome == session.Applied {
 			return nil
 		}
 	}
-	return l.removeOn(s.w.do(deletion))
+	return l.removeOn(s.Write(deletion))
 }
 
 // last says whether the parent is to go with the place. Needs session.mu.

@@ -283,7 +283,7 @@ func TestQueueInDoubtWhenGivenUp(t *testing.T) {
 		taken <- err
 	}()
 	await(t, "held reply", reply.Held())
-	sessionOf(r.c).die(errGivenUp)
+	sessionOf(r.c).GiveUp()
 	doubt, ok := errors.AsType[*InDoubtError](<-taken)
 	if !ok || string(doubt.Elements[0].Data) != "mine" {
 		t.Errorf("Take() = %v, want an *InDoubtError that carries the element", doubt)

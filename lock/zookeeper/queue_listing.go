@@ -2,13 +2,13 @@ package zookeeper
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"sync"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // listing is a list of a queue's elements, and how far this process has worked
@@ -16,8 +16,8 @@ import (
 // be worked off to its end although it is out of date: it shows the head of the
 // queue as long as it shows anything.
 type listing struct {
-	s *session
-	w *watch // fires when the list is out of date
+	s *locks
+	w *session.Watch // fires when the list is out of date
 
 	mu   sync.Mutex
 	line []position
@@ -28,11 +28,17 @@ type listing struct {
 // stale reports whether the queue has changed since.
 func (l *listing) stale() bool {
 	select {
-	case <-l.w.woken:
+	case <-l.w.Woken():
 		return true
 	default:
 		return false
 	}
+}
+
+// missing reports whether there was no queue to list.
+func (l *listing) missing() bool {
+	n, _ := l.w.Found()
+	return !n.Exists
 }
 
 // drop takes note of an element that is there no more.
@@ -52,7 +58,7 @@ func (q *Queue) claim(l *listing) (i int, sl *slot, err error) {
 	defer l.mu.Unlock()
 	for i := l.head; i < len(l.line); i++ {
 		path := q.pathOf(l.line[i])
-		if l.gone[i] || l.s.watched(path+childrenOf) {
+		if l.gone[i] || l.s.Watching(path, session.OnChildren) != nil {
 			continue
 		}
 		sl, _, _, err := l.s.claim(lockOf(path))
@@ -64,18 +70,19 @@ func (q *Queue) claim(l *listing) (i int, sl *slot, err error) {
 }
 
 // list returns the latest listing if it is up to date, or else a new one.
-func (q *Queue) list(ctx context.Context, s *session) (*listing, error) {
+func (q *Queue) list(ctx context.Context, s *locks) (*listing, error) {
 	w := q.watchElements(s)
-	if err := s.await(ctx, w.armed); err != nil {
+	if err := s.Await(ctx, w.Armed()); err != nil {
 		return nil, err
 	}
-	if w.failed != nil && !errors.Is(w.failed, errNoParent) {
-		return nil, fmt.Errorf("%w: list: %w", idem.ErrUnavailable, w.failed)
+	n, err := w.Found()
+	if err != nil {
+		return nil, fmt.Errorf("%w: list: %w", idem.ErrUnavailable, err)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.latest == nil || q.latest.w != w {
-		line := positions(w.names)
+		line := positions(n.Names)
 		line = slices.DeleteFunc(line, func(p position) bool { return p.role != element })
 		q.latest = &listing{s: s, w: w, line: line, gone: make([]bool, len(line))}
 	}
@@ -84,7 +91,7 @@ func (q *Queue) list(ctx context.Context, s *session) (*listing, error) {
 
 // cached returns the latest listing of a session, up to date or not. It is empty
 // at first.
-func (q *Queue) cached(s *session) *listing {
+func (q *Queue) cached(s *locks) *listing {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.latest == nil || q.latest.s != s {
@@ -95,39 +102,15 @@ func (q *Queue) cached(s *session) *listing {
 
 // watchElements returns the watch that comes with a listing. All callers of a
 // process share it.
-func (q *Queue) watchElements(s *session) *watch {
-	return s.watchChildren(q.ln.path, func(hint) bool { return true })
+func (q *Queue) watchElements(s *locks) *session.Watch {
+	return s.Watch(q.ln.path, session.OnChildren, nil)
 }
 
 // watchElement leaves a watch that fires when an element that was found locked
 // has gone or has no lock, now or later. It is for all children, so that
 // somebody else's does no harm but to keep the element from being had.
-func (s *session) watchElement(path string) {
-	s.watchChildren(path, func(n hint) bool { return n.children > 0 })
-}
-
-// watchChildren returns the watch for a znode's children. It fires at once
-// unless the znode is there and found fit.
-func (s *session) watchChildren(path string, fit func(hint) bool) *watch {
-	key := path + childrenOf
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.watchLocked(key, func(w *watch, gen uint64) {
-		n, err := s.hint(path, ofChildrenW)
-		w.names, w.failed = n.names, err
-		if err == nil && !n.exists {
-			w.failed = errNoParent
-		}
-		s.armed(key, w, gen, n.exists && fit(n), err) // first, so that nobody takes it for one that lasts
-		close(w.armed)
-	})
-}
-
-// watched reports whether there is a watch under a key that has not fired.
-func (s *session) watched(key string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.watches[key] != nil
+func (s *locks) watchElement(path string) {
+	s.Watch(path, session.OnChildren, func(n session.Hint) bool { return n.Children > 0 })
 }
 
 // awaitChange waits until there may be something to have that the listing did
@@ -136,7 +119,7 @@ func (s *session) watched(key string) bool {
 // Each element of the listing is either claimed in this process or has a watch
 // for the end of its lock; if it has neither, that has just ended.
 func (q *Queue) awaitChange(ctx context.Context, l *listing) error {
-	ends := []reflect.SelectCase{wait(ctx.Done()), wait(l.w.woken)}
+	ends := []reflect.SelectCase{wait(ctx.Done()), wait(l.w.Woken())}
 	l.mu.Lock()
 	for i := l.head; i < len(l.line) && len(ends) < 1<<16; i++ {
 		if l.gone[i] {
@@ -162,14 +145,14 @@ func wait(ch <-chan struct{}) reflect.SelectCase {
 
 // endOfLock returns a channel that is closed when an element's lock has ended,
 // or nil if nobody is known to have it.
-func (s *session) endOfLock(path string) <-chan struct{} {
+func (s *locks) endOfLock(path string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sl := s.slots[lockOf(path)]; sl != nil {
 		return sl.freed
 	}
-	if w := s.watches[path+childrenOf]; w != nil {
-		return w.woken
+	if w := s.Watching(path, session.OnChildren); w != nil {
+		return w.Woken()
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // queueNames is the znode whose children are the names under which elements of a
@@ -22,7 +23,7 @@ const maxName = 200
 // maxNames bounds how many names a queue may know. A client reads no more than
 // maxReply at once, and would lose its connection over a longer list; offers made
 // at the same time may exceed the bound by what they offer.
-const maxNames = maxReply / 2 / (maxName + 4)
+const maxNames = session.MaxReply / 2 / (maxName + 4)
 
 // OfferNamed appends an element under a name, unless one was offered under it
 // before and the name was not forgotten since: by whatever client, and whether
@@ -46,51 +47,51 @@ func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offer
 	}
 	path := queueNames(q.ln.path) + "/" + name
 	// A refused transaction costs the servers as much as one that is applied.
-	known, err := s.decideFor(ctx, path, ofNode)
+	known, err := s.DecideFor(ctx, path, session.OfNode)
 	if err != nil {
 		return false, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, err)
 	}
-	if known.exists {
+	if known.Exists {
 		return false, nil
 	}
 	if err := errors.Join(q.room(ctx, s, 1), q.roomForNames(ctx, s, maxNames-1)); err != nil {
 		return false, err
 	}
 	ops = append(ops, &zk.CreateRequest{Path: path, Acl: q.c.cfg.ACL, Flags: zk.FlagPersistent})
-	var r result
+	var r session.Result
 	for range maxTries {
-		r = s.see(ctx, func(result) {}, ops...)
+		r = s.see(ctx, func(session.Result) {}, ops...)
 		switch {
-		case r.outcome == applied:
+		case r.Outcome == session.Applied:
 			return true, nil
-		case r.outcome == unknown:
-			return false, &InDoubtError{Op: "offer", Elements: elements, Err: r.err}
-		case r.refusedAt(1, zk.ErrNodeExists):
+		case r.Outcome == session.Unknown:
+			return false, &InDoubtError{Op: "offer", Elements: elements, Err: r.Err}
+		case r.RefusedAt(1, zk.ErrNodeExists):
 			return false, nil
-		case r.refusedAt(1, zk.ErrNoNode):
-			_, err := within(ctx, s, func() (struct{}, error) { return struct{}{}, s.ensureParents(path) })
+		case r.RefusedAt(1, zk.ErrNoNode):
+			_, err := session.Within(ctx, s.Session, func() (struct{}, error) { return struct{}{}, s.ensureParents(path) })
 			if err != nil {
 				return false, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, err)
 			}
-		case r.refusedAt(0, zk.ErrNoNode):
+		case r.RefusedAt(0, zk.ErrNoNode):
 			if err := q.ensure(ctx, s); err != nil {
 				return false, err
 			}
 		default:
-			return false, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, r.err)
+			return false, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, r.Err)
 		}
 	}
-	return false, fmt.Errorf("%w: offer: %s vanished %d times: %w", idem.ErrUnavailable, q.ln.name, maxTries, r.err)
+	return false, fmt.Errorf("%w: offer: %s vanished %d times: %w", idem.ErrUnavailable, q.ln.name, maxTries, r.Err)
 }
 
 // roomForNames returns nil if the queue knows so many names at most.
-func (q *Queue) roomForNames(ctx context.Context, s *session, most int) error {
-	parent, err := within(ctx, s, func() (hint, error) { return s.hint(queueNames(q.ln.path), ofNode) })
+func (q *Queue) roomForNames(ctx context.Context, s *locks, most int) error {
+	parent, err := session.Within(ctx, s.Session, func() (session.Hint, error) { return s.Hint(queueNames(q.ln.path), session.OfNode) })
 	if err != nil {
 		return fmt.Errorf("%w: names: %w", idem.ErrUnavailable, err)
 	}
-	if int(parent.children) > most {
-		return fmt.Errorf("%w: it knows %d names, %d are the most", ErrQueueFull, parent.children, maxNames)
+	if int(parent.Children) > most {
+		return fmt.Errorf("%w: it knows %d names, %d are the most", ErrQueueFull, parent.Children, maxNames)
 	}
 	return nil
 }
@@ -109,11 +110,11 @@ func (q *Queue) Names(ctx context.Context) ([]string, error) {
 	if err := q.roomForNames(ctx, s, 2*maxNames); err != nil {
 		return nil, err
 	}
-	n, err := s.decideFor(ctx, queueNames(q.ln.path), ofChildren)
+	n, err := s.DecideFor(ctx, queueNames(q.ln.path), session.OfChildren)
 	if err != nil {
 		return nil, fmt.Errorf("%w: names: %w", idem.ErrUnavailable, err)
 	}
-	return n.names, nil
+	return n.Names, nil
 }
 
 // ForgetName makes a name free again. One that is not known is no error. The
@@ -127,11 +128,11 @@ func (q *Queue) ForgetName(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	r := s.see(ctx, func(result) {}, &zk.DeleteRequest{Path: queueNames(q.ln.path) + "/" + name, Version: -1})
-	if r.outcome == applied || r.refusedAt(0, zk.ErrNoNode) {
+	r := s.see(ctx, func(session.Result) {}, &zk.DeleteRequest{Path: queueNames(q.ln.path) + "/" + name, Version: -1})
+	if r.Outcome == session.Applied || r.RefusedAt(0, zk.ErrNoNode) {
 		return nil
 	}
-	return fmt.Errorf("%w: forget: %w", idem.ErrUnavailable, r.err)
+	return fmt.Errorf("%w: forget: %w", idem.ErrUnavailable, r.Err)
 }
 
 func checkName(name string) error {

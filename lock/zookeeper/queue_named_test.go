@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 func offerNamed(t testing.TB, q *Queue, name, data string, want bool) {
@@ -80,8 +82,8 @@ func TestQueueKnowsNoMoreNamesThanCanBeListed(t *testing.T) {
 		for ; len(ops) < 1000 && done < maxNames; done++ {
 			ops = append(ops, &zk.CreateRequest{Path: fmt.Sprintf("%s/%d", parent, done), Acl: zk.WorldACL(zk.PermAll)})
 		}
-		if r := s.w.do(ops...); r.outcome != applied {
-			t.Fatal(r.err)
+		if r := s.Write(ops...); r.Outcome != session.Applied {
+			t.Fatal(r.Err)
 		}
 	}
 	if _, err := q.OfferNamed(bounded(t), "one-more", nil); !errors.Is(err, ErrQueueFull) {

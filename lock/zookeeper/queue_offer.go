@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // Offer appends an element and returns its ID. See OfferAll for the errors.
@@ -41,25 +42,25 @@ func (q *Queue) OfferAll(ctx context.Context, data [][]byte) (ids []string, err 
 	if err := q.room(ctx, s, len(data)); err != nil {
 		return nil, err
 	}
-	var r result
+	var r session.Result
 	for range maxTries {
-		r = s.see(ctx, func(result) {}, ops...)
+		r = s.see(ctx, func(session.Result) {}, ops...)
 		switch {
-		case r.outcome == applied:
+		case r.Outcome == session.Applied:
 			for _, e := range elements {
 				ids = append(ids, e.ID)
 			}
 			return ids, nil
-		case r.outcome == unknown:
-			return nil, &InDoubtError{Op: "offer", Elements: elements, Err: r.err}
-		case !r.refusedBy(zk.ErrNoNode):
-			return nil, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, r.err)
+		case r.Outcome == session.Unknown:
+			return nil, &InDoubtError{Op: "offer", Elements: elements, Err: r.Err}
+		case !r.RefusedBy(zk.ErrNoNode):
+			return nil, fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, r.Err)
 		}
 		if err := q.ensure(ctx, s); err != nil {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("%w: offer: %s vanished %d times: %w", idem.ErrUnavailable, q.ln.name, maxTries, r.err)
+	return nil, fmt.Errorf("%w: offer: %s vanished %d times: %w", idem.ErrUnavailable, q.ln.name, maxTries, r.Err)
 }
 
 // prepare gives elements their names, and holds them against the limits.
@@ -86,13 +87,13 @@ func (q *Queue) prepare(data [][]byte) (elements []Element, ops []any, err error
 }
 
 // room returns nil if the queue has room for n more elements.
-func (q *Queue) room(ctx context.Context, s *session, n int) error {
-	parent, err := within(ctx, s, func() (hint, error) { return s.hint(q.ln.path, ofNode) })
+func (q *Queue) room(ctx context.Context, s *locks, n int) error {
+	parent, err := session.Within(ctx, s.Session, func() (session.Hint, error) { return s.Hint(q.ln.path, session.OfNode) })
 	if err != nil {
 		return fmt.Errorf("%w: offer: %w", idem.ErrUnavailable, err)
 	}
-	if int(parent.children)+n > q.maxLength {
-		return fmt.Errorf("%w: it has %d elements and was offered %d, %d are the most", ErrQueueFull, parent.children, n, q.maxLength)
+	if int(parent.Children)+n > q.maxLength {
+		return fmt.Errorf("%w: it has %d elements and was offered %d, %d are the most", ErrQueueFull, parent.Children, n, q.maxLength)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // stamps is how many writes of a session that must be applied exactly once are
@@ -28,58 +29,58 @@ const stamps = 32
 // The outcome is applied (result.created is nil when it took a second look),
 // refused, unsent, which includes that ctx ended before it was sent, or unknown:
 // the session is over. ctx does not interrupt what has been sent.
-func (s *session) once(ctx context.Context, ops ...any) result {
+func (s *locks) once(ctx context.Context, ops ...any) session.Result {
 	sl, err := s.claimStamp(ctx)
 	if err != nil {
-		return result{outcome: unsent, err: err}
+		return session.Result{Outcome: session.Unsent, Err: err}
 	}
 	defer s.free(sl)
 	stamp := strconv.FormatUint(s.client.tries.Add(1), 10)
 	all := append(slices.Clone(ops), &zk.SetDataRequest{Path: sl.path, Data: []byte(stamp), Version: -1})
 	for {
 		if ctx.Err() != nil {
-			return result{outcome: unsent, err: context.Cause(ctx)}
+			return session.Result{Outcome: session.Unsent, Err: context.Cause(ctx)}
 		}
-		if why := s.reason(); why != nil {
-			return result{outcome: unsent, err: why}
+		if why := s.Err(); why != nil {
+			return session.Result{Outcome: session.Unsent, Err: why}
 		}
-		r := s.w.do(all...)
+		r := s.Write(all...)
 		switch {
-		case r.outcome == applied:
-			r.created = r.created[:len(ops)]
+		case r.Outcome == session.Applied:
+			r.Created = r.Created[:len(ops)]
 			return r
-		case r.refusedAt(len(ops), zk.ErrNoNode):
+		case r.RefusedAt(len(ops), zk.ErrNoNode):
 			if err := s.makeStamp(sl.path); err != nil {
-				return result{outcome: unsent, err: err}
+				return session.Result{Outcome: session.Unsent, Err: err}
 			}
 			continue
-		case r.outcome == refused:
+		case r.Outcome == session.Refused:
 			return r
-		case r.outcome == ended:
+		case r.Outcome == session.Ended:
 			// Known for a znode that ends with the session, but not for this.
-			return result{outcome: unknown, err: r.err}
-		case r.outcome == unknown:
-			n, err := s.decide(sl.path, ofNode)
+			return session.Result{Outcome: session.Unknown, Err: r.Err}
+		case r.Outcome == session.Unknown:
+			n, err := s.Decide(sl.path, session.OfNode)
 			if err != nil {
-				return result{outcome: unknown, err: s.reason()}
+				return session.Result{Outcome: session.Unknown, Err: s.Err()}
 			}
-			if string(n.data) == stamp {
-				return result{outcome: applied}
+			if string(n.Data) == stamp {
+				return session.Result{Outcome: session.Applied}
 			}
 		}
-		if err := s.settled(); err != nil {
-			return result{outcome: unsent, err: err}
+		if err := s.Settled(); err != nil {
+			return session.Result{Outcome: session.Unsent, Err: err}
 		}
-		if err := s.pause(); err != nil {
-			return result{outcome: unsent, err: err}
+		if err := s.Pause(); err != nil {
+			return session.Result{Outcome: session.Unsent, Err: err}
 		}
 	}
 }
 
 // claimStamp takes a stamp, and waits for one where all are in use.
-func (s *session) claimStamp(ctx context.Context) (*slot, error) {
+func (s *locks) claimStamp(ctx context.Context) (*slot, error) {
 	for {
-		if err := s.awaitUp(ctx); err != nil {
+		if err := s.AwaitUp(ctx); err != nil {
 			return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
 		}
 		first := rand.N(stamps)
@@ -91,29 +92,29 @@ func (s *session) claimStamp(ctx context.Context) (*slot, error) {
 			}
 			busy = other
 		}
-		if err := s.await(ctx, busy.freed); err != nil {
+		if err := s.Await(ctx, busy.freed); err != nil {
 			return nil, err
 		}
 	}
 }
 
 // stampPath is where stamp no. i is: beside the session's member.
-func (s *session) stampPath(i int) string { return s.w.pin.Path + "-" + strconv.Itoa(i) }
+func (s *locks) stampPath(i int) string { return s.Member() + "-" + strconv.Itoa(i) }
 
 // makeStamp creates the znode. Doing it twice does no harm.
-func (s *session) makeStamp(path string) error {
+func (s *locks) makeStamp(path string) error {
 	for {
-		r := s.w.do(&zk.CreateRequest{Path: path, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral})
+		r := s.Write(&zk.CreateRequest{Path: path, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral})
 		switch {
-		case r.outcome == applied, r.refusedBy(zk.ErrNodeExists):
+		case r.Outcome == session.Applied, r.RefusedBy(zk.ErrNodeExists):
 			return nil
-		case r.outcome == ended, r.outcome == refused:
-			return fmt.Errorf("zookeeper: create %s: %w", path, r.err)
+		case r.Outcome == session.Ended, r.Outcome == session.Refused:
+			return fmt.Errorf("zookeeper: create %s: %w", path, r.Err)
 		}
-		if err := s.settled(); err != nil {
+		if err := s.Settled(); err != nil {
 			return err
 		}
-		if err := s.pause(); err != nil {
+		if err := s.Pause(); err != nil {
 			return err
 		}
 	}
@@ -122,23 +123,23 @@ func (s *session) makeStamp(path string) error {
 // see makes a write once, for a caller that may leave when ctx ends: then its
 // outcome is unknown, and a goroutine sees it through. after is called with the
 // true one in any case.
-func (s *session) see(ctx context.Context, after func(result), ops ...any) result {
+func (s *locks) see(ctx context.Context, after func(session.Result), ops ...any) session.Result {
 	if ctx.Err() != nil {
-		r := result{outcome: unsent, err: context.Cause(ctx)}
+		r := session.Result{Outcome: session.Unsent, Err: context.Cause(ctx)}
 		after(r)
 		return r
 	}
-	answer := make(chan result, 1)
-	s.client.background.add()
+	answer := make(chan session.Result, 1)
+	s.client.keeper.Background.Add()
 	run := func() {
-		defer s.client.background.done()
+		defer s.client.keeper.Background.Done()
 		r := s.once(ctx, ops...)
 		after(r)
 		answer <- r
 	}
-	if !s.start(run) {
-		s.client.background.done()
-		r := result{outcome: unsent, err: s.reason()}
+	if !s.Go(run) {
+		s.client.keeper.Background.Done()
+		r := session.Result{Outcome: session.Unsent, Err: s.Err()}
 		after(r)
 		return r
 	}
@@ -151,6 +152,6 @@ func (s *session) see(ctx context.Context, after func(result), ops ...any) resul
 	case r := <-answer:
 		return r
 	default:
-		return result{outcome: unknown, err: context.Cause(ctx)}
+		return session.Result{Outcome: session.Unknown, Err: context.Cause(ctx)}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // Delivery is an element that is locked for one consumer, and stays in the queue
@@ -69,8 +70,8 @@ func (q *Queue) lock(ctx context.Context, l *listing, i int, sl *slot) (*Deliver
 		return nil, v, err
 	}
 	d := &Delivery{
-		Element: Element{ID: l.line[i].id(), Data: n.data}, Attempt: int(n.version) + 1,
-		list: l, index: i, path: q.pathOf(l.line[i]), version: n.version + 1,
+		Element: Element{ID: l.line[i].id(), Data: n.Data}, Attempt: int(n.Version) + 1,
+		list: l, index: i, path: q.pathOf(l.line[i]), version: n.Version + 1,
 	}
 	owner := q.c.owned(q.ln.name)
 	d.Lease, err = l.s.attempt(ctx, &attempt{slot: sl, create: func(a *attempt) (int64, error) { return d.lock(a, owner) }})
@@ -92,33 +93,33 @@ func (q *Queue) lock(ctx context.Context, l *listing, i int, sl *slot) (*Deliver
 // increments its version: of all deliveries of an element, only the latest knows
 // the version that there is.
 func (d *Delivery) lock(a *attempt, owner []byte) (czxid int64, err error) {
-	var r result
+	var r session.Result
 	for range maxTries {
 		if a.gone() {
 			return 0, idem.ErrUnavailable // nobody reads this
 		}
-		r = a.s.w.do(
+		r = a.s.Write(
 			&zk.CreateRequest{Path: a.slot.path, Data: owner, Acl: a.s.cfg.ACL, Flags: zk.FlagEphemeral},
 			&zk.SetDataRequest{Path: d.path, Data: d.Data, Version: d.version - 1})
 		switch {
-		case r.outcome == applied:
-			return r.zxid, nil
-		case r.refusedAt(0, zk.ErrNoNode), r.refusedAt(1, zk.ErrNoNode):
+		case r.Outcome == session.Applied:
+			return r.Zxid, nil
+		case r.RefusedAt(0, zk.ErrNoNode), r.RefusedAt(1, zk.ErrNoNode):
 			return 0, errElementGone
-		case r.refusedAt(0, zk.ErrNodeExists), r.refusedAt(1, zk.ErrBadVersion):
+		case r.RefusedAt(0, zk.ErrNodeExists), r.RefusedAt(1, zk.ErrBadVersion):
 			return 0, errElementLocked // or was, since it was read
-		case r.outcome != unknown:
-			return 0, fmt.Errorf("%w: receive: %w", idem.ErrUnavailable, r.err)
+		case r.Outcome != session.Unknown:
+			return 0, fmt.Errorf("%w: receive: %w", idem.ErrUnavailable, r.Err)
 		}
-		n, err := a.s.decide(a.slot.path, ofNode)
+		n, err := a.s.Decide(a.slot.path, session.OfNode)
 		if err != nil {
 			return 0, fmt.Errorf("%w: receive: %w", idem.ErrUnavailable, err)
 		}
-		if n.exists && n.session == a.s.sessionID() && bytes.Equal(n.data, owner) {
-			return n.czxid, nil
+		if n.Exists && n.Session == a.s.ID() && bytes.Equal(n.Data, owner) {
+			return n.Czxid, nil
 		}
 	}
-	return 0, fmt.Errorf("%w: receive: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.err)
+	return 0, fmt.Errorf("%w: receive: no certain answer %d times, the last: %w", idem.ErrUnavailable, maxTries, r.Err)
 }
 
 // Ack removes the element. It returns nil if this delivery has removed it, now or
@@ -159,9 +160,9 @@ func (d *Delivery) acknowledge(ctx context.Context) (*acknowledgement, error) {
 		return nil, over
 	}
 	a := &acknowledgement{done: make(chan struct{})}
-	d.s.client.background.add()
+	d.s.client.keeper.Background.Add()
 	run := func() {
-		defer d.s.client.background.done()
+		defer d.s.client.keeper.Background.Done()
 		a.err = d.remove(context.WithoutCancel(ctx))
 		if a.err != nil {
 			d.mu.Lock()
@@ -170,9 +171,9 @@ func (d *Delivery) acknowledge(ctx context.Context) (*acknowledgement, error) {
 		}
 		close(a.done)
 	}
-	if !d.s.start(run) {
-		d.s.client.background.done()
-		return nil, fmt.Errorf("%w: %w", idem.ErrLeaseLost, d.s.reason())
+	if !d.s.Go(run) {
+		d.s.client.keeper.Background.Done()
+		return nil, fmt.Errorf("%w: %w", idem.ErrLeaseLost, d.s.Err())
 	}
 	d.ack = a
 	return a, nil
@@ -184,29 +185,27 @@ func (d *Delivery) remove(ctx context.Context) error {
 		&zk.DeleteRequest{Path: d.slot.path, Version: -1},
 		&zk.DeleteRequest{Path: d.path, Version: d.version})
 	switch {
-	case r.outcome == applied:
+	case r.Outcome == session.Applied:
 		d.list.drop(d.index)
 		d.s.removed(d.Lease)
 		return nil
-	case r.outcome == unknown:
-		err := fmt.Errorf("%w: ack: %w", idem.ErrLeaseLost, r.err)
+	case r.Outcome == session.Unknown:
+		err := fmt.Errorf("%w: ack: %w", idem.ErrLeaseLost, r.Err)
 		return &InDoubtError{Op: "ack", Elements: []Element{d.Element}, Err: err}
-	case r.refusedAt(0, zk.ErrNoNode), r.refusedAt(1, zk.ErrNoNode), r.refusedAt(1, zk.ErrBadVersion):
+	case r.RefusedAt(0, zk.ErrNoNode), r.RefusedAt(1, zk.ErrNoNode), r.RefusedAt(1, zk.ErrBadVersion):
 		d.s.lose(d.Lease, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
 		return d.over()
 	}
 	if over := d.over(); over != nil {
 		return over
 	}
-	return fmt.Errorf("%w: ack: %w", idem.ErrUnavailable, r.err)
+	return fmt.Errorf("%w: ack: %w", idem.ErrUnavailable, r.Err)
 }
 
 // removed ends a lease whose znode was removed by something else than Release.
-func (s *session) removed(l *Lease) {
+func (s *locks) removed(l *Lease) {
 	s.mu.Lock()
-	if l.finish(nil) {
-		s.held--
-	}
+	l.finish(nil)
 	free := l.slot.phase == holding
 	if free {
 		l.slot.phase = releasing

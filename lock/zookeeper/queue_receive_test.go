@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 func receive(t testing.TB, q *Queue, want string, attempt int) *Delivery {
@@ -117,7 +118,7 @@ func TestQueueReceiveWaitsForLocks(t *testing.T) {
 					got <- d
 				}()
 				for _, i := range []int{1, 3} {
-					until(t, "watch", func() bool { return sessionOf(c[0]).watched(held[i].path + childrenOf) })
+					until(t, "watch", func() bool { return sessionOf(c[0]).Watching(held[i].path, session.OnChildren) != nil })
 				}
 				i := 2
 				if !own {
@@ -158,7 +159,7 @@ func TestQueueForeignChildOfElement(t *testing.T) {
 		_, err := q.Take(bounded(t))
 		taken <- err
 	}()
-	until(t, "watch", func() bool { return sessionOf(c).watched(d.path + childrenOf) })
+	until(t, "watch", func() bool { return sessionOf(c).Watching(d.path, session.OnChildren) != nil })
 	if err := raw.Delete(d.path+"/foreign", -1); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // Poll removes and returns the oldest element that no consumer has locked. ok is
@@ -55,12 +56,12 @@ func (q *Queue) Peek(ctx context.Context) (Element, error) {
 		if s.endOfLock(path) != nil {
 			continue
 		}
-		n, err := s.decideFor(ctx, path, ofNode)
+		n, err := s.DecideFor(ctx, path, session.OfNode)
 		switch {
 		case err != nil:
 			return Element{}, fmt.Errorf("%w: peek: %w", idem.ErrUnavailable, err)
-		case n.exists && n.children == 0:
-			return Element{ID: p.id(), Data: n.data}, nil
+		case n.Exists && n.Children == 0:
+			return Element{ID: p.id(), Data: n.Data}, nil
 		}
 	}
 	return Element{}, ErrQueueEmpty
@@ -73,16 +74,16 @@ func (q *Queue) Len(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := s.decideFor(ctx, q.ln.path, ofNode)
+	n, err := s.DecideFor(ctx, q.ln.path, session.OfNode)
 	if err != nil {
 		return 0, fmt.Errorf("%w: length: %w", idem.ErrUnavailable, err)
 	}
-	return int(n.children), nil
+	return int(n.Children), nil
 }
 
 // fresh returns a session whose deciding reads show every write that was acknowledged
 // to anybody before the call.
-func (q *Queue) fresh(ctx context.Context) (*session, error) {
+func (q *Queue) fresh(ctx context.Context) (*locks, error) {
 	if err := q.check(); err != nil {
 		return nil, err
 	}
@@ -90,7 +91,7 @@ func (q *Queue) fresh(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.barrier(ctx)
+	return s, s.Barrier(ctx)
 }
 
 // verdict is what came of the attempt to have an element.
@@ -122,7 +123,7 @@ func (q *Queue) serve(ctx context.Context, wait bool, t try) error {
 	for retry := q.c.cfg.Retry.start(); ; {
 		err := q.walk(ctx, wait, t)
 		var doubt *InDoubtError
-		if err == nil || !wait || !errors.Is(err, idem.ErrUnavailable) || refusal(err) || errors.As(err, &doubt) {
+		if err == nil || !wait || !errors.Is(err, idem.ErrUnavailable) || session.Refusal(err) || errors.As(err, &doubt) {
 			return err
 		}
 		if !retry.wait(ctx, q.c) {
@@ -159,7 +160,7 @@ func (q *Queue) walk(ctx context.Context, wait bool, t try) error {
 		}
 		// It is worked off, but there may be more by now.
 		latest, err := q.list(ctx, s)
-		missing := err == nil && errors.Is(latest.w.failed, errNoParent)
+		missing := err == nil && latest.missing()
 		switch {
 		case err != nil:
 		case missing && wait: // what is not there cannot be watched
@@ -169,7 +170,7 @@ func (q *Queue) walk(ctx context.Context, wait bool, t try) error {
 		case wait:
 			err = q.awaitChange(ctx, l)
 		case !barrier: // others may have written a moment ago
-			err, barrier = s.barrier(ctx), true
+			err, barrier = s.Barrier(ctx), true
 		default:
 			return ErrQueueEmpty
 		}
@@ -183,8 +184,8 @@ func (q *Queue) walk(ctx context.Context, wait bool, t try) error {
 }
 
 // ensure makes the queue's znode.
-func (q *Queue) ensure(ctx context.Context, s *session) error {
-	_, err := within(ctx, s, func() (struct{}, error) { return struct{}{}, s.ensureLine(q.ln) })
+func (q *Queue) ensure(ctx context.Context, s *locks) error {
+	_, err := session.Within(ctx, s.Session, func() (struct{}, error) { return struct{}{}, s.ensureLine(q.ln) })
 	if err != nil {
 		return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
 	}
@@ -193,18 +194,18 @@ func (q *Queue) ensure(ctx context.Context, s *session) error {
 
 // inspect reads an element whose slot the caller owns. The slot is given up
 // unless the element is there and free.
-func (q *Queue) inspect(ctx context.Context, l *listing, i int, sl *slot) (decided, verdict, error) {
+func (q *Queue) inspect(ctx context.Context, l *listing, i int, sl *slot) (session.Decided, verdict, error) {
 	path := q.pathOf(l.line[i])
-	n, err := l.s.decideFor(ctx, path, ofNode)
+	n, err := l.s.DecideFor(ctx, path, session.OfNode)
 	switch {
 	case err != nil:
 		l.s.free(sl)
 		return n, failed, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
-	case !n.exists:
+	case !n.Exists:
 		l.drop(i)
 		l.s.free(sl)
 		return n, gone, nil
-	case n.children > 0:
+	case n.Children > 0:
 		l.s.watchElement(path)
 		l.s.free(sl)
 		return n, locked, nil
@@ -220,26 +221,26 @@ func (q *Queue) remove(ctx context.Context, l *listing, i int, sl *slot) (Elemen
 		return Element{}, v, err
 	}
 	path := q.pathOf(l.line[i])
-	e := Element{ID: l.line[i].id(), Data: n.data}
-	settled := func(r result) {
+	e := Element{ID: l.line[i].id(), Data: n.Data}
+	settled := func(r session.Result) {
 		switch {
-		case r.outcome == applied, r.refusedBy(zk.ErrNoNode):
+		case r.Outcome == session.Applied, r.RefusedBy(zk.ErrNoNode):
 			l.drop(i)
-		case r.refusedBy(zk.ErrNotEmpty):
+		case r.RefusedBy(zk.ErrNotEmpty):
 			l.s.watchElement(path)
 		}
 		l.s.free(sl)
 	}
 	r := l.s.see(ctx, settled, &zk.DeleteRequest{Path: path, Version: -1})
 	switch {
-	case r.outcome == applied:
+	case r.Outcome == session.Applied:
 		return e, had, nil
-	case r.refusedBy(zk.ErrNoNode):
+	case r.RefusedBy(zk.ErrNoNode):
 		return e, gone, nil
-	case r.refusedBy(zk.ErrNotEmpty):
+	case r.RefusedBy(zk.ErrNotEmpty):
 		return e, locked, nil
-	case r.outcome == unknown:
-		return e, failed, &InDoubtError{Op: "take", Elements: []Element{e}, Err: r.err}
+	case r.Outcome == session.Unknown:
+		return e, failed, &InDoubtError{Op: "take", Elements: []Element{e}, Err: r.Err}
 	}
-	return e, failed, fmt.Errorf("%w: take: %w", idem.ErrUnavailable, r.err)
+	return e, failed, fmt.Errorf("%w: take: %w", idem.ErrUnavailable, r.Err)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 func offer(t testing.TB, q *Queue, data ...string) (ids []string) {
@@ -185,8 +186,8 @@ func TestQueueTakeWaits(t *testing.T) {
 		}()
 	}
 	for _, client := range c {
-		until(t, "waiters", func() bool { return sessionOf(client).watched(client.cfg.Chroot + "/q" + childrenOf) })
-		until(t, "waiters", func() bool { return sessionOf(client).watched(client.cfg.Chroot + "/other" + childrenOf) })
+		until(t, "waiters", func() bool { return sessionOf(client).Watching(client.cfg.Chroot+"/q", session.OnChildren) != nil })
+		until(t, "waiters", func() bool { return sessionOf(client).Watching(client.cfg.Chroot+"/other", session.OnChildren) != nil })
 	}
 	var want []string
 	for i := range waiters {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // setQuota has the servers refuse more than count znodes below path, itself included.
@@ -57,22 +58,20 @@ func TestQuotaRefusesOneWriteOfABatch(t *testing.T) {
 	}
 
 	// In one Multi: the others are applied.
-	var batch []*write
+	var batch []session.Request
 	for i := range 9 {
 		path := fmt.Sprintf("%s/free/w%d", cfg.Chroot, i)
 		if i%3 == 1 {
 			path = fmt.Sprintf("%s/full/w%d", cfg.Chroot, i)
 		}
-		batch = append(batch, newWrite([]any{&zk.CreateRequest{Path: path, Acl: c.cfg.ACL}}))
+		batch = append(batch, session.Request{Ops: []any{&zk.CreateRequest{Path: path, Acl: c.cfg.ACL}}})
 	}
-	sessionOf(c).w.sendAll(append([]*write(nil), batch...))
-	for i, wr := range batch {
-		r := <-wr.answer
-		want := applied
+	for i, r := range sessionOf(c).Batch(batch...) {
+		want := session.Applied
 		if i%3 == 1 {
-			want = refused
+			want = session.Refused
 		}
-		if r.outcome != want {
+		if r.Outcome != want {
 			t.Errorf("write %d of a batch: %+v, want outcome %d", i, r, want)
 		}
 	}
@@ -105,51 +104,5 @@ func TestQuotaRefusesOneWriteOfABatch(t *testing.T) {
 	wg.Wait()
 	if err := c.Locker().Ping(bounded(t)); err != nil {
 		t.Errorf("Ping() = %v, want the session unharmed", err)
-	}
-}
-
-// The culprit of a Multi is told by its place, not by its code; the pin is the
-// exception.
-func TestInterpretTellsTheCulpritWhateverItsCode(t *testing.T) {
-	t.Parallel()
-	code := func(n int) error { return fmt.Errorf("unknown error: %v", zk.ErrCode(n)) }
-	notTried := code(codeRuntimeInconsistency)
-	ok := &zk.Stat{Mzxid: 7}
-	tests := map[string]struct {
-		pin  error
-		ops  []error
-		want result
-	}{
-		"quota":                {nil, []error{nil, code(-125), notTried}, result{outcome: refused, op: 1}},
-		"throttled":            {nil, []error{code(-127), notTried}, result{outcome: refused, op: 0}},
-		"a code of the future": {nil, []error{nil, nil, code(-999)}, result{outcome: refused, op: 2}},
-		"a system error":       {nil, []error{code(-1), notTried}, result{outcome: refused, op: 0}},
-		"session moved":        {nil, []error{nil, zk.ErrSessionMoved}, result{outcome: refused, op: 1}},
-		"nobody is named":      {nil, []error{nil, notTried}, result{outcome: unknown}},
-		"pin, not tried":       {notTried, []error{notTried}, result{outcome: unknown}},
-		"pin, quota":           {code(-125), []error{notTried}, result{outcome: unknown}},
-		"pin, a code to come":  {code(-999), []error{notTried}, result{outcome: unknown}},
-		"pin, not permitted":   {zk.ErrNoAuth, []error{notTried}, result{outcome: refused, op: -1}},
-		"pin, no member":       {zk.ErrNoNode, []error{notTried}, result{outcome: ended}},
-		"nothing went wrong":   {nil, []error{nil, nil}, result{outcome: applied}},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			answer := []zk.MultiResponse{{Stat: ok, Error: tt.pin}}
-			for _, err := range tt.ops {
-				answer = append(answer, zk.MultiResponse{Error: err})
-			}
-			var first error
-			for _, op := range answer {
-				if first == nil {
-					first = op.Error
-				}
-			}
-			got := interpret(len(tt.ops), answer, first)
-			if got.outcome != tt.want.outcome || got.op != tt.want.op {
-				t.Errorf("interpret() = %+v, want %+v", got, tt.want)
-			}
-		})
 	}
 }

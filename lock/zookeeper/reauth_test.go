@@ -37,7 +37,7 @@ func TestCredentialsLostOnReconnect(t *testing.T) {
 	t.Parallel()
 	proxy := testserver.StartZooKeeperProxy(t, testserver.SharedZooKeeper(t)[0])
 	cfg := config(t, proxy.Addr())
-	cfg.Credentials = []Credential{{"digest", []byte("u:p")}}
+	cfg.Credentials = []Credential{{Scheme: "digest", Secret: []byte("u:p")}}
 	var armed atomic.Bool
 	hit := make(chan struct{})
 	cfg.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {

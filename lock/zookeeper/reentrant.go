@@ -98,7 +98,7 @@ func (r *ReentrantMutex) acquire(ctx context.Context, owner any, try bool) (*Hol
 			r.mu.Unlock()
 			if try { // does not wait, so nobody else waits for it for long
 				r.begin(ctx, owner, t)
-			} else if !r.m.ln.c.spawn(func() { r.begin(begun, owner, t) }) {
+			} else if !r.m.ln.c.keeper.Go(func() { r.begin(begun, owner, t) }) {
 				r.begin(begun, owner, t) // ends at once, the client being closed
 			}
 			return r.await(ctx, h)

@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // ErrConflict is returned by [Register.Save] when the value is not at the
@@ -39,17 +40,17 @@ func (r *Register) Load(ctx context.Context) (data []byte, version int64, err er
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := s.barrier(ctx); err != nil { // others may have written a moment ago
+	if err := s.Barrier(ctx); err != nil { // others may have written a moment ago
 		return nil, 0, err
 	}
-	n, err := s.decideFor(ctx, r.path, ofNode)
+	n, err := s.DecideFor(ctx, r.path, session.OfNode)
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: load: %w", idem.ErrUnavailable, err)
 	}
-	if !n.exists {
+	if !n.Exists {
 		return nil, 0, nil
 	}
-	return n.data, int64(n.version) + 1, nil // versions of znodes start at 0
+	return n.Data, int64(n.Version) + 1, nil // versions of znodes start at 0
 }
 
 // MaxRegister is the size of the largest value that [Register.Save] stores, in
@@ -85,22 +86,22 @@ func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
 	if version == 0 {
 		op = &zk.CreateRequest{Path: r.path, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagPersistent}
 	}
-	var res result
+	var res session.Result
 	for range maxTries {
-		res = s.see(ctx, func(result) {}, op)
+		res = s.see(ctx, func(session.Result) {}, op)
 		switch {
-		case res.outcome == applied:
+		case res.Outcome == session.Applied:
 			return nil
-		case version == 0 && res.refusedBy(zk.ErrNoNode):
-			_, err := within(ctx, s, func() (struct{}, error) { return struct{}{}, s.ensureParents(r.path) })
+		case version == 0 && res.RefusedBy(zk.ErrNoNode):
+			_, err := session.Within(ctx, s.Session, func() (struct{}, error) { return struct{}{}, s.ensureParents(r.path) })
 			if err != nil {
 				return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, err)
 			}
-		case res.refusedBy(zk.ErrNodeExists), res.refusedBy(zk.ErrBadVersion), res.refusedBy(zk.ErrNoNode):
+		case res.RefusedBy(zk.ErrNodeExists), res.RefusedBy(zk.ErrBadVersion), res.RefusedBy(zk.ErrNoNode):
 			return ErrConflict
 		default:
-			return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, res.err)
+			return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, res.Err)
 		}
 	}
-	return fmt.Errorf("%w: save: the parent of %s vanished %d times: %w", idem.ErrUnavailable, r.name, maxTries, res.err)
+	return fmt.Errorf("%w: save: the parent of %s vanished %d times: %w", idem.ErrUnavailable, r.name, maxTries, res.Err)
 }

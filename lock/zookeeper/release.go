@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // young is for how long a lock may be deleted without looking at it first. A
@@ -36,36 +37,32 @@ func (l *Lease) ReleaseBehind() {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.finish(nil) {
-		s.held--
-	}
+	l.finish(nil)
 	s.beginRelease(l)
 }
 
 // beginRelease starts removing the znode of a lease that has ended, once.
 // Needs mu.
-func (s *session) beginRelease(l *Lease) {
+func (s *locks) beginRelease(l *Lease) {
 	if l.slot.phase != holding {
 		return
 	}
 	l.slot.phase = releasing
-	s.client.background.add()
+	s.client.keeper.Background.Add()
 	m := l.marking() // asked once: it may end at any moment
 	switch {
-	case s.why != nil:
-		go l.freed(l.remove) // returns at once; only not under mu
 	case m != nil: // no write for a path while an earlier one is unsettled
-		s.wg.Go(func() { <-m.done; l.freed(l.remove) })
+		s.further(func() { <-m.done; l.freed(l.remove) })
 	case l.simple():
 		l.ask()
 	default:
-		s.wg.Go(func() { l.freed(l.remove) })
+		s.further(func() { l.freed(l.remove) })
 	}
 }
 
 // freed makes the znode go and tells that it has.
 func (l *Lease) freed(remove func() error) {
-	defer l.s.client.background.done()
+	defer l.s.client.keeper.Background.Done()
 	l.goneErr = remove()
 	l.s.free(l.slot)
 	close(l.gone)
@@ -96,20 +93,23 @@ func (l *Lease) simple() bool {
 // where the answer is not the one expected. Needs session.mu.
 func (l *Lease) ask() {
 	s := l.s
-	s.w.ask(func(r result) {
+	sent := s.Ask(session.Request{Ops: []any{l.deletion()}}, func(r session.Result) {
 		remove := func() error { return l.removeOn(r) }
-		switch r.outcome {
-		case applied, ended:
+		switch r.Outcome {
+		case session.Applied, session.Ended:
 			l.freed(remove)
 		default:
 			s.further(func() { l.freed(remove) })
 		}
-	}, l.deletion())
+	})
+	if !sent { // the session is over
+		go l.freed(l.remove)
+	}
 }
 
 // deletionOf is the delete of the znode at path, which a lease gives back where l is
 // not nil.
-func (s *session) deletionOf(l *Lease, path string) *zk.DeleteRequest {
+func (s *locks) deletionOf(l *Lease, path string) *zk.DeleteRequest {
 	if l == nil {
 		return &zk.DeleteRequest{Path: path, Version: -1}
 	}
@@ -130,7 +130,7 @@ func (l *Lease) deletion() *zk.DeleteRequest {
 }
 
 // removeOn makes the znode go after the answer to its deletion.
-func (l *Lease) removeOn(r result) error {
+func (l *Lease) removeOn(r session.Result) error {
 	path, czxid := l.at()
 	return l.s.removeOn(l, &r, path, czxid, false)
 }
@@ -145,15 +145,15 @@ func (l *Lease) removeOn(r result) error {
 // applied, and another owner may have come since. As long as the znode with this
 // czxid is there, neither it nor the legacy was applied; once it is not, there
 // is nothing that may be done any more.
-func (s *session) remove(path string, czxid int64, look bool, legacy ...any) error {
+func (s *locks) remove(path string, czxid int64, look bool, legacy ...any) error {
 	return s.removeOn(nil, nil, path, czxid, look, legacy...)
 }
 
 // removeOrphan is remove for a znode of this session that nothing stands for any
 // more, as it was found.
-func (s *session) removeOrphan(path string, n decided) error {
-	s.log.Warn("zookeeper: removing an orphan", "path", path, "czxid", n.czxid)
-	return s.remove(path, n.czxid, false)
+func (s *locks) removeOrphan(path string, n session.Decided) error {
+	s.log.Warn("zookeeper: removing an orphan", "path", path, "czxid", n.Czxid)
+	return s.remove(path, n.Czxid, false)
 }
 
 // removeOn is remove, with the answer to the first delete where that was sent
@@ -161,53 +161,50 @@ func (s *session) removeOrphan(path string, n decided) error {
 // over. l is the lease that gives the znode back, or nil. Every delete for it fails
 // where the znode carries a request to let go, which is then passed on first. So a
 // request is not lost with the reply to a delete.
-func (s *session) removeOn(l *Lease, first *result, path string, czxid int64, look bool, legacy ...any) error {
+func (s *locks) removeOn(l *Lease, first *session.Result, path string, czxid int64, look bool, legacy ...any) error {
 	doubt := false // a write may have been applied
 	for {
 		if look && first == nil {
-			n, err := s.decide(path, ofNode)
+			n, err := s.Decide(path, session.OfNode)
 			if err != nil {
 				return s.atEnd(err)
 			}
-			if !n.exists || n.czxid != czxid {
+			if !n.Exists || n.Czxid != czxid {
 				s.vanished(path, !doubt && len(legacy) > 0)
 				return nil
 			}
 		}
-		var r result
+		var r session.Result
 		if first != nil {
 			r, first = *first, nil
 		} else {
-			r = s.w.do(append([]any{s.deletionOf(l, path)}, legacy...)...)
+			r = s.Write(append([]any{s.deletionOf(l, path)}, legacy...)...)
 		}
 		switch {
-		case r.outcome == applied:
+		case r.Outcome == session.Applied:
 			return nil
-		case r.refusedBy(zk.ErrNoNode):
+		case r.RefusedBy(zk.ErrNoNode):
 			s.vanished(path, !doubt && len(legacy) > 0)
 			return nil
-		case r.outcome == ended:
-			return s.atEnd(r.err)
-		case l != nil && r.refusedBy(zk.ErrBadVersion):
+		case r.Outcome == session.Ended:
+			return s.atEnd(r.Err)
+		case l != nil && r.RefusedBy(zk.ErrBadVersion):
 			s.passOnRequest(l)
 			l = nil
 			continue
-		case r.outcome == unknown:
+		case r.Outcome == session.Unknown:
 			doubt = true
-		case r.refusedAt(1, zk.ErrNotEmpty):
+		case r.RefusedAt(1, zk.ErrNotEmpty):
 			s.log.Error("zookeeper: marker cannot be removed, somebody made znodes below it", "path", path)
 			legacy = nil
-		case r.outcome == refused:
-			s.log.Error("zookeeper: lock cannot be removed, trying again", "path", path, "error", r.err)
+		case r.Outcome == session.Refused:
+			s.log.Error("zookeeper: lock cannot be removed, trying again", "path", path, "error", r.Err)
 			select {
 			case <-time.After(time.Second):
-			case <-s.over:
+			case <-s.Over():
 			}
 		}
-		if err := s.settled(); err != nil {
-			return s.atEnd(err)
-		}
-		if err := s.pause(); err != nil {
+		if err := s.Retry(); err != nil {
 			return s.atEnd(err)
 		}
 		look = true
@@ -216,7 +213,7 @@ func (s *session) removeOn(l *Lease, first *result, path string, czxid int64, lo
 
 // vanished tells the operator of a lock that somebody deleted by hand, where
 // that kept a marker from being left, replaced or removed.
-func (s *session) vanished(path string, harm bool) {
+func (s *locks) vanished(path string, harm bool) {
 	if harm {
 		s.log.Warn("zookeeper: lock vanished before its release, the key's marker stays as it is", "path", path)
 	}
@@ -225,8 +222,8 @@ func (s *session) vanished(path string, harm bool) {
 // atEnd says what the end of the session means for a znode of it: an expired
 // session took it along, and one without its member is being closed. In all
 // other cases it stays until the servers notice that the session is over.
-func (s *session) atEnd(err error) error {
-	if why := s.reason(); errors.Is(why, errExpired) || errors.Is(why, errNoMember) {
+func (s *locks) atEnd(err error) error {
+	if why := s.Err(); errors.Is(why, session.ErrExpired) || errors.Is(why, session.ErrNoMember) {
 		return nil
 	}
 	return fmt.Errorf("%w: left to the end of the session: %w", idem.ErrUnavailable, err)

@@ -3,21 +3,22 @@ package zookeeper
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// RetryPolicy is exponential back-off with jitter: before each try it waits for
-// a random time between half of a pause and the whole of it, and the pause
-// doubles from Base up to Max.
+// RetryPolicy is exponential back-off with jitter. Before each try it waits for a random
+// time between half of a pause and the whole of it, and the pause doubles from Base up to
+// Max.
 type RetryPolicy struct {
 	Base time.Duration // default: 100 ms
 	Max  time.Duration // default: 5 s
 
-	// Attempts bounds how often a blocking call takes a place in line before it
-	// fails with idem.ErrUnavailable; a lock that is merely held uses none up.
-	// It does not bound the attempts at a new session, which end with Close.
-	// Default: as long as the call's context lasts.
+	// Attempts bounds how often a blocking call takes a place in line before it fails
+	// with idem.ErrUnavailable. Waiting for a held lock uses no attempt up. It does
+	// not bound the attempts at a new session, which end with Close. Default: as long
+	// as the call's context lasts.
 	Attempts int
 }
 
@@ -33,70 +34,30 @@ func (p *RetryPolicy) setDefaults() error {
 	return nil
 }
 
-// backoff is how far a policy has come.
-type backoff struct {
-	policy RetryPolicy
-	last   time.Duration // pause before this one; negative: there is none yet, and none is due
-}
-
-func (b *backoff) next() time.Duration {
-	if b.last < 0 {
-		b.last = 0
-		return 0
-	}
-	b.last = min(max(2*b.last, b.policy.Base), b.policy.Max)
-	return b.last/2 + rand.N(b.last/2+1)
-}
-
 // retry counts the attempts of one call.
 type retry struct {
-	backoff
-	tries int
+	policy RetryPolicy
+	pause  session.Backoff
+	tries  int
 }
 
-func (p RetryPolicy) start() *retry { return &retry{backoff: backoff{policy: p}} }
+func (p RetryPolicy) start() *retry {
+	return &retry{policy: p, pause: session.Backoff{Base: p.Base, Max: p.Max}}
+}
 
-// wait pauses before the next attempt: until the client may serve it, and a
-// little longer. It is false when there is to be none.
+// wait pauses before the next attempt: until the client may serve it, and a little
+// longer. It is false when there is to be no other attempt.
 func (r *retry) wait(ctx context.Context, c *Client) bool {
 	r.tries++
 	if r.policy.Attempts > 0 && r.tries >= r.policy.Attempts || ctx.Err() != nil {
 		return false
 	}
 	select {
-	case <-time.After(r.next()):
+	case <-time.After(r.pause.Next()):
 	case <-ctx.Done():
 		return false
-	case <-c.ctx.Done():
+	case <-c.keeper.Context().Done():
 		return false
 	}
-	return c.awaitUsable(ctx)
-}
-
-// awaitUsable waits until callers can be served. It is false when ctx ends or
-// the client is closed before.
-func (c *Client) awaitUsable(ctx context.Context) bool {
-	for {
-		c.mu.Lock()
-		s, changed := c.current, c.changed
-		c.mu.Unlock()
-		var within <-chan struct{}
-		if s != nil {
-			s.mu.Lock()
-			trouble := s.trouble(true)
-			within = s.changed
-			s.mu.Unlock()
-			if trouble == nil {
-				return true
-			}
-		}
-		select {
-		case <-changed:
-		case <-within:
-		case <-ctx.Done():
-			return false
-		case <-c.ctx.Done():
-			return false
-		}
-	}
+	return c.keeper.AwaitUsable(ctx)
 }

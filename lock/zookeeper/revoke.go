@@ -8,6 +8,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // Revoked returns a channel that is closed when somebody has asked the holder to
@@ -55,51 +56,33 @@ const unrevoked = 0
 
 // attend has a holder look after its own znode, from now on: for requests to
 // let go, and for its disappearance.
-func (l *Lease) attend() { l.attended.Do(func() { l.s.start(l.lookAfter) }) }
+func (l *Lease) attend() { l.attended.Do(func() { l.s.Go(l.lookAfter) }) }
 
 func (l *Lease) lookAfter() {
 	s := l.s
 	for {
-		w := s.watchNode(l.slot.path, ofNodeW)
+		w := s.Watch(l.slot.path, session.OnNode, nil)
 		select {
-		case <-w.armed:
+		case <-w.Armed():
 		case <-l.done:
 			return
 		}
-		n, err := s.decide(l.slot.path, ofNode) // what was there when the watch was, or later
+		n, err := s.Decide(l.slot.path, session.OfNode) // what was there when the watch was, or later
 		switch {
 		case err != nil || l.over() != nil:
 			return
-		case !n.exists || n.czxid != l.czxid:
+		case !n.Exists || n.Czxid != l.czxid:
 			s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
 			return
-		case revocation(n.data):
+		case revocation(n.Data):
 			l.askedFor()
 		}
 		select {
-		case <-w.woken:
+		case <-w.Woken():
 		case <-l.done:
 			return
 		}
 	}
-}
-
-// nodeOf follows a path in the key of a watch that is not shared with those
-// who wait for the end of the znode. No znode is called so.
-const nodeOf = "/."
-
-// watchNode returns a watch for any change of a znode. ask leaves it: ofNodeW
-// where the znode is to be there, or ofExistsW, whose watch stays with the
-// servers until there is one.
-func (s *session) watchNode(path string, ask question) *watch {
-	key := path + nodeOf
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.watchLocked(key, func(w *watch, gen uint64) {
-		n, err := s.hint(path, ask)
-		close(w.armed)
-		s.armed(key, w, gen, n.exists, err)
-	})
 }
 
 // Revoke asks the holder of the lock to let go: its [Lease.Revoked] is closed.
@@ -118,7 +101,7 @@ func (ln *line) revoke(ctx context.Context) error {
 			return err
 		}
 		path := ln.path + "/" + all[0].name
-		asked, err := within(ctx, s, func() (bool, error) { return s.askToLetGo(path) })
+		asked, err := session.Within(ctx, s.Session, func() (bool, error) { return s.askToLetGo(path) })
 		if err != nil {
 			return fmt.Errorf("%w: revoke %s: %w", idem.ErrUnavailable, ln.name, err)
 		}
@@ -131,33 +114,33 @@ func (ln *line) revoke(ctx context.Context) error {
 // askToLetGo writes the request into the znode of a holder. It is false where that is
 // gone, and so was not asked. Names of places are never used again, so that it cannot
 // reach another one. Making the request twice does no harm.
-func (s *session) askToLetGo(path string) (asked bool, err error) {
+func (s *locks) askToLetGo(path string) (asked bool, err error) {
 	maybe := false // a request was sent, and is not known to have been made
 	for range maxTries {
-		n, err := s.decide(path, ofNode)
+		n, err := s.Decide(path, session.OfNode)
 		switch {
 		case err != nil:
 			return false, err
-		case !n.exists:
+		case !n.Exists:
 			return maybe, nil
-		case revocation(n.data):
+		case revocation(n.Data):
 			return true, nil
 		}
-		data, err := withRevocation(n.data)
+		data, err := withRevocation(n.Data)
 		if err != nil {
 			return false, err
 		}
-		r := s.w.do(&zk.SetDataRequest{Path: path, Data: data, Version: n.version})
+		r := s.Write(&zk.SetDataRequest{Path: path, Data: data, Version: n.Version})
 		switch {
-		case r.outcome == applied:
+		case r.Outcome == session.Applied:
 			return true, nil
-		case r.refusedBy(zk.ErrNoNode):
+		case r.RefusedBy(zk.ErrNoNode):
 			return maybe, nil
-		case r.outcome == unknown, r.outcome == unsent:
-			maybe = maybe || r.outcome == unknown
-			err = s.settled()
-		case !r.refusedBy(zk.ErrBadVersion):
-			return false, r.err
+		case r.Outcome == session.Unknown, r.Outcome == session.Unsent:
+			maybe = maybe || r.Outcome == session.Unknown
+			err = s.Settled()
+		case !r.RefusedBy(zk.ErrBadVersion):
+			return false, r.Err
 		}
 		if err != nil {
 			return false, err

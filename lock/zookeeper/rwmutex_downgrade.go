@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 var (
@@ -48,8 +49,8 @@ func (m *RWMutex) Downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 	return lease, nil
 }
 
-func (s *session) downgrade(ctx context.Context, l *Lease) (*Lease, error) {
-	if err := s.awaitUp(ctx); err != nil {
+func (s *locks) downgrade(ctx context.Context, l *Lease) (*Lease, error) {
+	if err := s.AwaitUp(ctx); err != nil {
 		if over := l.over(); over != nil {
 			return nil, over
 		}
@@ -64,8 +65,8 @@ func (s *session) downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 	pos, _ := parsePosition(lastElement(path))
 	p := &place{line: l.place.line, data: l.place.data, position: pos}
 	lease, err := s.attempt(ctx, &attempt{slot: sl, place: p, create: d.run})
-	if err != nil && s.isOver() {
-		return nil, fmt.Errorf("%w: %w", idem.ErrLeaseLost, s.reason())
+	if err != nil && s.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", idem.ErrLeaseLost, s.Err())
 	}
 	if err != nil {
 		return nil, err
@@ -90,9 +91,6 @@ func (d *downgrade) claim(path string) (*slot, error) {
 	s, l := d.from.s, d.from
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.trouble(false); err != nil { // a connection that broke just now is waited for
-		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
-	}
 	if over := l.over(); over != nil {
 		return nil, over
 	}
@@ -114,7 +112,6 @@ func (d *downgrade) run(a *attempt) (czxid int64, err error) {
 		s.mu.Unlock()
 		return 0, l.over()
 	}
-	s.held--
 	l.slot.phase = releasing // by nobody else
 	s.mu.Unlock()
 
@@ -137,34 +134,30 @@ func (d *downgrade) exchange(a *attempt) (czxid int64, err error) {
 		if a.gone() {
 			return 0, idem.ErrUnavailable // nobody reads this
 		}
-		r := s.w.do(
+		r := s.Write(
 			&zk.DeleteRequest{Path: from, Version: -1},
 			&zk.CreateRequest{Path: to, Data: a.place.data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
 		)
 		switch {
-		case r.outcome == applied:
-			return r.zxid, nil
-		case r.refusedBy(zk.ErrNoNode):
+		case r.Outcome == session.Applied:
+			return r.Zxid, nil
+		case r.RefusedBy(zk.ErrNoNode):
 			return 0, lost
-		case r.outcome == refused:
-			return 0, fmt.Errorf("%w: %w", idem.ErrUnavailable, r.err)
-		case r.outcome == unknown:
-			n, err := s.decide(to, ofNode)
-			if err == nil && n.exists {
-				return n.czxid, nil
+		case r.Outcome == session.Refused:
+			return 0, fmt.Errorf("%w: %w", idem.ErrUnavailable, r.Err)
+		case r.Outcome == session.Unknown:
+			n, err := s.Decide(to, session.OfNode)
+			if err == nil && n.Exists {
+				return n.Czxid, nil
 			}
 			if err == nil {
-				n, err = s.decide(from, ofNode)
+				n, err = s.Decide(from, session.OfNode)
 			}
-			if err == nil && !n.exists {
+			if err == nil && !n.Exists {
 				return 0, lost
 			}
 		}
-		err := s.settled()
-		if err == nil {
-			err = s.pause()
-		}
-		if err != nil {
+		if err := s.Retry(); err != nil {
 			return 0, fmt.Errorf("%w: %w", idem.ErrLeaseLost, err)
 		}
 	}

@@ -32,7 +32,7 @@ func TestLineReconnectWaiting(t *testing.T) {
 		r.watching(r.c)
 		before := r.places()
 		r.proxy.Cut()
-		until(r, "connected again", func() bool { return r.proxy.Accepted() > 1 && sessionOf(r.c).usable() == nil })
+		until(r, "connected again", func() bool { return r.proxy.Accepted() > 1 && sessionOf(r.c).Usable() == nil })
 		if after := r.places(); len(after) != 2 || after[1].name != before[1].name {
 			r.Errorf("line is %v, want %v", after, before)
 		}
@@ -49,7 +49,7 @@ func TestLineAcquireAfterLostServer(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, _ ask) {
 		r.proxy.Refuse(true)
 		r.proxy.Cut()
-		until(r, "outage noticed", func() bool { return sessionOf(r.c).usable() != nil })
+		until(r, "outage noticed", func() bool { return sessionOf(r.c).Usable() != nil })
 		ctx, cancel := context.WithCancel(bounded(r))
 		defer cancel()
 		short, long := r.call(ctx, wants), r.call(bounded(r), wants)

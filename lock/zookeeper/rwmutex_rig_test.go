@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // linePath is that of the lock or semaphore that a rig's clients share.
@@ -41,8 +42,8 @@ func (r *rig) kill() {
 	}
 	until(r, "session killed", func() bool {
 		// The client may be back sooner than the killer has done its work.
-		err := testserver.KillSession(testserver.SharedZooKeeper(r)[0], s.sessionID(), password(r.proxy))
-		return err == nil || s.isOver()
+		err := testserver.KillSession(testserver.SharedZooKeeper(r)[0], s.ID(), password(r.proxy))
+		return err == nil || s.Err() != nil
 	})
 }
 
@@ -101,23 +102,23 @@ func (r *rig) watching(c *Client) {
 	until(r, "a watch", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for key, w := range s.watches {
-			if strings.HasPrefix(key, r.cfg.Chroot+linePath+"/") {
-				return !strings.HasSuffix(key, childrenOf) || slices.ContainsFunc(positions(namesOf(w)), func(p position) bool {
-					sl := s.slots[r.cfg.Chroot+linePath+"/"+p.name]
-					return sl != nil && sl.phase == holding
-				})
-			}
+		line := s.Watching(r.cfg.Chroot+linePath, session.OnChildren)
+		if line != nil && slices.ContainsFunc(positions(namesOf(line)), func(p position) bool {
+			sl := s.slots[r.cfg.Chroot+linePath+"/"+p.name]
+			return sl != nil && sl.phase == holding
+		}) {
+			return true
 		}
-		return false
+		return slices.ContainsFunc(s.Watched(), func(path string) bool { return strings.HasPrefix(path, r.cfg.Chroot+linePath+"/") })
 	})
 }
 
 // namesOf is what a watch for the children of a line has seen, if it has yet.
-func namesOf(w *watch) []string {
+func namesOf(w *session.Watch) []string {
 	select {
-	case <-w.armed:
-		return w.names
+	case <-w.Armed():
+		n, _ := w.Found()
+		return n.Names
 	default:
 		return nil
 	}

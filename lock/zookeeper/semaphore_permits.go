@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // ErrPermitsMismatch says that a [Semaphore] has another number of permits than
@@ -32,11 +33,11 @@ func (p permitCount) encode() []byte { return fmt.Appendf(nil, `{"permits":%d}`,
 // only when it has been seen again later. In between the parent cannot have been
 // removed and made anew with another count, since the place would have gone with
 // it. So two places are never granted on different counts.
-func (p permitCount) agreed(ctx context.Context, s *session, l *Lease) error {
+func (p permitCount) agreed(ctx context.Context, s *locks, l *Lease) error {
 	ln := l.place.line
-	data, err := within(ctx, s, func() ([]byte, error) { return p.settle(s, ln) })
+	data, err := session.Within(ctx, s.Session, func() ([]byte, error) { return p.settle(s, ln) })
 	switch {
-	case errors.Is(err, errNoParent):
+	case errors.Is(err, session.ErrNoParent):
 		s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
 		return l.over()
 	case err != nil:
@@ -54,23 +55,23 @@ func (p permitCount) agreed(ctx context.Context, s *session, l *Lease) error {
 
 // settle returns the parent's data. Of several that find none, the first to
 // write wins and the others read that.
-func (p permitCount) settle(s *session, ln *line) ([]byte, error) {
+func (p permitCount) settle(s *locks, ln *line) ([]byte, error) {
 	for {
-		n, err := s.decide(ln.path, ofNode)
+		n, err := s.Decide(ln.path, session.OfNode)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
-		case !n.exists:
-			return nil, errNoParent
-		case len(n.data) > 0:
-			return n.data, nil
+		case !n.Exists:
+			return nil, session.ErrNoParent
+		case len(n.Data) > 0:
+			return n.Data, nil
 		}
-		r := s.w.do(&zk.SetDataRequest{Path: ln.path, Data: ln.data, Version: n.version})
-		if r.outcome == refused && !r.refusedBy(zk.ErrBadVersion) && !r.refusedBy(zk.ErrNoNode) {
-			return nil, fmt.Errorf("%w: set the number of permits of %s: %w", idem.ErrUnavailable, ln.name, r.err)
+		r := s.Write(&zk.SetDataRequest{Path: ln.path, Data: ln.data, Version: n.Version})
+		if r.Outcome == session.Refused && !r.RefusedBy(zk.ErrBadVersion) && !r.RefusedBy(zk.ErrNoNode) {
+			return nil, fmt.Errorf("%w: set the number of permits of %s: %w", idem.ErrUnavailable, ln.name, r.Err)
 		}
 		// After a lost reply as well: whatever is there next counts.
-		if err := s.settled(); err != nil {
+		if err := s.Settled(); err != nil {
 			return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 func TestSemaphoreRule(t *testing.T) {
@@ -192,20 +193,17 @@ func TestSemaphoreWaitersShareALook(t *testing.T) {
 		}
 		return false
 	})
-	key := r.cfg.Chroot + linePath + childrenOf
 	s := sessionOf(r.c)
 	// seen says that the watch there is has seen so many in line.
 	seen := func(n int) {
 		t.Helper()
 		until(t, "line seen", func() bool {
-			s.mu.Lock()
-			w := s.watches[key]
-			s.mu.Unlock()
+			w := s.Watching(r.cfg.Chroot+linePath, session.OnChildren)
 			if w == nil {
 				return false
 			}
-			<-w.armed
-			return len(positions(w.names)) == n
+			<-w.Armed()
+			return len(positions(namesOf(w))) == n
 		})
 	}
 	held := r.queue(bounded(t), semAsk(r.other.c, 1, 1)).granted()

@@ -41,10 +41,10 @@ func (sl *slot) znode() string {
 
 // claim takes the slot of a path. When it is taken it returns the one there is;
 // busy is then the phase it is in.
-func (s *session) claim(path string) (mine, other *slot, busy phase, err error) {
+func (s *locks) claim(path string) (mine, other *slot, busy phase, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.trouble(true); err != nil {
+	if err := s.Usable(); err != nil {
 		return nil, nil, 0, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
 	}
 	if sl := s.slots[path]; sl != nil {
@@ -59,7 +59,7 @@ func (s *session) claim(path string) (mine, other *slot, busy phase, err error) 
 }
 
 // free gives a slot up, its znode being gone or the session over.
-func (s *session) free(sl *slot) {
+func (s *locks) free(sl *slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.slots, sl.path)
@@ -68,22 +68,10 @@ func (s *session) free(sl *slot) {
 }
 
 // rename gives the slot of a znode in a line the path that the server made up.
-func (s *session) rename(sl *slot, path string) {
+func (s *locks) rename(sl *slot, path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.slots, sl.path)
 	sl.path = path
 	s.slots[path] = sl
-}
-
-// loseAll ends all leases that are still trusted and returns them. Needs mu.
-func (s *session) loseAll(err error) []*Lease {
-	var lost []*Lease
-	for _, sl := range s.slots {
-		if sl.phase == holding && sl.lease.finish(err) {
-			lost = append(lost, sl.lease)
-		}
-	}
-	s.held -= len(lost)
-	return lost
 }

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // wantLegal says that no event is missing between two that follow each other.
@@ -108,7 +108,7 @@ func TestWatchKilledSession(t *testing.T) {
 		n := len(waitFor(t, &told, Connected, 1))
 		killSession(t, r.c, r.proxy)
 		evs := waitFor(t, &told, Connected, n+2)
-		if !errors.Is(evs[len(evs)-2].Err, errExpired) && !errors.Is(evs[len(evs)-2].Err, errNoMember) {
+		if !errors.Is(evs[len(evs)-2].Err, session.ErrExpired) && !errors.Is(evs[len(evs)-2].Err, session.ErrNoMember) {
 			t.Errorf("lost with %v", evs[len(evs)-2].Err)
 		}
 	}
@@ -140,16 +140,12 @@ func TestWatchOverABlackHole(t *testing.T) {
 // it is not.
 func TestWatchLivingSessionLapse(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, 3*time.Second)
+	r, clock := stillFor(t, 3*time.Second)
+	lease := r.take(r.l)
 	var told recorder[ConnectionEvent]
 	r.c.Watch(told.take)
 	waitFor(t, &told, Connected, 1)
-	s := sessionOf(r.c)
-	s.mu.Lock()
-	s.clock.last = s.clock.last.Add(-time.Hour) // as if the last write was long ago
-	s.mu.Unlock()
-	s.lapse()
-	s.wakePulse()
+	lapse(t, lease, clock)
 	evs := waitFor(t, &told, Reconnected, 3)
 	if got := states(evs); !slices.Equal(got, []ConnectionState{Connected, Lost, Reconnected}) {
 		t.Errorf("states %v", got)
@@ -171,33 +167,4 @@ func TestWatchMissesNothing(t *testing.T) {
 	}
 	killSession(t, r.c, r.proxy)
 	waitFor(t, &told, Connected, n+2)
-}
-
-// Each state is told once, and nothing is suspended that was lost.
-func TestConnectionTellsChanges(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := &Client{listeners: newListeners(testLogger())}
-		var told recorder[ConnectionEvent]
-		c.Watch(told.take)
-		want := []ConnectionState{0} // there is no session yet
-		for _, step := range []struct {
-			state ConnectionState
-			news  bool
-		}{
-			{Connected, true}, {Reconnected, false},
-			{Suspended, true}, {Suspended, false}, {Reconnected, true}, {Reconnected, false},
-			{Suspended, true}, {Lost, true}, {Suspended, false}, {Lost, false}, {Reconnected, true},
-			{Lost, true}, {Suspended, false}, {Connected, true}, {Lost, true}, {Connected, true},
-		} {
-			c.connection.tell(ConnectionEvent{State: step.state})
-			if step.news {
-				want = append(want, step.state)
-			}
-		}
-		synctest.Wait()
-		if got := states(told.events()); !slices.Equal(got, want) {
-			t.Errorf("told %v, want %v", got, want)
-		}
-	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // The machine is suspended: the lease clock jumps, and the timers stand still. What
@@ -17,13 +18,36 @@ import (
 // still is a client whose lease clock stands still until a test moves it.
 func still(t testing.TB) (r *rig, clock *leaseclock.Manual) {
 	t.Helper()
+	return stillFor(t, 0)
+}
+
+// stillFor is still with a session time-out; 0: the default.
+func stillFor(t testing.TB, session time.Duration) (r *rig, clock *leaseclock.Manual) {
+	t.Helper()
 	clock = leaseclock.NewManual()
-	r = newRig(t, 0)
+	r = newRig(t, session)
 	cfg := r.cfg
 	cfg.now = clock.Now
 	r.c = open(t, cfg)
 	r.l = r.c.Locker()
 	return r, clock
+}
+
+// lapse makes the trust in a lease run out, by a clock that runs ahead of a heartbeat.
+// The session lives on.
+func lapse(t testing.TB, lease *Lease, clock *leaseclock.Manual) {
+	t.Helper()
+	until(t, "lease lost", func() bool {
+		clock.Advance(lease.s.Timeout())
+		return lease.Err() != nil
+	})
+	until(t, "trusted again", func() bool {
+		if err := lease.s.FinalBarrier(); err != nil {
+			t.Fatalf("FinalBarrier() = %v", err)
+		}
+		clock.Advance(testTick)
+		return lease.s.Trusted()
+	})
 }
 
 // suspend moves the clock past all trust, and keeps the servers from answering.
@@ -129,12 +153,7 @@ func TestSuspendedWhileTakingALock(t *testing.T) {
 }
 
 // deadlineOf is until when the leases of a client are trusted.
-func deadlineOf(c *Client) leaseclock.Instant {
-	s := sessionOf(c)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.clock.deadline()
-}
+func deadlineOf(c *Client) leaseclock.Instant { return c.cfg.now().Add(sessionOf(c).Left()) }
 
 // Only an acknowledged write renews the trust in a lease: neither a read that is
 // answered does, nor what a server sends by itself, nor the answer to a ping.
@@ -146,7 +165,7 @@ func TestOnlyWritesRenewTrust(t *testing.T) {
 		lease := r.take(r.l)
 		before := deadlineOf(r.c)
 		clock.Advance(time.Second) // less than a heartbeat
-		if n, err := sessionOf(r.c).hint(r.path, ofNode); err != nil || !n.exists {
+		if n, err := sessionOf(r.c).Hint(r.path, session.OfNode); err != nil || !n.Exists {
 			t.Fatalf("hint() = %+v, %v", n, err)
 		}
 		if left, err := lease.Check(bounded(t)); err != nil || left != before.Sub(clock.Now()) {
@@ -159,12 +178,12 @@ func TestOnlyWritesRenewTrust(t *testing.T) {
 	t.Run("an event of a watch does not", func(t *testing.T) {
 		t.Parallel()
 		r, clock := still(t)
-		w := sessionOf(r.c).watchNode(r.path, ofExistsW)
-		await(t, "watch", w.armed)
+		w := sessionOf(r.c).Watch(r.path, session.OnExists, nil)
+		await(t, "watch", w.Armed())
 		before := deadlineOf(r.c)
 		clock.Advance(time.Second)
 		other := r.take(r.other)
-		await(t, "event", w.woken)
+		await(t, "event", w.Woken())
 		if after := deadlineOf(r.c); after != before {
 			t.Errorf("an event has renewed the trust by %v", after.Sub(before))
 		}

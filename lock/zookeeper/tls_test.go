@@ -33,7 +33,7 @@ func TestTLS(t *testing.T) {
 	cfg.Servers = []string{z.SecureAddr()}
 	other := cfg
 	other.Base, other.Root, other.Chroot, other.TLS = "/other", "/other/lock", "", ca.Client("other")
-	others := sessionOf(open(t, other)).conn
+	others := connOf(t, sessionOf(open(t, other)))
 	plain := rawConn(t, z.Hosts())
 	for name, conn := range map[string]*zk.Conn{"another certificate": others, "no certificate": plain} {
 		for _, l := range held {
@@ -41,11 +41,11 @@ func TestTLS(t *testing.T) {
 				t.Errorf("%s: Delete(%s) = %v, want %v", name, l.slot.path, err, zk.ErrNoAuth)
 			}
 		}
-		if err := conn.Delete(sessionOf(c).w.pin.Path, -1); !errors.Is(err, zk.ErrNoAuth) {
+		if err := conn.Delete(sessionOf(c).Member(), -1); !errors.Is(err, zk.ErrNoAuth) {
 			t.Errorf("%s: Delete(member) = %v, want %v", name, err, zk.ErrNoAuth)
 		}
 	}
-	acl, _, err := sessionOf(c).conn.GetACL(held[1].slot.path)
+	acl, _, err := connOf(t, sessionOf(c)).GetACL(held[1].slot.path)
 	if err != nil || len(acl) != 1 || acl[0].Scheme != "x509" || acl[0].ID != "CN=payments" {
 		t.Errorf("GetACL() = %v, %v; want CN=payments", acl, err)
 	}

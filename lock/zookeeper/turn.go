@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // rule says whether it is the turn of the place at index me of a line. If not,
@@ -23,7 +24,7 @@ func first(_ []position, me int) (turn bool, behind int) { return me == 0, me - 
 // awaitTurn waits until it is the turn of a place. The error wraps
 // idem.ErrLeaseLost where the place is gone, and idem.ErrLocked where ctx ended
 // before.
-func (s *session) awaitTurn(ctx context.Context, l *Lease, r rule) error {
+func (s *locks) awaitTurn(ctx context.Context, l *Lease, r rule) error {
 	for {
 		all, err := s.look(ctx, l)
 		if err != nil {
@@ -52,7 +53,7 @@ func (s *session) awaitTurn(ctx context.Context, l *Lease, r rule) error {
 // idem.ErrLocked if not. Places that this very session is giving back do not count:
 // it waits until they are gone, so that a caller finds the lock free that it has
 // just released in the background.
-func (s *session) turnAtOnce(ctx context.Context, l *Lease, r rule) error {
+func (s *locks) turnAtOnce(ctx context.Context, l *Lease, r rule) error {
 	var leaving []*slot
 	for again := false; ; again = true {
 		frees := s.freed()
@@ -84,16 +85,16 @@ func (s *session) turnAtOnce(ctx context.Context, l *Lease, r rule) error {
 }
 
 // look reads the line of a place.
-func (s *session) look(ctx context.Context, l *Lease) ([]position, error) {
-	n, err := within(ctx, s, func() (decided, error) { return s.decide(l.place.line.path, ofChildren) })
+func (s *locks) look(ctx context.Context, l *Lease) ([]position, error) {
+	n, err := session.Within(ctx, s.Session, func() (session.Decided, error) { return s.Decide(l.place.line.path, session.OfChildren) })
 	if err != nil {
 		return nil, s.notYet(ctx, l, err)
 	}
-	return positions(n.names), nil
+	return positions(n.Names), nil
 }
 
 // freed counts the slots that were given up so far.
-func (s *session) freed() uint64 {
+func (s *locks) freed() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.frees
@@ -102,7 +103,7 @@ func (s *session) freed() uint64 {
 // leaving divides a line into the places that this session is giving back and the
 // others. known are slots that were found to be given back before, and may be gone
 // since the line was looked at.
-func (s *session) leaving(path string, line []position, known []*slot) (others []position, leaving []*slot) {
+func (s *locks) leaving(path string, line []position, known []*slot) (others []position, leaving []*slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range line {
@@ -122,13 +123,14 @@ func (s *session) leaving(path string, line []position, known []*slot) (others [
 
 // awaitTurnInCrowd is awaitTurn for a rule that looks at everybody: each look
 // leaves a watch, so that no change between two looks is missed.
-func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error {
+func (s *locks) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error {
 	for {
-		w := s.watchLine(l.place.line.path)
-		if err := s.awaitChange(ctx, l, w.armed); err != nil {
+		w := s.Watch(l.place.line.path, session.OnChildren, nil)
+		if err := s.awaitChange(ctx, l, w.Armed()); err != nil {
 			return err
 		}
-		all := positions(w.names)
+		n, _ := w.Found()
+		all := positions(n.Names)
 		if !slices.ContainsFunc(all, l.place.is) {
 			// The watch is from before this place was taken, and about to fire; or
 			// the server is behind; or the place is gone, and then nothing may ever
@@ -142,10 +144,10 @@ func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error 
 		if turn || err != nil {
 			return err
 		}
-		if err := s.awaitChange(ctx, l, w.woken); err != nil {
+		if err := s.awaitChange(ctx, l, w.Woken()); err != nil {
 			return err
 		}
-		if err := s.awaitUp(ctx); err != nil { // woken by the loss of the connection
+		if err := s.AwaitUp(ctx); err != nil { // woken by the loss of the connection
 			return s.notYet(ctx, l, fmt.Errorf("%w: %w", idem.ErrUnavailable, err))
 		}
 	}
@@ -157,7 +159,7 @@ func (s *session) awaitTurnInCrowd(ctx context.Context, l *Lease, r rule) error 
 // hint. No place is ever taken in front of another, so that such a line shows all
 // that are in front, and at worst some that have gone. That the place itself is gone
 // is said by a deciding read alone.
-func (s *session) judge(l *Lease, r rule, all []position) (turn bool, behind int, err error) {
+func (s *locks) judge(l *Lease, r rule, all []position) (turn bool, behind int, err error) {
 	me := slices.IndexFunc(all, l.place.is)
 	if me < 0 {
 		s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
@@ -173,13 +175,13 @@ func (s *session) judge(l *Lease, r rule, all []position) (turn bool, behind int
 // take makes sure that a lease whose turn it is can be trusted, and only then
 // counts it as a use of the line. head says that nobody is before it, and alone
 // that nobody is behind it.
-func (s *session) take(l *Lease, head, alone bool) error {
+func (s *locks) take(l *Lease, head, alone bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if over := l.over(); over != nil {
 		return over
 	}
-	if !s.expire() {
+	if !s.Trusted() {
 		return l.over()
 	}
 	l.place.head, l.place.alone = head, alone
@@ -188,7 +190,7 @@ func (s *session) take(l *Lease, head, alone bool) error {
 }
 
 // awaitChange waits for a channel to be closed, as long as the place is there.
-func (s *session) awaitChange(ctx context.Context, l *Lease, ch <-chan struct{}) error {
+func (s *locks) awaitChange(ctx context.Context, l *Lease, ch <-chan struct{}) error {
 	select {
 	case <-ch:
 		return nil
@@ -201,7 +203,7 @@ func (s *session) awaitChange(ctx context.Context, l *Lease, ch <-chan struct{})
 
 // notYet is the error of a place whose turn it was not yet: that ctx ended, if
 // it did, or else err.
-func (s *session) notYet(ctx context.Context, l *Lease, err error) error {
+func (s *locks) notYet(ctx context.Context, l *Lease, err error) error {
 	if over := l.over(); over != nil {
 		return over
 	}
@@ -213,24 +215,11 @@ func (s *session) notYet(ctx context.Context, l *Lease, err error) error {
 
 // watchPlace returns a channel that is closed when the place at path is gone,
 // or may be. Who waits for one of its own process needs no watch.
-func (s *session) watchPlace(path string) <-chan struct{} {
+func (s *locks) watchPlace(path string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sl := s.slots[path]; sl != nil {
 		return sl.freed
 	}
-	return s.watchLocked(path, func(w *watch, gen uint64) { s.armWatch(path, w, gen) }).woken
-}
-
-// watchLine returns the watch that the waiters of a line share.
-func (s *session) watchLine(path string) *watch {
-	key := path + childrenOf
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.watchLocked(key, func(w *watch, gen uint64) {
-		n, err := s.hint(path, ofChildrenW)
-		w.names = n.names
-		close(w.armed)
-		s.armed(key, w, gen, n.exists, err)
-	})
+	return s.Watch(path, session.OnNode, nil).Woken()
 }

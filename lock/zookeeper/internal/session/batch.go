@@ -1,0 +1,319 @@
+package session
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// Writes that wait at the same moment share a Multi (group commit): one transaction, one
+// write to the servers' disks, one answer. This does not change what is known of each
+// write. A Multi is applied as a whole or not at all, and a refused one names its
+// culprit.
+const (
+	// maxBatch bounds the writes of a Multi. Larger batches gain little, and have more
+	// to send again when one write is refused.
+	maxBatch = 128
+	// maxBatchBytes keeps a Multi well below the servers' jute.maxbuffer (1 MiB). A
+	// larger write goes alone.
+	maxBatchBytes = 256 << 10
+)
+
+// How many Multis of a session are under way at once. What a Multi costs the servers
+// depends little on what is in it, so fewer and larger ones carry more. The next one is
+// prepared while the servers write the other to their disks. More are sent only when
+// they are full, or when writes wait that must not share a Multi.
+//
+// The library blocks its 17th queued request. But requests queue only while there is no
+// connection, and then only the goroutines of the batcher are blocked.
+const (
+	usualMultis = 2
+	mostMultis  = 4
+)
+
+// Request is operations that are applied together or not at all.
+type Request struct {
+	Ops []any
+
+	// Group, if not empty, is the name of a group of requests. No two requests of a
+	// group share a transaction, so what they create has different zxids.
+	Group string
+
+	// Hopeful marks a request that may well find the parent of its znode missing. When
+	// one such request is refused for that reason, all hopeful ones in its transaction
+	// are refused with ErrMaybeNoParent, and are not sent again one by one.
+	Hopeful bool
+}
+
+// write is a request on its way.
+type write struct {
+	Request
+	size int // bytes of data, roughly
+	told func(Result)
+}
+
+// batcher sends the writes of a session in batches.
+type batcher struct {
+	send func(ops ...any) Result // one Multi
+	over <-chan struct{}         // closed when the session is over
+	why  func() error            // why it is over
+	wg   sync.WaitGroup
+
+	mu        sync.Mutex
+	waiting   []*write
+	gathering bool                // a worker is about to take what waits
+	split     bool                // some wait because they may not share a Multi
+	flying    int                 // Multis under way
+	last      int                 // writes in the last one that was sent
+	open      map[*write]struct{} // those that were not told yet; nil at the end
+	wake      chan struct{}       // wakes a worker; has room for one
+}
+
+func newBatcher(send func(ops ...any) Result, over <-chan struct{}, why func() error) *batcher {
+	return &batcher{send: send, over: over, why: why, open: make(map[*write]struct{}), wake: make(chan struct{}, 1)}
+}
+
+func (b *batcher) start() {
+	b.wg.Go(b.end)
+	for range mostMultis {
+		b.wg.Go(b.work)
+	}
+}
+
+// Write is Do for operations that any other write may share a transaction with.
+func (b *batcher) Write(ops ...any) Result { return b.Do(Request{Ops: ops}) }
+
+// Do makes a pinned write and waits until its outcome is known, or known to be unknown.
+// That takes no longer than the session's patience plus a reconnect. It is for
+// goroutines that can wait.
+func (b *batcher) Do(req Request) Result {
+	answer := make(chan Result, 1)
+	if !b.Ask(req, func(r Result) { answer <- r }) {
+		return Result{Outcome: Ended, Err: b.why()}
+	}
+	return <-answer
+}
+
+// Ask is Do for callers that cannot wait. It calls told with the outcome, once, on a
+// goroutine that serves all writes and must not be held up. It returns false, and does
+// nothing, when the session is over.
+func (b *batcher) Ask(req Request, told func(Result)) bool {
+	wr := newWrite(req, told)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open == nil {
+		return false
+	}
+	b.open[wr] = struct{}{}
+	b.waiting = append(b.waiting, wr)
+	b.rouse()
+	return true
+}
+
+// Batch sends requests in one transaction, without any others. It does not wait in the
+// queue. If one of them is refused, the others are sent again.
+func (b *batcher) Batch(reqs ...Request) []Result {
+	batch, answers := make([]*write, len(reqs)), make([]chan Result, len(reqs))
+	b.mu.Lock()
+	over := b.open == nil
+	for i, req := range reqs {
+		answer := make(chan Result, 1)
+		batch[i], answers[i] = newWrite(req, func(r Result) { answer <- r }), answer
+		if !over {
+			b.open[batch[i]] = struct{}{}
+		}
+	}
+	b.mu.Unlock()
+	if over {
+		return slices.Repeat([]Result{{Outcome: Ended, Err: b.why()}}, len(reqs))
+	}
+	b.sendAll(batch)
+	results := make([]Result, len(reqs))
+	for i, answer := range answers {
+		results[i] = <-answer
+	}
+	return results
+}
+
+// newWrite measures a request.
+func newWrite(req Request, told func(Result)) *write {
+	wr := &write{Request: req, told: told}
+	for _, op := range req.Ops {
+		wr.size += 100 + len(pathOf(op))
+		switch op := op.(type) {
+		case *zk.CreateRequest:
+			wr.size += len(op.Data)
+		case *zk.SetDataRequest:
+			wr.size += len(op.Data)
+		}
+	}
+	return wr
+}
+
+// reply tells a write its outcome.
+func (b *batcher) reply(wr *write, r Result) {
+	b.mu.Lock()
+	_, open := b.open[wr]
+	delete(b.open, wr)
+	b.mu.Unlock()
+	if open {
+		wr.told(r)
+	}
+}
+
+// end tells all open writes that the session is over. A request that is under way may
+// stay unanswered for long.
+func (b *batcher) end() {
+	<-b.over
+	b.mu.Lock()
+	open := b.open
+	b.open = nil
+	b.mu.Unlock()
+	for wr := range open {
+		wr.told(Result{Outcome: Ended, Err: b.why()})
+	}
+}
+
+// rouse wakes a worker if a Multi may be sent now, unless a worker is about to look
+// anyway. Needs mu.
+func (b *batcher) rouse() {
+	if len(b.waiting) == 0 || b.gathering || !b.cleared() {
+		return
+	}
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// cleared reports whether another Multi may be sent now. Needs mu.
+func (b *batcher) cleared() bool {
+	return b.flying < usualMultis || b.flying < mostMultis && (b.split || len(b.waiting) >= maxBatch)
+}
+
+// work sends what is waiting.
+func (b *batcher) work() {
+	for {
+		select {
+		case <-b.wake:
+		case <-b.over:
+			return
+		}
+		b.gather()
+		if batch := b.takeOff(); len(batch) > 0 {
+			b.sendAll(batch)
+			b.land()
+		}
+	}
+}
+
+// gather waits for writes that are about to come. Callers that were answered together
+// ask again together, and the first of them would leave without the others. It yields
+// the processor until that has brought no new write twice in a row. A write does not
+// wait for company if the last one had none either.
+func (b *batcher) gather() {
+	for before, still := 0, 0; ; runtime.Gosched() {
+		b.mu.Lock()
+		n := len(b.waiting)
+		if still++; n > before {
+			still = 0
+		}
+		b.gathering = still < 2 && n < maxBatch && (n > 1 || b.last > 1) && b.cleared()
+		more := b.gathering
+		b.mu.Unlock()
+		if !more {
+			return
+		}
+		before = n
+	}
+}
+
+// takeOff takes the writes for a Multi that is to be sent now, if it may be.
+func (b *batcher) takeOff() []*write {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.cleared() {
+		return nil
+	}
+	batch := b.next()
+	if len(batch) > 0 {
+		b.flying++
+		b.last = len(batch)
+	}
+	b.rouse()
+	return batch
+}
+
+func (b *batcher) land() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flying--
+	b.rouse()
+}
+
+// next takes the writes for one Multi off the queue, in their order. Needs mu.
+func (b *batcher) next() (batch []*write) {
+	size := 0
+	var groups []string
+	rest := b.waiting[:0]
+	b.split = false
+	for i, wr := range b.waiting {
+		if len(batch) == maxBatch || len(batch) > 0 && size+wr.size > maxBatchBytes {
+			rest = append(rest, b.waiting[i:]...)
+			break
+		}
+		if wr.Group != "" {
+			if slices.Contains(groups, wr.Group) {
+				rest = append(rest, wr)
+				b.split = true
+				continue
+			}
+			groups = append(groups, wr.Group)
+		}
+		size += wr.size
+		batch = append(batch, wr)
+	}
+	clear(b.waiting[len(rest):])
+	b.waiting = rest
+	return batch
+}
+
+// sendAll sends a batch and answers each of its writes. Of a refused batch nothing has
+// been applied, and all writes but the culprit are sent again: see sortOut.
+func (b *batcher) sendAll(batch []*write) {
+	var ops []any
+	for _, wr := range batch {
+		ops = append(ops, wr.Ops...)
+	}
+	r := b.send(ops...)
+	if r.Outcome != Refused || r.Op < 0 {
+		at := 0
+		for _, wr := range batch {
+			b.reply(wr, r.slice(at, len(wr.Ops)))
+			at += len(wr.Ops)
+		}
+		return
+	}
+	culprit := 0
+	for r.Op >= len(batch[culprit].Ops) {
+		r.Op -= len(batch[culprit].Ops)
+		culprit++
+	}
+	so := sortOut(batch, culprit, r)
+	for _, wr := range so.told {
+		b.reply(wr, r)
+	}
+	for _, wr := range so.doubted {
+		b.reply(wr, Result{Outcome: Refused, Err: ErrMaybeNoParent})
+	}
+	var wg sync.WaitGroup
+	for _, piece := range so.pieces {
+		wg.Go(func() { b.sendAll(piece) })
+	}
+	wg.Wait()
+	if len(so.last) > 0 {
+		b.sendAll(so.last)
+	}
+}

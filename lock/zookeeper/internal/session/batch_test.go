@@ -1,0 +1,130 @@
+package session
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// next takes what fits, in order, and never two requests of a group.
+func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
+	t.Parallel()
+	grouped := func(group string) *write { return newWrite(Request{Group: group}, nil) }
+	plain := func(path string) *write { return newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: path}}}, nil) }
+	large := func() *write {
+		return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: "/large", Data: bytes.Repeat([]byte("x"), maxBatchBytes)}}}, nil)
+	}
+	a1, a2, b1, p, q, l := grouped("a"), grouped("a"), grouped("b"), plain("/p"), plain("/a/q"), large()
+	tests := map[string]struct {
+		waiting []*write
+		want    [][]*write
+	}{
+		"nothing":                {nil, [][]*write{nil}},
+		"all of it":              {[]*write{a1, p, b1, q}, [][]*write{{a1, p, b1, q}}},
+		"two of a group":         {[]*write{a1, a2, p}, [][]*write{{a1, p}, {a2}}},
+		"a large one goes alone": {[]*write{p, l, q}, [][]*write{{p}, {l}, {q}}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &batcher{waiting: append([]*write(nil), tt.waiting...)}
+			for i, want := range tt.want {
+				batch := w.next()
+				more := len(w.waiting) > 0
+				if fmt.Sprint(batch) != fmt.Sprint(want) || more != (i < len(tt.want)-1) {
+					t.Fatalf("next() no. %d = %v, %v, want %v", i+1, batch, more, want)
+				}
+			}
+		})
+	}
+	t.Run("at most maxBatch", func(t *testing.T) {
+		t.Parallel()
+		w := &batcher{}
+		for range maxBatch + 1 {
+			w.waiting = append(w.waiting, plain("/p"))
+		}
+		first := w.next()
+		second := w.next()
+		if len(first) != maxBatch || len(second) != 1 || len(w.waiting) > 0 {
+			t.Errorf("next() took %d, then %d, and left %d", len(first), len(second), len(w.waiting))
+		}
+	})
+}
+
+// Two Multis are under way at most, unless those that wait fill one or must not
+// share one: what comes meanwhile leaves together.
+func TestWritesLeaveTogether(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		flying, waiting int
+		split           bool
+		want            int
+	}{
+		"nothing under way":       {0, 1, false, 1},
+		"one under way":           {1, 3, false, 3},
+		"two under way":           {usualMultis, 3, false, 0},
+		"two and a full one":      {usualMultis, maxBatch, false, maxBatch},
+		"two, must not share one": {usualMultis, 2, true, 2},
+		"as many as there may be": {mostMultis, maxBatch, true, 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &batcher{flying: tt.flying, split: tt.split, wake: make(chan struct{}, 1)}
+			for range tt.waiting {
+				w.waiting = append(w.waiting, newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}}, nil))
+			}
+			if got := len(w.takeOff()); got != tt.want {
+				t.Fatalf("takeOff() took %d writes, want %d", got, tt.want)
+			}
+			if tt.want > 0 {
+				return
+			}
+			for len(w.wake) > 0 {
+				<-w.wake
+			}
+			for range tt.flying {
+				w.land()
+			}
+			if len(w.wake) == 0 {
+				t.Error("no worker was woken when the Multis under way were answered")
+			}
+		})
+	}
+}
+
+// Each write is told its outcome once: by the answer, or by the end of the session,
+// whichever comes first.
+func TestWritesAreToldOnce(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	b := newBatcher(nil, over, func() error { return ErrExpired })
+	var answered, unanswered []Result
+	b.Ask(Request{}, func(r Result) { answered = append(answered, r) })
+	b.Ask(Request{}, func(r Result) { unanswered = append(unanswered, r) })
+	batch := b.takeOff()
+	b.reply(batch[0], Result{Outcome: Applied})
+	close(over)
+	b.end()
+	for _, wr := range batch {
+		b.reply(wr, Result{Outcome: Unknown})
+	}
+	if len(answered) != 1 || answered[0].Outcome != Applied {
+		t.Errorf("told %+v, want that it was applied, once", answered)
+	}
+	if len(unanswered) != 1 || unanswered[0].Outcome != Ended || !errors.Is(unanswered[0].Err, ErrExpired) {
+		t.Errorf("told %+v, want that the session is over, once", unanswered)
+	}
+	if b.Ask(Request{}, nil) {
+		t.Error("Ask() = true after the end of the session")
+	}
+	if r := b.Write(); r.Outcome != Ended {
+		t.Errorf("Write() = %+v after the end of the session, want that it is over", r)
+	}
+	if r := b.Batch(Request{}); r[0].Outcome != Ended {
+		t.Errorf("Batch() = %+v after the end of the session, want that it is over", r)
+	}
+}

@@ -1,0 +1,293 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/background"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/listener"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/wire"
+)
+
+// Keeper keeps a session, and replaces it when it is over. It is safe for concurrent
+// use.
+type Keeper struct {
+	// Background counts work under way that Close waits for.
+	Background background.Tracker
+	// Listeners call the functions of the application that want to hear of events.
+	Listeners *listener.Group
+
+	cfg   Config
+	retry Backoff
+	feed  feed
+
+	cleanup sync.WaitGroup  // shutdowns of sessions that are over, and what Go started
+	ctx     context.Context // ends with Close or Abandon
+	stop    context.CancelCauseFunc
+	stopped chan struct{} // closed when keep has returned
+	ended   chan struct{} // closed when Close or Abandon has returned
+
+	mu      sync.Mutex    // taken alone
+	current *Session      // nil while there is none
+	changed chan struct{} // closed and replaced when current changes
+	closing bool
+	lastErr error // why there is no session
+}
+
+// Keep starts a session, and keeps one until Close or Abandon. It fails when ctx or
+// Config.OpenTimeout ends, and wraps idem.ErrUnavailable if no server served it in time.
+func Keep(ctx context.Context, cfg Config, retry Backoff) (*Keeper, error) {
+	k := &Keeper{
+		Listeners: listener.NewGroup(cfg.Logger), cfg: cfg, retry: retry,
+		stopped: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}),
+	}
+	k.ctx, k.stop = context.WithCancelCause(context.Background())
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.OpenTimeout, fmt.Errorf("not ready within %v", cfg.OpenTimeout))
+	defer cancel()
+	s, err := start(ctx, &k.cfg)
+	for passing(err) && ctx.Err() == nil {
+		time.Sleep(20*time.Millisecond + rand.N(20*time.Millisecond))
+		s, err = start(ctx, &k.cfg)
+	}
+	if err != nil {
+		k.stop(err)
+		if outage(ctx, err) {
+			err = fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		}
+		return nil, fmt.Errorf("zookeeper: open %v: %w", cfg.Servers, err)
+	}
+	k.adopt(s)
+	go k.keep(s)
+	return k, nil
+}
+
+// passing reports whether the reason why a session did not start may be over soon. A
+// server that is just joining its ensemble refuses sessions that it has granted a moment
+// ago, and a slow one may not answer in time.
+func passing(err error) bool {
+	return errors.Is(err, ErrExpired) || errors.Is(err, ErrGivenUp) || errors.Is(err, ErrNoMember)
+}
+
+// outage reports whether a session did not start because no server served it in time.
+// Another try may succeed then. It is false for servers that answer and will never
+// accept this client.
+func outage(ctx context.Context, err error) bool {
+	switch {
+	case errors.Is(err, idem.ErrUnavailable): // it says so already
+		return false
+	case wire.Misconfigured(err), errors.Is(err, zk.ErrAuthFailed):
+		return false
+	case passing(err), ctx.Err() != nil:
+		return true
+	}
+	return errors.Is(err, errNotConnected) || errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer)
+}
+
+// keep replaces the session whenever it is over.
+func (k *Keeper) keep(s *Session) {
+	defer close(k.stopped)
+	for s != nil {
+		started := time.Now()
+		select {
+		case <-s.Over():
+		case <-k.ctx.Done():
+			return // Close or Abandon takes care of the session
+		}
+		old, why := s, s.Err()
+		k.set(nil, why)
+		k.cfg.Logger.Warn("zookeeper: session is over, starting another one", "session", hexID(old.ID()), "error", why)
+		k.cleanup.Go(func() { old.shutdown(!errors.Is(why, ErrExpired)) })
+		s = k.restart(time.Since(started) < k.cfg.Timeout)
+	}
+}
+
+// restart tries to start a session until it has one, or returns nil when the keeper is
+// closed. It makes the first try at once, unless the last session did not live long.
+func (k *Keeper) restart(hasty bool) *Session {
+	retry, pause := k.retry, time.Duration(0)
+	if hasty {
+		pause = retry.Next()
+	}
+	for {
+		select {
+		case <-time.After(pause):
+		case <-k.ctx.Done():
+			return nil
+		}
+		s, err := start(k.ctx, &k.cfg)
+		if err == nil {
+			k.adopt(s)
+			return s
+		}
+		if k.ctx.Err() != nil {
+			return nil
+		}
+		k.set(nil, err)
+		k.cfg.Logger.Warn("zookeeper: no new session yet", "error", err)
+		pause = retry.Next()
+	}
+}
+
+// adopt makes s the session that serves callers.
+func (k *Keeper) adopt(s *Session) {
+	k.set(s, nil)
+	s.announce(k.feed.tell)
+	k.cfg.Logger.Info("zookeeper: session started", "session", hexID(s.ID()), "timeout", s.Timeout())
+}
+
+// set changes the session that serves callers.
+func (k *Keeper) set(s *Session, why error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.current, k.lastErr = s, why
+	close(k.changed)
+	k.changed = make(chan struct{})
+}
+
+// Usable returns the session if it can serve callers now, and idem.ErrUnavailable if
+// not. It never waits.
+func (k *Keeper) Usable() (*Session, error) {
+	k.mu.Lock()
+	s, closing, lastErr := k.current, k.closing, k.lastErr
+	k.mu.Unlock()
+	switch {
+	case closing:
+		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, ErrClosed)
+	case s == nil:
+		return nil, fmt.Errorf("%w: no session: %w", idem.ErrUnavailable, lastErr)
+	}
+	if err := s.Usable(); err != nil {
+		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+	}
+	return s, nil
+}
+
+// AwaitUsable waits until callers can be served. It is false when ctx ends or the keeper
+// is closed before that.
+func (k *Keeper) AwaitUsable(ctx context.Context) bool {
+	for {
+		k.mu.Lock()
+		s, changed := k.current, k.changed
+		k.mu.Unlock()
+		if s != nil && s.settled(ctx) == nil {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		case <-k.ctx.Done():
+			return false
+		}
+	}
+}
+
+// Current returns the present session, whether or not it can serve callers, or nil.
+func (k *Keeper) Current() *Session {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.current
+}
+
+// Context ends when the keeper is closed.
+func (k *Keeper) Context() context.Context { return k.ctx }
+
+// Watch has f called with the present state and with every change; see
+// zookeeper.Client.Watch.
+func (k *Keeper) Watch(f func(Event)) (stop func()) {
+	if f == nil {
+		return func() {}
+	}
+	box := listener.NewMailbox(k.Listeners, f)
+	k.feed.add(box)
+	return func() {
+		k.feed.remove(box)
+		box.Stop()
+	}
+}
+
+// Go runs f on a goroutine that Close waits for. f has to return when Context ends. Go
+// returns false, and does nothing, when the keeper is closed.
+func (k *Keeper) Go(f func()) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closing {
+		return false
+	}
+	k.cleanup.Go(f)
+	return true
+}
+
+// Close waits for the background work, and closes the session; see
+// zookeeper.Client.Close.
+func (k *Keeper) Close(ctx context.Context) error {
+	return k.end(ctx, ErrClosed, func(s *Session) error {
+		err := s.Await(ctx, k.Background.Idle())
+		if err == nil {
+			err = s.answers(ctx)
+		}
+		s.die(ErrClosed)
+		s.shutdown(true)
+		return err
+	})
+}
+
+// answers returns an error if leases are held and the servers, which have to give their
+// locks back, do not answer.
+func (s *Session) answers(ctx context.Context) error {
+	held := s.Held()
+	if held == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := s.Barrier(ctx); err != nil {
+		return fmt.Errorf("%d locks are left to the end of the session: %w", held, err)
+	}
+	return nil
+}
+
+// Abandon drops the connection and stops all goroutines without closing the session; see
+// zookeeper.Client.Abandon.
+func (k *Keeper) Abandon() {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = k.end(now, errAbandoned, func(s *Session) error {
+		s.status.tr.Shut()
+		s.die(errAbandoned)
+		s.shutdown(false)
+		return nil
+	})
+}
+
+// end stops the keeper, once. ctx bounds the waiting for listeners.
+func (k *Keeper) end(ctx context.Context, why error, finish func(*Session) error) (err error) {
+	k.mu.Lock()
+	if k.closing {
+		k.mu.Unlock()
+		<-k.ended
+		return nil
+	}
+	defer close(k.ended)
+	k.closing = true
+	k.mu.Unlock()
+	k.stop(why)
+	<-k.stopped
+	s := k.Current()
+	k.set(nil, why)
+	if s != nil {
+		err = finish(s)
+	}
+	k.cleanup.Wait()
+	if late := k.Listeners.Close(ctx); err == nil {
+		err = late
+	}
+	return err
+}

@@ -1,0 +1,250 @@
+package session
+
+import (
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// rounds plays a batch through sortOut: the writes of culprits are refused whatever
+// they are sent with. It returns how many Multis were sent, how many one after the
+// other, and in which order the writes were told.
+func rounds(t *testing.T, batch []*write, culprits map[*write]bool) (multis, deep int, told []*write) {
+	t.Helper()
+	i := slices.IndexFunc(batch, func(wr *write) bool { return culprits[wr] })
+	if i < 0 {
+		return 1, 1, batch
+	}
+	so := sortOut(slices.Clone(batch), i, Result{Outcome: Refused, Err: zk.ErrNodeExists})
+	told = slices.Concat(so.told, so.doubted)
+	if len(so.pieces) > maxBatch {
+		t.Errorf("%d writes are sent again in %d Multis at once", len(batch), len(so.pieces))
+	}
+	multis = 1
+	below := 0
+	for _, piece := range so.pieces {
+		m, d, more := rounds(t, piece, culprits)
+		multis, below, told = multis+m, max(below, d), append(told, more...)
+	}
+	if len(so.last) > 0 {
+		m, d, more := rounds(t, so.last, culprits)
+		multis, below, told = multis+m, below+d, append(told, more...)
+	}
+	return multis, 1 + below, told
+}
+
+// However many of a batch are refused, the others wait for few Multis one after the
+// other, and every write is told once.
+func TestRefusedBatchIsSortedOutInFewRounds(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		culprit func(i int) bool
+		multis  int
+		deep    int
+	}{
+		"nothing":    {func(int) bool { return false }, 1, 1},
+		"the first":  {func(i int) bool { return i == 0 }, maxBatch, 2},
+		"one inside": {func(i int) bool { return i == 70 }, 3, 2},
+		"the last":   {func(i int) bool { return i == maxBatch-1 }, 2, 2},
+		"half":       {func(i int) bool { return i%2 == 0 }, maxBatch, 2},
+		"half, late": {func(i int) bool { return i >= maxBatch/2 }, 200, 5},
+		"all":        {func(int) bool { return true }, maxBatch, 2},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			batch, culprits := locks(maxBatch, tt.culprit)
+			multis, deep, told := rounds(t, batch, culprits)
+			if multis > tt.multis || deep > tt.deep {
+				t.Errorf("took %d Multis, %d one after the other; want %d and %d at most", multis, deep, tt.multis, tt.deep)
+			}
+			wantToldOnce(t, batch, told)
+		})
+	}
+	t.Run("any", func(t *testing.T) {
+		t.Parallel()
+		rng := rand.New(rand.NewPCG(1, 2))
+		for range 2000 {
+			n, share := 1+rng.IntN(maxBatch), rng.Float64()
+			batch, culprits := locks(n, func(int) bool { return rng.Float64() < share })
+			multis, deep, told := rounds(t, batch, culprits)
+			if most := 1 + bits.Len(uint(n)); deep > most || multis > 2*n {
+				t.Errorf("%d writes with %d culprits took %d Multis, %d one after the other", n, len(culprits), multis, deep)
+			}
+			wantToldOnce(t, batch, told)
+		}
+	})
+}
+
+// locks are creates of n locks with a parent each.
+func locks(n int, culprit func(i int) bool) (batch []*write, culprits map[*write]bool) {
+	culprits = map[*write]bool{}
+	for i := range n {
+		wr := newWrite(Request{Ops: []any{&zk.CreateRequest{Path: fmt.Sprintf("/lock/%d/x", i), Flags: zk.FlagEphemeral}}}, nil)
+		batch = append(batch, wr)
+		if culprit(i) {
+			culprits[wr] = true
+		}
+	}
+	return batch, culprits
+}
+
+func wantToldOnce(t *testing.T, batch, told []*write) {
+	t.Helper()
+	times := map[*write]int{}
+	for _, wr := range told {
+		times[wr]++
+	}
+	for i, wr := range batch {
+		if times[wr] != 1 {
+			t.Errorf("write %d of %d was told %d times", i, len(batch), times[wr])
+		}
+	}
+}
+
+func TestRefusedBatchKeepsWhatBelongsTogether(t *testing.T) {
+	t.Parallel()
+	place := func(line string) *write {
+		return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: line + "/lock-x-"}}}, nil)
+	}
+	set := func(path string) *write { return newWrite(Request{Ops: []any{&zk.SetDataRequest{Path: path}}}, nil) }
+	lock := func(path string) *write { return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: path}}}, nil) }
+	gone := newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/a/lock-y-1"}, &zk.DeleteRequest{Path: "/a"}}}, nil)
+	a1, b1, r1, r2, r3 := place("/a"), place("/b"), set("/r"), set("/r"), set("/r")
+	hopeful1, hopeful2 := lock("/lock/3/x"), lock("/lock/4/x")
+	hopeful1.Hopeful, hopeful2.Hopeful = true, true
+	l1, l2, l3 := lock("/lock/1/x"), lock("/lock/1/y"), lock("/lock/2/x")
+	tests := map[string]struct {
+		batch   []*write
+		culprit int
+		err     error
+		want    sorted
+	}{
+		"a parent is missing for all its children": {
+			[]*write{l1, l3, l2}, 0, zk.ErrNoNode,
+			sorted{told: []*write{l1, l2}, pieces: [][]*write{{l3}}, last: nil},
+		},
+		"a child that exists says nothing of others": {
+			[]*write{l1, l2}, 0, zk.ErrNodeExists,
+			sorted{told: []*write{l1}, pieces: [][]*write{{l2}}, last: nil},
+		},
+		"locks that may have no parents either": {
+			[]*write{b1, hopeful1, l1, hopeful2}, 1, zk.ErrNoNode,
+			sorted{told: []*write{hopeful1}, doubted: []*write{hopeful2}, pieces: [][]*write{{b1}, {l1}}},
+		},
+		"not where one is held": {
+			[]*write{hopeful1, hopeful2}, 0, zk.ErrNodeExists,
+			sorted{told: []*write{hopeful1}, pieces: [][]*write{{hopeful2}}},
+		},
+		"a write of the same znode is in front": {
+			[]*write{r1, r2, l1, r3}, 1, zk.ErrBadVersion,
+			sorted{told: nil, pieces: [][]*write{{r1}, {l1}}, last: []*write{r2, r3}},
+		},
+		"the parent may go with a write in front": {
+			[]*write{gone, a1, l1}, 1, zk.ErrNoNode,
+			sorted{told: nil, pieces: [][]*write{{gone}, {l1}}, last: []*write{a1}},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := sortOut(tt.batch, tt.culprit, Result{Outcome: Refused, Err: tt.err})
+			if fmt.Sprint(got) != fmt.Sprint(tt.want) {
+				t.Errorf("sortOut() = %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// Half of 128 writes are refused, and no valid one takes part in more than a few Multis.
+func TestValidWritesWaitForFewMultis(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var batch []Request
+	counters := map[int]*testserver.Counter{}
+	for i := range maxBatch {
+		path := fmt.Sprintf("%s/lock-%03d", r.k.cfg.Members, i)
+		if i%2 == 0 {
+			r.create(t, path, zk.FlagEphemeral)
+		} else {
+			counters[i] = r.proxy.Count(path)
+		}
+		batch = append(batch, Request{Ops: []any{&zk.CreateRequest{Path: path, Acl: zk.WorldACL(zk.PermAll), Flags: zk.FlagEphemeral}}})
+	}
+	for i, got := range r.s.Batch(batch...) {
+		if i%2 == 0 && !got.RefusedBy(zk.ErrNodeExists) || i%2 == 1 && got.Outcome != Applied {
+			t.Errorf("write %d: %+v", i, got)
+		}
+	}
+	for i, counter := range counters {
+		if n := counter.Seen().Requests[testserver.OpMulti]; n > 4 {
+			t.Errorf("write %d was sent in %d Multis one after the other, want 4 at most", i, n)
+		}
+	}
+}
+
+// A write is not refused for what another one would have done that shared its Multi
+// and was never applied.
+func TestNoRefusalForWhatWasNeverApplied(t *testing.T) {
+	t.Parallel()
+	for name, op := range map[string]func(path string) any{
+		"set":    func(path string) any { return &zk.SetDataRequest{Path: path, Data: []byte("new"), Version: 0} },
+		"delete": func(path string) any { return &zk.DeleteRequest{Path: path, Version: 0} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			beside := rawConn(t, testserver.SharedZooKeeper(t))
+			path := r.k.cfg.Members + "/both"
+			create(t, beside, path, 0)
+			about := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(path))
+
+			// While the Multis that there may be are under way, the two writes meet.
+			b := r.s.batcher
+			var holds []*testserver.Hold
+			var wg sync.WaitGroup
+			for i := range usualMultis {
+				other := fmt.Sprintf("%s/other-%d", r.k.cfg.Members, i)
+				h := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(other)))
+				holds = append(holds, h)
+				wg.Go(func() { r.s.Write(&zk.CreateRequest{Path: other, Acl: zk.WorldACL(zk.PermAll)}) })
+				await(t, "a write under way", h.Held())
+			}
+			answers := make(chan Result, 2)
+			for i := range 2 {
+				wg.Go(func() { answers <- r.s.Write(op(path)) })
+				until(t, "the write to wait", func() bool {
+					b.mu.Lock()
+					defer b.mu.Unlock()
+					return len(b.waiting) == i+1
+				})
+			}
+			together := r.proxy.HoldNext(about)
+			for _, h := range holds {
+				h.Release()
+			}
+			await(t, "both in one Multi", together.Held())
+			again := r.proxy.HoldNext(about)
+			together.Release()
+			await(t, "the first one to be sent again", again.Held())
+			// It never arrives, and the session ends.
+			r.k.Abandon()
+			wg.Wait()
+			for range 2 {
+				if got := <-answers; got.Outcome == Applied || got.Outcome == Refused {
+					t.Errorf("%+v, want no certain answer", got)
+				}
+			}
+			if _, stat, err := beside.Get(path); err != nil || stat.Version != 0 {
+				t.Errorf("Get() = %+v, %v: a write was applied, the test has tested nothing", stat, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,81 @@
+package session
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestTickIsNotProbedWithoutNeed(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, "127.0.0.1:1")
+	cfg.Tick = 0
+	if tick, err := cfg.tickFor(t.Context(), 10*time.Second); err != nil || tick != DefaultTick {
+		t.Errorf("tickFor(10s) = %v, %v, want %v", tick, err, DefaultTick)
+	}
+	if _, err := cfg.tickFor(t.Context(), time.Second); err == nil {
+		t.Error("tickFor(1s) = nil with nobody to ask, want an error")
+	}
+	cfg.Tick = time.Second
+	if tick, err := cfg.tickFor(t.Context(), time.Second); err != nil || tick != time.Second {
+		t.Errorf("tickFor(1s) = %v, %v, want what was configured", tick, err)
+	}
+}
+
+// A server that does not answer is not asked for ever.
+func TestTickProbeSkipsAMuteServer(t *testing.T) {
+	t.Parallel()
+	mute, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	servers := append([]string{mute.Addr().String()}, testserver.SharedZooKeeper(t)...)
+	cfg := config(t, servers...)
+	cfg.Tick = 0
+	if tick, err := cfg.tickFor(bounded(t), 2*time.Second); err != nil || tick != testTick {
+		t.Errorf("tickFor(2s) = %v, %v; want %v", tick, err, testTick)
+	}
+}
+
+// tickOf is the tick by which a session reckons.
+func tickOf(s *Session) time.Duration {
+	s.status.mu.Lock()
+	defer s.status.mu.Unlock()
+	return s.clock.tick
+}
+
+// The servers of the tests have a tick of 500 ms, and the default of 2 s leaves no
+// room for a session of 2 s.
+func TestShortSessionFitsTheServersTick(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testserver.SharedZooKeeper(t)...)
+	cfg.Timeout, cfg.Tick = 2*time.Second, 0
+	if tick := tickOf(keep(t, cfg).Current()); tick != testTick {
+		t.Errorf("tick = %v, want %v", tick, testTick)
+	}
+}
+
+// A server may grant less than was asked for. The tick follows what it grants.
+func TestSessionGrantedShorterFitsTheServersTick(t *testing.T) {
+	t.Parallel()
+	z := testserver.StartZooKeeper(t, testserver.WithConfig("maxSessionTimeout=3000"))
+	cfg := config(t, z.Addr())
+	cfg.Timeout, cfg.Tick = 10*time.Second, 0
+	k := keep(t, cfg)
+	old := k.Current()
+	if old.Timeout() != 3*time.Second || tickOf(old) != testTick {
+		t.Errorf("session of %v with a tick of %v, want 3s and %v", old.Timeout(), tickOf(old), testTick)
+	}
+	// And so does that of the sessions that come after it.
+	lost := make(chan struct{})
+	old.Hold(func(error) { close(lost) }, func() {})
+	old.die(ErrGivenUp)
+	await(t, "the holder to be told", lost)
+	until(t, "another session", func() bool { s := k.Current(); return s != nil && s != old })
+	if tick := tickOf(k.Current()); tick != testTick {
+		t.Errorf("tick of the next session = %v, want %v", tick, testTick)
+	}
+}

@@ -1,0 +1,228 @@
+package session
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+)
+
+// trust is the lease clock of a session and the holds that depend on it. status.mu
+// guards it.
+type trust struct {
+	*status
+
+	clock  clock
+	timer  *time.Timer // wakes lapse; nil before the first write
+	lapses int
+	holds  map[*Hold]struct{}
+	wake   func() // has the pulse look again at when a heartbeat is due
+}
+
+// Hold stands for one lease that depends on the session's trust.
+type Hold struct {
+	t       *trust
+	lost    func(error)
+	overdue func()
+}
+
+// Hold registers a lease. It returns nil if the session cannot be trusted.
+//
+// When trust ends, the session calls lost, before it lets anything else happen. The
+// session's lock is held then, so lost must not wait and must not call the session.
+//
+// Later it may call overdue: when the session lives on, one time-out after trust ran
+// out, or when the session ends before that. By then the holder has had time to stop
+// its work, and the server may give the lock away. Holds that end with the session
+// itself get no such call.
+func (t *trust) Hold(lost func(error), overdue func()) *Hold {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.expire() {
+		return nil
+	}
+	h := &Hold{t: t, lost: lost, overdue: overdue}
+	t.holds[h] = struct{}{}
+	if len(t.holds) == 1 {
+		t.wake() // heartbeats are due more often now
+	}
+	return h
+}
+
+// End says that the lease has ended. Calling it again does no harm.
+func (h *Hold) End() {
+	h.t.mu.Lock()
+	defer h.t.mu.Unlock()
+	delete(h.t.holds, h)
+}
+
+// Trusted reports whether the leases of the session can be trusted. It reads the lease
+// clock, and if trust has run out it tells the holders first.
+func (t *trust) Trusted() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.expire()
+}
+
+// Left is how long the leases can be trusted from now on. It is negative when trust has
+// run out, and the holders have been told then.
+func (t *trust) Left() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expire()
+	return t.left()
+}
+
+// Stale reports whether the last acknowledged write is older than a quarter of the
+// session.
+func (t *trust) Stale() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.now().Sub(t.clock.last) > t.clock.timeout/4
+}
+
+// Timeout is the session time-out that the servers granted.
+func (t *trust) Timeout() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.clock.timeout
+}
+
+// Held is the number of leases that depend on the session.
+func (t *trust) Held() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.holds)
+}
+
+// left is how long trust lasts by the clock, whether or not the holders know. Needs mu.
+func (t *trust) left() time.Duration { return t.clock.deadline().Sub(t.now()) }
+
+// acknowledge records an acknowledged write. Trust runs from when it was sent. It
+// reports whether the write confirmed the present connection, whose number was gen when
+// the write was sent.
+func (t *trust) acknowledge(gen uint64, sent, acked leaseclock.Instant) (confirmed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.why != nil {
+		return false
+	}
+	first := t.clock.last.IsZero()
+	t.clock.acknowledge(sent, acked)
+	if first || t.lapsed && t.left() > 0 {
+		t.lapsed = false // otherwise the timer says so at once
+		t.arm()
+		t.broadcast()
+	}
+	if t.connected && !t.confirmed && gen == t.gen {
+		t.confirmed = true
+		t.broadcast()
+		return true
+	}
+	return false
+}
+
+// arm sets the timer to the next look at the clock: at the end of trust or before. The
+// timer only wakes the goroutines that wait for a loss. Callers that ask get the answer
+// from the clock. Needs mu.
+func (t *trust) arm() {
+	if t.why != nil || t.clock.last.IsZero() {
+		return
+	}
+	next := min(t.left(), t.clock.glance())
+	if t.timer == nil {
+		t.timer = time.AfterFunc(next, t.lapse)
+		return
+	}
+	t.timer.Reset(next)
+}
+
+// lapse runs when trust may have run out. Every write moves the deadline, but only lapse
+// moves the timer.
+func (t *trust) lapse() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.expire() {
+		t.arm()
+	}
+}
+
+// expire ends all leases if trust has run out. It returns whether the session is
+// trusted. Needs mu.
+func (t *trust) expire() bool {
+	switch {
+	case t.why != nil || t.lapsed:
+		return false
+	case t.left() > 0:
+		return true
+	}
+	t.lapsed = true
+	t.lapses++
+	lost, nth := t.loseAll(errUntrusted), t.lapses
+	t.broadcast()
+	t.wg.Go(func() { t.afterLapse(nth, lost) })
+	return false
+}
+
+// errUntrusted is why leases end when the session cannot be trusted any more.
+var errUntrusted = fmt.Errorf("%w: no write was acknowledged for too long", idem.ErrLeaseLost)
+
+// loseAll ends all leases and returns them. Needs mu.
+func (t *trust) loseAll(err error) []*Hold {
+	lost := make([]*Hold, 0, len(t.holds))
+	for h := range t.holds {
+		h.lost(err)
+		lost = append(lost, h)
+	}
+	clear(t.holds)
+	return lost
+}
+
+// afterLapse finishes what a lapse of trust has begun.
+//
+// If the session lives on, the locks of the lost leases have to go, but not at once. A
+// holder that was told to stop may need a moment, and until it calls Release its znode
+// keeps other clients out. After one session time-out the znode would have gone if the
+// session really had been over. So the lock then goes in any case.
+//
+// If the session is still not trusted by then, it is given up. A server may hear us
+// although we do not hear it. It would keep the session and its locks for ever, since
+// every attempt at a connection renews the session.
+func (t *trust) afterLapse(nth int, lost []*Hold) {
+	t.log.Warn("zookeeper: session can no longer be trusted", "session", hexID(t.ID()), "leases", len(lost))
+	select {
+	case <-time.After(t.Timeout()):
+	case <-t.over:
+	}
+	for _, h := range lost {
+		h.overdue()
+	}
+	t.mu.Lock()
+	hopeless := t.lapsed && t.lapses == nth
+	t.mu.Unlock()
+	if hopeless {
+		t.GiveUp()
+	}
+}
+
+// GiveUp ends the session. The keeper starts another one.
+func (t *trust) GiveUp() { t.die(ErrGivenUp) }
+
+// die ends the session. All its leases are lost before die returns. What the server
+// knows of the session is cleaned up by shutdown.
+func (t *trust) die(why error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.why != nil {
+		return
+	}
+	t.why = why
+	t.linked, t.connected, t.confirmed = false, false, false
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.loseAll(fmt.Errorf("%w: %w", idem.ErrLeaseLost, why))
+	close(t.over)
+	t.broadcast()
+}

@@ -1,0 +1,11 @@
+package wire
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
