@@ -40,7 +40,7 @@ func BenchmarkHandOver(b *testing.B) {
 			b.StopTimer()
 			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/op")
 			b.ReportMetric(float64(requests)/float64(b.N), "requests/op")
-			lease.ReleaseBehind()
+			lease.ReleaseInBackground()
 		})
 	}
 }

@@ -43,9 +43,9 @@ func levelOf(ev idem.Event) slog.Level {
 	case idem.EventInterrupted, idem.EventResolved:
 		return slog.LevelInfo
 	case idem.EventUnknown, idem.EventSuperseded, idem.EventOwnershipLost, idem.EventBeginAborted,
-		idem.EventSaveDelayed, idem.EventLongRunning, idem.EventFailedOpen, idem.EventReleaseFailed:
+		idem.EventSettleDelayed, idem.EventLongRunning, idem.EventFailedOpen, idem.EventReleaseFailed:
 		return slog.LevelWarn
-	case idem.EventSaveAbandoned, idem.EventUnreadable:
+	case idem.EventSettleAbandoned, idem.EventUnreadable:
 		return slog.LevelError
 	case idem.EventRefused:
 		switch ev.Code { // not the client's fault

@@ -88,7 +88,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (_ *App, err error
 
 	metrics := server.NewMetrics(a.store)
 	a.engine, err = idem.New(a.locker, a.store,
-		idem.WithObserver(observer(metrics, log)), idem.WithMaxOpenPerScope(cfg.MaxOpen))
+		idem.WithObserver(observer(metrics, log)), idem.WithMaxOpenExecutionsPerScope(cfg.MaxOpen))
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func (a *App) openRedis(ctx context.Context) error {
 // makeSweeper makes the sweeper. It settles all routes by the same resolver.
 // ZooKeeper elects its leader, keeps its inbox, and has old markers to remove.
 func (a *App) makeSweeper(m *server.Metrics, resolver idem.Resolver) (err error) {
-	a.policy, err = idem.Policy{Scope: payments.Scope, Doubt: idem.Ask(resolver)}.WithDefaults()
+	a.policy, err = idem.Policy{Scope: payments.Scope, InDoubt: idem.AskResolver(resolver)}.WithDefaults()
 	if err != nil {
 		return err
 	}

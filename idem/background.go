@@ -102,12 +102,12 @@ func (e *Engine) save(ctx context.Context, run *run) (settled bool, err error) {
 		if run.hopeless(err) {
 			run.told = !run.lost()
 			e.abandon(ctx, run, run.told, err)
-			run.lease.ReleaseBehind()
+			run.lease.ReleaseInBackground()
 			return false, err
 		}
 		left := time.Until(giveUp)
 		if left <= 0 || !sleep(e.work.ctx, min(pause.next(), left)) {
-			e.observe(ctx, run.request, &Event{Type: EventSaveDelayed, Attempt: run.settlement.Attempt, State: s.State, Err: err})
+			e.observe(ctx, run.request, &Event{Type: EventSettleDelayed, Attempt: run.settlement.Attempt, State: s.State, Err: err})
 			run.told = !run.lost()
 			e.saveBehind(ctx, run)
 			return false, err
@@ -119,7 +119,7 @@ func (e *Engine) save(ctx context.Context, run *run) (settled bool, err error) {
 // to what was before the attempt, is repaired.
 func (e *Engine) trySave(ctx context.Context, run *run) (settled bool, err error) {
 	s := &run.settlement
-	s.Restore, s.Trusted = &run.restore, !run.lost()
+	s.Repair, s.LeaseTrusted = &run.restore, !run.lost()
 	if settled, err = e.settleOrOmit(ctx, run.request, s); run.seen.Repaired {
 		e.observe(ctx, run.request, &Event{Type: EventRepaired, Attempt: s.Attempt, State: run.seen.Record.State})
 	}
@@ -151,7 +151,7 @@ func (run *run) hopeless(err error) bool {
 // it, or is about to.
 func (e *Engine) abandon(ctx context.Context, run *run, told bool, err error) {
 	s := &run.settlement
-	e.observe(ctx, run.request, &Event{Type: EventSaveAbandoned, Attempt: s.Attempt, State: s.State, Err: err})
+	e.observe(ctx, run.request, &Event{Type: EventSettleAbandoned, Attempt: s.Attempt, State: s.State, Err: err})
 	if told && s.State == StateCompleted {
 		e.observe(ctx, run.request, &Event{Type: EventUnstored, Attempt: s.Attempt, Err: err})
 	}
@@ -204,12 +204,12 @@ func (e *Engine) saveBehind(ctx context.Context, run *run) {
 					}
 				}
 				run.mark()
-				run.lease.ReleaseBehind()
+				run.lease.ReleaseInBackground()
 				return
 			}
 			if run.hopeless(err) {
 				e.abandon(ctx, run, told, err)
-				run.lease.ReleaseBehind()
+				run.lease.ReleaseInBackground()
 				return
 			}
 			if !sleep(stop, pause.next()) {
@@ -249,14 +249,14 @@ func (e *Engine) abortBehind(ctx context.Context, r *request, lease Lease, req B
 			}
 			if err == nil {
 				e.observe(ctx, r, &Event{Type: EventBeginAborted})
-				lease.ReleaseBehind()
+				lease.ReleaseInBackground()
 				return
 			}
 			final := unreadable(err)
 			if final || !sleep(stop, pause.next()) {
-				e.observe(ctx, r, &Event{Type: EventSaveAbandoned, Err: err})
+				e.observe(ctx, r, &Event{Type: EventSettleAbandoned, Err: err})
 				if final {
-					lease.ReleaseBehind()
+					lease.ReleaseInBackground()
 				}
 				return
 			}
@@ -268,7 +268,7 @@ func (e *Engine) abortBehind(ctx context.Context, r *request, lease Lease, req B
 // had marked it unknown: nothing ran under it. One that started over from an
 // attempt in doubt stays unknown, as that one is.
 func (e *Engine) disown(ctx context.Context, r *request, req BeginRequest) error {
-	if req.Rerun != nil {
+	if req.RunAgainFrom != nil {
 		return nil
 	}
 	call := withTimeout(ctx, e.cfg.storeTimeout)

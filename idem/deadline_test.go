@@ -18,7 +18,7 @@ func TestLockOutlivesTheDeadline(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := setup(t, parts{policy: func(p *idem.Policy) { p.Deadline = time.Second }})
+				b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Second }})
 				var id idem.KeyID
 				held := func() bool {
 					synctest.Wait() // for all that the deadline has set off

@@ -38,7 +38,7 @@ func TestResolveSettlesWithoutARequest(t *testing.T) {
 		"none":  {nil, idem.StateUnknown, "engine"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = idem.Ask(tt.resolver) }})
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.AskResolver(tt.resolver) }})
 			b.interrupted("k", "a")
 			rec, err := b.resolve("k")
 			if err != nil || rec.State != tt.want || rec.Decision.By != tt.by {
@@ -59,7 +59,7 @@ func TestResolveSettlesWithoutARequest(t *testing.T) {
 func TestRunningHolderIsNotDisturbed(t *testing.T) {
 	asked := atomic.Int64{}
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			asked.Add(1)
 			return idem.NotApplied(), nil
 		})
@@ -116,8 +116,8 @@ func TestOperatorsWordIsWhatRepeatsGet(t *testing.T) {
 // TestOneDecisionOfManyStands: operators, sweepers and retries at once.
 func TestOneDecisionOfManyStands(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Wait = patience
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.DuplicateWait = patience
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(created(70)), nil
 		})
 	}})
@@ -150,7 +150,7 @@ func TestOneDecisionOfManyStands(t *testing.T) {
 
 func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 	}})
 	old := idem.Fence{Domain: "burnt down", Token: 1 << 60}
 	b.begin(idem.NewKeyID("m1", "k"), "a", old)
@@ -163,7 +163,7 @@ func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
 		t.Errorf("Decide() = %v, want ErrForeignDomain", err)
 	}
 	b.wantState("k", idem.StatePending)
-	if err := b.store.Retire(t.Context(), old.Domain, byOps); err != nil {
+	if err := b.store.RetireDomain(t.Context(), old.Domain, byOps); err != nil {
 		t.Fatal(err)
 	}
 	res, err := b.do("k", "a")
@@ -175,9 +175,9 @@ func TestForeignAttemptWaitsUntilItsDomainIsRetired(t *testing.T) {
 
 // TestRetiredDomainCannotBeAsked: then the attempt may be alive.
 func TestRetiredDomainCannotBeAsked(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = idem.RunAgain() }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
 	b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
-	b.faults.FailBefore("Retired", 1, errDown)
+	b.faults.FailBefore("DomainRetired", 1, errDown)
 	_, err := b.do("k", "a")
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.wantRuns(0)

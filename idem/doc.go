@@ -37,8 +37,8 @@
 // answers, and decide nothing; [Engine.Do] serves queue consumers and jobs
 // directly: they need [Operation], [FingerprintOf] and [Response].
 //
-// Only adapters need [Transport], [ParseKey], [RequestFingerprint], [Refuse],
-// [Engine.Refused], [Policy.WithDefaults] and [Policy.ScopeOf].
+// Only adapters need [Transport], [ParseKey], [RequestFingerprint], [NewRefusal],
+// [Engine.ReportRefused], [Policy.WithDefaults] and [Policy.ScopeOf].
 //
 // This package imports the standard library only.
 package idem

@@ -1,17 +1,17 @@
 package idem
 
-// Doubt is how a route treats an outcome in doubt. Make it with [LeaveUnknown],
-// [Ask] or [RunAgain]; the zero value is LeaveUnknown.
-type Doubt struct {
+// InDoubt is how a route treats an outcome in doubt. Make it with [LeaveUnknown],
+// [AskResolver] or [RunAgain]; the zero value is LeaveUnknown.
+type InDoubt struct {
 	resolver Resolver
 	again    bool
 }
 
 // LeaveUnknown leaves an outcome in doubt unknown until an operator decides.
-func LeaveUnknown() Doubt { return Doubt{} }
+func LeaveUnknown() InDoubt { return InDoubt{} }
 
-// Ask has a resolver settle outcomes in doubt. Without one it is LeaveUnknown.
-func Ask(r Resolver) Doubt { return Doubt{resolver: r} }
+// AskResolver has a resolver settle outcomes in doubt. Without one it is LeaveUnknown.
+func AskResolver(r Resolver) InDoubt { return InDoubt{resolver: r} }
 
 // RunAgain runs the handler again without asking. It is for operations that are
 // idempotent by themselves and for nothing else.
@@ -21,13 +21,13 @@ func Ask(r Resolver) Doubt { return Doubt{resolver: r} }
 // and [NoEffect] leave it unknown, because the earlier attempt may have had an
 // effect. Where no request comes again, the sweeper releases the key once the last
 // attempt is older than Policy.KeyTTL.
-func RunAgain() Doubt { return Doubt{again: true} }
+func RunAgain() InDoubt { return InDoubt{again: true} }
 
 // Resolver is the resolver to ask; nil where there is none.
-func (d Doubt) Resolver() Resolver { return d.resolver }
+func (d InDoubt) Resolver() Resolver { return d.resolver }
 
 // RunsAgain reports whether the handler runs again without asking.
-func (d Doubt) RunsAgain() bool { return d.again }
+func (d InDoubt) RunsAgain() bool { return d.again }
 
 // unanswered reports whether only an operator can settle an outcome in doubt.
-func (d Doubt) unanswered() bool { return d.resolver == nil && !d.again }
+func (d InDoubt) unanswered() bool { return d.resolver == nil && !d.again }

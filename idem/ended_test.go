@@ -44,7 +44,7 @@ func TestNothingIsSentAfterTheHandlerHasReturned(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{policy: func(p *idem.Policy) { p.Deadline = time.Millisecond }})
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Millisecond }})
 			var left context.Context
 			func() {
 				defer func() { _ = recover() }()
@@ -78,7 +78,7 @@ func TestNothingIsSentByAResolverThatWasLeftRunning(t *testing.T) {
 	asked, release := make(chan context.Context, 1), make(chan struct{})
 	b := setup(t, parts{policy: func(p *idem.Policy) {
 		p.ResolverTimeout = time.Millisecond
-		p.Doubt = idem.Ask(func(ctx context.Context, _ idem.Interrupted) (idem.Resolution, error) {
+		p.InDoubt = idem.AskResolver(func(ctx context.Context, _ idem.Interrupted) (idem.Resolution, error) {
 			asked <- ctx
 			<-release
 			return idem.StillUnknown(), nil
@@ -94,7 +94,7 @@ func TestNothingIsSentByAResolverThatWasLeftRunning(t *testing.T) {
 // The gate is closed past the deadline for contexts that do not end with the
 // handler's own, as Gin's.
 func TestCheckOwnerKnowsTheDeadlineOfEveryContext(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.Deadline = time.Millisecond }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Millisecond }})
 	_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
 		<-ctx.Done()
 		for name, c := range map[string]context.Context{"its own": ctx, "without its cancellation": context.WithoutCancel(ctx)} {

@@ -34,7 +34,7 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	if locker == nil || store == nil {
 		return nil, errors.New("idem: New needs a locker and a store")
 	}
-	if locker.Reach() == ReachProcess && store.Reach() == ReachShared {
+	if locker.Visibility() == VisibilityProcess && store.Visibility() == VisibilityShared {
 		return nil, errors.New("idem: a lock that other processes cannot see cannot guard a token store that they can")
 	}
 	e := &Engine{locker: locker, store: store, cfg: defaultConfig()}
@@ -63,7 +63,7 @@ type request struct {
 	nonce       Nonce       // of the lease, and of the attempt that begins under it
 	open        bool        // an attempt was seen that runs or is in doubt
 	counted     bool        // among the open executions of its scope
-	restore     Restore     // what the attempt that has begun can be written anew from
+	restore     Repair      // what the attempt that has begun can be written anew from
 
 	// seen has the record as the store last told it. It is here, and run holds
 	// what else is large, because a request has its goroutine to itself, as gRPC
@@ -207,8 +207,8 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 	}
 	id := NewKeyID(op.Scope, op.Key)
 	r := &request{Operation: op, id: id, fingerprint: fp}
-	if op.Policy.Wait > 0 {
-		r.giveUp = time.Now().Add(op.Policy.Wait)
+	if op.Policy.DuplicateWait > 0 {
+		r.giveUp = time.Now().Add(op.Policy.DuplicateWait)
 	}
 	return r, nil
 }
@@ -265,7 +265,7 @@ func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
 	case StateExpired:
 		return nil, refuse(CodeKeyExpired, nil)
 	case StateUnknown:
-		if r.Policy.Doubt.unanswered() {
+		if r.Policy.InDoubt.unanswered() {
 			return r.unknown(rec)
 		}
 	}
@@ -338,7 +338,7 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 	req := BeginRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Fence: lease.Fence(), Nonce: r.nonce,
 		Fingerprint: r.fingerprint, KeyTTL: r.Policy.KeyTTL}
 	if res, told, err := e.heed(ctx, r, lease); told {
-		lease.ReleaseBehind()
+		lease.ReleaseInBackground()
 		return Attempt{}, res, err
 	}
 	// A second round where the first found an attempt in doubt that was then settled
@@ -349,10 +349,10 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 		switch {
 		case unreadable(err):
 			e.observe(ctx, r, &Event{Type: EventUnreadable, Err: err})
-			lease.ReleaseBehind()
+			lease.ReleaseInBackground()
 			return Attempt{}, nil, storeRefusal(err)
 		case errors.Is(err, ErrStoreLost), errors.Is(err, ErrStaleFence):
-			lease.ReleaseBehind()
+			lease.ReleaseInBackground()
 			return Attempt{}, nil, storeRefusal(err)
 		case err != nil: // it may have been applied, or may be yet
 			e.abortBehind(ctx, r, lease, req)
@@ -374,18 +374,18 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *
 		res, again, err := e.found(ctx, r, lease)
 		if !again {
 			mark(lease, &r.seen.Record)
-			lease.ReleaseBehind()
+			lease.ReleaseInBackground()
 			return Attempt{}, res, err
 		}
-		req.Rerun, req.Fingerprint = nil, r.fingerprint
+		req.RunAgainFrom, req.Fingerprint = nil, r.fingerprint
 		// The key stays bound as it is. Where the route does not run again, the store has
 		// fallen back to an open attempt that is still to be settled.
-		if rec := &r.seen.Record; rec.State.Open() && r.Policy.Doubt.again {
+		if rec := &r.seen.Record; rec.State.Open() && r.Policy.InDoubt.again {
 			from := rec.Attempt
-			req.Rerun, req.Fingerprint = &from, rec.Fingerprint
+			req.RunAgainFrom, req.Fingerprint = &from, rec.Fingerprint
 		}
 	}
-	lease.ReleaseBehind()
+	lease.ReleaseInBackground()
 	return Attempt{}, nil, refuse(CodeInProgress, errors.New("idem: the record kept changing under the lock"))
 }
 
@@ -405,7 +405,7 @@ func (e *Engine) callBegin(ctx context.Context, r *request, req *BeginRequest) (
 func (r *request) took(b BeginResult, err error) error {
 	r.seen.Settled, r.seen.Record = b.Begun, b.Record
 	rec := &b.Record
-	r.restore = Restore{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started, Replaced: b.Replaced}
+	r.restore = Repair{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started, Replaced: b.Replaced}
 	return err
 }
 
@@ -414,7 +414,7 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt A
 	run := &run{request: r, lease: lease}
 	run.settlement.Attempt, run.started = attempt, time.Now()
 	x := &run.execution
-	x.init(ctx, e, r, lease, attempt, r.Policy.Deadline)
+	x.init(ctx, e, r, lease, attempt, r.Policy.HandlerTimeout)
 	defer x.end()
 	e.startRunning(ctx, run)
 	defer e.running.remove(&run.entry)
@@ -495,14 +495,14 @@ func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response
 	if !settled {
 		lost := run.lost()
 		e.setAside(ctx, run, !lost, cause)
-		run.lease.ReleaseBehind()
+		run.lease.ReleaseInBackground()
 		return e.superseded(run, resp, lost)
 	}
 	e.ended(ctx, run, settledEvents[o], cause)
 	switch o {
 	case outcomeCompleted:
 		// Repeats read the record first, so the lock may follow the answer.
-		run.lease.ReleaseBehind()
+		run.lease.ReleaseInBackground()
 		res := run.live(resp)
 		e.land(run.request, run.repeatable(resp))
 		return res, nil

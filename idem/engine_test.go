@@ -234,7 +234,7 @@ func TestDuplicateOfARunningRequest(t *testing.T) {
 		_, _ = finish()
 	})
 	t.Run("waits and gets its outcome", func(t *testing.T) {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.Wait = patience }})
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
 		finish := b.started("k", "a", b.pay)
 		var wg sync.WaitGroup
 		for range 8 {
@@ -249,7 +249,7 @@ func TestDuplicateOfARunningRequest(t *testing.T) {
 		b.wantRuns(1)
 	})
 	t.Run("waits and runs where the first had no effect", func(t *testing.T) {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.Wait = patience }})
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
 		finish := b.started("k", "a", answers(429))
 		done := make(chan struct{})
 		go func() {
@@ -262,7 +262,7 @@ func TestDuplicateOfARunningRequest(t *testing.T) {
 		<-done
 	})
 	t.Run("gives up when its patience ends", func(t *testing.T) {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.Wait = time.Millisecond }})
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = time.Millisecond }})
 		finish := b.started("k", "a", b.pay)
 		_, err := b.do("k", "a")
 		b.wantRefused(err, idem.CodeInProgress)
@@ -284,14 +284,14 @@ func TestDuplicateElsewhere(t *testing.T) {
 		lease := hold(b)
 		_, err := b.do("k", "a")
 		b.wantRefused(err, idem.CodeInProgress)
-		lease.ReleaseBehind()
+		lease.ReleaseInBackground()
 		res, err := b.do("k", "a")
 		b.wantPaid(res, err, 1, false)
 	})
 	t.Run("mismatch beats in-progress", func(t *testing.T) {
 		b := setup(t, parts{})
 		lease := hold(b)
-		defer lease.ReleaseBehind()
+		defer lease.ReleaseInBackground()
 		fp, _ := fingerprintOf("http", "other")(1)
 		_, err := b.store.Begin(context.Background(), idem.NewKeyID("m1", "k"),
 			idem.BeginRequest{Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp})
@@ -311,13 +311,13 @@ func TestDuplicateElsewhere(t *testing.T) {
 		}()
 		<-slow.Arrived() // it has read that there is no record
 		lease := hold(b)
-		defer lease.ReleaseBehind()
+		defer lease.ReleaseInBackground()
 		b.begin(idem.NewKeyID("m1", "k"), "other", lease.Fence())
 		slow.Release()
 		b.wantRefused(<-done, idem.CodeKeyReused)
 	})
 	t.Run("waits on the lock and reads the outcome", func(t *testing.T) {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.Wait = patience }})
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
 		lease := hold(b)
 		id := idem.NewKeyID("m1", "k")
 		fp, _ := fingerprintOf("http", "a")(1)
@@ -338,14 +338,14 @@ func TestDuplicateElsewhere(t *testing.T) {
 			State: idem.StateCompleted, Response: &resp, ResultTTL: time.Hour, KeyTTL: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
-		lease.ReleaseBehind()
+		lease.ReleaseInBackground()
 		<-done
 		b.wantRuns(0)
 	})
 }
 
 func TestManyDuplicatesExecuteOnce(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.Wait = patience }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
 	var wg sync.WaitGroup
 	for i := range 256 {
 		wg.Go(func() {
@@ -382,7 +382,7 @@ func TestCallerGoneDoesNotCancelTheHandler(t *testing.T) {
 }
 
 func TestDeadlineOnlyCancels(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.Deadline = time.Millisecond }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Millisecond }})
 	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
 		<-ctx.Done()
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -403,7 +403,7 @@ func TestHandlerCutOffByItsDeadlineIsInDoubt(t *testing.T) {
 	for status, want := range map[int]idem.State{
 		201: idem.StateCompleted, 302: idem.StateCompleted, 422: idem.StateUnknown, 429: idem.StateUnknown, 403: idem.StateUnknown, 504: idem.StateUnknown,
 	} {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.Deadline = time.Millisecond }})
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Millisecond }})
 		key := fmt.Sprintf("k%d", status)
 		res, err := b.doWith(key, "a", func(ctx context.Context) (idem.Response, error) {
 			<-ctx.Done()
@@ -414,7 +414,7 @@ func TestHandlerCutOffByItsDeadlineIsInDoubt(t *testing.T) {
 		}
 		b.wantState(key, want)
 	}
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.Deadline = time.Millisecond }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Millisecond }})
 	_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
 		<-ctx.Done()
 		idem.NoEffect(ctx)
@@ -471,4 +471,4 @@ func TestNewRefusesALockThatOthersCannotSee(t *testing.T) {
 
 type sharedStore struct{ idem.Store }
 
-func (sharedStore) Reach() idem.Reach { return idem.ReachShared }
+func (sharedStore) Visibility() idem.Visibility { return idem.VisibilityShared }

@@ -10,35 +10,35 @@ type EventType uint8
 
 // The events, in the order of the protocol.
 const (
-	EventRefused       EventType = iota // answered with a refusal (Code)
-	EventReplayed                       // answered with the stored outcome
-	EventJoined                         // waited for, or given the outcome of, a request running in this process
-	EventWaited                         // waited for a request running elsewhere
-	EventBegun                          // an attempt started (Attempt)
-	EventBeginAborted                   // an unanswered Begin was undone
-	EventInterrupted                    // an earlier holder's attempt was found open
-	EventResolved                       // a resolver or policy decided an attempt (State)
-	EventCompleted                      // outcome stored
-	EventReleased                       // attempt had no effect; a repeat runs
-	EventUnknown                        // outcome in doubt, recorded as unknown
-	EventSuperseded                     // somebody else settled the attempt first
-	EventOwnershipLost                  // the lease was lost while the handler ran
-	EventSaveDelayed                    // the outcome could not be stored in time; the client was answered
-	EventSaveAbandoned                  // saving the outcome, or undoing a Begin, was given up (Err)
-	EventFailedOpen                     // the handler ran without protection
-	EventReleaseFailed                  // the lock could not be given back at once
-	EventMarked                         // a durable marker knew more than the store (State)
-	EventLongRunning                    // a handler runs, and holds its key, for as long as Duration already
-	EventUnprotected                    // the handler ran without a key, on a route that allows that
-	EventRepaired                       // the store had lost the attempt, or fallen back to before it, and was told anew (State)
-	EventUnstored                       // a success was answered and is not what the store has (State, Err)
-	EventTooLate                        // CheckOwner or DownstreamKey refused: the handler had returned
-	EventUnreadable                     // a record cannot be read, or where State is set its response (Err)
+	EventRefused         EventType = iota // answered with a refusal (Code)
+	EventReplayed                         // answered with the stored outcome
+	EventJoined                           // waited for, or given the outcome of, a request running in this process
+	EventWaited                           // waited for a request running elsewhere
+	EventBegun                            // an attempt started (Attempt)
+	EventBeginAborted                     // an unanswered Begin was undone
+	EventInterrupted                      // an earlier holder's attempt was found open
+	EventResolved                         // a resolver or policy decided an attempt (State)
+	EventCompleted                        // outcome stored
+	EventReleased                         // attempt had no effect; a repeat runs
+	EventUnknown                          // outcome in doubt, recorded as unknown
+	EventSuperseded                       // somebody else settled the attempt first
+	EventOwnershipLost                    // the lease was lost while the handler ran
+	EventSettleDelayed                    // the outcome could not be stored in time; the client was answered
+	EventSettleAbandoned                  // saving the outcome, or undoing a Begin, was given up (Err)
+	EventFailedOpen                       // the handler ran without protection
+	EventReleaseFailed                    // the lock could not be given back at once
+	EventMarked                           // a durable marker knew more than the store (State)
+	EventLongRunning                      // a handler runs, and holds its key, for as long as Duration already
+	EventUnprotected                      // the handler ran without a key, on a route that allows that
+	EventRepaired                         // the store had lost the attempt, or fallen back to before it, and was told anew (State)
+	EventUnstored                         // a success was answered and is not what the store has (State, Err)
+	EventTooLate                          // CheckOwner or DownstreamKey refused: the handler had returned
+	EventUnreadable                       // a record cannot be read, or where State is set its response (Err)
 )
 
 var eventNames = [...]string{"refused", "replayed", "joined", "waited", "begun", "begin-aborted", "interrupted",
-	"resolved", "completed", "released", "unknown", "superseded", "ownership-lost", "save-delayed",
-	"save-abandoned", "failed-open", "release-failed", "marked", "long-running", "unprotected", "repaired", "unstored", "too-late",
+	"resolved", "completed", "released", "unknown", "superseded", "ownership-lost", "settle-delayed",
+	"settle-abandoned", "failed-open", "release-failed", "marked", "long-running", "unprotected", "repaired", "unstored", "too-late",
 	"unreadable"}
 
 // String returns the name used in logs and metrics.

@@ -78,11 +78,11 @@ func executionOf(ctx context.Context) *execution {
 	return x
 }
 
-// Carried returns the execution that ctx belongs to as a value under a string
+// ExecutionValue returns the execution that ctx belongs to as a value under a string
 // key. It is for adapters of frameworks whose own context finds string keys only:
 // the functions of this package accept such a context once it holds the value.
 // The value is nil outside of an execution.
-func Carried(ctx context.Context) (key string, value any) {
+func ExecutionValue(ctx context.Context) (key string, value any) {
 	if x := executionOf(ctx); x != nil {
 		return carriedKey, x
 	}

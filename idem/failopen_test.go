@@ -41,7 +41,7 @@ func (l lockerFunc) TryAcquire(ctx context.Context, r idem.LockRequest) (idem.Le
 // failOpen is a bundle whose route fails open, and whose duplicates wait.
 func failOpen(t *testing.T) *bundle {
 	t.Helper()
-	return setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen, p.Wait = true, patience }})
+	return setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen, p.DuplicateWait = true, patience }})
 }
 
 // another is a second engine, on other parts.
@@ -165,7 +165,7 @@ func (s *lingering) Settle(ctx context.Context, id idem.KeyID, st idem.Settlemen
 	go func() {
 		defer close(s.done)
 		for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
-			if st.Restore.Route == "" {
+			if st.Repair.Route == "" {
 				panic("the settlement has changed")
 			}
 		}
@@ -188,7 +188,7 @@ func TestSettlementsAreTheStores(t *testing.T) {
 func TestResolvedResponseThatCannotBeKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(idem.Response{Status: 201, Header: map[string][]string{"X": make([]string, 5000)}}), nil
 		})
 	}})

@@ -52,7 +52,7 @@ func TestStoreFallsBackUnderAHolder(t *testing.T) {
 		}},
 		"to a pending attempt": {
 			func(p *idem.Policy) {
-				p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
+				p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 			},
 			func(b *replicatedBundle) { b.interrupted("k", "a") },
 		},
@@ -145,13 +145,13 @@ func TestStoreFallsBackWhileAnAttemptIsResolved(t *testing.T) {
 			t.Run("to "+to+", "+name, func(t *testing.T) {
 				var verdict func() (idem.Resolution, error)
 				b := setupReplicated(t, func(p *idem.Policy) {
-					p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict() })
+					p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict() })
 				})
 				leave(b)
 				b.replicated.Sync()
 				foreign := to == "a pending attempt of another domain"
 				if foreign {
-					if err := b.store.Retire(t.Context(), "elsewhere", idem.Decision{By: "test"}); err != nil {
+					if err := b.store.RetireDomain(t.Context(), "elsewhere", idem.Decision{By: "test"}); err != nil {
 						t.Fatal(err)
 					}
 				}

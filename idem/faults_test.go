@@ -18,7 +18,7 @@ func TestRoundTrips(t *testing.T) {
 	want := func(what string, get, begin, settle, abort, acquire, release int) {
 		t.Helper()
 		got := []int{b.faults.Calls("Get"), b.faults.Calls("Begin"), b.faults.Calls("Settle"), b.faults.Calls("Abort"),
-			b.locks.Calls("TryAcquire"), b.locks.Calls("Lease.Release") + b.locks.Calls("Lease.ReleaseBehind")}
+			b.locks.Calls("TryAcquire"), b.locks.Calls("Lease.Release") + b.locks.Calls("Lease.ReleaseInBackground")}
 		if fmt.Sprint(got) != fmt.Sprint([]int{get, begin, settle, abort, acquire, release}) {
 			t.Errorf("%s: Get, Begin, Settle, Abort, TryAcquire, Release called %v times, want %v", what, got,
 				[]int{get, begin, settle, abort, acquire, release})
@@ -195,12 +195,12 @@ func TestUnansweredSettleIsSentAgain(t *testing.T) {
 }
 
 func TestSaveThatFailsGoesOnBehindTheAnswer(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithSaveTimeout(time.Millisecond)}})
+	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond)}})
 	b.faults.FailBefore("Settle", idemtest.Every, nil)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
-	if b.saw(idem.EventSaveDelayed) != 1 {
-		t.Error("no EventSaveDelayed")
+	if b.saw(idem.EventSettleDelayed) != 1 {
+		t.Error("no EventSettleDelayed")
 	}
 	_, err = b.do("k", "a")
 	b.wantRefused(err, idem.CodeInProgress)
@@ -289,7 +289,7 @@ func TestFailOpen(t *testing.T) {
 func TestFailOpenKnowsItsLimits(t *testing.T) {
 	open := func(p *idem.Policy) {
 		p.FailOpen = true
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(created(70)), nil
 		})
 	}
@@ -341,7 +341,7 @@ func TestObserverPanicLeavesNoLockBehind(t *testing.T) {
 func TestResponseThatCannotBeStoredIsOmitted(t *testing.T) {
 	for name, opts := range map[string][]idem.Option{
 		"at once": nil,
-		"behind":  {idem.WithSaveTimeout(time.Nanosecond)},
+		"behind":  {idem.WithSettleTimeout(time.Nanosecond)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{opts: opts})
@@ -352,7 +352,7 @@ func TestResponseThatCannotBeStoredIsOmitted(t *testing.T) {
 			b.eventually("it is settled", func() bool { return b.saw(idem.EventCompleted) == 1 })
 			b.eventually("it is known to be completed", func() bool {
 				_, err = b.do("k", "a")
-				return idem.Refuse(idem.CodeInProgress, nil).Error() != fmt.Sprint(err)
+				return idem.NewRefusal(idem.CodeInProgress, nil).Error() != fmt.Sprint(err)
 			})
 			b.wantRefused(err, idem.CodeResultUnavailable)
 		})
@@ -395,7 +395,7 @@ func TestCloseWaitsForWhatRuns(t *testing.T) {
 }
 
 func TestCloseGivesUpSavingButLeavesTheLock(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithSaveTimeout(time.Millisecond)}})
+	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond)}})
 	b.faults.FailBefore("Settle", idemtest.Every, nil)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
@@ -404,7 +404,7 @@ func TestCloseGivesUpSavingButLeavesTheLock(t *testing.T) {
 	if err := b.engine.Close(ctx); err == nil {
 		t.Error("Close() = nil with an outcome unsaved, want an error")
 	}
-	b.eventually("saving is given up", func() bool { return b.saw(idem.EventSaveAbandoned) == 1 })
+	b.eventually("saving is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
 	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held {
 		t.Error("the lock was given back with the outcome unsaved")
 	}

@@ -33,7 +33,7 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Resul
 	if rec.State == StatePending {
 		e.observe(ctx, r, &Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
 	}
-	if r.Policy.Doubt.again {
+	if r.Policy.InDoubt.again {
 		return nil, true, nil
 	}
 	return e.resolve(ctx, r, lease)
@@ -54,7 +54,7 @@ func (e *Engine) outlives(ctx context.Context, r *request, lease Lease) error {
 	}
 	call := r.within(ctx, e.cfg.storeTimeout)
 	defer call.stop()
-	retired, err := e.store.Retired(call, theirs.Domain)
+	retired, err := e.store.DomainRetired(call, theirs.Domain)
 	if err != nil {
 		return storeRefusal(err)
 	}

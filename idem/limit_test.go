@@ -30,7 +30,7 @@ func (b *bundle) full(limit int) (finish func()) {
 }
 
 func TestOneScopeCannotTakeAllExecutions(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenPerScope(2)}})
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(2)}})
 	res, err := b.do("paid", "{}")
 	b.wantPaid(res, err, 1, false)
 	if _, err := b.doWith("doubt", "{}", answers(500)); err != nil {
@@ -76,8 +76,8 @@ func TestOneScopeCannotTakeAllExecutions(t *testing.T) {
 // A key with an open attempt is never limited: whoever asks for it hears what has
 // become of it, or brings it to its end.
 func TestKeyWithAnOpenAttemptIsNeverLimited(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenPerScope(1)}, policy: func(p *idem.Policy) {
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(7)), nil })
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}, policy: func(p *idem.Policy) {
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.Applied(created(7)), nil })
 	}})
 	id := idem.NewKeyID("m1", "interrupted")
 	lease, err := b.locker.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
@@ -103,7 +103,7 @@ func TestKeyWithAnOpenAttemptIsNeverLimited(t *testing.T) {
 // While the first request with a key begins, nobody can tell yet whether another
 // body with it is a mismatch. It is told to wait for the key, not for its scope.
 func TestRequestThatDiffersFromOneThatBeginsIsNotLimited(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenPerScope(1)}})
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}})
 	slow := b.faults.Slow("Begin", 1)
 	done := make(chan error, 1)
 	go func() {
@@ -124,7 +124,7 @@ func TestRequestThatDiffersFromOneThatBeginsIsNotLimited(t *testing.T) {
 // An execution whose outcome cannot be stored holds its lock in the background.
 // It counts until that is over.
 func TestExecutionCountsUntilItsOutcomeIsStored(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenPerScope(1), idem.WithSaveTimeout(time.Millisecond)}})
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1), idem.WithSettleTimeout(time.Millisecond)}})
 	b.faults.FailBefore("Settle", idemtest.Every, errors.New("store is away"))
 	res, err := b.do("k1", "{}")
 	b.wantPaid(res, err, 1, false)
@@ -141,7 +141,7 @@ func TestExecutionCountsUntilItsOutcomeIsStored(t *testing.T) {
 
 // Whatever becomes of a request, it is counted no more when it is through.
 func TestOpenExecutionsAreCountedDown(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenPerScope(1)}})
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}})
 	down := errors.New("away")
 	for name, fail := range map[string]func(key string){
 		"lock service away": func(key string) {

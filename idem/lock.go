@@ -66,15 +66,15 @@ func ParseNonce(s string) (Nonce, error) {
 	return n, nil
 }
 
-// Reach says who can see a lock or a record.
-type Reach uint8
+// Visibility says who can see a lock or a record.
+type Visibility uint8
 
 const (
-	// ReachShared is what other processes can see: a server.
-	ReachShared Reach = iota
-	// ReachProcess is what only this process can see, or what it has claimed
+	// VisibilityShared is what other processes can see: a server.
+	VisibilityShared Visibility = iota
+	// VisibilityProcess is what only this process can see, or what it has claimed
 	// so that no other can use it.
-	ReachProcess
+	VisibilityProcess
 )
 
 // LockRequest names the lock to take and the attempt that takes it.
@@ -103,8 +103,8 @@ type Locker interface {
 	// Ping returns nil when the lock service can be reached right now.
 	Ping(ctx context.Context) error
 
-	// Reach says who can see the locks.
-	Reach() Reach
+	// Visibility says who can see the locks.
+	Visibility() Visibility
 }
 
 // Lease is a held lock. It is safe for concurrent use.
@@ -135,8 +135,8 @@ type Lease interface {
 	// never removes a later owner's lock. Releasing twice does nothing.
 	Release(ctx context.Context) error
 
-	// ReleaseBehind starts Release in the background and returns at once.
-	ReleaseBehind()
+	// ReleaseInBackground starts Release in the background and returns at once.
+	ReleaseInBackground()
 }
 
 // Acquire takes the lock, waiting while others hold it, until ctx ends.

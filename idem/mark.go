@@ -65,14 +65,14 @@ func mark(lease Lease, rec *Record) {
 	case StateCompleted, StateExpired:
 		m := NewMarker(rec)
 		m.State = StateCompleted
-		l.Mark(m)
+		l.MarkOnRelease(m)
 	case StateUnknown:
 		if counts {
-			l.Mark(NewMarker(rec))
+			l.MarkOnRelease(NewMarker(rec))
 		}
 	case StateReleased, StateIssued:
 		if counts {
-			l.Mark(nil)
+			l.MarkOnRelease(nil)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func counts(rec *Record, m *Marker) bool {
 // an attempt that is not earlier than the marked one stays as it is.
 func (e *Engine) restoreMarked(ctx context.Context, r *request, lease Lease, m *Marker) error {
 	s := Settlement{Attempt: m.Attempt, ID: m.Attempt.Nonce, State: m.State, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL,
-		Trusted: lease.Err() == nil, Decision: byMarker, Restore: &Restore{Kind: m.Kind, Route: m.Route, Fingerprint: m.Fingerprint, Started: m.Started}}
+		LeaseTrusted: lease.Err() == nil, Decision: byMarker, Repair: &Repair{Kind: m.Kind, Route: m.Route, Fingerprint: m.Fingerprint, Started: m.Started}}
 	if m.State == StateCompleted {
 		s.Response = &Response{Omitted: true}
 	}

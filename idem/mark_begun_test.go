@@ -100,7 +100,7 @@ func TestInterruptedMarkedAttemptIsResolved(t *testing.T) {
 			} {
 				t.Run(name+", "+how+", "+verdict, func(t *testing.T) {
 					b := setupMarked(t, func(p *idem.Policy) {
-						p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return tt.resolution, nil })
+						p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return tt.resolution, nil })
 					})
 					b.dies("k", "a")
 					if wiped {
@@ -174,7 +174,7 @@ func TestUnacknowledgedMarkerRunsNothing(t *testing.T) {
 // is there when the next one cannot leave its own.
 func TestUnacknowledgedMarkerOfALaterAttempt(t *testing.T) {
 	b := setupMarked(t, func(p *idem.Policy) {
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 	})
 	b.dies("k", "a")
 	b.marks.begun = func(*markingLease) error { return errDown }

@@ -33,7 +33,7 @@ func TestStoreThatFallsBackUnderAHolder(t *testing.T) {
 			}
 		}},
 		"earlier open attempt, route that runs again in doubt": {idem.ClientKey, func(b *markedBundle) {
-			b.policy.Doubt = idem.RunAgain()
+			b.policy.InDoubt = idem.RunAgain()
 			if _, err := b.store.Begin(ctx, id, idem.BeginRequest{Kind: b.policy.Kind, Fence: idem.Fence{Domain: b.domain(), Token: 1}, Nonce: idem.NewNonce(), Fingerprint: fp}); err != nil {
 				b.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func (b *markedBundle) domain() string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer l.ReleaseBehind()
+	defer l.ReleaseInBackground()
 	return l.Fence().Domain
 }
 
@@ -206,7 +206,7 @@ func (s *abortWipes) Abort(ctx context.Context, id idem.KeyID, r idem.BeginReque
 func TestLaterMarkerIsLeftAlone(t *testing.T) {
 	verdict := idem.NotApplied()
 	b := setupMarked(t, func(p *idem.Policy) {
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict, nil })
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict, nil })
 	})
 	l := &hookLocker{Locker: b.marks}
 	l.before = func() { // the first TryAcquire: arm the second, that of inDoubt

@@ -45,8 +45,10 @@ func (l *markingLocker) marker(id idem.KeyID) *idem.Marker {
 	return l.markers[id]
 }
 
-func (l *markingLease) Marker() *idem.Marker { return l.found }
-func (l *markingLease) Mark(m *idem.Marker)  { l.leave, l.marked = m, true }
+var _ idem.MarkingLease = (*markingLease)(nil)
+
+func (l *markingLease) Marker() *idem.Marker         { return l.found }
+func (l *markingLease) MarkOnRelease(m *idem.Marker) { l.leave, l.marked = m, true }
 
 func (l *markingLease) MarkBegun(ctx context.Context, m idem.Marker) error {
 	l.begun = &m
@@ -79,7 +81,7 @@ func (l *markingLease) settle() {
 }
 
 func (l *markingLease) Release(ctx context.Context) error { l.settle(); return l.Lease.Release(ctx) }
-func (l *markingLease) ReleaseBehind()                    { l.settle(); l.Lease.ReleaseBehind() }
+func (l *markingLease) ReleaseInBackground()              { l.settle(); l.Lease.ReleaseInBackground() }
 
 // fallibleStore is a store whose records can be lost.
 type fallibleStore struct {
@@ -205,7 +207,7 @@ func TestResolverIsAskedAfterALoss(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			verdict := idem.StillUnknown()
 			b := setupMarked(t, func(p *idem.Policy) {
-				p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict, nil })
+				p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict, nil })
 			})
 			if _, err := b.doWith("k", "a", answers(500)); err != nil {
 				t.Fatal(err)
@@ -256,7 +258,7 @@ func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setupMarked(t, func(p *idem.Policy) {
-				p.Doubt = idem.RunAgain() // the marker beats even that
+				p.InDoubt = idem.RunAgain() // the marker beats even that
 				if name == "to before the attempt, where a token was issued" {
 					p.Kind = idem.IssuedToken
 				}

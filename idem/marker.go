@@ -32,16 +32,16 @@ type MarkingLease interface {
 	// MarkBegun leaves a marker now, before the operation starts, and returns
 	// once that is acknowledged. The lock is held all the while, with the same
 	// fence. After an error the operation must not start: the marker may be
-	// there or not, and Release removes it where Mark(nil) says so. The error
+	// there or not, and Release removes it where MarkOnRelease(nil) says so. The error
 	// wraps ErrLeaseLost where the lease is over and ErrUnavailable otherwise.
 	// Calls for one lease come one after the other. ctx bounds the call alone.
 	MarkBegun(ctx context.Context, m Marker) error
 
-	// Mark sets what Release is to leave in place of the lock: a marker, or
+	// MarkOnRelease sets what Release is to leave in place of the lock: a marker, or
 	// with nil nothing. It is one atomic step with the release. Without a call
-	// of Mark a marker that was found, or was left by MarkBegun, stays, and none
+	// of MarkOnRelease a marker that was found, or was left by MarkBegun, stays, and none
 	// is left where there was none. It has no effect once the lease has ended.
-	Mark(m *Marker)
+	MarkOnRelease(m *Marker)
 }
 
 // NewMarker is what a settled record leaves.

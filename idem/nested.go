@@ -22,13 +22,13 @@ func (e *Engine) inside(ctx context.Context, id KeyID) *execution {
 	return nil
 }
 
-// PassThrough is for adapters, before Do. It reports whether ctx belongs to the
+// Nested is for adapters, before Do. It reports whether ctx belongs to the
 // running execution of the operation's key by this engine, under the same policy:
 // the middleware was mounted twice, or a handler has made a request within the
 // process. The adapter then hands the request to the handler, as a part of that
 // execution. The error is a [*Refusal]: the policies differ, so that the wiring is
 // wrong, or a resolver has made the request.
-func (e *Engine) PassThrough(ctx context.Context, op *Operation) (bool, error) {
+func (e *Engine) Nested(ctx context.Context, op *Operation) (bool, error) {
 	if executionOf(ctx) == nil {
 		return false, nil
 	}

@@ -11,7 +11,7 @@ import (
 
 // Do within the execution of its own key would wait for itself.
 func TestDoWithinItsOwnExecutionIsRefusedAtOnce(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.Wait = time.Hour }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = time.Hour }})
 	inner := 0
 	again := func(ctx context.Context, key, body string) (idem.Result, error) {
 		return b.engine.Do(ctx, b.operation(key, body), func(context.Context) (idem.Response, error) {
@@ -52,11 +52,11 @@ func TestAResolverCannotExecuteItsOperation(t *testing.T) {
 	var b *bundle
 	asked := 0
 	b = setup(t, parts{policy: func(p *idem.Policy) {
-		p.Doubt = idem.Ask(func(ctx context.Context, _ idem.Interrupted) (idem.Resolution, error) {
+		p.InDoubt = idem.AskResolver(func(ctx context.Context, _ idem.Interrupted) (idem.Resolution, error) {
 			asked++
 			op := b.operation("k1", "a")
-			if part, err := b.engine.PassThrough(ctx, &op); part || !errors.Is(err, idem.ErrNested) {
-				t.Errorf("PassThrough() = %v, %v, want %v", part, err, idem.ErrNested)
+			if part, err := b.engine.Nested(ctx, &op); part || !errors.Is(err, idem.ErrNested) {
+				t.Errorf("Nested() = %v, %v, want %v", part, err, idem.ErrNested)
 			}
 			if _, err := b.engine.Do(ctx, op, b.pay); !errors.Is(err, idem.ErrNested) {
 				t.Errorf("Do() = %v, want %v", err, idem.ErrNested)
@@ -74,7 +74,7 @@ func TestAResolverCannotExecuteItsOperation(t *testing.T) {
 func TestPassThrough(t *testing.T) {
 	b := setup(t, parts{})
 	resolver := func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.StillUnknown(), nil }
-	policy := idem.Policy{Scope: b.policy.Scope, Doubt: idem.Ask(resolver), Deadline: time.Hour}
+	policy := idem.Policy{Scope: b.policy.Scope, InDoubt: idem.AskResolver(resolver), HandlerTimeout: time.Hour}
 	with := func(change func(*idem.Policy)) idem.Operation {
 		p := policy
 		change(&p)
@@ -95,9 +95,9 @@ func TestPassThrough(t *testing.T) {
 		"another route":      {routed, with(func(p *idem.Policy) { *p = p.ForRoute("POST /v2/pay") }), true, false},
 		"another name":       {named, with(func(p *idem.Policy) { p.Name = "refund" }), false, true},
 		"another kind":       {named, with(func(p *idem.Policy) { p.Name = "pay"; p.Kind = idem.IssuedToken }), false, true},
-		"another deadline":   {named, with(func(p *idem.Policy) { p.Name = "pay"; p.Deadline = time.Minute }), false, true},
-		"no resolver":        {named, with(func(p *idem.Policy) { p.Name = "pay"; p.Doubt = idem.RunAgain() }), false, true},
-		"another resolver":   {named, with(func(p *idem.Policy) { p.Name = "pay"; p.Doubt = idem.Ask(otherResolver) }), false, true},
+		"another deadline":   {named, with(func(p *idem.Policy) { p.Name = "pay"; p.HandlerTimeout = time.Minute }), false, true},
+		"no resolver":        {named, with(func(p *idem.Policy) { p.Name = "pay"; p.InDoubt = idem.RunAgain() }), false, true},
+		"another resolver":   {named, with(func(p *idem.Policy) { p.Name = "pay"; p.InDoubt = idem.AskResolver(otherResolver) }), false, true},
 		"another body limit": {named, with(func(p *idem.Policy) { p.Name = "pay"; p.MaxRequestBody = 1 }), false, true},
 		"another key":        {named, func() idem.Operation { op := named; op.Key = "k2"; return op }(), false, false},
 		"another caller":     {named, func() idem.Operation { op := named; op.Scope = "m2"; return op }(), false, false},
@@ -106,13 +106,13 @@ func TestPassThrough(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{})
 			if _, err := b.engine.Do(t.Context(), tt.outer, func(ctx context.Context) (idem.Response, error) {
-				part, err := b.engine.PassThrough(ctx, &tt.inner)
+				part, err := b.engine.Nested(ctx, &tt.inner)
 				if part != tt.part || errors.Is(err, idem.ErrNested) != tt.wrong {
-					t.Errorf("PassThrough() = %v, %v, want %v, wrong %v", part, err, tt.part, tt.wrong)
+					t.Errorf("Nested() = %v, %v, want %v, wrong %v", part, err, tt.part, tt.wrong)
 				}
 				other := setup(t, parts{})
-				if part, err := other.engine.PassThrough(ctx, &tt.outer); part || err != nil {
-					t.Errorf("PassThrough() of another engine = %v, %v", part, err)
+				if part, err := other.engine.Nested(ctx, &tt.outer); part || err != nil {
+					t.Errorf("Nested() of another engine = %v, %v", part, err)
 				}
 				return idem.Response{Status: 204}, nil
 			}); err != nil {

@@ -56,8 +56,8 @@ type Status struct {
 	// ExpiresAt is until when the result is kept, a token can be used, or a key
 	// without a result is remembered; zero while the attempt is open.
 	ExpiresAt time.Time
-	// Resolves says of an open attempt that no person has to settle it where it
+	// ResolvesItself says of an open attempt that no person has to settle it where it
 	// was interrupted: the policy asks a resolver or runs again, when the request is
 	// sent again, if not earlier. A resolver may still not know.
-	Resolves bool
+	ResolvesItself bool
 }

@@ -33,7 +33,7 @@ func TestResolveAndDecideApplyThePolicysDefaults(t *testing.T) {
 	paid := created(7)
 	for name, settle := range map[string]func(b *bundle, id idem.KeyID) (idem.Record, error){
 		"Resolve": func(b *bundle, id idem.KeyID) (idem.Record, error) {
-			return b.engine.Resolve(b.Context(), id, &idem.Policy{Doubt: idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return b.engine.Resolve(b.Context(), id, &idem.Policy{InDoubt: idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 				return idem.Applied(paid), nil
 			})})
 		},

@@ -46,11 +46,11 @@ func WithStoreTimeout(d time.Duration) Option { return func(c *config) { c.store
 // default.
 func WithLockTimeout(d time.Duration) Option { return func(c *config) { c.lockTimeout = d } }
 
-// WithSaveTimeout is for how long an answer is held back while its outcome
+// WithSettleTimeout is for how long an answer is held back while its outcome
 // cannot be stored; saving then goes on behind it. 2 s by default.
-func WithSaveTimeout(d time.Duration) Option { return func(c *config) { c.saveTimeout = d } }
+func WithSettleTimeout(d time.Duration) Option { return func(c *config) { c.saveTimeout = d } }
 
-// WithMaxOpenPerScope bounds how many executions one scope may have open in this
+// WithMaxOpenExecutionsPerScope bounds how many executions one scope may have open in this
 // process at once. A request beyond that is refused as [CodeTooManyOpen], with
 // nothing locked and nothing begun, unless its key has an open attempt. Replays
 // are never refused. 0, the default, is no limit.
@@ -60,7 +60,7 @@ func WithSaveTimeout(d time.Duration) Option { return func(c *config) { c.saveTi
 // for bursts. What this instance has for all scopes is the locks of its locker
 // (4,096 by default with ZooKeeper) and the memory of as many handlers. A quarter
 // of the locks lets no scope take them all. All global keys are one scope.
-func WithMaxOpenPerScope(n int) Option { return func(c *config) { c.maxOpenPerScope = n } }
+func WithMaxOpenExecutionsPerScope(n int) Option { return func(c *config) { c.maxOpenPerScope = n } }
 
 // WithLongRunning sets after what time a handler that still runs, and so holds its
 // key, is reported as [EventLongRunning]; again after twice that time, four times,
@@ -102,17 +102,17 @@ func (e *Engine) refused(ctx context.Context, p *Policy, id KeyID, err error) (R
 	return Result{}, err
 }
 
-// Refused reports to the observer a refusal that an adapter decided before
+// ReportRefused reports to the observer a refusal that an adapter decided before
 // Do: a missing key, a body over the limit.
-func (e *Engine) Refused(ctx context.Context, route string, r *Refusal) {
+func (e *Engine) ReportRefused(ctx context.Context, route string, r *Refusal) {
 	if e.cfg.observer != nil {
 		e.report(ctx, Event{Type: EventRefused, Route: route, Code: r.Code, Err: r.Err})
 	}
 }
 
-// Unprotected reports to the observer a request without a key that an adapter lets
+// ReportUnprotected reports to the observer a request without a key that an adapter lets
 // through to its handler, on a route where the key is optional.
-func (e *Engine) Unprotected(ctx context.Context, route string) {
+func (e *Engine) ReportUnprotected(ctx context.Context, route string) {
 	if e.cfg.observer != nil {
 		e.report(ctx, Event{Type: EventUnprotected, Route: route})
 	}

@@ -15,7 +15,7 @@ const (
 	DefaultMaxRequestBody  = 1 << 20 // bytes
 	DefaultMaxResponseBody = 1 << 20 // bytes
 
-	DefaultMaxUnknownResponse = 64 << 10 // bytes
+	DefaultMaxResponseInDoubt = 64 << 10 // bytes
 )
 
 // ScopeFunc tells whose key a request carries: the tenant or principal, as
@@ -40,24 +40,24 @@ type Policy struct {
 	// is refused as key-invalid, and nothing is touched. By default every key is.
 	KeyFormat KeyFormat
 	// Name is kept with the record, so that an interrupted one is matched with
-	// this policy's Doubt; at most 255 bytes. Adapters fill in the route.
+	// this policy's InDoubt; at most 255 bytes. Adapters fill in the route.
 	Name string
-	// Wait is how long a duplicate waits for the first request before it is
+	// DuplicateWait is how long a duplicate waits for the first request before it is
 	// refused as in progress. 0 by default: not at all.
-	Wait time.Duration
-	// Deadline cancels the handler's context; the outcome is settled when the
+	DuplicateWait time.Duration
+	// HandlerTimeout cancels the handler's context; the outcome is settled when the
 	// handler has returned, however late. 0 by default: none.
-	Deadline time.Duration
+	HandlerTimeout time.Duration
 	// ResultTTL is for how long a completed response is replayed;
 	// DefaultResultTTL where 0.
 	ResultTTL time.Duration
 	// KeyTTL is for how long the key itself is remembered; DefaultKeyTTL where
 	// 0, and never less than ResultTTL.
 	KeyTTL time.Duration
-	// Doubt is what becomes of an outcome in doubt: [LeaveUnknown] by default,
-	// [Ask] or [RunAgain].
-	Doubt Doubt
-	// ResolverTimeout bounds one call of the resolver that Doubt asks;
+	// InDoubt is what becomes of an outcome in doubt: [LeaveUnknown] by default,
+	// [AskResolver] or [RunAgain].
+	InDoubt InDoubt
+	// ResolverTimeout bounds one call of the resolver that InDoubt asks;
 	// DefaultResolverTimeout where 0.
 	ResolverTimeout time.Duration
 	// FailOpen runs the handler without protection where the lock or the store
@@ -72,12 +72,12 @@ type Policy struct {
 	// DefaultMaxResponseBody where 0. A longer one reaches the client, and
 	// repeats are told that the result is unavailable.
 	MaxResponseBody int64
-	// MaxUnknownResponse bounds the response that is kept with an unknown outcome,
-	// header and body together, in bytes; DefaultMaxUnknownResponse where 0. Such
+	// MaxResponseInDoubt bounds the response that is kept with an unknown outcome,
+	// header and body together, in bytes; DefaultMaxResponseInDoubt where 0. Such
 	// a record stays until somebody decides, so that many of them must not fill
 	// the store. A longer response reaches the client, and repeats are told that
 	// the outcome is unknown.
-	MaxUnknownResponse int64
+	MaxResponseInDoubt int64
 
 	unnamed bool // Name is only the route's: see ForRoute
 }
@@ -137,12 +137,12 @@ func (p *Policy) check() error {
 	for _, d := range [...]struct {
 		name  string
 		value time.Duration
-	}{{"Wait", p.Wait}, {"Deadline", p.Deadline}, {"ResultTTL", p.ResultTTL}, {"KeyTTL", p.KeyTTL}, {"ResolverTimeout", p.ResolverTimeout}} {
+	}{{"DuplicateWait", p.DuplicateWait}, {"HandlerTimeout", p.HandlerTimeout}, {"ResultTTL", p.ResultTTL}, {"KeyTTL", p.KeyTTL}, {"ResolverTimeout", p.ResolverTimeout}} {
 		if d.value < 0 {
 			return fmt.Errorf("idem: policy %q has a negative %s", p.Name, d.name)
 		}
 	}
-	if p.MaxRequestBody < 0 || p.MaxResponseBody < 0 || p.MaxUnknownResponse < 0 {
+	if p.MaxRequestBody < 0 || p.MaxResponseBody < 0 || p.MaxResponseInDoubt < 0 {
 		return fmt.Errorf("idem: policy %q has a negative body limit", p.Name)
 	}
 	return nil
@@ -156,7 +156,7 @@ func (p *Policy) fill() (changed bool) {
 	changed = setDefault(&p.ResolverTimeout, DefaultResolverTimeout) || changed
 	changed = setDefault(&p.MaxRequestBody, DefaultMaxRequestBody) || changed
 	changed = setDefault(&p.MaxResponseBody, DefaultMaxResponseBody) || changed
-	changed = setDefault(&p.MaxUnknownResponse, DefaultMaxUnknownResponse) || changed
+	changed = setDefault(&p.MaxResponseInDoubt, DefaultMaxResponseInDoubt) || changed
 	if p.KeyTTL < p.ResultTTL {
 		p.KeyTTL, changed = p.ResultTTL, true
 	}

@@ -165,6 +165,6 @@ func (r *Refusal) Error() string {
 // Unwrap returns the internal cause.
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Refuse makes the refusal that an adapter answers with before it comes to the
+// NewRefusal makes the refusal that an adapter answers with before it comes to the
 // engine: a missing key, a body over the limit. err stays inside.
-func Refuse(code Code, err error) *Refusal { return refuse(code, err) }
+func NewRefusal(code Code, err error) *Refusal { return refuse(code, err) }

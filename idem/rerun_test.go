@@ -10,7 +10,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
-func runsAgain(p *idem.Policy) { p.Doubt = idem.RunAgain() }
+func runsAgain(p *idem.Policy) { p.InDoubt = idem.RunAgain() }
 
 // inDoubts leave a key whose first attempt, with body "a", is in doubt.
 var inDoubts = map[string]func(*bundle){
@@ -81,7 +81,7 @@ func TestRunAgainWithoutEffectIsNoSuccess(t *testing.T) {
 				b.wantRefused(err, idem.CodeOutcomeUnknown)
 			}
 			leave := b.policy
-			leave.Doubt = idem.LeaveUnknown()
+			leave.InDoubt = idem.LeaveUnknown()
 			op.Policy = &leave
 			_, err = b.engine.Do(t.Context(), op, b.pay)
 			b.wantRefused(err, idem.CodeOutcomeUnknown)
@@ -176,9 +176,9 @@ func TestResolveLeavesToTheNextRequestWhatRunsAgain(t *testing.T) {
 }
 
 func TestAskWithoutAResolverLeavesUnknown(t *testing.T) {
-	for name, doubt := range map[string]idem.Doubt{"zero": {}, "leave unknown": idem.LeaveUnknown(), "ask nobody": idem.Ask(nil)} {
+	for name, doubt := range map[string]idem.InDoubt{"zero": {}, "leave unknown": idem.LeaveUnknown(), "ask nobody": idem.AskResolver(nil)} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = doubt }})
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
 			b.interrupted("k", "a")
 			_, err := b.do("k", "a")
 			b.wantRefused(err, idem.CodeOutcomeUnknown)

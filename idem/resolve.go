@@ -40,7 +40,7 @@ func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (reso
 	if resolution.verdict == stillUnknown && rec.State == StateUnknown {
 		return resolveErr, nil
 	}
-	if r.Policy.Doubt.resolver == nil {
+	if r.Policy.InDoubt.resolver == nil {
 		d = Decision{By: "engine", Reason: "interrupted, and the route has no resolver"}
 	}
 	_, err = e.settleAs(ctx, r, lease, resolution, d, resolveErr)
@@ -54,8 +54,8 @@ func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (reso
 func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resolution Resolution, d Decision, cause error) (settled bool, err error) {
 	rec := &r.seen.Record
 	s := Settlement{Attempt: rec.Attempt, ID: NewNonce(), State: StateUnknown, Response: rec.Response,
-		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: d, Trusted: true,
-		Restore: &Restore{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started}}
+		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: d, LeaseTrusted: true,
+		Repair: &Repair{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started}}
 	switch resolution.verdict {
 	case applied:
 		s.State, s.Response = StateCompleted, resolution.response
@@ -81,14 +81,14 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 // ask calls the policy's resolver and holds it to its contract. A resolver
 // that fails, panics or hangs leaves the outcome unknown.
 func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) (Resolution, error) {
-	if r.Policy.Doubt.resolver == nil {
+	if r.Policy.InDoubt.resolver == nil {
 		return StillUnknown(), nil
 	}
 	var x execution
 	x.init(ctx, e, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
 	x.resolves = true
 	defer x.end()
-	return callResolver(&x, r.Policy.Doubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
+	return callResolver(&x, r.Policy.InDoubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
 		Attempt: rec.Attempt, Fence: lease.Fence(), Response: rec.Response})
 }
 
@@ -97,12 +97,12 @@ func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) 
 // carries its fence, so only a later fence can shut it out.
 func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (Result, error) {
 	if run.lost() {
-		run.lease.ReleaseBehind()
+		run.lease.ReleaseInBackground()
 		return Result{}, refuse(CodeOwnershipLost, run.lease.Err())
 	}
 	e.release(ctx, run)
 	r := run.request
-	if r.Policy.Doubt.resolver == nil {
+	if r.Policy.InDoubt.resolver == nil {
 		return run.live(resp), nil // the next request runs again, or nobody can tell
 	}
 	lease, err := e.lock(ctx, r)

@@ -55,7 +55,7 @@ func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
 	var asked []idem.Interrupted
 	b := setup(t, parts{policy: func(p *idem.Policy) {
 		p.ResolverTimeout = patience
-		p.Doubt = idem.Ask(func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		p.InDoubt = idem.AskResolver(func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
 			if x, ok := idem.FromContext(ctx); !ok || x.Fence != in.Fence || x.OperationID != in.OperationID {
 				t.Errorf("resolver's execution = %+v, want the fence and operation of %+v", x, in)
 			}
@@ -114,7 +114,7 @@ func TestResolverThatHangsIsLeftBehind(t *testing.T) {
 	hung := make(chan struct{})
 	b := setup(t, parts{policy: func(p *idem.Policy) {
 		p.ResolverTimeout = time.Millisecond
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			<-hung
 			return idem.NotApplied(), nil
 		})
@@ -131,7 +131,7 @@ func TestResolverThatHangsIsLeftBehind(t *testing.T) {
 func TestResolverThatOutlivesItsLeaseDecidesNothing(t *testing.T) {
 	var b *bundle
 	b = setup(t, parts{policy: func(p *idem.Policy) {
-		p.Doubt = idem.Ask(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		p.InDoubt = idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
 			b.locker.Revoke(in.KeyID)
 			return idem.NotApplied(), nil
 		})
@@ -146,7 +146,7 @@ func TestResolverThatOutlivesItsLeaseDecidesNothing(t *testing.T) {
 }
 
 func TestRunAgainRunsWithoutAsking(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = idem.RunAgain() }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
 	b.interrupted("k", "a")
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
@@ -159,15 +159,15 @@ func TestRunAgainRunsWithoutAsking(t *testing.T) {
 }
 
 // doubts are the ways to treat doubt without a person.
-var doubts = map[string]idem.Doubt{
-	"ask":       idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }),
+var doubts = map[string]idem.InDoubt{
+	"ask":       idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }),
 	"run again": idem.RunAgain(),
 }
 
 func TestPendingInAForeignDomainIsInProgress(t *testing.T) {
 	for name, doubt := range doubts {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = doubt }})
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
 			b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: "elsewhere", Token: 1})
 			_, err := b.do("k", "a")
 			b.wantRefused(err, idem.CodeInProgress)
@@ -183,7 +183,7 @@ func TestPendingInAForeignDomainIsInProgress(t *testing.T) {
 func TestUnknownInAForeignDomainIsLeftUnknown(t *testing.T) {
 	for name, doubt := range doubts {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = doubt }})
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
 			id := idem.NewKeyID("m1", "k")
 			attempt := b.begin(id, "a", idem.Fence{Domain: "elsewhere", Token: 1})
 			if _, err := b.store.Settle(context.Background(), id, idem.Settlement{Attempt: attempt, ID: attempt.Nonce, State: idem.StateUnknown}); err != nil {
@@ -197,7 +197,7 @@ func TestUnknownInAForeignDomainIsLeftUnknown(t *testing.T) {
 }
 
 func TestPendingUnderALaterFenceIsLeftAlone(t *testing.T) {
-	b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = idem.RunAgain() }})
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
 	earlier := b.interrupted("probe", "a").Fence
 	b.begin(idem.NewKeyID("m1", "k"), "a", idem.Fence{Domain: earlier.Domain, Token: 1 << 63})
 	_, err := b.do("k", "a")
@@ -221,7 +221,7 @@ func TestInDoubtIsResolvedUnderALaterFence(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var mine, resolvers idem.Fence
 			b := setup(t, parts{policy: func(p *idem.Policy) {
-				p.Doubt = idem.Ask(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+				p.InDoubt = idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
 					resolvers = in.Fence
 					if in.Response == nil || in.Response.Status != 500 {
 						t.Errorf("resolver got response %v, want the attempt's own", in.Response)
@@ -247,7 +247,7 @@ func TestInDoubtIsResolvedUnderALaterFence(t *testing.T) {
 
 func TestResolverRunsAfterAPanic(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(created(70)), nil
 		})
 	}})
@@ -261,7 +261,7 @@ func TestResolverRunsAfterAPanic(t *testing.T) {
 
 func TestHandlerErrorThatWasAppliedIsAnswered(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(created(70)), nil
 		})
 	}})
@@ -295,7 +295,7 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 	})
 	t.Run("who was decided upon gets the decision", func(t *testing.T) {
 		b := setup(t, parts{policy: func(p *idem.Policy) {
-			p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 				return idem.Applied(created(70)), nil
 			})
 		}})
@@ -312,7 +312,7 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 		b.wantPaid(res, err, 70, true)
 	})
 	t.Run("who was superseded is told so", func(t *testing.T) {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.Doubt = idem.RunAgain() }})
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
 		_, err := loseThen(b, func(ctx context.Context) (idem.Response, error) {
 			other, err := idem.New(b.locker, b.store)
 			if err != nil {

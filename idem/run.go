@@ -80,7 +80,7 @@ func (run *run) settle(o outcome, resp *Response) {
 		if s.Response != nil && succeeded(run.Transport, s.Response.Status) { // a repeat would take it for the outcome
 			s.Response = nil
 		}
-		if s.Response != nil && s.Response.size() > p.MaxUnknownResponse {
+		if s.Response != nil && s.Response.size() > p.MaxResponseInDoubt {
 			s.Response = &Response{Status: s.Response.Status, Omitted: true}
 		}
 	}
@@ -137,7 +137,7 @@ func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error)
 	}
 	e.observe(ctx, r, &Event{Type: EventFailedOpen, Err: refusal.Err})
 	var x execution
-	x.init(context.WithoutCancel(ctx), e, r, nil, Attempt{}, r.Policy.Deadline)
+	x.init(context.WithoutCancel(ctx), e, r, nil, Attempt{}, r.Policy.HandlerTimeout)
 	defer x.end()
 	resp, err := h(&x)
 	return Result{Response: resp}, err

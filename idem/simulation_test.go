@@ -22,9 +22,9 @@ func TestNothingRunsTwiceUnderFaults(t *testing.T) {
 	t.Logf("seed %d", seed)
 	ledger := &ledger{paid: map[string][]string{}, fences: map[string]idem.Fence{}}
 	b := setup(t, parts{
-		opts: []idem.Option{idem.WithSaveTimeout(time.Millisecond), idem.WithStoreTimeout(patience)},
+		opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond), idem.WithStoreTimeout(patience)},
 		policy: func(p *idem.Policy) {
-			p.Doubt = idem.Ask(ledger.resolve)
+			p.InDoubt = idem.AskResolver(ledger.resolve)
 			p.ResolverTimeout = patience
 		},
 	})
@@ -32,7 +32,7 @@ func TestNothingRunsTwiceUnderFaults(t *testing.T) {
 	flaky := []*idemtest.FaultyStore{b.faults}
 	for range 2 {
 		faults := idemtest.NewFaultyStore(b.store)
-		e, err := idem.New(b.locks, faults, idem.WithSaveTimeout(time.Millisecond), idem.WithStoreTimeout(patience), idem.WithObserver(b.observe))
+		e, err := idem.New(b.locks, faults, idem.WithSettleTimeout(time.Millisecond), idem.WithStoreTimeout(patience), idem.WithObserver(b.observe))
 		if err != nil {
 			t.Fatal(err)
 		}

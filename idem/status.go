@@ -28,7 +28,7 @@ func (e *Engine) IssueToken(ctx context.Context, scope string, ttl time.Duration
 
 // Status tells where a key of a scope stands. The error is a [*Refusal].
 //
-// By the policies it tells [Status].Resolves: by the one that bears the name
+// By the policies it tells [Status].ResolvesItself: by the one that bears the name
 // under which the attempt ran, else by the first that has no name, and so
 // stands for every route. Where there is neither it is false.
 func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...*Policy) (Status, error) {
@@ -52,7 +52,7 @@ func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...
 	case StateExpired, StateReleased:
 		s.ExpiresAt = rec.KeyExpires
 	case StatePending, StateUnknown:
-		s.Resolves = resolves(policies, rec.Route)
+		s.ResolvesItself = resolves(policies, rec.Route)
 	}
 	return s, nil
 }
@@ -62,7 +62,7 @@ func resolves(policies []*Policy, route string) bool {
 	for _, name := range []string{route, ""} {
 		for _, p := range policies {
 			if p.Name == name {
-				return !p.Doubt.unanswered()
+				return !p.InDoubt.unanswered()
 			}
 		}
 	}

@@ -72,7 +72,7 @@ type Store interface {
 	//	pending by this very attempt   as it is: Begun again
 	//	anything else                  as it is: not Begun
 	//
-	// A request with Rerun starts from one record only:
+	// A request with RunAgainFrom starts from one record only:
 	//
 	//	pending or unknown by that attempt, same kind and fingerprint   pending, next attempt
 	//	pending by this very attempt                                    as it is: Begun again
@@ -85,14 +85,14 @@ type Store interface {
 	Begin(ctx context.Context, id KeyID, req BeginRequest) (BeginResult, error)
 
 	// Settle closes the attempt that it names, or marks it unknown, where that
-	// attempt is still the stored one and open. With Restore it also repairs a
+	// attempt is still the stored one and open. With Repair it also repairs a
 	// store that has fallen back, as a promoted replica that lagged behind has:
 	//
 	//	no record                                           written anew
 	//	issued, never used                                  replaced
 	//	issued or released under a lower fence              replaced
 	//	pending or unknown under a lower fence and number   replaced
-	//	of another domain, and exactly Restore.Replaced     replaced
+	//	of another domain, and exactly Repair.Replaced      replaced
 	//	anything else                                       as it is: not Settled
 	//
 	// Lower means lower in the same domain, and the kind has to be the same. So a
@@ -109,30 +109,30 @@ type Store interface {
 	// issued there is nothing to leave: its Begin is refused anyway, and a
 	// record must not make it valid.
 	//
-	// A Begin with Rerun is undone in another way: its attempt becomes unknown,
+	// A Begin with RunAgainFrom is undone in another way: its attempt becomes unknown,
 	// without a response, whether the Begin had arrived or not. So the key stays
 	// bound to its request.
 	Abort(ctx context.Context, id KeyID, req BeginRequest) error
 
-	// Open lists records whose attempt is open, oldest first, and those that
+	// ListOpen lists records whose attempt is open, oldest first, and those that
 	// cannot be read and may be open. The work of one call is bounded, whatever
 	// it finds: a page may have fewer records than asked for, or none, and there
 	// may be more all the same.
-	Open(ctx context.Context, q OpenQuery) (OpenPage, error)
+	ListOpen(ctx context.Context, q OpenQuery) (OpenPage, error)
 
-	// Retire records that a lock domain is dead for good: that whoever held a
+	// RetireDomain records that a lock domain is dead for good: that whoever held a
 	// lock in it runs no more. It is an operator's word. Retiring twice does
 	// nothing. A domain has 1 to 255 bytes.
-	Retire(ctx context.Context, domain string, d Decision) error
+	RetireDomain(ctx context.Context, domain string, d Decision) error
 
-	// Retired reports whether a lock domain was retired.
-	Retired(ctx context.Context, domain string) (bool, error)
+	// DomainRetired reports whether a lock domain was retired.
+	DomainRetired(ctx context.Context, domain string) (bool, error)
 
 	// Ping returns nil when the store can be reached and would accept a Begin.
 	Ping(ctx context.Context) error
 
-	// Reach says who can see the records.
-	Reach() Reach
+	// Visibility says who can see the records.
+	Visibility() Visibility
 }
 
 // BeginRequest is an attempt that wants to start.
@@ -142,9 +142,9 @@ type BeginRequest struct {
 	Fence       Fence
 	Nonce       Nonce
 	Fingerprint Fingerprint
-	// Rerun, when set, is the open attempt to start over from, without asking what
+	// RunAgainFrom, when set, is the open attempt to start over from, without asking what
 	// became of it. It is compared whole.
-	Rerun *Attempt
+	RunAgainFrom *Attempt
 	// KeyTTL is for how long Abort keeps the fence where nothing else is to be
 	// kept. Begin ignores it.
 	KeyTTL time.Duration
@@ -183,22 +183,22 @@ type Settlement struct {
 	// KeyTTL is for how long a completed or released key is remembered; at
 	// least ResultTTL. An unknown one never expires.
 	KeyTTL time.Duration
-	// Restore, when set, lets Settle repair a record that is missing or older
+	// Repair, when set, lets Settle repair a record that is missing or older
 	// than the attempt. A released token that is missing is not written anew,
 	// since its expiry is not known: the settlement stands, and the token stays
 	// unknown. A token that was written anew as unknown goes when it is released.
-	Restore *Restore
-	// Trusted says that the lease of the attempt proves right now that no later
+	Repair *Repair
+	// LeaseTrusted says that the lease of the attempt proves right now that no later
 	// attempt can have begun. Without it a settlement to StateReleased repairs
 	// nothing; the others only forbid further attempts.
-	Trusted bool
+	LeaseTrusted bool
 	// Decision is set by anybody but the holder.
 	Decision Decision
 }
 
-// Restore is what Settle needs to repair a record: what Begin was given, and what
+// Repair is what Settle needs to repair a record: what Begin was given, and what
 // it returned.
-type Restore struct {
+type Repair struct {
 	Kind        KeyKind
 	Route       string
 	Fingerprint Fingerprint

@@ -34,7 +34,7 @@ func TestRefusalTable(t *testing.T) {
 		{"internal", 500, 13, "Internal error", false},
 		{"never heard of", 500, 13, "Internal error", false},
 	} {
-		r := idem.Refuse(tt.code, nil)
+		r := idem.NewRefusal(tt.code, nil)
 		if r.Code.HTTPStatus() != tt.http || r.Code.GRPCCode() != tt.grpc || r.Code.Title() != tt.title || r.Code.Detail() == "" {
 			t.Errorf("%s = %d, %d, %q, %q", tt.code, r.Code.HTTPStatus(), r.Code.GRPCCode(), r.Code.Title(), r.Code.Detail())
 		}
@@ -47,7 +47,7 @@ func TestRefusalTable(t *testing.T) {
 func TestPolicyDefaults(t *testing.T) {
 	p := withDefaults(t, idem.Policy{AllowGlobalKeys: true})
 	if p.ResultTTL != 24*time.Hour || p.KeyTTL != 7*24*time.Hour || p.MaxRequestBody != 1<<20 || p.MaxResponseBody != 1<<20 ||
-		p.ResolverTimeout != 5*time.Second || p.Kind != idem.ClientKey || p.Wait != 0 || p.Deadline != 0 || p.FailOpen || p.Doubt.Resolver() != nil || p.Doubt.RunsAgain() {
+		p.ResolverTimeout != 5*time.Second || p.Kind != idem.ClientKey || p.DuplicateWait != 0 || p.HandlerTimeout != 0 || p.FailOpen || p.InDoubt.Resolver() != nil || p.InDoubt.RunsAgain() {
 		t.Errorf("WithDefaults() = %+v", p)
 	}
 	if p := withDefaults(t, idem.Policy{AllowGlobalKeys: true, ResultTTL: 30 * 24 * time.Hour}); p.KeyTTL != p.ResultTTL {
@@ -56,7 +56,7 @@ func TestPolicyDefaults(t *testing.T) {
 	for name, bad := range map[string]idem.Policy{
 		"no scope":               {},
 		"unknown kind":           {AllowGlobalKeys: true, Kind: 7},
-		"negative wait":          {AllowGlobalKeys: true, Wait: -1},
+		"negative wait":          {AllowGlobalKeys: true, DuplicateWait: -1},
 		"negative body limit":    {AllowGlobalKeys: true, MaxRequestBody: -1},
 		"long name":              {AllowGlobalKeys: true, Name: strings.Repeat("n", 256)},
 		"fail open with a token": {AllowGlobalKeys: true, Kind: idem.IssuedToken, FailOpen: true},

@@ -57,7 +57,7 @@ func TestUnreadableRecordEndsSaving(t *testing.T) {
 	for name, tt := range unreadableRecords {
 		for when, opts := range map[string][]idem.Option{
 			"before the answer": nil,
-			"after the answer":  {idem.WithSaveTimeout(time.Nanosecond)},
+			"after the answer":  {idem.WithSettleTimeout(time.Nanosecond)},
 		} {
 			t.Run(name+", "+when, func(t *testing.T) {
 				b := setup(t, parts{opts: opts})
@@ -67,7 +67,7 @@ func TestUnreadableRecordEndsSaving(t *testing.T) {
 				}
 				res, err := b.do("k", "a")
 				b.wantPaid(res, err, 1, false)
-				b.eventually("saving is given up", func() bool { return b.saw(idem.EventSaveAbandoned) == 1 })
+				b.eventually("saving is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
 				b.wantFree("k")
 				if n := b.faults.Calls("Settle"); n != 2 || b.saw(idem.EventUnstored) != 1 {
 					t.Errorf("%d calls of Settle and %d events of an unstored success, want 2 and 1", n, b.saw(idem.EventUnstored))
@@ -85,7 +85,7 @@ func TestUnreadableRecordEndsAborting(t *testing.T) {
 			b.faults.FailBefore("Abort", idemtest.Every, tt.err)
 			_, err := b.do("k", "a")
 			b.wantRefused(err, idem.CodeUnavailable)
-			b.eventually("aborting is given up", func() bool { return b.saw(idem.EventSaveAbandoned) == 1 })
+			b.eventually("aborting is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
 			b.wantFree("k")
 			if n := b.faults.Calls("Abort"); n != 1 {
 				t.Errorf("%d calls of Abort, want 1", n)
@@ -167,7 +167,7 @@ func TestMisbehavingStoreEndsSaving(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						b := setup(t, parts{})
 						store := &misbehavingStore{Store: b.store, answer: answer}
-						engine, err := idem.New(b.locks, store, idem.WithObserver(b.observe), idem.WithSaveTimeout(timeout))
+						engine, err := idem.New(b.locks, store, idem.WithObserver(b.observe), idem.WithSettleTimeout(timeout))
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -177,7 +177,7 @@ func TestMisbehavingStoreEndsSaving(t *testing.T) {
 							t.Errorf("Do() = %d, %v, want %d", res.Response.Status, err, status)
 						}
 						time.Sleep(time.Minute)
-						if n := b.saw(idem.EventSaveAbandoned); n != 1 {
+						if n := b.saw(idem.EventSettleAbandoned); n != 1 {
 							t.Errorf("%d events of giving up, want 1", n)
 						}
 						n := len(store.calls)
@@ -198,14 +198,14 @@ func TestMisbehavingStoreEndsSaving(t *testing.T) {
 // A resolver's word that nothing has happened has no response to leave out.
 func TestMisbehavingStoreDoesNotStopResolving(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) {
-		p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 	}})
 	if _, err := b.doWith("k", "a", answers(500)); err != nil {
 		t.Fatal(err)
 	}
-	b.policy.Doubt = idem.LeaveUnknown()
+	b.policy.InDoubt = idem.LeaveUnknown()
 	_, _ = b.doWith("k2", "a", answers(500))
-	b.policy.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
+	b.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 	b.faults.FailBefore("Settle", b.faults.Calls("Settle")+1, idem.ErrResponseInvalid)
 	_, err := b.do("k2", "a")
 	b.wantRefused(err, idem.CodeUnavailable)
@@ -220,10 +220,10 @@ func TestUnknownRecordsKeepALimitedResponse(t *testing.T) {
 		size  int
 		kept  bool
 	}{
-		{0, idem.DefaultMaxUnknownResponse - 100, true}, {0, idem.DefaultMaxUnknownResponse + 1, false},
+		{0, idem.DefaultMaxResponseInDoubt - 100, true}, {0, idem.DefaultMaxResponseInDoubt + 1, false},
 		{500, 100, true}, {500, 501, false}, {1, 1, false},
 	} {
-		b := setup(t, parts{policy: func(p *idem.Policy) { p.MaxUnknownResponse = tt.limit }})
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.MaxResponseInDoubt = tt.limit }})
 		long := idem.Response{Status: 500, Header: map[string][]string{"Content-Type": {"text/plain"}}, Body: bytes.Repeat([]byte("x"), tt.size)}
 		handler := func(context.Context) (idem.Response, error) { return long, nil }
 		res, err := b.doWith("k", "a", handler)
@@ -242,7 +242,7 @@ func TestUnknownRecordsKeepALimitedResponse(t *testing.T) {
 			b.wantRefused(err, idem.CodeOutcomeUnknown)
 		}
 	}
-	if _, err := (idem.Policy{AllowGlobalKeys: true, MaxUnknownResponse: -1}).WithDefaults(); err == nil {
-		t.Error("WithDefaults() with a negative MaxUnknownResponse = nil, want an error")
+	if _, err := (idem.Policy{AllowGlobalKeys: true, MaxResponseInDoubt: -1}).WithDefaults(); err == nil {
+		t.Error("WithDefaults() with a negative MaxResponseInDoubt = nil, want an error")
 	}
 }

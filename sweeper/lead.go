@@ -24,7 +24,7 @@ func ByLock(l idem.Locker, name string) Lead {
 		if err != nil {
 			return err
 		}
-		defer lease.ReleaseBehind()
+		defer lease.ReleaseInBackground()
 		ctx, cancel := context.WithCancelCause(ctx)
 		var watch sync.WaitGroup
 		defer watch.Wait()

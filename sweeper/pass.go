@@ -81,7 +81,7 @@ func (s *Sweeper) sweep(ctx context.Context) (p Pass) {
 func (s *Sweeper) list(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	return s.store.Open(ctx, q)
+	return s.store.ListOpen(ctx, q)
 }
 
 // due picks the records of a page whose pause is over.
@@ -156,18 +156,18 @@ func (s *Sweeper) settle(ctx context.Context, r *result) {
 	if policy, r.err = policy.WithDefaults(); r.err != nil {
 		return
 	}
-	if policy.Doubt.RunsAgain() {
+	if policy.InDoubt.RunsAgain() {
 		r.state, r.err = s.releaseOld(ctx, &r.row, &policy)
 		return
 	}
 	r.reason = "the route has no resolver"
-	if resolver := policy.Doubt.Resolver(); resolver != nil {
+	if resolver := policy.InDoubt.Resolver(); resolver != nil {
 		r.reason = "the resolver cannot tell"
 		if s.asking.Load() >= int64(s.cfg.workers) {
 			r.err = errBusy // resolvers that ignore their context must not pile up
 			return
 		}
-		policy.Doubt = idem.Ask(func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		policy.InDoubt = idem.AskResolver(func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
 			s.asking.Add(1)
 			defer s.asking.Add(-1)
 			return resolver(ctx, in)

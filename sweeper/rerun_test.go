@@ -14,7 +14,7 @@ import (
 func TestRunAgainIsLeftAloneUntilTheKeyIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
-		b.policy.Doubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
+		b.policy.InDoubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
 		b.interrupted("pending")
 		b.interrupted("unknown")
 		rec := b.wantState("unknown", idem.StatePending)
@@ -38,7 +38,7 @@ func TestRunAgainIsLeftAloneUntilTheKeyIsOld(t *testing.T) {
 			}
 		}
 		b.wantState("held", idem.StatePending)
-		held.ReleaseBehind()
+		held.ReleaseInBackground()
 		time.Sleep(30 * time.Minute)
 		b.wantState("held", idem.StateReleased)
 		time.Sleep(40 * time.Minute)
@@ -59,12 +59,12 @@ func TestAgeOfWhatRunsAgainIsByTheStoresClock(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.engine, b.listed = engine, slow
-		b.policy.Doubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
+		b.policy.InDoubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
 		got, err := slow.Begin(t.Context(), idOf("k"), idem.BeginRequest{Route: "POST /pay", Fence: idem.Fence{Domain: "gone", Token: 1}, Nonce: idem.NewNonce()})
 		if err != nil || !got.Begun {
 			t.Fatalf("Begin() = %+v, %v", got, err)
 		}
-		if err := slow.Retire(t.Context(), "gone", idem.Decision{By: "ops"}); err != nil {
+		if err := slow.RetireDomain(t.Context(), "gone", idem.Decision{By: "ops"}); err != nil {
 			t.Fatal(err)
 		}
 		defer b.run()()

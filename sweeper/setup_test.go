@@ -49,7 +49,7 @@ func setup(t *testing.T, verdict func(context.Context, idem.Interrupted) (idem.R
 	b.engine, b.listed = engine, b.store
 	b.policy = idem.Policy{AllowGlobalKeys: true}
 	if verdict != nil {
-		b.policy.Doubt = idem.Ask(b.resolver(verdict))
+		b.policy.InDoubt = idem.AskResolver(b.resolver(verdict))
 	}
 	return b
 }
@@ -125,7 +125,7 @@ func (b *bundle) begin(key string) idem.Lease {
 }
 
 // interrupted leaves what a holder leaves that began and died.
-func (b *bundle) interrupted(key string) { b.begin(key).ReleaseBehind() }
+func (b *bundle) interrupted(key string) { b.begin(key).ReleaseInBackground() }
 
 func (b *bundle) wantState(key string, state idem.State) idem.Record {
 	b.Helper()

@@ -12,7 +12,7 @@ import (
 )
 
 // Policies gives the policy of a route, the same as the route's middleware has.
-// Its Doubt is what counts. It returns false for an unknown route, whose
+// Its InDoubt is what counts. It returns false for an unknown route, whose
 // interrupted attempts become unknown.
 type Policies func(route string) (idem.Policy, bool)
 

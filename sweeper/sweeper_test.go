@@ -70,7 +70,7 @@ func TestLiveHolderIsLeftAlone(t *testing.T) {
 		if len(b.asked) != 0 {
 			t.Error("the resolver was asked about a live holder")
 		}
-		lease.ReleaseBehind() // it dies
+		lease.ReleaseInBackground() // it dies
 		time.Sleep(7 * time.Second)
 		b.wantState("k", idem.StateReleased)
 	})
@@ -213,7 +213,7 @@ func TestHungResolversDoNotPileUp(t *testing.T) {
 
 func TestOutageIsOutlived(t *testing.T) {
 	down := errors.New("down")
-	for _, method := range []string{"Open", "Get", "Settle"} {
+	for _, method := range []string{"ListOpen", "Get", "Settle"} {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := setup(t, says(idem.NotApplied()))
@@ -266,7 +266,7 @@ func TestForeignAttemptGoesToPeople(t *testing.T) {
 		if b.inbox.size() != 1 || b.inbox.cases[0].State != "pending" || b.inbox.cases[0].Fence != "burnt down/7" {
 			t.Fatalf("cases = %+v", b.inbox.cases)
 		}
-		if err := b.store.Retire(t.Context(), "burnt down", idem.Decision{By: "ops"}); err != nil {
+		if err := b.store.RetireDomain(t.Context(), "burnt down", idem.Decision{By: "ops"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Minute)
@@ -365,11 +365,11 @@ type hidingStore struct {
 	hide atomic.Bool
 }
 
-func (s *hidingStore) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+func (s *hidingStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
 	if s.hide.Load() {
 		return idem.OpenPage{}, nil
 	}
-	return s.Store.Open(ctx, q)
+	return s.Store.ListOpen(ctx, q)
 }
 
 // TestClockSetBackTellsNobodyTwice: what began in the future is not old enough to

@@ -25,8 +25,8 @@ func (s *blindStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error
 	return s.Store.Get(ctx, id)
 }
 
-func (s *blindStore) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
-	page, err := s.Store.Open(ctx, q)
+func (s *blindStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	page, err := s.Store.ListOpen(ctx, q)
 	for i := range page.Records {
 		row := &page.Records[i]
 		if err := s.unreadable[row.ID]; err != nil {

@@ -69,7 +69,7 @@ func TestHandlerThatOutlivesItsDeadlineKeepsTheLock(t *testing.T) {
 				if !tt.known {
 					as = answer.doubtful
 				}
-				policy := idem.Policy{Deadline: 100 * time.Millisecond}
+				policy := idem.Policy{HandlerTimeout: 100 * time.Millisecond}
 				one, two := serve(t, via, s.engine(s.zk...), policy, handler), serve(t, via, s.engine(s.zk...), policy, handler)
 				const key = "late"
 				done := one.paying(key, amount, key)

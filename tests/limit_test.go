@@ -14,7 +14,7 @@ import (
 func TestTooManyOpenIsRefused(t *testing.T) {
 	t.Parallel()
 	overEach(t, func(t *testing.T, via transport) {
-		e, err := idem.New(memorylock.New(), memorystore.New(), idem.WithMaxOpenPerScope(1))
+		e, err := idem.New(memorylock.New(), memorystore.New(), idem.WithMaxOpenExecutionsPerScope(1))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -47,7 +47,7 @@ func newStubborn(t *testing.T, note string, resolver func(*ledger.Ledger) idem.R
 	if err := s.books.AddMerchant(t.Context(), "merchant_demo"); err != nil {
 		t.Fatal(err)
 	}
-	if s.policy, err = (idem.Policy{Name: "pay", AllowGlobalKeys: true, Doubt: idem.Ask(resolver(s.books))}).WithDefaults(); err != nil {
+	if s.policy, err = (idem.Policy{Name: "pay", AllowGlobalKeys: true, InDoubt: idem.AskResolver(resolver(s.books))}).WithDefaults(); err != nil {
 		t.Fatal(err)
 	}
 	s.operation = idem.Operation{Scope: "merchant_demo", Key: "stubborn", Policy: &s.policy,

@@ -148,7 +148,7 @@ func (a *app) checkDomains(ctx context.Context, r *report, p *patient, store ide
 		if slices.Contains(ours[:], domain) || p.zookeeper != nil && ofEnsemble(domain, p.zookeeper.Domain()) {
 			continue
 		}
-		retired, err := store.Retired(ctx, domain)
+		retired, err := store.DomainRetired(ctx, domain)
 		if err != nil {
 			r.failf(check, "%v", err)
 			return

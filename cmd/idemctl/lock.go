@@ -180,7 +180,7 @@ func (a *app) hold(ctx context.Context, what string, argv []string, get func(con
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		defer lease.ReleaseBehind() // the end of the session waits for it
+		defer lease.ReleaseInBackground() // the end of the session waits for it
 		left, err := lease.Check(ctx)
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s: %w: told to stop", what, errNotAcquired)

@@ -54,7 +54,7 @@ func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *id
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	retired, err := b.store.Retired(ctx, domain)
+	retired, err := b.store.DomainRetired(ctx, domain)
 	if err != nil {
 		return nil, nil, nil, err
 	}

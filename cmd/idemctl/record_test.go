@@ -153,7 +153,7 @@ func TestRecordList(t *testing.T) {
 func awaitAge(t *testing.T, s idem.Store, age time.Duration) {
 	t.Helper()
 	for {
-		page, err := s.Open(t.Context(), idem.OpenQuery{OlderThan: age})
+		page, err := s.ListOpen(t.Context(), idem.OpenQuery{OlderThan: age})
 		list := page.Records
 		if err != nil {
 			t.Fatal(err)

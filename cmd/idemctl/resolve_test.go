@@ -126,7 +126,7 @@ func TestResolvePendingOfARetiredDomain(t *testing.T) {
 	if soon.code != exitFailed || !strings.Contains(soon.stderr, "wait until "+until) {
 		t.Errorf("store retire at once = %+v, want that it waits until %s", soon, until)
 	}
-	if retired, err := store.Retired(t.Context(), "d"); retired || err != nil {
+	if retired, err := store.DomainRetired(t.Context(), "d"); retired || err != nil {
 		t.Errorf("Retired = %v, %v, want false", retired, err)
 	}
 	awaitAge(t, store, 20*time.Millisecond)
@@ -328,7 +328,7 @@ func TestResolveUnderZooKeeperLock(t *testing.T) {
 
 	// Without ZooKeeper a pending attempt is left alone, an unknown one is not.
 	lease := beginUnder(t, store, client.Locker(), "pending")
-	defer lease.ReleaseBehind()
+	defer lease.ReleaseInBackground()
 	rec := stateOf(t, store, "pending")
 	for _, ensemble := range []string{"", "127.0.0.1:1"} {
 		env["IDEMCTL_ZOOKEEPER"] = ensemble

@@ -128,7 +128,7 @@ func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error 
 	if err := a.checkDead(ctx, b, domain); err != nil {
 		return err
 	}
-	already, err := b.store.Retired(ctx, domain)
+	already, err := b.store.DomainRetired(ctx, domain)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error 
 			return err
 		}
 	}
-	if err := b.store.Retire(ctx, domain, d); err != nil {
+	if err := b.store.RetireDomain(ctx, domain, d); err != nil {
 		return err
 	}
 	pending := 0
@@ -205,7 +205,7 @@ const openPage = 1000
 // page.
 func eachOpen(ctx context.Context, store idem.Store, q idem.OpenQuery, f func(*idem.OpenRecord) bool) error {
 	for {
-		found, err := store.Open(ctx, q)
+		found, err := store.ListOpen(ctx, q)
 		if err != nil {
 			return err
 		}

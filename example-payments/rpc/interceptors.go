@@ -103,7 +103,7 @@ func (s *streamWith) Context() context.Context { return s.ctx }
 func (s *Server) validate(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if order, ok := req.(orderRequest); ok {
 		if code, detail := invalid(order); code != "" {
-			s.cfg.Engine.Refused(ctx, info.FullMethod, idem.Refuse(code, nil))
+			s.cfg.Engine.ReportRefused(ctx, info.FullMethod, idem.NewRefusal(code, nil))
 			return nil, refusal(code, detail)
 		}
 	}

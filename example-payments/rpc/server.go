@@ -90,7 +90,7 @@ func New(cfg Config) (*Server, error) {
 }
 
 func (s *Server) policy(kind idem.KeyKind) idem.Policy {
-	return idem.Policy{Scope: payments.Scope, Kind: kind, Wait: s.cfg.Wait, Doubt: idem.Ask(s.cfg.Resolver)}
+	return idem.Policy{Scope: payments.Scope, Kind: kind, DuplicateWait: s.cfg.Wait, InDoubt: idem.AskResolver(s.cfg.Resolver)}
 }
 
 // Serve serves until Shutdown or Close, and then returns nil. It closes the

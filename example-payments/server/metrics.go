@@ -148,7 +148,7 @@ func (o *openRecords) Collect(ch chan<- prometheus.Metric) {
 		count, oldest := 0, time.Time{}
 		newer, corrupt = 0, 0 // both listings show the same ones
 		for q := (idem.OpenQuery{State: state, Limit: openLimit}); ; {
-			page, err := o.store.Open(ctx, q)
+			page, err := o.store.ListOpen(ctx, q)
 			if err != nil {
 				return
 			}

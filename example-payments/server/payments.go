@@ -50,7 +50,7 @@ func (s *Server) readOrder(c *gin.Context) {
 
 // refuse answers in place of the middleware, and has the engine count the refusal.
 func (s *Server) refuse(c *gin.Context, code idem.Code, detail string) {
-	s.cfg.Engine.Refused(c.Request.Context(), routeOf(c), idem.Refuse(code, nil))
+	s.cfg.Engine.ReportRefused(c.Request.Context(), routeOf(c), idem.NewRefusal(code, nil))
 	abort(c, string(code), detail)
 }
 

@@ -97,7 +97,7 @@ func (s *Server) routes(v1 *gin.RouterGroup) error {
 }
 
 func (s *Server) policy(kind idem.KeyKind) idem.Policy {
-	return idem.Policy{Scope: payments.Scope, Kind: kind, Wait: s.cfg.Wait, Doubt: idem.Ask(s.cfg.Resolver)}
+	return idem.Policy{Scope: payments.Scope, Kind: kind, DuplicateWait: s.cfg.Wait, InDoubt: idem.AskResolver(s.cfg.Resolver)}
 }
 
 // ServeHTTP implements [http.Handler].

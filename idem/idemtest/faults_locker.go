@@ -11,7 +11,7 @@ import (
 var _ idem.Locker = (*FaultyLocker)(nil)
 
 // FaultyLocker is a locker whose calls fail as [Faults] says, those of its
-// leases included: "Lease.Check", "Lease.Release", "Lease.ReleaseBehind".
+// leases included: "Lease.Check", "Lease.Release", "Lease.ReleaseInBackground".
 //
 // A TryAcquire that loses its reply, or is delivered late, gives the lock back
 // behind, as the contract of [idem.Locker] demands of what was applied.
@@ -23,7 +23,7 @@ type FaultyLocker struct {
 // NewFaultyLocker wraps a locker. Without faults it only counts.
 func NewFaultyLocker(l idem.Locker) *FaultyLocker {
 	return &FaultyLocker{
-		Faults: newFaults("TryAcquire", "Wait", "Ping", "Lease.Check", "Lease.Release", "Lease.ReleaseBehind"),
+		Faults: newFaults("TryAcquire", "Wait", "Ping", "Lease.Check", "Lease.Release", "Lease.ReleaseInBackground"),
 		locker: l,
 	}
 }
@@ -46,7 +46,7 @@ func (f *FaultyLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (id
 		mu.Lock()
 		defer mu.Unlock()
 		if over {
-			lease.ReleaseBehind()
+			lease.ReleaseInBackground()
 			return nil
 		}
 		taken = lease
@@ -59,7 +59,7 @@ func (f *FaultyLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (id
 		return &faultyLease{Lease: taken, faults: f.Faults}, nil
 	}
 	if taken != nil {
-		taken.ReleaseBehind()
+		taken.ReleaseInBackground()
 	}
 	return nil, err
 }
@@ -72,8 +72,8 @@ func (f *FaultyLocker) Wait(ctx context.Context, id idem.KeyID) error {
 // Ping is [idem.Locker.Ping].
 func (f *FaultyLocker) Ping(ctx context.Context) error { return f.pass(ctx, "Ping", f.locker.Ping) }
 
-// Reach is [idem.Locker.Reach].
-func (f *FaultyLocker) Reach() idem.Reach { return f.locker.Reach() }
+// Visibility is [idem.Locker.Visibility].
+func (f *FaultyLocker) Visibility() idem.Visibility { return f.locker.Visibility() }
 
 type faultyLease struct {
 	idem.Lease
@@ -90,11 +90,11 @@ func (l *faultyLease) Release(ctx context.Context) error {
 	return l.faults.pass(ctx, "Lease.Release", l.Lease.Release)
 }
 
-// ReleaseBehind is [idem.Lease.ReleaseBehind]. It has no answer to lose: a call
+// ReleaseInBackground is [idem.Lease.ReleaseInBackground]. It has no answer to lose: a call
 // that fails before is never made, and a slow one holds up its caller.
-func (l *faultyLease) ReleaseBehind() {
-	_ = l.faults.pass(context.Background(), "Lease.ReleaseBehind", func(context.Context) error {
-		l.Lease.ReleaseBehind()
+func (l *faultyLease) ReleaseInBackground() {
+	_ = l.faults.pass(context.Background(), "Lease.ReleaseInBackground", func(context.Context) error {
+		l.Lease.ReleaseInBackground()
 		return nil
 	})
 }

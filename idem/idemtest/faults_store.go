@@ -19,7 +19,7 @@ type FaultyStore struct {
 
 // NewFaultyStore wraps a store. Without faults it only counts.
 func NewFaultyStore(s idem.Store) *FaultyStore {
-	return &FaultyStore{Faults: newFaults("Get", "Issue", "Begin", "Settle", "Abort", "Open", "Retire", "Retired", "Ping"), store: s}
+	return &FaultyStore{Faults: newFaults("Get", "Issue", "Begin", "Settle", "Abort", "ListOpen", "RetireDomain", "DomainRetired", "Ping"), store: s}
 }
 
 // Store returns the store behind the faults.
@@ -81,19 +81,19 @@ func (f *FaultyStore) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRe
 	return f.pass(ctx, "Abort", func(ctx context.Context) error { return f.store.Abort(ctx, id, req) })
 }
 
-// Open is [idem.Store.Open].
-func (f *FaultyStore) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
-	return passing(ctx, f.Faults, "Open", func(ctx context.Context) (idem.OpenPage, error) { return f.store.Open(ctx, q) })
+// ListOpen is [idem.Store.ListOpen].
+func (f *FaultyStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	return passing(ctx, f.Faults, "ListOpen", func(ctx context.Context) (idem.OpenPage, error) { return f.store.ListOpen(ctx, q) })
 }
 
-// Retire is [idem.Store.Retire].
-func (f *FaultyStore) Retire(ctx context.Context, domain string, d idem.Decision) error {
-	return f.pass(ctx, "Retire", func(ctx context.Context) error { return f.store.Retire(ctx, domain, d) })
+// RetireDomain is [idem.Store.RetireDomain].
+func (f *FaultyStore) RetireDomain(ctx context.Context, domain string, d idem.Decision) error {
+	return f.pass(ctx, "RetireDomain", func(ctx context.Context) error { return f.store.RetireDomain(ctx, domain, d) })
 }
 
-// Retired is [idem.Store.Retired].
-func (f *FaultyStore) Retired(ctx context.Context, domain string) (bool, error) {
-	return passing(ctx, f.Faults, "Retired", func(ctx context.Context) (bool, error) { return f.store.Retired(ctx, domain) })
+// DomainRetired is [idem.Store.DomainRetired].
+func (f *FaultyStore) DomainRetired(ctx context.Context, domain string) (bool, error) {
+	return passing(ctx, f.Faults, "DomainRetired", func(ctx context.Context) (bool, error) { return f.store.DomainRetired(ctx, domain) })
 }
 
 // Ping is [idem.Store.Ping].
@@ -101,5 +101,5 @@ func (f *FaultyStore) Ping(ctx context.Context) error {
 	return f.pass(ctx, "Ping", f.store.Ping)
 }
 
-// Reach is [idem.Store.Reach].
-func (f *FaultyStore) Reach() idem.Reach { return f.store.Reach() }
+// Visibility is [idem.Store.Visibility].
+func (f *FaultyStore) Visibility() idem.Visibility { return f.store.Visibility() }

@@ -56,7 +56,7 @@ var lockerContentionTests = []lockerTest{
 					}
 					last = lease.Fence()
 					if round%2 == 0 {
-						lease.ReleaseBehind()
+						lease.ReleaseInBackground()
 					} else if err := lease.Release(ctx); err != nil {
 						b.Errorf("Release() of %s = %v, want <nil>", lease.Fence(), err)
 					}

@@ -17,8 +17,8 @@ var lockerExclusionTests = []lockerTest{
 				b.Errorf("Ping() = %v, want <nil>", err)
 			}
 		}
-		if b.a.Reach() != b.b.Reach() {
-			b.Errorf("Reach() = %v and %v for two clients of one service", b.a.Reach(), b.b.Reach())
+		if b.a.Visibility() != b.b.Visibility() {
+			b.Errorf("Visibility() = %v and %v for two clients of one service", b.a.Visibility(), b.b.Visibility())
 		}
 	}},
 	{"a held lock is refused to another client and to its own", func(b *lockerBench) {

@@ -32,7 +32,7 @@ var lockerLeaseTests = []lockerTest{
 		lease := b.take(b.a, b.id)
 		b.release(lease)
 		b.release(lease)
-		lease.ReleaseBehind()
+		lease.ReleaseInBackground()
 		b.wantOver(lease)
 		b.release(b.takeSoon(b.b, b.id))
 	}},
@@ -40,13 +40,13 @@ var lockerLeaseTests = []lockerTest{
 	{"a stale release leaves the same client's next lock", func(b *lockerBench) { staleRelease(b, b.a) }},
 	{"a release in the background frees the lock", func(b *lockerBench) {
 		lease := b.take(b.a, b.id)
-		lease.ReleaseBehind()
-		b.await("Done() after ReleaseBehind()", lease.Done())
+		lease.ReleaseInBackground()
+		b.await("Done() after ReleaseInBackground()", lease.Done())
 		if err := lease.Err(); err != nil {
-			b.Errorf("Err() after ReleaseBehind() = %v, want <nil>", err)
+			b.Errorf("Err() after ReleaseInBackground() = %v, want <nil>", err)
 		}
 		next := b.takeSoon(b.b, b.id)
-		lease.ReleaseBehind()
+		lease.ReleaseInBackground()
 		b.release(lease)
 		b.wantLocked(b.a, request(b.id))
 		b.wantHeld(next)
@@ -66,7 +66,7 @@ var lockerLeaseTests = []lockerTest{
 		for i := range 16 {
 			wg.Go(func() {
 				if i%2 == 0 {
-					lease.ReleaseBehind()
+					lease.ReleaseInBackground()
 				} else if err := lease.Release(ctx); err != nil {
 					b.Errorf("Release() among others = %v, want <nil>", err)
 				}
@@ -92,7 +92,7 @@ func staleRelease(b *lockerBench, next idem.Locker) {
 	b.release(old)
 	lease := b.take(next, b.id)
 	b.release(old)
-	old.ReleaseBehind()
+	old.ReleaseInBackground()
 	b.release(b.take(b.a, b.other)) // the background has had its turn
 	b.wantLocked(b.a, request(b.id))
 	b.wantLocked(b.b, request(b.id))
@@ -119,7 +119,7 @@ var lockerLossTests = []lockerTest{
 		b.await("Done() after the loss", lease.Done())
 		next := b.takeSoon(b.b, b.id)
 		b.release(lease)
-		lease.ReleaseBehind()
+		lease.ReleaseInBackground()
 		b.release(b.take(b.b, b.other))
 		b.wantLocked(b.b, request(b.id))
 		b.wantHeld(next)

@@ -65,7 +65,7 @@ var mutants = map[string]struct {
 	}},
 	"a loss counts as release": {"a lost lease says so", idemtest.LockerHarness{
 		New:  newMutant(mutant{}),
-		Lose: func(_ *testing.T, _ idem.Locker, _ idem.KeyID, le idem.Lease) { le.ReleaseBehind() },
+		Lose: func(_ *testing.T, _ idem.Locker, _ idem.KeyID, le idem.Lease) { le.ReleaseInBackground() },
 	}},
 	"waiters wake too early": {"a waiter is not woken while the lock is held", idemtest.LockerHarness{
 		New: newMutant(mutant{wait: func(context.Context, *mutant, idem.KeyID) error { return nil }}),
@@ -186,7 +186,7 @@ func (le *mutantLease) Fence() idem.Fence {
 
 func (le *mutantLease) Check(ctx context.Context) (time.Duration, error) {
 	if le.m.boundToContext && le.ctx.Err() != nil {
-		le.Lease.ReleaseBehind()
+		le.Lease.ReleaseInBackground()
 	}
 	left, err := le.Lease.Check(ctx)
 	if le.m.blindCheck {
@@ -203,4 +203,4 @@ func (le *mutantLease) Release(ctx context.Context) error {
 	return le.Lease.Release(ctx)
 }
 
-func (le *mutantLease) ReleaseBehind() { _ = le.Release(context.Background()) }
+func (le *mutantLease) ReleaseInBackground() { _ = le.Release(context.Background()) }

@@ -28,7 +28,7 @@ var lockerWaitTests = []lockerTest{
 		const each = 32
 		lease := b.take(b.a, b.id)
 		wokenA, wokenB := b.wait(b.ctx, b.a, each), b.wait(b.ctx, b.b, each)
-		lease.ReleaseBehind()
+		lease.ReleaseInBackground()
 		b.wantWoken(wokenA, each, nil)
 		b.wantWoken(wokenB, each, nil)
 	}},

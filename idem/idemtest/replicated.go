@@ -79,9 +79,9 @@ func (r *ReplicatedStore) Begin(ctx context.Context, id idem.KeyID, req idem.Beg
 
 // Settle is [idem.Store.Settle].
 func (r *ReplicatedStore) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
-	if st.Restore != nil { // the caller's, who may change it
-		restore := *st.Restore
-		st.Restore = &restore
+	if st.Repair != nil { // the caller's, who may change it
+		restore := *st.Repair
+		st.Repair = &restore
 	}
 	return replicate(ctx, r, func(ctx context.Context, s idem.Store) (idem.SettleResult, error) { return s.Settle(ctx, id, st) })
 }
@@ -92,26 +92,26 @@ func (r *ReplicatedStore) Abort(ctx context.Context, id idem.KeyID, req idem.Beg
 	return err
 }
 
-// Open is [idem.Store.Open].
-func (r *ReplicatedStore) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
-	return r.current().Open(ctx, q)
+// ListOpen is [idem.Store.ListOpen].
+func (r *ReplicatedStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	return r.current().ListOpen(ctx, q)
 }
 
-// Retire is [idem.Store.Retire].
-func (r *ReplicatedStore) Retire(ctx context.Context, domain string, d idem.Decision) error {
+// RetireDomain is [idem.Store.RetireDomain].
+func (r *ReplicatedStore) RetireDomain(ctx context.Context, domain string, d idem.Decision) error {
 	_, err := replicate(ctx, r, func(ctx context.Context, s idem.Store) (struct{}, error) {
-		return struct{}{}, s.Retire(ctx, domain, d)
+		return struct{}{}, s.RetireDomain(ctx, domain, d)
 	})
 	return err
 }
 
-// Retired is [idem.Store.Retired].
-func (r *ReplicatedStore) Retired(ctx context.Context, domain string) (bool, error) {
-	return r.current().Retired(ctx, domain)
+// DomainRetired is [idem.Store.DomainRetired].
+func (r *ReplicatedStore) DomainRetired(ctx context.Context, domain string) (bool, error) {
+	return r.current().DomainRetired(ctx, domain)
 }
 
 // Ping is [idem.Store.Ping].
 func (r *ReplicatedStore) Ping(ctx context.Context) error { return r.current().Ping(ctx) }
 
-// Reach is [idem.Store.Reach].
-func (r *ReplicatedStore) Reach() idem.Reach { return r.current().Reach() }
+// Visibility is [idem.Store.Visibility].
+func (r *ReplicatedStore) Visibility() idem.Visibility { return r.current().Visibility() }

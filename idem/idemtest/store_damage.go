@@ -46,7 +46,7 @@ var storeDamageTests = []storeTest{
 				}
 				b.damage(damage)
 				restore := settlement(a, idem.StateCompleted)
-				restore.Restore = &idem.Restore{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}
+				restore.Repair = &idem.Repair{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}
 				for range 2 {
 					rec, err := b.s.Get(b.ctx, b.id)
 					b.refuses(damage, "Get", err, want)
@@ -94,7 +94,7 @@ var storeDamageTests = []storeTest{
 		}
 		rows := b.open(idem.OpenQuery{})
 		if len(rows) != len(before) {
-			b.Fatalf("Open() = %d records, want %d", len(rows), len(before))
+			b.Fatalf("ListOpen() = %d records, want %d", len(rows), len(before))
 		}
 		for i, row := range rows {
 			if row.Cursor() != before[i].Cursor() {
@@ -112,7 +112,7 @@ var storeDamageTests = []storeTest{
 			listed := b.open(idem.OpenQuery{State: state})
 			for id := range bad {
 				if !slices.ContainsFunc(listed, func(r idem.OpenRecord) bool { return r.ID == id }) {
-					b.Errorf("Open(%v) leaves out %v, which may be in any state", state, id)
+					b.Errorf("ListOpen(%v) leaves out %v, which may be in any state", state, id)
 				}
 			}
 		}
@@ -144,9 +144,9 @@ var storeDamageTests = []storeTest{
 					if state == idem.StateUnknown {
 						i := slices.IndexFunc(b.open(idem.OpenQuery{}), func(r idem.OpenRecord) bool { return r.ID == b.id })
 						if i < 0 {
-							b.Errorf("%s: Open() does not list it", what)
+							b.Errorf("%s: ListOpen() does not list it", what)
 						} else {
-							check("Open", b.open(idem.OpenQuery{})[i].Record)
+							check("ListOpen", b.open(idem.OpenQuery{})[i].Record)
 						}
 						b.settle(decision(a, idem.StateCompleted), true) // it can still be decided
 						continue

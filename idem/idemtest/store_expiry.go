@@ -62,7 +62,7 @@ var storeExpiryTests = []storeTest{
 		b.settle(s, true)
 		b.in(idem.StateNone, 0)
 		b.kept(req, idem.StateNone)
-		s.Restore, s.Trusted = &idem.Restore{Kind: idem.IssuedToken}, true
+		s.Repair, s.LeaseTrusted = &idem.Repair{Kind: idem.IssuedToken}, true
 		b.settle(s, true)
 		b.in(idem.StateNone, 0)
 	}},

@@ -12,7 +12,7 @@ import (
 var storeOpenTests = []storeTest{
 	{name: "nothing is open at first", run: func(b *storeBench) {
 		if got := b.open(idem.OpenQuery{}); len(got) != 0 {
-			b.Errorf("Open() = %d records, want none", len(got))
+			b.Errorf("ListOpen() = %d records, want none", len(got))
 		}
 	}},
 	{name: "pending and unknown are, by state", run: func(b *storeBench) {
@@ -25,7 +25,7 @@ var storeOpenTests = []storeTest{
 		b.listed(idem.OpenQuery{State: idem.StatePending}, pending)
 		b.listed(idem.OpenQuery{State: idem.StateUnknown}, unknown)
 		if got := b.open(idem.OpenQuery{}); len(got) != 2 {
-			b.Errorf("Open() = %d records, want 2", len(got))
+			b.Errorf("ListOpen() = %d records, want 2", len(got))
 		}
 	}},
 	{name: "a row is the whole record", run: func(b *storeBench) {
@@ -38,10 +38,10 @@ var storeOpenTests = []storeTest{
 			rows := b.open(idem.OpenQuery{State: idem.StateUnknown})
 			i := slices.IndexFunc(rows, func(r idem.OpenRecord) bool { return r.ID == b.id })
 			if i < 0 {
-				b.Fatalf("Open() does not list %v", b.id)
+				b.Fatalf("ListOpen() does not list %v", b.id)
 			}
 			if diff := differ(rows[i].Record, b.get()); diff != "" {
-				b.Errorf("Open() lists %v with %s", b.id, diff)
+				b.Errorf("ListOpen() lists %v with %s", b.id, diff)
 			}
 		}
 	}},
@@ -135,23 +135,23 @@ var storeOpenTests = []storeTest{
 		} {
 			got := b.open(q.OpenQuery)
 			if len(got) != q.want {
-				b.Fatalf("Open(%+v) = %d records, want %d", q.OpenQuery, len(got), q.want)
+				b.Fatalf("ListOpen(%+v) = %d records, want %d", q.OpenQuery, len(got), q.want)
 			}
 			listed := make(map[idem.KeyID]bool, len(got))
 			for i, r := range got {
 				listed[r.ID] = true
 				if i > 0 && r.Record.Started.Before(got[i-1].Record.Started) {
-					b.Errorf("Open(%+v): row %d started before row %d", q.OpenQuery, i, i-1)
+					b.Errorf("ListOpen(%+v): row %d started before row %d", q.OpenQuery, i, i-1)
 				}
 			}
 			last := got[len(got)-1].Record.Started
 			for id, at := range started {
 				if q.State == idem.StateNone && at.Before(last) && !listed[id] {
-					b.Errorf("Open(%+v) leaves out %v, which is older than the last row", q.OpenQuery, id)
+					b.Errorf("ListOpen(%+v) leaves out %v, which is older than the last row", q.OpenQuery, id)
 				}
 			}
 			if len(listed) != len(got) {
-				b.Errorf("Open(%+v) lists a record twice", q.OpenQuery)
+				b.Errorf("ListOpen(%+v) lists a record twice", q.OpenQuery)
 			}
 		}
 		var whole []idem.KeyID
@@ -184,6 +184,6 @@ func (b *storeBench) listed(q idem.OpenQuery, want ...idem.KeyID) {
 		got = append(got, r.ID)
 	}
 	if !slices.Equal(got, want) {
-		b.Errorf("Open(%+v) = %v, want %v", q, got, want)
+		b.Errorf("ListOpen(%+v) = %v, want %v", q, got, want)
 	}
 }

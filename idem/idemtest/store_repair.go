@@ -16,7 +16,7 @@ var storeRepairTests = []storeTest{
 				b.id = randomKeyID()
 				issued := b.issue(time.Hour)
 				s := b.fellBack(idem.IssuedToken, 1, state)
-				s.Trusted = trusted
+				s.LeaseTrusted = trusted
 				if state == idem.StateReleased && !trusted {
 					b.settleAgain(s, false)
 					continue
@@ -62,12 +62,12 @@ var storeRepairTests = []storeTest{
 		s := b.fellBack(idem.ClientKey, 2, idem.StateUnknown)
 		b.repair(s)
 		rows := b.open(idem.OpenQuery{})
-		if len(rows) != 1 || !rows[0].Record.Started.Equal(s.Restore.Started) {
-			b.Fatalf("Open() = %d rows, want one that started at %v", len(rows), s.Restore.Started)
+		if len(rows) != 1 || !rows[0].Record.Started.Equal(s.Repair.Started) {
+			b.Fatalf("ListOpen() = %d rows, want one that started at %v", len(rows), s.Repair.Started)
 		}
 		after := rows[0].Cursor()
 		if rows := b.open(idem.OpenQuery{After: &after}); len(rows) != 0 {
-			b.Errorf("Open() after the last row = %d rows, want none", len(rows))
+			b.Errorf("ListOpen() after the last row = %d rows, want none", len(rows))
 		}
 	}},
 	{name: "a fence is left in it", run: func(b *storeBench) {
@@ -140,12 +140,12 @@ var storeRepairTests = []storeTest{
 				"domain": func(r *idem.Replaced) { r.Attempt.Fence.Domain = "another" },
 				"nonce":  func(r *idem.Replaced) { r.Attempt.Nonce[15] ^= 1 },
 			} {
-				s.Restore.Replaced = idem.Replaced{State: stored, Attempt: theirs}
-				wrong(&s.Restore.Replaced)
+				s.Repair.Replaced = idem.Replaced{State: stored, Attempt: theirs}
+				wrong(&s.Repair.Replaced)
 				b.Logf("with another %s", name)
 				b.settleAgain(s, false)
 			}
-			s.Restore.Replaced = idem.Replaced{State: stored, Attempt: theirs}
+			s.Repair.Replaced = idem.Replaced{State: stored, Attempt: theirs}
 			b.repair(s)
 		}
 	}},
@@ -167,14 +167,14 @@ var storeRepairTests = []storeTest{
 	{name: "not without Restore", run: func(b *storeBench) {
 		b.issue(time.Hour)
 		s := b.fellBack(idem.IssuedToken, 1, idem.StateCompleted)
-		s.Restore = nil
+		s.Repair = nil
 		b.settleAgain(s, false)
 	}},
 	{name: "a missing record is written anew without trust, unless it would be released", run: func(b *storeBench) {
 		for _, state := range settledStates {
 			b.id = randomKeyID()
 			s, _ := b.restoring(idem.ClientKey, state)
-			s.Trusted = false
+			s.LeaseTrusted = false
 			if state == idem.StateReleased {
 				b.settleAgain(s, false)
 			} else {
@@ -185,7 +185,7 @@ var storeRepairTests = []storeTest{
 	{name: "what is settled as usual is no repair", run: func(b *storeBench) {
 		a, req := b.start(idem.ClientKey)
 		s := settlement(a, idem.StateUnknown)
-		s.Restore, s.Trusted = &idem.Restore{Kind: req.Kind, Route: req.Route}, true
+		s.Repair, s.LeaseTrusted = &idem.Repair{Kind: req.Kind, Route: req.Route}, true
 		b.repaired(s, false)
 	}},
 	{name: "deciding a repaired one is no repair", run: func(b *storeBench) {
@@ -243,11 +243,11 @@ func (b *storeBench) repair(s idem.Settlement) idem.Record {
 	b.Helper()
 	rec := b.repaired(s, true)
 	want := idem.Record{
-		State: s.State, Kind: s.Restore.Kind, Route: s.Restore.Route, Fingerprint: s.Restore.Fingerprint, Attempt: s.Attempt,
-		Response: s.Response, Created: rec.Created, Started: s.Restore.Started, Settled: rec.Settled,
+		State: s.State, Kind: s.Repair.Kind, Route: s.Repair.Route, Fingerprint: s.Repair.Fingerprint, Attempt: s.Attempt,
+		Response: s.Response, Created: rec.Created, Started: s.Repair.Started, Settled: rec.Settled,
 		ResultExpires: rec.ResultExpires, KeyExpires: rec.KeyExpires, TokenExpires: rec.TokenExpires,
 	}
-	if s.State == idem.StateReleased && s.Restore.Kind == idem.IssuedToken {
+	if s.State == idem.StateReleased && s.Repair.Kind == idem.IssuedToken {
 		want.State = idem.StateIssued
 	}
 	if diff := differ(rec, want); diff != "" || rec.Settled.IsZero() || rec.Created.IsZero() {

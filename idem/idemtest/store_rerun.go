@@ -52,10 +52,10 @@ var storeRerunTests = []storeTest{
 			first := b.inDoubt(idem.ClientKey, size)
 			state := b.get().State
 			for name, other := range map[string]func(*idem.BeginRequest){
-				"number":      func(r *idem.BeginRequest) { r.Rerun.Number++ },
-				"fence":       func(r *idem.BeginRequest) { r.Rerun.Fence.Token-- },
-				"domain":      func(r *idem.BeginRequest) { r.Rerun.Fence.Domain = "foreign" },
-				"nonce":       func(r *idem.BeginRequest) { r.Rerun.Nonce[0] ^= 1 },
+				"number":      func(r *idem.BeginRequest) { r.RunAgainFrom.Number++ },
+				"fence":       func(r *idem.BeginRequest) { r.RunAgainFrom.Fence.Token-- },
+				"domain":      func(r *idem.BeginRequest) { r.RunAgainFrom.Fence.Domain = "foreign" },
+				"nonce":       func(r *idem.BeginRequest) { r.RunAgainFrom.Nonce[0] ^= 1 },
 				"fingerprint": func(r *idem.BeginRequest) { r.Fingerprint.Sum[31] ^= 1 },
 				"version":     func(r *idem.BeginRequest) { r.Fingerprint.Version++ },
 				"kind":        func(r *idem.BeginRequest) { r.Kind = idem.IssuedToken },
@@ -71,7 +71,7 @@ var storeRerunTests = []storeTest{
 	{name: "not under a lower fence", run: func(b *storeBench) {
 		late := b.request(idem.ClientKey)
 		first := b.inDoubt(idem.ClientKey, 10)
-		late.Rerun = &first
+		late.RunAgainFrom = &first
 		b.stale(late)
 	}},
 	{name: "not from what is closed or missing", run: func(b *storeBench) {
@@ -125,7 +125,7 @@ var storeRerunTests = []storeTest{
 	{name: "an Abort changes nothing else", run: func(b *storeBench) {
 		early := b.request(idem.ClientKey)
 		first := b.inDoubt(idem.ClientKey, 10)
-		early.Rerun = &first
+		early.RunAgainFrom = &first
 		b.abortAgain(early) // under a lower fence
 		other := first
 		other.Nonce[0] ^= 1
@@ -169,6 +169,6 @@ func (b *storeBench) inDoubt(kind idem.KeyKind, size int) idem.Attempt {
 // rerun is the Begin of an attempt that starts over from another.
 func (b *storeBench) rerun(kind idem.KeyKind, from idem.Attempt) idem.BeginRequest {
 	req := b.request(kind)
-	req.Rerun = &from
+	req.RunAgainFrom = &from
 	return req
 }

@@ -12,8 +12,8 @@ var storeRetireTests = []storeTest{
 		for _, domain := range []string{"d", "zookeeper-" + strings.Repeat("x", 200)} {
 			b.retired(domain, false)
 			for range 2 {
-				if err := b.s.Retire(b.ctx, domain, idem.Decision{By: "me", Reason: "burnt down"}); err != nil {
-					b.Fatalf("Retire(%q) = %v", domain, err)
+				if err := b.s.RetireDomain(b.ctx, domain, idem.Decision{By: "me", Reason: "burnt down"}); err != nil {
+					b.Fatalf("RetireDomain(%q) = %v", domain, err)
 				}
 				b.retired(domain, true)
 			}
@@ -24,7 +24,7 @@ var storeRetireTests = []storeTest{
 
 func (b *storeBench) retired(domain string, want bool) {
 	b.Helper()
-	if got, err := b.s.Retired(b.ctx, domain); got != want || err != nil {
-		b.Errorf("Retired(%q) = %v, %v; want %v", domain, got, err, want)
+	if got, err := b.s.DomainRetired(b.ctx, domain); got != want || err != nil {
+		b.Errorf("DomainRetired(%q) = %v, %v; want %v", domain, got, err, want)
 	}
 }

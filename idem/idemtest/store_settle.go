@@ -153,7 +153,7 @@ var storeRestoreTests = []storeTest{
 				rec := b.settle(s, true)
 				want := idem.Record{
 					State: state, Kind: kind, Route: req.Route, Fingerprint: req.Fingerprint, Attempt: s.Attempt,
-					Response: storeResponse(), Created: rec.Created, Started: s.Restore.Started, Settled: rec.Settled,
+					Response: storeResponse(), Created: rec.Created, Started: s.Repair.Started, Settled: rec.Settled,
 					ResultExpires: rec.ResultExpires, KeyExpires: rec.KeyExpires,
 				}
 				if diff := differ(rec, want); diff != "" || rec.Settled.IsZero() {
@@ -207,7 +207,7 @@ var storeRestoreTests = []storeTest{
 		a, req := b.start(idem.ClientKey)
 		began := b.get()
 		s := settlement(a, idem.StateCompleted)
-		s.Restore = &idem.Restore{Kind: req.Kind, Route: "wrong", Started: began.Started.Add(-time.Hour)}
+		s.Repair = &idem.Repair{Kind: req.Kind, Route: "wrong", Started: began.Started.Add(-time.Hour)}
 		if rec := b.settle(s, true); rec.Route != req.Route || !rec.Started.Equal(began.Started) {
 			b.Errorf("Settle(%v) = %+v, want the record's own route and start", b.id, rec)
 		}
@@ -218,8 +218,8 @@ var storeRestoreTests = []storeTest{
 func (b *storeBench) restoring(kind idem.KeyKind, state idem.State) (idem.Settlement, idem.BeginRequest) {
 	req := b.request(kind)
 	s := settlement(idem.Attempt{Number: 3, Fence: req.Fence, Nonce: req.Nonce}, state)
-	s.Trusted = true
-	s.Restore = &idem.Restore{
+	s.LeaseTrusted = true
+	s.Repair = &idem.Repair{
 		Kind: kind, Route: req.Route, Fingerprint: req.Fingerprint,
 		Started: time.Date(2024, 2, 29, 12, 0, 0, 7e6, time.UTC),
 	}

@@ -159,15 +159,15 @@ func (b *storeBench) open(q idem.OpenQuery) (rows []idem.OpenRecord) {
 // page calls Open, which has to answer with no more than was asked for.
 func (b *storeBench) page(q idem.OpenQuery) idem.OpenPage {
 	b.Helper()
-	page, err := b.s.Open(b.ctx, q)
+	page, err := b.s.ListOpen(b.ctx, q)
 	if err != nil {
-		b.Fatalf("Open(%+v) = %v, want <nil>", q, err)
+		b.Fatalf("ListOpen(%+v) = %v, want <nil>", q, err)
 	}
 	if q.Limit > 0 && len(page.Records) > q.Limit {
-		b.Fatalf("Open(%+v) = %d records", q, len(page.Records))
+		b.Fatalf("ListOpen(%+v) = %d records", q, len(page.Records))
 	}
 	if page.Next != nil && q.After != nil && page.Next.Compare(*q.After) <= 0 {
-		b.Fatalf("Open(%+v) goes on at %+v, which is not after it", q, *page.Next)
+		b.Fatalf("ListOpen(%+v) goes on at %+v, which is not after it", q, *page.Next)
 	}
 	return page
 }
@@ -177,7 +177,7 @@ func (b *storeBench) isOpen(want bool) {
 	b.Helper()
 	got := slices.ContainsFunc(b.open(idem.OpenQuery{}), func(r idem.OpenRecord) bool { return r.ID == b.id })
 	if got != want {
-		b.Errorf("Open() lists %v: %v, want %v", b.id, got, want)
+		b.Errorf("ListOpen() lists %v: %v, want %v", b.id, got, want)
 	}
 }
 

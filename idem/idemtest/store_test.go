@@ -84,7 +84,7 @@ var storeMutants = map[string]struct {
 	}},
 	"a lost record stays lost": {"restore/a missing record is written anew", storeMutant{
 		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
-			st.Restore = nil
+			st.Repair = nil
 			return s.Settle(context.Background(), id, st)
 		},
 	}},
@@ -277,16 +277,16 @@ func (m *storeMutant) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRe
 	return m.Store.Abort(ctx, id, req)
 }
 
-func (m *storeMutant) Retired(ctx context.Context, domain string) (bool, error) {
-	retired, err := m.Store.Retired(ctx, domain)
+func (m *storeMutant) DomainRetired(ctx context.Context, domain string) (bool, error) {
+	retired, err := m.Store.DomainRetired(ctx, domain)
 	if m.retired != nil {
 		retired = m.retired(retired)
 	}
 	return retired, err
 }
 
-func (m *storeMutant) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
-	page, err := m.Store.Open(ctx, q)
+func (m *storeMutant) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	page, err := m.Store.ListOpen(ctx, q)
 	if m.open != nil {
 		page.Records = m.open(page.Records, q)
 	}

@@ -10,7 +10,7 @@
 // # Limits
 //
 // Other processes do not see these locks, and neither do other Lockers of the same
-// process. [Locker.Reach] is [idem.ReachProcess], so an engine refuses to combine the
+// process. [Locker.Visibility] is [idem.VisibilityProcess], so an engine refuses to combine the
 // locker with a token store that other processes can use. All locks end with the
 // process.
 //

@@ -61,8 +61,8 @@ func New(opts ...Option) *Locker {
 // Domain returns the lock domain of all fences of this Locker.
 func (l *Locker) Domain() string { return l.domain }
 
-// Reach returns [idem.ReachProcess].
-func (*Locker) Reach() idem.Reach { return idem.ReachProcess }
+// Visibility returns [idem.VisibilityProcess].
+func (*Locker) Visibility() idem.Visibility { return idem.VisibilityProcess }
 
 // Ping returns ctx.Err().
 func (*Locker) Ping(ctx context.Context) error { return ctx.Err() }
@@ -193,5 +193,5 @@ func (le *lease) Release(context.Context) error {
 	return nil
 }
 
-// ReleaseBehind implements [idem.Lease].
-func (le *lease) ReleaseBehind() { le.end(errReleased) }
+// ReleaseInBackground implements [idem.Lease].
+func (le *lease) ReleaseInBackground() { le.end(errReleased) }

@@ -60,8 +60,8 @@ func TestDomainIsRandomUnlessNamed(t *testing.T) {
 	if got, want := take(t, a, idem.KeyID{}).Fence().Domain, a.Domain(); got != want {
 		t.Errorf("Fence().Domain = %q, want Domain() %q", got, want)
 	}
-	if got := a.Reach(); got != idem.ReachProcess {
-		t.Errorf("Reach() = %v, want %v", got, idem.ReachProcess)
+	if got := a.Visibility(); got != idem.VisibilityProcess {
+		t.Errorf("Visibility() = %v, want %v", got, idem.VisibilityProcess)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestHolderNamesTheAttempt(t *testing.T) {
 	if got, ok := l.Holder(req.KeyID); !ok || got != req.Nonce {
 		t.Errorf("Holder(%s) = %s, %v, want %s, true", req.KeyID, got, ok, req.Nonce)
 	}
-	lease.ReleaseBehind()
+	lease.ReleaseInBackground()
 	if _, ok := l.Holder(req.KeyID); ok {
 		t.Errorf("Holder(%s) after release = true, want false", req.KeyID)
 	}
@@ -131,7 +131,7 @@ func BenchmarkTryAcquireRelease(b *testing.B) {
 				b.Errorf("TryAcquire(%s) = %v, want a lease", req.KeyID, err)
 				return
 			}
-			lease.ReleaseBehind()
+			lease.ReleaseInBackground()
 		}
 	})
 }

@@ -16,7 +16,7 @@ func TestCloseGivesBackWhatIsHeld(t *testing.T) {
 	l, other := open(t, connect(t, 2, sharedAddr(t)), prefix), open(t, connect(t, 2, sharedAddr(t)), prefix)
 	kept, left := request(), request()
 	lease := take(t, l, kept)
-	take(t, l, left).ReleaseBehind()
+	take(t, l, left).ReleaseInBackground()
 	waiting := make(chan error, 1)
 	busy := request()
 	take(t, other, busy)

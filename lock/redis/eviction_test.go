@@ -21,7 +21,7 @@ func TestEvictionAfterTheStartIsNoticed(t *testing.T) {
 		for start := time.Now(); ; runtime.Gosched() {
 			le, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("m", idem.Key(idem.NewNonce().String())), Nonce: idem.NewNonce()})
 			if err == nil {
-				le.ReleaseBehind()
+				le.ReleaseInBackground()
 			}
 			if want == "" && err == nil || want != "" && errors.Is(err, idem.ErrUnavailable) && strings.Contains(err.Error(), want) {
 				return

@@ -178,7 +178,7 @@ func (le *lease) Check(ctx context.Context) (time.Duration, error) {
 
 // Release implements [idem.Lease].
 func (le *lease) Release(ctx context.Context) error {
-	le.ReleaseBehind()
+	le.ReleaseInBackground()
 	select {
 	case <-le.gone:
 		return le.goneErr
@@ -192,8 +192,8 @@ func (le *lease) Release(ctx context.Context) error {
 	}
 }
 
-// ReleaseBehind implements [idem.Lease]. Close waits for the release.
-func (le *lease) ReleaseBehind() {
+// ReleaseInBackground implements [idem.Lease]. Close waits for the release.
+func (le *lease) ReleaseInBackground() {
 	le.finish(released, nil)
 	le.releasing.Do(func() {
 		le.l.removeLater(le.id, le.owner, false, func(err error) {

@@ -49,7 +49,7 @@ func TestHeartbeatKeepsLeases(t *testing.T) {
 				outlives(t, lease, end)
 			}
 			for _, lease := range leases {
-				lease.ReleaseBehind()
+				lease.ReleaseInBackground()
 			}
 			await(t, "releases", l.background.Idle())
 			if got := len(l.held); got != 0 {

@@ -87,8 +87,8 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	return l, nil
 }
 
-// Reach returns [idem.ReachShared]: other processes see the locks.
-func (l *Locker) Reach() idem.Reach { return idem.ReachShared }
+// Visibility returns [idem.VisibilityShared]: other processes see the locks.
+func (l *Locker) Visibility() idem.Visibility { return idem.VisibilityShared }
 
 // TryAcquire implements [idem.Locker], in one round trip. Its errors wrap idem.ErrLocked
 // or idem.ErrUnavailable. A context that has ended counts as the latter. TryAcquire
@@ -185,7 +185,7 @@ func (l *Locker) Close(ctx context.Context) error {
 	return l.end(func(left []*lease) error {
 		for _, le := range left {
 			le.lose(errClosed.Error())
-			le.ReleaseBehind()
+			le.ReleaseInBackground()
 		}
 		select {
 		case <-l.background.Idle():

@@ -60,7 +60,7 @@ func TestOpenParents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lease.ReleaseBehind()
+	defer lease.ReleaseInBackground()
 	open, err := c.OpenParents(bounded(t), "/app/mutex", "/not/there")
 	want = append(want, shard, cfg.Chroot+"/app", cfg.Chroot+"/lock/base")
 	slices.Sort(want)

@@ -58,7 +58,7 @@ func benchmarkConflicts(b *testing.B, n, held int) {
 		for i, lease := range leases {
 			round = max(round, worst[i])
 			if lease != nil {
-				lease.ReleaseBehind()
+				lease.ReleaseInBackground()
 			}
 		}
 		sum, longest = sum+round, max(longest, round)

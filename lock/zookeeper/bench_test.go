@@ -40,7 +40,7 @@ func benchmarkPairs(b *testing.B, callers int, leave *idem.Marker) {
 					b.Error(err)
 					continue
 				}
-				lease.(*Lease).Mark(leave)
+				lease.(*Lease).MarkOnRelease(leave)
 				if err := lease.Release(b.Context()); err != nil {
 					b.Error(err)
 				}
@@ -64,7 +64,7 @@ func makeParents(t testing.TB, l *Locker) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lease.ReleaseBehind()
+		lease.ReleaseInBackground()
 	}
 	await(t, "releases", l.c.keeper.Background.Idle())
 }

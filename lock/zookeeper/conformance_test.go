@@ -33,9 +33,9 @@ func (l *alternating) TryAcquire(ctx context.Context, req idem.LockRequest) (ide
 		return nil, err
 	}
 	if l.n.Add(1)%2 == 1 {
-		lease.(*Lease).Mark(newMarker(idem.StateCompleted))
+		lease.(*Lease).MarkOnRelease(newMarker(idem.StateCompleted))
 	} else {
-		lease.(*Lease).Mark(nil)
+		lease.(*Lease).MarkOnRelease(nil)
 	}
 	return lease, nil
 }

@@ -96,7 +96,7 @@ func (e *Election) RunAsLeader(ctx context.Context, fn func(ctx context.Context,
 	if err != nil {
 		return err
 	}
-	defer leader.ReleaseBehind() // fn may panic
+	defer leader.ReleaseInBackground() // fn may panic
 	err = fn(leader.Context(ctx), leader.Fence())
 	lost := leader.Err()
 

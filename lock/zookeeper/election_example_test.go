@@ -32,7 +32,7 @@ func reconcile(ctx context.Context, client *zookeeper.Client, accounts []string,
 	if err != nil {
 		return err
 	}
-	defer lease.ReleaseBehind()
+	defer lease.ReleaseInBackground()
 	for _, account := range accounts {
 		select {
 		case <-lease.Revoked():

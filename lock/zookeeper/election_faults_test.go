@@ -152,7 +152,7 @@ func TestElectionKilledSession(t *testing.T) {
 		t.Errorf("fence %v after %v", again.Fence(), old.Fence())
 	}
 	await(t, "context of a lost office", old.Context(context.Background()).Done())
-	again.ReleaseBehind()
+	again.ReleaseInBackground()
 }
 
 // Waiting candidates outlive their sessions as well.
@@ -165,7 +165,7 @@ func TestElectionKilledSessionOfACandidate(t *testing.T) {
 	go func() {
 		l, err := e.Campaign(bounded(t))
 		if err == nil {
-			l.ReleaseBehind()
+			l.ReleaseInBackground()
 		}
 		won <- err
 	}()
@@ -208,7 +208,7 @@ func TestElectionKillSessionThenClose(t *testing.T) {
 		t.Error("the context is good after Close()")
 	}
 	connect.Release()
-	campaign(t, r.other.c.Election("/e", "next")).ReleaseBehind()
+	campaign(t, r.other.c.Election("/e", "next")).ReleaseInBackground()
 }
 
 // Somebody deletes the candidate's place before it is known to exist.

@@ -61,7 +61,7 @@ func TestElectionRunAsLeader(t *testing.T) {
 	e := r.c.Election("/e", "me", WithElectionListener(told.take))
 	free := func(state ElectionState) {
 		t.Helper()
-		campaign(t, r.other.c.Election("/e", "other")).ReleaseBehind()
+		campaign(t, r.other.c.Election("/e", "other")).ReleaseInBackground()
 		evs := told.events()
 		if last := evs[len(evs)-1]; last.State != state {
 			t.Errorf("the last event is %v, want %v", last.State, state)
@@ -123,7 +123,7 @@ func TestElectionRunAsLeader(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("RunAsLeader() = %v, want %v", err, context.DeadlineExceeded)
 	}
-	l.ReleaseBehind()
+	l.ReleaseInBackground()
 	free(ElectionResigned)
 }
 

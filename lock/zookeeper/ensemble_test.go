@@ -60,7 +60,7 @@ func TestFollowerCutOffFromItsLeader(t *testing.T) {
 	if !lease.Fence().Before(next.Fence()) {
 		t.Errorf("fence %v after %v", next.Fence(), lease.Fence())
 	}
-	lease.ReleaseBehind()
+	lease.ReleaseInBackground()
 	until(t, "usable again", func() bool { return c.Locker().Ping(bounded(t)) == nil })
 	await(t, "background work", c.keeper.Background.Idle())
 	if _, err := next.Check(bounded(t)); err != nil {
@@ -128,7 +128,7 @@ func TestLeaderKilled(t *testing.T) {
 			}
 		}
 	}
-	lease.ReleaseBehind()
+	lease.ReleaseInBackground()
 	until(t, "next owner", func() bool {
 		next, err := second.Locker().TryAcquire(bounded(t), request(id))
 		if err == nil && !lease.Fence().Before(next.Fence()) {
@@ -155,7 +155,7 @@ func TestServerPaused(t *testing.T) {
 	if _, err := c.Locker().TryAcquire(context.Background(), request(id)); !errors.Is(err, idem.ErrUnavailable) {
 		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
 	}
-	lease.ReleaseBehind()
+	lease.ReleaseInBackground()
 	z.Resume()
 	until(t, "next owner", func() bool {
 		next, err := second.Locker().TryAcquire(bounded(t), request(id))

@@ -33,7 +33,7 @@ func pay(ctx context.Context, charge func(context.Context, idem.Fence) error) (e
 	if err != nil {
 		return err // idem.ErrLocked: somebody else is at it
 	}
-	defer lease.ReleaseBehind()
+	defer lease.ReleaseInBackground()
 	if _, err := lease.Check(ctx); err != nil {
 		return err // not ours any more: do not send
 	}

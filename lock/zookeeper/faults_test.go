@@ -60,7 +60,7 @@ func TestLocksUnderFaults(t *testing.T) {
 				}
 				k.inside.Add(-1)
 				if rng.IntN(2) == 0 {
-					lease.ReleaseBehind()
+					lease.ReleaseInBackground()
 				} else if err := lease.Release(bounded(t)); err != nil {
 					t.Errorf("Release() = %v", err)
 				}

@@ -47,7 +47,7 @@ func TestMutexHandOverWithinASessionDoesNotWaitForTheDelete(t *testing.T) {
 	})
 	deletes := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(cfg.Chroot+"/m/")))
 	defer deletes.Release()
-	held.ReleaseBehind()
+	held.ReleaseInBackground()
 	lease := <-second
 	if lease == nil {
 		t.FailNow()
@@ -76,7 +76,7 @@ func TestMutexHandOverWithinASessionDoesNotWaitForTheDelete(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Acquire() by another client after both = %v", err)
 	}
-	l.ReleaseBehind()
+	l.ReleaseInBackground()
 }
 
 // A place whose znode was deleted by hand while it waited is not handed the lock.
@@ -104,7 +104,7 @@ func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
 	if err := raw.Delete(places[1].slot.path, -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
 		t.Fatal(err)
 	}
-	places[0].ReleaseBehind()
+	places[0].ReleaseInBackground()
 	handed, err := s.awaitHandOver(bounded(t), places[1], places[0])
 	if handed || !errors.Is(err, idem.ErrLeaseLost) {
 		t.Errorf("awaitHandOver() = %v, %v, want ErrLeaseLost", handed, err)
@@ -124,10 +124,10 @@ func TestMutexHandOverOnlyFromTheHead(t *testing.T) {
 		}
 		places = append(places, l)
 	}
-	places[1].ReleaseBehind()
+	places[1].ReleaseInBackground()
 	if handed, err := s.awaitHandOver(bounded(t), places[2], places[1]); handed || err != nil {
 		t.Errorf("awaitHandOver() = %v, %v, want to look again", handed, err)
 	}
-	places[0].ReleaseBehind()
-	places[2].ReleaseBehind()
+	places[0].ReleaseInBackground()
+	places[2].ReleaseInBackground()
 }

@@ -36,7 +36,7 @@ func TestMutexHandOverCostsTheSameHoweverManyWait(t *testing.T) {
 				t.Errorf("%d hand-overs with %d waiting took %+v, want %+v", times, waiters, seen, want)
 			}
 			q.leave()
-			lease.ReleaseBehind()
+			lease.ReleaseInBackground()
 		})
 	}
 }

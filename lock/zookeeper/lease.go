@@ -52,7 +52,7 @@ func (l *Lease) Done() <-chan struct{} { return l.done }
 // also where Done is late: after the machine was suspended.
 func (l *Lease) Err() error {
 	if l.running() {
-		l.s.Trusted()
+		l.s.LeaseTrusted()
 	}
 	return l.failure()
 }

@@ -188,7 +188,7 @@ func (ln *line) try(ctx context.Context, role string, data []byte, fit func(*loc
 		err = fit(s, lease)
 	}
 	if err != nil {
-		lease.ReleaseBehind()
+		lease.ReleaseInBackground()
 		return nil, err
 	}
 	return lease, nil

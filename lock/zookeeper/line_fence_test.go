@@ -73,7 +73,7 @@ func TestFencesGrowAlongALine(t *testing.T) {
 			for _, p := range participants(t, m) {
 				shown = append(shown, p.Fence)
 			}
-			head.ReleaseBehind()
+			head.ReleaseInBackground()
 			wg.Wait()
 			var had []idem.Fence
 			for _, l := range append([]*Lease{head}, leases...) {

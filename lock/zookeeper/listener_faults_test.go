@@ -27,7 +27,7 @@ func TestMutexTellsUnderFaults(t *testing.T) {
 					continue // given up
 				}
 				_, _ = l.Check(ctx)
-				l.ReleaseBehind()
+				l.ReleaseInBackground()
 			}
 		})
 	}

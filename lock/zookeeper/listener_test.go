@@ -85,7 +85,7 @@ func TestMutexTellsItsListener(t *testing.T) {
 		t.Fatalf("TryAcquire() = %v, want ErrLocked", err)
 	}
 	killSession(t, r.c, r.proxy)
-	second.ReleaseBehind()
+	second.ReleaseInBackground()
 	got := told.wait(t, 4)
 	wantStates(t, got, LockAcquired, LockReleased, LockAcquired, LockLost)
 	for i, l := range []*Lease{first, first, second, second} {
@@ -112,7 +112,7 @@ func TestMutexTellsOfADeletedPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next.ReleaseBehind()
+	next.ReleaseInBackground()
 }
 
 // A place is lost and found again behind the holder's back: the connection

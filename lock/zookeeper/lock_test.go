@@ -214,7 +214,7 @@ func TestAcquireWaitsForOwnRelease(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	for range 20 {
-		r.take(r.l).ReleaseBehind()
+		r.take(r.l).ReleaseInBackground()
 	}
 }
 

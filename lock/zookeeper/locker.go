@@ -79,5 +79,5 @@ func (l *Locker) Ping(ctx context.Context) error {
 	return s.Barrier(ctx)
 }
 
-// Reach implements [idem.Locker].
-func (l *Locker) Reach() idem.Reach { return idem.ReachShared }
+// Visibility implements [idem.Locker].
+func (l *Locker) Visibility() idem.Visibility { return idem.VisibilityShared }

@@ -251,7 +251,7 @@ func TestLostDeleteSparesTheNextOwner(t *testing.T) {
 	lease := r.take(r.l)
 	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
 	lost := r.proxy.DropNextReply(r.onLock())
-	lease.ReleaseBehind()
+	lease.ReleaseInBackground()
 	await(t, "lost reply", lost)
 	await(t, "reconnect", connect.Held())
 	next := r.take(r.other)
@@ -273,7 +273,7 @@ func TestWritesInFlightWhenConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	for name, second := range map[string]func(r *rig, released *Lease, acquire func(idem.KeyID)) (creates int){
 		"a create and a delete, both applied": func(r *rig, released *Lease, _ func(idem.KeyID)) int {
-			released.ReleaseBehind()
+			released.ReleaseInBackground()
 			until(r, "delete applied", func() bool { return !r.exists() })
 			return 0
 		},
@@ -282,7 +282,7 @@ func TestWritesInFlightWhenConnectionBreaks(t *testing.T) {
 			request := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.lockPath(id))))
 			go acquire(id)
 			await(r, "held request", request.Held())
-			r.Cleanup(released.ReleaseBehind)
+			r.Cleanup(released.ReleaseInBackground)
 			return 1
 		},
 	} {
@@ -324,7 +324,7 @@ func TestLateWriteIsRefused(t *testing.T) {
 	r := newRig(t, 0)
 	lease := r.take(r.l)
 	del := r.proxy.HoldNext(r.onLock())
-	lease.ReleaseBehind()
+	lease.ReleaseInBackground()
 	await(t, "held delete", del.Held())
 	r.proxy.Cut()
 	r.idle(r.c) // released by a second delete

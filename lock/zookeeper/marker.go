@@ -16,8 +16,8 @@ import (
 //	ephemeral P ──────────────▶ persistent P ──┐ MarkBegun, another marker
 //	    ▲ │                     └ P/lock ◀─────┘
 //	    │ │                        │  ▲ │
-//	    │ │ release            take│  │ │ release, Mark(m), or the session's end
-//	    │ ▼          Mark(nil)     │  │ ▼
+//	    │ │ release            take│  │ │ release, MarkOnRelease(m), or the session's end
+//	    │ ▼     MarkOnRelease(nil) │  │ ▼
 //	  nothing ◀────────────────────┘ persistent P
 //
 // Each arrow is one transaction. A lease's fence is the czxid of the znode by which
@@ -28,7 +28,7 @@ import (
 const lockChild = "/lock"
 
 // WithDurableMarkers lets the leases of a locker leave markers
-// ([Lease.MarkBegun], [Lease.Mark]), which say by themselves that an operation was
+// ([Lease.MarkBegun], [Lease.MarkOnRelease]), which say by themselves that an operation was
 // executed, or may have been, also where the token store has lost its record.
 // Default: none are left. A marker that is there is heeded by every locker, with the option or
 // without, so that it can be introduced, and given up, instance by instance.
@@ -76,11 +76,11 @@ func (l *Lease) Marker() *idem.Marker {
 	return &m
 }
 
-// Mark implements [idem.MarkingLease]. It has no effect, and an existing marker
+// MarkOnRelease implements [idem.MarkingLease]. It has no effect, and an existing marker
 // stays, for leases of a [Locker] without [WithDurableMarkers] and of other
 // recipes. A marker that cannot be read back, because its state is neither
 // completed nor unknown or a name in it is too long, is logged and not left.
-func (l *Lease) Mark(m *idem.Marker) {
+func (l *Lease) MarkOnRelease(m *idem.Marker) {
 	if !l.marks.on {
 		return
 	}

@@ -46,7 +46,7 @@ func TestMarkerACLKeepsStrangersOut(t *testing.T) {
 		if found != nil {
 			wantOut()
 		} else {
-			lease.(*Lease).Mark(m)
+			lease.(*Lease).MarkOnRelease(m)
 		}
 		if err := lease.Release(bounded(t)); err != nil {
 			t.Fatal(err)

@@ -31,7 +31,7 @@ type marking struct {
 //
 // The error wraps idem.ErrLeaseLost where the lease is over and idem.ErrUnavailable
 // where the marker was not acknowledged. [ErrNotPermitted] and any other refusal of
-// the servers leave the lock as it was, and later calls of Mark have no effect.
+// the servers leave the lock as it was, and later calls of MarkOnRelease have no effect.
 func (l *Lease) MarkBegun(ctx context.Context, m idem.Marker) error {
 	if !l.marks.on {
 		return nil

@@ -44,9 +44,9 @@ func begunEndings() []struct {
 		oneStep bool
 	}{
 		{"silent", func(_ *Lease, begun *idem.Marker) *idem.Marker { return begun }, true},
-		{"unknown", func(l *Lease, begun *idem.Marker) *idem.Marker { l.Mark(begun); return begun }, true},
-		{"completed", func(l *Lease, _ *idem.Marker) *idem.Marker { m := completed(); l.Mark(m); return m }, false},
-		{"released", func(l *Lease, _ *idem.Marker) *idem.Marker { l.Mark(nil); return nil }, false},
+		{"unknown", func(l *Lease, begun *idem.Marker) *idem.Marker { l.MarkOnRelease(begun); return begun }, true},
+		{"completed", func(l *Lease, _ *idem.Marker) *idem.Marker { m := completed(); l.MarkOnRelease(m); return m }, false},
+		{"released", func(l *Lease, _ *idem.Marker) *idem.Marker { l.MarkOnRelease(nil); return nil }, false},
 	}
 }
 
@@ -182,9 +182,9 @@ func TestMarkBegunGivenUp(t *testing.T) {
 						t.Errorf("MarkBegun() while another one is under way = %v, want %v", err, idem.ErrUnavailable)
 					}
 					if !silent {
-						lease.Mark(nil)
+						lease.MarkOnRelease(nil)
 					}
-					lease.ReleaseBehind()
+					lease.ReleaseInBackground()
 					connect.Release()
 					r.idle(r.c)
 					next := r.take(r.other)
@@ -220,8 +220,8 @@ func TestMarkBegunOvertakenByTheRelease(t *testing.T) {
 			await(t, "transaction", hold.Held())
 			checked := make(chan error, 1)
 			go func() { _, err := lease.Check(bounded(t)); checked <- err }()
-			lease.Mark(nil)
-			lease.ReleaseBehind()
+			lease.MarkOnRelease(nil)
+			lease.ReleaseInBackground()
 			hold.Release()
 			if err := <-result; !errors.Is(err, idem.ErrLeaseLost) {
 				t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrLeaseLost)
@@ -307,7 +307,7 @@ func TestMarkBegunOutlivesItsSession(t *testing.T) {
 			next := r.takeSoon(r.other)
 			wantFound(t, next, m)
 			r.wantLost(lease)
-			lease.Mark(completed())
+			lease.MarkOnRelease(completed())
 			if err := lease.MarkBegun(bounded(t), *completed()); !errors.Is(err, idem.ErrLeaseLost) {
 				t.Errorf("MarkBegun() of a lost lease = %v, want %v", err, idem.ErrLeaseLost)
 			}
@@ -373,7 +373,7 @@ func TestMarkBegunWithoutPermission(t *testing.T) {
 		t.Errorf("MarkBegun() = %v, want %v and %v", err, ErrNotPermitted, idem.ErrUnavailable)
 	}
 	r.wantHeld(lease)
-	lease.Mark(nil)
+	lease.MarkOnRelease(nil)
 	r.release(lease)
 	r.wantMarker(old)
 }

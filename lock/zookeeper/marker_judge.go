@@ -95,7 +95,7 @@ func (r *removal) remove(ctx context.Context, s *locks, path string, judged sess
 	}
 	same := lease.marks.czxid == judged.Czxid && lease.marks.version == judged.Version
 	if same {
-		lease.Mark(nil)
+		lease.MarkOnRelease(nil)
 	}
 	if err := lease.Release(ctx); err != nil {
 		return false, unavailable(ctx, err)

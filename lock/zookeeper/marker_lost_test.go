@@ -58,8 +58,8 @@ func TestMarkerLostReleaseSparesTheNextOwner(t *testing.T) {
 			mark func(*Lease) *idem.Marker // what is there in the end; nil: as before
 		}{
 			{"held", nil},
-			{"marked and held", func(l *Lease) *idem.Marker { m := completed(); l.Mark(m); return m }},
-			{"cleared and held", func(l *Lease) *idem.Marker { l.Mark(nil); return nil }},
+			{"marked and held", func(l *Lease) *idem.Marker { m := completed(); l.MarkOnRelease(m); return m }},
+			{"cleared and held", func(l *Lease) *idem.Marker { l.MarkOnRelease(nil); return nil }},
 		} {
 			t.Run(e.name+", "+between.name, func(t *testing.T) {
 				t.Parallel()
@@ -71,7 +71,7 @@ func TestMarkerLostReleaseSparesTheNextOwner(t *testing.T) {
 				e.mark(lease)
 				connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
 				lost := r.proxy.DropNextReply(r.onLock())
-				lease.ReleaseBehind()
+				lease.ReleaseInBackground()
 				await(t, "lost reply", lost)
 				await(t, "reconnect", connect.Held())
 				want := e.after
@@ -112,7 +112,7 @@ func TestMarkerLostCreate(t *testing.T) {
 				r.wantHeld(lease)
 				wantFound(t, lease, before)
 				m := completed()
-				lease.Mark(m)
+				lease.MarkOnRelease(m)
 				r.release(lease)
 				r.wantMarker(m)
 				r.idle(r.c)
@@ -147,7 +147,7 @@ func TestMarkerChangesDuringAcquire(t *testing.T) {
 	fresh := completed()
 	by := func(r *rig, m *idem.Marker) {
 		l := r.take(r.other)
-		l.Mark(m)
+		l.MarkOnRelease(m)
 		r.release(l)
 	}
 	for _, tt := range []struct {
@@ -211,7 +211,7 @@ func TestMarkerIsNotLeftByADeadSession(t *testing.T) {
 				r.mark(before)
 			}
 			lease := r.take(r.l)
-			lease.Mark(completed())
+			lease.MarkOnRelease(completed())
 			old := sessionOf(r.c)
 			until(t, "session killed", func() bool {
 				err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.ID(), password(r.proxy))
@@ -243,11 +243,11 @@ func TestMarkerOfALeaseThatLostTrust(t *testing.T) {
 			r.l = r.c.Locker(WithDurableMarkers())
 			lease, m := r.take(r.l), completed()
 			if !late {
-				lease.Mark(m)
+				lease.MarkOnRelease(m)
 			}
 			s := sessionOf(r.c)
 			lapse(t, lease, clock)
-			lease.Mark(completed())
+			lease.MarkOnRelease(completed())
 			r.release(lease)
 			if late {
 				m = nil
@@ -291,7 +291,7 @@ func TestMarkerAfterAnOperatorsDelete(t *testing.T) {
 		r.mark(m)
 		lease := r.take(r.l)
 		create(t, r.raw, r.path+"/mine", 0)
-		lease.Mark(nil)
+		lease.MarkOnRelease(nil)
 		r.release(lease)
 		r.wantMarker(m) // it cannot go
 		wantFound(t, r.take(r.other), m)

@@ -51,7 +51,7 @@ const lookers = 64
 // once do no harm, nor does one that ends half way.
 //
 // A marker is removed by who holds its key's lock, as if by an attempt that
-// released the key with Mark(nil), and only if it is still the one that was
+// released the key with MarkOnRelease(nil), and only if it is still the one that was
 // judged. So it is never taken from under an attempt, and one that was written
 // anew stays. A request that comes at that very moment finds the key locked.
 //

@@ -23,7 +23,7 @@ func (r *rig) leave(id idem.KeyID, m *idem.Marker) {
 	if err != nil {
 		r.Fatalf("Acquire() = %v", err)
 	}
-	lease.(*Lease).Mark(m)
+	lease.(*Lease).MarkOnRelease(m)
 	r.release(lease.(*Lease))
 }
 

@@ -48,7 +48,7 @@ func (r *rig) onChild() testserver.Match {
 func (r *rig) mark(m *idem.Marker) {
 	r.Helper()
 	lease := r.takeSoon(r.other)
-	lease.Mark(m)
+	lease.MarkOnRelease(m)
 	r.release(lease)
 	r.wantMarker(m)
 }
@@ -87,7 +87,7 @@ type ending struct {
 // endings are all of them.
 func endings() []ending {
 	old, fresh := completed(), newMarker(idem.StateUnknown)
-	leave := func(m *idem.Marker) func(*Lease) { return func(l *Lease) { l.Mark(m) } }
+	leave := func(m *idem.Marker) func(*Lease) { return func(l *Lease) { l.MarkOnRelease(m) } }
 	silent := func(*Lease) {}
 	return []ending{
 		{"unmarked, silent", nil, silent, nil},
@@ -114,7 +114,7 @@ func TestMarkerIsLeftAndFound(t *testing.T) {
 			e.mark(lease)
 			r.wantMarker(e.before) // not before the release
 			r.release(lease)
-			lease.Mark(completed()) // too late
+			lease.MarkOnRelease(completed()) // too late
 			r.release(lease)
 			r.wantMarker(e.after)
 			next := r.take(r.other)
@@ -127,7 +127,7 @@ func TestMarkerIsLeftAndFound(t *testing.T) {
 	}
 }
 
-// The last call of Mark before the end counts, and one that cannot be kept is
+// The last call of MarkOnRelease before the end counts, and one that cannot be kept is
 // none.
 func TestMarkerOfTheLastCall(t *testing.T) {
 	t.Parallel()
@@ -136,7 +136,7 @@ func TestMarkerOfTheLastCall(t *testing.T) {
 	long.Route = strings.Repeat("x", 256)
 	lease := r.take(r.l)
 	for _, m := range []*idem.Marker{completed(), nil, want, long, pending} {
-		lease.Mark(m)
+		lease.MarkOnRelease(m)
 	}
 	r.release(lease)
 	r.wantMarker(want)
@@ -149,7 +149,7 @@ func TestMarkerMetByALockerWithoutTheOption(t *testing.T) {
 	plain := NewLocker(r.c, nil)
 	lease := r.take(plain)
 	wantFound(t, lease, nil)
-	lease.Mark(completed())
+	lease.MarkOnRelease(completed())
 	r.release(lease)
 	r.wantMarker(nil)
 
@@ -162,7 +162,7 @@ func TestMarkerMetByALockerWithoutTheOption(t *testing.T) {
 		if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
 			t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
 		}
-		lease.Mark(mark)
+		lease.MarkOnRelease(mark)
 		r.release(lease)
 		r.wantMarker(m)
 	}
@@ -338,10 +338,10 @@ func testMarkerExclusion(t *testing.T, faults bool) {
 			switch i % 5 {
 			case 0, 1:
 				model = completed()
-				lease.Mark(model)
+				lease.MarkOnRelease(model)
 			case 2, 3:
 				model = nil
-				lease.Mark(nil)
+				lease.MarkOnRelease(nil)
 			}
 			inside.Add(-1)
 			if err := lease.Release(bounded(t)); err != nil {

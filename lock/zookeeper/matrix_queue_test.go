@@ -44,7 +44,7 @@ func (b *books) trade(ctx context.Context, w *load, q *Queue, rng *rand.Rand) bo
 		case ctx.Err() != nil: // it goes on
 			b.note(func() { b.doubt[d.ID] = true })
 		}
-		d.ReleaseBehind() // where it was not acknowledged
+		d.ReleaseInBackground() // where it was not acknowledged
 		return b.answered(ctx, w, err)
 	}
 	id, err := q.Offer(ctx, []byte("element"))

@@ -147,7 +147,7 @@ func matrixHolderIsLost(t *testing.T, at matrixPlace) {
 			if !l.Fence().Before(row.next[i].Fence()) {
 				t.Errorf("%s: %s: fence %v after %v", row.name, l.slot.path, row.next[i].Fence(), l.Fence())
 			}
-			l.ReleaseBehind()
+			l.ReleaseInBackground()
 		}
 		row.p.proxy.Restore()
 	}

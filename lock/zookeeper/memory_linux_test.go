@@ -84,7 +84,7 @@ func leaveMarkers(t testing.TB, l *Locker, n int) {
 					t.Error(err)
 					continue
 				}
-				lease.(*Lease).Mark(completed())
+				lease.(*Lease).MarkOnRelease(completed())
 				if err := lease.Release(t.Context()); err != nil {
 					t.Error(err)
 				}

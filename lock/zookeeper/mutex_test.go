@@ -78,7 +78,7 @@ func TestMutexTryAcquire(t *testing.T) {
 	if lease, err = b.TryAcquire(bounded(t)); err != nil {
 		t.Fatalf("TryAcquire() of a free lock = %v", err)
 	}
-	lease.ReleaseBehind()
+	lease.ReleaseInBackground()
 }
 
 // A cancelled Acquire leaves no place behind, and those behind it move up.
@@ -121,9 +121,9 @@ func TestMutexAcquireCancelled(t *testing.T) {
 		t.Errorf("Acquire() = %v, want ErrLocked and %v", err, gaveUp)
 	}
 	waiting(2)
-	held.ReleaseBehind()
+	held.ReleaseInBackground()
 	if l := <-third; l != nil {
-		l.ReleaseBehind()
+		l.ReleaseInBackground()
 	}
 }
 
@@ -143,7 +143,7 @@ func BenchmarkMutex(b *testing.B) {
 							b.Error(err)
 							continue
 						}
-						lease.ReleaseBehind()
+						lease.ReleaseInBackground()
 					}
 				})
 			}
@@ -171,9 +171,9 @@ func TestTryAcquireRightAfterReleaseBehind(t *testing.T) {
 		for range 20 {
 			l, err := try(bounded(t))
 			if err != nil {
-				t.Fatalf("%s: TryAcquire() right after ReleaseBehind() = %v", name, err)
+				t.Fatalf("%s: TryAcquire() right after ReleaseInBackground() = %v", name, err)
 			}
-			l.ReleaseBehind()
+			l.ReleaseInBackground()
 		}
 	}
 
@@ -191,7 +191,7 @@ func TestTryAcquireRightAfterReleaseBehind(t *testing.T) {
 		next <- got
 	}()
 	until(t, "two in line", func() bool { return len(participants(t, m)) == 2 })
-	l.ReleaseBehind()
+	l.ReleaseInBackground()
 	if l, err := m.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
 		t.Errorf("TryAcquire() with another client in line = %v, %v, want %v", l, err, idem.ErrLocked)
 	}

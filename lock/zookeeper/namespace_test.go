@@ -16,7 +16,7 @@ func TestNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer held.ReleaseBehind()
+	defer held.ReleaseInBackground()
 	if _, err := c.Mutex("/billing/eu/m").TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
 		t.Errorf("TryAcquire() of the same lock = %v, want ErrLocked", err)
 	}
@@ -24,7 +24,7 @@ func TestNamespace(t *testing.T) {
 	if err != nil {
 		t.Errorf("TryAcquire() in another namespace = %v", err)
 	} else {
-		other.ReleaseBehind()
+		other.ReleaseInBackground()
 	}
 	if _, err := c.Namespace("billing").Mutex("/m").TryAcquire(bounded(t)); err == nil || errors.Is(err, idem.ErrLocked) {
 		t.Errorf("TryAcquire() in a namespace that is no path = %v, want an error", err)

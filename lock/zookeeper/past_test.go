@@ -250,7 +250,7 @@ func goAhead(t testing.TB, c *Client) {
 		if err != nil {
 			return false
 		}
-		defer lease.ReleaseBehind()
+		defer lease.ReleaseInBackground()
 		return lease.Fence().Token > 1000
 	})
 	await(t, "its releases", c.keeper.Background.Idle())

@@ -51,7 +51,7 @@ func consumeQueue(setting string) {
 		}
 		say("got", d.ID, d.Attempt)
 		if d.Attempt == 1 && rand.N(10) == 0 {
-			d.ReleaseBehind() // not this time
+			d.ReleaseInBackground() // not this time
 			continue
 		}
 		time.Sleep(rand.N(3 * time.Millisecond)) // what it was received for

@@ -56,7 +56,7 @@ func TestCredentialsLostOnReconnect(t *testing.T) {
 	proxy.Cut()
 	await(t, "write broken", hit)
 	until(t, "the client to be up", func() bool { _, err := c.usable(); return err == nil })
-	held.ReleaseBehind()
+	held.ReleaseInBackground()
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

@@ -74,10 +74,10 @@ func (h *Hold) Release(ctx context.Context) error {
 	return h.t.lease.Release(ctx)
 }
 
-// ReleaseBehind implements [idem.Lease].
-func (h *Hold) ReleaseBehind() {
+// ReleaseInBackground implements [idem.Lease].
+func (h *Hold) ReleaseInBackground() {
 	if h.giveUp() {
-		h.t.lease.ReleaseBehind()
+		h.t.lease.ReleaseInBackground()
 	}
 }
 

@@ -47,7 +47,7 @@ func TestReentrantMutexCountsHolds(t *testing.T) {
 		if err := b.Release(bounded(t)); err != nil {
 			t.Errorf("Release() = %v", err)
 		}
-		b.ReleaseBehind()
+		b.ReleaseInBackground()
 	}
 	await(t, "Done", b.Done())
 	if _, err := b.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) || b.Err() != nil {
@@ -56,7 +56,7 @@ func TestReentrantMutexCountsHolds(t *testing.T) {
 	if left, err := a.Check(bounded(t)); err != nil || left <= 0 {
 		t.Errorf("Check() = %v, %v; want a held one", left, err)
 	}
-	c.ReleaseBehind()
+	c.ReleaseInBackground()
 	refused()
 	if err := a.Release(bounded(t)); err != nil {
 		t.Errorf("Release() = %v", err)
@@ -68,7 +68,7 @@ func TestReentrantMutexCountsHolds(t *testing.T) {
 	if err != nil {
 		t.Fatalf("TryAcquire() of a free lock = %v", err)
 	}
-	h.ReleaseBehind()
+	h.ReleaseInBackground()
 	if n := len(m.tenures); n != 0 {
 		t.Errorf("%d owners are left", n)
 	}
@@ -117,7 +117,7 @@ func TestReentrantMutexOwnersConcurrently(t *testing.T) {
 						} else {
 							enter(id)
 							leave()
-							inner.ReleaseBehind()
+							inner.ReleaseInBackground()
 						}
 						leave()
 						if err := outer.Release(bounded(t)); err != nil {
@@ -175,7 +175,7 @@ func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
 	r.release(held)
 	wg.Wait()
 	for range callers {
-		(<-got).ReleaseBehind()
+		(<-got).ReleaseInBackground()
 	}
 	r.idle(r.c)
 	if p := participants(t, m.m); len(p) != 0 {
@@ -226,7 +226,7 @@ func TestReentrantMutexLastOneLeaves(t *testing.T) {
 		t.Errorf("in line: %+v, and %d waiting; want the holder alone", p, waiting(m, "me"))
 	}
 	r.release(held)
-	hold(t, m, "me").ReleaseBehind()
+	hold(t, m, "me").ReleaseInBackground()
 }
 
 // Those who come and go while the lock changes hands: who gets a hold has the
@@ -249,7 +249,7 @@ func TestReentrantMutexComingAndGoing(t *testing.T) {
 					if _, err := h.Check(bounded(t)); err != nil {
 						t.Errorf("Check() = %v, want a held lock", err)
 					}
-					h.ReleaseBehind()
+					h.ReleaseInBackground()
 				case ctx.Err() == nil:
 					t.Errorf("Acquire() = %v, want a hold", err)
 				}
@@ -264,7 +264,7 @@ func TestReentrantMutexComingAndGoing(t *testing.T) {
 				t.Errorf("Acquire() by another = %v", err)
 				return
 			}
-			l.ReleaseBehind()
+			l.ReleaseInBackground()
 		}
 	})
 	wg.Wait()
@@ -322,7 +322,7 @@ func TestReentrantMutexLost(t *testing.T) {
 	if !a.Fence().Before(again.Fence()) || again.Count() != 1 {
 		t.Errorf("fence %v after %v, %d holds", again.Fence(), a.Fence(), again.Count())
 	}
-	a.ReleaseBehind() // counts for the lease that was lost
+	a.ReleaseInBackground() // counts for the lease that was lost
 	if err := b.Release(bounded(t)); err != nil {
 		t.Errorf("Release() = %v", err)
 	}
@@ -347,7 +347,7 @@ func TestReentrantMutexRevoked(t *testing.T) {
 	if p, err := m.Participants(bounded(t)); err != nil || len(p) != 1 || !p[0].Revoked {
 		t.Errorf("Participants() = %+v, %v", p, err)
 	}
-	h.ReleaseBehind()
+	h.ReleaseInBackground()
 }
 
 func TestReentrantMutexRefusesOwners(t *testing.T) {

@@ -23,7 +23,7 @@ const young = time.Second
 
 // Release implements [idem.Lease].
 func (l *Lease) Release(ctx context.Context) error {
-	l.ReleaseBehind()
+	l.ReleaseInBackground()
 	select {
 	case <-l.gone:
 		return l.goneErr
@@ -32,8 +32,8 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 }
 
-// ReleaseBehind implements [idem.Lease]. Close waits for it.
-func (l *Lease) ReleaseBehind() {
+// ReleaseInBackground implements [idem.Lease]. Close waits for it.
+func (l *Lease) ReleaseInBackground() {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()

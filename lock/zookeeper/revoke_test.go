@@ -133,7 +133,7 @@ func TestParticipants(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		next.ReleaseBehind()
+		next.ReleaseInBackground()
 	}()
 	until(t, "two", func() bool { return len(participants(t, m)) == 2 })
 	p := participants(t, m)
@@ -177,7 +177,7 @@ func TestRevokeReachesTheHolderAfterAHandOver(t *testing.T) {
 			old := held.slot.path
 			deletes := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(old)))
 			defer deletes.Release()
-			held.ReleaseBehind()
+			held.ReleaseInBackground()
 			await(t, "the delete", deletes.Held())
 			lease := <-second
 			if lease == nil {

@@ -43,7 +43,7 @@ func (m *RWMutex) Downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 		return nil, fmt.Errorf("%w: %s", err, m.ln.name)
 	}
 	if err != nil {
-		l.ReleaseBehind()
+		l.ReleaseInBackground()
 		return nil, fmt.Errorf("downgrade: %w", err)
 	}
 	return lease, nil

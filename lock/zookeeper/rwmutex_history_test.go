@@ -89,7 +89,7 @@ func (p *chance) take(f ask, op any) (l *Lease, since int64) {
 func (p *chance) drop(l *Lease, since int64, op any) {
 	call := p.h.now()
 	if p.rng.IntN(3) == 0 {
-		l.ReleaseBehind()
+		l.ReleaseInBackground()
 	}
 	if err := l.Release(bounded(p)); err != nil {
 		p.Errorf("Release() = %v", err)

@@ -81,7 +81,7 @@ func TestSemaphoreNeverExceedsItsPermits(t *testing.T) {
 					}
 					inside.add(-n)
 					if rng.IntN(2) == 0 {
-						lease.ReleaseBehind()
+						lease.ReleaseInBackground()
 					} else {
 						r.release(lease)
 					}

@@ -203,7 +203,7 @@ func TestReleaseAcrossExpiry(t *testing.T) {
 			}
 		})
 	}
-	lease.ReleaseBehind()
+	lease.ReleaseInBackground()
 	if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], old.ID(), password(r.proxy)); err != nil {
 		t.Fatalf("KillSession() = %v", err)
 	}
@@ -276,7 +276,7 @@ func TestUnreachable(t *testing.T) {
 			if err := r.l.Wait(context.Background(), r.id); !errors.Is(err, idem.ErrUnavailable) {
 				t.Errorf("Wait() = %v, want %v", err, idem.ErrUnavailable)
 			}
-			lease.ReleaseBehind()
+			lease.ReleaseInBackground()
 
 			r.proxy.Restore()
 			until(t, "usable again", func() bool { return r.l.Ping(bounded(t)) == nil })
@@ -341,7 +341,7 @@ func TestCloseReleasesAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second.ReleaseBehind()
+	second.ReleaseInBackground()
 	if err := r.c.Close(bounded(t)); err != nil {
 		t.Errorf("Close() = %v", err)
 	}
@@ -366,7 +366,7 @@ func TestCloseIsBounded(t *testing.T) {
 	r := newRig(t, 0)
 	lease := r.take(r.l)
 	r.proxy.BlackHole(testserver.Both)
-	lease.ReleaseBehind()
+	lease.ReleaseInBackground()
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	if err := r.c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {

@@ -181,7 +181,7 @@ func (s *locks) take(l *Lease, head, alone bool) error {
 	if over := l.over(); over != nil {
 		return over
 	}
-	if !s.Trusted() {
+	if !s.LeaseTrusted() {
 		return l.over()
 	}
 	l.place.head, l.place.alone = head, alone

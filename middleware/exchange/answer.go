@@ -18,7 +18,7 @@ var errNotReplayable = errors.New("the stored response is not one of HTTP")
 // resolver or an operator may have made them.
 func (rt *Route) replayResponse(c *Call, r *idem.Response) {
 	if r.Omitted || r.Status < 200 || r.Status > 999 {
-		rt.refuse(c, idem.Refuse(idem.CodeResultUnavailable, errNotReplayable))
+		rt.refuse(c, idem.NewRefusal(idem.CodeResultUnavailable, errNotReplayable))
 		return
 	}
 	h := c.Writer.Header()
@@ -104,7 +104,7 @@ func (rt *Route) Status(c Call) {
 		answer.Since, answer.ExpiresAt = s.Since.UTC(), s.ExpiresAt.UTC()
 	}
 	if s.State.Open() {
-		answer.Resolver = &s.Resolves
+		answer.Resolver = &s.ResolvesItself
 	}
 	writeJSON(c.Writer, http.StatusOK, "application/json", answer)
 }

@@ -35,13 +35,13 @@ func (s *scripted) Status(context.Context, string, idem.Key, ...*idem.Policy) (i
 	return idem.Status{}, errors.New("secret")
 }
 
-func (s *scripted) Refused(_ context.Context, _ string, r *idem.Refusal) {
+func (s *scripted) ReportRefused(_ context.Context, _ string, r *idem.Refusal) {
 	s.refused = append(s.refused, r.Code)
 }
 
-func (s *scripted) PassThrough(context.Context, *idem.Operation) (bool, error) { return false, nil }
+func (s *scripted) Nested(context.Context, *idem.Operation) (bool, error) { return false, nil }
 
-func (s *scripted) Unprotected(context.Context, string) {}
+func (s *scripted) ReportUnprotected(context.Context, string) {}
 
 func answers(res idem.Result, err error) *scripted {
 	return &scripted{do: func(context.Context, idem.Operation, idem.Handler) (idem.Result, error) { return res, err }}
@@ -84,9 +84,9 @@ func TestRefusals(t *testing.T) {
 		{&idem.Refusal{Code: idem.CodeUnavailable, RetryAfter: 1001 * time.Millisecond}, 503, "unavailable", "2"},
 		{&idem.Refusal{Code: idem.CodeStoreLost, RetryAfter: time.Minute}, 503, "store-lost", "60"},
 		{&idem.Refusal{Code: idem.CodeOwnershipLost}, 503, "ownership-lost", ""},
-		{errors.Join(errors.New("secret"), idem.Refuse(idem.CodeKeyExpired, errors.New("secret"))), 409, "key-expired", ""},
-		{idem.Refuse(idem.CodeOutcomeUnknown, errors.New("secret")), 409, "outcome-unknown", ""},
-		{idem.Refuse("made-up", errors.New("secret")), 500, "made-up", ""},
+		{errors.Join(errors.New("secret"), idem.NewRefusal(idem.CodeKeyExpired, errors.New("secret"))), 409, "key-expired", ""},
+		{idem.NewRefusal(idem.CodeOutcomeUnknown, errors.New("secret")), 409, "outcome-unknown", ""},
+		{idem.NewRefusal("made-up", errors.New("secret")), 500, "made-up", ""},
 		{errors.New("secret"), 500, "internal", ""},
 	} {
 		w := serve(t, live(idem.Result{}, tt.err), func(w http.ResponseWriter, r *http.Request) {

@@ -120,15 +120,15 @@ func readBody(r *http.Request, limit int64) ([]byte, error) {
 	parsed := len(body) == 0 && (r.MultipartForm != nil || len(r.PostForm) > 0)
 	switch {
 	case errors.Is(err, http.ErrBodyReadAfterClose), short, err == nil && parsed:
-		return nil, idem.Refuse(idem.CodeInternal, errBodyConsumed)
+		return nil, idem.NewRefusal(idem.CodeInternal, errBodyConsumed)
 	case err != nil:
-		return nil, idem.Refuse(idem.CodeBodyInvalid, fmt.Errorf("reading the request body: %w", err))
+		return nil, idem.NewRefusal(idem.CodeBodyInvalid, fmt.Errorf("reading the request body: %w", err))
 	}
 	return body, nil
 }
 
 func tooLarge(limit int64) error {
-	return idem.Refuse(idem.CodeBodyTooLarge, fmt.Errorf("request body over %d bytes", limit))
+	return idem.NewRefusal(idem.CodeBodyTooLarge, fmt.Errorf("request body over %d bytes", limit))
 }
 
 // restore gives r the body that has been read.

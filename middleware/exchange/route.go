@@ -50,9 +50,9 @@ type engine interface {
 	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
 	IssueToken(ctx context.Context, scope string, ttl time.Duration) (idem.Token, error)
 	Status(ctx context.Context, scope string, key idem.Key, policies ...*idem.Policy) (idem.Status, error)
-	Refused(ctx context.Context, route string, r *idem.Refusal)
-	PassThrough(ctx context.Context, op *idem.Operation) (bool, error)
-	Unprotected(ctx context.Context, route string)
+	ReportRefused(ctx context.Context, route string, r *idem.Refusal)
+	Nested(ctx context.Context, op *idem.Operation) (bool, error)
+	ReportUnprotected(ctx context.Context, route string)
 }
 
 // Route is an engine, a policy and a config that fit together. It is safe for
@@ -168,7 +168,7 @@ func (rt *Route) protects(c *Call) bool {
 		return false
 	}
 	if rt.cfg.OptionalKey && len(r.Header[rt.cfg.Header]) == 0 {
-		rt.engine.Unprotected(r.Context(), rt.policyOf(c).Name)
+		rt.engine.ReportUnprotected(r.Context(), rt.policyOf(c).Name)
 		return false
 	}
 	return true

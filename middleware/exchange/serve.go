@@ -54,12 +54,12 @@ func (rt *Route) Serve(c Call) bool {
 	op, body, err := rt.read(&c, policy)
 	part := false
 	if err == nil {
-		part, err = rt.engine.PassThrough(ctx, &op)
+		part, err = rt.engine.Nested(ctx, &op)
 	}
 	switch {
 	case err != nil:
 		refusal := refusalOf(err)
-		rt.engine.Refused(ctx, policy.Name, refusal)
+		rt.engine.ReportRefused(ctx, policy.Name, refusal)
 		rt.refuse(&c, refusal)
 	case part:
 		restore(c.Request, body)
@@ -114,5 +114,5 @@ func refusalOf(err error) *idem.Refusal {
 	if r, ok := errors.AsType[*idem.Refusal](err); ok {
 		return r
 	}
-	return idem.Refuse(idem.CodeInternal, err)
+	return idem.NewRefusal(idem.CodeInternal, err)
 }

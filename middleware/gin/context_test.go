@@ -48,7 +48,7 @@ func TestTransportDerivesTheKeyFromGinsContext(t *testing.T) {
 		base := &http.Transport{}
 		t.Cleanup(base.CloseIdleConnections)
 		client := &http.Client{Transport: idemhttp.NewTransport(base)}
-		r.POST("/pay", idemgin.Middleware(newEngine(t), idem.Policy{Scope: merchant, Doubt: idem.Ask(notApplied)}), func(c *gin.Context) {
+		r.POST("/pay", idemgin.Middleware(newEngine(t), idem.Policy{Scope: merchant, InDoubt: idem.AskResolver(notApplied)}), func(c *gin.Context) {
 			for _, ctx := range []context.Context{c, c.Request.Context(), c.Copy()} {
 				req, err := http.NewRequestWithContext(ctx, http.MethodPost, bank.URL+"/charges", http.NoBody)
 				if err != nil {

@@ -51,7 +51,7 @@
 // or c.Copy() before the goroutine starts: with either the gate is closed once the
 // handler has returned ([idem.ErrExecutionEnded]). So a handler has to wait for
 // its goroutines. Middleware that answers while the handler still runs, as a
-// time-out does, has no place inside: set [idem.Policy].Deadline, which ends the
+// time-out does, has no place inside: set [idem.Policy].HandlerTimeout, which ends the
 // handler's context and waits for the handler, or put the time-out outside.
 //
 // [gin.Engine.HandleContext] puts Gin's own writer back into c and forgets what

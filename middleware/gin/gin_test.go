@@ -289,7 +289,7 @@ func TestMiddlewarePanicsOnWiringErrors(t *testing.T) {
 func TestStatusPolicyOfARoute(t *testing.T) {
 	engine, policy := newEngine(t), idem.Policy{Scope: merchant}
 	resolving := policy
-	resolving.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.StillUnknown(), nil })
+	resolving.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.StillUnknown(), nil })
 	down := func(c *gin.Context) { c.Status(http.StatusBadGateway) }
 	r := gin.New()
 	r.POST("/payments/:id", idemgin.Middleware(engine, resolving), down)

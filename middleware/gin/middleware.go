@@ -41,9 +41,9 @@ func Middleware(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.Han
 // While the attempt is pending or unknown the answer has "resolver". It is true if an
 // interrupted attempt is settled without a person.
 //
-// The handler uses Scope and Doubt of the policy. Doubt applies to the route of the
+// The handler uses Scope and InDoubt of the policy. InDoubt applies to the route of the
 // policy's Name, or to every route if it has no Name. [WithStatusPolicy] adds routes
-// with another Doubt. Like [Middleware] it panics on a wiring error.
+// with another InDoubt. Like [Middleware] it panics on a wiring error.
 func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.HandlerFunc {
 	rt := must(newRoute(engine, policy, opts))
 	return func(c *gin.Context) { rt.Status(rt.call(c)) }
@@ -153,7 +153,7 @@ func (rt *route) call(c *gin.Context) exchange.Call {
 // keys only. restore puts the outer execution back, if there is one. Otherwise c keeps
 // this one, so that a goroutine with c is told that its execution has ended.
 func carry(ctx context.Context, c *gin.Context) (restore func()) {
-	key, x := idem.Carried(ctx)
+	key, x := idem.ExecutionValue(ctx)
 	if x == nil {
 		return func() {}
 	}

@@ -17,7 +17,7 @@ import (
 func TestWriteRefusalEndsTheChain(t *testing.T) {
 	t.Parallel()
 	h := router(func(c *gin.Context) {
-		idemgin.WriteRefusal(c, idem.Refuse(idem.CodeKeyReused, nil), idemgin.WithDocumentation("/keys"))
+		idemgin.WriteRefusal(c, idem.NewRefusal(idem.CodeKeyReused, nil), idemgin.WithDocumentation("/keys"))
 	}, func(*gin.Context) { t.Error("the next handler ran") })
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", nil))

@@ -34,7 +34,7 @@ func TestChainOfServices(t *testing.T) {
 	back.start()
 
 	front := setup(t)
-	front.policy.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
+	front.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 	var operation string
 	front.wallet.transfer = func(ctx context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		x, _ := idem.FromContext(ctx)

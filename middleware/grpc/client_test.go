@@ -65,7 +65,7 @@ func withDetails(code codes.Code, details ...protoadapt.MessageV1) error {
 	return s.Err()
 }
 
-func refusal(code idem.Code) error { return idemgrpc.RefusalStatus(idem.Refuse(code, nil)).Err() }
+func refusal(code idem.Code) error { return idemgrpc.RefusalStatus(idem.NewRefusal(code, nil)).Err() }
 
 func TestClientRetries(t *testing.T) {
 	t.Parallel()
@@ -224,7 +224,7 @@ func TestClientAttemptTimeout(t *testing.T) {
 		<-release // until the client has left and come back
 		return &walletv1.TransferResponse{Id: "t1", Amount: req.GetAmount()}, nil
 	}
-	b.policy.Wait = time.Hour
+	b.policy.DuplicateWait = time.Hour
 	b.start()
 	go func() {
 		defer close(release)

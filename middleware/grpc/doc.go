@@ -63,7 +63,7 @@
 // # The handler
 //
 // It runs with a context that neither the client's cancellation nor its
-// deadline ends; [idem.Policy].Deadline does. [idem.FromContext],
+// deadline ends; [idem.Policy].HandlerTimeout does. [idem.FromContext],
 // [idem.CheckOwner] and [idem.DownstreamKey] work with it until the handler has
 // returned: then the execution is over, and they and the client interceptors
 // refuse what the handler has left running ([idem.ErrExecutionEnded]). What it sets with
@@ -80,7 +80,7 @@
 // nobody could ever read it, SendMsg reports that the client is gone.
 //
 // A client that stays and does not read holds its own call up: flow control
-// blocks SendMsg, which not even [idem.Policy].Deadline ends, and the key stays
+// blocks SendMsg, which not even [idem.Policy].HandlerTimeout ends, and the key stays
 // pending until the connection does. Let the server end such connections
 // ([grpc.KeepaliveParams]), and leave streams alone whose clients are strangers.
 //

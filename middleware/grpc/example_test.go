@@ -89,7 +89,7 @@ func ExampleOutcome() {
 	ledger := map[string]*walletv1.TransferResponse{"op_1": {Id: "transfer 1"}} // by operation ID
 	policy := idem.Policy{
 		Scope: merchantOf,
-		Doubt: idem.Ask(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		InDoubt: idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
 			transfer, ok := ledger[in.OperationID] // a real one raises the fence first: see idem.Resolver
 			if !ok {
 				return idem.NotApplied(), nil
@@ -98,7 +98,7 @@ func ExampleOutcome() {
 			return idem.Applied(r), err
 		}),
 	}
-	_, err := policy.Doubt.Resolver()(context.Background(), idem.Interrupted{OperationID: "op_1"})
+	_, err := policy.InDoubt.Resolver()(context.Background(), idem.Interrupted{OperationID: "op_1"})
 	fmt.Println(err)
 	// Output:
 	// <nil>

@@ -88,7 +88,7 @@ func TestHandlerOutlivesItsClient(t *testing.T) {
 func outlivesItsClient(t *testing.T, leave func(context.Context) (context.Context, context.CancelFunc), cancels bool) bool {
 	t.Helper()
 	b := setup(t)
-	b.policy.Wait = patience // so that a repeat waits for the handler to end
+	b.policy.DuplicateWait = patience // so that a repeat waits for the handler to end
 	calls, started, seen := make(chan context.Context, 2), make(chan struct{}, 2), make(chan error, 2)
 	gone := make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(gone) })
@@ -136,7 +136,7 @@ func outlivesItsClient(t *testing.T, leave func(context.Context) (context.Contex
 func TestDeadlineOfThePolicyCancelsAndSettlesAfterTheHandler(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.policy.Deadline = time.Millisecond
+	b.policy.HandlerTimeout = time.Millisecond
 	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -162,7 +162,7 @@ func TestDeadlineOfThePolicyCancelsAndSettlesAfterTheHandler(t *testing.T) {
 func TestHandlerThatIgnoresTheDeadlineIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.policy.Deadline = time.Millisecond
+	b.policy.HandlerTimeout = time.Millisecond
 	b.wallet.transfer = func(ctx context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		<-ctx.Done()
 		return &walletv1.TransferResponse{Id: "t1", Amount: req.GetAmount()}, nil
@@ -176,7 +176,7 @@ func TestHandlerThatIgnoresTheDeadlineIsWaitedFor(t *testing.T) {
 func TestDuplicatesWait(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.policy.Wait = patience
+	b.policy.DuplicateWait = patience
 	release := make(chan struct{})
 	b.wallet.transfer = func(_ context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		<-release

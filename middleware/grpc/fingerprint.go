@@ -31,7 +31,7 @@ func fingerprint(version uint8, operation string, msg proto.Message, keyField pr
 	defer canonicalBuffers.Put(buf)
 	body, err := AppendCanonical((*buf)[:0], msg, keyField)
 	if err != nil {
-		return idem.Fingerprint{}, idem.Refuse(idem.CodeBodyInvalid, err)
+		return idem.Fingerprint{}, idem.NewRefusal(idem.CodeBodyInvalid, err)
 	}
 	const keep = 64 << 10
 	if cap(body) <= keep {

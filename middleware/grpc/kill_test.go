@@ -24,7 +24,7 @@ func TestCallsSurviveServersThatStop(t *testing.T) {
 	t.Parallel()
 	const callers, calls = 4, 25
 	b := setup(t)
-	b.policy.Wait = patience // a repeat joins the handler that is still at it
+	b.policy.DuplicateWait = patience // a repeat joins the handler that is still at it
 	var mu sync.Mutex
 	paid := map[string]string{} // note to ID
 	b.wallet.transfer = func(_ context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {

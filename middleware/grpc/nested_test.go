@@ -21,7 +21,7 @@ import (
 func metTwice(t *testing.T, change func(inner *idem.Policy)) *bundle {
 	t.Helper()
 	b := setup(t)
-	b.policy.Wait = time.Hour // a call must not wait for itself
+	b.policy.DuplicateWait = time.Hour // a call must not wait for itself
 	inner := b.policy
 	change(&inner)
 	x := make([]*idemgrpc.Interceptors, 2)
@@ -56,7 +56,7 @@ func TestInterceptorsMetTwiceExecuteOnce(t *testing.T) {
 
 func TestInterceptorsMetTwiceUnderOtherPoliciesAreAWiringError(t *testing.T) {
 	t.Parallel()
-	b := metTwice(t, func(inner *idem.Policy) { inner.Deadline = time.Hour })
+	b := metTwice(t, func(inner *idem.Policy) { inner.HandlerTimeout = time.Hour })
 	a := b.pay("k1")
 	if code, _ := idemgrpc.CodeOf(a.err); code != idem.CodeInternal {
 		t.Errorf("Transfer() = %v, want internal", a.err)
@@ -91,7 +91,7 @@ func TestRelayedRefusalsAreInDoubt(t *testing.T) {
 	refusals := map[string]error{}
 	for _, code := range []idem.Code{idem.CodeInProgress, idem.CodeKeyReused, idem.CodeTokenUnknown, idem.CodeKeyMissing,
 		idem.CodeOutcomeUnknown, idem.CodeUnavailable, idem.CodeBodyTooLarge} {
-		refusals[string(code)] = idemgrpc.RefusalStatus(idem.Refuse(code, nil)).Err()
+		refusals[string(code)] = idemgrpc.RefusalStatus(idem.NewRefusal(code, nil)).Err()
 	}
 	refusals["wrapped"] = errors.Join(errors.New("bank"), refusals["key-reused"])
 	refusals["another code"] = withInfo(t, codes.NotFound, "idemkeeper", "KEY_REUSED")

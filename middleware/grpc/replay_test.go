@@ -208,7 +208,7 @@ func TestNoEffectGivesTheKeyBack(t *testing.T) {
 func TestResolverSettlesWhatIsInDoubt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.policy.Doubt = idem.Ask(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+	b.policy.InDoubt = idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
 		if in.Route != transferMethod {
 			t.Errorf("route = %q, want %q", in.Route, transferMethod)
 		}

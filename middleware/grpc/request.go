@@ -23,7 +23,7 @@ var (
 func (x *Interceptors) operation(ctx context.Context, m *method, req any) (idem.Operation, error) {
 	msg := messageOf(req)
 	if msg == nil {
-		return idem.Operation{}, idem.Refuse(idem.CodeInternal, fmt.Errorf("%w: %T", errNotProtobuf, req))
+		return idem.Operation{}, idem.NewRefusal(idem.CodeInternal, fmt.Errorf("%w: %T", errNotProtobuf, req))
 	}
 	key, err := x.key(ctx, m, msg)
 	if err != nil {
@@ -34,7 +34,7 @@ func (x *Interceptors) operation(ctx context.Context, m *method, req any) (idem.
 		return idem.Operation{}, err
 	}
 	if n := int64(proto.Size(msg)); n > m.policy.MaxRequestBody {
-		return idem.Operation{}, idem.Refuse(idem.CodeBodyTooLarge, fmt.Errorf("request message of %d bytes, at most %d", n, m.policy.MaxRequestBody))
+		return idem.Operation{}, idem.NewRefusal(idem.CodeBodyTooLarge, fmt.Errorf("request message of %d bytes, at most %d", n, m.policy.MaxRequestBody))
 	}
 	return idem.Operation{
 		Transport: idem.TransportGRPC,
@@ -65,7 +65,7 @@ func parseKey(values []string, field string, set bool) (idem.Key, error) {
 	if other, err := idem.ParseKey(values); err != nil {
 		return "", err
 	} else if other != key {
-		return "", idem.Refuse(idem.CodeKeyInvalid, errTwoKeys)
+		return "", idem.NewRefusal(idem.CodeKeyInvalid, errTwoKeys)
 	}
 	return key, nil
 }
@@ -106,5 +106,5 @@ func refusalOf(err error) *idem.Refusal {
 	if r, ok := errors.AsType[*idem.Refusal](err); ok {
 		return r
 	}
-	return idem.Refuse(idem.CodeInternal, err)
+	return idem.NewRefusal(idem.CodeInternal, err)
 }

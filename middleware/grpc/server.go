@@ -13,8 +13,8 @@ import (
 // engine is what the interceptors need of [idem.Engine].
 type engine interface {
 	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
-	Refused(ctx context.Context, route string, r *idem.Refusal)
-	PassThrough(ctx context.Context, op *idem.Operation) (bool, error)
+	ReportRefused(ctx context.Context, route string, r *idem.Refusal)
+	Nested(ctx context.Context, op *idem.Operation) (bool, error)
 }
 
 var _ engine = (*idem.Engine)(nil)
@@ -86,6 +86,6 @@ func (x *Interceptors) Stream() grpc.StreamServerInterceptor { return x.stream }
 // asked or after it had answered.
 func (x *Interceptors) refused(ctx context.Context, m *method, err error) *idem.Refusal {
 	r := refusalOf(err)
-	x.engine.Refused(ctx, m.route(), r)
+	x.engine.ReportRefused(ctx, m.route(), r)
 	return r
 }

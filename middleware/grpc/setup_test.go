@@ -287,7 +287,7 @@ func (b *bundle) wantRefusal(err error, trailer metadata.MD, code idem.Code) {
 	if got, ok := idemgrpc.CodeOf(err); !ok || got != code {
 		b.Fatalf("CodeOf(%v) = %q, %v, want %q", err, got, ok, code)
 	}
-	retryable := idem.Refuse(code, nil).RetryAfter > 0
+	retryable := idem.NewRefusal(code, nil).RetryAfter > 0
 	var reason, domain string
 	var delay time.Duration
 	for _, d := range status.Convert(err).Details() {

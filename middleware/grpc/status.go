@@ -22,7 +22,7 @@ import (
 // interceptors run before it: authentication has to be one of them, and leaves
 // in the context whose key it is, for the policy's Scope.
 //
-// Of the policy only Scope and Doubt count, the latter for
+// Of the policy only Scope and InDoubt count, the latter for
 // every route where it has no Name, and else for the route of its Name. Of the
 // options [WithMetadataKey] and [WithStatusPolicy] count, and so do
 // [WithPolicy] and [WithPolicies] for the methods that they protect: those of
@@ -126,7 +126,7 @@ func statusMessage(s *idem.Status) *idemkeeperv1.Status {
 	m.OperationId, m.Kind, m.Attempt = s.OperationID, kinds[s.Kind], s.Attempt
 	m.Since, m.ExpiresAt = timestampOf(s.Since), timestampOf(s.ExpiresAt)
 	if s.State.Open() {
-		m.Resolver = &s.Resolves
+		m.Resolver = &s.ResolvesItself
 	}
 	return m
 }

@@ -80,8 +80,8 @@ func TestStatusOfEachState(t *testing.T) {
 		says   bool
 	}{
 		{func(*idem.Policy) {}, false},
-		{func(p *idem.Policy) { p.Doubt = idem.Ask(neverAsked) }, true},
-		{func(p *idem.Policy) { p.Doubt = idem.RunAgain() }, true},
+		{func(p *idem.Policy) { p.InDoubt = idem.AskResolver(neverAsked) }, true},
+		{func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }, true},
 	} {
 		policy := b.policy
 		resolver.policy(&policy)
@@ -141,7 +141,7 @@ func TestStatusByThePolicyOfTheRoute(t *testing.T) {
 	b.start()
 	b.pay("k1")
 	with := func(name string) idem.Policy {
-		return idem.Policy{Name: name, Scope: b.policy.Scope, Doubt: idem.Ask(neverAsked)}
+		return idem.Policy{Name: name, Scope: b.policy.Scope, InDoubt: idem.AskResolver(neverAsked)}
 	}
 	without := func(name string) idem.Policy { return idem.Policy{Name: name, Scope: b.policy.Scope} }
 	route := idemgrpc.WithStatusPolicy

@@ -23,7 +23,7 @@ func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 	case m.exempt:
 		return handler(srv, ss)
 	case info.IsClientStream && x.hasKey(ctx):
-		_ = x.refused(ctx, m, idem.Refuse(codeStreamUnsupported, errStreamUnsupported))
+		_ = x.refused(ctx, m, idem.NewRefusal(codeStreamUnsupported, errStreamUnsupported))
 		ss.SetTrailer(pushback(0))
 		return streamUnsupported().Err()
 	case m.refuse:
@@ -41,7 +41,7 @@ func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 	op, err := x.operation(ctx, m, req)
 	part := false
 	if err == nil {
-		part, err = x.engine.PassThrough(ctx, &op)
+		part, err = x.engine.Nested(ctx, &op)
 	}
 	switch {
 	case err != nil:
@@ -59,7 +59,7 @@ func receive(ss grpc.ServerStream, m *method) (proto.Message, error) {
 		req = newMessage(m.desc.Input().FullName())
 	}
 	if req == nil {
-		return nil, idem.Refuse(idem.CodeInternal, errUndescribed)
+		return nil, idem.NewRefusal(idem.CodeInternal, errUndescribed)
 	}
 	return req, ss.RecvMsg(req)
 }
@@ -78,7 +78,7 @@ func (x *Interceptors) serveStream(srv any, ss grpc.ServerStream, m *method, op 
 	case err != nil && !isRelayed(err):
 		return refuseStream(ss, refusalOf(err))
 	case ran && rec.stuck: // it has a part of the answer only
-		return refuseStream(ss, x.refused(ss.Context(), m, idem.Refuse(idem.CodeUnavailable, errStuck)))
+		return refuseStream(ss, x.refused(ss.Context(), m, idem.NewRefusal(idem.CodeUnavailable, errStuck)))
 	case ran && !res.Replayed:
 		header, trailer := rec.capture.kept()
 		if !rec.capture.started() {
@@ -87,7 +87,7 @@ func (x *Interceptors) serveStream(srv any, ss grpc.ServerStream, m *method, op 
 		ss.SetTrailer(trailer)
 		return failure
 	case ran && rec.capture.started(): // what the client has is not the outcome
-		return refuseStream(ss, x.refused(ss.Context(), m, idem.Refuse(idem.CodeOwnershipLost, errMidStream)))
+		return refuseStream(ss, x.refused(ss.Context(), m, idem.NewRefusal(idem.CodeOwnershipLost, errMidStream)))
 	default:
 		return x.replayStream(ss, m, &res.Response)
 	}
@@ -110,7 +110,7 @@ func (x *Interceptors) recorded(rec *recorder, failure error) idem.Response {
 func (x *Interceptors) replayStream(ss grpc.ServerStream, m *method, r *idem.Response) error {
 	o, messages, err := x.decode(m, r)
 	if err != nil {
-		return refuseStream(ss, x.refused(ss.Context(), m, idem.Refuse(idem.CodeResultUnavailable, err)))
+		return refuseStream(ss, x.refused(ss.Context(), m, idem.NewRefusal(idem.CodeResultUnavailable, err)))
 	}
 	_ = ss.SetHeader(marked(x.allow.stored(r.Header)))
 	for _, msg := range messages {

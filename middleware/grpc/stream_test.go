@@ -180,7 +180,7 @@ func TestStreamIsLive(t *testing.T) {
 func TestStreamOutlivesItsClient(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.policy.Wait = patience // so that a repeat waits for the stream to end
+	b.policy.DuplicateWait = patience // so that a repeat waits for the stream to end
 	sent, gone := make(chan struct{}), make(chan struct{})
 	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
 		if err := sendNumbers(s, 1); err != nil {
@@ -254,7 +254,7 @@ func TestStreamPastTheLimitLearnsThatItsClientIsGone(t *testing.T) {
 func TestStreamWhoseClientDoesNotRead(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.policy.Deadline = 50 * time.Millisecond
+	b.policy.HandlerTimeout = 50 * time.Millisecond
 	const messages = 40 // of 10 kB, more than the windows of the stream
 	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
 		for i := range int32(messages) {

@@ -33,7 +33,7 @@ func (x *Interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 	op, err := x.operation(ctx, m, req)
 	part := false
 	if err == nil {
-		part, err = x.engine.PassThrough(ctx, &op)
+		part, err = x.engine.Nested(ctx, &op)
 	}
 	switch {
 	case err != nil:
@@ -148,7 +148,7 @@ func (x *Interceptors) replayUnary(ctx context.Context, m *method, r *idem.Respo
 		err = errNotReplayable
 	}
 	if err != nil {
-		return nil, refuseUnary(ctx, x.refused(ctx, m, idem.Refuse(idem.CodeResultUnavailable, err)))
+		return nil, refuseUnary(ctx, x.refused(ctx, m, idem.NewRefusal(idem.CodeResultUnavailable, err)))
 	}
 	put(ctx, marked(x.allow.stored(r.Header)), marked(x.allow.stored(r.Trailer)))
 	if o.status != nil {

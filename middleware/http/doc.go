@@ -39,7 +39,7 @@
 //
 // [http.TimeoutHandler] does not belong inside. It returns while the handler still
 // runs, the lock is given back, and a second execution may run beside the first.
-// Set [idem.Policy].Deadline instead: it ends the handler's context, and the
+// Set [idem.Policy].HandlerTimeout instead: it ends the handler's context, and the
 // outcome is settled when the handler has returned. Outside, http.TimeoutHandler
 // only answers the client early.
 //
@@ -72,7 +72,7 @@
 // the same policy. Another key is an execution of its own.
 //
 // A client that does not read blocks the writes of such a response, and with them
-// the handler, which holds the key. Set [idem.Policy].Deadline on routes that
+// the handler, which holds the key. Set [idem.Policy].HandlerTimeout on routes that
 // stream: a second after it the writes fail. What wraps the response outside needs
 // an Unwrap method for that, as for [http.ResponseController].
 //

@@ -73,7 +73,7 @@ func ExampleWithStatusPolicy() {
 	}
 	merchant := func(ctx context.Context) (string, error) { return "merchant_demo", nil }
 	refunds := idem.Policy{Scope: merchant} // nobody but a person can tell what became of a refund
-	payments := idem.Policy{Scope: merchant, Doubt: idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+	payments := idem.Policy{Scope: merchant, InDoubt: idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 		return idem.StillUnknown(), nil // a real one asks the ledger: see idem.Resolver
 	})}
 	down := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })

@@ -48,9 +48,9 @@ func Middleware(engine *idem.Engine, policy idem.Policy, opts ...Option) func(ht
 // While the attempt is pending or unknown the answer has "resolver". It is true if an
 // interrupted attempt is settled without a person.
 //
-// The handler uses Scope and Doubt of the policy. Doubt applies to the route of the
+// The handler uses Scope and InDoubt of the policy. InDoubt applies to the route of the
 // policy's Name, or to every route if it has no Name. [WithStatusPolicy] adds routes
-// with another Doubt. Like [Middleware] it panics on a wiring error.
+// with another InDoubt. Like [Middleware] it panics on a wiring error.
 func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) http.Handler {
 	rt := must(newRoute(engine, policy, opts))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.Status(rt.call(w, r)) })

@@ -51,7 +51,7 @@ func TestTransportInAChainOfServices(t *testing.T) {
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
 	client := &http.Client{Transport: idemhttp.NewTransport(noteKeys{base, &mu, &keys})}
-	front := service(t, idem.Policy{Doubt: idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })},
+	front := service(t, idem.Policy{InDoubt: idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })},
 		func(w http.ResponseWriter, r *http.Request) {
 			key, err := idem.DownstreamKey(r.Context(), "POST "+strings.TrimPrefix(back, "http://")+"/charges")
 			if err != nil {

@@ -18,7 +18,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	defer s.mu.Unlock()
 	e := s.entry(id, now)
 	switch {
-	case e == nil && (req.Kind != idem.ClientKey || req.Rerun != nil):
+	case e == nil && (req.Kind != idem.ClientKey || req.RunAgainFrom != nil):
 		return res, nil
 	case e == nil:
 		e = s.begin(id, nil, req, now)
@@ -67,7 +67,7 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	e := s.entry(id, now)
 	switch {
 	case e == nil:
-		if req.Rerun == nil {
+		if req.RunAgainFrom == nil {
 			s.leaveFence(id, nil, req, now)
 		}
 	case e.began(req) && e.before != nil && e.before.record.State.Open():
@@ -116,7 +116,7 @@ func (e *entry) began(req idem.BeginRequest) bool {
 
 // free reports whether the next attempt may begin from r.
 func free(r *idem.Record, req idem.BeginRequest) bool {
-	return req.Rerun == nil && idle(r) && r.Kind == req.Kind
+	return req.RunAgainFrom == nil && idle(r) && r.Kind == req.Kind
 }
 
 // idle reports whether r waits for its next attempt.
@@ -126,7 +126,7 @@ func idle(r *idem.Record) bool {
 
 // reruns reports whether r is the open record that a request starts over from.
 func reruns(r *idem.Record, req idem.BeginRequest) bool {
-	return req.Rerun != nil && r.State.Open() && r.Kind == req.Kind && r.Attempt == *req.Rerun && r.Attempt.Fence != req.Fence
+	return req.RunAgainFrom != nil && r.State.Open() && r.Kind == req.Kind && r.Attempt == *req.RunAgainFrom && r.Attempt.Fence != req.Fence
 }
 
 // stale reports whether a Begin under fence f comes too late.

@@ -1,7 +1,7 @@
 // Package memorystore keeps idempotency records in the memory of one process.
 //
 // It is for a service that runs as one instance, and for tests. A restart forgets
-// every key. [Store.Reach] is [idem.ReachProcess], so an engine combines the store
+// every key. [Store.Visibility] is [idem.VisibilityProcess], so an engine combines the store
 // with the in-process lock and refuses a lock that spans processes.
 //
 // Time is the process's monotonic clock. The store has no goroutine and needs no

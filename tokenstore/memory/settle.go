@@ -24,7 +24,7 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	case own && e.record.State.Open():
 		return s.settle(id, e, &st, now, false)
 	case own || !repairs(e, &st):
-	case e == nil && st.State == idem.StateReleased && st.Restore.Kind == idem.IssuedToken:
+	case e == nil && st.State == idem.StateReleased && st.Repair.Kind == idem.IssuedToken:
 		// The expiry of the token went with its record. The token stays unknown, so no
 		// attempt runs under it again, which is what the settlement wants.
 		res.Settled = true
@@ -72,8 +72,8 @@ func (s *Store) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.Ti
 // repairs reports whether a settlement may replace e, which is missing or belongs
 // to another attempt.
 func repairs(e *entry, st *idem.Settlement) bool {
-	re := st.Restore
-	if re == nil || st.State == idem.StateReleased && !st.Trusted {
+	re := st.Repair
+	if re == nil || st.State == idem.StateReleased && !st.LeaseTrusted {
 		return false
 	}
 	if e == nil {
@@ -95,7 +95,7 @@ func repairs(e *entry, st *idem.Settlement) bool {
 // restored returns the open entry of the attempt that st settles. It will replace e,
 // which may be nil.
 func restored(e *entry, st *idem.Settlement, now time.Time) *entry {
-	re := st.Restore
+	re := st.Repair
 	r := idem.Record{
 		State: idem.StatePending, Kind: re.Kind, Route: re.Route, Fingerprint: re.Fingerprint,
 		Attempt: st.Attempt, Created: now, Started: re.Started,

@@ -45,8 +45,8 @@ func New(opts ...Option) *Store {
 	return s
 }
 
-// Reach returns [idem.ReachProcess]: only this process sees the records.
-func (s *Store) Reach() idem.Reach { return idem.ReachProcess }
+// Visibility returns [idem.VisibilityProcess]: only this process sees the records.
+func (s *Store) Visibility() idem.Visibility { return idem.VisibilityProcess }
 
 // Ping returns ctx.Err().
 func (s *Store) Ping(ctx context.Context) error { return ctx.Err() }
@@ -87,9 +87,9 @@ func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (id
 	return e.copy(), nil
 }
 
-// Open lists records whose attempt is open, oldest first. It looks at every record
+// ListOpen lists records whose attempt is open, oldest first. It looks at every record
 // of the store. The error is ctx.Err() or nil.
-func (s *Store) Open(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
+func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
 	if err := ctx.Err(); err != nil {
 		return page, err
 	}
@@ -118,8 +118,8 @@ func (s *Store) Open(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage,
 	return page, nil
 }
 
-// Retire records that a lock domain is dead. The error is ctx.Err() or nil.
-func (s *Store) Retire(ctx context.Context, domain string, _ idem.Decision) error {
+// RetireDomain records that a lock domain is dead. The error is ctx.Err() or nil.
+func (s *Store) RetireDomain(ctx context.Context, domain string, _ idem.Decision) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctx.Err() == nil {
@@ -128,8 +128,8 @@ func (s *Store) Retire(ctx context.Context, domain string, _ idem.Decision) erro
 	return ctx.Err()
 }
 
-// Retired reports whether a lock domain was retired. The error is ctx.Err() or nil.
-func (s *Store) Retired(ctx context.Context, domain string) (bool, error) {
+// DomainRetired reports whether a lock domain was retired. The error is ctx.Err() or nil.
+func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.retired[domain], ctx.Err()

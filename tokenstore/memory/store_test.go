@@ -48,8 +48,8 @@ func TestStoreByTheRealClock(t *testing.T) {
 }
 
 func TestReach(t *testing.T) {
-	if got := memorystore.New().Reach(); got != idem.ReachProcess {
-		t.Errorf("Reach() = %v, want %v", got, idem.ReachProcess)
+	if got := memorystore.New().Visibility(); got != idem.VisibilityProcess {
+		t.Errorf("Visibility() = %v, want %v", got, idem.VisibilityProcess)
 	}
 }
 

@@ -25,7 +25,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 		return res, unavailable("begin", err)
 	}
 	s.loss.Reread(ctx)
-	rerun, rerunDomain := packRerun(req.Rerun)
+	rerun, rerunDomain := packRerun(req.RunAgainFrom)
 	shard := redisserver.ShardOf(id)
 	err = s.loss.Do(ctx, "begin", shard, func(expected string) (string, bool, error) {
 		r, err := s.replicas.run(ctx, s.client, "begin", beginScript, shard, s.keys.keys(id),
@@ -67,7 +67,7 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	if keep <= 0 {
 		keep = idem.DefaultKeyTTL
 	}
-	rerun, rerunDomain := packRerun(req.Rerun)
+	rerun, rerunDomain := packRerun(req.RunAgainFrom)
 	r, err := run(ctx, s.client, "abort", abortScript, s.keys.keys(id),
 		id.String(), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
 		req.Fence.Domain, millis(keep), rerun, rerunDomain)

@@ -79,7 +79,7 @@ func TestOpenLeavesOutWhatIsNotOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page, err := s.Open(t.Context(), idem.OpenQuery{Limit: 1})
+	page, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 1})
 	rows := page.Records
 	if err != nil || len(rows) != 1 || rows[0].ID != id {
 		t.Errorf("Open() = %v, %v, want %v", rows, err, id)

@@ -15,7 +15,7 @@ import (
 // sharedLocker stands for a lock of which the instances of these tests know.
 type sharedLocker struct{ *memorylock.Locker }
 
-func (sharedLocker) Reach() idem.Reach { return idem.ReachShared }
+func (sharedLocker) Visibility() idem.Visibility { return idem.VisibilityShared }
 
 // payment is a key under which engines pay, and what is known of it.
 type payment struct {
@@ -76,10 +76,10 @@ func TestFailoverUnderRunningHandlers(t *testing.T) {
 	notApplied := func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
 	token := newPayment("token", idem.Policy{Kind: idem.IssuedToken})
 	released := newPayment("released", idem.Policy{})
-	pending := newPayment("pending", idem.Policy{Doubt: idem.Ask(notApplied)})
+	pending := newPayment("pending", idem.Policy{InDoubt: idem.AskResolver(notApplied)})
 	all := []*payment{token, released, pending}
 	instance := func(s *Store) *idem.Engine {
-		e, err := idem.New(locker, s, idem.WithStoreTimeout(patient), idem.WithSaveTimeout(patient),
+		e, err := idem.New(locker, s, idem.WithStoreTimeout(patient), idem.WithSettleTimeout(patient),
 			idem.WithObserver(func(_ context.Context, ev idem.Event) {
 				for _, p := range all {
 					if ev.Type == idem.EventRepaired && ev.KeyID == p.id {

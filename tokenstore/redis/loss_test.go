@@ -121,7 +121,7 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 
 			// A holder that finished tells the truth, whatever was lost.
 			st := completion(a, "paid")
-			st.Restore, st.Trusted = &idem.Restore{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}, true
+			st.Repair, st.LeaseTrusted = &idem.Repair{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}, true
 			if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
 				t.Errorf("Settle(%v) with Restore = %v, %v, want settled", id, res.Settled, err)
 			}

@@ -98,18 +98,18 @@ func (g *generator) next() (string, func(idem.Store) string) {
 		}
 	case 1, 2, 3:
 		req := g.request()
-		return fmt.Sprintf("Begin %v %v %x, rerun %v", req.Kind, req.Fence, req.Nonce[:2], req.Rerun != nil), func(s idem.Store) string {
+		return fmt.Sprintf("Begin %v %v %x, rerun %v", req.Kind, req.Fence, req.Nonce[:2], req.RunAgainFrom != nil), func(s idem.Store) string {
 			res, err := s.Begin(ctx(), g.id, req)
 			return fmt.Sprint(res.Begun, res.Replaced, res.Record.State, res.Record.Attempt.Number, errors.Is(err, idem.ErrStaleFence))
 		}
 	case 4:
 		req := g.request()
-		return fmt.Sprintf("Abort %v %v %x, rerun %v", req.Kind, req.Fence, req.Nonce[:2], req.Rerun != nil), func(s idem.Store) string {
+		return fmt.Sprintf("Abort %v %v %x, rerun %v", req.Kind, req.Fence, req.Nonce[:2], req.RunAgainFrom != nil), func(s idem.Store) string {
 			return fmt.Sprint(s.Abort(ctx(), g.id, req))
 		}
 	default:
 		st := g.settlement()
-		return fmt.Sprintf("Settle %d %v to %v, restore %v", st.Attempt.Number, st.Attempt.Fence, st.State, st.Restore != nil), func(s idem.Store) string {
+		return fmt.Sprintf("Settle %d %v to %v, restore %v", st.Attempt.Number, st.Attempt.Fence, st.State, st.Repair != nil), func(s idem.Store) string {
 			res, err := s.Settle(ctx(), g.id, st)
 			return fmt.Sprint(res.Settled, res.Repaired, res.Record.State, res.Record.Attempt.Number, err)
 		}
@@ -127,7 +127,7 @@ func (g *generator) request() idem.BeginRequest {
 	}
 	if n := len(g.attempts); n > 0 && g.rng.IntN(3) == 0 {
 		from := g.attempts[n-1]
-		req.Rerun = &from
+		req.RunAgainFrom = &from
 	}
 	g.requests = append(g.requests, req)
 	return req
@@ -151,10 +151,10 @@ func (g *generator) settlement() idem.Settlement {
 		st.Decision = idem.Decision{By: "operator", Reason: "because"}
 	}
 	if g.rng.IntN(3) == 0 {
-		st.Restore = &idem.Restore{Kind: idem.KeyKind(g.rng.IntN(5) / 4), Route: "restored", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-		st.Trusted = g.rng.IntN(3) > 0
+		st.Repair = &idem.Repair{Kind: idem.KeyKind(g.rng.IntN(5) / 4), Route: "restored", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+		st.LeaseTrusted = g.rng.IntN(3) > 0
 		if n := len(g.attempts); n > 0 && g.rng.IntN(2) == 0 {
-			st.Restore.Replaced = idem.Replaced{State: []idem.State{idem.StateReleased, idem.StatePending, idem.StateUnknown}[g.rng.IntN(3)], Attempt: g.attempts[n-1]}
+			st.Repair.Replaced = idem.Replaced{State: []idem.State{idem.StateReleased, idem.StatePending, idem.StateUnknown}[g.rng.IntN(3)], Attempt: g.attempts[n-1]}
 		}
 		if g.rng.IntN(2) == 0 { // by a holder of whose Begin the store does not know
 			req := g.request()

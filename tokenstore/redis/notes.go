@@ -17,9 +17,9 @@ type retirement struct {
 	At     time.Time `json:"at"` // by the caller's clock
 }
 
-// Retire records that a lock domain is dead. The store keeps the first decision. The
+// RetireDomain records that a lock domain is dead. The store keeps the first decision. The
 // error wraps idem.ErrUnavailable if Redis could not be asked.
-func (s *Store) Retire(ctx context.Context, domain string, d idem.Decision) error {
+func (s *Store) RetireDomain(ctx context.Context, domain string, d idem.Decision) error {
 	if domain == "" {
 		return errors.New("tokenstore/redis: retire: no domain")
 	}
@@ -41,8 +41,8 @@ func (s *Store) Retire(ctx context.Context, domain string, d idem.Decision) erro
 	return nil
 }
 
-// Retired reports whether a lock domain was retired. The error wraps idem.ErrUnavailable.
-func (s *Store) Retired(ctx context.Context, domain string) (bool, error) {
+// DomainRetired reports whether a lock domain was retired. The error wraps idem.ErrUnavailable.
+func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) {
 	retired, err := s.client.HExists(ctx, s.keys.retired(), domain).Result()
 	if err != nil {
 		return false, failed(ctx, s.client, "retired", err)

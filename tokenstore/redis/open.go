@@ -27,11 +27,11 @@ const (
 	inVain = 1000
 )
 
-// Open lists records whose attempt is open and records that cannot be read, oldest first.
+// ListOpen lists records whose attempt is open and records that cannot be read, oldest first.
 // It merges the open sets of all shards. It is not one snapshot: a record that begins or
 // settles during the call may be missing, and all others are there. The error wraps
 // idem.ErrUnavailable.
-func (s *Store) Open(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
+func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
 	limit := cmp.Or(max(q.Limit, 0), defaultOpenLimit)
 	at := placeAfter(q.After)
 	var last *idem.OpenCursor // of the members that this call has looked at

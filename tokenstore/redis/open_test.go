@@ -36,7 +36,7 @@ func walk(tb testing.TB, s *Store, q idem.OpenQuery, between func(page int)) []i
 	tb.Helper()
 	var ids []idem.KeyID
 	for page := 0; ; page++ {
-		got, err := s.Open(tb.Context(), q)
+		got, err := s.ListOpen(tb.Context(), q)
 		if err != nil {
 			tb.Fatalf("Open(%+v) = %v, want <nil>", q, err)
 		}
@@ -90,7 +90,7 @@ func TestOpenWalksOverAPageThatIsFilteredOut(t *testing.T) {
 	}
 	var h trips
 	client.AddHook(&h)
-	page, err := s.Open(t.Context(), idem.OpenQuery{State: idem.StateUnknown, Limit: 1})
+	page, err := s.ListOpen(t.Context(), idem.OpenQuery{State: idem.StateUnknown, Limit: 1})
 	rows := page.Records
 	if err != nil || len(rows) != 1 || rows[0].ID != last {
 		t.Errorf("Open(unknown) = %d records, %v, want the last one", len(rows), err)
@@ -133,7 +133,7 @@ func TestOpenMissesNothingWhileRecordsAreSettled(t *testing.T) {
 	ids, next = ids[75:], 0
 	h := &before{at: 2, f: func() { settle(20) }}
 	client.AddHook(h)
-	page, err := s.Open(t.Context(), idem.OpenQuery{})
+	page, err := s.ListOpen(t.Context(), idem.OpenQuery{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestOpenDoesABoundedAmountOfWork(t *testing.T) {
 	calls := 0
 	for q := (idem.OpenQuery{Limit: 100}); ; calls++ {
 		before := h.n.Load()
-		page, err := s.Open(t.Context(), q)
+		page, err := s.ListOpen(t.Context(), q)
 		if err != nil {
 			t.Fatalf("Open(%+v) = %v, want <nil>", q, err)
 		}
@@ -228,12 +228,12 @@ func TestOpenAndRetireOnACluster(t *testing.T) {
 		domain := fmt.Sprintf("domain-%d", i)
 		if i%2 == 0 {
 			for range 2 {
-				if err := s.Retire(t.Context(), domain, idem.Decision{By: "operator"}); err != nil {
-					t.Errorf("Retire(%q) = %v, want <nil>", domain, err)
+				if err := s.RetireDomain(t.Context(), domain, idem.Decision{By: "operator"}); err != nil {
+					t.Errorf("RetireDomain(%q) = %v, want <nil>", domain, err)
 				}
 			}
 		}
-		if got, err := s.Retired(t.Context(), domain); err != nil || got != (i%2 == 0) {
+		if got, err := s.DomainRetired(t.Context(), domain); err != nil || got != (i%2 == 0) {
 			t.Errorf("Retired(%q) = %v, %v, want %v", domain, got, err, i%2 == 0)
 		}
 	}
@@ -244,11 +244,11 @@ func TestOpenAndRetireOnACluster(t *testing.T) {
 func TestRetiredDomainsGoWithALoss(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	if err := s.Retire(t.Context(), "old", idem.Decision{By: "operator", Reason: "rebuilt"}); err != nil {
+	if err := s.RetireDomain(t.Context(), "old", idem.Decision{By: "operator", Reason: "rebuilt"}); err != nil {
 		t.Fatal(err)
 	}
 	m.FlushAll()
-	if got, err := s.Retired(t.Context(), "old"); err != nil || got {
+	if got, err := s.DomainRetired(t.Context(), "old"); err != nil || got {
 		t.Errorf("Retired() after a loss = %v, %v, want false", got, err)
 	}
 }

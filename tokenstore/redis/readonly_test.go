@@ -45,7 +45,7 @@ func TestReadOnlyStoreWritesNothing(t *testing.T) {
 		"Begin":         func() error { _, err := s.Begin(ctx, id, req); return err },
 		"Settle":        func() error { _, err := s.Settle(ctx, id, completion(a, "")); return err },
 		"Abort":         func() error { return s.Abort(ctx, id, req) },
-		"Retire":        func() error { return s.Retire(ctx, "domain", idem.Decision{By: "me"}) },
+		"RetireDomain":  func() error { return s.RetireDomain(ctx, "domain", idem.Decision{By: "me"}) },
 		"AcceptLoss":    func() error { _, err := s.AcceptLoss(ctx); return err },
 		"DeclareSealed": func() error { return s.DeclareSealed(ctx) },
 	} {
@@ -69,12 +69,12 @@ func TestReadOnlyStoreWritesNothing(t *testing.T) {
 func wantReads(t *testing.T, s *Store) {
 	t.Helper()
 	ctx := t.Context()
-	_, errOpen := s.Open(ctx, idem.OpenQuery{})
-	_, errRetired := s.Retired(ctx, "domain")
+	_, errOpen := s.ListOpen(ctx, idem.OpenQuery{})
+	_, errRetired := s.DomainRetired(ctx, "domain")
 	_, errDecisions := s.Decisions(ctx, idem.KeyID{})
 	_, errSealed := s.Sealed(ctx)
 	for method, err := range map[string]error{
-		"Open": errOpen, "Retired": errRetired, "Decisions": errDecisions, "Sealed": errSealed, "Ping": s.Ping(ctx),
+		"ListOpen": errOpen, "DomainRetired": errRetired, "Decisions": errDecisions, "Sealed": errSealed, "Ping": s.Ping(ctx),
 	} {
 		if err != nil {
 			t.Errorf("%s() = %v, want <nil>", method, err)
@@ -98,7 +98,7 @@ func TestReadOnlyStoreSeesWhatOthersKeep(t *testing.T) {
 			if rec, err := reader.Get(t.Context(), nothing); err != nil || rec.State != idem.StateNone {
 				t.Errorf("Get(%v) = %v, %v, want none", nothing, rec.State, err)
 			}
-			page, err := reader.Open(t.Context(), idem.OpenQuery{})
+			page, err := reader.ListOpen(t.Context(), idem.OpenQuery{})
 			if list := page.Records; err != nil || len(list) != 1 || list[0].ID != id {
 				t.Errorf("Open() = %v, %v, want the record", list, err)
 			}

@@ -52,10 +52,10 @@ func onOneNode(tb testing.TB, c *testserver.RedisCluster) (prefix string, number
 // Every call finds the new primary by itself, not only those that run scripts.
 func TestEveryCallFollowsAFailover(t *testing.T) {
 	calls := map[string]func(ctx context.Context, s *Store) error{
-		"Open":          func(ctx context.Context, s *Store) error { _, err := s.Open(ctx, idem.OpenQuery{}); return err },
+		"ListOpen":      func(ctx context.Context, s *Store) error { _, err := s.ListOpen(ctx, idem.OpenQuery{}); return err },
 		"Ping":          func(ctx context.Context, s *Store) error { return s.Ping(ctx) },
-		"Retire":        func(ctx context.Context, s *Store) error { return s.Retire(ctx, "domain", idem.Decision{}) },
-		"Retired":       func(ctx context.Context, s *Store) error { _, err := s.Retired(ctx, "domain"); return err },
+		"RetireDomain":  func(ctx context.Context, s *Store) error { return s.RetireDomain(ctx, "domain", idem.Decision{}) },
+		"DomainRetired": func(ctx context.Context, s *Store) error { _, err := s.DomainRetired(ctx, "domain"); return err },
 		"DeclareSealed": func(ctx context.Context, s *Store) error { return s.DeclareSealed(ctx) },
 		"Sealed":        func(ctx context.Context, s *Store) error { _, err := s.Sealed(ctx); return err },
 		"Decisions":     func(ctx context.Context, s *Store) error { _, err := s.Decisions(ctx, idem.KeyID{}); return err },

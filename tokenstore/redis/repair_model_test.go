@@ -129,7 +129,7 @@ func repairModel(t *testing.T, fresh func(idem.KeyID) fallible, steps int) (repa
 				token++
 				req := idem.BeginRequest{Kind: kind, Nonce: idem.NewNonce(), Fence: idem.Fence{Domain: fmt.Sprint("d", domain), Token: token}}
 				if rec := get(); rec.State.Open() && rng.IntN(2) == 0 {
-					req.Rerun = &rec.Attempt
+					req.RunAgainFrom = &rec.Attempt
 				} else if rec.State.Open() {
 					_, _ = s.Settle(t.Context(), id, idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: time.Hour})
 				}
@@ -139,8 +139,8 @@ func repairModel(t *testing.T, fresh func(idem.KeyID) fallible, steps int) (repa
 				}
 				h := held{seq: len(all) + 1, settlement: idem.Settlement{Attempt: res.Record.Attempt, ID: req.Nonce, State: states[rng.IntN(len(states))],
 					Response: &idem.Response{Status: 201}, ResultTTL: time.Hour, KeyTTL: time.Hour,
-					Restore: &idem.Restore{Kind: kind, Started: res.Record.Started, Replaced: res.Replaced}}}
-				if req.Rerun != nil && h.settlement.State == idem.StateReleased {
+					Repair: &idem.Repair{Kind: kind, Started: res.Record.Started, Replaced: res.Replaced}}}
+				if req.RunAgainFrom != nil && h.settlement.State == idem.StateReleased {
 					h.settlement.State = idem.StateUnknown
 				}
 				all, seqs[req.Nonce] = append(all, h), h.seq
@@ -149,7 +149,7 @@ func repairModel(t *testing.T, fresh func(idem.KeyID) fallible, steps int) (repa
 					continue
 				}
 				h := all[rng.IntN(len(all))]
-				h.settlement.Trusted = h.seq == len(all)
+				h.settlement.LeaseTrusted = h.seq == len(all)
 				before := get()
 				res, err := s.Settle(t.Context(), id, h.settlement)
 				if err != nil {

@@ -86,7 +86,7 @@ func TestRoundTrips(t *testing.T) {
 				call("Ping", 1, func() error { return s.Ping(t.Context()) })
 				id, req := newAttempt(idem.ClientKey)
 				mustBegin(t, s, id, req)
-				call("Open", 2, func() error { _, err := s.Open(t.Context(), idem.OpenQuery{Limit: 10}); return err })
+				call("Open", 2, func() error { _, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 10}); return err })
 			}
 		})
 	}

@@ -48,9 +48,9 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 
 // settleArgs are the first 18 ARGV of settle.lua.
 func settleArgs(id idem.KeyID, st idem.Settlement) ([]any, error) {
-	var re idem.Restore
-	if st.Restore != nil {
-		re = *st.Restore
+	var re idem.Repair
+	if st.Repair != nil {
+		re = *st.Repair
 	}
 	if err := errors.Join(
 		checkLength("settle", "domain", st.Attempt.Fence.Domain, maxDomain),
@@ -79,9 +79,9 @@ func settleArgs(id idem.KeyID, st idem.Settlement) ([]any, error) {
 	}
 	repair, replaced := "", ""
 	switch {
-	case st.Restore != nil && st.Trusted:
+	case st.Repair != nil && st.LeaseTrusted:
 		repair = "trusted"
-	case st.Restore != nil:
+	case st.Repair != nil:
 		repair = "untrusted"
 	}
 	if re.Replaced != (idem.Replaced{}) {

@@ -96,8 +96,8 @@ func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog
 	return nil
 }
 
-// Reach returns [idem.ReachShared]: other processes see the records.
-func (s *Store) Reach() idem.Reach { return idem.ReachShared }
+// Visibility returns [idem.VisibilityShared]: other processes see the records.
+func (s *Store) Visibility() idem.Visibility { return idem.VisibilityShared }
 
 // Ping returns nil if Redis answers, no server evicts keys, no shard is known to have
 // lost its records, and each primary has the replicas that Begin waits for. The error

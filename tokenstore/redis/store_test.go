@@ -112,8 +112,8 @@ func freshPrefix(tb testing.TB) string { return strings.TrimSuffix(testserver.Ke
 
 func TestReach(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
-	if got := s.Reach(); got != idem.ReachShared {
-		t.Errorf("Reach() = %v, want %v", got, idem.ReachShared)
+	if got := s.Visibility(); got != idem.VisibilityShared {
+		t.Errorf("Visibility() = %v, want %v", got, idem.VisibilityShared)
 	}
 }
 

@@ -184,7 +184,7 @@ func TestEngineWithAnUnknownOutcome(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := b.do(func(p *idem.Policy) {
-			p.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.Applied(*payment()), nil })
+			p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.Applied(*payment()), nil })
 		})
 		if err != nil || !got.Replayed || string(got.Response.Body) != string(payment().Body) {
 			t.Errorf("Do() with a resolver = %+v, %v, want what it says", got, err)

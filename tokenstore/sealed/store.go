@@ -118,9 +118,9 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	return res, err
 }
 
-// Open lists open records. Responses that cannot be opened are omitted.
-func (s *Store) Open(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
-	page, err := s.wrapped.Open(ctx, q)
+// ListOpen lists open records. Responses that cannot be opened are omitted.
+func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	page, err := s.wrapped.ListOpen(ctx, q)
 	bad, first := 0, error(nil)
 	for i := range page.Records {
 		row := &page.Records[i]

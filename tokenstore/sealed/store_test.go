@@ -165,7 +165,7 @@ func TestRedisHoldsNothingOfResponses(t *testing.T) {
 		stored(t, s, idem.StateCompleted, &omitted)
 		id, req := newRequest() // restored
 		st := settlement(idem.Attempt{Number: 2, Fence: req.Fence, Nonce: req.Nonce}, idem.StateCompleted, resp)
-		st.Restore, st.Trusted = &idem.Restore{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}, true
+		st.Repair, st.LeaseTrusted = &idem.Repair{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}, true
 		if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled || !reflect.DeepEqual(res.Record.Response, resp) {
 			t.Fatalf("Settle() of a missing record = %+v, %v, want it settled", res, err)
 		}
@@ -245,7 +245,7 @@ func TestAttemptComesBackAsItWasSettled(t *testing.T) {
 				// The longest domain and the largest numbers.
 				st := settlement(idem.Attempt{Number: ^uint32(0), Nonce: req.Nonce,
 					Fence: idem.Fence{Domain: strings.Repeat("d", 255), Token: ^uint64(0)}}, state, payment())
-				st.Restore = &idem.Restore{Started: time.Now()}
+				st.Repair = &idem.Repair{Started: time.Now()}
 				if _, err := s.Settle(t.Context(), id, st); err != nil {
 					t.Fatal(err)
 				}
@@ -340,7 +340,7 @@ func TestUnreadableResponses(t *testing.T) {
 				t.Errorf("Get(unknown) = %+v, %v, want the record without its response", rec, err)
 			}
 			warned("get")
-			page, err := s.Open(ctx, idem.OpenQuery{})
+			page, err := s.ListOpen(ctx, idem.OpenQuery{})
 			list := page.Records
 			if err != nil || len(list) != 1 || !reflect.DeepEqual(list[0].Record.Response, omitted) {
 				t.Errorf("Open() = %+v, %v, want one record without its response", list, err)
@@ -463,16 +463,16 @@ func TestPassedThrough(t *testing.T) {
 	ctx := t.Context()
 	inner := memorystore.New()
 	s := over(t, inner, ringOf(t, "k1"))
-	if got := s.Reach(); got != idem.ReachProcess {
-		t.Errorf("Reach() = %v, want that of the wrapped store", got)
+	if got := s.Visibility(); got != idem.VisibilityProcess {
+		t.Errorf("Visibility() = %v, want that of the wrapped store", got)
 	}
-	if err := s.Retire(ctx, "dead", idem.Decision{}); err != nil {
+	if err := s.RetireDomain(ctx, "dead", idem.Decision{}); err != nil {
 		t.Fatal(err)
 	}
-	if retired, err := inner.Retired(ctx, "dead"); err != nil || !retired {
+	if retired, err := inner.DomainRetired(ctx, "dead"); err != nil || !retired {
 		t.Errorf("Retired() of the wrapped store = %v, %v, want true", retired, err)
 	}
-	if retired, err := s.Retired(ctx, "alive"); err != nil || retired {
+	if retired, err := s.DomainRetired(ctx, "alive"); err != nil || retired {
 		t.Errorf("Retired(alive) = %v, %v, want false", retired, err)
 	}
 	gone, cancel := context.WithCancel(ctx)

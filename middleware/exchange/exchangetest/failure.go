@@ -70,7 +70,7 @@ var failureCases = []testCase{
 		b.wantRuns(2)
 	}},
 	{"what a handler has left running cannot send anything", func(b *bundle) {
-		b.policy.Doubt = idem.Ask(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
+		b.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
 		goOn, gate := make(chan struct{}), make(chan error, 6)
 		slow := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			<-goOn

@@ -99,7 +99,7 @@ var givenUpCases = []testCase{
 		supersededStream(b)
 	}},
 	{"a stream whose outcome a resolver has decided is broken off", func(b *bundle) {
-		b.policy.Doubt = idem.Ask(applied)
+		b.policy.InDoubt = idem.AskResolver(applied)
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(503)
 			_, _ = io.WriteString(w, "part")

@@ -14,7 +14,7 @@ import (
 var nestedCases = []testCase{
 	{"middleware that is met twice executes once", func(b *bundle) {
 		policy := b.policy
-		policy.Wait = time.Hour // it must not wait for itself
+		policy.DuplicateWait = time.Hour // it must not wait for itself
 		b.policy = policy
 		b.protect(b.again(policy, func(w http.ResponseWriter, r *http.Request) {
 			if body, err := io.ReadAll(r.Body); string(body) != payBody || err != nil {
@@ -53,8 +53,8 @@ var nestedCases = []testCase{
 		for name, change := range map[string]func(*idem.Policy){
 			"name":     func(p *idem.Policy) { p.Name = "other" },
 			"kind":     func(p *idem.Policy) { p.Kind = idem.IssuedToken },
-			"resolver": func(p *idem.Policy) { p.Doubt = idem.Ask(applied) },
-			"deadline": func(p *idem.Policy) { p.Deadline = time.Hour },
+			"resolver": func(p *idem.Policy) { p.InDoubt = idem.AskResolver(applied) },
+			"deadline": func(p *idem.Policy) { p.HandlerTimeout = time.Hour },
 		} {
 			b.policy.Name = "first"
 			other := b.policy

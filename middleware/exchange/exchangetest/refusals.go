@@ -144,7 +144,7 @@ var refusalCases = []testCase{
 	refuses("an unknown token", idem.CodeTokenUnknown, func(b *bundle) { b.policy.Kind = idem.IssuedToken }, keyed("k1")),
 	refuses("no scope", idem.CodeInternal, scoped("", nil), keyed("k1")),
 	refuses("a scope that cannot be told", idem.CodeInternal, scoped("m1", errors.New("secret")), keyed("k1")),
-	refuses("a scope that is a refusal", idem.CodeInternal, scoped("", idem.Refuse(idem.CodeKeyReused, nil)), keyed("k1")),
+	refuses("a scope that is a refusal", idem.CodeInternal, scoped("", idem.NewRefusal(idem.CodeKeyReused, nil)), keyed("k1")),
 	refuses("bug 24: the store is down", idem.CodeUnavailable, func(b *bundle) { b.store.fail(errDown) }, keyed("k1")),
 	refuses("bug 24: the lock service is down", idem.CodeUnavailable, func(b *bundle) { b.locker.fault.Store(&errDown) }, keyed("k1")),
 	refuses("the store lost its records", idem.CodeStoreLost, func(b *bundle) { b.store.fail(idem.ErrStoreLost) }, keyed("k1")),

@@ -43,7 +43,7 @@ var relayCases = []testCase{
 		b.wantState("k1", idem.StateCompleted)
 	}},
 	{"a relayed refusal is asked about, and its resolver's answer counts", func(b *bundle) {
-		b.policy.Doubt = idem.Ask(applied)
+		b.policy.InDoubt = idem.AskResolver(applied)
 		b.protect(func(w http.ResponseWriter, r *http.Request) { problem(w, 403, "token-unknown") })
 		for range 2 {
 			b.want(b.pay("k1"), 201, "resolved", true)

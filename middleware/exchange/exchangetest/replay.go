@@ -108,13 +108,13 @@ var replayCases = []testCase{
 		if err := receive(b, "the handler's end", finished); err != nil {
 			b.Errorf("the handler's context ended with its client: %v", err)
 		}
-		b.policy.Wait = patience
+		b.policy.DuplicateWait = patience
 		b.protectAgain()
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, true)
 		b.wantRuns(1)
 	}},
 	{"a duplicate of a running request waits where the policy says so", func(b *bundle) {
-		b.policy.Wait = patience
+		b.policy.DuplicateWait = patience
 		started, goOn := make(chan struct{}), make(chan struct{})
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			close(started)
@@ -170,7 +170,7 @@ var replayCases = []testCase{
 		b.wantRuns(1)
 	}},
 	{"what a resolver says of a failure goes to the first caller already", func(b *bundle) {
-		b.policy.Doubt = idem.Ask(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		b.policy.InDoubt = idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
 			return idem.Applied(idem.Response{Status: 201, Body: []byte("applied"), Header: map[string][]string{
 				"content-type": {"text/plain"}, "Set-Cookie": {"a=b"}, "Transfer-Encoding": {"chunked"},
 			}}), nil

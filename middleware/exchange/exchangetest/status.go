@@ -51,8 +51,8 @@ var statusCases = []testCase{
 			says   bool
 		}{
 			{func(*idem.Policy) {}, false},
-			{func(p *idem.Policy) { p.Doubt = idem.Ask(neverAsked) }, true},
-			{func(p *idem.Policy) { p.Doubt = idem.RunAgain() }, true},
+			{func(p *idem.Policy) { p.InDoubt = idem.AskResolver(neverAsked) }, true},
+			{func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }, true},
 		} {
 			policy := b.policy
 			resolver.policy(&policy)
@@ -95,7 +95,7 @@ var statusCases = []testCase{
 		b.protect(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 		b.pay("k1")
 		with := func(name string) idem.Policy {
-			return idem.Policy{Name: name, Scope: b.policy.Scope, Doubt: idem.Ask(neverAsked)}
+			return idem.Policy{Name: name, Scope: b.policy.Scope, InDoubt: idem.AskResolver(neverAsked)}
 		}
 		without := func(name string) idem.Policy { return idem.Policy{Name: name, Scope: b.policy.Scope} }
 		for name, tt := range map[string]struct {

@@ -145,7 +145,7 @@ var streamCases = []testCase{
 		b.wantRuns(1)
 	}},
 	{"a client that reads nothing does not hold its key past the deadline", func(b *bundle) {
-		b.policy.Deadline = 50 * time.Millisecond
+		b.policy.HandlerTimeout = 50 * time.Millisecond
 		b.policy.MaxResponseBody = 1 << 10
 		failed := make(chan error, 1)
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
@@ -167,7 +167,7 @@ var streamCases = []testCase{
 		}
 	}},
 	{"a handler that ends its response at the deadline reaches its client", func(b *bundle) {
-		b.policy.Deadline = 50 * time.Millisecond
+		b.policy.HandlerTimeout = 50 * time.Millisecond
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()

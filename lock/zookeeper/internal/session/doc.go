@@ -9,7 +9,7 @@
 //     at the moment of the answer or later. Hint, Look, Decide, DecideFor.
 //   - Watch: wait until a znode may have changed.
 //   - Barrier: everything that was sent before has been applied or never will be.
-//   - The lease clock: Hold registers a lease and is told before its trust ends. Trusted,
+//   - The lease clock: Hold registers a lease and is told before its trust ends. LeaseTrusted,
 //     Left and Stale read the clock.
 //   - Waiting: AwaitUp, Await, Settled, Retry, Pause, and [Within] for calls that cannot
 //     be cancelled.

@@ -57,9 +57,9 @@ func (h *Hold) End() {
 	delete(h.t.holds, h)
 }
 
-// Trusted reports whether the leases of the session can be trusted. It reads the lease
+// LeaseTrusted reports whether the leases of the session can be trusted. It reads the lease
 // clock, and if trust has run out it tells the holders first.
-func (t *trust) Trusted() bool {
+func (t *trust) LeaseTrusted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.expire()
