@@ -45,15 +45,6 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-func TestNewRefusesEvictionOnOneNodeOfACluster(t *testing.T) {
-	t.Parallel()
-	c := testserver.StartRedisCluster(t, 3)
-	do(t, c.Nodes()[1], "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-	if _, err := New(t.Context(), connect(t, 2, c.Addrs()...), quiet()); err == nil || !strings.Contains(err.Error(), "allkeys-lru") {
-		t.Errorf("New() = %v, want a refusal that names allkeys-lru", err)
-	}
-}
-
 // A server that answers and refuses to write cannot take a lock.
 func TestPingNoticesAServerThatRefusesWrites(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ func TestRepairReplacesNoLaterTruth(t *testing.T) {
 
 // TestRepairModelCatchesAMissingComparison shows that the model would notice.
 func TestRepairModelCatchesAMissingComparison(t *testing.T) {
-	const compares = "if not below(fence(r), sub(ARGV[2], 5, 12)) then return false end"
+	const compares = "if not below(fence(r), sub(mine, 5, 12)) then return false end"
 	text := func(name string) string {
 		data, err := lua.ReadFile("lua/" + name)
 		if err != nil {

@@ -250,29 +250,3 @@ func TestKeysAreNotStored(t *testing.T) {
 		}
 	}
 }
-
-// A record of a layout that is not known here is left alone.
-func TestRecordsOfNewerBuildsAreLeftAlone(t *testing.T) {
-	m := startMini(t)
-	s := open(t, connect(t, "redis://"+m.Addr()))
-	id, req := newAttempt(idem.ClientKey)
-	a := mustBegin(t, s, id, req)
-	key := s.keys.record(id)
-	was, _ := m.Get(key)
-	if err := m.Set(key, "\x02"+was[1:]); err != nil {
-		t.Fatal(err)
-	}
-	newer, _ := m.Get(key)
-	_, errGet := s.Get(t.Context(), id)
-	_, errBegin := s.Begin(t.Context(), id, req)
-	_, errSettle := s.Settle(t.Context(), id, completion(a, ""))
-	errAbort := s.Abort(t.Context(), id, req)
-	for method, err := range map[string]error{"Get": errGet, "Begin": errBegin, "Settle": errSettle, "Abort": errAbort} {
-		if err == nil {
-			t.Errorf("%s(%v) of a newer record = <nil>, want an error", method, id)
-		}
-	}
-	if got, _ := m.Get(key); got != newer {
-		t.Errorf("the newer record was changed to %q", got)
-	}
-}

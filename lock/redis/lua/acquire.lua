@@ -1,25 +1,22 @@
--- acquire: takes a lock that nobody holds, with a fencing token.
+-- acquire: takes a free lock, with a fencing token.
 --
 -- KEYS 1 the lock
 --      2 the shard's fences: a hash of domain and last, the latest token
--- ARGV 1 owner, 32 hexadecimal digits, one for each try to take the lock
---      2 nonce of the attempt, for whoever looks at the lock
+-- ARGV 1 owner, 32 hexadecimal digits, a new one for each try
+--      2 nonce of the attempt, for people who inspect the lock
 --      3 time to live, ms
---      4 the lock domain, where the shard has none
--- Returns {verdict, token, domain}; the verdict is
---   taken   the lock is the owner's, now or by an earlier copy of this call
---   locked  somebody else holds it; neither token nor domain
+--      4 the lock domain for a shard without one
+-- Returns {verdict, token, domain}. The verdict is
+--   taken   the owner has the lock, now or since an earlier copy of this call
+--   locked  another owner has it; token and domain are missing
 --
--- The lock's value is "owner token domain nonce".
+-- The value of the lock is "owner token domain nonce".
 --
--- The token is the server's time in microseconds, or the last token plus one
--- where that is greater: it grows even past tokens that a fail-over has lost,
--- as long as the clock of the new primary is not behind those of the old one's
--- last tokens. Lua's numbers hold it exactly below 2^53, which is in the year
--- 2255.
+-- The token is the server's time in microseconds, or the last token plus one if that is
+-- greater. It rises past tokens that a fail-over lost, unless the clock of the new primary
+-- is behind them. Lua's numbers are exact below 2^53, which is in the year 2255.
 --
--- Domain and last are one key, so that one is never lost without the other: a
--- Redis that lost its tokens has another domain.
+-- Domain and last share a key, so a Redis that lost its tokens has another domain too.
 local held = redis.call('GET', KEYS[1])
 if held then
   if string.sub(held, 1, 32) ~= ARGV[1] then return {'locked'} end

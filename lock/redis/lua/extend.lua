@@ -1,10 +1,9 @@
--- extend: gives a lock its full time to live again, where it is still the
--- owner's.
+-- extend: gives a lock its full time to live again, if it is still the owner's.
 --
 -- KEYS 1 the lock
 -- ARGV 1 owner
 --      2 time to live, ms
--- Returns 1, or 0 where the lock is gone or somebody else's.
+-- Returns 1, or 0 if the lock is gone or has another owner.
 local held = redis.call('GET', KEYS[1])
 if not held or string.sub(held, 1, 32) ~= ARGV[1] then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])

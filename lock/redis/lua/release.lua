@@ -1,9 +1,9 @@
--- release: deletes a lock where it is the owner's. An owner is never used
--- again, so this may be sent any number of times, however late.
+-- release: deletes a lock if it is the owner's. An owner is never used again, so this may
+-- be sent any number of times, however late.
 --
 -- KEYS 1 the lock
 -- ARGV 1 owner
--- Returns 1, or 0 where the lock is gone or somebody else's.
+-- Returns 1, or 0 if the lock is gone or has another owner.
 local held = redis.call('GET', KEYS[1])
 if not held or string.sub(held, 1, 32) ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])

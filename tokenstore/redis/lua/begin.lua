@@ -1,47 +1,51 @@
--- begin: starts an attempt where the record allows it.
+-- begin: starts an attempt if the record allows it.
 --
--- ARGV 1 incarnation expected      5 fence's domain
+-- KEYS and the record are in prelude.lua.
+-- ARGV 1 expected incarnation      5 domain of the fence
 --      2 member of the open set    6 route
 --      3 kind                      7 fingerprint, 33 bytes
 --      4 fence and nonce, 24 bytes 8 the open attempt to start over from, or ''
---                                  9 its fence's domain
--- Returns {verdict, record, response, now, incarnation where lost}; the verdict is
---   begun  the attempt is pending, now or by an earlier copy of this call
---   kept   the record does not allow it
---   stale  the fence comes too late
---   lost   the shard lost its records
+--                                  9 domain of its fence
+-- Returns {verdict, record, response, now, incarnation if lost}. The verdict is
+--   begun       the attempt is pending, now or since an earlier copy of this call
+--   kept        the record does not allow it
+--   stale       the fence comes too late
+--   lost        the shard lost its records
 --   unreadable  a newer build wrote the record, or it is corrupt
-local dom, to = ARGV[5], ARGV[6]
+local want, member, wanted_kind, mine, dom, to, fingerprint = unpack(ARGV, 1, 7)
+local over, over_domain = ARGV[8], ARGV[9]
+
+-- Whether the attempt may start from a record of its kind.
+local function allows(r)
+  if over == '' then return idle(r) end
+  if not open(r) or attempt(r) ~= over or domain(r) ~= over_domain then return false end
+  return sub(r, 49, 81) == fingerprint and (fence(r) ~= sub(mine, 1, 8) or over_domain ~= dom)
+end
+
 local r, incarnation, refusal = load()
 if refusal then return refusal end
-if incarnation ~= ARGV[1] then return {'lost', '', '', now, incarnation or ''} end
+if incarnation ~= want then return {'lost', '', '', now, incarnation or ''} end
 
 local number, created, token, before = 0, p48(now), NEVER, ''
 if r then
-  local s = state(r)
-  if s == PENDING and bid(r) == ARGV[4] and domain(r) == dom then
-    -- Written again, for WAIT: it asks for what this connection wrote last, and
-    -- the earlier copy may have come over another one. SET counts even where it
-    -- changes nothing; ZADD would not.
+  if state(r) == PENDING and bid(r) == mine and domain(r) == dom then
+    -- Write it again for WAIT, which concerns the last write of this connection. The
+    -- earlier copy may have used another connection. An unchanged SET counts as a
+    -- write, and an unchanged ZADD does not.
     save(r)
     return {'begun', r, '', now}
   end
-  if stale(r, sub(ARGV[4], 1, 8), dom) then return {'stale', r, body(r), now} end
-  local free = s == ISSUED or s == RELEASED
-  if ARGV[8] ~= '' then
-    free = (s == PENDING or s == UNKNOWN) and attempt(r) == ARGV[8] and domain(r) == ARGV[9]
-      and sub(r, 49, 81) == ARGV[7] and not (fence(r) == sub(ARGV[4], 1, 8) and ARGV[9] == dom)
-  end
-  if not free or kind(r) ~= ARGV[3] then return {'kept', r, body(r), now} end
+  if stale(r, sub(mine, 1, 8), dom) then return {'stale', r, body(r), now} end
+  if kind(r) ~= wanted_kind or not allows(r) then return {'kept', r, body(r), now} end
   number, created, token, before = u32(r, 5), sub(r, 82, 87), sub(r, 112, 117), bare(r)
   if place(r) == APART then redis.call('DEL', KEYS[4]) end
-elseif ARGV[3] ~= CLIENT or ARGV[8] ~= '' then
+elseif wanted_kind ~= CLIENT or over ~= '' then
   return {'kept', '', '', now}
 end
 
-r = VERSION .. PENDING .. ARGV[3] .. NOWHERE .. p32(number + 1) .. ARGV[4] .. NO_ID .. ARGV[7]
+r = VERSION .. PENDING .. wanted_kind .. NOWHERE .. p32(number + 1) .. mine .. NO_ID .. fingerprint
   .. created .. p48(now) .. NEVER .. NEVER .. NEVER .. token
-  .. char(#dom, #to) .. '\0\0\0' .. NO_REPAIR .. dom .. to .. before
+  .. char(#dom, #to, 0, 0, 0) .. NO_REPAIR .. dom .. to .. before
 save(r)
-redis.call('ZADD', KEYS[2], now, ARGV[2])
+redis.call('ZADD', KEYS[2], now, member)
 return {'begun', r, '', now}

@@ -1,8 +1,9 @@
--- get: the record with the server's time, for clusters, where the time cannot
--- be asked of the record's node in the same round trip otherwise.
+-- get: reads a record and the server's time. Only clusters need this script, because a
+-- pipeline cannot ask the record's node for its time.
 --
--- Returns {verdict, record, response, now, incarnation}; the verdict is
---   got         the record is as returned
+-- KEYS and the record are in prelude.lua.
+-- Returns {verdict, record, response, now, incarnation}. The verdict is
+--   got         the record is returned, or '' if there is none
 --   unreadable  a newer build wrote the record, or it is corrupt
 local r, incarnation, refusal = load()
 if refusal then return refusal end

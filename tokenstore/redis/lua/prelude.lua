@@ -1,11 +1,12 @@
--- Shared by every script of this package: loaded in front of each of them.
+-- prelude: the record format and the functions of all scripts. Each script that needs it
+-- is loaded with this file in front.
 --
--- KEYS, the same for all, all in one slot:
+-- KEYS of all these scripts, in one slot:
 --   1  the record            3  the shard's incarnation
---   2  the shard's open set  4  the response, where it has its own key
+--   2  the shard's open set  4  the response, if it has a key of its own
 --
--- A record is a packed string; record.go has the same table. Positions are
--- those of string.sub. Numbers are big-endian, times are milliseconds.
+-- A record is a packed string. record.go has the same table. Positions are those of
+-- string.sub. Numbers are big-endian, and times are milliseconds.
 --
 --     1      version            82-87   created
 --     2      state              88-93   started
@@ -20,11 +21,11 @@
 --                               123     1: the settlement was a repair
 --     124-   domain, route, author, reason, rest
 --
--- The rest is the response where it is kept inline, or, in a pending record,
--- the record that it replaced, without a response.
+-- The rest is an inline response. In a pending record the rest is the record that it
+-- replaced, without a response.
 --
--- Fences have 64 bits and Lua's numbers 53, so fences are compared in halves.
--- They are not compared as strings: Redis lets Lua collate by locale.
+-- Fences have 64 bits and Lua's numbers have 53, so fences are compared in halves. A
+-- comparison of strings would depend on the locale.
 
 local byte, sub, char, floor = string.byte, string.sub, string.char, math.floor
 
@@ -34,9 +35,12 @@ local CLIENT, TOKEN = '\0', '\1'
 local NOWHERE, INLINE, APART = '\0', '\1', '\2'
 local NEVER = '\0\0\0\0\0\0'
 local NO_ID = string.rep('\0', 16)
+local NO_ATTEMPT = string.rep('\0', 28)
+local NO_FINGERPRINT = string.rep('\0', 33)
+local NO_TEXTS = string.rep('\0', 5)
 local NO_REPAIR, REPAIR = '\0', '\1'
 
--- The server's time in ms. Redis replicates what a script did, not the script.
+-- The server's time in ms. Redis replicates the writes of a script and not the script.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + floor(t[2] / 1000)
 
@@ -68,33 +72,36 @@ local function bid(r) return sub(r, 9, 32) end -- fence, nonce
 local function fence(r) return sub(r, 9, 16) end
 local function domain(r) return sub(r, 124, 123 + byte(r, 118)) end
 
+local function open(r) return state(r) == PENDING or state(r) == UNKNOWN end
+local function idle(r) return state(r) == ISSUED or state(r) == RELEASED end
+
 local function route(r)
   local at = 124 + byte(r, 118)
   return sub(r, at, at + byte(r, 119) - 1)
 end
 
--- Where the rest starts.
+-- The position of the rest.
 local function rest_at(r)
   local d, ro, by, hi, lo = byte(r, 118, 122)
   return 124 + d + ro + by + hi * 256 + lo
 end
 
--- Whether fence a is below fence b, as strings of 8 bytes.
+-- Whether fence a is below fence b. Both are strings of 8 bytes.
 local function below(a, b)
   local ah, bh = u32(a, 1), u32(b, 1)
   if ah ~= bh then return ah < bh end
   return u32(a, 5) < u32(b, 5)
 end
 
--- Whether a Begin under a fence comes too late for a record: a later holder has
--- been there, or the attempt under this very fence is over.
+-- Whether a begin under a fence comes too late: the record has the fence of a later
+-- holder, or the attempt under this fence is over.
 local function stale(r, f, dom)
   if domain(r) ~= dom then return false end
-  if f == fence(r) then return state(r) ~= PENDING and state(r) ~= UNKNOWN end
+  if f == fence(r) then return not open(r) end
   return below(f, fence(r))
 end
 
--- When a record goes by itself; 0: never.
+-- The time at which a record expires; 0: never.
 local function ends(r)
   local s = state(r)
   if s == ISSUED then return u48(r, 112) end
@@ -102,19 +109,18 @@ local function ends(r)
   return 0
 end
 
--- Whether the scripts can read a record: it is of their version, and whole.
+-- Whether a record has the version of these scripts and is whole.
 local function readable(r)
   if #r < 123 or sub(r, 1, 1) ~= VERSION then return false end
   local s, k, p = byte(r, 2, 4)
   return s >= 1 and s <= 5 and k <= 1 and p <= 2 and rest_at(r) - 1 <= #r
 end
 
--- What a script returns at once for a record that it cannot read, having done
--- nothing.
+-- The answer of a script that found an unreadable record and did nothing.
 local function unreadable(r) return {'unreadable', r, '', now} end
 
--- The record, or nil; the incarnation, or false; and, where the record cannot be
--- read, the answer to that.
+-- Returns the record or nil, the incarnation or false, and the answer to give if the
+-- record cannot be read.
 local function load()
   local v = redis.call('MGET', KEYS[1], KEYS[3])
   local r = v[1]
@@ -125,7 +131,7 @@ local function load()
   return r, v[2]
 end
 
--- A record whose time is over already is not written at all.
+-- Writes a record. A record that has expired already is removed instead.
 local function save(r)
   local e = ends(r)
   if e > 0 and e <= now then
@@ -137,8 +143,8 @@ local function save(r)
   end
 end
 
--- The response of a record that keeps it apart; '' where there is none. One that
--- was cut off to nothing is passed on as a zero byte.
+-- The response of a record that keeps it apart, or ''. A zero byte stands for a response
+-- that was cut off to nothing.
 local function body(r)
   if place(r) ~= APART then return '' end
   local b = redis.call('GET', KEYS[4])
@@ -146,11 +152,12 @@ local function body(r)
   return b or ''
 end
 
--- An open record as an unknown one of an attempt that did not run: bound to the
--- same request, without a response. a is the attempt, dom its fence's domain.
+-- The unknown record of an attempt that did not run, made from an open record r. It is
+-- bound to the same request and has no response. a is the attempt, and dom is the domain
+-- of its fence.
 local function unanswered(r, a, dom)
   return VERSION .. UNKNOWN .. kind(r) .. NOWHERE .. a .. NO_ID .. sub(r, 49, 93) .. p48(now)
-    .. NEVER .. NEVER .. sub(r, 112, 117) .. char(#dom, byte(r, 119)) .. '\0\0\0' .. NO_REPAIR
+    .. NEVER .. NEVER .. sub(r, 112, 117) .. char(#dom, byte(r, 119), 0, 0, 0) .. NO_REPAIR
     .. dom .. route(r)
 end
 
