@@ -50,14 +50,15 @@ type slot struct {
 // random while clients pay, and retry each of their keys until it is paid, over
 // one transport per key. The seed decides on the faults; IDEMKEEPER_SEED sets it.
 func TestChaosPaysEachKeyOnce(t *testing.T) {
-	c := newChaos(t, chaosSeed(t))
+	c := newChaos(t, randomSeed(t))
 	c.lasts, c.workers, c.pause, c.opts = 60*time.Second, 8, 300*time.Millisecond, []launchOption{latency(300 * time.Millisecond)}
 	c.run()
 	t.Logf("%d keys, answers: %v", c.keys.Load(), c.answers)
 }
 
-// chaosSeed is random, or what IDEMKEEPER_SEED says.
-func chaosSeed(t *testing.T) uint64 {
+// randomSeed is random, or the value of IDEMKEEPER_SEED. The log shows it.
+func randomSeed(t *testing.T) uint64 {
+	t.Helper()
 	seed := rand.Uint64()
 	if v := os.Getenv("IDEMKEEPER_SEED"); v != "" {
 		var err error
@@ -65,11 +66,11 @@ func chaosSeed(t *testing.T) uint64 {
 			t.Fatalf("IDEMKEEPER_SEED: %v", err)
 		}
 	}
+	t.Logf("IDEMKEEPER_SEED=%d", seed)
 	return seed
 }
 
 func newChaos(t *testing.T, seed uint64) *chaos {
-	t.Logf("IDEMKEEPER_SEED=%d", seed)
 	return &chaos{system: newSystem(t), t: t, seed: seed, over: make(chan struct{}), accepted: map[string]string{},
 		vias: map[string]transport{}, answers: map[string]int{}, faults: map[string]int{}}
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
 )
 
 // client is a merchant at one instance, over one transport.
@@ -13,10 +15,16 @@ type client struct {
 	via       transport
 	addr, rpc string // of the instance
 	token     string // API key
+
+	// Instead of a connection for each request: what adds keys and retries.
+	roundTripper http.RoundTripper
+	conn         *grpc.ClientConn
 }
 
 // over is the merchant that most tests are, over a transport.
-func (in *instance) over(via transport) client { return client{via, in.addr, in.rpc, "demo"} }
+func (in *instance) over(via transport) client {
+	return client{via: via, addr: in.addr, rpc: in.rpc, token: "demo"}
+}
 
 // demo is over HTTP, for what asks questions only.
 func (in *instance) demo() client { return in.over(overHTTP{}) }

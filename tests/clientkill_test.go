@@ -1,38 +1,166 @@
 package tests
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
+	"net/http"
 	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
+	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 )
 
 const (
 	retryingCallers = 4
-	retryingLeast   = 12 // calls of each
-	// mortalLatency opens windows of half its length on both sides of the
-	// ledger write.
+	retryingCalls   = 12 // of each caller, at least
+	// mortalLatency opens windows of half its length before and after the ledger write.
 	mortalLatency = 500 * time.Millisecond
-	// retryLimit ends a call that nothing else has ended.
-	retryLimit = 5 * time.Minute
+
+	// The lock of a dead holder lives for a session, and a call may meet several kills.
+	retryAttempts = 10_000
+	retryLimit    = 5 * time.Minute
+	retryFirst    = 50 * time.Millisecond
+	retryMost     = time.Second
 )
 
-// killMoment is when an instance is killed: so long after the log has its first
-// line of a step, or after the start where there is no step.
+// Callers make calls without a key, each of them once, while the one instance is
+// killed at random moments and started again on the same ports. The library's
+// clients add the keys and the retries. Each call ends with the answer that its
+// order deserves, and with one payment if that answer is a payment. The seed
+// decides on the moments. IDEMKEEPER_SEED sets it.
+func TestClientsPayOnceUnderKills(t *testing.T) {
+	t.Parallel()
+	for via, retrying := range map[transport]func(testing.TB, *instance, *atomic.Int64) client{
+		overHTTP{}: retryingHTTP, overGRPC{}: retryingGRPC,
+	} {
+		t.Run(via.String(), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(randomSeed(t), 0))
+			m := &mortal{system: newSystem(t)}
+			m.launch()
+			var attempts atomic.Int64
+			c := retrying(t, m.in, &attempts)
+			ctx, cancel := context.WithTimeout(context.Background(), retryLimit)
+			defer cancel()
+			var callers sync.WaitGroup
+			var answers sync.Map // order to answer
+			for caller := range retryingCallers {
+				callers.Go(func() {
+					for i := 0; ctx.Err() == nil && (i < retryingCalls || !m.over.Load()); i++ {
+						o, _ := orderOfCall(caller, i)
+						answers.Store([2]int{caller, i}, via.order(ctx, c, toPayments, nil, o))
+					}
+				})
+			}
+			m.killAll(r)
+			callers.Wait()
+
+			calls := 0
+			for call, a := range answers.Range {
+				calls++
+				o, code := orderOfCall(call.([2]int)[0], call.([2]int)[1])
+				wantAnswerOfCall(t, m.in.over(via), o, a.(answer), code)
+			}
+			if calls < retryingCallers*retryingCalls {
+				t.Errorf("%d calls ended, want %d at least", calls, retryingCallers*retryingCalls)
+			}
+			t.Logf("%d kills: %d attempts before the ledger write, %d after it; %d calls, %d attempts", m.kills, m.before, m.after, calls, attempts.Load())
+		})
+	}
+}
+
+// orderOfCall is what a caller orders in its i-th call, and the code of its
+// refusal, if any.
+func orderOfCall(caller, i int) (o order, code string) {
+	accounts := [...]string{"alice", "bob", "carol"}
+	n := caller + i
+	o = order{accounts[n%3], accounts[(n+1)%3], int64(100*i + caller + 1), "USD", fmt.Sprintf("call %d of caller %d", i, caller)}
+	switch i % 6 {
+	case 2:
+		o.Amount = openingBalances + 1 // no account ever holds it
+		return o, "insufficient-funds"
+	case 4:
+		o.From = "nobody"
+		return o, "account-unknown"
+	}
+	return o, ""
+}
+
+func wantAnswerOfCall(t *testing.T, c client, o order, a answer, code string) {
+	t.Helper()
+	if code != "" {
+		refused(t, o.Note, a, code)
+		paidNever(t, c, o.Note)
+		return
+	}
+	want := paidOnce(t, c, o.Note)
+	original(t, o.Note, a, want)
+	if want.order != o || want.Status != "succeeded" {
+		t.Errorf("%s made %+v, want %+v", o.Note, want, o)
+	}
+}
+
+// countingTransport counts the requests that the transport under test sends.
+type countingTransport struct {
+	*http.Transport
+	sent *atomic.Int64
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c countingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	c.sent.Add(1)
+	return c.Transport.RoundTrip(req)
+}
+
+func retryingHTTP(t testing.TB, in *instance, sent *atomic.Int64) client {
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	c := in.over(overHTTP{})
+	c.roundTripper = idemhttp.NewTransport(countingTransport{base, sent}, idemhttp.WithRetryAttempts(retryAttempts),
+		idemhttp.WithRetryElapsed(retryLimit), idemhttp.WithRetryBackoff(retryFirst, retryMost))
+	return c
+}
+
+func retryingGRPC(t testing.TB, in *instance, sent *atomic.Int64) client {
+	t.Helper()
+	count := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		sent.Add(1)
+		return invoker(ctx, method, req, reply, cc, opts...)
+	}
+	conn, err := grpc.NewClient(in.rpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: patience,
+			Backoff: backoff.Config{BaseDelay: retryFirst, Multiplier: 2, Jitter: 0.2, MaxDelay: retryMost}}),
+		grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithRetryAttempts(retryAttempts),
+			idemgrpc.WithRetryElapsed(retryLimit), idemgrpc.WithRetryBackoff(retryFirst, retryMost)), count))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	c := in.over(overGRPC{})
+	c.conn = conn
+	return c
+}
+
+// killMoment is when an instance is killed: a delay after the log has its first
+// line of a step, or after the start if there is no step.
 type killMoment struct {
 	step  string
 	delay time.Duration
 }
 
-// killMoments are the moments of one run, in random order: twice in the window
-// before the ledger write, twice in the one behind it, once when an answer is on
-// its way, and anywhere.
+// killMoments are the moments of one run in random order: twice before the ledger
+// write, twice after it, once while an answer is on its way, and twice anywhere.
 func killMoments(r *rand.Rand) []killMoment {
 	m := []killMoment{
 		{step: "at=before-ledger"}, {step: "at=before-ledger"},
@@ -45,99 +173,47 @@ func killMoments(r *rand.Rand) []killMoment {
 	return m
 }
 
-// TestClientsPayOnceUnderKills lets clients make calls, each of them once and
-// without a key, while the one instance is killed at random moments and started
-// again on the same ports. Keys and retries are the client interceptor's. Each
-// call ends with one payment, and with the answer that it has in a run without
-// kills. The seed decides on the moments; IDEMKEEPER_SEED sets it.
-func TestClientsPayOnceUnderKills(t *testing.T) {
-	t.Parallel()
-	for _, side := range retryingSides {
-		t.Run(side.name, func(t *testing.T) {
-			t.Parallel()
-			seed := killSeed(t)
-			run := &retriedRun{t: t, side: side}
-			mortal := &mortal{system: newSystem(t)}
-			mortal.launch()
-			run.start(mortal.in, func(made int) bool { return made >= retryingLeast && mortal.over.Load() })
-			mortal.killAll(rand.New(rand.NewPCG(seed, 0)))
-			happens(t, "end of all calls", run.done)
-			run.audit(mortal.in)
-
-			calm := &retriedRun{t: t, side: side}
-			quiet := newSystem(t).start("the undisturbed")
-			calm.start(quiet, func(made int) bool { return made >= run.longest() })
-			happens(t, "end of the undisturbed calls", calm.done)
-			calm.audit(quiet)
-			run.compare(calm)
-
-			t.Logf("%d kills: %d attempts before the ledger write, %d behind it, %d at the write itself",
-				mortal.kills, mortal.before, mortal.behind, mortal.at)
-			t.Logf("%d calls, %d retries, %d replayed answers; undisturbed: %d calls, %d retries",
-				len(run.replies), run.retries(), run.replayed(), len(calm.replies), calm.retries())
-		})
-	}
-}
-
-func killSeed(t *testing.T) uint64 {
-	t.Helper()
-	seed := rand.Uint64()
-	if v := os.Getenv("IDEMKEEPER_SEED"); v != "" {
-		var err error
-		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {
-			t.Fatalf("IDEMKEEPER_SEED: %v", err)
-		}
-	}
-	t.Logf("IDEMKEEPER_SEED=%d", seed)
-	return seed
-}
-
-// mortal is an instance that is killed, and started again where it was.
+// mortal is an instance that is killed, and started again on the same ports.
 type mortal struct {
 	*system
-	in   *instance   // that runs
+	in   *instance   // the one that runs
 	over atomic.Bool // set with the last kill
 
-	kills              int
-	before, behind, at int // attempts that a kill has ended, by where they were
+	kills         int
+	before, after int // attempts that a kill has ended before and after the ledger write
 }
 
-// killAll kills at all moments, and goes on until both windows were hit for
-// certain: a starved test may come too late for one.
+// killAll kills at all moments, and then until kills have hit attempts before and
+// after the ledger write: a test that gets no processor time may come too late.
 func (m *mortal) killAll(r *rand.Rand) {
 	m.t.Helper()
 	defer m.over.Store(true)
 	for _, at := range killMoments(r) {
 		m.kill(at)
 	}
-	for end := time.Now().Add(2 * patience); m.before == 0 || m.behind == 0; {
+	for end := time.Now().Add(2 * patience); m.before == 0 || m.after == 0; {
 		if time.Now().After(end) {
-			m.t.Fatalf("%d kills hit %d attempts before the ledger write and %d behind it, want both", m.kills, m.before, m.behind)
+			m.t.Fatalf("%d kills hit %d attempts before the ledger write and %d after it, want both", m.kills, m.before, m.after)
 		}
-		if m.before == 0 {
-			m.kill(killMoment{step: "at=before-ledger"})
-		} else {
-			m.kill(killMoment{step: "at=after-ledger"})
+		step := "at=before-ledger"
+		if m.before > 0 {
+			step = "at=after-ledger"
 		}
+		m.kill(killMoment{step: step})
 	}
 }
 
+var stepLine = regexp.MustCompile(` at=(\S+) op=(\w+)`)
+
+// kill kills the instance, counts where its attempts were, and starts it again.
 func (m *mortal) kill(at killMoment) {
 	m.t.Helper()
 	if at.step != "" {
 		m.in.waitLog(m.t, at.step)
 	}
-	time.Sleep(at.delay) // the moment itself: nothing is waited for
+	time.Sleep(at.delay) // a random moment: the test waits for no condition
 	m.in.kill(m.t)
 	m.kills++
-	m.count()
-	m.launch()
-}
-
-var stepLine = regexp.MustCompile(` at=(\S+) op=(\w+)`)
-
-// count looks where the attempts of the dead were.
-func (m *mortal) count() {
 	last := map[string]string{} // operation to its last step
 	for line := range strings.Lines(m.in.stderr.tail(1 << 20)) {
 		if step := stepLine.FindStringSubmatch(line); step != nil {
@@ -148,16 +224,15 @@ func (m *mortal) count() {
 		switch step {
 		case "before-ledger":
 			m.before++
-		case "checked":
-			m.at++
 		case "after-ledger":
-			m.behind++
+			m.after++
 		}
 	}
+	m.launch()
 }
 
-// launch starts an instance, on the ports of the one before. Somebody else may
-// have taken one of them in between: it is tried again.
+// launch starts an instance on the ports of the one before. Another program may
+// have taken one of them in between, so it is tried again.
 func (m *mortal) launch() {
 	m.t.Helper()
 	if m.in == nil {
@@ -167,7 +242,7 @@ func (m *mortal) launch() {
 	}
 	addr, rpc := m.in.addr, m.in.rpc
 	eventually(m.t, "start on "+addr+" and "+rpc, func() error {
-		in := spawnInstance(m.t, fmt.Sprintf("the mortal, risen %d times", m.kills),
+		in := spawnInstance(m.t, fmt.Sprintf("the mortal after %d kills", m.kills),
 			m.flags(latency(mortalLatency), flags("--http-addr", addr, "--grpc-addr", rpc))...)
 		eventually(m.t, "ready line or end of "+in.name, func() error {
 			if _, ready := in.stdout.find("ready "); ready || !in.running() {
@@ -187,9 +262,9 @@ func (m *mortal) launch() {
 	})
 }
 
-// ownLoopback is an address where nobody else listens, so that no request comes
-// to another test's server that got the port of a dead instance. Only Linux
-// has more than one without being told.
+// ownLoopback is an address of this test alone, so that no request reaches another
+// test's server on the port of a dead instance. Only Linux has more than one
+// loopback address by default.
 func ownLoopback() string {
 	if runtime.GOOS != "linux" {
 		return "127.0.0.1"

@@ -102,43 +102,6 @@ func TestDuplicatesThatWaitGetTheOutcome(t *testing.T) {
 	})
 }
 
-// Who has waited for as long as --wait says is told that it is in progress.
-func TestDuplicatesThatHaveWaitedAreInProgress(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t)
-	const wait = 500 * time.Millisecond
-	one, two := s.start("one", latency(2*victimLatency), flags("--wait", wait.String())), s.start("two", flags("--wait", wait.String()))
-	all := one.reachOverEach(t, "impatient", "at=before-ledger")
-	for _, r := range all {
-		for _, in := range []*instance{one, two} {
-			a := inProgress(t, "duplicate at "+in.name+" over "+r.via.String(), in.over(r.via), r.key)
-			if a.took < wait {
-				t.Errorf("duplicate at %s = %v, want it to wait for %v", in.name, a, wait)
-			}
-		}
-	}
-	overEachOf(t, all, func(t *testing.T, r running) {
-		original(t, "first", <-r.done, paidOnce(t, two.over(r.via), r.key))
-	})
-}
-
-// A mismatch is told at once, even while the first request runs.
-func TestMismatchBeatsInProgress(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t)
-	one, two := s.start("one", latency(victimLatency)), s.start("two")
-	all := one.reachOverEach(t, "mismatch", "at=before-ledger")
-	for _, r := range all {
-		for _, in := range []*instance{one, two} {
-			refused(t, "other amount at "+in.name, in.over(r.via).pay(r.key, amount+1, r.key), "key-reused")
-			inProgress(t, "duplicate at "+in.name, in.over(r.via), r.key)
-		}
-	}
-	overEachOf(t, all, func(t *testing.T, r running) {
-		original(t, "first", <-r.done, paidOnce(t, two.over(r.via), r.key))
-	})
-}
-
 // The client hangs up while the payment runs: it is finished all the same.
 func TestClientGoneIsPaidAndReplayed(t *testing.T) {
 	t.Parallel()

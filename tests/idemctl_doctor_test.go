@@ -92,19 +92,6 @@ func (s *system) closeToOthers(conn *zk.Conn, path string) {
 	}
 }
 
-// Before the first service comes, doctor leaves the servers as they are.
-func TestDoctorMakesNothing(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t)
-	s.doctorSays("warn", "zookeeper-write", "nothing is there yet")
-	if found, _, err := s.zooKeeper().Exists(s.chroot); err != nil || found {
-		t.Errorf("Exists(%q) = %v, %v, want nothing there", s.chroot, found, err)
-	}
-	if keys, err := s.redis.Do("KEYS", "*:incarnation"); err != nil || len(keys) > 0 {
-		t.Errorf("incarnations that doctor made: %d, %v", len(keys), err)
-	}
-}
-
 // What makes the services refuse, or lose what they know, fails.
 func TestDoctorFails(t *testing.T) {
 	t.Parallel()

@@ -72,28 +72,3 @@ func TestIdemctlShowsRecordsOfTheLiveSystem(t *testing.T) {
 		t.Errorf("store accept where nothing is lost = %q, exit code %d, want 0", out, code)
 	}
 }
-
-func TestIdemctlListsUnknownOutcomes(t *testing.T) {
-	s, v, other := failover(t, flags("--resolver", "none"))
-	const key = "listed"
-	v.demo().paying(key, amount, key)
-	v.waitLog(t, "at=after-ledger", op(key))
-	v.kill(t)
-	refused(t, "retry", other.demo().payUntil(patience, key, amount, key), "outcome-unknown")
-	out, code := s.idemctl("--json", "record", "list", "--state", "unknown")
-	if rows := recordLines(t, out); code != 0 || len(rows) != 1 || rows[0].KeyID != keyID(key).String() || rows[0].State != "unknown" {
-		t.Errorf("list = %q, exit code %d, want the one unknown record", out, code)
-	}
-	if out, code := s.idemctl("--json", "record", "list", "--state", "unknown", "--older-than", "1h"); code != 0 || out != "" {
-		t.Errorf("list of old records = %q, exit code %d, want none", out, code)
-	}
-}
-
-func TestIdemctlFailsWhereNobodyAnswers(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t)
-	s.redis.Kill()
-	if _, code := s.idemctl("record", "show", "--scope", "merchant_demo", "key"); code != 1 {
-		t.Errorf("exit code = %d, want 1", code)
-	}
-}

@@ -36,7 +36,7 @@ func TestWipedRedisUnderChaos(t *testing.T) {
 	if err != nil {
 		t.Fatalf("IDEMKEEPER_CHAOS_RUN: %v", err)
 	}
-	seed := chaosSeed(t)
+	seed := randomSeed(t)
 	figures := map[string]int{}
 	for i := range runs {
 		t.Run(fmt.Sprint("run ", i+1), func(t *testing.T) {

@@ -7,8 +7,7 @@ import (
 
 // TestRefusals makes a live system refuse for every reason that the sample can
 // produce, over each transport, and compares what the client sees with the
-// table (see problems). The two that take time or a response that cannot be
-// kept are in library_test.go.
+// table (see problems).
 func TestRefusals(t *testing.T) {
 	s, v, other := failover(t, flags("--resolver", "none"))
 	type refusal struct {
@@ -45,6 +44,7 @@ func TestRefusals(t *testing.T) {
 		add(r.via, "running elsewhere", inProgress(t, "running elsewhere", c, r.key), "in-progress")
 		add(r.via, "running here", inProgress(t, "running here", v.over(r.via), r.key), "in-progress")
 		add(r.via, "other request, running elsewhere", c.pay(r.key, amount+1, r.key), "key-reused")
+		add(r.via, "other request, running here", v.over(r.via).pay(r.key, amount+1, r.key), "key-reused")
 	}
 	v.kill(t)
 	for _, r := range all {

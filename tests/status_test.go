@@ -178,31 +178,3 @@ func TestStatusOfAnUnknownOutcome(t *testing.T) {
 		other.stands(t, "demo", r.key, "completed", 1, "")
 	})
 }
-
-// Who asks without a key, without an API key, or while Redis is away is refused
-// as a payment would be.
-func TestStatusRefuses(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t)
-	p := s.redisProxy()
-	in := s.start("one", throughRedis(p))
-	overEach(t, func(t *testing.T, via transport) {
-		for _, tt := range []struct {
-			what, token, code string
-			keys              []string
-		}{
-			{"no key", "demo", "key-missing", nil},
-			{"two keys", "demo", "key-invalid", []string{"a", "b"}},
-			{"malformed key", "demo", "key-invalid", []string{"a b"}},
-			{"no merchant", "nobody", "unauthorized", []string{"a"}},
-		} {
-			_, a := in.over(via).as(tt.token).status(tt.keys...)
-			refused(t, tt.what, a, tt.code)
-		}
-	})
-	downs[0].down(p)
-	overEach(t, func(t *testing.T, via transport) {
-		_, a := in.over(via).status("a")
-		refused(t, "without Redis", a, "unavailable")
-	})
-}

@@ -3,15 +3,20 @@ package tests
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"testing"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // stubborn is a holder that ignores everything: it does not look at its
@@ -179,4 +184,33 @@ func TestResolverThatOnlyLooksIsWrong(t *testing.T) {
 			}
 		})
 	}
+}
+
+// engine makes an engine in this process on the system's servers; hosts may
+// lead through a proxy.
+func (s *system) engine(hosts ...string) *idem.Engine {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	zk, err := zookeeper.Open(ctx, zookeeper.Config{Servers: hosts, Chroot: s.chroot, SessionTimeout: sessionTimeout, TickTime: tick, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	client := goredis.NewClient(&goredis.Options{Addr: s.redis.Addr(), ContextTimeoutEnabled: true})
+	store, err := redisstore.New(ctx, client, redisstore.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	e, err := idem.New(zk.Locker(), store)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := errors.Join(e.Close(ctx), zk.Close(ctx), client.Close()); err != nil {
+			s.t.Errorf("close the engine: %v", err)
+		}
+	})
+	return e
 }

@@ -2,20 +2,13 @@ package tests
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
-	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -143,7 +136,7 @@ func TestUnknownOutcomesAreSettledFromTheShell(t *testing.T) {
 		if len(list) == 0 {
 			resolve = append(resolve, "--not-applied")
 		} else {
-			resolve = append(resolve, "--applied", outcomeFile(t, r.via, list[0]))
+			resolve = append(resolve, "--applied", answerFor(t, r.via, list[0]))
 		}
 		if out, code := s.idemctl(resolve...); code != 0 {
 			t.Fatalf("idemctl %q = %d %q", resolve, code, out)
@@ -158,44 +151,6 @@ func TestUnknownOutcomesAreSettledFromTheShell(t *testing.T) {
 	if open := s.openRecords(t); len(open) != 0 {
 		t.Errorf("open at the end: %v", open)
 	}
-}
-
-// outcomeFile writes what an operator stores as the outcome of a payment that
-// was asked for over a transport.
-func outcomeFile(t testing.TB, via transport, p payment) string {
-	t.Helper()
-	created, err := time.Parse(time.RFC3339, p.CreatedAt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	outcome := map[string]any{"status": 0}
-	var body []byte
-	if via == (overGRPC{}) {
-		body, err = proto.Marshal(&paymentsv1.Payment{Id: p.ID, From: p.From, To: p.To, Amount: p.Amount, Currency: p.Currency,
-			Note: p.Note, Status: p.Status, CreatedAt: timestamppb.New(created)})
-	} else {
-		outcome["status"] = 201
-		outcome["headers"] = map[string][]string{"Content-Type": {"application/json"}, "Location": {"/v1/payments/" + p.ID}}
-		body, err = json.Marshal(p)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	outcome["body_base64"] = body
-	text, err := json.Marshal(outcome)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return writeFile(t, string(text))
-}
-
-func writeFile(t testing.TB, text string) string {
-	t.Helper()
-	name := filepath.Join(t.TempDir(), "outcome.json")
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return name
 }
 
 // The leader of the sweep is cut off from ZooKeeper while it goes on reaching

@@ -87,11 +87,14 @@ func (c client) dial() (*grpc.ClientConn, error) {
 // call makes one call.
 func (c client) call(ctx context.Context, keys []string, do func(context.Context, paymentsv1.PaymentServiceClient, ...grpc.CallOption) (proto.Message, error)) answer {
 	start := time.Now()
-	conn, err := c.dial()
-	if err != nil {
-		return answer{err: err}
+	conn := c.conn
+	if conn == nil {
+		var err error
+		if conn, err = c.dial(); err != nil {
+			return answer{err: err}
+		}
+		defer conn.Close()
 	}
-	defer conn.Close()
 	md := metadata.MD{"authorization": {"Bearer " + c.token}}
 	if len(keys) > 0 {
 		md["idempotency-key"] = keys

@@ -22,7 +22,11 @@ type overHTTP struct{}
 func (overHTTP) String() string { return "HTTP" }
 
 func (overHTTP) order(ctx context.Context, c client, r route, keys []string, o order) answer {
-	a := c.request(ctx, http.MethodPost, "/v1/"+string(r), o.body(), http.Header{"Idempotency-Key": keys})
+	header := http.Header{}
+	if len(keys) > 0 {
+		header["Idempotency-Key"] = keys
+	}
+	a := c.request(ctx, http.MethodPost, "/v1/"+string(r), o.body(), header)
 	if a.paid() && a.flaw == nil {
 		a.flaw = errors.Join(
 			only(a.header, "Content-Type", "application/json", "application/json; charset=utf-8"),
@@ -78,6 +82,11 @@ var oneWay = &http.Transport{DisableKeepAlives: true}
 func (c client) request(ctx context.Context, method, path, body string, header http.Header) answer {
 	start := time.Now()
 	a := answer{}
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.addr+path, strings.NewReader(body))
 	if err != nil {
 		a.err = err
@@ -85,7 +94,11 @@ func (c client) request(ctx context.Context, method, path, body string, header h
 	}
 	req.Header = http.Header{"Authorization": {"Bearer " + c.token}, "Content-Type": {"application/json"}}
 	maps.Copy(req.Header, header)
-	resp, err := (&http.Client{Transport: oneWay, Timeout: patience}).Do(req)
+	sender := http.Client{Transport: oneWay}
+	if c.roundTripper != nil {
+		sender.Transport = c.roundTripper
+	}
+	resp, err := sender.Do(req)
 	if err == nil {
 		var b []byte
 		b, err = io.ReadAll(resp.Body)
