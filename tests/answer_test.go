@@ -20,7 +20,7 @@ type answer struct {
 	replayed bool    // marked as a stored outcome
 	retry    bool    // with a hint when to send it again
 	wire     string  // message or status, as it came
-	flaw     error   // what its form lacks, whatever it says
+	formErr  error   // what its form lacks, whatever it says
 	err      error   // there is no answer: nobody knows what happened
 	took     time.Duration
 
@@ -39,8 +39,8 @@ type httpReply struct {
 }
 
 type grpcReply struct {
-	rpc          *status.Status
-	meta, behind metadata.MD // header and trailer
+	rpc                     *status.Status
+	metaHeader, metaTrailer metadata.MD // header and trailer
 }
 
 func (a answer) String() string {
@@ -52,22 +52,24 @@ func (a answer) String() string {
 		over = fmt.Sprint("gRPC ", a.rpc.Code())
 	}
 	s := fmt.Sprintf("%s %s %.400q after %v (replayed %v, says when to retry %v)", over, a.code, a.wire, a.took, a.replayed, a.retry)
-	if a.flaw != nil {
-		s += fmt.Sprintf(", which is wrong: %v", a.flaw)
+	if a.formErr != nil {
+		s += fmt.Sprintf(", which is wrong: %v", a.formErr)
 	}
 	return s
 }
 
-// paid reports whether the answer is a payment that was made.
-func (a answer) paid() bool { return a.err == nil && a.code == "" && a.payment.ID != "" }
+// isPayment reports whether the answer is a payment that was made.
+func (a answer) isPayment() bool { return a.err == nil && a.code == "" && a.payment.ID != "" }
 
-// is reports whether the answer is a refusal with this code that has all that
+// isRefusal reports whether the answer is a refusal with this code that has all that
 // its transport prescribes.
-func (a answer) is(code string) bool { return a.err == nil && a.flaw == nil && a.code == code }
+func (a answer) isRefusal(code string) bool {
+	return a.err == nil && a.formErr == nil && a.code == code
+}
 
-// comeBack reports whether the client is asked to send it again, which every
+// asksToRetry reports whether the client is asked to send it again, which every
 // answer that may change by itself has to do.
-func (a answer) comeBack() bool { return a.err != nil || a.retry }
+func (a answer) asksToRetry() bool { return a.err != nil || a.retry }
 
 // problem is how each transport shows a code.
 type problem struct {
@@ -109,8 +111,8 @@ var problems = map[string]problem{
 // internals are words of errors that clients must not see.
 var internals = regexp.MustCompile(`(?i)zookeeper|redis|sqlite|\bzk\b|idem:|\bdial\b|\bEOF\b|i/o timeout|context |127\.0\.0\.1|/lock|goroutine|\.go\b`)
 
-// says checks what a refusal tells people.
-func (a answer) says(text string) error {
+// checkText checks what a refusal tells people.
+func (a answer) checkText(text string) error {
 	switch {
 	case text == "":
 		return errors.New("a refusal without a text")
@@ -120,9 +122,9 @@ func (a answer) says(text string) error {
 	return nil
 }
 
-// hints checks whether a live refusal says when to come back where it has to,
+// checkRetryHint checks whether a live refusal says when to come back where it has to,
 // and only there. A stored one says what its handler said.
-func (a answer) hints(p problem) error {
+func (a answer) checkRetryHint(p problem) error {
 	if a.replayed || a.retry == p.retry {
 		return nil
 	}

@@ -51,7 +51,7 @@ type slot struct {
 // one transport per key. The seed decides on the faults; IDEMKEEPER_SEED sets it.
 func TestChaosPaysEachKeyOnce(t *testing.T) {
 	c := newChaos(t, randomSeed(t))
-	c.lasts, c.workers, c.pause, c.opts = 60*time.Second, 8, 300*time.Millisecond, []launchOption{latency(300 * time.Millisecond)}
+	c.lasts, c.workers, c.pause, c.opts = 60*time.Second, 8, 300*time.Millisecond, []launchOption{withLatency(300 * time.Millisecond)}
 	c.run()
 	t.Logf("%d keys, answers: %v", c.keys.Load(), c.answers)
 }
@@ -93,8 +93,8 @@ func (c *chaos) run() {
 	c.heal()
 	select {
 	case <-paid:
-	case <-time.After(2 * patience):
-		c.t.Errorf("not every key was paid within %v after the last fault", 2*patience)
+	case <-time.After(2 * waitLimit):
+		c.t.Errorf("not every key was paid within %v after the last fault", 2*waitLimit)
 	}
 	c.audit()
 }
@@ -154,13 +154,13 @@ func (c *chaos) things(r *rand.Rand) []thing {
 	if !c.wiped {
 		return all
 	}
-	wipe := func(int) { c.wipe(c.t) }
+	wipe := func(int) { c.flushRedis(c.t) }
 	return append(all,
 		thing{"flushall", wipe},
 		thing{"flushall", wipe},
-		thing{"kill-and-flushall", func(i int) { in(i).kill(c.t); c.wipe(c.t); c.launch(i) }},
-		thing{"pause-and-flushall", func(i int) { c.pauseFor(in(i), beyond); c.wipe(c.t) }},
-		thing{"partition-and-flushall", func(i int) { c.freezeFor(c.slots[i].zk, beyond); c.wipe(c.t) }},
+		thing{"kill-and-flushall", func(i int) { in(i).kill(c.t); c.flushRedis(c.t); c.launch(i) }},
+		thing{"pause-and-flushall", func(i int) { c.pauseFor(in(i), beyond); c.flushRedis(c.t) }},
+		thing{"partition-and-flushall", func(i int) { c.freezeFor(c.slots[i].zk, beyond); c.flushRedis(c.t) }},
 	)
 }
 
@@ -206,7 +206,7 @@ func (c *chaos) work(r *rand.Rand) {
 			var wg sync.WaitGroup
 			var ok atomic.Bool
 			for range 1 + r.IntN(2) {
-				at := c.slots[r.IntN(len(c.slots))].in.Load().over(via)
+				at := c.slots[r.IntN(len(c.slots))].in.Load().client(via)
 				wg.Go(func() {
 					if c.once(at, key) {
 						ok.Store(true)
@@ -235,23 +235,23 @@ func (c *chaos) calm() bool {
 func (c *chaos) once(at client, key string) (ok bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	a := at.payUnder(ctx, key, 7, key)
+	a := at.payWithContext(ctx, key, 7, key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case a.err != nil:
 		c.answers[at.via.String()+" none"]++
 		return false
-	case a.is("in-progress"), a.is("unavailable"), a.is("ownership-lost"):
+	case a.isRefusal("in-progress"), a.isRefusal("unavailable"), a.isRefusal("ownership-lost"):
 		c.answers[at.via.String()+" "+a.code]++
 		return false
-	case c.wiped && a.is("store-lost"):
+	case c.wiped && a.isRefusal("store-lost"):
 		c.answers[at.via.String()+" "+a.code]++
 		return false
-	case c.wiped && (a.is("outcome-unknown") || a.is("result-unavailable")): // final, and nothing is contradicted
+	case c.wiped && (a.isRefusal("outcome-unknown") || a.isRefusal("result-unavailable")): // final, and nothing is contradicted
 		c.answers[at.via.String()+" "+a.code]++
 		return true
-	case !a.paid() || a.flaw != nil:
+	case !a.isPayment() || a.formErr != nil:
 		c.wrong = append(c.wrong, fmt.Sprintf("%s: %v", key, a))
 		return false
 	}
@@ -273,7 +273,7 @@ func (c *chaos) audit() {
 	in := c.slots[0].in.Load()
 	for n := range c.keys.Load() {
 		key := fmt.Sprintf("chaos-%d", n+1)
-		list, err := in.over(c.vias[key]).payments(key)
+		list, err := in.client(c.vias[key]).listPayments(key)
 		told := c.accepted[key]
 		switch {
 		case err == nil && len(list) == 1 && list[0].ID == told:
@@ -284,7 +284,7 @@ func (c *chaos) audit() {
 		c.paid += len(list)
 		c.duplicates += max(0, len(list)-1)
 	}
-	if err := addUp(in.demo()); err != nil {
+	if err := checkBalances(in.httpClient()); err != nil {
 		c.t.Error(err)
 	}
 }

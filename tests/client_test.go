@@ -21,13 +21,13 @@ type client struct {
 	conn         *grpc.ClientConn
 }
 
-// over is the merchant that most tests are, over a transport.
-func (in *instance) over(via transport) client {
+// client is the merchant that most tests are, over a transport.
+func (in *instance) client(via transport) client {
 	return client{via: via, addr: in.addr, rpc: in.rpc, token: "demo"}
 }
 
-// demo is over HTTP, for what asks questions only.
-func (in *instance) demo() client { return in.over(overHTTP{}) }
+// httpClient is over HTTP, for what asks questions only.
+func (in *instance) httpClient() client { return in.client(overHTTP{}) }
 
 // as is another merchant at the same place.
 func (c client) as(token string) client {
@@ -65,11 +65,11 @@ func fromAlice(amount int64, note string) order { return order{"alice", "bob", a
 
 // pay sends an order from alice to bob.
 func (c client) pay(key string, amount int64, note string) answer {
-	return c.payUnder(context.Background(), key, amount, note)
+	return c.payWithContext(context.Background(), key, amount, note)
 }
 
-// payUnder is pay for a client that may hang up.
-func (c client) payUnder(ctx context.Context, key string, amount int64, note string) answer {
+// payWithContext is pay for a client that may hang up.
+func (c client) payWithContext(ctx context.Context, key string, amount int64, note string) answer {
 	return c.send(ctx, toPayments, fromAlice(amount, note), key)
 }
 
@@ -80,31 +80,32 @@ func (c client) trade(token string, amount int64, note string) answer {
 
 // send sends any order, with any number of keys.
 func (c client) send(ctx context.Context, r route, o order, keys ...string) answer {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
 	return c.via.order(ctx, c, r, keys, o)
 }
 
-// paying is a pay that runs beside the test.
-func (c client) paying(key string, amount int64, note string) <-chan answer {
+// startPay is a pay that runs beside the test.
+func (c client) startPay(key string, amount int64, note string) <-chan answer {
 	done := make(chan answer, 1)
 	go func() { done <- c.pay(key, amount, note) }()
 	return done
 }
 
-// payUntil repeats a payment, as a client does, while the answer asks for it.
-func (c client) payUntil(limit time.Duration, key string, amount int64, note string) answer {
-	return insist(limit, func() answer { return c.pay(key, amount, note) })
+// payWithRetries repeats a payment, as a client does, while the answer asks for it.
+func (c client) payWithRetries(key string, amount int64, note string) answer {
+	return withRetries(func() answer { return c.pay(key, amount, note) })
 }
 
-// tradeUntil is payUntil with an issued token.
-func (c client) tradeUntil(limit time.Duration, token string, amount int64, note string) answer {
-	return insist(limit, func() answer { return c.trade(token, amount, note) })
+// tradeWithRetries is payWithRetries with an issued token.
+func (c client) tradeWithRetries(token string, amount int64, note string) answer {
+	return withRetries(func() answer { return c.trade(token, amount, note) })
 }
 
-func insist(limit time.Duration, send func() answer) (a answer) {
-	_ = poll(limit, func() error {
-		if a = send(); a.comeBack() {
+// withRetries sends a request again while the answer asks for it.
+func withRetries(send func() answer) (a answer) {
+	_ = poll(2*waitLimit, func() error {
+		if a = send(); a.asksToRetry() {
 			return errNotYet
 		}
 		return nil
@@ -112,35 +113,35 @@ func insist(limit time.Duration, send func() answer) (a answer) {
 	return a
 }
 
-// tokenAnswer asks for a one-time token and returns the answer.
-func (c client) tokenAnswer() answer {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// requestToken asks for a one-time token and returns the answer.
+func (c client) requestToken() answer {
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	_, _, a := c.via.token(ctx, c)
 	return a
 }
 
-// issue asks for a one-time token.
-func (c client) issue(t testing.TB) string {
+// issueToken asks for a one-time token.
+func (c client) issueToken(t testing.TB) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	token, expires, a := c.via.token(ctx, c)
-	if a.err != nil || a.code != "" || a.flaw != nil || token == "" || time.Until(expires) <= 0 {
+	if a.err != nil || a.code != "" || a.formErr != nil || token == "" || time.Until(expires) <= 0 {
 		t.Fatalf("token = %v until %v, want a token and when it expires", a, expires)
 	}
 	return token
 }
 
-// payments lists those with a note.
-func (c client) payments(note string) ([]payment, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// listPayments lists those with a note.
+func (c client) listPayments(note string) ([]payment, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	return c.via.payments(ctx, c, note)
 }
 
-// state of a key, whatever it was used over.
-func (c client) state(key string) (string, error) {
+// keyState of a key, whatever it was used over.
+func (c client) keyState(key string) (string, error) {
 	a := c.request(context.Background(), http.MethodGet, "/v1/idempotency", "", http.Header{"Idempotency-Key": {key}})
 	var s struct{ State string }
 	if a.err == nil {
@@ -149,7 +150,7 @@ func (c client) state(key string) (string, error) {
 	return s.State, a.err
 }
 
-// ready asks /readyz.
-func (c client) ready() answer {
+// readiness asks /readyz.
+func (c client) readiness() answer {
 	return c.request(context.Background(), http.MethodGet, "/readyz", "", nil)
 }

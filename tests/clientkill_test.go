@@ -70,7 +70,7 @@ func TestClientsPayOnceUnderKills(t *testing.T) {
 			for call, a := range answers.Range {
 				calls++
 				o, code := orderOfCall(call.([2]int)[0], call.([2]int)[1])
-				wantAnswerOfCall(t, m.in.over(via), o, a.(answer), code)
+				wantAnswerOfCall(t, m.in.client(via), o, a.(answer), code)
 			}
 			if calls < retryingCallers*retryingCalls {
 				t.Errorf("%d calls ended, want %d at least", calls, retryingCallers*retryingCalls)
@@ -100,12 +100,12 @@ func orderOfCall(caller, i int) (o order, code string) {
 func wantAnswerOfCall(t *testing.T, c client, o order, a answer, code string) {
 	t.Helper()
 	if code != "" {
-		refused(t, o.Note, a, code)
-		paidNever(t, c, o.Note)
+		wantRefusal(t, o.Note, a, code)
+		wantNoPayment(t, c, o.Note)
 		return
 	}
-	want := paidOnce(t, c, o.Note)
-	original(t, o.Note, a, want)
+	want := wantOnePayment(t, c, o.Note)
+	wantPayment(t, o.Note, a, want)
 	if want.order != o || want.Status != "succeeded" {
 		t.Errorf("%s made %+v, want %+v", o.Note, want, o)
 	}
@@ -126,7 +126,7 @@ func (c countingTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 func retryingHTTP(t testing.TB, in *instance, sent *atomic.Int64) client {
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	c := in.over(overHTTP{})
+	c := in.client(overHTTP{})
 	c.roundTripper = idemhttp.NewTransport(countingTransport{base, sent}, idemhttp.WithRetryAttempts(retryAttempts),
 		idemhttp.WithRetryElapsed(retryLimit), idemhttp.WithRetryBackoff(retryFirst, retryMost))
 	return c
@@ -139,7 +139,7 @@ func retryingGRPC(t testing.TB, in *instance, sent *atomic.Int64) client {
 		return invoker(ctx, method, req, reply, cc, opts...)
 	}
 	conn, err := grpc.NewClient(in.rpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: patience,
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: waitLimit,
 			Backoff: backoff.Config{BaseDelay: retryFirst, Multiplier: 2, Jitter: 0.2, MaxDelay: retryMost}}),
 		grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithRetryAttempts(retryAttempts),
 			idemgrpc.WithRetryElapsed(retryLimit), idemgrpc.WithRetryBackoff(retryFirst, retryMost)), count))
@@ -147,7 +147,7 @@ func retryingGRPC(t testing.TB, in *instance, sent *atomic.Int64) client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	c := in.over(overGRPC{})
+	c := in.client(overGRPC{})
 	c.conn = conn
 	return c
 }
@@ -191,7 +191,7 @@ func (m *mortal) killAll(r *rand.Rand) {
 	for _, at := range killMoments(r) {
 		m.kill(at)
 	}
-	for end := time.Now().Add(2 * patience); m.before == 0 || m.after == 0; {
+	for end := time.Now().Add(2 * waitLimit); m.before == 0 || m.after == 0; {
 		if time.Now().After(end) {
 			m.t.Fatalf("%d kills hit %d attempts before the ledger write and %d after it, want both", m.kills, m.before, m.after)
 		}
@@ -237,13 +237,13 @@ func (m *mortal) launch() {
 	m.t.Helper()
 	if m.in == nil {
 		host := ownLoopback() + ":0"
-		m.in = m.start("the mortal", latency(mortalLatency), flags("--http-addr", host, "--grpc-addr", host))
+		m.in = m.start("the mortal", withLatency(mortalLatency), withFlags("--http-addr", host, "--grpc-addr", host))
 		return
 	}
 	addr, rpc := m.in.addr, m.in.rpc
 	eventually(m.t, "start on "+addr+" and "+rpc, func() error {
 		in := spawnInstance(m.t, fmt.Sprintf("the mortal after %d kills", m.kills),
-			m.flags(latency(mortalLatency), flags("--http-addr", addr, "--grpc-addr", rpc))...)
+			m.flags(withLatency(mortalLatency), withFlags("--http-addr", addr, "--grpc-addr", rpc))...)
 		eventually(m.t, "ready line or end of "+in.name, func() error {
 			if _, ready := in.stdout.find("ready "); ready || !in.running() {
 				return nil

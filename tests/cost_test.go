@@ -12,9 +12,9 @@ import (
 // counter counts what passes through a proxy.
 type counter struct{ atomic.Int64 }
 
-// on counts the requests for which count is true. As a rule of the proxy it
+// count counts the requests for which count is true. As a rule of the proxy it
 // sees each of them, and it never holds one.
-func (c *counter) on(p *testserver.Proxy, count testserver.Match) {
+func (c *counter) count(p *testserver.Proxy, count testserver.Match) {
 	p.HoldNext(func(r testserver.Request) bool {
 		if count(r) {
 			c.Add(1)
@@ -23,8 +23,8 @@ func (c *counter) on(p *testserver.Proxy, count testserver.Match) {
 	})
 }
 
-// since returns what came since the last call.
-func (c *counter) since() int64 { return c.Swap(0) }
+// sinceLastCall returns what came since the last call.
+func (c *counter) sinceLastCall() int64 { return c.Swap(0) }
 
 const cost = "%d round trips to Redis, %d writes and %d reads at ZooKeeper"
 
@@ -44,19 +44,19 @@ func TestCostOfFreshKeysAndReplays(t *testing.T) {
 	// these keys, and neither does the look for the eviction policy.
 	onLock := testserver.Contains(s.chroot + "/lock/" + costShard + "/")
 	multi := testserver.Op(testserver.OpMulti)
-	roundTrips.on(redisProxy, testserver.Contains(":"+costShard))
-	writes.on(zkProxy, testserver.All(multi, onLock))
-	reads.on(zkProxy, func(r testserver.Request) bool { return !multi(r) && onLock(r) })
+	roundTrips.count(redisProxy, testserver.Contains(":"+costShard))
+	writes.count(zkProxy, testserver.All(multi, onLock))
+	reads.count(zkProxy, func(r testserver.Request) bool { return !multi(r) && onLock(r) })
 
 	keys := sameShard(10 + 2*len(transports))
 	pay := func(via transport, key string) answer {
-		a := in.over(via).pay(key, 1, key)
+		a := in.client(via).pay(key, 1, key)
 		s.waitLock(conn, key, false)
 		return a
 	}
 	for _, via := range transports {
 		for range 2 { // makes the shard's znode, loads the scripts, opens connections
-			if a := in.over(via).payUntil(patience, keys[0], 1, keys[0]); !a.paid() {
+			if a := in.client(via).payWithRetries(keys[0], 1, keys[0]); !a.isPayment() {
 				t.Fatalf("first payment = %v, want it made", a)
 			}
 			s.waitLock(conn, keys[0], false)
@@ -64,27 +64,27 @@ func TestCostOfFreshKeysAndReplays(t *testing.T) {
 		}
 	}
 	n := len(keys) / len(transports)
-	overEach(t, func(t *testing.T, via transport) {
+	forEachTransport(t, func(t *testing.T, via transport) {
 		mine := keys[:n]
 		keys = keys[n:]
-		roundTrips.since()
-		writes.since()
-		reads.since()
+		roundTrips.sinceLastCall()
+		writes.sinceLastCall()
+		reads.sinceLastCall()
 		for _, key := range mine {
-			if a := pay(via, key); !a.paid() || a.replayed {
+			if a := pay(via, key); !a.isPayment() || a.replayed {
 				t.Fatalf("payment = %v, want it made", a)
 			}
 		}
-		got := fmt.Sprintf(cost, roundTrips.since(), writes.since(), reads.since())
+		got := fmt.Sprintf(cost, roundTrips.sinceLastCall(), writes.sinceLastCall(), reads.sinceLastCall())
 		if want := fmt.Sprintf(cost, 3*n, 2*n, n); got != want {
 			t.Errorf("%d fresh keys cost %s, want %s", n, got, want)
 		}
 		for _, key := range mine {
-			if a := in.over(via).pay(key, 1, key); !a.replayed {
+			if a := in.client(via).pay(key, 1, key); !a.replayed {
 				t.Fatalf("repeat = %v, want it replayed", a)
 			}
 		}
-		got = fmt.Sprintf(cost, roundTrips.since(), writes.since(), reads.since())
+		got = fmt.Sprintf(cost, roundTrips.sinceLastCall(), writes.sinceLastCall(), reads.sinceLastCall())
 		if want := fmt.Sprintf(cost, n, 0, 0); got != want {
 			t.Errorf("%d replays cost %s, want %s", n, got, want)
 		}

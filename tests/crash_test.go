@@ -5,14 +5,14 @@ import "testing"
 // amount that most tests pay.
 const amount = 1250
 
-// failover is a victim and another instance that gets the retries. The other
+// startVictim is a victim and another instance that gets the retries. The other
 // one has paid before, so that Redis knows the scripts.
-func failover(t *testing.T, opts ...launchOption) (*system, *victim, *instance) {
+func startVictim(t *testing.T, opts ...launchOption) (*system, *victim, *instance) {
 	t.Helper()
 	t.Parallel()
 	s := newSystem(t)
 	other := s.start("the other", opts...)
-	if a := other.demo().payUntil(patience, "warm-up", 1, "warm-up"); !a.paid() {
+	if a := other.httpClient().payWithRetries("warm-up", 1, "warm-up"); !a.isPayment() {
 		t.Fatalf("first payment = %v, want it made", a)
 	}
 	return s, s.startVictim(opts...), other
@@ -24,29 +24,29 @@ func failover(t *testing.T, opts ...launchOption) (*system, *victim, *instance) 
 func TestKilledHolderIsSucceeded(t *testing.T) {
 	for _, p := range points {
 		t.Run(p.name, func(t *testing.T) {
-			_, v, other := failover(t)
-			all := p.reach(t, v, "killed")
+			_, v, other := startVictim(t)
+			all := p.payUpTo(t, v, "killed")
 			v.kill(t)
 
 			first := map[transport]answer{}
-			overEachOf(t, all, func(t *testing.T, r running) {
-				retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
-				original(t, "retry", retry, paidOnce(t, other.over(r.via), r.key))
+			forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+				retry := other.client(r.via).payWithRetries(r.key, amount, r.key)
+				wantPayment(t, "retry", retry, wantOnePayment(t, other.client(r.via), r.key))
 				if p.paid && !retry.replayed {
 					t.Errorf("retry = %v, want it marked as replayed", retry)
 				}
 				first[r.via] = retry
 			})
 
-			v.deliver()
+			v.releaseHeld()
 			for _, r := range all {
-				c, want := other.over(r.via), first[r.via]
-				again := c.payUntil(patience, r.key, amount, r.key)
-				replayed(t, "second retry over "+r.via.String(), again, want.payment)
+				c, want := other.client(r.via), first[r.via]
+				again := c.payWithRetries(r.key, amount, r.key)
+				wantReplay(t, "second retry over "+r.via.String(), again, want.payment)
 				if again.wire != want.wire {
 					t.Errorf("second retry = %v, want what the first got, %v", again, want)
 				}
-				paidOnce(t, c, r.key)
+				wantOnePayment(t, c, r.key)
 			}
 		})
 	}
@@ -60,31 +60,31 @@ func TestKilledHolderWithoutResolverIsUnknown(t *testing.T) {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
-			_, v, other := failover(t, flags("--resolver", "none"))
-			all := p.reach(t, v, "unknown")
+			_, v, other := startVictim(t, withFlags("--resolver", "none"))
+			all := p.payUpTo(t, v, "unknown")
 			v.kill(t)
 			for _, r := range all {
-				retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
-				refused(t, "retry over "+r.via.String(), retry, "outcome-unknown")
+				retry := other.client(r.via).payWithRetries(r.key, amount, r.key)
+				wantRefusal(t, "retry over "+r.via.String(), retry, "outcome-unknown")
 			}
-			v.deliver()
-			overEachOf(t, all, func(t *testing.T, r running) {
-				c := other.over(r.via)
+			v.releaseHeld()
+			forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+				c := other.client(r.via)
 				a := c.pay(r.key, amount, r.key)
-				if p.name == "the outcome is on its way" && a.paid() {
+				if p.name == "the outcome is on its way" && a.isPayment() {
 					// The dead holder's own report came late, and an unknown outcome
 					// is still open to it.
-					original(t, "retry after the report", a, paidOnce(t, c, r.key))
+					wantPayment(t, "retry after the report", a, wantOnePayment(t, c, r.key))
 					return
 				}
-				refused(t, "second retry", a, "outcome-unknown")
-				if state, err := c.state(r.key); err != nil || state != "unknown" {
+				wantRefusal(t, "second retry", a, "outcome-unknown")
+				if state, err := c.keyState(r.key); err != nil || state != "unknown" {
 					t.Errorf("state = %q, %v, want unknown", state, err)
 				}
 				if p.paid {
-					paidOnce(t, c, r.key)
+					wantOnePayment(t, c, r.key)
 				} else {
-					paidNever(t, c, r.key)
+					wantNoPayment(t, c, r.key)
 				}
 			})
 		})
@@ -93,13 +93,13 @@ func TestKilledHolderWithoutResolverIsUnknown(t *testing.T) {
 
 // An instance that is started again takes up where its predecessor was killed.
 func TestKilledAndRestartedInstanceResumes(t *testing.T) {
-	s, v, _ := failover(t)
-	all := v.reachOverEach(t, "restarted", "at=after-ledger")
+	s, v, _ := startVictim(t)
+	all := v.startPaymentsUpTo(t, "restarted", "at=after-ledger")
 	v.kill(t)
 	reborn := s.start("the reborn")
-	overEachOf(t, all, func(t *testing.T, r running) {
-		c := reborn.over(r.via)
-		retry := c.payUntil(patience, r.key, amount, r.key)
-		original(t, "retry", retry, paidOnce(t, c, r.key))
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		c := reborn.client(r.via)
+		retry := c.payWithRetries(r.key, amount, r.key)
+		wantPayment(t, "retry", retry, wantOnePayment(t, c, r.key))
 	})
 }

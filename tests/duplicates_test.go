@@ -15,22 +15,22 @@ func TestDuplicatesOverAllInstancesPayOnce(t *testing.T) {
 	s := newSystem(t)
 	var all []*instance
 	for _, name := range []string{"one", "two", "three"} {
-		all = append(all, s.start(name, latency(200*time.Millisecond)))
+		all = append(all, s.start(name, withLatency(200*time.Millisecond)))
 	}
-	overEach(t, func(t *testing.T, via transport) {
-		key := keyOver(via, "double-click")
-		before, err := balanceOf(all[0].over(via), "alice")
+	forEachTransport(t, func(t *testing.T, via transport) {
+		key := keyFor(via, "double-click")
+		before, err := balanceOf(all[0].client(via), "alice")
 		if err != nil {
 			t.Fatal(err)
 		}
-		answers := burst(60, func(i int) answer { return all[i%len(all)].over(via).pay(key, amount, key) })
+		answers := sendAtOnce(60, func(i int) answer { return all[i%len(all)].client(via).pay(key, amount, key) })
 
-		want := paidOnce(t, all[0].over(via), key)
+		want := wantOnePayment(t, all[0].client(via), key)
 		live := 0
 		for _, a := range answers {
 			switch {
-			case a.is("in-progress"), a.is("unavailable"): // of a starved instance
-			case a.paid() && a.flaw == nil && a.payment == want:
+			case a.isRefusal("in-progress"), a.isRefusal("unavailable"): // of a starved instance
+			case a.isPayment() && a.formErr == nil && a.payment == want:
 				if !a.replayed {
 					live++
 				}
@@ -43,8 +43,8 @@ func TestDuplicatesOverAllInstancesPayOnce(t *testing.T) {
 		}
 		var wire string
 		for _, in := range all {
-			a := in.over(via).payUntil(patience, key, amount, key)
-			replayed(t, "repeat at "+in.name, a, want)
+			a := in.client(via).payWithRetries(key, amount, key)
+			wantReplay(t, "repeat at "+in.name, a, want)
 			if wire == "" {
 				wire = a.wire
 			}
@@ -52,14 +52,14 @@ func TestDuplicatesOverAllInstancesPayOnce(t *testing.T) {
 				t.Errorf("repeat at %s = %v, want %q", in.name, a, wire)
 			}
 		}
-		if after, err := balanceOf(all[1].over(via), "alice"); err != nil || after != before-amount {
+		if after, err := balanceOf(all[1].client(via), "alice"); err != nil || after != before-amount {
 			t.Errorf("alice has %d, %v, want %d", after, err, before-amount)
 		}
 	})
 }
 
-// burst sends n requests at once.
-func burst(n int, send func(i int) answer) []answer {
+// sendAtOnce sends n requests at once.
+func sendAtOnce(n int, send func(i int) answer) []answer {
 	answers := make([]answer, n)
 	var wg sync.WaitGroup
 	start := make(chan struct{})
@@ -75,7 +75,7 @@ func burst(n int, send func(i int) answer) []answer {
 }
 
 func balanceOf(c client, account string) (int64, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	return c.via.balance(ctx, c, account)
 }
@@ -85,20 +85,20 @@ func balanceOf(c client, account string) (int64, error) {
 func TestDuplicatesThatWaitGetTheOutcome(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	one, two := s.start("one", latency(time.Second), flags("--wait", "30s")), s.start("two", flags("--wait", "30s"))
-	overEach(t, func(t *testing.T, via transport) {
-		key := keyOver(via, "waiting")
-		first := one.over(via).paying(key, amount, key)
-		one.waitLog(t, "at=before-ledger", op(key))
-		here, there := one.over(via).paying(key, amount, key), two.over(via).paying(key, amount, key)
+	one, two := s.start("one", withLatency(time.Second), withFlags("--wait", "30s")), s.start("two", withFlags("--wait", "30s"))
+	forEachTransport(t, func(t *testing.T, via transport) {
+		key := keyFor(via, "waiting")
+		first := one.client(via).startPay(key, amount, key)
+		one.waitLog(t, "at=before-ledger", logOp(key))
+		here, there := one.client(via).startPay(key, amount, key), two.client(via).startPay(key, amount, key)
 		a := <-first
-		want := paidOnce(t, two.over(via), key)
-		original(t, "first", a, want)
+		want := wantOnePayment(t, two.client(via), key)
+		wantPayment(t, "first", a, want)
 		if a.replayed {
 			t.Errorf("first = %v, want it not marked as replayed", a)
 		}
-		replayed(t, "duplicate here", <-here, want)
-		replayed(t, "duplicate there", <-there, want)
+		wantReplay(t, "duplicate here", <-here, want)
+		wantReplay(t, "duplicate there", <-there, want)
 	})
 }
 
@@ -106,21 +106,21 @@ func TestDuplicatesThatWaitGetTheOutcome(t *testing.T) {
 func TestClientGoneIsPaidAndReplayed(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	in := s.start("one", latency(time.Second))
+	in := s.start("one", withLatency(time.Second))
 	for _, step := range []string{"at=before-ledger", "at=after-ledger"} {
 		t.Run(step, func(t *testing.T) {
-			overEach(t, func(t *testing.T, via transport) {
-				key := keyOver(via, "gone-"+strings.TrimPrefix(step, "at="))
+			forEachTransport(t, func(t *testing.T, via transport) {
+				key := keyFor(via, "gone-"+strings.TrimPrefix(step, "at="))
 				ctx, hangUp := context.WithCancel(t.Context())
 				done := make(chan answer, 1)
-				go func() { done <- in.over(via).payUnder(ctx, key, amount, key) }()
-				in.waitLog(t, step, op(key))
+				go func() { done <- in.client(via).payWithContext(ctx, key, amount, key) }()
+				in.waitLog(t, step, logOp(key))
 				hangUp()
 				if a := <-done; !errors.Is(a.err, context.Canceled) {
 					t.Fatalf("answer = %v, want the request cancelled", a)
 				}
-				retry := in.over(via).payUntil(patience, key, amount, key)
-				replayed(t, "retry", retry, paidOnce(t, in.over(via), key))
+				retry := in.client(via).payWithRetries(key, amount, key)
+				wantReplay(t, "retry", retry, wantOnePayment(t, in.client(via), key))
 			})
 		})
 	}
@@ -131,16 +131,16 @@ func TestClientGoneIsPaidAndReplayed(t *testing.T) {
 func TestSIGTERMFinishesWhatRuns(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	in, other := s.start("one", latency(victimLatency)), s.start("other")
-	all := in.reachOverEach(t, "sigterm", "at=before-ledger")
+	in, other := s.start("one", withLatency(victimLatency)), s.start("other")
+	all := in.startPaymentsUpTo(t, "sigterm", "at=before-ledger")
 	if code := in.terminate(t); code != 0 {
 		t.Errorf("exit code = %d, want 0", code)
 	}
-	overEachOf(t, all, func(t *testing.T, r running) {
-		want := paidOnce(t, other.over(r.via), r.key)
-		original(t, "answer", <-r.done, want)
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		want := wantOnePayment(t, other.client(r.via), r.key)
+		wantPayment(t, "answer", <-r.done, want)
 		// Its session was closed: nobody has to wait for it to time out.
-		replayed(t, "retry at once", other.over(r.via).pay(r.key, amount, r.key), want)
+		wantReplay(t, "retry at once", other.client(r.via).pay(r.key, amount, r.key), want)
 	})
 	if locks := s.locks(s.zooKeeper()); len(locks) != 0 {
 		t.Errorf("locks = %q, want none", locks)
@@ -153,23 +153,23 @@ func TestInsufficientFundsAreReplayed(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	in := s.start("one")
-	overEach(t, func(t *testing.T, via transport) {
-		key, c := keyOver(via, "poor"), in.over(via)
+	forEachTransport(t, func(t *testing.T, via transport) {
+		key, c := keyFor(via, "poor"), in.client(via)
 		has, err := balanceOf(c, "alice")
 		if err != nil {
 			t.Fatal(err)
 		}
 		first := c.pay(key, has+1, key)
-		refused(t, "first", first, "insufficient-funds")
-		topUp := c.send(t.Context(), toPayments, order{"bob", "alice", 500, "USD", "top-up"}, keyOver(via, "top-up"))
-		if !topUp.paid() {
+		wantRefusal(t, "first", first, "insufficient-funds")
+		topUp := c.send(t.Context(), toPayments, order{"bob", "alice", 500, "USD", "top-up"}, keyFor(via, "top-up"))
+		if !topUp.isPayment() {
 			t.Fatalf("top-up = %v, want it made", topUp)
 		}
 		again := c.pay(key, has+1, key)
-		refused(t, "repeat", again, "insufficient-funds")
+		wantRefusal(t, "repeat", again, "insufficient-funds")
 		if again.wire != first.wire || !again.replayed || first.replayed {
 			t.Errorf("repeat = %v, want %v replayed", again, first)
 		}
-		paidNever(t, c, key)
+		wantNoPayment(t, c, key)
 	})
 }

@@ -12,22 +12,22 @@ func TestLeaderKilledUnderRunningPayments(t *testing.T) {
 	t.Parallel()
 	e := testserver.StartEnsemble(t, 3)
 	s := newSystemOn(t, e.Hosts())
-	one, two := s.start("one", latency(victimLatency)), s.start("two")
-	all := one.reachOverEach(t, "failover", "at=before-ledger")
+	one, two := s.start("one", withLatency(victimLatency)), s.start("two")
+	all := one.startPaymentsUpTo(t, "failover", "at=before-ledger")
 	e.Leader().Kill()
 	for i, r := range all { // paid where the election was quicker than the lease's trust
 		all[i].done = answered(<-r.done)
 	}
-	overEachOf(t, all, func(t *testing.T, r running) {
-		retry := two.over(r.via).payUntil(patience, r.key, amount, r.key)
-		want := paidOnce(t, two.over(r.via), r.key)
-		original(t, "retry", retry, want)
-		woken(t, r.done, want)
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		retry := two.client(r.via).payWithRetries(r.key, amount, r.key)
+		want := wantOnePayment(t, two.client(r.via), r.key)
+		wantPayment(t, "retry", retry, want)
+		wantPaymentOrOpenRefusal(t, r.done, want)
 		for _, in := range []*instance{one, two} {
 			in.waitReady(t, 200)
-			fresh := keyOver(r.via, "fresh-"+in.name)
-			a := in.over(r.via).payUntil(patience, fresh, amount, fresh)
-			original(t, fresh, a, paidOnce(t, in.over(r.via), fresh))
+			fresh := keyFor(r.via, "fresh-"+in.name)
+			a := in.client(r.via).payWithRetries(fresh, amount, fresh)
+			wantPayment(t, fresh, a, wantOnePayment(t, in.client(r.via), fresh))
 		}
 	})
 }
@@ -35,36 +35,36 @@ func TestLeaderKilledUnderRunningPayments(t *testing.T) {
 // A holder that is cut off from ZooKeeper and runs on stops before anybody else
 // can hold its lock.
 func TestHolderCutOffStopsWhileItsLockStands(t *testing.T) {
-	for _, d := range downs {
+	for _, d := range outages {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
 			s := newSystem(t)
 			p := s.zooKeeperProxy()
-			in, other := s.start("the one cut off", throughZooKeeper(p), latency(2*patience)), s.start("the other")
+			in, other := s.start("the one cut off", throughZooKeeper(p), withLatency(2*waitLimit)), s.start("the other")
 			conn := s.zooKeeper()
 			s.lockExists(conn, "any") // opens the session
-			all := in.reachOverEach(t, "cut-off", "at=before-ledger")
-			d.down(p)
+			all := in.startPaymentsUpTo(t, "cut-off", "at=before-ledger")
+			d.begin(p)
 			for _, r := range all {
 				a := <-r.done
 				stands := s.lockExists(conn, r.key)
-				refused(t, "answer over "+r.via.String(), a, "ownership-lost")
+				wantRefusal(t, "answer over "+r.via.String(), a, "ownership-lost")
 				if !stands {
 					t.Errorf("the lock over %v was gone when the holder stopped, %v after it began", r.via, a.took)
 				}
 			}
 			want := map[transport]payment{}
 			for _, r := range all {
-				retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
-				want[r.via] = paidOnce(t, other.over(r.via), r.key)
-				original(t, "retry over "+r.via.String(), retry, want[r.via])
+				retry := other.client(r.via).payWithRetries(r.key, amount, r.key)
+				want[r.via] = wantOnePayment(t, other.client(r.via), r.key)
+				wantPayment(t, "retry over "+r.via.String(), retry, want[r.via])
 			}
-			d.up(p)
+			d.end(p)
 			in.waitReady(t, 200)
-			overEachOf(t, all, func(t *testing.T, r running) {
-				again := in.over(r.via).payUntil(patience, r.key, amount, r.key)
-				original(t, "retry at the one that was cut off", again, want[r.via])
-				paidOnce(t, other.over(r.via), r.key)
+			forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+				again := in.client(r.via).payWithRetries(r.key, amount, r.key)
+				wantPayment(t, "retry at the one that was cut off", again, want[r.via])
+				wantOnePayment(t, other.client(r.via), r.key)
 			})
 		})
 	}
@@ -73,25 +73,25 @@ func TestHolderCutOffStopsWhileItsLockStands(t *testing.T) {
 // An ensemble that was rebuilt says nothing about locks of the old one: what
 // was pending under those is not run again.
 func TestRebuiltZooKeeperTakesNothingOver(t *testing.T) {
-	s, v, other := failover(t)
+	s, v, other := startVictim(t)
 	before := payBefore(t, other)
-	all := v.reachOverEach(t, "old-world", "at=before-ledger")
+	all := v.startPaymentsUpTo(t, "old-world", "at=before-ledger")
 	v.kill(t)
 	other.kill(t)
 
 	rebuilt := *s
 	rebuilt.chroot = testserver.Chroot(t)
 	in := rebuilt.start("the one in the new world")
-	overEachOf(t, all, func(t *testing.T, r running) {
-		c := in.over(r.via)
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		c := in.client(r.via)
 		for range 5 {
-			inProgress(t, "retry", c, r.key)
+			wantInProgress(t, "retry", c, r.key)
 		}
-		paidNever(t, c, r.key)
-		old := keyOver(r.via, "before")
-		replayed(t, "repeat of an old payment", c.payUntil(patience, old, amount, old), before[r.via])
-		fresh := keyOver(r.via, "new-world")
-		a := c.payUntil(patience, fresh, amount, fresh)
-		original(t, "fresh key", a, paidOnce(t, c, fresh))
+		wantNoPayment(t, c, r.key)
+		old := keyFor(r.via, "before")
+		wantReplay(t, "repeat of an old payment", c.payWithRetries(old, amount, old), before[r.via])
+		fresh := keyFor(r.via, "new-world")
+		a := c.payWithRetries(fresh, amount, fresh)
+		wantPayment(t, "fresh key", a, wantOnePayment(t, c, fresh))
 	})
 }

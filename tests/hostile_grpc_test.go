@@ -88,25 +88,25 @@ func TestHostileCallsAreRefusedAndLeaveNothing(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	in := s.start("one")
-	c := in.over(overGRPC{})
+	c := in.client(overGRPC{})
 	check := s.untouched(in)
 
 	good := fromAlice(amount, "hostile")
 	for _, r := range []route{toPayments, toTrades} {
 		for _, k := range hostileMetadata {
-			refused(t, "key "+k.name, c.send(t.Context(), r, good, k.keys...), k.code)
+			wantRefusal(t, "key "+k.name, c.send(t.Context(), r, good, k.keys...), k.code)
 		}
 		for _, o := range hostileOrders {
-			refused(t, "order "+o.name, c.send(t.Context(), r, o.order, "hostile"), "body-invalid")
+			wantRefusal(t, "order "+o.name, c.send(t.Context(), r, o.order, "hostile"), "body-invalid")
 		}
-		refused(t, "message over the limit", c.send(t.Context(), r, fromAlice(amount, strings.Repeat("n", 1<<20)), "hostile"), "body-too-large")
+		wantRefusal(t, "message over the limit", c.send(t.Context(), r, fromAlice(amount, strings.Repeat("n", 1<<20)), "hostile"), "body-too-large")
 	}
 	for _, m := range hostileMessages {
 		err := c.raw(t, m.message)
 		if m.decodes {
 			a := answer{}
 			a.readGRPC(t.Context(), nil, err)
-			refused(t, m.name, a, "body-invalid")
+			wantRefusal(t, m.name, a, "body-invalid")
 		} else if st := status.Convert(err); st.Code() != codes.Internal || len(st.Details()) > 0 {
 			t.Errorf("message %s = %v, want INTERNAL of gRPC itself", m.name, err)
 		}

@@ -110,7 +110,7 @@ func TestHostileRequestsAreRefusedAndLeaveNothing(t *testing.T) {
 // came then has left nothing behind.
 func (s *system) untouched(in *instance) (check func(*testing.T)) {
 	s.t.Helper()
-	if a := in.demo().payUntil(patience, "warm-up", 1, "warm-up"); !a.paid() {
+	if a := in.httpClient().payWithRetries("warm-up", 1, "warm-up"); !a.isPayment() {
 		s.t.Fatalf("first payment = %v", a)
 	}
 	conn := s.zooKeeper()
@@ -124,7 +124,7 @@ func (s *system) untouched(in *instance) (check func(*testing.T)) {
 		if locks := s.locks(conn); len(locks) != 0 {
 			t.Errorf("locks = %q, want none", locks)
 		}
-		paidNever(t, in.demo(), "hostile")
+		wantNoPayment(t, in.httpClient(), "hostile")
 		eventually(t, "end of goroutines", func() error {
 			if n := in.goroutines(t); n > goroutines+2 {
 				return fmt.Errorf("%d goroutines, %d before", n, goroutines)
@@ -138,22 +138,22 @@ func TestStrangeKeysAreKeysLikeAnyOther(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	in := s.start("one")
-	overEach(t, func(t *testing.T, via transport) {
-		c := in.over(via)
+	forEachTransport(t, func(t *testing.T, via transport) {
+		c := in.client(via)
 		if via != transports[0] { // a key of this merchant stays with its transport
 			c = c.as("test")
 		}
 		for i, key := range strangeKeys {
-			note := keyOver(via, "strange-"+strconv.Itoa(i))
-			first := c.payUntil(patience, key, amount, note)
-			original(t, "payment with "+key, first, paidOnce(t, c, note))
-			replayed(t, "repeat with "+key, c.payUntil(patience, key, amount, note), first.payment)
-			refused(t, "another request with "+key, c.pay(key, amount, "other"), "key-reused")
+			note := keyFor(via, "strange-"+strconv.Itoa(i))
+			first := c.payWithRetries(key, amount, note)
+			wantPayment(t, "payment with "+key, first, wantOnePayment(t, c, note))
+			wantReplay(t, "repeat with "+key, c.payWithRetries(key, amount, note), first.payment)
+			wantRefusal(t, "another request with "+key, c.pay(key, amount, "other"), "key-reused")
 		}
 		// The quoted and the bare form are one key.
-		key := keyOver(via, "a/b/c")
-		first := c.payUntil(patience, key, amount, key)
-		replayed(t, "quoted form", c.pay(`"`+key+`"`, amount, key), first.payment)
+		key := keyFor(via, "a/b/c")
+		first := c.payWithRetries(key, amount, key)
+		wantReplay(t, "quoted form", c.pay(`"`+key+`"`, amount, key), first.payment)
 	})
 }
 
@@ -161,12 +161,12 @@ func TestStrangeKeysAreKeysLikeAnyOther(t *testing.T) {
 // and returns what came back.
 func (in *instance) raw(t testing.TB, path, header, body string) (status int, contentType, text string) {
 	t.Helper()
-	conn, err := net.DialTimeout("tcp", in.addr, patience)
+	conn, err := net.DialTimeout("tcp", in.addr, waitLimit)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(waitLimit))
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer demo\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n%s\r\n\r\n%s",
 		path, in.addr, len(body), header, body)
@@ -200,7 +200,7 @@ func (in *instance) goroutines(t testing.TB) int {
 // metric reads the value behind a metric's name and labels.
 func (in *instance) metric(t testing.TB, prefix string) float64 {
 	t.Helper()
-	a := in.demo().request(t.Context(), http.MethodGet, "/metrics", "", nil)
+	a := in.httpClient().request(t.Context(), http.MethodGet, "/metrics", "", nil)
 	for line := range strings.Lines(a.body) {
 		if v, ok := strings.CutPrefix(line, prefix); ok {
 			f, err := strconv.ParseFloat(strings.TrimSpace(v), 64)

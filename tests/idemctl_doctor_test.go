@@ -19,7 +19,7 @@ type checkLine struct{ Check, Status, Detail string }
 func (s *system) doctor(args ...string) []checkLine {
 	s.t.Helper()
 	start := time.Now()
-	out, code := s.idemctl(append([]string{"--json", "doctor"}, args...)...)
+	out, code := s.outputOf(append([]string{"--json", "doctor"}, args...)...)
 	if took := time.Since(start); took > 15*time.Second {
 		s.t.Errorf("doctor took %v, want 15 s at most", took)
 	}
@@ -41,16 +41,16 @@ func (s *system) doctor(args ...string) []checkLine {
 	return lines
 }
 
-// finds reports whether a check has a status and a text.
-func finds(lines []checkLine, status, check, text string) bool {
+// hasCheck reports whether a check has a status and a text.
+func hasCheck(lines []checkLine, status, check, text string) bool {
 	return slices.ContainsFunc(lines, func(c checkLine) bool {
 		return c.Status == status && c.Check == check && strings.Contains(c.Detail, text)
 	})
 }
 
-func (s *system) doctorSays(status, check, text string, args ...string) {
+func (s *system) wantCheck(status, check, text string, args ...string) {
 	s.t.Helper()
-	if lines := s.doctor(args...); !finds(lines, status, check, text) {
+	if lines := s.doctor(args...); !hasCheck(lines, status, check, text) {
 		s.t.Errorf("no %s of %s with %q in %v", status, check, text, lines)
 	}
 }
@@ -63,8 +63,8 @@ func TestDoctorFindsNothing(t *testing.T) {
 	s.redis = testserver.StartRedis(t, testserver.WithRedisArgs("--appendonly", "yes"))
 	in := s.start("one")
 	const key = "healthy"
-	original(t, "payment", in.demo().payUntil(patience, key, amount, key), paidOnce(t, in.demo(), key))
-	if lines := s.doctor(); !finds(lines, "warn", "zookeeper-acl", s.chroot+"/lock") {
+	wantPayment(t, "payment", in.httpClient().payWithRetries(key, amount, key), wantOnePayment(t, in.httpClient(), key))
+	if lines := s.doctor(); !hasCheck(lines, "warn", "zookeeper-acl", s.chroot+"/lock") {
 		t.Errorf("open ACLs are not told: %v", lines)
 	}
 	s.closeToOthers(s.zooKeeper(), s.chroot)
@@ -98,37 +98,37 @@ func TestDoctorFails(t *testing.T) {
 	s := newSystem(t)
 	in := s.start("one")
 	const key = "before"
-	original(t, "payment", in.demo().payUntil(patience, key, amount, key), paidOnce(t, in.demo(), key))
-	if lines := s.doctor(); !finds(lines, "ok", "incarnations", "") || !finds(lines, "warn", "zookeeper-servers", "1 named") {
+	wantPayment(t, "payment", in.httpClient().payWithRetries(key, amount, key), wantOnePayment(t, in.httpClient(), key))
+	if lines := s.doctor(); !hasCheck(lines, "ok", "incarnations", "") || !hasCheck(lines, "warn", "zookeeper-servers", "1 named") {
 		t.Errorf("doctor says %v", lines)
 	}
 	if _, err := s.redis.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
-	s.doctorSays("fail", "incarnations", "64 shards")
+	s.wantCheck("fail", "incarnations", "64 shards")
 	if _, err := s.redis.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
 		t.Fatal(err)
 	}
-	s.doctorSays("fail", "redis-eviction", "allkeys-lru")
-	s.doctorSays("fail", "redis", "refused", "--redis", "redis://:secret@127.0.0.1:1")
-	s.doctorSays("fail", "zookeeper", "127.0.0.1:1", "--zookeeper", "127.0.0.1:1")
+	s.wantCheck("fail", "redis-eviction", "allkeys-lru")
+	s.wantCheck("fail", "redis", "refused", "--redis", "redis://:secret@127.0.0.1:1")
+	s.wantCheck("fail", "zookeeper", "127.0.0.1:1", "--zookeeper", "127.0.0.1:1")
 	hole := s.redisProxy()
 	hole.BlackHole(testserver.Both)
-	s.doctorSays("fail", "redis", hole.Addr(), "--redis", "redis://"+hole.Addr())
+	s.wantCheck("fail", "redis", hole.Addr(), "--redis", "redis://"+hole.Addr())
 	ensemble := s.zooKeeperProxy()
 	ensemble.BlackHole(testserver.Both)
-	s.doctorSays("fail", "zookeeper", ensemble.Addr(), "--zookeeper", ensemble.Addr())
+	s.wantCheck("fail", "zookeeper", ensemble.Addr(), "--zookeeper", ensemble.Addr())
 }
 
 // Outcomes that wait for somebody are told of.
 func TestDoctorWarnsOfOpenRecords(t *testing.T) {
-	s, v, other := failover(t, flags("--resolver", "none"))
+	s, v, other := startVictim(t, withFlags("--resolver", "none"))
 	const key = "waits"
-	v.demo().paying(key, amount, key)
-	v.waitLog(t, "at=before-ledger", op(key))
+	v.httpClient().startPay(key, amount, key)
+	v.waitLog(t, "at=before-ledger", logOp(key))
 	v.kill(t)
-	refused(t, "retry", other.demo().payUntil(patience, key, amount, key), "outcome-unknown")
-	s.doctorSays("warn", "open-records", "0 pending, 0 of them for more than an hour, and 1 unknown")
+	wantRefusal(t, "retry", other.httpClient().payWithRetries(key, amount, key), "outcome-unknown")
+	s.wantCheck("warn", "open-records", "0 pending, 0 of them for more than an hour, and 1 unknown")
 }
 
 // A token of the command line is one of the service's.
@@ -136,14 +136,14 @@ func TestIdemctlIssuesTokens(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	in := s.start("one")
-	out, code := s.idemctl("token", "issue", "--scope", "merchant_demo", "--ttl", "5m")
+	out, code := s.outputOf("token", "issue", "--scope", "merchant_demo", "--ttl", "5m")
 	token := strings.TrimSuffix(out, "\n")
 	if code != 0 || strings.ContainsAny(token, " \n") {
 		t.Fatalf("token issue = %q, exit code %d, want a token", out, code)
 	}
-	overEach(t, func(t *testing.T, via transport) {
-		refused(t, "trade of another merchant", in.over(via).as("test").trade(token, amount, "issued"), "token-unknown")
+	forEachTransport(t, func(t *testing.T, via transport) {
+		wantRefusal(t, "trade of another merchant", in.client(via).as("test").trade(token, amount, "issued"), "token-unknown")
 	})
-	a := in.demo().tradeUntil(patience, token, amount, "issued")
-	original(t, "trade", a, paidOnce(t, in.demo(), "issued"))
+	a := in.httpClient().tradeWithRetries(token, amount, "issued")
+	wantPayment(t, "trade", a, wantOnePayment(t, in.httpClient(), "issued"))
 }

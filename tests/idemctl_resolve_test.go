@@ -57,11 +57,11 @@ func answerFile(t testing.TB, answer any) string {
 // resolve runs record resolve for a key of the merchant demo.
 func (s *system) resolve(key string, args ...string) (stdout string, code int) {
 	s.t.Helper()
-	return s.idemctl(append([]string{"--json", "record", "resolve", "--scope", "merchant_demo", key, "--by", "operator"}, args...)...)
+	return s.outputOf(append([]string{"--json", "record", "resolve", "--scope", "merchant_demo", key, "--by", "operator"}, args...)...)
 }
 
-// resolveOpen repeats record resolve while the lock of the dead is not gone.
-func (s *system) resolveOpen(key string, args ...string) {
+// resolveOnceUnlocked repeats record resolve while the lock of the dead is not gone.
+func (s *system) resolveOnceUnlocked(key string, args ...string) {
 	s.t.Helper()
 	eventually(s.t, "decision on "+key, func() error {
 		switch out, code := s.resolve(key, args...); code {
@@ -76,10 +76,10 @@ func (s *system) resolveOpen(key string, args ...string) {
 	})
 }
 
-// shown is the record of a key, asked for by its ID.
-func (s *system) shown(t *testing.T, key string) recordLine {
+// record is the record of a key, asked for by its ID.
+func (s *system) record(t *testing.T, key string) recordLine {
 	t.Helper()
-	out, code := s.idemctl("--json", "record", "show", "--key-id", keyID(key).String())
+	out, code := s.outputOf("--json", "record", "show", "--key-id", keyID(key).String())
 	rows := recordLines(t, out)
 	if code != 0 || len(rows) != 1 {
 		t.Fatalf("record show = %q, exit code %d, want one record", out, code)
@@ -91,82 +91,82 @@ func (s *system) shown(t *testing.T, key string) recordLine {
 // pending, and its lock stands for as long as its session: an operator waits for
 // that as everybody does. What he then says, every retry gets.
 func TestIdemctlResolvesAsApplied(t *testing.T) {
-	s, v, other := failover(t, flags("--resolver", "none"))
-	all := v.reachOverEach(t, "applied", "at=after-ledger")
+	s, v, other := startVictim(t, withFlags("--resolver", "none"))
+	all := v.startPaymentsUpTo(t, "applied", "at=after-ledger")
 	v.kill(t)
-	overEachOf(t, all, func(t *testing.T, r running) {
-		c := other.over(r.via)
-		want := paidOnce(t, c, r.key)
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		c := other.client(r.via)
+		want := wantOnePayment(t, c, r.key)
 		file := answerFor(t, r.via, want)
-		s.resolveOpen(r.key, "--applied", file)
-		replayed(t, "retry", c.payUntil(patience, r.key, amount, r.key), want)
-		if got := s.shown(t, r.key); got.State != "completed" || got.Attempt != 1 {
+		s.resolveOnceUnlocked(r.key, "--applied", file)
+		wantReplay(t, "retry", c.payWithRetries(r.key, amount, r.key), want)
+		if got := s.record(t, r.key); got.State != "completed" || got.Attempt != 1 {
 			t.Errorf("record = %+v, want it completed", got)
 		}
 		if out, code := s.resolve(r.key, "--applied", file); code != 75 || out != "" {
 			t.Errorf("again: %q, exit code %d, want 75", out, code)
 		}
-		paidOnce(t, c, r.key)
+		wantOnePayment(t, c, r.key)
 	})
 }
 
 // Where the services leave durable markers, the decision changes the marker, too:
 // it stands when Redis has lost all that it knew.
 func TestIdemctlResolvesWithDurableMarkers(t *testing.T) {
-	s, v, other := failover(t, flags("--resolver", "none"), marked())
-	c := other.demo()
+	s, v, other := startVictim(t, withFlags("--resolver", "none"), withMarkers())
+	c := other.httpClient()
 	const key = "marked-by-hand"
-	v.demo().paying(key, amount, key)
-	v.waitLog(t, "at=after-ledger", op(key))
+	v.httpClient().startPay(key, amount, key)
+	v.waitLog(t, "at=after-ledger", logOp(key))
 	v.kill(t)
-	want := paidOnce(t, c, key)
-	s.resolveOpen(key, "--applied", answerFor(t, transports[0], want), "--durable-markers", "--attempt", "1")
-	replayed(t, "retry", c.payUntil(patience, key, amount, key), want)
+	want := wantOnePayment(t, c, key)
+	s.resolveOnceUnlocked(key, "--applied", answerFor(t, transports[0], want), "--durable-markers", "--attempt", "1")
+	wantReplay(t, "retry", c.payWithRetries(key, amount, key), want)
 	if found, stat, err := s.zooKeeper().Exists(s.lockPath(key)); err != nil || !found || stat.EphemeralOwner != 0 {
 		t.Errorf("the decision left no marker: %v, %v, %v", found, stat, err)
 	}
-	s.wipe(t)
-	refused(t, "retry after the loss", c.payUntil(patience, key, amount, key), "result-unavailable")
-	paidOnce(t, c, key)
+	s.flushRedis(t)
+	wantRefusal(t, "retry after the loss", c.payWithRetries(key, amount, key), "result-unavailable")
+	wantOnePayment(t, c, key)
 }
 
 // A decision about an attempt that is over is not one about the next.
 func TestIdemctlResolvesTheAttemptThatWasLookedAt(t *testing.T) {
-	s, v, other := failover(t, flags("--resolver", "none"))
+	s, v, other := startVictim(t, withFlags("--resolver", "none"))
 	const key = "looked-at"
-	v.demo().paying(key, amount, key)
-	v.waitLog(t, "at=before-ledger", op(key))
+	v.httpClient().startPay(key, amount, key)
+	v.waitLog(t, "at=before-ledger", logOp(key))
 	v.kill(t)
-	refused(t, "retry", other.demo().payUntil(patience, key, amount, key), "outcome-unknown")
+	wantRefusal(t, "retry", other.httpClient().payWithRetries(key, amount, key), "outcome-unknown")
 	if out, code := s.resolve(key, "--not-applied", "--attempt", "2"); code != 75 || out != "" {
 		t.Errorf("of attempt 2: %q, exit code %d, want 75", out, code)
 	}
-	if got := s.shown(t, key); got.State != "unknown" || got.Attempt != 1 {
+	if got := s.record(t, key); got.State != "unknown" || got.Attempt != 1 {
 		t.Errorf("record = %+v, want attempt 1 unknown", got)
 	}
-	s.resolveOpen(key, "--not-applied", "--attempt", "1")
+	s.resolveOnceUnlocked(key, "--not-applied", "--attempt", "1")
 }
 
 // Where services encrypt responses, an answer that they could not read is refused.
 func TestIdemctlResolvesForServicesThatEncrypt(t *testing.T) {
 	keys := ringKey("k1")
-	s, v, other := failover(t, flags("--resolver", "none", "--response-keys", keys))
-	c := other.demo()
+	s, v, other := startVictim(t, withFlags("--resolver", "none", "--response-keys", keys))
+	c := other.httpClient()
 	const key = "encrypted"
-	v.demo().paying(key, amount, key)
-	v.waitLog(t, "at=after-ledger", op(key))
+	v.httpClient().startPay(key, amount, key)
+	v.waitLog(t, "at=after-ledger", logOp(key))
 	v.kill(t)
-	refused(t, "retry", c.payUntil(patience, key, amount, key), "outcome-unknown")
-	want := paidOnce(t, c, key)
+	wantRefusal(t, "retry", c.payWithRetries(key, amount, key), "outcome-unknown")
+	want := wantOnePayment(t, c, key)
 	file := answerFor(t, transports[0], want)
 	if out, code := s.resolve(key, "--applied", file); code != 1 || out != "" {
 		t.Errorf("without keys: %q, exit code %d, want 1", out, code)
 	}
-	if got := s.shown(t, key); got.State != "unknown" {
+	if got := s.record(t, key); got.State != "unknown" {
 		t.Errorf("record = %+v, want it unknown", got)
 	}
-	s.resolveOpen(key, "--applied", file, "--response-keys", keys)
-	replayed(t, "retry", c.payUntil(patience, key, amount, key), want)
+	s.resolveOnceUnlocked(key, "--applied", file, "--response-keys", keys)
+	wantReplay(t, "retry", c.payWithRetries(key, amount, key), want)
 }
 
 // Who still runs is not overruled.
@@ -174,14 +174,14 @@ func TestIdemctlDoesNotOverruleAHolder(t *testing.T) {
 	t.Parallel()
 	binary(t, "./cmd/idemctl") // building it takes time that the payment has not
 	s := newSystem(t)
-	in := s.start("one", latency(2*patience))
+	in := s.start("one", withLatency(2*waitLimit))
 	const key = "running"
-	in.demo().paying(key, amount, key)
-	in.waitLog(t, "at=before-ledger", op(key))
+	in.httpClient().startPay(key, amount, key)
+	in.waitLog(t, "at=before-ledger", logOp(key))
 	if out, code := s.resolve(key, "--not-applied"); code != 75 || out != "" {
 		t.Errorf("while it runs: %q, exit code %d, want 75", out, code)
 	}
-	if got := s.shown(t, key); got.State != "pending" {
+	if got := s.record(t, key); got.State != "pending" {
 		t.Errorf("record = %+v, want it pending", got)
 	}
 }
@@ -189,17 +189,17 @@ func TestIdemctlDoesNotOverruleAHolder(t *testing.T) {
 // The victim is killed before it has paid, and a retry has learned that nobody
 // knows. Then it may run again.
 func TestIdemctlResolvesAsNotApplied(t *testing.T) {
-	s, v, other := failover(t, flags("--resolver", "none"))
-	all := v.reachOverEach(t, "not-applied", "at=before-ledger")
+	s, v, other := startVictim(t, withFlags("--resolver", "none"))
+	all := v.startPaymentsUpTo(t, "not-applied", "at=before-ledger")
 	v.kill(t)
-	overEachOf(t, all, func(t *testing.T, r running) {
-		c := other.over(r.via)
-		refused(t, "retry", c.payUntil(patience, r.key, amount, r.key), "outcome-unknown")
-		paidNever(t, c, r.key)
-		s.resolveOpen(r.key, "--not-applied", "--reason", "the ledger has nothing, and the process is dead")
-		a := c.payUntil(patience, r.key, amount, r.key)
-		original(t, "retry after the decision", a, paidOnce(t, c, r.key))
-		if got := s.shown(t, r.key); a.replayed || got.State != "completed" || got.Attempt != 2 {
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		c := other.client(r.via)
+		wantRefusal(t, "retry", c.payWithRetries(r.key, amount, r.key), "outcome-unknown")
+		wantNoPayment(t, c, r.key)
+		s.resolveOnceUnlocked(r.key, "--not-applied", "--reason", "the ledger has nothing, and the process is dead")
+		a := c.payWithRetries(r.key, amount, r.key)
+		wantPayment(t, "retry after the decision", a, wantOnePayment(t, c, r.key))
+		if got := s.record(t, r.key); a.replayed || got.State != "completed" || got.Attempt != 2 {
 			t.Errorf("retry = %v, record %+v, want a second attempt", a, got)
 		}
 	})
@@ -207,35 +207,35 @@ func TestIdemctlResolvesAsNotApplied(t *testing.T) {
 
 // A refusal can be the outcome, too; over gRPC it is a code and a text.
 func TestIdemctlResolvesAsRefusedOverGRPC(t *testing.T) {
-	s, v, other := failover(t, flags("--resolver", "none"))
+	s, v, other := startVictim(t, withFlags("--resolver", "none"))
 	via := transports[1]
 	const key = "refused-by-hand"
-	v.over(via).paying(key, amount, key)
-	v.waitLog(t, "at=before-ledger", op(key))
+	v.client(via).startPay(key, amount, key)
+	v.waitLog(t, "at=before-ledger", logOp(key))
 	v.kill(t)
 	if out, code := s.resolve(key, "--applied", answerFile(t, map[string]any{"status": 201, "body": "{}"})); code != 2 || out != "" {
 		t.Errorf("with an answer of HTTP: %q, exit code %d, want 2", out, code)
 	}
-	s.resolveOpen(key, "--applied", answerFile(t, map[string]any{"status": int(codes.NotFound), "body": "no such account"}))
-	a := other.over(via).pay(key, amount, key)
+	s.resolveOnceUnlocked(key, "--applied", answerFile(t, map[string]any{"status": int(codes.NotFound), "body": "no such account"}))
+	a := other.client(via).pay(key, amount, key)
 	if a.err != nil || a.rpc.Code() != codes.NotFound || a.rpc.Message() != "no such account" || !a.replayed {
 		t.Errorf("retry = %v, want what the operator said", a)
 	}
-	paidNever(t, other.over(via), key)
+	wantNoPayment(t, other.client(via), key)
 }
 
 // Eight operators decide at once, not all alike, and clients retry meanwhile:
 // one decision stands, and everybody is told that one.
 func TestIdemctlResolveRaces(t *testing.T) {
-	s, v, other := failover(t, flags("--resolver", "none"))
-	c := other.demo()
+	s, v, other := startVictim(t, withFlags("--resolver", "none"))
+	c := other.httpClient()
 	const key, racers = "raced-for", 8
-	v.demo().paying(key, amount, key)
-	v.waitLog(t, "at=before-ledger", op(key))
+	v.httpClient().startPay(key, amount, key)
+	v.waitLog(t, "at=before-ledger", logOp(key))
 	v.kill(t)
-	refused(t, "retry", c.payUntil(patience, key, amount, key), "outcome-unknown")
+	wantRefusal(t, "retry", c.payWithRetries(key, amount, key), "outcome-unknown")
 
-	if got := s.shown(t, key); got.State != "unknown" {
+	if got := s.record(t, key); got.State != "unknown" {
 		t.Fatalf("record = %+v, want it unknown", got)
 	}
 	byHand := payment{ID: "pay_by_hand", order: fromAlice(amount, key), Status: "succeeded", CreatedAt: "2026-01-02T03:04:05.000000Z"}
@@ -249,7 +249,7 @@ func TestIdemctlResolveRaces(t *testing.T) {
 				return
 			default:
 			}
-			if a := c.pay(key, amount, key); !a.paid() && !a.is("outcome-unknown") && !a.is("in-progress") {
+			if a := c.pay(key, amount, key); !a.isPayment() && !a.isRefusal("outcome-unknown") && !a.isRefusal("in-progress") {
 				t.Errorf("retry during the race = %v", a)
 			}
 		}
@@ -279,11 +279,11 @@ func TestIdemctlResolveRaces(t *testing.T) {
 	if winner < 0 {
 		t.Fatalf("exit codes %v, want one 0", exits)
 	}
-	last := c.payUntil(patience, key, amount, key)
+	last := c.payWithRetries(key, amount, key)
 	if winner%2 == 0 {
-		replayed(t, "retry", last, byHand)
-		paidNever(t, c, key)
+		wantReplay(t, "retry", last, byHand)
+		wantNoPayment(t, c, key)
 		return
 	}
-	original(t, "retry", last, paidOnce(t, c, key))
+	wantPayment(t, "retry", last, wantOnePayment(t, c, key))
 }

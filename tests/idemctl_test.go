@@ -31,44 +31,44 @@ func recordLines(t *testing.T, out string) []recordLine {
 func TestIdemctlShowsRecordsOfTheLiveSystem(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	in := s.start("one", latency(victimLatency))
+	in := s.start("one", withLatency(victimLatency))
 	const key = "shown"
 	show := []string{"--json", "record", "show", "--scope", "merchant_demo", key}
-	if out, code := s.idemctl(show...); code != 75 || out != "" {
+	if out, code := s.outputOf(show...); code != 75 || out != "" {
 		t.Errorf("show of an unknown key = %q, exit code %d, want 75", out, code)
 	}
-	if out, code := s.idemctl("--json", "record", "list"); code != 0 || out != "" {
+	if out, code := s.outputOf("--json", "record", "list"); code != 0 || out != "" {
 		t.Errorf("list of nothing = %q, exit code %d, want 0", out, code)
 	}
 
-	done := in.demo().paying(key, amount, key)
-	in.waitLog(t, "at=before-ledger", op(key))
+	done := in.httpClient().startPay(key, amount, key)
+	in.waitLog(t, "at=before-ledger", logOp(key))
 	for _, args := range [][]string{show, {"--json", "record", "list"}, {"--json", "record", "list", "--state", "pending"}} {
-		out, code := s.idemctl(args...)
+		out, code := s.outputOf(args...)
 		rows := recordLines(t, out)
 		if code != 0 || len(rows) != 1 || rows[0].State != "pending" || rows[0].KeyID != keyID(key).String() || rows[0].Attempt != 1 || rows[0].Since == "" {
 			t.Errorf("%q while it runs = %q, exit code %d, want one pending record", args, out, code)
 		}
 	}
-	if out, code := s.idemctl("--json", "record", "list", "--state", "unknown"); code != 0 || out != "" {
+	if out, code := s.outputOf("--json", "record", "list", "--state", "unknown"); code != 0 || out != "" {
 		t.Errorf("list of unknown records = %q, exit code %d, want none", out, code)
 	}
 
-	original(t, "payment", <-done, paidOnce(t, in.demo(), key))
-	out, code := s.idemctl(show...)
+	wantPayment(t, "payment", <-done, wantOnePayment(t, in.httpClient(), key))
+	out, code := s.outputOf(show...)
 	if rows := recordLines(t, out); code != 0 || len(rows) != 1 || rows[0].State != "completed" || rows[0].Attempt != 1 {
 		t.Errorf("show afterwards = %q, exit code %d, want one completed record", out, code)
 	}
-	if out, code := s.idemctl("--json", "record", "list"); code != 0 || out != "" {
+	if out, code := s.outputOf("--json", "record", "list"); code != 0 || out != "" {
 		t.Errorf("list afterwards = %q, exit code %d, want nothing", out, code)
 	}
-	if _, code := s.idemctl("--json", "record", "show", "--scope", "merchant_test", key); code != 75 {
+	if _, code := s.outputOf("--json", "record", "show", "--scope", "merchant_test", key); code != 75 {
 		t.Errorf("show in another scope: exit code %d, want 75", code)
 	}
-	if _, code := s.idemctl("record", "show", key); code != 2 {
+	if _, code := s.outputOf("record", "show", key); code != 2 {
 		t.Errorf("show without scope: exit code %d, want 2", code)
 	}
-	if out, code := s.idemctl("store", "accept"); code != 0 {
+	if out, code := s.outputOf("store", "accept"); code != 0 {
 		t.Errorf("store accept where nothing is lost = %q, exit code %d, want 0", out, code)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// nth matches the request that is the n-th, from 0, that another one matches.
-func nth(n int, match testserver.Match) testserver.Match {
+// nthMatch matches the request that is the n-th, from 0, that another one matches.
+func nthMatch(n int, match testserver.Match) testserver.Match {
 	seen := 0
 	return func(r testserver.Request) bool {
 		if !match(r) {
@@ -26,13 +26,13 @@ func TestRedisRepliesLostPayOnce(t *testing.T) {
 	s := newSystem(t)
 	p := s.redisProxy()
 	in := s.start("one", throughRedis(p))
-	overEach(t, func(t *testing.T, via transport) {
+	forEachTransport(t, func(t *testing.T, via transport) {
 		for i := range 3 { // read, begin, settle
-			key := keyOver(via, fmt.Sprintf("lost-%d", i))
-			dropped := p.DropNextReply(nth(i, testserver.Contains(keyID(key).String())))
-			a := in.over(via).payUntil(patience, key, amount, key)
-			happens(t, "lost reply", dropped)
-			original(t, fmt.Sprintf("payment with reply %d lost", i), a, paidOnce(t, in.over(via), key))
+			key := keyFor(via, fmt.Sprintf("lost-%d", i))
+			dropped := p.DropNextReply(nthMatch(i, testserver.Contains(keyID(key).String())))
+			a := in.client(via).payWithRetries(key, amount, key)
+			waitFor(t, "lost reply", dropped)
+			wantPayment(t, fmt.Sprintf("payment with reply %d lost", i), a, wantOnePayment(t, in.client(via), key))
 		}
 	})
 }
@@ -44,13 +44,13 @@ func TestZooKeeperRepliesLostPayOnce(t *testing.T) {
 	p := s.zooKeeperProxy()
 	in := s.start("one", throughZooKeeper(p))
 	conn := s.zooKeeper()
-	overEach(t, func(t *testing.T, via transport) {
+	forEachTransport(t, func(t *testing.T, via transport) {
 		for i, what := range []string{"create", "delete"} {
-			key := keyOver(via, "lost-"+what)
-			dropped := p.DropNextReply(nth(i, testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(lockNode(key)))))
-			a := in.over(via).payUntil(patience, key, amount, key)
-			happens(t, "lost reply of the "+what, dropped)
-			original(t, "payment with the reply of the "+what+" lost", a, paidOnce(t, in.over(via), key))
+			key := keyFor(via, "lost-"+what)
+			dropped := p.DropNextReply(nthMatch(i, testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(lockNode(key)))))
+			a := in.client(via).payWithRetries(key, amount, key)
+			waitFor(t, "lost reply of the "+what, dropped)
+			wantPayment(t, "payment with the reply of the "+what+" lost", a, wantOnePayment(t, in.client(via), key))
 			s.waitLock(conn, key, false)
 		}
 	})

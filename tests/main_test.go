@@ -93,22 +93,22 @@ func build(pkg, file string) error {
 
 const (
 	// patience bounds every wait for something that has to happen.
-	patience = 60 * time.Second
+	waitLimit = 60 * time.Second
 	// glance is the pause between two looks at it.
-	glance = 20 * time.Millisecond
+	pollPause = 20 * time.Millisecond
 )
 
 // eventually waits until cond returns nil.
 func eventually(t testing.TB, what string, cond func() error) {
 	t.Helper()
-	if err := poll(patience, cond); err != nil {
-		t.Fatalf("no %s within %v: %v", what, patience, err)
+	if err := poll(waitLimit, cond); err != nil {
+		t.Fatalf("no %s within %v: %v", what, waitLimit, err)
 	}
 }
 
 // poll calls cond until it returns nil or the time is over.
 func poll(limit time.Duration, cond func() error) error {
-	for end := time.Now().Add(limit); ; time.Sleep(glance) {
+	for end := time.Now().Add(limit); ; time.Sleep(pollPause) {
 		err := cond()
 		if err == nil || time.Now().After(end) {
 			return err
@@ -116,13 +116,13 @@ func poll(limit time.Duration, cond func() error) error {
 	}
 }
 
-// happens waits for a signal.
-func happens(t testing.TB, what string, c <-chan struct{}) {
+// waitFor waits for a signal.
+func waitFor(t testing.TB, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(patience):
-		t.Fatalf("no %s within %v", what, patience)
+	case <-time.After(waitLimit):
+		t.Fatalf("no %s within %v", what, waitLimit)
 	}
 }
 

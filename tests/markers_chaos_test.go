@@ -43,7 +43,7 @@ func TestWipedRedisUnderChaos(t *testing.T) {
 			c := newChaos(t, seed+uint64(i))
 			c.lasts, c.workers, c.pause, c.wiped = lasts, 32, 100*time.Millisecond, true
 			resolver := []string{"ledger", "none"}[i%2]
-			c.opts = []launchOption{marked("--database", chaosLedger(t), "--resolver", resolver), latency(40 * time.Millisecond)}
+			c.opts = []launchOption{withMarkers("--database", chaosLedger(t), "--resolver", resolver), withLatency(40 * time.Millisecond)}
 			c.run()
 			_, _ = fmt.Fprintf(os.Stdout, "run %d: seed %d, resolver %s, %d keys, %d payments, %d duplicates\n", i+1, c.seed, resolver, c.keys.Load(), c.paid, c.duplicates)
 			figures["runs"]++

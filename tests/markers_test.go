@@ -13,12 +13,12 @@ import (
 
 const durableMarkers = "--durable-markers"
 
-// marked starts instances that keep durable markers.
-func marked(f ...string) launchOption {
+// withMarkers starts instances that keep durable markers.
+func withMarkers(f ...string) launchOption {
 	return func(l *launch) { l.flags = append(append(l.flags, durableMarkers), f...) }
 }
 
-func (s *system) wipe(t testing.TB) {
+func (s *system) flushRedis(t testing.TB) {
 	t.Helper()
 	if _, err := s.redis.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
@@ -30,30 +30,30 @@ func (s *system) wipe(t testing.TB) {
 func TestMarkedKeysSurviveAWipedRedis(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	all := []*instance{s.start("one", marked()), s.start("two", marked())}
+	all := []*instance{s.start("one", withMarkers()), s.start("two", withMarkers())}
 	before := payBefore(t, all[0])
-	token := all[0].demo().issue(t)
-	original(t, "trade", all[0].demo().trade(token, amount, "traded"), paidOnce(t, all[0].demo(), "traded"))
+	token := all[0].httpClient().issueToken(t)
+	wantPayment(t, "trade", all[0].httpClient().trade(token, amount, "traded"), wantOnePayment(t, all[0].httpClient(), "traded"))
 	for round := range 3 {
-		s.wipe(t)
+		s.flushRedis(t)
 		if round == 1 {
-			all = append(all, s.start("started after the loss", marked()))
+			all = append(all, s.start("started after the loss", withMarkers()))
 		}
 		for _, in := range all {
-			overEach(t, func(t *testing.T, via transport) {
-				c, key := in.over(via), keyOver(via, "before")
-				refused(t, "repeat", c.pay(key, amount, key), "result-unavailable")
-				refused(t, "another amount", c.pay(key, amount+1, key), "key-reused")
-				if got := paidOnce(t, c, key); got != before[via] {
+			forEachTransport(t, func(t *testing.T, via transport) {
+				c, key := in.client(via), keyFor(via, "before")
+				wantRefusal(t, "repeat", c.pay(key, amount, key), "result-unavailable")
+				wantRefusal(t, "another amount", c.pay(key, amount+1, key), "key-reused")
+				if got := wantOnePayment(t, c, key); got != before[via] {
 					t.Fatalf("payment = %v, want %v", got, before[via])
 				}
-				fresh := keyOver(via, fmt.Sprintf("fresh-%d-%s", round, in.name[:3]))
-				a := c.payUntil(patience, fresh, amount, fresh)
-				original(t, "fresh key", a, paidOnce(t, c, fresh))
-				replayed(t, "its repeat", c.pay(fresh, amount, fresh), a.payment)
+				fresh := keyFor(via, fmt.Sprintf("fresh-%d-%s", round, in.name[:3]))
+				a := c.payWithRetries(fresh, amount, fresh)
+				wantPayment(t, "fresh key", a, wantOnePayment(t, c, fresh))
+				wantReplay(t, "its repeat", c.pay(fresh, amount, fresh), a.payment)
 			})
-			refused(t, "token after the loss", in.demo().trade(token, amount, "traded"), "token-unknown")
-			paidOnce(t, in.demo(), "traded")
+			wantRefusal(t, "token after the loss", in.httpClient().trade(token, amount, "traded"), "token-unknown")
+			wantOnePayment(t, in.httpClient(), "traded")
 		}
 	}
 }
@@ -62,24 +62,24 @@ func TestMarkedKeysSurviveAWipedRedis(t *testing.T) {
 // is paid twice, with markers or without. With them the service goes on; without
 // them it refuses until the loss is accepted.
 func TestRedisWipedUnderLoad(t *testing.T) {
-	for name, opts := range map[string][]launchOption{"with markers": {marked()}, "without markers": nil} {
+	for name, opts := range map[string][]launchOption{"with markers": {withMarkers()}, "without markers": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSystem(t)
-			opts := append(opts, latency(20*time.Millisecond))
+			opts := append(opts, withLatency(20*time.Millisecond))
 			instances := []*instance{s.start("one", opts...), s.start("two", opts...)}
 			var told sync.Map // key to the payment that a client was told of
 			var keys, paid, lost atomic.Int64
 			check := func(key string, a answer) {
 				switch {
-				case a.paid():
+				case a.isPayment():
 					if before, known := told.LoadOrStore(key, a.payment.ID); known && before != a.payment.ID {
 						t.Errorf("%s: payment %s, and %v before", key, a.payment.ID, before)
 					}
 					paid.Add(1)
-				case a.is("store-lost"):
+				case a.isRefusal("store-lost"):
 					lost.Add(1)
-				case a.is("result-unavailable"), a.is("in-progress"), a.is("unavailable"), a.is("ownership-lost"):
+				case a.isRefusal("result-unavailable"), a.isRefusal("in-progress"), a.isRefusal("unavailable"), a.isRefusal("ownership-lost"):
 				default:
 					t.Errorf("%s = %v", key, a)
 				}
@@ -95,11 +95,11 @@ func TestRedisWipedUnderLoad(t *testing.T) {
 						default:
 						}
 						via := transports[rand.IntN(len(transports))]
-						key := keyOver(via, fmt.Sprintf("wiped-%d", keys.Add(1)))
+						key := keyFor(via, fmt.Sprintf("wiped-%d", keys.Add(1)))
 						for range 4 {
 							var both sync.WaitGroup // repeats meet the first in every state
 							for range 2 {
-								c := instances[rand.IntN(len(instances))].over(via)
+								c := instances[rand.IntN(len(instances))].client(via)
 								both.Go(func() { check(key, c.pay(key, 7, key)) })
 							}
 							both.Wait()
@@ -119,7 +119,7 @@ func TestRedisWipedUnderLoad(t *testing.T) {
 					}
 					return nil
 				})
-				s.wipe(t)
+				s.flushRedis(t)
 			}
 			eventually(t, "a client that feels the loss", func() error {
 				if wipes == 1 && lost.Load() == 0 {
@@ -129,16 +129,16 @@ func TestRedisWipedUnderLoad(t *testing.T) {
 			})
 			close(over)
 			workers.Wait()
-			c := instances[0].demo()
+			c := instances[0].httpClient()
 			for n := range keys.Load() {
 				for _, via := range transports {
-					key := keyOver(via, fmt.Sprintf("wiped-%d", n+1))
-					if list, err := instances[0].over(via).payments(key); err != nil || len(list) > 1 {
+					key := keyFor(via, fmt.Sprintf("wiped-%d", n+1))
+					if list, err := instances[0].client(via).listPayments(key); err != nil || len(list) > 1 {
 						t.Errorf("payments of %s = %v, %v", key, list, err)
 					}
 				}
 			}
-			if err := addUp(c); err != nil {
+			if err := checkBalances(c); err != nil {
 				t.Error(err)
 			}
 			if wipes > 1 && lost.Load() > 0 {
@@ -153,44 +153,44 @@ func TestRedisWipedUnderLoad(t *testing.T) {
 // and every client is told of its one payment in the end. The holder goes on, is paused
 // beyond its session and wakes up afterwards, or is killed.
 func TestRedisWipedUnderAHolder(t *testing.T) {
-	for how, lose := range map[string]func(t *testing.T, s *system, v *victim, all []running){
-		"that goes on": func(*testing.T, *system, *victim, []running) {},
-		"that is paused": func(t *testing.T, s *system, v *victim, all []running) {
+	for how, lose := range map[string]func(t *testing.T, s *system, v *victim, all []runningPayment){
+		"that goes on": func(*testing.T, *system, *victim, []runningPayment) {},
+		"that is paused": func(t *testing.T, s *system, v *victim, all []runningPayment) {
 			v.pause(t)
-			s.waitSucceedable(all)
+			s.waitLocksFree(all)
 		},
-		"that is killed": func(t *testing.T, _ *system, v *victim, _ []running) { v.kill(t) },
+		"that is killed": func(t *testing.T, _ *system, v *victim, _ []runningPayment) { v.kill(t) },
 	} {
 		for _, p := range slices.Concat(points, markPoints) {
 			t.Run(how+", "+p.name, func(t *testing.T) {
-				s, v, other := failover(t, marked())
-				all := p.reach(t, v, "wiped")
+				s, v, other := startVictim(t, withMarkers())
+				all := p.payUpTo(t, v, "wiped")
 				lose(t, s, v, all)
-				s.wipe(t)
+				s.flushRedis(t)
 				if how == "that goes on" {
-					v.deliver()
+					v.releaseHeld()
 				}
 				want := map[transport]payment{}
 				for _, r := range all {
-					retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
-					want[r.via] = paidOnce(t, other.over(r.via), r.key)
-					if !retry.is("result-unavailable") {
-						original(t, "retry over "+r.via.String(), retry, want[r.via])
+					retry := other.client(r.via).payWithRetries(r.key, amount, r.key)
+					want[r.via] = wantOnePayment(t, other.client(r.via), r.key)
+					if !retry.isRefusal("result-unavailable") {
+						wantPayment(t, "retry over "+r.via.String(), retry, want[r.via])
 					}
 				}
-				v.deliver()
+				v.releaseHeld()
 				if how == "that is paused" {
 					v.resume(t)
 				}
-				overEachOf(t, all, func(t *testing.T, r running) {
+				forEachPayment(t, all, func(t *testing.T, r runningPayment) {
 					if how != "that is killed" {
-						woken(t, r.done, want[r.via])
+						wantPaymentOrOpenRefusal(t, r.done, want[r.via])
 					}
-					again := other.over(r.via).payUntil(patience, r.key, amount, r.key)
-					if !again.is("result-unavailable") {
-						original(t, "second retry", again, want[r.via])
+					again := other.client(r.via).payWithRetries(r.key, amount, r.key)
+					if !again.isRefusal("result-unavailable") {
+						wantPayment(t, "second retry", again, want[r.via])
 					}
-					paidOnce(t, other.over(r.via), r.key)
+					wantOnePayment(t, other.client(r.via), r.key)
 				})
 			})
 		}
@@ -201,20 +201,20 @@ func TestRedisWipedUnderAHolder(t *testing.T) {
 // retry is told so, and nothing is paid again.
 func TestRedisWipedUnderADeadHolderWithoutResolver(t *testing.T) {
 	for _, p := range points {
-		if !p.begun || p.aborts {
+		if !p.begun || p.abortsWhenResumed {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
-			s, v, other := failover(t, marked("--resolver", "none"))
-			all := p.reach(t, v, "wiped-unknown")
+			s, v, other := startVictim(t, withMarkers("--resolver", "none"))
+			all := p.payUpTo(t, v, "wiped-unknown")
 			v.kill(t)
-			s.waitSucceedable(all)
-			s.wipe(t)
+			s.waitLocksFree(all)
+			s.flushRedis(t)
 			for _, r := range all {
 				for range 2 {
-					c := other.over(r.via)
-					refused(t, "retry over "+r.via.String(), c.payUntil(patience, r.key, amount, r.key), "outcome-unknown")
-					if list := paid(t, c, r.key); len(list) > 1 || len(list) == 1 != p.paid {
+					c := other.client(r.via)
+					wantRefusal(t, "retry over "+r.via.String(), c.payWithRetries(r.key, amount, r.key), "outcome-unknown")
+					if list := ledgerPayments(t, c, r.key); len(list) > 1 || len(list) == 1 != p.paid {
 						t.Errorf("payments = %v, want one: %v", list, p.paid)
 					}
 				}
@@ -227,25 +227,25 @@ func TestRedisWipedUnderADeadHolderWithoutResolver(t *testing.T) {
 func TestSettledAttemptIsMarkedToo(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	other := s.start("the other", marked())
-	v := s.startVictim(marked())
-	all := v.reachOverEach(t, "settled", "at=after-ledger")
+	other := s.start("the other", withMarkers())
+	v := s.startVictim(withMarkers())
+	all := v.startPaymentsUpTo(t, "settled", "at=after-ledger")
 	v.kill(t)
 	for _, r := range all {
 		<-r.done
 		eventually(t, "end of the sweep", func() error {
-			if state, err := other.over(r.via).state(r.key); err != nil || state != "completed" {
+			if state, err := other.client(r.via).keyState(r.key); err != nil || state != "completed" {
 				return fmt.Errorf("state %q: %w", state, errors.Join(errNotYet, err))
 			}
 			return nil
 		})
 	}
-	s.wipe(t)
+	s.flushRedis(t)
 	for _, r := range all {
-		c := other.over(r.via)
-		a := insist(patience, func() answer { return c.pay(r.key, amount, r.key) })
-		refused(t, "retry", a, "result-unavailable")
-		paidOnce(t, c, r.key)
+		c := other.client(r.via)
+		a := withRetries(func() answer { return c.pay(r.key, amount, r.key) })
+		wantRefusal(t, "retry", a, "result-unavailable")
+		wantOnePayment(t, c, r.key)
 	}
 }
 
@@ -254,11 +254,11 @@ func TestSettledAttemptIsMarkedToo(t *testing.T) {
 func TestMarkersAreRemovedAfterTheirRetention(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	in := s.start("one", marked("--marker-retention", "3s"))
+	in := s.start("one", withMarkers("--marker-retention", "3s"))
 	payBefore(t, in)
 	conn := s.zooKeeper()
 	for _, via := range transports {
-		path := s.lockPath(keyOver(via, "before"))
+		path := s.lockPath(keyFor(via, "before"))
 		eventually(t, "removal of the marker", func() error {
 			there, _, err := conn.Exists(path)
 			if err != nil || there {
@@ -266,8 +266,8 @@ func TestMarkersAreRemovedAfterTheirRetention(t *testing.T) {
 			}
 			return nil
 		})
-		key := keyOver(via, "before")
-		replayed(t, "repeat", in.over(via).pay(key, amount, key), paidOnce(t, in.over(via), key))
+		key := keyFor(via, "before")
+		wantReplay(t, "repeat", in.client(via).pay(key, amount, key), wantOnePayment(t, in.client(via), key))
 	}
 }
 
@@ -276,14 +276,14 @@ func TestMarkersAreRemovedAfterTheirRetention(t *testing.T) {
 func TestMarkersAreHeededByInstancesThatLeaveNone(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	with, without := s.start("with", marked()), s.start("without")
+	with, without := s.start("with", withMarkers()), s.start("without")
 	payBefore(t, with)
-	s.wipe(t)
+	s.flushRedis(t)
 	payFresh(t, with) // the loss is accepted by the one that may
-	overEach(t, func(t *testing.T, via transport) {
-		key := keyOver(via, "before")
-		a := insist(patience, func() answer { return without.over(via).pay(key, amount, key) })
-		refused(t, "repeat", a, "result-unavailable")
-		paidOnce(t, without.over(via), key)
+	forEachTransport(t, func(t *testing.T, via transport) {
+		key := keyFor(via, "before")
+		a := withRetries(func() answer { return without.client(via).pay(key, amount, key) })
+		wantRefusal(t, "repeat", a, "result-unavailable")
+		wantOnePayment(t, without.client(via), key)
 	})
 }

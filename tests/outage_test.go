@@ -17,30 +17,30 @@ const atOnce = time.Second
 func (in *instance) waitReady(t testing.TB, status int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("readiness %d of %s", status, in.name), func() error {
-		if a := in.demo().ready(); a.status != status {
+		if a := in.httpClient().readiness(); a.status != status {
 			return fmt.Errorf("%w: %v", errNotYet, a)
 		}
 		return nil
 	})
 }
 
-// unavailable fails the test unless the answer is a refusal of the middleware
+// wantRefusalAtOnce fails the test unless the answer is a refusal of the middleware
 // that asks to come back, and came at once.
-func unavailable(t testing.TB, what string, a answer, code string) {
+func wantRefusalAtOnce(t testing.TB, what string, a answer, code string) {
 	t.Helper()
-	refused(t, what, a, code)
+	wantRefusal(t, what, a, code)
 	if a.took > atOnce {
 		t.Errorf("%s = %v, want it within %v", what, a, atOnce)
 	}
 }
 
 // down is a way to take ZooKeeper away from an instance, and to give it back.
-type down struct {
-	name     string
-	down, up func(p *testserver.Proxy)
+type outage struct {
+	name       string
+	begin, end func(p *testserver.Proxy)
 }
 
-var downs = []down{
+var outages = []outage{
 	{"refuses connections",
 		func(p *testserver.Proxy) { p.Refuse(true); p.Cut() },
 		func(p *testserver.Proxy) { p.Refuse(false) }},
@@ -50,7 +50,7 @@ var downs = []down{
 }
 
 func TestZooKeeperDownRefusesFreshKeysAndReplays(t *testing.T) {
-	for _, d := range downs {
+	for _, d := range outages {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
 			s := newSystem(t)
@@ -59,25 +59,25 @@ func TestZooKeeperDownRefusesFreshKeysAndReplays(t *testing.T) {
 			before := payBefore(t, in)
 			in.waitReady(t, 200)
 
-			d.down(p)
-			for _, r := range in.payOverEach("fresh") { // nobody knows of the outage yet
+			d.begin(p)
+			for _, r := range in.startPayments("fresh") { // nobody knows of the outage yet
 				a := <-r.done
-				refused(t, "first fresh key over "+r.via.String(), a, "unavailable")
+				wantRefusal(t, "first fresh key over "+r.via.String(), a, "unavailable")
 				if a.took > 3*atOnce {
 					t.Errorf("first fresh key = %v, want it within the lock time-out of 2 s", a)
 				}
 			}
 			in.waitReady(t, 503)
-			overEach(t, func(t *testing.T, via transport) {
-				c, fresh, old := in.over(via), keyOver(via, "fresh"), keyOver(via, "before")
+			forEachTransport(t, func(t *testing.T, via transport) {
+				c, fresh, old := in.client(via), keyFor(via, "fresh"), keyFor(via, "before")
 				for range 3 {
-					unavailable(t, "fresh key", c.pay(fresh, amount, fresh), "unavailable")
-					replayed(t, "repeat", c.pay(old, amount, old), before[via])
+					wantRefusalAtOnce(t, "fresh key", c.pay(fresh, amount, fresh), "unavailable")
+					wantReplay(t, "repeat", c.pay(old, amount, old), before[via])
 				}
-				paidNever(t, c, fresh)
+				wantNoPayment(t, c, fresh)
 			})
 
-			d.up(p)
+			d.end(p)
 			in.waitReady(t, 200)
 			payFresh(t, in)
 		})
@@ -89,10 +89,10 @@ func payBefore(t *testing.T, in *instance) map[transport]payment {
 	t.Helper()
 	paid := map[transport]payment{}
 	for _, via := range transports {
-		key := keyOver(via, "before")
-		a := in.over(via).payUntil(patience, key, amount, key)
-		paid[via] = paidOnce(t, in.over(via), key)
-		original(t, "payment before the outage over "+via.String(), a, paid[via])
+		key := keyFor(via, "before")
+		a := in.client(via).payWithRetries(key, amount, key)
+		paid[via] = wantOnePayment(t, in.client(via), key)
+		wantPayment(t, "payment before the outage over "+via.String(), a, paid[via])
 	}
 	return paid
 }
@@ -101,9 +101,9 @@ func payBefore(t *testing.T, in *instance) map[transport]payment {
 func payFresh(t *testing.T, in *instance) {
 	t.Helper()
 	for _, via := range transports {
-		key := keyOver(via, "fresh")
-		a := in.over(via).payUntil(patience, key, amount, key)
-		original(t, "fresh key afterwards over "+via.String(), a, paidOnce(t, in.over(via), key))
+		key := keyFor(via, "fresh")
+		a := in.client(via).payWithRetries(key, amount, key)
+		wantPayment(t, "fresh key afterwards over "+via.String(), a, wantOnePayment(t, in.client(via), key))
 	}
 }
 
@@ -112,31 +112,31 @@ func TestZooKeeperKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	z := testserver.StartZooKeeper(t)
 	s := newSystemOn(t, z.Hosts())
-	in := s.start("one", latency(victimLatency))
-	all := in.reachOverEach(t, "during", "at=before-ledger")
+	in := s.start("one", withLatency(victimLatency))
+	all := in.startPaymentsUpTo(t, "during", "at=before-ledger")
 	z.Kill()
 	in.waitReady(t, 503)
 	for i, r := range all { // paid if the lease was still trusted at the write, else refused
 		all[i].done = answered(<-r.done)
 	}
 	for _, via := range transports {
-		unavailable(t, "fresh key", in.over(via).pay(keyOver(via, "fresh"), amount, "fresh"), "unavailable")
+		wantRefusalAtOnce(t, "fresh key", in.client(via).pay(keyFor(via, "fresh"), amount, "fresh"), "unavailable")
 	}
 	z.Restart()
 	in.waitReady(t, 200)
-	overEachOf(t, all, func(t *testing.T, r running) {
-		c := in.over(r.via)
-		retry := c.payUntil(patience, r.key, amount, r.key)
-		want := paidOnce(t, c, r.key)
-		original(t, "retry", retry, want)
-		if a := <-r.done; a.paid() && a.payment != want {
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		c := in.client(r.via)
+		retry := c.payWithRetries(r.key, amount, r.key)
+		want := wantOnePayment(t, c, r.key)
+		wantPayment(t, "retry", retry, want)
+		if a := <-r.done; a.isPayment() && a.payment != want {
 			t.Errorf("first answer = %v, want %v", a, want)
 		}
 	})
 }
 
 func TestRedisDownRefusesAtOnce(t *testing.T) {
-	for _, d := range downs {
+	for _, d := range outages {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
 			s := newSystem(t)
@@ -145,29 +145,29 @@ func TestRedisDownRefusesAtOnce(t *testing.T) {
 			before := payBefore(t, in)
 			in.waitReady(t, 200)
 
-			d.down(p)
+			d.begin(p)
 			in.waitReady(t, 503)
 			limit := atOnce
 			if d.name == "does not answer" {
 				limit = 3 * atOnce // nothing tells it from a slow one but the time-out, 1 s
 			}
-			overEach(t, func(t *testing.T, via transport) {
+			forEachTransport(t, func(t *testing.T, via transport) {
 				for _, name := range []string{"fresh", "before"} {
-					key := keyOver(via, name)
-					a := in.over(via).pay(key, amount, key)
-					refused(t, key, a, "unavailable")
+					key := keyFor(via, name)
+					a := in.client(via).pay(key, amount, key)
+					wantRefusal(t, key, a, "unavailable")
 					if a.took > limit {
 						t.Errorf("%s = %v, want it within %v", key, a, limit)
 					}
 				}
-				paidNever(t, in.over(via), keyOver(via, "fresh"))
+				wantNoPayment(t, in.client(via), keyFor(via, "fresh"))
 			})
 
-			d.up(p)
+			d.end(p)
 			in.waitReady(t, 200)
 			for _, via := range transports {
-				key := keyOver(via, "before")
-				original(t, "repeat afterwards over "+via.String(), in.over(via).payUntil(patience, key, amount, key), before[via])
+				key := keyFor(via, "before")
+				wantPayment(t, "repeat afterwards over "+via.String(), in.client(via).payWithRetries(key, amount, key), before[via])
 			}
 			payFresh(t, in)
 		})
@@ -180,28 +180,28 @@ func TestRedisDownAtTheSaveKeepsTheLock(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	p := s.redisProxy()
-	in, other := s.start("one", throughRedis(p), latency(victimLatency)), s.start("other")
-	all := in.reachOverEach(t, "unsaved", "at=after-ledger")
-	downs[0].down(p)
+	in, other := s.start("one", throughRedis(p), withLatency(victimLatency)), s.start("other")
+	all := in.startPaymentsUpTo(t, "unsaved", "at=after-ledger")
+	outages[0].begin(p)
 	want := map[transport]payment{}
 	for _, r := range all {
-		want[r.via] = paidOnce(t, other.over(r.via), r.key)
-		original(t, "answer over "+r.via.String(), <-r.done, want[r.via])
+		want[r.via] = wantOnePayment(t, other.client(r.via), r.key)
+		wantPayment(t, "answer over "+r.via.String(), <-r.done, want[r.via])
 	}
 
 	// Longer than the session: the holder lives, and so do its locks.
 	for end := time.Now().Add(sessionTimeout + 2*time.Second); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
 		for _, r := range all {
-			inProgress(t, "repeat elsewhere", other.over(r.via), r.key)
-			inProgress(t, "repeat here", in.over(r.via), r.key)
+			wantInProgress(t, "repeat elsewhere", other.client(r.via), r.key)
+			wantInProgress(t, "repeat here", in.client(r.via), r.key)
 		}
 	}
-	downs[0].up(p)
-	overEachOf(t, all, func(t *testing.T, r running) {
+	outages[0].end(p)
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
 		for _, at := range []*instance{other, in} {
-			replayed(t, "repeat afterwards at "+at.name, at.over(r.via).payUntil(patience, r.key, amount, r.key), want[r.via])
+			wantReplay(t, "repeat afterwards at "+at.name, at.client(r.via).payWithRetries(r.key, amount, r.key), want[r.via])
 		}
-		paidOnce(t, other.over(r.via), r.key)
+		wantOnePayment(t, other.client(r.via), r.key)
 	})
 	eventually(t, "release of the locks", func() error {
 		if locks := s.locks(s.zooKeeper()); len(locks) > 0 {

@@ -15,7 +15,7 @@ type victim struct {
 	*instance
 	system    *system
 	zk, redis *testserver.Proxy
-	late      []*testserver.Hold
+	held      []*testserver.Hold
 }
 
 // victimLatency opens windows of two seconds on both sides of the ledger write.
@@ -24,20 +24,20 @@ const victimLatency = 4 * time.Second
 func (s *system) startVictim(opts ...launchOption) *victim {
 	s.t.Helper()
 	v := &victim{system: s, zk: s.zooKeeperProxy(), redis: s.redisProxy()}
-	opts = append(opts, throughZooKeeper(v.zk), throughRedis(v.redis), latency(victimLatency))
+	opts = append(opts, throughZooKeeper(v.zk), throughRedis(v.redis), withLatency(victimLatency))
 	v.instance = s.start("the victim", opts...)
 	return v
 }
 
-// hold keeps a message back until deliver.
-func (v *victim) hold(h *testserver.Hold) *testserver.Hold {
-	v.late = append(v.late, h)
+// keepHold keeps a message back until deliver.
+func (v *victim) keepHold(h *testserver.Hold) *testserver.Hold {
+	v.held = append(v.held, h)
 	return h
 }
 
-// deliver lets everything that was held back go to its destination.
-func (v *victim) deliver() {
-	for _, h := range v.late {
+// releaseHeld lets everything that was held back go to its destination.
+func (v *victim) releaseHeld() {
+	for _, h := range v.held {
 		h.Release()
 	}
 }
@@ -47,36 +47,36 @@ type point struct {
 	name string
 	// reach pays over each transport and returns once the victim has come to
 	// the point with all of it.
-	reach func(t testing.TB, v *victim, name string) []running
+	payUpTo func(t testing.TB, v *victim, name string) []runningPayment
 
-	begun   bool // the store knows of the attempt
-	paid    bool // the money has moved
-	stored  bool // the store knows the outcome
-	reports bool // who wakes up here has an outcome to store
-	aborts  bool // who wakes up here gives the attempt back without running it
+	begun              bool // the store knows of the attempt
+	paid               bool // the money has moved
+	stored             bool // the store knows the outcome
+	reportsWhenResumed bool // who wakes up here has an outcome to store
+	abortsWhenResumed  bool // who wakes up here gives the attempt back without running it
 }
 
 // points are the moments at which a crash leaves different traces, in their
 // order (design.md, section 7).
 var points = []point{
-	{name: "begin is on its way", reach: reachBegin((*testserver.Proxy).HoldNext)},
-	{name: "begun, and the victim does not know", reach: reachBegin((*testserver.Proxy).HoldNextReply), begun: true, aborts: true},
-	{name: "before the ledger write", reach: reachLog("at=before-ledger"), begun: true, reports: true},
-	{name: "after the ledger write", reach: reachLog("at=after-ledger"), begun: true, paid: true, reports: true},
-	{name: "the outcome is on its way", reach: reachSave((*testserver.Proxy).HoldNext), begun: true, paid: true, reports: true},
-	{name: "stored, and the victim does not know", reach: reachSave((*testserver.Proxy).HoldNextReply), begun: true, paid: true, stored: true},
-	{name: "answered, and the lock not given back", reach: reachRelease, begun: true, paid: true, stored: true},
+	{name: "begin is on its way", payUpTo: upToBegin((*testserver.Proxy).HoldNext)},
+	{name: "begun, and the victim does not know", payUpTo: upToBegin((*testserver.Proxy).HoldNextReply), begun: true, abortsWhenResumed: true},
+	{name: "before the ledger write", payUpTo: upToLogLine("at=before-ledger"), begun: true, reportsWhenResumed: true},
+	{name: "after the ledger write", payUpTo: upToLogLine("at=after-ledger"), begun: true, paid: true, reportsWhenResumed: true},
+	{name: "the outcome is on its way", payUpTo: upToSave((*testserver.Proxy).HoldNext), begun: true, paid: true, reportsWhenResumed: true},
+	{name: "stored, and the victim does not know", payUpTo: upToSave((*testserver.Proxy).HoldNextReply), begun: true, paid: true, stored: true},
+	{name: "answered, and the lock not given back", payUpTo: upToRelease, begun: true, paid: true, stored: true},
 }
 
 // markPoints are those that an instance that leaves durable markers comes to beside
 // the others.
 var markPoints = []point{
-	{name: "the marker is on its way", reach: reachMark((*testserver.Proxy).HoldNext), begun: true},
-	{name: "marked, and the victim does not know", reach: reachMark((*testserver.Proxy).HoldNextReply), begun: true},
+	{name: "the marker is on its way", payUpTo: upToMarker((*testserver.Proxy).HoldNext), begun: true},
+	{name: "marked, and the victim does not know", payUpTo: upToMarker((*testserver.Proxy).HoldNextReply), begun: true},
 }
 
 // keep is how a proxy holds a message back: the request or its reply.
-type keep func(*testserver.Proxy, testserver.Match) *testserver.Hold
+type holdFunc func(*testserver.Proxy, testserver.Match) *testserver.Hold
 
 // scriptOn matches the calls of scripts on the record of a key. The scripts
 // have to be known to the server: they are sent in full otherwise.
@@ -96,71 +96,71 @@ func deleteOf(path string) testserver.Match {
 	return testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(string(head)+path))
 }
 
-func reachLog(step string) func(testing.TB, *victim, string) []running {
-	return func(t testing.TB, v *victim, name string) []running {
-		return v.reachOverEach(t, name, step)
+func upToLogLine(step string) func(testing.TB, *victim, string) []runningPayment {
+	return func(t testing.TB, v *victim, name string) []runningPayment {
+		return v.startPaymentsUpTo(t, name, step)
 	}
 }
 
-func reachBegin(k keep) func(testing.TB, *victim, string) []running {
-	return func(t testing.TB, v *victim, name string) []running {
-		return v.reachHeld(t, name, "begin", k, scriptOn)
+func upToBegin(k holdFunc) func(testing.TB, *victim, string) []runningPayment {
+	return func(t testing.TB, v *victim, name string) []runningPayment {
+		return v.startPaymentsUpToRedisCall(t, name, "begin", k, scriptOn)
 	}
 }
 
-func reachSave(k keep) func(testing.TB, *victim, string) []running {
-	return func(t testing.TB, v *victim, name string) []running {
-		return v.reachHeld(t, name, "save", k, saveOf)
+func upToSave(k holdFunc) func(testing.TB, *victim, string) []runningPayment {
+	return func(t testing.TB, v *victim, name string) []runningPayment {
+		return v.startPaymentsUpToRedisCall(t, name, "save", k, saveOf)
 	}
 }
 
-// reachHeld holds a message to Redis, or its reply, for each payment.
-func (v *victim) reachHeld(t testing.TB, name, what string, k keep, match func(key string) testserver.Match) []running {
+// startPaymentsUpToRedisCall holds a message to Redis, or its reply, for each payment.
+func (v *victim) startPaymentsUpToRedisCall(t testing.TB, name, what string, k holdFunc, match func(key string) testserver.Match) []runningPayment {
 	t.Helper()
 	var held []*testserver.Hold
 	for _, via := range transports {
-		held = append(held, v.hold(k(v.redis, match(keyOver(via, name)))))
+		held = append(held, v.keepHold(k(v.redis, match(keyFor(via, name)))))
 	}
-	all := v.payOverEach(name)
+	all := v.startPayments(name)
 	for i, h := range held {
-		happens(t, what+" over "+all[i].via.String(), h.Held())
+		waitFor(t, what+" over "+all[i].via.String(), h.Held())
 	}
 	return all
 }
 
-// reachMark holds the transaction that moves a lock below its marker.
-func reachMark(k keep) func(testing.TB, *victim, string) []running {
-	return func(t testing.TB, v *victim, name string) []running {
+// upToMarker holds the transaction that moves a lock below its marker.
+func upToMarker(k holdFunc) func(testing.TB, *victim, string) []runningPayment {
+	return func(t testing.TB, v *victim, name string) []runningPayment {
 		t.Helper()
-		return v.reachDelete(t, name, "marker", k, "")
+		return v.startPaymentsUpToDelete(t, name, "marker", k, "")
 	}
 }
 
-// reachDelete holds the first delete of one of the locks' znodes, below the paths of
+// startPaymentsUpToDelete holds the first delete of one of the locks' znodes, below the paths of
 // the locks. All writes go over one connection, several in a Multi at times: what
 // comes after the first delete is held with it.
-func (v *victim) reachDelete(t testing.TB, name, what string, k keep, below string) []running {
+func (v *victim) startPaymentsUpToDelete(t testing.TB, name, what string, k holdFunc, below string) []runningPayment {
 	t.Helper()
 	var deletes []testserver.Match
 	for _, via := range transports {
-		deletes = append(deletes, deleteOf(v.system.lockPath(keyOver(via, name))+below))
+		deletes = append(deletes, deleteOf(v.system.lockPath(keyFor(via, name))+below))
 	}
-	h := v.hold(k(v.zk, func(r testserver.Request) bool {
+	h := v.keepHold(k(v.zk, func(r testserver.Request) bool {
 		return slices.ContainsFunc(deletes, func(match testserver.Match) bool { return match(r) })
 	}))
-	all := v.payOverEach(name)
-	happens(t, what, h.Held())
+	all := v.startPayments(name)
+	waitFor(t, what, h.Held())
 	return all
 }
 
-// reachRelease holds the delete of the locks' znodes, which follows the answers.
-func reachRelease(t testing.TB, v *victim, name string) []running {
+// upToRelease holds the delete of the locks' znodes, which follows the answers.
+func upToRelease(t testing.TB, v *victim, name string) []runningPayment {
 	t.Helper()
 	below := ""
 	if slices.Contains(v.cmd.Args, durableMarkers) {
 		below = "/lock"
 	}
-	all := v.reachDelete(t, name, "release", (*testserver.Proxy).HoldNext, below)
+	all := v.startPaymentsUpToDelete(t, name, "release", (*testserver.Proxy).HoldNext, below)
 	for i, r := range all {
 		all[i].done = answered(<-r.done)
 	}

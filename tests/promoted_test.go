@@ -24,40 +24,40 @@ func TestPromotedReplicaThatMissedTheAttempt(t *testing.T) {
 			t.Parallel()
 			s := newSystem(t)
 			sentinel := testserver.StartSentinel(t, 1)
-			in := s.start("one", flags(append([]string{"--redis", "redis+sentinel://" + strings.Join(sentinel.Addrs(), ",") + "/" + testserver.SentinelMaster}, tt.flags...)...))
+			in := s.start("one", withFlags(append([]string{"--redis", "redis+sentinel://" + strings.Join(sentinel.Addrs(), ",") + "/" + testserver.SentinelMaster}, tt.flags...)...))
 			before := payBefore(t, in)
 			old, promoted := sentinel.Primary(), sentinel.Replica()
 			if err := errors.Join(old.AwaitReplica(promoted), promoted.CutOff(old)); err != nil {
 				t.Fatal(err)
 			}
 			for _, via := range transports {
-				key := keyOver(via, "missed")
-				a := in.over(via).pay(key, amount, key)
+				key := keyFor(via, "missed")
+				a := in.client(via).pay(key, amount, key)
 				if tt.paid {
-					original(t, "payment", a, paidOnce(t, in.over(via), key))
+					wantPayment(t, "payment", a, wantOnePayment(t, in.client(via), key))
 					continue
 				}
-				refused(t, "payment", a, tt.code)
-				paidNever(t, in.over(via), key)
+				wantRefusal(t, "payment", a, tt.code)
+				wantNoPayment(t, in.client(via), key)
 			}
 			old.Kill()
 			if err := sentinel.AwaitPrimary(promoted); err != nil {
 				t.Fatal(err)
 			}
 			if !tt.paid { // with no replica nothing starts
-				refused(t, "retry", in.demo().pay(keyOver(transports[0], "missed"), amount, keyOver(transports[0], "missed")), "unavailable")
+				wantRefusal(t, "retry", in.httpClient().pay(keyFor(transports[0], "missed"), amount, keyFor(transports[0], "missed")), "unavailable")
 				old.Restart() // it comes back as a replica
 			}
 			for _, via := range transports {
-				c, key := in.over(via), keyOver(via, "missed")
-				a := c.payUntil(2*patience, key, amount, key)
-				p := paidOnce(t, c, key)
+				c, key := in.client(via), keyFor(via, "missed")
+				a := c.payWithRetries(key, amount, key)
+				p := wantOnePayment(t, c, key)
 				if tt.paid {
-					refused(t, "retry", a, "result-unavailable")
+					wantRefusal(t, "retry", a, "result-unavailable")
 				} else {
-					original(t, "retry", a, p)
+					wantPayment(t, "retry", a, p)
 				}
-				replayed(t, "repeat of what the replica had", c.payUntil(patience, keyOver(via, "before"), amount, keyOver(via, "before")), before[via])
+				wantReplay(t, "repeat of what the replica had", c.payWithRetries(keyFor(via, "before"), amount, keyFor(via, "before")), before[via])
 			}
 		})
 	}

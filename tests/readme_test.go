@@ -34,8 +34,8 @@ func TestREADMECommandsWork(t *testing.T) {
 	if first.status != 201 || first.replayed {
 		t.Errorf("first command = %v, want 201", first)
 	}
-	replayed(t, "second command", replay, first.payment)
-	refused(t, "third command", mismatch, "key-reused")
+	wantReplay(t, "second command", replay, first.payment)
+	wantRefusal(t, "third command", mismatch, "key-reused")
 	if n := strings.Count(list.body, first.payment.ID); n != 1 || strings.Count(list.body, `"id"`) != 1 {
 		t.Errorf("fourth command = %v, want the payment, once", list)
 	}

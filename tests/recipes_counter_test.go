@@ -19,14 +19,14 @@ func TestShellsCountWhileLeadersAreKilled(t *testing.T) {
 	t.Parallel()
 	const shells, each = 8, 8
 	e := testserver.StartEnsemble(t, 3)
-	r := newRecipesOn(t, e.Hosts()).brief()
+	r := zooKeeperOnly(t, e.Hosts()).withShortSession()
 	file := filepath.Join(t.TempDir(), "count")
 	if err := os.WriteFile(file, []byte("0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var all []*instance
+	var all []*process
 	for i := range shells {
-		lock := r.command("lock", "--timeout", "30s", "/jobs/count", "--", "sh", "-c", `
+		lock := r.idemctl("lock", "--timeout", "30s", "/jobs/count", "--", "sh", "-c", `
 			read -r n < "$0"; sleep 0.02; echo $((n + 1)) > "$0.$$" && mv "$0.$$" "$0" && echo "wrote $((n + 1))"`, file)
 		shell := exec.Command("bash", append([]string{"-c", `
 			done=0
@@ -41,7 +41,7 @@ func TestShellsCountWhileLeadersAreKilled(t *testing.T) {
 			done`}, lock.Args...)...)
 		shell.Env = slices.Concat(lock.Env, []string{"ERRORS=" + file + ".errors"})
 		shell.SysProcAttr = childAttr()
-		all = append(all, spawn(t, fmt.Sprintf("shell %d", i), shell))
+		all = append(all, startProcess(t, fmt.Sprintf("shell %d", i), shell))
 	}
 	counted := func() (n int) {
 		for _, in := range all {
@@ -64,7 +64,7 @@ func TestShellsCountWhileLeadersAreKilled(t *testing.T) {
 
 	succeeded, others := map[string]int{}, 0
 	for _, in := range all {
-		if got := finish(t, in); got.code != 0 {
+		if got := in.waitExit(t); got.code != 0 {
 			t.Errorf("%s has ended with %d: %s%s", in.name, got.code, got.stdout, got.stderr)
 		}
 		for line := range strings.Lines(in.stdout.all()) {

@@ -15,15 +15,15 @@ const office = "/jobs/leader"
 // An observer sees one leader after the other: one resigns, one is killed.
 func TestElectObserved(t *testing.T) {
 	t.Parallel()
-	r := newRecipes(t).brief()
-	watcher := r.start("elect", "--observe", office)
-	structured := r.start("--json", "elect", "--observe", office)
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t)).withShortSession()
+	watcher := r.startIdemctl("elect", "--observe", office)
+	structured := r.startIdemctl("--json", "elect", "--observe", office)
 	var last uint64
-	var leader *instance
+	var leader *process
 	for i, name := range []string{"alice", "bob", "carol"} {
-		next := r.start("elect", office, name)
+		next := r.startIdemctl("elect", office, name)
 		if i == 1 {
-			waiting := r.start("elect", office, "dave") // behind alice and perhaps bob, and withdrawn
+			waiting := r.startIdemctl("elect", office, "dave") // behind alice and perhaps bob, and withdrawn
 			if code := waiting.terminate(t); code != 0 && code != -1 || waiting.stdout.count("leader") > 0 {
 				t.Errorf("a candidate told to stop: exit code %d, printed %q, want 0 and nothing", code, waiting.stdout.all())
 			}
@@ -46,9 +46,9 @@ func TestElectObserved(t *testing.T) {
 		}
 		leader, last = next, fence
 	}
-	late := r.start("elect", "--observe", office)
+	late := r.startIdemctl("elect", "--observe", office)
 	late.waitOut(t, "leader carol")
-	for _, in := range []*instance{watcher, structured, late} {
+	for _, in := range []*process{watcher, structured, late} {
 		if code := in.terminate(t); code != 0 || in.stderr.all() != "" {
 			t.Errorf("%s: exit code %d, %q, want 0", in.name, code, in.stderr.all())
 		}
@@ -57,7 +57,7 @@ func TestElectObserved(t *testing.T) {
 		t.Errorf("observed %q, want %q", got, want)
 	}
 	for _, args := range [][]string{{office}, {office, "a", "b"}, {office, ""}, {"--observe", office, "a"}, {"--observe"}, {"jobs", "a"}} {
-		says(t, fmt.Sprintf("elect %q", args), r.run(append([]string{"elect"}, args...)...), 2)
+		wantExitLine(t, fmt.Sprintf("elect %q", args), r.runIdemctl(append([]string{"elect"}, args...)...), 2)
 	}
 }
 
@@ -69,11 +69,11 @@ func TestElectMovesOnAfterKill(t *testing.T) {
 	const limit = sessionTimeout + 2*tick + time.Second
 	best := time.Hour
 	for try := 0; try < 3 && best > limit; try++ {
-		r := newRecipes(t).brief()
-		leader := r.start("elect", office, "alice")
+		r := zooKeeperOnly(t, testserver.SharedZooKeeper(t)).withShortSession()
+		leader := r.startIdemctl("elect", office, "alice")
 		leader.waitOut(t, "leader alice")
-		next := r.start("elect", office, "bob")
-		r.awaitLine(office, 2)
+		next := r.startIdemctl("elect", office, "bob")
+		r.waitForPlaces(office, 2)
 		killed := time.Now()
 		leader.kill(t)
 		next.waitOut(t, "leader bob")
@@ -92,16 +92,16 @@ func TestElectMovesOnAfterKill(t *testing.T) {
 // A leader that is cut off says that it leads no longer, before another does.
 func TestElectLosesOffice(t *testing.T) {
 	t.Parallel()
-	r := newRecipes(t).brief()
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t)).withShortSession()
 	p := testserver.StartZooKeeperProxy(t, r.zk[0])
-	leader := r.through(p).start("elect", office, "alice")
+	leader := r.through(p).startIdemctl("elect", office, "alice")
 	leader.waitOut(t, "leader alice")
-	next := r.start("elect", office, "bob")
-	r.awaitLine(office, 2)
+	next := r.startIdemctl("elect", office, "bob")
+	r.waitForPlaces(office, 2)
 	p.BlackHole(testserver.Both)
 	next.waitOut(t, "leader bob")
 	if leader.running() {
 		t.Error("both claim to lead")
 	}
-	says(t, "the one cut off", finish(t, leader), 1, "alice leads no longer")
+	wantExitLine(t, "the one cut off", leader.waitExit(t), 1, "alice leads no longer")
 }

@@ -7,14 +7,16 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // A command under a lock has the terminal: it reads from it, Ctrl-C is its own,
 // and whoever had the terminal before has it again afterwards.
 func TestLockLendsTheTerminal(t *testing.T) {
 	t.Parallel()
-	r := newRecipes(t)
-	lock := r.command("lock", job, "--", "sh", "-c",
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t))
+	lock := r.idemctl("lock", job, "--", "sh", "-c",
 		`trap 'echo "stopped by $word"; exit 6' INT; echo asks; read -r word; echo "heard $word"; while :; do sleep 0.05; done`)
 	var line []string
 	for _, arg := range lock.Args {
@@ -32,7 +34,7 @@ func TestLockLendsTheTerminal(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	in := spawn(t, "idemctl in a terminal", cmd)
+	in := startProcess(t, "idemctl in a terminal", cmd)
 	in.waitOut(t, "asks")
 	press("one\n")
 	in.waitOut(t, "heard one")
@@ -42,13 +44,13 @@ func TestLockLendsTheTerminal(t *testing.T) {
 	press("two\n")
 	in.waitOut(t, "after that two")
 	keys.Close()
-	happens(t, "exit of "+in.name, in.exited)
+	waitFor(t, "exit of "+in.name, in.exited)
 }
 
 func TestLockKilledTakesItsCommandAlong(t *testing.T) {
 	t.Parallel()
-	r := newRecipes(t).brief()
-	in := r.start("lock", job, "--", "sh", "-c", "echo pid $$ runs; exec sleep 600")
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t)).withShortSession()
+	in := r.startIdemctl("lock", job, "--", "sh", "-c", "echo pid $$ runs; exec sleep 600")
 	var pid int
 	if _, err := fmt.Sscanf(in.waitOut(t, "runs"), "pid %d", &pid); err != nil {
 		t.Fatal(err)
@@ -58,7 +60,7 @@ func TestLockKilledTakesItsCommandAlong(t *testing.T) {
 	}
 	in.kill(t) // waits for the end of its output, which the command has open
 	eventually(t, "end of the command", func() error { return notThere(pid) })
-	prints(t, "the next one", r.run("lock", job, "--", "echo", "mine"), "mine\n")
+	wantOutput(t, "the next one", r.runIdemctl("lock", job, "--", "echo", "mine"), "mine\n")
 }
 
 // notThere returns nil if there is no such process, or it has ended and nobody

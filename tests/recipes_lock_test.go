@@ -21,16 +21,16 @@ const (
 
 // holding starts a lock or a semaphore whose command stays, and returns when
 // that runs.
-func (r *recipes) holding(args ...string) *instance {
+func (r *system) holding(args ...string) *process {
 	r.t.Helper()
-	in := r.start(append(args, "--", "sh", "-c", stays)...)
+	in := r.startIdemctl(append(args, "--", "sh", "-c", stays)...)
 	in.waitOut(r.t, "runs")
 	return in
 }
 
 func TestLockExitsAsItsCommandDoes(t *testing.T) {
 	t.Parallel()
-	r := newRecipes(t)
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t))
 	plain := filepath.Join(t.TempDir(), "plain")
 	if err := os.WriteFile(plain, []byte("no program"), 0o600); err != nil {
 		t.Fatal(err)
@@ -56,60 +56,60 @@ func TestLockExitsAsItsCommandDoes(t *testing.T) {
 		{"negative time-out", []string{"lock", "--timeout", "-1s", job, "--", "true"}, 2, "negative"},
 		{"no permits", []string{"semaphore", "/jobs/imports", "--", "true"}, 2, "--permits"},
 	} {
-		got := r.run(tt.args...)
+		got := r.runIdemctl(tt.args...)
 		lines := strings.Count(got.stderr, "\n")
 		if got.code != tt.code || lines > 1 || (lines == 0) != (tt.stderr == "") || !strings.Contains(got.stderr, tt.stderr) {
 			t.Errorf("%s: exit code %d, %q, want %d, %q", tt.name, got.code, got.stderr, tt.code, tt.stderr)
 		}
 	}
-	nobody := r.command("lock", job, "--", "true")
+	nobody := r.idemctl("lock", job, "--", "true")
 	nobody.Env = append(nobody.Env, "IDEMCTL_ZOOKEEPER=")
-	says(t, "no ensemble", finish(t, spawn(t, "idemctl without an ensemble", nobody)), 2, "--zookeeper")
-	nobody = r.command("--zookeeper", "127.0.0.1:1", "lock", "--timeout", "1s", job, "--", "true")
-	says(t, "unreachable ensemble", finish(t, spawn(t, "idemctl with an unreachable ensemble", nobody)), 1, "refused")
+	wantExitLine(t, "no ensemble", startProcess(t, "idemctl without an ensemble", nobody).waitExit(t), 2, "--zookeeper")
+	nobody = r.idemctl("--zookeeper", "127.0.0.1:1", "lock", "--timeout", "1s", job, "--", "true")
+	wantExitLine(t, "unreachable ensemble", startProcess(t, "idemctl with an unreachable ensemble", nobody).waitExit(t), 1, "refused")
 }
 
 func TestLockGivesTheCommandFenceAndStandardInput(t *testing.T) {
 	t.Parallel()
-	r := newRecipes(t)
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t))
 	last := uint64(0)
 	for range 3 {
-		got := r.run("lock", job, "--", "sh", "-c", `echo "$IDEM_FENCE"; echo "says $IDEM_FENCE" >&2`)
+		got := r.runIdemctl("lock", job, "--", "sh", "-c", `echo "$IDEM_FENCE"; echo "says $IDEM_FENCE" >&2`)
 		fence, err := strconv.ParseUint(strings.TrimSpace(got.stdout), 10, 64)
 		if err != nil || fence <= last || got.stderr != fmt.Sprintf("says %d\n", fence) {
 			t.Errorf("fence %q on standard output, %q on standard error, want more than %d on both", got.stdout, got.stderr, last)
 		}
 		last = fence
 	}
-	piped := r.command("lock", "--shared", job, "--", "cat")
+	piped := r.idemctl("lock", "--shared", job, "--", "cat")
 	piped.Stdin = strings.NewReader("through\n")
-	prints(t, "cat under a lock", finish(t, spawn(t, "idemctl lock -- cat", piped)), "through\n")
+	wantOutput(t, "cat under a lock", startProcess(t, "idemctl lock -- cat", piped).waitExit(t), "through\n")
 }
 
 func TestLockExcludesUnlessShared(t *testing.T) {
 	t.Parallel()
-	r := newRecipes(t)
-	readers := []*instance{r.holding("lock", "--shared", job), r.holding("lock", "--shared", "--timeout", "0s", job)}
-	says(t, "exclusive beside shared", r.run("lock", "--timeout", "300ms", job, "--", "true"), 75, job, "not acquired within 300ms")
-	says(t, "exclusive beside shared, at once", r.run("lock", "--timeout", "0s", job, "--", "true"), 75, job, "not acquired")
-	prints(t, "another path", r.run("lock", "--timeout", "0s", "/jobs/other", "--", "true"), "")
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t))
+	readers := []*process{r.holding("lock", "--shared", job), r.holding("lock", "--shared", "--timeout", "0s", job)}
+	wantExitLine(t, "exclusive beside shared", r.runIdemctl("lock", "--timeout", "300ms", job, "--", "true"), 75, job, "not acquired within 300ms")
+	wantExitLine(t, "exclusive beside shared, at once", r.runIdemctl("lock", "--timeout", "0s", job, "--", "true"), 75, job, "not acquired")
+	wantOutput(t, "another path", r.runIdemctl("lock", "--timeout", "0s", "/jobs/other", "--", "true"), "")
 
-	writer := r.start("lock", job, "--", "sh", "-c", stays)
+	writer := r.startIdemctl("lock", job, "--", "sh", "-c", stays)
 	for _, in := range readers {
 		if code := in.terminate(t); code != 128+15 {
 			t.Errorf("terminated: exit code %d, want %d", code, 128+15)
 		}
 	}
 	writer.waitOut(t, "runs")
-	says(t, "shared beside exclusive", r.run("lock", "--shared", "--timeout", "300ms", job, "--", "true"), 75, job, "not acquired")
-	waiter := r.start("lock", job, "--", "echo", "mine")
-	r.awaitLine(job, 2)
-	told := r.start("lock", job, "--", "echo", "never")
+	wantExitLine(t, "shared beside exclusive", r.runIdemctl("lock", "--shared", "--timeout", "300ms", job, "--", "true"), 75, job, "not acquired")
+	waiter := r.startIdemctl("lock", job, "--", "echo", "mine")
+	r.waitForPlaces(job, 2)
+	told := r.startIdemctl("lock", job, "--", "echo", "never")
 	if code := told.terminate(t); code != 75 && code != -1 { // -1: before it had begun
 		t.Errorf("terminated while it waits: exit code %d, want 75", code)
 	}
 	writer.terminate(t)
-	prints(t, "the one that waited", finish(t, waiter), "mine\n")
+	wantOutput(t, "the one that waited", waiter.waitExit(t), "mine\n")
 	if out := told.stdout.all(); out != "" {
 		t.Errorf("the one that was told to stop has run its command: %q", out)
 	}
@@ -118,21 +118,21 @@ func TestLockExcludesUnlessShared(t *testing.T) {
 // A lock is held until everything has ended that its command has left running.
 func TestLockOutlivesItsCommandWithTheChildren(t *testing.T) {
 	t.Parallel()
-	r := newRecipes(t)
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t))
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	in := r.start("lock", job, "--", "sh", "-c", `(read -r x < "$0"; echo child "$x") & echo command; exit 3`, fifo)
+	in := r.startIdemctl("lock", job, "--", "sh", "-c", `(read -r x < "$0"; echo child "$x") & echo command; exit 3`, fifo)
 	in.waitOut(t, "command")
-	says(t, "another one while the child goes on", r.run("lock", "--timeout", "0s", job, "--", "true"), 75, "not acquired")
+	wantExitLine(t, "another one while the child goes on", r.runIdemctl("lock", "--timeout", "0s", job, "--", "true"), 75, "not acquired")
 	if err := os.WriteFile(fifo, []byte("ends\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := finish(t, in); got.code != 3 || !strings.HasSuffix(got.stdout, "child ends\n") {
+	if got := in.waitExit(t); got.code != 3 || !strings.HasSuffix(got.stdout, "child ends\n") {
 		t.Errorf("exit code %d, printed %q, want 3 and the child's end", got.code, got.stdout)
 	}
-	prints(t, "the next one", r.run("lock", "--timeout", "0s", job, "--", "true"), "")
+	wantOutput(t, "the next one", r.runIdemctl("lock", "--timeout", "0s", job, "--", "true"), "")
 }
 
 // A holder is cut off from ZooKeeper. Its command is told to end, and has ended
@@ -145,16 +145,16 @@ func TestLockLostEndsItsCommandInTime(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRecipes(t).brief()
+			r := zooKeeperOnly(t, testserver.SharedZooKeeper(t)).withShortSession()
 			beats := filepath.Join(t.TempDir(), "beats")
 			p := testserver.StartZooKeeperProxy(t, r.zk[0])
-			in := r.through(p).start("lock", job, "--", "bash", "-c",
+			in := r.through(p).startIdemctl("lock", job, "--", "bash", "-c",
 				"trap '"+tt.onTerm+"' TERM; echo runs; while :; do echo $EPOCHREALTIME >> $0; sleep 0.02; done", beats)
 			in.waitOut(t, "runs")
-			next := r.start("lock", job, "--", "bash", "-c", "echo $EPOCHREALTIME")
-			r.awaitLine(job, 2)
+			next := r.startIdemctl("lock", job, "--", "bash", "-c", "echo $EPOCHREALTIME")
+			r.waitForPlaces(job, 2)
 			p.BlackHole(testserver.Both)
-			first, got := moment(t, strings.TrimSpace(finish(t, next).stdout)), finish(t, in)
+			first, got := moment(t, strings.TrimSpace(next.waitExit(t).stdout)), in.waitExit(t)
 			text, err := os.ReadFile(beats)
 			if err != nil {
 				t.Fatal(err)
@@ -170,7 +170,7 @@ func TestLockLostEndsItsCommandInTime(t *testing.T) {
 			if n := in.stdout.count("term"); n != 1 {
 				t.Errorf("%d SIGTERM, want 1", n)
 			}
-			says(t, "the one cut off", got, 1, job, "lost before CMD ended")
+			wantExitLine(t, "the one cut off", got, 1, job, "lost before CMD ended")
 		})
 	}
 }
@@ -188,12 +188,12 @@ func moment(t *testing.T, s string) time.Time {
 // A short outage does no harm.
 func TestLockStandsAShortOutage(t *testing.T) {
 	t.Parallel()
-	r := newRecipes(t)
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t))
 	p := testserver.StartZooKeeperProxy(t, r.zk[0])
-	in := r.through(p).start("lock", job, "--", "sh", "-c", stays)
+	in := r.through(p).startIdemctl("lock", job, "--", "sh", "-c", stays)
 	in.waitOut(t, "runs")
 	p.Cut()
-	says(t, "another one", r.run("lock", "--timeout", "0s", job, "--", "true"), 75, "not acquired")
+	wantExitLine(t, "another one", r.runIdemctl("lock", "--timeout", "0s", job, "--", "true"), 75, "not acquired")
 	if code := in.terminate(t); code != 128+15 {
 		t.Errorf("exit code %d, %q, want %d", code, in.stderr.all(), 128+15)
 	}
@@ -201,17 +201,17 @@ func TestLockStandsAShortOutage(t *testing.T) {
 
 func TestSemaphoreCounts(t *testing.T) {
 	t.Parallel()
-	r := newRecipes(t)
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t))
 	const imports = "/jobs/imports"
 	one, two := r.holding("semaphore", "--permits", "2", imports), r.holding("semaphore", "--permits", "2", "--timeout", "0s", imports)
-	says(t, "a third", r.run("semaphore", "--permits", "2", "--timeout", "300ms", imports, "--", "true"), 75, imports, "not acquired within 300ms")
-	says(t, "a third, at once", r.run("semaphore", "--permits", "2", "--timeout", "0s", imports, "--", "true"), 75, imports, "not acquired")
-	says(t, "other permits", r.run("semaphore", "--permits", "3", imports, "--", "true"), 1, imports, " 2", " 3")
-	waiter := r.start("semaphore", "--permits", "2", imports, "--", "sh", "-c", `echo "$IDEM_FENCE"`)
+	wantExitLine(t, "a third", r.runIdemctl("semaphore", "--permits", "2", "--timeout", "300ms", imports, "--", "true"), 75, imports, "not acquired within 300ms")
+	wantExitLine(t, "a third, at once", r.runIdemctl("semaphore", "--permits", "2", "--timeout", "0s", imports, "--", "true"), 75, imports, "not acquired")
+	wantExitLine(t, "other permits", r.runIdemctl("semaphore", "--permits", "3", imports, "--", "true"), 1, imports, " 2", " 3")
+	waiter := r.startIdemctl("semaphore", "--permits", "2", imports, "--", "sh", "-c", `echo "$IDEM_FENCE"`)
 	if code := one.terminate(t); code != 128+15 {
 		t.Errorf("exit code %d, want %d", code, 128+15)
 	}
-	if got := finish(t, waiter); got.code != 0 || len(strings.TrimSpace(got.stdout)) == 0 {
+	if got := waiter.waitExit(t); got.code != 0 || len(strings.TrimSpace(got.stdout)) == 0 {
 		t.Errorf("the one that waited: exit code %d, %q", got.code, got.stdout)
 	}
 	two.terminate(t)
@@ -220,16 +220,15 @@ func TestSemaphoreCounts(t *testing.T) {
 // A lock whose znode is deleted by hand is noticed, and its command killed.
 func TestLockDeletedByHandEndsItsCommand(t *testing.T) {
 	t.Parallel()
-	r := newRecipes(t)
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t))
 	in := r.holding("lock", job)
-	s := system{t: t, zk: r.zk}
-	conn := s.zooKeeper()
-	places := s.children(conn, r.chroot+job)
+	conn := r.zooKeeper()
+	places := r.children(conn, r.chroot+job)
 	if len(places) != 1 {
 		t.Fatalf("places %q, want the holder's", places)
 	}
 	if err := conn.Delete(r.chroot+job+"/"+places[0], -1); err != nil {
 		t.Fatal(err)
 	}
-	says(t, "the one whose lock was deleted", finish(t, in), 1, job, "lost before CMD ended")
+	wantExitLine(t, "the one whose lock was deleted", in.waitExit(t), 1, job, "lost before CMD ended")
 }

@@ -9,7 +9,7 @@ import (
 // produce, over each transport, and compares what the client sees with the
 // table (see problems).
 func TestRefusals(t *testing.T) {
-	s, v, other := failover(t, flags("--resolver", "none"))
+	s, v, other := startVictim(t, withFlags("--resolver", "none"))
 	type refusal struct {
 		what   string
 		via    transport
@@ -22,10 +22,10 @@ func TestRefusals(t *testing.T) {
 	}
 	good := fromAlice(amount, "refused")
 	for _, via := range transports {
-		c := other.over(via)
+		c := other.client(via)
 		send := func(r route, o order, keys ...string) answer { return c.send(t.Context(), r, o, keys...) }
-		token, paid := c.issue(t), keyOver(via, "paid")
-		original(t, "payment", c.payUntil(patience, paid, amount, paid), paidOnce(t, c, paid))
+		token, paid := c.issueToken(t), keyFor(via, "paid")
+		wantPayment(t, "payment", c.payWithRetries(paid, amount, paid), wantOnePayment(t, c, paid))
 		add(via, "no key", send(toPayments, good), "key-missing")
 		add(via, "no token", send(toTrades, good), "key-missing")
 		add(via, "list of keys", send(toPayments, good, "a, b"), "key-invalid")
@@ -38,51 +38,51 @@ func TestRefusals(t *testing.T) {
 		add(via, "body over 1 MiB", c.pay("large", amount, strings.Repeat("n", 1<<20)), "body-too-large")
 	}
 
-	all := v.reachOverEach(t, "unknown", "at=before-ledger")
+	all := v.startPaymentsUpTo(t, "unknown", "at=before-ledger")
 	for _, r := range all {
-		c := other.over(r.via)
-		add(r.via, "running elsewhere", inProgress(t, "running elsewhere", c, r.key), "in-progress")
-		add(r.via, "running here", inProgress(t, "running here", v.over(r.via), r.key), "in-progress")
+		c := other.client(r.via)
+		add(r.via, "running elsewhere", wantInProgress(t, "running elsewhere", c, r.key), "in-progress")
+		add(r.via, "running here", wantInProgress(t, "running here", v.client(r.via), r.key), "in-progress")
 		add(r.via, "other request, running elsewhere", c.pay(r.key, amount+1, r.key), "key-reused")
-		add(r.via, "other request, running here", v.over(r.via).pay(r.key, amount+1, r.key), "key-reused")
+		add(r.via, "other request, running here", v.client(r.via).pay(r.key, amount+1, r.key), "key-reused")
 	}
 	v.kill(t)
 	for _, r := range all {
-		add(r.via, "interrupted", other.over(r.via).payUntil(patience, r.key, amount, r.key), "outcome-unknown")
+		add(r.via, "interrupted", other.client(r.via).payWithRetries(r.key, amount, r.key), "outcome-unknown")
 	}
 
 	// The holder is cut off from ZooKeeper for longer than it can trust its lease.
 	p := s.zooKeeperProxy()
-	cutOff := s.start("the one cut off", throughZooKeeper(p), latency(2*patience))
-	lost := cutOff.reachOverEach(t, "lost", "at=before-ledger")
-	downs[0].down(p)
+	cutOff := s.start("the one cut off", throughZooKeeper(p), withLatency(2*waitLimit))
+	lost := cutOff.startPaymentsUpTo(t, "lost", "at=before-ledger")
+	outages[0].begin(p)
 	for _, r := range lost {
 		add(r.via, "cut off while running", <-r.done, "ownership-lost")
-		add(r.via, "ZooKeeper down", cutOff.over(r.via).pay("fresh", amount, "fresh"), "unavailable")
+		add(r.via, "ZooKeeper down", cutOff.client(r.via).pay("fresh", amount, "fresh"), "unavailable")
 	}
 
 	if _, err := s.redis.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
 	for _, via := range transports {
-		add(via, "Redis flushed", other.over(via).pay("fresh", amount, "fresh"), "store-lost")
+		add(via, "Redis flushed", other.client(via).pay("fresh", amount, "fresh"), "store-lost")
 	}
 	s.redis.Kill()
 	for _, via := range transports {
-		add(via, "Redis down", other.over(via).pay("fresh", amount, "fresh"), "unavailable")
+		add(via, "Redis down", other.client(via).pay("fresh", amount, "fresh"), "unavailable")
 	}
 
 	for _, r := range rows {
 		t.Run(r.via.String()+"/"+r.what, func(t *testing.T) {
-			refused(t, r.what, r.answer, r.code)
+			wantRefusal(t, r.what, r.answer, r.code)
 			if r.answer.replayed {
 				t.Errorf("%s is marked as replayed", r.what)
 			}
 		})
 	}
 	for _, via := range transports {
-		for _, note := range []string{"refused", "fresh", keyOver(via, "lost"), keyOver(via, "unknown")} {
-			paidNever(t, other.over(via), note)
+		for _, note := range []string{"refused", "fresh", keyFor(via, "lost"), keyFor(via, "unknown")} {
+			wantNoPayment(t, other.client(via), note)
 		}
 	}
 }
@@ -91,16 +91,16 @@ func TestRefusals(t *testing.T) {
 func TestUnauthorizedIsRefusedFirst(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, "one")
-	overEach(t, func(t *testing.T, via transport) {
-		c, key := in.over(via), keyOver(via, "secret")
-		original(t, "payment", c.payUntil(patience, key, amount, key), paidOnce(t, c, key))
+	forEachTransport(t, func(t *testing.T, via transport) {
+		c, key := in.client(via), keyFor(via, "secret")
+		wantPayment(t, "payment", c.payWithRetries(key, amount, key), wantOnePayment(t, c, key))
 		for _, token := range []string{"", "wrong", "demo2"} {
-			refused(t, "repeat with API key "+token, c.as(token).pay(key, amount, key), "unauthorized")
-			refused(t, "token with API key "+token, c.as(token).tokenAnswer(), "unauthorized")
+			wantRefusal(t, "repeat with API key "+token, c.as(token).pay(key, amount, key), "unauthorized")
+			wantRefusal(t, "token with API key "+token, c.as(token).requestToken(), "unauthorized")
 		}
 		// Another merchant's key of the same name is another key.
-		theirs := c.as("test").payUntil(patience, key, amount+1, key)
-		if !theirs.paid() || theirs.replayed {
+		theirs := c.as("test").payWithRetries(key, amount+1, key)
+		if !theirs.isPayment() || theirs.replayed {
 			t.Errorf("another merchant's payment = %v, want it made", theirs)
 		}
 	})

@@ -19,7 +19,7 @@ func TestStoredResponsesAreEncrypted(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	k1, k2 := ringKey("k1"), ringKey("k2")
-	one := s.start("one", flags("--response-keys", k1))
+	one := s.start("one", withFlags("--response-keys", k1))
 	before := payBefore(t, one)
 	w := &watched{system: s}
 	content := w.redisContent()
@@ -28,32 +28,32 @@ func TestStoredResponsesAreEncrypted(t *testing.T) {
 			t.Errorf("Redis holds payment %s in plain text", p.ID)
 		}
 	}
-	if !strings.Contains(content, keyID(keyOver(transports[0], "before")).String()) {
+	if !strings.Contains(content, keyID(keyFor(transports[0], "before")).String()) {
 		t.Error("the look into Redis shows nothing that is there")
 	}
 
-	rotated := s.start("rotated", flags("--response-keys", k2+","+k1))
-	next := s.start("without the old key", flags("--response-keys", k2))
+	rotated := s.start("rotated", withFlags("--response-keys", k2+","+k1))
+	next := s.start("without the old key", withFlags("--response-keys", k2))
 	none := s.start("without keys")
 	for _, via := range transports {
-		key := keyOver(via, "before")
-		replayed(t, "repeat after the rotation", rotated.over(via).pay(key, amount, key), before[via])
-		refused(t, "repeat without the key", next.over(via).pay(key, amount, key), "unavailable")
-		refused(t, "repeat without any", none.over(via).pay(key, amount, key), "result-unavailable")
-		paidOnce(t, one.over(via), key)
+		key := keyFor(via, "before")
+		wantReplay(t, "repeat after the rotation", rotated.client(via).pay(key, amount, key), before[via])
+		wantRefusal(t, "repeat without the key", next.client(via).pay(key, amount, key), "unavailable")
+		wantRefusal(t, "repeat without any", none.client(via).pay(key, amount, key), "result-unavailable")
+		wantOnePayment(t, one.client(via), key)
 
-		fresh := keyOver(via, "fresh")
-		a := rotated.over(via).payUntil(patience, fresh, amount, fresh)
-		original(t, "fresh key", a, paidOnce(t, one.over(via), fresh))
-		replayed(t, "its repeat", next.over(via).pay(fresh, amount, fresh), a.payment)
+		fresh := keyFor(via, "fresh")
+		a := rotated.client(via).payWithRetries(fresh, amount, fresh)
+		wantPayment(t, "fresh key", a, wantOnePayment(t, one.client(via), fresh))
+		wantReplay(t, "its repeat", next.client(via).pay(fresh, amount, fresh), a.payment)
 	}
 
-	show := []string{"--json", "record", "show", "--scope", "merchant_demo", "--body", keyOver(transports[0], "before")}
-	if out, code := s.idemctl(append([]string{"--response-keys", k1}, show...)...); code != 0 || !strings.Contains(out, before[transports[0]].ID) {
+	show := []string{"--json", "record", "show", "--scope", "merchant_demo", "--body", keyFor(transports[0], "before")}
+	if out, code := s.outputOf(append([]string{"--response-keys", k1}, show...)...); code != 0 || !strings.Contains(out, before[transports[0]].ID) {
 		t.Errorf("record show with the key = %d %q, want the payment", code, out)
 	}
 	for _, keys := range [][]string{nil, {"--response-keys", k2}} {
-		if out, code := s.idemctl(append(keys, show...)...); code != 0 || strings.Contains(out, before[transports[0]].ID) || !strings.Contains(out, `"completed"`) {
+		if out, code := s.outputOf(append(keys, show...)...); code != 0 || strings.Contains(out, before[transports[0]].ID) || !strings.Contains(out, `"completed"`) {
 			t.Errorf("record show without the key = %d %q, want the record and no payment", code, out)
 		}
 	}
@@ -65,17 +65,17 @@ func TestProtectedLocks(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	const auth = "payments:s3cret"
-	in := s.start("one", flags("--zookeeper-auth", auth), latency(victimLatency), marked())
-	all := in.reachOverEach(t, "protected", "at=before-ledger")
+	in := s.start("one", withFlags("--zookeeper-auth", auth), withLatency(victimLatency), withMarkers())
+	all := in.startPaymentsUpTo(t, "protected", "at=before-ledger")
 	conn := s.zooKeeper()
 	for _, r := range all {
 		if err := conn.Delete(s.lockPath(r.key), -1); err == nil {
 			t.Errorf("a stranger has unlocked %s", r.key)
 		}
-		original(t, "payment", <-r.done, paidOnce(t, in.over(r.via), r.key))
+		wantPayment(t, "payment", <-r.done, wantOnePayment(t, in.client(r.via), r.key))
 	}
 	// Locks of others are theirs, idemctl's included.
-	if out, code := s.idemctl("--zookeeper-auth", auth, "lock", "/jobs/x", "--", "true"); code != 0 {
+	if out, code := s.outputOf("--zookeeper-auth", auth, "lock", "/jobs/x", "--", "true"); code != 0 {
 		t.Errorf("idemctl lock = %d %q, want 0", code, out)
 	}
 }

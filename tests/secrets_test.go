@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/rand"
 	"encoding/base64"
@@ -10,8 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
-	"os/exec"
 	"path"
 	"strconv"
 	"strings"
@@ -122,13 +119,13 @@ func (w *watched) shows(place, text, what string) {
 
 // whole is all that an answer consists of.
 func (a answer) whole() string {
-	return fmt.Sprint(a.wire, a.body, a.header, a.meta, a.behind, a.rpc)
+	return fmt.Sprint(a.wire, a.body, a.header, a.metaHeader, a.metaTrailer, a.rpc)
 }
 
 // paid wants a payment, whose answer shows its note and nothing else.
 func (w *watched) paid(what string, a answer) {
 	w.t.Helper()
-	if !a.paid() {
+	if !a.isPayment() {
 		w.t.Fatalf("%s = %v, want it made", what, a)
 	}
 	w.clean("answer to "+what, a.whole(), false)
@@ -137,43 +134,43 @@ func (w *watched) paid(what string, a answer) {
 // refused wants a refusal, which shows nothing.
 func (w *watched) refused(what string, a answer, code string) {
 	w.t.Helper()
-	refused(w.t, what, a, code)
+	wantRefusal(w.t, what, a, code)
 	w.clean("answer to "+what, a.whole(), true)
 }
 
 // use makes whatever clients do at an instance, good and bad.
 func (w *watched) use(in *instance, via transport) {
 	w.t.Helper()
-	mine := in.over(via).as(w.mine)
+	mine := in.client(via).as(w.mine)
 	theirs := mine.as(w.theirs)
 	key, note := w.key(), w.note()
-	w.paid("a payment", mine.payUntil(patience, key, amount, note))
-	w.paid("a repeat", mine.payUntil(patience, key, amount, note))
+	w.paid("a payment", mine.payWithRetries(key, amount, note))
+	w.paid("a repeat", mine.payWithRetries(key, amount, note))
 	w.refused("another request", mine.pay(key, amount, w.note()), "key-reused")
-	w.paid("another merchant's payment", theirs.payUntil(patience, key, amount, w.note()))
+	w.paid("another merchant's payment", theirs.payWithRetries(key, amount, w.note()))
 	w.refused("another merchant's other request", theirs.pay(key, amount, note), "key-reused")
 	w.refused("one without a known API key", mine.as(w.bearer()).pay(key, amount, note), "unauthorized")
 	w.refused("a list of keys", mine.send(w.t.Context(), toPayments, fromAlice(amount, w.note()), w.key()+", "+w.key()), "key-invalid")
 	w.refused("two keys", mine.send(w.t.Context(), toPayments, fromAlice(amount, w.note()), w.key(), w.key()), "key-invalid")
 	w.refused("a bad body", mine.pay(w.key(), -1, w.note()), "body-invalid")
 	nobody := order{"alice", w.note(), amount, "USD", w.note()}
-	unknown := insist(patience, func() answer { return mine.send(w.t.Context(), toPayments, nobody, key+"2") })
-	refused(w.t, "an unknown account", unknown, "account-unknown")
+	unknown := withRetries(func() answer { return mine.send(w.t.Context(), toPayments, nobody, key+"2") })
+	wantRefusal(w.t, "an unknown account", unknown, "account-unknown")
 	w.clean("answer to an unknown account", unknown.whole(), false) // it names the account
 	w.refused("a client key as token", mine.trade(key, amount, note), "token-unknown")
 	w.refused("a junk token", mine.trade(w.key(), amount, w.note()), "token-unknown")
 
-	token := keepIn(&w.tokens, mine.issue(w.t))
+	token := keepIn(&w.tokens, mine.issueToken(w.t))
 	w.refused("another merchant's token", theirs.trade(token, amount, w.note()), "token-unknown")
 	w.refused("a token as client key", mine.pay(token, amount, w.note()), "key-reused")
-	w.paid("a trade", mine.tradeUntil(patience, token, amount, note))
-	w.paid("a repeated trade", mine.tradeUntil(patience, token, amount, note))
-	keepIn(&w.tokens, mine.issue(w.t)) // and never used
+	w.paid("a trade", mine.tradeWithRetries(token, amount, note))
+	w.paid("a repeated trade", mine.tradeWithRetries(token, amount, note))
+	keepIn(&w.tokens, mine.issueToken(w.t)) // and never used
 
-	if _, err := mine.payments(w.note()); err != nil {
+	if _, err := mine.listPayments(w.note()); err != nil {
 		w.t.Fatal(err)
 	}
-	if state, err := mine.state(key); err != nil || state == "" {
+	if state, err := mine.keyState(key); err != nil || state == "" {
 		w.t.Fatalf("state = %q, %v, want one", state, err)
 	}
 	for _, where := range []string{"/", "/v1/payments/", "/v1/accounts/", "/v1/idempotency?key=", "/metrics?x="} {
@@ -242,15 +239,8 @@ func (w *watched) znodes(conn *zk.Conn) string {
 // ctl runs idemctl and returns all that it prints.
 func (w *watched) ctl(args ...string) string {
 	w.t.Helper()
-	cmd := exec.CommandContext(w.t.Context(), binary(w.t, "./cmd/idemctl"), args...)
-	cmd.SysProcAttr = childAttr()
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "IDEMCTL_ZOOKEEPER="+strings.Join(w.zk, ",")+w.chroot, "IDEMCTL_REDIS=redis://"+w.redis.Addr()+"/0")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if exit := (*exec.ExitError)(nil); !errors.As(cmd.Run(), &exit) && cmd.ProcessState == nil {
-		w.t.Fatalf("idemctl %q did not run", args[:2])
-	}
-	return out.String()
+	got := w.runIdemctl(args...)
+	return got.stdout + got.stderr
 }
 
 // decided has idemctl decide, retire and look around, about a key that waits.
@@ -289,8 +279,8 @@ func TestNothingSecretComesOut(t *testing.T) {
 	t.Parallel()
 	w := &watched{system: newSystem(t)}
 	w.mine, w.theirs = w.bearer(), w.bearer()
-	with := flags("--resolver", "none", "--api-keys", w.mine+"=merchant_demo,"+w.theirs+"=merchant_test")
-	in, victim := w.start("one", with), w.start("the victim", with, latency(2*patience))
+	with := withFlags("--resolver", "none", "--api-keys", w.mine+"=merchant_demo,"+w.theirs+"=merchant_test")
+	in, victim := w.start("one", with), w.start("the victim", with, withLatency(2*waitLimit))
 	for _, via := range transports {
 		w.use(in, via)
 	}
@@ -302,21 +292,21 @@ func TestNothingSecretComesOut(t *testing.T) {
 	for _, via := range transports {
 		key, note := w.key(), w.note()
 		interrupted = append(interrupted, [2]string{key, note})
-		victim.over(via).as(w.mine).paying(key, amount, note)
-		victim.waitLog(t, "at=before-ledger", op(key))
+		victim.client(via).as(w.mine).startPay(key, amount, note)
+		victim.waitLog(t, "at=before-ledger", logOp(key))
 	}
 	held := w.znodes(conn)
 	w.shows("ZooKeeper", held, lockNode(interrupted[0][0]))
 	w.clean("ZooKeeper while locks are held", held, true)
 	w.clean("idemctl record list of running ones", w.ctl("record", "list"), true)
-	w.clean("metrics of the victim", victim.demo().request(t.Context(), http.MethodGet, "/metrics", "", nil).body, true)
+	w.clean("metrics of the victim", victim.httpClient().request(t.Context(), http.MethodGet, "/metrics", "", nil).body, true)
 	victim.kill(t)
 	for i, via := range transports {
 		key, note := interrupted[i][0], interrupted[i][1]
-		w.refused("one that was interrupted", in.over(via).as(w.mine).payUntil(patience, key, amount, note), "outcome-unknown")
+		w.refused("one that was interrupted", in.client(via).as(w.mine).payWithRetries(key, amount, note), "outcome-unknown")
 	}
 
-	metrics := in.demo().request(t.Context(), http.MethodGet, "/metrics", "", nil)
+	metrics := in.httpClient().request(t.Context(), http.MethodGet, "/metrics", "", nil)
 	w.shows("metrics", metrics.body, "idemkeeper_events_total")
 	w.clean("metrics", metrics.whole(), true)
 
@@ -360,7 +350,7 @@ func TestNothingSecretComesOut(t *testing.T) {
 	// Errors of Redis come into the logs, too.
 	w.redis.Kill()
 	for _, via := range transports {
-		w.refused("one without Redis", in.over(via).as(w.mine).pay(w.key(), amount, w.note()), "unavailable")
+		w.refused("one without Redis", in.client(via).as(w.mine).pay(w.key(), amount, w.note()), "unavailable")
 	}
 	w.clean("idemctl without Redis", w.ctl("record", "show", "--scope", "merchant_demo", first), true)
 	in.terminate(t)

@@ -13,24 +13,24 @@ import (
 func TestKeyOfOneTransportIsRefusedOnTheOther(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	one, two := s.start("one", latency(victimLatency)), s.start("two")
-	all := one.reachOverEach(t, "mine", "at=before-ledger")
+	one, two := s.start("one", withLatency(victimLatency)), s.start("two")
+	all := one.startPaymentsUpTo(t, "mine", "at=before-ledger")
 	others := func(when string) {
 		for i, r := range all {
 			via := transports[1-i]
 			for _, in := range []*instance{one, two} {
-				a := in.over(via).pay(r.key, amount, r.key)
-				refused(t, fmt.Sprintf("key of %v over %v at %s, %s", r.via, via, in.name, when), a, "key-reused")
+				a := in.client(via).pay(r.key, amount, r.key)
+				wantRefusal(t, fmt.Sprintf("key of %v over %v at %s, %s", r.via, via, in.name, when), a, "key-reused")
 			}
 		}
 	}
 	others("while it runs")
 	for _, r := range all {
-		original(t, "payment over "+r.via.String(), <-r.done, paidOnce(t, two.over(r.via), r.key))
+		wantPayment(t, "payment over "+r.via.String(), <-r.done, wantOnePayment(t, two.client(r.via), r.key))
 	}
 	others("afterwards")
 	for _, r := range all {
-		replayed(t, "repeat over "+r.via.String(), two.over(r.via).pay(r.key, amount, r.key), paidOnce(t, two.demo(), r.key))
+		wantReplay(t, "repeat over "+r.via.String(), two.client(r.via).pay(r.key, amount, r.key), wantOnePayment(t, two.httpClient(), r.key))
 	}
 }
 
@@ -42,27 +42,27 @@ func TestDuplicatesOverBothTransportsPayOnce(t *testing.T) {
 	s := newSystem(t)
 	var all []*instance
 	for _, name := range []string{"one", "two", "three"} {
-		all = append(all, s.start(name, latency(200*time.Millisecond)))
+		all = append(all, s.start(name, withLatency(200*time.Millisecond)))
 	}
 	conn := s.zooKeeper()
 	winners := map[transport]int{}
 	for round := range 6 {
 		key := fmt.Sprintf("contested-%d", round)
-		at := func(i int) client { return all[i/len(transports)%len(all)].over(transports[i%len(transports)]) }
-		answers := burst(60, func(i int) answer {
+		at := func(i int) client { return all[i/len(transports)%len(all)].client(transports[i%len(transports)]) }
+		answers := sendAtOnce(60, func(i int) answer {
 			if late := transports[round%len(transports)]; round > 1 && at(i).via == late {
-				s.waitTaken(conn, key, at(i)) // else the quicker transport wins each round
+				s.waitLockTaken(conn, key, at(i)) // else the quicker transport wins each round
 			}
 			return at(i).pay(key, amount, key)
 		})
 
-		want := paidOnce(t, all[0].demo(), key)
+		want := wantOnePayment(t, all[0].httpClient(), key)
 		var winner transport
 		live := 0
 		for i, a := range answers {
 			switch {
-			case a.paid():
-				original(t, "answer", a, want)
+			case a.isPayment():
+				wantPayment(t, "answer", a, want)
 				if winner == nil {
 					winner = at(i).via
 				}
@@ -72,7 +72,7 @@ func TestDuplicatesOverBothTransportsPayOnce(t *testing.T) {
 				if !a.replayed {
 					live++
 				}
-			case a.is("in-progress"), a.is("key-reused"), a.is("unavailable"): // of a starved instance
+			case a.isRefusal("in-progress"), a.isRefusal("key-reused"), a.isRefusal("unavailable"): // of a starved instance
 			default:
 				t.Errorf("answer over %v = %v, want %v, in-progress, key-reused or unavailable", at(i).via, a, want)
 			}
@@ -81,18 +81,18 @@ func TestDuplicatesOverBothTransportsPayOnce(t *testing.T) {
 			t.Errorf("%d answers are not marked as replayed, want one", live)
 		}
 		for i, a := range answers {
-			if at(i).via == winner && a.is("key-reused") {
+			if at(i).via == winner && a.isRefusal("key-reused") {
 				t.Errorf("answer over %v, which has paid, = %v", winner, a)
 			}
 		}
 		winners[winner]++
 		for _, in := range all {
 			for _, via := range transports {
-				again := in.over(via).payUntil(patience, key, amount, key)
+				again := in.client(via).payWithRetries(key, amount, key)
 				if via == winner {
-					replayed(t, "repeat at "+in.name, again, want)
+					wantReplay(t, "repeat at "+in.name, again, want)
 				} else {
-					refused(t, "repeat over the other transport at "+in.name, again, "key-reused")
+					wantRefusal(t, "repeat over the other transport at "+in.name, again, "key-reused")
 				}
 			}
 		}
@@ -103,14 +103,14 @@ func TestDuplicatesOverBothTransportsPayOnce(t *testing.T) {
 	}
 }
 
-// waitTaken waits until somebody has the lock of a key, or had it. It is for
+// waitLockTaken waits until somebody has the lock of a key, or had it. It is for
 // goroutines beside the test's own: what goes wrong shows in what is sent then.
-func (s *system) waitTaken(conn *zk.Conn, key string, c client) {
-	_ = poll(patience, func() error {
+func (s *system) waitLockTaken(conn *zk.Conn, key string, c client) {
+	_ = poll(waitLimit, func() error {
 		if found, _, err := conn.Exists(s.lockPath(key)); err != nil || found {
 			return err
 		}
-		if state, err := c.state(key); err != nil || state == "none" {
+		if state, err := c.keyState(key); err != nil || state == "none" {
 			return errNotYet
 		}
 		return nil

@@ -6,6 +6,8 @@ import (
 	"os/signal"
 	"syscall"
 	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // tellsSignals, set in the environment, makes the test binary a program that
@@ -41,10 +43,10 @@ func TestLockPassesSignalsOn(t *testing.T) {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	r := newRecipes(t)
-	cmd := r.command("lock", job, "--", self)
+	r := zooKeeperOnly(t, testserver.SharedZooKeeper(t))
+	cmd := r.idemctl("lock", job, "--", self)
 	cmd.Env = append(cmd.Env, tellsSignals+"=1")
-	in := spawn(t, "idemctl lock -- a program that tells its signals", cmd)
+	in := startProcess(t, "idemctl lock -- a program that tells its signals", cmd)
 	in.waitOut(t, "runs")
 	for _, s := range []struct {
 		name string
@@ -59,10 +61,10 @@ func TestLockPassesSignalsOn(t *testing.T) {
 			return nil
 		})
 	}
-	says75 := r.run("lock", "--timeout", "0s", job, "--", "true")
-	says(t, "another one while the command goes on", says75, 75, "not acquired")
+	says75 := r.runIdemctl("lock", "--timeout", "0s", job, "--", "true")
+	wantExitLine(t, "another one while the command goes on", says75, 75, "not acquired")
 	if code := in.terminate(t); code != 5 || in.stdout.count("got TERM") != 1 {
 		t.Errorf("exit code %d, printed %q, want 5 after one SIGTERM", code, in.stdout.all())
 	}
-	prints(t, "the next one", r.run("lock", "--timeout", "0s", job, "--", "true"), "")
+	wantOutput(t, "the next one", r.runIdemctl("lock", "--timeout", "0s", job, "--", "true"), "")
 }

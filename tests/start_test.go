@@ -44,7 +44,7 @@ func TestStartIsRefused(t *testing.T) {
 			t.Parallel()
 			start := time.Now()
 			in := spawnInstance(t, tt.name, append([]string{"--log-level", "info"}, tt.flags...)...)
-			happens(t, "exit", in.exited)
+			waitFor(t, "exit", in.exited)
 			took := time.Since(start)
 			if line := strings.TrimSpace(in.stderr.tail(100)); in.code != 1 || line == "" || strings.Contains(line, "\n") {
 				t.Errorf("exit code %d with %q, want 1 with one line", in.code, line)

@@ -27,7 +27,7 @@ type keyStatus struct {
 
 // status asks over the client's own transport. keys are sent as they are.
 func (c client) status(keys ...string) (keyStatus, answer) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	if c.via == (overGRPC{}) {
 		return c.statusOverGRPC(ctx, keys)
@@ -46,7 +46,7 @@ func (c client) statusOverHTTP(ctx context.Context, keys []string) (keyStatus, a
 		Resolver    *bool
 	}
 	if a.err == nil && a.code == "" {
-		a.flaw = errors.Join(a.flaw, json.Unmarshal([]byte(a.body), &s))
+		a.formErr = errors.Join(a.formErr, json.Unmarshal([]byte(a.body), &s))
 	}
 	return keyStatus{s.State, s.OperationID, s.Kind, s.Attempt, instant(s.Since), instant(s.ExpiresAt), saidOf(s.Resolver)}, a
 }
@@ -59,11 +59,11 @@ func (c client) statusOverGRPC(ctx context.Context, keys []string) (keyStatus, a
 	defer conn.Close()
 	out := metadata.NewOutgoingContext(ctx, metadata.MD{"authorization": {"Bearer " + c.token}, "idempotency-key": keys})
 	var a answer
-	s, err := idemkeeperv1.NewIdempotencyClient(conn).GetStatus(out, &idemkeeperv1.GetStatusRequest{}, grpc.Header(&a.meta), grpc.Trailer(&a.behind))
+	s, err := idemkeeperv1.NewIdempotencyClient(conn).GetStatus(out, &idemkeeperv1.GetStatusRequest{}, grpc.Header(&a.metaHeader), grpc.Trailer(&a.metaTrailer))
 	a.readGRPC(ctx, s, err)
 	if a.err != nil || a.code != "" {
 		if a.err == nil {
-			a.flaw = errors.Join(a.flaw, a.checkPushback())
+			a.formErr = errors.Join(a.formErr, a.checkPushback())
 		}
 		return keyStatus{}, a
 	}
@@ -100,15 +100,15 @@ func saidOf(b *bool) string {
 	return strconv.FormatBool(*b)
 }
 
-// stands asks one instance about a key over every transport, whichever the key
+// wantStatus asks one instance about a key over every transport, whichever the key
 // was used over. They have to tell the same: state, attempt, and what they say of
 // the resolver.
-func (in *instance) stands(t *testing.T, token, key, state string, attempt uint32, resolver string) {
+func (in *instance) wantStatus(t *testing.T, token, key, state string, attempt uint32, resolver string) {
 	t.Helper()
 	var first keyStatus
 	for i, via := range transports {
-		got, a := in.over(via).as(token).status(key)
-		if a.err != nil || a.flaw != nil || got.state != state || got.attempt != attempt || got.resolver != resolver {
+		got, a := in.client(via).as(token).status(key)
+		if a.err != nil || a.formErr != nil || got.state != state || got.attempt != attempt || got.resolver != resolver {
 			t.Errorf("status of %q over %v = %+v in %v, want %s, attempt %d, resolver %q", key, via, got, a, state, attempt, resolver)
 		}
 		if known := state != "none"; known != (got.since != "") || known != (got.operation != "") || known != (got.kind != "") {
@@ -128,34 +128,34 @@ func (in *instance) stands(t *testing.T, token, key, state string, attempt uint3
 func TestStatusFollowsTheKey(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	in, other := s.start("one", latency(victimLatency)), s.start("other")
-	undecided := s.start("one without a resolver", flags("--resolver", "none"))
+	in, other := s.start("one", withLatency(victimLatency)), s.start("other")
+	undecided := s.start("one without a resolver", withFlags("--resolver", "none"))
 	for _, via := range transports {
-		key, c := keyOver(via, "followed"), other.over(via)
-		other.stands(t, "demo", key, "none", 0, "")
-		refused(t, "bad body", c.pay(key, -1, key), "body-invalid")
-		other.stands(t, "demo", key, "none", 0, "")
+		key, c := keyFor(via, "followed"), other.client(via)
+		other.wantStatus(t, "demo", key, "none", 0, "")
+		wantRefusal(t, "bad body", c.pay(key, -1, key), "body-invalid")
+		other.wantStatus(t, "demo", key, "none", 0, "")
 	}
-	all := in.reachOverEach(t, "followed", "at=before-ledger")
+	all := in.startPaymentsUpTo(t, "followed", "at=before-ledger")
 	for _, r := range all {
-		other.stands(t, "demo", r.key, "pending", 1, "true")
-		undecided.stands(t, "demo", r.key, "pending", 1, "false")
-		other.stands(t, "test", r.key, "none", 0, "")
+		other.wantStatus(t, "demo", r.key, "pending", 1, "true")
+		undecided.wantStatus(t, "demo", r.key, "pending", 1, "false")
+		other.wantStatus(t, "test", r.key, "none", 0, "")
 	}
-	overEachOf(t, all, func(t *testing.T, r running) {
-		c := other.over(r.via)
-		original(t, "payment", <-r.done, paidOnce(t, c, r.key))
-		other.stands(t, "demo", r.key, "completed", 1, "")
-		other.stands(t, "test", r.key, "none", 0, "")
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		c := other.client(r.via)
+		wantPayment(t, "payment", <-r.done, wantOnePayment(t, c, r.key))
+		other.wantStatus(t, "demo", r.key, "completed", 1, "")
+		other.wantStatus(t, "test", r.key, "none", 0, "")
 
-		token, note := c.issue(t), keyOver(r.via, "token")
-		in.stands(t, "demo", token, "issued", 0, "")
-		refused(t, "bad body with a token", c.trade(token, -1, note), "body-invalid")
-		in.stands(t, "demo", token, "issued", 0, "")
-		if a := c.tradeUntil(patience, token, amount, note); !a.paid() {
+		token, note := c.issueToken(t), keyFor(r.via, "token")
+		in.wantStatus(t, "demo", token, "issued", 0, "")
+		wantRefusal(t, "bad body with a token", c.trade(token, -1, note), "body-invalid")
+		in.wantStatus(t, "demo", token, "issued", 0, "")
+		if a := c.tradeWithRetries(token, amount, note); !a.isPayment() {
 			t.Fatalf("trade = %v, want it made", a)
 		}
-		in.stands(t, "demo", token, "completed", 1, "")
+		in.wantStatus(t, "demo", token, "completed", 1, "")
 	})
 }
 
@@ -163,18 +163,18 @@ func TestStatusFollowsTheKey(t *testing.T) {
 // settles it is what the instance that is asked would do. The first instance,
 // which has no resolver, is the one that sweeps as long as it lives.
 func TestStatusOfAnUnknownOutcome(t *testing.T) {
-	s, v, other := failover(t, flags("--resolver", "none"))
+	s, v, other := startVictim(t, withFlags("--resolver", "none"))
 	decided := s.start("one with a resolver")
-	all := v.reachOverEach(t, "unknown", "at=after-ledger")
+	all := v.startPaymentsUpTo(t, "unknown", "at=after-ledger")
 	v.kill(t)
-	overEachOf(t, all, func(t *testing.T, r running) {
-		c := other.over(r.via)
-		refused(t, "retry", c.payUntil(patience, r.key, amount, r.key), "outcome-unknown")
-		other.stands(t, "demo", r.key, "unknown", 1, "false")
-		decided.stands(t, "demo", r.key, "unknown", 1, "true")
-		other.stands(t, "test", r.key, "none", 0, "")
-		retry := decided.over(r.via).payUntil(patience, r.key, amount, r.key)
-		original(t, "retry where there is a resolver", retry, paidOnce(t, c, r.key))
-		other.stands(t, "demo", r.key, "completed", 1, "")
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		c := other.client(r.via)
+		wantRefusal(t, "retry", c.payWithRetries(r.key, amount, r.key), "outcome-unknown")
+		other.wantStatus(t, "demo", r.key, "unknown", 1, "false")
+		decided.wantStatus(t, "demo", r.key, "unknown", 1, "true")
+		other.wantStatus(t, "test", r.key, "none", 0, "")
+		retry := decided.client(r.via).payWithRetries(r.key, amount, r.key)
+		wantPayment(t, "retry where there is a resolver", retry, wantOnePayment(t, c, r.key))
+		other.wantStatus(t, "demo", r.key, "completed", 1, "")
 	})
 }

@@ -18,55 +18,55 @@ func TestFlushedRedisRefusesUntilAccepted(t *testing.T) {
 	}
 	all = append(all, s.start("started after the loss"))
 
-	overEach(t, func(t *testing.T, via transport) {
-		fresh, old := keyOver(via, "fresh"), keyOver(via, "before")
+	forEachTransport(t, func(t *testing.T, via transport) {
+		fresh, old := keyFor(via, "fresh"), keyFor(via, "before")
 		for range 2 { // the second time everybody knows
 			for _, in := range all {
-				c := in.over(via)
-				unavailable(t, "fresh key at "+in.name, c.pay(fresh, amount, fresh), "store-lost")
-				unavailable(t, "paid key at "+in.name, c.pay(old, amount, old), "store-lost")
-				unavailable(t, "token at "+in.name, c.tokenAnswer(), "store-lost")
-				if r := in.demo().ready(); r.status != 503 {
+				c := in.client(via)
+				wantRefusalAtOnce(t, "fresh key at "+in.name, c.pay(fresh, amount, fresh), "store-lost")
+				wantRefusalAtOnce(t, "paid key at "+in.name, c.pay(old, amount, old), "store-lost")
+				wantRefusalAtOnce(t, "token at "+in.name, c.requestToken(), "store-lost")
+				if r := in.httpClient().readiness(); r.status != 503 {
 					t.Errorf("readyz of %s = %v, want 503", in.name, r)
 				}
 			}
 		}
-		paidNever(t, all[0].over(via), fresh)
-		if got := paidOnce(t, all[0].over(via), old); got != before[via] {
+		wantNoPayment(t, all[0].client(via), fresh)
+		if got := wantOnePayment(t, all[0].client(via), old); got != before[via] {
 			t.Fatalf("payment = %v, want %v", got, before[via])
 		}
 	})
 
-	if out, code := s.idemctl("store", "accept"); code != 0 {
+	if out, code := s.outputOf("store", "accept"); code != 0 {
 		t.Fatalf("idemctl store accept = %d %q, want 0", code, out)
 	}
 	for _, in := range all {
 		in.waitReady(t, 200)
 		for _, via := range transports {
-			key := keyOver(via, "after-at-"+in.name[:3])
-			a := in.over(via).payUntil(patience, key, amount, key)
-			original(t, "fresh key at "+in.name, a, paidOnce(t, in.over(via), key))
+			key := keyFor(via, "after-at-"+in.name[:3])
+			a := in.client(via).payWithRetries(key, amount, key)
+			wantPayment(t, "fresh key at "+in.name, a, wantOnePayment(t, in.client(via), key))
 		}
 	}
 	for _, via := range transports {
-		paidOnce(t, all[0].over(via), keyOver(via, "before"))
+		wantOnePayment(t, all[0].client(via), keyFor(via, "before"))
 	}
 }
 
 // The loss comes between the read of fresh keys and their Begin: Begin notices
 // by itself.
 func TestRedisFlushedBetweenReadAndBegin(t *testing.T) {
-	s, v, _ := failover(t)
-	all := reachBegin((*testserver.Proxy).HoldNext)(t, v, "in-between")
+	s, v, _ := startVictim(t)
+	all := upToBegin((*testserver.Proxy).HoldNext)(t, v, "in-between")
 	if _, err := s.redis.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
-	v.deliver()
-	overEachOf(t, all, func(t *testing.T, r running) {
-		refused(t, "answer", <-r.done, "store-lost", "unavailable")
-		v.neverLogged(t, "at=before-ledger", op(r.key))
-		paidNever(t, v.over(r.via), r.key)
-		unavailable(t, "repeat", v.over(r.via).pay(r.key, amount, r.key), "store-lost")
+	v.releaseHeld()
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		wantRefusal(t, "answer", <-r.done, "store-lost", "unavailable")
+		v.wantNoLog(t, "at=before-ledger", logOp(r.key))
+		wantNoPayment(t, v.client(r.via), r.key)
+		wantRefusalAtOnce(t, "repeat", v.client(r.via).pay(r.key, amount, r.key), "store-lost")
 	})
 }
 
@@ -89,18 +89,18 @@ func TestRedisRestarted(t *testing.T) {
 			s.redis.Restart()
 			if tt.lost {
 				in.waitReady(t, 503)
-				overEach(t, func(t *testing.T, via transport) {
+				forEachTransport(t, func(t *testing.T, via transport) {
 					for _, name := range []string{"before", "fresh"} {
-						key := keyOver(via, name)
-						refused(t, key, in.over(via).pay(key, amount, key), "store-lost")
+						key := keyFor(via, name)
+						wantRefusal(t, key, in.client(via).pay(key, amount, key), "store-lost")
 					}
 				})
 				return
 			}
 			in.waitReady(t, 200)
 			for _, via := range transports {
-				key := keyOver(via, "before")
-				original(t, "repeat over "+via.String(), in.over(via).payUntil(patience, key, amount, key), before[via])
+				key := keyFor(via, "before")
+				wantPayment(t, "repeat over "+via.String(), in.client(via).payWithRetries(key, amount, key), before[via])
 			}
 			payFresh(t, in)
 		})
@@ -112,18 +112,18 @@ func TestRedisRestarted(t *testing.T) {
 func TestRedisFlushedUnderARunningPayment(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	in := s.start("one", latency(victimLatency))
-	all := in.reachOverEach(t, "flushed", "at=before-ledger")
+	in := s.start("one", withLatency(victimLatency))
+	all := in.startPaymentsUpTo(t, "flushed", "at=before-ledger")
 	if _, err := s.redis.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
-	overEachOf(t, all, func(t *testing.T, r running) {
-		c := in.over(r.via)
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		c := in.client(r.via)
 		a := <-r.done
-		want := paidOnce(t, c, r.key)
-		original(t, "answer", a, want)
-		replayed(t, "repeat", c.pay(r.key, amount, r.key), want)
-		fresh := keyOver(r.via, "fresh")
-		unavailable(t, "fresh key", c.pay(fresh, amount, fresh), "store-lost")
+		want := wantOnePayment(t, c, r.key)
+		wantPayment(t, "answer", a, want)
+		wantReplay(t, "repeat", c.pay(r.key, amount, r.key), want)
+		fresh := keyFor(r.via, "fresh")
+		wantRefusalAtOnce(t, "fresh key", c.pay(fresh, amount, fresh), "store-lost")
 	})
 }

@@ -73,7 +73,7 @@ func newStubborn(t *testing.T, note string, resolver func(*ledger.Ledger) idem.R
 		})
 		s.done <- err
 	}()
-	happens(t, "check", checked)
+	waitFor(t, "check", checked)
 	s.proxy.BlackHole(testserver.Both)
 	return s
 }
@@ -85,8 +85,8 @@ func (s *stubborn) write(ctx context.Context) (idem.Response, error) {
 	return idem.Response{Body: []byte(p.ID)}, s.books.Pay(context.WithoutCancel(ctx), "merchant_demo", p, x.Fence)
 }
 
-// wakeUp lets the stubborn holder write, and waits until it is done.
-func (s *stubborn) wakeUp() {
+// resumeAndWait lets the stubborn holder write, and waits until it is done.
+func (s *stubborn) resumeAndWait() {
 	s.Helper()
 	close(s.wake)
 	if err := <-s.done; err != nil && !errors.As(err, new(*idem.Refusal)) && !errors.Is(err, payments.ErrFenced) {
@@ -96,8 +96,8 @@ func (s *stubborn) wakeUp() {
 	eventually(s.T, "session of the late holder", func() error { return s.first.Ping(s.Context()) })
 }
 
-// insist asks the next engine until it answers.
-func (s *stubborn) insist() (res idem.Result) {
+// doWithRetries asks the next engine until it answers.
+func (s *stubborn) doWithRetries() (res idem.Result) {
 	s.Helper()
 	eventually(s.T, "next holder", func() (err error) {
 		res, err = s.next.Do(s.Context(), s.operation, s.write)
@@ -139,8 +139,8 @@ func looking(note string) func(*ledger.Ledger) idem.Resolver {
 func TestFenceStopsAHolderThatIgnoresEverything(t *testing.T) {
 	t.Parallel()
 	s := newStubborn(t, "fenced", fencing)
-	res := s.insist()
-	s.wakeUp()
+	res := s.doWithRetries()
+	s.resumeAndWait()
 	if !errors.Is(s.wrote, payments.ErrFenced) {
 		t.Errorf("late write = %v, want %v", s.wrote, payments.ErrFenced)
 	}
@@ -174,8 +174,8 @@ func TestResolverThatOnlyLooksIsWrong(t *testing.T) {
 				}
 				return err
 			})
-			s.wakeUp()
-			s.insist()
+			s.resumeAndWait()
+			s.doWithRetries()
 			if list := s.payments(); len(list) != tt.payments {
 				t.Errorf("%d payments, want %d: %v", len(list), tt.payments, list)
 			}
@@ -190,7 +190,7 @@ func TestResolverThatOnlyLooksIsWrong(t *testing.T) {
 // lead through a proxy.
 func (s *system) engine(hosts ...string) *idem.Engine {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), waitLimit)
 	defer cancel()
 	zk, err := zookeeper.Open(ctx, zookeeper.Config{Servers: hosts, Chroot: s.chroot, SessionTimeout: sessionTimeout, TickTime: tick, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -206,7 +206,7 @@ func (s *system) engine(hosts ...string) *idem.Engine {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 		defer cancel()
 		if err := errors.Join(e.Close(ctx), zk.Close(ctx), client.Close()); err != nil {
 			s.t.Errorf("close the engine: %v", err)

@@ -15,7 +15,7 @@ import (
 // openRecords lists the open records as an operator sees them.
 func (s *system) openRecords(t *testing.T, args ...string) []recordLine {
 	t.Helper()
-	out, code := s.idemctl(append([]string{"--json", "record", "list"}, args...)...)
+	out, code := s.outputOf(append([]string{"--json", "record", "list"}, args...)...)
 	if code != 0 {
 		t.Fatalf("idemctl record list = %d %q", code, out)
 	}
@@ -25,9 +25,9 @@ func (s *system) openRecords(t *testing.T, args ...string) []recordLine {
 // killAtRandom lets clients pay, each key once and never again, while instances
 // are killed one after the other. It returns the keys, by transport, and when
 // the last one was killed; one instance is up then.
-func killAtRandom(t *testing.T, s *system, opts ...launchOption) (last *instance, keys []running, killed time.Time) {
+func killAtRandom(t *testing.T, s *system, opts ...launchOption) (last *instance, keys []runningPayment, killed time.Time) {
 	t.Helper()
-	opts = append(opts, latency(400*time.Millisecond))
+	opts = append(opts, withLatency(400*time.Millisecond))
 	up := []*instance{s.start("0", opts...), s.start("1", opts...), s.start("2", opts...)}
 	const kills, perKill = 6, 8
 	for k := range kills {
@@ -35,7 +35,7 @@ func killAtRandom(t *testing.T, s *system, opts ...launchOption) (last *instance
 			via := transports[i%len(transports)]
 			in := up[rand.IntN(len(up))]
 			key := fmt.Sprintf("swept-%d-%d", k, i)
-			keys = append(keys, running{via: via, key: key, done: in.over(via).paying(key, amount, key)})
+			keys = append(keys, runningPayment{via: via, key: key, done: in.client(via).startPay(key, amount, key)})
 		}
 		time.Sleep(rand.N(500 * time.Millisecond)) // so that it hits them anywhere
 		n := rand.IntN(len(up))
@@ -67,10 +67,10 @@ func TestSweeperSettlesWhatTheDeadLeft(t *testing.T) {
 	states := map[string]int{}
 	for _, r := range keys {
 		<-r.done
-		c := in.over(r.via)
-		state, err := c.state(r.key)
+		c := in.client(r.via)
+		state, err := c.keyState(r.key)
 		states[state]++
-		list, perr := c.payments(r.key)
+		list, perr := c.listPayments(r.key)
 		want := map[string]int{"completed": 1}[state]
 		if err != nil || perr != nil || len(list) != want {
 			t.Errorf("%s is %q (%v) with payments %v (%v), want %d", r.key, state, err, list, perr, want)
@@ -80,8 +80,8 @@ func TestSweeperSettlesWhatTheDeadLeft(t *testing.T) {
 		default:
 			t.Errorf("%s is %q", r.key, state)
 		}
-		a := c.payUntil(patience, r.key, amount, r.key)
-		original(t, "retry of "+r.key, a, paidOnce(t, c, r.key))
+		a := c.payWithRetries(r.key, amount, r.key)
+		wantPayment(t, "retry of "+r.key, a, wantOnePayment(t, c, r.key))
 	}
 	t.Logf("states: %v", states)
 }
@@ -91,7 +91,7 @@ func TestSweeperSettlesWhatTheDeadLeft(t *testing.T) {
 func TestUnknownOutcomesAreSettledFromTheShell(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	in, keys, _ := killAtRandom(t, s, flags("--resolver", "none"))
+	in, keys, _ := killAtRandom(t, s, withFlags("--resolver", "none"))
 	eventually(t, "end of the pending records", func() error {
 		if open := s.openRecords(t, "--state", "pending"); len(open) > 0 {
 			return fmt.Errorf("%d are pending: %v", len(open), open)
@@ -106,13 +106,13 @@ func TestUnknownOutcomesAreSettledFromTheShell(t *testing.T) {
 		t.Fatal("nothing was left unknown: the test shows nothing")
 	}
 	eventually(t, "cases in the inbox", func() error {
-		if out, _ := s.idemctl("queue", "len", "/idem/inbox"); strings.TrimSpace(out) != fmt.Sprint(len(unknown)) {
+		if out, _ := s.outputOf("queue", "len", "/idem/inbox"); strings.TrimSpace(out) != fmt.Sprint(len(unknown)) {
 			return fmt.Errorf("%q, want %d", out, len(unknown))
 		}
 		return nil
 	})
 	for range unknown {
-		out, code := s.idemctl("queue", "poll", "/idem/inbox")
+		out, code := s.outputOf("queue", "poll", "/idem/inbox")
 		found := false
 		for id := range unknown {
 			found = found || strings.Contains(out, id)
@@ -123,12 +123,12 @@ func TestUnknownOutcomesAreSettledFromTheShell(t *testing.T) {
 	}
 	for _, r := range keys {
 		<-r.done
-		c := in.over(r.via)
+		c := in.client(r.via)
 		if !unknown[keyID(r.key).String()] {
 			continue
 		}
-		refused(t, "retry of an unknown key", c.pay(r.key, amount, r.key), "outcome-unknown")
-		list, err := c.payments(r.key)
+		wantRefusal(t, "retry of an unknown key", c.pay(r.key, amount, r.key), "outcome-unknown")
+		list, err := c.listPayments(r.key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,14 +138,14 @@ func TestUnknownOutcomesAreSettledFromTheShell(t *testing.T) {
 		} else {
 			resolve = append(resolve, "--applied", answerFor(t, r.via, list[0]))
 		}
-		if out, code := s.idemctl(resolve...); code != 0 {
+		if out, code := s.outputOf(resolve...); code != 0 {
 			t.Fatalf("idemctl %q = %d %q", resolve, code, out)
 		}
-		a := c.payUntil(patience, r.key, amount, r.key)
+		a := c.payWithRetries(r.key, amount, r.key)
 		if len(list) == 0 {
-			original(t, "retry", a, paidOnce(t, c, r.key))
+			wantPayment(t, "retry", a, wantOnePayment(t, c, r.key))
 		} else {
-			replayed(t, "retry", a, paidOnce(t, c, r.key))
+			wantReplay(t, "retry", a, wantOnePayment(t, c, r.key))
 		}
 	}
 	if open := s.openRecords(t); len(open) != 0 {
@@ -161,16 +161,16 @@ func TestTwoSweepersInAPartitionDecideOnce(t *testing.T) {
 	zk := s.zooKeeperProxy()
 	first := s.start("the first leader", throughZooKeeper(zk))
 	eventually(t, "the first leader's election", func() error { return first.leads() })
-	second := s.start("the second", latency(victimLatency))
-	victim := s.start("the victim", latency(victimLatency))
-	all := victim.reachOverEach(t, "partition", "at=after-ledger")
+	second := s.start("the second", withLatency(victimLatency))
+	victim := s.start("the victim", withLatency(victimLatency))
+	all := victim.startPaymentsUpTo(t, "partition", "at=after-ledger")
 	zk.BlackHole(testserver.Both)
 	victim.kill(t)
 	eventually(t, "the second leader's election", func() error { return second.leads() })
 	for _, r := range all {
 		<-r.done
 		eventually(t, "decision", func() error {
-			if state, err := second.over(r.via).state(r.key); err != nil || state != "completed" {
+			if state, err := second.client(r.via).keyState(r.key); err != nil || state != "completed" {
 				return fmt.Errorf("state %q: %w", state, errors.Join(errNotYet, err))
 			}
 			return nil
@@ -179,18 +179,18 @@ func TestTwoSweepersInAPartitionDecideOnce(t *testing.T) {
 	zk.Restore()
 	first.waitReady(t, 200)
 	for _, r := range all {
-		n := first.stderr.count("event=resolved", op(r.key)) + second.stderr.count("event=resolved", op(r.key))
+		n := first.stderr.count("event=resolved", logOp(r.key)) + second.stderr.count("event=resolved", logOp(r.key))
 		if n != 1 {
 			t.Errorf("%s was decided %d times, want once", r.key, n)
 		}
-		c := second.over(r.via)
-		replayed(t, "retry", c.payUntil(patience, r.key, amount, r.key), paidOnce(t, c, r.key))
+		c := second.client(r.via)
+		wantReplay(t, "retry", c.payWithRetries(r.key, amount, r.key), wantOnePayment(t, c, r.key))
 	}
 }
 
 // leads is nil where this instance sweeps.
 func (in *instance) leads() error {
-	a := in.demo().request(context.Background(), "GET", "/metrics", "", nil)
+	a := in.httpClient().request(context.Background(), "GET", "/metrics", "", nil)
 	if strings.Contains(a.body, "\nidemkeeper_sweeper_leads 1\n") {
 		return nil
 	}

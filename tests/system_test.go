@@ -1,11 +1,11 @@
 package tests
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -31,8 +31,12 @@ type system struct {
 	t      testing.TB
 	zk     []string // hosts
 	chroot string
-	redis  *testserver.Redis
-	ledger string // file
+	redis  *testserver.Redis // nil for the commands that need ZooKeeper only
+	ledger string            // file
+
+	// session is idemctl's time-out. It outlasts a pause of the process on a busy
+	// machine. Tests that wait for the end of a session have a short one.
+	session time.Duration
 }
 
 // newSystem has a Redis of its own and a chroot in the shared ZooKeeper.
@@ -43,8 +47,56 @@ func newSystem(t testing.TB) *system {
 
 func newSystemOn(t testing.TB, hosts []string) *system {
 	t.Helper()
-	return &system{t: t, zk: hosts, chroot: testserver.Chroot(t), redis: testserver.StartRedis(t),
-		ledger: filepath.Join(t.TempDir(), "ledger.db")}
+	s := zooKeeperOnly(t, hosts)
+	s.redis, s.ledger = testserver.StartRedis(t), filepath.Join(t.TempDir(), "ledger.db")
+	return s
+}
+
+// zooKeeperOnly is a system for idemctl's locks, elections and queues.
+func zooKeeperOnly(t testing.TB, hosts []string) *system {
+	return &system{t: t, zk: hosts, chroot: testserver.Chroot(t), session: 30 * time.Second}
+}
+
+// withShortSession is the same system, with sessions that end soon.
+func (s *system) withShortSession() *system {
+	short := *s
+	short.session = sessionTimeout
+	return &short
+}
+
+// through is the same system behind a proxy of its ZooKeeper.
+func (s *system) through(p *testserver.Proxy) *system {
+	proxied := *s
+	proxied.zk = []string{p.Addr()}
+	return &proxied
+}
+
+// instance is a running process of the sample payment service.
+type instance struct {
+	*process
+	addr, rpc string // of the HTTP and the gRPC server
+}
+
+var readyLine = regexp.MustCompile(`^ready http=(\S+) grpc=(\S+)$`)
+
+// startInstance runs the sample with these flags and returns once it is ready.
+func startInstance(t testing.TB, name string, flags ...string) *instance {
+	t.Helper()
+	in := spawnInstance(t, name, flags...)
+	line := in.waitOut(t, "ready ")
+	m := readyLine.FindStringSubmatch(line)
+	if m == nil {
+		t.Fatalf("%s printed %q, want %v", name, line, readyLine)
+	}
+	in.addr, in.rpc = m[1], m[2]
+	return in
+}
+
+// spawnInstance starts the sample and waits for nothing.
+func spawnInstance(t testing.TB, name string, flags ...string) *instance {
+	t.Helper()
+	args := append([]string{"--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0", "--log-level", "debug"}, flags...)
+	return &instance{process: startProcess(t, name, exec.Command(binary(t, "./example-payments"), args...))}
 }
 
 // launch is how an instance is started.
@@ -55,14 +107,14 @@ type launch struct {
 
 type launchOption func(*launch)
 
-// flags adds command line flags.
-func flags(f ...string) launchOption {
+// withFlags adds command line flags.
+func withFlags(f ...string) launchOption {
 	return func(l *launch) { l.flags = append(l.flags, f...) }
 }
 
-// latency opens a window of half its length before the ledger write, and one
+// withLatency opens a window of half its length before the ledger write, and one
 // after it.
-func latency(d time.Duration) launchOption { return flags("--processor-latency", d.String()) }
+func withLatency(d time.Duration) launchOption { return withFlags("--processor-latency", d.String()) }
 
 // throughZooKeeper and throughRedis put a proxy between.
 func throughZooKeeper(p *testserver.Proxy) launchOption { return func(l *launch) { l.zk = p.Addr() } }
@@ -101,8 +153,8 @@ func (s *system) redisProxy() *testserver.Proxy {
 // keyID of a key of the merchant whose token is "demo".
 func keyID(key string) idem.KeyID { return idem.NewKeyID("merchant_demo", idem.Key(key)) }
 
-// op is how the log names what runs under a key.
-func op(key string) string { return "op=" + keyID(key).OperationID() }
+// logOp is how the log names what runs under a key.
+func logOp(key string) string { return "op=" + keyID(key).OperationID() }
 
 // lockNode is the name of a key's lock znode, and part of its path.
 func lockNode(key string) string { return keyID(key).String()[3:] }
@@ -173,24 +225,43 @@ func (s *system) lockExists(conn *zk.Conn, key string) bool {
 	return found
 }
 
-// idemctl runs the operator's command line on this system and returns what it
-// printed and its exit code.
-func (s *system) idemctl(args ...string) (stdout string, code int) {
+// idemctl is a command line on this system.
+func (s *system) idemctl(args ...string) *exec.Cmd {
 	s.t.Helper()
-	cmd := exec.CommandContext(s.t.Context(), binary(s.t, "./cmd/idemctl"), append([]string{
-		"--zookeeper", strings.Join(s.zk, ",") + s.chroot,
-		"--redis", "redis://" + s.redis.Addr() + "/0",
-	}, args...)...)
-	cmd.SysProcAttr = childAttr()
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // else each run ends a second late
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		s.t.Fatalf("idemctl %q: %v", args, err)
+	cmd := exec.Command(binary(s.t, "./cmd/idemctl"), args...)
+	cmd.Env = append(os.Environ(),
+		"IDEMCTL_ZOOKEEPER="+strings.Join(s.zk, ",")+s.chroot,
+		"IDEMCTL_SESSION_TIMEOUT="+s.session.String(), "IDEMCTL_ZOOKEEPER_TICK="+tick.String(),
+		"GORACE=atexit_sleep_ms=0") // otherwise each run ends a second late
+	if s.redis != nil {
+		cmd.Env = append(cmd.Env, "IDEMCTL_REDIS=redis://"+s.redis.Addr()+"/0")
 	}
-	if errs.Len() > 0 {
-		s.t.Logf("idemctl %q: %s", args, errs.String())
-	}
-	return out.String(), cmd.ProcessState.ExitCode()
+	return cmd
+}
+
+// startIdemctl starts a command line and waits for nothing.
+func (s *system) startIdemctl(args ...string) *process {
+	s.t.Helper()
+	return startProcess(s.t, "idemctl "+strings.Join(args, " "), s.idemctl(args...))
+}
+
+// runIdemctl runs a command line to its end.
+func (s *system) runIdemctl(args ...string) result {
+	s.t.Helper()
+	return s.startIdemctl(args...).waitExit(s.t)
+}
+
+// runWithInput is runIdemctl with text on standard input.
+func (s *system) runWithInput(text string, args ...string) result {
+	s.t.Helper()
+	cmd := s.idemctl(args...)
+	cmd.Stdin = strings.NewReader(text)
+	return startProcess(s.t, "idemctl "+strings.Join(args, " "), cmd).waitExit(s.t)
+}
+
+// outputOf runs a command line to its end.
+func (s *system) outputOf(args ...string) (stdout string, code int) {
+	s.t.Helper()
+	got := s.runIdemctl(args...)
+	return got.stdout, got.code
 }

@@ -10,25 +10,25 @@ import (
 func TestWaitersTakeOverFromAKilledHolder(t *testing.T) {
 	for _, step := range []string{"at=before-ledger", "at=after-ledger"} {
 		t.Run(step, func(t *testing.T) {
-			_, v, other := failover(t, flags("--wait", "60s"))
+			_, v, other := startVictim(t, withFlags("--wait", "60s"))
 			const waiters = 10
-			all := v.reachOverEach(t, "waited-for", step)
+			all := v.startPaymentsUpTo(t, "waited-for", step)
 			answers := map[transport]chan answer{}
 			for _, r := range all {
-				c, got := other.over(r.via), make(chan answer, waiters)
+				c, got := other.client(r.via), make(chan answer, waiters)
 				for range waiters {
 					go func() { got <- c.pay(r.key, amount, r.key) }()
 				}
 				answers[r.via] = got
 			}
 			for _, r := range all {
-				other.waitLog(t, "event=waited", op(r.key))
+				other.waitLog(t, "event=waited", logOp(r.key))
 			}
 			v.kill(t)
-			overEachOf(t, all, func(t *testing.T, r running) {
+			forEachPayment(t, all, func(t *testing.T, r runningPayment) {
 				for range waiters {
 					a := <-answers[r.via]
-					original(t, "answer of one who waited", a, paidOnce(t, other.over(r.via), r.key))
+					wantPayment(t, "answer of one who waited", a, wantOnePayment(t, other.client(r.via), r.key))
 				}
 			})
 		})
@@ -46,24 +46,24 @@ func TestLockRemovedByHand(t *testing.T) {
 		t.Run(tt.step, func(t *testing.T) {
 			t.Parallel()
 			s := newSystem(t)
-			first, second, third := s.start("the first", latency(victimLatency)), s.start("the second", latency(2*victimLatency), flags("--wait", "30s")), s.start("the third")
+			first, second, third := s.start("the first", withLatency(victimLatency)), s.start("the second", withLatency(2*victimLatency), withFlags("--wait", "30s")), s.start("the third")
 			conn := s.zooKeeper()
-			all := first.reachOverEach(t, "by-hand", tt.step)
+			all := first.startPaymentsUpTo(t, "by-hand", tt.step)
 			for _, r := range all {
 				if err := conn.Delete(s.lockPath(r.key), -1); err != nil {
 					t.Fatalf("Delete(lock) = %v", err)
 				}
 			}
 			if tt.paid {
-				overEachOf(t, all, func(t *testing.T, r running) {
-					a := second.over(r.via).pay(r.key, amount, r.key)
-					want := paidOnce(t, third.over(r.via), r.key)
-					original(t, "answer of the second", a, want)
-					original(t, "answer of the first", <-r.done, want)
+				forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+					a := second.client(r.via).pay(r.key, amount, r.key)
+					want := wantOnePayment(t, third.client(r.via), r.key)
+					wantPayment(t, "answer of the second", a, want)
+					wantPayment(t, "answer of the first", <-r.done, want)
 				})
 				return
 			}
-			next := second.reachOverEach(t, "by-hand", "at=before-ledger")
+			next := second.startPaymentsUpTo(t, "by-hand", "at=before-ledger")
 			for i, r := range all { // both at once: the second goes on meanwhile
 				a := <-r.done
 				if !s.lockExists(conn, r.key) {
@@ -72,15 +72,15 @@ func TestLockRemovedByHand(t *testing.T) {
 				all[i].done = answered(a)
 			}
 			for _, r := range all {
-				first.neverLogged(t, "at=after-ledger", op(r.key))
-				inProgress(t, "duplicate while the second works", third.over(r.via), r.key)
+				first.wantNoLog(t, "at=after-ledger", logOp(r.key))
+				wantInProgress(t, "duplicate while the second works", third.client(r.via), r.key)
 			}
 			for i, r := range all {
 				t.Run(r.via.String(), func(t *testing.T) {
 					b := <-next[i].done
-					want := paidOnce(t, third.over(r.via), r.key)
-					original(t, "answer of the second", b, want)
-					woken(t, r.done, want)
+					want := wantOnePayment(t, third.client(r.via), r.key)
+					wantPayment(t, "answer of the second", b, want)
+					wantPaymentOrOpenRefusal(t, r.done, want)
 				})
 			}
 		})
@@ -91,16 +91,16 @@ func TestLockRemovedByHand(t *testing.T) {
 // end. It gives up after its grace period, says so by its exit code, and leaves
 // the lock to its session, so that nobody starts before that is over.
 func TestSIGTERMWithAnUnsavedOutcomeLeavesTheLock(t *testing.T) {
-	s, v, other := failover(t)
+	s, v, other := startVictim(t)
 	conn := s.zooKeeper()
 	s.lockExists(conn, "any") // opens the session
-	all := v.reachOverEach(t, "abandoned", "at=after-ledger")
-	downs[0].down(v.redis)
+	all := v.startPaymentsUpTo(t, "abandoned", "at=after-ledger")
+	outages[0].begin(v.redis)
 	want := map[transport]payment{}
 	for _, r := range all {
 		a := <-r.done
-		want[r.via] = paidOnce(t, other.over(r.via), r.key)
-		original(t, "answer over "+r.via.String(), a, want[r.via])
+		want[r.via] = wantOnePayment(t, other.client(r.via), r.key)
+		wantPayment(t, "answer over "+r.via.String(), a, want[r.via])
 	}
 	start := time.Now()
 	code := v.terminate(t)
@@ -115,11 +115,11 @@ func TestSIGTERMWithAnUnsavedOutcomeLeavesTheLock(t *testing.T) {
 		t.Error("a lock went with the process, want it to outlive it")
 	}
 	for _, r := range all {
-		inProgress(t, "repeat elsewhere", other.over(r.via), r.key)
+		wantInProgress(t, "repeat elsewhere", other.client(r.via), r.key)
 	}
-	overEachOf(t, all, func(t *testing.T, r running) {
-		c := other.over(r.via)
-		original(t, "repeat after the session", c.payUntil(patience, r.key, amount, r.key), want[r.via])
-		paidOnce(t, c, r.key)
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		c := other.client(r.via)
+		wantPayment(t, "repeat after the session", c.payWithRetries(r.key, amount, r.key), want[r.via])
+		wantOnePayment(t, c, r.key)
 	})
 }

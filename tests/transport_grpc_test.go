@@ -34,7 +34,7 @@ func (overGRPC) order(ctx context.Context, c client, r route, keys []string, o o
 		return s.CreatePayment(ctx, &paymentsv1.CreatePaymentRequest{From: o.From, To: o.To, Amount: o.Amount, Currency: o.Currency, Note: o.Note}, opts...)
 	})
 	if a.err == nil && a.code != "" {
-		a.flaw = errors.Join(a.flaw, a.checkPushback())
+		a.formErr = errors.Join(a.formErr, a.checkPushback())
 	}
 	return a
 }
@@ -100,7 +100,7 @@ func (c client) call(ctx context.Context, keys []string, do func(context.Context
 		md["idempotency-key"] = keys
 	}
 	var a answer
-	res, err := do(metadata.NewOutgoingContext(ctx, md), paymentsv1.NewPaymentServiceClient(conn), grpc.Header(&a.meta), grpc.Trailer(&a.behind))
+	res, err := do(metadata.NewOutgoingContext(ctx, md), paymentsv1.NewPaymentServiceClient(conn), grpc.Header(&a.metaHeader), grpc.Trailer(&a.metaTrailer))
 	a.took = time.Since(start)
 	a.readGRPC(ctx, res, err)
 	return a
@@ -130,13 +130,13 @@ func (a *answer) readGRPC(ctx context.Context, res proto.Message, err error) {
 	if a.err != nil {
 		return
 	}
-	v := a.meta.Get("idempotent-replayed")
+	v := a.metaHeader.Get("idempotent-replayed")
 	a.replayed = slices.Equal(v, []string{"true"})
 	if len(v) > 0 && !a.replayed {
-		a.flaw = fmt.Errorf("idempotent-replayed: %q", v)
+		a.formErr = fmt.Errorf("idempotent-replayed: %q", v)
 	}
 	if a.rpc.Code() != codes.OK {
-		a.flaw = errors.Join(a.flaw, a.checkStatus(info, retry, details))
+		a.formErr = errors.Join(a.formErr, a.checkStatus(info, retry, details))
 	}
 }
 
@@ -171,14 +171,14 @@ func (a *answer) checkStatus(info *errdetails.ErrorInfo, retry *errdetails.Retry
 	if details != want || (retry != nil) != a.retry {
 		return fmt.Errorf("details %v, want one ErrorInfo, and one RetryInfo with a delay at most", a.rpc.Details())
 	}
-	return errors.Join(a.says(a.rpc.Message()), a.hints(p))
+	return errors.Join(a.checkText(a.rpc.Message()), a.checkRetryHint(p))
 }
 
 // checkPushback looks at the trailer that tells gRPC's own clients when to send
 // a call again. The middleware sends it with each of its refusals, which begin
 // with the title; what the sample's handler and its checks say has none.
 func (a *answer) checkPushback() error {
-	v := a.behind.Get("grpc-retry-pushback-ms")
+	v := a.metaTrailer.Get("grpc-retry-pushback-ms")
 	if !strings.HasPrefix(a.rpc.Message(), problems[a.code].title+": ") {
 		if len(v) > 0 {
 			return fmt.Errorf("grpc-retry-pushback-ms: %q, want none", v)

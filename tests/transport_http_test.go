@@ -27,10 +27,10 @@ func (overHTTP) order(ctx context.Context, c client, r route, keys []string, o o
 		header["Idempotency-Key"] = keys
 	}
 	a := c.request(ctx, http.MethodPost, "/v1/"+string(r), o.body(), header)
-	if a.paid() && a.flaw == nil {
-		a.flaw = errors.Join(
-			only(a.header, "Content-Type", "application/json", "application/json; charset=utf-8"),
-			only(a.header, "Location", "/v1/payments/"+a.payment.ID))
+	if a.isPayment() && a.formErr == nil {
+		a.formErr = errors.Join(
+			checkHeader(a.header, "Content-Type", "application/json", "application/json; charset=utf-8"),
+			checkHeader(a.header, "Location", "/v1/payments/"+a.payment.ID))
 	}
 	return a
 }
@@ -42,9 +42,9 @@ func (overHTTP) token(ctx context.Context, c client) (token string, expires time
 		ExpiresAt time.Time `json:"expires_at"`
 	}
 	if a.err == nil && a.code == "" {
-		a.flaw = errors.Join(a.flaw, json.Unmarshal([]byte(a.body), &body))
+		a.formErr = errors.Join(a.formErr, json.Unmarshal([]byte(a.body), &body))
 		if a.status != http.StatusCreated {
-			a.flaw = errors.Join(a.flaw, errors.New("a status other than 201"))
+			a.formErr = errors.Join(a.formErr, errors.New("a status other than 201"))
 		}
 	}
 	return body.Token, body.ExpiresAt, a
@@ -84,7 +84,7 @@ func (c client) request(ctx context.Context, method, path, body string, header h
 	a := answer{}
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, patience)
+		ctx, cancel = context.WithTimeout(ctx, waitLimit)
 		defer cancel()
 	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.addr+path, strings.NewReader(body))
@@ -120,20 +120,20 @@ func (a *answer) readHTTP() {
 	a.retry = err == nil && seconds > 0
 	switch {
 	case a.status == http.StatusCreated:
-		a.flaw = json.Unmarshal([]byte(a.body), &a.payment)
+		a.formErr = json.Unmarshal([]byte(a.body), &a.payment)
 	case a.status >= http.StatusBadRequest && a.header.Get("Content-Type") == "application/problem+json":
-		if a.flaw = json.Unmarshal([]byte(a.body), &a.problem); a.flaw == nil {
+		if a.formErr = json.Unmarshal([]byte(a.body), &a.problem); a.formErr == nil {
 			a.code = a.problem.Code
-			a.flaw = a.checkProblem()
+			a.formErr = a.checkProblem()
 		}
 	case a.status >= http.StatusBadRequest:
-		a.flaw = errors.New("a refusal without a problem")
+		a.formErr = errors.New("a refusal without a problem")
 	}
 	if v := a.header.Values("Idempotent-Replayed"); len(v) > 0 && !slices.Equal(v, []string{"true"}) {
-		a.flaw = errors.Join(a.flaw, fmt.Errorf("Idempotent-Replayed: %q", v))
+		a.formErr = errors.Join(a.formErr, fmt.Errorf("Idempotent-Replayed: %q", v))
 	}
 	if v := a.header.Values("Retry-After"); len(v) > 1 || len(v) == 1 && !a.retry {
-		a.flaw = errors.Join(a.flaw, fmt.Errorf("Retry-After: %q", v))
+		a.formErr = errors.Join(a.formErr, fmt.Errorf("Retry-After: %q", v))
 	}
 }
 
@@ -146,11 +146,11 @@ func (a *answer) checkProblem() error {
 	if a.status != p.status || a.problem.Status != p.status || a.problem.Title != p.title {
 		return fmt.Errorf("status %d, %d and title %q, want %d and %q", a.status, a.problem.Status, a.problem.Title, p.status, p.title)
 	}
-	return errors.Join(a.says(a.problem.Detail), a.hints(p))
+	return errors.Join(a.checkText(a.problem.Detail), a.checkRetryHint(p))
 }
 
-// only checks a header field that has to have one value, out of some.
-func only(h http.Header, name string, want ...string) error {
+// checkHeader checks a header field that has to have one value, out of some.
+func checkHeader(h http.Header, name string, want ...string) error {
 	if v := h.Values(name); len(v) != 1 || !slices.Contains(want, v[0]) {
 		return fmt.Errorf("%s: %q, want one of %q", name, v, want)
 	}

@@ -32,49 +32,49 @@ const (
 // what holds on one has to hold on the other.
 var transports = []transport{overHTTP{}, overGRPC{}}
 
-// overEach runs a subtest per transport, one after the other: they may share
+// forEachTransport runs a subtest per transport, one after the other: they may share
 // what the test has started.
-func overEach(t *testing.T, f func(t *testing.T, via transport)) {
+func forEachTransport(t *testing.T, f func(t *testing.T, via transport)) {
 	t.Helper()
 	for _, via := range transports {
 		t.Run(via.String(), func(t *testing.T) { f(t, via) })
 	}
 }
 
-// keyOver names a key, or a note, after its transport. Requests over different
+// keyFor names a key, or a note, after its transport. Requests over different
 // transports are different requests: they cannot share a key.
-func keyOver(via transport, name string) string { return name + "-" + via.String() }
+func keyFor(via transport, name string) string { return name + "-" + via.String() }
 
 // running is a payment whose answer is to come.
-type running struct {
+type runningPayment struct {
 	via  transport
 	key  string // and note
 	done <-chan answer
 }
 
-// payOverEach starts a payment over each transport, so that all of them meet
+// startPayments starts a payment over each transport, so that all of them meet
 // what the test is going to do to the instance.
-func (in *instance) payOverEach(name string) []running {
-	all := make([]running, len(transports))
+func (in *instance) startPayments(name string) []runningPayment {
+	all := make([]runningPayment, len(transports))
 	for i, via := range transports {
-		key := keyOver(via, name)
-		all[i] = running{via, key, in.over(via).paying(key, amount, key)}
+		key := keyFor(via, name)
+		all[i] = runningPayment{via, key, in.client(via).startPay(key, amount, key)}
 	}
 	return all
 }
 
-// reachOverEach is payOverEach, and returns when each payment has come to a step.
-func (in *instance) reachOverEach(t testing.TB, name, step string) []running {
+// startPaymentsUpTo is payOverEach, and returns when each payment has come to a step.
+func (in *instance) startPaymentsUpTo(t testing.TB, name, step string) []runningPayment {
 	t.Helper()
-	all := in.payOverEach(name)
+	all := in.startPayments(name)
 	for _, r := range all {
-		in.waitLog(t, step, op(r.key))
+		in.waitLog(t, step, logOp(r.key))
 	}
 	return all
 }
 
-// overEachOf runs a subtest per payment, named as its transport.
-func overEachOf(t *testing.T, all []running, f func(t *testing.T, r running)) {
+// forEachPayment runs a subtest per payment, named as its transport.
+func forEachPayment(t *testing.T, all []runningPayment, f func(t *testing.T, r runningPayment)) {
 	t.Helper()
 	for _, r := range all {
 		t.Run(r.via.String(), func(t *testing.T) { f(t, r) })

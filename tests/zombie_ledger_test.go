@@ -32,40 +32,40 @@ func (s *system) lockLedger() (unlock func()) {
 // holder has paid, with nothing between it and the money but its time-out and
 // the fence.
 func TestHolderPausedInItsLedgerWriteCannotPayLater(t *testing.T) {
-	s, v, other := failover(t)
+	s, v, other := startVictim(t)
 	unlock := s.lockLedger()
-	all := v.reachOverEach(t, "in-the-write", "at=checked")
+	all := v.startPaymentsUpTo(t, "in-the-write", "at=checked")
 	v.pause(t)
 	unlock()
-	s.waitSucceedable(all)
+	s.waitLocksFree(all)
 
 	want := map[transport]payment{}
 	for _, r := range all {
-		retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
-		want[r.via] = paidOnce(t, other.over(r.via), r.key)
-		original(t, "retry over "+r.via.String(), retry, want[r.via])
+		retry := other.client(r.via).payWithRetries(r.key, amount, r.key)
+		want[r.via] = wantOnePayment(t, other.client(r.via), r.key)
+		wantPayment(t, "retry over "+r.via.String(), retry, want[r.via])
 	}
 	v.resume(t)
-	overEachOf(t, all, func(t *testing.T, r running) {
-		woken(t, r.done, want[r.via])
-		v.neverLogged(t, "at=after-ledger", op(r.key))
-		original(t, "retry at the one that woke up", v.over(r.via).payUntil(patience, r.key, amount, r.key), want[r.via])
-		paidOnce(t, other.over(r.via), r.key)
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		wantPaymentOrOpenRefusal(t, r.done, want[r.via])
+		v.wantNoLog(t, "at=after-ledger", logOp(r.key))
+		wantPayment(t, "retry at the one that woke up", v.client(r.via).payWithRetries(r.key, amount, r.key), want[r.via])
+		wantOnePayment(t, other.client(r.via), r.key)
 	})
 }
 
 // The database does not answer for longer than a lease is trusted: the write
 // is given up while it is still safe to, and a retry pays.
 func TestLedgerThatHangsIsGivenUpInTime(t *testing.T) {
-	s, v, other := failover(t)
+	s, v, other := startVictim(t)
 	unlock := s.lockLedger()
-	all := v.reachOverEach(t, "hanging", "at=checked")
+	all := v.startPaymentsUpTo(t, "hanging", "at=checked")
 	for _, r := range all {
-		refused(t, "answer over "+r.via.String(), <-r.done, "unavailable", "ownership-lost")
+		wantRefusal(t, "answer over "+r.via.String(), <-r.done, "unavailable", "ownership-lost")
 	}
 	unlock()
-	overEachOf(t, all, func(t *testing.T, r running) {
-		retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
-		original(t, "retry", retry, paidOnce(t, other.over(r.via), r.key))
+	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+		retry := other.client(r.via).payWithRetries(r.key, amount, r.key)
+		wantPayment(t, "retry", retry, wantOnePayment(t, other.client(r.via), r.key))
 	})
 }

@@ -5,22 +5,22 @@ import (
 	"testing"
 )
 
-// woken is what a client of a paused holder may be told in the end: the one
+// wantPaymentOrOpenRefusal is what a client of a paused holder may be told in the end: the one
 // payment, or that its outcome has to be asked for again.
-func woken(t *testing.T, done <-chan answer, want payment) {
+func wantPaymentOrOpenRefusal(t *testing.T, done <-chan answer, want payment) {
 	t.Helper()
 	a := <-done
 	switch {
-	case a.paid() && a.flaw == nil && a.payment == want:
-	case a.is("ownership-lost"), a.is("unavailable"), a.is("outcome-unknown"), a.is("store-lost"):
+	case a.isPayment() && a.formErr == nil && a.payment == want:
+	case a.isRefusal("ownership-lost"), a.isRefusal("unavailable"), a.isRefusal("outcome-unknown"), a.isRefusal("store-lost"):
 	default:
 		t.Errorf("answer of the paused holder = %v, want %v, or a refusal that leaves it open", a, want)
 	}
 }
 
-// waitSucceedable waits until nobody holds the locks: their holder's session
+// waitLocksFree waits until nobody holds the locks: their holder's session
 // is over.
-func (s *system) waitSucceedable(all []running) {
+func (s *system) waitLocksFree(all []runningPayment) {
 	s.t.Helper()
 	conn := s.zooKeeper()
 	for _, r := range all {
@@ -33,30 +33,30 @@ func (s *system) waitSucceedable(all []running) {
 func TestPausedHolderIsSucceededAndCannotPayLater(t *testing.T) {
 	for _, p := range points {
 		t.Run(p.name, func(t *testing.T) {
-			s, v, other := failover(t)
-			all := p.reach(t, v, "paused")
+			s, v, other := startVictim(t)
+			all := p.payUpTo(t, v, "paused")
 			v.pause(t)
-			s.waitSucceedable(all)
+			s.waitLocksFree(all)
 
 			want := map[transport]payment{}
 			for _, r := range all {
-				retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
-				want[r.via] = paidOnce(t, other.over(r.via), r.key)
-				original(t, "retry over "+r.via.String(), retry, want[r.via])
+				retry := other.client(r.via).payWithRetries(r.key, amount, r.key)
+				want[r.via] = wantOnePayment(t, other.client(r.via), r.key)
+				wantPayment(t, "retry over "+r.via.String(), retry, want[r.via])
 			}
 
 			v.resume(t)
-			v.deliver()
-			overEachOf(t, all, func(t *testing.T, r running) {
-				woken(t, r.done, want[r.via])
-				if p.reports { // and the store did not listen
-					v.waitLog(t, "event=superseded", op(r.key))
+			v.releaseHeld()
+			forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+				wantPaymentOrOpenRefusal(t, r.done, want[r.via])
+				if p.reportsWhenResumed { // and the store did not listen
+					v.waitLog(t, "event=superseded", logOp(r.key))
 				}
 				for _, in := range []*instance{v.instance, other} {
-					again := in.over(r.via).payUntil(patience, r.key, amount, r.key)
-					original(t, "retry at "+in.name, again, want[r.via])
+					again := in.client(r.via).payWithRetries(r.key, amount, r.key)
+					wantPayment(t, "retry at "+in.name, again, want[r.via])
 				}
-				paidOnce(t, other.over(r.via), r.key)
+				wantOnePayment(t, other.client(r.via), r.key)
 			})
 		})
 	}
@@ -70,43 +70,43 @@ func TestPausedHolderWithoutResolverIsUnknown(t *testing.T) {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
-			s, v, other := failover(t, flags("--resolver", "none"))
-			all := p.reach(t, v, "paused-unknown")
+			s, v, other := startVictim(t, withFlags("--resolver", "none"))
+			all := p.payUpTo(t, v, "paused-unknown")
 			v.pause(t)
-			s.waitSucceedable(all)
+			s.waitLocksFree(all)
 			for _, r := range all {
-				retry := other.over(r.via).payUntil(patience, r.key, amount, r.key)
-				refused(t, "retry over "+r.via.String(), retry, "outcome-unknown")
+				retry := other.client(r.via).payWithRetries(r.key, amount, r.key)
+				wantRefusal(t, "retry over "+r.via.String(), retry, "outcome-unknown")
 			}
 
 			v.resume(t)
-			v.deliver()
-			overEachOf(t, all, func(t *testing.T, r running) {
-				c := other.over(r.via)
+			v.releaseHeld()
+			forEachPayment(t, all, func(t *testing.T, r runningPayment) {
+				c := other.client(r.via)
 				if !p.paid {
-					if a := <-r.done; a.paid() {
+					if a := <-r.done; a.isPayment() {
 						t.Errorf("answer of the paused holder = %v, want no payment", a)
 					}
 					a := c.pay(r.key, amount, r.key)
-					if p.aborts && a.paid() {
+					if p.abortsWhenResumed && a.isPayment() {
 						// The one that woke up has given its attempt back: it has
 						// never run, and the unknown outcome was still open to it.
-						v.waitLog(t, "event=begin-aborted", op(r.key))
-						original(t, "retry after the abort", a, paidOnce(t, c, r.key))
+						v.waitLog(t, "event=begin-aborted", logOp(r.key))
+						wantPayment(t, "retry after the abort", a, wantOnePayment(t, c, r.key))
 						return
 					}
-					if a.paid() {
+					if a.isPayment() {
 						t.Errorf("retry = %v, want no payment", a)
 					}
-					paidNever(t, c, r.key)
+					wantNoPayment(t, c, r.key)
 					return
 				}
-				want := paidOnce(t, c, r.key)
-				woken(t, r.done, want)
-				if a := c.pay(r.key, amount, r.key); !a.is("outcome-unknown") {
-					original(t, "retry after the report", a, want)
+				want := wantOnePayment(t, c, r.key)
+				wantPaymentOrOpenRefusal(t, r.done, want)
+				if a := c.pay(r.key, amount, r.key); !a.isRefusal("outcome-unknown") {
+					wantPayment(t, "retry after the report", a, want)
 				}
-				paidOnce(t, c, r.key)
+				wantOnePayment(t, c, r.key)
 			})
 		})
 	}
@@ -118,21 +118,21 @@ func TestPausedHolderWakesBeforeTheNextHasPaid(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	// It waits where its own sweeper looks at the key at that very moment.
-	v, next := s.startVictim(), s.start("the next", latency(victimLatency), flags("--wait", "30s"))
-	all := v.reachOverEach(t, "both", "at=before-ledger")
+	v, next := s.startVictim(), s.start("the next", withLatency(victimLatency), withFlags("--wait", "30s"))
+	all := v.startPaymentsUpTo(t, "both", "at=before-ledger")
 	v.pause(t)
-	s.waitSucceedable(all)
-	second := next.reachOverEach(t, "both", "at=before-ledger")
+	s.waitLocksFree(all)
+	second := next.startPaymentsUpTo(t, "both", "at=before-ledger")
 	v.resume(t)
 
 	for i, r := range all {
 		t.Run(r.via.String(), func(t *testing.T) {
 			b := <-second[i].done
-			want := paidOnce(t, next.over(r.via), r.key)
-			original(t, "answer of the next holder", b, want)
-			woken(t, r.done, want)
-			v.neverLogged(t, "at=after-ledger", op(r.key))
-			original(t, "retry", v.over(r.via).payUntil(patience, r.key, amount, r.key), want)
+			want := wantOnePayment(t, next.client(r.via), r.key)
+			wantPayment(t, "answer of the next holder", b, want)
+			wantPaymentOrOpenRefusal(t, r.done, want)
+			v.wantNoLog(t, "at=after-ledger", logOp(r.key))
+			wantPayment(t, "retry", v.client(r.via).payWithRetries(r.key, amount, r.key), want)
 		})
 	}
 }
@@ -142,48 +142,48 @@ func TestSeveralPausedHoldersWakeAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	var victims []*victim
-	var held [][]running
+	var held [][]runningPayment
 	for range 2 {
 		v := s.startVictim()
-		all := v.payOverEach("chain")
-		v.insist(t, all) // the locks of the one before have to go
+		all := v.startPayments("chain")
+		v.startPaymentsWithRetries(t, all) // the locks of the one before have to go
 		v.pause(t)
-		s.waitSucceedable(all)
+		s.waitLocksFree(all)
 		victims, held = append(victims, v), append(held, all)
 	}
 	last := s.start("the last")
 	want := map[transport]payment{}
 	for _, r := range held[0] {
-		retry := last.over(r.via).payUntil(patience, r.key, amount, r.key)
-		want[r.via] = paidOnce(t, last.over(r.via), r.key)
-		original(t, "retry over "+r.via.String(), retry, want[r.via])
+		retry := last.client(r.via).payWithRetries(r.key, amount, r.key)
+		want[r.via] = wantOnePayment(t, last.client(r.via), r.key)
+		wantPayment(t, "retry over "+r.via.String(), retry, want[r.via])
 	}
 	for _, v := range slices.Backward(victims) {
 		v.resume(t)
 	}
 	for _, all := range held {
 		for _, r := range all {
-			woken(t, r.done, want[r.via])
-			paidOnce(t, last.over(r.via), r.key)
+			wantPaymentOrOpenRefusal(t, r.done, want[r.via])
+			wantOnePayment(t, last.client(r.via), r.key)
 		}
 	}
 }
 
-// insist sends payments again until all of them run.
-func (v *victim) insist(t *testing.T, all []running) {
+// startPaymentsWithRetries sends payments again until all of them run.
+func (v *victim) startPaymentsWithRetries(t *testing.T, all []runningPayment) {
 	t.Helper()
 	eventually(t, "holder", func() (err error) {
 		for i := range all {
 			r := &all[i]
 			select {
 			case a := <-r.done:
-				if !a.comeBack() {
+				if !a.asksToRetry() {
 					t.Fatalf("answer of a holder to be = %v", a)
 				}
-				r.done = v.over(r.via).paying(r.key, amount, r.key)
+				r.done = v.client(r.via).startPay(r.key, amount, r.key)
 			default:
 			}
-			if _, ok := v.stderr.find("at=before-ledger", op(r.key)); !ok {
+			if _, ok := v.stderr.find("at=before-ledger", logOp(r.key)); !ok {
 				err = errNotYet
 			}
 		}
