@@ -2,29 +2,13 @@ package tests
 
 import "testing"
 
-// amount that most tests pay.
-const amount = 1250
-
-// startVictim is a victim and another instance that gets the retries. The other
-// one has paid before, so that Redis knows the scripts.
-func startVictim(t *testing.T, opts ...launchOption) (*system, *victim, *instance) {
-	t.Helper()
-	t.Parallel()
-	s := newSystem(t)
-	other := s.start("the other", opts...)
-	if a := other.httpClient().payWithRetries("warm-up", 1, "warm-up"); !a.isPayment() {
-		t.Fatalf("first payment = %v, want it made", a)
-	}
-	return s, s.startVictim(opts...), other
-}
-
 // A holder that is killed at any point is succeeded once its session is over,
 // and whoever retries gets the one payment. Messages of the dead that arrive
 // late change nothing.
 func TestKilledHolderIsSucceeded(t *testing.T) {
 	for _, p := range points {
 		t.Run(p.name, func(t *testing.T) {
-			_, v, other := startVictim(t)
+			_, v, other := systemWithVictim(t)
 			all := p.payUpTo(t, v, "killed")
 			v.kill(t)
 
@@ -60,7 +44,7 @@ func TestKilledHolderWithoutResolverIsUnknown(t *testing.T) {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
-			_, v, other := startVictim(t, withFlags("--resolver", "none"))
+			_, v, other := systemWithVictim(t, withFlags("--resolver", "none"))
 			all := p.payUpTo(t, v, "unknown")
 			v.kill(t)
 			for _, r := range all {
@@ -93,7 +77,7 @@ func TestKilledHolderWithoutResolverIsUnknown(t *testing.T) {
 
 // An instance that is started again takes up where its predecessor was killed.
 func TestKilledAndRestartedInstanceResumes(t *testing.T) {
-	s, v, _ := startVictim(t)
+	s, v, _ := systemWithVictim(t)
 	all := v.startPaymentsUpTo(t, "restarted", "at=after-ledger")
 	v.kill(t)
 	reborn := s.start("the reborn")

@@ -73,7 +73,7 @@ func TestHolderCutOffStopsWhileItsLockStands(t *testing.T) {
 // An ensemble that was rebuilt says nothing about locks of the old one: what
 // was pending under those is not run again.
 func TestRebuiltZooKeeperTakesNothingOver(t *testing.T) {
-	s, v, other := startVictim(t)
+	s, v, other := systemWithVictim(t)
 	before := payBefore(t, other)
 	all := v.startPaymentsUpTo(t, "old-world", "at=before-ledger")
 	v.kill(t)

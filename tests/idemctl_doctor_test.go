@@ -122,7 +122,7 @@ func TestDoctorFails(t *testing.T) {
 
 // Outcomes that wait for somebody are told of.
 func TestDoctorWarnsOfOpenRecords(t *testing.T) {
-	s, v, other := startVictim(t, withFlags("--resolver", "none"))
+	s, v, other := systemWithVictim(t, withFlags("--resolver", "none"))
 	const key = "waits"
 	v.httpClient().startPay(key, amount, key)
 	v.waitLog(t, "at=before-ledger", logOp(key))

@@ -91,7 +91,7 @@ func (s *system) record(t *testing.T, key string) recordLine {
 // pending, and its lock stands for as long as its session: an operator waits for
 // that as everybody does. What he then says, every retry gets.
 func TestIdemctlResolvesAsApplied(t *testing.T) {
-	s, v, other := startVictim(t, withFlags("--resolver", "none"))
+	s, v, other := systemWithVictim(t, withFlags("--resolver", "none"))
 	all := v.startPaymentsUpTo(t, "applied", "at=after-ledger")
 	v.kill(t)
 	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
@@ -113,7 +113,7 @@ func TestIdemctlResolvesAsApplied(t *testing.T) {
 // Where the services leave durable markers, the decision changes the marker, too:
 // it stands when Redis has lost all that it knew.
 func TestIdemctlResolvesWithDurableMarkers(t *testing.T) {
-	s, v, other := startVictim(t, withFlags("--resolver", "none"), withMarkers())
+	s, v, other := systemWithVictim(t, withFlags("--resolver", "none"), withMarkers())
 	c := other.httpClient()
 	const key = "marked-by-hand"
 	v.httpClient().startPay(key, amount, key)
@@ -132,7 +132,7 @@ func TestIdemctlResolvesWithDurableMarkers(t *testing.T) {
 
 // A decision about an attempt that is over is not one about the next.
 func TestIdemctlResolvesTheAttemptThatWasLookedAt(t *testing.T) {
-	s, v, other := startVictim(t, withFlags("--resolver", "none"))
+	s, v, other := systemWithVictim(t, withFlags("--resolver", "none"))
 	const key = "looked-at"
 	v.httpClient().startPay(key, amount, key)
 	v.waitLog(t, "at=before-ledger", logOp(key))
@@ -150,7 +150,7 @@ func TestIdemctlResolvesTheAttemptThatWasLookedAt(t *testing.T) {
 // Where services encrypt responses, an answer that they could not read is refused.
 func TestIdemctlResolvesForServicesThatEncrypt(t *testing.T) {
 	keys := ringKey("k1")
-	s, v, other := startVictim(t, withFlags("--resolver", "none", "--response-keys", keys))
+	s, v, other := systemWithVictim(t, withFlags("--resolver", "none", "--response-keys", keys))
 	c := other.httpClient()
 	const key = "encrypted"
 	v.httpClient().startPay(key, amount, key)
@@ -189,7 +189,7 @@ func TestIdemctlDoesNotOverruleAHolder(t *testing.T) {
 // The victim is killed before it has paid, and a retry has learned that nobody
 // knows. Then it may run again.
 func TestIdemctlResolvesAsNotApplied(t *testing.T) {
-	s, v, other := startVictim(t, withFlags("--resolver", "none"))
+	s, v, other := systemWithVictim(t, withFlags("--resolver", "none"))
 	all := v.startPaymentsUpTo(t, "not-applied", "at=before-ledger")
 	v.kill(t)
 	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
@@ -207,7 +207,7 @@ func TestIdemctlResolvesAsNotApplied(t *testing.T) {
 
 // A refusal can be the outcome, too; over gRPC it is a code and a text.
 func TestIdemctlResolvesAsRefusedOverGRPC(t *testing.T) {
-	s, v, other := startVictim(t, withFlags("--resolver", "none"))
+	s, v, other := systemWithVictim(t, withFlags("--resolver", "none"))
 	via := transports[1]
 	const key = "refused-by-hand"
 	v.client(via).startPay(key, amount, key)
@@ -227,7 +227,7 @@ func TestIdemctlResolvesAsRefusedOverGRPC(t *testing.T) {
 // Eight operators decide at once, not all alike, and clients retry meanwhile:
 // one decision stands, and everybody is told that one.
 func TestIdemctlResolveRaces(t *testing.T) {
-	s, v, other := startVictim(t, withFlags("--resolver", "none"))
+	s, v, other := systemWithVictim(t, withFlags("--resolver", "none"))
 	c := other.httpClient()
 	const key, racers = "raced-for", 8
 	v.httpClient().startPay(key, amount, key)

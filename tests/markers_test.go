@@ -163,7 +163,7 @@ func TestRedisWipedUnderAHolder(t *testing.T) {
 	} {
 		for _, p := range slices.Concat(points, markPoints) {
 			t.Run(how+", "+p.name, func(t *testing.T) {
-				s, v, other := startVictim(t, withMarkers())
+				s, v, other := systemWithVictim(t, withMarkers())
 				all := p.payUpTo(t, v, "wiped")
 				lose(t, s, v, all)
 				s.flushRedis(t)
@@ -205,7 +205,7 @@ func TestRedisWipedUnderADeadHolderWithoutResolver(t *testing.T) {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
-			s, v, other := startVictim(t, withMarkers("--resolver", "none"))
+			s, v, other := systemWithVictim(t, withMarkers("--resolver", "none"))
 			all := p.payUpTo(t, v, "wiped-unknown")
 			v.kill(t)
 			s.waitLocksFree(all)

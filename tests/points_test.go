@@ -8,9 +8,12 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
+// amount is what most tests pay.
+const amount = 1250
+
 // victim is an instance that a test stops in the middle of requests. It reaches
-// its servers through proxies, which can hold a message at the moment that the
-// test wants; what is held arrives later, after the victim's death.
+// its servers through proxies. A proxy can hold a message and deliver it after the
+// victim's death.
 type victim struct {
 	*instance
 	system    *system
@@ -29,7 +32,20 @@ func (s *system) startVictim(opts ...launchOption) *victim {
 	return v
 }
 
-// keepHold keeps a message back until deliver.
+// systemWithVictim has a victim and another instance that gets the retries. The
+// other one has paid before, so that Redis knows the scripts.
+func systemWithVictim(t *testing.T, opts ...launchOption) (*system, *victim, *instance) {
+	t.Helper()
+	t.Parallel()
+	s := newSystem(t)
+	other := s.start("the other", opts...)
+	if a := other.httpClient().payWithRetries("warm-up", 1, "warm-up"); !a.isPayment() {
+		t.Fatalf("first payment = %v, want it made", a)
+	}
+	return s, s.startVictim(opts...), other
+}
+
+// keepHold keeps a message back until releaseHeld.
 func (v *victim) keepHold(h *testserver.Hold) *testserver.Hold {
 	v.held = append(v.held, h)
 	return h
@@ -44,38 +60,36 @@ func (v *victim) releaseHeld() {
 
 // point is a moment in the life of a request.
 type point struct {
-	name string
-	// reach pays over each transport and returns once the victim has come to
-	// the point with all of it.
-	payUpTo func(t testing.TB, v *victim, name string) []runningPayment
+	name    string
+	payUpTo upToFunc
 
 	begun              bool // the store knows of the attempt
 	paid               bool // the money has moved
 	stored             bool // the store knows the outcome
-	reportsWhenResumed bool // who wakes up here has an outcome to store
-	abortsWhenResumed  bool // who wakes up here gives the attempt back without running it
+	reportsWhenResumed bool // a holder that resumes here has an outcome to store
+	abortsWhenResumed  bool // a holder that resumes here gives the attempt back and does not run it
 }
 
 // points are the moments at which a crash leaves different traces, in their
 // order (design.md, section 7).
 var points = []point{
-	{name: "begin is on its way", payUpTo: upToBegin((*testserver.Proxy).HoldNext)},
-	{name: "begun, and the victim does not know", payUpTo: upToBegin((*testserver.Proxy).HoldNextReply), begun: true, abortsWhenResumed: true},
+	{name: "begin is on its way", payUpTo: upToRedisCall((*testserver.Proxy).HoldNext, scriptOn)},
+	{name: "begun, and the victim does not know", payUpTo: upToRedisCall((*testserver.Proxy).HoldNextReply, scriptOn), begun: true, abortsWhenResumed: true},
 	{name: "before the ledger write", payUpTo: upToLogLine("at=before-ledger"), begun: true, reportsWhenResumed: true},
 	{name: "after the ledger write", payUpTo: upToLogLine("at=after-ledger"), begun: true, paid: true, reportsWhenResumed: true},
-	{name: "the outcome is on its way", payUpTo: upToSave((*testserver.Proxy).HoldNext), begun: true, paid: true, reportsWhenResumed: true},
-	{name: "stored, and the victim does not know", payUpTo: upToSave((*testserver.Proxy).HoldNextReply), begun: true, paid: true, stored: true},
+	{name: "the outcome is on its way", payUpTo: upToRedisCall((*testserver.Proxy).HoldNext, saveOf), begun: true, paid: true, reportsWhenResumed: true},
+	{name: "stored, and the victim does not know", payUpTo: upToRedisCall((*testserver.Proxy).HoldNextReply, saveOf), begun: true, paid: true, stored: true},
 	{name: "answered, and the lock not given back", payUpTo: upToRelease, begun: true, paid: true, stored: true},
 }
 
 // markPoints are those that an instance that leaves durable markers comes to beside
 // the others.
 var markPoints = []point{
-	{name: "the marker is on its way", payUpTo: upToMarker((*testserver.Proxy).HoldNext), begun: true},
-	{name: "marked, and the victim does not know", payUpTo: upToMarker((*testserver.Proxy).HoldNextReply), begun: true},
+	{name: "the marker is on its way", payUpTo: upToDelete((*testserver.Proxy).HoldNext, atLock), begun: true},
+	{name: "marked, and the victim does not know", payUpTo: upToDelete((*testserver.Proxy).HoldNextReply, atLock), begun: true},
 }
 
-// keep is how a proxy holds a message back: the request or its reply.
+// holdFunc is how a proxy holds a message back: the request or its reply.
 type holdFunc func(*testserver.Proxy, testserver.Match) *testserver.Hold
 
 // scriptOn matches the calls of scripts on the record of a key. The scripts
@@ -96,71 +110,66 @@ func deleteOf(path string) testserver.Match {
 	return testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(string(head)+path))
 }
 
-func upToLogLine(step string) func(testing.TB, *victim, string) []runningPayment {
+// upToFunc pays over each transport and returns once the victim has come to a
+// point with all payments.
+type upToFunc func(t testing.TB, v *victim, name string) []runningPayment
+
+func upToLogLine(step string) upToFunc {
 	return func(t testing.TB, v *victim, name string) []runningPayment {
+		t.Helper()
 		return v.startPaymentsUpTo(t, name, step)
 	}
 }
 
-func upToBegin(k holdFunc) func(testing.TB, *victim, string) []runningPayment {
-	return func(t testing.TB, v *victim, name string) []runningPayment {
-		return v.startPaymentsUpToRedisCall(t, name, "begin", k, scriptOn)
-	}
-}
-
-func upToSave(k holdFunc) func(testing.TB, *victim, string) []runningPayment {
-	return func(t testing.TB, v *victim, name string) []runningPayment {
-		return v.startPaymentsUpToRedisCall(t, name, "save", k, saveOf)
-	}
-}
-
-// startPaymentsUpToRedisCall holds a message to Redis, or its reply, for each payment.
-func (v *victim) startPaymentsUpToRedisCall(t testing.TB, name, what string, k holdFunc, match func(key string) testserver.Match) []runningPayment {
-	t.Helper()
-	var held []*testserver.Hold
-	for _, via := range transports {
-		held = append(held, v.keepHold(k(v.redis, match(keyFor(via, name)))))
-	}
-	all := v.startPayments(name)
-	for i, h := range held {
-		waitFor(t, what+" over "+all[i].via.String(), h.Held())
-	}
-	return all
-}
-
-// upToMarker holds the transaction that moves a lock below its marker.
-func upToMarker(k holdFunc) func(testing.TB, *victim, string) []runningPayment {
+// upToRedisCall holds a message to Redis, or its reply, for each payment.
+func upToRedisCall(hold holdFunc, match func(key string) testserver.Match) upToFunc {
 	return func(t testing.TB, v *victim, name string) []runningPayment {
 		t.Helper()
-		return v.startPaymentsUpToDelete(t, name, "marker", k, "")
+		var held []*testserver.Hold
+		for _, via := range transports {
+			held = append(held, v.keepHold(hold(v.redis, match(keyFor(via, name)))))
+		}
+		all := v.startPayments(name)
+		for i, h := range held {
+			waitFor(t, "call to Redis over "+all[i].via.String(), h.Held())
+		}
+		return all
 	}
 }
 
-// startPaymentsUpToDelete holds the first delete of one of the locks' znodes, below the paths of
-// the locks. All writes go over one connection, several in a Multi at times: what
-// comes after the first delete is held with it.
-func (v *victim) startPaymentsUpToDelete(t testing.TB, name, what string, k holdFunc, below string) []runningPayment {
-	t.Helper()
-	var deletes []testserver.Match
-	for _, via := range transports {
-		deletes = append(deletes, deleteOf(v.system.lockPath(keyFor(via, name))+below))
+// upToDelete holds the first delete of one of the locks' znodes. All writes go over
+// one connection, sometimes several in a Multi, so later ones are held with it. With
+// a marker, the first delete moves the lock below its marker.
+func upToDelete(hold holdFunc, below func(*victim) string) upToFunc {
+	return func(t testing.TB, v *victim, name string) []runningPayment {
+		t.Helper()
+		var deletes []testserver.Match
+		for _, via := range transports {
+			deletes = append(deletes, deleteOf(v.system.lockPath(keyFor(via, name))+below(v)))
+		}
+		h := v.keepHold(hold(v.zk, func(r testserver.Request) bool {
+			return slices.ContainsFunc(deletes, func(match testserver.Match) bool { return match(r) })
+		}))
+		all := v.startPayments(name)
+		waitFor(t, "delete of a lock", h.Held())
+		return all
 	}
-	h := v.keepHold(k(v.zk, func(r testserver.Request) bool {
-		return slices.ContainsFunc(deletes, func(match testserver.Match) bool { return match(r) })
-	}))
-	all := v.startPayments(name)
-	waitFor(t, what, h.Held())
-	return all
+}
+
+func atLock(*victim) string { return "" }
+
+// belowMarker is where the lock of an instance with markers is.
+func belowMarker(v *victim) string {
+	if slices.Contains(v.cmd.Args, durableMarkers) {
+		return "/lock"
+	}
+	return ""
 }
 
 // upToRelease holds the delete of the locks' znodes, which follows the answers.
 func upToRelease(t testing.TB, v *victim, name string) []runningPayment {
 	t.Helper()
-	below := ""
-	if slices.Contains(v.cmd.Args, durableMarkers) {
-		below = "/lock"
-	}
-	all := v.startPaymentsUpToDelete(t, name, "release", (*testserver.Proxy).HoldNext, below)
+	all := upToDelete((*testserver.Proxy).HoldNext, belowMarker)(t, v, name)
 	for i, r := range all {
 		all[i].done = answered(<-r.done)
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // process is a program that a test runs: the sample service, idemctl, or a shell.
@@ -26,7 +28,7 @@ type process struct {
 func startProcess(t testing.TB, name string, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{name: name, cmd: cmd, exited: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &p.stdout, &p.stderr, childAttr()
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &p.stdout, &p.stderr, testserver.ChildAttr()
 	started := make(chan error, 1)
 	go p.run(started)
 	if err := <-started; err != nil {
@@ -104,7 +106,7 @@ func (p *process) terminate(t testing.TB) int {
 func (p *process) pause(t testing.TB) {
 	t.Helper()
 	p.signal(t, syscall.SIGSTOP)
-	err := poll(waitLimit, func() error { return allStopped(p.cmd.Process.Pid) })
+	err := poll(waitLimit, func() error { return testserver.AllStopped(p.cmd.Process.Pid) })
 	if err != nil || !p.running() {
 		t.Errorf("pause %s: %v", p.name, errors.Join(err, p.ended()))
 	}

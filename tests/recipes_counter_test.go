@@ -40,7 +40,6 @@ func TestShellsCountWhileLeadersAreKilled(t *testing.T) {
 				esac
 			done`}, lock.Args...)...)
 		shell.Env = slices.Concat(lock.Env, []string{"ERRORS=" + file + ".errors"})
-		shell.SysProcAttr = childAttr()
 		all = append(all, startProcess(t, fmt.Sprintf("shell %d", i), shell))
 	}
 	counted := func() (n int) {

@@ -24,7 +24,7 @@ func TestLockLendsTheTerminal(t *testing.T) {
 	}
 	// script(1) of util-linux gives what it runs a terminal.
 	cmd := exec.Command("script", "-qec", strings.Join(line, " ")+`; echo "code $?"; read -r word; echo "after that $word"`, "/dev/null")
-	cmd.Env, cmd.SysProcAttr = lock.Env, childAttr()
+	cmd.Env = lock.Env
 	keys, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 // produce, over each transport, and compares what the client sees with the
 // table (see problems).
 func TestRefusals(t *testing.T) {
-	s, v, other := startVictim(t, withFlags("--resolver", "none"))
+	s, v, other := systemWithVictim(t, withFlags("--resolver", "none"))
 	type refusal struct {
 		what   string
 		via    transport

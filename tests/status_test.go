@@ -62,9 +62,6 @@ func (c client) statusOverGRPC(ctx context.Context, keys []string) (keyStatus, a
 	s, err := idemkeeperv1.NewIdempotencyClient(conn).GetStatus(out, &idemkeeperv1.GetStatusRequest{}, grpc.Header(&a.metaHeader), grpc.Trailer(&a.metaTrailer))
 	a.readGRPC(ctx, s, err)
 	if a.err != nil || a.code != "" {
-		if a.err == nil {
-			a.formErr = errors.Join(a.formErr, a.checkPushback())
-		}
 		return keyStatus{}, a
 	}
 	name := func(s, prefix string) string {
@@ -163,7 +160,7 @@ func TestStatusFollowsTheKey(t *testing.T) {
 // settles it is what the instance that is asked would do. The first instance,
 // which has no resolver, is the one that sweeps as long as it lives.
 func TestStatusOfAnUnknownOutcome(t *testing.T) {
-	s, v, other := startVictim(t, withFlags("--resolver", "none"))
+	s, v, other := systemWithVictim(t, withFlags("--resolver", "none"))
 	decided := s.start("one with a resolver")
 	all := v.startPaymentsUpTo(t, "unknown", "at=after-ledger")
 	v.kill(t)

@@ -23,9 +23,9 @@ func TestFlushedRedisRefusesUntilAccepted(t *testing.T) {
 		for range 2 { // the second time everybody knows
 			for _, in := range all {
 				c := in.client(via)
-				wantRefusalAtOnce(t, "fresh key at "+in.name, c.pay(fresh, amount, fresh), "store-lost")
-				wantRefusalAtOnce(t, "paid key at "+in.name, c.pay(old, amount, old), "store-lost")
-				wantRefusalAtOnce(t, "token at "+in.name, c.requestToken(), "store-lost")
+				wantRefusalAtOnce(t, "fresh key at "+in.name, func() answer { return c.pay(fresh, amount, fresh) }, "store-lost")
+				wantRefusalAtOnce(t, "paid key at "+in.name, func() answer { return c.pay(old, amount, old) }, "store-lost")
+				wantRefusalAtOnce(t, "token at "+in.name, func() answer { return c.requestToken() }, "store-lost")
 				if r := in.httpClient().readiness(); r.status != 503 {
 					t.Errorf("readyz of %s = %v, want 503", in.name, r)
 				}
@@ -56,8 +56,8 @@ func TestFlushedRedisRefusesUntilAccepted(t *testing.T) {
 // The loss comes between the read of fresh keys and their Begin: Begin notices
 // by itself.
 func TestRedisFlushedBetweenReadAndBegin(t *testing.T) {
-	s, v, _ := startVictim(t)
-	all := upToBegin((*testserver.Proxy).HoldNext)(t, v, "in-between")
+	s, v, _ := systemWithVictim(t)
+	all := upToRedisCall((*testserver.Proxy).HoldNext, scriptOn)(t, v, "in-between")
 	if _, err := s.redis.Do("FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestRedisFlushedBetweenReadAndBegin(t *testing.T) {
 		wantRefusal(t, "answer", <-r.done, "store-lost", "unavailable")
 		v.wantNoLog(t, "at=before-ledger", logOp(r.key))
 		wantNoPayment(t, v.client(r.via), r.key)
-		wantRefusalAtOnce(t, "repeat", v.client(r.via).pay(r.key, amount, r.key), "store-lost")
+		wantRefusalAtOnce(t, "repeat", func() answer { return v.client(r.via).pay(r.key, amount, r.key) }, "store-lost")
 	})
 }
 
@@ -124,6 +124,6 @@ func TestRedisFlushedUnderARunningPayment(t *testing.T) {
 		wantPayment(t, "answer", a, want)
 		wantReplay(t, "repeat", c.pay(r.key, amount, r.key), want)
 		fresh := keyFor(r.via, "fresh")
-		wantRefusalAtOnce(t, "fresh key", c.pay(fresh, amount, fresh), "store-lost")
+		wantRefusalAtOnce(t, "fresh key", func() answer { return c.pay(fresh, amount, fresh) }, "store-lost")
 	})
 }

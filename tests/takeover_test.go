@@ -10,7 +10,7 @@ import (
 func TestWaitersTakeOverFromAKilledHolder(t *testing.T) {
 	for _, step := range []string{"at=before-ledger", "at=after-ledger"} {
 		t.Run(step, func(t *testing.T) {
-			_, v, other := startVictim(t, withFlags("--wait", "60s"))
+			_, v, other := systemWithVictim(t, withFlags("--wait", "60s"))
 			const waiters = 10
 			all := v.startPaymentsUpTo(t, "waited-for", step)
 			answers := map[transport]chan answer{}
@@ -91,7 +91,7 @@ func TestLockRemovedByHand(t *testing.T) {
 // end. It gives up after its grace period, says so by its exit code, and leaves
 // the lock to its session, so that nobody starts before that is over.
 func TestSIGTERMWithAnUnsavedOutcomeLeavesTheLock(t *testing.T) {
-	s, v, other := startVictim(t)
+	s, v, other := systemWithVictim(t)
 	conn := s.zooKeeper()
 	s.lockExists(conn, "any") // opens the session
 	all := v.startPaymentsUpTo(t, "abandoned", "at=after-ledger")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,16 +26,12 @@ type overGRPC struct{}
 func (overGRPC) String() string { return "gRPC" }
 
 func (overGRPC) order(ctx context.Context, c client, r route, keys []string, o order) answer {
-	a := c.call(ctx, keys, func(ctx context.Context, s paymentsv1.PaymentServiceClient, opts ...grpc.CallOption) (proto.Message, error) {
+	return c.call(ctx, keys, func(ctx context.Context, s paymentsv1.PaymentServiceClient, opts ...grpc.CallOption) (proto.Message, error) {
 		if r == toTrades {
 			return s.CreateTrade(ctx, &paymentsv1.CreateTradeRequest{From: o.From, To: o.To, Amount: o.Amount, Currency: o.Currency, Note: o.Note}, opts...)
 		}
 		return s.CreatePayment(ctx, &paymentsv1.CreatePaymentRequest{From: o.From, To: o.To, Amount: o.Amount, Currency: o.Currency, Note: o.Note}, opts...)
 	})
-	if a.err == nil && a.code != "" {
-		a.formErr = errors.Join(a.formErr, a.checkPushback())
-	}
-	return a
 }
 
 func (overGRPC) token(ctx context.Context, c client) (token string, expires time.Time, a answer) {
@@ -172,27 +167,6 @@ func (a *answer) checkStatus(info *errdetails.ErrorInfo, retry *errdetails.Retry
 		return fmt.Errorf("details %v, want one ErrorInfo, and one RetryInfo with a delay at most", a.rpc.Details())
 	}
 	return errors.Join(a.checkText(a.rpc.Message()), a.checkRetryHint(p))
-}
-
-// checkPushback looks at the trailer that tells gRPC's own clients when to send
-// a call again. The middleware sends it with each of its refusals, which begin
-// with the title; what the sample's handler and its checks say has none.
-func (a *answer) checkPushback() error {
-	v := a.metaTrailer.Get("grpc-retry-pushback-ms")
-	if !strings.HasPrefix(a.rpc.Message(), problems[a.code].title+": ") {
-		if len(v) > 0 {
-			return fmt.Errorf("grpc-retry-pushback-ms: %q, want none", v)
-		}
-		return nil
-	}
-	want := int64(-1)
-	if _, retry, _ := a.details(); retry != nil {
-		want = retry.GetRetryDelay().AsDuration().Milliseconds()
-	}
-	if !slices.Equal(v, []string{strconv.FormatInt(want, 10)}) {
-		return fmt.Errorf("grpc-retry-pushback-ms: %q, want %d", v, want)
-	}
-	return nil
 }
 
 // wireOf is a message in a form in which equal messages are equal.

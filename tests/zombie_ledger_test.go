@@ -32,7 +32,7 @@ func (s *system) lockLedger() (unlock func()) {
 // holder has paid, with nothing between it and the money but its time-out and
 // the fence.
 func TestHolderPausedInItsLedgerWriteCannotPayLater(t *testing.T) {
-	s, v, other := startVictim(t)
+	s, v, other := systemWithVictim(t)
 	unlock := s.lockLedger()
 	all := v.startPaymentsUpTo(t, "in-the-write", "at=checked")
 	v.pause(t)
@@ -57,7 +57,7 @@ func TestHolderPausedInItsLedgerWriteCannotPayLater(t *testing.T) {
 // The database does not answer for longer than a lease is trusted: the write
 // is given up while it is still safe to, and a retry pays.
 func TestLedgerThatHangsIsGivenUpInTime(t *testing.T) {
-	s, v, other := startVictim(t)
+	s, v, other := systemWithVictim(t)
 	unlock := s.lockLedger()
 	all := v.startPaymentsUpTo(t, "hanging", "at=checked")
 	for _, r := range all {

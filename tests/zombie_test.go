@@ -33,7 +33,7 @@ func (s *system) waitLocksFree(all []runningPayment) {
 func TestPausedHolderIsSucceededAndCannotPayLater(t *testing.T) {
 	for _, p := range points {
 		t.Run(p.name, func(t *testing.T) {
-			s, v, other := startVictim(t)
+			s, v, other := systemWithVictim(t)
 			all := p.payUpTo(t, v, "paused")
 			v.pause(t)
 			s.waitLocksFree(all)
@@ -70,7 +70,7 @@ func TestPausedHolderWithoutResolverIsUnknown(t *testing.T) {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
-			s, v, other := startVictim(t, withFlags("--resolver", "none"))
+			s, v, other := systemWithVictim(t, withFlags("--resolver", "none"))
 			all := p.payUpTo(t, v, "paused-unknown")
 			v.pause(t)
 			s.waitLocksFree(all)

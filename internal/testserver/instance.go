@@ -123,7 +123,7 @@ func (i *instance) Pause() {
 	i.paused = true
 	i.check(i.proc.signal(syscall.SIGSTOP))
 	pid := i.proc.pid()
-	i.check(poll(exitTimeout, i.proc.exited, func() error { return allStopped(pid) }))
+	i.check(poll(exitTimeout, i.proc.exited, func() error { return AllStopped(pid) }))
 }
 
 // Resume lets a paused server go on (SIGCONT).

@@ -110,7 +110,7 @@ func postgresBin() (string, error) {
 // postgresUser returns how to start the server, and what gives a directory to
 // its user.
 func postgresUser() (*syscall.SysProcAttr, func(dir string) error, error) {
-	attr := childAttr()
+	attr := ChildAttr()
 	if os.Geteuid() != 0 {
 		return attr, func(string) error { return nil }, nil
 	}

@@ -21,7 +21,7 @@ type program struct {
 	args []string
 	dir  string
 	log  string
-	attr *syscall.SysProcAttr // nil: childAttr
+	attr *syscall.SysProcAttr // nil: ChildAttr
 }
 
 // process is one running child. Its fields are set before startProcess returns.
@@ -41,7 +41,7 @@ func startProcess(prog program) (*process, error) {
 	cmd.Dir = prog.dir
 	cmd.Stdout, cmd.Stderr = log, log
 	if cmd.SysProcAttr = prog.attr; prog.attr == nil {
-		cmd.SysProcAttr = childAttr()
+		cmd.SysProcAttr = ChildAttr()
 	}
 	p := &process{cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error, 1)

@@ -10,10 +10,10 @@ import (
 	"syscall"
 )
 
-// childAttr makes the kernel kill the child when the thread that started it
+// ChildAttr makes the kernel kill the child when the thread that started it
 // ends (see process.run), and keeps a terminal's Ctrl-C away from it, so that
 // clean-up order stays ours.
-func childAttr() *syscall.SysProcAttr {
+func ChildAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
@@ -23,9 +23,9 @@ func claimPort(port int) (io.Closer, error) {
 	return net.Listen("unix", fmt.Sprintf("@idemkeeper/testserver/%d", port))
 }
 
-// allStopped returns nil once every thread of the process is stopped: SIGSTOP
+// AllStopped returns nil once every thread of the process is stopped: SIGSTOP
 // reaches a JVM's threads one by one.
-func allStopped(pid int) error {
+func AllStopped(pid int) error {
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil {
 		return err

@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// childAttr: other systems have no death signal, so servers may outlive a test
+// ChildAttr: other systems have no death signal, so servers may outlive a test
 // binary that crashes.
-func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+func ChildAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 type noClaim struct{}
 
@@ -18,5 +18,5 @@ func (noClaim) Close() error { return nil }
 // claimPort reserves nothing here: starting relies on the retry.
 func claimPort(int) (io.Closer, error) { return noClaim{}, nil }
 
-// allStopped trusts the signal here.
-func allStopped(int) error { return nil }
+// AllStopped trusts the signal here.
+func AllStopped(int) error { return nil }
