@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// answer is what a request was answered over whichever transport, or why there
-// is no answer.
+// answer is the answer to a request over one of the transports, or the reason why
+// there is none.
 type answer struct {
 	payment  payment // that was made; empty in a refusal
 	code     string  // of a refusal
@@ -61,14 +61,14 @@ func (a answer) String() string {
 // isPayment reports whether the answer is a payment that was made.
 func (a answer) isPayment() bool { return a.err == nil && a.code == "" && a.payment.ID != "" }
 
-// isRefusal reports whether the answer is a refusal with this code that has all that
+// isRefusal reports whether the answer is a refusal with this code in the form that
 // its transport prescribes.
 func (a answer) isRefusal(code string) bool {
 	return a.err == nil && a.formErr == nil && a.code == code
 }
 
-// asksToRetry reports whether the client is asked to send it again, which every
-// answer that may change by itself has to do.
+// asksToRetry reports whether the client is to send the request again. Every answer
+// that may change by itself asks for it.
 func (a answer) asksToRetry() bool { return a.err != nil || a.retry }
 
 // problem is how each transport shows a code.
@@ -86,8 +86,8 @@ const (
 	sampleDomain     = "payments.v1"
 )
 
-// problems is the table of what clients see (design.md, section 8), with what
-// the sample adds. Every refusal in these tests is compared with its row.
+// problems is the table of refusals (docs/design.md, section 8) and those of the
+// sample. Every refusal in these tests is compared with its row.
 var problems = map[string]problem{
 	"key-missing":        {400, "Idempotency-Key is missing", codes.InvalidArgument, middlewareDomain, false},
 	"key-invalid":        {400, "Idempotency-Key is malformed", codes.InvalidArgument, middlewareDomain, false},
@@ -111,7 +111,7 @@ var problems = map[string]problem{
 // internals are words of errors that clients must not see.
 var internals = regexp.MustCompile(`(?i)zookeeper|redis|sqlite|\bzk\b|idem:|\bdial\b|\bEOF\b|i/o timeout|context |127\.0\.0\.1|/lock|goroutine|\.go\b`)
 
-// checkText checks what a refusal tells people.
+// checkText wants a text without internals in a refusal.
 func (a answer) checkText(text string) error {
 	switch {
 	case text == "":
@@ -122,8 +122,8 @@ func (a answer) checkText(text string) error {
 	return nil
 }
 
-// checkRetryHint checks whether a live refusal says when to come back where it has to,
-// and only there. A stored one says what its handler said.
+// checkRetryHint wants a live refusal to say when to retry if its code does. A
+// replayed refusal repeats what the handler said.
 func (a answer) checkRetryHint(p problem) error {
 	if a.replayed || a.retry == p.retry {
 		return nil

@@ -51,7 +51,7 @@ type slot struct {
 // one transport per key. The seed decides on the faults; IDEMKEEPER_SEED sets it.
 func TestChaosPaysEachKeyOnce(t *testing.T) {
 	c := newChaos(t, randomSeed(t))
-	c.lasts, c.workers, c.pause, c.opts = 60*time.Second, 8, 300*time.Millisecond, []launchOption{withLatency(300 * time.Millisecond)}
+	c.lasts, c.workers, c.pause, c.opts = 30*time.Second, 8, 300*time.Millisecond, []launchOption{withLatency(300 * time.Millisecond)}
 	c.run()
 	t.Logf("%d keys, answers: %v", c.keys.Load(), c.answers)
 }

@@ -52,7 +52,7 @@ func (o order) body() string {
 	return string(b)
 }
 
-// payment is what the service says of one.
+// payment is a payment as the service shows it.
 type payment struct {
 	ID string `json:"id"`
 	order
@@ -140,7 +140,7 @@ func (c client) listPayments(note string) ([]payment, error) {
 	return c.via.payments(ctx, c, note)
 }
 
-// keyState of a key, whatever it was used over.
+// keyState is the state of a key, over HTTP for keys of both transports.
 func (c client) keyState(key string) (string, error) {
 	a := c.request(context.Background(), http.MethodGet, "/v1/idempotency", "", http.Header{"Idempotency-Key": {key}})
 	var s struct{ State string }
@@ -153,4 +153,78 @@ func (c client) keyState(key string) (string, error) {
 // readiness asks /readyz.
 func (c client) readiness() answer {
 	return c.request(context.Background(), http.MethodGet, "/readyz", "", nil)
+}
+
+// transport is how a client talks to an instance: it pays, asks for tokens, and
+// lists payments and balances over it.
+type transport interface {
+	String() string
+	// order asks for a payment, with any number of keys as they are.
+	order(ctx context.Context, c client, r route, keys []string, o order) answer
+	// token asks for a one-time token.
+	token(ctx context.Context, c client) (token string, expires time.Time, a answer)
+	// payments lists those with a note.
+	payments(ctx context.Context, c client, note string) ([]payment, error)
+	// balance of an account, in minor units.
+	balance(ctx context.Context, c client, account string) (int64, error)
+}
+
+// route is what an order is sent to, by its name in HTTP's paths.
+type route string
+
+const (
+	toPayments route = "payments" // with a key of the client's
+	toTrades   route = "trades"   // with an issued token
+)
+
+// transports are those of the sample. The tests of the main flow run over each.
+var transports = []transport{overHTTP{}, overGRPC{}}
+
+// forEachTransport runs a subtest per transport, one after the other, so that they
+// can share instances.
+func forEachTransport(t *testing.T, f func(t *testing.T, via transport)) {
+	t.Helper()
+	for _, via := range transports {
+		t.Run(via.String(), func(t *testing.T) { f(t, via) })
+	}
+}
+
+// keyFor names a key, or a note, after its transport. Requests over two transports
+// are two requests and cannot share a key.
+func keyFor(via transport, name string) string { return name + "-" + via.String() }
+
+// runningPayment is a payment whose answer is still to come.
+type runningPayment struct {
+	via  transport
+	key  string // and note
+	done <-chan answer
+}
+
+// startPayments starts a payment over each transport. All of them then meet the
+// fault that the test injects into the instance.
+func (in *instance) startPayments(name string) []runningPayment {
+	all := make([]runningPayment, len(transports))
+	for i, via := range transports {
+		key := keyFor(via, name)
+		all[i] = runningPayment{via, key, in.client(via).startPay(key, amount, key)}
+	}
+	return all
+}
+
+// startPaymentsUpTo is startPayments, and returns when each payment has logged a step.
+func (in *instance) startPaymentsUpTo(t testing.TB, name, step string) []runningPayment {
+	t.Helper()
+	all := in.startPayments(name)
+	for _, r := range all {
+		in.waitLog(t, step, logOp(r.key))
+	}
+	return all
+}
+
+// forEachPayment runs a subtest per payment, named as its transport.
+func forEachPayment(t *testing.T, all []runningPayment, f func(t *testing.T, r runningPayment)) {
+	t.Helper()
+	for _, r := range all {
+		t.Run(r.via.String(), func(t *testing.T) { f(t, r) })
+	}
 }

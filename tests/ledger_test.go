@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// openingBalances is what all accounts of a merchant hold together, whatever
-// they pay each other.
+// openingBalances is the sum of a merchant's accounts. Payments between them do not
+// change it.
 const openingBalances = 3 * 1_000_000
 
 // wantOnePayment looks at the ledger and fails the test unless there is exactly one
@@ -23,7 +23,7 @@ func wantOnePayment(t testing.TB, c client, note string) payment {
 	return list[0]
 }
 
-// wantNoPayment is paidOnce for a payment that must not be there.
+// wantNoPayment fails the test if the ledger has a payment with this note.
 func wantNoPayment(t testing.TB, c client, note string) {
 	t.Helper()
 	if list := ledgerPayments(t, c, note); len(list) != 0 {
@@ -43,8 +43,8 @@ func ledgerPayments(t testing.TB, c client, note string) []payment {
 	return list
 }
 
-// checkBalances compares the balances with the opening ones. HTTP alone lists them all
-// in one read: payments may run meanwhile.
+// checkBalances compares the sum of the balances with the opening one. It asks over
+// HTTP, which lists all accounts in one read, since payments may run meanwhile.
 func checkBalances(c client) error {
 	var list struct {
 		Accounts []struct {
@@ -74,7 +74,16 @@ func wantPayment(t testing.TB, what string, a answer, want payment) {
 	}
 }
 
-// wantReplay is original for an answer that has to be marked as stored.
+// wantPaidOnce pays with retries. It fails the test unless the answer is the one
+// payment that the ledger holds for the key.
+func wantPaidOnce(t testing.TB, what string, c client, key string) answer {
+	t.Helper()
+	a := c.payWithRetries(key, amount, key)
+	wantPayment(t, what, a, wantOnePayment(t, c, key))
+	return a
+}
+
+// wantReplay is wantPayment for an answer that has to be marked as stored.
 func wantReplay(t testing.TB, what string, a answer, want payment) {
 	t.Helper()
 	wantPayment(t, what, a, want)
@@ -92,9 +101,9 @@ func wantRefusal(t testing.TB, what string, a answer, codes ...string) {
 	}
 }
 
-// wantInProgress asks with a key whose lock somebody else holds. An instance that
-// was starved for a moment does not trust its own session and says unavailable:
-// then it is asked again. It returns the refusal.
+// wantInProgress pays with a key whose lock another holder has, and returns the
+// refusal. An instance without processor time for a moment does not trust its own
+// session and answers unavailable. Then it is asked again.
 func wantInProgress(t testing.TB, what string, c client, key string) answer {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)

@@ -14,8 +14,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// The tests of this package wait for other processes most of the time, so more
-// of them run at once than there are cores.
+// The tests of this package mostly wait for other processes, so more of them run at
+// once than there are cores.
 const parallel = "6"
 
 func TestMain(m *testing.M) {
@@ -39,8 +39,8 @@ func runTests(m *testing.M) int {
 	return testserver.Main(m)
 }
 
-// binaries are the programs under test, built when the first test wants one,
-// so that the import rules alone build nothing.
+// binaries are the programs under test. The first test that needs one builds it,
+// so a run of the import rules alone builds none.
 var binaries struct {
 	mu    sync.Mutex
 	dir   string
@@ -53,8 +53,8 @@ func removeBinaries() {
 	}
 }
 
-// binary returns the file of a program of this module, built with the race
-// detector where the tests have it.
+// binary returns the file of a program of this module. It is built with the race
+// detector if the tests are.
 func binary(t testing.TB, pkg string) string {
 	t.Helper()
 	binaries.mu.Lock()
@@ -92,9 +92,9 @@ func build(pkg, file string) error {
 }
 
 const (
-	// patience bounds every wait for something that has to happen.
+	// waitLimit bounds every wait for something that has to happen.
 	waitLimit = 60 * time.Second
-	// glance is the pause between two looks at it.
+	// pollPause is the time between two looks at a condition.
 	pollPause = 20 * time.Millisecond
 )
 

@@ -94,9 +94,7 @@ func payBefore(t *testing.T, in *instance) map[transport]payment {
 	paid := map[transport]payment{}
 	for _, via := range transports {
 		key := keyFor(via, "before")
-		a := in.client(via).payWithRetries(key, amount, key)
-		paid[via] = wantOnePayment(t, in.client(via), key)
-		wantPayment(t, "payment before the outage over "+via.String(), a, paid[via])
+		paid[via] = wantPaidOnce(t, "payment before the outage over "+via.String(), in.client(via), key).payment
 	}
 	return paid
 }
@@ -106,8 +104,7 @@ func payFresh(t *testing.T, in *instance) {
 	t.Helper()
 	for _, via := range transports {
 		key := keyFor(via, "fresh")
-		a := in.client(via).payWithRetries(key, amount, key)
-		wantPayment(t, "fresh key afterwards over "+via.String(), a, wantOnePayment(t, in.client(via), key))
+		wantPaidOnce(t, "fresh key afterwards over "+via.String(), in.client(via), key)
 	}
 }
 
@@ -130,9 +127,7 @@ func TestZooKeeperKilledAndRestarted(t *testing.T) {
 	in.waitReady(t, 200)
 	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
 		c := in.client(r.via)
-		retry := c.payWithRetries(r.key, amount, r.key)
-		want := wantOnePayment(t, c, r.key)
-		wantPayment(t, "retry", retry, want)
+		want := wantPaidOnce(t, "retry", c, r.key).payment
 		if a := <-r.done; a.isPayment() && a.payment != want {
 			t.Errorf("first answer = %v, want %v", a, want)
 		}

@@ -25,7 +25,7 @@ func TestRefusals(t *testing.T) {
 		c := other.client(via)
 		send := func(r route, o order, keys ...string) answer { return c.send(t.Context(), r, o, keys...) }
 		token, paid := c.issueToken(t), keyFor(via, "paid")
-		wantPayment(t, "payment", c.payWithRetries(paid, amount, paid), wantOnePayment(t, c, paid))
+		wantPaidOnce(t, "payment", c, paid)
 		add(via, "no key", send(toPayments, good), "key-missing")
 		add(via, "no token", send(toTrades, good), "key-missing")
 		add(via, "list of keys", send(toPayments, good, "a, b"), "key-invalid")
@@ -93,7 +93,7 @@ func TestUnauthorizedIsRefusedFirst(t *testing.T) {
 	in := startInstance(t, "one")
 	forEachTransport(t, func(t *testing.T, via transport) {
 		c, key := in.client(via), keyFor(via, "secret")
-		wantPayment(t, "payment", c.payWithRetries(key, amount, key), wantOnePayment(t, c, key))
+		wantPaidOnce(t, "payment", c, key)
 		for _, token := range []string{"", "wrong", "demo2"} {
 			wantRefusal(t, "repeat with API key "+token, c.as(token).pay(key, amount, key), "unauthorized")
 			wantRefusal(t, "token with API key "+token, c.as(token).requestToken(), "unauthorized")

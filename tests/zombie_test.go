@@ -40,9 +40,7 @@ func TestPausedHolderIsSucceededAndCannotPayLater(t *testing.T) {
 
 			want := map[transport]payment{}
 			for _, r := range all {
-				retry := other.client(r.via).payWithRetries(r.key, amount, r.key)
-				want[r.via] = wantOnePayment(t, other.client(r.via), r.key)
-				wantPayment(t, "retry over "+r.via.String(), retry, want[r.via])
+				want[r.via] = wantPaidOnce(t, "retry over "+r.via.String(), other.client(r.via), r.key).payment
 			}
 
 			v.resume(t)
@@ -154,9 +152,7 @@ func TestSeveralPausedHoldersWakeAtOnce(t *testing.T) {
 	last := s.start("the last")
 	want := map[transport]payment{}
 	for _, r := range held[0] {
-		retry := last.client(r.via).payWithRetries(r.key, amount, r.key)
-		want[r.via] = wantOnePayment(t, last.client(r.via), r.key)
-		wantPayment(t, "retry over "+r.via.String(), retry, want[r.via])
+		want[r.via] = wantPaidOnce(t, "retry over "+r.via.String(), last.client(r.via), r.key).payment
 	}
 	for _, v := range slices.Backward(victims) {
 		v.resume(t)
