@@ -8,45 +8,44 @@ import (
 	"time"
 )
 
-// Repeated is the attribute of a line that stands for more than one record: how
-// many.
+// Repeated is the attribute of a line for several records. Its value is their number.
 const Repeated = "repeated"
 
-// limitEvery is how often a reason is repeated.
+// limitEvery is the pause between two lines of one reason.
 const limitEvery = time.Second
 
-// mostReasons is how many reasons are told apart. All others count as one for
-// each message.
+// mostReasons is how many reasons are told apart. Beyond it the message alone is the
+// reason.
 const mostReasons = 1000
 
 // LimitHandler is a [slog.Handler] in front of another one. Records below
-// [slog.LevelWarn] pass. Of all others the first of a reason passes at once, and
-// those that follow are counted: one line a second, which is the latest record with
-// the attribute "repeated", stands for them. The last count follows within a second
-// too, so that the counts and the lines without one add up to all records. A reason
-// that has been quiet for a second is new again.
+// [slog.LevelWarn] pass. For every other reason the first record passes at once, and
+// later ones are counted. Once a second the latest record is logged for them, with their
+// number in the attribute "repeated". The last count follows within a second too, so that
+// the counts and the lines without a count add up to all records. A reason that has been
+// quiet for a second is new again.
 //
-// A reason is the level, the message, the attributes event, code, route, method,
-// state, call and panic, and the text of err or error without what changes from
-// record to record: numbers and long hexadecimal words.
+// A reason is the level, the message, the attributes event, code, route, method, state,
+// call and panic, and the text of err or error without the words that have a digit, such
+// as numbers, addresses and hashes.
 //
-// It is safe for concurrent use. Make it with [NewLimitHandler], and call Flush at
-// the end of the process.
+// It is safe for concurrent use. Make it with [NewLimitHandler], and call Flush at the
+// end of the process.
 type LimitHandler struct {
 	next   slog.Handler
-	prefix string // what WithAttrs and WithGroup have added
+	prefix string // the part of a reason from WithAttrs and WithGroup
 	shared *reasons
 }
 
 var _ slog.Handler = (*LimitHandler)(nil)
 
-// reasons are what a handler and those derived from it have seen of late.
+// reasons belong to a handler and to those derived from it.
 type reasons struct {
 	mu   sync.Mutex
 	seen map[string]*reason
 }
 
-// reason is one that was logged less than a second ago.
+// reason was logged less than a second ago.
 type reason struct {
 	timer *time.Timer
 	count int // of records that were not logged
@@ -54,12 +53,12 @@ type reason struct {
 	to    slog.Handler
 }
 
-// NewLimitHandler returns a handler that passes records on to next.
+// NewLimitHandler returns a handler in front of next.
 func NewLimitHandler(next slog.Handler) *LimitHandler {
 	return &LimitHandler{next: next, shared: &reasons{seen: map[string]*reason{}}}
 }
 
-// Enabled is that of the handler behind it.
+// Enabled asks the next handler.
 func (h *LimitHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)
 }
@@ -90,7 +89,7 @@ func (h *LimitHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, r)
 }
 
-// Flush logs the counts that are left, at once.
+// Flush logs the remaining counts at once.
 func (h *LimitHandler) Flush() {
 	s := h.shared
 	s.mu.Lock()
@@ -103,7 +102,7 @@ func (h *LimitHandler) Flush() {
 	}
 }
 
-// counted reports whether a record was counted, and need not be logged.
+// counted reports whether a record was counted instead of being logged now.
 func (s *reasons) counted(key string, r *slog.Record, to slog.Handler) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,8 +120,8 @@ func (s *reasons) counted(key string, r *slog.Record, to slog.Handler) bool {
 	return false
 }
 
-// due logs the count of a reason that was logged a second ago. Without one the
-// reason is over.
+// due logs the count of a reason that was logged a second ago. Without a count the reason
+// is over.
 func (s *reasons) due(key string, re *reason) {
 	s.mu.Lock()
 	if s.seen[key] != re { // flushed
@@ -141,13 +140,13 @@ func (s *reasons) due(key string, re *reason) {
 	now.tell()
 }
 
-// tell logs the latest record for all that were counted.
+// tell logs the latest record for all counted ones.
 func (re *reason) tell() {
 	if re.count == 0 {
 		return
 	}
 	re.last.AddAttrs(slog.Int(Repeated, re.count))
-	_ = re.to.Handle(context.Background(), re.last) // nobody waits for it
+	_ = re.to.Handle(context.Background(), re.last) // no caller waits for the error
 }
 
 func (h *LimitHandler) reasonOf(r *slog.Record) string {
@@ -163,7 +162,7 @@ func (h *LimitHandler) reasonOf(r *slog.Record) string {
 	return b.String()
 }
 
-// identity is what an attribute adds to a reason.
+// identity returns the part of a reason from an attribute.
 func identity(a slog.Attr) string {
 	switch a.Key {
 	case "event", "code", "route", "method", "state", "call", "panic":
@@ -177,8 +176,7 @@ func identity(a slog.Attr) string {
 // mostText is how much of an error's text is compared, in bytes.
 const mostText = 300
 
-// steady leaves out of a text the words that change from record to record: those
-// with a digit, such as numbers, addresses and hashes.
+// steady leaves out the words with a digit, because they change from record to record.
 func steady(text string) string {
 	words := strings.FieldsFunc(text[:min(len(text), mostText)], func(r rune) bool { return r == ' ' || r == '/' || r == ':' })
 	kept := words[:0]

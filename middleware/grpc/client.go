@@ -4,50 +4,51 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
 // client is what both client interceptors share.
 type client struct{ options clientOptions }
 
-// UnaryClientInterceptor gives each call one key and sends it again where that
-// is safe and may help: after UNAVAILABLE, after ABORTED with the reason
-// IN_PROGRESS, and after RESOURCE_EXHAUSTED where the server says when to come
-// back. It never does so after an answer that says idempotent-replayed: that is
-// stored, and will not change. It waits as long as RetryInfo or grpc-retry-pushback-ms say, and for a
-// random part of a back-off that doubles. It never sends again after anything
-// else, after a negative pushback, or when the call's context has ended.
+// UnaryClientInterceptor gives each call one key and sends it again if that is safe and
+// may help: after UNAVAILABLE, after ABORTED with the reason IN_PROGRESS, and after
+// RESOURCE_EXHAUSTED if the server says when to come back. It waits as long as RetryInfo
+// or grpc-retry-pushback-ms say, and for a random part of a back-off that doubles. It
+// never sends again after anything else: not after an answer with idempotent-replayed,
+// which is stored and will not change, not after a negative pushback, and not when the
+// call's context has ended.
 //
-// A key that the caller has put into the outgoing metadata is kept. Inside a
-// handler that an [idem.Engine] runs, the key is derived from the operation and
-// from the full name of the method ([idem.DownstreamKey]), so that the next
-// attempt of the same operation sends the same key. Two different calls of one
-// method from one handler therefore need a name each ([WithCallName]) or keys of
-// their own: the server would take the second for a repeat of the first, or
-// refuse it. Once that handler has returned nothing that may have an effect is
-// sent any more: the error is [idem.ErrExecutionEnded]. Elsewhere the key is
-// random.
+// A key that the caller has put into the outgoing metadata is kept. Inside a handler that
+// an [idem.Engine] runs, the key is derived from the operation and from the full name of
+// the method ([idem.DownstreamKey]), so that the next attempt of the same operation sends
+// the same key. Two different calls of one method from one handler therefore need a name
+// each ([WithCallName]) or keys of their own. Otherwise the server takes the second for a
+// repeat of the first, or refuses it. When that handler has returned, the interceptor
+// sends nothing more that may have an effect, and returns [idem.ErrExecutionEnded].
+// Outside of a handler the key is random.
 //
-// Calls without a key are handed on as they are. It panics on options that
-// contradict themselves, at start and never later.
+// Calls without a key are handed on as they are. UnaryClientInterceptor panics on options
+// that contradict themselves.
 func UnaryClientInterceptor(opts ...ClientOption) grpc.UnaryClientInterceptor {
 	return newClient(opts).unary
 }
 
-// StreamClientInterceptor does for server streams what
-// [UnaryClientInterceptor] does for unary calls, as long as nothing of the
-// answer has been read: once there is a message, or the header was asked for,
-// an error is the caller's. A caller who then starts over with the same key
-// gets the recorded messages from the first on.
+// StreamClientInterceptor does for server streams what [UnaryClientInterceptor] does for
+// unary calls, until the caller has read a part of the answer: a message, or the header.
+// From then on the caller gets every error. A caller who then starts over with the same
+// key gets the recorded messages from the first on.
 //
-// Streams of requests get no key, since they cannot be made safe to retry.
+// Streams of requests get no key, because they cannot be made safe to retry.
 func StreamClientInterceptor(opts ...ClientOption) grpc.StreamClientInterceptor {
 	return newClient(opts).stream
 }
@@ -76,45 +77,47 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 	call := c.options.retry.Start()
 	for {
 		var trailer metadata.MD
-		err := c.attempt(ctx, method, req, reply, cc, invoker, append(slices.Clip(opts), grpc.Trailer(&trailer))...)
+		err := c.attempt(ctx, func(ctx context.Context) error {
+			return invoker(ctx, method, req, reply, cc, append(slices.Clip(opts), grpc.Trailer(&trailer))...)
+		})
 		if err == nil {
 			return nil
 		}
-		if err = c.wait(ctx, &call, err, trailer); err != nil {
+		if err = wait(ctx, &call, err, trailer); err != nil {
 			return err
 		}
 	}
 }
 
-// attempt sends the call once.
-func (c *client) attempt(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	if c.options.attemptTimeout == 0 {
-		return invoker(ctx, method, req, reply, cc, opts...)
+// attempt sends the call once, for as long as an attempt may take.
+func (c *client) attempt(ctx context.Context, send func(context.Context) error) error {
+	limit := c.options.attemptTimeout
+	if limit == 0 {
+		return send(ctx)
 	}
-	attempt, cancel := context.WithTimeout(ctx, c.options.attemptTimeout)
+	started := time.Now()
+	attempt, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := invoker(attempt, method, req, reply, cc, opts...)
-	// The server knows of the deadline as well, and may say so first. One that
-	// means a deadline of its own, by chance at that moment, is asked again.
-	deadline, _ := attempt.Deadline()
-	over := time.Until(deadline) < c.options.attemptTimeout/50
+	err := send(attempt)
+	// The server knows of the deadline as well, and may answer shortly before it.
+	over := time.Since(started) > limit-limit/50
 	if status.Code(err) == codes.DeadlineExceeded && over && ctx.Err() == nil {
 		return status.Error(codes.Unavailable, "idemgrpc: the attempt was not answered in time")
 	}
 	return err
 }
 
-// withKey returns the context of all attempts, with the key in its metadata. It
-// is false for a call that has none. After an error nothing may be sent.
+// withKey returns the context of all attempts, with the key in its metadata. It returns
+// false for a call without a key. After an error nothing may be sent.
 func (c *client) withKey(ctx context.Context, method string) (context.Context, bool, error) {
 	o := &c.options
-	if md, ok := metadata.FromOutgoingContext(ctx); ok && len(md.Get(o.metadataKey)) > 0 {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	switch {
+	case len(md.Get(o.metadataKey)) > 0:
 		return ctx, true, gate(ctx)
-	}
-	if !o.keyed(method) {
-		if hasEffects(method) {
-			return ctx, false, gate(ctx)
-		}
+	case !o.keyed(method) && hasEffects(method):
+		return ctx, false, gate(ctx)
+	case !o.keyed(method):
 		return ctx, false, nil
 	}
 	name := ""
@@ -131,10 +134,9 @@ func (c *client) withKey(ctx context.Context, method string) (context.Context, b
 	return metadata.AppendToOutgoingContext(ctx, o.metadataKey, key), true, nil
 }
 
-// gate notes that a call may have an effect.
+// gate notes that a call may have an effect. After an error nothing may be sent.
 func gate(ctx context.Context) error { return notSent(resend.Gate(ctx)) }
 
-// notSent is the error of a call whose execution has ended.
 func notSent(err error) error {
 	if err == nil {
 		return nil
@@ -142,9 +144,8 @@ func notSent(err error) error {
 	return fmt.Errorf("idemgrpc: nothing was sent: %w", err)
 }
 
-// wait pauses before the next attempt. It returns the error of the call where
-// there is to be none.
-func (c *client) wait(ctx context.Context, call *resend.Call, err error, trailer metadata.MD) error {
+// wait pauses before the next attempt. It returns the error of the call if there is none.
+func wait(ctx context.Context, call *resend.Call, err error, trailer metadata.MD) error {
 	asked, again := verdict(err, trailer)
 	if !again {
 		return err
@@ -161,3 +162,36 @@ func (c *client) wait(ctx context.Context, call *resend.Call, err error, trailer
 
 // maxAsked keeps sums of durations from running over.
 const maxAsked = 1000 * time.Hour
+
+// verdict reads the answer to one attempt of a call with a key, and reports whether
+// sending the call again may help. asked is the pause that the server asks for.
+func verdict(err error, trailer metadata.MD) (asked time.Duration, again bool) {
+	if len(trailer.Get(ReplayedMetadataKey)) > 0 {
+		return 0, false // stored: another attempt gets the same
+	}
+	told := false
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok {
+			asked, told = min(max(info.GetRetryDelay().AsDuration(), 0), maxAsked), true
+			break
+		}
+	}
+	if values := trailer.Get(pushbackKey); len(values) > 0 {
+		ms, err := strconv.ParseInt(values[0], 10, 64)
+		if len(values) > 1 || err != nil || ms < 0 { // gRFC A6: an unreadable value is a no
+			return 0, false
+		}
+		asked, told = max(asked, time.Duration(min(ms, maxAsked.Milliseconds()))*time.Millisecond), true
+	}
+	switch status.Code(err) {
+	case codes.Unavailable:
+		return asked, true
+	case codes.Aborted:
+		code, ok := CodeOf(err)
+		return asked, ok && code == idem.CodeInProgress
+	case codes.ResourceExhausted: // without a pause it may be a message that is too large
+		return asked, told
+	default:
+		return 0, false
+	}
+}

@@ -9,8 +9,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
-// ClientOption changes what the client interceptors do. A nil option is
-// ignored.
+// ClientOption changes the client interceptors. A nil option is ignored.
 type ClientOption func(*clientOptions)
 
 type clientOptions struct {
@@ -25,50 +24,50 @@ func defaultClientOptions() clientOptions {
 	return clientOptions{retry: resend.Default(), metadataKey: DefaultMetadataKey, keyed: hasEffects}
 }
 
-// WithRetryAttempts bounds how often a call is sent, the first time included.
-// 100 by default, so that it is the time ([WithRetryElapsed]) that bounds a call;
-// 1 only adds keys.
+// WithRetryAttempts bounds how often a call is sent, the first time included. The default
+// of 100 leaves it to the time ([WithRetryElapsed]) to bound a call. With 1 the
+// interceptors only add keys.
 func WithRetryAttempts(n int) ClientOption {
 	return func(o *clientOptions) { o.retry.Attempts = n }
 }
 
-// WithRetryBackoff sets the longest pause before the second attempt, and the
-// one to which that doubles. 100 ms and 5 s by default. The pause is a random
-// part of it, beside what the server asks for.
+// WithRetryBackoff sets the longest pause before the second attempt, and the longest
+// pause to which it doubles. The defaults are 100 ms and 5 s. The pause is a random part
+// of it, in addition to the pause that the server asks for.
 func WithRetryBackoff(first, most time.Duration) ClientOption {
 	return func(o *clientOptions) { o.retry.First, o.retry.Most = first, most }
 }
 
-// WithRetryElapsed bounds the time in which new attempts are made, from the
-// first. 1 minute by default; the call's context bounds it as well.
+// WithRetryElapsed bounds the time in which attempts start, counted from the first one.
+// The default is 1 minute. The call's context bounds it as well.
 func WithRetryElapsed(d time.Duration) ClientOption {
 	return func(o *clientOptions) { o.retry.Elapsed = d }
 }
 
-// WithAttemptTimeout ends a unary attempt that has not been answered in time,
-// and lets another one follow: for servers that hang. By default only the
-// call's context ends an attempt.
+// WithAttemptTimeout ends a unary attempt that is not answered in time, and lets another
+// one follow. It is for servers that hang. By default only the call's context ends an
+// attempt.
 func WithAttemptTimeout(d time.Duration) ClientOption {
 	return func(o *clientOptions) { o.attemptTimeout = d }
 }
 
-// WithKeyedMethods says which methods get a key, by their full names. By
-// default all do but those whose descriptor says idempotency_level =
-// NO_SIDE_EFFECTS, and those of gRPC's own services.
+// WithKeyedMethods says which methods get a key, by their full names. By default all
+// methods do, except those whose descriptor says idempotency_level = NO_SIDE_EFFECTS, and
+// those of gRPC's own services.
 func WithKeyedMethods(fn func(method string) bool) ClientOption {
 	return func(o *clientOptions) { o.keyed = fn }
 }
 
-// WithClientMetadataKey names the metadata that carries the key. The default is
+// WithClientMetadataKey names the metadata with the key. The default is
 // [DefaultMetadataKey].
 func WithClientMetadataKey(name string) ClientOption {
 	return func(o *clientOptions) { o.metadataKey = name }
 }
 
 // WithCallName names what a call does, for the key that is derived inside of an
-// execution. The name has to be the same for every attempt of the operation,
-// and to differ for different calls of one execution. By default, and for "",
-// it is the full name of the method.
+// execution. The name has to be the same for every attempt of the operation, and to
+// differ for different calls of one execution. The default, also for "", is the full name
+// of the method.
 func WithCallName(fn func(ctx context.Context, method string) string) ClientOption {
 	return func(o *clientOptions) { o.callName = fn }
 }
@@ -85,7 +84,7 @@ func (o *clientOptions) validate() error {
 	return o.retry.Validate()
 }
 
-// hasEffects is true for a method of which nobody said the contrary.
+// hasEffects is true for every method that is not declared to have no side effects.
 func hasEffects(method string) bool {
 	if strings.HasPrefix(method, "/grpc.") {
 		return false

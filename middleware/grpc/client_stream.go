@@ -14,49 +14,45 @@ import (
 )
 
 func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	keyed := false
+	var err error
 	if desc.ClientStreams {
-		if err := gate(ctx); err != nil {
-			return nil, err
-		}
-		return streamer(ctx, desc, cc, method, opts...)
+		err = gate(ctx)
+	} else {
+		ctx, keyed, err = c.withKey(ctx, method)
 	}
-	ctx, ok, err := c.withKey(ctx, method)
 	if err != nil {
 		return nil, err
 	}
-	if !ok {
-		return streamer(ctx, desc, cc, method, opts...)
+	open := func() (grpc.ClientStream, error) { return streamer(ctx, desc, cc, method, opts...) }
+	if !keyed {
+		return open()
 	}
-	s := &resentStream{client: c, ctx: ctx, call: c.options.retry.Start()}
-	s.open = func() (grpc.ClientStream, error) { return streamer(ctx, desc, cc, method, opts...) }
+	s := &resentStream{ctx: ctx, open: open, call: c.options.retry.Start()}
 	for {
-		current, err := s.open()
-		if err == nil {
-			s.current = current
+		if s.current, err = open(); err == nil {
 			return s, nil
 		}
-		if err = c.wait(ctx, &s.call, err, nil); err != nil {
+		if err = wait(ctx, &s.call, err, nil); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// resentStream is a server stream that is started anew, with the same key and
-// request, as long as nothing of the answer has been read. As with every
-// [grpc.ClientStream], one goroutine sends and one receives.
+// resentStream is a server stream that starts over, with the same key and request, until
+// the caller has read a part of the answer. As with every [grpc.ClientStream] one
+// goroutine sends and one receives.
 type resentStream struct {
-	client *client
-	ctx    context.Context // of all attempts
-	open   func() (grpc.ClientStream, error)
+	ctx  context.Context // of all attempts
+	open func() (grpc.ClientStream, error)
+	call resend.Call // of the receiving goroutine
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	current  grpc.ClientStream
 	request  any
 	sent     bool // request
 	closed   bool // CloseSend was called
 	answered bool // a part of the answer has been read
-
-	call resend.Call // of the receiving goroutine
 }
 
 var _ grpc.ClientStream = (*resentStream)(nil)
@@ -67,7 +63,7 @@ func (s *resentStream) stream() grpc.ClientStream {
 	return s.current
 }
 
-// Header waits for the header. From then on errors are the caller's.
+// Header waits for the header. From then on the caller gets every error.
 func (s *resentStream) Header() (metadata.MD, error) {
 	s.mu.Lock()
 	s.answered = true
@@ -79,7 +75,7 @@ func (s *resentStream) Header() (metadata.MD, error) {
 func (s *resentStream) Trailer() metadata.MD     { return s.stream().Trailer() }
 func (s *resentStream) Context() context.Context { return s.stream().Context() }
 
-// SendMsg sends the request, and keeps a copy of it.
+// SendMsg sends the request and keeps a copy of it.
 func (s *resentStream) SendMsg(m any) error {
 	kept := m
 	if msg, ok := m.(proto.Message); ok {
@@ -98,17 +94,17 @@ func (s *resentStream) CloseSend() error {
 	return s.current.CloseSend()
 }
 
-// RecvMsg receives the next message. An error in place of the first one starts
-// the stream anew where that may help.
+// RecvMsg receives the next message. After an error in place of the first message it
+// starts the stream over if that may help.
 func (s *resentStream) RecvMsg(m any) error {
 	for {
 		current := s.stream()
 		err := current.RecvMsg(m)
-		if s.settled(err) {
+		if s.final(err) {
 			return err
 		}
 		for trailer := current.Trailer(); err != nil; trailer = nil {
-			if err = s.client.wait(s.ctx, &s.call, err, trailer); err != nil {
+			if err = wait(s.ctx, &s.call, err, trailer); err != nil {
 				return err
 			}
 			err = s.restart()
@@ -116,8 +112,8 @@ func (s *resentStream) RecvMsg(m any) error {
 	}
 }
 
-// settled reports whether the caller is to see err, nil included.
-func (s *resentStream) settled(err error) bool {
+// final reports whether the caller is to see err, nil included.
+func (s *resentStream) final(err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil || errors.Is(err, io.EOF) {

@@ -10,50 +10,48 @@
 //		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor()),
 //		grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor()))
 //
-// A call carries a key in its metadata, as idempotency-key, or in a field of
-// its request (AIP-155). The first call with a key runs the handler; every
-// repeat gets the stored outcome, marked "idempotent-replayed: true" in its
-// header. What is guaranteed, and what is not, says package [idem].
+// A call carries a key in its metadata, as idempotency-key, or in a field of its request
+// (AIP-155). The first call with a key runs the handler. Every repeat gets the stored
+// outcome, marked "idempotent-replayed: true" in its header. Package [idem] says what is
+// guaranteed.
 //
 // # Servers
 //
-// The interceptors protect the methods that have a policy. Which outcomes are
-// stored is decided by the status code: terminal errors are stored and replayed
-// as successes are, in doubt is what leaves open whether something happened
-// (UNKNOWN, UNAVAILABLE, INTERNAL, DEADLINE_EXCEEDED and so on), and
-// UNAUTHENTICATED, PERMISSION_DENIED and RESOURCE_EXHAUSTED give the key back
-// unless the handler has passed [idem.CheckOwner] or [idem.DownstreamKey].
+// The interceptors protect the methods that have a policy. The status code decides what
+// is stored. Terminal errors are stored and replayed, as successes are. An error that
+// leaves open whether something happened (UNKNOWN, UNAVAILABLE, INTERNAL,
+// DEADLINE_EXCEEDED and so on) is in doubt. UNAUTHENTICATED, PERMISSION_DENIED and
+// RESOURCE_EXHAUSTED give the key back unless the handler has passed [idem.CheckOwner] or
+// [idem.DownstreamKey].
 //
-// Stored are the message, the code, its text and all of its details, and the
-// header and trailer metadata on an allow-list ([WithReplayMetadata]).
+// Stored are the message, the code, its text and all of its details, and the header and
+// trailer metadata on an allow-list ([WithReplayMetadata]).
 //
-// Refusals have the code that [idem.Code] names, an ErrorInfo whose reason is
-// the refusal's code in upper snake case (domain [Domain]), a RetryInfo where it is
-// worth sending again, and "grpc-retry-pushback-ms" in the trailer (gRFC A6),
-// negative where it is not.
+// Refusals have the code of [idem.Code], an ErrorInfo whose reason is the refusal's code
+// in upper snake case (domain [Domain]), and a RetryInfo if the call is worth sending
+// again. Their trailer has "grpc-retry-pushback-ms" (gRFC A6), which is negative if the
+// call is not worth it.
 //
-// A handler that returns a refusal has relayed it from a service that it called.
-// That leaves its own outcome in doubt, whatever the code, and is not stored.
+// A handler that returns a refusal has relayed it from a service that it called. That
+// leaves its own outcome in doubt, whatever the code, and is not stored.
 //
-// Interceptors that are met twice execute once: the inner ones pass the call
-// through. They have to have the same policy. Another key is an execution of its own.
+// Interceptors that a call meets twice execute it once: the inner ones pass it through.
+// They have to have the same policy. A call with another key is an execution of its own.
 //
-// Authentication and validation go outside, that is, before these interceptors
-// in the chain; what turns the handler's errors into statuses goes inside: what
-// it makes of them is the outcome. A panic is settled as an outcome in doubt and
-// goes on: have a recovering interceptor outside. [grpc.Server.Stop] does not
-// wait for handlers that protect money; use GracefulStop, or the server option
-// [grpc.WaitForHandlers].
+// Authentication and validation go outside, before these interceptors in the chain.
+// Interceptors that turn the handler's errors into statuses go inside, because their
+// status is the outcome. A panic is settled as an outcome in doubt and goes on, so have a
+// recovering interceptor outside. [grpc.Server.Stop] does not wait for handlers that
+// protect money. Use GracefulStop, or the server option [grpc.WaitForHandlers].
 //
 // # Where a key stands
 //
-// [RegisterStatusServer] serves idemkeeper.v1.Idempotency, whose GetStatus tells
-// the owner of a key its state, attempt, since when, and, of an attempt that is
-// open, whether somebody but a person settles it where it was interrupted. In
-// STATE_NONE, STATE_ISSUED and STATE_RELEASED a call with the key runs;
-// STATE_UNKNOWN without a resolver waits for an operator. The interceptors leave
-// the method alone: it uses no key up. The generated client is package
-// idemkeeperv1.
+// [RegisterStatusServer] serves idemkeeper.v1.Idempotency. Its GetStatus tells the owner
+// of a key its state, attempt and time. For an open attempt it also tells whether an
+// interrupted one is settled without a person. In STATE_NONE, STATE_ISSUED and
+// STATE_RELEASED a call with the key runs. STATE_UNKNOWN without a resolver waits for an
+// operator. The interceptors leave the method alone, because it uses no key up. The
+// generated client is package idemkeeperv1.
 //
 //	idemgrpc.RegisterStatusServer(server, engine, policy)
 //
@@ -62,46 +60,46 @@
 //
 // # The handler
 //
-// It runs with a context that neither the client's cancellation nor its
-// deadline ends; [idem.Policy].HandlerTimeout does. [idem.FromContext],
-// [idem.CheckOwner] and [idem.DownstreamKey] work with it until the handler has
-// returned: then the execution is over, and they and the client interceptors
-// refuse what the handler has left running ([idem.ErrExecutionEnded]). What it sets with
-// [grpc.SetHeader], [grpc.SendHeader] and [grpc.SetTrailer] is sent once the
-// outcome has been settled. [grpc.SetSendCompressor] is not available in it.
+// The handler runs with a context that neither the client's cancellation nor its deadline
+// ends. [idem.Policy].HandlerTimeout does. [idem.FromContext], [idem.CheckOwner] and
+// [idem.DownstreamKey] work with it until the handler has returned. Then the execution is
+// over, and they and the client interceptors refuse goroutines that the handler has left
+// running ([idem.ErrExecutionEnded]). Metadata of [grpc.SetHeader], [grpc.SendHeader] and
+// [grpc.SetTrailer] is sent after the outcome was settled. [grpc.SetSendCompressor] is
+// not available.
 //
 // # Streams
 //
-// The messages of a server stream reach the client as they are sent, and are
-// recorded up to [idem.Policy].MaxResponseBody; the status follows when the
-// outcome has been settled. A repeat gets the recorded messages one by one; past
-// the limit it is refused as result-unavailable. When the client is gone the
-// handler goes on, and what it sends is recorded. Only past the limit, when
-// nobody could ever read it, SendMsg reports that the client is gone.
+// The messages of a server stream reach the client as they are sent, and are recorded up
+// to [idem.Policy].MaxResponseBody. The status follows when the outcome has been settled.
+// A repeat gets the recorded messages one by one. Past the limit it is refused as
+// result-unavailable. When the client is gone the handler goes on, and its messages are
+// recorded. Only past the limit, when they can never be read, does SendMsg report that
+// the client is gone.
 //
-// A client that stays and does not read holds its own call up: flow control
-// blocks SendMsg, which not even [idem.Policy].HandlerTimeout ends, and the key stays
-// pending until the connection does. Let the server end such connections
-// ([grpc.KeepaliveParams]), and leave streams alone whose clients are strangers.
+// A client that stays and does not read holds its own call up. Flow control blocks
+// SendMsg until a second after the end of the context, so set [idem.Policy].HandlerTimeout on
+// methods that stream. Without it the key stays pending until the connection ends. Let
+// the server end such connections ([grpc.KeepaliveParams]).
 //
-// A message that was sent is taken for an effect: a status after it never gives
-// the key back.
+// A message that was sent counts as an effect. A status after it never gives the key
+// back.
 //
-// Streams of requests cannot be compared with an earlier one before they run.
-// Where such a call carries a key it is refused with UNIMPLEMENTED rather than
-// run without protection; [WithExempt] names methods that ignore it. The
-// services of gRPC itself, such as reflection and health, always do.
+// Streams of requests cannot be compared with an earlier one before they run. Such a call
+// with a key is refused with UNIMPLEMENTED rather than run without protection.
+// [WithExempt] names methods that ignore the key. The services of gRPC itself, such as
+// reflection and health, always ignore it.
 //
 // # Which requests are the same
 //
-// Two requests with one key are the same when method and message are. The
-// message is compared in a canonical wire format that is stable across builds:
-// see [AppendCanonical].
+// Two requests with one key are the same if method and message are. The message is
+// compared in a canonical wire format that is stable across builds. See
+// [AppendCanonical].
 //
 // # Clients
 //
-// The client interceptors give each logical call one key, made before the first
-// attempt, and send it again when that is safe and may help. Inside a handler
-// that an [idem.Engine] runs, the key is derived from the operation
-// ([idem.DownstreamKey]), so that a chain of services is safe end to end.
+// The client interceptors give each logical call one key, made before the first attempt,
+// and send it again if that is safe and may help. Inside a handler that an [idem.Engine]
+// runs, the key is derived from the operation ([idem.DownstreamKey]), so that a chain of
+// services is safe end to end.
 package idemgrpc

@@ -218,12 +218,12 @@ func TestFailOpen(t *testing.T) {
 	b := setup(t)
 	b.policy.FailOpen = true
 	b.start()
-	b.store.fail(errDown)
+	b.failStore(errDown)
 	b.wantPaid(b.pay("k1"), false)
 	b.wantPaid(b.pay("k1"), false)
 	b.wantNumbers(b.payout(b.withKeys("k2"), 2), 2, false)
 	b.wantRuns(3)
-	b.store.fail(errors.Join(idem.ErrStoreLost))
+	b.failStore(errors.Join(idem.ErrStoreLost))
 	a := b.pay("k1")
 	b.wantRefusal(a.err, a.trailer, idem.CodeStoreLost)
 }

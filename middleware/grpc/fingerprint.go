@@ -3,17 +3,15 @@ package idemgrpc
 import (
 	"cmp"
 	"errors"
+	"math"
 	"slices"
-	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// maxDepth bounds messages inside each other, as JSON bodies are bounded.
+// maxDepth bounds messages inside each other. JSON bodies have the same bound.
 const maxDepth = 128
 
 var (
@@ -21,48 +19,27 @@ var (
 	errUnknown = errors.New("idemgrpc: unknown fields are malformed")
 )
 
-// canonicalBuffers keeps working memory between calls.
-var canonicalBuffers = sync.Pool{New: func() any { return new([]byte) }}
-
-// fingerprint is that of a call: of its method and its canonical message. The
-// error is a [*idem.Refusal], or wraps idem.ErrFingerprintVersion.
-func fingerprint(version uint8, operation string, msg proto.Message, keyField protoreflect.Name) (idem.Fingerprint, error) {
-	buf := canonicalBuffers.Get().(*[]byte)
-	defer canonicalBuffers.Put(buf)
-	body, err := AppendCanonical((*buf)[:0], msg, keyField)
-	if err != nil {
-		return idem.Fingerprint{}, idem.NewRefusal(idem.CodeBodyInvalid, err)
-	}
-	const keep = 64 << 10
-	if cap(body) <= keep {
-		*buf = body
-	}
-	return idem.NewFingerprint(version, operation, string(body))
-}
-
-// AppendCanonical appends the canonical form of a message to dst. It is a
-// serialisation of the message in the protobuf wire format, and of all there
-// are the one in which
+// AppendCanonical appends the canonical form of a message to dst. It is the serialisation
+// in the protobuf wire format with these properties:
 //
-//   - fields are in ascending order of their numbers, extensions among them,
-//     and only those that are set;
-//   - repeated fields are packed or not as they are declared;
-//   - map entries are in ascending order of their keys, each with key and value;
-//   - varints are as short as they can be, and floats have their exact bits, so
-//     that 0 and -0, and two NaNs, can differ;
-//   - unknown fields stand at their numbers, behind known ones of that number
-//     and in the order in which they came, as the bytes that they came in.
+//   - Fields are in ascending order of their numbers, extensions included, and only
+//     fields that are set are there.
+//   - Repeated fields are packed or not as they are declared.
+//   - Map entries are in ascending order of their keys, each with key and value.
+//   - Varints are as short as they can be. Floats have their exact bits, so that 0 and
+//     -0, and two NaNs, can differ.
+//   - Unknown fields stand at their numbers as the bytes in which they came, after known
+//     fields of that number and in the order in which they came.
 //
-// Serialisers may do otherwise, and "deterministic" ones may do otherwise in
-// their next release: this form depends on the message and its declaration
-// only. It also stays the same when a server learns a field that it did not
-// know before, provided that clients write that field in canonical form. What
-// is serialised inside of a message (google.protobuf.Any, bytes) is taken as it
-// is.
+// Serialisers may write another form, and "deterministic" ones may change theirs in the
+// next release. This form depends only on the message and its declaration. It also stays
+// the same when a server learns a field that it did not know before, if clients write
+// that field in canonical form. Serialised data inside of a message
+// (google.protobuf.Any, bytes) is taken as it is.
 //
-// Left out are the fields of the message itself that are named in without. The
-// error says that messages are nested deeper than 128, or that unknown fields
-// are malformed; then dst comes back unchanged.
+// The fields of the message itself that are named in without are left out. The error
+// says that messages are nested deeper than 128, or that unknown fields are malformed.
+// dst is unchanged then.
 func AppendCanonical(dst []byte, msg proto.Message, without ...protoreflect.Name) ([]byte, error) {
 	c := canonicalizer{without: without}
 	out := c.message(dst, msg.ProtoReflect(), 0)
@@ -78,131 +55,164 @@ type canonicalizer struct {
 	err     error
 }
 
-// message appends the fields of a message. Those of the outermost one, at
-// depth 0, may be left out.
+func (c *canonicalizer) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// field is a field of a message: a known one, or the bytes of an unknown one.
+type field struct {
+	number  protoreflect.FieldNumber
+	desc    protoreflect.FieldDescriptor
+	value   protoreflect.Value
+	unknown []byte
+}
+
+// message appends the fields of a message. Only the outermost one, at depth 0, leaves
+// fields out.
 func (c *canonicalizer) message(b []byte, m protoreflect.Message, depth int) []byte {
 	if depth > maxDepth {
 		c.fail(errTooDeep)
 		return b
 	}
-	unknown := c.unknown(m.GetUnknown())
-	fields := fieldsOf(m)
-	for i := range fields {
-		f := &fields[i]
-		if !m.Has(f.FieldDescriptor) {
-			continue
+	var fields []field
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if depth > 0 || fd.IsExtension() || !slices.Contains(c.without, fd.Name()) {
+			fields = append(fields, field{number: fd.Number(), desc: fd, value: v})
 		}
-		for len(unknown) > 0 && unknown[0].number < f.number {
-			b, unknown = append(b, unknown[0].bytes...), unknown[1:]
+		return true
+	})
+	for rest := m.GetUnknown(); len(rest) > 0; {
+		number, _, n := protowire.ConsumeField(rest)
+		if n < 0 {
+			c.fail(errUnknown)
+			break
 		}
-		if depth == 0 && slices.Contains(c.without, f.name) && !f.IsExtension() {
-			continue
-		}
-		b = c.field(b, f, m.Get(f.FieldDescriptor), depth)
+		fields = append(fields, field{number: number, unknown: rest[:n]})
+		rest = rest[n:]
 	}
-	for _, u := range unknown {
-		b = append(b, u.bytes...)
+	slices.SortStableFunc(fields, func(a, b field) int { return cmp.Compare(a.number, b.number) })
+	for _, f := range fields {
+		switch {
+		case f.desc == nil:
+			b = append(b, f.unknown...)
+		case f.desc.IsMap():
+			b = c.entries(b, f.desc, f.value.Map(), depth)
+		case f.desc.IsList():
+			b = c.list(b, f.desc, f.value.List(), depth)
+		default:
+			b = c.single(b, f.desc.Kind(), f.number, f.value, depth)
+		}
 	}
 	return b
 }
 
-// field is the declaration of a field, and what is asked of it for each message.
-type field struct {
-	protoreflect.FieldDescriptor
-	name   protoreflect.Name
-	number protoreflect.FieldNumber
-	kind   protoreflect.Kind
-	shape  shape
+func (c *canonicalizer) list(b []byte, fd protoreflect.FieldDescriptor, l protoreflect.List, depth int) []byte {
+	if !fd.IsPacked() {
+		for i := range l.Len() {
+			b = c.single(b, fd.Kind(), fd.Number(), l.Get(i), depth)
+		}
+		return b
+	}
+	var packed []byte
+	for i := range l.Len() {
+		packed = scalar(packed, fd.Kind(), l.Get(i))
+	}
+	return appendField(b, fd.Number(), packed)
 }
 
-// shape is how many values a field has.
-type shape uint8
-
+// Numbers of the fields of a map's entry.
 const (
-	single shape = iota
-	list
-	entries
+	entryKey   = 1
+	entryValue = 2
 )
 
-func newField(fd protoreflect.FieldDescriptor) field {
-	f := field{FieldDescriptor: fd, name: fd.Name(), number: fd.Number(), kind: fd.Kind()}
-	switch {
-	case fd.IsMap():
-		f.shape = entries
-	case fd.IsList():
-		f.shape = list
-	}
-	return f
-}
-
-// fieldsOf returns all fields that may be set in a message, by number.
-func fieldsOf(m protoreflect.Message) []field {
-	p := planOf(m.Descriptor())
-	if p.extensible {
-		return rangeFields(m)
-	}
-	return p.fields
-}
-
-// rangeFields is for messages whose declaration does not name all fields.
-func rangeFields(m protoreflect.Message) []field {
-	var fields []field
-	m.Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
-		fields = append(fields, newField(fd))
+// entries appends a map. Keys are in order of their value: false before true, numbers by
+// size, text by its bytes.
+func (c *canonicalizer) entries(b []byte, fd protoreflect.FieldDescriptor, m protoreflect.Map, depth int) []byte {
+	var keys []protoreflect.MapKey
+	m.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
+		keys = append(keys, k)
 		return true
 	})
-	slices.SortFunc(fields, byNumber)
-	return fields
-}
-
-// plan is what the declaration of a message says of its fields.
-type plan struct {
-	fields     []field // by number
-	extensible bool
-}
-
-// plans maps message descriptors to plans. It grows with the types in the
-// binary, not with the messages that come.
-var plans sync.Map
-
-func planOf(md protoreflect.MessageDescriptor) *plan {
-	if p, ok := plans.Load(md); ok {
-		return p.(*plan)
+	slices.SortFunc(keys, compareKeys)
+	for _, k := range keys {
+		entry := c.single(nil, fd.MapKey().Kind(), entryKey, k.Value(), depth)
+		entry = c.single(entry, fd.MapValue().Kind(), entryValue, m.Get(k), depth)
+		b = appendField(b, fd.Number(), entry)
 	}
-	p := &plan{extensible: md.ExtensionRanges().Len() > 0}
-	for i := range md.Fields().Len() {
-		p.fields = append(p.fields, newField(md.Fields().Get(i)))
+	return b
+}
+
+// compareKeys compares two keys of one kind.
+func compareKeys(a, b protoreflect.MapKey) int {
+	switch x := a.Interface().(type) {
+	case string:
+		return cmp.Compare(x, b.String())
+	case bool:
+		return cmp.Compare(protowire.EncodeBool(x), protowire.EncodeBool(b.Bool()))
+	case uint32, uint64:
+		return cmp.Compare(a.Uint(), b.Uint())
+	default:
+		return cmp.Compare(a.Int(), b.Int())
 	}
-	slices.SortFunc(p.fields, byNumber)
-	plans.Store(md, p)
-	return p
 }
 
-func byNumber(a, b field) int { return cmp.Compare(a.number, b.number) }
-
-// rawField is a field that this binary does not know.
-type rawField struct {
-	number protoreflect.FieldNumber
-	bytes  []byte
-}
-
-func (c *canonicalizer) unknown(b []byte) []rawField {
-	var fields []rawField
-	for len(b) > 0 {
-		number, _, n := protowire.ConsumeField(b)
-		if n < 0 {
-			c.fail(errUnknown)
-			return nil
-		}
-		fields = append(fields, rawField{number, b[:n]})
-		b = b[n:]
+// single appends a tag and a value.
+func (c *canonicalizer) single(b []byte, kind protoreflect.Kind, number protoreflect.FieldNumber, v protoreflect.Value, depth int) []byte {
+	switch kind {
+	case protoreflect.MessageKind:
+		return appendField(b, number, c.message(nil, v.Message(), depth+1))
+	case protoreflect.GroupKind:
+		b = protowire.AppendTag(b, number, protowire.StartGroupType)
+		b = c.message(b, v.Message(), depth+1)
+		return protowire.AppendTag(b, number, protowire.EndGroupType)
 	}
-	slices.SortStableFunc(fields, func(a, b rawField) int { return cmp.Compare(a.number, b.number) })
-	return fields
+	return scalar(protowire.AppendTag(b, number, wireType(kind)), kind, v)
 }
 
-func (c *canonicalizer) fail(err error) {
-	if c.err == nil {
-		c.err = err
+func wireType(kind protoreflect.Kind) protowire.Type {
+	switch kind {
+	case protoreflect.Sfixed32Kind, protoreflect.Fixed32Kind, protoreflect.FloatKind:
+		return protowire.Fixed32Type
+	case protoreflect.Sfixed64Kind, protoreflect.Fixed64Kind, protoreflect.DoubleKind:
+		return protowire.Fixed64Type
+	case protoreflect.StringKind, protoreflect.BytesKind:
+		return protowire.BytesType
+	default:
+		return protowire.VarintType
+	}
+}
+
+// scalar appends a value that is no message.
+func scalar(b []byte, kind protoreflect.Kind, v protoreflect.Value) []byte {
+	switch kind {
+	case protoreflect.BoolKind:
+		return protowire.AppendVarint(b, protowire.EncodeBool(v.Bool()))
+	case protoreflect.EnumKind:
+		return protowire.AppendVarint(b, uint64(int64(v.Enum()))) // sign-extended, as int32 is
+	case protoreflect.Int32Kind, protoreflect.Int64Kind:
+		return protowire.AppendVarint(b, uint64(v.Int()))
+	case protoreflect.Sint32Kind, protoreflect.Sint64Kind:
+		return protowire.AppendVarint(b, protowire.EncodeZigZag(v.Int()))
+	case protoreflect.Uint32Kind, protoreflect.Uint64Kind:
+		return protowire.AppendVarint(b, v.Uint())
+	case protoreflect.Sfixed32Kind:
+		return protowire.AppendFixed32(b, uint32(v.Int()))
+	case protoreflect.Fixed32Kind:
+		return protowire.AppendFixed32(b, uint32(v.Uint()))
+	case protoreflect.FloatKind:
+		return protowire.AppendFixed32(b, math.Float32bits(float32(v.Float())))
+	case protoreflect.Sfixed64Kind:
+		return protowire.AppendFixed64(b, uint64(v.Int()))
+	case protoreflect.Fixed64Kind:
+		return protowire.AppendFixed64(b, v.Uint())
+	case protoreflect.DoubleKind:
+		return protowire.AppendFixed64(b, math.Float64bits(v.Float()))
+	case protoreflect.StringKind:
+		return protowire.AppendString(b, v.String())
+	default: // bytes
+		return protowire.AppendBytes(b, v.Bytes())
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -19,33 +18,31 @@ import (
 
 // method is a method and how it is treated.
 type method struct {
-	name      string
-	operation string                         // for the fingerprint
-	policy    *idem.Policy                   // nil: not protected
-	keyField  protoreflect.Name              // "": the key is in the metadata
-	desc      protoreflect.MethodDescriptor  // nil where no generated code describes it
-	output    protoreflect.MessageDescriptor // of desc, or nil
-	exempt    bool                           // runs whatever it carries
-	refuse    bool                           // has no policy, and needs one
+	name     string
+	policy   *idem.Policy                  // nil: not protected
+	keyField protoreflect.Name             // "": the key is in the metadata
+	desc     protoreflect.MethodDescriptor // nil: no generated code describes it
+	exempt   bool                          // runs whatever metadata it carries
+	refuse   bool                          // has no policy, and needs one
 }
 
 func (m *method) route() string {
 	if m.policy != nil {
 		return m.policy.Name
 	}
-	return recorded(m.name)
+	return idem.Policy{}.ForRoute(m.name).Name
 }
 
-// recorded is how a name is kept with a record, in at most 255 bytes.
-func recorded(name string) string { return name[:min(len(name), 255)] }
+func (m *method) protect(p idem.Policy) {
+	p = p.ForRoute(m.name)
+	m.policy = &p
+}
 
-// methods knows the methods of a server: those that the options name from the
-// start, the others from their first call.
+// methods knows how a server treats its methods.
 type methods struct {
 	options  *options
 	fallback *idem.Policy
-	named    map[string]*method
-	met      sync.Map // string to *method, described ones only: names can come from clients
+	named    map[string]*method // those with a policy of their own
 }
 
 // init checks the wiring.
@@ -78,14 +75,14 @@ func (s *methods) init(o *options) error {
 		}
 	}
 	for _, name := range o.exempt {
-		if service, rest, ok := splitMethod(name); !ok || service == "" || rest == "" {
+		if _, _, ok := splitMethod(name); !ok {
 			return fmt.Errorf("exempt method %q is neither /package.Service/Method nor /package.Service/*", name)
 		}
 	}
 	return nil
 }
 
-// protected makes a method that has a policy of its own.
+// protected makes a method with a policy of its own.
 func (s *methods) protected(name string, p idem.Policy) (*method, error) {
 	if _, _, ok := splitMethod(name); !ok {
 		return nil, errors.New("want /package.Service/Method")
@@ -112,30 +109,25 @@ func (s *methods) of(name string) *method {
 	if m := s.named[name]; m != nil {
 		return m
 	}
-	if m, ok := s.met.Load(name); ok {
-		return m.(*method)
-	}
 	m := s.describe(name)
+	readOnly := m.desc != nil && readOnly(m.desc)
 	switch {
-	case m.exempt || m.desc != nil && (m.desc.IsStreamingClient() || readOnly(m.desc)):
-	case s.fallback != nil:
+	case m.exempt || readOnly:
+	case s.fallback != nil && (m.desc == nil || !m.desc.IsStreamingClient()):
 		m.protect(*s.fallback)
-	}
-	m.refuse = m.policy == nil && !m.exempt && s.options.unknown == RefuseUnknown && (m.desc == nil || !readOnly(m.desc))
-	if m.desc != nil {
-		s.met.Store(name, m)
+	default:
+		m.refuse = s.options.unknown == RefuseUnknown
 	}
 	return m
 }
 
-// describe fills in everything but the policy.
+// describe fills in everything except the policy.
 func (s *methods) describe(name string) *method {
-	m := &method{name: name, operation: "grpc " + name, exempt: s.exempt(name), desc: findMethod(name)}
+	m := &method{name: name, exempt: s.exempt(name), desc: findMethod(name)}
 	if m.desc == nil {
 		m.keyField = protoreflect.Name(s.options.keyFields[name])
 		return m
 	}
-	m.output = m.desc.Output()
 	field, ok := s.options.keyFields[name]
 	if !ok {
 		field = s.options.keyFields[""]
@@ -146,25 +138,21 @@ func (s *methods) describe(name string) *method {
 	return m
 }
 
-func (m *method) protect(p idem.Policy) {
-	p = p.ForRoute(m.name)
-	m.policy = &p
-}
-
+// exempt reports whether a method ignores keys. The status service does, because it only
+// asks about a key. The services of gRPC itself do, because tools send their metadata to
+// all services.
 func (s *methods) exempt(name string) bool {
 	service, _, _ := splitMethod(name)
-	own := strings.HasPrefix(service, "grpc.") // reflection, health, channelz: tools send their metadata to all
-	if _, ok := s.options.policies[name]; ok {
-		own = false
+	if service == idemkeeperv1.Idempotency_ServiceDesc.ServiceName {
+		return true
 	}
-	if service == idemkeeperv1.Idempotency_ServiceDesc.ServiceName { // its key is asked about, not used
-		own = true
-	}
-	return own || slices.Contains(s.options.exempt, name) || slices.Contains(s.options.exempt, "/"+service+"/*")
+	_, chosen := s.options.policies[name]
+	return strings.HasPrefix(service, "grpc.") && !chosen ||
+		slices.Contains(s.options.exempt, name) || slices.Contains(s.options.exempt, "/"+service+"/*")
 }
 
-// findMethod looks in what generated code has registered. It returns nil for a
-// method that is not there.
+// findMethod looks in what generated code has registered, and returns nil for an unknown
+// method.
 func findMethod(name string) protoreflect.MethodDescriptor {
 	service, short, ok := splitMethod(name)
 	if !ok {
@@ -181,7 +169,7 @@ func findMethod(name string) protoreflect.MethodDescriptor {
 	return sd.Methods().ByName(protoreflect.Name(short))
 }
 
-// readOnly says that the method's author declared it to have no side effects.
+// readOnly reports whether a method is declared to have no side effects.
 func readOnly(d protoreflect.MethodDescriptor) bool {
 	o, ok := d.Options().(*descriptorpb.MethodOptions)
 	return ok && o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
@@ -201,8 +189,7 @@ func isKeyField(fd protoreflect.FieldDescriptor) bool {
 	return fd != nil && fd.Kind() == protoreflect.StringKind && fd.Cardinality() != protoreflect.Repeated
 }
 
-// newMessage makes an empty message of a type, or nil where this binary does
-// not know it.
+// newMessage makes an empty message of a type, nil if this binary does not know it.
 func newMessage(name protoreflect.FullName) proto.Message {
 	t, err := protoregistry.GlobalTypes.FindMessageByName(name)
 	if err != nil {

@@ -7,14 +7,14 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// DefaultMetadataKey carries the key, in lower case as all metadata.
+// DefaultMetadataKey is the metadata that carries the key. All metadata is in lower case.
 const DefaultMetadataKey = "idempotency-key"
 
-// ReplayedMetadataKey is in the header of an answer that is a stored outcome,
-// and in its trailer, with the value "true".
+// ReplayedMetadataKey is in the header and in the trailer of an answer that is a stored
+// outcome, with the value "true".
 const ReplayedMetadataKey = "idempotent-replayed"
 
-// Option changes what the server interceptors do. A nil option is ignored.
+// Option changes the server interceptors. A nil option is ignored.
 type Option func(*options)
 
 type options struct {
@@ -23,34 +23,40 @@ type options struct {
 	unknown     UnknownMethods
 	exempt      []string
 	metadataKey string
-	keyFields   map[string]string // method, or "" for all, to field
+	keyFields   map[string]string // by method, or "" for all methods
 	replay      []string
 	anyMethod   bool
 	status      []idem.Policy
 }
 
-func defaultOptions() options {
-	return options{metadataKey: DefaultMetadataKey, policies: map[string]idem.Policy{}, keyFields: map[string]string{}}
+func collect(opts []Option) options {
+	o := options{metadataKey: DefaultMetadataKey, policies: map[string]idem.Policy{}, keyFields: map[string]string{}}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return o
 }
 
-// UnknownMethods says what happens to a call of a method that no policy covers.
+// UnknownMethods says what happens to a call of a method without a policy.
 type UnknownMethods uint8
 
 const (
 	// PassUnknown runs it as without the interceptor.
 	PassUnknown UnknownMethods = iota
-	// RefuseUnknown refuses it as internal, with nothing executed, unless its
-	// descriptor says that it has no side effects. For servers that would
-	// rather fail than run a new method without protection.
+	// RefuseUnknown refuses it as internal, with nothing executed, unless its descriptor
+	// says that it has no side effects. It is for servers that would rather fail than run
+	// a new method without protection.
 	RefuseUnknown
 )
 
-// WithPolicy protects a method, named "/package.Service/Method". The policy's
-// Name, where it has none, is the method. The last one for a method counts.
+// WithPolicy protects a method, named "/package.Service/Method". A policy without a Name
+// gets the method. The last policy for a method counts.
 //
-// It is a wiring error to name a method that streams requests, or one that no
-// generated code in this binary describes: a typing error would leave a method
-// without protection. See [WithUndescribedMethods].
+// A method that streams requests is a wiring error. So is a method that no generated code
+// in this binary describes, because a typing error would leave a method without
+// protection. See [WithUndescribedMethods].
 func WithPolicy(method string, policy idem.Policy) Option {
 	return func(o *options) { o.policies[method] = policy }
 }
@@ -61,46 +67,43 @@ func WithPolicies(policies map[string]idem.Policy) Option {
 	return func(o *options) { maps.Copy(o.policies, policies) }
 }
 
-// WithDefaultPolicy protects every method that has no policy of its own and can
-// be protected. Left out are methods that stream requests, methods whose
-// descriptor says idempotency_level = NO_SIDE_EFFECTS, and gRPC's own services.
-// By default there is none.
+// WithDefaultPolicy protects every method that has no policy of its own and can be
+// protected. It leaves out methods that stream requests, methods whose descriptor says
+// idempotency_level = NO_SIDE_EFFECTS, and gRPC's own services. By default there is none.
 func WithDefaultPolicy(policy idem.Policy) Option {
 	return func(o *options) { o.fallback = &policy }
 }
 
-// WithUnknownMethods says what happens to methods without a policy. The default
-// is PassUnknown.
+// WithUnknownMethods says what happens to methods without a policy. The default is
+// PassUnknown.
 func WithUnknownMethods(u UnknownMethods) Option {
 	return func(o *options) { o.unknown = u }
 }
 
-// WithUndescribedMethods allows policies for methods of which this binary has
-// no descriptor, as of services that were written without protoc. They must be
-// unary.
+// WithUndescribedMethods allows policies for methods that this binary has no descriptor
+// of, as those of services that were written without protoc. They must be unary.
 func WithUndescribedMethods() Option {
 	return func(o *options) { o.anyMethod = true }
 }
 
-// WithExempt names methods that run as without the interceptor, whatever they
-// carry: "/package.Service/Method", or "/package.Service/*" for all of a
-// service. Those of gRPC's own services are exempt already, and that of
+// WithExempt names methods that run as without the interceptor, whatever metadata they
+// carry: "/package.Service/Method", or "/package.Service/*" for all of a service. The
+// methods of gRPC's own services are exempt already, and the method of
 // [RegisterStatusServer] always is.
 func WithExempt(methods ...string) Option {
 	return func(o *options) { o.exempt = append(o.exempt, methods...) }
 }
 
-// WithMetadataKey names the metadata that carries the key. The default is
-// [DefaultMetadataKey].
+// WithMetadataKey names the metadata with the key. The default is [DefaultMetadataKey].
 func WithMetadataKey(name string) Option {
 	return func(o *options) { o.metadataKey = name }
 }
 
-// WithKeyField reads the key from a string field of the request, as AIP-155
-// wants it with "request_id": of the methods named, else of every protected
-// method whose request has such a field. Where the field is not set, the key is
-// that of the metadata; where both are, they have to be equal. The field is no
-// part of the fingerprint. By default no field is read.
+// WithKeyField reads the key from a string field of the request, such as "request_id" of
+// AIP-155. It applies to the methods named, or else to every protected method whose
+// request has such a field. If the field is not set, the key is that of the metadata. If
+// both are set, they have to be equal. The field is no part of the fingerprint. By
+// default no field is read.
 func WithKeyField(field string, methods ...string) Option {
 	return func(o *options) {
 		if len(methods) == 0 {
@@ -112,33 +115,20 @@ func WithKeyField(field string, methods ...string) Option {
 	}
 }
 
-// WithReplayMetadata adds to the header and trailer metadata that is stored and
-// replayed. By default that is content-language, etag and location. Cookies,
-// credentials and what belongs to one exchange ("grpc-…", "date") are a wiring
-// error.
+// WithReplayMetadata adds to the header and trailer metadata that is stored and replayed.
+// The default is content-language, etag and location. Cookies, credentials and metadata
+// of one exchange ("grpc-…", "date") are a wiring error.
 func WithReplayMetadata(names ...string) Option {
 	return func(o *options) { o.replay = append(o.replay, names...) }
 }
 
-// WithStatusPolicy tells [RegisterStatusServer] by which policy it says of a
-// route whether a resolver settles its attempts, where that differs from the
-// policy that it is given. It is for routes of any transport: the policy's Name,
-// where it has none, is the route, in the form that the adapter there gives it.
-// The last one for a route counts, and comes before [WithPolicy] for a method.
-// The interceptors take no notice of it.
+// WithStatusPolicy tells [RegisterStatusServer] whether a route resolves its doubts, if
+// that differs from the server's policy. The route has the form in which its adapter
+// names it, and can be of any transport. The policy's Name replaces it. The last policy
+// for a route counts, and comes before [WithPolicy] for a method. The interceptors ignore
+// the option.
 func WithStatusPolicy(route string, policy idem.Policy) Option {
-	if policy.Name == "" {
-		policy.Name = recorded(route)
-	}
-	return func(o *options) { o.status = append(o.status, policy) }
-}
-
-func (o *options) apply(opts []Option) {
-	for _, opt := range opts {
-		if opt != nil {
-			opt(o)
-		}
-	}
+	return func(o *options) { o.status = append(o.status, policy.ForRoute(route)) }
 }
 
 func (o *options) validate() error {

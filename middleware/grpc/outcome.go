@@ -1,7 +1,6 @@
 package idemgrpc
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -10,46 +9,41 @@ import (
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// The body of an [idem.Response] of gRPC, version 1; its Status is the code.
-// Lengths and counts are varints in their shortest form:
-//
-//	version (1 byte) | length type name | count { length message } | google.rpc.Status
-//
-// The status takes what is left and is empty for OK; the type name is empty
-// where there is no message. An empty body stands for a bare code.
-const outcomeVersion = 1
+// The body of an [idem.Response] of gRPC is a protobuf message with these fields. The
+// response's Status is the code. An error without a body stands for a bare code.
+const (
+	fieldMessages protowire.Number = 1 // repeated google.protobuf.Any
+	fieldStatus   protowire.Number = 2 // google.rpc.Status, absent for OK
+)
 
-var errOutcomeEncoding = errors.New("idemgrpc: malformed stored outcome")
+var (
+	errOutcomeEncoding = errors.New("idemgrpc: malformed stored outcome")
+	errNoMessage       = status.Error(codes.Internal, "the method returned no message")
+	errBadMessage      = status.Error(codes.Internal, "the method's message cannot be encoded")
+)
 
-// outcome is what a call ended with. All messages are of one type.
+// outcome is the end of a call: a status, and the messages before it.
 type outcome struct {
-	typeName protoreflect.FullName
-	messages [][]byte
-	status   *spb.Status // nil: OK
+	messages []*anypb.Any
+	status   *spb.Status // nil for OK
 }
 
-// Outcome makes the stored form of what a method answers, for a
-// [idem.Resolver] whose operations come over gRPC: err nil and the message, the
-// messages of a server stream, or the error that the method would have
-// returned.
+// Outcome makes the stored form of a method's answer, for a [idem.Resolver] of operations
+// over gRPC: a nil error and the message, the messages of a server stream, or the error
+// that the method would have returned.
 func Outcome(err error, messages ...proto.Message) (idem.Response, error) {
 	var o outcome
-	for i, m := range messages {
-		name := m.ProtoReflect().Descriptor().FullName()
-		if i > 0 && name != o.typeName {
-			return idem.Response{}, fmt.Errorf("idemgrpc: messages of types %s and %s in one outcome", o.typeName, name)
-		}
-		b, err := proto.Marshal(m)
-		if err != nil {
+	for _, m := range messages {
+		if err := o.add(m); err != nil {
 			return idem.Response{}, fmt.Errorf("idemgrpc: %w", err)
 		}
-		o.typeName, o.messages = name, append(o.messages, b)
 	}
 	if err != nil {
 		o.status = statusOf(err).Proto()
@@ -57,7 +51,22 @@ func Outcome(err error, messages ...proto.Message) (idem.Response, error) {
 	return o.response()
 }
 
-// statusOf is what gRPC makes of a handler's error, which is not nil.
+// add appends a message. The error is the status with which gRPC itself would answer. It
+// is found early enough to be the outcome.
+func (o *outcome) add(answer any) error {
+	msg := messageOf(answer)
+	if msg == nil {
+		return errNoMessage
+	}
+	packed, err := anypb.New(msg)
+	if err != nil {
+		return errBadMessage
+	}
+	o.messages = append(o.messages, packed)
+	return nil
+}
+
+// statusOf returns the status that gRPC makes of a handler's error, which is not nil.
 func statusOf(err error) *status.Status {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -71,70 +80,61 @@ func statusOf(err error) *status.Status {
 
 // response encodes the outcome.
 func (o *outcome) response() (idem.Response, error) {
-	size := 0
+	var body []byte
 	for _, m := range o.messages {
-		size += binary.MaxVarintLen64 + len(m)
-	}
-	b := appendHead(size, o.typeName, len(o.messages))
-	for _, m := range o.messages {
-		b = binary.AppendUvarint(b, uint64(len(m)))
-		b = append(b, m...)
+		encoded, err := proto.Marshal(m)
+		if err != nil {
+			return idem.Response{}, fmt.Errorf("idemgrpc: %w", err)
+		}
+		body = appendField(body, fieldMessages, encoded)
 	}
 	if o.status == nil {
-		return idem.Response{Status: int(codes.OK), Body: b}, nil
+		return idem.Response{Status: int(codes.OK), Body: body}, nil
 	}
-	st := o.status
-	if valid := strings.ToValidUTF8(st.GetMessage(), "\uFFFD"); valid != st.GetMessage() { // gRPC sends such a text, protobuf cannot
-		st = proto.CloneOf(st)
-		st.Message = valid
-	}
-	b, err := proto.MarshalOptions{}.MarshalAppend(b, st)
+	st := proto.CloneOf(o.status)
+	st.Message = strings.ToValidUTF8(st.GetMessage(), "\uFFFD") // gRPC sends any text, protobuf only UTF-8
+	encoded, err := proto.Marshal(st)
 	if err != nil {
 		return idem.Response{}, fmt.Errorf("idemgrpc: %w", err)
 	}
-	return idem.Response{Status: int(st.GetCode()), Body: b}, nil
+	return idem.Response{Status: int(st.GetCode()), Body: appendField(body, fieldStatus, encoded)}, nil
 }
 
-// appendHead returns a buffer with what comes before so many messages of a type, and
-// room for size bytes more.
-func appendHead(size int, typeName protoreflect.FullName, messages int) []byte {
-	b := append(make([]byte, 0, 2*binary.MaxVarintLen32+len(typeName)+size), outcomeVersion)
-	b = binary.AppendUvarint(b, uint64(len(typeName)))
-	b = append(b, typeName...)
-	return binary.AppendUvarint(b, uint64(messages))
+func appendField(b []byte, number protowire.Number, value []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), value)
 }
 
-// decodeOutcome reads what response made. It keeps references to r.Body, and
-// allocates in proportion to it at most.
+// decodeOutcome reads what response made.
 func decodeOutcome(r *idem.Response) (outcome, error) {
+	var o outcome
 	if r.Omitted || r.Status < 0 || r.Status > math.MaxInt32 {
-		return outcome{}, errOutcomeEncoding
+		return o, errOutcomeEncoding
 	}
-	if len(r.Body) == 0 { // what the engine knows of a handler that panicked
-		if r.Status == int(codes.OK) {
+	if len(r.Body) == 0 && r.Status != int(codes.OK) { // what the engine knows of a handler that panicked
+		o.status = &spb.Status{Code: int32(r.Status), Message: "the handler gave no answer"}
+	}
+	for b := r.Body; len(b) > 0; {
+		number, kind, tag := protowire.ConsumeTag(b)
+		if tag < 0 || kind != protowire.BytesType {
 			return outcome{}, errOutcomeEncoding
 		}
-		return outcome{status: &spb.Status{Code: int32(r.Status), Message: "the handler gave no answer"}}, nil
-	}
-	if r.Body[0] != outcomeVersion {
-		return outcome{}, errOutcomeEncoding
-	}
-	d := outcomeDecoder{rest: r.Body[1:]}
-	o := outcome{typeName: protoreflect.FullName(d.bytes())}
-	if n := d.uvarint(); n > uint64(len(d.rest)) {
-		d.bad = true
-	} else if n > 0 {
-		o.messages = make([][]byte, n)
-		for i := range o.messages {
-			o.messages[i] = d.bytes()
+		value, n := protowire.ConsumeBytes(b[tag:])
+		if n < 0 {
+			return outcome{}, errOutcomeEncoding
 		}
-	}
-	if d.bad || len(o.messages) > 0 && !o.typeName.IsValid() || len(o.messages) == 0 && o.typeName != "" {
-		return outcome{}, errOutcomeEncoding
-	}
-	if len(d.rest) > 0 {
-		o.status = new(spb.Status)
-		if err := proto.Unmarshal(d.rest, o.status); err != nil {
+		b = b[tag+n:]
+		var field proto.Message
+		switch {
+		case number == fieldMessages:
+			packed := new(anypb.Any)
+			o.messages, field = append(o.messages, packed), packed
+		case number == fieldStatus && o.status == nil:
+			o.status = new(spb.Status)
+			field = o.status
+		default:
+			return outcome{}, errOutcomeEncoding
+		}
+		if err := proto.Unmarshal(value, field); err != nil {
 			return outcome{}, fmt.Errorf("%w: %w", errOutcomeEncoding, err)
 		}
 	}
@@ -144,29 +144,21 @@ func decodeOutcome(r *idem.Response) (outcome, error) {
 	return o, nil
 }
 
-// outcomeDecoder reads from rest. After the first fault bad is set.
-type outcomeDecoder struct {
-	rest []byte
-	bad  bool
-}
-
-func (d *outcomeDecoder) uvarint() uint64 {
-	v, n := binary.Uvarint(d.rest)
-	if n <= 0 || n > 1 && d.rest[n-1] == 0 { // cut off, too long, or not the shortest form
-		d.bad, d.rest = true, nil
-		return 0
+// decode returns the messages. A type that was renamed since is the method's output now.
+func (o *outcome) decode(m *method) ([]proto.Message, error) {
+	var messages []proto.Message
+	for _, packed := range o.messages {
+		msg := newMessage(packed.MessageName())
+		if msg == nil && m.desc != nil {
+			msg = newMessage(m.desc.Output().FullName())
+		}
+		if msg == nil {
+			return nil, errNotReplayable
+		}
+		if err := proto.Unmarshal(packed.GetValue(), msg); err != nil {
+			return nil, err
+		}
+		messages = append(messages, msg)
 	}
-	d.rest = d.rest[n:]
-	return v
-}
-
-func (d *outcomeDecoder) bytes() []byte {
-	n := d.uvarint()
-	if n > uint64(len(d.rest)) {
-		d.bad, d.rest = true, nil
-		return nil
-	}
-	b := d.rest[:n:n]
-	d.rest = d.rest[n:]
-	return b
+	return messages, nil
 }

@@ -2,6 +2,9 @@ package idemgrpc
 
 import (
 	"context"
+	"errors"
+	"io"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -11,36 +14,111 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// recorder is the stream that the handler of a server stream sees. Messages
-// pass through it to the client, and are kept up to the limit. As with every
-// [grpc.ServerStream] one goroutine sends and one receives.
+var errHeaderSent = errors.New("idemgrpc: the header has been sent")
+
+// capture keeps the metadata that a handler sets, through its context or its stream,
+// until the engine has settled the outcome. It is safe for concurrent use.
+type capture struct {
+	method string
+	// send sends the header of a stream, which cannot wait for the outcome. It is nil for
+	// a unary call.
+	send func(metadata.MD) error
+
+	mu      sync.Mutex
+	header  metadata.MD
+	trailer metadata.MD
+	sent    bool // the handler has sent the header, as far as it knows
+}
+
+var _ grpc.ServerTransportStream = (*capture)(nil)
+
+// Method returns the full name of the method.
+func (c *capture) Method() string { return c.method }
+
+// SetHeader adds to the header, until that is sent.
+func (c *capture) SetHeader(md metadata.MD) error { return c.add(md, false) }
+
+// SendHeader adds to the header. For a stream it sends the header at once.
+func (c *capture) SendHeader(md metadata.MD) error { return c.add(md, true) }
+
+func (c *capture) add(md metadata.MD, send bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sent {
+		return errHeaderSent
+	}
+	c.header, c.sent = metadata.Join(c.header, md), send
+	if send && c.send != nil {
+		return c.send(c.header)
+	}
+	return nil
+}
+
+// SetTrailer adds to the trailer.
+func (c *capture) SetTrailer(md metadata.MD) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trailer = metadata.Join(c.trailer, md)
+	return nil
+}
+
+// kept returns what was set so far, and whether the header was sent. The maps do not
+// change later.
+func (c *capture) kept() (header, trailer metadata.MD, sent bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.header, c.trailer, c.sent
+}
+
+// received is a server stream whose one request has been read.
+type received struct {
+	grpc.ServerStream // the client's
+
+	request proto.Message // nil once the handler has it
+}
+
+// RecvMsg hands over the request.
+func (r *received) RecvMsg(m any) error {
+	if r.request == nil {
+		return io.EOF
+	}
+	dst := messageOf(m)
+	if dst == nil {
+		return status.Errorf(codes.Internal, "idemgrpc: cannot receive into a %T", m)
+	}
+	b, err := proto.Marshal(r.request)
+	if err == nil {
+		err = proto.Unmarshal(b, dst)
+	}
+	if err != nil {
+		return status.Errorf(codes.Internal, "idemgrpc: receiving into a %T: %v", m, err)
+	}
+	r.request = nil
+	return nil
+}
+
+// recorder is the stream that the handler of a server stream sees. Messages pass through
+// it to the client, and are kept up to the limit. As with every [grpc.ServerStream] one
+// goroutine sends and one receives.
 type recorder struct {
 	received // from the client
 
-	ctx     context.Context // the execution's
-	method  *method
+	ctx     context.Context // the execution's, so it does not end with the client
 	capture capture
 	outcome outcome
-	size    int64 // of outcome's messages
-	omitted bool  // over the limit, so nothing is kept
-	stuck   bool  // the client does not read: nothing is sent any more
+	limit   int64 // of the messages
+	size    int64 // of the messages
+	omitted bool  // over the limit, so that nothing is kept
+	stuck   bool  // the client does not read, so that nothing more is sent
 }
 
 var _ grpc.ServerStream = (*recorder)(nil)
 
-func newRecorder(ss grpc.ServerStream, m *method, req proto.Message) *recorder {
-	r := &recorder{received: received{ServerStream: ss, request: req}, method: m}
-	r.capture.method = m.name
-	r.capture.send = ss.SendHeader
-	return r
-}
-
-// Context is the execution's: it does not end when the client is gone.
 func (r *recorder) Context() context.Context { return r.ctx }
 
 func (r *recorder) SetHeader(md metadata.MD) error { return r.capture.SetHeader(md) }
 
-// SendHeader sends the header at once. That the client is gone is no error.
+// SendHeader sends the header at once. A client that is gone is no error.
 func (r *recorder) SendHeader(md metadata.MD) error {
 	err := r.capture.SendHeader(md)
 	if r.gone(err) {
@@ -51,19 +129,19 @@ func (r *recorder) SendHeader(md metadata.MD) error {
 
 func (r *recorder) SetTrailer(md metadata.MD) { _ = r.capture.SetTrailer(md) }
 
-// SendMsg sends a message to the client, and keeps it. While it is kept it is
-// no error that the client is gone: somebody will ask for it.
+// SendMsg sends a message to the client and keeps it. A client that is gone is no error
+// while the messages are kept, because it will ask for them.
 func (r *recorder) SendMsg(m any) error {
 	var o outcome
 	if err := o.add(m); err != nil {
 		return err
 	}
-	// After what the client was shown, a status cannot say that nothing happened.
+	// Once the client has seen a message, no status can say that nothing happened.
 	if err := gate(r.ctx); err != nil {
 		return err
 	}
-	err := r.capture.flush()
-	if err == nil {
+	err := r.capture.SendHeader(nil)
+	if err == nil || errors.Is(err, errHeaderSent) {
 		err = r.pass(m)
 	}
 	gone := r.gone(err)
@@ -77,16 +155,28 @@ func (r *recorder) SendMsg(m any) error {
 	return nil
 }
 
-// sendGrace is how long sending may still take once the execution's context has
-// ended.
+// keep adds a message, or gives up keeping any.
+func (r *recorder) keep(o *outcome) {
+	if r.omitted {
+		return
+	}
+	r.size += int64(len(o.messages[0].GetValue()))
+	if r.size > r.limit {
+		r.omitted, r.outcome = true, outcome{}
+		return
+	}
+	r.outcome.messages = append(r.outcome.messages, o.messages...)
+}
+
+// sendGrace is how long sending may still take once the execution's context has ended.
 const sendGrace = time.Second
 
 var errStuck = status.Error(codes.DeadlineExceeded, "idemgrpc: the client does not read")
 
-// pass sends a message. A client that does not read blocks that by HTTP/2's flow
-// control, and with it the handler, which holds the key and which a shutdown waits
-// for. So once the context of the execution has ended, such a client counts as gone
-// after sendGrace. What is still being sent ends with the call.
+// pass sends a message. The flow control of HTTP/2 blocks it if the client does not read,
+// and the blocked handler holds the key and delays a shutdown. So once the context of the
+// execution has ended, such a client counts as gone after sendGrace. A message that is
+// still being sent ends with the call.
 func (r *recorder) pass(m any) error {
 	if r.stuck {
 		return errStuck
@@ -98,18 +188,16 @@ func (r *recorder) pass(m any) error {
 		return err
 	case <-r.ctx.Done():
 	}
-	grace := time.NewTimer(sendGrace)
-	defer grace.Stop()
 	select {
 	case err := <-sent:
 		return err
-	case <-grace.C:
+	case <-time.After(sendGrace):
 		r.stuck = true
 		return errStuck
 	}
 }
 
-// gone says that an error is the client's leaving.
+// gone reports whether an error says that the client has left.
 func (r *recorder) gone(err error) bool {
 	if err == nil {
 		return false
@@ -122,18 +210,4 @@ func (r *recorder) gone(err error) bool {
 		return true
 	}
 	return false
-}
-
-// keep adds a message, or gives up keeping any.
-func (r *recorder) keep(o *outcome) {
-	if r.omitted {
-		return
-	}
-	r.size += int64(len(o.messages[0]))
-	if r.size > r.method.policy.MaxResponseBody || r.outcome.typeName != "" && r.outcome.typeName != o.typeName {
-		r.omitted, r.outcome = true, outcome{}
-		return
-	}
-	r.outcome.typeName = o.typeName
-	r.outcome.messages = append(r.outcome.messages, o.messages[0])
 }

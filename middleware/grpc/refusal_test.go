@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
@@ -60,9 +61,9 @@ func TestRefusals(t *testing.T) {
 				b.Fatal(err)
 			}
 		}},
-		{name: "the store is down", keys: []string{"k1"}, want: idem.CodeUnavailable, prepare: func(b *bundle) { b.store.fail(errDown) }},
-		{name: "the store lost its records", keys: []string{"k1"}, want: idem.CodeStoreLost, prepare: func(b *bundle) { b.store.fail(idem.ErrStoreLost) }},
-		{name: "the lock service is down", keys: []string{"k1"}, want: idem.CodeUnavailable, prepare: func(b *bundle) { b.locker.fault.Store(&errDown) }},
+		{name: "the store is down", keys: []string{"k1"}, want: idem.CodeUnavailable, prepare: func(b *bundle) { b.failStore(errDown) }},
+		{name: "the store lost its records", keys: []string{"k1"}, want: idem.CodeStoreLost, prepare: func(b *bundle) { b.failStore(idem.ErrStoreLost) }},
+		{name: "the lock service is down", keys: []string{"k1"}, want: idem.CodeUnavailable, prepare: func(b *bundle) { b.locker.FailBefore("TryAcquire", idemtest.Every, errDown) }},
 	}
 	for _, tt := range tests {
 		for _, method := range []string{"unary", "stream"} {
@@ -76,7 +77,7 @@ func TestRefusals(t *testing.T) {
 				if tt.prepare != nil {
 					tt.prepare(b)
 				}
-				records := b.store.len()
+				records := b.records.Len()
 				ctx := b.withKeys(tt.keys...)
 				if method == "unary" {
 					a := b.send(ctx, usual())
@@ -86,7 +87,7 @@ func TestRefusals(t *testing.T) {
 					b.wantRefusal(got.err, got.trailer, tt.want)
 				}
 				b.wantRuns(0)
-				if n := b.store.len(); n != records {
+				if n := b.records.Len(); n != records {
 					t.Errorf("%d records, want %d", n, records)
 				}
 			})
@@ -97,7 +98,7 @@ func TestRefusals(t *testing.T) {
 func TestRefusalsHoldNothingInternal(t *testing.T) {
 	t.Parallel()
 	b := setup(t).start()
-	b.store.fail(errDown)
+	b.failStore(errDown)
 	a := b.pay("key-of-the-caller")
 	if text := status.Convert(a.err).Proto().String(); strings.Contains(text, "secret") || strings.Contains(text, "key-of-the-caller") {
 		t.Errorf("the client is told %s", text)
@@ -192,7 +193,7 @@ func TestOwnershipLostShowsNothingOfTheHandler(t *testing.T) {
 	b := setup(t)
 	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		x, _ := idem.FromContext(ctx)
-		b.locker.Revoke(x.KeyID)
+		b.lock.Revoke(x.KeyID)
 		b.operator(ctx, idem.Settlement{State: idem.StateReleased})
 		_ = grpc.SetHeader(ctx, metadata.Pairs("x-handler", "1"))
 		_ = grpc.SetTrailer(ctx, metadata.Pairs("x-handler", "1"))

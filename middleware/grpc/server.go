@@ -6,74 +6,71 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/replay"
 )
 
-// engine is what the interceptors need of [idem.Engine].
-type engine interface {
-	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
-	ReportRefused(ctx context.Context, route string, r *idem.Refusal)
-	Nested(ctx context.Context, op *idem.Operation) (bool, error)
-}
+var (
+	errNoPolicy    = errors.New("the method has no policy, and one is required")
+	errNotProtobuf = errors.New("the request is not a protobuf message")
+	errTwoKeys     = errors.New("metadata and request carry different keys")
+)
 
-var _ engine = (*idem.Engine)(nil)
-
-// Interceptors protect the methods of a server. They are safe for concurrent
-// use, by several servers as well.
+// Interceptors protect the methods of a server. They are safe for concurrent use, by
+// several servers as well.
 type Interceptors struct {
-	engine  engine
+	engine  *idem.Engine
 	options options
-	allow   nameSet
+	replay  replay.Names
 	methods methods
 }
 
-// New makes the interceptors of a server. The error says what is wrong with the
-// wiring: no engine, no scope, a method that does not exist or cannot be
-// protected, metadata that cannot be replayed.
+// New makes the interceptors of a server. The error says what is wrong with the wiring:
+// no engine, no scope, a method that does not exist or cannot be protected, metadata
+// that cannot be replayed.
 func New(e *idem.Engine, opts ...Option) (*Interceptors, error) {
-	x, err := newInterceptors(e, opts)
-	if err != nil {
+	x := &Interceptors{engine: e, options: collect(opts)}
+	if err := x.init(); err != nil {
 		return nil, fmt.Errorf("idemgrpc: %w", err)
 	}
 	return x, nil
 }
 
-func newInterceptors(e *idem.Engine, opts []Option) (*Interceptors, error) {
-	if e == nil {
-		return nil, errors.New("no engine")
+func (x *Interceptors) init() (err error) {
+	if x.engine == nil {
+		return errors.New("no engine")
 	}
-	x := &Interceptors{engine: e, options: defaultOptions()}
-	x.options.apply(opts)
 	if err := x.options.validate(); err != nil {
-		return nil, err
+		return err
 	}
-	var err error
-	if x.allow, err = newNameSet(x.options.replay); err != nil {
-		return nil, err
+	if x.replay, err = replay.NewNames(replayed, x.options.replay, isReplayable); err != nil {
+		return err
 	}
-	return x, x.methods.init(&x.options)
+	return x.methods.init(&x.options)
 }
 
-// UnaryServerInterceptor is [New] and [Interceptors.Unary] for wiring that is
-// known to be right: it panics where New returns an error, at start and never
-// later, as [regexp.MustCompile].
+// UnaryServerInterceptor is [New] and [Interceptors.Unary] for wiring that is known to
+// be right. Like [regexp.MustCompile] it panics where New returns an error.
 func UnaryServerInterceptor(e *idem.Engine, opts ...Option) grpc.UnaryServerInterceptor {
-	return must(e, opts).Unary()
+	return must(New(e, opts...)).Unary()
 }
 
-// StreamServerInterceptor is to [Interceptors.Stream] what
-// [UnaryServerInterceptor] is to Unary.
+// StreamServerInterceptor does for [Interceptors.Stream] what [UnaryServerInterceptor]
+// does for Unary.
 func StreamServerInterceptor(e *idem.Engine, opts ...Option) grpc.StreamServerInterceptor {
-	return must(e, opts).Stream()
+	return must(New(e, opts...)).Stream()
 }
 
-func must(e *idem.Engine, opts []Option) *Interceptors {
-	x, err := New(e, opts...)
+func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return x
+	return v
 }
 
 // Unary returns the interceptor of unary methods.
@@ -82,10 +79,113 @@ func (x *Interceptors) Unary() grpc.UnaryServerInterceptor { return x.unary }
 // Stream returns the interceptor of streaming methods.
 func (x *Interceptors) Stream() grpc.StreamServerInterceptor { return x.stream }
 
-// refused answers with a refusal that was decided here, before the engine was
-// asked or after it had answered.
-func (x *Interceptors) refused(ctx context.Context, m *method, err error) *idem.Refusal {
+// admit makes an operation of a request: key, scope and message. part is true for a call
+// that belongs to the running execution of its key. Every error is a [*idem.Refusal],
+// and nothing has been touched then.
+func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.Operation, part bool, err error) {
+	msg := messageOf(req)
+	if msg == nil {
+		return op, false, idem.NewRefusal(idem.CodeInternal, fmt.Errorf("%w: %T", errNotProtobuf, req))
+	}
+	field, set := keyIn(msg, m.keyField)
+	key, err := parseKey(metadata.ValueFromIncomingContext(ctx, x.options.metadataKey), field, set)
+	if err != nil {
+		return op, false, err
+	}
+	scope, err := m.policy.ScopeOf(ctx)
+	if err != nil {
+		return op, false, err
+	}
+	if n := int64(proto.Size(msg)); n > m.policy.MaxRequestBody {
+		return op, false, idem.NewRefusal(idem.CodeBodyTooLarge, fmt.Errorf("request message of %d bytes, at most %d", n, m.policy.MaxRequestBody))
+	}
+	op = idem.Operation{
+		Transport: idem.TransportGRPC,
+		Scope:     scope,
+		Key:       key,
+		Policy:    m.policy,
+		Fingerprint: func(version uint8) (idem.Fingerprint, error) {
+			body, err := AppendCanonical(nil, msg, m.keyField)
+			if err != nil {
+				return idem.Fingerprint{}, idem.NewRefusal(idem.CodeBodyInvalid, err)
+			}
+			return idem.NewFingerprint(version, "grpc "+m.name, string(body))
+		},
+	}
+	part, err = x.engine.Nested(ctx, &op)
+	return op, part, err
+}
+
+// parseKey takes the key from the metadata's values, or from a field that is set.
+func parseKey(values []string, field string, set bool) (idem.Key, error) {
+	if !set {
+		return idem.ParseKey(values)
+	}
+	key, err := idem.ParseKey([]string{field})
+	if err != nil || len(values) == 0 {
+		return key, err
+	}
+	if other, err := idem.ParseKey(values); err != nil {
+		return "", err
+	} else if other != key {
+		return "", idem.NewRefusal(idem.CodeKeyInvalid, errTwoKeys)
+	}
+	return key, nil
+}
+
+// keyIn returns the key in a field. An empty field counts as set only if it is declared
+// "optional".
+func keyIn(msg proto.Message, field protoreflect.Name) (string, bool) {
+	if field == "" {
+		return "", false
+	}
+	r := msg.ProtoReflect()
+	fd := r.Descriptor().Fields().ByName(field)
+	if !isKeyField(fd) || !r.Has(fd) {
+		return "", false
+	}
+	return r.Get(fd).String(), true
+}
+
+// messageOf returns v as the codec of gRPC sees it, nil if v is no protobuf message.
+func messageOf(v any) proto.Message {
+	switch v := v.(type) {
+	case proto.Message:
+		return v
+	case protoadapt.MessageV1:
+		return protoadapt.MessageV2Of(v)
+	}
+	return nil
+}
+
+// report returns the error of a refusal that the interceptors decided themselves.
+func (x *Interceptors) report(ctx context.Context, m *method, err error) error {
 	r := refusalOf(err)
 	x.engine.ReportRefused(ctx, m.route(), r)
-	return r
+	return refuse(ctx, r)
+}
+
+// refuse returns the error of a refusal and sets its trailer.
+func refuse(ctx context.Context, r *idem.Refusal) error {
+	put(ctx, nil, pushback(r.RetryAfter))
+	return RefusalStatus(r).Err()
+}
+
+// refusalOf keeps every other error from the client.
+func refusalOf(err error) *idem.Refusal {
+	if r, ok := errors.AsType[*idem.Refusal](err); ok {
+		return r
+	}
+	return idem.NewRefusal(idem.CodeInternal, err)
+}
+
+// put sets the metadata of an answer. An error of the connection is ignored: the outcome
+// is stored.
+func put(ctx context.Context, header, trailer metadata.MD) {
+	if len(header) > 0 {
+		_ = grpc.SetHeader(ctx, header)
+	}
+	if len(trailer) > 0 {
+		_ = grpc.SetTrailer(ctx, trailer)
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
@@ -105,8 +106,10 @@ func (w *wallet) Chat(s grpc.BidiStreamingServer[walletv1.ChatRequest, walletv1.
 type bundle struct {
 	testing.TB
 	engine  *idem.Engine
-	locker  *faultyLocker
-	store   *faultyStore
+	locker  *idemtest.FaultyLocker
+	lock    *memorylock.Locker // in locker
+	store   *idemtest.FaultyStore
+	records *memorystore.Store // in store
 	policy  idem.Policy
 	opts    []idemgrpc.Option
 	before  []grpc.UnaryServerInterceptor // outside of ours
@@ -125,10 +128,10 @@ type bundle struct {
 
 func setup(t testing.TB) *bundle {
 	t.Helper()
-	b := &bundle{TB: t, locker: &faultyLocker{Locker: memorylock.New()}, wallet: &wallet{}}
+	b := &bundle{TB: t, lock: memorylock.New(), wallet: &wallet{}}
 	clock := func() time.Time { return time.Now().Add(time.Duration(b.later.Load())) }
-	memory := memorystore.New(memorystore.WithClock(clock))
-	b.store = &faultyStore{Store: memory, len: memory.Len}
+	b.records = memorystore.New(memorystore.WithClock(clock))
+	b.locker, b.store = idemtest.NewFaultyLocker(b.lock), idemtest.NewFaultyStore(b.records)
 	engine, err := idem.New(b.locker, b.store, idem.WithObserver(b.observe))
 	if err != nil {
 		t.Fatalf("idem.New() = %v", err)
@@ -275,7 +278,7 @@ func (b *bundle) wantState(key string, want idem.State) {
 func (b *bundle) wantNothing() {
 	b.Helper()
 	b.wantRuns(0)
-	if n := b.store.len(); n != 0 {
+	if n := b.records.Len(); n != 0 {
 		b.Fatalf("%d records, want none", n)
 	}
 }
@@ -354,31 +357,5 @@ func (b *bundle) operator(ctx context.Context, s idem.Settlement) {
 
 var errDown = errors.Join(idem.ErrUnavailable, errors.New("secret-host:6379: connection refused"))
 
-// faultyStore is a store that can be down or have lost its records.
-type faultyStore struct {
-	idem.Store
-	len   func() int
-	fault atomic.Pointer[error]
-}
-
-func (s *faultyStore) fail(err error) { s.fault.Store(&err) }
-
-func (s *faultyStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
-	if err := s.fault.Load(); err != nil {
-		return idem.Record{}, *err
-	}
-	return s.Store.Get(ctx, id)
-}
-
-// faultyLocker is a locker that can be down.
-type faultyLocker struct {
-	*memorylock.Locker
-	fault atomic.Pointer[error]
-}
-
-func (l *faultyLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
-	if err := l.fault.Load(); err != nil {
-		return nil, *err
-	}
-	return l.Locker.TryAcquire(ctx, req)
-}
+// failStore makes the store refuse to read.
+func (b *bundle) failStore(err error) { b.store.FailBefore("Get", idemtest.Every, err) }

@@ -16,21 +16,19 @@ import (
 	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
 )
 
-// RegisterStatusServer adds the service idemkeeper.v1.Idempotency to a server,
-// by which the owner of a key learns where it stands. The key is that of the
-// metadata, as the interceptors read it, or of the request. The server's
-// interceptors run before it: authentication has to be one of them, and leaves
-// in the context whose key it is, for the policy's Scope.
+// RegisterStatusServer adds the service idemkeeper.v1.Idempotency to a server. It tells
+// the owner of a key its state. The key is that of the metadata, as the interceptors read
+// it, or of the request. The server's interceptors run before it. Authentication has to
+// be one of them, and leaves the principal in the context for the policy's Scope.
 //
-// Of the policy only Scope and InDoubt count, the latter for
-// every route where it has no Name, and else for the route of its Name. Of the
-// options [WithMetadataKey] and [WithStatusPolicy] count, and so do
-// [WithPolicy] and [WithPolicies] for the methods that they protect: those of
-// [New] can be given as they are.
+// The service uses Scope and InDoubt of the policy. InDoubt applies to the route of the
+// policy's Name, or to every route if it has no Name. It uses the options
+// [WithMetadataKey] and [WithStatusPolicy], and [WithPolicy] and [WithPolicies] for their
+// methods. So the options of [New] can be given as they are.
 //
-// It panics on a wiring error, as [UnaryServerInterceptor].
+// Like [UnaryServerInterceptor] it panics on a wiring error.
 func RegisterStatusServer(r grpc.ServiceRegistrar, e *idem.Engine, policy idem.Policy, opts ...Option) {
-	s, err := newStatusServer(e, policy, opts)
+	s, err := newStatusServer(e, policy, collect(opts))
 	if err != nil {
 		panic(fmt.Errorf("idemgrpc: %w", err))
 	}
@@ -43,16 +41,14 @@ type statusServer struct {
 
 	engine      *idem.Engine
 	policy      idem.Policy
-	policies    []*idem.Policy // by which it tells, policy last
+	policies    []*idem.Policy // of routes, the first of a name counts
 	metadataKey string
 }
 
-func newStatusServer(e *idem.Engine, policy idem.Policy, opts []Option) (*statusServer, error) {
+func newStatusServer(e *idem.Engine, policy idem.Policy, o options) (*statusServer, error) {
 	if e == nil {
 		return nil, errors.New("no engine")
 	}
-	o := defaultOptions()
-	o.apply(opts)
 	if err := o.validateMetadataKey(); err != nil {
 		return nil, err
 	}
@@ -68,10 +64,7 @@ func newStatusServer(e *idem.Engine, policy idem.Policy, opts []Option) (*status
 		s.policies = append(s.policies, &p)
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.policies)) {
-		p := o.policies[name]
-		if p.Name == "" {
-			p.Name = recorded(name)
-		}
+		p := o.policies[name].ForRoute(name)
 		s.policies = append(s.policies, &p)
 	}
 	s.policies = append(s.policies, &s.policy)
@@ -80,15 +73,23 @@ func newStatusServer(e *idem.Engine, policy idem.Policy, opts []Option) (*status
 
 // GetStatus implements [idemkeeperv1.IdempotencyServer].
 func (s *statusServer) GetStatus(ctx context.Context, req *idemkeeperv1.GetStatusRequest) (*idemkeeperv1.Status, error) {
-	st, err := s.status(ctx, req)
+	st, err := s.status(ctx, req.GetKey())
 	if err != nil {
-		return nil, refuseUnary(ctx, refusalOf(err))
+		return nil, refuse(ctx, refusalOf(err))
 	}
-	return statusMessage(&st), nil
+	m := &idemkeeperv1.Status{State: states[st.State]}
+	if st.State == idem.StateNone {
+		return m, nil
+	}
+	m.OperationId, m.Kind, m.Attempt = st.OperationID, kinds[st.Kind], st.Attempt
+	m.Since, m.ExpiresAt = timestampOf(st.Since), timestampOf(st.ExpiresAt)
+	if st.State.Open() {
+		m.Resolver = &st.ResolvesItself
+	}
+	return m, nil
 }
 
-func (s *statusServer) status(ctx context.Context, req *idemkeeperv1.GetStatusRequest) (idem.Status, error) {
-	field := req.GetKey()
+func (s *statusServer) status(ctx context.Context, field string) (idem.Status, error) {
 	key, err := parseKey(metadata.ValueFromIncomingContext(ctx, s.metadataKey), field, field != "")
 	if err != nil {
 		return idem.Status{}, err
@@ -100,8 +101,8 @@ func (s *statusServer) status(ctx context.Context, req *idemkeeperv1.GetStatusRe
 	return s.engine.Status(ctx, scope, key, s.policies...)
 }
 
-// states and kinds are those of package idem. Not casts: numbers on the wire
-// stay what they are.
+// states and kinds translate those of package idem. They are no casts, because numbers on
+// the wire must not change.
 var (
 	states = map[idem.State]idemkeeperv1.State{
 		idem.StateNone:      idemkeeperv1.State_STATE_NONE,
@@ -118,20 +119,7 @@ var (
 	}
 )
 
-func statusMessage(s *idem.Status) *idemkeeperv1.Status {
-	m := &idemkeeperv1.Status{State: states[s.State]}
-	if s.State == idem.StateNone {
-		return m
-	}
-	m.OperationId, m.Kind, m.Attempt = s.OperationID, kinds[s.Kind], s.Attempt
-	m.Since, m.ExpiresAt = timestampOf(s.Since), timestampOf(s.ExpiresAt)
-	if s.State.Open() {
-		m.Resolver = &s.ResolvesItself
-	}
-	return m
-}
-
-// timestampOf leaves out what does not apply.
+// timestampOf leaves out a time that does not apply.
 func timestampOf(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil

@@ -225,7 +225,7 @@ func TestStatusRefusals(t *testing.T) {
 	}
 	ask := b.statusOf(b.policy)
 	for fault, code := range map[error]idem.Code{errDown: idem.CodeUnavailable, idem.ErrStoreLost: idem.CodeStoreLost} {
-		b.store.fail(fault)
+		b.failStore(fault)
 		_, trailer, err := ask(b.withKeys("k1"), "")
 		b.wantRefusal(err, trailer, code)
 		if text := status.Convert(err).Proto().String(); strings.Contains(text, "secret") || strings.Contains(text, "k1") {

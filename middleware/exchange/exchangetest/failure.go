@@ -63,7 +63,7 @@ var failureCases = []testCase{
 	{"bug 23: failing open is for those who ask for it", func(b *bundle) {
 		b.policy.FailOpen = true
 		b.protect(created)
-		b.store.fail(errDown)
+		b.failStore(errDown)
 		for range 2 {
 			b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
 		}

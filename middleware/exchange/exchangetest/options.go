@@ -27,7 +27,7 @@ var optionCases = []testCase{
 			}
 		}
 		b.wantRuns(8)
-		if n := b.store.len(); n != 0 {
+		if n := b.records.Len(); n != 0 {
 			b.Errorf("%d records, want none", n)
 		}
 	}},
@@ -148,7 +148,7 @@ var optionCases = []testCase{
 		}
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			x, _ := idem.FromContext(r.Context())
-			b.locker.Revoke(x.KeyID)
+			b.lock.Revoke(x.KeyID)
 			b.operator(r.Context(), nil)
 			w.Header().Set("X-Handler", "1")
 			_, _ = io.WriteString(w, "secret")

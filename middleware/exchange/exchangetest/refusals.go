@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
 // wantRefusal checks a refusal against the table of what clients see (design,
@@ -73,7 +74,7 @@ func (b *bundle) wantRefusal(a answer, code idem.Code) {
 func (b *bundle) wantNothing() {
 	b.Helper()
 	b.wantRuns(0)
-	if n := b.store.len(); n != 0 {
+	if n := b.records.Len(); n != 0 {
 		b.Errorf("%d records, want none", n)
 	}
 }
@@ -145,9 +146,9 @@ var refusalCases = []testCase{
 	refuses("no scope", idem.CodeInternal, scoped("", nil), keyed("k1")),
 	refuses("a scope that cannot be told", idem.CodeInternal, scoped("m1", errors.New("secret")), keyed("k1")),
 	refuses("a scope that is a refusal", idem.CodeInternal, scoped("", idem.NewRefusal(idem.CodeKeyReused, nil)), keyed("k1")),
-	refuses("bug 24: the store is down", idem.CodeUnavailable, func(b *bundle) { b.store.fail(errDown) }, keyed("k1")),
-	refuses("bug 24: the lock service is down", idem.CodeUnavailable, func(b *bundle) { b.locker.fault.Store(&errDown) }, keyed("k1")),
-	refuses("the store lost its records", idem.CodeStoreLost, func(b *bundle) { b.store.fail(idem.ErrStoreLost) }, keyed("k1")),
+	refuses("bug 24: the store is down", idem.CodeUnavailable, func(b *bundle) { b.failStore(errDown) }, keyed("k1")),
+	refuses("bug 24: the lock service is down", idem.CodeUnavailable, func(b *bundle) { b.locker.FailBefore("TryAcquire", idemtest.Every, errDown) }, keyed("k1")),
+	refuses("the store lost its records", idem.CodeStoreLost, func(b *bundle) { b.failStore(idem.ErrStoreLost) }, keyed("k1")),
 
 	{"a body that somebody in front has read", func(b *bundle) {
 		b.protect(created, func(next http.Handler) http.Handler {
@@ -237,7 +238,7 @@ var refusalCases = []testCase{
 	{"ownership that was lost shows nothing of the handler", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			x, _ := idem.FromContext(r.Context())
-			b.locker.Revoke(x.KeyID)
+			b.lock.Revoke(x.KeyID)
 			b.operator(r.Context(), nil)
 			w.Header().Set("X-Handler", "1")
 			w.Header().Set("Content-Length", "6")

@@ -150,10 +150,10 @@ var statusCases = []testCase{
 		if a, _ = ask("POST", "k1"); a.StatusCode != 405 || a.Header.Get("Allow") == "" {
 			b.Errorf("POST = %d, Allow %q", a.StatusCode, a.Header.Get("Allow"))
 		}
-		b.store.fail(errDown)
+		b.failStore(errDown)
 		a, _ = ask("GET", "k1")
 		b.wantRefusal(a, idem.CodeUnavailable)
-		b.store.fail(idem.ErrStoreLost)
+		b.failStore(idem.ErrStoreLost)
 		a, _ = ask("GET", "k1")
 		b.wantRefusal(a, idem.CodeStoreLost)
 	}},

@@ -3,6 +3,7 @@ package exchangetest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"log"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -100,8 +102,10 @@ type bundle struct {
 	*testing.T
 	adapter Adapter
 	engine  *idem.Engine
-	locker  *faultyLocker
-	store   *faultyStore
+	locker  *idemtest.FaultyLocker
+	lock    *memorylock.Locker // in locker
+	store   *idemtest.FaultyStore
+	records *memorystore.Store // in store
 	policy  idem.Policy
 	options Options
 	runs    atomic.Int64      // of the handler
@@ -116,10 +120,10 @@ type bundle struct {
 
 func setup(t *testing.T, a Adapter) *bundle {
 	t.Helper()
-	b := &bundle{T: t, adapter: a, locker: &faultyLocker{Locker: memorylock.New()}}
+	b := &bundle{T: t, adapter: a, lock: memorylock.New()}
 	clock := func() time.Time { return time.Now().Add(time.Duration(b.later.Load())) }
-	memory := memorystore.New(memorystore.WithClock(clock))
-	b.store = &faultyStore{Store: memory, len: memory.Len}
+	b.records = memorystore.New(memorystore.WithClock(clock))
+	b.locker, b.store = idemtest.NewFaultyLocker(b.lock), idemtest.NewFaultyStore(b.records)
 	engine, err := idem.New(b.locker, b.store, idem.WithObserver(func(_ context.Context, ev idem.Event) { b.seen[ev.Type].Add(1) }))
 	if err != nil {
 		t.Fatalf("idem.New() = %v", err)
@@ -134,6 +138,14 @@ func setup(t *testing.T, a Adapter) *bundle {
 		}
 	})
 	return b
+}
+
+var errDown = errors.Join(idem.ErrUnavailable, errors.New("secret-host:6379: connection refused"))
+
+// failStore makes the store refuse to read and to issue.
+func (b *bundle) failStore(err error) {
+	b.store.FailBefore("Get", idemtest.Every, err)
+	b.store.FailBefore("Issue", idemtest.Every, err)
 }
 
 // protect serves h behind the adapter, and behind what is put around it.

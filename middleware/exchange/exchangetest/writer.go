@@ -202,7 +202,7 @@ var writerCases = []testCase{
 			w.Header().Set("X-Handler", "1")
 			w.WriteHeader(103)
 			x, _ := idem.FromContext(r.Context())
-			b.locker.Revoke(x.KeyID)
+			b.lock.Revoke(x.KeyID)
 			b.operator(r.Context(), nil)
 		})
 		b.wantRefusal(b.pay("k1"), idem.CodeOwnershipLost)

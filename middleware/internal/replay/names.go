@@ -34,7 +34,7 @@ func NewNames(base, more []string, valid func(string) bool) (Names, error) {
 	for _, name := range more {
 		canonical := http.CanonicalHeaderKey(name)
 		if !valid(name) {
-			return nil, fmt.Errorf("%q is not the name of a header field", name)
+			return nil, fmt.Errorf("%q is not the name of a header or of metadata", name)
 		}
 		if slices.Contains(never, canonical) {
 			return nil, fmt.Errorf("%s belongs to one exchange and is never replayed", name)
