@@ -28,7 +28,8 @@ var layers = [][]string{
 	{"lock/memory", "lock/redis", "lock/zookeeper", "tokenstore/memory", "tokenstore/redis", "tokenstore/sealed",
 		"middleware/http", "middleware/gin", "middleware/grpc", "sweeper", "observe"},
 	{"lock/zookeeper/recipes", "lock/zookeeper/queue"},
-	{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto"},
+	{"idem/idemtest", "middleware/grpc/internal/testproto"},
+	{"middleware/exchange/exchangetest"},
 	{"cmd", "example-payments", "tests", "bench", "internal/testserver", "internal/tools"},
 }
 

@@ -141,6 +141,69 @@ func TestStreamedResponseIsAbortedOnAnError(t *testing.T) {
 	serve(t, live(idem.Result{}, errors.New("x")), func(w http.ResponseWriter, r *http.Request) { w.(http.Flusher).Flush() })
 }
 
+// A framework that sends the response at the end can still replace all of it.
+func TestBufferedResponse(t *testing.T) {
+	var stored idem.Response
+	engine := func(err error) *scripted {
+		return &scripted{do: func(ctx context.Context, _ idem.Operation, h idem.Handler) (idem.Result, error) {
+			stored, _ = h(ctx)
+			return idem.Result{Response: stored}, err
+		}}
+	}
+	long := strings.Repeat("x", 11)
+	writes := func(w *Writer, _ *http.Request) {
+		if err := w.FlushError(); !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("FlushError() = %v, want %v", err, http.ErrNotSupported)
+		}
+		if _, _, err := w.Hijack(); !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("Hijack() = %v, want %v", err, http.ErrNotSupported)
+		}
+		w.WriteHeader(201)
+		_, _ = io.WriteString(w, long)
+	}
+	bypasses := func(w *Writer, _ *http.Request) { w.Bypass(202, http.Header{"Content-Type": {"text/event-stream"}}) }
+	fails := func(w *Writer, r *http.Request) { writes(w, r); w.WriteHeader(502) }
+	for name, tt := range map[string]struct {
+		next    func(w *Writer, r *http.Request)
+		err     error // the engine's
+		status  int   // 0: nothing was written
+		body    string
+		omitted bool
+	}{
+		"over the limit":              {writes, nil, 201, long, true},
+		"over the limit, and refused": {writes, idem.NewRefusal(idem.CodeOwnershipLost, nil), 503, "ownership-lost", true},
+		"over the limit, and failed":  {fails, nil, 502, "", false},
+		"bypassed":                    {bypasses, nil, 0, "", true},
+		"bypassed, and refused":       {bypasses, idem.NewRefusal(idem.CodeOwnershipLost, nil), 503, "ownership-lost", true},
+	} {
+		rt, err := newRoute(engine(tt.err), idem.Policy{AllowGlobalKeys: true, MaxResponseBody: 10}, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest("POST", "/pay", strings.NewReader("{}"))
+		r.Header.Set(DefaultHeader, "k1")
+		w := &noted{ResponseRecorder: httptest.NewRecorder()}
+		rt.Serve(Call{Writer: w, Buffered: true, Request: r, Next: tt.next})
+		if w.status != tt.status || !strings.Contains(w.Body.String(), tt.body) || tt.err != nil && strings.Contains(w.Body.String(), long) {
+			t.Errorf("%s: answer = %d %q, want %d %q", name, w.status, w.Body, tt.status, tt.body)
+		}
+		if stored.Omitted != tt.omitted {
+			t.Errorf("%s: stored = %+v, want omitted %v", name, stored, tt.omitted)
+		}
+	}
+}
+
+// noted knows whether a status was written.
+type noted struct {
+	*httptest.ResponseRecorder
+	status int
+}
+
+func (n *noted) WriteHeader(status int) {
+	n.status = status
+	n.ResponseRecorder.WriteHeader(status)
+}
+
 // plain is a writer that can do nothing but write.
 type plain struct{ http.ResponseWriter }
 

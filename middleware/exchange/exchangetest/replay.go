@@ -193,6 +193,19 @@ var replayCases = []testCase{
 			}
 		}
 	}},
+	{"a stored header cannot smuggle in another one", func(b *bundle) {
+		b.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.Applied(idem.Response{Status: 201, Body: []byte("applied"), Header: map[string][]string{
+				"Location": {"/1\r\nSet-Cookie: a=b\r\n\r\nbody"},
+			}}), nil
+		})
+		b.protect(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(502) })
+		for range 2 {
+			if a := b.pay("k1"); a.StatusCode != 201 || a.body != "applied" || a.Header["Set-Cookie"] != nil {
+				b.Errorf("answer = %d %q, Set-Cookie %q, want 201 \"applied\" without a cookie", a.StatusCode, a.body, a.Header["Set-Cookie"])
+			}
+		}
+	}},
 	{"client errors are outcomes", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(402)
