@@ -9,9 +9,8 @@ import (
 )
 
 // Writes that wait at the same moment share a Multi (group commit): one transaction, one
-// write to the servers' disks, one answer. This does not change what is known of each
-// write. A Multi is applied as a whole or not at all, and a refused one names its
-// culprit.
+// write to the servers' disks, one answer. The knowledge about each write stays exact. A
+// Multi is applied as a whole or not at all, and a refused one names its culprit.
 const (
 	// maxBatch bounds the writes of a Multi. Larger batches gain little, and have more
 	// to send again when one write is refused.
@@ -21,10 +20,10 @@ const (
 	maxBatchBytes = 256 << 10
 )
 
-// How many Multis of a session are under way at once. What a Multi costs the servers
-// depends little on what is in it, so fewer and larger ones carry more. The next one is
-// prepared while the servers write the other to their disks. More are sent only when
-// they are full, or when writes wait that must not share a Multi.
+// How many Multis of a session are under way at once. The cost of a Multi depends little
+// on its size, so fewer and larger ones carry more. The next one is prepared while the
+// servers write the other to their disks. More are sent only when they are full, or when
+// waiting writes must not share a Multi.
 //
 // The library blocks its 17th queued request. But requests queue only while there is no
 // connection, and then only the goroutines of the batcher are blocked.
@@ -38,12 +37,12 @@ type Request struct {
 	Ops []any
 
 	// Group, if not empty, is the name of a group of requests. No two requests of a
-	// group share a transaction, so what they create has different zxids.
+	// group share a transaction, so the znodes they create have different czxids.
 	Group string
 
-	// Hopeful marks a request that may well find the parent of its znode missing. When
-	// one such request is refused for that reason, all hopeful ones in its transaction
-	// are refused with ErrMaybeNoParent, and are not sent again one by one.
+	// Hopeful marks a request whose parent znode may well be missing. When one hopeful
+	// request is refused for that reason, all hopeful ones in its transaction are
+	// refused with ErrMaybeNoParent, and are not sent again one by one.
 	Hopeful bool
 }
 
@@ -64,10 +63,10 @@ type batcher struct {
 	mu        sync.Mutex
 	waiting   []*write
 	gathering bool                // a worker is about to take what waits
-	split     bool                // some wait because they may not share a Multi
+	split     bool                // some writes wait because they may not share a Multi
 	flying    int                 // Multis under way
-	last      int                 // writes in the last one that was sent
-	open      map[*write]struct{} // those that were not told yet; nil at the end
+	last      int                 // writes in the last Multi
+	open      map[*write]struct{} // without an answer yet; nil after end
 	wake      chan struct{}       // wakes a worker; has room for one
 }
 
@@ -82,12 +81,12 @@ func (b *batcher) start() {
 	}
 }
 
-// Write is Do for operations that any other write may share a transaction with.
+// Write is Do for operations of no group.
 func (b *batcher) Write(ops ...any) Result { return b.Do(Request{Ops: ops}) }
 
-// Do makes a pinned write and waits until its outcome is known, or known to be unknown.
-// That takes no longer than the session's patience plus a reconnect. It is for
-// goroutines that can wait.
+// Do makes a pinned write and waits for its outcome, which may be Unknown. It takes no
+// longer than the session's patience plus a reconnect. It is for goroutines that can
+// wait.
 func (b *batcher) Do(req Request) Result {
 	answer := make(chan Result, 1)
 	if !b.Ask(req, func(r Result) { answer <- r }) {
@@ -96,9 +95,9 @@ func (b *batcher) Do(req Request) Result {
 	return <-answer
 }
 
-// Ask is Do for callers that cannot wait. It calls told with the outcome, once, on a
-// goroutine that serves all writes and must not be held up. It returns false, and does
-// nothing, when the session is over.
+// Ask is Do for callers that cannot wait. It calls told with the outcome, once. The
+// goroutine of that call serves all writes and must not be held up. Ask returns false,
+// and does nothing, when the session is over.
 func (b *batcher) Ask(req Request, told func(Result)) bool {
 	wr := newWrite(req, told)
 	b.mu.Lock()
@@ -163,8 +162,8 @@ func (b *batcher) reply(wr *write, r Result) {
 	}
 }
 
-// end tells all open writes that the session is over. A request that is under way may
-// stay unanswered for long.
+// end tells all open writes about the end of the session. A request under way may stay
+// unanswered for long.
 func (b *batcher) end() {
 	<-b.over
 	b.mu.Lock()
@@ -209,10 +208,10 @@ func (b *batcher) work() {
 	}
 }
 
-// gather waits for writes that are about to come. Callers that were answered together
-// ask again together, and the first of them would leave without the others. It yields
-// the processor until that has brought no new write twice in a row. A write does not
-// wait for company if the last one had none either.
+// gather waits for writes that are about to come. Callers with a common answer ask again
+// together, and the first of them would leave without the others. gather yields the
+// processor until that has brought no new write twice in a row. A write does not
+// wait for company if the last one was alone as well.
 func (b *batcher) gather() {
 	for before, still := 0, 0; ; runtime.Gosched() {
 		b.mu.Lock()
@@ -230,7 +229,7 @@ func (b *batcher) gather() {
 	}
 }
 
-// takeOff takes the writes for a Multi that is to be sent now, if it may be.
+// takeOff takes the writes for a Multi, if one may be sent now.
 func (b *batcher) takeOff() []*write {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -281,7 +280,7 @@ func (b *batcher) next() (batch []*write) {
 }
 
 // sendAll sends a batch and answers each of its writes. Of a refused batch nothing has
-// been applied, and all writes but the culprit are sent again: see sortOut.
+// been applied, and all writes but the culprit are sent again. See sortOut.
 func (b *batcher) sendAll(batch []*write) {
 	var ops []any
 	for _, wr := range batch {

@@ -34,7 +34,7 @@ type clock struct {
 	timeout time.Duration // negotiated with the server
 	tick    time.Duration // the servers' tickTime
 
-	last   leaseclock.Instant // sending of the last acknowledged write; zero: none yet
+	last   leaseclock.Instant // when the last acknowledged write was sent; zero before the first
 	known  leaseclock.Instant // latest sign of life that the leader is sure to have had
 	recent []sign             // acknowledged writes after known, oldest first
 }

@@ -3,16 +3,17 @@
 //
 // A [Keeper] holds the present [Session]. A session offers:
 //
-//   - Pinned writes, alone or in company: Write, Do, Ask, Batch. Writes that wait at the
-//     same moment share a transaction, unless they are of one [Request].Group.
-//   - Two classes of read. A [Hint] may be old, and says where to look. [Decided] is true
-//     at the moment of the answer or later. Hint, Look, Decide, DecideFor.
-//   - Watch: wait until a znode may have changed.
-//   - Barrier: everything that was sent before has been applied or never will be.
-//   - The lease clock: Hold registers a lease and is told before its trust ends. LeaseTrusted,
-//     Left and Stale read the clock.
-//   - Waiting: AwaitUp, Await, Settled, Retry, Pause, and [Within] for calls that cannot
-//     be cancelled.
+//   - Pinned writes, by Write, Do, Ask and Batch. Waiting writes share a transaction,
+//     unless they are of one [Request].Group.
+//   - Two classes of read. Hint and Look return a [Hint], which may be old and says where
+//     to look. Decide and DecideFor return [Decided], which shows every write that was
+//     acknowledged before.
+//   - Watch waits until a znode may have changed.
+//   - After Barrier all earlier requests have been applied or never will be.
+//   - The lease clock. Hold registers a lease and tells it of the end of trust.
+//     LeaseTrusted, Left and Stale read the clock.
+//   - AwaitUp, Await, Settled, Retry and Pause wait. [Within] waits for a call without a
+//     context.
 //
 // # States
 //
@@ -34,7 +35,7 @@
 //   - Leases end before the servers could end the session, as long as the process runs.
 //     See the type clock for the reasoning. Acknowledged writes alone renew the trust,
 //     since a server that is cut off from its quorum goes on answering pings and reads.
-//   - Trust is not granted and lost at the same time: Hold, the loss of all holds, and
+//   - Trust is not granted and lost at the same time. Hold, the loss of all holds, and
 //     the end of the session happen under one lock.
 //   - Every call ends with its context, with the session's trust, or with the session.
 //     Calls without a context are for goroutines that can wait.
@@ -54,7 +55,7 @@
 //
 //	watches.mu ──▶ status.mu ──▶ the lost functions of holds, feed.mu ──▶ mailboxes
 //
-// batcher.mu, pulse.mu, guard.mu and Keeper.mu are taken alone. Keeper.mu never meets
+// batcher.mu, guard.mu and Keeper.mu are taken alone. Keeper.mu never meets
 // status.mu.
 //
 // # Reading order

@@ -24,22 +24,22 @@ var (
 // ErrNotPermitted is explained in package zookeeper, which exports it.
 var ErrNotPermitted = errors.New("zookeeper: not permitted")
 
-// errUnknownToServers says that the servers could not make an ACL for "auth", the
-// identities of the client.
+// errUnknownToServers refuses an ACL for "auth", the identities of the client, because the
+// servers know no identity of it.
 var errUnknownToServers = errors.New("zookeeper: the servers have not authenticated this client")
 
-// ErrNoParent says that the parent of the znode to create does not exist.
+// ErrNoParent refuses to create a znode without a parent.
 var ErrNoParent = errors.New("a znode above it is missing")
 
-// Codes of the servers (org.apache.zookeeper.KeeperException.Code) for which the client
-// library has no error.
+// Codes of the servers (org.apache.zookeeper.KeeperException.Code) without an error in the
+// client library.
 const (
 	codeRuntimeInconsistency = -2 // of an operation that was not tried
 	codeAPIError             = -100
 	codeQuotaExceeded        = -125
 )
 
-// codeError is a refusal with a code for which the client library has no error.
+// codeError is a refusal with a code unknown to the client library.
 type codeError struct {
 	path string
 	code int
@@ -53,8 +53,8 @@ func (e *codeError) Error() string {
 	return fmt.Sprintf("zookeeper: the servers refused to write %s with code %d%s", e.path, e.code, why)
 }
 
-// Refusal reports whether the servers refused a request in a way that another try does
-// not change.
+// Refusal reports whether the servers refused a request for good. Another try does not
+// help.
 func Refusal(err error) bool {
 	return errors.Is(err, ErrNotPermitted) || errors.Is(err, errUnknownToServers) ||
 		errors.Is(err, zk.ErrNoChildrenForEphemerals) || errors.Is(err, zk.ErrBadArguments)
@@ -66,7 +66,7 @@ func Answered(err error) bool {
 	return Refusal(err) || errors.As(err, new(*codeError))
 }
 
-// Definite reports whether a server said with this error that it did nothing.
+// Definite reports whether the error of a server means that it did nothing.
 func Definite(err error) bool {
 	for _, e := range []error{
 		zk.ErrNoNode, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrBadVersion,
@@ -79,8 +79,8 @@ func Definite(err error) bool {
 	return false
 }
 
-// unlisted returns the code of a server's error for which the client library has no
-// error, and 0 for any other error. The library keeps the code in the text only.
+// unlisted returns the server's code from an error unknown to the client library, and 0
+// for any other error. The library keeps the code in the text only.
 func unlisted(err error) (code int) {
 	if err == nil {
 		return 0

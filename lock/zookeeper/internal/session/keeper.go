@@ -35,7 +35,7 @@ type Keeper struct {
 	ended   chan struct{} // closed when Close or Abandon has returned
 
 	mu      sync.Mutex    // taken alone
-	current *Session      // nil while there is none
+	current *Session      // nil between two sessions
 	changed chan struct{} // closed and replaced when current changes
 	closing bool
 	lastErr error // why there is no session
@@ -176,8 +176,11 @@ func (k *Keeper) AwaitUsable(ctx context.Context) bool {
 		k.mu.Lock()
 		s, changed := k.current, k.changed
 		k.mu.Unlock()
-		if s != nil && s.settled(ctx) == nil {
-			return true
+		if s != nil {
+			st := s.status
+			if st.await(ctx, func() (bool, error) { return st.trouble(true) == nil, st.why }) == nil {
+				return true
+			}
 		}
 		select {
 		case <-changed:

@@ -20,31 +20,6 @@ type link struct {
 	fire func(zk.Event) // wakes the watches of an event
 }
 
-// connection returns the number of the present connection. It fails when there is no
-// connection. A request would wait in the library's queue then, for no known time.
-func (s *status) connection() (gen uint64, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.connected {
-		return 0, errNotConnected
-	}
-	return s.gen, nil
-}
-
-// confirmation is connection for deciding reads. A pinned write was acknowledged over
-// the present connection.
-func (s *status) confirmation() (gen uint64, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case !s.connected:
-		return 0, errNotConnected
-	case !s.confirmed:
-		return 0, errNotConfirmed
-	}
-	return s.gen, nil
-}
-
 // onEvent is the library's callback.
 func (l *link) onEvent(ev zk.Event) {
 	switch {

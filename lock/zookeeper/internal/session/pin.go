@@ -6,8 +6,8 @@ import (
 
 // pin makes the writes of a session. Each is part of a Multi that begins by setting the
 // data of the session's own ephemeral member znode. If the session is gone, the member
-// is gone as well, and the whole Multi fails, in whatever session the library sends it.
-// The new mzxid of the member is also the czxid of everything that the Multi creates.
+// is gone as well, and the whole Multi fails in any session. The new mzxid of the member
+// is also the czxid of all znodes created by the Multi.
 type pin struct {
 	*requests
 

@@ -4,37 +4,33 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// pulse sends the session's empty pinned writes, one at a time: as heartbeats, when no
-// other write renewed the trust lately, and as barriers.
+// pulse sends the session's empty pinned writes, one at a time. They are heartbeats, when
+// no other write renewed the trust lately, and barriers.
 type pulse struct {
 	*pin
 
-	poke chan struct{} // makes run look again at what is due; has room for one
-
-	mu       sync.Mutex // taken alone
-	barriers []chan struct{}
+	poke     chan struct{}   // makes run look at the clock again; has room for one
+	barriers []chan struct{} // asked for; guarded by status.mu
 }
 
-// Barrier returns nil when a pinned write that was sent after the call was acknowledged,
-// over the connection that it was sent over. Everything that this session sent earlier,
-// over any connection, has then been applied or never will be, and deciding reads that
-// follow see it. The server applies one session's requests in order, and refuses those
-// that arrive late from a server that the session has left. The events of watches that
-// were left over that connection have come, if they are older. A barrier also proves
-// that the quorum works.
+// Barrier sends a pinned write after the call and returns nil when it is acknowledged over
+// the same connection. All earlier requests of this session, over any connection, have
+// then been applied or never will be, and later deciding reads see them. The server
+// applies one session's requests in order, and refuses late ones from a server left by
+// the session. All older events of watches over that connection have come. A barrier also
+// proves that the quorum works.
 //
-// Waiting calls share a write. Barrier is for callers: it gives up when the session
-// cannot be trusted any more.
+// Waiting calls share a write. Barrier is for callers. It gives up when the session cannot
+// be trusted any more.
 func (p *pulse) Barrier(ctx context.Context) error { return p.Await(ctx, p.ask()) }
 
-// FinalBarrier is Barrier for work that must not give up. It fails only when the session
-// is over.
+// FinalBarrier is Barrier for work in the background. It fails only when the session is
+// over.
 func (p *pulse) FinalBarrier() error {
 	select {
 	case <-p.ask():
@@ -58,13 +54,6 @@ func (p *pulse) put(barriers ...chan struct{}) {
 	p.barriers = append(p.barriers, barriers...)
 }
 
-func (p *pulse) take() (barriers []chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	barriers, p.barriers = p.barriers, nil
-	return barriers
-}
-
 func (p *pulse) wakeUp() {
 	select {
 	case p.poke <- struct{}{}:
@@ -77,7 +66,7 @@ func (p *pulse) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		wait, gen, changed := p.due()
+		wait, waiting, gen, changed := p.due()
 		if wait != 0 {
 			ring := timer.C
 			if timer.Reset(max(wait, 0)); wait < 0 {
@@ -92,7 +81,6 @@ func (p *pulse) run() {
 			}
 			continue
 		}
-		waiting := p.take()
 		r := p.send()
 		if now, err := p.confirmation(); r.Outcome == Applied && err == nil && now == gen {
 			for _, done := range waiting {
@@ -102,7 +90,7 @@ func (p *pulse) run() {
 		}
 		p.put(waiting...)
 		if r.Outcome == Applied {
-			continue // over a later connection than the one that it was meant for
+			continue // over a later connection
 		}
 		select { // the answer was lost, or the server is confused
 		case <-time.After(10*time.Millisecond + rand.N(40*time.Millisecond)):
@@ -112,21 +100,20 @@ func (p *pulse) run() {
 	}
 }
 
-// due returns how long the next write may wait. It is negative while there is no
-// connection. gen is the number of the connection, and changed is closed at the next
-// change.
-func (p *pulse) due() (wait time.Duration, gen uint64, changed <-chan struct{}) {
+// due returns how long the next write may wait. If it is due now, due also returns the
+// barriers that it serves. wait is negative while there is no connection. gen is the number of the
+// connection, and changed is closed at the next change.
+func (p *pulse) due() (wait time.Duration, barriers []chan struct{}, gen uint64, changed <-chan struct{}) {
 	p.mu.Lock()
-	asked := len(p.barriers) > 0
-	p.mu.Unlock()
-	st := p.status
-	st.mu.Lock()
-	defer st.mu.Unlock()
+	defer p.mu.Unlock()
 	switch {
 	case !p.connected:
 		wait = -1
-	case p.confirmed && !asked:
+	case p.confirmed && len(p.barriers) == 0:
 		wait = max(0, p.clock.last.Add(p.clock.heartbeat(len(p.holds) > 0)).Sub(p.now()))
 	}
-	return wait, p.gen, st.changed
+	if wait == 0 {
+		barriers, p.barriers = p.barriers, nil
+	}
+	return wait, barriers, p.gen, p.changed
 }

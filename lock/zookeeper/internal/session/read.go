@@ -10,7 +10,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Node is what a read found. It comes as a [Hint] or as [Decided].
+// Node is the result of a read. It comes as a [Hint] or as [Decided].
 type Node struct {
 	Exists  bool
 	Data    []byte
@@ -23,26 +23,26 @@ type Node struct {
 	Children int32 // how many
 }
 
-// Hint is what a read found that may show the past. The server that answered may be
-// older than the others, and older than what this session has been told before. A hint
-// says where to look and when to look again. Never delete or give up anything because
-// of a hint, and never take a znode for vanished.
+// Hint is the result of a read that may show the past. The answering server may be stale,
+// even older than an earlier answer to this session. A hint says where to look and when to
+// look again. Never delete or give up anything because of a hint, and never take a znode
+// for vanished.
 type Hint struct{ Node }
 
-// Decided is what a deciding read found. It shows every write that this session had
-// been told of before the read was sent, and every write before those.
+// Decided is the result of a deciding read. It shows every write acknowledged to this
+// session before the read was sent, and every write before those.
 //
-// There are two reasons. The read is sent over a connection over which a pinned write
-// was acknowledged, and the server acknowledges a write when it has applied it and all
+// There are two reasons. The read is sent over a confirmed connection. A pinned write was
+// acknowledged over it, and the server acknowledges a write when it has applied it and all
 // before it. And the answer counts only if the connection is still the same one when it
-// arrives. The client library may otherwise send what it has queued over the next
-// connection, to a stale server.
+// arrives. The client library may otherwise send queued requests over the next connection,
+// to a stale server.
 //
-// So a deciding read also settles a write whose reply was lost. The connection of that
-// write is gone. The acknowledged write came over a later connection, to which the
-// server had bound the session before. Everything that this session sent earlier has
-// then been applied or never will be. If the connection is still the same, the server
-// answers the session's requests in order.
+// So a deciding read also settles a write with a lost reply. The connection of that write
+// is gone. The server had bound the session to a later connection before it acknowledged a
+// write there. All earlier requests of the session have then been applied or never will
+// be. If the connection is still the same, the server answers the session's requests in
+// order.
 type Decided struct{ Node }
 
 // Question is a read as the client library takes it.
@@ -69,8 +69,8 @@ func OfACL(acl *[]zk.ACL) Question {
 	}
 }
 
-// The following leave a watch if they find a znode, and ofExistsW also if it finds
-// none. The event comes to link.onEvent.
+// The following leave a watch if they find a znode. ofExistsW leaves one in any case. The
+// event comes to link.onEvent.
 
 func ofNodeW(c *zk.Conn, path string) (Node, error) {
 	data, stat, _, err := c.GetW(path)
@@ -106,7 +106,7 @@ func found(path string, data []byte, names []string, stat *zk.Stat, err error) (
 	}, nil
 }
 
-// errMoved says that the connection over which a read was to be answered is gone.
+// errMoved refuses the answer to a deciding read over another connection.
 var errMoved = errors.New("zookeeper: the connection was lost before a deciding read was answered")
 
 // reader makes the requests that are not pinned.

@@ -9,16 +9,16 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// ErrMaybeNoParent is in the refusal of a hopeful request that was refused because
-// another one in its transaction has no parent.
+// ErrMaybeNoParent refuses a hopeful request because another one in its transaction has
+// no parent.
 var ErrMaybeNoParent = fmt.Errorf("zookeeper: the znode above may be missing: %w", zk.ErrNoNode)
 
-// sorted is what becomes of the writes of a refused Multi.
+// sorted is the writes of a refused Multi, by their fate.
 type sorted struct {
-	// told are refused for certain: the culprit, and the writes that ask for a child of
-	// the same parent if the parent is the reason.
+	// told are refused for certain. They are the culprit and, if its parent is the
+	// reason, all other writes for a child of that parent.
 	told []*write
-	// doubted are refused on suspicion: hopeful writes, with a hopeful culprit whose
+	// doubted are refused on suspicion. They are hopeful, like the culprit, and its
 	// parent is missing.
 	doubted []*write
 	// pieces are sent next, all at the same time. The writes in front of the culprit
@@ -28,13 +28,13 @@ type sorted struct {
 	// and two or three if half of them are culprits in no order. (With 16 pieces at
 	// most, free locks waited a third longer in BenchmarkConflicts.)
 	pieces [][]*write
-	// last are sent after the pieces have been answered. The servers judge a write by
-	// what those in front of it in the Multi would have done. If one of them concerns
-	// the culprit's znodes, it may be the only reason, and it may never be applied.
+	// last are sent after the pieces have been answered. The servers judge a write as if
+	// those in front of it in the Multi had been applied. If one of them concerns the
+	// culprit's znodes, it may be the only reason, and it may never be applied.
 	last []*write
 }
 
-// sortOut decides what becomes of the writes of a refused Multi. The servers name its
+// sortOut divides the writes of a refused Multi. The servers name its
 // first culprit only, and others may follow. If all the rest were sent again after each
 // culprit, one valid write would wait for a round trip per invalid one.
 func sortOut(batch []*write, culprit int, r Result) (so sorted) {
@@ -72,7 +72,7 @@ func sortOut(batch []*write, culprit int, r Result) (so sorted) {
 }
 
 // parentless reports whether a write was refused because its first operation found no
-// parent, or a parent that this client may not use.
+// parent, or may not use it.
 func (r Result) parentless() bool {
 	return r.Op == 0 && (errors.Is(r.Err, zk.ErrNoNode) || errors.Is(r.Err, zk.ErrNoAuth))
 }
@@ -85,7 +85,7 @@ func (wr *write) besides(other *write) bool {
 }
 
 // concerns reports whether the operations of one write can decide whether the other is
-// refused: they are about one znode, or about a znode and its parent.
+// refused. They are about one znode, or about a znode and its parent.
 func (wr *write) concerns(other *write) bool {
 	for _, op := range wr.Ops {
 		a := pathOf(op)

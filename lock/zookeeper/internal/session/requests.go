@@ -15,6 +15,31 @@ type requests struct {
 	slots chan struct{} // semaphore of call
 }
 
+// connection returns the number of the present connection. It fails when there is no
+// connection. A request would wait in the library's queue then, for no known time.
+func (r *requests) connection() (gen uint64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.connected {
+		return 0, errNotConnected
+	}
+	return r.gen, nil
+}
+
+// confirmation is connection for deciding reads. A pinned write was acknowledged over
+// the present connection.
+func (r *requests) confirmation() (gen uint64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case !r.connected:
+		return 0, errNotConnected
+	case !r.confirmed:
+		return 0, errNotConfirmed
+	}
+	return r.gen, nil
+}
+
 // call makes a request that is not pinned: only a few at a time, and under a guard.
 func call[T any](r *requests, f func(*zk.Conn) (T, error)) (T, error) {
 	select {

@@ -7,36 +7,33 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// Outcome is what is known of a pinned write.
+// Outcome is the knowledge about a pinned write.
 type Outcome uint8
 
 const (
 	// Applied means that all of the write was applied and acknowledged.
 	Applied Outcome = iota
-	// Refused means that nothing was applied. Result.Op is the first operation that
-	// failed.
+	// Refused means nothing was applied. Result.Op is the first operation to fail.
 	Refused
-	// Unsent means that nothing was applied. The write never left this process.
+	// Unsent means nothing was applied. The write never left this process.
 	Unsent
 	// Unknown means all or nothing. The write may even be applied later, until a
 	// barrier has been acknowledged.
 	Unknown
-	// Ended means that the session is over, and with it every ephemeral znode that the
-	// write made or would have made.
+	// Ended means the session is over, and with it every ephemeral znode of the write.
 	Ended
 )
 
 // Result is the result of a pinned write.
 type Result struct {
 	Outcome Outcome
-	// Zxid is the transaction's, when applied. It is the czxid of every znode that the
-	// write created, and the mzxid of every znode that it set.
+	// Zxid is the transaction's, when applied. It is the czxid of every znode created
+	// by the write, and the mzxid of every znode set by it.
 	Zxid int64
 	// Created has the path of each znode created, when applied, by the index of its
 	// operation, and "" for other operations.
 	Created []string
-	// Op is the index of the culprit when refused. It is -1 when the servers refused
-	// the pin itself.
+	// Op is the index of the culprit when refused, or -1 for the pin itself.
 	Op  int
 	Err error
 }
@@ -60,13 +57,13 @@ func (r Result) slice(from, n int) Result {
 
 // interpret reads the answer to Multi(pin, n operations).
 //
-// Checked against ZooKeeper 3.8: in a failed batch the first operation with an error is
-// the culprit, whatever its code. Those before it carry no error, those after it
-// "runtime inconsistency". The library returns results and an error together then. Only
-// what is certain counts as refused or unsent. All else is unknown.
+// In a failed batch of ZooKeeper 3.8 the first operation with an error is the culprit,
+// with any code. The operations before it carry no error, those after it carry "runtime
+// inconsistency". The library then returns results and an error together. Only certain
+// answers count as refused or unsent. All others are unknown.
 //
 // The pin is judged more strictly than the other operations, because its refusal ends
-// the session: only for the codes in Definite.
+// the session. Only the codes in Definite count for it.
 func interpret(n int, answer []zk.MultiResponse, err error) Result {
 	switch {
 	case errors.Is(err, zk.ErrNoServer):

@@ -4,10 +4,10 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// Session is one ZooKeeper session, and the one zk.Conn that ever speaks for it. It is
-// safe for concurrent use. Each part has its own state:
+// Session is one ZooKeeper session, and the only zk.Conn to speak for it. It is safe for
+// concurrent use. Its parts each have their own state.
 type Session struct {
-	*status  // is it over, connected, confirmed, trusted; waiting for that
+	*status  // whether it is over, connected, confirmed and trusted
 	*trust   // the lease clock and the holds
 	*reader  // hints and deciding reads
 	*batcher // pinned writes, in batches
@@ -20,17 +20,17 @@ type Session struct {
 	local any
 }
 
-// Member is the path of the session's own znode. Names that begin with it are free for
-// ephemeral znodes of the packages above.
+// Member is the path of the session's own znode. The packages above may make ephemeral
+// znodes with this path and a suffix.
 func (s *Session) Member() string { return s.pulse.member.Path }
 
-// Server is the address of the server that the session is connected to.
+// Server is the address of the present server.
 func (s *Session) Server() string { return s.reader.conn.Server() }
 
-// Local is what Config.Prepare returned for this session.
+// Local is the value from Config.Prepare for this session.
 func (s *Session) Local() any { return s.local }
 
-// run starts the goroutines of a session that has its member znode.
+// run starts the goroutines, once the member znode exists.
 func (s *Session) run() {
 	s.batcher.start()
 	s.Go(s.pulse.run)
@@ -40,8 +40,8 @@ func (s *Session) run() {
 	})
 }
 
-// shutdown stops everything that a session that is over has running. A polite shutdown
-// tells the server, which then removes all ephemeral znodes of the session at once.
+// shutdown stops all goroutines after the end of the session. A polite shutdown tells the
+// server, and the server then removes all ephemeral znodes of the session at once.
 func (s *Session) shutdown(polite bool) {
 	tr := s.status.tr
 	if !polite {

@@ -65,7 +65,7 @@ func start(ctx context.Context, cfg *Config) (*Session, error) {
 		return nil, err
 	}
 	if err := s.boot(ctx); err != nil {
-		_, offline := s.connection()
+		_, offline := s.reader.connection()
 		why := s.Err()
 		if why != nil && !errors.Is(err, why) { // a call may only have seen the connection break
 			err = fmt.Errorf("%w: %w", why, err)

@@ -13,8 +13,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/wire"
 )
 
-// status is the state of a session: whether it is over, how it is connected, and whether
-// it is trusted. mu guards all of it, and the lease clock with it (trust.go).
+// status is the state of a session. It says whether the session is over, connected and
+// trusted. mu guards all of it, and also the lease clock (trust.go).
 type status struct {
 	log  *slog.Logger
 	now  leaseclock.Source
@@ -110,7 +110,7 @@ func (s *status) Await(ctx context.Context, ch <-chan struct{}) error {
 		err, changed := s.trouble(false), s.changed
 		s.mu.Unlock()
 		select {
-		case <-ch: // whatever has happened since
+		case <-ch: // it counts, even if trust has run out since
 			return nil
 		default:
 		}
@@ -129,10 +129,8 @@ func (s *status) Await(ctx context.Context, ch <-chan struct{}) error {
 
 // Settled waits until callers can be served or the session is over. It is for work that
 // must not give up.
-func (s *status) Settled() error { return s.settled(context.Background()) }
-
-func (s *status) settled(ctx context.Context) error {
-	return s.await(ctx, func() (bool, error) { return s.trouble(true) == nil, s.why })
+func (s *status) Settled() error {
+	return s.await(context.Background(), func() (bool, error) { return s.trouble(true) == nil, s.why })
 }
 
 // Retry waits until another try of a request makes sense: Settled, and then a short
@@ -171,14 +169,14 @@ func (s *status) Go(f func()) bool {
 // Needs mu.
 func (s *status) broadcast() {
 	if s.tell != nil {
-		s.tell(s.event())
+		s.tell(eventOf(s))
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// event is the present state as an event. Needs mu.
-func (s *status) event() Event {
+// eventOf is the present state as an event. Needs mu.
+func eventOf(s *status) Event {
 	err := s.trouble(true)
 	ev := Event{State: Reconnected, Session: hexID(s.id), At: time.Now(), Err: err}
 	switch {
@@ -191,14 +189,14 @@ func (s *status) event() Event {
 	return ev
 }
 
-// announce begins to tell of the session: first that it is connected, then what has
-// happened since it was up, and from then on every change.
+// announce begins to tell of the session. First it tells that the session is connected,
+// then the present state, and from then on every change.
 func (s *status) announce(tell func(Event)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tell = tell
 	tell(Event{State: Connected, Session: hexID(s.id), At: time.Now()})
-	tell(s.event())
+	tell(eventOf(s))
 }
 
 func hexID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }

@@ -6,24 +6,24 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// Kind is what a watch is for.
+// Kind is the purpose of a watch.
 type Kind uint8
 
 const (
-	// OnNode watches the data of a znode that exists, and its end.
+	// OnNode watches the data of an existing znode, and its end.
 	OnNode Kind = iota
 	// OnExists is OnNode, and watches for a missing znode to be created.
 	OnExists
-	// OnChildren watches which children a znode has, and its end.
+	// OnChildren watches the list of a znode's children, and its end.
 	OnChildren
 )
 
-// Watch is shared by all waiters for one path and kind: one read that leaves a watch
-// with the server. An event on the path wakes it, and so do a reconnect and the
-// session's end. All of them only mean "look again".
+// Watch is shared by all waiters for one path and kind. One read leaves a watch with the
+// server. An event on the path wakes it, and so do a reconnect and the session's end. All
+// of them only mean "look again".
 //
-// The server's watch cannot be taken back. So a watch that all waiters have left is
-// kept for the next ones until it fires.
+// The server's watch cannot be taken back. So a watch without waiters is kept for the
+// next ones until it fires.
 type Watch struct {
 	armed, woken chan struct{}
 	node         Hint
@@ -33,12 +33,11 @@ type Watch struct {
 // Armed is closed when the watch is there, or could not be made.
 func (w *Watch) Armed() <-chan struct{} { return w.armed }
 
-// Woken is closed when it is time to look again. A watch that could not be made is
-// woken at once, except when the connection broke: then the reconnect wakes it.
+// Woken is closed when it is time to look again. If the watch could not be made, that is
+// at once, or at the reconnect if the connection broke.
 func (w *Watch) Woken() <-chan struct{} { return w.woken }
 
-// Found is what the read found that left the watch. It may be called once Armed is
-// closed.
+// Found returns the result of the read. It may be called once Armed is closed.
 func (w *Watch) Found() (Hint, error) { return w.node, w.err }
 
 type watchKey struct {
@@ -54,8 +53,8 @@ type watches struct {
 	all map[watchKey]*Watch
 }
 
-// Watch returns the watch of a path, and makes it if there is none. If fit is not nil
-// and refuses what the read found, the watch is woken at once.
+// Watch returns the watch of a path, and makes it if necessary. If fit is not nil and
+// refuses the result of the read, the watch is woken at once.
 func (ws *watches) Watch(path string, kind Kind, fit func(Hint) bool) *Watch {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -73,17 +72,17 @@ func (ws *watches) Watch(path string, kind Kind, fit func(Hint) bool) *Watch {
 	return w
 }
 
-// Watching returns the watch of a path, or nil if there is none.
+// Watching returns the watch of a path, or nil.
 func (ws *watches) Watching(path string, kind Kind) *Watch {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return ws.all[watchKey{path, kind}]
 }
 
-// questions are the reads that leave a watch of each kind.
+// questions are the reads for each kind.
 var questions = map[Kind]Question{OnNode: ofNodeW, OnExists: ofExistsW, OnChildren: ofChildrenW}
 
-// Watched lists the paths that are watched.
+// Watched lists the paths of all watches.
 func (ws *watches) Watched() (paths []string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -93,7 +92,7 @@ func (ws *watches) Watched() (paths []string) {
 	return paths
 }
 
-// arm makes the read that leaves the watch.
+// arm makes the read.
 func (ws *watches) arm(key watchKey, w *Watch, fit func(Hint) bool) {
 	defer close(w.armed)
 	gen, gone := ws.connection()

@@ -46,6 +46,15 @@ const tlsAlert, tlsMajor = 21, 3
 // opSetWatches is the request by which a client repeats its watches.
 const opSetWatches = 101
 
+// newConn wraps a connection. later says that the session has had connections before.
+func newConn(nc net.Conn, t *Transport, later bool) *conn {
+	c := &conn{Conn: nc, t: t, greeting: true}
+	if later {
+		c.repeated = make(chan struct{})
+	}
+	return c
+}
+
 // Write passes on what the library sends: one whole request each time, with length, xid
 // and opcode first. The first request is the connect, and resume changes it.
 //

@@ -13,5 +13,5 @@
 // session. [Hosts] gives the library the servers by name.
 //
 // Read the files in this order: zxid.go (frames on the wire), tls.go (one connection),
-// probe.go, hosts.go, conn.go (what is read from and added to the stream), transport.go.
+// probe.go, hosts.go, transport.go, conn.go (what is read from and added to the stream).
 package wire

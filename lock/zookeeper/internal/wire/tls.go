@@ -19,7 +19,7 @@ type Dialer struct {
 	TLS *tls.Config
 }
 
-// CheckTLS returns a copy of a configuration that allows no version before TLS 1.2.
+// CheckTLS returns a copy of a configuration, without versions before TLS 1.2.
 func CheckTLS(c *tls.Config) (*tls.Config, error) {
 	if c == nil {
 		return nil, nil
@@ -66,10 +66,10 @@ func (d *Dialer) Connect(ctx context.Context, network, address string) (net.Conn
 	return secure{t, nc}, nil
 }
 
-// explain adds the likely reason to the error of a connection that the server has
-// ended. A server that wants another certificate sends one of several alerts, which
-// depends on its version of Java, or closes the connection. It does so in the
-// handshake, or right after it (TLS 1.3).
+// explain adds the likely reason to the error, if the server has ended the connection. A
+// server with no trust in the certificate sends one of several alerts, by its version of
+// Java, or closes the connection. It does so in the handshake, or right after it (TLS
+// 1.3).
 func (d *Dialer) explain(err error) error {
 	alert := aboutCertificate(err)
 	ended := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
@@ -86,8 +86,8 @@ func (d *Dialer) explain(err error) error {
 	return fmt.Errorf("%w; the server may speak no TLS, or want a client certificate, and Config.TLS has none", err)
 }
 
-// aboutCertificate recognises an alert from the server that can be about a wrong or
-// missing client certificate (RFC 8446, section 6.2).
+// aboutCertificate recognises an alert of the server about a wrong or missing client
+// certificate (RFC 8446, section 6.2).
 func aboutCertificate(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || op.Op != remoteAlert {

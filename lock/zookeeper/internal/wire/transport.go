@@ -31,7 +31,7 @@ type Transport struct {
 	stop context.CancelFunc
 
 	mu      sync.Mutex
-	current *conn
+	current net.Conn
 	session int64              // ID; 0 before the first handshake
 	timeout time.Duration      // as of the last handshake
 	sent    leaseclock.Instant // when the last accepted handshake was sent
@@ -63,22 +63,15 @@ func (t *Transport) Dial(network, address string, timeout time.Duration) (net.Co
 		t.fail(err)
 		return nil, err
 	}
-	c := &conn{Conn: nc, t: t, greeting: true}
 	_ = nc.SetDeadline(time.Now().Add(t.handshake))
 	t.mu.Lock()
-	refused := t.refusal()
-	if refused == nil {
-		t.current = c
-		if t.session != 0 {
-			c.repeated = make(chan struct{})
-		}
-	}
-	t.mu.Unlock()
-	if refused != nil {
+	defer t.mu.Unlock()
+	if err := t.refusal(); err != nil {
 		_ = nc.Close()
-		return nil, refused
+		return nil, err
 	}
-	return c, nil
+	t.current = newConn(nc, t, t.session != 0)
+	return t.current, nil
 }
 
 // pace slows the calls to a server that accepts connections only to drop them. The

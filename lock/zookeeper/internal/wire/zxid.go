@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// answers follows what a server sends over a connection after its answer to the
-// connect. Each answer is a frame: length (4 bytes), xid (4), zxid (8), and the rest.
-// The zxid is that of the last transaction that the server had applied.
+// answers follows the stream of a server after its answer to the connect. Each answer is a
+// frame of length (4 bytes), xid (4), zxid (8), and the rest. The zxid names the last
+// transaction applied by the server.
 type answers struct {
 	head   [zxidEnd]byte // of the present frame, as it was sent
 	at     int           // in the frame
@@ -23,19 +23,18 @@ const (
 	pingXid = -2
 )
 
-// hiding is how long zxids are hidden from a library that has connected again and has
-// not repeated its watches. By then it has no watches to repeat.
+// hiding is how long zxids are hidden from a library after a reconnect, if it repeats no
+// watches. By then it has no watches to repeat.
 const hiding = 10 * time.Second
 
 // next takes the next bytes. It passes the zxid of every answer to seen. The zxid of a
 // watch event is -1. If hide is true at the beginning of a frame, next hides the
 // frame's zxid, in place.
 //
-// The library puts the last zxid that it has seen into the request that repeats its
-// watches. It stores the zxid of each answer on another goroutine, without a lock
-// between the two. It does not store a 0. So a watch may fire for a change that was
-// seen before, and every caller here expects that. The library's own zxid is therefore
-// useless for a connect: see resume.
+// The library repeats its watches with the last zxid it has seen. It stores the zxid of
+// each answer on another goroutine, without a lock between the two. It does not store a
+// 0. So a watch may fire for an old change, and every caller here expects that. The
+// library's own zxid is therefore useless for a connect. See resume.
 func (a *answers) next(p []byte, hide func() bool, seen func(zxid int64)) {
 	for len(p) > 0 {
 		if a.at == 0 {
@@ -64,11 +63,11 @@ func (a *answers) next(p []byte, hide func() bool, seen func(zxid int64)) {
 // end is where the frame ends, once its length is known.
 func (a *answers) end() int { return 4 + int(binary.BigEndian.Uint32(a.head[:])) }
 
-// resume returns a connect request with the highest zxid that its session has seen. A
-// stale server refuses the client, and the library asks another one. So no later
-// connection of a session shows an older state than an earlier one has shown.
+// resume returns a connect request with the highest zxid seen by its session. A stale
+// server refuses the client, and the library asks another one. So no later connection of
+// a session shows an older state than an earlier one has shown.
 //
-// The request is a frame as well: length (4 bytes), version (4), zxid (8), and the rest.
+// The request is also a frame, of length (4 bytes), version (4), zxid (8), and the rest.
 func resume(request []byte, zxid int64) []byte {
 	if len(request) < zxidEnd {
 		return request
