@@ -33,12 +33,13 @@ func TestTransportRefusesASecondSession(t *testing.T) {
 	create(t, c, lock, zk.FlagEphemeral)
 	session := c.SessionID()
 	_, passwd := p.Session()
-	if err := testserver.KillSession(servers[0], session, passwd); err != nil {
-		t.Fatal(err)
-	}
-	for there := true; there; {
-		if there, _, err = next.Exists(lock); err != nil {
-			t.Fatalf("Exists(%q) = %v", lock, err)
+	for end := time.Now().Add(30 * time.Second); ; {
+		killed := testserver.KillSession(servers[0], session, passwd) // an error may only mean that it is gone
+		if there, _, err := next.Exists(lock); err == nil && !there {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("KillSession() = %v, and the lock is still there", killed)
 		}
 	}
 	create(t, next, lock, zk.FlagEphemeral)
