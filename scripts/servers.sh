@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Makes sure that what the tests start is there: ZooKeeper's jar, Java, Redis,
-# Sentinel, PostgreSQL, and a C compiler for the race detector. On Debian and its like it
-# installs what is missing, as root or by sudo without a password; elsewhere it
-# names what is missing and exits 1.
+# Checks the servers and tools for the tests: ZooKeeper's jar, Java, Redis, Sentinel,
+# PostgreSQL, and a C compiler for the race detector. On Debian and similar systems it
+# installs the missing packages, as root or by sudo without a password. On other
+# systems it names them and exits 1.
 #
-# A server named by IDEMKEEPER_TEST_ZOOKEEPER, IDEMKEEPER_TEST_REDIS or
-# IDEMKEEPER_TEST_POSTGRES is taken instead of an installed one. Tests that break their servers still need their
-# own, and fail where they cannot start one.
+# IDEMKEEPER_TEST_ZOOKEEPER, IDEMKEEPER_TEST_REDIS and IDEMKEEPER_TEST_POSTGRES name
+# running servers to use instead. Tests that break their servers still start their
+# own, and fail if they cannot.
 set -euo pipefail
 
 zookeeper_jar=/usr/share/java/zookeeper.jar
 
-# missing prints the Debian package of each thing that is not there.
+# missing prints the Debian packages to install.
 missing() {
 	if [[ -z ${IDEMKEEPER_TEST_ZOOKEEPER:-} ]]; then
 		command -v java >/dev/null || echo default-jre-headless
-		# The package called zookeeper adds scripts, and a Java with a desktop.
+		# The package zookeeper would add scripts, and a Java with a desktop.
 		[[ -e $zookeeper_jar ]] || echo libzookeeper-java
 	fi
 	if [[ -z ${IDEMKEEPER_TEST_REDIS:-} ]]; then
@@ -37,7 +37,7 @@ if ((${#packages[@]} == 0)); then
 fi
 
 give_up() {
-	echo "The tests need what these Debian packages hold, and $1: ${packages[*]}" >&2
+	echo "The tests need these Debian packages, and $1: ${packages[*]}" >&2
 	echo "Install them, or name running servers in IDEMKEEPER_TEST_ZOOKEEPER=host:port,host:port," >&2
 	echo "IDEMKEEPER_TEST_REDIS=redis://host:port/0 and IDEMKEEPER_TEST_POSTGRES=postgres://user@host:port/database." >&2
 	exit 1
@@ -62,8 +62,8 @@ install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Loc
 	give_up "apt-get could not install them"
 }
 
-# Debian starts them as services. The tests start their own on free ports and
-# do not mind them, but they are not what was asked for.
+# Debian starts them as services. The tests start their own servers on free ports, so
+# stop the services.
 for service in redis-server redis-sentinel postgresql; do
 	if [[ " ${packages[*]} " == *" $service "* ]]; then
 		if [[ -d /run/systemd/system ]]; then

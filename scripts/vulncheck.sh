@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs govulncheck at the version given. Where the vulnerability database cannot
-# be reached it says so and exits 0: that says nothing about the code.
+# Runs govulncheck at the given version. If the vulnerability database cannot be
+# reached, it says so and exits 0, without a result about the code.
 set -euo pipefail
 
 go=${GO:-go}

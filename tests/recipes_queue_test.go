@@ -63,7 +63,7 @@ func TestQueuePollInDoubt(t *testing.T) {
 	waitFor(t, "removal", hold.Held())
 	p.BlackHole(testserver.Both) // nor is it told over another connection
 	got := in.waitExit(t)
-	wantExitLine(t, "poll", got, 1, "may have been removed", "in the queue still")
+	wantExitLine(t, "poll", got, 1, "may have been removed", "still in the queue")
 	if got.stdout != "one\n" {
 		t.Errorf("poll printed %q, want the element", got.stdout)
 	}

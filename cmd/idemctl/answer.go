@@ -16,13 +16,13 @@ import (
 // maxAnswer bounds FILE, in bytes.
 const maxAnswer = 16 << 20
 
-// answer is the response in FILE, of whatever transport.
+// answer is the response in FILE, of either transport.
 type answer struct {
 	status      int
 	headers     map[string][]string
 	text        *string // body
 	bytes       []byte  // body_base64
-	binary      bool    // it was given
+	binary      bool    // body_base64 was given
 	messageType string  // of a gRPC message
 }
 
@@ -31,7 +31,7 @@ func (a *app) readAnswer(file string) (*answer, error) {
 	var in io.Reader = strings.NewReader("")
 	switch {
 	case file != "-":
-		f, err := os.Open(file) //nolint:gosec // whoever runs it names the file
+		f, err := os.Open(file) //nolint:gosec // the operator names the file
 		if err != nil {
 			return nil, usageError{fmt.Errorf("--applied: %w", err)}
 		}
@@ -54,14 +54,14 @@ func (a *app) readAnswer(file string) (*answer, error) {
 	return ans, nil
 }
 
-// parseAnswer reads one JSON object. Names are exact, and are not repeated: what
-// is misspelled would otherwise be missing from every replay.
+// parseAnswer reads one JSON object. It refuses unknown and repeated names, because
+// every replay would miss a misspelled member.
 func parseAnswer(data []byte) (*answer, error) {
 	if !utf8.Valid(data) {
-		return nil, errors.New("not UTF-8; a body that is no text goes into body_base64")
+		return nil, errors.New("not UTF-8; put a binary body into body_base64")
 	}
 	if halfSurrogate(data) {
-		return nil, errors.New(`half of a surrogate pair, such as \ud800: it is no character, and would be replaced`)
+		return nil, errors.New(`half of a surrogate pair, such as \ud800, is no character`)
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -76,7 +76,7 @@ func parseAnswer(data []byte) (*answer, error) {
 		return nil, err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the JSON object")
+		return nil, errors.New("text follows the JSON object")
 	}
 	switch {
 	case !seen["status"]:
@@ -107,7 +107,7 @@ func (ans *answer) set(name string, value json.RawMessage) (err error) {
 	case "message_type":
 		want, err = "a text", strictly(value, &ans.messageType)
 	default:
-		return fmt.Errorf("unknown member %q: there are status, headers, body, body_base64 and message_type", name)
+		return fmt.Errorf("unknown member %q; use status, headers, body, body_base64 and message_type", name)
 	}
 	if err != nil {
 		return fmt.Errorf("%s is not %s", name, want)
@@ -115,7 +115,7 @@ func (ans *answer) set(name string, value json.RawMessage) (err error) {
 	return nil
 }
 
-// setHeaders takes the lists of texts that headers is an object of.
+// setHeaders takes the member headers, an object of lists of texts.
 func (ans *answer) setHeaders(value json.RawMessage) error {
 	const want = "headers is not an object of lists of texts"
 	dec := json.NewDecoder(bytes.NewReader(value))
@@ -131,7 +131,7 @@ func (ans *answer) setHeaders(value json.RawMessage) error {
 		values := make([]string, len(texts))
 		for i, text := range texts {
 			if text == nil {
-				return fmt.Errorf("%s: %q has null for a value", want, name)
+				return fmt.Errorf("%s: %q has the value null", want, name)
 			}
 			values[i] = *text
 		}
@@ -140,8 +140,8 @@ func (ans *answer) setHeaders(value json.RawMessage) error {
 	})
 }
 
-// eachMember reads the members of an object, behind its first brace, up to the
-// end. A name is not repeated.
+// eachMember reads the members of an object, after its first brace. It refuses a
+// repeated name.
 func eachMember(dec *json.Decoder, f func(name string, value json.RawMessage) error) error {
 	seen := map[string]bool{}
 	for dec.More() {
@@ -151,7 +151,7 @@ func eachMember(dec *json.Decoder, f func(name string, value json.RawMessage) er
 		}
 		name, _ := t.(string)
 		if seen[name] {
-			return fmt.Errorf("%q is there twice", name)
+			return fmt.Errorf("%q appears twice", name)
 		}
 		seen[name] = true
 		var value json.RawMessage
@@ -168,7 +168,7 @@ func eachMember(dec *json.Decoder, f func(name string, value json.RawMessage) er
 	return nil
 }
 
-// strictly decodes a value, which is not null.
+// strictly decodes a value and refuses null.
 func strictly(value json.RawMessage, to any) error {
 	if string(value) == "null" {
 		return errors.New("null")
@@ -176,9 +176,9 @@ func strictly(value json.RawMessage, to any) error {
 	return json.Unmarshal(value, to)
 }
 
-// halfSurrogate reports whether a JSON text has an escape of one half of a
-// surrogate pair without the other (RFC 8259, section 8.2), which package json
-// replaces in silence. Backslashes are found within strings only.
+// halfSurrogate reports whether a JSON text escapes one half of a surrogate pair
+// without the other (RFC 8259, section 8.2). Package json would replace it without
+// an error. Backslashes appear within strings only.
 func halfSurrogate(data []byte) bool {
 	for i := 0; i < len(data); i++ {
 		if data[i] != '\\' {
@@ -186,7 +186,7 @@ func halfSurrogate(data []byte) bool {
 		}
 		switch unit := escaped(data[i:]); {
 		case unit < 0:
-			i++ // the character that is escaped
+			i++ // skip the escaped character
 		case unit>>10 == 0xd800>>10:
 			if next := escaped(data[i+6:]); next>>10 != 0xdc00>>10 {
 				return true
@@ -201,8 +201,7 @@ func halfSurrogate(data []byte) bool {
 	return false
 }
 
-// escaped is the UTF-16 code unit of an escape at the start of a text; -1 where
-// there is none.
+// escaped is the UTF-16 code unit of an escape at the start of a text, or -1.
 func escaped(data []byte) int {
 	if len(data) < 6 || data[0] != '\\' || data[1] != 'u' {
 		return -1

@@ -21,8 +21,7 @@ import (
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 )
 
-// transport is how a service is asked, which decides what a stored response
-// looks like.
+// transport decides the form of a stored response.
 type transport string
 
 const (
@@ -33,15 +32,14 @@ const (
 // maxCode is the greatest gRPC code, UNAUTHENTICATED.
 const maxCode = 16
 
-// What routes look like. A method without a package is written as a path of two
-// parts is: /Greeter/SayHello, /v1/payments.
+// The forms of routes. A method without a package looks like a path of two parts, as
+// in /Greeter/SayHello and /v1/payments.
 var (
 	methodOfPackage = regexp.MustCompile(`^/[A-Za-z_]\w*(\.[A-Za-z_]\w*)+/[A-Za-z_]\w*$`)
 	methodOrPath    = regexp.MustCompile(`^/[A-Za-z_]\w*/[A-Za-z_]\w*$`)
 )
 
-// likely is the transport of a route, as its name tells; "" where it can be
-// either.
+// likely is the transport of a route by its name, "" if it can be either.
 func likely(route string) transport {
 	switch {
 	case methodOfPackage.MatchString(route):
@@ -52,9 +50,9 @@ func likely(route string) transport {
 	return overHTTP
 }
 
-// transportOf decides by the status, which is of one transport only: 0 to 16 are
-// gRPC's codes, 200 to 599 are HTTP's. Where the route's name, or who decides,
-// says another one, FILE is of another route, or wrong.
+// transportOf decides by the status. 0 to 16 are gRPC codes and 200 to 599 are HTTP.
+// If the route's name or --transport says otherwise, FILE is wrong or for another
+// route.
 func (ans *answer) transportOf(route string, told transport) (transport, error) {
 	var is transport
 	switch {
@@ -67,18 +65,18 @@ func (ans *answer) transportOf(route string, told transport) (transport, error) 
 	}
 	switch name := likely(route); {
 	case told != "" && told != is:
-		return "", fmt.Errorf("status %d is not of --transport %s: %s", ans.status, told, statuses)
+		return "", fmt.Errorf("status %d does not fit --transport %s: %s", ans.status, told, statuses)
 	case told == "" && name == overGRPC && is != name:
-		return "", fmt.Errorf("status %d: the record's route looks like a gRPC method, want a code from 0 (OK) to %d; --transport http if it is not", ans.status, maxCode)
+		return "", fmt.Errorf("status %d: the record's route looks like a gRPC method, want a code from 0 (OK) to %d, or give --transport http", ans.status, maxCode)
 	case told == "" && name == overHTTP && is != name:
-		return "", fmt.Errorf("status %d: the record's route looks like one of HTTP, want a status from 200 to 599; --transport grpc if it is not", ans.status)
+		return "", fmt.Errorf("status %d: the record's route looks like HTTP, want a status from 200 to 599, or give --transport grpc", ans.status)
 	}
 	return is, nil
 }
 
 const statuses = "HTTP has 200 to 599, gRPC 0 to 16"
 
-// response is what is stored for a route.
+// response is the stored response for a route.
 func (ans *answer) response(route string, told transport, allow []string) (idem.Response, error) {
 	is, err := ans.transportOf(route, told)
 	if err != nil {
@@ -92,7 +90,7 @@ func (ans *answer) response(route string, told transport, allow []string) (idem.
 
 func (ans *answer) overHTTP(allow []string) (idem.Response, error) {
 	if ans.messageType != "" {
-		return idem.Response{}, errors.New("message_type is for gRPC, and the status is one of HTTP")
+		return idem.Response{}, errors.New("message_type is for gRPC, and the status is for HTTP")
 	}
 	body := ans.bytes
 	if ans.text != nil {
@@ -105,13 +103,13 @@ func (ans *answer) overHTTP(allow []string) (idem.Response, error) {
 	return idem.Response{Status: ans.status, Header: header, Body: body}, err
 }
 
-// fieldRules are those of a transport for headers.
+// fieldRules are a transport's rules for headers.
 type fieldRules struct {
-	replayed  []string // unless the service was told to replay more (idem's design, section 6)
+	replayed  []string // by default, a service can replay more
 	canonical func(string) string
-	name      *regexp.Regexp // of one that is in canonical form
-	never     []string       // is replayed, whatever a service says: it belongs to one exchange or one caller
-	tab       bool           // a value can have one
+	name      *regexp.Regexp // of a canonical name
+	never     []string       // never replayed, because they belong to one exchange or one caller
+	tab       bool           // values may contain tabs
 }
 
 var fieldsOfHTTP = fieldRules{
@@ -126,7 +124,7 @@ var fieldsOfHTTP = fieldRules{
 	tab: true,
 }
 
-// token is a name of RFC 9110, section 5.6.2.
+// token is a header name (RFC 9110, section 5.6.2).
 var token = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 
 var fieldsOfGRPC = fieldRules{
@@ -141,36 +139,36 @@ var fieldsOfGRPC = fieldRules{
 	},
 }
 
-// binaryField is how a name ends of metadata whose values are bytes.
+// binaryField ends the names of metadata with binary values.
 const binaryField = "-bin"
 
-// check wants a name in canonical form that a service can be told to replay.
+// check accepts a canonical name that a service could replay.
 func (f *fieldRules) check(name string) error {
 	switch {
 	case !f.name.MatchString(name), name == binaryField:
 		return fmt.Errorf("%q is not the name of a header", name)
 	case slices.Contains(f.never, name), strings.HasPrefix(name, "grpc-"):
-		return fmt.Errorf("header %s belongs to one exchange, and is never replayed", name)
+		return fmt.Errorf("header %s belongs to one exchange and is never replayed", name)
 	}
 	return nil
 }
 
-// value is the stored form of one.
+// value is the stored form of a header's value.
 func (f *fieldRules) value(name, v string) (string, error) {
 	if strings.ContainsFunc(v, func(r rune) bool { return (r < ' ' || r > '~') && (r != '\t' || !f.tab) }) {
-		return "", fmt.Errorf("header %s has a character in its value that is not printable ASCII", name)
+		return "", fmt.Errorf("header %s has a value that is not printable ASCII", name)
 	}
 	if f.tab || !strings.HasSuffix(name, binaryField) {
 		return v, nil
 	}
 	data, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(v, "="))
 	if err != nil {
-		return "", fmt.Errorf("header %s is binary: want base64, as on the wire", name)
+		return "", fmt.Errorf("header %s is binary, want base64 as on the wire", name)
 	}
 	return string(data), nil
 }
 
-// fields are the headers in their stored form.
+// fields returns the headers in their stored form.
 func (ans *answer) fields(f *fieldRules, allow []string) (map[string][]string, error) {
 	known := slices.Clone(f.replayed)
 	for _, name := range allow {
@@ -188,9 +186,9 @@ func (ans *answer) fields(f *fieldRules, allow []string) (map[string][]string, e
 		}
 		switch _, twice := fields[name]; {
 		case !slices.Contains(known, name):
-			return nil, fmt.Errorf("header %q is not among those that are replayed: %s; see --allow-header", given, strings.Join(known, ", "))
+			return nil, fmt.Errorf("header %q is not replayed; replayed are %s; see --allow-header", given, strings.Join(known, ", "))
 		case twice:
-			return nil, fmt.Errorf("header %s is there twice", name)
+			return nil, fmt.Errorf("header %s appears twice", name)
 		case len(values) == 0:
 			return nil, fmt.Errorf("header %s has no value", name)
 		}
@@ -205,8 +203,8 @@ func (ans *answer) fields(f *fieldRules, allow []string) (map[string][]string, e
 	return fields, nil
 }
 
-// unnamed is the type of a message that FILE does not name: package idemgrpc
-// takes a type that it does not know for the one that the method returns.
+// unnamed is the type of a message without message_type. Package idemgrpc replaces
+// an unknown type by the return type of the method.
 const unnamed = "idemctl.Unnamed"
 
 func (ans *answer) overGRPC(allow []string) (idem.Response, error) {
@@ -217,11 +215,11 @@ func (ans *answer) overGRPC(allow []string) (idem.Response, error) {
 	var r idem.Response
 	switch {
 	case ans.status == 0 && ans.text != nil:
-		err = errors.New("status 0 is gRPC's OK: want body_base64, the protobuf message, in place of body")
+		err = errors.New("status 0 is gRPC's OK: want body_base64 with the protobuf message in place of body")
 	case ans.status == 0:
 		r, err = storedMessage(ans.messageType, ans.bytes)
 	case ans.binary || ans.messageType != "":
-		err = fmt.Errorf("gRPC code %d comes without a message: want body, the status's text", ans.status)
+		err = fmt.Errorf("gRPC code %d comes without a message: want body with the text of the status", ans.status)
 	default:
 		text := ""
 		if ans.text != nil {
@@ -233,7 +231,7 @@ func (ans *answer) overGRPC(allow []string) (idem.Response, error) {
 	return r, err
 }
 
-// storedMessage is the stored form of a message that a method returned.
+// storedMessage is the stored form of a method's result.
 func storedMessage(name string, message []byte) (idem.Response, error) {
 	if name == "" {
 		name = unnamed
@@ -243,13 +241,13 @@ func storedMessage(name string, message []byte) (idem.Response, error) {
 		return idem.Response{}, err
 	}
 	m := dynamicpb.NewMessage(desc)
-	if err := proto.Unmarshal(message, m); err != nil { // keeps all fields, as unknown ones
+	if err := proto.Unmarshal(message, m); err != nil { // it keeps all fields as unknown ones
 		return idem.Response{}, errors.New("body_base64 is not a protobuf message")
 	}
 	return idemgrpc.Outcome(nil, m)
 }
 
-// emptyType is a message type of a name, of which nothing else is known.
+// emptyType is a message type without fields.
 func emptyType(name protoreflect.FullName) (protoreflect.MessageDescriptor, error) {
 	if !name.IsValid() {
 		return nil, fmt.Errorf("message_type %q is not the full name of a message", string(name))
@@ -264,8 +262,8 @@ func emptyType(name protoreflect.FullName) (protoreflect.MessageDescriptor, erro
 	return file.Messages().Get(0), nil
 }
 
-// storedStatus is the stored form of an error that a method returned: behind
-// what holds no message comes its google.rpc.Status.
+// storedStatus is the stored form of a method's error. It is the form of an empty
+// result, followed by the google.rpc.Status.
 func storedStatus(code int, text string) (idem.Response, error) {
 	r, err := idemgrpc.Outcome(nil)
 	if err != nil {

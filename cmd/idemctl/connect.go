@@ -18,33 +18,34 @@ import (
 
 const (
 	connectTimeout = 12 * time.Second
-	lookTimeout    = 5 * time.Second // for an ensemble that can be done without
+	lookTimeout    = 5 * time.Second // for an ensemble that a command can do without
 	closeTimeout   = 3 * time.Second
 )
 
-// tokenStore is what the commands need of a token store.
+// tokenStore is a token store with an operator's methods.
 type tokenStore interface {
 	idem.Store
 
-	// AcceptLoss makes the store serve new keys again after it lost records,
-	// and returns how many shards had.
+	// AcceptLoss makes the store serve new keys again after a loss of records. It
+	// returns how many shards had lost theirs.
 	AcceptLoss(ctx context.Context) (int, error)
-	// Decisions lists what people decided about a key, newest first.
+	// Decisions lists the decisions of people about a key, newest first.
 	Decisions(ctx context.Context, id idem.KeyID) ([]redisstore.Decided, error)
-	// Sealed reports whether services have declared that they encrypt responses.
+	// Sealed reports whether the services have declared that they encrypt
+	// responses.
 	Sealed(ctx context.Context) (bool, error)
 }
 
-// backends are the services behind a command.
+// backends are the connections of a command.
 type backends struct {
 	store     tokenStore
 	redis     goredis.UniversalClient
-	zookeeper *zookeeper.Client // nil where there is none, or it cannot be reached
-	noWitness error             // why ZooKeeper, which was asked for, is left out
+	zookeeper *zookeeper.Client // nil without --zookeeper, or if noWitness is set
+	noWitness error             // why the ensemble of --zookeeper is left out
 	closers   []func()          // in the order of opening
 }
 
-// close ends what was opened, the last one first.
+// close closes everything in the reverse order of opening.
 func (b *backends) close() {
 	for _, end := range slices.Backward(b.closers) {
 		end()
@@ -52,8 +53,8 @@ func (b *backends) close() {
 	b.closers = nil
 }
 
-// openStore connects to the token store, with the witness where --zookeeper
-// names one. The caller calls done.
+// openStore connects to the token store, with --zookeeper also to its witness. The
+// caller calls done.
 func (a *app) openStore(ctx context.Context) (store tokenStore, done func(), err error) {
 	b, err := a.openBackends(ctx, need{ensemble: true})
 	if err != nil {
@@ -62,8 +63,8 @@ func (a *app) openStore(ctx context.Context) (store tokenStore, done func(), err
 	return b.store, b.close, nil
 }
 
-// openToLook is openStore for what writes nothing: it does without an ensemble
-// that cannot be reached, and says so.
+// openToLook is openStore for commands that only read. It leaves an unreachable
+// ensemble out, with a message.
 func (a *app) openToLook(ctx context.Context) (store tokenStore, done func(), err error) {
 	b, err := a.openBackends(ctx, need{readOnly: true})
 	if err != nil {
@@ -75,13 +76,13 @@ func (a *app) openToLook(ctx context.Context) (store tokenStore, done func(), er
 	return b.store, b.close, nil
 }
 
-// need is what a command needs of the services behind it.
+// need says what a command needs of its connections.
 type need struct {
-	ensemble bool // one that cannot be reached is an error, if there is one; else it is left out
-	readOnly bool // nothing is written to Redis
+	ensemble bool // an unreachable ensemble is an error, otherwise it is left out
+	readOnly bool // write nothing to Redis
 }
 
-// openBackends connects to all that the flags name. The caller calls close.
+// openBackends connects to all servers that the flags name. The caller calls close.
 func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error) {
 	switch {
 	case a.redis == "" && a.database != "":
@@ -95,7 +96,7 @@ func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error)
 			b.close()
 		}
 	}()
-	log := slog.New(slog.DiscardHandler) // what matters to a command comes back as its error
+	log := slog.New(slog.DiscardHandler) // errors are returned
 	opts := []redisstore.Option{redisstore.WithPrefix(a.prefix), redisstore.WithLogger(log)}
 	if a.zookeeper != "" {
 		within := connectTimeout
@@ -132,7 +133,7 @@ func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error)
 	return b, err
 }
 
-// sealedStore encrypts responses. What is asked of Redis itself goes past that.
+// sealedStore encrypts responses. The operator's methods go to Redis directly.
 type sealedStore struct {
 	*sealed.Store
 	redis *redisstore.Store
@@ -149,7 +150,7 @@ func (s sealedStore) Decisions(ctx context.Context, id idem.KeyID) ([]redisstore
 // Sealed implements tokenStore.
 func (s sealedStore) Sealed(ctx context.Context) (bool, error) { return s.redis.Sealed(ctx) }
 
-// seal is the store as services see it that encrypt stored responses.
+// seal returns the store as seen by services that encrypt stored responses.
 func (a *app) seal(store *redisstore.Store) (tokenStore, error) {
 	ring, err := sealed.ParseRing(a.responseKeys)
 	if err != nil {
@@ -178,7 +179,7 @@ func (a *app) joinEnsemble(ctx context.Context, b *backends, within time.Duratio
 	return nil
 }
 
-// connectRedis returns a client, which connects at first use.
+// connectRedis returns a client. It connects at its first use.
 func (a *app) connectRedis() (goredis.UniversalClient, error) {
 	goredis.SetLogger(quiet{})
 	client, err := redisstore.Connect(a.redis)
@@ -217,7 +218,7 @@ func (a *app) openZooKeeper(ctx context.Context, log *slog.Logger) (client *zook
 	return client, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		_ = client.Close(ctx) // at the worst the session times out
+		_ = client.Close(ctx) // otherwise the session times out
 	}, nil
 }
 
@@ -238,8 +239,8 @@ func (a *app) ensemble() (servers []string, chroot string, err error) {
 	return servers, chroot, nil
 }
 
-// quiet keeps Redis's client library from writing to standard error: what went
-// wrong comes back as an error, and is told in one line.
+// quiet keeps Redis's client library from writing to standard error. The commands
+// report its errors in one line.
 type quiet struct{}
 
 // Printf does nothing.

@@ -1,8 +1,8 @@
-// Command idemctl is the operator's command line: what the token store knows
-// of a key, which outcomes are open, and what only an operator can settle: an
-// unknown outcome, a store that lost its records, a lock domain that is gone for
-// good; a look at the servers; and ZooKeeper's recipes for scripts: a lock, a
-// semaphore, an election, a queue.
+// Command idemctl is the operator's command line. It shows what the token store
+// knows of a key and which outcomes are open. It settles what only an operator can
+// settle, an unknown outcome, a store that lost its records, or a lock domain that is
+// gone for good. It checks the servers. For scripts it offers a lock, a semaphore, an
+// election and a queue in ZooKeeper.
 //
 //	idemctl --redis redis://127.0.0.1:6379 record list --state unknown --older-than 1m
 //	idemctl --redis redis://127.0.0.1:6379 record show --scope merchant_demo order-17
@@ -11,8 +11,11 @@
 //	idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 doctor
 //	idemctl --zookeeper 127.0.0.1:2181 lock --timeout 5s /jobs/nightly -- ./nightly.sh
 //
-// Exit codes: 0 done; 1 failed; 2 wrong use; 75 not acquired, nothing there,
-// or timed out; lock and semaphore exit as the command does that they run.
-// Results go to standard output, everything else to standard error. Keys are
-// shown nowhere, only their IDs; a token only to whom it is issued.
+// The exit code is 0 for done, 1 for failed, 2 for wrong use, and 75 for not
+// acquired, nothing there or timed out. lock and semaphore exit as their command
+// does. Results go to standard output, everything else to standard error. idemctl
+// shows the IDs of keys and never the keys, and a token only when it issues it.
+//
+// Each file holds one group of commands. main.go has the global flags, connect.go the
+// connections, output.go the output of records.
 package main

@@ -17,19 +17,19 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
-// Bounds of the checks. All of them share the first one, so that doctor is done
-// within 15 s, the end of its session included.
+// Bounds of the checks. All of them share the first one, so that doctor ends within
+// 15 s, including the end of its session.
 const (
 	allChecks      = 13 * time.Second
 	endOfSession   = time.Second
-	redisChecks    = 5 * time.Second // of all servers, side by side
-	ensembleChecks = 9 * time.Second // beside them; of these
+	redisChecks    = 5 * time.Second // for all servers in parallel
+	ensembleChecks = 9 * time.Second // in parallel to redisChecks
 	serverCheck    = 2 * time.Second // for one question to a ZooKeeper server
-	sessionCheck   = 6 * time.Second // until a session works
+	sessionCheck   = 6 * time.Second // for a working session
 	recordChecks   = 4 * time.Second
 )
 
-// maxSkew between two clocks is no reason to warn.
+// maxSkew is the greatest difference between two clocks without a warning.
 const maxSkew = 2 * time.Second
 
 // finding is the result of a check.
@@ -51,10 +51,10 @@ func (r *report) add(status, check, format string, args []any) {
 	r.findings = append(r.findings, finding{check, status, passwords.ReplaceAllString(detail, "//***@")})
 }
 
-// passwords are what stands before the host of a URL.
+// passwords matches the part of a URL before the host.
 var passwords = regexp.MustCompile(`//[^/\s]*@`)
 
-// grade is ok, or warn where something is not as it should be.
+// gradef adds ok or warn.
 func (r *report) gradef(good bool, check, format string, args ...any) {
 	if good {
 		r.okf(check, format, args...)
@@ -67,40 +67,41 @@ func (a *app) doctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Check servers, settings, clocks and open records",
-		Long: `Check what the flags name: the Redis servers, the ZooKeeper ensemble, and with
-both what they have to do with each other. A line for each check,
+		Long: `Check the servers of --redis and --zookeeper. With both flags, also check that they
+fit together. Each check prints one line,
 
   ok|warn|fail  NAME  text
 
-with --json an object with check, status and detail. It takes 15 s at most, and
-exits with 1 where a check failed, with 0 where there are warnings only.
+or with --json an object with check, status and detail. It takes at most 15 s. It
+exits with 1 if a check failed, and with 0 if there are only warnings.
 
-  redis               a server that can be reached
+  redis               the server can be reached
   redis-version       6.2 or later
-  redis-eviction      maxmemory-policy noeviction, or records are lost; a replica's
-                      is a warning
-  redis-persistence   an append-only file
-  redis-replicas      how many there are, and how far behind
-  redis-write         each shard can be written to
-  sentinel            a sentinel that can be reached, and knows the primary
-  zookeeper           a server that can be reached, and serves
-  zookeeper-version   as it tells by the four letters srvr
+  redis-eviction      maxmemory-policy noeviction, otherwise records are lost (for a
+                      replica only a warning)
+  redis-persistence   append-only file
+  redis-replicas      their number, and how stale they are
+  redis-write         every shard takes a write
+  sentinel            the sentinel can be reached and knows the primary
+  zookeeper           the server can be reached and serves
+  zookeeper-version   from the four-letter command srvr
   zookeeper-servers   three or five, so that one may fail
-  zookeeper-session   the time-out that is granted for --session-timeout
-  zookeeper-write     the quorum takes a write, and services have been there
-  zookeeper-acl       znodes below which anybody may unlock
-  lock-domain         of the ensemble; see "store retire"
-  clock-skew          Redis, its replicas, ZooKeeper and this machine, within 2 s
+  zookeeper-session   the granted time-out for --session-timeout
+  zookeeper-write     the quorum takes a write, and services have used the ensemble
+  zookeeper-acl       znodes where any client may delete locks
+  lock-domain         of the ensemble, see "store retire"
+  clock-skew          Redis, its replicas, ZooKeeper and this machine within 2 s
   incarnations        Redis has the records that the services remember
-  open-records        pending for more than an hour; unknown
-  record-domains      open records of lock domains that are none of these
+  open-records        unknown, or pending for more than an hour
+  unreadable-records  written by a newer build, or corrupt
+  record-domains      open records of other lock domains
 
-It leaves nothing behind: it writes a key to each shard of Redis that is gone a
-second later, and znodes to ZooKeeper that go with its sessions. Where no service
-has used an ensemble yet, nothing is made there: it says so with a warning.
+It leaves nothing behind. It writes a key to each shard of Redis, which expires after
+a second, and znodes to ZooKeeper, which end with its sessions. If no service has
+used an ensemble yet, it creates nothing there and warns.
 
-Where znodes are made for the services alone, it needs --zookeeper-auth as they do;
-without, what is closed to strangers is a warning, and is not looked at.`,
+If only the services may use the znodes, give the services' --zookeeper-auth. Without
+it, protected znodes are skipped with a warning.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper zk1:2181,zk2:2181,zk3:2181/payments doctor
   idemctl --redis redis+sentinel://s1:26379,s2:26379/mymaster --json doctor`,
 		Args: cobra.NoArgs,
@@ -108,10 +109,11 @@ without, what is closed to strangers is a warning, and is not looked at.`,
 	}
 }
 
-// errUnwell says that a check failed.
+// errUnwell means that a check failed.
 var errUnwell = errors.New("doctor: at least one check failed")
 
-// patient is what the checks know of the servers: nil where one did not answer.
+// patient holds the connections for the later checks. They are nil if the servers did
+// not answer.
 type patient struct {
 	redis     goredis.UniversalClient
 	zookeeper *zookeeper.Client
@@ -167,7 +169,7 @@ func (a *app) examine(ctx context.Context) error {
 	return a.writeFindings(redis.findings, ensemble.findings, together.findings)
 }
 
-// writeFindings prints all lines, and is errUnwell where one is a failure.
+// writeFindings prints all findings. It returns errUnwell if one is a failure.
 func (a *app) writeFindings(groups ...[]finding) error {
 	failed := false
 	for _, group := range groups {
@@ -197,8 +199,8 @@ func (a *app) endSession(client *zookeeper.Client) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), endOfSession)
 	defer cancel()
-	_ = client.Close(ctx) // at the worst the session times out
+	_ = client.Close(ctx) // otherwise the session times out
 }
 
-// discard is for what comes back as a finding.
+// discard drops log lines, because errors become findings.
 var discard = slog.New(slog.DiscardHandler)

@@ -15,8 +15,8 @@ import (
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 )
 
-// checkRedis looks at every server. It returns the clocks of the primaries; nil
-// where the records cannot be reached.
+// checkRedis checks every server and returns their clocks. It returns nil if a
+// primary cannot be reached.
 func (a *app) checkRedis(ctx context.Context, r *report, client goredis.UniversalClient) []clockReading {
 	answering := a.checkSentinels(ctx, r)
 	var mu sync.Mutex
@@ -65,7 +65,7 @@ func (a *app) checkRedis(ctx context.Context, r *report, client goredis.Universa
 	return clocks
 }
 
-// nodeReport is what was found at one server.
+// nodeReport holds the findings about one server.
 type nodeReport struct {
 	report
 
@@ -81,21 +81,21 @@ func checkReplica(ctx context.Context, node *goredis.Client) nodeReport {
 		n.failf("redis", "%s: replica: %v", n.addr, err)
 		return n
 	}
-	n.okf("redis", "%s answers, a replica", n.addr)
+	n.okf("redis", "%s answers and is a replica", n.addr)
 	n.clocks = []clockReading{readClock("Redis "+n.addr, now, sent)}
 	const check = "redis-eviction"
 	switch policy := evictionPolicy(ctx, node, infoOf(ctx, node)); policy {
 	case "noeviction":
 		n.okf(check, "%s, a replica, has maxmemory-policy noeviction", n.addr)
 	case "":
-		n.warnf(check, "%s, a replica, does not tell its maxmemory-policy; it has to be noeviction", n.addr)
+		n.warnf(check, "%s, a replica, does not tell its maxmemory-policy; it must be noeviction", n.addr)
 	default:
-		n.warnf(check, "%s, a replica, has maxmemory-policy %s: it would evict records once it takes over; set it to noeviction", n.addr, policy)
+		n.warnf(check, "%s, a replica, has maxmemory-policy %s: as a primary it would evict records; set it to noeviction", n.addr, policy)
 	}
 	return n
 }
 
-// evictionPolicy is "" where a server does not tell.
+// evictionPolicy is "" if the server does not tell it.
 func evictionPolicy(ctx context.Context, node *goredis.Client, info map[string]string) string {
 	if policy := info["maxmemory_policy"]; policy != "" {
 		return policy
@@ -105,7 +105,7 @@ func evictionPolicy(ctx context.Context, node *goredis.Client, info map[string]s
 
 func (a *app) checkPrimary(ctx context.Context, node *goredis.Client) nodeReport {
 	n := nodeReport{addr: node.Options().Addr}
-	if _, _, err := net.SplitHostPort(n.addr); err != nil { // the library's word for one behind sentinels
+	if _, _, err := net.SplitHostPort(n.addr); err != nil { // the client library has no address for a primary of sentinels
 		n.addr = "the sentinels' primary"
 	}
 	sent := time.Now()
@@ -124,7 +124,7 @@ func (a *app) checkPrimary(ctx context.Context, node *goredis.Client) nodeReport
 	return n
 }
 
-// infoOf is all that INFO says; empty where it is not allowed.
+// infoOf is the answer to INFO, empty if INFO is not allowed.
 func infoOf(ctx context.Context, node *goredis.Client) map[string]string {
 	text, err := node.Info(ctx).Result()
 	if err != nil {
@@ -152,9 +152,9 @@ func (n *nodeReport) checkVersion(version string) {
 	var major, minor int
 	switch _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); {
 	case err != nil:
-		n.warnf(check, "%s does not tell its version; 6.2 is the least", n.addr)
+		n.warnf(check, "%s does not tell its version; it must be 6.2 or later", n.addr)
 	case major < 6 || major == 6 && minor < 2:
-		n.failf(check, "%s is %s; 6.2 is the least", n.addr, version)
+		n.failf(check, "%s is %s; it must be 6.2 or later", n.addr, version)
 	default:
 		n.okf(check, "%s is %s", n.addr, version)
 	}
@@ -166,9 +166,9 @@ func (n *nodeReport) checkEviction(policy string) {
 	case "noeviction":
 		n.okf(check, "%s has maxmemory-policy noeviction", n.addr)
 	case "":
-		n.warnf(check, "%s does not tell its maxmemory-policy; it has to be noeviction", n.addr)
+		n.warnf(check, "%s does not tell its maxmemory-policy; it must be noeviction", n.addr)
 	default:
-		n.failf(check, "%s has maxmemory-policy %s: evicted records let operations run twice; set it to noeviction", n.addr, policy)
+		n.failf(check, "%s has maxmemory-policy %s: operations with evicted records can run twice; set it to noeviction", n.addr, policy)
 	}
 }
 
@@ -178,7 +178,7 @@ func (n *nodeReport) checkPersistence(info map[string]string) {
 	case info["aof_enabled"] == "":
 		n.warnf(check, "%s does not tell how it persists its data", n.addr)
 	case info["aof_enabled"] != "1":
-		n.warnf(check, "%s has no append-only file: a restart loses its latest records, or all", n.addr)
+		n.warnf(check, "%s has no append-only file: a restart loses its latest records, or all of them", n.addr)
 	case info["aof_last_write_status"] == "err":
 		n.failf(check, "%s could not write its append-only file", n.addr)
 	case info["rdb_last_bgsave_status"] == "err":
@@ -196,10 +196,10 @@ func (n *nodeReport) checkReplicas(info map[string]string) {
 		n.warnf(check, "%s does not tell its replicas", n.addr)
 		return
 	case role != "master":
-		n.failf(check, "%s is a replica: it takes no writes", n.addr)
+		n.failf(check, "%s is a replica and takes no writes", n.addr)
 		return
 	case count == "0":
-		n.okf(check, "%s has none: nobody takes over from it", n.addr)
+		n.okf(check, "%s has no replica to take over from it", n.addr)
 		return
 	}
 	behind, offline := int64(0), 0
@@ -219,11 +219,11 @@ func (n *nodeReport) checkReplicas(info map[string]string) {
 			}
 		}
 	}
-	n.gradef(offline == 0, check, "%s has %s, %d of them not in step, the last one %d bytes behind; writes are acknowledged without them: a fail-over can lose the latest",
+	n.gradef(offline == 0, check, "%s has %s, %d of them not online, and the most stale one lacks %d bytes; writes do not wait for them, so a fail-over can lose the latest",
 		n.addr, count, offline, behind)
 }
 
-// checkWrites writes to every shard, and so to every primary.
+// checkWrites writes to every shard and so to every primary.
 func (a *app) checkWrites(ctx context.Context, r *report, client goredis.UniversalClient) {
 	sent := time.Now()
 	_, err := client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
@@ -239,8 +239,8 @@ func (a *app) checkWrites(ctx context.Context, r *report, client goredis.Univers
 	r.okf("redis-write", "all %d shards within %v", redislock.Shards, time.Since(sent).Round(time.Microsecond))
 }
 
-// checkSentinels asks each of them for the primary, where --redis names any, and
-// returns those that answered.
+// checkSentinels asks the sentinels of --redis for the primary, and returns the ones
+// that answered.
 func (a *app) checkSentinels(ctx context.Context, r *report) (answering []string) {
 	const check = "sentinel"
 	addrs, master := sentinels(a.redis)
@@ -252,7 +252,7 @@ func (a *app) checkSentinels(ctx context.Context, r *report) (answering []string
 			r.failf(check, "%s: %v", addr, err)
 			continue
 		case first != "" && primary != first:
-			r.warnf(check, "%s takes %s for the primary of %s, another one %s", addr, primary, master, first)
+			r.warnf(check, "%s names %s as the primary of %s, another sentinel %s", addr, primary, master, first)
 		default:
 			r.okf(check, "%s: the primary of %s is %s", addr, master, primary)
 			first = primary
@@ -281,8 +281,9 @@ func withSentinel(ctx context.Context, addr string, f func(context.Context, *gor
 	return f(ctx, client)
 }
 
-// checkSentinelReplicas looks at the replicas that a sentinel knows: one of them is the next primary. like is a client of the primary.
-// A replica that is gone for good stays with the sentinels: it is a warning.
+// checkSentinelReplicas checks the replicas that a sentinel knows. One of them is the
+// next primary. like is a client of the primary. Sentinels never forget a replica that
+// is gone for good, so an unreachable one is only a warning.
 func (a *app) checkSentinelReplicas(ctx context.Context, r *report, addrs []string, like *goredis.Client) []nodeReport {
 	_, master := sentinels(a.redis)
 	var known []map[string]string
@@ -314,7 +315,7 @@ func (a *app) checkSentinelReplicas(ctx context.Context, r *report, addrs []stri
 	var all []nodeReport
 	for _, n := range looks {
 		if n.clocks == nil {
-			r.warnf("redis", "%s, a replica that the sentinels know, does not answer", n.addr)
+			r.warnf("redis", "%s, a replica known to the sentinels, does not answer", n.addr)
 			continue
 		}
 		all = append(all, *n)
@@ -322,8 +323,8 @@ func (a *app) checkSentinelReplicas(ctx context.Context, r *report, addrs []stri
 	return all
 }
 
-// sentinels takes redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER
-// apart, which the store's own client has accepted.
+// sentinels parses redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER. The
+// store's own client has accepted the URL before.
 func sentinels(url string) (addrs []string, master string) {
 	rest, found := strings.CutPrefix(url, "redis+sentinel://")
 	if !found {

@@ -68,7 +68,7 @@ func TestDoctorWithoutFault(t *testing.T) {
 	env := ensembleEnv(t, testserver.StartRedis(t, testserver.WithRedisArgs("--appendonly", "yes")).URL())
 	first := doctor(t, env)
 	first.none(t, "fail")
-	first.want(t, "warn", "zookeeper-write", "nothing is there yet")
+	first.want(t, "warn", "zookeeper-write", "no service has used")
 	first.want(t, "warn", "incarnations", "not compared")
 	first.want(t, "ok", "clock-skew", "3 clocks")
 	first.want(t, "ok", "open-records", "")
@@ -142,7 +142,7 @@ func TestDoctorOfServersThatDoNotAnswer(t *testing.T) {
 	// The others are looked at all the same.
 	env["IDEMCTL_ZOOKEEPER"] = zk + ",127.0.0.1:1" + testserver.Chroot(t)
 	got = doctor(t, env)
-	got.want(t, "warn", "zookeeper-write", "nothing is there yet")
+	got.want(t, "warn", "zookeeper-write", "no service has used")
 	got.want(t, "warn", "zookeeper-servers", "2 named")
 }
 
@@ -156,18 +156,18 @@ func TestDoctorOfSentinels(t *testing.T) {
 	got.want(t, "ok", "redis-write", "")
 	// The primary calls its replica online at the first word from it, a second later.
 	inStep := func(f finding) bool {
-		return f.Status == "ok" && strings.Contains(f.Detail, "has 1, 0 of them not in step")
+		return f.Status == "ok" && strings.Contains(f.Detail, "has 1, 0 of them not online")
 	}
 	for end := time.Now().Add(time.Minute); !slices.ContainsFunc(got.findings, inStep); {
 		if time.Now().After(end) {
-			t.Fatalf("the replica is not in step:\n%s", got.stdout)
+			t.Fatalf("the replica is not online:\n%s", got.stdout)
 		}
 		got = doctor(t, map[string]string{"IDEMCTL_REDIS": "redis+sentinel://" + addrs[0] + "/" + testserver.SentinelMaster})
 	}
 
 	// Its replica is the next primary.
 	replica := s.Replica()
-	got.want(t, "ok", "redis", replica.Addr()+" answers, a replica")
+	got.want(t, "ok", "redis", replica.Addr()+" answers and is a replica")
 	got.want(t, "ok", "redis-eviction", replica.Addr()+", a replica")
 	got.want(t, "ok", "clock-skew", "3 clocks")
 	if _, err := replica.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
@@ -192,7 +192,7 @@ func TestDoctorOfAClusterWithReplicas(t *testing.T) {
 	env := map[string]string{"IDEMCTL_REDIS": "redis://" + strings.Join(c.Addrs()[:3], ",redis://")}
 	got := doctor(t, env)
 	// A node lists replicas of which it has heard that they have data.
-	for end := time.Now().Add(time.Minute); strings.Count(got.stdout, "answers, a replica") < 3; got = doctor(t, env) {
+	for end := time.Now().Add(time.Minute); strings.Count(got.stdout, "answers and is a replica") < 3; got = doctor(t, env) {
 		if time.Now().After(end) {
 			t.Fatalf("the replicas are not known:\n%s", got.stdout)
 		}

@@ -13,20 +13,20 @@ import (
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
-// clockReading is how far a server's clock was ahead of this machine's.
+// clockReading is how far a server's clock is ahead of this machine's.
 type clockReading struct {
 	whose string
 	ahead time.Duration
-	give  time.Duration // or take
+	give  time.Duration // the error, in either direction
 }
 
-// readClock compares a server's time, told in answer to what was sent then.
+// readClock compares a server's time, from an answer to a request of time sent.
 func readClock(whose string, told, sent time.Time) clockReading {
 	took := time.Since(sent)
 	return clockReading{whose, told.Sub(sent.Add(took / 2)), took / 2}
 }
 
-// checkTogether looks at what is in the servers, and compares them.
+// checkTogether checks the records, and compares the servers with each other.
 func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 	checkClocks(r, p.clocks)
 	if p.redis == nil {
@@ -39,9 +39,9 @@ func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 	const check = "incarnations"
 	switch {
 	case p.zookeeper == nil && a.zookeeper != "":
-		r.warnf(check, "not compared: what the services remember in ZooKeeper is not there, or cannot be read")
+		r.warnf(check, "not compared: the services' witness in ZooKeeper is missing or cannot be read")
 	case p.zookeeper == nil:
-		r.warnf(check, "not compared: without ZooKeeper nobody remembers which Redis it was but the instances that run")
+		r.warnf(check, "not compared: without ZooKeeper only running instances remember their Redis")
 	default:
 		witness := p.zookeeper.Register(a.witness)
 		data, _, err := witness.Load(ctx)
@@ -50,14 +50,14 @@ func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 			r.failf(check, "the witness cannot be read: %v", err)
 			return
 		case data == nil:
-			r.warnf(check, "no service with this --zookeeper has used a Redis yet: %s is not there", a.witness)
+			r.warnf(check, "no service with this --zookeeper has used a Redis yet: %s is missing", a.witness)
 		default:
 			opts, witnessed = append(opts, redisstore.WithWitness(witness)), true
 		}
 	}
 	store, err := redisstore.New(ctx, p.redis, opts...)
 	if err != nil {
-		r.warnf("open-records", "not looked at: %v", err)
+		r.warnf("open-records", "not checked: %v", err)
 		return
 	}
 	if witnessed {
@@ -67,13 +67,13 @@ func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 		case err != nil:
 			r.failf(check, "%v", err)
 		default:
-			r.okf(check, "all %d shards are as the services remember them", redisstore.Shards)
+			r.okf(check, "all %d shards are the ones that the services remember", redisstore.Shards)
 		}
 	}
 	a.checkOpenRecords(ctx, r, p, store)
 }
 
-// checkClocks compares each clock with this machine's, and with each other.
+// checkClocks compares the clocks with each other and with this machine's.
 func checkClocks(r *report, clocks []clockReading) {
 	if len(clocks) == 0 {
 		return
@@ -86,7 +86,7 @@ func checkClocks(r *report, clocks []clockReading) {
 		len(clocks), apart.Round(time.Millisecond), give.Round(time.Millisecond), first.whose, last.whose)
 }
 
-// maxOpen is how many open records are looked at.
+// maxOpen is how many open records doctor reads.
 const maxOpen = 20_000
 
 func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store idem.Store) {
@@ -135,7 +135,8 @@ func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store
 	a.checkDomains(ctx, r, p, store, domains)
 }
 
-// checkDomains looks for records that no lock of ours proves anything about.
+// checkDomains looks for open records of other lock domains. Our locks prove nothing
+// about them.
 func (a *app) checkDomains(ctx context.Context, r *report, p *patient, store idem.Store, domains map[string]int) {
 	const check = "record-domains"
 	ours, err := a.redisDomains(ctx, p.redis)
@@ -159,10 +160,10 @@ func (a *app) checkDomains(ctx context.Context, r *report, p *patient, store ide
 	}
 	switch {
 	case len(foreign) == 0:
-		r.okf(check, "no open record is of a lock domain that nobody knows")
+		r.okf(check, "every open record has a known lock domain")
 	case p.zookeeper == nil:
-		r.warnf(check, "open records of lock domains that are not this Redis's: %s; give --zookeeper to compare", strings.Join(foreign, ", "))
+		r.warnf(check, "open records of lock domains outside this Redis: %s; give --zookeeper to compare", strings.Join(foreign, ", "))
 	default:
-		r.warnf(check, `open records of other lock domains: %s; their holders are not known to be gone, see "store retire"`, strings.Join(foreign, ", "))
+		r.warnf(check, `open records of other lock domains: %s; their holders may be alive, see "store retire"`, strings.Join(foreign, ", "))
 	}
 }

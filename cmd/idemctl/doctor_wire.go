@@ -14,17 +14,17 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// This file speaks ZooKeeper's protocol to one server, for questions that the
-// client of package lock/zookeeper has no answer to: whether this very server
-// serves, what session it grants, and what time it is there. The frames are those
-// of zookeeper.jute; every number is big-endian.
+// This file speaks ZooKeeper's protocol to one server. The client of package
+// lock/zookeeper cannot tell whether one particular server serves, which session it
+// grants, and what its time is. The frames follow zookeeper.jute. Every number is
+// big-endian.
 
-// Operations, and what says that a request is of one of them.
+// Operations and request IDs.
 const (
 	opExists  = 3
 	opAuth    = 100
 	xidAuth   = -4
-	opCreate2 = 15 // answers with the path and the Stat
+	opCreate2 = 15 // its answer has the path and the Stat
 	opClose   = -11
 
 	permAll       = 31
@@ -32,16 +32,16 @@ const (
 	maxFrame      = 1 << 20
 )
 
-// probe is what one server answered.
+// probe holds the answers of one server.
 type probe struct {
 	addr          string
-	err           error // it cannot be reached, or does not serve
+	err           error // the server cannot be reached or does not serve
 	took          time.Duration
 	granted       time.Duration
-	version, mode string // "" where it does not tell
+	version, mode string // "" if the server does not tell
 }
 
-// probeServer opens a session at a server, which takes a quorum, and closes it.
+// probeServer opens and closes a session at a server. That needs a quorum.
 func (a *app) probeServer(ctx context.Context, addr string) probe {
 	p := probe{addr: addr}
 	sent := time.Now()
@@ -56,7 +56,7 @@ func (a *app) probeServer(ctx context.Context, addr string) probe {
 	return p
 }
 
-// serverInfo asks with the four letters srvr.
+// serverInfo sends the four-letter command srvr.
 func serverInfo(ctx context.Context, addr string) (version, mode string) {
 	c, err := dialServer(ctx, addr)
 	if err != nil {
@@ -80,8 +80,8 @@ func serverInfo(ctx context.Context, addr string) (version, mode string) {
 	return version, mode
 }
 
-// zooKeeperClock reads the leader's clock off a znode that is made below parent,
-// and goes with its session.
+// zooKeeperClock reads the leader's clock from the creation time of an ephemeral znode
+// below parent.
 func (a *app) zooKeeperClock(ctx context.Context, addr, parent string) (clockReading, error) {
 	c, _, err := a.startSession(ctx, addr)
 	if err != nil {
@@ -96,8 +96,7 @@ func (a *app) zooKeeperClock(ctx context.Context, addr, parent string) (clockRea
 	return readClock("ZooKeeper "+addr, made, sent), nil
 }
 
-// firstMissing returns the first of some paths where there is no znode; "" where
-// there is one at each.
+// firstMissing returns the first path without a znode, or "".
 func (a *app) firstMissing(ctx context.Context, addr string, paths []string) (string, error) {
 	c, _, err := a.startSession(ctx, addr)
 	if err != nil {
@@ -112,8 +111,8 @@ func (a *app) firstMissing(ctx context.Context, addr string, paths []string) (st
 	return "", nil
 }
 
-// startSession opens a session at a server, as whoever --zookeeper-auth says. The
-// caller closes it.
+// startSession opens a session at a server, with --zookeeper-auth. The caller closes
+// it.
 func (a *app) startSession(ctx context.Context, addr string) (c *wire, granted time.Duration, err error) {
 	if c, err = dialServer(ctx, addr); err != nil {
 		return nil, 0, err
@@ -138,7 +137,7 @@ type wire struct {
 	end func()
 }
 
-// dialServer connects; everything on the connection fails when ctx ends.
+// dialServer connects. Calls on the connection fail when ctx ends.
 func dialServer(ctx context.Context, addr string) (*wire, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -148,15 +147,15 @@ func dialServer(ctx context.Context, addr string) (*wire, error) {
 	return &wire{conn, func() { stop(); _ = conn.Close() }}, nil
 }
 
-// close closes the session and the connection. Where the server does not hear
-// of it the session goes by itself.
+// close closes the session and the connection. If the server does not get the
+// request, the session times out.
 func (c *wire) close() {
 	op := int32(opClose)
 	_, _ = c.exchange(request(2, uint32(op)))
 	c.end()
 }
 
-// connect opens a session and returns the time-out that is granted.
+// connect opens a session and returns its granted time-out.
 func (c *wire) connect(timeout time.Duration) (time.Duration, error) {
 	req := make([]byte, 4+8, 4+8+4+8+4+16+1) // version, last zxid seen
 	req = binary.BigEndian.AppendUint32(req, uint32(timeout.Milliseconds()))
@@ -165,18 +164,18 @@ func (c *wire) connect(timeout time.Duration) (time.Duration, error) {
 	req = append(req, make([]byte, 16+1)...) // password, read-only
 	answer, err := c.exchange(req)
 	if errors.Is(err, io.EOF) {
-		return 0, errors.New("closes the connection: it has no quorum, or takes no more clients")
+		return 0, errors.New("it closes the connection, because it has no quorum or takes no more clients")
 	}
 	if err != nil {
 		return 0, err
 	}
 	if len(answer) < 16 || binary.BigEndian.Uint64(answer[8:]) == 0 {
-		return 0, errors.New("refuses a session")
+		return 0, errors.New("it refuses a session")
 	}
 	return time.Duration(binary.BigEndian.Uint32(answer[4:])) * time.Millisecond, nil
 }
 
-// create makes an ephemeral znode, and returns when that was.
+// create creates an ephemeral znode and returns its creation time.
 func (c *wire) create(path string) (time.Time, error) {
 	req := request(1, opCreate2)
 	req = text(req, path)
@@ -223,17 +222,17 @@ func (c *wire) exists(path string) (bool, error) {
 	return code == 0, err
 }
 
-// request begins one.
+// request begins a request.
 func request(xid, op uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, xid), op)
 }
 
-// text appends a text, or what is sent like one.
+// text appends a string or byte buffer, with its length.
 func text(req []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint32(req, uint32(len(s))), s...)
 }
 
-// ask sends a request, and returns the error code of the answer and what follows.
+// ask sends a request, and returns the error code and body of the answer.
 func (c *wire) ask(req []byte) (code int32, rest []byte, err error) {
 	answer, err := c.exchange(req)
 	if err != nil {
@@ -257,7 +256,7 @@ func (c *wire) exchange(payload []byte) ([]byte, error) {
 	}
 	n := binary.BigEndian.Uint32(size[:])
 	if n > maxFrame {
-		return nil, errors.New("is not a ZooKeeper server")
+		return nil, errors.New("it is not a ZooKeeper server")
 	}
 	frame := make([]byte, n)
 	_, err := io.ReadFull(c, frame)

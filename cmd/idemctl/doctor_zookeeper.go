@@ -11,8 +11,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
-// checkZooKeeper looks at each server, and then at what a session can do. client
-// is nil where there is none.
+// checkZooKeeper checks each server, and then a session. client is nil if there is no
+// session.
 func (a *app) checkZooKeeper(ctx context.Context, r *report, servers []string, chroot string) (client *zookeeper.Client, clocks []clockReading) {
 	probes := make([]probe, len(servers))
 	var wg sync.WaitGroup
@@ -32,7 +32,7 @@ func (a *app) checkZooKeeper(ctx context.Context, r *report, servers []string, c
 		}
 	}
 	n := len(servers)
-	r.gradef(n >= 3 && n%2 == 1, "zookeeper-servers", "%d named; three or five let one fail, or two", n)
+	r.gradef(n >= 3 && n%2 == 1, "zookeeper-servers", "%d named; with three one may fail, and with five two", n)
 	if serving == 0 {
 		return nil, nil
 	}
@@ -47,8 +47,8 @@ func (a *app) checkZooKeeper(ctx context.Context, r *report, servers []string, c
 	return client, a.leaderClock(ctx, r, probes, parent)
 }
 
-// checkUsed looks for what a session of the library would otherwise make. parent
-// is the deepest znode that there is of those on the way to it.
+// checkUsed looks for the znodes that a session of the library would create. parent is
+// the deepest existing one.
 func (a *app) checkUsed(ctx context.Context, r *report, probes []probe, chroot string) (parent string, used bool) {
 	const base = "/idem"
 	var wanted []string
@@ -68,16 +68,16 @@ func (a *app) checkUsed(ctx context.Context, r *report, probes []probe, chroot s
 	}
 	switch {
 	case err != nil:
-		r.failf("zookeeper-write", "not looked at: %v", err)
+		r.failf("zookeeper-write", "not checked: %v", err)
 		return chroot + base, false
 	case missing == "":
 		return chroot + base, true
 	}
-	r.warnf("zookeeper-write", "nothing is there yet: no service has used this ensemble, or this chroot: there is no %s, and doctor does not make it", missing)
+	r.warnf("zookeeper-write", "no service has used this ensemble, or this chroot: there is no %s, and doctor does not create it", missing)
 	return missing[:strings.LastIndexByte(missing, '/')], false
 }
 
-// leaderClock reads the leader's clock, whichever server is asked.
+// leaderClock reads the leader's clock from the first server that tells it.
 func (a *app) leaderClock(ctx context.Context, r *report, probes []probe, parent string) []clockReading {
 	for _, p := range probes {
 		if p.err != nil {
@@ -110,10 +110,10 @@ func (r *report) checkServer(p *probe) {
 	r.gradef(p.version != "", "zookeeper-version", "%s is %s", p.addr, p.about())
 }
 
-// about is what a server told of itself.
+// about is the version and mode of a server.
 func (p *probe) about() string {
 	if p.version == "" {
-		return "unknown: the four letters srvr are not answered"
+		return "unknown, because the server does not answer srvr"
 	}
 	return p.version + ", " + p.mode
 }
@@ -121,14 +121,14 @@ func (p *probe) about() string {
 func (r *report) checkSession(probes []probe, asked time.Duration) {
 	for _, p := range probes {
 		if p.err == nil && p.granted != asked {
-			r.warnf("zookeeper-session", "%s grants %v where %v are asked for: the servers' tickTime, or their limits, do not allow it", p.addr, p.granted, asked)
+			r.warnf("zookeeper-session", "%s grants %v instead of %v, because of the servers' tickTime or limits", p.addr, p.granted, asked)
 			return
 		}
 	}
-	r.okf("zookeeper-session", "%v are granted", asked)
+	r.okf("zookeeper-session", "%v is granted", asked)
 }
 
-// checkQuorum starts a session, as the services do, and writes.
+// checkQuorum starts a session like a service, and writes.
 func (a *app) checkQuorum(ctx context.Context, r *report) *zookeeper.Client {
 	const check = "zookeeper-write"
 	opening, cancel := context.WithTimeout(ctx, sessionCheck)
@@ -136,7 +136,7 @@ func (a *app) checkQuorum(ctx context.Context, r *report) *zookeeper.Client {
 	client, _, err := a.openZooKeeper(opening, discard)
 	switch {
 	case errors.Is(err, zookeeper.ErrNotPermitted):
-		r.warnf(check, "not looked at: %v; see --zookeeper-auth", err)
+		r.warnf(check, "not checked: %v; see --zookeeper-auth", err)
 		return nil
 	case err != nil:
 		r.failf(check, "no session: %v", err)
@@ -146,14 +146,14 @@ func (a *app) checkQuorum(ctx context.Context, r *report) *zookeeper.Client {
 	if err := client.Locker().Ping(opening); err != nil {
 		r.failf(check, "%v", err)
 	} else {
-		r.okf(check, "the quorum takes one within %v", time.Since(sent).Round(time.Microsecond))
+		r.okf(check, "the quorum takes a write within %v", time.Since(sent).Round(time.Microsecond))
 	}
 	r.okf("lock-domain", "%s", client.Domain())
 	return client
 }
 
-// checkACL names the znodes below which anybody may unlock; those of the locks'
-// shards, of which there can be thousands, by their number.
+// checkACL names the znodes where any client may delete locks. It only counts the
+// parents of locks, because there can be thousands.
 func checkACL(ctx context.Context, r *report, client *zookeeper.Client) {
 	const check = "zookeeper-acl"
 	ctx, cancel := context.WithTimeout(ctx, serverCheck)
@@ -170,12 +170,12 @@ func checkACL(ctx context.Context, r *report, client *zookeeper.Client) {
 				named = append(named, znode)
 			}
 		}
-		r.warnf(check, "anybody can unlock: open to the world are %s, and %d below /lock", strings.Join(named, " "), shards)
+		r.warnf(check, "any client can delete locks: open to the world are %s, and %d below /lock", strings.Join(named, " "), shards)
 	case errors.Is(err, zookeeper.ErrNotPermitted):
-		r.warnf(check, "cannot tell all: %v", err)
+		r.warnf(check, "not all checked: %v", err)
 	case err != nil:
-		r.warnf(check, "cannot tell: %v", err)
+		r.warnf(check, "not checked: %v", err)
 	default:
-		r.okf(check, "nothing that locks rely on is open to the world")
+		r.okf(check, "no znode of the locks is open to the world")
 	}
 }

@@ -15,19 +15,19 @@ func (a *app) elect() *cobra.Command {
 	var observe bool
 	cmd := &cobra.Command{
 		Use:   "elect PATH NAME | elect --observe PATH",
-		Short: "Stand for election, or watch who is elected",
-		Long: `Stand for election on PATH, a znode below the chroot, as candidate NAME: prints
-"leader NAME" when elected, and stays in office until SIGTERM or SIGINT, when it
-resigns and exits with 0. When the office is lost, with the session, it says so
-and exits with 1, before anybody else can be elected; to stand again, start it
+		Short: "Stand for election, or watch the elected leaders",
+		Long: `Stand for election on PATH, a znode below the chroot, as candidate NAME. When it is
+elected it prints "leader NAME" and stays in office until SIGTERM or SIGINT. Then
+it resigns and exits with 0. If it loses the office with its session, it says so
+and exits with 1, before another candidate can be elected. To stand again, start it
 again. A leader that is killed is replaced when its session times out.
 
-With --observe it does not stand: it prints the leader in office and then every
-new one, a line each, until SIGTERM or SIGINT. One that was in office only
-between two looks may be left out; the last one never is.
+With --observe it does not stand. It prints the leader in office, and then each new
+one in a line of its own, until SIGTERM or SIGINT. It may miss a leader who was in
+office only for a moment, but it never misses the last one.
 
-With --json a line has the fencing token as well, which grows from each leader to
-the next.`,
+With --json a line also has the fencing token. It grows from each leader to the
+next.`,
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 elect /jobs/leader "$(hostname)"
   idemctl --zookeeper 127.0.0.1:2181 elect --observe /jobs/leader
   idemctl --zookeeper 127.0.0.1:2181 --json elect --observe /jobs/leader`,
@@ -50,7 +50,7 @@ the next.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&observe, "observe", false, "do not stand, print who leads")
+	cmd.Flags().BoolVar(&observe, "observe", false, "do not stand, print the leaders")
 	return cmd
 }
 
@@ -58,7 +58,7 @@ the next.`,
 func (a *app) stand(ctx context.Context, client *zookeeper.Client, path, name string) error {
 	leader, err := client.Election(path, name).Campaign(ctx)
 	switch {
-	case err != nil && ctx.Err() != nil: // withdrawn, as it was told to
+	case err != nil && ctx.Err() != nil: // it was told to stop
 		return nil
 	case err != nil:
 		return err
@@ -74,11 +74,11 @@ func (a *app) stand(ctx context.Context, client *zookeeper.Client, path, name st
 	}
 	stop()
 	if lost := leader.Err(); lost != nil {
-		client.Abandon() // whoever takes this process for the leader's does so until it ends: it must not wait for servers
+		client.Abandon() // exit without waiting for servers, because scripts take a running process for the leader
 		return fmt.Errorf("%s leads no longer: %w", oneLine(name), lost)
 	}
 	if err := release(ctx, leader); err != nil {
-		return fmt.Errorf("%s stops leading, and may be taken for the leader until the session is over: %w", oneLine(name), err)
+		return fmt.Errorf("%s stops leading, and may be shown as the leader until its session times out: %w", oneLine(name), err)
 	}
 	return said
 }
@@ -89,7 +89,7 @@ func (a *app) observe(ctx context.Context, e *zookeeper.Election) error {
 	defer cancel()
 	for leader := range e.Observe(ctx) {
 		if leader.Fence.Token == 0 {
-			continue // nobody leads
+			continue // there is no leader
 		}
 		if err := a.writeLeader(leader); err != nil {
 			return err
@@ -101,7 +101,7 @@ func (a *app) observe(ctx context.Context, e *zookeeper.Election) error {
 	return nil
 }
 
-// leaderRow is a leader as --json writes it.
+// leaderRow is a leader in JSON.
 type leaderRow struct {
 	Leader string `json:"leader"`
 	Host   string `json:"host,omitempty"`

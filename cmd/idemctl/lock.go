@@ -22,9 +22,9 @@ func (a *app) lock() *cobra.Command {
 		Use:   "lock [--shared] [--timeout 5s] PATH -- CMD ARG…",
 		Short: "Run a command while holding a lock",
 		Long: `Run CMD while holding the lock on PATH, a znode below the chroot. The lock is
-fair: it is had in the order in which it was asked for, over all machines. With
---shared several have it at a time, and none of them together with one that
-asked without.
+fair. Over all machines, waiters get it in the order in which they asked. With
+--shared several can hold it at the same time, but never together with a holder
+without --shared.
 ` + underLease,
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 lock /jobs/nightly -- ./nightly.sh
   idemctl --zookeeper zk1,zk2,zk3/payments lock --timeout 5s /jobs/report -- sh -c './report --fence "$IDEM_FENCE"'
@@ -47,7 +47,7 @@ asked without.
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&shared, "shared", false, "share the lock with others that do")
+	cmd.Flags().BoolVar(&shared, "shared", false, "share the lock with other holders of --shared")
 	w.flag(cmd)
 	return cmd
 }
@@ -58,10 +58,10 @@ func (a *app) semaphore() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "semaphore --permits N [--timeout 5s] PATH -- CMD ARG…",
 		Short: "Run a command while holding one of N permits",
-		Long: `Run CMD while holding one of the N permits that there are on PATH, a znode below
-the chroot. They are had in the order in which they were asked for, over all
-machines. All who use a path have to name the same N: it is kept with the path
-while that is in use, and another one fails.
+		Long: `Run CMD while holding one of N permits on PATH, a znode below the chroot. Over all
+machines, waiters get them in the order in which they asked. Every user of a path
+must give the same N. ZooKeeper keeps N while the path is in use, and refuses
+another one.
 ` + underLease,
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 semaphore --permits 3 /jobs/imports -- ./import.sh part-17
   idemctl --zookeeper 127.0.0.1:2181 semaphore --permits 3 --timeout 5s /jobs/imports -- ./import.sh part-18`,
@@ -83,50 +83,50 @@ while that is in use, and another one fails.
 			})
 		},
 	}
-	cmd.Flags().IntVar(&permits, "permits", 0, "how many permits there are on PATH (required)")
+	cmd.Flags().IntVar(&permits, "permits", 0, "number of permits on PATH (required)")
 	w.flag(cmd)
 	return cmd
 }
 
-// one permit is what each command has.
+// one asks for one permit.
 func one(n func(context.Context, int) (*zookeeper.Lease, error)) acquire {
 	return func(ctx context.Context) (*zookeeper.Lease, error) { return n(ctx, 1) }
 }
 
-// errNotAcquired says that others have what was asked for.
+// errNotAcquired means that another holder has the lock or the permits.
 var errNotAcquired = errors.New("not acquired")
 
-// underLease is told of both commands that run another one.
+// underLease is the part of the help that lock and semaphore share.
 const underLease = `
-CMD gets the fencing token as IDEM_FENCE, a decimal number, in its environment:
-hand it to what CMD changes, and have that refuse a smaller one than it has seen.
-IDEMCTL_REDIS, _DATABASE, _RESPONSE_KEYS and _ZOOKEEPER_AUTH, which can have
-passwords, are taken out of it.
+CMD gets the fencing token in its environment as IDEM_FENCE, a decimal number. Hand
+it to the system that CMD changes, and let that system refuse a lower number than
+it has seen. IDEMCTL_REDIS, _DATABASE, _RESPONSE_KEYS and _ZOOKEEPER_AUTH may hold
+passwords, so CMD does not get them.
 
-It runs in a process group of its own, which has the terminal where idemctl had
-it. Signals (INT, TERM, HUP, QUIT, USR1, USR2) are passed on to the whole group,
-and nothing is given back before the last process of it has ended. Ctrl-Z stops
-CMD and not idemctl, which goes on holding. On Linux the kernel kills CMD, though
-not what CMD has started, if idemctl is killed.
+CMD runs in a process group of its own, with idemctl's terminal. The signals INT,
+TERM, HUP, QUIT, USR1 and USR2 are passed on to the whole group. The lock is held
+until the last process of the group has ended. Ctrl-Z stops CMD but not idemctl,
+which goes on holding. If idemctl is killed on Linux, the kernel kills CMD, but not
+the processes that CMD has started.
 
-When the session with ZooKeeper is about to be lost the group gets SIGTERM, and
-SIGKILL before anybody else can be next: 5 s later, or as soon as the session
-could be over, which is a second later where it is the default of 10 s. It is
-not protected while idemctl itself is stopped (SIGSTOP, a suspended machine);
-that is what the fence is for.
+When the ZooKeeper session is about to be lost, the group gets SIGTERM. It gets
+SIGKILL before another holder can be next, 5 s later or as soon as the session
+could be over. With the default session of 10 s that is one second later. Nothing
+protects CMD while idemctl itself is stopped (SIGSTOP, a suspended machine). The
+fence is for that case.
 
-Exits as CMD does, with 128 + n where signal n ended it; 126 where CMD cannot be
-executed, 127 where it is not found; 75 where nothing was acquired within
---timeout; 1 where ZooKeeper failed, or what was held was lost before CMD ended.`
+Exits as CMD does, with 128 + n if signal n ended it. Other exit codes: 126 if CMD
+cannot be executed; 127 if it is not found; 75 if the lock was not acquired within
+--timeout; 1 if ZooKeeper failed, or the lock was lost before CMD ended.`
 
-// wait is how long to wait for a lock.
+// wait is the flag --timeout.
 type wait struct {
 	limit   time.Duration
 	limited func() bool
 }
 
 func (w *wait) flag(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&w.limit, "timeout", 0, "how long to wait, 0 for not at all; waits for ever without this flag")
+	cmd.Flags().DurationVar(&w.limit, "timeout", 0, "how long to wait for it; 0 does not wait; without this flag it waits for ever")
 	w.limited = func() bool { return cmd.Flags().Changed("timeout") }
 }
 
@@ -140,7 +140,7 @@ func (w *wait) check() error {
 // acquire is one of the ways to get a lease.
 type acquire func(ctx context.Context) (*zookeeper.Lease, error)
 
-// get waits for a lease with acquire, or has it now with try.
+// get waits for a lease with acquire, or with --timeout 0 calls try.
 func (w *wait) get(ctx context.Context, acquire, try acquire) (*zookeeper.Lease, error) {
 	within := ""
 	if w.limited() {
@@ -159,15 +159,14 @@ func (w *wait) get(ctx context.Context, acquire, try acquire) (*zookeeper.Lease,
 	case errors.Is(over, context.Canceled): // by a signal
 		return nil, fmt.Errorf("%w: told to stop", errNotAcquired)
 	case errors.Is(err, idem.ErrLocked):
-		return nil, fmt.Errorf("%w%s: others have it", errNotAcquired, within)
+		return nil, fmt.Errorf("%w%s: it is held", errNotAcquired, within)
 	case over != nil && errors.Is(err, idem.ErrUnavailable):
 		return nil, fmt.Errorf("%w%s: %w", errNotAcquired, within, err)
 	}
 	return nil, err
 }
 
-// hold runs a command under the lease that get returns. what names it in
-// errors.
+// hold runs a command under the lease from get. what names the lock in errors.
 func (a *app) hold(ctx context.Context, what string, argv []string, get func(context.Context, *zookeeper.Client) (*zookeeper.Lease, error)) error {
 	file, err := findCommand(argv[0])
 	if err != nil {
@@ -180,7 +179,7 @@ func (a *app) hold(ctx context.Context, what string, argv []string, get func(con
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		defer lease.ReleaseInBackground() // the end of the session waits for it
+		defer lease.ReleaseInBackground() // closing the session waits for it
 		left, err := lease.Check(ctx)
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s: %w: told to stop", what, errNotAcquired)
@@ -194,13 +193,13 @@ func (a *app) hold(ctx context.Context, what string, argv []string, get func(con
 		}
 		if supervise(lease, left, p, signals) {
 			why := lease.Err()
-			if why == nil { // CMD had to go, and then it went on after all
-				why = errors.New("nothing was heard of ZooKeeper for too long")
+			if why == nil { // the session came back after CMD was told to end
+				why = errors.New("ZooKeeper did not answer for too long")
 			}
 			return fmt.Errorf("%s: lost before CMD ended: %w", what, why)
 		}
 		if err := release(ctx, lease); err != nil {
-			fmt.Fprintf(a.stderr, "idemctl: %s: may stay held until the session is over: %v\n", what, err)
+			fmt.Fprintf(a.stderr, "idemctl: %s: may stay held until the session times out: %v\n", what, err)
 		}
 		if code := exitCode(p.cmd.ProcessState); code != 0 {
 			return commandError{code: code}
@@ -223,10 +222,10 @@ func pathAndCommand(cmd *cobra.Command, args []string) (path string, argv []stri
 	return args[0], args[1:], checkPath(args[0])
 }
 
-// checkPath wants the path of a znode.
+// checkPath accepts the path of a znode.
 func checkPath(p string) error {
 	if !strings.HasPrefix(p, "/") || p == "/" || path.Clean(p) != p || strings.ContainsFunc(p, unicode.IsControl) {
-		return wrongUse("PATH %q is not that of a znode, such as /jobs/nightly", p)
+		return wrongUse("PATH %q is not the path of a znode, such as /jobs/nightly", p)
 	}
 	return nil
 }

@@ -33,23 +33,23 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
 }
 
-// usageError is an error of whoever typed the command.
+// usageError is an error in the command line or in a given file.
 type usageError struct{ error }
 
 func wrongUse(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// isWrongUse reports whether an error is of whoever typed the command.
+// isWrongUse reports whether err is a usageError.
 func isWrongUse(err error) bool {
 	_, wrong := errors.AsType[usageError](err)
 	return wrong
 }
 
-// errNothing says that what was asked for is not there.
+// errNothing means that there is no record, element or open attempt.
 var errNothing = errors.New("nothing there")
 
-// run is the whole program but for the process around it. It returns the exit
-// code, and writes one line to stderr where that is not 0, unless a command that
-// it has run gave it.
+// run is the program without the process around it. It returns the exit code. If the
+// code is not 0 it writes one line to stderr, unless the code is that of a command it
+// ran.
 func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr}
 	root := a.root()
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	}
 	fmt.Fprintln(stderr, "idemctl: "+oneLine(strings.Join(strings.Fields(err.Error()), " ")))
 	switch {
-	case isWrongUse(err), !a.started: // before a command of ours starts, errors are of package cobra
+	case isWrongUse(err), !a.started: // package cobra refused the command line
 		return exitUsage
 	case ofCommand:
 		return ended.code
@@ -78,12 +78,12 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 
 const envPrefix = "IDEMCTL_"
 
-// app is what the commands share: the global flags and where to write.
+// app holds the global flags and the streams of a command.
 type app struct {
 	getenv         func(string) string
-	stdin          io.Reader // nil: nothing to read
+	stdin          io.Reader // nil for an empty input
 	stdout, stderr io.Writer
-	started        bool // a command's own code runs: flags and arguments were right
+	started        bool // package cobra has accepted flags and arguments
 
 	zookeeper      string
 	zookeeperTick  time.Duration
@@ -101,16 +101,16 @@ type app struct {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "idemctl",
-		Short: "Look into the idempotency records, and use ZooKeeper's recipes from a shell",
-		Long: `Look into the idempotency records, and settle what only an operator can. Run
-commands under a lock, elect a leader, and use a queue, over all machines that
-share a ZooKeeper.
+		Short: "Look into idempotency records, and use ZooKeeper's recipes from a shell",
+		Long: `Look into idempotency records, and settle outcomes that only an operator can
+settle. Run commands under a lock, elect a leader and use a queue, over all
+machines that share a ZooKeeper.
 
-Every global flag has an environment variable, IDEMCTL_ and its name in
-capitals (IDEMCTL_SESSION_TIMEOUT); the flag wins.
+Every global flag has an environment variable, IDEMCTL_ and the name of the flag
+in capitals (IDEMCTL_SESSION_TIMEOUT). The flag wins.
 
-Exit codes: 0 done; 1 failed; 2 wrong use; 75 nothing there, not acquired, or
-timed out. lock and semaphore exit as the command does that they run.`,
+Exit codes: 0 done; 1 failed; 2 wrong use; 75 nothing there, not acquired or
+timed out. lock and semaphore exit as their command does.`,
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 lock --timeout 5s /jobs/nightly -- ./nightly.sh
   idemctl --redis redis://127.0.0.1:6379 record list --state unknown --older-than 1m
   idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 doctor
@@ -122,23 +122,23 @@ timed out. lock and semaphore exit as the command does that they run.`,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.start(cmd.Root().PersistentFlags()) },
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&a.zookeeper, "zookeeper", "", "ensemble, as `HOST:PORT,HOST:PORT/chroot`")
-	f.DurationVar(&a.zookeeperTick, "zookeeper-tick", 0, "tickTime of the ensemble's servers; 0: 2s, or what they tell where the session is too short for that")
-	f.StringVar(&a.witness, "witness", "/idem/redis", "`PATH` of the znode in which the services remember their Redis")
-	f.StringVar(&a.redis, "redis", "", "token store, as `URL`: redis://HOST:PORT, several for a cluster, redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
-	f.StringVar(&a.prefix, "prefix", "idem", "what the store's Redis `keys` start with")
-	f.StringVar(&a.zookeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest) with which the ensemble's znodes are protected; better in the environment than on a command line")
-	f.StringVar(&a.responseKeys, "response-keys", "", "`ID=BASE64,…`: the keys with which the services encrypt stored responses, the one to encrypt with first; better in the environment")
-	f.BoolVar(&a.plainResponses, "accept-plain-responses", false, "with --response-keys: accept stored responses that are not encrypted, too")
-	f.StringVar(&a.database, "database", "", "token store in SQL; this build has none yet")
-	f.DurationVar(&a.sessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session")
+	f.StringVar(&a.zookeeper, "zookeeper", "", "ZooKeeper ensemble, as `HOST:PORT,HOST:PORT/chroot`")
+	f.DurationVar(&a.zookeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers; 0 means 2s, or less for a session too short for that")
+	f.StringVar(&a.witness, "witness", "/idem/redis", "`PATH` of the znode where the services remember their Redis")
+	f.StringVar(&a.redis, "redis", "", "`URL` of the token store: redis://HOST:PORT, several with commas for a cluster, or redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
+	f.StringVar(&a.prefix, "prefix", "idem", "`prefix` of the store's keys in Redis")
+	f.StringVar(&a.zookeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest) of the services at ZooKeeper; better set in the environment")
+	f.StringVar(&a.responseKeys, "response-keys", "", "`ID=BASE64,…`: the services' keys for stored responses; the first encrypts, all decrypt; better set in the environment")
+	f.BoolVar(&a.plainResponses, "accept-plain-responses", false, "with --response-keys, also accept stored responses without encryption")
+	f.StringVar(&a.database, "database", "", "token store in SQL; this build does not have it yet")
+	f.DurationVar(&a.sessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session time-out")
 	f.BoolVar(&a.json, "json", false, "write one JSON object a line")
 	root.AddCommand(a.lock(), a.semaphore(), a.elect(), a.queue(), a.store(), a.record(), a.token(), a.doctor())
 	return root
 }
 
-// start takes from the environment what no flag says. Cobra calls it when it
-// is done with flags and arguments.
+// start takes missing flags from the environment. Package cobra calls it when it has
+// accepted flags and arguments.
 func (a *app) start(flags *pflag.FlagSet) error {
 	var wrong error
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -157,7 +157,7 @@ func (a *app) start(flags *pflag.FlagSet) error {
 	return wrong
 }
 
-// subcommandWanted is for commands that only group others.
+// subcommandWanted refuses a command without its subcommand.
 func subcommandWanted(cmd *cobra.Command, _ []string) error {
 	var names []string
 	for _, c := range cmd.Commands() {

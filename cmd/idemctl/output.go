@@ -16,7 +16,7 @@ import (
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
-// row is a record as --json writes it. Times are of the store's clock.
+// row is a record in JSON. Times are by the store's clock.
 type row struct {
 	KeyID         string              `json:"key_id"`
 	OperationID   string              `json:"operation_id"`
@@ -33,7 +33,7 @@ type row struct {
 	DecidedBy     string              `json:"decided_by,omitempty"`
 	Reason        string              `json:"reason,omitempty"`
 	Decisions     []decidedRow        `json:"decisions,omitempty"`           // newest first
-	Unreadable    string              `json:"unreadable,omitempty"`          // why nothing else is known of the record
+	Unreadable    string              `json:"unreadable,omitempty"`          // why the rest is missing
 	ResponseError string              `json:"response_unreadable,omitempty"` // why the stored response cannot be shown
 	Status        int                 `json:"status,omitempty"`              // of the stored response
 	Headers       map[string][]string `json:"headers,omitempty"`
@@ -41,7 +41,7 @@ type row struct {
 	BodyBase64    []byte              `json:"body_base64,omitempty"`
 }
 
-// decidedRow is what somebody has decided of an attempt, as --json writes it.
+// decidedRow is a person's decision about an attempt, in JSON.
 type decidedRow struct {
 	At      time.Time `json:"at"`
 	Attempt uint32    `json:"attempt"`
@@ -50,7 +50,7 @@ type decidedRow struct {
 	Reason  string    `json:"reason,omitempty"`
 }
 
-// line is the same as text.
+// line is the decision as text.
 func (d *decidedRow) line() string {
 	text := fmt.Sprintf("%s  attempt %d %s by %s", d.At.Format(time.RFC3339), d.Attempt, d.State, oneLine(d.By))
 	if d.Reason != "" {
@@ -59,7 +59,7 @@ func (d *decidedRow) line() string {
 	return text
 }
 
-// unreadable is the state of a record that cannot be read.
+// unreadable is shown as the state of an unreadable record.
 const unreadable = "unreadable"
 
 func newRow(o *idem.OpenRecord, body bool) row {
@@ -96,7 +96,7 @@ func newRow(o *idem.OpenRecord, body bool) row {
 	return out
 }
 
-// moment leaves a time out that does not apply.
+// moment is nil for the zero time, so that JSON leaves it out.
 func moment(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -188,11 +188,11 @@ func (a *app) writeList(list []idem.OpenRecord) error {
 	return w.Flush()
 }
 
-// What others have stored does not steer the terminal, nor look like something
-// else: control characters, line breaks, those that change the direction of
-// writing (U+202E) and what is invisible are shown as escapes, or replaced.
+// Stored text must not steer the operator's terminal or look like other text. So
+// control characters, line breaks, changes of direction (U+202E) and invisible
+// characters are shown as escapes, or replaced.
 
-// printable is a text of several lines.
+// printable makes a text of several lines safe to print.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || unicode.IsGraphic(r) {
@@ -202,8 +202,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// oneLine is a text in one line, with what is not shown as it is in the form that
-// Go and JSON have for it: \n, \u202e.
+// oneLine makes a text safe to print in one line, with escapes as in Go and JSON (\n,
+// \u202e).
 func oneLine(s string) string {
 	var out strings.Builder
 	for _, r := range s {
@@ -217,15 +217,15 @@ func oneLine(s string) string {
 	return out.String()
 }
 
-// writeJSON writes an object and a line break. Package json escapes controls
-// below U+0020 only.
+// writeJSON writes an object and a line break. It escapes more than package json,
+// which escapes controls below U+0020 only.
 func writeJSON(w io.Writer, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	var out strings.Builder
-	for _, r := range string(data) { // all of them within strings
+	for _, r := range string(data) { // unprintable ones are within strings
 		switch high, low := utf16.EncodeRune(r); {
 		case strconv.IsPrint(r):
 			out.WriteRune(r)

@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// killAfter is the most that a command has between SIGTERM and SIGKILL.
+	// killAfter is the longest time between SIGTERM and SIGKILL.
 	killAfter = 5 * time.Second
-	// lastLook bounds the question whether a lock was still held when its
-	// command had ended.
+	// lastLook bounds the check, after the command has ended, that the lock was
+	// still held.
 	lastLook = 500 * time.Millisecond
 )
 
-// commandError ends idemctl as the command ended that it ran, or could not run.
+// commandError makes idemctl exit as its command did.
 type commandError struct {
 	code int
-	err  error // nil: the command has said itself what was to say
+	err  error // why the command could not run, nil if it ran
 }
 
 func (e commandError) Error() string {
@@ -42,35 +42,33 @@ func (e commandError) Error() string {
 
 func (e commandError) Unwrap() error { return e.err }
 
-// ward is a command that runs under a lease, with the processes of its group.
+// ward is a command under a lease, with the processes of its group.
 type ward interface {
 	signal(sig os.Signal)
 	kill()
-	ended() <-chan struct{} // closed when none of them is left
+	ended() <-chan struct{} // closed when no process of the group is left
 }
 
-// supervise lets a command run until it has ended, and sees to it that it does
-// before somebody else can have what the lease stands for. It reports whether
-// the lease was lost before the end. left is for how long it could be trusted when
-// the command began.
+// supervise waits for a command to end, and ends it before another holder can get
+// the lock. It reports whether the lease was lost before the end. left is how long
+// the lease could be trusted when the command began.
 //
-// [idem.Lease.Done] is closed at the last moment at which the lock is certainly
-// not anybody else's: in the worst case the ensemble gives it away right then
-// (see the type clock of lock/zookeeper, whose margin is used up by then but for
-// what clocks may differ in speed). So that is when SIGKILL goes out, and SIGTERM
-// has to go out before, while the lease is still trusted but nothing has renewed
-// it for so long that it is about to end: by a sixth of the trust, or 5 s where
-// that is less. A session of 10 s at a tick of 2 s is trusted for 6.5 s and
-// leaves 1.1 s to clean up in; one of 60 s leaves 5 s.
+// [idem.Lease.Done] is closed at the last moment at which the lock certainly has no
+// other holder. In the worst case the ensemble gives it away right then. The margin
+// of lock/zookeeper's lease clock is used up, except for the difference in speed of
+// the clocks. So SIGKILL goes out at that moment. SIGTERM goes out earlier, while
+// the lease is still trusted but has not been renewed for long. The notice is a sixth
+// of the trust, or 5 s if that is less. A session of 10 s at a tick of 2 s is trusted
+// for 6.5 s and gives the command 1.1 s to clean up. One of 60 s gives it 5 s.
 //
-// Where a lease ends without notice, because its znode was deleted by hand, its
-// session was closed on the server, or this process was paused, somebody else may
-// have the lock already: SIGKILL follows SIGTERM at once.
+// A lease can end without notice, because its znode was deleted by hand, its session
+// was closed on the server, or this process was paused. Then another holder may have
+// the lock already, and SIGKILL follows SIGTERM at once.
 func supervise(lease idem.Lease, left time.Duration, w ward, signals <-chan os.Signal) (lost bool) {
 	looks := make(chan time.Duration)
 	defer look(lease, looks)()
 
-	trust := left // as much as it ever is, soon
+	trust := left // the greatest seen
 	notice := func() time.Duration { return left - min(trust/6, killAfter) }
 	term, kill := time.NewTimer(notice()), time.NewTimer(killAfter)
 	kill.Stop()
@@ -102,9 +100,9 @@ func supervise(lease idem.Lease, left time.Duration, w ward, signals <-chan os.S
 	}
 }
 
-// held says whether a lease was good until now: a process that was paused may
-// not have heard yet that it was not. Where the servers do not answer at once,
-// what is known has to do.
+// held reports whether the lease is good until now. A paused process may not know yet
+// that it was lost, so held asks the servers. If they do not answer at once, the
+// lease clock decides.
 func held(lease idem.Lease) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), lastLook)
 	defer cancel()
@@ -112,9 +110,9 @@ func held(lease idem.Lease) bool {
 	return lease.Err() == nil && !errors.Is(err, idem.ErrLeaseLost)
 }
 
-// look tells how long a lease can be trusted if nothing renews it, again and
-// again, until it is stopped. A lock whose znode was deleted by hand is lost by
-// it. looks may be nil.
+// look checks a lease again and again until stop is called, and sends to looks how
+// long the lease can be trusted without a renewal. A check notices that the lock's
+// znode was deleted by hand. looks may be nil.
 func look(lease idem.Lease, looks chan<- time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -146,8 +144,8 @@ func look(lease idem.Lease, looks chan<- time.Duration) (stop func()) {
 	}
 }
 
-// heard subscribes to signals, but for those that this process was started to
-// ignore: a command under nohup stays one.
+// heard subscribes to signals, except those that this process was started to ignore.
+// So a command under nohup goes on ignoring SIGHUP.
 func heard(sigs ...os.Signal) (c chan os.Signal, stop func()) {
 	c = make(chan os.Signal, 8)
 	for _, sig := range sigs {
@@ -158,24 +156,24 @@ func heard(sigs ...os.Signal) (c chan os.Signal, stop func()) {
 	return c, func() { signal.Stop(c) }
 }
 
-// Exit codes of a command that did not run, as shells have them.
+// Exit codes of a command that did not run, the same as a shell's.
 const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
 	exitSignal        = 128 // plus the signal that ended it
 )
 
-// process is a running command, which leads a process group of its own. The
-// group is what is signalled, and what has to be gone before the lock is given
-// back: a shell's children work under its lock, too. (So does flock(1), whose
-// lock goes with the last process that has inherited it.) A process that leaves
-// the group, as daemons do, is on its own.
+// process is a running command and the leader of a process group. Signals go to the
+// group, and the lock is given back when the whole group has ended, because a shell's
+// children work under its lock too. (The lock of flock(1) also lasts as long as the
+// last process that inherited it.) A process that leaves the group, like a daemon, is
+// not waited for.
 type process struct {
 	cmd  *exec.Cmd
 	gone chan struct{}
 }
 
-// findCommand looks for a command as a shell does.
+// findCommand looks for a command like a shell.
 func findCommand(name string) (string, error) {
 	file, err := exec.LookPath(name)
 	return file, notStarted(err)
@@ -191,15 +189,14 @@ func notStarted(err error) error {
 	return commandError{exitNotExecutable, err}
 }
 
-// secretFlags can have passwords in their environment variables, which are not a
-// command's business.
+// secretFlags may have passwords in their environment variables.
 var secretFlags = []string{"REDIS", "DATABASE", "RESPONSE_KEYS", "ZOOKEEPER_AUTH"}
 
-// withoutSecrets leaves idemctl's own out of an environment.
+// withoutSecrets removes the variables of secretFlags from an environment.
 func withoutSecrets(env []string) []string {
 	return slices.DeleteFunc(env, func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
-		short, found := strings.CutPrefix(strings.ToUpper(name), envPrefix) // Windows does not care for case
+		short, found := strings.CutPrefix(strings.ToUpper(name), envPrefix) // Windows ignores case
 		return found && slices.Contains(secretFlags, short)
 	})
 }
@@ -216,8 +213,8 @@ func (a *app) startProcess(file string, argv []string, fence idem.Fence) (*proce
 	return p, notStarted(<-started)
 }
 
-// run owns the process from start to end. The kernel's death signal is tied to
-// the thread that forked, so that thread is kept.
+// run starts the process and waits for its group. The kernel ties the death signal to
+// the thread that forked, so run keeps its thread.
 func (p *process) run(started chan<- error) {
 	defer close(p.gone)
 	runtime.LockOSThread()
@@ -226,7 +223,7 @@ func (p *process) run(started chan<- error) {
 	err := p.cmd.Start()
 	started <- err
 	if err == nil {
-		_ = p.cmd.Wait() // what it came to is in the state
+		_ = p.cmd.Wait() // the state has the exit code
 	}
 	restore()
 	for pause := time.Millisecond; err == nil && groupLives(p.cmd.Process.Pid); pause = min(2*pause, 100*time.Millisecond) {

@@ -13,11 +13,10 @@ import (
 	"unsafe"
 )
 
-// groupOfItsOwn makes a command the leader of a process group, which the kernel
-// kills with this process (the leader, not what it has started; nor one that
-// gains privileges by exec). Where this process has a terminal in the
-// foreground, the command gets it until restore: it can read from it, and
-// Ctrl-C is its own.
+// groupOfItsOwn makes a command the leader of a process group. When this process is
+// killed, the kernel kills the leader, but not its children and not a command that
+// gains privileges by exec. If this process has its terminal in the foreground, the
+// command gets the terminal until restore, for input and for Ctrl-C.
 func groupOfItsOwn(cmd *exec.Cmd) (restore func()) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	self, err := readStat("self")
@@ -40,8 +39,7 @@ func groupOfItsOwn(cmd *exec.Cmd) (restore func()) {
 	}
 }
 
-// groupLives says whether a process of the group is left. Those that have ended
-// and nobody waits for do not count.
+// groupLives reports whether a process of the group is left. Zombies do not count.
 func groupLives(group int) bool {
 	if errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) {
 		return false
@@ -59,11 +57,11 @@ func groupLives(group int) bool {
 	return false
 }
 
-// stat is what is of interest here in /proc/PID/stat, see proc(5).
+// stat is a part of /proc/PID/stat, see proc(5).
 type stat struct {
 	state      byte
 	group      int
-	foreground int // group in the foreground of its terminal; -1: it has none
+	foreground int // group in the foreground of its terminal, -1 without a terminal
 }
 
 func readStat(pid string) (stat, error) {
@@ -71,7 +69,7 @@ func readStat(pid string) (stat, error) {
 	if err != nil {
 		return stat{}, err
 	}
-	f := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:]) // behind the name: state, parent, group, session, terminal, foreground
+	f := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:]) // the fields after the name are state, parent, group, session, terminal, foreground
 	if len(f) < 6 {
 		return stat{}, fmt.Errorf("/proc/%s/stat has too few fields", pid)
 	}

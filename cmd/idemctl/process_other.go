@@ -7,15 +7,15 @@ import (
 	"os/exec"
 )
 
-// forwarded are the signals that are passed on to the command.
+// forwarded are the signals to pass on to the command.
 var forwarded = []os.Signal{os.Interrupt}
 
-// groupOfItsOwn does nothing: there are no process groups.
+// groupOfItsOwn does nothing, because this system has no process groups.
 func groupOfItsOwn(*exec.Cmd) (restore func()) { return func() {} }
 
 func groupLives(int) bool { return false }
 
-// signalGroup ends the process, if it cannot be told to do so itself.
+// signalGroup kills the process if it cannot be signalled.
 func signalGroup(p *os.Process, sig os.Signal) {
 	if p.Signal(sig) != nil {
 		_ = p.Kill()

@@ -7,13 +7,13 @@ import (
 	"syscall"
 )
 
-// forwarded are the signals that are passed on to the command.
+// forwarded are the signals to pass on to the command.
 var forwarded = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
 }
 
-// signalGroup sends a signal to all processes of a group. One that is stopped
-// would not see SIGTERM before somebody lets it go on.
+// signalGroup sends a signal to all processes of a group. After SIGTERM it sends
+// SIGCONT, because a stopped process would not see SIGTERM.
 func signalGroup(leader *os.Process, sig os.Signal) {
 	s, ok := sig.(syscall.Signal)
 	if !ok {
@@ -25,7 +25,7 @@ func signalGroup(leader *os.Process, sig os.Signal) {
 	}
 }
 
-// exitCode of a process is what a shell would say.
+// exitCode is the exit code a shell would report.
 func exitCode(s *os.ProcessState) int {
 	if w, ok := s.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 		return exitSignal + int(w.Signal())

@@ -14,15 +14,15 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
-// maxElement bounds what is read from standard input: more than any queue takes.
+// maxElement bounds the standard input. It is more than the queue accepts.
 const maxElement = 1 << 20
 
 func (a *app) queue() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "queue",
 		Short: "Use the distributed queue",
-		Long: `Use the queue on PATH, a znode below the chroot: first in, first out, kept by the
-ensemble.`,
+		Long: `Use the queue on PATH, a znode below the chroot. The ensemble keeps it, first in,
+first out.`,
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue offer /jobs/queue part-17
   idemctl --zookeeper 127.0.0.1:2181 queue poll --wait 5s /jobs/queue`,
 		Args: cobra.NoArgs, RunE: subcommandWanted,
@@ -48,8 +48,8 @@ func (a *app) queueOffer() *cobra.Command {
 	return &cobra.Command{
 		Use:   "offer PATH DATA",
 		Short: "Append an element",
-		Long: `Append an element, of 512 KiB at most. DATA is taken as it is; "-" stands for
-standard input, all of it. With --json it prints the ID of the element.`,
+		Long: `Append an element of up to 512 KiB. DATA is taken as it is; "-" reads all of
+standard input. With --json it prints the ID of the element.`,
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue offer /jobs/queue part-17
   printf %s "$order" | idemctl --zookeeper 127.0.0.1:2181 queue offer /jobs/queue -`,
 		Args: cobra.ExactArgs(2),
@@ -80,14 +80,14 @@ func (a *app) readInput() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("standard input: %w", err)
 	}
-	return data, nil // too much is refused with what is a refusal of the queue's
+	return data, nil // the queue refuses a longer input itself
 }
 
 func (a *app) queuePeek() *cobra.Command {
 	return &cobra.Command{
 		Use:     "peek PATH",
 		Short:   "Print the oldest element and leave it",
-		Long:    `Print the oldest element and leave it in the queue. Exits with 75 where there is none.`,
+		Long:    `Print the oldest element and leave it in the queue. Exits with 75 if the queue is empty.`,
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue peek /jobs/queue`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -110,13 +110,13 @@ func (a *app) queuePoll() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "poll [--wait 5s] PATH",
 		Short: "Remove the oldest element and print it",
-		Long: `Remove the oldest element and print it, with a line break behind it. Exits with 75
-where there is none.
+		Long: `Remove the oldest element and print it with a line break. Exits with 75 if the
+queue is empty.
 
-Each element is had by one caller at most; what has been printed and then gets
-lost is not in the queue any more. Where the session ends before it is known
-whether the element was removed, it is printed and the exit code is 1: nobody
-else has it, unless it is still in the queue.`,
+At most one caller gets each element. A printed element is not in the queue any
+more, even if the caller then loses it. If the session ends before the answer,
+the element is printed and the exit code is 1. Then either the element is still in
+the queue, or no other caller has it.`,
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue poll /jobs/queue
   while part=$(idemctl --zookeeper 127.0.0.1:2181 queue poll --wait 5s /jobs/queue); do ./import.sh "$part"; done`,
 		Args: cobra.ExactArgs(1),
@@ -127,7 +127,7 @@ else has it, unless it is still in the queue.`,
 			return a.withQueue(cmd.Context(), args[0], func(q *zookeeper.Queue) error { return a.poll(cmd.Context(), q, wait) })
 		},
 	}
-	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait for an element; 0: not at all")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait for an element; 0 does not wait")
 	return cmd
 }
 
@@ -146,7 +146,7 @@ func (a *app) poll(ctx context.Context, q *zookeeper.Queue, wait time.Duration) 
 		if said := a.writeElement(doubt.Elements[0]); said != nil {
 			return errors.Join(err, said)
 		}
-		return fmt.Errorf("the element that was printed may have been removed, or may be in the queue still: %w", err)
+		return fmt.Errorf("the printed element may have been removed, or it is still in the queue: %w", err)
 	case errors.Is(err, zookeeper.ErrQueueEmpty):
 		return errNothing
 	case ctx.Err() != nil && errors.Is(err, idem.ErrUnavailable): // nothing was taken
@@ -155,7 +155,7 @@ func (a *app) poll(ctx context.Context, q *zookeeper.Queue, wait time.Duration) 
 		return err
 	}
 	if err := a.writeElement(e); err != nil {
-		return fmt.Errorf("element %s is removed, and could not be printed (%w): %q", e.ID, err, e.Data)
+		return fmt.Errorf("element %s was removed and could not be printed (%w): %q", e.ID, err, e.Data)
 	}
 	return nil
 }
@@ -163,8 +163,8 @@ func (a *app) poll(ctx context.Context, q *zookeeper.Queue, wait time.Duration) 
 func (a *app) queueLen() *cobra.Command {
 	return &cobra.Command{
 		Use:     "len PATH",
-		Short:   "Print how many elements there are",
-		Long:    `Print how many elements there are, those that a consumer has locked included. A queue that is not there has none.`,
+		Short:   "Print the number of elements",
+		Long:    `Print the number of elements, including those locked by a consumer. A missing queue has 0.`,
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue len /jobs/queue`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -183,14 +183,14 @@ func (a *app) queueLen() *cobra.Command {
 	}
 }
 
-// elementRow is an element as --json writes it.
+// elementRow is an element in JSON.
 type elementRow struct {
 	ID         string  `json:"id"`
 	Data       *string `json:"data,omitempty"`
-	DataBase64 []byte  `json:"data_base64,omitempty"` // where it is no text
+	DataBase64 []byte  `json:"data_base64,omitempty"` // if it is not UTF-8
 }
 
-// writeElement writes an element as it is: it is for programs.
+// writeElement writes an element unchanged, because programs read it.
 func (a *app) writeElement(e zookeeper.Element) error {
 	if !a.json {
 		_, err := fmt.Fprintf(a.stdout, "%s\n", e.Data)

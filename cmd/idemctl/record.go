@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) record() *cobra.Command {
-	cmd := &cobra.Command{Use: "record", Short: "See what the token store knows, and settle what is open", Args: cobra.NoArgs, RunE: subcommandWanted}
+	cmd := &cobra.Command{Use: "record", Short: "Look into the token store, and settle open outcomes", Args: cobra.NoArgs, RunE: subcommandWanted}
 	cmd.AddCommand(a.recordShow(), a.recordList(), a.recordResolve())
 	return cmd
 }
@@ -23,22 +23,21 @@ func (a *app) recordShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show --scope SCOPE KEY | show --key-id HEX",
 		Short: "Show the record of a key",
-		Long: `Show the record of a key. SCOPE is whose key it is, as the service's policy
-says: in the sample, the merchant. Where the key itself is not known, its ID
-does: it is in lists, logs and events. Exits with 75 where nothing is known of
-it.
+		Long: `Show the record of a key. SCOPE is the owner of the key, as in the service's
+policy. In the sample it is the merchant. Instead of the key you can give its ID,
+which is in lists, logs and events. Exits with 75 if there is no record.
 
-Its open attempt is what "record resolve --attempt" names. "decided by" is who has
-settled the attempt in place of its holder; "decision", a line each, newest first,
-is what people have decided about the key, earlier attempts included. What does
-not print is shown as an escape (\n, \u202e).
+"attempt" is the number for "record resolve --attempt". "decided by" names the
+person or part of the services that settled the attempt in place of its holder.
+Each "decision" line is a decision of a person about the key, newest first, also
+about earlier attempts. Unprintable characters are shown as escapes (\n, \u202e).
 
-Of a record that cannot be read, because a newer build wrote it or because it is
-corrupt, it shows the state "unreadable" and the reason. Of a response that cannot
-be read it shows the reason in place of its status.
+An unreadable record has the state "unreadable" and a reason. It was written by a
+newer build, or it is corrupt. An unreadable response has a reason in place of its
+status.
 
-It writes nothing. Where --zookeeper names an ensemble that does not answer it says
-so, and cannot tell then whether Redis has lost records.`,
+It writes nothing. If the ensemble of --zookeeper does not answer, it says so, and
+cannot tell whether Redis has lost records.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 record show --scope merchant_demo order-17
   idemctl --redis redis://127.0.0.1:6379 record show --key-id 5f6c…
   idemctl --json record show --scope merchant_demo '"a key with spaces, in quotes"'`,
@@ -74,19 +73,19 @@ so, and cannot tell then whether Redis has lost records.`,
 		},
 	}
 	which.flags(cmd)
-	cmd.Flags().BoolVar(&body, "body", false, "show the stored response, too")
+	cmd.Flags().BoolVar(&body, "body", false, "also show the stored response")
 	return cmd
 }
 
-// noRecord says that nothing is known of a key.
+// noRecord means that the store has no record of a key.
 func noRecord(id idem.KeyID) error { return fmt.Errorf("no record of key ID %s: %w", id, errNothing) }
 
-// whichKey is how a command is told of which key: the key, or its ID.
+// whichKey names a key by scope and key, or by its ID.
 type whichKey struct{ scope, keyID string }
 
 func (w *whichKey) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&w.scope, "scope", "", "whose key it is; needed with KEY")
-	cmd.Flags().StringVar(&w.keyID, "key-id", "", "the key's ID, in place of --scope and KEY")
+	cmd.Flags().StringVar(&w.scope, "scope", "", "owner of the key; needed with KEY")
+	cmd.Flags().StringVar(&w.keyID, "key-id", "", "ID of the key, in place of --scope and KEY")
 }
 
 func (w *whichKey) id(cmd *cobra.Command, args []string) (idem.KeyID, error) {
@@ -118,14 +117,14 @@ func (a *app) recordList() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List records whose outcome is open, oldest first",
-		Long: `List records whose outcome is open, oldest first: pending ones, whose execution
-runs or was interrupted, and unknown ones, which wait for a decision. Settled
-records are not listed; show one by its key. An empty list is a success. It writes
-nothing, and does without ZooKeeper where that does not answer, which it says.
+		Short: "List records with an open outcome, oldest first",
+		Long: `List records with an open outcome, oldest first. A pending record has an execution
+that runs or was interrupted. An unknown record waits for a decision. To see a
+settled record, use "record show" with its key. An empty list is a success. It
+writes nothing. If ZooKeeper does not answer, it says so and goes on without.
 
-A record that cannot be read, because a newer build wrote it or because it is
-corrupt, is listed as "unreadable" with the reason, whatever the --state.`,
+An unreadable record, written by a newer build or corrupt, is listed as
+"unreadable" with the reason, with every --state.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 record list --state unknown --older-than 1m
   idemctl --redis redis://127.0.0.1:6379 --json record list`,
 		Args: cobra.NoArgs,
@@ -149,7 +148,7 @@ corrupt, is listed as "unreadable" with the reason, whatever the --state.`,
 			var list []idem.OpenRecord
 			err = eachOpen(cmd.Context(), store, q, func(r *idem.OpenRecord) bool {
 				if len(list) == limit {
-					fmt.Fprintf(a.stderr, "idemctl: there are more than these %d; see --limit\n", limit)
+					fmt.Fprintf(a.stderr, "idemctl: there are more than %d; see --limit\n", limit)
 					return false
 				}
 				list = append(list, *r)
@@ -161,8 +160,8 @@ corrupt, is listed as "unreadable" with the reason, whatever the --state.`,
 			return a.writeList(list)
 		},
 	}
-	cmd.Flags().StringVar(&state, "state", "", "pending or unknown; default: both")
-	cmd.Flags().DurationVar(&olderThan, "older-than", 0, "only attempts that began so long ago, by the store's clock")
-	cmd.Flags().IntVar(&limit, "limit", 1000, "at most so many")
+	cmd.Flags().StringVar(&state, "state", "", "pending or unknown (default: both)")
+	cmd.Flags().DurationVar(&olderThan, "older-than", 0, "only attempts at least this old, by the store's clock")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "greatest number of records to list")
 	return cmd
 }

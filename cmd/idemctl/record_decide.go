@@ -15,19 +15,19 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
-// Time-outs of a decision: an operator can wait longer than a request.
+// Time-outs of a decision. An operator can wait longer than a request.
 const (
 	lockTimeout   = 5 * time.Second
 	storeTimeout  = 5 * time.Second
-	retireHint    = `where that is gone for good, with all who had locks in it, declare it so with "store retire"`
+	retireHint    = `if that domain is gone for good, with all holders of its locks, see "store retire"`
 	withoutLock   = "no lock was taken"
 	domainOfLocks = "the attempt ran under the lock domain"
 )
 
-// decide settles an open record under the lock of its key, or without where
-// that can be done.
+// decide settles an open record under the lock of its key. It settles an unknown
+// outcome without the lock if the lock cannot be taken.
 func (a *app) decide(ctx context.Context, b *backends, id idem.KeyID, rec *idem.Record, v *verdict) (idem.Record, error) {
-	response, err := v.response(rec) // what is wrong with FILE is said before anything is touched
+	response, err := v.response(rec) // before anything is changed, because FILE may be wrong
 	if err != nil {
 		return idem.Record{}, err
 	}
@@ -39,15 +39,15 @@ func (a *app) decide(ctx context.Context, b *backends, id idem.KeyID, rec *idem.
 		defer end()
 		return decideUnderLock(ctx, b.store, locker, id, rec.Attempt, response, v)
 	case rec.State == idem.StatePending:
-		return idem.Record{}, fmt.Errorf("the attempt is pending, and may be running: %w", why)
+		return idem.Record{}, fmt.Errorf("the attempt is pending and may be running: %w", why)
 	}
 	fmt.Fprintf(a.stderr, "idemctl: %s: %s\n", withoutLock, oneLine(why.Error()))
 	return decideWithoutLock(ctx, b.store, id, rec, response, v)
 }
 
-// lockerFor returns the lock service that the open attempt ran under; where its
-// domain was retired, the one that the services use now, which is Redis's only by
-// the word of --no-zookeeper. Without one, why says what to do about it.
+// lockerFor returns the lock service of the open attempt. If the attempt's domain was
+// retired, it is the lock service that the services use now, which is Redis's only
+// with --no-zookeeper. If l is nil, why says what the operator can do.
 func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *idem.Record, v *verdict) (l idem.Locker, end func(), why, err error) {
 	domain := rec.Attempt.Fence.Domain
 	domains, err := a.redisDomains(ctx, b.redis)
@@ -80,30 +80,30 @@ func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *id
 		return locker, func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 			defer cancel()
-			_ = locker.Close(ctx) // at the worst the lock times out
+			_ = locker.Close(ctx) // otherwise the lock times out
 		}, nil, nil
 	}
 	return nil, nil, a.whyNoLock(b, domain, retired), nil
 }
 
-// whyNoLock says why the lock of a domain could not be taken.
+// whyNoLock explains why the lock of a domain could not be taken.
 func (a *app) whyNoLock(b *backends, domain string, retired bool) error {
 	name := oneLine(domain)
 	switch {
 	case a.zookeeper == "" && retired:
-		return wrongUse("%s %s, which was retired: give --zookeeper, the ensemble that the services lock in now, or --no-zookeeper if they use none any more", domainOfLocks, name)
+		return wrongUse("%s %s, which was retired: give --zookeeper with the ensemble that the services use now, or --no-zookeeper if they no longer use ZooKeeper", domainOfLocks, name)
 	case a.zookeeper == "":
-		return fmt.Errorf("%s %s, which is not this Redis's: give --zookeeper; %s", domainOfLocks, name, retireHint)
+		return fmt.Errorf("%s %s, which is not in this Redis: give --zookeeper; %s", domainOfLocks, name, retireHint)
 	case b.zookeeper == nil:
 		return fmt.Errorf("%s %s, and ZooKeeper is left out: %w", domainOfLocks, name, b.noWitness)
 	case ofEnsemble(domain, b.zookeeper.Domain()):
-		return fmt.Errorf("%s %s: locks under another root than /lock, which idemctl does not take", domainOfLocks, name)
+		return fmt.Errorf("%s %s, with locks under a root other than /lock, and idemctl does not take those", domainOfLocks, name)
 	}
-	return fmt.Errorf("%s %s, which is neither that of --zookeeper (%s) nor this Redis's; %s",
+	return fmt.Errorf("%s %s, which is neither in --zookeeper (%s) nor in this Redis; %s",
 		domainOfLocks, name, b.zookeeper.Domain(), retireHint)
 }
 
-// decideUnderLock has the engine decide.
+// decideUnderLock has the engine take the lock and settle the attempt.
 func decideUnderLock(ctx context.Context, store idem.Store, locker idem.Locker, id idem.KeyID, attempt idem.Attempt, response *idem.Response, v *verdict) (idem.Record, error) {
 	engine, err := idem.New(locker, store, idem.WithStoreTimeout(storeTimeout), idem.WithLockTimeout(lockTimeout))
 	if err != nil {
@@ -125,8 +125,8 @@ func decideUnderLock(ctx context.Context, store idem.Store, locker idem.Locker, 
 	rec, err := engine.Decide(ctx, id, attempt, resolution, v.decision, &policy)
 	switch {
 	case errors.Is(err, idem.ErrLocked):
-		return rec, fmt.Errorf("somebody holds the lock of key ID %s: a holder that runs, or whose session is not over yet: %w", id, errNotAcquired)
-	case errors.Is(err, idem.ErrNotOpen), errors.Is(err, sealed.ErrUnreadable): // it is completed by now, for others to read
+		return rec, fmt.Errorf("the lock of key ID %s is held: its holder runs, or the holder's session has not timed out yet: %w", id, errNotAcquired)
+	case errors.Is(err, idem.ErrNotOpen), errors.Is(err, sealed.ErrUnreadable): // it was settled meanwhile
 		return rec, settledElsewhere(ctx, store, id, attempt.Number)
 	case err != nil:
 		return rec, err
@@ -136,8 +136,8 @@ func decideUnderLock(ctx context.Context, store idem.Store, locker idem.Locker, 
 	return rec, nil
 }
 
-// stands says that a record is what this verdict made of it: its holder may have
-// reported at last, which it may do without the lock.
+// stands reports whether the record has this verdict. The holder may have reported
+// its own outcome meanwhile, because it needs no lock for that.
 func (v *verdict) stands(rec *idem.Record) bool {
 	if v.answer == nil {
 		return (rec.State == idem.StateReleased || rec.State == idem.StateIssued) && rec.Decision == v.decision
@@ -166,14 +166,13 @@ func decideWithoutLock(ctx context.Context, store idem.Store, id idem.KeyID, rec
 	return got.Record, nil
 }
 
-// redisDomains are the lock domains of the locks that are kept in Redis, one for
-// each shard; "" where nobody has locked yet. They are read as package
-// lock/redis documents its layout.
+// redisDomains reads the lock domains of Redis's locks, one for each shard, "" for a
+// shard without locks so far. Package lock/redis documents the layout.
 func (a *app) redisDomains(ctx context.Context, client goredis.UniversalClient) (domains [redislock.Shards]string, err error) {
 	cmds := make([]*goredis.SliceCmd, len(domains))
 	_, err = client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
 		for shard := range cmds {
-			cmds[shard] = pipe.HMGet(ctx, fmt.Sprintf("%s:{%02x}:fences", a.prefix, shard), "domain") // no error where there is none
+			cmds[shard] = pipe.HMGet(ctx, fmt.Sprintf("%s:{%02x}:fences", a.prefix, shard), "domain") // a missing field is no error
 		}
 		return nil
 	})
@@ -189,8 +188,8 @@ func (a *app) redisDomains(ctx context.Context, client goredis.UniversalClient) 
 // redisShard is the shard of a key's lock.
 func redisShard(id idem.KeyID) int { return int(id[0]) % redislock.Shards }
 
-// ofEnsemble reports whether a lock domain is of the ensemble whose locks under
-// the default root have the domain own: other roots are appended to it.
+// ofEnsemble reports whether a lock domain belongs to an ensemble. own is the
+// ensemble's domain for the default root. Other roots are appended to it.
 func ofEnsemble(domain, own string) bool {
 	return domain == own || strings.HasPrefix(domain, own+"/")
 }

@@ -16,18 +16,18 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
-// verdict is what an operator says of an open attempt.
+// verdict is an operator's decision about an open attempt.
 type verdict struct {
-	answer            *answer // that repeats get; nil: it was not applied
+	answer            *answer // for repeats, nil if the attempt was not applied
 	allow             []string
 	decision          idem.Decision
 	resultTTL, keyTTL time.Duration
 	applied           string // FILE
 	notApplied        bool
-	marking           bool // with durable markers
+	marking           bool // change durable markers too
 	transport         string
-	attempt           uint32 // that was looked at; 0: whichever is open now
-	noZooKeeper       bool   // the services have none any more
+	attempt           uint32 // decide about this one only, 0 for the open one
+	noZooKeeper       bool   // the services no longer lock in ZooKeeper
 }
 
 func (a *app) recordResolve() *cobra.Command {
@@ -36,53 +36,55 @@ func (a *app) recordResolve() *cobra.Command {
 	var v verdict
 	cmd := &cobra.Command{
 		Use:   "resolve (--scope SCOPE KEY | --key-id HEX) (--applied FILE | --not-applied)",
-		Short: "Settle an outcome that is open",
-		Long: `Settle the open attempt of a key by your word, once you have looked up in the
-systems behind the service what became of its operation ("record show" tells the
-operation ID).
+		Short: "Settle an open outcome",
+		Long: `Settle the open attempt of a key by your word. First look up the operation in the
+systems that the service calls. "record show" prints the operation ID.
 
---applied FILE: it took effect. Whoever repeats the request gets the response in
-FILE ("-": standard input), which is
+--applied FILE: the operation took effect. Repeats of the request get the response
+in FILE ("-" reads standard input). FILE is
   {"status":201,"headers":{"Content-Type":["application/json"]},"body":"…"}
-with body_base64 in place of body where it is no text. The headers are those that
-are replayed: Content-Type, -Language, -Encoding, -Disposition, Location, ETag,
-and what --allow-header names, which the service has to replay as well.
+with body_base64 in place of body if it is not text. FILE may have the headers that
+services replay. These are Content-Type, -Language, -Encoding, -Disposition,
+Location, ETag, and those of --allow-header, if the service replays them too.
 
-The status tells the transport: 200 to 599 are HTTP's, 0 to 16 are gRPC's codes. It
-has to be the one that the record's route looks like: /package.Service/Method is
-gRPC's; /Service/Method, of two plain words, can be either's (/v1/payments); all
-else is HTTP's. --transport http or grpc says so where a route looks otherwise.
+The status tells the transport. 200 to 599 are HTTP, and 0 to 16 are gRPC codes. It
+must fit the record's route. /package.Service/Method is gRPC. /Service/Method with
+two plain words can be either (/v1/payments). Any other route is HTTP. If a route
+looks wrong, give --transport http or grpc.
 
-Of gRPC's code 0 (OK) the answer is body_base64, the protobuf message in its binary
-form (left out: the empty message), with its full name as message_type where the
-service has no generated code of the method; of any other code body is the
-status's text. The headers are metadata: content-language, etag, location; values
-of names that end in -bin are base64. Values are printable ASCII.
+For gRPC code 0 (OK) give body_base64, the protobuf message in its binary form. It
+may be left out for an empty message. Also give message_type, the full name of the
+message, if the service has no generated code for the method. For any other code,
+body is the text of the status. The headers are metadata (content-language, etag,
+location). Values of names with -bin at the end are base64, all others printable
+ASCII.
 
-Where the services encrypt stored responses, --applied needs --response-keys, and
-is refused without (exit code 1): a plain response would be unreadable to them.
+If the services encrypt stored responses, --applied needs --response-keys. Without
+the keys it is refused (exit code 1), because the services could not read a plain
+response.
 
---not-applied: it did NOT take effect. This is a promise: the effect has not
-happened AND CAN NO LONGER HAPPEN. The operation may run again from then on, and
-would be executed twice if it is only late: in a queue, in a suspended process, at
-a partner who answers tomorrow. Where you cannot exclude that, leave it open.
+--not-applied: the operation did NOT take effect. This is a promise. The effect has
+not happened AND CAN NO LONGER HAPPEN. The operation may run again from then on. It
+would be executed twice if the first attempt is only late: in a queue, in a
+suspended process, at a partner who answers tomorrow. If you cannot exclude that,
+leave it open.
 
-The decision is about the attempt that is open when idemctl looks, and about no
-later one. Give --attempt N, as "record show" and "record list" print it, where you
-have looked it up before: it can have been released, and run again, meanwhile.
+The decision is about the attempt that is open when idemctl looks, and never about a
+later one. If you looked the attempt up before, give --attempt N with the number
+from "record show" or "record list", because the key may have run again meanwhile.
 
-An attempt that still runs is not overruled: the lock of its key is taken first,
-in ZooKeeper where --zookeeper names the ensemble of the attempt's lock domain, in
-Redis where the domain is that of Redis's locks. An unknown outcome can be settled
-without, which is said on standard error; a pending one cannot. Where its domain was
-retired, the lock is one of the ensemble that the services use now: give
---zookeeper, or --no-zookeeper where they use none any more but Redis's locks. With
---durable-markers, where the services leave those, the marker is changed with the
-record. Who settles first, wins: the next request, a resolver, an operator.
+A running attempt is not overruled, because idemctl takes the lock of the key first.
+The lock is in ZooKeeper if --zookeeper names the ensemble of the attempt's lock
+domain, and in Redis if the domain belongs to Redis's locks. Without the lock an
+unknown outcome can be settled, with a message on standard error. A pending one
+cannot. If the domain was retired, the lock is in the ensemble that the services use
+now. Give --zookeeper, or --no-zookeeper if they use only Redis's locks. With
+--durable-markers the key's marker is changed with the record. The first to settle
+wins: the next request, a resolver or an operator.
 
-Prints the record as "record show" does. Exits with 75 where there is no record,
-where somebody holds its lock, where it is settled already, or where another
-attempt than N is open; with 2 where FILE is not as above. Then nothing was changed.`,
+Prints the record like "record show". Exits with 75 if there is no record, its lock
+is held, it is settled already, or an attempt other than N is open. Exits with 2 if
+FILE is wrong. In all these cases nothing was changed.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 \
     record resolve --scope merchant_demo order-17 --applied answer.json --reason "found in the ledger"
   echo '{"status":201,"headers":{"Content-Type":["application/json"]},"body":"{\"id\":\"pay_1\"}"}' |
@@ -103,29 +105,29 @@ attempt than N is open; with 2 where FILE is not as above. Then nothing was chan
 	}
 	which.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&v.applied, "applied", "", "it took effect; repeats get the response in `FILE`")
-	f.BoolVar(&v.notApplied, "not-applied", false, "it has not taken effect, and no longer can")
+	f.StringVar(&v.applied, "applied", "", "the operation took effect; repeats get the response in `FILE`")
+	f.BoolVar(&v.notApplied, "not-applied", false, "the operation has not taken effect and no longer can")
 	who.flags(cmd)
-	f.StringSliceVar(&v.allow, "allow-header", nil, "further `NAME` of a header that the service replays")
-	f.StringVar(&v.transport, "transport", "", "http or grpc: that of the route, where its name looks otherwise")
-	f.Uint32Var(&v.attempt, "attempt", 0, "decide about attempt `N` only, which you have looked at (default: the one that is open)")
+	f.StringSliceVar(&v.allow, "allow-header", nil, "`NAME` of another header that the service replays")
+	f.StringVar(&v.transport, "transport", "", "http or grpc, if the route looks like the other one")
+	f.Uint32Var(&v.attempt, "attempt", 0, "decide only if attempt `N` is the open one (default: any)")
 	noZooKeeperFlag(cmd, &v.noZooKeeper)
-	f.BoolVar(&v.marking, "durable-markers", false, "the services leave durable markers in ZooKeeper; have the decision change them")
-	f.DurationVar(&v.resultTTL, "result-ttl", idem.DefaultResultTTL, "for how long the response is kept")
-	f.DurationVar(&v.keyTTL, "key-ttl", idem.DefaultKeyTTL, "for how long the key is remembered; at least as long as the response")
+	f.BoolVar(&v.marking, "durable-markers", false, "also change the key's durable marker, if the services leave markers in ZooKeeper")
+	f.DurationVar(&v.resultTTL, "result-ttl", idem.DefaultResultTTL, "how long to keep the response")
+	f.DurationVar(&v.keyTTL, "key-ttl", idem.DefaultKeyTTL, "how long to remember the key, at least as long as the response")
 	return cmd
 }
 
-// readVerdict reads flags and FILE, before anybody is asked.
+// readVerdict reads flags and FILE, before idemctl connects to a server.
 func (a *app) readVerdict(cmd *cobra.Command, v *verdict, who *author) (err error) {
 	applied := cmd.Flags().Changed("applied")
 	switch {
 	case applied == v.notApplied:
-		return wrongUse("record resolve wants --applied FILE or --not-applied, one of them")
+		return wrongUse("record resolve wants either --applied FILE or --not-applied")
 	case v.resultTTL <= 0 || v.keyTTL <= 0:
 		return wrongUse("--result-ttl or --key-ttl is not positive")
 	case cmd.Flags().Changed("attempt") && v.attempt == 0:
-		return wrongUse("--attempt 0: they count from 1")
+		return wrongUse("--attempt 0: attempts count from 1")
 	case cmd.Flags().Changed("transport") && !slices.Contains([]transport{overHTTP, overGRPC}, transport(v.transport)):
 		return wrongUse("--transport %q is neither http nor grpc", v.transport)
 	case v.noZooKeeper && a.zookeeper != "":
@@ -143,10 +145,10 @@ func (a *app) readVerdict(cmd *cobra.Command, v *verdict, who *author) (err erro
 	return err
 }
 
-// response is what repeats get; nil where it was not applied.
+// response is the response for repeats, nil if the attempt was not applied.
 func (v *verdict) response(rec *idem.Record) (*idem.Response, error) {
 	if v.answer == nil {
-		return nil, nil //nolint:nilnil // there is none then
+		return nil, nil //nolint:nilnil // not applied
 	}
 	resp, err := v.answer.response(rec.Route, transport(v.transport), v.allow)
 	if err != nil {
@@ -163,7 +165,7 @@ func (a *app) resolve(ctx context.Context, id idem.KeyID, v *verdict) error {
 	defer b.close()
 	rec, err := b.store.Get(ctx, id)
 	switch {
-	case err != nil && !errors.Is(err, sealed.ErrUnreadable): // which is the response's fault
+	case err != nil && !errors.Is(err, sealed.ErrUnreadable): // rec is good without its response
 		return err
 	case rec.State == idem.StateNone:
 		return noRecord(id)
@@ -179,7 +181,7 @@ func (a *app) resolve(ctx context.Context, id idem.KeyID, v *verdict) error {
 	return a.writeRecord(&idem.OpenRecord{ID: id, Record: rec}, nil, false)
 }
 
-// checkSealed refuses to store a response that the services would not read.
+// checkSealed refuses to store a plain response if the services encrypt theirs.
 func (a *app) checkSealed(ctx context.Context, store tokenStore, rec *idem.Record, v *verdict) error {
 	if v.answer == nil || a.responseKeys != "" {
 		return nil
@@ -193,31 +195,30 @@ func (a *app) checkSealed(ctx context.Context, store tokenStore, rec *idem.Recor
 		_, found = rec.Response.Header[sealed.Marker]
 	}
 	if declared || found {
-		return errors.New("the services encrypt stored responses, and would not read a plain one: give --response-keys, or IDEMCTL_RESPONSE_KEYS")
+		return errors.New("the services encrypt stored responses and could not read a plain one: give --response-keys, or IDEMCTL_RESPONSE_KEYS")
 	}
 	return nil
 }
 
-// notOpen says that there is nothing to decide, of an attempt that was looked at
-// (0: of any).
+// notOpen means that the given attempt is not open, or for 0 that no attempt is.
 func notOpen(id idem.KeyID, rec *idem.Record, attempt uint32) error {
 	if rec.State.Open() {
-		return fmt.Errorf("attempt %d of key ID %s is not open: attempt %d is, which is %v since %s: %w",
+		return fmt.Errorf("attempt %d of key ID %s is not open: attempt %d is, and has been %v since %s: %w",
 			attempt, id, rec.Attempt.Number, rec.State, rec.Since().UTC().Format(time.RFC3339), errNothing)
 	}
 	by := ""
 	if rec.Decision.By != "" {
 		by = " by " + oneLine(rec.Decision.By)
 	}
-	return fmt.Errorf("nothing is open of key ID %s: it is %v%s, since %s: %w",
+	return fmt.Errorf("key ID %s has no open attempt: it is %v%s, since %s: %w",
 		id, rec.State, by, rec.Since().UTC().Format(time.RFC3339), errNothing)
 }
 
-// settledElsewhere says who was first, where that can be told.
+// settledElsewhere reads who settled the attempt first.
 func settledElsewhere(ctx context.Context, store idem.Store, id idem.KeyID, attempt uint32) error {
 	rec, err := store.Get(ctx, id)
 	if err != nil && !errors.Is(err, sealed.ErrUnreadable) {
-		return fmt.Errorf("somebody else has settled it: %w", errors.Join(errNothing, err))
+		return fmt.Errorf("it was settled meanwhile: %w", errors.Join(errNothing, err))
 	}
 	return notOpen(id, &rec, attempt)
 }
@@ -228,20 +229,21 @@ const (
 	maxReason = 512
 )
 
-// machines are those who decide without anybody, as [idem.Decision] tells.
+// machines are the parts of the services that decide without a person, see
+// [idem.Decision].
 var machines = []string{"resolver", "engine", "marker", "sweeper"}
 
-// reserved says that a name would pass for a machine's.
+// reserved reports whether a name looks like one of machines.
 func reserved(by string) bool {
 	return slices.ContainsFunc(machines, func(name string) bool { return strings.EqualFold(strings.TrimSpace(by), name) })
 }
 
-// author is who decides something, and why: kept with what was decided.
+// author is the person who decides, and the reason. Both are kept with the decision.
 type author struct{ by, reason string }
 
 func (w *author) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&w.by, "by", "", "who decides, kept and shown (default: the system user)")
-	cmd.Flags().StringVar(&w.reason, "reason", "", "why, kept and shown")
+	cmd.Flags().StringVar(&w.by, "by", "", "name of the person who decides, kept with the decision (default: the system user)")
+	cmd.Flags().StringVar(&w.reason, "reason", "", "reason, kept with the decision")
 }
 
 func (w *author) decision(cmd *cobra.Command) (idem.Decision, error) {
@@ -249,10 +251,10 @@ func (w *author) decision(cmd *cobra.Command) (idem.Decision, error) {
 	if !cmd.Flags().Changed("by") {
 		me, err := user.Current()
 		if err != nil {
-			return d, wrongUse("give --by: the system does not tell who you are: %w", err)
+			return d, wrongUse("give --by, because the system user is not known: %w", err)
 		}
 		d.By = me.Username
-		for len(d.By) > maxAuthor { // nobody can give another one
+		for len(d.By) > maxAuthor { // shorten it, because the user cannot change it
 			_, n := utf8.DecodeLastRuneInString(d.By)
 			d.By = d.By[:len(d.By)-n]
 		}
@@ -265,7 +267,7 @@ func (w *author) decision(cmd *cobra.Command) (idem.Decision, error) {
 	case len(d.Reason) > maxReason:
 		return d, wrongUse("--reason has %d bytes, at most %d", len(d.Reason), maxReason)
 	case reserved(d.By):
-		return d, wrongUse("--by %s is the name of a part of the services, not of a person", oneLine(d.By))
+		return d, wrongUse("--by %s names a part of the services, not a person", oneLine(d.By))
 	case !utf8.ValidString(d.By) || !utf8.ValidString(d.Reason):
 		return d, wrongUse("--by or --reason is not UTF-8")
 	}

@@ -273,7 +273,7 @@ func beginUnder(t *testing.T, s idem.Store, l idem.Locker, key idem.Key) idem.Le
 func runsUnder(t *testing.T, env map[string]string, s idem.Store, l idem.Locker) {
 	t.Helper()
 	lease := beginUnder(t, s, l, "k")
-	if got := resolve(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(got.stderr, "holds the lock") {
+	if got := resolve(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(got.stderr, "is held") {
 		t.Errorf("while it runs: %q", got.stderr)
 	}
 	if rec := stateOf(t, s, "k"); rec.State != idem.StatePending {

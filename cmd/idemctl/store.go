@@ -12,15 +12,15 @@ import (
 )
 
 func (a *app) store() *cobra.Command {
-	cmd := &cobra.Command{Use: "store", Short: "Settle what became of a whole store, or of a whole lock domain", Args: cobra.NoArgs, RunE: subcommandWanted}
+	cmd := &cobra.Command{Use: "store", Short: "Accept a loss of records, or retire a lock domain", Args: cobra.NoArgs, RunE: subcommandWanted}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "accept",
 		Short: "Accept that Redis lost its records",
-		Long: `Accept that Redis lost its records: services serve new keys again.
+		Long: `Accept that Redis lost its records, so that the services serve new keys again.
 
-What was executed before and is not remembered any more can be executed again
-by a client that retries. Look first which operations may be affected; the
-operation ID of a key is the same as it was.`,
+If a client retries a request whose record is lost, the request is executed again.
+First find the operations that may be affected. The operation ID of a key is the
+same as before.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 store accept`,
 		Args:    cobra.NoArgs,
 		RunE:    a.accept,
@@ -30,7 +30,7 @@ operation ID of a key is the same as it was.`,
 
 func (a *app) accept(cmd *cobra.Command, _ []string) error {
 	if a.redis != "" && a.zookeeper == "" {
-		return wrongUse("store accept needs --zookeeper: that is where the services remember their Redis")
+		return wrongUse("store accept needs --zookeeper, where the services remember their Redis")
 	}
 	store, done, err := a.openStore(cmd.Context())
 	if err != nil {
@@ -45,17 +45,17 @@ func (a *app) accept(cmd *cobra.Command, _ []string) error {
 	case a.json:
 		return writeJSON(a.stdout, map[string]int{"accepted_shards": n})
 	case n == 0:
-		_, err = fmt.Fprintln(a.stdout, "nothing was lost; nothing to accept")
+		_, err = fmt.Fprintln(a.stdout, "nothing was lost, so there is nothing to accept")
 	default:
 		_, err = fmt.Fprintf(a.stdout, "accepted the loss of %d shards; services serve new keys again within seconds\n", n)
 	}
 	return err
 }
 
-// retiredRow is a retired lock domain as --json writes it.
+// retiredRow is a retired lock domain in JSON.
 type retiredRow struct {
 	Domain  string `json:"retired"`
-	Pending int    `json:"pending"` // records whose attempt ran under it
+	Pending int    `json:"pending"` // pending records of the domain
 	Already bool   `json:"already"` // it was retired before
 }
 
@@ -67,25 +67,25 @@ func (a *app) storeRetire() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retire DOMAIN",
 		Short: "Declare that a lock domain is dead for good",
-		Long: `Declare that a lock domain is dead for good: an ensemble that was rebuilt or
-replaced, the locks of a Redis that lost its data, the in-process locks of an
-instance that is gone. DOMAIN is what comes before the last slash of a record's
-fence; "doctor" lists those of open records that it does not know.
+		Long: `Declare that a lock domain is dead for good. Examples are an ensemble that was
+rebuilt or replaced, the locks of a Redis that lost its data, and the in-process
+locks of an instance that is gone. DOMAIN is the part of a record's fence before
+the last slash. "doctor" lists unknown domains of open records.
 
-Records that are pending under it count as interrupted from then on: the next
-request with their key asks the resolver, or leaves the outcome unknown.
+Pending records of the domain count as interrupted from then on. The next request
+with their key asks the resolver, or leaves the outcome unknown.
 
-WARNING: this cannot be undone. It is your word that nothing which ever held a
-lock in that domain still runs, or will wake up: no instance that is only cut off
-or suspended, no second site. Where one does, its operations are executed twice.
-Make sure by ending the processes, not by their silence.
+WARNING: this cannot be undone. It is your word that no process which ever held a
+lock in that domain still runs or will wake up. Think of an instance that is only
+cut off or suspended, and of a second site. If one wakes up, its operations are
+executed twice. Make sure that the processes have ended. Silence is no proof.
 
-Refused are the domain of the ensemble that --zookeeper names, and those of the
-locks that this Redis keeps: both are alive. Name the ensemble that the services
-use now, so that theirs is compared; where they use none any more, but Redis's
-locks, --no-zookeeper says so. Refused is also a domain with a pending record that
-began less than ten session time-outs ago (--session-timeout, as the services have
-it; 100 s by default): then somebody has just used it. Retiring twice does nothing.`,
+The domain of the --zookeeper ensemble and the domains of this Redis's locks are
+refused, because they are alive. Give the ensemble that the services use now, for
+this comparison. If the services use only Redis's locks, give --no-zookeeper. A
+domain with a pending record that began less than ten session time-outs ago is
+refused too, because it was in use just now. (--session-timeout must be that of the
+services; with the default this is 100 s.) Retiring a domain twice does nothing.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 store retire 0f6e9a7c-5a3d-4c0e-9f1b-2b9d7f0c8a11 --reason "ensemble rebuilt, all instances restarted"`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -99,7 +99,7 @@ it; 100 s by default): then somebody has just used it. Retiring twice does nothi
 			case noZooKeeper && a.zookeeper != "":
 				return errBothWays
 			case !noZooKeeper && a.zookeeper == "":
-				return wrongUse("store retire needs --zookeeper, the ensemble that the services use now, so that its domain is not retired by accident; or --no-zookeeper if they use none any more")
+				return wrongUse("store retire needs --zookeeper with the ensemble that the services use now, so that its domain is not retired by accident, or --no-zookeeper if they no longer use ZooKeeper")
 			}
 			d, err := who.decision(cmd)
 			if err != nil {
@@ -114,7 +114,7 @@ it; 100 s by default): then somebody has just used it. Retiring twice does nothi
 }
 
 func noZooKeeperFlag(cmd *cobra.Command, to *bool) {
-	cmd.Flags().BoolVar(to, "no-zookeeper", false, "the services do not lock in ZooKeeper any more, in any ensemble: only Redis's locks count")
+	cmd.Flags().BoolVar(to, "no-zookeeper", false, "the services no longer lock in any ZooKeeper ensemble, only in Redis")
 }
 
 var errBothWays = wrongUse("--zookeeper (or IDEMCTL_ZOOKEEPER) and --no-zookeeper contradict each other")
@@ -153,27 +153,26 @@ func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error 
 	return a.writeRetired(retiredRow{domain, pending, already})
 }
 
-// checkDead refuses a domain in which somebody can have a lock.
+// checkDead refuses a domain that is alive.
 func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
 	if b.zookeeper != nil && ofEnsemble(domain, b.zookeeper.Domain()) {
-		return fmt.Errorf("%s is the lock domain of the ensemble that --zookeeper names: it is alive, and is not retired", oneLine(domain))
+		return fmt.Errorf("%s is the lock domain of the --zookeeper ensemble: it is alive and was not retired", oneLine(domain))
 	}
 	domains, err := a.redisDomains(ctx, b.redis)
 	if err != nil {
 		return err
 	}
 	if shard := slices.Index(domains[:], domain); shard >= 0 {
-		return fmt.Errorf("%s is a lock domain of this Redis, that of shard %02x: it is alive, and is not retired", oneLine(domain), shard)
+		return fmt.Errorf("%s is the lock domain of shard %02x in this Redis: it is alive and was not retired", oneLine(domain), shard)
 	}
 	return nil
 }
 
-// silentFor is for how many session time-outs nobody has begun anything in a domain
-// that is retired.
+// silentFor is how many session time-outs must have passed since the last attempt
+// began in a domain, before it can be retired.
 const silentFor = 10
 
-// checkSilent refuses a domain in which somebody has begun an attempt just now, by
-// the store's clock.
+// checkSilent refuses a domain with a recent pending attempt, by the store's clock.
 func (a *app) checkSilent(ctx context.Context, b *backends, domain string) error {
 	now, err := b.redis.Time(ctx).Result()
 	if err != nil {
@@ -181,7 +180,7 @@ func (a *app) checkSilent(ctx context.Context, b *backends, domain string) error
 	}
 	var last time.Time
 	err = eachOpen(ctx, b.store, idem.OpenQuery{State: idem.StatePending, Limit: openPage}, func(r *idem.OpenRecord) bool {
-		// What cannot be read may be of this domain.
+		// An unreadable record may be of this domain.
 		if (r.Err != nil || r.Record.Attempt.Fence.Domain == domain) && r.Record.Started.After(last) {
 			last = r.Record.Started
 		}
@@ -191,18 +190,17 @@ func (a *app) checkSilent(ctx context.Context, b *backends, domain string) error
 		return err
 	}
 	if until := last.Add(silentFor * a.sessionTimeout); !last.IsZero() && now.Before(until) {
-		return fmt.Errorf("%s may be alive: an attempt under it began at %s, which is pending; make sure that its processes have ended, and wait until %s (%d session time-outs of %v)",
+		return fmt.Errorf("%s may be alive: an attempt under it began at %s and is pending; make sure that its processes have ended, and wait until %s (%d session time-outs of %v)",
 			oneLine(domain), last.UTC().Format(time.RFC3339), until.UTC().Add(time.Second).Format(time.RFC3339), silentFor, a.sessionTimeout)
 	}
 	return nil
 }
 
-// openPage is how many open records are read at once.
+// openPage is how many open records are read in one call.
 const openPage = 1000
 
-// eachOpen calls f with every open record that a query selects, oldest first, and
-// with those that cannot be read, until f returns false. The limit is that of a
-// page.
+// eachOpen calls f with every open record of a query, oldest first, and with the
+// unreadable ones, until f returns false. q.Limit is the size of a page.
 func eachOpen(ctx context.Context, store idem.Store, q idem.OpenQuery, f func(*idem.OpenRecord) bool) error {
 	for {
 		found, err := store.ListOpen(ctx, q)

@@ -9,7 +9,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// tokenRow is a token as --json writes it.
+// tokenRow is a token in JSON.
 type tokenRow struct {
 	Token     string    `json:"token"`
 	ExpiresAt time.Time `json:"expires_at"`
@@ -27,13 +27,13 @@ func (a *app) tokenIssue() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "issue --scope SCOPE [--ttl 15m]",
 		Short: "Issue a one-time token",
-		Long: `Issue a one-time token for SCOPE: whose it is, as the service's policy says; in
-the sample, the merchant. It can be used once, on a route for issued tokens, and
-by nobody else.
+		Long: `Issue a one-time token for SCOPE, its owner as in the service's policy. In the
+sample it is the merchant. Only the owner can use the token, once, on a route for
+issued tokens.
 
-The token is all that is written to standard output; when it expires is written
-to standard error. With --json both are in one object on standard output. The
-token is a secret: the store keeps its hash, and nothing shows it again.`,
+Standard output gets only the token, and standard error gets the time when it
+expires. With --json one object on standard output has both. The token is a secret.
+The store keeps only its hash, so it cannot be shown again.`,
 		Example: `  TOKEN=$(idemctl --redis redis://127.0.0.1:6379 token issue --scope merchant_demo --ttl 15m)
   idemctl --redis redis://127.0.0.1:6379 --json token issue --scope merchant_demo`,
 		Args: cobra.NoArgs,
@@ -56,8 +56,8 @@ token is a secret: the store keeps its hash, and nothing shows it again.`,
 			return a.writeToken(tokenRow{string(token.Value), token.ExpiresAt.UTC()})
 		},
 	}
-	cmd.Flags().StringVar(&scope, "scope", "", "whose token it is (required)")
-	cmd.Flags().DurationVar(&ttl, "ttl", idem.DefaultTokenTTL, "for how long it can be used, by the store's clock")
+	cmd.Flags().StringVar(&scope, "scope", "", "owner of the token (required)")
+	cmd.Flags().DurationVar(&ttl, "ttl", idem.DefaultTokenTTL, "how long it can be used, by the store's clock")
 	return cmd
 }
 
