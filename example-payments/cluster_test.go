@@ -17,9 +17,9 @@ import (
 // locks are the lock services that instances can share.
 var locks = []string{"zookeeper", "redis"}
 
-// shared are the flags of instances that share lock, store and ledger. The
-// test's own Redis: records of the shared one belong to other witnesses.
-func shared(t *testing.T, lock string) []string {
+// sharedFlags are the flags of instances that share lock, store and ledger.
+// Redis is the test's own, because the shared one has records of other witnesses.
+func sharedFlags(t *testing.T, lock string) []string {
 	t.Helper()
 	flags := []string{
 		"--redis", testserver.StartRedis(t).URL(), "--session-timeout", "2s",
@@ -46,7 +46,7 @@ func withEachLock(t *testing.T, test func(t *testing.T, lock string)) {
 
 func TestInstancesShareKeys(t *testing.T) {
 	withEachLock(t, func(t *testing.T, lock string) {
-		flags := shared(t, lock)
+		flags := sharedFlags(t, lock)
 		one, two := serve(t, flags...), serve(t, flags...)
 		one.await(&one.stderr, "lock="+lock)
 		status, first, err := one.request("POST", "/v1/payments", "k", orderBody)
@@ -69,13 +69,13 @@ func TestInstancesShareKeys(t *testing.T) {
 	})
 }
 
-// An instance is killed before or after it has paid; the client asks another.
+// An instance is killed before or after it has paid, and the client asks another.
 func TestKilledInstance(t *testing.T) {
 	withEachLock(t, func(t *testing.T, lock string) {
 		for _, at := range []string{"at=before-ledger", "at=after-ledger"} {
 			t.Run(at, func(t *testing.T) {
 				t.Parallel()
-				flags := shared(t, lock)
+				flags := sharedFlags(t, lock)
 				victim := serve(t, append(flags, "--processor-latency", "2s")...) // a second for each window
 				gone := make(chan error, 1)
 				go func() {
@@ -88,12 +88,12 @@ func TestKilledInstance(t *testing.T) {
 					t.Fatal("the client was answered before the instance was killed")
 				}
 				heir := serve(t, flags...)
-				status, body := heir.settled("k")
+				status, body := heir.payUntilSettled("k")
 				if status != 201 {
 					t.Errorf("repeat: %d %s, want 201", status, body)
 				}
 				heir.wantPayments(1)
-				if _, again := heir.settled("k"); again != body {
+				if _, again := heir.payUntilSettled("k"); again != body {
 					t.Errorf("repeat: %s, want %s", again, body)
 				}
 			})
@@ -101,11 +101,11 @@ func TestKilledInstance(t *testing.T) {
 	})
 }
 
-// An instance is paused past its session before it pays; the client asks
-// another; the paused one wakes up.
+// An instance is paused past its session before it pays, the client asks another, and
+// the paused one wakes up.
 func TestPausedInstance(t *testing.T) {
 	withEachLock(t, func(t *testing.T, lock string) {
-		flags := shared(t, lock)
+		flags := sharedFlags(t, lock)
 		zombie := serve(t, append(flags, "--processor-latency", "2s")...)
 		heir := serve(t, flags...)
 		first := make(chan string, 1)
@@ -115,7 +115,7 @@ func TestPausedInstance(t *testing.T) {
 		}()
 		zombie.await(&zombie.stderr, "at=before-ledger")
 		zombie.signal(syscall.SIGSTOP)
-		status, body := heir.settled("k")
+		status, body := heir.payUntilSettled("k")
 		if status != 201 {
 			t.Errorf("repeat at the other instance: %d %s, want 201", status, body)
 		}
@@ -124,14 +124,14 @@ func TestPausedInstance(t *testing.T) {
 			t.Errorf("the paused instance answered %s, want ownership-lost or %s", got, body)
 		}
 		heir.wantPayments(1)
-		if _, again := zombie.settled("k"); again != body {
+		if _, again := zombie.payUntilSettled("k"); again != body {
 			t.Errorf("repeat at the paused instance: %s, want %s", again, body)
 		}
 	})
 }
 
-// What still runs when the grace period is over keeps its lock until the
-// session times out.
+// A handler that still runs after the grace period keeps its lock until the session
+// times out.
 func TestHandlerThatIsGivenUpKeepsItsLock(t *testing.T) {
 	withEachLock(t, func(t *testing.T, lock string) {
 		hosts, chroot := testserver.SharedZooKeeper(t), testserver.Chroot(t)

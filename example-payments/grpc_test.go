@@ -49,11 +49,11 @@ func TestRunningCallIsFinishedBeforeTheEnd(t *testing.T) {
 	p.await(&p.stderr, "at=answered")
 }
 
-// An instance is killed after it has paid; the other one looks it up, answers
-// as the first would have, and refuses the key over HTTP.
+// An instance is killed after it has paid. The other one looks the payment up, answers
+// like the first would have, and refuses the key over HTTP.
 func TestKilledInstanceOverGRPC(t *testing.T) {
 	t.Parallel()
-	flags := shared(t, "redis")
+	flags := sharedFlags(t, "redis")
 	victim := serve(t, append(flags, "--processor-latency", "2s")...)
 	gone := make(chan error, 1)
 	go func() {

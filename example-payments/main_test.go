@@ -44,7 +44,7 @@ func TestRunningPaymentIsFinishedBeforeTheEnd(t *testing.T) {
 	p.await(&p.stderr, "at=answered")
 }
 
-// Whoever connects and says nothing does not keep the service alive.
+// A silent connection does not keep the service alive.
 func TestMuteConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	p := serve(t)

@@ -19,8 +19,8 @@ func cluster(t *testing.T) (*process, *testserver.ZooKeeper, *testserver.Redis) 
 		"--redis", redis.URL()), zk, redis
 }
 
-// until repeats a request until it is answered with the status.
-func (p *process) until(status int, method, path, key, body string) string {
+// requestUntil repeats a request until it is answered with the status.
+func (p *process) requestUntil(status int, method, path, key, body string) string {
 	p.t.Helper()
 	got, answer, err := 0, "", error(nil)
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
@@ -42,9 +42,9 @@ func TestOutageIsToldAtOnceAndEnds(t *testing.T) {
 			if server == "redis" {
 				pause, resume = redis.Pause, redis.Resume
 			}
-			paid := p.until(http.StatusCreated, "POST", "/v1/payments", "before", orderBody)
+			paid := p.requestUntil(http.StatusCreated, "POST", "/v1/payments", "before", orderBody)
 			pause()
-			p.until(http.StatusServiceUnavailable, "GET", "/readyz", "", "")
+			p.requestUntil(http.StatusServiceUnavailable, "GET", "/readyz", "", "")
 			start := time.Now()
 			status, body, err := p.request("POST", "/v1/payments", "meanwhile", orderBody)
 			if took := time.Since(start); status != 503 || !strings.Contains(body, `"unavailable"`) || took > 5*time.Second {
@@ -56,8 +56,8 @@ func TestOutageIsToldAtOnceAndEnds(t *testing.T) {
 				}
 			}
 			resume()
-			p.until(http.StatusOK, "GET", "/readyz", "", "")
-			p.until(http.StatusCreated, "POST", "/v1/payments", "meanwhile", orderBody)
+			p.requestUntil(http.StatusOK, "GET", "/readyz", "", "")
+			p.requestUntil(http.StatusCreated, "POST", "/v1/payments", "meanwhile", orderBody)
 			p.wantPayments(2)
 		})
 	}
@@ -68,10 +68,10 @@ func TestOutageIsToldAtOnceAndEnds(t *testing.T) {
 func TestLostRedisIsRefusedUntilItIsAccepted(t *testing.T) {
 	t.Parallel()
 	p, zk, redis := cluster(t)
-	p.until(http.StatusCreated, "POST", "/v1/payments", "k", orderBody)
+	p.requestUntil(http.StatusCreated, "POST", "/v1/payments", "k", orderBody)
 	redis.Restart()
 	for lost := ""; !strings.Contains(lost, `"store-lost"`); {
-		lost = p.until(http.StatusServiceUnavailable, "POST", "/v1/payments", "k", orderBody)
+		lost = p.requestUntil(http.StatusServiceUnavailable, "POST", "/v1/payments", "k", orderBody)
 	}
 	p.wantPayments(1)
 	dir, err := builtDir()
@@ -83,5 +83,5 @@ func TestLostRedisIsRefusedUntilItIsAccepted(t *testing.T) {
 	if out, err := accept.CombinedOutput(); err != nil || !strings.Contains(string(out), "accepted the loss of 64 shards") {
 		t.Fatalf("idemctl store accept: %v: %s", err, out)
 	}
-	p.until(http.StatusCreated, "POST", "/v1/payments", "another", orderBody)
+	p.requestUntil(http.StatusCreated, "POST", "/v1/payments", "another", orderBody)
 }

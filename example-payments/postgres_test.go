@@ -53,7 +53,7 @@ func TestPostgresWithoutSharedKeysServesOneInstance(t *testing.T) {
 	}
 	second.await(&second.stderr, "claimed by another instance")
 
-	// The first one loses its claim: it must not go on beside another.
+	// The first one loses its claim, and must not go on beside another.
 	u, err := url.Parse(database)
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// suite removes what the tests have built.
+// suite removes the built programs after the tests.
 type suite struct{ m *testing.M }
 
 func (s suite) Run() int {
@@ -206,8 +206,8 @@ func (p *process) request(method, path, key, body string) (int, string, error) {
 	return res.StatusCode, string(b), errors.Join(err, res.Body.Close())
 }
 
-// settled repeats a payment until it is no longer in progress.
-func (p *process) settled(key string) (int, string) {
+// payUntilSettled repeats a payment until it is no longer in progress.
+func (p *process) payUntilSettled(key string) (int, string) {
 	p.t.Helper()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
 		status, body, err := p.request("POST", "/v1/payments", key, orderBody)

@@ -9,8 +9,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
-// TestRunAgainIsLeftAloneUntilTheKeyIsOld: until then the record binds the key to
-// its request; after that it goes as any released one.
+// Until then the record binds the key to its request. After that it expires like any
+// released one.
 func TestRunAgainIsLeftAloneUntilTheKeyIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
@@ -49,8 +49,8 @@ func TestRunAgainIsLeftAloneUntilTheKeyIsOld(t *testing.T) {
 	})
 }
 
-// TestAgeOfWhatRunsAgainIsByTheStoresClock: ours may be wrong.
-func TestAgeOfWhatRunsAgainIsByTheStoresClock(t *testing.T) {
+// The clock of this process may be wrong.
+func TestAgeForRunAgainIsByTheStoresClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
 		slow := memorystore.New(memorystore.WithClock(func() time.Time { return time.Now().Add(-2 * time.Hour) }))

@@ -106,7 +106,7 @@ func (b *bundle) sum() (sum sweeper.Pass) {
 
 func idOf(key string) idem.KeyID { return idem.NewKeyID("", idem.Key(key)) }
 
-// begin starts an attempt and returns its lease: what a holder has.
+// begin starts an attempt and returns its lease, like a holder.
 func (b *bundle) begin(key string) idem.Lease {
 	b.Helper()
 	lease, err := b.locker.TryAcquire(b.Context(), idem.LockRequest{KeyID: idOf(key), Nonce: idem.NewNonce()})

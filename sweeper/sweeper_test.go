@@ -58,7 +58,7 @@ func TestInterruptedAttemptsAreSettledWithoutARetry(t *testing.T) {
 	}
 }
 
-// TestLiveHolderIsLeftAlone, and settled soon after it has died.
+// A live holder is left alone. Its attempt is settled soon after it has died.
 func TestLiveHolderIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, says(idem.NotApplied()))
@@ -89,7 +89,7 @@ func TestYoungAttemptsAreNotLookedAt(t *testing.T) {
 	})
 }
 
-// TestUnknownIsAskedEverLessOften, and settled when the resolver can tell.
+// The outcome is settled when the resolver can tell.
 func TestUnknownIsAskedEverLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var can atomic.Bool
@@ -121,7 +121,7 @@ func TestUnknownIsAskedEverLessOften(t *testing.T) {
 	})
 }
 
-// TestOneLeaderAfterTheOther: nothing is decided or told twice.
+// The second leader decides and queues nothing twice.
 func TestOneLeaderAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, says(idem.StillUnknown()))
@@ -143,7 +143,7 @@ func TestOneLeaderAfterTheOther(t *testing.T) {
 	})
 }
 
-// TestTwoLeadersAtOnce: as around a partition. Each attempt is decided once.
+// A partition can give two leaders. Each attempt is decided once.
 func TestTwoLeadersAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
@@ -171,7 +171,7 @@ func TestTwoLeadersAtOnce(t *testing.T) {
 	})
 }
 
-// TestHungResolversDoNotPileUp: those that ignore their context.
+// These resolvers ignore their context.
 func TestHungResolversDoNotPileUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung := make(chan struct{})
@@ -194,7 +194,7 @@ func TestHungResolversDoNotPileUp(t *testing.T) {
 			switch rec, _ := b.store.Get(t.Context(), idOf(fmt.Sprint(i))); rec.State {
 			case idem.StateUnknown:
 				unknown++
-			case idem.StatePending: // nobody was asked
+			case idem.StatePending: // the resolver was not asked
 			default:
 				t.Errorf("%d is %v", i, rec.State)
 			}
@@ -294,7 +294,7 @@ func TestPoliciesThatPanicStopNothing(t *testing.T) {
 	})
 }
 
-// TestChoresAreTheLeaders: they run now and then, and by one instance.
+// One instance runs the chore, after each pause.
 func TestChoresAreTheLeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
@@ -318,7 +318,7 @@ func TestChoresAreTheLeaders(t *testing.T) {
 	})
 }
 
-// TestLongChoreDoesNotStopTheSweep: the removal of many markers takes minutes.
+// The removal of many markers takes minutes.
 func TestLongChoreDoesNotStopTheSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, says(idem.NotApplied()))
@@ -339,9 +339,9 @@ func TestLongChoreDoesNotStopTheSweep(t *testing.T) {
 	})
 }
 
-// TestFullInboxStarvesNobody: older attempts that nobody can tell of, and whose
-// cases the inbox does not take, do not keep the sweep from younger ones.
-func TestFullInboxStarvesNobody(t *testing.T) {
+// Older attempts without a resolver, which the full inbox does not take, do not keep
+// the sweep from younger ones.
+func TestFullInboxDoesNotStopTheSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
 		for i := range 2000 {
@@ -372,9 +372,9 @@ func (s *hidingStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.Open
 	return s.Store.ListOpen(ctx, q)
 }
 
-// TestClockSetBackTellsNobodyTwice: what began in the future is not old enough to
-// be listed, and still open.
-func TestClockSetBackTellsNobodyTwice(t *testing.T) {
+// After the store's clock was set back, an open attempt of the future is too young to
+// be listed.
+func TestClockSetBackQueuesNothingTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
 		store := &hidingStore{Store: b.store}
@@ -392,7 +392,7 @@ func TestClockSetBackTellsNobodyTwice(t *testing.T) {
 	})
 }
 
-// TestLostLeadershipEndsTheTerm, and another instance goes on.
+// Another instance can lead after that.
 func TestLostLeadershipEndsTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := memorylock.New()

@@ -61,7 +61,7 @@ func countTerms(n *atomic.Int64, lead sweeper.Lead) sweeper.Option {
 	})
 }
 
-// TestNewerRecordsAreLeftToNewerInstances, and keep the older one from nothing else.
+// The older instance settles all other records.
 func TestNewerRecordsAreLeftToNewerInstances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, says(idem.NotApplied()))
@@ -99,8 +99,8 @@ func TestNewerRecordsAreLeftToNewerInstances(t *testing.T) {
 	})
 }
 
-// TestYieldingForgetsNothing: what cannot be told is not asked more often, cases
-// are told once, and chores keep their pace.
+// An unknown outcome is not asked more often, its case is queued once, and chores keep
+// their pace.
 func TestYieldingForgetsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, says(idem.StillUnknown()))
@@ -132,7 +132,7 @@ func TestYieldingForgetsNothing(t *testing.T) {
 	})
 }
 
-// TestCorruptRecordsGoToPeople, once each.
+// Each corrupt record is queued once.
 func TestCorruptRecordsGoToPeople(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, says(idem.NotApplied()))

@@ -2,8 +2,6 @@ package main
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -123,7 +121,7 @@ func TestAnswerIsStored(t *testing.T) {
 	}
 }
 
-// Who decides knows better than the name of a route, but not than the status.
+// --transport overrules the name of a route, but not the status.
 func TestAnswerOfAToldTransport(t *testing.T) {
 	tests := []struct {
 		file, route string
@@ -179,14 +177,4 @@ func TestAllowedHeaders(t *testing.T) {
 	if err != nil || r.Header["trace-bin"][0] != "\x00\xff" || r.Header["x-text"][0] != "a" {
 		t.Errorf("metadata = %q, %v", r.Header, err)
 	}
-}
-
-// answerFile writes a FILE.
-func answerFile(t *testing.T, text string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "answer.json")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// examined is what doctor says, by check; the worst where there are several.
+// examined is the output of doctor, with the worst finding of each check.
 type examined struct {
 	ran
 
@@ -37,8 +37,8 @@ func doctor(t *testing.T, env map[string]string) examined {
 	return got
 }
 
-// want finds a line of a check with a status and a text.
-func (e examined) want(t *testing.T, status, check, text string) {
+// wantFinding checks that a check has a line with this status and text.
+func (e examined) wantFinding(t *testing.T, status, check, text string) {
 	t.Helper()
 	if !slices.ContainsFunc(e.findings, func(f finding) bool {
 		return f.Check == check && f.Status == status && strings.Contains(f.Detail, text)
@@ -47,8 +47,8 @@ func (e examined) want(t *testing.T, status, check, text string) {
 	}
 }
 
-// none wants no line of a status but of some checks.
-func (e examined) none(t *testing.T, status string, but ...string) {
+// wantNoFinding checks that only the checks in but have a line with this status.
+func (e examined) wantNoFinding(t *testing.T, status string, but ...string) {
 	t.Helper()
 	for _, f := range e.findings {
 		if f.Status == status && !slices.Contains(but, f.Check) {
@@ -57,33 +57,26 @@ func (e examined) none(t *testing.T, status string, but ...string) {
 	}
 }
 
-// ensembleEnv names a chroot of the shared ZooKeeper, which has a short tick.
-func ensembleEnv(t *testing.T, redis string) map[string]string {
-	t.Helper()
-	return map[string]string{"IDEMCTL_REDIS": redis, "IDEMCTL_ZOOKEEPER": strings.Join(testserver.SharedZooKeeper(t), ",") + testserver.Chroot(t),
-		"IDEMCTL_ZOOKEEPER_TICK": "500ms", "IDEMCTL_SESSION_TIMEOUT": "4s"}
-}
-
 func TestDoctorWithoutFault(t *testing.T) {
 	env := ensembleEnv(t, testserver.StartRedis(t, testserver.WithRedisArgs("--appendonly", "yes")).URL())
 	first := doctor(t, env)
-	first.none(t, "fail")
-	first.want(t, "warn", "zookeeper-write", "no service has used")
-	first.want(t, "warn", "incarnations", "not compared")
-	first.want(t, "ok", "clock-skew", "3 clocks")
-	first.want(t, "ok", "open-records", "")
+	first.wantNoFinding(t, "fail")
+	first.wantFinding(t, "warn", "zookeeper-write", "no service has used")
+	first.wantFinding(t, "warn", "incarnations", "not compared")
+	first.wantFinding(t, "ok", "clock-skew", "3 clocks")
+	first.wantFinding(t, "ok", "open-records", "")
 	if got := idemctl(t, env, "store", "accept"); got.code != 0 { // writes the witness
 		t.Fatal(got)
 	}
 	got := doctor(t, env)
-	got.none(t, "fail")
-	got.none(t, "warn", "zookeeper-servers", "zookeeper-acl")
+	got.wantNoFinding(t, "fail")
+	got.wantNoFinding(t, "warn", "zookeeper-servers", "zookeeper-acl")
 	for _, check := range []string{"redis", "redis-version", "redis-eviction", "redis-persistence", "redis-replicas", "redis-write", "zookeeper",
 		"zookeeper-version", "zookeeper-session", "zookeeper-write", "lock-domain", "clock-skew", "incarnations", "open-records", "record-domains"} {
-		got.want(t, "ok", check, "")
+		got.wantFinding(t, "ok", check, "")
 	}
-	got.want(t, "warn", "zookeeper-acl", "/idem/domain")
-	got.want(t, "ok", "clock-skew", "3 clocks")
+	got.wantFinding(t, "warn", "zookeeper-acl", "/idem/domain")
+	got.wantFinding(t, "ok", "clock-skew", "3 clocks")
 	if lines := idemctl(t, env, "doctor"); strings.Count(lines.stdout, "\n") != len(got.findings) || !strings.HasPrefix(lines.stdout, "ok    redis ") {
 		t.Errorf("text is\n%s", lines.stdout)
 	}
@@ -95,17 +88,17 @@ func TestDoctorOfRedisAlone(t *testing.T) {
 	begin(t, store, "pending")
 	settle(t, store, "unknown", idem.StateUnknown, nil)
 	got := doctor(t, env)
-	got.none(t, "fail")
-	got.want(t, "warn", "redis-persistence", "no append-only file")
-	got.want(t, "warn", "incarnations", "without ZooKeeper")
-	got.want(t, "warn", "open-records", "1 pending, 0 of them for more than an hour, and 1 unknown")
-	got.want(t, "warn", "record-domains", "d (2)")
+	got.wantNoFinding(t, "fail")
+	got.wantFinding(t, "warn", "redis-persistence", "no append-only file")
+	got.wantFinding(t, "warn", "incarnations", "without ZooKeeper")
+	got.wantFinding(t, "warn", "open-records", "1 pending, 0 of them for more than an hour, and 1 unknown")
+	got.wantFinding(t, "warn", "record-domains", "d (2)")
 	if _, err := server.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
 		t.Fatal(err)
 	}
 	got = doctor(t, env)
-	got.want(t, "fail", "redis-eviction", "allkeys-lru")
-	got.want(t, "ok", "redis-write", "64 shards")
+	got.wantFinding(t, "fail", "redis-eviction", "allkeys-lru")
+	got.wantFinding(t, "ok", "redis-write", "64 shards")
 }
 
 func TestDoctorOfALostRedis(t *testing.T) {
@@ -115,11 +108,10 @@ func TestDoctorOfALostRedis(t *testing.T) {
 		t.Fatal(got)
 	}
 	wipe(t, server.URL())
-	doctor(t, env).want(t, "fail", "incarnations", "64 of 64 shards")
+	doctor(t, env).wantFinding(t, "fail", "incarnations", "64 of 64 shards")
 }
 
-// Servers that answer nobody, and one that is not there, are a line each, in
-// time; passwords are in none.
+// Mute servers and a missing one get a line each, in time and without passwords.
 func TestDoctorOfServersThatDoNotAnswer(t *testing.T) {
 	redis, zk := testserver.StartRedis(t), testserver.SharedZooKeeper(t)[0]
 	proxy := testserver.StartTCPProxy(t, redis.Addr())
@@ -133,27 +125,27 @@ func TestDoctorOfServersThatDoNotAnswer(t *testing.T) {
 	if took := time.Since(start); took > 15*time.Second {
 		t.Errorf("took %v", took)
 	}
-	got.want(t, "fail", "redis", proxy.Addr())
-	got.want(t, "fail", "zookeeper", zkProxy.Addr())
-	got.want(t, "fail", "zookeeper", "127.0.0.1:1")
+	got.wantFinding(t, "fail", "redis", proxy.Addr())
+	got.wantFinding(t, "fail", "zookeeper", zkProxy.Addr())
+	got.wantFinding(t, "fail", "zookeeper", "127.0.0.1:1")
 	if strings.Contains(got.stdout+got.stderr, "secret") || len(got.findings) != 4 {
 		t.Errorf("findings are\n%s%s", got.stdout, got.stderr)
 	}
 	// The others are looked at all the same.
 	env["IDEMCTL_ZOOKEEPER"] = zk + ",127.0.0.1:1" + testserver.Chroot(t)
 	got = doctor(t, env)
-	got.want(t, "warn", "zookeeper-write", "no service has used")
-	got.want(t, "warn", "zookeeper-servers", "2 named")
+	got.wantFinding(t, "warn", "zookeeper-write", "no service has used")
+	got.wantFinding(t, "warn", "zookeeper-servers", "2 named")
 }
 
 func TestDoctorOfSentinels(t *testing.T) {
 	s := testserver.StartSentinel(t, 1)
 	addrs := []string{s.Sentinels()[0].Addr(), "127.0.0.1:1"}
 	got := doctor(t, map[string]string{"IDEMCTL_REDIS": "redis+sentinel://" + strings.Join(addrs, ",") + "/" + testserver.SentinelMaster})
-	got.want(t, "ok", "sentinel", s.Primary().Addr())
-	got.want(t, "fail", "sentinel", "127.0.0.1:1")
-	got.want(t, "ok", "redis", "the sentinels' primary")
-	got.want(t, "ok", "redis-write", "")
+	got.wantFinding(t, "ok", "sentinel", s.Primary().Addr())
+	got.wantFinding(t, "fail", "sentinel", "127.0.0.1:1")
+	got.wantFinding(t, "ok", "redis", "the sentinels' primary")
+	got.wantFinding(t, "ok", "redis-write", "")
 	// The primary calls its replica online at the first word from it, a second later.
 	inStep := func(f finding) bool {
 		return f.Status == "ok" && strings.Contains(f.Detail, "has 1, 0 of them not online")
@@ -167,20 +159,20 @@ func TestDoctorOfSentinels(t *testing.T) {
 
 	// Its replica is the next primary.
 	replica := s.Replica()
-	got.want(t, "ok", "redis", replica.Addr()+" answers and is a replica")
-	got.want(t, "ok", "redis-eviction", replica.Addr()+", a replica")
-	got.want(t, "ok", "clock-skew", "3 clocks")
+	got.wantFinding(t, "ok", "redis", replica.Addr()+" answers and is a replica")
+	got.wantFinding(t, "ok", "redis-eviction", replica.Addr()+", a replica")
+	got.wantFinding(t, "ok", "clock-skew", "3 clocks")
 	if _, err := replica.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
 		t.Fatal(err)
 	}
 	env := map[string]string{"IDEMCTL_REDIS": "redis+sentinel://" + addrs[0] + "/" + testserver.SentinelMaster}
 	got = doctor(t, env)
-	got.none(t, "fail")
-	got.want(t, "warn", "redis-eviction", replica.Addr()+", a replica, has maxmemory-policy allkeys-lru")
+	got.wantNoFinding(t, "fail")
+	got.wantFinding(t, "warn", "redis-eviction", replica.Addr()+", a replica, has maxmemory-policy allkeys-lru")
 	replica.Kill()
 	got = doctor(t, env)
-	got.none(t, "fail")
-	got.want(t, "warn", "redis", replica.Addr())
+	got.wantNoFinding(t, "fail")
+	got.wantFinding(t, "warn", "redis", replica.Addr())
 }
 
 func TestDoctorOfAClusterWithReplicas(t *testing.T) {
@@ -197,29 +189,29 @@ func TestDoctorOfAClusterWithReplicas(t *testing.T) {
 			t.Fatalf("the replicas are not known:\n%s", got.stdout)
 		}
 	}
-	got.none(t, "fail")
-	got.want(t, "warn", "redis-eviction", replica.Addr()+", a replica, has maxmemory-policy allkeys-lru")
-	got.want(t, "ok", "redis-eviction", c.Replicas()[1].Addr()+", a replica")
-	got.want(t, "ok", "clock-skew", "7 clocks")
+	got.wantNoFinding(t, "fail")
+	got.wantFinding(t, "warn", "redis-eviction", replica.Addr()+", a replica, has maxmemory-policy allkeys-lru")
+	got.wantFinding(t, "ok", "redis-eviction", c.Replicas()[1].Addr()+", a replica")
+	got.wantFinding(t, "ok", "clock-skew", "7 clocks")
 }
 
 func TestDoctorOfACluster(t *testing.T) {
 	c := testserver.StartRedisCluster(t, 3)
 	env := map[string]string{"IDEMCTL_REDIS": "redis://" + strings.Join(c.Addrs(), ",redis://")}
 	got := doctor(t, env)
-	got.none(t, "fail")
+	got.wantNoFinding(t, "fail")
 	for _, addr := range c.Addrs() {
-		got.want(t, "ok", "redis", addr)
-		got.want(t, "ok", "redis-eviction", addr)
+		got.wantFinding(t, "ok", "redis", addr)
+		got.wantFinding(t, "ok", "redis-eviction", addr)
 	}
-	got.want(t, "ok", "clock-skew", "4 clocks")
+	got.wantFinding(t, "ok", "clock-skew", "4 clocks")
 	c.Nodes()[1].Kill()
 	got = doctor(t, env)
-	got.want(t, "fail", "redis", c.Addrs()[1])
-	got.want(t, "ok", "redis", c.Addrs()[2])
+	got.wantFinding(t, "fail", "redis", c.Addrs()[1])
+	got.wantFinding(t, "ok", "redis", c.Addrs()[2])
 }
 
-// What nobody has used stays as it is: no znodes, no incarnations.
+// Doctor makes no znodes and no incarnations on unused servers.
 func TestDoctorLeavesNothing(t *testing.T) {
 	server := testserver.StartRedis(t)
 	env := ensembleEnv(t, server.URL())
@@ -259,13 +251,13 @@ func TestDoctorWithCredentials(t *testing.T) {
 		t.Fatal(got)
 	}
 	got := doctor(t, env)
-	got.none(t, "fail")
-	got.want(t, "ok", "clock-skew", "3 clocks")
-	got.want(t, "ok", "zookeeper-write", "")
+	got.wantNoFinding(t, "fail")
+	got.wantFinding(t, "ok", "clock-skew", "3 clocks")
+	got.wantFinding(t, "ok", "zookeeper-write", "")
 	delete(env, "IDEMCTL_ZOOKEEPER_AUTH")
 	got = doctor(t, env)
-	got.none(t, "fail")
-	got.want(t, "warn", "zookeeper-write", "--zookeeper-auth")
+	got.wantNoFinding(t, "fail")
+	got.wantFinding(t, "warn", "zookeeper-write", "--zookeeper-auth")
 }
 
 func TestReportKeepsPasswords(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// An ensemble may grant less than the default of --session-timeout, and so little
-// that the default tick leaves it no room. The commands work with what they get.
+// An ensemble may grant a session too short for the margin of the default tick. The
+// commands work with it.
 func TestDefaultsFitAnEnsembleOfShortSessions(t *testing.T) {
 	server := testserver.StartZooKeeper(t, testserver.WithConfig("maxSessionTimeout=3000"))
 	redis := testserver.StartRedis(t)
@@ -250,7 +250,7 @@ func TestSupervisePassesSignalsOn(t *testing.T) {
 	})
 }
 
-// A command gets its fence, and none of idemctl's passwords.
+// A command gets its fence, but not idemctl's passwords.
 func TestCommandsGetNoSecrets(t *testing.T) {
 	env := ensembleEnv(t, "")
 	for name, value := range map[string]string{"REDIS": "redis://:hidden1@h", "DATABASE": "postgres://:hidden2@h", "RESPONSE_KEYS": "k=hidden3",

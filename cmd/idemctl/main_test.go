@@ -1,32 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
-
-// ran is what a run of the command left.
-type ran struct {
-	code           int
-	stdout, stderr string
-}
-
-func idemctl(t *testing.T, env map[string]string, args ...string) ran {
-	t.Helper()
-	var stdout, stderr bytes.Buffer
-	code := run(t.Context(), args, func(name string) string { return env[name] }, nil, &stdout, &stderr)
-	return ran{code, stdout.String(), stderr.String()}
-}
 
 func TestExitCodes(t *testing.T) {
 	const nobody = "redis://127.0.0.1:1"

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -11,48 +10,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
-
-// openStore gives the store of a Redis of the test's own.
-func openStore(t *testing.T, opts ...redisstore.Option) (*redisstore.Store, *testserver.Redis) {
-	t.Helper()
-	server := testserver.StartRedis(t)
-	client, err := redisstore.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	store, err := redisstore.New(t.Context(), client, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store, server
-}
-
-// begin starts an attempt for a key of scope "m"; settle brings it to a state.
-func begin(t *testing.T, s idem.Store, key idem.Key) idem.Attempt {
-	t.Helper()
-	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	fence := idem.Fence{Domain: "d", Token: 7 + uint64(stateOf(t, s, key).Attempt.Number)}
-	got, err := s.Begin(t.Context(), idem.NewKeyID("m", key), idem.BeginRequest{Route: "POST /pay",
-		Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
-	if err != nil || !got.Begun {
-		t.Fatalf("Begin = %+v, %v", got, err)
-	}
-	return got.Record.Attempt
-}
-
-func settle(t *testing.T, s idem.Store, key idem.Key, state idem.State, r *idem.Response) {
-	t.Helper()
-	a := begin(t, s, key)
-	got, err := s.Settle(t.Context(), idem.NewKeyID("m", key), idem.Settlement{Attempt: a, ID: a.Nonce, State: state,
-		Response: r, ResultTTL: time.Hour, KeyTTL: time.Hour})
-	if err != nil || !got.Settled {
-		t.Fatalf("Settle = %+v, %v", got, err)
-	}
-}
 
 func TestRecordShow(t *testing.T) {
 	store, server := openStore(t)
@@ -99,16 +56,6 @@ func TestRecordShow(t *testing.T) {
 	}
 }
 
-func showJSON(t *testing.T, env map[string]string, args ...string) row {
-	t.Helper()
-	got := idemctl(t, env, append([]string{"--json", "record", "show", "--scope", "m"}, args...)...)
-	var r row
-	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || got.code != 0 || strings.Count(got.stdout, "\n") != 1 {
-		t.Fatalf("exit code %d, %q %q, want one JSON object", got.code, got.stdout, got.stderr)
-	}
-	return r
-}
-
 func TestRecordList(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
@@ -149,21 +96,6 @@ func TestRecordList(t *testing.T) {
 	}
 }
 
-// awaitAge waits until a record is so old by the store's clock.
-func awaitAge(t *testing.T, s idem.Store, age time.Duration) {
-	t.Helper()
-	for {
-		page, err := s.ListOpen(t.Context(), idem.OpenQuery{OlderThan: age})
-		list := page.Records
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(list) > 0 {
-			return
-		}
-	}
-}
-
 // A ZooKeeper that is down does not keep records from being looked at.
 func TestRecordsWithoutTheirZooKeeper(t *testing.T) {
 	store, server := openStore(t)
@@ -180,18 +112,18 @@ func TestRecordsWithoutTheirZooKeeper(t *testing.T) {
 	}
 }
 
-// What somebody gives for a name or a reason cannot pass for a line of the record,
-// nor turn the text around.
+// The text of a name or a reason cannot look like a line of the record, or change the
+// direction of writing.
 func TestRecordShowsDecisions(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	settle(t, store, "k", idem.StateUnknown, nil)
 	const by, reason = "eve\nstate  completed\u202e", "r\r\nattempt\t7\u2028\x1b[2J\u200b\U000e0041"
-	if got := resolve(t, env, 0, "k", "--not-applied", "--by", by, "--reason", reason); strings.Contains(got.stdout, "\u202e") {
+	if got := resolveExits(t, env, 0, "k", "--not-applied", "--by", by, "--reason", reason); strings.Contains(got.stdout, "\u202e") {
 		t.Errorf("resolve printed %q", got.stdout)
 	}
 	settle(t, store, "k", idem.StateUnknown, nil) // a second attempt
-	resolve(t, env, 0, "k", "--not-applied", "--by", "bob")
+	resolveExits(t, env, 0, "k", "--not-applied", "--by", "bob")
 
 	got := idemctl(t, env, "record", "show", "--scope", "m", "k")
 	var decisions []string
@@ -216,15 +148,15 @@ func TestRecordShowsDecisions(t *testing.T) {
 	if strings.ContainsAny(text.stdout, "\u202e\u2028\u200b\U000e0041") {
 		t.Errorf("JSON is %q", text.stdout)
 	}
-	if again := resolve(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(again.stderr, "released by bob") {
+	if again := resolveExits(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(again.stderr, "released by bob") {
 		t.Errorf("a third one is told %q", again.stderr)
 	}
 	settle(t, store, "eve", idem.StateUnknown, nil)
-	resolve(t, env, 0, "eve", "--not-applied", "--by", by)
+	resolveExits(t, env, 0, "eve", "--not-applied", "--by", by)
 	if got := idemctl(t, env, "record", "show", "--scope", "m", "eve").stdout; !strings.Contains(got, `decided by   eve\nstate  completed\u202e`+"\n") {
 		t.Errorf("decided by: %q", got)
 	}
-	if again := resolve(t, env, exitNothing, "eve", "--not-applied"); !strings.Contains(again.stderr, `eve\nstate`) && strings.Contains(again.stderr, "\u202e") {
+	if again := resolveExits(t, env, exitNothing, "eve", "--not-applied"); !strings.Contains(again.stderr, `eve\nstate`) && strings.Contains(again.stderr, "\u202e") {
 		t.Errorf("who comes later is told %q", again.stderr)
 	}
 }
@@ -251,19 +183,7 @@ func TestStoreAccept(t *testing.T) {
 	}
 }
 
-func wipe(t *testing.T, url string) {
-	t.Helper()
-	client, err := redisstore.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if err := client.FlushAll(context.Background()).Err(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// What cannot be read is shown with its reason, and hides nothing else.
+// An unreadable record is shown with its reason, and the others are shown too.
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	store, server := openStore(t)
 	for _, key := range []idem.Key{"a", "newer", "z"} {

@@ -19,31 +19,11 @@ import (
 
 const paid = `{"status":201,"headers":{"Content-Type":["application/json"]},"body":"{\"id\":\"pay_1\"}"}`
 
-// resolve runs record resolve on a key of scope m and wants an exit code.
-func resolve(t *testing.T, env map[string]string, want int, args ...string) ran {
-	t.Helper()
-	got := idemctl(t, env, append([]string{"--json", "record", "resolve", "--scope", "m"}, args...)...)
-	if lines := strings.Count(got.stderr, "\n"); got.code != want || want != 0 && (lines != 1 || got.stdout != "") {
-		t.Errorf("record resolve %q: exit code %d, %q, %q, want %d", args, got.code, got.stdout, got.stderr, want)
-	}
-	return got
-}
-
-// stateOf a key of scope m.
-func stateOf(t *testing.T, s idem.Store, key idem.Key) idem.Record {
-	t.Helper()
-	rec, err := s.Get(t.Context(), idem.NewKeyID("m", key))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rec
-}
-
 func TestResolveApplied(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	settle(t, store, "k", idem.StateUnknown, &idem.Response{Status: 503})
-	got := resolve(t, env, 0, "k", "--applied", answerFile(t, paid), "--by", "alice", "--reason", "in the ledger")
+	got := resolveExits(t, env, 0, "k", "--applied", answerFile(t, paid), "--by", "alice", "--reason", "in the ledger")
 	if !strings.Contains(got.stderr, withoutLock) || strings.Count(got.stderr, "\n") != 1 {
 		t.Errorf("standard error is %q, want one line that says that no lock was taken", got.stderr)
 	}
@@ -56,7 +36,7 @@ func TestResolveApplied(t *testing.T) {
 	if rec.State != idem.StateCompleted || string(rec.Response.Body) != `{"id":"pay_1"}` || rec.Response.Header["Content-Type"][0] != "application/json" {
 		t.Errorf("record = %+v, %+v", rec, rec.Response)
 	}
-	again := resolve(t, env, exitNothing, "k", "--not-applied")
+	again := resolveExits(t, env, exitNothing, "k", "--not-applied")
 	if !strings.Contains(again.stderr, "completed by alice") {
 		t.Errorf("a second one is told %q", again.stderr)
 	}
@@ -81,17 +61,17 @@ func TestResolveNotApplied(t *testing.T) {
 			t.Errorf("no %q in\n%s", part, got.stdout)
 		}
 	}
-	resolve(t, env, exitNothing, "nobody-knows-it", "--not-applied")
+	resolveExits(t, env, exitNothing, "nobody-knows-it", "--not-applied")
 }
 
-// What is wrong with FILE is exit code 2, and the record stays as it was.
+// A wrong FILE gives exit code 2, and the record stays as it was.
 func TestResolveRefusesFile(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	settle(t, store, "k", idem.StateUnknown, &idem.Response{Status: 503})
 	before := stateOf(t, store, "k")
 	for _, file := range []string{`{}`, `{"status":0}`, `{"status":201,"body":"a","body_base64":"YQ=="}`, `{"status":201,"headers":{"X":["a"]}}`, `{"status":201,"extra":1}`} {
-		resolve(t, env, exitUsage, "k", "--applied", answerFile(t, file))
+		resolveExits(t, env, exitUsage, "k", "--applied", answerFile(t, file))
 	}
 	if after := stateOf(t, store, "k"); after.State != before.State || !after.Settled.Equal(before.Settled) {
 		t.Errorf("record = %+v, was %+v", after, before)
@@ -104,14 +84,13 @@ func TestResolveRefusesFile(t *testing.T) {
 	}
 }
 
-// A pending attempt of a domain that nobody knows is not decided before that is
-// retired, which it is not while somebody may use it; and then not under the wrong
-// lock.
+// A pending attempt of an unknown domain is decided only after the domain was retired,
+// and only under the right lock. A domain in use is not retired.
 func TestResolvePendingOfARetiredDomain(t *testing.T) {
 	store, server := openStore(t)
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	begin(t, store, "k")
-	got := resolve(t, env, exitFailed, "k", "--not-applied")
+	got := resolveExits(t, env, exitFailed, "k", "--not-applied")
 	for _, part := range []string{"pending", "lock domain d,", "--zookeeper", "store retire"} {
 		if !strings.Contains(got.stderr, part) {
 			t.Errorf("no %q in %q", part, got.stderr)
@@ -137,13 +116,13 @@ func TestResolvePendingOfARetiredDomain(t *testing.T) {
 	if again := idemctl(t, env, "store", "retire", "d", "--no-zookeeper"); again.code != 0 || !strings.Contains(again.stdout, "already") || !strings.Contains(again.stdout, "1 pending") {
 		t.Errorf("store retire again = %+v", again)
 	}
-	if got := resolve(t, env, exitUsage, "k", "--not-applied"); !strings.Contains(got.stderr, "--no-zookeeper") {
+	if got := resolveExits(t, env, exitUsage, "k", "--not-applied"); !strings.Contains(got.stderr, "--no-zookeeper") {
 		t.Errorf("without a word on ZooKeeper: %q", got.stderr)
 	}
 	if rec := stateOf(t, store, "k"); rec.State != idem.StatePending {
 		t.Errorf("state = %v, want pending", rec.State)
 	}
-	resolve(t, env, 0, "k", "--not-applied", "--no-zookeeper")
+	resolveExits(t, env, 0, "k", "--not-applied", "--no-zookeeper")
 	if rec := stateOf(t, store, "k"); rec.State != idem.StateReleased {
 		t.Errorf("state = %v, want released", rec.State)
 	}
@@ -155,18 +134,18 @@ func TestResolveOfAnotherAttempt(t *testing.T) {
 	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
 	settle(t, store, "k", idem.StateReleased, nil)
 	settle(t, store, "k", idem.StateUnknown, nil)
-	got := resolve(t, env, exitNothing, "k", "--not-applied", "--attempt", "1")
+	got := resolveExits(t, env, exitNothing, "k", "--not-applied", "--attempt", "1")
 	if !strings.Contains(got.stderr, "attempt 1 ") || !strings.Contains(got.stderr, "attempt 2 is") {
 		t.Errorf("of an attempt that is over: %q", got.stderr)
 	}
 	if rec := stateOf(t, store, "k"); rec.State != idem.StateUnknown {
 		t.Errorf("state = %v, want unknown", rec.State)
 	}
-	resolve(t, env, 0, "k", "--not-applied", "--attempt", "2")
+	resolveExits(t, env, 0, "k", "--not-applied", "--attempt", "2")
 }
 
-// Between the look and the lock the attempt was settled, and another one begun:
-// that one is left alone, with a lock and without.
+// Between the look and the lock the attempt was settled, and another one began. The
+// command leaves that one alone, with a lock and without.
 func TestResolveOfAnAttemptThatWasReplaced(t *testing.T) {
 	store, server := openStore(t)
 	client, err := redisstore.Connect(server.URL())
@@ -222,7 +201,7 @@ func TestResolveWhereResponsesAreEncrypted(t *testing.T) {
 
 	refused := func(key idem.Key) {
 		t.Helper()
-		if got := resolve(t, plain, exitFailed, string(key), "--applied", answerFile(t, paid)); !strings.Contains(got.stderr, "give --response-keys") {
+		if got := resolveExits(t, plain, exitFailed, string(key), "--applied", answerFile(t, paid)); !strings.Contains(got.stderr, "give --response-keys") {
 			t.Errorf("without keys: %q", got.stderr)
 		}
 		if rec := stateOf(t, store, key); rec.State != idem.StateUnknown {
@@ -236,44 +215,25 @@ func TestResolveWhereResponsesAreEncrypted(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("by-declaration")
-	resolve(t, withKeys, 0, "by-declaration", "--applied", answerFile(t, paid))
+	resolveExits(t, withKeys, 0, "by-declaration", "--applied", answerFile(t, paid))
 	rec, err := encrypted.Get(t.Context(), idem.NewKeyID("m", "by-declaration"))
 	if err != nil || rec.Response == nil || string(rec.Response.Body) != `{"id":"pay_1"}` {
 		t.Fatalf("record = %+v, %v", rec, err)
 	}
-	resolve(t, plain, 0, "by-its-response", "--not-applied") // stores none
+	resolveExits(t, plain, 0, "by-its-response", "--not-applied") // stores none
 
 	// It is settled, whether its response can be read or not.
-	if got := resolve(t, otherKeys, exitNothing, "by-declaration", "--not-applied"); !strings.Contains(got.stderr, "completed") {
+	if got := resolveExits(t, otherKeys, exitNothing, "by-declaration", "--not-applied"); !strings.Contains(got.stderr, "completed") {
 		t.Errorf("of a response that cannot be read: %q", got.stderr)
 	}
 }
 
-// beginUnder starts an attempt under a lease.
-func beginUnder(t *testing.T, s idem.Store, l idem.Locker, key idem.Key) idem.Lease {
-	t.Helper()
-	id := idem.NewKeyID("m", key)
-	lease, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := s.Begin(t.Context(), id, idem.BeginRequest{Route: httpRoute, Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
-	if err != nil || !got.Begun {
-		t.Fatalf("Begin = %+v, %v", got, err)
-	}
-	return lease
-}
-
-// runsUnder is what has to hold of every lock service: who runs is not
-// overruled, who is gone is.
-func runsUnder(t *testing.T, env map[string]string, s idem.Store, l idem.Locker) {
+// wantResolvedUnder checks a lock service. A running holder is not overruled, and an
+// attempt of a dead one is resolved.
+func wantResolvedUnder(t *testing.T, env map[string]string, s idem.Store, l idem.Locker) {
 	t.Helper()
 	lease := beginUnder(t, s, l, "k")
-	if got := resolve(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(got.stderr, "is held") {
+	if got := resolveExits(t, env, exitNothing, "k", "--not-applied"); !strings.Contains(got.stderr, "is held") {
 		t.Errorf("while it runs: %q", got.stderr)
 	}
 	if rec := stateOf(t, s, "k"); rec.State != idem.StatePending {
@@ -289,7 +249,7 @@ func runsUnder(t *testing.T, env map[string]string, s idem.Store, l idem.Locker)
 	if err := lease.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := resolve(t, env, 0, "k", "--applied", answerFile(t, paid)); got.stderr != "" {
+	if got := resolveExits(t, env, 0, "k", "--applied", answerFile(t, paid)); got.stderr != "" {
 		t.Errorf("afterwards it says %q", got.stderr)
 	}
 	if rec := stateOf(t, s, "k"); rec.State != idem.StateCompleted || rec.Response.Status != 201 {
@@ -309,7 +269,7 @@ func TestResolveUnderRedisLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer locker.Close(t.Context())
-	runsUnder(t, map[string]string{"IDEMCTL_REDIS": server.URL()}, store, locker)
+	wantResolvedUnder(t, map[string]string{"IDEMCTL_REDIS": server.URL()}, store, locker)
 }
 
 func TestResolveUnderZooKeeperLock(t *testing.T) {
@@ -324,7 +284,7 @@ func TestResolveUnderZooKeeperLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close(t.Context())
-	runsUnder(t, env, store, client.Locker())
+	wantResolvedUnder(t, env, store, client.Locker())
 
 	// Without ZooKeeper a pending attempt is left alone, an unknown one is not.
 	lease := beginUnder(t, store, client.Locker(), "pending")
@@ -332,7 +292,7 @@ func TestResolveUnderZooKeeperLock(t *testing.T) {
 	rec := stateOf(t, store, "pending")
 	for _, ensemble := range []string{"", "127.0.0.1:1"} {
 		env["IDEMCTL_ZOOKEEPER"] = ensemble
-		if got := resolve(t, env, exitFailed, "pending", "--not-applied"); !strings.Contains(strings.ToLower(got.stderr), "zookeeper") {
+		if got := resolveExits(t, env, exitFailed, "pending", "--not-applied"); !strings.Contains(strings.ToLower(got.stderr), "zookeeper") {
 			t.Errorf("without ZooKeeper: %q", got.stderr)
 		}
 	}
@@ -340,7 +300,7 @@ func TestResolveUnderZooKeeperLock(t *testing.T) {
 	if err != nil || !s.Settled {
 		t.Fatalf("Settle = %+v, %v", s, err)
 	}
-	if got := resolve(t, env, 0, "pending", "--not-applied"); !strings.Contains(got.stderr, withoutLock) {
+	if got := resolveExits(t, env, 0, "pending", "--not-applied"); !strings.Contains(got.stderr, withoutLock) {
 		t.Errorf("with an ensemble that is away: %q", got.stderr)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// step is one call: a payment, or a resolver's look.
+// step is one call, a payment or a resolver's Settle.
 type step struct {
 	settle bool
 	fence  idem.Fence
@@ -90,7 +90,7 @@ func TestFenceThatCannotBeComparedIsRefused(t *testing.T) {
 	}
 }
 
-// A refused payment leaves its fence: or a zombie could pay after a later
+// A refused payment leaves its fence. Otherwise a paused holder could pay after a later
 // holder has answered that there is no money.
 func TestRefusedPaymentLeavesItsFence(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, database string) {

@@ -30,7 +30,7 @@ func TestPaymentReadsBackAsItWasMade(t *testing.T) {
 		if err != nil || found == nil || *found != made {
 			t.Errorf("Settle = %+v, %v, want %+v", found, err, made)
 		}
-		if _, err := l.Payment(ctx(t), "somebody else", made.ID); code(err) != payments.CodePaymentUnknown {
+		if _, err := l.Payment(ctx(t), "another merchant", made.ID); code(err) != payments.CodePaymentUnknown {
 			t.Errorf("another merchant's Payment = %v, want payment-unknown", err)
 		}
 	})
@@ -147,8 +147,8 @@ func TestMoneyStaysTheSameUnderContention(t *testing.T) {
 	})
 }
 
-// Cancelled transactions make package sql drop connections: the embedded
-// ledger must outlive each of them.
+// Package sql drops connections of cancelled transactions. The embedded ledger must
+// outlive each of them.
 func TestCancelledPaymentsLoseNothing(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, database string) {
 		l := open(t, database, ledger.Exclusive)

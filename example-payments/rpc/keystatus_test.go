@@ -29,9 +29,9 @@ func TestStatusOfKeys(t *testing.T) {
 		}
 	})
 	_, err := f.status("nobody", "http")
-	want(t, "no merchant", err, codes.Unauthenticated, "UNAUTHORIZED")
+	wantStatus(t, "no merchant", err, codes.Unauthenticated, "UNAUTHORIZED")
 	_, err = f.status("demo", "")
-	want(t, "no key", err, codes.InvalidArgument, "KEY_MISSING")
+	wantStatus(t, "no key", err, codes.InvalidArgument, "KEY_MISSING")
 	if _, names := reflection(t, f); !slices.Contains(names, "idemkeeper.v1.Idempotency") {
 		t.Errorf("services %v, want that of keys among them", names)
 	}
@@ -67,14 +67,14 @@ func TestStatusOfKeys(t *testing.T) {
 	}
 }
 
-// Without a resolver a person has to settle what is interrupted, and the status
-// says so.
+// Without a resolver a person has to settle an interrupted call, and the status says
+// so.
 func TestStatusWithoutResolver(t *testing.T) {
 	f := setup(t, func(f *fixture, cfg *rpc.Config) {
 		cfg.Resolver = nil
 		f.ledger.after = func(context.Context) error { panic("crash") }
 	})
-	want(t, "payment that panics", f.pay("k", order()).err, codes.Internal, "")
+	wantStatus(t, "payment that panics", f.pay("k", order()).err, codes.Internal, "")
 	s, err := f.status("demo", "k")
 	if err != nil || s.GetState() != idemkeeperv1.State_STATE_UNKNOWN || s.Resolver == nil || s.GetResolver() {
 		t.Errorf("status: %v, %v, want unknown, and no resolver", s, err)

@@ -20,7 +20,7 @@ import (
 func TestPaymentIsMadeOnceAndReplayed(t *testing.T) {
 	f := setup(t)
 	first := f.pay("k", order())
-	want(t, "first", first.err, codes.OK, "")
+	wantStatus(t, "first", first.err, codes.OK, "")
 	p := first.payment
 	if first.replayed || !regexp.MustCompile(`^pay_[0-9a-f]{32}$`).MatchString(p.GetId()) || p.GetFrom() != "alice" || p.GetTo() != "bob" ||
 		p.GetAmount() != 1250 || p.GetCurrency() != "USD" || p.GetNote() != "n" || p.GetStatus() != "succeeded" || !p.GetCreatedAt().IsValid() {
@@ -40,9 +40,9 @@ func TestPaymentIsMadeOnceAndReplayed(t *testing.T) {
 	}
 	other := order()
 	other.Amount++
-	want(t, "another amount", f.pay("k", other).err, codes.FailedPrecondition, "KEY_REUSED")
-	want(t, "no key", f.pay("", order()).err, codes.InvalidArgument, "KEY_MISSING")
-	want(t, "malformed key", f.pay("a, b", order()).err, codes.InvalidArgument, "KEY_INVALID")
+	wantStatus(t, "another amount", f.pay("k", other).err, codes.FailedPrecondition, "KEY_REUSED")
+	wantStatus(t, "no key", f.pay("", order()).err, codes.InvalidArgument, "KEY_MISSING")
+	wantStatus(t, "malformed key", f.pay("a, b", order()).err, codes.InvalidArgument, "KEY_INVALID")
 	f.wantPayments(1)
 }
 
@@ -61,7 +61,7 @@ func TestRefusedPaymentsAreStoredAndReplayed(t *testing.T) {
 		req := order()
 		tt.change(req)
 		first, again := f.pay(name, req), f.pay(name, req)
-		want(t, name, first.err, tt.code, tt.reason)
+		wantStatus(t, name, first.err, tt.code, tt.reason)
 		if first.replayed || !again.replayed || !proto.Equal(status.Convert(first.err).Proto(), status.Convert(again.err).Proto()) {
 			t.Errorf("%s, repeated: %v, replayed: %v, want %v replayed", name, again.err, again.replayed, first.err)
 		}
@@ -77,22 +77,22 @@ func TestTradeConsumesItsToken(t *testing.T) {
 	}
 	key := token.GetToken()
 	f.wantState(key, "issued")
-	want(t, "invalid body", f.trade(key, &paymentsv1.CreateTradeRequest{}).err, codes.InvalidArgument, "BODY_INVALID")
-	want(t, "where a client key is wanted", f.pay(key, order()).err, codes.FailedPrecondition, "KEY_REUSED")
+	wantStatus(t, "invalid body", f.trade(key, &paymentsv1.CreateTradeRequest{}).err, codes.InvalidArgument, "BODY_INVALID")
+	wantStatus(t, "where a client key is wanted", f.pay(key, order()).err, codes.FailedPrecondition, "KEY_REUSED")
 	f.wantState(key, "issued")
 	first := f.trade(key, tradeOrder())
-	want(t, "trade", first.err, codes.OK, "")
+	wantStatus(t, "trade", first.err, codes.OK, "")
 	if again := f.trade(key, tradeOrder()); again.err != nil || !again.replayed || !proto.Equal(again.payment, first.payment) {
 		t.Errorf("repeat: %v %v, replayed: %v, want %v replayed", again.payment, again.err, again.replayed, first.payment)
 	}
-	want(t, "junk token", f.trade("junk", tradeOrder()).err, codes.PermissionDenied, "TOKEN_UNKNOWN")
-	want(t, "no token", f.trade("", tradeOrder()).err, codes.InvalidArgument, "KEY_MISSING")
+	wantStatus(t, "junk token", f.trade("junk", tradeOrder()).err, codes.PermissionDenied, "TOKEN_UNKNOWN")
+	wantStatus(t, "no token", f.trade("", tradeOrder()).err, codes.InvalidArgument, "KEY_MISSING")
 	f.wantPayments(1)
 
 	// A token of one transport is good on the other, once.
 	_, body := f.over("POST", "/v1/tokens", "", "")
 	http := regexp.MustCompile(`"token":"([^"]+)"`).FindStringSubmatch(body)[1]
-	want(t, "token from HTTP", f.trade(http, tradeOrder()).err, codes.OK, "")
+	wantStatus(t, "token from HTTP", f.trade(http, tradeOrder()).err, codes.OK, "")
 	if status, body := f.over("POST", "/v1/trades", http, orderBody); status != 422 || !strings.Contains(body, `"key-reused"`) {
 		t.Errorf("token used over gRPC: %d %s, want 422 key-reused", status, body)
 	}
@@ -104,15 +104,15 @@ func TestTransportsShareKeys(t *testing.T) {
 	if status, body := f.over("POST", "/v1/payments", "http", orderBody); status != 201 {
 		t.Fatalf("payment over HTTP: %d %s", status, body)
 	}
-	want(t, "key used over HTTP", f.pay("http", order()).err, codes.FailedPrecondition, "KEY_REUSED")
-	want(t, "payment over gRPC", f.pay("grpc", order()).err, codes.OK, "")
+	wantStatus(t, "key used over HTTP", f.pay("http", order()).err, codes.FailedPrecondition, "KEY_REUSED")
+	wantStatus(t, "payment over gRPC", f.pay("grpc", order()).err, codes.OK, "")
 	if status, body := f.over("POST", "/v1/payments", "grpc", orderBody); status != 422 || !strings.Contains(body, `"key-reused"`) {
 		t.Errorf("key used over gRPC: %d %s, want 422 key-reused", status, body)
 	}
 	f.wantPayments(2)
 }
 
-// Invalid orders are those of HTTP; an unknown field is one of them.
+// The invalid orders are the same as over HTTP, including one with an unknown field.
 func TestInvalidBodiesLeaveTheKeyUntouched(t *testing.T) {
 	f := setup(t)
 	unknown := order()
@@ -125,13 +125,13 @@ func TestInvalidBodiesLeaveTheKeyUntouched(t *testing.T) {
 		"currency": {From: "alice", To: "bob", Amount: 1, Currency: "usd"},
 		"itself":   {From: "bob", To: "bob", Amount: 1, Currency: "USD"},
 	} {
-		want(t, name, f.pay("k", req).err, codes.InvalidArgument, "BODY_INVALID")
-		want(t, name+" without a key", f.pay("", req).err, codes.InvalidArgument, "BODY_INVALID")
+		wantStatus(t, name, f.pay("k", req).err, codes.InvalidArgument, "BODY_INVALID")
+		wantStatus(t, name+" without a key", f.pay("", req).err, codes.InvalidArgument, "BODY_INVALID")
 	}
 	long.Note = strings.Repeat("n", 1<<20)
-	want(t, "too long", f.pay("k", long).err, codes.ResourceExhausted, "BODY_TOO_LARGE")
+	wantStatus(t, "too long", f.pay("k", long).err, codes.ResourceExhausted, "BODY_TOO_LARGE")
 	f.wantState("k", "none")
-	want(t, "valid", f.pay("k", order()).err, codes.OK, "")
+	wantStatus(t, "valid", f.pay("k", order()).err, codes.OK, "")
 	f.wantState("k", "completed")
 	_, metrics := f.over("GET", "/metrics", "", "")
 	for _, line := range []string{
@@ -161,7 +161,7 @@ func TestWithoutAPIKeyNothingIsServed(t *testing.T) {
 			},
 		}
 		for name, call := range calls {
-			want(t, name+" with "+strings.Join(authorization, "+"), call(), codes.Unauthenticated, "UNAUTHORIZED")
+			wantStatus(t, name+" with "+strings.Join(authorization, "+"), call(), codes.Unauthenticated, "UNAUTHORIZED")
 		}
 	}
 	f.wantState("k", "none")
@@ -177,17 +177,17 @@ func TestReads(t *testing.T) {
 	f := setup(t)
 	ctx := as("demo", "")
 	_, err := f.client.GetPayment(ctx, &paymentsv1.GetPaymentRequest{Id: "pay_x"})
-	want(t, "no such payment", err, codes.NotFound, "PAYMENT_UNKNOWN")
+	wantStatus(t, "no such payment", err, codes.NotFound, "PAYMENT_UNKNOWN")
 	_, err = f.client.GetAccount(ctx, &paymentsv1.GetAccountRequest{Id: "zoe"})
-	want(t, "no such account", err, codes.NotFound, "ACCOUNT_UNKNOWN")
+	wantStatus(t, "no such account", err, codes.NotFound, "ACCOUNT_UNKNOWN")
 	for _, limit := range []int32{-1, 10_001} {
 		_, err = f.client.ListPayments(ctx, &paymentsv1.ListPaymentsRequest{Limit: limit})
-		want(t, "limit", err, codes.InvalidArgument, "QUERY_INVALID")
+		wantStatus(t, "limit", err, codes.InvalidArgument, "QUERY_INVALID")
 	}
 	for i, note := range []string{"a", "b", "a"} {
 		req := order()
 		req.Note = note
-		want(t, note, f.pay(string(rune('x'+i)), req).err, codes.OK, "")
+		wantStatus(t, note, f.pay(string(rune('x'+i)), req).err, codes.OK, "")
 		first, err := f.client.ListPayments(ctx, &paymentsv1.ListPaymentsRequest{Limit: 1})
 		if err != nil || len(first.GetPayments()) != 1 || first.GetHasMore() != (i > 0) || first.GetPayments()[0].GetNote() != note {
 			t.Errorf("limited list: %v, %v, want the newest and more", first, err)
@@ -199,8 +199,7 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// The payment was made, and its maker does not know: the resolver answers as the
-// handler would have.
+// The ledger fails after the payment, and the resolver answers like the handler.
 func TestOutcomeInDoubt(t *testing.T) {
 	lost := errors.New("connection lost: secret")
 	t.Run("after the effect, the resolver finds it", func(t *testing.T) {
@@ -208,7 +207,7 @@ func TestOutcomeInDoubt(t *testing.T) {
 		f.ledger.after = func(context.Context) error { f.ledger.after = nil; return lost }
 		first := f.pay("k", order())
 		again := f.pay("k", order())
-		want(t, "repeat", again.err, codes.OK, "")
+		wantStatus(t, "repeat", again.err, codes.OK, "")
 		if first.err == nil && !proto.Equal(first.payment, again.payment) {
 			t.Errorf("repeat: %v, want %v", again.payment, first.payment)
 		}
@@ -221,34 +220,34 @@ func TestOutcomeInDoubt(t *testing.T) {
 	t.Run("before the effect, the resolver says so", func(t *testing.T) {
 		f := setup(t)
 		f.ledger.before = func(context.Context) error { f.ledger.before = nil; return lost }
-		want(t, "first", f.pay("k", order()).err, codes.Unavailable, "UNAVAILABLE")
-		want(t, "repeat", f.pay("k", order()).err, codes.OK, "")
+		wantStatus(t, "first", f.pay("k", order()).err, codes.Unavailable, "UNAVAILABLE")
+		wantStatus(t, "repeat", f.pay("k", order()).err, codes.OK, "")
 		f.wantPayments(1)
 	})
 	t.Run("without a resolver it stays unknown", func(t *testing.T) {
 		f := setup(t, func(_ *fixture, c *rpc.Config) { c.Resolver = nil })
 		f.ledger.after = func(context.Context) error { return lost }
 		first, again := f.pay("k", order()), f.pay("k", order())
-		want(t, "first", first.err, codes.Unavailable, "UNAVAILABLE")
+		wantStatus(t, "first", first.err, codes.Unavailable, "UNAVAILABLE")
 		if strings.Contains(first.err.Error(), "secret") {
 			t.Errorf("first: %v, want an error that tells no secrets", first.err)
 		}
 		// The first answer is in the words of a refusal, and no outcome.
-		want(t, "repeat", again.err, codes.FailedPrecondition, "OUTCOME_UNKNOWN")
+		wantStatus(t, "repeat", again.err, codes.FailedPrecondition, "OUTCOME_UNKNOWN")
 		f.wantState("k", "unknown")
 		f.wantPayments(1)
 	})
 	t.Run("a later holder has been there", func(t *testing.T) {
 		f := setup(t, func(_ *fixture, c *rpc.Config) { c.Resolver = nil })
 		f.ledger.before = func(context.Context) error { return payments.ErrFenced }
-		want(t, "payment", f.pay("k", order()).err, codes.Unavailable, "OWNERSHIP_LOST")
+		wantStatus(t, "payment", f.pay("k", order()).err, codes.Unavailable, "OWNERSHIP_LOST")
 		f.wantPayments(0)
 	})
 	t.Run("a panic is in doubt", func(t *testing.T) {
 		f := setup(t, func(_ *fixture, c *rpc.Config) { c.Resolver = nil })
 		f.ledger.after = func(context.Context) error { panic("secret") }
 		got := f.pay("k", order())
-		want(t, "panic", got.err, codes.Internal, "")
+		wantStatus(t, "panic", got.err, codes.Internal, "")
 		if s := status.Convert(got.err); len(s.Details()) > 0 || strings.Contains(s.Message(), "secret") {
 			t.Errorf("panic: %v, want no details", s)
 		}

@@ -31,7 +31,7 @@ func TestHealth(t *testing.T) {
 	f.wantHealth(serviceName, healthv1.HealthCheckResponse_SERVING)
 	client := healthv1.NewHealthClient(f.conn)
 	_, err := client.Check(t.Context(), &healthv1.HealthCheckRequest{Service: "x"})
-	want(t, "health of another service", err, codes.NotFound, "")
+	wantStatus(t, "health of another service", err, codes.NotFound, "")
 
 	f.ledger.ping = func(context.Context) error { return errors.New("gone") }
 	f.wantHealth("", healthv1.HealthCheckResponse_NOT_SERVING)
@@ -69,8 +69,8 @@ func TestReflectionListsTheService(t *testing.T) {
 	}
 }
 
-// What only waits does not keep the server from stopping: a watcher of its
-// health is told, reflection is ended, and a payment is finished.
+// When the server stops, a watcher of its health is told, reflection is ended, and a
+// running payment is finished.
 func TestShutdown(t *testing.T) {
 	reached, open := make(chan struct{}), make(chan struct{})
 	f := setup(t, func(f *fixture, _ *rpc.Config) {
@@ -101,11 +101,11 @@ func TestShutdown(t *testing.T) {
 		t.Errorf("watch: %v, %v, want NOT_SERVING", st, err)
 	}
 	_, err = watch.Recv()
-	want(t, "watch", err, codes.Unavailable, "")
+	wantStatus(t, "watch", err, codes.Unavailable, "")
 	_, err = stream.Recv()
-	want(t, "reflection", err, codes.Unavailable, "")
+	wantStatus(t, "reflection", err, codes.Unavailable, "")
 	close(open)
-	want(t, "payment that ran", (<-paid).err, codes.OK, "")
+	wantStatus(t, "payment that ran", (<-paid).err, codes.OK, "")
 	if err := f.server.Shutdown(t.Context()); err != nil {
 		t.Errorf("Shutdown() = %v, want nil", err)
 	}

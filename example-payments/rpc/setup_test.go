@@ -43,7 +43,7 @@ type fixture struct {
 	metrics *server.Metrics
 }
 
-// setup starts an instance; change sees the Config of its gRPC half first.
+// setup starts an instance. change may alter the Config of its gRPC half first.
 func setup(t *testing.T, change ...func(*fixture, *rpc.Config)) *fixture {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), "", ledger.Exclusive)
@@ -174,7 +174,7 @@ func tradeOrder() *paymentsv1.CreateTradeRequest {
 	return &paymentsv1.CreateTradeRequest{From: "alice", To: "bob", Amount: 1250, Currency: "USD", Note: "n"}
 }
 
-// answer is what a call was answered.
+// answer is the result of a call.
 type answer struct {
 	payment  *paymentsv1.Payment
 	err      error
@@ -202,9 +202,9 @@ func called(key string, do func(context.Context, *metadata.MD) (*paymentsv1.Paym
 	return answer{p, err, len(got) == 1 && got[0] == "true"}
 }
 
-// want fails the test unless the call was answered with the code and, beside
+// wantStatus fails the test unless the call was answered with the code and, beside
 // OK, the reason.
-func want(t *testing.T, what string, err error, code codes.Code, reason string) {
+func wantStatus(t *testing.T, what string, err error, code codes.Code, reason string) {
 	t.Helper()
 	got, info := status.Convert(err), ""
 	for _, d := range got.Details() {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What a payment costs over HTTP with everything in the process: with a fresh
-// key, and replayed.
+// The cost of a payment over HTTP with everything in the process, with a fresh key and
+// replayed.
 func BenchmarkPayment(b *testing.B) {
 	bench := newBench(b)
 	c := bench.instance(b, nil)
@@ -20,7 +20,7 @@ func BenchmarkPayment(b *testing.B) {
 				if i%2 == 0 { // and back, so that the money lasts
 					body = `{"from":"bob","to":"alice","amount":1,"currency":"USD"}`
 				}
-				c.pay("fresh-"+strconv.FormatInt(i, 10), body).want(b, "payment", 201, "")
+				c.pay("fresh-"+strconv.FormatInt(i, 10), body).wantAnswer(b, "payment", 201, "")
 			}
 		})
 	})
@@ -28,7 +28,7 @@ func BenchmarkPayment(b *testing.B) {
 		c.pay("replayed", order)
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
-				c.pay("replayed", order).want(b, "replay", 201, "")
+				c.pay("replayed", order).wantAnswer(b, "replay", 201, "")
 			}
 		})
 	})

@@ -8,7 +8,7 @@ import (
 
 func TestRefusalsPointToTheirDocumentation(t *testing.T) {
 	_, c := setup(t)
-	c.pay("k1", order).want(t, "first", 201, "")
+	c.pay("k1", order).wantAnswer(t, "first", 201, "")
 	page := c.do("GET", "/docs/idempotency", "")
 	if page.status != 200 || !strings.Contains(page.body, "24 hours") || !strings.Contains(page.body, "7 days") {
 		t.Fatalf("GET /docs/idempotency = %d %s, want how long keys are kept", page.status, page.body)

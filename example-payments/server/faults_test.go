@@ -12,7 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// gate stops who passes it until it is opened.
+// gate stops its callers until it is opened.
 type gate struct{ reached, open chan struct{} }
 
 func newGate() gate { return gate{make(chan struct{}, 10), make(chan struct{})} }
@@ -39,10 +39,10 @@ func TestDuplicateWhileTheFirstRuns(t *testing.T) {
 			if got := c.state("k"); got != "pending" {
 				t.Errorf("state %q, want pending", got)
 			}
-			c.pay("k", strings.Replace(order, "1250", "1", 1)).want(t, "another request", 422, "key-reused")
+			c.pay("k", strings.Replace(order, "1250", "1", 1)).wantAnswer(t, "another request", 422, "key-reused")
 			if wait == 0 {
 				a := c.pay("k", order)
-				a.want(t, "duplicate", 409, "in-progress")
+				a.wantAnswer(t, "duplicate", 409, "in-progress")
 				if a.header.Get("Retry-After") == "" {
 					t.Error("409 without Retry-After")
 				}
@@ -65,8 +65,7 @@ func TestDuplicateWhileTheFirstRuns(t *testing.T) {
 	}
 }
 
-// The payment was made, and its maker does not know: what is told, and what a
-// retry gets.
+// The ledger fails before or after the payment, and the client retries.
 func TestOutcomeInDoubt(t *testing.T) {
 	broken := func(context.Context) error { return errors.New("connection lost") }
 	once := func(b *bench) func(context.Context) error {
@@ -95,7 +94,7 @@ func TestOutcomeInDoubt(t *testing.T) {
 		b, c := setup(t)
 		b.ledger.before = once(b)
 		c.pay("k", order)
-		c.pay("k", order).want(t, "repeat", 201, "")
+		c.pay("k", order).wantAnswer(t, "repeat", 201, "")
 		if n := c.payments(); n != 1 {
 			t.Errorf("%d payments, want 1", n)
 		}
@@ -105,9 +104,9 @@ func TestOutcomeInDoubt(t *testing.T) {
 		b.ledger.after = broken
 		c := b.instance(t, func(cfg *server.Config) { cfg.Resolver = nil })
 		first := c.pay("k", order)
-		first.want(t, "first", 503, "unavailable")
+		first.wantAnswer(t, "first", 503, "unavailable")
 		// The first answer is in the words of a refusal, and no outcome.
-		c.pay("k", order).want(t, "repeat", 409, "outcome-unknown")
+		c.pay("k", order).wantAnswer(t, "repeat", 409, "outcome-unknown")
 		if got := c.state("k"); got != "unknown" {
 			t.Errorf("state %q, want unknown", got)
 		}
@@ -119,7 +118,7 @@ func TestOutcomeInDoubt(t *testing.T) {
 		b := newBench(t)
 		b.ledger.after = func(context.Context) error { panic("broken") }
 		c := b.instance(t, func(cfg *server.Config) { cfg.Resolver = nil })
-		c.pay("k", order).want(t, "first", 500, "internal")
+		c.pay("k", order).wantAnswer(t, "first", 500, "internal")
 		if got := c.state("k"); got != "unknown" {
 			t.Errorf("state %q, want unknown", got)
 		}
@@ -140,7 +139,7 @@ func TestLockLostBeforeTheLedger(t *testing.T) {
 		}
 	}
 	b.locker.Revoke(keyID("k"))
-	(<-done).want(t, "payment", 503, "ownership-lost")
+	(<-done).wantAnswer(t, "payment", 503, "ownership-lost")
 	if n := c.payments(); n != 0 {
 		t.Errorf("%d payments, want none", n)
 	}
@@ -159,11 +158,11 @@ func TestLockLostInTheLedger(t *testing.T) {
 	go func() { done <- c.pay("k", order) }()
 	<-writing
 	b.locker.Revoke(keyID("k"))
-	(<-done).want(t, "payment", 503, "ownership-lost")
+	(<-done).wantAnswer(t, "payment", 503, "ownership-lost")
 }
 
-// A holder is paused right before its ledger write and loses its lock; another
-// instance settles and pays; the paused one wakes up.
+// A holder is paused right before its ledger write and loses its lock. Another instance
+// settles and pays, and the paused one wakes up.
 func TestZombieIsRefusedByTheLedger(t *testing.T) {
 	b := newBench(t)
 	g := newGate()
@@ -175,7 +174,7 @@ func TestZombieIsRefusedByTheLedger(t *testing.T) {
 	<-g.reached
 	b.locker.Revoke(keyID("k"))
 	second := other.pay("k", order)
-	second.want(t, "second holder", 201, "")
+	second.wantAnswer(t, "second holder", 201, "")
 	close(g.open)
 	first := <-done
 	if first.status != 503 && first.body != second.body {

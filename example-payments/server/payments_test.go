@@ -12,7 +12,7 @@ import (
 func TestPaymentIsMadeOnceAndReplayed(t *testing.T) {
 	_, c := setup(t)
 	first := c.pay("k", order)
-	first.want(t, "first", 201, "")
+	first.wantAnswer(t, "first", 201, "")
 	shape := regexp.MustCompile(`^\{"id":"pay_[0-9a-f]{32}","from":"alice","to":"bob","amount":1250,"currency":"USD","note":"n","status":"succeeded","created_at":"[^"]+Z"\}$`)
 	if !shape.MatchString(first.body) || first.replayed() {
 		t.Errorf("first: %s, replayed: %v, want %v and no replay", first.body, first.replayed(), shape)
@@ -56,7 +56,7 @@ func TestRefusedPaymentsAreStoredAndReplayed(t *testing.T) {
 	for _, tt := range tests {
 		body := strings.Replace(order, tt.old, tt.new, 1)
 		first := c.pay(url.QueryEscape(tt.name), body)
-		first.want(t, tt.name, tt.status, tt.code)
+		first.wantAnswer(t, tt.name, tt.status, tt.code)
 		again := c.pay(url.QueryEscape(tt.name), body)
 		if again.status != tt.status || again.body != first.body || !again.replayed() ||
 			again.header.Get("Content-Type") != "application/problem+json" {
@@ -70,13 +70,13 @@ func TestRefusedPaymentsAreStoredAndReplayed(t *testing.T) {
 
 func TestKeysThatAreRefused(t *testing.T) {
 	_, c := setup(t)
-	c.do("POST", "/v1/payments", order).want(t, "no key", 400, "key-missing")
-	c.pay("", order).want(t, "empty key", 400, "key-invalid")
-	c.pay("a, b", order).want(t, "two keys", 400, "key-invalid")
-	c.pay(strings.Repeat("k", 256), order).want(t, "long key", 400, "key-invalid")
-	c.pay("k", order).want(t, "first use", 201, "")
-	c.pay("k", strings.Replace(order, "1250", "1251", 1)).want(t, "another amount", 422, "key-reused")
-	c.pay("k2", order).want(t, "the same order with another key", 201, "")
+	c.do("POST", "/v1/payments", order).wantAnswer(t, "no key", 400, "key-missing")
+	c.pay("", order).wantAnswer(t, "empty key", 400, "key-invalid")
+	c.pay("a, b", order).wantAnswer(t, "two keys", 400, "key-invalid")
+	c.pay(strings.Repeat("k", 256), order).wantAnswer(t, "long key", 400, "key-invalid")
+	c.pay("k", order).wantAnswer(t, "first use", 201, "")
+	c.pay("k", strings.Replace(order, "1250", "1251", 1)).wantAnswer(t, "another amount", 422, "key-reused")
+	c.pay("k2", order).wantAnswer(t, "the same order with another key", 201, "")
 	if n := c.payments(); n != 2 {
 		t.Errorf("%d payments, want 2", n)
 	}
@@ -84,16 +84,16 @@ func TestKeysThatAreRefused(t *testing.T) {
 
 func TestInvalidBodiesLeaveTheKeyUntouched(t *testing.T) {
 	_, c := setup(t)
-	c.pay("k", `{"from":"alice"}`).want(t, "incomplete", 400, "body-invalid")
-	c.pay("k", strings.Replace(order, "1250", "12.50", 1)).want(t, "fraction", 400, "body-invalid")
-	c.do("POST", "/v1/payments", "{").want(t, "neither key nor body", 400, "body-invalid")
+	c.pay("k", `{"from":"alice"}`).wantAnswer(t, "incomplete", 400, "body-invalid")
+	c.pay("k", strings.Replace(order, "1250", "12.50", 1)).wantAnswer(t, "fraction", 400, "body-invalid")
+	c.do("POST", "/v1/payments", "{").wantAnswer(t, "neither key nor body", 400, "body-invalid")
 	tooLong := order + strings.Repeat(" ", idem.DefaultMaxRequestBody)
-	c.pay("k", tooLong).want(t, "too long", 413, "body-too-large")
+	c.pay("k", tooLong).wantAnswer(t, "too long", 413, "body-too-large")
 	if got := c.state("k"); got != "none" {
 		t.Errorf("state %q, want none", got)
 	}
 	full := order + strings.Repeat(" ", idem.DefaultMaxRequestBody-len(order))
-	c.pay("k", full).want(t, "as long as allowed", 201, "")
+	c.pay("k", full).wantAnswer(t, "as long as allowed", 201, "")
 	if got := c.state("k"); got != "completed" {
 		t.Errorf("state %q, want completed", got)
 	}
@@ -110,7 +110,7 @@ func TestKeysAndPaymentsAreTheMerchantsOwn(t *testing.T) {
 	if theirs.status != 201 || theirs.replayed() || theirs.body == first.body {
 		t.Errorf("another merchant's payment with the key: %d %s, want one of their own", theirs.status, theirs.body)
 	}
-	c.do("GET", first.header.Get("Location"), "", other...).want(t, "another merchant's payment", 404, "payment-unknown")
+	c.do("GET", first.header.Get("Location"), "", other...).wantAnswer(t, "another merchant's payment", 404, "payment-unknown")
 	list := c.do("GET", "/v1/payments", "", other...)
 	if strings.Contains(list.body, first.field("id")) || !strings.Contains(list.body, theirs.field("id")) {
 		t.Errorf("another merchant's list: %s", list.body)

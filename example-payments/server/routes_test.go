@@ -19,7 +19,7 @@ func TestWithoutAPIKeyNothingIsServed(t *testing.T) {
 		method, path, _ := strings.Cut(route, " ")
 		for _, auth := range []string{"", "Bearer", "Bearer ", "Bearer nobody", "Basic demo", "demo", "Bearer demo test"} {
 			a := c.do(method, path, order, "Authorization", auth, "Idempotency-Key", "k")
-			a.want(t, route+" with "+auth, 401, "unauthorized")
+			a.wantAnswer(t, route+" with "+auth, 401, "unauthorized")
 			if !strings.HasPrefix(a.header.Get("WWW-Authenticate"), "Bearer") {
 				t.Errorf("%s: no WWW-Authenticate", route)
 			}
@@ -35,11 +35,11 @@ func TestWithoutAPIKeyNothingIsServed(t *testing.T) {
 
 func TestUnknownRoutesAreProblems(t *testing.T) {
 	_, c := setup(t)
-	c.do("GET", "/nowhere", "").want(t, "GET /nowhere", 404, "not-found")
-	c.do("GET", "/v1/payments/", "").want(t, "trailing slash", 404, "not-found")
-	c.do("POST", "/v1/payments/", order).want(t, "POST with a trailing slash", 404, "not-found")
+	c.do("GET", "/nowhere", "").wantAnswer(t, "GET /nowhere", 404, "not-found")
+	c.do("GET", "/v1/payments/", "").wantAnswer(t, "trailing slash", 404, "not-found")
+	c.do("POST", "/v1/payments/", order).wantAnswer(t, "POST with a trailing slash", 404, "not-found")
 	a := c.do("DELETE", "/v1/payments", "")
-	a.want(t, "DELETE /v1/payments", 405, "method-not-allowed")
+	a.wantAnswer(t, "DELETE /v1/payments", 405, "method-not-allowed")
 	if allow := a.header.Get("Allow"); !strings.Contains(allow, "POST") || !strings.Contains(allow, "GET") {
 		t.Errorf("Allow %q, want GET and POST", allow)
 	}
@@ -47,14 +47,14 @@ func TestUnknownRoutesAreProblems(t *testing.T) {
 
 func TestReads(t *testing.T) {
 	_, c := setup(t)
-	c.do("GET", "/v1/payments/pay_x", "").want(t, "no such payment", 404, "payment-unknown")
-	c.do("GET", "/v1/accounts/zoe", "").want(t, "no such account", 404, "account-unknown")
-	c.do("GET", "/v1/payments?limit=0", "").want(t, "no limit", 400, "query-invalid")
+	c.do("GET", "/v1/payments/pay_x", "").wantAnswer(t, "no such payment", 404, "payment-unknown")
+	c.do("GET", "/v1/accounts/zoe", "").wantAnswer(t, "no such account", 404, "account-unknown")
+	c.do("GET", "/v1/payments?limit=0", "").wantAnswer(t, "no limit", 400, "query-invalid")
 	if got := c.do("GET", "/v1/payments", "").body; got != `{"payments":[],"has_more":false}` {
 		t.Errorf("empty list: %s", got)
 	}
 	for i, note := range []string{"a&b", "c", "a&b"} {
-		c.pay(string(rune('x'+i)), strings.Replace(order, `"n"`, `"`+note+`"`, 1)).want(t, note, 201, "")
+		c.pay(string(rune('x'+i)), strings.Replace(order, `"n"`, `"`+note+`"`, 1)).wantAnswer(t, note, 201, "")
 	}
 	list := c.do("GET", "/v1/payments?note=a%26b", "").body
 	if strings.Count(list, `"id":`) != 2 || strings.Contains(list, `"c"`) {
@@ -71,7 +71,7 @@ func TestReads(t *testing.T) {
 
 func TestIdempotencyStatus(t *testing.T) {
 	_, c := setup(t)
-	c.do("GET", "/v1/idempotency", "").want(t, "no key", 400, "key-missing")
+	c.do("GET", "/v1/idempotency", "").wantAnswer(t, "no key", 400, "key-missing")
 	if got := c.state("k"); got != "none" {
 		t.Errorf("state %q, want none", got)
 	}
@@ -120,12 +120,12 @@ func (down) Get(context.Context, idem.KeyID) (idem.Record, error) {
 func TestNotReadyWhileSomethingIsUnreachable(t *testing.T) {
 	b := newBench(t)
 	c := b.instance(t, func(cfg *server.Config) { cfg.Ledger = deaf{cfg.Ledger} })
-	c.do("GET", "/readyz", "").want(t, "ledger gone", 503, "unavailable")
-	c.do("GET", "/healthz", "").want(t, "still alive", 200, "")
+	c.do("GET", "/readyz", "").wantAnswer(t, "ledger gone", 503, "unavailable")
+	c.do("GET", "/healthz", "").wantAnswer(t, "still alive", 200, "")
 
 	b.store = down{b.store}
 	c = b.instance(t, nil)
-	c.do("GET", "/readyz", "").want(t, "store gone", 503, "unavailable")
-	c.pay("k", order).want(t, "payment", 503, "unavailable")
-	c.do("GET", "/v1/idempotency", "", "Idempotency-Key", "k").want(t, "status", 503, "unavailable")
+	c.do("GET", "/readyz", "").wantAnswer(t, "store gone", 503, "unavailable")
+	c.pay("k", order).wantAnswer(t, "payment", 503, "unavailable")
+	c.do("GET", "/v1/idempotency", "", "Idempotency-Key", "k").wantAnswer(t, "status", 503, "unavailable")
 }

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bench is what instances of the service share.
+// bench holds the parts that instances of the service share.
 type bench struct {
 	locker *memorylock.Locker
 	store  idem.Store
@@ -54,7 +54,7 @@ func newBench(t testing.TB) *bench {
 	return &bench{locker: memorylock.New(), store: memorystore.New(), sql: l, ledger: &hooked{Ledger: l}}
 }
 
-// instance starts a server on a free port; change sees its Config first.
+// instance starts a server on a free port. change may alter its Config first.
 func (b *bench) instance(t testing.TB, change func(*server.Config)) *client {
 	t.Helper()
 	keys, err := payments.ParseAPIKeys("demo=merchant_demo,test=merchant_test")
@@ -142,7 +142,7 @@ func (a answer) field(name string) string {
 
 func (a answer) replayed() bool { return a.header.Get("Idempotent-Replayed") == "true" }
 
-// do sends a request; pairs are headers.
+// do sends a request with pairs as headers.
 func (c *client) do(method, path, body string, pairs ...string) answer {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -197,8 +197,8 @@ func (c *client) payments() int {
 	return len(list.Payments)
 }
 
-// want fails the test unless the answer has status and code ("" for none).
-func (a answer) want(t testing.TB, what string, status int, code string) {
+// wantAnswer fails the test unless the answer has status and code ("" for none).
+func (a answer) wantAnswer(t testing.TB, what string, status int, code string) {
 	t.Helper()
 	if a.status != status || a.code() != code {
 		t.Errorf("%s: %d %s, want %d %q", what, a.status, a.body, status, code)

@@ -27,17 +27,17 @@ func TestTradeConsumesItsToken(t *testing.T) {
 	if got := c.state(token); got != "issued" {
 		t.Errorf("state %q, want issued", got)
 	}
-	c.trade(token, "{}").want(t, "invalid body", 400, "body-invalid")
+	c.trade(token, "{}").wantAnswer(t, "invalid body", 400, "body-invalid")
 	if got := c.state(token); got != "issued" {
 		t.Errorf("state after an invalid body %q, want issued", got)
 	}
 	first := c.trade(token, order)
-	first.want(t, "trade", 201, "")
+	first.wantAnswer(t, "trade", 201, "")
 	again := c.trade(token, order)
 	if again.body != first.body || !again.replayed() || again.header.Get("Location") != "/v1/payments/"+first.field("id") {
 		t.Errorf("repeat: %d %s, want %s replayed", again.status, again.body, first.body)
 	}
-	c.trade(token, strings.Replace(order, `"n"`, `"m"`, 1)).want(t, "another trade", 422, "key-reused")
+	c.trade(token, strings.Replace(order, `"n"`, `"m"`, 1)).wantAnswer(t, "another trade", 422, "key-reused")
 	if got := c.state(token); got != "completed" {
 		t.Errorf("state %q, want completed", got)
 	}
@@ -49,11 +49,11 @@ func TestTradeConsumesItsToken(t *testing.T) {
 func TestKindsOfKeyDoNotMix(t *testing.T) {
 	_, c := setup(t)
 	token := c.token()
-	c.pay(token, order).want(t, "issued token where a client key is wanted", 422, "key-reused")
-	c.trade("invented", order).want(t, "invented token", 403, "token-unknown")
-	c.pay("k", order).want(t, "payment", 201, "")
-	c.trade("k", order).want(t, "client key where a token is wanted", 403, "token-unknown")
-	c.trade(token, order, "Authorization", "Bearer test").want(t, "another merchant's token", 403, "token-unknown")
-	c.do("POST", "/v1/trades", order).want(t, "no token", 400, "key-missing")
-	c.trade(token, order).want(t, "the token is still good", 201, "")
+	c.pay(token, order).wantAnswer(t, "issued token where a client key is wanted", 422, "key-reused")
+	c.trade("invented", order).wantAnswer(t, "invented token", 403, "token-unknown")
+	c.pay("k", order).wantAnswer(t, "payment", 201, "")
+	c.trade("k", order).wantAnswer(t, "client key where a token is wanted", 403, "token-unknown")
+	c.trade(token, order, "Authorization", "Bearer test").wantAnswer(t, "another merchant's token", 403, "token-unknown")
+	c.do("POST", "/v1/trades", order).wantAnswer(t, "no token", 400, "key-missing")
+	c.trade(token, order).wantAnswer(t, "the token is still good", 201, "")
 }

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+
+// ran is the result of a run.
+type ran struct {
+	code           int
+	stdout, stderr string
+}
+
+func idemctl(t *testing.T, env map[string]string, args ...string) ran {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code := run(t.Context(), args, func(name string) string { return env[name] }, nil, &stdout, &stderr)
+	return ran{code, stdout.String(), stderr.String()}
+}
+
+// openStore gives the store of a Redis of the test's own.
+func openStore(t *testing.T, opts ...redisstore.Option) (*redisstore.Store, *testserver.Redis) {
+	t.Helper()
+	server := testserver.StartRedis(t)
+	client, err := redisstore.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	store, err := redisstore.New(t.Context(), client, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, server
+}
+
+// begin starts an attempt for a key of scope "m". settle also settles it.
+func begin(t *testing.T, s idem.Store, key idem.Key) idem.Attempt {
+	t.Helper()
+	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fence := idem.Fence{Domain: "d", Token: 7 + uint64(stateOf(t, s, key).Attempt.Number)}
+	got, err := s.Begin(t.Context(), idem.NewKeyID("m", key), idem.BeginRequest{Route: "POST /pay",
+		Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
+	if err != nil || !got.Begun {
+		t.Fatalf("Begin = %+v, %v", got, err)
+	}
+	return got.Record.Attempt
+}
+
+func settle(t *testing.T, s idem.Store, key idem.Key, state idem.State, r *idem.Response) {
+	t.Helper()
+	a := begin(t, s, key)
+	got, err := s.Settle(t.Context(), idem.NewKeyID("m", key), idem.Settlement{Attempt: a, ID: a.Nonce, State: state,
+		Response: r, ResultTTL: time.Hour, KeyTTL: time.Hour})
+	if err != nil || !got.Settled {
+		t.Fatalf("Settle = %+v, %v", got, err)
+	}
+}
+
+func showJSON(t *testing.T, env map[string]string, args ...string) row {
+	t.Helper()
+	got := idemctl(t, env, append([]string{"--json", "record", "show", "--scope", "m"}, args...)...)
+	var r row
+	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || got.code != 0 || strings.Count(got.stdout, "\n") != 1 {
+		t.Fatalf("exit code %d, %q %q, want one JSON object", got.code, got.stdout, got.stderr)
+	}
+	return r
+}
+
+// awaitAge waits until a record is so old by the store's clock.
+func awaitAge(t *testing.T, s idem.Store, age time.Duration) {
+	t.Helper()
+	for {
+		page, err := s.ListOpen(t.Context(), idem.OpenQuery{OlderThan: age})
+		list := page.Records
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) > 0 {
+			return
+		}
+	}
+}
+
+func wipe(t *testing.T, url string) {
+	t.Helper()
+	client, err := redisstore.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.FlushAll(context.Background()).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// resolveExits runs record resolve on a key of scope m and checks its exit code.
+func resolveExits(t *testing.T, env map[string]string, want int, args ...string) ran {
+	t.Helper()
+	got := idemctl(t, env, append([]string{"--json", "record", "resolve", "--scope", "m"}, args...)...)
+	if lines := strings.Count(got.stderr, "\n"); got.code != want || want != 0 && (lines != 1 || got.stdout != "") {
+		t.Errorf("record resolve %q: exit code %d, %q, %q, want %d", args, got.code, got.stdout, got.stderr, want)
+	}
+	return got
+}
+
+// stateOf a key of scope m.
+func stateOf(t *testing.T, s idem.Store, key idem.Key) idem.Record {
+	t.Helper()
+	rec, err := s.Get(t.Context(), idem.NewKeyID("m", key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+// beginUnder starts an attempt under a lease.
+func beginUnder(t *testing.T, s idem.Store, l idem.Locker, key idem.Key) idem.Lease {
+	t.Helper()
+	id := idem.NewKeyID("m", key)
+	lease, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Begin(t.Context(), id, idem.BeginRequest{Route: httpRoute, Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
+	if err != nil || !got.Begun {
+		t.Fatalf("Begin = %+v, %v", got, err)
+	}
+	return lease
+}
+
+// ensembleEnv names a chroot of the shared ZooKeeper, which has a short tick.
+func ensembleEnv(t *testing.T, redis string) map[string]string {
+	t.Helper()
+	return map[string]string{"IDEMCTL_REDIS": redis, "IDEMCTL_ZOOKEEPER": strings.Join(testserver.SharedZooKeeper(t), ",") + testserver.Chroot(t),
+		"IDEMCTL_ZOOKEEPER_TICK": "500ms", "IDEMCTL_SESSION_TIMEOUT": "4s"}
+}
+
+// answerFile writes a FILE.
+func answerFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "answer.json")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
