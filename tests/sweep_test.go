@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,23 +23,33 @@ func (s *system) openRecords(t *testing.T, args ...string) []recordLine {
 	return recordLines(t, out)
 }
 
-// killAtRandom lets clients pay, each key once and never again, while instances
-// are killed one after the other. It returns the keys, by transport, and when
-// the last one was killed; one instance is up then.
+// killAtRandom lets clients pay, each key once and never again, and kills instances
+// one after the other. The first kill hits a running payment, the others come at
+// random moments. It returns the last instance, which is up, the payments, and the
+// time of the last kill.
 func killAtRandom(t *testing.T, s *system, opts ...launchOption) (last *instance, keys []runningPayment, killed time.Time) {
 	t.Helper()
 	opts = append(opts, withLatency(400*time.Millisecond))
-	up := []*instance{s.start("0", opts...), s.start("1", opts...), s.start("2", opts...)}
+	slow := append(slices.Clone(opts), withLatency(victimLatency))
+	up := []*instance{s.start("0", slow...), s.start("1", opts...), s.start("2", opts...)}
 	const kills, perKill = 6, 8
 	for k := range kills {
 		for i := range perKill {
 			via := transports[i%len(transports)]
 			in := up[rand.IntN(len(up))]
+			if k+i == 0 {
+				in = up[0]
+			}
 			key := fmt.Sprintf("swept-%d-%d", k, i)
 			keys = append(keys, runningPayment{via: via, key: key, done: in.client(via).startPay(key, amount, key)})
 		}
-		time.Sleep(rand.N(500 * time.Millisecond)) // so that it hits them anywhere
-		n := rand.IntN(len(up))
+		n := 0
+		if k == 0 {
+			up[0].waitLog(t, "at=before-ledger", logOp(keys[0].key))
+		} else {
+			time.Sleep(rand.N(500 * time.Millisecond)) // the random moment
+			n = rand.IntN(len(up))
+		}
 		up[n].kill(t)
 		killed = time.Now()
 		if k < kills-2 {

@@ -9,16 +9,16 @@ import (
 	"testing"
 )
 
-// Ensemble is several ZooKeeper servers that replicate to each other. Break
-// them one by one through its members; see [ZooKeeper].
+// Ensemble is several ZooKeeper servers that replicate to each other. A test breaks
+// them through the methods of its members (see [ZooKeeper]).
 type Ensemble struct {
 	tb      testing.TB
 	members []*ZooKeeper
 }
 
 // StartEnsemble starts n servers and returns once each of them serves clients
-// and one leads. They are killed in the test's clean-up. Three servers stand
-// the loss of one, five that of two.
+// and one leads. The test's clean-up kills them. Three servers survive the loss of
+// one, and five the loss of two.
 func StartEnsemble(tb testing.TB, n int, opts ...ZooKeeperOption) *Ensemble {
 	tb.Helper()
 	needsServer(tb)
@@ -63,8 +63,8 @@ func newMembers(dir string, cfg zkConfig, nums []int) ([]*ZooKeeper, error) {
 	return members, nil
 }
 
-// startAll starts the members that are down, all before waiting for any, since
-// none can serve without a quorum.
+// startAll starts all members that are down before it waits for the first, since a
+// member cannot serve without a quorum.
 func (e *Ensemble) startAll() error {
 	for _, z := range e.members {
 		if z.answering() {
@@ -105,10 +105,10 @@ func (e *Ensemble) Hosts() []string {
 // ConnectString returns the addresses in the form host:port,….
 func (e *Ensemble) ConnectString() string { return strings.Join(e.Hosts(), ",") }
 
-// Leader waits until the members agree on a leader and returns it. They do when
-// one says that it leads and, with those that say that they follow, is a
-// majority: a deposed leader may believe in itself for a while. Call it from the
-// test's goroutine, since it ends the test if that takes longer than StartTimeout.
+// Leader waits until the members agree on a leader and returns it. They agree when
+// one member leads, and the leader and its followers are a majority. A deposed
+// leader may believe in itself for a while. Call Leader from the test's goroutine,
+// since it ends the test after StartTimeout.
 func (e *Ensemble) Leader() *ZooKeeper {
 	e.tb.Helper()
 	leader, _ := e.roles()
@@ -150,9 +150,9 @@ func (e *Ensemble) roles() (leader *ZooKeeper, followers []*ZooKeeper) {
 	return leader, followers
 }
 
-// RestartAll resumes the paused members, starts those that are down, and returns
-// once all serve. Use it when there is no quorum: a member's own Restart would wait
-// for one. What goes wrong is reported with tb.Errorf.
+// RestartAll resumes the paused members, starts the members that are down, and
+// returns once all serve. Use it without a quorum, since a member's own Restart
+// would wait for one. It reports errors with tb.Errorf.
 func (e *Ensemble) RestartAll() {
 	e.tb.Helper()
 	for _, z := range e.members {

@@ -20,7 +20,7 @@ type framing interface {
 	reply(frame []byte, n int) (id int64, ok bool)
 }
 
-// rawFraming takes every chunk as it comes as a frame.
+// rawFraming takes every chunk of bytes as a frame.
 type rawFraming struct{}
 
 func (rawFraming) read(r *bufio.Reader) ([]byte, error) {
@@ -35,8 +35,8 @@ func (rawFraming) read(r *bufio.Reader) ([]byte, error) {
 func (rawFraming) request(frame []byte, _ int) Request { return Request{Payload: frame} }
 func (rawFraming) reply([]byte, int) (int64, bool)     { return 0, true }
 
-// redisFraming counts: Redis answers in the order of the requests. It does not
-// follow subscriptions in RESP2, nor MONITOR, whose messages look like answers.
+// redisFraming counts, since Redis answers in the order of the requests. It does not
+// follow subscriptions in RESP2 and MONITOR, because their messages look like answers.
 type redisFraming struct{}
 
 func (redisFraming) read(r *bufio.Reader) ([]byte, error) {
@@ -61,9 +61,9 @@ const (
 	zkConnectID = math.MinInt64
 )
 
-// zkFraming: each frame has a 4-byte length; requests begin with xid and opcode,
-// answers with the xid. The first frame of each side is the handshake. What is
-// no frame, namely four-letter commands, passes in chunks.
+// zkFraming reads frames with a 4-byte length. Requests begin with xid and opcode,
+// answers with the xid. The first frame of each side is the handshake. Four-letter
+// commands are no frames and pass in chunks.
 type zkFraming struct{}
 
 func (zkFraming) read(r *bufio.Reader) ([]byte, error) {

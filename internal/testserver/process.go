@@ -54,7 +54,7 @@ func startProcess(prog program) (*process, error) {
 
 // run owns the child from start to exit. The death signal is tied to the thread
 // that forked, not to the process, so this goroutine keeps its thread as long
-// as the child lives: otherwise the Go runtime may end an idle thread, and the
+// as the child lives. Otherwise the Go runtime may end an idle thread, and the
 // kernel would kill a healthy server.
 func (p *process) run(started chan<- error) {
 	runtime.LockOSThread()
@@ -79,7 +79,7 @@ func (p *process) running() bool {
 	}
 }
 
-// signal sends sig; a process that has already ended is not an error.
+// signal sends sig. A process that has already ended is not an error.
 func (p *process) signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -87,8 +87,8 @@ func (p *process) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// end sends sig and waits for the exit; if the process ignores it for
-// exitTimeout, SIGKILL follows.
+// end sends sig and waits for the exit. SIGKILL follows if the process ignores sig
+// for exitTimeout.
 func (p *process) end(sig syscall.Signal) error {
 	for _, s := range []syscall.Signal{sig, syscall.SIGKILL} {
 		if err := p.signal(s); err != nil {
@@ -123,8 +123,8 @@ func fileLines(file string) ([]string, error) {
 	return strings.Split(string(data), "\n"), nil
 }
 
-// bindFailed reports whether the log says that a port was taken; Redis and
-// the JVM use the same words.
+// bindFailed reports whether the log says that a port was taken. Redis and the JVM
+// use the same words.
 func bindFailed(file string) bool {
 	return strings.Contains(logTail(file, 30), "Address already in use")
 }

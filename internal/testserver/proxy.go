@@ -17,9 +17,9 @@ const (
 	Both = ToServer | ToClient
 )
 
-// Proxy is a TCP proxy on 127.0.0.1 in front of one server. It is healthy until
-// told otherwise, and safe for concurrent use. New connections are dialled to
-// the server one for one, so a server that was restarted is found again.
+// Proxy is a TCP proxy on 127.0.0.1 in front of one server. It forwards all bytes
+// until a fault is set, and is safe for concurrent use. It dials the server once
+// for each new connection, so it finds a restarted server again.
 //
 // Standing faults (Refuse, StallAccept, BlackHole, Freeze, Lag) last until Restore.
 // Single faults (DropNextReply, DropNextRequest, HoldNext, HoldNextReply) hit
@@ -56,8 +56,8 @@ func StartZooKeeperProxy(tb testing.TB, target string) *Proxy {
 	return startProxy(tb, target, zkFraming{})
 }
 
-// StartProxy starts a proxy that understands nothing, such as for TLS: single
-// faults have no requests to hit.
+// StartProxy starts a proxy without a protocol, such as for TLS. Single faults have
+// no requests to hit.
 func StartProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	return startProxy(tb, target, rawFraming{})
@@ -69,8 +69,8 @@ func StartRedisProxy(tb testing.TB, target string) *Proxy {
 	return startProxy(tb, target, redisFraming{})
 }
 
-// StartTCPProxy starts a proxy for any other protocol: each chunk of bytes is a
-// request, and the next chunk from the server its reply.
+// StartTCPProxy starts a proxy for any other protocol. Each chunk of bytes is a
+// request, and the next chunk from the server is its reply.
 func StartTCPProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	return startProxy(tb, target, rawFraming{})
@@ -116,8 +116,8 @@ func (p *Proxy) Swallowed() int {
 	return p.swallows
 }
 
-// Session returns ID and password of the ZooKeeper session that was opened or
-// resumed last through the proxy; the ID is 0 if there was none.
+// Session returns ID and password of the last ZooKeeper session that was opened or
+// resumed through the proxy. The ID is 0 if there was no session.
 func (p *Proxy) Session() (id int64, passwd []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,7 +160,7 @@ func (p *Proxy) serve(ln net.Listener) {
 	}
 }
 
-// unlisten closes the listener; the caller holds the lock.
+// unlisten closes the listener. The caller holds the lock.
 func (p *Proxy) unlisten() {
 	if p.ln != nil {
 		p.ln.Close()

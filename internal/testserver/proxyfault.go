@@ -2,13 +2,13 @@ package testserver
 
 import "fmt"
 
-// Cut closes all present connections, on both sides. Frames held or frozen in
-// them are lost. New connections are welcome.
+// Cut closes all present connections on both sides. Frames held or frozen in
+// them are lost. New connections are accepted.
 func (p *Proxy) Cut() { p.closeLinks(func(*link) bool { return true }) }
 
-// Refuse makes new connections fail with "connection refused", or welcomes them
-// again; present ones go on. It panics if the port cannot be taken back, which
-// its reservation excludes.
+// Refuse makes new connections fail with "connection refused", or accepts them
+// again. Present connections go on. Refuse panics if the port cannot be taken
+// back. The reservation of the port excludes that.
 func (p *Proxy) Refuse(on bool) {
 	if on {
 		p.mu.Lock()
@@ -22,22 +22,22 @@ func (p *Proxy) Refuse(on bool) {
 }
 
 // StallAccept accepts new connections but neither reads from them nor dials the
-// server: a handshake that hangs. StallAccept(false) serves them late. To hang
+// server, so their handshake hangs. StallAccept(false) serves them late. To hang
 // in the middle of the handshake, use HoldNextReply(Op(OpConnect)).
 func (p *Proxy) StallAccept(on bool) { p.change(func() { p.stalled = on }) }
 
-// BlackHole silently swallows what travels in the given directions, the news
-// that the other side has closed included (a half-open connection). Connections
-// that lost bytes are closed by Restore, since TCP never delivers a stream with
-// a gap. BlackHole(0) swallows no longer, but closes nothing.
+// BlackHole silently swallows all bytes in the given directions, and the close of
+// the other side (a half-open connection). Restore closes the connections with
+// lost bytes, since TCP never delivers a stream with a gap. BlackHole(0) stops
+// swallowing and closes no connection.
 func (p *Proxy) BlackHole(d Direction) { p.change(func() { p.hole = d }) }
 
-// Freeze keeps back what travels in the given directions and delivers it at
-// Restore or Freeze(0): a partition that heals, and old writes that arrive late.
+// Freeze keeps back all bytes in the given directions and delivers them at
+// Restore or Freeze(0), as a partition does that heals. Old writes arrive late.
 func (p *Proxy) Freeze(d Direction) { p.change(func() { p.frozen = d }) }
 
-// Restore ends every standing fault and forgets the single faults that have not
-// met their request. Frames that are held stay held until their Release.
+// Restore ends every standing fault and forgets the single faults without a
+// matching request so far. Held frames stay held until their Release.
 func (p *Proxy) Restore() {
 	p.change(func() {
 		p.stalled, p.hole, p.frozen, p.rules, p.lag = false, 0, 0, nil, nil
@@ -46,7 +46,7 @@ func (p *Proxy) Restore() {
 	p.Refuse(false)
 }
 
-// change alters the standing faults and wakes all that wait for them.
+// change alters the standing faults and wakes all goroutines that wait for them.
 func (p *Proxy) change(set func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,16 +6,16 @@ import "encoding/binary"
 // (org.apache.zookeeper.KeeperException.Code.NONODE).
 const zkNoNode int32 = -101
 
-// Lag makes the connections that are accepted from now on look as if their server
-// were behind the others, as a follower is that was suspended: reads of ZooKeeper that
-// match find no znode. A connection catches up with the first transaction that is sent
-// over it, since a server answers the requests of a session in order and a transaction
-// when it has applied all before it. Lag(nil) ends that, also for the connections that
-// have not caught up.
+// Lag makes the server look stale on all connections accepted from now on, like a
+// follower that was suspended. Matching reads of ZooKeeper find no znode. A
+// connection catches up with the first transaction sent over it, since a server
+// answers the requests of a session in order, and a transaction after all earlier
+// ones are applied. Lag(nil) ends the fault, also for connections that have not
+// caught up.
 func (p *Proxy) Lag(m Match) { p.LagTo(m, nil) }
 
-// LagTo is Lag to when there was a znode: answer is what follows the header in the
-// server's reply to a matching read from then, or nil for no znode.
+// LagTo is Lag to a time when the znode was there. answer is the part after the
+// header of the server's reply to a matching read at that time, or nil for no znode.
 func (p *Proxy) LagTo(m Match, answer []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,7 +46,7 @@ func (p *Proxy) stale(l *link, req Request) bool {
 	return false
 }
 
-// fromThePast is the answer to a read from then, in place of another one.
+// fromThePast replaces the answer to a read by the one of an earlier time.
 func (p *Proxy) fromThePast(frame []byte) []byte {
 	const header = 4 + 8 + 4 // xid, zxid, error
 	if len(frame) < 4+header {

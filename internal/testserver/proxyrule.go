@@ -32,15 +32,15 @@ const (
 type Request struct {
 	// Op is the ZooKeeper opcode; 0 for Redis and unknown protocols.
 	Op int32
-	// Payload is the request: for ZooKeeper without its length prefix, so it
-	// begins with xid and opcode; for Redis the RESP bytes. Not to be kept.
+	// Payload is the request. For ZooKeeper it has no length prefix and begins with
+	// xid and opcode. For Redis it is the RESP bytes. A Match must not keep it.
 	Payload []byte
 
 	id int64
 }
 
-// Match picks a request. It is called with the proxy locked: it must not call
-// the proxy, nor block.
+// Match picks a request. The proxy calls it while locked, so a Match must not call
+// the proxy and must not block.
 type Match func(Request) bool
 
 // Op matches ZooKeeper requests with one of the opcodes.
@@ -48,8 +48,8 @@ func Op(codes ...int32) Match {
 	return func(r Request) bool { return slices.Contains(codes, r.Op) }
 }
 
-// Contains matches requests with the exact bytes anywhere: a key, a command as
-// the client spells it, part of a znode's path.
+// Contains matches requests that contain the exact bytes, such as a key, a command
+// as the client spells it, or a part of a znode's path.
 func Contains(sub string) Match {
 	return func(r Request) bool { return bytes.Contains(r.Payload, []byte(sub)) }
 }
@@ -65,7 +65,7 @@ func All(ms ...Match) Match {
 type rule struct {
 	match   Match
 	onReply bool // act on the request's reply, not on the request
-	hold    bool // keep the frame until release; otherwise lose it and cut
+	hold    bool // keep the frame until release, or else lose it and cut
 
 	fired   chan struct{} // closed once the frame is held, or lost and the link cut
 	release chan struct{} // closed by Hold.Release
@@ -80,36 +80,36 @@ type Hold struct {
 // Held is closed once the frame has arrived and is kept back.
 func (h *Hold) Held() <-chan struct{} { return h.rule.fired }
 
-// Release forwards the frame and all that queued up behind it. If it has not
-// arrived yet it will pass without a stop; if its connection was cut it is gone.
-// Calling it again does nothing.
+// Release forwards the frame and all frames queued after it. A frame that has not
+// arrived yet will pass without a stop. A frame whose connection was cut is lost.
+// Another call does nothing.
 func (h *Hold) Release() { h.once.Do(func() { close(h.rule.release) }) }
 
 // DropNextReply forwards the next matching request, waits for the server's
-// reply, and closes the connection instead of delivering it: applied, but the
-// client cannot know. The channel is closed when that has happened; it stays
-// open should the connection end before the reply.
+// reply, and closes the connection instead of delivering it. The request is
+// applied, and the client cannot know. Then the channel is closed. It stays open
+// if the connection ends before the reply.
 func (p *Proxy) DropNextReply(m Match) <-chan struct{} {
 	return p.add(&rule{match: m, onReply: true}).fired
 }
 
 // DropNextRequest closes the connection instead of forwarding the next matching
-// request: not applied, but the client cannot know. The channel is closed when
-// that has happened.
+// request. The request is not applied, and the client cannot know. Then the channel
+// is closed.
 func (p *Proxy) DropNextRequest(m Match) <-chan struct{} {
 	return p.add(&rule{match: m}).fired
 }
 
-// HoldNext keeps the next matching request back, and with it all that its client
-// sends later on the same connection. Should the client close meanwhile, Release
-// still delivers: the late write of a client believed dead. Several holds can
-// be up at once, and requests behind a held one still match.
+// HoldNext keeps the next matching request back, and with it all later requests on
+// the same connection. Release delivers it even after the client has closed, like
+// the late write of a client believed dead. Several holds can be up at once, and
+// requests after a held one still match.
 func (p *Proxy) HoldNext(m Match) *Hold {
 	return &Hold{rule: p.add(&rule{match: m, hold: true})}
 }
 
-// HoldNextReply forwards the next matching request and keeps its reply back:
-// once Held, the request has been applied.
+// HoldNextReply forwards the next matching request and keeps its reply back. Once
+// Held is closed, the request has been applied.
 func (p *Proxy) HoldNextReply(m Match) *Hold {
 	return &Hold{rule: p.add(&rule{match: m, hold: true, onReply: true})}
 }

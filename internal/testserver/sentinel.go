@@ -19,17 +19,15 @@ const SentinelMaster = "mymaster"
 
 // Sentinel is a primary, a replica, and the sentinels that promote the replica
 // when the primary has not answered for three seconds. Replication is
-// asynchronous: a write acknowledged just before a failover may be lost, which
-// is the point.
+// asynchronous, so a failover may lose a write that was acknowledged just before.
 type Sentinel struct {
 	primary, replica *Redis
 	sentinels        []*Redis
 }
 
-// StartSentinel starts the servers with one sentinel or three (of which two must
-// agree), and returns once the replica is in step and every sentinel knows all
-// the others. They are killed in the test's clean-up. opts are for primary and
-// replica.
+// StartSentinel starts the servers with one sentinel, or with three of which two
+// must agree. It returns once the replica is in step and every sentinel knows all
+// the others. The test's clean-up kills them. opts are for primary and replica.
 func StartSentinel(tb testing.TB, sentinels int, opts ...RedisOption) *Sentinel {
 	tb.Helper()
 	needsServer(tb)
@@ -79,8 +77,8 @@ func (s *Sentinel) launch(dir string, cfg redisConfig, nums []int) (err error) {
 		if err := r.start(); err != nil {
 			return err
 		}
-		// The defaults are ten seconds, two and one: slow to find replicas, and one
-		// late answer on a busy machine would look like a death.
+		// The defaults are ten seconds, two and one. They find replicas slowly, and
+		// take one late answer on a busy machine for a death.
 		if _, err := r.Do("SENTINEL", "DEBUG", "INFO-PERIOD", "500", "PUBLISH-PERIOD", "500", "PING-PERIOD", "250"); err != nil {
 			return err
 		}
@@ -88,7 +86,7 @@ func (s *Sentinel) launch(dir string, cfg redisConfig, nums []int) (err error) {
 	return poll(StartTimeout, nil, s.settled)
 }
 
-// newSentinel prepares a sentinel; it rewrites its configuration file itself.
+// newSentinel prepares a sentinel. The sentinel rewrites its configuration file.
 func newSentinel(parent string, port, primary, quorum int) (*Redis, error) {
 	path, err := exec.LookPath("redis-sentinel")
 	if err != nil {
@@ -129,7 +127,7 @@ func (s *Sentinel) settled() error {
 	if link != "up" {
 		return fmt.Errorf("the replica's link is %s", link)
 	}
-	// The primary counts it only when it knows that all has arrived.
+	// The primary counts the replica once it knows that all data has arrived.
 	info, err := s.primary.Do("INFO", "replication")
 	if err != nil {
 		return err
@@ -167,13 +165,13 @@ func (s *Sentinel) killAll() error {
 	return all
 }
 
-// Primary returns the server that was started as primary, whatever it is now.
+// Primary returns the server that was started as primary. Its role may have changed.
 func (s *Sentinel) Primary() *Redis { return s.primary }
 
-// Replica returns the server that was started as replica, whatever it is now.
+// Replica returns the server that was started as replica. Its role may have changed.
 func (s *Sentinel) Replica() *Redis { return s.replica }
 
-// Sentinels returns the sentinels themselves, to be broken.
+// Sentinels returns the sentinels, for tests that break them.
 func (s *Sentinel) Sentinels() []*Redis { return slices.Clone(s.sentinels) }
 
 // Addrs returns host:port of every sentinel, for the client.

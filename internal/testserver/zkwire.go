@@ -27,8 +27,8 @@ func fourLetters(addr, word string) (string, error) {
 	return string(answer), err
 }
 
-// zkMode asks for the server's role: standalone, leader, follower, observer.
-// A server without a quorum has none, which is an error.
+// zkMode asks for the server's role, which is standalone, leader, follower or
+// observer. A server without a quorum has no role and returns an error.
 func zkMode(addr string) (string, error) {
 	answer, err := fourLetters(addr, "srvr")
 	if err != nil {
@@ -48,8 +48,8 @@ type zkSession struct {
 	passwd []byte
 }
 
-// parseConnectResponse reads a frame without its length prefix: protocol
-// version, time-out, session ID, password.
+// parseConnectResponse reads a frame without its length prefix. It holds protocol
+// version, time-out, session ID and password.
 func parseConnectResponse(frame []byte) (zkSession, error) {
 	if len(frame) < 20 {
 		return zkSession{}, fmt.Errorf("connect response of %d bytes", len(frame))
@@ -63,9 +63,9 @@ func parseConnectResponse(frame []byte) (zkSession, error) {
 	return s, nil
 }
 
-// zkOpenAndClose opens the session, a new one if its ID is zero, and closes it,
-// which takes two transactions and so needs a quorum. It returns once the
-// server has confirmed the closing.
+// zkOpenAndClose opens the session, a new one if its ID is zero, and closes it.
+// These two transactions need a quorum. It returns once the server has confirmed
+// the closing.
 func zkOpenAndClose(addr string, session zkSession) error {
 	conn, err := net.DialTimeout("tcp", addr, askTimeout)
 	if err != nil {
@@ -124,9 +124,9 @@ func zkExchange(conn net.Conn, payload []byte) ([]byte, error) {
 }
 
 // KillSession ends a session through a second connection with the same ID and
-// password, as Curator's KillSession does: the server deletes its ephemeral
-// znodes, and its first connection learns at its next request or reconnect that
-// it has expired. go-zookeeper keeps the password private; [Proxy.Session] has it.
+// password, as Curator's KillSession does. The server deletes its ephemeral znodes.
+// The first connection learns of the expiry at its next request or reconnect.
+// go-zookeeper keeps the password private, so take it from [Proxy.Session].
 func KillSession(addr string, id int64, passwd []byte) error {
 	if err := zkOpenAndClose(addr, zkSession{id: id, passwd: passwd}); err != nil {
 		return fmt.Errorf("testserver: kill session: %w", err)
