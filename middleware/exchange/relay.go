@@ -13,9 +13,9 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// This file is about handlers that answer with a refusal: of a service that they have
-// called, or of middleware inside. Whatever its status, a refusal says nothing about
-// the outcome of this handler's operation.
+// This file is about handlers that answer with a refusal by a called service, or by
+// middleware inside. The refusal has no information about the outcome of this handler's
+// operation. So the status does not count, and the outcome is in doubt.
 
 var errRelayed = errors.New("the handler answered with a refusal")
 
@@ -23,8 +23,8 @@ var errRelayed = errors.New("the handler answered with a refusal")
 // stored.
 func relayed(code idem.Code) error { return fmt.Errorf("%w: %s", errRelayed, code) }
 
-// isRelayed reports whether the engine has returned the handler's error. A refusal that
-// wraps it is the engine's own.
+// isRelayed reports whether the engine has returned the handler's error. A refusal around
+// it is the engine's own.
 func isRelayed(err error) bool {
 	_, refused := errors.AsType[*idem.Refusal](err)
 	return !refused && errors.Is(err, errRelayed)
@@ -33,11 +33,11 @@ func isRelayed(err error) bool {
 // maxProblem is how much of a problem is read, in bytes. Refusals are shorter.
 const maxProblem = 64 << 10
 
-// unreadable is the code of a problem that cannot be read here. It counts as a refusal,
+// unreadable is the code of a problem in an unknown encoding. It counts as a refusal,
 // because it may be one.
 const unreadable idem.Code = "a problem that cannot be read"
 
-// relayed returns the code of the refusal that the handler has answered with, or "".
+// relayed returns the code of the refusal in the handler's answer, or "".
 func (w *Writer) relayed() idem.Code {
 	if w.hijacked || !isProblem(w.final()) {
 		return ""

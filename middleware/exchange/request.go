@@ -65,7 +65,7 @@ func (rt *Route) scope(c *Call, policy *idem.Policy) (string, error) {
 	return policy.ScopeOf(c.ScopeContext)
 }
 
-// path returns the path that the client asked for. Middleware such as http.StripPrefix
+// path returns the path in the client's request. Middleware such as http.StripPrefix
 // cuts the path in r.URL, and two routes would look the same. A target in absolute form
 // ("http://host/path"; RFC 9112, section 3.2.2) is the same request as its path alone.
 func path(r *http.Request) string {
@@ -80,8 +80,7 @@ func path(r *http.Request) string {
 	return r.URL.EscapedPath()
 }
 
-// compared returns the headers that are part of the request, nil if the route compares
-// none.
+// compared returns the headers of [Config].Compare, nil without any.
 func (rt *Route) compared(r *http.Request) map[string][]string {
 	if len(rt.cfg.Compare) == 0 {
 		return nil
@@ -96,9 +95,9 @@ func (rt *Route) compared(r *http.Request) map[string][]string {
 	return header
 }
 
-// readBody reads the body as it was received, compressed or not. A body that is
-// announced as longer than the limit is refused unread, so that a client with "Expect:
-// 100-continue" does not send it.
+// readBody reads the body as it was received, compressed or not. A body
+// announced as longer than the limit is refused unread. A client with "Expect:
+// 100-continue" then does not send it.
 func readBody(r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
@@ -131,7 +130,7 @@ func tooLarge(limit int64) error {
 	return idem.NewRefusal(idem.CodeBodyTooLarge, fmt.Errorf("request body over %d bytes", limit))
 }
 
-// restore gives r the body that has been read.
+// restore puts the body back into r.
 func restore(r *http.Request, body []byte) *http.Request {
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	r.Body, _ = r.GetBody()

@@ -21,8 +21,7 @@ const DefaultHeader = "Idempotency-Key"
 // ReplayedHeader marks a response that is a stored outcome.
 const ReplayedHeader = replay.MarkerHeader
 
-// Config holds the options of a route that do not depend on the framework. The zero
-// value is the default.
+// Config holds the options of a route on every framework. The zero value is the default.
 type Config struct {
 	// Header names the request header with the key. "" stands for [DefaultHeader].
 	Header string
@@ -30,7 +29,7 @@ type Config struct {
 	// Content-Disposition, Content-Encoding, Content-Language, Content-Type, ETag and
 	// Location. Cookies, credentials, Date and hop-by-hop headers are an error.
 	Replay []string
-	// Compare lists request headers that are part of the request. A repeat with
+	// Compare lists request headers as a part of the request. A repeat with
 	// another value is refused as key-reused. "Host" stands for the host.
 	Compare []string
 	// Methods lists the methods that need a key. Nil stands for all methods except
@@ -38,14 +37,14 @@ type Config struct {
 	Methods []string
 	// OptionalKey lets requests without a key through to the handler.
 	OptionalKey bool
-	// Documentation is the URI to which refusals point. "" stands for none.
+	// Documentation is the URI in refusals. Without it they have no type and no link.
 	Documentation string
 	// StatusPolicies tell the status handler which routes resolve their doubts. Each
 	// has a Name. The last one with a name counts.
 	StatusPolicies []idem.Policy
 }
 
-// engine is the part of [idem.Engine] that a route needs.
+// engine is the part of [idem.Engine] for routes.
 type engine interface {
 	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
 	IssueToken(ctx context.Context, scope string, ttl time.Duration) (idem.Token, error)
@@ -55,7 +54,7 @@ type engine interface {
 	ReportUnprotected(ctx context.Context, route string)
 }
 
-// Route is an engine, a policy and a config that fit together. It is safe for
+// Route is an engine with a policy and a config. It is safe for
 // concurrent use.
 type Route struct {
 	engine engine
@@ -67,7 +66,7 @@ type Route struct {
 }
 
 // New returns a route. The error says what is wrong with the wiring: no engine, no
-// scope, a header that cannot be replayed.
+// scope, a forbidden header.
 func New(e *idem.Engine, policy idem.Policy, cfg Config) (*Route, error) {
 	if e == nil {
 		return nil, errors.New("no engine")
@@ -97,7 +96,7 @@ func newRoute(e engine, policy idem.Policy, cfg Config) (*Route, error) {
 	return rt, nil
 }
 
-// replayed lists the response headers that every route stores.
+// replayed lists the response headers for every route.
 var replayed = []string{
 	"Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Etag", "Location",
 }
@@ -144,8 +143,7 @@ func (rt *Route) checkConfig() error {
 	return checkDocumentation(c.Documentation)
 }
 
-// checkDocumentation accepts a URI that fits into a Link header and can be continued
-// by a fragment.
+// checkDocumentation accepts a URI for a Link header, without a fragment.
 func checkDocumentation(uri string) error {
 	if uri == "" {
 		return nil
@@ -186,7 +184,7 @@ func (rt *Route) protectsMethod(method string) bool {
 }
 
 // policyOf returns the policy with a name. Without a route the name is the method, or
-// "other" for a method that a client made up: clients must not choose names.
+// "other" for an invented method. Clients must not choose names.
 func (rt *Route) policyOf(c *Call) *idem.Policy {
 	if rt.policy.Name != "" {
 		return &rt.policy

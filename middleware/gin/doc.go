@@ -10,9 +10,8 @@
 // middleware/http describes that.
 //
 // Safe methods (GET, HEAD, OPTIONS, TRACE) need no key and go straight to the handlers,
-// so r.Use(middleware) is fine. [WithMethods] and [WithOptionalKey] choose otherwise. Two
-// requests are the same whatever their host and their headers, unless
-// [WithComparedHeaders] names them.
+// so r.Use(middleware) is fine. [WithMethods] and [WithOptionalKey] choose otherwise. The
+// host and the headers are not compared, unless [WithComparedHeaders] names them.
 //
 // # Where it goes
 //

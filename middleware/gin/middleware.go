@@ -12,8 +12,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
-// New returns middleware that protects the handlers after it, on every method that is
-// not safe. [WithMethods] chooses other methods. A policy without a Name gets the method
+// New returns middleware that protects the handlers after it, on every unsafe method.
+// [WithMethods] chooses other methods. A policy without a Name gets the method
 // and [gin.Context.FullPath].
 //
 // The error says what is wrong with the wiring: no engine, no scope, a header that
@@ -26,8 +26,8 @@ func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (gin.HandlerFu
 	return rt.serve, nil
 }
 
-// Middleware is [New] for wiring that is known to be right. Like [regexp.MustCompile]
-// it panics where New returns an error.
+// Middleware is [New] for known-good wiring. Like [regexp.MustCompile] it panics where
+// New returns an error.
 func Middleware(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.HandlerFunc {
 	return must(New(engine, policy, opts...))
 }
@@ -53,8 +53,7 @@ func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.
 //
 //	{"token":"…","expires_at":"2026-01-02T15:04:05Z"}
 //
-// The handler uses the policy's Scope, which has to be that of the route that takes the
-// tokens. ttl 0 stands for [idem.DefaultTokenTTL]. Like [Middleware] it panics on a
+// The handler uses the policy's Scope. The route for these tokens has to use the same. ttl 0 stands for [idem.DefaultTokenTTL]. Like [Middleware] it panics on a
 // wiring error.
 func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, opts ...Option) gin.HandlerFunc {
 	rt := must(newRoute(engine, policy, opts))

@@ -144,7 +144,8 @@ func notSent(err error) error {
 	return fmt.Errorf("idemgrpc: nothing was sent: %w", err)
 }
 
-// wait pauses before the next attempt. It returns the error of the call if there is none.
+// wait pauses before the next attempt. It returns the error of the call if no attempt
+// follows.
 func wait(ctx context.Context, call *resend.Call, err error, trailer metadata.MD) error {
 	asked, again := verdict(err, trailer)
 	if !again {
@@ -164,7 +165,7 @@ func wait(ctx context.Context, call *resend.Call, err error, trailer metadata.MD
 const maxAsked = 1000 * time.Hour
 
 // verdict reads the answer to one attempt of a call with a key, and reports whether
-// sending the call again may help. asked is the pause that the server asks for.
+// sending the call again may help. asked is the pause from the server.
 func verdict(err error, trailer metadata.MD) (asked time.Duration, again bool) {
 	if len(trailer.Get(ReplayedMetadataKey)) > 0 {
 		return 0, false // stored: another attempt gets the same

@@ -33,7 +33,7 @@ func WithRetryAttempts(n int) ClientOption {
 
 // WithRetryBackoff sets the longest pause before the second attempt, and the longest
 // pause to which it doubles. The defaults are 100 ms and 5 s. The pause is a random part
-// of it, in addition to the pause that the server asks for.
+// of it, in addition to the pause from the server.
 func WithRetryBackoff(first, most time.Duration) ClientOption {
 	return func(o *clientOptions) { o.retry.First, o.retry.Most = first, most }
 }
@@ -44,8 +44,8 @@ func WithRetryElapsed(d time.Duration) ClientOption {
 	return func(o *clientOptions) { o.retry.Elapsed = d }
 }
 
-// WithAttemptTimeout ends a unary attempt that is not answered in time, and lets another
-// one follow. It is for servers that hang. By default only the call's context ends an
+// WithAttemptTimeout ends a unary attempt without an answer in time, and lets another one
+// follow. It is for servers that hang. By default only the call's context ends an
 // attempt.
 func WithAttemptTimeout(d time.Duration) ClientOption {
 	return func(o *clientOptions) { o.attemptTimeout = d }
@@ -64,8 +64,7 @@ func WithClientMetadataKey(name string) ClientOption {
 	return func(o *clientOptions) { o.metadataKey = name }
 }
 
-// WithCallName names what a call does, for the key that is derived inside of an
-// execution. The name has to be the same for every attempt of the operation, and to
+// WithCallName names a call, for the key derived inside of an execution. The name has to be the same for every attempt of the operation, and to
 // differ for different calls of one execution. The default, also for "", is the full name
 // of the method.
 func WithCallName(fn func(ctx context.Context, method string) string) ClientOption {
@@ -84,7 +83,7 @@ func (o *clientOptions) validate() error {
 	return o.retry.Validate()
 }
 
-// hasEffects is true for every method that is not declared to have no side effects.
+// hasEffects is false for a method that is declared to have no side effects.
 func hasEffects(method string) bool {
 	if strings.HasPrefix(method, "/grpc.") {
 		return false

@@ -32,8 +32,8 @@
 // again. Their trailer has "grpc-retry-pushback-ms" (gRFC A6), which is negative if the
 // call is not worth it.
 //
-// A handler that returns a refusal has relayed it from a service that it called. That
-// leaves its own outcome in doubt, whatever the code, and is not stored.
+// A handler that returns a refusal has relayed it from a service that it called. Its own
+// outcome is then in doubt, and the refusal is not stored.
 //
 // Interceptors that a call meets twice execute it once: the inner ones pass it through.
 // They have to have the same policy. A call with another key is an execution of its own.

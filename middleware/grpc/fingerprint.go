@@ -61,7 +61,7 @@ func (c *canonicalizer) fail(err error) {
 	}
 }
 
-// field is a field of a message: a known one, or the bytes of an unknown one.
+// field is a known field of a message, or the bytes of an unknown one.
 type field struct {
 	number  protoreflect.FieldNumber
 	desc    protoreflect.FieldDescriptor

@@ -22,7 +22,7 @@ type method struct {
 	policy   *idem.Policy                  // nil: not protected
 	keyField protoreflect.Name             // "": the key is in the metadata
 	desc     protoreflect.MethodDescriptor // nil: no generated code describes it
-	exempt   bool                          // runs whatever metadata it carries
+	exempt   bool                          // ignores keys
 	refuse   bool                          // has no policy, and needs one
 }
 
@@ -151,7 +151,7 @@ func (s *methods) exempt(name string) bool {
 		slices.Contains(s.options.exempt, name) || slices.Contains(s.options.exempt, "/"+service+"/*")
 }
 
-// findMethod looks in what generated code has registered, and returns nil for an unknown
+// findMethod looks in the registry of generated code, and returns nil for an unknown
 // method.
 func findMethod(name string) protoreflect.MethodDescriptor {
 	service, short, ok := splitMethod(name)

@@ -46,17 +46,17 @@ const (
 	// PassUnknown runs it as without the interceptor.
 	PassUnknown UnknownMethods = iota
 	// RefuseUnknown refuses it as internal, with nothing executed, unless its descriptor
-	// says that it has no side effects. It is for servers that would rather fail than run
-	// a new method without protection.
+	// says that it has no side effects. A new method then fails instead of
+	// running without protection.
 	RefuseUnknown
 )
 
 // WithPolicy protects a method, named "/package.Service/Method". A policy without a Name
 // gets the method. The last policy for a method counts.
 //
-// A method that streams requests is a wiring error. So is a method that no generated code
-// in this binary describes, because a typing error would leave a method without
-// protection. See [WithUndescribedMethods].
+// A method that streams requests is a wiring error. So is a method without generated code
+// in this binary, because a typing error would leave a method without protection. See
+// [WithUndescribedMethods].
 func WithPolicy(method string, policy idem.Policy) Option {
 	return func(o *options) { o.policies[method] = policy }
 }
@@ -67,9 +67,10 @@ func WithPolicies(policies map[string]idem.Policy) Option {
 	return func(o *options) { maps.Copy(o.policies, policies) }
 }
 
-// WithDefaultPolicy protects every method that has no policy of its own and can be
-// protected. It leaves out methods that stream requests, methods whose descriptor says
-// idempotency_level = NO_SIDE_EFFECTS, and gRPC's own services. By default there is none.
+// WithDefaultPolicy protects every method without a policy of its own. It leaves out
+// methods that stream requests, methods whose descriptor says
+// idempotency_level = NO_SIDE_EFFECTS, and gRPC's own services. Without it only named
+// methods are protected.
 func WithDefaultPolicy(policy idem.Policy) Option {
 	return func(o *options) { o.fallback = &policy }
 }
@@ -80,14 +81,13 @@ func WithUnknownMethods(u UnknownMethods) Option {
 	return func(o *options) { o.unknown = u }
 }
 
-// WithUndescribedMethods allows policies for methods that this binary has no descriptor
-// of, as those of services that were written without protoc. They must be unary.
+// WithUndescribedMethods allows policies for methods without a descriptor in this binary,
+// as of services written without protoc. They must be unary.
 func WithUndescribedMethods() Option {
 	return func(o *options) { o.anyMethod = true }
 }
 
-// WithExempt names methods that run as without the interceptor, whatever metadata they
-// carry: "/package.Service/Method", or "/package.Service/*" for all of a service. The
+// WithExempt names methods that run as without the interceptor and ignore keys: "/package.Service/Method", or "/package.Service/*" for all of a service. The
 // methods of gRPC's own services are exempt already, and the method of
 // [RegisterStatusServer] always is.
 func WithExempt(methods ...string) Option {

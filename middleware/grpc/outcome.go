@@ -36,8 +36,8 @@ type outcome struct {
 }
 
 // Outcome makes the stored form of a method's answer, for a [idem.Resolver] of operations
-// over gRPC: a nil error and the message, the messages of a server stream, or the error
-// that the method would have returned.
+// over gRPC. Give it a nil error and the message, the messages of a server stream, or the
+// error of the method.
 func Outcome(err error, messages ...proto.Message) (idem.Response, error) {
 	var o outcome
 	for _, m := range messages {
@@ -51,8 +51,8 @@ func Outcome(err error, messages ...proto.Message) (idem.Response, error) {
 	return o.response()
 }
 
-// add appends a message. The error is the status with which gRPC itself would answer. It
-// is found early enough to be the outcome.
+// add appends a message. The error is the status of gRPC itself for such a message. It is
+// found early enough to be the outcome.
 func (o *outcome) add(answer any) error {
 	msg := messageOf(answer)
 	if msg == nil {
@@ -66,7 +66,7 @@ func (o *outcome) add(answer any) error {
 	return nil
 }
 
-// statusOf returns the status that gRPC makes of a handler's error, which is not nil.
+// statusOf makes a status of a handler's error, as gRPC does.
 func statusOf(err error) *status.Status {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -110,7 +110,7 @@ func decodeOutcome(r *idem.Response) (outcome, error) {
 	if r.Omitted || r.Status < 0 || r.Status > math.MaxInt32 {
 		return o, errOutcomeEncoding
 	}
-	if len(r.Body) == 0 && r.Status != int(codes.OK) { // what the engine knows of a handler that panicked
+	if len(r.Body) == 0 && r.Status != int(codes.OK) { // the handler panicked
 		o.status = &spb.Status{Code: int32(r.Status), Message: "the handler gave no answer"}
 	}
 	for b := r.Body; len(b) > 0; {
@@ -144,7 +144,7 @@ func decodeOutcome(r *idem.Response) (outcome, error) {
 	return o, nil
 }
 
-// decode returns the messages. A type that was renamed since is the method's output now.
+// decode returns the messages. A renamed type is the method's output now.
 func (o *outcome) decode(m *method) ([]proto.Message, error) {
 	var messages []proto.Message
 	for _, packed := range o.messages {

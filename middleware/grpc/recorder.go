@@ -16,8 +16,8 @@ import (
 
 var errHeaderSent = errors.New("idemgrpc: the header has been sent")
 
-// capture keeps the metadata that a handler sets, through its context or its stream,
-// until the engine has settled the outcome. It is safe for concurrent use.
+// capture keeps the metadata of a handler, set through its context or its stream, until
+// the engine has settled the outcome. It is safe for concurrent use.
 type capture struct {
 	method string
 	// send sends the header of a stream, which cannot wait for the outcome. It is nil for
@@ -62,7 +62,7 @@ func (c *capture) SetTrailer(md metadata.MD) error {
 	return nil
 }
 
-// kept returns what was set so far, and whether the header was sent. The maps do not
+// kept returns the metadata so far, and whether the header was sent. The maps do not
 // change later.
 func (c *capture) kept() (header, trailer metadata.MD, sent bool) {
 	c.mu.Lock()
@@ -70,7 +70,7 @@ func (c *capture) kept() (header, trailer metadata.MD, sent bool) {
 	return c.header, c.trailer, c.sent
 }
 
-// received is a server stream whose one request has been read.
+// received is a server stream after its one request was read.
 type received struct {
 	grpc.ServerStream // the client's
 
@@ -97,7 +97,7 @@ func (r *received) RecvMsg(m any) error {
 	return nil
 }
 
-// recorder is the stream that the handler of a server stream sees. Messages pass through
+// recorder is the stream of a server stream's handler. Messages pass through
 // it to the client, and are kept up to the limit. As with every [grpc.ServerStream] one
 // goroutine sends and one receives.
 type recorder struct {
@@ -108,8 +108,8 @@ type recorder struct {
 	outcome outcome
 	limit   int64 // of the messages
 	size    int64 // of the messages
-	omitted bool  // over the limit, so that nothing is kept
-	stuck   bool  // the client does not read, so that nothing more is sent
+	omitted bool  // over the limit: nothing is kept
+	stuck   bool  // the client does not read: nothing more is sent
 }
 
 var _ grpc.ServerStream = (*recorder)(nil)
@@ -136,7 +136,7 @@ func (r *recorder) SendMsg(m any) error {
 	if err := o.add(m); err != nil {
 		return err
 	}
-	// Once the client has seen a message, no status can say that nothing happened.
+	// Once the client has seen a message, no status may give the key back.
 	if err := gate(r.ctx); err != nil {
 		return err
 	}
@@ -175,8 +175,8 @@ var errStuck = status.Error(codes.DeadlineExceeded, "idemgrpc: the client does n
 
 // pass sends a message. The flow control of HTTP/2 blocks it if the client does not read,
 // and the blocked handler holds the key and delays a shutdown. So once the context of the
-// execution has ended, such a client counts as gone after sendGrace. A message that is
-// still being sent ends with the call.
+// execution has ended, such a client counts as gone after sendGrace. The blocked send ends
+// with the call.
 func (r *recorder) pass(m any) error {
 	if r.stuck {
 		return errStuck
@@ -197,7 +197,7 @@ func (r *recorder) pass(m any) error {
 	}
 }
 
-// gone reports whether an error says that the client has left.
+// gone reports whether an error means a lost client.
 func (r *recorder) gone(err error) bool {
 	if err == nil {
 		return false

@@ -24,8 +24,8 @@ const Domain = "idemkeeper"
 // code beside those of package idem.
 const codeStreamUnsupported idem.Code = "stream-unsupported"
 
-// pushbackKey is the trailer that tells clients when to retry, in milliseconds. A
-// negative number tells them not to (gRFC A6).
+// pushbackKey is the trailer with the pause before a retry, in milliseconds. A negative
+// number forbids the retry (gRFC A6).
 const pushbackKey = "grpc-retry-pushback-ms"
 
 // Reason returns a code in the form of an ErrorInfo: "key-reused" is KEY_REUSED.
@@ -65,8 +65,7 @@ func pushback(retryAfter time.Duration) metadata.MD {
 	return metadata.Pairs(pushbackKey, strconv.FormatInt(ms, 10))
 }
 
-// CodeOf returns the code of a refusal that a client has received, and false for every
-// other error.
+// CodeOf returns the code of a refusal at the client, and false for every other error.
 func CodeOf(err error) (idem.Code, bool) {
 	info := infoOf(err)
 	if info == nil {
@@ -89,10 +88,9 @@ func infoOf(err error) *errdetails.ErrorInfo {
 	return nil
 }
 
-// errRelayed is the error of a handler that answered with a refusal: of a service that it
-// has called, or of interceptors inside. Whatever its code, the refusal says nothing
-// about the outcome of this handler's operation. It is in doubt, and the answer is not
-// stored.
+// errRelayed is the error of a handler that answered with a refusal by a called service,
+// or by interceptors inside. The refusal has no information about the outcome of this
+// handler's operation. The outcome is in doubt, and the answer is not stored.
 var errRelayed = errors.New("the handler answered with a refusal")
 
 // relayed returns errRelayed if a handler's error is a refusal.
@@ -103,8 +101,8 @@ func relayed(err error) error {
 	return nil
 }
 
-// isRelayed reports whether the engine has returned the handler's error. A refusal that
-// wraps it is the engine's own.
+// isRelayed reports whether the engine has returned the handler's error. A refusal around
+// it is the engine's own.
 func isRelayed(err error) bool {
 	_, refused := errors.AsType[*idem.Refusal](err)
 	return !refused && errors.Is(err, errRelayed)

@@ -31,8 +31,8 @@ type Interceptors struct {
 }
 
 // New makes the interceptors of a server. The error says what is wrong with the wiring:
-// no engine, no scope, a method that does not exist or cannot be protected, metadata
-// that cannot be replayed.
+// no engine, no scope, an unknown method, a method without protection, forbidden
+// metadata.
 func New(e *idem.Engine, opts ...Option) (*Interceptors, error) {
 	x := &Interceptors{engine: e, options: collect(opts)}
 	if err := x.init(); err != nil {
@@ -54,8 +54,8 @@ func (x *Interceptors) init() (err error) {
 	return x.methods.init(&x.options)
 }
 
-// UnaryServerInterceptor is [New] and [Interceptors.Unary] for wiring that is known to
-// be right. Like [regexp.MustCompile] it panics where New returns an error.
+// UnaryServerInterceptor is [New] and [Interceptors.Unary] for known-good wiring. Like
+// [regexp.MustCompile] it panics where New returns an error.
 func UnaryServerInterceptor(e *idem.Engine, opts ...Option) grpc.UnaryServerInterceptor {
 	return must(New(e, opts...)).Unary()
 }
@@ -79,8 +79,8 @@ func (x *Interceptors) Unary() grpc.UnaryServerInterceptor { return x.unary }
 // Stream returns the interceptor of streaming methods.
 func (x *Interceptors) Stream() grpc.StreamServerInterceptor { return x.stream }
 
-// admit makes an operation of a request: key, scope and message. part is true for a call
-// that belongs to the running execution of its key. Every error is a [*idem.Refusal],
+// admit makes an operation of a request: key, scope and message. part is true for a part
+// of the running execution of its key. Every error is a [*idem.Refusal],
 // and nothing has been touched then.
 func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.Operation, part bool, err error) {
 	msg := messageOf(req)
@@ -116,7 +116,7 @@ func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.O
 	return op, part, err
 }
 
-// parseKey takes the key from the metadata's values, or from a field that is set.
+// parseKey takes the key from the metadata's values, or from a field.
 func parseKey(values []string, field string, set bool) (idem.Key, error) {
 	if !set {
 		return idem.ParseKey(values)
@@ -158,7 +158,7 @@ func messageOf(v any) proto.Message {
 	return nil
 }
 
-// report returns the error of a refusal that the interceptors decided themselves.
+// report returns the error of a refusal by the interceptors themselves.
 func (x *Interceptors) report(ctx context.Context, m *method, err error) error {
 	r := refusalOf(err)
 	x.engine.ReportRefused(ctx, m.route(), r)

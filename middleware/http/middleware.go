@@ -10,13 +10,12 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
-// New returns middleware that protects the handlers it wraps, on every method that is
-// not safe. [WithMethods] chooses other methods. A policy without a Name gets the
-// pattern of [http.ServeMux] that matched, if the middleware is inside the mux, and else
-// the method.
+// New returns middleware that protects the handlers it wraps, on every unsafe method.
+// [WithMethods] chooses other methods. A policy without a Name gets the matching pattern
+// of [http.ServeMux] if the middleware is inside the mux, and else the method.
 //
 // The error says what is wrong with the wiring: no engine, no scope, a header that
-// cannot be replayed.
+// is never replayed.
 func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (func(http.Handler) http.Handler, error) {
 	rt, err := newRoute(engine, policy, opts)
 	if err != nil {
@@ -33,8 +32,8 @@ func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (func(http.Han
 	}, nil
 }
 
-// Middleware is [New] for wiring that is known to be right. Like [regexp.MustCompile]
-// it panics where New returns an error.
+// Middleware is [New] for known-good wiring. Like [regexp.MustCompile] it panics where
+// New returns an error.
 func Middleware(engine *idem.Engine, policy idem.Policy, opts ...Option) func(http.Handler) http.Handler {
 	return must(New(engine, policy, opts...))
 }
@@ -60,8 +59,7 @@ func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) http
 //
 //	{"token":"…","expires_at":"2026-01-02T15:04:05Z"}
 //
-// The handler uses the policy's Scope, which has to be that of the route that takes the
-// tokens. ttl 0 stands for [idem.DefaultTokenTTL]. Like [Middleware] it panics on a
+// The handler uses the policy's Scope. The route for these tokens has to use the same. ttl 0 stands for [idem.DefaultTokenTTL]. Like [Middleware] it panics on a
 // wiring error.
 func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, opts ...Option) http.Handler {
 	rt := must(newRoute(engine, policy, opts))

@@ -35,7 +35,7 @@ import (
 // and will not change, and not when the request's context has ended. The transport waits
 // as long as Retry-After says, and for a random part of a back-off that doubles.
 // [WithRetryAttempts], [WithRetryBackoff] and [WithRetryElapsed] set bounds. The caller
-// gets the last response, whatever its status.
+// gets the last response.
 //
 // The body is sent again from [http.Request.GetBody], which [http.NewRequest] sets for
 // bodies in memory. Any other body is read into memory up to [WithRequestBuffer]. A

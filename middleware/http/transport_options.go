@@ -50,7 +50,7 @@ func WithRetryAttempts(n int) TransportOption {
 
 // WithRetryBackoff sets the longest pause before the second attempt, and the longest
 // pause to which it doubles. The defaults are 100 ms and 5 s. The pause is a random part
-// of it, in addition to the pause that the server asks for.
+// of it, in addition to the pause from the server.
 func WithRetryBackoff(first, most time.Duration) TransportOption {
 	return func(o *transportOptions) { o.retry.First, o.retry.Most = first, most }
 }
@@ -78,29 +78,28 @@ func WithKeyHeader(name string) TransportOption {
 	return func(o *transportOptions) { o.header = http.CanonicalHeaderKey(name) }
 }
 
-// WithQuotedKeys sends keys as the quoted strings that
-// draft-ietf-httpapi-idempotency-key-header asks for. The default is the bare key, which
-// most services expect. This package takes both.
+// WithQuotedKeys sends keys as quoted strings, as
+// draft-ietf-httpapi-idempotency-key-header wants them. The default is the bare key, as
+// most services expect it. This package takes both.
 func WithQuotedKeys() TransportOption {
 	return func(o *transportOptions) { o.quoted = true }
 }
 
-// WithCallName names what a request does, for the key that is derived inside of an
-// execution. The name has to be the same for every attempt of the operation, and to
+// WithCallName names a request, for the key derived inside of an execution. The name has to be the same for every attempt of the operation, and to
 // differ for different requests of one execution. The default, also for "", is "METHOD
 // host/path" with the path escaped as it is sent.
 func WithCallName(fn func(*http.Request) string) TransportOption {
 	return func(o *transportOptions) { o.callName = fn }
 }
 
-// WithRequestBuffer bounds the body that is read into memory if GetBody is not set. The
+// WithRequestBuffer bounds the body in memory if GetBody is not set. The
 // default is DefaultRequestBuffer. A longer body is sent once.
 func WithRequestBuffer(bytes int64) TransportOption {
 	return func(o *transportOptions) { o.requestBuffer = bytes }
 }
 
-// WithResponseBuffer bounds the response that is read before the caller gets it, so that
-// the request can be sent again if the connection breaks within the response. The default
+// WithResponseBuffer bounds the response that is read before the caller gets it. If the
+// connection breaks within such a response, the request can be sent again. The default
 // is DefaultResponseBuffer. Responses of unknown length may never end. The caller gets
 // them as they come.
 func WithResponseBuffer(bytes int64) TransportOption {

@@ -19,9 +19,9 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
-// bodies returns a function that returns the body of one attempt after the other, and
-// whether there can be more than one. It takes over the request's own body, which is
-// closed in any case.
+// bodies returns a function for the body of one attempt after the other, and whether
+// there can be more than one. It takes over the request's own body and closes it in any
+// case.
 func bodies(req *http.Request, limit int64) (next func() (io.ReadCloser, error), more bool, err error) {
 	only := func(body io.ReadCloser) func() (io.ReadCloser, error) {
 		return func() (io.ReadCloser, error) { return body, nil }
@@ -55,8 +55,8 @@ type readCloser struct {
 	io.Closer
 }
 
-// preload reads a response of known length. A response that breaks off is an error here,
-// while the request can still be sent again.
+// preload reads a response of known length. If it breaks off, the request can still be
+// sent again.
 func (t *Transport) preload(resp *http.Response) error {
 	n := resp.ContentLength
 	if n <= 0 || n > t.options.responseBuffer || resp.StatusCode == http.StatusSwitchingProtocols ||
@@ -87,11 +87,11 @@ func drain(resp *http.Response, err error) {
 	_ = resp.Body.Close()
 }
 
-// maxRead bounds what is read of a response that the caller does not get, in bytes.
+// maxRead bounds the reading of a response ahead of the caller, in bytes.
 const maxRead = 64 << 10
 
 // verdict reads the answer to one attempt of a request with a key, and reports whether
-// sending the request again may help. asked is the pause that the server asks for.
+// sending the request again may help. asked is the pause from the server.
 func verdict(resp *http.Response, err error) (asked time.Duration, again bool) {
 	if err != nil {
 		return 0, transient(err)
@@ -161,7 +161,7 @@ func problemCode(resp *http.Response) idem.Code {
 	return problem.Code
 }
 
-// failed returns the error that a reader has returned before.
+// failed returns the earlier error of a reader.
 type failed struct{ err error }
 
 func (f failed) Read([]byte) (int, error) { return 0, f.err }

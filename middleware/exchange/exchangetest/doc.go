@@ -1,4 +1,4 @@
-// Package exchangetest is the suite that every HTTP adapter has to pass: real
-// listeners, the real engine, in-process lock and token store. Cases named
-// "bug N" are the bugs that bit other libraries, as docs/notes lists them.
+// Package exchangetest is the suite for adapters on package exchange. It serves real
+// listeners with the real engine, on the in-process lock and token store. Cases named "bug
+// N" repeat bugs of other libraries.
 package exchangetest

@@ -122,7 +122,7 @@ func applied(context.Context, idem.Interrupted) (idem.Resolution, error) {
 
 func problemBody(code string) string { return fmt.Sprintf(`{"title":"No","code":%q}`, code) }
 
-// problem answers with a code, whatever the status.
+// problem answers with a status and a code.
 func problem(w http.ResponseWriter, status int, code string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)

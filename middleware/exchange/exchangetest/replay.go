@@ -229,8 +229,8 @@ var replayCases = []testCase{
 	}},
 }
 
-// protectAgain serves the handler of nobody: only replays and refusals are
-// expected.
+// protectAgain serves another handler under the same engine. Only replays and refusals
+// are expected.
 func (b *bundle) protectAgain() {
 	runs := b.runs.Load()
 	b.protect(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(599) })

@@ -159,7 +159,7 @@ var statusCases = []testCase{
 	}},
 }
 
-// neverAsked is a resolver of a status handler, which asks none.
+// neverAsked is a resolver of a status handler, which does not ask it.
 func neverAsked(context.Context, idem.Interrupted) (idem.Resolution, error) {
 	panic("the status handler asked a resolver")
 }

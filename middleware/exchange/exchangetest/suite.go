@@ -21,7 +21,7 @@ import (
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
-// Adapter is what the suite needs of an adapter.
+// Adapter is an adapter under test.
 type Adapter struct {
 	// Protect serves h, protected, on every path and method.
 	Protect func(engine *idem.Engine, policy idem.Policy, o Options, h http.Handler) (http.Handler, error)
@@ -29,9 +29,8 @@ type Adapter struct {
 	Status func(engine *idem.Engine, policy idem.Policy, o Options) http.Handler
 	// Tokens may be nil: the adapter has no such handler.
 	Tokens func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) http.Handler
-	// Skip names cases that the framework cannot fulfil, such as "stream" or
-	// "write/103 Early Hints goes out …", with the reason. A name that is a beginning
-	// stands for all cases that begin so.
+	// Skip names cases beyond the framework, such as "stream" or "write/103 Early Hints",
+	// with the reason. A name stands for all cases that begin with it.
 	Skip map[string]string
 }
 
@@ -94,10 +93,10 @@ func Run(t *testing.T, a Adapter) {
 	}
 }
 
-// patience bounds what a case waits for; reaching it is a failure.
+// patience bounds the waits of a case. Reaching it is a failure.
 const patience = 20 * time.Second
 
-// bundle is an engine on in-process parts and what a case does with it.
+// bundle is an engine on in-process parts, with the set-up of a case.
 type bundle struct {
 	*testing.T
 	adapter Adapter
@@ -148,7 +147,7 @@ func (b *bundle) failStore(err error) {
 	b.store.FailBefore("Issue", idemtest.Every, err)
 }
 
-// protect serves h behind the adapter, and behind what is put around it.
+// protect serves h inside the adapter, and inside the middleware around it.
 func (b *bundle) protect(h http.HandlerFunc, around ...func(http.Handler) http.Handler) {
 	b.Helper()
 	counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -233,8 +232,8 @@ func (b *bundle) trySend(req *http.Request) (answer, error) {
 	return answer{resp, string(body), err}, nil
 }
 
-// afterwards is the answer to a repeat once the first request is through: a handler
-// that has hijacked its connection closes it before it returns.
+// afterwards is the answer to a repeat after the first request. A handler that has
+// hijacked its connection closes it before it returns, so the client may be early.
 func (b *bundle) afterwards(key, body string) answer {
 	b.Helper()
 	for start := time.Now(); ; runtime.Gosched() {
@@ -245,7 +244,7 @@ func (b *bundle) afterwards(key, body string) answer {
 	}
 }
 
-// want checks an answer that is not a refusal.
+// want checks an answer of the handler.
 func (b *bundle) want(a answer, status int, body string, replayed bool) {
 	b.Helper()
 	if a.StatusCode != status || a.body != body || a.err != nil || a.replayed() != replayed {
@@ -264,8 +263,8 @@ func (b *bundle) wantRuns(n int64) {
 	}
 }
 
-// operator settles the attempt of an execution from outside, as completed
-// where there is a response and as released where there is none.
+// operator settles the attempt of an execution from outside: as completed with a
+// response, and as released without one.
 func (b *bundle) operator(ctx context.Context, resp *idem.Response) {
 	x, _ := idem.FromContext(ctx)
 	rec, err := b.store.Get(context.Background(), x.KeyID)
@@ -293,8 +292,7 @@ func receive[T any](b *bundle, what string, c <-chan T) (v T) {
 	return v
 }
 
-// rawExchange sends bytes on a connection of its own and returns a reader of
-// what comes back.
+// rawExchange sends bytes on a connection of its own and returns a reader of the answer.
 func (b *bundle) rawExchange(request string) (net.Conn, *bufio.Reader) {
 	b.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))

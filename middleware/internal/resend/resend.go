@@ -29,8 +29,8 @@ func Key(ctx context.Context, name string) (string, error) {
 	return key, err
 }
 
-// Gate notes in an execution that something is about to be sent that may have an effect.
-// [Key] notes it too. After idem.ErrExecutionEnded nothing may be sent.
+// Gate notes in an execution that a call with a possible effect is about to be sent. [Key]
+// notes it too. After idem.ErrExecutionEnded nothing may be sent.
 func Gate(ctx context.Context) error {
 	if _, err := idem.DownstreamKey(ctx, ""); !errors.Is(err, idem.ErrNoExecution) {
 		return err
@@ -77,8 +77,8 @@ type Call struct {
 // Start starts a call and its first attempt.
 func (p Policy) Start() Call { return Call{policy: p, started: time.Now(), made: 1} }
 
-// Next returns the pause before another attempt. asked is the pause that the server asked
-// for, or 0. Next returns false if attempts or time are used up, or if ctx would end
+// Next returns the pause before another attempt. asked is the pause from the server, or
+// 0. Next returns false if attempts or time are used up, or if ctx would end
 // during the pause.
 func (c *Call) Next(ctx context.Context, asked time.Duration) (time.Duration, bool) {
 	p := &c.policy

@@ -39,7 +39,7 @@ const (
 	State_STATE_COMPLETED State = 4
 	// The last attempt had no effect: a repeat of the call runs.
 	State_STATE_RELEASED State = 5
-	// Nobody knows whether the last attempt took effect.
+	// It is not known whether the last attempt took effect.
 	State_STATE_UNKNOWN State = 6
 	// Completed, and the result is no longer kept: it is not run again.
 	State_STATE_EXPIRED State = 7
