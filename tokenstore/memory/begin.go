@@ -92,7 +92,7 @@ func (e *entry) leaveUnknown(now time.Time) {
 
 // leaveFence stores e with the fence of the request, so that the store refuses the
 // request's Begin. Without an entry it stores a released record. An unknown token
-// gets none: no Begin creates a token, and the record would make it valid.
+// stays without a record, because the record would make it valid.
 func (s *Store) leaveFence(id idem.KeyID, e *entry, req idem.BeginRequest, now time.Time) {
 	if e == nil {
 		if req.Kind != idem.ClientKey {

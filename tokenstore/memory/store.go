@@ -141,7 +141,7 @@ type entry struct {
 	response   []byte      // packed; nil: there is no response
 	settlement idem.Nonce  // ID of the settlement that stands; zero: there is no settlement
 	repaired   bool        // the settlement replaced an older or missing record
-	before     *entry      // what a pending record replaced; nil: nothing
+	before     *entry      // the record that a pending record replaced; nil for a new key
 }
 
 // copy returns the record with a response of its own. The copy of a nil entry is a
@@ -174,7 +174,7 @@ func (e *entry) deadline() time.Time {
 	return time.Time{}
 }
 
-// entry returns the entry of id as it is at time now, and nil if there is none.
+// entry returns the entry of id as it is at time now, and nil without an entry.
 func (s *Store) entry(id idem.KeyID, now time.Time) *entry {
 	for {
 		e := s.entries[id]

@@ -77,8 +77,8 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	return err
 }
 
-// packRerun returns the attempt to start over from, and its domain. Both are empty if
-// there is none.
+// packRerun returns the attempt to start over from, and its domain. Both are empty
+// without such an attempt.
 func packRerun(a *idem.Attempt) (packed, domain string) {
 	if a == nil {
 		return "", ""

@@ -62,7 +62,7 @@ func parseAddr(addr string) (*goredis.UniversalOptions, error) {
 		if name == "" {
 			return nil, errors.New("tokenstore/redis: sentinel address without the master's name")
 		}
-		at := strings.LastIndexByte(hosts, '@') + 1 // user and password are the server's; sentinels get none
+		at := strings.LastIndexByte(hosts, '@') + 1 // the server gets user and password, and the sentinels do not
 		servers, port, o.MasterName = nil, "26379", name
 		for host := range strings.SplitSeq(hosts[at:], ",") {
 			servers = append(servers, "redis://"+hosts[:at]+strings.TrimSpace(host)+"/"+db)

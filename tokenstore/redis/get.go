@@ -49,7 +49,7 @@ func fetch(ctx context.Context, client goredis.UniversalClient, keys []string) (
 	return r, nil
 }
 
-// bodyOf returns the value of a response's key. It tells an empty value from none.
+// bodyOf returns the value of a response's key. It tells an empty value from a missing key.
 func bodyOf(value any) string {
 	body, there := value.(string)
 	if there && body == "" {

@@ -63,7 +63,7 @@ func (p *replication) run(ctx context.Context, client goredis.UniversalClient, m
 	defer leave()
 	r, acks, err := p.runAndWait(ctx, method, script, patience, redisscript.Call{Keys: keys, Args: args})
 	if err != nil || r.verdict != verdictBegun {
-		return r, err // nothing was written that replicas could acknowledge
+		return r, err // there is no new write to acknowledge
 	}
 	got, err := acks.Int()
 	if err != nil {

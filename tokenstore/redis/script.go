@@ -43,7 +43,7 @@ const (
 // reply is the answer of a script.
 type reply struct {
 	verdict     string
-	record      string // packed; "": there is none
+	record      string // packed; "" without a record
 	body        string // packed response, if it has a key of its own
 	now         time.Time
 	incarnation string // of get, and of the others with verdictLost

@@ -35,7 +35,7 @@ type Config struct {
 	Key      func(shard int) string // names the key of a shard's incarnation
 	Witness  Witness                // may be nil
 	Log      *slog.Logger
-	ReadOnly bool // create nothing and accept nothing
+	ReadOnly bool // never create or accept an incarnation
 	// Accepted is called after the guard has accepted a loss by itself, with the
 	// number of lost shards. nil: only an operator accepts losses.
 	Accepted func(ctx context.Context, shards int)

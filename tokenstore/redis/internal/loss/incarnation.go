@@ -55,7 +55,7 @@ func anyForeign(have, want *set) bool {
 }
 
 // differing counts the shards without the expected incarnation. A read-only store may
-// expect none in particular.
+// have no expectation.
 func differing(have, want *set) int {
 	lost := 0
 	for i := range have {
