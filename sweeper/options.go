@@ -43,8 +43,8 @@ func newConfig(opts []Option) (config, error) {
 // every instance sweeps.
 func WithLead(l Lead) Option { return func(c *config) { c.lead = l } }
 
-// WithInbox receives the attempts that only a person can settle. By default they
-// are seen in the store and in the passes only.
+// WithInbox receives the attempts for a person to settle. By default only the store
+// and the passes show them.
 func WithInbox(in Inbox) Option { return func(c *config) { c.inbox = in } }
 
 // WithObserver reports every pass to fn. A failed chore or election is a Pass with

@@ -78,7 +78,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 
 const envPrefix = "IDEMCTL_"
 
-// app holds the global flags and the streams of a command.
+// app holds the global flags and the streams of a command. It has more methods than a
+// type should have, because every command and its steps are methods, each in the file
+// of its group. They share nothing but these flags.
 type app struct {
 	getenv         func(string) string
 	stdin          io.Reader // nil for an empty input

@@ -53,7 +53,8 @@ type Config struct {
 	Resolver idem.Resolver // without it outcomes in doubt stay unknown
 }
 
-// Server is the gRPC server of the sample. Make it with [New].
+// Server is the gRPC server of the sample. Make it with [New]. It has one method per
+// call and interceptor, and so more than other types.
 type Server struct {
 	paymentsv1.UnimplementedPaymentServiceServer
 

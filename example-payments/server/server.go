@@ -42,7 +42,8 @@ type Config struct {
 	Resolver idem.Resolver // without it outcomes in doubt stay unknown
 }
 
-// Server is the HTTP handler of the sample. Make it with [New].
+// Server is the HTTP handler of the sample. Make it with [New]. It has one method per
+// route and step, and so more than other types.
 type Server struct {
 	unready atomic.Bool // the last answer of readyz
 	cfg     Config
