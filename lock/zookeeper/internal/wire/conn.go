@@ -24,9 +24,7 @@ type conn struct {
 	net.Conn
 	t *Transport
 
-	// repeated is closed when the library has repeated its watches. It is nil on the
-	// first connection of a session, since there are no watches yet.
-	repeated chan struct{}
+	repeated chan struct{} // closed when the library has repeated its watches
 	once     sync.Once
 
 	mu       sync.Mutex
@@ -46,13 +44,8 @@ const tlsAlert, tlsMajor = 21, 3
 // opSetWatches is the request by which a client repeats its watches.
 const opSetWatches = 101
 
-// newConn wraps a connection. later says that the session has had connections before.
-func newConn(nc net.Conn, t *Transport, later bool) *conn {
-	c := &conn{Conn: nc, t: t, greeting: true}
-	if later {
-		c.repeated = make(chan struct{})
-	}
-	return c
+func newConn(nc net.Conn, t *Transport) *conn {
+	return &conn{Conn: nc, t: t, greeting: true, repeated: make(chan struct{})}
 }
 
 // Write passes on what the library sends: one whole request each time, with length, xid
@@ -85,17 +78,16 @@ func (c *conn) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 	} else if !greeting && len(p) >= 12 && binary.BigEndian.Uint32(p[8:]) == opSetWatches {
-		if c.repeated != nil {
-			c.once.Do(func() { close(c.repeated) })
-		}
+		c.once.Do(func() { close(c.repeated) })
 		c.t.rewatched()
 	}
 	return n, err
 }
 
 // Read passes on what the server sent. It examines the first answer and records the
-// zxids of the others. On a later connection of a session it hides the zxids until the
-// library has repeated its watches; see answers.
+// zxids of the others. It hides the zxids until the library has repeated its watches.
+// See answers.next. The first connection of a session is no exception: the library may
+// repeat a watch there that was set while it was still starting.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
@@ -119,11 +111,8 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // hides reports whether the next answer's zxid is hidden. Needs c.mu.
 func (c *conn) hides() bool {
-	if c.repeated != nil && !c.open {
-		c.open = c.settled()
-		return !c.open
-	}
-	return false
+	c.open = c.open || c.settled()
+	return !c.open
 }
 
 // settled reports whether the library has repeated its watches, or has none. What the

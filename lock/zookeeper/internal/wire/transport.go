@@ -70,7 +70,7 @@ func (t *Transport) Dial(network, address string, timeout time.Duration) (net.Co
 		_ = nc.Close()
 		return nil, err
 	}
-	t.current = newConn(nc, t, t.session != 0)
+	t.current = newConn(nc, t)
 	return t.current, nil
 }
 

@@ -23,7 +23,7 @@ const (
 	pingXid = -2
 )
 
-// hiding is how long zxids are hidden from a library after a reconnect, if it repeats no
+// hiding is how long zxids are hidden from a library after a connect, if it repeats no
 // watches. By then it has no watches to repeat.
 const hiding = 10 * time.Second
 
