@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 )
 
 // BenchmarkHandOver hands a fair lock over from one client to the next, with so
@@ -49,8 +49,8 @@ func BenchmarkHandOver(b *testing.B) {
 type lineUp struct {
 	b       *testing.B
 	counter *testserver.Counter
-	mutexes []*zookeeper.Mutex
-	granted chan *zookeeper.Lease
+	mutexes []*recipes.Mutex
+	granted chan *recipes.Lease
 	ctx     context.Context // of those who wait
 }
 
@@ -59,9 +59,9 @@ func newLineUp(b *testing.B) *lineUp {
 	cfg := zooKeeperConfig(b)
 	proxy := testserver.StartZooKeeperProxy(b, cfg.Servers[0])
 	cfg.Servers = []string{proxy.Addr()}
-	l := &lineUp{b: b, counter: proxy.Count(cfg.Chroot + "/line"), granted: make(chan *zookeeper.Lease, 1)}
+	l := &lineUp{b: b, counter: proxy.Count(cfg.Chroot + "/line"), granted: make(chan *recipes.Lease, 1)}
 	for range waiterClients {
-		l.mutexes = append(l.mutexes, openZooKeeper(b, cfg).Mutex("/line"))
+		l.mutexes = append(l.mutexes, recipes.NewMutex(openZooKeeper(b, cfg), "/line"))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	b.Cleanup(cancel)
@@ -89,7 +89,7 @@ func (l *lineUp) enter(i int) {
 }
 
 // next hands the lock over.
-func (l *lineUp) next(lease *zookeeper.Lease) *zookeeper.Lease {
+func (l *lineUp) next(lease *recipes.Lease) *recipes.Lease {
 	l.b.Helper()
 	if err := lease.Release(l.ctx); err != nil {
 		l.b.Fatal(err)

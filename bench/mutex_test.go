@@ -11,7 +11,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/bench/curator"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 )
 
 const (
@@ -35,9 +35,9 @@ const (
 func BenchmarkMutex(b *testing.B) {
 	b.Run("idemkeeper", func(b *testing.B) {
 		cfg := zooKeeperConfig(b)
-		var mutexes []*zookeeper.Mutex
+		var mutexes []*recipes.Mutex
 		for range waiterClients {
-			mutexes = append(mutexes, openZooKeeper(b, cfg).Mutex("/one"))
+			mutexes = append(mutexes, recipes.NewMutex(openZooKeeper(b, cfg), "/one"))
 		}
 		waiting(b, func(ctx context.Context, waiter int) error {
 			lease, err := mutexes[waiter%waiterClients].Acquire(ctx)

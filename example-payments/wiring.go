@@ -21,6 +21,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	"github.com/idemkeeper/idemkeeper/sweeper"
 	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
 	"github.com/idemkeeper/idemkeeper/tokenstore/redis"
@@ -223,7 +225,7 @@ func (a *App) openRedis(ctx context.Context) error {
 	if a.cfg.TokenStore == storeRedis {
 		opts := []redisstore.Option{redisstore.WithLogger(a.log)}
 		if a.zookeeper != nil {
-			opts = append(opts, redisstore.WithWitness(a.zookeeper.Register(witnessPath)))
+			opts = append(opts, redisstore.WithWitness(recipes.NewRegister(a.zookeeper, witnessPath)))
 		}
 		if a.cfg.RedisReplicas > 0 {
 			opts = append(opts, redisstore.WithReplicas(a.cfg.RedisReplicas, replicaTimeout))
@@ -271,12 +273,12 @@ func (a *App) makeSweeper(m *server.Metrics, resolver idem.Resolver) (err error)
 	if a.zookeeper == nil {
 		opts = append(opts, sweeper.WithLead(sweeper.ByLock(a.locker, "example-payments")))
 	} else {
-		election := a.zookeeper.Election(sweeperPath, candidate())
+		election := recipes.NewElection(a.zookeeper, sweeperPath, candidate())
 		opts = append(opts,
 			sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
 				return election.RunAsLeader(ctx, func(ctx context.Context, _ idem.Fence) error { return term(ctx) })
 			}),
-			sweeper.WithInbox(a.zookeeper.Queue(inboxPath)),
+			sweeper.WithInbox(queue.New(a.zookeeper, inboxPath)),
 			sweeper.WithChore(min(markerChore, a.cfg.MarkerRetention), a.removeMarkers))
 	}
 	a.sweeper, err = sweeper.New(a.engine, a.store, sweeper.ForAll(a.policy), opts...)

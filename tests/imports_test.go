@@ -30,7 +30,9 @@ var layers = [][]string{
 	{"lock/zookeeper/recipes", "lock/zookeeper/queue"},
 	{"idem/idemtest", "middleware/grpc/internal/testproto"},
 	{"middleware/exchange/exchangetest"},
-	{"cmd", "example-payments", "tests", "bench", "internal/testserver", "internal/tools"},
+	{"internal/testserver", "internal/tools"},
+	{"lock/zookeeper/internal/zktest"},
+	{"cmd", "example-payments", "tests", "bench"},
 }
 
 const belowOnly = "a package knows the packages below it, and those above it not at all"
@@ -83,8 +85,8 @@ var confinedRules = []struct {
 		"a service chooses itself how it logs"},
 	{[]string{"go.uber.org/goleak", "github.com/alicebob"}, false, nil,
 		"a service must not link the libraries of tests"},
-	{[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto"}, false,
-		[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto"},
+	{[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest"}, false,
+		[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest"},
 		"a service must not link the support of tests"},
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
@@ -105,7 +106,7 @@ func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error)
 		}
 		switch err := a.joinEnsemble(ctx, b, within, log); {
 		case err == nil:
-			opts = append(opts, redisstore.WithWitness(b.zookeeper.Register(a.witness)))
+			opts = append(opts, redisstore.WithWitness(recipes.NewRegister(b.zookeeper, a.witness)))
 		case n.ensemble || isWrongUse(err) || ctx.Err() != nil:
 			return nil, err
 		default:

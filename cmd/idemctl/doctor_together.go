@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
@@ -43,7 +44,7 @@ func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 	case p.zookeeper == nil:
 		r.warnf(check, "not compared: without ZooKeeper only running instances remember their Redis")
 	default:
-		witness := p.zookeeper.Register(a.witness)
+		witness := recipes.NewRegister(p.zookeeper, a.witness)
 		data, _, err := witness.Load(ctx)
 		switch {
 		case err != nil:

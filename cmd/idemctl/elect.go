@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 )
 
 func (a *app) elect() *cobra.Command {
@@ -44,7 +45,7 @@ next.`,
 			}
 			return a.withZooKeeper(cmd.Context(), func(client *zookeeper.Client) error {
 				if observe {
-					return a.observe(cmd.Context(), client.Election(args[0], ""))
+					return a.observe(cmd.Context(), recipes.NewElection(client, args[0], ""))
 				}
 				return a.stand(cmd.Context(), client, args[0], args[1])
 			})
@@ -56,7 +57,7 @@ next.`,
 
 // stand is a candidate, and leader once elected, until ctx ends.
 func (a *app) stand(ctx context.Context, client *zookeeper.Client, path, name string) error {
-	leader, err := client.Election(path, name).Campaign(ctx)
+	leader, err := recipes.NewElection(client, path, name).Campaign(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil: // it was told to stop
 		return nil
@@ -65,7 +66,7 @@ func (a *app) stand(ctx context.Context, client *zookeeper.Client, path, name st
 	}
 	stop := look(leader, nil)
 	defer stop()
-	said := a.writeLeader(zookeeper.Leader{Name: name, Fence: leader.Fence()})
+	said := a.writeLeader(recipes.Leader{Name: name, Fence: leader.Fence()})
 	if said == nil {
 		select {
 		case <-ctx.Done():
@@ -84,7 +85,7 @@ func (a *app) stand(ctx context.Context, client *zookeeper.Client, path, name st
 }
 
 // observe prints leaders until ctx ends.
-func (a *app) observe(ctx context.Context, e *zookeeper.Election) error {
+func (a *app) observe(ctx context.Context, e *recipes.Election) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for leader := range e.Observe(ctx) {
@@ -110,7 +111,7 @@ type leaderRow struct {
 	Domain string `json:"domain"`
 }
 
-func (a *app) writeLeader(l zookeeper.Leader) error {
+func (a *app) writeLeader(l recipes.Leader) error {
 	if a.json {
 		return writeJSON(a.stdout, leaderRow{l.Name, l.Host, l.PID, strconv.FormatUint(l.Fence.Token, 10), l.Fence.Domain})
 	}

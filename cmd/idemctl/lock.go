@@ -13,6 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 )
 
 func (a *app) lock() *cobra.Command {
@@ -38,8 +39,8 @@ without --shared.
 			if err := w.check(); err != nil {
 				return err
 			}
-			return a.hold(cmd.Context(), "lock on "+path, argv, func(ctx context.Context, client *zookeeper.Client) (*zookeeper.Lease, error) {
-				m := client.RWMutex(path)
+			return a.hold(cmd.Context(), "lock on "+path, argv, func(ctx context.Context, client *zookeeper.Client) (*recipes.Lease, error) {
+				m := recipes.NewRWMutex(client, path)
 				if shared {
 					return w.get(ctx, m.AcquireRead, m.TryAcquireRead)
 				}
@@ -77,8 +78,8 @@ another one.
 			if permits < 1 {
 				return wrongUse("semaphore needs --permits, of 1 or more")
 			}
-			return a.hold(cmd.Context(), "semaphore "+path, argv, func(ctx context.Context, client *zookeeper.Client) (*zookeeper.Lease, error) {
-				sem := client.Semaphore(path, permits)
+			return a.hold(cmd.Context(), "semaphore "+path, argv, func(ctx context.Context, client *zookeeper.Client) (*recipes.Lease, error) {
+				sem := recipes.NewSemaphore(client, path, permits)
 				return w.get(ctx, one(sem.Acquire), one(sem.TryAcquire))
 			})
 		},
@@ -89,8 +90,8 @@ another one.
 }
 
 // one asks for one permit.
-func one(n func(context.Context, int) (*zookeeper.Lease, error)) acquire {
-	return func(ctx context.Context) (*zookeeper.Lease, error) { return n(ctx, 1) }
+func one(n func(context.Context, int) (*recipes.Lease, error)) acquire {
+	return func(ctx context.Context) (*recipes.Lease, error) { return n(ctx, 1) }
 }
 
 // errNotAcquired means that another holder has the lock or the permits.
@@ -138,10 +139,10 @@ func (w *wait) check() error {
 }
 
 // acquire is one of the ways to get a lease.
-type acquire func(ctx context.Context) (*zookeeper.Lease, error)
+type acquire func(ctx context.Context) (*recipes.Lease, error)
 
 // get waits for a lease with acquire, or with --timeout 0 calls try.
-func (w *wait) get(ctx context.Context, acquire, try acquire) (*zookeeper.Lease, error) {
+func (w *wait) get(ctx context.Context, acquire, try acquire) (*recipes.Lease, error) {
 	within := ""
 	if w.limited() {
 		if w.limit == 0 {
@@ -167,7 +168,7 @@ func (w *wait) get(ctx context.Context, acquire, try acquire) (*zookeeper.Lease,
 }
 
 // hold runs a command under the lease from get. what names the lock in errors.
-func (a *app) hold(ctx context.Context, what string, argv []string, get func(context.Context, *zookeeper.Client) (*zookeeper.Lease, error)) error {
+func (a *app) hold(ctx context.Context, what string, argv []string, get func(context.Context, *zookeeper.Client) (*recipes.Lease, error)) error {
 	file, err := findCommand(argv[0])
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 )
 
 // maxElement bounds the standard input. It is more than the queue accepts.
@@ -32,12 +33,12 @@ first out.`,
 }
 
 // withQueue runs f on the queue at a path.
-func (a *app) withQueue(ctx context.Context, path string, f func(*zookeeper.Queue) error) error {
+func (a *app) withQueue(ctx context.Context, path string, f func(*queue.Queue) error) error {
 	if err := checkPath(path); err != nil {
 		return err
 	}
 	return a.withZooKeeper(ctx, func(client *zookeeper.Client) error {
-		if err := f(client.Queue(path)); err != nil {
+		if err := f(queue.New(client, path)); err != nil {
 			return fmt.Errorf("queue %s: %w", path, err)
 		}
 		return nil
@@ -61,7 +62,7 @@ standard input. With --json it prints the ID of the element.`,
 					return err
 				}
 			}
-			return a.withQueue(cmd.Context(), args[0], func(q *zookeeper.Queue) error {
+			return a.withQueue(cmd.Context(), args[0], func(q *queue.Queue) error {
 				id, err := q.Offer(cmd.Context(), data)
 				if err != nil || !a.json {
 					return err
@@ -91,9 +92,9 @@ func (a *app) queuePeek() *cobra.Command {
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue peek /jobs/queue`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withQueue(cmd.Context(), args[0], func(q *zookeeper.Queue) error {
+			return a.withQueue(cmd.Context(), args[0], func(q *queue.Queue) error {
 				e, err := q.Peek(cmd.Context())
-				if errors.Is(err, zookeeper.ErrQueueEmpty) {
+				if errors.Is(err, queue.ErrEmpty) {
 					return errNothing
 				}
 				if err != nil {
@@ -124,14 +125,14 @@ the queue, or no other caller has it.`,
 			if wait < 0 {
 				return wrongUse("--wait %v is negative", wait)
 			}
-			return a.withQueue(cmd.Context(), args[0], func(q *zookeeper.Queue) error { return a.poll(cmd.Context(), q, wait) })
+			return a.withQueue(cmd.Context(), args[0], func(q *queue.Queue) error { return a.poll(cmd.Context(), q, wait) })
 		},
 	}
 	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait for an element; 0 does not wait")
 	return cmd
 }
 
-func (a *app) poll(ctx context.Context, q *zookeeper.Queue, wait time.Duration) error {
+func (a *app) poll(ctx context.Context, q *queue.Queue, wait time.Duration) error {
 	take := q.Remove
 	if wait > 0 {
 		var cancel context.CancelFunc
@@ -140,14 +141,14 @@ func (a *app) poll(ctx context.Context, q *zookeeper.Queue, wait time.Duration) 
 		take = q.Take
 	}
 	e, err := take(ctx)
-	doubt, inDoubt := errors.AsType[*zookeeper.InDoubtError](err)
+	doubt, inDoubt := errors.AsType[*queue.InDoubtError](err)
 	switch {
 	case inDoubt && len(doubt.Elements) == 1:
 		if said := a.writeElement(doubt.Elements[0]); said != nil {
 			return errors.Join(err, said)
 		}
 		return fmt.Errorf("the printed element may have been removed, or it is still in the queue: %w", err)
-	case errors.Is(err, zookeeper.ErrQueueEmpty):
+	case errors.Is(err, queue.ErrEmpty):
 		return errNothing
 	case ctx.Err() != nil && errors.Is(err, idem.ErrUnavailable): // nothing was taken
 		return fmt.Errorf("%w: %w", errNotAcquired, err)
@@ -168,7 +169,7 @@ func (a *app) queueLen() *cobra.Command {
 		Example: `  idemctl --zookeeper 127.0.0.1:2181 queue len /jobs/queue`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withQueue(cmd.Context(), args[0], func(q *zookeeper.Queue) error {
+			return a.withQueue(cmd.Context(), args[0], func(q *queue.Queue) error {
 				n, err := q.Len(cmd.Context())
 				if err != nil {
 					return err
@@ -191,7 +192,7 @@ type elementRow struct {
 }
 
 // writeElement writes an element unchanged, because programs read it.
-func (a *app) writeElement(e zookeeper.Element) error {
+func (a *app) writeElement(e queue.Element) error {
 	if !a.json {
 		_, err := fmt.Fprintf(a.stdout, "%s\n", e.Data)
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -30,7 +31,7 @@ import (
 // may not be read; the list is complete then as far as it could be.
 func (c *Client) OpenParents(ctx context.Context, paths ...string) (open []string, err error) {
 	for _, p := range paths {
-		if err := checkPath("path", p, false); err != nil {
+		if err := held.CheckPath("path", p, false); err != nil {
 			return nil, err
 		}
 	}
@@ -120,12 +121,12 @@ func (c *Client) warnOfOpenParents(s *locks) {
 	if worldWritable(c.cfg.ACL) {
 		return
 	}
-	c.keeper.Go(func() {
-		open, err := s.openAmong(c.keeper.Context(), c.cfg.parents())
+	c.core.Keeper.Go(func() {
+		open, err := s.openAmong(c.core.Keeper.Context(), c.cfg.parents())
 		if len(open) > 0 {
 			c.cfg.Logger.Warn("zookeeper: anybody can unlock, znodes are open to the world", "znodes", strings.Join(open, " "))
 		}
-		if err != nil && c.keeper.Context().Err() == nil && s.Err() == nil {
+		if err != nil && c.core.Keeper.Context().Err() == nil && s.Err() == nil {
 			c.cfg.Logger.Warn("zookeeper: cannot tell whether znodes are open to the world", "error", err)
 		}
 	})

@@ -7,198 +7,161 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// maxTries bounds how often one TryAcquire sends its create: after a missing
-// parent, an orphan, a holder that left, a lost reply.
-const maxTries = 8
-
-// attempt is the making of one ephemeral znode that a Lease is to stand for. It
-// is seen through when its caller has gone: then what it made is undone. Where its
-// first create settles it, which is nearly always, that takes no goroutine.
-type attempt struct {
-	s      *locks
-	slot   *slot
-	create func(*attempt) (czxid int64, err error)
-	first  *zk.CreateRequest // what create begins with; nil if that needs to wait
-	bold   bool              // first is sent without knowing whether it has a parent
-	early  *session.Result   // of first, until create has it
-	place  *place            // in a line; nil for a plain lock
-	marks  marks             // of a plain lock
-	began  leaseclock.Instant
-	done   chan struct{} // closed when lease and err are set
-
-	abandoned bool // guarded by s.mu, like the next two
-	lease     *Lease
-	err       error
+// Lease is the lock of a key, held through a session. It is safe for concurrent use.
+//
+// The token of its Fence is the czxid of the lock's znode as it was when the lock was
+// taken. [Lease.MarkBegun] makes the znode anew.
+type Lease struct {
+	*held.Lease
+	marks *marks
 }
 
-// acquire makes a plain lock in a slot that the caller has claimed.
-func (s *locks) acquire(ctx context.Context, sl *slot, o owner, marking bool) (*Lease, error) {
-	a := &attempt{
-		slot: sl, marks: marks{on: marking, owner: o.encode()},
-		create: func(a *attempt) (int64, error) {
-			if a.first == nil {
-				s.parentFor(sl.path)
-			}
-			return a.createLock(o)
-		},
-	}
+var _ idem.Lease = (*Lease)(nil)
+
+// acquire makes a lock at a path that the caller has claimed.
+func (s *locks) acquire(ctx context.Context, cl *held.Claim, o held.Owner, marking bool) (*Lease, error) {
+	m := &marks{s: s, path: cl.Path(), on: marking, owner: o}
 	first := s.lookAtParents()
-	if !s.parentAbsent(sl.path) { // else it would be refused
-		a.first, a.bold = s.lockAt(sl.znode(), a.marks.owner), !s.lookedAtParents()
-	}
-	lease, err := s.attempt(ctx, a)
+	ready := !s.parentAbsent(m.path)
+	m.hopeful = ready && !s.lookedAtParents()
+	l, err := m.make(ctx, cl, ready)
 	if first {
 		s.parentsAhead()
 	}
-	return lease, err
+	return l, err
 }
 
-// attempt runs an attempt and returns when it is over, ctx has ended, or the
-// session can no longer be trusted.
-func (s *locks) attempt(ctx context.Context, a *attempt) (*Lease, error) {
-	a.s, a.began, a.done = s, s.cfg.now(), make(chan struct{})
-	s.client.keeper.Background.Add()
-	if !a.start() {
-		s.client.keeper.Background.Done()
-		s.free(a.slot)
-		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, s.Err())
+// make makes the lock. ready is false if its parent is known to be missing, so that the
+// servers would refuse it.
+func (m *marks) make(ctx context.Context, cl *held.Claim, ready bool) (*Lease, error) {
+	z := held.Znode{Shared: true, Delete: m.deletion, Vanished: m.vanished}
+	z.Make = func(a *held.Attempt) (string, int64, error) {
+		if !ready {
+			m.s.parentFor(m.path)
+		}
+		return m.create(a)
 	}
-	if err := s.Await(ctx, a.done); err != nil {
-		return a.leave(err)
+	if ready {
+		req := m.request()
+		z.First = &req
 	}
-	return a.lease, a.err
+	l, err := cl.Acquire(ctx, z)
+	if err != nil {
+		return nil, err
+	}
+	return &Lease{l, m}, nil
 }
 
-// leave abandons the attempt, unless it is over: then its result counts.
-func (a *attempt) leave(why error) (*Lease, error) {
-	a.s.mu.Lock()
-	defer a.s.mu.Unlock()
-	select {
-	case <-a.done:
-		return a.lease, a.err
-	default:
-	}
-	a.abandoned = true
-	a.slot.phase = releasing
-	return nil, fmt.Errorf("acquire: %w", why)
+// request is the create of the lock.
+func (m *marks) request() session.Request {
+	return session.Request{Ops: []any{m.s.Ephemeral(m.at(), m.owner.Encode())}, Hopeful: m.hopeful}
 }
 
-func (a *attempt) gone() bool {
-	a.s.mu.Lock()
-	defer a.s.mu.Unlock()
-	return a.abandoned
+// create sends the create of a lock until it is known what became of it. Where the lock is
+// made depends on what is at the key's path, and that may change at any time before:
+//
+//	nothing            the lock is the znode itself
+//	an ephemeral znode another owner holds the lock
+//	a marker           the lock is its child
+//	anything else      an error
+//
+// The cases cannot be mixed up. An ephemeral znode has no children. So the child's create
+// proves that there is no ephemeral znode at the path. A znode with a child cannot be
+// deleted. So while the child is there, only its holder changes the marker.
+func (m *marks) create(a *held.Attempt) (path string, czxid int64, err error) {
+	fail := func(err error) (string, int64, error) {
+		return "", 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+	}
+	s := m.s
+	var r session.Result
+	for range held.MaxTries {
+		if a.Abandoned() {
+			return "", 0, held.ErrAbandoned
+		}
+		at := m.at()
+		r = a.Send(m.request())
+		switch {
+		case r.Outcome == session.Applied:
+			if found, err := m.read(r.Zxid); found || err != nil {
+				return at, r.Zxid, err
+			}
+			continue
+		case r.Outcome == session.Ended, r.Outcome == session.Unsent:
+			return fail(r.Err)
+		case m.marked && (r.RefusedBy(zk.ErrNoNode) || r.RefusedBy(zk.ErrNoChildrenForEphemerals)):
+			m.marked = false
+			continue
+		case r.RefusedBy(zk.ErrNoNode):
+			if err := s.parentAfter(r.Err, at); err != nil {
+				return fail(err)
+			}
+			continue
+		case r.Outcome != session.Unknown && !r.RefusedBy(zk.ErrNodeExists):
+			return fail(r.Err)
+		}
+		// Either the znode was there before, or the reply was lost. What is there now
+		// decides.
+		n, err := s.Decide(at, session.OfNode)
+		switch {
+		case err != nil:
+			return fail(err)
+		case !n.Exists:
+			continue
+		case n.Session == 0:
+			if m.marked || parseMarker(n.Data) == nil {
+				return fail(notMarker(at))
+			}
+			m.marked = true
+			continue
+		case n.Session != s.ID():
+			return "", 0, fmt.Errorf("%w: by %v", idem.ErrLocked, held.ParseOwner(n.Data))
+		case held.ParseOwner(n.Data).Same(m.owner):
+			if found, err := m.read(n.Czxid); found || err != nil {
+				return at, n.Czxid, err
+			}
+			continue
+		}
+		// The znode is of this session. But the session has only one claim of the path,
+		// and that is ours. So it is an orphan.
+		s.Log.Warn("zookeeper: removing an orphan", "path", at, "czxid", n.Czxid)
+		if err := s.Remove(at, n.Czxid, false); err != nil {
+			return fail(err)
+		}
+	}
+	if r.Outcome == session.Unknown { // the lock was not seen with an owner
+		return fail(fmt.Errorf("no certain answer %d times, the last: %w", held.MaxTries, r.Err))
+	}
+	return "", 0, fmt.Errorf("%w: changed under our hands %d times", idem.ErrLocked, held.MaxTries)
 }
 
-// start sets the attempt going, unless the session is over.
-func (a *attempt) start() bool {
-	s := a.s
-	if a.first == nil {
-		return s.Go(a.run)
+// read reads the marker above a lock that was just made. The read decides, and it is sent
+// when the create is known to have been applied. So it shows the marker as it was then or
+// later, and only the holder of the lock changes it. found is false if marker and lock have
+// gone, because somebody deleted them by hand. With an error the lock has gone too, or goes
+// with its session.
+func (m *marks) read(czxid int64) (found bool, err error) {
+	s := m.s
+	if !m.marked {
+		return true, nil
 	}
-	return s.Ask(a.request(a.first), a.answered)
-}
-
-// answered goes on with the answer to the first create: on the writer's goroutine
-// as long as there is nothing to wait for.
-func (a *attempt) answered(r session.Result) {
-	a.early = &r
-	switch r.Outcome {
-	case session.Applied, session.Unsent, session.Ended:
-		a.run()
-	default:
-		a.s.further(a.run)
+	n, err := s.Decide(m.path, session.OfNode)
+	if err == nil {
+		if !n.Exists || n.Session != 0 {
+			return false, nil
+		}
+		m.found, m.czxid, m.version = parseMarker(n.Data), n.Czxid, n.Version
+		if m.found != nil {
+			m.there = n.Data
+			return true, nil
+		}
+		err = notMarker(m.path)
 	}
-}
-
-// further runs what may have to wait, and gives up by itself when the session is
-// over.
-func (s *locks) further(f func()) {
-	if !s.Go(f) {
-		go f() // returns at once
+	if gone := s.Remove(m.at(), czxid, true); gone != nil {
+		s.Log.Warn("zookeeper: unusable lock left to the end of its session", "path", m.at(), "error", gone)
 	}
-}
-
-// send makes a pinned write, unless that has been done: see first.
-func (a *attempt) send(op *zk.CreateRequest) session.Result {
-	if r := a.early; r != nil {
-		a.early = nil
-		return *r
-	}
-	return a.s.Do(a.request(op))
-}
-
-// request is a create as it is sent. Two places in one line never share a transaction,
-// since the fences of their leases have to differ.
-func (a *attempt) request(op *zk.CreateRequest) session.Request {
-	r := session.Request{Ops: []any{op}, Hopeful: a.bold}
-	if a.place != nil {
-		r.Group = a.place.line.path
-	}
-	return r
-}
-
-// run makes the znode and hands it to the caller.
-func (a *attempt) run() {
-	czxid, err := a.create(a)
-	switch {
-	case err != nil:
-		a.fail(err)
-	case a.grant(czxid):
-		a.s.client.keeper.Background.Done()
-	default: // nobody wants it any more, or it came too late to be trusted
-		a.s.mu.Lock()
-		a.slot.phase = releasing
-		a.s.mu.Unlock()
-		a.s.further(func() { a.undo(czxid) })
-	}
-}
-
-func (a *attempt) undo(czxid int64) {
-	if gone := a.s.remove(a.slot.znode(), czxid, a.place == nil && a.s.cfg.now().Sub(a.began) > young); gone != nil {
-		a.s.log.Warn("zookeeper: abandoned lock left to the end of its session", "path", a.slot.znode(), "error", gone)
-	}
-	a.fail(fmt.Errorf("%w: the lock came too late", idem.ErrUnavailable))
-}
-
-// fail ends an attempt that has left nothing behind.
-func (a *attempt) fail(err error) {
-	defer a.s.client.keeper.Background.Done()
-	a.s.free(a.slot)
-	a.s.mu.Lock()
-	defer a.s.mu.Unlock()
-	a.err = err
-	close(a.done)
-}
-
-// grant hands the lock to the caller if that is still waiting and the session
-// can be trusted.
-func (a *attempt) grant(czxid int64) bool {
-	s := a.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if a.abandoned {
-		return false
-	}
-	l := &Lease{
-		s: s, slot: a.slot, place: a.place, marks: a.marks, czxid: czxid, taken: a.began,
-		fence: s.fence(czxid),
-		done:  make(chan struct{}),
-		gone:  make(chan struct{}),
-	}
-	if l.hold = s.Hold(l.lost, l.overdue); l.hold == nil {
-		return false
-	}
-	a.slot.phase, a.slot.lease = holding, l
-	a.lease = l
-	close(a.done)
-	return true
-}
-
-// fence is that of a znode.
-func (s *locks) fence(czxid int64) idem.Fence {
-	return idem.Fence{Domain: s.domain, Token: uint64(czxid)}
+	return false, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 }

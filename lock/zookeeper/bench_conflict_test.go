@@ -62,8 +62,8 @@ func benchmarkConflicts(b *testing.B, n, held int) {
 			}
 		}
 		sum, longest = sum+round, max(longest, round)
-		await(b, "releases", l.c.keeper.Background.Idle())
-		await(b, "releases", beside.c.keeper.Background.Idle())
+		await(b, "releases", l.c.core.Keeper.Background.Idle())
+		await(b, "releases", beside.c.core.Keeper.Background.Idle())
 	}
 	b.ReportMetric(float64(sum.Microseconds())/1000/float64(b.N), "worst-ms")
 	b.ReportMetric(float64(longest.Microseconds())/1000, "max-ms")

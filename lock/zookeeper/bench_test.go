@@ -66,5 +66,5 @@ func makeParents(t testing.TB, l *Locker) {
 		}
 		lease.ReleaseInBackground()
 	}
-	await(t, "releases", l.c.keeper.Background.Idle())
+	await(t, "releases", l.c.core.Keeper.Background.Idle())
 }

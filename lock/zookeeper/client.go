@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/uuid"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -17,10 +18,8 @@ import (
 // leases end with their session, since another owner may hold their locks by then. It is
 // safe for concurrent use.
 type Client struct {
-	cfg    Config
-	owner  owner
-	tries  atomic.Uint64
-	keeper *session.Keeper
+	cfg  Config
+	core held.Client
 
 	parentsDenied sync.Once // one warning
 
@@ -42,12 +41,15 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, owner: identity()}
-	c.keeper, err = session.Keep(ctx, c.sessionConfig(), session.Backoff{Base: cfg.Retry.Base, Max: cfg.Retry.Max})
+	c := &Client{cfg: cfg, core: held.Client{
+		Chroot: cfg.Chroot, ACL: cfg.ACL, Policy: held.RetryPolicy(cfg.Retry), Log: cfg.Logger, Now: cfg.now,
+		Owner: held.Identity(), MaxClaims: cfg.MaxLocksPerSession,
+	}}
+	c.core.Keeper, err = session.Keep(ctx, c.sessionConfig(), session.Backoff{Base: cfg.Retry.Base, Max: cfg.Retry.Max})
 	if err != nil {
 		return nil, err
 	}
-	if s := c.keeper.Current(); s != nil {
+	if s := c.core.Keeper.Current(); s != nil {
 		c.warnOfOpenParents(s.Local().(*locks))
 	}
 	return c, nil
@@ -58,7 +60,7 @@ func (c *Client) sessionConfig() session.Config {
 	return session.Config{
 		Servers: cfg.Servers, Dialer: cfg.dialer(), Timeout: cfg.SessionTimeout, Tick: cfg.TickTime, OpenTimeout: cfg.OpenTimeout,
 		Credentials: cfg.Credentials, ACL: cfg.ACL, Logger: cfg.Logger, Now: cfg.now,
-		Members: cfg.membersPath(), MemberData: c.owner.encode(), Prepare: c.prepare,
+		Members: cfg.membersPath(), MemberData: c.core.Owner.Encode(), Prepare: c.prepare,
 	}
 }
 
@@ -67,8 +69,12 @@ func (c *Client) sessionConfig() session.Config {
 // applied, and another try does not help.
 var ErrNotPermitted = session.ErrNotPermitted
 
-// Sessions is for the packages beside this one, which build on the client's session.
-func (c *Client) Sessions() *session.Keeper { return c.keeper }
+// Root is what the packages recipes and queue make their objects in: a [Client], or a
+// [Namespace] of one.
+type Root = held.Root
+
+// Base is for the packages recipes and queue.
+func (c *Client) Base() (*held.Client, string) { return &c.core, "" }
 
 // Locker is short for [NewLocker].
 func (c *Client) Locker(opts ...LockerOption) *Locker { return NewLocker(c, opts...) }
@@ -91,31 +97,31 @@ func (c *Client) Domain() string {
 // So do not call it while handlers run that hold locks. A process that has to end with
 // handlers running calls Abandon, or nothing. Their locks then outlive the process by the
 // session time-out, and this protects their keys.
-func (c *Client) Close(ctx context.Context) error { return c.keeper.Close(ctx) }
+func (c *Client) Close(ctx context.Context) error { return c.core.Keeper.Close(ctx) }
 
 // Abandon drops the connection and stops all goroutines without closing the session. In
 // this process all leases are lost at once. On the servers the locks stay until the
 // session times out. Listeners get a second to hear of it.
-func (c *Client) Abandon() { c.keeper.Abandon() }
+func (c *Client) Abandon() { c.core.Keeper.Abandon() }
 
 // learnDomain reads the ensemble's UUID, and gives it one if it has none.
 func (s *locks) learnDomain(ctx context.Context) error {
-	path := s.cfg.domainPath()
-	data, err := s.agree(ctx, path, func() []byte { return []byte(newUUID()) })
+	path := s.client.cfg.domainPath()
+	data, err := s.agree(ctx, path, func() []byte { return []byte(uuid.New()) })
 	switch {
 	case err != nil:
 		return err
 	case len(data) == 0:
 		return fmt.Errorf("zookeeper: %s is empty, it should hold a UUID", path)
 	}
-	s.domain = s.cfg.domainOf(string(data))
+	s.Domain = s.client.cfg.domainOf(string(data))
 	c := s.client
 	c.mu.Lock()
 	before := c.domain
-	c.domain = s.domain
+	c.domain = s.Domain
 	c.mu.Unlock()
-	if before != "" && before != s.domain {
-		s.log.Warn("zookeeper: the lock domain has changed, this is another ensemble", "before", before, "now", s.domain)
+	if before != "" && before != s.Domain {
+		s.Log.Warn("zookeeper: the lock domain has changed, this is another ensemble", "before", before, "now", s.Domain)
 	}
 	return nil
 }
@@ -130,7 +136,7 @@ var ErrBaseMismatch = errors.New("zookeeper: another Config.Base is in use with 
 // client writes it down. A client that may not read or write there has no use for the
 // locks, and goes on.
 func (s *locks) agreeOnBase(ctx context.Context) error {
-	path, base := s.cfg.basePath(), s.cfg.Chroot+s.cfg.Base
+	path, base := s.client.cfg.basePath(), s.client.cfg.Chroot+s.client.cfg.Base
 	data, err := s.agree(ctx, path, func() []byte { return []byte(base) })
 	switch {
 	case session.Answered(err):
@@ -150,10 +156,10 @@ func (s *locks) agree(ctx context.Context, path string, propose func() []byte) (
 			return n.Data, err
 		}
 		_, err = session.Within(ctx, s.Session, func() (struct{}, error) {
-			r := s.Write(&zk.CreateRequest{Path: path, Data: propose(), Acl: s.cfg.ACL, Flags: zk.FlagPersistent})
+			r := s.Write(s.Persistent(path, propose()))
 			switch {
 			case r.RefusedBy(zk.ErrNoNode):
-				return struct{}{}, s.ensureParents(path)
+				return struct{}{}, s.EnsureParents(path)
 			case r.Outcome == session.Ended:
 				return struct{}{}, fmt.Errorf("%w: %w", idem.ErrUnavailable, r.Err)
 			case r.Outcome == session.Refused && !r.RefusedBy(zk.ErrNodeExists):

@@ -12,7 +12,9 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/wire"
 )
@@ -106,6 +108,12 @@ type Config struct {
 	now leaseclock.Source // tests set their own
 }
 
+// WithClock is the configuration with another lease clock. It is for tests.
+func (c Config) WithClock(now leaseclock.Source) Config {
+	c.now = now
+	return c
+}
+
 // Credential is an identity, such as scheme "digest" with "user:password". It keeps its
 // secret out of logs.
 type Credential = session.Credential
@@ -123,7 +131,7 @@ func ParseConnectString(s string) (servers []string, chroot string, err error) {
 		}
 		servers = append(servers, host)
 	}
-	if err := checkPath("chroot", chroot, true); err != nil {
+	if err := held.CheckPath("chroot", chroot, true); err != nil {
 		return nil, "", err
 	}
 	return servers, chroot, nil
@@ -169,7 +177,7 @@ func (c Config) withDefaults() (Config, error) {
 		name, path string
 		optional   bool
 	}{{"chroot", c.Chroot, true}, {"root", c.Root, false}, {"base", c.Base, false}} {
-		if err := checkPath(p.name, p.path, p.optional); err != nil {
+		if err := held.CheckPath(p.name, p.path, p.optional); err != nil {
 			return c, err
 		}
 	}
@@ -207,18 +215,53 @@ func defaultTo[T comparable](v *T, def T) {
 	}
 }
 
-// checkPath accepts "/a/b": absolute, no empty or relative element.
-func checkPath(name, path string, optional bool) error {
-	if path == "" && optional {
-		return nil
+// RetryPolicy is exponential back-off with jitter. Before each try it waits for a random
+// time between half of a pause and the whole of it, and the pause doubles from Base up to
+// Max.
+type RetryPolicy struct {
+	Base time.Duration // default: 100 ms
+	Max  time.Duration // default: 5 s
+
+	// Attempts bounds how often a blocking call takes a place in line before it fails
+	// with idem.ErrUnavailable. Waiting for a held lock uses no attempt up. It does
+	// not bound the attempts at a new session, which end with Close. Default: as long
+	// as the call's context lasts.
+	Attempts int
+}
+
+func (p *RetryPolicy) setDefaults() error {
+	if p.Base < 0 || p.Max < 0 || p.Attempts < 0 {
+		return errors.New("zookeeper: retry policy has a negative value")
 	}
-	if !strings.HasPrefix(path, "/") || path == "/" {
-		return fmt.Errorf("zookeeper: %s %q is not an absolute path below /", name, path)
-	}
-	for part := range strings.SplitSeq(path[1:], "/") {
-		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
-			return fmt.Errorf("zookeeper: %s %q has the element %q", name, path, part)
-		}
+	defaultTo(&p.Base, 100*time.Millisecond)
+	defaultTo(&p.Max, max(p.Base, 5*time.Second))
+	if p.Max < p.Base {
+		return errors.New("zookeeper: retry policy has a Max below its Base")
 	}
 	return nil
 }
+
+// lockPath is where the lock of a key ID is. It has two levels, because the child counter
+// of one flat parent of all locks would overflow (see doc.go).
+func (c *Config) lockPath(id idem.KeyID) string {
+	hex := id.String() // its first three digits name the parent
+	return c.Chroot + c.Root + "/" + hex[:3] + "/" + hex[3:]
+}
+
+func (c *Config) membersPath() string { return c.Chroot + c.Base + "/members" }
+
+// domainOf is the lock domain of an ensemble with this UUID. Locks under different roots
+// do not exclude each other. So they must not seem to be of one domain, because the lock of
+// one root proves nothing about that of the other.
+func (c *Config) domainOf(uuid string) string {
+	if c.Root == defaultRoot {
+		return uuid
+	}
+	return uuid + c.Root
+}
+
+func (c *Config) domainPath() string { return c.Chroot + c.Base + "/domain" }
+
+// basePath is where the clients of a root agree on Config.Base. No parent of locks has
+// this name.
+func (c *Config) basePath() string { return c.Chroot + c.Root + "/base" }

@@ -62,7 +62,7 @@ func TestFollowerCutOffFromItsLeader(t *testing.T) {
 	}
 	lease.ReleaseInBackground()
 	until(t, "usable again", func() bool { return c.Locker().Ping(bounded(t)) == nil })
-	await(t, "background work", c.keeper.Background.Idle())
+	await(t, "background work", c.core.Keeper.Background.Idle())
 	if _, err := next.Check(bounded(t)); err != nil {
 		t.Errorf("Check() of the next owner = %v", err)
 	}
@@ -165,5 +165,5 @@ func TestServerPaused(t *testing.T) {
 		return err == nil
 	})
 	until(t, "both usable", func() bool { return c.Locker().Ping(bounded(t)) == nil })
-	await(t, "background work", c.keeper.Background.Idle())
+	await(t, "background work", c.core.Keeper.Background.Idle())
 }

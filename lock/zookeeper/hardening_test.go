@@ -9,6 +9,8 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/uuid"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 )
 
 // Locks under different roots do not exclude each other, so they are of
@@ -19,7 +21,7 @@ func TestDomainTellsRootsApart(t *testing.T) {
 	first, same := open(t, cfg), open(t, cfg)
 	cfg.Root = "/elsewhere/locks"
 	other := open(t, cfg)
-	if first.Domain() != same.Domain() || len(first.Domain()) != len(newUUID()) {
+	if first.Domain() != same.Domain() || len(first.Domain()) != len(uuid.New()) {
 		t.Errorf("Domain() = %q and %q, want the same UUID", first.Domain(), same.Domain())
 	}
 	if want := first.Domain() + cfg.Root; other.Domain() != want {
@@ -49,12 +51,12 @@ func TestCallsEndWithTrust(t *testing.T) {
 	errs := make(chan error, 2)
 	go func() { errs <- r.l.Ping(context.Background()) }()
 	go func() {
-		_, _, err := r.c.Register("/idem/value").Load(context.Background())
+		_, err := r.c.OpenParents(context.Background())
 		errs <- err
 	}()
 	for range 2 {
 		if err := <-errs; !errors.Is(err, idem.ErrUnavailable) {
-			t.Errorf("Ping() or Load() = %v, want %v", err, idem.ErrUnavailable)
+			t.Errorf("Ping() or OpenParents() = %v, want %v", err, idem.ErrUnavailable)
 		}
 		if s.Err() != nil {
 			t.Error("the call has waited until the session was over")
@@ -67,7 +69,7 @@ func TestCallsEndWithTrust(t *testing.T) {
 func TestLosingEveryCreateIsNotLocked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	for range maxTries {
+	for range held.MaxTries {
 		r.proxy.DropNextRequest(r.onLock())
 	}
 	if lease, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLocked) {

@@ -2,8 +2,6 @@ package zookeeper
 
 import (
 	"context"
-	"log/slog"
-	"os"
 	"testing"
 	"time"
 
@@ -11,21 +9,36 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 )
 
-// patience bounds everything that a test waits for. Reaching it is a failure.
-const patience = 30 * time.Second
+const (
+	patience = zktest.Patience
+	testTick = zktest.Tick
+)
 
-// testTick is the tickTime of the harness's servers.
-const testTick = 500 * time.Millisecond
+var (
+	await      = zktest.Await
+	bounded    = zktest.Bounded
+	canceled   = zktest.Canceled
+	create     = zktest.Create
+	newID      = zktest.NewID
+	password   = zktest.Password
+	rawConn    = zktest.RawConn
+	request    = zktest.Request
+	testLogger = zktest.Logger
+	until      = zktest.Until
 
-func testLogger() *slog.Logger {
-	if os.Getenv("IDEMKEEPER_TEST_LOG") != "" {
-		return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	}
-	return slog.New(slog.DiscardHandler)
-}
+	mine     = zktest.Mine
+	theirs   = zktest.Theirs
+	stranger = zktest.Stranger
+	tree     = zktest.Tree
+)
+
+type (
+	journal         = zktest.Journal
+	recorder[T any] = zktest.Recorder[T]
+)
 
 // config is one for servers of the harness, in a chroot of the test's own.
 func config(t testing.TB, servers ...string) Config {
@@ -60,93 +73,48 @@ func open(t testing.TB, cfg Config) *Client {
 	return c
 }
 
-// sessionOf returns the session that serves the callers of c, or nil.
+// sessionOf returns what lockers have in the session that serves the callers of c, or nil.
 func sessionOf(c *Client) *locks {
-	s := c.keeper.Current()
+	s := c.core.Keeper.Current()
 	if s == nil {
 		return nil
 	}
 	return s.Local().(*locks)
 }
 
-// connOf returns the library's connection of a session, for requests past all care.
-func connOf(t testing.TB, s *locks) (conn *zk.Conn) {
+// taken is the lock of a key, which has to become free.
+func taken(t testing.TB, c *Client, id idem.KeyID) *Lease {
 	t.Helper()
-	if _, err := s.Look("/", func(c *zk.Conn, path string) (session.Node, error) {
-		conn = c
-		return session.Node{}, nil
-	}); err != nil {
-		t.Fatalf("Look() = %v", err)
-	}
-	return conn
-}
-
-// canceled returns a context that has ended.
-func canceled(t testing.TB) context.Context {
-	ctx, cancel := context.WithCancel(bounded(t))
-	cancel()
-	return ctx
-}
-
-// bounded returns a context that ends when the test's patience does.
-func bounded(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// rawConn is a plain go-zookeeper connection, for looking and meddling behind
-// the back of the client under test.
-func rawConn(t testing.TB, servers []string) *zk.Conn {
-	t.Helper()
-	c, events, err := zk.Connect(servers, 10*time.Second, zk.WithLogInfo(false))
-	if err != nil {
-		t.Fatalf("zk.Connect(%v) = %v", servers, err)
-	}
-	t.Cleanup(func() {
-		c.Close()
-		for range events {
-		}
+	var lease idem.Lease
+	until(t, "lock taken", func() bool {
+		var err error
+		lease, err = c.Locker().TryAcquire(bounded(t), request(id))
+		return err == nil
 	})
-	return c
+	return lease.(*Lease)
 }
 
-func newID() idem.KeyID {
-	return idem.NewKeyID("test", idem.Key(idem.NewNonce().String()))
+// znodeOf is where a lock is.
+func znodeOf(l *Lease) string {
+	path, _ := l.Where()
+	return path
 }
 
-func request(id idem.KeyID) idem.LockRequest {
-	return idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()}
-}
-
-// create makes a znode, in as many tries as it takes to be connected.
-func create(t testing.TB, c *zk.Conn, path string, flags int32) {
+// crowd is several clients in one chroot.
+func crowd(t testing.TB, n int) []*Client {
 	t.Helper()
-	if _, err := c.Create(path, nil, flags, zk.WorldACL(zk.PermAll)); err != nil {
-		t.Fatalf("Create(%s) = %v", path, err)
+	cfg := sharedConfig(t)
+	cfg.SessionTimeout = 60 * time.Second
+	clients := make([]*Client, n)
+	for i := range clients {
+		clients[i] = open(t, cfg)
 	}
+	return clients
 }
 
-func await(t testing.TB, what string, ch <-chan struct{}) {
+func killSession(t testing.TB, c *Client, p *testserver.Proxy) {
 	t.Helper()
-	select {
-	case <-ch:
-	case <-time.After(patience):
-		t.Fatalf("%s: nothing after %v", what, patience)
-	}
+	zktest.KillSession(t, sessionOf(c).Session, p)
 }
 
-// until polls for something that has to become true.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not after %v", what, patience)
-		}
-	}
-}
-
-func password(p *testserver.Proxy) []byte {
-	_, passwd := p.Session()
-	return passwd
-}
+func connOf(t testing.TB, s *locks) *zk.Conn { return zktest.Conn(t, s.Session) }

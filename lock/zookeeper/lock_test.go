@@ -18,7 +18,7 @@ import (
 )
 
 // age makes a lease one that reads before it deletes, without waiting for it.
-func age(l *Lease) { l.taken = l.taken.Add(-2 * young) }
+func age(l *Lease) { l.Backdate(2 * time.Second) }
 
 func TestOperatorDeletesTheLock(t *testing.T) {
 	t.Parallel()
@@ -105,9 +105,9 @@ func TestOperatorDeletesTheMember(t *testing.T) {
 func TestOrphanIsRemoved(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	o := r.c.owner
+	o := r.c.core.Owner
 	o.Try = "0"
-	if got := sessionOf(r.c).Write(&zk.CreateRequest{Path: r.path, Data: o.encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}); got.Outcome != session.Applied {
+	if got := sessionOf(r.c).Write(&zk.CreateRequest{Path: r.path, Data: o.Encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}); got.Outcome != session.Applied {
 		t.Fatalf("orphan: %+v", got)
 	}
 	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
@@ -235,9 +235,9 @@ func TestWaitersShareAWatch(t *testing.T) {
 	}
 	s := sessionOf(r.c)
 	waiters := func() (watches, waiters int) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, w := range s.waits {
+		s.waits.mu.Lock()
+		defer s.waits.mu.Unlock()
+		for _, w := range s.waits.all {
 			waiters += w.crowd
 		}
 		return len(s.Watched()), waiters

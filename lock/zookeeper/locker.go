@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"context"
 	"fmt"
-	"strconv"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -45,23 +44,20 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 		if err != nil {
 			return nil, err
 		}
-		mine, other, busy, err := s.claim(path)
+		mine, other, err := s.Claim(path)
 		switch {
 		case err != nil:
 			return nil, err
 		case mine != nil:
-			o := l.c.owner
-			o.Nonce = req.Nonce.String()
-			o.Try = strconv.FormatUint(l.c.tries.Add(1), 10)
-			lease, err := s.acquire(ctx, mine, o, l.marking)
+			lease, err := s.acquire(ctx, mine, s.Owned(req.Nonce.String()), l.marking)
 			if err != nil {
 				return nil, err
 			}
 			return lease, nil
-		case busy != releasing:
+		case !other.Releasing():
 			return nil, fmt.Errorf("%w: in this process", idem.ErrLocked)
 		}
-		if err := s.Await(ctx, other.freed); err != nil {
+		if err := s.Await(ctx, other.Freed()); err != nil {
 			return nil, err
 		}
 	}

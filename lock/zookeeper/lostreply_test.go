@@ -89,14 +89,14 @@ func (r *rig) wantHeld(l *Lease) {
 	if _, err := l.Check(bounded(r)); err != nil {
 		r.Errorf("Check() = %v, want a held lease", err)
 	}
-	data, stat, err := r.raw.Get(l.slot.znode())
+	data, stat, err := r.raw.Get(znodeOf(l))
 	if err != nil {
 		r.Errorf("lock on the server: %v", err)
 		return
 	}
 	token := uint64(stat.Czxid)
 	// MarkBegun moves a lock to another znode and leaves its fence.
-	if _, czxid := l.at(); czxid != stat.Czxid || l.Fence().Token > token || l.marks.there == nil && l.Fence().Token != token {
+	if _, czxid := l.Where(); czxid != stat.Czxid || l.Fence().Token > token || l.marks.there == nil && l.Fence().Token != token {
 		r.Errorf("lock on the server: %s, %+v; want it to be that of fence %v", data, stat, l.Fence())
 	}
 }
@@ -113,17 +113,13 @@ func (r *rig) exists() bool {
 // idle waits until a client has nothing left to settle.
 func (r *rig) idle(c *Client) {
 	r.Helper()
-	await(r, "background work", c.keeper.Background.Idle())
+	await(r, "background work", c.core.Keeper.Background.Idle())
 	s := sessionOf(c)
 	if s == nil {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for path, sl := range s.slots {
-		if sl.phase != holding {
-			r.Errorf("slot of %s is left in phase %d", path, sl.phase)
-		}
+	if paths := s.Unsettled(); len(paths) > 0 {
+		r.Errorf("%q are claimed, and no lease stands for them", paths)
 	}
 }
 

@@ -3,10 +3,13 @@ package zookeeper
 import (
 	"bytes"
 	"fmt"
+	"sync"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // A marked key has a persistent znode in place of its lock, whose data is the
@@ -16,8 +19,8 @@ import (
 //	ephemeral P ──────────────▶ persistent P ──┐ MarkBegun, another marker
 //	    ▲ │                     └ P/lock ◀─────┘
 //	    │ │                        │  ▲ │
-//	    │ │ release            take│  │ │ release, MarkOnRelease(m), or the session's end
-//	    │ ▼     MarkOnRelease(nil) │  │ ▼
+//	    │ │ release            take│  │ │ release, Mark(m), or the session's end
+//	    │ ▼          Mark(nil)     │  │ ▼
 //	  nothing ◀────────────────────┘ persistent P
 //
 // Each arrow is one transaction. A lease's fence is the czxid of the znode by which
@@ -44,30 +47,44 @@ const lockChild = "/lock"
 // what is older than the retention.
 func WithDurableMarkers() LockerOption { return func(l *Locker) { l.marking = true } }
 
-// marks is what a lease knows and leaves of its key's marker. The first five are
-// set before there is a lease; the others are guarded by its mu.
+// marks is what a lease knows and leaves of its key's marker.
 type marks struct {
-	on      bool         // MarkBegun and Mark have an effect
-	owner   []byte       // the data of the lock's znode
+	s     *locks
+	path  string // of the key
+	owner held.Owner
+	on    bool // MarkBegun and Mark have an effect
+
+	// Set before there is a lease.
+	hopeful bool         // the parent of the lock may be missing
 	found   *idem.Marker // at the path when the lock was taken
 	czxid   int64        // of the znode with that, like version
 	version int32
 
-	there []byte   // the data at the path now; nil: no marker; inDoubt: one of two
-	under *marking // under way; nil: none
-	bare  bool     // the servers refuse a marker here
-
-	set  bool   // by Mark
-	data []byte // of what is to be left; nil: nothing
+	mu     sync.Mutex
+	marked bool   // the lock is below a marker
+	there  []byte // the data at the path now; nil: no marker; inDoubt: one of two
+	bare   bool   // the servers refuse a marker here
+	set    bool   // by Mark
+	data   []byte // of what is to be left; nil: nothing
 }
 
-// inDoubt stands for the data of a marker that may have been set, and is no marker's.
+// at is where the lock is.
+func (m *marks) at() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.marked {
+		return m.path + lockChild
+	}
+	return m.path
+}
+
+// inDoubt stands for the data of a marker that may have been set. It is not the data of any
+// marker.
 var inDoubt = []byte("?")
 
 var _ idem.MarkingLease = (*Lease)(nil)
 
-// Marker implements [idem.MarkingLease]. It is nil for the leases of other
-// recipes than [Locker].
+// Marker implements [idem.MarkingLease].
 func (l *Lease) Marker() *idem.Marker {
 	if l.marks.found == nil {
 		return nil
@@ -76,10 +93,9 @@ func (l *Lease) Marker() *idem.Marker {
 	return &m
 }
 
-// MarkOnRelease implements [idem.MarkingLease]. It has no effect, and an existing marker
-// stays, for leases of a [Locker] without [WithDurableMarkers] and of other
-// recipes. A marker that cannot be read back, because its state is neither
-// completed nor unknown or a name in it is too long, is logged and not left.
+// MarkOnRelease implements [idem.MarkingLease]. Without [WithDurableMarkers] it has no effect, and
+// an existing marker stays. A marker that cannot be read back is logged and not left: its
+// state is neither completed nor unknown, or a name in it is too long.
 func (l *Lease) MarkOnRelease(m *idem.Marker) {
 	if !l.marks.on {
 		return
@@ -88,33 +104,52 @@ func (l *Lease) MarkOnRelease(m *idem.Marker) {
 	if m != nil {
 		var err error
 		if data, err = encodeMarker(m); err != nil {
-			l.s.log.Error("zookeeper: this marker cannot be left", "path", l.slot.path, "state", m.State, "error", err)
+			l.marks.s.Log.Error("zookeeper: this marker cannot be left", "path", l.marks.path, "state", m.State, "error", err)
 			return
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.finished {
+	l.marks.mu.Lock()
+	defer l.marks.mu.Unlock()
+	if l.Over() == nil {
 		l.marks.set, l.marks.data = true, data
 	}
 }
 
-// legacy is what is to be done to the marker in the transaction that deletes the
-// lock. The holder of the lock is the only one that touches it, so that no
-// version is named.
-func (l *Lease) legacy() []any {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	m, path := &l.marks, l.slot.path
+// deletion deletes the lock, and in the same transaction leaves, changes or removes the
+// marker. Only the holder of the lock touches the marker, so no version is named. If the
+// servers refuse to remove a marker, the lock goes without it.
+func (m *marks) deletion(_ *held.Lease, refused *session.Result) []any {
+	ops := []any{&zk.DeleteRequest{Path: m.at(), Version: -1}}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	switch {
-	case !m.set, m.bare, bytes.Equal(m.data, m.there):
+	case refused != nil && refused.RefusedAt(1, zk.ErrNotEmpty):
+		m.s.Log.Error("zookeeper: marker cannot be removed, somebody made znodes below it", "path", m.path)
+		m.bare = true
+		return ops
+	case refused != nil:
 		return nil
+	case !m.leaves():
+		return ops
 	case m.there == nil:
-		return []any{&zk.CreateRequest{Path: path, Data: m.data, Acl: l.s.cfg.ACL, Flags: zk.FlagPersistent}}
+		return append(ops, m.s.Persistent(m.path, m.data))
 	case m.data == nil:
-		return []any{&zk.DeleteRequest{Path: path, Version: -1}}
+		return append(ops, &zk.DeleteRequest{Path: m.path, Version: -1})
 	}
-	return []any{&zk.SetDataRequest{Path: path, Data: m.data, Version: -1}}
+	return append(ops, &zk.SetDataRequest{Path: m.path, Data: m.data, Version: -1})
+}
+
+// leaves reports whether the release changes the marker. Needs mu.
+func (m *marks) leaves() bool { return m.set && !m.bare && !bytes.Equal(m.data, m.there) }
+
+// vanished tells the operator of a lock that was deleted by hand, if its marker could not
+// be left, changed or removed for that reason.
+func (m *marks) vanished() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.leaves() {
+		m.s.Log.Warn("zookeeper: lock vanished before its release, the key's marker stays as it is", "path", m.path)
+	}
 }
 
 // encodeMarker is the data of a marker. It fails where that could not be read back.

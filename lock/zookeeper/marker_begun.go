@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/go-zookeeper/zk"
 
@@ -11,104 +12,81 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// marking is one MarkBegun under way: a transaction that may move the lock of a
-// lease below its marker. It is seen through when its caller has gone, because the
-// release has to know where the lock is.
+// marking is one MarkBegun under way: a transaction that may move the lock of a lease below
+// its marker. It goes on when its caller has gone, because the release has to know where
+// the lock is.
 type marking struct {
 	l    *Lease
 	data []byte // of the marker
 
-	left bool          // nobody waits for it any more; guarded by the lease's mu
+	path  string // where the lock is, as far as this marking knows
+	czxid int64
+
+	left atomic.Bool   // the caller has gone
 	err  error         // set before done is closed
 	done chan struct{} // closed when it is known where the lock is, or the session is over
 }
 
 // MarkBegun implements [idem.MarkingLease]. It is one transaction, which may share a
-// Multi with other writes. Where there is no marker yet it deletes the ephemeral
-// znode of the lock, and makes the marker and an ephemeral znode below it. Else it
-// sets the data of the marker. It has no effect for leases of a [Locker] without
-// [WithDurableMarkers] and of other recipes.
+// Multi with other writes. If there is no marker yet, it deletes the ephemeral znode of the
+// lock, and makes the marker and an ephemeral znode below it. Otherwise it sets the data of
+// the marker. It has no effect for leases of a [Locker] without [WithDurableMarkers].
 //
-// The error wraps idem.ErrLeaseLost where the lease is over and idem.ErrUnavailable
-// where the marker was not acknowledged. [ErrNotPermitted] and any other refusal of
-// the servers leave the lock as it was, and later calls of MarkOnRelease have no effect.
+// The error wraps idem.ErrLeaseLost if the lease is over, and idem.ErrUnavailable if the
+// marker was not acknowledged. [ErrNotPermitted] and any other refusal of the servers leave
+// the lock as it was, and later calls of Mark have no effect.
 func (l *Lease) MarkBegun(ctx context.Context, m idem.Marker) error {
 	if !l.marks.on {
 		return nil
 	}
 	data, err := encodeMarker(&m)
 	if err != nil {
-		return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, err)
+		return unmarked(err)
+	}
+	settled, old, err := l.Move()
+	switch {
+	case err != nil:
+		return err
+	case settled == nil:
+		return unmarked(fmt.Errorf("another call is under way"))
 	}
 	mk := &marking{l: l, data: data, done: make(chan struct{})}
-	if err := mk.start(); err != nil {
-		return err
+	mk.path, mk.czxid = l.Where()
+	run := func(first *session.Result) {
+		mk.err = mk.settle(first)
+		settled(mk.path, mk.czxid)
+		close(mk.done)
+	}
+	s := l.marks.s
+	// A lock that is not young is read first, as before a delete.
+	if old || !s.Ask(session.Request{Ops: mk.ops()}, func(r session.Result) {
+		switch r.Outcome {
+		case session.Applied, session.Unsent, session.Ended:
+			run(&r) // there is nothing to wait for
+		default:
+			s.Further(func() { run(&r) })
+		}
+	}) {
+		s.Further(func() { run(nil) })
 	}
 	select {
 	case <-mk.done:
 	case <-ctx.Done():
-		l.mu.Lock()
-		mk.left = true
-		l.mu.Unlock()
-		return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, context.Cause(ctx))
+		mk.left.Store(true)
+		return unmarked(context.Cause(ctx))
 	}
-	if over := l.over(); over != nil {
+	if over := l.Over(); over != nil {
 		return over
 	}
 	return mk.err
 }
 
-// start sends the transaction, unless the lease is over. A lock that is older than
-// a second is looked at first, as before a delete: see young.
-func (mk *marking) start() error {
-	l, s := mk.l, mk.l.s
-	if over := l.over(); over != nil {
-		return over
-	}
-	look := l.suspect()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l.slot.phase != holding {
-		return fmt.Errorf("%w: mark", idem.ErrLeaseLost)
-	}
-	l.mu.Lock()
-	busy := l.marks.under != nil
-	if !busy {
-		l.marks.under = mk
-	}
-	l.mu.Unlock()
-	if busy {
-		return fmt.Errorf("%w: mark: another call is under way", idem.ErrUnavailable)
-	}
-	if look || !s.Ask(session.Request{Ops: mk.ops()}, mk.answered) {
-		s.further(func() { mk.run(nil) })
-	}
-	return nil
-}
+func unmarked(err error) error { return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, err) }
 
-// answered goes on with the answer to a transaction, on the writer's goroutine where
-// there is nothing to wait for.
-func (mk *marking) answered(r session.Result) {
-	switch r.Outcome {
-	case session.Applied, session.Unsent, session.Ended:
-		mk.run(&r)
-	default:
-		mk.l.s.further(func() { mk.run(&r) })
-	}
-}
-
-func (mk *marking) run(first *session.Result) {
-	mk.err = mk.settle(first)
-	mk.l.mu.Lock()
-	mk.l.marks.under = nil
-	mk.l.mu.Unlock()
-	close(mk.done)
-}
-
-// settle goes on from the answer to a first transaction, or before it, until the
-// marker is there or it is known that it will not be.
+// settle goes on from the answer to a first transaction, or before it, until the marker is
+// there or it is known that it never will be.
 func (mk *marking) settle(first *session.Result) error {
-	l, s := mk.l, mk.l.s
+	m, s := mk.l.marks, mk.l.marks.s
 	for {
 		var r session.Result
 		if first != nil {
@@ -117,14 +95,13 @@ func (mk *marking) settle(first *session.Result) error {
 			held, done, err := mk.look()
 			switch {
 			case err != nil:
-				return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, err)
+				return unmarked(err)
 			case !held:
-				s.lose(l, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
-				return l.over()
+				return mk.l.Lose()
 			case done:
 				return nil
-			case mk.isLeft():
-				return idem.ErrUnavailable // nobody reads this
+			case mk.left.Load():
+				return idem.ErrUnavailable // the caller has gone
 			}
 			r = s.Write(mk.ops()...)
 		}
@@ -135,88 +112,76 @@ func (mk *marking) settle(first *session.Result) error {
 		case r.Outcome == session.Unknown:
 			mk.doubt()
 			if err := s.FinalBarrier(); err != nil {
-				return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, err)
+				return unmarked(err)
 			}
 		case r.RefusedBy(zk.ErrNoNode): // the lock, or the marker above it, was deleted by hand
 		case r.Outcome == session.Refused:
-			l.mu.Lock()
-			l.marks.bare = true
-			l.mu.Unlock()
-			return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, r.Err)
+			m.mu.Lock()
+			m.bare = true
+			m.mu.Unlock()
+			return unmarked(r.Err)
 		default:
-			return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, r.Err)
+			return unmarked(r.Err)
 		}
 	}
 }
 
+// below reports whether the lock is below its marker already.
+func (mk *marking) below() bool { return mk.path != mk.l.marks.path }
+
 // ops are the operations of the transaction.
 func (mk *marking) ops() []any {
-	l, s := mk.l, mk.l.s
-	path := l.slot.path
-	if l.slot.marked {
-		return []any{&zk.SetDataRequest{Path: path, Data: mk.data, Version: -1}}
+	m := mk.l.marks
+	if mk.below() {
+		return []any{&zk.SetDataRequest{Path: m.path, Data: mk.data, Version: -1}}
 	}
 	return []any{
-		&zk.DeleteRequest{Path: path, Version: -1},
-		&zk.CreateRequest{Path: path, Data: mk.data, Acl: s.cfg.ACL, Flags: zk.FlagPersistent},
-		s.lockAt(path+lockChild, l.marks.owner),
+		&zk.DeleteRequest{Path: m.path, Version: -1},
+		m.s.Persistent(m.path, mk.data),
+		m.s.Ephemeral(m.path+lockChild, m.owner.Encode()),
 	}
 }
 
-// look reads whether the lock is held, and whether an earlier transaction has moved
-// it below its marker. All of those are settled by then. One that only sets the
-// marker's data is sent again, which does no harm.
+// look reads whether the lock is held, and whether an earlier transaction has moved it
+// below its marker. All earlier transactions are settled by then. A transaction that only
+// sets the marker's data is sent again, which does no harm.
 func (mk *marking) look() (held, done bool, err error) {
-	l, s := mk.l, mk.l.s
-	path, czxid := l.at()
-	n, err := s.Decide(path, session.OfNode)
+	m := mk.l.marks
+	n, err := m.s.Decide(mk.path, session.OfNode)
 	switch {
 	case err != nil, !n.Exists:
 		return false, false, err
-	case n.Czxid == czxid:
+	case n.Czxid == mk.czxid:
 		return true, false, nil
-	case l.slot.marked || n.Session != 0:
+	case mk.below() || n.Session != 0:
 		return false, false, nil
 	}
-	child, err := s.Decide(path+lockChild, session.OfNode)
-	if err != nil || !child.Exists || child.Session != s.ID() || !bytes.Equal(child.Data, l.marks.owner) {
+	child, err := m.s.Decide(m.path+lockChild, session.OfNode)
+	if err != nil || !child.Exists || child.Session != m.s.ID() || !bytes.Equal(child.Data, m.owner.Encode()) {
 		return false, false, err
 	}
 	mk.applied(child.Czxid)
 	return true, true, nil
 }
 
-// applied notes where the lock is. czxid is that of a znode that the transaction
-// has made.
+// applied notes that the marker is there, and where the lock is. czxid is that of a znode
+// that the transaction has made.
 func (mk *marking) applied(czxid int64) {
-	l := mk.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.slot.marked {
-		l.slot.marked, l.czxid = true, czxid
+	m := mk.l.marks
+	if !mk.below() {
+		mk.path, mk.czxid = m.path+lockChild, czxid
 	}
-	l.marks.there = mk.data
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.marked, m.there = true, mk.data
 }
 
 // doubt notes that the marker's data may have been set.
 func (mk *marking) doubt() {
-	l := mk.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.slot.marked {
-		l.marks.there = inDoubt
+	m := mk.l.marks
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if mk.below() {
+		m.there = inDoubt
 	}
-}
-
-func (mk *marking) isLeft() bool {
-	mk.l.mu.Lock()
-	defer mk.l.mu.Unlock()
-	return mk.left
-}
-
-// marking is the MarkBegun that is under way; nil where none is.
-func (l *Lease) marking() *marking {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.marks.under
 }

@@ -79,7 +79,7 @@ func TestMarkBegunLeavesTheMarkerAtOnce(t *testing.T) {
 				r.wantMarker(m)
 				r.wantHeld(lease)
 				after := e.mark(lease, m)
-				if got := len(lease.legacy()) == 0; got != e.oneStep {
+				if got := len(lease.marks.deletion(nil, nil)) == 1; got != e.oneStep {
 					t.Errorf("the release writes nothing but its delete: %v, want %v", got, e.oneStep)
 				}
 				r.release(lease)
@@ -243,25 +243,16 @@ func TestMarkBegunSettledWhileTheLeaseIsReleased(t *testing.T) {
 	r := newMarkerRig(t, 0)
 	for range 200 {
 		lease := r.take(r.l)
-		mk := &marking{l: lease, done: make(chan struct{})}
-		lease.marks.under = mk
-		crowd := make(chan struct{})
-		for range 4 { // so that whoever wants the lease's lock waits in line for it
-			go func() {
-				for lease.marking() != nil {
-				}
-				crowd <- struct{}{}
-			}()
+		settled, _, err := lease.Move()
+		if err != nil {
+			t.Fatal(err)
 		}
 		go func() {
-			for lease.over() == nil {
+			for lease.Over() == nil {
 			}
-			mk.run(&session.Result{Outcome: session.Unsent})
+			settled(lease.Where())
 		}()
 		r.release(lease)
-		for range 4 {
-			<-crowd
-		}
 	}
 }
 
@@ -275,8 +266,10 @@ func TestMarkBegunWhileTheLeaseIsChecked(t *testing.T) {
 	go func() { _, err := lease.Check(bounded(t)); checked <- err }()
 	await(t, "read of the lock", read.Held())
 	begun := make(chan error, 1)
+	moved := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.path+lockChild)))
 	go func() { begun <- lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)) }()
-	until(t, "transaction sent", func() bool { return lease.marking() != nil })
+	await(t, "the transaction", moved.Held())
+	moved.Release()
 	read.Release()
 	if err := <-begun; err != nil {
 		t.Errorf("MarkBegun() = %v", err)
@@ -332,7 +325,7 @@ func TestMarkBegunAfterAnOperatorsDelete(t *testing.T) {
 					r.mark(before)
 				}
 				lease := r.take(r.l)
-				if err := r.raw.Delete(lease.slot.znode(), -1); err != nil {
+				if err := r.raw.Delete(znodeOf(lease), -1); err != nil {
 					t.Fatal(err)
 				}
 				var next *Lease
@@ -388,13 +381,20 @@ func TestMarkBegunSharesAMulti(t *testing.T) {
 	r.leave(ids[1], newMarker(idem.StateUnknown))
 	var batch []session.Request
 	var all []*marking
+	var settle []func(string, int64)
 	for _, id := range ids {
 		lease, err := r.l.TryAcquire(bounded(t), request(id))
 		if err != nil {
 			t.Fatal(err)
 		}
 		data, _ := encodeMarker(newMarker(idem.StateUnknown))
-		mk := &marking{l: lease.(*Lease), data: data, done: make(chan struct{})}
+		mk := &marking{l: lease.(*Lease), data: data}
+		mk.path, mk.czxid = mk.l.Where()
+		settled, _, err := mk.l.Move()
+		if err != nil {
+			t.Fatal(err)
+		}
+		settle = append(settle, settled)
 		all, batch = append(all, mk), append(batch, session.Request{Ops: mk.ops()})
 	}
 	if err := r.raw.Delete(r.cfg.lockPath(ids[2]), -1); err != nil {
@@ -410,7 +410,8 @@ func TestMarkBegunSharesAMulti(t *testing.T) {
 		if got.Outcome == session.Applied {
 			zxids[got.Zxid]++
 		}
-		mk.run(&got)
+		_ = mk.settle(&got)
+		settle[i](mk.path, mk.czxid)
 		if i != 2 {
 			r.wantHeld(mk.l)
 		}

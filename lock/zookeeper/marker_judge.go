@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"context"
 	"errors"
-	"strconv"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -16,7 +15,7 @@ func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID, now int64) 
 	n, err := session.Within(ctx, s.Session, func() (session.Decided, error) { return s.Decide(path, session.OfNode) })
 	switch {
 	case errors.Is(err, ErrNotPermitted):
-		s.log.Warn("zookeeper: this znode cannot be looked at", "error", err)
+		s.Log.Warn("zookeeper: this znode cannot be looked at", "error", err)
 		return nil
 	case err != nil:
 		return unavailable(ctx, err)
@@ -25,7 +24,7 @@ func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID, now int64) 
 	}
 	m := parseMarker(n.Data)
 	if m == nil {
-		s.log.Warn("zookeeper: this znode keeps its key from being locked", "error", notMarker(path))
+		s.Log.Warn("zookeeper: this znode keeps its key from being locked", "error", notMarker(path))
 		return nil
 	}
 	r.looked.Add(1)
@@ -69,26 +68,20 @@ func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID, now int64) 
 // path, spares a conflict that would cost other requests of the same transaction
 // a second one.
 func (r *removal) remove(ctx context.Context, s *locks, path string, judged session.Decided) (bool, error) {
-	sl, _, _, err := s.claim(path)
+	mine, _, err := s.Claim(path)
 	switch {
 	case err != nil:
 		return false, unavailable(ctx, err)
-	case sl == nil: // somebody in this process is at it
+	case mine == nil: // another goroutine of this process is at it
 		return false, nil
 	}
-	sl.marked = true
-	o := r.c.owner
-	o.Nonce = "removes the marker"
-	o.Try = strconv.FormatUint(r.c.tries.Add(1), 10)
-	lease, err := s.attempt(ctx, &attempt{
-		slot: sl, marks: marks{on: true},
-		create: func(a *attempt) (int64, error) { return a.createLock(o) },
-	})
+	m := &marks{s: s, path: path, on: true, owner: s.Owned("removes the marker"), marked: true}
+	lease, err := m.make(ctx, mine, true)
 	switch {
 	case errors.Is(err, idem.ErrLocked):
 		return false, nil
 	case errors.Is(err, ErrNotPermitted): // one that others made must not end every pass
-		s.log.Warn("zookeeper: this marker cannot be removed", "error", err)
+		s.Log.Warn("zookeeper: this marker cannot be removed", "error", err)
 		return false, nil
 	case err != nil:
 		return false, unavailable(ctx, err)

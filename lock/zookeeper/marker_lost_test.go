@@ -306,7 +306,7 @@ func (r *rig) deletedByHand(e ending) *Lease {
 	}
 	lease := r.take(r.l)
 	e.mark(lease)
-	if err := r.raw.Delete(lease.slot.znode(), -1); err != nil {
+	if err := r.raw.Delete(znodeOf(lease), -1); err != nil {
 		r.Fatal(err)
 	}
 	return lease
@@ -318,9 +318,9 @@ func TestMarkerOrphanIsRemoved(t *testing.T) {
 	r := newMarkerRig(t, 0)
 	m := completed()
 	r.mark(m)
-	o := r.c.owner
+	o := r.c.core.Owner
 	o.Try = "0"
-	orphan := &zk.CreateRequest{Path: r.path + lockChild, Data: o.encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}
+	orphan := &zk.CreateRequest{Path: r.path + lockChild, Data: o.Encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}
 	if got := sessionOf(r.c).Write(orphan); got.Outcome != session.Applied {
 		t.Fatalf("orphan: %+v", got)
 	}

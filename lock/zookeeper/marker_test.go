@@ -15,13 +15,14 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/internal/uuid"
 )
 
 // newMarker is a marker that no other is equal to.
 func newMarker(state idem.State) *idem.Marker {
 	m := &idem.Marker{
 		State: state, Kind: idem.ClientKey, Route: "POST /payments",
-		Attempt: idem.Attempt{Number: 1, Fence: idem.Fence{Domain: newUUID(), Token: rand.Uint64()}, Nonce: idem.NewNonce()},
+		Attempt: idem.Attempt{Number: 1, Fence: idem.Fence{Domain: uuid.New(), Token: rand.Uint64()}, Nonce: idem.NewNonce()},
 		Started: time.UnixMilli(1_700_000_000_000).UTC(),
 	}
 	m.Fingerprint.Version = 1
@@ -250,7 +251,7 @@ func TestMarkerWait(t *testing.T) {
 			}
 			lease := r.take(r.other)
 			woken := make(chan error, 1)
-			watch := r.proxy.HoldNextReply(onWatch(lease.slot.znode()))
+			watch := r.proxy.HoldNextReply(onWatch(znodeOf(lease)))
 			go func() { woken <- r.l.Wait(bounded(t), r.id) }()
 			await(t, "watch on the lock", watch.Held())
 			watch.Release()

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"strings"
+	"sync"
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -31,37 +32,21 @@ const (
 // parentName is the last element of the path of a lock's parent.
 func parentName(i int) string { return fmt.Sprintf("%03x", i) }
 
-// above is the path of the parent, "" where that is "/".
-func above(path string) string { return path[:strings.LastIndexByte(path, '/')] }
-
-// lockParents is what a session knows of the parents of locks. The session's mu
-// guards what is not a channel.
+// lockParents is what a session knows of the parents of locks. mu guards what is not a
+// channel.
 type lockParents struct {
+	mu     sync.Mutex
 	asked  bool
-	looked chan struct{}      // closed when the first look is over, and err is set
-	err    error              // why it showed nothing
-	absent map[string]bool    // those that were missing and have not been made since
-	making map[string]*making // persistent znodes on their way, these and others
+	looked chan struct{}   // closed when the first look is over, and err is set
+	err    error           // why it showed nothing
+	absent map[string]bool // the parents that were missing and have not been made since
 }
-
-func newLockParents() lockParents {
-	return lockParents{looked: make(chan struct{}), making: make(map[string]*making)}
-}
-
-// making is a persistent znode that is being made, for all who wait for it.
-type making struct {
-	done chan struct{} // closed when err is set
-	err  error
-}
-
-// errNotMade says that the block of a parent was not made.
-var errNotMade = errors.New("zookeeper: not made ahead")
 
 // parentAbsent says whether the parent of a lock is known to be missing.
 func (s *locks) parentAbsent(lock string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.parents.absent[above(lock)]
+	s.parents.mu.Lock()
+	defer s.parents.mu.Unlock()
+	return s.parents.absent[held.Above(lock)]
 }
 
 // lookedAtParents says whether the session has looked which parents there are.
@@ -79,7 +64,7 @@ func (s *locks) lookedAtParents() bool {
 // a parent meanwhile that this client may use and not make.
 func (s *locks) parentFor(lock string) {
 	if s.parentAbsent(lock) {
-		_ = s.ensureParents(lock)
+		_ = s.makeParent(lock)
 	}
 }
 
@@ -94,99 +79,24 @@ func (s *locks) parentAfter(refusal error, lock string) error {
 		s.parentFor(lock)
 		return nil
 	}
-	return s.ensureParents(lock)
+	return s.makeParent(lock)
 }
 
-// ensureParents makes the persistent znodes above path that are missing. It begins
-// with the lowest one, because the others are nearly always there. Making one twice
-// does no harm, so a lost reply is answered by doing it again.
-func (s *locks) ensureParents(path string) error {
-	parent := above(path)
-	if parent == "" {
-		return nil
-	}
-	var err error
-	for range maxTries {
-		if err = s.ensure(parent); !errors.Is(err, zk.ErrNoNode) {
-			return err
-		}
-		if err := s.ensureParents(parent); err != nil {
-			return err
-		}
+func (s *locks) makeParent(lock string) error {
+	err := s.EnsureParents(lock)
+	if err == nil {
+		s.parentMade(held.Above(lock))
 	}
 	return err
-}
-
-// ensure makes one persistent znode. Calls for the same one share the write, of which
-// all but the first would be refused.
-func (s *locks) ensure(path string) error {
-	for {
-		mine, m := s.beginMaking(path)
-		if !mine {
-			<-m.done
-			if errors.Is(m.err, errNotMade) {
-				continue
-			}
-			return m.err
-		}
-		err := s.makePersistent(path)
-		s.endMaking(err, path)
-		return err
-	}
-}
-
-// beginMaking is true for the one caller that makes the znode and calls endMaking.
-func (s *locks) beginMaking(path string) (mine bool, m *making) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if m := s.parents.making[path]; m != nil {
-		return false, m
-	}
-	m = &making{done: make(chan struct{})}
-	s.parents.making[path] = m
-	return true, m
-}
-
-func (s *locks) endMaking(err error, paths ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, path := range paths {
-		m := s.parents.making[path]
-		delete(s.parents.making, path)
-		if err == nil {
-			delete(s.parents.absent, path)
-		}
-		m.err = err
-		close(m.done)
-	}
-}
-
-func (s *locks) makePersistent(path string) error {
-	for {
-		r := s.Write(s.persistent(path))
-		switch {
-		case r.Outcome == session.Applied, r.RefusedBy(zk.ErrNodeExists):
-			return nil
-		case r.Outcome == session.Ended, r.Outcome == session.Refused:
-			return fmt.Errorf("zookeeper: create %s: %w", path, r.Err)
-		}
-		if err := s.Retry(); err != nil {
-			return err
-		}
-	}
-}
-
-func (s *locks) persistent(path string) *zk.CreateRequest {
-	return &zk.CreateRequest{Path: path, Acl: s.cfg.ACL, Flags: zk.FlagPersistent}
 }
 
 // lookAtParents has the session look which parents of locks are missing, in the
 // background. It is true for the session's first lock only.
 func (s *locks) lookAtParents() (first bool) {
-	s.mu.Lock()
+	s.parents.mu.Lock()
 	first = !s.parents.asked
 	s.parents.asked = true
-	s.mu.Unlock()
+	s.parents.mu.Unlock()
 	if first {
 		s.Go(func() {
 			s.parents.err = s.noteAbsent()
@@ -199,7 +109,7 @@ func (s *locks) lookAtParents() (first bool) {
 // parentsAhead has the missing parents made in the background. It is called when the
 // session's first lock is there, or was refused, and does not delay that.
 func (s *locks) parentsAhead() {
-	if s.cfg.ParentsOnDemand {
+	if s.client.cfg.ParentsOnDemand {
 		return
 	}
 	s.Go(func() {
@@ -212,7 +122,7 @@ func (s *locks) parentsAhead() {
 			return
 		}
 		s.client.parentsDenied.Do(func() {
-			s.log.Warn("zookeeper: the parents of locks cannot be made ahead, each lock makes its own where it is missing", "root", s.cfg.Chroot+s.cfg.Root, "error", err)
+			s.Log.Warn("zookeeper: the parents of locks cannot be made ahead, each lock makes its own where it is missing", "root", s.root(), "error", err)
 		})
 	})
 }
@@ -220,7 +130,7 @@ func (s *locks) parentsAhead() {
 // noteAbsent lists the parents that there are. What it notes is a hint: one that has
 // come or gone since costs a refusal.
 func (s *locks) noteAbsent() error {
-	root := s.cfg.Chroot + s.cfg.Root
+	root := s.root()
 	list, err := s.Look(root, session.OfChildren)
 	if err != nil {
 		return err
@@ -229,8 +139,8 @@ func (s *locks) noteAbsent() error {
 	for _, name := range list.Names {
 		there[root+"/"+name] = true
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.parents.mu.Lock()
+	defer s.parents.mu.Unlock()
 	if s.parents.absent == nil {
 		s.parents.absent = make(map[string]bool)
 		for i := range parents {
@@ -241,55 +151,44 @@ func (s *locks) noteAbsent() error {
 	return nil
 }
 
-// makeParents makes the missing parents of all locks. Other clients may do the same,
-// so it takes the blocks in no order, and looks again where one was refused.
+// makeParents makes the missing parents of all locks, a block in each transaction. Other
+// clients may do the same, so it takes the blocks in no order.
 func (s *locks) makeParents() error {
 	for range 8 * parents / parentsAtOnce { // what is left then is made on demand
-		block := s.beginBlock()
+		block := s.absentBlock()
 		if len(block) == 0 {
 			return nil
 		}
-		var ops []any
-		for _, path := range block {
-			ops = append(ops, s.persistent(path))
+		reqs := make([]session.Request, len(block))
+		for i, path := range block {
+			reqs[i].Ops = []any{s.Persistent(path, nil)}
 		}
-		r := s.Batch(session.Request{Ops: ops})[0] // alone: in company it would have others refused
-		if r.Outcome == session.Applied {
-			s.endMaking(nil, block...)
-			continue
-		}
-		s.endMaking(errNotMade, block...)
-		switch {
-		case r.Outcome == session.Ended:
-			return r.Err
-		case r.Outcome == session.Refused && errors.Is(r.Err, zk.ErrNoNode):
-			if err := s.ensureParents(block[0]); err != nil {
-				return err
+		for i, r := range s.Batch(reqs...) { // alone: in company it would have others refused
+			switch {
+			case r.Outcome == session.Applied, r.RefusedBy(zk.ErrNodeExists):
+				s.parentMade(block[i])
+			case r.RefusedBy(zk.ErrNoNode):
+				if err := s.EnsureParents(block[i]); err != nil {
+					return err
+				}
+			case r.Outcome == session.Ended, r.Outcome == session.Refused:
+				return r.Err
 			}
-		case r.Outcome == session.Refused && !errors.Is(r.Err, zk.ErrNodeExists):
-			return r.Err
 		}
-		if err := s.Retry(); err != nil {
-			return err
-		}
-		if err := s.noteAbsent(); err != nil {
+		if err := s.Settled(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// beginBlock returns the missing parents of a block, but those that are being made
-// already. The caller makes them.
-func (s *locks) beginBlock() (block []string) {
-	root := s.cfg.Chroot + s.cfg.Root
+// absentBlock returns the missing parents of a block.
+func (s *locks) absentBlock() (block []string) {
+	s.parents.mu.Lock()
+	defer s.parents.mu.Unlock()
 	for _, n := range rand.Perm(parents / parentsAtOnce) {
 		for i := range parentsAtOnce {
-			path := root + "/" + parentName(n*parentsAtOnce+i)
-			if !s.parentAbsent(path + "/x") {
-				continue
-			}
-			if mine, _ := s.beginMaking(path); mine {
+			if path := s.root() + "/" + parentName(n*parentsAtOnce+i); s.parents.absent[path] {
 				block = append(block, path)
 			}
 		}
@@ -298,4 +197,13 @@ func (s *locks) beginBlock() (block []string) {
 		}
 	}
 	return nil
+}
+
+// root is the parent of all parents.
+func (s *locks) root() string { return s.client.cfg.Chroot + s.client.cfg.Root }
+
+func (s *locks) parentMade(path string) {
+	s.parents.mu.Lock()
+	defer s.parents.mu.Unlock()
+	delete(s.parents.absent, path)
 }

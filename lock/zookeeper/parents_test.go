@@ -145,8 +145,8 @@ func TestParentsAreMadeByManyAtOnce(t *testing.T) {
 			t.Errorf("Close() = %v", err)
 		}
 	}
-	if logged.text.String() != "" {
-		t.Errorf("logged:\n%s", logged.text.String())
+	if logged.String() != "" {
+		t.Errorf("logged:\n%s", logged.String())
 	}
 }
 
@@ -156,16 +156,6 @@ func TestParentsAreMadeForLockersOnly(t *testing.T) {
 	t.Parallel()
 	for name, use := range map[string]func(t *testing.T, c *Client) int{
 		"nothing": func(*testing.T, *Client) int { return 0 },
-		"recipes": func(t *testing.T, c *Client) int {
-			for _, recipe := range everyAsk(c)[1:] {
-				l, err := recipe.ask(bounded(t))
-				if err != nil {
-					t.Fatalf("%s = %v, want a lease", recipe.name, err)
-				}
-				releaseAll(t, []*Lease{l})
-			}
-			return 0
-		},
 		"on demand": func(t *testing.T, c *Client) int {
 			takeOne(t, c)
 			return 1
@@ -221,7 +211,7 @@ func TestParentsThatMayNotBeMade(t *testing.T) {
 				if err != nil {
 					t.Fatalf("TryAcquire() = %v", err)
 				}
-				until(t, "a warning", func() bool { return logged.has("cannot be made ahead") })
+				until(t, "a warning", func() bool { return logged.Has("cannot be made ahead") })
 				if _, err := c.Locker().TryAcquire(bounded(t), request(later)); !errors.Is(err, ErrNotPermitted) {
 					t.Errorf("TryAcquire() without a parent = %v, want %v", err, ErrNotPermitted)
 				}
@@ -239,8 +229,8 @@ func TestParentsThatMayNotBeMade(t *testing.T) {
 			if err := c.Close(bounded(t)); err != nil {
 				t.Errorf("Close() = %v", err)
 			}
-			if n := strings.Count(logged.text.String(), "cannot be made ahead"); n != 1 || !strings.Contains(logged.text.String(), "not permitted by the ACL of "+cfg.Chroot+"/lock") {
-				t.Errorf("warned %d times:\n%s", n, logged.text.String())
+			if n := strings.Count(logged.String(), "cannot be made ahead"); n != 1 || !strings.Contains(logged.String(), "not permitted by the ACL of "+cfg.Chroot+"/lock") {
+				t.Errorf("warned %d times:\n%s", n, logged.String())
 			}
 		})
 	}
@@ -305,14 +295,14 @@ func TestLocksWithoutParentsCostFewWrites(t *testing.T) {
 	c := open(t, cfg)
 	s := sessionOf(c)
 	root := c.cfg.Chroot + c.cfg.Root
-	if err := s.ensure(root); err != nil {
+	if err := s.Ensure(root); err != nil {
 		t.Fatal(err)
 	}
 
 	all := proxy.Count(root + "/")
 	var batch []session.Request
 	for i := range parentsAtOnce {
-		batch = append(batch, session.Request{Ops: []any{s.lockAt(root+"/"+parentName(i)+"/x", nil)}, Hopeful: true})
+		batch = append(batch, session.Request{Ops: []any{s.Ephemeral(root+"/"+parentName(i)+"/x", nil)}, Hopeful: true})
 	}
 	for i, r := range s.Batch(batch...) {
 		if !r.RefusedBy(zk.ErrNoNode) {
@@ -341,23 +331,20 @@ func TestParentIsMadeOnceForAllWhoMissIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	s, parent := sessionOf(r.c), r.cfg.Chroot+"/parent"
-	under := &making{done: make(chan struct{})}
-	s.mu.Lock()
-	s.parents.making[parent] = under
-	s.mu.Unlock()
+	write := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(parent)))
 	writes := r.proxy.Count(parent)
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			if err := s.ensureParents(parent + "/x"); !errors.Is(err, session.ErrClosed) {
-				t.Errorf("ensureParents() = %v, want what became of the write under way", err)
+			if err := s.EnsureParents(parent + "/x"); err != nil {
+				t.Errorf("EnsureParents() = %v", err)
 			}
 		})
 	}
-	under.err = session.ErrClosed
-	close(under.done)
+	await(t, "the write", write.Held())
+	write.Release()
 	wg.Wait()
-	if n := writes.Seen().Total(); n > 0 {
-		t.Errorf("%d requests were sent beside the one that makes the parent", n)
+	if n := writes.Seen().Requests[testserver.OpMulti]; n != 1 {
+		t.Errorf("the parent was made in %d Multis, want one", n)
 	}
 }

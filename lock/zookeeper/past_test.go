@@ -21,7 +21,7 @@ import (
 
 // aged makes a lease look as if it had been held for longer than young.
 func aged(l *Lease) *Lease {
-	l.taken = l.taken.Add(-2 * young)
+	l.Backdate(2 * time.Second)
 	return l
 }
 
@@ -131,50 +131,6 @@ func TestCheckAtAServerThatIsBehind(t *testing.T) {
 	r.release(lease)
 }
 
-// A waiter in line, and the consumer of a queue, are asked the same.
-func TestPlacesAndElementsAtAServerThatIsBehind(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	m, q := r.c.Mutex("/m"), r.c.Queue("/q")
-	for i := range 20 {
-		want := fmt.Sprint(i)
-		if _, err := q.Offer(bounded(t), []byte(want)); err != nil {
-			t.Fatalf("Offer() = %v", err)
-		}
-		if e, err := q.Peek(bounded(t)); err != nil || string(e.Data) != want {
-			t.Fatalf("Peek() = %q, %v; want %q", e.Data, err, want)
-		}
-		holder, err := r.other.c.Mutex("/m").Acquire(bounded(t))
-		if err != nil {
-			t.Fatalf("Acquire() = %v", err)
-		}
-		waiter := make(chan error, 1)
-		go func() {
-			l, err := m.Acquire(bounded(t))
-			if err == nil {
-				err = l.Release(bounded(t))
-			}
-			waiter <- err
-		}()
-		until(t, "waiter in line", func() bool {
-			all, err := r.other.c.Mutex("/m").Participants(bounded(t))
-			return err == nil && len(all) == 2
-		})
-		r.proxy.Lag(func(testserver.Request) bool { return true })
-		r.proxy.Cut()
-		e, err := q.Take(bounded(t))
-		if err != nil || string(e.Data) != want {
-			t.Fatalf("Take() = %q, %v; want %q", e.Data, err, want)
-		}
-		r.release(holder)
-		if err := <-waiter; err != nil {
-			t.Fatalf("the waiter's Acquire() = %v", err)
-		}
-		r.proxy.Restore()
-		until(t, "usable", func() bool { return r.l.Ping(bounded(t)) == nil })
-	}
-}
-
 // connects records the connect requests that pass a proxy.
 type connects struct {
 	mu  sync.Mutex
@@ -253,7 +209,7 @@ func goAhead(t testing.TB, c *Client) {
 		defer lease.ReleaseInBackground()
 		return lease.Fence().Token > 1000
 	})
-	await(t, "its releases", c.keeper.Background.Idle())
+	await(t, "its releases", c.core.Keeper.Background.Idle())
 }
 
 // A server that is behind a session refuses it. The client goes back to the other one
@@ -388,7 +344,7 @@ func TestReleaseAtAFollowerThatWasSuspended(t *testing.T) {
 		}
 		releases.Wait()
 		for _, lease := range held {
-			if there, _, err := raw.Exists(lease.slot.znode()); there || err != nil {
+			if there, _, err := raw.Exists(znodeOf(lease)); there || err != nil {
 				t.Errorf("round %d: Release() = <nil>, and the lock is there: %v, %v", round, there, err)
 			}
 		}

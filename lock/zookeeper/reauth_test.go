@@ -48,10 +48,7 @@ func TestCredentialsLostOnReconnect(t *testing.T) {
 		return &authBreaker{Conn: nc, armed: &armed, hit: hit}, nil
 	}
 	c := open(t, cfg)
-	held, err := c.Mutex("/m").Acquire(bounded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := taken(t, c, newID())
 	armed.Store(true)
 	proxy.Cut()
 	await(t, "write broken", hit)

@@ -41,4 +41,4 @@ type ConnectionEvent = session.Event
 // [Lease.Done].
 //
 // stop ends it, without waiting for a call that is under way.
-func (c *Client) Watch(f func(ConnectionEvent)) (stop func()) { return c.keeper.Watch(f) }
+func (c *Client) Watch(f func(ConnectionEvent)) (stop func()) { return c.core.Keeper.Watch(f) }

@@ -47,10 +47,10 @@ func states(evs []ConnectionEvent) (all []ConnectionState) {
 func waitFor(t testing.TB, told *recorder[ConnectionEvent], state ConnectionState, atLeast int) []ConnectionEvent {
 	t.Helper()
 	until(t, state.String(), func() bool {
-		evs := told.events()
+		evs := told.Events()
 		return len(evs) >= atLeast && evs[len(evs)-1].State == state
 	})
-	evs := told.events()
+	evs := told.Events()
 	wantLegal(t, evs)
 	return evs
 }
@@ -59,7 +59,7 @@ func TestWatchOverCuts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[ConnectionEvent]
-	r.c.Watch(told.take)
+	r.c.Watch(told.Take)
 	r.c.Watch(nil)()
 	r.c.Watch(func(ConnectionEvent) { panic("listener") })
 	lease := r.take(r.l)
@@ -82,8 +82,8 @@ func TestWatchOverCuts(t *testing.T) {
 		}
 	}
 	var late recorder[ConnectionEvent]
-	stop := r.c.Watch(late.take)
-	if got := states(late.wait(t, 1)); !slices.Equal(got, []ConnectionState{Reconnected}) {
+	stop := r.c.Watch(late.Take)
+	if got := states(late.Wait(t, 1)); !slices.Equal(got, []ConnectionState{Reconnected}) {
 		t.Errorf("a late listener was told %v", got)
 	}
 	stop()
@@ -91,10 +91,10 @@ func TestWatchOverCuts(t *testing.T) {
 	if err := r.c.Close(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
-	if got := states(told.events()); !slices.Equal(got, append(want, Lost)) {
+	if got := states(told.Events()); !slices.Equal(got, append(want, Lost)) {
 		t.Errorf("states %v after Close(), want %v and then lost", got, want)
 	}
-	if got := late.events(); len(got) != 1 {
+	if got := late.Events(); len(got) != 1 {
 		t.Errorf("told %v after stop", got)
 	}
 }
@@ -103,7 +103,7 @@ func TestWatchKilledSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[ConnectionEvent]
-	r.c.Watch(told.take)
+	r.c.Watch(told.Take)
 	for range 2 {
 		n := len(waitFor(t, &told, Connected, 1))
 		killSession(t, r.c, r.proxy)
@@ -119,7 +119,7 @@ func TestWatchOverABlackHole(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 3*time.Second)
 	var told recorder[ConnectionEvent]
-	r.c.Watch(told.take)
+	r.c.Watch(told.Take)
 	lease := r.take(r.l)
 	r.proxy.BlackHole(testserver.Both)
 	await(t, "lease lost", lease.Done())
@@ -130,10 +130,10 @@ func TestWatchOverABlackHole(t *testing.T) {
 	r.proxy.Restore()
 	until(t, "usable again", func() bool { return r.l.Ping(bounded(t)) == nil })
 	until(t, "told so", func() bool {
-		last := told.events()[len(told.events())-1].State
+		last := told.Events()[len(told.Events())-1].State
 		return last == Connected || last == Reconnected
 	})
-	wantLegal(t, told.events())
+	wantLegal(t, told.Events())
 }
 
 // Trust has lapsed, but the session turns out to be alive: its leases are lost,
@@ -143,7 +143,7 @@ func TestWatchLivingSessionLapse(t *testing.T) {
 	r, clock := stillFor(t, 3*time.Second)
 	lease := r.take(r.l)
 	var told recorder[ConnectionEvent]
-	r.c.Watch(told.take)
+	r.c.Watch(told.Take)
 	waitFor(t, &told, Connected, 1)
 	lapse(t, lease, clock)
 	evs := waitFor(t, &told, Reconnected, 3)
@@ -157,7 +157,7 @@ func TestWatchMissesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[ConnectionEvent]
-	r.c.Watch(told.take)
+	r.c.Watch(told.Take)
 	n := len(waitFor(t, &told, Connected, 1))
 	for range 10 {
 		// What a Ping says is not enough here: it may be answered over a

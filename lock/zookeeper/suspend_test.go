@@ -38,15 +38,15 @@ func stillFor(t testing.TB, session time.Duration) (r *rig, clock *leaseclock.Ma
 func lapse(t testing.TB, lease *Lease, clock *leaseclock.Manual) {
 	t.Helper()
 	until(t, "lease lost", func() bool {
-		clock.Advance(lease.s.Timeout())
+		clock.Advance(lease.Table().Timeout())
 		return lease.Err() != nil
 	})
 	until(t, "trusted again", func() bool {
-		if err := lease.s.FinalBarrier(); err != nil {
+		if err := lease.Table().FinalBarrier(); err != nil {
 			t.Fatalf("FinalBarrier() = %v", err)
 		}
 		clock.Advance(testTick)
-		return lease.s.LeaseTrusted()
+		return lease.Table().LeaseTrusted()
 	})
 }
 
@@ -71,11 +71,7 @@ func TestSuspendedHolderIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, clock := still(t)
-			hold, err := r.c.ReentrantMutex("/m").Acquire(bounded(t), "owner")
-			if err != nil {
-				t.Fatal(err)
-			}
-			leases := map[string]idem.Lease{"a lock": r.take(r.l), "a hold": hold}
+			leases := map[string]idem.Lease{"a lock": r.take(r.l)}
 			for what, lease := range leases {
 				if err := ask(lease); errors.Is(err, idem.ErrLeaseLost) {
 					t.Fatalf("%s, before: %v", what, err)
@@ -109,47 +105,20 @@ func TestSuspendedHolderIsWoken(t *testing.T) {
 // The machine is suspended while a lock is taken. The answer comes too late.
 func TestSuspendedWhileTakingALock(t *testing.T) {
 	t.Parallel()
-	for _, what := range []string{"lock", "place in line", "turn"} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			r, clock := still(t)
-			m, about := r.c.Mutex("/m"), r.path
-			if what != "lock" {
-				about = "/m/"
-				l, err := m.Acquire(bounded(t)) // which makes the parent
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.release(l)
-			}
-			want := idem.ErrUnavailable
-			answer := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(about))
-			if what == "turn" { // the place is made, and is lost while its line is read
-				want = idem.ErrLeaseLost
-				answer = testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains("/m"))
-			}
-			hold := r.proxy.HoldNextReply(answer)
-			got := make(chan error, 1)
-			go func() {
-				var err error
-				if what == "lock" {
-					_, err = r.l.TryAcquire(bounded(t), request(r.id))
-				} else {
-					_, err = m.TryAcquire(bounded(t))
-				}
-				got <- err
-			}()
-			await(t, "answer", hold.Held())
-			clock.Advance(r.cfg.SessionTimeout)
-			hold.Release()
-			if err := <-got; !errors.Is(err, want) {
-				t.Errorf("TryAcquire() = %v, want %v", err, want)
-			}
-			if what == "lock" {
-				r.release(r.takeSoon(r.other)) // it was removed
-			}
-		})
+	r, clock := still(t)
+	hold := r.proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.path)))
+	got := make(chan error, 1)
+	go func() {
+		_, err := r.l.TryAcquire(bounded(t), request(r.id))
+		got <- err
+	}()
+	await(t, "answer", hold.Held())
+	clock.Advance(r.cfg.SessionTimeout)
+	hold.Release()
+	if err := <-got; !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrUnavailable)
 	}
+	r.release(r.takeSoon(r.other)) // it was removed
 }
 
 // deadlineOf is until when the leases of a client are trusted.

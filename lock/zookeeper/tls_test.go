@@ -24,10 +24,13 @@ func TestTLS(t *testing.T) {
 	cfg := config(t, link.Addr())
 	cfg.TLS = ca.Client("payments")
 	c := open(t, cfg)
-	held := holdEverything(t, c)
+	id := newID()
+	held := taken(t, c, id)
 	link.Cut() // the certificate is presented again
 	until(t, "connected again", func() bool { return c.Locker().Ping(bounded(t)) == nil })
-	wantHeldStill(t, held)
+	if _, err := held.Check(bounded(t)); err != nil {
+		t.Errorf("Check() = %v, want a held lease", err)
+	}
 
 	// Others: with another certificate, or none because they came by the plain port.
 	cfg.Servers = []string{z.SecureAddr()}
@@ -36,16 +39,14 @@ func TestTLS(t *testing.T) {
 	others := connOf(t, sessionOf(open(t, other)))
 	plain := rawConn(t, z.Hosts())
 	for name, conn := range map[string]*zk.Conn{"another certificate": others, "no certificate": plain} {
-		for _, l := range held {
-			if err := conn.Delete(l.slot.path, -1); !errors.Is(err, zk.ErrNoAuth) {
-				t.Errorf("%s: Delete(%s) = %v, want %v", name, l.slot.path, err, zk.ErrNoAuth)
-			}
+		if err := conn.Delete(znodeOf(held), -1); !errors.Is(err, zk.ErrNoAuth) {
+			t.Errorf("%s: Delete(%s) = %v, want %v", name, znodeOf(held), err, zk.ErrNoAuth)
 		}
 		if err := conn.Delete(sessionOf(c).Member(), -1); !errors.Is(err, zk.ErrNoAuth) {
 			t.Errorf("%s: Delete(member) = %v, want %v", name, err, zk.ErrNoAuth)
 		}
 	}
-	acl, _, err := connOf(t, sessionOf(c)).GetACL(held[1].slot.path)
+	acl, _, err := connOf(t, sessionOf(c)).GetACL(znodeOf(held))
 	if err != nil || len(acl) != 1 || acl[0].Scheme != "x509" || acl[0].ID != "CN=payments" {
 		t.Errorf("GetACL() = %v, %v; want CN=payments", acl, err)
 	}
@@ -55,8 +56,11 @@ func TestTLS(t *testing.T) {
 	if open, err := same.OpenParents(bounded(t)); len(open) > 0 || err != nil {
 		t.Errorf("OpenParents() = %q, %v; want none", open, err)
 	}
-	releaseAll(t, held)
-	releaseAll(t, holdEverythingAgain(t, same))
+	for _, l := range []*Lease{held, taken(t, same, newID())} {
+		if err := l.Release(bounded(t)); err != nil {
+			t.Errorf("Release() = %v", err)
+		}
+	}
 
 	wantRefused(t, cfg, ca, z)
 }
@@ -125,7 +129,7 @@ func TestTLSIdentityIgnored(t *testing.T) {
 		cfg := cfg
 		cfg.Chroot = testserver.Chroot(t)
 		change(&cfg)
-		releaseAll(t, holdEverything(t, open(t, cfg)))
+		taken(t, open(t, cfg), newID()).ReleaseInBackground()
 	}
 }
 
@@ -140,10 +144,7 @@ func TestTLSHandshakeStalls(t *testing.T) {
 	cfg := config(t, mute.Addr(), good.Addr())
 	cfg.TLS, cfg.SessionTimeout = ca.Client("payments"), 10*time.Second
 	c := open(t, cfg)
-	lease, err := c.Mutex("/m").Acquire(bounded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := taken(t, c, newID())
 	s, before := sessionOf(c), mute.Accepted()
 	until(t, "mute server tried again", func() bool {
 		good.Cut()
@@ -153,7 +154,9 @@ func TestTLSHandshakeStalls(t *testing.T) {
 	if sessionOf(c) != s {
 		t.Error("the session did not outlive the stall")
 	}
-	wantHeldStill(t, []*Lease{lease})
+	if _, err := lease.Check(bounded(t)); err != nil {
+		t.Errorf("Check() = %v, want a held lease", err)
+	}
 	if err := c.Close(bounded(t)); err != nil {
 		t.Errorf("Close() = %v", err)
 	}
@@ -169,18 +172,13 @@ func TestTLSBlackHole(t *testing.T) {
 	cfg.TLS = ca.Client("payments")
 	cfg.SessionTimeout = 3 * time.Second
 	c := open(t, cfg)
-	held, err := c.Mutex("/m").Acquire(bounded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := newID()
+	held := taken(t, c, id)
 	link.BlackHole(testserver.Both)
 	await(t, "lease lost", held.Done())
 	c.Abandon()
 	cfg.Servers = []string{z.SecureAddr()}
-	next, err := open(t, cfg).Mutex("/m").Acquire(bounded(t)) // when the session has timed out
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := taken(t, open(t, cfg), id) // when the session has timed out
 	if !held.Fence().Before(next.Fence()) {
 		t.Errorf("fence %v after %v", next.Fence(), held.Fence())
 	}

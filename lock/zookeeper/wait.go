@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -46,50 +47,61 @@ func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 	}
 }
 
-// lockWait is what all waiters for one lock of another process share.
+// lockWaits are the waits of a session, by the path of the lock.
+type lockWaits struct {
+	mu  sync.Mutex
+	all map[string]*lockWait
+}
+
+// lockWait is what all waiters for one lock share.
 type lockWait struct {
 	over  chan struct{} // closed when it is time to look again, and free and err are set
 	free  bool          // there was no lock
 	err   error
-	crowd int // waiters so far; guarded by locks.mu
+	crowd int // waiters so far; guarded by lockWaits.mu
 }
 
 // awaitFree waits until the lock at path is free, or may be. crowd is how many waited
 // with this caller.
 func (s *locks) awaitFree(ctx context.Context, path string) (free bool, crowd int, err error) {
-	s.mu.Lock()
-	if sl := s.slots[path]; sl != nil {
-		// Held, or wanted, in this process: no need to ask the server.
-		sl.crowd++
-		s.mu.Unlock()
-		err := s.Await(ctx, sl.freed)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return false, sl.crowd, err
-	}
-	w := s.waits[path]
+	ws := &s.waits
+	ws.mu.Lock()
+	w := ws.all[path]
 	if w == nil {
 		w = &lockWait{over: make(chan struct{})}
-		s.waits[path] = w
-		s.further(func() { s.watchLock(path, w) })
+		if ws.all == nil {
+			ws.all = make(map[string]*lockWait)
+		}
+		ws.all[path] = w
+		s.Further(func() {
+			w.free, w.err = s.lockEnds(path)
+			ws.mu.Lock()
+			defer ws.mu.Unlock()
+			delete(ws.all, path)
+			close(w.over)
+		})
 	}
 	w.crowd++
-	s.mu.Unlock()
+	ws.mu.Unlock()
 
 	if err := s.Await(ctx, w.over); err != nil {
 		return false, 0, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
 	return w.free, w.crowd, w.err
 }
 
-// watchLock waits for the lock at path, or below the marker that is there, and tells the
-// waiters.
+// lockEnds waits for the end of the lock at path, or below the marker that is there. free
+// is true if there was no lock.
 //
 // It never watches a marker. A marker may stay for days, and a watch that is left with it
 // would stay as long. So the first read leaves no watch.
-func (s *locks) watchLock(path string, w *lockWait) {
+func (s *locks) lockEnds(path string) (free bool, err error) {
+	if cl := s.Find(path); cl != nil { // held or wanted in this process
+		<-cl.Freed()
+		return false, nil
+	}
 	at := path
 	n, err := s.Look(path, session.OfNode)
 	if err == nil && n.Exists && n.Session == 0 {
@@ -109,9 +121,5 @@ func (s *locks) watchLock(path string, w *lockWait) {
 		}
 		break
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w.free, w.err = err == nil && !n.Exists, err
-	delete(s.waits, path)
-	close(w.over)
+	return err == nil && !n.Exists, err
 }

@@ -1,0 +1,214 @@
+package held
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+)
+
+// young is for how long a znode may be deleted without a read before. A delete names a
+// path, so it could remove a later owner's znode. Within the session the claim keeps the
+// package from deleting the znode twice, and the pin covers the end of the session. An
+// operator may still delete the znode by hand, and another owner may then take the lock.
+// No operator does that within a second. Every request that is shorter saves a round trip.
+const young = time.Second
+
+// Release implements [idem.Lease].
+func (l *Lease) Release(ctx context.Context) error {
+	l.ReleaseInBackground()
+	select {
+	case <-l.gone:
+		return l.goneErr
+	case <-ctx.Done():
+		return fmt.Errorf("%w: release goes on in the background: %w", idem.ErrUnavailable, context.Cause(ctx))
+	}
+}
+
+// ReleaseInBackground implements [idem.Lease]. Close waits for it.
+func (l *Lease) ReleaseInBackground() {
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	l.finish(nil)
+	l.beginRelease()
+}
+
+// Gone is closed when the znode is known to be gone, or the session is over.
+func (l *Lease) Gone() <-chan struct{} { return l.gone }
+
+// Take ends the lease as Release does, but leaves the removal of the znode to the caller,
+// who calls removed once the znode is gone or the session is over. removed is nil if the
+// lease was over already.
+func (l *Lease) Take() (removed func(error)) {
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	if l.claim.phase != holding || !l.finish(nil) {
+		return nil
+	}
+	l.claim.phase = releasing
+	l.t.Keeper.Background.Add()
+	return l.removed
+}
+
+// removed tells that the znode is gone.
+func (l *Lease) removed(err error) {
+	defer l.t.Keeper.Background.Done()
+	l.goneErr = err
+	l.claim.Free()
+	close(l.gone)
+}
+
+// beginRelease starts removing the znode of a lease that has ended, once. Needs Table.mu.
+func (l *Lease) beginRelease() {
+	if l.claim.phase != holding {
+		return
+	}
+	l.claim.phase = releasing
+	l.t.Keeper.Background.Add()
+	switch moving := l.underway(); {
+	case moving != nil: // no write for the path while another one is unsettled
+		l.t.Further(func() {
+			<-moving
+			l.removed(l.remove(nil, true))
+		})
+	case l.suspect():
+		l.t.Further(func() { l.removed(l.remove(nil, true)) })
+	default:
+		l.ask()
+	}
+}
+
+// suspect reports whether the znode has to be read before it is deleted.
+func (l *Lease) suspect() bool {
+	return l.znode.Shared && (l.failure() != nil || l.t.Now().Sub(l.taken) > young)
+}
+
+// ask sends the delete without a goroutine. A goroutine begins only if the answer is not
+// the expected one. Needs Table.mu.
+func (l *Lease) ask() {
+	ops := l.ops(nil)
+	sent := l.t.Ask(session.Request{Ops: ops}, func(r session.Result) {
+		first := &answer{ops, r}
+		switch r.Outcome {
+		case session.Applied, session.Ended:
+			l.removed(l.remove(first, false))
+		default:
+			l.t.Further(func() { l.removed(l.remove(first, false)) })
+		}
+	})
+	if !sent { // the session is over
+		go func() { l.removed(l.remove(nil, false)) }()
+	}
+}
+
+// ops is Znode.Delete, or its default.
+func (l *Lease) ops(refused *session.Result) []any {
+	switch {
+	case l.znode.Delete != nil:
+		return l.znode.Delete(l, refused)
+	case refused != nil:
+		return nil
+	}
+	path, _ := l.Where()
+	return []any{&zk.DeleteRequest{Path: path, Version: -1}}
+}
+
+// answer is a delete that was sent, and the answer to it.
+type answer struct {
+	ops []any
+	session.Result
+}
+
+// remove makes the znode go. It begins with the answer to a first delete, if there is one.
+func (l *Lease) remove(first *answer, look bool) error {
+	path, czxid := l.Where()
+	return l.t.remove(path, czxid, look && l.znode.Shared, first, l.ops, l.znode.Vanished)
+}
+
+// Remove deletes the znode at path that has this czxid. See remove.
+func (t *Table) Remove(path string, czxid int64, look bool) error {
+	return t.remove(path, czxid, look, nil, func(refused *session.Result) []any {
+		if refused != nil {
+			return nil
+		}
+		return []any{&zk.DeleteRequest{Path: path, Version: -1}}
+	}, nil)
+}
+
+// remove deletes the znode at path that has this czxid, in one transaction with whatever
+// else ops contains. It returns nil when that znode is known to be gone. It fails only if
+// the session is over first. Then the znode goes with the session. look makes it read the
+// znode before the first delete.
+//
+// A delete whose reply was lost is never simply sent again. It may have been applied, and
+// another owner may have come since. As long as the znode with this czxid is there, the
+// transaction was not applied. Once the znode is gone, nothing more may be done.
+func (t *Table) remove(path string, czxid int64, look bool, first *answer, ops func(*session.Result) []any, vanished func()) error {
+	doubt := false // a write may have been applied
+	gone := func() error {
+		if !doubt && vanished != nil {
+			vanished()
+		}
+		return nil
+	}
+	var next []any
+	for {
+		var r session.Result
+		if first != nil {
+			next, r, first = first.ops, first.Result, nil
+		} else {
+			if look {
+				n, err := t.Decide(path, session.OfNode)
+				if err != nil {
+					return t.atEnd(err)
+				}
+				if !n.Exists || n.Czxid != czxid {
+					return gone()
+				}
+			}
+			if next == nil {
+				next = ops(nil)
+			}
+			r = t.Write(next...)
+		}
+		switch {
+		case r.Outcome == session.Applied:
+			return nil
+		case r.RefusedBy(zk.ErrNoNode):
+			return gone()
+		case r.Outcome == session.Ended:
+			return t.atEnd(r.Err)
+		case r.Outcome == session.Unknown:
+			doubt = true
+		case r.Outcome == session.Refused:
+			if other := ops(&r); other != nil {
+				next = other
+				continue
+			}
+			t.Log.Error("zookeeper: lock cannot be removed, trying again", "path", path, "error", r.Err)
+			select {
+			case <-time.After(time.Second):
+			case <-t.Over():
+			}
+		}
+		if err := t.Retry(); err != nil {
+			return t.atEnd(err)
+		}
+		look = true
+	}
+}
+
+// atEnd says what the end of the session means for one of its znodes. An expired session
+// took it along, and a session without its member is being closed. In all other cases the
+// znode stays until the servers notice that the session is over.
+func (t *Table) atEnd(err error) error {
+	if why := t.Err(); errors.Is(why, session.ErrExpired) || errors.Is(why, session.ErrNoMember) {
+		return nil
+	}
+	return fmt.Errorf("%w: left to the end of the session: %w", idem.ErrUnavailable, err)
+}

@@ -1,0 +1,149 @@
+// Package line has what the recipes and the queue share: a znode below which others are
+// put in order by the servers, and the names of those.
+package line
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+)
+
+// Position is a znode in a line, read off its name:
+//
+//	<role>-<unique>-<sequence number>
+type Position struct {
+	Name string
+	Role string // what it is for, such as "read"; no "-" in it
+	Seq  int32  // given by the servers; it wraps
+}
+
+// uniqueLen is the length of a unique part: 96 random bits, in hexadecimal.
+const uniqueLen = 24
+
+// Unique returns a unique part. A create whose reply was lost is recognised by it. No two
+// znodes ever have the same one, so a znode in a line may be deleted without looking whose
+// it is.
+func Unique() string {
+	var unique [uniqueLen / 2]byte
+	_, _ = rand.Read(unique[:]) // never fails
+	return hex.EncodeToString(unique[:])
+}
+
+// Prefix is the name of a znode that is to be made. The servers add the number.
+func Prefix(role, unique string) string { return role + "-" + unique + "-" }
+
+// Unique is the unique part of a name.
+func (p Position) Unique() string { return p.Name[len(p.Role)+1:][:uniqueLen] }
+
+// before says which of two znodes was made first. The numbers of one line wrap past 2³¹.
+// Znodes that are in line at the same time are never that far apart.
+func (p Position) before(q Position) int {
+	if d := p.Seq - q.Seq; d != 0 {
+		return cmp.Compare(d, 0)
+	}
+	return strings.Compare(p.Name, q.Name)
+}
+
+// Parse reads a name. It is false for a name that this package did not make. Other
+// applications' children of the parent are not part of the line.
+func Parse(name string) (Position, bool) {
+	// The servers write the number with %010d: at least 10 characters, 11 with
+	// a minus sign.
+	head, tail := len(name)-10, 10
+	if head > 2 && name[head-1] == '-' && name[head-2] == '-' {
+		head, tail = head-1, 11
+	}
+	if head < 4 || name[head-1] != '-' {
+		return Position{}, false
+	}
+	seq, err := strconv.ParseInt(name[len(name)-tail:], 10, 32)
+	role, unique, ok := strings.Cut(name[:head-1], "-")
+	if err != nil || !ok || role == "" || len(unique) != uniqueLen {
+		return Position{}, false
+	}
+	return Position{Name: name, Role: role, Seq: int32(seq)}, true
+}
+
+// Sort returns the line that has these names.
+func Sort(names []string) []Position {
+	all := make([]Position, 0, len(names))
+	for _, name := range names {
+		if p, ok := Parse(name); ok {
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, Position.before)
+	return all
+}
+
+// Ensure makes the parent of a line, and the znodes above it. The parent is a container,
+// which the servers remove some time after its last child has gone. Making a znode twice
+// does no harm. So the write need not be pinned, and after a lost reply it is made again.
+func Ensure(t *held.Table, path string, data []byte) error {
+	for {
+		err := t.CreateContainer(path, data, t.ACL)
+		if errors.Is(err, session.ErrNoParent) {
+			if err = ensureAbove(t, path); err == nil {
+				continue
+			}
+		}
+		switch {
+		case err == nil, errors.Is(err, zk.ErrNodeExists):
+			return nil
+		case session.Definite(err), session.Answered(err):
+			return fmt.Errorf("zookeeper: create %s: %w", path, err)
+		}
+		if err := t.Retry(); err != nil {
+			return err
+		}
+	}
+}
+
+// EnsureFor is Ensure for callers. It stops waiting when ctx ends.
+func EnsureFor(ctx context.Context, t *held.Table, path string) error {
+	_, err := session.Within(ctx, t.Session, func() (struct{}, error) { return struct{}{}, Ensure(t, path, nil) })
+	if err != nil {
+		return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// ensureAbove makes the znodes above the parent of a line. Those below the chroot are
+// containers too, so that a path with a number in it leaves nothing. A client that may not
+// create a znode here may still create one further down.
+func ensureAbove(t *held.Table, path string) error {
+	var denied error
+	for i := 1; i < len(path); i++ {
+		if path[i] != '/' {
+			continue
+		}
+		var err error
+		if i <= len(t.Chroot) {
+			err = t.Ensure(path[:i]) // it stays
+		} else {
+			err = t.CreateContainer(path[:i], nil, t.ACL)
+		}
+		switch {
+		case err == nil, errors.Is(err, zk.ErrNodeExists):
+		case errors.Is(err, session.ErrNotPermitted):
+			denied = err
+		case errors.Is(err, session.ErrNoParent) && denied != nil:
+			return denied
+		default:
+			return err
+		}
+	}
+	return nil
+}

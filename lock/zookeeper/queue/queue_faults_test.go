@@ -1,0 +1,315 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
+)
+
+// queueRig is a rig with a queue: as seen through the proxy, and straight.
+type queueRig struct {
+	*rig
+	q, direct *Queue
+}
+
+func newQueueRig(t testing.TB) queueRig {
+	r := newRig(t, 0)
+	qr := queueRig{r, New(r.c, "/q"), New(r.other, "/q")}
+	// Afterwards there is a queue, and every stamp.
+	offer(t, qr.q, "warm")
+	wantQueue(t, qr.q, "warm")
+	s := sessionOf(r.c)
+	for _, sl := range qr.stamps() {
+		if err := once.MakeStamp(s, sl.Path()); err != nil {
+			t.Fatal(err)
+		}
+		sl.Free()
+	}
+	return qr
+}
+
+// stamps claims all of them.
+func (r queueRig) stamps() (all []*held.Claim) {
+	r.Helper()
+	for range once.Stamps {
+		sl, err := once.ClaimStamp(bounded(r), sessionOf(r.c))
+		if err != nil {
+			r.Fatal(err)
+		}
+		all = append(all, sl)
+	}
+	return all
+}
+
+// writes matches those that name the queue or what is in it.
+func (r queueRig) writes() testserver.Match {
+	return testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.q.path))
+}
+
+// A connection breaks with a write on its way: nobody notices, and nothing is
+// done twice.
+func TestQueueLostReplies(t *testing.T) {
+	t.Parallel()
+	losses := map[string]func(queueRig) <-chan struct{}{
+		"reply lost":   func(r queueRig) <-chan struct{} { return r.proxy.DropNextReply(r.writes()) },
+		"request lost": func(r queueRig) <-chan struct{} { return r.proxy.DropNextRequest(r.writes()) },
+	}
+	for name, op := range map[string]func(r queueRig, lose func() <-chan struct{}) <-chan struct{}{
+		"offer": func(r queueRig, lose func() <-chan struct{}) <-chan struct{} {
+			lost := lose()
+			offer(r, r.q, "a")
+			wantQueue(r, r.direct, "a")
+			return lost
+		},
+		"batch": func(r queueRig, lose func() <-chan struct{}) <-chan struct{} {
+			lost := lose()
+			if ids, err := r.q.OfferAll(bounded(r), [][]byte{[]byte("a"), []byte("b")}); err != nil || len(ids) != 2 {
+				r.Errorf("OfferAll() = %v, %v", ids, err)
+			}
+			wantQueue(r, r.direct, "a", "b")
+			return lost
+		},
+		"poll": func(r queueRig, lose func() <-chan struct{}) <-chan struct{} {
+			offer(r, r.q, "a", "b")
+			lost := lose()
+			if e, ok, err := r.q.Poll(bounded(r)); err != nil || !ok || string(e.Data) != "a" {
+				r.Errorf("Poll() = %q, %v, %v, want the first", e.Data, ok, err)
+			}
+			wantQueue(r, r.direct, "b")
+			return lost
+		},
+		"receive": func(r queueRig, lose func() <-chan struct{}) <-chan struct{} {
+			offer(r, r.q, "a", "b")
+			lost := lose()
+			d := receive(r, r.q, "a", 1)
+			r.wantHeld(d.Lease)
+			wantQueue(r, r.direct, "b")
+			ack(r, d)
+			return lost
+		},
+		"ack": func(r queueRig, lose func() <-chan struct{}) <-chan struct{} {
+			offer(r, r.q, "a", "b")
+			d := receive(r, r.q, "a", 1)
+			lost := lose()
+			ack(r, d)
+			wantQueue(r, r.direct, "b")
+			return lost
+		},
+		"release": func(r queueRig, lose func() <-chan struct{}) <-chan struct{} {
+			offer(r, r.q, "a", "b")
+			d := receive(r, r.q, "a", 1)
+			lost := lose()
+			r.release(d.Lease)
+			wantQueue(r, r.direct, "a", "b")
+			return lost
+		},
+	} {
+		for loss, lose := range losses {
+			t.Run(name+", "+loss, func(t *testing.T) {
+				t.Parallel()
+				r := newQueueRig(t)
+				r.TB = t
+				lost := op(r, func() <-chan struct{} { return lose(r) })
+				await(t, "the loss", lost)
+				r.idle(r.c)
+				if n, err := r.direct.Len(bounded(t)); n != 0 || err != nil {
+					t.Errorf("Len() = %d, %v, want 0", n, err)
+				}
+			})
+		}
+	}
+}
+
+// While an offer's reply is missed its element is consumed: it is not there, and
+// was offered all the same.
+func TestQueueLostOfferIsConsumed(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+	lost := r.proxy.DropNextReply(r.writes())
+	offered := make(chan error, 1)
+	go func() {
+		_, err := r.q.Offer(bounded(t), []byte("a"))
+		offered <- err
+	}()
+	await(t, "lost reply", lost)
+	await(t, "reconnect", connect.Held())
+	wantQueue(t, r.direct, "a")
+	connect.Release()
+	if err := <-offered; err != nil {
+		t.Errorf("Offer() = %v", err)
+	}
+	wantQueue(t, r.direct)
+}
+
+// The session ends while the reply is missed.
+func TestQueueInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, op := range map[string]func(q *Queue, d *Delivery) error{
+		"offer": func(q *Queue, _ *Delivery) error {
+			_, err := q.Offer(context.Background(), []byte("mine"))
+			return err
+		},
+		"take": func(q *Queue, _ *Delivery) error {
+			_, err := q.Take(context.Background())
+			return err
+		},
+		"ack": func(_ *Queue, d *Delivery) error { return d.Ack(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newQueueRig(t)
+			var d *Delivery
+			if name != "offer" {
+				offer(t, r.q, "mine")
+			}
+			if name == "ack" {
+				d = receive(t, r.q, "mine", 1)
+			}
+			connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+			lost := r.proxy.DropNextReply(r.writes())
+			got := make(chan error, 1)
+			go func() { got <- op(r.q, d) }()
+			await(t, "lost reply", lost)
+			await(t, "reconnect", connect.Held())
+			id, _ := r.proxy.Session()
+			if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], id, password(r.proxy)); err != nil {
+				t.Fatal(err)
+			}
+			connect.Release()
+			err := <-got
+			var doubt *InDoubtError
+			if !errors.As(err, &doubt) || doubt.Op != name || len(doubt.Elements) != 1 || string(doubt.Elements[0].Data) != "mine" {
+				t.Fatalf("%s = %v, want an *InDoubtError that carries the element", name, err)
+			}
+			if errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLeaseLost) != (name == "ack") {
+				t.Errorf("%s = %v, which wraps what it should not", name, err)
+			}
+			var want []string
+			if name == "offer" {
+				want = []string{"mine"}
+			}
+			wantQueue(t, r.direct, want...)
+		})
+	}
+}
+
+// The caller leaves while the removal is on its way, and has the element.
+func TestQueueTakeAbandoned(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	offer(t, r.q, "a", "b")
+	reply := r.proxy.HoldNextReply(r.writes())
+	ctx, cancel := context.WithCancel(bounded(t))
+	go func() { <-reply.Held(); cancel() }()
+	_, err := r.q.Take(ctx)
+	var doubt *InDoubtError
+	if !errors.As(err, &doubt) || string(doubt.Elements[0].Data) != "a" || !errors.Is(err, context.Canceled) {
+		t.Errorf("Take() = %v, want an *InDoubtError that carries the element, and %v", err, context.Canceled)
+	}
+	reply.Release()
+	r.idle(r.c)
+	wantQueue(t, r.q, "b")
+}
+
+// The caller leaves while the lock is on its way, and the element stays.
+func TestQueueReceiveAbandoned(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	offer(t, r.q, "a")
+	reply := r.proxy.HoldNextReply(r.writes())
+	ctx, cancel := context.WithCancel(bounded(t))
+	go func() { <-reply.Held(); cancel() }()
+	if d, err := r.q.Receive(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Receive() = %v, %v, want ErrUnavailable and %v", d, err, context.Canceled)
+	}
+	reply.Release()
+	ack(t, receive(t, r.direct, "a", 2))
+}
+
+// The caller of Ack leaves, and Ack goes on.
+func TestQueueAckAbandoned(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	offer(t, r.q, "a")
+	d := receive(t, r.q, "a", 1)
+	reply := r.proxy.HoldNextReply(r.writes())
+	ctx, cancel := context.WithCancel(bounded(t))
+	go func() { <-reply.Held(); cancel() }()
+	if err := d.Ack(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Ack() = %v, want ErrUnavailable and %v", err, context.Canceled)
+	}
+	reply.Release()
+	ack(t, d)
+	wantQueue(t, r.direct)
+}
+
+// More writes at once than there are stamps.
+func TestQueueWaitsForStamp(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	all := r.stamps()
+	offered := make(chan error, 1)
+	go func() {
+		_, err := r.q.Offer(bounded(t), []byte("a"))
+		offered <- err
+	}()
+	select {
+	case err := <-offered:
+		t.Fatalf("Offer() = %v, want it to wait", err)
+	case <-time.After(50 * time.Millisecond): // that nothing happens can only be waited for
+	}
+	for _, sl := range all {
+		sl.Free()
+	}
+	if err := <-offered; err != nil {
+		t.Errorf("Offer() = %v", err)
+	}
+}
+
+// The session is given up with a write on its way, whose reply may yet come.
+func TestQueueInDoubtWhenGivenUp(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	offer(t, r.q, "mine")
+	reply := r.proxy.HoldNextReply(r.writes())
+	taken := make(chan error, 1)
+	go func() {
+		_, err := r.q.Take(bounded(t))
+		taken <- err
+	}()
+	await(t, "held reply", reply.Held())
+	sessionOf(r.c).GiveUp()
+	doubt, ok := errors.AsType[*InDoubtError](<-taken)
+	if !ok || string(doubt.Elements[0].Data) != "mine" {
+		t.Errorf("Take() = %v, want an *InDoubtError that carries the element", doubt)
+	}
+	wantQueue(t, r.direct)
+}
+
+// A lock ends after an element was found locked, and before there is a watch for
+// that.
+func TestQueueLockEndsBeforeWatch(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	offer(t, r.direct, "a")
+	held := receive(t, r.direct, "a", 1)
+	watching := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains(held.path)))
+	received := make(chan error, 1)
+	go func() {
+		_, err := r.q.Receive(bounded(t))
+		received <- err
+	}()
+	await(t, "watch on its way", watching.Held())
+	r.release(held.Lease)
+	watching.Release()
+	if err := <-received; err != nil {
+		t.Errorf("Receive() = %v", err)
+	}
+}

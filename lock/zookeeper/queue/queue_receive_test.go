@@ -1,0 +1,299 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+)
+
+func receive(t testing.TB, q *Queue, want string, attempt int) *Delivery {
+	t.Helper()
+	d, err := q.Receive(bounded(t))
+	if err != nil {
+		t.Fatalf("Receive() = %v", err)
+	}
+	if string(d.Data) != want || d.Attempt != attempt {
+		t.Fatalf("Receive() = %q, attempt %d, want %q, %d", d.Data, d.Attempt, want, attempt)
+	}
+	return d
+}
+
+func ack(t testing.TB, d *Delivery) {
+	t.Helper()
+	if err := d.Ack(bounded(t)); err != nil {
+		t.Fatalf("Ack(%q) = %v", d.Data, err)
+	}
+}
+
+func TestQueueReceive(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 2)
+	a, b := New(c[0], "/q"), New(c[1], "/q")
+	ids := offer(t, a, "one", "two", "three")
+	one, two := receive(t, a, "one", 1), receive(t, b, "two", 1)
+	if one.ID != ids[0] || !one.Fence().Before(two.Fence()) && !two.Fence().Before(one.Fence()) {
+		t.Errorf("Receive() = %s with %v, then %v; want %s and different fences", one.ID, one.Fence(), two.Fence(), ids[0])
+	}
+	if _, err := two.Check(bounded(t)); err != nil {
+		t.Errorf("Check() = %v", err)
+	}
+	if e, err := b.Peek(bounded(t)); err != nil || string(e.Data) != "three" {
+		t.Errorf("Peek() = %q, %v, want what nobody has locked", e.Data, err)
+	}
+	ack(t, two)
+	ack(t, two) // again
+	if err := two.Release(bounded(t)); err != nil {
+		t.Errorf("Release() after Ack() = %v", err)
+	}
+	await(t, "end of an acknowledged lease", two.Done())
+	if err := two.Err(); err != nil {
+		t.Errorf("Err() after Ack() = %v", err)
+	}
+	// It keeps its place, and its fence moves on.
+	before := one.Fence()
+	if err := one.Release(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Ack() after Release() = %v, want ErrLeaseLost", err)
+	}
+	one = receive(t, a, "one", 2)
+	if !before.Before(one.Fence()) {
+		t.Errorf("fence %v after %v", one.Fence(), before)
+	}
+	wantQueue(t, a, "three")
+	if _, err := a.TryReceive(bounded(t)); !errors.Is(err, ErrEmpty) {
+		t.Errorf("TryReceive() where all is locked = %v, want ErrEmpty", err)
+	}
+	ack(t, one)
+	if n, err := a.Len(bounded(t)); n != 0 || err != nil {
+		t.Errorf("Len() = %d, %v, want 0", n, err)
+	}
+}
+
+// All elements are locked, some by this process and some by another: who waits
+// gets whichever is given back, in whatever way.
+func TestQueueReceiveWaitsForLocks(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, d *Delivery){
+		"released": func(t *testing.T, d *Delivery) {
+			if err := d.Release(bounded(t)); err != nil {
+				t.Error(err)
+			}
+		},
+		"killed": func(t *testing.T, d *Delivery) {
+			d.Table().Keeper.Abandon()
+			raw := rawConn(t, testserver.SharedZooKeeper(t)) // what the servers do in the end
+			if err := raw.Delete(lockOf(d.path), -1); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		for _, own := range []bool{true, false} {
+			if own && name == "killed" {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, own %v", name, own), func(t *testing.T) {
+				t.Parallel()
+				c := crowd(t, 2)
+				a, b := New(c[0], "/q"), New(c[1], "/q")
+				offer(t, a, "0", "1", "2", "3")
+				var held []*Delivery
+				for i, q := range []*Queue{a, b, a, b} {
+					held = append(held, receive(t, q, fmt.Sprint(i), 1))
+				}
+				got := make(chan *Delivery, 1)
+				go func() {
+					d, err := a.Receive(bounded(t))
+					if err != nil {
+						t.Errorf("Receive() = %v", err)
+					}
+					got <- d
+				}()
+				for _, i := range []int{1, 3} {
+					until(t, "watch", func() bool { return sessionOf(c[0]).Watching(held[i].path, session.OnChildren) != nil })
+				}
+				i := 2
+				if !own {
+					i = 3
+				}
+				end(t, held[i])
+				if d := <-got; d != nil && string(d.Data) != fmt.Sprint(i) {
+					t.Errorf("Receive() = %q, want %d", d.Data, i)
+				}
+			})
+		}
+	}
+}
+
+// Somebody else's znode below an element keeps it from being had, and costs
+// nothing else.
+func TestQueueForeignChildOfElement(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 1)[0]
+	q := New(c, "/q")
+	raw := rawConn(t, testserver.SharedZooKeeper(t))
+	offer(t, q, "odd")
+	d := receive(t, q, "odd", 1)
+	create(t, raw, d.path+"/foreign", 0)
+	if err := d.Ack(bounded(t)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Ack() = %v, want ErrUnavailable", err)
+	}
+	if _, err := d.Check(bounded(t)); err != nil {
+		t.Errorf("Check() = %v, want the lock to be held", err)
+	}
+	if err := d.Release(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	offer(t, q, "even")
+	ack(t, receive(t, q, "even", 1))
+	taken := make(chan error, 1)
+	go func() {
+		_, err := q.Take(bounded(t))
+		taken <- err
+	}()
+	until(t, "watch", func() bool { return sessionOf(c).Watching(d.path, session.OnChildren) != nil })
+	if err := raw.Delete(d.path+"/foreign", -1); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-taken; err != nil {
+		t.Errorf("Take() = %v", err)
+	}
+}
+
+// Whoever had an element before cannot remove it from under whoever has it now.
+func TestQueueAckSparesTheNextConsumer(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 2)
+	a, b := New(c[0], "/q"), New(c[1], "/q")
+	raw := rawConn(t, testserver.SharedZooKeeper(t))
+	for _, next := range []*Queue{a, b} {
+		offer(t, a, "x")
+		old := receive(t, a, "x", 1)
+		if err := raw.Delete(lockOf(old.path), -1); err != nil {
+			t.Fatal(err)
+		}
+		if next == a { // its session has to notice first
+			if _, err := old.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+				t.Errorf("Check() = %v, want ErrLeaseLost", err)
+			}
+		}
+		now := receive(t, next, "x", 2)
+		if err := old.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+			t.Errorf("Ack() = %v, want ErrLeaseLost", err)
+		}
+		if err := old.Release(bounded(t)); err != nil {
+			t.Error(err)
+		}
+		if _, err := now.Check(bounded(t)); err != nil {
+			t.Errorf("Check() = %v, want a lock that is held", err)
+		}
+		ack(t, now)
+	}
+}
+
+// A consumer that is cut off for long loses its element to another, and cannot
+// acknowledge it when it is back.
+func TestQueueLongPartition(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 3*time.Second)
+	cut, other := New(r.c, "/q"), New(r.other, "/q")
+	offer(t, other, "x")
+	old := receive(t, cut, "x", 1)
+	r.proxy.BlackHole(testserver.Both)
+	now := receive(t, other, "x", 2)
+	await(t, "loss", old.Done())
+	if err := old.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
+	}
+	r.proxy.Restore()
+	until(t, "connected again", func() bool { _, err := base(r.c).Table(); return err == nil })
+	if err := old.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
+	}
+	if _, err := now.Check(bounded(t)); err != nil {
+		t.Errorf("Check() = %v, want a lock that is held", err)
+	}
+	ack(t, now)
+	wantQueue(t, cut)
+}
+
+// Sessions are killed while consumers work: each element is processed, and
+// acknowledged once.
+func TestQueueReceiveUnderSessionKills(t *testing.T) {
+	t.Parallel()
+	const consumers, elements = 3, 60
+	server := testserver.SharedZooKeeper(t)
+	cfg := sharedConfig(t)
+	cfg.SessionTimeout = 60 * time.Second
+	producer := New(open(t, cfg), "/q")
+	ctx, done := context.WithCancel(bounded(t))
+	defer done()
+	var mu sync.Mutex
+	acked, doubt := map[string]int{}, map[string]bool{}
+	batch := make([][]byte, elements)
+	for i := range batch {
+		batch[i] = fmt.Append(nil, i)
+	}
+	if _, err := producer.OfferAll(bounded(t), batch); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range consumers {
+		proxy := testserver.StartZooKeeperProxy(t, server[0])
+		cfg := cfg
+		cfg.Servers = []string{proxy.Addr()}
+		q := New(open(t, cfg), "/q")
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				d, err := q.Receive(ctx)
+				if ctx.Err() != nil {
+					return
+				}
+				if err != nil {
+					t.Errorf("Receive() = %v", err)
+					return
+				}
+				if n%4 == i { // at one moment or another of what follows
+					go func() {
+						id, _ := proxy.Session()
+						_ = testserver.KillSession(server[0], id, password(proxy))
+					}()
+				}
+				var in *InDoubtError
+				err = d.Ack(bounded(t))
+				mu.Lock()
+				switch {
+				case err == nil:
+					acked[string(d.Data)]++
+				case errors.As(err, &in):
+					doubt[string(d.Data)] = true
+				case !errors.Is(err, idem.ErrLeaseLost):
+					t.Errorf("Ack() = %v", err)
+				}
+				mu.Unlock()
+				left, err := producer.Len(bounded(t))
+				if err != nil {
+					t.Errorf("Len() = %v", err)
+				}
+				if left == 0 {
+					done()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i := range elements {
+		e := fmt.Sprint(i)
+		if n := acked[e]; n > 1 || n == 0 && !doubt[e] {
+			t.Errorf("%s was acknowledged %d times, in doubt: %v", e, n, doubt[e])
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
+)
+
+// holdEverything has a client hold one of each thing that it can make.
+func holdEverything(t testing.TB, c *zookeeper.Client) []*held.Lease {
+	t.Helper()
+	var all []*held.Lease
+	for _, f := range everyAsk(c) {
+		l, err := f.ask(bounded(t))
+		if err != nil {
+			t.Fatalf("%s = %v, want a lease", f.name, err)
+		}
+		all = append(all, l)
+	}
+	r := NewRegister(c, "/app/register")
+	if err := r.Save(bounded(t), []byte("kept"), 0); err != nil {
+		t.Fatalf("Save() = %v", err)
+	}
+	return all
+}
+
+type namedAsk struct {
+	name string
+	path string // below the chroot, of what is asked for
+	ask  func(ctx context.Context) (*held.Lease, error)
+}
+
+// everyAsk is a way to ask for each kind of lease, of one that excludes all
+// others. It goes on asking while ZooKeeper cannot be asked.
+func everyAsk(c *zookeeper.Client) []namedAsk {
+	id := idem.NewKeyID("test", "everything")
+	q := queue.New(c, "/app/queue")
+	all := []namedAsk{
+		{"lock", strings.TrimPrefix(lockPath(c, id), base(c).Chroot), func(ctx context.Context) (*held.Lease, error) {
+			l, err := idem.Acquire(ctx, c.Locker(), request(id))
+			if err != nil {
+				return nil, err
+			}
+			return l.(*zookeeper.Lease).Lease, nil
+		}},
+		{"mutex", "/app/mutex", plain(NewMutex(c, "/app/mutex").Acquire)},
+		{"writer", "/app/rw", plain(NewRWMutex(c, "/app/rw").AcquireWrite)},
+		{"semaphore", "/app/semaphore", plain(func(ctx context.Context) (*Lease, error) { return NewSemaphore(c, "/app/semaphore", 2).Acquire(ctx, 2) })},
+		{"leader", "/app/election", func(ctx context.Context) (*held.Lease, error) {
+			l, err := NewElection(c, "/app/election", "somebody").Campaign(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return l.Lease.Lease, nil
+		}},
+		{"delivery", "/app/queue", func(ctx context.Context) (*held.Lease, error) {
+			n, err := q.Len(ctx)
+			if err == nil && n == 0 {
+				_, err = q.Offer(ctx, []byte("element"))
+			}
+			if err != nil {
+				return nil, err
+			}
+			d, err := q.Receive(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return d.Lease, nil
+		}},
+	}
+	for i, f := range all {
+		all[i].ask = func(ctx context.Context) (l *held.Lease, err error) {
+			for l, err = f.ask(ctx); errors.Is(err, idem.ErrUnavailable) && !session.Refusal(err) && ctx.Err() == nil && base(c).Keeper.AwaitUsable(ctx); {
+				l, err = f.ask(ctx)
+			}
+			return l, err
+		}
+	}
+	return all
+}
+
+// plain drops what a recipe's lease adds.
+func plain(f ask) func(ctx context.Context) (*held.Lease, error) {
+	return func(ctx context.Context) (*held.Lease, error) {
+		l, err := f(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return l.Lease, nil
+	}
+}
+
+// located is a lease whose znode is known.
+type located interface {
+	idem.Lease
+	Where() (path string, czxid int64)
+}
+
+func wantHeldStill[L located](t testing.TB, all []L) {
+	t.Helper()
+	for _, l := range all {
+		if _, err := l.Check(bounded(t)); err != nil {
+			t.Errorf("Check() of %s = %v, want a held lease", pathOf(l), err)
+		}
+	}
+}
+
+func releaseAll[L located](t testing.TB, all []L) {
+	t.Helper()
+	for _, l := range all {
+		if err := l.Release(bounded(t)); err != nil {
+			t.Errorf("Release() of %s = %v", pathOf(l), err)
+		}
+	}
+}
+
+// With credentials nobody else can touch anything: neither what is locked, nor
+// its parents, nor the session's member, nor make anything beside them. And the
+// owner is not hindered, over reconnects and over the end of its session.
+func TestACLKeepsStrangersOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0) // for its proxy
+	cfg := r.cfg
+	cfg.Chroot, cfg.Credentials, cfg.ACL = testserver.Chroot(t), []zookeeper.Credential{mine}, nil
+	c := open(t, cfg)
+	held := holdEverything(t, c)
+	servers := testserver.SharedZooKeeper(t)
+	all := tree(t, stranger(t, servers, mine), cfg.Chroot)
+	if len(all) < 20 {
+		t.Errorf("only %q, the test tests little", all)
+	}
+	for name, conn := range map[string]*zk.Conn{
+		"nobody":       stranger(t, servers),
+		"somebody":     stranger(t, servers, theirs),
+		"another user": stranger(t, servers, zookeeper.Credential{Scheme: "digest", Secret: []byte("other:secret")}),
+	} {
+		for _, path := range all {
+			if path != cfg.Chroot { // checked at "/"
+				if err := conn.Delete(path, -1); !errors.Is(err, zk.ErrNoAuth) {
+					t.Errorf("%s: Delete(%s) = %v, want %v", name, path, err, zk.ErrNoAuth)
+				}
+			} else if err := conn.Delete(path, -1); !errors.Is(err, zk.ErrNotEmpty) {
+				t.Errorf("%s: Delete(%s) = %v, want %v", name, path, err, zk.ErrNotEmpty)
+			}
+			if _, err := conn.Create(path+"/x", nil, 0, zk.WorldACL(zk.PermAll)); !errors.Is(err, zk.ErrNoAuth) {
+				t.Errorf("%s: Create(%s/x) = %v, want %v", name, path, err, zk.ErrNoAuth)
+			}
+			if _, err := conn.Set(path, nil, -1); !errors.Is(err, zk.ErrNoAuth) {
+				t.Errorf("%s: Set(%s) = %v, want %v", name, path, err, zk.ErrNoAuth)
+			}
+			if _, err := conn.SetACL(path, zk.WorldACL(zk.PermAll), -1); !errors.Is(err, zk.ErrNoAuth) {
+				t.Errorf("%s: SetACL(%s) = %v, want %v", name, path, err, zk.ErrNoAuth)
+			}
+		}
+	}
+	wantHeldStill(t, held)
+	for range 3 {
+		r.proxy.Cut() // credentials are presented again
+		until(t, "connected again", func() bool { return c.Locker().Ping(bounded(t)) == nil })
+		wantHeldStill(t, held)
+	}
+	releaseAll(t, held)
+	releaseAll(t, holdEverythingAgain(t, c))
+
+	old := sessionOf(c)
+	held = holdEverythingAgain(t, c)
+	until(t, "session killed", func() bool {
+		return testserver.KillSession(servers[0], old.ID(), password(r.proxy)) == nil || old.Err() != nil
+	})
+	until(t, "another session", func() bool { s, err := base(c).Table(); return err == nil && s != old })
+	for _, l := range held {
+		await(t, "lease lost", l.Done())
+	}
+	releaseAll(t, holdEverythingAgain(t, c))
+	if open, err := c.OpenParents(bounded(t), "/app/mutex"); len(open) > 0 || err != nil {
+		t.Errorf("OpenParents() = %q, %v; want none", open, err)
+	}
+}
+
+func holdEverythingAgain(t testing.TB, c *zookeeper.Client) []*held.Lease {
+	t.Helper()
+	r := NewRegister(c, "/app/register")
+	data, version, err := r.Load(bounded(t))
+	if err != nil || string(data) != "kept" {
+		t.Fatalf("Load() = %q, %v", data, err)
+	}
+	if err := r.Save(bounded(t), data, version); err != nil {
+		t.Errorf("Save() = %v", err)
+	}
+	var all []*held.Lease
+	for _, f := range everyAsk(c) {
+		l, err := f.ask(bounded(t))
+		if err != nil {
+			t.Fatalf("%s = %v, want a lease", f.name, err)
+		}
+		all = append(all, l)
+	}
+	return all
+}

@@ -1,0 +1,222 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+// awaitLeader reads until a leader has this name; "" is nobody.
+func awaitLeader(t testing.TB, ch <-chan Leader, name string) Leader {
+	t.Helper()
+	for end := time.After(patience); ; {
+		select {
+		case l, ok := <-ch:
+			if !ok {
+				t.Fatal("channel is closed")
+			}
+			if l.Name == name {
+				return l
+			}
+		case <-end:
+			t.Fatalf("leader %q: not after %v", name, patience)
+		}
+	}
+}
+
+func resign(t testing.TB, l *Leadership) {
+	t.Helper()
+	if err := l.Resign(bounded(t)); err != nil {
+		t.Errorf("Resign() = %v", err)
+	}
+}
+
+func TestElectionLeader(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	e := NewElection(r.c, "/e", "me, \"or\" <so>")
+	if l, err := e.Leader(bounded(t)); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("Leader() = %+v, %v; want %v", l, err, ErrNoLeader)
+	}
+	mine := campaign(t, e)
+	l, err := NewElection(r.other, "/e", "").Leader(bounded(t))
+	if err != nil || l.Name != e.candidate || l.Fence != mine.Fence() || l.Instance != base(r.c).Owner.Instance || l.Host == "" || l.PID == 0 {
+		t.Errorf("Leader() = %+v, %v; want me", l, err)
+	}
+	if err := NewElection(r.other, "/e", "").Revoke(bounded(t)); err != nil {
+		t.Errorf("Revoke() = %v", err)
+	}
+	await(t, "Revoked()", mine.Revoked())
+	if again, err := e.Leader(bounded(t)); err != nil || again != l {
+		t.Errorf("Leader() = %+v, %v; want %+v as before", again, err, l)
+	}
+	resign(t, mine)
+	if l, err := e.Leader(bounded(t)); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("Leader() = %+v, %v; want %v", l, err, ErrNoLeader)
+	}
+	if _, err := e.Leader(canceled(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Leader() = %v, want %v", err, context.Canceled)
+	}
+}
+
+// An observer follows the leaders from before there was an election to the
+// end: over reconnects, lost sessions, and parents that go and come.
+func TestElectionObserve(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	ctx, cancel := context.WithCancel(bounded(t))
+	ch := NewElection(r.c, "/e", "").Observe(ctx)
+	other := NewElection(r.c, "/e", "").Observe(ctx) // shares the watches
+	elect := func(name string) *Leadership { return campaign(t, NewElection(r.other, "/e", name)) }
+	see := func(l *Leadership, name string) {
+		t.Helper()
+		for _, ch := range []<-chan Leader{ch, other} {
+			if got := awaitLeader(t, ch, name); got.Fence != l.Fence() {
+				t.Errorf("leader %+v, want the fence %v", got, l.Fence())
+			}
+		}
+	}
+	nobody := func() {
+		t.Helper()
+		awaitLeader(t, ch, "")
+		awaitLeader(t, other, "")
+	}
+	nobody()
+	l := elect("one")
+	see(l, "one")
+
+	// A change while the connection is away.
+	r.proxy.Refuse(true)
+	r.proxy.Cut()
+	resign(t, l)
+	l = elect("two")
+	r.proxy.Refuse(false)
+	see(l, "two")
+	resign(t, l)
+	nobody()
+
+	// A change while the session is being replaced.
+	l = elect("three")
+	see(l, "three")
+	killSession(t, r.c, r.proxy)
+	resign(t, l)
+	l = elect("four")
+	see(l, "four")
+
+	// And none: the same leader is not told again.
+	killSession(t, r.c, r.proxy)
+	until(t, "usable", func() bool { return r.c.Locker().Ping(bounded(t)) == nil })
+	resign(t, l)
+	if next := <-ch; next != (Leader{}) {
+		t.Errorf("leader %+v, want none", next)
+	}
+	awaitLeader(t, other, "")
+
+	// The parent goes, and comes again.
+	until(t, "parent removed", func() bool {
+		err := r.raw.Delete(r.cfg.Chroot+"/e", -1)
+		return err == nil || errors.Is(err, zk.ErrNoNode)
+	})
+	l = elect("five")
+	see(l, "five")
+	resign(t, l)
+	nobody()
+
+	cancel()
+	for _, ch := range []<-chan Leader{ch, other} {
+		for range ch { // until it is closed
+		}
+	}
+}
+
+// Who does not read holds up nobody, and gets the latest in the end.
+func TestElectionObserveSlowly(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 2)
+	ch := NewElection(c[0], "/e", "").Observe(bounded(t))
+	live := NewElection(c[0], "/e", "").Observe(bounded(t))
+	for _, name := range []string{"a", "b", "c"} {
+		l := campaign(t, NewElection(c[1], "/e", name))
+		awaitLeader(t, live, name)
+		resign(t, l)
+	}
+	last := campaign(t, NewElection(c[1], "/e", "last"))
+	awaitLeader(t, live, "last")
+	if got := awaitLeader(t, ch, "last"); got.Fence != last.Fence() {
+		t.Errorf("leader %+v", got)
+	}
+	resign(t, last)
+	awaitLeader(t, ch, "")
+}
+
+func TestElectionObserveEndsWithTheClient(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		end  func(c *zookeeper.Client)
+	}{
+		{"closed", func(c *zookeeper.Client) { _ = c.Close(context.Background()) }},
+		{"abandoned", (*zookeeper.Client).Abandon},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := open(t, sharedConfig(t))
+			ch := NewElection(c, "/e", "").Observe(context.Background())
+			awaitLeader(t, ch, "")
+			tt.end(c)
+			if l, ok := <-ch; ok {
+				t.Errorf("leader %+v, want a closed channel", l)
+			}
+			if l, ok := <-NewElection(c, "/e", "").Observe(context.Background()); ok {
+				t.Errorf("leader %+v of a closed client", l)
+			}
+			if l, ok := <-NewElection(c, "e", "").Observe(context.Background()); ok {
+				t.Errorf("leader %+v of a relative path", l)
+			}
+		})
+	}
+}
+
+// A leader is told once, and replaces one that nobody has read.
+func TestElectionObserverTells(t *testing.T) {
+	t.Parallel()
+	o := &observer{ch: make(chan Leader, 1)}
+	a, b := Leader{Name: "a"}, Leader{Name: "b"}
+	tell := func(leaders ...Leader) {
+		t.Helper()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for _, l := range leaders {
+				o.tell(l)
+			}
+		}()
+		await(t, "told", done)
+	}
+	want := func(want ...Leader) {
+		t.Helper()
+		var got []Leader
+		for len(o.ch) > 0 {
+			got = append(got, <-o.ch)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("told %v, want %v", got, want)
+		}
+	}
+	tell(Leader{})
+	want(Leader{})
+	tell(Leader{}, a)
+	want(a)
+	tell(a, a)
+	want()
+	tell(b, a, b)
+	want(b)
+	tell(Leader{})
+	want(Leader{})
+}

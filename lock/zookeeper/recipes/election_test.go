@@ -1,0 +1,138 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+func campaign(t testing.TB, e *Election) *Leadership {
+	t.Helper()
+	l, err := e.Campaign(bounded(t))
+	if err != nil {
+		t.Fatalf("Campaign() = %v", err)
+	}
+	return l
+}
+
+// Candidates of several clients lead one after the other, in order, and each
+// context has ended before the next begins.
+func TestElectionPassesOn(t *testing.T) {
+	t.Parallel()
+	const candidates, terms = 4, 3
+	var leaders atomic.Int64
+	var last atomic.Uint64
+	var wg sync.WaitGroup
+	for _, c := range crowd(t, 2) {
+		for range candidates {
+			e := NewElection(c, "/e", "someone")
+			wg.Go(func() {
+				for range terms {
+					err := e.RunAsLeader(bounded(t), func(ctx context.Context, fence idem.Fence) error {
+						if leaders.Add(1) != 1 || ctx.Err() != nil {
+							t.Error("two leaders")
+						}
+						if last.Swap(fence.Token) >= fence.Token {
+							t.Errorf("fence %v after a greater one", fence)
+						}
+						leaders.Add(-1)
+						return nil
+					})
+					if err != nil {
+						t.Errorf("RunAsLeader() = %v", err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+func TestElectionRunAsLeader(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[ElectionEvent]
+	e := NewElection(r.c, "/e", "me", WithElectionListener(told.Take))
+	free := func(state ElectionState) {
+		t.Helper()
+		campaign(t, NewElection(r.other, "/e", "other")).ReleaseInBackground()
+		evs := told.Events()
+		if last := evs[len(evs)-1]; last.State != state {
+			t.Errorf("the last event is %v, want %v", last.State, state)
+		}
+	}
+	mine := errors.New("mine")
+	var cause func() error
+	err := e.RunAsLeader(bounded(t), func(ctx context.Context, _ idem.Fence) error {
+		cause = func() error { return context.Cause(ctx) }
+		return mine
+	})
+	if !errors.Is(err, mine) || errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("RunAsLeader() = %v, want %v", err, mine)
+	}
+	if !errors.Is(cause(), context.Canceled) {
+		t.Errorf("cause %v after the term, want %v", cause(), context.Canceled)
+	}
+	free(ElectionResigned)
+
+	func() {
+		defer func() {
+			if p := recover(); p != "at the disco" {
+				t.Errorf("recovered %v", p)
+			}
+		}()
+		_ = e.RunAsLeader(bounded(t), func(context.Context, idem.Fence) error { panic("at the disco") })
+	}()
+	free(ElectionResigned)
+
+	// zookeeper.Lost while it works: it is told, and waited for.
+	working, finish := make(chan struct{}), make(chan struct{})
+	result := make(chan error, 1)
+	go func() {
+		result <- e.RunAsLeader(bounded(t), func(ctx context.Context, _ idem.Fence) error {
+			close(working)
+			<-ctx.Done()
+			<-finish
+			return context.Cause(ctx)
+		})
+	}()
+	await(t, "elected", working)
+	killSession(t, r.c, r.proxy)
+	free(ElectionLost)
+	select {
+	case err := <-result:
+		t.Errorf("RunAsLeader() = %v while its function was running", err)
+	default:
+	}
+	close(finish)
+	if err := <-result; !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("RunAsLeader() = %v, want %v", err, idem.ErrLeaseLost)
+	}
+
+	// Given up before it was elected.
+	l := campaign(t, NewElection(r.other, "/e", "other"))
+	ctx, cancel := context.WithTimeout(bounded(t), 50*time.Millisecond)
+	defer cancel()
+	err = e.RunAsLeader(ctx, func(context.Context, idem.Fence) error { t.Error("two leaders"); return nil })
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("RunAsLeader() = %v, want %v", err, context.DeadlineExceeded)
+	}
+	l.ReleaseInBackground()
+	free(ElectionResigned)
+}
+
+func TestElectionNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"", strings.Repeat("x", maxCandidate+1), "\xff"} {
+		if l, err := NewElection(&zookeeper.Client{}, "/e", name).Campaign(bounded(t)); err == nil || l != nil {
+			t.Errorf("Campaign() of %.10q = %v, %v; want a refusal", name, l, err)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package recipes
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+)
+
+// neighbours are two places of one session, side by side; the first has the lock.
+func neighbours(t *testing.T, cfg zookeeper.Config) (c *zookeeper.Client, held *Lease, second <-chan *Lease) {
+	t.Helper()
+	c = open(t, cfg)
+	m := NewMutex(c, "/m")
+	held, err := m.Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ch := make(chan *Lease, 1)
+	go func() {
+		l, err := m.Acquire(bounded(t))
+		if err != nil {
+			t.Errorf("Acquire() = %v", err)
+		}
+		ch <- l
+	}()
+	until(t, "the second in line", func() bool { return placesOf(c) == 2 })
+	return c, held, ch
+}
+
+// Within a session the lock is handed over before the delete has been applied,
+// and nobody else has it until both places are gone.
+func TestMutexHandOverWithinASessionDoesNotWaitForTheDelete(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	other := NewMutex(open(t, cfg), "/m")
+	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+	counter := proxy.Count(cfg.Chroot + "/m")
+	cfg.Servers = []string{proxy.Addr()}
+	_, held, second := neighbours(t, cfg)
+	until(t, "the second to have looked at the line", func() bool {
+		seen := counter.Seen()
+		return seen.Unanswered == 0 && seen.Requests[testserver.OpGetChildren2] == 2
+	})
+	deletes := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(cfg.Chroot+"/m/")))
+	defer deletes.Release()
+	held.ReleaseInBackground()
+	lease := <-second
+	if lease == nil {
+		t.FailNow()
+	}
+	await(t, "the delete", deletes.Held())
+	if !held.Fence().Before(lease.Fence()) {
+		t.Errorf("fence = %v after %v, want a greater one", lease.Fence(), held.Fence())
+	}
+	if l, err := other.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() by another client = %v, %v, want ErrLocked", l, err)
+	}
+	deletes.Release()
+	if err := held.Release(bounded(t)); err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+	if l, err := other.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() by another client after the delete = %v, %v, want ErrLocked", l, err)
+	}
+	if _, err := lease.Check(bounded(t)); err != nil {
+		t.Errorf("Check() = %v, want the lock", err)
+	}
+	if err := lease.Release(bounded(t)); err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+	l, err := other.Acquire(bounded(t))
+	if err != nil {
+		t.Fatalf("Acquire() by another client after both = %v", err)
+	}
+	l.ReleaseInBackground()
+}
+
+// A place whose znode was deleted by hand while it waited is not handed the lock.
+func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	raw := rawConn(t, cfg.Servers)
+	c := open(t, cfg)
+	ln := newLineup(c, "/m")
+	var places []*Lease
+	for range 2 {
+		l, err := ln.enqueue(bounded(t), sessionOf(c), exclusive, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		places = append(places, l)
+	}
+	if err := places[0].begin(true, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := places[1].neighbour([]line.Position{places[0].place.Position, places[1].place.Position}, 0); got == nil || got.Lease != places[0].Lease {
+		t.Fatalf("neighbour() = %v, want the first place", got)
+	}
+	if err := raw.Delete(pathOf(places[1]), -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
+		t.Fatal(err)
+	}
+	places[0].ReleaseInBackground()
+	handed, err := places[1].awaitHandOver(bounded(t), places[0])
+	if handed || !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("awaitHandOver() = %v, %v, want ErrLeaseLost", handed, err)
+	}
+}
+
+// Who gives up a place that never had its turn hands nothing over.
+func TestMutexHandOverOnlyFromTheHead(t *testing.T) {
+	t.Parallel()
+	c := open(t, sharedConfig(t))
+	ln := newLineup(c, "/m")
+	var places []*Lease
+	for range 3 {
+		l, err := ln.enqueue(bounded(t), sessionOf(c), exclusive, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		places = append(places, l)
+	}
+	places[1].ReleaseInBackground()
+	if handed, err := places[2].awaitHandOver(bounded(t), places[1]); handed || err != nil {
+		t.Errorf("awaitHandOver() = %v, %v, want to look again", handed, err)
+	}
+	places[0].ReleaseInBackground()
+	places[2].ReleaseInBackground()
+}

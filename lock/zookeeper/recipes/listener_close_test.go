@@ -1,0 +1,71 @@
+package recipes
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// A client is closed while a lease is told of: who hears that it was acquired
+// hears of its end.
+func TestMutexTellsBothOrNeither(t *testing.T) {
+	t.Parallel()
+	for round := range 20 {
+		c := open(t, sharedConfig(t))
+		var told recorder[LockEvent]
+		m := NewMutex(c, "/m", WithListener(told.Take))
+		l, err := m.ln.acquire(bounded(t), exclusive, m.ln.owned(), first) // Acquire, before it tells
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { m.tell(l) })
+		if round%2 == 0 {
+			told.Wait(t, 1)
+		}
+		if err := c.Close(bounded(t)); err != nil {
+			t.Errorf("Close() = %v", err)
+		}
+		got := told.Events()
+		wg.Wait()
+		if len(got) > 0 {
+			wantStates(t, got, LockAcquired, LockLost)
+		}
+	}
+}
+
+// A lease is lost while its Acquire returns it, and the next one is told of
+// first. The older one's events do not come behind, as if it were held.
+func TestMutexTellsInOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[LockEvent]
+	m := NewMutex(r.c, "/m", WithListener(told.Take))
+	late, err := m.ln.acquire(bounded(t), exclusive, m.ln.owned(), first) // Acquire, before it tells
+	if err != nil {
+		t.Fatal(err)
+	}
+	killSession(t, r.c, r.proxy)
+	next, err := m.Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.tell(late)
+	r.release(next)
+	got := told.Wait(t, 2)
+	if err := r.c.Close(bounded(t)); err != nil { // waits for all of them
+		t.Errorf("Close() = %v", err)
+	}
+	got = append(got, told.Events()[len(got):]...)
+	wantStates(t, got, LockAcquired, LockReleased)
+	for _, ev := range got {
+		if ev.Fence != next.Fence() {
+			t.Errorf("%+v, want only lease %v", ev, next.Fence())
+		}
+	}
+	if !errors.Is(late.Err(), idem.ErrLeaseLost) {
+		t.Errorf("Err() = %v, want %v", late.Err(), idem.ErrLeaseLost)
+	}
+}

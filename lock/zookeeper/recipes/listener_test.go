@@ -1,0 +1,163 @@
+package recipes
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func wantStates(t testing.TB, got []LockEvent, want ...LockState) {
+	t.Helper()
+	var states []LockState
+	for _, ev := range got {
+		states = append(states, ev.State)
+		if lost := ev.State == LockLost; lost != errors.Is(ev.Err, idem.ErrLeaseLost) {
+			t.Errorf("event %+v with the error %v", ev, ev.Err)
+		}
+	}
+	if !slices.Equal(states, want) {
+		t.Errorf("events %v, want %v", states, want)
+	}
+}
+
+func TestMutexTellsItsListener(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[LockEvent]
+	m := NewMutex(r.c, "/m", nil, WithListener(nil), WithListener(told.Take), WithListener(func(LockEvent) { panic("listener") }))
+	first, err := m.Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.release(first)
+	r.release(first)
+	second, err := m.TryAcquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+		t.Fatalf("TryAcquire() = %v, want ErrLocked", err)
+	}
+	killSession(t, r.c, r.proxy)
+	second.ReleaseInBackground()
+	got := told.Wait(t, 4)
+	wantStates(t, got, LockAcquired, LockReleased, LockAcquired, LockLost)
+	for i, l := range []*Lease{first, first, second, second} {
+		if got[i].Fence != l.Fence() || got[i].Path != "/m" {
+			t.Errorf("event %d is %+v, want fence %v of /m", i, got[i], l.Fence())
+		}
+	}
+}
+
+// With a listener, the loss of a znode is noticed though nobody asks.
+func TestMutexTellsOfADeletedPlace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[LockEvent]
+	l, err := NewMutex(r.c, "/m", WithListener(told.Take)).Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.raw.Delete(pathOf(l), -1); err != nil {
+		t.Fatal(err)
+	}
+	wantStates(t, told.Wait(t, 2), LockAcquired, LockLost)
+	next, err := NewMutex(r.other, "/m").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.ReleaseInBackground()
+}
+
+// A place is lost and found again behind the holder's back: the connection
+// breaks between its deletion and the news of it.
+func TestMutexTellsOfADeletionWhileAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[LockEvent]
+	l, err := NewMutex(r.c, "/m", WithListener(told.Take)).Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.proxy.Refuse(true)
+	r.proxy.Cut()
+	if err := r.raw.Delete(pathOf(l), -1); err != nil {
+		t.Fatal(err)
+	}
+	r.proxy.Refuse(false)
+	wantStates(t, told.Wait(t, 2), LockAcquired, LockLost)
+}
+
+// A listener that is slow holds up nobody, misses nothing, and is waited for.
+func TestCloseWaitsForListeners(t *testing.T) {
+	t.Parallel()
+	c := open(t, sharedConfig(t))
+	var told recorder[LockEvent]
+	entered, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	m := NewMutex(c, "/m", WithListener(func(ev LockEvent) {
+		once.Do(func() { close(entered) })
+		<-release
+		told.Take(ev)
+	}))
+	want := []LockState{}
+	for range 10 {
+		l, err := m.Acquire(bounded(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Release(bounded(t)); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, LockAcquired, LockReleased)
+	}
+	if _, err := m.Acquire(bounded(t)); err != nil { // ended by Close
+		t.Fatal(err)
+	}
+	want = append(want, LockAcquired, LockLost)
+	await(t, "first event", entered)
+	s := sessionOf(c)
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close(bounded(t)) }()
+	await(t, "session over", s.Over())
+	select {
+	case err := <-closed:
+		t.Errorf("Close() = %v while a listener was running", err)
+	default:
+	}
+	close(release)
+	if err := <-closed; err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+	wantStates(t, told.Events(), want...)
+	if _, err := m.Acquire(canceled(t)); err == nil {
+		t.Error("Acquire() after Close() succeeded")
+	}
+	wantStates(t, told.Events(), want...)
+}
+
+// A lost reply is nothing that a listener hears of.
+func TestMutexListenerAndALostCreate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	create(t, r.raw, r.cfg.Chroot+"/m", 0) // or the first create is refused
+	var told recorder[LockEvent]
+	m := NewMutex(r.c, "/m", WithListener(told.Take))
+	lost := r.proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/m/"+exclusive+"-")))
+	l, err := m.Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the loss", lost)
+	r.release(l)
+	wantStates(t, told.Wait(t, 2), LockAcquired, LockReleased)
+	if names, _, err := r.raw.Children(r.cfg.Chroot + "/m"); err != nil && !errors.Is(err, zk.ErrNoNode) || len(names) > 0 {
+		t.Errorf("left behind: %v, %v", names, err)
+	}
+}

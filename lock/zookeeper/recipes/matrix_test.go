@@ -1,0 +1,172 @@
+package recipes
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+)
+
+// place where the matrix is run: one server, or three of which the client under
+// test only knows a follower, by way of a proxy.
+type matrixPlace struct {
+	near   string   // of the client under test, behind the proxy
+	others []string // of the client beside it
+}
+
+func onServerAndEnsemble(t *testing.T, run func(t *testing.T, at matrixPlace)) {
+	t.Parallel()
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		hosts := testserver.SharedZooKeeper(t)
+		run(t, matrixPlace{hosts[0], hosts})
+	})
+	t.Run("ensemble", func(t *testing.T) {
+		t.Parallel()
+		e := testserver.StartEnsemble(t, 3)
+		run(t, matrixPlace{e.Followers()[0].Addr(), e.Leader().Hosts()})
+	})
+}
+
+// pair is a client behind a proxy and one beside it, which share a chroot, and
+// credentials.
+type pair struct {
+	testing.TB
+	at       matrixPlace
+	proxy    *testserver.Proxy
+	c, other *zookeeper.Client
+}
+
+func newPair(t testing.TB, at matrixPlace, timeout time.Duration) *pair {
+	t.Helper()
+	p := &pair{TB: t, at: at, proxy: testserver.StartZooKeeperProxy(t, at.near)}
+	cfg := config(t, at.others...)
+	cfg.Credentials, cfg.SessionTimeout = []zookeeper.Credential{mine}, 60*time.Second
+	p.other = open(t, cfg)
+	cfg.Servers, cfg.SessionTimeout = []string{p.proxy.Addr()}, timeout
+	p.c = open(t, cfg)
+	return p
+}
+
+// queueUp asks for everything and does not wait for it.
+func (p *pair) queueUp(c *zookeeper.Client, got func(i int, l *held.Lease)) (answered <-chan struct{}) {
+	var wg sync.WaitGroup
+	for i, f := range everyAsk(c) {
+		wg.Go(func() {
+			l, err := f.ask(bounded(p))
+			if err != nil {
+				p.Errorf("%s = %v, want a lease", f.name, err)
+				return
+			}
+			got(i, l)
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	return done
+}
+
+func (p *pair) holdAll(c *zookeeper.Client) []*held.Lease {
+	p.Helper()
+	had := make([]*held.Lease, len(everyAsk(c)))
+	await(p, "everything", p.queueUp(c, func(i int, l *held.Lease) { had[i] = l }))
+	if p.Failed() {
+		p.FailNow()
+	}
+	return had
+}
+
+// wantIdle says that a client has nothing left to settle.
+func (p *pair) wantIdle(c *zookeeper.Client) {
+	p.Helper()
+	(&rig{TB: p}).idle(c)
+}
+
+// TestMatrix is what Apache Curator, kazoo, etcd and their like are tested with,
+// for everything that gives leases, on one server and on three.
+func TestMatrix(t *testing.T) {
+	onServerAndEnsemble(t, func(t *testing.T, at matrixPlace) {
+		t.Run("holder is lost", func(t *testing.T) { matrixHolderIsLost(t, at) })
+		t.Run("message is lost", func(t *testing.T) { matrixLostMessages(t, at) })
+		t.Run("close is lost", func(t *testing.T) { matrixLostClose(t, at) })
+	})
+}
+
+// holderRow is a fault that costs a holder its session.
+type holderRow struct {
+	name   string
+	fault  func(p *pair)
+	killed bool // who kills a session does not tell its holder first
+
+	p          *pair
+	held, next []*held.Lease
+	answered   <-chan struct{}
+}
+
+// Whatever becomes of the holder's session, nobody else has what it holds while
+// it believes that it has it, and anyChange goes on afterwards. The rows take
+// seconds, so they take them together.
+func matrixHolderIsLost(t *testing.T, at matrixPlace) {
+	rows := []*holderRow{
+		{name: "black hole", fault: func(p *pair) { p.proxy.BlackHole(testserver.Both) }},
+		{name: "half-open", fault: func(p *pair) { p.proxy.BlackHole(testserver.ToClient) }},
+		{name: "deaf", fault: func(p *pair) { p.proxy.BlackHole(testserver.ToServer) }},
+		{name: "handshake stalls", fault: func(p *pair) { p.proxy.StallAccept(true); p.proxy.Cut() }},
+		{name: "no server", fault: func(p *pair) { p.proxy.Refuse(true); p.proxy.Cut() }},
+		{name: "late delivery", fault: func(p *pair) { p.proxy.Freeze(testserver.Both) }},
+		{name: "session is killed", fault: (*pair).kill, killed: true},
+		{name: "killed and cut off", fault: func(p *pair) { p.proxy.BlackHole(testserver.ToClient); p.kill() }, killed: true},
+	}
+	for _, row := range rows {
+		row.p = newPair(t, at, 3*time.Second)
+		row.held = row.p.holdAll(row.p.c)
+		row.next = make([]*held.Lease, len(row.held))
+		row.answered = row.p.queueUp(row.p.other, func(i int, l *held.Lease) {
+			row.next[i] = l
+			if row.held[i].Err() == nil && !row.killed {
+				t.Errorf("%s: %s is had by two", row.name, pathOf(l))
+			}
+		})
+	}
+	for _, row := range rows {
+		row.fault(row.p)
+	}
+	for _, row := range rows {
+		await(t, row.name+": the next ones", row.answered)
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	for _, row := range rows {
+		for i, l := range row.held {
+			await(t, "lease lost", l.Done())
+			if !l.Fence().Before(row.next[i].Fence()) {
+				t.Errorf("%s: %s: fence %v after %v", row.name, pathOf(l), row.next[i].Fence(), l.Fence())
+			}
+			l.ReleaseInBackground()
+		}
+		row.p.proxy.Restore()
+	}
+	for _, row := range rows {
+		until(t, row.name+": usable again", func() bool { return row.p.c.Locker().Ping(bounded(t)) == nil })
+		row.p.wantIdle(row.p.c)
+		wantHeldStill(t, row.next)
+		releaseAll(t, row.next)
+		releaseAll(t, row.p.holdAll(row.p.c))
+	}
+}
+
+// kill ends the session of the client behind the proxy by a second connection.
+func (p *pair) kill() {
+	p.Helper()
+	s := sessionOf(p.c)
+	until(p, "session killed", func() bool {
+		return testserver.KillSession(p.at.others[0], s.ID(), password(p.proxy)) == nil || s.Err() != nil
+	})
+}

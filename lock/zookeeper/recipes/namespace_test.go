@@ -1,0 +1,32 @@
+package recipes
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// What is in a namespace is what the longer path names, and excludes nothing of
+// the same name elsewhere.
+func TestNamespace(t *testing.T) {
+	t.Parallel()
+	c := open(t, sharedConfig(t))
+	held, err := NewMutex(c.Namespace("/billing").Namespace("/eu"), "/m").TryAcquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.ReleaseInBackground()
+	if _, err := NewMutex(c, "/billing/eu/m").TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() of the same lock = %v, want ErrLocked", err)
+	}
+	other, err := NewMutex(c.Namespace("/shipping"), "/m").TryAcquire(bounded(t))
+	if err != nil {
+		t.Errorf("TryAcquire() in another namespace = %v", err)
+	} else {
+		other.ReleaseInBackground()
+	}
+	if _, err := NewMutex(c.Namespace("billing"), "/m").TryAcquire(bounded(t)); err == nil || errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() in a namespace that is no path = %v, want an error", err)
+	}
+}

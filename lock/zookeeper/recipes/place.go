@@ -1,0 +1,161 @@
+package recipes
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+)
+
+// Lease is a lock, or permits, held through a session. It is safe for concurrent use.
+//
+// The token of its Fence is the czxid of its place in line. After [RWMutex.Downgrade] it is
+// the writer's.
+type Lease struct {
+	*held.Lease
+	place *place
+}
+
+var _ idem.Lease = (*Lease)(nil)
+
+// place is a znode in a line. No other znode ever has its name, so it may be deleted
+// without looking whose it is.
+type place struct {
+	lineup        *lineup
+	prefix        string // <role>-<unique>-
+	data          []byte
+	line.Position      // once made
+	founder       bool // the parent was made for it
+
+	mu       sync.Mutex
+	head     bool          // its turn came when no place was before it
+	alone    bool          // no place was seen behind it then
+	heir     *Lease        // waits right behind it, or has inherited the lock
+	revoked  chan struct{} // nil until it is asked for
+	asked    bool          // to let go; revoked is closed then
+	attended bool          // its holder watches the znode
+}
+
+// is reports whether q is this place.
+func (p *place) is(q line.Position) bool { return q.Name == p.Name }
+
+func (p *place) path() string { return p.lineup.path + "/" + p.Name }
+
+// enqueue takes a place at the end of a line. The lease stands for the place only. Whose
+// turn it is has to be found out.
+func (ln *lineup) enqueue(ctx context.Context, t *held.Table, role string, data []byte) (*Lease, error) {
+	p := &place{lineup: ln, prefix: line.Prefix(role, line.Unique()), data: data}
+	cl, _, err := t.Claim(ln.path + "/" + p.prefix)
+	if err != nil {
+		return nil, err
+	}
+	first := p.request(t)
+	l, err := cl.Acquire(ctx, held.Znode{Make: p.create, First: &first, Delete: p.deletion, Tag: p})
+	if err != nil {
+		return nil, err
+	}
+	return &Lease{l, p}, nil
+}
+
+// request is the create. The servers add the number. Two places in one line never share a
+// transaction, since the fences of their leases have to differ.
+func (p *place) request(t *held.Table) session.Request {
+	create := t.Ephemeral(p.lineup.path+"/"+p.prefix, p.data)
+	create.Flags |= zk.FlagSequence
+	return session.Request{Ops: []any{create}, Group: p.lineup.path}
+}
+
+// create makes the znode, until it is known what became of it.
+func (p *place) create(a *held.Attempt) (path string, czxid int64, err error) {
+	fail := func(err error) (string, int64, error) {
+		return "", 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
+	}
+	var r session.Result
+	for range held.MaxTries {
+		if a.Abandoned() {
+			return "", 0, held.ErrAbandoned
+		}
+		r = a.Send(p.request(a.Table))
+		switch {
+		case r.Outcome == session.Applied:
+			return r.Created[0], r.Zxid, p.named(a, r.Created[0])
+		case r.RefusedBy(zk.ErrNoNode):
+			if err := line.Ensure(a.Table, p.lineup.path, p.lineup.data); err != nil {
+				return fail(err)
+			}
+			p.founder = true
+			continue
+		case r.Outcome != session.Unknown:
+			return fail(r.Err)
+		}
+		n, err := p.find(a)
+		if err != nil {
+			return fail(err)
+		}
+		if n.Exists {
+			return p.path(), n.Czxid, nil
+		}
+	}
+	return fail(fmt.Errorf("no certain answer %d times, the last: %w", held.MaxTries, r.Err))
+}
+
+// named notes the name that the servers have given the znode.
+func (p *place) named(a *held.Attempt, path string) error {
+	pos, ok := line.Parse(path[strings.LastIndexByte(path, '/')+1:])
+	if !ok || !strings.HasPrefix(pos.Name, p.prefix) {
+		return fmt.Errorf("zookeeper: created %s, which is not %s and a number", path, p.prefix)
+	}
+	p.Position = pos
+	a.Claim().Rename(path)
+	return nil
+}
+
+// find looks for the znode after the reply to its create was lost.
+func (p *place) find(a *held.Attempt) (session.Decided, error) {
+	all, err := a.Decide(p.lineup.path, session.OfChildren)
+	if err != nil {
+		return session.Decided{}, err
+	}
+	for _, name := range all.Names {
+		if strings.HasPrefix(name, p.prefix) {
+			n, err := a.Decide(p.lineup.path+"/"+name, session.OfNode)
+			if err != nil || !n.Exists {
+				return session.Decided{}, err
+			}
+			return n, p.named(a, p.lineup.path+"/"+name)
+		}
+	}
+	return session.Decided{}, nil
+}
+
+// deletion deletes the place. It tries to delete the parent too, if that was made for this
+// place, no place has been seen behind it, and its line has served no other caller. A line
+// that is used again keeps its parent. If there is an heir, the delete fails when the znode
+// carries a request to let go, which is then passed on.
+func (p *place) deletion(_ *held.Lease, refused *session.Result) []any {
+	p.mu.Lock()
+	version := p.deletable()
+	last := p.founder && p.alone && p.lineup.uses.Load() <= 1
+	p.mu.Unlock()
+	switch {
+	case refused == nil:
+		ops := []any{&zk.DeleteRequest{Path: p.path(), Version: version}}
+		if last {
+			ops = append(ops, &zk.DeleteRequest{Path: p.lineup.path, Version: -1})
+		}
+		return ops
+	case refused.RefusedAt(0, zk.ErrBadVersion):
+		p.passOn()
+		return []any{&zk.DeleteRequest{Path: p.path(), Version: -1}}
+	case refused.Op == 1: // the parent stays
+		return []any{&zk.DeleteRequest{Path: p.path(), Version: version}}
+	}
+	return nil
+}

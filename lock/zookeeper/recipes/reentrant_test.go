@@ -1,0 +1,362 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+func hold(t testing.TB, m *ReentrantMutex, owner any) *Hold {
+	t.Helper()
+	h, err := m.Acquire(bounded(t), owner)
+	if err != nil {
+		t.Fatalf("Acquire(%v) = %v", owner, err)
+	}
+	return h
+}
+
+func TestReentrantMutexCountsHolds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m, same := NewReentrantMutex(r.c, "/m"), NewReentrantMutex(r.c, "/m")
+	a, b := hold(t, m, "me"), hold(t, m, "me")
+	c, err := m.TryAcquire(bounded(t), "me")
+	if err != nil {
+		t.Fatalf("TryAcquire() by the owner = %v", err)
+	}
+	if a.Fence() != b.Fence() || a.Count() != 3 {
+		t.Errorf("fences %v and %v, %d holds; want one fence and 3", a.Fence(), b.Fence(), a.Count())
+	}
+	refused := func() {
+		t.Helper()
+		if h, err := m.TryAcquire(bounded(t), "you"); !errors.Is(err, idem.ErrLocked) {
+			t.Errorf("TryAcquire() by another = %v, %v; want ErrLocked", h, err)
+		}
+		if h, err := same.TryAcquire(bounded(t), "me"); !errors.Is(err, idem.ErrLocked) {
+			t.Errorf("TryAcquire() of another mutex = %v, %v; want ErrLocked", h, err)
+		}
+	}
+	refused()
+	for range 2 {
+		if err := b.Release(bounded(t)); err != nil {
+			t.Errorf("Release() = %v", err)
+		}
+		b.ReleaseInBackground()
+	}
+	await(t, "Done", b.Done())
+	if _, err := b.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) || b.Err() != nil {
+		t.Errorf("after Release(): Check() = %v, Err() = %v", err, b.Err())
+	}
+	if left, err := a.Check(bounded(t)); err != nil || left <= 0 {
+		t.Errorf("Check() = %v, %v; want a held one", left, err)
+	}
+	c.ReleaseInBackground()
+	refused()
+	if err := a.Release(bounded(t)); err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+	if err := a.Release(bounded(t)); err != nil || a.Count() != 0 {
+		t.Errorf("second Release() = %v, %d holds", err, a.Count())
+	}
+	h, err := same.TryAcquire(bounded(t), "me")
+	if err != nil {
+		t.Fatalf("TryAcquire() of a free lock = %v", err)
+	}
+	h.ReleaseInBackground()
+	if n := len(m.tenures); n != 0 {
+		t.Errorf("%d owners are left", n)
+	}
+}
+
+// Owners exclude each other, whatever the holds of each do at the same time.
+func TestReentrantMutexOwnersConcurrently(t *testing.T) {
+	t.Parallel()
+	const owners, callers, rounds = 3, 4, 5
+	var inside atomic.Int64 // owner + 1, 0 when there is none
+	var mu sync.Mutex       // guards holds
+	holds := 0
+	enter := func(id int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		holds++
+		if now := inside.Swap(id); now != 0 && now != id {
+			t.Errorf("%d has the lock of %d", id, now)
+		}
+	}
+	leave := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if holds--; holds == 0 {
+			inside.Store(0)
+		}
+	}
+	var wg sync.WaitGroup
+	var id int64
+	for _, c := range crowd(t, 2) {
+		m := NewReentrantMutex(c, "/m")
+		for owner := range owners {
+			id++
+			for range callers {
+				wg.Go(func() {
+					for range rounds {
+						outer, err := m.Acquire(bounded(t), owner)
+						if err != nil {
+							t.Errorf("Acquire() = %v", err)
+							return
+						}
+						enter(id)
+						inner, err := m.TryAcquire(bounded(t), owner)
+						if err != nil {
+							t.Errorf("TryAcquire() = %v", err)
+						} else {
+							enter(id)
+							leave()
+							inner.ReleaseInBackground()
+						}
+						leave()
+						if err := outer.Release(bounded(t)); err != nil {
+							t.Errorf("Release() = %v", err)
+						}
+					}
+				})
+			}
+		}
+	}
+	wg.Wait()
+}
+
+// Callers of one owner have one place in line, and who gives up, the first one
+// too, leaves it to the others.
+func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m := NewReentrantMutex(r.c, "/m")
+	held, err := NewMutex(r.other, "/m").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(bounded(t))
+	failed := make(chan error)
+	go func() {
+		_, err := m.Acquire(ctx, "me")
+		failed <- err
+	}()
+	until(t, "in line", func() bool { return len(participants(t, m.m)) == 2 })
+	if _, err := m.TryAcquire(bounded(t), "me"); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() while waiting = %v, want ErrLocked", err)
+	}
+	if _, err := m.Acquire(canceled(t), "me"); !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Acquire() given up = %v, want ErrLocked and its cause", err)
+	}
+	const callers = 5
+	var wg sync.WaitGroup
+	got := make(chan *Hold, callers)
+	for range callers {
+		wg.Go(func() { got <- hold(t, m, "me") })
+	}
+	until(t, "all callers waiting", func() bool { return waiting(m, "me") == callers+1 })
+	before := participants(t, m.m)
+	cancel()
+	if err := <-failed; !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Acquire() given up = %v, want ErrLocked and its cause", err)
+	}
+	if n := waiting(m, "me"); n != callers {
+		t.Errorf("%d callers are waiting, want %d", n, callers)
+	}
+	if after := participants(t, m.m); !slices.Equal(before, after) {
+		t.Errorf("in line: %+v, want %+v as before", after, before)
+	}
+	r.release(held)
+	wg.Wait()
+	for range callers {
+		(<-got).ReleaseInBackground()
+	}
+	r.idle(r.c)
+	if p := participants(t, m.m); len(p) != 0 {
+		t.Errorf("left in line: %+v", p)
+	}
+}
+
+// waiting is how many callers of an owner wait for the lock, or have it.
+func waiting(m *ReentrantMutex, owner any) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.tenures[owner]; t != nil {
+		return len(t.holds)
+	}
+	return 0
+}
+
+// When all callers of an owner have given up its place is given up, and the next
+// one queues up.
+func TestReentrantMutexLastOneLeaves(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m := NewReentrantMutex(r.c, "/m")
+	held, err := NewMutex(r.other, "/m").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const callers = 4
+	ctx, cancel := context.WithCancelCause(bounded(t))
+	gaveUp := errors.New("gave up")
+	failed := make(chan error, callers)
+	for range callers {
+		go func() {
+			_, err := m.Acquire(ctx, "me")
+			failed <- err
+		}()
+	}
+	until(t, "all callers waiting", func() bool { return waiting(m, "me") == callers })
+	until(t, "in line", func() bool { return len(participants(t, m.m)) == 2 })
+	cancel(gaveUp)
+	for range callers {
+		if err := <-failed; !errors.Is(err, idem.ErrLocked) || !errors.Is(err, gaveUp) {
+			t.Errorf("Acquire() given up = %v, want ErrLocked and its cause", err)
+		}
+	}
+	r.idle(r.c)
+	if p := participants(t, m.m); len(p) != 1 || waiting(m, "me") != 0 {
+		t.Errorf("in line: %+v, and %d waiting; want the holder alone", p, waiting(m, "me"))
+	}
+	r.release(held)
+	hold(t, m, "me").ReleaseInBackground()
+}
+
+// Those who come and go while the lock changes hands: who gets a hold has the
+// lock, who does not has given up, and nothing is left of either.
+func TestReentrantMutexComingAndGoing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m, other := NewReentrantMutex(r.c, "/m"), NewMutex(r.other, "/m")
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			for i := range 30 {
+				ctx, cancel := context.WithCancel(bounded(t))
+				if i%3 != 0 {
+					go cancel()
+				}
+				h, err := m.Acquire(ctx, "me")
+				switch {
+				case err == nil:
+					if _, err := h.Check(bounded(t)); err != nil {
+						t.Errorf("Check() = %v, want a held lock", err)
+					}
+					h.ReleaseInBackground()
+				case ctx.Err() == nil:
+					t.Errorf("Acquire() = %v, want a hold", err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 30 {
+			l, err := other.Acquire(bounded(t))
+			if err != nil {
+				t.Errorf("Acquire() by another = %v", err)
+				return
+			}
+			l.ReleaseInBackground()
+		}
+	})
+	wg.Wait()
+	r.idle(r.c)
+	r.idle(r.other)
+	if p := participants(t, m.m); len(p) != 0 || waiting(m, "me") != 0 {
+		t.Errorf("left in line: %+v, and %d waiting", p, waiting(m, "me"))
+	}
+}
+
+// A client that is closed tells all who wait, and leaves nobody behind.
+func TestReentrantMutexClosedWhileWaiting(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 2)
+	m := NewReentrantMutex(c[0], "/m")
+	if _, err := NewMutex(c[1], "/m").Acquire(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	const callers = 3
+	failed := make(chan error, callers)
+	for range callers {
+		go func() {
+			_, err := m.Acquire(bounded(t), "me")
+			failed <- err
+		}()
+	}
+	until(t, "all callers waiting", func() bool { return waiting(m, "me") == callers })
+	if err := c[0].Close(bounded(t)); err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+	for range callers {
+		if err := <-failed; !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("Acquire() of a closed client = %v, want %v", err, idem.ErrUnavailable)
+		}
+	}
+	if h, err := m.Acquire(bounded(t), "me"); !errors.Is(err, idem.ErrUnavailable) || waiting(m, "me") != 0 {
+		t.Errorf("Acquire() = %v, %v, want %v", h, err, idem.ErrUnavailable)
+	}
+}
+
+func TestReentrantMutexLost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[LockEvent]
+	m := NewReentrantMutex(r.c, "/m", WithListener(told.Take))
+	a, b := hold(t, m, "me"), hold(t, m, "me")
+	killSession(t, r.c, r.proxy)
+	for _, h := range []*Hold{a, b} {
+		await(t, "Done", h.Done())
+		if _, err := h.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) || !errors.Is(h.Err(), idem.ErrLeaseLost) {
+			t.Errorf("Check() = %v, Err() = %v; want ErrLeaseLost", err, h.Err())
+		}
+	}
+	again := hold(t, m, "me")
+	if !a.Fence().Before(again.Fence()) || again.Count() != 1 {
+		t.Errorf("fence %v after %v, %d holds", again.Fence(), a.Fence(), again.Count())
+	}
+	a.ReleaseInBackground() // counts for the lease that was lost
+	if err := b.Release(bounded(t)); err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+	if _, err := again.Check(bounded(t)); err != nil {
+		t.Errorf("Check() = %v", err)
+	}
+	if err := again.Release(bounded(t)); err != nil {
+		t.Errorf("Release() = %v", err)
+	}
+	wantStates(t, told.Wait(t, 4), LockAcquired, LockLost, LockAcquired, LockReleased)
+}
+
+func TestReentrantMutexRevoked(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 2)
+	m := NewReentrantMutex(c[0], "/m")
+	h := hold(t, m, "me")
+	if err := NewReentrantMutex(c[1], "/m").Revoke(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "Revoked()", h.Revoked())
+	if p, err := m.Participants(bounded(t)); err != nil || len(p) != 1 || !p[0].Revoked {
+		t.Errorf("Participants() = %+v, %v", p, err)
+	}
+	h.ReleaseInBackground()
+}
+
+func TestReentrantMutexRefusesOwners(t *testing.T) {
+	t.Parallel()
+	m := NewReentrantMutex(&zookeeper.Client{}, "/m")
+	for _, owner := range []any{nil, "", []int{1}, map[string]int{}, func() {}, [1]any{[]int{}}, math.NaN()} {
+		if h, err := m.Acquire(bounded(t), owner); err == nil || h != nil || errors.Is(err, idem.ErrLocked) {
+			t.Errorf("Acquire(%v) = %v, %v; want a refusal", owner, h, err)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+)
+
+// ErrConflict is returned by [Register.Save] when the value is not at the
+// version that the caller has seen.
+var ErrConflict = errors.New("zookeeper: register was changed by another writer")
+
+// Register is a small persistent value with a version: a znode. Reads see every
+// write that was acknowledged before they began. It is safe for concurrent use.
+type Register struct {
+	c    *held.Client
+	name string // as given
+	path string
+}
+
+// NewRegister returns the register at an absolute path below the chroot. It need
+// not exist. Its data is the value.
+func NewRegister(in zookeeper.Root, path string) *Register {
+	c, prefix := in.Base()
+	return &Register{c: c, name: prefix + path, path: c.Chroot + prefix + path}
+}
+
+// Load returns the value and its version, or nil, 0 and no error when there is
+// none.
+func (r *Register) Load(ctx context.Context) (data []byte, version int64, err error) {
+	if err := held.CheckPath("register", r.name, false); err != nil {
+		return nil, 0, err
+	}
+	t, err := r.c.Table()
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := t.Barrier(ctx); err != nil { // others may have written a moment ago
+		return nil, 0, err
+	}
+	n, err := t.DecideFor(ctx, r.path, session.OfNode)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: load: %w", idem.ErrUnavailable, err)
+	}
+	if !n.Exists {
+		return nil, 0, nil
+	}
+	return n.Data, int64(n.Version) + 1, nil // versions of znodes start at 0
+}
+
+// MaxRegister is the size of the largest value that [Register.Save] stores, in
+// bytes. Servers cut the connection of a client that sends a transaction larger
+// than their jute.maxbuffer, 1 MiB by default.
+const MaxRegister = 512 << 10
+
+// ErrRegisterTooLarge is returned by [Register.Save] for a value of more than
+// MaxRegister bytes. Nothing was sent.
+var ErrRegisterTooLarge = errors.New("zookeeper: register value is too large")
+
+// Save stores the value if the register still is at version, which is 0 where
+// there must be none yet. It returns nil if this very call stored it, and
+// ErrConflict if the register was at another version and this call stored nothing,
+// also where replies were lost. ErrRegisterTooLarge is about the value. Any other
+// error wraps idem.ErrUnavailable, or is that of a path that is none, and leaves it
+// open whether it did, or still will.
+func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
+	if err := held.CheckPath("register", r.name, false); err != nil {
+		return err
+	}
+	if len(data) > MaxRegister {
+		return fmt.Errorf("%w: %d bytes, %d are the most", ErrRegisterTooLarge, len(data), MaxRegister)
+	}
+	t, err := r.c.Table()
+	if err != nil {
+		return err
+	}
+	if version < 0 || version > math.MaxInt32 {
+		return ErrConflict // a znode has no such version, and -1 would be any
+	}
+	var op any = &zk.SetDataRequest{Path: r.path, Data: data, Version: int32(version - 1)}
+	if version == 0 {
+		op = t.Persistent(r.path, data)
+	}
+	var res session.Result
+	for range held.MaxTries {
+		res = once.Write(ctx, t, nil, op)
+		switch {
+		case res.Outcome == session.Applied:
+			return nil
+		case version == 0 && res.RefusedBy(zk.ErrNoNode):
+			if err := t.EnsureParentsFor(ctx, r.path); err != nil {
+				return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, err)
+			}
+		case res.RefusedBy(zk.ErrNodeExists), res.RefusedBy(zk.ErrBadVersion), res.RefusedBy(zk.ErrNoNode):
+			return ErrConflict
+		default:
+			return fmt.Errorf("%w: save: %w", idem.ErrUnavailable, res.Err)
+		}
+	}
+	return fmt.Errorf("%w: save: the parent of %s vanished %d times: %w", idem.ErrUnavailable, r.name, held.MaxTries, res.Err)
+}

@@ -1,0 +1,227 @@
+package recipes
+
+import (
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestRevoke(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		early bool // asked before the holder looks
+		lose  func(p *testserver.Proxy, m testserver.Match) <-chan struct{}
+	}{
+		{name: "while the holder looks"},
+		{name: "before the holder looks", early: true},
+		{name: "reply lost", lose: (*testserver.Proxy).DropNextReply},
+		{name: "request lost", lose: (*testserver.Proxy).DropNextRequest},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			holder, asker := NewMutex(r.other, "/m"), NewMutex(r.c, "/m")
+			if err := asker.Revoke(bounded(t)); err != nil {
+				t.Errorf("Revoke() of a free lock = %v", err)
+			}
+			l, err := holder.Acquire(bounded(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiter := make(chan *Lease)
+			go func() {
+				next, err := asker.Acquire(bounded(t))
+				if err != nil {
+					t.Errorf("Acquire() = %v", err)
+				}
+				waiter <- next
+			}()
+			until(t, "waiter", func() bool { return len(participants(t, asker)) == 2 })
+			if !tt.early {
+				wantOpen(t, l.Revoked())
+			}
+			var lost <-chan struct{}
+			if tt.lose != nil {
+				lost = tt.lose(r.proxy, testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`"revoked":true`)))
+			}
+			var wg sync.WaitGroup
+			askers := 3
+			if tt.lose != nil {
+				askers = 1 // so that no other does its work
+			}
+			for range askers {
+				wg.Go(func() {
+					until(t, "asked", func() bool { return asker.Revoke(bounded(t)) == nil })
+				})
+			}
+			wg.Wait()
+			if lost != nil {
+				await(t, "the loss", lost)
+			}
+			await(t, "Revoked()", l.Revoked())
+			await(t, "Revoked() again", l.Revoked())
+			r.wantHeld(l) // it was asked, no more
+			if p := participants(t, asker); len(p) != 2 || !p[0].Revoked || p[1].Revoked {
+				t.Errorf("Participants() = %+v, want the first to be asked", p)
+			}
+			r.release(l)
+			next := <-waiter
+			wantOpen(t, next.Revoked())
+			r.release(next)
+			wantOpen(t, next.Revoked())
+		})
+	}
+}
+
+func wantOpen(t testing.TB, ch <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-ch:
+		t.Error("channel is closed already")
+	default:
+	}
+}
+
+func participants(t testing.TB, m *Mutex) []Participant {
+	t.Helper()
+	p, err := m.Participants(bounded(t))
+	if err != nil && t.Context().Err() == nil {
+		t.Logf("Participants() = %v", err) // the connection broke
+	}
+	return p
+}
+
+// Asking survives the holder's reconnects, and does not reach the next holder.
+func TestRevokeWhileTheHolderIsAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	l, err := NewMutex(r.c, "/m").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOpen(t, l.Revoked())
+	r.proxy.Refuse(true)
+	r.proxy.Cut()
+	if err := NewMutex(r.other, "/m").Revoke(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.proxy.Refuse(false)
+	await(t, "Revoked()", l.Revoked())
+	r.wantHeld(l)
+	r.release(l)
+}
+
+func TestParticipants(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m := NewMutex(r.c, "/m")
+	if p := participants(t, m); len(p) != 0 {
+		t.Errorf("Participants() of an unused lock = %+v", p)
+	}
+	l, err := m.Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		next, err := NewMutex(r.other, "/m").Acquire(bounded(t))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		next.ReleaseInBackground()
+	}()
+	until(t, "two", func() bool { return len(participants(t, m)) == 2 })
+	p := participants(t, m)
+	if !p[0].Holds || p[1].Holds {
+		t.Errorf("Participants() = %+v, want the first alone to have the lock", p)
+	}
+	if p[0].Fence != l.Fence() || p[0].Instance != base(r.c).Owner.Instance || p[0].PID != os.Getpid() || p[0].Host != base(r.c).Owner.Host {
+		t.Errorf("the first is %+v, want the holder", p[0])
+	}
+	if p[1].Instance != base(r.other).Owner.Instance || p[1].Place <= p[0].Place || !p[0].Fence.Before(p[1].Fence) {
+		t.Errorf("the second is %+v, want the waiter", p[1])
+	}
+	r.release(l)
+	await(t, "the waiter", done)
+	if _, err := NewMutex(r.c, "no path").Participants(bounded(t)); err == nil {
+		t.Error("Participants() of a relative path succeeded")
+	}
+}
+
+// A client hands the lock on to its own next place before the servers know. A
+// request that comes to the old place meanwhile is for the one that has the lock,
+// also where the first delete of the old place is lost.
+func TestRevokeReachesTheHolderAfterAHandOver(t *testing.T) {
+	t.Parallel()
+	for name, goOn := range map[string]func(*testserver.Proxy, *testserver.Hold){
+		"and the delete comes late": func(_ *testserver.Proxy, deletes *testserver.Hold) { deletes.Release() },
+		"and the delete is lost":    func(p *testserver.Proxy, _ *testserver.Hold) { p.Cut() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := sharedConfig(t)
+			asker := NewMutex(open(t, cfg), "/m")
+			proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+			counter := proxy.Count(cfg.Chroot + "/m")
+			cfg.Servers = []string{proxy.Addr()}
+			_, held, second := neighbours(t, cfg)
+			until(t, "the second to have looked at the line", func() bool {
+				seen := counter.Seen()
+				return seen.Unanswered == 0 && seen.Requests[testserver.OpGetChildren2] == 2
+			})
+			old := pathOf(held)
+			deletes := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(old)))
+			defer deletes.Release()
+			held.ReleaseInBackground()
+			await(t, "the delete", deletes.Held())
+			lease := <-second
+			if lease == nil {
+				t.FailNow()
+			}
+			wantOpen(t, lease.Revoked())
+			if err := asker.Revoke(bounded(t)); err != nil {
+				t.Fatalf("Revoke() = %v", err)
+			}
+			goOn(proxy, deletes)
+			await(t, "Revoked() of the holder", lease.Revoked())
+			if err := held.Release(bounded(t)); err != nil {
+				t.Errorf("Release() of the first = %v", err)
+			}
+			releaseAll(t, []*Lease{lease})
+		})
+	}
+}
+
+// A place that has gone when the request comes was not asked: the next one is.
+func TestRevokeAsksTheNextWhereThePlaceIsGone(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	_, held, second := neighbours(t, cfg)
+	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+	cfg.Servers = []string{proxy.Addr()}
+	asker := NewMutex(open(t, cfg), "/m")
+	request := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`"revoked":true`)))
+	defer request.Release()
+	done := make(chan error, 1)
+	go func() { done <- asker.Revoke(bounded(t)) }()
+	await(t, "the request", request.Held())
+	if err := held.Release(bounded(t)); err != nil { // and it is gone
+		t.Fatal(err)
+	}
+	lease := <-second
+	if lease == nil {
+		t.FailNow()
+	}
+	wantOpen(t, lease.Revoked())
+	request.Release()
+	if err := <-done; err != nil {
+		t.Errorf("Revoke() = %v", err)
+	}
+	await(t, "Revoked() of the next", lease.Revoked())
+	releaseAll(t, []*Lease{lease})
+}

@@ -1,0 +1,153 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestLostDowngrade(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		lose func(*rig) <-chan struct{}
+	}{
+		{"reply lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextReply(r.onLine()) }},
+		{"request lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextRequest(r.onLine()) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			m := NewRWMutex(r.c, linePath)
+			held := r.queue(bounded(t), m.AcquireWrite).granted()
+			writer := r.queue(bounded(t), NewRWMutex(r.other, linePath).AcquireWrite)
+			lost := tt.lose(r)
+			lease, err := m.Downgrade(bounded(t), held)
+			if err != nil {
+				t.Fatalf("Downgrade() = %v", err)
+			}
+			await(t, "the loss", lost)
+			r.wantDowngraded(held, lease)
+			writer.wantWaiting()
+			r.release(lease)
+			r.release(writer.granted())
+			r.wantClean(r.c, r.other)
+		})
+	}
+}
+
+// What goes wrong leaves neither a lease nor a znode.
+func TestDowngradeFails(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		want error
+		run  func(r *rig, held *Lease, downgrade ask) error
+	}{
+		{"given up, request late", context.Canceled, func(r *rig, _ *Lease, downgrade ask) error {
+			hold := r.proxy.HoldNext(r.onLine())
+			defer hold.Release()
+			return r.cancelAt(hold, downgrade)
+		}},
+		{"given up, reply late", context.Canceled, func(r *rig, _ *Lease, downgrade ask) error {
+			hold := r.proxy.HoldNextReply(r.onLine())
+			defer hold.Release()
+			return r.cancelAt(hold, downgrade)
+		}},
+		{"given up, request lost", context.Canceled, func(r *rig, _ *Lease, downgrade ask) error {
+			connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+			defer connect.Release()
+			r.proxy.DropNextRequest(r.onLine())
+			return r.cancelAt(connect, downgrade)
+		}},
+		{"given up before", context.Canceled, func(r *rig, _ *Lease, downgrade ask) error {
+			hold := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+			defer hold.Release()
+			r.proxy.Cut()
+			return r.cancelAt(hold, downgrade)
+		}},
+		{"session over meanwhile", idem.ErrLeaseLost, func(r *rig, _ *Lease, downgrade ask) error {
+			hold := r.proxy.HoldNext(r.onLine())
+			call := r.call(bounded(r), downgrade)
+			await(r, "held request", hold.Held())
+			r.kill()
+			hold.Release()
+			await(r, "answer", call.answered)
+			return call.err
+		}},
+		{"session over before", idem.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
+			r.kill()
+			await(r, "lease lost", held.Done())
+			_, err := downgrade(bounded(r))
+			return err
+		}},
+		{"znode removed by hand", idem.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
+			if err := r.raw.Delete(pathOf(held), -1); err != nil {
+				r.Fatal(err)
+			}
+			_, err := downgrade(bounded(r))
+			return err
+		}},
+		{"released", idem.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
+			r.release(held)
+			_, err := downgrade(bounded(r))
+			return err
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			m := NewRWMutex(r.c, linePath)
+			held := r.queue(bounded(t), m.AcquireWrite).granted()
+			err := tt.run(r, held, func(ctx context.Context) (*Lease, error) { return m.Downgrade(ctx, held) })
+			if !errors.Is(err, tt.want) || !errors.Is(err, idem.ErrLeaseLost) && !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("Downgrade() = %v, want %v", err, tt.want)
+			}
+			await(t, "the old lease ends", held.Done())
+			if err := held.Release(bounded(t)); err != nil {
+				t.Errorf("Release() = %v", err)
+			}
+			r.wantClean(r.c)
+			until(t, "a session", func() bool { _, err := base(r.c).Table(); return err == nil })
+			r.release(r.queue(bounded(t), m.AcquireWrite).granted())
+		})
+	}
+}
+
+// cancelAt makes a call and cancels it when something is held back.
+func (r *rig) cancelAt(hold *testserver.Hold, f ask) error {
+	r.Helper()
+	ctx, cancel := context.WithCancel(bounded(r))
+	defer cancel()
+	go func() { <-hold.Held(); cancel() }()
+	lease, err := f(ctx)
+	if lease != nil {
+		r.Errorf("call = %v, want none", lease)
+	}
+	return err
+}
+
+// Nothing is answered any more, and the lock cannot be trusted: Downgrade ends
+// with that, and what it did is undone when there are answers again.
+func TestDowngradeWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 10*time.Second)
+	m := NewRWMutex(r.c, linePath)
+	held := r.queue(bounded(t), m.AcquireWrite).granted()
+	reply := r.proxy.HoldNextReply(r.onLine())
+	defer reply.Release()
+	call := r.call(bounded(t), func(ctx context.Context) (*Lease, error) { return m.Downgrade(ctx, held) })
+	await(t, "downgraded on the server", reply.Held())
+	r.proxy.Refuse(true)
+	await(t, "answer", call.answered)
+	if !errors.Is(call.err, idem.ErrUnavailable) && !errors.Is(call.err, idem.ErrLeaseLost) {
+		t.Errorf("Downgrade() = %v, %v; want %v", call.lease, call.err, idem.ErrUnavailable)
+	}
+	await(t, "the old lease ends", held.Done())
+	r.proxy.Restore()
+	r.wantClean(r.c)
+}

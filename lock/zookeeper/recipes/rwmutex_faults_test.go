@@ -1,0 +1,210 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+// lineKind is a way to be in line that is to stand all faults: what is asked
+// for, and what holds it up when somebody else has it.
+type lineKind struct {
+	name        string
+	wants, bars func(c *zookeeper.Client) ask
+}
+
+var lineKinds = []lineKind{
+	{"read", func(c *zookeeper.Client) ask { return NewRWMutex(c, linePath).AcquireRead }, func(c *zookeeper.Client) ask { return NewRWMutex(c, linePath).AcquireWrite }},
+	{"write", func(c *zookeeper.Client) ask { return NewRWMutex(c, linePath).AcquireWrite }, func(c *zookeeper.Client) ask { return NewRWMutex(c, linePath).AcquireRead }},
+	{"semaphore", func(c *zookeeper.Client) ask { return semAsk(c, 3, 2) }, func(c *zookeeper.Client) ask { return semAsk(c, 3, 2) }},
+}
+
+// onEachLine runs a test for each of them, with a rig of its own.
+func onEachLine(t *testing.T, run func(r *rig, wants, bars ask)) {
+	t.Parallel()
+	for _, k := range lineKinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			run(r, k.wants(r.c), k.bars(r.other))
+			r.wantClean(r.c, r.other)
+		})
+	}
+}
+
+// wantGood says that a lease is good, and alone in line with that many others.
+func (r *rig) wantGood(l *Lease, others int) {
+	r.Helper()
+	if _, err := l.Check(bounded(r)); err != nil {
+		r.Errorf("Check() = %v, want a held lease", err)
+	}
+	r.awaitPlaces(1 + others)
+}
+
+func TestLineLostCreateReply(t *testing.T) {
+	onEachLine(t, func(r *rig, wants, _ ask) {
+		r.release(r.queue(bounded(r), wants).granted()) // so that the parent is there
+		lost := r.proxy.DropNextReply(r.onLine())
+		l := r.call(bounded(r), wants).granted()
+		await(r, "the loss", lost)
+		r.wantGood(l, 0)
+		r.release(l)
+	})
+}
+
+func TestLineLostCreateRequest(t *testing.T) {
+	onEachLine(t, func(r *rig, wants, _ ask) {
+		lost := r.proxy.DropNextRequest(r.onLine())
+		l := r.call(bounded(r), wants).granted()
+		await(r, "the loss", lost)
+		r.wantGood(l, 0)
+		r.release(l)
+	})
+}
+
+func TestLineLostDelete(t *testing.T) {
+	for name, lose := range map[string]func(r *rig) <-chan struct{}{
+		"reply":   func(r *rig) <-chan struct{} { return r.proxy.DropNextReply(r.onLine()) },
+		"request": func(r *rig) <-chan struct{} { return r.proxy.DropNextRequest(r.onLine()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachLine(t, func(r *rig, wants, bars ask) {
+				l := r.queue(bounded(r), wants).granted()
+				next := r.queue(bounded(r), bars)
+				lost := lose(r)
+				r.release(l)
+				await(r, "the loss", lost)
+				r.wantGood(next.granted(), 0)
+				r.release(next.lease)
+			})
+		})
+	}
+}
+
+// A caller that gives up while its create is under way, the reply lost, leaves
+// no place.
+func TestLineGivenUpInDoubt(t *testing.T) {
+	onEachLine(t, func(r *rig, wants, bars ask) {
+		held := r.queue(bounded(r), bars).granted()
+		connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+		lost := r.proxy.DropNextReply(r.onLine())
+		ctx, cancel := context.WithCancel(bounded(r))
+		defer cancel()
+		c := r.call(ctx, wants)
+		await(r, "lost reply", lost)
+		await(r, "reconnect", connect.Held())
+		r.awaitPlaces(2)
+		cancel()
+		await(r, "answer", c.answered)
+		if !errors.Is(c.err, context.Canceled) || !errors.Is(c.err, idem.ErrUnavailable) {
+			r.Errorf("acquire = %v, %v; want %v", c.lease, c.err, context.Canceled)
+		}
+		connect.Release()
+		r.wantGood(held, 0)
+		r.release(held)
+	})
+}
+
+func TestLineGivenUpWaiting(t *testing.T) {
+	onEachLine(t, func(r *rig, wants, bars ask) {
+		held := r.queue(bounded(r), bars).granted()
+		ctx, cancel := context.WithCancel(bounded(r))
+		defer cancel()
+		c := r.queue(ctx, wants)
+		r.watching(r.c)
+		cancel()
+		await(r, "answer", c.answered)
+		if !errors.Is(c.err, idem.ErrLocked) || !errors.Is(c.err, context.Canceled) {
+			r.Errorf("acquire = %v, %v; want %v and %v", c.lease, c.err, idem.ErrLocked, context.Canceled)
+		}
+		r.wantGood(held, 0)
+		r.release(held)
+	})
+}
+
+// Whoever waits when its session is killed takes another place, at the end.
+func TestLineSessionKilledWaiting(t *testing.T) {
+	onEachLine(t, func(r *rig, wants, bars ask) {
+		held := r.queue(bounded(r), bars).granted()
+		c := r.queue(bounded(r), wants)
+		r.watching(r.c)
+		old := r.places()[1]
+		r.kill()
+		until(r, "another place", func() bool {
+			all := r.places()
+			return len(all) == 2 && all[1].Seq != old.Seq
+		})
+		c.wantWaiting()
+		r.release(held)
+		r.wantGood(c.granted(), 0)
+		r.release(c.lease)
+	})
+}
+
+func TestLineSessionKilledHolding(t *testing.T) {
+	onEachLine(t, func(r *rig, wants, bars ask) {
+		l := r.queue(bounded(r), wants).granted()
+		next := r.queue(bounded(r), bars)
+		next.wantWaiting()
+		r.kill()
+		r.wantLost(l)
+		r.wantGood(next.granted(), 0)
+		r.release(next.lease)
+		if err := l.Release(bounded(r)); err != nil {
+			r.Errorf("Release() = %v", err)
+		}
+	})
+}
+
+// The line is removed by hand, parent and all, while one has the lock and one
+// waits: the waiter starts anew, and the holder is told when it asks.
+func TestLineParentDeletedWaiting(t *testing.T) {
+	onEachLine(t, func(r *rig, wants, bars ask) {
+		held := r.queue(bounded(r), bars).granted()
+		c := r.queue(bounded(r), wants)
+		r.watching(r.c)
+		r.removeLine()
+		r.wantGood(c.granted(), 0)
+		r.wantLost(lookedAt(held))
+		r.release(c.lease)
+	})
+}
+
+// lookedAt has a lease find out about its znode.
+func lookedAt(l *Lease) *Lease {
+	_, _ = l.Check(context.Background())
+	return l
+}
+
+// The waiter's own place is removed by hand, and nothing else.
+func TestLinePlaceDeletedWaiting(t *testing.T) {
+	onEachLine(t, func(r *rig, wants, bars ask) {
+		held := r.queue(bounded(r), bars).granted()
+		c := r.queue(bounded(r), wants)
+		r.watching(r.c)
+		if err := r.raw.Delete(r.cfg.Chroot+linePath+"/"+r.places()[1].Name, -1); err != nil {
+			r.Fatal(err)
+		}
+		r.release(held)
+		r.wantGood(c.granted(), 0)
+		r.release(c.lease)
+	})
+}
+
+// The parent goes between an acquire's start and its create.
+func TestLineParentDeletedBeforeCreate(t *testing.T) {
+	onEachLine(t, func(r *rig, wants, bars ask) {
+		create(r, r.raw, r.cfg.Chroot+linePath, 0)
+		hold := r.proxy.HoldNext(r.onLine())
+		c := r.call(bounded(r), wants)
+		await(r, "held create", hold.Held())
+		r.removeLine()
+		hold.Release()
+		r.wantGood(c.granted(), 0)
+		r.release(c.lease)
+	})
+}

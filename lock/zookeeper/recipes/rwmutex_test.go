@@ -1,0 +1,227 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+)
+
+func TestReadersWaitForTheLastWriterBefore(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		roles  []string // the last one is the place that is asked about
+		turn   bool
+		behind int
+	}{
+		{[]string{"read"}, true, 0},
+		{[]string{"read", "read"}, true, 0},
+		{[]string{"write", "read"}, false, 0},
+		{[]string{"write", "read", "read"}, false, 0},
+		{[]string{"write", "write", "read", "read"}, false, 1},
+		{[]string{"read", "write", "read", "write", "read"}, false, 3},
+		{[]string{"something", "read"}, false, 0},
+	} {
+		line := make([]line.Position, len(tt.roles))
+		for i, role := range tt.roles {
+			line[i].Role = role
+		}
+		turn, behind := behindWriters(line, len(line)-1)
+		if turn != tt.turn || !turn && behind != tt.behind {
+			t.Errorf("behindWriters(%v) = %v, %d; want %v, %d", tt.roles, turn, behind, tt.turn, tt.behind)
+		}
+	}
+}
+
+// Many readers and writers of several clients: a writer is alone, also while it
+// becomes a reader, and fences tell writers from all that came before.
+func TestRWMutexExcludes(t *testing.T) {
+	t.Parallel()
+	const callers, rounds = 6, 5
+	var mu sync.Mutex
+	var writers, readers int
+	var version, lastWrite uint64
+	inside := func(write bool, d int, fence uint64) uint64 {
+		mu.Lock()
+		defer mu.Unlock()
+		if write {
+			writers += d
+			if d > 0 {
+				version++
+				if fence <= lastWrite {
+					t.Errorf("writer's fence %d after %d", fence, lastWrite)
+				}
+				lastWrite = fence
+			}
+		} else {
+			readers += d
+			if d > 0 && fence < lastWrite {
+				t.Errorf("reader's fence %d after a writer's %d", fence, lastWrite)
+			}
+		}
+		if writers > 1 || writers == 1 && readers > 0 {
+			t.Errorf("%d writers and %d readers at once", writers, readers)
+		}
+		return version
+	}
+	var wg sync.WaitGroup
+	for i, c := range crowd(t, 3) {
+		m := NewRWMutex(c, "/app/rw")
+		for j := range callers {
+			rng := rand.New(rand.NewPCG(uint64(i), uint64(j)))
+			wg.Go(func() {
+				for range rounds {
+					write := rng.IntN(2) == 0
+					f := m.AcquireRead
+					if write {
+						f = m.AcquireWrite
+					}
+					lease, err := f(bounded(t))
+					if err != nil {
+						t.Errorf("acquire = %v", err)
+						return
+					}
+					v := inside(write, 1, lease.Fence().Token)
+					if write && rng.IntN(2) == 0 {
+						inside(true, -1, 0)
+						if lease, err = m.Downgrade(bounded(t), lease); err != nil {
+							t.Errorf("Downgrade() = %v", err)
+							return
+						}
+						write = false
+						if now := inside(false, 1, lease.Fence().Token); now != v {
+							t.Errorf("version %d after Downgrade(), want %d: a writer slipped in", now, v)
+						}
+					}
+					if now := inside(write, -1, 0); now != v {
+						t.Errorf("version %d at the end, want %d", now, v)
+					}
+					if err := lease.Release(bounded(t)); err != nil {
+						t.Errorf("Release() = %v", err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// Everybody is served in the order of the line: readers between two writers
+// together, all others alone.
+func TestRWMutexIsFair(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	a, b := NewRWMutex(r.c, linePath), NewRWMutex(r.other, linePath)
+	held := r.queue(bounded(t), a.AcquireWrite).granted()
+	r1 := r.queue(bounded(t), b.AcquireRead)
+	r2 := r.queue(bounded(t), a.AcquireRead)
+	w3 := r.queue(bounded(t), b.AcquireWrite)
+	w4 := r.queue(bounded(t), a.AcquireWrite)
+	r5 := r.queue(bounded(t), a.AcquireRead)
+	r6 := r.queue(bounded(t), b.AcquireRead)
+	for _, c := range []*caller{r1, r2, w3, w4, r5, r6} {
+		c.wantWaiting()
+	}
+	r.release(held)
+	l1, l2 := r1.granted(), r2.granted()
+	w3.wantWaiting()
+	r.release(l1)
+	w3.wantWaiting()
+	r.release(l2)
+	l3 := w3.granted()
+	for _, c := range []*caller{w4, r5, r6} {
+		c.wantWaiting()
+	}
+	r.release(l3)
+	l4 := w4.granted()
+	r5.wantWaiting()
+	r.release(l4)
+	l5, l6 := r5.granted(), r6.granted()
+	for i, pair := range [][2]*Lease{{held, l1}, {l1, l2}, {l2, l3}, {l3, l4}, {l4, l5}, {l5, l6}} {
+		if !pair[0].Fence().Before(pair[1].Fence()) {
+			t.Errorf("fence %v after %v, at %d", pair[1].Fence(), pair[0].Fence(), i)
+		}
+	}
+	r.release(l5)
+	r.release(l6)
+	r.wantClean(r.c, r.other)
+}
+
+// A reader behind a writer that gives up joins the readers before it.
+func TestRWMutexReaderBehindCancelledWriter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	a, b := NewRWMutex(r.c, linePath), NewRWMutex(r.other, linePath)
+	first := r.queue(bounded(t), a.AcquireRead).granted()
+	ctx, cancel := context.WithCancelCause(bounded(t))
+	gaveUp := errors.New("gave up")
+	writer := r.queue(ctx, b.AcquireWrite)
+	r.watching(r.other)
+	here, there := r.queue(bounded(t), a.AcquireRead), r.queue(bounded(t), b.AcquireRead)
+	here.wantWaiting()
+	there.wantWaiting()
+	cancel(gaveUp)
+	await(t, "writer gives up", writer.answered)
+	if !errors.Is(writer.err, idem.ErrLocked) || !errors.Is(writer.err, gaveUp) {
+		t.Errorf("AcquireWrite() = %v, want ErrLocked and %v", writer.err, gaveUp)
+	}
+	l1, l2 := here.granted(), there.granted()
+	for _, l := range []*Lease{first, l1, l2} {
+		if _, err := l.Check(bounded(t)); err != nil {
+			t.Errorf("Check() = %v", err)
+		}
+		r.release(l)
+	}
+	r.wantClean(r.c, r.other)
+}
+
+func TestRWMutexTryAcquire(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	a, b := NewRWMutex(r.c, linePath), NewRWMutex(r.other, linePath)
+	must := func(f ask) *Lease {
+		t.Helper()
+		l, err := f(bounded(t))
+		if err != nil {
+			t.Fatalf("try = %v, want a lease", err)
+		}
+		return l
+	}
+	refused := func(what string, f ask) {
+		t.Helper()
+		if l, err := f(bounded(t)); !errors.Is(err, idem.ErrLocked) {
+			t.Errorf("%s: try = %v, %v; want ErrLocked", what, l, err)
+		}
+	}
+	r1, r2 := must(a.TryAcquireRead), must(b.TryAcquireRead)
+	refused("write beside readers", a.TryAcquireWrite)
+	r.awaitPlaces(2)
+	writer := r.queue(bounded(t), a.AcquireWrite)
+	refused("read behind a waiting writer", b.TryAcquireRead)
+	r.release(r1)
+	r.release(r2)
+	w := writer.granted()
+	refused("read beside a writer", b.TryAcquireRead)
+	refused("write beside a writer", b.TryAcquireWrite)
+	r.release(w)
+	r.wantClean(r.c, r.other)
+	r.release(must(b.TryAcquireWrite))
+}
+
+func TestRWMutexUpgradeIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m := NewRWMutex(r.c, linePath)
+	lease := r.queue(bounded(t), m.AcquireRead).granted()
+	if err := m.Upgrade(lease); !errors.Is(err, ErrUpgrade) {
+		t.Errorf("Upgrade() = %v, want %v", err, ErrUpgrade)
+	}
+	if _, err := lease.Check(bounded(t)); err != nil {
+		t.Errorf("Check() after Upgrade() = %v, want a held lease", err)
+	}
+	r.release(lease)
+}

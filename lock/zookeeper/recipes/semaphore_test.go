@@ -1,0 +1,237 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+)
+
+func TestSemaphoreRule(t *testing.T) {
+	t.Parallel()
+	sem := &Semaphore{permits: 3}
+	for _, tt := range []struct {
+		roles []string // the last one is the place that is asked about
+		turn  bool
+	}{
+		{[]string{"permits3"}, true},
+		{[]string{"permits1", "permits2"}, true},
+		{[]string{"permits1", "permits1", "permits1"}, true},
+		{[]string{"permits1", "permits1", "permits1", "permits1"}, false},
+		{[]string{"permits1", "permits3"}, false},
+		{[]string{"permits1", "permits3", "permits1"}, false}, // though there is one free
+		{[]string{"permits4"}, false},
+		{[]string{"permits9223372036854775807", "permits9223372036854775807"}, false},
+		{[]string{"write", "permits1"}, false}, // somebody else's place
+		{[]string{"permits-1", "permits1"}, false},
+	} {
+		line := make([]line.Position, len(tt.roles))
+		for i, role := range tt.roles {
+			line[i].Role = role
+		}
+		turn, behind := sem.enough(line, len(line)-1)
+		if turn != tt.turn || !turn && behind != anyChange {
+			t.Errorf("enough(%v) = %v, %d; want %v", tt.roles, turn, behind, tt.turn)
+		}
+	}
+}
+
+// Callers of several clients, who want one to three permits each and sometimes
+// lose patience, never have more than there are, and leave nothing.
+func TestSemaphoreNeverExceedsItsPermits(t *testing.T) {
+	t.Parallel()
+	const permits, callers, rounds = 4, 6, 6
+	r := newRig(t, 0)
+	var inside gauge
+	var taken, interrupted atomic.Int64
+	var wg sync.WaitGroup
+	clients := []*zookeeper.Client{r.c, r.other, open(t, r.cfg)}
+	for i, c := range clients {
+		sem := NewSemaphore(c, linePath, permits)
+		for j := range callers {
+			rng := rand.New(rand.NewPCG(uint64(i), uint64(j)))
+			wg.Go(func() {
+				for range rounds {
+					ctx, n := bounded(t), 1+rng.IntN(3)
+					if rng.IntN(4) == 0 {
+						var cancel context.CancelFunc
+						ctx, cancel = context.WithTimeout(ctx, time.Duration(rng.IntN(20))*time.Millisecond)
+						defer cancel()
+					}
+					lease, err := sem.Acquire(ctx, n)
+					if err != nil {
+						if ctx.Err() == nil {
+							t.Errorf("Acquire() = %v", err)
+						}
+						interrupted.Add(1)
+						continue
+					}
+					taken.Add(1)
+					if now := inside.add(n); now > permits {
+						t.Errorf("%d permits are out", now)
+					}
+					inside.add(-n)
+					if rng.IntN(2) == 0 {
+						lease.ReleaseInBackground()
+					} else {
+						r.release(lease)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	r.wantClean(clients...)
+	t.Logf("%d taken, %d interrupted, up to %d permits out", taken.Load(), interrupted.Load(), inside.most)
+	if taken.Load() == 0 {
+		t.Error("nothing was tested")
+	}
+}
+
+// Any permit released lets the next waiter in, whosever it was: N holders and a
+// few waiters all the time, a random holder goes, the first waiter must come.
+func TestSemaphoreMissesNoWaiter(t *testing.T) {
+	t.Parallel()
+	const permits, waiters, rounds = 4, 3, 60
+	r := newRig(t, 0)
+	clients := []*zookeeper.Client{r.c, r.other}
+	rng := rand.New(rand.NewPCG(1, 2))
+	enter := func() *caller { return r.queue(bounded(t), semAsk(clients[rng.IntN(2)], permits, 1)) }
+	var holders []*Lease
+	for range permits {
+		holders = append(holders, enter().granted())
+	}
+	var line []*caller
+	for range waiters {
+		line = append(line, enter())
+	}
+	for range rounds {
+		i := rng.IntN(permits)
+		r.release(holders[i])
+		holders[i] = line[0].granted()
+		line = append(line[1:], enter())
+		line[0].wantWaiting()
+	}
+	for len(line) > 0 {
+		r.release(holders[0])
+		holders = append(holders[1:], line[0].granted())
+		line = line[1:]
+	}
+	for _, l := range holders {
+		r.release(l)
+	}
+	r.wantClean(clients...)
+}
+
+// A big request is not overtaken by the small ones behind it.
+func TestSemaphoreWeights(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	one := r.queue(bounded(t), semAsk(r.c, 3, 1)).granted()
+	two := r.queue(bounded(t), semAsk(r.other, 3, 2)).granted()
+	big := r.queue(bounded(t), semAsk(r.c, 3, 3))
+	small := r.queue(bounded(t), semAsk(r.other, 3, 1))
+	r.release(two)
+	if l, err := NewSemaphore(r.c, linePath, 3).TryAcquire(bounded(t), 1); !errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() past those who wait = %v, %v; want ErrLocked", l, err)
+	}
+	big.wantWaiting()
+	small.wantWaiting()
+	r.release(one)
+	l := big.granted()
+	small.wantWaiting()
+	r.release(l)
+	l = small.granted()
+	two, err := NewSemaphore(r.c, linePath, 3).TryAcquire(bounded(t), 2)
+	if err != nil {
+		t.Fatalf("TryAcquire() of what is free = %v", err)
+	}
+	if !l.Fence().Before(two.Fence()) {
+		t.Errorf("fence %v after %v", two.Fence(), l.Fence())
+	}
+	r.release(two)
+	r.release(l)
+	r.wantClean(r.c, r.other)
+}
+
+func TestSemaphoreRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	for _, tt := range []struct{ permits, n int }{{3, 0}, {3, -1}, {3, 4}, {0, 1}, {-1, 1}} {
+		sem := NewSemaphore(r.c, linePath, tt.permits)
+		for name, f := range map[string]func(context.Context, int) (*Lease, error){"Acquire": sem.Acquire, "TryAcquire": sem.TryAcquire} {
+			l, err := f(bounded(t), tt.n)
+			if l != nil || err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d permits", tt.n)) {
+				t.Errorf("%s(%d) of %d = %v, %v; want an error that says so", name, tt.n, tt.permits, l, err)
+			}
+		}
+	}
+	if ok, _, _ := r.raw.Exists(r.cfg.Chroot + linePath); ok {
+		t.Error("the path was made")
+	}
+}
+
+// The waiters of a process look once for all of them when the line changes.
+func TestSemaphoreWaitersShareALook(t *testing.T) {
+	t.Parallel()
+	const waiters, changes = 10, 15
+	r := newRig(t, 0)
+	var looks atomic.Int64
+	list := testserver.All(testserver.Op(testserver.OpGetChildren, testserver.OpGetChildren2), testserver.Contains(r.cfg.Chroot+linePath))
+	r.proxy.DropNextRequest(func(req testserver.Request) bool {
+		if list(req) {
+			looks.Add(1)
+		}
+		return false
+	})
+	s := sessionOf(r.c)
+	// seen says that the watch there is has seen so many in line.
+	seen := func(n int) {
+		t.Helper()
+		until(t, "line seen", func() bool {
+			w := s.Watching(r.cfg.Chroot+linePath, session.OnChildren)
+			if w == nil {
+				return false
+			}
+			<-w.Armed()
+			return len(line.Sort(namesOf(w))) == n
+		})
+	}
+	held := r.queue(bounded(t), semAsk(r.other, 1, 1)).granted()
+	var line []*caller
+	for range waiters {
+		line = append(line, r.queue(bounded(t), semAsk(r.c, 1, 1)))
+	}
+	seen(1 + waiters)
+	for range changes {
+		ctx, cancel := context.WithCancel(bounded(t))
+		c := r.queue(ctx, semAsk(r.other, 1, 1))
+		seen(2 + waiters)
+		cancel()
+		<-c.answered
+		seen(1 + waiters)
+	}
+	// One look by each at its arrival, one for all at each change; and a waiter
+	// that meets a watch older than its place looks again.
+	n, most := looks.Load(), int64(waiters+waiters+waiters+2*changes+1)
+	if n > most {
+		t.Errorf("%d looks at the line, want %d at most", n, most)
+	}
+	t.Logf("%d looks", n)
+	r.release(held)
+	for _, c := range line {
+		r.release(c.granted())
+	}
+	r.wantClean(r.c, r.other)
+}

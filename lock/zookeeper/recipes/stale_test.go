@@ -1,0 +1,53 @@
+package recipes
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
+)
+
+// A waiter in line, and the consumer of a queue, are asked the same.
+func TestPlacesAndElementsAtAServerThatIsBehind(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m, q := NewMutex(r.c, "/m"), queue.New(r.c, "/q")
+	for i := range 20 {
+		want := fmt.Sprint(i)
+		if _, err := q.Offer(bounded(t), []byte(want)); err != nil {
+			t.Fatalf("Offer() = %v", err)
+		}
+		if e, err := q.Peek(bounded(t)); err != nil || string(e.Data) != want {
+			t.Fatalf("Peek() = %q, %v; want %q", e.Data, err, want)
+		}
+		holder, err := NewMutex(r.other, "/m").Acquire(bounded(t))
+		if err != nil {
+			t.Fatalf("Acquire() = %v", err)
+		}
+		waiter := make(chan error, 1)
+		go func() {
+			l, err := m.Acquire(bounded(t))
+			if err == nil {
+				err = l.Release(bounded(t))
+			}
+			waiter <- err
+		}()
+		until(t, "waiter in line", func() bool {
+			all, err := NewMutex(r.other, "/m").Participants(bounded(t))
+			return err == nil && len(all) == 2
+		})
+		r.proxy.Lag(func(testserver.Request) bool { return true })
+		r.proxy.Cut()
+		e, err := q.Take(bounded(t))
+		if err != nil || string(e.Data) != want {
+			t.Fatalf("Take() = %q, %v; want %q", e.Data, err, want)
+		}
+		r.release(holder)
+		if err := <-waiter; err != nil {
+			t.Fatalf("the waiter's Acquire() = %v", err)
+		}
+		r.proxy.Restore()
+		until(t, "usable", func() bool { return r.c.Locker().Ping(bounded(t)) == nil })
+	}
+}

@@ -1,0 +1,72 @@
+package recipes
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// still is a rig whose lease clock stands still.
+func still(t testing.TB) (r *rig, clock *leaseclock.Manual) {
+	t.Helper()
+	clock = leaseclock.NewManual()
+	r = newRig(t, 0)
+	r.c = open(t, r.cfg.WithClock(clock.Now))
+	return r, clock
+}
+
+// A hold of a reentrant mutex is lost by the clock alone.
+func TestSuspendedHoldIsTold(t *testing.T) {
+	t.Parallel()
+	r, clock := still(t)
+	hold, err := NewReentrantMutex(r.c, "/m").Acquire(bounded(t), "owner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hold.Err(); err != nil {
+		t.Fatalf("Err() before = %v", err)
+	}
+	r.proxy.Freeze(testserver.Both)
+	clock.Advance(r.cfg.SessionTimeout)
+	if err := hold.Err(); !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Err() after a suspension = %v, want %v", err, idem.ErrLeaseLost)
+	}
+	await(t, "Done() after a suspension", hold.Done())
+}
+
+// The machine is suspended while a place is taken, or while its line is read.
+func TestSuspendedWhileQueueingUp(t *testing.T) {
+	t.Parallel()
+	place := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/m/"))
+	turn := testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains("/m"))
+	for what, tt := range map[string]struct {
+		answer testserver.Match
+		want   error
+	}{"place in line": {place, idem.ErrUnavailable}, "turn": {turn, idem.ErrLeaseLost}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			r, clock := still(t)
+			m := NewMutex(r.c, "/m")
+			l, err := m.Acquire(bounded(t)) // which makes the parent
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.release(l)
+			hold := r.proxy.HoldNextReply(tt.answer)
+			got := make(chan error, 1)
+			go func() {
+				_, err := m.TryAcquire(bounded(t))
+				got <- err
+			}()
+			await(t, "answer", hold.Held())
+			clock.Advance(r.cfg.SessionTimeout)
+			hold.Release()
+			if err := <-got; !errors.Is(err, tt.want) {
+				t.Errorf("TryAcquire() = %v, want %v", err, tt.want)
+			}
+		})
+	}
+}
