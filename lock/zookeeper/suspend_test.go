@@ -46,7 +46,7 @@ func lapse(t testing.TB, lease *Lease, clock *leaseclock.Manual) {
 			t.Fatalf("FinalBarrier() = %v", err)
 		}
 		clock.Advance(testTick)
-		return lease.Table().LeaseTrusted()
+		return lease.Table().Trusted()
 	})
 }
 

@@ -46,7 +46,7 @@
 // good, and the key begins again. Pending and unknown records do not expire. Let the
 // servers' clocks be slewed, not stepped.
 //
-// DomainRetired lock domains are lost with the server that holds them. A pending record under
+// Retired lock domains are lost with the server that holds them. A pending record under
 // such a domain is in progress until the domain is retired again.
 //
 // # Layout

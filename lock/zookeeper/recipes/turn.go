@@ -170,7 +170,7 @@ func (l *Lease) begin(head, alone bool) error {
 	l.place.mu.Lock()
 	l.place.head, l.place.alone = head, alone
 	l.place.mu.Unlock()
-	l.Table().LeaseTrusted()
+	l.Table().Trusted()
 	if over := l.Over(); over != nil {
 		return over
 	}

@@ -51,7 +51,7 @@ func (l *Lease) Err() error {
 	select {
 	case <-l.done:
 	default:
-		l.t.LeaseTrusted()
+		l.t.Trusted()
 	}
 	return l.failure()
 }

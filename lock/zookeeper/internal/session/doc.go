@@ -11,7 +11,7 @@
 //   - Watch waits until a znode may have changed.
 //   - After Barrier all earlier requests have been applied or never will be.
 //   - The lease clock. Hold registers a lease and tells it of the end of trust.
-//     LeaseTrusted, Left and Stale read the clock.
+//     Trusted, Left and Stale read the clock.
 //   - AwaitUp, Await, Settled, Retry and Pause wait. [Within] waits for a call without a
 //     context.
 //

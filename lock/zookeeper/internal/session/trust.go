@@ -57,9 +57,9 @@ func (h *Hold) End() {
 	delete(h.t.holds, h)
 }
 
-// LeaseTrusted reports whether the leases of the session can be trusted. It reads the lease
+// Trusted reports whether the leases of the session can be trusted. It reads the lease
 // clock, and if trust has run out it tells the holders first.
-func (t *trust) LeaseTrusted() bool {
+func (t *trust) Trusted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.expire()

@@ -43,8 +43,8 @@ func TestHoldIsToldOfTheEndOfTrust(t *testing.T) {
 	}
 	r.proxy.Freeze(testserver.Both)
 	r.clock.Advance(r.s.Timeout())
-	if r.s.LeaseTrusted() {
-		t.Error("LeaseTrusted() = true a session after the last write")
+	if r.s.Trusted() {
+		t.Error("Trusted() = true a session after the last write")
 	}
 	if err := <-lost; !errors.Is(err, idem.ErrLeaseLost) {
 		t.Errorf("told of %v, want %v", err, idem.ErrLeaseLost)
