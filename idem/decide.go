@@ -51,12 +51,12 @@ func (e *Engine) Decide(ctx context.Context, id KeyID, attempt Attempt, resoluti
 		}
 	}
 	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease Lease) error {
-		if open := r.seen.Record.Attempt; attempt != (Attempt{}) && attempt != open {
+		if open := r.record.Attempt; attempt != (Attempt{}) && attempt != open {
 			return fmt.Errorf("%w: attempt %d is over, %d is open", ErrNotOpen, attempt.Number, open.Number)
 		}
 		settled, err := e.settleAs(ctx, r, lease, resolution, d, nil)
 		if err == nil && !settled { // by a holder that had lost its lock, and finished
-			err = fmt.Errorf("%w: it has become %v meanwhile", ErrNotOpen, r.seen.Record.State)
+			err = fmt.Errorf("%w: it has become %v meanwhile", ErrNotOpen, r.record.State)
 		}
 		return err
 	})
@@ -77,7 +77,7 @@ func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle fun
 	defer e.work.done()
 	policy := *p
 	r := &request{Operation: Operation{Policy: &policy}, id: id}
-	rec := &r.seen.Record
+	rec := &r.record
 	// Of what the store has lost, a marker may tell: it is seen under the lock.
 	if err := e.readOpen(ctx, r); err != nil && (used(rec.State) || !errors.Is(err, ErrNotOpen)) {
 		return *rec, err
@@ -98,7 +98,7 @@ func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle fun
 		return *rec, err
 	}
 	if rec.State == StatePending {
-		e.observe(ctx, r, &Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
+		e.observe(ctx, r, Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
 	}
 	err = settle(ctx, r, lease)
 	return *rec, err
@@ -109,7 +109,7 @@ func (e *Engine) readOpen(ctx context.Context, r *request) error {
 	if err := e.read(ctx, r); err != nil {
 		return err
 	}
-	rec := &r.seen.Record
+	rec := &r.record
 	r.Policy.Name = rec.Route
 	if !rec.State.Open() {
 		return fmt.Errorf("%w: it is %v", ErrNotOpen, rec.State)
@@ -117,12 +117,8 @@ func (e *Engine) readOpen(ctx context.Context, r *request) error {
 	return nil
 }
 
-// giveBack leaves what the record says of the key in place of its lock.
+// giveBack releases a lock and has it leave a marker of what the record says.
 func (e *Engine) giveBack(ctx context.Context, r *request, lease Lease) {
-	mark(lease, &r.seen.Record)
-	call := withTimeout(ctx, e.cfg.lockTimeout)
-	defer call.stop()
-	if err := lease.Release(call); err != nil {
-		e.observe(ctx, r, &Event{Type: EventReleaseFailed, Attempt: r.seen.Record.Attempt, Err: err})
-	}
+	mark(lease, &r.record)
+	e.release(ctx, r, lease)
 }

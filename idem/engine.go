@@ -9,18 +9,15 @@ import (
 
 // Engine runs operations at most once per key. It is safe for concurrent use.
 //
-// This file is the protocol, step by step; [Engine.Do] is its order. What a
-// step needs beside the rules is elsewhere: requests running here in
-// flight.go, attempts that others left open in found.go and resolve.go, durable
-// markers in mark.go, work that goes on behind the answer in background.go,
-// failing open in run.go.
+// [Engine.Do] has the steps of the protocol in their order. Steps 1 to 4 are in this file,
+// step 5 is in begin.go, step 6 in execute.go, and steps 7 and 8 are in settle.go.
 type Engine struct {
 	locker  Locker
 	store   Store
 	cfg     config
-	flights flights
+	firsts  firsts
 	limit   openLimit
-	running runningList
+	running running
 	work    work
 }
 
@@ -28,8 +25,8 @@ type Engine struct {
 // other processes cannot see with a store that they can.
 //
 // The reverse, a shared lock with a store that only this process can see, is
-// accepted and is right for a single instance only: another one would know
-// nothing of this one's keys. Whoever wires that sees to there being one.
+// accepted and is right for a single instance only. A second instance would know nothing
+// of the first one's keys.
 func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	if locker == nil || store == nil {
 		return nil, errors.New("idem: New needs a locker and a store")
@@ -46,49 +43,31 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	if err := e.cfg.validate(); err != nil {
 		return nil, err
 	}
-	e.limit.most, e.running.limit = e.cfg.maxOpenPerScope, e.cfg.longRunning
-	e.flights.init()
+	e.limit.most = e.cfg.maxOpenPerScope
+	e.firsts.byKey = make(map[KeyID]*first)
+	e.running.since = make(map[*run]time.Time)
 	e.work.init()
 	return e, nil
 }
 
-// request is an Operation on its way through the protocol.
+// request is an Operation on its way through the protocol. It belongs to one goroutine.
 type request struct {
 	Operation
 	id          KeyID
 	fingerprint Fingerprint // in the current version
-	giveUp      time.Time   // when a duplicate stops waiting for the first
-	flight      *flight     // that this request leads; nil where it leads none, or no longer
-	own         flight      // what flight points to
+	giveUp      time.Time   // when a duplicate stops waiting for the first request
+	first       *first      // set while duplicates in this process wait for this request
 	nonce       Nonce       // of the lease, and of the attempt that begins under it
-	open        bool        // an attempt was seen that runs or is in doubt
+	record      Record      // as the store last returned it
+	repair      Repair      // how to write the begun attempt anew if the store loses it
+	open        bool        // the key was seen with an attempt that runs or is in doubt
 	counted     bool        // among the open executions of its scope
-	restore     Repair      // what the attempt that has begun can be written anew from
-
-	// seen has the record as the store last told it. It is here, and run holds
-	// what else is large, because a request has its goroutine to itself, as gRPC
-	// and net/http start one for each: frames of several records would make its
-	// stack grow twice more, which costs as much as the rest of the protocol. For
-	// the same reason functions with large frames that are called on the way, and
-	// are left again, are marked go:noinline.
-	seen SettleResult
-
-	call bounded // the context of calls to store and lock; see within
 }
 
-// within is [withTimeout] for a call in the course of the request, one at a
-// time.
-func (r *request) within(ctx context.Context, d time.Duration) *bounded {
-	if r.call.renew(ctx, d) {
-		return &r.call
-	}
-	return withTimeout(ctx, d)
-}
-
-// Do executes an operation, or answers it with the outcome of an earlier
-// execution. The error is a [*Refusal], or what the handler returned. Within the
-// running execution of the same key it would wait for itself, and is refused at once
-// with ErrNested. A panic of the handler goes on to the caller once the attempt has been settled.
+// Do executes an operation, or answers it with the outcome of an earlier execution. The
+// error is a [*Refusal] or the handler's own error. Inside the running execution of the
+// same key Do would wait for itself, so it refuses at once with ErrNested. If the handler
+// panics, Do settles the attempt and lets the panic continue.
 func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error) {
 	r, err := e.admit(ctx, op, h)
 	if err != nil {
@@ -102,44 +81,46 @@ func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error
 	if err != nil {
 		return e.refused(ctx, op.Policy, r.id, err)
 	}
-	res.KeyID = r.id
-	return res, nil
+	answer := *res // waiting duplicates may share res
+	answer.KeyID = r.id
+	return answer, nil
 }
 
-// do is the order of the protocol.
-func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) {
+// do is the order of the protocol. A step that returns a result or an error answers the
+// request.
+func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error) {
 	defer e.limit.leave(r)
-	defer e.land(r, nil)
+	defer e.endFirst(r, nil)
 	for {
 		if err := ctx.Err(); err != nil {
-			return Result{}, refuse(CodeUnavailable, fmt.Errorf("idem: caller is gone: %w", err))
+			return nil, refuse(CodeUnavailable, fmt.Errorf("idem: caller is gone: %w", err))
 		}
-		// Step 2: a duplicate of a request running in this process.
-		if res, err := e.join(ctx, r); res != nil || err != nil {
-			return deref(res), err
+		// Step 2: wait for the first request with the key, if it runs in this process.
+		if res, err := e.waitForFirst(ctx, r); res != nil || err != nil {
+			return res, err
 		}
-		// Step 3: what the record alone can answer.
+		// Step 3: read the record.
 		if err := e.read(ctx, r); err != nil {
 			return e.failOpen(ctx, r, h, err)
 		}
-		if res, err := e.judge(r, &r.seen.Record); res != nil || err != nil {
+		if res, err := e.judge(r, &r.record); res != nil || err != nil {
 			if res != nil {
 				e.replayed(ctx, r)
-				e.land(r, res)
+				e.endFirst(r, res)
 			}
-			return deref(res), err
+			return res, err
 		}
-		// What was seen to run is over only where the record says so.
-		r.open = r.seen.Record.State.Open() || r.open && r.seen.Record.State != StateReleased
-		if !e.lead(r) {
+		// An attempt that was seen running is over only if the record says so.
+		r.open = r.record.State.Open() || r.open && r.record.State != StateReleased
+		if !e.becomeFirst(r) {
 			continue
 		}
 		if err := e.limit.enter(r); err != nil {
-			return Result{}, err
+			return nil, err
 		}
-		// From here on it goes to its end, whether the caller stays or not.
+		// From here on the request goes to its end even if the caller leaves.
 		detached := context.WithoutCancel(ctx)
-		// Step 4: the lock.
+		// Step 4: take the lock.
 		lease, err := e.lock(detached, r)
 		if errors.Is(err, ErrLocked) {
 			r.open = true // until the record says otherwise
@@ -148,24 +129,24 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (Result, error) 
 			if res == nil && err == nil {
 				continue
 			}
-			e.land(r, res)
-			return deref(res), err
+			e.endFirst(r, res)
+			return res, err
 		}
 		if err != nil {
 			return e.failOpen(ctx, r, h, refuse(CodeUnavailable, err))
 		}
-		// Step 5: begin, under the lock.
-		attempt, res, err := e.begin(detached, r, lease)
-		if res != nil || err != nil {
-			if err != nil {
-				return e.failOpen(ctx, r, h, err)
-			}
-			e.land(r, res)
-			return *res, nil
+		// Step 5: begin the attempt under the lock.
+		begun, res, err := e.begin(detached, r, lease)
+		if err != nil {
+			return e.failOpen(ctx, r, h, err)
 		}
-		// Step 6.
-		run := e.execute(detached, r, lease, attempt, h)
-		// Steps 7 and 8.
+		if !begun {
+			e.endFirst(r, res)
+			return res, nil
+		}
+		// Step 6: run the handler.
+		run := e.execute(detached, r, lease, h)
+		// Steps 7 and 8: settle the attempt, answer, release the lock.
 		return e.conclude(detached, run)
 	}
 }
@@ -215,14 +196,14 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 
 // read is step 3: one round trip, from the primary.
 func (e *Engine) read(ctx context.Context, r *request) (err error) {
-	call := r.within(ctx, e.cfg.storeTimeout)
-	defer call.stop()
-	r.seen.Record, err = e.store.Get(call, r.id)
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	r.record, err = e.store.Get(call, r.id)
 	switch {
 	case unreadable(err):
-		e.observe(ctx, r, &Event{Type: EventUnreadable, Err: err})
-	case r.seen.Record.ResponseErr != nil:
-		e.observe(ctx, r, &Event{Type: EventUnreadable, Attempt: r.seen.Record.Attempt, State: r.seen.Record.State, Err: r.seen.Record.ResponseErr})
+		e.observe(ctx, r, Event{Type: EventUnreadable, Err: err})
+	case r.record.ResponseErr != nil:
+		e.observe(ctx, r, Event{Type: EventUnreadable, Attempt: r.record.Attempt, State: r.record.State, Err: r.record.ResponseErr})
 	}
 	if err != nil {
 		return storeRefusal(err)
@@ -293,8 +274,8 @@ func (r *request) matches(stored Fingerprint) (same bool, err error) {
 
 // lock is step 4.
 func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
-	call := r.within(ctx, e.cfg.lockTimeout)
-	defer call.stop()
+	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
+	defer cancel()
 	r.nonce = NewNonce()
 	return e.locker.TryAcquire(call, LockRequest{KeyID: r.id, Nonce: r.nonce})
 }
@@ -302,12 +283,12 @@ func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
 // locked is the answer to a duplicate of a request that runs elsewhere. With
 // neither result nor error the lock looked free, and the caller starts over.
 func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
-	if r.seen.Record.State != StatePending {
+	if r.record.State != StatePending {
 		// The holder may have begun since, and a mismatch beats in-progress.
 		if err := e.read(ctx, r); err != nil {
 			return nil, err
 		}
-		if res, err := e.judge(r, &r.seen.Record); res != nil || err != nil {
+		if res, err := e.judge(r, &r.record); res != nil || err != nil {
 			if res != nil {
 				e.replayed(ctx, r)
 			}
@@ -320,7 +301,7 @@ func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	e.observe(ctx, r, &Event{Type: EventWaited})
+	e.observe(ctx, r, Event{Type: EventWaited})
 	switch err := e.locker.Wait(waitCtx, r.id); {
 	case err == nil:
 		return nil, nil
@@ -328,213 +309,5 @@ func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
 		return nil, refuse(CodeInProgress, nil)
 	default:
 		return nil, refuse(CodeUnavailable, err)
-	}
-}
-
-// begin is step 5. It returns the attempt that has started; or a stored
-// outcome; or a refusal. Unless an attempt has started, the lock has been
-// given back, or is held in the background until the Begin is undone.
-func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (Attempt, *Result, error) {
-	req := BeginRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Fence: lease.Fence(), Nonce: r.nonce,
-		Fingerprint: r.fingerprint, KeyTTL: r.Policy.KeyTTL}
-	if res, told, err := e.heed(ctx, r, lease); told {
-		lease.ReleaseInBackground()
-		return Attempt{}, res, err
-	}
-	// A second round where the first found an attempt in doubt that was then settled
-	// as not applied, or is to be started over from; more only where others decide
-	// meanwhile.
-	for range beginRounds {
-		begun, err := e.callBegin(ctx, r, &req)
-		switch {
-		case unreadable(err):
-			e.observe(ctx, r, &Event{Type: EventUnreadable, Err: err})
-			lease.ReleaseInBackground()
-			return Attempt{}, nil, storeRefusal(err)
-		case errors.Is(err, ErrStoreLost), errors.Is(err, ErrStaleFence):
-			lease.ReleaseInBackground()
-			return Attempt{}, nil, storeRefusal(err)
-		case err != nil: // it may have been applied, or may be yet
-			e.abortBehind(ctx, r, lease, req)
-			return Attempt{}, nil, storeRefusal(err)
-		case begun && lease.Err() != nil:
-			e.abortBehind(ctx, r, lease, req)
-			return Attempt{}, nil, refuse(CodeOwnershipLost, lease.Err())
-		case begun && behind(lease, &r.seen.Record):
-			e.abortBehind(ctx, r, lease, req)
-			return Attempt{}, nil, refuse(CodeUnavailable, errors.New("idem: the token store lost what the marker tells, meanwhile"))
-		case begun:
-			if err := e.markBegun(ctx, r, lease); err != nil {
-				return Attempt{}, nil, err
-			}
-			r.flight.begun()
-			e.observe(ctx, r, &Event{Type: EventBegun, Attempt: r.seen.Record.Attempt, State: StatePending})
-			return r.seen.Record.Attempt, nil, nil
-		}
-		res, again, err := e.found(ctx, r, lease)
-		if !again {
-			mark(lease, &r.seen.Record)
-			lease.ReleaseInBackground()
-			return Attempt{}, res, err
-		}
-		req.RunAgainFrom, req.Fingerprint = nil, r.fingerprint
-		// The key stays bound as it is. Where the route does not run again, the store has
-		// fallen back to an open attempt that is still to be settled.
-		if rec := &r.seen.Record; rec.State.Open() && r.Policy.InDoubt.again {
-			from := rec.Attempt
-			req.RunAgainFrom, req.Fingerprint = &from, rec.Fingerprint
-		}
-	}
-	lease.ReleaseInBackground()
-	return Attempt{}, nil, refuse(CodeInProgress, errors.New("idem: the record kept changing under the lock"))
-}
-
-// beginRounds bounds how often begin starts over.
-const beginRounds = 4
-
-func (e *Engine) callBegin(ctx context.Context, r *request, req *BeginRequest) (begun bool, err error) {
-	call := r.within(ctx, e.cfg.storeTimeout)
-	defer call.stop()
-	err = r.took(e.store.Begin(call, r.id, *req))
-	return r.seen.Settled, err
-}
-
-// took keeps what a store answered to Begin.
-//
-//go:noinline
-func (r *request) took(b BeginResult, err error) error {
-	r.seen.Settled, r.seen.Record = b.Begun, b.Record
-	rec := &b.Record
-	r.restore = Repair{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started, Replaced: b.Replaced}
-	return err
-}
-
-// execute is step 6: the handler, and what its result says.
-func (e *Engine) execute(ctx context.Context, r *request, lease Lease, attempt Attempt, h Handler) *run {
-	run := &run{request: r, lease: lease}
-	run.settlement.Attempt, run.started = attempt, time.Now()
-	x := &run.execution
-	x.init(ctx, e, r, lease, attempt, r.Policy.HandlerTimeout)
-	defer x.end()
-	e.startRunning(ctx, run)
-	defer e.running.remove(&run.entry)
-
-	returned := false
-	defer func() {
-		x.ended.Store(true)
-		if !returned { // a panic, or runtime.Goexit: it goes on once the attempt is settled
-			_, _ = e.settle(ctx, run, outcomeInDoubt, crashResponse(r.Transport), errPanic)
-		}
-	}()
-	run.response, run.err = h(x)
-	returned = true
-	run.cut = x.Err() != nil
-	return run
-}
-
-// conclude judges what the handler returned, and settles it.
-func (e *Engine) conclude(ctx context.Context, run *run) (Result, error) {
-	x, resp, err := &run.execution, &run.response, run.err
-	o := outcomeInDoubt
-	switch {
-	case x.noEffect.Load():
-		o = outcomeNoEffect
-	case err == nil && run.cut:
-		o = classifyCut(run.Transport, resp.Status)
-	case err == nil:
-		o = classify(run.Transport, resp.Status, x.gated.Load())
-	}
-	if o == outcomeNoEffect && run.rerun() { // of this attempt, and the one in doubt may have had one
-		o = outcomeInDoubt
-		if err == nil && run.Transport == TransportDirect { // whose caller reads that as success
-			err = refuse(CodeOutcomeUnknown, errEarlierInDoubt)
-		}
-	}
-	if err == nil {
-		return e.settle(ctx, run, o, resp, nil)
-	}
-	res, settleErr := e.settle(ctx, run, o, nil, err)
-	if res.Replayed || settleErr != nil { // decided, or no longer ours to tell
-		return res, withCause(settleErr, err)
-	}
-	return Result{}, err
-}
-
-// settle is steps 7 and 8: store the outcome, then answer, then give the lock
-// back. resp is nil where the handler returned an error instead.
-func (e *Engine) settle(ctx context.Context, run *run, o outcome, resp *Response, cause error) (Result, error) {
-	if run.lost() {
-		e.ownershipLost(ctx, run)
-	}
-	run.settle(o, resp)
-	settled, err := e.save(ctx, run)
-	return e.answer(ctx, run, o, resp, cause, settled, err)
-}
-
-// ownershipLost reports that the lease ended under the handler.
-func (e *Engine) ownershipLost(ctx context.Context, run *run) {
-	e.observe(ctx, run.request, &Event{Type: EventOwnershipLost, Attempt: run.settlement.Attempt, Err: run.lease.Err()})
-}
-
-// ended reports what has become of an attempt.
-func (e *Engine) ended(ctx context.Context, run *run, t EventType, cause error) {
-	if e.cfg.observer != nil {
-		e.observe(ctx, run.request, &Event{Type: t, Attempt: run.settlement.Attempt, State: run.seen.Record.State, Duration: time.Since(run.started), Err: cause})
-	}
-}
-
-// answer is step 8, after a save that did or did not settle the attempt.
-func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response, cause error, settled bool, err error) (Result, error) {
-	if err != nil { // saving goes on behind the answer, under the lock
-		if !run.told {
-			return Result{}, refuse(CodeOwnershipLost, err)
-		}
-		return run.live(resp), nil
-	}
-	run.mark()
-	if !settled {
-		lost := run.lost()
-		e.setAside(ctx, run, !lost, cause)
-		run.lease.ReleaseInBackground()
-		return e.superseded(run, resp, lost)
-	}
-	e.ended(ctx, run, settledEvents[o], cause)
-	switch o {
-	case outcomeCompleted:
-		// Repeats read the record first, so the lock may follow the answer.
-		run.lease.ReleaseInBackground()
-		res := run.live(resp)
-		e.land(run.request, run.repeatable(resp))
-		return res, nil
-	case outcomeNoEffect:
-		// An immediate retry needs the lock: it has to be free by then.
-		e.release(ctx, run)
-		return run.live(resp), nil
-	default:
-		return e.inDoubt(ctx, run, resp)
-	}
-}
-
-// superseded answers for an attempt that somebody else has settled while its
-// handler ran: an operator, or the next holder's resolver.
-func (e *Engine) superseded(run *run, resp *Response, lost bool) (Result, error) {
-	rec := &run.seen.Record
-	if rec.State == StateCompleted {
-		res, err := e.judge(run.request, rec)
-		return deref(res), err
-	}
-	if lost {
-		return Result{}, refuse(CodeOwnershipLost, fmt.Errorf("idem: attempt %d was settled by others as %v", run.settlement.Attempt.Number, rec.State))
-	}
-	return run.live(resp), nil
-}
-
-// release gives the lock back and waits for it. A failure is retried by the
-// lease in the background.
-func (e *Engine) release(ctx context.Context, run *run) {
-	call := run.within(ctx, e.cfg.lockTimeout)
-	defer call.stop()
-	if err := run.lease.Release(call); err != nil {
-		e.observe(ctx, run.request, &Event{Type: EventReleaseFailed, Attempt: run.settlement.Attempt, Err: err})
 	}
 }

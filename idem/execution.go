@@ -26,34 +26,57 @@ type Execution struct {
 	Fence       Fence  // to be given to resources that check it; zero where a route failed open
 }
 
-// execution is an Execution in progress, and the context in which it runs. It
-// ends at a deadline, or as soon as the lease cannot be trusted.
+// execution is an Execution in progress and the context in which it runs. The context ends
+// at a deadline, or as soon as the lease cannot be trusted.
 type execution struct {
-	bounded  // lease is nil where a route failed open
+	context.Context
+	cancel   context.CancelFunc
 	engine   *Engine
 	of       *request   // whose attempt it is
-	outer    *execution // that the request was made in; nil: none
-	resolves bool       // it is a resolver's, about the attempt
+	outer    *execution // in which the request was made; nil: none
+	resolves bool       // it runs a resolver, which asks about the attempt
+	lease    Lease      // nil if a route failed open
 	attempt  Attempt
 	gated    atomic.Bool
 	noEffect atomic.Bool
 	ended    atomic.Bool // its handler has returned
 }
 
-// init makes x the execution of an attempt: under a lease, unless that is nil,
-// and for so long, unless limit is zero.
-func (x *execution) init(ctx context.Context, e *Engine, r *request, lease Lease, attempt Attempt, limit time.Duration) {
-	x.engine, x.of, x.attempt, x.outer = e, r, attempt, executionOf(ctx)
-	x.Context, x.lease = ctx, lease
+// newExecution returns the execution of an attempt. lease is nil if the route failed open.
+// limit is 0 if there is no deadline.
+func (e *Engine) newExecution(ctx context.Context, r *request, lease Lease, attempt Attempt, limit time.Duration) *execution {
+	x := &execution{engine: e, of: r, attempt: attempt, outer: executionOf(ctx), lease: lease}
+	ctx, cancel := context.WithCancelCause(ctx)
+	x.Context, x.cancel = ctx, func() { cancel(context.Canceled) }
 	if limit > 0 {
-		x.at = time.Now().Add(limit)
+		var stopTimer context.CancelFunc
+		x.Context, stopTimer = context.WithTimeout(ctx, limit)
+		x.cancel = func() { cancel(context.Canceled); stopTimer() }
+	}
+	if lease != nil {
+		go watch(x.Context, lease, cancel)
+	}
+	return x
+}
+
+// watch cancels ctx with cause ErrLeaseLost when the lease is lost.
+func watch(ctx context.Context, lease Lease, cancel context.CancelCauseFunc) {
+	select {
+	case <-lease.Done():
+		if lease.Err() != nil {
+			cancel(ErrLeaseLost)
+		}
+	case <-ctx.Done():
 	}
 }
+
+// cut reports whether the context ended before the handler returned.
+func (x *execution) cut() bool { return x.Err() != nil || x.lease != nil && x.lease.Err() != nil }
 
 // end is called when the handler has returned.
 func (x *execution) end() {
 	x.ended.Store(true)
-	x.stop()
+	x.cancel()
 }
 
 type executionKey struct{}
@@ -62,12 +85,12 @@ type executionKey struct{}
 // string keys only.
 const carriedKey = "github.com/idemkeeper/idemkeeper/idem"
 
-// Value knows the execution itself beside what [bounded] knows.
+// Value returns the execution itself, or a value of the context.
 func (x *execution) Value(key any) any {
 	if key == (executionKey{}) {
 		return x
 	}
-	return x.bounded.Value(key)
+	return x.Context.Value(key)
 }
 
 func executionOf(ctx context.Context) *execution {
@@ -154,7 +177,7 @@ func gate(ctx context.Context) (*execution, error) {
 	// returned, or the execution is seen to have ended here.
 	x.gated.Store(true)
 	if x.ended.Load() {
-		x.engine.observe(ctx, x.of, &Event{Type: EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
+		x.engine.observe(ctx, x.of, Event{Type: EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
 		return nil, ErrExecutionEnded
 	}
 	return x, nil

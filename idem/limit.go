@@ -24,7 +24,7 @@ func (l *openLimit) enter(r *request) error {
 	if l.most == 0 || r.counted {
 		return nil
 	}
-	known := r.open || r.flight == nil // without a flight of its own it differs from one that runs here
+	known := r.open || r.first == nil // a request that is not first differs from one that runs here
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n := l.open[r.Scope]; n >= l.most && !known {
@@ -59,7 +59,7 @@ func (l *openLimit) end(scope string) {
 func (e *Engine) inBackground(r *request, fn func(ctx context.Context)) {
 	scope, counted := r.Scope, r.counted
 	r.counted = false
-	e.work.behind(func(ctx context.Context) {
+	e.work.inBackground(func(ctx context.Context) {
 		if counted {
 			defer e.limit.end(scope)
 		}

@@ -10,7 +10,7 @@ func TestOpenLimitForgetsScopes(t *testing.T) {
 	l := openLimit{most: 1}
 	requests := make([]request, 1000)
 	for i := range requests {
-		requests[i] = request{Operation: Operation{Scope: fmt.Sprint(i)}, flight: &flight{}}
+		requests[i] = request{Operation: Operation{Scope: fmt.Sprint(i)}, first: &first{}}
 		if err := l.enter(&requests[i]); err != nil {
 			t.Fatal(err)
 		}

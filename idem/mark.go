@@ -10,18 +10,16 @@ import (
 // outcome is in doubt whatever becomes of the token store, the lock and this
 // process. Where the marker is not acknowledged the attempt is over, and what is
 // returned is a refusal.
-//
-//go:noinline
 func (e *Engine) markBegun(ctx context.Context, r *request, lease Lease) error {
 	l, ok := lease.(MarkingLease)
 	if !ok {
 		return nil
 	}
-	m := *NewMarker(&r.seen.Record)
+	m := *NewMarker(&r.record)
 	m.State = StateUnknown
-	call := r.within(ctx, e.cfg.lockTimeout)
+	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
 	err := l.MarkBegun(call, m)
-	call.stop()
+	cancel()
 	if err == nil {
 		err = lease.Err() // it may have been lost since
 	}
@@ -36,20 +34,19 @@ func (e *Engine) markBegun(ctx context.Context, r *request, lease Lease) error {
 	return refusal
 }
 
-// neverRan settles the attempt that has just begun as released, in the background
-// and under the lock. It is not aborted, because the marker may be there and would
-// keep the key in doubt although nothing ran. One that took the place of an open
-// attempt is unknown, as that was.
+// neverRan settles the attempt that has just begun as released, in the background and under
+// the lock. It does not abort the attempt, because the marker may be there and would keep
+// the key in doubt although nothing ran. An attempt that started from one in doubt becomes
+// unknown, like that one.
 func (e *Engine) neverRan(ctx context.Context, r *request, lease Lease) {
-	r.open = true // it is open until it is settled, so nothing runs unprotected meanwhile
-	run := &run{request: r, lease: lease, started: time.Now()}
-	run.settlement.Attempt = r.seen.Record.Attempt
+	r.open = true // until the attempt is settled, nothing runs unprotected
+	run := &run{request: r, lease: lease, settlement: Settlement{Attempt: r.record.Attempt}, started: time.Now()}
 	o := outcomeNoEffect
-	if r.rerun() { // what it took the place of is still in doubt
+	if r.startedFromDoubt() {
 		o = outcomeInDoubt
 	}
-	run.settle(o, nil)
-	e.saveBehind(ctx, run)
+	run.decide(o, nil)
+	e.settleInBackground(ctx, run, false)
 }
 
 // mark has the release of a lease leave what a record says of its key. A record from
@@ -93,10 +90,10 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 	if err := e.read(ctx, r); err != nil {
 		return nil, true, err
 	}
-	rec := &r.seen.Record
+	rec := &r.record
 	fell := rec.Attempt != m.Attempt && !counts(rec, m)
 	if fell || m.State == StateCompleted && !counts(rec, m) {
-		e.observe(ctx, r, &Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
+		e.observe(ctx, r, Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
 	}
 	if fell { // it is missing, or was there before the marked attempt
 		if err := e.restoreMarked(ctx, r, lease, m); err != nil {
@@ -159,26 +156,26 @@ func later(rec *Record, m *Marker) bool {
 	return b.Fence.Before(a.Fence) && (a.Number > b.Number || a.Number == b.Number && !rec.State.Open())
 }
 
-// behind reports whether an attempt that just began is none after the marked one:
-// the store has lost its records since heed.
-func behind(lease Lease, rec *Record) bool {
+// beforeMarker reports whether an attempt that just began is not later than the marked one.
+// Then the store has lost its records since heed.
+func beforeMarker(lease Lease, rec *Record) bool {
 	m := markerOf(lease)
 	return m != nil && rec.Attempt.Number <= m.Attempt.Number
 }
 
 // mark has the release leave what became of the attempt.
 func (run *run) mark() {
-	if run.seen.Record.Attempt != run.settlement.Attempt && !run.lost() {
+	if run.record.Attempt != run.settlement.Attempt && !run.lost() {
 		run.markOwn()
 		return
 	}
-	mark(run.lease, &run.seen.Record)
+	mark(run.lease, &run.record)
 }
 
 // markOwn leaves what the holder knows. Where the record is of another attempt
 // although the lock is held, the store fell back to what was before this one. Where
 // there is none, nothing of a token was to be kept.
 func (run *run) markOwn() {
-	mark(run.lease, &Record{State: run.settlement.State, Kind: run.restore.Kind, Route: run.restore.Route,
-		Attempt: run.settlement.Attempt, Fingerprint: run.restore.Fingerprint, Started: run.restore.Started})
+	mark(run.lease, &Record{State: run.settlement.State, Kind: run.repair.Kind, Route: run.repair.Route,
+		Attempt: run.settlement.Attempt, Fingerprint: run.repair.Fingerprint, Started: run.repair.Started})
 }

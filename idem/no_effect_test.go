@@ -8,10 +8,10 @@ import (
 // What a handler has left running must not release the key of a handler that has
 // answered.
 func TestNoEffectIsNotDeclaredOnceTheHandlerHasReturned(t *testing.T) {
-	var x execution
+	x := &execution{cancel: func() {}}
 	x.Context = context.Background()
 	x.end()
-	NoEffect(&x)
+	NoEffect(x)
 	if x.noEffect.Load() {
 		t.Error("an execution that has ended was declared to have had no effect")
 	}

@@ -7,21 +7,21 @@ import (
 )
 
 type config struct {
-	observer     Observer
-	storeTimeout time.Duration
-	lockTimeout  time.Duration
-	saveTimeout  time.Duration
+	observer      Observer
+	storeTimeout  time.Duration
+	lockTimeout   time.Duration
+	settleTimeout time.Duration
 
 	maxOpenPerScope int
 	longRunning     time.Duration
 }
 
 func defaultConfig() config {
-	return config{storeTimeout: time.Second, lockTimeout: 2 * time.Second, saveTimeout: 2 * time.Second, longRunning: time.Minute}
+	return config{storeTimeout: time.Second, lockTimeout: 2 * time.Second, settleTimeout: 2 * time.Second, longRunning: time.Minute}
 }
 
 func (c *config) validate() error {
-	if c.storeTimeout <= 0 || c.lockTimeout <= 0 || c.saveTimeout <= 0 {
+	if c.storeTimeout <= 0 || c.lockTimeout <= 0 || c.settleTimeout <= 0 {
 		return errors.New("idem: time-outs have to be positive")
 	}
 	if c.longRunning < 0 {
@@ -48,7 +48,7 @@ func WithLockTimeout(d time.Duration) Option { return func(c *config) { c.lockTi
 
 // WithSettleTimeout is for how long an answer is held back while its outcome
 // cannot be stored; saving then goes on behind it. 2 s by default.
-func WithSettleTimeout(d time.Duration) Option { return func(c *config) { c.saveTimeout = d } }
+func WithSettleTimeout(d time.Duration) Option { return func(c *config) { c.settleTimeout = d } }
 
 // WithMaxOpenExecutionsPerScope bounds how many executions one scope may have open in this
 // process at once. A request beyond that is refused as [CodeTooManyOpen], with
@@ -68,14 +68,12 @@ func WithMaxOpenExecutionsPerScope(n int) Option { return func(c *config) { c.ma
 func WithLongRunning(d time.Duration) Option { return func(c *config) { c.longRunning = d } }
 
 // observe reports an event of a request.
-//
-//go:noinline
-func (e *Engine) observe(ctx context.Context, r *request, ev *Event) {
+func (e *Engine) observe(ctx context.Context, r *request, ev Event) {
 	if e.cfg.observer == nil {
 		return
 	}
 	ev.Route, ev.KeyID = r.Policy.Name, r.id
-	e.report(ctx, *ev)
+	e.report(ctx, ev)
 }
 
 // report calls the observer. Its panics end here: they would leave a lock
@@ -85,9 +83,8 @@ func (e *Engine) report(ctx context.Context, ev Event) {
 	e.cfg.observer(ctx, ev)
 }
 
-//go:noinline
 func (e *Engine) replayed(ctx context.Context, r *request) {
-	e.observe(ctx, r, &Event{Type: EventReplayed, Attempt: r.seen.Record.Attempt, State: r.seen.Record.State})
+	e.observe(ctx, r, Event{Type: EventReplayed, Attempt: r.record.Attempt, State: r.record.State})
 }
 
 // refused reports a refusal; other errors are the handler's.

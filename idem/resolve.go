@@ -10,7 +10,7 @@ import (
 // answers the request that found it. again says that it is settled as not
 // applied.
 func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
-	rec := &r.seen.Record
+	rec := &r.record
 	resolveErr, err := e.settleDoubt(ctx, r, lease)
 	if err != nil {
 		return nil, false, err
@@ -34,7 +34,7 @@ func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Res
 // that before or is now. resolveErr is why the resolver could not tell; err is
 // a refusal.
 func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (resolveErr, err error) {
-	rec := &r.seen.Record // until it is settled, and then as it is after that
+	rec := &r.record // until it is settled, and then as it is after that
 	d := Decision{By: "resolver"}
 	resolution, resolveErr := e.ask(ctx, r, lease, rec)
 	if resolution.verdict == stillUnknown && rec.State == StateUnknown {
@@ -47,15 +47,15 @@ func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (reso
 	return resolveErr, err
 }
 
-// settleAs settles the open attempt that was last read, unless somebody else
-// does first, and leaves the record as it is then. A store that has fallen back to
-// before that attempt meanwhile is repaired: what is known of it is still true. The
-// error is a refusal.
+// settleAs settles the open attempt that was last read, unless another settlement comes
+// first, and leaves the record as it is then in r.record. If the store fell back to a time
+// before that attempt, settleAs repairs it, because what is known of the attempt is still
+// true. The error is a refusal.
 func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resolution Resolution, d Decision, cause error) (settled bool, err error) {
-	rec := &r.seen.Record
+	rec := r.record
+	repair := repairOf(&rec)
 	s := Settlement{Attempt: rec.Attempt, ID: NewNonce(), State: StateUnknown, Response: rec.Response,
-		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: d, LeaseTrusted: true,
-		Repair: &Repair{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started}}
+		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: d, LeaseTrusted: true, Repair: &repair}
 	switch resolution.verdict {
 	case applied:
 		s.State, s.Response = StateCompleted, resolution.response
@@ -65,17 +65,17 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 	if err := lease.Err(); err != nil {
 		return false, refuse(CodeOwnershipLost, err)
 	}
-	settled, err = e.settleOrOmit(ctx, r, &s)
+	res, err := e.callSettle(ctx, r, &s)
 	if err != nil {
 		return false, storeRefusal(err)
 	}
-	if r.seen.Repaired {
-		e.observe(ctx, r, &Event{Type: EventRepaired, Attempt: s.Attempt, State: rec.State})
+	if res.Repaired {
+		e.observe(ctx, r, Event{Type: EventRepaired, Attempt: s.Attempt, State: r.record.State})
 	}
-	if settled {
-		e.observe(ctx, r, &Event{Type: EventResolved, Attempt: s.Attempt, State: rec.State, Err: cause})
+	if res.Settled {
+		e.observe(ctx, r, Event{Type: EventResolved, Attempt: s.Attempt, State: r.record.State, Err: cause})
 	}
-	return settled, nil
+	return res.Settled, nil
 }
 
 // ask calls the policy's resolver and holds it to its contract. A resolver
@@ -84,46 +84,40 @@ func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) 
 	if r.Policy.InDoubt.resolver == nil {
 		return StillUnknown(), nil
 	}
-	var x execution
-	x.init(ctx, e, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
+	x := e.newExecution(ctx, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
 	x.resolves = true
 	defer x.end()
-	return callResolver(&x, r.Policy.InDoubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
+	return callResolver(x, r.Policy.InDoubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
 		Attempt: rec.Attempt, Fence: lease.Fence(), Response: rec.Response})
 }
 
 // inDoubt asks the resolver about the attempt that just ended in doubt. It
 // takes the lock anew for that: what this attempt has sent and not heard of
 // carries its fence, so only a later fence can shut it out.
-func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (Result, error) {
+func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (*Result, error) {
 	if run.lost() {
 		run.lease.ReleaseInBackground()
-		return Result{}, refuse(CodeOwnershipLost, run.lease.Err())
+		return nil, refuse(CodeOwnershipLost, run.lease.Err())
 	}
-	e.release(ctx, run)
 	r := run.request
+	e.release(ctx, r, run.lease)
 	if r.Policy.InDoubt.resolver == nil {
-		return run.live(resp), nil // the next request runs again, or nobody can tell
+		return run.live(resp), nil // the next request runs again, or an operator decides
 	}
 	lease, err := e.lock(ctx, r)
 	if err != nil {
-		return run.live(resp), nil // whoever has it, or comes next, asks
+		return run.live(resp), nil // the new holder, or the next request, asks the resolver
 	}
 	var res *Result
 	if err = e.read(ctx, r); err == nil {
 		res, _, err = e.found(ctx, r, lease)
 	}
-	mark(lease, &r.seen.Record)
-	call := withTimeout(ctx, e.cfg.lockTimeout)
-	defer call.stop()
-	if relErr := lease.Release(call); relErr != nil {
-		e.observe(ctx, r, &Event{Type: EventReleaseFailed, Attempt: run.settlement.Attempt, Err: relErr})
-	}
+	e.giveBack(ctx, r, lease)
 	if res == nil || err != nil {
 		return run.live(resp), nil
 	}
-	e.land(r, res)
-	return *res, nil
+	e.endFirst(r, res)
+	return res, nil
 }
 
 // callResolver turns a resolver's panic and its error into "still unknown". A

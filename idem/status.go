@@ -17,8 +17,8 @@ func (e *Engine) IssueToken(ctx context.Context, scope string, ttl time.Duration
 		return Token{}, refuse(CodeUnavailable, errClosed)
 	}
 	defer e.work.done()
-	call := withTimeout(ctx, e.cfg.storeTimeout)
-	defer call.stop()
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
 	token, err := IssueToken(call, e.store, scope, ttl)
 	if err != nil {
 		return Token{}, storeRefusal(err)
@@ -33,8 +33,8 @@ func (e *Engine) IssueToken(ctx context.Context, scope string, ttl time.Duration
 // stands for every route. Where there is neither it is false.
 func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...*Policy) (Status, error) {
 	id := NewKeyID(scope, key)
-	call := withTimeout(ctx, e.cfg.storeTimeout)
-	defer call.stop()
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
 	rec, err := e.store.Get(call, id)
 	if err != nil {
 		return Status{}, storeRefusal(err)

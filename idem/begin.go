@@ -1,0 +1,186 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// beginRounds bounds how often begin starts over.
+const beginRounds = 4
+
+// begin is step 5. It starts an attempt, which is r.record.Attempt then, or returns a
+// stored outcome or a refusal. If no attempt started, begin has released the lock, or a
+// goroutine holds it until the Begin is undone.
+func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool, res *Result, err error) {
+	req := BeginRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Fence: lease.Fence(), Nonce: r.nonce,
+		Fingerprint: r.fingerprint, KeyTTL: r.Policy.KeyTTL}
+	if res, answered, err := e.heed(ctx, r, lease); answered {
+		lease.ReleaseInBackground()
+		return false, res, err
+	}
+	// A second round follows if the first one found an attempt in doubt that was then
+	// settled as not applied, or from which the next attempt starts. More rounds follow
+	// only if others decide at the same time.
+	for range beginRounds {
+		begun, err := e.callBegin(ctx, r, req)
+		switch {
+		case unreadable(err):
+			e.observe(ctx, r, Event{Type: EventUnreadable, Err: err})
+			lease.ReleaseInBackground()
+			return false, nil, storeRefusal(err)
+		case errors.Is(err, ErrStoreLost), errors.Is(err, ErrStaleFence):
+			lease.ReleaseInBackground()
+			return false, nil, storeRefusal(err)
+		case err != nil: // the store may have applied it, or may apply it later
+			e.abortInBackground(ctx, r, lease, req)
+			return false, nil, storeRefusal(err)
+		case begun && lease.Err() != nil:
+			e.abortInBackground(ctx, r, lease, req)
+			return false, nil, refuse(CodeOwnershipLost, lease.Err())
+		case begun && beforeMarker(lease, &r.record):
+			e.abortInBackground(ctx, r, lease, req)
+			return false, nil, refuse(CodeUnavailable, errors.New("idem: the token store lost the marked attempt while this one began"))
+		case begun:
+			if err := e.markBegun(ctx, r, lease); err != nil {
+				return false, nil, err
+			}
+			if r.first != nil {
+				r.first.begun.Store(true)
+			}
+			e.observe(ctx, r, Event{Type: EventBegun, Attempt: r.record.Attempt, State: StatePending})
+			return true, nil, nil
+		}
+		res, again, err := e.found(ctx, r, lease)
+		if !again {
+			mark(lease, &r.record)
+			lease.ReleaseInBackground()
+			return false, res, err
+		}
+		req.RunAgainFrom, req.Fingerprint = nil, r.fingerprint
+		// The key stays bound to its request. If the route does not run again in doubt,
+		// the store has fallen back to an open attempt that is still to be settled.
+		if r.record.State.Open() && r.Policy.InDoubt.again {
+			from := r.record.Attempt
+			req.RunAgainFrom, req.Fingerprint = &from, r.record.Fingerprint
+		}
+	}
+	lease.ReleaseInBackground()
+	return false, nil, refuse(CodeInProgress, errors.New("idem: the record kept changing under the lock"))
+}
+
+func (e *Engine) callBegin(ctx context.Context, r *request, req BeginRequest) (begun bool, err error) {
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	res, err := e.store.Begin(call, r.id, req)
+	r.record = res.Record
+	r.repair = repairOf(&r.record)
+	r.repair.Replaced = res.Replaced
+	return res.Begun, err
+}
+
+// repairOf is what Settle needs to write a record anew.
+func repairOf(rec *Record) Repair {
+	return Repair{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started}
+}
+
+// found handles a record, read under the lock, that did not let an attempt start. again
+// says that an attempt may start now: the next one, or one that starts from the open one.
+func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
+	rec := &r.record
+	r.open = true
+	res, err = e.judge(r, rec)
+	if err != nil {
+		return nil, false, err
+	}
+	if res != nil {
+		e.replayed(ctx, r)
+		return res, false, nil
+	}
+	if !rec.State.Open() { // it changed after Begin read it
+		return nil, true, nil
+	}
+	if err := e.outlives(ctx, r, lease); err != nil {
+		if rec.State == StateUnknown && errors.Is(err, ErrForeignDomain) {
+			res, err = r.unknown(rec)
+			return res, false, err
+		}
+		return nil, false, err
+	}
+	if rec.State == StatePending {
+		e.observe(ctx, r, Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
+	}
+	if r.Policy.InDoubt.again {
+		return nil, true, nil
+	}
+	return e.resolve(ctx, r, lease)
+}
+
+// outlives returns nil if the lease proves that the holder of the open attempt is over:
+// the lease is later in the same domain, or the other domain is retired. Otherwise it
+// returns a refusal. The refusal wraps ErrForeignDomain if our lock proves nothing about
+// the holder, because our fence does not shut out its writes.
+func (e *Engine) outlives(ctx context.Context, r *request, lease Lease) error {
+	fence, theirs := lease.Fence(), r.record.Attempt.Fence
+	if theirs.Domain == fence.Domain {
+		if !theirs.Before(fence) {
+			return refuse(CodeOwnershipLost, fmt.Errorf("idem: fence %v is not above the record's %v", fence, theirs))
+		}
+		return nil
+	}
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	retired, err := e.store.DomainRetired(call, theirs.Domain)
+	if err != nil {
+		return storeRefusal(err)
+	}
+	if !retired {
+		return refuse(CodeInProgress, fmt.Errorf("%w: %v", ErrForeignDomain, theirs))
+	}
+	return nil
+}
+
+// abortInBackground undoes a Begin that got no answer or came too late. It holds the lock
+// until the store acknowledges that, or reports the record as unreadable. A Begin that is
+// still on its way is refused by such a record.
+func (e *Engine) abortInBackground(ctx context.Context, r *request, lease Lease, req BeginRequest) {
+	e.inBackground(r, func(stop context.Context) {
+		pause := backoff{first: 20 * time.Millisecond, most: time.Second}
+		for {
+			err := e.abort(stop, r, lease, req)
+			if err == nil {
+				e.observe(ctx, r, Event{Type: EventBeginAborted})
+				lease.ReleaseInBackground()
+				return
+			}
+			final := unreadable(err)
+			if final || !sleep(stop, pause.next()) {
+				e.observe(ctx, r, Event{Type: EventSettleAbandoned, Err: err})
+				if final {
+					lease.ReleaseInBackground()
+				}
+				return
+			}
+		}
+	})
+}
+
+// abort undoes a Begin once. If the lease was lost, the next holder may have marked the
+// attempt as unknown before the Abort came. Nothing ran under it, so abort releases it. An
+// attempt that started from one in doubt stays unknown, like that one.
+func (e *Engine) abort(ctx context.Context, r *request, lease Lease, req BeginRequest) error {
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	err := e.store.Abort(call, r.id, req)
+	if err != nil || lease.Err() == nil || req.RunAgainFrom != nil {
+		return err
+	}
+	rec, err := e.store.Get(call, r.id)
+	if err != nil || rec.State != StateUnknown || rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce {
+		return err
+	}
+	_, err = e.store.Settle(call, r.id, Settlement{Attempt: rec.Attempt, ID: req.Nonce, State: StateReleased,
+		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: Decision{By: "engine", Reason: "never ran"}})
+	return err
+}

@@ -1,0 +1,106 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+var (
+	errPanic  = errors.New("idem: handler panicked")
+	errClosed = errors.New("idem: engine is closed")
+
+	errEarlierInDoubt = errors.New("idem: this attempt had no effect, and the one before it is in doubt")
+)
+
+// run is one attempt of a request, from Begin to its settlement.
+type run struct {
+	*request
+	execution  *execution
+	lease      Lease
+	response   Response   // the handler's
+	err        error      // the handler's
+	cut        bool       // the context had ended when the handler returned
+	settlement Settlement // what the store is told; it names the attempt from the start
+	started    time.Time  // by our clock; the record has the time of the store's clock
+	misbehaved int        // how often the store broke its contract in answers to Settle
+}
+
+// execute is step 6: it runs the handler.
+func (e *Engine) execute(ctx context.Context, r *request, lease Lease, h Handler) *run {
+	attempt := r.record.Attempt
+	run := &run{request: r, lease: lease, settlement: Settlement{Attempt: attempt}, started: time.Now()}
+	x := e.newExecution(ctx, r, lease, attempt, r.Policy.HandlerTimeout)
+	run.execution = x
+	defer x.end()
+	defer e.handlerStarted(ctx, run)()
+
+	returned := false
+	defer func() {
+		x.ended.Store(true)
+		if !returned { // a panic or runtime.Goexit, which goes on after the attempt is settled
+			_, _ = e.finish(ctx, run, outcomeInDoubt, crashResponse(r.Transport), errPanic)
+		}
+	}()
+	run.response, run.err = h(x)
+	returned = true
+	run.cut = x.cut()
+	return run
+}
+
+// startedFromDoubt reports whether the attempt that has begun started from one in doubt.
+// Then it must not be released.
+func (r *request) startedFromDoubt() bool { return r.repair.Replaced.State.Open() }
+
+// lost reports whether the lease ended under the handler.
+func (run *run) lost() bool { return run.lease.Err() != nil }
+
+// live is the answer to the request that was executed.
+func (run *run) live(resp *Response) *Result {
+	res := &Result{Attempt: run.settlement.Attempt.Number}
+	if resp != nil {
+		res.Response = *resp
+	}
+	return res
+}
+
+// repeatable is the result for duplicates that waited; nil if they have to read the record.
+func (run *run) repeatable(resp *Response) *Result {
+	if resp == nil || resp.Omitted {
+		return nil
+	}
+	return &Result{Response: *resp, Replayed: true, Attempt: run.settlement.Attempt.Number}
+}
+
+// replay is the stored outcome of a record.
+func replay(rec *Record) *Result {
+	return &Result{Response: *rec.Response, Replayed: true, Attempt: rec.Attempt.Number}
+}
+
+// unknown answers a request whose outcome is not known. The answer is the response of the
+// attempt itself, if there is one and its status can say so. A caller of [Engine.Do] reads
+// a nil error as success, so it is refused instead.
+func (r *request) unknown(rec *Record) (*Result, error) {
+	if r.Transport != TransportDirect && rec.Response != nil && !rec.Response.Omitted {
+		return replay(rec), nil
+	}
+	return nil, refuse(CodeOutcomeUnknown, rec.ResponseErr)
+}
+
+// used reports whether a key in this state has been executed, or may have been.
+func used(s State) bool { return s != StateNone && s != StateIssued && s != StateReleased }
+
+// failOpen runs the handler without protection if the policy allows that, the lock or the
+// store could not be reached, and no attempt of the key is known. An attempt is known if
+// it runs, is in doubt, or was completed, or if its record cannot be read.
+func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error) (*Result, error) {
+	refusal, ok := errors.AsType[*Refusal](err)
+	if !ok || !r.Policy.FailOpen || r.open || used(r.record.State) || refusal.Code != CodeUnavailable || unreadable(err) || ctx.Err() != nil {
+		return nil, err
+	}
+	e.observe(ctx, r, Event{Type: EventFailedOpen, Err: refusal.Err})
+	x := e.newExecution(context.WithoutCancel(ctx), r, nil, Attempt{}, r.Policy.HandlerTimeout)
+	defer x.end()
+	resp, err := h(x)
+	return &Result{Response: resp}, err
+}

@@ -1,0 +1,100 @@
+package idem
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// firsts has the first request of each key that is on its way in this process. A duplicate
+// waits for it and does not leave the process.
+type firsts struct {
+	mu    sync.Mutex
+	byKey map[KeyID]*first
+}
+
+// first is a request that goes through the protocol. Duplicates wait for it or are refused.
+type first struct {
+	request *request
+	begun   atomic.Bool   // the store acknowledged Begin, so the record is bound to the request
+	done    chan struct{} // closed when the request has ended
+	result  *Result       // set before done is closed; nil: the duplicate reads the record
+}
+
+// differs reports whether r is another request than the first one.
+func (f *first) differs(r *request) bool {
+	return f.request.Policy.Kind != r.Policy.Kind || f.request.fingerprint != r.fingerprint
+}
+
+// waitForFirst is step 2. It returns neither a result nor an error if there is no request
+// to wait for.
+//
+// A first request whose Begin was not acknowledged proves nothing about a request that
+// differs from it, because the record may turn out to be bound to the other one. A request
+// that differs goes on by itself then.
+func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) {
+	e.firsts.mu.Lock()
+	f := e.firsts.byKey[r.id]
+	e.firsts.mu.Unlock()
+	if f == nil || f == r.first {
+		return nil, nil
+	}
+	if f.differs(r) {
+		if !f.begun.Load() {
+			return nil, nil
+		}
+		return e.judge(r, &Record{State: StatePending, Kind: f.request.Policy.Kind, Fingerprint: f.request.fingerprint})
+	}
+	left := time.Until(r.giveUp)
+	if left <= 0 {
+		return nil, refuse(CodeInProgress, nil)
+	}
+	r.open = true // until the record says otherwise
+	e.observe(ctx, r, Event{Type: EventJoined})
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-f.done:
+		return f.result, nil
+	case <-timer.C:
+		return nil, refuse(CodeInProgress, nil)
+	case <-ctx.Done():
+		return nil, refuse(CodeUnavailable, ctx.Err())
+	}
+}
+
+// becomeFirst makes r the request that duplicates wait for. It returns false if another
+// request has become that in the meantime and r has to wait for it.
+func (e *Engine) becomeFirst(r *request) bool {
+	if r.first != nil {
+		return true
+	}
+	e.firsts.mu.Lock()
+	defer e.firsts.mu.Unlock()
+	if f := e.firsts.byKey[r.id]; f != nil {
+		return f.differs(r) // r does not wait for a request that differs, and asks for the lock
+	}
+	r.first = &first{request: r, done: make(chan struct{})}
+	e.firsts.byKey[r.id] = r.first
+	return true
+}
+
+// endFirst ends the wait of the duplicates of r, if r is a first request. A second call
+// does nothing. result is nil unless the store has acknowledged it.
+func (e *Engine) endFirst(r *request, result *Result) {
+	f := r.first
+	r.first = nil
+	e.endWait(f, result)
+}
+
+func (e *Engine) endWait(f *first, result *Result) {
+	if f == nil {
+		return
+	}
+	e.firsts.mu.Lock()
+	delete(e.firsts.byKey, f.request.id)
+	e.firsts.mu.Unlock()
+	f.result = result
+	close(f.done)
+}

@@ -1,0 +1,269 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// conclude is what follows the handler: its outcome, then steps 7 and 8.
+func (e *Engine) conclude(ctx context.Context, run *run) (*Result, error) {
+	x, resp, err := run.execution, &run.response, run.err
+	o := outcomeInDoubt
+	switch {
+	case x.noEffect.Load():
+		o = outcomeNoEffect
+	case err == nil && run.cut:
+		o = classifyCut(run.Transport, resp.Status)
+	case err == nil:
+		o = classify(run.Transport, resp.Status, x.gated.Load())
+	}
+	if o == outcomeNoEffect && run.startedFromDoubt() { // the earlier attempt may have had an effect
+		o = outcomeInDoubt
+		if err == nil && run.Transport == TransportDirect { // the caller would read that as success
+			err = refuse(CodeOutcomeUnknown, errEarlierInDoubt)
+		}
+	}
+	if err == nil {
+		return e.finish(ctx, run, o, resp, nil)
+	}
+	res, finishErr := e.finish(ctx, run, o, nil, err)
+	if finishErr != nil { // the attempt is not this holder's to report
+		return nil, withCause(finishErr, err)
+	}
+	if res.Replayed { // decided
+		return res, nil
+	}
+	return nil, err
+}
+
+// finish is steps 7 and 8. resp is nil if the handler returned an error.
+func (e *Engine) finish(ctx context.Context, run *run, o outcome, resp *Response, cause error) (*Result, error) {
+	if run.lost() {
+		e.observe(ctx, run.request, Event{Type: EventOwnershipLost, Attempt: run.settlement.Attempt, Err: run.lease.Err()})
+	}
+	run.decide(o, resp)
+	settled, told, err := e.settle(ctx, run)
+	switch {
+	case err != nil && !told:
+		return nil, refuse(CodeOwnershipLost, err)
+	case err != nil:
+		return run.live(resp), nil
+	}
+	return e.answer(ctx, run, o, resp, cause, settled)
+}
+
+// decide makes the settlement of an outcome.
+func (run *run) decide(o outcome, resp *Response) {
+	s, p := &run.settlement, run.Policy
+	s.ID, s.Response, s.ResultTTL, s.KeyTTL = s.Attempt.Nonce, resp, p.ResultTTL, p.KeyTTL
+	s.Repair = &run.repair
+	switch o {
+	case outcomeCompleted:
+		s.State = StateCompleted
+		if resp == nil {
+			s.Response = &Response{Omitted: true}
+		}
+	case outcomeNoEffect:
+		s.State, s.Response = StateReleased, nil
+	default:
+		s.State = StateUnknown
+		switch {
+		case resp == nil:
+		case run.lost(): // the response is about the lease, not about the operation
+			s.Response = nil
+		case succeeded(run.Transport, resp.Status): // a repeat would take it for the outcome
+			s.Response = nil
+		case resp.size() > p.MaxResponseInDoubt:
+			s.Response = &Response{Status: resp.Status, Omitted: true}
+		}
+	}
+}
+
+// settle is step 7. It settles the attempt in the store and retries for the settle
+// time-out. After an error it goes on in the background, with the lock held and duplicates
+// in this process refused, until the store has answered or the engine gives up. If a retry
+// cannot help, it gives up at once. told says after an error that the client gets its own
+// outcome all the same, because the lease was not lost.
+func (e *Engine) settle(ctx context.Context, run *run) (settled, told bool, err error) {
+	giveUp := time.Now().Add(e.cfg.settleTimeout)
+	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
+	for {
+		settled, err := e.settleOnce(ctx, run)
+		if err == nil {
+			return settled, false, nil
+		}
+		if run.hopeless(err) {
+			told = !run.lost()
+			e.abandon(ctx, run, told, err)
+			run.lease.ReleaseInBackground()
+			return false, told, err
+		}
+		left := time.Until(giveUp)
+		if left <= 0 || !sleep(e.work.ctx, min(pause.next(), left)) {
+			told = !run.lost()
+			e.observe(ctx, run.request, Event{Type: EventSettleDelayed, Attempt: run.settlement.Attempt, State: run.settlement.State, Err: err})
+			e.settleInBackground(ctx, run, told)
+			return false, told, err
+		}
+	}
+}
+
+// settleInBackground is step 7 after the answer. told says that the client has the outcome.
+func (e *Engine) settleInBackground(ctx context.Context, run *run, told bool) {
+	first := run.first
+	run.first = nil // its duplicates wait until the attempt is settled
+	e.inBackground(run.request, func(stop context.Context) {
+		var result *Result
+		defer func() { e.endWait(first, result) }()
+		pause := backoff{first: 50 * time.Millisecond, most: time.Second}
+		for {
+			settled, err := e.settleOnce(stop, run)
+			switch {
+			case err == nil && settled:
+				e.ended(ctx, run, settledEvents[run.settlement.State], nil)
+				if run.settlement.State == StateCompleted {
+					result = run.repeatable(run.settlement.Response)
+				}
+				run.mark()
+			case err == nil:
+				e.superseded(ctx, run, told, nil)
+				run.mark()
+			case run.hopeless(err):
+				e.abandon(ctx, run, told, err)
+			case sleep(stop, pause.next()):
+				continue
+			default: // the lock outlives this engine, and ends with its session
+				e.abandon(ctx, run, told, err)
+				return
+			}
+			run.lease.ReleaseInBackground()
+			return
+		}
+	})
+}
+
+// settleOnce is one try of step 7. It also repairs a record that the store has lost, or
+// that fell back to its form before the attempt.
+func (e *Engine) settleOnce(ctx context.Context, run *run) (settled bool, err error) {
+	s := &run.settlement
+	s.LeaseTrusted = !run.lost()
+	res, err := e.callSettle(ctx, run.request, s)
+	rec := &res.Record
+	if res.Repaired {
+		e.observe(ctx, run.request, Event{Type: EventRepaired, Attempt: s.Attempt, State: rec.State})
+	}
+	switch {
+	case errors.Is(err, ErrResponseInvalid):
+		err = fmt.Errorf("%w: it refuses a settlement without a response: %w", errMisbehaves, err)
+	case err == nil && !res.Settled && rec.State.Open() && rec.Attempt == s.Attempt:
+		err = fmt.Errorf("%w: it left an open attempt as it was", errMisbehaves)
+	}
+	return res.Settled, err
+}
+
+// callSettle calls the store. If the store cannot hold the response, it settles without
+// one, because the outcome stands.
+func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement) (SettleResult, error) {
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	res, err := e.store.Settle(call, r.id, *s)
+	if errors.Is(err, ErrResponseInvalid) && s.Response != nil && !s.Response.Omitted {
+		s.Response = &Response{Status: s.Response.Status, Omitted: true}
+		return e.callSettle(ctx, r, s)
+	}
+	r.record = res.Record
+	return res, err
+}
+
+// errMisbehaves says that a store broke its contract in its answer to Settle.
+var errMisbehaves = errors.New("idem: the token store breaks its contract")
+
+// mostMisbehaviour is how many such answers end the tries to settle.
+const mostMisbehaviour = 5
+
+// hopeless reports whether another try cannot help: the store has given its final answer,
+// or keeps breaking its contract.
+func (run *run) hopeless(err error) bool {
+	if errors.Is(err, errMisbehaves) {
+		run.misbehaved++
+	}
+	return unreadable(err) || run.misbehaved >= mostMisbehaviour
+}
+
+// abandon reports that an outcome will not be settled. told says that the client has it, or
+// gets it now.
+func (e *Engine) abandon(ctx context.Context, run *run, told bool, err error) {
+	s := &run.settlement
+	e.observe(ctx, run.request, Event{Type: EventSettleAbandoned, Attempt: s.Attempt, State: s.State, Err: err})
+	if told && s.State == StateCompleted {
+		e.observe(ctx, run.request, Event{Type: EventUnstored, Attempt: s.Attempt, Err: err})
+	}
+}
+
+// settledEvents are the events of an attempt that its holder settled.
+var settledEvents = map[State]EventType{
+	StateUnknown:   EventUnknown,
+	StateCompleted: EventCompleted,
+	StateReleased:  EventReleased,
+}
+
+// ended reports the end of an attempt.
+func (e *Engine) ended(ctx context.Context, run *run, t EventType, cause error) {
+	e.observe(ctx, run.request, Event{Type: t, Attempt: run.settlement.Attempt, State: run.record.State, Duration: time.Since(run.started), Err: cause})
+}
+
+// superseded reports an attempt whose settlement does not stand. told says that the client
+// gets its own outcome all the same.
+func (e *Engine) superseded(ctx context.Context, run *run, told bool, cause error) {
+	rec := &run.record
+	if told && run.settlement.State == StateCompleted && rec.State != StateCompleted && rec.State != StateExpired {
+		err := fmt.Errorf("idem: the store has attempt %d, %v", rec.Attempt.Number, rec.State)
+		e.ended(ctx, run, EventUnstored, errors.Join(err, cause))
+		return
+	}
+	e.ended(ctx, run, EventSuperseded, cause)
+}
+
+// answer is step 8, after the store has answered: it answers the client and releases the
+// lock. settled is false if an operator or the next holder's resolver settled the attempt
+// first.
+func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response, cause error, settled bool) (*Result, error) {
+	run.mark()
+	if !settled {
+		lost := run.lost()
+		e.superseded(ctx, run, !lost, cause)
+		run.lease.ReleaseInBackground()
+		switch {
+		case run.record.State == StateCompleted:
+			return e.judge(run.request, &run.record)
+		case lost:
+			return nil, refuse(CodeOwnershipLost, fmt.Errorf("idem: attempt %d was settled by others as %v", run.settlement.Attempt.Number, run.record.State))
+		}
+		return run.live(resp), nil
+	}
+	e.ended(ctx, run, settledEvents[run.settlement.State], cause)
+	switch o {
+	case outcomeCompleted:
+		// Repeats read the record first, so the release may follow the answer.
+		run.lease.ReleaseInBackground()
+		e.endFirst(run.request, run.repeatable(resp))
+	case outcomeNoEffect:
+		// An immediate retry takes the lock, so it has to be free before the answer.
+		e.release(ctx, run.request, run.lease)
+	default:
+		return e.inDoubt(ctx, run, resp)
+	}
+	return run.live(resp), nil
+}
+
+// release gives the lock back and waits for it. After a failure the lease tries again in
+// the background.
+func (e *Engine) release(ctx context.Context, r *request, lease Lease) {
+	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
+	defer cancel()
+	if err := lease.Release(call); err != nil {
+		e.observe(ctx, r, Event{Type: EventReleaseFailed, Attempt: r.record.Attempt, Err: err})
+	}
+}
