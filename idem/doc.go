@@ -1,8 +1,8 @@
 // Package idem makes transaction endpoints safe to retry.
 //
-// A request carries a key. The engine takes a lock on the key, checks it
-// against a token store, runs the handler, stores its outcome and gives the
-// lock back. Every repeat of the request gets the first outcome.
+// A request carries a key. The [Engine] takes a lock on the key, checks the key in a token
+// store, runs the handler, stores the outcome and releases the lock. Every repeat of the
+// request gets the first outcome.
 //
 // # Guarantee
 //
@@ -11,11 +11,12 @@
 // past its session; a completed outcome is replayed; an outcome that cannot be
 // known is surfaced as unknown, never silently run again.
 //
-// What this does not say: that an operation takes effect at all, or that a
-// resource which ignores the fencing token is safe from a holder that was
-// paused past its session and goes on afterwards. [CheckOwner] right before
-// the irreversible step makes that window small; only the resource, which
-// compares [Execution].Fence with the highest it has seen, closes it.
+// # What is not guaranteed
+//
+// An operation may fail to take effect at all. A resource that ignores the fencing token is
+// not safe from a holder that was paused past its session and goes on afterwards.
+// [CheckOwner] right before the irreversible step makes that window small. Only the
+// resource closes it, by comparing [Execution].Fence with the highest fence it has seen.
 //
 // # States of a key
 //
@@ -25,20 +26,26 @@
 //	                       next attempt ───────┘ │ └─ no effect ─▶ released        result gone)
 //	                                             └─── in doubt ──▶ unknown ── resolve ─▶ completed | released
 //
-// A client key is made up by the client and its first use creates the record.
-// An issued token is accepted only where the server issued it to that scope;
-// its first use consumes it.
+// The client makes up a client key, and its first use creates the record. The server issues
+// a token to a scope. Its first use consumes it, and every other value is refused.
 //
-// # Parts
+// # Reading order
 //
-// [Engine] is the protocol. [Locker] and [Store] are what it stands on; package
-// idemtest has the suites that every implementation has to pass. [Policy] is
-// how a route treats keys. Adapters for transports read requests, write
-// answers, and decide nothing; [Engine.Do] serves queue consumers and jobs
-// directly: they need [Operation], [FingerprintOf] and [Response].
+// Start with [Policy], which says how a route treats keys, and [Engine.Do], which queue
+// consumers and jobs call directly with an [Operation] and a [FingerprintOf] it. The
+// adapters for HTTP and gRPC only translate. [CheckOwner], [DownstreamKey] and [NoEffect]
+// are for handlers. [AskResolver] settles what was interrupted.
+//
+// [Locker] and [Store] are the two interfaces below the engine. Package idemtest has the
+// suites that every implementation passes.
+//
+// Inside the package, engine.go has the steps of the protocol in their order: first.go
+// waits for a request in this process, begin.go starts an attempt, execute.go runs the
+// handler, settle.go stores the outcome. resolve.go and decide.go handle outcomes in doubt,
+// and mark.go brings the record and a durable marker together.
 //
 // Only adapters need [Transport], [ParseKey], [RequestFingerprint], [NewRefusal],
-// [Engine.ReportRefused], [Policy.WithDefaults] and [Policy.ScopeOf].
+// [Engine.ReportRefused], [Engine.Nested], [Policy.WithDefaults] and [Policy.ScopeOf].
 //
 // This package imports the standard library only.
 package idem

@@ -2,6 +2,7 @@ package idem
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -64,3 +65,51 @@ type Event struct {
 // Observer is called for each event, in the goroutine where it happened: it
 // must be safe for concurrent use and must not block. Its panics are dropped.
 type Observer func(ctx context.Context, ev Event)
+
+// observe reports an event of a request.
+func (e *Engine) observe(ctx context.Context, r *request, ev Event) {
+	if e.cfg.observer == nil {
+		return
+	}
+	ev.Route, ev.KeyID = r.Policy.Name, r.id
+	e.report(ctx, ev)
+}
+
+// report calls the observer. Its panics end here: they would leave a lock
+// behind, or end the process in the background.
+func (e *Engine) report(ctx context.Context, ev Event) {
+	defer func() { _ = recover() }()
+	e.cfg.observer(ctx, ev)
+}
+
+func (e *Engine) replayed(ctx context.Context, r *request) {
+	e.observe(ctx, r, Event{Type: EventReplayed, Attempt: r.record.Attempt, State: r.record.State})
+}
+
+// refused reports a refusal; other errors are the handler's.
+func (e *Engine) refused(ctx context.Context, p *Policy, id KeyID, err error) (Result, error) {
+	if refusal, ok := errors.AsType[*Refusal](err); ok && e.cfg.observer != nil {
+		ev := Event{Type: EventRefused, KeyID: id, Code: refusal.Code, Err: refusal.Err}
+		if p != nil {
+			ev.Route = p.Name
+		}
+		e.report(ctx, ev)
+	}
+	return Result{}, err
+}
+
+// ReportRefused reports to the observer a refusal that an adapter decided before
+// Do: a missing key, a body over the limit.
+func (e *Engine) ReportRefused(ctx context.Context, route string, r *Refusal) {
+	if e.cfg.observer != nil {
+		e.report(ctx, Event{Type: EventRefused, Route: route, Code: r.Code, Err: r.Err})
+	}
+}
+
+// ReportUnprotected reports to the observer a request without a key that an adapter lets
+// through to its handler, on a route where the key is optional.
+func (e *Engine) ReportUnprotected(ctx context.Context, route string) {
+	if e.cfg.observer != nil {
+		e.report(ctx, Event{Type: EventUnprotected, Route: route})
+	}
+}

@@ -168,3 +168,33 @@ func (r *Refusal) Unwrap() error { return r.Err }
 // NewRefusal makes the refusal that an adapter answers with before it comes to the
 // engine: a missing key, a body over the limit. err stays inside.
 func NewRefusal(code Code, err error) *Refusal { return refuse(code, err) }
+
+// storeRefusal says what an error of the store means to the client.
+func storeRefusal(err error) *Refusal {
+	switch {
+	case errors.Is(err, ErrStoreLost):
+		return refuse(CodeStoreLost, err)
+	case errors.Is(err, ErrStaleFence):
+		return refuse(CodeOwnershipLost, err)
+	case errors.Is(err, ErrCorruptRecord): // there was an attempt, and nothing is known of it
+		return refuse(CodeOutcomeUnknown, err)
+	default: // a newer build's record too: an instance of that build can answer
+		return refuse(CodeUnavailable, err)
+	}
+}
+
+// asRefusal keeps an error that is a refusal already.
+func asRefusal(code Code, err error) *Refusal {
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		return r
+	}
+	return refuse(code, err)
+}
+
+// withCause adds what else went wrong to a refusal, for logs.
+func withCause(err, cause error) error {
+	if r, ok := errors.AsType[*Refusal](err); ok && cause != nil {
+		r.Err = errors.Join(r.Err, cause)
+	}
+	return err
+}
