@@ -104,6 +104,23 @@ func TestStoreFallsBackUnderAnAttemptWithoutEffect(t *testing.T) {
 	b.wantPaid(res, err, 1, false)
 }
 
+// TestReleaseWithoutTrustRepairsNothing: the holder has lost its lease, so a later attempt
+// may have begun. It must not make the key free.
+func TestReleaseWithoutTrustRepairsNothing(t *testing.T) {
+	b := setupReplicated(t, nil)
+	_, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		b.replicated.Failover()
+		b.locker.Revoke(idem.NewKeyID("m1", "k"))
+		idem.NoEffect(ctx)
+		return idem.Response{Status: 429}, nil
+	})
+	b.wantRefused(err, idem.CodeOwnershipLost)
+	b.wantState("k", idem.StateNone)
+	if n := b.saw(idem.EventRepaired); n != 0 {
+		t.Errorf("%d events %v, want none", n, idem.EventRepaired)
+	}
+}
+
 // TestSuccessThatCannotBeStoredIsReported: a later holder's attempt is there.
 func TestSuccessThatCannotBeStoredIsReported(t *testing.T) {
 	b := setupReplicated(t, nil)

@@ -10,11 +10,12 @@ import (
 
 var _ idem.Locker = (*FaultyLocker)(nil)
 
-// FaultyLocker is a locker whose calls fail as [Faults] says, those of its
-// leases included: "Lease.Check", "Lease.Release", "Lease.ReleaseInBackground".
+// FaultyLocker is a locker whose calls fail as [Faults] says. Its leases have the faults
+// "Lease.Check", "Lease.Release", "Lease.ReleaseInBackground" and "Lease.MarkBegun". They
+// are [idem.MarkingLease] if the leases of the wrapped locker are.
 //
-// A TryAcquire that loses its reply, or is delivered late, gives the lock back
-// behind, as the contract of [idem.Locker] demands of what was applied.
+// After a TryAcquire that loses its reply or is delivered late, the wrapper releases the
+// lock in the background, as the contract of [idem.Locker] demands.
 type FaultyLocker struct {
 	*Faults
 	locker idem.Locker
@@ -23,7 +24,7 @@ type FaultyLocker struct {
 // NewFaultyLocker wraps a locker. Without faults it only counts.
 func NewFaultyLocker(l idem.Locker) *FaultyLocker {
 	return &FaultyLocker{
-		Faults: newFaults("TryAcquire", "Wait", "Ping", "Lease.Check", "Lease.Release", "Lease.ReleaseInBackground"),
+		Faults: newFaults("TryAcquire", "Wait", "Ping", "Lease.Check", "Lease.Release", "Lease.ReleaseInBackground", "Lease.MarkBegun"),
 		locker: l,
 	}
 }
@@ -36,7 +37,7 @@ func (f *FaultyLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (id
 	var (
 		mu    sync.Mutex
 		taken idem.Lease
-		over  bool // nobody waits for the lease any more
+		over  bool // the caller has got its answer
 	)
 	err := f.pass(ctx, "TryAcquire", func(ctx context.Context) error {
 		lease, err := f.locker.TryAcquire(ctx, req)
@@ -56,7 +57,11 @@ func (f *FaultyLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (id
 	defer mu.Unlock()
 	over = true
 	if err == nil {
-		return &faultyLease{Lease: taken, faults: f.Faults}, nil
+		lease := &faultyLease{Lease: taken, faults: f.Faults}
+		if marking, ok := taken.(idem.MarkingLease); ok {
+			return &faultyMarkingLease{faultyLease: lease, marking: marking}, nil
+		}
+		return lease, nil
 	}
 	if taken != nil {
 		taken.ReleaseInBackground()
@@ -97,4 +102,21 @@ func (l *faultyLease) ReleaseInBackground() {
 		l.Lease.ReleaseInBackground()
 		return nil
 	})
+}
+
+// faultyMarkingLease is a faultyLease of a locker that keeps markers.
+type faultyMarkingLease struct {
+	*faultyLease
+	marking idem.MarkingLease
+}
+
+// Marker is [idem.MarkingLease.Marker].
+func (l *faultyMarkingLease) Marker() *idem.Marker { return l.marking.Marker() }
+
+// MarkOnRelease is [idem.MarkingLease.MarkOnRelease].
+func (l *faultyMarkingLease) MarkOnRelease(m *idem.Marker) { l.marking.MarkOnRelease(m) }
+
+// MarkBegun is [idem.MarkingLease.MarkBegun].
+func (l *faultyMarkingLease) MarkBegun(ctx context.Context, m idem.Marker) error {
+	return l.faults.pass(ctx, "Lease.MarkBegun", func(ctx context.Context) error { return l.marking.MarkBegun(ctx, m) })
 }

@@ -170,3 +170,45 @@ func TestFaultyLocker(t *testing.T) {
 		t.Errorf(`Calls("TryAcquire") = %d, want 3`, n)
 	}
 }
+
+// markingLocker hands out leases that can keep markers.
+type markingLocker struct{ *memorylock.Locker }
+
+func (l markingLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+	lease, err := l.Locker.TryAcquire(ctx, req)
+	return markingLease{lease}, err
+}
+
+type markingLease struct{ idem.Lease }
+
+func (markingLease) Marker() *idem.Marker                         { return &idem.Marker{Route: "found"} }
+func (markingLease) MarkBegun(context.Context, idem.Marker) error { return nil }
+func (markingLease) MarkOnRelease(*idem.Marker)                   {}
+
+func TestFaultyLockerKeepsMarkers(t *testing.T) {
+	ctx := t.Context()
+	f := idemtest.NewFaultyLocker(markingLocker{memorylock.New()})
+	f.FailBefore("Lease.MarkBegun", 1, nil)
+	lease, err := f.TryAcquire(ctx, idem.LockRequest{KeyID: idem.KeyID{1}})
+	if err != nil {
+		t.Fatalf("TryAcquire() = %v, want <nil>", err)
+	}
+	marking, ok := lease.(idem.MarkingLease)
+	if !ok {
+		t.Fatalf("TryAcquire() = %T, want an idem.MarkingLease", lease)
+	}
+	if m := marking.Marker(); m == nil || m.Route != "found" {
+		t.Errorf("Marker() = %v, want the one of the wrapped lease", m)
+	}
+	if err := marking.MarkBegun(ctx, idem.Marker{}); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	if err := marking.MarkBegun(ctx, idem.Marker{}); err != nil {
+		t.Errorf("second MarkBegun() = %v, want <nil>", err)
+	}
+	if plain, err := idemtest.NewFaultyLocker(memorylock.New()).TryAcquire(ctx, idem.LockRequest{}); err != nil {
+		t.Errorf("TryAcquire() = %v, want <nil>", err)
+	} else if _, ok := plain.(idem.MarkingLease); ok {
+		t.Error("TryAcquire() of a locker without markers is an idem.MarkingLease")
+	}
+}
