@@ -55,7 +55,8 @@ func WithObserver(fn func(context.Context, Pass)) Option { return func(c *config
 // WithChore has the leader run fn beside the sweep, for example to remove old
 // markers. fn runs when the leader is first elected, and again after each pause.
 // Its context ends with the leadership, and the leader gives its office up only
-// after fn has returned. While fn runs, the office is not yielded to newer builds.
+// after fn has returned. While fn runs or is due, the office is not yielded to newer
+// builds.
 func WithChore(every time.Duration, fn func(context.Context) error) Option {
 	return func(c *config) { c.chores = append(c.chores, &chore{every: every, run: fn}) }
 }

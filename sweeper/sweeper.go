@@ -27,6 +27,7 @@ type Sweeper struct {
 	cfg      config
 
 	asking atomic.Int64 // resolvers that have not returned
+	chores chores
 
 	// These belong to the running term. Terms follow each other.
 	attempts map[string]*attempt // by case ID
@@ -77,18 +78,18 @@ const mostPause = 5 * time.Second
 // It returns when its chores have returned too.
 func (s *Sweeper) term(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var chores sync.WaitGroup
-	defer chores.Wait()
+	var running sync.WaitGroup
+	defer running.Wait()
 	defer cancel()
-	var busy atomic.Int64
+	s.chores.begin()
 	for _, ch := range s.cfg.chores {
-		chores.Go(func() { s.repeat(ctx, ch, &busy) })
+		running.Go(func() { s.repeat(ctx, ch) })
 	}
 	for ctx.Err() == nil {
 		began := time.Now()
 		p := s.sweep(ctx)
 		p.Leader, p.Duration = true, time.Since(began)
-		p.Yielded = p.Newer > 0 && ctx.Err() == nil && busy.Load() == 0
+		p.Yielded = p.Newer > 0 && ctx.Err() == nil && s.chores.end(s.cfg.chores)
 		s.cfg.observer(ctx, p)
 		pause := max(s.cfg.interval, min(9*p.Duration, mostPause))
 		if p.Yielded {
@@ -104,23 +105,69 @@ func (s *Sweeper) term(ctx context.Context) error {
 type chore struct {
 	every time.Duration
 	run   func(context.Context) error
-	next  time.Time // used by the running term alone
+
+	// Guarded by chores.mu, except that the goroutine of the chore reads next.
+	next    time.Time
+	running bool
+}
+
+// chores decides whether a chore starts or the office is yielded. A chore that runs or
+// is due keeps the office, so a leader that yields often does not put its chores off.
+type chores struct {
+	mu    sync.Mutex
+	ended bool // no chore starts any more in this term
+}
+
+func (c *chores) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = false
+}
+
+// end reports whether the office can be yielded. No chore starts after that.
+func (c *chores) end(all []*chore) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ch := range all {
+		if ch.running || !time.Now().Before(ch.next) {
+			return false
+		}
+	}
+	c.ended = true
+	return true
+}
+
+// start reports whether a chore may run now.
+func (c *chores) start(ch *chore) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ch.running = !c.ended
+	return ch.running
+}
+
+// done takes note of a run. One that was cut off by the end of the term is due again.
+func (c *chores) done(ch *chore, finished bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ch.running = false
+	if finished {
+		ch.next = time.Now().Add(ch.every)
+	}
 }
 
 // repeat runs a chore until the term ends. It does not hold up the sweep.
-func (s *Sweeper) repeat(ctx context.Context, ch *chore, busy *atomic.Int64) {
+func (s *Sweeper) repeat(ctx context.Context, ch *chore) {
 	for {
 		sleep(ctx, time.Until(ch.next))
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || !s.chores.start(ch) {
 			return
 		}
-		busy.Add(1)
 		err := ch.run(ctx)
-		busy.Add(-1)
-		if ctx.Err() != nil {
+		finished := ctx.Err() == nil
+		s.chores.done(ch, finished)
+		if !finished {
 			return
 		}
-		ch.next = time.Now().Add(ch.every)
 		if err != nil {
 			s.cfg.observer(ctx, Pass{Leader: true, Err: fmt.Errorf("sweeper: chore: %w", err)})
 		}

@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -262,14 +263,7 @@ func emptyType(name protoreflect.FullName) (protoreflect.MessageDescriptor, erro
 	return file.Messages().Get(0), nil
 }
 
-// storedStatus is the stored form of a method's error. It is the form of an empty
-// result, followed by the google.rpc.Status.
+// storedStatus is the stored form of a method's error.
 func storedStatus(code int, text string) (idem.Response, error) {
-	r, err := idemgrpc.Outcome(nil)
-	if err != nil {
-		return r, err
-	}
-	r.Status = code
-	r.Body, err = proto.MarshalOptions{}.MarshalAppend(r.Body, &spb.Status{Code: int32(code), Message: text})
-	return r, err
+	return idemgrpc.Outcome(status.Error(codes.Code(code), text))
 }
