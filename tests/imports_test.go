@@ -71,7 +71,7 @@ var confinedRules = []struct {
 }{
 	{[]string{"github.com/gin-gonic"}, true, []string{"middleware/gin", "example-payments"},
 		"users of net/http or gRPC must not download Gin"},
-	{[]string{"google.golang.org/grpc"}, true, []string{"middleware/grpc", "example-payments", "tests", "bench"},
+	{[]string{"google.golang.org/grpc"}, true, []string{"middleware/grpc", "cmd/idemctl", "example-payments", "tests", "bench"},
 		"users of net/http or Gin must not download gRPC"},
 	{[]string{"github.com/redis"}, true, []string{"tokenstore/redis", "lock/redis", "internal/redisscript", "internal/redisserver", "example-payments", "cmd", "internal/testserver", "tests", "bench"},
 		"a service without Redis must not link its client"},

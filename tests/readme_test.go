@@ -1,34 +1,126 @@
 package tests
 
 import (
+	"bytes"
+	"context"
+	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
 
-// The README's curl lines do what its comments say. They are read as a shell
-// reads them and sent without curl, to an instance that needs no servers, as
-// the README starts it. They are of HTTP by nature.
-func TestREADMECommandsWork(t *testing.T) {
+// The README's first program runs as printed, and its two curl lines get one payment and
+// its replay. It listens on a Unix socket here, so that no port has to be free.
+func TestREADMEProgramRuns(t *testing.T) {
 	t.Parallel()
+	program := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindStringSubmatch(readme(t))
+	if program == nil {
+		t.Fatal("the README has no program")
+	}
+	dir := t.TempDir()
+	socket, source := filepath.Join(dir, "s"), filepath.Join(dir, "main.go")
+	code := strings.Replace(program[1], `r.Run("127.0.0.1:8080")`, "r.RunUnix("+strconv.Quote(socket)+")", 1)
+	if code == program[1] {
+		t.Fatal("the README's program does not listen on 127.0.0.1:8080")
+	}
+	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "readme")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, source)
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	var log bytes.Buffer
+	service := exec.CommandContext(t.Context(), binary)
+	service.Stdout, service.Stderr = &log, &log
+	if err := service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = service.Process.Kill()
+		_ = service.Wait()
+		if n := strings.Count(log.String(), "the money moves now"); n != 1 {
+			t.Errorf("the money moved %d times, want once\n%s", n, log.String())
+		}
+	})
+	eventually(t, "the README's program", func() error {
+		c, err := new(net.Dialer).DialContext(t.Context(), "unix", socket)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err
+	})
+	sends := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	defer sends.CloseIdleConnections()
+	var bodies []string
+	for _, words := range curlCommands(t, func(path string) bool { return !strings.HasPrefix(path, "/v1/") }) {
+		resp, err := sends.Do(curlRequest(t, words).WithContext(t.Context()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		replayed := resp.Header.Get("Idempotent-Replayed") == "true"
+		if err != nil || resp.StatusCode != http.StatusCreated || replayed != (len(bodies) == 1) {
+			t.Errorf("curl no. %d: %d %q, %v, replayed %v, want 201, and the second replayed", len(bodies)+1, resp.StatusCode, body, err, replayed)
+		}
+		bodies = append(bodies, string(body))
+	}
+	if len(bodies) != 2 || bodies[0] != bodies[1] {
+		t.Errorf("answers = %q, want the same one twice", bodies)
+	}
+}
+
+func readme(t *testing.T) string {
+	t.Helper()
 	text, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := startInstance(t, "the sample of the README")
-	var answers []answer
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+	return string(text)
+}
+
+// curlCommands returns the README's curl commands for some paths, in words.
+func curlCommands(t *testing.T, wanted func(path string) bool) (commands [][]string) {
+	t.Helper()
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(readme(t), -1) {
 		for _, words := range shellCommands(t, block[1]) {
-			if words[0] == "curl" {
-				answers = append(answers, curl(t, in.addr, words[1:]))
+			if words[0] == "curl" && wanted(curlRequest(t, words).URL.Path) {
+				commands = append(commands, words)
 			}
 		}
 	}
+	return commands
+}
+
+// The README's curl lines for the sample do what its comments say. They are read as a
+// shell reads them and sent without curl, to an instance without servers, as the README
+// starts it.
+func TestREADMECommandsWork(t *testing.T) {
+	t.Parallel()
+	in := startInstance(t, "the sample of the README")
+	var answers []answer
+	for _, words := range curlCommands(t, func(path string) bool { return strings.HasPrefix(path, "/v1/") }) {
+		r := curlRequest(t, words)
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, client{addr: in.addr}.request(t.Context(), r.Method, r.URL.RequestURI(), string(body), r.Header))
+	}
 	if len(answers) != 4 {
-		t.Fatalf("the README has %d curl commands, want 4: pay, replay, mismatch, list", len(answers))
+		t.Fatalf("the README has %d curl commands for the sample, want 4: pay, replay, mismatch, list", len(answers))
 	}
 	first, replay, mismatch, list := answers[0], answers[1], answers[2], answers[3]
 	if first.status != 201 || first.replayed {
@@ -41,12 +133,12 @@ func TestREADMECommandsWork(t *testing.T) {
 	}
 }
 
-// curl sends what the command line says to another host. It knows the options
-// that the README uses, and no others.
-func curl(t *testing.T, addr string, words []string) answer {
+// curlRequest makes the request of a curl command. It knows the options of the README, and
+// no others.
+func curlRequest(t *testing.T, words []string) *http.Request {
 	t.Helper()
 	method, target, body, header := http.MethodGet, "", "", http.Header{}
-	for i := 0; i < len(words); i++ {
+	for i := 1; i < len(words); i++ {
 		switch w := words[i]; {
 		case w == "-i" || w == "-s":
 		case w == "-H" && i+1 < len(words):
@@ -64,12 +156,17 @@ func curl(t *testing.T, addr string, words []string) answer {
 			if err != nil || u.Host != "127.0.0.1:8080" {
 				t.Fatalf("URL %q (%v), want one of 127.0.0.1:8080", w, err)
 			}
-			target = u.RequestURI()
+			target = w
 		default:
 			t.Fatalf("this test does not know curl's %q", w)
 		}
 	}
-	return client{addr: addr}.request(t.Context(), method, target, body, header)
+	r, err := http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = header
+	return r
 }
 
 // shellCommands splits a script into commands of words: comments, quotes, and
