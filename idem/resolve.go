@@ -106,7 +106,7 @@ func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (*Result
 	}
 	lease, err := e.lock(ctx, r)
 	if err != nil {
-		return run.live(resp), nil // the new holder, or the next request, asks the resolver
+		return run.live(resp), nil //nolint:nilerr // the new holder, or the next request, asks the resolver
 	}
 	var res *Result
 	if err = e.read(ctx, r); err == nil {
@@ -114,7 +114,7 @@ func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (*Result
 	}
 	e.giveBack(ctx, r, lease)
 	if res == nil || err != nil {
-		return run.live(resp), nil
+		return run.live(resp), nil //nolint:nilerr // the next request asks the resolver
 	}
 	e.endFirst(r, res)
 	return res, nil

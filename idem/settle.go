@@ -49,7 +49,7 @@ func (e *Engine) finish(ctx context.Context, run *run, o outcome, resp *Response
 	case err != nil && !told:
 		return nil, refuse(CodeOwnershipLost, err)
 	case err != nil:
-		return run.live(resp), nil
+		return run.live(resp), nil //nolint:nilerr // the client gets its answer, and an event tells the error
 	}
 	return e.answer(ctx, run, o, resp, cause, settled)
 }

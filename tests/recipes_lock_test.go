@@ -21,10 +21,10 @@ const (
 
 // holding starts a lock or a semaphore whose command stays, and returns when
 // that runs.
-func (r *system) holding(args ...string) *process {
-	r.t.Helper()
-	in := r.startIdemctl(append(args, "--", "sh", "-c", stays)...)
-	in.waitOut(r.t, "runs")
+func (s *system) holding(args ...string) *process {
+	s.t.Helper()
+	in := s.startIdemctl(append(args, "--", "sh", "-c", stays)...)
+	in.waitOut(s.t, "runs")
 	return in
 }
 

@@ -44,7 +44,7 @@ var snippetNames = map[string]string{
 	"creds":          "var creds credentials.TransportCredentials",
 	"target":         "var target string",
 	"createPayment":  "func createPayment(*gin.Context) {}",
-	"capturePayment": "func capturePayment(*gin.Context, string, string, idem.Fence) {}",
+	"capturePayment": "func capturePayment(*gin.Context, string, string, idem.Fence) {}", //nolint:dupword // two parameters
 }
 
 // Every block of Go in the README and in docs compiles as it is printed, and is
@@ -142,12 +142,12 @@ func snippetSource(code string) (string, error) {
 		}
 		uses := ""
 		for _, name := range definedBy(file.Decls[len(file.Decls)-1].(*ast.FuncDecl).Body) {
-			uses += "_ = " + name + "\n"
+			uses += "_ = " + name + "\n" //nolint:perfsprint // a few short lines
 		}
 		body = "func _() error {" + body + uses + "return nil\n}\n"
 	}
 	declared := map[string]bool{}
-	for name := range file.Scope.Objects { //nolint:staticcheck // of this file alone, which is what is asked
+	for name := range file.Scope.Objects {
 		declared[name] = true
 	}
 	for _, i := range file.Imports {
@@ -162,14 +162,14 @@ func snippetSource(code string) (string, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(snippetNames)) {
 		if used[name] && !declared[name] {
-			body += snippetNames[name] + "\n"
+			body += snippetNames[name] + "\n" //nolint:perfsprint // as above
 			maps.Copy(used, namesIn(must(parser.ParseFile(token.NewFileSet(), "", head+snippetNames[name], 0))))
 		}
 	}
 	added := ""
 	for _, name := range slices.Sorted(maps.Keys(snippetImports)) {
 		if used[name] && !declared[name] {
-			added += "import " + name + " " + strconv.Quote(snippetImports[name]) + ";"
+			added += "import " + name + " " + strconv.Quote(snippetImports[name]) + ";" //nolint:perfsprint // as above
 		}
 	}
 	return head + added + imports + body, nil

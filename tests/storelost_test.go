@@ -25,7 +25,7 @@ func TestFlushedRedisRefusesUntilAccepted(t *testing.T) {
 				c := in.client(via)
 				wantRefusalAtOnce(t, "fresh key at "+in.name, func() answer { return c.pay(fresh, amount, fresh) }, "store-lost")
 				wantRefusalAtOnce(t, "paid key at "+in.name, func() answer { return c.pay(old, amount, old) }, "store-lost")
-				wantRefusalAtOnce(t, "token at "+in.name, func() answer { return c.requestToken() }, "store-lost")
+				wantRefusalAtOnce(t, "token at "+in.name, c.requestToken, "store-lost")
 				if r := in.httpClient().readiness(); r.status != 503 {
 					t.Errorf("readyz of %s = %v, want 503", in.name, r)
 				}

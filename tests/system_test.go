@@ -251,14 +251,6 @@ func (s *system) runIdemctl(args ...string) result {
 	return s.startIdemctl(args...).waitExit(s.t)
 }
 
-// runWithInput is runIdemctl with text on standard input.
-func (s *system) runWithInput(text string, args ...string) result {
-	s.t.Helper()
-	cmd := s.idemctl(args...)
-	cmd.Stdin = strings.NewReader(text)
-	return startProcess(s.t, "idemctl "+strings.Join(args, " "), cmd).waitExit(s.t)
-}
-
 // outputOf runs a command line to its end.
 func (s *system) outputOf(args ...string) (stdout string, code int) {
 	s.t.Helper()

@@ -47,7 +47,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 		}
 
 		key := keyFor(via, "client-key")
-		a := wantPaidOnce(t, "payment", c, key)
+		wantPaidOnce(t, "payment", c, key)
 		wantRefusal(t, "a client key as token", c.trade(key, amount, key), "token-unknown")
 		if n := locking.sinceLastCall(); n == 0 {
 			t.Error("the payment has not been counted at ZooKeeper: the counter is broken")
@@ -58,7 +58,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 		wantRefusal(t, "bad body", c.trade(token, -1, note), "body-invalid")
 		wantNoPayment(t, c, note)
 		used := keyFor(via, "used")
-		a = c.tradeWithRetries(token, amount, used)
+		a := c.tradeWithRetries(token, amount, used)
 		wantPayment(t, "trade", a, wantOnePayment(t, c, used))
 		s.waitLock(s.zooKeeper(), token, false)
 	})

@@ -172,7 +172,7 @@ func (r *fenceRow) retire(domain string) {
 }
 
 func (r *fenceRow) pastJSON() string {
-	b, _ := json.Marshal(r.past) // strings always marshal
+	b, _ := json.Marshal(r.past) //nolint:errchkjson // strings always marshal
 	return string(b)
 }
 

@@ -73,7 +73,7 @@ func abort(c *gin.Context, code, detail string) {
 		p.Type = documentation + "#" + code
 		c.Writer.Header().Add("Link", "<"+p.Type+`>; rel="describedby"; type="text/html"`)
 	}
-	body, _ := json.Marshal(p) // strings and numbers always marshal
+	body, _ := json.Marshal(p) //nolint:errchkjson // strings and numbers always marshal
 	c.Abort()
 	c.Data(k.status, "application/problem+json", body)
 }

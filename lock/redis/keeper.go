@@ -86,10 +86,11 @@ func (k *keeper) extend(ctx context.Context, leases []*lease, each func(le *leas
 	for i, le := range leases {
 		calls[i] = redisscript.Call{Keys: []string{k.keys.lock(le.id)}, Args: []any{le.owner, k.ttl}}
 	}
-	for i, cmd := range redisscript.Pipelined(ctx, k.client, extendScript, calls, nil) {
-		n, err := cmd.Int()
-		k.health.note(redisserver.ShardOf(leases[i].id), sent, err)
-		each(leases[i], n == 1, err)
+	answers := redisscript.Pipelined(ctx, k.client, extendScript, calls, nil)
+	for i, le := range leases {
+		n, err := answers[i].Int()
+		k.health.note(redisserver.ShardOf(le.id), sent, err)
+		each(le, n == 1, err)
 	}
 }
 

@@ -22,7 +22,7 @@ var _ idem.Locker = (*Locker)(nil)
 
 var (
 	errClosed   = errors.New("locker is closed")
-	errNoAnswer = errors.New("Redis did not answer a moment ago")
+	errNoAnswer = errors.New("no answer from Redis a moment ago")
 )
 
 // Locker is an exclusive lock per key ID: a key with a time to live. It is safe for

@@ -20,7 +20,6 @@ const (
 var (
 	await      = zktest.Await
 	bounded    = zktest.Bounded
-	canceled   = zktest.Canceled
 	create     = zktest.Create
 	newID      = zktest.NewID
 	password   = zktest.Password
@@ -32,7 +31,6 @@ var (
 	mine     = zktest.Mine
 	theirs   = zktest.Theirs
 	stranger = zktest.Stranger
-	tree     = zktest.Tree
 )
 
 type (

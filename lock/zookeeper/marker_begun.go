@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -48,7 +49,7 @@ func (l *Lease) MarkBegun(ctx context.Context, m idem.Marker) error {
 	case err != nil:
 		return err
 	case settled == nil:
-		return unmarked(fmt.Errorf("another call is under way"))
+		return unmarked(errors.New("another call is under way"))
 	}
 	mk := &marking{l: l, data: data, done: make(chan struct{})}
 	mk.path, mk.czxid = l.Where()

@@ -33,7 +33,7 @@ func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
 		case s.Err() != nil:
-			return nil // another session may tell
+			return nil //nolint:nilerr // another session may tell
 		case err != nil:
 			return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
 		case free || crowd <= 1:

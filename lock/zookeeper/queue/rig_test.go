@@ -22,24 +22,11 @@ const (
 var (
 	await      = zktest.Await
 	bounded    = zktest.Bounded
-	canceled   = zktest.Canceled
 	create     = zktest.Create
-	newID      = zktest.NewID
 	password   = zktest.Password
 	rawConn    = zktest.RawConn
-	request    = zktest.Request
 	testLogger = zktest.Logger
 	until      = zktest.Until
-
-	mine     = zktest.Mine
-	theirs   = zktest.Theirs
-	stranger = zktest.Stranger
-	tree     = zktest.Tree
-)
-
-type (
-	journal         = zktest.Journal
-	recorder[T any] = zktest.Recorder[T]
 )
 
 // config is one for servers of the harness, in a chroot of the test's own.
@@ -82,24 +69,6 @@ func sessionOf(c *zookeeper.Client) *held.Table {
 		return nil
 	}
 	return s.Local().(interface{ Claims() *held.Table }).Claims()
-}
-
-func killSession(t testing.TB, c *zookeeper.Client, p *testserver.Proxy) {
-	t.Helper()
-	zktest.KillSession(t, sessionOf(c).Session, p)
-}
-
-func connOf(t testing.TB, s *held.Table) *zk.Conn { return zktest.Conn(t, s.Session) }
-
-func taken(t testing.TB, c *zookeeper.Client, id idem.KeyID) *zookeeper.Lease {
-	t.Helper()
-	var lease idem.Lease
-	until(t, "lock taken", func() bool {
-		var err error
-		lease, err = c.Locker().TryAcquire(bounded(t), request(id))
-		return err == nil
-	})
-	return lease.(*zookeeper.Lease)
 }
 
 // rig is a client behind a proxy, another one beside it, and a plain connection.
@@ -151,15 +120,6 @@ func (r *rig) wantHeld(l *held.Lease) {
 	}
 }
 
-// wantLost checks that a lease has ended and says so.
-func (r *rig) wantLost(l idem.Lease) {
-	r.Helper()
-	await(r, "Done()", l.Done())
-	if err := l.Err(); err == nil {
-		r.Error("Err() = <nil>, want the loss")
-	}
-}
-
 // idle waits until a client has nothing left to settle.
 func (r *rig) idle(c *zookeeper.Client) {
 	r.Helper()
@@ -181,10 +141,4 @@ func crowd(t testing.TB, n int) []*zookeeper.Client {
 		clients[i] = open(t, cfg)
 	}
 	return clients
-}
-
-// pathOf is where a lease's znode is.
-func pathOf(l interface{ Where() (string, int64) }) string {
-	path, _ := l.Where()
-	return path
 }

@@ -116,10 +116,3 @@ func TestRegisterRefusesLargeValues(t *testing.T) {
 		t.Errorf("the client connected again %d times, want never", n)
 	}
 }
-
-func wantSaved(t *testing.T, r *Register, data string, version int64) {
-	t.Helper()
-	if err := r.Save(bounded(t), []byte(data), version); err != nil {
-		t.Fatalf("Save() = %v", err)
-	}
-}

@@ -89,8 +89,6 @@ func killSession(t testing.TB, c *zookeeper.Client, p *testserver.Proxy) {
 	zktest.KillSession(t, sessionOf(c).Session, p)
 }
 
-func connOf(t testing.TB, s *held.Table) *zk.Conn { return zktest.Conn(t, s.Session) }
-
 func taken(t testing.TB, c *zookeeper.Client, id idem.KeyID) *zookeeper.Lease {
 	t.Helper()
 	var lease idem.Lease

@@ -77,7 +77,7 @@ func TestFactFirstErrorIsTheCulprit(t *testing.T) {
 	})
 }
 
-// A request made after the session has expired is sent in the next
+// A request made after the session has expired is sent in the next.
 func TestFactDeleteAcrossExpiry(t *testing.T) {
 	t.Parallel()
 	root := testserver.Chroot(t)
