@@ -44,7 +44,7 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, h Handler
 	}()
 	run.response, run.err = h(x)
 	returned = true
-	run.cut = x.cut()
+	run.cut = x.Err() != nil
 	return run
 }
 

@@ -30,7 +30,7 @@ type Execution struct {
 // at a deadline, or as soon as the lease cannot be trusted.
 type execution struct {
 	context.Context
-	cancel   context.CancelFunc
+	cancel   context.CancelCauseFunc
 	engine   *Engine
 	of       *request   // whose attempt it is
 	outer    *execution // in which the request was made; nil: none
@@ -47,11 +47,11 @@ type execution struct {
 func (e *Engine) newExecution(ctx context.Context, r *request, lease Lease, attempt Attempt, limit time.Duration) *execution {
 	x := &execution{engine: e, of: r, attempt: attempt, outer: executionOf(ctx), lease: lease}
 	ctx, cancel := context.WithCancelCause(ctx)
-	x.Context, x.cancel = ctx, func() { cancel(context.Canceled) }
+	x.Context, x.cancel = ctx, cancel
 	if limit > 0 {
 		var stopTimer context.CancelFunc
 		x.Context, stopTimer = context.WithTimeout(ctx, limit)
-		x.cancel = func() { cancel(context.Canceled); stopTimer() }
+		x.cancel = func(cause error) { cancel(cause); stopTimer() }
 	}
 	if lease != nil {
 		go watch(x.Context, lease, cancel)
@@ -70,13 +70,19 @@ func watch(ctx context.Context, lease Lease, cancel context.CancelCauseFunc) {
 	}
 }
 
-// cut reports whether the context ended before the handler returned.
-func (x *execution) cut() bool { return x.Err() != nil || x.lease != nil && x.lease.Err() != nil }
+// Err is that of the context. It asks the lease first, so it tells of a loss even if Done is
+// late, after the machine was suspended.
+func (x *execution) Err() error {
+	if x.lease != nil && x.lease.Err() != nil {
+		x.cancel(ErrLeaseLost)
+	}
+	return x.Context.Err()
+}
 
 // end is called when the handler has returned.
 func (x *execution) end() {
 	x.ended.Store(true)
-	x.cancel()
+	x.cancel(context.Canceled)
 }
 
 type executionKey struct{}

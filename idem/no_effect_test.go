@@ -8,7 +8,7 @@ import (
 // What a handler has left running must not release the key of a handler that has
 // answered.
 func TestNoEffectIsNotDeclaredOnceTheHandlerHasReturned(t *testing.T) {
-	x := &execution{cancel: func() {}}
+	x := &execution{cancel: func(error) {}}
 	x.Context = context.Background()
 	x.end()
 	NoEffect(x)

@@ -1,0 +1,68 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// suspendedLocker hands out a lease whose clock has run out and whose timer has not fired.
+type suspendedLocker struct {
+	idem.Locker
+	lease *suspendedLease
+}
+
+func (l *suspendedLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+	lease, err := l.Locker.TryAcquire(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	l.lease = &suspendedLease{Lease: lease}
+	return l.lease, nil
+}
+
+type suspendedLease struct {
+	idem.Lease
+	over bool
+}
+
+func (l *suspendedLease) Err() error {
+	if l.over {
+		return idem.ErrLeaseLost
+	}
+	return l.Lease.Err()
+}
+
+// Timers stand still in a suspended machine, so Done comes late. A handler that looks at its
+// context before its next step learns of the loss all the same.
+func TestContextOfAHandlerReadsTheLeaseClock(t *testing.T) {
+	for name, look := range map[string]func(context.Context) error{
+		"Err":   context.Context.Err,
+		"Cause": context.Cause,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{})
+			locker := &suspendedLocker{Locker: b.locker}
+			engine, err := idem.New(locker, b.store)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = engine.Do(context.Background(), b.operation("k", "a"), func(ctx context.Context) (idem.Response, error) {
+				child, cancel := context.WithCancel(ctx)
+				defer cancel()
+				if err := look(ctx); err != nil {
+					t.Errorf("%s() before = %v, want <nil>", name, err)
+				}
+				locker.lease.over = true
+				if look(ctx) == nil || !errors.Is(context.Cause(ctx), idem.ErrLeaseLost) || child.Err() == nil {
+					t.Errorf("Err() = %v, Cause() = %v, Err() of a child = %v after the loss, want the loss",
+						ctx.Err(), context.Cause(ctx), child.Err())
+				}
+				return idem.Response{Status: 500}, nil
+			})
+			b.wantRefused(err, idem.CodeOwnershipLost)
+		})
+	}
+}
