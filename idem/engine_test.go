@@ -176,6 +176,29 @@ func TestNoEffectReleases(t *testing.T) {
 	b.wantPaid(res, err, 1, false)
 }
 
+// An immediate retry takes the lock, so it has to be free before the answer. A completed key
+// is answered from its record.
+func TestReleaseBeforeTheAnswer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		h       idem.Handler
+		awaited int
+	}{
+		"completed": {answers(201), 0},
+		"refused":   {answers(429), 1},
+		"in doubt":  {answers(500), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{})
+			if _, err := b.doWith("k", "a", tt.h); err != nil {
+				t.Fatal(err)
+			}
+			if n := b.locks.Calls("Lease.Release"); n != tt.awaited {
+				t.Errorf("the answer waited for %d releases, want %d", n, tt.awaited)
+			}
+		})
+	}
+}
+
 func TestHandlerErrorIsInDoubt(t *testing.T) {
 	b := setup(t, parts{})
 	boom := errors.New("boom")
