@@ -218,6 +218,68 @@ func TestSaveThatFailsGoesOnBehindTheAnswer(t *testing.T) {
 	b.wantRuns(1)
 }
 
+// TestSuccessOfALostLeaseIsNotAnsweredUnsaved: another holder may be deciding about it.
+func TestSuccessOfALostLeaseIsNotAnsweredUnsaved(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond)}})
+	b.faults.FailBefore("Settle", idemtest.Every, nil)
+	_, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		b.locker.Revoke(idem.NewKeyID("m1", "k"))
+		return b.pay(ctx)
+	})
+	b.wantRefused(err, idem.CodeOwnershipLost)
+	b.faults.Heal("Settle")
+	b.eventually("it is saved", func() bool { return b.saw(idem.EventCompleted) == 1 })
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, true)
+}
+
+// TestDuplicateIsNotAnsweredBeforeTheOutcomeIsStored: one that waits in this process.
+func TestDuplicateIsNotAnsweredBeforeTheOutcomeIsStored(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond)},
+		policy: func(p *idem.Policy) { p.DuplicateWait = 100 * time.Millisecond }})
+	b.faults.FailBefore("Settle", idemtest.Every, nil)
+	duplicate := make(chan error, 1)
+	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		go func() {
+			_, err := b.do("k", "a")
+			duplicate <- err
+		}()
+		b.eventually("the duplicate waits", func() bool { return b.saw(idem.EventJoined) == 1 })
+		return b.pay(ctx)
+	})
+	b.wantPaid(res, err, 1, false)
+	b.wantRefused(<-duplicate, idem.CodeInProgress)
+	b.faults.Heal("Settle")
+}
+
+// TestLockIsHeldUntilDoubtIsStored: the next holder would find the attempt pending.
+func TestLockIsHeldUntilDoubtIsStored(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond)}})
+	b.faults.FailBefore("Settle", idemtest.Every, nil)
+	if _, err := b.doWith("k", "a", answers(500)); err != nil {
+		t.Fatal(err)
+	}
+	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held {
+		t.Error("the lock is free, and the outcome is not stored")
+	}
+	b.faults.Heal("Settle")
+	b.eventually("it is saved", func() bool { return b.saw(idem.EventUnknown) == 1 })
+}
+
+// TestErrorOfALostLease: the client is told of the loss, and the log of both.
+func TestErrorOfALostLease(t *testing.T) {
+	b := setup(t, parts{})
+	boom := errors.New("boom")
+	_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
+		b.locker.Revoke(idem.NewKeyID("m1", "k"))
+		return idem.Response{}, boom
+	})
+	b.wantRefused(err, idem.CodeOwnershipLost)
+	if !errors.Is(err, boom) {
+		t.Errorf("Do() = %v, want one that wraps %v", err, boom)
+	}
+}
+
 func TestRecordLostByTheStoreIsWrittenAnew(t *testing.T) {
 	b := setup(t, parts{})
 	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {

@@ -170,6 +170,22 @@ func TestUnacknowledgedMarkerRunsNothing(t *testing.T) {
 	}
 }
 
+// TestUnacknowledgedMarkerOfARerun: nothing ran, and the attempt that it started from is
+// still in doubt.
+func TestUnacknowledgedMarkerOfARerun(t *testing.T) {
+	b := setupMarked(t, func(p *idem.Policy) { p.InDoubt = idem.RunAgain() })
+	b.dies("k", "a")
+	b.marks.begun = func(*markingLease) error { return errDown }
+	other := b.another(b.marks, b.lossy, idem.WithObserver(b.observe))
+	_, err := other.Do(t.Context(), b.operation("k", "a"), b.pay)
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRuns(0)
+	b.eventually("settlement", func() bool { return b.saw(idem.EventUnknown)+b.saw(idem.EventReleased) > 0 })
+	if st := b.wantState("k", idem.StateUnknown); st.Attempt != 2 {
+		t.Errorf("attempt %d is unknown, want 2", st.Attempt)
+	}
+}
+
 // TestUnacknowledgedMarkerOfALaterAttempt: the marker of an attempt that was decided
 // is there when the next one cannot leave its own.
 func TestUnacknowledgedMarkerOfALaterAttempt(t *testing.T) {
