@@ -176,6 +176,8 @@ func (e *Engine) abort(ctx context.Context, r *request, lease Lease, req BeginRe
 	if err != nil || lease.Err() == nil || req.RunAgainFrom != nil {
 		return err
 	}
+	call, cancel = context.WithTimeout(ctx, 2*e.cfg.storeTimeout) // for two calls
+	defer cancel()
 	rec, err := e.store.Get(call, r.id)
 	if err != nil || rec.State != StateUnknown || rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce {
 		return err
