@@ -17,6 +17,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -77,9 +78,7 @@ func answer(c fiber.Ctx, w *exchange.Writer, outer http.ResponseWriter) {
 		return
 	}
 	clear(w.Header())
-	for name, values := range header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), header)
 	w.WriteHeader(response.StatusCode())
 	_, _ = w.Write(response.Body())
 }
