@@ -29,7 +29,7 @@ func TestMiddlewarePassesTheSuite(t *testing.T) {
 			}
 			return serve(h)
 		},
-		Skip: map[string]string{
+		Beyond: map[string]string{
 			"identity/an operation of its own name": "the example has no option for it",
 			"choose/refusals in a format":           "the example has no option for it",
 			"choose/a format that":                  "the example has no option for it",

@@ -45,7 +45,7 @@ func TestMiddlewarePassesTheSuite(t *testing.T) {
 			}
 			return serve(h)
 		},
-		Skip: map[string]string{
+		Beyond: map[string]string{
 			"identity/an operation of its own name": noOption,
 			"choose/refusals in a format":           noOption,
 			"choose/a format that":                  noOption,

@@ -212,9 +212,6 @@ var identityCases = []testCase{
 		b.wantRuns(1)
 	}},
 	{"issued tokens", func(b *bundle) {
-		if b.adapter.Tokens == nil {
-			b.Skip("the adapter issues no tokens")
-		}
 		b.policy.Kind = idem.IssuedToken
 		b.protect(created)
 		tokens, client := b.listen(b.adapter.Tokens(b.engine, b.policy, time.Hour))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -29,19 +30,20 @@ type Adapter struct {
 	Status func(engine *idem.Engine, policy idem.Policy, o Options) http.Handler
 	// Tokens may be nil: the adapter has no such handler.
 	Tokens func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) http.Handler
-	// Skip names cases beyond the framework, such as "stream" or "write/103 Early Hints",
-	// with the reason. A name stands for all cases that begin with it.
-	Skip map[string]string
+	// Beyond names cases beyond the framework, such as "stream" or "write/103 Early Hints",
+	// with the reason. A name stands for all cases that begin with it. They are not run,
+	// and a name of no case is an error.
+	Beyond map[string]string
 }
 
-// skip returns the reason for which a case is skipped, or "".
-func (a *Adapter) skip(name string) string {
-	for beginning, reason := range a.Skip {
+// beyond returns the name and the reason for which a case is left out.
+func (a *Adapter) beyond(name string) (beginning, reason string) {
+	for beginning, reason := range a.Beyond {
 		if strings.HasPrefix(name, beginning) {
-			return reason
+			return beginning, reason
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // Options are the adapter's, by the same names.
@@ -73,6 +75,14 @@ type testCase struct {
 
 // Run runs every case, in parallel.
 func Run(t *testing.T, a Adapter) {
+	a.Beyond = maps.Clone(a.Beyond)
+	if a.Beyond == nil {
+		a.Beyond = make(map[string]string)
+	}
+	if a.Tokens == nil {
+		a.Beyond["identity/issued tokens"] = "the adapter issues no tokens"
+	}
+	unknown := maps.Clone(a.Beyond)
 	for _, group := range []struct {
 		name  string
 		cases []testCase
@@ -82,14 +92,19 @@ func Run(t *testing.T, a Adapter) {
 	} {
 		for _, c := range group.cases {
 			name := group.name + "/" + c.name
+			if beginning, reason := a.beyond(name); beginning != "" {
+				delete(unknown, beginning)
+				t.Logf("left out: %s: %s", name, reason)
+				continue
+			}
 			t.Run(name, func(t *testing.T) {
-				if reason := a.skip(name); reason != "" {
-					t.Skip(reason)
-				}
 				t.Parallel()
 				c.run(setup(t, a))
 			})
 		}
+	}
+	for name := range unknown {
+		t.Errorf("Beyond names %q, want the beginning of a case", name)
 	}
 }
 
