@@ -1,16 +1,8 @@
 package session
 
 import (
-	"time"
-
 	"github.com/go-zookeeper/zk"
-
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
-
-// settling is how long requests wait for a library that has connected again to repeat
-// its watches first. A library without watches gives no sign of that.
-const settling = 20 * time.Millisecond
 
 // link follows the connections of a session by the events of the library. The events
 // come on the library's own goroutines, so nothing here may wait or call ZooKeeper.
@@ -41,9 +33,9 @@ func (l *link) onState(state zk.State) {
 		l.die(ErrExpired)
 	case zk.StateDisconnected, zk.StateConnecting:
 		l.mu.Lock()
-		lost, id := l.linked, l.id
+		lost, id := l.connected, l.id
 		if lost {
-			l.linked, l.connected, l.confirmed = false, false, false
+			l.connected, l.confirmed = false, false
 			l.broadcast()
 		}
 		l.mu.Unlock()
@@ -55,49 +47,16 @@ func (l *link) onState(state zk.State) {
 
 func (l *link) onConnected() {
 	id, timeout, sent := l.tr.Accepted()
-	gen := l.onLinked(id, timeout, sent)
-	if gen <= 1 {
-		return
-	}
-	l.log.Info("zookeeper: connected again", "session", hexID(id))
-	// The library now repeats its watches, and requests follow after those. The
-	// transport tells when they have been sent. Without watches it tells nothing.
-	time.AfterFunc(settling, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.connect(gen)
-	})
-}
-
-func (l *link) onLinked(id int64, timeout time.Duration, sent leaseclock.Instant) (gen uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.why != nil {
-		return 0
+		return
 	}
 	l.id = id // always the same; the transport makes sure of it
 	l.gen++
-	l.linked, l.connected, l.confirmed = true, false, false
+	l.connected, l.confirmed = true, false
 	l.clock.handshake(sent, timeout)
 	l.arm()
-	if l.gen == 1 {
-		l.connect(l.gen) // there are no watches yet
-	}
-	return l.gen
-}
-
-// onRewatched is called by the transport when the library has repeated its watches.
-func (l *link) onRewatched() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.connect(l.gen)
-}
-
-// connect lets requests through to a connection. Needs mu.
-func (l *link) connect(gen uint64) {
-	if l.why == nil && l.linked && !l.connected && gen == l.gen {
-		l.connected = true
-		l.broadcast()
-		l.wake()
-	}
+	l.broadcast()
+	l.wake()
 }

@@ -82,7 +82,7 @@ func connect(cfg *Config) (*Session, error) {
 	st := &status{log: cfg.Logger, now: cfg.Now, over: make(chan struct{}), changed: make(chan struct{})}
 	tr := &trust{status: st, clock: clock{timeout: cfg.Timeout, tick: cfg.Tick}, holds: make(map[*Hold]struct{})}
 	l := &link{trust: tr}
-	st.tr = wire.NewTransport(cfg.Dialer, cfg.Timeout, cfg.Now, l.onRewatched)
+	st.tr = wire.NewTransport(cfg.Dialer, cfg.Timeout, cfg.Now)
 	rq := &requests{trust: tr, slots: make(chan struct{}, 16)}
 	member := &zk.SetDataRequest{Path: cfg.Members + "/" + rand.Text(), Data: cfg.MemberData, Version: -1}
 	s := &Session{

@@ -27,8 +27,7 @@ type status struct {
 	tell      func(Event)   // nil until the keeper wants to know
 	id        int64
 	gen       uint64 // counts connections
-	linked    bool   // the library has the session over the present connection
-	connected bool   // requests may be sent over it
+	connected bool   // the library has the session over the present connection
 	confirmed bool   // a pinned write was acknowledged over it
 	lapsed    bool   // trust ran out and was not renewed yet
 	why       error  // the session is over

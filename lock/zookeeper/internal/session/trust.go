@@ -218,7 +218,7 @@ func (t *trust) die(why error) {
 		return
 	}
 	t.why = why
-	t.linked, t.connected, t.confirmed = false, false, false
+	t.connected, t.confirmed = false, false
 	if t.timer != nil {
 		t.timer.Stop()
 	}

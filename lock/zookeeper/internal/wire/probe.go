@@ -6,11 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"time"
 )
 
-// probeTimeout bounds the question to one server, so that the next one is asked.
+// probeTimeout bounds the question to one server. Then the next server is asked.
 const probeTimeout = 2 * time.Second
 
 // LeastSession returns the shortest session that the first server to answer grants.
@@ -26,6 +25,8 @@ func (d *Dialer) LeastSession(ctx context.Context, servers []string) (time.Durat
 	return 0, failed
 }
 
+// probe asks for a session of 1 ms, reads the time-out that the server grants, and closes
+// the session again. If the close is lost, the session expires by itself.
 func (d *Dialer) probe(ctx context.Context, server string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -33,44 +34,23 @@ func (d *Dialer) probe(ctx context.Context, server string) (time.Duration, error
 	if err != nil {
 		return 0, err
 	}
-	return probeSession(ctx, conn)
-}
-
-// The frames of the probe (zookeeper.jute: ConnectRequest, ConnectResponse,
-// RequestHeader).
-const (
-	connectRequest  = 4 + 8 + 4 + 8 + 4 + 16 + 1 // version, zxid, time-out, session, password, read-only
-	connectResponse = 4 + 4 + 8                  // version, time-out, session; more follows
-	closeSession    = -11
-)
-
-// probeSession asks for a session of 1 ms, reads the time-out that the server grants,
-// and closes the session again.
-func probeSession(ctx context.Context, conn net.Conn) (time.Duration, error) {
 	defer func() { _ = conn.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 
-	ask := make([]byte, 4+connectRequest)
-	binary.BigEndian.PutUint32(ask, connectRequest)
-	binary.BigEndian.PutUint32(ask[4+4+8:], 1)      // ms
-	binary.BigEndian.PutUint32(ask[4+4+8+4+8:], 16) // length of the empty password
-	if _, err := conn.Write(ask); err != nil {
+	ask := connectRequest{Timeout: 1, Secret: 16}
+	ask.Length = uint32(binary.Size(ask) - 4)
+	if err := binary.Write(conn, binary.BigEndian, ask); err != nil {
 		return 0, err
 	}
-	var head [4 + connectResponse]byte
-	if _, err := io.ReadFull(conn, head[:]); err != nil {
+	var answer connectAnswer
+	if err := binary.Read(conn, binary.BigEndian, &answer); err != nil {
 		return 0, err
 	}
-	granted := time.Duration(binary.BigEndian.Uint32(head[4+4:])) * time.Millisecond
-	if granted <= 0 {
+	if answer.Timeout <= 0 {
 		return 0, errors.New("session refused")
 	}
-	bye := binary.BigEndian.AppendUint32(nil, 8)
-	bye = binary.BigEndian.AppendUint32(bye, 1) // xid
-	op := int32(closeSession)
-	bye = binary.BigEndian.AppendUint32(bye, uint32(op))
-	_, _ = conn.Write(bye) // if this is lost, the session expires by itself
-	_, _ = io.Copy(io.Discard, io.LimitReader(conn, 1<<10))
-	return granted, nil
+	closeSession := struct{ Length, Xid, Op int32 }{8, 1, -11}
+	_ = binary.Write(conn, binary.BigEndian, closeSession)
+	_, _ = io.Copy(io.Discard, io.LimitReader(conn, maxGreeting))
+	return time.Duration(answer.Timeout) * time.Millisecond, nil
 }

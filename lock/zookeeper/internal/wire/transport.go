@@ -24,38 +24,33 @@ type Transport struct {
 	dialer    *Dialer
 	handshake time.Duration // deadline for it
 	now       leaseclock.Source
-	rewatched func()
-	zxid      atomic.Int64 // the highest that an answer had in this session
+	zxid      atomic.Int64 // the highest of any answer in this session
+	dialed    time.Time    // for pace; Dial is called by one goroutine
 
-	ctx  context.Context // ends with Shut
-	stop context.CancelFunc
+	ctx  context.Context // ends when no connection may be made any more
+	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
 	current net.Conn
 	session int64              // ID; 0 before the first handshake
 	timeout time.Duration      // as of the last handshake
 	sent    leaseclock.Instant // when the last accepted handshake was sent
-	expired bool               // the server said that the session is gone
-	dialed  time.Time
-	lastErr error // why the last connection was not made or ended early
+	lastErr error              // why the last connection was not made or ended early
 }
 
-// NewTransport returns a transport for a session that will ask for this time-out. It
-// calls rewatched when the library has repeated its watches over a new connection.
-func NewTransport(d *Dialer, timeout time.Duration, now leaseclock.Source, rewatched func()) *Transport {
-	t := &Transport{dialer: d, now: now, rewatched: rewatched, handshake: max(time.Second, timeout/5)}
-	t.ctx, t.stop = context.WithCancel(context.Background())
+// NewTransport returns a transport for a session that will ask for this time-out.
+func NewTransport(d *Dialer, timeout time.Duration, now leaseclock.Source) *Transport {
+	t := &Transport{dialer: d, now: now, handshake: max(time.Second, timeout/5)}
+	t.ctx, t.stop = context.WithCancelCause(context.Background())
 	return t
 }
 
 // Dial implements zk.Dialer.
 func (t *Transport) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
-	if err := t.pace(); err != nil {
-		return nil, err
-	}
 	if t.dialer.TLS != nil {
 		timeout = max(timeout, t.handshake)
 	}
+	t.pace()
 	ctx, cancel := context.WithTimeout(t.ctx, timeout)
 	defer cancel()
 	nc, err := t.dialer.Connect(ctx, network, address)
@@ -63,10 +58,9 @@ func (t *Transport) Dial(network, address string, timeout time.Duration) (net.Co
 		t.fail(err)
 		return nil, err
 	}
-	_ = nc.SetDeadline(time.Now().Add(t.handshake))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.refusal(); err != nil {
+	if err := context.Cause(t.ctx); err != nil {
 		_ = nc.Close()
 		return nil, err
 	}
@@ -76,41 +70,20 @@ func (t *Transport) Dial(network, address string, timeout time.Duration) (net.Co
 
 // pace slows the calls to a server that accepts connections only to drop them. The
 // library has no pause there.
-func (t *Transport) pace() error {
-	t.mu.Lock()
-	err := t.refusal()
-	wait := time.Duration(0)
-	if since := time.Since(t.dialed); since < 100*time.Millisecond {
-		wait = 50*time.Millisecond + rand.N(100*time.Millisecond)
+func (t *Transport) pace() {
+	if time.Since(t.dialed) < 100*time.Millisecond {
+		select {
+		case <-time.After(50*time.Millisecond + rand.N(100*time.Millisecond)):
+		case <-t.ctx.Done():
+		}
 	}
-	t.dialed = time.Now().Add(wait)
-	t.mu.Unlock()
-	if err != nil || wait == 0 {
-		return err
-	}
-	select {
-	case <-time.After(wait):
-		return nil
-	case <-t.ctx.Done():
-		return errTransportShut
-	}
-}
-
-// refusal says why no connection may be made any more. Needs t.mu.
-func (t *Transport) refusal() error {
-	switch {
-	case t.ctx.Err() != nil:
-		return errTransportShut
-	case t.expired:
-		return errSessionSwapped
-	}
-	return nil
+	t.dialed = time.Now()
 }
 
 func (t *Transport) fail(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ctx.Err() == nil {
+	if !errors.Is(context.Cause(t.ctx), errTransportShut) {
 		t.lastErr = err
 	}
 }
@@ -122,30 +95,15 @@ func (t *Transport) Failure() error {
 	return t.lastErr
 }
 
-// Accepted returns what the last successful handshake agreed on.
+// Accepted returns the terms of the last successful handshake.
 func (t *Transport) Accepted() (session int64, timeout time.Duration, sent leaseclock.Instant) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.session, t.timeout, t.sent
 }
 
-// saw records the zxid of an answer.
-func (t *Transport) saw(zxid int64) {
-	for {
-		highest := t.zxid.Load()
-		if zxid <= highest || t.zxid.CompareAndSwap(highest, zxid) {
-			return
-		}
-	}
-}
-
-// whyRefused is a likely reason why a server does not answer a connect.
-func (t *Transport) whyRefused() string {
-	if zxid := t.zxid.Load(); zxid > 0 {
-		return fmt.Sprintf(" (a stale server refuses a session that has seen zxid 0x%x)", zxid)
-	}
-	return ""
-}
+// saw records the zxid of an answer. The goroutine that reads calls it.
+func (t *Transport) saw(zxid int64) { t.zxid.Store(max(zxid, t.zxid.Load())) }
 
 // Drop closes the present connection. The library then makes another one.
 func (t *Transport) Drop() {
@@ -160,29 +118,60 @@ func (t *Transport) Drop() {
 // Shut closes the present connection and makes no other. It does not close the session.
 func (t *Transport) Shut() {
 	t.mu.Lock()
-	t.stop()
+	t.stop(errTransportShut)
 	t.mu.Unlock()
 	t.Drop()
 }
 
 // admit examines the server's answer to a connect. An error keeps the answer from the
-// library.
+// library. The library has to see that a session has expired, since it reports that.
 func (t *Transport) admit(session int64, timeout time.Duration, sent leaseclock.Instant) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case session == 0:
-		// The library reports the expiry; it has to see this answer.
-		t.expired = true
+		t.stop(errSessionSwapped)
 		return nil
 	case t.session != 0 && t.session != session:
-		t.expired = true
-		t.lastErr = errSessionSwapped
+		t.stop(errSessionSwapped)
 		return errSessionSwapped
 	case timeout <= 0:
-		t.lastErr = fmt.Errorf("zookeeper: server granted a session time-out of %v", timeout)
-		return t.lastErr
+		return fmt.Errorf("zookeeper: server granted a session time-out of %v", timeout)
 	}
 	t.session, t.timeout, t.sent, t.lastErr = session, timeout, sent, nil
 	return nil
 }
+
+// Hosts hands the servers to go-zookeeper by name and in turn. The library's own provider
+// resolves all names once, at the first connect. It never finds an ensemble that has
+// moved, and one bad name fails all. It also waits a second before the first reconnect to
+// a single server, and that costs leases on short sessions.
+//
+// The library calls it from one goroutine.
+type Hosts struct {
+	servers []string
+	next    int
+	tries   int // since the last successful handshake
+}
+
+// Init implements zk.HostProvider. The servers come shuffled.
+func (h *Hosts) Init(servers []string) error {
+	h.servers = servers
+	return nil
+}
+
+// Len implements zk.HostProvider.
+func (h *Hosts) Len() int { return len(h.servers) }
+
+// Next implements zk.HostProvider. When all servers have failed, the library fails the
+// requests that wait and pauses for a second.
+func (h *Hosts) Next() (server string, all bool) {
+	server = h.servers[h.next%len(h.servers)]
+	all = h.tries > 0 && h.tries%len(h.servers) == 0
+	h.next++
+	h.tries++
+	return server, all
+}
+
+// Connected implements zk.HostProvider.
+func (h *Hosts) Connected() { h.tries = 0 }

@@ -18,7 +18,7 @@ func TestTransportRefusesASecondSession(t *testing.T) {
 	t.Parallel()
 	servers := testserver.SharedZooKeeper(t)
 	p := testserver.StartZooKeeperProxy(t, servers[0])
-	tr := NewTransport(&Dialer{Dial: new(net.Dialer).DialContext}, 6*time.Second, leaseclock.Now, func() {})
+	tr := NewTransport(&Dialer{Dial: new(net.Dialer).DialContext}, 6*time.Second, leaseclock.Now)
 	c, events, err := zk.Connect([]string{p.Addr()}, 10*time.Second, zk.WithDialer(tr.Dial), zk.WithHostProvider(new(Hosts)), zk.WithLogInfo(false))
 	if err != nil {
 		t.Fatal(err)
