@@ -1,221 +1,238 @@
 package idem
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
-	"sync"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
-// Limits of [CanonicalJSON]. They keep a hostile body from costing more than
-// its length, and a number from standing for more digits than it has.
+// Limits of [CanonicalJSON]. They bound the cost of a hostile body.
 const (
 	maxJSONDepth    = 128 // arrays and objects inside each other
 	maxJSONNumber   = 128 // characters of a number
 	maxJSONExponent = 3   // digits of an exponent
 )
 
-// CanonicalJSON appends the canonical form of a JSON text (RFC 8259) to dst.
-// Two texts have the same form when they differ only in insignificant space,
-// in the order of object members, or in how a string is escaped.
+// CanonicalJSON appends the canonical form of a JSON text (RFC 8259) to dst. Two texts have
+// the same form if they differ only in insignificant space, in the order of object members,
+// or in the escapes of a string. The form is a JSON text too, and never longer than the body.
 //
-// Unlike RFC 8785 it never rounds: a number keeps its exact text, so 1, 1.0
-// and 1e0 are three values, and so are two amounts that differ in the
-// twentieth digit.
+// Unlike RFC 8785 the form does not round. A number keeps its exact text, so 1, 1.0 and 1e0
+// are three values, and so are two amounts with a different twentieth digit.
 //
-// Members are sorted by their names without regard to case. Names that differ in
-// case only keep the order in which they came, because encoding/json takes either
-// for the same field and the last one wins: {"amount":1,"Amount":2} and
-// {"Amount":2,"amount":1} are two values.
+// Members are sorted by name, without regard to case. Names that differ only in case keep
+// their order, because encoding/json takes either for the same field and the last one wins.
+// {"amount":1,"Amount":2} and {"Amount":2,"amount":1} are two values.
 //
-// What two readers could take for two values is refused: invalid UTF-8, half
-// of a surrogate pair, a member name that occurs twice, a byte order mark,
-// anything behind the value. Refused, too, is what is over the limits: nesting
-// deeper than 128, a number longer than 128 characters or with an exponent of
-// more than three digits. The error says what and at which byte, and holds
-// nothing of the body. dst comes back unchanged then.
-//
-// The form is never longer than the body.
+// CanonicalJSON refuses a text if two readers could take it for two values. Examples are
+// invalid UTF-8, half of a surrogate pair, a member name given twice, a byte order mark, and
+// data after the value. It also refuses nesting deeper than 128, a number longer than 128
+// characters, and an exponent of more than three digits. The error holds nothing of the
+// body. dst comes back unchanged then.
 func CanonicalJSON(dst, body []byte) ([]byte, error) {
-	c := canonicalizers.Get().(*canonicalizer)
-	defer c.free()
-	out, err := c.canonical(dst, body)
-	c.dst = nil // the caller's
-	return out, err
-}
-
-// canonicalizer reads src once, from left to right, and writes as it goes.
-// An object's members are put in order, in place, when the object ends.
-type canonicalizer struct {
-	src []byte
-	pos int
-	dst []byte
-
-	members []member // of the objects that are open
-	scratch []byte   // for putting members in order
-	out     []byte   // for callers that need the form only for a moment
-}
-
-// canonicalizers keeps working memory. The package encoding/json/jsontext
-// would do, but is behind GOEXPERIMENT in Go 1.26.
-var canonicalizers = sync.Pool{New: func() any { return new(canonicalizer) }}
-
-// free gives the canonicalizer back, unless a large body made it large.
-func (c *canonicalizer) free() {
-	const keep = 64 << 10
-	if cap(c.scratch) > keep || cap(c.out) > keep || cap(c.members) > keep/24 {
-		return
+	if !utf8.Valid(body) {
+		return dst, errors.New("idem: JSON with invalid UTF-8")
 	}
-	c.src, c.dst, c.members = nil, nil, c.members[:0]
-	canonicalizers.Put(c)
-}
-
-func (c *canonicalizer) canonical(dst, body []byte) ([]byte, error) {
-	c.src, c.pos, c.dst, c.members = body, 0, slices.Grow(dst, len(body)), c.members[:0]
-	if err := c.text(); err != nil {
+	if !json.Valid(body) {
+		at := int64(len(body))
+		if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(body, new(any))); ok {
+			at = syntax.Offset
+		}
+		return dst, fmt.Errorf("idem: JSON is malformed at byte %d", at)
+	}
+	c := canonicalizer{src: body, dst: slices.Grow(dst, len(body))}
+	if err := c.value(0); err != nil {
 		return dst, err
 	}
 	return c.dst, nil
 }
 
-// text reads one value and nothing else.
-func (c *canonicalizer) text() error {
-	c.space()
-	if err := c.value(0); err != nil {
-		return err
+// canonicalizer reads src once and appends its canonical form to dst. encoding/json has
+// checked the syntax before.
+type canonicalizer struct {
+	src []byte
+	pos int
+	dst []byte
+}
+
+// member is a member of an object in canonicalizer.dst.
+type member struct {
+	name       string // in canonical form, with quotes
+	folded     string // the name without regard to case
+	start, end int    // of name, colon and value
+}
+
+func (c *canonicalizer) value(depth int) error {
+	switch c.next() {
+	case '"':
+		return c.text()
+	case '{', '[':
+		return c.composite(depth + 1)
 	}
-	if c.space(); c.pos < len(c.src) {
-		return c.fail("something follows the value")
+	word := c.src[c.pos:] // a number, or true, false or null
+	if end := bytes.IndexAny(word, " \t\r\n,]}"); end >= 0 {
+		word = word[:end]
+	}
+	if len(word) > maxJSONNumber {
+		return c.fail("number is too long")
+	}
+	if e := bytes.IndexAny(word, "eE"); e >= 0 && len(bytes.TrimLeft(word[e+1:], "+-")) > maxJSONExponent {
+		return c.fail("exponent is out of range")
+	}
+	c.copy(len(word))
+	return nil
+}
+
+// composite reads an array or an object.
+func (c *canonicalizer) composite(depth int) error {
+	if depth > maxJSONDepth {
+		return c.fail("nested too deeply")
+	}
+	object := c.src[c.pos] == '{'
+	var members []member
+	for c.copy(1); ; {
+		switch b := c.next(); {
+		case b == ',':
+			c.copy(1)
+		case b == ']' || b == '}':
+			if err := c.order(members); err != nil {
+				return err
+			}
+			c.copy(1)
+			return nil
+		case object:
+			m := member{start: len(c.dst)}
+			if err := c.text(); err != nil {
+				return err
+			}
+			m.name = string(c.dst[m.start:])
+			m.folded = strings.Map(fold, m.name)
+			c.next()
+			c.copy(1) // the colon
+			if err := c.value(depth); err != nil {
+				return err
+			}
+			m.end = len(c.dst)
+			members = append(members, m)
+		default:
+			if err := c.value(depth); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// order sorts the members of the object at the end of dst.
+func (c *canonicalizer) order(members []member) error {
+	if len(members) < 2 {
+		return nil
+	}
+	from := members[0].start
+	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.name, b.name) })
+	for i, m := range members[1:] {
+		if m.name == members[i].name {
+			return c.fail("an object has two members of one name")
+		}
+	}
+	slices.SortFunc(members, func(a, b member) int {
+		return cmp.Or(strings.Compare(a.folded, b.folded), a.start-b.start)
+	})
+	unsorted := bytes.Clone(c.dst[from:])
+	c.dst = c.dst[:from]
+	for i, m := range members {
+		if i > 0 {
+			c.dst = append(c.dst, ',')
+		}
+		c.dst = append(c.dst, unsorted[m.start-from:m.end-from]...)
 	}
 	return nil
 }
 
-func (c *canonicalizer) value(depth int) error {
-	switch b := c.peek(); {
-	case b == '"':
-		return c.str()
-	case b == '{':
-		return c.object(depth + 1)
-	case b == '[':
-		return c.array(depth + 1)
-	case b == '-' || '0' <= b && b <= '9':
-		return c.number()
-	case b == 't':
-		return c.literal("true")
-	case b == 'f':
-		return c.literal("false")
-	case b == 'n':
-		return c.literal("null")
-	}
-	return c.fail("a value is expected")
-}
-
-func (c *canonicalizer) array(depth int) error {
-	if depth > maxJSONDepth {
-		return c.fail("nested too deeply")
-	}
-	c.take()
-	if c.space(); c.peek() == ']' {
-		c.take()
-		return nil
-	}
-	for {
-		c.space()
-		if err := c.value(depth); err != nil {
-			return err
-		}
-		c.space()
-		switch c.peek() {
-		case ',':
-			c.take()
-		case ']':
-			c.take()
+// text copies a string with the shortest escapes. Only quotes, backslashes and control
+// characters stay escaped.
+func (c *canonicalizer) text() error {
+	for c.copy(1); ; {
+		c.copy(bytes.IndexAny(c.src[c.pos:], `"\`))
+		escape := c.src[c.pos:]
+		switch {
+		case escape[0] == '"':
+			c.copy(1)
 			return nil
-		default:
-			return c.fail("a comma or the end of the array is expected")
-		}
-	}
-}
-
-func (c *canonicalizer) object(depth int) error {
-	if depth > maxJSONDepth {
-		return c.fail("nested too deeply")
-	}
-	c.take()
-	if c.space(); c.peek() == '}' {
-		c.take()
-		return nil
-	}
-	first, sorted := len(c.members), true
-	for {
-		if c.space(); c.peek() != '"' {
-			return c.fail("a member name is expected")
-		}
-		m := member{start: len(c.dst)}
-		if err := c.str(); err != nil {
-			return err
-		}
-		m.nameEnd = len(c.dst)
-		if c.space(); c.peek() != ':' {
-			return c.fail("a colon is expected")
-		}
-		c.take()
-		c.space()
-		if err := c.value(depth); err != nil {
-			return err
-		}
-		m.end = len(c.dst)
-		if len(c.members) > first && sorted {
-			sorted = c.compare(c.members[len(c.members)-1], m) < 0
-		}
-		c.members = append(c.members, m)
-		c.space()
-		switch c.peek() {
-		case ',':
-			c.take()
+		case escape[1] == '/':
+			c.pos++
+			c.copy(1)
 			continue
-		case '}':
-		default:
-			return c.fail("a comma or the end of the object is expected")
+		case escape[1] != 'u':
+			c.copy(2)
+			continue
 		}
-		if !sorted {
-			if err := c.order(c.members[first:]); err != nil {
-				return err
+		r, n := unicodeEscape(escape), 6
+		if utf16.IsSurrogate(r) {
+			if r, n = utf16.DecodeRune(r, unicodeEscape(escape[6:])), 12; r == utf8.RuneError {
+				return c.fail("half of a surrogate pair")
 			}
 		}
-		c.members = c.members[:first]
-		c.take()
-		return nil
-	}
-}
-
-// peek returns the next byte, 0 at the end; no value begins with that.
-func (c *canonicalizer) peek() byte {
-	if c.pos < len(c.src) {
-		return c.src[c.pos]
-	}
-	return 0
-}
-
-// take copies the next byte.
-func (c *canonicalizer) take() {
-	c.dst = append(c.dst, c.src[c.pos])
-	c.pos++
-}
-
-func (c *canonicalizer) space() {
-	for c.pos < len(c.src) {
-		switch c.src[c.pos] {
-		case ' ', '\t', '\n', '\r':
-			c.pos++
+		c.pos += n
+		switch i := strings.IndexRune("\b\f\n\r\t\"\\", r); {
+		case i >= 0:
+			c.dst = append(c.dst, '\\', `bfnrt"\`[i])
+		case r < ' ':
+			c.dst = fmt.Appendf(c.dst, `\u%04x`, r)
 		default:
-			return
+			c.dst = utf8.AppendRune(c.dst, r)
 		}
 	}
 }
 
-func (c *canonicalizer) fail(what string) error {
-	if c.pos >= len(c.src) {
-		what += ", not the end"
+// unicodeEscape reads \uXXXX at the start of b. It returns 0 if there is none.
+func unicodeEscape(b []byte) rune {
+	if !bytes.HasPrefix(b, []byte(`\u`)) {
+		return 0
 	}
-	return fmt.Errorf("idem: JSON at byte %d: %s", c.pos, what)
+	r, _ := strconv.ParseUint(string(b[2:6]), 16, 32)
+	return rune(r)
+}
+
+// next skips space and returns the next byte.
+func (c *canonicalizer) next() byte {
+	for strings.IndexByte(" \t\r\n", c.src[c.pos]) >= 0 {
+		c.pos++
+	}
+	return c.src[c.pos]
+}
+
+// copy copies the next n bytes.
+func (c *canonicalizer) copy(n int) {
+	c.dst = append(c.dst, c.src[c.pos:c.pos+n]...)
+	c.pos += n
+}
+
+func (c *canonicalizer) fail(why string) error {
+	return fmt.Errorf("idem: JSON at byte %d: %s", c.pos, why)
+}
+
+// fold returns one character for all characters that a decoder may take for each other when
+// it looks up a member without regard to case. encoding/json goes by [unicode.SimpleFold].
+// For that the Kelvin sign is a K and the long s is an S. Other decoders compare the results
+// of [unicode.ToLower] or [unicode.ToUpper].
+func fold(r rune) rune {
+	if r < utf8.RuneSelf {
+		return unicode.ToLower(r)
+	}
+	r = unicode.ToUpper(unicode.ToLower(unicode.ToUpper(r)))
+	for {
+		next := unicode.SimpleFold(r)
+		if next <= r {
+			return unicode.ToLower(next)
+		}
+		r = next
+	}
 }

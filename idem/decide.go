@@ -75,8 +75,7 @@ func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle fun
 		return Record{}, fmt.Errorf("%w: %w", ErrUnavailable, errClosed)
 	}
 	defer e.work.done()
-	policy := *p
-	r := &request{Operation: Operation{Policy: &policy}, id: id}
+	r := &request{Operation: Operation{Policy: p}, id: id}
 	rec := &r.record
 	// Of what the store has lost, a marker may tell: it is seen under the lock.
 	if err := e.readOpen(ctx, r); err != nil && (used(rec.State) || !errors.Is(err, ErrNotOpen)) {

@@ -68,16 +68,16 @@ type Observer func(ctx context.Context, ev Event)
 
 // observe reports an event of a request.
 func (e *Engine) observe(ctx context.Context, r *request, ev Event) {
-	if e.cfg.observer == nil {
-		return
-	}
 	ev.Route, ev.KeyID = r.Policy.Name, r.id
 	e.report(ctx, ev)
 }
 
-// report calls the observer. Its panics end here: they would leave a lock
-// behind, or end the process in the background.
+// report calls the observer. It stops a panic of the observer, because the panic would leave
+// a lock behind, or end the process.
 func (e *Engine) report(ctx context.Context, ev Event) {
+	if e.cfg.observer == nil {
+		return
+	}
 	defer func() { _ = recover() }()
 	e.cfg.observer(ctx, ev)
 }
@@ -86,9 +86,9 @@ func (e *Engine) replayed(ctx context.Context, r *request) {
 	e.observe(ctx, r, Event{Type: EventReplayed, Attempt: r.record.Attempt, State: r.record.State})
 }
 
-// refused reports a refusal; other errors are the handler's.
+// refused reports a refusal. Other errors are those of the handler.
 func (e *Engine) refused(ctx context.Context, p *Policy, id KeyID, err error) (Result, error) {
-	if refusal, ok := errors.AsType[*Refusal](err); ok && e.cfg.observer != nil {
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
 		ev := Event{Type: EventRefused, KeyID: id, Code: refusal.Code, Err: refusal.Err}
 		if p != nil {
 			ev.Route = p.Name
@@ -98,18 +98,14 @@ func (e *Engine) refused(ctx context.Context, p *Policy, id KeyID, err error) (R
 	return Result{}, err
 }
 
-// ReportRefused reports to the observer a refusal that an adapter decided before
-// Do: a missing key, a body over the limit.
+// ReportRefused is for adapters. It reports a refusal from before Do, for example of a
+// missing key or of a body over the limit.
 func (e *Engine) ReportRefused(ctx context.Context, route string, r *Refusal) {
-	if e.cfg.observer != nil {
-		e.report(ctx, Event{Type: EventRefused, Route: route, Code: r.Code, Err: r.Err})
-	}
+	e.report(ctx, Event{Type: EventRefused, Route: route, Code: r.Code, Err: r.Err})
 }
 
-// ReportUnprotected reports to the observer a request without a key that an adapter lets
-// through to its handler, on a route where the key is optional.
+// ReportUnprotected is for adapters. It reports a request without a key that goes to its
+// handler, on a route with optional keys.
 func (e *Engine) ReportUnprotected(ctx context.Context, route string) {
-	if e.cfg.observer != nil {
-		e.report(ctx, Event{Type: EventUnprotected, Route: route})
-	}
+	e.report(ctx, Event{Type: EventUnprotected, Route: route})
 }

@@ -2,7 +2,6 @@ package idem
 
 import (
 	"bytes"
-	"encoding/binary"
 	"io"
 	"maps"
 	"mime/multipart"
@@ -11,17 +10,18 @@ import (
 	"strings"
 )
 
-// maxPairs is the largest number of pairs that [canonicalPairs] puts in order. It
-// is that of net/url, which refuses to read more.
+// maxPairs is the largest number of pairs that [canonicalPairs] sorts. net/url refuses to
+// read more.
 const maxPairs = 10000
 
-// canonicalPairs writes a query, or the body of a form, in one way: its pairs
-// decoded, sorted by name, pairs of one name in their order, and encoded again.
-// Names that differ only behind "[]" count as one name, because readers of lists
-// of objects ("item[][id]=1&item[][n]=2&item[][id]=3") go by the order.
-// Where net/url refuses any of it, all of it is kept as it was sent, because it
-// is not known how the handler reads that. It cannot be taken for another one's
-// canonical form, which is always well-formed.
+// canonicalPairs writes a query, or the body of a form, in one way. It decodes the pairs,
+// sorts them by name, keeps pairs of one name in their order, and encodes them again. Names
+// that differ only after "[]" count as one name, because readers of lists of objects
+// ("item[][id]=1&item[][n]=2&item[][id]=3") go by the order.
+//
+// If net/url refuses a part of the text, all of it stays as it was sent, because we cannot
+// know how the handler reads it. It differs from every canonical form, because those are
+// always well-formed.
 func canonicalPairs(raw string) string {
 	if raw == "" || strings.Count(raw, "&") >= maxPairs || strings.Contains(raw, ";") {
 		return raw
@@ -56,40 +56,33 @@ func canonicalPairs(raw string) string {
 	return b.String()
 }
 
-// canonicalMultipart appends the parts of a multipart/form-data body in their
-// order, each with its headers and its content, but without the boundary, which
-// clients make up anew for a retry. ok is false for a body that is not
-// well-formed; dst comes back as it was then.
-func canonicalMultipart(dst, body []byte, boundary string) (form []byte, ok bool) {
-	form = dst
+// canonicalMultipart returns the headers and the content of each part of a
+// multipart/form-data body, in their order. It leaves the boundary out, because clients make
+// up a new one for a retry. ok is false if the body is malformed.
+func canonicalMultipart(body []byte, boundary string) (form []byte, ok bool) {
 	parts := multipart.NewReader(bytes.NewReader(body), boundary)
 	for {
 		part, err := parts.NextRawPart()
-		if err == io.EOF { //nolint:errorlint // wrapped, it means that the last boundary is missing
+		if err == io.EOF { //nolint:errorlint // if it is wrapped, the last boundary is missing
 			return form, true
 		}
 		if err != nil {
-			return dst, false
-		}
-		form = appendCount(form, len(part.Header))
-		for _, name := range slices.Sorted(maps.Keys(part.Header)) {
-			form = appendHeader(form, name, part.Header[name])
+			return nil, false
 		}
 		content, err := io.ReadAll(part)
 		if err != nil {
-			return dst, false
+			return nil, false
 		}
-		form = appendPart(form, string(content))
+		form = appendParts(form, canonicalHeader(part.Header), string(content))
 	}
 }
 
-// appendHeader appends a header with all of its lines.
-func appendHeader(dst []byte, name string, lines []string) []byte {
-	dst = appendCount(appendPart(dst, name), len(lines))
-	for _, line := range lines {
-		dst = appendPart(dst, line)
+// canonicalHeader writes headers sorted by name, with all lines of each. It returns "" if
+// there are no headers.
+func canonicalHeader(header map[string][]string) string {
+	var b []byte
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		b = appendParts(b, name, string(appendParts(nil, header[name]...)))
 	}
-	return dst
+	return string(b)
 }
-
-func appendCount(dst []byte, n int) []byte { return binary.BigEndian.AppendUint64(dst, uint64(n)) }

@@ -104,17 +104,9 @@ func ParseKey(values []string) (Key, error) {
 	return Key(key), nil
 }
 
-// Quoted returns the key as a structured-field string, the form to send it in.
+// Quoted returns the key as a structured-field string. Clients should send it in this form.
 func (k Key) Quoted() string {
-	b := make([]byte, 0, len(k)+2)
-	b = append(b, '"')
-	for i := range len(k) {
-		if k[i] == '"' || k[i] == '\\' {
-			b = append(b, '\\')
-		}
-		b = append(b, k[i])
-	}
-	return string(append(b, '"'))
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(string(k)) + `"`
 }
 
 // checkBareKey returns what is wrong with an unquoted key.
@@ -132,38 +124,26 @@ func checkBareKey(s string) error {
 	return nil
 }
 
-// unquoteKey reads a structured-field string; s begins with its quote.
+// unquoteKey reads a structured-field string. s begins with a quote.
 func unquoteKey(s string) (string, error) {
-	end := len(s) - 1
-	if end > 0 && s[end] == '"' && strings.IndexByte(s, '\\') < 0 {
-		inner := s[1:end] // no escapes: nothing to copy
-		for i := range len(inner) {
-			if c := inner[i]; c == '"' {
-				return "", fmt.Errorf("idem: more follows the quoted key at byte %d", i+2)
-			} else if c < ' ' || c > '~' {
-				return "", fmt.Errorf("idem: byte %d of a quoted key is not printable ASCII", i+1)
-			}
-		}
-		return inner, nil
-	}
-	b := make([]byte, 0, min(len(s), MaxKeyBytes))
+	var key strings.Builder
 	for i := 1; i < len(s); i++ {
-		c := s[i]
-		switch {
-		case c == '"' && i < end:
+		switch c := s[i]; {
+		case c == '"' && i < len(s)-1:
 			return "", fmt.Errorf("idem: more follows the quoted key at byte %d", i+1)
 		case c == '"':
-			return string(b), nil
+			return key.String(), nil
 		case c == '\\':
 			i++
 			if i == len(s) || s[i] != '"' && s[i] != '\\' {
 				return "", fmt.Errorf("idem: escape at byte %d of a quoted key is neither \\\" nor \\\\", i-1)
 			}
-			c = s[i]
+			key.WriteByte(s[i])
 		case c < ' ' || c > '~':
 			return "", fmt.Errorf("idem: byte %d of a quoted key is not printable ASCII", i)
+		default:
+			key.WriteByte(c)
 		}
-		b = append(b, c)
 	}
-	return "", errors.New("idem: the key's closing quote is missing")
+	return "", errors.New("idem: the closing quote of the key is missing")
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"strconv"
 	"time"
 )
@@ -54,16 +53,10 @@ func NewNonce() Nonce {
 // String returns the nonce in 32 lower-case hexadecimal digits.
 func (n Nonce) String() string { return hex.EncodeToString(n[:]) }
 
-// ParseNonce reads what [Nonce.String] wrote.
-func ParseNonce(s string) (Nonce, error) {
-	var n Nonce
-	if len(s) != 2*len(n) {
-		return Nonce{}, fmt.Errorf("idem: nonce of %d characters, want %d", len(s), 2*len(n))
-	}
-	if _, err := hex.Decode(n[:], []byte(s)); err != nil {
-		return Nonce{}, errors.New("idem: nonce is not hexadecimal")
-	}
-	return n, nil
+// ParseNonce reads the text of [Nonce.String].
+func ParseNonce(s string) (n Nonce, err error) {
+	err = parseHex(n[:], "nonce", s)
+	return n, err
 }
 
 // Visibility says who can see a lock or a record.

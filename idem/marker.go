@@ -69,65 +69,53 @@ func (m *Marker) SettledBy(rec *Record) bool {
 	return rec.Attempt == m.Attempt || later(rec, m)
 }
 
-// The binary form of a [Marker], version 1, numbers big-endian:
-//
-//	magic "idm" | version | state | kind | attempt number (4) | fence token (8) | nonce (16)
-//	| fingerprint version (1) | fingerprint (32) | started, ms since 1970 (8)
-//	| length domain (1) | domain | route
-const (
-	markerMagic   = "idm"
-	markerVersion = 1
-	markerFixed   = len(markerMagic) + 1 + 1 + 1 + 4 + 8 + 16 + 1 + 32 + 8 + 1
+// markerForm is the binary form of a [Marker], version 1, up to its domain. Numbers are
+// big-endian. The domain and the route follow.
+type markerForm struct {
+	Magic          [3]byte // markerMagic
+	Version        uint8
+	State          State
+	Kind           KeyKind
+	Number         uint32
+	Token          uint64
+	Nonce          Nonce
+	Fingerprint    Fingerprint
+	Started        int64 // ms since 1970
+	LengthOfDomain uint8
+}
+
+const markerVersion = 1
+
+var (
+	markerMagic = [3]byte{'i', 'd', 'm'}
+	errMarker   = errors.New("idem: malformed marker")
 )
 
-var errMarker = errors.New("idem: malformed marker")
-
-// AppendBinary appends the binary form to buf. It fails where domain or route
-// have more than 255 bytes.
+// AppendBinary appends the binary form to buf. It fails if the domain or the route has more
+// than 255 bytes.
 func (m *Marker) AppendBinary(buf []byte) ([]byte, error) {
 	a := &m.Attempt
 	if len(a.Fence.Domain) > 255 || len(m.Route) > 255 {
 		return nil, errMarker
 	}
-	buf = append(buf, markerMagic...)
-	buf = append(buf, markerVersion, byte(m.State), byte(m.Kind))
-	buf = binary.BigEndian.AppendUint32(buf, a.Number)
-	buf = binary.BigEndian.AppendUint64(buf, a.Fence.Token)
-	buf = append(buf, a.Nonce[:]...)
-	buf = append(buf, m.Fingerprint.Version)
-	buf = append(buf, m.Fingerprint.Sum[:]...)
-	buf = binary.BigEndian.AppendUint64(buf, uint64(m.Started.UnixMilli()))
-	buf = append(buf, byte(len(a.Fence.Domain)))
-	buf = append(buf, a.Fence.Domain...)
-	return append(buf, m.Route...), nil
+	buf, err := binary.Append(buf, binary.BigEndian, markerForm{markerMagic, markerVersion, m.State, m.Kind, a.Number, a.Fence.Token, a.Nonce,
+		m.Fingerprint, m.Started.UnixMilli(), uint8(len(a.Fence.Domain))})
+	return append(append(buf, a.Fence.Domain...), m.Route...), err
 }
 
-// UnmarshalBinary reads what AppendBinary wrote. Anything else is an error,
-// and leaves m as it was.
+// UnmarshalBinary reads the form made by AppendBinary. It returns an error for any other
+// data, and leaves m as it was.
 func (m *Marker) UnmarshalBinary(data []byte) error {
-	if len(data) < markerFixed || string(data[:len(markerMagic)]) != markerMagic || data[len(markerMagic)] != markerVersion {
+	var f markerForm
+	n, err := binary.Decode(data, binary.BigEndian, &f)
+	if err != nil || f.Magic != markerMagic || f.Version != markerVersion || f.State != StateCompleted && f.State != StateUnknown || f.Kind > IssuedToken {
 		return errMarker
 	}
-	data = data[len(markerMagic)+1:]
-	next := func(n int) []byte {
-		part := data[:n]
-		data = data[n:]
-		return part
-	}
-	var r Marker
-	head := next(2)
-	r.State, r.Kind = State(head[0]), KeyKind(head[1])
-	r.Attempt.Number = binary.BigEndian.Uint32(next(4))
-	r.Attempt.Fence.Token = binary.BigEndian.Uint64(next(8))
-	copy(r.Attempt.Nonce[:], next(len(r.Attempt.Nonce)))
-	r.Fingerprint.Version = next(1)[0]
-	copy(r.Fingerprint.Sum[:], next(len(r.Fingerprint.Sum)))
-	r.Started = time.UnixMilli(int64(binary.BigEndian.Uint64(next(8)))).UTC()
-	domain := int(next(1)[0])
-	if domain > len(data) || len(data)-domain > 255 || r.State != StateCompleted && r.State != StateUnknown || r.Kind > IssuedToken {
+	text, domain := string(data[n:]), int(f.LengthOfDomain)
+	if domain > len(text) || len(text)-domain > 255 {
 		return errMarker
 	}
-	r.Attempt.Fence.Domain, r.Route = string(next(domain)), string(data)
-	*m = r
+	*m = Marker{State: f.State, Kind: f.Kind, Route: text[domain:], Fingerprint: f.Fingerprint, Started: time.UnixMilli(f.Started).UTC(),
+		Attempt: Attempt{Number: f.Number, Fence: Fence{Domain: text[:domain], Token: f.Token}, Nonce: f.Nonce}}
 	return nil
 }

@@ -25,17 +25,22 @@ const (
 	outcomeNoEffect                 // nothing happened: a repeat runs afresh
 )
 
-// classify reads a handler's result. gated says that the attempt passed the
-// gate before an irreversible send ([CheckOwner] or [DownstreamKey]).
+// classify reads the result of a handler. gated says that the attempt passed the gate before
+// an irreversible send ([CheckOwner] or [DownstreamKey]). Statuses for "not admitted" may
+// then come from further down, so the outcome is in doubt.
 func classify(t Transport, status int, gated bool) outcome {
+	o := outcomeCompleted
 	switch t {
 	case TransportHTTP:
-		return classifyHTTP(status, gated)
+		o = classifyHTTP(status)
 	case TransportGRPC:
-		return classifyGRPC(status, gated)
-	default:
-		return outcomeCompleted
+		o = classifyGRPC(status)
+	case TransportDirect:
 	}
+	if gated && o == outcomeNoEffect {
+		return outcomeInDoubt
+	}
+	return o
 }
 
 // classifyCut reads the result of a handler whose context had ended before it
@@ -59,37 +64,25 @@ func succeeded(t Transport, status int) bool {
 	}
 }
 
-func classifyHTTP(status int, gated bool) outcome {
-	switch status {
-	case 401, 403, 425, 429:
-		return refusedUnless(gated)
-	case 408:
+func classifyHTTP(status int) outcome {
+	switch {
+	case status == 401, status == 403, status == 425, status == 429:
+		return outcomeNoEffect
+	case status == 408, status < 200, status >= 500:
 		return outcomeInDoubt
 	}
-	if status >= 200 && status < 500 {
-		return outcomeCompleted
-	}
-	return outcomeInDoubt
+	return outcomeCompleted
 }
 
-func classifyGRPC(code int, gated bool) outcome {
+func classifyGRPC(code int) outcome {
 	switch code {
 	case grpcUnauthenticated, grpcPermissionDenied, grpcResourceExhausted:
-		return refusedUnless(gated)
+		return outcomeNoEffect
 	case grpcOK, grpcInvalidArgument, grpcNotFound, grpcAlreadyExists,
 		grpcFailedPrecondition, grpcOutOfRange, grpcUnimplemented:
 		return outcomeCompleted
 	}
 	return outcomeInDoubt
-}
-
-// refusedUnless is for statuses that mean "not admitted" as long as nothing
-// was sent on; once the gate was passed they may come from further down.
-func refusedUnless(gated bool) outcome {
-	if gated {
-		return outcomeInDoubt
-	}
-	return outcomeNoEffect
 }
 
 // crashResponse is what a repeat gets after a handler that panicked, as long as

@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -98,26 +99,16 @@ func (p Policy) WithDefaults() (Policy, error) {
 	if p.Scope == nil && !p.AllowGlobalKeys {
 		return p, fmt.Errorf("idem: policy %q has no Scope: set one, or AllowGlobalKeys", p.Name)
 	}
-	err := p.check()
-	if err == nil {
-		p.fill()
-	}
-	return p, err
+	filled, err := p.complete()
+	return *filled, err
 }
 
-// complete returns a policy that is checked and has its defaults: p itself where
-// nothing is missing, else a copy. Where the engine is called the scope is part of
-// the call.
-func (p *Policy) complete() (*Policy, error) {
-	if err := p.check(); err != nil {
-		return nil, err
-	}
-	filled := *p
-	if !filled.fill() {
-		return p, nil
-	}
-	kept := filled // only this copy goes to the heap
-	return &kept, nil
+// complete returns a checked copy of the policy with its defaults. The policy needs no Scope,
+// because a call of the engine has one of its own.
+func (p Policy) complete() (*Policy, error) {
+	err := p.check()
+	p.fill()
+	return &p, err
 }
 
 // check says what is wrong with the fields that have no use for a default.
@@ -134,41 +125,23 @@ func (p *Policy) check() error {
 	if len(p.Name) > 255 {
 		return fmt.Errorf("idem: policy name of %d bytes, at most 255", len(p.Name))
 	}
-	for _, d := range [...]struct {
-		name  string
-		value time.Duration
-	}{{"DuplicateWait", p.DuplicateWait}, {"HandlerTimeout", p.HandlerTimeout}, {"ResultTTL", p.ResultTTL}, {"KeyTTL", p.KeyTTL}, {"ResolverTimeout", p.ResolverTimeout}} {
-		if d.value < 0 {
-			return fmt.Errorf("idem: policy %q has a negative %s", p.Name, d.name)
-		}
+	if min(p.DuplicateWait, p.HandlerTimeout, p.ResultTTL, p.KeyTTL, p.ResolverTimeout) < 0 {
+		return fmt.Errorf("idem: policy %q has a negative time", p.Name)
 	}
-	if p.MaxRequestBody < 0 || p.MaxResponseBody < 0 || p.MaxResponseInDoubt < 0 {
+	if min(p.MaxRequestBody, p.MaxResponseBody, p.MaxResponseInDoubt) < 0 {
 		return fmt.Errorf("idem: policy %q has a negative body limit", p.Name)
 	}
 	return nil
 }
 
-// fill sets the fields that are zero and have a default, and reports whether it
-// set any.
-func (p *Policy) fill() (changed bool) {
-	changed = setDefault(&p.ResultTTL, DefaultResultTTL)
-	changed = setDefault(&p.KeyTTL, DefaultKeyTTL) || changed
-	changed = setDefault(&p.ResolverTimeout, DefaultResolverTimeout) || changed
-	changed = setDefault(&p.MaxRequestBody, DefaultMaxRequestBody) || changed
-	changed = setDefault(&p.MaxResponseBody, DefaultMaxResponseBody) || changed
-	changed = setDefault(&p.MaxResponseInDoubt, DefaultMaxResponseInDoubt) || changed
-	if p.KeyTTL < p.ResultTTL {
-		p.KeyTTL, changed = p.ResultTTL, true
-	}
-	return changed
-}
-
-func setDefault[T time.Duration | int64](v *T, def T) bool {
-	if *v != 0 {
-		return false
-	}
-	*v = def
-	return true
+// fill sets each field that is zero to its default.
+func (p *Policy) fill() {
+	p.ResultTTL = cmp.Or(p.ResultTTL, DefaultResultTTL)
+	p.KeyTTL = max(cmp.Or(p.KeyTTL, DefaultKeyTTL), p.ResultTTL)
+	p.ResolverTimeout = cmp.Or(p.ResolverTimeout, DefaultResolverTimeout)
+	p.MaxRequestBody = cmp.Or(p.MaxRequestBody, DefaultMaxRequestBody)
+	p.MaxResponseBody = cmp.Or(p.MaxResponseBody, DefaultMaxResponseBody)
+	p.MaxResponseInDoubt = cmp.Or(p.MaxResponseInDoubt, DefaultMaxResponseInDoubt)
 }
 
 // ScopeOf asks Scope, and holds its answer to its contract. Without a Scope it is

@@ -27,22 +27,27 @@ func (e *Engine) Running() Running {
 
 // running has the handlers that run.
 type running struct {
-	mu     sync.Mutex
-	since  map[*run]time.Time
-	closed bool
+	mu    sync.Mutex
+	since map[*run]time.Time
 }
 
-// handlerStarted counts a run, and reports it when it has run for long and again each time
-// its age has doubled. ended ends that.
+// handlerStarted counts a run. It reports the run after a long time, and again each time its
+// age has doubled, until ended is called.
 func (e *Engine) handlerStarted(ctx context.Context, run *run) (ended func()) {
 	l := &e.running
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.since[run] = run.started
 	var timer *time.Timer
-	if due := e.cfg.longRunning; due > 0 && !l.closed {
+	if due := e.cfg.longRunning; due > 0 {
 		timer = time.AfterFunc(due, func() {
-			if !l.runs(run, e.work.hold) {
+			l.mu.Lock()
+			_, runs := l.since[run]
+			if runs {
+				e.work.hold() // Close waits for the run, and so for this report
+			}
+			l.mu.Unlock()
+			if !runs {
 				return
 			}
 			defer e.work.done()
@@ -62,23 +67,4 @@ func (e *Engine) handlerStarted(ctx context.Context, run *run) (ended func()) {
 			timer.Stop()
 		}
 	}
-}
-
-// runs reports whether a handler still runs and is to be reported, and calls hold if so.
-// The engine waits for the run, so hold comes before Close can return.
-func (l *running) runs(run *run, hold func()) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, ok := l.since[run]; !ok || l.closed {
-		return false
-	}
-	hold()
-	return true
-}
-
-// close stops the reports. It does not wait for a report that is on its way.
-func (l *running) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
 }

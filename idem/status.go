@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -97,8 +98,7 @@ func IssueToken(ctx context.Context, store Store, scope string, ttl time.Duratio
 	var random [tokenBytes]byte
 	_, _ = rand.Read(random[:]) // never fails (crypto/rand, since Go 1.24)
 	key := Key(base64.RawURLEncoding.EncodeToString(random[:]))
-	setDefault(&ttl, DefaultTokenTTL)
-	rec, err := store.Issue(ctx, NewKeyID(scope, key), ttl)
+	rec, err := store.Issue(ctx, NewKeyID(scope, key), cmp.Or(ttl, DefaultTokenTTL))
 	if err != nil {
 		return Token{}, err
 	}

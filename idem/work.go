@@ -74,7 +74,6 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	w.mu.Unlock()
 	defer w.stop()
-	defer e.running.close()
 	select {
 	case <-w.idle:
 		return nil
