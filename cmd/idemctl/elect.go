@@ -66,7 +66,7 @@ func (a *app) stand(ctx context.Context, client *zookeeper.Client, path, name st
 	}
 	stop := look(leader, nil)
 	defer stop()
-	said := a.writeLeader(recipes.Leader{Name: name, Fence: leader.Fence()})
+	said := a.writeLeader(recipes.Participant{Name: name, Fence: leader.Fence()})
 	if said == nil {
 		select {
 		case <-ctx.Done():
@@ -111,7 +111,7 @@ type leaderRow struct {
 	Domain string `json:"domain"`
 }
 
-func (a *app) writeLeader(l recipes.Leader) error {
+func (a *app) writeLeader(l recipes.Participant) error {
 	if a.json {
 		return writeJSON(a.stdout, leaderRow{l.Name, l.Host, l.PID, strconv.FormatUint(l.Fence.Token, 10), l.Fence.Domain})
 	}

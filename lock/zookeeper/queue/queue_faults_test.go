@@ -6,10 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // queueRig is a rig with a queue: as seen through the proxy, and straight.
@@ -26,8 +29,9 @@ func newQueueRig(t testing.TB) queueRig {
 	wantQueue(t, qr.q, "warm")
 	s := sessionOf(r.c)
 	for _, sl := range qr.stamps() {
-		if err := once.MakeStamp(s, sl.Path()); err != nil {
-			t.Fatal(err)
+		create := s.Write(s.Ephemeral(sl.Path(), nil))
+		if create.Outcome != session.Applied && !create.RefusedBy(zk.ErrNodeExists) {
+			t.Fatalf("create a stamp: %v", create.Err)
 		}
 		sl.Free()
 	}

@@ -61,7 +61,7 @@ func everyAsk(c *zookeeper.Client) []namedAsk {
 			if err != nil {
 				return nil, err
 			}
-			return l.Lease.Lease, nil
+			return l.Lease, nil
 		}},
 		{"delivery", "/app/queue", func(ctx context.Context) (*held.Lease, error) {
 			n, err := q.Len(ctx)

@@ -2,92 +2,85 @@ package recipes
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"unicode/utf8"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/listener"
 )
 
-// Election chooses one leader at a time among the candidates at a path: the one
-// whose candidacy is the oldest, as in the leader election recipe of ZooKeeper's
-// documentation and Apache Curator's LeaderSelector. It is safe for concurrent
-// use; each campaign is a candidacy of its own.
+// Election chooses one leader at a time among the candidates at a path. The leader is the
+// candidate that came first, as in the leader election recipe of ZooKeeper's documentation
+// and in Apache Curator's LeaderSelector. It is safe for concurrent use. Each campaign is a
+// candidate of its own.
 //
-//	Campaign ──▶ candidate ──▶ leader ──▶ resigned
+//	Campaign ──▶ candidate ──▶ leader ──▶ released
 //	                 │            └─────▶ lost
-//	                 └──▶ resigned (its context ended)
+//	                 └──▶ released (its context ended)
 //
-// A leader can be sure that there is no other as long as its lease is not Done,
-// with the limits that the package comment names: a process that was paused does
-// not know that its time has passed. So what it does has to carry the fence.
-type Election struct {
-	ln        *lineup
-	candidate string
-	listeners []*listener.Mailbox[ElectionEvent]
-}
+// No other leader exists as long as the leader's lease is not Done, within the limits that
+// package zookeeper names. A process that was paused does not know that its time has passed.
+// So the leader's work has to carry the fence.
+type Election struct{ ln *lineup }
 
-// ElectionOption changes what [NewElection] returns. A nil option does
-// nothing.
-type ElectionOption func(*Election)
+// ErrNoLeader is returned by [Election.Leader] while there is no leader.
+var ErrNoLeader = errors.New("zookeeper: there is no leader")
 
-// NewElection returns the election at an absolute path below the chroot, for a
-// candidate of this name: not empty, 1 KiB of UTF-8 at most. It is shown to
-// observers, and need not be unique. Who only observes may leave it empty.
-func NewElection(in zookeeper.Root, path, candidate string, opts ...ElectionOption) *Election {
-	e := &Election{ln: newLineup(in, path), candidate: candidate}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(e)
-		}
-	}
-	return e
-}
+// candidateRole is the role of places in the line of an election.
+const candidateRole = "candidate"
 
 // maxCandidate bounds a candidate's name.
 const maxCandidate = 1 << 10
 
-// Campaign stands for election and waits until it is won. When the candidacy is
-// lost, with a session that is over for one, it stands again as [Config].Retry
-// allows.
-//
-// The error wraps idem.ErrLocked where ctx ended while others were in front, and
-// idem.ErrUnavailable where ZooKeeper could not be asked; with either the cause
-// of ctx, if it has ended. The candidacy is withdrawn, in the background.
-func (e *Election) Campaign(ctx context.Context) (*Leadership, error) {
-	if e.candidate == "" || len(e.candidate) > maxCandidate || !utf8.ValidString(e.candidate) {
-		return nil, fmt.Errorf("zookeeper: a candidate needs a name, of %d bytes of UTF-8 at most", maxCandidate)
-	}
-	e.post(ElectionEvent{State: ElectionCandidate})
-	lease, err := e.ln.acquire(ctx, candidateRole, candidacyOf(e.ln.c, e.candidate), first)
-	if err != nil {
-		e.post(ElectionEvent{State: ElectionResigned, Err: err})
-		return nil, err
-	}
-	e.tell(lease)
-	return &Leadership{lease}, nil
+// NewElection returns the election at an absolute path below the chroot. candidate is the name
+// that observers see, at most 1 KiB of UTF-8. It need not be unique. It may be empty if the
+// caller only observes.
+func NewElection(in zookeeper.Root, path, candidate string, opts ...Option) *Election {
+	ln := newLineup(in, path, opts...)
+	ln.candidate = candidate
+	return &Election{ln}
 }
 
-// RunAsLeader serves one term: it waits until it is elected, runs fn, resigns
-// when fn returns, and returns fn's error. Should fn panic it resigns, and the
-// panic goes on.
+// Campaign stands for election and waits until it is won. If the candidate loses its place,
+// for example with the session, it stands again as [zookeeper.Config].Retry allows. The fence
+// of the lease is greater than those of all leaders before. Releasing the lease resigns.
 //
-// The context of fn is [Leadership.Context]: it ends when the office is lost. fn
-// has to return soon then; RunAsLeader waits for it however long that takes, so
-// that no two terms of one loop ever overlap. Others may be elected meanwhile.
-// The error wraps idem.ErrLeaseLost when the office was lost before fn returned,
-// and fn's own besides. Where it was not elected the errors are those of
-// Campaign. A nil fn is refused before that.
+// The error wraps idem.ErrLocked if ctx ended while other candidates were in front. It wraps
+// idem.ErrUnavailable if ZooKeeper could not be asked. Both also wrap the cause of ctx if ctx
+// has ended. The candidate is withdrawn in the background.
+func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
+	name := e.ln.candidate
+	if name == "" || len(name) > maxCandidate || !utf8.ValidString(name) {
+		return nil, fmt.Errorf("zookeeper: a candidate needs a name, of %d bytes of UTF-8 at most", maxCandidate)
+	}
+	e.ln.post(Event{State: Candidate})
+	lease, err := e.ln.acquire(ctx, candidateRole, first)
+	if err != nil {
+		e.ln.post(Event{State: Released, Err: err})
+		return nil, err
+	}
+	// A leader always watches its own znode. If an operator deletes it, the next candidate
+	// becomes the leader.
+	lease.attend()
+	return lease, nil
+}
+
+// RunAsLeader serves one term. It waits until it is elected, runs fn, resigns when fn returns,
+// and returns fn's error. If fn panics, it resigns and the panic goes on.
+//
+// The context of fn is [Lease.Context]. It ends when the office is lost, and then fn has to
+// return soon. RunAsLeader waits for fn however long that takes, so the terms of one loop
+// never overlap. Other candidates may be elected meanwhile.
+//
+// If the office was lost before fn returned, the error wraps idem.ErrLeaseLost and fn's own
+// error. If it was not elected, the error is that of Campaign. A nil fn is refused at once.
 //
 // To stand again and again:
 //
 //	for ctx.Err() == nil {
 //		if err := election.RunAsLeader(ctx, lead); err != nil {
-//			log.Print(err) // and wait a while: it comes at once where fn fails at once
+//			log.Print(err) // and wait a while, because fn may fail at once
 //		}
 //	}
 func (e *Election) RunAsLeader(ctx context.Context, fn func(ctx context.Context, fence idem.Fence) error) error {
@@ -104,7 +97,7 @@ func (e *Election) RunAsLeader(ctx context.Context, fn func(ctx context.Context,
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leader.Table().Timeout())
 	defer cancel()
-	_ = leader.Resign(ctx) // what was not acknowledged goes on in the background
+	_ = leader.Release(ctx) // without an answer it goes on in the background
 	switch {
 	case lost == nil:
 		return err
@@ -114,20 +107,16 @@ func (e *Election) RunAsLeader(ctx context.Context, fn func(ctx context.Context,
 	return fmt.Errorf("%w: %w", lost, err)
 }
 
-// Leadership is an office that was won: a [Lease] whose fence is greater than
-// those of all leaders before. It is safe for concurrent use.
-type Leadership struct{ *Lease }
-
-// Context returns a context that is cancelled when the office is given up, with
-// the cause context.Canceled, or lost, with a cause that wraps idem.ErrLeaseLost:
-// before another leader can be elected, as far as a running process can tell. It
-// ends with parent as well.
-func (l *Leadership) Context(parent context.Context) context.Context {
-	// To cancel a context is to call methods of its parent's, which may be the
-	// caller's own code, and OnEnd must not: so there is one in between.
+// Context returns a context that ends with the lease. Its cause is context.Canceled if the
+// lease was released. If the lease was lost, the cause wraps idem.ErrLeaseLost, and the context
+// ends before another client can have the lock, as far as a running process can tell. The
+// context ends with parent as well.
+func (l *Lease) Context(parent context.Context) context.Context {
+	// Cancelling a context calls methods of its parent, which may be the caller's own code.
+	// OnEnd must not do that, so there is a context in between.
 	between, release := context.WithCancel(parent)
 	ctx, cancel := context.WithCancelCause(between)
-	forget := l.OnEnd(cancel) // of nil, it is context.Canceled
+	forget := l.OnEnd(cancel) // nil stands for context.Canceled
 	context.AfterFunc(ctx, func() {
 		forget()
 		release()
@@ -135,39 +124,19 @@ func (l *Leadership) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// Resign gives up the office, as Release does.
-func (l *Leadership) Resign(ctx context.Context) error { return l.Release(ctx) }
-
-// candidateRole is the role of places in the line of an election.
-const candidateRole = "candidate"
-
-// candidacy is the data of a candidate's place.
-type candidacy struct {
-	held.Owner
-
-	Candidate string `json:"candidate,omitempty"`
-}
-
-func candidacyOf(c *held.Client, candidate string) []byte {
-	data, err := json.Marshal(candidacy{c.Owned(candidate), candidate})
-	if err != nil {
-		panic("zookeeper: strings and ints always marshal: " + err.Error())
+// Leader returns the present leader, or ErrNoLeader. It is the leader for the servers. For at
+// most a session time-out it may not know yet, or be gone already.
+//
+// Other errors wrap idem.ErrUnavailable, and the cause of ctx if ctx has ended.
+func (e *Election) Leader(ctx context.Context) (Participant, error) {
+	them, err := e.ln.participants(ctx, first, 1)
+	switch {
+	case err != nil:
+		return Participant{}, err
+	case len(them) == 0:
+		return Participant{}, fmt.Errorf("%w: %s", ErrNoLeader, e.ln.name)
 	}
-	return data
-}
-
-// parseCandidacy reads the data of a place, of whatever kind.
-func parseCandidacy(data []byte) candidacy {
-	var o candidacy
-	if json.Unmarshal(data, &o) != nil {
-		return candidacy{}
-	}
-	return o
-}
-
-// Participants lists the leader and the candidates, see [Mutex.Participants].
-func (e *Election) Participants(ctx context.Context) ([]Participant, error) {
-	return e.ln.participants(ctx, first)
+	return them[0], nil
 }
 
 // Revoke asks the leader to resign, see [Mutex.Revoke] and [Lease.Revoked].

@@ -18,8 +18,8 @@ import (
 func TestElectionLeaderCutOff(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 3*time.Second)
-	var told recorder[ElectionEvent]
-	old := campaign(t, NewElection(r.c, "/e", "old", nil, WithElectionListener(nil), WithElectionListener(told.Take)))
+	var told recorder[Event]
+	old := campaign(t, NewElection(r.c, "/e", "old", nil, WithListener(nil), WithListener(told.Take)))
 	ctx := old.Context(bounded(t))
 	var ended time.Time
 	stopped := make(chan struct{})
@@ -39,19 +39,19 @@ func TestElectionLeaderCutOff(t *testing.T) {
 	if !old.Fence().Before(next.Fence()) {
 		t.Errorf("fence %v after %v", next.Fence(), old.Fence())
 	}
-	var got []ElectionState
+	var got []State
 	for _, ev := range told.Wait(t, 3) {
 		got = append(got, ev.State)
-		if lost := ev.State == ElectionLost; lost != errors.Is(ev.Err, idem.ErrLeaseLost) || ev.Path != "/e" || ev.Candidate != "old" {
+		if lost := ev.State == Lost; lost != errors.Is(ev.Err, idem.ErrLeaseLost) || ev.Path != "/e" || ev.Candidate != "old" {
 			t.Errorf("event %+v", ev)
 		}
 	}
-	if want := []ElectionState{ElectionCandidate, ElectionLeader, ElectionLost}; !slices.Equal(got, want) {
+	if want := []State{Candidate, Acquired, Lost}; !slices.Equal(got, want) {
 		t.Errorf("states %v, want %v", got, want)
 	}
 	r.proxy.Restore()
-	if err := next.Resign(bounded(t)); err != nil {
-		t.Errorf("Resign() = %v", err)
+	if err := next.Release(bounded(t)); err != nil {
+		t.Errorf("Release() = %v", err)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestElectionUnderInterruptions(t *testing.T) {
 }
 
 // currentLeader asks in the name of a client that no fault touches.
-func currentLeader(t testing.TB, cfg zookeeper.Config, server string) (l Leader, err error) {
+func currentLeader(t testing.TB, cfg zookeeper.Config, server string) (l Participant, err error) {
 	t.Helper()
 	cfg.Servers, cfg.SessionTimeout = []string{server}, 60*time.Second
 	c := open(t, cfg)
@@ -184,7 +184,7 @@ func TestElectionKilledSessionOfACandidate(t *testing.T) {
 	first := candidates(2, 0)
 	killSession(t, r.c, r.proxy)
 	candidates(2, first)
-	if err := leader.Resign(bounded(t)); err != nil {
+	if err := leader.Release(bounded(t)); err != nil {
 		t.Error(err)
 	}
 	if err := <-won; err != nil {
@@ -219,7 +219,7 @@ func TestElectionPlaceDeletedDuringCreate(t *testing.T) {
 	path := r.cfg.Chroot + "/e"
 	create(t, r.raw, path, 0) // or the first create is refused
 	reply := r.proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(path+"/"+candidateRole)))
-	won := make(chan *Leadership)
+	won := make(chan *Lease)
 	go func() {
 		l, err := NewElection(r.c, "/e", "me").Campaign(bounded(t))
 		if err != nil {
@@ -245,8 +245,8 @@ func TestElectionPlaceDeletedDuringCreate(t *testing.T) {
 	if l.place.Name == deleted {
 		t.Error("the place that was deleted was granted")
 	}
-	r.wantHeld(l.Lease)
-	if err := l.Resign(bounded(t)); err != nil {
+	r.wantHeld(l)
+	if err := l.Release(bounded(t)); err != nil {
 		t.Error(err)
 	}
 }

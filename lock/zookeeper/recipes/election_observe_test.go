@@ -9,11 +9,12 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
 // awaitLeader reads until a leader has this name; "" is nobody.
-func awaitLeader(t testing.TB, ch <-chan Leader, name string) Leader {
+func awaitLeader(t testing.TB, ch <-chan Participant, name string) Participant {
 	t.Helper()
 	for end := time.After(patience); ; {
 		select {
@@ -30,10 +31,10 @@ func awaitLeader(t testing.TB, ch <-chan Leader, name string) Leader {
 	}
 }
 
-func resign(t testing.TB, l *Leadership) {
+func resign(t testing.TB, l *Lease) {
 	t.Helper()
-	if err := l.Resign(bounded(t)); err != nil {
-		t.Errorf("Resign() = %v", err)
+	if err := l.Release(bounded(t)); err != nil {
+		t.Errorf("Release() = %v", err)
 	}
 }
 
@@ -46,15 +47,16 @@ func TestElectionLeader(t *testing.T) {
 	}
 	mine := campaign(t, e)
 	l, err := NewElection(r.other, "/e", "").Leader(bounded(t))
-	if err != nil || l.Name != e.candidate || l.Fence != mine.Fence() || l.Instance != base(r.c).Owner.Instance || l.Host == "" || l.PID == 0 {
+	if err != nil || l.Name != e.ln.candidate || l.Fence != mine.Fence() || l.Instance != base(r.c).Owner.Instance || l.Host == "" || l.PID == 0 || !l.Holds {
 		t.Errorf("Leader() = %+v, %v; want me", l, err)
 	}
 	if err := NewElection(r.other, "/e", "").Revoke(bounded(t)); err != nil {
 		t.Errorf("Revoke() = %v", err)
 	}
 	await(t, "Revoked()", mine.Revoked())
+	l.Revoked = true
 	if again, err := e.Leader(bounded(t)); err != nil || again != l {
-		t.Errorf("Leader() = %+v, %v; want %+v as before", again, err, l)
+		t.Errorf("Leader() = %+v, %v; want %+v", again, err, l)
 	}
 	resign(t, mine)
 	if l, err := e.Leader(bounded(t)); !errors.Is(err, ErrNoLeader) {
@@ -73,10 +75,10 @@ func TestElectionObserve(t *testing.T) {
 	ctx, cancel := context.WithCancel(bounded(t))
 	ch := NewElection(r.c, "/e", "").Observe(ctx)
 	other := NewElection(r.c, "/e", "").Observe(ctx) // shares the watches
-	elect := func(name string) *Leadership { return campaign(t, NewElection(r.other, "/e", name)) }
-	see := func(l *Leadership, name string) {
+	elect := func(name string) *Lease { return campaign(t, NewElection(r.other, "/e", name)) }
+	see := func(l *Lease, name string) {
 		t.Helper()
-		for _, ch := range []<-chan Leader{ch, other} {
+		for _, ch := range []<-chan Participant{ch, other} {
 			if got := awaitLeader(t, ch, name); got.Fence != l.Fence() {
 				t.Errorf("leader %+v, want the fence %v", got, l.Fence())
 			}
@@ -113,7 +115,7 @@ func TestElectionObserve(t *testing.T) {
 	killSession(t, r.c, r.proxy)
 	until(t, "usable", func() bool { return r.c.Locker().Ping(bounded(t)) == nil })
 	resign(t, l)
-	if next := <-ch; next != (Leader{}) {
+	if next := <-ch; next != (Participant{}) {
 		t.Errorf("leader %+v, want none", next)
 	}
 	awaitLeader(t, other, "")
@@ -129,7 +131,7 @@ func TestElectionObserve(t *testing.T) {
 	nobody()
 
 	cancel()
-	for _, ch := range []<-chan Leader{ch, other} {
+	for _, ch := range []<-chan Participant{ch, other} {
 		for range ch { // until it is closed
 		}
 	}
@@ -186,9 +188,9 @@ func TestElectionObserveEndsWithTheClient(t *testing.T) {
 // A leader is told once, and replaces one that nobody has read.
 func TestElectionObserverTells(t *testing.T) {
 	t.Parallel()
-	o := &observer{ch: make(chan Leader, 1)}
-	a, b := Leader{Name: "a"}, Leader{Name: "b"}
-	tell := func(leaders ...Leader) {
+	o := &observer{ch: make(chan Participant, 1)}
+	a, b := Participant{Fence: idem.Fence{Token: 1}}, Participant{Fence: idem.Fence{Token: 2}}
+	tell := func(leaders ...Participant) {
 		t.Helper()
 		done := make(chan struct{})
 		go func() {
@@ -199,9 +201,9 @@ func TestElectionObserverTells(t *testing.T) {
 		}()
 		await(t, "told", done)
 	}
-	want := func(want ...Leader) {
+	want := func(want ...Participant) {
 		t.Helper()
-		var got []Leader
+		var got []Participant
 		for len(o.ch) > 0 {
 			got = append(got, <-o.ch)
 		}
@@ -209,14 +211,14 @@ func TestElectionObserverTells(t *testing.T) {
 			t.Errorf("told %v, want %v", got, want)
 		}
 	}
-	tell(Leader{})
-	want(Leader{})
-	tell(Leader{}, a)
+	tell(Participant{})
+	want(Participant{})
+	tell(Participant{}, a)
 	want(a)
 	tell(a, a)
 	want()
 	tell(b, a, b)
 	want(b)
-	tell(Leader{})
-	want(Leader{})
+	tell(Participant{})
+	want(Participant{})
 }

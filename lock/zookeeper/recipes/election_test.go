@@ -13,7 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
-func campaign(t testing.TB, e *Election) *Leadership {
+func campaign(t testing.TB, e *Election) *Lease {
 	t.Helper()
 	l, err := e.Campaign(bounded(t))
 	if err != nil {
@@ -58,9 +58,9 @@ func TestElectionPassesOn(t *testing.T) {
 func TestElectionRunAsLeader(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	var told recorder[ElectionEvent]
-	e := NewElection(r.c, "/e", "me", WithElectionListener(told.Take))
-	free := func(state ElectionState) {
+	var told recorder[Event]
+	e := NewElection(r.c, "/e", "me", WithListener(told.Take))
+	free := func(state State) {
 		t.Helper()
 		campaign(t, NewElection(r.other, "/e", "other")).ReleaseInBackground()
 		evs := told.Events()
@@ -80,7 +80,7 @@ func TestElectionRunAsLeader(t *testing.T) {
 	if !errors.Is(cause(), context.Canceled) {
 		t.Errorf("cause %v after the term, want %v", cause(), context.Canceled)
 	}
-	free(ElectionResigned)
+	free(Released)
 
 	func() {
 		defer func() {
@@ -90,7 +90,7 @@ func TestElectionRunAsLeader(t *testing.T) {
 		}()
 		_ = e.RunAsLeader(bounded(t), func(context.Context, idem.Fence) error { panic("at the disco") })
 	}()
-	free(ElectionResigned)
+	free(Released)
 
 	// zookeeper.Lost while it works: it is told, and waited for.
 	working, finish := make(chan struct{}), make(chan struct{})
@@ -105,7 +105,7 @@ func TestElectionRunAsLeader(t *testing.T) {
 	}()
 	await(t, "elected", working)
 	killSession(t, r.c, r.proxy)
-	free(ElectionLost)
+	free(Lost)
 	select {
 	case err := <-result:
 		t.Errorf("RunAsLeader() = %v while its function was running", err)
@@ -125,7 +125,7 @@ func TestElectionRunAsLeader(t *testing.T) {
 		t.Errorf("RunAsLeader() = %v, want %v", err, context.DeadlineExceeded)
 	}
 	l.ReleaseInBackground()
-	free(ElectionResigned)
+	free(Released)
 }
 
 func TestElectionNames(t *testing.T) {

@@ -2,6 +2,7 @@ package recipes
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -10,45 +11,66 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/listener"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// lineup is a line of places: a znode below which those who want the same thing queue up.
-// Each has an ephemeral sequential znode there, its place. The servers number the places in
-// the order in which they were taken. A place is never taken in front of another, and never
-// moves.
+// lineup is a line of places: a znode with one ephemeral sequential child for each caller.
+// The servers number the places in the order in which they were taken. No place is ever taken
+// in front of another, and no place moves.
 type lineup struct {
-	c    *held.Client
-	name string // as given
-	path string // with the chroot
-	data []byte // of the parent, if it has to be made
-	uses atomic.Uint64
+	c         *held.Client
+	name      string // as given
+	path      string // with the chroot
+	data      []byte // of the parent, if it has to be made
+	candidate string // the name in an election, "" otherwise
+	listeners []*listener.Mailbox[Event]
+	uses      atomic.Uint64
 
-	// agreed, if not nil, says whether a place that was just taken may stay, by
-	// what the parent is then.
+	// agreed, if not nil, checks the parent after a place was taken. If it fails, the place
+	// is given back.
 	agreed func(ctx context.Context, l *Lease) error
 }
 
-func newLineup(root zookeeper.Root, path string) *lineup {
+func newLineup(root zookeeper.Root, path string, opts ...Option) *lineup {
 	c, prefix := root.Base()
-	return &lineup{c: c, name: prefix + path, path: c.Chroot + prefix + path}
+	ln := &lineup{c: c, name: prefix + path, path: c.Chroot + prefix + path}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(ln)
+		}
+	}
+	return ln
 }
 
 func (ln *lineup) check() error { return held.CheckPath("path", ln.name, false) }
 
-// owned is the data of a place.
-func (ln *lineup) owned() []byte { return ln.c.Owned(ln.name).Encode() }
+// occupant is the data of a place.
+type occupant struct {
+	held.Owner
 
-// acquire takes a place and waits for its turn. If it loses its place, it takes another
-// one, until ctx ends or the client's retries are used up.
-func (ln *lineup) acquire(ctx context.Context, role string, data []byte, r rule) (*Lease, error) {
-	if err := ln.check(); err != nil {
-		return nil, err
+	Candidate string `json:"candidate,omitempty"`
+}
+
+func (ln *lineup) occupant() []byte {
+	data, err := json.Marshal(occupant{ln.c.Owned(ln.name), ln.candidate})
+	if err != nil {
+		panic("zookeeper: strings and ints always marshal: " + err.Error())
 	}
+	return data
+}
+
+// acquire takes a place and waits for its turn. If it loses its place it takes another one,
+// until ctx ends or the client's retries are used up.
+func (ln *lineup) acquire(ctx context.Context, role string, r rule) (*Lease, error) {
 	for retries := ln.c.Retries(); ; {
-		lease, err := ln.try(ctx, role, data, func(l *Lease) error { return l.awaitTurn(ctx, r) })
-		if err == nil || session.Refusal(err) || !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLeaseLost) {
-			return lease, err
+		lease, err := ln.try(ctx, role, func(l *Lease) error { return l.awaitTurn(ctx, r) })
+		if err == nil {
+			ln.tell(lease)
+			return lease, nil
+		}
+		if session.Refusal(err) || !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLeaseLost) {
+			return nil, err
 		}
 		if !retries.Wait(ctx) {
 			return nil, fmt.Errorf("%w: %s not acquired: %w", idem.ErrUnavailable, ln.name, errors.Join(context.Cause(ctx), err))
@@ -56,21 +78,25 @@ func (ln *lineup) acquire(ctx context.Context, role string, data []byte, r rule)
 	}
 }
 
-// tryAcquire takes a place and gives it back unless it is its turn at once.
-func (ln *lineup) tryAcquire(ctx context.Context, role string, data []byte, r rule) (*Lease, error) {
-	if err := ln.check(); err != nil {
-		return nil, err
+// tryAcquire takes a place and gives it back unless its turn comes at once.
+func (ln *lineup) tryAcquire(ctx context.Context, role string, r rule) (*Lease, error) {
+	lease, err := ln.try(ctx, role, func(l *Lease) error { return l.turnAtOnce(ctx, r) })
+	if err == nil {
+		ln.tell(lease)
 	}
-	return ln.try(ctx, role, data, func(l *Lease) error { return l.turnAtOnce(ctx, r) })
+	return lease, err
 }
 
 // try takes a place and gives it back if it does not fit.
-func (ln *lineup) try(ctx context.Context, role string, data []byte, fit func(*Lease) error) (*Lease, error) {
+func (ln *lineup) try(ctx context.Context, role string, fit func(*Lease) error) (*Lease, error) {
+	if err := ln.check(); err != nil {
+		return nil, err
+	}
 	t, err := ln.c.Table()
 	if err != nil {
 		return nil, err
 	}
-	lease, err := ln.enqueue(ctx, t, role, data)
+	lease, err := ln.enqueue(ctx, t, role, ln.occupant())
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +113,8 @@ func (ln *lineup) try(ctx context.Context, role string, data []byte, fit func(*L
 	return lease, nil
 }
 
-// roll reads a line, for callers that have no place in it: as it was when they asked, or
-// later.
+// roll reads the line for callers without a place in it. It shows every place that was taken
+// before the call and is still there.
 func (ln *lineup) roll(ctx context.Context) (*held.Table, []line.Position, error) {
 	if err := ln.check(); err != nil {
 		return nil, nil, err
@@ -105,15 +131,4 @@ func (ln *lineup) roll(ctx context.Context) (*held.Table, []line.Position, error
 		return nil, nil, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
 	}
 	return t, line.Sort(n.Names), nil
-}
-
-// placeAt reads the znode of a place, for callers that only want to know.
-func (ln *lineup) placeAt(ctx context.Context, t *held.Table, pos line.Position) (session.Hint, error) {
-	n, err := session.Within(ctx, t.Session, func() (session.Hint, error) {
-		return t.Look(ln.path+"/"+pos.Name, session.OfNode)
-	})
-	if err != nil {
-		return session.Hint{}, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
-	}
-	return n, nil
 }

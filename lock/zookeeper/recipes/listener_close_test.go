@@ -14,14 +14,14 @@ func TestMutexTellsBothOrNeither(t *testing.T) {
 	t.Parallel()
 	for round := range 20 {
 		c := open(t, sharedConfig(t))
-		var told recorder[LockEvent]
+		var told recorder[Event]
 		m := NewMutex(c, "/m", WithListener(told.Take))
-		l, err := m.ln.acquire(bounded(t), exclusive, m.ln.owned(), first) // Acquire, before it tells
+		l, err := m.ln.try(bounded(t), exclusive, func(l *Lease) error { return l.awaitTurn(bounded(t), first) }) // Acquire, before it tells
 		if err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
-		wg.Go(func() { m.tell(l) })
+		wg.Go(func() { m.ln.tell(l) })
 		if round%2 == 0 {
 			told.Wait(t, 1)
 		}
@@ -31,7 +31,7 @@ func TestMutexTellsBothOrNeither(t *testing.T) {
 		got := told.Events()
 		wg.Wait()
 		if len(got) > 0 {
-			wantStates(t, got, LockAcquired, LockLost)
+			wantStates(t, got, Acquired, Lost)
 		}
 	}
 }
@@ -41,9 +41,9 @@ func TestMutexTellsBothOrNeither(t *testing.T) {
 func TestMutexTellsInOrder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	var told recorder[LockEvent]
+	var told recorder[Event]
 	m := NewMutex(r.c, "/m", WithListener(told.Take))
-	late, err := m.ln.acquire(bounded(t), exclusive, m.ln.owned(), first) // Acquire, before it tells
+	late, err := m.ln.try(bounded(t), exclusive, func(l *Lease) error { return l.awaitTurn(bounded(t), first) }) // Acquire, before it tells
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,14 +52,14 @@ func TestMutexTellsInOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.tell(late)
+	m.ln.tell(late)
 	r.release(next)
 	got := told.Wait(t, 2)
 	if err := r.c.Close(bounded(t)); err != nil { // waits for all of them
 		t.Errorf("Close() = %v", err)
 	}
 	got = append(got, told.Events()[len(got):]...)
-	wantStates(t, got, LockAcquired, LockReleased)
+	wantStates(t, got, Acquired, Released)
 	for _, ev := range got {
 		if ev.Fence != next.Fence() {
 			t.Errorf("%+v, want only lease %v", ev, next.Fence())

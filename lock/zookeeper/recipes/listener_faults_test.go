@@ -14,7 +14,7 @@ import (
 func TestMutexTellsUnderFaults(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	var told recorder[LockEvent]
+	var told recorder[Event]
 	m := NewMutex(r.c, "/m", WithListener(told.Take))
 	ctx, stop := context.WithCancel(bounded(t))
 	defer stop()
@@ -54,9 +54,9 @@ func TestMutexTellsUnderFaults(t *testing.T) {
 	for _, ev := range told.Events() {
 		f := ev.Fence.Token
 		switch {
-		case ev.State != LockAcquired && !open[f]:
+		case ev.State != Acquired && !open[f]:
 			t.Errorf("%+v of a lease that is not held", ev)
-		case ev.State != LockAcquired:
+		case ev.State != Acquired:
 			open[f] = false
 		case f <= last:
 			t.Errorf("%+v after fence %d", ev, last)

@@ -12,12 +12,12 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-func wantStates(t testing.TB, got []LockEvent, want ...LockState) {
+func wantStates(t testing.TB, got []Event, want ...State) {
 	t.Helper()
-	var states []LockState
+	var states []State
 	for _, ev := range got {
 		states = append(states, ev.State)
-		if lost := ev.State == LockLost; lost != errors.Is(ev.Err, idem.ErrLeaseLost) {
+		if lost := ev.State == Lost; lost != errors.Is(ev.Err, idem.ErrLeaseLost) {
 			t.Errorf("event %+v with the error %v", ev, ev.Err)
 		}
 	}
@@ -29,8 +29,8 @@ func wantStates(t testing.TB, got []LockEvent, want ...LockState) {
 func TestMutexTellsItsListener(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	var told recorder[LockEvent]
-	m := NewMutex(r.c, "/m", nil, WithListener(nil), WithListener(told.Take), WithListener(func(LockEvent) { panic("listener") }))
+	var told recorder[Event]
+	m := NewMutex(r.c, "/m", nil, WithListener(nil), WithListener(told.Take), WithListener(func(Event) { panic("listener") }))
 	first, err := m.Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestMutexTellsItsListener(t *testing.T) {
 	killSession(t, r.c, r.proxy)
 	second.ReleaseInBackground()
 	got := told.Wait(t, 4)
-	wantStates(t, got, LockAcquired, LockReleased, LockAcquired, LockLost)
+	wantStates(t, got, Acquired, Released, Acquired, Lost)
 	for i, l := range []*Lease{first, first, second, second} {
 		if got[i].Fence != l.Fence() || got[i].Path != "/m" {
 			t.Errorf("event %d is %+v, want fence %v of /m", i, got[i], l.Fence())
@@ -59,7 +59,7 @@ func TestMutexTellsItsListener(t *testing.T) {
 func TestMutexTellsOfADeletedPlace(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	var told recorder[LockEvent]
+	var told recorder[Event]
 	l, err := NewMutex(r.c, "/m", WithListener(told.Take)).Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestMutexTellsOfADeletedPlace(t *testing.T) {
 	if err := r.raw.Delete(pathOf(l), -1); err != nil {
 		t.Fatal(err)
 	}
-	wantStates(t, told.Wait(t, 2), LockAcquired, LockLost)
+	wantStates(t, told.Wait(t, 2), Acquired, Lost)
 	next, err := NewMutex(r.other, "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestMutexTellsOfADeletedPlace(t *testing.T) {
 func TestMutexTellsOfADeletionWhileAway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	var told recorder[LockEvent]
+	var told recorder[Event]
 	l, err := NewMutex(r.c, "/m", WithListener(told.Take)).Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
@@ -91,22 +91,22 @@ func TestMutexTellsOfADeletionWhileAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.proxy.Refuse(false)
-	wantStates(t, told.Wait(t, 2), LockAcquired, LockLost)
+	wantStates(t, told.Wait(t, 2), Acquired, Lost)
 }
 
 // A listener that is slow holds up nobody, misses nothing, and is waited for.
 func TestCloseWaitsForListeners(t *testing.T) {
 	t.Parallel()
 	c := open(t, sharedConfig(t))
-	var told recorder[LockEvent]
+	var told recorder[Event]
 	entered, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	m := NewMutex(c, "/m", WithListener(func(ev LockEvent) {
+	m := NewMutex(c, "/m", WithListener(func(ev Event) {
 		once.Do(func() { close(entered) })
 		<-release
 		told.Take(ev)
 	}))
-	want := []LockState{}
+	want := []State{}
 	for range 10 {
 		l, err := m.Acquire(bounded(t))
 		if err != nil {
@@ -115,12 +115,12 @@ func TestCloseWaitsForListeners(t *testing.T) {
 		if err := l.Release(bounded(t)); err != nil {
 			t.Fatal(err)
 		}
-		want = append(want, LockAcquired, LockReleased)
+		want = append(want, Acquired, Released)
 	}
 	if _, err := m.Acquire(bounded(t)); err != nil { // ended by Close
 		t.Fatal(err)
 	}
-	want = append(want, LockAcquired, LockLost)
+	want = append(want, Acquired, Lost)
 	await(t, "first event", entered)
 	s := sessionOf(c)
 	closed := make(chan error, 1)
@@ -147,7 +147,7 @@ func TestMutexListenerAndALostCreate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	create(t, r.raw, r.cfg.Chroot+"/m", 0) // or the first create is refused
-	var told recorder[LockEvent]
+	var told recorder[Event]
 	m := NewMutex(r.c, "/m", WithListener(told.Take))
 	lost := r.proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/m/"+exclusive+"-")))
 	l, err := m.Acquire(bounded(t))
@@ -156,7 +156,7 @@ func TestMutexListenerAndALostCreate(t *testing.T) {
 	}
 	await(t, "the loss", lost)
 	r.release(l)
-	wantStates(t, told.Wait(t, 2), LockAcquired, LockReleased)
+	wantStates(t, told.Wait(t, 2), Acquired, Released)
 	if names, _, err := r.raw.Children(r.cfg.Chroot + "/m"); err != nil && !errors.Is(err, zk.ErrNoNode) || len(names) > 0 {
 		t.Errorf("left behind: %v, %v", names, err)
 	}

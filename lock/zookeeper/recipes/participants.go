@@ -2,6 +2,9 @@ package recipes
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"math"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
@@ -9,13 +12,13 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Participant is one of those who have a lock or wait for it, as it described
-// itself: for operators.
+// Participant is a caller that has a lock or waits for it, as it described itself. It is
+// information for operators.
 type Participant struct {
 	Host     string
 	PID      int
-	Instance string     // a Client; a new one after every start
-	Name     string     // of a candidate in an election, "" otherwise
+	Instance string     // of the Client; a new one after every start
+	Name     string     // of a candidate in an election; "" otherwise
 	Role     string     // of an RWMutex: RoleRead or RoleWrite; "" otherwise
 	Permits  int        // of a Semaphore: how many it has or wants; 0 otherwise
 	Holds    bool       // it has the lock, or its permits, as far as the line tells
@@ -30,24 +33,23 @@ const (
 	RoleWrite = writing
 )
 
-// Participants lists those who have the lock or wait for it, the holder first,
-// then the others in the order of their turns. It is a snapshot, some of it
-// older than the rest, and no error if there is nobody: it shows every place
-// that was taken before the call and not given up since. With many waiters it is
+// Participants lists the holder first and then the waiters in the order of their turns. The
+// list is a snapshot, and some of it is older than the rest. It shows every place that was
+// taken before the call and not given up since. An empty list is no error. A long line costs
 // many reads.
 //
-// The first one is the holder in the eyes of the servers. It may not know yet,
-// or not be there any more, for a session time-out at most.
+// The first participant is the holder for the servers. For at most a session time-out it may
+// not know yet, or be gone already.
 //
-// The error wraps idem.ErrUnavailable, with the cause of ctx where that ended.
+// The error wraps idem.ErrUnavailable, and the cause of ctx if ctx has ended.
 func (m *Mutex) Participants(ctx context.Context) ([]Participant, error) {
-	return m.ln.participants(ctx, first)
+	return m.ln.participants(ctx, first, math.MaxInt)
 }
 
-// Participants lists those who have permits or wait for them, in the order in
-// which they asked, see [Mutex.Participants].
+// Participants lists the callers that have permits or wait for them, in the order in which
+// they asked. See [Mutex.Participants].
 func (sem *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
-	them, err := sem.ln.participants(ctx, sem.enough)
+	them, err := sem.ln.participants(ctx, sem.enough, math.MaxInt)
 	for i := range them {
 		them[i].Permits = sem.wants(line.Position{Role: them[i].Role})
 		them[i].Role = ""
@@ -55,47 +57,67 @@ func (sem *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
 	return them, err
 }
 
-// Participants lists the readers and writers that have the lock or wait for it, in
-// the order in which they asked, see [Mutex.Participants].
+// Participants lists the readers and writers that have the lock or wait for it, in the order
+// in which they asked. See [Mutex.Participants].
 func (m *RWMutex) Participants(ctx context.Context) ([]Participant, error) {
 	return m.ln.participants(ctx, func(all []line.Position, me int) (turn bool, behind int) {
 		if all[me].Role == reading {
 			return behindWriters(all, me)
 		}
 		return first(all, me)
-	})
+	}, math.MaxInt)
 }
 
-func (ln *lineup) participants(ctx context.Context, r rule) ([]Participant, error) {
-	t, all, err := ln.roll(ctx)
-	if err != nil {
-		return nil, err
-	}
-	there, them := all[:0], make([]Participant, 0, len(all))
-	for _, pos := range all {
-		n, err := ln.placeAt(ctx, t, pos)
-		switch {
-		case err != nil:
+// Participants lists the leader and the candidates, see [Mutex.Participants].
+func (e *Election) Participants(ctx context.Context) ([]Participant, error) {
+	return e.ln.participants(ctx, first, math.MaxInt)
+}
+
+// participants describes the first places of a line, at most so many. If all places that it
+// saw have gone since, it looks again, because others may have come.
+func (ln *lineup) participants(ctx context.Context, r rule, most int) ([]Participant, error) {
+	for {
+		t, all, err := ln.roll(ctx)
+		if err != nil || len(all) == 0 {
 			return nil, err
-		case n.Exists:
-			there = append(there, pos)
-			p := participant(t, pos, n)
-			p.Holds, _ = r(there, len(there)-1)
-			them = append(them, p)
+		}
+		var there []line.Position
+		var them []Participant
+		for _, pos := range all[:min(most, len(all))] {
+			p, ok, err := ln.participant(ctx, t, pos)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				there = append(there, pos)
+				p.Holds, _ = r(there, len(there)-1)
+				them = append(them, p)
+			}
+		}
+		if len(them) > 0 {
+			return them, nil
 		}
 	}
-	return them, nil
 }
 
-func participant(t *held.Table, pos line.Position, n session.Hint) Participant {
-	o := parseCandidacy(n.Data)
-	role := pos.Role
-	if role == exclusive || role == candidateRole {
-		role = ""
+// participant reads a place. ok is false if it has gone.
+func (ln *lineup) participant(ctx context.Context, t *held.Table, pos line.Position) (p Participant, ok bool, err error) {
+	n, err := session.Within(ctx, t.Session, func() (session.Hint, error) {
+		return t.Look(ln.path+"/"+pos.Name, session.OfNode)
+	})
+	if err != nil {
+		return Participant{}, false, fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, ln.name, err)
 	}
-	return Participant{
-		Host: o.Host, PID: o.PID, Instance: o.Instance, Name: o.Candidate, Role: role,
-		Place: pos.Seq, Fence: t.Fence(n.Czxid),
-		Revoked: revocation(n.Data),
+	var o occupant
+	if json.Unmarshal(n.Data, &o) != nil {
+		o = occupant{} // another application's data
 	}
+	p = Participant{
+		Host: o.Host, PID: o.PID, Instance: o.Instance, Name: o.Candidate, Role: pos.Role,
+		Place: pos.Seq, Fence: t.Fence(n.Czxid), Revoked: revocation(n.Data),
+	}
+	if p.Role == exclusive || p.Role == candidateRole {
+		p.Role = ""
+	}
+	return p, n.Exists, nil
 }

@@ -137,5 +137,5 @@ func TestRunAsLeaderWithoutAFunction(t *testing.T) {
 	if err := e.RunAsLeader(ctx, task); err == nil {
 		t.Error("RunAsLeader() of a nil function = nil, want an error")
 	}
-	releaseAll(t, []*Lease{leader.Lease})
+	releaseAll(t, []*Lease{leader})
 }

@@ -6,75 +6,68 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
-// ReentrantMutex is a [Mutex] that one owner can take several times: it is free
-// when each of its holds has been released. Towards the servers, and all other
-// owners, it is one lease of the Mutex at that path.
+// ReentrantMutex is a [Mutex] that one owner can take several times. It is free when the
+// owner has released each hold. For the servers and all other owners it is one lease of the
+// Mutex at that path.
 //
-// An owner is what the caller says it is, since Go has no thread identity: any
-// comparable value, such as a request's ID. Who knows the value has the lock, so
-// a well-known one, or one that two requests share, protects nothing.
+// Go has no thread identity, so the caller names the owner with any comparable value, such
+// as a request's ID. A caller that knows the value has the lock. A well-known value, or one
+// that two requests share, protects nothing.
 //
-// Who owns it is known to this object alone, as with Apache Curator's
-// InterProcessMutex, in whose place it stands: two ReentrantMutexes of one path
-// exclude each other, in one process too, and so do equal owners of the two. It
-// is safe for concurrent use.
+// Only this object knows the owner, as with Apache Curator's InterProcessMutex. Two
+// ReentrantMutexes of one path exclude each other, even in one process and for equal owners.
+// A ReentrantMutex is safe for concurrent use.
 type ReentrantMutex struct {
 	m *Mutex
 
-	// mu is taken with a lease's and a session's locks held, so nothing of
-	// either is called under it.
+	// mu is taken while a lease's and a session's locks are held. So no method of either
+	// is called while mu is held.
 	mu      sync.Mutex
 	tenures map[any]*tenure
 }
 
-// tenure is an owner's time with the lock, from before its first hold.
+// tenure is an owner's time with the lock, from the call that waits for the lease to the end
+// of the lease.
 type tenure struct {
-	ready  chan struct{} // closed when the lock was had, or was not
-	trying bool          // the first acquire does not wait
-	cancel context.CancelCauseFunc
-
-	// The rest is guarded by ReentrantMutex.mu.
-	lease *Lease // nil until the lock is had
-	over  bool   // the lease has ended, or there never was one
-	err   error  // with this
-	left  bool   // nobody waits for it any more
+	ready chan struct{} // closed when that call is over
+	lease *Lease        // nil until then; guarded by ReentrantMutex.mu, like the rest
 	holds map[*Hold]struct{}
+	over  bool // the lease has ended
+	err   error
 }
 
-// NewReentrantMutex returns a reentrant mutex on an absolute path below the chroot.
-// The listeners among its options are told of leases, not of holds.
-func NewReentrantMutex(in zookeeper.Root, path string, opts ...MutexOption) *ReentrantMutex {
+// NewReentrantMutex returns a reentrant mutex on an absolute path below the chroot. The
+// listeners among its options are told of leases, not of holds.
+func NewReentrantMutex(in zookeeper.Root, path string, opts ...Option) *ReentrantMutex {
 	return &ReentrantMutex{m: NewMutex(in, path, opts...), tenures: make(map[any]*tenure)}
 }
 
-// Acquire returns a hold on the lock: at once where owner has it already, even if
-// the connection is suspended, or else when it is this owner's turn. Callers of
-// the same owner wait for one place in line together: it is kept as long as one
-// of them waits, and what comes of it comes to all of them.
+// Acquire returns a hold on the lock. It returns at once if owner has the lock, even while
+// the connection is suspended. Otherwise it waits for this owner's turn. Of several callers
+// for one owner only one has a place in line. If it gives up, another one takes a new place.
 //
-// After a lease was lost all its holds are over, and the next Acquire of that
-// owner takes a new place at the end of the line.
+// If the lease is lost, all its holds are over. The next Acquire of that owner takes a new
+// place at the end of the line.
 //
-// The errors are those of [Mutex.Acquire]; besides, an owner that is nil, empty
-// or not comparable is refused.
+// The errors are those of [Mutex.Acquire]. An owner that is nil, empty or not comparable is
+// refused as well.
 func (r *ReentrantMutex) Acquire(ctx context.Context, owner any) (*Hold, error) {
-	return r.acquire(ctx, owner, false)
+	return r.acquire(ctx, owner, r.m.Acquire, true)
 }
 
-// TryAcquire returns a hold if owner has the lock or it is free, and an error
-// that wraps idem.ErrLocked if it is not, or if the same owner is just waiting
-// for it.
+// TryAcquire returns a hold if owner has the lock or the lock is free. Otherwise, and while
+// another call for the same owner is under way, the error wraps idem.ErrLocked.
 func (r *ReentrantMutex) TryAcquire(ctx context.Context, owner any) (*Hold, error) {
-	return r.acquire(ctx, owner, true)
+	return r.acquire(ctx, owner, r.m.TryAcquire, false)
 }
 
-// Revoke is [Mutex.Revoke]. The holds of the lease are asked, see
-// [Hold.Revoked].
+// Revoke is [Mutex.Revoke]. It asks all holds of the lease, see [Hold.Revoked].
 func (r *ReentrantMutex) Revoke(ctx context.Context) error { return r.m.Revoke(ctx) }
 
 // Participants is [Mutex.Participants].
@@ -82,7 +75,7 @@ func (r *ReentrantMutex) Participants(ctx context.Context) ([]Participant, error
 	return r.m.Participants(ctx)
 }
 
-func (r *ReentrantMutex) acquire(ctx context.Context, owner any, try bool) (*Hold, error) {
+func (r *ReentrantMutex) acquire(ctx context.Context, owner any, get func(context.Context) (*Lease, error), wait bool) (*Hold, error) {
 	if err := checkOwner(owner); err != nil {
 		return nil, err
 	}
@@ -91,117 +84,57 @@ func (r *ReentrantMutex) acquire(ctx context.Context, owner any, try bool) (*Hol
 		t := r.tenures[owner]
 		switch {
 		case t == nil:
-			t = &tenure{ready: make(chan struct{}), trying: try, holds: make(map[*Hold]struct{})}
+			t = &tenure{ready: make(chan struct{}), holds: make(map[*Hold]struct{})}
 			r.tenures[owner] = t
-			h := r.hold(owner, t)
-			begun, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-			t.cancel = cancel
 			r.mu.Unlock()
-			if try { // does not wait, so nobody else waits for it for long
-				r.begin(ctx, owner, t)
-			} else if !r.m.ln.c.Keeper.Go(func() { r.begin(begun, owner, t) }) {
-				r.begin(begun, owner, t) // ends at once, the client being closed
-			}
-			return r.await(ctx, h)
+			return r.begin(ctx, owner, t, get)
 		case t.lease != nil:
-			h := r.hold(owner, t)
-			r.mu.Unlock()
-			return h, nil
-		case !try && !t.trying && !t.left:
-			h := r.hold(owner, t)
-			r.mu.Unlock()
-			return r.await(ctx, h)
+			defer r.mu.Unlock()
+			return r.hold(owner, t), nil
 		}
 		r.mu.Unlock()
-		if try && !t.trying {
-			return nil, fmt.Errorf("%w: %s: the same owner is waiting for it", idem.ErrLocked, r.m.ln.name)
+		if !wait {
+			return nil, fmt.Errorf("%w: %s: another call for the same owner is under way", idem.ErrLocked, r.m.ln.name)
 		}
 		select {
 		case <-t.ready:
 		case <-ctx.Done():
-			return nil, r.notYet(ctx)
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%w: %s: %w", idem.ErrLocked, r.m.ln.name, context.Cause(ctx))
 		}
 	}
 }
 
-func (r *ReentrantMutex) notYet(ctx context.Context) error {
-	return fmt.Errorf("%w: %s: %w", idem.ErrLocked, r.m.ln.name, context.Cause(ctx))
-}
-
-// begin is an owner's first acquire. It ends with ctx, which is nobody's own
-// unless it does not wait.
-func (r *ReentrantMutex) begin(ctx context.Context, owner any, t *tenure) {
-	defer t.cancel(nil)
-	acquire := r.m.Acquire
-	if t.trying {
-		acquire = r.m.TryAcquire
-	}
-	lease, err := acquire(ctx)
+// begin takes the lease for an owner without one.
+func (r *ReentrantMutex) begin(ctx context.Context, owner any, t *tenure, get func(context.Context) (*Lease, error)) (*Hold, error) {
 	defer close(t.ready)
+	lease, err := get(ctx)
+	if err == nil {
+		lease.OnEnd(func(err error) { r.end(owner, t, err) })
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if err != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		t.err = err
 		delete(r.tenures, owner)
-		return
+		return nil, err
 	}
-	lease.OnEnd(func(err error) { r.end(owner, t, err) })
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	t.lease = lease
+	return r.hold(owner, t), nil
 }
 
-// await waits for the lock with a hold of it that counts already. Who does not
-// wait any more leaves the place in line to the others; the last one gives it up,
-// and is told what became of it.
-func (r *ReentrantMutex) await(ctx context.Context, h *Hold) (*Hold, error) {
-	t := h.t
-	select {
-	case <-t.ready:
-	case <-ctx.Done():
-		if !r.leave(h) {
-			return nil, r.notYet(ctx)
-		}
-		t.cancel(context.Cause(ctx))
-		<-t.ready
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if t.lease == nil {
-		return nil, t.err
-	}
-	return h, nil
-}
-
-// leave takes away a hold on a lock that was not had yet. It is true for one that
-// stays: the last one, or one on a lock that was had meanwhile.
-func (r *ReentrantMutex) leave(h *Hold) (stays bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	t := h.t
-	switch {
-	case t.lease != nil:
-		return true
-	case len(t.holds) == 1:
-		t.left = true
-		return true
-	}
-	delete(t.holds, h)
-	return false
-}
-
-// hold adds a hold. Needs mu.
+// hold adds a hold. If the lease has ended, the hold is over from the start. Needs mu.
 func (r *ReentrantMutex) hold(owner any, t *tenure) *Hold {
 	h := &Hold{r: r, owner: owner, t: t, done: make(chan struct{})}
-	if t.over { // lost before it was handed out
+	if t.over {
 		h.finish(t.err)
-		return h
+	} else {
+		t.holds[h] = struct{}{}
 	}
-	t.holds[h] = struct{}{}
 	return h
 }
 
-// end is told that the lease of a tenure has ended.
+// end is called when the lease of a tenure has ended.
 func (r *ReentrantMutex) end(owner any, t *tenure, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,12 +143,17 @@ func (r *ReentrantMutex) end(owner any, t *tenure, err error) {
 		h.finish(err)
 	}
 	clear(t.holds)
+	r.forget(owner, t)
+}
+
+// forget makes the next acquire of an owner take a new place. Needs mu.
+func (r *ReentrantMutex) forget(owner any, t *tenure) {
 	if r.tenures[owner] == t {
 		delete(r.tenures, owner)
 	}
 }
 
-// checkOwner refuses what cannot be told from other owners.
+// checkOwner refuses values that cannot be told from other owners.
 func checkOwner(owner any) error {
 	switch {
 	case owner == nil || owner == "":
@@ -227,4 +165,97 @@ func checkOwner(owner any) error {
 		return fmt.Errorf("zookeeper: the owner of a reentrant lock must equal itself, %v does not", owner)
 	}
 	return nil
+}
+
+// Hold is one of an owner's holds on a [ReentrantMutex]. It is safe for concurrent use.
+type Hold struct {
+	r     *ReentrantMutex
+	owner any
+	t     *tenure
+	done  chan struct{}
+
+	finished bool // guarded by ReentrantMutex.mu, like the rest
+	last     bool // this hold gave the lock back
+	err      error
+}
+
+var _ idem.Lease = (*Hold)(nil)
+
+// Fence implements [idem.Lease]. All holds of one lease have the same fence.
+func (h *Hold) Fence() idem.Fence { return h.t.lease.Fence() }
+
+// Done implements [idem.Lease]. It is closed when this hold was released or the lock lost.
+func (h *Hold) Done() <-chan struct{} { return h.done }
+
+// Err implements [idem.Lease], see [Lease.Err].
+func (h *Hold) Err() error {
+	_ = h.t.lease.Err() // ends the holds if the lease is lost
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	return h.err
+}
+
+// Count is the number of holds that the owner has on the lock. It is 0 after the lock was
+// released or lost.
+func (h *Hold) Count() int {
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	return len(h.t.holds)
+}
+
+// Revoked is that of the lease, see [Lease.Revoked].
+func (h *Hold) Revoked() <-chan struct{} { return h.t.lease.Revoked() }
+
+// Check implements [idem.Lease]. A released hold is over, even while the owner has others.
+func (h *Hold) Check(ctx context.Context) (time.Duration, error) {
+	left, err := h.t.lease.Check(ctx)
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	switch {
+	case h.err != nil:
+		return 0, h.err
+	case h.finished:
+		return 0, fmt.Errorf("%w: it was released", idem.ErrLeaseLost)
+	}
+	return left, err
+}
+
+// Release implements [idem.Lease]. It gives up this hold. With the owner's last hold it
+// gives up the lock and waits for that. Releasing a hold twice counts once.
+func (h *Hold) Release(ctx context.Context) error {
+	if !h.giveUp() {
+		return nil
+	}
+	return h.t.lease.Release(ctx)
+}
+
+// ReleaseInBackground implements [idem.Lease].
+func (h *Hold) ReleaseInBackground() {
+	if h.giveUp() {
+		h.t.lease.ReleaseInBackground()
+	}
+}
+
+// giveUp ends a hold. It returns true if the lock is to be released too, or has ended. A
+// second call returns the same, so a second Release waits for the same.
+func (h *Hold) giveUp() bool {
+	r, t := h.r, h.t
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h.finish(nil)
+	if _, counted := t.holds[h]; counted {
+		delete(t.holds, h)
+		if h.last = len(t.holds) == 0; h.last {
+			r.forget(h.owner, t)
+		}
+	}
+	return h.last || t.over
+}
+
+// finish ends the hold for its owner, once. Needs ReentrantMutex.mu.
+func (h *Hold) finish(err error) {
+	if !h.finished {
+		h.finished, h.err = true, err
+		close(h.done)
+	}
 }

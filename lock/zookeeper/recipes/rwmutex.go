@@ -45,25 +45,25 @@ var ErrUpgrade = errors.New("zookeeper: a read lock cannot become a write lock: 
 // AcquireRead waits until no writer is before it in line. Retries and errors are
 // those of [Mutex.Acquire].
 func (m *RWMutex) AcquireRead(ctx context.Context) (*Lease, error) {
-	return m.ln.acquire(ctx, reading, m.ln.owned(), behindWriters)
+	return m.ln.acquire(ctx, reading, behindWriters)
 }
 
 // AcquireWrite waits until nobody is before it in line. Retries and errors are
 // those of [Mutex.Acquire].
 func (m *RWMutex) AcquireWrite(ctx context.Context) (*Lease, error) {
-	return m.ln.acquire(ctx, writing, m.ln.owned(), first)
+	return m.ln.acquire(ctx, writing, first)
 }
 
 // TryAcquireRead returns a read lock if no writer has or awaits the lock, and an
 // error that wraps idem.ErrLocked if one does.
 func (m *RWMutex) TryAcquireRead(ctx context.Context) (*Lease, error) {
-	return m.ln.tryAcquire(ctx, reading, m.ln.owned(), behindWriters)
+	return m.ln.tryAcquire(ctx, reading, behindWriters)
 }
 
 // TryAcquireWrite returns the write lock if nobody has or awaits the lock, and
 // an error that wraps idem.ErrLocked if anybody does.
 func (m *RWMutex) TryAcquireWrite(ctx context.Context) (*Lease, error) {
-	return m.ln.tryAcquire(ctx, writing, m.ln.owned(), first)
+	return m.ln.tryAcquire(ctx, writing, first)
 }
 
 // Upgrade always fails, with [ErrUpgrade], and leaves the lease as it is. What

@@ -53,7 +53,7 @@ func (sem *Semaphore) Acquire(ctx context.Context, n int) (*Lease, error) {
 	if err := sem.check(n); err != nil {
 		return nil, err
 	}
-	return sem.ln.acquire(ctx, weight(n), sem.ln.owned(), sem.enough)
+	return sem.ln.acquire(ctx, weight(n), sem.enough)
 }
 
 // TryAcquire returns n permits if they are free and nobody waits, and an error
@@ -62,7 +62,7 @@ func (sem *Semaphore) TryAcquire(ctx context.Context, n int) (*Lease, error) {
 	if err := sem.check(n); err != nil {
 		return nil, err
 	}
-	return sem.ln.tryAcquire(ctx, weight(n), sem.ln.owned(), sem.enough)
+	return sem.ln.tryAcquire(ctx, weight(n), sem.enough)
 }
 
 func (sem *Semaphore) check(n int) error {

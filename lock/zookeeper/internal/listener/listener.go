@@ -1,5 +1,5 @@
 // Package listener calls functions of the application that want to hear of events. Each
-// has a mailbox, so that a slow one holds up neither the session nor the others.
+// function has a mailbox, so a slow one delays neither the session nor the others.
 package listener
 
 import (
@@ -15,7 +15,7 @@ import (
 // Group is the listeners of one client. It owns their goroutines and ends them.
 type Group struct {
 	log  *slog.Logger
-	busy background.Tracker // mailboxes that have a goroutine, and calls between Enter and Leave
+	busy background.Tracker // counts mailboxes with a goroutine
 
 	mu   sync.Mutex
 	deaf bool // no listener is called any more
@@ -24,13 +24,12 @@ type Group struct {
 // NewGroup returns a group that logs the panics of its listeners.
 func NewGroup(log *slog.Logger) *Group { return &Group{log: log} }
 
-// lastWords is how long listeners get for the events of a client's end if the context of
-// Close has ended already.
+// lastWords is the time for the events of a client's end if the context of Close has ended
+// already.
 const lastWords = time.Second
 
-// Close waits until all events are delivered, those included that are posted meanwhile.
-// When ctx has ended and lastWords have passed, it drops the others. Afterwards nothing
-// is delivered any more.
+// Close waits until all events are delivered, even those that are posted meanwhile. When ctx
+// has ended and lastWords have passed, it drops the others. After Close nothing is delivered.
 func (g *Group) Close(ctx context.Context) (err error) {
 	for late := (<-chan time.Time)(nil); !g.silence(err != nil); {
 		idle, ended := g.busy.Idle(), ctx.Done()
@@ -48,7 +47,7 @@ func (g *Group) Close(ctx context.Context) (err error) {
 	return err
 }
 
-// silence stops the calls of listeners. Unless it is forced it does so only when there is
+// silence ends the calls of listeners. Unless it is forced, it does so only if there is
 // nothing to deliver.
 func (g *Group) silence(forced bool) bool {
 	g.mu.Lock()
@@ -62,20 +61,15 @@ func (g *Group) silence(forced bool) bool {
 	return g.deaf
 }
 
-// Enter makes Close wait until Leave: for a goroutine that delivers, or for events that
-// belong together. It is false when nothing is delivered any more.
-func (g *Group) Enter() bool {
+// enter makes Close wait for a goroutine. It returns false if nothing is delivered any more.
+func (g *Group) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.deaf {
-		return false
+	if !g.deaf {
+		g.busy.Add()
 	}
-	g.busy.Add()
-	return true
+	return !g.deaf
 }
-
-// Leave ends what Enter began.
-func (g *Group) Leave() { g.busy.Done() }
 
 func (g *Group) gone() bool {
 	g.mu.Lock()
@@ -83,15 +77,14 @@ func (g *Group) gone() bool {
 	return g.deaf
 }
 
-// Mailbox takes events for one listener, without limit and without waiting. It hands them
-// over one at a time and in order, on a goroutine that exists only while there are any.
+// Mailbox takes events for one listener, without limit and without waiting. It delivers them
+// one at a time and in order, on a goroutine that exists only while there are events.
 type Mailbox[T any] struct {
 	of   *Group
 	call func(T)
 
 	mu      sync.Mutex
 	queue   []T
-	latest  T    // posted; the zero value before
 	open    bool // there is a goroutine
 	stopped bool
 }
@@ -103,25 +96,16 @@ func NewMailbox[T any](of *Group, call func(T)) *Mailbox[T] {
 
 // Post adds an event. It may be called with any lock held.
 func (m *Mailbox[T]) Post(ev T) {
-	m.PostAfter(ev, func(T) bool { return true })
-}
-
-// PostAfter adds an event only if it may follow the one that was added last.
-func (m *Mailbox[T]) PostAfter(ev T, follows func(latest T) bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.stopped || !follows(m.latest) {
-		return false
+	if m.stopped || !m.open && !m.of.enter() {
+		return
 	}
+	m.queue = append(m.queue, ev)
 	if !m.open {
-		if !m.of.Enter() {
-			return false
-		}
 		m.open = true
 		go m.deliver()
 	}
-	m.queue, m.latest = append(m.queue, ev), ev
-	return true
 }
 
 // Stop drops the events that have not been delivered, and all later ones.
@@ -132,7 +116,7 @@ func (m *Mailbox[T]) Stop() {
 }
 
 func (m *Mailbox[T]) deliver() {
-	defer m.of.Leave()
+	defer m.of.busy.Done()
 	for {
 		ev, ok := m.next()
 		if !ok {

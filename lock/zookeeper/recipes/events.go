@@ -1,0 +1,110 @@
+package recipes
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/listener"
+)
+
+// State is the news of an [Event].
+type State uint8
+
+const (
+	// Candidate means that a campaign of an [Election] has begun. A [Mutex] has no such event.
+	Candidate State = iota + 1
+	// Acquired means that this process has the lock, or has won the election.
+	Acquired
+	// Released means that the holder gave the lock or the office back. Of a campaign
+	// that failed it has no fence, and Err is the error of Campaign.
+	Released
+	// Lost means that the lease ended without a release. Err wraps idem.ErrLeaseLost.
+	Lost
+)
+
+// String returns "candidate", "acquired", "released" or "lost".
+func (s State) String() string {
+	switch s {
+	case Candidate:
+		return "candidate"
+	case Acquired:
+		return "acquired"
+	case Released:
+		return "released"
+	case Lost:
+		return "lost"
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
+
+// Event is a change of a lease, or of a campaign.
+type Event struct {
+	State     State
+	Path      string     // as given to the constructor
+	Candidate string     // the name given to NewElection
+	Fence     idem.Fence // of the lease; zero before there is one
+	Err       error      // of Lost, and of a campaign that failed
+}
+
+// Option changes a lock or an election when it is made. A nil option does nothing.
+type Option func(*lineup)
+
+// WithListener has f called with the events of every lease and campaign of this object.
+//
+//   - Events come one at a time, in the order in which they happened, on a goroutine of
+//     their own. A slow listener delays no lock. Events wait for it without limit.
+//   - A panic of f is logged, and f is called for the next event.
+//   - f may use the client, but must not close it. [zookeeper.Client.Close] waits for f, and
+//     delivers nothing afterwards.
+//   - A lease that ends while Acquire returns it may have no events. No lease has only one
+//     of its two events.
+//
+// An event is news, not a guard. By the time it is delivered, things may be different again.
+// Work that must stop when the lock is lost watches [Lease.Done].
+//
+// A holder with a listener watches its own znode, at the cost of one read for each lease. So
+// Lost also tells of a znode that was deleted by hand.
+func WithListener(f func(Event)) Option {
+	return func(ln *lineup) {
+		if f != nil {
+			ln.listeners = append(ln.listeners, listener.NewMailbox(ln.c.Keeper.Listeners, f))
+		}
+	}
+}
+
+// tell tells the listeners of a lease that was just acquired, and later of its end. If the
+// lease has ended already, it tells nothing.
+func (ln *lineup) tell(l *Lease) {
+	if len(ln.listeners) == 0 {
+		return
+	}
+	var mu sync.Mutex // guards told and over
+	var told, over bool
+	l.OnEnd(func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		if !told {
+			return
+		}
+		ev := Event{State: Released, Fence: l.Fence(), Err: err}
+		if err != nil {
+			ev.State = Lost
+		}
+		ln.post(ev)
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if told = !over; told {
+		ln.post(Event{State: Acquired, Fence: l.Fence()})
+		l.attend()
+	}
+}
+
+func (ln *lineup) post(ev Event) {
+	ev.Path, ev.Candidate = ln.name, ln.candidate
+	for _, box := range ln.listeners {
+		box.Post(ev)
+	}
+}
