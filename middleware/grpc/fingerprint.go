@@ -3,7 +3,6 @@ package idemgrpc
 import (
 	"cmp"
 	"errors"
-	"math"
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -19,40 +18,42 @@ var (
 	errUnknown = errors.New("idemgrpc: unknown fields are malformed")
 )
 
-// AppendCanonical appends the canonical form of a message to dst. It is the serialisation
-// in the protobuf wire format with these properties:
+// AppendCanonical appends the canonical form of a message to dst. The form is a
+// serialisation in the protobuf wire format with these properties:
 //
-//   - Fields are in ascending order of their numbers, extensions included, and only
-//     fields that are set are there.
+//   - Fields are in ascending order of their numbers, extensions included. Fields
+//     without a value are left out.
 //   - Repeated fields are packed or not as they are declared.
-//   - Map entries are in ascending order of their keys, each with key and value.
-//   - Varints are as short as they can be. Floats have their exact bits, so that 0 and
+//   - Map entries are in ascending order of their keys, each with key and value. false
+//     comes before true, numbers are ordered by size, text by its bytes.
+//   - Varints are as short as they can be. Floats have their exact bits, so 0 and
 //     -0, and two NaNs, can differ.
-//   - Unknown fields stand at their numbers as the bytes in which they came, after known
-//     fields of that number and in the order in which they came.
+//   - Unknown fields stand at their numbers with the bytes of the request. They come
+//     after known fields of the same number, and in the order of the request.
 //
 // Serialisers may write another form, and "deterministic" ones may change theirs in the
 // next release. This form depends only on the message and its declaration. It also stays
-// the same when a server learns a field that it did not know before, if clients write
-// that field in canonical form. Serialised data inside of a message
-// (google.protobuf.Any, bytes) is taken as it is.
+// the same when a server learns a new field, if clients write that field in canonical
+// form. Serialised data inside of a message (google.protobuf.Any, bytes) is taken as it
+// is.
 //
-// The fields of the message itself that are named in without are left out. The error
-// says that messages are nested deeper than 128, or that unknown fields are malformed.
-// dst is unchanged then.
+// The fields of the outermost message in without are left out. AppendCanonical returns
+// an error for messages nested deeper than 128 and for malformed unknown fields. dst is
+// unchanged then.
 func AppendCanonical(dst []byte, msg proto.Message, without ...protoreflect.Name) ([]byte, error) {
 	c := canonicalizer{without: without}
-	out := c.message(dst, msg.ProtoReflect(), 0)
+	form := c.message(msg.ProtoReflect(), 0)
 	if c.err != nil {
 		return dst, c.err
 	}
-	return out, nil
+	return append(dst, form...), nil
 }
 
-// canonicalizer keeps the first error.
+// canonicalizer has the serialiser write one field, or one entry of a map, at a time. A
+// serialiser chooses the order of these and nothing else.
 type canonicalizer struct {
 	without []protoreflect.Name
-	err     error
+	err     error // the first one
 }
 
 func (c *canonicalizer) fail(err error) {
@@ -61,25 +62,21 @@ func (c *canonicalizer) fail(err error) {
 	}
 }
 
-// field is a known field of a message, or the bytes of an unknown one.
-type field struct {
-	number  protoreflect.FieldNumber
-	desc    protoreflect.FieldDescriptor
-	value   protoreflect.Value
-	unknown []byte
-}
-
-// message appends the fields of a message. Only the outermost one, at depth 0, leaves
+// message returns the form of a message. Only the outermost one, at depth 0, leaves
 // fields out.
-func (c *canonicalizer) message(b []byte, m protoreflect.Message, depth int) []byte {
+func (c *canonicalizer) message(m protoreflect.Message, depth int) []byte {
 	if depth > maxDepth {
 		c.fail(errTooDeep)
-		return b
+		return nil
+	}
+	type field struct {
+		number protoreflect.FieldNumber
+		form   []byte
 	}
 	var fields []field
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		if depth > 0 || fd.IsExtension() || !slices.Contains(c.without, fd.Name()) {
-			fields = append(fields, field{number: fd.Number(), desc: fd, value: v})
+			fields = append(fields, field{fd.Number(), c.field(m.New(), fd, v, depth)})
 		}
 		return true
 	})
@@ -89,60 +86,62 @@ func (c *canonicalizer) message(b []byte, m protoreflect.Message, depth int) []b
 			c.fail(errUnknown)
 			break
 		}
-		fields = append(fields, field{number: number, unknown: rest[:n]})
+		fields = append(fields, field{number, rest[:n]})
 		rest = rest[n:]
 	}
 	slices.SortStableFunc(fields, func(a, b field) int { return cmp.Compare(a.number, b.number) })
+	var form []byte
 	for _, f := range fields {
-		switch {
-		case f.desc == nil:
-			b = append(b, f.unknown...)
-		case f.desc.IsMap():
-			b = c.entries(b, f.desc, f.value.Map(), depth)
-		case f.desc.IsList():
-			b = c.list(b, f.desc, f.value.List(), depth)
-		default:
-			b = c.single(b, f.desc.Kind(), f.number, f.value, depth)
-		}
+		form = append(form, f.form...)
 	}
-	return b
+	return form
 }
 
-func (c *canonicalizer) list(b []byte, fd protoreflect.FieldDescriptor, l protoreflect.List, depth int) []byte {
-	if !fd.IsPacked() {
-		for i := range l.Len() {
-			b = c.single(b, fd.Kind(), fd.Number(), l.Get(i), depth)
+// field returns the form of a field. alone is an empty message with such a field.
+func (c *canonicalizer) field(alone protoreflect.Message, fd protoreflect.FieldDescriptor, v protoreflect.Value, depth int) (form []byte) {
+	switch {
+	case fd.IsMap():
+		var keys []protoreflect.MapKey
+		v.Map().Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
+			keys = append(keys, k)
+			return true
+		})
+		slices.SortFunc(keys, compareKeys)
+		entry := alone.Mutable(fd).Map()
+		for _, k := range keys {
+			entry.Set(k, c.value(fd.MapValue(), v.Map().Get(k), depth))
+			form = append(form, c.serialise(alone)...)
+			entry.Clear(k)
 		}
-		return b
+		return form
+	case fd.IsList():
+		list := alone.Mutable(fd).List()
+		for i := range v.List().Len() {
+			list.Append(c.value(fd, v.List().Get(i), depth))
+		}
+	default:
+		alone.Set(fd, c.value(fd, v, depth))
 	}
-	var packed []byte
-	for i := range l.Len() {
-		packed = scalar(packed, fd.Kind(), l.Get(i))
-	}
-	return appendField(b, fd.Number(), packed)
+	return c.serialise(alone)
 }
 
-// Numbers of the fields of a map's entry.
-const (
-	entryKey   = 1
-	entryValue = 2
-)
-
-// entries appends a map. Keys are in order of their value: false before true, numbers by
-// size, text by its bytes.
-func (c *canonicalizer) entries(b []byte, fd protoreflect.FieldDescriptor, m protoreflect.Map, depth int) []byte {
-	var keys []protoreflect.MapKey
-	m.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
-		keys = append(keys, k)
-		return true
-	})
-	slices.SortFunc(keys, compareKeys)
-	for _, k := range keys {
-		entry := c.single(nil, fd.MapKey().Kind(), entryKey, k.Value(), depth)
-		entry = c.single(entry, fd.MapValue().Kind(), entryValue, m.Get(k), depth)
-		b = appendField(b, fd.Number(), entry)
+// value returns a value for the serialiser. A message becomes an empty message with its
+// form as unknown fields, because serialisers copy those.
+func (c *canonicalizer) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, depth int) protoreflect.Value {
+	if fd.Message() == nil {
+		return v
 	}
-	return b
+	opaque := v.Message().New()
+	opaque.SetUnknown(c.message(v.Message(), depth+1))
+	return protoreflect.ValueOfMessage(opaque)
+}
+
+func (c *canonicalizer) serialise(m protoreflect.Message) []byte {
+	form, err := proto.MarshalOptions{AllowPartial: true}.Marshal(m.Interface())
+	if err != nil {
+		c.fail(err)
+	}
+	return form
 }
 
 // compareKeys compares two keys of one kind.
@@ -156,63 +155,5 @@ func compareKeys(a, b protoreflect.MapKey) int {
 		return cmp.Compare(a.Uint(), b.Uint())
 	default:
 		return cmp.Compare(a.Int(), b.Int())
-	}
-}
-
-// single appends a tag and a value.
-func (c *canonicalizer) single(b []byte, kind protoreflect.Kind, number protoreflect.FieldNumber, v protoreflect.Value, depth int) []byte {
-	switch kind {
-	case protoreflect.MessageKind:
-		return appendField(b, number, c.message(nil, v.Message(), depth+1))
-	case protoreflect.GroupKind:
-		b = protowire.AppendTag(b, number, protowire.StartGroupType)
-		b = c.message(b, v.Message(), depth+1)
-		return protowire.AppendTag(b, number, protowire.EndGroupType)
-	}
-	return scalar(protowire.AppendTag(b, number, wireType(kind)), kind, v)
-}
-
-func wireType(kind protoreflect.Kind) protowire.Type {
-	switch kind {
-	case protoreflect.Sfixed32Kind, protoreflect.Fixed32Kind, protoreflect.FloatKind:
-		return protowire.Fixed32Type
-	case protoreflect.Sfixed64Kind, protoreflect.Fixed64Kind, protoreflect.DoubleKind:
-		return protowire.Fixed64Type
-	case protoreflect.StringKind, protoreflect.BytesKind:
-		return protowire.BytesType
-	default:
-		return protowire.VarintType
-	}
-}
-
-// scalar appends a value that is no message.
-func scalar(b []byte, kind protoreflect.Kind, v protoreflect.Value) []byte {
-	switch kind {
-	case protoreflect.BoolKind:
-		return protowire.AppendVarint(b, protowire.EncodeBool(v.Bool()))
-	case protoreflect.EnumKind:
-		return protowire.AppendVarint(b, uint64(int64(v.Enum()))) // sign-extended, as int32 is
-	case protoreflect.Int32Kind, protoreflect.Int64Kind:
-		return protowire.AppendVarint(b, uint64(v.Int()))
-	case protoreflect.Sint32Kind, protoreflect.Sint64Kind:
-		return protowire.AppendVarint(b, protowire.EncodeZigZag(v.Int()))
-	case protoreflect.Uint32Kind, protoreflect.Uint64Kind:
-		return protowire.AppendVarint(b, v.Uint())
-	case protoreflect.Sfixed32Kind:
-		return protowire.AppendFixed32(b, uint32(v.Int()))
-	case protoreflect.Fixed32Kind:
-		return protowire.AppendFixed32(b, uint32(v.Uint()))
-	case protoreflect.FloatKind:
-		return protowire.AppendFixed32(b, math.Float32bits(float32(v.Float())))
-	case protoreflect.Sfixed64Kind:
-		return protowire.AppendFixed64(b, uint64(v.Int()))
-	case protoreflect.Fixed64Kind:
-		return protowire.AppendFixed64(b, v.Uint())
-	case protoreflect.DoubleKind:
-		return protowire.AppendFixed64(b, math.Float64bits(v.Float()))
-	case protoreflect.StringKind:
-		return protowire.AppendString(b, v.String())
-	default: // bytes
-		return protowire.AppendBytes(b, v.Bytes())
 	}
 }
