@@ -3,6 +3,7 @@ package exchange
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
 var errNotReplayable = errors.New("the stored response is not one of HTTP")
@@ -38,8 +40,11 @@ func (rt *Route) replayResponse(c *Call, r *idem.Response) {
 // client would get 200, so the default format takes its place.
 func (rt *Route) refuse(c *Call, r *idem.Refusal) {
 	if c.Refuse != nil {
-		setRefusalHeaders(c.Writer.Header(), r)
-		if c.Refuse(r) {
+		w := newWriter(c, math.MaxInt64)
+		w.buffered, w.implied = true, r.Code.HTTPStatus()
+		setRefusalHeaders(w.header, r)
+		if c.Refuse(w, r); w.begun() {
+			w.send()
 			return
 		}
 	}
@@ -95,7 +100,7 @@ func (rt *Route) Status(c Call) {
 	}
 	s, err := rt.status(&c)
 	if err != nil {
-		rt.refuse(&c, refusalOf(err))
+		rt.refuse(&c, adapter.RefusalOf(err))
 		return
 	}
 	answer := keyStatus{State: s.State.String()}
@@ -135,7 +140,7 @@ func (rt *Route) IssueToken(c Call, ttl time.Duration) {
 		token, err = rt.engine.IssueToken(c.Request.Context(), scope, ttl)
 	}
 	if err != nil {
-		rt.refuse(&c, refusalOf(err))
+		rt.refuse(&c, adapter.RefusalOf(err))
 		return
 	}
 	writeJSON(c.Writer, http.StatusCreated, "application/json", issuedToken{token.Value, token.ExpiresAt.UTC()})

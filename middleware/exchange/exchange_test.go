@@ -58,6 +58,15 @@ func live(res idem.Result, err error) *scripted {
 	}}
 }
 
+// newRoute returns a route on an engine that is a part of a test.
+func newRoute(e engine, policy idem.Policy, cfg Config) (*Route, error) {
+	rt, err := New(new(idem.Engine), policy, cfg)
+	if err == nil {
+		rt.engine = e
+	}
+	return rt, err
+}
+
 func serve(t *testing.T, e engine, h http.HandlerFunc) *httptest.ResponseRecorder {
 	t.Helper()
 	x, err := newRoute(e, idem.Policy{AllowGlobalKeys: true}, Config{})
@@ -218,7 +227,7 @@ func TestFlushWithoutAnybodyToFlushKeepsTheResponse(t *testing.T) {
 	if err := c.Push("/x", nil); !errors.Is(err, http.ErrNotSupported) {
 		t.Errorf("Push() = %v", err)
 	}
-	_, _ = c.WriteString("kept")
+	_, _ = io.WriteString(c, "kept")
 	if resp := c.response(nil); resp.Omitted || string(resp.Body) != "kept" {
 		t.Errorf("response = %+v", resp)
 	}

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -17,39 +15,22 @@ import (
 // middleware inside. The refusal has no information about the outcome of this handler's
 // operation. So the status does not count, and the outcome is in doubt.
 
-var errRelayed = errors.New("the handler answered with a refusal")
-
-// relayed is the handler's error. It leaves the outcome in doubt, and the answer is not
-// stored.
-func relayed(code idem.Code) error { return fmt.Errorf("%w: %s", errRelayed, code) }
-
-// isRelayed reports whether the engine has returned the handler's error. A refusal around
-// it is the engine's own.
-func isRelayed(err error) bool {
-	_, refused := errors.AsType[*idem.Refusal](err)
-	return !refused && errors.Is(err, errRelayed)
-}
-
 // maxProblem is how much of a problem is read, in bytes. Refusals are shorter.
 const maxProblem = 64 << 10
 
-// unreadable is the code of a problem in an unknown encoding. It counts as a refusal,
-// because it may be one.
+// unreadable is the code of a problem that was not kept, or is in an unknown encoding. It
+// counts as a refusal, because it may be one.
 const unreadable idem.Code = "a problem that cannot be read"
 
 // relayed returns the code of the refusal in the handler's answer, or "".
 func (w *Writer) relayed() idem.Code {
-	if w.hijacked || !isProblem(w.final()) {
+	switch {
+	case !isProblem(w.final()):
 		return ""
-	}
-	if w.elsewhere {
+	case w.elsewhere, w.streamed && !w.hijacked:
 		return unreadable
 	}
-	body := w.body
-	if w.streamed {
-		body = w.tapped
-	}
-	var r io.Reader = bytes.NewReader(body)
+	var r io.Reader = bytes.NewReader(w.body) // empty after a hijack
 	switch encoding := strings.ToLower(strings.Join(w.final()["Content-Encoding"], ", ")); encoding {
 	case "", "identity":
 	case "gzip", "x-gzip":
@@ -68,13 +49,6 @@ func (w *Writer) relayed() idem.Code {
 		return ""
 	}
 	return problem.Code
-}
-
-// tap keeps the beginning of a streamed problem.
-func (w *Writer) tap(p []byte) {
-	if n := maxProblem - len(w.tapped); n > 0 && isProblem(w.final()) {
-		w.tapped = append(w.tapped, p[:min(n, len(p))]...)
-	}
 }
 
 func isProblem(h http.Header) bool {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/middleware/internal/replay"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
 // DefaultHeader is the request header that carries the key
@@ -19,7 +19,7 @@ import (
 const DefaultHeader = "Idempotency-Key"
 
 // ReplayedHeader marks a response that is a stored outcome.
-const ReplayedHeader = replay.MarkerHeader
+const ReplayedHeader = adapter.MarkerHeader
 
 // Config holds the options of a route on every framework. The zero value is the default.
 type Config struct {
@@ -60,7 +60,7 @@ type Route struct {
 	engine engine
 	policy idem.Policy
 	cfg    Config
-	replay replay.Names
+	replay adapter.Names
 	// statusPolicies are those of the config, last first, followed by policy.
 	statusPolicies []*idem.Policy
 }
@@ -71,10 +71,6 @@ func New(e *idem.Engine, policy idem.Policy, cfg Config) (*Route, error) {
 	if e == nil {
 		return nil, errors.New("no engine")
 	}
-	return newRoute(e, policy, cfg)
-}
-
-func newRoute(e engine, policy idem.Policy, cfg Config) (*Route, error) {
 	policy, err := policy.WithDefaults()
 	if err != nil {
 		return nil, err
@@ -83,33 +79,16 @@ func newRoute(e engine, policy idem.Policy, cfg Config) (*Route, error) {
 	if err := rt.checkConfig(); err != nil {
 		return nil, err
 	}
-	if rt.replay, err = replay.NewNames(replayed, cfg.Replay, isToken); err != nil {
+	if rt.replay, err = adapter.NewNames(replayed, cfg.Replay, adapter.IsToken); err != nil {
 		return nil, err
 	}
-	for _, p := range slices.Backward(cfg.StatusPolicies) {
-		if p.Name == "" {
-			return nil, errors.New("a status policy without a route")
-		}
-		rt.statusPolicies = append(rt.statusPolicies, &p)
-	}
-	rt.statusPolicies = append(rt.statusPolicies, &rt.policy)
-	return rt, nil
+	rt.statusPolicies, err = adapter.StatusPolicies(cfg.StatusPolicies, &rt.policy)
+	return rt, err
 }
 
 // replayed lists the response headers for every route.
 var replayed = []string{
 	"Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Etag", "Location",
-}
-
-// isToken reports whether s is a token (RFC 9110, section 5.6.2), as methods and header
-// names are.
-func isToken(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
-			return false
-		}
-	}
-	return s != ""
 }
 
 // checkConfig checks the config and makes the names of headers canonical.
@@ -122,11 +101,8 @@ func (rt *Route) checkConfig() error {
 		return errors.New("no methods: nothing would be protected")
 	}
 	for _, m := range c.Methods {
-		if !isToken(m) {
-			return fmt.Errorf("%q is not a method", m)
-		}
-		if m != strings.ToUpper(m) { // "post" would not protect any request
-			return fmt.Errorf("%q is not a method: methods are told apart by case, and %q is one", m, strings.ToUpper(m))
+		if !adapter.IsToken(m) || m != strings.ToUpper(m) { // "post" would not protect any request
+			return fmt.Errorf("%q is not a method, which is a word in capital letters", m)
 		}
 	}
 	if c.Header == "" {
@@ -134,26 +110,15 @@ func (rt *Route) checkConfig() error {
 	}
 	names := append([]string{c.Header}, c.Compare...)
 	for i, name := range names {
-		if !isToken(name) {
+		if !adapter.IsToken(name) {
 			return fmt.Errorf("%q is not a header name", name)
 		}
 		names[i] = http.CanonicalHeaderKey(name)
 	}
 	c.Header, c.Compare = names[0], names[1:]
-	return checkDocumentation(c.Documentation)
-}
-
-// checkDocumentation accepts a URI for a Link header, without a fragment.
-func checkDocumentation(uri string) error {
-	if uri == "" {
-		return nil
-	}
-	u, err := url.Parse(uri)
-	switch {
-	case err != nil || strings.ContainsAny(uri, "<>\"\\ #"):
-		return fmt.Errorf("%q cannot be the URI of the documentation", uri)
-	case !u.IsAbs() && !strings.HasPrefix(uri, "/"):
-		return fmt.Errorf("the documentation's URI %q is neither absolute nor a path", uri)
+	u, err := url.Parse(c.Documentation) // for a Link header, so without a fragment
+	if uri := c.Documentation; uri != "" && (err != nil || strings.ContainsAny(uri, "<>\"\\ #") || !u.IsAbs() && uri[0] != '/') {
+		return fmt.Errorf("the documentation %q is neither an absolute URI nor a path, without a fragment", uri)
 	}
 	return nil
 }
@@ -161,26 +126,15 @@ func checkDocumentation(uri string) error {
 // protects reports whether a request needs a key. Other requests go straight to the
 // handler.
 func (rt *Route) protects(c *Call) bool {
-	r := c.Request
-	if !rt.protectsMethod(r.Method) {
-		return false
+	r, protected := c.Request, !adapter.IsSafe(c.Request.Method)
+	if rt.cfg.Methods != nil {
+		protected = slices.Contains(rt.cfg.Methods, r.Method)
 	}
-	if rt.cfg.OptionalKey && len(r.Header[rt.cfg.Header]) == 0 {
+	if protected && rt.cfg.OptionalKey && len(r.Header[rt.cfg.Header]) == 0 {
 		rt.engine.ReportUnprotected(r.Context(), rt.policyOf(c).Name)
 		return false
 	}
-	return true
-}
-
-func (rt *Route) protectsMethod(method string) bool {
-	if rt.cfg.Methods != nil {
-		return slices.Contains(rt.cfg.Methods, method)
-	}
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "":
-		return false
-	}
-	return true
+	return protected
 }
 
 // policyOf returns the policy with a name. Without a route the name is the method, or
@@ -193,9 +147,12 @@ func (rt *Route) policyOf(c *Call) *idem.Policy {
 	if route == "" {
 		route = "other"
 		switch m := c.Request.Method; m {
-		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
-			http.MethodConnect, http.MethodOptions, http.MethodTrace:
+		case http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect:
 			route = m
+		default:
+			if adapter.IsSafe(m) {
+				route = m
+			}
 		}
 	}
 	p := rt.policy.ForRoute(route)

@@ -2,10 +2,10 @@ package exchange
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
 // Call is one request as an adapter hands it over. Writer, Request and Next are
@@ -34,9 +34,10 @@ type Call struct {
 	// passes through Serve after it was recorded.
 	Next func(w *Writer, r *http.Request)
 	// Refuse writes a refusal in a format of the application. Cache-Control and
-	// Retry-After are set already. It returns false if it has written nothing. Nil
-	// stands for [WriteRefusal].
-	Refuse func(r *idem.Refusal) bool
+	// Retry-After are set already. The status is that of the refusal's code unless
+	// Refuse writes another one. If Refuse writes nothing, or is nil, [WriteRefusal]
+	// takes its place.
+	Refuse func(w *Writer, r *idem.Refusal)
 }
 
 // Serve answers a request. It returns false, without an answer, if the adapter has to
@@ -58,7 +59,7 @@ func (rt *Route) Serve(c Call) bool {
 	}
 	switch {
 	case err != nil:
-		refusal := refusalOf(err)
+		refusal := adapter.RefusalOf(err)
 		rt.engine.ReportRefused(ctx, policy.Name, refusal)
 		rt.refuse(&c, refusal)
 	case part:
@@ -87,13 +88,10 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 		r := restore(c.Request.WithContext(ctx), body)
 		defer func() { c.Request.MultipartForm = r.MultipartForm }() // the server removes its files
 		c.Next(w, r)
-		if code := w.relayed(); code != "" {
-			return idem.Response{}, relayed(code)
-		}
-		return w.response(rt.replay), nil
+		return w.response(rt.replay), adapter.Relayed(w.relayed())
 	})
 	returned = true
-	live := ran && (err == nil && !res.Replayed || isRelayed(err))
+	live := ran && (err == nil && !res.Replayed || adapter.IsRelayed(err))
 	switch {
 	case w.hijacked:
 	case w.streamed && (!live || w.failed):
@@ -103,16 +101,8 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 	case live:
 		w.send()
 	case err != nil:
-		rt.refuse(c, refusalOf(err))
+		rt.refuse(c, adapter.RefusalOf(err))
 	default:
 		rt.replayResponse(c, &res.Response)
 	}
-}
-
-// refusalOf keeps every other error from the client.
-func refusalOf(err error) *idem.Refusal {
-	if r, ok := errors.AsType[*idem.Refusal](err); ok {
-		return r
-	}
-	return idem.NewRefusal(idem.CodeInternal, err)
 }

@@ -22,7 +22,6 @@ func (w *Writer) stream() error {
 	}
 	w.streamed = true
 	w.limitWrites()
-	w.tap(w.body)
 	err := w.sendKept()
 	w.body = nil
 	if n, ok := w.w.(statusNoter); ok {
@@ -77,6 +76,8 @@ func (w *Writer) FlushError() error {
 	case w.streamed:
 	case w.buffered || !canFlush(w.w):
 		return http.ErrNotSupported
+	case isProblem(w.final()):
+		return nil // it may be a refusal, and its end is near
 	default:
 		if err := w.stream(); err != nil {
 			return err

@@ -3,14 +3,13 @@ package exchange
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/middleware/internal/replay"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
 // Writer keeps a handler's response until the engine has settled the outcome. Like
@@ -26,13 +25,13 @@ type Writer struct {
 	header   http.Header // the handler's
 	sealed   http.Header // copy of header as of WriteHeader
 	status   int         // 0 until WriteHeader
+	implied  int         // status of a Write without WriteHeader
 	body     []byte
 	limit    int64 // of the body that is stored
 
-	overLimit bool   // the body is not stored
-	streamed  bool   // the response goes to w as it is written
-	tapped    []byte // the beginning of a problem that is streamed
-	elsewhere bool   // the framework has the response
+	overLimit bool // the body is not stored
+	streamed  bool // the response goes to w as it is written
+	elsewhere bool // the framework has the response
 	hijacked  bool
 	failed    bool // the response was begun and then given up with a status above 499
 
@@ -45,7 +44,6 @@ var (
 	_ http.Flusher        = (*Writer)(nil)
 	_ http.Hijacker       = (*Writer)(nil)
 	_ http.Pusher         = (*Writer)(nil)
-	_ io.StringWriter     = (*Writer)(nil)
 )
 
 func newWriter(c *Call, limit int64) *Writer {
@@ -53,7 +51,7 @@ func newWriter(c *Call, limit int64) *Writer {
 	if header == nil {
 		header = make(http.Header)
 	}
-	return &Writer{w: c.Writer, buffered: c.Buffered, header: header, limit: limit, stopLimit: func() {}}
+	return &Writer{w: c.Writer, buffered: c.Buffered, header: header, implied: http.StatusOK, limit: limit, stopLimit: func() {}}
 }
 
 // Header returns the handler's headers. After WriteHeader only trailers have an effect.
@@ -107,29 +105,25 @@ func (w *Writer) Write(p []byte) (int, error) {
 		return 0, http.ErrHijacked
 	}
 	if w.status == 0 {
-		w.WriteHeader(http.StatusOK)
+		w.WriteHeader(w.implied)
 	}
 	if !bodyAllowed(w.status) {
 		return 0, http.ErrBodyNotAllowed
 	}
-	if !w.streamed && int64(len(w.body))+int64(len(p)) > w.limit {
+	if size := len(w.body) + len(p); !w.streamed && int64(size) > w.limit {
 		w.overLimit = true
-		if !w.buffered {
+		if !w.buffered && (size > maxProblem || !isProblem(w.final())) {
 			if err := w.stream(); err != nil {
 				return 0, err
 			}
 		}
 	}
 	if w.streamed {
-		w.tap(p)
 		return w.w.Write(p)
 	}
 	w.body = append(w.body, p...)
 	return len(p), nil
 }
-
-// WriteString implements [io.StringWriter].
-func (w *Writer) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
 
 // Bypass says that the framework itself has the response with this status and header:
 // it has sent it past the writer, or it will send it after a buffered call. Repeats get
@@ -144,7 +138,7 @@ func (w *Writer) Bypass(status int, header http.Header) {
 }
 
 // response returns the response as the engine is to know it.
-func (w *Writer) response(names replay.Names) idem.Response {
+func (w *Writer) response(names adapter.Names) idem.Response {
 	status := w.status
 	if status == 0 || w.hijacked && status == http.StatusSwitchingProtocols {
 		status = http.StatusOK
@@ -200,18 +194,16 @@ func (w *Writer) sendKept() error {
 	return err
 }
 
-// putTrailers hands on trailers, which handlers set after the body. They are not
+// putTrailers hands on the trailers, which handlers set after the body. They are not
 // stored.
 func (w *Writer) putTrailers() {
 	if w.sealed == nil || w.hijacked {
 		return
 	}
-	var announced []string
-	for name := range strings.SplitSeq(strings.Join(w.sealed["Trailer"], ","), ",") {
-		announced = append(announced, http.CanonicalHeaderKey(strings.TrimSpace(name)))
-	}
+	announced := strings.Split(strings.Join(w.sealed["Trailer"], ","), ",")
 	for name, values := range w.header {
-		if strings.HasPrefix(name, http.TrailerPrefix) || slices.Contains(announced, name) {
+		is := func(s string) bool { return strings.EqualFold(strings.TrimSpace(s), name) }
+		if strings.HasPrefix(name, http.TrailerPrefix) || slices.ContainsFunc(announced, is) {
 			w.w.Header()[name] = values
 		}
 	}

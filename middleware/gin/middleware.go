@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
 // New returns middleware that protects the handlers after it, on every unsafe method.
@@ -29,7 +30,7 @@ func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (gin.HandlerFu
 // Middleware is [New] for known-good wiring. Like [regexp.MustCompile] it panics where
 // New returns an error.
 func Middleware(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.HandlerFunc {
-	return must(New(engine, policy, opts...))
+	return adapter.Must(New(engine, policy, opts...))
 }
 
 // StatusHandler answers GET with the state of the key in the request's Idempotency-Key
@@ -45,7 +46,7 @@ func Middleware(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.Han
 // policy's Name, or to every route if it has no Name. [WithStatusPolicy] adds routes
 // with another InDoubt. Like [Middleware] it panics on a wiring error.
 func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.HandlerFunc {
-	rt := must(newRoute(engine, policy, opts))
+	rt := adapter.Must(newRoute(engine, policy, opts))
 	return func(c *gin.Context) { rt.Status(rt.call(c)) }
 }
 
@@ -56,7 +57,7 @@ func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.
 // The handler uses the policy's Scope. The route for these tokens has to use the same. ttl 0 stands for [idem.DefaultTokenTTL]. Like [Middleware] it panics on a
 // wiring error.
 func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, opts ...Option) gin.HandlerFunc {
-	rt := must(newRoute(engine, policy, opts))
+	rt := adapter.Must(newRoute(engine, policy, opts))
 	if ttl < 0 {
 		panic(fmt.Errorf("idemgin: tokens for %v", ttl))
 	}
@@ -71,13 +72,6 @@ func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, op
 func WriteRefusal(c *gin.Context, r *idem.Refusal, opts ...Option) {
 	c.Abort()
 	exchange.WriteRefusal(c.Writer, r, collect(opts).Documentation)
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 // route is an exchange with the options of Gin.
@@ -137,12 +131,13 @@ func (rt *route) call(c *gin.Context) exchange.Call {
 	}
 	if rt.refusals != nil {
 		outer, request := c.Writer, c.Request
-		call.Refuse = func(r *idem.Refusal) bool {
+		call.Refuse = func(w *exchange.Writer, r *idem.Refusal) {
 			c.Writer, c.Request = outer, request // the handlers may have run with others
-			c.Abort()                            // a hook that calls c.Next must not run them
+			c.Writer = newWriter(w, c)
+			defer func() { c.Writer = outer }()
+			c.Abort() // a hook that calls c.Next must not run them
 			c.Status(r.Code.HTTPStatus())
 			rt.refusals(c, r)
-			return outer.Written()
 		}
 	}
 	return call

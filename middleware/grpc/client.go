@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
@@ -55,11 +56,7 @@ func StreamClientInterceptor(opts ...ClientOption) grpc.StreamClientInterceptor 
 
 func newClient(opts []ClientOption) *client {
 	c := &client{options: defaultClientOptions()}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&c.options)
-		}
-	}
+	adapter.Apply(&c.options, opts)
 	if err := c.options.validate(); err != nil {
 		panic(fmt.Errorf("idemgrpc: %w", err))
 	}

@@ -85,9 +85,5 @@ func (o *clientOptions) validate() error {
 
 // hasEffects is false for a method that is declared to have no side effects.
 func hasEffects(method string) bool {
-	if strings.HasPrefix(method, "/grpc.") {
-		return false
-	}
-	d := findMethod(method)
-	return d == nil || !readOnly(d)
+	return !strings.HasPrefix(method, "/grpc.") && !readOnly(findMethod(method))
 }

@@ -34,23 +34,19 @@ func FuzzDecodeOutcome(f *testing.F) {
 	f.Add(13, []byte(nil))
 	f.Add(201, []byte(`{"id":"p1"}`))
 	f.Add(0, []byte("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
+	f.Add(5, []byte("\x08\x05"))
 	f.Fuzz(func(t *testing.T, code int, body []byte) {
-		o, err := decodeOutcome(&idem.Response{Status: code, Body: body})
+		o, err := decode(&idem.Response{Status: code, Body: body})
 		if err != nil || len(body) == 0 {
 			return
 		}
-		r, err := o.response()
+		r, err := encode(o, nil)
 		if err != nil || r.Status != code {
-			t.Fatalf("response() = %v, %v, want status %d", r, err, code)
+			t.Fatalf("encode(%v) = %v, %v, want status %d", o, r, err, code)
 		}
-		again, err := decodeOutcome(&r)
-		if err != nil || !proto.Equal(again.status, o.status) || len(again.messages) != len(o.messages) {
-			t.Fatalf("decoded again: %v, %v, want %v", again, err, o)
-		}
-		for i := range o.messages {
-			if !proto.Equal(again.messages[i], o.messages[i]) {
-				t.Errorf("message %d = %q, want %q", i, again.messages[i], o.messages[i])
-			}
+		again, err := decode(&r)
+		if err != nil || !proto.Equal(again, o) {
+			t.Fatalf("decode(encode(%v)) = %v, %v, want the same", o, again, err)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package idemgrpc
 
 import (
+	"regexp"
 	"strings"
 
 	"google.golang.org/grpc/metadata"
@@ -12,16 +13,11 @@ var replayed = []string{"content-language", "etag", "location"}
 
 // pick copies the metadata of a handler that is stored.
 func (x *Interceptors) pick(md metadata.MD) map[string][]string {
-	var kept map[string][]string
+	kept := metadata.MD{}
 	for name, values := range md {
-		if !x.replay.Has(name) || len(values) == 0 {
-			continue
+		if x.replay.Has(name) {
+			kept.Append(name, values...)
 		}
-		if kept == nil {
-			kept = map[string][]string{}
-		}
-		name = strings.ToLower(name)
-		kept[name] = append(kept[name], values...)
 	}
 	return kept
 }
@@ -37,7 +33,7 @@ func (x *Interceptors) marked(stored map[string][]string) metadata.MD {
 			continue
 		}
 		for _, v := range values {
-			if strings.HasSuffix(name, binarySuffix) || isPrintable(v) {
+			if strings.HasSuffix(name, binarySuffix) || !strings.ContainsFunc(v, notPrintable) {
 				md.Append(name, v)
 			}
 		}
@@ -56,24 +52,12 @@ func isReplayable(name string) bool {
 	return isMetadataName(name) && name != "content-type"
 }
 
-// isMetadataName is the rule of gRPC's wire format for names of text metadata.
+// metadataName is the rule of gRPC's wire format.
+var metadataName = regexp.MustCompile(`^[0-9a-z_.-]+$`)
+
+// isMetadataName reports whether s names text metadata of the application.
 func isMetadataName(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case 'a' <= c && c <= 'z', '0' <= c && c <= '9', c == '_', c == '-', c == '.':
-		default:
-			return false
-		}
-	}
-	return s != "" && !strings.HasSuffix(s, binarySuffix) && !strings.HasPrefix(s, "grpc-")
+	return metadataName.MatchString(s) && !strings.HasSuffix(s, binarySuffix) && !strings.HasPrefix(s, "grpc-")
 }
 
-func isPrintable(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
-}
+func notPrintable(r rune) bool { return r < ' ' || r > '~' }

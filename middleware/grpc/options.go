@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
 // DefaultMetadataKey is the metadata that carries the key. All metadata is in lower case.
@@ -31,11 +32,7 @@ type options struct {
 
 func collect(opts []Option) options {
 	o := options{metadataKey: DefaultMetadataKey, policies: map[string]idem.Policy{}, keyFields: map[string]string{}}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&o)
-		}
-	}
+	adapter.Apply(&o, opts)
 	return o
 }
 
@@ -138,7 +135,10 @@ func (o *options) validate() error {
 	case o.unknown > RefuseUnknown:
 		return errors.New("unknown value for WithUnknownMethods")
 	}
-	return o.validateMetadataKey()
+	if err := o.validateMetadataKey(); err != nil {
+		return err
+	}
+	return o.validateMethods()
 }
 
 func (o *options) validateMetadataKey() error {

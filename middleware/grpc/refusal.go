@@ -1,8 +1,6 @@
 package idemgrpc
 
 import (
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -35,25 +33,18 @@ func Reason(c idem.Code) string { return strings.ToUpper(strings.ReplaceAll(stri
 // if the call is worth sending again. The client does not see r.Err.
 func RefusalStatus(r *idem.Refusal) *status.Status {
 	s := status.New(codes.Code(r.Code.GRPCCode()), r.Code.Title()+": "+r.Detail())
-	return withInfo(s, Reason(r.Code), r.RetryAfter)
-}
-
-func streamUnsupported() *status.Status {
-	s := status.New(codes.Unimplemented,
-		"Idempotency-Key is not supported here: this method streams requests and cannot be made safe to retry; send it without a key.")
-	return withInfo(s, Reason(codeStreamUnsupported), 0)
-}
-
-func withInfo(s *status.Status, reason string, retryAfter time.Duration) *status.Status {
-	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: Domain}}
-	if retryAfter > 0 {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+	if r.Code == codeStreamUnsupported {
+		s = status.New(codes.Unimplemented,
+			"Idempotency-Key is not supported here: this method streams requests and cannot be made safe to retry; send it without a key.")
 	}
-	detailed, err := s.WithDetails(details...)
-	if err != nil { // text and numbers always marshal
-		return s
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: Reason(r.Code), Domain: Domain}}
+	if r.RetryAfter > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
 	}
-	return detailed
+	if detailed, err := s.WithDetails(details...); err == nil { // text and numbers always marshal
+		return detailed
+	}
+	return s
 }
 
 // pushback returns the trailer of a refusal.
@@ -86,24 +77,4 @@ func infoOf(err error) *errdetails.ErrorInfo {
 		}
 	}
 	return nil
-}
-
-// errRelayed is the error of a handler that answered with a refusal by a called service,
-// or by interceptors inside. The refusal has no information about the outcome of this
-// handler's operation. The outcome is in doubt, and the answer is not stored.
-var errRelayed = errors.New("the handler answered with a refusal")
-
-// relayed returns errRelayed if a handler's error is a refusal.
-func relayed(err error) error {
-	if info := infoOf(err); info.GetReason() != "" {
-		return fmt.Errorf("%w: %s", errRelayed, info.GetReason())
-	}
-	return nil
-}
-
-// isRelayed reports whether the engine has returned the handler's error. A refusal around
-// it is the engine's own.
-func isRelayed(err error) bool {
-	_, refused := errors.AsType[*idem.Refusal](err)
-	return !refused && errors.Is(err, errRelayed)
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/middleware/internal/replay"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
 var (
@@ -26,8 +26,7 @@ var (
 type Interceptors struct {
 	engine  *idem.Engine
 	options options
-	replay  replay.Names
-	methods methods
+	replay  adapter.Names
 }
 
 // New makes the interceptors of a server. The error says what is wrong with the wiring:
@@ -48,29 +47,20 @@ func (x *Interceptors) init() (err error) {
 	if err := x.options.validate(); err != nil {
 		return err
 	}
-	if x.replay, err = replay.NewNames(replayed, x.options.replay, isReplayable); err != nil {
-		return err
-	}
-	return x.methods.init(&x.options)
+	x.replay, err = adapter.NewNames(replayed, x.options.replay, isReplayable)
+	return err
 }
 
 // UnaryServerInterceptor is [New] and [Interceptors.Unary] for known-good wiring. Like
 // [regexp.MustCompile] it panics where New returns an error.
 func UnaryServerInterceptor(e *idem.Engine, opts ...Option) grpc.UnaryServerInterceptor {
-	return must(New(e, opts...)).Unary()
+	return adapter.Must(New(e, opts...)).Unary()
 }
 
 // StreamServerInterceptor does for [Interceptors.Stream] what [UnaryServerInterceptor]
 // does for Unary.
 func StreamServerInterceptor(e *idem.Engine, opts ...Option) grpc.StreamServerInterceptor {
-	return must(New(e, opts...)).Stream()
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
+	return adapter.Must(New(e, opts...)).Stream()
 }
 
 // Unary returns the interceptor of unary methods.
@@ -79,10 +69,16 @@ func (x *Interceptors) Unary() grpc.UnaryServerInterceptor { return x.unary }
 // Stream returns the interceptor of streaming methods.
 func (x *Interceptors) Stream() grpc.StreamServerInterceptor { return x.stream }
 
-// admit makes an operation of a request: key, scope and message. part is true for a part
-// of the running execution of its key. Every error is a [*idem.Refusal],
-// and nothing has been touched then.
-func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.Operation, part bool, err error) {
+// admit makes an operation of a request: key, scope and message. pass is true if the
+// handler runs as without the interceptor: the method is not protected, or the call is a
+// part of the running execution of its key. After an error nothing has been touched.
+func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.Operation, pass bool, err error) {
+	switch {
+	case m.refuse:
+		return op, false, errNoPolicy
+	case m.policy == nil:
+		return op, true, nil
+	}
 	msg := messageOf(req)
 	if msg == nil {
 		return op, false, idem.NewRefusal(idem.CodeInternal, fmt.Errorf("%w: %T", errNotProtobuf, req))
@@ -112,8 +108,8 @@ func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.O
 			return idem.NewFingerprint(version, "grpc "+m.name, string(body))
 		},
 	}
-	part, err = x.engine.Nested(ctx, &op)
-	return op, part, err
+	pass, err = x.engine.Nested(ctx, &op)
+	return op, pass, err
 }
 
 // parseKey takes the key from the metadata's values, or from a field.
@@ -160,7 +156,7 @@ func messageOf(v any) proto.Message {
 
 // report returns the error of a refusal by the interceptors themselves.
 func (x *Interceptors) report(ctx context.Context, m *method, err error) error {
-	r := refusalOf(err)
+	r := adapter.RefusalOf(err)
 	x.engine.ReportRefused(ctx, m.route(), r)
 	return refuse(ctx, r)
 }
@@ -169,14 +165,6 @@ func (x *Interceptors) report(ctx context.Context, m *method, err error) error {
 func refuse(ctx context.Context, r *idem.Refusal) error {
 	put(ctx, nil, pushback(r.RetryAfter))
 	return RefusalStatus(r).Err()
-}
-
-// refusalOf keeps every other error from the client.
-func refusalOf(err error) *idem.Refusal {
-	if r, ok := errors.AsType[*idem.Refusal](err); ok {
-		return r
-	}
-	return idem.NewRefusal(idem.CodeInternal, err)
 }
 
 // put sets the metadata of an answer. An error of the connection is ignored: the outcome

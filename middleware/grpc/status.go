@@ -14,6 +14,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
 // RegisterStatusServer adds the service idemkeeper.v1.Idempotency to a server. It tells
@@ -57,31 +58,27 @@ func newStatusServer(e *idem.Engine, policy idem.Policy, o options) (*statusServ
 		return nil, err
 	}
 	s := &statusServer{engine: e, policy: policy, metadataKey: o.metadataKey}
-	for _, p := range slices.Backward(o.status) {
-		if p.Name == "" {
-			return nil, errors.New("a status policy without a route")
-		}
-		s.policies = append(s.policies, &p)
-	}
+	var routes []*idem.Policy
 	for _, name := range slices.Sorted(maps.Keys(o.policies)) {
 		p := o.policies[name].ForRoute(name)
-		s.policies = append(s.policies, &p)
+		routes = append(routes, &p)
 	}
-	s.policies = append(s.policies, &s.policy)
-	return s, nil
+	s.policies, err = adapter.StatusPolicies(o.status, append(routes, &s.policy)...)
+	return s, err
 }
 
 // GetStatus implements [idemkeeperv1.IdempotencyServer].
 func (s *statusServer) GetStatus(ctx context.Context, req *idemkeeperv1.GetStatusRequest) (*idemkeeperv1.Status, error) {
 	st, err := s.status(ctx, req.GetKey())
 	if err != nil {
-		return nil, refuse(ctx, refusalOf(err))
+		return nil, refuse(ctx, adapter.RefusalOf(err))
 	}
-	m := &idemkeeperv1.Status{State: states[st.State]}
+	m := &idemkeeperv1.Status{State: idemkeeperv1.State(number(idemkeeperv1.State_value, "STATE_", st.State))}
 	if st.State == idem.StateNone {
 		return m, nil
 	}
-	m.OperationId, m.Kind, m.Attempt = st.OperationID, kinds[st.Kind], st.Attempt
+	m.OperationId, m.Attempt = st.OperationID, st.Attempt
+	m.Kind = idemkeeperv1.KeyKind(number(idemkeeperv1.KeyKind_value, "KEY_KIND_", st.Kind))
 	m.Since, m.ExpiresAt = timestampOf(st.Since), timestampOf(st.ExpiresAt)
 	if st.State.Open() {
 		m.Resolver = &st.ResolvesItself
@@ -101,23 +98,11 @@ func (s *statusServer) status(ctx context.Context, field string) (idem.Status, e
 	return s.engine.Status(ctx, scope, key, s.policies...)
 }
 
-// states and kinds translate those of package idem. They are no casts, because numbers on
-// the wire must not change.
-var (
-	states = map[idem.State]idemkeeperv1.State{
-		idem.StateNone:      idemkeeperv1.State_STATE_NONE,
-		idem.StateIssued:    idemkeeperv1.State_STATE_ISSUED,
-		idem.StatePending:   idemkeeperv1.State_STATE_PENDING,
-		idem.StateCompleted: idemkeeperv1.State_STATE_COMPLETED,
-		idem.StateReleased:  idemkeeperv1.State_STATE_RELEASED,
-		idem.StateUnknown:   idemkeeperv1.State_STATE_UNKNOWN,
-		idem.StateExpired:   idemkeeperv1.State_STATE_EXPIRED,
-	}
-	kinds = map[idem.KeyKind]idemkeeperv1.KeyKind{
-		idem.ClientKey:   idemkeeperv1.KeyKind_KEY_KIND_CLIENT_KEY,
-		idem.IssuedToken: idemkeeperv1.KeyKind_KEY_KIND_ISSUED_TOKEN,
-	}
-)
+// number translates a state or a kind of package idem by its name. It is no cast, because
+// numbers on the wire must not change.
+func number(values map[string]int32, prefix string, name fmt.Stringer) int32 {
+	return values[prefix+Reason(idem.Code(name.String()))]
+}
 
 // timestampOf leaves out a time that does not apply.
 func timestampOf(t time.Time) *timestamppb.Timestamp {

@@ -245,7 +245,12 @@ func TestStreamPastTheLimitLearnsThatItsClientIsGone(t *testing.T) {
 		st, err := b.engine.Status(context.Background(), "merchant", "k1")
 		return err == nil && st.State == idem.StateUnknown
 	})
-	got := b.payout(b.withKeys("k1"), 0)
+	var got streamed
+	b.eventually("the lock is given back", func() bool {
+		got = b.payout(b.withKeys("k1"), 0)
+		code, _ := idemgrpc.CodeOf(got.err)
+		return code != idem.CodeInProgress
+	})
 	b.wantRefusal(got.err, got.trailer, idem.CodeOutcomeUnknown)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
 // New returns middleware that protects the handlers it wraps, on every unsafe method.
@@ -35,7 +36,7 @@ func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (func(http.Han
 // Middleware is [New] for known-good wiring. Like [regexp.MustCompile] it panics where
 // New returns an error.
 func Middleware(engine *idem.Engine, policy idem.Policy, opts ...Option) func(http.Handler) http.Handler {
-	return must(New(engine, policy, opts...))
+	return adapter.Must(New(engine, policy, opts...))
 }
 
 // StatusHandler answers GET with the state of the key in the request's Idempotency-Key
@@ -51,7 +52,7 @@ func Middleware(engine *idem.Engine, policy idem.Policy, opts ...Option) func(ht
 // policy's Name, or to every route if it has no Name. [WithStatusPolicy] adds routes
 // with another InDoubt. Like [Middleware] it panics on a wiring error.
 func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) http.Handler {
-	rt := must(newRoute(engine, policy, opts))
+	rt := adapter.Must(newRoute(engine, policy, opts))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.Status(rt.call(w, r)) })
 }
 
@@ -62,7 +63,7 @@ func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) http
 // The handler uses the policy's Scope. The route for these tokens has to use the same. ttl 0 stands for [idem.DefaultTokenTTL]. Like [Middleware] it panics on a
 // wiring error.
 func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, opts ...Option) http.Handler {
-	rt := must(newRoute(engine, policy, opts))
+	rt := adapter.Must(newRoute(engine, policy, opts))
 	if ttl < 0 {
 		panic(fmt.Errorf("idemhttp: tokens for %v", ttl))
 	}
@@ -76,13 +77,6 @@ func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, op
 // handler that answers with a refusal leaves its own outcome in doubt.
 func WriteRefusal(w http.ResponseWriter, r *idem.Refusal, opts ...Option) {
 	exchange.WriteRefusal(w, r, collect(opts).Documentation)
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 // route is an exchange with the options of net/http.
@@ -116,32 +110,7 @@ func (rt *route) call(w http.ResponseWriter, r *http.Request) exchange.Call {
 		c.Operation = rt.operation(r)
 	}
 	if rt.refusals != nil {
-		c.Refuse = func(refusal *idem.Refusal) bool {
-			rw := &refusalWriter{ResponseWriter: w, status: refusal.Code.HTTPStatus()}
-			rt.refusals(rw, r, refusal)
-			return rw.written
-		}
+		c.Refuse = func(w *exchange.Writer, refusal *idem.Refusal) { rt.refusals(w, r, refusal) }
 	}
 	return c
-}
-
-// refusalWriter is the writer of [WithRefusals]. The status is the refusal's unless the
-// function sets another one. It cannot be flushed, because a flush before the first
-// write would answer 200.
-type refusalWriter struct {
-	http.ResponseWriter
-	status  int
-	written bool
-}
-
-func (w *refusalWriter) WriteHeader(status int) {
-	w.written = w.written || status >= 200
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *refusalWriter) Write(p []byte) (int, error) {
-	if !w.written {
-		w.WriteHeader(w.status)
-	}
-	return w.ResponseWriter.Write(p)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
 // Option changes the middleware and the handlers of this package. A nil option is
@@ -19,11 +20,7 @@ type options struct {
 }
 
 func collect(opts []Option) (o options) {
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&o)
-		}
-	}
+	adapter.Apply(&o, opts)
 	return o
 }
 

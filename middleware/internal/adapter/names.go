@@ -1,10 +1,9 @@
-// Package replay knows which header fields of an answer are stored and replayed.
-// HTTP and gRPC share the rules.
-package replay
+package adapter
 
 import (
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 )
 
@@ -24,8 +23,8 @@ var never = []string{
 // ([http.CanonicalHeaderKey]).
 type Names map[string]bool
 
-// NewNames returns the names in base and more. valid reports whether a name can be
-// a field's. The error says which name in more is not valid or is never replayed.
+// NewNames returns the names in base and more. valid reports whether a field can have a
+// name. The error says which name in more is not valid or is never replayed.
 func NewNames(base, more []string, valid func(string) bool) (Names, error) {
 	names := make(Names, len(base)+len(more))
 	for _, name := range base {
@@ -42,6 +41,22 @@ func NewNames(base, more []string, valid func(string) bool) (Names, error) {
 		names[canonical] = true
 	}
 	return names, nil
+}
+
+var token = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+
+// IsToken reports whether s is a token (RFC 9110, section 5.6.2), as methods and header
+// names are.
+func IsToken(s string) bool { return token.MatchString(s) }
+
+// IsSafe reports whether a method has no effects by its definition (RFC 9110, section
+// 9.2.1). net/http takes "" for GET.
+func IsSafe(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "":
+		return true
+	}
+	return false
 }
 
 // Has reports whether a field is replayed. The name may be in any case.
