@@ -10,9 +10,9 @@ import (
 // beginRounds bounds how often begin starts over.
 const beginRounds = 4
 
-// begin is step 5. It starts an attempt, which is r.record.Attempt then, or returns a
-// stored outcome or a refusal. If no attempt started, begin has released the lock, or a
-// goroutine holds it until the Begin is undone.
+// begin is step 5. It starts an attempt, which then is r.record.Attempt, or it returns a stored
+// outcome or a refusal. If no attempt started, begin has released the lock, or it undoes the
+// Begin in the background under the lock.
 func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool, res *Result, err error) {
 	req := BeginRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Fence: lease.Fence(), Nonce: r.nonce,
 		Fingerprint: r.fingerprint, KeyTTL: r.Policy.KeyTTL}
@@ -20,9 +20,9 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 		lease.ReleaseInBackground()
 		return false, res, err
 	}
-	// A second round follows if the first one found an attempt in doubt that was then
-	// settled as not applied, or from which the next attempt starts. More rounds follow
-	// only if others decide at the same time.
+	// A second round follows after an attempt in doubt. Either that attempt was settled as not
+	// applied, or the next attempt starts from it. More rounds follow only if other processes
+	// decide at the same time.
 	for range beginRounds {
 		begun, err := e.callBegin(ctx, r, req)
 		switch {
@@ -59,8 +59,8 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 			return false, res, err
 		}
 		req.RunAgainFrom, req.Fingerprint = nil, r.fingerprint
-		// The key stays bound to its request. If the route does not run again in doubt,
-		// the store has fallen back to an open attempt that is still to be settled.
+		// The key stays bound to its request. If the route does not run again in doubt, the
+		// store has fallen back to an open attempt, and the next round settles it.
 		if r.record.State.Open() && r.Policy.InDoubt.again {
 			from := r.record.Attempt
 			req.RunAgainFrom, req.Fingerprint = &from, r.record.Fingerprint
@@ -80,13 +80,13 @@ func (e *Engine) callBegin(ctx context.Context, r *request, req BeginRequest) (b
 	return res.Begun, err
 }
 
-// repairOf is what Settle needs to write a record anew.
+// repairOf returns the data for Settle to write a record anew.
 func repairOf(rec *Record) Repair {
 	return Repair{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started}
 }
 
-// found handles a record, read under the lock, that did not let an attempt start. again
-// says that an attempt may start now: the next one, or one that starts from the open one.
+// found handles a record, read under the lock, that did not let an attempt start. again says
+// that an attempt may start now. It is the next one, or it starts from the open one.
 func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
 	rec := &r.record
 	r.open = true
@@ -117,10 +117,10 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Resul
 	return e.resolve(ctx, r, lease)
 }
 
-// outlives returns nil if the lease proves that the holder of the open attempt is over:
-// the lease is later in the same domain, or the other domain is retired. Otherwise it
-// returns a refusal. The refusal wraps ErrForeignDomain if our lock proves nothing about
-// the holder, because our fence does not shut out its writes.
+// outlives returns nil if the lease proves that the holder of the open attempt is over. It
+// proves this if the lease is later in the same domain, or if the other domain is retired.
+// Otherwise outlives returns a refusal. The refusal wraps ErrForeignDomain if our lock proves
+// nothing about the holder, because our fence does not shut out its writes.
 func (e *Engine) outlives(ctx context.Context, r *request, lease Lease) error {
 	fence, theirs := lease.Fence(), r.record.Attempt.Fence
 	if theirs.Domain == fence.Domain {
@@ -141,9 +141,9 @@ func (e *Engine) outlives(ctx context.Context, r *request, lease Lease) error {
 	return nil
 }
 
-// abortInBackground undoes a Begin that got no answer or came too late. It holds the lock
-// until the store acknowledges that, or reports the record as unreadable. A Begin that is
-// still on its way is refused by such a record.
+// abortInBackground undoes a Begin without an answer, or with a late one. It holds the lock
+// until the store acknowledges the abort, or reports the record as unreadable. An unreadable
+// record refuses a Begin that is still on its way.
 func (e *Engine) abortInBackground(ctx context.Context, r *request, lease Lease, req BeginRequest) {
 	e.inBackground(r, func(stop context.Context) {
 		pause := backoff{first: 20 * time.Millisecond, most: time.Second}
@@ -166,9 +166,9 @@ func (e *Engine) abortInBackground(ctx context.Context, r *request, lease Lease,
 	})
 }
 
-// abort undoes a Begin once. If the lease was lost, the next holder may have marked the
-// attempt as unknown before the Abort came. Nothing ran under it, so abort releases it. An
-// attempt that started from one in doubt stays unknown, like that one.
+// abort undoes a Begin once. If the lease was lost, the next holder may have marked the attempt
+// as unknown before the Abort came. Nothing ran under the attempt, so abort releases it. If the
+// attempt started from one in doubt, it stays unknown.
 func (e *Engine) abort(ctx context.Context, r *request, lease Lease, req BeginRequest) error {
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()

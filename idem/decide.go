@@ -8,25 +8,24 @@ import (
 
 // Facts that [Engine.Resolve] and [Engine.Decide] report beside ErrLocked.
 var (
-	// ErrNotOpen says that a key has no open attempt: there is nothing to decide.
+	// ErrNotOpen says that a key has no open attempt, so there is nothing to decide.
 	ErrNotOpen = errors.New("idem: no open attempt")
-	// ErrForeignDomain says that an attempt ran under a lock of another domain,
-	// of which our lock proves nothing, and that this domain is not retired.
+	// ErrForeignDomain says that an attempt ran under a lock of another domain, and that this
+	// domain is not retired. Our lock proves nothing about that attempt.
 	ErrForeignDomain = errors.New("idem: the attempt belongs to another lock domain")
 )
 
-// Resolve settles the open attempt of a key as the next request with the key
-// would: by the resolver that the policy asks, under a lease of its own, so that a holder
-// that still runs is not disturbed. It returns the record as it is then. A
-// resolver that cannot tell, or none, leaves the attempt unknown; that is no
-// error.
+// Resolve settles the open attempt of a key as the next request with the key would. It asks the
+// resolver of the policy under a lease of its own, so it does not disturb a holder that still
+// runs. It returns the record as it is afterwards. Without an answer the attempt stays unknown,
+// and the error is nil.
 //
-// The error wraps ErrLocked where somebody holds the lock, ErrNotOpen,
-// ErrForeignDomain, ErrLeaseLost, ErrStoreLost or ErrUnavailable. Unless it is
-// ErrLeaseLost or ErrUnavailable, nothing was decided.
+// The error wraps ErrLocked if another owner holds the lock, ErrNotOpen, ErrForeignDomain,
+// ErrLeaseLost, ErrStoreLost or ErrUnavailable. Nothing was decided, except perhaps with
+// ErrLeaseLost or ErrUnavailable.
 //
-// The policy's Name and Scope are not looked at. ctx bounds what is done before the resolver is asked; from then on it goes
-// to its end.
+// Resolve ignores Name and Scope of the policy. ctx bounds the work before the resolver is
+// asked. After that Resolve goes to its end.
 func (e *Engine) Resolve(ctx context.Context, id KeyID, p *Policy) (Record, error) {
 	return e.settleOpen(ctx, id, p, func(ctx context.Context, r *request, lease Lease) error {
 		_, err := e.settleDoubt(ctx, r, lease)
@@ -34,13 +33,11 @@ func (e *Engine) Resolve(ctx context.Context, id KeyID, p *Policy) (Record, erro
 	})
 }
 
-// Decide settles an attempt by the word of d.By: it took effect, and repeats get
-// the response; or it did not and never will. The attempt is the one that d.By
-// has looked at; the zero Attempt is whichever is open. Where another one is open
-// the error is ErrNotOpen. A holder that still runs is not overruled: its lock is
-// taken first. Errors are those of
-// [Engine.Resolve], ErrResponseInvalid, and one for a resolution that is
-// StillUnknown.
+// Decide settles an attempt as the operator d.By says. Either it took effect and repeats get
+// the response, or it did not and never will. Name the attempt that d.By has looked at. The
+// zero Attempt stands for the open one. If another attempt is open, the error is ErrNotOpen.
+// Decide takes the lock first, so it does not overrule a holder that still runs. Errors are
+// those of [Engine.Resolve], ErrResponseInvalid, and one for StillUnknown.
 func (e *Engine) Decide(ctx context.Context, id KeyID, attempt Attempt, resolution Resolution, d Decision, p *Policy) (Record, error) {
 	if resolution.verdict == stillUnknown {
 		return Record{}, errors.New("idem: decide: neither applied nor not applied")
@@ -55,14 +52,14 @@ func (e *Engine) Decide(ctx context.Context, id KeyID, attempt Attempt, resoluti
 			return fmt.Errorf("%w: attempt %d is over, %d is open", ErrNotOpen, attempt.Number, open.Number)
 		}
 		settled, err := e.settleAs(ctx, r, lease, resolution, d, nil)
-		if err == nil && !settled { // by a holder that had lost its lock, and finished
+		if err == nil && !settled { // a holder without its lock has finished
 			err = fmt.Errorf("%w: it has become %v meanwhile", ErrNotOpen, r.record.State)
 		}
 		return err
 	})
 }
 
-// settleOpen takes the lock of a key and has its open attempt settled.
+// settleOpen takes the lock of a key and settles its open attempt with settle.
 func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle func(context.Context, *request, Lease) error) (Record, error) {
 	if p == nil {
 		return Record{}, errors.New("idem: no policy")
@@ -77,7 +74,8 @@ func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle fun
 	defer e.work.done()
 	r := &request{Operation: Operation{Policy: p}, id: id}
 	rec := &r.record
-	// Of what the store has lost, a marker may tell: it is seen under the lock.
+	// If the store has lost the record, a marker may tell of it. We see the marker under the
+	// lock.
 	if err := e.readOpen(ctx, r); err != nil && (used(rec.State) || !errors.Is(err, ErrNotOpen)) {
 		return *rec, err
 	}
@@ -90,7 +88,7 @@ func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle fun
 	if _, _, err := e.heed(ctx, r, lease); err != nil {
 		return *rec, err
 	}
-	if err := e.readOpen(ctx, r); err != nil { // what was read before the lock may be over
+	if err := e.readOpen(ctx, r); err != nil { // it may have changed before the lock
 		return *rec, err
 	}
 	if err := e.outlives(ctx, r, lease); err != nil {
@@ -103,7 +101,7 @@ func (e *Engine) settleOpen(ctx context.Context, id KeyID, p *Policy, settle fun
 	return *rec, err
 }
 
-// readOpen reads the record, and is ErrNotOpen where there is nothing to decide.
+// readOpen reads the record. It returns ErrNotOpen if there is nothing to decide.
 func (e *Engine) readOpen(ctx context.Context, r *request) error {
 	if err := e.read(ctx, r); err != nil {
 		return err
@@ -116,7 +114,7 @@ func (e *Engine) readOpen(ctx context.Context, r *request) error {
 	return nil
 }
 
-// giveBack releases a lock and has it leave a marker of what the record says.
+// giveBack leaves a marker according to the record and releases the lock.
 func (e *Engine) giveBack(ctx context.Context, r *request, lease Lease) {
 	mark(lease, &r.record)
 	e.release(ctx, r, lease)

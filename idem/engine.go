@@ -21,12 +21,12 @@ type Engine struct {
 	work    work
 }
 
-// New returns an engine on a locker and a store. It refuses a locker that
-// other processes cannot see with a store that they can.
+// New returns an engine on a locker and a store. It refuses a locker that is local to this
+// process if other processes can see the store.
 //
-// The reverse, a shared lock with a store that only this process can see, is
-// accepted and is right for a single instance only. A second instance would know nothing
-// of the first one's keys.
+// New accepts a shared lock with a store that is local to this process. That is right for a
+// single instance only, because a second instance would know nothing of the keys of the first
+// one.
 func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	if locker == nil || store == nil {
 		return nil, errors.New("idem: New needs a locker and a store")
@@ -60,14 +60,14 @@ type request struct {
 	nonce       Nonce       // of the lease, and of the attempt that begins under it
 	record      Record      // as the store last returned it
 	repair      Repair      // how to write the begun attempt anew if the store loses it
-	open        bool        // the key was seen with an attempt that runs or is in doubt
+	open        bool        // an attempt of the key was seen to run or to be in doubt
 	counted     bool        // among the open executions of its scope
 }
 
-// Do executes an operation, or answers it with the outcome of an earlier execution. The
-// error is a [*Refusal] or the handler's own error. Inside the running execution of the
-// same key Do would wait for itself, so it refuses at once with ErrNested. If the handler
-// panics, Do settles the attempt and lets the panic continue.
+// Do executes an operation, or answers it with the outcome of an earlier execution. The error
+// is a [*Refusal] or the error of the handler. Inside the running execution of the same key Do
+// would wait for itself, so it refuses at once with ErrNested. If the handler panics, Do
+// settles the attempt and lets the panic continue.
 func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error) {
 	r, err := e.admit(ctx, op, h)
 	if err != nil {
@@ -86,8 +86,7 @@ func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error
 	return answer, nil
 }
 
-// do is the order of the protocol. A step that returns a result or an error answers the
-// request.
+// do is the order of the protocol. A step with a result or an error answers the request.
 func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error) {
 	defer e.limit.leave(r)
 	defer e.endFirst(r, nil)
@@ -110,7 +109,7 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error)
 			}
 			return res, err
 		}
-		// An attempt that was seen running is over only if the record says so.
+		// We have seen an attempt run. It is over only if the record says so.
 		r.open = r.record.State.Open() || r.open && r.record.State != StateReleased
 		if !e.becomeFirst(r) {
 			continue
@@ -151,8 +150,8 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error)
 	}
 }
 
-// admit is step 1: what can be refused without asking anybody. The key itself
-// was read by ParseKey.
+// admit is step 1. It refuses what it can without a call to lock or store. ParseKey has read
+// the key before.
 func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, error) {
 	switch {
 	case h == nil:
@@ -194,7 +193,7 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 	return r, nil
 }
 
-// read is step 3: one round trip, from the primary.
+// read is step 3, one round trip to the primary.
 func (e *Engine) read(ctx context.Context, r *request) (err error) {
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
@@ -211,8 +210,8 @@ func (e *Engine) read(ctx context.Context, r *request) (err error) {
 	return nil
 }
 
-// judge says what the record answers by itself: a result to replay, or a
-// refusal. Neither: the request needs the lock, or holds it and may go on.
+// judge answers from the record alone, with a result to replay or with a refusal. If it returns
+// neither, the request needs the lock, or holds it and may go on.
 func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
 	if rec.State == StateNone {
 		if r.Policy.Kind == IssuedToken {
@@ -250,12 +249,12 @@ func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
 			return r.unknown(rec)
 		}
 	}
-	return nil, nil // pending, or unknown and somebody to ask: only the lock's holder may tell
+	return nil, nil // pending, or unknown with a way to settle it; the holder of the lock decides
 }
 
-// matches compares the request with a stored fingerprint, in its version. It
-// may be called under the lock, which a panic of the fingerprinter must not
-// leave behind.
+// matches compares the request with a stored fingerprint, in the version of that. It may run
+// under the lock. A panic of the fingerprinter must not leave the lock behind, so matches
+// recovers from it.
 func (r *request) matches(stored Fingerprint) (same bool, err error) {
 	if stored.Version == r.fingerprint.Version {
 		return stored == r.fingerprint, nil
@@ -280,8 +279,8 @@ func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
 	return e.locker.TryAcquire(call, LockRequest{KeyID: r.id, Nonce: r.nonce})
 }
 
-// locked is the answer to a duplicate of a request that runs elsewhere. With
-// neither result nor error the lock looked free, and the caller starts over.
+// locked answers a duplicate of a request that runs elsewhere. If it returns neither a result
+// nor an error, the lock looked free, and the caller starts over.
 func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
 	if r.record.State != StatePending {
 		// The holder may have begun since, and a mismatch beats in-progress.

@@ -6,35 +6,35 @@ import (
 	"time"
 )
 
-// EventType is what happened to a request.
+// EventType is the kind of an event.
 type EventType uint8
 
 // The events, in the order of the protocol.
 const (
 	EventRefused         EventType = iota // answered with a refusal (Code)
 	EventReplayed                         // answered with the stored outcome
-	EventJoined                           // waited for, or given the outcome of, a request running in this process
+	EventJoined                           // waited for a request that runs in this process
 	EventWaited                           // waited for a request running elsewhere
 	EventBegun                            // an attempt started (Attempt)
 	EventBeginAborted                     // an unanswered Begin was undone
-	EventInterrupted                      // an earlier holder's attempt was found open
+	EventInterrupted                      // the attempt of an earlier holder was found open
 	EventResolved                         // a resolver or policy decided an attempt (State)
 	EventCompleted                        // outcome stored
 	EventReleased                         // attempt had no effect; a repeat runs
 	EventUnknown                          // outcome in doubt, recorded as unknown
-	EventSuperseded                       // somebody else settled the attempt first
+	EventSuperseded                       // another owner or an operator settled the attempt first
 	EventOwnershipLost                    // the lease was lost while the handler ran
 	EventSettleDelayed                    // the outcome could not be stored in time; the client was answered
-	EventSettleAbandoned                  // saving the outcome, or undoing a Begin, was given up (Err)
+	EventSettleAbandoned                  // the engine gave up saving the outcome or undoing a Begin (Err)
 	EventFailedOpen                       // the handler ran without protection
 	EventReleaseFailed                    // the lock could not be given back at once
 	EventMarked                           // a durable marker knew more than the store (State)
-	EventLongRunning                      // a handler runs, and holds its key, for as long as Duration already
-	EventUnprotected                      // the handler ran without a key, on a route that allows that
-	EventRepaired                         // the store had lost the attempt, or fallen back to before it, and was told anew (State)
-	EventUnstored                         // a success was answered and is not what the store has (State, Err)
+	EventLongRunning                      // a handler has held its key for Duration so far
+	EventUnprotected                      // the handler ran without a key, because the route allows that
+	EventRepaired                         // the store had lost the attempt, or fallen back to before it, and has it again (State)
+	EventUnstored                         // a success was answered, and the store has something else (State, Err)
 	EventTooLate                          // CheckOwner or DownstreamKey refused: the handler had returned
-	EventUnreadable                       // a record cannot be read, or where State is set its response (Err)
+	EventUnreadable                       // a record cannot be read, or its response if State is set (Err)
 )
 
 var eventNames = [...]string{"refused", "replayed", "joined", "waited", "begun", "begin-aborted", "interrupted",
@@ -50,20 +50,20 @@ func (t EventType) String() string {
 	return "event"
 }
 
-// Event tells an observer what happened. It holds neither keys nor bodies.
+// Event is a report to an observer. It holds neither keys nor bodies.
 type Event struct {
 	Type     EventType
 	Route    string
-	KeyID    KeyID // zero where the request had no valid key
+	KeyID    KeyID // zero without a valid key
 	Attempt  Attempt
 	State    State
 	Code     Code          // of a refusal
-	Duration time.Duration // of the handler, for events after it; so far, for EventLongRunning
+	Duration time.Duration // of the handler, so far or as a whole
 	Err      error         // internal; for logs
 }
 
-// Observer is called for each event, in the goroutine where it happened: it
-// must be safe for concurrent use and must not block. Its panics are dropped.
+// Observer is called for each event, in the goroutine of the event. It must be safe for
+// concurrent use and must not block. The engine drops its panics.
 type Observer func(ctx context.Context, ev Event)
 
 // observe reports an event of a request.

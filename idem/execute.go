@@ -18,11 +18,11 @@ type run struct {
 	*request
 	execution  *execution
 	lease      Lease
-	response   Response   // the handler's
-	err        error      // the handler's
+	response   Response   // of the handler
+	err        error      // of the handler
 	cut        bool       // the context had ended when the handler returned
-	settlement Settlement // what the store is told; it names the attempt from the start
-	started    time.Time  // by our clock; the record has the time of the store's clock
+	settlement Settlement // for the store; it names the attempt from the start
+	started    time.Time  // by our clock; the record has the time of the store
 	misbehaved int        // how often the store broke its contract in answers to Settle
 }
 
@@ -48,8 +48,8 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, h Handler
 	return run
 }
 
-// startedFromDoubt reports whether the attempt that has begun started from one in doubt.
-// Then it must not be released.
+// startedFromDoubt reports whether the new attempt started from one in doubt. Then the engine
+// must not release it.
 func (r *request) startedFromDoubt() bool { return r.repair.Replaced.State.Open() }
 
 // lost reports whether the lease ended under the handler.
@@ -64,7 +64,8 @@ func (run *run) live(resp *Response) *Result {
 	return res
 }
 
-// repeatable is the result for duplicates that waited; nil if they have to read the record.
+// repeatable is the result for the duplicates that waited. It is nil if they have to read the
+// record.
 func (run *run) repeatable(resp *Response) *Result {
 	if resp == nil || resp.Omitted {
 		return nil
@@ -77,9 +78,9 @@ func replay(rec *Record) *Result {
 	return &Result{Response: *rec.Response, Replayed: true, Attempt: rec.Attempt.Number}
 }
 
-// unknown answers a request whose outcome is not known. The answer is the response of the
-// attempt itself, if there is one and its status can say so. A caller of [Engine.Do] reads
-// a nil error as success, so it is refused instead.
+// unknown answers a request if its outcome is not known. The answer is the response of the
+// attempt itself, if there is one and its status can express doubt. A caller of [Engine.Do]
+// reads a nil error as success, so it gets a refusal instead.
 func (r *request) unknown(rec *Record) (*Result, error) {
 	if r.Transport != TransportDirect && rec.Response != nil && !rec.Response.Omitted {
 		return replay(rec), nil
@@ -90,9 +91,9 @@ func (r *request) unknown(rec *Record) (*Result, error) {
 // used reports whether a key in this state has been executed, or may have been.
 func used(s State) bool { return s != StateNone && s != StateIssued && s != StateReleased }
 
-// failOpen runs the handler without protection if the policy allows that, the lock or the
-// store could not be reached, and no attempt of the key is known. An attempt is known if
-// it runs, is in doubt, or was completed, or if its record cannot be read.
+// failOpen runs the handler without protection. It does so only if the policy allows that, if
+// the lock or the store cannot be reached, and if no attempt of the key is known. An attempt is
+// known if it runs, is in doubt or was completed, or if its record cannot be read.
 func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error) (*Result, error) {
 	refusal, ok := errors.AsType[*Refusal](err)
 	if !ok || !r.Policy.FailOpen || r.open || used(r.record.State) || refusal.Code != CodeUnavailable || unreadable(err) || ctx.Err() != nil {

@@ -8,22 +8,20 @@ import (
 )
 
 var (
-	// ErrNoExecution says that a context is not that of a handler run by an
-	// [Engine].
+	// ErrNoExecution says that a context does not come from a handler run by an [Engine].
 	ErrNoExecution = errors.New("idem: not inside an execution")
-	// ErrExecutionEnded says that the handler of a context has returned. What
-	// still runs in its name must not send anything: the outcome is being settled
-	// without it, and the lock may be another's by now.
+	// ErrExecutionEnded says that the handler of a context has returned. Code that still runs
+	// for it must not send anything. The engine settles the outcome without that code, and
+	// another owner may have the lock by now.
 	ErrExecutionEnded = errors.New("idem: the execution has ended")
 )
 
-// Execution is what a handler or a resolver can know of the execution it is
-// part of.
+// Execution describes the execution of a handler or a resolver to that.
 type Execution struct {
 	KeyID       KeyID
 	OperationID string // the same for every attempt
 	Attempt     uint32 // 1, 2, …
-	Fence       Fence  // to be given to resources that check it; zero where a route failed open
+	Fence       Fence  // for resources that check it; zero if the route failed open
 }
 
 // execution is an Execution in progress and the context in which it runs. The context ends
@@ -32,9 +30,9 @@ type execution struct {
 	context.Context
 	cancel   context.CancelCauseFunc
 	engine   *Engine
-	of       *request   // whose attempt it is
-	outer    *execution // in which the request was made; nil: none
-	resolves bool       // it runs a resolver, which asks about the attempt
+	of       *request   // the request of the attempt
+	outer    *execution // the execution that made the request, or nil
+	resolves bool       // it runs the resolver for the attempt
 	lease    Lease      // nil if a route failed open
 	attempt  Attempt
 	gated    atomic.Bool
@@ -87,8 +85,7 @@ func (x *execution) end() {
 
 type executionKey struct{}
 
-// carriedKey is the string that stands for executionKey in contexts that find
-// string keys only.
+// carriedKey stands for executionKey in contexts with string keys only.
 const carriedKey = "github.com/idemkeeper/idemkeeper/idem"
 
 // Value returns the execution itself, or a value of the context.
@@ -107,10 +104,10 @@ func executionOf(ctx context.Context) *execution {
 	return x
 }
 
-// ExecutionValue returns the execution that ctx belongs to as a value under a string
-// key. It is for adapters of frameworks whose own context finds string keys only:
-// the functions of this package accept such a context once it holds the value.
-// The value is nil outside of an execution.
+// ExecutionValue returns the execution of ctx as a value under a string key. It is for adapters
+// of frameworks with a context of their own that finds string keys only. The functions of this
+// package accept such a context after the adapter has set the value. The value is nil outside
+// of an execution.
 func ExecutionValue(ctx context.Context) (key string, value any) {
 	if x := executionOf(ctx); x != nil {
 		return carriedKey, x
@@ -118,8 +115,8 @@ func ExecutionValue(ctx context.Context) (key string, value any) {
 	return carriedKey, nil
 }
 
-// FromContext returns the execution that ctx belongs to, and false outside of
-// one. It goes on telling of an execution that has ended.
+// FromContext returns the execution of ctx, and false outside of one. It also describes an
+// execution that has ended.
 func FromContext(ctx context.Context) (Execution, bool) {
 	x := executionOf(ctx)
 	if x == nil {
@@ -132,16 +129,15 @@ func FromContext(ctx context.Context) (Execution, bool) {
 	return e, true
 }
 
-// CheckOwner is the gate to call right before an irreversible send. It
-// confirms that this execution still holds its lock, asking the lock service
-// where the last confirmation is older than a quarter of the session, and
-// returns how long that can be relied upon from now: the send has to be over
-// by then, and before the handler returns. On any error do not send. The error
-// wraps ErrLeaseLost, ErrUnavailable, ErrNoExecution, ErrExecutionEnded or the
-// error of ctx or of the handler's own context.
+// CheckOwner is the gate to call right before an irreversible send. It confirms that this
+// execution still holds its lock. It asks the lock service if the last confirmation is older
+// than a quarter of the session. It returns how long you can rely on that from now. The send
+// has to be over by then, and before the handler returns. Do not send after an error. The error
+// wraps ErrLeaseLost, ErrUnavailable, ErrNoExecution, ErrExecutionEnded or the error of ctx or
+// of the context of the handler.
 //
-// A send cannot be taken back: after CheckOwner, a refusal such as 429 is no
-// longer taken for "nothing happened".
+// A send cannot be taken back. After CheckOwner a refusal such as 429 no longer means "nothing
+// happened".
 func CheckOwner(ctx context.Context) (time.Duration, error) {
 	x, err := gate(ctx)
 	if err != nil {
@@ -153,16 +149,15 @@ func CheckOwner(ctx context.Context) (time.Duration, error) {
 	if x.Err() != nil && x.lease.Err() == nil {
 		return 0, context.Cause(x)
 	}
-	if ctx.Done() == nil { // Gin's context, for one, does not end with the execution's
+	if ctx.Done() == nil { // the context of Gin, for example, does not end with the execution
 		ctx = x
 	}
 	return x.lease.Check(ctx)
 }
 
-// DownstreamKey derives the idempotency key to send to another system, called
-// name, on behalf of this execution: the same for every attempt, another one
-// for every name, and none that tells the caller's key. The error is
-// ErrNoExecution or ErrExecutionEnded, and the key is "" then: do not send. Like
+// DownstreamKey derives the idempotency key for the system called name. It is the same for
+// every attempt, differs for every name, and does not reveal the key of the caller. The error
+// is ErrNoExecution or ErrExecutionEnded. The key is "" then, and you must not send. Like
 // [CheckOwner] it marks the attempt as one that may have had effects.
 func DownstreamKey(ctx context.Context, name string) (string, error) {
 	x, err := gate(ctx)
@@ -172,15 +167,15 @@ func DownstreamKey(ctx context.Context, name string) (string, error) {
 	return downstreamKey(x.of.id.OperationID(), name), nil
 }
 
-// gate returns the execution that ctx belongs to, marked as one that may have
-// had effects. Once it has ended there is an error and an event.
+// gate returns the execution of ctx and marks it as one that may have had effects. After the
+// execution has ended, gate returns an error and reports an event.
 func gate(ctx context.Context) (*execution, error) {
 	x := executionOf(ctx)
 	if x == nil {
 		return nil, ErrNoExecution
 	}
-	// The mark comes first: either the engine sees it when the handler has
-	// returned, or the execution is seen to have ended here.
+	// The mark comes first. Either the engine sees it after the handler has returned, or this
+	// function sees that the execution has ended.
 	x.gated.Store(true)
 	if x.ended.Load() {
 		x.engine.observe(ctx, x.of, Event{Type: EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
@@ -189,9 +184,9 @@ func gate(ctx context.Context) (*execution, error) {
 	return x, nil
 }
 
-// NoEffect declares that this execution had no effect and will have none,
-// whatever it answers: the key is released and a repeat runs afresh. It does
-// nothing outside of an execution, nor once that has ended.
+// NoEffect declares that this execution had no effect and will have none, with any answer. The
+// engine releases the key, and a repeat runs afresh. NoEffect does nothing outside of an
+// execution, or after that has ended.
 func NoEffect(ctx context.Context) {
 	if x := executionOf(ctx); x != nil && !x.ended.Load() {
 		x.noEffect.Store(true)

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// firsts has the first request of each key that is on its way in this process. A duplicate
-// waits for it and does not leave the process.
+// firsts has the first request of each key in this process. A duplicate waits for it and does
+// not leave the process.
 type firsts struct {
 	mu    sync.Mutex
 	byKey map[KeyID]*first
 }
 
-// first is a request that goes through the protocol. Duplicates wait for it or are refused.
+// first is a request on its way through the protocol. Duplicates wait for it or are refused.
 type first struct {
 	request *request
 	begun   atomic.Bool   // the store acknowledged Begin, so the record is bound to the request
@@ -27,12 +27,12 @@ func (f *first) differs(r *request) bool {
 	return f.request.Policy.Kind != r.Policy.Kind || f.request.fingerprint != r.fingerprint
 }
 
-// waitForFirst is step 2. It returns neither a result nor an error if there is no request
-// to wait for.
+// waitForFirst is step 2. It returns neither a result nor an error if there is no request to
+// wait for.
 //
-// A first request whose Begin was not acknowledged proves nothing about a request that
-// differs from it, because the record may turn out to be bound to the other one. A request
-// that differs goes on by itself then.
+// If the Begin of the first request was not acknowledged, it proves nothing about a different
+// request, because the record may turn out to be bound to that one. So a different request goes
+// on by itself.
 func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) {
 	e.firsts.mu.Lock()
 	f := e.firsts.byKey[r.id]
@@ -64,8 +64,8 @@ func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) 
 	}
 }
 
-// becomeFirst makes r the request that duplicates wait for. It returns false if another
-// request has become that in the meantime and r has to wait for it.
+// becomeFirst makes r the request for duplicates to wait for. It returns false if another
+// request is that by now and r has to wait for it.
 func (e *Engine) becomeFirst(r *request) bool {
 	if r.first != nil {
 		return true
@@ -73,7 +73,7 @@ func (e *Engine) becomeFirst(r *request) bool {
 	e.firsts.mu.Lock()
 	defer e.firsts.mu.Unlock()
 	if f := e.firsts.byKey[r.id]; f != nil {
-		return f.differs(r) // r does not wait for a request that differs, and asks for the lock
+		return f.differs(r) // r does not wait for a different request, and asks for the lock
 	}
 	r.first = &first{request: r, done: make(chan struct{})}
 	e.firsts.byKey[r.id] = r.first

@@ -8,12 +8,12 @@ import (
 	"slices"
 )
 
-// KeyID is what stands for a key everywhere behind the transport: SHA-256 over
-// the length-prefixed scope and key. It cannot be turned back into the key.
+// KeyID stands for a key everywhere below the transport. It is SHA-256 over the scope and the
+// key, each with its length. The key cannot be computed from it.
 type KeyID [sha256.Size]byte
 
-// NewKeyID derives the ID of a key in a scope. Different (scope, key) pairs
-// never share their input to the hash, whatever bytes they hold.
+// NewKeyID derives the ID of a key in a scope. Different pairs of scope and key never have the
+// same input to the hash.
 func NewKeyID(scope string, key Key) KeyID {
 	return KeyID(digest("idemkeeper key 1", scope, string(key)))
 }
@@ -27,9 +27,9 @@ func ParseKeyID(s string) (id KeyID, err error) {
 	return id, err
 }
 
-// OperationID names what a key stands for towards the application and the
-// systems behind it. It depends on the key ID alone, so it is the same for
-// every attempt and survives the loss of the token store.
+// OperationID names the operation of a key for the application and the systems below it. It
+// depends on the key ID alone. So it is the same for every attempt and survives the loss of the
+// token store.
 func (id KeyID) OperationID() string {
 	sum := digest("idemkeeper operation 1", string(id[:]))
 	return "op_" + hex.EncodeToString(sum[:16])

@@ -6,22 +6,21 @@ import (
 	"strings"
 )
 
-// MaxKeyBytes is the longest key accepted, without quotes and escapes.
+// MaxKeyBytes is the length of the longest key, without quotes and escapes.
 const MaxKeyBytes = 255
 
-// Key is what a client sends: printable ASCII, 1 to MaxKeyBytes bytes. It is a
-// secret of the caller and is neither stored nor logged; see [KeyID].
+// Key comes from a client. It has 1 to MaxKeyBytes bytes of printable ASCII. It is a secret of
+// the caller, so stores and logs have its [KeyID] only.
 type Key string
 
 // KeyKind says who made a key.
 type KeyKind uint8
 
 const (
-	// ClientKey is a key that the client made up; its first use creates the
-	// record.
+	// ClientKey is a key made up by the client. Its first use creates the record.
 	ClientKey KeyKind = iota
-	// IssuedToken is a one-time token that the server issued; its first use
-	// consumes it, and anything else is refused.
+	// IssuedToken is a one-time token from the server. Its first use consumes it, and every
+	// other value is refused.
 	IssuedToken
 )
 
@@ -33,14 +32,14 @@ func (k KeyKind) String() string {
 	return "client-key"
 }
 
-// KeyFormat narrows down the keys that a route accepts, to UUIDs for one. The
-// zero value accepts every key that [ParseKey] does.
+// KeyFormat narrows down the keys of a route, for example to UUIDs. The zero value accepts
+// every key that [ParseKey] accepts.
 type KeyFormat struct {
-	// Valid reports whether a key has the format. It is called before anything
-	// else happens to the request, and has to be safe for concurrent use.
+	// Valid reports whether a key has the format. The engine calls it first of all. It has to
+	// be safe for concurrent use.
 	Valid func(Key) bool
-	// Advice tells a client whose key is not valid how to make one: "Send a
-	// UUID." It is required.
+	// Advice tells a client with an invalid key how to make a valid one, as in "Send a UUID."
+	// It is required.
 	Advice string
 }
 
@@ -52,7 +51,7 @@ func (f *KeyFormat) check() error {
 	return nil
 }
 
-// admit refuses a key that does not have the format.
+// admit refuses a key in another format.
 func (f *KeyFormat) admit(key Key) error {
 	if f.Valid == nil || f.Valid(key) {
 		return nil
@@ -68,16 +67,15 @@ var (
 	errKeyEmpty   = errors.New("idem: key is empty")
 )
 
-// ParseKey reads the key from the lines of an Idempotency-Key header, or the
-// values of idempotency-key metadata. It takes the quoted string that
-// draft-ietf-httpapi-idempotency-key-header-07, section 2.1, asks for (RFC
-// 9651, section 4.2.5, without parameters) and the bare form that most clients
-// send: "a-1" and a-1 are the same key. The bare form has no space, quote,
-// backslash or comma, so that several values which a proxy has joined are not
-// taken for one.
+// ParseKey reads the key from the lines of an Idempotency-Key header, or from the values of
+// idempotency-key metadata. It accepts the quoted string of
+// draft-ietf-httpapi-idempotency-key-header-07, section 2.1 (RFC 9651, section 4.2.5, without
+// parameters). It also accepts the bare form that most clients send, so "a-1" and a-1 are the
+// same key. The bare form has no space, quote, backslash or comma. Otherwise several values
+// joined by a proxy could look like one key.
 //
-// The error is a [*Refusal]: CodeKeyMissing where values is empty, else
-// CodeKeyInvalid. What it says never holds any of the key.
+// The error is a [*Refusal], with CodeKeyMissing for empty values and otherwise with
+// CodeKeyInvalid. Its text never holds any part of the key.
 func ParseKey(values []string) (Key, error) {
 	if len(values) == 0 {
 		return "", refuse(CodeKeyMissing, errKeyMissing)
@@ -109,7 +107,7 @@ func (k Key) Quoted() string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(string(k)) + `"`
 }
 
-// checkBareKey returns what is wrong with an unquoted key.
+// checkBareKey reports the fault of an unquoted key.
 func checkBareKey(s string) error {
 	for i := range len(s) {
 		switch c := s[i]; {

@@ -6,25 +6,25 @@ import (
 	"sync"
 )
 
-// openLimit bounds how many executions one scope has open in this process, so
-// that the keys of one tenant cannot use up the locks and the memory of all. An
-// execution is open from before its lock is asked for until its outcome is
-// stored, in the background too. Its memory is that of the scopes that have one.
+// openLimit bounds how many executions a scope has open in this process. So the keys of one
+// tenant cannot use up all locks and memory. An execution is open from before the lock call
+// until its outcome is stored, in the background too. openLimit remembers only scopes with an
+// open execution.
 type openLimit struct {
-	most int // per scope; 0: no limit
+	most int // per scope; 0 is no limit
 
 	mu   sync.Mutex
 	open map[string]int // by scope; an entry is never 0
 }
 
-// enter counts a request that is about to ask for its lock, or refuses it. A
-// request whose key has an open attempt is counted and never refused: it is how
-// that attempt comes to its end, or its client to know of it.
+// enter counts a request before it asks for its lock, or refuses it. It never refuses a request
+// if the key has an open attempt. Such a request brings the attempt to its end, or tells its
+// client of it.
 func (l *openLimit) enter(r *request) error {
 	if l.most == 0 || r.counted {
 		return nil
 	}
-	known := r.open || r.first == nil // a request that is not first differs from one that runs here
+	known := r.open || r.first == nil // a request that is not first differs from a running one
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n := l.open[r.Scope]; n >= l.most && !known {
@@ -38,7 +38,7 @@ func (l *openLimit) enter(r *request) error {
 	return nil
 }
 
-// leave ends what enter began. It does nothing for a request that is not counted.
+// leave undoes enter. It does nothing for a request that is not counted.
 func (l *openLimit) leave(r *request) {
 	if r.counted {
 		r.counted = false
@@ -54,8 +54,8 @@ func (l *openLimit) end(scope string) {
 	}
 }
 
-// inBackground runs fn in the background of a request, whose execution stays
-// open until fn returns.
+// inBackground runs fn in the background of a request. The execution stays open until fn
+// returns.
 func (e *Engine) inBackground(r *request, fn func(ctx context.Context)) {
 	scope, counted := r.Scope, r.counted
 	r.counted = false

@@ -9,38 +9,37 @@ import (
 	"time"
 )
 
-// Facts a [Locker] reports. Implementations wrap them with what happened.
+// Facts that a [Locker] reports. Implementations wrap them with details.
 var (
-	// ErrLocked says that somebody else holds the lock.
+	// ErrLocked says that another owner holds the lock.
 	ErrLocked = errors.New("idem: lock is held by another owner")
-	// ErrLeaseLost says that a lease can no longer be trusted. It is also the
-	// cause with which the context of a running handler is cancelled then.
+	// ErrLeaseLost says that a lease can no longer be trusted. The engine then cancels the
+	// context of the running handler with this cause.
 	ErrLeaseLost = errors.New("idem: lease lost")
 	// ErrUnavailable says that the lock service or the token store could not
 	// be reached, or did not answer in time.
 	ErrUnavailable = errors.New("idem: lock or store unavailable")
 )
 
-// Fence is a fencing token: a number that only grows from one holder of a lock
-// to the next. A resource that remembers the highest fence it has seen can
-// refuse a holder that was paused past its lease (M. Kleppmann, "How to do
-// distributed locking", 2016).
+// Fence is a fencing token. The number grows from one holder of a lock to the next. A resource
+// that remembers the highest fence it has seen can refuse a holder that was paused past its
+// lease (M. Kleppmann, "How to do distributed locking", 2016).
 //
 // Fences of different domains cannot be compared.
 type Fence struct {
-	Domain string // lock domain: an ensemble, a Redis, one process; never empty
+	Domain string // the lock domain, such as an ensemble, a Redis or a process; never empty
 	Token  uint64 // grows within Domain; never 0
 }
 
-// Before reports whether f was handed out earlier than g in the same domain.
-// It is false for different domains.
+// Before reports whether f is earlier than g in the same domain. It is false for different
+// domains.
 func (f Fence) Before(g Fence) bool { return f.Domain == g.Domain && f.Token < g.Token }
 
 // String returns "domain/token", for logs.
 func (f Fence) String() string { return f.Domain + "/" + strconv.FormatUint(f.Token, 10) }
 
-// Nonce names one attempt, so that a message that is sent twice can be
-// recognised. It is random and never reused.
+// Nonce names one attempt, so a repeated message can be recognised. It is random and never
+// reused.
 type Nonce [16]byte
 
 // NewNonce returns a nonce from crypto/rand.
@@ -63,34 +62,34 @@ func ParseNonce(s string) (n Nonce, err error) {
 type Visibility uint8
 
 const (
-	// VisibilityShared is what other processes can see: a server.
+	// VisibilityShared means other processes can see it, as on a server.
 	VisibilityShared Visibility = iota
-	// VisibilityProcess is what only this process can see, or what it has claimed
-	// so that no other can use it.
+	// VisibilityProcess means only this process can see it, or this process has claimed it for
+	// itself.
 	VisibilityProcess
 )
 
-// LockRequest names the lock to take and the attempt that takes it.
+// LockRequest names the lock to take and its new owner.
 type LockRequest struct {
-	KeyID KeyID // what is locked
-	Nonce Nonce // the attempt; kept with the lock, so that its holder can be told
+	KeyID KeyID // the key to lock
+	Nonce Nonce // the attempt; kept with the lock to name its holder
 }
 
-// Locker hands out exclusive leases, one per key ID. It is safe for concurrent
-// use. Package idemtest has the suite that every Locker has to pass.
+// Locker hands out exclusive leases, one per key ID. It is safe for concurrent use. Every
+// Locker has to pass the suite in package idemtest.
 type Locker interface {
-	// TryAcquire takes the lock, or returns ErrLocked at once where somebody
-	// holds it. Any other error says that no lease was taken: what may have
-	// been applied on the server is undone in the background. While the lock
-	// service is known to be unreachable it fails at once with ErrUnavailable.
+	// TryAcquire takes the lock, or returns ErrLocked at once if another owner holds it. After
+	// any other error there is no lease. The Locker then undoes in the background what the
+	// server may have applied. It fails at once with ErrUnavailable while it knows that the
+	// lock service cannot be reached.
 	//
-	// ctx bounds the call only, and is not to be used after it: a lease that was
-	// granted outlives it.
+	// ctx bounds the call only. Do not use it after the call, because a granted lease outlives
+	// it.
 	TryAcquire(ctx context.Context, req LockRequest) (Lease, error)
 
-	// Wait returns nil once the lock looked free, which proves nothing: the
-	// caller looks again. It returns ctx.Err() when ctx ends first, and
-	// ErrUnavailable when the service cannot be asked.
+	// Wait returns nil after the lock looked free. That proves nothing, so the caller tries
+	// again. Wait returns ctx.Err() if ctx ends first, and ErrUnavailable if it cannot ask the
+	// service.
 	Wait(ctx context.Context, id KeyID) error
 
 	// Ping returns nil when the lock service can be reached right now.
@@ -102,38 +101,36 @@ type Locker interface {
 
 // Lease is a held lock. It is safe for concurrent use.
 type Lease interface {
-	// Fence is the fencing token of this lease: greater than that of every
-	// earlier lease of the same key in the same domain.
+	// Fence is the fencing token of this lease. It is greater than that of every earlier lease
+	// of the same key in the same domain.
 	Fence() Fence
 
-	// Done is closed when the lease ended: released, lost, or no longer to be
-	// trusted. It is closed before another owner can hold the lock, as far as
-	// a running process can tell; a paused one cannot.
+	// Done is closed when the lease was released or lost, or can no longer be trusted. It is
+	// closed before another owner can hold the lock, as far as a running process can tell. A
+	// paused process cannot.
 	Done() <-chan struct{}
 
-	// Err is nil until Done is closed; then ErrLeaseLost (possibly wrapped), or
-	// nil after Release.
+	// Err is nil until Done is closed. Then it is nil after Release, and otherwise
+	// ErrLeaseLost, possibly wrapped.
 	Err() error
 
-	// Check confirms that the lease is still held and returns how long it can
-	// be trusted from now on. When the last confirmation by the lock service
-	// is older than a quarter of the lease's time-out, it asks again and waits
-	// for the answer. The error wraps ErrLeaseLost when the lease is over and
-	// ErrUnavailable when that cannot be told; in both cases do not go on.
+	// Check confirms the lease and returns how long you can trust it from now on. If the last
+	// confirmation by the lock service is older than a quarter of the time-out of the lease,
+	// Check asks again and waits for the answer. The error wraps ErrLeaseLost if the lease is
+	// over, and ErrUnavailable if that is unclear. Do not go on in either case.
 	Check(ctx context.Context) (time.Duration, error)
 
-	// Release gives the lock back and waits until that is acknowledged. A
-	// failure leaves the release to the background, where it is repeated until
-	// it is known to be done or the session behind the lease is over. It
-	// never removes a later owner's lock. Releasing twice does nothing.
+	// Release gives the lock back and waits for the acknowledgement. After a failure it goes on
+	// in the background, until the lock is free or the session of the lease is over. It never
+	// removes the lock of a later owner. A second call does nothing.
 	Release(ctx context.Context) error
 
 	// ReleaseInBackground starts Release in the background and returns at once.
 	ReleaseInBackground()
 }
 
-// Acquire takes the lock, waiting while others hold it, until ctx ends.
-// Waiters are not served in order.
+// Acquire takes the lock. It waits for other holders until ctx ends. Waiters get the lock in no
+// particular order.
 func Acquire(ctx context.Context, l Locker, req LockRequest) (Lease, error) {
 	for {
 		lease, err := l.TryAcquire(ctx, req)

@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// markBegun leaves a marker of the attempt that has just begun. From then on its
-// outcome is in doubt whatever becomes of the token store, the lock and this
-// process. Where the marker is not acknowledged the attempt is over, and what is
-// returned is a refusal.
+// markBegun leaves a marker of the new attempt. From then on the outcome is in doubt, whatever
+// happens to the token store, the lock and this process. If the marker is not acknowledged, the
+// attempt is over, and markBegun returns a refusal.
 func (e *Engine) markBegun(ctx context.Context, r *request, lease Lease) error {
 	l, ok := lease.(MarkingLease)
 	if !ok {
@@ -49,8 +48,8 @@ func (e *Engine) neverRan(ctx context.Context, r *request, lease Lease) {
 	e.settleInBackground(ctx, run, false)
 }
 
-// mark has the release of a lease leave what a record says of its key. A record from
-// before the marker that was found changes nothing, unless it is completed.
+// mark sets the marker for the release of a lease according to a record. A record from before
+// the marker we found changes nothing, unless it is completed.
 func mark(lease Lease, rec *Record) {
 	l, ok := lease.(MarkingLease)
 	if !ok {
@@ -74,13 +73,12 @@ func mark(lease Lease, rec *Record) {
 	}
 }
 
-// byMarker is who decides where a marker knows more than the token store.
+// byMarker is the author of a decision if a marker knows more than the token store.
 var byMarker = Decision{By: "marker", Reason: "the token store had lost what a durable marker tells"}
 
-// heed brings together what the store has of a key and what a marker said of it
-// when its lock was taken. told says that the marker alone answers the request.
-// It comes before Begin: what is marked must not begin on the word of a store
-// that has lost or forgotten something.
+// heed compares the record with the marker we found when we took the lock. told says that
+// the marker alone answers the request. heed comes before Begin, because a store that has
+// lost the record would let a marked attempt begin again.
 func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result, told bool, err error) {
 	m := markerOf(lease)
 	if m == nil {
@@ -95,7 +93,7 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 	if fell || m.State == StateCompleted && !counts(rec, m) {
 		e.observe(ctx, r, Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
 	}
-	if fell { // it is missing, or was there before the marked attempt
+	if fell { // it is missing, or older than the marked attempt
 		if err := e.restoreMarked(ctx, r, lease, m); err != nil {
 			return nil, true, err
 		}
@@ -107,9 +105,9 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 		_, err := e.settleAs(ctx, r, lease, Applied(Response{Omitted: true}), byMarker, nil)
 		return nil, err != nil, err
 	case rec.State.Open(), rec.Attempt == m.Attempt && m.State == StateUnknown:
-		return nil, false, nil // in doubt, or decided since the marker was left
+		return nil, false, nil // in doubt, or decided after the marker was left
 	}
-	// The marker alone can tell: the record cannot be written anew.
+	// Only the marker knows, because the store cannot write the record anew.
 	*rec = m.Record()
 	res, err = e.judge(r, rec)
 	if res == nil && err == nil { // unknown, and there is no record to settle
@@ -123,9 +121,9 @@ func counts(rec *Record, m *Marker) bool {
 	return rec.State == StateCompleted || rec.State == StateExpired || rec.State != StateNone && later(rec, m)
 }
 
-// restoreMarked has the store write its record anew from a marker, and leaves the
-// record as it is then. A response is not among what a marker holds. The record of
-// an attempt that is not earlier than the marked one stays as it is.
+// restoreMarked lets the store write its record anew from a marker, without a response, and
+// leaves the result in r.record. The store keeps a record if its attempt is not earlier than
+// the marked one.
 func (e *Engine) restoreMarked(ctx context.Context, r *request, lease Lease, m *Marker) error {
 	s := Settlement{Attempt: m.Attempt, ID: m.Attempt.Nonce, State: m.State, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL,
 		LeaseTrusted: lease.Err() == nil, Decision: byMarker, Repair: &Repair{Kind: m.Kind, Route: m.Route, Fingerprint: m.Fingerprint, Started: m.Started}}
@@ -138,7 +136,7 @@ func (e *Engine) restoreMarked(ctx context.Context, r *request, lease Lease, m *
 	return nil
 }
 
-// markerOf is what was found in place of the lock; nil where there was nothing.
+// markerOf is the marker we found in place of the lock, or nil.
 func markerOf(lease Lease) *Marker {
 	if l, ok := lease.(MarkingLease); ok {
 		return l.Marker()
@@ -146,8 +144,8 @@ func markerOf(lease Lease) *Marker {
 	return nil
 }
 
-// later reports whether a record is of a later attempt than a marker. Only an
-// aborted Begin changes the fence and not the number, of a record that was closed.
+// later reports whether a record is of a later attempt than a marker. An aborted Begin changes
+// the fence of a closed record and keeps the number.
 func later(rec *Record, m *Marker) bool {
 	a, b := rec.Attempt, m.Attempt
 	if a.Fence.Domain != b.Fence.Domain {
@@ -156,14 +154,14 @@ func later(rec *Record, m *Marker) bool {
 	return b.Fence.Before(a.Fence) && (a.Number > b.Number || a.Number == b.Number && !rec.State.Open())
 }
 
-// beforeMarker reports whether an attempt that just began is not later than the marked one.
-// Then the store has lost its records since heed.
+// beforeMarker reports whether a new attempt is not later than the marked one. Then the store
+// has lost its records since heed.
 func beforeMarker(lease Lease, rec *Record) bool {
 	m := markerOf(lease)
 	return m != nil && rec.Attempt.Number <= m.Attempt.Number
 }
 
-// mark has the release leave what became of the attempt.
+// mark sets the marker for the release according to the end of the attempt.
 func (run *run) mark() {
 	if run.record.Attempt != run.settlement.Attempt && !run.lost() {
 		run.markOwn()
@@ -172,9 +170,9 @@ func (run *run) mark() {
 	mark(run.lease, &run.record)
 }
 
-// markOwn leaves what the holder knows. Where the record is of another attempt
-// although the lock is held, the store fell back to what was before this one. Where
-// there is none, nothing of a token was to be kept.
+// markOwn sets a marker from what the holder itself knows. If the record is of another attempt
+// although we hold the lock, the store fell back to the time before this one. If there is no
+// record, the attempt was of a token, and there was nothing to keep.
 func (run *run) markOwn() {
 	mark(run.lease, &Record{State: run.settlement.State, Kind: run.repair.Kind, Route: run.repair.Route,
 		Attempt: run.settlement.Attempt, Fingerprint: run.repair.Fingerprint, Started: run.repair.Started})

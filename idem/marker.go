@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Marker is what a lock service can leave in place of a key's lock. It says by
-// itself that an attempt was begun, and how that ended, also where the token
-// store has lost the record. It holds no response.
+// Marker is left by a lock service in place of the lock of a key. It says that an attempt
+// began, and how it ended, even if the token store has lost the record. It holds no response.
 type Marker struct {
 	State       State // StateCompleted or StateUnknown
 	Kind        KeyKind
@@ -19,46 +18,41 @@ type Marker struct {
 	Started     time.Time // to the millisecond, by the token store's clock
 }
 
-// MarkingLease is a [Lease] of a lock service that can keep markers. With a
-// lease that is none, or where its locker was not told to keep markers, keys are
-// protected by the token store alone.
+// MarkingLease is a [Lease] of a lock service that can keep markers. Other leases protect keys
+// by the token store alone, and so does a locker that was not told to keep markers.
 type MarkingLease interface {
 	Lease
 
-	// Marker is what was found in place of the lock when it was taken; nil
-	// where there was nothing.
+	// Marker is the marker that was in place of the lock when we took it, or nil.
 	Marker() *Marker
 
-	// MarkBegun leaves a marker now, before the operation starts, and returns
-	// once that is acknowledged. The lock is held all the while, with the same
-	// fence. After an error the operation must not start: the marker may be
-	// there or not, and Release removes it where MarkOnRelease(nil) says so. The error
-	// wraps ErrLeaseLost where the lease is over and ErrUnavailable otherwise.
-	// Calls for one lease come one after the other. ctx bounds the call alone.
+	// MarkBegun leaves a marker now, before the operation starts, and returns after the
+	// acknowledgement. The lease keeps its lock and its fence all the while. After an error the
+	// operation must not start. The marker may exist then, and Release removes it after
+	// MarkOnRelease(nil). The error wraps ErrLeaseLost if the lease is over, and otherwise
+	// ErrUnavailable. Calls for one lease come one after the other. ctx bounds the call alone.
 	MarkBegun(ctx context.Context, m Marker) error
 
-	// MarkOnRelease sets what Release is to leave in place of the lock: a marker, or
-	// with nil nothing. It is one atomic step with the release. Without a call
-	// of MarkOnRelease a marker that was found, or was left by MarkBegun, stays, and none
-	// is left where there was none. It has no effect once the lease has ended.
+	// MarkOnRelease sets the marker for Release to leave in place of the lock. With nil Release
+	// leaves nothing. Marker and release are one atomic step. Without a call of MarkOnRelease,
+	// Release keeps a marker that was found or left by MarkBegun, and makes no other. The call
+	// has no effect after the lease has ended.
 	MarkOnRelease(m *Marker)
 }
 
-// NewMarker is what a settled record leaves.
+// NewMarker is the marker of a record.
 func NewMarker(r *Record) *Marker {
 	return &Marker{State: r.State, Kind: r.Kind, Route: r.Route, Attempt: r.Attempt, Fingerprint: r.Fingerprint, Started: r.Started}
 }
 
-// Record is what can be told of a key by its marker alone: without response
-// and without expiries.
+// Record is the record according to its marker alone, without response and expiries.
 func (m *Marker) Record() Record {
 	return Record{State: m.State, Kind: m.Kind, Route: m.Route, Attempt: m.Attempt, Fingerprint: m.Fingerprint, Started: m.Started}
 }
 
-// SettledBy reports whether a record says how the marked attempt ended, so that
-// nobody needs the marker of an unknown outcome any more. It is false where the
-// record is missing, open, or what was there before the attempt: a store can fall
-// back.
+// SettledBy reports whether a record says how the marked attempt ended. Then the marker of an
+// unknown outcome is no longer needed. It is false if the record is missing, open or older than
+// the attempt, because a store can fall back.
 func (m *Marker) SettledBy(rec *Record) bool {
 	switch {
 	case rec.State == StateCompleted, rec.State == StateExpired:

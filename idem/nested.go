@@ -6,12 +6,11 @@ import (
 	"fmt"
 )
 
-// ErrNested says that an operation was to be executed within the running
-// execution of its own key, for which it would have to wait.
+// ErrNested says that an operation came from the running execution of its own key. It would
+// have to wait for itself.
 var ErrNested = errors.New("idem: this is inside of the running execution of the same key")
 
-// inside returns the running execution of a key that ctx belongs to, by this
-// engine; nil where there is none.
+// inside returns the running execution of a key by this engine if ctx belongs to it, or nil.
 func (e *Engine) inside(ctx context.Context, id KeyID) *execution {
 	for x := executionOf(ctx); x != nil; x = x.outer {
 		if x.engine == e && x.of.id == id && !x.ended.Load() {
@@ -21,12 +20,11 @@ func (e *Engine) inside(ctx context.Context, id KeyID) *execution {
 	return nil
 }
 
-// Nested is for adapters, before Do. It reports whether ctx belongs to the
-// running execution of the operation's key by this engine, under the same policy:
-// the middleware was mounted twice, or a handler has made a request within the
-// process. The adapter then hands the request to the handler, as a part of that
-// execution. The error is a [*Refusal]: the policies differ, so that the wiring is
-// wrong, or a resolver has made the request.
+// Nested is for adapters, before Do. It reports whether ctx belongs to the running execution of
+// the same key by this engine, under the same policy. Then the middleware was mounted twice, or
+// a handler has made a request within the process. The adapter hands the request to the handler
+// as a part of that execution. The error is a [*Refusal]. It says that the policies differ,
+// which is a wiring error, or that a resolver made the request.
 func (e *Engine) Nested(ctx context.Context, op *Operation) (bool, error) {
 	if executionOf(ctx) == nil {
 		return false, nil

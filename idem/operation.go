@@ -5,59 +5,58 @@ import (
 	"time"
 )
 
-// Operation is one request for an execution: a message of a queue, a run of a
-// job, or what an adapter made of a request.
+// Operation is one request for an execution. It comes from a queue, a job or an adapter.
 type Operation struct {
-	// Transport is for adapters. The zero value, TransportDirect, is a call by
-	// the application itself.
+	// Transport is for adapters. The zero value, TransportDirect, is a call by the application
+	// itself.
 	Transport Transport
-	// Scope is whose key it is: the tenant or principal. Where it is "",
-	// Policy.Scope is asked with the context of the call. "" is accepted only
-	// where the policy allows global keys.
+	// Scope is the owner of the key, a tenant or principal. If it is "", the engine asks
+	// Policy.Scope with the context of the call. "" remains only if the policy allows global
+	// keys.
 	Scope string
-	// Key is the same for every repeat: 1 to MaxKeyBytes bytes.
+	// Key is the same for every repeat. It has 1 to MaxKeyBytes bytes.
 	Key Key
-	// Policy is the route's. It is not changed, and must not be during the call.
+	// Policy is the policy of the route. Do not change it during the call.
 	Policy *Policy
 	// Fingerprint tells this request from others with the same key; see
 	// [FingerprintOf].
 	Fingerprint Fingerprinter
 }
 
-// Handler executes an operation. Its context is detached from the caller's
-// cancellation, carries the [Execution], ends at the policy's deadline, and is
-// cancelled with cause ErrLeaseLost when the lease can no longer be trusted.
-// It runs in the goroutine that called [Engine.Do].
+// Handler executes an operation. Its context carries the [Execution] and does not end with the
+// context of the caller. It ends at the deadline of the policy. It is cancelled with cause
+// ErrLeaseLost when the lease can no longer be trusted. The handler runs in the goroutine of
+// the call to [Engine.Do].
 //
-// An error means that the outcome is in doubt, whatever the response.
+// An error means that the outcome is in doubt, with any response.
 type Handler func(ctx context.Context) (Response, error)
 
-// Result is what [Engine.Do] answers a request with.
+// Result is the answer of [Engine.Do].
 type Result struct {
 	Response Response
 	Replayed bool // the stored outcome of an earlier execution
 	KeyID    KeyID
-	Attempt  uint32 // that the response is of; 0 where a route failed open
+	Attempt  uint32 // of the response; 0 if the route failed open
 }
 
-// Token is a one-time token as [Engine.IssueToken] made it.
+// Token is a one-time token from [Engine.IssueToken].
 type Token struct {
-	Value     Key       // for the client; kept nowhere else
+	Value     Key       // for the client; kept only there
 	ExpiresAt time.Time // by the store's clock
 }
 
-// Status is what a key's owner may know of it.
+// Status describes a key to its owner.
 type Status struct {
 	State       State
 	Kind        KeyKind
 	OperationID string
 	Attempt     uint32
-	Since       time.Time // zero where nothing is known of the key
-	// ExpiresAt is until when the result is kept, a token can be used, or a key
-	// without a result is remembered; zero while the attempt is open.
+	Since       time.Time // zero for an unused key
+	// ExpiresAt is the end of the result, of the token, or of a key without a result. It is
+	// zero while the attempt is open.
 	ExpiresAt time.Time
-	// ResolvesItself says of an open attempt that no person has to settle it where it
-	// was interrupted: the policy asks a resolver or runs again, when the request is
-	// sent again, if not earlier. A resolver may still not know.
+	// ResolvesItself says that an open attempt needs no person if it was interrupted. The
+	// policy asks a resolver or runs again, at the latest when the client sends the request
+	// again. A resolver may still not know the outcome.
 	ResolvesItself bool
 }

@@ -35,7 +35,7 @@ func (c *config) validate() error {
 // Option configures an [Engine]. A nil Option is ignored.
 type Option func(*config)
 
-// WithObserver reports every event to fn. None by default.
+// WithObserver reports every event to fn. By default there is no observer.
 func WithObserver(fn Observer) Option { return func(c *config) { c.observer = fn } }
 
 // WithStoreTimeout bounds each call of the store. 1 s by default.
@@ -50,14 +50,14 @@ func WithSettleTimeout(d time.Duration) Option { return func(c *config) { c.sett
 
 // WithMaxOpenExecutionsPerScope bounds how many executions one scope may have open in this
 // process at once. The engine refuses a request beyond that as [CodeTooManyOpen] before it
-// takes a lock, unless the key has an open attempt. It never refuses a replay. 0, the
-// default, is no limit.
+// takes a lock, unless the key has an open attempt. It never refuses a replay. 0, the default,
+// is no limit.
 //
-// Choose it between two figures. An honest scope needs its requests per second at this
-// instance times the seconds of one request, and a multiple of that for bursts. For all
-// scopes together, this instance has the locks of its locker (4,096 by default with
-// ZooKeeper) and the memory of as many handlers. With a quarter of the locks, one scope
-// cannot take them all. All global keys are one scope.
+// Choose it between two figures. An honest scope needs its requests per second at this instance
+// times the seconds of one request, and a multiple of that for bursts. For all scopes together,
+// this instance has the locks of its locker (4,096 by default with ZooKeeper) and the memory of
+// as many handlers. With a quarter of the locks, one scope cannot take them all. All global
+// keys are one scope.
 func WithMaxOpenExecutionsPerScope(n int) Option { return func(c *config) { c.maxOpenPerScope = n } }
 
 // WithLongRunning sets the time after which the engine reports a running handler as

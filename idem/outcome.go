@@ -1,14 +1,14 @@
 package idem
 
-// Transport is where a request came from. It decides which statuses settle an
-// attempt, and it is part of the operation that a fingerprint covers.
+// Transport is the kind of a request. It decides which statuses settle an attempt. It is part
+// of the operation in a fingerprint.
 type Transport uint8
 
 // The transports.
 const (
-	// TransportDirect is a call of [Engine.Do] by a queue consumer or a job:
-	// a nil error is completed, any other in doubt. A repeat never gets a nil
-	// error while the outcome is not known.
+	// TransportDirect is a call of [Engine.Do] by a queue consumer or a job. A nil error is
+	// completed, and any other error is in doubt. A repeat never gets a nil error while the
+	// outcome is not known.
 	TransportDirect Transport = iota
 	// TransportHTTP reads Response.Status as an HTTP status.
 	TransportHTTP
@@ -16,13 +16,13 @@ const (
 	TransportGRPC
 )
 
-// outcome is what a handler's result says of the attempt.
+// outcome is the meaning of a result for the attempt.
 type outcome uint8
 
 const (
 	outcomeInDoubt   outcome = iota // may or may not have taken effect
-	outcomeCompleted                // final: repeats get this answer
-	outcomeNoEffect                 // nothing happened: a repeat runs afresh
+	outcomeCompleted                // final, and repeats get this answer
+	outcomeNoEffect                 // nothing happened, and a repeat runs afresh
 )
 
 // classify reads the result of a handler. gated says that the attempt passed the gate before
@@ -43,9 +43,8 @@ func classify(t Transport, status int, gated bool) outcome {
 	return o
 }
 
-// classifyCut reads the result of a handler whose context had ended before it
-// returned: by the deadline, or with the lease. Only success can be believed; a
-// refusal may be nothing but the cancellation, seen halfway.
+// classifyCut reads the result of a handler whose context ended first, by the deadline or with
+// the lease. It believes only a success. A refusal may come from the cancellation.
 func classifyCut(t Transport, status int) outcome {
 	if o := classify(t, status, true); o != outcomeCompleted || succeeded(t, status) {
 		return o
@@ -85,8 +84,8 @@ func classifyGRPC(code int) outcome {
 	return outcomeInDoubt
 }
 
-// crashResponse is what a repeat gets after a handler that panicked, as long as
-// the outcome is not known. It is nil where only an error can say that.
+// crashResponse is the response to repeats after a panic of the handler, while the outcome is
+// not known. It is nil if the transport needs an error for that.
 func crashResponse(t Transport) *Response {
 	switch t {
 	case TransportHTTP:

@@ -19,72 +19,69 @@ const (
 	DefaultMaxResponseInDoubt = 64 << 10 // bytes
 )
 
-// ScopeFunc tells whose key a request carries: the tenant or principal, as
-// authentication that ran before has left it in ctx. It never returns "".
-// An error, or "", refuses the request as internal: authentication that lets a
-// request through without a principal is a fault of the server.
+// ScopeFunc returns the owner of the key of a request, a tenant or principal. It reads that
+// from ctx, where the authentication has left it before. An error or "" refuses the request as
+// internal. If the authentication lets a request through without a principal, the server has a
+// fault.
 type ScopeFunc func(ctx context.Context) (string, error)
 
-// Policy is how one route treats keys. Every field but the scope has a safe
-// default, which counts where the field is zero.
+// Policy is how one route treats keys. Every field except the scope has a safe default for its
+// zero value.
 type Policy struct {
-	// Scope finds the scope of a request in its context. It is asked where the
-	// request's scope is not given: by [Operation].Scope, or by an adapter's
-	// WithScope. Adapters refuse a policy without either, unless AllowGlobalKeys.
+	// Scope finds the scope of a request in its context. The engine asks it unless
+	// [Operation].Scope or WithScope of an adapter gives the scope. Adapters refuse a policy
+	// with neither, unless it has AllowGlobalKeys.
 	Scope ScopeFunc
-	// AllowGlobalKeys lets all callers share one key space. Whoever guesses a
-	// key is then given its stored response.
+	// AllowGlobalKeys lets all callers share one key space. A caller that guesses a key then
+	// gets its stored response.
 	AllowGlobalKeys bool
 	// Kind is ClientKey by default.
 	Kind KeyKind
-	// KeyFormat narrows down the keys that are accepted. A key of another format
-	// is refused as key-invalid, and nothing is touched. By default every key is.
+	// KeyFormat narrows down the accepted keys. The engine refuses any other key as key-invalid
+	// and touches nothing. By default it accepts every key.
 	KeyFormat KeyFormat
-	// Name is kept with the record, so that an interrupted one is matched with
-	// this policy's InDoubt; at most 255 bytes. Adapters fill in the route.
+	// Name is kept with the record. The sweeper finds the InDoubt of an interrupted record by
+	// this name. It has at most 255 bytes. Adapters fill in the route.
 	Name string
-	// DuplicateWait is how long a duplicate waits for the first request before it is
-	// refused as in progress. 0 by default: not at all.
+	// DuplicateWait is how long a duplicate waits for the first request, before the engine
+	// refuses it as in progress. The default is 0, no wait.
 	DuplicateWait time.Duration
-	// HandlerTimeout cancels the handler's context; the outcome is settled when the
-	// handler has returned, however late. 0 by default: none.
+	// HandlerTimeout cancels the context of the handler. The engine settles the outcome after
+	// the handler has returned, however late. The default is 0, no time-out.
 	HandlerTimeout time.Duration
-	// ResultTTL is for how long a completed response is replayed;
-	// DefaultResultTTL where 0.
+	// ResultTTL is how long a completed response is replayed. The default is DefaultResultTTL.
 	ResultTTL time.Duration
-	// KeyTTL is for how long the key itself is remembered; DefaultKeyTTL where
-	// 0, and never less than ResultTTL.
+	// KeyTTL is how long the key itself is remembered. The default is DefaultKeyTTL. It is
+	// never less than ResultTTL.
 	KeyTTL time.Duration
-	// InDoubt is what becomes of an outcome in doubt: [LeaveUnknown] by default,
+	// InDoubt is how the route treats an outcome in doubt, by [LeaveUnknown] (the default),
 	// [AskResolver] or [RunAgain].
 	InDoubt InDoubt
-	// ResolverTimeout bounds one call of the resolver that InDoubt asks;
-	// DefaultResolverTimeout where 0.
+	// ResolverTimeout bounds one call of the resolver in InDoubt. The default is
+	// DefaultResolverTimeout.
 	ResolverTimeout time.Duration
-	// FailOpen runs the handler without protection where the lock or the store
-	// cannot be reached, unless an attempt was seen that runs or is in doubt.
-	// It can execute twice. Every such run is reported as EventFailedOpen. A
-	// store that lost its records still refuses.
+	// FailOpen runs the handler without protection if the lock or the store cannot be reached.
+	// It does not apply after the engine has seen an attempt that runs or is in doubt. The
+	// operation may run twice. Every such run is reported as EventFailedOpen. A store that lost
+	// its records still refuses.
 	FailOpen bool
-	// MaxRequestBody bounds the request that is read into memory for its
-	// fingerprint, in bytes; DefaultMaxRequestBody where 0.
+	// MaxRequestBody bounds the request in bytes, because the fingerprint needs it in memory.
+	// The default is DefaultMaxRequestBody.
 	MaxRequestBody int64
-	// MaxResponseBody bounds the response that is kept for replay, in bytes;
-	// DefaultMaxResponseBody where 0. A longer one reaches the client, and
-	// repeats are told that the result is unavailable.
+	// MaxResponseBody bounds the response in bytes for a replay. A longer one reaches the
+	// client, and repeats get result-unavailable. The default is DefaultMaxResponseBody.
 	MaxResponseBody int64
-	// MaxResponseInDoubt bounds the response that is kept with an unknown outcome,
-	// header and body together, in bytes; DefaultMaxResponseInDoubt where 0. Such
-	// a record stays until somebody decides, so that many of them must not fill
-	// the store. A longer response reaches the client, and repeats are told that
-	// the outcome is unknown.
+	// MaxResponseInDoubt bounds the response that is kept with an unknown outcome, header and
+	// body together, in bytes. Such a record stays until a decision, and many of them must not
+	// fill the store. A longer response reaches the client, and repeats get outcome-unknown.
+	// The default is DefaultMaxResponseInDoubt.
 	MaxResponseInDoubt int64
 
-	unnamed bool // Name is only the route's: see ForRoute
+	unnamed bool // Name comes from ForRoute
 }
 
-// ForRoute is for adapters. It returns the policy with its Name, where it has
-// none, being the route, cut off at 255 bytes.
+// ForRoute is for adapters. If the policy has no Name, it gets the route as its Name, cut off
+// at 255 bytes.
 func (p Policy) ForRoute(route string) Policy {
 	if p.Name == "" {
 		p.Name, p.unnamed = route[:min(len(route), 255)], true
@@ -92,9 +89,9 @@ func (p Policy) ForRoute(route string) Policy {
 	return p
 }
 
-// WithDefaults returns the policy with its defaults filled in, or an error
-// that says what is wrong with it. Adapters call it when a route is set up; the
-// methods of [Engine] do the same with a policy that has not been through it.
+// WithDefaults returns the policy with its defaults, or an error that says what is wrong with
+// it. Adapters call it when they set up a route. The methods of [Engine] do the same with every
+// policy.
 func (p Policy) WithDefaults() (Policy, error) {
 	if p.Scope == nil && !p.AllowGlobalKeys {
 		return p, fmt.Errorf("idem: policy %q has no Scope: set one, or AllowGlobalKeys", p.Name)
@@ -111,7 +108,7 @@ func (p Policy) complete() (*Policy, error) {
 	return &p, err
 }
 
-// check says what is wrong with the fields that have no use for a default.
+// check says what is wrong with the policy.
 func (p *Policy) check() error {
 	if p.Kind > IssuedToken {
 		return fmt.Errorf("idem: policy %q has an unknown Kind %d", p.Name, p.Kind)
@@ -144,8 +141,8 @@ func (p *Policy) fill() {
 	p.MaxResponseInDoubt = cmp.Or(p.MaxResponseInDoubt, DefaultMaxResponseInDoubt)
 }
 
-// ScopeOf asks Scope, and holds its answer to its contract. Without a Scope it is
-// "" where the policy allows global keys. The error is a [*Refusal].
+// ScopeOf asks Scope and checks its answer. Without a Scope it returns "" if the policy allows
+// global keys. The error is a [*Refusal].
 func (p *Policy) ScopeOf(ctx context.Context) (string, error) {
 	if p.Scope == nil {
 		if !p.AllowGlobalKeys {

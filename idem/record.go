@@ -5,24 +5,23 @@ import (
 	"time"
 )
 
-// State is where a key stands. The package comment draws how states follow
-// each other.
+// State is the state of a key. The package comment draws how states follow each other.
 type State uint8
 
 // The states of a key.
 const (
-	StateNone      State = iota // nothing is known of the key
+	StateNone      State = iota // the key was never used
 	StateIssued                 // a token was issued and not used yet
 	StatePending                // an attempt has begun and is not settled
 	StateCompleted              // the outcome is stored; repeats get it
-	StateReleased               // the last attempt had no effect; the next one may run
-	StateUnknown                // nobody knows whether the last attempt took effect
-	StateExpired                // completed, and the result is gone; the key is remembered
+	StateReleased               // the last attempt had no effect, and the next one may run
+	StateUnknown                // it is not known whether the last attempt took effect
+	StateExpired                // completed, without the result now; the key is remembered
 )
 
 var stateNames = [...]string{"none", "issued", "pending", "completed", "released", "unknown", "expired"}
 
-// String returns the name used in answers and by the command line.
+// String returns the name for answers and for the command line.
 func (s State) String() string {
 	if int(s) < len(stateNames) {
 		return stateNames[s]
@@ -30,7 +29,7 @@ func (s State) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// ParseState reads what [State.String] wrote.
+// ParseState reads the name from [State.String].
 func ParseState(name string) (State, error) {
 	for i, n := range stateNames {
 		if n == name {
@@ -40,39 +39,39 @@ func ParseState(name string) (State, error) {
 	return StateNone, fmt.Errorf("idem: no state is called %q", name)
 }
 
-// Open reports whether the attempt of a record in this state can still be
-// settled: by its holder, by a resolver or by an operator.
+// Open reports whether a record in this state has an attempt to settle, by its holder, by a
+// resolver or by an operator.
 func (s State) Open() bool { return s == StatePending || s == StateUnknown }
 
-// Attempt is one execution of an operation, by one holder of its lock. Two
-// attempts are the same when they are equal.
+// Attempt is one execution of an operation by one holder of its lock. Equal values are the same
+// attempt.
 type Attempt struct {
-	Number uint32 // 1, 2, …; 0 where none has begun
-	Fence  Fence  // of the lease under which it ran
-	Nonce  Nonce  // tells attempts under one lease apart
+	Number uint32 // 1, 2, …; 0 before the first
+	Fence  Fence  // of its lease
+	Nonce  Nonce  // tells apart the attempts under one lease
 }
 
-// Record is what a token store keeps for one key ID. Times are those of the
-// store's clock; a zero time means that it does not apply.
+// Record is the entry of a token store for one key ID. Times are those of the clock of the
+// store. A zero time does not apply.
 type Record struct {
 	State       State
 	Kind        KeyKind
-	Route       string      // the policy's name, so that a resolver can be found
+	Route       string      // the name of the policy, to find its resolver
 	Attempt     Attempt     // the last one
 	Fingerprint Fingerprint // of the request that the key is bound to
-	Response    *Response   // nil where none was stored, or where it cannot be read
-	// ResponseErr says why the response cannot be read. It wraps
-	// ErrResponseDamaged or ErrNewerRecord.
+	Response    *Response   // nil without a stored response, or if it cannot be read
+	// ResponseErr says why the response cannot be read. It wraps ErrResponseDamaged or
+	// ErrNewerRecord.
 	ResponseErr error
 
-	Created       time.Time // when the record came to be
+	Created       time.Time // when the record was made
 	Started       time.Time // when the last attempt began
 	Settled       time.Time // when the last attempt was settled
-	ResultExpires time.Time // until when a completed result is kept
-	KeyExpires    time.Time // until when the key is remembered
-	TokenExpires  time.Time // until when an issued token can be used
+	ResultExpires time.Time // end of the completed result
+	KeyExpires    time.Time // end of the key
+	TokenExpires  time.Time // end of an issued token
 
-	// Decision says who settled the attempt where that was not its holder.
+	// Decision says who settled the attempt, unless its holder did.
 	Decision Decision
 }
 
@@ -90,8 +89,8 @@ func (r *Record) Since() time.Time {
 	}
 }
 
-// Decision says who settled an attempt that its holder did not settle.
+// Decision says who settled an attempt in place of its holder, and why.
 type Decision struct {
-	By     string // "resolver", "engine", "marker", "sweeper", or an operator's name; at most 128 bytes
+	By     string // "resolver", "engine", "marker", "sweeper", or the name of an operator; at most 128 bytes
 	Reason string // free text; at most 512 bytes
 }

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// ErrFingerprintVersion says that a fingerprint's version is not known here: a
-// newer build wrote the record.
+// ErrFingerprintVersion says that this build does not know the version of a fingerprint,
+// because a newer build wrote the record.
 var ErrFingerprintVersion = errors.New("idem: unknown fingerprint version")
 
-// Code is why a request was refused, as clients see it.
+// Code is the reason of a refusal, as clients see it.
 type Code string
 
-// The codes. Their statuses and titles are in one table, [Code.HTTPStatus],
-// [Code.GRPCCode] and [Code.Title].
+// The codes. [Code.HTTPStatus], [Code.GRPCCode] and [Code.Title] read one table with their
+// statuses and titles.
 const (
 	CodeKeyMissing        Code = "key-missing"
 	CodeKeyInvalid        Code = "key-invalid"
@@ -33,8 +33,7 @@ const (
 	CodeInternal          Code = "internal"
 )
 
-// Numbers of gRPC codes (google.golang.org/grpc/codes), which this package
-// does not import.
+// Numbers of gRPC codes (google.golang.org/grpc/codes). This package does not import that one.
 const (
 	grpcOK                 = 0
 	grpcInvalidArgument    = 3
@@ -51,13 +50,13 @@ const (
 	grpcUnauthenticated    = 16
 )
 
-// answer is one row of the table of what clients see. Titles for 400, 409 and
-// 422 are those of draft-ietf-httpapi-idempotency-key-header-07, section 2.7.
+// answer is a row in the table of the refusals for clients. Titles for 400, 409 and 422 are
+// those of draft-ietf-httpapi-idempotency-key-header-07, section 2.7.
 type answer struct {
 	http, grpc int
 	title      string
 	detail     string
-	retry      bool // worth sending again, unchanged, after a while
+	retry      bool // the client may send the request again later
 }
 
 var answers = map[Code]answer{
@@ -102,13 +101,13 @@ func (c Code) Known() bool {
 // HTTPStatus is the status of an HTTP answer with this code.
 func (c Code) HTTPStatus() int { return c.answer().http }
 
-// GRPCCode is the number of the gRPC code that goes with this code.
+// GRPCCode is the number of the gRPC code.
 func (c Code) GRPCCode() int { return c.answer().grpc }
 
 // Title is a short, fixed summary for people.
 func (c Code) Title() string { return c.answer().title }
 
-// Detail tells the caller what to do. It holds nothing about the request.
+// Detail tells the client how to go on. It holds nothing about the request.
 func (c Code) Detail() string { return c.answer().detail }
 
 func (c Code) answer() answer {
@@ -118,19 +117,19 @@ func (c Code) answer() answer {
 	return answers[CodeInternal]
 }
 
-// Refusal is the error for every request that the engine did not execute and
-// could not answer with a stored outcome. Clients are shown Code, its title
-// and detail, and RetryAfter; Err stays inside.
+// Refusal is the error for every request that the engine did not execute and could not answer
+// with a stored outcome. Clients see Code, its title and detail, and RetryAfter. They never see
+// Err.
 type Refusal struct {
 	Code       Code
-	RetryAfter time.Duration // 0: do not send it again unchanged
-	Err        error         // what happened, for logs; may be nil
-	// Advice is told to the client in place of the code's Detail; "" for that.
-	// It holds nothing about the request.
+	RetryAfter time.Duration // 0 asks the client not to send it again unchanged
+	Err        error         // the cause, for logs; may be nil
+	// Advice replaces the Detail of the code for the client, unless it is "". It holds nothing
+	// about the request.
 	Advice string
 }
 
-// Detail tells the caller what to do: Advice, or the code's detail.
+// Detail tells the client how to go on. It is Advice, or the detail of the code.
 func (r *Refusal) Detail() string {
 	if r.Advice != "" {
 		return r.Advice
@@ -138,8 +137,7 @@ func (r *Refusal) Detail() string {
 	return r.Code.Detail()
 }
 
-// refuse makes a refusal with the default pause of a code that is worth
-// sending again.
+// refuse makes a refusal. It asks the client for the default pause if a repeat can help.
 //
 //go:noinline
 func refuse(code Code, err error) *Refusal {
@@ -150,11 +148,10 @@ func refuse(code Code, err error) *Refusal {
 	return r
 }
 
-// defaultRetryAfter is the smallest pause that the Retry-After header, in
-// whole seconds, can ask for.
+// defaultRetryAfter is the smallest pause in the Retry-After header, in whole seconds.
 const defaultRetryAfter = time.Second
 
-// Error returns the code and the internal cause: text for logs, not clients.
+// Error returns the code and the internal cause, for logs and not for clients.
 func (r *Refusal) Error() string {
 	if r.Err == nil {
 		return "idem: refused: " + string(r.Code)
@@ -165,25 +162,25 @@ func (r *Refusal) Error() string {
 // Unwrap returns the internal cause.
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// NewRefusal makes the refusal that an adapter answers with before it comes to the
-// engine: a missing key, a body over the limit. err stays inside.
+// NewRefusal is for adapters. It makes the refusal of a request before the engine sees it, for
+// example without a key or with a body over the limit. Clients do not see err.
 func NewRefusal(code Code, err error) *Refusal { return refuse(code, err) }
 
-// storeRefusal says what an error of the store means to the client.
+// storeRefusal is the refusal for an error of the store.
 func storeRefusal(err error) *Refusal {
 	switch {
 	case errors.Is(err, ErrStoreLost):
 		return refuse(CodeStoreLost, err)
 	case errors.Is(err, ErrStaleFence):
 		return refuse(CodeOwnershipLost, err)
-	case errors.Is(err, ErrCorruptRecord): // there was an attempt, and nothing is known of it
+	case errors.Is(err, ErrCorruptRecord): // there was an attempt, and its record is unreadable
 		return refuse(CodeOutcomeUnknown, err)
-	default: // a newer build's record too: an instance of that build can answer
+	default: // also for a record of a newer build, because an instance of that build can answer
 		return refuse(CodeUnavailable, err)
 	}
 }
 
-// asRefusal keeps an error that is a refusal already.
+// asRefusal returns err itself if that is a refusal.
 func asRefusal(code Code, err error) *Refusal {
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r
@@ -191,7 +188,7 @@ func asRefusal(code Code, err error) *Refusal {
 	return refuse(code, err)
 }
 
-// withCause adds what else went wrong to a refusal, for logs.
+// withCause adds another error to a refusal, for logs.
 func withCause(err, cause error) error {
 	if r, ok := errors.AsType[*Refusal](err); ok && cause != nil {
 		r.Err = errors.Join(r.Err, cause)

@@ -6,9 +6,8 @@ import (
 	"fmt"
 )
 
-// resolve settles an attempt in doubt, under a lease that outlives it, and
-// answers the request that found it. again says that it is settled as not
-// applied.
+// resolve settles an attempt in doubt, under a lease that outlives it, and answers the request.
+// again says that the attempt was settled as not applied.
 func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Result, again bool, err error) {
 	rec := &r.record
 	resolveErr, err := e.settleDoubt(ctx, r, lease)
@@ -29,12 +28,11 @@ func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Res
 	return res, res == nil && err == nil, err
 }
 
-// settleDoubt asks the resolver about the open attempt that was last read, and
-// settles it by what that says. Where nobody can tell, it is unknown, and was
-// that before or is now. resolveErr is why the resolver could not tell; err is
-// a refusal.
+// settleDoubt asks the resolver about the open attempt in r.record, and settles it accordingly.
+// Without an answer the attempt becomes or stays unknown. resolveErr tells why the resolver
+// could not answer. err is a refusal.
 func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (resolveErr, err error) {
-	rec := &r.record // until it is settled, and then as it is after that
+	rec := &r.record // settleAs replaces it
 	d := Decision{By: "resolver"}
 	resolution, resolveErr := e.ask(ctx, r, lease, rec)
 	if resolution.verdict == stillUnknown && rec.State == StateUnknown {
@@ -47,10 +45,9 @@ func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (reso
 	return resolveErr, err
 }
 
-// settleAs settles the open attempt that was last read, unless another settlement comes
-// first, and leaves the record as it is then in r.record. If the store fell back to a time
-// before that attempt, settleAs repairs it, because what is known of the attempt is still
-// true. The error is a refusal.
+// settleAs settles the open attempt in r.record, unless another settlement comes first, and
+// leaves the new record there. If the store fell back to a time before that attempt, settleAs
+// repairs it, because our knowledge of the attempt is still true. The error is a refusal.
 func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resolution Resolution, d Decision, cause error) (settled bool, err error) {
 	rec := r.record
 	repair := repairOf(&rec)
@@ -78,8 +75,8 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 	return res.Settled, nil
 }
 
-// ask calls the policy's resolver and holds it to its contract. A resolver
-// that fails, panics or hangs leaves the outcome unknown.
+// ask calls the resolver of the policy. If the resolver fails, panics or hangs, the outcome
+// stays unknown.
 func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) (Resolution, error) {
 	if r.Policy.InDoubt.resolver == nil {
 		return StillUnknown(), nil
@@ -91,9 +88,9 @@ func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) 
 		Attempt: rec.Attempt, Fence: lease.Fence(), Response: rec.Response})
 }
 
-// inDoubt asks the resolver about the attempt that just ended in doubt. It
-// takes the lock anew for that: what this attempt has sent and not heard of
-// carries its fence, so only a later fence can shut it out.
+// inDoubt asks the resolver about our attempt, if that just ended in doubt. It takes the lock
+// anew first. Requests of the attempt without an answer carry its fence, so only a later fence
+// can shut them out.
 func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (*Result, error) {
 	if run.lost() {
 		run.lease.ReleaseInBackground()
@@ -120,8 +117,8 @@ func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (*Result
 	return res, nil
 }
 
-// callResolver turns a resolver's panic and its error into "still unknown". A
-// resolver that ignores its context is left behind.
+// callResolver turns a panic and an error of a resolver into "still unknown". It leaves a
+// resolver behind that ignores its context.
 func callResolver(ctx context.Context, fn Resolver, in Interrupted) (Resolution, error) {
 	type answer struct {
 		resolution Resolution

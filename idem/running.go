@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Running is what [Engine.Running] returns about the handlers that run under a lock.
+// Running describes the handlers that run under a lock.
 type Running struct {
 	Count  int
-	Oldest time.Duration // the longest run time so far; 0 if no handler runs
+	Oldest time.Duration // the longest run time so far; 0 without a handler
 }
 
 // Running counts the handlers of this engine. Each of them holds its key. It is cheap, and

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// conclude is what follows the handler: its outcome, then steps 7 and 8.
+// conclude decides the outcome of the handler, then takes steps 7 and 8.
 func (e *Engine) conclude(ctx context.Context, run *run) (*Result, error) {
 	x, resp, err := run.execution, &run.response, run.err
 	o := outcomeInDoubt
@@ -29,7 +29,7 @@ func (e *Engine) conclude(ctx context.Context, run *run) (*Result, error) {
 		return e.finish(ctx, run, o, resp, nil)
 	}
 	res, finishErr := e.finish(ctx, run, o, nil, err)
-	if finishErr != nil { // the attempt is not this holder's to report
+	if finishErr != nil { // another owner has the attempt now
 		return nil, withCause(finishErr, err)
 	}
 	if res.Replayed { // decided
@@ -81,11 +81,11 @@ func (run *run) decide(o outcome, resp *Response) {
 	}
 }
 
-// settle is step 7. It settles the attempt in the store and retries for the settle
-// time-out. After an error it goes on in the background, with the lock held and duplicates
-// in this process refused, until the store has answered or the engine gives up. If a retry
-// cannot help, it gives up at once. told says after an error that the client gets its own
-// outcome all the same, because the lease was not lost.
+// settle is step 7. It settles the attempt in the store and retries for the settle time-out.
+// After an error it goes on in the background, with the lock held and duplicates in this
+// process refused, until the store has answered or the engine gives up. If a retry cannot help,
+// it gives up at once. After an error, told says that the lease was not lost, so the client
+// gets its own outcome all the same.
 func (e *Engine) settle(ctx context.Context, run *run) (settled, told bool, err error) {
 	giveUp := time.Now().Add(e.cfg.settleTimeout)
 	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
@@ -144,8 +144,8 @@ func (e *Engine) settleInBackground(ctx context.Context, run *run, told bool) {
 	})
 }
 
-// settleOnce is one try of step 7. It also repairs a record that the store has lost, or
-// that fell back to its form before the attempt.
+// settleOnce is one try of step 7. The store may repair a record that it has lost, or that fell
+// back to its form before the attempt.
 func (e *Engine) settleOnce(ctx context.Context, run *run) (settled bool, err error) {
 	s := &run.settlement
 	s.LeaseTrusted = !run.lost()
@@ -163,8 +163,8 @@ func (e *Engine) settleOnce(ctx context.Context, run *run) (settled bool, err er
 	return res.Settled, err
 }
 
-// callSettle calls the store. If the store cannot hold the response, it settles without
-// one, because the outcome stands.
+// callSettle calls the store. If the store cannot hold the response, callSettle settles without
+// it, because the outcome stands.
 func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement) (SettleResult, error) {
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
@@ -183,8 +183,8 @@ var errMisbehaves = errors.New("idem: the token store breaks its contract")
 // mostMisbehaviour is how many such answers end the tries to settle.
 const mostMisbehaviour = 5
 
-// hopeless reports whether another try cannot help: the store has given its final answer,
-// or keeps breaking its contract.
+// hopeless reports whether another try cannot help. The store has given its final answer, or it
+// keeps breaking its contract.
 func (run *run) hopeless(err error) bool {
 	if errors.Is(err, errMisbehaves) {
 		run.misbehaved++
@@ -192,8 +192,8 @@ func (run *run) hopeless(err error) bool {
 	return unreadable(err) || run.misbehaved >= mostMisbehaviour
 }
 
-// abandon reports that an outcome will not be settled. told says that the client has it, or
-// gets it now.
+// abandon reports an outcome that will not be settled. told says that the client has the
+// outcome, or gets it now.
 func (e *Engine) abandon(ctx context.Context, run *run, told bool, err error) {
 	s := &run.settlement
 	e.observe(ctx, run.request, Event{Type: EventSettleAbandoned, Attempt: s.Attempt, State: s.State, Err: err})
@@ -214,8 +214,8 @@ func (e *Engine) ended(ctx context.Context, run *run, t EventType, cause error) 
 	e.observe(ctx, run.request, Event{Type: t, Attempt: run.settlement.Attempt, State: run.record.State, Duration: time.Since(run.started), Err: cause})
 }
 
-// superseded reports an attempt whose settlement does not stand. told says that the client
-// gets its own outcome all the same.
+// superseded reports an attempt that was settled in another way. told says that the client gets
+// its own outcome all the same.
 func (e *Engine) superseded(ctx context.Context, run *run, told bool, cause error) {
 	rec := &run.record
 	if told && run.settlement.State == StateCompleted && rec.State != StateCompleted && rec.State != StateExpired {
@@ -226,9 +226,9 @@ func (e *Engine) superseded(ctx context.Context, run *run, told bool, cause erro
 	e.ended(ctx, run, EventSuperseded, cause)
 }
 
-// answer is step 8, after the store has answered: it answers the client and releases the
-// lock. settled is false if an operator or the next holder's resolver settled the attempt
-// first.
+// answer is step 8. The store has answered, and answer gives the outcome to the client and
+// releases the lock. settled is false if an operator or the resolver of the next holder settled
+// the attempt first.
 func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response, cause error, settled bool) (*Result, error) {
 	run.mark()
 	if !settled {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// IssueToken makes a one-time token for a scope; ttl 0 means DefaultTokenTTL.
-// The error is a [*Refusal].
+// IssueToken makes a one-time token for a scope. A ttl of 0 means DefaultTokenTTL. The error is
+// a [*Refusal].
 func (e *Engine) IssueToken(ctx context.Context, scope string, ttl time.Duration) (Token, error) {
 	if ttl < 0 {
 		return Token{}, refuse(CodeInternal, fmt.Errorf("idem: token for %v", ttl))
@@ -29,11 +29,11 @@ func (e *Engine) IssueToken(ctx context.Context, scope string, ttl time.Duration
 	return token, nil
 }
 
-// Status tells where a key of a scope stands. The error is a [*Refusal].
+// Status describes a key of a scope. The error is a [*Refusal].
 //
-// By the policies it tells [Status].ResolvesItself: by the one that bears the name
-// under which the attempt ran, else by the first that has no name, and so
-// stands for every route. Where there is neither it is false.
+// The policies decide [Status].ResolvesItself. The policy with the name of the attempt counts,
+// or else the first one without a name, because that stands for every route. Without either it
+// is false.
 func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...*Policy) (Status, error) {
 	id := NewKeyID(scope, key)
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
@@ -60,7 +60,7 @@ func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...
 	return s, nil
 }
 
-// resolves tells whether the policy of a route settles what was interrupted.
+// resolves reports whether the policy of a route settles an interrupted attempt.
 func resolves(policies []*Policy, route string) bool {
 	for _, name := range []string{route, ""} {
 		for _, p := range policies {
@@ -72,8 +72,8 @@ func resolves(policies []*Policy, route string) bool {
 	return false
 }
 
-// Ping returns nil when the lock service and the store would serve a fresh
-// key. The error tells operators which of them would not.
+// Ping returns nil if the lock service and the store would serve a fresh key. The error names
+// the one that would not.
 func (e *Engine) Ping(ctx context.Context) error {
 	lockErr, storeErr := e.locker.Ping(ctx), e.store.Ping(ctx)
 	if lockErr != nil {
@@ -85,12 +85,12 @@ func (e *Engine) Ping(ctx context.Context) error {
 	return errors.Join(lockErr, storeErr)
 }
 
-// tokenBytes of randomness make a token unguessable.
+// tokenBytes is how much randomness makes a token unguessable.
 const tokenBytes = 32
 
-// IssueToken makes a one-time token for a scope in a store; ttl 0 means
-// [DefaultTokenTTL]. Where the answer of the store is lost, the token expires
-// unused. The error is that of [Store.Issue].
+// IssueToken makes a one-time token for a scope in a store. A ttl of 0 means [DefaultTokenTTL].
+// If the answer of the store is lost, the token expires unused. The error is that of
+// [Store.Issue].
 func IssueToken(ctx context.Context, store Store, scope string, ttl time.Duration) (Token, error) {
 	if ttl < 0 {
 		return Token{}, fmt.Errorf("idem: token for %v", ttl)

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// work counts what an engine has under way, so that Close can wait for it:
-// requests, and what goes on behind their answers.
+// work counts the requests of an engine and their work in the background, so that Close can
+// wait for them.
 type work struct {
 	mu     sync.Mutex
 	n      int
 	closed bool
 	idle   chan struct{}      // closed when n is 0 after Close
-	ctx    context.Context    // of the background; ends when Close gives up
+	ctx    context.Context    // of the work in the background; ends when Close gives up
 	stop   context.CancelFunc // ends ctx
 }
 
@@ -23,7 +23,7 @@ func (w *work) init() {
 	w.ctx, w.stop = context.WithCancel(context.Background())
 }
 
-// add is false once the engine is closed.
+// add counts more work. It returns false after Close.
 func (w *work) add() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -34,7 +34,7 @@ func (w *work) add() bool {
 	return true
 }
 
-// hold adds to work that is still counted.
+// hold counts more work for a request that is still counted.
 func (w *work) hold() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -52,17 +52,17 @@ func (w *work) done() {
 
 // inBackground runs fn after the answer of a request that is still counted.
 func (w *work) inBackground(fn func(ctx context.Context)) {
-	w.hold() // also after Close: it waits for this request, and so for fn
+	w.hold() // also after Close, which waits for this request and then for fn
 	go func() {
 		defer w.done()
 		fn(w.ctx)
 	}()
 }
 
-// Close refuses new operations as unavailable and waits until those that run
-// have been settled and saved, or ctx ends. The error says how many are left;
-// then the locks must not be given back by closing their session: they protect
-// what still runs. Saving in the background is given up.
+// Close refuses new operations as unavailable. It waits until all running ones are settled and
+// saved, or until ctx ends. Then it gives up the work in the background, and the error says how
+// many operations are left. The caller must not close the session of their locks then, because
+// the locks protect those operations.
 func (e *Engine) Close(ctx context.Context) error {
 	w := &e.work
 	w.mu.Lock()
@@ -93,7 +93,7 @@ func (b *backoff) next() time.Duration {
 	return d
 }
 
-// sleep is false where ctx ended first.
+// sleep returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -1,11 +1,9 @@
-// Package idemtest holds what every backend of package idem has to pass, and
-// what tests of the engine break it with. It is for backends of other modules
-// too.
+// Package idemtest has the conformance suites for backends of package idem, and the fault
+// injectors for tests of the engine. Backends in other modules use it too.
 //
-// [RunStore] and [RunLocker] are the conformance suites. Each takes a harness
-// that says how to make the thing to test; the contract that a subtest holds it
-// to is the comment on [idem.Store] or [idem.Locker]. [BenchmarkStore] measures
-// a store the same way for all:
+// [RunStore] and [RunLocker] are the suites. Each takes a harness that makes the store or
+// locker to test. The comments on [idem.Store] and [idem.Locker] are the contract.
+// [BenchmarkStore] measures every store in the same way:
 //
 //	func TestStore(t *testing.T) {
 //		idemtest.RunStore(t, idemtest.StoreHarness{
@@ -13,6 +11,6 @@
 //		})
 //	}
 //
-// [FaultyStore] and [FaultyLocker] wrap a working backend and fail calls that
-// the test picks: before they take effect, after it, late, or never.
+// [FaultyStore] and [FaultyLocker] wrap a working backend. A test picks calls to fail before
+// they take effect or after it, to take effect late, or to be lost.
 package idemtest

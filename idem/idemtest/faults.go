@@ -9,17 +9,15 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Faults fails calls that a test picks, by method and number. [FaultyStore] and
-// [FaultyLocker] have one each. It is safe for concurrent use.
+// Faults fails calls, chosen by method and number. [FaultyStore] and [FaultyLocker] have one
+// each. It is safe for concurrent use.
 //
-// Methods are named as in the interface ("Begin", "TryAcquire"), those of a
-// lease with "Lease." in front. The first call of a method after the wrapper was
-// made has number 1; [Every] stands for each call that no other fault is for.
-// A call takes the fault that was set last for it. The error that a call returns
-// is err, or one that wraps idem.ErrUnavailable where err is nil.
+// Methods are named as in the interface ("Begin", "TryAcquire"). Methods of a lease begin with
+// "Lease." The first call of a method on the wrapper has number 1. [Every] stands for each call
+// without a fault of its own. If a call has several faults, the last one counts. The call
+// returns err, or an error that wraps idem.ErrUnavailable if err is nil.
 //
-// A method name that the interface does not have is a fault of the test, and
-// panics.
+// A method name that is not in the interface panics, because the test is wrong.
 type Faults struct {
 	mu    sync.Mutex
 	names map[string]bool
@@ -27,10 +25,10 @@ type Faults struct {
 	plans map[string]map[int]plan
 }
 
-// Every is the call number that stands for every call.
+// Every is the number for every call.
 const Every = 0
 
-// plan is what a call does instead of calling through. apply calls through.
+// plan replaces a call. apply makes the call itself.
 type plan func(ctx context.Context, apply func(context.Context) error) error
 
 func newFaults(names ...string) *Faults {
@@ -42,7 +40,7 @@ func newFaults(names ...string) *Faults {
 	return f
 }
 
-// Calls returns how often a method was called so far, failed calls included.
+// Calls returns the number of calls of a method so far, including failed ones.
 func (f *Faults) Calls(method string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,9 +63,8 @@ func (f *Faults) LoseReply(method string, call int, err error) {
 	})
 }
 
-// Slow makes a call wait until the test releases it, and then go on as usual.
-// Where its context ends first it returns the context's error and takes no
-// effect.
+// Slow makes a call wait until the test releases it. If its context ends first, the call
+// returns the error of the context and takes no effect.
 func (f *Faults) Slow(method string, call int) *Slowed {
 	s := &Slowed{arrived: make(chan struct{}), released: make(chan struct{})}
 	f.plan(method, call, func(ctx context.Context, apply func(context.Context) error) error {
@@ -82,8 +79,8 @@ func (f *Faults) Slow(method string, call int) *Slowed {
 	return s
 }
 
-// DeliverLate makes a call return the error at once and take effect when the
-// test says so, or never.
+// DeliverLate makes a call return the error at once. It takes effect when the test calls
+// Deliver, or never.
 func (f *Faults) DeliverLate(method string, call int, err error) *Late {
 	err = faultOr(err, method, "is on its way")
 	l := &Late{arrived: make(chan struct{})}
@@ -97,7 +94,7 @@ func (f *Faults) DeliverLate(method string, call int, err error) *Late {
 	return l
 }
 
-// Heal removes what was planned for a method and has not happened yet.
+// Heal removes the faults of a method that have not happened yet.
 func (f *Faults) Heal(method string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +115,7 @@ func (f *Faults) known(method string) {
 	}
 }
 
-// pass counts a call and does what is planned for it.
+// pass counts a call and carries out its fault.
 func (f *Faults) pass(ctx context.Context, method string, apply func(context.Context) error) error {
 	f.mu.Lock()
 	f.known(method)
@@ -142,19 +139,19 @@ func faultOr(err error, method, what string) error {
 	return fmt.Errorf("idemtest: %s %s: %w", method, what, idem.ErrUnavailable)
 }
 
-// Slowed is a call that waits, or will.
+// Slowed is a call that waits, now or later.
 type Slowed struct {
 	arrive, release   sync.Once
 	arrived, released chan struct{}
 }
 
-// Arrived is closed once the call waits.
+// Arrived is closed when the call waits.
 func (s *Slowed) Arrived() <-chan struct{} { return s.arrived }
 
-// Release lets it go on, also where it has not arrived yet.
+// Release lets the call go on, even before it has arrived.
 func (s *Slowed) Release() { s.release.Do(func() { close(s.released) }) }
 
-// Late is a call that is on its way, or will be.
+// Late is a call on its way, now or later.
 type Late struct {
 	arrive  sync.Once
 	arrived chan struct{}
@@ -162,12 +159,11 @@ type Late struct {
 	apply   []func() error
 }
 
-// Arrived is closed once the call was made.
+// Arrived is closed after the call was made.
 func (l *Late) Arrived() <-chan struct{} { return l.arrived }
 
-// Deliver lets the calls made so far take effect, each once, in their order,
-// and returns what the last of them would have answered. Where there is none it
-// returns an error.
+// Deliver lets the calls made so far take effect, each once, in their order. It returns the
+// answer of the last one, or an error if there is no call.
 func (l *Late) Deliver() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 
 var _ idem.Locker = (*FaultyLocker)(nil)
 
-// FaultyLocker is a locker whose calls fail as [Faults] says. Its leases have the faults
-// "Lease.Check", "Lease.Release", "Lease.ReleaseInBackground" and "Lease.MarkBegun". They
-// are [idem.MarkingLease] if the leases of the wrapped locker are.
+// FaultyLocker is a locker with [Faults]. Its leases have the faults "Lease.Check",
+// "Lease.Release", "Lease.ReleaseInBackground" and "Lease.MarkBegun". They are
+// [idem.MarkingLease] if the leases of the wrapped locker are.
 //
-// After a TryAcquire that loses its reply or is delivered late, the wrapper releases the
-// lock in the background, as the contract of [idem.Locker] demands.
+// After a TryAcquire that loses its reply or is delivered late, the wrapper releases the lock
+// in the background, as the contract of [idem.Locker] demands.
 type FaultyLocker struct {
 	*Faults
 	locker idem.Locker
@@ -95,7 +95,7 @@ func (l *faultyLease) Release(ctx context.Context) error {
 	return l.faults.pass(ctx, "Lease.Release", l.Lease.Release)
 }
 
-// ReleaseInBackground is [idem.Lease.ReleaseInBackground]. It has no answer to lose: a call
+// ReleaseInBackground is [idem.Lease.ReleaseInBackground]. It has no answer to lose. A call
 // that fails before is never made, and a slow one holds up its caller.
 func (l *faultyLease) ReleaseInBackground() {
 	_ = l.faults.pass(context.Background(), "Lease.ReleaseInBackground", func(context.Context) error {

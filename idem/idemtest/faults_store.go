@@ -10,8 +10,8 @@ import (
 
 var _ idem.Store = (*FaultyStore)(nil)
 
-// FaultyStore is a store whose calls fail as [Faults] says. A call that fails
-// returns no result beside its error, whether it took effect or not.
+// FaultyStore is a store with [Faults]. A failed call returns no result beside its error, with
+// or without effect.
 type FaultyStore struct {
 	*Faults
 	store idem.Store
@@ -25,10 +25,9 @@ func NewFaultyStore(s idem.Store) *FaultyStore {
 // Store returns the store behind the faults.
 func (f *FaultyStore) Store() idem.Store { return f.store }
 
-// passing calls through f and drops the result of a call that failed on the way.
+// passing calls through f and drops the result of a failed call.
 func passing[T any](ctx context.Context, f *Faults, method string, call func(context.Context) (T, error)) (T, error) {
-	// A call that is delivered late runs after passing returned: it must not
-	// write to what was returned.
+	// A late call runs after passing returned, so it must not write to the returned values.
 	result := make(chan T, 1)
 	err := f.pass(ctx, method, func(ctx context.Context) error {
 		v, err := call(ctx)
@@ -51,7 +50,7 @@ func passing[T any](ctx context.Context, f *Faults, method string, call func(con
 	return <-result, nil
 }
 
-// answered is an error of the backend's own, not a fault.
+// answered is an error of the backend itself, not a fault.
 type answered struct{ error }
 
 func (a *answered) Unwrap() error { return a.error }

@@ -171,7 +171,7 @@ func TestFaultyLocker(t *testing.T) {
 	}
 }
 
-// markingLocker hands out leases that can keep markers.
+// markingLocker hands out leases with markers.
 type markingLocker struct{ *memorylock.Locker }
 
 func (l markingLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {

@@ -10,26 +10,23 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// LockerHarness tells [RunLocker] how to make the Lockers to test.
+// LockerHarness tells [RunLocker] how to make Lockers.
 type LockerHarness struct {
-	// New returns a Locker that the test alone uses. The suite takes locks on
-	// random key IDs only, so that all Lockers may share one service. Closing
-	// the Locker is up to New: t.Cleanup. Required.
+	// New returns a Locker for one test. The suite takes locks on random key IDs only, so all
+	// Lockers may share one service. New arranges the end of the Locker with t.Cleanup. It is
+	// required.
 	New func(t *testing.T) idem.Locker
 
-	// Second returns another client on the same service and in the same lock
-	// domain as first; what first holds, it finds locked. Where it is nil,
-	// first plays both clients.
+	// Second returns another client on the service and in the lock domain of first. It finds
+	// the locks of first locked. If it is nil, first plays both clients.
 	Second func(t *testing.T, first idem.Locker) idem.Locker
 
-	// Lose makes the lease be lost, as an expired session would: its Done is
-	// closed soon after, and the lock becomes free. l is the Locker it came
-	// from, which may lose its other leases too. Where it is nil, nothing is
-	// tested about loss.
+	// Lose ends the lease as an expired session would. Its Done is closed soon after, and the
+	// lock becomes free. l is the Locker of the lease and may lose its other leases too. If
+	// Lose is nil, the suite skips the tests of loss.
 	Lose func(t *testing.T, l idem.Locker, id idem.KeyID, lease idem.Lease)
 
-	// Timeout bounds every single thing that the suite waits for. Reaching it
-	// is a failure. The default is 30 s.
+	// Timeout bounds every wait of the suite. A longer wait is a failure. The default is 30 s.
 	Timeout time.Duration
 
 	// Rounds is how often each of the 64 goroutines of the mutual exclusion
@@ -37,9 +34,9 @@ type LockerHarness struct {
 	Rounds int
 }
 
-// RunLocker runs the conformance suite of [idem.Locker], a subtest for each
-// behaviour, one after the other. Run it with the race detector: the mutual
-// exclusion test lets the lock guard plain memory.
+// RunLocker runs the conformance suite of [idem.Locker], a subtest for each behaviour, one
+// after the other. Run it with the race detector, because in the test of mutual exclusion the
+// lock guards plain memory.
 func RunLocker(t *testing.T, h LockerHarness) {
 	t.Helper()
 	if h.New == nil {
@@ -66,14 +63,14 @@ type lockerTest struct {
 	run  func(b *lockerBench)
 }
 
-// lockerBench is what one subtest works with.
+// lockerBench is the fixture of a subtest.
 type lockerBench struct {
 	*testing.T
 	h     LockerHarness
-	ctx   context.Context // ends when the test does
+	ctx   context.Context // ends with the test
 	a, b  idem.Locker     // two clients of one service
 	id    idem.KeyID      // never used before
-	other idem.KeyID      // never used before; differs from id in its last bit only
+	other idem.KeyID      // never used before; differs from id only in its last bit
 }
 
 func newLockerBench(t *testing.T, h LockerHarness) *lockerBench {
@@ -90,17 +87,17 @@ func newLockerBench(t *testing.T, h LockerHarness) *lockerBench {
 	return &lockerBench{T: t, h: h, ctx: t.Context(), a: a, b: b, id: id, other: other}
 }
 
-// request is a new attempt's.
+// request returns a request of a new attempt.
 func request(id idem.KeyID) idem.LockRequest {
 	return idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()}
 }
 
-// bounded returns a context that ends when the harness's patience does.
+// bounded returns a context with the time-out of the harness.
 func (b *lockerBench) bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(b.ctx, b.h.Timeout)
 }
 
-// take takes a lock that has to be free.
+// take takes a lock. The lock has to be free.
 func (b *lockerBench) take(l idem.Locker, id idem.KeyID) idem.Lease {
 	b.Helper()
 	ctx, cancel := b.bounded()
@@ -112,7 +109,7 @@ func (b *lockerBench) take(l idem.Locker, id idem.KeyID) idem.Lease {
 	return lease
 }
 
-// takeSoon takes a lock that has to become free.
+// takeSoon takes a lock. The lock has to become free.
 func (b *lockerBench) takeSoon(l idem.Locker, id idem.KeyID) idem.Lease {
 	b.Helper()
 	ctx, cancel := b.bounded()
@@ -124,7 +121,7 @@ func (b *lockerBench) takeSoon(l idem.Locker, id idem.KeyID) idem.Lease {
 	return lease
 }
 
-// wantLocked tries a lock that somebody else has to hold.
+// wantLocked tries a lock. Another owner has to hold it.
 func (b *lockerBench) wantLocked(l idem.Locker, req idem.LockRequest) {
 	b.Helper()
 	ctx, cancel := b.bounded()
@@ -164,7 +161,7 @@ func (b *lockerBench) wantHeld(lease idem.Lease) {
 	}
 }
 
-// wantOver asks a lease that was released or lost.
+// wantOver asks a released or lost lease.
 func (b *lockerBench) wantOver(lease idem.Lease) {
 	b.Helper()
 	ctx, cancel := b.bounded()
@@ -177,7 +174,7 @@ func (b *lockerBench) wantOver(lease idem.Lease) {
 	}
 }
 
-// await waits for a channel that has to be closed.
+// await waits until a channel is closed.
 func (b *lockerBench) await(what string, c <-chan struct{}) {
 	b.Helper()
 	ctx, cancel := b.bounded()

@@ -36,7 +36,7 @@ var lockerContentionTests = []lockerTest{
 	{"the lock excludes everybody else and its fences follow the order of holders", func(b *lockerBench) {
 		ctx, cancel := b.bounded()
 		defer cancel()
-		// Guarded by the lock under test and by nothing else.
+		// Only the lock under test guards it.
 		var (
 			count int
 			last  idem.Fence

@@ -7,7 +7,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// lockerExclusionTests are about who gets the lock, and with which fence.
+// lockerExclusionTests are about the owner of the lock and its fence.
 var lockerExclusionTests = []lockerTest{
 	{"the service answers a ping", func(b *lockerBench) {
 		ctx, cancel := b.bounded()
@@ -100,7 +100,7 @@ var lockerExclusionTests = []lockerTest{
 		if err == nil || errors.Is(err, idem.ErrLocked) || lease != nil {
 			b.Errorf("TryAcquire(%s) with an ended context = %v, %v, want no lease and what stopped it", b.id, lease, err)
 		}
-		// What may have been applied is undone in the background.
+		// The Locker undoes a possible effect in the background.
 		b.release(b.takeSoon(b.b, b.id))
 	}},
 	{"a lease outlives the context it was taken with", func(b *lockerBench) {

@@ -55,7 +55,7 @@ var lockerLeaseTests = []lockerTest{
 		lease := b.take(b.a, b.id)
 		ended, cancel := context.WithCancel(b.ctx)
 		cancel()
-		_ = lease.Release(ended) // may fail, and goes on in the background then
+		_ = lease.Release(ended) // may fail, and then goes on in the background
 		b.release(b.takeSoon(b.b, b.id))
 	}},
 	{"many releases at once release once", func(b *lockerBench) {
@@ -100,7 +100,7 @@ func staleRelease(b *lockerBench, next idem.Locker) {
 	b.wantOver(old)
 }
 
-// lockerLossTests are about a lease that ends against its holder's will.
+// lockerLossTests are about the loss of a lease.
 var lockerLossTests = []lockerTest{
 	{"a lost lease says so and frees the lock", func(b *lockerBench) {
 		lease := b.take(b.a, b.id)
@@ -133,7 +133,7 @@ var lockerLossTests = []lockerTest{
 	}},
 }
 
-// wantLost asks a lease that was lost; its Done is closed.
+// wantLost asks a lost lease. Its Done is closed.
 func wantLost(b *lockerBench, lease idem.Lease) {
 	b.Helper()
 	b.wantOver(lease)

@@ -15,11 +15,10 @@ import (
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 )
 
-// mutantVariable names, in a child process, the broken Locker to run the suite
-// on.
+// mutantVariable names the broken Locker for the suite in a child process.
 const mutantVariable = "IDEMTEST_LOCKER_MUTANT"
 
-// mutants are Lockers with one fault each, and the subtest that has to notice.
+// mutants are Lockers with one fault each, and the subtest for it.
 var mutants = map[string]struct {
 	caughtBy string
 	harness  idemtest.LockerHarness
@@ -95,8 +94,8 @@ var mutants = map[string]struct {
 	}},
 }
 
-// Every fault has to be noticed by the subtest that is there for it. The suite
-// runs in a child process, since its failures are what is wanted.
+// The subtest for a fault has to notice it. The suite runs in a child process, because it has
+// to fail.
 func TestLockerSuiteCatches(t *testing.T) {
 	t.Parallel()
 	for name, m := range mutants {
@@ -113,8 +112,8 @@ func TestLockerSuiteCatches(t *testing.T) {
 	}
 }
 
-// TestLockerMutant runs the suite on the mutant that the environment names,
-// and on a correct Locker where it names none.
+// TestLockerMutant runs the suite on the mutant in the environment, or else on a correct
+// Locker.
 func TestLockerMutant(t *testing.T) {
 	if name := os.Getenv(mutantVariable); name != "" {
 		idemtest.RunLocker(t, mutants[name].harness)
@@ -123,7 +122,7 @@ func TestLockerMutant(t *testing.T) {
 	idemtest.RunLocker(t, idemtest.LockerHarness{New: newMutant(mutant{})})
 }
 
-// mutant is a memory Locker with the faults that are set.
+// mutant is a memory Locker with faults.
 type mutant struct {
 	*memorylock.Locker
 	fence          func(idem.Fence) idem.Fence
@@ -174,7 +173,7 @@ type mutantLease struct {
 	idem.Lease
 	m   *mutant
 	id  idem.KeyID
-	ctx context.Context // that of the call which took the lock
+	ctx context.Context // of the call that took the lock
 }
 
 func (le *mutantLease) Fence() idem.Fence {

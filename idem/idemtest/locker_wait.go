@@ -7,7 +7,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// lockerWaitTests are about Wait, and about Acquire, which is built on it.
+// lockerWaitTests are about Wait and Acquire.
 var lockerWaitTests = []lockerTest{
 	{"waiting for a free lock returns at once", func(b *lockerBench) {
 		b.wantWoken(b.wait(b.ctx, b.a, 1), 1, nil)
@@ -49,7 +49,7 @@ var lockerWaitTests = []lockerTest{
 		ctx, cancel := context.WithTimeout(b.ctx, b.h.Timeout/300)
 		defer cancel()
 		woken := b.wait(ctx, b.b, 4)
-		b.release(b.take(b.a, b.other)) // another key's release is none of theirs
+		b.release(b.take(b.a, b.other)) // the release of another key does not wake them
 		b.wantWoken(woken, 4, context.DeadlineExceeded)
 		b.wantHeld(lease)
 	}},
@@ -110,8 +110,8 @@ var lockerWaitTests = []lockerTest{
 	}},
 }
 
-// wait lets n goroutines wait for the lock, and returns what Wait told them.
-// Some of them wait by the time wait returns, some perhaps only start to.
+// wait lets n goroutines wait for the lock, and returns the answers of Wait. Some may only
+// start to wait after wait has returned.
 func (b *lockerBench) wait(ctx context.Context, l idem.Locker, n int) <-chan error {
 	woken := make(chan error, n)
 	started := make(chan struct{})
@@ -127,7 +127,7 @@ func (b *lockerBench) wait(ctx context.Context, l idem.Locker, n int) <-chan err
 	return woken
 }
 
-// wantWoken wants n waiters to be told want.
+// wantWoken requires n answers equal to want.
 func (b *lockerBench) wantWoken(woken <-chan error, n int, want error) {
 	b.Helper()
 	ctx, cancel := b.bounded()

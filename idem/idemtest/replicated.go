@@ -10,9 +10,9 @@ import (
 
 var _ idem.Store = (*ReplicatedStore)(nil)
 
-// ReplicatedStore is a store with a replica that lags behind: it has what was
-// written before the last Sync, and Failover puts it in the store's place. It is
-// safe for concurrent use. Make it with [NewReplicatedStore].
+// ReplicatedStore is a store with a stale replica. The replica has the writes before the last
+// Sync, and Failover puts it in the place of the store. It is safe for concurrent use. Make it
+// with [NewReplicatedStore].
 type ReplicatedStore struct {
 	fresh func() idem.Store
 
@@ -22,22 +22,21 @@ type ReplicatedStore struct {
 	synced int
 }
 
-// NewReplicatedStore returns a store that is what fresh makes. Each failover asks
-// fresh for another empty store, and repeats there what the replica has. Times are
-// those of the repetition, unless the stores that fresh makes share a clock that
-// stands still.
+// NewReplicatedStore returns a store made by fresh. Each failover asks fresh for another empty
+// store, and repeats the writes of the replica there. Times are those of the repetition, unless
+// the stores of fresh share a clock that stands still.
 func NewReplicatedStore(fresh func() idem.Store) *ReplicatedStore {
 	return &ReplicatedStore{fresh: fresh, now: fresh()}
 }
 
-// Sync has the replica catch up.
+// Sync brings the replica up to date.
 func (r *ReplicatedStore) Sync() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.synced = len(r.writes)
 }
 
-// Failover promotes the replica: what was written since the last Sync is lost.
+// Failover promotes the replica. The writes after the last Sync are lost.
 func (r *ReplicatedStore) Failover() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +46,7 @@ func (r *ReplicatedStore) Failover() {
 	}
 }
 
-// replicate makes a call that writes, and keeps it for the replica.
+// replicate makes a write, and keeps it for the replica.
 func replicate[T any](ctx context.Context, r *ReplicatedStore, call func(context.Context, idem.Store) (T, error)) (T, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +78,7 @@ func (r *ReplicatedStore) Begin(ctx context.Context, id idem.KeyID, req idem.Beg
 
 // Settle is [idem.Store.Settle].
 func (r *ReplicatedStore) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
-	if st.Repair != nil { // the caller's, who may change it
+	if st.Repair != nil { // the caller may change it
 		restore := *st.Repair
 		st.Repair = &restore
 	}

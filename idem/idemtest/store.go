@@ -8,31 +8,28 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// StoreHarness tells [RunStore] how to make the stores to test.
+// StoreHarness tells [RunStore] how to make stores.
 type StoreHarness struct {
-	// New returns a store without records that the test alone uses. Closing it
-	// is up to New: tb.Cleanup. Required.
+	// New returns an empty store for one test. It arranges the end of the store with
+	// tb.Cleanup. It is required.
 	New func(tb testing.TB) idem.Store
 
-	// Advance moves the clock of the stores that New made, so that what expires
-	// by then is gone when it returns. Where it is nil, the suite uses short
-	// times to live and looks until they are over, and leaves out what needs
-	// long ones.
+	// Advance moves the clock of the stores from New. After it returns, everything that expires
+	// by then is gone. If it is nil, the suite waits for short times to live, and skips the
+	// tests with long ones.
 	Advance func(d time.Duration)
 
-	// Damage damages what a store that New made keeps of a key, past the store.
-	// nil: it cannot be damaged, since it is in this process.
+	// Damage damages the data of a key in a store from New, not through the store. It is nil
+	// for a store in this process, because its data cannot be damaged.
 	Damage func(tb testing.TB, s idem.Store, id idem.KeyID, d Damage)
 
-	// Features says where the store's abilities differ.
+	// Features describes the abilities of the store.
 	Features StoreFeatures
 }
 
-// StoreFeatures are the abilities in which stores differ. The zero value is
-// what most can do.
+// StoreFeatures are the abilities in which stores differ. The zero value fits most stores.
 type StoreFeatures struct {
-	// MaxBody is the longest response body that can be kept, in bytes; 1 MiB
-	// where 0.
+	// MaxBody is the length of the longest response body in bytes. 0 is 1 MiB.
 	MaxBody int
 }
 
@@ -84,7 +81,7 @@ type storeTest struct {
 	damages bool // needs records that can be damaged
 }
 
-// storeBench is what one subtest works with.
+// storeBench is the fixture of a subtest.
 type storeBench struct {
 	*testing.T
 	h     StoreHarness
@@ -94,7 +91,7 @@ type storeBench struct {
 	token uint64     // of the last fence handed out
 }
 
-// storeTimeout bounds everything that the suite waits for.
+// storeTimeout bounds every wait of the suite.
 const storeTimeout = 20 * time.Second
 
 func newStoreBench(t *testing.T, h StoreHarness) *storeBench {
@@ -106,10 +103,10 @@ func randomKeyID() idem.KeyID {
 	return idem.NewKeyID("idemtest", idem.Key(idem.NewNonce().String()))
 }
 
-// storeDomain is the lock domain of attempts that are not of a foreign one.
+// storeDomain is the lock domain of all attempts but foreign ones.
 const storeDomain = "idemtest-domain"
 
-// request returns a new attempt's Begin, under the next fence.
+// request returns the Begin of a new attempt, under the next fence.
 func (b *storeBench) request(kind idem.KeyKind) idem.BeginRequest {
 	b.token++
 	return storeRequest(kind, storeDomain, b.token)
@@ -134,7 +131,7 @@ func storeResponse() *idem.Response {
 	}
 }
 
-// settlement is what the holder of an attempt makes of it.
+// settlement returns a settlement by the holder of an attempt.
 func settlement(a idem.Attempt, state idem.State) idem.Settlement {
 	s := idem.Settlement{Attempt: a, ID: a.Nonce, State: state, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour}
 	if state != idem.StateReleased {
@@ -143,7 +140,7 @@ func settlement(a idem.Attempt, state idem.State) idem.Settlement {
 	return s
 }
 
-// decision is what somebody else makes of an attempt.
+// decision returns a settlement of an attempt by an operator.
 func decision(a idem.Attempt, state idem.State) idem.Settlement {
 	s := settlement(a, state)
 	s.ID = idem.NewNonce()

@@ -6,7 +6,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// storeAbortTests are about a Begin whose answer never came.
+// storeAbortTests are about a Begin without an answer.
 var storeAbortTests = []storeTest{
 	{name: "a first attempt leaves its fence", run: func(b *storeBench) {
 		_, req := b.start(idem.ClientKey)
@@ -148,7 +148,7 @@ var storeAbortTests = []storeTest{
 	}},
 }
 
-// aborted requires what an Abort leaves behind.
+// aborted requires the record after an Abort.
 func (b *storeBench) aborted(req idem.BeginRequest, state idem.State, number uint32) {
 	b.Helper()
 	rec := b.in(state, number)

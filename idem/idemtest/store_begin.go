@@ -8,7 +8,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// storeBeginTests are the rows of Begin's table.
+// storeBeginTests are the rows in the table of Begin.
 var storeBeginTests = []storeTest{
 	{name: "a key that nothing is known of is none", run: func(b *storeBench) {
 		if diff := differ(b.get(), idem.Record{}); diff != "" {

@@ -9,9 +9,9 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// BenchmarkStore measures what the engine asks of a store: a whole execution
-// of a fresh key, the replay of a finished one, and the look at a key that
-// nothing is known of. Each runs one after the other and from many goroutines.
+// BenchmarkStore measures the calls of the engine to a store. They are a whole execution of a
+// fresh key, the replay of a finished one, and the look at an unused key. Each runs one after
+// the other and from many goroutines.
 func BenchmarkStore(b *testing.B, h StoreHarness) {
 	body := bytes.Repeat([]byte("x"), 180)
 	var token atomic.Uint64

@@ -17,8 +17,8 @@ var storeConcurrencyTests = []storeTest{
 	{name: "one of many begins", run: func(b *storeBench) {
 		for _, kind := range []idem.KeyKind{idem.ClientKey, idem.IssuedToken} {
 			for range 5 {
-				// Under fences of their own most are refused as stale; under one
-				// fence none is, and all of them get to the record's state.
+				// With a fence for each caller, most calls are refused as stale. With one fence
+				// for all, every call gets to the state of the record.
 				b.oneBegins(kind, func() uint64 { b.token++; return b.token })
 				b.oneBegins(kind, func() uint64 { return b.token })
 			}
@@ -94,7 +94,7 @@ var storeConcurrencyTests = []storeTest{
 	}},
 }
 
-// oneBegins lets many attempts begin at once, of which one has to.
+// oneBegins starts many attempts at once. Exactly one has to begin.
 func (b *storeBench) oneBegins(kind idem.KeyKind, token func() uint64) {
 	b.Helper()
 	b.id = randomKeyID()
@@ -125,7 +125,7 @@ func (b *storeBench) oneBegins(kind idem.KeyKind, token func() uint64) {
 	}
 }
 
-// together runs f in storeCallers goroutines that start at once.
+// together runs f in storeCallers goroutines at once.
 func together(f func(i int)) {
 	var wg sync.WaitGroup
 	start := make(chan struct{})

@@ -10,7 +10,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Damage is what happens to what a store keeps of a key.
+// Damage is a kind of damage to the stored data of a key.
 type Damage string
 
 // The damages.
@@ -25,8 +25,7 @@ const (
 	ChangedResponse  Damage = "a response with another byte"
 )
 
-// unreadableRecords are the damages after which nothing can be told of a record,
-// and what the store has to say.
+// unreadableRecords are the damages to a whole record, with the error of the store.
 var unreadableRecords = map[Damage]error{
 	NewerRecord: idem.ErrNewerRecord, EmptyRecord: idem.ErrCorruptRecord,
 	CutRecord: idem.ErrCorruptRecord, GarbageRecord: idem.ErrCorruptRecord,
@@ -34,7 +33,7 @@ var unreadableRecords = map[Damage]error{
 
 var damagedResponses = []Damage{CutResponse, EmptyResponse, ExtendedResponse, ChangedResponse}
 
-// storeDamageTests are about what is stored being unreadable.
+// storeDamageTests are about unreadable data.
 var storeDamageTests = []storeTest{
 	{name: "a record that cannot be read refuses every call and stays", damages: true, run: func(b *storeBench) {
 		for damage, want := range unreadableRecords {
@@ -159,13 +158,13 @@ var storeDamageTests = []storeTest{
 	}},
 }
 
-// damage damages what is stored of the key.
+// damage damages the stored data of the key.
 func (b *storeBench) damage(d Damage) {
 	b.Helper()
 	b.h.Damage(b.T, b.s, b.id, d)
 }
 
-// refuses requires an error that says what is the matter, and nothing else.
+// refuses requires this error and no other effect.
 func (b *storeBench) refuses(d Damage, call string, err, want error) {
 	b.Helper()
 	if !errors.Is(err, want) || errors.Is(err, idem.ErrUnavailable) {

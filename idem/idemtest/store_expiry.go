@@ -7,10 +7,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// year is longer than anything is kept by default.
+// year is longer than every default time to live.
 const year = 365 * 24 * time.Hour
 
-// storeExpiryTests are about time, which is the store's.
+// storeExpiryTests are about time by the clock of the store.
 var storeExpiryTests = []storeTest{
 	{name: "a result goes, then its key", run: func(b *storeBench) { b.expires(storeResponse()) }},
 	{name: "a large result goes, then its key", run: func(b *storeBench) {
@@ -156,7 +156,7 @@ func (b *storeBench) expires(r *idem.Response) {
 	s := settlement(a, idem.StateCompleted)
 	s.Response, s.ResultTTL, s.KeyTTL = r, b.ttl(), 2*b.ttl()
 	if b.h.Advance == nil {
-		s.KeyTTL = 2 * time.Second // so that a slow machine sees the state between
+		s.KeyTTL = 2 * time.Second // so a slow machine sees the state between
 	}
 	completed := b.settle(s, true)
 	b.becomes(idem.StateExpired)
@@ -172,7 +172,7 @@ func (b *storeBench) expires(r *idem.Response) {
 	}
 }
 
-// ttl is a time to live that the suite can see the end of.
+// ttl is a time to live that ends within the test.
 func (b *storeBench) ttl() time.Duration {
 	if b.h.Advance != nil {
 		return time.Hour
@@ -180,7 +180,7 @@ func (b *storeBench) ttl() time.Duration {
 	return 60 * time.Millisecond
 }
 
-// becomes lets ttl pass, after which the record has to be in a state.
+// becomes lets ttl pass and requires a state.
 func (b *storeBench) becomes(want idem.State) {
 	b.Helper()
 	before := b.get().State

@@ -8,7 +8,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// storeOpenTests are about the listing of open records.
+// storeOpenTests are about ListOpen.
 var storeOpenTests = []storeTest{
 	{name: "nothing is open at first", run: func(b *storeBench) {
 		if got := b.open(idem.OpenQuery{}); len(got) != 0 {

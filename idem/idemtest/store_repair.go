@@ -7,8 +7,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// storeRepairTests are about records that the store fell back to: a promoted
-// replica that lagged behind has what was there before the attempt.
+// storeRepairTests are about a store that fell back. A promoted replica that was stale has the
+// record from before the attempt.
 var storeRepairTests = []storeTest{
 	{name: "an issued token that was never used", run: func(b *storeBench) {
 		for _, state := range settledStates {
@@ -230,15 +230,15 @@ var storeRepairTests = []storeTest{
 
 var settledStates = []idem.State{idem.StateCompleted, idem.StateUnknown, idem.StateReleased}
 
-// fellBack settles an attempt that the store does not know of, under the next
-// fence, by a holder whose lease is trusted.
+// fellBack settles an attempt that is unknown to the store, under the next fence, by a holder
+// with a trusted lease.
 func (b *storeBench) fellBack(kind idem.KeyKind, number uint32, state idem.State) idem.Settlement {
 	s, _ := b.restoring(kind, state)
 	s.Attempt.Number = number
 	return s
 }
 
-// repair sends a settlement that has to repair the record, whole and only once.
+// repair sends a settlement. It has to repair the record, whole and only once.
 func (b *storeBench) repair(s idem.Settlement) idem.Record {
 	b.Helper()
 	rec := b.repaired(s, true)
@@ -258,7 +258,7 @@ func (b *storeBench) repair(s idem.Settlement) idem.Record {
 	return rec
 }
 
-// repaired sends a settlement that has to stand, as a repair or not.
+// repaired sends a settlement. It has to stand, with or without a repair.
 func (b *storeBench) repaired(s idem.Settlement, want bool) idem.Record {
 	b.Helper()
 	res, err := b.s.Settle(b.ctx, b.id, s)

@@ -7,7 +7,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// storeRerunTests are about attempts that start over from one in doubt.
+// storeRerunTests are about attempts from one in doubt.
 var storeRerunTests = []storeTest{
 	{name: "from an open attempt", run: func(b *storeBench) {
 		for _, kind := range []idem.KeyKind{idem.ClientKey, idem.IssuedToken} {
@@ -149,8 +149,8 @@ var storeRerunTests = []storeTest{
 	}},
 }
 
-// inDoubt starts a key whose first attempt is pending, or unknown with a response
-// of so many bytes where size is not negative.
+// inDoubt makes a key with a first attempt in doubt. It is pending for a negative size, and
+// otherwise unknown with a response of so many bytes.
 func (b *storeBench) inDoubt(kind idem.KeyKind, size int) idem.Attempt {
 	b.Helper()
 	b.id = randomKeyID()
@@ -166,7 +166,7 @@ func (b *storeBench) inDoubt(kind idem.KeyKind, size int) idem.Attempt {
 	return a
 }
 
-// rerun is the Begin of an attempt that starts over from another.
+// rerun returns the Begin of an attempt that starts over from another.
 func (b *storeBench) rerun(kind idem.KeyKind, from idem.Attempt) idem.BeginRequest {
 	req := b.request(kind)
 	req.RunAgainFrom = &from

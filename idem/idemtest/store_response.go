@@ -9,7 +9,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// storeResponseTests are about what is stored coming back as it was.
+// storeResponseTests are about responses. They have to come back unchanged.
 var storeResponseTests = []storeTest{
 	{name: "as it was", run: func(b *storeBench) {
 		for name, r := range storeResponses(b.h.Features.MaxBody) {

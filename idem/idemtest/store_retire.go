@@ -6,7 +6,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// storeRetireTests are about lock domains that are declared dead.
+// storeRetireTests are about dead lock domains.
 var storeRetireTests = []storeTest{
 	{name: "a domain is retired once and for all", run: func(b *storeBench) {
 		for _, domain := range []string{"d", "zookeeper-" + strings.Repeat("x", 200)} {

@@ -6,7 +6,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// storeSettleTests are about closing attempts, by their holder or by others.
+// storeSettleTests are about settlements, by the holder or by others.
 var storeSettleTests = []storeTest{
 	{name: "completed keeps the response", run: func(b *storeBench) {
 		a, req := b.start(idem.ClientKey)
@@ -143,7 +143,7 @@ var storeSettleTests = []storeTest{
 	}},
 }
 
-// storeRestoreTests are about records that the store lost.
+// storeRestoreTests are about lost records.
 var storeRestoreTests = []storeTest{
 	{name: "a missing record is written anew", run: func(b *storeBench) {
 		for _, kind := range []idem.KeyKind{idem.ClientKey, idem.IssuedToken} {
@@ -214,7 +214,7 @@ var storeRestoreTests = []storeTest{
 	}},
 }
 
-// restoring is a settlement that writes a missing record anew.
+// restoring returns a settlement that writes a missing record anew.
 func (b *storeBench) restoring(kind idem.KeyKind, state idem.State) (idem.Settlement, idem.BeginRequest) {
 	req := b.request(kind)
 	s := settlement(idem.Attempt{Number: 3, Fence: req.Fence, Nonce: req.Nonce}, state)

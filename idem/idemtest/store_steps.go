@@ -11,7 +11,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// begin calls Begin, which has to answer.
+// begin calls Begin and requires an answer.
 func (b *storeBench) begin(req idem.BeginRequest) idem.BeginResult {
 	b.Helper()
 	res, err := b.s.Begin(b.ctx, b.id, req)
@@ -21,7 +21,7 @@ func (b *storeBench) begin(req idem.BeginRequest) idem.BeginResult {
 	return res
 }
 
-// begun calls Begin, which has to start the attempt.
+// begun calls Begin and requires a new attempt.
 func (b *storeBench) begun(req idem.BeginRequest) idem.Attempt {
 	b.Helper()
 	res := b.begin(req)
@@ -39,7 +39,7 @@ func (b *storeBench) start(kind idem.KeyKind) (idem.Attempt, idem.BeginRequest) 
 	return b.begun(req), req
 }
 
-// kept calls Begin, which must not start an attempt nor change anything.
+// kept calls Begin and requires that nothing starts or changes.
 func (b *storeBench) kept(req idem.BeginRequest, state idem.State) {
 	b.Helper()
 	b.unchanged(func() {
@@ -54,7 +54,7 @@ func (b *storeBench) kept(req idem.BeginRequest, state idem.State) {
 	})
 }
 
-// stale calls Begin, which has to be refused and must not change anything.
+// stale calls Begin and requires a refusal without any change.
 func (b *storeBench) stale(req idem.BeginRequest) {
 	b.Helper()
 	b.unchanged(func() {
@@ -66,7 +66,7 @@ func (b *storeBench) stale(req idem.BeginRequest) {
 	})
 }
 
-// settle calls Settle, which has to answer as wanted.
+// settle calls Settle and requires this answer.
 func (b *storeBench) settle(s idem.Settlement, settled bool) idem.Record {
 	b.Helper()
 	res, err := b.s.Settle(b.ctx, b.id, s)
@@ -82,13 +82,13 @@ func (b *storeBench) settle(s idem.Settlement, settled bool) idem.Record {
 	return res.Record
 }
 
-// settleAgain sends a settlement that must not change anything.
+// settleAgain sends a settlement and requires that nothing changes.
 func (b *storeBench) settleAgain(s idem.Settlement, settled bool) {
 	b.Helper()
 	b.unchanged(func() { b.Helper(); b.settle(s, settled) })
 }
 
-// abort calls Abort, which has to answer.
+// abort calls Abort and requires an answer.
 func (b *storeBench) abort(req idem.BeginRequest) {
 	b.Helper()
 	if err := b.s.Abort(b.ctx, b.id, req); err != nil {
@@ -96,13 +96,13 @@ func (b *storeBench) abort(req idem.BeginRequest) {
 	}
 }
 
-// abortAgain sends an Abort that must not change anything.
+// abortAgain sends an Abort and requires that nothing changes.
 func (b *storeBench) abortAgain(req idem.BeginRequest) {
 	b.Helper()
 	b.unchanged(func() { b.Helper(); b.abort(req) })
 }
 
-// issue calls Issue, which has to answer.
+// issue calls Issue and requires an answer.
 func (b *storeBench) issue(ttl time.Duration) idem.Record {
 	b.Helper()
 	rec, err := b.s.Issue(b.ctx, b.id, ttl)
@@ -112,7 +112,7 @@ func (b *storeBench) issue(ttl time.Duration) idem.Record {
 	return rec
 }
 
-// get calls Get, which has to answer.
+// get calls Get and requires an answer.
 func (b *storeBench) get() idem.Record {
 	b.Helper()
 	rec, err := b.s.Get(b.ctx, b.id)
@@ -132,7 +132,7 @@ func (b *storeBench) in(state idem.State, number uint32) idem.Record {
 	return rec
 }
 
-// unchanged requires that f leaves the record as it was.
+// unchanged requires the same record before and after f.
 func (b *storeBench) unchanged(f func()) {
 	b.Helper()
 	before := b.get()
@@ -142,8 +142,7 @@ func (b *storeBench) unchanged(f func()) {
 	}
 }
 
-// open returns the first so many records of a listing, of as many pages as it
-// takes.
+// open returns the first records of a listing, from as many pages as it takes.
 func (b *storeBench) open(q idem.OpenQuery) (rows []idem.OpenRecord) {
 	b.Helper()
 	for limit := q.Limit; ; {
@@ -156,7 +155,7 @@ func (b *storeBench) open(q idem.OpenQuery) (rows []idem.OpenRecord) {
 	}
 }
 
-// page calls Open, which has to answer with no more than was asked for.
+// page calls ListOpen and requires an answer within the limit.
 func (b *storeBench) page(q idem.OpenQuery) idem.OpenPage {
 	b.Helper()
 	page, err := b.s.ListOpen(b.ctx, q)
@@ -172,7 +171,7 @@ func (b *storeBench) page(q idem.OpenQuery) idem.OpenPage {
 	return page
 }
 
-// isOpen requires that the record is listed as open, or that it is not.
+// isOpen requires the record to be listed as open, or not.
 func (b *storeBench) isOpen(want bool) {
 	b.Helper()
 	got := slices.ContainsFunc(b.open(idem.OpenQuery{}), func(r idem.OpenRecord) bool { return r.ID == b.id })
@@ -185,7 +184,7 @@ func describeBegin(res idem.BeginResult) string {
 	return fmt.Sprintf("begun %v in state %v at attempt %d", res.Begun, res.Record.State, res.Record.Attempt.Number)
 }
 
-// differ says in what two records differ; "" where they do not.
+// differ describes the difference of two records, or returns "".
 func differ(got, want idem.Record) string {
 	type field struct {
 		name      string

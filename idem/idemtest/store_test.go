@@ -15,12 +15,10 @@ import (
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
-// storeMutantVariable names, in a child process, the broken store to run the
-// suite on.
+// storeMutantVariable names the broken store for the suite in a child process.
 const storeMutantVariable = "IDEMTEST_STORE_MUTANT"
 
-// storeMutants are stores with one fault each, and the subtest that has to
-// notice.
+// storeMutants are stores with one fault each, and the subtest for it.
 var storeMutants = map[string]struct {
 	caughtBy string
 	mutant   storeMutant
@@ -185,7 +183,7 @@ var storeMutants = map[string]struct {
 	}},
 }
 
-// lastOpened remembers rows for the mutant that lists them for ever.
+// lastOpened remembers rows for the mutant with the endless listing.
 var lastOpened atomic.Pointer[[]idem.OpenRecord]
 
 func openedBefore(rows []idem.OpenRecord) []idem.OpenRecord {
@@ -200,8 +198,8 @@ func openedBefore(rows []idem.OpenRecord) []idem.OpenRecord {
 	return nil
 }
 
-// Every fault has to be noticed by the subtest that is there for it. The suite
-// runs in a child process, since its failures are what is wanted.
+// The subtest for a fault has to notice it. The suite runs in a child process, because it has
+// to fail.
 func TestStoreSuiteCatches(t *testing.T) {
 	t.Parallel()
 	for name, m := range storeMutants {
@@ -219,8 +217,7 @@ func TestStoreSuiteCatches(t *testing.T) {
 	}
 }
 
-// TestStoreMutant runs the suite on the mutant that the environment names, and
-// on a correct store where it names none.
+// TestStoreMutant runs the suite on the mutant in the environment, or else on a correct store.
 func TestStoreMutant(t *testing.T) {
 	m := storeMutants[os.Getenv(storeMutantVariable)].mutant
 	var moved atomic.Int64
@@ -235,7 +232,7 @@ func TestStoreMutant(t *testing.T) {
 	})
 }
 
-// storeMutant is a memory store with the faults that are set.
+// storeMutant is a memory store with faults.
 type storeMutant struct {
 	idem.Store
 	now    func() time.Time
