@@ -343,3 +343,52 @@ func TestQueueUnavailable(t *testing.T) {
 		t.Errorf("Take() = %v", err)
 	}
 }
+
+// While another caller of this client tries to take an element, Poll does not know whether the
+// element stays. It waits for the outcome instead of calling the queue empty.
+func TestQueuePollWaitsForAnotherTrial(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 1)[0]
+	q := New(c, "/q")
+	offer(t, q, "x")
+	if _, err := q.Peek(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	known := q.elements(sessionOf(c))
+	p, _, _ := known.pick()
+	if p == nil {
+		t.Fatal("pick() = nil, want the element")
+	}
+	type poll struct {
+		e   Element
+		ok  bool
+		err error
+	}
+	polled := make(chan poll, 1)
+	go func() {
+		e, ok, err := q.Poll(bounded(t))
+		polled <- poll{e, ok, err}
+	}()
+	select {
+	case got := <-polled:
+		t.Fatalf("Poll() = %q, %v, %v during another trial, want it to wait", got.e.Data, got.ok, got.err)
+	case <-time.After(50 * time.Millisecond): // that nothing happens can only be waited for
+	}
+	known.free(*p, nil)
+	if got := <-polled; got.err != nil || !got.ok || string(got.e.Data) != "x" {
+		t.Errorf("Poll() = %q, %v, %v after a trial that failed, want the element", got.e.Data, got.ok, got.err)
+	}
+}
+
+// A caller that gives up does not learn whether the queue is empty.
+func TestQueuePollGivenUp(t *testing.T) {
+	t.Parallel()
+	q := New(crowd(t, 1)[0], "/q")
+	offer(t, q, "x")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, ok, err := q.Poll(ctx); ok || !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Poll() = %v, %v, want %v and %v", ok, err, idem.ErrUnavailable, context.Canceled)
+	}
+	wantQueue(t, q, "x")
+}

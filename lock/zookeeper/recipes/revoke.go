@@ -2,24 +2,22 @@ package recipes
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // Revoked returns a channel that is closed when the holder was asked to let go
-// ([Mutex.Revoke]). It is a request. Nothing happens unless the holder releases the lock,
-// and a holder that does not look is not disturbed. The channel is not closed for the end of
-// the lease, so wait for Done beside it.
+// ([Mutex.Revoke]). It is only a request. A holder that does not look at the channel keeps the
+// lock undisturbed. The end of the lease does not close the channel, so wait for Done as well.
 //
-// The first call makes the holder watch its own znode, which costs a read. It notices an
-// earlier request as well. A request to another place of this client, whose lock has gone
-// to this one, is passed on.
+// The first call makes the holder watch its own znode, which costs a read. It also notices an
+// earlier request.
 //
 // The idea is that of the revocable locks of Apache Curator's InterProcessMutex.
 func (l *Lease) Revoked() <-chan struct{} {
@@ -75,7 +73,7 @@ func (l *Lease) watchOwn() {
 		case !l.Is(n):
 			_ = l.Lose()
 			return
-		case revocation(n.Data):
+		case revoked(n.Node):
 			l.place.askedFor()
 		}
 		select {
@@ -86,13 +84,12 @@ func (l *Lease) watchOwn() {
 	}
 }
 
-// Revoke asks the holder of the lock to let go: its [Lease.Revoked] is closed.
-// Whether and when it does is its own affair. A lock that nobody has is no error.
-// A holder that leaves after it was asked has done its part, and the next one is not
-// asked. Where the lock was handed on before the request came, the request goes to
-// the one who has it then.
+// Revoke asks the holder of the lock to let go, which closes its [Lease.Revoked]. The holder
+// decides whether and when it does. A free lock is no error. If the holder leaves after it was
+// asked, the next holder is not asked. If the holder leaves before the request comes, the next
+// holder is asked.
 //
-// The error wraps idem.ErrUnavailable; the request may have been made then.
+// The error wraps idem.ErrUnavailable. The request may have been made all the same.
 func (m *Mutex) Revoke(ctx context.Context) error { return m.ln.revoke(ctx) }
 
 func (ln *lineup) revoke(ctx context.Context) error {
@@ -101,8 +98,7 @@ func (ln *lineup) revoke(ctx context.Context) error {
 		if err != nil || len(all) == 0 {
 			return err
 		}
-		path := ln.path + "/" + all[0].Name
-		asked, err := session.Within(ctx, t.Session, func() (bool, error) { return askToLetGo(t, path) })
+		asked, err := askToLetGo(ctx, t, ln.path+"/"+all[0].Name)
 		if err != nil {
 			return fmt.Errorf("%w: revoke %s: %w", idem.ErrUnavailable, ln.name, err)
 		}
@@ -112,59 +108,25 @@ func (ln *lineup) revoke(ctx context.Context) error {
 	}
 }
 
-// askToLetGo writes the request into the znode of a holder. It is false where that is
-// gone, and so was not asked. Names of places are never used again, so that it cannot
-// reach another one. Making the request twice does no harm.
-func askToLetGo(t *held.Table, path string) (asked bool, err error) {
-	maybe := false // a request was sent, and is not known to have been made
-	for range held.MaxTries {
-		n, err := t.Decide(path, session.OfNode)
-		switch {
-		case err != nil:
-			return false, err
-		case !n.Exists:
-			return maybe, nil
-		case revocation(n.Data):
-			return true, nil
-		}
-		data, err := withRevocation(n.Data)
-		if err != nil {
-			return false, err
-		}
-		r := t.Write(&zk.SetDataRequest{Path: path, Data: data, Version: n.Version})
-		switch {
-		case r.Outcome == session.Applied:
-			return true, nil
-		case r.RefusedBy(zk.ErrNoNode):
-			return maybe, nil
-		case r.Outcome == session.Unknown, r.Outcome == session.Unsent:
-			maybe = maybe || r.Outcome == session.Unknown
-			err = t.Settled()
-		case !r.RefusedBy(zk.ErrBadVersion):
-			return false, r.Err
-		}
-		if err != nil {
-			return false, err
-		}
+// askToLetGo asks the holder at a place. It returns false if the place has gone, and so was not
+// asked. Names of places are never used again, so the request cannot reach another holder.
+//
+// The request is a write that leaves the data and increments its version. No other write ever
+// changes a place.
+func askToLetGo(ctx context.Context, t *held.Table, path string) (asked bool, err error) {
+	n, err := t.DecideFor(ctx, path, session.OfNode)
+	if err != nil || !n.Exists || revoked(n.Node) {
+		return n.Exists, err
 	}
-	return false, fmt.Errorf("no certain answer %d times", held.MaxTries)
-}
-
-// revokedField is the field of a place's data, beside those of its owner, that
-// says that its owner is asked to let go.
-const revokedField = "revoked"
-
-func revocation(data []byte) bool {
-	var fields map[string]json.RawMessage
-	return json.Unmarshal(data, &fields) == nil && string(fields[revokedField]) == "true"
-}
-
-// withRevocation adds the request and leaves all else as it is.
-func withRevocation(data []byte) ([]byte, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
-		return nil, fmt.Errorf("zookeeper: a holder's znode has data that is not its owner's: %w", err)
+	r := once.Write(ctx, t, nil, &zk.SetDataRequest{Path: path, Data: n.Data, Version: unrevoked})
+	switch {
+	case r.Outcome == session.Applied, r.RefusedBy(zk.ErrBadVersion):
+		return true, nil
+	case r.RefusedBy(zk.ErrNoNode):
+		return false, nil
 	}
-	fields[revokedField] = json.RawMessage("true")
-	return json.Marshal(fields)
+	return false, r.Err
 }
+
+// revoked reports whether the holder at a place was asked to let go.
+func revoked(place session.Node) bool { return place.Version != unrevoked }

@@ -45,7 +45,7 @@ func TestRevoke(t *testing.T) {
 			}
 			var lost <-chan struct{}
 			if tt.lose != nil {
-				lost = tt.lose(r.proxy, testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`"revoked":true`)))
+				lost = tt.lose(r.proxy, testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(pathOf(l))))
 			}
 			var wg sync.WaitGroup
 			askers := 3
@@ -205,7 +205,7 @@ func TestRevokeAsksTheNextWhereThePlaceIsGone(t *testing.T) {
 	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
 	cfg.Servers = []string{proxy.Addr()}
 	asker := NewMutex(open(t, cfg), "/m")
-	request := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`"revoked":true`)))
+	request := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(pathOf(held))))
 	defer request.Release()
 	done := make(chan error, 1)
 	go func() { done <- asker.Revoke(bounded(t)) }()

@@ -19,31 +19,37 @@ import (
 // ephemeral znode of the session, which the first write with it creates.
 const Stamps = 32
 
-// Write makes a write exactly once.
+// Begin begins a write and goes on with it when its caller has gone. settled is called once with
+// the outcome.
 //
 // After a lost reply the effect itself does not tell whether the write was applied. A missing
 // element may never have been offered, or may have been offered and consumed. So the write
 // also sets a stamp, a znode that only this session writes to, to a value never used before.
 // After a barrier the stamp tells.
 //
-// The outcome is Applied, Refused, Unsent or Unknown. Created is nil if the stamp told. Unsent
-// includes a write that was not sent because ctx ended. Unknown means that the session is over,
-// or that ctx ended after the write was sent. Then a goroutine goes on with the write.
-// settled, if not nil, is called with the true outcome in any case.
-func Write(ctx context.Context, t *held.Table, settled func(session.Result), ops ...any) session.Result {
-	answer := make(chan session.Result, 1)
+// The outcome is Applied, Refused, Unsent, or Unknown if the session is over. Created is nil if
+// the stamp told. A write that has not been sent when ctx ends is Unsent.
+func Begin(ctx context.Context, t *held.Table, settled func(session.Result), ops ...any) {
 	t.Keeper.Background.Add()
 	run := func() {
 		defer t.Keeper.Background.Done()
-		r := write(ctx, t, ops)
-		if settled != nil {
-			settled(r)
-		}
-		answer <- r
+		settled(write(ctx, t, ops))
 	}
 	if ctx.Err() != nil || !t.Go(run) {
 		run() // ends at once
 	}
+}
+
+// Write is Begin, except that it waits for the outcome, and returns Unknown if ctx ends before
+// that. settled, if not nil, is called with the true outcome in any case.
+func Write(ctx context.Context, t *held.Table, settled func(session.Result), ops ...any) session.Result {
+	answer := make(chan session.Result, 1)
+	Begin(ctx, t, func(r session.Result) {
+		if settled != nil {
+			settled(r)
+		}
+		answer <- r
+	}, ops...)
 	select {
 	case r := <-answer:
 		return r
@@ -57,7 +63,6 @@ func Write(ctx context.Context, t *held.Table, settled func(session.Result), ops
 	}
 }
 
-// write is Write, except that ctx does not interrupt a write that has been sent.
 func write(ctx context.Context, t *held.Table, ops []any) session.Result {
 	unsent := func(err error) session.Result { return session.Result{Outcome: session.Unsent, Err: err} }
 	cl, err := ClaimStamp(ctx, t)

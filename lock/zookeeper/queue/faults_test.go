@@ -304,7 +304,7 @@ func TestQueueLockEndsBeforeWatch(t *testing.T) {
 	r := newQueueRig(t)
 	offer(t, r.direct, "a")
 	held := receive(t, r.direct, "a", 1)
-	watching := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains(held.path)))
+	watching := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains(held.path())))
 	received := make(chan error, 1)
 	go func() {
 		_, err := r.q.Receive(bounded(t))

@@ -91,7 +91,7 @@ func TestQueueReceiveWaitsForLocks(t *testing.T) {
 		"killed": func(t *testing.T, d *Delivery) {
 			d.Table().Keeper.Abandon()
 			raw := rawConn(t, testserver.SharedZooKeeper(t)) // what the servers do in the end
-			if err := raw.Delete(lockOf(d.path), -1); err != nil {
+			if err := raw.Delete(lockOf(d.path()), -1); err != nil {
 				t.Error(err)
 			}
 		},
@@ -118,7 +118,7 @@ func TestQueueReceiveWaitsForLocks(t *testing.T) {
 					got <- d
 				}()
 				for _, i := range []int{1, 3} {
-					until(t, "watch", func() bool { return sessionOf(c[0]).Watching(held[i].path, session.OnChildren) != nil })
+					until(t, "watch", func() bool { return sessionOf(c[0]).Watching(held[i].path(), session.OnChildren) != nil })
 				}
 				i := 2
 				if !own {
@@ -142,7 +142,7 @@ func TestQueueForeignChildOfElement(t *testing.T) {
 	raw := rawConn(t, testserver.SharedZooKeeper(t))
 	offer(t, q, "odd")
 	d := receive(t, q, "odd", 1)
-	create(t, raw, d.path+"/foreign", 0)
+	create(t, raw, d.path()+"/foreign", 0)
 	if err := d.Ack(bounded(t)); !errors.Is(err, idem.ErrUnavailable) {
 		t.Errorf("Ack() = %v, want ErrUnavailable", err)
 	}
@@ -159,8 +159,8 @@ func TestQueueForeignChildOfElement(t *testing.T) {
 		_, err := q.Take(bounded(t))
 		taken <- err
 	}()
-	until(t, "watch", func() bool { return sessionOf(c).Watching(d.path, session.OnChildren) != nil })
-	if err := raw.Delete(d.path+"/foreign", -1); err != nil {
+	until(t, "watch", func() bool { return sessionOf(c).Watching(d.path(), session.OnChildren) != nil })
+	if err := raw.Delete(d.path()+"/foreign", -1); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-taken; err != nil {
@@ -177,7 +177,7 @@ func TestQueueAckSparesTheNextConsumer(t *testing.T) {
 	for _, next := range []*Queue{a, b} {
 		offer(t, a, "x")
 		old := receive(t, a, "x", 1)
-		if err := raw.Delete(lockOf(old.path), -1); err != nil {
+		if err := raw.Delete(lockOf(old.path()), -1); err != nil {
 			t.Fatal(err)
 		}
 		if next == a { // its session has to notice first

@@ -76,7 +76,7 @@ func TestQueueKnowsNoMoreNamesThanCanBeListed(t *testing.T) {
 	q := New(c, "/app/q")
 	offerNamed(t, q, "n", "x", true)
 	s := sessionOf(c)
-	parent := queueNames(q.path)
+	parent := namesOf(q.path)
 	for done := 1; done < maxNames; {
 		var ops []any
 		for ; len(ops) < 1000 && done < maxNames; done++ {

@@ -1,0 +1,197 @@
+package queue
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+)
+
+// Delivery is an element that is locked for one consumer. It stays in the queue until it is
+// acknowledged. Its Lease is the lock: Done tells when the lock is lost, and Release gives the
+// element back without consuming it. A Delivery is safe for concurrent use.
+type Delivery struct {
+	*held.Lease
+	Element
+
+	// Attempt is 1 at the first delivery of the element, and one more each time. It shows an
+	// element that makes every consumer crash. It may count a delivery that no caller got,
+	// because its consumer gave up or crashed at that moment.
+	Attempt int
+
+	in      *elements
+	at      line.Position
+	version int32 // of the element's data, since it was locked for this delivery
+
+	acking chan struct{} // holds an element while an Ack is under way, which guards acked
+	acked  bool
+}
+
+var (
+	errElementGone   = errors.New("zookeeper: element is gone")
+	errElementLocked = errors.New("zookeeper: element is locked")
+)
+
+// Receive locks the oldest element that is not locked, and waits for one. The errors are those
+// of Take, but never an [*InDoubtError]. A lock that the caller does not get is removed in the
+// background.
+func (q *Queue) Receive(ctx context.Context) (*Delivery, error) { return q.receive(ctx, true) }
+
+// TryReceive is Receive, except that it returns ErrEmpty instead of waiting.
+func (q *Queue) TryReceive(ctx context.Context) (*Delivery, error) { return q.receive(ctx, false) }
+
+func (q *Queue) receive(ctx context.Context, wait bool) (d *Delivery, err error) {
+	owner := q.c.Owned(q.name).Encode()
+	err = serve(ctx, q, wait, func(e *elements, p line.Position) (done bool, err error) {
+		n, ok, err := e.inspect(ctx, p)
+		if !ok {
+			return false, err
+		}
+		cl, other, err := e.t.Claim(lockOf(e.pathOf(p)))
+		switch {
+		case other != nil: // another Queue of this session has it
+			e.free(p, other.Freed())
+			return false, nil
+		case err != nil:
+			e.free(p, nil)
+			return false, err
+		}
+		d = &Delivery{
+			Element: Element{ID: p.Unique(), Data: n.Data}, Attempt: int(n.Version) + 1,
+			in: e, at: p, version: n.Version + 1, acking: make(chan struct{}, 1),
+		}
+		d.Lease, err = cl.Acquire(ctx, held.Znode{
+			Shared: true,
+			Make: func(a *held.Attempt) (string, int64, error) {
+				czxid, err := d.lock(a, owner)
+				return cl.Path(), czxid, err
+			},
+		})
+		switch {
+		case errors.Is(err, errElementGone):
+			e.drop(p)
+			return false, nil
+		case errors.Is(err, errElementLocked):
+			e.free(p, e.lockEnd(p))
+			return false, nil
+		}
+		e.free(p, cl.Freed())
+		return err == nil, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// lockOf is the path of the ephemeral znode that locks an element.
+func lockOf(path string) string { return path + "/lock" }
+
+func (d *Delivery) path() string { return d.in.pathOf(d.at) }
+
+// lock makes the lock's znode, and goes on until the outcome is known. The same transaction
+// writes the element again, which leaves its data and increments its version. So of all
+// deliveries of an element only the latest knows its version.
+func (d *Delivery) lock(a *held.Attempt, owner []byte) (czxid int64, err error) {
+	var r session.Result
+	for range held.MaxTries {
+		if a.Abandoned() {
+			return 0, held.ErrAbandoned
+		}
+		r = a.Write(
+			a.Ephemeral(lockOf(d.path()), owner),
+			&zk.SetDataRequest{Path: d.path(), Data: d.Data, Version: d.version - 1})
+		switch {
+		case r.Outcome == session.Applied:
+			return r.Zxid, nil
+		case r.RefusedBy(zk.ErrNoNode):
+			return 0, errElementGone
+		case r.RefusedAt(0, zk.ErrNodeExists), r.RefusedAt(1, zk.ErrBadVersion):
+			return 0, errElementLocked // or it was, since it was read
+		case r.Outcome != session.Unknown:
+			return 0, fmt.Errorf("%w: receive: %w", idem.ErrUnavailable, r.Err)
+		}
+		n, err := a.Decide(lockOf(d.path()), session.OfNode)
+		if err != nil {
+			return 0, fmt.Errorf("%w: receive: %w", idem.ErrUnavailable, err)
+		}
+		if n.Exists && n.Session == a.ID() && bytes.Equal(n.Data, owner) {
+			return n.Czxid, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: receive: no certain answer %d times, the last: %w", idem.ErrUnavailable, held.MaxTries, r.Err)
+}
+
+// Ack removes the element. It returns nil if this delivery has removed it, now or in an earlier
+// call.
+//
+//   - The error wraps idem.ErrLeaseLost if the lock had been lost. This call did not remove the
+//     element. Another consumer gets it, or has got it.
+//   - It is an [*InDoubtError] that also wraps idem.ErrLeaseLost if the session ended under way.
+//     The element may have been removed, or will be delivered again.
+//   - It wraps idem.ErrUnavailable if ctx ended. Ack goes on in the background, and another call
+//     tells its outcome.
+//   - It also wraps idem.ErrUnavailable if the servers refused. The element is still locked.
+//
+// Ack never removes another consumer's delivery. Every lock comes with a new version of the
+// element, and Ack deletes only the version of its own delivery.
+func (d *Delivery) Ack(ctx context.Context) error {
+	select {
+	case d.acking <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: another ack is under way: %w", idem.ErrUnavailable, context.Cause(ctx))
+	}
+	over := d.Over()
+	if d.acked || over != nil {
+		defer func() { <-d.acking }()
+		if d.acked {
+			return nil
+		}
+		return over
+	}
+	outcome := make(chan error, 1)
+	settled := func(r session.Result) {
+		outcome <- d.settle(r)
+		<-d.acking
+	}
+	// The lock is the element's child, so it is deleted first.
+	once.Begin(context.WithoutCancel(ctx), d.Table(), settled,
+		&zk.DeleteRequest{Path: lockOf(d.path()), Version: -1},
+		&zk.DeleteRequest{Path: d.path(), Version: d.version})
+	select {
+	case err := <-outcome:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: ack goes on in the background: %w", idem.ErrUnavailable, context.Cause(ctx))
+	}
+}
+
+// settle ends an Ack whose outcome is known.
+func (d *Delivery) settle(r session.Result) error {
+	switch {
+	case r.Outcome == session.Applied:
+		d.acked = true
+		d.in.drop(d.at)
+		if removed := d.Take(); removed != nil { // otherwise a Release is about to find the znode gone
+			removed(nil)
+		}
+		return nil
+	case r.Outcome == session.Unknown:
+		err := fmt.Errorf("%w: ack: %w", idem.ErrLeaseLost, r.Err)
+		return &InDoubtError{Op: "ack", Elements: []Element{d.Element}, Err: err}
+	case r.RefusedBy(zk.ErrNoNode), r.RefusedAt(1, zk.ErrBadVersion):
+		return d.Lose()
+	}
+	if over := d.Over(); over != nil {
+		return over
+	}
+	return fmt.Errorf("%w: ack: %w", idem.ErrUnavailable, r.Err)
+}
