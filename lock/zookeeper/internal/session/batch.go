@@ -60,25 +60,15 @@ type batcher struct {
 	why  func() error            // why it is over
 	wg   sync.WaitGroup
 
-	mu        sync.Mutex
-	waiting   []*write
-	gathering bool                // a worker is about to take what waits
-	split     bool                // some writes wait because they may not share a Multi
-	flying    int                 // Multis under way
-	last      int                 // writes in the last Multi
-	open      map[*write]struct{} // without an answer yet; nil after end
-	wake      chan struct{}       // wakes a worker; has room for one
+	mu      sync.Mutex
+	waiting []*write
+	split   bool                // some writes wait because they may not share a Multi
+	flying  int                 // Multis under way
+	open    map[*write]struct{} // without an answer yet; nil after end
 }
 
 func newBatcher(send func(ops ...any) Result, over <-chan struct{}, why func() error) *batcher {
-	return &batcher{send: send, over: over, why: why, open: make(map[*write]struct{}), wake: make(chan struct{}, 1)}
-}
-
-func (b *batcher) start() {
-	b.wg.Go(b.end)
-	for range mostMultis {
-		b.wg.Go(b.work)
-	}
+	return &batcher{send: send, over: over, why: why, open: make(map[*write]struct{})}
 }
 
 // Write is Do for operations of no group.
@@ -114,12 +104,16 @@ func (b *batcher) Ask(req Request, told func(Result)) bool {
 // Batch sends requests in one transaction, without any others. It does not wait in the
 // queue. If one of them is refused, the others are sent again.
 func (b *batcher) Batch(reqs ...Request) []Result {
-	batch, answers := make([]*write, len(reqs)), make([]chan Result, len(reqs))
+	results, batch := make([]Result, len(reqs)), make([]*write, len(reqs))
+	var answers sync.WaitGroup
+	answers.Add(len(reqs))
 	b.mu.Lock()
 	over := b.open == nil
 	for i, req := range reqs {
-		answer := make(chan Result, 1)
-		batch[i], answers[i] = newWrite(req, func(r Result) { answer <- r }), answer
+		batch[i] = newWrite(req, func(r Result) {
+			results[i] = r
+			answers.Done()
+		})
 		if !over {
 			b.open[batch[i]] = struct{}{}
 		}
@@ -129,10 +123,7 @@ func (b *batcher) Batch(reqs ...Request) []Result {
 		return slices.Repeat([]Result{{Outcome: Ended, Err: b.why()}}, len(reqs))
 	}
 	b.sendAll(batch)
-	results := make([]Result, len(reqs))
-	for i, answer := range answers {
-		results[i] = <-answer
-	}
+	answers.Wait()
 	return results
 }
 
@@ -175,81 +166,35 @@ func (b *batcher) end() {
 	}
 }
 
-// rouse wakes a worker if a Multi may be sent now, unless a worker is about to look
-// anyway. Needs mu.
+// rouse has another Multi sent, if that may be now. Needs mu.
 func (b *batcher) rouse() {
-	if len(b.waiting) == 0 || b.gathering || !b.cleared() {
-		return
-	}
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-}
-
-// cleared reports whether another Multi may be sent now. Needs mu.
-func (b *batcher) cleared() bool {
-	return b.flying < usualMultis || b.flying < mostMultis && (b.split || len(b.waiting) >= maxBatch)
-}
-
-// work sends what is waiting.
-func (b *batcher) work() {
-	for {
-		select {
-		case <-b.wake:
-		case <-b.over:
-			return
-		}
-		b.gather()
-		if batch := b.takeOff(); len(batch) > 0 {
-			b.sendAll(batch)
-			b.land()
-		}
-	}
-}
-
-// gather waits for writes that are about to come. Callers with a common answer ask again
-// together, and the first of them would leave without the others. gather yields the
-// processor until that has brought no new write twice in a row. A write does not
-// wait for company if the last one was alone as well.
-func (b *batcher) gather() {
-	for before, still := 0, 0; ; runtime.Gosched() {
-		b.mu.Lock()
-		n := len(b.waiting)
-		if still++; n > before {
-			still = 0
-		}
-		b.gathering = still < 2 && n < maxBatch && (n > 1 || b.last > 1) && b.cleared()
-		more := b.gathering
-		b.mu.Unlock()
-		if !more {
-			return
-		}
-		before = n
-	}
-}
-
-// takeOff takes the writes for a Multi, if one may be sent now.
-func (b *batcher) takeOff() []*write {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.cleared() {
-		return nil
-	}
-	batch := b.next()
-	if len(batch) > 0 {
+	urgent := b.split || len(b.waiting) >= maxBatch
+	if len(b.waiting) > 0 && (b.flying < usualMultis || urgent && b.flying < mostMultis) {
 		b.flying++
-		b.last = len(batch)
+		b.wg.Go(b.fly)
 	}
-	b.rouse()
-	return batch
 }
 
-func (b *batcher) land() {
+// fly sends one Multi. Callers with a common answer ask again together, and the first of
+// them would leave without the others. So fly lets them run first.
+func (b *batcher) fly() {
+	runtime.Gosched()
+	if batch := b.takeOff(); len(batch) > 0 {
+		b.sendAll(batch)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.flying--
 	b.rouse()
+}
+
+// takeOff takes the writes for a Multi.
+func (b *batcher) takeOff() []*write {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	batch := b.next()
+	b.rouse()
+	return batch
 }
 
 // next takes the writes for one Multi off the queue, in their order. Needs mu.

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -54,44 +57,62 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 	})
 }
 
-// Two Multis are under way at most, unless those that wait fill one or must not
-// share one: what comes meanwhile leaves together.
+// Two Multis are under way at most, unless the waiting writes fill one or must not share
+// one. Later writes leave together.
 func TestWritesLeaveTogether(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		flying, waiting int
-		split           bool
-		want            int
+		group           string
+		want            []int // writes in the Multis that leave at once
 	}{
-		"nothing under way":       {0, 1, false, 1},
-		"one under way":           {1, 3, false, 3},
-		"two under way":           {usualMultis, 3, false, 0},
-		"two and a full one":      {usualMultis, maxBatch, false, maxBatch},
-		"two, must not share one": {usualMultis, 2, true, 2},
-		"as many as there may be": {mostMultis, maxBatch, true, 0},
+		"nothing under way":       {0, 1, "", []int{1}},
+		"one under way":           {1, 3, "", []int{3}},
+		"two under way":           {usualMultis, 3, "", nil},
+		"two and a full one":      {usualMultis, maxBatch, "", []int{maxBatch}},
+		"must not share one":      {usualMultis - 1, 4, "group", []int{1, 1, 1}},
+		"as many as there may be": {mostMultis, maxBatch, "", nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := &batcher{flying: tt.flying, split: tt.split, wake: make(chan struct{}, 1)}
-			for range tt.waiting {
-				w.waiting = append(w.waiting, newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}}, nil))
-			}
-			if got := len(w.takeOff()); got != tt.want {
-				t.Fatalf("takeOff() took %d writes, want %d", got, tt.want)
-			}
-			if tt.want > 0 {
-				return
-			}
-			for len(w.wake) > 0 {
-				<-w.wake
-			}
-			for range tt.flying {
-				w.land()
-			}
-			if len(w.wake) == 0 {
-				t.Error("no worker was woken when the Multis under way were answered")
-			}
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				var sent []int
+				answer := make(chan struct{})
+				b := newBatcher(func(ops ...any) Result {
+					mu.Lock()
+					sent = append(sent, len(ops))
+					mu.Unlock()
+					<-answer
+					return Result{Outcome: Unknown}
+				}, nil, nil)
+				b.flying = tt.flying
+				for range tt.waiting {
+					wr := newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}, Group: tt.group}, func(Result) {})
+					b.waiting = append(b.waiting, wr)
+				}
+				b.mu.Lock()
+				b.rouse()
+				b.mu.Unlock()
+				synctest.Wait()
+				mu.Lock()
+				if !slices.Equal(sent, tt.want) {
+					t.Errorf("Multis of %v writes left, want %v", sent, tt.want)
+				}
+				mu.Unlock()
+				b.mu.Lock()
+				b.flying -= tt.flying
+				b.rouse()
+				b.mu.Unlock()
+				close(answer)
+				synctest.Wait()
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if n := len(b.waiting); n > 0 {
+					t.Errorf("%d writes wait after the Multis under way were answered", n)
+				}
+			})
 		})
 	}
 }
@@ -102,6 +123,7 @@ func TestWritesAreToldOnce(t *testing.T) {
 	t.Parallel()
 	over := make(chan struct{})
 	b := newBatcher(nil, over, func() error { return ErrExpired })
+	b.flying = mostMultis // the test sends
 	var answered, unanswered []Result
 	b.Ask(Request{}, func(r Result) { answered = append(answered, r) })
 	b.Ask(Request{}, func(r Result) { unanswered = append(unanswered, r) })

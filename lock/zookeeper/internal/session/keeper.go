@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -72,7 +73,8 @@ func Keep(ctx context.Context, cfg Config, retry Backoff) (*Keeper, error) {
 // server that is just joining its ensemble refuses sessions that it has granted a moment
 // ago, and a slow one may not answer in time.
 func passing(err error) bool {
-	return errors.Is(err, ErrExpired) || errors.Is(err, ErrGivenUp) || errors.Is(err, ErrNoMember)
+	return slices.ContainsFunc([]error{ErrExpired, ErrGivenUp, ErrNoMember, errNoQuorum, zk.ErrConnectionClosed},
+		func(passes error) bool { return errors.Is(err, passes) })
 }
 
 // outage reports whether a session did not start because no server served it in time.
@@ -87,7 +89,7 @@ func outage(ctx context.Context, err error) bool {
 	case passing(err), ctx.Err() != nil:
 		return true
 	}
-	return errors.Is(err, errNotConnected) || errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer)
+	return errors.Is(err, errNotConnected) || errors.Is(err, zk.ErrNoServer)
 }
 
 // keep replaces the session whenever it is over.

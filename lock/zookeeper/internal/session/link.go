@@ -58,5 +58,4 @@ func (l *link) onConnected() {
 	l.clock.handshake(sent, timeout)
 	l.arm()
 	l.broadcast()
-	l.wake()
 }

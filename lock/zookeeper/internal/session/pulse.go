@@ -3,19 +3,16 @@ package session
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// pulse sends the session's empty pinned writes, one at a time. They are heartbeats, when
-// no other write renewed the trust lately, and barriers.
+// pulse sends the session's empty pinned writes. They are heartbeats, when no other write
+// renewed the trust lately, and barriers.
 type pulse struct {
-	*pin
-
-	poke     chan struct{}   // makes run look at the clock again; has room for one
-	barriers []chan struct{} // asked for; guarded by status.mu
+	*requests
+	writes *batcher
 }
 
 // Barrier sends a pinned write after the call and returns nil when it is acknowledged over
@@ -25,95 +22,61 @@ type pulse struct {
 // the session. All older events of watches over that connection have come. A barrier also
 // proves that the quorum works.
 //
-// Waiting calls share a write. Barrier is for callers. It gives up when the session cannot
-// be trusted any more.
-func (p *pulse) Barrier(ctx context.Context) error { return p.Await(ctx, p.ask()) }
+// Barrier is for callers. It gives up when the session cannot be trusted any more.
+func (p *pulse) Barrier(ctx context.Context) error {
+	_, err := Within(ctx, p, func() (struct{}, error) { return struct{}{}, p.FinalBarrier() })
+	return err
+}
 
 // FinalBarrier is Barrier for work in the background. It fails only when the session is
 // over.
 func (p *pulse) FinalBarrier() error {
-	select {
-	case <-p.ask():
-		return nil
-	case <-p.over:
-		return fmt.Errorf("%w: %w", idem.ErrUnavailable, p.Err())
-	}
-}
-
-// ask asks for a barrier. The channel is closed when the write was acknowledged.
-func (p *pulse) ask() <-chan struct{} {
-	done := make(chan struct{})
-	p.put(done)
-	p.wakeUp()
-	return done
-}
-
-func (p *pulse) put(barriers ...chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.barriers = append(p.barriers, barriers...)
-}
-
-func (p *pulse) wakeUp() {
-	select {
-	case p.poke <- struct{}{}:
-	default:
-	}
-}
-
-// run sends what is due until the session is over.
-func (p *pulse) run() {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
-		wait, waiting, gen, changed := p.due()
-		if wait != 0 {
-			ring := timer.C
-			if timer.Reset(max(wait, 0)); wait < 0 {
-				ring = nil
+		gen, err := p.connection()
+		if err == nil && p.writes.Write().Outcome == Applied {
+			if now, err := p.confirmation(); err == nil && now == gen {
+				return nil
 			}
+		}
+		if err := p.Retry(); err != nil {
+			return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		}
+	}
+}
+
+// run makes a write over each new connection at once, and then whenever a heartbeat is
+// due, until the session is over.
+func (p *pulse) run() {
+	for {
+		wait, changed := p.due()
+		if wait > 0 {
 			select {
-			case <-ring:
-			case <-p.poke:
+			case <-time.After(wait):
 			case <-changed:
 			case <-p.over:
 				return
 			}
 			continue
 		}
-		r := p.send()
-		if now, err := p.confirmation(); r.Outcome == Applied && err == nil && now == gen {
-			for _, done := range waiting {
-				close(done)
-			}
-			continue
-		}
-		p.put(waiting...)
-		if r.Outcome == Applied {
-			continue // over a later connection
-		}
-		select { // the answer was lost, or the server is confused
-		case <-time.After(10*time.Millisecond + rand.N(40*time.Millisecond)):
-		case <-p.over:
+		// A lost answer, or a server that is confused.
+		if p.writes.Write().Outcome != Applied && p.Pause() != nil {
 			return
 		}
 	}
 }
 
-// due returns how long the next write may wait. If it is due now, due also returns the
-// barriers that it serves. wait is negative while there is no connection. gen is the number of the
-// connection, and changed is closed at the next change.
-func (p *pulse) due() (wait time.Duration, barriers []chan struct{}, gen uint64, changed <-chan struct{}) {
+// due returns how long the next write may wait. changed is closed at the next change. A
+// new lease may want a heartbeat earlier than due knows, so it never lets a whole
+// interval between heartbeats pass.
+func (p *pulse) due() (wait time.Duration, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case !p.connected:
-		wait = -1
-	case p.confirmed && len(p.barriers) == 0:
-		wait = max(0, p.clock.last.Add(p.clock.heartbeat(len(p.holds) > 0)).Sub(p.now()))
+	wait = heartbeatOf(p.clock.timeout)
+	if p.connected {
+		wait = min(wait, p.clock.last.Add(p.clock.heartbeat(len(p.holds) > 0)).Sub(p.now()))
 	}
-	if wait == 0 {
-		barriers, p.barriers = p.barriers, nil
+	if p.connected && !p.confirmed {
+		wait = 0
 	}
-	return wait, barriers, p.gen, p.changed
+	return wait, p.changed
 }

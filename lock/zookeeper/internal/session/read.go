@@ -109,122 +109,104 @@ func found(path string, data []byte, names []string, stat *zk.Stat, err error) (
 // errMoved refuses the answer to a deciding read over another connection.
 var errMoved = errors.New("zookeeper: the connection was lost before a deciding read was answered")
 
-// reader makes the requests that are not pinned.
-type reader struct{ *requests }
+// ask makes a read, once. A deciding read needs a confirmed connection, and its answer
+// counts only over that.
+func (r *requests) ask(path string, q Question, deciding bool) (Node, error) {
+	select {
+	case r.slots <- struct{}{}:
+	case <-r.over:
+		return Node{}, r.Err()
+	}
+	defer func() { <-r.slots }()
+	usable := r.connection
+	if deciding {
+		usable = r.confirmation
+	}
+	gen, err := usable()
+	if err != nil {
+		return Node{}, err
+	}
+	n, err := q(r.conn, path)
+	if now, gone := usable(); deciding && err == nil && (gone != nil || now != gen) {
+		return Node{}, errMoved
+	}
+	return n, err
+}
 
 // Hint reads a znode, once. It waits until the server answers or the connection breaks,
 // so it is for goroutines that can wait.
-func (r *reader) Hint(path string, ask Question) (Hint, error) {
-	n, err := call(r.requests, func(c *zk.Conn) (Node, error) {
-		if _, err := r.connection(); err != nil {
-			return Node{}, err
-		}
-		return ask(c, path)
-	})
+func (r *requests) Hint(path string, q Question) (Hint, error) {
+	n, err := r.ask(path, q, false)
 	return Hint{n}, err
 }
 
 // Look is Hint, again and again until the server answers. It fails only when the session
 // is over, or when the servers refuse the read.
-func (r *reader) Look(path string, ask Question) (Hint, error) {
-	return insist(r.status, func() (Hint, error) { return r.Hint(path, ask) })
+func (r *requests) Look(path string, q Question) (Hint, error) {
+	n, err := r.insist(path, q, false)
+	return Hint{n}, err
 }
 
 // Decide makes a deciding read, again and again until the server answers. It fails only
 // when the session is over, or when the servers refuse the read.
-func (r *reader) Decide(path string, ask Question) (Decided, error) {
-	return insist(r.status, func() (Decided, error) { return r.decideOnce(path, ask) })
+func (r *requests) Decide(path string, q Question) (Decided, error) {
+	n, err := r.insist(path, q, true)
+	return Decided{n}, err
 }
-
-// maxTries bounds how often DecideFor asks.
-const maxTries = 8
 
 // DecideFor is Decide for callers. It also gives up when ctx ends, and when the session
 // cannot be trusted any more.
-func (r *reader) DecideFor(ctx context.Context, path string, ask Question) (n Decided, err error) {
-	for range maxTries {
-		if err := r.AwaitUp(ctx); err != nil {
-			return Decided{}, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+func (r *requests) DecideFor(ctx context.Context, path string, q Question) (Decided, error) {
+	return Within(ctx, r, func() (Decided, error) { return r.Decide(path, q) })
+}
+
+func (r *requests) insist(path string, q Question, deciding bool) (Node, error) {
+	for {
+		n, err := r.ask(path, q, deciding)
+		if err == nil || Refusal(err) {
+			return n, err
 		}
-		n, err = within(ctx, r.status, func() (Decided, error) { return r.decideOnce(path, ask) })
-		if err == nil || Refusal(err) || ctx.Err() != nil || r.Pause() != nil {
+		if err := r.Retry(); err != nil {
 			return n, err
 		}
 	}
-	return n, err
-}
-
-func (r *reader) decideOnce(path string, ask Question) (Decided, error) {
-	n, err := call(r.requests, func(c *zk.Conn) (Node, error) {
-		gen, err := r.confirmation()
-		if err != nil {
-			return Node{}, err
-		}
-		n, err := ask(c, path)
-		if now, gone := r.confirmation(); err == nil && (gone != nil || now != gen) {
-			return Node{}, errMoved
-		}
-		return n, err
-	})
-	return Decided{n}, err
 }
 
 // CreateContainer creates a container, once. It is not pinned. Creating a container
 // twice does no harm.
-func (r *reader) CreateContainer(path string, data []byte, acl []zk.ACL) error {
-	_, err := call(r.requests, func(c *zk.Conn) (struct{}, error) {
-		if _, err := r.connection(); err != nil {
-			return struct{}{}, err
-		}
+func (r *requests) CreateContainer(path string, data []byte, acl []zk.ACL) error {
+	_, err := r.ask(path, func(c *zk.Conn, path string) (Node, error) {
 		_, err := c.CreateContainer(path, data, zk.FlagContainer, acl)
 		if errors.Is(err, zk.ErrNoNode) {
 			err = ErrNoParent
 		}
-		return struct{}{}, refusalOf(&zk.CreateRequest{Path: path}, err)
-	})
+		return Node{}, refusalOf(&zk.CreateRequest{Path: path}, err)
+	}, false)
 	return err
 }
 
-// insist reads again and again. It fails only when the session is over, or when the
-// servers refuse the read.
-func insist[T any](s *status, read func() (T, error)) (T, error) {
-	for {
-		n, err := read()
-		if err == nil || Refusal(err) {
-			return n, err
-		}
-		if err := s.Retry(); err != nil {
-			return n, err
-		}
-	}
+// waiter is a [Session], or a part of it.
+type waiter interface {
+	Go(f func()) bool
+	Await(ctx context.Context, ch <-chan struct{}) error
 }
 
-// Within runs a call that cannot be cancelled, and stops waiting for it when ctx ends or
-// the session is over. The call itself goes on. The session waits for it when it shuts
-// down.
-func Within[T any](ctx context.Context, s *Session, call func() (T, error)) (T, error) {
-	return within(ctx, s.status, call)
-}
-
-func within[T any](ctx context.Context, s *status, call func() (T, error)) (v T, err error) {
+// Within runs a call that cannot be cancelled. It stops waiting for the call when ctx
+// ends, or when the session cannot be trusted any more. The call itself goes on. The
+// session waits for it when it shuts down.
+func Within[T any](ctx context.Context, s waiter, call func() (T, error)) (none T, err error) {
 	if ctx.Err() != nil {
-		return v, fmt.Errorf("%w: %w", idem.ErrUnavailable, context.Cause(ctx))
+		return none, fmt.Errorf("%w: %w", idem.ErrUnavailable, context.Cause(ctx))
 	}
-	type answer struct {
-		v   T
-		err error
-	}
-	ch := make(chan answer, 1)
+	var v T
+	var failed error
+	done := make(chan struct{})
 	s.Go(func() {
-		v, err := call()
-		ch <- answer{v, err}
+		defer close(done)
+		v, failed = call()
 	})
-	select {
-	case a := <-ch:
-		return a.v, a.err
-	case <-ctx.Done():
-		return v, fmt.Errorf("%w: %w", idem.ErrUnavailable, context.Cause(ctx))
-	case <-s.over:
-		return v, fmt.Errorf("%w: %w", idem.ErrUnavailable, s.Err())
+	if err := s.Await(ctx, done); err != nil {
+		return none, err
 	}
+	return v, failed
 }

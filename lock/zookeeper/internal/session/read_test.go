@@ -22,8 +22,8 @@ func TestDecidingReadNeedsAConfirmedConnection(t *testing.T) {
 		t.Error("a deciding read was sent before a write was acknowledged over its connection")
 		return Node{}, nil
 	}
-	if _, err := s.decideOnce(r.path, asked); !errors.Is(err, errNotConfirmed) {
-		t.Errorf("decideOnce() = %v, want %v", err, errNotConfirmed)
+	if _, err := s.ask(r.path, asked, true); !errors.Is(err, errNotConfirmed) {
+		t.Errorf("ask() = %v, want %v", err, errNotConfirmed)
 	}
 	hold.Release()
 	if n, err := s.Decide(r.path, OfNode); err != nil || n.Exists {
@@ -47,8 +47,8 @@ func TestDecidingReadAnsweredOverALaterConnection(t *testing.T) {
 		}
 		return OfNode(c, path)
 	}
-	if _, err := s.decideOnce(r.path, ask); !errors.Is(err, errMoved) {
-		t.Errorf("decideOnce() = %v, want %v", err, errMoved)
+	if _, err := s.ask(r.path, ask, true); !errors.Is(err, errMoved) {
+		t.Errorf("ask() = %v, want %v", err, errMoved)
 	}
 	times = 0
 	if _, err := s.Decide(r.path, ask); err != nil || times != 2 {

@@ -48,8 +48,7 @@ func sortOut(batch []*write, culprit int, r Result) (so sorted) {
 	if culprit > 0 {
 		so.pieces = append(so.pieces, front)
 	}
-	size := max(1, culprit)
-	open := len(so.pieces) // the piece that is being filled
+	var others []*write
 	for _, wr := range rest {
 		switch {
 		case certain && r.parentless() && wr.besides(refused):
@@ -59,15 +58,10 @@ func sortOut(batch []*write, culprit int, r Result) (so sorted) {
 		case !certain && wr.concerns(refused):
 			so.last = append(so.last, wr)
 		default:
-			if open < len(so.pieces) && len(so.pieces[open]) >= size {
-				open = len(so.pieces)
-			}
-			if open == len(so.pieces) {
-				so.pieces = append(so.pieces, nil)
-			}
-			so.pieces[open] = append(so.pieces[open], wr)
+			others = append(others, wr)
 		}
 	}
+	so.pieces = slices.AppendSeq(so.pieces, slices.Chunk(others, max(1, culprit)))
 	return so
 }
 
@@ -79,6 +73,9 @@ func (r Result) parentless() bool {
 
 // besides reports whether both writes begin by creating a child of the same parent.
 func (wr *write) besides(other *write) bool {
+	if len(wr.Ops) == 0 {
+		return false
+	}
 	a, ok := wr.Ops[0].(*zk.CreateRequest)
 	b, too := other.Ops[0].(*zk.CreateRequest)
 	return ok && too && path.Dir(a.Path) == path.Dir(b.Path)

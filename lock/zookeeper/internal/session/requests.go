@@ -1,7 +1,6 @@
 package session
 
 import (
-	"sync"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -11,8 +10,10 @@ import (
 type requests struct {
 	*trust
 
-	conn  *zk.Conn
-	slots chan struct{} // semaphore of call
+	conn    *zk.Conn
+	slots   chan struct{} // semaphore of the reads, so that writes need not wait for many
+	member  *zk.SetDataRequest
+	renewed func() // called when a write has confirmed a connection
 }
 
 // connection returns the number of the present connection. It fails when there is no
@@ -40,76 +41,57 @@ func (r *requests) confirmation() (gen uint64, err error) {
 	return r.gen, nil
 }
 
-// call makes a request that is not pinned: only a few at a time, and under a guard.
-func call[T any](r *requests, f func(*zk.Conn) (T, error)) (T, error) {
-	select {
-	case r.slots <- struct{}{}:
-	case <-r.over:
-		var zero T
-		return zero, r.Err()
+// send makes one pinned write. It is a Multi that begins by setting the data of the
+// session's own ephemeral member znode. If the session is gone, the member is gone as
+// well, and the whole Multi fails in any session. The new mzxid of the member is also the
+// czxid of all znodes created by the Multi.
+//
+// An answer renews the trust in the session's leases, counted from before the write was
+// sent. A refusal counts as well, since it takes the same way through the quorum.
+func (r *requests) send(ops ...any) Result {
+	gen, err := r.connection()
+	if err != nil {
+		return Result{Outcome: Unsent, Err: err}
 	}
-	defer func() { <-r.slots }()
-	guard := r.guard()
-	defer guard.stop()
-	return f(r.conn)
+	guard := r.guard(gen)
+	sent := r.now()
+	answer, err := r.conn.Multi(append([]any{r.member}, ops...)...)
+	acked := r.now()
+	guard.Stop()
+
+	got := interpret(len(ops), answer, err)
+	switch {
+	case got.Outcome == Ended:
+		r.die(got.Err)
+	case got.Outcome == Refused && got.Op < 0: // no write of this session can ever succeed
+		r.die(notPermittedAt(r.member.Path, got.Err))
+	case got.Outcome == Applied || got.Outcome == Refused:
+		if r.acknowledge(gen, sent, acked) {
+			r.renewed() // what happened meanwhile was not seen
+		}
+		if got.Outcome == Refused {
+			got.Err = refusalOf(ops[got.Op], got.Err)
+		}
+	}
+	return got
 }
 
-// guard limits how long one request may stay unanswered. Then it drops the connection,
-// and the session moves to another server while its leases are still trusted. The
-// library would notice after two thirds of the session, which may be too late. A
-// follower that is cut off from its leader even goes on answering pings while no write
-// of the session waits. (A pending write holds up everything that the session sent
-// after it.) The guard also ends requests that would never be answered.
-type guard struct {
-	r *requests
-
-	mu      sync.Mutex
-	gen     uint64
-	timer   *time.Timer
-	stopped bool
-}
-
-func (r *requests) guard() *guard {
+// guard limits how long a write may stay unanswered. Then it drops the connection, and
+// the session moves to another server while its leases are still trusted. The library
+// would notice after two thirds of the session, which may be too late. A follower that is
+// cut off from its leader even goes on answering pings while no write of the session
+// waits.
+//
+// Reads have no guard of their own. A pending write holds up everything that the session
+// sent after it, and a heartbeat soon follows a read.
+func (r *requests) guard(gen uint64) *time.Timer {
 	r.mu.Lock()
-	gen, patience := r.gen, r.clock.patience()
-	r.mu.Unlock()
-	g := &guard{r: r, gen: gen}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.timer = time.AfterFunc(patience, g.fire)
-	return g
-}
-
-func (g *guard) fire() {
-	r := g.r
-	r.mu.Lock()
-	gen, connected, over, patience := r.gen, r.connected, r.why != nil, r.clock.patience()
-	r.mu.Unlock()
-
-	if g.expired(gen, connected, over, patience) {
-		r.tr.Drop()
-		r.log.Warn("zookeeper: a request was not answered, trying another server", "after", patience)
-	}
-}
-
-func (g *guard) expired(gen uint64, connected, over bool, patience time.Duration) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.stopped || over {
-		return false
-	}
-	if connected && gen == g.gen {
-		return true
-	}
-	// The request waited for a connection, so its time starts with that.
-	g.gen = gen
-	g.timer.Reset(patience)
-	return false
-}
-
-func (g *guard) stop() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.stopped = true
-	g.timer.Stop()
+	defer r.mu.Unlock()
+	patience := r.clock.patience()
+	return time.AfterFunc(patience, func() {
+		if now, err := r.connection(); err == nil && now == gen {
+			r.tr.Drop()
+			r.log.Warn("zookeeper: a request was not answered, trying another server", "after", patience)
+		}
+	})
 }

@@ -65,7 +65,7 @@ func start(ctx context.Context, cfg *Config) (*Session, error) {
 		return nil, err
 	}
 	if err := s.boot(ctx); err != nil {
-		_, offline := s.reader.connection()
+		_, offline := s.connection()
 		why := s.Err()
 		if why != nil && !errors.Is(err, why) { // a call may only have seen the connection break
 			err = fmt.Errorf("%w: %w", why, err)
@@ -80,24 +80,23 @@ func start(ctx context.Context, cfg *Config) (*Session, error) {
 // connect puts a session together and has the library begin to connect.
 func connect(cfg *Config) (*Session, error) {
 	st := &status{log: cfg.Logger, now: cfg.Now, over: make(chan struct{}), changed: make(chan struct{})}
-	tr := &trust{status: st, clock: clock{timeout: cfg.Timeout, tick: cfg.Tick}, holds: make(map[*Hold]struct{})}
-	l := &link{trust: tr}
 	st.tr = wire.NewTransport(cfg.Dialer, cfg.Timeout, cfg.Now)
-	rq := &requests{trust: tr, slots: make(chan struct{}, 16)}
-	member := &zk.SetDataRequest{Path: cfg.Members + "/" + rand.Text(), Data: cfg.MemberData, Version: -1}
-	s := &Session{
-		status: st, trust: tr, link: l, cfg: cfg,
-		reader:  &reader{rq},
-		watches: &watches{reader: &reader{rq}, all: make(map[watchKey]*Watch)},
+	tr := &trust{status: st, clock: clock{timeout: cfg.Timeout, tick: cfg.Tick}, holds: make(map[*Hold]struct{})}
+	rq := &requests{
+		trust: tr, slots: make(chan struct{}, 16),
+		member: &zk.SetDataRequest{Path: cfg.Members + "/" + rand.Text(), Data: cfg.MemberData, Version: -1},
 	}
-	s.pulse = &pulse{pin: &pin{requests: rq, member: member, renewed: s.fireAll}, poke: make(chan struct{}, 1)}
-	s.batcher = newBatcher(s.pulse.send, st.over, st.Err)
-	tr.wake, l.fire = s.wakeUp, s.watches.on
+	b := newBatcher(rq.send, st.over, st.Err)
+	ws := &watches{requests: rq, all: make(map[watchKey]*Watch)}
+	rq.renewed = ws.fireAll
+	s := &Session{
+		status: st, trust: tr, requests: rq, batcher: b, pulse: &pulse{requests: rq, writes: b}, watches: ws, cfg: cfg,
+	}
 	var err error
 	rq.conn, s.ended, err = zk.Connect(cfg.Servers, cfg.Timeout,
 		zk.WithDialer(st.tr.Dial),
 		zk.WithHostProvider(new(wire.Hosts)),
-		zk.WithEventCallback(l.onEvent),
+		zk.WithEventCallback((&link{trust: tr, fire: ws.on}).onEvent),
 		zk.WithLogger(debugLog{cfg.Logger}),
 		zk.WithLogInfo(false),
 		zk.WithMaxBufferSize(MaxReply))
@@ -115,7 +114,7 @@ func (s *Session) boot(ctx context.Context) error {
 	for _, cred := range s.cfg.Credentials {
 		// The library repeats it after a reconnect, but only if it succeeded once. So
 		// it comes before anything else.
-		if err := s.present(ctx, cred); err != nil {
+		if err := s.within(ctx, func() error { return s.conn.AddAuth(cred.Scheme, cred.Secret) }); err != nil {
 			return fmt.Errorf("zookeeper: credential %v was refused: %w", cred, err)
 		}
 	}
@@ -123,17 +122,20 @@ func (s *Session) boot(ctx context.Context) error {
 		return err
 	}
 	s.run()
-	if _, err := Within(ctx, s, func() (struct{}, error) { return struct{}{}, s.FinalBarrier() }); err != nil {
+	// A first write that came late is not trusted. The next ones are.
+	if err := s.await(ctx, func() (bool, error) { return s.trouble(true) == nil, s.status.why }); err != nil {
 		return fmt.Errorf("zookeeper: first write: %w", err)
 	}
-	if s.cfg.Prepare != nil {
-		var err error
-		if s.local, err = s.cfg.Prepare(ctx, s); err != nil {
-			return err
-		}
+	if s.cfg.Prepare == nil {
+		return nil
 	}
-	// A first write that came late is not trusted. The next ones are.
-	_, err := Within(ctx, s, func() (struct{}, error) { return struct{}{}, s.Settled() })
+	var err error
+	s.local, err = s.cfg.Prepare(ctx, s)
+	return err
+}
+
+func (s *Session) within(ctx context.Context, call func() error) error {
+	_, err := Within(ctx, s, func() (struct{}, error) { return struct{}{}, call() })
 	return err
 }
 
@@ -178,86 +180,54 @@ func (c *Config) tickFor(ctx context.Context, granted time.Duration) (time.Durat
 	return min(DefaultTick, least/2), err
 }
 
-// present gives the server a credential, and again if the answer was lost.
-func (s *Session) present(ctx context.Context, cred Credential) error {
-	for {
-		_, err := Within(ctx, s, func() (struct{}, error) {
-			return struct{}{}, s.reader.conn.AddAuth(cred.Scheme, cred.Secret)
-		})
-		if err == nil || errors.Is(err, zk.ErrAuthFailed) || ctx.Err() != nil || s.Err() != nil {
-			return err
-		}
-		if err := s.Pause(); err != nil {
-			return err
-		}
-	}
-}
-
 // join creates the session's member znode. This write and those of the znodes above it
 // are the only ones that are not pinned. That does no harm. The transport keeps them
 // within this session, the member's name is never used again, and the znodes above are
-// persistent and the same for all clients.
+// persistent and the same for all clients. If the answer is lost, another session is
+// started.
 func (s *Session) join(ctx context.Context) error {
-	path := s.Member()
-	for {
-		err := s.create(ctx, path, s.cfg.MemberData, zk.FlagEphemeral)
-		if errors.Is(err, zk.ErrNoNode) {
-			if err = s.createParents(ctx, path); err == nil {
-				continue
-			}
-		}
-		if Answered(err) {
-			return err
-		}
-		if ctx.Err() != nil || s.Err() != nil {
-			return fmt.Errorf("zookeeper: create %s: %w", path, err)
-		}
-		n, err := Within(ctx, s, func() (Hint, error) { return s.Hint(path, OfNode) })
-		switch {
-		case err == nil && n.Exists && n.Session == s.ID():
-			return nil
-		case err == nil && n.Exists:
-			return fmt.Errorf("zookeeper: %s belongs to another session", path)
-		case ctx.Err() != nil:
-			return fmt.Errorf("zookeeper: create %s: %w", path, context.Cause(ctx))
-		}
-		if err := s.Pause(); err != nil {
-			return err
-		}
+	err := s.create(ctx, s.Member(), s.cfg.MemberData, zk.FlagEphemeral)
+	if !errors.Is(err, zk.ErrNoNode) {
+		return err
 	}
+	if err := s.createParents(ctx, s.Member()); err != nil {
+		return err
+	}
+	return s.create(ctx, s.Member(), s.cfg.MemberData, zk.FlagEphemeral)
 }
 
-// createParents makes the znodes above the member, before writes can be pinned.
-func (s *Session) createParents(ctx context.Context, path string) (err error) {
-	var denied error
+// createParents makes the znodes above the member, before writes can be pinned. A client
+// that may not create one of them may still create one further down.
+func (s *Session) createParents(ctx context.Context, path string) (denied error) {
 	for i := 1; i < len(path); i++ {
 		if path[i] != '/' {
 			continue
 		}
-		err = s.create(ctx, path[:i], nil, zk.FlagPersistent)
+		err := s.create(ctx, path[:i], nil, zk.FlagPersistent)
 		switch {
-		case errors.Is(err, zk.ErrNodeExists):
-			err = nil
-		case errors.Is(err, ErrNotPermitted): // it may still be permitted further down
+		case err == nil, errors.Is(err, zk.ErrNodeExists):
+			denied = nil
+		case errors.Is(err, ErrNotPermitted):
 			denied = err
-			continue
 		case errors.Is(err, zk.ErrNoNode) && denied != nil:
-			err = denied
-		}
-		if err != nil {
-			break
+			return denied
+		default:
+			return err
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("zookeeper: create the parents of %s: %w", path, err)
-	}
-	return nil
+	return denied
 }
 
 // create makes a znode without a pin.
 func (s *Session) create(ctx context.Context, path string, data []byte, flags int32) error {
-	_, err := Within(ctx, s, func() (string, error) { return s.reader.conn.Create(path, data, flags, s.cfg.ACL) })
-	return refusalOf(&zk.CreateRequest{Path: path}, err)
+	err := s.within(ctx, func() error {
+		_, err := s.conn.Create(path, data, flags, s.cfg.ACL)
+		return err
+	})
+	if err = refusalOf(&zk.CreateRequest{Path: path}, err); err != nil && !Answered(err) {
+		err = fmt.Errorf("zookeeper: create %s: %w", path, err)
+	}
+	return err
 }
 
 // debugLog takes the library's messages. They report every failed connect and much

@@ -113,16 +113,17 @@ func (s *status) Await(ctx context.Context, ch <-chan struct{}) error {
 			return nil
 		default:
 		}
-		if err != nil {
-			return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+		if err == nil {
+			select {
+			case <-ch:
+				return nil
+			case <-changed:
+				continue
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
 		}
-		select {
-		case <-ch:
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", idem.ErrUnavailable, context.Cause(ctx))
-		case <-changed:
-		}
+		return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
 	}
 }
 

@@ -17,7 +17,6 @@ type trust struct {
 	timer  *time.Timer // wakes lapse; nil before the first write
 	lapses int
 	holds  map[*Hold]struct{}
-	wake   func() // has the pulse look again at when a heartbeat is due
 }
 
 // Hold stands for one lease that depends on the session's trust.
@@ -44,9 +43,6 @@ func (t *trust) Hold(lost func(error), overdue func()) *Hold {
 	}
 	h := &Hold{t: t, lost: lost, overdue: overdue}
 	t.holds[h] = struct{}{}
-	if len(t.holds) == 1 {
-		t.wake() // heartbeats are due more often now
-	}
 	return h
 }
 

@@ -47,7 +47,7 @@ type watchKey struct {
 
 // watches are the watches of a session. mu is taken before status.mu.
 type watches struct {
-	*reader
+	*requests
 
 	mu  sync.Mutex
 	all map[watchKey]*Watch
