@@ -12,4 +12,10 @@
 // deletes a znode of another owner.
 //
 // A user of the package says with a [Znode] how its znode is made and removed.
+//
+// # Reading order
+//
+// owner.go and client.go have what all znodes of a client share. table.go has the claims
+// of a session, and parents.go makes the znodes above. ending.go is the end of a lease.
+// lease.go and release.go are the lease and its removal. attempt.go makes the znode.
 package held

@@ -41,9 +41,9 @@ func (l *Lease) ReleaseInBackground() {
 // Gone is closed when the znode is known to be gone, or the session is over.
 func (l *Lease) Gone() <-chan struct{} { return l.gone }
 
-// Take ends the lease as Release does, but leaves the removal of the znode to the caller,
-// who calls removed once the znode is gone or the session is over. removed is nil if the
-// lease was over already.
+// Take ends the lease as Release does, but leaves the removal of the znode to the caller.
+// The caller calls removed once the znode is gone or the session is over. removed is nil
+// if the lease was over already.
 func (l *Lease) Take() (removed func(error)) {
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
@@ -55,12 +55,13 @@ func (l *Lease) Take() (removed func(error)) {
 	return l.removed
 }
 
-// removed tells that the znode is gone.
-func (l *Lease) removed(err error) {
-	defer l.t.Keeper.Background.Done()
-	l.goneErr = err
-	l.claim.Free()
-	close(l.gone)
+// finish ends the lease. The session does that by ending.end alone.
+func (l *Lease) finish(err error) bool {
+	ended := l.end(err)
+	if ended {
+		l.hold.End()
+	}
+	return ended
 }
 
 // beginRelease starts removing the znode of a lease that has ended, once. Needs Table.mu.
@@ -70,112 +71,77 @@ func (l *Lease) beginRelease() {
 	}
 	l.claim.phase = releasing
 	l.t.Keeper.Background.Add()
-	switch moving := l.underway(); {
-	case moving != nil: // no write for the path while another one is unsettled
-		l.t.Further(func() {
-			<-moving
-			l.removed(l.remove(nil, true))
-		})
-	case l.suspect():
-		l.t.Further(func() { l.removed(l.remove(nil, true)) })
-	default:
-		l.ask()
-	}
+	settled, look := l.settled(), l.suspect()
+	l.t.Further(func() {
+		select {
+		case <-settled:
+		default: // a write for the path is not settled yet
+			<-settled
+			look = l.znode.Shared
+		}
+		path, czxid := l.Where()
+		del := func(refused *session.Result) []any { return l.znode.Delete(l, refused) }
+		l.removed(l.t.remove(path, czxid, look, del, l.znode.Vanished))
+	})
 }
 
 // suspect reports whether the znode has to be read before it is deleted.
 func (l *Lease) suspect() bool {
-	return l.znode.Shared && (l.failure() != nil || l.t.Now().Sub(l.taken) > young)
+	return l.znode.Shared && (l.loss() != nil || l.t.Now().Sub(l.taken) > young)
 }
 
-// ask sends the delete without a goroutine. A goroutine begins only if the answer is not
-// the expected one. Needs Table.mu.
-func (l *Lease) ask() {
-	ops := l.ops(nil)
-	sent := l.t.Ask(session.Request{Ops: ops}, func(r session.Result) {
-		first := &answer{ops, r}
-		switch r.Outcome {
-		case session.Applied, session.Ended:
-			l.removed(l.remove(first, false))
-		default:
-			l.t.Further(func() { l.removed(l.remove(first, false)) })
-		}
-	})
-	if !sent { // the session is over
-		go func() { l.removed(l.remove(nil, false)) }()
-	}
-}
-
-// ops is Znode.Delete, or its default.
-func (l *Lease) ops(refused *session.Result) []any {
-	switch {
-	case l.znode.Delete != nil:
-		return l.znode.Delete(l, refused)
-	case refused != nil:
-		return nil
-	}
-	path, _ := l.Where()
-	return []any{&zk.DeleteRequest{Path: path, Version: -1}}
-}
-
-// answer is a delete that was sent, and the answer to it.
-type answer struct {
-	ops []any
-	session.Result
-}
-
-// remove makes the znode go. It begins with the answer to a first delete, if there is one.
-func (l *Lease) remove(first *answer, look bool) error {
-	path, czxid := l.Where()
-	return l.t.remove(path, czxid, look && l.znode.Shared, first, l.ops, l.znode.Vanished)
+// removed tells that the znode is gone.
+func (l *Lease) removed(err error) {
+	defer l.t.Keeper.Background.Done()
+	l.goneErr = err
+	l.claim.Free()
+	close(l.gone)
 }
 
 // Remove deletes the znode at path that has this czxid. See remove.
 func (t *Table) Remove(path string, czxid int64, look bool) error {
-	return t.remove(path, czxid, look, nil, func(refused *session.Result) []any {
-		if refused != nil {
-			return nil
-		}
-		return []any{&zk.DeleteRequest{Path: path, Version: -1}}
-	}, nil)
+	return t.remove(path, czxid, look, func(refused *session.Result) []any { return deletion(path, refused) }, func() {})
 }
 
-// remove deletes the znode at path that has this czxid, in one transaction with whatever
-// else ops contains. It returns nil when that znode is known to be gone. It fails only if
-// the session is over first. Then the znode goes with the session. look makes it read the
-// znode before the first delete.
+// deletion deletes a znode alone.
+func deletion(path string, refused *session.Result) []any {
+	if refused != nil {
+		return nil
+	}
+	return []any{&zk.DeleteRequest{Path: path, Version: -1}}
+}
+
+// remove deletes the znode at path that has this czxid, in one transaction with the other
+// operations of del, see Znode.Delete. It returns nil when that znode is known to be gone.
+// It fails only if the session is over first. Then the znode goes with the session. look
+// makes it read the znode before the first delete.
 //
 // A delete whose reply was lost is never simply sent again. It may have been applied, and
 // another owner may have come since. As long as the znode with this czxid is there, the
 // transaction was not applied. Once the znode is gone, nothing more may be done.
-func (t *Table) remove(path string, czxid int64, look bool, first *answer, ops func(*session.Result) []any, vanished func()) error {
+func (t *Table) remove(path string, czxid int64, look bool, del func(*session.Result) []any, vanished func()) error {
 	doubt := false // a write may have been applied
 	gone := func() error {
-		if !doubt && vanished != nil {
+		if !doubt {
 			vanished()
 		}
 		return nil
 	}
-	var next []any
+	var ops []any
 	for {
-		var r session.Result
-		if first != nil {
-			next, r, first = first.ops, first.Result, nil
-		} else {
-			if look {
-				n, err := t.Decide(path, session.OfNode)
-				if err != nil {
-					return t.atEnd(err)
-				}
-				if !n.Exists || n.Czxid != czxid {
-					return gone()
-				}
+		if look {
+			n, err := t.Decide(path, session.OfNode)
+			switch {
+			case err != nil:
+				return t.atEnd(err)
+			case !n.Exists || n.Czxid != czxid:
+				return gone()
 			}
-			if next == nil {
-				next = ops(nil)
-			}
-			r = t.Write(next...)
 		}
+		if ops == nil {
+			ops = del(nil)
+		}
+		r := t.Write(ops...)
 		switch {
 		case r.Outcome == session.Applied:
 			return nil
@@ -186,8 +152,8 @@ func (t *Table) remove(path string, czxid int64, look bool, first *answer, ops f
 		case r.Outcome == session.Unknown:
 			doubt = true
 		case r.Outcome == session.Refused:
-			if other := ops(&r); other != nil {
-				next = other
+			if other := del(&r); other != nil {
+				ops = other
 				continue
 			}
 			t.Log.Error("zookeeper: lock cannot be removed, trying again", "path", path, "error", r.Err)

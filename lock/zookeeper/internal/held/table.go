@@ -1,46 +1,37 @@
 package held
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
-
-	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Client is what everything that is built on one client shares.
-type Client struct {
-	Keeper *session.Keeper
-	Chroot string
-	ACL    []zk.ACL // of every znode
-	Policy RetryPolicy
-	Log    *slog.Logger
-	Now    leaseclock.Source
-	Owner  Owner // of every znode that a lease stands for, without a nonce
+// Table has the claims of one session.
+//
+// The session's lock and a lease's lock may be taken while mu is held, not the other way
+// round. It is never held across a call to ZooKeeper or to the logger.
+type Table struct {
+	*session.Session
+	*Client
+	parents
 
-	// MaxClaims bounds the claims of one session.
-	MaxClaims int
+	Domain string // of all fences
 
-	tries atomic.Uint64
+	mu     sync.Mutex
+	claims map[string]*Claim
+	freed  uint64
 }
 
-// Owned is the data of a znode that is to be made, under a nonce that is a name for
-// operators.
-func (c *Client) Owned(nonce string) Owner {
-	o := c.Owner
-	o.Nonce, o.Try = nonce, c.Try()
-	return o
+// NewTable returns the empty table of a new session.
+func NewTable(c *Client, s *session.Session) *Table {
+	return &Table{
+		Session: s, Client: c, claims: make(map[string]*Claim),
+		parents: parents{Session: s, c: c, making: make(map[string]func() error)},
+	}
 }
-
-// Try returns a name that this client never uses again.
-func (c *Client) Try() string { return fmt.Sprint(c.tries.Add(1)) }
 
 // Table returns the claims of the session if it can serve callers now, and
 // idem.ErrUnavailable if not. It never waits.
@@ -52,27 +43,6 @@ func (c *Client) Table() (*Table, error) {
 	return s.Local().(interface{ Claims() *Table }).Claims(), nil
 }
 
-// Table has the claims of one session.
-//
-// The session's lock and a lease's lock may be taken while mu is held, not the other way
-// round. It is never held across a call to ZooKeeper or to the logger.
-type Table struct {
-	*session.Session
-	*Client
-
-	Domain string // of all fences
-
-	mu     sync.Mutex
-	claims map[string]*Claim
-	freed  uint64
-	making map[string]*making
-}
-
-// NewTable returns the empty table of a new session.
-func NewTable(c *Client, s *session.Session) *Table {
-	return &Table{Session: s, Client: c, claims: make(map[string]*Claim), making: make(map[string]*making)}
-}
-
 // Claims is the table itself. It is there for types that embed a Table.
 func (t *Table) Claims() *Table { return t }
 
@@ -81,26 +51,12 @@ func (t *Table) Fence(czxid int64) idem.Fence {
 	return idem.Fence{Domain: t.Domain, Token: uint64(czxid)}
 }
 
-// Claim is a session's exclusive right to send writes for one path. There is at most one
-// for each path. It lasts from before the first create is sent until the znode is known to
-// be gone. So the session never sends a create while one of its earlier writes at that
-// path is unsettled, and a znode of the session without a claim is an orphan.
-type Claim struct {
-	t     *Table
-	path  string
-	phase phase // guarded by Table.mu, like lease and path
-	lease *Lease
-	freed chan struct{}
+// Further runs work that may have to wait. If the session is over, the work ends by itself.
+func (t *Table) Further(f func()) {
+	if !t.Go(f) {
+		go f()
+	}
 }
-
-// phase is what a claim is being used for.
-type phase uint8
-
-const (
-	acquiring phase = iota // a create was sent or will be
-	holding                // a lease stands for the znode
-	releasing              // the znode is being removed, or an abandoned create undone
-)
 
 // Claim takes the claim of a path. If there is one already, it returns that as other.
 func (t *Table) Claim(path string) (mine, other *Claim, err error) {
@@ -154,7 +110,7 @@ func (t *Table) Freed() uint64 {
 	return t.freed
 }
 
-// Unsettled lists the claims that no lease stands for. It is for tests.
+// Unsettled lists the claims without a lease. It is for tests.
 func (t *Table) Unsettled() (paths []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,6 +133,27 @@ func (t *Table) Leases(below string) (n int) {
 	}
 	return n
 }
+
+// Claim is a session's exclusive right to send writes for one path. There is at most one
+// for each path. It lasts from before the first create is sent until the znode is known to
+// be gone. So the session never sends a create while one of its earlier writes at that
+// path is unsettled, and a znode of the session without a claim is an orphan.
+type Claim struct {
+	t     *Table
+	path  string
+	phase phase // guarded by Table.mu, like lease and path
+	lease *Lease
+	freed chan struct{}
+}
+
+// phase is the present use of a claim.
+type phase uint8
+
+const (
+	acquiring phase = iota // a create was sent or will be
+	holding                // a lease stands for the znode
+	releasing              // the znode is being removed, or an abandoned create undone
+)
 
 // Path is the claimed path.
 func (cl *Claim) Path() string {
@@ -220,93 +197,4 @@ func (cl *Claim) Lease() *Lease {
 	cl.t.mu.Lock()
 	defer cl.t.mu.Unlock()
 	return cl.lease
-}
-
-// Further runs work that may have to wait. If the session is over, the work ends by itself.
-func (t *Table) Further(f func()) {
-	if !t.Go(f) {
-		go f()
-	}
-}
-
-// Persistent is the create of a persistent znode.
-func (c *Client) Persistent(path string, data []byte) *zk.CreateRequest {
-	return &zk.CreateRequest{Path: path, Data: data, Acl: c.ACL, Flags: zk.FlagPersistent}
-}
-
-// Ephemeral is the create of an ephemeral znode.
-func (c *Client) Ephemeral(path string, data []byte) *zk.CreateRequest {
-	return &zk.CreateRequest{Path: path, Data: data, Acl: c.ACL, Flags: zk.FlagEphemeral}
-}
-
-// Above is the path of the parent, and "" if that is "/".
-func Above(path string) string { return path[:strings.LastIndexByte(path, '/')] }
-
-// EnsureParents makes the persistent znodes above path that are missing. It begins with
-// the lowest one, because the others are nearly always there. Making a znode twice does no
-// harm, so after a lost reply it does it again.
-func (t *Table) EnsureParents(path string) error {
-	parent := Above(path)
-	if parent == "" {
-		return nil
-	}
-	var err error
-	for range MaxTries {
-		if err = t.Ensure(parent); !refusedNoNode(err) {
-			return err
-		}
-		if err := t.EnsureParents(parent); err != nil {
-			return err
-		}
-	}
-	return err
-}
-
-// EnsureParentsFor is EnsureParents for callers. It stops waiting when ctx ends.
-func (t *Table) EnsureParentsFor(ctx context.Context, path string) error {
-	_, err := session.Within(ctx, t.Session, func() (struct{}, error) { return struct{}{}, t.EnsureParents(path) })
-	return err
-}
-
-// making is a persistent znode that is being made, for all callers that wait for it.
-type making struct {
-	done chan struct{} // closed when err is set
-	err  error
-}
-
-// Ensure makes one persistent znode. Calls for the same one share the write, because the
-// servers would refuse all but the first.
-func (t *Table) Ensure(path string) error {
-	t.mu.Lock()
-	m := t.making[path]
-	if m != nil {
-		t.mu.Unlock()
-		<-m.done
-		return m.err
-	}
-	m = &making{done: make(chan struct{})}
-	t.making[path] = m
-	t.mu.Unlock()
-
-	m.err = t.ensure(path)
-	t.mu.Lock()
-	delete(t.making, path)
-	t.mu.Unlock()
-	close(m.done)
-	return m.err
-}
-
-func (t *Table) ensure(path string) error {
-	for {
-		r := t.Write(t.Persistent(path, nil))
-		switch {
-		case r.Outcome == session.Applied, r.RefusedBy(zk.ErrNodeExists):
-			return nil
-		case r.Outcome == session.Ended, r.Outcome == session.Refused:
-			return fmt.Errorf("zookeeper: create %s: %w", path, r.Err)
-		}
-		if err := t.Retry(); err != nil {
-			return err
-		}
-	}
 }

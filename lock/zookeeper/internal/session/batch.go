@@ -8,9 +8,9 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// Writes that wait at the same moment share a Multi (group commit): one transaction, one
-// write to the servers' disks, one answer. The knowledge about each write stays exact. A
-// Multi is applied as a whole or not at all, and a refused one names its culprit.
+// Waiting writes share a Multi (group commit): one transaction, one write to the servers'
+// disks, one answer. The knowledge about each write stays exact. A Multi is applied as a
+// whole or not at all, and a refused one names its culprit.
 const (
 	// maxBatch bounds the writes of a Multi. Larger batches gain little, and have more
 	// to send again when one write is refused.
@@ -49,87 +49,13 @@ type Request struct {
 // write is a request on its way.
 type write struct {
 	Request
-	size int // bytes of data, roughly
-	told func(Result)
-}
-
-// batcher sends the writes of a session in batches.
-type batcher struct {
-	send func(ops ...any) Result // one Multi
-	over <-chan struct{}         // closed when the session is over
-	why  func() error            // why it is over
-	wg   sync.WaitGroup
-
-	mu      sync.Mutex
-	waiting []*write
-	split   bool                // some writes wait because they may not share a Multi
-	flying  int                 // Multis under way
-	open    map[*write]struct{} // without an answer yet; nil after end
-}
-
-func newBatcher(send func(ops ...any) Result, over <-chan struct{}, why func() error) *batcher {
-	return &batcher{send: send, over: over, why: why, open: make(map[*write]struct{})}
-}
-
-// Write is Do for operations of no group.
-func (b *batcher) Write(ops ...any) Result { return b.Do(Request{Ops: ops}) }
-
-// Do makes a pinned write and waits for its outcome, which may be Unknown. It takes no
-// longer than the session's patience plus a reconnect. It is for goroutines that can
-// wait.
-func (b *batcher) Do(req Request) Result {
-	answer := make(chan Result, 1)
-	if !b.Ask(req, func(r Result) { answer <- r }) {
-		return Result{Outcome: Ended, Err: b.why()}
-	}
-	return <-answer
-}
-
-// Ask is Do for callers that cannot wait. It calls told with the outcome, once. The
-// goroutine of that call serves all writes and must not be held up. Ask returns false,
-// and does nothing, when the session is over.
-func (b *batcher) Ask(req Request, told func(Result)) bool {
-	wr := newWrite(req, told)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.open == nil {
-		return false
-	}
-	b.open[wr] = struct{}{}
-	b.waiting = append(b.waiting, wr)
-	b.rouse()
-	return true
-}
-
-// Batch sends requests in one transaction, without any others. It does not wait in the
-// queue. If one of them is refused, the others are sent again.
-func (b *batcher) Batch(reqs ...Request) []Result {
-	results, batch := make([]Result, len(reqs)), make([]*write, len(reqs))
-	var answers sync.WaitGroup
-	answers.Add(len(reqs))
-	b.mu.Lock()
-	over := b.open == nil
-	for i, req := range reqs {
-		batch[i] = newWrite(req, func(r Result) {
-			results[i] = r
-			answers.Done()
-		})
-		if !over {
-			b.open[batch[i]] = struct{}{}
-		}
-	}
-	b.mu.Unlock()
-	if over {
-		return slices.Repeat([]Result{{Outcome: Ended, Err: b.why()}}, len(reqs))
-	}
-	b.sendAll(batch)
-	answers.Wait()
-	return results
+	size   int         // bytes of data, roughly
+	answer chan Result // has room for one
 }
 
 // newWrite measures a request.
-func newWrite(req Request, told func(Result)) *write {
-	wr := &write{Request: req, told: told}
+func newWrite(req Request) *write {
+	wr := &write{Request: req, answer: make(chan Result, 1)}
 	for _, op := range req.Ops {
 		wr.size += 100 + len(pathOf(op))
 		switch op := op.(type) {
@@ -142,36 +68,62 @@ func newWrite(req Request, told func(Result)) *write {
 	return wr
 }
 
-// reply tells a write its outcome.
-func (b *batcher) reply(wr *write, r Result) {
-	b.mu.Lock()
-	_, open := b.open[wr]
-	delete(b.open, wr)
-	b.mu.Unlock()
-	if open {
-		wr.told(r)
-	}
+// batcher sends the writes of a session in batches.
+type batcher struct {
+	status *status
+	send   func(ops ...any) Result // one Multi
+
+	mu      sync.Mutex
+	waiting []*write
+	split   bool // some writes wait because they may not share a Multi
+	flying  int  // Multis under way
 }
 
-// end tells all open writes about the end of the session. A request under way may stay
-// unanswered for long.
-func (b *batcher) end() {
-	<-b.over
+// Write is Do for operations of no group.
+func (b *batcher) Write(ops ...any) Result { return b.Do(Request{Ops: ops}) }
+
+// Do makes a pinned write and waits for its outcome, which may be Unknown. It takes no
+// longer than the session's patience plus a reconnect. It is for goroutines that can
+// wait.
+func (b *batcher) Do(req Request) Result {
+	wr := newWrite(req)
 	b.mu.Lock()
-	open := b.open
-	b.open = nil
+	b.waiting = append(b.waiting, wr)
+	b.rouse()
 	b.mu.Unlock()
-	for wr := range open {
-		wr.told(Result{Outcome: Ended, Err: b.why()})
+	return b.outcome(wr)
+}
+
+// Batch sends requests in one transaction, without any others. It does not wait in the
+// queue. If one of them is refused, the others are sent again.
+func (b *batcher) Batch(reqs ...Request) (results []Result) {
+	batch := make([]*write, len(reqs))
+	for i, req := range reqs {
+		batch[i] = newWrite(req)
+	}
+	b.status.Go(func() { b.sendAll(batch) })
+	for _, wr := range batch {
+		results = append(results, b.outcome(wr))
+	}
+	return results
+}
+
+// outcome waits for the answer to a write, or for the end of the session. A request under
+// way may stay unanswered for long then.
+func (b *batcher) outcome(wr *write) Result {
+	select {
+	case r := <-wr.answer:
+		return r
+	case <-b.status.over:
+		return Result{Outcome: Ended, Err: b.status.Err()}
 	}
 }
 
 // rouse has another Multi sent, if that may be now. Needs mu.
 func (b *batcher) rouse() {
 	urgent := b.split || len(b.waiting) >= maxBatch
-	if len(b.waiting) > 0 && (b.flying < usualMultis || urgent && b.flying < mostMultis) {
+	if len(b.waiting) > 0 && (b.flying < usualMultis || urgent && b.flying < mostMultis) && b.status.Go(b.fly) {
 		b.flying++
-		b.wg.Go(b.fly)
 	}
 }
 
@@ -179,22 +131,17 @@ func (b *batcher) rouse() {
 // them would leave without the others. So fly lets them run first.
 func (b *batcher) fly() {
 	runtime.Gosched()
-	if batch := b.takeOff(); len(batch) > 0 {
+	b.mu.Lock()
+	batch := b.next()
+	b.rouse()
+	b.mu.Unlock()
+	if len(batch) > 0 {
 		b.sendAll(batch)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.flying--
 	b.rouse()
-}
-
-// takeOff takes the writes for a Multi.
-func (b *batcher) takeOff() []*write {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	batch := b.next()
-	b.rouse()
-	return batch
 }
 
 // next takes the writes for one Multi off the queue, in their order. Needs mu.
@@ -235,7 +182,7 @@ func (b *batcher) sendAll(batch []*write) {
 	if r.Outcome != Refused || r.Op < 0 {
 		at := 0
 		for _, wr := range batch {
-			b.reply(wr, r.slice(at, len(wr.Ops)))
+			wr.answer <- r.slice(at, len(wr.Ops))
 			at += len(wr.Ops)
 		}
 		return
@@ -247,10 +194,10 @@ func (b *batcher) sendAll(batch []*write) {
 	}
 	so := sortOut(batch, culprit, r)
 	for _, wr := range so.told {
-		b.reply(wr, r)
+		wr.answer <- r
 	}
 	for _, wr := range so.doubted {
-		b.reply(wr, Result{Outcome: Refused, Err: ErrMaybeNoParent})
+		wr.answer <- Result{Outcome: Refused, Err: ErrMaybeNoParent}
 	}
 	var wg sync.WaitGroup
 	for _, piece := range so.pieces {
@@ -260,4 +207,10 @@ func (b *batcher) sendAll(batch []*write) {
 	if len(so.last) > 0 {
 		b.sendAll(so.last)
 	}
+}
+
+// Ask is Do with a callback.
+func (b *batcher) Ask(req Request, told func(Result)) bool {
+	go func() { told(b.Do(req)) }()
+	return true
 }

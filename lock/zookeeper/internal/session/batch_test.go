@@ -15,10 +15,10 @@ import (
 // next takes what fits, in order, and never two requests of a group.
 func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 	t.Parallel()
-	grouped := func(group string) *write { return newWrite(Request{Group: group}, nil) }
-	plain := func(path string) *write { return newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: path}}}, nil) }
+	grouped := func(group string) *write { return newWrite(Request{Group: group}) }
+	plain := func(path string) *write { return newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: path}}}) }
 	large := func() *write {
-		return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: "/large", Data: bytes.Repeat([]byte("x"), maxBatchBytes)}}}, nil)
+		return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: "/large", Data: bytes.Repeat([]byte("x"), maxBatchBytes)}}})
 	}
 	a1, a2, b1, p, q, l := grouped("a"), grouped("a"), grouped("b"), plain("/p"), plain("/a/q"), large()
 	tests := map[string]struct {
@@ -80,16 +80,17 @@ func TestWritesLeaveTogether(t *testing.T) {
 				var mu sync.Mutex
 				var sent []int
 				answer := make(chan struct{})
-				b := newBatcher(func(ops ...any) Result {
+				b := &batcher{status: &status{over: make(chan struct{})}}
+				b.send = func(ops ...any) Result {
 					mu.Lock()
 					sent = append(sent, len(ops))
 					mu.Unlock()
 					<-answer
 					return Result{Outcome: Unknown}
-				}, nil, nil)
+				}
 				b.flying = tt.flying
 				for range tt.waiting {
-					wr := newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}, Group: tt.group}, func(Result) {})
+					wr := newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}, Group: tt.group})
 					b.waiting = append(b.waiting, wr)
 				}
 				b.mu.Lock()
@@ -117,36 +118,37 @@ func TestWritesLeaveTogether(t *testing.T) {
 	}
 }
 
-// Each write is told its outcome once: by the answer, or by the end of the session,
-// whichever comes first.
-func TestWritesAreToldOnce(t *testing.T) {
+// Each write gets its outcome from the answer or from the end of the session, whichever
+// comes first.
+func TestWritesEndWithTheirSession(t *testing.T) {
 	t.Parallel()
-	over := make(chan struct{})
-	b := newBatcher(nil, over, func() error { return ErrExpired })
-	b.flying = mostMultis // the test sends
-	var answered, unanswered []Result
-	b.Ask(Request{}, func(r Result) { answered = append(answered, r) })
-	b.Ask(Request{}, func(r Result) { unanswered = append(unanswered, r) })
-	batch := b.takeOff()
-	b.reply(batch[0], Result{Outcome: Applied})
-	close(over)
-	b.end()
-	for _, wr := range batch {
-		b.reply(wr, Result{Outcome: Unknown})
-	}
-	if len(answered) != 1 || answered[0].Outcome != Applied {
-		t.Errorf("told %+v, want that it was applied, once", answered)
-	}
-	if len(unanswered) != 1 || unanswered[0].Outcome != Ended || !errors.Is(unanswered[0].Err, ErrExpired) {
-		t.Errorf("told %+v, want that the session is over, once", unanswered)
-	}
-	if b.Ask(Request{}, nil) {
-		t.Error("Ask() = true after the end of the session")
-	}
-	if r := b.Write(); r.Outcome != Ended {
-		t.Errorf("Write() = %+v after the end of the session, want that it is over", r)
-	}
-	if r := b.Batch(Request{}); r[0].Outcome != Ended {
-		t.Errorf("Batch() = %+v after the end of the session, want that it is over", r)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		st := &status{over: make(chan struct{})}
+		b := &batcher{status: st, flying: usualMultis - 1}
+		hold := make(chan struct{})
+		b.send = func(ops ...any) Result {
+			if len(ops) > 0 {
+				<-hold // no answer
+			}
+			return Result{Outcome: Applied, Created: make([]string, len(ops))}
+		}
+		if r := b.Write(); r.Outcome != Applied {
+			t.Errorf("Write() = %+v, want it applied", r)
+		}
+		unanswered, waiting := make(chan Result, 1), make(chan Result, 1)
+		go func() { unanswered <- b.Write(&zk.DeleteRequest{Path: "/p"}) }()
+		synctest.Wait()
+		go func() { waiting <- b.Write() }()
+		synctest.Wait()
+		st.mu.Lock()
+		st.why = ErrExpired
+		st.mu.Unlock()
+		close(st.over)
+		for _, r := range []Result{<-unanswered, <-waiting, b.Write(), b.Batch(Request{})[0]} {
+			if r.Outcome != Ended || !errors.Is(r.Err, ErrExpired) {
+				t.Errorf("Write() = %+v at the end of the session, want that it is over", r)
+			}
+		}
+		close(hold)
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -68,25 +69,17 @@ func Answered(err error) bool {
 
 // Definite reports whether the error of a server means that it did nothing.
 func Definite(err error) bool {
-	for _, e := range []error{
+	return slices.ContainsFunc([]error{
 		zk.ErrNoNode, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrBadVersion,
 		zk.ErrNoAuth, zk.ErrInvalidACL, zk.ErrNoChildrenForEphemerals, zk.ErrBadArguments,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	}, func(definite error) bool { return errors.Is(err, definite) })
 }
 
 // unlisted returns the server's code from an error unknown to the client library, and 0
 // for any other error. The library keeps the code in the text only.
 func unlisted(err error) (code int) {
-	if err == nil {
-		return 0
-	}
-	if _, scan := fmt.Sscanf(err.Error(), "unknown error: %d", &code); scan != nil {
-		return 0
+	if err != nil {
+		_, _ = fmt.Sscanf(err.Error(), "unknown error: %d", &code)
 	}
 	return code
 }

@@ -24,19 +24,14 @@ const (
 	Lost
 )
 
+var stateNames = [...]string{Connected: "connected", Suspended: "suspended", Reconnected: "reconnected", Lost: "lost"}
+
 // String returns "connected", "suspended", "reconnected" or "lost".
 func (s State) String() string {
-	switch s {
-	case Connected:
-		return "connected"
-	case Suspended:
-		return "suspended"
-	case Reconnected:
-		return "reconnected"
-	case Lost:
-		return "lost"
+	if s < Connected || s > Lost {
+		return fmt.Sprintf("ConnectionState(%d)", uint8(s))
 	}
-	return fmt.Sprintf("ConnectionState(%d)", uint8(s))
+	return stateNames[s]
 }
 
 // Event is a change of state.
@@ -71,24 +66,15 @@ func (f *feed) remove(box *listener.Mailbox[Event]) {
 	delete(f.watchers, box)
 }
 
-// tell records an event, unless the state is the same as before.
+// tell records an event, unless the state is the same as before. A session that was lost
+// has nothing to suspend.
 func (f *feed) tell(ev Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch last := f.last.State; ev.State {
-	case Reconnected:
-		if last == Connected || last == Reconnected {
-			return
-		}
-	case Suspended: // a session that was lost has nothing to suspend
-		if last == Suspended || last == Lost {
-			return
-		}
-	case Lost:
-		if last == Lost {
-			return
-		}
-	case Connected:
+	switch last := f.last.State; {
+	case ev.State == Connected: // each is another session
+	case ev.State == last, ev.State == Reconnected && last == Connected, ev.State == Suspended && last == Lost:
+		return
 	}
 	f.last = ev
 	for box := range f.watchers {

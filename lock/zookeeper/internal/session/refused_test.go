@@ -87,7 +87,7 @@ func TestRefusedBatchIsSortedOutInFewRounds(t *testing.T) {
 func locks(n int, culprit func(i int) bool) (batch []*write, culprits map[*write]bool) {
 	culprits = map[*write]bool{}
 	for i := range n {
-		wr := newWrite(Request{Ops: []any{&zk.CreateRequest{Path: fmt.Sprintf("/lock/%d/x", i), Flags: zk.FlagEphemeral}}}, nil)
+		wr := newWrite(Request{Ops: []any{&zk.CreateRequest{Path: fmt.Sprintf("/lock/%d/x", i), Flags: zk.FlagEphemeral}}})
 		batch = append(batch, wr)
 		if culprit(i) {
 			culprits[wr] = true
@@ -112,11 +112,11 @@ func wantToldOnce(t *testing.T, batch, told []*write) {
 func TestRefusedBatchKeepsWhatBelongsTogether(t *testing.T) {
 	t.Parallel()
 	place := func(line string) *write {
-		return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: line + "/lock-x-"}}}, nil)
+		return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: line + "/lock-x-"}}})
 	}
-	set := func(path string) *write { return newWrite(Request{Ops: []any{&zk.SetDataRequest{Path: path}}}, nil) }
-	lock := func(path string) *write { return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: path}}}, nil) }
-	gone := newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/a/lock-y-1"}, &zk.DeleteRequest{Path: "/a"}}}, nil)
+	set := func(path string) *write { return newWrite(Request{Ops: []any{&zk.SetDataRequest{Path: path}}}) }
+	lock := func(path string) *write { return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: path}}}) }
+	gone := newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/a/lock-y-1"}, &zk.DeleteRequest{Path: "/a"}}})
 	a1, b1, r1, r2, r3 := place("/a"), place("/b"), set("/r"), set("/r"), set("/r")
 	hopeful1, hopeful2 := lock("/lock/3/x"), lock("/lock/4/x")
 	hopeful1.Hopeful, hopeful2.Hopeful = true, true

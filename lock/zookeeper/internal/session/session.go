@@ -31,7 +31,6 @@ func (s *Session) Local() any { return s.local }
 
 // run starts the goroutines, once the member znode exists.
 func (s *Session) run() {
-	s.batcher.wg.Go(s.batcher.end)
 	s.Go(s.pulse.run)
 	s.Go(func() {
 		<-s.Over()
@@ -50,6 +49,5 @@ func (s *Session) shutdown(polite bool) {
 	tr.Shut()
 	for range s.ended {
 	}
-	s.batcher.wg.Wait()
 	s.status.wg.Wait()
 }

@@ -86,7 +86,7 @@ func connect(cfg *Config) (*Session, error) {
 		trust: tr, slots: make(chan struct{}, 16),
 		member: &zk.SetDataRequest{Path: cfg.Members + "/" + rand.Text(), Data: cfg.MemberData, Version: -1},
 	}
-	b := newBatcher(rq.send, st.over, st.Err)
+	b := &batcher{status: st, send: rq.send}
 	ws := &watches{requests: rq, all: make(map[watchKey]*Watch)}
 	rq.renewed = ws.fireAll
 	s := &Session{
@@ -123,7 +123,7 @@ func (s *Session) boot(ctx context.Context) error {
 	}
 	s.run()
 	// A first write that came late is not trusted. The next ones are.
-	if err := s.await(ctx, func() (bool, error) { return s.trouble(true) == nil, s.status.why }); err != nil {
+	if err := s.await(ctx, func() (bool, error) { return s.trouble(true) == nil, s.why }); err != nil {
 		return fmt.Errorf("zookeeper: first write: %w", err)
 	}
 	if s.cfg.Prepare == nil {

@@ -1,0 +1,111 @@
+package held
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+)
+
+// MaxTries bounds how often one attempt sends its create: after a missing parent, an
+// orphan, a holder that left, a lost reply.
+const MaxTries = 8
+
+// Client has what the users of one zookeeper.Client share.
+type Client struct {
+	Keeper *session.Keeper
+	Chroot string
+	ACL    []zk.ACL // of every znode
+	Policy RetryPolicy
+	Log    *slog.Logger
+	Now    leaseclock.Source
+	Owner  Owner // of every znode with a lease, without a nonce
+
+	// MaxClaims bounds the claims of one session.
+	MaxClaims int
+
+	tries atomic.Uint64
+}
+
+// Owned is the data of a new znode, under a nonce that is a name for operators.
+func (c *Client) Owned(nonce string) Owner {
+	o := c.Owner
+	o.Nonce, o.Try = nonce, c.Try()
+	return o
+}
+
+// Try returns a name that this client never uses again.
+func (c *Client) Try() string { return fmt.Sprint(c.tries.Add(1)) }
+
+// Persistent is the create of a persistent znode.
+func (c *Client) Persistent(path string, data []byte) *zk.CreateRequest {
+	return &zk.CreateRequest{Path: path, Data: data, Acl: c.ACL, Flags: zk.FlagPersistent}
+}
+
+// Ephemeral is the create of an ephemeral znode.
+func (c *Client) Ephemeral(path string, data []byte) *zk.CreateRequest {
+	return &zk.CreateRequest{Path: path, Data: data, Acl: c.ACL, Flags: zk.FlagEphemeral}
+}
+
+// Root is explained in package zookeeper, which exports it. Base returns the client and
+// the prefix of all paths.
+type Root interface {
+	Base() (c *Client, prefix string)
+}
+
+// CheckPath accepts "/a/b": absolute, no empty or relative element.
+func CheckPath(name, path string, optional bool) error {
+	if path == "" && optional {
+		return nil
+	}
+	if !strings.HasPrefix(path, "/") || path == "/" {
+		return fmt.Errorf("zookeeper: %s %q is not an absolute path below /", name, path)
+	}
+	for part := range strings.SplitSeq(path[1:], "/") {
+		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
+			return fmt.Errorf("zookeeper: %s %q has the element %q", name, path, part)
+		}
+	}
+	return nil
+}
+
+// RetryPolicy is explained in package zookeeper, which exports it.
+type RetryPolicy struct {
+	Base, Max time.Duration
+	Attempts  int
+}
+
+// Retries counts the attempts of one call.
+type Retries struct {
+	c     *Client
+	pause session.Backoff
+	tries int
+}
+
+// Retries begins to count.
+func (c *Client) Retries() *Retries {
+	return &Retries{c: c, pause: session.Backoff{Base: c.Policy.Base, Max: c.Policy.Max}}
+}
+
+// Wait pauses before the next attempt, and then until the client may serve it. It is false
+// when there is to be no other attempt.
+func (r *Retries) Wait(ctx context.Context) bool {
+	r.tries++
+	if most := r.c.Policy.Attempts; most > 0 && r.tries >= most || ctx.Err() != nil {
+		return false
+	}
+	select {
+	case <-time.After(r.pause.Next()):
+		return r.c.Keeper.AwaitUsable(ctx)
+	case <-ctx.Done():
+	case <-r.c.Keeper.Context().Done():
+	}
+	return false
+}
