@@ -38,8 +38,7 @@ type Keeper struct {
 	mu      sync.Mutex    // taken alone
 	current *Session      // nil between two sessions
 	changed chan struct{} // closed and replaced when current changes
-	closing bool
-	lastErr error // why there is no session
+	lastErr error         // why there is no session
 }
 
 // Keep starts a session, and keeps one until Close or Abandon. It fails when ctx or
@@ -157,10 +156,10 @@ func (k *Keeper) set(s *Session, why error) {
 // not. It never waits.
 func (k *Keeper) Usable() (*Session, error) {
 	k.mu.Lock()
-	s, closing, lastErr := k.current, k.closing, k.lastErr
+	s, lastErr := k.current, k.lastErr
 	k.mu.Unlock()
 	switch {
-	case closing:
+	case k.ctx.Err() != nil:
 		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, ErrClosed)
 	case s == nil:
 		return nil, fmt.Errorf("%w: no session: %w", idem.ErrUnavailable, lastErr)
@@ -223,7 +222,7 @@ func (k *Keeper) Watch(f func(Event)) (stop func()) {
 func (k *Keeper) Go(f func()) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.closing {
+	if k.ctx.Err() != nil {
 		return false
 	}
 	k.cleanup.Go(f)
@@ -275,15 +274,14 @@ func (k *Keeper) Abandon() {
 // end stops the keeper, once. ctx bounds the waiting for listeners.
 func (k *Keeper) end(ctx context.Context, why error, finish func(*Session) error) (err error) {
 	k.mu.Lock()
-	if k.closing {
-		k.mu.Unlock()
+	over := k.ctx.Err() != nil
+	k.stop(why)
+	k.mu.Unlock()
+	if over {
 		<-k.ended
 		return nil
 	}
 	defer close(k.ended)
-	k.closing = true
-	k.mu.Unlock()
-	k.stop(why)
 	<-k.stopped
 	s := k.Current()
 	k.set(nil, why)
@@ -295,4 +293,18 @@ func (k *Keeper) end(ctx context.Context, why error, finish func(*Session) error
 		err = late
 	}
 	return err
+}
+
+// Backoff is an exponential back-off with jitter. Each pause is a random time between
+// half of a limit and the whole of it, and the limit doubles from Base up to Max.
+type Backoff struct {
+	Base, Max time.Duration
+
+	last time.Duration // limit of the last pause
+}
+
+// Next returns the next pause.
+func (b *Backoff) Next() time.Duration {
+	b.last = min(max(2*b.last, b.Base), b.Max)
+	return b.last/2 + rand.N(b.last/2+1)
 }

@@ -70,7 +70,7 @@ func OfACL(acl *[]zk.ACL) Question {
 }
 
 // The following leave a watch if they find a znode. ofExistsW leaves one in any case. The
-// event comes to link.onEvent.
+// event comes to watches.onEvent.
 
 func ofNodeW(c *zk.Conn, path string) (Node, error) {
 	data, stat, _, err := c.GetW(path)

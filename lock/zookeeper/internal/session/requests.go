@@ -95,3 +95,38 @@ func (r *requests) guard(gen uint64) *time.Timer {
 		}
 	})
 }
+
+// onState follows the connections of the session by the library's events. It runs on the
+// library's own goroutines, so it neither waits nor calls ZooKeeper.
+func (r *requests) onState(state zk.State) {
+	switch state {
+	case zk.StateHasSession:
+		r.onConnected()
+	case zk.StateExpired:
+		r.die(ErrExpired)
+	case zk.StateDisconnected, zk.StateConnecting:
+		r.mu.Lock()
+		lost, id := r.connected, r.id
+		if lost {
+			r.connected, r.confirmed = false, false
+			r.broadcast()
+		}
+		r.mu.Unlock()
+		if lost {
+			r.log.Warn("zookeeper: connection lost", "session", hexID(id), "error", r.tr.Failure())
+		}
+	}
+}
+
+func (r *requests) onConnected() {
+	id, timeout, sent := r.tr.Accepted()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.why == nil {
+		r.id = id // always the same; the transport makes sure of it
+		r.gen++
+		r.connected, r.confirmed = true, false
+		r.clock.handshake(sent, timeout)
+		r.broadcast()
+	}
+}

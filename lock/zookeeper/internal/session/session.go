@@ -32,6 +32,7 @@ func (s *Session) Local() any { return s.local }
 // run starts the goroutines, once the member znode exists.
 func (s *Session) run() {
 	s.Go(s.pulse.run)
+	s.Go(s.lookOut)
 	s.Go(func() {
 		<-s.Over()
 		s.fireAll()

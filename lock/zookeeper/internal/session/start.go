@@ -96,7 +96,7 @@ func connect(cfg *Config) (*Session, error) {
 	rq.conn, s.ended, err = zk.Connect(cfg.Servers, cfg.Timeout,
 		zk.WithDialer(st.tr.Dial),
 		zk.WithHostProvider(new(wire.Hosts)),
-		zk.WithEventCallback((&link{trust: tr, fire: ws.on}).onEvent),
+		zk.WithEventCallback(ws.onEvent),
 		zk.WithLogger(debugLog{cfg.Logger}),
 		zk.WithLogInfo(false),
 		zk.WithMaxBufferSize(MaxReply))

@@ -14,7 +14,6 @@ type trust struct {
 	*status
 
 	clock  clock
-	timer  *time.Timer // wakes lapse; nil before the first write
 	lapses int
 	holds  map[*Hold]struct{}
 }
@@ -107,8 +106,7 @@ func (t *trust) acknowledge(gen uint64, sent, acked leaseclock.Instant) (confirm
 	first := t.clock.last.IsZero()
 	t.clock.acknowledge(sent, acked)
 	if first || t.lapsed && t.left() > 0 {
-		t.lapsed = false // otherwise the timer says so at once
-		t.arm()
+		t.lapsed = false // otherwise lookOut says so at once
 		t.broadcast()
 	}
 	if t.connected && !t.confirmed && gen == t.gen {
@@ -119,28 +117,23 @@ func (t *trust) acknowledge(gen uint64, sent, acked leaseclock.Instant) (confirm
 	return false
 }
 
-// arm sets the timer to the next look at the clock: at the end of trust or before. The
-// timer only wakes the goroutines that wait for a loss. Callers that ask get the answer
-// from the clock. Needs mu.
-func (t *trust) arm() {
-	if t.why != nil || t.clock.last.IsZero() {
-		return
-	}
-	next := min(t.left(), t.clock.glance())
-	if t.timer == nil {
-		t.timer = time.AfterFunc(next, t.lapse)
-		return
-	}
-	t.timer.Reset(next)
-}
-
-// lapse runs when trust may have run out. Every write moves the deadline, but only lapse
-// moves the timer.
-func (t *trust) lapse() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.expire() {
-		t.arm()
+// lookOut looks at the clock at the end of trust, or before, until the session is over. It
+// only wakes the goroutines that wait for a loss. Callers that ask get the answer from the
+// clock.
+func (t *trust) lookOut() {
+	for {
+		t.mu.Lock()
+		next, changed := t.clock.glance(), t.changed
+		if t.expire() {
+			next = min(next, t.left())
+		}
+		t.mu.Unlock()
+		select {
+		case <-time.After(next):
+		case <-changed:
+		case <-t.over:
+			return
+		}
 	}
 }
 
@@ -148,7 +141,7 @@ func (t *trust) lapse() {
 // trusted. Needs mu.
 func (t *trust) expire() bool {
 	switch {
-	case t.why != nil || t.lapsed:
+	case t.why != nil || t.lapsed || t.clock.last.IsZero():
 		return false
 	case t.left() > 0:
 		return true
@@ -215,9 +208,6 @@ func (t *trust) die(why error) {
 	}
 	t.why = why
 	t.connected, t.confirmed = false, false
-	if t.timer != nil {
-		t.timer.Stop()
-	}
 	t.loseAll(fmt.Errorf("%w: %w", idem.ErrLeaseLost, why))
 	close(t.over)
 	t.broadcast()

@@ -110,8 +110,16 @@ func (ws *watches) arm(key watchKey, w *Watch, fit func(Hint) bool) {
 	}
 }
 
-// on takes an event of the server.
-func (ws *watches) on(ev zk.Event) {
+// onEvent is the library's callback. The library's own events name their server. A
+// server may send a session event as well, but it says nothing new.
+func (ws *watches) onEvent(ev zk.Event) {
+	switch {
+	case ev.Type == zk.EventSession && ev.Server != "":
+		ws.onState(ev.State)
+		return
+	case ev.Type == zk.EventSession, ev.Type == zk.EventNotWatching:
+		return
+	}
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ev.Type != zk.EventNodeChildrenChanged {
