@@ -85,7 +85,7 @@ func (q *Queue) prepare(data [][]byte) (elements []Element, ops []any, err error
 			return nil, nil, fmt.Errorf("%w: element %d has %d bytes, %d are the most", ErrElementTooLarge, i, len(d), q.maxElement)
 		}
 		e := Element{ID: line.Unique(), Data: d}
-		op := q.c.Persistent(q.path+"/"+line.Prefix(element, e.ID), d)
+		op := q.c.Persistent(q.path+"/"+line.Numbered(line.Prefix(element, e.ID), 0), d)
 		op.Flags |= zk.FlagSequence
 		elements, ops = append(elements, e), append(ops, op)
 		total += size(op)

@@ -93,7 +93,7 @@ func TestQueueOrderAcrossWrap(t *testing.T) {
 	offer(t, q, "x")
 	wantQueue(t, q, "x")
 	for i, seq := range []string{"-2147483648", "2147483647", "2147483646", "-2147483647"} {
-		name := fmt.Sprintf("%s-%024x-%s", element, i, seq)
+		name := fmt.Sprintf("%s-%024x00-%s", element, i, seq)
 		if _, err := raw.Create(q.path+"/"+name, []byte(seq), 0, zk.WorldACL(zk.PermAll)); err != nil {
 			t.Fatal(err)
 		}

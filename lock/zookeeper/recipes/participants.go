@@ -114,7 +114,7 @@ func (ln *lineup) participant(ctx context.Context, t *held.Table, pos line.Posit
 	}
 	p = Participant{
 		Host: o.Host, PID: o.PID, Instance: o.Instance, Name: o.Candidate, Role: pos.Role,
-		Place: pos.Seq, Fence: t.Fence(n.Czxid), Revoked: revoked(n.Node),
+		Place: pos.Seq, Fence: pos.Fence(t, n.Czxid), Revoked: revoked(n.Node),
 	}
 	if p.Role == exclusive || p.Role == candidateRole {
 		p.Role = ""

@@ -29,7 +29,7 @@ var _ idem.Lease = (*Lease)(nil)
 // without looking whose it is.
 type place struct {
 	lineup        *lineup
-	prefix        string // <role>-<unique>-
+	prefix        string // <role>-<unique>
 	data          []byte
 	line.Position      // once made
 	founder       bool // the parent was made for it
@@ -56,20 +56,22 @@ func (ln *lineup) enqueue(ctx context.Context, t *held.Table, role string, data 
 	if err != nil {
 		return nil, err
 	}
-	first := p.request(t)
-	l, err := cl.Acquire(ctx, held.Znode{Make: p.create, First: &first, Delete: p.deletion, Tag: p})
+	fence := func(czxid int64) idem.Fence { return p.Fence(t, czxid) }
+	l, err := cl.Acquire(ctx, held.Znode{Make: p.create, Delete: p.deletion, Tag: p, Fence: fence})
 	if err != nil {
 		return nil, err
 	}
 	return &Lease{l, p}, nil
 }
 
-// request is the create. The servers add the number. Two places in one line never share a
-// transaction, since the fences of their leases have to differ.
+// request is the create. The servers add the sequence number. Callers that ask at the same
+// moment share a transaction, so their places are side by side.
 func (p *place) request(t *held.Table) session.Request {
-	create := t.Ephemeral(p.lineup.path+"/"+p.prefix, p.data)
+	create := t.Ephemeral("", p.data)
 	create.Flags |= zk.FlagSequence
-	return session.Request{Ops: []any{create}, Group: p.lineup.path}
+	return session.Request{Ops: []any{create}, Group: p.lineup.path, Number: func(n int) {
+		create.Path = p.lineup.path + "/" + line.Numbered(p.prefix, n)
+	}}
 }
 
 // create makes the znode, until it is known what became of it.

@@ -73,7 +73,7 @@ func downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 	}
 	lease, err := cl.Acquire(ctx, held.Znode{
 		Make:   func(a *held.Attempt) (string, int64, error) { return exchange(a, l, to) },
-		Delete: to.deletion, Tag: to, Fence: l.Fence(),
+		Delete: to.deletion, Tag: to, Fence: func(int64) idem.Fence { return l.Fence() },
 	})
 	switch {
 	case err != nil && t.Err() != nil:

@@ -34,8 +34,8 @@ type Znode struct {
 	// Tag is for the package that makes the znode. [Lease.Tag] returns it.
 	Tag any
 
-	// Fence is the fence of the lease. If it is zero, the fence is the znode's czxid.
-	Fence idem.Fence
+	// Fence, if not nil, returns the fence of the lease. Otherwise that is the czxid.
+	Fence func(czxid int64) idem.Fence
 
 	// First is not used any more.
 	First *session.Request
@@ -136,11 +136,11 @@ func (a *Attempt) grant(path string, czxid int64) bool {
 		ending:   ending{done: make(chan struct{})},
 		location: location{path: path, czxid: czxid, moving: make(chan struct{})},
 		t:        a.Table, claim: a.claim, znode: a.znode, taken: a.began,
-		fence: a.znode.Fence, gone: make(chan struct{}),
+		fence: a.Fence(czxid), gone: make(chan struct{}),
 	}
 	close(l.moving)
-	if l.fence.Domain == "" {
-		l.fence = a.Fence(czxid)
+	if a.znode.Fence != nil {
+		l.fence = a.znode.Fence(czxid)
 	}
 	if !a.abandoned {
 		l.hold = a.Hold(func(err error) { l.end(err) }, l.ReleaseInBackground)

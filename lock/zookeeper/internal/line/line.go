@@ -22,11 +22,20 @@ import (
 
 // Position is a znode in a line, read off its name:
 //
-//	<role>-<unique>-<sequence number>
+//	<role>-<unique><number>-<sequence number>
 type Position struct {
-	Name string
-	Role string // what it is for, such as "read"; no "-" in it
-	Seq  int32  // given by the servers; it wraps
+	Name   string
+	Role   string // what it is for, such as "read"; no "-" in it
+	Number int    // among the znodes that the same transaction put in line
+	Seq    int32  // given by the servers; it wraps
+}
+
+// Fence is the fence of the lease that a place stands for. The servers put several places
+// in line in one transaction, which then have the same czxid. Their numbers tell them apart.
+func (p Position) Fence(t *held.Table, czxid int64) idem.Fence {
+	f := t.Fence(czxid)
+	f.Token = f.Token*session.MaxBatch + uint64(p.Number)
+	return f
 }
 
 // uniqueLen is the length of a unique part: 96 random bits, in hexadecimal.
@@ -41,8 +50,11 @@ func Unique() string {
 	return hex.EncodeToString(unique[:])
 }
 
-// Prefix is the name of a znode that is to be made. The servers add the number.
-func Prefix(role, unique string) string { return role + "-" + unique + "-" }
+// Prefix is the beginning of the name of a znode.
+func Prefix(role, unique string) string { return role + "-" + unique }
+
+// Numbered is the name of a znode that is to be made. The servers add the sequence number.
+func Numbered(prefix string, number int) string { return fmt.Sprintf("%s%02x-", prefix, number) }
 
 // Unique is the unique part of a name.
 func (p Position) Unique() string { return p.Name[len(p.Role)+1:][:uniqueLen] }
@@ -70,10 +82,14 @@ func Parse(name string) (Position, bool) {
 	}
 	seq, err := strconv.ParseInt(name[len(name)-tail:], 10, 32)
 	role, unique, ok := strings.Cut(name[:head-1], "-")
-	if err != nil || !ok || role == "" || len(unique) != uniqueLen {
+	if err != nil || !ok || role == "" || len(unique) != uniqueLen+2 {
 		return Position{}, false
 	}
-	return Position{Name: name, Role: role, Seq: int32(seq)}, true
+	number, err := strconv.ParseUint(unique[uniqueLen:], 16, 8)
+	if err != nil || number >= session.MaxBatch {
+		return Position{}, false
+	}
+	return Position{Name: name, Role: role, Number: int(number), Seq: int32(seq)}, true
 }
 
 // Sort returns the line that has these names.

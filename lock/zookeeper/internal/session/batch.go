@@ -12,9 +12,9 @@ import (
 // disks, one answer. The knowledge about each write stays exact. A Multi is applied as a
 // whole or not at all, and a refused one names its culprit.
 const (
-	// maxBatch bounds the writes of a Multi. Larger batches gain little, and have more
+	// MaxBatch bounds the writes of a Multi. Larger batches gain little, and have more
 	// to send again when one write is refused.
-	maxBatch = 128
+	MaxBatch = 128
 	// maxBatchBytes keeps a Multi well below the servers' jute.maxbuffer (1 MiB). A
 	// larger write goes alone.
 	maxBatchBytes = 256 << 10
@@ -22,8 +22,7 @@ const (
 
 // How many Multis of a session are under way at once. The cost of a Multi depends little
 // on its size, so fewer and larger ones carry more. The next one is prepared while the
-// servers write the other to their disks. More are sent only when they are full, or when
-// waiting writes must not share a Multi.
+// servers write the other to their disks. More are sent only when they are full.
 //
 // The library blocks its 17th queued request. But requests queue only while there is no
 // connection, and then only the goroutines of the batcher are blocked.
@@ -36,9 +35,12 @@ const (
 type Request struct {
 	Ops []any
 
-	// Group, if not empty, is the name of a group of requests. No two requests of a
-	// group share a transaction, so the znodes they create have different czxids.
-	Group string
+	// Group, if not empty, is the name of a group of requests whose znodes have to be told
+	// apart. Those that share a transaction have the same czxid. So before it is sent,
+	// Number is called with the number of the request among those of its group, which is
+	// less than MaxBatch and grows in the order of the operations.
+	Group  string
+	Number func(n int)
 
 	// Hopeful marks a request whose parent znode may well be missing. When one hopeful
 	// request is refused for that reason, all hopeful ones in its transaction are
@@ -75,8 +77,7 @@ type batcher struct {
 
 	mu      sync.Mutex
 	waiting []*write
-	split   bool // some writes wait because they may not share a Multi
-	flying  int  // Multis under way
+	flying  int // Multis under way
 }
 
 // Write is Do for operations of no group.
@@ -121,8 +122,8 @@ func (b *batcher) outcome(wr *write) Result {
 
 // rouse has another Multi sent, if that may be now. Needs mu.
 func (b *batcher) rouse() {
-	urgent := b.split || len(b.waiting) >= maxBatch
-	if len(b.waiting) > 0 && (b.flying < usualMultis || urgent && b.flying < mostMultis) && b.status.Go(b.fly) {
+	full := len(b.waiting) >= MaxBatch
+	if len(b.waiting) > 0 && (b.flying < usualMultis || full && b.flying < mostMultis) && b.status.Go(b.fly) {
 		b.flying++
 	}
 }
@@ -146,28 +147,19 @@ func (b *batcher) fly() {
 
 // next takes the writes for one Multi off the queue, in their order. Needs mu.
 func (b *batcher) next() (batch []*write) {
-	size := 0
-	var groups []string
-	rest := b.waiting[:0]
-	b.split = false
-	for i, wr := range b.waiting {
-		if len(batch) == maxBatch || len(batch) > 0 && size+wr.size > maxBatchBytes {
-			rest = append(rest, b.waiting[i:]...)
+	size, numbers := 0, make(map[string]int)
+	for _, wr := range b.waiting {
+		if len(batch) == MaxBatch || len(batch) > 0 && size+wr.size > maxBatchBytes {
 			break
 		}
 		if wr.Group != "" {
-			if slices.Contains(groups, wr.Group) {
-				rest = append(rest, wr)
-				b.split = true
-				continue
-			}
-			groups = append(groups, wr.Group)
+			wr.Number(numbers[wr.Group])
+			numbers[wr.Group]++
 		}
 		size += wr.size
 		batch = append(batch, wr)
 	}
-	clear(b.waiting[len(rest):])
-	b.waiting = rest
+	b.waiting = slices.Delete(b.waiting, 0, len(batch))
 	return batch
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -12,27 +13,29 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// next takes what fits, in order, and never two requests of a group.
+// next takes what fits, in order, and numbers the requests of each group.
 func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 	t.Parallel()
-	grouped := func(group string) *write { return newWrite(Request{Group: group}) }
+	numbers := make(map[*write]int)
+	grouped := func(group string) (wr *write) {
+		wr = newWrite(Request{Group: group, Number: func(n int) { numbers[wr] = n }})
+		return wr
+	}
 	plain := func(path string) *write { return newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: path}}}) }
 	large := func() *write {
 		return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: "/large", Data: bytes.Repeat([]byte("x"), maxBatchBytes)}}})
 	}
-	a1, a2, b1, p, q, l := grouped("a"), grouped("a"), grouped("b"), plain("/p"), plain("/a/q"), large()
+	a1, a2, a3, b1, p, q, l := grouped("a"), grouped("a"), grouped("a"), grouped("b"), plain("/p"), plain("/a/q"), large()
 	tests := map[string]struct {
 		waiting []*write
 		want    [][]*write
 	}{
 		"nothing":                {nil, [][]*write{nil}},
-		"all of it":              {[]*write{a1, p, b1, q}, [][]*write{{a1, p, b1, q}}},
-		"two of a group":         {[]*write{a1, a2, p}, [][]*write{{a1, p}, {a2}}},
-		"a large one goes alone": {[]*write{p, l, q}, [][]*write{{p}, {l}, {q}}},
+		"all of it":              {[]*write{a1, p, b1, a2, q}, [][]*write{{a1, p, b1, a2, q}}},
+		"a large one goes alone": {[]*write{p, l, q, a3}, [][]*write{{p}, {l}, {q, a3}}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w := &batcher{waiting: append([]*write(nil), tt.waiting...)}
 			for i, want := range tt.want {
 				batch := w.next()
@@ -43,35 +46,36 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 			}
 		})
 	}
-	t.Run("at most maxBatch", func(t *testing.T) {
+	if want := map[*write]int{a1: 0, b1: 0, a2: 1, a3: 0}; !maps.Equal(numbers, want) {
+		t.Errorf("next() gave the numbers %v, want %v", numbers, want)
+	}
+	t.Run("at most MaxBatch", func(t *testing.T) {
 		t.Parallel()
 		w := &batcher{}
-		for range maxBatch + 1 {
+		for range MaxBatch + 1 {
 			w.waiting = append(w.waiting, plain("/p"))
 		}
 		first := w.next()
 		second := w.next()
-		if len(first) != maxBatch || len(second) != 1 || len(w.waiting) > 0 {
+		if len(first) != MaxBatch || len(second) != 1 || len(w.waiting) > 0 {
 			t.Errorf("next() took %d, then %d, and left %d", len(first), len(second), len(w.waiting))
 		}
 	})
 }
 
-// Two Multis are under way at most, unless the waiting writes fill one or must not share
-// one. Later writes leave together.
+// Two Multis are under way at most, unless the waiting writes fill one. Later writes
+// leave together.
 func TestWritesLeaveTogether(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		flying, waiting int
-		group           string
 		want            []int // writes in the Multis that leave at once
 	}{
-		"nothing under way":       {0, 1, "", []int{1}},
-		"one under way":           {1, 3, "", []int{3}},
-		"two under way":           {usualMultis, 3, "", nil},
-		"two and a full one":      {usualMultis, maxBatch, "", []int{maxBatch}},
-		"must not share one":      {usualMultis - 1, 4, "group", []int{1, 1, 1}},
-		"as many as there may be": {mostMultis, maxBatch, "", nil},
+		"nothing under way":       {0, 1, []int{1}},
+		"one under way":           {1, 3, []int{3}},
+		"two under way":           {usualMultis, 3, nil},
+		"two and a full one":      {usualMultis, MaxBatch, []int{MaxBatch}},
+		"as many as there may be": {mostMultis, MaxBatch, nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +94,7 @@ func TestWritesLeaveTogether(t *testing.T) {
 				}
 				b.flying = tt.flying
 				for range tt.waiting {
-					wr := newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}, Group: tt.group})
+					wr := newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}})
 					b.waiting = append(b.waiting, wr)
 				}
 				b.mu.Lock()

@@ -3,8 +3,7 @@
 //
 // A [Keeper] holds the present [Session]. A session offers:
 //
-//   - Pinned writes, by Write, Do, Ask and Batch. Waiting writes share a transaction,
-//     unless they are of one [Request].Group.
+//   - Pinned writes, by Write, Do, Ask and Batch. Waiting writes share a transaction.
 //   - Two classes of read. Hint and Look return a [Hint], which may be old and says where
 //     to look. Decide and DecideFor return [Decided], which shows every write that was
 //     acknowledged before.

@@ -24,7 +24,7 @@ func rounds(t *testing.T, batch []*write, culprits map[*write]bool) (multis, dee
 	}
 	so := sortOut(slices.Clone(batch), i, Result{Outcome: Refused, Err: zk.ErrNodeExists})
 	told = slices.Concat(so.told, so.doubted)
-	if len(so.pieces) > maxBatch {
+	if len(so.pieces) > MaxBatch {
 		t.Errorf("%d writes are sent again in %d Multis at once", len(batch), len(so.pieces))
 	}
 	multis = 1
@@ -50,17 +50,17 @@ func TestRefusedBatchIsSortedOutInFewRounds(t *testing.T) {
 		deep    int
 	}{
 		"nothing":    {func(int) bool { return false }, 1, 1},
-		"the first":  {func(i int) bool { return i == 0 }, maxBatch, 2},
+		"the first":  {func(i int) bool { return i == 0 }, MaxBatch, 2},
 		"one inside": {func(i int) bool { return i == 70 }, 3, 2},
-		"the last":   {func(i int) bool { return i == maxBatch-1 }, 2, 2},
-		"half":       {func(i int) bool { return i%2 == 0 }, maxBatch, 2},
-		"half, late": {func(i int) bool { return i >= maxBatch/2 }, 200, 5},
-		"all":        {func(int) bool { return true }, maxBatch, 2},
+		"the last":   {func(i int) bool { return i == MaxBatch-1 }, 2, 2},
+		"half":       {func(i int) bool { return i%2 == 0 }, MaxBatch, 2},
+		"half, late": {func(i int) bool { return i >= MaxBatch/2 }, 200, 5},
+		"all":        {func(int) bool { return true }, MaxBatch, 2},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			batch, culprits := locks(maxBatch, tt.culprit)
+			batch, culprits := locks(MaxBatch, tt.culprit)
 			multis, deep, told := rounds(t, batch, culprits)
 			if multis > tt.multis || deep > tt.deep {
 				t.Errorf("took %d Multis, %d one after the other; want %d and %d at most", multis, deep, tt.multis, tt.deep)
@@ -72,7 +72,7 @@ func TestRefusedBatchIsSortedOutInFewRounds(t *testing.T) {
 		t.Parallel()
 		rng := rand.New(rand.NewPCG(1, 2))
 		for range 2000 {
-			n, share := 1+rng.IntN(maxBatch), rng.Float64()
+			n, share := 1+rng.IntN(MaxBatch), rng.Float64()
 			batch, culprits := locks(n, func(int) bool { return rng.Float64() < share })
 			multis, deep, told := rounds(t, batch, culprits)
 			if most := 1 + bits.Len(uint(n)); deep > most || multis > 2*n {
@@ -169,7 +169,7 @@ func TestValidWritesWaitForFewMultis(t *testing.T) {
 	r := newRig(t)
 	var batch []Request
 	counters := map[int]*testserver.Counter{}
-	for i := range maxBatch {
+	for i := range MaxBatch {
 		path := fmt.Sprintf("%s/lock-%03d", r.k.cfg.Members, i)
 		if i%2 == 0 {
 			r.create(t, path, zk.FlagEphemeral)
