@@ -16,8 +16,9 @@ import (
 
 // Lease is a lock, or permits, held through a session. It is safe for concurrent use.
 //
-// The token of its Fence is the czxid of its place in line. After [RWMutex.Downgrade] it is
-// the writer's.
+// The token of its Fence is the czxid of its place in line times 128, plus a number that tells
+// apart the places of one transaction. It does not compare with the tokens of a
+// [zookeeper.Locker]. After [RWMutex.Downgrade] it is the writer's.
 type Lease struct {
 	*held.Lease
 	place *place

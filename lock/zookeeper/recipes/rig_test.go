@@ -144,7 +144,7 @@ func (r *rig) wantHeld(l *Lease) {
 		r.Errorf("place on the server: %v", err)
 		return
 	}
-	if czxid != stat.Czxid || l.Fence().Token != uint64(stat.Czxid) {
+	if czxid != stat.Czxid || l.Fence() != l.place.Fence(l.Table(), stat.Czxid) {
 		r.Errorf("place on the server: %s, %+v; want it to be that of fence %v", data, stat, l.Fence())
 	}
 }
