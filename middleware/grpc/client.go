@@ -1,6 +1,7 @@
 package idemgrpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -121,10 +122,7 @@ func (c *client) withKey(ctx context.Context, method string) (context.Context, b
 	if o.callName != nil {
 		name = o.callName(ctx, method)
 	}
-	if name == "" {
-		name = method
-	}
-	key, err := resend.Key(ctx, name)
+	key, err := resend.Key(ctx, cmp.Or(name, method))
 	if err != nil {
 		return ctx, false, notSent(err)
 	}
@@ -148,9 +146,8 @@ func wait(ctx context.Context, call *resend.Call, err error, trailer metadata.MD
 	if !again {
 		return err
 	}
-	pause, again := call.Next(ctx, asked)
-	if again && resend.Sleep(ctx, pause) == nil {
-		return gate(ctx)
+	if pause, again := call.Next(ctx, asked); again {
+		err = notSent(resend.Wait(ctx, pause))
 	}
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()

@@ -1,9 +1,11 @@
 package idemhttp
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
@@ -59,11 +61,7 @@ func NewTransport(base http.RoundTripper, opts ...TransportOption) *Transport {
 	if base == nil {
 		t.base = http.DefaultTransport
 	}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&t.options)
-		}
-	}
+	adapter.Apply(&t.options, opts)
 	if err := t.options.validate(); err != nil {
 		panic(fmt.Errorf("idemhttp: %w", err))
 	}
@@ -82,38 +80,30 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if header == nil {
 		return t.base.RoundTrip(req)
 	}
-	nextBody, more, err := bodies(req, t.options.requestBuffer)
+	body, bodyAgain, err := repeatable(req, t.options.requestBuffer)
 	if err != nil {
 		return nil, fmt.Errorf("idemhttp: reading the request body: %w", err)
 	}
 	ctx, call := req.Context(), t.options.retry.Start()
 	for {
 		attempt := req.WithContext(ctx)
-		attempt.Header = header
-		if attempt.Body, err = nextBody(); err != nil {
-			return nil, fmt.Errorf("idemhttp: getting the request body again: %w", err)
-		}
-		resp, err := t.base.RoundTrip(attempt)
-		if err == nil {
-			err = t.preload(resp)
-		}
-		pause, again := verdict(resp, err)
-		if again = again && more; again {
+		attempt.Header, attempt.Body = header, body
+		resp, head, err := t.send(attempt)
+		pause, again := verdict(resp, head, err)
+		if again = again && bodyAgain != nil; again {
 			pause, again = call.Next(ctx, pause)
 		}
 		if !again {
-			if err != nil && resp != nil { // the response could not be read
-				_ = resp.Body.Close()
-				resp = nil
-			}
 			return resp, err
 		}
-		drain(resp, err)
-		if err := resend.Sleep(ctx, pause); err != nil {
-			return nil, err
+		if resp != nil {
+			_ = resp.Body.Close()
 		}
-		if err := resend.Gate(ctx); err != nil {
+		if err := resend.Wait(ctx, pause); err != nil {
 			return nil, fmt.Errorf("idemhttp: nothing more was sent: %w", err)
+		}
+		if body, err = bodyAgain(); err != nil {
+			return nil, fmt.Errorf("idemhttp: getting the request body again: %w", err)
 		}
 	}
 }
@@ -128,18 +118,13 @@ func (t *Transport) CloseIdleConnections() {
 // keyed returns the headers to send with a key in them, or nil for a request without a
 // key. After an error nothing may be sent.
 func (t *Transport) keyed(req *http.Request) (http.Header, error) {
-	o := &t.options
-	method := req.Method
-	if method == "" {
-		method = http.MethodGet
-	}
+	o, method := &t.options, cmp.Or(req.Method, http.MethodGet)
 	values, set := req.Header[o.header]
 	if len(values) > 0 {
 		return req.Header, resend.Gate(req.Context())
 	}
 	if set || !o.methods[method] {
-		switch method {
-		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace: // no effect: RFC 9110, section 9.2.1
+		if adapter.IsSafe(method) {
 			return nil, nil
 		}
 		return nil, resend.Gate(req.Context())
@@ -148,14 +133,7 @@ func (t *Transport) keyed(req *http.Request) (http.Header, error) {
 	if o.callName != nil {
 		name = o.callName(req)
 	}
-	if name == "" {
-		host := req.Host
-		if host == "" {
-			host = req.URL.Host
-		}
-		name = method + " " + host + req.URL.EscapedPath()
-	}
-	key, err := resend.Key(req.Context(), name)
+	key, err := resend.Key(req.Context(), cmp.Or(name, method+" "+cmp.Or(req.Host, req.URL.Host)+req.URL.EscapedPath()))
 	if err != nil {
 		return nil, err
 	}

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
@@ -110,7 +110,7 @@ func (o *transportOptions) validate() error {
 	switch {
 	case o.requestBuffer < 0 || o.responseBuffer < 0:
 		return errors.New("a buffer cannot be negative")
-	case o.header == "" || strings.ContainsAny(o.header, " :\r\n\t"):
+	case !adapter.IsToken(o.header):
 		return fmt.Errorf("%q is not a header name", o.header)
 	}
 	return o.retry.Validate()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,35 +18,27 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
-// bodies returns a function for the body of one attempt after the other, and whether
-// there can be more than one. It takes over the request's own body and closes it in any
-// case.
-func bodies(req *http.Request, limit int64) (next func() (io.ReadCloser, error), more bool, err error) {
-	only := func(body io.ReadCloser) func() (io.ReadCloser, error) {
-		return func() (io.ReadCloser, error) { return body, nil }
-	}
-	switch first := req.Body; {
-	case first == nil || first == http.NoBody:
-		return only(first), true, nil
+// repeatable returns the body of the first attempt, and a function for the body of each
+// later one. The function is nil if the body cannot be sent again.
+func repeatable(req *http.Request, limit int64) (body io.ReadCloser, again func() (io.ReadCloser, error), err error) {
+	switch body := req.Body; {
+	case body == nil || body == http.NoBody:
+		return body, func() (io.ReadCloser, error) { return body, nil }, nil
 	case req.GetBody != nil:
-		return func() (io.ReadCloser, error) {
-			if body := first; body != nil {
-				first = nil
-				return body, nil
-			}
-			return req.GetBody()
-		}, true, nil
+		return body, req.GetBody, nil
 	case req.ContentLength > limit:
-		return only(first), false, nil
+		return body, nil, nil
 	}
 	read, err := io.ReadAll(io.LimitReader(req.Body, limit+1))
 	if err == nil && int64(len(read)) > limit {
-		return only(readCloser{io.MultiReader(bytes.NewReader(read), req.Body), req.Body}), false, nil
+		return readCloser{io.MultiReader(bytes.NewReader(read), req.Body), req.Body}, nil, nil
 	}
 	if closed := req.Body.Close(); err == nil {
 		err = closed
 	}
-	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(read)), nil }, true, err
+	again = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(read)), nil }
+	body, _ = again()
+	return body, again, err
 }
 
 type readCloser struct {
@@ -55,44 +46,47 @@ type readCloser struct {
 	io.Closer
 }
 
-// preload reads a response of known length. If it breaks off, the request can still be
-// sent again.
-func (t *Transport) preload(resp *http.Response) error {
-	n := resp.ContentLength
-	if n <= 0 || n > t.options.responseBuffer || resp.StatusCode == http.StatusSwitchingProtocols ||
-		resp.Request != nil && resp.Request.Method == http.MethodHead {
-		return nil
+// maxHead is how much of a problem of unknown length is read ahead, in bytes.
+const maxHead = 64 << 10
+
+// send sends one attempt. If the length of the response is known, send reads it to its
+// end, because the request can be sent again if the response breaks off. It also reads
+// the problem of a conflict, which says whether to send the request again. head is what
+// was read.
+func (t *Transport) send(req *http.Request) (resp *http.Response, head []byte, err error) {
+	if resp, err = t.base.RoundTrip(req); err != nil {
+		return resp, nil, err
 	}
-	body := make([]byte, n)
-	_, err := io.ReadFull(resp.Body, body)
-	if err == nil {
-		_, err = io.Copy(io.Discard, resp.Body) // trailers
+	length := resp.ContentLength
+	known := length > 0 && length <= t.options.responseBuffer
+	if !known && !isConflict(resp) || resp.StatusCode == http.StatusSwitchingProtocols || req.Method == http.MethodHead {
+		return resp, nil, nil
+	}
+	if known {
+		head = make([]byte, length)
+		if _, err = io.ReadFull(resp.Body, head); err == nil {
+			_, err = io.Copy(io.Discard, resp.Body) // trailers
+		}
+	} else {
+		head, err = io.ReadAll(io.LimitReader(resp.Body, maxHead))
 	}
 	if err != nil {
-		return fmt.Errorf("idemhttp: the response broke off: %w", err)
+		_ = resp.Body.Close()
+		return nil, nil, fmt.Errorf("idemhttp: the response broke off: %w", err)
 	}
-	resp.Body = readCloser{bytes.NewReader(body), resp.Body}
-	return nil
+	resp.Body = readCloser{io.MultiReader(bytes.NewReader(head), resp.Body), resp.Body}
+	return resp, head, nil
 }
 
-// drain reads the rest of a response, within reason, so that its connection can be used
-// again.
-func drain(resp *http.Response, err error) {
-	if resp == nil {
-		return
-	}
-	if err == nil {
-		_, _ = io.CopyN(io.Discard, resp.Body, maxRead)
-	}
-	_ = resp.Body.Close()
+// isConflict reports whether a response is a conflict with a problem (RFC 9457).
+func isConflict(resp *http.Response) bool {
+	mediaType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return resp.StatusCode == http.StatusConflict && err == nil && mediaType == "application/problem+json"
 }
-
-// maxRead bounds the reading of a response ahead of the caller, in bytes.
-const maxRead = 64 << 10
 
 // verdict reads the answer to one attempt of a request with a key, and reports whether
 // sending the request again may help. asked is the pause from the server.
-func verdict(resp *http.Response, err error) (asked time.Duration, again bool) {
+func verdict(resp *http.Response, head []byte, err error) (asked time.Duration, again bool) {
 	if err != nil {
 		return 0, transient(err)
 	}
@@ -104,8 +98,13 @@ func verdict(resp *http.Response, err error) (asked time.Duration, again bool) {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return asked, true
 	case http.StatusConflict:
-		code := problemCode(resp)
-		return asked, code == idem.CodeInProgress || code == "" && told
+		var problem struct {
+			Code idem.Code `json:"code"`
+		}
+		if isConflict(resp) && json.Unmarshal(head, &problem) == nil {
+			return asked, problem.Code == idem.CodeInProgress || problem.Code == "" && told
+		}
+		return asked, told
 	}
 	return 0, false
 }
@@ -113,18 +112,9 @@ func verdict(resp *http.Response, err error) (asked time.Duration, again bool) {
 // transient reports whether an error may be gone the next time, as all errors of
 // connections may be.
 func transient(err error) bool {
-	var (
-		verification *tls.CertificateVerificationError
-		authority    x509.UnknownAuthorityError
-		hostname     x509.HostnameError
-		invalid      x509.CertificateInvalidError
-	)
-	switch {
-	case errors.Is(err, context.Canceled), errors.As(err, &verification), errors.As(err, &authority),
-		errors.As(err, &hostname), errors.As(err, &invalid), errors.Is(err, http.ErrSchemeMismatch):
-		return false
-	}
-	return !strings.Contains(err.Error(), "unsupported protocol scheme") // net/http has no value for it
+	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)
+	return !unverified && !errors.Is(err, context.Canceled) && !errors.Is(err, http.ErrSchemeMismatch) &&
+		!strings.Contains(err.Error(), "unsupported protocol scheme") // net/http has no value for it
 }
 
 // retryAfter reads RFC 9110, section 10.2.3: seconds, or a date. told is false for
@@ -139,29 +129,3 @@ func retryAfter(s string, now time.Time) (d time.Duration, told bool) {
 	}
 	return 0, false
 }
-
-// problemCode reads the code of a problem+json body (RFC 9457), and puts the body back.
-// It returns "" for any other body.
-func problemCode(resp *http.Response) idem.Code {
-	if mediaType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || mediaType != "application/problem+json" {
-		return ""
-	}
-	read, err := io.ReadAll(io.LimitReader(resp.Body, maxRead))
-	rest := io.Reader(resp.Body)
-	if err != nil {
-		rest = failed{err}
-	}
-	resp.Body = readCloser{io.MultiReader(bytes.NewReader(read), rest), resp.Body}
-	var problem struct {
-		Code idem.Code `json:"code"`
-	}
-	if json.Unmarshal(read, &problem) != nil {
-		return ""
-	}
-	return problem.Code
-}
-
-// failed returns the earlier error of a reader.
-type failed struct{ err error }
-
-func (f failed) Read([]byte) (int, error) { return 0, f.err }

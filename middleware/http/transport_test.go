@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -154,7 +155,7 @@ func TestTransportRetries(t *testing.T) {
 		{"503 for too long", plain(503, after("3600")), false, 0},
 		{"503 for ever", plain(503, after("99999999999999999")), false, 0},
 		{"canceled", failure(context.Canceled), false, 0},
-		{"a certificate", failure(fmt.Errorf("tls: %w", hostnameError)), false, 0},
+		{"a certificate", failure(fmt.Errorf("tls: %w", &tls.CertificateVerificationError{Err: hostnameError})), false, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

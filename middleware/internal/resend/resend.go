@@ -106,13 +106,14 @@ func (p *Policy) backoff(made int) time.Duration {
 	return min(d, p.Most)
 }
 
-// Sleep returns ctx.Err() if ctx ends first.
-func Sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
+// Wait pauses before another attempt. It returns an error if ctx ends first, or if nothing
+// more may be sent.
+func Wait(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return nil
+		return Gate(ctx)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

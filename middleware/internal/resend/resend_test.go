@@ -46,7 +46,7 @@ func TestNextStopsInTime(t *testing.T) {
 			if !ok {
 				break
 			}
-			if err := Sleep(t.Context(), d); err != nil {
+			if err := Wait(t.Context(), d); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -67,8 +67,8 @@ func TestNextStopsInTime(t *testing.T) {
 		if _, ok := call.Next(ctx, 0); ok {
 			t.Error("Next() = true after a cancel")
 		}
-		if err := Sleep(ctx, time.Hour); err == nil {
-			t.Error("Sleep() = nil after a cancel")
+		if err := Wait(ctx, time.Hour); err == nil {
+			t.Error("Wait() = nil after a cancel")
 		}
 	})
 }
@@ -125,7 +125,7 @@ func TestDefaultOutlastsARestart(t *testing.T) {
 				if !ok {
 					t.Fatalf("given up after %v and %d attempts", time.Since(began), call.made)
 				}
-				if err := Sleep(t.Context(), d); err != nil {
+				if err := Wait(t.Context(), d); err != nil {
 					t.Fatal(err)
 				}
 			}
