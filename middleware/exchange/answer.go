@@ -14,13 +14,11 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
-var errNotReplayable = errors.New("the stored response is not one of HTTP")
-
 // replayResponse writes a stored outcome. The headers are checked once more, because a
 // resolver or an operator may have made them.
 func (rt *Route) replayResponse(c *Call, r *idem.Response) {
 	if r.Omitted || r.Status < 200 || r.Status > 999 {
-		rt.refuse(c, idem.NewRefusal(idem.CodeResultUnavailable, errNotReplayable))
+		rt.refuse(c, idem.NewRefusal(idem.CodeResultUnavailable, errors.New("the stored response is not one of HTTP")))
 		return
 	}
 	h := c.Writer.Header()
@@ -98,7 +96,11 @@ func (rt *Route) Status(c Call) {
 	if !allowed(&c, http.MethodGet, http.MethodHead) {
 		return
 	}
-	s, err := rt.status(&c)
+	key, scope, err := rt.keyAndScope(&c, &rt.policy)
+	var s idem.Status
+	if err == nil {
+		s, err = rt.engine.Status(c.Request.Context(), scope, key, rt.statusPolicies...)
+	}
 	if err != nil {
 		rt.refuse(&c, adapter.RefusalOf(err))
 		return
@@ -114,14 +116,6 @@ func (rt *Route) Status(c Call) {
 	writeJSON(c.Writer, http.StatusOK, "application/json", answer)
 }
 
-func (rt *Route) status(c *Call) (idem.Status, error) {
-	key, scope, err := rt.keyAndScope(c, &rt.policy)
-	if err != nil {
-		return idem.Status{}, err
-	}
-	return rt.engine.Status(c.Request.Context(), scope, key, rt.statusPolicies...)
-}
-
 // issuedToken is the answer of a token handler.
 type issuedToken struct {
 	Token     idem.Key  `json:"token"`
@@ -134,7 +128,7 @@ func (rt *Route) IssueToken(c Call, ttl time.Duration) {
 	if !allowed(&c, http.MethodPost) {
 		return
 	}
-	scope, err := rt.scope(&c, &rt.policy)
+	scope, err := c.scope(&rt.policy)
 	var token idem.Token
 	if err == nil {
 		token, err = rt.engine.IssueToken(c.Request.Context(), scope, ttl)

@@ -251,7 +251,7 @@ func TestLongRouteIsCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := x.policyOf(&Call{Route: strings.Repeat("/", 1000)}).Name; len(got) != 255 {
+	if got := x.policyOf(&Call{Request: httptest.NewRequest("POST", "/", nil), Route: strings.Repeat("/", 1000)}).Name; len(got) != 255 {
 		t.Errorf("name of %d bytes, want 255", len(got))
 	}
 }

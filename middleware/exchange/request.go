@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -54,15 +55,12 @@ func (rt *Route) keyAndScope(c *Call, policy *idem.Policy) (idem.Key, string, er
 	if err != nil {
 		return "", "", err
 	}
-	scope, err := rt.scope(c, policy)
+	scope, err := c.scope(policy)
 	return key, scope, err
 }
 
-func (rt *Route) scope(c *Call, policy *idem.Policy) (string, error) {
-	if c.ScopeContext == nil {
-		return policy.ScopeOf(c.Request.Context())
-	}
-	return policy.ScopeOf(c.ScopeContext)
+func (c *Call) scope(policy *idem.Policy) (string, error) {
+	return policy.ScopeOf(cmp.Or(c.ScopeContext, c.Request.Context()))
 }
 
 // path returns the path in the client's request. Middleware such as http.StripPrefix
@@ -80,11 +78,8 @@ func path(r *http.Request) string {
 	return r.URL.EscapedPath()
 }
 
-// compared returns the headers of [Config].Compare, nil without any.
+// compared returns the headers of [Config].Compare.
 func (rt *Route) compared(r *http.Request) map[string][]string {
-	if len(rt.cfg.Compare) == 0 {
-		return nil
-	}
 	header := make(map[string][]string, len(rt.cfg.Compare))
 	for _, name := range rt.cfg.Compare {
 		header[name] = r.Header[name]

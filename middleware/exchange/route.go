@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,10 +106,7 @@ func (rt *Route) checkConfig() error {
 			return fmt.Errorf("%q is not a method, which is a word in capital letters", m)
 		}
 	}
-	if c.Header == "" {
-		c.Header = DefaultHeader
-	}
-	names := append([]string{c.Header}, c.Compare...)
+	names := append([]string{cmp.Or(c.Header, DefaultHeader)}, c.Compare...)
 	for i, name := range names {
 		if !adapter.IsToken(name) {
 			return fmt.Errorf("%q is not a header name", name)
@@ -143,18 +141,10 @@ func (rt *Route) policyOf(c *Call) *idem.Policy {
 	if rt.policy.Name != "" {
 		return &rt.policy
 	}
-	route := c.Route
-	if route == "" {
-		route = "other"
-		switch m := c.Request.Method; m {
-		case http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect:
-			route = m
-		default:
-			if adapter.IsSafe(m) {
-				route = m
-			}
-		}
+	route, known := c.Route, []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect}
+	if m := c.Request.Method; route == "" && (adapter.IsSafe(m) || slices.Contains(known, m)) {
+		route = m
 	}
-	p := rt.policy.ForRoute(route)
+	p := rt.policy.ForRoute(cmp.Or(route, "other"))
 	return &p
 }

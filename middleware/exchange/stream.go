@@ -88,7 +88,8 @@ func (w *Writer) FlushError() error {
 
 // Hijack implements [http.Hijacker].
 func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	if w.buffered || !canHijack(w.w) {
+	// Gin's writer has the method Hijack in any case, and panics if the writer inside has not.
+	if w.buffered || !reaches[http.Hijacker](beneath(w.w)) {
 		return nil, nil, http.ErrNotSupported
 	}
 	if w.status != 0 && !w.streamed {
@@ -164,11 +165,10 @@ func beneath(w http.ResponseWriter) http.ResponseWriter {
 	return w
 }
 
-// canHijack looks beneath a framework's writer. Gin's has the method Hijack in any case,
-// and panics if the writer inside has not.
-func canHijack(w http.ResponseWriter) bool {
-	for layer := range layers(beneath(w)) {
-		if _, ok := layer.(http.Hijacker); ok {
+// reaches reports whether w, or a writer inside, is a T.
+func reaches[T any](w http.ResponseWriter) bool {
+	for layer := range layers(w) {
+		if _, ok := layer.(T); ok {
 			return true
 		}
 	}
@@ -176,11 +176,5 @@ func canHijack(w http.ResponseWriter) bool {
 }
 
 func canFlush(w http.ResponseWriter) bool {
-	for layer := range layers(w) {
-		switch layer.(type) {
-		case interface{ FlushError() error }, http.Flusher:
-			return true
-		}
-	}
-	return false
+	return reaches[http.Flusher](w) || reaches[interface{ FlushError() error }](w)
 }

@@ -47,11 +47,7 @@ var (
 )
 
 func newWriter(c *Call, limit int64) *Writer {
-	header := c.Writer.Header().Clone()
-	if header == nil {
-		header = make(http.Header)
-	}
-	return &Writer{w: c.Writer, buffered: c.Buffered, header: header, implied: http.StatusOK, limit: limit, stopLimit: func() {}}
+	return &Writer{w: c.Writer, buffered: c.Buffered, header: c.Writer.Header().Clone(), implied: http.StatusOK, limit: limit, stopLimit: func() {}}
 }
 
 // Header returns the handler's headers. After WriteHeader only trailers have an effect.
@@ -152,15 +148,12 @@ func (w *Writer) response(names adapter.Names) idem.Response {
 		}
 		return idem.Response{Status: status, Omitted: true}
 	}
-	resp := idem.Response{Status: status, Body: slices.Clip(w.body)}
+	resp := idem.Response{Status: status, Body: slices.Clip(w.body), Header: map[string][]string{}}
 	final, before := w.final(), w.w.Header()
 	for name := range names {
 		// A header that was there before the handler ran is there for a replay too, if it
 		// still applies: "Content-Encoding: gzip" of a compressor outside.
 		if values := final[name]; len(values) > 0 && !slices.Equal(values, before[name]) {
-			if resp.Header == nil {
-				resp.Header = map[string][]string{}
-			}
 			resp.Header[name] = slices.Clone(values)
 		}
 	}

@@ -11,8 +11,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
-var errAlreadyWritten = errors.New("idemgin: response body already written")
-
 // unwritten is the size of a response that has not begun.
 const unwritten = -1
 
@@ -103,7 +101,7 @@ func (w *writer) FlushError() error {
 // of the body has been written.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.size > 0 {
-		return nil, nil, errAlreadyWritten
+		return nil, nil, errors.New("idemgin: response body already written")
 	}
 	conn, rw, err := w.Writer.Hijack()
 	if err != nil {

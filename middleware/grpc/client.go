@@ -19,9 +19,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
-// client is what both client interceptors share.
-type client struct{ options clientOptions }
-
 // UnaryClientInterceptor gives each call one key and sends it again if that is safe and
 // may help: after UNAVAILABLE, after ABORTED with the reason IN_PROGRESS, and after
 // RESOURCE_EXHAUSTED if the server says when to come back. It waits as long as RetryInfo
@@ -55,27 +52,27 @@ func StreamClientInterceptor(opts ...ClientOption) grpc.StreamClientInterceptor 
 	return newClient(opts).stream
 }
 
-func newClient(opts []ClientOption) *client {
-	c := &client{options: defaultClientOptions()}
-	adapter.Apply(&c.options, opts)
-	if err := c.options.validate(); err != nil {
+func newClient(opts []ClientOption) *clientOptions {
+	o := &clientOptions{retry: resend.Default(), metadataKey: DefaultMetadataKey, keyed: hasEffects}
+	adapter.Apply(o, opts)
+	if err := o.validate(); err != nil {
 		panic(fmt.Errorf("idemgrpc: %w", err))
 	}
-	return c
+	return o
 }
 
-func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	ctx, ok, err := c.withKey(ctx, method)
+func (o *clientOptions) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	ctx, ok, err := o.withKey(ctx, method)
 	if err != nil {
 		return err
 	}
 	if !ok {
 		return invoker(ctx, method, req, reply, cc, opts...)
 	}
-	call := c.options.retry.Start()
+	call := o.retry.Start()
 	for {
 		var trailer metadata.MD
-		err := c.attempt(ctx, func(ctx context.Context) error {
+		err := o.attempt(ctx, func(ctx context.Context) error {
 			return invoker(ctx, method, req, reply, cc, append(slices.Clip(opts), grpc.Trailer(&trailer))...)
 		})
 		if err == nil {
@@ -88,8 +85,8 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 }
 
 // attempt sends the call once, for as long as an attempt may take.
-func (c *client) attempt(ctx context.Context, send func(context.Context) error) error {
-	limit := c.options.attemptTimeout
+func (o *clientOptions) attempt(ctx context.Context, send func(context.Context) error) error {
+	limit := o.attemptTimeout
 	if limit == 0 {
 		return send(ctx)
 	}
@@ -107,14 +104,13 @@ func (c *client) attempt(ctx context.Context, send func(context.Context) error) 
 
 // withKey returns the context of all attempts, with the key in its metadata. It returns
 // false for a call without a key. After an error nothing may be sent.
-func (c *client) withKey(ctx context.Context, method string) (context.Context, bool, error) {
-	o := &c.options
+func (o *clientOptions) withKey(ctx context.Context, method string) (context.Context, bool, error) {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	switch {
 	case len(md.Get(o.metadataKey)) > 0:
-		return ctx, true, gate(ctx)
+		return ctx, true, resend.Gate(ctx)
 	case !o.keyed(method) && hasEffects(method):
-		return ctx, false, gate(ctx)
+		return ctx, false, resend.Gate(ctx)
 	case !o.keyed(method):
 		return ctx, false, nil
 	}
@@ -124,19 +120,9 @@ func (c *client) withKey(ctx context.Context, method string) (context.Context, b
 	}
 	key, err := resend.Key(ctx, cmp.Or(name, method))
 	if err != nil {
-		return ctx, false, notSent(err)
+		return ctx, false, err
 	}
 	return metadata.AppendToOutgoingContext(ctx, o.metadataKey, key), true, nil
-}
-
-// gate notes that a call may have an effect. After an error nothing may be sent.
-func gate(ctx context.Context) error { return notSent(resend.Gate(ctx)) }
-
-func notSent(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("idemgrpc: nothing was sent: %w", err)
 }
 
 // wait pauses before the next attempt. It returns the error of the call if no attempt
@@ -147,7 +133,7 @@ func wait(ctx context.Context, call *resend.Call, err error, trailer metadata.MD
 		return err
 	}
 	if pause, again := call.Next(ctx, asked); again {
-		err = notSent(resend.Wait(ctx, pause))
+		err = resend.Wait(ctx, pause)
 	}
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()

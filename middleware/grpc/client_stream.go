@@ -8,18 +8,17 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
-func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (o *clientOptions) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	keyed := false
 	var err error
 	if desc.ClientStreams {
-		err = gate(ctx)
+		err = resend.Gate(ctx)
 	} else {
-		ctx, keyed, err = c.withKey(ctx, method)
+		ctx, keyed, err = o.withKey(ctx, method)
 	}
 	if err != nil {
 		return nil, err
@@ -28,7 +27,7 @@ func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 	if !keyed {
 		return open()
 	}
-	s := &resentStream{ctx: ctx, open: open, call: c.options.retry.Start()}
+	s := &resentStream{ctx: ctx, open: open, call: o.retry.Start()}
 	for {
 		if s.current, err = open(); err == nil {
 			return s, nil
@@ -49,9 +48,7 @@ type resentStream struct {
 
 	mu       sync.Mutex // guards the fields below
 	current  grpc.ClientStream
-	request  any
-	sent     bool // request
-	closed   bool // CloseSend was called
+	request  any  // nil until it was sent
 	answered bool // a part of the answer has been read
 }
 
@@ -75,24 +72,16 @@ func (s *resentStream) Header() (metadata.MD, error) {
 func (s *resentStream) Trailer() metadata.MD     { return s.stream().Trailer() }
 func (s *resentStream) Context() context.Context { return s.stream().Context() }
 
-// SendMsg sends the request and keeps a copy of it.
+// SendMsg sends the request and keeps it. Callers must not change a message after it was
+// sent.
 func (s *resentStream) SendMsg(m any) error {
-	kept := m
-	if msg, ok := m.(proto.Message); ok {
-		kept = proto.Clone(msg)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.request, s.sent = kept, true
+	s.request = m
 	return s.current.SendMsg(m)
 }
 
-func (s *resentStream) CloseSend() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	return s.current.CloseSend()
-}
+func (s *resentStream) CloseSend() error { return s.stream().CloseSend() }
 
 // RecvMsg receives the next message. After an error in place of the first message it
 // starts the stream over if that may help.
@@ -119,7 +108,7 @@ func (s *resentStream) final(err error) bool {
 	if err == nil || errors.Is(err, io.EOF) {
 		s.answered = true
 	}
-	return s.answered || !s.sent || !s.closed
+	return s.answered || s.request == nil
 }
 
 // restart opens the stream again and sends the request.

@@ -56,17 +56,11 @@ type canonicalizer struct {
 	err     error // the first one
 }
 
-func (c *canonicalizer) fail(err error) {
-	if c.err == nil {
-		c.err = err
-	}
-}
-
 // message returns the form of a message. Only the outermost one, at depth 0, leaves
 // fields out.
 func (c *canonicalizer) message(m protoreflect.Message, depth int) []byte {
 	if depth > maxDepth {
-		c.fail(errTooDeep)
+		c.err = cmp.Or(c.err, errTooDeep)
 		return nil
 	}
 	type field struct {
@@ -83,7 +77,7 @@ func (c *canonicalizer) message(m protoreflect.Message, depth int) []byte {
 	for rest := m.GetUnknown(); len(rest) > 0; {
 		number, _, n := protowire.ConsumeField(rest)
 		if n < 0 {
-			c.fail(errUnknown)
+			c.err = cmp.Or(c.err, errUnknown)
 			break
 		}
 		fields = append(fields, field{number, rest[:n]})
@@ -138,9 +132,7 @@ func (c *canonicalizer) value(fd protoreflect.FieldDescriptor, v protoreflect.Va
 
 func (c *canonicalizer) serialise(m protoreflect.Message) []byte {
 	form, err := proto.MarshalOptions{AllowPartial: true}.Marshal(m.Interface())
-	if err != nil {
-		c.fail(err)
-	}
+	c.err = cmp.Or(c.err, err)
 	return form
 }
 

@@ -68,10 +68,7 @@ func (o *options) validateMethods() (err error) {
 		o.fallback = &p
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.policies)) {
-		if err := o.validatePolicy(name); err != nil {
-			return fmt.Errorf("method %q: %w", name, err)
-		}
-		if o.policies[name], err = o.policies[name].WithDefaults(); err != nil {
+		if o.policies[name], err = o.validPolicy(name); err != nil {
 			return fmt.Errorf("method %q: %w", name, err)
 		}
 	}
@@ -92,21 +89,21 @@ func (o *options) validateMethods() (err error) {
 	return nil
 }
 
-// validatePolicy checks whether a method can have a policy.
-func (o *options) validatePolicy(name string) error {
+// validPolicy checks whether a method can have its policy, and completes the policy.
+func (o *options) validPolicy(name string) (idem.Policy, error) {
+	p, m := o.policies[name], o.method(name)
 	service, _ := splitMethod(name)
-	m := o.method(name)
 	switch {
 	case service == "":
-		return errors.New("want /package.Service/Method")
+		return p, errors.New("want /package.Service/Method")
 	case m.exempt:
-		return errors.New("is exempt and has a policy")
+		return p, errors.New("is exempt and has a policy")
 	case m.desc == nil && !o.anyMethod:
-		return errors.New("no generated code in this binary describes it; see WithUndescribedMethods")
+		return p, errors.New("no generated code in this binary describes it; see WithUndescribedMethods")
 	case m.desc != nil && m.desc.IsStreamingClient():
-		return errors.New("streams requests, and cannot be protected")
+		return p, errors.New("streams requests, and cannot be protected")
 	}
-	return nil
+	return p.WithDefaults()
 }
 
 // isExempt reports whether a method ignores keys. The status service does, because it only
@@ -138,6 +135,11 @@ func readOnly(d protoreflect.MethodDescriptor) bool {
 	}
 	o, _ := d.Options().(*descriptorpb.MethodOptions)
 	return o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+}
+
+// hasEffects is false for a method that is declared to have no side effects.
+func hasEffects(method string) bool {
+	return !strings.HasPrefix(method, "/grpc.") && !readOnly(findMethod(method))
 }
 
 // splitMethod takes "/package.Service/Method" apart. It returns "" for any other form.

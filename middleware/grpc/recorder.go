@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
 var errHeaderSent = errors.New("idemgrpc: the header has been sent")
@@ -139,7 +140,7 @@ func (r *recorder) SendMsg(m any) error {
 		return err
 	}
 	// Once the client has seen a message, no status may give the key back.
-	if err := gate(r.ctx); err != nil {
+	if err := resend.Gate(r.ctx); err != nil {
 		return err
 	}
 	if err = r.answer.SendHeader(nil); err == nil || errors.Is(err, errHeaderSent) {

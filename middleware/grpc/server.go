@@ -34,21 +34,17 @@ type Interceptors struct {
 // metadata.
 func New(e *idem.Engine, opts ...Option) (*Interceptors, error) {
 	x := &Interceptors{engine: e, options: collect(opts)}
-	if err := x.init(); err != nil {
+	err := x.options.validate()
+	if e == nil {
+		err = errors.New("no engine")
+	}
+	if err == nil {
+		x.replay, err = adapter.NewNames(replayed, x.options.replay, isReplayable)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("idemgrpc: %w", err)
 	}
 	return x, nil
-}
-
-func (x *Interceptors) init() (err error) {
-	if x.engine == nil {
-		return errors.New("no engine")
-	}
-	if err := x.options.validate(); err != nil {
-		return err
-	}
-	x.replay, err = adapter.NewNames(replayed, x.options.replay, isReplayable)
-	return err
 }
 
 // UnaryServerInterceptor is [New] and [Interceptors.Unary] for known-good wiring. Like

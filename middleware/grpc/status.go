@@ -29,7 +29,23 @@ import (
 //
 // Like [UnaryServerInterceptor] it panics on a wiring error.
 func RegisterStatusServer(r grpc.ServiceRegistrar, e *idem.Engine, policy idem.Policy, opts ...Option) {
-	s, err := newStatusServer(e, policy, collect(opts))
+	o := collect(opts)
+	policy, err := policy.WithDefaults()
+	if err == nil {
+		err = checkMetadataKey(o.metadataKey)
+	}
+	if e == nil {
+		err = errors.New("no engine")
+	}
+	s := &statusServer{engine: e, policy: policy, metadataKey: o.metadataKey}
+	var routes []*idem.Policy
+	for _, name := range slices.Sorted(maps.Keys(o.policies)) {
+		p := o.policies[name].ForRoute(name)
+		routes = append(routes, &p)
+	}
+	if err == nil {
+		s.policies, err = adapter.StatusPolicies(o.status, append(routes, &s.policy)...)
+	}
 	if err != nil {
 		panic(fmt.Errorf("idemgrpc: %w", err))
 	}
@@ -46,30 +62,17 @@ type statusServer struct {
 	metadataKey string
 }
 
-func newStatusServer(e *idem.Engine, policy idem.Policy, o options) (*statusServer, error) {
-	if e == nil {
-		return nil, errors.New("no engine")
-	}
-	if err := o.validateMetadataKey(); err != nil {
-		return nil, err
-	}
-	policy, err := policy.WithDefaults()
-	if err != nil {
-		return nil, err
-	}
-	s := &statusServer{engine: e, policy: policy, metadataKey: o.metadataKey}
-	var routes []*idem.Policy
-	for _, name := range slices.Sorted(maps.Keys(o.policies)) {
-		p := o.policies[name].ForRoute(name)
-		routes = append(routes, &p)
-	}
-	s.policies, err = adapter.StatusPolicies(o.status, append(routes, &s.policy)...)
-	return s, err
-}
-
 // GetStatus implements [idemkeeperv1.IdempotencyServer].
 func (s *statusServer) GetStatus(ctx context.Context, req *idemkeeperv1.GetStatusRequest) (*idemkeeperv1.Status, error) {
-	st, err := s.status(ctx, req.GetKey())
+	key, err := parseKey(metadata.ValueFromIncomingContext(ctx, s.metadataKey), req.GetKey(), req.GetKey() != "")
+	var scope string
+	if err == nil {
+		scope, err = s.policy.ScopeOf(ctx)
+	}
+	var st idem.Status
+	if err == nil {
+		st, err = s.engine.Status(ctx, scope, key, s.policies...)
+	}
 	if err != nil {
 		return nil, refuse(ctx, adapter.RefusalOf(err))
 	}
@@ -84,18 +87,6 @@ func (s *statusServer) GetStatus(ctx context.Context, req *idemkeeperv1.GetStatu
 		m.Resolver = &st.ResolvesItself
 	}
 	return m, nil
-}
-
-func (s *statusServer) status(ctx context.Context, field string) (idem.Status, error) {
-	key, err := parseKey(metadata.ValueFromIncomingContext(ctx, s.metadataKey), field, field != "")
-	if err != nil {
-		return idem.Status{}, err
-	}
-	scope, err := s.policy.ScopeOf(ctx)
-	if err != nil {
-		return idem.Status{}, err
-	}
-	return s.engine.Status(ctx, scope, key, s.policies...)
 }
 
 // number translates a state or a kind of package idem by its name. It is no cast, because

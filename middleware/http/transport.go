@@ -2,9 +2,14 @@ package idemhttp
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"time"
 
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
@@ -57,7 +62,13 @@ var _ http.RoundTripper = (*Transport)(nil)
 // [http.Transport].ResponseHeaderTimeout does. NewTransport panics on options that
 // contradict themselves.
 func NewTransport(base http.RoundTripper, opts ...TransportOption) *Transport {
-	t := &Transport{base: base, options: defaultTransportOptions()}
+	t := &Transport{base: base, options: transportOptions{
+		retry:          resend.Default(),
+		methods:        []string{http.MethodPost, http.MethodPatch},
+		header:         exchange.DefaultHeader,
+		requestBuffer:  DefaultRequestBuffer,
+		responseBuffer: DefaultResponseBuffer,
+	}}
 	if base == nil {
 		t.base = http.DefaultTransport
 	}
@@ -75,7 +86,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if req.Body != nil {
 			_ = req.Body.Close()
 		}
-		return nil, fmt.Errorf("idemhttp: nothing was sent: %w", err)
+		return nil, err
 	}
 	if header == nil {
 		return t.base.RoundTrip(req)
@@ -100,7 +111,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			_ = resp.Body.Close()
 		}
 		if err := resend.Wait(ctx, pause); err != nil {
-			return nil, fmt.Errorf("idemhttp: nothing more was sent: %w", err)
+			return nil, err
 		}
 		if body, err = bodyAgain(); err != nil {
 			return nil, fmt.Errorf("idemhttp: getting the request body again: %w", err)
@@ -123,7 +134,7 @@ func (t *Transport) keyed(req *http.Request) (http.Header, error) {
 	if len(values) > 0 {
 		return req.Header, resend.Gate(req.Context())
 	}
-	if set || !o.methods[method] {
+	if set || !slices.Contains(o.methods, method) {
 		if adapter.IsSafe(method) {
 			return nil, nil
 		}
@@ -141,6 +152,98 @@ func (t *Transport) keyed(req *http.Request) (http.Header, error) {
 	if header == nil {
 		header = http.Header{}
 	}
-	header[o.header] = []string{o.form(key)}
+	if o.quoted {
+		key = idem.Key(key).Quoted()
+	}
+	header[o.header] = []string{key}
 	return header, nil
+}
+
+// Buffers of a [Transport], in bytes.
+const (
+	DefaultRequestBuffer  = 1 << 20
+	DefaultResponseBuffer = 1 << 20
+)
+
+// TransportOption changes a [Transport]. A nil option is ignored.
+type TransportOption func(*transportOptions)
+
+type transportOptions struct {
+	retry          resend.Policy
+	methods        []string
+	header         string
+	quoted         bool
+	callName       func(*http.Request) string
+	requestBuffer  int64
+	responseBuffer int64
+}
+
+// WithRetryAttempts bounds how often a request is sent, the first time included. The
+// default of 100 leaves it to the time ([WithRetryElapsed]) to bound a request. With 1
+// the transport only adds keys.
+func WithRetryAttempts(n int) TransportOption {
+	return func(o *transportOptions) { o.retry.Attempts = n }
+}
+
+// WithRetryBackoff sets the longest pause before the second attempt, and the longest
+// pause to which it doubles. The defaults are 100 ms and 5 s. The pause is a random part
+// of it, in addition to the pause from the server.
+func WithRetryBackoff(first, most time.Duration) TransportOption {
+	return func(o *transportOptions) { o.retry.First, o.retry.Most = first, most }
+}
+
+// WithRetryElapsed bounds the time in which attempts start, counted from the first one.
+// The default is 1 minute. The request's context bounds it as well.
+func WithRetryElapsed(d time.Duration) TransportOption {
+	return func(o *transportOptions) { o.retry.Elapsed = d }
+}
+
+// WithKeyedMethods lists the methods whose requests get a key. The default is POST and
+// PATCH. PUT and DELETE are idempotent by definition (RFC 9110, section 9.2.2), although
+// not every service keeps to that.
+func WithKeyedMethods(methods ...string) TransportOption {
+	return func(o *transportOptions) { o.methods = slices.Clone(methods) }
+}
+
+// WithKeyHeader names the request header with the key. The default is Idempotency-Key.
+func WithKeyHeader(name string) TransportOption {
+	return func(o *transportOptions) { o.header = http.CanonicalHeaderKey(name) }
+}
+
+// WithQuotedKeys sends keys as quoted strings, as
+// draft-ietf-httpapi-idempotency-key-header wants them. The default is the bare key, as
+// most services expect it. This package takes both.
+func WithQuotedKeys() TransportOption {
+	return func(o *transportOptions) { o.quoted = true }
+}
+
+// WithCallName names a request, for the key derived inside of an execution. The name has to be the same for every attempt of the operation, and to
+// differ for different requests of one execution. The default, also for "", is "METHOD
+// host/path" with the path escaped as it is sent.
+func WithCallName(fn func(*http.Request) string) TransportOption {
+	return func(o *transportOptions) { o.callName = fn }
+}
+
+// WithRequestBuffer bounds the body in memory if GetBody is not set. The
+// default is DefaultRequestBuffer. A longer body is sent once.
+func WithRequestBuffer(bytes int64) TransportOption {
+	return func(o *transportOptions) { o.requestBuffer = bytes }
+}
+
+// WithResponseBuffer bounds the response that is read before the caller gets it. If the
+// connection breaks within such a response, the request can be sent again. The default
+// is DefaultResponseBuffer. Responses of unknown length may never end. The caller gets
+// them as they come.
+func WithResponseBuffer(bytes int64) TransportOption {
+	return func(o *transportOptions) { o.responseBuffer = bytes }
+}
+
+func (o *transportOptions) validate() error {
+	switch {
+	case o.requestBuffer < 0 || o.responseBuffer < 0:
+		return errors.New("a buffer cannot be negative")
+	case !adapter.IsToken(o.header):
+		return fmt.Errorf("%q is not a header name", o.header)
+	}
+	return o.retry.Validate()
 }

@@ -116,11 +116,7 @@ func IsToken(s string) bool { return token.MatchString(s) }
 // IsSafe reports whether a method has no effects by its definition (RFC 9110, section
 // 9.2.1). net/http takes "" for GET.
 func IsSafe(method string) bool {
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "":
-		return true
-	}
-	return false
+	return slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, ""}, method)
 }
 
 // Has reports whether a field is replayed. The name may be in any case.

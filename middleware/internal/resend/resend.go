@@ -11,6 +11,7 @@ package resend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -23,19 +24,20 @@ import (
 // idem.ErrExecutionEnded nothing may be sent.
 func Key(ctx context.Context, name string) (string, error) {
 	key, err := idem.DownstreamKey(ctx, name)
-	if errors.Is(err, idem.ErrNoExecution) {
+	switch {
+	case errors.Is(err, idem.ErrNoExecution):
 		return uuid.New(), nil
+	case err != nil:
+		return "", fmt.Errorf("idemkeeper: nothing was sent: %w", err)
 	}
-	return key, err
+	return key, nil
 }
 
 // Gate notes in an execution that a call with a possible effect is about to be sent. [Key]
 // notes it too. After idem.ErrExecutionEnded nothing may be sent.
 func Gate(ctx context.Context) error {
-	if _, err := idem.DownstreamKey(ctx, ""); !errors.Is(err, idem.ErrNoExecution) {
-		return err
-	}
-	return nil
+	_, err := Key(ctx, "")
+	return err
 }
 
 // Policy bounds the attempts of a call. The options of the transports set its fields.
