@@ -1,6 +1,6 @@
-// Package stripe shows refusals in the format of Stripe's errors, for services
-// whose clients are Stripe's libraries, or were written for them. It is an example
-// to copy, in a module of its own, whose tests ask stripe-go itself.
+// Package stripe shows refusals in the format of Stripe's errors, for services whose
+// clients use Stripe's libraries. It is an example to copy. It has a module of its own,
+// and its tests use stripe-go as the client.
 //
 //	protect := idemhttp.Middleware(engine, policy,
 //		idemhttp.WithMethods(http.MethodPost), // these clients send no key with a DELETE
@@ -8,16 +8,16 @@
 //
 // # When these clients retry
 //
-// stripe-go (v85) takes every answer of 400 and above that it cannot read for a
-// broken connection, whatever the status, and sends the request again: a refusal as
-// problem+json goes out three times. One that it can read it retries only where the
-// status is 429 and the code "lock_timeout". Stripe's other libraries obey the
-// header Stripe-Should-Retry, and without it retry 409 and 500 and above. So
+// stripe-go (v85) cannot read a refusal as problem+json. It takes any such answer of 400
+// and above for a broken connection, and sends the request three times. It retries a
+// readable answer only for status 429 with the code "lock_timeout". Stripe's other
+// libraries obey the header Stripe-Should-Retry. Without the header they retry 409, and 500
+// and above. So this package answers as follows:
 //
-//   - a request that is still running is 429 with lock_timeout: every library
-//     asks again, and gets the outcome;
-//   - whatever else is worth sending again, 503 above all, says
-//     Stripe-Should-Retry: true. stripe-go hands it to its caller, who may send it
-//     again with the same key;
-//   - all other refusals say false. No library repeats them.
+//   - If the first request is still running, the answer is 429 with lock_timeout. Every
+//     library asks again and gets the outcome.
+//   - Any other refusal that is worth sending again, such as 503, has the header
+//     Stripe-Should-Retry: true. stripe-go gives it to its caller. The caller may send the
+//     request again with the same key.
+//   - All other refusals have the header with false. No library repeats them.
 package stripe

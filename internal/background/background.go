@@ -10,7 +10,7 @@ import "sync"
 type Tracker struct {
 	mu   sync.Mutex
 	n    int
-	idle chan struct{} // closed while n is 0; nil until Idle is called
+	idle chan struct{} // closed while n is 0, nil until Idle is called
 }
 
 // Add counts one more. The caller calls Done once for it.

@@ -32,7 +32,7 @@ func (i *Interval) Due() bool {
 	return true
 }
 
-// End ends the interval: the next call of Due returns true.
+// End ends the interval. The next call of Due returns true.
 func (i *Interval) End() {
 	i.mu.Lock()
 	defer i.mu.Unlock()

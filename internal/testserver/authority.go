@@ -22,7 +22,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// NewAuthority returns a certificate authority that nobody else trusts.
+// NewAuthority returns a certificate authority of its own, unknown to any other program.
 func NewAuthority(tb testing.TB) *Authority {
 	tb.Helper()
 	a := &Authority{tb: tb}
@@ -42,7 +42,7 @@ func (a *Authority) Pool() *x509.CertPool {
 }
 
 // Client returns a configuration that trusts the authority and presents a
-// certificate for a subject with this common name; none if it is empty.
+// certificate for a subject with this common name, if the name is not empty.
 func (a *Authority) Client(name string) *tls.Config {
 	a.tb.Helper()
 	cfg := &tls.Config{RootCAs: a.Pool(), MinVersion: tls.VersionTLS12}

@@ -23,7 +23,7 @@ type RedisCluster struct {
 // StartRedisCluster starts a cluster and returns once every node says that it is
 // complete. It is killed in the test's clean-up. A node that stays away for
 // five seconds makes the rest refuse all commands (CLUSTERDOWN), as Redis does by
-// default; a Restart brings it back with its slots.
+// default. A Restart brings it back with its slots.
 func StartRedisCluster(tb testing.TB, masters int, opts ...RedisOption) *RedisCluster {
 	tb.Helper()
 	needsServer(tb)

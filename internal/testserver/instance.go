@@ -10,13 +10,13 @@ import (
 
 // instance is a server that can be broken and started again on the same ports
 // and data directory. Its methods are safe for concurrent use and may be
-// called from any goroutine: what goes wrong is reported with tb.Errorf.
+// called from any goroutine. Failures are reported with tb.Errorf.
 type instance struct {
 	prog  program
 	ready func(pid int) error // nil once the server answers as this process
 
 	mu     sync.Mutex
-	tb     testing.TB // nil for a shared server, whose methods nobody can reach
+	tb     testing.TB // nil for a shared server, whose methods no test can reach
 	proc   *process   // nil before the first spawn
 	paused bool
 }
@@ -51,7 +51,7 @@ func (i *instance) await() error {
 	return fmt.Errorf("testserver: %s does not answer: %w\n%s", i.prog.name, err, logTail(i.prog.log, 30))
 }
 
-// start spawns and waits; after a failure nothing is left running.
+// start spawns and waits. After a failure no process is left.
 func (i *instance) start() error {
 	if err := i.spawn(); err != nil {
 		return err

@@ -25,7 +25,7 @@ type ports struct {
 }
 
 // reservePorts finds n free ports. They stay reserved against every other user
-// of this package on the machine until release; a foreign program may still take
+// of this package on the machine until release. A foreign program may still take
 // one, so starting a server is retried on a bind failure.
 func reservePorts(n int) (*ports, error) {
 	p := &ports{}

@@ -43,7 +43,7 @@ type Proxy struct {
 	counters []*Counter // appended to only
 	accepted int
 	swallows int
-	lag      Match // see Lag; nil: no server is behind
+	lag      Match // see Lag, nil if no server is stale
 	lagTo    []byte
 	lagged   int
 	session  zkSession

@@ -86,7 +86,7 @@ func (p *Proxy) swallow(l *link, d Direction) bool {
 	return true
 }
 
-// closeLinks closes the links that pick selects; pick runs with the lock held.
+// closeLinks closes the links selected by pick. pick runs with the lock held.
 func (p *Proxy) closeLinks(pick func(*link) bool) {
 	p.mu.Lock()
 	var doomed []*link

@@ -14,9 +14,9 @@ import (
 type link struct {
 	proxy *Proxy
 	done  chan struct{} // closed by close
-	gap   bool          // bytes were swallowed; guarded by proxy.mu
+	gap   bool          // bytes were swallowed (guarded by proxy.mu)
 
-	behind bool // its server looks as if it were behind; guarded by proxy.mu
+	behind bool // its server looks as if it were stale (guarded by proxy.mu)
 
 	mu      sync.Mutex
 	closed  bool
@@ -218,7 +218,7 @@ func (l *link) dead() bool {
 	}
 }
 
-// close ends both connections; it may be called often.
+// close ends both connections. It may be called often.
 func (l *link) close() {
 	l.mu.Lock()
 	if l.closed {

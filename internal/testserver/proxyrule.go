@@ -30,7 +30,7 @@ const (
 
 // Request is one whole request on its way to the server.
 type Request struct {
-	// Op is the ZooKeeper opcode; 0 for Redis and unknown protocols.
+	// Op is the ZooKeeper opcode, and 0 for Redis and unknown protocols.
 	Op int32
 	// Payload is the request. For ZooKeeper it has no length prefix and begins with
 	// xid and opcode. For Redis it is the RESP bytes. A Match must not keep it.

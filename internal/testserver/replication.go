@@ -35,7 +35,7 @@ func (r *Redis) CutOff(primary *Redis) error {
 	})
 }
 
-// Rejoin undoes CutOff: r asks its primary for all it missed. It returns at once.
+// Rejoin undoes CutOff. r asks its primary for all it missed. It returns at once.
 func (r *Redis) Rejoin() error {
 	_, err := r.Do("CONFIG", "SET", "masterauth", "")
 	return err

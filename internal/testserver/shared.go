@@ -40,7 +40,7 @@ type sharedServer[T any] struct {
 	err   error
 }
 
-// Main runs the tests and then stops the shared servers; TestMain passes its
+// Main runs the tests and then stops the shared servers. TestMain passes its
 // result to os.Exit.
 func Main(m *testing.M) int {
 	shared.mu.Lock()
@@ -99,7 +99,7 @@ func SharedZooKeeper(tb testing.TB) []string {
 
 // SharedRedis returns the URL of the test binary's Redis: the one named by
 // IDEMKEEPER_TEST_REDIS, otherwise a server started at the first call. Keep to
-// keys of your own, see [KeyPrefix]; never flush.
+// keys of your own (see [KeyPrefix]), and never flush.
 func SharedRedis(tb testing.TB) string {
 	tb.Helper()
 	return share(tb, &shared.redis, EnvRedis, func(named string) (string, error) {

@@ -23,7 +23,7 @@ func claimPort(port int) (io.Closer, error) {
 	return net.Listen("unix", fmt.Sprintf("@idemkeeper/testserver/%d", port))
 }
 
-// AllStopped returns nil once every thread of the process is stopped: SIGSTOP
+// AllStopped returns nil once every thread of the process is stopped. SIGSTOP
 // reaches a JVM's threads one by one.
 func AllStopped(pid int) error {
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))

@@ -23,7 +23,7 @@ type zkConfig struct {
 	production bool
 }
 
-// WithTickTime sets the server's tick; default 500 ms. Sessions are allowed from
+// WithTickTime sets the server's tick. The default is 500 ms. Sessions are allowed from
 // two ticks to 60 s, and expire at a multiple of the tick.
 func WithTickTime(d time.Duration) ZooKeeperOption {
 	return func(c *zkConfig) { c.tick = d }
@@ -63,7 +63,7 @@ func newZKConfig(opts []ZooKeeperOption) zkConfig {
 	return c
 }
 
-// zkMember is one server's place in an ensemble; server lists all of them and
+// zkMember is one server's place in an ensemble. server lists all of them and
 // is empty for a single server.
 type zkMember struct {
 	id         int

@@ -24,7 +24,7 @@
 //  4. In Call.Next, give the framework's context the new request (or the context of
 //     the new request) and the [Writer] in place of its own writer, and run the
 //     rest of the chain. If the framework turns errors into responses, let it do so
-//     within Next: its answer to an error is the outcome. If a response had been begun
+//     within Next. Its answer to an error is the outcome. If a response had been begun
 //     before the error, call [Writer.WriteHeader] with 500, so that repeats do not get
 //     half a response.
 //  5. Put the framework's writer and request back when Serve has returned or panicked.
@@ -39,7 +39,7 @@
 //
 // The response reaches the client after the outcome was settled, so that a client with
 // an answer finds it again. A handler that flushes, hijacks the connection, or writes
-// more than the policy allows gives this up: its response is sent as it is written, and
+// more than the policy allows gives this up. Its response is sent as it is written, and
 // repeats get result-unavailable. If such a response turns out not to be the outcome,
 // it is broken off.
 package exchange

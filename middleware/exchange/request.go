@@ -14,7 +14,7 @@ import (
 
 var errBodyConsumed = errors.New("the request body was read before the middleware saw it")
 
-// read makes an operation of a request: key, scope and body. Every error is a
+// read makes an operation of a request with its key, scope and body. Every error is a
 // [*idem.Refusal], and nothing has been touched then. The engine finds a malformed JSON
 // body, because it asks for the fingerprint first.
 func (rt *Route) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, error) {
@@ -65,7 +65,7 @@ func (c *Call) scope(policy *idem.Policy) (string, error) {
 
 // path returns the path in the client's request. Middleware such as http.StripPrefix
 // cuts the path in r.URL, and two routes would look the same. A target in absolute form
-// ("http://host/path"; RFC 9112, section 3.2.2) is the same request as its path alone.
+// ("http://host/path", RFC 9112 section 3.2.2) is the same request as its path alone.
 func path(r *http.Request) string {
 	target, _, _ := strings.Cut(r.RequestURI, "?")
 	if strings.HasPrefix(target, "/") {

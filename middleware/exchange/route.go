@@ -55,8 +55,7 @@ type engine interface {
 	ReportUnprotected(ctx context.Context, route string)
 }
 
-// Route is an engine with a policy and a config. It is safe for
-// concurrent use.
+// Route is an engine with a policy and a config. It is safe for concurrent use.
 type Route struct {
 	engine engine
 	policy idem.Policy
@@ -66,8 +65,8 @@ type Route struct {
 	statusPolicies []*idem.Policy
 }
 
-// New returns a route. The error says what is wrong with the wiring: no engine, no
-// scope, a forbidden header.
+// New returns a route. It returns an error for wrong wiring, such as no engine, no scope, or
+// a forbidden header.
 func New(e *idem.Engine, policy idem.Policy, cfg Config) (*Route, error) {
 	if e == nil {
 		return nil, errors.New("no engine")

@@ -46,7 +46,7 @@ type Call struct {
 }
 
 // Serve answers a request. It returns false, without an answer, if the adapter has to
-// run the handler on Call.Request itself: the request needs no key, or it is a part of
+// run the handler on Call.Request itself. The request then needs no key, or is a part of
 // the running execution of its key.
 //
 // Serve panics with the handler's panic. It panics with [http.ErrAbortHandler] if the

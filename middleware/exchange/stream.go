@@ -55,7 +55,7 @@ func (w *Writer) limitWrites() {
 }
 
 // breakOff breaks the connection, or resets the stream of HTTP/2, so that the client
-// does not take a part of a response for the whole. A panic alone is not enough: a
+// does not take a part of a response for the whole. A panic alone is not enough. A
 // recovery middleware outside may swallow it and end the response as usual. After the
 // write deadline the end of the response cannot be sent.
 func (w *Writer) breakOff() {

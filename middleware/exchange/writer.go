@@ -54,7 +54,7 @@ func newWriter(c *Call, limit int64) *Writer {
 func (w *Writer) Header() http.Header { return w.header }
 
 // WriteHeader sets the status. Of later calls only the first with a status above 499
-// has an effect: it fails a response that was begun, as [Writer.Restart] describes.
+// has an effect. It fails a response that was begun, as [Writer.Restart] describes.
 // Informational statuses, except 101, are sent at once. It panics on an invalid status,
 // as net/http does.
 func (w *Writer) WriteHeader(status int) {
@@ -121,8 +121,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bypass says that the framework itself has the response with this status and header:
-// it has sent it past the writer, or it will send it after a buffered call. Repeats get
+// Bypass says that the framework itself has the response with this status and header. The
+// framework has sent it past the writer, or will send it after a buffered call. Repeats get
 // result-unavailable, or outcome-unknown after a failure. A problem counts as a relayed
 // refusal, because its code was not seen.
 func (w *Writer) Bypass(status int, header http.Header) {
@@ -168,8 +168,8 @@ func (w *Writer) final() http.Header {
 	return w.header
 }
 
-// send sends the response. An error of the connection is ignored: the outcome is
-// stored.
+// send sends the response. An error of the connection is ignored, because the outcome
+// is stored.
 func (w *Writer) send() {
 	_ = w.sendKept()
 	w.putTrailers()

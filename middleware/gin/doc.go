@@ -16,7 +16,7 @@
 // # Where it goes
 //
 // Authentication, authorisation and validation run before the middleware, for replays
-// too. A validation that binds the body has to put it back: c.ShouldBindBodyWith leaves
+// too. A validation that binds the body has to put it back. c.ShouldBindBodyWith leaves
 // c.Request.Body consumed. Middleware that compresses responses goes outside.
 //
 // gin.Recovery works on either side, and a panic is an outcome in doubt. Outside, repeats
@@ -52,8 +52,8 @@
 // handler, or put the time-out outside.
 //
 // [gin.Engine.HandleContext] puts Gin's own writer back into c and forgets the values of
-// c.Set. The response then reaches the client past the middleware. It counts as streamed:
-// repeats get result-unavailable, or outcome-unknown if its status says failure. From
+// c.Set. The response then reaches the client past the middleware. It counts as streamed.
+// Repeats get result-unavailable, or outcome-unknown if its status says failure. From
 // there on c does not know the execution unless ContextWithFallback is set.
 // c.Request.Context() does.
 //

@@ -17,8 +17,8 @@ import (
 // [WithMethods] chooses other methods. A policy without a Name gets the method
 // and [gin.Context.FullPath].
 //
-// The error says what is wrong with the wiring: no engine, no scope, a header that
-// cannot be replayed.
+// New returns an error for wrong wiring, such as no engine, no scope, or a header of one
+// exchange among those to replay.
 func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (gin.HandlerFunc, error) {
 	rt, err := newRoute(engine, policy, opts)
 	if err != nil {
@@ -34,7 +34,7 @@ func Middleware(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.Han
 }
 
 // StatusHandler answers GET with the state of the key in the request's Idempotency-Key
-// header, for its owner:
+// header, for its owner. An example:
 //
 //	{"state":"completed","operation_id":"op_…","kind":"client-key","attempt":1,"since":"…","expires_at":"…"}
 //
@@ -54,8 +54,8 @@ func StatusHandler(engine *idem.Engine, policy idem.Policy, opts ...Option) gin.
 //
 //	{"token":"…","expires_at":"2026-01-02T15:04:05Z"}
 //
-// The handler uses the policy's Scope. The route for these tokens has to use the same. ttl 0 stands for [idem.DefaultTokenTTL]. Like [Middleware] it panics on a
-// wiring error.
+// The handler uses the policy's Scope. The route for these tokens has to use the same.
+// ttl 0 stands for [idem.DefaultTokenTTL]. Like [Middleware] it panics on a wiring error.
 func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, opts ...Option) gin.HandlerFunc {
 	rt := adapter.Must(newRoute(engine, policy, opts))
 	if ttl < 0 {
@@ -65,9 +65,9 @@ func TokenHandler(engine *idem.Engine, policy idem.Policy, ttl time.Duration, op
 }
 
 // WriteRefusal answers with a refusal as the middleware does by default, and aborts the
-// chain: status, Retry-After, and a problem (RFC 9457) with the code. It is for handlers
-// that refuse in the same format, and for a [WithRefusals] that changes only some
-// refusals. It uses [WithDocumentation] only. The client does not see r.Err. A handler
+// chain. The answer has a status, Retry-After, and a problem (RFC 9457) with the code.
+// Handlers can refuse in the same format, and so can a function of [WithRefusals] for
+// refusals it does not change. It uses [WithDocumentation] only. The client does not see r.Err. A handler
 // that answers with a refusal leaves its own outcome in doubt.
 func WriteRefusal(c *gin.Context, r *idem.Refusal, opts ...Option) {
 	c.Abort()
@@ -194,7 +194,7 @@ func collect(opts []Option) (o options) {
 }
 
 // WithScope finds the scope of a key. It replaces [idem.Policy].Scope and follows
-// [idem.ScopeFunc]: an error, or "", refuses the request as internal.
+// [idem.ScopeFunc]. An error, or "", refuses the request as internal.
 func WithScope(fn func(*gin.Context) (string, error)) Option {
 	return func(o *options) { o.scope = fn }
 }
@@ -204,14 +204,14 @@ func WithHeader(name string) Option {
 	return func(o *options) { o.Header = name }
 }
 
-// WithReplayHeaders adds to the response headers that are stored and replayed. Cookies,
+// WithReplayHeaders adds response headers to store and replay. Cookies,
 // credentials, Date and hop-by-hop headers are a wiring error.
 func WithReplayHeaders(names ...string) Option {
 	return func(o *options) { o.Replay = append(o.Replay, names...) }
 }
 
-// WithOperation says what a request does, for its fingerprint. It is for an operation
-// that several routes reach. The default, also for "", is method and escaped path.
+// WithOperation says what a request does, for its fingerprint. It is for operations with
+// several routes. The default, also for "", is method and escaped path.
 func WithOperation(fn func(*gin.Context) string) Option {
 	return func(o *options) { o.operation = fn }
 }
@@ -239,11 +239,10 @@ func WithOptionalKey() Option {
 	return func(o *options) { o.OptionalKey = true }
 }
 
-// WithDocumentation names the page that tells clients how to use keys: an absolute URI,
-// or a path on this server. Refusals then have a problem type, which is the URI with the
-// code as its fragment, and a Link header with the same
-// (draft-ietf-httpapi-idempotency-key-header-07, section 2.7). By default they have
-// neither.
+// WithDocumentation names the page about keys for clients, as an absolute URI or a path on
+// this server. Refusals then have a problem type and a Link header
+// (draft-ietf-httpapi-idempotency-key-header-07, section 2.7). Both are the URI with the
+// code as its fragment. By default refusals have neither.
 func WithDocumentation(uri string) Option {
 	return func(o *options) { o.Documentation = uri }
 }
@@ -254,14 +253,13 @@ func WithDocumentation(uri string) Option {
 // one. r.Err is not for clients. If fn writes nothing, the default format takes its
 // place.
 //
-// A service that calls this one recognises a refusal by the problem+json of the default
-// format only.
+// A calling service recognises refusals of the default format only, by their problem+json.
 func WithRefusals(fn func(c *gin.Context, r *idem.Refusal)) Option {
 	return func(o *options) { o.refusals = fn }
 }
 
-// WithStatusPolicy tells [StatusHandler] whether a route resolves its doubts, if that
-// differs from the handler's policy. The route has the form in which its middleware
+// WithStatusPolicy tells [StatusHandler] whether a route resolves its doubts. It is for
+// routes with another policy than the handler's. The route has the form in which its middleware
 // names it, and can be of any transport. The policy's Name replaces it. The last policy
 // for a route counts. [Middleware] and [TokenHandler] ignore the option.
 func WithStatusPolicy(route string, policy idem.Policy) Option {

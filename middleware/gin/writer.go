@@ -14,7 +14,7 @@ import (
 // unwritten is the size of a response that has not begun.
 const unwritten = -1
 
-// writer adds Gin's rules to an [exchange.Writer]: a status is only noted until
+// writer adds Gin's rules to an [exchange.Writer]. A status is only noted until
 // something is written, and headers can be set until then.
 type writer struct {
 	*exchange.Writer
@@ -119,7 +119,7 @@ func (w *writer) CloseNotify() <-chan bool { return w.outer.CloseNotify() }
 // Pusher returns the connection's, or nil.
 func (w *writer) Pusher() http.Pusher { return w.outer.Pusher() }
 
-// bypassed announces a response that was written past the exchange:
+// bypassed announces a response that was written past the exchange, because
 // [gin.Engine.HandleContext] puts Gin's own writer back into the context.
 func (w *writer) bypassed() {
 	if w.outer.Size() != w.outside {

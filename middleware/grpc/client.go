@@ -20,12 +20,12 @@ import (
 )
 
 // UnaryClientInterceptor gives each call one key and sends it again if that is safe and
-// may help: after UNAVAILABLE, after ABORTED with the reason IN_PROGRESS, and after
+// may help. That is after UNAVAILABLE, after ABORTED with the reason IN_PROGRESS, and after
 // RESOURCE_EXHAUSTED if the server says when to come back. It waits as long as RetryInfo
 // or grpc-retry-pushback-ms say, and for a random part of a back-off that doubles. It
-// never sends again after anything else: not after an answer with idempotent-replayed,
-// which is stored and will not change, not after a negative pushback, and not when the
-// call's context has ended.
+// does not send again after any other answer, nor after a negative pushback, nor when the
+// call's context has ended. An answer with idempotent-replayed is stored and will not change,
+// so it is final.
 //
 // A key that the caller has put into the outgoing metadata is kept. Inside a handler that
 // an [idem.Engine] runs, the key is derived from the operation and from the full name of
@@ -43,7 +43,7 @@ func UnaryClientInterceptor(opts ...ClientOption) grpc.UnaryClientInterceptor {
 }
 
 // StreamClientInterceptor does for server streams what [UnaryClientInterceptor] does for
-// unary calls, until the caller has read a part of the answer: a message, or the header.
+// unary calls, until the caller has read a message or the header.
 // From then on the caller gets every error. A caller who then starts over with the same
 // key gets the recorded messages from the first on.
 //

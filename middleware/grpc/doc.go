@@ -35,7 +35,7 @@
 // A handler that returns a refusal has relayed it from a service that it called. Its own
 // outcome is then in doubt, and the refusal is not stored.
 //
-// Interceptors that a call meets twice execute it once: the inner ones pass it through.
+// Interceptors that a call meets twice execute it once. The inner ones pass it through.
 // They have to have the same policy. A call with another key is an execution of its own.
 //
 // Authentication and validation go outside, before these interceptors in the chain.

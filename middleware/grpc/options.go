@@ -87,8 +87,8 @@ func WithUndescribedMethods() Option {
 	return func(o *options) { o.anyMethod = true }
 }
 
-// WithExempt names methods that run as without the interceptor and ignore keys: "/package.Service/Method", or "/package.Service/*" for all of a service. The
-// methods of gRPC's own services are exempt already, and the method of
+// WithExempt names methods that run as without the interceptor and ignore keys. A name is
+// "/package.Service/Method", or "/package.Service/*" for all of a service. The methods of gRPC's own services are exempt already, and the method of
 // [RegisterStatusServer] always is.
 func WithExempt(methods ...string) Option {
 	return func(o *options) { o.exempt = append(o.exempt, methods...) }
@@ -115,15 +115,15 @@ func WithKeyField(field string, methods ...string) Option {
 	}
 }
 
-// WithReplayMetadata adds to the header and trailer metadata that is stored and replayed.
+// WithReplayMetadata adds header and trailer metadata to store and replay.
 // The default is content-language, etag and location. Cookies, credentials and metadata
 // of one exchange ("grpc-…", "date") are a wiring error.
 func WithReplayMetadata(names ...string) Option {
 	return func(o *options) { o.replay = append(o.replay, names...) }
 }
 
-// WithStatusPolicy tells [RegisterStatusServer] whether a route resolves its doubts, if
-// that differs from the server's policy. The route has the form in which its adapter
+// WithStatusPolicy tells [RegisterStatusServer] whether a route resolves its doubts. It is
+// for routes with another policy than the server's. The route has the form in which its adapter
 // names it, and can be of any transport. The policy's Name replaces it. The last policy
 // for a route counts, and comes before [WithPolicy] for a method. The interceptors ignore
 // the option.
@@ -162,7 +162,7 @@ type clientOptions struct {
 	callName       func(ctx context.Context, method string) string
 }
 
-// WithRetryAttempts bounds how often a call is sent, the first time included. The default
+// WithRetryAttempts bounds the number of attempts, the first one included. The default
 // of 100 leaves it to the time ([WithRetryElapsed]) to bound a call. With 1 the
 // interceptors only add keys.
 func WithRetryAttempts(n int) ClientOption {
@@ -202,8 +202,9 @@ func WithClientMetadataKey(name string) ClientOption {
 	return func(o *clientOptions) { o.metadataKey = name }
 }
 
-// WithCallName names a call, for the key derived inside of an execution. The name has to be the same for every attempt of the operation, and to
-// differ for different calls of one execution. The default, also for "", is the full name
+// WithCallName names a call, for the key derived inside of an execution. The name has to be
+// the same for every attempt of the operation, and to differ for different calls of one
+// execution. The default, also for "", is the full name
 // of the method.
 func WithCallName(fn func(ctx context.Context, method string) string) ClientOption {
 	return func(o *clientOptions) { o.callName = fn }

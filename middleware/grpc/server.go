@@ -29,9 +29,8 @@ type Interceptors struct {
 	replay  adapter.Names
 }
 
-// New makes the interceptors of a server. The error says what is wrong with the wiring:
-// no engine, no scope, an unknown method, a method without protection, forbidden
-// metadata.
+// New makes the interceptors of a server. It returns an error for wrong wiring, such as no
+// engine, no scope, an unknown method, a method without protection, or forbidden metadata.
 func New(e *idem.Engine, opts ...Option) (*Interceptors, error) {
 	x := &Interceptors{engine: e, options: collect(opts)}
 	err := x.options.validate()
@@ -65,9 +64,9 @@ func (x *Interceptors) Unary() grpc.UnaryServerInterceptor { return x.unary }
 // Stream returns the interceptor of streaming methods.
 func (x *Interceptors) Stream() grpc.StreamServerInterceptor { return x.stream }
 
-// admit makes an operation of a request: key, scope and message. pass is true if the
-// handler runs as without the interceptor: the method is not protected, or the call is a
-// part of the running execution of its key. After an error nothing has been touched.
+// admit makes an operation of a request with its key, scope and message. pass is true if
+// the handler runs as without the interceptor, because the method is not protected or the
+// call is a part of the running execution of its key. After an error nothing has been touched.
 func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.Operation, pass bool, err error) {
 	switch {
 	case m.refuse:
@@ -163,8 +162,8 @@ func refuse(ctx context.Context, r *idem.Refusal) error {
 	return RefusalStatus(r).Err()
 }
 
-// put sets the metadata of an answer. An error of the connection is ignored: the outcome
-// is stored.
+// put sets the metadata of an answer. An error of the connection is ignored, because the
+// outcome is stored.
 func put(ctx context.Context, header, trailer metadata.MD) {
 	if len(header) > 0 {
 		_ = grpc.SetHeader(ctx, header)

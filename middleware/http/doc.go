@@ -31,13 +31,13 @@
 //
 // The handler runs in the server's goroutine with a context that does not end when the
 // client goes away. [idem.FromContext], [idem.CheckOwner] and [idem.DownstreamKey] work
-// with that context. When the handler returns, its execution is over: CheckOwner,
+// with that context. When the handler returns, its execution is over. CheckOwner,
 // DownstreamKey and a [Transport] refuse goroutines that it has left running
 // ([idem.ErrExecutionEnded]).
 //
 // [http.TimeoutHandler] does not belong inside. It returns while the handler still runs,
 // the lock is given back, and a second execution may run beside the first. Set
-// [idem.Policy].HandlerTimeout instead: it ends the handler's context, and the outcome is
+// [idem.Policy].HandlerTimeout instead. It ends the handler's context, and the outcome is
 // settled when the handler has returned. Outside, http.TimeoutHandler only answers the
 // client early.
 //
@@ -69,7 +69,7 @@
 // have the same policy. A request with another key is an execution of its own.
 //
 // A client that does not read blocks the writes of a streamed response. The blocked
-// handler holds the key. Set [idem.Policy].HandlerTimeout on routes that stream: a second after
+// handler holds the key. Set [idem.Policy].HandlerTimeout on routes that stream. A second after
 // it the writes fail. A writer of middleware outside needs an Unwrap method for that, as
 // for [http.ResponseController].
 //
@@ -94,7 +94,6 @@
 //
 // # Clients
 //
-// [NewTransport] is the calling side: an [net/http.RoundTripper] that gives each logical
-// call one key, retries what is safe to retry, and inside a protected handler derives the
-// key from the operation.
+// [NewTransport] is the calling side. It gives each logical call one key, and sends the call
+// again if that is safe. Inside a protected handler it derives the key from the operation.
 package idemhttp

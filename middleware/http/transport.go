@@ -32,14 +32,14 @@ import (
 //
 // A request with a key is sent again after
 //
-//   - an error of the connection, or a connection that breaks within a response of known
-//     length (see [WithResponseBuffer]);
-//   - 429, 502, 503 and 504;
+//   - an error of the connection
+//   - a connection that breaks within a response of known length (see [WithResponseBuffer])
+//   - 429, 502, 503 and 504
 //   - 409 with the code "in-progress", or without a code and with Retry-After.
 //
-// It is never sent again after anything else: not after 422, not if the outcome is
-// unknown or has expired, not after a response with Idempotent-Replayed, which is stored
-// and will not change, and not when the request's context has ended. The transport waits
+// It is not sent again after any other answer, such as 422 or an unknown or expired outcome.
+// A response with Idempotent-Replayed is stored and will not change. So it is final, and so
+// is the end of the request's context. The transport waits
 // as long as Retry-After says, and for a random part of a back-off that doubles.
 // [WithRetryAttempts], [WithRetryBackoff] and [WithRetryElapsed] set bounds. The caller
 // gets the last response.
@@ -178,7 +178,7 @@ type transportOptions struct {
 	responseBuffer int64
 }
 
-// WithRetryAttempts bounds how often a request is sent, the first time included. The
+// WithRetryAttempts bounds the number of attempts, the first one included. The
 // default of 100 leaves it to the time ([WithRetryElapsed]) to bound a request. With 1
 // the transport only adds keys.
 func WithRetryAttempts(n int) TransportOption {
@@ -217,8 +217,9 @@ func WithQuotedKeys() TransportOption {
 	return func(o *transportOptions) { o.quoted = true }
 }
 
-// WithCallName names a request, for the key derived inside of an execution. The name has to be the same for every attempt of the operation, and to
-// differ for different requests of one execution. The default, also for "", is "METHOD
+// WithCallName names a request, for the key derived inside of an execution. The name has to
+// be the same for every attempt of the operation, and to differ for different requests of
+// one execution. The default, also for "", is "METHOD
 // host/path" with the path escaped as it is sent.
 func WithCallName(fn func(*http.Request) string) TransportOption {
 	return func(o *transportOptions) { o.callName = fn }

@@ -1,14 +1,14 @@
-// Package idemecho makes Echo handlers safe to retry. It is an example to copy: an
+// Package idemecho makes Echo handlers safe to retry. It is an example to copy, an
 // adapter on package exchange for a framework on net/http.
 //
 //	protect, err := idemecho.Middleware(engine, idem.Policy{Scope: merchant}, exchange.Config{})
 //	e.POST("/v1/payments", pay, authenticate, protect)
 //
-// Authentication and validation run before it. Echo's Recover runs before it too: a
-// Recover inside cannot answer once the response has begun, and would leave half a
-// response as the outcome. What the error handler answers to a handler's error is the
-// outcome. For the same reason a status that follows the response's first byte, and 103
-// Early Hints, do not reach the client: Echo takes the first status for the final one.
+// Authentication and validation run before it, and so does Echo's Recover. A Recover inside
+// cannot answer after the response has begun, and half a response would be the outcome. The
+// error handler's answer to a handler's error is the outcome. Echo takes the first status for
+// the final one. So 103 Early Hints do not reach the client, nor does a status after the
+// first byte of the response.
 package idemecho
 
 import (

@@ -1,11 +1,11 @@
-// Package idemfiber makes Fiber handlers safe to retry. It is an example to copy: an
-// adapter on package exchange for a framework that is not on net/http.
+// Package idemfiber makes Fiber handlers safe to retry. It is an example to copy, an
+// adapter on package exchange for a framework without net/http.
 //
 //	protect, err := idemfiber.Middleware(engine, idem.Policy{Scope: merchant}, exchange.Config{})
 //	app.Post("/v1/payments", authenticate, protect, pay)
 //
-// Authentication and validation run before it, and so does Fiber's recover. What the
-// error handler answers to a handler's error is the outcome. A handler gives c.Context()
+// Authentication and validation run before it, and so does Fiber's recover. The error
+// handler's answer to a handler's error is the outcome. A handler gives c.Context()
 // to [idem.CheckOwner] and [idem.DownstreamKey].
 //
 // Fiber keeps a response until the handler has returned. So a response over the limit of

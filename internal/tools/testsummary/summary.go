@@ -24,7 +24,7 @@ type event struct {
 	FailedBuild string
 }
 
-// testKey names a test; the empty test is the package itself.
+// testKey names a test. The empty test is the package itself.
 type testKey struct{ pkg, test string }
 
 // summary counts events and prints what a reader needs to see.
@@ -56,7 +56,7 @@ func newSummary(out io.Writer) *summary {
 }
 
 // read takes the whole output of go test -json. Lines that are no events are
-// passed through: the go command prints some.
+// passed through, because the go command prints some.
 func (s *summary) read(r io.Reader) {
 	br := bufio.NewReader(r)
 	for {

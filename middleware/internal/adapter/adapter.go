@@ -1,5 +1,5 @@
-// Package adapter is what the adapters of all transports share: how options are applied,
-// which fields of an answer are replayed, and which errors a client may see.
+// Package adapter has the rules of all transports for options, for the fields of an answer
+// to replay, and for the errors a client may see.
 package adapter
 
 import (
@@ -59,7 +59,7 @@ func IsRelayed(err error) bool {
 }
 
 // StatusPolicies returns the policies for [idem.Engine.Status], where the first one for a
-// route counts: those that are listed, the last one first, and then own.
+// route counts. These are listed, the last one first, and then own.
 func StatusPolicies(listed []idem.Policy, own ...*idem.Policy) ([]*idem.Policy, error) {
 	var policies []*idem.Policy
 	for _, p := range slices.Backward(listed) {
@@ -75,7 +75,7 @@ func StatusPolicies(listed []idem.Policy, own ...*idem.Policy) ([]*idem.Policy, 
 // same name in lower case.
 const MarkerHeader = "Idempotent-Replayed"
 
-// never lists the fields of one exchange or one caller: session cookies and
+// never lists the fields of one exchange or one caller. These are session cookies,
 // credentials, the date, and fields of one connection (RFC 9110, section 7.6.1).
 var never = []string{
 	"Authentication-Info", "Authorization", "Connection", "Content-Length", "Cookie", "Date", "Host", "Keep-Alive",

@@ -1,5 +1,5 @@
-// Package resend is what the clients of all transports share: the key of a logical call,
-// and when to send the call again. The transports say what may be sent again, because
+// Package resend chooses the key of a logical call, and when to send the call again, for the
+// clients of all transports. The transports say what may be sent again, because
 // they can read the answer.
 //
 // A call has one key for all of its attempts. Between attempts it waits for as long as
