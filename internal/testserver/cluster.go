@@ -12,15 +12,15 @@ import (
 
 const clusterSlots = 16384
 
-// RedisCluster is a Redis Cluster of masters, with one replica each where
-// [WithClusterReplicas] says so. The masters share the slots evenly, in order;
-// break them one by one, see [Redis].
+// RedisCluster is a Redis Cluster of masters, with one replica each under
+// [WithClusterReplicas]. The masters share the slots evenly, in order. Break them
+// one by one, see [Redis].
 type RedisCluster struct {
 	nodes   []*Redis // masters first
 	masters int
 }
 
-// StartRedisCluster starts a cluster and returns once every node says that it is
+// StartRedisCluster starts a cluster and returns once every node calls it
 // complete. It is killed in the test's clean-up. A node that stays away for
 // five seconds makes the rest refuse all commands (CLUSTERDOWN), as Redis does by
 // default. A Restart brings it back with its slots.
@@ -54,7 +54,7 @@ func StartRedisCluster(tb testing.TB, masters int, opts ...RedisOption) *RedisCl
 }
 
 // launch uses the first half of nums for clients and the second for the
-// cluster bus, whose default, 10000 above the first, would not be reserved.
+// cluster bus. Its default, 10000 above the first, would not be reserved.
 func (c *RedisCluster) launch(dir string, cfg redisConfig, nums []int) error {
 	n := len(nums) / 2
 	for i := range n {
@@ -110,10 +110,10 @@ func (r *Redis) replicate(master *Redis) error {
 	return master.AwaitReplica(r)
 }
 
-// TakeOver makes a replica of a cluster the master of its master's slots, with
-// what it has, whatever the others say: what a failover comes to when the master
-// is dead. It returns once the replica calls itself master; the other nodes
-// learn of it soon after, see AwaitComplete.
+// TakeOver makes a replica of a cluster the master of its master's slots, with its
+// own data and without asking the others. This is the result of a failover from a
+// dead master. TakeOver returns once the replica calls itself master. The other
+// nodes learn of it soon after, see AwaitComplete.
 func (r *Redis) TakeOver() error {
 	if _, err := r.Do("CLUSTER", "FAILOVER", "TAKEOVER"); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (r *Redis) TakeOver() error {
 	})
 }
 
-// complete returns nil once every node that is up knows all others and covers
+// complete returns nil once every running node knows all others and covers
 // all slots.
 func (c *RedisCluster) complete() error {
 	for _, r := range c.nodes {
@@ -159,7 +159,7 @@ func (c *RedisCluster) killAll() error {
 	return all
 }
 
-// AwaitComplete waits until every node that is up says that the cluster is
+// AwaitComplete waits until every running node calls the cluster
 // complete, after a Restart for instance.
 func (c *RedisCluster) AwaitComplete() error { return poll(StartTimeout, nil, c.complete) }
 
@@ -178,7 +178,7 @@ func (c *RedisCluster) Addrs() []string {
 	return addrs
 }
 
-// NodeFor returns the master that a key was given to at the start.
+// NodeFor returns the master of a key at the start.
 func (c *RedisCluster) NodeFor(key string) (*Redis, error) {
 	vals, err := c.nodes[0].Do("CLUSTER", "KEYSLOT", key)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package testserver starts the real ZooKeeper and Redis servers that
-// Idemkeeper's tests talk to, and breaks them on request.
+// Package testserver starts real ZooKeeper and Redis servers for
+// Idemkeeper's tests, and breaks them on request.
 //
-// # What is guaranteed
+// # Guarantees
 //
 //   - Every server and proxy listens on 127.0.0.1 only, on a port reserved against
 //     the other test binaries of the same machine.
@@ -16,19 +16,19 @@
 //
 // # Own servers and shared servers
 //
-// A test that injects faults starts its own: [StartZooKeeper], [StartEnsemble],
+// A test with faults starts its own server with [StartZooKeeper], [StartEnsemble],
 // [StartRedis], [StartRedisCluster], [StartSentinel]. They can be paused,
 // killed and restarted on the same ports and data directory.
 //
-// A test that only needs a healthy server shares one per test binary.
+// A test with a healthy server shares one per test binary.
 // [SharedZooKeeper] and [SharedRedis] start it at the first call. They return its
 // address only, since a fault would hit the other tests. [Chroot] and
 // [KeyPrefix] keep tests out of each other's data. The binary needs
 //
 //	func TestMain(m *testing.M) { os.Exit(testserver.Main(m)) }
 //
-// or, with a leak check, goleak.VerifyTestMain(testserver.M{M: m}). Servers that
-// already run are used instead when the environment names them:
+// or, with a leak check, goleak.VerifyTestMain(testserver.M{M: m}). The environment can
+// name running servers to use instead:
 //
 //	IDEMKEEPER_TEST_ZOOKEEPER=host:port,host:port
 //	IDEMKEEPER_TEST_REDIS=redis://host:port/0

@@ -15,8 +15,8 @@ type framing interface {
 	read(r *bufio.Reader) ([]byte, error)
 	// request describes the n-th frame (from 0) of a client.
 	request(frame []byte, n int) Request
-	// reply returns the ID of the request that the frame answers; n counts the
-	// answers so far. ok is false for what a server sends unasked.
+	// reply returns the ID of the answered request. n counts the
+	// answers so far. ok is false for frames that a server sends unasked.
 	reply(frame []byte, n int) (id int64, ok bool)
 }
 

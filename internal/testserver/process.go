@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// errBind marks a server that ended because its port was taken.
+// errBind marks the end of a server because its port was taken.
 var errBind = errors.New("port already in use")
 
-// program says what to run. Output is appended to the file log.
+// program is a command to run. Output is appended to the file log.
 type program struct {
 	name string // for messages
 	path string
@@ -79,7 +79,7 @@ func (p *process) running() bool {
 	}
 }
 
-// signal sends sig. A process that has already ended is not an error.
+// signal sends sig. A process that has ended already is no error.
 func (p *process) signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err

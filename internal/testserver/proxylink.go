@@ -8,7 +8,7 @@ import (
 )
 
 // link is one client's connection and its counterpart at the server. In each
-// direction a reader cuts the stream into frames and finds the rule that applies,
+// direction a reader cuts the stream into frames and finds their rules,
 // and a writer forwards in order. The reader runs ahead, so that requests behind
 // a held one can match rules of their own.
 type link struct {
@@ -96,8 +96,8 @@ func (l *link) read(d Direction, src net.Conn, queue chan<- item) {
 	}
 }
 
-// examine finds the rule that acts on this very frame. counted is false for
-// what the server sends unasked.
+// examine finds the rule for this very frame. counted is false for frames that the
+// server sends unasked.
 func (l *link) examine(d Direction, frame []byte, n int) (act *rule, counted bool) {
 	if d == ToServer {
 		req := l.proxy.framing.request(frame, n)
@@ -137,7 +137,7 @@ func (l *link) examine(d Direction, frame []byte, n int) (act *rule, counted boo
 	return act, true
 }
 
-// asOfThen is an answer, or the one from the past that takes its place.
+// asOfThen is an answer, or an answer from the past in its place.
 func (l *link) asOfThen(frame []byte) []byte {
 	id, ok := l.proxy.framing.reply(frame, 1)
 	l.mu.Lock()
@@ -149,7 +149,7 @@ func (l *link) asOfThen(frame []byte) []byte {
 	return l.proxy.fromThePast(frame)
 }
 
-// noteSession remembers the session that a ZooKeeper handshake has opened.
+// noteSession remembers the session of a ZooKeeper handshake.
 func (l *link) noteSession(frame []byte, id int64) {
 	if id != zkConnectID || len(frame) < 4 {
 		return
@@ -163,7 +163,7 @@ func (l *link) noteSession(frame []byte, id int64) {
 	l.proxy.session = s
 }
 
-// write empties the queue. It is the place where standing faults take effect.
+// write empties the queue. Standing faults take effect here.
 func (l *link) write(d Direction, dst net.Conn, queue <-chan item) {
 	p := l.proxy
 	for {

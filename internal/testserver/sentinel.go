@@ -17,16 +17,16 @@ import (
 // SentinelMaster is the name under which the sentinels watch the primary.
 const SentinelMaster = "mymaster"
 
-// Sentinel is a primary, a replica, and the sentinels that promote the replica
+// Sentinel is a primary, a replica, and sentinels. They promote the replica
 // when the primary has not answered for three seconds. Replication is
-// asynchronous, so a failover may lose a write that was acknowledged just before.
+// asynchronous, so a failover may lose a write acknowledged just before.
 type Sentinel struct {
 	primary, replica *Redis
 	sentinels        []*Redis
 }
 
-// StartSentinel starts the servers with one sentinel, or with three of which two
-// must agree. It returns once the replica is in step and every sentinel knows all
+// StartSentinel starts the servers with one sentinel, or with three and a quorum
+// of two. It returns once the replica is in step and every sentinel knows all
 // the others. The test's clean-up kills them. opts are for primary and replica.
 func StartSentinel(tb testing.TB, sentinels int, opts ...RedisOption) *Sentinel {
 	tb.Helper()
@@ -165,13 +165,13 @@ func (s *Sentinel) killAll() error {
 	return all
 }
 
-// Primary returns the server that was started as primary. Its role may have changed.
+// Primary returns the server started as primary. Its role may have changed.
 func (s *Sentinel) Primary() *Redis { return s.primary }
 
-// Replica returns the server that was started as replica. Its role may have changed.
+// Replica returns the server started as replica. Its role may have changed.
 func (s *Sentinel) Replica() *Redis { return s.replica }
 
-// Sentinels returns the sentinels, for tests that break them.
+// Sentinels returns the sentinels, for tests to break them.
 func (s *Sentinel) Sentinels() []*Redis { return slices.Clone(s.sentinels) }
 
 // Addrs returns host:port of every sentinel, for the client.
@@ -183,8 +183,8 @@ func (s *Sentinel) Addrs() []string {
 	return addrs
 }
 
-// AwaitPrimary waits until every sentinel that is up names the server as the
-// primary and the server agrees that it is one.
+// AwaitPrimary waits until every running sentinel names the server as the
+// primary and the server agrees.
 func (s *Sentinel) AwaitPrimary(want *Redis) error {
 	return poll(StartTimeout, nil, func() error {
 		role, err := redisField(want.addr, "role", "INFO", "replication")

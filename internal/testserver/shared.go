@@ -13,15 +13,15 @@ import (
 	"testing"
 )
 
-// Environment variables that name running servers for the shared tests.
+// Environment variables with the names of running servers for the shared tests.
 const (
 	EnvZooKeeper = "IDEMKEEPER_TEST_ZOOKEEPER" // host:port,host:port
 	EnvRedis     = "IDEMKEEPER_TEST_REDIS"     // redis://host:port/0
 	EnvPostgres  = "IDEMKEEPER_TEST_POSTGRES"  // postgres://user@host:port/database
 )
 
-// shared holds the servers of this test binary. A start that failed is
-// remembered, so that every other test fails at once.
+// shared holds the servers of this test binary. A failed start is
+// remembered, and every other test then fails at once.
 var shared struct {
 	mu      sync.Mutex
 	running bool // between begin and end of Main
@@ -70,16 +70,16 @@ func endShared() {
 	}
 }
 
-// ShareZooKeeperWith sets the options of the shared ZooKeeper, should one be
-// started: for TestMain, before Main.
+// ShareZooKeeperWith sets the options of the shared ZooKeeper, if one is started. Call
+// it in TestMain, before Main.
 func ShareZooKeeperWith(opts ...ZooKeeperOption) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	shared.zkOpts = opts
 }
 
-// SharedZooKeeper returns the hosts of the test binary's ZooKeeper: those named
-// by IDEMKEEPER_TEST_ZOOKEEPER, otherwise a single server started at the first
+// SharedZooKeeper returns the hosts of the test binary's ZooKeeper. They are named
+// by IDEMKEEPER_TEST_ZOOKEEPER, or a single server is started at the first
 // call with a tick of 500 ms. Keep to a path of your own, see [Chroot].
 func SharedZooKeeper(tb testing.TB) []string {
 	tb.Helper()
@@ -97,8 +97,8 @@ func SharedZooKeeper(tb testing.TB) []string {
 	})
 }
 
-// SharedRedis returns the URL of the test binary's Redis: the one named by
-// IDEMKEEPER_TEST_REDIS, otherwise a server started at the first call. Keep to
+// SharedRedis returns the URL of the test binary's Redis. It is named by
+// IDEMKEEPER_TEST_REDIS, or a server is started at the first call. Keep to
 // keys of your own (see [KeyPrefix]), and never flush.
 func SharedRedis(tb testing.TB) string {
 	tb.Helper()
@@ -167,10 +167,10 @@ func anyReachable(hosts []string) error {
 	})
 }
 
-// Chroot returns a path of one level that no other test uses, "/idemkeeper-test-…".
+// Chroot returns an unused path of one level, "/idemkeeper-test-…".
 // The znode is neither created nor, on a server named by the environment, removed.
 func Chroot(testing.TB) string { return "/idemkeeper-test-" + rand.Text()[:16] }
 
-// KeyPrefix returns a prefix for Redis keys that no other test uses,
+// KeyPrefix returns an unused prefix for Redis keys,
 // "idemkeeper-test:…:".
 func KeyPrefix(testing.TB) string { return "idemkeeper-test:" + rand.Text()[:16] + ":" }

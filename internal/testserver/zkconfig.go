@@ -36,13 +36,13 @@ func WithConfig(lines ...string) ZooKeeperOption {
 }
 
 // WithJVMArgs appends arguments of the Java virtual machine, for system
-// properties that zoo.cfg cannot set: "-Dznode.container.checkIntervalMs=500".
+// properties outside of zoo.cfg, such as "-Dznode.container.checkIntervalMs=500".
 func WithJVMArgs(args ...string) ZooKeeperOption {
 	return func(c *zkConfig) { c.jvm = append(c.jvm, args...) }
 }
 
 // AsInProduction starts the server as ZooKeeper's own script does, for
-// measurements: it waits for its disk before it acknowledges a write, extends its
+// measurements. The server waits for its disk before it acknowledges a write, extends its
 // log in the usual steps, has a heap of 1000 MB, and leaves the compiler and the
 // garbage collector to the Java virtual machine. Without it a server starts fast and
 // needs little memory, and its code stays slow.
@@ -104,7 +104,7 @@ func (c zkConfig) write(dir string, m zkMember) (string, error) {
 	return file, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o644)
 }
 
-// program returns the command line that runs a server with the given zoo.cfg.
+// program returns the command line of a server with the given zoo.cfg.
 func (c zkConfig) program(name, dir, cfgFile string) (program, error) {
 	java, err := exec.LookPath("java")
 	if err != nil {
@@ -124,7 +124,7 @@ func (c zkConfig) program(name, dir, cfgFile string) (program, error) {
 	return program{name: name, path: java, args: args, dir: dir, log: filepath.Join(dir, "server.log")}, nil
 }
 
-// zkClasspath lists the jars that Debian's package zookeeper depends on.
+// zkClasspath lists the jars of Debian's package zookeeper.
 func zkClasspath() (string, error) {
 	const dir = "/usr/share/java"
 	var jars []string

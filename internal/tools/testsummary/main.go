@@ -10,11 +10,11 @@
 // counts all runs.
 //
 // The following results look like success to go test and count as failed here:
-// a skipped test, a test that never ended, a package that did not build, and a
-// package that failed without a failing test (an exit from TestMain, a data race
+// a skipped test, a test without an end, a package that did not build, and a
+// failed package without a failing test (an exit from TestMain, a data race
 // outside of tests). The exit status is 1 if anything failed or no test ran.
 //
-// With -quick, go test runs with -short, and a test that testserver skips for
+// With -quick, go test runs with -short, and a test skipped by testserver for
 // want of a server counts as left out. Any other skip still counts as failed.
 // Without -quick, -short is refused, so that a full run leaves out no test.
 package main

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// event is what go test -json prints; see go doc test2json and go help
+// event is one line of go test -json. See go doc test2json and go help
 // buildjson.
 type event struct {
 	Action      string
@@ -27,7 +27,7 @@ type event struct {
 // testKey names a test. The empty test is the package itself.
 type testKey struct{ pkg, test string }
 
-// summary counts events and prints what a reader needs to see.
+// summary counts events and prints them for a reader.
 type summary struct {
 	out            io.Writer
 	quick          bool // tests that need a server are left out
@@ -100,7 +100,7 @@ func (s *summary) add(e event) {
 	}
 }
 
-// endTest counts a test that passed, failed, was skipped or never ended.
+// endTest counts a test as passed, failed, skipped or never ended.
 func (s *summary) endTest(key testKey, action string) {
 	delete(s.running[key.pkg], key.test)
 	count := s.count(key.pkg)
@@ -121,7 +121,7 @@ func (s *summary) endTest(key testKey, action string) {
 	delete(s.output, key)
 }
 
-// endPackage prints the package's line and finds what no test accounts for.
+// endPackage prints the package's line and finds failures outside of its tests.
 func (s *summary) endPackage(e event) {
 	key := testKey{e.Package, ""}
 	for _, name := range slices.Sorted(maps.Keys(s.running[e.Package])) {
@@ -148,8 +148,8 @@ func (s *summary) endPackage(e event) {
 	delete(s.running, e.Package)
 }
 
-// endRun closes what one go test left open. exit says how it ended: with status
-// 1 if tests failed, but not only then, so failed says how many did until here.
+// endRun closes the open tests of one go test. exit is its exit status. Status 1 can mean
+// failed tests or another failure, so failed is the number of failed tests until here.
 func (s *summary) endRun(exit error, failed int) {
 	open := slices.Sorted(maps.Keys(s.counts))
 	for _, pkg := range open {
