@@ -14,11 +14,11 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// MaxTries bounds how often one attempt sends its create: after a missing parent, an
-// orphan, a holder that left, a lost reply.
+// MaxTries bounds how often one attempt sends its create: after a missing
+// parent, an orphan, a departed holder or a lost reply.
 const MaxTries = 8
 
-// Client has what the users of one zookeeper.Client share.
+// Client is the shared base of everything that is built on one zookeeper.Client.
 type Client struct {
 	Keeper *session.Keeper
 	Chroot string
@@ -54,7 +54,7 @@ func (c *Client) Ephemeral(path string, data []byte) *zk.CreateRequest {
 	return &zk.CreateRequest{Path: path, Data: data, Acl: c.ACL, Flags: zk.FlagEphemeral}
 }
 
-// Root is explained in package zookeeper, which exports it. Base returns the client and
+// Root is explained in package zookeeper. Base returns the client and
 // the prefix of all paths.
 type Root interface {
 	Base() (c *Client, prefix string)
@@ -76,7 +76,7 @@ func CheckPath(name, path string, optional bool) error {
 	return nil
 }
 
-// RetryPolicy is explained in package zookeeper, which exports it.
+// RetryPolicy is explained in package zookeeper.
 type RetryPolicy struct {
 	Base, Max time.Duration
 	Attempts  int

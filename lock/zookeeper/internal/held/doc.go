@@ -15,7 +15,7 @@
 //
 // # Reading order
 //
-// owner.go and client.go have what all znodes of a client share. table.go has the claims
-// of a session, and parents.go makes the znodes above. ending.go is the end of a lease.
+// owner.go and client.go are shared by all znodes of a client. ending.go is the end of a
+// lease. parents.go makes the znodes above others. table.go has the claims of a session.
 // lease.go and release.go are the lease and its removal. attempt.go makes the znode.
 package held

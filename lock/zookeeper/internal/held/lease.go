@@ -11,6 +11,32 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
+// Znode says how a znode is made and removed.
+type Znode struct {
+	// Make makes the znode, and returns its path and czxid. It goes on until the outcome
+	// of its writes is known. With an error it has left no znode.
+	Make func(a *Attempt) (path string, czxid int64, err error)
+
+	// Shared says that other owners may make a znode at the same path. Then the znode
+	// is read before it is deleted, unless it is young.
+	Shared bool
+
+	// Delete returns the operations of the transaction that deletes the znode. The
+	// first one deletes it. It is called once with nil, and then after each refusal
+	// with the result. It then returns other operations to try at once, or nil to try
+	// the same ones again later. If Delete is nil the znode is deleted alone.
+	Delete func(l *Lease, refused *session.Result) []any
+
+	// Vanished, if not nil, is called when the znode was gone before its deletion.
+	Vanished func()
+
+	// Tag is for the package that makes the znode. [Lease.Tag] returns it.
+	Tag any
+
+	// Fence, if not nil, returns the fence of the lease. Otherwise that is the czxid.
+	Fence func(czxid int64) idem.Fence
+}
+
 // Lease stands for a znode that was made, as long as the session is trusted. It is safe
 // for concurrent use.
 //
@@ -154,7 +180,7 @@ func (o *location) Where() (path string, czxid int64) {
 	return o.path, o.czxid
 }
 
-// Is reports whether a znode that was read is that of the lease.
+// Is reports whether n is the znode of the lease.
 func (o *location) Is(n session.Decided) bool {
 	_, czxid := o.Where()
 	return n.Exists && n.Czxid == czxid

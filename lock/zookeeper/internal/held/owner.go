@@ -8,8 +8,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/uuid"
 )
 
-// Owner is what a znode says of its owner: for operators, and to tell which attempt made
-// the znode.
+// Owner is the data of a znode about its owner. It is for operators, and it tells one
+// attempt from another.
 type Owner struct {
 	Host     string `json:"host"`
 	PID      int    `json:"pid"`
@@ -38,7 +38,7 @@ func (o Owner) Encode() []byte {
 	return data
 }
 
-// ParseOwner reads what Encode wrote. Any other data is an owner without a name.
+// ParseOwner reads the data from Encode. Any other data is an owner without a name.
 func ParseOwner(data []byte) Owner {
 	var o Owner
 	if json.Unmarshal(data, &o) != nil {

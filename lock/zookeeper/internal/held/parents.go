@@ -24,7 +24,7 @@ type parents struct {
 // Above is the path of the parent, and "" if that is "/".
 func Above(path string) string { return path[:strings.LastIndexByte(path, '/')] }
 
-// EnsureParents makes the persistent znodes above path that are missing. It begins with
+// EnsureParents makes the missing persistent znodes above path. It begins with
 // the lowest one, because the others are nearly always there. Making a znode twice does no
 // harm, so after a lost reply it does it again.
 func (p *parents) EnsureParents(path string) error {

@@ -90,7 +90,7 @@ func (l *Lease) suspect() bool {
 	return l.znode.Shared && (l.loss() != nil || l.t.Now().Sub(l.taken) > young)
 }
 
-// removed tells that the znode is gone.
+// removed ends the claim. The znode is gone, or the session is over.
 func (l *Lease) removed(err error) {
 	defer l.t.Keeper.Background.Done()
 	l.goneErr = err

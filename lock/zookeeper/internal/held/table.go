@@ -192,7 +192,7 @@ func (cl *Claim) Releasing() bool {
 	return cl.phase == releasing
 }
 
-// Lease is the lease for the znode, or nil if there is none yet.
+// Lease is the lease for the znode, or nil while the znode is being made.
 func (cl *Claim) Lease() *Lease {
 	cl.t.mu.Lock()
 	defer cl.t.mu.Unlock()

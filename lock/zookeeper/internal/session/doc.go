@@ -12,7 +12,7 @@
 //   - The lease clock. Hold registers a lease and tells it of the end of trust.
 //     Trusted, Left and Stale read the clock.
 //   - AwaitUp, Await, Settled, Retry and Pause wait. [Within] waits for a call without a
-//     context.
+//     context, as long as the session is trusted.
 //
 // # States
 //
@@ -48,20 +48,19 @@
 // # Locks
 //
 // status.mu guards the connection, the lease clock and the holds. It is never held across
-// a call to ZooKeeper or to the logger, because the library's callbacks take it, and so
-// does the timer that ends the leases. A lock is taken only while those to its left are
-// held:
+// a call to ZooKeeper or to the logger, because the library's callbacks take it. A lock is
+// taken only while those to its left are held:
 //
-//	watches.mu ──▶ status.mu ──▶ the lost functions of holds, feed.mu ──▶ mailboxes
+//	batcher.mu, watches.mu ──▶ status.mu ──▶ the lost functions of holds, feed.mu ──▶ mailboxes
 //
-// batcher.mu, guard.mu and Keeper.mu are taken alone. Keeper.mu never meets
-// status.mu.
+// Keeper.mu is taken alone.
 //
 // # Reading order
 //
 // errors.go and result.go say what an answer of the servers means. clock.go is the
-// reasoning about trust. events.go, status.go, trust.go and link.go are the state of a
-// session. requests.go, read.go and watch.go ask the servers. batch.go, refused.go and
-// pin.go write. pulse.go keeps the session alive. session.go and start.go put the parts
-// together, and backoff.go and keeper.go replace a session.
+// reasoning about trust. events.go, status.go and trust.go are the state of a session.
+// requests.go sends pinned writes and follows the connections. read.go and watch.go ask
+// the servers. batch.go and refused.go share transactions among writes. pulse.go keeps the
+// session alive. session.go and start.go put the parts together, and keeper.go replaces a
+// session.
 package session

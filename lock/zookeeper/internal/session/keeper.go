@@ -91,10 +91,11 @@ func outage(ctx context.Context, err error) bool {
 	return errors.Is(err, errNotConnected) || errors.Is(err, zk.ErrNoServer)
 }
 
-// keep replaces the session whenever it is over.
+// keep replaces the session whenever it is over. It makes the first try at once, unless
+// the last session did not live long.
 func (k *Keeper) keep(s *Session) {
 	defer close(k.stopped)
-	for s != nil {
+	for {
 		started := time.Now()
 		select {
 		case <-s.Over():
@@ -105,34 +106,24 @@ func (k *Keeper) keep(s *Session) {
 		k.set(nil, why)
 		k.cfg.Logger.Warn("zookeeper: session is over, starting another one", "session", hexID(old.ID()), "error", why)
 		k.cleanup.Go(func() { old.shutdown(!errors.Is(why, ErrExpired)) })
-		s = k.restart(time.Since(started) < k.cfg.Timeout)
-	}
-}
 
-// restart tries to start a session until it has one, or returns nil when the keeper is
-// closed. It makes the first try at once, unless the last session did not live long.
-func (k *Keeper) restart(hasty bool) *Session {
-	retry, pause := k.retry, time.Duration(0)
-	if hasty {
-		pause = retry.Next()
-	}
-	for {
-		select {
-		case <-time.After(pause):
-		case <-k.ctx.Done():
-			return nil
+		retry, pause := k.retry, time.Duration(0)
+		if time.Since(started) < k.cfg.Timeout {
+			pause = retry.Next()
 		}
-		s, err := start(k.ctx, &k.cfg)
-		if err == nil {
-			k.adopt(s)
-			return s
+		for s = nil; s == nil; pause = retry.Next() {
+			select {
+			case <-time.After(pause):
+			case <-k.ctx.Done():
+				return
+			}
+			var err error
+			if s, err = start(k.ctx, &k.cfg); err != nil && k.ctx.Err() == nil {
+				k.set(nil, err)
+				k.cfg.Logger.Warn("zookeeper: no new session yet", "error", err)
+			}
 		}
-		if k.ctx.Err() != nil {
-			return nil
-		}
-		k.set(nil, err)
-		k.cfg.Logger.Warn("zookeeper: no new session yet", "error", err)
-		pause = retry.Next()
+		k.adopt(s)
 	}
 }
 

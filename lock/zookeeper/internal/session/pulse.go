@@ -45,7 +45,8 @@ func (p *pulse) FinalBarrier() error {
 }
 
 // run makes a write over each new connection at once, and then whenever a heartbeat is
-// due, until the session is over.
+// due, until the session is over. It does not wait in the queue of the batcher, which may
+// be full of writes from an earlier connection. They have no guard over this one.
 func (p *pulse) run() {
 	for {
 		wait, changed := p.due()
@@ -58,8 +59,7 @@ func (p *pulse) run() {
 			}
 			continue
 		}
-		// A lost answer, or a server that is confused.
-		if p.writes.Write().Outcome != Applied && p.Pause() != nil {
+		if p.send().Outcome != Applied && p.Pause() != nil {
 			return
 		}
 	}

@@ -194,9 +194,9 @@ type waiter interface {
 // Within runs a call that cannot be cancelled. It stops waiting for the call when ctx
 // ends, or when the session cannot be trusted any more. The call itself goes on. The
 // session waits for it when it shuts down.
-func Within[T any](ctx context.Context, s waiter, call func() (T, error)) (none T, err error) {
+func Within[T any](ctx context.Context, s waiter, call func() (T, error)) (zero T, err error) {
 	if ctx.Err() != nil {
-		return none, fmt.Errorf("%w: %w", idem.ErrUnavailable, context.Cause(ctx))
+		return zero, fmt.Errorf("%w: %w", idem.ErrUnavailable, context.Cause(ctx))
 	}
 	var v T
 	var failed error
@@ -206,7 +206,7 @@ func Within[T any](ctx context.Context, s waiter, call func() (T, error)) (none 
 		v, failed = call()
 	})
 	if err := s.Await(ctx, done); err != nil {
-		return none, err
+		return zero, err
 	}
 	return v, failed
 }

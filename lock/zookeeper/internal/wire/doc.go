@@ -13,6 +13,6 @@
 // session. [Hosts] gives the library the servers by name.
 //
 // Read the files in this order: frames.go (frames on the wire), tls.go (one
-// connection), probe.go (the servers' tick), conn.go (the stream of a connection),
-// transport.go (the connections of a session).
+// connection), probe.go (the servers' tick), transport.go (the connections of a
+// session), conn.go (the stream of a connection).
 package wire
