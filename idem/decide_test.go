@@ -188,34 +188,17 @@ func TestRetiredDomainCannotBeAsked(t *testing.T) {
 func TestDecisionThatComesTooLate(t *testing.T) {
 	b := setup(t, parts{})
 	attempt := b.interrupted("k", "a")
-	late := &settleStore{Store: b.store, before: func() {
+	b.faults.Before("Settle", 1, func() error {
 		_, err := b.store.Settle(t.Context(), idem.NewKeyID("m1", "k"), idem.Settlement{Attempt: attempt, ID: attempt.Nonce,
 			State: idem.StateCompleted, Response: &idem.Response{Status: 201, Body: []byte("payment 70")}, ResultTTL: idem.DefaultResultTTL})
-		if err != nil {
-			t.Error(err)
-		}
-	}}
-	e := b.another(b.locker, late)
-	rec, err := e.Decide(t.Context(), idem.NewKeyID("m1", "k"), attempt, idem.NotApplied(), byOps, &b.policy)
+		return err
+	})
+	rec, err := b.engine.Decide(t.Context(), idem.NewKeyID("m1", "k"), attempt, idem.NotApplied(), byOps, &b.policy)
 	if !errors.Is(err, idem.ErrNotOpen) || rec.State != idem.StateCompleted {
 		t.Errorf("Decide() = %v, %v; want ErrNotOpen of a completed record", rec.State, err)
 	}
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 70, true)
-}
-
-// settleStore does something before the first Settle.
-type settleStore struct {
-	idem.Store
-	before func()
-}
-
-func (s *settleStore) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
-	if s.before != nil {
-		s.before()
-		s.before = nil
-	}
-	return s.Store.Settle(ctx, id, st)
 }
 
 func TestDecisionThatCannotBeStoredIsRefused(t *testing.T) {

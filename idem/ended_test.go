@@ -29,7 +29,7 @@ func (b *bundle) wantEnded(ctx context.Context) {
 }
 
 // What a handler has left running must not send anything after the handler has
-// returned: somebody else may have the lock.
+// returned: another owner may have the lock.
 func TestNothingIsSentAfterTheHandlerHasReturned(t *testing.T) {
 	for name, end := range map[string]func(ctx context.Context) (idem.Response, error){
 		"completed": answers(201),

@@ -7,52 +7,15 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
 var errDown = errors.Join(idem.ErrUnavailable, errors.New("down"))
-
-// getStore is a store that can be asked only as long as get says so.
-type getStore struct {
-	idem.Store
-	get func() error
-}
-
-func (s *getStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
-	if err := s.get(); err != nil {
-		return idem.Record{}, err
-	}
-	return s.Store.Get(ctx, id)
-}
-
-// lockerFunc does something before each TryAcquire, and fails it where that
-// fails.
-type lockerFunc struct {
-	idem.Locker
-	before func() error
-}
-
-func (l lockerFunc) TryAcquire(ctx context.Context, r idem.LockRequest) (idem.Lease, error) {
-	if err := l.before(); err != nil {
-		return nil, err
-	}
-	return l.Locker.TryAcquire(ctx, r)
-}
 
 // failOpen is a bundle whose route fails open, and whose duplicates wait.
 func failOpen(t *testing.T) *bundle {
 	t.Helper()
 	return setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen, p.DuplicateWait = true, patience }})
-}
-
-// another is a second engine, on other parts.
-func (b *bundle) another(l idem.Locker, s idem.Store, opts ...idem.Option) *idem.Engine {
-	b.Helper()
-	e, err := idem.New(l, s, opts...)
-	if err != nil {
-		b.Fatalf("New() = %v", err)
-	}
-	b.Cleanup(func() { _ = e.Close(context.Background()) })
-	return e
 }
 
 // doubtful is a handler that tells when it has begun, and ends in doubt.
@@ -65,7 +28,7 @@ func (b *bundle) doubtful(begun chan<- struct{}, end <-chan struct{}) idem.Handl
 	}
 }
 
-// A route does not fail open where an attempt was seen to run, in whatever way,
+// A route does not fail open after an attempt was seen to run, in any way,
 // and no record has said since that it came to nothing.
 func TestFailOpenForgetsNoAttempt(t *testing.T) {
 	t.Parallel()
@@ -74,7 +37,8 @@ func TestFailOpenForgetsNoAttempt(t *testing.T) {
 		b := failOpen(t)
 		begun, end, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		reads := 0
-		store := &getStore{Store: b.store, get: func() error {
+		store, locker := idemtest.NewFaultyStore(b.store), idemtest.NewFaultyLocker(b.locker)
+		store.Before("Get", idemtest.Every, func() error {
 			if reads++; reads == 2 { // it has seen the attempt, and is about to wait for it
 				defer close(end)
 			}
@@ -82,20 +46,16 @@ func TestFailOpenForgetsNoAttempt(t *testing.T) {
 				return errDown
 			}
 			return nil
-		}}
-		first := true
-		e := b.another(lockerFunc{b.locker, func() error {
-			if first {
-				go func() {
-					defer close(done)
-					_, _ = b.doWith("k", "x", b.doubtful(begun, end))
-				}()
-				<-begun
-				first = false
-			}
+		})
+		locker.Before("TryAcquire", 1, func() error {
+			go func() {
+				defer close(done)
+				_, _ = b.doWith("k", "x", b.doubtful(begun, end))
+			}()
+			<-begun
 			return nil
-		}}, store)
-		_, err := e.Do(t.Context(), b.operation("k", "x"), b.pay)
+		})
+		_, err := b.another(locker, store).Do(t.Context(), b.operation("k", "x"), b.pay)
 		<-done
 		b.wantRefused(err, idem.CodeUnavailable)
 		b.wantRuns(1)
@@ -104,14 +64,15 @@ func TestFailOpenForgetsNoAttempt(t *testing.T) {
 		t.Parallel()
 		b := failOpen(t)
 		begun, end, done, down := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
-		store := &getStore{Store: b.store, get: func() error {
+		store := idemtest.NewFaultyStore(b.store)
+		store.Before("Get", idemtest.Every, func() error {
 			select {
 			case <-down:
 				return errDown
 			default:
 				return nil
 			}
-		}}
+		})
 		e := b.another(b.locker, store, idem.WithObserver(func(_ context.Context, ev idem.Event) {
 			if ev.Type == idem.EventJoined {
 				close(down)
@@ -132,7 +93,8 @@ func TestFailOpenForgetsNoAttempt(t *testing.T) {
 		t.Parallel()
 		b := failOpen(t)
 		begun, end, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		e := b.another(lockerFunc{b.locker, func() error { return errDown }}, b.store,
+		b.locks.FailBefore("TryAcquire", idemtest.Every, errDown)
+		e := b.another(b.locks, b.store,
 			idem.WithObserver(func(_ context.Context, ev idem.Event) {
 				if ev.Type == idem.EventJoined {
 					close(end)
@@ -208,7 +170,7 @@ func (s unreadableStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, e
 	return rec, errors.Join(err, errDown)
 }
 
-// TestFailOpenNotForAUsedKey: that it was used is known, whatever cannot be.
+// TestFailOpenNotForAUsedKey: the record cannot be read, but it says that the key was used.
 func TestFailOpenNotForAUsedKey(t *testing.T) {
 	t.Parallel()
 	b := failOpen(t)

@@ -200,7 +200,8 @@ func TestStoreFallsBackWhileAnAttemptIsResolved(t *testing.T) {
 func TestStoreFallsBackWhileAPersonDecides(t *testing.T) {
 	b := setupReplicated(t, nil)
 	attempt := b.interrupted("k", "a")
-	settles := &hookStore{Store: b.store, beforeSettle: b.replicated.Failover}
+	settles := idemtest.NewFaultyStore(b.store)
+	settles.Before("Settle", 1, func() error { b.replicated.Failover(); return nil })
 	rec, err := b.another(b.locker, settles).Decide(t.Context(), idem.NewKeyID("m1", "k"), attempt,
 		idem.Applied(created(70)), idem.Decision{By: "ops"}, &b.policy)
 	if err != nil || rec.State != idem.StateCompleted {

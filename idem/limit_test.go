@@ -73,7 +73,7 @@ func TestOneScopeCannotTakeAllExecutions(t *testing.T) {
 	b.wantPaid(res, err, 3, false)
 }
 
-// A key with an open attempt is never limited: whoever asks for it hears what has
+// A key with an open attempt is never limited: its client hears what has
 // become of it, or brings it to its end.
 func TestKeyWithAnOpenAttemptIsNeverLimited(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}, policy: func(p *idem.Policy) {
@@ -100,7 +100,7 @@ func TestKeyWithAnOpenAttemptIsNeverLimited(t *testing.T) {
 	b.wantPaid(res, err, 7, true)
 }
 
-// While the first request with a key begins, nobody can tell yet whether another
+// While the first request with a key begins, it is not known yet whether another
 // body with it is a mismatch. It is told to wait for the key, not for its scope.
 func TestRequestThatDiffersFromOneThatBeginsIsNotLimited(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}})
@@ -139,7 +139,7 @@ func TestExecutionCountsUntilItsOutcomeIsStored(t *testing.T) {
 	b.wantState("k1", idem.StateCompleted)
 }
 
-// Whatever becomes of a request, it is counted no more when it is through.
+// However a request ends, it is no longer counted after its end.
 func TestOpenExecutionsAreCountedDown(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}})
 	down := errors.New("away")

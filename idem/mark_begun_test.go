@@ -13,7 +13,7 @@ import (
 func (b *markedBundle) loseLease(key string) {
 	b.Helper()
 	if !b.locker.Revoke(idem.NewKeyID("m1", idem.Key(key))) {
-		b.Fatalf("nobody holds the lock of %s", key)
+		b.Fatalf("the lock of %s is free, want a holder", key)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
 // TestStoreThatFallsBackUnderAHolder: what the holder knows, and has told its
@@ -74,33 +75,11 @@ func (b *markedBundle) domain() string {
 	return l.Fence().Domain
 }
 
-// hookStore does something before a Begin or a Settle, or in place of a Begin.
-type hookStore struct {
-	idem.Store
-	beforeBegin  func()
-	beforeSettle func()
-	begin        func(idem.BeginRequest) error
-}
-
-func (s *hookStore) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
-	if f := s.beforeSettle; f != nil {
-		s.beforeSettle = nil
-		f()
-	}
-	return s.Store.Settle(ctx, id, st)
-}
-
-func (s *hookStore) Begin(ctx context.Context, id idem.KeyID, r idem.BeginRequest) (idem.BeginResult, error) {
-	if f := s.beforeBegin; f != nil {
-		s.beforeBegin = nil
-		f()
-	}
-	if s.begin != nil {
-		if err := s.begin(r); err != nil {
-			return idem.BeginResult{}, err
-		}
-	}
-	return s.Store.Begin(ctx, id, r)
+// beforeBegin returns the store of b with a call of fn before its first Begin.
+func (b *markedBundle) beforeBegin(fn func() error) idem.Store {
+	s := idemtest.NewFaultyStore(b.lossy)
+	s.Before("Begin", 1, fn)
+	return s
 }
 
 // TestFallbackBetweenMarkerAndBegin: the store falls back to an earlier attempt in
@@ -116,7 +95,7 @@ func TestFallbackBetweenMarkerAndBegin(t *testing.T) {
 	later.Attempt.Fence.Token++
 	b.marks.markers[id] = &later
 	b.wipe()
-	h := &hookStore{Store: b.lossy, beforeBegin: func() { b.lossy.now.Store(earlier) }}
+	h := b.beforeBegin(func() error { b.lossy.now.Store(earlier); return nil })
 	_, err := b.another(b.marks, h).Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	if m := b.marks.marker(id); m.State != idem.StateCompleted || m.Attempt != later.Attempt {
@@ -132,7 +111,7 @@ func TestLossBetweenMarkerAndBegin(t *testing.T) {
 	b.wantPaid(res, err, 1, false)
 	b.wantMarker("k", idem.StateCompleted)
 	b.wipe()
-	h := &hookStore{Store: b.lossy, beforeBegin: func() { b.wipe() }}
+	h := b.beforeBegin(func() error { b.wipe(); return nil })
 	_, err = b.another(b.marks, h).Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.wantRuns(1)
@@ -143,29 +122,17 @@ func TestLossBetweenMarkerAndBegin(t *testing.T) {
 func TestLossWhileARepeatTakesTheLock(t *testing.T) {
 	b := setupMarked(t, nil)
 	finish := b.started("k", "a", b.pay)
-	h := &hookStore{Store: b.lossy, beforeBegin: func() { b.wipe() }}
-	l := &hookLocker{Locker: b.marks, before: func() {
+	h := b.beforeBegin(func() error { b.wipe(); return nil })
+	l := idemtest.NewFaultyLocker(b.marks)
+	l.Before("TryAcquire", 1, func() error {
 		res, err := finish()
 		b.wantPaid(res, err, 1, false)
 		b.wantMarker("k", idem.StateCompleted)
-	}}
+		return nil
+	})
 	_, err := b.another(l, h).Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.wantRuns(1)
-}
-
-// hookLocker does something before the next TryAcquire.
-type hookLocker struct {
-	idem.Locker
-	before func()
-}
-
-func (l *hookLocker) TryAcquire(ctx context.Context, r idem.LockRequest) (idem.Lease, error) {
-	if f := l.before; f != nil {
-		l.before = nil
-		f()
-	}
-	return l.Locker.TryAcquire(ctx, r)
 }
 
 // TestAbortedBeginDoesNotOutrankAMarker: the store dies under the Begin of a
@@ -177,7 +144,7 @@ func TestAbortedBeginDoesNotOutrankAMarker(t *testing.T) {
 	b.wantPaid(res, err, 1, false)
 	b.wantMarker("k", idem.StateCompleted)
 	b.wipe()
-	h := &hookStore{Store: &abortWipes{b.lossy}, begin: func(idem.BeginRequest) error { b.wipe(); return errDown }}
+	h := b.beforeBegin(func() error { b.wipe(); return errDown })
 	_, err = b.another(b.marks, h, idem.WithObserver(b.observe)).Do(t.Context(), b.operation("k", "a"), b.pay)
 	b.wantRefused(err, idem.CodeUnavailable)
 	b.eventually("abort", func() bool { return b.saw(idem.EventBeginAborted) > 0 })
@@ -194,13 +161,6 @@ func refusedAs(err error, code idem.Code) bool {
 	return ok && r.Code == code
 }
 
-// abortWipes aborts in what has become of the store.
-type abortWipes struct{ *fallibleStore }
-
-func (s *abortWipes) Abort(ctx context.Context, id idem.KeyID, r idem.BeginRequest) error {
-	return s.fallibleStore.now.Load().Abort(ctx, id, r)
-}
-
 // TestLaterMarkerIsLeftAlone: an attempt that ended in doubt asks its resolver
 // when another instance has settled it, and run the next one.
 func TestLaterMarkerIsLeftAlone(t *testing.T) {
@@ -208,16 +168,15 @@ func TestLaterMarkerIsLeftAlone(t *testing.T) {
 	b := setupMarked(t, func(p *idem.Policy) {
 		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return verdict, nil })
 	})
-	l := &hookLocker{Locker: b.marks}
-	l.before = func() { // the first TryAcquire: arm the second, that of inDoubt
-		l.before = func() {
-			// Another instance is faster: not applied, runs attempt 2, completes, marks.
-			res, err := b.do("k", "a")
-			b.wantPaid(res, err, 1, false)
-			b.wantMarker("k", idem.StateCompleted)
-			verdict = idem.StillUnknown()
-		}
-	}
+	l := idemtest.NewFaultyLocker(b.marks)
+	l.Before("TryAcquire", 2, func() error { // the call of inDoubt
+		// Another instance is faster: not applied, runs attempt 2, completes, marks.
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+		b.wantMarker("k", idem.StateCompleted)
+		verdict = idem.StillUnknown()
+		return nil
+	})
 	_, _ = b.another(l, b.lossy).Do(t.Context(), b.operation("k", "a"), answers(500))
 	b.wantRuns(1)
 	b.wantMarker("k", idem.StateCompleted)

@@ -9,7 +9,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// A policy that nobody has completed gets its defaults: a zero time to live would
+// An incomplete policy gets its defaults, because a zero time to live would
 // lose the result as soon as it is stored.
 func TestDoAppliesThePolicysDefaults(t *testing.T) {
 	b := setup(t, parts{})
@@ -55,13 +55,13 @@ func TestResolveAndDecideApplyThePolicysDefaults(t *testing.T) {
 			}
 			_, err = settle(b, idem.NewKeyID("m1", "other"))
 			if !errors.Is(err, idem.ErrNotOpen) {
-				t.Errorf("%s() of a key that nobody used = %v, want %v", name, err, idem.ErrNotOpen)
+				t.Errorf("%s() of an unused key = %v, want %v", name, err, idem.ErrNotOpen)
 			}
 		})
 	}
 }
 
-// Whatever is wrong with an operation is refused before anything is consumed.
+// The engine refuses a wrong operation before it consumes the key.
 func TestOperationThatIsWrongIsRefusedAtOnce(t *testing.T) {
 	noSum := func(uint8) (idem.Fingerprint, error) { return idem.Fingerprint{Version: idem.FingerprintVersion}, nil }
 	for name, spoil := range map[string]func(*idem.Operation){

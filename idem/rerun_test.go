@@ -115,15 +115,9 @@ func TestRunAgainThatIsAbortedKeepsTheBinding(t *testing.T) {
 				b := setup(t, parts{policy: runsAgain})
 				leave(b)
 				// The first Begin finds the attempt in doubt, the second starts over.
-				begins := &hookStore{Store: b.faults}
+				begins := idemtest.NewFaultyStore(b.faults)
 				var late *idemtest.Late
-				n := 0
-				begins.begin = func(idem.BeginRequest) error {
-					if n++; n == 2 {
-						late = fail(b)
-					}
-					return nil
-				}
+				begins.Before("Begin", 2, func() error { late = fail(b); return nil })
 				e := b.another(b.locks, begins, idem.WithObserver(b.observe))
 				_, err := e.Do(t.Context(), b.operation("k", "a"), b.pay)
 				b.wantRefused(err, idem.CodeUnavailable)
@@ -145,7 +139,7 @@ func TestRunAgainThatIsAbortedKeepsTheBinding(t *testing.T) {
 }
 
 // TestRunAgainStartsFromTheOpenAttemptAlone: no other state is seen in between, so
-// nobody else can begin there.
+// no other request can begin there.
 func TestRunAgainStartsFromTheOpenAttemptAlone(t *testing.T) {
 	b := setup(t, parts{policy: runsAgain})
 	b.interrupted("k", "a")
@@ -176,7 +170,7 @@ func TestResolveLeavesToTheNextRequestWhatRunsAgain(t *testing.T) {
 }
 
 func TestAskWithoutAResolverLeavesUnknown(t *testing.T) {
-	for name, doubt := range map[string]idem.InDoubt{"zero": {}, "leave unknown": idem.LeaveUnknown(), "ask nobody": idem.AskResolver(nil)} {
+	for name, doubt := range map[string]idem.InDoubt{"zero": {}, "leave unknown": idem.LeaveUnknown(), "nil resolver": idem.AskResolver(nil)} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = doubt }})
 			b.interrupted("k", "a")

@@ -301,10 +301,7 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 		}})
 		res, err := loseThen(b, func(ctx context.Context) (idem.Response, error) {
 			// Another instance comes by: its lock, its resolver.
-			other, err := idem.New(b.locker, b.store)
-			if err != nil {
-				t.Fatal(err)
-			}
+			other := b.another(b.locker, b.store)
 			res, err := other.Do(context.Background(), b.operation("k", "a"), b.pay)
 			b.wantPaid(res, err, 70, true)
 			return b.pay(ctx)
@@ -314,10 +311,7 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 	t.Run("who was superseded is told so", func(t *testing.T) {
 		b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
 		_, err := loseThen(b, func(ctx context.Context) (idem.Response, error) {
-			other, err := idem.New(b.locker, b.store)
-			if err != nil {
-				t.Fatal(err)
-			}
+			other := b.another(b.locker, b.store)
 			res, err := other.Do(context.Background(), b.operation("k", "a"), answers(429))
 			if err != nil || res.Response.Status != 429 {
 				t.Fatalf("other Do() = %v, %v", res, err)

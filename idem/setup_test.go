@@ -66,6 +66,17 @@ func setup(t *testing.T, p parts) *bundle {
 	return b
 }
 
+// another is a second engine, with other parts.
+func (b *bundle) another(l idem.Locker, s idem.Store, opts ...idem.Option) *idem.Engine {
+	b.Helper()
+	e, err := idem.New(l, s, opts...)
+	if err != nil {
+		b.Fatalf("New() = %v", err)
+	}
+	b.Cleanup(func() { _ = e.Close(context.Background()) })
+	return e
+}
+
 func withDefaults(t *testing.T, p idem.Policy) idem.Policy {
 	t.Helper()
 	p, err := p.WithDefaults()

@@ -57,7 +57,7 @@ func TestNothingRunsTwiceUnderFaults(t *testing.T) {
 				case 2:
 					late := faults.DeliverLate(method, call, nil)
 					if rnd.IntN(2) == 0 {
-						go func() { // delivered by whoever comes later, or never
+						go func() { // delivered by a later request, or never
 							select {
 							case <-late.Arrived():
 								_ = late.Deliver()

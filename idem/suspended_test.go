@@ -45,11 +45,7 @@ func TestContextOfAHandlerReadsTheLeaseClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{})
 			locker := &suspendedLocker{Locker: b.locker}
-			engine, err := idem.New(locker, b.store)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = engine.Do(context.Background(), b.operation("k", "a"), func(ctx context.Context) (idem.Response, error) {
+			_, err := b.another(locker, b.store).Do(context.Background(), b.operation("k", "a"), func(ctx context.Context) (idem.Response, error) {
 				child, cancel := context.WithCancel(ctx)
 				defer cancel()
 				if err := look(ctx); err != nil {

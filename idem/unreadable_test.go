@@ -121,15 +121,11 @@ func TestDamagedResponseIsNotReplayedAndReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
-			engine, err := idem.New(b.locks, &damagedStore{b.faults, tt.err}, idem.WithObserver(b.observe))
-			if err != nil {
-				t.Fatal(err)
-			}
-			b.engine = engine
+			b.engine = b.another(b.locks, &damagedStore{b.faults, tt.err}, idem.WithObserver(b.observe))
 			if _, err := b.doWith("k", "a", tt.handler); err != nil {
 				t.Fatal(err)
 			}
-			_, err = b.do("k", "a")
+			_, err := b.do("k", "a")
 			b.wantRefused(err, tt.code)
 			b.wantRuns(0) // of the default handler
 			if !errors.Is(err, tt.err) || b.saw(idem.EventUnreadable) != 1 {
@@ -167,11 +163,7 @@ func TestMisbehavingStoreEndsSaving(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						b := setup(t, parts{})
 						store := &misbehavingStore{Store: b.store, answer: answer}
-						engine, err := idem.New(b.locks, store, idem.WithObserver(b.observe), idem.WithSettleTimeout(timeout))
-						if err != nil {
-							t.Fatal(err)
-						}
-						b.engine = engine
+						b.engine = b.another(b.locks, store, idem.WithObserver(b.observe), idem.WithSettleTimeout(timeout))
 						res, err := b.doWith("k", "a", answers(status))
 						if err != nil || res.Response.Status != status {
 							t.Errorf("Do() = %d, %v, want %d", res.Response.Status, err, status)
@@ -185,7 +177,7 @@ func TestMisbehavingStoreEndsSaving(t *testing.T) {
 							t.Errorf("Settle was called %d times within %v, want a few, with pauses", n, took)
 						}
 						b.wantFree("k")
-						if err := engine.Close(t.Context()); err != nil {
+						if err := b.engine.Close(t.Context()); err != nil {
 							t.Errorf("Close() = %v, want <nil>", err)
 						}
 					})

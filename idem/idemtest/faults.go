@@ -51,7 +51,18 @@ func (f *Faults) Calls(method string) int {
 // FailBefore makes a call return the error without taking effect.
 func (f *Faults) FailBefore(method string, call int, err error) {
 	err = faultOr(err, method, "was not sent")
-	f.plan(method, call, func(context.Context, func(context.Context) error) error { return err })
+	f.Before(method, call, func() error { return err })
+}
+
+// Before makes a call run fn first. If fn returns an error, the call returns it without taking
+// effect.
+func (f *Faults) Before(method string, call int, fn func() error) {
+	f.plan(method, call, func(ctx context.Context, apply func(context.Context) error) error {
+		if err := fn(); err != nil {
+			return err
+		}
+		return apply(ctx)
+	})
 }
 
 // LoseReply makes a call take effect and return the error.

@@ -23,7 +23,7 @@ var lockerLeaseTests = []lockerTest{
 			b.Errorf("Err() after Release() = %v, want <nil>", err)
 		}
 	}},
-	{"a lease nobody watched is done after release", func(b *lockerBench) {
+	{"an unwatched lease is done after release", func(b *lockerBench) {
 		lease := b.take(b.a, b.id)
 		b.release(lease)
 		b.wantOver(lease)

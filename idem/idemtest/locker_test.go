@@ -55,7 +55,7 @@ var mutants = map[string]struct {
 	"release counts as loss": {"a released lease is over without an error", idemtest.LockerHarness{
 		New: newMutant(mutant{release: func(m *mutant, id idem.KeyID, _ idem.Lease) { m.Revoke(id) }}),
 	}},
-	"check never says no": {"a lease nobody watched is done", idemtest.LockerHarness{
+	"check never says no": {"an unwatched lease is done", idemtest.LockerHarness{
 		New: newMutant(mutant{blindCheck: true}),
 	}},
 	"a loss goes unnoticed": {"a lost lease says so", idemtest.LockerHarness{

@@ -57,7 +57,7 @@ var storeConcurrencyTests = []storeTest{
 		}
 		b.isOpen(false)
 	}},
-	{name: "an Abort beats its Begin in whatever order they come", run: func(b *storeBench) {
+	{name: "an Abort beats its Begin in any order", run: func(b *storeBench) {
 		for range 20 {
 			b.id = randomKeyID()
 			req := b.request(idem.ClientKey)

@@ -111,7 +111,7 @@ var storeResendTests = []storeTest{
 			}
 		}
 	}},
-	{name: "Settle after somebody else's decision", run: func(b *storeBench) {
+	{name: "Settle after a decision", run: func(b *storeBench) {
 		a, _ := b.start(idem.ClientKey)
 		mine, other := decision(a, idem.StateUnknown), decision(a, idem.StateCompleted)
 		b.settle(mine, true)

@@ -100,7 +100,7 @@ var storeSettleTests = []storeTest{
 			b.Errorf("Get(%v) = decision %q, want %q", b.id, rec.Decision, d.Decision)
 		}
 	}},
-	{name: "the holder may report while nobody has decided", run: func(b *storeBench) {
+	{name: "the holder may report before a decision", run: func(b *storeBench) {
 		a, _ := b.start(idem.ClientKey)
 		b.settle(decision(a, idem.StateUnknown), true)
 		rec := b.settle(settlement(a, idem.StateCompleted), true)
@@ -108,7 +108,7 @@ var storeSettleTests = []storeTest{
 			b.Errorf("Settle(%v, completed) = %+v, want the holder's own", b.id, rec)
 		}
 	}},
-	{name: "the holder comes too late once somebody has decided", run: func(b *storeBench) {
+	{name: "the holder comes too late after a decision", run: func(b *storeBench) {
 		for _, state := range []idem.State{idem.StateCompleted, idem.StateReleased} {
 			b.id = randomKeyID()
 			a, _ := b.start(idem.ClientKey)

@@ -65,7 +65,7 @@ var storeMutants = map[string]struct {
 			return res, err
 		},
 	}},
-	"the last settlement wins": {"settle/the holder comes too late once somebody has decided", storeMutant{
+	"the last settlement wins": {"settle/the holder comes too late after a decision", storeMutant{
 		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
 			res, err := s.Settle(context.Background(), id, st)
 			if st.State == idem.StateCompleted {
