@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -44,10 +45,10 @@ func caseID(row *idem.OpenRecord) string {
 	return fmt.Sprintf("%v-%d-%.8s", row.ID, row.Record.Attempt.Number, row.Record.Attempt.Nonce)
 }
 
-// queue puts an attempt into the inbox, once. After a failure the pass queues no
-// more.
-func (s *Sweeper) queue(ctx context.Context, a *attempt, r *result, reason string, p *Pass) {
-	if s.cfg.inbox == nil || a.queued || p.Unqueued > 0 {
+// queue puts an attempt into the inbox, once. After a failure the pass queues no more.
+func (s *Sweeper) queue(ctx context.Context, r *result, reason string, p *Pass) {
+	id := caseID(r.row)
+	if s.cfg.inbox == nil || s.queued[id] || p.Unqueued > 0 {
 		return
 	}
 	state, at := r.state.String(), r.row.Record.Attempt
@@ -61,22 +62,22 @@ func (s *Sweeper) queue(ctx context.Context, a *attempt, r *result, reason strin
 	if err == nil {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		_, err = s.cfg.inbox.OfferNamed(call, caseID(&r.row), data)
+		_, err = s.cfg.inbox.OfferNamed(call, id, data)
 	}
 	if err != nil {
 		p.fail(ctx, &p.Unqueued, fmt.Errorf("sweeper: inbox: %w", err))
 		return
 	}
-	a.queued = true
+	s.queued[id] = true
 	p.Queued++
 }
 
-// queuedCases lists the inbox. It is called before the records are listed, so a
-// case without an open record then is settled.
-func (s *Sweeper) queuedCases(ctx context.Context, p *Pass) map[string]bool {
-	queued := map[string]bool{}
+// readInbox lists the cases in the inbox. The pass calls it before it lists the records,
+// so the attempt of a case without an open record then is settled.
+func (s *Sweeper) readInbox(ctx context.Context, p *Pass) {
+	s.queued = map[string]bool{}
 	if s.cfg.inbox == nil {
-		return queued
+		return
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -85,19 +86,14 @@ func (s *Sweeper) queuedCases(ctx context.Context, p *Pass) map[string]bool {
 		p.fail(ctx, &p.Unqueued, fmt.Errorf("sweeper: inbox: %w", err))
 	}
 	for _, id := range ids {
-		queued[id] = true
+		s.queued[id] = true
 	}
-	return queued
 }
 
 // forget drops the attempts that this pass has not listed, here and in the inbox.
-func (s *Sweeper) forget(ctx context.Context, queued map[string]bool, p *Pass) {
-	for id, a := range s.attempts {
-		if a.pass != s.passes {
-			delete(s.attempts, id)
-		}
-	}
-	for id := range queued {
+func (s *Sweeper) forget(ctx context.Context, p *Pass) {
+	maps.DeleteFunc(s.attempts, func(_ string, a *attempt) bool { return a.pass != s.passes })
+	for id := range s.queued {
 		// An open attempt is not listed if the store's clock was set back.
 		if s.attempts[id] != nil || p.Unqueued > 0 || ctx.Err() != nil || s.mayBeOpen(ctx, id) {
 			continue

@@ -54,7 +54,7 @@ const (
 // looked at again in a later pass.
 func (s *Sweeper) sweep(ctx context.Context) (p Pass) {
 	s.passes++
-	queued := s.queuedCases(ctx, &p)
+	s.readInbox(ctx, &p)
 	for q := (idem.OpenQuery{OlderThan: s.cfg.minAge, Limit: s.cfg.page}); ; {
 		page, err := s.list(ctx, q)
 		if err != nil {
@@ -63,9 +63,7 @@ func (s *Sweeper) sweep(ctx context.Context) (p Pass) {
 		}
 		p.Looked += len(page.Records)
 		before := p.Failed
-		for _, r := range s.settleAll(ctx, s.due(page.Records, queued, &p)) {
-			s.account(ctx, &r, &p)
-		}
+		s.settleDue(ctx, page.Records, &p)
 		failed := p.Failed - before
 		if failed > 0 && failed == len(page.Records) || ctx.Err() != nil {
 			return p // the store or the lock service is down
@@ -74,7 +72,7 @@ func (s *Sweeper) sweep(ctx context.Context) (p Pass) {
 			break
 		}
 	}
-	s.forget(ctx, queued, &p) // only after a complete listing
+	s.forget(ctx, &p) // only after a complete listing
 	return p
 }
 
@@ -84,53 +82,59 @@ func (s *Sweeper) list(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, er
 	return s.store.ListOpen(ctx, q)
 }
 
-// due picks the records of a page whose pause is over.
-func (s *Sweeper) due(page []idem.OpenRecord, queued map[string]bool, p *Pass) (due []idem.OpenRecord) {
-	now := time.Now()
-	for _, row := range page {
-		if errors.Is(row.Err, idem.ErrNewerRecord) {
-			p.Newer++
-			continue
-		}
-		id := caseID(&row)
-		a := s.attempts[id]
+// settleDue settles the records of a page whose pause is over, a few at a time. It starts
+// no more when ctx has ended.
+func (s *Sweeper) settleDue(ctx context.Context, rows []idem.OpenRecord, p *Pass) {
+	var mu sync.Mutex // guards the pass and the attempts
+	var workers sync.WaitGroup
+	free := make(chan struct{}, s.cfg.workers)
+	for i := 0; i < len(rows) && ctx.Err() == nil; i++ {
+		row := &rows[i]
+		mu.Lock()
+		a := s.due(row, p)
+		mu.Unlock()
 		if a == nil {
-			a = &attempt{pause: min(firstPause, s.cfg.maxBackoff), queued: queued[id]}
-			s.attempts[id] = a
-		}
-		a.pass = s.passes
-		if now.Before(a.next) {
-			p.Deferred++
 			continue
 		}
-		due = append(due, row)
+		free <- struct{}{}
+		workers.Go(func() {
+			defer func() { <-free }()
+			r := result{row: row, state: row.Record.State, err: row.Err}
+			s.settle(ctx, &r)
+			mu.Lock()
+			defer mu.Unlock()
+			s.account(ctx, a, &r, p)
+		})
 	}
-	return due
+	workers.Wait()
 }
 
-// result is what happened to one record.
+// due returns the attempt of a listed record, or nil if the pass leaves it out.
+func (s *Sweeper) due(row *idem.OpenRecord, p *Pass) *attempt {
+	if errors.Is(row.Err, idem.ErrNewerRecord) {
+		p.Newer++
+		return nil
+	}
+	id := caseID(row)
+	a := s.attempts[id]
+	if a == nil {
+		a = &attempt{pause: min(firstPause, s.cfg.maxBackoff)}
+		s.attempts[id] = a
+	}
+	a.pass = s.passes
+	if time.Now().Before(a.next) {
+		p.Deferred++
+		return nil
+	}
+	return a
+}
+
+// result is the outcome of settling one record.
 type result struct {
-	row    idem.OpenRecord
+	row    *idem.OpenRecord
 	state  idem.State
 	err    error
 	reason string // why an unknown outcome stays unknown
-}
-
-// settleAll settles the records, a few at a time. It starts no more when ctx has
-// ended.
-func (s *Sweeper) settleAll(ctx context.Context, rows []idem.OpenRecord) []result {
-	results := make([]result, len(rows))
-	started := 0
-	slots := make(chan struct{}, s.cfg.workers)
-	var workers sync.WaitGroup
-	for ; started < len(rows) && ctx.Err() == nil; started++ {
-		r := &results[started]
-		r.row = rows[started]
-		slots <- struct{}{}
-		workers.Go(func() { s.settle(ctx, r); <-slots })
-	}
-	workers.Wait()
-	return results[:started]
 }
 
 var (
@@ -140,7 +144,6 @@ var (
 
 // settle decides one record.
 func (s *Sweeper) settle(ctx context.Context, r *result) {
-	r.state, r.err = r.row.Record.State, r.row.Err
 	if r.err != nil {
 		return
 	}
@@ -157,7 +160,7 @@ func (s *Sweeper) settle(ctx context.Context, r *result) {
 		return
 	}
 	if policy.InDoubt.RunsAgain() {
-		r.state, r.err = s.releaseOld(ctx, &r.row, &policy)
+		r.state, r.err = s.releaseOld(ctx, r.row, &policy)
 		return
 	}
 	r.reason = "the route has no resolver"
@@ -200,7 +203,7 @@ func (s *Sweeper) releaseOld(ctx context.Context, row *idem.OpenRecord, policy *
 
 // account counts a result and says when to look at the record again. A record
 // that only a person can settle goes into the inbox.
-func (s *Sweeper) account(ctx context.Context, r *result, p *Pass) {
+func (s *Sweeper) account(ctx context.Context, a *attempt, r *result, p *Pass) {
 	count, pause, reason := &p.Unknown, s.cfg.maxBackoff, ""
 	switch {
 	case errors.Is(r.err, idem.ErrNotOpen), r.err != nil && ctx.Err() != nil:
@@ -227,9 +230,8 @@ func (s *Sweeper) account(ctx context.Context, r *result, p *Pass) {
 		count = &p.Released
 	}
 	*count++
-	a := s.attempts[caseID(&r.row)]
 	if reason != "" {
-		s.queue(ctx, a, r, reason, p)
+		s.queue(ctx, r, reason, p)
 	}
 	a.next = time.Now().Add(min(a.pause, pause))
 	a.pause = min(2*a.pause, s.cfg.maxBackoff)

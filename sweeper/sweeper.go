@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,21 +27,20 @@ type Sweeper struct {
 	policies Policies
 	cfg      config
 
-	asking atomic.Int64 // resolvers that have not returned
-	chores chores
+	asking atomic.Int64 // resolvers still running
 
 	// These belong to the running term. Terms follow each other.
 	attempts map[string]*attempt // by case ID
+	queued   map[string]bool     // case IDs in the inbox
 	passes   uint64
-	yielded  time.Duration // how long the office is left to others, 0 if it was not yielded
+	pause    time.Duration // after the last pass
 }
 
 // attempt is what the leader remembers of an open attempt.
 type attempt struct {
-	next   time.Time     // when to look at it again
-	pause  time.Duration // the one after that
-	queued bool          // it is in the inbox
-	pass   uint64        // the last pass that listed it
+	next  time.Time     // when to look at it again
+	pause time.Duration // the one after that
+	pass  uint64        // the last pass that listed it
 }
 
 // New returns a sweeper for the records of the engine's store.
@@ -52,7 +52,7 @@ func New(engine *idem.Engine, store idem.Store, policies Policies, opts ...Optio
 	if err != nil {
 		return nil, err
 	}
-	return &Sweeper{engine: engine, store: store, policies: policies, cfg: cfg}, nil
+	return &Sweeper{engine: engine, store: store, policies: policies, cfg: cfg, attempts: map[string]*attempt{}}, nil
 }
 
 // Run sweeps whenever this instance leads, until ctx ends. Then it finishes the
@@ -60,28 +60,24 @@ func New(engine *idem.Engine, store idem.Store, policies Policies, opts ...Optio
 // is called once.
 func (s *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if s.yielded == 0 {
-			s.attempts = map[string]*attempt{} // another leader may know better by now
-		}
-		s.yielded = 0
+		s.pause = s.cfg.interval
 		if err := s.cfg.lead(ctx, s.term); err != nil && ctx.Err() == nil {
 			s.cfg.observer(ctx, Pass{Err: err})
 		}
-		sleep(ctx, max(s.yielded, s.cfg.interval))
+		sleep(ctx, s.pause)
 	}
 }
 
 // mostPause bounds how much a long pass delays the next one.
 const mostPause = 5 * time.Second
 
-// term is one leadership. It ends with its context, or when the office is yielded.
+// term is one leadership. It ends with its context, or when the leader yields the office.
 // It returns when its chores have returned too.
 func (s *Sweeper) term(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	s.chores.begin()
 	for _, ch := range s.cfg.chores {
 		running.Go(func() { s.repeat(ctx, ch) })
 	}
@@ -89,14 +85,15 @@ func (s *Sweeper) term(ctx context.Context) error {
 		began := time.Now()
 		p := s.sweep(ctx)
 		p.Leader, p.Duration = true, time.Since(began)
-		p.Yielded = p.Newer > 0 && ctx.Err() == nil && s.chores.end(s.cfg.chores)
+		// A due chore keeps the office, so a leader that yields often still runs its chores.
+		due := slices.ContainsFunc(s.cfg.chores, func(ch *chore) bool { return ch.left() <= 0 })
+		p.Yielded = p.Newer > 0 && ctx.Err() == nil && !due
 		s.cfg.observer(ctx, p)
-		pause := max(s.cfg.interval, min(9*p.Duration, mostPause))
+		s.pause = max(s.cfg.interval, min(9*p.Duration, mostPause))
 		if p.Yielded {
-			s.yielded = pause
 			return nil
 		}
-		sleep(ctx, pause)
+		sleep(ctx, s.pause)
 	}
 	return context.Cause(ctx)
 }
@@ -106,68 +103,32 @@ type chore struct {
 	every time.Duration
 	run   func(context.Context) error
 
-	// Guarded by chores.mu, except that the goroutine of the chore reads next.
-	next    time.Time
-	running bool
+	mu   sync.Mutex
+	next time.Time // the chore is due from then on, until a run has finished
 }
 
-// chores decides whether a chore starts or the office is yielded. A chore that runs or
-// is due keeps the office, so a leader that yields often does not put its chores off.
-type chores struct {
-	mu    sync.Mutex
-	ended bool // no chore starts any more in this term
-}
-
-func (c *chores) begin() {
+// left is the time until the chore is due.
+func (c *chore) left() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ended = false
+	return time.Until(c.next)
 }
 
-// end reports whether the office can be yielded. No chore starts after that.
-func (c *chores) end(all []*chore) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, ch := range all {
-		if ch.running || !time.Now().Before(ch.next) {
-			return false
-		}
-	}
-	c.ended = true
-	return true
-}
-
-// start reports whether a chore may run now.
-func (c *chores) start(ch *chore) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ch.running = !c.ended
-	return ch.running
-}
-
-// done takes note of a run. One that was cut off by the end of the term is due again.
-func (c *chores) done(ch *chore, finished bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ch.running = false
-	if finished {
-		ch.next = time.Now().Add(ch.every)
-	}
-}
-
-// repeat runs a chore until the term ends. It does not hold up the sweep.
+// repeat runs a chore until the term ends. It does not hold up the sweep. A run that the
+// end of the term cuts off stays due.
 func (s *Sweeper) repeat(ctx context.Context, ch *chore) {
 	for {
-		sleep(ctx, time.Until(ch.next))
-		if ctx.Err() != nil || !s.chores.start(ch) {
+		sleep(ctx, ch.left())
+		if ctx.Err() != nil {
 			return
 		}
 		err := ch.run(ctx)
-		finished := ctx.Err() == nil
-		s.chores.done(ch, finished)
-		if !finished {
+		if ctx.Err() != nil {
 			return
 		}
+		ch.mu.Lock()
+		ch.next = time.Now().Add(ch.every)
+		ch.mu.Unlock()
 		if err != nil {
 			s.cfg.observer(ctx, Pass{Leader: true, Err: fmt.Errorf("sweeper: chore: %w", err)})
 		}

@@ -1,9 +1,10 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
@@ -14,11 +15,7 @@ import (
 // The error wraps idem.ErrStaleFence, idem.ErrNewerRecord, idem.ErrCorruptRecord,
 // idem.ErrStoreLost or idem.ErrUnavailable. With ErrStaleFence the result has the record.
 func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (res idem.BeginResult, err error) {
-	if err := errors.Join(
-		s.mayWrite("begin"),
-		checkLength("begin", "domain", req.Fence.Domain, maxDomain),
-		checkLength("begin", "route", req.Route, maxRoute),
-	); err != nil {
+	if err := s.mayWrite("begin", req.Fence.Domain, req.Route); err != nil {
 		return res, err
 	}
 	if err := s.evicts.Refuse(ctx); err != nil {
@@ -26,33 +23,27 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	}
 	s.loss.Reread(ctx)
 	rerun, rerunDomain := packRerun(req.RunAgainFrom)
-	shard := redisserver.ShardOf(id)
-	err = s.loss.Do(ctx, "begin", shard, func(expected string) (string, bool, error) {
-		r, err := s.replicas.run(ctx, s.client, "begin", beginScript, shard, s.keys.keys(id),
-			expected, id.String(), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
-			req.Fence.Domain, req.Route, packFingerprint(req.Fingerprint), rerun, rerunDomain)
-		if err == nil {
-			res, err = beginResult(r, req)
+	keys := s.keys.keys(id)
+	r, err := s.compared(ctx, "begin", id, func(expected string) (reply, error) {
+		args := []any{expected, id.String(), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
+			req.Fence.Domain, req.Route, packFingerprint(req.Fingerprint), rerun, rerunDomain}
+		if s.replicas != nil {
+			return s.replicas.begin(ctx, redisserver.ShardOf(id), keys, args)
 		}
-		return r.lost(err)
+		return s.run(ctx, "begin", beginScript, keys, args...)
 	})
-	return res, err
-}
-
-// beginResult reads the answer of begin.lua.
-func beginResult(r reply, req idem.BeginRequest) (res idem.BeginResult, err error) {
-	if res.Record, err = r.decode("begin"); err != nil {
+	if err != nil {
 		return res, err
 	}
+	res.Record = r.record
 	switch r.verdict {
 	case verdictBegun:
 		res.Begun = true
-		if res.Replaced, err = replacedBy(r.record); err != nil {
+		if res.Replaced, err = replacedBy(r.packed); err != nil {
 			err = fmt.Errorf("tokenstore/redis: begin: %w", err)
 		}
 	case verdictStale:
-		err = fmt.Errorf("tokenstore/redis: begin with fence %v after %v: %w",
-			req.Fence, res.Record.Attempt.Fence, idem.ErrStaleFence)
+		err = fmt.Errorf("tokenstore/redis: begin with fence %v after %v: %w", req.Fence, r.record.Attempt.Fence, idem.ErrStaleFence)
 	}
 	return res, err
 }
@@ -60,22 +51,18 @@ func beginResult(r reply, req idem.BeginRequest) (res idem.BeginResult, err erro
 // Abort undoes a Begin, or makes the store refuse it if it arrives later. The error wraps
 // idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
 func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest) error {
-	if err := errors.Join(s.mayWrite("abort"), checkLength("abort", "domain", req.Fence.Domain, maxDomain)); err != nil {
+	if err := s.mayWrite("abort", req.Fence.Domain); err != nil {
 		return err
 	}
-	keep := req.KeyTTL
-	if keep <= 0 {
-		keep = idem.DefaultKeyTTL
-	}
 	rerun, rerunDomain := packRerun(req.RunAgainFrom)
-	r, err := run(ctx, s.client, "abort", abortScript, s.keys.keys(id),
+	_, err := s.run(ctx, "abort", abortScript, s.keys.keys(id),
 		id.String(), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
-		req.Fence.Domain, millis(keep), rerun, rerunDomain)
-	if err == nil && r.verdict == verdictUnreadable {
-		_, err = r.decode("abort")
-	}
+		req.Fence.Domain, millis(keyTTL(req.KeyTTL)), rerun, rerunDomain)
 	return err
 }
+
+// keyTTL is d, or the default.
+func keyTTL(d time.Duration) time.Duration { return cmp.Or(max(d, 0), idem.DefaultKeyTTL) }
 
 // packRerun returns the attempt to start over from, and its domain. Both are empty
 // without such an attempt.

@@ -2,12 +2,10 @@ package redisstore
 
 import (
 	"cmp"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -89,30 +87,17 @@ func parseAddr(addr string) (*goredis.UniversalOptions, error) {
 // addServer adds the server of a redis:// or rediss:// URL to the options.
 func addServer(o *goredis.UniversalOptions, server, port string) error {
 	u, err := url.Parse(server)
-	switch {
-	case err != nil:
-		return errors.New("tokenstore/redis: address is not a URL") // err would show the password
-	case u.Scheme != "redis" && u.Scheme != "rediss":
-		return fmt.Errorf("tokenstore/redis: address with scheme %q: want redis, rediss or redis+sentinel", u.Scheme)
-	case u.Hostname() == "":
-		return errors.New("tokenstore/redis: address without a host")
-	case u.RawQuery != "" || u.Fragment != "":
-		return errors.New("tokenstore/redis: address with options: it can have none")
+	if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
+		// err would show the password
+		return errors.New("tokenstore/redis: address: want redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss:// or redis+sentinel://, without options")
 	}
-	o.Addrs = append(o.Addrs, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port)))
-	if u.Scheme == "rediss" {
-		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}
+	u.Host = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
+	one, err := goredis.ParseURL(u.String())
+	if err != nil { // the database is no number
+		return fmt.Errorf("tokenstore/redis: address: %w", err)
 	}
-	if u.User != nil {
-		o.Username = u.User.Username()
-		o.Password, _ = u.User.Password()
-	}
-	if name := strings.Trim(u.Path, "/"); name != "" {
-		db, err := strconv.Atoi(name)
-		if err != nil || db < 0 {
-			return fmt.Errorf("tokenstore/redis: database %q: want a number", name)
-		}
-		o.DB = db
-	}
+	o.Addrs = append(o.Addrs, one.Addr)
+	o.Username, o.Password = cmp.Or(one.Username, o.Username), cmp.Or(one.Password, o.Password)
+	o.DB, o.TLSConfig = cmp.Or(one.DB, o.DB), cmp.Or(one.TLSConfig, o.TLSConfig)
 	return nil
 }

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"time"
@@ -37,7 +36,7 @@ func audited(by string) bool { return by != "" && !slices.Contains(machines, by)
 func (s *Store) Decisions(ctx context.Context, id idem.KeyID) ([]Decided, error) {
 	entries, err := s.client.LRange(ctx, s.keys.decisions(redisserver.ShardOf(id)), 0, -1).Result()
 	if err != nil {
-		return nil, failed(ctx, s.client, "decisions", err)
+		return nil, s.failed(ctx, "decisions", err)
 	}
 	var list []Decided
 	for _, e := range entries {
@@ -64,22 +63,18 @@ const (
 )
 
 func decodeDecided(e string) (id idem.KeyID, d Decided, err error) {
-	if e != "" && e[0] != decidedVersion {
-		return id, d, fmt.Errorf("tokenstore/redis: decision of version %d: a newer build wrote it", e[0])
+	f := fields(e)
+	version := f.number(1)
+	d.State, d.At, d.Attempt = idem.State(f.number(1)), f.time(), uint32(f.number(4))
+	f.text(16)
+	id, ok := parseID(f.text(64))
+	by := int(f.number(1))
+	switch {
+	case e != "" && version != decidedVersion:
+		return id, d, fmt.Errorf("tokenstore/redis: decision of version %d: a newer build wrote it", version)
+	case !ok || len(e) < decidedHeader || by > len(f):
+		return id, d, fmt.Errorf("tokenstore/redis: malformed decision of %d bytes", len(e)) // without its content
 	}
-	malformed := fmt.Errorf("tokenstore/redis: malformed decision of %d bytes", len(e)) // without its content
-	if len(e) < decidedHeader {
-		return id, d, malformed
-	}
-	by := int(e[decidedHeader-1])
-	id, ok := parseID(e[28:92])
-	if !ok || len(e) < decidedHeader+by {
-		return id, d, malformed
-	}
-	return id, Decided{
-		At:       getTime(e[2:]),
-		Attempt:  binary.BigEndian.Uint32([]byte(e[8:12])),
-		State:    idem.State(e[1]),
-		Decision: idem.Decision{By: e[decidedHeader : decidedHeader+by], Reason: e[decidedHeader+by:]},
-	}, nil
+	d.By, d.Reason = f.text(by), string(f)
+	return id, d, nil
 }

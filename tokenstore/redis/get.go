@@ -2,74 +2,58 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
 // Get returns the record of id, in one round trip. The error wraps idem.ErrNewerRecord,
 // idem.ErrCorruptRecord, idem.ErrStoreLost or idem.ErrUnavailable.
-func (s *Store) Get(ctx context.Context, id idem.KeyID) (rec idem.Record, err error) {
-	err = s.loss.Do(ctx, "get", redisserver.ShardOf(id), func(expected string) (string, bool, error) {
-		r, err := fetch(ctx, s.client, s.keys.keys(id))
-		if err != nil {
-			return "", false, err
-		}
-		if rec, err = r.decode("get"); err != nil {
-			return "", false, err
-		}
-		// A read-only store may expect no incarnation.
-		lost := rec.State == idem.StateNone && expected != "" && r.incarnation != expected
-		return r.incarnation, lost, nil
-	})
-	return rec, err
+func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	r, err := s.compared(ctx, "get", id, func(expected string) (reply, error) { return s.fetch(ctx, id, expected) })
+	return r.record, err
 }
 
-// fetch reads a record, its response, the incarnation and the server's time.
-func fetch(ctx context.Context, client goredis.UniversalClient, keys []string) (reply, error) {
-	if _, cluster := client.(*goredis.ClusterClient); cluster {
-		return run(ctx, client, "get", getScript, keys)
+// fetch reads a record, its response, the incarnation and the server's time. A missing
+// record counts as lost if the shard lacks the expected incarnation.
+func (s *Store) fetch(ctx context.Context, id idem.KeyID, expected string) (r reply, err error) {
+	keys := s.keys.keys(id)
+	clock := []any{"time"}
+	if _, cluster := s.client.(*goredis.ClusterClient); cluster {
+		clock = []any{"eval", "return redis.call('time')", 1, keys[0]} // the key brings it to the record's server
 	}
-	pipe := client.Pipeline() // one server: cheaper than the script
+	pipe := s.client.Pipeline()
 	values := pipe.MGet(ctx, keys[0], keys[3], keys[2])
-	clock := pipe.Time(ctx)
+	now := pipe.Do(ctx, clock...)
 	if _, err := pipe.Exec(ctx); err != nil {
-		return reply{}, unavailable("get", err)
+		return r, s.failed(ctx, "get", err)
 	}
-	r := reply{verdict: verdictGot, now: clock.Val()}
-	record, there := values.Val()[0].(string)
-	if there && record == "" {
-		r.verdict = verdictUnreadable
+	t, err := now.Int64Slice()
+	if err != nil || len(t) != 2 {
+		return r, unavailable("get", fmt.Errorf("unexpected time %v: %w", t, err))
 	}
-	r.record, r.body = record, bodyOf(values.Val()[1])
-	r.incarnation, _ = values.Val()[2].(string)
+	found := values.Val()
+	if r.record, err = decodeValues(found[0], found[1], time.Unix(t[0], t[1]*1000)); err != nil {
+		return r, fmt.Errorf("tokenstore/redis: get: %w", err)
+	}
+	// A read-only store may expect no incarnation.
+	if r.record.State == idem.StateNone && expected != "" && found[2] != expected {
+		r.verdict = verdictLost
+	}
 	return r, nil
-}
-
-// bodyOf returns the value of a response's key. It tells an empty value from a missing key.
-func bodyOf(value any) string {
-	body, there := value.(string)
-	if there && body == "" {
-		return cutOff
-	}
-	return body
 }
 
 // Issue makes a record in StateIssued. It returns an existing record unchanged. The error
 // wraps the same errors as that of [Store.Get], or is [ErrReadOnly].
-func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (rec idem.Record, err error) {
+func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
 	if err := s.mayWrite("issue"); err != nil {
-		return rec, err
+		return idem.Record{}, err
 	}
-	err = s.loss.Do(ctx, "issue", redisserver.ShardOf(id), func(expected string) (string, bool, error) {
-		r, err := run(ctx, s.client, "issue", issueScript, s.keys.keys(id), expected, millis(ttl))
-		if err == nil {
-			rec, err = r.decode("issue")
-		}
-		return r.lost(err)
+	r, err := s.compared(ctx, "issue", id, func(expected string) (reply, error) {
+		return s.run(ctx, "issue", issueScript, s.keys.keys(id), expected, millis(ttl))
 	})
-	return rec, err
+	return r.record, err
 }

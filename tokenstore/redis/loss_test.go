@@ -157,20 +157,6 @@ func TestBeginFromBeforeTheLossIsRefused(t *testing.T) {
 	wantLost(t, open(t, connect(t, "redis://"+m.Addr()), WithWitness(before)))
 }
 
-// However rarely the witness is asked, a new incarnation in Redis is a reason.
-func TestAcceptedLossIsNoticedAtOnce(t *testing.T) {
-	m := startMini(t)
-	w := new(register)
-	running := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withRecheck(time.Hour), withReread(time.Hour))
-	m.FlushAll()
-	wantLost(t, running)
-	operator := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w))
-	if _, err := operator.AcceptLoss(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	wantWorking(t, running)
-}
-
 func TestOneLostShardIsRefusedAlone(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(new(register)))

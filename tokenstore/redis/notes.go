@@ -23,31 +23,20 @@ func (s *Store) RetireDomain(ctx context.Context, domain string, d idem.Decision
 	if domain == "" {
 		return errors.New("tokenstore/redis: retire: no domain")
 	}
-	if err := errors.Join(
-		s.mayWrite("retire"),
-		checkLength("retire", "domain", domain, maxDomain),
-		checkLength("retire", "decision's author", d.By, maxAuthor),
-		checkLength("retire", "decision's reason", d.Reason, maxReason),
-	); err != nil {
+	if err := s.mayWrite("retire", domain, d.By); err != nil {
 		return err
 	}
 	data, err := json.Marshal(retirement{By: d.By, Reason: d.Reason, At: time.Now().UTC()})
 	if err != nil {
 		return fmt.Errorf("tokenstore/redis: retire: %w", err)
 	}
-	if err := s.client.HSetNX(ctx, s.keys.retired(), domain, data).Err(); err != nil {
-		return failed(ctx, s.client, "retire", err)
-	}
-	return nil
+	return s.failed(ctx, "retire", s.client.HSetNX(ctx, s.keys.retired(), domain, data).Err())
 }
 
 // DomainRetired reports whether a lock domain was retired. The error wraps idem.ErrUnavailable.
 func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) {
 	retired, err := s.client.HExists(ctx, s.keys.retired(), domain).Result()
-	if err != nil {
-		return false, failed(ctx, s.client, "retired", err)
-	}
-	return retired, nil
+	return retired, s.failed(ctx, "retired", err)
 }
 
 // DeclareSealed notes that services encrypt the responses stored here. Tools without a
@@ -58,18 +47,12 @@ func (s *Store) DeclareSealed(ctx context.Context) error {
 	if err := s.mayWrite("declare sealed"); err != nil {
 		return err
 	}
-	if err := s.client.SetNX(ctx, s.keys.sealed(), time.Now().UTC().Format(time.RFC3339), 0).Err(); err != nil {
-		return failed(ctx, s.client, "declare sealed", err)
-	}
-	return nil
+	return s.failed(ctx, "declare sealed", s.client.SetNX(ctx, s.keys.sealed(), time.Now().UTC().Format(time.RFC3339), 0).Err())
 }
 
 // Sealed reports whether a service called [Store.DeclareSealed]. The error wraps
 // idem.ErrUnavailable.
 func (s *Store) Sealed(ctx context.Context) (bool, error) {
 	n, err := s.client.Exists(ctx, s.keys.sealed()).Result()
-	if err != nil {
-		return false, failed(ctx, s.client, "sealed", err)
-	}
-	return n > 0, nil
+	return n > 0, s.failed(ctx, "sealed", err)
 }

@@ -75,36 +75,26 @@ func TestOpenPagesThroughEqualScores(t *testing.T) {
 	wantIDs(t, walk(t, s, idem.OpenQuery{Limit: 30, After: &late}, nil), nil)
 }
 
-// A page whose records are all of another state is walked over, and not one
-// record a round trip.
-func TestOpenWalksOverAPageThatIsFilteredOut(t *testing.T) {
+// A listing of a rare state reads many records of another state at once.
+func TestOpenWalksOverRecordsOfAnotherState(t *testing.T) {
 	m := startMini(t)
 	client := connect(t, "redis://"+m.Addr())
 	s := open(t, client)
 	ids, attempts := inOneShard(t, s, 300)
-	last := ids[len(ids)-1]
-	st := completion(attempts[last], "")
-	st.State = idem.StateUnknown
-	if _, err := s.Settle(t.Context(), last, st); err != nil {
-		t.Fatal(err)
+	first, last := ids[0], ids[len(ids)-1]
+	for _, id := range []idem.KeyID{first, last} {
+		st := completion(attempts[id], "")
+		st.State = idem.StateUnknown
+		if _, err := s.Settle(t.Context(), id, st); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var h trips
 	client.AddHook(&h)
-	page, err := s.ListOpen(t.Context(), idem.OpenQuery{State: idem.StateUnknown, Limit: 1})
-	rows := page.Records
-	if err != nil || len(rows) != 1 || rows[0].ID != last {
-		t.Errorf("Open(unknown) = %d records, %v, want the last one", len(rows), err)
-	}
-	if got := h.n.Load(); got > 30 {
-		t.Errorf("Open(unknown) among 300 records took %d round trips, want at most 30", got)
-	}
-	first := ids[0]
-	st = completion(attempts[first], "")
-	st.State = idem.StateUnknown
-	if _, err := s.Settle(t.Context(), first, st); err != nil {
-		t.Fatal(err)
-	}
 	wantIDs(t, walk(t, s, idem.OpenQuery{State: idem.StateUnknown, Limit: 1}, nil), []idem.KeyID{first, last})
+	if got := h.n.Load(); got > 60 {
+		t.Errorf("Open(unknown) among 300 records took %d round trips, want at most 60", got)
+	}
 }
 
 // Records that were walked over are settled between pages, by a resolver say,
@@ -133,13 +123,9 @@ func TestOpenMissesNothingWhileRecordsAreSettled(t *testing.T) {
 	ids, next = ids[75:], 0
 	h := &before{at: 2, f: func() { settle(20) }}
 	client.AddHook(h)
-	page, err := s.ListOpen(t.Context(), idem.OpenQuery{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := make(map[idem.KeyID]bool)
-	for _, r := range page.Records {
-		found[r.ID] = true
+	for _, id := range walk(t, s, idem.OpenQuery{Limit: 1000}, nil) {
+		found[id] = true
 	}
 	for _, id := range ids[20:] {
 		if !found[id] {
@@ -178,8 +164,8 @@ func TestOpenDoesABoundedAmountOfWork(t *testing.T) {
 		if err != nil {
 			t.Fatalf("Open(%+v) = %v, want <nil>", q, err)
 		}
-		if got := h.n.Load() - before; got > 40 {
-			t.Fatalf("call %d took %d round trips, want at most 40", calls, got)
+		if got := h.n.Load() - before; got > 3 { // the first call may send the script
+			t.Fatalf("call %d took %d round trips, want at most 3", calls, got)
 		}
 		if len(page.Records) > 0 {
 			if page.Records[0].ID != id || page.Next != nil {
@@ -192,7 +178,7 @@ func TestOpenDoesABoundedAmountOfWork(t *testing.T) {
 		}
 		q.After = page.Next
 	}
-	if least := stale / (100 + inVain); calls < least {
+	if least := stale / 100; calls < least {
 		t.Errorf("%d stale members took %d calls, want at least %d", stale, calls, least)
 	}
 }

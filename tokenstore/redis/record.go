@@ -9,26 +9,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// The packed record. lua/prelude.lua has the table with the positions of the scripts,
-// which count from 1.
+// lua/prelude.lua has the table of the packed record.
 const (
 	recordVersion = 1
-
-	atState         = 1
-	atKind          = 2
-	atPlace         = 3
-	atNumber        = 4
-	atToken         = 8
-	atNonce         = 16
-	atFingerprint   = 48
-	atCreated       = 81
-	atStarted       = 87
-	atSettled       = 93
-	atResultExpires = 99
-	atKeyExpires    = 105
-	atTokenExpires  = 111
-	atLengths       = 117 // of domain, route and author; two bytes for the reason
-	headerSize      = 123 // only the scripts use the last byte, which marks a repair
+	headerSize    = 123
 )
 
 // Where a response is.
@@ -38,13 +22,65 @@ const (
 	placeApart   // in a key of its own
 )
 
-// Limits of the layout. The limits in package idem are lower or equal.
+// Limits of the layout, in bytes. The limits in package idem are lower or equal.
 const (
-	maxDomain = 255
-	maxRoute  = 255
-	maxAuthor = 255
+	maxText   = 255 // domain, route and author
 	maxReason = 65535
 )
+
+// fields takes the fields of a packed text, one after the other. After the end it
+// returns zeros and empty texts.
+type fields string
+
+func (f *fields) text(n int) string {
+	n = min(n, len(*f))
+	text := string((*f)[:n])
+	*f = (*f)[n:]
+	return text
+}
+
+func (f *fields) number(size int) (n uint64) {
+	for _, b := range []byte(f.text(size)) {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+func (f *fields) time() time.Time {
+	ms := f.number(6)
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(ms)).UTC()
+}
+
+// unpack reads a packed record, and returns the place of its response and the rest after
+// its texts. An empty record is one in StateNone. The error wraps idem.ErrNewerRecord or
+// idem.ErrCorruptRecord.
+func unpack(data string) (r idem.Record, place byte, rest string, err error) {
+	if data == "" {
+		return r, placeNowhere, "", nil
+	}
+	f := fields(data)
+	version := f.number(1)
+	r.State, r.Kind, place = idem.State(f.number(1)), idem.KeyKind(f.number(1)), byte(f.number(1))
+	r.Attempt.Number, r.Attempt.Fence.Token = uint32(f.number(4)), f.number(8)
+	copy(r.Attempt.Nonce[:], f.text(16))
+	f.text(16) // only the scripts use the settlement's ID
+	r.Fingerprint.Version = byte(f.number(1))
+	copy(r.Fingerprint.Sum[:], f.text(32))
+	r.Created, r.Started, r.Settled = f.time(), f.time(), f.time()
+	r.ResultExpires, r.KeyExpires, r.TokenExpires = f.time(), f.time(), f.time()
+	domain, route, author, reason := int(f.number(1)), int(f.number(1)), int(f.number(1)), int(f.number(2))
+	f.text(1) // only the scripts use the mark of a repair
+	if version != recordVersion || len(data) < headerSize || domain+route+author+reason > len(f) ||
+		r.State < idem.StateIssued || r.State > idem.StateUnknown || r.Kind > idem.IssuedToken || place > placeApart {
+		return idem.Record{}, placeNowhere, "", cannotRead(data)
+	}
+	r.Attempt.Fence.Domain, r.Route = f.text(domain), f.text(route)
+	r.Decision = idem.Decision{By: f.text(author), Reason: f.text(reason)}
+	return r, place, string(f), nil
+}
 
 // cannotRead says why a record cannot be read. It does not show the content.
 func cannotRead(data string) error {
@@ -55,56 +91,36 @@ func cannotRead(data string) error {
 }
 
 // decodeRecord reads a packed record as it is at time now by the server's clock. body is
-// the response, if it has a key of its own. An empty record is one in StateNone. The
-// error wraps idem.ErrNewerRecord or idem.ErrCorruptRecord.
+// the response, if it has a key of its own.
 func decodeRecord(data, body string, now time.Time) (idem.Record, error) {
-	if data == "" {
-		return idem.Record{}, nil
+	r, place, rest, err := unpack(data)
+	if err != nil {
+		return r, err
 	}
-	if len(data) < headerSize || data[0] != recordVersion {
-		return idem.Record{}, cannotRead(data)
-	}
-	r := idem.Record{
-		State:         idem.State(data[atState]),
-		Kind:          idem.KeyKind(data[atKind]),
-		Created:       getTime(data[atCreated:]),
-		Started:       getTime(data[atStarted:]),
-		Settled:       getTime(data[atSettled:]),
-		ResultExpires: getTime(data[atResultExpires:]),
-		KeyExpires:    getTime(data[atKeyExpires:]),
-		TokenExpires:  getTime(data[atTokenExpires:]),
-	}
-	texts, rest, whole := textsOf(data)
-	if !whole || r.State < idem.StateIssued || r.State > idem.StateUnknown || r.Kind > idem.IssuedToken || data[atPlace] > placeApart {
-		return idem.Record{}, cannotRead(data)
-	}
-	r.Attempt.Number = binary.BigEndian.Uint32([]byte(data[atNumber:atToken]))
-	r.Attempt.Fence.Token = binary.BigEndian.Uint64([]byte(data[atToken:atNonce]))
-	copy(r.Attempt.Nonce[:], data[atNonce:])
-	r.Fingerprint.Version = data[atFingerprint]
-	copy(r.Fingerprint.Sum[:], data[atFingerprint+1:])
-	r.Attempt.Fence.Domain, r.Route, r.Decision.By, r.Decision.Reason = texts[0], texts[1], texts[2], texts[3]
-	return withResponse(atTime(r, now), data[atPlace], rest, body), nil
+	return withResponse(atTime(r, now), place, rest, body), nil
 }
 
-// textsOf returns domain, route, author and reason, and the rest of the record. The
-// record is not whole if a text is cut off.
-func textsOf(data string) (texts [4]string, rest string, whole bool) {
-	n := data[atLengths:]
-	rest = data[headerSize:]
-	for i, length := range [...]int{int(n[0]), int(n[1]), int(n[2]), int(n[3])<<8 | int(n[4])} {
-		if length > len(rest) {
-			return texts, "", false
-		}
-		texts[i], rest = rest[:length], rest[length:]
+// decodeValues decodes a record and its response as MGET returns them. The value of a
+// missing key is nil.
+func decodeValues(record, response any, now time.Time) (idem.Record, error) {
+	data, there := record.(string)
+	if there && data == "" {
+		return idem.Record{}, cannotRead(data)
 	}
-	return texts, rest, true
+	body, there := response.(string)
+	if there && body == "" {
+		body = cutOff
+	}
+	return decodeRecord(data, body, now)
 }
 
 // replacedBy names the record that a packed pending record replaced.
 func replacedBy(data string) (idem.Replaced, error) {
-	_, before, _ := textsOf(data)
-	r, err := decodeRecord(before, "", time.Time{})
+	_, _, before, err := unpack(data)
+	if err != nil {
+		return idem.Replaced{}, err
+	}
+	r, _, _, err := unpack(before)
 	return idem.Replaced{State: r.State, Attempt: r.Attempt}, err
 }
 
@@ -177,12 +193,4 @@ func packTime(t time.Time) string {
 		return strings.Repeat("\x00", 6)
 	}
 	return string(binary.BigEndian.AppendUint64(nil, uint64(t.UnixMilli()))[2:])
-}
-
-func getTime(s string) time.Time {
-	ms := binary.BigEndian.Uint64([]byte("\x00\x00" + s[:6]))
-	if ms == 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(int64(ms)).UTC()
 }

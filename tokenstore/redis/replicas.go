@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
+	"regexp"
 	"sync/atomic"
 	"time"
 
@@ -49,25 +48,20 @@ func newReplication(c config, client goredis.UniversalClient) (*replication, err
 	return &replication{client: client, want: c.replicas, timeout: c.replicaTimeout, shortfall: c.shortfall}, nil
 }
 
-// run runs a script and waits until replicas have acknowledged what it began.
-func (p *replication) run(ctx context.Context, client goredis.UniversalClient, method string, script *goredis.Script,
-	shard int, keys []string, args ...any,
-) (reply, error) {
-	if p == nil {
-		return run(ctx, client, method, script, keys, args...)
-	}
-	if _, cluster := client.(*goredis.ClusterClient); !cluster {
+// begin runs begin.lua and waits until replicas have acknowledged the new attempt.
+func (p *replication) begin(ctx context.Context, shard int, keys []string, args []any) (reply, error) {
+	if _, cluster := p.client.(*goredis.ClusterClient); !cluster {
 		shard = 0
 	}
 	patience, leave := p.gates[shard].enter(p.timeout)
 	defer leave()
-	r, acks, err := p.runAndWait(ctx, method, script, patience, redisscript.Call{Keys: keys, Args: args})
+	r, acks, err := p.runAndWait(ctx, patience, redisscript.Call{Keys: keys, Args: args})
 	if err != nil || r.verdict != verdictBegun {
 		return r, err // there is no new write to acknowledge
 	}
 	got, err := acks.Int()
 	if err != nil {
-		return reply{}, unavailable(method+": wait for replicas", err)
+		return reply{}, unavailable("begin: wait for replicas", err)
 	}
 	p.gates[shard].short.Store(got < p.want)
 	switch {
@@ -77,7 +71,7 @@ func (p *replication) run(ctx context.Context, client goredis.UniversalClient, m
 		p.shortfall(ctx, got, p.want)
 		return r, nil
 	}
-	return reply{}, fmt.Errorf("tokenstore/redis: %s: %d of %d replicas acknowledged: %w", method, got, p.want, idem.ErrUnavailable)
+	return reply{}, fmt.Errorf("tokenstore/redis: begin: %d of %d replicas acknowledged: %w", got, p.want, idem.ErrUnavailable)
 }
 
 // gate remembers that replicas fell short at the last Begin. While they do, one Begin at
@@ -111,47 +105,34 @@ func within(ctx context.Context, patience time.Duration) time.Duration {
 	return max(patience, time.Millisecond)
 }
 
-// redirects bounds how often a script follows its shard to another primary.
-const redirects = 4
-
-// runAndWait runs a script and, in the same round trip and over the same connection,
+// runAndWait runs begin.lua and, in the same round trip and over the same connection,
 // WAIT, which concerns the last write of its connection. It uses the primary's own client.
-// The client of a cluster would send the WAIT, which has no key, to any node.
-func (p *replication) runAndWait(ctx context.Context, method string, script *goredis.Script, patience time.Duration, call redisscript.Call) (r reply, acks *goredis.Cmd, err error) {
+// The client of a cluster would send the WAIT, which has no key, to any node. The script
+// may run twice, so after a failure in a cluster it goes to the shard's primary of then.
+func (p *replication) runAndWait(ctx context.Context, patience time.Duration, call redisscript.Call) (r reply, acks *goredis.Cmd, err error) {
 	cluster, isCluster := p.client.(*goredis.ClusterClient)
 	for try := 0; ; try++ {
 		node, _ := p.client.(*goredis.Client)
 		if isCluster {
 			if node, err = cluster.MasterForKey(ctx, call.Keys[0]); err != nil {
-				return r, nil, unavailable(method, err)
+				return r, nil, unavailable("begin", err)
 			}
 		}
-		cmd := redisscript.Pipelined(ctx, node, script, []redisscript.Call{call}, func(pipe goredis.Pipeliner) {
+		cmd := redisscript.Pipelined(ctx, node, beginScript, []redisscript.Call{call}, func(pipe goredis.Pipeliner) {
 			acks = pipe.Do(ctx, "wait", p.want, within(ctx, patience).Milliseconds())
 		})[0]
 		if err = cmd.Err(); err == nil {
-			r, err = parseReply(method, cmd)
+			r, err = parseReply("begin", cmd)
 			return r, acks, err
 		}
-		if !isCluster || !follow(err, try) || ctx.Err() != nil {
-			return r, nil, unavailable(method, err)
+		if !isCluster || try > 0 || ctx.Err() != nil {
+			return r, nil, unavailable("begin", err)
 		}
 		// This loads the slots anew.
 		if rerr := cluster.ForEachMaster(ctx, func(context.Context, *goredis.Client) error { return nil }); rerr != nil {
-			return r, nil, unavailable(method, errors.Join(err, rerr))
+			return r, nil, unavailable("begin", errors.Join(err, rerr))
 		}
 	}
-}
-
-// follow reports whether a script that failed on a node of a cluster may go to another
-// one. It may run twice. The script does not follow a slot that moves to another primary
-// (ASK, TRYAGAIN), and is unavailable during the move.
-func follow(err error, try int) bool {
-	if _, moved := goredis.IsMovedError(err); moved || goredis.IsReadOnlyError(err) || goredis.IsClusterDownError(err) {
-		return try < redirects
-	}
-	var answered goredis.Error
-	return !errors.As(err, &answered) && try == 0 // the connection broke
 }
 
 // check returns an error that wraps idem.ErrUnavailable if a primary has fewer replicas
@@ -176,34 +157,11 @@ func (p *replication) check(ctx context.Context) error {
 	return nil
 }
 
-// maxLag is for how many seconds a connected replica may be silent. It reports every
-// second. This is the default of min-replicas-max-lag.
-const maxLag = 10
-
-// attached counts the replicas in INFO that are online and not silent:
+// replica matches a replica in INFO that is online and was heard from within 10 seconds,
+// the default of min-replicas-max-lag:
 //
 //	slave0:ip=10.0.0.2,port=6379,state=online,offset=4711,lag=0
-func attached(info string) int {
-	n := 0
-	for line := range strings.Lines(info) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if number, ok := strings.CutPrefix(name, "slave"); !ok || strings.Trim(number, "0123456789") != "" {
-			continue
-		}
-		online, lag := false, maxLag+1
-		for field := range strings.SplitSeq(value, ",") {
-			switch k, v, _ := strings.Cut(field, "="); k {
-			case "state":
-				online = v == "online"
-			case "lag":
-				if l, err := strconv.Atoi(v); err == nil {
-					lag = l
-				}
-			}
-		}
-		if online && lag >= 0 && lag <= maxLag {
-			n++
-		}
-	}
-	return n
-}
+var replica = regexp.MustCompile(`(?m)^slave\d+:.*\bstate=online,.*\blag=(\d|10)\b`)
+
+// attached counts the replicas in INFO that can acknowledge.
+func attached(info string) int { return len(replica.FindAllString(info, -1)) }

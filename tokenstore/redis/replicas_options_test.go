@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -85,22 +83,6 @@ func TestAttachedReplicas(t *testing.T) {
 	} {
 		if got := attached(info); got != want {
 			t.Errorf("attached(%q) = %d, want %d", info, got, want)
-		}
-	}
-}
-
-func TestFollow(t *testing.T) {
-	for _, tt := range []struct {
-		err  error
-		try  int
-		want bool
-	}{
-		{goredis.ErrClosed, 0, true}, // stands for whatever the server did not say
-		{goredis.ErrClosed, 1, false},
-		{context.DeadlineExceeded, 1, false},
-	} {
-		if got := follow(tt.err, tt.try); got != tt.want {
-			t.Errorf("follow(%v, %d) = %v, want %v", tt.err, tt.try, got, tt.want)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -19,10 +18,7 @@ const inlineLimit = 1024
 // ask whether the store lost records. [Store.Decisions] keeps the decisions of people. The
 // error wraps idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
 func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
-	if err := s.mayWrite("settle"); err != nil {
-		return res, err
-	}
-	args, err := settleArgs(id, st)
+	args, err := s.settleArgs(id, &st)
 	if err != nil {
 		return res, err
 	}
@@ -30,14 +26,11 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	if audited(st.Decision.By) {
 		keys, args = append(keys, s.keys.decisions(redisserver.ShardOf(id))), append(args, keptDecisions)
 	}
-	r, err := run(ctx, s.client, "settle", settleScript, keys, args...)
+	r, err := s.run(ctx, "settle", settleScript, keys, args...)
 	if err != nil {
 		return res, err
 	}
-	if res.Record, err = r.decode("settle"); err != nil {
-		return res, err
-	}
-	res.Repaired = r.verdict == verdictRepaired
+	res = idem.SettleResult{Record: r.record, Repaired: r.verdict == verdictRepaired}
 	res.Settled = res.Repaired || r.verdict == verdictSettled
 	// The response does not travel back.
 	if res.Settled && (res.Record.State == idem.StateCompleted || res.Record.State == idem.StateUnknown) {
@@ -47,66 +40,47 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 }
 
 // settleArgs are the first 18 ARGV of settle.lua.
-func settleArgs(id idem.KeyID, st idem.Settlement) ([]any, error) {
+func (s *Store) settleArgs(id idem.KeyID, st *idem.Settlement) ([]any, error) {
 	var re idem.Repair
-	if st.Repair != nil {
-		re = *st.Repair
-	}
-	if err := errors.Join(
-		checkLength("settle", "domain", st.Attempt.Fence.Domain, maxDomain),
-		checkLength("settle", "decision's author", st.Decision.By, maxAuthor),
-		checkLength("settle", "decision's reason", st.Decision.Reason, maxReason),
-		checkLength("settle", "route", re.Route, maxRoute),
-		checkLength("settle", "domain", re.Replaced.Attempt.Fence.Domain, maxDomain),
-	); err != nil {
-		return nil, err
-	}
-	switch st.State {
-	case idem.StateCompleted, idem.StateReleased, idem.StateUnknown:
-	default:
-		return nil, fmt.Errorf("tokenstore/redis: settle: state %v", st.State)
-	}
-	response, place, err := packResponse(st)
-	if err != nil {
-		return nil, err
-	}
-	keyTTL := st.KeyTTL
-	if keyTTL <= 0 {
-		keyTTL = idem.DefaultKeyTTL
-	}
-	if st.State == idem.StateCompleted {
-		keyTTL = max(keyTTL, st.ResultTTL)
-	}
 	repair, replaced := "", ""
-	switch {
-	case st.Repair != nil && st.LeaseTrusted:
-		repair = "trusted"
-	case st.Repair != nil:
-		repair = "untrusted"
+	if st.Repair != nil {
+		re, repair = *st.Repair, "untrusted"
+		if st.LeaseTrusted {
+			repair = "trusted"
+		}
 	}
 	if re.Replaced != (idem.Replaced{}) {
 		replaced = string([]byte{byte(re.Replaced.State)}) + packAttempt(re.Replaced.Attempt)
 	}
+	if err := s.mayWrite("settle", st.Attempt.Fence.Domain, st.Decision.By, re.Route, re.Replaced.Attempt.Fence.Domain); err != nil {
+		return nil, err
+	}
+	if n := len(st.Decision.Reason); n > maxReason {
+		return nil, fmt.Errorf("tokenstore/redis: settle: the decision's reason has %d bytes, want at most %d", n, maxReason)
+	}
+	resultTTL, keyTTL := st.ResultTTL, keyTTL(st.KeyTTL)
+	response, place := []byte(nil), byte(placeNowhere)
+	switch st.State {
+	case idem.StateCompleted:
+		keyTTL = max(keyTTL, resultTTL)
+	case idem.StateReleased, idem.StateUnknown:
+	default:
+		return nil, fmt.Errorf("tokenstore/redis: settle: state %v", st.State)
+	}
+	if st.Response != nil && st.State != idem.StateReleased {
+		var err error
+		if response, err = st.Response.AppendBinary(nil); err != nil {
+			return nil, fmt.Errorf("tokenstore/redis: settle: %w", err)
+		}
+		if place = placeInline; len(response) > inlineLimit {
+			place = placeApart
+		}
+	}
 	return []any{
 		id.String(), packAttempt(st.Attempt), st.Attempt.Fence.Domain, string(st.ID[:]),
 		string([]byte{byte(st.State)}), response, string([]byte{place}),
-		millis(st.ResultTTL), millis(keyTTL), st.Decision.By, st.Decision.Reason,
+		millis(resultTTL), millis(keyTTL), st.Decision.By, st.Decision.Reason,
 		repair, string([]byte{byte(re.Kind)}), re.Route, packFingerprint(re.Fingerprint), packTime(re.Started),
 		replaced, re.Replaced.Attempt.Fence.Domain,
 	}, nil
-}
-
-// packResponse encodes the response and chooses its place.
-func packResponse(st idem.Settlement) (packed []byte, place byte, err error) {
-	if st.Response == nil || st.State == idem.StateReleased {
-		return nil, placeNowhere, nil
-	}
-	packed, err = st.Response.AppendBinary(nil)
-	switch {
-	case err != nil:
-		return nil, placeNowhere, fmt.Errorf("tokenstore/redis: settle: %w", err)
-	case len(packed) <= inlineLimit:
-		return packed, placeInline, nil
-	}
-	return packed, placeApart, nil
 }

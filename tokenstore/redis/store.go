@@ -134,9 +134,16 @@ func (s *Store) AcceptLoss(ctx context.Context) (int, error) {
 	return s.loss.Accept(ctx)
 }
 
-func (s *Store) mayWrite(method string) error {
+// mayWrite refuses every call of a read-only store, and texts that do not fit into a
+// record.
+func (s *Store) mayWrite(method string, texts ...string) error {
 	if s.readOnly {
 		return fmt.Errorf("tokenstore/redis: %s: %w", method, ErrReadOnly)
+	}
+	for _, text := range texts {
+		if len(text) > maxText {
+			return fmt.Errorf("tokenstore/redis: %s: %.20q... has %d bytes, want at most %d", method, text, len(text), maxText)
+		}
 	}
 	return nil
 }

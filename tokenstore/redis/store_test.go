@@ -143,7 +143,13 @@ func completion(a idem.Attempt, body string) idem.Settlement {
 	}
 }
 
-// damage changes what Redis keeps of a key.
+// Positions in a packed record.
+const (
+	atPlace   = 3
+	atLengths = 117
+)
+
+// damage changes the record of a key in Redis.
 func damage(tb testing.TB, store idem.Store, id idem.KeyID, d idemtest.Damage) {
 	tb.Helper()
 	s := store.(*Store)

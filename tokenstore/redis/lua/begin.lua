@@ -6,7 +6,7 @@
 --      3 kind                      7 fingerprint, 33 bytes
 --      4 fence and nonce, 24 bytes 8 the open attempt to start over from, or ''
 --                                  9 domain of its fence
--- Returns {verdict, record, response, now, incarnation if lost}. The verdict is
+-- Returns {verdict, record, response, now}. The verdict is
 --   begun       the attempt is pending, now or since an earlier copy of this call
 --   kept        the record does not allow it
 --   stale       the fence comes too late
@@ -24,7 +24,7 @@ end
 
 local r, incarnation, refusal = load()
 if refusal then return refusal end
-if incarnation ~= want then return {'lost', '', '', now, incarnation or ''} end
+if incarnation ~= want then return {'lost'} end
 
 local number, created, token, before = 0, p48(now), NEVER, ''
 if r then
@@ -33,14 +33,14 @@ if r then
     -- earlier copy may have used another connection. An unchanged SET counts as a
     -- write, and an unchanged ZADD does not.
     save(r)
-    return {'begun', r, '', now}
+    return {'begun', r, '', p48(now)}
   end
-  if stale(r, sub(mine, 1, 8), dom) then return {'stale', r, body(r), now} end
-  if kind(r) ~= wanted_kind or not allows(r) then return {'kept', r, body(r), now} end
+  if stale(r, sub(mine, 1, 8), dom) then return {'stale', r, body(r), p48(now)} end
+  if kind(r) ~= wanted_kind or not allows(r) then return {'kept', r, body(r), p48(now)} end
   number, created, token, before = u32(r, 5), sub(r, 82, 87), sub(r, 112, 117), bare(r)
   if place(r) == APART then redis.call('DEL', KEYS[4]) end
 elseif wanted_kind ~= CLIENT or over ~= '' then
-  return {'kept', '', '', now}
+  return {'kept', '', '', p48(now)}
 end
 
 r = VERSION .. PENDING .. wanted_kind .. NOWHERE .. p32(number + 1) .. mine .. NO_ID .. fingerprint
@@ -48,4 +48,4 @@ r = VERSION .. PENDING .. wanted_kind .. NOWHERE .. p32(number + 1) .. mine .. N
   .. char(#dom, #to, 0, 0, 0) .. NO_REPAIR .. dom .. to .. before
 save(r)
 redis.call('ZADD', KEYS[2], now, member)
-return {'begun', r, '', now}
+return {'begun', r, '', p48(now)}

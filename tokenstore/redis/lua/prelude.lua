@@ -117,7 +117,7 @@ local function readable(r)
 end
 
 -- The answer of a script that found an unreadable record and did nothing.
-local function unreadable(r) return {'unreadable', r, '', now} end
+local function unreadable(r) return {'unreadable', r} end
 
 -- Returns the record or nil, the incarnation or false, and the answer to give if the
 -- record cannot be read.

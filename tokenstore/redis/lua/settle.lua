@@ -41,17 +41,17 @@ local created, token, had, repair = p48(now), NEVER, NOWHERE, NO_REPAIR
 if r then created, token, had = sub(r, 82, 87), sub(r, 112, 117), place(r) end
 if r and attempt(r) == mine and domain(r) == dom then
   if sub(r, 33, 48) == id and (state(r) == target or state(r) == ISSUED and target == RELEASED) then
-    return {sub(r, 123, 123) == REPAIR and 'repaired' or 'settled', bare(r), '', now}
+    return {sub(r, 123, 123) == REPAIR and 'repaired' or 'settled', bare(r), '', p48(now)}
   end
-  if not open(r) then return {'kept', r, body(r), now} end
+  if not open(r) then return {'kept', r, body(r), p48(now)} end
   its_kind, its_route, its_fingerprint, its_started = kind(r), route(r), sub(r, 49, 81), sub(r, 88, 93)
 else
   -- Completed and unknown only forbid runs. Released allows one, so it needs a lease that
   -- proves that no later attempt has begun.
   local may = lease == 'trusted' or lease == 'untrusted' and target ~= RELEASED
-  if not may or r and not older(r) then return {'kept', r or '', r and body(r) or '', now} end
+  if not may or r and not older(r) then return {'kept', r or '', r and body(r) or '', p48(now)} end
   -- The expiry of a missing token is lost. The token stays missing and cannot be used.
-  if not r and target == RELEASED and its_kind == TOKEN then return {'settled', '', '', now} end
+  if not r and target == RELEASED and its_kind == TOKEN then return {'settled', '', '', p48(now)} end
   repair = REPAIR
 end
 
@@ -100,4 +100,4 @@ if KEYS[5] then
     redis.call('LTRIM', KEYS[5], 0, ARGV[19] - 1)
   end
 end
-return {repair == REPAIR and 'repaired' or 'settled', head .. NOWHERE .. tail, '', now}
+return {repair == REPAIR and 'repaired' or 'settled', head .. NOWHERE .. tail, '', p48(now)}

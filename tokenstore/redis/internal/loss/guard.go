@@ -49,22 +49,21 @@ type Config struct {
 type Guard struct {
 	Config
 	inc  incarnations
-	want atomic.Pointer[set]   // the expected incarnations
-	due  *redisserver.Interval // of Reread
+	want atomic.Pointer[set] // the expected incarnations
 
 	// A call has the turn while it reads the witness or accepts a loss. An answer of
 	// the witness from before an acceptance must not be used after it. The call that
 	// has the turn owns the fields below.
-	turn   turn
-	rested time.Time // end of the pause
-	met    set       // the incarnations at the last look because of a loss
+	turn   chan struct{}
+	reread time.Time // when the next Reread asks the witness
+	rested time.Time // when the next call that notices a loss asks it, or accepts
 }
 
 // New returns a guard. Call [Guard.Start] before any other method.
 func New(c Config) *Guard {
 	return &Guard{
 		Config: c, inc: incarnations{c.Client, c.Key, c.Witness},
-		due: redisserver.NewInterval(c.Every, c.Now), turn: make(turn, 1),
+		turn: make(chan struct{}, 1), reread: c.Now().Add(c.Every),
 	}
 }
 
@@ -79,22 +78,22 @@ func (g *Guard) Start(ctx context.Context) error {
 		}
 		if want != nil {
 			g.want.Store(want)
-			g.noticeAtStart(ctx)
+			if lost, err := g.Lost(ctx); err == nil && lost > 0 { // after an error each call finds out for itself
+				g.Log.ErrorContext(ctx, "tokenstore/redis: records were lost; new keys are refused until the loss is accepted",
+					"lost_shards", lost, "shards", shards)
+			}
 			return nil
 		}
+		saved := true
 		if g.ReadOnly {
 			want, err = g.inc.read(ctx)
-			g.want.Store(want)
-			return err
+		} else if want, err = g.inc.fill(ctx, new(set), false); err == nil {
+			saved, err = g.inc.save(ctx, want, version)
 		}
-		if want, _, err = g.inc.fill(ctx, new(set), false); err != nil {
-			return err
-		}
-		winner, err := g.inc.save(ctx, want, version)
 		if err != nil {
 			return err
 		}
-		if winner == nil {
+		if saved {
 			g.want.Store(want)
 			return nil
 		}
@@ -102,29 +101,11 @@ func (g *Guard) Start(ctx context.Context) error {
 	return errRaces
 }
 
-// noticeAtStart looks for a loss from before this process started.
-func (g *Guard) noticeAtStart(ctx context.Context) {
-	have, err := g.inc.read(ctx)
-	if err != nil {
-		return // each call finds out for itself
-	}
-	want := g.want.Load()
-	lost := differing(have, want)
-	switch {
-	case lost == 0:
-	case g.Accepted != nil:
-		g.acceptAlone(ctx, anyShard, want)
-	default:
-		g.Log.ErrorContext(ctx, "tokenstore/redis: records were lost; new keys are refused until the loss is accepted",
-			"lost_shards", lost, "shards", shards)
-	}
-}
-
-// Do runs a call on one shard that compares the expected incarnation. The call reports
-// whether the shard had another one, and which. Do runs it again if the loss has been
-// accepted meanwhile. Otherwise the error names the method and wraps idem.ErrStoreLost.
-func (g *Guard) Do(ctx context.Context, method string, shard int, call func(expected string) (found string, lost bool, err error)) error {
-	lost, err := g.retry(ctx, shard, func(want *set) (string, bool, error) { return call(want[shard]) })
+// Do runs a call on one shard that compares the expected incarnation, and reports
+// whether the shard had another one. Do runs it again if the loss has been accepted
+// meanwhile. Otherwise the error names the method and wraps idem.ErrStoreLost.
+func (g *Guard) Do(ctx context.Context, method string, shard int, call func(expected string) (lost bool, err error)) error {
+	lost, err := g.retry(ctx, func(want *set) (bool, error) { return call(want[shard]) })
 	if lost && err == nil {
 		err = fmt.Errorf("tokenstore/redis: %s: shard %s: %w", method, redisserver.ShardName(shard), idem.ErrStoreLost)
 	}
@@ -134,113 +115,62 @@ func (g *Guard) Do(ctx context.Context, method string, shard int, call func(expe
 // Lost counts the shards that have lost their records. It accepts the loss first if
 // the guard does so by itself. The error wraps idem.ErrUnavailable.
 func (g *Guard) Lost(ctx context.Context) (n int, err error) {
-	_, err = g.retry(ctx, anyShard, func(want *set) (string, bool, error) {
+	_, err = g.retry(ctx, func(want *set) (bool, error) {
 		have, err := g.inc.read(ctx)
 		if err != nil {
-			return "", false, err
+			return false, err
 		}
 		n = differing(have, want)
-		return "", n > 0, nil
+		return n > 0, nil
 	})
 	return n, err
 }
 
-// anyShard stands for all of them.
-const anyShard = -1
-
-// retry runs a call until it notices no loss, or the expected incarnation of its shard
-// stays the same.
-func (g *Guard) retry(ctx context.Context, shard int, call func(want *set) (found string, lost bool, err error)) (lost bool, err error) {
+// retry runs a call until it notices no loss, or the expected incarnations stay the same.
+func (g *Guard) retry(ctx context.Context, call func(want *set) (lost bool, err error)) (lost bool, err error) {
 	for range tries { // records may be lost again meanwhile
 		want := g.want.Load()
-		var found string
-		if found, lost, err = call(want); err != nil || !lost {
+		if lost, err = call(want); err != nil || !lost {
 			return lost, err
 		}
 		if g.Accepted != nil {
-			g.acceptAlone(ctx, shard, want)
-		} else {
-			g.catchUp(ctx, shard, found)
+			g.acceptAlone(ctx, want)
+		} else { // another process may have accepted the loss
+			g.ask(ctx, &g.rested, g.Pause)
 		}
-		if !g.changed(shard, want) {
+		if *g.want.Load() == *want {
 			break
 		}
 	}
 	return lost, nil
 }
 
-// changed reports whether the expected incarnation of a shard is another one than it
-// was.
-func (g *Guard) changed(shard int, was *set) bool {
-	want := g.want.Load()
-	if shard == anyShard {
-		return *want != *was
-	}
-	return want[shard] != was[shard]
-}
-
-// catchUp asks the witness whether another process has accepted the loss. It asks once
-// per pause, and at once if the shard has an incarnation that it did not have at the
-// last look. While one call asks, the others go on with the known incarnations.
-func (g *Guard) catchUp(ctx context.Context, shard int, found string) {
-	if g.Witness == nil || !g.turn.try() {
-		return
-	}
-	defer g.turn.end()
-	fresh := found != "" && found != g.met[shard]
-	if !fresh && g.Now().Before(g.rested) {
-		return
-	}
-	g.rested = g.Now().Add(g.Pause)
-	if shard != anyShard {
-		g.met[shard] = found
-	}
-	_ = g.ask(ctx) // without an answer the known incarnations stay
-}
-
 // Reread asks the witness once per interval. It notices that this Redis, which lost
-// nothing, is no longer the one that the witness knows. One call per interval asks. It
-// waits for witnessTimeout at most. Without an answer the known incarnations stay.
-func (g *Guard) Reread(ctx context.Context) {
-	if g.Witness == nil || !g.due.Due() || !g.turn.try() {
+// nothing, is no longer the one that the witness knows.
+func (g *Guard) Reread(ctx context.Context) { g.ask(ctx, &g.reread, g.Every) }
+
+// ask asks the witness for the expected incarnations, unless it is too early. It waits
+// for witnessTimeout at most. Other calls go on meanwhile with the known incarnations,
+// which also stay if the witness does not answer.
+func (g *Guard) ask(ctx context.Context, due *time.Time, pause time.Duration) {
+	if g.Witness == nil {
 		return
 	}
-	defer g.turn.end()
-	if err := g.ask(ctx); err != nil && ctx.Err() != nil {
-		g.due.End() // the caller gave up, so the next call asks
+	select {
+	case g.turn <- struct{}{}:
+	default:
+		return
 	}
-}
-
-// ask reads the witness for the call that has the turn.
-func (g *Guard) ask(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, witnessTimeout)
+	defer func() { <-g.turn }()
+	if g.Now().Before(*due) {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, witnessTimeout)
 	defer cancel()
-	want, _, err := g.inc.load(ctx)
-	if err == nil && want != nil {
+	if want, _, err := g.inc.load(limited); err == nil && want != nil {
 		g.want.Store(want)
 	}
-	return err
-}
-
-// turn is a mutex whose lock can be given up: by a context, or at once.
-type turn chan struct{}
-
-func (t turn) wait(ctx context.Context) bool {
-	select {
-	case t <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
+	if ctx.Err() == nil { // if the caller gave up, the next call asks
+		*due = g.Now().Add(pause)
 	}
 }
-
-func (t turn) try() bool {
-	select {
-	case t <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (t turn) end() { <-t }

@@ -40,18 +40,17 @@ func follows(incarnation, of string) bool {
 	return accepted && before == predecessor
 }
 
+// overtaken reports whether an incarnation was made after the same loss as the expected
+// one. Its process lost the race for the witness, so no record was written under it.
+func overtaken(have, want string) bool {
+	_, before, accepted := strings.Cut(have, lineage)
+	_, predecessor, _ := strings.Cut(want, lineage)
+	return accepted && have != want && before == predecessor
+}
+
 // foreign reports whether an incarnation was not made for this store.
 func foreign(have, want string) bool {
 	return have != "" && have != want && !follows(have, want)
-}
-
-func anyForeign(have, want *set) bool {
-	for i := range have {
-		if foreign(have[i], want[i]) {
-			return true
-		}
-	}
-	return false
 }
 
 // differing counts the shards without the expected incarnation. A read-only store may
@@ -66,8 +65,8 @@ func differing(have, want *set) int {
 	return lost
 }
 
-// incarnations reads and writes both sides: Redis has the incarnations that are there,
-// and the witness has the expected ones.
+// incarnations reads and writes both sides: Redis has the actual incarnations, and the
+// witness has the expected ones.
 type incarnations struct {
 	client  goredis.UniversalClient
 	key     func(shard int) string
@@ -152,21 +151,21 @@ func (n *incarnations) load(ctx context.Context) (*set, int64, error) {
 	return want, version, err
 }
 
-// save writes the witness. It returns the winner's set if another process has written
-// it since version.
-func (n *incarnations) save(ctx context.Context, want *set, version int64) (winner *set, err error) {
+// save writes the witness. It returns false if another process has written it since
+// version.
+func (n *incarnations) save(ctx context.Context, want *set, version int64) (saved bool, err error) {
 	if n.witness == nil {
-		return nil, nil //nolint:nilnil // there is no other process to race with
+		return true, nil // there is no other process to race with
 	}
 	data, err := want.marshal()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = n.witness.Save(ctx, data, version)
 	}
-	if err = n.witness.Save(ctx, data, version); err == nil {
-		return nil, nil //nolint:nilnil // saved
+	if err == nil {
+		return true, nil
 	}
-	if winner, now, lerr := n.load(ctx); lerr == nil && winner != nil && now != version {
-		return winner, nil
+	if _, now, lerr := n.load(ctx); lerr == nil && now != version {
+		return false, nil
 	}
-	return nil, fmt.Errorf("tokenstore/redis: witness: %w: %w", idem.ErrUnavailable, err)
+	return false, fmt.Errorf("tokenstore/redis: witness: %w: %w", idem.ErrUnavailable, err)
 }

@@ -13,19 +13,23 @@ func TestLineage(t *testing.T) {
 	for name, tt := range map[string]struct {
 		have, want string
 		foreign    bool
+		overtaken  bool
 	}{
-		"the expected one":                        {second, second, false},
-		"none":                                    {"", second, false},
-		"an acceptance of this loss":              {third, second, false},
-		"another acceptance of this loss":         {successor(second), second, false},
-		"the one before":                          {first, second, true},
-		"an acceptance of an earlier loss":        {successor(first), second, true},
-		"an acceptance of a later loss":           {successor(third), second, true},
-		"another store's":                         {successor(""), second, true},
-		"another store's, where none is expected": {successor(""), "", true},
+		"the expected one":                        {second, second, false, false},
+		"none":                                    {"", second, false, false},
+		"an acceptance of this loss":              {third, second, false, false},
+		"another acceptance of this loss":         {successor(second), second, false, false},
+		"the one before":                          {first, second, true, false},
+		"another acceptance of the loss before":   {successor(first), second, true, true},
+		"an acceptance of a later loss":           {successor(third), second, true, false},
+		"another store's":                         {successor(""), second, true, false},
+		"another store's, where none is expected": {successor(""), "", true, false},
 	} {
 		if got := foreign(tt.have, tt.want); got != tt.foreign {
 			t.Errorf("foreign(%q, %q), %s = %v, want %v", tt.have, tt.want, name, got, tt.foreign)
+		}
+		if got := overtaken(tt.have, tt.want); got != tt.overtaken {
+			t.Errorf("overtaken(%q, %q), %s = %v, want %v", tt.have, tt.want, name, got, tt.overtaken)
 		}
 	}
 	if strings.Count(third, lineage) != 1 {
