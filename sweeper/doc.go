@@ -14,40 +14,40 @@
 //	                                          └─ StillUnknown  unknown; once into the inbox,
 //	                                                           asked again ever less often
 //
-// A route without a resolver, or a resolver that cannot tell, needs a person.
+// Without a resolver, or if the resolver cannot tell, a person has to decide.
 // Such an attempt goes into the [Inbox] once.
 //
-// A route that runs again in doubt is left to the next request with the key.
-// When the attempt is older than the key's time to live, the sweeper releases it.
+// On routes with idem.RunAgain the next request with the key runs it again. The
+// sweeper releases such an attempt when it is older than the key's time to live.
 //
 // An unreadable record hurts only itself. A corrupt one goes into the inbox. One
 // written by a newer build is left to an instance of that build.
 //
 // # How the office is held and yielded
 //
-// [WithLead] elects the leader. Without it every instance sweeps, which is right
-// for a service of one instance. [ByLock] makes the leader with any lock service.
+// [WithLead] elects the leader. Without it every instance sweeps. A service of one
+// instance needs no more. [ByLock] makes the leader with any lock service.
 // ZooKeeper's election is the better choice where there is one.
 //
-// The leader keeps its office until its leadership ends or Run is told to stop.
-// The exception is a pass that met records of a newer build. After that pass the
-// leader gives the office up once, so that a newer instance can take it, and
+// The leader keeps its office until its leadership ends or the context of Run does.
+// There is one exception. If a pass met records of a newer build, the leader gives
+// the office up once after the pass, and a newer instance can take it. The leader
 // stands for it again after the pause.
 //
 // # What is guaranteed
 //
-// The sweeper decides nothing that a request could not decide.
-// [idem.Engine.Resolve] takes the key's lock and settles by compare-and-set on
-// the attempt. So leadership only saves work. Two leaders, as there may be for a
-// moment around a partition, come to one decision per attempt. A leader that dies
-// half-way leaves nothing behind, because all it knows is in the store.
+// The sweeper decides no more than a request could. [idem.Engine.Resolve] takes the
+// key's lock and settles by compare-and-set on the attempt. So leadership only saves
+// work. Around a partition there may be two leaders for a moment, and they come to one
+// decision per attempt. A leader can die half-way, because it keeps everything in the
+// store.
 //
 // Work is bounded. The sweeper reads pages of records and settles a few of them
 // at once. It pauses after each pass, longer after a long one. The pause before it
 // looks at the same record again doubles each time.
 //
-// The sweeper is as right as the resolver. [idem.Resolver] says what NotApplied
-// promises.
+// The sweeper is as right as the resolver. [idem.Resolver] has the promise of
+// NotApplied.
 //
 // # What to watch
 //

@@ -50,8 +50,7 @@ const (
 	listTimeout = 10 * time.Second
 )
 
-// sweep walks over all open records once. A record that could not be decided is
-// looked at again in a later pass.
+// sweep walks over all open records once. Undecided records come again in a later pass.
 func (s *Sweeper) sweep(ctx context.Context) (p Pass) {
 	s.passes++
 	s.readInbox(ctx, &p)
@@ -134,7 +133,7 @@ type result struct {
 	row    *idem.OpenRecord
 	state  idem.State
 	err    error
-	reason string // why an unknown outcome stays unknown
+	reason string // the cause of an unknown outcome
 }
 
 var (
@@ -201,8 +200,8 @@ func (s *Sweeper) releaseOld(ctx context.Context, row *idem.OpenRecord, policy *
 	return rec.State, err
 }
 
-// account counts a result and says when to look at the record again. A record
-// that only a person can settle goes into the inbox.
+// account counts a result and plans the next look at the record. If only a person can
+// settle the record, it goes into the inbox.
 func (s *Sweeper) account(ctx context.Context, a *attempt, r *result, p *Pass) {
 	count, pause, reason := &p.Unknown, s.cfg.maxBackoff, ""
 	switch {

@@ -12,9 +12,9 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Policies gives the policy of a route, the same as the route's middleware has.
-// Its InDoubt is what counts. It returns false for an unknown route, whose
-// interrupted attempts become unknown.
+// Policies gives the policy of a route, the same as in the route's middleware. The
+// sweeper uses its InDoubt. It returns false for an unknown route. Interrupted attempts
+// of such a route become unknown.
 type Policies func(route string) (idem.Policy, bool)
 
 // ForAll is one policy for all routes.
@@ -36,11 +36,11 @@ type Sweeper struct {
 	pause    time.Duration // after the last pass
 }
 
-// attempt is what the leader remembers of an open attempt.
+// attempt is the leader's memory of an open attempt.
 type attempt struct {
 	next  time.Time     // when to look at it again
 	pause time.Duration // the one after that
-	pass  uint64        // the last pass that listed it
+	pass  uint64        // the last pass with it in the listing
 }
 
 // New returns a sweeper for the records of the engine's store.
@@ -56,8 +56,8 @@ func New(engine *idem.Engine, store idem.Store, policies Policies, opts ...Optio
 }
 
 // Run sweeps whenever this instance leads, until ctx ends. Then it finishes the
-// record at hand, which takes no longer than a resolver may take, and returns. It
-// is called once.
+// record at hand and returns. This takes no longer than a resolver may take. Call Run
+// once.
 func (s *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		s.pause = s.cfg.interval
@@ -114,8 +114,8 @@ func (c *chore) left() time.Duration {
 	return time.Until(c.next)
 }
 
-// repeat runs a chore until the term ends. It does not hold up the sweep. A run that the
-// end of the term cuts off stays due.
+// repeat runs a chore until the term ends. It does not hold up the sweep. If the end of
+// the term cuts a run off, the chore stays due.
 func (s *Sweeper) repeat(ctx context.Context, ch *chore) {
 	for {
 		sleep(ctx, ch.left())

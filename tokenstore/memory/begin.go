@@ -1,6 +1,7 @@
 package memorystore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -38,8 +39,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	return res, err
 }
 
-// begin stores the pending entry of a new attempt that follows before, which may
-// be nil.
+// begin stores the pending entry of a new attempt. It follows before, or nil.
 func (s *Store) begin(id idem.KeyID, before *entry, req idem.BeginRequest, now time.Time) *entry {
 	r := idem.Record{
 		State: idem.StatePending, Kind: req.Kind, Route: req.Route, Fingerprint: req.Fingerprint,
@@ -90,9 +90,9 @@ func (e *entry) leaveUnknown(now time.Time) {
 	e.record.State, e.record.Settled, e.record.Decision = idem.StateUnknown, now, idem.Decision{}
 }
 
-// leaveFence stores e with the fence of the request, so that the store refuses the
-// request's Begin. Without an entry it stores a released record. An unknown token
-// stays without a record, because the record would make it valid.
+// leaveFence stores e with the fence of the request. The store then refuses the request's
+// Begin. Without an entry leaveFence stores a released record. An unknown token stays
+// without a record, because the record would make it valid.
 func (s *Store) leaveFence(id idem.KeyID, e *entry, req idem.BeginRequest, now time.Time) {
 	if e == nil {
 		if req.Kind != idem.ClientKey {
@@ -136,9 +136,4 @@ func stale(r *idem.Record, f idem.Fence) bool {
 }
 
 // keyTTL is d, or the default.
-func keyTTL(d time.Duration) time.Duration {
-	if d <= 0 {
-		return idem.DefaultKeyTTL
-	}
-	return d
-}
+func keyTTL(d time.Duration) time.Duration { return cmp.Or(max(d, 0), idem.DefaultKeyTTL) }

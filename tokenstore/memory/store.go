@@ -16,8 +16,7 @@ var _ idem.Store = (*Store)(nil)
 // defaultOpenLimit is the size of a page of Open for a limit of 0.
 const defaultOpenLimit = 1000
 
-// Store is an [idem.Store] in memory. It is safe for concurrent use. Make it with
-// [New].
+// Store is an [idem.Store] in memory. It is safe for concurrent use. Make it with [New].
 type Store struct {
 	now func() time.Time
 
@@ -45,7 +44,7 @@ func New(opts ...Option) *Store {
 	return s
 }
 
-// Visibility returns [idem.VisibilityProcess]: only this process sees the records.
+// Visibility returns [idem.VisibilityProcess], because only this process sees the records.
 func (s *Store) Visibility() idem.Visibility { return idem.VisibilityProcess }
 
 // Ping returns ctx.Err().
@@ -138,10 +137,10 @@ func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) 
 // entry is a record and the data that Settle and Abort need beside it.
 type entry struct {
 	record     idem.Record // without its response
-	response   []byte      // packed; nil: there is no response
-	settlement idem.Nonce  // ID of the settlement that stands; zero: there is no settlement
+	response   []byte      // packed, nil without a response
+	settlement idem.Nonce  // ID of the standing settlement, zero without one
 	repaired   bool        // the settlement replaced an older or missing record
-	before     *entry      // the record that a pending record replaced; nil for a new key
+	before     *entry      // the record before a pending record, nil for a new key
 }
 
 // copy returns the record with a response of its own. The copy of a nil entry is a
@@ -160,7 +159,7 @@ func (e *entry) copy() idem.Record {
 	return r
 }
 
-// deadline is the time at which the entry changes by itself; zero: never.
+// deadline is the time at which the entry changes by itself. Zero means never.
 func (e *entry) deadline() time.Time {
 	r := &e.record
 	switch r.State {
@@ -193,7 +192,7 @@ func (s *Store) entry(id idem.KeyID, now time.Time) *entry {
 	}
 }
 
-// put stores an entry and plans the removal that its deadline asks for.
+// put stores an entry and plans its removal at its deadline.
 func (s *Store) put(id idem.KeyID, e *entry) {
 	s.entries[id] = e
 	if at := e.deadline(); !at.IsZero() {
@@ -204,8 +203,8 @@ func (s *Store) put(id idem.KeyID, e *entry) {
 // sweepMost bounds how many planned removals one call carries out.
 const sweepMost = 16
 
-// lock locks the store, carries out removals that are due, and returns the time.
-// It reads the clock under the mutex, so that times in the records are in order.
+// lock locks the store, carries out due removals, and returns the time. It reads the
+// clock under the mutex, so the times in the records are in order.
 func (s *Store) lock() time.Time {
 	s.mu.Lock()
 	now := s.now()

@@ -14,7 +14,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// decide settles an attempt by somebody's word.
+// decide settles an attempt by a decision.
 func decide(tb testing.TB, s *Store, id idem.KeyID, a idem.Attempt, state idem.State, d idem.Decision) idem.Settlement {
 	tb.Helper()
 	st := completion(a, "paid")
@@ -116,8 +116,8 @@ func TestMachinesAreNotListed(t *testing.T) {
 	}
 }
 
-// Sent twice, sent again by the client after a lost reply, and sent again after
-// somebody else's word: once in the list each.
+// A decision is sent twice, again by the client after a lost reply, and again after another
+// person's decision. The list has each decision once.
 func TestDecisionsThatAreSentAgainAreListedOnce(t *testing.T) {
 	r := testserver.StartRedis(t)
 	proxy := testserver.StartRedisProxy(t, r.Addr())

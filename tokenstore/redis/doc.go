@@ -7,46 +7,45 @@
 // further effect if it is sent twice. Reads come from the primary. Redis holds the hashes
 // of keys and tokens, and never the keys and tokens themselves.
 //
-// The store notices, shard by shard, a Redis that lost its records. Begin and Issue then
-// fail with idem.ErrStoreLost until an operator has called [Store.AcceptLoss]. For this
-// each shard holds a UUID, its incarnation, and every Begin carries and compares it. In a
+// The store notices a loss of records in Redis, shard by shard. Begin and Issue then fail
+// with idem.ErrStoreLost until an operator has called [Store.AcceptLoss]. For this each
+// shard holds a UUID, its incarnation, and every Begin carries and compares it. In a
 // cluster the shards of the other primaries go on. [WithWitness] keeps a copy of the
-// incarnations outside of Redis, so that processes that start later notice the loss too.
-// Without a witness each process compares with the incarnations that it saw at its start.
-// A store in use asks its witness every two seconds whether its Redis is still the right
-// one, and refuses otherwise. Two instances with different addresses are not served side
-// by side for longer than that.
+// incarnations outside of Redis. Processes started after the loss then notice it too.
+// Without a witness each process compares with the incarnations from its own start. A
+// store in use asks its witness every two seconds whether its Redis is still the right
+// one, and refuses otherwise. So two instances with different addresses are not served
+// side by side for longer.
 //
-// [WithLossAcceptance] makes the store accept by itself that shards hold no incarnation.
-// It is safe only if every instance has left durable markers for longer than clients
-// repeat a request. A key that was completed without a marker runs again. A wrong address
-// looks like a loss.
+// [WithLossAcceptance] makes the store accept empty shards by itself. It is safe only if
+// every instance has left durable markers for longer than clients repeat a request. A key
+// completed without a marker runs again. A wrong address looks like a loss.
 //
 // With [WithReplicas] a Begin succeeds only after replicas have acknowledged the pending
 // record, so each of these replicas has it after a promotion. If too few acknowledge, the
 // Begin is refused and the handler does not run.
 //
-// The store remembers a key whose result has expired until its KeyTTL. With an append-only
-// file it does so over restarts of Redis too.
+// After a result has expired, the store remembers its key until the KeyTTL. With an
+// append-only file it does so over restarts of Redis too.
 //
 // # What is not guaranteed
 //
-// A Redis that comes back with older data and the same incarnation looks like one that
-// lost nothing. That happens after a fail-over to a stale replica, with an old snapshot, or
-// with an append-only file whose tail was cut off. A lost pending record leaves no trace,
-// and its key begins again at attempt 1. Run Redis with appendfsync always, or at least
-// everysec, and use [WithReplicas]. This does not help if a replica is promoted that had
-// not acknowledged, or if a replica that had acknowledged restarts empty. Settle does not
-// wait for replicas. After a fail-over a finished attempt may be pending again, and a
-// resolver or an operator has to settle it.
+// If Redis comes back with older data and the same incarnation, the store sees no loss.
+// This happens after a fail-over to a stale replica, with an old snapshot, or with an
+// append-only file without its tail. A lost pending record leaves no trace, and its key
+// begins again at attempt 1. Run Redis with appendfsync always, or at least everysec, and
+// use [WithReplicas]. This does not help if Redis promotes a replica without the
+// acknowledged record, or if a replica restarts empty after its acknowledgement. Settle
+// does not wait for replicas. After a fail-over a finished attempt may be pending again,
+// and a resolver or an operator has to settle it.
 //
-// Expiries follow the clock of the Redis server. A clock that goes back loses and starts
-// nothing: keys are remembered for longer, and an expired result that is still there may
-// be replayed again. A clock that jumps ahead past a KeyTTL makes Redis forget the key for
-// good, and the key begins again. Pending and unknown records do not expire. Let the
-// servers' clocks be slewed, not stepped.
+// Expiries follow the clock of the Redis server. If the clock goes back, nothing is lost
+// and nothing runs. Redis remembers keys for longer, and an expired result may be replayed
+// again while it is still there. If the clock jumps ahead past a KeyTTL, Redis forgets the
+// key for good, and the key begins again. Pending and unknown records do not expire. Let
+// the servers' clocks be slewed, not stepped.
 //
-// Retired lock domains are lost with the server that holds them. A pending record under
+// Retired lock domains are lost with their server. A pending record under
 // such a domain is in progress until the domain is retired again.
 //
 // # Layout

@@ -41,7 +41,7 @@ func TestEvictionAfterTheStartIsNoticed(t *testing.T) {
 	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "allkeys-lru") {
 		t.Errorf("Ping() = %v, want %v that names the policy", err, idem.ErrUnavailable)
 	}
-	// What runs is settled, and what is there can be read.
+	// Running executions are settled, and existing records can be read.
 	if res, err := s.Settle(t.Context(), done, completion(begun.Record.Attempt, "done")); err != nil || !res.Settled {
 		t.Errorf("Settle(%v) = %v, %v", done, res.Settled, err)
 	}

@@ -35,8 +35,8 @@ func TestRecordsOwnTimesDecide(t *testing.T) {
 	}
 }
 
-// The open set is kept by every script that closes an attempt: what stayed in it
-// would be read by every listing for ever.
+// Every script removes a closed attempt from the open set. Otherwise every listing would
+// read it for ever.
 func TestOpenSetHoldsOpenRecordsOnly(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
@@ -66,7 +66,7 @@ func TestOpenSetHoldsOpenRecordsOnly(t *testing.T) {
 	}
 }
 
-// Whatever is in the open set by mistake is left out of the listing.
+// Members in the open set by mistake are left out of the listing.
 func TestOpenLeavesOutWhatIsNotOpen(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))

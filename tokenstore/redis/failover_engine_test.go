@@ -17,7 +17,7 @@ type sharedLocker struct{ *memorylock.Locker }
 
 func (sharedLocker) Visibility() idem.Visibility { return idem.VisibilityShared }
 
-// payment is a key under which engines pay, and what is known of it.
+// payment is a key of a payment, with the payments made under it.
 type payment struct {
 	id       idem.KeyID
 	op       idem.Operation

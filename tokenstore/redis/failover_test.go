@@ -78,8 +78,8 @@ func TestFailoverToAReplicaThatHasEverything(t *testing.T) {
 	wantWorking(t, careful)
 }
 
-// What the package comment says under "What is not", and what WithReplicas does
-// about it: the replica that is promoted never received the pending records.
+// Redis promotes a replica without the pending records. This shows the limit in the
+// package comment, and the use of WithReplicas.
 func TestFailoverToAReplicaThatLagsBehind(t *testing.T) {
 	servers := testserver.StartSentinel(t, 1)
 	w := new(register)
@@ -156,7 +156,7 @@ func TestFailoverToAnEmptyReplicaIsALoss(t *testing.T) {
 			servers := testserver.StartSentinel(t, 1)
 			w := new(register)
 			s := open(t, connect(t, sentinelAddr(servers)), WithWitness(w))
-			alone := open(t, connect(t, sentinelAddr(servers))) // knows what it saw itself
+			alone := open(t, connect(t, sentinelAddr(servers))) // remembers the incarnations from its start
 			id, req := newAttempt(idem.ClientKey)
 			mustBegin(t, s, id, req)
 			empty(t, servers)

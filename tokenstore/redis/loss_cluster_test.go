@@ -11,8 +11,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// One primary of a cluster loses what it has: its shards refuse, and the others
-// go on.
+// One primary of a cluster loses its records. Its shards refuse, and the others go on.
 func TestOnePrimaryOfAClusterLosesItsData(t *testing.T) {
 	c := testserver.StartRedisCluster(t, 3)
 	victim := c.Nodes()[1]

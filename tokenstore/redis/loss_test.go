@@ -48,7 +48,7 @@ func (r *register) Save(_ context.Context, data []byte, version int64) error {
 	return nil
 }
 
-// wantLost requires that the store refuses what it has to refuse.
+// wantLost requires that the store refuses new keys.
 func wantLost(t *testing.T, s *Store) {
 	t.Helper()
 	id, req := newAttempt(idem.ClientKey)
@@ -119,7 +119,7 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 			wantLost(t, other)
 			wantLost(t, open(t, connect(t, addr), WithWitness(w))) // a process that starts now
 
-			// A holder that finished tells the truth, whatever was lost.
+			// A holder may store its outcome after the loss.
 			st := completion(a, "paid")
 			st.Repair, st.LeaseTrusted = &idem.Repair{Route: req.Route, Fingerprint: req.Fingerprint, Started: time.Now()}, true
 			if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
@@ -143,13 +143,13 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 	}
 }
 
-// A Begin that was sent before the loss and arrives after it was accepted must
-// not start anything: it carries the old incarnation.
+// A Begin sent before the loss arrives after its acceptance. It carries the old
+// incarnation and must not start anything.
 func TestBeginFromBeforeTheLossIsRefused(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
 	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w))
-	before := &register{data: w.data, version: w.version} // goes on saying what was
+	before := &register{data: w.data, version: w.version} // still has the old incarnations
 	m.FlushAll()
 	if _, err := s.AcceptLoss(t.Context()); err != nil {
 		t.Fatal(err)
@@ -289,7 +289,7 @@ func TestTwoAcceptAtOnce(t *testing.T) {
 	wantWorking(t, other)
 }
 
-// A lost store is asked about by every request; the witness must not be.
+// Every request asks a lost store, but not its witness.
 func TestWitnessIsAskedRarely(t *testing.T) {
 	m := startMini(t)
 	w := new(register)

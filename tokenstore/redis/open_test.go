@@ -129,7 +129,7 @@ func TestOpenMissesNothingWhileRecordsAreSettled(t *testing.T) {
 	}
 	for _, id := range ids[20:] {
 		if !found[id] {
-			t.Errorf("Open() misses %v, which nobody has touched", id)
+			t.Errorf("Open() misses %v, which was open all the time", id)
 		}
 	}
 	if h.n.Load() < 2 || next != 20 {
@@ -137,8 +137,8 @@ func TestOpenMissesNothingWhileRecordsAreSettled(t *testing.T) {
 	}
 }
 
-// One call walks over a bounded part of what is in an open set by mistake, or is
-// of another state, and says where to go on.
+// One call walks over a bounded number of wrong members of an open set, and returns the
+// place to go on from.
 func TestOpenDoesABoundedAmountOfWork(t *testing.T) {
 	client := connect(t, testserver.SharedRedis(t))
 	s := open(t, client, WithPrefix(freshPrefix(t)))

@@ -11,15 +11,14 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/redis/internal/loss"
 )
 
-// ErrReadOnly says that the store was made with [WithReadOnly] and refused a call that
-// writes. Nothing was done.
+// ErrReadOnly says that a store made with [WithReadOnly] refused to write. It did nothing.
 var ErrReadOnly = errors.New("tokenstore/redis: store is read-only")
 
-// Witness keeps one small document outside of this Redis, in a place that does not lose
-// it, such as a znode or a row. It is safe for concurrent use.
+// Witness keeps one small document safe outside of this Redis, such as in a znode or a
+// row. It is safe for concurrent use.
 type Witness interface {
-	// Load returns the document and its version, or nil and 0 if there is none. It
-	// reads the document of the last acknowledged Save.
+	// Load returns the document of the last acknowledged Save and its version, or nil
+	// and 0 without a document.
 	Load(ctx context.Context) (data []byte, version int64, err error)
 	// Save replaces the document if it still has the version. Version 0 creates it. A
 	// conflict is an error.
@@ -51,13 +50,13 @@ type config struct {
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
 // WithWitness keeps a copy of the incarnations in w, outside of this Redis. Processes
-// that start after a loss then notice it too. There is no witness by default.
+// started after a loss then notice it too. By default the store has no witness.
 func WithWitness(w Witness) Option { return func(c *config) { c.witness = w } }
 
 // WithLogger sets the logger for warnings. [slog.Default] by default.
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
-// WithReadOnly makes a store that writes nothing, for tools that inspect the records of
+// WithReadOnly makes a store without writes, for tools to inspect the records of
 // services. [New] creates no incarnations. Issue, Begin, Settle, Abort, Retire,
 // AcceptLoss and DeclareSealed fail with [ErrReadOnly]. All other methods work.
 //
@@ -79,9 +78,9 @@ func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
 // completed without a marker run again, without a question.
 //
 // A wrong address looks like a loss. The store accepts empty shards only. If any shard
-// has an incarnation that was not made for this store, calls fail with
-// idem.ErrStoreLost until an operator has looked. An empty server at a wrong address
-// cannot be told from a server that lost everything, so the store accepts it. With a
+// has another store's incarnation, calls fail with idem.ErrStoreLost until an operator
+// has looked. An empty server at a wrong address cannot be told from a server after the
+// loss of everything, so the store accepts it. With a
 // witness the instances at the right server notice that within 2.5 s. They begin nothing
 // until an operator has corrected the address and accepted the loss there. While the
 // witness does not answer them they go on.

@@ -13,7 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// writes counts what stores may not do to a server that they only read.
+// writes lists the writes that a server has seen.
 func writes(tb testing.TB, r *testserver.Redis) string {
 	tb.Helper()
 	stats, err := r.Do("INFO", "commandstats")
@@ -65,7 +65,7 @@ func TestReadOnlyStoreWritesNothing(t *testing.T) {
 	}
 }
 
-// wantReads requires what reads and takes no key.
+// wantReads requires that reads without a key succeed.
 func wantReads(t *testing.T, s *Store) {
 	t.Helper()
 	ctx := t.Context()
@@ -107,8 +107,8 @@ func TestReadOnlyStoreSeesWhatOthersKeep(t *testing.T) {
 	})
 }
 
-// With a witness that knows what has to be there a wiped Redis is a loss, and
-// the store that only reads leaves it to others.
+// If the witness knows the incarnations, a wiped Redis is a loss. A read-only store does
+// not accept it.
 func TestReadOnlyStoreTellsOfALoss(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
@@ -139,7 +139,7 @@ func TestReadOnlyStoreTellsOfALoss(t *testing.T) {
 	if _, err := s.AcceptLoss(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	delete(stores, "one that remembers") // nobody tells it
+	delete(stores, "one that remembers") // it has no witness to ask
 	want(nil)
 }
 

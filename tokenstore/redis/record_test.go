@@ -97,7 +97,7 @@ func TestDecodeRecordWithoutAReadableResponse(t *testing.T) {
 	}
 }
 
-// What is in Redis today has to be readable by every later build.
+// Every later build has to read the records in Redis today.
 func TestRecordFormatIsFixed(t *testing.T) {
 	const want = "01030101" + "00000007" + "8000000000000001" + "01020000000000000000000000000003" +
 		"30313233343536373839616263646566" +

@@ -15,9 +15,8 @@ import (
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
-// TestRepairReplacesNoLaterTruth: settlements come late, repeated, and after the
-// server fell back to what it had earlier. A settlement never changes a completed
-// record, nor one of an attempt that began later than its own.
+// Settlements come late, repeated, and after the server fell back to an earlier state. A
+// settlement never changes a completed record, nor the record of a later attempt.
 func TestRepairReplacesNoLaterTruth(t *testing.T) {
 	for name, fresh := range map[string]func(*testing.T) func(idem.KeyID) fallible{"redis": fallibleRedis, "memory": fallibleMemory} {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +51,7 @@ func TestRepairModelCatchesAMissingComparison(t *testing.T) {
 	}
 }
 
-// fallible is a store that can fall back to what it had of a key earlier.
+// fallible is a store that can fall back to an earlier record of a key.
 type fallible struct {
 	idem.Store
 	replicate, fallBack func()
@@ -84,7 +83,7 @@ func fallibleMemory(*testing.T) func(idem.KeyID) fallible {
 	}
 }
 
-// held is an attempt that began, and what its holder will say of it.
+// held is an attempt with the outcome that its holder will store.
 type held struct {
 	seq        int // in the order in which the attempts began
 	settlement idem.Settlement
@@ -122,7 +121,7 @@ func repairModel(t *testing.T, fresh func(idem.KeyID) fallible, steps int) (repa
 				s.replicate()
 			case 1:
 				s.fallBack()
-			case 2, 3, 4: // the next holder, who settles what it finds in doubt or starts over
+			case 2, 3, 4: // the next holder settles the attempt in doubt or starts over
 				if rng.IntN(12) == 0 {
 					domain, token = domain+1, uint64(rng.IntN(20))
 				}

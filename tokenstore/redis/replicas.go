@@ -74,8 +74,8 @@ func (p *replication) begin(ctx context.Context, shard int, keys []string, args 
 	return reply{}, fmt.Errorf("tokenstore/redis: begin: %d of %d replicas acknowledged: %w", got, p.want, idem.ErrUnavailable)
 }
 
-// gate remembers that replicas fell short at the last Begin. While they do, one Begin at
-// a time waits with full patience, and the others wait a tenth of that. Each waiting Begin
+// gate remembers a shortfall of replicas at the last Begin. Until it is over, one Begin at
+// a time waits with full patience, and the others wait a tenth as long. Each waiting Begin
 // holds a connection, and the pool has to serve replays and settlements meanwhile.
 type gate struct {
 	short atomic.Bool
@@ -95,8 +95,8 @@ func (g *gate) enter(full time.Duration) (patience time.Duration, leave func()) 
 	return full / hurry, func() {}
 }
 
-// within is the time-out of a WAIT. It is shorter than the rest of the context, so that
-// the answer still arrives. It is never 0, which Redis takes for ever.
+// within is the time-out of a WAIT. It is shorter than the rest of the context, so the
+// answer still arrives. It is never 0, because Redis would then wait for ever.
 func within(ctx context.Context, patience time.Duration) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		left := time.Until(deadline)
@@ -105,10 +105,11 @@ func within(ctx context.Context, patience time.Duration) time.Duration {
 	return max(patience, time.Millisecond)
 }
 
-// runAndWait runs begin.lua and, in the same round trip and over the same connection,
-// WAIT, which concerns the last write of its connection. It uses the primary's own client.
-// The client of a cluster would send the WAIT, which has no key, to any node. The script
-// may run twice, so after a failure in a cluster it goes to the shard's primary of then.
+// runAndWait runs begin.lua and WAIT in one round trip over one connection, because WAIT
+// concerns the last write of its connection. It uses the primary's own client. The client
+// of a cluster would send the WAIT to any node, because WAIT has no key. The script may
+// run twice. After a failure in a cluster, runAndWait looks for the primary again and
+// sends it there, once.
 func (p *replication) runAndWait(ctx context.Context, patience time.Duration, call redisscript.Call) (r reply, acks *goredis.Cmd, err error) {
 	cluster, isCluster := p.client.(*goredis.ClusterClient)
 	for try := 0; ; try++ {
@@ -135,8 +136,8 @@ func (p *replication) runAndWait(ctx context.Context, patience time.Duration, ca
 	}
 }
 
-// check returns an error that wraps idem.ErrUnavailable if a primary has fewer replicas
-// than a Begin needs. A server that does not tell passes. Begin notices a shortage there.
+// check looks for primaries with fewer replicas than a Begin needs. The error wraps
+// idem.ErrUnavailable. A server without an answer passes. Begin notices its shortage.
 func (p *replication) check(ctx context.Context) error {
 	if p == nil {
 		return nil
@@ -157,11 +158,11 @@ func (p *replication) check(ctx context.Context) error {
 	return nil
 }
 
-// replica matches a replica in INFO that is online and was heard from within 10 seconds,
-// the default of min-replicas-max-lag:
+// replica matches a replica in INFO if it is online and reported within 10 seconds, the
+// default of min-replicas-max-lag:
 //
 //	slave0:ip=10.0.0.2,port=6379,state=online,offset=4711,lag=0
 var replica = regexp.MustCompile(`(?m)^slave\d+:.*\bstate=online,.*\blag=(\d|10)\b`)
 
-// attached counts the replicas in INFO that can acknowledge.
+// attached counts the live replicas in INFO.
 func attached(info string) int { return len(replica.FindAllString(info, -1)) }

@@ -239,8 +239,8 @@ func TestLossIsNotAcceptedWithoutItsWitness(t *testing.T) {
 	told.want(t, Shards)
 }
 
-// A request that gives up while it waits for somebody else's acceptance fails;
-// that is no reason to hold others up.
+// A request waits for the acceptance of another request and gives up. It fails, and holds
+// up no other request.
 func TestLossAcceptanceHonoursDeadlines(t *testing.T) {
 	m := startMini(t)
 	w := &hung{asked: make(chan struct{}, 1), answer: make(chan struct{})}

@@ -26,12 +26,11 @@ type Store struct {
 }
 
 // New returns a store on client. The caller closes the client. New asks the servers
-// whether they are fit to keep records, and creates or compares the incarnations. On a
-// Redis that lost its records New succeeds, and the store answers with
-// idem.ErrStoreLost.
+// whether they are fit to keep records, and creates or compares the incarnations. If the
+// Redis lost its records, New succeeds and the store answers with idem.ErrStoreLost.
 //
-// New refuses a client that reads from replicas or ignores the deadlines of contexts,
-// and a server that evicts keys. [Connect] makes a client that fits. If a server begins
+// New refuses clients with reads from replicas or without the deadlines of contexts, and
+// servers with an eviction policy. [Connect] makes a suitable client. If a server begins
 // to evict keys later, Begin and Ping notice it within seconds. They fail with
 // idem.ErrUnavailable until the server stops. The error of New wraps
 // idem.ErrUnavailable if a server or the witness cannot be reached.
@@ -66,8 +65,8 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	return s, nil
 }
 
-// checkServers refuses servers that evict keys. It warns of settings that it cannot see
-// and of servers that lose records in a restart.
+// checkServers refuses a server with an eviction policy. It warns if the server hides its
+// policy or has no append-only file.
 func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog.Logger) error {
 	err := redisserver.EachPrimary(ctx, client, func(ctx context.Context, node *goredis.Client) error {
 		if err := node.Ping(ctx).Err(); err != nil {
@@ -100,8 +99,7 @@ func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog
 func (s *Store) Visibility() idem.Visibility { return idem.VisibilityShared }
 
 // Ping returns nil if Redis answers, no server evicts keys, no shard is known to have
-// lost its records, and each primary has the replicas that Begin waits for. The error
-// wraps idem.ErrUnavailable or idem.ErrStoreLost.
+// lost its records, and each primary has enough replicas for Begin. The error wraps idem.ErrUnavailable or idem.ErrStoreLost.
 func (s *Store) Ping(ctx context.Context) error {
 	lost, err := s.loss.Lost(ctx)
 	if err != nil {
@@ -123,10 +121,10 @@ func (s *Store) Ping(ctx context.Context) error {
 // number of lost shards. Executions whose records were lost can then be repeated, so an
 // operator decides. AcceptLoss is safe to repeat after an error.
 //
-// Processes that share the witness notice within seconds. Without a witness each process
-// has to be told, or restarted. With a witness a shard whose incarnation the witness does
-// not know gets a new one. An operator who moves the service to another server calls
-// AcceptLoss there, and the former server is refused from then on.
+// Other processes with the same witness notice within seconds. Without a witness the
+// operator repeats the call in each process, or restarts it. With a witness every shard
+// with an unknown incarnation gets a new one. To move the service to another server, the
+// operator calls AcceptLoss there. The processes then refuse the former server.
 func (s *Store) AcceptLoss(ctx context.Context) (int, error) {
 	if err := s.mayWrite("accept"); err != nil {
 		return 0, err
@@ -134,8 +132,7 @@ func (s *Store) AcceptLoss(ctx context.Context) (int, error) {
 	return s.loss.Accept(ctx)
 }
 
-// mayWrite refuses every call of a read-only store, and texts that do not fit into a
-// record.
+// mayWrite refuses every call of a read-only store, and texts too long for a record.
 func (s *Store) mayWrite(method string, texts ...string) error {
 	if s.readOnly {
 		return fmt.Errorf("tokenstore/redis: %s: %w", method, ErrReadOnly)

@@ -31,7 +31,8 @@ func (r *register) at() int64 {
 }
 
 // An instance comes up with the address of an empty server and takes that for a
-// loss. Those at the right one notice within the interval, and nobody flips back.
+// loss. The instances at the right server notice within the interval, and the witness does
+// not flip back.
 func TestWrongEmptyServerIsServedAlone(t *testing.T) {
 	for name, opts := range map[string][]Option{"all accept by themselves": {WithLossAcceptance(nil)}, "only the wrong one does": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -87,8 +88,8 @@ func TestWrongEmptyServerIsServedAlone(t *testing.T) {
 	}
 }
 
-// A server that belongs to somebody else, or is left over, is not a loss that a
-// store accepts by itself; nor is one that only some shards of are empty.
+// A store does not take over another store's server by itself, even if some of its shards
+// are empty.
 func TestForeignServerIsLeftToAnOperator(t *testing.T) {
 	for name, lose := range map[string]func(m *mini, l layout){
 		"whole": func(*mini, layout) {},
@@ -117,8 +118,8 @@ func TestForeignServerIsLeftToAnOperator(t *testing.T) {
 	}
 }
 
-// An acceptance dies before any of its commands, or before or after its save;
-// the next one that comes along brings it to its end.
+// An acceptance dies before any of its commands, or before or after its save. The next
+// process completes it.
 func TestAcceptanceThatDiedIsFinishedByAnother(t *testing.T) {
 	for at := int64(1); ; at++ {
 		m := startMini(t)
@@ -154,8 +155,8 @@ func TestAcceptanceThatDiedIsFinishedByAnother(t *testing.T) {
 	}
 }
 
-// Before any command of an acceptance somebody else accepts the loss, and Redis
-// is wiped again: what was made for the first loss is not in the way.
+// Before any command of an acceptance another process accepts the loss, and Redis is wiped
+// again. The incarnations made for the first loss are not in the way.
 func TestAcceptanceThatIsOvertaken(t *testing.T) {
 	for at := int64(1); ; at++ {
 		m := startMini(t)
@@ -267,8 +268,8 @@ func TestRunningStoreAsksItsWitnessOncePerInterval(t *testing.T) {
 	}
 }
 
-// While one Begin waits for a witness that hangs, the others go on; it goes on
-// itself then, and where its caller gave up the next Begin asks.
+// While one Begin waits for a hung witness, the others go on. After the time-out it goes
+// on too. If its caller gives up, the next Begin asks.
 func TestWitnessThatHangsHoldsUpOneBegin(t *testing.T) {
 	m := startMini(t)
 	w := &hung{asked: make(chan struct{}, 1)}

@@ -82,7 +82,7 @@ func TestSealedResponsesComeBack(t *testing.T) {
 	}
 }
 
-// Where a single bit of what is stored was changed, nothing is handed out.
+// A response with one changed bit is not handed out.
 func TestChangedBitsAreRefused(t *testing.T) {
 	ring := ringOf(t, "k1", "k0", "i1", "j1", "k3", "k5", "k9") // IDs that a bit away from k1, too
 	raw := packed(t, mustSeal(t, ring, here(), payment()))
@@ -118,7 +118,7 @@ func TestChangedBitsAreRefused(t *testing.T) {
 	}
 }
 
-// What was sealed for one place is refused at every other.
+// A response sealed for one place is refused at every other.
 func TestMovedResponsesAreRefused(t *testing.T) {
 	ring := ringOf(t, "k1")
 	sealed := mustSeal(t, ring, here(), payment())

@@ -12,11 +12,11 @@ import (
 
 var _ idem.Store = (*Store)(nil)
 
-// wrapped gives Store the methods that have nothing to do with responses.
+// wrapped gives Store the methods without responses.
 type wrapped = idem.Store
 
-// Store is an [idem.Store] that seals the responses of another store. It is safe for
-// concurrent use. Make it with [New].
+// Store seals the responses of another [idem.Store]. It is safe for concurrent use. Make
+// it with [New].
 type Store struct {
 	wrapped
 	ring  *Ring
@@ -27,13 +27,13 @@ type Store struct {
 // Option configures a [Store].
 type Option func(*Store)
 
-// WithPlain accepts responses that are not sealed, while some are left from before the
-// store sealed them. By default they are unreadable, because a writer of the token store
-// could have put them there. New responses are sealed either way.
+// WithPlain accepts plain responses, while some are left from the time before sealing. By
+// default they are unreadable, because a writer of the token store could have put them
+// there. New responses are sealed either way.
 func WithPlain() Option { return func(s *Store) { s.plain = true } }
 
-// WithLogger sets the logger for warnings of responses that the store could not open and
-// handed out as omitted. [slog.Default] by default.
+// WithLogger sets the logger for warnings. The store warns when it cannot open a response
+// and hands it out as omitted. [slog.Default] by default.
 func WithLogger(log *slog.Logger) Option {
 	return func(s *Store) {
 		if log != nil {
@@ -42,9 +42,9 @@ func WithLogger(log *slog.Logger) Option {
 	}
 }
 
-// New returns a store that seals responses with the ring's first key and puts them into
-// store. The caller closes store, and keeps it for methods that [idem.Store] does not have,
-// such as accepting a loss.
+// New returns a Store. It seals responses with the ring's first key and puts them into
+// store. The caller closes store, and keeps it for methods beyond [idem.Store], such as
+// accepting a loss.
 func New(store idem.Store, ring *Ring, opts ...Option) (*Store, error) {
 	if store == nil {
 		return nil, errors.New("tokenstore/sealed: New needs a store")
@@ -77,16 +77,15 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	return rec, nil
 }
 
-// Issue makes a record in StateIssued, or returns the existing record. A response that
-// cannot be opened is omitted.
+// Issue makes a record in StateIssued, or returns the existing record. An unreadable
+// response is omitted.
 func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (idem.Record, error) {
 	rec, err := s.wrapped.Issue(ctx, id, ttl)
 	s.warn(ctx, "issue", id, s.open(id, &rec))
 	return rec, err
 }
 
-// Begin starts an attempt if the record allows it. A response that cannot be opened is
-// omitted.
+// Begin starts an attempt if the record allows it. An unreadable response is omitted.
 func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
 	res, err := s.wrapped.Begin(ctx, id, req)
 	s.warn(ctx, "begin", id, s.open(id, &res.Record))
@@ -118,7 +117,7 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	return res, err
 }
 
-// ListOpen lists open records. Responses that cannot be opened are omitted.
+// ListOpen lists open records. Unreadable responses are omitted.
 func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
 	page, err := s.wrapped.ListOpen(ctx, q)
 	bad, first := 0, error(nil)

@@ -33,8 +33,8 @@ func over(tb testing.TB, store idem.Store, ring *Ring, opts ...Option) *Store {
 	return s
 }
 
-// onRedis makes stores on one server, and returns what is stored in it under
-// their prefix: every key and every value, one after the other.
+// onRedis makes stores on one server. raw returns every key and every value under their
+// prefix, one after the other.
 func onRedis(tb testing.TB) (open func() idem.Store, raw func() []byte) {
 	tb.Helper()
 	client, err := redisstore.Connect(testserver.SharedRedis(tb))
@@ -149,8 +149,7 @@ func stored(tb testing.TB, s idem.Store, state idem.State, resp *idem.Response) 
 	return id, res.Record.Attempt
 }
 
-// Redis holds nothing of what was answered, however it came there, and a plain
-// response is found by the same look.
+// Redis holds nothing of a sealed response. The same search finds a plain response.
 func TestRedisHoldsNothingOfResponses(t *testing.T) {
 	open, raw := onRedis(t)
 	s := over(t, open(), ringOf(t, "k1"))
@@ -275,7 +274,7 @@ var unreadable = []struct {
 	{"tampered with", func(tb testing.TB, inner idem.Store) idem.Store { return tamperer{inner, ringOf(tb, "k1")} }, "changed"},
 }
 
-// tamperer changes the last byte of what it stores.
+// tamperer changes the last byte of each response.
 type tamperer struct {
 	idem.Store
 	ring *Ring
@@ -377,8 +376,8 @@ func TestPlainResponsesAreAcceptedForAMigration(t *testing.T) {
 	}
 }
 
-// What was sealed for one key, put under another by somebody who can write to
-// the store, is not handed out, neither for its attempt nor for the other's.
+// A writer of the store moves a sealed response to another key. It is not handed out,
+// neither for its own attempt nor for the other's.
 func TestResponseMovedInTheStore(t *testing.T) {
 	sp := &spy{Store: memorystore.New()}
 	s := over(t, sp, ringOf(t, "k1"))

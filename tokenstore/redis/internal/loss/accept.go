@@ -38,8 +38,8 @@ func (g *Guard) Accept(ctx context.Context) (int, error) {
 	return g.accept(ctx, false)
 }
 
-// acceptAlone accepts a loss without an operator. The call that noticed the loss expected
-// the incarnations in was. Calls that notice the same loss wait for the first of them.
+// acceptAlone accepts a loss without an operator. The caller noticed it while it expected
+// the incarnations in was. Other callers with the same loss wait for the first of them.
 func (g *Guard) acceptAlone(ctx context.Context, was *set) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
@@ -72,7 +72,7 @@ func (g *Guard) acceptOnce(ctx context.Context, was *set) (int, error) {
 	return lost, err
 }
 
-// accept works for the call that has the turn. Without an operator (alone) it changes
+// accept works for the call with the turn. Without an operator (alone) it changes
 // nothing if any shard has a foreign incarnation.
 func (g *Guard) accept(ctx context.Context, alone bool) (lost int, err error) {
 	for range tries {

@@ -51,12 +51,12 @@ type Guard struct {
 	inc  incarnations
 	want atomic.Pointer[set] // the expected incarnations
 
-	// A call has the turn while it reads the witness or accepts a loss. An answer of
-	// the witness from before an acceptance must not be used after it. The call that
-	// has the turn owns the fields below.
+	// A call has the turn while it reads the witness or accepts a loss. So an answer of
+	// the witness from before an acceptance is not used after it. The call with the turn
+	// owns the fields below.
 	turn   chan struct{}
 	reread time.Time // when the next Reread asks the witness
-	rested time.Time // when the next call that notices a loss asks it, or accepts
+	rested time.Time // when the next call with a loss asks it, or accepts
 }
 
 // New returns a guard. Call [Guard.Start] before any other method.
@@ -68,8 +68,8 @@ func New(c Config) *Guard {
 }
 
 // Start finds the expected incarnations, and creates them at the very first start. It
-// succeeds on a Redis that lost its records. The error wraps idem.ErrUnavailable if
-// Redis or the witness cannot be reached.
+// succeeds after a loss of records. The error wraps idem.ErrUnavailable if Redis or the
+// witness cannot be reached.
 func (g *Guard) Start(ctx context.Context) error {
 	for range tries {
 		want, version, err := g.inc.load(ctx)
@@ -101,7 +101,7 @@ func (g *Guard) Start(ctx context.Context) error {
 	return errRaces
 }
 
-// Do runs a call on one shard that compares the expected incarnation, and reports
+// Do runs a call on one shard. The call compares the expected incarnation and reports
 // whether the shard had another one. Do runs it again if the loss has been accepted
 // meanwhile. Otherwise the error names the method and wraps idem.ErrStoreLost.
 func (g *Guard) Do(ctx context.Context, method string, shard int, call func(expected string) (lost bool, err error)) error {
@@ -145,13 +145,13 @@ func (g *Guard) retry(ctx context.Context, call func(want *set) (lost bool, err 
 	return lost, nil
 }
 
-// Reread asks the witness once per interval. It notices that this Redis, which lost
-// nothing, is no longer the one that the witness knows.
+// Reread asks the witness once per interval. It notices when the witness has moved on to
+// another Redis, although this one lost nothing.
 func (g *Guard) Reread(ctx context.Context) { g.ask(ctx, &g.reread, g.Every) }
 
 // ask asks the witness for the expected incarnations, unless it is too early. It waits
-// for witnessTimeout at most. Other calls go on meanwhile with the known incarnations,
-// which also stay if the witness does not answer.
+// for witnessTimeout at most. Other calls go on meanwhile with the known incarnations.
+// These also stay if the witness does not answer.
 func (g *Guard) ask(ctx context.Context, due *time.Time, pause time.Duration) {
 	if g.Witness == nil {
 		return
