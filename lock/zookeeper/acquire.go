@@ -22,32 +22,22 @@ type Lease struct {
 
 var _ idem.Lease = (*Lease)(nil)
 
-// acquire makes a lock at a path that the caller has claimed.
-func (s *locks) acquire(ctx context.Context, cl *held.Claim, o held.Owner, marking bool) (*Lease, error) {
-	m := &marks{s: s, path: cl.Path(), on: marking, owner: o}
-	first := s.lookAtParents()
-	ready := !s.parentAbsent(m.path)
-	m.hopeful = ready && !s.lookedAtParents()
-	l, err := m.make(ctx, cl, ready)
-	if first {
-		s.parentsAhead()
-	}
-	return l, err
-}
-
-// make makes the lock. ready is false if its parent is known to be missing, so that the
-// servers would refuse it.
-func (m *marks) make(ctx context.Context, cl *held.Claim, ready bool) (*Lease, error) {
+// acquire makes the lock of a key whose path the caller has claimed.
+func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
+	tried := m.s.parentsTried()
 	z := held.Znode{Shared: true, Delete: m.deletion, Vanished: m.vanished}
 	z.Make = func(a *held.Attempt) (string, int64, error) {
-		if !ready {
-			m.s.parentFor(m.path)
+		select {
+		case <-tried:
+		case <-m.s.Over():
 		}
 		return m.create(a)
 	}
-	if ready {
-		req := m.request()
-		z.First = &req
+	select {
+	case <-tried:
+		first := m.request()
+		z.First = &first
+	default: // Make has to wait
 	}
 	l, err := cl.Acquire(ctx, z)
 	if err != nil {
@@ -58,18 +48,18 @@ func (m *marks) make(ctx context.Context, cl *held.Claim, ready bool) (*Lease, e
 
 // request is the create of the lock.
 func (m *marks) request() session.Request {
-	return session.Request{Ops: []any{m.s.Ephemeral(m.at(), m.owner.Encode())}, Hopeful: m.hopeful}
+	return session.Request{Ops: []any{m.s.Ephemeral(m.at(), m.owner.Encode())}}
 }
 
-// create sends the create of a lock until it is known what became of it. Where the lock is
-// made depends on what is at the key's path, and that may change at any time before:
+// create sends the create of a lock until its outcome is known. The place of the lock
+// depends on the znode at the key's path, which may change at any time before:
 //
 //	nothing            the lock is the znode itself
 //	an ephemeral znode another owner holds the lock
 //	a marker           the lock is its child
 //	anything else      an error
 //
-// The cases cannot be mixed up. An ephemeral znode has no children. So the child's create
+// The cases exclude each other. An ephemeral znode has no children, so the child's create
 // proves that there is no ephemeral znode at the path. A znode with a child cannot be
 // deleted. So while the child is there, only its holder changes the marker.
 func (m *marks) create(a *held.Attempt) (path string, czxid int64, err error) {
@@ -96,15 +86,15 @@ func (m *marks) create(a *held.Attempt) (path string, czxid int64, err error) {
 			m.marked = false
 			continue
 		case r.RefusedBy(zk.ErrNoNode):
-			if err := s.parentAfter(r.Err, at); err != nil {
+			if err := s.EnsureParents(at); err != nil {
 				return fail(err)
 			}
 			continue
 		case r.Outcome != session.Unknown && !r.RefusedBy(zk.ErrNodeExists):
 			return fail(r.Err)
 		}
-		// Either the znode was there before, or the reply was lost. What is there now
-		// decides.
+		// Either the znode was there before, or the reply was lost. The znode that is
+		// there now decides.
 		n, err := s.Decide(at, session.OfNode)
 		switch {
 		case err != nil:
@@ -132,23 +122,22 @@ func (m *marks) create(a *held.Attempt) (path string, czxid int64, err error) {
 			return fail(err)
 		}
 	}
-	if r.Outcome == session.Unknown { // the lock was not seen with an owner
+	if r.Outcome == session.Unknown { // no other owner was seen
 		return fail(fmt.Errorf("no certain answer %d times, the last: %w", held.MaxTries, r.Err))
 	}
-	return "", 0, fmt.Errorf("%w: changed under our hands %d times", idem.ErrLocked, held.MaxTries)
+	return "", 0, fmt.Errorf("%w: the lock changed during %d tries", idem.ErrLocked, held.MaxTries)
 }
 
-// read reads the marker above a lock that was just made. The read decides, and it is sent
-// when the create is known to have been applied. So it shows the marker as it was then or
-// later, and only the holder of the lock changes it. found is false if marker and lock have
-// gone, because somebody deleted them by hand. With an error the lock has gone too, or goes
-// with its session.
+// read reads the marker above a lock that was just made. It is a deciding read, sent when
+// the create is known to have been applied. So it shows the marker as it was then or
+// later, and only the holder of the lock changes it. found is false if an operator has
+// deleted marker and lock by hand. With an error the lock has gone too, or goes with its
+// session.
 func (m *marks) read(czxid int64) (found bool, err error) {
-	s := m.s
 	if !m.marked {
 		return true, nil
 	}
-	n, err := s.Decide(m.path, session.OfNode)
+	n, err := m.s.Decide(m.path, session.OfNode)
 	if err == nil {
 		if !n.Exists || n.Session != 0 {
 			return false, nil
@@ -160,8 +149,8 @@ func (m *marks) read(czxid int64) (found bool, err error) {
 		}
 		err = notMarker(m.path)
 	}
-	if gone := s.Remove(m.at(), czxid, true); gone != nil {
-		s.Log.Warn("zookeeper: unusable lock left to the end of its session", "path", m.at(), "error", gone)
+	if gone := m.s.Remove(m.at(), czxid, true); gone != nil {
+		m.s.Log.Warn("zookeeper: unusable lock left to the end of its session", "path", m.at(), "error", gone)
 	}
 	return false, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 }

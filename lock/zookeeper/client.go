@@ -2,14 +2,8 @@ package zookeeper
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync"
+	"sync/atomic"
 
-	"github.com/go-zookeeper/zk"
-
-	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/uuid"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -18,13 +12,11 @@ import (
 // leases end with their session, since another owner may hold their locks by then. It is
 // safe for concurrent use.
 type Client struct {
-	cfg  Config
-	core held.Client
+	cfg    Config
+	core   held.Client
+	domain atomic.Value // string
 
-	parentsDenied sync.Once // one warning
-
-	mu     sync.Mutex
-	domain string
+	parentsDenied atomic.Bool // the warning was logged
 }
 
 // Open connects and starts a session. It fails within Config.OpenTimeout, or when ctx
@@ -35,7 +27,7 @@ type Client struct {
 // is no ZooKeeper. It wraps ErrNotPermitted if the client may not use a znode that it
 // needs. Open warns of znodes that every client may change, see [Client.OpenParents].
 //
-// The caller calls Close; see there what happens without it.
+// The caller calls Close. The comment of Close says what happens without it.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -45,7 +37,11 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 		Chroot: cfg.Chroot, ACL: cfg.ACL, Policy: held.RetryPolicy(cfg.Retry), Log: cfg.Logger, Now: cfg.now,
 		Owner: held.Identity(), MaxClaims: cfg.MaxLocksPerSession,
 	}}
-	c.core.Keeper, err = session.Keep(ctx, c.sessionConfig(), session.Backoff{Base: cfg.Retry.Base, Max: cfg.Retry.Max})
+	c.core.Keeper, err = session.Keep(ctx, session.Config{
+		Servers: cfg.Servers, Dialer: cfg.dialer(), Timeout: cfg.SessionTimeout, Tick: cfg.TickTime, OpenTimeout: cfg.OpenTimeout,
+		Credentials: cfg.Credentials, ACL: cfg.ACL, Logger: cfg.Logger, Now: cfg.now,
+		Members: cfg.membersPath(), MemberData: c.core.Owner.Encode(), Prepare: c.prepare,
+	}, session.Backoff{Base: cfg.Retry.Base, Max: cfg.Retry.Max})
 	if err != nil {
 		return nil, err
 	}
@@ -55,26 +51,10 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-func (c *Client) sessionConfig() session.Config {
-	cfg := &c.cfg
-	return session.Config{
-		Servers: cfg.Servers, Dialer: cfg.dialer(), Timeout: cfg.SessionTimeout, Tick: cfg.TickTime, OpenTimeout: cfg.OpenTimeout,
-		Credentials: cfg.Credentials, ACL: cfg.ACL, Logger: cfg.Logger, Now: cfg.now,
-		Members: cfg.membersPath(), MemberData: c.core.Owner.Encode(), Prepare: c.prepare,
-	}
-}
-
 // ErrNotPermitted says that the servers refused a request because of a znode's ACL, which
 // the error names. Another client made that znode, or made it for others. Nothing was
 // applied, and another try does not help.
 var ErrNotPermitted = session.ErrNotPermitted
-
-// Root is what the packages recipes and queue make their objects in: a [Client], or a
-// [Namespace] of one.
-type Root = held.Root
-
-// Base is for the packages recipes and queue.
-func (c *Client) Base() (*held.Client, string) { return &c.core, "" }
 
 // Locker is short for [NewLocker].
 func (c *Client) Locker(opts ...LockerOption) *Locker { return NewLocker(c, opts...) }
@@ -82,11 +62,7 @@ func (c *Client) Locker(opts ...LockerOption) *Locker { return NewLocker(c, opts
 // Domain is the lock domain, which the fence of every lease carries. It is a UUID kept in
 // the ensemble (and chroot), followed by Config.Root unless that is the default. A new
 // ensemble in the place of the old one has another domain.
-func (c *Client) Domain() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.domain
-}
+func (c *Client) Domain() string { return c.domain.Load().(string) }
 
 // Close waits until the locks that are being released in the background are gone, and
 // closes the session. The servers then remove all locks that are still held, and their
@@ -104,71 +80,70 @@ func (c *Client) Close(ctx context.Context) error { return c.core.Keeper.Close(c
 // session times out. Listeners get a second to hear of it.
 func (c *Client) Abandon() { c.core.Keeper.Abandon() }
 
-// learnDomain reads the ensemble's UUID, and gives it one if it has none.
-func (s *locks) learnDomain(ctx context.Context) error {
-	path := s.client.cfg.domainPath()
-	data, err := s.agree(ctx, path, func() []byte { return []byte(uuid.New()) })
-	switch {
-	case err != nil:
-		return err
-	case len(data) == 0:
-		return fmt.Errorf("zookeeper: %s is empty, it should hold a UUID", path)
-	}
-	s.Domain = s.client.cfg.domainOf(string(data))
-	c := s.client
-	c.mu.Lock()
-	before := c.domain
-	c.domain = s.Domain
-	c.mu.Unlock()
-	if before != "" && before != s.Domain {
-		s.Log.Warn("zookeeper: the lock domain has changed, this is another ensemble", "before", before, "now", s.Domain)
-	}
-	return nil
+// ConnectionState is how a [Client] stands with the ensemble. Its String is the state's
+// name in lower case.
+//
+//	Connected, Reconnected ──▶ Lost, Suspended
+//	Lost                   ──▶ Connected (a new session), Reconnected (the same)
+//	Suspended              ──▶ Lost, Reconnected
+//
+// The states are those of Apache Curator's ConnectionState, for sessions whose trust is
+// counted by acknowledged writes (see the package comment).
+type ConnectionState = session.State
+
+const (
+	// Connected says that a new session serves callers.
+	Connected = session.Connected
+	// Suspended says that the connection is gone, or is not confirmed yet. The session
+	// may live on. Leases are still good, but the client gives out no new ones.
+	Suspended = session.Suspended
+	// Reconnected says that the same session serves callers again. After Suspended, all
+	// leases are good. After Lost, all leases from before are lost.
+	Reconnected = session.Reconnected
+	// Lost says that the session is over, or that no write was acknowledged for so long
+	// that it may be. All leases are lost.
+	Lost = session.Lost
+)
+
+// ConnectionEvent is a change of state: the State, the Session's ID as in the servers'
+// logs, At what time this process knew, and for Suspended and Lost the reason, Err.
+type ConnectionEvent = session.Event
+
+// Watch has f called with the present state, and then with every change, in order and one
+// at a time, on a goroutine of its own. So f may be slow. Events wait for it without
+// limit. If f panics, that is logged, and f is called for the next event all the same. It
+// may use the client, but not close it. The last event is that of [Client.Close], which
+// waits for f.
+//
+// An event is news, not a guard. Work that must stop when a lock is lost watches
+// [Lease.Done].
+//
+// stop ends it, without waiting for a call that is under way.
+func (c *Client) Watch(f func(ConnectionEvent)) (stop func()) { return c.core.Keeper.Watch(f) }
+
+// Root is a place for the objects of the packages recipes and queue: a [Client], or a
+// [Namespace] of one.
+type Root = held.Root
+
+// Base is for the packages recipes and queue.
+func (c *Client) Base() (*held.Client, string) { return &c.core, "" }
+
+// Namespace is a view of a [Client] below a path. Applications that share an ensemble use
+// it to keep their names apart, and so do modules that share a Client. It has no session
+// and no state of its own. Its objects are those of the Client at the longer path.
+//
+// Locks of keys ([Client.Locker]) have a root of their own, Config.Root.
+type Namespace struct {
+	c      *Client
+	prefix string
 }
 
-// ErrBaseMismatch says that another Config.Base is in use with the locks below
-// Config.Root. To change the base, stop all instances, delete the znode "base" below the
-// root, and settle all open records first. Under another base the locks are of another
-// domain.
-var ErrBaseMismatch = errors.New("zookeeper: another Config.Base is in use with these locks")
+// Namespace returns the view below an absolute path under the chroot, such as "/billing".
+// If the path is not valid, the calls of all objects in the view fail.
+func (c *Client) Namespace(path string) Namespace { return Namespace{c, path} }
 
-// agreeOnBase compares the base with that of all clients that use the root. The first
-// client writes it down. A client that may not read or write there has no use for the
-// locks, and goes on.
-func (s *locks) agreeOnBase(ctx context.Context) error {
-	path, base := s.client.cfg.basePath(), s.client.cfg.Chroot+s.client.cfg.Base
-	data, err := s.agree(ctx, path, func() []byte { return []byte(base) })
-	switch {
-	case session.Answered(err):
-		return nil
-	case err == nil && string(data) != base:
-		return fmt.Errorf("%w: %s says %q, and this client has %q", ErrBaseMismatch, path, data, base)
-	}
-	return err
-}
+// Namespace returns the view below a path in this one.
+func (n Namespace) Namespace(path string) Namespace { return Namespace{n.c, n.prefix + path} }
 
-// agree returns the data of a persistent znode on which all clients agree. If there is no
-// such znode it makes one, with the znodes above it.
-func (s *locks) agree(ctx context.Context, path string, propose func() []byte) ([]byte, error) {
-	for {
-		n, err := session.Within(ctx, s.Session, func() (session.Decided, error) { return s.Decide(path, session.OfNode) })
-		if err != nil || n.Exists {
-			return n.Data, err
-		}
-		_, err = session.Within(ctx, s.Session, func() (struct{}, error) {
-			r := s.Write(s.Persistent(path, propose()))
-			switch {
-			case r.RefusedBy(zk.ErrNoNode):
-				return struct{}{}, s.EnsureParents(path)
-			case r.Outcome == session.Ended:
-				return struct{}{}, fmt.Errorf("%w: %w", idem.ErrUnavailable, r.Err)
-			case r.Outcome == session.Refused && !r.RefusedBy(zk.ErrNodeExists):
-				return struct{}{}, fmt.Errorf("zookeeper: create %s: %w", path, r.Err)
-			}
-			return struct{}{}, nil // made by this client or another, or not known: look again
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-}
+// Base is for the packages recipes and queue.
+func (n Namespace) Base() (*held.Client, string) { return &n.c.core, n.prefix }

@@ -245,8 +245,11 @@ func (p *RetryPolicy) setDefaults() error {
 // of one flat parent of all locks would overflow (see doc.go).
 func (c *Config) lockPath(id idem.KeyID) string {
 	hex := id.String() // its first three digits name the parent
-	return c.Chroot + c.Root + "/" + hex[:3] + "/" + hex[3:]
+	return c.rootPath() + "/" + hex[:3] + "/" + hex[3:]
 }
+
+// rootPath is the parent of all parents of locks.
+func (c *Config) rootPath() string { return c.Chroot + c.Root }
 
 func (c *Config) membersPath() string { return c.Chroot + c.Base + "/members" }
 
@@ -264,4 +267,4 @@ func (c *Config) domainPath() string { return c.Chroot + c.Base + "/domain" }
 
 // basePath is where the clients of a root agree on Config.Base. No parent of locks has
 // this name.
-func (c *Config) basePath() string { return c.Chroot + c.Root + "/base" }
+func (c *Config) basePath() string { return c.rootPath() + "/base" }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // Locker is an exclusive lock per key ID: one ephemeral znode. It is safe for
@@ -16,11 +17,11 @@ type Locker struct {
 
 var _ idem.Locker = (*Locker)(nil)
 
-// LockerOption changes what [NewLocker] returns. A nil option does nothing.
+// LockerOption changes how [NewLocker] makes a Locker. A nil option does nothing.
 type LockerOption func(*Locker)
 
-// NewLocker returns a locker of a client. All lockers of a client, and of all
-// clients with the same Config.Root, exclude each other, whatever their options.
+// NewLocker returns a locker of a client. All lockers of a client, and of all clients
+// with the same Config.Root, exclude each other, whatever their options.
 func NewLocker(c *Client, opts ...LockerOption) *Locker {
 	l := &Locker{c: c}
 	for _, opt := range opts {
@@ -31,9 +32,10 @@ func NewLocker(c *Client, opts ...LockerOption) *Locker {
 	return l
 }
 
-// TryAcquire implements [idem.Locker]; its leases are [*Lease]. A lock that this
-// very client is just giving back is waited for. A persistent znode in place of
-// the lock that is no marker is ErrUnavailable: somebody else's path.
+// TryAcquire implements [idem.Locker]. Its leases are [*Lease]. If this client is just
+// giving the lock back, TryAcquire waits for that. If a persistent znode that is no marker
+// is in the place of the lock, the path is in use by others, and the error wraps
+// idem.ErrUnavailable.
 func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
 	path := l.c.cfg.lockPath(req.KeyID)
 	for {
@@ -49,7 +51,8 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 		case err != nil:
 			return nil, err
 		case mine != nil:
-			lease, err := s.acquire(ctx, mine, s.Owned(req.Nonce.String()), l.marking)
+			m := &marks{s: s, path: path, on: l.marking, owner: s.Owned(req.Nonce.String())}
+			lease, err := m.acquire(ctx, mine)
 			if err != nil {
 				return nil, err
 			}
@@ -63,10 +66,68 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 	}
 }
 
-// Ping implements [idem.Locker]. It makes a pinned write, shared with others
-// that wait for one, because nothing else proves that the quorum works and
-// would take a lock: reads and ZooKeeper's own sync and pings are answered
-// without one.
+// Wait implements [idem.Locker]. The waiters of a process share a watch. Wait may return
+// too early, after a reconnect for example. A marker without a lock below it looks free,
+// and so does any other znode that is in the place of the lock and stays.
+func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s, err := l.c.usable()
+	if err != nil {
+		return err
+	}
+	err = s.awaitFree(ctx, l.c.cfg.lockPath(id))
+	if err == nil {
+		err = s.AwaitUp(ctx) // the caller will try to take the lock
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case s.Err() != nil: // the next session may tell
+		return nil
+	}
+	return fmt.Errorf("%w: wait: %w", idem.ErrUnavailable, err)
+}
+
+// awaitFree waits for the end of the lock at path, or below the marker that is there.
+//
+// It does not watch a marker. A marker may stay for days, and so would the watch. So the
+// first read leaves no watch.
+func (s *locks) awaitFree(ctx context.Context, path string) error {
+	if cl := s.Find(path); cl != nil { // a lock of this process
+		return s.Await(ctx, cl.Freed())
+	}
+	n, err := s.DecideFor(ctx, path, session.OfNode)
+	if err != nil || !n.Exists {
+		return err
+	}
+	at := path
+	if n.Session == 0 {
+		at += lockChild
+	}
+	for {
+		watch := s.Watch(at, session.OnNode, nil)
+		if err := s.Await(ctx, watch.Armed()); err != nil {
+			return err
+		}
+		found, err := watch.Found()
+		switch {
+		case session.Refusal(err):
+			return err
+		case err == nil && at == path && found.Exists && found.Session == 0: // marked meanwhile
+			at += lockChild
+		default:
+			return s.Await(ctx, watch.Woken()) // at once, if there is no lock
+		}
+	}
+}
+
+// Ping implements [idem.Locker]. It makes a pinned write, which all callers of that moment
+// share. Only a write proves that the quorum works and would take a lock. Servers answer
+// reads, ZooKeeper's own sync and pings without a quorum.
 func (l *Locker) Ping(ctx context.Context) error {
 	s, err := l.c.usable()
 	if err != nil {

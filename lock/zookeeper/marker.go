@@ -12,39 +12,38 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// A marked key has a persistent znode in place of its lock, whose data is the
-// marker. The lock is then an ephemeral child of it:
+// A marked key has a persistent znode in place of its lock. The data of that znode is the
+// marker, and the lock is an ephemeral child of it:
 //
 //	              MarkBegun
 //	ephemeral P ──────────────▶ persistent P ──┐ MarkBegun, another marker
 //	    ▲ │                     └ P/lock ◀─────┘
 //	    │ │                        │  ▲ │
-//	    │ │ release            take│  │ │ release, Mark(m), or the session's end
-//	    │ ▼          Mark(nil)     │  │ ▼
+//	    │ │ release            take│  │ │ release, MarkOnRelease(m), or the session's end
+//	    │ ▼  MarkOnRelease(nil)    │  │ ▼
 //	  nothing ◀────────────────────┘ persistent P
 //
-// Each arrow is one transaction. A lease's fence is the czxid of the znode by which
-// its lock was taken. All later znodes have greater czxids, so that fences grow
-// along all of these arrows.
+// Each arrow is one transaction. The fence of a lease is the czxid of the znode by which
+// its lock was taken. All later znodes have greater czxids, so fences grow along all of
+// these arrows.
 
 // lockChild follows the path of a marker in that of the lock below it.
 const lockChild = "/lock"
 
-// WithDurableMarkers lets the leases of a locker leave markers
-// ([Lease.MarkBegun], [Lease.MarkOnRelease]), which say by themselves that an operation was
-// executed, or may have been, also where the token store has lost its record.
-// Default: none are left. A marker that is there is heeded by every locker, with the option or
-// without, so that it can be introduced, and given up, instance by instance.
+// WithDurableMarkers lets the leases of a locker leave markers ([Lease.MarkBegun],
+// [Lease.MarkOnRelease]). A marker says that an operation was executed, or may have been,
+// and it does so even if the token store has lost its record. By default a locker leaves
+// none. Every locker heeds the markers that are there, with the option or without. So a
+// service can introduce markers and give them up one instance after the other.
 //
-// A marker stays until it is removed, see [Locker.RemoveMarkers], which somebody
-// has to call. Meanwhile it is in the memory of every server of the ensemble: a
-// million of them took 600 MB of heap where that was measured (ZooKeeper 3.8, a
-// 64-bit JVM with compressed pointers), and 1 GB is to be planned for. So it is
-// for short retention.
+// A marker stays until [Locker.RemoveMarkers] removes it, which the application has to
+// call. Meanwhile it is in the memory of every server of the ensemble. A million markers
+// took 600 MB of heap in a measurement (ZooKeeper 3.8, a 64-bit JVM with compressed
+// pointers), so plan for 1 GB, and for a short retention.
 //
-// A marker is there before its operation starts, so that it tells of an execution
-// whatever becomes of the holder. Not covered: a lock that was deleted by hand, and
-// what is older than the retention.
+// A marker is there before its operation starts, so it tells of an execution even if the
+// holder dies. It does not cover a lock that was deleted by hand, nor operations older
+// than the retention.
 func WithDurableMarkers() LockerOption { return func(l *Locker) { l.marking = true } }
 
 // marks is what a lease knows and leaves of its key's marker.
@@ -52,20 +51,19 @@ type marks struct {
 	s     *locks
 	path  string // of the key
 	owner held.Owner
-	on    bool // MarkBegun and Mark have an effect
+	on    bool // MarkBegun and MarkOnRelease have an effect
 
 	// Set before there is a lease.
-	hopeful bool         // the parent of the lock may be missing
 	found   *idem.Marker // at the path when the lock was taken
 	czxid   int64        // of the znode with that, like version
 	version int32
 
 	mu     sync.Mutex
 	marked bool   // the lock is below a marker
-	there  []byte // the data at the path now; nil: no marker; inDoubt: one of two
+	there  []byte // the data of that marker; nil: not known
 	bare   bool   // the servers refuse a marker here
-	set    bool   // by Mark
-	data   []byte // of what is to be left; nil: nothing
+	set    bool   // by MarkOnRelease
+	data   []byte // of the marker to leave; nil: none
 }
 
 // at is where the lock is.
@@ -78,10 +76,6 @@ func (m *marks) at() string {
 	return m.path
 }
 
-// inDoubt stands for the data of a marker that may have been set. It is not the data of any
-// marker.
-var inDoubt = []byte("?")
-
 var _ idem.MarkingLease = (*Lease)(nil)
 
 // Marker implements [idem.MarkingLease].
@@ -93,9 +87,9 @@ func (l *Lease) Marker() *idem.Marker {
 	return &m
 }
 
-// MarkOnRelease implements [idem.MarkingLease]. Without [WithDurableMarkers] it has no effect, and
-// an existing marker stays. A marker that cannot be read back is logged and not left: its
-// state is neither completed nor unknown, or a name in it is too long.
+// MarkOnRelease implements [idem.MarkingLease]. Without [WithDurableMarkers] it has no
+// effect, and an existing marker stays. If a marker could not be read back, because of its
+// state or of a name that is too long, MarkOnRelease logs that and leaves none.
 func (l *Lease) MarkOnRelease(m *idem.Marker) {
 	if !l.marks.on {
 		return
@@ -116,22 +110,22 @@ func (l *Lease) MarkOnRelease(m *idem.Marker) {
 }
 
 // deletion deletes the lock, and in the same transaction leaves, changes or removes the
-// marker. Only the holder of the lock touches the marker, so no version is named. If the
-// servers refuse to remove a marker, the lock goes without it.
+// marker. Only the holder of the lock touches the marker, so the operations name no
+// version. If the servers refuse to remove a marker, the lock goes without it.
 func (m *marks) deletion(_ *held.Lease, refused *session.Result) []any {
 	ops := []any{&zk.DeleteRequest{Path: m.at(), Version: -1}}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case refused != nil && refused.RefusedAt(1, zk.ErrNotEmpty):
-		m.s.Log.Error("zookeeper: marker cannot be removed, somebody made znodes below it", "path", m.path)
+		m.s.Log.Error("zookeeper: marker cannot be removed, it has foreign znodes below it", "path", m.path)
 		m.bare = true
 		return ops
 	case refused != nil:
 		return nil
 	case !m.leaves():
 		return ops
-	case m.there == nil:
+	case !m.marked:
 		return append(ops, m.s.Persistent(m.path, m.data))
 	case m.data == nil:
 		return append(ops, &zk.DeleteRequest{Path: m.path, Version: -1})
@@ -140,10 +134,13 @@ func (m *marks) deletion(_ *held.Lease, refused *session.Result) []any {
 }
 
 // leaves reports whether the release changes the marker. Needs mu.
-func (m *marks) leaves() bool { return m.set && !m.bare && !bytes.Equal(m.data, m.there) }
+func (m *marks) leaves() bool {
+	same := m.marked == (m.data != nil) && bytes.Equal(m.data, m.there)
+	return m.set && !m.bare && !same
+}
 
-// vanished tells the operator of a lock that was deleted by hand, if its marker could not
-// be left, changed or removed for that reason.
+// vanished warns of a lock that was deleted by hand, if the release had to leave, change
+// or remove its marker.
 func (m *marks) vanished() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -152,7 +149,7 @@ func (m *marks) vanished() {
 	}
 }
 
-// encodeMarker is the data of a marker. It fails where that could not be read back.
+// encodeMarker returns the data of a marker. It fails if parseMarker would refuse them.
 func encodeMarker(m *idem.Marker) ([]byte, error) {
 	data, err := m.AppendBinary(nil)
 	if err == nil && parseMarker(data) == nil {
@@ -161,7 +158,7 @@ func encodeMarker(m *idem.Marker) ([]byte, error) {
 	return data, err
 }
 
-// parseMarker reads the data of a marker; nil where it is none.
+// parseMarker reads the data of a marker. It returns nil if they are not a marker's.
 func parseMarker(data []byte) *idem.Marker {
 	var m idem.Marker
 	if m.UnmarshalBinary(data) != nil {
@@ -170,7 +167,7 @@ func parseMarker(data []byte) *idem.Marker {
 	return &m
 }
 
-// notMarker is for a persistent znode where only locks and markers should be.
+// notMarker is the error for a persistent znode in the place of a lock or marker.
 func notMarker(path string) error {
-	return fmt.Errorf("zookeeper: %s is neither a lock nor a marker; somebody else made it", path)
+	return fmt.Errorf("zookeeper: %s is neither a lock nor a marker, another application made it", path)
 }

@@ -381,6 +381,7 @@ func TestMarkBegunSharesAMulti(t *testing.T) {
 	r.leave(ids[1], newMarker(idem.StateUnknown))
 	var batch []session.Request
 	var all []*marking
+	var leases []*Lease
 	var settle []func(string, int64)
 	for _, id := range ids {
 		lease, err := r.l.TryAcquire(bounded(t), request(id))
@@ -388,13 +389,13 @@ func TestMarkBegunSharesAMulti(t *testing.T) {
 			t.Fatal(err)
 		}
 		data, _ := encodeMarker(newMarker(idem.StateUnknown))
-		mk := &marking{l: lease.(*Lease), data: data}
-		mk.path, mk.czxid = mk.l.Where()
-		settled, _, err := mk.l.Move()
+		mk := &marking{m: lease.(*Lease).marks, data: data}
+		mk.path, mk.czxid = lease.(*Lease).Where()
+		settled, _, err := lease.(*Lease).Move()
 		if err != nil {
 			t.Fatal(err)
 		}
-		settle = append(settle, settled)
+		leases, settle = append(leases, lease.(*Lease)), append(settle, settled)
 		all, batch = append(all, mk), append(batch, session.Request{Ops: mk.ops()})
 	}
 	if err := r.raw.Delete(r.cfg.lockPath(ids[2]), -1); err != nil {
@@ -409,13 +410,13 @@ func TestMarkBegunSharesAMulti(t *testing.T) {
 		}
 		if got.Outcome == session.Applied {
 			zxids[got.Zxid]++
+			mk.applied(got.Zxid)
 		}
-		_ = mk.settle(&got)
 		settle[i](mk.path, mk.czxid)
 		if i != 2 {
-			r.wantHeld(mk.l)
+			r.wantHeld(leases[i])
 		}
-		r.release(mk.l)
+		r.release(leases[i])
 	}
 	if len(zxids) >= len(ids)-1 {
 		t.Errorf("the transactions were %v, want fewer than attempts", zxids)

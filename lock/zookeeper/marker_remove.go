@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -16,48 +16,45 @@ import (
 
 // MarkerRemoval says which markers [Locker.RemoveMarkers] removes.
 type MarkerRemoval struct {
-	// Retention is how long a marker is kept, counted from when it was last
-	// written, by the ensemble's clock. It has to be longer than any client
-	// repeats a request. Required.
+	// Retention is how long a marker is kept after its last write, by the ensemble's
+	// clock. It has to be longer than any client repeats a request. Required.
 	Retention time.Duration
 
-	// Settled is asked about each marker of an unknown outcome that is older
-	// than that: whether it has been settled since, so that nobody needs the
-	// marker. It is called from several goroutines at once. Where it fails, the
-	// marker stays and the pass goes on. Default: such markers are kept for ever.
+	// Settled is asked about each marker of an unknown outcome that is older than the
+	// retention. It reports whether the outcome has been settled since, so that the
+	// marker is not needed any more. It is called from several goroutines at once. If it
+	// fails, the marker stays and the pass goes on. By default such markers stay for ever.
 	Settled func(ctx context.Context, id idem.KeyID, m *idem.Marker) (bool, error)
 
-	// PerSecond bounds how many markers are looked at. Default: 2000.
+	// PerSecond bounds how many markers are read in a second. Default: 2000.
 	PerSecond int
 }
 
-// MarkerStats counts the markers that a pass has looked at. Each is one of
-// Removed, Kept and Unknown.
+// MarkerStats counts the markers that a pass has read. Each is one of Removed, Kept and
+// Unknown.
 type MarkerStats struct {
 	Looked  int
 	Removed int
 	Kept    int // too young, locked at that moment, changed meanwhile, or not permitted
-	Unknown int // old enough, but nobody knows the outcome yet
+	Unknown int // old enough, but the outcome is not known yet
 }
 
-const defaultPerSecond = 2000
-
-// lookers is how many markers are looked at, and removed, at the same time.
+// lookers is how many markers are read, and removed, at the same time.
 const lookers = 64
 
-// RemoveMarkers goes once through all markers, also those of other instances,
-// and removes what has served its time. With or without [WithDurableMarkers]:
-// nothing else ever removes them. Run it by one elected instance; several at
-// once do no harm, nor does one that ends half way.
+// RemoveMarkers goes once through all markers, also those of other instances, and removes
+// those that are older than the retention. Nothing else removes markers. It works with
+// and without [WithDurableMarkers]. Run it in one elected instance. Several passes at once
+// do no harm, and neither does a pass that ends half way.
 //
-// A marker is removed by who holds its key's lock, as if by an attempt that
-// released the key with MarkOnRelease(nil), and only if it is still the one that was
-// judged. So it is never taken from under an attempt, and one that was written
-// anew stays. A request that comes at that very moment finds the key locked.
+// RemoveMarkers takes the lock of a key to remove its marker, as an attempt does that
+// releases the key with MarkOnRelease(nil). It compares the marker under the lock. So it
+// never removes the marker of a running attempt, nor one that was written since. A request
+// that comes at that very moment finds the key locked.
 //
-// It returns what was done so far also with an error: of ctx, idem.ErrUnavailable,
-// or, when it is through, one of Settled. A removal that was under way is finished in the
-// background then.
+// It returns the statistics so far also with an error. The error is that of ctx,
+// idem.ErrUnavailable, or, after a complete pass, one of Settled. A removal under way goes
+// on in the background.
 func (l *Locker) RemoveMarkers(ctx context.Context, opts MarkerRemoval) (MarkerStats, error) {
 	if opts.Retention <= 0 {
 		return MarkerStats{}, errors.New("zookeeper: MarkerRemoval without a Retention")
@@ -65,159 +62,226 @@ func (l *Locker) RemoveMarkers(ctx context.Context, opts MarkerRemoval) (MarkerS
 	if opts.PerSecond < 0 {
 		return MarkerStats{}, errors.New("zookeeper: MarkerRemoval with a negative PerSecond")
 	}
-	defaultTo(&opts.PerSecond, defaultPerSecond)
-	r := &removal{
-		c: l.c, opts: opts, now: serverNow,
-		pace: pacer{pause: time.Second / time.Duration(opts.PerSecond)},
-	}
-	err := r.run(ctx)
-	if doubt := r.doubt.Load(); err == nil && doubt != nil {
-		err = *doubt
-	}
-	return r.stats(), err
-}
-
-// removal is one pass.
-type removal struct {
-	c    *Client
-	opts MarkerRemoval
-	now  func(ctx context.Context, s *locks) (ms int64, err error)
-	pace pacer
-
-	looked, removed, kept, unknown atomic.Int64
-
-	doubt atomic.Pointer[error] // the last one of Settled
-}
-
-func (r *removal) stats() MarkerStats {
-	return MarkerStats{
-		Looked: int(r.looked.Load()), Removed: int(r.removed.Load()),
-		Kept: int(r.kept.Load()), Unknown: int(r.unknown.Load()),
-	}
-}
-
-// run begins somewhere, so that passes that are all cut short still come to
-// every marker in the end.
-func (r *removal) run(ctx context.Context) error {
-	root := r.c.cfg.Chroot + r.c.cfg.Root
-	_, shards, err := r.list(ctx, root)
-	shards = slices.DeleteFunc(shards, func(name string) bool { return root+"/"+name == r.c.cfg.basePath() })
-	if err != nil || len(shards) == 0 {
-		return err
-	}
-	first := rand.N(len(shards))
-	for i := range shards {
-		if err := r.shard(ctx, root, shards[(first+i)%len(shards)]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// list returns the names below a path, and the session that it was asked in. It
-// paces, so that empty parents are not run through too fast either.
-func (r *removal) list(ctx context.Context, path string) (*locks, []string, error) {
-	if err := r.pace.wait(ctx); err != nil {
-		return nil, nil, err
-	}
-	s, err := r.c.usable()
+	defaultTo(&opts.PerSecond, 2000)
+	s, err := l.c.usable()
 	if err != nil {
-		return nil, nil, err
+		return MarkerStats{}, unavailable(ctx, err)
 	}
-	n, err := session.Within(ctx, s.Session, func() (session.Hint, error) { return s.Look(path, session.OfChildren) })
+	now, err := serverNow(ctx, s)
 	if err != nil {
-		return nil, nil, unavailable(ctx, err)
+		return MarkerStats{}, unavailable(ctx, err)
 	}
-	return s, n.Names, nil
+	r := &removal{c: l.c, opts: opts, now: now}
+	err = r.run(ctx)
+	if err == nil {
+		err = r.failed
+	}
+	return r.stats, err
 }
 
-// shard goes through one of the parents.
-func (r *removal) shard(ctx context.Context, root, shard string) error {
-	s, names, err := r.list(ctx, root+"/"+shard)
-	if err != nil || len(names) == 0 {
-		return err
-	}
-	now, err := r.now(ctx, s)
-	if err != nil {
-		return unavailable(ctx, err)
-	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var wg sync.WaitGroup
-	turns := make(chan struct{}, lookers)
-	for _, name := range names {
-		id, err := idem.ParseKeyID(shard + name)
-		if err != nil || r.c.cfg.lockPath(id) != root+"/"+shard+"/"+name {
-			continue // nothing of ours
-		}
-		if err := r.pace.wait(ctx); err != nil {
-			stop(err)
-			break
-		}
-		turns <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turns }()
-			if err := r.look(ctx, s, id, now); err != nil {
-				stop(err)
-			}
-		})
-	}
-	wg.Wait()
-	return context.Cause(ctx)
-}
-
-// serverNow is the time of the ensemble's clock, which stamps all writes: that
-// of a write just made.
+// serverNow is the time of the ensemble's clock, in milliseconds. That clock stamps all
+// writes, so serverNow makes a write and reads its stamp.
 func serverNow(ctx context.Context, s *locks) (ms int64, err error) {
 	if err := s.Barrier(ctx); err != nil {
 		return 0, err
 	}
-	n, err := session.Within(ctx, s.Session, func() (session.Decided, error) { return s.Decide(s.Member(), session.OfNode) })
+	n, err := s.DecideFor(ctx, s.Member(), session.OfNode)
 	if err == nil && !n.Exists {
 		err = session.ErrNoMember
 	}
 	return n.Mtime, err
 }
 
-// unavailable is err as callers are to get it: the cause of ctx where that has
-// ended.
+// removal is one pass.
+type removal struct {
+	c    *Client
+	opts MarkerRemoval
+	now  int64 // of the ensemble's clock, when the pass began
+	pace *time.Ticker
+
+	mu     sync.Mutex
+	stats  MarkerStats
+	failed error // the last one of Settled
+}
+
+// count adds one to a figure of the statistics.
+func (r *removal) count(n *int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	*n++
+}
+
+// run makes the pass. It takes the parents in random order, so that passes that are all
+// cut short still come to every marker in the end.
+func (r *removal) run(ctx context.Context) error {
+	r.pace = time.NewTicker(max(time.Second/time.Duration(r.opts.PerSecond), 1))
+	defer r.pace.Stop()
+	_, names, err := r.list(ctx, r.c.cfg.rootPath())
+	if err != nil {
+		return err
+	}
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for _, name := range names {
+		if len(name) != len(parentName(0)) {
+			continue // no parent of locks
+		}
+		if err := r.below(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait waits for the next step. A ticker does not make up for lost time.
+func (r *removal) wait(ctx context.Context) error {
+	select {
+	case <-r.pace.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// list returns the names below a path, and the session of the read. Lists are steps too,
+// so that empty parents do not come too fast either.
+func (r *removal) list(ctx context.Context, path string) (*locks, []string, error) {
+	if err := r.wait(ctx); err != nil {
+		return nil, nil, err
+	}
+	s, err := r.c.usable()
+	if err != nil {
+		return nil, nil, unavailable(ctx, err)
+	}
+	n, err := s.DecideFor(ctx, path, session.OfChildren)
+	if err != nil {
+		return nil, nil, unavailable(ctx, err)
+	}
+	return s, n.Names, nil
+}
+
+// below goes through the markers below one of the parents.
+func (r *removal) below(ctx context.Context, parent string) error {
+	s, names, err := r.list(ctx, r.c.cfg.rootPath()+"/"+parent)
+	if err != nil {
+		return err
+	}
+	group, inner := errgroup.WithContext(ctx)
+	group.SetLimit(lookers)
+	for _, name := range names {
+		id, err := idem.ParseKeyID(parent + name)
+		if err != nil || r.c.cfg.lockPath(id) != r.c.cfg.rootPath()+"/"+parent+"/"+name {
+			continue // no lock or marker
+		}
+		if r.wait(inner) != nil {
+			break
+		}
+		group.Go(func() error { return r.look(inner, s, id) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// look reads the znode at the path of a key, and removes it if it is a marker that may go.
+func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID) error {
+	path := r.c.cfg.lockPath(id)
+	n, err := s.DecideFor(ctx, path, session.OfNode)
+	switch {
+	case errors.Is(err, ErrNotPermitted):
+		s.Log.Warn("zookeeper: the servers do not permit to read this znode", "error", err)
+		return nil
+	case err != nil:
+		return unavailable(ctx, err)
+	case !n.Exists, n.Session != 0: // gone, or a lock
+		return nil
+	}
+	m := parseMarker(n.Data)
+	if m == nil {
+		s.Log.Warn("zookeeper: this znode keeps its key from being locked", "error", notMarker(path))
+		return nil
+	}
+	r.count(&r.stats.Looked)
+	if n.Children > 0 || r.now-n.Mtime < r.opts.Retention.Milliseconds() { // locked, or young
+		r.count(&r.stats.Kept)
+		return nil
+	}
+	if settled, err := r.settled(ctx, id, m); !settled {
+		if err == nil {
+			r.count(&r.stats.Unknown)
+		}
+		return err
+	}
+	removed, err := r.remove(ctx, s, path, n)
+	if removed {
+		r.count(&r.stats.Removed)
+	} else {
+		r.count(&r.stats.Kept)
+	}
+	return err
+}
+
+// settled reports whether the outcome of a marked attempt is known. Its error is that of
+// ctx.
+func (r *removal) settled(ctx context.Context, id idem.KeyID, m *idem.Marker) (bool, error) {
+	if m.State == idem.StateCompleted || r.opts.Settled == nil {
+		return m.State == idem.StateCompleted, nil
+	}
+	settled, err := r.opts.Settled(ctx, id, m)
+	switch {
+	case err == nil:
+		return settled, nil
+	case ctx.Err() != nil:
+		return false, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = err
+	return false, nil
+}
+
+// remove removes the marker that was judged, if it is still the same and its key is not
+// locked.
+//
+// A delete that names the version of the data is not enough. The marker may have been
+// removed meanwhile, and its path may hold a lock or another marker with the same version,
+// namely 0. So remove takes the lock and compares the marker under it. It asks for the lock
+// below the marker first, because a conflict at the path would cost other writes of the
+// same transaction a second try.
+func (r *removal) remove(ctx context.Context, s *locks, path string, judged session.Decided) (bool, error) {
+	mine, _, err := s.Claim(path)
+	switch {
+	case err != nil:
+		return false, unavailable(ctx, err)
+	case mine == nil: // another goroutine of this process has or wants the lock
+		return false, nil
+	}
+	m := &marks{s: s, path: path, on: true, owner: s.Owned("removes the marker"), marked: true}
+	lease, err := m.acquire(ctx, mine)
+	switch {
+	case errors.Is(err, idem.ErrLocked):
+		return false, nil
+	case errors.Is(err, ErrNotPermitted): // another identity's marker must not end every pass
+		s.Log.Warn("zookeeper: the servers do not permit to remove this marker", "error", err)
+		return false, nil
+	case err != nil:
+		return false, unavailable(ctx, err)
+	}
+	same := m.czxid == judged.Czxid && m.version == judged.Version
+	if same {
+		lease.MarkOnRelease(nil)
+	}
+	if err := lease.Release(ctx); err != nil {
+		return false, unavailable(ctx, err)
+	}
+	return same, nil
+}
+
+// unavailable is err for the caller: the cause of ctx if that has ended, or otherwise
+// idem.ErrUnavailable.
 func unavailable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if errors.Is(err, idem.ErrUnavailable) {
-		return err
-	}
 	return fmt.Errorf("%w: remove markers: %w", idem.ErrUnavailable, err)
-}
-
-// pacer spreads steps over time.
-type pacer struct {
-	pause time.Duration // between two steps
-	due   time.Time     // of the next step
-}
-
-// slack is how much too early a step may be: shorter sleeps are not worth their
-// timer.
-const slack = 5 * time.Millisecond
-
-// wait waits for the next step, or for the end of ctx. Time that was not made
-// use of is not made up for.
-func (p *pacer) wait(ctx context.Context) error {
-	now := time.Now()
-	if p.due.Before(now) {
-		p.due = now
-	}
-	ahead := p.due.Sub(now)
-	p.due = p.due.Add(p.pause)
-	if ahead > slack {
-		select {
-		case <-time.After(ahead):
-		case <-ctx.Done():
-		}
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return nil
 }

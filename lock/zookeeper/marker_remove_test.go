@@ -85,11 +85,11 @@ func TestMarkerRemovalByAge(t *testing.T) {
 
 	at := mtime(young) + 1000
 	p := &removal{
-		c: r.c, opts: MarkerRemoval{Retention: time.Duration(at-mtime(old)) * time.Millisecond},
-		now: func(context.Context, *locks) (int64, error) { return at, nil },
+		c: r.c, now: at,
+		opts: MarkerRemoval{Retention: time.Duration(at-mtime(old)) * time.Millisecond, PerSecond: 1000},
 	}
-	if err := p.run(bounded(t)); err != nil || p.stats() != (MarkerStats{Looked: 2, Removed: 1, Kept: 1}) {
-		t.Errorf("run() = %v, %+v", err, p.stats())
+	if want := (MarkerStats{Looked: 2, Removed: 1, Kept: 1}); p.run(bounded(t)) != nil || p.stats != want {
+		t.Errorf("run() = %+v, want %+v", p.stats, want)
 	}
 	if got := r.marked(old, young); got[0] || !got[1] {
 		t.Errorf("markers left: %v, want the young one", got)
@@ -268,32 +268,31 @@ func TestMarkerRemovalByTwoAtOnce(t *testing.T) {
 	r.idle(r.c)
 }
 
+// A pass that was held up makes no step sooner for that.
 func TestMarkerRemovalIsPaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := pacer{pause: time.Millisecond}
-		began := time.Now()
-		for range 1001 {
-			if err := p.wait(t.Context()); err != nil {
-				t.Fatal(err)
+		r := &removal{pace: time.NewTicker(time.Millisecond)}
+		steps := func() time.Duration {
+			began := time.Now()
+			for range 1001 {
+				if err := r.wait(t.Context()); err != nil {
+					t.Fatalf("wait() = %v, want <nil>", err)
+				}
 			}
+			return time.Since(began)
 		}
-		if took := time.Since(began); took < time.Second-slack || took > time.Second+slack {
-			t.Errorf("1001 steps a millisecond apart took %v", took)
+		if took := steps(); took < time.Second || took > 1010*time.Millisecond {
+			t.Errorf("1001 steps a millisecond apart took %v, want a second", took)
 		}
 		<-time.After(time.Hour) // of the fake clock
-		began = time.Now()
-		for range 1001 {
-			_ = p.wait(t.Context())
-		}
-		if took := time.Since(began); took < time.Second-slack {
-			t.Errorf("a pause was made up for: %v", took)
+		if took := steps(); took < 999*time.Millisecond {
+			t.Errorf("1001 steps after a pause took %v, want a second", took)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		p.pause = time.Hour
-		_ = p.wait(ctx)
-		if err := p.wait(ctx); !errors.Is(err, context.Canceled) {
+		r.pace.Reset(time.Hour)
+		if err := r.wait(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("wait() = %v, want %v", err, context.Canceled)
 		}
 	})

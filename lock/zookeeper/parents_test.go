@@ -13,7 +13,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // aheadConfig is one for clients that make the parents of all locks ahead, as they
@@ -253,9 +252,11 @@ func TestParentsStopWithTheClient(t *testing.T) {
 			id := newID()
 			neighbour := c.cfg.Chroot + "/lock/" + parentName((int(id[0])<<4|int(id[1])>>4)^1)
 			block := proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(neighbour)))
-			if _, err := c.Locker().TryAcquire(bounded(t), request(id)); err != nil {
-				t.Fatal(err)
-			}
+			acquired := make(chan struct{})
+			go func() {
+				_, _ = c.Locker().TryAcquire(context.Background(), request(id)) // Close lets it have the lock
+				close(acquired)
+			}()
 			await(t, "a block of parents under way", block.Held())
 			ended := make(chan struct{})
 			go func() {
@@ -263,6 +264,7 @@ func TestParentsStopWithTheClient(t *testing.T) {
 				close(ended)
 			}()
 			await(t, "the client to end", ended)
+			await(t, "the TryAcquire that waits for parents", acquired)
 		})
 	}
 }
@@ -285,42 +287,28 @@ func TestLocksOnAnEmptyEnsemble(t *testing.T) {
 	}
 }
 
-// A lock whose parent is known to be missing is sent once, when the parent is made.
-// Those that are sent before anything is known are refused together.
-func TestLocksWithoutParentsCostFewWrites(t *testing.T) {
+// Locks that come before their parents wait for the one goroutine that makes them. So none
+// of them is refused for want of a parent.
+func TestLocksWaitForTheirParents(t *testing.T) {
 	t.Parallel()
-	cfg := sharedConfig(t)
+	cfg := aheadConfig(t)
 	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
 	cfg.Servers = []string{proxy.Addr()}
 	c := open(t, cfg)
-	s := sessionOf(c)
-	root := c.cfg.Chroot + c.cfg.Root
-	if err := s.Ensure(root); err != nil {
-		t.Fatal(err)
-	}
-
-	all := proxy.Count(root + "/")
-	var batch []session.Request
-	for i := range parentsAtOnce {
-		batch = append(batch, session.Request{Ops: []any{s.Ephemeral(root+"/"+parentName(i)+"/x", nil)}, Hopeful: true})
-	}
-	for i, r := range s.Batch(batch...) {
-		if !r.RefusedBy(zk.ErrNoNode) {
-			t.Errorf("lock %d without a parent: %+v, want %v", i, r, zk.ErrNoNode)
-		}
-	}
-	if n := all.Seen().Requests[testserver.OpMulti]; n != 1 {
-		t.Errorf("%d locks without parents were refused in %d Multis, want one", parentsAtOnce, n)
-	}
-
-	takeOne(t, c)
-	await(t, "a look at the parents", s.parents.looked)
+	look := proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains(c.cfg.rootPath())))
 	id := newID()
-	for !s.parentAbsent(c.cfg.lockPath(id)) {
-		id = newID()
-	}
 	own := proxy.Count(c.cfg.lockPath(id))
-	takeNamed(t, c, id)
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() { takeOne(t, c) })
+	}
+	wg.Go(func() { takeNamed(t, c, id) })
+	await(t, "the look at the parents", look.Held())
+	if n := own.Seen().Requests[testserver.OpMulti]; n != 0 {
+		t.Errorf("a lock was sent in %d Multis before its parent was there, want 0", n)
+	}
+	look.Release()
+	wg.Wait()
 	if n := own.Seen().Requests[testserver.OpMulti]; n != 2 {
 		t.Errorf("a lock was sent in %d Multis, want its create and its delete", n)
 	}

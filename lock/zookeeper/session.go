@@ -2,28 +2,34 @@ package zookeeper
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/uuid"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// locks is what lockers have in one session.
+// locks is the state of lockers in one session.
 type locks struct {
 	*held.Table
-	client *Client
-
+	client  *Client
 	parents lockParents
-	waits   lockWaits
 }
 
-// prepare makes what the client keeps for a new session. It fails if the session may not
-// be used for the locks.
+// prepare makes the locks of a new session. It fails if the session may not be used for
+// locks.
 func (c *Client) prepare(ctx context.Context, s *session.Session) (any, error) {
-	l := &locks{Table: held.NewTable(&c.core, s), client: c, parents: lockParents{looked: make(chan struct{})}}
-	if err := l.learnDomain(ctx); err != nil {
-		return nil, err
-	}
-	return l, l.agreeOnBase(ctx)
+	l := &locks{Table: held.NewTable(&c.core, s), client: c, parents: lockParents{tried: make(chan struct{})}}
+	return session.Within(ctx, s, func() (any, error) {
+		if err := l.learnDomain(); err != nil {
+			return nil, err
+		}
+		return l, l.agreeOnBase()
+	})
 }
 
 // usable returns the locks of the session if it can serve callers now, and
@@ -34,4 +40,64 @@ func (c *Client) usable() (*locks, error) {
 		return nil, err
 	}
 	return s.Local().(*locks), nil
+}
+
+// learnDomain reads the ensemble's UUID, and gives the ensemble one if it has none.
+func (s *locks) learnDomain() error {
+	path := s.client.cfg.domainPath()
+	id, err := s.agree(path, uuid.New())
+	switch {
+	case err != nil:
+		return err
+	case id == "":
+		return fmt.Errorf("zookeeper: %s is empty, it should hold a UUID", path)
+	}
+	s.Domain = s.client.cfg.domainOf(id)
+	if before := s.client.domain.Swap(s.Domain); before != nil && before != s.Domain {
+		s.Log.Warn("zookeeper: the lock domain has changed, this is another ensemble", "before", before, "now", s.Domain)
+	}
+	return nil
+}
+
+// ErrBaseMismatch says that another Config.Base is in use with the locks below
+// Config.Root. To change the base, stop all instances, delete the znode "base" below the
+// root, and settle all open records first. Under another base the locks are of another
+// domain.
+var ErrBaseMismatch = errors.New("zookeeper: another Config.Base is in use with these locks")
+
+// agreeOnBase compares the base with that of all clients that use the root. The first
+// client writes it down. A client that may not read or write there has no use for the
+// locks, and goes on.
+func (s *locks) agreeOnBase() error {
+	path, base := s.client.cfg.basePath(), s.client.cfg.Chroot+s.client.cfg.Base
+	inUse, err := s.agree(path, base)
+	switch {
+	case session.Answered(err):
+		return nil
+	case err == nil && inUse != base:
+		return fmt.Errorf("%w: %s says %q, and this client has %q", ErrBaseMismatch, path, inUse, base)
+	}
+	return err
+}
+
+// agree returns the data of a persistent znode on which all clients agree. If the znode is
+// missing, agree makes it with the proposal as its data, and the znodes above it.
+func (s *locks) agree(path, proposal string) (string, error) {
+	for {
+		n, err := s.Decide(path, session.OfNode)
+		if err != nil || n.Exists {
+			return string(n.Data), err
+		}
+		r := s.Write(s.Persistent(path, []byte(proposal)))
+		switch {
+		case r.RefusedBy(zk.ErrNoNode):
+			if err := s.EnsureParents(path); err != nil {
+				return "", err
+			}
+		case r.Outcome == session.Ended:
+			return "", fmt.Errorf("%w: %w", idem.ErrUnavailable, r.Err)
+		case r.Outcome == session.Refused && !r.RefusedBy(zk.ErrNodeExists):
+			return "", fmt.Errorf("zookeeper: create %s: %w", path, r.Err)
+		}
+	}
 }
