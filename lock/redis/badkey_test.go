@@ -37,7 +37,7 @@ func TestBadKeySparesTheOthers(t *testing.T) {
 		"TryAcquire() of it": func() error { _, err := l.TryAcquire(t.Context(), again(bad)); return err },
 		"Check() of it":      func() error { _, err := ruined.Check(t.Context()); return err },
 		"a heartbeat of it": func() error {
-			renew(l, []*lease{ruined})
+			_ = l.renew(t.Context(), []*lease{ruined})
 			return idem.ErrUnavailable // it has no result, and may end the lease
 		},
 		"a release of it": func() error {

@@ -2,9 +2,12 @@ package redislock
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
 // Redis lets a lock expire one time to live after it received the request that took or
@@ -28,12 +31,14 @@ func heartbeatOf(ttl time.Duration) time.Duration { return ttl / 3 }
 // tickOf is the pause between two looks for leases of that age.
 func tickOf(ttl time.Duration) time.Duration { return ttl / 20 }
 
+// trustSince is how long a lease is still trusted that was renewed by a request sent at a
+// time.
+func (l *Locker) trustSince(sent leaseclock.Instant) time.Duration {
+	return sent.Add(trustOf(l.ttl)).Sub(l.now())
+}
+
 // patienceOf bounds a request in the background: a renewal or a release.
 func patienceOf(ttl time.Duration) time.Duration { return min(ttl/5, 2*time.Second) }
-
-// expiryOf is the time after which a lock has surely expired, counted from its owner's
-// last request. It does not cover requests that are still on their way.
-func expiryOf(ttl time.Duration) time.Duration { return ttl + ttl/4 }
 
 // batch is how many locks one pipeline renews.
 const batch = 256
@@ -50,36 +55,34 @@ func (l *Locker) beat() {
 		case <-l.ctx.Done():
 			return
 		}
-		var due []*lease
-		now := l.now()
 		l.mu.Lock()
-		for le := range l.held {
-			if le.due(now) {
-				due = append(due, le)
-			}
-		}
+		due := slices.Collect(maps.Keys(l.held))
 		l.mu.Unlock()
-		renew(l, slices.DeleteFunc(due, func(le *lease) bool { return le.over() != nil }))
+		due = slices.DeleteFunc(due, func(le *lease) bool {
+			return le.over() != nil || le.left() > trustOf(l.ttl)-heartbeatOf(l.ttl)
+		})
+		ctx, cancel := context.WithTimeout(l.ctx, patienceOf(l.ttl))
+		var wg sync.WaitGroup
+		for part := range slices.Chunk(due, batch) {
+			wg.Go(func() { _ = l.renew(ctx, part) }) // the next tick repeats a failed renewal
+		}
+		wg.Wait()
+		cancel()
 	}
 }
 
-// renew sends the batches concurrently and waits for all of them. The next tick repeats a
-// failed renewal.
-func renew(l *Locker, leases []*lease) {
-	ctx, cancel := context.WithTimeout(l.ctx, patienceOf(l.ttl))
-	defer cancel()
-	var wg sync.WaitGroup
-	for part := range slices.Chunk(leases, batch) {
-		wg.Go(func() {
-			sent := l.now()
-			l.keeper.extend(ctx, part, func(le *lease, ours bool, err error) {
-				if err != nil {
-					l.log.Debug("lock/redis: lease was not renewed", "fence", le.fence.String(), "err", err)
-					return
-				}
-				le.renewal(sent, ours)
-			})
-		})
+// renew renews the locks of leases in one pipeline. It returns the error of a renewal that
+// failed.
+func (l *Locker) renew(ctx context.Context, leases []*lease) (failed error) {
+	sent := l.now()
+	for i, answer := range l.keeper.extend(ctx, leases) {
+		n, err := answer.Int()
+		if err != nil {
+			failed = err
+			l.log.Debug("lock/redis: lease was not renewed", "fence", leases[i].fence.String(), "err", err)
+			continue
+		}
+		leases[i].renewal(sent, n == 1)
 	}
-	wg.Wait()
+	return failed
 }

@@ -42,7 +42,7 @@ func (l layout) lock(id idem.KeyID) string {
 func (l layout) fences(shard int) string { return redisserver.Base(l.prefix, shard) + "fences" }
 func (l layout) ping(shard int) string   { return redisserver.Base(l.prefix, shard) + "lock:ping" }
 
-// keeper asks Redis about single locks, and notes which parts of it answer.
+// keeper sends the requests about locks to Redis, and notes which parts of it answer.
 type keeper struct {
 	client goredis.UniversalClient
 	keys   layout
@@ -79,19 +79,18 @@ func (k *keeper) acquire(ctx context.Context, req idem.LockRequest, owner string
 	return idem.Fence{Domain: got[2], Token: token}, true, nil
 }
 
-// extend renews the locks of leases, in one pipeline. It calls each with every answer,
-// which is false if the lock has another owner or is gone.
-func (k *keeper) extend(ctx context.Context, leases []*lease, each func(le *lease, ours bool, err error)) {
+// extend renews the locks of leases, in one pipeline. An answer is 1, or 0 if the lock has
+// another owner or is gone.
+func (k *keeper) extend(ctx context.Context, leases []*lease) []*goredis.Cmd {
 	calls, sent := make([]redisscript.Call, len(leases)), time.Now()
 	for i, le := range leases {
 		calls[i] = redisscript.Call{Keys: []string{k.keys.lock(le.id)}, Args: []any{le.owner, k.ttl}}
 	}
 	answers := redisscript.Pipelined(ctx, k.client, extendScript, calls, nil)
-	for i, le := range leases {
-		n, err := answers[i].Int()
-		k.health.note(redisserver.ShardOf(le.id), sent, err)
-		each(le, n == 1, err)
+	for i, answer := range answers {
+		k.health.note(redisserver.ShardOf(leases[i].id), sent, answer.Err())
 	}
+	return answers
 }
 
 // remove deletes a lock, unless its shard did not answer a moment ago. It returns false
@@ -131,8 +130,8 @@ func (k *keeper) ping(ctx context.Context) error {
 		}
 		return nil
 	})
-	for shard := range k.health.until {
-		if err == nil {
+	if err == nil {
+		for shard := range k.health.until {
 			k.health.note(shard, sent, nil)
 		}
 	}

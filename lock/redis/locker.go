@@ -34,18 +34,16 @@ type Locker struct {
 	log    *slog.Logger
 	evicts *redisserver.Eviction
 	now    leaseclock.Source
-	waits  waits
 
 	ctx        context.Context // of the goroutines; ends with the locker
 	stop       context.CancelFunc
 	wg         sync.WaitGroup     // all goroutines
 	background background.Tracker // releases that Redis has not acknowledged yet
-	ended      chan struct{}      // closed when Close or Abandon returns
+	ending     sync.Once          // Close or Abandon
 
 	mu      sync.Mutex
 	held    map[*lease]struct{}
 	closing bool // no new locks
-	stopped bool // no new goroutines
 }
 
 // New returns a locker on client. The caller closes the client after the locker. New asks
@@ -79,10 +77,9 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	l := &Locker{
 		keeper: newKeeper(client, cfg), ttl: cfg.ttl, log: cfg.log, now: cfg.now,
 		evicts: redisserver.NewEviction(client, cfg.log, cfg.evictionEvery),
-		ended:  make(chan struct{}), held: make(map[*lease]struct{}),
+		held:   make(map[*lease]struct{}),
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
-	l.waits.watches = make(map[idem.KeyID]*watch)
 	l.wg.Go(l.beat)
 	return l, nil
 }
@@ -106,7 +103,10 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 	case err == nil && !taken:
 		return nil, fmt.Errorf("lock/redis: acquire: %w", idem.ErrLocked)
 	case err == nil:
-		le := newLease(l, req.KeyID, owner, fence, sent)
+		le := &lease{
+			l: l, id: req.KeyID, owner: owner, fence: fence, renewed: sent,
+			done: make(chan struct{}), gone: make(chan struct{}),
+		}
 		if err = l.grant(le); err == nil {
 			return le, nil
 		}
@@ -132,16 +132,22 @@ func (l *Locker) askable(ctx context.Context, id idem.KeyID) error {
 	return l.evicts.Refuse(ctx)
 }
 
-// grant puts a lease among those that the heartbeat renews.
+// grant starts a lease, and puts it among those that the heartbeat renews. The lease has a
+// timer, which only closes Done. Err and Check read the clock. The timer stands still in a
+// suspended machine, so the heartbeat looks at the clock too.
 func (l *Locker) grant(le *lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closing {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	left := l.trustSince(le.renewed)
+	switch {
+	case l.closing:
 		return errClosed
-	}
-	if !le.start() {
+	case left <= 0:
 		return errors.New("the lock came too late")
 	}
+	le.timer = time.AfterFunc(left, func() { _ = le.over() })
 	l.held[le] = struct{}{}
 	return nil
 }
@@ -151,6 +157,41 @@ func (l *Locker) drop(le *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.held, le)
+}
+
+// Pauses between two looks at a lock that a caller waits for, and the time-out of a look.
+const (
+	firstLook   = 5 * time.Millisecond
+	mostLook    = 250 * time.Millisecond
+	lookTimeout = 2 * time.Second
+)
+
+// Wait implements [idem.Locker]. Redis does not call back, so Wait looks at the lock: after
+// 5 ms, then less and less often down to every 250 ms, and at its expiry if that is earlier.
+func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
+	for pause := firstLook; ctx.Err() == nil; pause = min(2*pause, mostLook) {
+		left, err := l.remaining(ctx, id)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			return unavailable("wait", err)
+		case left == 0:
+			return nil
+		default:
+			sleep(ctx, min(left, jitter(pause)))
+		}
+	}
+	return ctx.Err()
+}
+
+// remaining is how long a lock exists unless it is renewed. It is 0 if there is no lock.
+func (l *Locker) remaining(ctx context.Context, id idem.KeyID) (time.Duration, error) {
+	if err := l.askable(ctx, id); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	return l.keeper.remaining(ctx, id)
 }
 
 // Ping implements [idem.Locker]. It writes, because a server that answers may refuse to
@@ -208,23 +249,18 @@ func (l *Locker) Abandon() {
 }
 
 // end stops the locker, once.
-func (l *Locker) end(finish func([]*lease) error) error {
-	l.mu.Lock()
-	if l.closing {
+func (l *Locker) end(finish func([]*lease) error) (err error) {
+	l.ending.Do(func() {
+		l.mu.Lock()
+		l.closing = true
+		left := slices.Collect(maps.Keys(l.held))
 		l.mu.Unlock()
-		<-l.ended
-		return nil
-	}
-	defer close(l.ended)
-	l.closing = true
-	left := slices.Collect(maps.Keys(l.held))
-	l.mu.Unlock()
-	err := finish(left)
-	l.mu.Lock()
-	l.stopped = true
-	l.mu.Unlock()
-	l.stop()
-	l.wg.Wait()
+		err = finish(left)
+		l.mu.Lock()
+		l.stop() // no new goroutines
+		l.mu.Unlock()
+		l.wg.Wait()
+	})
 	return err
 }
 
@@ -232,7 +268,7 @@ func (l *Locker) end(finish func([]*lease) error) error {
 func (l *Locker) spawn(fn func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stopped {
+	if l.ctx.Err() != nil {
 		return false
 	}
 	l.wg.Go(fn)

@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -16,43 +17,37 @@ const (
 
 // removeLater removes an owner's lock in the background. It tries until Redis acknowledges,
 // or until the lock must have expired. With onItsWay a request that takes the lock may
-// still arrive: removeLater then goes on until it finds the lock, less and less often, for
+// still arrive. Then removeLater goes on until it finds the lock, less and less often, for
 // one time to live. It calls settled once, at the first acknowledgement or when it gives
 // up. Close waits for that call.
 func (l *Locker) removeLater(id idem.KeyID, owner string, onItsWay bool, settled func(error)) {
 	l.background.Add()
-	done := false
+	var once sync.Once
 	settle := func(err error) {
-		if !done {
-			done = true
+		once.Do(func() {
 			settled(err)
 			l.background.Done()
-		}
+		})
 	}
-	if !l.spawn(func() { l.keepRemoving(id, owner, onItsWay, settle) }) {
-		settle(unavailable("release: left to time out", errClosed))
-	}
-}
-
-func (l *Locker) keepRemoving(id idem.KeyID, owner string, onItsWay bool, settle func(error)) {
-	giveUp := time.Now().Add(expiryOf(l.ttl))
-	for pause := firstPause; ; pause *= 2 {
-		ctx, cancel := context.WithTimeout(l.ctx, patienceOf(l.ttl))
-		found, err := l.keeper.remove(ctx, id, owner)
-		cancel()
-		if err == nil {
-			settle(nil)
-			l.waits.wake(id)
-			if found || !onItsWay {
+	running := l.spawn(func() {
+		giveUp := time.Now().Add(l.ttl + l.ttl/4) // the lock has surely expired by then
+		for pause := firstPause; ; pause *= 2 {
+			ctx, cancel := context.WithTimeout(l.ctx, patienceOf(l.ttl))
+			found, err := l.keeper.remove(ctx, id, owner)
+			cancel()
+			if err != nil {
+				pause = min(pause, mostPause)
+			} else if settle(nil); found || !onItsWay {
 				return
 			}
-		} else {
-			pause = min(pause, mostPause)
+			if time.Now().Add(pause).After(giveUp) || !sleep(l.ctx, jitter(pause)) {
+				settle(unavailable("release: left to time out", err))
+				return
+			}
 		}
-		if time.Now().Add(pause).After(giveUp) || !sleep(l.ctx, jitter(pause)) {
-			settle(unavailable("release: left to time out", err))
-			return
-		}
+	})
+	if !running {
+		settle(unavailable("release: left to time out", errClosed))
 	}
 }
 

@@ -161,11 +161,14 @@ func (c Config) withDefaults() (Config, error) {
 	defaultTo(&c.Root, defaultRoot)
 	defaultTo(&c.Base, "/idem")
 	defaultTo(&c.MaxLocksPerSession, 4096)
-	if err := c.Retry.setDefaults(); err != nil {
-		return c, err
-	}
-	if c.SessionTimeout < 0 || c.TickTime < 0 || c.OpenTimeout < 0 || c.MaxLocksPerSession < 0 {
+	defaultTo(&c.Logger, slog.Default())
+	defaultTo(&c.Retry.Base, 100*time.Millisecond)
+	defaultTo(&c.Retry.Max, max(c.Retry.Base, 5*time.Second))
+	if min(c.SessionTimeout, c.TickTime, c.OpenTimeout, c.Retry.Base, c.Retry.Max) < 0 || min(c.MaxLocksPerSession, c.Retry.Attempts) < 0 {
 		return c, errors.New("zookeeper: config has a negative value")
+	}
+	if c.Retry.Max < c.Retry.Base {
+		return c, errors.New("zookeeper: retry policy has a Max below its Base")
 	}
 	if c.TickTime != 0 {
 		if err := session.CheckTimeout(c.SessionTimeout, c.TickTime); err != nil {
@@ -193,9 +196,6 @@ func (c Config) withDefaults() (Config, error) {
 		if len(c.Credentials) > 0 || c.dialer().Certified() {
 			c.ACL = zk.AuthACL(zk.PermAll)
 		}
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
 	}
 	if c.now == nil {
 		c.now = leaseclock.Now
@@ -227,18 +227,6 @@ type RetryPolicy struct {
 	// not bound the attempts at a new session, which end with Close. Default: as long
 	// as the call's context lasts.
 	Attempts int
-}
-
-func (p *RetryPolicy) setDefaults() error {
-	if p.Base < 0 || p.Max < 0 || p.Attempts < 0 {
-		return errors.New("zookeeper: retry policy has a negative value")
-	}
-	defaultTo(&p.Base, 100*time.Millisecond)
-	defaultTo(&p.Max, max(p.Base, 5*time.Second))
-	if p.Max < p.Base {
-		return errors.New("zookeeper: retry policy has a Max below its Base")
-	}
-	return nil
 }
 
 // lockPath is where the lock of a key ID is. It has two levels, because the child counter

@@ -283,5 +283,8 @@ func unavailable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if errors.Is(err, idem.ErrUnavailable) {
+		return err
+	}
 	return fmt.Errorf("%w: remove markers: %w", idem.ErrUnavailable, err)
 }
