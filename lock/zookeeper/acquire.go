@@ -24,20 +24,20 @@ var _ idem.Lease = (*Lease)(nil)
 
 // acquire makes the lock of a key whose path the caller has claimed.
 func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
-	tried := m.s.parentsTried()
 	z := held.Znode{Shared: true, Delete: m.deletion, Vanished: m.vanished}
 	z.Make = func(a *held.Attempt) (string, int64, error) {
-		select {
-		case <-tried:
-		case <-m.s.Over():
+		for changed := m.s.missingParent(m.path); changed != nil; changed = m.s.missingParent(m.path) {
+			select {
+			case <-changed:
+			case <-m.s.Over():
+				return "", 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, m.s.Err())
+			}
 		}
 		return m.create(a)
 	}
-	select {
-	case <-tried:
+	if m.s.missingParent(m.path) == nil {
 		first := m.request()
 		z.First = &first
-	default: // Make has to wait
 	}
 	l, err := cl.Acquire(ctx, z)
 	if err != nil {

@@ -287,8 +287,7 @@ func TestLocksOnAnEmptyEnsemble(t *testing.T) {
 	}
 }
 
-// Locks that come before their parents wait for the one goroutine that makes them. So none
-// of them is refused for want of a parent.
+// Locks that come before their parents wait for them, so none of them is refused.
 func TestLocksWaitForTheirParents(t *testing.T) {
 	t.Parallel()
 	cfg := aheadConfig(t)

@@ -23,7 +23,7 @@ type locks struct {
 // prepare makes the locks of a new session. It fails if the session may not be used for
 // locks.
 func (c *Client) prepare(ctx context.Context, s *session.Session) (any, error) {
-	l := &locks{Table: held.NewTable(&c.core, s), client: c, parents: lockParents{tried: make(chan struct{})}}
+	l := &locks{Table: held.NewTable(&c.core, s), client: c}
 	return session.Within(ctx, s, func() (any, error) {
 		if err := l.learnDomain(); err != nil {
 			return nil, err
