@@ -208,7 +208,7 @@ func (a *App) openZooKeeper(ctx context.Context) error {
 	if a.cfg.DurableMarkers {
 		markers = zookeeper.WithDurableMarkers()
 	}
-	a.markers = zookeeper.NewLocker(a.zookeeper, markers)
+	a.markers = a.zookeeper.Locker(markers)
 	a.locker, a.lockName = a.markers, "zookeeper"
 	return nil
 }

@@ -64,7 +64,7 @@ func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *id
 		if v.marking {
 			opts = append(opts, zookeeper.WithDurableMarkers())
 		}
-		locker := zookeeper.NewLocker(b.zookeeper, opts...)
+		locker := b.zookeeper.Locker(opts...)
 		ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 		defer cancel()
 		if err := locker.Ping(ctx); err != nil {

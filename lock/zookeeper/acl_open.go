@@ -58,11 +58,12 @@ func (c *Client) OpenParents(ctx context.Context, paths ...string) (open []strin
 
 // warnOfOpenParents warns operators if the client's own znodes are below znodes that every
 // client may change.
-func (c *Client) warnOfOpenParents(s *locks) {
-	if worldWritable(c.cfg.ACL) {
+func (c *Client) warnOfOpenParents() {
+	k := c.core.Keeper
+	s, err := c.usable()
+	if err != nil || worldWritable(c.cfg.ACL) {
 		return
 	}
-	k := c.core.Keeper
 	k.Go(func() {
 		open, err := s.openAmong(k.Context(), c.cfg.relied())
 		if len(open) > 0 {

@@ -27,11 +27,7 @@ func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
 	z := held.Znode{Shared: true, Delete: m.deletion, Vanished: m.vanished}
 	z.Make = func(a *held.Attempt) (string, int64, error) {
 		for changed := m.s.missingParent(m.path); changed != nil; changed = m.s.missingParent(m.path) {
-			select {
-			case <-changed:
-			case <-m.s.Over():
-				return "", 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, m.s.Err())
-			}
+			<-changed // at the latest when the session is over
 		}
 		return m.create(a)
 	}

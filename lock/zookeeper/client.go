@@ -45,9 +45,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s := c.core.Keeper.Current(); s != nil {
-		c.warnOfOpenParents(s.Local().(*locks))
-	}
+	c.warnOfOpenParents()
 	return c, nil
 }
 
@@ -55,9 +53,6 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 // the error names. Another client made that znode, or made it for others. Nothing was
 // applied, and another try does not help.
 var ErrNotPermitted = session.ErrNotPermitted
-
-// Locker is short for [NewLocker].
-func (c *Client) Locker(opts ...LockerOption) *Locker { return NewLocker(c, opts...) }
 
 // Domain is the lock domain, which the fence of every lease carries. It is a UUID kept in
 // the ensemble (and chroot), followed by Config.Root unless that is the default. A new

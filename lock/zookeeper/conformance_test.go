@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 // that locks change their place all the time.
 func TestConformanceWithMarkers(t *testing.T) {
 	conform(t,
-		func(c *Client) idem.Locker { return &alternating{Locker: NewLocker(c, WithDurableMarkers())} },
+		func(c *Client) idem.Locker { return &alternating{Locker: c.Locker(WithDurableMarkers())} },
 		func(l idem.Locker) *Client { return l.(*alternating).c })
 }
 

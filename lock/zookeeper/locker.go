@@ -17,12 +17,12 @@ type Locker struct {
 
 var _ idem.Locker = (*Locker)(nil)
 
-// LockerOption changes how [NewLocker] makes a Locker. A nil option does nothing.
+// LockerOption changes how [Client.Locker] makes a Locker. A nil option does nothing.
 type LockerOption func(*Locker)
 
-// NewLocker returns a locker of a client. All lockers of a client, and of all clients
-// with the same Config.Root, exclude each other, whatever their options.
-func NewLocker(c *Client, opts ...LockerOption) *Locker {
+// Locker returns a locker. All lockers of a client, and of all clients with the same
+// Config.Root, exclude each other, whatever their options.
+func (c *Client) Locker(opts ...LockerOption) *Locker {
 	l := &Locker{c: c}
 	for _, opt := range opts {
 		if opt != nil {

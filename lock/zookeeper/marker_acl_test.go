@@ -16,7 +16,7 @@ func TestMarkerACLKeepsStrangersOut(t *testing.T) {
 	cfg := sharedConfig(t)
 	cfg.Credentials = []Credential{mine}
 	c := open(t, cfg)
-	l := NewLocker(c, WithDurableMarkers())
+	l := c.Locker(WithDurableMarkers())
 	servers := testserver.SharedZooKeeper(t)
 	strangers := map[string]*zk.Conn{"nobody": stranger(t, servers), "somebody": stranger(t, servers, theirs)}
 	id, m := newID(), completed()

@@ -102,7 +102,7 @@ func TestMarkBegunLeavesTheMarkerAtOnce(t *testing.T) {
 func TestMarkBegunWithoutTheOption(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
-	lease := r.take(NewLocker(r.c))
+	lease := r.take(r.c.Locker())
 	writes := r.proxy.HoldNext(r.onLock())
 	r.begin(lease)
 	select {

@@ -63,18 +63,21 @@ func (l *Locker) RemoveMarkers(ctx context.Context, opts MarkerRemoval) (MarkerS
 		return MarkerStats{}, errors.New("zookeeper: MarkerRemoval with a negative PerSecond")
 	}
 	defaultTo(&opts.PerSecond, 2000)
+	r := &removal{c: l.c, opts: opts}
 	s, err := l.c.usable()
-	if err != nil {
-		return MarkerStats{}, unavailable(ctx, err)
-	}
-	now, err := serverNow(ctx, s)
-	if err != nil {
-		return MarkerStats{}, unavailable(ctx, err)
-	}
-	r := &removal{c: l.c, opts: opts, now: now}
-	err = r.run(ctx)
 	if err == nil {
+		r.now, err = serverNow(ctx, s)
+	}
+	if err == nil {
+		err = r.run(ctx)
+	}
+	switch {
+	case err == nil:
 		err = r.failed
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case !errors.Is(err, idem.ErrUnavailable):
+		err = fmt.Errorf("%w: remove markers: %w", idem.ErrUnavailable, err)
 	}
 	return r.stats, err
 }
@@ -150,13 +153,10 @@ func (r *removal) list(ctx context.Context, path string) (*locks, []string, erro
 	}
 	s, err := r.c.usable()
 	if err != nil {
-		return nil, nil, unavailable(ctx, err)
+		return nil, nil, err
 	}
 	n, err := s.DecideFor(ctx, path, session.OfChildren)
-	if err != nil {
-		return nil, nil, unavailable(ctx, err)
-	}
-	return s, n.Names, nil
+	return s, n.Names, err
 }
 
 // below goes through the markers below one of the parents.
@@ -192,7 +192,7 @@ func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID) error {
 		s.Log.Warn("zookeeper: the servers do not permit to read this znode", "error", err)
 		return nil
 	case err != nil:
-		return unavailable(ctx, err)
+		return err
 	case !n.Exists, n.Session != 0: // gone, or a lock
 		return nil
 	}
@@ -250,11 +250,8 @@ func (r *removal) settled(ctx context.Context, id idem.KeyID, m *idem.Marker) (b
 // same transaction a second try.
 func (r *removal) remove(ctx context.Context, s *locks, path string, judged session.Decided) (bool, error) {
 	mine, _, err := s.Claim(path)
-	switch {
-	case err != nil:
-		return false, unavailable(ctx, err)
-	case mine == nil: // another goroutine of this process has or wants the lock
-		return false, nil
+	if mine == nil { // without an error, another goroutine of this process has or wants the lock
+		return false, err
 	}
 	m := &marks{s: s, path: path, on: true, owner: s.Owned("removes the marker"), marked: true}
 	lease, err := m.acquire(ctx, mine)
@@ -265,26 +262,12 @@ func (r *removal) remove(ctx context.Context, s *locks, path string, judged sess
 		s.Log.Warn("zookeeper: the servers do not permit to remove this marker", "error", err)
 		return false, nil
 	case err != nil:
-		return false, unavailable(ctx, err)
+		return false, err
 	}
 	same := m.czxid == judged.Czxid && m.version == judged.Version
 	if same {
 		lease.MarkOnRelease(nil)
 	}
-	if err := lease.Release(ctx); err != nil {
-		return false, unavailable(ctx, err)
-	}
-	return same, nil
-}
-
-// unavailable is err for the caller: the cause of ctx if that has ended, or otherwise
-// idem.ErrUnavailable.
-func unavailable(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if errors.Is(err, idem.ErrUnavailable) {
-		return err
-	}
-	return fmt.Errorf("%w: remove markers: %w", idem.ErrUnavailable, err)
+	err = lease.Release(ctx)
+	return same && err == nil, err
 }

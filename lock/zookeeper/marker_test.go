@@ -35,8 +35,8 @@ func completed() *idem.Marker { return newMarker(idem.StateCompleted) }
 func newMarkerRig(t testing.TB, timeout time.Duration) *rig {
 	t.Helper()
 	r := newRig(t, timeout)
-	r.l = NewLocker(r.c, WithDurableMarkers())
-	r.other = NewLocker(r.other.c, WithDurableMarkers())
+	r.l = r.c.Locker(WithDurableMarkers())
+	r.other = r.other.c.Locker(WithDurableMarkers())
 	return r
 }
 
@@ -147,7 +147,7 @@ func TestMarkerOfTheLastCall(t *testing.T) {
 func TestMarkerMetByALockerWithoutTheOption(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
-	plain := NewLocker(r.c, nil)
+	plain := r.c.Locker(nil)
 	lease := r.take(plain)
 	wantFound(t, lease, nil)
 	lease.MarkOnRelease(completed())
@@ -292,7 +292,7 @@ func TestMarkerExclusion(t *testing.T) {
 
 func testMarkerExclusion(t *testing.T, faults bool) {
 	r := newMarkerRig(t, 0)
-	lockers := []*Locker{r.l, NewLocker(open(t, r.cfg), WithDurableMarkers()), r.other}
+	lockers := []*Locker{r.l, open(t, r.cfg).Locker(WithDurableMarkers()), r.other}
 	r.mark(completed())
 	last := r.take(r.l)
 	model := last.Marker() // guarded by the lock alone, like fence

@@ -33,7 +33,7 @@ func TestMemoryOfMarkers(t *testing.T) {
 	z := testserver.StartZooKeeper(t)
 	cfg := config(t, z.Hosts()...)
 	cfg.Chroot, cfg.SessionTimeout = "", 60*time.Second
-	l := NewLocker(open(t, cfg), WithDurableMarkers())
+	l := open(t, cfg).Locker(WithDurableMarkers())
 	makeParents(t, l)
 	dir := serverDir(t, z)
 	leaveMarkers(t, l, 10_000) // what the first ones cost is not for each of them
