@@ -29,7 +29,6 @@ type Config struct {
 	Wait             time.Duration
 	Resolver         string // resolverLedger or resolverNone
 	MaxOpen          int
-	ParentsOnDemand  bool
 	DurableMarkers   bool
 	MarkerRetention  time.Duration
 	AcceptLoss       bool
@@ -67,7 +66,6 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.StringVar(&c.TokenStore, "token-store", "", "`STORE` of the records: memory or redis; by default redis with --redis, and memory without")
 	fs.DurationVar(&c.SessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session time-out, or how long a Redis lock outlives its holder")
 	fs.DurationVar(&c.ZooKeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers, used for the safety margin of a lease; 0 means 2s, or less for a session too short for that")
-	fs.BoolVar(&c.ParentsOnDemand, "parents-on-demand", false, "create parents of locks in ZooKeeper when a lock needs them, not all 4,096 ahead; for short-lived ensembles")
 	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network, half of it before the ledger write and half after")
 	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before it gets 409")
 	fs.IntVar(&c.MaxOpen, "max-open", 0, "greatest `number` of payments of one merchant that run in this process at once; more get 429; 0 means no limit")

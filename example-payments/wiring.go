@@ -195,7 +195,7 @@ func (a *App) openZooKeeper(ctx context.Context) error {
 		return err
 	}
 	cfg := zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: a.cfg.SessionTimeout,
-		TickTime: a.cfg.ZooKeeperTick, ParentsOnDemand: a.cfg.ParentsOnDemand, Logger: a.log}
+		TickTime: a.cfg.ZooKeeperTick, Logger: a.log}
 	if a.cfg.ZooKeeperAuth != "" {
 		cfg.Credentials = []zookeeper.Credential{{Scheme: "digest", Secret: []byte(a.cfg.ZooKeeperAuth)}}
 	}

@@ -130,7 +130,7 @@ func (s *system) flags(opts ...launchOption) []string {
 		"--zookeeper", l.zk + s.chroot,
 		"--redis", "redis://" + l.redis + "/0",
 		"--database", "sqlite:" + s.ledger,
-		"--session-timeout", sessionTimeout.String(), "--zookeeper-tick", tick.String(), "--parents-on-demand",
+		"--session-timeout", sessionTimeout.String(), "--zookeeper-tick", tick.String(),
 	}, l.flags...)
 }
 

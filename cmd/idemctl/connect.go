@@ -211,7 +211,7 @@ func (a *app) openZooKeeper(ctx context.Context, log *slog.Logger) (client *zook
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err = zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot, ParentsOnDemand: true,
+	client, err = zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot,
 		SessionTimeout: a.sessionTimeout, TickTime: a.zookeeperTick, Credentials: a.credentials(), Logger: log})
 	if err != nil {
 		return nil, nil, fmt.Errorf("--zookeeper: %w", err)

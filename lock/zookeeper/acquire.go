@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"fmt"
+	"path"
 
 	"github.com/go-zookeeper/zk"
 
@@ -22,20 +23,20 @@ type Lease struct {
 
 var _ idem.Lease = (*Lease)(nil)
 
-// acquire makes the lock of a key whose path the caller has claimed.
+// acquire makes the lock of a key whose path the caller has claimed. If the parent of the
+// lock is missing, the same transaction makes it.
 func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
-	z := held.Znode{Shared: true, Delete: m.deletion, Vanished: m.vanished}
-	z.Make = func(a *held.Attempt) (string, int64, error) {
-		for changed := m.s.missingParent(m.path); changed != nil; changed = m.s.missingParent(m.path) {
-			<-changed // at the latest when the session is over
-		}
-		return m.create(a)
+	ops := []any{m.request()}
+	parent := path.Dir(m.path)
+	_, there := m.s.parents.LoadOrStore(path.Base(parent), true)
+	if !there {
+		ops = []any{m.s.Persistent(parent, nil), ops[0]}
 	}
-	if m.s.missingParent(m.path) == nil {
-		first := m.request()
-		z.First = &first
-	}
-	l, err := cl.Acquire(ctx, z)
+	l, err := cl.Acquire(ctx, held.Znode{
+		First:  &session.Request{Ops: ops},
+		Make:   func(a *held.Attempt) (string, int64, error) { return m.create(a, !there) },
+		Shared: true, Delete: m.deletion, Vanished: m.vanished,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -43,9 +44,7 @@ func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
 }
 
 // request is the create of the lock.
-func (m *marks) request() session.Request {
-	return session.Request{Ops: []any{m.s.Ephemeral(m.at(), m.owner.Encode())}}
-}
+func (m *marks) request() any { return m.s.Ephemeral(m.at(), m.owner.Encode()) }
 
 // create sends the create of a lock until its outcome is known. The place of the lock
 // depends on the znode at the key's path, which may change at any time before:
@@ -58,19 +57,23 @@ func (m *marks) request() session.Request {
 // The cases exclude each other. An ephemeral znode has no children, so the child's create
 // proves that there is no ephemeral znode at the path. A znode with a child cannot be
 // deleted. So while the child is there, only its holder changes the marker.
-func (m *marks) create(a *held.Attempt) (path string, czxid int64, err error) {
+//
+// withParent says that the first request makes the parent, too.
+func (m *marks) create(a *held.Attempt, withParent bool) (path string, czxid int64, err error) {
 	fail := func(err error) (string, int64, error) {
 		return "", 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
 	}
 	s := m.s
 	var r session.Result
-	for range held.MaxTries {
+	for try := range held.MaxTries {
 		if a.Abandoned() {
 			return "", 0, held.ErrAbandoned
 		}
 		at := m.at()
-		r = a.Send(m.request())
+		r = a.Send(session.Request{Ops: []any{m.request()}})
 		switch {
+		case try == 0 && withParent && r.Outcome == session.Refused:
+			continue // the parent is there by now, or this client may not make it
 		case r.Outcome == session.Applied:
 			if found, err := m.read(r.Zxid); found || err != nil {
 				return at, r.Zxid, err

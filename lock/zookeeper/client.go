@@ -15,8 +15,6 @@ type Client struct {
 	cfg    Config
 	core   held.Client
 	domain atomic.Value // string
-
-	parentsDenied atomic.Bool // the warning was logged
 }
 
 // Open connects and starts a session. It fails within Config.OpenTimeout, or when ctx

@@ -66,13 +66,6 @@ type Config struct {
 	// jute.maxbuffer it would take the ensemble down. Default: 4096.
 	MaxLocksPerSession int
 
-	// ParentsOnDemand keeps a client from making the parents of all locks ahead:
-	// 4,096 znodes below Root, which it otherwise makes in the background after its
-	// first lock through a [Locker], where they are missing. Each is then made by
-	// the first lock that needs it, which is slower on a new ensemble. It is for
-	// tools that take few locks. Default: false.
-	ParentsOnDemand bool
-
 	// Retry is how often and how fast the client starts a new session, and how
 	// often a blocking call of a recipe, such as [Mutex.Acquire], tries again
 	// when it has lost its place in line. Default: see RetryPolicy.

@@ -47,9 +47,6 @@ func config(t testing.TB, servers ...string) Config {
 		TickTime:       testTick,
 		OpenTimeout:    patience,
 		Logger:         testLogger(),
-
-		// A test server would have to keep thousands of znodes for each test.
-		ParentsOnDemand: true,
 	}
 }
 

@@ -125,7 +125,7 @@ func (r *removal) run(ctx context.Context) error {
 	}
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for _, name := range names {
-		if len(name) != len(parentName(0)) {
+		if len(name) != 3 {
 			continue // no parent of locks
 		}
 		if err := r.below(ctx, name); err != nil {

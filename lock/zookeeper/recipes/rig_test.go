@@ -47,7 +47,7 @@ func config(t testing.TB, servers ...string) zookeeper.Config {
 	return zookeeper.Config{
 		Servers: servers, Chroot: testserver.Chroot(t),
 		SessionTimeout: 6 * time.Second, TickTime: testTick, OpenTimeout: patience,
-		Root: "/lock", Base: "/idem", Logger: testLogger(), ParentsOnDemand: true,
+		Root: "/lock", Base: "/idem", Logger: testLogger(),
 	}
 }
 
