@@ -26,14 +26,8 @@ var _ idem.Lease = (*Lease)(nil)
 // acquire makes the lock of a key whose path the caller has claimed. If the parent of the
 // lock is missing, the same transaction makes it.
 func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
-	ops := []any{m.request()}
-	parent := path.Dir(m.path)
-	_, there := m.s.parents.LoadOrStore(path.Base(parent), true)
-	if !there {
-		ops = []any{m.s.Persistent(parent, nil), ops[0]}
-	}
+	_, there := m.s.parents.LoadOrStore(path.Base(path.Dir(m.path)), true)
 	l, err := cl.Acquire(ctx, held.Znode{
-		First:  &session.Request{Ops: ops},
 		Make:   func(a *held.Attempt) (string, int64, error) { return m.create(a, !there) },
 		Shared: true, Delete: m.deletion, Vanished: m.vanished,
 	})
@@ -42,9 +36,6 @@ func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
 	}
 	return &Lease{l, m}, nil
 }
-
-// request is the create of the lock.
-func (m *marks) request() any { return m.s.Ephemeral(m.at(), m.owner.Encode()) }
 
 // create sends the create of a lock until its outcome is known. The place of the lock
 // depends on the znode at the key's path, which may change at any time before:
@@ -70,7 +61,11 @@ func (m *marks) create(a *held.Attempt, withParent bool) (path string, czxid int
 			return "", 0, held.ErrAbandoned
 		}
 		at := m.at()
-		r = a.Send(session.Request{Ops: []any{m.request()}})
+		ops := []any{s.Ephemeral(at, m.owner.Encode())}
+		if try == 0 && withParent {
+			ops = []any{s.Persistent(held.Above(m.path), nil), ops[0]}
+		}
+		r = s.Write(ops...)
 		switch {
 		case try == 0 && withParent && r.Outcome == session.Refused:
 			continue // the parent is there by now, or this client may not make it
