@@ -22,9 +22,9 @@ type Delivery struct {
 	*held.Lease
 	Element
 
-	// Attempt is 1 at the first delivery of the element, and one more each time. It shows an
-	// element that makes every consumer crash. It may count a delivery that no caller got,
-	// because its consumer gave up or crashed at that moment.
+	// Attempt is 1 at the first delivery of the element, and one more each time. A high number
+	// shows that the element makes every consumer crash. Attempt may count a delivery whose
+	// consumer gave up or crashed at that moment.
 	Attempt int
 
 	in      *elements
@@ -35,14 +35,11 @@ type Delivery struct {
 	acked  bool
 }
 
-var (
-	errElementGone   = errors.New("zookeeper: element is gone")
-	errElementLocked = errors.New("zookeeper: element is locked")
-)
+// errTaken means that another process has taken or locked the element, or did so meanwhile.
+var errTaken = errors.New("zookeeper: element was taken")
 
-// Receive locks the oldest element that is not locked, and waits for one. The errors are those
-// of Take, but never an [*InDoubtError]. A lock that the caller does not get is removed in the
-// background.
+// Receive locks the oldest element without a lock, and waits for one. The errors are those of
+// Take, but never an [*InDoubtError]. If Receive fails, any lock is removed in the background.
 func (q *Queue) Receive(ctx context.Context) (*Delivery, error) { return q.receive(ctx, true) }
 
 // TryReceive is Receive, except that it returns ErrEmpty instead of waiting.
@@ -75,15 +72,10 @@ func (q *Queue) receive(ctx context.Context, wait bool) (d *Delivery, err error)
 				return cl.Path(), czxid, err
 			},
 		})
-		switch {
-		case errors.Is(err, errElementGone):
-			e.drop(p)
-			return false, nil
-		case errors.Is(err, errElementLocked):
-			e.free(p, e.lockEnd(p))
+		e.free(p, cl.Freed())
+		if errors.Is(err, errTaken) {
 			return false, nil
 		}
-		e.free(p, cl.Freed())
 		return err == nil, err
 	})
 	if err != nil {
@@ -97,9 +89,9 @@ func lockOf(path string) string { return path + "/lock" }
 
 func (d *Delivery) path() string { return d.in.pathOf(d.at) }
 
-// lock makes the lock's znode, and goes on until the outcome is known. The same transaction
-// writes the element again, which leaves its data and increments its version. So of all
-// deliveries of an element only the latest knows its version.
+// lock makes the lock's znode. The same transaction writes the element again, which leaves its
+// data and increments its version. So of all deliveries of an element only the latest knows its
+// version.
 func (d *Delivery) lock(a *held.Attempt, owner []byte) (czxid int64, err error) {
 	var r session.Result
 	for range held.MaxTries {
@@ -112,10 +104,8 @@ func (d *Delivery) lock(a *held.Attempt, owner []byte) (czxid int64, err error) 
 		switch {
 		case r.Outcome == session.Applied:
 			return r.Zxid, nil
-		case r.RefusedBy(zk.ErrNoNode):
-			return 0, errElementGone
-		case r.RefusedAt(0, zk.ErrNodeExists), r.RefusedAt(1, zk.ErrBadVersion):
-			return 0, errElementLocked // or it was, since it was read
+		case r.RefusedBy(zk.ErrNoNode), r.RefusedAt(0, zk.ErrNodeExists), r.RefusedAt(1, zk.ErrBadVersion):
+			return 0, errTaken
 		case r.Outcome != session.Unknown:
 			return 0, fmt.Errorf("%w: receive: %w", idem.ErrUnavailable, r.Err)
 		}

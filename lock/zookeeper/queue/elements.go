@@ -12,11 +12,11 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// elements is what one session knows of the elements of a queue. All callers of the session
+// elements is the knowledge of one session about the elements of a queue. All callers of a Queue
 // share it.
 //
-// Elements are only added behind those that are there. So an old list can be worked off to its
-// end. As long as it shows anything, it shows the head of the queue.
+// New elements come at the end of the queue. So a caller can work off an old list to its end.
+// The first element left on the list is the head of the queue.
 type elements struct {
 	t    *held.Table
 	path string
@@ -24,9 +24,9 @@ type elements struct {
 	mu    sync.Mutex
 	line  []line.Position // in the queue, as far as known
 	watch *session.Watch  // woken when line is out of date; nil before the first list
-	// busy has the elements that no caller should try now, by name. An element is being
-	// tried by a caller if its channel is nil. Otherwise it is locked, by whichever process,
-	// and the channel is closed when the lock has ended.
+	// busy has the elements that are not to be tried now, by name. If the channel is nil, a
+	// caller of this session is trying the element. Otherwise this or another process has
+	// locked it, and the channel is closed when the lock has ended.
 	busy    map[string]<-chan struct{}
 	changed chan struct{} // closed, and replaced, when line or busy changes
 }
@@ -37,9 +37,9 @@ func newElements(t *held.Table, path string) *elements {
 
 func (e *elements) pathOf(p line.Position) string { return e.path + "/" + p.Name }
 
-// pick returns the first element that is not busy, which is then being tried. If there is
-// none, it returns nil, whether other callers are trying any, and a channel that is closed when
-// it is time to pick again.
+// pick returns the first element that is not busy. The caller is trying it from then on. If
+// all are busy it returns nil. trying reports whether other callers are trying some of them, and
+// changed is closed when it is time to pick again.
 func (e *elements) pick() (p *line.Position, trying bool, changed <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -55,7 +55,7 @@ func (e *elements) pick() (p *line.Position, trying bool, changed <-chan struct{
 	return nil, trying, e.changed
 }
 
-// drop takes note that an element is not in the queue any more.
+// drop removes an element that is not in the queue any more.
 func (e *elements) drop(p line.Position) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -66,8 +66,8 @@ func (e *elements) drop(p line.Position) {
 	e.change()
 }
 
-// free ends the trial of an element that stays in the queue. until is closed when its lock ends,
-// and nil if it is not locked.
+// free ends the trial of an element that may still be in the queue. until is closed when its
+// lock ends. It is nil if the element has no lock.
 func (e *elements) free(p line.Position, until <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,8 +97,8 @@ func (e *elements) change() {
 	e.changed = make(chan struct{})
 }
 
-// list reads the queue again if it has changed. renewed reports whether it did, and exists
-// whether there is a queue.
+// list reads the queue again if it has changed. renewed is true if it had changed, and exists is
+// true if the queue has a znode.
 func (e *elements) list(ctx context.Context) (exists, renewed bool, err error) {
 	w := e.t.Watch(e.path, session.OnChildren, nil)
 	if err := e.t.Await(ctx, w.Armed()); err != nil {
@@ -120,18 +120,6 @@ func (e *elements) list(ctx context.Context) (exists, renewed bool, err error) {
 		e.change()
 	}
 	return n.Exists, true, nil
-}
-
-// unlocked are the elements of the list that are not known to be locked.
-func (e *elements) unlocked() (all []line.Position) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, p := range e.line {
-		if end := e.busy[p.Name]; end == nil || closed(end) {
-			all = append(all, p)
-		}
-	}
-	return all
 }
 
 // await waits until there may be an element to pick.
@@ -159,16 +147,12 @@ func (e *elements) inspect(ctx context.Context, p line.Position) (data session.D
 	case !n.Exists:
 		e.drop(p)
 	case n.Children > 0:
-		e.free(p, e.lockEnd(p))
+		// The watch is woken when the element has no child, or has gone. So a foreign child
+		// keeps the element from being taken, and does no other harm.
+		locked := func(n session.Hint) bool { return n.Children > 0 }
+		e.free(p, e.t.Watch(e.pathOf(p), session.OnChildren, locked).Woken())
 	}
 	return n, n.Exists && n.Children == 0, nil
-}
-
-// lockEnd returns a channel that is closed when an element that was found locked has no lock,
-// or has gone. It watches all children. So a foreign child keeps the element from being taken,
-// and does no other harm.
-func (e *elements) lockEnd(p line.Position) <-chan struct{} {
-	return e.t.Watch(e.pathOf(p), session.OnChildren, func(n session.Hint) bool { return n.Children > 0 }).Woken()
 }
 
 func closed(ch <-chan struct{}) bool {

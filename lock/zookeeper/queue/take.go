@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/go-zookeeper/zk"
 
@@ -13,8 +14,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Poll removes and returns the oldest element that no consumer has locked. ok is false if
-// there was none at some moment during the call.
+// Poll removes and returns the oldest element without a lock. ok is false if at some moment during
+// the call the queue had no such element.
 //
 // The error wraps idem.ErrUnavailable if nothing was removed. Otherwise it is an
 // [*InDoubtError] that carries the element.
@@ -32,7 +33,7 @@ func (q *Queue) Remove(ctx context.Context) (Element, error) { return q.take(ctx
 // Take is Remove, except that it waits for an element. If ctx ends while it waits, the error
 // wraps ErrEmpty and the cause of ctx. If ctx ends amid a request, the error wraps
 // idem.ErrUnavailable or is an [*InDoubtError]. While ZooKeeper cannot be asked, Take goes on
-// trying as [zookeeper.Config].Retry allows.
+// trying as the client's retries allow.
 func (q *Queue) Take(ctx context.Context) (Element, error) { return q.take(ctx, true) }
 
 // Peek returns what Poll would, and leaves it in the queue. It returns ErrEmpty if there is no
@@ -46,7 +47,10 @@ func (q *Queue) Peek(ctx context.Context) (Element, error) {
 	if _, _, err := all.list(ctx); err != nil {
 		return Element{}, err
 	}
-	for _, p := range all.unlocked() {
+	all.mu.Lock()
+	line := slices.Clone(all.line)
+	all.mu.Unlock()
+	for _, p := range line {
 		n, err := t.DecideFor(ctx, all.pathOf(p), session.OfNode)
 		switch {
 		case err != nil:
@@ -71,8 +75,8 @@ func (q *Queue) Len(ctx context.Context) (int, error) {
 	return int(n.Children), nil
 }
 
-// take removes an element. The servers delete no znode that has children, so they refuse to
-// delete one that is locked.
+// take removes an element. The servers refuse to delete a znode with children, so they refuse to
+// delete a locked element.
 func (q *Queue) take(ctx context.Context, wait bool) (taken Element, err error) {
 	err = serve(ctx, q, wait, func(e *elements, p line.Position) (done bool, err error) {
 		n, ok, err := e.inspect(ctx, p)
@@ -80,12 +84,9 @@ func (q *Queue) take(ctx context.Context, wait bool) (taken Element, err error) 
 			return false, err
 		}
 		settled := func(r session.Result) {
-			switch {
-			case r.Outcome == session.Applied, r.RefusedBy(zk.ErrNoNode):
+			if r.Outcome == session.Applied {
 				e.drop(p)
-			case r.RefusedBy(zk.ErrNotEmpty):
-				e.free(p, e.lockEnd(p))
-			default:
+			} else {
 				e.free(p, nil)
 			}
 		}
@@ -94,7 +95,7 @@ func (q *Queue) take(ctx context.Context, wait bool) (taken Element, err error) 
 		switch {
 		case r.Outcome == session.Applied:
 			return true, nil
-		case r.RefusedBy(zk.ErrNoNode), r.RefusedBy(zk.ErrNotEmpty): // another caller was first
+		case r.RefusedBy(zk.ErrNoNode), r.RefusedBy(zk.ErrNotEmpty): // another process was first
 			return false, nil
 		case r.Outcome == session.Unknown:
 			return true, &InDoubtError{Op: "take", Elements: []Element{taken}, Err: r.Err}

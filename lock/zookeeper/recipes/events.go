@@ -25,15 +25,8 @@ const (
 
 // String returns "candidate", "acquired", "released" or "lost".
 func (s State) String() string {
-	switch s {
-	case Candidate:
-		return "candidate"
-	case Acquired:
-		return "acquired"
-	case Released:
-		return "released"
-	case Lost:
-		return "lost"
+	if names := [...]string{"candidate", "acquired", "released", "lost"}; s >= Candidate && s <= Lost {
+		return names[s-Candidate]
 	}
 	return fmt.Sprintf("State(%d)", uint8(s))
 }

@@ -15,27 +15,26 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// ErrConflict is returned by [Register.Save] when the value is not at the
-// version that the caller has seen.
+// ErrConflict is returned by [Register.Save] if the value is not at the version that the caller
+// has seen.
 var ErrConflict = errors.New("zookeeper: register was changed by another writer")
 
-// Register is a small persistent value with a version: a znode. Reads see every
-// write that was acknowledged before they began. It is safe for concurrent use.
+// Register is a small persistent value with a version, kept in one znode. A read sees every write
+// that was acknowledged before the read began. It is safe for concurrent use.
 type Register struct {
 	c    *held.Client
 	name string // as given
 	path string
 }
 
-// NewRegister returns the register at an absolute path below the chroot. It need
-// not exist. Its data is the value.
+// NewRegister returns the register at an absolute path below the chroot. The znode need not
+// exist. Its data is the value.
 func NewRegister(in zookeeper.Root, path string) *Register {
 	c, prefix := in.Base()
 	return &Register{c: c, name: prefix + path, path: c.Chroot + prefix + path}
 }
 
-// Load returns the value and its version, or nil, 0 and no error when there is
-// none.
+// Load returns the value and its version. It returns nil, 0 and no error if there is no value.
 func (r *Register) Load(ctx context.Context) (data []byte, version int64, err error) {
 	if err := held.CheckPath("register", r.name, false); err != nil {
 		return nil, 0, err
@@ -57,21 +56,19 @@ func (r *Register) Load(ctx context.Context) (data []byte, version int64, err er
 	return n.Data, int64(n.Version) + 1, nil // versions of znodes start at 0
 }
 
-// MaxRegister is the size of the largest value that [Register.Save] stores, in
-// bytes. Servers cut the connection of a client that sends a transaction larger
-// than their jute.maxbuffer, 1 MiB by default.
+// MaxRegister is the largest size of a value, in bytes. Servers cut the connection of a client
+// whose transaction is larger than their jute.maxbuffer, 1 MiB by default.
 const MaxRegister = 512 << 10
 
-// ErrRegisterTooLarge is returned by [Register.Save] for a value of more than
-// MaxRegister bytes. Nothing was sent.
+// ErrRegisterTooLarge is returned by [Register.Save] for a value of more than MaxRegister bytes.
+// Nothing was sent.
 var ErrRegisterTooLarge = errors.New("zookeeper: register value is too large")
 
-// Save stores the value if the register still is at version, which is 0 where
-// there must be none yet. It returns nil if this very call stored it, and
-// ErrConflict if the register was at another version and this call stored nothing,
-// also where replies were lost. ErrRegisterTooLarge is about the value. Any other
-// error wraps idem.ErrUnavailable, or is that of a path that is none, and leaves it
-// open whether it did, or still will.
+// Save stores the value if the register is still at version. Version 0 means that there is no
+// value yet. It returns nil if this call stored the value. It returns ErrConflict if the register
+// was at another version and this call stored nothing, even if replies were lost. Any other error
+// wraps idem.ErrUnavailable, or is about the value or the path. After idem.ErrUnavailable the
+// value may have been stored, or may be stored yet.
 func (r *Register) Save(ctx context.Context, data []byte, version int64) error {
 	if err := held.CheckPath("register", r.name, false); err != nil {
 		return err

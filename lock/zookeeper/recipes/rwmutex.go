@@ -4,32 +4,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// RWMutex is a fair lock that readers share and a writer has alone. It is not
-// reentrant. It is safe for concurrent use; RWMutexes of one path, in this
-// process or any other, are one lock.
+// RWMutex is a fair lock that readers share and a writer has alone. It is not reentrant. It is
+// safe for concurrent use. RWMutexes of one path are one lock, in this process and in others.
 //
-// Readers and writers queue up in one line (the recipe for shared locks of
-// ZooKeeper's documentation). A reader waits for the last writer before it and
-// a writer for whoever is right before it, each for that one place alone: so
-// nobody is starved, readers between two writers share the lock, and no change
-// wakes more than those whom it may concern.
+// Readers and writers wait in one line, as in the recipe for shared locks of ZooKeeper's
+// documentation. A reader waits for the last writer before it. A writer waits for the place right
+// before it. So no caller starves, readers between two writers share the lock, and a change wakes
+// only the callers that it may concern.
 //
-// The fence of a lease is that of its place in line, as ever: greater than those
-// of all places before, smaller than those of all behind. A writer's therefore
-// is greater than that of any reader or writer before it. Readers that share the
-// lock have different ones and work in any order, so a resource may refuse a
-// reader whose fence is below the greatest *writer's* it has seen, but must not
-// compare readers with each other.
+// A fence is greater than those of all places before it and smaller than those of all places
+// after it. So a writer's fence is greater than that of any reader or writer before it. Readers
+// that share the lock have different fences and work in any order. A resource may refuse a reader
+// whose fence is below the greatest *writer's* that it has seen. It must not compare readers with
+// each other.
 type RWMutex struct{ ln *lineup }
 
-// NewRWMutex returns the read-write lock on an absolute path below the chroot. Its
-// parents are made when they are missing, and the path itself goes some time
-// after its last use.
+// NewRWMutex returns the read-write lock on an absolute path below the chroot. Missing parents
+// are made. The servers remove the path some time after its last use.
 func NewRWMutex(in zookeeper.Root, path string) *RWMutex { return &RWMutex{newLineup(in, path)} }
 
 // Roles of places in the line of an RWMutex.
@@ -38,40 +40,40 @@ const (
 	writing = "write"
 )
 
-// ErrUpgrade is what [RWMutex.Upgrade] returns.
+// ErrUpgrade is returned by [RWMutex.Upgrade].
 var ErrUpgrade = errors.New("zookeeper: a read lock cannot become a write lock: " +
 	"two readers that both tried would wait for each other for ever; release it and AcquireWrite")
 
-// AcquireRead waits until no writer is before it in line. Retries and errors are
-// those of [Mutex.Acquire].
+// AcquireRead waits until no writer is before it in line. Retries and errors are those of
+// [Mutex.Acquire].
 func (m *RWMutex) AcquireRead(ctx context.Context) (*Lease, error) {
 	return m.ln.acquire(ctx, reading, behindWriters)
 }
 
-// AcquireWrite waits until nobody is before it in line. Retries and errors are
-// those of [Mutex.Acquire].
+// AcquireWrite waits until no caller is before it in line. Retries and errors are those of
+// [Mutex.Acquire].
 func (m *RWMutex) AcquireWrite(ctx context.Context) (*Lease, error) {
 	return m.ln.acquire(ctx, writing, first)
 }
 
-// TryAcquireRead returns a read lock if no writer has or awaits the lock, and an
-// error that wraps idem.ErrLocked if one does.
+// TryAcquireRead returns a read lock. If a writer has the lock or waits for it, the error wraps
+// idem.ErrLocked.
 func (m *RWMutex) TryAcquireRead(ctx context.Context) (*Lease, error) {
 	return m.ln.tryAcquire(ctx, reading, behindWriters)
 }
 
-// TryAcquireWrite returns the write lock if nobody has or awaits the lock, and
-// an error that wraps idem.ErrLocked if anybody does.
+// TryAcquireWrite returns the write lock. If any caller has the lock or waits for it, the error
+// wraps idem.ErrLocked.
 func (m *RWMutex) TryAcquireWrite(ctx context.Context) (*Lease, error) {
 	return m.ln.tryAcquire(ctx, writing, first)
 }
 
-// Upgrade always fails, with [ErrUpgrade], and leaves the lease as it is. What
-// was read has to be read again under the write lock in any case.
+// Upgrade always fails with [ErrUpgrade] and leaves the lease as it is. A caller has to read
+// again under the write lock in any case.
 func (m *RWMutex) Upgrade(*Lease) error { return fmt.Errorf("%w: %s", ErrUpgrade, m.ln.name) }
 
-// behindWriters is the rule of readers: each waits for the last writer before
-// it. Whoever is no reader, whatever it may be, counts as a writer.
+// behindWriters is the rule of readers. Each waits for the last writer before it. A place with
+// any other role counts as a writer.
 func behindWriters(all []line.Position, me int) (turn bool, behind int) {
 	for i := me - 1; i >= 0; i-- {
 		if all[i].Role != reading {
@@ -79,4 +81,125 @@ func behindWriters(all []line.Position, me int) (turn bool, behind int) {
 		}
 	}
 	return true, 0
+}
+
+var (
+	errNotWriteLease = errors.New("zookeeper: downgrade: not a write lease of this lock")
+	errDowngrading   = errors.New("zookeeper: downgrade: under way already")
+)
+
+// Downgrade turns a write lock into a read lock without a gap. No writer gets the lock in
+// between, and readers right behind share it from then on. The returned lease has the fence of
+// the old one, because the fences of all waiters have to be greater.
+//
+// The old lease ends as by Release.
+//
+//   - The error wraps idem.ErrLeaseLost if the lock was lost before or meanwhile. It wraps
+//     idem.ErrUnavailable if ctx ended or ZooKeeper could not be asked. In both cases the caller
+//     has no lock any more, and the znode is removed in the background.
+//   - Any other error is about the lease. It is nil, a read lease, a lease of another lock or
+//     Client, or it is being downgraded already. The lease stays as it is.
+//
+// One transaction deletes the writer's place and creates the reader's with the same number. So
+// the position in line stays the same. In other libraries the reader takes a new place, behind
+// the writers that wait.
+func (m *RWMutex) Downgrade(ctx context.Context, l *Lease) (*Lease, error) {
+	if l == nil || l.place.Role != writing || l.place.lineup.path != m.ln.path || l.Table().Client != m.ln.c {
+		return nil, fmt.Errorf("%w: %s", errNotWriteLease, m.ln.name)
+	}
+	lease, err := downgrade(ctx, l)
+	if errors.Is(err, errDowngrading) {
+		return nil, fmt.Errorf("%w: %s", err, m.ln.name)
+	}
+	if err != nil {
+		l.ReleaseInBackground()
+		return nil, fmt.Errorf("downgrade: %w", err)
+	}
+	return lease, nil
+}
+
+func downgrade(ctx context.Context, l *Lease) (*Lease, error) {
+	t := l.Table()
+	if err := t.AwaitUp(ctx); err != nil { // the connection may have broken just now
+		if over := l.Over(); over != nil {
+			return nil, over
+		}
+		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+	}
+	from := l.place
+	pos, _ := line.Parse(reading + strings.TrimPrefix(from.Name, writing))
+	to := &place{lineup: from.lineup, data: from.data, Position: pos}
+	// No other znode has this name, because no other place had the old one, and each is
+	// downgraded once at most.
+	cl, err := t.Succeed(l.Lease, to.path())
+	switch {
+	case err != nil:
+		return nil, err
+	case cl == nil:
+		return nil, errDowngrading
+	}
+	lease, err := cl.Acquire(ctx, held.Znode{
+		Make:   func(a *held.Attempt) (string, int64, error) { return exchange(a, l, to) },
+		Delete: to.deletion, Tag: to, Fence: func(int64) idem.Fence { return l.Fence() },
+	})
+	switch {
+	case err != nil && t.Err() != nil:
+		return nil, fmt.Errorf("%w: %w", idem.ErrLeaseLost, t.Err())
+	case err != nil:
+		return nil, err
+	}
+	return &Lease{lease, to}, nil
+}
+
+// exchange takes the old lease from its holder and replaces its znode by the new one. If that
+// fails it removes the old znode. Then it gives up the old claim, which wakes the waiters of
+// this process.
+func exchange(a *held.Attempt, l *Lease, to *place) (path string, czxid int64, err error) {
+	removed := l.Take()
+	if removed == nil {
+		return "", 0, l.Over()
+	}
+	czxid, err = replace(a, l.place, to)
+	var left error
+	if err != nil {
+		from, was := l.Where()
+		left = a.Remove(from, was, false)
+	}
+	removed(left)
+	return to.path(), czxid, err
+}
+
+// replace goes on until the outcome of the exchange is known. Only its own session touches the
+// two znodes. So after a lost reply there is the new one or the old one, unless an operator has
+// deleted it.
+func replace(a *held.Attempt, from, to *place) (czxid int64, err error) {
+	lost := fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost)
+	for {
+		if a.Abandoned() {
+			return 0, held.ErrAbandoned
+		}
+		r := a.Write(&zk.DeleteRequest{Path: from.path(), Version: -1}, a.Ephemeral(to.path(), to.data))
+		switch {
+		case r.Outcome == session.Applied:
+			return r.Zxid, nil
+		case r.RefusedBy(zk.ErrNoNode):
+			return 0, lost
+		case r.Outcome == session.Refused:
+			return 0, fmt.Errorf("%w: %w", idem.ErrUnavailable, r.Err)
+		case r.Outcome == session.Unknown:
+			n, err := a.Decide(to.path(), session.OfNode)
+			if err == nil && n.Exists {
+				return n.Czxid, nil
+			}
+			if err == nil {
+				n, err = a.Decide(from.path(), session.OfNode)
+			}
+			if err == nil && !n.Exists {
+				return 0, lost
+			}
+		}
+		if err := a.Retry(); err != nil {
+			return 0, fmt.Errorf("%w: %w", idem.ErrLeaseLost, err)
+		}
+	}
 }

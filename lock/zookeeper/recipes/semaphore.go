@@ -2,78 +2,85 @@ package recipes
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Semaphore lets callers have so many permits between them, in the order in
-// which they asked, over all processes. It is not reentrant. It is safe for
-// concurrent use; Semaphores of one path, in this process or any other, share
-// its permits, and have to agree on how many there are.
+// Semaphore shares a number of permits among callers of all processes, in the order in which
+// they asked. It is not reentrant. It is safe for concurrent use. Semaphores of one path share
+// its permits, and have to agree on their number.
 //
-// Each caller has an ephemeral sequential znode below the path, which says how
-// many permits it wants. It has them when they, and those that anyChange before
-// it wants, are no more than there are. So who has permits follows from the line
-// alone, a big request is not starved by small ones behind it, and a caller may
-// have to wait although there are enough permits for it, because one before it
-// wants more. Any permit released may be what a waiter needs, so all of them
-// look again whenever anybody comes or goes; the waiters of a process share that
-// look. (Recipes that watch one znode before their own, N places ahead, miss the
-// release of another one.)
+// Each caller has an ephemeral sequential znode below the path with the number of permits that
+// it wants. It has them when its number and the numbers of all callers before it fit into the
+// total. So the line alone decides, and small requests never starve a big one in front of them.
+// A caller may wait although enough permits are free for it, because a caller before it wants
+// more. Any release may help any waiter, so all waiters look again at every change of the line.
+// The waiters of a process share that look.
 //
-// A lease is for all the permits of its Acquire, and gives them back together.
-// Its fence is that of its place in line: greater than those of all that asked
-// before. As several leases are good at once and work in any order, a resource
-// must not refuse one because it has seen a greater fence; a fence tells an
-// owner apart, no more. With one permit it is that of a [Mutex].
+// A lease is for all permits of its Acquire, and gives them back together. Its fence is greater
+// than those of all callers that asked before. Several leases are good at once and work in any
+// order. So a resource must not refuse a fence because it has seen a greater one. The fence only
+// tells one owner from another. With one permit it is that of a [Mutex].
 type Semaphore struct {
 	ln      *lineup
 	permits int
 }
 
-// NewSemaphore returns the semaphore on an absolute path below the chroot, which
-// has so many permits. Its parents are made when they are missing, and the path
-// itself goes some time after its last use. The znode there keeps the number of
-// permits: see [ErrPermitsMismatch].
+// ErrPermitsMismatch means that a [Semaphore] has another number of permits than the znode at
+// its path. The error names both. The first user of the path sets the number. It is forgotten
+// with the znode, some time after the last use. Do not change it while the semaphore is in use.
+var ErrPermitsMismatch = errors.New("zookeeper: semaphores of one path do not agree on the number of permits")
+
+// permitCount is the data of the parent of a semaphore's places.
+type permitCount struct {
+	Permits int `json:"permits"`
+}
+
+// permitsRole and a number are the role of a semaphore's places.
+const permitsRole = "permits"
+
+// NewSemaphore returns the semaphore on an absolute path below the chroot. Missing parents are
+// made. The servers remove the path some time after its last use. The znode there keeps the
+// number of permits, see [ErrPermitsMismatch].
 func NewSemaphore(in zookeeper.Root, path string, permits int) *Semaphore {
-	ln := newLineup(in, path)
-	p := permitCount{Permits: permits}
-	ln.data, ln.agreed = p.encode(), p.agreed
-	return &Semaphore{ln: ln, permits: permits}
+	sem := &Semaphore{newLineup(in, path), permits}
+	sem.ln.data, sem.ln.agreed = fmt.Appendf(nil, `{"permits":%d}`, permits), sem.agreed
+	return sem
 }
 
-// Acquire waits for n permits. Retries and errors are those of [Mutex.Acquire];
-// besides, the error wraps [ErrPermitsMismatch] where the path has another
-// number of permits, and an n that there can never be is refused at once.
+// Acquire waits for n permits. Retries and errors are those of [Mutex.Acquire]. The error wraps
+// [ErrPermitsMismatch] if the path has another number of permits. An n that is not from 1 to that
+// number is refused at once.
 func (sem *Semaphore) Acquire(ctx context.Context, n int) (*Lease, error) {
-	if err := sem.check(n); err != nil {
-		return nil, err
-	}
-	return sem.ln.acquire(ctx, weight(n), sem.enough)
+	return sem.get(ctx, n, sem.ln.acquire)
 }
 
-// TryAcquire returns n permits if they are free and nobody waits, and an error
-// that wraps idem.ErrLocked if not.
+// TryAcquire returns n permits if they are free and no caller waits. Otherwise the error wraps
+// idem.ErrLocked.
 func (sem *Semaphore) TryAcquire(ctx context.Context, n int) (*Lease, error) {
-	if err := sem.check(n); err != nil {
-		return nil, err
-	}
-	return sem.ln.tryAcquire(ctx, weight(n), sem.enough)
+	return sem.get(ctx, n, sem.ln.tryAcquire)
 }
 
-func (sem *Semaphore) check(n int) error {
+func (sem *Semaphore) get(ctx context.Context, n int, how func(context.Context, string, rule) (*Lease, error)) (*Lease, error) {
 	if n < 1 || n > sem.permits {
-		return fmt.Errorf("zookeeper: semaphore %s: %d permits wanted, want 1 to %d", sem.ln.name, n, sem.permits)
+		return nil, fmt.Errorf("zookeeper: semaphore %s: %d permits wanted, want 1 to %d", sem.ln.name, n, sem.permits)
 	}
-	return nil
+	return how(ctx, permitsRole+strconv.Itoa(n), sem.enough)
 }
 
-// enough is the rule of a semaphore: what a place and all before it want is no
-// more than there is. It stays so, as nobody comes before a place.
+// enough is the rule of a semaphore: the permits of a place and of all before it fit into the
+// total. That stays so, because no place comes before it.
 func (sem *Semaphore) enough(all []line.Position, me int) (turn bool, behind int) {
 	left := sem.permits
 	for _, p := range all[:me+1] {
@@ -86,7 +93,7 @@ func (sem *Semaphore) enough(all []line.Position, me int) (turn bool, behind int
 	return true, 0
 }
 
-// wants reads a place's role. A place of anything else wants all there is.
+// wants reads a place's role. A place of another kind wants all permits.
 func (sem *Semaphore) wants(p line.Position) int {
 	number, ok := strings.CutPrefix(p.Role, permitsRole)
 	if n, err := strconv.Atoi(number); ok && err == nil && n > 0 {
@@ -95,7 +102,35 @@ func (sem *Semaphore) wants(p line.Position) int {
 	return sem.permits
 }
 
-// permitsRole is followed by how many in the role of a semaphore's places.
-const permitsRole = "permits"
-
-func weight(n int) string { return permitsRole + strconv.Itoa(n) }
+// agreed compares the number of permits with that of the parent. If the parent has none, it
+// writes the number, and the first of several writers wins.
+//
+// It reads the parent while there is a place below it. The place is granted only after it has
+// been seen again. In between the parent cannot have been removed and made again with another
+// number, because the place would have gone with it. So two places are never granted on
+// different numbers.
+func (sem *Semaphore) agreed(ctx context.Context, l *Lease) error {
+	t, ln := l.Table(), sem.ln
+	for {
+		n, err := t.DecideFor(ctx, ln.path, session.OfNode)
+		switch {
+		case err != nil:
+			return l.notYet(ctx, fmt.Errorf("%w: %w", idem.ErrUnavailable, err))
+		case !n.Exists:
+			return l.Lose()
+		case len(n.Data) > 0:
+			var there permitCount
+			if err := json.Unmarshal(n.Data, &there); err != nil || there.Permits < 1 {
+				return fmt.Errorf("%w: this one has %d, and the data of %s, which should have the number, is %.40q", ErrPermitsMismatch, sem.permits, ln.name, n.Data)
+			}
+			if there.Permits != sem.permits {
+				return fmt.Errorf("%w: this one has %d, %s has %d", ErrPermitsMismatch, sem.permits, ln.name, there.Permits)
+			}
+			return nil
+		}
+		r := once.Write(ctx, t, nil, &zk.SetDataRequest{Path: ln.path, Data: ln.data, Version: n.Version})
+		if r.Outcome != session.Applied && !r.RefusedBy(zk.ErrBadVersion) && !r.RefusedBy(zk.ErrNoNode) {
+			return l.notYet(ctx, fmt.Errorf("%w: set the number of permits of %s: %w", idem.ErrUnavailable, ln.name, r.Err))
+		}
+	}
+}

@@ -1,5 +1,5 @@
-// Package line has what the recipes and the queue share: a znode below which others are
-// put in order by the servers, and the names of those.
+// Package line has the parts that the recipes and the queue share. A line is a znode whose
+// children the servers number in the order of their creation.
 package line
 
 import (
@@ -25,13 +25,13 @@ import (
 //	<role>-<unique><number>-<sequence number>
 type Position struct {
 	Name   string
-	Role   string // what it is for, such as "read"; no "-" in it
-	Number int    // among the znodes that the same transaction put in line
+	Role   string // its purpose, such as "read", without a "-"
+	Number int    // among the znodes that its transaction put in line
 	Seq    int32  // given by the servers; it wraps
 }
 
-// Fence is the fence of the lease that a place stands for. The servers put several places
-// in line in one transaction, which then have the same czxid. Their numbers tell them apart.
+// Fence is the fence of the lease for a place. One transaction may put several places in line.
+// They have the same czxid, and their numbers tell them apart.
 func (p Position) Fence(t *held.Table, czxid int64) idem.Fence {
 	f := t.Fence(czxid)
 	f.Token = f.Token*session.MaxBatch + uint64(p.Number)
@@ -41,9 +41,11 @@ func (p Position) Fence(t *held.Table, czxid int64) idem.Fence {
 // uniqueLen is the length of a unique part: 96 random bits, in hexadecimal.
 const uniqueLen = 24
 
-// Unique returns a unique part. A create whose reply was lost is recognised by it. No two
-// znodes ever have the same one, so a znode in a line may be deleted without looking whose
-// it is.
+// minDigits is how many characters the servers write for a number, by %010d.
+const minDigits = 10
+
+// Unique returns a unique part. It identifies a create whose reply was lost. No two znodes ever
+// have the same one, so a znode in a line may be deleted without reading its owner.
 func Unique() string {
 	var unique [uniqueLen / 2]byte
 	_, _ = rand.Read(unique[:]) // never fails
@@ -53,14 +55,14 @@ func Unique() string {
 // Prefix is the beginning of the name of a znode.
 func Prefix(role, unique string) string { return role + "-" + unique }
 
-// Numbered is the name of a znode that is to be made. The servers add the sequence number.
+// Numbered is the name for the create of a znode. The servers add the sequence number.
 func Numbered(prefix string, number int) string { return fmt.Sprintf("%s%02x-", prefix, number) }
 
 // Unique is the unique part of a name.
 func (p Position) Unique() string { return p.Name[len(p.Role)+1:][:uniqueLen] }
 
-// before says which of two znodes was made first. The numbers of one line wrap past 2³¹.
-// Znodes that are in line at the same time are never that far apart.
+// before compares two znodes by their age. The numbers of one line wrap past 2³¹. Znodes in
+// line at the same time are never that far apart.
 func (p Position) before(q Position) int {
 	if d := p.Seq - q.Seq; d != 0 {
 		return cmp.Compare(d, 0)
@@ -68,31 +70,23 @@ func (p Position) before(q Position) int {
 	return strings.Compare(p.Name, q.Name)
 }
 
-// Parse reads a name. It is false for a name that this package did not make. Other
-// applications' children of the parent are not part of the line.
+// Parse reads a name. It returns false for a child that another application made, because that
+// is not part of the line.
 func Parse(name string) (Position, bool) {
-	// The servers write the number with %010d: at least 10 characters, 11 with
-	// a minus sign.
-	head, tail := len(name)-10, 10
-	if head > 2 && name[head-1] == '-' && name[head-2] == '-' {
-		head, tail = head-1, 11
-	}
-	if head < 4 || name[head-1] != '-' {
-		return Position{}, false
-	}
-	seq, err := strconv.ParseInt(name[len(name)-tail:], 10, 32)
-	role, unique, ok := strings.Cut(name[:head-1], "-")
-	if err != nil || !ok || role == "" || len(unique) != uniqueLen+2 {
+	role, rest, _ := strings.Cut(name, "-")
+	unique, digits, _ := strings.Cut(rest, "-")
+	if role == "" || len(unique) != uniqueLen+2 || len(digits) < minDigits {
 		return Position{}, false
 	}
 	number, err := strconv.ParseUint(unique[uniqueLen:], 16, 8)
 	if err != nil || number >= session.MaxBatch {
 		return Position{}, false
 	}
-	return Position{Name: name, Role: role, Number: int(number), Seq: int32(seq)}, true
+	seq, err := strconv.ParseInt(digits, 10, 32)
+	return Position{Name: name, Role: role, Number: int(number), Seq: int32(seq)}, err == nil
 }
 
-// Sort returns the line that has these names.
+// Sort returns the znodes with these names in the order of the line.
 func Sort(names []string) []Position {
 	all := make([]Position, 0, len(names))
 	for _, name := range names {
