@@ -1,0 +1,92 @@
+package once_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(testserver.M{M: m})
+}
+
+// open returns a session in a chroot of the test's own, and the path of that chroot.
+func open(t *testing.T) (*held.Table, string) {
+	t.Helper()
+	c, err := zookeeper.Open(zktest.Bounded(t), zookeeper.Config{
+		Servers: testserver.SharedZooKeeper(t), Chroot: testserver.Chroot(t), Logger: zktest.Logger(),
+		SessionTimeout: 60 * time.Second, TickTime: zktest.Tick, OpenTimeout: zktest.Patience,
+	})
+	if err != nil {
+		t.Fatalf("Open() = %v", err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	base, _ := c.Base()
+	table, err := base.Table()
+	if err != nil {
+		t.Fatalf("Table() = %v", err)
+	}
+	return table, base.Chroot
+}
+
+func TestWriteOutcomes(t *testing.T) {
+	t.Parallel()
+	table, chroot := open(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	create := func(path string) []any { return []any{table.Persistent(chroot+path, nil)} }
+	for _, tt := range []struct {
+		name string
+		ctx  context.Context
+		ops  []any
+		want session.Outcome
+		code error
+	}{
+		{"applied", t.Context(), create("/a"), session.Applied, nil},
+		{"there already", t.Context(), create("/a"), session.Refused, zk.ErrNodeExists},
+		{"no parent", t.Context(), create("/b/c"), session.Refused, zk.ErrNoNode},
+		{"given up before", ended, create("/d"), session.Unsent, nil},
+		{"not applied by the one given up", t.Context(), create("/d"), session.Applied, nil},
+		{"two operations", t.Context(), append(create("/e"), create("/f")...), session.Applied, nil},
+	} {
+		var settled []session.Outcome
+		r := once.Write(tt.ctx, table, func(r session.Result) { settled = append(settled, r.Outcome) }, tt.ops...)
+		if r.Outcome != tt.want || tt.code != nil && !r.RefusedAt(0, tt.code) {
+			t.Errorf("%s: Write() = %v, %v, want %v, %v", tt.name, r.Outcome, r.Err, tt.want, tt.code)
+		}
+		if len(settled) != 1 || settled[0] != tt.want {
+			t.Errorf("%s: settled with %v, want %v once", tt.name, settled, tt.want)
+		}
+		if tt.want == session.Applied && len(r.Created) != len(tt.ops) {
+			t.Errorf("%s: Created = %q, want %d paths", tt.name, r.Created, len(tt.ops))
+		}
+	}
+}
+
+// More writes at once than there are stamps are all applied.
+func TestWritesShareStamps(t *testing.T) {
+	t.Parallel()
+	table, chroot := open(t)
+	var wg sync.WaitGroup
+	for i := range 3 * once.Stamps {
+		wg.Go(func() {
+			path := fmt.Sprintf("%s/%d", chroot, i)
+			if r := once.Write(zktest.Bounded(t), table, nil, table.Persistent(path, nil)); r.Outcome != session.Applied {
+				t.Errorf("Write(%s) = %v, %v, want it to be applied", path, r.Outcome, r.Err)
+			}
+		})
+	}
+	wg.Wait()
+}
