@@ -47,10 +47,10 @@ func TestSort(t *testing.T) {
 	} {
 		var names, got []string
 		for _, n := range strings.Fields(tt.names) {
-			names = append(names, "e-"+unique+"-"+n)
+			names = append(names, "e-"+unique+"00-"+n)
 		}
 		for _, p := range Sort(names) {
-			got = append(got, strings.TrimPrefix(p.Name, "e-"+unique+"-"))
+			got = append(got, strings.TrimPrefix(p.Name, "e-"+unique+"00-"))
 		}
 		if s := strings.Join(got, " "); s != tt.want {
 			t.Errorf("Sort(%q) = %q, want %q", tt.names, s, tt.want)
