@@ -85,7 +85,7 @@ func (p *place) create(a *held.Attempt) (path string, czxid int64, err error) {
 		if a.Abandoned() {
 			return "", 0, held.ErrAbandoned
 		}
-		r = a.Send(p.request(a.Table))
+		r = a.Do(p.request(a.Table))
 		switch {
 		case r.Outcome == session.Applied:
 			return r.Created[0], r.Zxid, p.named(a, r.Created[0])

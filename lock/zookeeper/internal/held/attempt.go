@@ -74,9 +74,6 @@ func (a *Attempt) Abandoned() bool {
 	return a.abandoned
 }
 
-// Send makes a pinned write.
-func (a *Attempt) Send(req session.Request) session.Result { return a.Do(req) }
-
 // run makes the znode and hands it to the caller. It undoes a znode that the caller does
 // not wait for any more, or that came too late to be trusted.
 func (a *Attempt) run() {

@@ -41,11 +41,6 @@ type Request struct {
 	// less than MaxBatch and grows in the order of the operations.
 	Group  string
 	Number func(n int)
-
-	// Hopeful marks a request whose parent znode may well be missing. When one hopeful
-	// request is refused for that reason, all hopeful ones in its transaction are
-	// refused with ErrMaybeNoParent, and are not sent again one by one.
-	Hopeful bool
 }
 
 // write is a request on its way.
@@ -188,9 +183,6 @@ func (b *batcher) sendAll(batch []*write) {
 	for _, wr := range so.told {
 		wr.answer <- r
 	}
-	for _, wr := range so.doubted {
-		wr.answer <- Result{Outcome: Refused, Err: ErrMaybeNoParent}
-	}
 	var wg sync.WaitGroup
 	for _, piece := range so.pieces {
 		wg.Go(func() { b.sendAll(piece) })
@@ -199,10 +191,4 @@ func (b *batcher) sendAll(batch []*write) {
 	if len(so.last) > 0 {
 		b.sendAll(so.last)
 	}
-}
-
-// Ask is Do with a callback.
-func (b *batcher) Ask(req Request, told func(Result)) bool {
-	go func() { told(b.Do(req)) }()
-	return true
 }

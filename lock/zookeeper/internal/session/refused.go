@@ -2,25 +2,17 @@ package session
 
 import (
 	"errors"
-	"fmt"
 	"path"
 	"slices"
 
 	"github.com/go-zookeeper/zk"
 )
 
-// ErrMaybeNoParent refuses a hopeful request because another one in its transaction has
-// no parent.
-var ErrMaybeNoParent = fmt.Errorf("zookeeper: the znode above may be missing: %w", zk.ErrNoNode)
-
 // sorted is the writes of a refused Multi, by their fate.
 type sorted struct {
 	// told are refused for certain. They are the culprit and, if its parent is the
 	// reason, all other writes for a child of that parent.
 	told []*write
-	// doubted are refused on suspicion. They are hopeful, like the culprit, and its
-	// parent is missing.
-	doubted []*write
 	// pieces are sent next, all at the same time. The writes in front of the culprit
 	// had no error and stay together. The others are split into pieces as long as
 	// that stretch was, since it shows how dense the culprits are. A piece has at most
@@ -53,8 +45,6 @@ func sortOut(batch []*write, culprit int, r Result) (so sorted) {
 		switch {
 		case certain && r.parentless() && wr.besides(refused):
 			so.told = append(so.told, wr)
-		case certain && r.RefusedBy(zk.ErrNoNode) && wr.Hopeful && refused.Hopeful:
-			so.doubted = append(so.doubted, wr)
 		case !certain && wr.concerns(refused):
 			so.last = append(so.last, wr)
 		default:

@@ -23,7 +23,7 @@ func rounds(t *testing.T, batch []*write, culprits map[*write]bool) (multis, dee
 		return 1, 1, batch
 	}
 	so := sortOut(slices.Clone(batch), i, Result{Outcome: Refused, Err: zk.ErrNodeExists})
-	told = slices.Concat(so.told, so.doubted)
+	told = so.told
 	if len(so.pieces) > MaxBatch {
 		t.Errorf("%d writes are sent again in %d Multis at once", len(batch), len(so.pieces))
 	}
@@ -117,9 +117,7 @@ func TestRefusedBatchKeepsWhatBelongsTogether(t *testing.T) {
 	set := func(path string) *write { return newWrite(Request{Ops: []any{&zk.SetDataRequest{Path: path}}}) }
 	lock := func(path string) *write { return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: path}}}) }
 	gone := newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/a/lock-y-1"}, &zk.DeleteRequest{Path: "/a"}}})
-	a1, b1, r1, r2, r3 := place("/a"), place("/b"), set("/r"), set("/r"), set("/r")
-	hopeful1, hopeful2 := lock("/lock/3/x"), lock("/lock/4/x")
-	hopeful1.Hopeful, hopeful2.Hopeful = true, true
+	a1, r1, r2, r3 := place("/a"), set("/r"), set("/r"), set("/r")
 	l1, l2, l3 := lock("/lock/1/x"), lock("/lock/1/y"), lock("/lock/2/x")
 	tests := map[string]struct {
 		batch   []*write
@@ -134,14 +132,6 @@ func TestRefusedBatchKeepsWhatBelongsTogether(t *testing.T) {
 		"a child that exists says nothing of others": {
 			[]*write{l1, l2}, 0, zk.ErrNodeExists,
 			sorted{told: []*write{l1}, pieces: [][]*write{{l2}}, last: nil},
-		},
-		"locks that may have no parents either": {
-			[]*write{b1, hopeful1, l1, hopeful2}, 1, zk.ErrNoNode,
-			sorted{told: []*write{hopeful1}, doubted: []*write{hopeful2}, pieces: [][]*write{{b1}, {l1}}},
-		},
-		"not where one is held": {
-			[]*write{hopeful1, hopeful2}, 0, zk.ErrNodeExists,
-			sorted{told: []*write{hopeful1}, pieces: [][]*write{{hopeful2}}},
 		},
 		"a write of the same znode is in front": {
 			[]*write{r1, r2, l1, r3}, 1, zk.ErrBadVersion,
