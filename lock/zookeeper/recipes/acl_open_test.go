@@ -33,7 +33,7 @@ func TestOpenParents(t *testing.T) {
 	c := open(t, cfg)
 	top := cfg.Chroot[:strings.LastIndexByte(cfg.Chroot, '/')]
 	want := []string{top, cfg.Chroot, cfg.Chroot + "/idem", cfg.Chroot + "/idem/domain", cfg.Chroot + "/idem/members", cfg.Chroot + "/lock"}
-	until(t, "warning", func() bool { return told.Has("anybody can unlock") && told.Has(strings.Join(want, " ")) })
+	until(t, "warning", func() bool { return told.Has("every client can unlock") && told.Has(strings.Join(want, " ")) })
 
 	raw := stranger(t, cfg.Servers, mine)
 	create(t, raw, cfg.Chroot+"/app", 0)
