@@ -15,20 +15,20 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// OpenParents lists the znodes that this client relies on and that every client may change:
-// the parents of locks, of session members and of the lock domain, and those above the
-// given paths, which are paths of recipes. A client that may delete below a znode can
-// unlock the locks there, whatever their own ACLs are. With the default ACL of a client
-// without Credentials the list has all of these znodes. With credentials it should be
-// empty.
+// OpenParents lists the znodes above this client's own that every client may change. It
+// looks at the parents of locks, of session members and of the lock domain. It also looks
+// at the znodes above the given paths of recipes. A client with the permission to delete
+// below a znode can unlock the locks there, even if the locks' own ACLs forbid it. With the
+// default ACL of a client without Credentials the list has all of these znodes. With
+// credentials it should be empty.
 //
-// The list has full paths with the chroot, as administrators see them, and no znodes that
-// do not exist. It never has "/", which every ensemble opens to the world. Every client can
-// make children of "/", but can delete them only while they are empty. Make a chroot
-// beforehand to prevent that.
+// The list has full paths with the chroot, as administrators see them. It leaves out
+// missing znodes, and it leaves out "/", because every ensemble opens "/" to the world.
+// Every client can make children of "/", but can delete them only while they are empty.
+// Make a chroot beforehand to prevent this.
 //
 // The error wraps idem.ErrUnavailable. It wraps [ErrNotPermitted] if the client may not
-// read an ACL. The list then has all znodes that could be read.
+// read an ACL. The list then covers the other znodes.
 func (c *Client) OpenParents(ctx context.Context, paths ...string) (open []string, err error) {
 	for _, p := range paths {
 		if err := held.CheckPath("path", p, false); err != nil {
@@ -56,8 +56,8 @@ func (c *Client) OpenParents(ctx context.Context, paths ...string) (open []strin
 	return s.openAmong(ctx, all)
 }
 
-// warnOfOpenParents warns operators if the client's own znodes are below znodes that every
-// client may change.
+// warnOfOpenParents warns operators if every client may change a znode above the client's
+// own znodes.
 func (c *Client) warnOfOpenParents() {
 	k := c.core.Keeper
 	s, err := c.usable()
@@ -102,7 +102,7 @@ func (s *locks) openAmong(ctx context.Context, znodes []string) (open []string, 
 	for _, znode := range slices.Compact(znodes) {
 		readers.Go(func() error {
 			acl, err := session.Within(ctx, s.Session, func() (acl []zk.ACL, err error) {
-				_, err = s.Look(znode, session.OfACL(&acl)) // of a missing znode: empty
+				_, err = s.Look(znode, session.OfACL(&acl)) // empty for a missing znode
 				return acl, err
 			})
 			mu.Lock()

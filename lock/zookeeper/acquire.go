@@ -23,7 +23,7 @@ type Lease struct {
 
 var _ idem.Lease = (*Lease)(nil)
 
-// acquire makes the lock of a key whose path the caller has claimed. If the parent of the
+// acquire makes the lock of a key. The caller has claimed its path. If the parent of the
 // lock is missing, the same transaction makes it.
 func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
 	_, there := m.s.parents.LoadOrStore(path.Base(path.Dir(m.path)), true)
@@ -37,8 +37,8 @@ func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
 	return &Lease{l, m}, nil
 }
 
-// create sends the create of a lock until its outcome is known. The place of the lock
-// depends on the znode at the key's path, which may change at any time before:
+// create sends the create of a lock until its outcome is known. The lock's place depends on
+// the znode at the key's path. That znode may change at any time before.
 //
 //	nothing            the lock is the znode itself
 //	an ephemeral znode another owner holds the lock
@@ -49,7 +49,7 @@ func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
 // proves that there is no ephemeral znode at the path. A znode with a child cannot be
 // deleted. So while the child is there, only its holder changes the marker.
 //
-// withParent says that the first request makes the parent, too.
+// With withParent the first request makes the parent, too.
 func (m *marks) create(a *held.Attempt, withParent bool) (path string, czxid int64, err error) {
 	fail := func(err error) (string, int64, error) {
 		return "", 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
@@ -87,8 +87,7 @@ func (m *marks) create(a *held.Attempt, withParent bool) (path string, czxid int
 		case r.Outcome != session.Unknown && !r.RefusedBy(zk.ErrNodeExists):
 			return fail(r.Err)
 		}
-		// Either the znode was there before, or the reply was lost. The znode that is
-		// there now decides.
+		// Either the znode was there before, or the reply was lost. A read decides.
 		n, err := s.Decide(at, session.OfNode)
 		switch {
 		case err != nil:
@@ -110,7 +109,7 @@ func (m *marks) create(a *held.Attempt, withParent bool) (path string, czxid int
 			continue
 		}
 		// The znode is of this session. But the session has only one claim of the path,
-		// and that is ours. So it is an orphan.
+		// and the claim is ours. So the znode is an orphan.
 		s.Log.Warn("zookeeper: removing an orphan", "path", at, "czxid", n.Czxid)
 		if err := s.Remove(at, n.Czxid, false); err != nil {
 			return fail(err)
@@ -122,11 +121,10 @@ func (m *marks) create(a *held.Attempt, withParent bool) (path string, czxid int
 	return "", 0, fmt.Errorf("%w: the lock changed during %d tries", idem.ErrLocked, held.MaxTries)
 }
 
-// read reads the marker above a lock that was just made. It is a deciding read, sent when
-// the create is known to have been applied. So it shows the marker as it was then or
-// later, and only the holder of the lock changes it. found is false if an operator has
-// deleted marker and lock by hand. With an error the lock has gone too, or goes with its
-// session.
+// read reads the marker above a new lock. It is a deciding read, sent after the create is
+// known to be applied. So it shows the marker as it was then or later, and only the holder
+// of the lock changes it. found is false if an operator has deleted marker and lock by hand.
+// With an error the lock has gone too, or goes with its session.
 func (m *marks) read(czxid int64) (found bool, err error) {
 	if !m.marked {
 		return true, nil

@@ -17,15 +17,15 @@ type Client struct {
 	domain atomic.Value // string
 }
 
-// Open connects and starts a session. It fails within Config.OpenTimeout, or when ctx
-// ends, with one error that gives the reason: no server reached, credentials refused, a
-// session time-out too short for the safety margin. The error wraps idem.ErrUnavailable
-// if no server served the client in time. Another try may succeed then. It does not wrap
-// it if a setting is wrong: the configuration, credentials, certificates, a server that
-// is no ZooKeeper. It wraps ErrNotPermitted if the client may not use a znode that it
-// needs. Open warns of znodes that every client may change, see [Client.OpenParents].
+// Open connects and starts a session. It fails within Config.OpenTimeout, or when ctx ends.
+// The error gives the reason, such as refused credentials, or a session time-out too short
+// for the safety margin. It wraps idem.ErrUnavailable if no server served the client in
+// time. Another try may succeed then. It does not wrap idem.ErrUnavailable if the
+// configuration, the credentials or the certificates are wrong, or if a server is not a
+// ZooKeeper. It wraps ErrNotPermitted if the client may not use a znode that it needs. Open
+// warns of znodes that every client may change, see [Client.OpenParents].
 //
-// The caller calls Close. The comment of Close says what happens without it.
+// The caller ends the client with Close or Abandon.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -47,25 +47,24 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// ErrNotPermitted says that the servers refused a request because of a znode's ACL, which
-// the error names. Another client made that znode, or made it for others. Nothing was
-// applied, and another try does not help.
+// ErrNotPermitted says that the servers refused a request because of a znode's ACL. The
+// error names the znode. Another client made the znode, or the ACL is for other clients.
+// Nothing was applied, and another try does not help.
 var ErrNotPermitted = session.ErrNotPermitted
 
-// Domain is the lock domain, which the fence of every lease carries. It is a UUID kept in
-// the ensemble (and chroot), followed by Config.Root unless that is the default. A new
-// ensemble in the place of the old one has another domain.
+// Domain is the lock domain in the fence of every lease. It is a UUID kept in the ensemble
+// (and chroot), followed by Config.Root if the root is not the default. A new ensemble in
+// the place of the old one has another domain.
 func (c *Client) Domain() string { return c.domain.Load().(string) }
 
-// Close waits until the locks that are being released in the background are gone, and
-// closes the session. The servers then remove all locks that are still held, and their
-// leases are lost. If ctx ends first, or the servers do not answer, Close stops waiting,
-// closes all the same, and returns an error. It also waits for listeners, which are told
-// of all this. No listener is called afterwards.
+// Close waits for the end of all releases in the background, and closes the session. The
+// servers then remove all locks that are still held, and their leases are lost. If ctx ends
+// first, or the servers do not answer, Close stops waiting, closes all the same, and returns
+// an error. It tells the listeners and waits for them. No listener is called afterwards.
 //
-// So do not call it while handlers run that hold locks. A process that has to end with
-// handlers running calls Abandon, or nothing. Their locks then outlive the process by the
-// session time-out, and this protects their keys.
+// So do not call it while handlers hold locks. If a process has to end while handlers run,
+// call Abandon, or let the process end without a call. The locks then outlive the process by
+// the session time-out, and this protects their keys.
 func (c *Client) Close(ctx context.Context) error { return c.core.Keeper.Close(ctx) }
 
 // Abandon drops the connection and stops all goroutines without closing the session. In
@@ -80,50 +79,50 @@ func (c *Client) Abandon() { c.core.Keeper.Abandon() }
 //	Lost                   ──▶ Connected (a new session), Reconnected (the same)
 //	Suspended              ──▶ Lost, Reconnected
 //
-// The states are those of Apache Curator's ConnectionState, for sessions whose trust is
-// counted by acknowledged writes (see the package comment).
+// The states are those of Apache Curator's ConnectionState. Here acknowledged writes renew
+// the trust in a session (see the package comment).
 type ConnectionState = session.State
 
 const (
-	// Connected says that a new session serves callers.
+	// Connected means that a new session serves callers.
 	Connected = session.Connected
-	// Suspended says that the connection is gone, or is not confirmed yet. The session
+	// Suspended means that the connection is gone, or is not confirmed yet. The session
 	// may live on. Leases are still good, but the client gives out no new ones.
 	Suspended = session.Suspended
-	// Reconnected says that the same session serves callers again. After Suspended, all
+	// Reconnected means that the same session serves callers again. After Suspended, all
 	// leases are good. After Lost, all leases from before are lost.
 	Reconnected = session.Reconnected
-	// Lost says that the session is over, or that no write was acknowledged for so long
-	// that it may be. All leases are lost.
+	// Lost means that the session is over. It may also live on, but no write was
+	// acknowledged for too long. All leases are lost.
 	Lost = session.Lost
 )
 
-// ConnectionEvent is a change of state: the State, the Session's ID as in the servers'
-// logs, At what time this process knew, and for Suspended and Lost the reason, Err.
+// ConnectionEvent is a change of state. It has the new State, the Session's ID as in the
+// servers' logs, and the time At which this process knew of the change. For Suspended and
+// Lost, Err is the reason.
 type ConnectionEvent = session.Event
 
-// Watch has f called with the present state, and then with every change, in order and one
-// at a time, on a goroutine of its own. So f may be slow. Events wait for it without
-// limit. If f panics, that is logged, and f is called for the next event all the same. It
-// may use the client, but not close it. The last event is that of [Client.Close], which
-// waits for f.
+// Watch calls f with the present state, and then with every change, in order and one at a
+// time, on a goroutine of its own. So f may be slow. Events wait for it without limit. If f
+// panics, Watch logs the panic, and calls f for the next event all the same. f may use the
+// client, but not close it. The last event is the one of [Client.Close], and Close waits
+// for f.
 //
-// An event is news, not a guard. Work that must stop when a lock is lost watches
-// [Lease.Done].
+// An event is news, not a guard. If work must stop when a lock is lost, watch [Lease.Done].
 //
-// stop ends it, without waiting for a call that is under way.
+// stop ends the watch, without waiting for a call under way.
 func (c *Client) Watch(f func(ConnectionEvent)) (stop func()) { return c.core.Keeper.Watch(f) }
 
-// Root is a place for the objects of the packages recipes and queue: a [Client], or a
-// [Namespace] of one.
+// Root is a place for the objects of the packages recipes and queue. A [Client] is a Root,
+// and so is a [Namespace].
 type Root = held.Root
 
 // Base is for the packages recipes and queue.
 func (c *Client) Base() (*held.Client, string) { return &c.core, "" }
 
-// Namespace is a view of a [Client] below a path. Applications that share an ensemble use
-// it to keep their names apart, and so do modules that share a Client. It has no session
-// and no state of its own. Its objects are those of the Client at the longer path.
+// Namespace is a view of a [Client] below a path. It keeps the names of applications apart
+// that share an ensemble, or of modules that share a Client. It has no session and no state
+// of its own. Its objects are those of the Client at the longer path.
 //
 // Locks of keys ([Client.Locker]) have a root of their own, Config.Root.
 type Namespace struct {

@@ -20,82 +20,90 @@ import (
 )
 
 // Config says where the ensemble is and how to use it. Only Servers is
-// required. A Config is copied by [Open].
+// required. [Open] copies the Config.
 type Config struct {
-	// Servers are "host:port" or "host" (port 2181). Names are resolved anew
-	// at every connect, and one that does not resolve harms none of the others.
+	// Servers are "host:port" or "host" (port 2181). The client resolves the
+	// names anew at every connect. If one name does not resolve, the client
+	// uses the other servers.
 	Servers []string
 
-	// Chroot is put in front of every path, such as "/payments". It is created
-	// when missing. Default: none.
+	// Chroot, such as "/payments", is put in front of every path. The client
+	// creates it if it is missing. There is no chroot by default.
 	Chroot string
 
-	// SessionTimeout is asked for; the server has the last word (between 2 and
-	// 20 ticks, unless it was told otherwise). A lock outlives its crashed
-	// holder by about this long. Default: 10 s.
+	// SessionTimeout is the session time-out that the client asks for. The server
+	// may grant another one. By default it grants between 2 and 20 ticks. A lock
+	// outlives its crashed holder by about the session time-out. The default is
+	// 10 s.
 	SessionTimeout time.Duration
 
-	// TickTime is the tickTime of the *servers*. It goes into the margin by
-	// which a lease ends before its session could: too small a value here makes
-	// leases unsafe when a follower is cut off from its leader. Default: 2 s,
-	// which is what the servers' sample configuration has; where the session that
-	// the servers grant is too short for that, half of the shortest session that
-	// a server grants, which is its tick unless its minSessionTimeout is set below
-	// two ticks.
+	// TickTime is the tickTime of the *servers*. A lease ends before its session
+	// could, and TickTime is a part of that margin. If the value is too small,
+	// leases are unsafe while a follower is cut off from its leader.
+	//
+	// The default is 2 s, as in the servers' sample configuration. If the granted
+	// session is too short for 2 s, the client takes half of the shortest session
+	// that a server grants. This is the server's tick, unless its
+	// minSessionTimeout is set below two ticks.
 	TickTime time.Duration
 
-	// OpenTimeout bounds Open, and each later attempt at a new session.
-	// Default: SessionTimeout, and at least 10 s.
+	// OpenTimeout bounds Open, and each later attempt at a new session. The
+	// default is SessionTimeout, but at least 10 s.
 	OpenTimeout time.Duration
 
-	// Root is the parent of all locks, of 200 bytes at most. Instances that are
-	// to exclude each other need the same; it is part of the lock domain.
-	// Default: "/lock".
+	// Root is the parent of all locks. It has 200 bytes at most. Instances exclude
+	// each other only if they have the same root. The root is part of the lock
+	// domain. The default is "/lock".
 	Root string
 
-	// Base is the parent of what this package keeps for itself: session
-	// members and the lock domain. Instances with the same Root need the same:
-	// with another one they would exclude each other, and each would take what
-	// the others left open for that of a foreign domain. The znode "base" below
-	// Root keeps it, and Open returns an error that wraps ErrBaseMismatch where
-	// they differ. Default: "/idem".
+	// Base is the parent of the package's own znodes, namely session members and
+	// the lock domain. Instances with the same Root need the same Base. With
+	// different bases they would still exclude each other, but they would have
+	// different lock domains. An instance would then take the open records of the
+	// others for records of a foreign domain. The znode "base" below Root keeps
+	// the Base in use. If it differs, Open returns an error that wraps
+	// ErrBaseMismatch. The default is "/idem".
 	Base string
 
-	// MaxLocksPerSession bounds the locks of one Client, because the
-	// transaction that closes a session lists them all; past the server's
-	// jute.maxbuffer it would take the ensemble down. Default: 4096.
+	// MaxLocksPerSession bounds the locks of one Client. The transaction that
+	// closes a session lists all its locks. A transaction larger than the servers'
+	// jute.maxbuffer would take the ensemble down. The default is 4096.
 	MaxLocksPerSession int
 
-	// Retry is how often and how fast the client starts a new session, and how
-	// often a blocking call of a recipe, such as [Mutex.Acquire], tries again
-	// when it has lost its place in line. Default: see RetryPolicy.
+	// Retry says how fast the client tries to start a new session. It also says
+	// how often a blocking call of a recipe, such as Mutex.Acquire, tries again
+	// after it has lost its place in line. RetryPolicy has the defaults.
 	Retry RetryPolicy
 
-	// Credentials are presented to the servers before anything else is done.
-	// Default: none.
+	// Credentials are presented to the servers before any other request. A client
+	// has no credentials by default.
 	Credentials []Credential
 
-	// TLS, if set, is what the connections are secured with: at least TLS 1.2.
-	// Where it names no server, the certificate has to be for the host as it is
-	// listed in Servers. A client certificate in it authenticates the sessions
-	// (scheme "x509", the identity being the certificate's subject). Default:
-	// no TLS.
+	// TLS, if set, secures the connections, with TLS 1.2 or later. If it names no
+	// server, the certificate has to be for the host as listed in Servers. A
+	// client certificate in it authenticates the sessions. The scheme is then
+	// "x509", and the identity is the subject of the certificate. By default the
+	// client does not use TLS.
 	TLS *tls.Config
 
-	// ACL is given to every znode made, parents included; it has to leave this
-	// client all permissions. Deleting is checked at the *parent*: where the
-	// world may, anybody who reaches the ensemble can unlock. Default:
-	// everything to whoever this client is, by Credentials or by a client
-	// certificate, each of them being enough; to the world when it has neither.
-	// A client that presents a certificate which the servers do not ask for, or
-	// do not make an identity of, cannot open with that.
+	// ACL is given to every znode that the client makes, parents included. It has
+	// to give this client all permissions. The servers check the permission to
+	// delete at the *parent*. If the world may delete there, every client of the
+	// ensemble can unlock.
+	//
+	// The default gives all permissions to this client's own identities, which
+	// come from Credentials and from a client certificate. Each of them is enough.
+	// A client without an identity gives all permissions to the world. A client
+	// with a certificate alone cannot open under the default if the servers do not
+	// ask for the certificate, or make no identity of it.
 	ACL []zk.ACL
 
-	// Logger gets what operators should know. Default: slog.Default().
+	// Logger gets the messages for operators. The default is slog.Default().
 	Logger *slog.Logger
 
-	// Dial opens a connection to one of Servers, as listed: for proxies and
-	// tests. TLS, if set, is spoken over what it returns. Default: net.Dialer.
+	// Dial opens a connection to one of Servers, as listed. It is for proxies and
+	// tests. The client speaks TLS, if set, over the returned connection. The
+	// default is a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	now leaseclock.Source // tests set their own
@@ -107,8 +115,8 @@ func (c Config) WithClock(now leaseclock.Source) Config {
 	return c
 }
 
-// Credential is an identity, such as scheme "digest" with "user:password". It keeps its
-// secret out of logs.
+// Credential is an identity, such as "user:password" with the scheme "digest". It keeps
+// its secret out of logs.
 type Credential = session.Credential
 
 // ParseConnectString reads ZooKeeper's usual notation,
@@ -178,7 +186,7 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	if len(c.Root) > maxRoot {
-		return c, fmt.Errorf("zookeeper: root has %d bytes, %d are the most", len(c.Root), maxRoot)
+		return c, fmt.Errorf("zookeeper: root has %d bytes, at most %d are allowed", len(c.Root), maxRoot)
 	}
 	var err error
 	if c.TLS, err = wire.CheckTLS(c.TLS); err != nil {
@@ -212,18 +220,18 @@ func defaultTo[T comparable](v *T, def T) {
 // time between half of a pause and the whole of it, and the pause doubles from Base up to
 // Max.
 type RetryPolicy struct {
-	Base time.Duration // default: 100 ms
-	Max  time.Duration // default: 5 s
+	Base time.Duration // 100 ms by default
+	Max  time.Duration // 5 s by default
 
 	// Attempts bounds how often a blocking call takes a place in line before it fails
-	// with idem.ErrUnavailable. Waiting for a held lock uses no attempt up. It does
-	// not bound the attempts at a new session, which end with Close. Default: as long
-	// as the call's context lasts.
+	// with idem.ErrUnavailable. Waiting for a held lock uses no attempt up. By default
+	// the call tries until its context ends. Attempts does not bound the attempts at a
+	// new session. Those end with Close.
 	Attempts int
 }
 
-// lockPath is where the lock of a key ID is. It has two levels, because the child counter
-// of one flat parent of all locks would overflow (see doc.go).
+// lockPath is the path of a key's lock. It has two levels, because the child counter of one
+// flat parent of all locks would overflow (see doc.go).
 func (c *Config) lockPath(id idem.KeyID) string {
 	hex := id.String() // its first three digits name the parent
 	return c.rootPath() + "/" + hex[:3] + "/" + hex[3:]
@@ -246,6 +254,6 @@ func (c *Config) domainOf(uuid string) string {
 
 func (c *Config) domainPath() string { return c.Chroot + c.Base + "/domain" }
 
-// basePath is where the clients of a root agree on Config.Base. No parent of locks has
-// this name.
+// basePath is the znode by which the clients of a root agree on Config.Base. No parent of
+// locks has this name.
 func (c *Config) basePath() string { return c.rootPath() + "/base" }

@@ -1,10 +1,10 @@
-// Package zookeeper takes locks in ZooKeeper. It serves [idem.Locker] for services that
-// run in several instances. The other recipes of coordination on the same session are in
-// the packages beside it:
+// Package zookeeper takes locks in ZooKeeper. Its [Locker] implements [idem.Locker] for
+// services with several instances. It takes an exclusive lock per key, and does not serve
+// waiters in order. Two packages have other ways to coordinate over the same session.
 //
-//   - [Locker]: an exclusive lock per key, one znode, no order among waiters.
-//   - Package recipes: fair mutexes, read-write locks, semaphores, elections, registers.
-//   - Package queue: first in, first out, with or without acknowledgement.
+//   - Package recipes has fair mutexes, read-write locks, semaphores, elections and
+//     registers.
+//   - Package queue has queues, first in, first out, with or without acknowledgement.
 //
 // A [Client] keeps one session with the ensemble. The lock of a key is an ephemeral znode
 //
@@ -15,57 +15,79 @@
 //
 // # What is guaranteed
 //
-//   - Two leases of one key are never both believed in. A [Lease] is Done, and its Check
+//   - At most one lease of a key is trusted at a time. A [Lease] is Done, and its Check
 //     fails, before the ensemble could give the lock to another owner, as long as the
-//     process runs. Only acknowledged writes count for this, because a server that was cut
+//     process runs. Only acknowledged writes renew the trust, because a server that is cut
 //     off from its quorum goes on answering pings and reads. Package internal/session has
 //     the reasoning.
-//   - A later lease of a key has a greater fence, whatever was deleted and created in
-//     between, parents and markers included.
+//   - A later lease of a key has a greater fence, even if parents or markers were deleted
+//     and created in between.
 //   - A marker is left, replaced or removed in the transaction that releases the lock, or
 //     not at all, and only by the lock's holder.
-//   - A TryAcquire that failed or was given up leaves no znode. What it made is removed in
-//     the background, and so is a lock whose release was not acknowledged. This package
-//     never removes another owner's lock.
+//   - If a TryAcquire failed or was given up, the client removes its znode in the
+//     background. It does the same with a lock whose release was not acknowledged. The
+//     package never removes another owner's lock.
 //   - No call hangs. While the ensemble is known to be unreachable, every call fails at
-//     once with [idem.ErrUnavailable]. A call that is under way at that moment ends with
-//     its context, or when the session cannot be trusted any more, whichever is first. Only
+//     once with [idem.ErrUnavailable]. A call under way at that moment ends with its
+//     context, or when the session cannot be trusted any more, whichever is first. Only
 //     Release waits until the session is over, as long as its context lets it.
 //
 // # What is not
 //
 //   - A process that is paused past its session (SIGSTOP, a suspended machine, a long
 //     collection) cannot notice before it runs again. Then Err and Check tell of the loss at
-//     once, and Done is closed within a twentieth of the session. Only a resource that
-//     checks the fence refuses what the process does before it asks.
-//   - A virtual machine that is paused, migrated or restored from a checkpoint may not be
-//     told how long that took, and then believes in its leases for so much longer. On
-//     systems other than Linux the same holds for a suspended machine whose monotonic clock
-//     stands still.
-//   - [Config].TickTime has to be the servers', and clocks may differ in speed by 5 % at
-//     most. Otherwise a lease may be believed for too long.
+//     once, and Done is closed within a twentieth of the session. A write before the first
+//     check is refused only by a resource that checks the fence.
+//   - A virtual machine that is paused, migrated or restored from a checkpoint may not learn
+//     how long that took. It then trusts its leases for that much longer. So does a
+//     suspended machine with a system other than Linux whose monotonic clock stands still.
+//   - [Config].TickTime has to be the tick of the servers, and clocks may differ in speed by
+//     5 % at most. Otherwise a lease may be trusted for too long.
 //   - Waiters of a Locker are not served in order.
 //   - A znode deleted by hand is noticed at Check and at Release. If an operator deletes the
 //     lock of a running request within a second of its being taken, the release may remove
 //     the next owner's lock or marker.
-//   - Without [Config].Credentials, a client certificate or an ACL of one's own, every
-//     client that reaches the ensemble can delete a lock.
+//   - Every client of the ensemble can delete a lock, unless [Config] has Credentials, a
+//     client certificate or an ACL.
 //
 // # Why two levels
 //
 // ZooKeeper counts the changes of a znode's children in 32 bits. At 10,000 locks a second
 // one flat parent overflows in two and a half days. 4,096 parents last for decades. They
-// also keep each list of children below the size of a packet. The client makes the 4,096
-// parents in the background after its first lock, or the locks that come earlier make them
-// (parents.go). They are never removed.
+// also keep each list of children below the size of a packet. A new session lists the
+// existing parents once (session.go). If the parent of a lock is missing, the lock's own
+// transaction makes the parent too (acquire.go). Parents are never removed.
 //
 // # Where to read
 //
-//   - internal/session: one ZooKeeper session. Every write is pinned to it, so that the
-//     write fails if the session is gone. A barrier settles a lost reply, and a deciding
-//     read tells then what was applied.
-//   - internal/held: one ephemeral znode from its create until it is gone: the claim of its
-//     path, the attempt, the lease, the release.
-//   - acquire.go, locker.go, wait.go: the plain lock.
-//   - marker*.go: durable markers.
+// Each file builds on the earlier ones.
+//
+//   - internal/session keeps one ZooKeeper session. Every write is pinned to the session and
+//     fails if the session is gone. After a lost reply a deciding read tells whether the
+//     write was applied.
+//   - internal/held takes care of one ephemeral znode, from its create until it is gone.
+//   - config.go has the settings and the paths of all znodes. client.go is the client.
+//     session.go prepares a new session for locks.
+//   - marker.go has the states of a key, with and without a durable marker. acquire.go makes
+//     the lock, and locker.go is the Locker around it.
+//   - marker_begun.go writes a marker before its operation starts. marker_remove.go removes
+//     old markers.
+//   - acl_open.go finds znodes that every client may change.
+//
+// # To see why the plain lock is safe
+//
+// These files have less than 1,500 lines together. Read them in this order, without the
+// parts about markers.
+//
+//   - ../../idem/lock.go has the contract of a locker, a lease and a fence.
+//   - internal/session/doc.go lists the guarantees of a session.
+//   - internal/session/clock.go explains why a lease ends before its session.
+//   - internal/session/trust.go ends all leases when the clock says so.
+//   - internal/session/result.go tells how certain the answer to a write is.
+//   - internal/session/requests.go pins a write to the session.
+//   - internal/session/read.go explains why a deciding read settles a lost reply.
+//   - internal/held/doc.go shows the life of a lock's znode.
+//   - internal/held/attempt.go gives out a lease, or undoes an abandoned attempt.
+//   - internal/held/release.go deletes only the holder's own znode.
+//   - acquire.go shows why two owners never both get the lock of a key.
 package zookeeper

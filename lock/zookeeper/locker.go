@@ -8,8 +8,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Locker is an exclusive lock per key ID: one ephemeral znode. It is safe for
-// concurrent use.
+// Locker has an exclusive lock for each key ID. The lock is an ephemeral znode. A Locker is
+// safe for concurrent use.
 type Locker struct {
 	c       *Client
 	marking bool // its leases may leave markers
@@ -20,8 +20,8 @@ var _ idem.Locker = (*Locker)(nil)
 // LockerOption changes how [Client.Locker] makes a Locker. A nil option does nothing.
 type LockerOption func(*Locker)
 
-// Locker returns a locker. All lockers of a client, and of all clients with the same
-// Config.Root, exclude each other, whatever their options.
+// Locker returns a locker. All lockers of all clients with the same Config.Root exclude
+// each other, even with different options.
 func (c *Client) Locker(opts ...LockerOption) *Locker {
 	l := &Locker{c: c}
 	for _, opt := range opts {
@@ -33,9 +33,8 @@ func (c *Client) Locker(opts ...LockerOption) *Locker {
 }
 
 // TryAcquire implements [idem.Locker]. Its leases are [*Lease]. If this client is just
-// giving the lock back, TryAcquire waits for that. If a persistent znode that is no marker
-// is in the place of the lock, the path is in use by others, and the error wraps
-// idem.ErrUnavailable.
+// giving the lock back, TryAcquire waits until it has. If another application has a
+// persistent znode at the path of the lock, the error wraps idem.ErrUnavailable.
 func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
 	path := l.c.cfg.lockPath(req.KeyID)
 	for {
@@ -68,7 +67,7 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 
 // Wait implements [idem.Locker]. The waiters of a process share a watch. Wait may return
 // too early, after a reconnect for example. A marker without a lock below it looks free,
-// and so does any other znode that is in the place of the lock and stays.
+// and so does any other persistent znode in the place of the lock.
 func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -92,7 +91,7 @@ func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 	return fmt.Errorf("%w: wait: %w", idem.ErrUnavailable, err)
 }
 
-// awaitFree waits for the end of the lock at path, or below the marker that is there.
+// awaitFree waits for the end of the lock at path, or below the marker at path.
 //
 // It does not watch a marker. A marker may stay for days, and so would the watch. So the
 // first read leaves no watch.
@@ -125,8 +124,8 @@ func (s *locks) awaitFree(ctx context.Context, path string) error {
 	}
 }
 
-// Ping implements [idem.Locker]. It makes a pinned write, which all callers of that moment
-// share. Only a write proves that the quorum works and would take a lock. Servers answer
+// Ping implements [idem.Locker]. It makes a pinned write. All callers of the moment share
+// the write. Only a write proves that the quorum works and would take a lock. Servers answer
 // reads, ZooKeeper's own sync and pings without a quorum.
 func (l *Locker) Ping(ctx context.Context) error {
 	s, err := l.c.usable()

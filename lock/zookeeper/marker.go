@@ -12,8 +12,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// A marked key has a persistent znode in place of its lock. The data of that znode is the
-// marker, and the lock is an ephemeral child of it:
+// A marked key has a persistent znode in place of its lock. The data of the persistent
+// znode is the marker, and the lock is its ephemeral child.
 //
 //	              MarkBegun
 //	ephemeral P ──────────────▶ persistent P ──┐ MarkBegun, another marker
@@ -23,30 +23,31 @@ import (
 //	    │ ▼  MarkOnRelease(nil)    │  │ ▼
 //	  nothing ◀────────────────────┘ persistent P
 //
-// Each arrow is one transaction. The fence of a lease is the czxid of the znode by which
-// its lock was taken. All later znodes have greater czxids, so fences grow along all of
-// these arrows.
+// Each arrow is one transaction. The fence of a lease is the czxid of the lock's znode at
+// the time when the lock was taken. All later znodes have greater czxids, so fences grow
+// along all of these arrows.
 
-// lockChild follows the path of a marker in that of the lock below it.
+// lockChild is the name of a lock below its marker.
 const lockChild = "/lock"
 
 // WithDurableMarkers lets the leases of a locker leave markers ([Lease.MarkBegun],
 // [Lease.MarkOnRelease]). A marker says that an operation was executed, or may have been,
-// and it does so even if the token store has lost its record. By default a locker leaves
-// none. Every locker heeds the markers that are there, with the option or without. So a
-// service can introduce markers and give them up one instance after the other.
+// even if the token store has lost its record. A locker leaves no markers by default. But
+// every locker heeds existing markers, with the option or without. So a service can
+// introduce markers, or give them up, one instance after the other.
 //
-// A marker stays until [Locker.RemoveMarkers] removes it, which the application has to
-// call. Meanwhile it is in the memory of every server of the ensemble. A million markers
-// took 600 MB of heap in a measurement (ZooKeeper 3.8, a 64-bit JVM with compressed
-// pointers), so plan for 1 GB, and for a short retention.
+// The application has to call [Locker.RemoveMarkers]. Until then a marker stays in the
+// memory of every server of the ensemble. A million markers took 600 MB of heap in a
+// measurement (ZooKeeper 3.8, a 64-bit JVM with compressed pointers). So plan for 1 GB, and
+// for a short retention.
 //
-// A marker is there before its operation starts, so it tells of an execution even if the
-// holder dies. It does not cover a lock that was deleted by hand, nor operations older
-// than the retention.
+// The marker exists before its operation starts, so it tells of an execution even if the
+// holder dies. Markers do not cover a lock deleted by hand, nor an operation older than the
+// retention.
 func WithDurableMarkers() LockerOption { return func(l *Locker) { l.marking = true } }
 
-// marks is what a lease knows and leaves of its key's marker.
+// marks is the knowledge of a lease about its key's marker, and the change that the release
+// will make to the marker.
 type marks struct {
 	s     *locks
 	path  string // of the key
@@ -55,18 +56,18 @@ type marks struct {
 
 	// Set before there is a lease.
 	found   *idem.Marker // at the path when the lock was taken
-	czxid   int64        // of the znode with that, like version
+	czxid   int64        // of the znode of found, like version
 	version int32
 
 	mu     sync.Mutex
 	marked bool   // the lock is below a marker
-	there  []byte // the data of that marker; nil: not known
+	there  []byte // the data of the marker above the lock, or nil if not known
 	bare   bool   // the servers refuse a marker here
 	set    bool   // by MarkOnRelease
-	data   []byte // of the marker to leave; nil: none
+	data   []byte // of the marker to leave, or nil to leave no marker
 }
 
-// at is where the lock is.
+// at is the path of the lock.
 func (m *marks) at() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,7 +90,7 @@ func (l *Lease) Marker() *idem.Marker {
 
 // MarkOnRelease implements [idem.MarkingLease]. Without [WithDurableMarkers] it has no
 // effect, and an existing marker stays. If a marker could not be read back, because of its
-// state or of a name that is too long, MarkOnRelease logs that and leaves none.
+// state or because a name is too long, MarkOnRelease logs an error and changes nothing.
 func (l *Lease) MarkOnRelease(m *idem.Marker) {
 	if !l.marks.on {
 		return
@@ -139,8 +140,8 @@ func (m *marks) leaves() bool {
 	return m.set && !m.bare && !same
 }
 
-// vanished warns of a lock that was deleted by hand, if the release had to leave, change
-// or remove its marker.
+// vanished warns if a lock was deleted by hand and its release had to leave, change or
+// remove a marker.
 func (m *marks) vanished() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,7 +150,7 @@ func (m *marks) vanished() {
 	}
 }
 
-// encodeMarker returns the data of a marker. It fails if parseMarker would refuse them.
+// encodeMarker returns the data of a marker. It fails if parseMarker would refuse the data.
 func encodeMarker(m *idem.Marker) ([]byte, error) {
 	data, err := m.AppendBinary(nil)
 	if err == nil && parseMarker(data) == nil {
@@ -158,7 +159,7 @@ func encodeMarker(m *idem.Marker) ([]byte, error) {
 	return data, err
 }
 
-// parseMarker reads the data of a marker. It returns nil if they are not a marker's.
+// parseMarker reads the data of a marker. It returns nil for other data.
 func parseMarker(data []byte) *idem.Marker {
 	var m idem.Marker
 	if m.UnmarshalBinary(data) != nil {

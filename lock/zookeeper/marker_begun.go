@@ -12,10 +12,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// MarkBegun implements [idem.MarkingLease]. It is one transaction, which may share a
-// Multi with other writes. If there is no marker yet, it deletes the ephemeral znode of the
-// lock, and makes the marker and an ephemeral znode below it. Otherwise it sets the data of
-// the marker. It has no effect for leases of a [Locker] without [WithDurableMarkers].
+// MarkBegun implements [idem.MarkingLease]. It is one transaction. The transaction may share
+// a Multi with other writes. If there is no marker yet, it deletes the ephemeral znode of
+// the lock, and makes the marker and an ephemeral znode below it. Otherwise it sets the data
+// of the marker. It has no effect for leases of a [Locker] without [WithDurableMarkers].
 //
 // The error wraps idem.ErrLeaseLost if the lease is over, and idem.ErrUnavailable if the
 // marker was not acknowledged. [ErrNotPermitted] and any other refusal of the servers leave
@@ -59,9 +59,9 @@ func (l *Lease) MarkBegun(ctx context.Context, m idem.Marker) error {
 
 func unmarked(err error) error { return fmt.Errorf("%w: mark: %w", idem.ErrUnavailable, err) }
 
-// marking is one MarkBegun under way: a transaction that may move the lock of a lease below
-// its marker. It goes on when its caller has gone, because the release has to know where
-// the lock is.
+// marking is one MarkBegun under way. Its transaction may move the lock of a lease below a
+// marker. The marking goes on when its caller has gone, because the release has to know
+// where the lock is.
 type marking struct {
 	m    *marks
 	data []byte // of the marker
@@ -122,7 +122,7 @@ func (mk *marking) ops() []any {
 
 // look reads whether the lock is held, and whether an earlier transaction has moved it
 // below its marker. A deciding read shows every earlier transaction. If the lock is below
-// its marker, run sends the marker's data again, which does no harm.
+// its marker, run sends the marker's data again. This does no harm.
 func (mk *marking) look() (here bool, err error) {
 	n, err := mk.m.s.Decide(mk.path, session.OfNode)
 	switch {
@@ -141,8 +141,8 @@ func (mk *marking) look() (here bool, err error) {
 	return true, nil
 }
 
-// applied notes that the marker is there, and where the lock is. czxid is that of a znode
-// that the transaction has made.
+// applied notes that the marker is there, and where the lock is. czxid is the czxid of the
+// transaction's new znodes.
 func (mk *marking) applied(czxid int64) {
 	if !mk.below() {
 		mk.path, mk.czxid = mk.m.path+lockChild, czxid

@@ -14,24 +14,25 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// MarkerRemoval says which markers [Locker.RemoveMarkers] removes.
+// MarkerRemoval selects the markers for [Locker.RemoveMarkers] to remove.
 type MarkerRemoval struct {
 	// Retention is how long a marker is kept after its last write, by the ensemble's
 	// clock. It has to be longer than any client repeats a request. Required.
 	Retention time.Duration
 
-	// Settled is asked about each marker of an unknown outcome that is older than the
-	// retention. It reports whether the outcome has been settled since, so that the
-	// marker is not needed any more. It is called from several goroutines at once. If it
-	// fails, the marker stays and the pass goes on. By default such markers stay for ever.
+	// Settled reports whether the outcome of a marked operation has been settled since.
+	// Its marker is then not needed any more. The pass asks about each marker of an
+	// unknown outcome that is older than the retention, from several goroutines at once.
+	// If Settled fails, the marker stays and the pass goes on. Without Settled such
+	// markers stay for ever.
 	Settled func(ctx context.Context, id idem.KeyID, m *idem.Marker) (bool, error)
 
-	// PerSecond bounds how many markers are read in a second. Default: 2000.
+	// PerSecond bounds how many markers are read in a second. The default is 2000.
 	PerSecond int
 }
 
-// MarkerStats counts the markers that a pass has read. Each is one of Removed, Kept and
-// Unknown.
+// MarkerStats counts the markers of a pass. Each marker that was read counts as Looked, and
+// as one of Removed, Kept and Unknown.
 type MarkerStats struct {
 	Looked  int
 	Removed int
@@ -42,19 +43,18 @@ type MarkerStats struct {
 // lookers is how many markers are read, and removed, at the same time.
 const lookers = 64
 
-// RemoveMarkers goes once through all markers, also those of other instances, and removes
-// those that are older than the retention. Nothing else removes markers. It works with
-// and without [WithDurableMarkers]. Run it in one elected instance. Several passes at once
-// do no harm, and neither does a pass that ends half way.
+// RemoveMarkers goes once through all markers, including the markers of other instances.
+// It removes markers older than the retention. The application has to call it, with and
+// without [WithDurableMarkers], best in one elected instance. Several passes at once do no
+// harm. A pass may end half way.
 //
-// RemoveMarkers takes the lock of a key to remove its marker, as an attempt does that
-// releases the key with MarkOnRelease(nil). It compares the marker under the lock. So it
-// never removes the marker of a running attempt, nor one that was written since. A request
-// that comes at that very moment finds the key locked.
+// RemoveMarkers removes a marker as an attempt with MarkOnRelease(nil) does. It takes the
+// lock of the key, and compares the marker under the lock. So it never removes the marker of
+// a running attempt, nor a newer marker. A request at that very moment finds the key locked.
 //
-// It returns the statistics so far also with an error. The error is that of ctx,
-// idem.ErrUnavailable, or, after a complete pass, one of Settled. A removal under way goes
-// on in the background.
+// It returns the statistics so far also with an error. The error is the one of ctx,
+// idem.ErrUnavailable, or, after a complete pass, an error of Settled. A removal under way
+// goes on in the background.
 func (l *Locker) RemoveMarkers(ctx context.Context, opts MarkerRemoval) (MarkerStats, error) {
 	if opts.Retention <= 0 {
 		return MarkerStats{}, errors.New("zookeeper: MarkerRemoval without a Retention")
@@ -82,8 +82,8 @@ func (l *Locker) RemoveMarkers(ctx context.Context, opts MarkerRemoval) (MarkerS
 	return r.stats, err
 }
 
-// serverNow is the time of the ensemble's clock, in milliseconds. That clock stamps all
-// writes, so serverNow makes a write and reads its stamp.
+// serverNow is the time of the ensemble's clock, in milliseconds. The ensemble stamps every
+// write, so serverNow makes a write and reads its stamp.
 func serverNow(ctx context.Context, s *locks) (ms int64, err error) {
 	if err := s.Barrier(ctx); err != nil {
 		return 0, err
@@ -114,8 +114,8 @@ func (r *removal) count(n *int) {
 	*n++
 }
 
-// run makes the pass. It takes the parents in random order, so that passes that are all
-// cut short still come to every marker in the end.
+// run makes the pass. It takes the parents in random order. So even if every pass is cut
+// short, each marker gets its turn in the end.
 func (r *removal) run(ctx context.Context) error {
 	r.pace = time.NewTicker(max(time.Second/time.Duration(r.opts.PerSecond), 1))
 	defer r.pace.Stop()
@@ -145,8 +145,8 @@ func (r *removal) wait(ctx context.Context) error {
 	}
 }
 
-// list returns the names below a path, and the session of the read. Lists are steps too,
-// so that empty parents do not come too fast either.
+// list returns the names below a path, and the session of the read. It waits for its step
+// too, because many parents may be empty.
 func (r *removal) list(ctx context.Context, path string) (*locks, []string, error) {
 	if err := r.wait(ctx); err != nil {
 		return nil, nil, err
@@ -183,7 +183,7 @@ func (r *removal) below(ctx context.Context, parent string) error {
 	return context.Cause(ctx)
 }
 
-// look reads the znode at the path of a key, and removes it if it is a marker that may go.
+// look reads the znode at the path of a key, and removes it if it is a marker to remove.
 func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID) error {
 	path := r.c.cfg.lockPath(id)
 	n, err := s.DecideFor(ctx, path, session.OfNode)
@@ -221,8 +221,8 @@ func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID) error {
 	return err
 }
 
-// settled reports whether the outcome of a marked attempt is known. Its error is that of
-// ctx.
+// settled reports whether the outcome of a marked attempt is known. It fails only if ctx
+// has ended.
 func (r *removal) settled(ctx context.Context, id idem.KeyID, m *idem.Marker) (bool, error) {
 	if m.State == idem.StateCompleted || r.opts.Settled == nil {
 		return m.State == idem.StateCompleted, nil
@@ -240,10 +240,9 @@ func (r *removal) settled(ctx context.Context, id idem.KeyID, m *idem.Marker) (b
 	return false, nil
 }
 
-// remove removes the marker that was judged, if it is still the same and its key is not
-// locked.
+// remove removes the judged marker, if it is still the same and its key is not locked.
 //
-// A delete that names the version of the data is not enough. The marker may have been
+// It is not enough to name the version of the data in the delete. The marker may have been
 // removed meanwhile, and its path may hold a lock or another marker with the same version,
 // namely 0. So remove takes the lock and compares the marker under it. It asks for the lock
 // below the marker first, because a conflict at the path would cost other writes of the

@@ -19,7 +19,7 @@ type locks struct {
 	*held.Table
 	client *Client
 
-	// parents has the names of the parents of locks that are there, or that a lock is
+	// parents has the names of the existing parents of locks, and of those that a lock is
 	// about to make. On an empty ensemble nearly every lock of the first thousands is the
 	// first one below its parent. If such locks were sent without their parents, hundreds
 	// of callers would wait for thousands of refused writes (BenchmarkColdStart in bench).
@@ -55,7 +55,7 @@ func (c *Client) usable() (*locks, error) {
 	return s.Local().(*locks), nil
 }
 
-// learnDomain reads the ensemble's UUID, and gives the ensemble one if it has none.
+// learnDomain reads the ensemble's UUID. It gives a new ensemble a UUID first.
 func (s *locks) learnDomain() error {
 	path := s.client.cfg.domainPath()
 	id, err := s.agree(path, uuid.New())
@@ -73,14 +73,13 @@ func (s *locks) learnDomain() error {
 }
 
 // ErrBaseMismatch says that another Config.Base is in use with the locks below
-// Config.Root. To change the base, stop all instances, delete the znode "base" below the
-// root, and settle all open records first. Under another base the locks are of another
-// domain.
+// Config.Root. To change the base, stop all instances, settle all open records, and delete
+// the znode "base" below the root. Under another base the locks are of another domain.
 var ErrBaseMismatch = errors.New("zookeeper: another Config.Base is in use with these locks")
 
-// agreeOnBase compares the base with that of all clients that use the root. The first
-// client writes it down. A client that may not read or write there has no use for the
-// locks, and goes on.
+// agreeOnBase compares the base with the base of the root's other clients. The first client
+// writes it down. A client without the permission to read or write there has no use for
+// the locks, and goes on.
 func (s *locks) agreeOnBase() error {
 	path, base := s.client.cfg.basePath(), s.client.cfg.Chroot+s.client.cfg.Base
 	inUse, err := s.agree(path, base)
