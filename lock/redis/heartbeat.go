@@ -10,16 +10,16 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
-// Redis lets a lock expire one time to live after it received the request that took or
-// renewed the lock, by its own clock. A lease is trusted for nine tenths of that. The trust
-// counts from before the request was sent, on the lease clock, which goes on while the
-// machine is suspended:
+// A request takes or renews a lock. Redis lets the lock expire one time to live after it
+// received the request, by its own clock. A lease is trusted for nine tenths of the time to
+// live. The trust counts from before the request was sent. The lease clock measures it, and
+// goes on while the machine is suspended.
 //
 //	sent ──── trusted: 9/10 ────▶ Done        ▼ another owner at the earliest
 //	   └─ received ──── time to live: 10/10 ─┘
 //
-// Half of the tenth in between allows for clocks that run at different speeds. The other
-// half allows for a late timer and for the holder's reaction.
+// Half of the tenth in between allows for clocks of different speeds. The other half allows
+// for a late timer and for the holder's reaction.
 
 // trustOf is how long a lease is trusted after its last renewal was sent.
 func trustOf(ttl time.Duration) time.Duration { return ttl - ttl/10 }
@@ -28,24 +28,23 @@ func trustOf(ttl time.Duration) time.Duration { return ttl - ttl/10 }
 // lease is lost.
 func heartbeatOf(ttl time.Duration) time.Duration { return ttl / 3 }
 
-// tickOf is the pause between two looks for leases of that age.
+// tickOf is the pause between two looks for leases to renew.
 func tickOf(ttl time.Duration) time.Duration { return ttl / 20 }
 
-// trustSince is how long a lease is still trusted that was renewed by a request sent at a
-// time.
+// trustSince is how long a lease is still trusted. sent is when its last renewal was sent.
 func (l *Locker) trustSince(sent leaseclock.Instant) time.Duration {
 	return sent.Add(trustOf(l.ttl)).Sub(l.now())
 }
 
-// patienceOf bounds a request in the background: a renewal or a release.
+// patienceOf bounds a request in the background, such as a renewal or a release.
 func patienceOf(ttl time.Duration) time.Duration { return min(ttl/5, 2*time.Second) }
 
 // batch is how many locks one pipeline renews.
 const batch = 256
 
-// beat renews all leases that are old enough, from one goroutine. Most leases are released
-// before that age. It also ends leases that are over, because their timers may have stood
-// still.
+// beat renews all leases of the heartbeat's age, from one goroutine. Most leases are released
+// before they reach it. beat also ends leases when their time is over, because their timers
+// may have stood still.
 func (l *Locker) beat() {
 	tick := time.NewTicker(tickOf(l.ttl))
 	defer tick.Stop()
@@ -71,8 +70,8 @@ func (l *Locker) beat() {
 	}
 }
 
-// renew renews the locks of leases in one pipeline. It returns the error of a renewal that
-// failed.
+// renew renews the locks of leases in one pipeline. It returns the error of a failed
+// renewal.
 func (l *Locker) renew(ctx context.Context, leases []*lease) (failed error) {
 	sent := l.now()
 	for i, answer := range l.keeper.extend(ctx, leases) {

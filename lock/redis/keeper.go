@@ -18,8 +18,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/uuid"
 )
 
-// Shards is the number of parts that the locks are spread over. It is part of the layout.
-// Each shard has a counter of fences and a lock domain of its own.
+// Shards is the number of parts of the key space. It is part of the layout. Each shard has a
+// counter of fences and a lock domain of its own.
 const Shards = redisserver.Shards
 
 //go:embed lua/*.lua
@@ -146,7 +146,7 @@ const probePause = 100 * time.Millisecond
 // is one part.
 type health struct {
 	mu    sync.Mutex
-	until []time.Time // end of the pause; zero: the part answers
+	until []time.Time // end of the pause, or zero if the part answers
 }
 
 func newHealth(parts int) *health { return &health{until: make([]time.Time, parts)} }

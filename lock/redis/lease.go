@@ -13,17 +13,17 @@ import (
 
 var _ idem.Lease = (*lease)(nil)
 
-// errReleased is the end of a lease whose holder has released it.
+// errReleased is the end of a released lease.
 var errReleased = fmt.Errorf("lock/redis: %w: it was released", idem.ErrLeaseLost)
 
-// lease is a lock held in Redis. It ends once, by its release or by its loss:
+// lease is a lock held in Redis. It ends once, by its release or by its loss.
 //
 //	held ──▶ released ──▶ gone
 //	  └────▶ lost ────────▲ release
 type lease struct {
 	l     *Locker
 	id    idem.KeyID
-	owner string // of the lock; each lease has its own
+	owner string // of the lock, different for each lease
 	fence idem.Fence
 	done  chan struct{} // closed when the lease ends
 
@@ -52,8 +52,8 @@ func (le *lease) Err() error {
 	return nil
 }
 
-// over returns nil while the lease can be trusted, and the reason of its end after that.
-// It ends a lease whose time is over.
+// over returns nil while the lease can be trusted, and then the reason of its end. It ends
+// the lease if its time is over.
 func (le *lease) over() error {
 	if le.left() <= 0 {
 		le.lose("its renewal was not acknowledged in time")
@@ -93,8 +93,8 @@ func (le *lease) lose(why string) {
 	}
 }
 
-// renewal takes note of the answer to a renewal sent at a time. An acknowledged one starts
-// the trust anew from that time. A late one changes nothing.
+// renewal takes note of the answer to a renewal. sent is when the renewal was sent. If Redis
+// acknowledged it, trust runs from sent on. A late answer changes nothing.
 func (le *lease) renewal(sent leaseclock.Instant, ours bool) {
 	if !ours {
 		le.lose("its key is gone, or another owner's")
@@ -111,7 +111,7 @@ func (le *lease) renewal(sent leaseclock.Instant, ours bool) {
 }
 
 // Check implements [idem.Lease]. It always asks Redis and renews the lock, so it returns
-// nearly the whole time for which a lease is trusted.
+// nearly the whole time of trust.
 func (le *lease) Check(ctx context.Context) (time.Duration, error) {
 	if err := le.over(); err != nil {
 		return 0, err

@@ -25,9 +25,9 @@ var (
 	errNoAnswer = errors.New("no answer from Redis a moment ago")
 )
 
-// Locker is an exclusive lock per key ID: a key with a time to live. It is safe for
-// concurrent use. Make it with [New], and end it with [Locker.Close] or
-// [Locker.Abandon].
+// Locker has an exclusive lock for each key ID. The lock is a key in Redis with a time to
+// live. A Locker is safe for concurrent use. Make it with [New], and end it with
+// [Locker.Close] or [Locker.Abandon].
 type Locker struct {
 	keeper *keeper
 	ttl    time.Duration
@@ -35,7 +35,7 @@ type Locker struct {
 	evicts *redisserver.Eviction
 	now    leaseclock.Source
 
-	ctx        context.Context // of the goroutines; ends with the locker
+	ctx        context.Context // of the goroutines, until the locker ends
 	stop       context.CancelFunc
 	wg         sync.WaitGroup     // all goroutines
 	background background.Tracker // releases that Redis has not acknowledged yet
@@ -84,7 +84,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	return l, nil
 }
 
-// Visibility returns [idem.VisibilityShared]: other processes see the locks.
+// Visibility returns [idem.VisibilityShared], because other processes see the locks.
 func (l *Locker) Visibility() idem.Visibility { return idem.VisibilityShared }
 
 // TryAcquire implements [idem.Locker], in one round trip. Its errors wrap idem.ErrLocked
@@ -132,8 +132,8 @@ func (l *Locker) askable(ctx context.Context, id idem.KeyID) error {
 	return l.evicts.Refuse(ctx)
 }
 
-// grant starts a lease, and puts it among those that the heartbeat renews. The lease has a
-// timer, which only closes Done. Err and Check read the clock. The timer stands still in a
+// grant starts a lease, and puts it among the leases for the heartbeat to renew. The timer
+// of a lease only closes Done. Err and Check read the clock. The timer stands still in a
 // suspended machine, so the heartbeat looks at the clock too.
 func (l *Locker) grant(le *lease) error {
 	l.mu.Lock()
@@ -159,15 +159,16 @@ func (l *Locker) drop(le *lease) {
 	delete(l.held, le)
 }
 
-// Pauses between two looks at a lock that a caller waits for, and the time-out of a look.
+// Pauses between two looks of a waiting caller at a lock, and the time-out of a look.
 const (
 	firstLook   = 5 * time.Millisecond
 	mostLook    = 250 * time.Millisecond
 	lookTimeout = 2 * time.Second
 )
 
-// Wait implements [idem.Locker]. Redis does not call back, so Wait looks at the lock: after
-// 5 ms, then less and less often down to every 250 ms, and at its expiry if that is earlier.
+// Wait implements [idem.Locker]. Redis does not call back, so Wait looks at the lock again
+// and again. The pause between two looks grows from 5 ms to 250 ms. It is shorter if the lock
+// expires earlier.
 func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 	for pause := firstLook; ctx.Err() == nil; pause = min(2*pause, mostLook) {
 		left, err := l.remaining(ctx, id)
@@ -194,9 +195,9 @@ func (l *Locker) remaining(ctx context.Context, id idem.KeyID) (time.Duration, e
 	return l.keeper.remaining(ctx, id)
 }
 
-// Ping implements [idem.Locker]. It writes, because a server that answers may refuse to
-// take locks: a replica, a server without memory, or one without its own replicas. In a
-// cluster it writes to every shard.
+// Ping implements [idem.Locker]. It writes, because a server may answer but refuse to take
+// locks. A replica does so, and so may a server without memory, or without its own replicas.
+// In a cluster Ping writes to every shard.
 func (l *Locker) Ping(ctx context.Context) error {
 	l.mu.Lock()
 	closing := l.closing
@@ -216,12 +217,12 @@ func (l *Locker) Ping(ctx context.Context) error {
 
 // Close gives back all locks that are still held. It waits until Redis has acknowledged
 // these releases and those in the background. If ctx ends first, Close returns an error
-// once the requests under way have ended, which takes two seconds at most. The remaining
+// once the requests under way have ended. This takes two seconds at most. The remaining
 // locks then last for their time to live. Close leaves the client open.
 //
-// Do not call it while handlers hold locks. A process that must end with running handlers
-// calls Abandon, or nothing. Its locks then outlive it by their time to live, and that
-// protects their keys.
+// Do not call it while handlers hold locks. If a process has to end while handlers run, call
+// Abandon, or let the process end without a call. The locks then outlive the process by
+// their time to live, and this protects their keys.
 func (l *Locker) Close(ctx context.Context) error {
 	return l.end(func(left []*lease) error {
 		for _, le := range left {

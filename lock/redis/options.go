@@ -54,7 +54,7 @@ func newConfig(opts []Option) (config, error) {
 		return c, fmt.Errorf("lock/redis: %w", err)
 	}
 	if c.ttl < minTTL {
-		return c, fmt.Errorf("lock/redis: time to live %v is too short: want %v at least", c.ttl, minTTL)
+		return c, fmt.Errorf("lock/redis: time to live %v is too short, it must be at least %v", c.ttl, minTTL)
 	}
 	return c, nil
 }

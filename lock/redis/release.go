@@ -16,10 +16,10 @@ const (
 )
 
 // removeLater removes an owner's lock in the background. It tries until Redis acknowledges,
-// or until the lock must have expired. With onItsWay a request that takes the lock may
-// still arrive. Then removeLater goes on until it finds the lock, less and less often, for
-// one time to live. It calls settled once, at the first acknowledgement or when it gives
-// up. Close waits for that call.
+// or until the lock must have expired. With onItsWay the request to take the lock may still
+// arrive. Then removeLater goes on until it finds the lock, less and less often, for one
+// time to live. It calls settled once, at the first acknowledgement or when it gives up.
+// Close waits for this call.
 func (l *Locker) removeLater(id idem.KeyID, owner string, onItsWay bool, settled func(error)) {
 	l.background.Add()
 	var once sync.Once
@@ -51,8 +51,8 @@ func (l *Locker) removeLater(id idem.KeyID, owner string, onItsWay bool, settled
 	}
 }
 
-// jitter is d give or take a half, so that callers that fail together do not try again
-// together.
+// jitter is d give or take a half. It keeps callers from trying again together after they
+// have failed together.
 func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d) //nolint:gosec // spreads retries, no secret
 }

@@ -36,11 +36,12 @@
 //
 //   - A process that is paused past its session (SIGSTOP, a suspended machine, a long
 //     collection) cannot notice before it runs again. Then Err and Check tell of the loss at
-//     once, and Done is closed within a twentieth of the session. A write before the first
-//     check is refused only by a resource that checks the fence.
-//   - A virtual machine that is paused, migrated or restored from a checkpoint may not learn
-//     how long that took. It then trusts its leases for that much longer. So does a
-//     suspended machine with a system other than Linux whose monotonic clock stands still.
+//     once, and Done is closed within a twentieth of the session. If the process writes
+//     before it checks, only a resource with a check of the fence refuses the write.
+//   - A virtual machine may be paused, migrated or restored from a checkpoint, and may not
+//     learn how long this took. It then trusts its leases for so much longer. The same holds
+//     for a suspended machine on systems other than Linux, if the monotonic clock stands
+//     still.
 //   - [Config].TickTime has to be the tick of the servers, and clocks may differ in speed by
 //     5 % at most. Otherwise a lease may be trusted for too long.
 //   - Waiters of a Locker are not served in order.
