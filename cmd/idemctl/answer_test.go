@@ -102,7 +102,7 @@ func TestAnswerIsStored(t *testing.T) {
 		{`{"status":0,"body_base64":"CgE3"}`, "/Greeter/SayHello", 0, "\n*\n#type.googleapis.com/idemctl.Unnamed\x12\x03\n\x017"},
 		{`{"status":0,"body_base64":"CgE3"}`, grpcRoute, 0, "\n*\n#type.googleapis.com/idemctl.Unnamed\x12\x03\n\x017"},
 		{`{"status":0,"message_type":"p.v1.M"}`, grpcRoute, 0, "\n\x1c\n\x1atype.googleapis.com/p.v1.M"},
-		{`{"status":5,"body":"gone"}`, grpcRoute, 5, "\x12\b\b\x05\x12\x04gone"},
+		{`{"status":5,"body":"gone"}`, grpcRoute, 5, "\x10\x05\x1a\x04gone"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.file, func(t *testing.T) {

@@ -32,7 +32,7 @@ func TestExitCodes(t *testing.T) {
 		{"record list surplus --redis " + nobody, nil, exitUsage, "surplus"},
 		{"record list --state completed --redis " + nobody, nil, exitUsage, "neither pending nor unknown"},
 		{"record list --limit 0 --redis " + nobody, nil, exitUsage, "--limit"},
-		{"record list --redis http://x", nil, exitUsage, "scheme"},
+		{"record list --redis http://x", nil, exitUsage, "want redis://"},
 		{"record show --redis " + nobody + " k", nil, exitUsage, "--scope"},
 		{"record show --redis " + nobody + " --scope s", nil, exitUsage, "KEY"},
 		{"record show --redis " + nobody + " --scope s a,b", nil, exitUsage, "KEY"},
@@ -102,7 +102,7 @@ func TestExitCodes(t *testing.T) {
 		{"token issue --redis " + nobody + " --scope s", nil, exitFailed, "refused"},
 		{"doctor --help", nil, exitDone, ""},
 		{"doctor", nil, exitUsage, "--redis or --zookeeper"},
-		{"doctor --redis http://x", nil, exitUsage, "scheme"},
+		{"doctor --redis http://x", nil, exitUsage, "want redis://"},
 		{"doctor --zookeeper ,", nil, exitUsage, "--zookeeper"},
 	}
 	for _, tt := range tests {
