@@ -9,8 +9,11 @@
 //
 // All but the Register are lines of places. A caller takes a place, an ephemeral sequential
 // znode below the path, and waits until the rule of the recipe grants its turn. So callers of all
-// processes are served in the order in which they asked. A [Lease] tells when the lock is lost,
-// and its fencing token grows along the line.
+// processes are served in the order in which they asked. A [Lease] tells when the lock is lost.
+//
+// Callers of one client who ask at the same moment take their places in one transaction. Those
+// places have one czxid, and each has a number of its own. A fencing token is the czxid times 128
+// plus the number. So tokens differ, and they grow along the line.
 //
 // The guarantees of package zookeeper for its leases hold here too. Two points are different.
 //
@@ -22,8 +25,8 @@
 //
 // # Reading order
 //
-// place.go is one znode in a line. turn.go waits for its turn. lineup.go puts them together, with
-// events.go and revoke.go for the news of a lease. participants.go lists a line. mutex.go,
-// rwmutex.go, semaphore.go and election.go are the recipes, and reentrant.go counts the holds on
-// a mutex. register.go stands alone.
+// place.go is one znode in a line. turn.go waits for its turn. handover.go passes a mutex on to the
+// next waiter inside one client. lineup.go puts them together, with events.go and revoke.go for the
+// news of a lease. participants.go lists a line. mutex.go, rwmutex.go, semaphore.go and election.go
+// are the recipes, and reentrant.go counts the holds on a mutex. register.go stands alone.
 package recipes

@@ -12,14 +12,14 @@ import (
 type State uint8
 
 const (
-	// Candidate means that a campaign of an [Election] has begun. A [Mutex] has no such event.
+	// Candidate is the start of a campaign of an [Election]. A [Mutex] has no such event.
 	Candidate State = iota + 1
-	// Acquired means that this process has the lock, or has won the election.
+	// Acquired is the start of a lease. This process has the lock, or has won the election.
 	Acquired
-	// Released means that the holder gave the lock or the office back. Of a campaign
-	// that failed it has no fence, and Err is the error of Campaign.
+	// Released is the end of a lease by its holder. A failed campaign ends with it too,
+	// without a fence, and Err is then the error of Campaign.
 	Released
-	// Lost means that the lease ended without a release. Err wraps idem.ErrLeaseLost.
+	// Lost is the end of a lease without a release. Err wraps idem.ErrLeaseLost.
 	Lost
 )
 
@@ -36,8 +36,8 @@ type Event struct {
 	State     State
 	Path      string     // as given to the constructor
 	Candidate string     // the name given to NewElection
-	Fence     idem.Fence // of the lease; zero before there is one
-	Err       error      // of Lost, and of a campaign that failed
+	Fence     idem.Fence // of the lease, zero before its start
+	Err       error      // of Lost, and of a failed campaign
 }
 
 // Option changes a lock or an election when it is made. A nil option does nothing.
@@ -50,14 +50,14 @@ type Option func(*lineup)
 //   - A panic of f is logged, and f is called for the next event.
 //   - f may use the client, but must not close it. [zookeeper.Client.Close] waits for f, and
 //     delivers nothing afterwards.
-//   - A lease that ends while Acquire returns it may have no events. No lease has only one
-//     of its two events.
+//   - If a lease ends while Acquire returns it, both of its events may be missing. It never
+//     has only one.
 //
 // An event is news, not a guard. By the time it is delivered, things may be different again.
-// Work that must stop when the lock is lost watches [Lease.Done].
+// If work must stop when the lock is lost, watch [Lease.Done].
 //
 // A holder with a listener watches its own znode, at the cost of one read for each lease. So
-// Lost also tells of a znode that was deleted by hand.
+// Lost also comes when an operator deletes the znode by hand.
 func WithListener(f func(Event)) Option {
 	return func(ln *lineup) {
 		if f != nil {
@@ -66,8 +66,8 @@ func WithListener(f func(Event)) Option {
 	}
 }
 
-// tell tells the listeners of a lease that was just acquired, and later of its end. If the
-// lease has ended already, it tells nothing.
+// tell posts the start of a new lease to the listeners, and later its end. If the lease has
+// ended already, it posts nothing.
 func (ln *lineup) tell(l *Lease) {
 	if len(ln.listeners) == 0 {
 		return

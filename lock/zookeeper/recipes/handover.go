@@ -7,26 +7,26 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// A mutex goes from a place to the next place of the same session without waiting for the
-// servers to delete the first one. This is as safe as waiting:
+// A holder hands a mutex to the next waiter of the same session without waiting for the servers
+// to delete its place. This is as safe as waiting, for three reasons.
 //
-//   - No other place is between the two, and none can come between them. The waiter saw the
-//     two side by side in the line after its own place was taken, and the servers never put
-//     a place in front of another.
-//   - No place is before the first one. It was at the head of the line when its turn came.
-//   - The other clients learn nothing of it. For them the first place is in line until it is
-//     deleted, and then the next one is at the head. The delete goes on until it has been
-//     applied or the session is over, and the session takes both places along.
+//   - No other place is or ever comes between the two. The waiter saw both places side by side
+//     in the line after its own place was taken, and the servers never put a place in front of
+//     another.
+//   - No place is before the holder's. It was at the head of the line when its turn came.
+//   - Other clients do not see the hand-over. They see the holder's place in line until it is
+//     deleted, and then the heir's place at the head. The delete goes on until it has been
+//     applied or the session is over. The end of the session removes both places.
 //
 // An operator may have deleted the waiter's znode by hand. So the waiter reads it once more
 // before it believes in the lock.
 //
-// A request to let go may come to the first place after the lock has left it. So the delete
-// of a place that has an heir names the version of a znode without a request. If the
-// servers refuse it, the request is passed on to the heir.
+// A request to let go may reach the first place after the lock has left it. So the delete of a
+// place with an heir names the version of a znode without a request. If the servers refuse the
+// delete, the holder passes the request on to the heir.
 
-// neighbour returns the lease of the place right before that of l, if both places belong to
-// a mutex and to this session.
+// neighbour returns the lease of the place right before l, and notes l as its heir. It returns
+// nil unless both places belong to a mutex and to this session.
 func (l *Lease) neighbour(all []line.Position, behind int) *Lease {
 	before := all[behind]
 	if l.place.Role != exclusive || before.Role != exclusive || behind+1 >= len(all) || !l.place.is(all[behind+1]) {
@@ -78,11 +78,11 @@ func (p *place) hadTurn() bool {
 	return p.head
 }
 
-// unrevoked is the version of a place's znode that carries no request. Only a request ever
-// changes its data.
+// unrevoked is the version of a place's znode without a request to let go. Only such a request
+// ever writes to the znode.
 const unrevoked = 0
 
-// deletable is the version that a delete of the place names. Needs mu.
+// deletable is the version for the delete of the place. Needs mu.
 func (p *place) deletable() int32 {
 	if p.heir != nil && p.head && !p.asked {
 		return unrevoked
@@ -90,8 +90,8 @@ func (p *place) deletable() int32 {
 	return -1
 }
 
-// passOn gives a request that came to a place which is being given back to the lease that
-// has inherited the lock.
+// passOn gives a request to let go to the lease that has the lock now. The request came to this
+// place after the lock had left it.
 func (p *place) passOn() {
 	for p != nil {
 		p.mu.Lock()

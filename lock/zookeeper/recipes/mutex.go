@@ -7,7 +7,7 @@ import (
 )
 
 // Mutex is a fair exclusive lock on a path. Callers of all processes get it in the order in
-// which they asked. It is not reentrant; [ReentrantMutex] is. It is safe for concurrent use.
+// which they asked. It is not reentrant, but [ReentrantMutex] is. It is safe for concurrent use.
 // Mutexes of one path exclude each other, in this process and in others.
 //
 // Each caller has an ephemeral sequential znode below the path and waits only for the one

@@ -12,15 +12,15 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Participant is a caller that has a lock or waits for it, as it described itself. It is
-// information for operators.
+// Participant is the holder of a lock or a waiter, as it described itself. It is information
+// for operators.
 type Participant struct {
 	Host     string
 	PID      int
-	Instance string     // of the Client; a new one after every start
-	Name     string     // of a candidate in an election; "" otherwise
-	Role     string     // of an RWMutex: RoleRead or RoleWrite; "" otherwise
-	Permits  int        // of a Semaphore: how many it has or wants; 0 otherwise
+	Instance string     // of the Client, new after every start
+	Name     string     // of a candidate in an election, otherwise ""
+	Role     string     // RoleRead or RoleWrite in an RWMutex, otherwise ""
+	Permits  int        // how many it has or wants of a Semaphore, otherwise 0
 	Holds    bool       // it has the lock, or its permits, as far as the line tells
 	Place    int32      // in line, as numbered by the servers
 	Fence    idem.Fence // of its lease, once it has the lock
@@ -34,7 +34,7 @@ const (
 )
 
 // Participants lists the holder first and then the waiters in the order of their turns. The
-// list is a snapshot, and some of it is older than the rest. It shows every place that was
+// list is a snapshot, and some of it is older than the rest. It shows every place
 // taken before the call and not given up since. An empty list is no error. A long line costs
 // many reads.
 //
@@ -46,8 +46,8 @@ func (m *Mutex) Participants(ctx context.Context) ([]Participant, error) {
 	return m.ln.participants(ctx, first, math.MaxInt)
 }
 
-// Participants lists the callers that have permits or wait for them, in the order in which
-// they asked. See [Mutex.Participants].
+// Participants lists the holders of permits and the waiters, in the order in which they asked.
+// See [Mutex.Participants].
 func (sem *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
 	them, err := sem.ln.participants(ctx, sem.enough, math.MaxInt)
 	for i := range them {
@@ -57,8 +57,8 @@ func (sem *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
 	return them, err
 }
 
-// Participants lists the readers and writers that have the lock or wait for it, in the order
-// in which they asked. See [Mutex.Participants].
+// Participants lists the readers and writers in line, in the order in which they asked. The
+// first ones have the lock. See [Mutex.Participants].
 func (m *RWMutex) Participants(ctx context.Context) ([]Participant, error) {
 	return m.ln.participants(ctx, func(all []line.Position, me int) (turn bool, behind int) {
 		if all[me].Role == reading {
@@ -73,8 +73,8 @@ func (e *Election) Participants(ctx context.Context) ([]Participant, error) {
 	return e.ln.participants(ctx, first, math.MaxInt)
 }
 
-// participants describes the first places of a line, at most so many. If all places that it
-// saw have gone since, it looks again, because others may have come.
+// participants describes the first places of the line, at most so many. If all of them have
+// gone meanwhile, it looks again, because other callers may have come.
 func (ln *lineup) participants(ctx context.Context, r rule, most int) ([]Participant, error) {
 	for {
 		t, all, err := ln.roll(ctx)

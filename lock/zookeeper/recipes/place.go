@@ -16,9 +16,9 @@ import (
 
 // Lease is a lock, or permits, held through a session. It is safe for concurrent use.
 //
-// The token of its Fence is the czxid of its place in line times 128, plus a number that tells
-// apart the places of one transaction. It does not compare with the tokens of a
-// [zookeeper.Locker]. After [RWMutex.Downgrade] it is the writer's.
+// The token of its Fence is the czxid of its place in line times 128, plus the number of the
+// place within its transaction. Do not compare it with the tokens of a [zookeeper.Locker].
+// After [RWMutex.Downgrade] it is the writer's.
 type Lease struct {
 	*held.Lease
 	place *place
@@ -26,8 +26,8 @@ type Lease struct {
 
 var _ idem.Lease = (*Lease)(nil)
 
-// place is a znode in a line. No other znode ever has its name, so it may be deleted
-// without looking whose it is.
+// place is a znode in a line. No other znode ever has its name, so a delete need not read its
+// owner first.
 type place struct {
 	lineup        *lineup
 	prefix        string // <role>-<unique>
@@ -39,8 +39,8 @@ type place struct {
 	head     bool          // its turn came when no place was before it
 	alone    bool          // no place was seen behind it then
 	heir     *Lease        // waits right behind it, or has inherited the lock
-	revoked  chan struct{} // nil until it is asked for
-	asked    bool          // to let go; revoked is closed then
+	revoked  chan struct{} // nil before the first wish
+	asked    bool          // to let go, and revoked is closed
 	attended bool          // its holder watches the znode
 }
 
@@ -49,8 +49,7 @@ func (p *place) is(q line.Position) bool { return q.Name == p.Name }
 
 func (p *place) path() string { return p.lineup.path + "/" + p.Name }
 
-// enqueue takes a place at the end of a line. The lease stands for the place only. Whose
-// turn it is has to be found out.
+// enqueue takes a place at the end of the line. The lease has the place, but not yet the lock.
 func (ln *lineup) enqueue(ctx context.Context, t *held.Table, role string, data []byte) (*Lease, error) {
 	p := &place{lineup: ln, prefix: line.Prefix(role, line.Unique()), data: data}
 	cl, _, err := t.Claim(ln.path + "/" + p.prefix)
@@ -65,8 +64,8 @@ func (ln *lineup) enqueue(ctx context.Context, t *held.Table, role string, data 
 	return &Lease{l, p}, nil
 }
 
-// request is the create. The servers add the sequence number. Callers that ask at the same
-// moment share a transaction, so their places are side by side.
+// request is the create of the znode. The servers add the sequence number. Callers of one
+// client who ask at the same moment share a transaction, so their places are side by side.
 func (p *place) request(t *held.Table) session.Request {
 	create := t.Ephemeral("", p.data)
 	create.Flags |= zk.FlagSequence
@@ -75,7 +74,7 @@ func (p *place) request(t *held.Table) session.Request {
 	}}
 }
 
-// create makes the znode, until it is known what became of it.
+// create makes the znode, and tries until the outcome is known.
 func (p *place) create(a *held.Attempt) (path string, czxid int64, err error) {
 	fail := func(err error) (string, int64, error) {
 		return "", 0, fmt.Errorf("%w: acquire: %w", idem.ErrUnavailable, err)
@@ -109,7 +108,7 @@ func (p *place) create(a *held.Attempt) (path string, czxid int64, err error) {
 	return fail(fmt.Errorf("no certain answer %d times, the last: %w", held.MaxTries, r.Err))
 }
 
-// named notes the name that the servers have given the znode.
+// named notes the znode's name, as the servers have completed it.
 func (p *place) named(a *held.Attempt, path string) error {
 	pos, ok := line.Parse(path[strings.LastIndexByte(path, '/')+1:])
 	if !ok || !strings.HasPrefix(pos.Name, p.prefix) {
@@ -138,10 +137,10 @@ func (p *place) find(a *held.Attempt) (session.Decided, error) {
 	return session.Decided{}, nil
 }
 
-// deletion deletes the place. It tries to delete the parent too, if that was made for this
-// place, no place has been seen behind it, and its line has served no other caller. A line
-// that is used again keeps its parent. If there is an heir, the delete fails when the znode
-// carries a request to let go, which is then passed on.
+// deletion returns the deletes of the place. They include the parent if it was made for this
+// place, no place was seen behind this one, and the line has served no other caller. So a line
+// in repeated use keeps its parent. If there is an heir and the znode carries a request to let
+// go, the delete fails, and the heir gets the request.
 func (p *place) deletion(_ *held.Lease, refused *session.Result) []any {
 	p.mu.Lock()
 	version := p.deletable()

@@ -12,14 +12,14 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Revoked returns a channel that is closed when the holder was asked to let go
-// ([Mutex.Revoke]). It is only a request. A holder that does not look at the channel keeps the
-// lock undisturbed. The end of the lease does not close the channel, so wait for Done as well.
+// Revoked returns a channel that is closed when the holder is asked to let go, see
+// [Mutex.Revoke]. The holder may ignore the request and keep the lock undisturbed. The end of
+// the lease does not close the channel, so wait for Done as well.
 //
 // The first call makes the holder watch its own znode, which costs a read. It also notices an
 // earlier request.
 //
-// The idea is that of the revocable locks of Apache Curator's InterProcessMutex.
+// The idea comes from the revocable locks of Apache Curator's InterProcessMutex.
 func (l *Lease) Revoked() <-chan struct{} {
 	l.attend()
 	return l.place.wish()
@@ -35,7 +35,7 @@ func (p *place) wish() chan struct{} {
 	return p.revoked
 }
 
-// askedFor notes that the holder was asked to let go.
+// askedFor notes a request to let go.
 func (p *place) askedFor() {
 	ch := p.wish()
 	p.mu.Lock()
@@ -46,7 +46,7 @@ func (p *place) askedFor() {
 	}
 }
 
-// attend has a holder watch its own znode from now on: for requests to let go, and for its
+// attend makes the holder watch its own znode from now on, for requests to let go and for its
 // end.
 func (l *Lease) attend() {
 	l.place.mu.Lock()
@@ -66,7 +66,7 @@ func (l *Lease) watchOwn() {
 		case <-l.Done():
 			return
 		}
-		n, err := t.Decide(path, session.OfNode) // what was there when the watch was, or later
+		n, err := t.Decide(path, session.OfNode) // at least as new as the watch
 		switch {
 		case err != nil || l.Over() != nil:
 			return
@@ -108,10 +108,10 @@ func (ln *lineup) revoke(ctx context.Context) error {
 	}
 }
 
-// askToLetGo asks the holder at a place. It returns false if the place has gone, and so was not
-// asked. Names of places are never used again, so the request cannot reach another holder.
+// askToLetGo asks the holder at a place. It returns false if the place has gone without a
+// request. Names of places are never used again, so the request cannot reach another holder.
 //
-// The request is a write that leaves the data and increments its version. No other write ever
+// The request writes the same data again and so increments the version. No other write ever
 // changes a place.
 func askToLetGo(ctx context.Context, t *held.Table, path string) (asked bool, err error) {
 	n, err := t.DecideFor(ctx, path, session.OfNode)

@@ -19,10 +19,10 @@ import (
 
 // Semaphore shares a number of permits among callers of all processes, in the order in which
 // they asked. It is not reentrant. It is safe for concurrent use. Semaphores of one path share
-// its permits, and have to agree on their number.
+// its permits, and must agree on their number.
 //
-// Each caller has an ephemeral sequential znode below the path with the number of permits that
-// it wants. It has them when its number and the numbers of all callers before it fit into the
+// Each caller has an ephemeral sequential znode below the path with the number of permits it
+// wants. It has them when its number and the numbers of all callers before it fit into the
 // total. So the line alone decides, and small requests never starve a big one in front of them.
 // A caller may wait although enough permits are free for it, because a caller before it wants
 // more. Any release may help any waiter, so all waiters look again at every change of the line.
@@ -60,8 +60,8 @@ func NewSemaphore(in zookeeper.Root, path string, permits int) *Semaphore {
 }
 
 // Acquire waits for n permits. Retries and errors are those of [Mutex.Acquire]. The error wraps
-// [ErrPermitsMismatch] if the path has another number of permits. An n that is not from 1 to that
-// number is refused at once.
+// [ErrPermitsMismatch] if the path has another number of permits. Acquire refuses an n outside 1
+// to that number at once.
 func (sem *Semaphore) Acquire(ctx context.Context, n int) (*Lease, error) {
 	return sem.get(ctx, n, sem.ln.acquire)
 }
@@ -79,8 +79,8 @@ func (sem *Semaphore) get(ctx context.Context, n int, how func(context.Context, 
 	return how(ctx, permitsRole+strconv.Itoa(n), sem.enough)
 }
 
-// enough is the rule of a semaphore: the permits of a place and of all before it fit into the
-// total. That stays so, because no place comes before it.
+// enough is the rule of a semaphore. A place has its turn when its permits and those of all
+// places before it fit into the total. It keeps its turn, because no place comes before it.
 func (sem *Semaphore) enough(all []line.Position, me int) (turn bool, behind int) {
 	left := sem.permits
 	for _, p := range all[:me+1] {
@@ -102,8 +102,8 @@ func (sem *Semaphore) wants(p line.Position) int {
 	return sem.permits
 }
 
-// agreed compares the number of permits with that of the parent. If the parent has none, it
-// writes the number, and the first of several writers wins.
+// agreed compares the number of permits with the parent's. If the parent has no number, agreed
+// writes it, and the first of several writers wins.
 //
 // It reads the parent while there is a place below it. The place is granted only after it has
 // been seen again. In between the parent cannot have been removed and made again with another

@@ -11,19 +11,20 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// rule says whether it is the turn of the place at index me of a line. If not, it names
-// what to wait for: the index of a place before me whose end may make it so, or anyChange.
+// rule reports whether the place at index me of a line has its turn. If not, behind is the
+// index of a place before it, and the waiter looks again after the end of that place. Or behind
+// is anyChange.
 type rule func(all []line.Position, me int) (turn bool, behind int)
 
-// anyChange is for rules that have to look again whenever a place comes or goes. The
-// waiters of a process then share one look.
+// anyChange makes the waiter look again whenever a place comes or goes. The waiters of a
+// process share one look.
 const anyChange = -1
 
-// first is the rule of an exclusive lock: each waits for the one before.
+// first is the rule of an exclusive lock. Each place waits for the one right before it.
 func first(_ []line.Position, me int) (turn bool, behind int) { return me == 0, me - 1 }
 
-// awaitTurn waits until it is the turn of a place. The error wraps idem.ErrLeaseLost if the
-// place is gone, and idem.ErrLocked if ctx ended before.
+// awaitTurn waits for the turn of the place. The error wraps idem.ErrLeaseLost if the place is
+// gone, and idem.ErrLocked if ctx ended first.
 func (l *Lease) awaitTurn(ctx context.Context, r rule) error {
 	for {
 		all, err := l.lookAtLine(ctx)
@@ -49,9 +50,9 @@ func (l *Lease) awaitTurn(ctx context.Context, r rule) error {
 	}
 }
 
-// turnAtOnce returns nil if it is the turn of a place now, and an error that wraps
-// idem.ErrLocked if not. Places that this session is giving back do not count. It waits
-// until they are gone, so that a caller finds a lock free that it has just released in the
+// turnAtOnce returns nil if the place has its turn now. Otherwise the error wraps
+// idem.ErrLocked. It does not count the places that this session is giving back, and waits
+// until they are gone. So a caller finds the lock free right after it released the lock in the
 // background.
 func (l *Lease) turnAtOnce(ctx context.Context, r rule) error {
 	t := l.Table()
@@ -69,8 +70,8 @@ func (l *Lease) turnAtOnce(ctx context.Context, r rule) error {
 		var others []line.Position
 		others, leaving = l.leaving(all, leaving)
 		turn, _ = r(others, slices.IndexFunc(others, l.place.is))
-		// A claim that was given up since the look began may be that of a place in the
-		// line as it was seen. The next look does not show it any more.
+		// The line may still show a place whose claim was freed after the look began. The
+		// next look does not show it.
 		if !turn && (again || t.Freed() == freed) {
 			return fmt.Errorf("%w: %s", idem.ErrLocked, l.place.lineup.name)
 		}
@@ -85,8 +86,8 @@ func (l *Lease) turnAtOnce(ctx context.Context, r rule) error {
 	}
 }
 
-// leaving divides a line into the places that this session is giving back and the others.
-// known are claims that were found to be given back before. They may be gone since.
+// leaving separates the places of a line. This session is giving back the places of leaving.
+// known has the leaving claims of the look before. The table may have dropped them since.
 func (l *Lease) leaving(all []line.Position, known []*held.Claim) (others []line.Position, leaving []*held.Claim) {
 	for _, p := range all {
 		at := l.place.lineup.path + "/" + p.Name
@@ -115,8 +116,8 @@ func (l *Lease) lookAtLine(ctx context.Context) ([]line.Position, error) {
 	return line.Sort(n.Names), nil
 }
 
-// awaitTurnInCrowd is awaitTurn for a rule that looks at the whole line. Each look leaves a
-// watch, so it misses no change between two looks.
+// awaitTurnInCrowd is awaitTurn for a rule about the whole line. Each look leaves a watch, so
+// the waiter misses no change between two looks.
 func (l *Lease) awaitTurnInCrowd(ctx context.Context, r rule) error {
 	t := l.Table()
 	for {
@@ -127,8 +128,8 @@ func (l *Lease) awaitTurnInCrowd(ctx context.Context, r rule) error {
 		n, _ := w.Found()
 		all := line.Sort(n.Names)
 		if !slices.ContainsFunc(all, l.place.is) {
-			// The watch is from before this place was taken, and about to fire. Or the
-			// server is stale. Or the place is gone, and then nothing may ever fire.
+			// The watch may be older than this place, and then it is about to fire. Or the
+			// server is stale. Or the place is gone, and the watch may never fire.
 			var err error
 			if all, err = l.lookAtLine(ctx); err != nil {
 				return err
@@ -147,11 +148,11 @@ func (l *Lease) awaitTurnInCrowd(ctx context.Context, r rule) error {
 	}
 }
 
-// judge applies a rule to a line as it was read after the place was taken. A create alone
-// never grants a place: the line has to show it. A line that shows the place is never too
-// old, even if it is a hint. No place is ever taken in front of another. So the line shows
-// all places in front, and at worst some that have gone. Only a deciding read says that the
-// place itself is gone.
+// judge applies a rule to a line that was read after the place was taken. A create alone grants
+// nothing, because the line has to show the place. A line with the place in it is never too
+// old, not even as a hint. The servers never put a place in front of another. So the line shows
+// all places in front, and at worst also some places of the past. A line without the place has
+// to come from a deciding read, because the place then counts as lost.
 func (l *Lease) judge(r rule, all []line.Position) (turn bool, behind int, err error) {
 	me := slices.IndexFunc(all, l.place.is)
 	if me < 0 {
@@ -164,8 +165,9 @@ func (l *Lease) judge(r rule, all []line.Position) (turn bool, behind int, err e
 	return turn, behind, err
 }
 
-// begin makes sure that a lease whose turn it is can be trusted, and only then counts it as
-// a use of the line. head says that no place is before it, and alone that none is behind it.
+// begin starts a lease at its turn. It fails if the trust in the session has run out. Only a
+// trusted lease counts as a use of the line. head is true if no place is before it, and alone
+// is true if no place is behind it.
 func (l *Lease) begin(head, alone bool) error {
 	l.place.mu.Lock()
 	l.place.head, l.place.alone = head, alone
@@ -178,7 +180,7 @@ func (l *Lease) begin(head, alone bool) error {
 	return nil
 }
 
-// awaitChange waits for a channel to be closed, as long as the place is there.
+// awaitChange waits until ch is closed. It fails if the place is lost or ctx ends first.
 func (l *Lease) awaitChange(ctx context.Context, ch <-chan struct{}) error {
 	select {
 	case <-ch:
@@ -190,7 +192,8 @@ func (l *Lease) awaitChange(ctx context.Context, ch <-chan struct{}) error {
 	}
 }
 
-// notYet is the error of a place whose turn has not come: that ctx ended, or else err.
+// notYet returns the error of a place still without its turn. It names the loss of the place,
+// or else the end of ctx, or else err.
 func (l *Lease) notYet(ctx context.Context, err error) error {
 	if over := l.Over(); over != nil {
 		return over
@@ -201,8 +204,8 @@ func (l *Lease) notYet(ctx context.Context, err error) error {
 	return err
 }
 
-// endOf returns a channel that is closed when a place is gone, or may be. A place of this
-// process needs no watch.
+// endOf returns a channel for the end of a place. The channel may also close early. A place of
+// this process needs no watch.
 func (l *Lease) endOf(p line.Position) <-chan struct{} {
 	path := l.place.lineup.path + "/" + p.Name
 	if cl := l.Table().Find(path); cl != nil {
