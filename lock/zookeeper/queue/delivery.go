@@ -15,15 +15,15 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Delivery is an element that is locked for one consumer. It stays in the queue until it is
-// acknowledged. Its Lease is the lock: Done tells when the lock is lost, and Release gives the
-// element back without consuming it. A Delivery is safe for concurrent use.
+// Delivery is an element with a lock for one consumer. It stays in the queue until its Ack. Its
+// Lease is the lock. Done tells of the loss of the lock, and Release gives the element back
+// without consuming it. A Delivery is safe for concurrent use.
 type Delivery struct {
 	*held.Lease
 	Element
 
-	// Attempt is 1 at the first delivery of the element, and one more each time. A high number
-	// shows that the element makes every consumer crash. Attempt may count a delivery whose
+	// Attempt is 1 at the first delivery of the element, and one more each time. If it is
+	// high, the element may make every consumer crash. Attempt may count a delivery whose
 	// consumer gave up or crashed at that moment.
 	Attempt int
 
@@ -31,15 +31,15 @@ type Delivery struct {
 	at      line.Position
 	version int32 // of the element's data, since it was locked for this delivery
 
-	acking chan struct{} // holds an element while an Ack is under way, which guards acked
+	acking chan struct{} // full while an Ack is under way, and guards acked
 	acked  bool
 }
 
-// errTaken means that another process has taken or locked the element, or did so meanwhile.
+// errTaken means that another process has taken or locked the element.
 var errTaken = errors.New("zookeeper: element was taken")
 
 // Receive locks the oldest element without a lock, and waits for one. The errors are those of
-// Take, but never an [*InDoubtError]. If Receive fails, any lock is removed in the background.
+// Take, but never an [*InDoubtError]. If Receive fails, it removes any lock in the background.
 func (q *Queue) Receive(ctx context.Context) (*Delivery, error) { return q.receive(ctx, true) }
 
 // TryReceive is Receive, except that it returns ErrEmpty instead of waiting.
@@ -84,14 +84,13 @@ func (q *Queue) receive(ctx context.Context, wait bool) (d *Delivery, err error)
 	return d, nil
 }
 
-// lockOf is the path of the ephemeral znode that locks an element.
+// lockOf is the path of the ephemeral znode on an element, its lock.
 func lockOf(path string) string { return path + "/lock" }
 
 func (d *Delivery) path() string { return d.in.pathOf(d.at) }
 
-// lock makes the lock's znode. The same transaction writes the element again, which leaves its
-// data and increments its version. So of all deliveries of an element only the latest knows its
-// version.
+// lock makes the lock's znode. The same transaction writes the element's data again, and so
+// increments the version. Of all deliveries of an element only the latest knows its version.
 func (d *Delivery) lock(a *held.Attempt, owner []byte) (czxid int64, err error) {
 	var r session.Result
 	for range held.MaxTries {
@@ -125,10 +124,10 @@ func (d *Delivery) lock(a *held.Attempt, owner []byte) (czxid int64, err error) 
 //
 //   - The error wraps idem.ErrLeaseLost if the lock had been lost. This call did not remove the
 //     element. Another consumer gets it, or has got it.
-//   - It is an [*InDoubtError] that also wraps idem.ErrLeaseLost if the session ended under way.
-//     The element may have been removed, or will be delivered again.
-//   - It wraps idem.ErrUnavailable if ctx ended. Ack goes on in the background, and another call
-//     tells its outcome.
+//   - It is an [*InDoubtError] and also wraps idem.ErrLeaseLost if the session ended under way.
+//     The element may have been removed. Otherwise it will be delivered again.
+//   - It wraps idem.ErrUnavailable if ctx ended. Ack goes on in the background, and another
+//     call tells its outcome.
 //   - It also wraps idem.ErrUnavailable if the servers refused. The element is still locked.
 //
 // Ack never removes another consumer's delivery. Every lock comes with a new version of the
@@ -164,7 +163,7 @@ func (d *Delivery) Ack(ctx context.Context) error {
 	}
 }
 
-// settle ends an Ack whose outcome is known.
+// settle ends an Ack. Its outcome is known, or the session is over.
 func (d *Delivery) settle(r session.Result) error {
 	switch {
 	case r.Outcome == session.Applied:

@@ -23,7 +23,7 @@ type elements struct {
 
 	mu    sync.Mutex
 	line  []line.Position // in the queue, as far as known
-	watch *session.Watch  // woken when line is out of date; nil before the first list
+	watch *session.Watch  // woken when line is stale, nil before the first list
 	// busy has the elements that are not to be tried now, by name. If the channel is nil, a
 	// caller of this session is trying the element. Otherwise this or another process has
 	// locked it, and the channel is closed when the lock has ended.
@@ -55,7 +55,7 @@ func (e *elements) pick() (p *line.Position, trying bool, changed <-chan struct{
 	return nil, trying, e.changed
 }
 
-// drop removes an element that is not in the queue any more.
+// drop removes an element after it has left the queue.
 func (e *elements) drop(p line.Position) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,8 +136,8 @@ func (e *elements) await(ctx context.Context, changed <-chan struct{}) error {
 	return nil
 }
 
-// inspect reads an element that is being tried. It ends the trial unless the element is there
-// and has no lock.
+// inspect reads an element during its trial. It ends the trial unless the element is there and
+// has no lock.
 func (e *elements) inspect(ctx context.Context, p line.Position) (data session.Decided, ok bool, err error) {
 	n, err := e.t.DecideFor(ctx, e.pathOf(p), session.OfNode)
 	switch {

@@ -28,8 +28,8 @@ func (q *Queue) Offer(ctx context.Context, data []byte) (id string, err error) {
 // They are applied together or not at all. An empty list is no error.
 //
 // The error wraps ErrElementTooLarge, ErrBatchTooLarge, ErrFull or idem.ErrUnavailable if
-// nothing was offered. Otherwise it is an [*InDoubtError] with the IDs that the elements have
-// if they are in the queue.
+// nothing was offered. Otherwise it is an [*InDoubtError] with the IDs of the elements, in case
+// they are in the queue.
 func (q *Queue) OfferAll(ctx context.Context, data [][]byte) (ids []string, err error) {
 	t, err := q.table()
 	if len(data) == 0 || err != nil {
@@ -98,7 +98,7 @@ func (q *Queue) prepare(data [][]byte) (elements []Element, ops []any, err error
 	return elements, ops, nil
 }
 
-// size is the number of bytes that a create has on the wire.
+// size is the number of bytes of a create on the wire.
 func size(r *zk.CreateRequest) int {
 	n := 9 + 4 + len(r.Path) + 4 + len(r.Data) + 4 + 4
 	for _, acl := range r.Acl {
@@ -119,8 +119,8 @@ func room(ctx context.Context, t *held.Table, path string, n, most int) error {
 	return nil
 }
 
-// namesOf is the path of the znode whose children are the names under which elements were
-// offered. It is beside the queue, so the queue's lists do not show it.
+// namesOf is the path of the parent of a queue's names. It is beside the queue, so the queue's
+// lists do not show it.
 func namesOf(path string) string { return path + "-names" }
 
 // maxName bounds a name, which is an element of a path.
@@ -160,7 +160,7 @@ func (q *Queue) OfferNamed(ctx context.Context, name string, data []byte) (offer
 	return offered, err
 }
 
-// Names lists the names that OfferNamed does not use again, in no order. The error wraps
+// Names lists the names of OfferNamed that were not forgotten since, in no order. The error wraps
 // idem.ErrUnavailable, or ErrFull if there are more than a client can list.
 func (q *Queue) Names(ctx context.Context) ([]string, error) {
 	t, err := q.fresh(ctx)

@@ -12,16 +12,15 @@ import (
 
 // Errors of a [Queue].
 var (
-	// ErrEmpty means that the queue has no element, or that consumers have locked all of
-	// them.
+	// ErrEmpty means that the queue has no element, or that consumers have locked all of them.
 	ErrEmpty = errors.New("zookeeper: queue is empty")
 
 	// ErrFull means that the queue has as many elements as [MaxLength] allows. Nothing was
 	// offered.
 	ErrFull = errors.New("zookeeper: queue is full")
 
-	// ErrElementTooLarge means that an element is larger than [MaxElement] allows. Nothing
-	// was offered.
+	// ErrElementTooLarge means that an element is larger than [MaxElement] allows. Nothing was
+	// offered.
 	ErrElementTooLarge = errors.New("zookeeper: queue element is too large")
 
 	// ErrBatchTooLarge means that the elements do not fit into one transaction. Nothing was
@@ -29,16 +28,17 @@ var (
 	ErrBatchTooLarge = errors.New("zookeeper: batch of queue elements is too large")
 )
 
-// InDoubtError means that the session or the caller's context ended before it was known whether
-// a write was applied. While the session lives, a lost reply is settled and does not show.
+// InDoubtError means that the session or the caller's context ended before the outcome of a
+// write was known. While the session lives, the queue settles a lost reply and returns no
+// error.
 //
-// It does not wrap idem.ErrUnavailable, because a caller that tries again may do the work twice.
+// It does not wrap idem.ErrUnavailable, because a caller might do the work twice on a retry.
 type InDoubtError struct {
 	// Op is "offer", "take" or "ack".
 	Op string
-	// Elements are those of the write. Those of an offer may have been added, or may be
-	// added yet. The element of a take or an ack may have been removed by this call, and
-	// then no other consumer gets it. Otherwise another consumer does.
+	// Elements are those of the write. An offer may have added them, or may still add them. A
+	// take or an ack may have removed its element, and then no other consumer gets it.
+	// Otherwise another consumer does.
 	Elements []Element
 	// Err is the reason.
 	Err error
@@ -52,22 +52,22 @@ func (e *InDoubtError) Unwrap() error { return e.Err }
 
 // Element is one entry of a queue.
 type Element struct {
-	ID   string // given by Offer; never used again
-	Data []byte // as it was offered; nil and empty are the same
+	ID   string // given by Offer, never used again
+	Data []byte // as offered, nil and empty are the same
 }
 
-// Queue is a persistent first-in-first-out queue: a znode with one persistent sequential child
-// for each element, as in the queue recipe of ZooKeeper's documentation. The order is that in
-// which the servers received the elements.
+// Queue is a persistent first-in-first-out queue. It is a znode with one persistent sequential
+// child for each element, as in the queue recipe of ZooKeeper's documentation. The elements are in
+// the order in which the servers received them.
 //
 // A consumer can take elements in two ways. Both may be used on one queue.
 //
-//   - Poll, Remove and Take remove an element and return it: at most once. If the caller crashes,
-//     the elements in its hands are lost.
+//   - Poll, Remove and Take remove an element and return it. They deliver it at most once. If
+//     the caller crashes, the elements in its hands are lost.
 //   - Receive and TryReceive lock an element by an ephemeral znode below it, and leave it in the
-//     queue until [Delivery.Ack]: at least once. If the consumer crashes, its session ends and
-//     the element is delivered again. It keeps its place, but younger elements are delivered
-//     until other processes hear that its lock has gone.
+//     queue until [Delivery.Ack]. They deliver it at least once. If the consumer crashes, its
+//     session ends and the element is delivered again. It keeps its place, but other processes
+//     deliver younger elements until they hear of the end of its lock.
 //
 // Every offer, removal and acknowledgement is applied once or not at all, even if replies are
 // lost. If the session ends before the outcome is known, the error is an [*InDoubtError] with the
@@ -78,11 +78,11 @@ type Element struct {
 // Keep a Queue in use, because it has the list. The first new element wakes a waiting process,
 // and one of its waiting callers tries to take it.
 //
-// The znode is a container, so the servers remove a queue that is not used any more. They remove
-// it only while it is empty, and only then its numbers start again. So no element and no order is
-// lost. An Offer or a waiting call makes the znode again. The servers keep a container that never
-// had an element, unless their property znode.container.maxNeverUsedIntervalMs bounds that. After
-// 2³¹ elements through a queue that was never empty, the order is not guaranteed.
+// The znode is a container, so the servers remove an unused queue. They remove it only while it is
+// empty, and only then its numbers start again. So no element and no order is lost. An Offer or a
+// waiting call makes the znode again. The servers keep a container that never had an element,
+// unless their property znode.container.maxNeverUsedIntervalMs limits its time. After 2³¹ elements
+// through a queue without an empty moment, the order is not guaranteed.
 //
 // A Queue is safe for concurrent use.
 type Queue struct {
@@ -93,27 +93,27 @@ type Queue struct {
 	maxElement int
 
 	mu     sync.Mutex
-	latest *elements // of the session that was used last
+	latest *elements // of the session in use last
 }
 
 // Option is an option of [New].
 type Option func(*Queue)
 
-// MaxLength bounds the elements of a queue: from 1 to 50,000, which is as many as a client can
-// list. It is checked before an offer is sent, so offers made at the same time may exceed it by
-// their elements. Default: 10,000.
+// MaxLength bounds the elements of a queue, from 1 to 50,000. A client can list no more. The
+// queue checks the length before it sends an offer, so offers made at the same time may exceed
+// it by their elements. The default is 10,000.
 func MaxLength(n int) Option { return func(q *Queue) { q.maxLength = n } }
 
-// MaxElement bounds the bytes of an element: from 1 to 960,000, so that a transaction stays under
-// the servers' default jute.maxbuffer of 1 MiB. Each delivery by Receive writes the element once
-// more, to count it. Default: 512 KiB.
+// MaxElement bounds the bytes of an element, from 1 to 960,000. So a transaction stays under
+// the servers' default jute.maxbuffer of 1 MiB. Each delivery by Receive writes the element
+// once more, to count it. The default is 512 KiB.
 func MaxElement(bytes int) Option { return func(q *Queue) { q.maxElement = bytes } }
 
 const (
 	lengthLimit  = 50_000
 	elementLimit = 960_000
-	// batchLimit is the most that an offer may send. It leaves room for the pin, the stamp,
-	// and the session's own writes in the same transaction.
+	// batchLimit bounds the bytes of an offer. It leaves room for the pin, the stamp, and the
+	// session's own writes in the same transaction.
 	batchLimit = 1_000_000
 )
 
@@ -144,7 +144,7 @@ func (q *Queue) table() (*held.Table, error) {
 	return q.c.Table()
 }
 
-// fresh returns a session whose deciding reads show every write that any client was acknowledged
+// fresh returns a session. Its deciding reads show every write acknowledged to any client
 // before the call.
 func (q *Queue) fresh(ctx context.Context) (*held.Table, error) {
 	t, err := q.table()
@@ -164,7 +164,7 @@ func (q *Queue) elements(t *held.Table) *elements {
 	return q.latest
 }
 
-// element is the role of a queue's znodes:
+// element is the role of a queue's znodes. Their names are
 //
 //	e-<ID>-<sequence number>
 const element = "e"

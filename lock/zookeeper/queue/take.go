@@ -18,7 +18,7 @@ import (
 // the call the queue had no such element.
 //
 // The error wraps idem.ErrUnavailable if nothing was removed. Otherwise it is an
-// [*InDoubtError] that carries the element.
+// [*InDoubtError] with the element.
 func (q *Queue) Poll(ctx context.Context) (e Element, ok bool, err error) {
 	e, err = q.Remove(ctx)
 	if errors.Is(err, ErrEmpty) {
@@ -125,8 +125,8 @@ func serve(ctx context.Context, q *Queue, wait bool, try func(*elements, line.Po
 	}
 }
 
-// maxMisses is how many elements of an old list may be gone or locked, before a new list is
-// worth its price.
+// maxMisses bounds the misses in an old list. After so many elements were gone or locked, a new
+// list is worth its price.
 const maxMisses = 32
 
 // serve is serve in one session.
