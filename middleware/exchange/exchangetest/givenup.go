@@ -11,8 +11,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// givenUpCases are about responses that the handler has begun and that turn out
-// not to be its outcome.
+// givenUpCases are about handlers that begin a response and end with another outcome.
 var givenUpCases = []testCase{
 	{"a panic in mid-body that is recovered inside is in doubt", func(b *bundle) {
 		b.protect(recovering(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -110,8 +109,8 @@ var givenUpCases = []testCase{
 	}},
 }
 
-// supersededStream is about a client that must not take a stream for the answer
-// when another answer was stored meanwhile.
+// supersededStream stores another answer while a stream is under way. The client must not take
+// the stream for the answer.
 func supersededStream(b *bundle) {
 	b.protect(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "part")
@@ -123,8 +122,7 @@ func supersededStream(b *bundle) {
 	b.wantRuns(1)
 }
 
-// wantBrokenOff sends a request whose response the client must not take for a
-// whole one.
+// wantBrokenOff sends a request. The client must not take the response for a whole one.
 func (b *bundle) wantBrokenOff(key string) {
 	b.Helper()
 	a, err := b.trySend(b.request("POST", "/pay", key, payBody))
@@ -143,8 +141,7 @@ func (b *bundle) wantState(key string, want idem.State) {
 
 var errHijack = errors.New("cannot be hijacked")
 
-// withoutHijack is a server whose connections cannot be hijacked, which it says
-// when it is asked.
+// withoutHijack is a server that offers Hijack and refuses it.
 func withoutHijack(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(notHijacked{w}, r) })
 }

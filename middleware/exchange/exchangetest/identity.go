@@ -14,8 +14,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// identityCases are about which requests are the same one, and what the
-// handler sees of it.
+// identityCases are about when two requests are the same, and about the handler's view of a
+// request.
 var identityCases = []testCase{
 	{"bug 6: JSON members in another order are the same request", func(b *bundle) {
 		b.protect(created)

@@ -10,7 +10,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// optionCases are about what a route can choose.
+// optionCases are about the options of a route.
 var optionCases = []testCase{
 	{"safe methods need no key and reach the handler as they are", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {

@@ -13,13 +13,12 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
-// wantRefusal checks a refusal against the table of what clients see (design,
-// section 6), as it is written there.
+// wantRefusal checks a refusal against the table of refusals in section 6 of the design.
 func (b *bundle) wantRefusal(a answer, code idem.Code) {
 	b.Helper()
 	want, ok := map[idem.Code]struct {
 		status int
-		title  string // "" where the table leaves it open
+		title  string // "" if the table leaves it open
 		retry  bool
 	}{
 		idem.CodeKeyMissing:        {400, "Idempotency-Key is missing", false},
@@ -70,7 +69,7 @@ func (b *bundle) wantRefusal(a answer, code idem.Code) {
 	}
 }
 
-// wantNothing says that a request left no trace.
+// wantNothing checks that a request left no trace.
 func (b *bundle) wantNothing() {
 	b.Helper()
 	b.wantRuns(0)
@@ -79,7 +78,7 @@ func (b *bundle) wantNothing() {
 	}
 }
 
-// refuses is a case in which nothing runs and no record is left.
+// refuses is a case without a run and without a record.
 func refuses(name string, code idem.Code, prepare func(b *bundle), request func(b *bundle) *http.Request) testCase {
 	return testCase{name, func(b *bundle) {
 		if prepare != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// relayCases are about handlers that answer with a refusal of another service.
+// relayCases are about handlers that answer with another service's refusal.
 var relayCases = []testCase{
 	{"a relayed refusal is in doubt, whatever its status, and is not kept", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) { problem(w, 422, r.Header.Get("Idempotency-Key")) })
@@ -66,7 +66,7 @@ var relayCases = []testCase{
 				z := gzip.NewWriter(w)
 				_, _ = io.WriteString(z, problemBody("in-progress"))
 				_ = z.Close()
-			case "brotli": // for a client of the proxy that asked for it
+			case "brotli": // asked for by a client of the proxy
 				w.Header().Set("Content-Encoding", "br")
 				problem(w, 422, "\x00\x01\x02")
 			}

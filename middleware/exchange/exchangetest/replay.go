@@ -13,7 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// created is a handler as payment services have them.
+// created is a typical handler of a payment service.
 func created(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")

@@ -62,7 +62,7 @@ var statusCases = []testCase{
 			}
 			for _, tt := range []struct {
 				state   string
-				attempt any // nil: not told
+				attempt any // nil if not told
 				kind    string
 				expires bool
 				open    bool
@@ -159,7 +159,7 @@ var statusCases = []testCase{
 	}},
 }
 
-// neverAsked is a resolver of a status handler, which does not ask it.
+// neverAsked is the resolver of a status handler. The handler does not ask it.
 func neverAsked(context.Context, idem.Interrupted) (idem.Resolution, error) {
 	panic("the status handler asked a resolver")
 }
@@ -169,8 +169,8 @@ func text(v any) string {
 	return s
 }
 
-// statusOf serves a status handler and returns how to ask it; header are names
-// and values.
+// statusOf serves a status handler and returns a function to ask it. header has names and
+// values.
 func (b *bundle) statusOf(policy idem.Policy) func(method, key string, header ...string) (answer, map[string]any) {
 	b.Helper()
 	url, client := b.listen(b.adapter.Status(b.engine, policy, b.options))

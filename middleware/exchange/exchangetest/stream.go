@@ -10,7 +10,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// streamCases are about responses that are not kept.
+// streamCases are about responses that the store does not keep.
 var streamCases = []testCase{
 	{"a flushed response arrives as it is written, and is not kept", func(b *bundle) {
 		seen := make(chan struct{})

@@ -28,15 +28,15 @@ type Adapter struct {
 	Protect func(engine *idem.Engine, policy idem.Policy, o Options, h http.Handler) (http.Handler, error)
 	// Status and Tokens serve the handlers of those names, on every path.
 	Status func(engine *idem.Engine, policy idem.Policy, o Options) http.Handler
-	// Tokens may be nil: the adapter has no such handler.
+	// Tokens is nil if the adapter has no such handler.
 	Tokens func(engine *idem.Engine, policy idem.Policy, ttl time.Duration) http.Handler
 	// Beyond names cases beyond the framework, such as "stream" or "write/103 Early Hints",
-	// with the reason. A name stands for all cases that begin with it. They are not run,
+	// with the reason. A name stands for all cases with this beginning. They are not run,
 	// and a name of no case is an error.
 	Beyond map[string]string
 }
 
-// beyond returns the name and the reason for which a case is left out.
+// beyond returns the name and the reason if a case is left out.
 func (a *Adapter) beyond(name string) (beginning, reason string) {
 	for beginning, reason := range a.Beyond {
 		if strings.HasPrefix(name, beginning) {
@@ -53,7 +53,7 @@ type Options struct {
 	Scope     func(*http.Request) (string, error)
 	Operation func(*http.Request) string
 	Compared  []string
-	Methods   []string // nil: the option is not given
+	Methods   []string // nil if the option is not given
 	Optional  bool     // WithOptionalKey
 	Documents string   // WithDocumentation
 	Refusals  func(http.ResponseWriter, *http.Request, *idem.Refusal)
@@ -123,7 +123,7 @@ type bundle struct {
 	policy  idem.Policy
 	options Options
 	runs    atomic.Int64      // of the handler
-	later   atomic.Int64      // nanoseconds that the store's clock is ahead
+	later   atomic.Int64      // nanoseconds by which the store's clock is ahead
 	seen    [256]atomic.Int64 // events, by type
 
 	overHTTP2 bool // the server speaks HTTP/2
@@ -236,7 +236,7 @@ func (b *bundle) send(req *http.Request) answer {
 	return a
 }
 
-// trySend is send where the connection may break.
+// trySend is send for a connection that may break.
 func (b *bundle) trySend(req *http.Request) (answer, error) {
 	resp, err := b.client.Do(req)
 	if err != nil {
@@ -247,8 +247,8 @@ func (b *bundle) trySend(req *http.Request) (answer, error) {
 	return answer{resp, string(body), err}, nil
 }
 
-// afterwards is the answer to a repeat after the first request. A handler that has
-// hijacked its connection closes it before it returns, so the client may be early.
+// afterwards is the answer to a repeat after the first request. A handler with a hijacked
+// connection closes it before it returns, so the client may be early.
 func (b *bundle) afterwards(key, body string) answer {
 	b.Helper()
 	for start := time.Now(); ; runtime.Gosched() {
@@ -278,8 +278,8 @@ func (b *bundle) wantRuns(n int64) {
 	}
 }
 
-// operator settles the attempt of an execution from outside: as completed with a
-// response, and as released without one.
+// operator settles the attempt of an execution from outside. With a response it completes the
+// attempt, and without one it releases the attempt.
 func (b *bundle) operator(ctx context.Context, resp *idem.Response) {
 	x, _ := idem.FromContext(ctx)
 	rec, err := b.store.Get(context.Background(), x.KeyID)

@@ -259,8 +259,7 @@ var writerCases = []testCase{
 	}},
 }
 
-// compress is a compressor as they are found outside of handlers: it announces
-// the encoding up front.
+// compress is a typical compressor around a handler. It announces the encoding up front.
 func compress(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Accept-Encoding") != "gzip" {
