@@ -1,5 +1,5 @@
-// Package line has the parts that the recipes and the queue share. A line is a znode whose
-// children the servers number in the order of their creation.
+// Package line has the shared parts of the recipes and the queue. A line is a znode. The
+// servers number its children in the order of their creation.
 package line
 
 import (
@@ -20,14 +20,14 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Position is a znode in a line, read off its name:
+// Position is a znode in a line. Its fields come from its name:
 //
 //	<role>-<unique><number>-<sequence number>
 type Position struct {
 	Name   string
 	Role   string // its purpose, such as "read", without a "-"
-	Number int    // among the znodes that its transaction put in line
-	Seq    int32  // given by the servers; it wraps
+	Number int    // within its transaction, below session.MaxBatch
+	Seq    int32  // given by the servers, and it wraps
 }
 
 // Fence is the fence of the lease for a place. One transaction may put several places in line.
@@ -38,14 +38,14 @@ func (p Position) Fence(t *held.Table, czxid int64) idem.Fence {
 	return f
 }
 
-// uniqueLen is the length of a unique part: 96 random bits, in hexadecimal.
+// uniqueLen is the length of a unique part. It has 96 random bits, in hexadecimal.
 const uniqueLen = 24
 
-// minDigits is how many characters the servers write for a number, by %010d.
+// minDigits is the least length of a sequence number. The servers write it by %010d.
 const minDigits = 10
 
-// Unique returns a unique part. It identifies a create whose reply was lost. No two znodes ever
-// have the same one, so a znode in a line may be deleted without reading its owner.
+// Unique returns a unique part. It identifies a create after its reply was lost. No two znodes
+// ever share one, so a znode in a line may be deleted without reading its owner.
 func Unique() string {
 	var unique [uniqueLen / 2]byte
 	_, _ = rand.Read(unique[:]) // never fails
@@ -70,8 +70,8 @@ func (p Position) before(q Position) int {
 	return strings.Compare(p.Name, q.Name)
 }
 
-// Parse reads a name. It returns false for a child that another application made, because that
-// is not part of the line.
+// Parse reads a name. It returns false for the child of another application, because such a
+// child is no part of the line.
 func Parse(name string) (Position, bool) {
 	role, rest, _ := strings.Cut(name, "-")
 	unique, digits, _ := strings.Cut(rest, "-")
@@ -98,9 +98,9 @@ func Sort(names []string) []Position {
 	return all
 }
 
-// Ensure makes the parent of a line, and the znodes above it. The parent is a container,
-// which the servers remove some time after its last child has gone. Making a znode twice
-// does no harm. So the write need not be pinned, and after a lost reply it is made again.
+// Ensure makes the parent of a line, and the znodes above it. The parent is a container, so the
+// servers remove it some time after its last child has gone. Making a znode twice does no harm.
+// So the write need not be pinned, and Ensure repeats it after a lost reply.
 func Ensure(t *held.Table, path string, data []byte) error {
 	for {
 		err := t.CreateContainer(path, data, t.ACL)
@@ -131,7 +131,7 @@ func EnsureFor(ctx context.Context, t *held.Table, path string) error {
 }
 
 // ensureAbove makes the znodes above the parent of a line. Those below the chroot are
-// containers too, so that a path with a number in it leaves nothing. A client that may not
+// containers too, so a path with a number in it leaves nothing. A client without the right to
 // create a znode here may still create one further down.
 func ensureAbove(t *held.Table, path string) error {
 	var denied error

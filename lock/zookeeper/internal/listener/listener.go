@@ -1,5 +1,5 @@
-// Package listener calls functions of the application that want to hear of events. Each
-// function has a mailbox, so a slow one delays neither the session nor the others.
+// Package listener calls functions of the application with events. Each function has a mailbox,
+// so a slow one delays neither the session nor the others.
 package listener
 
 import (
@@ -28,8 +28,8 @@ func NewGroup(log *slog.Logger) *Group { return &Group{log: log} }
 // already.
 const lastWords = time.Second
 
-// Close waits until all events are delivered, even those that are posted meanwhile. When ctx
-// has ended and lastWords have passed, it drops the others. After Close nothing is delivered.
+// Close waits until all events are delivered, even events posted meanwhile. When ctx has ended
+// and lastWords have passed, it drops the others. After Close nothing is delivered.
 func (g *Group) Close(ctx context.Context) (err error) {
 	for late := (<-chan time.Time)(nil); !g.silence(err != nil); {
 		idle, ended := g.busy.Idle(), ctx.Done()
@@ -108,7 +108,7 @@ func (m *Mailbox[T]) Post(ev T) {
 	}
 }
 
-// Stop drops the events that have not been delivered, and all later ones.
+// Stop drops all events not yet delivered, and all later ones.
 func (m *Mailbox[T]) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

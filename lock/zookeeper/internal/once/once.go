@@ -15,20 +15,21 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Stamps is how many of these writes a session has under way at a time. Each stamp is an
-// ephemeral znode of the session, which the first write with it creates.
+// Stamps bounds the writes of this kind that a session has under way. Each stamp is an
+// ephemeral znode of the session. The first write with the stamp creates it.
 const Stamps = 32
 
-// Begin begins a write and goes on with it when its caller has gone. settled is called once with
-// the outcome.
+// Begin begins a write, and goes on with it after the caller has gone. It calls settled once
+// with the outcome.
 //
-// After a lost reply the effect itself does not tell whether the write was applied. A missing
-// element may never have been offered, or may have been offered and consumed. So the write
-// also sets a stamp, a znode that only this session writes to, to a value never used before.
-// After a barrier the stamp tells.
+// After a lost reply the effect itself does not show the outcome. A missing element may never
+// have been offered, or may have been offered and consumed. So the write also sets a stamp to a
+// value never used before. Only this session writes to the stamp. After a barrier the value of
+// the stamp shows the outcome.
 //
 // The outcome is Applied, Refused, Unsent, or Unknown if the session is over. Created is nil if
-// the stamp told. A write that has not been sent when ctx ends is Unsent.
+// the outcome was read from the stamp. If ctx ends before the write is sent, the outcome is
+// Unsent.
 func Begin(ctx context.Context, t *held.Table, settled func(session.Result), ops ...any) {
 	t.Keeper.Background.Add()
 	run := func() {
@@ -40,8 +41,8 @@ func Begin(ctx context.Context, t *held.Table, settled func(session.Result), ops
 	}
 }
 
-// Write is Begin, except that it waits for the outcome, and returns Unknown if ctx ends before
-// that. settled, if not nil, is called with the true outcome in any case.
+// Write is Begin, except that it waits for the outcome. If ctx ends first, it returns Unknown.
+// If settled is not nil, it gets the true outcome in any case.
 func Write(ctx context.Context, t *held.Table, settled func(session.Result), ops ...any) session.Result {
 	answer := make(chan session.Result, 1)
 	Begin(ctx, t, func(r session.Result) {
@@ -94,7 +95,7 @@ func write(ctx context.Context, t *held.Table, ops []any) session.Result {
 		case r.Outcome == session.Refused:
 			return r
 		case r.Outcome == session.Ended:
-			// The end of the session says nothing of znodes that outlive it.
+			// The end of the session says nothing of persistent znodes.
 			return session.Result{Outcome: session.Unknown, Err: r.Err}
 		case r.Outcome == session.Unknown:
 			n, err := t.Decide(cl.Path(), session.OfNode)

@@ -7,24 +7,23 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
-// clock tells until when the leases of one session can be trusted. All times are of
-// the lease clock, which goes on while the machine is suspended. The type reads no
-// clock itself. The lock of its session guards it.
+// clock computes the end of the trust in the leases of one session. All times are of the lease
+// clock, so they go on while the machine is suspended. The type reads no clock itself. The lock
+// of its session guards it.
 //
-// The reasoning: a session expires when its *leader* has heard nothing of it for the
-// session time-out. A follower reports the active sessions in its answers to the
-// leader's pings (Learner.ping in the server's source), on the same ordered stream as
-// the writes that it forwards. We do not assume that a forwarded write by itself tells
-// the leader of the session. We assume only that the follower has by then reported
-// everything that it had received one tick earlier (two pings). If a write proves more,
-// leases end early:
+// A session expires when the *leader* of the servers has heard nothing of it for the session
+// time-out. A follower reports the active sessions in its answers to the leader's pings
+// (Learner.ping in the server's source). The reports and the forwarded writes share one ordered
+// stream. We do not assume that a forwarded write by itself tells the leader of the session. We
+// assume only that before the write the follower has reported everything it had received one
+// tick (two pings) earlier. If a write proves more, leases only end early.
 //
 //	expiry ≥ known + timeout
 //	known  = the latest acknowledged write that was answered
 //	         a tick before the last acknowledged one was sent
 //
 // With a write every heartbeat, known is at most a heartbeat and a tick before the last
-// acknowledged write. This gives the rule that the documents state:
+// acknowledged write. This gives the rule of the documents:
 //
 //	trust until (last acknowledged write) + timeout − (heartbeat + tick + 5 %)
 //
@@ -34,8 +33,8 @@ type clock struct {
 	timeout time.Duration // negotiated with the server
 	tick    time.Duration // the servers' tickTime
 
-	last   leaseclock.Instant // when the last acknowledged write was sent; zero before the first
-	known  leaseclock.Instant // latest sign of life that the leader is sure to have had
+	last   leaseclock.Instant // when the last acknowledged write was sent, zero before the first
+	known  leaseclock.Instant // the latest sign of life known to the leader for sure
 	recent []sign             // acknowledged writes after known, oldest first
 }
 
@@ -52,8 +51,8 @@ func Margin(timeout, tick time.Duration) time.Duration {
 
 func driftOf(timeout time.Duration) time.Duration { return timeout / 20 }
 
-// CheckTimeout refuses a session so short that the margin leaves less trust than three
-// heartbeats. One late answer would then cost every lease.
+// CheckTimeout refuses a session if the margin leaves less trust than three heartbeats. One
+// late answer would then cost every lease.
 func CheckTimeout(timeout, tick time.Duration) error {
 	trust, margin := timeout-Margin(timeout, tick), Margin(timeout, tick)
 	if trust < 3*heartbeatOf(timeout) {
@@ -62,8 +61,8 @@ func CheckTimeout(timeout, tick time.Duration) error {
 	return nil
 }
 
-// handshake records a connect that the server accepted. The leader itself confirms a
-// connect, but it is no write, so it does not renew trust.
+// handshake records a connect accepted by the server. The leader itself confirms a connect, but
+// a connect is no write, so it does not renew trust.
 func (c *clock) handshake(sent leaseclock.Instant, timeout time.Duration) {
 	c.timeout = timeout
 	if sent.After(c.known) {
@@ -71,13 +70,13 @@ func (c *clock) handshake(sent leaseclock.Instant, timeout time.Duration) {
 	}
 }
 
-// acknowledge records a write that was sent and answered at these times. Answers may be
-// recorded in any order.
+// acknowledge records when a write was sent and when it was answered. The order of the calls
+// does not matter.
 func (c *clock) acknowledge(sent, acked leaseclock.Instant) {
 	if sent.After(c.last) {
 		c.last = sent
 	}
-	// Of signs close together one is enough. The older one counts sooner.
+	// One of several signs close together is enough. The older one counts sooner.
 	if n := len(c.recent); n == 0 || sent.Sub(c.recent[n-1].sent) >= c.tick/8 {
 		c.recent = append(c.recent, sign{sent, acked})
 	}
@@ -92,7 +91,7 @@ func (c *clock) acknowledge(sent, acked leaseclock.Instant) {
 	c.recent = append(c.recent[:0], c.recent[n:]...)
 }
 
-// deadline is when trust ends; the zero Instant before the first write.
+// deadline is the end of trust, or the zero Instant before the first write.
 func (c *clock) deadline() leaseclock.Instant {
 	if c.last.IsZero() {
 		return leaseclock.Instant{}
@@ -104,13 +103,13 @@ func (c *clock) deadline() leaseclock.Instant {
 	return end
 }
 
-// heartbeat is the pause after which a write is due.
+// heartbeat is the pause before the next write.
 func (c *clock) heartbeat(held bool) time.Duration {
 	if held {
 		return heartbeatOf(c.timeout)
 	}
-	// Idle: often enough that the first lease after a pause is trusted for a useful
-	// time, and that a dead ensemble is noticed before a caller asks.
+	// An idle session writes often enough for two reasons. The first lease after a pause is
+	// trusted for a useful time, and a dead ensemble is noticed before a caller asks.
 	return min(c.timeout/4, (c.timeout-Margin(c.timeout, c.tick))/2)
 }
 
@@ -120,7 +119,7 @@ func (c *clock) patience() time.Duration {
 	return max(c.timeout/4, (c.timeout-Margin(c.timeout, c.tick))/2)
 }
 
-// glance is the longest pause between two looks at the clock while there is trust to
-// lose. Timers stand still in a suspended machine. A timer set to the deadline would
-// fire late by as long as the machine slept.
+// glance is the longest pause between two looks at the clock while there is trust to lose.
+// Timers stand still in a suspended machine. So a timer for the deadline itself would fire
+// late, by as long as the machine slept.
 func (c *clock) glance() time.Duration { return c.timeout / 20 }

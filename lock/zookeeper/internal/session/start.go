@@ -14,33 +14,32 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/wire"
 )
 
-// MaxReply is the largest reply that is read: a list of 50,000 places, or the largest
-// znode that servers usually allow.
+// MaxReply bounds a reply. A list of 50,000 places fits, and so does the largest znode that
+// servers usually allow.
 const MaxReply = 4 << 20
 
 // DefaultTick is the tickTime of ZooKeeper's sample configuration.
 const DefaultTick = 2 * time.Second
 
-// Config says how sessions are made. Nothing in it may be left zero, except where it
-// says so.
+// Config says how sessions are made. Every field is required, unless its comment allows a zero.
 type Config struct {
 	Servers     []string
 	Dialer      *wire.Dialer
 	Timeout     time.Duration // asked for
-	Tick        time.Duration // tickTime of the servers; 0: find out
+	Tick        time.Duration // tickTime of the servers, or 0 to find it out
 	OpenTimeout time.Duration // bounds each start of a session
 	Credentials []Credential  // may be empty
 	ACL         []zk.ACL      // of the member znode and those above it
 	Logger      *slog.Logger
 	Now         leaseclock.Source
 
-	// Members is the path below which the sessions have their member znodes.
+	// Members is the path of the sessions' member znodes.
 	Members    string
 	MemberData []byte
 
-	// Prepare is called for each new session, once its writes are acknowledged and
-	// before it serves callers. What it returns is the session's Local. An error keeps
-	// the session from being used. It may be nil.
+	// Prepare is called for each new session, after its first write is acknowledged and before
+	// it serves callers. Its result is the session's Local. If it fails, the session is not
+	// used. It may be nil.
 	Prepare func(ctx context.Context, s *Session) (any, error)
 }
 
@@ -67,7 +66,7 @@ func start(ctx context.Context, cfg *Config) (*Session, error) {
 	if err := s.boot(ctx); err != nil {
 		_, offline := s.connection()
 		why := s.Err()
-		if why != nil && !errors.Is(err, why) { // a call may only have seen the connection break
+		if why != nil && !errors.Is(err, why) { // the call may have seen only a broken connection
 			err = fmt.Errorf("%w: %w", why, err)
 		}
 		s.die(err)
@@ -112,8 +111,8 @@ func (s *Session) boot(ctx context.Context) error {
 		return err
 	}
 	for _, cred := range s.cfg.Credentials {
-		// The library repeats it after a reconnect, but only if it succeeded once. So
-		// it comes before anything else.
+		// The library repeats a credential after a reconnect, but only after a first success.
+		// So the credentials come before anything else.
 		if err := s.within(ctx, func() error { return s.conn.AddAuth(cred.Scheme, cred.Secret) }); err != nil {
 			return fmt.Errorf("zookeeper: credential %v was refused: %w", cred, err)
 		}
@@ -122,7 +121,7 @@ func (s *Session) boot(ctx context.Context) error {
 		return err
 	}
 	s.run()
-	// A first write that came late is not trusted. The next ones are.
+	// A late first write is not trusted. The next ones are.
 	if err := s.await(ctx, func() (bool, error) { return s.trouble(true) == nil, s.why }); err != nil {
 		return fmt.Errorf("zookeeper: first write: %w", err)
 	}
@@ -167,8 +166,8 @@ func (s *Session) fitTick(ctx context.Context) error {
 	return nil
 }
 
-// tickFor chooses the tick for a session that the servers granted: the configured one,
-// or the default if the session leaves room for it, or what the servers tell.
+// tickFor chooses the tick for a session with the granted time-out. It takes the configured
+// tick, or the default if the time-out leaves room for it. Otherwise it asks the servers.
 func (c *Config) tickFor(ctx context.Context, granted time.Duration) (time.Duration, error) {
 	switch {
 	case c.Tick != 0:
@@ -180,11 +179,10 @@ func (c *Config) tickFor(ctx context.Context, granted time.Duration) (time.Durat
 	return min(DefaultTick, least/2), err
 }
 
-// join creates the session's member znode. This write and those of the znodes above it
-// are the only ones that are not pinned. That does no harm. The transport keeps them
-// within this session, the member's name is never used again, and the znodes above are
-// persistent and the same for all clients. If the answer is lost, another session is
-// started.
+// join creates the session's member znode. Only this write and the creates of the znodes above
+// it have no pin. They do no harm, for three reasons. The transport keeps them within this
+// session. The member's name is never used again. And the znodes above are persistent and the
+// same for all clients. If the answer is lost, the client starts another session.
 func (s *Session) join(ctx context.Context) error {
 	err := s.create(ctx, s.Member(), s.cfg.MemberData, zk.FlagEphemeral)
 	if !errors.Is(err, zk.ErrNoNode) {
@@ -197,7 +195,7 @@ func (s *Session) join(ctx context.Context) error {
 }
 
 // createParents makes the znodes above the member, before writes can be pinned. A client
-// that may not create one of them may still create one further down.
+// without the right to create one of them may still create one further down.
 func (s *Session) createParents(ctx context.Context, path string) (denied error) {
 	for i := 1; i < len(path); i++ {
 		if path[i] != '/' {
@@ -230,8 +228,8 @@ func (s *Session) create(ctx context.Context, path string, data []byte, flags in
 	return err
 }
 
-// debugLog takes the library's messages. They report every failed connect and much
-// else. This package logs what matters.
+// debugLog takes the library's messages. They report every failed connect and much else. The
+// important events are in this package's own log lines.
 type debugLog struct{ log *slog.Logger }
 
 // Printf implements zk.Logger.

@@ -1,4 +1,5 @@
-// Package zktest has what the tests of lock/zookeeper and of the packages below it share.
+// Package zktest has the shared parts of the tests of lock/zookeeper and of the packages below
+// it.
 package zktest
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Patience bounds everything that a test waits for. Reaching it is a failure.
+// Patience bounds every wait of a test. Reaching it is a failure.
 const Patience = 30 * time.Second
 
 // Tick is the tickTime of the harness's servers.
@@ -33,7 +34,7 @@ func Logger() *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
-// Conn returns the library's connection of a session, for requests that are not pinned.
+// Conn returns the library's connection of a session, for requests without a pin.
 func Conn(t testing.TB, s *session.Session) (conn *zk.Conn) {
 	t.Helper()
 	if _, err := s.Look("/", func(c *zk.Conn, path string) (session.Node, error) {
@@ -45,7 +46,7 @@ func Conn(t testing.TB, s *session.Session) (conn *zk.Conn) {
 	return conn
 }
 
-// Bounded returns a context that ends when the test's patience does.
+// Bounded returns a context that ends after Patience.
 func Bounded(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	t.Cleanup(cancel)
@@ -75,7 +76,7 @@ func RawConn(t testing.TB, servers []string) *zk.Conn {
 	return c
 }
 
-// NewID returns a key ID that no other test uses.
+// NewID returns a key ID for one test. No other test uses it.
 func NewID() idem.KeyID { return idem.NewKeyID("test", idem.Key(idem.NewNonce().String())) }
 
 // Request is a request for the lock of a key.
@@ -101,7 +102,7 @@ func Await(t testing.TB, what string, ch <-chan struct{}) {
 	}
 }
 
-// Until polls for something that has to become true.
+// Until polls until a condition holds.
 func Until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !ok(); time.Sleep(2 * time.Millisecond) {
@@ -111,7 +112,7 @@ func Until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// Password is that of the session behind a proxy.
+// Password is the password of the session behind a proxy.
 func Password(p *testserver.Proxy) []byte {
 	_, passwd := p.Session()
 	return passwd
@@ -123,7 +124,7 @@ var (
 	Theirs = session.Credential{Scheme: "digest", Secret: []byte("payments:guess")}
 )
 
-// Stranger is a connection with the credentials of some users, or of none.
+// Stranger is a connection with the credentials of some users, or without credentials.
 func Stranger(t testing.TB, servers []string, who ...session.Credential) *zk.Conn {
 	t.Helper()
 	c := RawConn(t, servers)
@@ -135,7 +136,7 @@ func Stranger(t testing.TB, servers []string, who ...session.Credential) *zk.Con
 	return c
 }
 
-// Tree lists a znode and all below it that this connection may list.
+// Tree lists a znode and all znodes below it. The connection has to be allowed to list them.
 func Tree(t testing.TB, c *zk.Conn, path string) (all []string) {
 	t.Helper()
 	names, _, err := c.Children(path)
@@ -148,7 +149,7 @@ func Tree(t testing.TB, c *zk.Conn, path string) (all []string) {
 	return append(all, path)
 }
 
-// Journal keeps what was logged.
+// Journal keeps the log.
 type Journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -161,21 +162,21 @@ func (j *Journal) Write(p []byte) (int, error) {
 	return j.text.Write(p)
 }
 
-// String is everything that was logged.
+// String is the whole log so far.
 func (j *Journal) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.String()
 }
 
-// Has reports whether some words were logged.
+// Has reports whether the log has some words.
 func (j *Journal) Has(words string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return strings.Contains(j.text.String(), words)
 }
 
-// Recorder keeps what a listener was told.
+// Recorder keeps the events of a listener.
 type Recorder[T any] struct {
 	mu  sync.Mutex
 	all []T
@@ -202,16 +203,16 @@ func (r *Recorder[T]) Wait(t testing.TB, n int) []T {
 	return r.Events()
 }
 
-// KillSession ends a session behind a proxy, as if it had expired. It returns when callers
-// are not served by it any more.
+// KillSession ends a session behind a proxy, as if it had expired. It returns when the session
+// serves no caller any more.
 func KillSession(t testing.TB, s *session.Session, p *testserver.Proxy) {
 	t.Helper()
 	Until(t, "session killed", func() bool {
 		err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], s.ID(), Password(p))
 		return err == nil || s.Err() != nil
 	})
-	// A server that hears the client reconnect while it is closing the session lets it
-	// in, and then answers nothing.
+	// If the client reconnects while a server is closing the session, the server lets it in
+	// and then answers nothing.
 	p.Cut()
 	Await(t, "session over", s.Over())
 }
