@@ -29,7 +29,7 @@ type Attempt struct {
 
 // Acquire makes a znode at a claimed path. It returns when the attempt is over, ctx has
 // ended, or the session can no longer be trusted. If it fails, the claim is or will be
-// given up. The error wraps idem.ErrUnavailable, or it is that of Make.
+// given up. The error wraps idem.ErrUnavailable, or it is the error of Make.
 func (cl *Claim) Acquire(ctx context.Context, z Znode) (*Lease, error) {
 	t := cl.t
 	if z.Delete == nil {
@@ -74,8 +74,8 @@ func (a *Attempt) Abandoned() bool {
 	return a.abandoned
 }
 
-// run makes the znode and hands it to the caller. It undoes a znode that the caller does
-// not wait for any more, or that came too late to be trusted.
+// run makes the znode and hands it to the caller. It undoes the znode if the caller has gone,
+// or if the znode came too late to be trusted.
 func (a *Attempt) run() {
 	defer a.Keeper.Background.Done()
 	path, czxid, err := a.znode.Make(a)
@@ -96,7 +96,8 @@ func (a *Attempt) run() {
 	close(a.done)
 }
 
-// grant hands the znode to the caller, if that still waits and the session can be trusted.
+// grant hands the znode to the caller, unless the caller has gone or the session lost its
+// trust.
 func (a *Attempt) grant(path string, czxid int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

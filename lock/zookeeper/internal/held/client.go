@@ -14,11 +14,11 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// MaxTries bounds how often one attempt sends its create: after a missing
-// parent, an orphan, a departed holder or a lost reply.
+// MaxTries bounds the creates of one attempt. It sends the create again after a missing parent,
+// an orphan, a departed holder or a lost reply.
 const MaxTries = 8
 
-// Client is the shared base of everything that is built on one zookeeper.Client.
+// Client is the shared base of all parts of one zookeeper.Client.
 type Client struct {
 	Keeper *session.Keeper
 	Chroot string
@@ -34,7 +34,7 @@ type Client struct {
 	tries atomic.Uint64
 }
 
-// Owned is the data of a new znode, under a nonce that is a name for operators.
+// Owned is the data of a new znode. Its nonce is a name for operators.
 func (c *Client) Owned(nonce string) Owner {
 	o := c.Owner
 	o.Nonce, o.Try = nonce, c.Try()
@@ -60,7 +60,7 @@ type Root interface {
 	Base() (c *Client, prefix string)
 }
 
-// CheckPath accepts "/a/b": absolute, no empty or relative element.
+// CheckPath accepts absolute paths like /a/b, without empty or relative elements.
 func CheckPath(name, path string, optional bool) error {
 	if path == "" && optional {
 		return nil
@@ -94,8 +94,8 @@ func (c *Client) Retries() *Retries {
 	return &Retries{c: c, pause: session.Backoff{Base: c.Policy.Base, Max: c.Policy.Max}}
 }
 
-// Wait pauses before the next attempt, and then until the client may serve it. It is false
-// when there is to be no other attempt.
+// Wait pauses before the next attempt, and then until the client may serve it. It is false if
+// no attempt is left, ctx ends or the client is closed.
 func (r *Retries) Wait(ctx context.Context) bool {
 	r.tries++
 	if most := r.c.Policy.Attempts; most > 0 && r.tries >= most || ctx.Err() != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// young is for how long a znode may be deleted without a read before. A delete names a
-// path, so it could remove a later owner's znode. Within the session the claim keeps the
-// package from deleting the znode twice, and the pin covers the end of the session. An
-// operator may still delete the znode by hand, and another owner may then take the lock.
-// No operator does that within a second. Every request that is shorter saves a round trip.
+// young is for how long a znode may be deleted without a read before. A delete names a path, so
+// it could remove a later owner's znode. Within the session the claim keeps the package from
+// deleting the znode twice, and the pin covers the end of the session. An operator may still
+// delete the znode by hand, and another owner may then take the lock. No operator does so
+// within a second. So every shorter request saves a round trip.
 const young = time.Second
 
 // Release implements [idem.Lease].
@@ -98,7 +98,7 @@ func (l *Lease) removed(err error) {
 	close(l.gone)
 }
 
-// Remove deletes the znode at path that has this czxid. See remove.
+// Remove deletes the znode with this path and czxid. See remove.
 func (t *Table) Remove(path string, czxid int64, look bool) error {
 	return t.remove(path, czxid, look, func(refused *session.Result) []any { return deletion(path, refused) }, func() {})
 }
@@ -111,12 +111,12 @@ func deletion(path string, refused *session.Result) []any {
 	return []any{&zk.DeleteRequest{Path: path, Version: -1}}
 }
 
-// remove deletes the znode at path that has this czxid, in one transaction with the other
-// operations of del, see Znode.Delete. It returns nil when that znode is known to be gone.
+// remove deletes the znode with this path and czxid, in one transaction with the other
+// operations of del, see Znode.Delete. It returns nil when the znode is known to be gone.
 // It fails only if the session is over first. Then the znode goes with the session. look
 // makes it read the znode before the first delete.
 //
-// A delete whose reply was lost is never simply sent again. It may have been applied, and
+// After a lost reply the delete is never simply sent again. It may have been applied, and
 // another owner may have come since. As long as the znode with this czxid is there, the
 // transaction was not applied. Once the znode is gone, nothing more may be done.
 func (t *Table) remove(path string, czxid int64, look bool, del func(*session.Result) []any, vanished func()) error {
@@ -169,9 +169,9 @@ func (t *Table) remove(path string, czxid int64, look bool, del func(*session.Re
 	}
 }
 
-// atEnd says what the end of the session means for one of its znodes. An expired session
-// took it along, and a session without its member is being closed. In all other cases the
-// znode stays until the servers notice that the session is over.
+// atEnd translates the end of the session for one of its znodes. An expired session took the
+// znode along. A session without its member is being closed. In all other cases the znode stays
+// until the servers notice the end of the session.
 func (t *Table) atEnd(err error) error {
 	if why := t.Err(); errors.Is(why, session.ErrExpired) || errors.Is(why, session.ErrNoMember) {
 		return nil

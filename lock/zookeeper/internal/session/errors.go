@@ -22,7 +22,7 @@ var (
 	errNoQuorum     = errors.New("zookeeper: no answer from the quorum")
 )
 
-// ErrNotPermitted is explained in package zookeeper, which exports it.
+// ErrNotPermitted is exported and explained by package zookeeper.
 var ErrNotPermitted = errors.New("zookeeper: not permitted")
 
 // errUnknownToServers refuses an ACL for "auth", the identities of the client, because the
@@ -35,7 +35,7 @@ var ErrNoParent = errors.New("a znode above it is missing")
 // Codes of the servers (org.apache.zookeeper.KeeperException.Code) without an error in the
 // client library.
 const (
-	codeRuntimeInconsistency = -2 // of an operation that was not tried
+	codeRuntimeInconsistency = -2 // of an untried operation
 	codeAPIError             = -100
 	codeQuotaExceeded        = -125
 )
@@ -67,7 +67,7 @@ func Answered(err error) bool {
 	return Refusal(err) || errors.As(err, new(*codeError))
 }
 
-// Definite reports whether the error of a server means that it did nothing.
+// Definite reports whether an error of a server means that the server did nothing.
 func Definite(err error) bool {
 	return slices.ContainsFunc([]error{
 		zk.ErrNoNode, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrBadVersion,
@@ -114,7 +114,7 @@ func notPermittedAt(znode string, err error) error {
 	return fmt.Errorf("%w by the ACL of %s, which is not for this client: %w", ErrNotPermitted, znode, err)
 }
 
-// pathOf is the path that an operation of a Multi is about.
+// pathOf is the path of an operation of a Multi.
 func pathOf(op any) string {
 	switch op := op.(type) {
 	case *zk.CreateRequest:

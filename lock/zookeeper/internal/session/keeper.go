@@ -20,16 +20,16 @@ import (
 // Keeper keeps a session, and replaces it when it is over. It is safe for concurrent
 // use.
 type Keeper struct {
-	// Background counts work under way that Close waits for.
+	// Background counts the work that Close waits for.
 	Background background.Tracker
-	// Listeners call the functions of the application that want to hear of events.
+	// Listeners call the application's functions with events.
 	Listeners *listener.Group
 
 	cfg   Config
 	retry Backoff
 	feed  feed
 
-	cleanup sync.WaitGroup  // shutdowns of sessions that are over, and what Go started
+	cleanup sync.WaitGroup  // shutdowns of ended sessions, and goroutines of Go
 	ctx     context.Context // ends with Close or Abandon
 	stop    context.CancelCauseFunc
 	stopped chan struct{} // closed when keep has returned
@@ -68,17 +68,16 @@ func Keep(ctx context.Context, cfg Config, retry Backoff) (*Keeper, error) {
 	return k, nil
 }
 
-// passing reports whether the reason why a session did not start may be over soon. A
-// server that is just joining its ensemble refuses sessions that it has granted a moment
-// ago, and a slow one may not answer in time.
+// passing reports whether the reason for a failed start may be over soon. A server that just
+// joins its ensemble refuses sessions granted a moment ago, and a slow server may not answer in
+// time.
 func passing(err error) bool {
 	return slices.ContainsFunc([]error{ErrExpired, ErrGivenUp, ErrNoMember, errNoQuorum, zk.ErrConnectionClosed},
 		func(passes error) bool { return errors.Is(err, passes) })
 }
 
-// outage reports whether a session did not start because no server served it in time.
-// Another try may succeed then. It is false for servers that answer and will never
-// accept this client.
+// outage reports whether a session did not start because no server served it in time. Another
+// try may succeed then. It is false if the servers answer and will never accept this client.
 func outage(ctx context.Context, err error) bool {
 	switch {
 	case errors.Is(err, idem.ErrUnavailable): // it says so already
@@ -127,14 +126,14 @@ func (k *Keeper) keep(s *Session) {
 	}
 }
 
-// adopt makes s the session that serves callers.
+// adopt makes s the current session.
 func (k *Keeper) adopt(s *Session) {
 	k.set(s, nil)
 	s.announce(k.feed.tell)
 	k.cfg.Logger.Info("zookeeper: session started", "session", hexID(s.ID()), "timeout", s.Timeout())
 }
 
-// set changes the session that serves callers.
+// set changes the current session.
 func (k *Keeper) set(s *Session, why error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -194,8 +193,7 @@ func (k *Keeper) Current() *Session {
 // Context ends when the keeper is closed.
 func (k *Keeper) Context() context.Context { return k.ctx }
 
-// Watch has f called with the present state and with every change; see
-// zookeeper.Client.Watch.
+// Watch has f called with the present state and with every change. See zookeeper.Client.Watch.
 func (k *Keeper) Watch(f func(Event)) (stop func()) {
 	if f == nil {
 		return func() {}
@@ -220,8 +218,7 @@ func (k *Keeper) Go(f func()) bool {
 	return true
 }
 
-// Close waits for the background work, and closes the session; see
-// zookeeper.Client.Close.
+// Close waits for the background work, and closes the session. See zookeeper.Client.Close.
 func (k *Keeper) Close(ctx context.Context) error {
 	return k.end(ctx, ErrClosed, func(s *Session) error {
 		err := s.Await(ctx, k.Background.Idle())
@@ -234,8 +231,8 @@ func (k *Keeper) Close(ctx context.Context) error {
 	})
 }
 
-// answers returns an error if leases are held and the servers, which have to give their
-// locks back, do not answer.
+// answers returns an error if leases are held and the servers do not answer. Only the servers
+// can give the locks back.
 func (s *Session) answers(ctx context.Context) error {
 	held := s.Held()
 	if held == 0 {
@@ -249,7 +246,7 @@ func (s *Session) answers(ctx context.Context) error {
 	return nil
 }
 
-// Abandon drops the connection and stops all goroutines without closing the session; see
+// Abandon drops the connection and stops all goroutines without closing the session. See
 // zookeeper.Client.Abandon.
 func (k *Keeper) Abandon() {
 	now, cancel := context.WithCancel(context.Background())

@@ -67,7 +67,7 @@ func (r *requests) send(ops ...any) Result {
 		r.die(notPermittedAt(r.member.Path, got.Err))
 	case got.Outcome == Applied || got.Outcome == Refused:
 		if r.acknowledge(gen, sent, acked) {
-			r.renewed() // what happened meanwhile was not seen
+			r.renewed() // the watches missed the changes in between
 		}
 		if got.Outcome == Refused {
 			got.Err = refusalOf(ops[got.Op], got.Err)

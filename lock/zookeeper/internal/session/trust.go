@@ -8,8 +8,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 )
 
-// trust is the lease clock of a session and the holds that depend on it. status.mu
-// guards it.
+// trust is the lease clock of a session and the holds that depend on it. status.mu guards it.
 type trust struct {
 	*status
 
@@ -18,7 +17,7 @@ type trust struct {
 	holds  map[*Hold]struct{}
 }
 
-// Hold stands for one lease that depends on the session's trust.
+// Hold stands for one lease on the session's trust.
 type Hold struct {
 	t       *trust
 	lost    func(error)
@@ -27,13 +26,12 @@ type Hold struct {
 
 // Hold registers a lease. It returns nil if the session cannot be trusted.
 //
-// When trust ends, the session calls lost, before it lets anything else happen. The
-// session's lock is held then, so lost must not wait and must not call the session.
+// When trust ends, the session calls lost, before it lets anything else happen. The session's
+// lock is held then, so lost must not wait and must not call the session.
 //
-// Later it may call overdue: when the session lives on, one time-out after trust ran
-// out, or when the session ends before that. By then the holder has had time to stop
-// its work, and the server may give the lock away. Holds that end with the session
-// itself get no such call.
+// Later it may call overdue, one time-out after trust ran out, or at the end of the session if
+// that comes first. By then the holder has had time to stop its work, and the server may give
+// the lock away. Holds that end with the session itself get no such call.
 func (t *trust) Hold(lost func(error), overdue func()) *Hold {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +43,7 @@ func (t *trust) Hold(lost func(error), overdue func()) *Hold {
 	return h
 }
 
-// End says that the lease has ended. Calling it again does no harm.
+// End ends the hold with its lease. Calling it again does no harm.
 func (h *Hold) End() {
 	h.t.mu.Lock()
 	defer h.t.mu.Unlock()
@@ -77,14 +75,14 @@ func (t *trust) Stale() bool {
 	return t.now().Sub(t.clock.last) > t.clock.timeout/4
 }
 
-// Timeout is the session time-out that the servers granted.
+// Timeout is the session time-out granted by the servers.
 func (t *trust) Timeout() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.clock.timeout
 }
 
-// Held is the number of leases that depend on the session.
+// Held is the number of leases on the session's trust.
 func (t *trust) Held() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,9 +92,9 @@ func (t *trust) Held() int {
 // left is how long trust lasts by the clock, whether or not the holders know. Needs mu.
 func (t *trust) left() time.Duration { return t.clock.deadline().Sub(t.now()) }
 
-// acknowledge records an acknowledged write. Trust runs from when it was sent. It
-// reports whether the write confirmed the present connection, whose number was gen when
-// the write was sent.
+// acknowledge records an acknowledged write. Trust runs from the sending of the write. gen is
+// the number of the connection at that time. acknowledge reports whether the write confirmed
+// the present connection.
 func (t *trust) acknowledge(gen uint64, sent, acked leaseclock.Instant) (confirmed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,9 +115,8 @@ func (t *trust) acknowledge(gen uint64, sent, acked leaseclock.Instant) (confirm
 	return false
 }
 
-// lookOut looks at the clock at the end of trust, or before, until the session is over. It
-// only wakes the goroutines that wait for a loss. Callers that ask get the answer from the
-// clock.
+// lookOut looks at the clock at the end of trust, or before, until the session is over. It only
+// wakes the goroutines that wait for a loss. Callers get their answers from the clock itself.
 func (t *trust) lookOut() {
 	for {
 		t.mu.Lock()
@@ -137,8 +134,8 @@ func (t *trust) lookOut() {
 	}
 }
 
-// expire ends all leases if trust has run out. It returns whether the session is
-// trusted. Needs mu.
+// expire ends all leases if trust has run out. It reports whether the session is trusted. Needs
+// mu.
 func (t *trust) expire() bool {
 	switch {
 	case t.why != nil || t.lapsed || t.clock.last.IsZero():
@@ -168,16 +165,16 @@ func (t *trust) loseAll(err error) []*Hold {
 	return lost
 }
 
-// afterLapse finishes what a lapse of trust has begun.
+// afterLapse finishes the work after a lapse of trust.
 //
-// If the session lives on, the locks of the lost leases have to go, but not at once. A
-// holder that was told to stop may need a moment, and until it calls Release its znode
-// keeps other clients out. After one session time-out the znode would have gone if the
-// session really had been over. So the lock then goes in any case.
+// If the session lives on, the locks of the lost leases have to go, but not at once. The holder
+// may need a moment to stop, and until it calls Release its znode keeps other clients out. If
+// the session really had been over, the znode would have gone after one session time-out. So
+// after that time the lock goes in any case.
 //
-// If the session is still not trusted by then, it is given up. A server may hear us
-// although we do not hear it. It would keep the session and its locks for ever, since
-// every attempt at a connection renews the session.
+// If the session is still not trusted by then, afterLapse gives it up. A server may hear us
+// although we do not hear it. It would keep the session and its locks for ever, since every
+// attempt at a connection renews the session.
 func (t *trust) afterLapse(nth int, lost []*Hold) {
 	t.log.Warn("zookeeper: session can no longer be trusted", "session", hexID(t.ID()), "leases", len(lost))
 	select {
@@ -198,8 +195,8 @@ func (t *trust) afterLapse(nth int, lost []*Hold) {
 // GiveUp ends the session. The keeper starts another one.
 func (t *trust) GiveUp() { t.die(ErrGivenUp) }
 
-// die ends the session. All its leases are lost before die returns. What the server
-// knows of the session is cleaned up by shutdown.
+// die ends the session. All its leases are lost before die returns. shutdown then cleans up at
+// the server.
 func (t *trust) die(why error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

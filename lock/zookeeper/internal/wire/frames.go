@@ -11,7 +11,7 @@ import (
 // connectRequest is the first frame of a client.
 type connectRequest struct {
 	Length, Version uint32
-	Zxid            int64 // the highest that the client has seen
+	Zxid            int64 // the highest one seen by the client
 	Timeout         int32 // ms
 	Session         int64
 	Secret          uint32 // the length of the password
@@ -24,14 +24,14 @@ type connectRequest struct {
 type connectAnswer struct {
 	Length, Version uint32
 	Timeout         int32 // ms
-	Session         int64 // 0: the server does not know the session any more
+	Session         int64 // 0 if the server does not know the session any more
 }
 
 // maxGreeting bounds the first frame of a server. Servers send 41 bytes.
 const maxGreeting = 1 << 10
 
 // The beginning of all other frames of a server is length (4 bytes), xid (4) and zxid
-// (8). The zxid names the last transaction that the server had applied.
+// (8). The zxid names the last transaction applied by the server.
 const xidAt, zxidAt, zxidEnd = 4, 8, 16
 
 // pingXid is the xid of pings. The answer to a ping tells how far the server is. It shows
@@ -41,7 +41,7 @@ const pingXid = -2
 // hide passes the zxid of an answer to seen, and sets it to zero for the library. The
 // zxid of a watch event is -1.
 //
-// The library repeats its watches with the last zxid that it has seen. It stores the zxid
+// The library repeats its watches with the last zxid it has seen. It stores the zxid
 // of each answer on another goroutine, without a lock between the two, but it does not
 // store a zero. So it repeats its watches with zero, and they may fire for old changes.
 // The callers of this package expect that.

@@ -25,7 +25,7 @@ func (d *Dialer) LeastSession(ctx context.Context, servers []string) (time.Durat
 	return 0, failed
 }
 
-// probe asks for a session of 1 ms, reads the time-out that the server grants, and closes
+// probe asks for a session of 1 ms, reads the time-out granted by the server, and closes
 // the session again. If the close is lost, the session expires by itself.
 func (d *Dialer) probe(ctx context.Context, server string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)

@@ -25,20 +25,20 @@ type Transport struct {
 	handshake time.Duration // deadline for it
 	now       leaseclock.Source
 	zxid      atomic.Int64 // the highest of any answer in this session
-	dialed    time.Time    // for pace; Dial is called by one goroutine
+	dialed    time.Time    // for pace, and only Dial's goroutine uses it
 
-	ctx  context.Context // ends when no connection may be made any more
+	ctx  context.Context // ends when no more connections may be made
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
 	current net.Conn
-	session int64              // ID; 0 before the first handshake
+	session int64              // ID, or 0 before the first handshake
 	timeout time.Duration      // as of the last handshake
 	sent    leaseclock.Instant // when the last accepted handshake was sent
 	lastErr error              // why the last connection was not made or ended early
 }
 
-// NewTransport returns a transport for a session that will ask for this time-out.
+// NewTransport returns a transport for a session with this time-out.
 func NewTransport(d *Dialer, timeout time.Duration, now leaseclock.Source) *Transport {
 	t := &Transport{dialer: d, now: now, handshake: max(time.Second, timeout/5)}
 	t.ctx, t.stop = context.WithCancelCause(context.Background())
@@ -68,8 +68,8 @@ func (t *Transport) Dial(network, address string, timeout time.Duration) (net.Co
 	return t.current, nil
 }
 
-// pace slows the calls to a server that accepts connections only to drop them. The
-// library has no pause there.
+// pace slows the calls to a server if it accepts connections only to drop them. The library has
+// no pause there.
 func (t *Transport) pace() {
 	if time.Since(t.dialed) < 100*time.Millisecond {
 		select {
@@ -123,8 +123,8 @@ func (t *Transport) Shut() {
 	t.Drop()
 }
 
-// admit examines the server's answer to a connect. An error keeps the answer from the
-// library. The library has to see that a session has expired, since it reports that.
+// admit examines the server's answer to a connect. If admit fails, the library does not get the
+// answer. The library must see the answer for an expired session, since it reports the expiry.
 func (t *Transport) admit(session int64, timeout time.Duration, sent leaseclock.Instant) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,9 +143,9 @@ func (t *Transport) admit(session int64, timeout time.Duration, sent leaseclock.
 }
 
 // Hosts hands the servers to go-zookeeper by name and in turn. The library's own provider
-// resolves all names once, at the first connect. It never finds an ensemble that has
-// moved, and one bad name fails all. It also waits a second before the first reconnect to
-// a single server, and that costs leases on short sessions.
+// resolves all names once, at the first connect. It never finds an ensemble after a move, and
+// one bad name fails all. It also waits a second before the first reconnect to a single server,
+// and this pause costs leases on short sessions.
 //
 // The library calls it from one goroutine.
 type Hosts struct {
@@ -163,8 +163,8 @@ func (h *Hosts) Init(servers []string) error {
 // Len implements zk.HostProvider.
 func (h *Hosts) Len() int { return len(h.servers) }
 
-// Next implements zk.HostProvider. When all servers have failed, the library fails the
-// requests that wait and pauses for a second.
+// Next implements zk.HostProvider. When all servers have failed, the library fails the waiting
+// requests and pauses for a second.
 func (h *Hosts) Next() (server string, all bool) {
 	server = h.servers[h.next%len(h.servers)]
 	all = h.tries > 0 && h.tries%len(h.servers) == 0
