@@ -26,7 +26,7 @@ const (
 )
 
 // ListOpen lists records whose attempt is open and records that cannot be read, oldest first.
-// It merges the open sets of all shards. It is not one snapshot: a record that begins or
+// It merges the open sets of all shards. It is not one snapshot. A record that begins or
 // settles during the call may be missing, and all others are there. A page can be short
 // or empty although there are more records. The error wraps idem.ErrUnavailable.
 func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
@@ -66,7 +66,7 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 
 // openPlaces returns the places of the open records after q.After, in order. It asks each
 // shard for size members of its open set, in one round trip per server, and leaves out
-// members that are no key IDs. There may be more places after them.
+// members without the form of a key ID. There may be more places after them.
 func (s *Store) openPlaces(ctx context.Context, q idem.OpenQuery, size int) (places []idem.OpenCursor, more bool, err error) {
 	score, member := int64(0), ""
 	if q.After != nil {

@@ -20,7 +20,7 @@ type replication struct {
 	client    goredis.UniversalClient
 	want      int
 	timeout   time.Duration
-	shortfall func(ctx context.Context, got, want int) // nil: refuse
+	shortfall func(ctx context.Context, got, want int) // nil to refuse
 	gates     [Shards]gate                             // one server uses the first
 }
 

@@ -21,7 +21,7 @@ type Store struct {
 	keys     layout
 	loss     *loss.Guard
 	evicts   *redisserver.Eviction
-	replicas *replication // nil: Begin waits for no replica
+	replicas *replication // nil if Begin waits for no replica
 	readOnly bool
 }
 
@@ -95,7 +95,7 @@ func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog
 	return nil
 }
 
-// Visibility returns [idem.VisibilityShared]: other processes see the records.
+// Visibility returns [idem.VisibilityShared], because other processes see the records.
 func (s *Store) Visibility() idem.Visibility { return idem.VisibilityShared }
 
 // Ping returns nil if Redis answers, no server evicts keys, no shard is known to have

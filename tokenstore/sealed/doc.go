@@ -2,7 +2,7 @@
 //
 // A [Store] wraps any [idem.Store]. It encrypts responses with AES-256-GCM on their way in
 // and opens them on their way out. A reader of the token store, its backups or its network
-// traffic sees who paid when, but not the answers:
+// traffic still sees who paid when, but not the answers.
 //
 //	stored in the clear    state, status of the response, route, key ID, attempt,
 //	                       fingerprint, times, decision, and roughly the length of
@@ -12,10 +12,10 @@
 //
 // # What is guaranteed
 //
-// The store hands out a response only for the key, the attempt and the status that it was
-// sealed for, and only unchanged. A writer of the token store can remove responses. It
-// cannot forge, change or move them. The rest of the record is not protected: a writer can
-// set a record back to released, and the operation then runs again.
+// The store hands out a response only for its own key, attempt and status, and only unchanged.
+// A writer of the token store can remove responses. It cannot forge, change or move them. The
+// rest of the record is not protected. A writer can set a record back to released, and the
+// operation then runs again.
 //
 // The fingerprint of a request is a hash without a secret. A reader who guesses a request
 // can check the guess. Lengths are not hidden.

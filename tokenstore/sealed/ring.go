@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// KeySize is the length of a key's secret in bytes: AES-256.
+// KeySize is the length of a key's secret in bytes, for AES-256.
 const KeySize = 32
 
 // maxKeyID is the longest ID of a ring key in bytes.
@@ -18,7 +18,7 @@ const maxKeyID = 32
 // Key is one key of a [Ring]. Printing it shows its ID only. Make it with [NewKey].
 type Key struct {
 	id   string
-	aead cipher.AEAD // makes random nonces; safe for concurrent use
+	aead cipher.AEAD // makes random nonces, and is safe for concurrent use
 }
 
 // NewKey returns a key. The ID is stored in the clear beside each response that the key
@@ -60,7 +60,7 @@ func (k Key) LogValue() slog.Value { return slog.StringValue(k.id) }
 // Ring holds the keys. The first key seals, and all keys open. A ring does not change and
 // is safe for concurrent use. Printing it shows the IDs of its keys only.
 //
-// A new key comes in three steps. Finish each step on all instances before the next one:
+// A new key comes in three steps. Finish each step on all instances before the next one.
 //
 //  1. Append the new key, so that all instances can open its responses.
 //  2. Put it in front.

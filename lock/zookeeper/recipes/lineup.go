@@ -15,7 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// lineup is a line of places: a znode with one ephemeral sequential child for each caller.
+// lineup is a line of places. It is a znode with one ephemeral sequential child for each caller.
 // The servers number the places in the order in which they were taken. No place is ever taken
 // in front of another, and no place moves.
 type lineup struct {

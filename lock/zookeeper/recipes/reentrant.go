@@ -36,7 +36,7 @@ type ReentrantMutex struct {
 // of the lease.
 type tenure struct {
 	ready chan struct{} // closed when that call is over
-	lease *Lease        // nil until then; guarded by ReentrantMutex.mu, like the rest
+	lease *Lease        // nil until then, and guarded by ReentrantMutex.mu like the rest
 	holds map[*Hold]struct{}
 	over  bool // the lease has ended
 	err   error

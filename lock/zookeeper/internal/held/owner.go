@@ -13,7 +13,7 @@ import (
 type Owner struct {
 	Host     string `json:"host"`
 	PID      int    `json:"pid"`
-	Instance string `json:"instance"` // a client; a new one after every start
+	Instance string `json:"instance"` // a client, new after every start
 	Nonce    string `json:"nonce"`    // the attempt, as the caller named it
 	// Try counts the creates of an instance. So (Instance, Try) is never the same twice,
 	// even when a caller uses a nonce again.

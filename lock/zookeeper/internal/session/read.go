@@ -16,9 +16,9 @@ type Node struct {
 	Data    []byte
 	Names   []string // of the children, if the read asked for them
 	Czxid   int64
-	Session int64 // of an ephemeral znode; 0 otherwise
+	Session int64 // of an ephemeral znode, otherwise 0
 	Version int32 // of the data
-	Mtime   int64 // of the data: ms since 1970, by the clock of the server that led
+	Mtime   int64 // of the data, in ms since 1970 by the clock of the leader at that time
 
 	Children int32 // how many
 }

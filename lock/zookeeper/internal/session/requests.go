@@ -123,7 +123,7 @@ func (r *requests) onConnected() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.why == nil {
-		r.id = id // always the same; the transport makes sure of it
+		r.id = id // always the same, as the transport makes sure
 		r.gen++
 		r.connected, r.confirmed = true, false
 		r.clock.handshake(sent, timeout)

@@ -21,7 +21,7 @@ type conn struct {
 	in *bufio.Reader
 
 	greeting bool
-	late     *time.Timer        // ends the handshake; the library would wait much longer
+	late     *time.Timer        // ends the handshake, because the library would wait much longer
 	sent     leaseclock.Instant // when the connect request was handed to the kernel
 	head     [zxidEnd]byte      // of the present frame
 	ready    []byte             // read from the server, and not yet by the library
