@@ -21,7 +21,7 @@ import (
 // An operator may have deleted the waiter's znode by hand. So the waiter reads it once more
 // before it believes in the lock.
 //
-// A request to let go may reach the first place after the lock has left it. So the delete of a
+// A request to let go may reach the holder's place after the lock has left it. So the delete of a
 // place with an heir names the version of a znode without a request. If the servers refuse the
 // delete, the holder passes the request on to the heir.
 
