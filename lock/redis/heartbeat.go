@@ -74,14 +74,15 @@ func (l *Locker) beat() {
 // renewal.
 func (l *Locker) renew(ctx context.Context, leases []*lease) (failed error) {
 	sent := l.now()
-	for i, answer := range l.keeper.extend(ctx, leases) {
-		n, err := answer.Int()
+	answers := l.keeper.extend(ctx, leases)
+	for i, le := range leases {
+		n, err := answers[i].Int()
 		if err != nil {
 			failed = err
-			l.log.Debug("lock/redis: lease was not renewed", "fence", leases[i].fence.String(), "err", err)
+			l.log.Debug("lock/redis: lease was not renewed", "fence", le.fence.String(), "err", err)
 			continue
 		}
-		leases[i].renewal(sent, n == 1)
+		le.renewal(sent, n == 1)
 	}
 	return failed
 }

@@ -34,7 +34,6 @@ var (
 )
 
 type (
-	journal         = zktest.Journal
 	recorder[T any] = zktest.Recorder[T]
 )
 

@@ -81,14 +81,12 @@ func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 		err = s.AwaitUp(ctx) // the caller will try to take the lock
 	}
 	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return ctx.Err()
-	case s.Err() != nil: // the next session may tell
-		return nil
+	case err != nil && s.Err() == nil: // otherwise the next session may tell
+		return fmt.Errorf("%w: wait: %w", idem.ErrUnavailable, err)
 	}
-	return fmt.Errorf("%w: wait: %w", idem.ErrUnavailable, err)
+	return nil
 }
 
 // awaitFree waits for the end of the lock at path, or below the marker at path.

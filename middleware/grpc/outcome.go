@@ -88,7 +88,7 @@ func decode(r *idem.Response) (*idemkeeperv1.Outcome, error) {
 		return nil, fmt.Errorf("%w: %w", errNotReplayable, err)
 	}
 	if len(r.Body) == 0 && r.Status != int(codes.OK) { // the handler panicked
-		o.Code, o.Text = int32(r.Status), "the handler gave no answer" //nolint:gosec // compared below
+		o.Code, o.Text = int32(r.Status), "the handler gave no answer"
 	}
 	ok := o.GetCode() == 0 && o.GetText() == "" && len(o.GetDetails()) == 0 || o.GetCode() > 0
 	if r.Omitted || !ok || int(o.GetCode()) != r.Status || len(o.ProtoReflect().GetUnknown()) > 0 {

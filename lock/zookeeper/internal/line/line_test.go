@@ -46,7 +46,7 @@ func TestSort(t *testing.T) {
 		{"-2147483648 2147483647 -2147483647", "2147483647 -2147483648 -2147483647"}, // the numbers wrap
 	} {
 		var names, got []string
-		for _, n := range strings.Fields(tt.names) {
+		for n := range strings.FieldsSeq(tt.names) {
 			names = append(names, "e-"+unique+"00-"+n)
 		}
 		for _, p := range Sort(names) {

@@ -115,7 +115,8 @@ func (c *conn) greet() error {
 	case length < binary.Size(connectAnswer{})-xidAt || length > maxGreeting:
 		return fmt.Errorf("%w: its first answer would have %d bytes", errNoZooKeeper, length)
 	}
-	frame := append(head, make([]byte, length)...)
+	frame := make([]byte, xidAt+length)
+	copy(frame, head)
 	if _, err := io.ReadFull(c.in, frame[xidAt:]); err != nil {
 		return c.unanswered(err)
 	}
