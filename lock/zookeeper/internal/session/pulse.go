@@ -46,7 +46,7 @@ func (p *pulse) FinalBarrier() error {
 
 // run makes a write over each new connection at once, and then whenever a heartbeat is
 // due, until the session is over. It does not wait in the queue of the batcher, which may
-// be full of writes from an earlier connection. They have no guard over this one.
+// be full of writes from an earlier connection.
 func (p *pulse) run() {
 	for {
 		wait, changed := p.due()

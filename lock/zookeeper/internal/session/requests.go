@@ -53,11 +53,11 @@ func (r *requests) send(ops ...any) Result {
 	if err != nil {
 		return Result{Outcome: Unsent, Err: err}
 	}
-	guard := r.guard(gen)
+	answered := r.guard()
 	sent := r.now()
 	answer, err := r.conn.Multi(append([]any{r.member}, ops...)...)
 	acked := r.now()
-	guard.Stop()
+	answered()
 
 	got := interpret(len(ops), answer, err)
 	switch {
@@ -76,24 +76,59 @@ func (r *requests) send(ops ...any) Result {
 	return got
 }
 
-// guard limits how long a write may stay unanswered. Then it drops the connection, and
-// the session moves to another server while its leases are still trusted. The library
-// would notice after two thirds of the session, which may be too late. A follower that is
-// cut off from its leader even goes on answering pings while no write of the session
-// waits.
+// guard limits how long a write may stay unanswered over one connection. Then it drops the
+// connection, and the session moves to another server while its leases are still trusted.
+// The library would notice after two thirds of the session, which may be too late. A
+// follower that is cut off from its leader even goes on answering pings while no write of
+// the session waits. The caller calls answered when the write has its answer.
+//
+// A write may still be in the library's queue when its connection breaks. The library then
+// sends it over the next one. So its time begins again with each connection. A server does
+// not answer at all, for example, if the session was closed over another connection.
 //
 // Reads have no guard of their own. A pending write holds up everything that the session
 // sent after it, and a heartbeat soon follows a read.
-func (r *requests) guard(gen uint64) *time.Timer {
+func (r *requests) guard() (answered func()) {
+	began, done := time.Now(), make(chan struct{})
+	watch := func() {
+		for {
+			left, patience := r.patience(began)
+			if left <= 0 {
+				r.tr.Drop()
+				r.log.Warn("zookeeper: a request was not answered, trying another server", "after", patience)
+				left = patience
+			}
+			select {
+			case <-time.After(left):
+			case <-done:
+				return
+			case <-r.over:
+				return
+			}
+		}
+	}
+	left, _ := r.patience(began)
+	timer := time.AfterFunc(left, watch)
+	return func() {
+		timer.Stop()
+		close(done)
+	}
+}
+
+// patience is how long a write that began at that time may go on without an answer over the
+// present connection, and how long that is from the start. Without a connection it is not
+// impatient.
+func (r *requests) patience(began time.Time) (left, whole time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	patience := r.clock.patience()
-	return time.AfterFunc(patience, func() {
-		if now, err := r.connection(); err == nil && now == gen {
-			r.tr.Drop()
-			r.log.Warn("zookeeper: a request was not answered, trying another server", "after", patience)
-		}
-	})
+	whole = r.clock.patience()
+	switch {
+	case !r.connected:
+		return whole, whole
+	case r.since.After(began):
+		began = r.since
+	}
+	return whole - time.Since(began), whole
 }
 
 // onState follows the connections of the session by the library's events. It runs on the
@@ -125,6 +160,7 @@ func (r *requests) onConnected() {
 	if r.why == nil {
 		r.id = id // always the same, as the transport makes sure
 		r.gen++
+		r.since = time.Now()
 		r.connected, r.confirmed = true, false
 		r.clock.handshake(sent, timeout)
 		r.broadcast()

@@ -26,11 +26,12 @@ type status struct {
 	changed   chan struct{} // closed and replaced at every change
 	tell      func(Event)   // nil until the keeper wants to know
 	id        int64
-	gen       uint64 // counts connections
-	connected bool   // the library has the session over the present connection
-	confirmed bool   // a pinned write was acknowledged over it
-	lapsed    bool   // trust ran out and was not renewed yet
-	why       error  // the session is over
+	gen       uint64    // counts connections
+	since     time.Time // when the library had the session over the present connection
+	connected bool      // the library has the session over the present connection
+	confirmed bool      // a pinned write was acknowledged over it
+	lapsed    bool      // trust ran out and was not renewed yet
+	why       error     // the session is over
 }
 
 // ID is the server's name for the session.
