@@ -58,13 +58,19 @@ func (t *Table) Further(f func()) {
 	}
 }
 
-// Claim takes the claim of a path. If there is one already, it returns that as other.
+// Claim takes the claim of a path. If there is one already, it returns that as other. It
+// fails if the session cannot serve callers now.
 func (t *Table) Claim(path string) (mine, other *Claim, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if err := t.Usable(); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
 	}
+	return t.Reserve(path)
+}
+
+// Reserve is Claim for work that waits for the connection by itself.
+func (t *Table) Reserve(path string) (mine, other *Claim, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if cl := t.claims[path]; cl != nil {
 		return nil, cl, nil
 	}

@@ -25,8 +25,13 @@ func TestMain(m *testing.M) {
 // open returns a session in a chroot of the test's own, and the path of that chroot.
 func open(t *testing.T) (*held.Table, string) {
 	t.Helper()
+	return openAt(t, testserver.SharedZooKeeper(t)...)
+}
+
+func openAt(t *testing.T, servers ...string) (*held.Table, string) {
+	t.Helper()
 	c, err := zookeeper.Open(zktest.Bounded(t), zookeeper.Config{
-		Servers: testserver.SharedZooKeeper(t), Chroot: testserver.Chroot(t), Logger: zktest.Logger(),
+		Servers: servers, Chroot: testserver.Chroot(t), Logger: zktest.Logger(),
 		SessionTimeout: 60 * time.Second, TickTime: zktest.Tick, OpenTimeout: zktest.Patience,
 	})
 	if err != nil {
@@ -88,5 +93,36 @@ func TestWritesShareStamps(t *testing.T) {
 			}
 		})
 	}
+	wg.Wait()
+}
+
+// A stamp is claimed as long as the session lives, even if the connection breaks at that
+// moment.
+func TestStampOutlivesTheConnection(t *testing.T) {
+	t.Parallel()
+	proxy := testserver.StartZooKeeperProxy(t, testserver.SharedZooKeeper(t)[0])
+	table, _ := openAt(t, proxy.Addr())
+	ctx, stop := context.WithCancel(zktest.Bounded(t))
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				switch cl, err := once.ClaimStamp(ctx, table); {
+				case err == nil:
+					cl.Free()
+				case ctx.Err() == nil:
+					t.Errorf("ClaimStamp() = %v", err)
+					stop()
+				}
+			}
+		})
+	}
+	for range 15 {
+		if err := table.FinalBarrier(); err != nil {
+			t.Error(err)
+		}
+		proxy.Cut()
+	}
+	stop()
 	wg.Wait()
 }
