@@ -111,6 +111,11 @@ func (b *batcher) outcome(wr *write) Result {
 	case r := <-wr.answer:
 		return r
 	case <-b.status.over:
+	}
+	select {
+	case r := <-wr.answer: // it came before the end
+		return r
+	default:
 		return Result{Outcome: Ended, Err: b.status.Err()}
 	}
 }

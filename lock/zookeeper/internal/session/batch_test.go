@@ -156,3 +156,18 @@ func TestWritesEndWithTheirSession(t *testing.T) {
 		close(hold)
 	})
 }
+
+// An answer that came before the end of the session counts, even if its caller looks later.
+func TestAnswerBeforeTheEndOfTheSessionCounts(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	close(over)
+	b := &batcher{status: &status{over: over, why: ErrExpired}}
+	for range 100 {
+		wr := newWrite(Request{})
+		wr.answer <- Result{Outcome: Applied}
+		if r := b.outcome(wr); r.Outcome != Applied {
+			t.Fatalf("outcome() = %+v, want it applied", r)
+		}
+	}
+}
