@@ -26,11 +26,12 @@
 //     not at all, and only by the lock's holder.
 //   - If a TryAcquire failed or was given up, the client removes its znode in the
 //     background. It does the same with a lock whose release was not acknowledged. The
-//     package never removes another owner's lock.
+//     package never removes another owner's lock, unless an operator deletes locks by hand
+//     (see below).
 //   - No call hangs. While the ensemble is known to be unreachable, every call fails at
 //     once with [idem.ErrUnavailable]. A call under way at that moment ends with its
 //     context, or when the session cannot be trusted any more, whichever is first. Only
-//     Release waits until the session is over, as long as its context lets it.
+//     Release waits longer, until its context ends or the session is over.
 //
 // # What is not
 //
@@ -47,7 +48,8 @@
 //   - Waiters of a Locker are not served in order.
 //   - A znode deleted by hand is noticed at Check and at Release. If an operator deletes the
 //     lock of a running request within a second of its being taken, the release may remove
-//     the next owner's lock or marker.
+//     the next owner's lock or marker. The same can happen to an older lock, if the operator
+//     deletes it during its release, after the release has read the znode.
 //   - Every client of the ensemble can delete a lock, unless [Config] has Credentials, a
 //     client certificate or an ACL.
 //
@@ -78,9 +80,12 @@
 // # To see why the plain lock is safe
 //
 // These files have less than 1,500 lines together. Read them in this order, without the
-// parts about markers.
+// parts about markers. Without a marker the lock's path is the path of the key, and marks.at
+// returns that.
 //
 //   - ../../idem/lock.go has the contract of a locker, a lease and a fence.
+//   - internal/wire/doc.go keeps requests out of other sessions, and stale servers out of this
+//     one.
 //   - internal/session/doc.go lists the guarantees of a session.
 //   - internal/session/clock.go explains why a lease ends before its session.
 //   - internal/session/trust.go ends all leases when the clock says so.

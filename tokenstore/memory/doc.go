@@ -7,4 +7,9 @@
 // Time is the process's monotonic clock. The store has no goroutine and needs no
 // closing. Each call removes some expired records of other keys. An expired record
 // that has not been removed yet already counts as expired.
+//
+// # Reading order
+//
+// store.go has the records and their expiry. begin.go has Begin and Abort. settle.go closes
+// an attempt, or repairs a record.
 package memorystore

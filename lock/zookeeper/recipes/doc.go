@@ -29,4 +29,25 @@
 // next waiter inside one client. lineup.go puts them together, with events.go and revoke.go for the
 // news of a lease. participants.go lists a line. mutex.go, rwmutex.go, semaphore.go and election.go
 // are the recipes, and reentrant.go counts the holds on a mutex. register.go stands alone.
+//
+// # Adding a recipe
+//
+// A new recipe is a file of its own, with a type around a lineup. mutex.go is the shortest
+// model, and semaphore.go has everything that a recipe may need.
+//
+//   - If a caller waits only for callers before it, the recipe is a role and a rule (turn.go),
+//     and its Acquire calls lineup.acquire. A rule may see a line with places that have gone
+//     since. So it looks only at its own place and at those before it, and a turn that it
+//     grants stays granted when any place before it goes.
+//   - If the turn depends on places behind too, as in a barrier, a rule is not enough. Such a
+//     recipe calls lineup.try with a wait of its own. The wait reads the line with lookAtLine,
+//     a deciding read. It waits with awaitChange, so that the loss of the place ends it. It
+//     calls begin before it returns nil, because begin refuses a place that cannot be trusted
+//     any more.
+//   - A setting that all callers have to agree on is the data of the parent, as in
+//     Semaphore.agreed. A child of the parent whose name line.Parse refuses, such as the
+//     "ready" of a barrier, is no place. Package internal/once writes what outlives a session.
+//   - If a holder keeps the next caller waiting, put the recipe into everyAsk (acl_test.go).
+//     The tests of lost messages, lost holders and ACLs then cover it. Add the recipe to the
+//     list above, and its Participants to participants.go if operators want to see them.
 package recipes

@@ -6,7 +6,9 @@
 //	                     │             └── lost ────┘ one session time-out later
 //	                     └── abandoned ──▶ undone ──▶ the claim is given up
 //
-// A [Claim] is the session's exclusive right to write at a path. An [Attempt] makes the
+// A [Claim] is the session's exclusive right to write at a path. It lasts from before the
+// first create is sent until the znode is known to be gone. So the session never sends a
+// create while one of its earlier writes at the path is unsettled. An [Attempt] makes the
 // znode, and goes on when its caller has gone. A [Lease] stands for the znode while the
 // session is trusted. The removal settles every lost reply by a deciding read, and never
 // deletes a znode of another owner.
