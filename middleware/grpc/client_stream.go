@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
@@ -72,12 +73,16 @@ func (s *resentStream) Header() (metadata.MD, error) {
 func (s *resentStream) Trailer() metadata.MD     { return s.stream().Trailer() }
 func (s *resentStream) Context() context.Context { return s.stream().Context() }
 
-// SendMsg sends the request and keeps it. Callers must not change a message after it was
-// sent.
+// SendMsg sends the request and keeps a copy. A caller may use the message for its next
+// call, and that call has another key.
 func (s *resentStream) SendMsg(m any) error {
+	kept := m
+	if msg := messageOf(m); msg != nil {
+		kept = proto.Clone(msg)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.request = m
+	s.request = kept
 	return s.current.SendMsg(m)
 }
 

@@ -71,6 +71,29 @@ func TestStreamClientStartsOver(t *testing.T) {
 	}
 }
 
+// A caller may fill the request of its next call into the same message.
+func TestStreamClientStartsOverWithTheRequestThatItSent(t *testing.T) {
+	t.Parallel()
+	changed := make(chan struct{})
+	c, keys := streamServer(t, func(attempt int64, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		if attempt == 1 {
+			<-changed
+			return status.Error(codes.Unavailable, "not yet")
+		}
+		return sendNumbers(s, 3)
+	})
+	req := &walletv1.PayoutRequest{Count: 3}
+	s, err := c.Payout(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Count = 4
+	close(changed)
+	if _, err := s.Recv(); err != nil || len(*keys) != 2 {
+		t.Errorf("Recv() = %v after %d attempts, want an answer to the second", err, len(*keys))
+	}
+}
+
 func TestStreamClientDoesNotStartOverInTheMiddle(t *testing.T) {
 	t.Parallel()
 	c, keys := streamServer(t, func(_ int64, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
