@@ -171,7 +171,7 @@ const (
 // expires earlier.
 func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 	for pause := firstLook; ctx.Err() == nil; pause = min(2*pause, mostLook) {
-		left, err := l.remaining(ctx, id)
+		left, err := l.look(ctx, id)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
@@ -183,6 +183,29 @@ func (l *Locker) Wait(ctx context.Context, id idem.KeyID) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// look is [Locker.remaining], and returns as soon as ctx ends. The client notices a deadline
+// by itself, and no cancellation.
+func (l *Locker) look(ctx context.Context, id idem.KeyID) (left time.Duration, err error) {
+	type answer struct {
+		left time.Duration
+		err  error
+	}
+	answers := make(chan answer, 1)
+	running := l.spawn(func() {
+		left, err := l.remaining(ctx, id)
+		answers <- answer{left, err}
+	})
+	if !running {
+		return 0, errClosed
+	}
+	select {
+	case a := <-answers:
+		return a.left, a.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
 }
 
 // remaining is how long a lock exists unless it is renewed. It is 0 if there is no lock.

@@ -67,3 +67,23 @@ func TestWaitForALockThatStays(t *testing.T) {
 	}
 	release(t, take(t, l, again(req)))
 }
+
+// A server that does not answer must not keep a caller that has left.
+func TestWaitEndsWithItsContextWhileRedisIsSilent(t *testing.T) {
+	t.Parallel()
+	const silence = time.Second
+	r := testserver.StartRedis(t)
+	l, admin := open(t, connect(t, 2, r.Addr())), connect(t, 1, r.Addr())
+	req := request()
+	take(t, l, req)
+	if err := admin.Do(t.Context(), "client", "pause", silence.Milliseconds(), "all").Err(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	began := time.Now()
+	err := l.Wait(ctx, req.KeyID)
+	if took := time.Since(began); !errors.Is(err, context.Canceled) || took > silence/2 {
+		t.Errorf("Wait() = %v after %v, want %v at once", err, took, context.Canceled)
+	}
+}
