@@ -67,6 +67,7 @@ func parseHex(id []byte, name, digits string) error {
 		return fmt.Errorf("idem: %s of %d characters, want %d", name, len(digits), 2*len(id))
 	}
 	if _, err := hex.Decode(id, []byte(digits)); err != nil {
+		clear(id)
 		return fmt.Errorf("idem: %s is not hexadecimal", name)
 	}
 	return nil

@@ -41,8 +41,11 @@ func (x *Interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 		}
 		return err
 	})
-	if live || err != nil {
-		return response, err
+	switch {
+	case err != nil:
+		return nil, err
+	case live:
+		return response, nil
 	}
 	return messages[0], nil
 }

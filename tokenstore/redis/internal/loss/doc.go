@@ -61,6 +61,11 @@
 // overtaken: it was never saved, so no process expected it and no record was written
 // under it. Such a shard counts as empty, and gets a successor of 91f0….
 //
+// All of this relies on one witness with one history. If the witness is restored from a
+// backup, or Redis and witness are copied together to another place and both sides then
+// accept the same loss, a shard with records may look overtaken. An operator who restores a
+// witness therefore starts without WithLossAcceptance and looks first.
+//
 // The operator's Accept replaces foreign incarnations too. Otherwise an acceptance of
 // the earlier state could follow them and count as rightful again. Without a witness
 // it adopts them, because it has no way to tell the other processes of new ones.
