@@ -88,10 +88,12 @@ func (ln *lineup) tell(l *Lease) {
 		ln.post(ev)
 	})
 	mu.Lock()
-	defer mu.Unlock()
 	if told = !over; told {
 		ln.post(Event{State: Acquired, Fence: l.Fence()})
-		l.attend()
+	}
+	mu.Unlock()
+	if told {
+		l.attend() // without mu: the session's lock is taken here, and held at the end of a lease
 	}
 }
 

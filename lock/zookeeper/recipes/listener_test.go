@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -160,4 +161,34 @@ func TestMutexListenerAndALostCreate(t *testing.T) {
 	if names, _, err := r.raw.Children(r.cfg.Chroot + "/m"); err != nil && !errors.Is(err, zk.ErrNoNode) || len(names) > 0 {
 		t.Errorf("left behind: %v, %v", names, err)
 	}
+}
+
+// A session may end at the moment when a new lease is told. Neither waits for the other.
+func TestSessionEndsWhileALeaseIsTold(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	var told recorder[Event]
+	m := NewMutex(r.c, "/m")
+	lease, err := m.Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	WithListener(told.Take)(m.ln)
+	s := sessionOf(r.c)
+	lease.place.mu.Lock() // holds up tell before it watches the znode
+	var wg sync.WaitGroup
+	wg.Go(func() { m.ln.tell(lease) })
+	told.Wait(t, 1)
+	wg.Go(s.GiveUp)
+	await(t, "end of the lease", lease.Done())
+	time.Sleep(10 * time.Millisecond) // for the rest of the end
+	lease.place.mu.Unlock()
+	finished := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(finished)
+	}()
+	await(t, "end of the session", finished)
+	await(t, "session over", s.Over())
+	wantStates(t, told.Wait(t, 2), Acquired, Lost)
 }
