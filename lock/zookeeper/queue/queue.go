@@ -85,6 +85,9 @@ type Element struct {
 // through a queue without an empty moment, the order is not guaranteed.
 //
 // A Queue is safe for concurrent use.
+//
+// It has more than fifteen methods. Thirteen are what users of a queue expect, and a list of the
+// session (elements.go) does most of the work.
 type Queue struct {
 	c          *held.Client
 	name       string // as given

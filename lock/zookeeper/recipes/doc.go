@@ -25,10 +25,10 @@
 //
 // # Reading order
 //
-// place.go is one znode in a line. turn.go waits for its turn. handover.go passes a mutex on to the
-// next waiter inside one client. lineup.go puts them together, with events.go and revoke.go for the
-// news of a lease. participants.go lists a line. mutex.go, rwmutex.go, semaphore.go and election.go
-// are the recipes, and reentrant.go counts the holds on a mutex. register.go stands alone.
+// lineup.go is a line. place.go is one znode in it. turn.go waits for its turn. handover.go passes a
+// mutex on to the next waiter inside one client. events.go and revoke.go have the news of a lease.
+// participants.go lists a line. mutex.go, rwmutex.go, semaphore.go and election.go are the recipes,
+// and reentrant.go counts the holds on a mutex. register.go stands alone.
 //
 // # Adding a recipe
 //
@@ -49,5 +49,5 @@
 //     "ready" of a barrier, is no place. Package internal/once writes what outlives a session.
 //   - If a holder keeps the next caller waiting, put the recipe into everyAsk (acl_test.go).
 //     The tests of lost messages, lost holders and ACLs then cover it. Add the recipe to the
-//     list above, and its Participants to participants.go if operators want to see them.
+//     list above, and give it Participants if operators want to see them.
 package recipes

@@ -241,3 +241,8 @@ func (o *observer) tell(leader Participant) {
 	}
 	o.ch <- leader
 }
+
+// Participants lists the leader and the candidates, see [Mutex.Participants].
+func (e *Election) Participants(ctx context.Context) ([]Participant, error) {
+	return e.ln.participants(ctx, first, wholeLine)
+}

@@ -43,3 +43,16 @@ func (m *Mutex) TryAcquire(ctx context.Context) (*Lease, error) {
 
 // exclusive is the role of places in the line of a mutex.
 const exclusive = "lock"
+
+// Participants lists the holder first and then the waiters in the order of their turns. The
+// list is a snapshot, and some of it is older than the rest. It shows every place
+// taken before the call and not given up since. An empty list is no error. A long line costs
+// many reads.
+//
+// The first participant is the holder for the servers. For at most a session time-out it may
+// not know yet, or be gone already.
+//
+// The error wraps idem.ErrUnavailable, and the cause of ctx if ctx has ended.
+func (m *Mutex) Participants(ctx context.Context) ([]Participant, error) {
+	return m.ln.participants(ctx, first, wholeLine)
+}

@@ -27,51 +27,8 @@ type Participant struct {
 	Revoked  bool       // it was asked to let go, see Mutex.Revoke
 }
 
-// Roles of an RWMutex's participants.
-const (
-	RoleRead  = reading
-	RoleWrite = writing
-)
-
-// Participants lists the holder first and then the waiters in the order of their turns. The
-// list is a snapshot, and some of it is older than the rest. It shows every place
-// taken before the call and not given up since. An empty list is no error. A long line costs
-// many reads.
-//
-// The first participant is the holder for the servers. For at most a session time-out it may
-// not know yet, or be gone already.
-//
-// The error wraps idem.ErrUnavailable, and the cause of ctx if ctx has ended.
-func (m *Mutex) Participants(ctx context.Context) ([]Participant, error) {
-	return m.ln.participants(ctx, first, math.MaxInt)
-}
-
-// Participants lists the holders of permits and the waiters, in the order in which they asked.
-// See [Mutex.Participants].
-func (sem *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
-	them, err := sem.ln.participants(ctx, sem.enough, math.MaxInt)
-	for i := range them {
-		them[i].Permits = sem.wants(line.Position{Role: them[i].Role})
-		them[i].Role = ""
-	}
-	return them, err
-}
-
-// Participants lists the readers and writers in line, in the order in which they asked. The
-// first ones have the lock. See [Mutex.Participants].
-func (m *RWMutex) Participants(ctx context.Context) ([]Participant, error) {
-	return m.ln.participants(ctx, func(all []line.Position, me int) (turn bool, behind int) {
-		if all[me].Role == reading {
-			return behindWriters(all, me)
-		}
-		return first(all, me)
-	}, math.MaxInt)
-}
-
-// Participants lists the leader and the candidates, see [Mutex.Participants].
-func (e *Election) Participants(ctx context.Context) ([]Participant, error) {
-	return e.ln.participants(ctx, first, math.MaxInt)
-}
+// wholeLine is for callers of participants who want all of them.
+const wholeLine = math.MaxInt
 
 // participants describes the first places of the line, at most so many. If all of them have
 // gone meanwhile, it looks again, because other callers may have come.

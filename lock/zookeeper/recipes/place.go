@@ -19,6 +19,9 @@ import (
 // The token of its Fence is the czxid of its place in line times 128, plus the number of the
 // place within its transaction. Do not compare it with the tokens of a [zookeeper.Locker].
 // After [RWMutex.Downgrade] it is the writer's.
+//
+// It has more than fifteen methods because it is the handle of its place while it waits
+// (turn.go, handover.go) and the caller's lease afterwards (revoke.go).
 type Lease struct {
 	*held.Lease
 	place *place

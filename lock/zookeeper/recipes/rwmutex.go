@@ -203,3 +203,20 @@ func replace(a *held.Attempt, from, to *place) (czxid int64, err error) {
 		}
 	}
 }
+
+// Roles of an RWMutex's participants.
+const (
+	RoleRead  = reading
+	RoleWrite = writing
+)
+
+// Participants lists the readers and writers in line, in the order in which they asked. The
+// first ones have the lock. See [Mutex.Participants].
+func (m *RWMutex) Participants(ctx context.Context) ([]Participant, error) {
+	return m.ln.participants(ctx, func(all []line.Position, me int) (turn bool, behind int) {
+		if all[me].Role == reading {
+			return behindWriters(all, me)
+		}
+		return first(all, me)
+	}, wholeLine)
+}

@@ -134,3 +134,14 @@ func (sem *Semaphore) agreed(ctx context.Context, l *Lease) error {
 		}
 	}
 }
+
+// Participants lists the holders of permits and the waiters, in the order in which they asked.
+// See [Mutex.Participants].
+func (sem *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
+	them, err := sem.ln.participants(ctx, sem.enough, wholeLine)
+	for i := range them {
+		them[i].Permits = sem.wants(line.Position{Role: them[i].Role})
+		them[i].Role = ""
+	}
+	return them, err
+}
