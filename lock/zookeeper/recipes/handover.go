@@ -3,6 +3,8 @@ package recipes
 import (
 	"context"
 
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -19,7 +21,8 @@ import (
 //     applied or the session is over. The end of the session removes both places.
 //
 // An operator may have deleted the waiter's znode by hand. So the waiter reads it once more
-// before it believes in the lock.
+// before it believes in the lock, unless it saw the line less than held.Young ago. No operator
+// deletes the place of a waiter that just came.
 //
 // A request to let go may reach the holder's place after the lock has left it. So the delete of a
 // place with an heir names the version of a znode without a request. If the servers refuse the
@@ -42,8 +45,9 @@ func (l *Lease) neighbour(all []line.Position, behind int) *Lease {
 }
 
 // awaitHandOver waits until the neighbour's holder lets go of its place. It returns true if
-// the lock went to l. If not, the waiter has to look at the line again.
-func (l *Lease) awaitHandOver(ctx context.Context, before *Lease) (handed bool, err error) {
+// the lock went to l. If not, the waiter has to look at the line again. looked is when it
+// looked last.
+func (l *Lease) awaitHandOver(ctx context.Context, before *Lease, looked leaseclock.Instant) (handed bool, err error) {
 	err = l.awaitChange(ctx, before.Done())
 	passed := err == nil && before.place.hadTurn() && before.Err() == nil
 	if !passed {
@@ -56,6 +60,9 @@ func (l *Lease) awaitHandOver(ctx context.Context, before *Lease) (handed bool, 
 		return false, l.awaitChange(ctx, before.Gone())
 	}
 	t, path := l.Table(), l.place.path()
+	if t.Now().Sub(looked) < held.Young {
+		return true, l.begin(true, false)
+	}
 	n, err := session.Within(ctx, t.Session, func() (session.Decided, error) { return t.Decide(path, session.OfNode) })
 	switch {
 	case err != nil:

@@ -9,6 +9,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 )
 
@@ -106,7 +107,7 @@ func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	places[0].ReleaseInBackground()
-	handed, err := places[1].awaitHandOver(bounded(t), places[0])
+	handed, err := places[1].awaitHandOver(bounded(t), places[0], places[1].Table().Now().Add(-held.Young))
 	if handed || !errors.Is(err, idem.ErrLeaseLost) {
 		t.Errorf("awaitHandOver() = %v, %v, want ErrLeaseLost", handed, err)
 	}
@@ -126,7 +127,7 @@ func TestMutexHandOverOnlyFromTheHead(t *testing.T) {
 		places = append(places, l)
 	}
 	places[1].ReleaseInBackground()
-	if handed, err := places[2].awaitHandOver(bounded(t), places[1]); handed || err != nil {
+	if handed, err := places[2].awaitHandOver(bounded(t), places[1], places[2].Table().Now()); handed || err != nil {
 		t.Errorf("awaitHandOver() = %v, %v, want to look again", handed, err)
 	}
 	places[0].ReleaseInBackground()

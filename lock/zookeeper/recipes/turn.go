@@ -27,6 +27,7 @@ func first(_ []line.Position, me int) (turn bool, behind int) { return me == 0, 
 // gone, and idem.ErrLocked if ctx ended first.
 func (l *Lease) awaitTurn(ctx context.Context, r rule) error {
 	for {
+		looked := l.Table().Now()
 		all, err := l.lookAtLine(ctx)
 		if err != nil {
 			return err
@@ -39,7 +40,7 @@ func (l *Lease) awaitTurn(ctx context.Context, r rule) error {
 			return l.awaitTurnInCrowd(ctx, r)
 		}
 		if before := l.neighbour(all, behind); before != nil {
-			if handed, err := l.awaitHandOver(ctx, before); handed || err != nil {
+			if handed, err := l.awaitHandOver(ctx, before, looked); handed || err != nil {
 				return err
 			}
 			continue

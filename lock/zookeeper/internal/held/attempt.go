@@ -83,7 +83,7 @@ func (a *Attempt) run() {
 		return
 	}
 	if err == nil {
-		old := a.znode.Shared && a.Now().Sub(a.began) > young
+		old := a.znode.Shared && a.Now().Sub(a.began) > Young
 		if gone := a.Remove(path, czxid, old); gone != nil {
 			a.Log.Warn("zookeeper: abandoned lock left to the end of its session", "path", path, "error", gone)
 		}

@@ -12,12 +12,12 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// young is for how long a znode may be deleted without a read before. A delete names a path, so
+// Young is for how long a znode may be deleted without a read before. A delete names a path, so
 // it could remove a later owner's znode. Within the session the claim keeps the package from
 // deleting the znode twice, and the pin covers the end of the session. An operator may still
 // delete the znode by hand, and another owner may then take the lock. No operator does so
 // within a second. So every shorter request saves a round trip.
-const young = time.Second
+const Young = time.Second
 
 // Release implements [idem.Lease].
 func (l *Lease) Release(ctx context.Context) error {
@@ -87,7 +87,7 @@ func (l *Lease) beginRelease() {
 
 // suspect reports whether the znode has to be read before it is deleted.
 func (l *Lease) suspect() bool {
-	return l.znode.Shared && (l.loss() != nil || l.t.Now().Sub(l.taken) > young)
+	return l.znode.Shared && (l.loss() != nil || l.t.Now().Sub(l.taken) > Young)
 }
 
 // removed ends the claim. The znode is gone, or the session is over.
