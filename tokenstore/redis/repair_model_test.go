@@ -20,7 +20,7 @@ import (
 func TestRepairReplacesNoLaterTruth(t *testing.T) {
 	for name, fresh := range map[string]func(*testing.T) func(idem.KeyID) fallible{"redis": fallibleRedis, "memory": fallibleMemory} {
 		t.Run(name, func(t *testing.T) {
-			repairs, violation := repairModel(t, fresh(t), 12_000)
+			repairs, violation := repairModel(t, fresh(t), 4_000)
 			if repairs == 0 || violation != "" {
 				t.Errorf("%d repairs, want some; the first violation: %q, want none", repairs, violation)
 			}
