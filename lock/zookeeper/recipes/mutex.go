@@ -11,8 +11,9 @@ import (
 // Mutexes of one path exclude each other, in this process and in others.
 //
 // Each caller has an ephemeral sequential znode below the path and waits only for the one
-// before it, as in the lock recipe of ZooKeeper's documentation. So a release costs one
-// delete, one notification and one read, however many callers wait.
+// before it, as in the lock recipe of ZooKeeper's documentation. So a hand-over to another
+// client costs one delete, one notification and one read, however many callers wait. A waiter
+// of the same client has the lock before the delete is applied (handover.go).
 type Mutex struct{ ln *lineup }
 
 // NewMutex returns the mutex on an absolute path below the chroot. Missing parents are made.
