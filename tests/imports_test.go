@@ -32,6 +32,7 @@ var layers = [][]string{
 	{"middleware/exchange/exchangetest"},
 	{"internal/testserver", "internal/tools"},
 	{"lock/zookeeper/internal/zktest"},
+	{"lock/zookeeper/internal/recipetest"},
 	{"cmd", "example-payments", "tests", "bench"},
 }
 
@@ -85,8 +86,8 @@ var confinedRules = []struct {
 		"a service chooses itself how it logs"},
 	{[]string{"go.uber.org/goleak", "github.com/alicebob"}, false, nil,
 		"a service must not link the libraries of tests"},
-	{[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest"}, false,
-		[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest"},
+	{[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest"}, false,
+		[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest"},
 		"a service must not link the support of tests"},
 }
 

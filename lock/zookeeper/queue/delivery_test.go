@@ -204,17 +204,17 @@ func TestQueueAckSparesTheNextConsumer(t *testing.T) {
 func TestQueueLongPartition(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 3*time.Second)
-	cut, other := New(r.c, "/q"), New(r.other, "/q")
+	cut, other := New(r.Client, "/q"), New(r.Other, "/q")
 	offer(t, other, "x")
 	old := receive(t, cut, "x", 1)
-	r.proxy.BlackHole(testserver.Both)
+	r.Proxy.BlackHole(testserver.Both)
 	now := receive(t, other, "x", 2)
 	await(t, "loss", old.Done())
 	if err := old.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
 		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
 	}
-	r.proxy.Restore()
-	until(t, "connected again", func() bool { _, err := base(r.c).Table(); return err == nil })
+	r.Proxy.Restore()
+	until(t, "connected again", func() bool { _, err := base(r.Client).Table(); return err == nil })
 	if err := old.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
 		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
 	}

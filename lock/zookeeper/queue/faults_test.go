@@ -12,6 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -23,11 +24,11 @@ type queueRig struct {
 
 func newQueueRig(t testing.TB) queueRig {
 	r := newRig(t, 0)
-	qr := queueRig{r, New(r.c, "/q"), New(r.other, "/q")}
+	qr := queueRig{r, New(r.Client, "/q"), New(r.Other, "/q")}
 	// Afterwards there is a queue, and every stamp.
 	offer(t, qr.q, "warm")
 	wantQueue(t, qr.q, "warm")
-	s := sessionOf(r.c)
+	s := sessionOf(r.Client)
 	for _, sl := range qr.stamps() {
 		create := s.Write(s.Ephemeral(sl.Path(), nil))
 		if create.Outcome != session.Applied && !create.RefusedBy(zk.ErrNodeExists) {
@@ -42,7 +43,7 @@ func newQueueRig(t testing.TB) queueRig {
 func (r queueRig) stamps() (all []*held.Claim) {
 	r.Helper()
 	for range once.Stamps {
-		sl, err := once.ClaimStamp(bounded(r), sessionOf(r.c))
+		sl, err := once.ClaimStamp(bounded(r), sessionOf(r.Client))
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -61,8 +62,8 @@ func (r queueRig) writes() testserver.Match {
 func TestQueueLostReplies(t *testing.T) {
 	t.Parallel()
 	losses := map[string]func(queueRig) <-chan struct{}{
-		"reply lost":   func(r queueRig) <-chan struct{} { return r.proxy.DropNextReply(r.writes()) },
-		"request lost": func(r queueRig) <-chan struct{} { return r.proxy.DropNextRequest(r.writes()) },
+		"reply lost":   func(r queueRig) <-chan struct{} { return r.Proxy.DropNextReply(r.writes()) },
+		"request lost": func(r queueRig) <-chan struct{} { return r.Proxy.DropNextRequest(r.writes()) },
 	}
 	for name, op := range map[string]func(r queueRig, lose func() <-chan struct{}) <-chan struct{}{
 		"offer": func(r queueRig, lose func() <-chan struct{}) <-chan struct{} {
@@ -109,7 +110,7 @@ func TestQueueLostReplies(t *testing.T) {
 			offer(r, r.q, "a", "b")
 			d := receive(r, r.q, "a", 1)
 			lost := lose()
-			r.release(d.Lease)
+			recipetest.Release(r, d.Lease)
 			wantQueue(r, r.direct, "a", "b")
 			return lost
 		},
@@ -121,7 +122,7 @@ func TestQueueLostReplies(t *testing.T) {
 				r.TB = t
 				lost := op(r, func() <-chan struct{} { return lose(r) })
 				await(t, "the loss", lost)
-				r.idle(r.c)
+				recipetest.Idle(r, r.Client)
 				if n, err := r.direct.Len(bounded(t)); n != 0 || err != nil {
 					t.Errorf("Len() = %d, %v, want 0", n, err)
 				}
@@ -135,8 +136,8 @@ func TestQueueLostReplies(t *testing.T) {
 func TestQueueLostOfferIsConsumed(t *testing.T) {
 	t.Parallel()
 	r := newQueueRig(t)
-	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
-	lost := r.proxy.DropNextReply(r.writes())
+	connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
+	lost := r.Proxy.DropNextReply(r.writes())
 	offered := make(chan error, 1)
 	go func() {
 		_, err := r.q.Offer(bounded(t), []byte("a"))
@@ -176,14 +177,14 @@ func TestQueueInDoubt(t *testing.T) {
 			if name == "ack" {
 				d = receive(t, r.q, "mine", 1)
 			}
-			connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
-			lost := r.proxy.DropNextReply(r.writes())
+			connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
+			lost := r.Proxy.DropNextReply(r.writes())
 			got := make(chan error, 1)
 			go func() { got <- op(r.q, d) }()
 			await(t, "lost reply", lost)
 			await(t, "reconnect", connect.Held())
-			id, _ := r.proxy.Session()
-			if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], id, password(r.proxy)); err != nil {
+			id, _ := r.Proxy.Session()
+			if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], id, password(r.Proxy)); err != nil {
 				t.Fatal(err)
 			}
 			connect.Release()
@@ -209,7 +210,7 @@ func TestQueueTakeAbandoned(t *testing.T) {
 	t.Parallel()
 	r := newQueueRig(t)
 	offer(t, r.q, "a", "b")
-	reply := r.proxy.HoldNextReply(r.writes())
+	reply := r.Proxy.HoldNextReply(r.writes())
 	ctx, cancel := context.WithCancel(bounded(t))
 	go func() { <-reply.Held(); cancel() }()
 	_, err := r.q.Take(ctx)
@@ -218,7 +219,7 @@ func TestQueueTakeAbandoned(t *testing.T) {
 		t.Errorf("Take() = %v, want an *InDoubtError that carries the element, and %v", err, context.Canceled)
 	}
 	reply.Release()
-	r.idle(r.c)
+	recipetest.Idle(r, r.Client)
 	wantQueue(t, r.q, "b")
 }
 
@@ -227,7 +228,7 @@ func TestQueueReceiveAbandoned(t *testing.T) {
 	t.Parallel()
 	r := newQueueRig(t)
 	offer(t, r.q, "a")
-	reply := r.proxy.HoldNextReply(r.writes())
+	reply := r.Proxy.HoldNextReply(r.writes())
 	ctx, cancel := context.WithCancel(bounded(t))
 	go func() { <-reply.Held(); cancel() }()
 	if d, err := r.q.Receive(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
@@ -243,7 +244,7 @@ func TestQueueAckAbandoned(t *testing.T) {
 	r := newQueueRig(t)
 	offer(t, r.q, "a")
 	d := receive(t, r.q, "a", 1)
-	reply := r.proxy.HoldNextReply(r.writes())
+	reply := r.Proxy.HoldNextReply(r.writes())
 	ctx, cancel := context.WithCancel(bounded(t))
 	go func() { <-reply.Held(); cancel() }()
 	if err := d.Ack(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
@@ -282,14 +283,14 @@ func TestQueueInDoubtWhenGivenUp(t *testing.T) {
 	t.Parallel()
 	r := newQueueRig(t)
 	offer(t, r.q, "mine")
-	reply := r.proxy.HoldNextReply(r.writes())
+	reply := r.Proxy.HoldNextReply(r.writes())
 	taken := make(chan error, 1)
 	go func() {
 		_, err := r.q.Take(bounded(t))
 		taken <- err
 	}()
 	await(t, "held reply", reply.Held())
-	sessionOf(r.c).GiveUp()
+	sessionOf(r.Client).GiveUp()
 	doubt, ok := errors.AsType[*InDoubtError](<-taken)
 	if !ok || string(doubt.Elements[0].Data) != "mine" {
 		t.Errorf("Take() = %v, want an *InDoubtError that carries the element", doubt)
@@ -304,14 +305,14 @@ func TestQueueLockEndsBeforeWatch(t *testing.T) {
 	r := newQueueRig(t)
 	offer(t, r.direct, "a")
 	held := receive(t, r.direct, "a", 1)
-	watching := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains(held.path())))
+	watching := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains(held.path())))
 	received := make(chan error, 1)
 	go func() {
 		_, err := r.q.Receive(bounded(t))
 		received <- err
 	}()
 	await(t, "watch on its way", watching.Held())
-	r.release(held.Lease)
+	recipetest.Release(r, held.Lease)
 	watching.Release()
 	if err := <-received; err != nil {
 		t.Errorf("Receive() = %v", err)

@@ -126,8 +126,8 @@ func TestQueueOfManyOffersUnderANameOneStands(t *testing.T) {
 func TestQueueNamedOfferLosesItsReply(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(queueRig) <-chan struct{}{
-		"reply lost":   func(r queueRig) <-chan struct{} { return r.proxy.DropNextReply(r.writes()) },
-		"request lost": func(r queueRig) <-chan struct{} { return r.proxy.DropNextRequest(r.writes()) },
+		"reply lost":   func(r queueRig) <-chan struct{} { return r.Proxy.DropNextReply(r.writes()) },
+		"request lost": func(r queueRig) <-chan struct{} { return r.Proxy.DropNextRequest(r.writes()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -314,11 +314,11 @@ func TestQueueManyProducersAndConsumers(t *testing.T) {
 func TestQueueUnavailable(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	q := New(r.c, "/q")
+	q := New(r.Client, "/q")
 	offer(t, q, "a")
-	r.proxy.Refuse(true)
-	r.proxy.Cut()
-	until(t, "unavailable", func() bool { _, err := base(r.c).Table(); return err != nil })
+	r.Proxy.Refuse(true)
+	r.Proxy.Cut()
+	until(t, "unavailable", func() bool { _, err := base(r.Client).Table(); return err != nil })
 	_, offered := q.Offer(bounded(t), nil)
 	_, _, polled := q.Poll(bounded(t))
 	_, peeked := q.Peek(bounded(t))
@@ -338,7 +338,7 @@ func TestQueueUnavailable(t *testing.T) {
 		t.Fatalf("Take() = %v, want it to wait", err)
 	case <-time.After(50 * time.Millisecond): // that nothing happens can only be waited for
 	}
-	r.proxy.Restore()
+	r.Proxy.Restore()
 	if err := <-taken; err != nil {
 		t.Errorf("Take() = %v", err)
 	}

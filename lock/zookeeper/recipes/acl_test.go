@@ -130,7 +130,7 @@ func releaseAll[L located](t testing.TB, all []L) {
 func TestACLKeepsStrangersOut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0) // for its proxy
-	cfg := r.cfg
+	cfg := r.Config
 	cfg.Chroot, cfg.Credentials, cfg.ACL = testserver.Chroot(t), []zookeeper.Credential{mine}, nil
 	c := open(t, cfg)
 	held := holdEverything(t, c)
@@ -165,7 +165,7 @@ func TestACLKeepsStrangersOut(t *testing.T) {
 	}
 	wantHeldStill(t, held)
 	for range 3 {
-		r.proxy.Cut() // credentials are presented again
+		r.Proxy.Cut() // credentials are presented again
 		until(t, "connected again", func() bool { return c.Locker().Ping(bounded(t)) == nil })
 		wantHeldStill(t, held)
 	}
@@ -175,7 +175,7 @@ func TestACLKeepsStrangersOut(t *testing.T) {
 	old := sessionOf(c)
 	held = holdEverythingAgain(t, c)
 	until(t, "session killed", func() bool {
-		return testserver.KillSession(servers[0], old.ID(), password(r.proxy)) == nil || old.Err() != nil
+		return testserver.KillSession(servers[0], old.ID(), password(r.Proxy)) == nil || old.Err() != nil
 	})
 	until(t, "another session", func() bool { s, err := base(c).Table(); return err == nil && s != old })
 	for _, l := range held {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // A lock is held, nothing is under way, and the servers are not heard of: Close
@@ -23,14 +24,14 @@ func TestCloseUnheardWithALock(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
 			id := newID()
-			lease := taken(t, r.c, id)
-			place, err := NewMutex(r.c, "/m").Acquire(bounded(t))
+			lease := taken(t, r.Client, id)
+			place, err := NewMutex(r.Client, "/m").Acquire(bounded(t))
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.idle(r.c)
-			r.proxy.BlackHole(lost)
-			err = r.c.Close(bounded(t))
+			recipetest.Idle(r, r.Client)
+			r.Proxy.BlackHole(lost)
+			err = r.Client.Close(bounded(t))
 			if err == nil || !strings.Contains(err.Error(), "2 locks") {
 				t.Errorf("Close() = %v, want an error that speaks of 2 locks", err)
 			}
@@ -39,10 +40,10 @@ func TestCloseUnheardWithALock(t *testing.T) {
 			if lost&testserver.ToServer == 0 {
 				return // they have heard of it
 			}
-			if there, _, err := r.raw.Exists(pathOf(lease)); err != nil || !there {
+			if there, _, err := r.Raw.Exists(pathOf(lease)); err != nil || !there {
 				t.Error("the lock is gone, though nobody can have given it back")
 			}
-			if _, err := r.other.Locker().TryAcquire(bounded(t), request(id)); !errors.Is(err, idem.ErrLocked) {
+			if _, err := r.Other.Locker().TryAcquire(bounded(t), request(id)); !errors.Is(err, idem.ErrLocked) {
 				t.Errorf("TryAcquire() by another = %v, want %v", err, idem.ErrLocked)
 			}
 		})
@@ -53,9 +54,9 @@ func TestCloseUnheardWithALock(t *testing.T) {
 func TestCloseUnheardWithoutALock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	r.idle(r.c)
-	r.proxy.BlackHole(testserver.Both)
-	if err := r.c.Close(bounded(t)); err != nil {
+	recipetest.Idle(r, r.Client)
+	r.Proxy.BlackHole(testserver.Both)
+	if err := r.Client.Close(bounded(t)); err != nil {
 		t.Errorf("Close() = %v, want <nil>", err)
 	}
 }

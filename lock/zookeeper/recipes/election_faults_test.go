@@ -19,7 +19,7 @@ func TestElectionLeaderCutOff(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 3*time.Second)
 	var told recorder[Event]
-	old := campaign(t, NewElection(r.c, "/e", "old", nil, WithListener(nil), WithListener(told.Take)))
+	old := campaign(t, NewElection(r.Client, "/e", "old", nil, WithListener(nil), WithListener(told.Take)))
 	ctx := old.Context(bounded(t))
 	var ended time.Time
 	stopped := make(chan struct{})
@@ -28,8 +28,8 @@ func TestElectionLeaderCutOff(t *testing.T) {
 		ended = time.Now()
 		close(stopped)
 	}()
-	r.proxy.BlackHole(testserver.Both)
-	next := campaign(t, NewElection(r.other, "/e", "next"))
+	r.Proxy.BlackHole(testserver.Both)
+	next := campaign(t, NewElection(r.Other, "/e", "next"))
 	began := time.Now()
 	if !errors.Is(context.Cause(ctx), idem.ErrLeaseLost) {
 		t.Errorf("the old leader's context: %v as the next one begins, want %v", context.Cause(ctx), idem.ErrLeaseLost)
@@ -49,7 +49,7 @@ func TestElectionLeaderCutOff(t *testing.T) {
 	if want := []State{Candidate, Acquired, Lost}; !slices.Equal(got, want) {
 		t.Errorf("states %v, want %v", got, want)
 	}
-	r.proxy.Restore()
+	r.Proxy.Restore()
 	if err := next.Release(bounded(t)); err != nil {
 		t.Errorf("Release() = %v", err)
 	}
@@ -140,10 +140,10 @@ func currentLeader(t testing.TB, cfg zookeeper.Config, server string) (l Partici
 func TestElectionKilledSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	e := NewElection(r.c, "/e", "me")
+	e := NewElection(r.Client, "/e", "me")
 	old := campaign(t, e)
 	ctx := old.Context(context.Background())
-	killSession(t, r.c, r.proxy)
+	killSession(t, r.Client, r.Proxy)
 	await(t, "context", ctx.Done())
 	if !errors.Is(context.Cause(ctx), idem.ErrLeaseLost) || !errors.Is(old.Err(), idem.ErrLeaseLost) {
 		t.Errorf("cause %v, Err() = %v; want ErrLeaseLost", context.Cause(ctx), old.Err())
@@ -160,8 +160,8 @@ func TestElectionKilledSession(t *testing.T) {
 func TestElectionKilledSessionOfACandidate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	leader := campaign(t, NewElection(r.other, "/e", "leader"))
-	e := NewElection(r.c, "/e", "candidate")
+	leader := campaign(t, NewElection(r.Other, "/e", "leader"))
+	e := NewElection(r.Client, "/e", "candidate")
 	won := make(chan error)
 	go func() {
 		l, err := e.Campaign(bounded(t))
@@ -173,7 +173,7 @@ func TestElectionKilledSessionOfACandidate(t *testing.T) {
 	candidates := func(n int, but int32) (place int32) {
 		t.Helper()
 		until(t, "candidate", func() bool {
-			p, err := NewElection(r.other, "/e", "").Participants(bounded(t))
+			p, err := NewElection(r.Other, "/e", "").Participants(bounded(t))
 			if len(p) == n && (n < 2 || p[1].Place != but) {
 				place = p[n-1].Place
 			}
@@ -182,7 +182,7 @@ func TestElectionKilledSessionOfACandidate(t *testing.T) {
 		return place
 	}
 	first := candidates(2, 0)
-	killSession(t, r.c, r.proxy)
+	killSession(t, r.Client, r.Proxy)
 	candidates(2, first)
 	if err := leader.Release(bounded(t)); err != nil {
 		t.Error(err)
@@ -195,33 +195,33 @@ func TestElectionKilledSessionOfACandidate(t *testing.T) {
 func TestElectionKillSessionThenClose(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	l := campaign(t, NewElection(r.c, "/e", "me"))
+	l := campaign(t, NewElection(r.Client, "/e", "me"))
 	ctx := l.Context(bounded(t))
-	s := sessionOf(r.c)
-	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
-	if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], s.ID(), password(r.proxy)); err != nil && s.Err() == nil {
+	s := sessionOf(r.Client)
+	connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
+	if err := testserver.KillSession(testserver.SharedZooKeeper(t)[0], s.ID(), password(r.Proxy)); err != nil && s.Err() == nil {
 		t.Fatal(err)
 	}
 	short, cancel := context.WithTimeout(bounded(t), 100*time.Millisecond)
 	defer cancel()
-	_ = r.c.Close(short) // nobody hears it
+	_ = r.Client.Close(short) // nobody hears it
 	if ctx.Err() == nil {
 		t.Error("the context is good after Close()")
 	}
 	connect.Release()
-	campaign(t, NewElection(r.other, "/e", "next")).ReleaseInBackground()
+	campaign(t, NewElection(r.Other, "/e", "next")).ReleaseInBackground()
 }
 
 // Somebody deletes the candidate's place before it is known to exist.
 func TestElectionPlaceDeletedDuringCreate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	path := r.cfg.Chroot + "/e"
-	create(t, r.raw, path, 0) // or the first create is refused
-	reply := r.proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(path+"/"+candidateRole)))
+	path := r.Config.Chroot + "/e"
+	create(t, r.Raw, path, 0) // or the first create is refused
+	reply := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(path+"/"+candidateRole)))
 	won := make(chan *Lease)
 	go func() {
-		l, err := NewElection(r.c, "/e", "me").Campaign(bounded(t))
+		l, err := NewElection(r.Client, "/e", "me").Campaign(bounded(t))
 		if err != nil {
 			t.Errorf("Campaign() = %v", err)
 		}
@@ -230,12 +230,12 @@ func TestElectionPlaceDeletedDuringCreate(t *testing.T) {
 	await(t, "created", reply.Held())
 	var deleted string
 	until(t, "place", func() bool {
-		names, _, err := r.raw.Children(path)
+		names, _, err := r.Raw.Children(path)
 		if err != nil || len(names) != 1 {
 			return false
 		}
 		deleted = names[0]
-		return r.raw.Delete(path+"/"+deleted, -1) == nil
+		return r.Raw.Delete(path+"/"+deleted, -1) == nil
 	})
 	reply.Release()
 	l := <-won
@@ -254,9 +254,9 @@ func TestElectionPlaceDeletedDuringCreate(t *testing.T) {
 func TestElectionPlaceDeletedInOffice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	l := campaign(t, NewElection(r.c, "/e", "me"))
+	l := campaign(t, NewElection(r.Client, "/e", "me"))
 	ctx := l.Context(bounded(t))
-	if err := r.raw.Delete(pathOf(l), -1); err != nil {
+	if err := r.Raw.Delete(pathOf(l), -1); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "context", ctx.Done())

@@ -41,16 +41,16 @@ func resign(t testing.TB, l *Lease) {
 func TestElectionLeader(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	e := NewElection(r.c, "/e", "me, \"or\" <so>")
+	e := NewElection(r.Client, "/e", "me, \"or\" <so>")
 	if l, err := e.Leader(bounded(t)); !errors.Is(err, ErrNoLeader) {
 		t.Errorf("Leader() = %+v, %v; want %v", l, err, ErrNoLeader)
 	}
 	mine := campaign(t, e)
-	l, err := NewElection(r.other, "/e", "").Leader(bounded(t))
-	if err != nil || l.Name != e.ln.candidate || l.Fence != mine.Fence() || l.Instance != base(r.c).Owner.Instance || l.Host == "" || l.PID == 0 || !l.Holds {
+	l, err := NewElection(r.Other, "/e", "").Leader(bounded(t))
+	if err != nil || l.Name != e.ln.candidate || l.Fence != mine.Fence() || l.Instance != base(r.Client).Owner.Instance || l.Host == "" || l.PID == 0 || !l.Holds {
 		t.Errorf("Leader() = %+v, %v; want me", l, err)
 	}
-	if err := NewElection(r.other, "/e", "").Revoke(bounded(t)); err != nil {
+	if err := NewElection(r.Other, "/e", "").Revoke(bounded(t)); err != nil {
 		t.Errorf("Revoke() = %v", err)
 	}
 	await(t, "Revoked()", mine.Revoked())
@@ -73,9 +73,9 @@ func TestElectionObserve(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	ctx, cancel := context.WithCancel(bounded(t))
-	ch := NewElection(r.c, "/e", "").Observe(ctx)
-	other := NewElection(r.c, "/e", "").Observe(ctx) // shares the watches
-	elect := func(name string) *Lease { return campaign(t, NewElection(r.other, "/e", name)) }
+	ch := NewElection(r.Client, "/e", "").Observe(ctx)
+	other := NewElection(r.Client, "/e", "").Observe(ctx) // shares the watches
+	elect := func(name string) *Lease { return campaign(t, NewElection(r.Other, "/e", name)) }
 	see := func(l *Lease, name string) {
 		t.Helper()
 		for _, ch := range []<-chan Participant{ch, other} {
@@ -94,11 +94,11 @@ func TestElectionObserve(t *testing.T) {
 	see(l, "one")
 
 	// A change while the connection is away.
-	r.proxy.Refuse(true)
-	r.proxy.Cut()
+	r.Proxy.Refuse(true)
+	r.Proxy.Cut()
 	resign(t, l)
 	l = elect("two")
-	r.proxy.Refuse(false)
+	r.Proxy.Refuse(false)
 	see(l, "two")
 	resign(t, l)
 	nobody()
@@ -106,14 +106,14 @@ func TestElectionObserve(t *testing.T) {
 	// A change while the session is being replaced.
 	l = elect("three")
 	see(l, "three")
-	killSession(t, r.c, r.proxy)
+	killSession(t, r.Client, r.Proxy)
 	resign(t, l)
 	l = elect("four")
 	see(l, "four")
 
 	// And none: the same leader is not told again.
-	killSession(t, r.c, r.proxy)
-	until(t, "usable", func() bool { return r.c.Locker().Ping(bounded(t)) == nil })
+	killSession(t, r.Client, r.Proxy)
+	until(t, "usable", func() bool { return r.Client.Locker().Ping(bounded(t)) == nil })
 	resign(t, l)
 	if next := <-ch; next != (Participant{}) {
 		t.Errorf("leader %+v, want none", next)
@@ -122,7 +122,7 @@ func TestElectionObserve(t *testing.T) {
 
 	// The parent goes, and comes again.
 	until(t, "parent removed", func() bool {
-		err := r.raw.Delete(r.cfg.Chroot+"/e", -1)
+		err := r.Raw.Delete(r.Config.Chroot+"/e", -1)
 		return err == nil || errors.Is(err, zk.ErrNoNode)
 	})
 	l = elect("five")

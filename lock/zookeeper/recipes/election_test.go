@@ -59,10 +59,10 @@ func TestElectionRunAsLeader(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	e := NewElection(r.c, "/e", "me", WithListener(told.Take))
+	e := NewElection(r.Client, "/e", "me", WithListener(told.Take))
 	free := func(state State) {
 		t.Helper()
-		campaign(t, NewElection(r.other, "/e", "other")).ReleaseInBackground()
+		campaign(t, NewElection(r.Other, "/e", "other")).ReleaseInBackground()
 		evs := told.Events()
 		if last := evs[len(evs)-1]; last.State != state {
 			t.Errorf("the last event is %v, want %v", last.State, state)
@@ -104,7 +104,7 @@ func TestElectionRunAsLeader(t *testing.T) {
 		})
 	}()
 	await(t, "elected", working)
-	killSession(t, r.c, r.proxy)
+	killSession(t, r.Client, r.Proxy)
 	free(Lost)
 	select {
 	case err := <-result:
@@ -117,7 +117,7 @@ func TestElectionRunAsLeader(t *testing.T) {
 	}
 
 	// Given up before it was elected.
-	l := campaign(t, NewElection(r.other, "/e", "other"))
+	l := campaign(t, NewElection(r.Other, "/e", "other"))
 	ctx, cancel := context.WithTimeout(bounded(t), 50*time.Millisecond)
 	defer cancel()
 	err = e.RunAsLeader(ctx, func(context.Context, idem.Fence) error { t.Error("two leaders"); return nil })

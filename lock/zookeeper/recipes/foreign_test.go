@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/go-zookeeper/zk"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // The places of other libraries are nobody's places here, so that a path that both
@@ -15,7 +16,7 @@ func TestPlacesOfOtherLibrariesAreIgnored(t *testing.T) {
 	r := newRig(t, 0)
 	cfg := r.straight()
 	raw := rawConn(t, cfg.Servers)
-	m := NewMutex(r.c, "/shared")
+	m := NewMutex(r.Client, "/shared")
 	first, err := m.Acquire(bounded(t)) // makes the path
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +30,7 @@ func TestPlacesOfOtherLibrariesAreIgnored(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
-	r.release(first)
+	recipetest.Release(r, first)
 	second, err := m.TryAcquire(bounded(t)) // behind all three
 	if err != nil {
 		t.Fatalf("TryAcquire() = %v, want the lock", err)
@@ -37,7 +38,7 @@ func TestPlacesOfOtherLibrariesAreIgnored(t *testing.T) {
 	if p := participants(t, m); len(p) != 1 {
 		t.Errorf("Participants() = %+v, want one", p)
 	}
-	r.release(second)
+	recipetest.Release(r, second)
 	for _, page := range []string{"doc.go", "../../../docs/operations.md"} {
 		text, err := os.ReadFile(page)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // moment is one in the making of a line: when a request is on its way that
@@ -46,9 +47,9 @@ func TestLineParentsVanishUnderWay(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
 			acquired := make(chan *Lease, 1)
-			hold := r.proxy.HoldNext(moments[0].before(r.cfg.Chroot))
+			hold := r.Proxy.HoldNext(moments[0].before(r.Config.Chroot))
 			go func() {
-				l, err := NewMutex(r.c, "/a/b/m").TryAcquire(bounded(t)) // once: no retry hides anything
+				l, err := NewMutex(r.Client, "/a/b/m").TryAcquire(bounded(t)) // once: no retry hides anything
 				if err != nil {
 					t.Errorf("TryAcquire() = %v, want a lease", err)
 				}
@@ -57,13 +58,13 @@ func TestLineParentsVanishUnderWay(t *testing.T) {
 			for i, m := range moments {
 				await(t, "moment", hold.Held())
 				for _, path := range m.swept {
-					if err := r.raw.Delete(r.cfg.Chroot+path, -1); err != nil {
+					if err := r.Raw.Delete(r.Config.Chroot+path, -1); err != nil {
 						t.Errorf("Delete(%s) = %v", path, err)
 					}
 				}
 				last := hold
 				if i+1 < len(moments) {
-					hold = r.proxy.HoldNext(moments[i+1].before(r.cfg.Chroot))
+					hold = r.Proxy.HoldNext(moments[i+1].before(r.Config.Chroot))
 				}
 				last.Release()
 			}
@@ -72,7 +73,7 @@ func TestLineParentsVanishUnderWay(t *testing.T) {
 				return
 			}
 			r.wantHeld(l)
-			r.release(l)
+			recipetest.Release(r, l)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // A client is closed while a lease is told of: who hears that it was acquired
@@ -42,20 +43,20 @@ func TestMutexTellsInOrder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	m := NewMutex(r.c, "/m", WithListener(told.Take))
+	m := NewMutex(r.Client, "/m", WithListener(told.Take))
 	late, err := m.ln.try(bounded(t), exclusive, func(l *Lease) error { return l.awaitTurn(bounded(t), first) }) // Acquire, before it tells
 	if err != nil {
 		t.Fatal(err)
 	}
-	killSession(t, r.c, r.proxy)
+	killSession(t, r.Client, r.Proxy)
 	next, err := m.Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.ln.tell(late)
-	r.release(next)
+	recipetest.Release(r, next)
 	got := told.Wait(t, 2)
-	if err := r.c.Close(bounded(t)); err != nil { // waits for all of them
+	if err := r.Client.Close(bounded(t)); err != nil { // waits for all of them
 		t.Errorf("Close() = %v", err)
 	}
 	got = append(got, told.Events()[len(got):]...)

@@ -15,7 +15,7 @@ func TestMutexTellsUnderFaults(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	m := NewMutex(r.c, "/m", WithListener(told.Take))
+	m := NewMutex(r.Client, "/m", WithListener(told.Take))
 	ctx, stop := context.WithCancel(bounded(t))
 	defer stop()
 	var wg sync.WaitGroup
@@ -36,17 +36,17 @@ func TestMutexTellsUnderFaults(t *testing.T) {
 		n := len(told.Events())
 		switch i % 3 {
 		case 0:
-			await(t, "reply lost", r.proxy.DropNextReply(onPlaces))
+			await(t, "reply lost", r.Proxy.DropNextReply(onPlaces))
 		case 1:
-			r.proxy.Cut()
+			r.Proxy.Cut()
 		case 2:
-			killSession(t, r.c, r.proxy)
+			killSession(t, r.Client, r.Proxy)
 		}
 		told.Wait(t, n+20)
 	}
 	stop()
 	wg.Wait()
-	if err := r.c.Close(bounded(t)); err != nil {
+	if err := r.Client.Close(bounded(t)); err != nil {
 		t.Errorf("Close() = %v", err)
 	}
 	var last uint64

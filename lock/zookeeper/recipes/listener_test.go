@@ -11,6 +11,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 func wantStates(t testing.TB, got []Event, want ...State) {
@@ -31,13 +32,13 @@ func TestMutexTellsItsListener(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	m := NewMutex(r.c, "/m", nil, WithListener(nil), WithListener(told.Take), WithListener(func(Event) { panic("listener") }))
+	m := NewMutex(r.Client, "/m", nil, WithListener(nil), WithListener(told.Take), WithListener(func(Event) { panic("listener") }))
 	first, err := m.Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.release(first)
-	r.release(first)
+	recipetest.Release(r, first)
+	recipetest.Release(r, first)
 	second, err := m.TryAcquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +46,7 @@ func TestMutexTellsItsListener(t *testing.T) {
 	if _, err := m.TryAcquire(bounded(t)); !errors.Is(err, idem.ErrLocked) {
 		t.Fatalf("TryAcquire() = %v, want ErrLocked", err)
 	}
-	killSession(t, r.c, r.proxy)
+	killSession(t, r.Client, r.Proxy)
 	second.ReleaseInBackground()
 	got := told.Wait(t, 4)
 	wantStates(t, got, Acquired, Released, Acquired, Lost)
@@ -61,15 +62,15 @@ func TestMutexTellsOfADeletedPlace(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	l, err := NewMutex(r.c, "/m", WithListener(told.Take)).Acquire(bounded(t))
+	l, err := NewMutex(r.Client, "/m", WithListener(told.Take)).Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.raw.Delete(pathOf(l), -1); err != nil {
+	if err := r.Raw.Delete(pathOf(l), -1); err != nil {
 		t.Fatal(err)
 	}
 	wantStates(t, told.Wait(t, 2), Acquired, Lost)
-	next, err := NewMutex(r.other, "/m").Acquire(bounded(t))
+	next, err := NewMutex(r.Other, "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,16 +83,16 @@ func TestMutexTellsOfADeletionWhileAway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	l, err := NewMutex(r.c, "/m", WithListener(told.Take)).Acquire(bounded(t))
+	l, err := NewMutex(r.Client, "/m", WithListener(told.Take)).Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.proxy.Refuse(true)
-	r.proxy.Cut()
-	if err := r.raw.Delete(pathOf(l), -1); err != nil {
+	r.Proxy.Refuse(true)
+	r.Proxy.Cut()
+	if err := r.Raw.Delete(pathOf(l), -1); err != nil {
 		t.Fatal(err)
 	}
-	r.proxy.Refuse(false)
+	r.Proxy.Refuse(false)
 	wantStates(t, told.Wait(t, 2), Acquired, Lost)
 }
 
@@ -147,18 +148,18 @@ func TestCloseWaitsForListeners(t *testing.T) {
 func TestMutexListenerAndALostCreate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	create(t, r.raw, r.cfg.Chroot+"/m", 0) // or the first create is refused
+	create(t, r.Raw, r.Config.Chroot+"/m", 0) // or the first create is refused
 	var told recorder[Event]
-	m := NewMutex(r.c, "/m", WithListener(told.Take))
-	lost := r.proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/m/"+exclusive+"-")))
+	m := NewMutex(r.Client, "/m", WithListener(told.Take))
+	lost := r.Proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/m/"+exclusive+"-")))
 	l, err := m.Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the loss", lost)
-	r.release(l)
+	recipetest.Release(r, l)
 	wantStates(t, told.Wait(t, 2), Acquired, Released)
-	if names, _, err := r.raw.Children(r.cfg.Chroot + "/m"); err != nil && !errors.Is(err, zk.ErrNoNode) || len(names) > 0 {
+	if names, _, err := r.Raw.Children(r.Config.Chroot + "/m"); err != nil && !errors.Is(err, zk.ErrNoNode) || len(names) > 0 {
 		t.Errorf("left behind: %v, %v", names, err)
 	}
 }
@@ -168,13 +169,13 @@ func TestSessionEndsWhileALeaseIsTold(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	m := NewMutex(r.c, "/m")
+	m := NewMutex(r.Client, "/m")
 	lease, err := m.Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	WithListener(told.Take)(m.ln)
-	s := sessionOf(r.c)
+	s := sessionOf(r.Client)
 	lease.place.mu.Lock() // holds up tell before it watches the znode
 	var wg sync.WaitGroup
 	wg.Go(func() { m.ln.tell(lease) })

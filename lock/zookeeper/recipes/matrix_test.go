@@ -8,6 +8,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // place where the matrix is run: one server, or three of which the client under
@@ -85,7 +86,7 @@ func (p *pair) holdAll(c *zookeeper.Client) []*held.Lease {
 // wantIdle says that a client has nothing left to settle.
 func (p *pair) wantIdle(c *zookeeper.Client) {
 	p.Helper()
-	(&rig{TB: p}).idle(c)
+	recipetest.Idle(p, c)
 }
 
 // TestMatrix is what Apache Curator, kazoo, etcd and their like are tested with,

@@ -150,7 +150,7 @@ func BenchmarkMutex(b *testing.B) {
 func TestTryAcquireRightAfterReleaseInBackground(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m, rw, sem := NewMutex(r.c, "/m"), NewRWMutex(r.c, "/rw"), NewSemaphore(r.c, "/s", 2)
+	m, rw, sem := NewMutex(r.Client, "/m"), NewRWMutex(r.Client, "/rw"), NewSemaphore(r.Client, "/s", 2)
 	for name, try := range map[string]func(context.Context) (*Lease, error){
 		"mutex":     m.TryAcquire,
 		"writer":    rw.TryAcquireWrite,
@@ -172,7 +172,7 @@ func TestTryAcquireRightAfterReleaseInBackground(t *testing.T) {
 	}
 	next := make(chan *Lease, 1)
 	go func() {
-		got, err := NewMutex(r.other, "/m").Acquire(bounded(t))
+		got, err := NewMutex(r.Other, "/m").Acquire(bounded(t))
 		if err != nil {
 			t.Error(err)
 		}

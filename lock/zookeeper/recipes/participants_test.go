@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // shown is what a list of participants says of each: role, permits, and whether it
@@ -27,7 +28,7 @@ func show(them []Participant) (all []shown) {
 func TestParticipantsOfASemaphore(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	sem := NewSemaphore(r.c, "/s", 3)
+	sem := NewSemaphore(r.Client, "/s", 3)
 	list := func() []shown {
 		them, err := sem.Participants(bounded(t))
 		if err != nil {
@@ -44,7 +45,7 @@ func TestParticipantsOfASemaphore(t *testing.T) {
 	}
 	big, small := make(chan *Lease, 1), make(chan *Lease, 1)
 	acquire := func(n int, to chan<- *Lease) {
-		l, err := NewSemaphore(r.other, "/s", 3).Acquire(bounded(t), n)
+		l, err := NewSemaphore(r.Other, "/s", 3).Acquire(bounded(t), n)
 		if err != nil {
 			t.Error(err)
 		}
@@ -58,7 +59,7 @@ func TestParticipantsOfASemaphore(t *testing.T) {
 	if got, want := list(), []shown{{"", 2, true}, {"", 2, false}, {"", 1, false}}; !slices.Equal(got, want) {
 		t.Errorf("Participants() = %+v, want %+v", got, want)
 	}
-	r.release(one)
+	recipetest.Release(r, one)
 	two, three := <-big, <-small
 	if got, want := list(), []shown{{"", 2, true}, {"", 1, true}}; !slices.Equal(got, want) {
 		t.Errorf("Participants() = %+v, want %+v", got, want)
@@ -69,7 +70,7 @@ func TestParticipantsOfASemaphore(t *testing.T) {
 func TestParticipantsOfAnRWMutex(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m, other := NewRWMutex(r.c, "/rw"), NewRWMutex(r.other, "/rw")
+	m, other := NewRWMutex(r.Client, "/rw"), NewRWMutex(r.Other, "/rw")
 	list := func() []shown {
 		them, err := m.Participants(bounded(t))
 		if err != nil {
@@ -115,7 +116,7 @@ func TestParticipantsOfAnRWMutex(t *testing.T) {
 func TestRunAsLeaderWithoutAFunction(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	e := NewElection(r.c, "/e", "one")
+	e := NewElection(r.Client, "/e", "one")
 	if err := e.RunAsLeader(bounded(t), nil); err == nil {
 		t.Error("RunAsLeader(nil) = nil, want an error")
 	}
@@ -123,7 +124,7 @@ func TestRunAsLeaderWithoutAFunction(t *testing.T) {
 		t.Errorf("Participants() = %+v, %v, want nobody", them, err)
 	}
 	// Neither does it wait behind a leader to find out.
-	leader, err := NewElection(r.other, "/e", "two").Campaign(bounded(t))
+	leader, err := NewElection(r.Other, "/e", "two").Campaign(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 func hold(t testing.TB, m *ReentrantMutex, owner any) *Hold {
@@ -24,7 +25,7 @@ func hold(t testing.TB, m *ReentrantMutex, owner any) *Hold {
 func TestReentrantMutexCountsHolds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m, same := NewReentrantMutex(r.c, "/m"), NewReentrantMutex(r.c, "/m")
+	m, same := NewReentrantMutex(r.Client, "/m"), NewReentrantMutex(r.Client, "/m")
 	a, b := hold(t, m, "me"), hold(t, m, "me")
 	c, err := m.TryAcquire(bounded(t), "me")
 	if err != nil {
@@ -136,8 +137,8 @@ func TestReentrantMutexOwnersConcurrently(t *testing.T) {
 func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewReentrantMutex(r.c, "/m")
-	held, err := NewMutex(r.other, "/m").Acquire(bounded(t))
+	m := NewReentrantMutex(r.Client, "/m")
+	held, err := NewMutex(r.Other, "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,12 +173,12 @@ func TestReentrantMutexQueuesOncePerOwner(t *testing.T) {
 		after := participants(t, m.m)
 		return len(after) == 2 && after[1].Place != before[1].Place
 	})
-	r.release(held)
+	recipetest.Release(r, held)
 	wg.Wait()
 	for range callers {
 		(<-got).ReleaseInBackground()
 	}
-	r.idle(r.c)
+	recipetest.Idle(r, r.Client)
 	if p := participants(t, m.m); len(p) != 0 {
 		t.Errorf("left in line: %+v", p)
 	}
@@ -197,8 +198,8 @@ func holds(m *ReentrantMutex, owner any) int {
 func TestReentrantMutexLastOneLeaves(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewReentrantMutex(r.c, "/m")
-	held, err := NewMutex(r.other, "/m").Acquire(bounded(t))
+	m := NewReentrantMutex(r.Client, "/m")
+	held, err := NewMutex(r.Other, "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,11 +220,11 @@ func TestReentrantMutexLastOneLeaves(t *testing.T) {
 			t.Errorf("Acquire() given up = %v, want its cause", err)
 		}
 	}
-	r.idle(r.c)
+	recipetest.Idle(r, r.Client)
 	if p := participants(t, m.m); len(p) != 1 || len(m.tenures) != 0 {
 		t.Errorf("in line: %+v, and %d owners; want the holder alone", p, len(m.tenures))
 	}
-	r.release(held)
+	recipetest.Release(r, held)
 	hold(t, m, "me").ReleaseInBackground()
 }
 
@@ -232,7 +233,7 @@ func TestReentrantMutexLastOneLeaves(t *testing.T) {
 func TestReentrantMutexComingAndGoing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m, other := NewReentrantMutex(r.c, "/m"), NewMutex(r.other, "/m")
+	m, other := NewReentrantMutex(r.Client, "/m"), NewMutex(r.Other, "/m")
 	var wg sync.WaitGroup
 	for range 6 {
 		wg.Go(func() {
@@ -266,8 +267,8 @@ func TestReentrantMutexComingAndGoing(t *testing.T) {
 		}
 	})
 	wg.Wait()
-	r.idle(r.c)
-	r.idle(r.other)
+	recipetest.Idle(r, r.Client)
+	recipetest.Idle(r, r.Other)
 	if p := participants(t, m.m); len(p) != 0 || holds(m, "me") != 0 {
 		t.Errorf("left in line: %+v, and %d holds", p, holds(m, "me"))
 	}
@@ -307,9 +308,9 @@ func TestReentrantMutexLost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	var told recorder[Event]
-	m := NewReentrantMutex(r.c, "/m", WithListener(told.Take))
+	m := NewReentrantMutex(r.Client, "/m", WithListener(told.Take))
 	a, b := hold(t, m, "me"), hold(t, m, "me")
-	killSession(t, r.c, r.proxy)
+	killSession(t, r.Client, r.Proxy)
 	for _, h := range []*Hold{a, b} {
 		await(t, "Done", h.Done())
 		if _, err := h.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) || !errors.Is(h.Err(), idem.ErrLeaseLost) {

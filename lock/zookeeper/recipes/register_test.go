@@ -14,7 +14,7 @@ import (
 func TestRegister(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	a, b := NewRegister(r.c, "/idem/some/value"), NewRegister(r.other, "/idem/some/value")
+	a, b := NewRegister(r.Client, "/idem/some/value"), NewRegister(r.Other, "/idem/some/value")
 	want := func(reg *Register, data string, version int64) {
 		t.Helper()
 		got, v, err := reg.Load(bounded(t))
@@ -38,20 +38,20 @@ func TestRegister(t *testing.T) {
 	want(a, "two", 2)
 	save(a, "", 2, nil)
 	want(b, "", 3)
-	if err := NewRegister(r.c, "relative").Save(bounded(t), nil, 0); err == nil {
+	if err := NewRegister(r.Client, "relative").Save(bounded(t), nil, 0); err == nil {
 		t.Error("Save() at a relative path succeeded")
 	}
 
 	// zookeeper.Lost replies and requests.
 	match := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/idem/some/value"))
-	for i, lose := range []func(testserver.Match) <-chan struct{}{r.proxy.DropNextReply, r.proxy.DropNextRequest} {
+	for i, lose := range []func(testserver.Match) <-chan struct{}{r.Proxy.DropNextReply, r.Proxy.DropNextRequest} {
 		lost := lose(match)
 		save(a, "survives", int64(3+i), nil)
 		await(t, "the loss", lost)
 		want(b, "survives", int64(4+i))
 	}
-	lost := r.proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/idem/other")))
-	if err := NewRegister(r.c, "/idem/other").Save(bounded(t), []byte("new"), 0); err != nil {
+	lost := r.Proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/idem/other")))
+	if err := NewRegister(r.Client, "/idem/other").Save(bounded(t), []byte("new"), 0); err != nil {
 		t.Errorf("Save() = %v", err)
 	}
 	await(t, "the loss", lost)
@@ -63,12 +63,12 @@ func TestRegisterHasOneWinner(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	for version := range int64(5) {
-		r.proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/idem/raced")))
+		r.Proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/idem/raced")))
 		var won atomic.Int32
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
-				c := []*zookeeper.Client{r.c, r.other}[i%2]
+				c := []*zookeeper.Client{r.Client, r.Other}[i%2]
 				var err error
 				for end := time.Now().Add(patience); time.Now().Before(end); {
 					if _, err = base(c).Table(); err == nil {
@@ -89,9 +89,9 @@ func TestRegisterHasOneWinner(t *testing.T) {
 		if n := won.Load(); n > 1 {
 			t.Errorf("version %d has %d winners", version, n)
 		}
-		r.proxy.Restore()
-		until(t, "connected", func() bool { return r.c.Locker().Ping(bounded(t)) == nil })
-		if _, v, err := NewRegister(r.other, "/idem/raced").Load(bounded(t)); err != nil || v != version+1 {
+		r.Proxy.Restore()
+		until(t, "connected", func() bool { return r.Client.Locker().Ping(bounded(t)) == nil })
+		if _, v, err := NewRegister(r.Other, "/idem/raced").Load(bounded(t)); err != nil || v != version+1 {
 			t.Fatalf("version %d, %v; want %d", v, err, version+1)
 		}
 	}
@@ -102,7 +102,7 @@ func TestRegisterHasOneWinner(t *testing.T) {
 func TestRegisterRefusesLargeValues(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	reg, connected := NewRegister(r.c, "/idem/large"), r.proxy.Accepted()
+	reg, connected := NewRegister(r.Client, "/idem/large"), r.Proxy.Accepted()
 	if err := reg.Save(bounded(t), make([]byte, MaxRegister+1), 0); !errors.Is(err, ErrRegisterTooLarge) {
 		t.Errorf("Save() of %d bytes = %v, want %v", MaxRegister+1, err, ErrRegisterTooLarge)
 	}
@@ -112,7 +112,7 @@ func TestRegisterRefusesLargeValues(t *testing.T) {
 	if data, version, err := reg.Load(bounded(t)); len(data) != MaxRegister || version != 1 || err != nil {
 		t.Errorf("Load() = %d bytes, %d, %v; want what was saved", len(data), version, err)
 	}
-	if n := r.proxy.Accepted() - connected; n != 0 {
+	if n := r.Proxy.Accepted() - connected; n != 0 {
 		t.Errorf("the client connected again %d times, want never", n)
 	}
 }

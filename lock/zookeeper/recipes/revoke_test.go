@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 func TestRevoke(t *testing.T) {
@@ -23,7 +24,7 @@ func TestRevoke(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			holder, asker := NewMutex(r.other, "/m"), NewMutex(r.c, "/m")
+			holder, asker := NewMutex(r.Other, "/m"), NewMutex(r.Client, "/m")
 			if err := asker.Revoke(bounded(t)); err != nil {
 				t.Errorf("Revoke() of a free lock = %v", err)
 			}
@@ -45,7 +46,7 @@ func TestRevoke(t *testing.T) {
 			}
 			var lost <-chan struct{}
 			if tt.lose != nil {
-				lost = tt.lose(r.proxy, testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(pathOf(l))))
+				lost = tt.lose(r.Proxy, testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(pathOf(l))))
 			}
 			var wg sync.WaitGroup
 			askers := 3
@@ -67,10 +68,10 @@ func TestRevoke(t *testing.T) {
 			if p := participants(t, asker); len(p) != 2 || !p[0].Revoked || p[1].Revoked {
 				t.Errorf("Participants() = %+v, want the first to be asked", p)
 			}
-			r.release(l)
+			recipetest.Release(r, l)
 			next := <-waiter
 			wantOpen(t, next.Revoked())
-			r.release(next)
+			recipetest.Release(r, next)
 			wantOpen(t, next.Revoked())
 		})
 	}
@@ -98,26 +99,26 @@ func participants(t testing.TB, m *Mutex) []Participant {
 func TestRevokeWhileTheHolderIsAway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	l, err := NewMutex(r.c, "/m").Acquire(bounded(t))
+	l, err := NewMutex(r.Client, "/m").Acquire(bounded(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantOpen(t, l.Revoked())
-	r.proxy.Refuse(true)
-	r.proxy.Cut()
-	if err := NewMutex(r.other, "/m").Revoke(bounded(t)); err != nil {
+	r.Proxy.Refuse(true)
+	r.Proxy.Cut()
+	if err := NewMutex(r.Other, "/m").Revoke(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
-	r.proxy.Refuse(false)
+	r.Proxy.Refuse(false)
 	await(t, "Revoked()", l.Revoked())
 	r.wantHeld(l)
-	r.release(l)
+	recipetest.Release(r, l)
 }
 
 func TestParticipants(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewMutex(r.c, "/m")
+	m := NewMutex(r.Client, "/m")
 	if p := participants(t, m); len(p) != 0 {
 		t.Errorf("Participants() of an unused lock = %+v", p)
 	}
@@ -128,7 +129,7 @@ func TestParticipants(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		next, err := NewMutex(r.other, "/m").Acquire(bounded(t))
+		next, err := NewMutex(r.Other, "/m").Acquire(bounded(t))
 		if err != nil {
 			t.Error(err)
 			return
@@ -140,15 +141,15 @@ func TestParticipants(t *testing.T) {
 	if !p[0].Holds || p[1].Holds {
 		t.Errorf("Participants() = %+v, want the first alone to have the lock", p)
 	}
-	if p[0].Fence != l.Fence() || p[0].Instance != base(r.c).Owner.Instance || p[0].PID != os.Getpid() || p[0].Host != base(r.c).Owner.Host {
+	if p[0].Fence != l.Fence() || p[0].Instance != base(r.Client).Owner.Instance || p[0].PID != os.Getpid() || p[0].Host != base(r.Client).Owner.Host {
 		t.Errorf("the first is %+v, want the holder", p[0])
 	}
-	if p[1].Instance != base(r.other).Owner.Instance || p[1].Place <= p[0].Place || !p[0].Fence.Before(p[1].Fence) {
+	if p[1].Instance != base(r.Other).Owner.Instance || p[1].Place <= p[0].Place || !p[0].Fence.Before(p[1].Fence) {
 		t.Errorf("the second is %+v, want the waiter", p[1])
 	}
-	r.release(l)
+	recipetest.Release(r, l)
 	await(t, "the waiter", done)
-	if _, err := NewMutex(r.c, "no path").Participants(bounded(t)); err == nil {
+	if _, err := NewMutex(r.Client, "no path").Participants(bounded(t)); err == nil {
 		t.Error("Participants() of a relative path succeeded")
 	}
 }

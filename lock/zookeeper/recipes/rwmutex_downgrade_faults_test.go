@@ -8,6 +8,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 func TestLostDowngrade(t *testing.T) {
@@ -16,15 +17,15 @@ func TestLostDowngrade(t *testing.T) {
 		name string
 		lose func(*rig) <-chan struct{}
 	}{
-		{"reply lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextReply(r.onLine()) }},
-		{"request lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextRequest(r.onLine()) }},
+		{"reply lost", func(r *rig) <-chan struct{} { return r.Proxy.DropNextReply(r.onLine()) }},
+		{"request lost", func(r *rig) <-chan struct{} { return r.Proxy.DropNextRequest(r.onLine()) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			m := NewRWMutex(r.c, linePath)
+			m := NewRWMutex(r.Client, linePath)
 			held := r.queue(bounded(t), m.AcquireWrite).granted()
-			writer := r.queue(bounded(t), NewRWMutex(r.other, linePath).AcquireWrite)
+			writer := r.queue(bounded(t), NewRWMutex(r.Other, linePath).AcquireWrite)
 			lost := tt.lose(r)
 			lease, err := m.Downgrade(bounded(t), held)
 			if err != nil {
@@ -33,9 +34,9 @@ func TestLostDowngrade(t *testing.T) {
 			await(t, "the loss", lost)
 			r.wantDowngraded(held, lease)
 			writer.wantWaiting()
-			r.release(lease)
-			r.release(writer.granted())
-			r.wantClean(r.c, r.other)
+			recipetest.Release(r, lease)
+			recipetest.Release(r, writer.granted())
+			r.wantClean(r.Client, r.Other)
 		})
 	}
 }
@@ -49,29 +50,29 @@ func TestDowngradeFails(t *testing.T) {
 		run  func(r *rig, held *Lease, downgrade ask) error
 	}{
 		{"given up, request late", context.Canceled, func(r *rig, _ *Lease, downgrade ask) error {
-			hold := r.proxy.HoldNext(r.onLine())
+			hold := r.Proxy.HoldNext(r.onLine())
 			defer hold.Release()
 			return r.cancelAt(hold, downgrade)
 		}},
 		{"given up, reply late", context.Canceled, func(r *rig, _ *Lease, downgrade ask) error {
-			hold := r.proxy.HoldNextReply(r.onLine())
+			hold := r.Proxy.HoldNextReply(r.onLine())
 			defer hold.Release()
 			return r.cancelAt(hold, downgrade)
 		}},
 		{"given up, request lost", context.Canceled, func(r *rig, _ *Lease, downgrade ask) error {
-			connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+			connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
 			defer connect.Release()
-			r.proxy.DropNextRequest(r.onLine())
+			r.Proxy.DropNextRequest(r.onLine())
 			return r.cancelAt(connect, downgrade)
 		}},
 		{"given up before", context.Canceled, func(r *rig, _ *Lease, downgrade ask) error {
-			hold := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+			hold := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
 			defer hold.Release()
-			r.proxy.Cut()
+			r.Proxy.Cut()
 			return r.cancelAt(hold, downgrade)
 		}},
 		{"session over meanwhile", idem.ErrLeaseLost, func(r *rig, _ *Lease, downgrade ask) error {
-			hold := r.proxy.HoldNext(r.onLine())
+			hold := r.Proxy.HoldNext(r.onLine())
 			call := r.call(bounded(r), downgrade)
 			await(r, "held request", hold.Held())
 			r.kill()
@@ -86,14 +87,14 @@ func TestDowngradeFails(t *testing.T) {
 			return err
 		}},
 		{"znode removed by hand", idem.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
-			if err := r.raw.Delete(pathOf(held), -1); err != nil {
+			if err := r.Raw.Delete(pathOf(held), -1); err != nil {
 				r.Fatal(err)
 			}
 			_, err := downgrade(bounded(r))
 			return err
 		}},
 		{"released", idem.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
-			r.release(held)
+			recipetest.Release(r, held)
 			_, err := downgrade(bounded(r))
 			return err
 		}},
@@ -101,7 +102,7 @@ func TestDowngradeFails(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			m := NewRWMutex(r.c, linePath)
+			m := NewRWMutex(r.Client, linePath)
 			held := r.queue(bounded(t), m.AcquireWrite).granted()
 			err := tt.run(r, held, func(ctx context.Context) (*Lease, error) { return m.Downgrade(ctx, held) })
 			if !errors.Is(err, tt.want) || !errors.Is(err, idem.ErrLeaseLost) && !errors.Is(err, idem.ErrUnavailable) {
@@ -111,9 +112,9 @@ func TestDowngradeFails(t *testing.T) {
 			if err := held.Release(bounded(t)); err != nil {
 				t.Errorf("Release() = %v", err)
 			}
-			r.wantClean(r.c)
-			until(t, "a session", func() bool { _, err := base(r.c).Table(); return err == nil })
-			r.release(r.queue(bounded(t), m.AcquireWrite).granted())
+			r.wantClean(r.Client)
+			until(t, "a session", func() bool { _, err := base(r.Client).Table(); return err == nil })
+			recipetest.Release(r, r.queue(bounded(t), m.AcquireWrite).granted())
 		})
 	}
 }
@@ -136,18 +137,18 @@ func (r *rig) cancelAt(hold *testserver.Hold, f ask) error {
 func TestDowngradeWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 10*time.Second)
-	m := NewRWMutex(r.c, linePath)
+	m := NewRWMutex(r.Client, linePath)
 	held := r.queue(bounded(t), m.AcquireWrite).granted()
-	reply := r.proxy.HoldNextReply(r.onLine())
+	reply := r.Proxy.HoldNextReply(r.onLine())
 	defer reply.Release()
 	call := r.call(bounded(t), func(ctx context.Context) (*Lease, error) { return m.Downgrade(ctx, held) })
 	await(t, "downgraded on the server", reply.Held())
-	r.proxy.Refuse(true)
+	r.Proxy.Refuse(true)
 	await(t, "answer", call.answered)
 	if !errors.Is(call.err, idem.ErrUnavailable) && !errors.Is(call.err, idem.ErrLeaseLost) {
 		t.Errorf("Downgrade() = %v, %v; want %v", call.lease, call.err, idem.ErrUnavailable)
 	}
 	await(t, "the old lease ends", held.Done())
-	r.proxy.Restore()
-	r.wantClean(r.c)
+	r.Proxy.Restore()
+	r.wantClean(r.Client)
 }

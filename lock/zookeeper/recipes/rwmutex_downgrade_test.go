@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // A writer becomes a reader while readers and writers wait. A witness that looks
@@ -13,7 +14,7 @@ import (
 func TestDowngradeUnderContention(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	a, b := NewRWMutex(r.c, linePath), NewRWMutex(r.other, linePath)
+	a, b := NewRWMutex(r.Client, linePath), NewRWMutex(r.Other, linePath)
 	held := r.queue(bounded(t), a.AcquireWrite).granted()
 	near := []*caller{r.queue(bounded(t), b.AcquireRead), r.queue(bounded(t), a.AcquireRead)}
 	writer := r.queue(bounded(t), b.AcquireWrite)
@@ -48,21 +49,21 @@ func TestDowngradeUnderContention(t *testing.T) {
 	close(stop)
 	<-stopped
 
-	r.release(held) // does nothing any more
+	recipetest.Release(r, held) // does nothing any more
 	for _, l := range got {
-		r.release(l)
+		recipetest.Release(r, l)
 	}
 	r.wantDowngraded(held, lease)
 	writer.wantWaiting()
-	r.release(lease)
+	recipetest.Release(r, lease)
 	w := writer.granted()
 	if !lease.Fence().Before(w.Fence()) {
 		t.Errorf("fence %v after %v", w.Fence(), lease.Fence())
 	}
 	far.wantWaiting()
-	r.release(w)
-	r.release(far.granted())
-	r.wantClean(r.c, r.other)
+	recipetest.Release(r, w)
+	recipetest.Release(r, far.granted())
+	r.wantClean(r.Client, r.Other)
 }
 
 // wantDowngraded says that one lease has taken the place of another.
@@ -90,15 +91,15 @@ func (r *rig) wantDowngraded(old, lease *Lease) {
 func TestDowngradeOfSomethingElse(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewRWMutex(r.c, linePath)
+	m := NewRWMutex(r.Client, linePath)
 	read := r.queue(bounded(t), m.AcquireRead).granted()
-	foreign := r.call(bounded(t), NewRWMutex(r.c, "/another").AcquireWrite).granted()
-	mutex := r.call(bounded(t), NewMutex(r.c, "/mutex").Acquire).granted()
-	elsewhere := r.call(bounded(t), NewRWMutex(r.other, "/elsewhere").AcquireWrite).granted()
+	foreign := r.call(bounded(t), NewRWMutex(r.Client, "/another").AcquireWrite).granted()
+	mutex := r.call(bounded(t), NewMutex(r.Client, "/mutex").Acquire).granted()
+	elsewhere := r.call(bounded(t), NewRWMutex(r.Other, "/elsewhere").AcquireWrite).granted()
 	if l, err := m.Downgrade(bounded(t), nil); l != nil || !errors.Is(err, errNotWriteLease) {
 		t.Errorf("Downgrade(nil) = %v, %v", l, err)
 	}
-	if l, err := NewRWMutex(r.c, "/elsewhere").Downgrade(bounded(t), elsewhere); l != nil || !errors.Is(err, errNotWriteLease) {
+	if l, err := NewRWMutex(r.Client, "/elsewhere").Downgrade(bounded(t), elsewhere); l != nil || !errors.Is(err, errNotWriteLease) {
 		t.Errorf("Downgrade() of another client's lease = %v, %v", l, err)
 	}
 	for name, lease := range map[string]*Lease{"read": read, "foreign": foreign, "mutex": mutex} {
@@ -108,16 +109,16 @@ func TestDowngradeOfSomethingElse(t *testing.T) {
 		if _, err := lease.Check(bounded(t)); err != nil {
 			t.Errorf("%s: Check() = %v, want a held lease", name, err)
 		}
-		r.release(lease)
+		recipetest.Release(r, lease)
 	}
-	r.release(elsewhere)
+	recipetest.Release(r, elsewhere)
 }
 
 // Of several who downgrade one lease at once, one gets the read lock.
 func TestDowngradeTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewRWMutex(r.c, linePath)
+	m := NewRWMutex(r.Client, linePath)
 	held := r.queue(bounded(t), m.AcquireWrite).granted()
 	var calls []*caller
 	for range 4 {
@@ -137,6 +138,6 @@ func TestDowngradeTwice(t *testing.T) {
 		t.Fatalf("%d of %d calls won, want 1", len(won), len(calls))
 	}
 	r.wantDowngraded(held, won[0])
-	r.release(won[0])
-	r.wantClean(r.c)
+	recipetest.Release(r, won[0])
+	r.wantClean(r.Client)
 }

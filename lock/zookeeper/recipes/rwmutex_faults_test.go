@@ -8,6 +8,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // lineKind is a way to be in line that is to stand all faults: what is asked
@@ -30,8 +31,8 @@ func onEachLine(t *testing.T, run func(r *rig, wants, bars ask)) {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			run(r, k.wants(r.c), k.bars(r.other))
-			r.wantClean(r.c, r.other)
+			run(r, k.wants(r.Client), k.bars(r.Other))
+			r.wantClean(r.Client, r.Other)
 		})
 	}
 }
@@ -47,39 +48,39 @@ func (r *rig) wantGood(l *Lease, others int) {
 
 func TestLineLostCreateReply(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, _ ask) {
-		r.release(r.queue(bounded(r), wants).granted()) // so that the parent is there
-		lost := r.proxy.DropNextReply(r.onLine())
+		recipetest.Release(r, r.queue(bounded(r), wants).granted()) // so that the parent is there
+		lost := r.Proxy.DropNextReply(r.onLine())
 		l := r.call(bounded(r), wants).granted()
 		await(r, "the loss", lost)
 		r.wantGood(l, 0)
-		r.release(l)
+		recipetest.Release(r, l)
 	})
 }
 
 func TestLineLostCreateRequest(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, _ ask) {
-		lost := r.proxy.DropNextRequest(r.onLine())
+		lost := r.Proxy.DropNextRequest(r.onLine())
 		l := r.call(bounded(r), wants).granted()
 		await(r, "the loss", lost)
 		r.wantGood(l, 0)
-		r.release(l)
+		recipetest.Release(r, l)
 	})
 }
 
 func TestLineLostDelete(t *testing.T) {
 	for name, lose := range map[string]func(r *rig) <-chan struct{}{
-		"reply":   func(r *rig) <-chan struct{} { return r.proxy.DropNextReply(r.onLine()) },
-		"request": func(r *rig) <-chan struct{} { return r.proxy.DropNextRequest(r.onLine()) },
+		"reply":   func(r *rig) <-chan struct{} { return r.Proxy.DropNextReply(r.onLine()) },
+		"request": func(r *rig) <-chan struct{} { return r.Proxy.DropNextRequest(r.onLine()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEachLine(t, func(r *rig, wants, bars ask) {
 				l := r.queue(bounded(r), wants).granted()
 				next := r.queue(bounded(r), bars)
 				lost := lose(r)
-				r.release(l)
+				recipetest.Release(r, l)
 				await(r, "the loss", lost)
 				r.wantGood(next.granted(), 0)
-				r.release(next.lease)
+				recipetest.Release(r, next.lease)
 			})
 		})
 	}
@@ -90,8 +91,8 @@ func TestLineLostDelete(t *testing.T) {
 func TestLineGivenUpInDoubt(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, bars ask) {
 		held := r.queue(bounded(r), bars).granted()
-		connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
-		lost := r.proxy.DropNextReply(r.onLine())
+		connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
+		lost := r.Proxy.DropNextReply(r.onLine())
 		ctx, cancel := context.WithCancel(bounded(r))
 		defer cancel()
 		c := r.call(ctx, wants)
@@ -105,7 +106,7 @@ func TestLineGivenUpInDoubt(t *testing.T) {
 		}
 		connect.Release()
 		r.wantGood(held, 0)
-		r.release(held)
+		recipetest.Release(r, held)
 	})
 }
 
@@ -115,14 +116,14 @@ func TestLineGivenUpWaiting(t *testing.T) {
 		ctx, cancel := context.WithCancel(bounded(r))
 		defer cancel()
 		c := r.queue(ctx, wants)
-		r.watching(r.c)
+		r.watching(r.Client)
 		cancel()
 		await(r, "answer", c.answered)
 		if !errors.Is(c.err, idem.ErrLocked) || !errors.Is(c.err, context.Canceled) {
 			r.Errorf("acquire = %v, %v; want %v and %v", c.lease, c.err, idem.ErrLocked, context.Canceled)
 		}
 		r.wantGood(held, 0)
-		r.release(held)
+		recipetest.Release(r, held)
 	})
 }
 
@@ -131,7 +132,7 @@ func TestLineSessionKilledWaiting(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, bars ask) {
 		held := r.queue(bounded(r), bars).granted()
 		c := r.queue(bounded(r), wants)
-		r.watching(r.c)
+		r.watching(r.Client)
 		old := r.places()[1]
 		r.kill()
 		until(r, "another place", func() bool {
@@ -139,9 +140,9 @@ func TestLineSessionKilledWaiting(t *testing.T) {
 			return len(all) == 2 && all[1].Seq != old.Seq
 		})
 		c.wantWaiting()
-		r.release(held)
+		recipetest.Release(r, held)
 		r.wantGood(c.granted(), 0)
-		r.release(c.lease)
+		recipetest.Release(r, c.lease)
 	})
 }
 
@@ -153,7 +154,7 @@ func TestLineSessionKilledHolding(t *testing.T) {
 		r.kill()
 		r.wantLost(l)
 		r.wantGood(next.granted(), 0)
-		r.release(next.lease)
+		recipetest.Release(r, next.lease)
 		if err := l.Release(bounded(r)); err != nil {
 			r.Errorf("Release() = %v", err)
 		}
@@ -166,11 +167,11 @@ func TestLineParentDeletedWaiting(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, bars ask) {
 		held := r.queue(bounded(r), bars).granted()
 		c := r.queue(bounded(r), wants)
-		r.watching(r.c)
+		r.watching(r.Client)
 		r.removeLine()
 		r.wantGood(c.granted(), 0)
 		r.wantLost(lookedAt(held))
-		r.release(c.lease)
+		recipetest.Release(r, c.lease)
 	})
 }
 
@@ -185,26 +186,26 @@ func TestLinePlaceDeletedWaiting(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, bars ask) {
 		held := r.queue(bounded(r), bars).granted()
 		c := r.queue(bounded(r), wants)
-		r.watching(r.c)
-		if err := r.raw.Delete(r.cfg.Chroot+linePath+"/"+r.places()[1].Name, -1); err != nil {
+		r.watching(r.Client)
+		if err := r.Raw.Delete(r.Config.Chroot+linePath+"/"+r.places()[1].Name, -1); err != nil {
 			r.Fatal(err)
 		}
-		r.release(held)
+		recipetest.Release(r, held)
 		r.wantGood(c.granted(), 0)
-		r.release(c.lease)
+		recipetest.Release(r, c.lease)
 	})
 }
 
 // The parent goes between an acquire's start and its create.
 func TestLineParentDeletedBeforeCreate(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, bars ask) {
-		create(r, r.raw, r.cfg.Chroot+linePath, 0)
-		hold := r.proxy.HoldNext(r.onLine())
+		create(r, r.Raw, r.Config.Chroot+linePath, 0)
+		hold := r.Proxy.HoldNext(r.onLine())
 		c := r.call(bounded(r), wants)
 		await(r, "held create", hold.Held())
 		r.removeLine()
 		hold.Release()
 		r.wantGood(c.granted(), 0)
-		r.release(c.lease)
+		recipetest.Release(r, c.lease)
 	})
 }

@@ -28,7 +28,7 @@ type chance struct {
 // again and again.
 func befall(r *rig, h *history, callers, rounds int, kills, cuts int64, step func(p *chance, c *zookeeper.Client)) {
 	r.Helper()
-	clients := []*zookeeper.Client{r.c, r.other, open(r, r.straight())}
+	clients := []*zookeeper.Client{r.Client, r.Other, open(r, r.straight())}
 	var left, leftCuts, granted atomic.Int64
 	left.Store(kills)
 	leftCuts.Store(cuts)
@@ -63,7 +63,7 @@ func (p *chance) strike() {
 	case p.rng.IntN(12) == 0 && p.kills.Add(-1) >= 0:
 		p.kill()
 	case p.rng.IntN(12) == 0 && p.cuts.Add(-1) >= 0:
-		p.proxy.Cut()
+		p.Proxy.Cut()
 	}
 }
 

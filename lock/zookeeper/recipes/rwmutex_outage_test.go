@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // The lock is released while the waiter is not connected.
@@ -13,14 +14,14 @@ func TestLineReleasedDuringOutage(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, bars ask) {
 		held := r.queue(bounded(r), bars).granted()
 		c := r.queue(bounded(r), wants)
-		r.watching(r.c)
-		r.proxy.Refuse(true)
-		r.proxy.Cut()
-		r.release(held)
+		r.watching(r.Client)
+		r.Proxy.Refuse(true)
+		r.Proxy.Cut()
+		recipetest.Release(r, held)
 		c.wantWaiting()
-		r.proxy.Refuse(false)
+		r.Proxy.Refuse(false)
 		r.wantGood(c.granted(), 0)
-		r.release(c.lease)
+		recipetest.Release(r, c.lease)
 	})
 }
 
@@ -29,17 +30,17 @@ func TestLineReconnectWaiting(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, bars ask) {
 		held := r.queue(bounded(r), bars).granted()
 		c := r.queue(bounded(r), wants)
-		r.watching(r.c)
+		r.watching(r.Client)
 		before := r.places()
-		r.proxy.Cut()
-		until(r, "connected again", func() bool { return r.proxy.Accepted() > 1 && sessionOf(r.c).Usable() == nil })
+		r.Proxy.Cut()
+		until(r, "connected again", func() bool { return r.Proxy.Accepted() > 1 && sessionOf(r.Client).Usable() == nil })
 		if after := r.places(); len(after) != 2 || after[1].Name != before[1].Name {
 			r.Errorf("line is %v, want %v", after, before)
 		}
 		c.wantWaiting()
-		r.release(held)
+		recipetest.Release(r, held)
 		r.wantGood(c.granted(), 0)
-		r.release(c.lease)
+		recipetest.Release(r, c.lease)
 	})
 }
 
@@ -47,9 +48,9 @@ func TestLineReconnectWaiting(t *testing.T) {
 // that is out of patience before leaves nothing.
 func TestLineAcquireAfterLostServer(t *testing.T) {
 	onEachLine(t, func(r *rig, wants, _ ask) {
-		r.proxy.Refuse(true)
-		r.proxy.Cut()
-		until(r, "outage noticed", func() bool { return sessionOf(r.c).Usable() != nil })
+		r.Proxy.Refuse(true)
+		r.Proxy.Cut()
+		until(r, "outage noticed", func() bool { return sessionOf(r.Client).Usable() != nil })
 		ctx, cancel := context.WithCancel(bounded(r))
 		defer cancel()
 		short, long := r.call(ctx, wants), r.call(bounded(r), wants)
@@ -60,8 +61,8 @@ func TestLineAcquireAfterLostServer(t *testing.T) {
 			r.Errorf("acquire = %v, %v; want %v and %v", short.lease, short.err, idem.ErrUnavailable, context.Canceled)
 		}
 		long.wantWaiting()
-		r.proxy.Refuse(false)
+		r.Proxy.Refuse(false)
 		r.wantGood(long.granted(), 0)
-		r.release(long.lease)
+		recipetest.Release(r, long.lease)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -20,7 +21,7 @@ const linePath = "/line"
 // places is the line as the server has it.
 func (r *rig) places() []line.Position {
 	r.Helper()
-	names, _, _ := r.raw.Children(r.cfg.Chroot + linePath) // no such znode: nobody
+	names, _, _ := r.Raw.Children(r.Config.Chroot + linePath) // no such znode: nobody
 	return line.Sort(names)
 }
 
@@ -32,19 +33,19 @@ func (r *rig) awaitPlaces(n int) {
 
 // onLine matches the writes that name a place in the rig's line.
 func (r *rig) onLine() testserver.Match {
-	return testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.cfg.Chroot+linePath+"/"))
+	return testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(r.Config.Chroot+linePath+"/"))
 }
 
 // kill ends the session of the client behind the proxy, from elsewhere.
 func (r *rig) kill() {
 	r.Helper()
-	s := sessionOf(r.c)
+	s := sessionOf(r.Client)
 	if s == nil {
 		return // it has not recovered from the last time
 	}
 	until(r, "session killed", func() bool {
 		// The client may be back sooner than the killer has done its work.
-		err := testserver.KillSession(testserver.SharedZooKeeper(r)[0], s.ID(), password(r.proxy))
+		err := testserver.KillSession(testserver.SharedZooKeeper(r)[0], s.ID(), password(r.Proxy))
 		return err == nil || s.Err() != nil
 	})
 }
@@ -52,12 +53,12 @@ func (r *rig) kill() {
 // removeLine deletes a line behind anyChange's back, parent and all, at once.
 func (r *rig) removeLine() {
 	r.Helper()
-	path := r.cfg.Chroot + linePath
+	path := r.Config.Chroot + linePath
 	var ops []any
 	for _, p := range r.places() {
 		ops = append(ops, &zk.DeleteRequest{Path: path + "/" + p.Name, Version: -1})
 	}
-	if _, err := r.raw.Multi(append(ops, &zk.DeleteRequest{Path: path, Version: -1})...); err != nil {
+	if _, err := r.Raw.Multi(append(ops, &zk.DeleteRequest{Path: path, Version: -1})...); err != nil {
 		r.Fatalf("delete %s: %v", linePath, err)
 	}
 }
@@ -67,7 +68,7 @@ func (r *rig) wantClean(clients ...*zookeeper.Client) {
 	r.Helper()
 	r.awaitPlaces(0)
 	for _, c := range clients {
-		r.idle(c)
+		recipetest.Idle(r, c)
 	}
 }
 
@@ -102,14 +103,14 @@ func (r *rig) watching(c *zookeeper.Client) {
 	r.Helper()
 	s := sessionOf(c)
 	until(r, "a watch", func() bool {
-		w := s.Watching(r.cfg.Chroot+linePath, session.OnChildren)
+		w := s.Watching(r.Config.Chroot+linePath, session.OnChildren)
 		if w != nil && slices.ContainsFunc(line.Sort(namesOf(w)), func(p line.Position) bool {
-			cl := s.Find(r.cfg.Chroot + linePath + "/" + p.Name)
+			cl := s.Find(r.Config.Chroot + linePath + "/" + p.Name)
 			return cl != nil && cl.Lease() != nil && !cl.Releasing()
 		}) {
 			return true
 		}
-		return slices.ContainsFunc(s.Watched(), func(path string) bool { return strings.HasPrefix(path, r.cfg.Chroot+linePath+"/") })
+		return slices.ContainsFunc(s.Watched(), func(path string) bool { return strings.HasPrefix(path, r.Config.Chroot+linePath+"/") })
 	})
 }
 

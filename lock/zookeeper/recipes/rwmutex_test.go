@@ -9,6 +9,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 func TestReadersWaitForTheLastWriterBefore(t *testing.T) {
@@ -115,7 +116,7 @@ func TestRWMutexExcludes(t *testing.T) {
 func TestRWMutexIsFair(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	a, b := NewRWMutex(r.c, linePath), NewRWMutex(r.other, linePath)
+	a, b := NewRWMutex(r.Client, linePath), NewRWMutex(r.Other, linePath)
 	held := r.queue(bounded(t), a.AcquireWrite).granted()
 	r1 := r.queue(bounded(t), b.AcquireRead)
 	r2 := r.queue(bounded(t), a.AcquireRead)
@@ -126,41 +127,41 @@ func TestRWMutexIsFair(t *testing.T) {
 	for _, c := range []*caller{r1, r2, w3, w4, r5, r6} {
 		c.wantWaiting()
 	}
-	r.release(held)
+	recipetest.Release(r, held)
 	l1, l2 := r1.granted(), r2.granted()
 	w3.wantWaiting()
-	r.release(l1)
+	recipetest.Release(r, l1)
 	w3.wantWaiting()
-	r.release(l2)
+	recipetest.Release(r, l2)
 	l3 := w3.granted()
 	for _, c := range []*caller{w4, r5, r6} {
 		c.wantWaiting()
 	}
-	r.release(l3)
+	recipetest.Release(r, l3)
 	l4 := w4.granted()
 	r5.wantWaiting()
-	r.release(l4)
+	recipetest.Release(r, l4)
 	l5, l6 := r5.granted(), r6.granted()
 	for i, pair := range [][2]*Lease{{held, l1}, {l1, l2}, {l2, l3}, {l3, l4}, {l4, l5}, {l5, l6}} {
 		if !pair[0].Fence().Before(pair[1].Fence()) {
 			t.Errorf("fence %v after %v, at %d", pair[1].Fence(), pair[0].Fence(), i)
 		}
 	}
-	r.release(l5)
-	r.release(l6)
-	r.wantClean(r.c, r.other)
+	recipetest.Release(r, l5)
+	recipetest.Release(r, l6)
+	r.wantClean(r.Client, r.Other)
 }
 
 // A reader behind a writer that gives up joins the readers before it.
 func TestRWMutexReaderBehindCancelledWriter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	a, b := NewRWMutex(r.c, linePath), NewRWMutex(r.other, linePath)
+	a, b := NewRWMutex(r.Client, linePath), NewRWMutex(r.Other, linePath)
 	first := r.queue(bounded(t), a.AcquireRead).granted()
 	ctx, cancel := context.WithCancelCause(bounded(t))
 	gaveUp := errors.New("gave up")
 	writer := r.queue(ctx, b.AcquireWrite)
-	r.watching(r.other)
+	r.watching(r.Other)
 	here, there := r.queue(bounded(t), a.AcquireRead), r.queue(bounded(t), b.AcquireRead)
 	here.wantWaiting()
 	there.wantWaiting()
@@ -174,15 +175,15 @@ func TestRWMutexReaderBehindCancelledWriter(t *testing.T) {
 		if _, err := l.Check(bounded(t)); err != nil {
 			t.Errorf("Check() = %v", err)
 		}
-		r.release(l)
+		recipetest.Release(r, l)
 	}
-	r.wantClean(r.c, r.other)
+	r.wantClean(r.Client, r.Other)
 }
 
 func TestRWMutexTryAcquire(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	a, b := NewRWMutex(r.c, linePath), NewRWMutex(r.other, linePath)
+	a, b := NewRWMutex(r.Client, linePath), NewRWMutex(r.Other, linePath)
 	must := func(f ask) *Lease {
 		t.Helper()
 		l, err := f(bounded(t))
@@ -202,20 +203,20 @@ func TestRWMutexTryAcquire(t *testing.T) {
 	r.awaitPlaces(2)
 	writer := r.queue(bounded(t), a.AcquireWrite)
 	refused("read behind a waiting writer", b.TryAcquireRead)
-	r.release(r1)
-	r.release(r2)
+	recipetest.Release(r, r1)
+	recipetest.Release(r, r2)
 	w := writer.granted()
 	refused("read beside a writer", b.TryAcquireRead)
 	refused("write beside a writer", b.TryAcquireWrite)
-	r.release(w)
-	r.wantClean(r.c, r.other)
-	r.release(must(b.TryAcquireWrite))
+	recipetest.Release(r, w)
+	r.wantClean(r.Client, r.Other)
+	recipetest.Release(r, must(b.TryAcquireWrite))
 }
 
 func TestRWMutexUpgradeIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m := NewRWMutex(r.c, linePath)
+	m := NewRWMutex(r.Client, linePath)
 	lease := r.queue(bounded(t), m.AcquireRead).granted()
 	if err := m.Upgrade(lease); !errors.Is(err, ErrUpgrade) {
 		t.Errorf("Upgrade() = %v, want %v", err, ErrUpgrade)
@@ -223,5 +224,5 @@ func TestRWMutexUpgradeIsRefused(t *testing.T) {
 	if _, err := lease.Check(bounded(t)); err != nil {
 		t.Errorf("Check() after Upgrade() = %v, want a held lease", err)
 	}
-	r.release(lease)
+	recipetest.Release(r, lease)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // wantMismatch says that a semaphore is refused, and that nobody notices.
@@ -41,23 +42,23 @@ func (r *rig) wantMismatch(c *zookeeper.Client, permits int, words ...string) {
 func TestSemaphoreInconsistentPermits(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	held := r.queue(bounded(t), semAsk(r.c, 5, 4)).granted()
-	r.wantMismatch(r.other, 3, "has 3", "has 5")
-	r.wantMismatch(r.c, 6, "has 6", "has 5")
-	r.release(r.queue(bounded(t), semAsk(r.other, 5, 1)).granted())
-	r.release(held)
-	r.idle(r.c)
+	held := r.queue(bounded(t), semAsk(r.Client, 5, 4)).granted()
+	r.wantMismatch(r.Other, 3, "has 3", "has 5")
+	r.wantMismatch(r.Client, 6, "has 6", "has 5")
+	recipetest.Release(r, r.queue(bounded(t), semAsk(r.Other, 5, 1)).granted())
+	recipetest.Release(r, held)
+	recipetest.Idle(r, r.Client)
 	// Nobody else being in line, and the path having been made for it, that went
 	// with the place, and with it the number.
 	until(t, "path gone", func() bool {
-		ok, stat, err := r.raw.Exists(r.cfg.Chroot + linePath)
+		ok, stat, err := r.Raw.Exists(r.Config.Chroot + linePath)
 		if ok && stat.NumChildren == 0 { // kept, as it was used by two
-			err = r.raw.Delete(r.cfg.Chroot+linePath, -1)
+			err = r.Raw.Delete(r.Config.Chroot+linePath, -1)
 		}
 		return !ok && err == nil
 	})
-	r.release(r.queue(bounded(t), semAsk(r.other, 3, 3)).granted())
-	r.wantClean(r.c, r.other)
+	recipetest.Release(r, r.queue(bounded(t), semAsk(r.Other, 3, 3)).granted())
+	r.wantClean(r.Client, r.Other)
 }
 
 // Many meet at a path that is not there, or has no data, and want two numbers:
@@ -69,7 +70,7 @@ func TestSemaphorePermitsAreAgreedAtOnce(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
 			if name == "made by hand" {
-				create(t, r.raw, r.cfg.Chroot+linePath, zk.FlagPersistent)
+				create(t, r.Raw, r.Config.Chroot+linePath, zk.FlagPersistent)
 			}
 			const each = 6
 			var mu sync.Mutex
@@ -77,7 +78,7 @@ func TestSemaphorePermitsAreAgreedAtOnce(t *testing.T) {
 			var leases []*Lease
 			var wg sync.WaitGroup
 			for i := range 2 * each {
-				permits, c := 10+i%2, []*zookeeper.Client{r.c, r.other}[i/2%2]
+				permits, c := 10+i%2, []*zookeeper.Client{r.Client, r.Other}[i/2%2]
 				wg.Go(func() {
 					l, err := NewSemaphore(c, linePath, permits).Acquire(bounded(t), 1)
 					mu.Lock()
@@ -95,9 +96,9 @@ func TestSemaphorePermitsAreAgreedAtOnce(t *testing.T) {
 				t.Errorf("got permits: %v, want all of one kind", won)
 			}
 			for _, l := range leases {
-				r.release(l)
+				recipetest.Release(r, l)
 			}
-			r.wantClean(r.c, r.other)
+			r.wantClean(r.Client, r.Other)
 		})
 	}
 }
@@ -108,11 +109,11 @@ func TestSemaphoreParentWithForeignData(t *testing.T) {
 		t.Run(data, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			if _, err := r.raw.Create(r.cfg.Chroot+linePath, []byte(data), 0, zk.WorldACL(zk.PermAll)); err != nil {
+			if _, err := r.Raw.Create(r.Config.Chroot+linePath, []byte(data), 0, zk.WorldACL(zk.PermAll)); err != nil {
 				t.Fatal(err)
 			}
-			r.wantMismatch(r.c, 3, "has 3", linePath)
-			r.wantClean(r.c)
+			r.wantMismatch(r.Client, 3, "has 3", linePath)
+			r.wantClean(r.Client)
 		})
 	}
 }
@@ -122,11 +123,11 @@ func TestSemaphoreParentWithForeignData(t *testing.T) {
 func TestSemaphoreRemadeUnderWay(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	seen := r.proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(r.cfg.Chroot+linePath)))
-	c := r.call(bounded(t), semAsk(r.c, 3, 1))
+	seen := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(r.Config.Chroot+linePath)))
+	c := r.call(bounded(t), semAsk(r.Client, 3, 1))
 	await(t, "number of permits seen", seen.Held())
 	r.removeLine()
-	held := r.call(bounded(t), semAsk(r.other, 5, 5)).granted()
+	held := r.call(bounded(t), semAsk(r.Other, 5, 5)).granted()
 	seen.Release()
 	await(t, "answer", c.answered)
 	if !errors.Is(c.err, ErrPermitsMismatch) {
@@ -135,58 +136,58 @@ func TestSemaphoreRemadeUnderWay(t *testing.T) {
 	if _, err := held.Check(bounded(t)); err != nil {
 		t.Errorf("Check() = %v", err)
 	}
-	r.release(held)
-	r.wantClean(r.c, r.other)
+	recipetest.Release(r, held)
+	r.wantClean(r.Client, r.Other)
 }
 
 // The path goes before the caller has seen its number: it starts anew.
 func TestSemaphorePathGoneBeforeItIsRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	read := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(r.cfg.Chroot+linePath)))
-	c := r.call(bounded(t), semAsk(r.c, 3, 1))
+	read := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(r.Config.Chroot+linePath)))
+	c := r.call(bounded(t), semAsk(r.Client, 3, 1))
 	await(t, "held read", read.Held())
 	r.removeLine()
 	read.Release()
-	r.release(c.granted())
-	r.wantClean(r.c)
+	recipetest.Release(r, c.granted())
+	r.wantClean(r.Client)
 }
 
 // Two find no number, and the later to write it takes that of the earlier.
 func TestSemaphorePermitsWrittenMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	create(t, r.raw, r.cfg.Chroot+linePath, zk.FlagPersistent)
-	late := r.proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`{"permits":3}`)))
-	c := r.call(bounded(t), semAsk(r.c, 3, 1))
+	create(t, r.Raw, r.Config.Chroot+linePath, zk.FlagPersistent)
+	late := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`{"permits":3}`)))
+	c := r.call(bounded(t), semAsk(r.Client, 3, 1))
 	await(t, "held write", late.Held())
-	held := r.call(bounded(t), semAsk(r.other, 5, 1)).granted()
+	held := r.call(bounded(t), semAsk(r.Other, 5, 1)).granted()
 	late.Release()
 	await(t, "answer", c.answered)
 	if !errors.Is(c.err, ErrPermitsMismatch) {
 		t.Errorf("Acquire() = %v, %v; want %v", c.lease, c.err, ErrPermitsMismatch)
 	}
-	r.release(r.call(bounded(t), semAsk(r.other, 5, 4)).granted())
-	r.release(held)
-	r.wantClean(r.c, r.other)
+	recipetest.Release(r, r.call(bounded(t), semAsk(r.Other, 5, 4)).granted())
+	recipetest.Release(r, held)
+	r.wantClean(r.Client, r.Other)
 }
 
 // A lost reply when the number is written, and one that says it is refused.
 func TestSemaphoreLostPermits(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	create(t, r.raw, r.cfg.Chroot+linePath, zk.FlagPersistent)
-	lost := r.proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`{"permits":3}`)))
-	l := r.queue(bounded(t), semAsk(r.c, 3, 1)).granted()
+	create(t, r.Raw, r.Config.Chroot+linePath, zk.FlagPersistent)
+	lost := r.Proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`{"permits":3}`)))
+	l := r.queue(bounded(t), semAsk(r.Client, 3, 1)).granted()
 	await(t, "the loss", lost)
-	r.wantMismatch(r.other, 4, "has 3", "has 4")
-	r.release(l)
-	r.wantClean(r.c, r.other)
+	r.wantMismatch(r.Other, 4, "has 3", "has 4")
+	recipetest.Release(r, l)
+	r.wantClean(r.Client, r.Other)
 
-	if _, err := r.raw.Create(r.cfg.Chroot+"/closed", nil, 0, zk.WorldACL(zk.PermAll&^zk.PermWrite)); err != nil {
+	if _, err := r.Raw.Create(r.Config.Chroot+"/closed", nil, 0, zk.WorldACL(zk.PermAll&^zk.PermWrite)); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := NewSemaphore(r.c, "/closed", 3).TryAcquire(bounded(t), 1); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, zk.ErrNoAuth) {
+	if l, err := NewSemaphore(r.Client, "/closed", 3).TryAcquire(bounded(t), 1); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, zk.ErrNoAuth) {
 		t.Errorf("TryAcquire() = %v, %v; want %v", l, err, zk.ErrNoAuth)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -56,7 +57,7 @@ func TestSemaphoreNeverExceedsItsPermits(t *testing.T) {
 	var inside gauge
 	var taken, interrupted atomic.Int64
 	var wg sync.WaitGroup
-	clients := []*zookeeper.Client{r.c, r.other, open(t, r.cfg)}
+	clients := []*zookeeper.Client{r.Client, r.Other, open(t, r.Config)}
 	for i, c := range clients {
 		sem := NewSemaphore(c, linePath, permits)
 		for j := range callers {
@@ -85,7 +86,7 @@ func TestSemaphoreNeverExceedsItsPermits(t *testing.T) {
 					if rng.IntN(2) == 0 {
 						lease.ReleaseInBackground()
 					} else {
-						r.release(lease)
+						recipetest.Release(r, lease)
 					}
 				}
 			})
@@ -105,7 +106,7 @@ func TestSemaphoreMissesNoWaiter(t *testing.T) {
 	t.Parallel()
 	const permits, waiters, rounds = 4, 3, 60
 	r := newRig(t, 0)
-	clients := []*zookeeper.Client{r.c, r.other}
+	clients := []*zookeeper.Client{r.Client, r.Other}
 	rng := rand.New(rand.NewPCG(1, 2))
 	enter := func() *caller { return r.queue(bounded(t), semAsk(clients[rng.IntN(2)], permits, 1)) }
 	var holders []*Lease
@@ -118,18 +119,18 @@ func TestSemaphoreMissesNoWaiter(t *testing.T) {
 	}
 	for range rounds {
 		i := rng.IntN(permits)
-		r.release(holders[i])
+		recipetest.Release(r, holders[i])
 		holders[i] = line[0].granted()
 		line = append(line[1:], enter())
 		line[0].wantWaiting()
 	}
 	for len(line) > 0 {
-		r.release(holders[0])
+		recipetest.Release(r, holders[0])
 		holders = append(holders[1:], line[0].granted())
 		line = line[1:]
 	}
 	for _, l := range holders {
-		r.release(l)
+		recipetest.Release(r, l)
 	}
 	r.wantClean(clients...)
 }
@@ -138,38 +139,38 @@ func TestSemaphoreMissesNoWaiter(t *testing.T) {
 func TestSemaphoreWeights(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	one := r.queue(bounded(t), semAsk(r.c, 3, 1)).granted()
-	two := r.queue(bounded(t), semAsk(r.other, 3, 2)).granted()
-	big := r.queue(bounded(t), semAsk(r.c, 3, 3))
-	small := r.queue(bounded(t), semAsk(r.other, 3, 1))
-	r.release(two)
-	if l, err := NewSemaphore(r.c, linePath, 3).TryAcquire(bounded(t), 1); !errors.Is(err, idem.ErrLocked) {
+	one := r.queue(bounded(t), semAsk(r.Client, 3, 1)).granted()
+	two := r.queue(bounded(t), semAsk(r.Other, 3, 2)).granted()
+	big := r.queue(bounded(t), semAsk(r.Client, 3, 3))
+	small := r.queue(bounded(t), semAsk(r.Other, 3, 1))
+	recipetest.Release(r, two)
+	if l, err := NewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 1); !errors.Is(err, idem.ErrLocked) {
 		t.Errorf("TryAcquire() past those who wait = %v, %v; want ErrLocked", l, err)
 	}
 	big.wantWaiting()
 	small.wantWaiting()
-	r.release(one)
+	recipetest.Release(r, one)
 	l := big.granted()
 	small.wantWaiting()
-	r.release(l)
+	recipetest.Release(r, l)
 	l = small.granted()
-	two, err := NewSemaphore(r.c, linePath, 3).TryAcquire(bounded(t), 2)
+	two, err := NewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 2)
 	if err != nil {
 		t.Fatalf("TryAcquire() of what is free = %v", err)
 	}
 	if !l.Fence().Before(two.Fence()) {
 		t.Errorf("fence %v after %v", two.Fence(), l.Fence())
 	}
-	r.release(two)
-	r.release(l)
-	r.wantClean(r.c, r.other)
+	recipetest.Release(r, two)
+	recipetest.Release(r, l)
+	r.wantClean(r.Client, r.Other)
 }
 
 func TestSemaphoreRefusesWhatCannotBe(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	for _, tt := range []struct{ permits, n int }{{3, 0}, {3, -1}, {3, 4}, {0, 1}, {-1, 1}} {
-		sem := NewSemaphore(r.c, linePath, tt.permits)
+		sem := NewSemaphore(r.Client, linePath, tt.permits)
 		for name, f := range map[string]func(context.Context, int) (*Lease, error){"Acquire": sem.Acquire, "TryAcquire": sem.TryAcquire} {
 			l, err := f(bounded(t), tt.n)
 			if l != nil || err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%d permits", tt.n)) {
@@ -177,7 +178,7 @@ func TestSemaphoreRefusesWhatCannotBe(t *testing.T) {
 			}
 		}
 	}
-	if ok, _, _ := r.raw.Exists(r.cfg.Chroot + linePath); ok {
+	if ok, _, _ := r.Raw.Exists(r.Config.Chroot + linePath); ok {
 		t.Error("the path was made")
 	}
 }
@@ -188,19 +189,19 @@ func TestSemaphoreWaitersShareALook(t *testing.T) {
 	const waiters, changes = 10, 15
 	r := newRig(t, 0)
 	var looks atomic.Int64
-	list := testserver.All(testserver.Op(testserver.OpGetChildren, testserver.OpGetChildren2), testserver.Contains(r.cfg.Chroot+linePath))
-	r.proxy.DropNextRequest(func(req testserver.Request) bool {
+	list := testserver.All(testserver.Op(testserver.OpGetChildren, testserver.OpGetChildren2), testserver.Contains(r.Config.Chroot+linePath))
+	r.Proxy.DropNextRequest(func(req testserver.Request) bool {
 		if list(req) {
 			looks.Add(1)
 		}
 		return false
 	})
-	s := sessionOf(r.c)
+	s := sessionOf(r.Client)
 	// seen says that the watch there is has seen so many in line.
 	seen := func(n int) {
 		t.Helper()
 		until(t, "line seen", func() bool {
-			w := s.Watching(r.cfg.Chroot+linePath, session.OnChildren)
+			w := s.Watching(r.Config.Chroot+linePath, session.OnChildren)
 			if w == nil {
 				return false
 			}
@@ -208,15 +209,15 @@ func TestSemaphoreWaitersShareALook(t *testing.T) {
 			return len(line.Sort(namesOf(w))) == n
 		})
 	}
-	held := r.queue(bounded(t), semAsk(r.other, 1, 1)).granted()
+	held := r.queue(bounded(t), semAsk(r.Other, 1, 1)).granted()
 	var line []*caller
 	for range waiters {
-		line = append(line, r.queue(bounded(t), semAsk(r.c, 1, 1)))
+		line = append(line, r.queue(bounded(t), semAsk(r.Client, 1, 1)))
 	}
 	seen(1 + waiters)
 	for range changes {
 		ctx, cancel := context.WithCancel(bounded(t))
-		c := r.queue(ctx, semAsk(r.other, 1, 1))
+		c := r.queue(ctx, semAsk(r.Other, 1, 1))
 		seen(2 + waiters)
 		cancel()
 		<-c.answered
@@ -229,9 +230,9 @@ func TestSemaphoreWaitersShareALook(t *testing.T) {
 		t.Errorf("%d looks at the line, want %d at most", n, most)
 	}
 	t.Logf("%d looks", n)
-	r.release(held)
+	recipetest.Release(r, held)
 	for _, c := range line {
-		r.release(c.granted())
+		recipetest.Release(r, c.granted())
 	}
-	r.wantClean(r.c, r.other)
+	r.wantClean(r.Client, r.Other)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 )
 
@@ -12,7 +13,7 @@ import (
 func TestPlacesAndElementsAtAServerThatIsBehind(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	m, q := NewMutex(r.c, "/m"), queue.New(r.c, "/q")
+	m, q := NewMutex(r.Client, "/m"), queue.New(r.Client, "/q")
 	for i := range 20 {
 		want := fmt.Sprint(i)
 		if _, err := q.Offer(bounded(t), []byte(want)); err != nil {
@@ -21,7 +22,7 @@ func TestPlacesAndElementsAtAServerThatIsBehind(t *testing.T) {
 		if e, err := q.Peek(bounded(t)); err != nil || string(e.Data) != want {
 			t.Fatalf("Peek() = %q, %v; want %q", e.Data, err, want)
 		}
-		holder, err := NewMutex(r.other, "/m").Acquire(bounded(t))
+		holder, err := NewMutex(r.Other, "/m").Acquire(bounded(t))
 		if err != nil {
 			t.Fatalf("Acquire() = %v", err)
 		}
@@ -34,20 +35,20 @@ func TestPlacesAndElementsAtAServerThatIsBehind(t *testing.T) {
 			waiter <- err
 		}()
 		until(t, "waiter in line", func() bool {
-			all, err := NewMutex(r.other, "/m").Participants(bounded(t))
+			all, err := NewMutex(r.Other, "/m").Participants(bounded(t))
 			return err == nil && len(all) == 2
 		})
-		r.proxy.Lag(func(testserver.Request) bool { return true })
-		r.proxy.Cut()
+		r.Proxy.Lag(func(testserver.Request) bool { return true })
+		r.Proxy.Cut()
 		e, err := q.Take(bounded(t))
 		if err != nil || string(e.Data) != want {
 			t.Fatalf("Take() = %q, %v; want %q", e.Data, err, want)
 		}
-		r.release(holder)
+		recipetest.Release(r, holder)
 		if err := <-waiter; err != nil {
 			t.Fatalf("the waiter's Acquire() = %v", err)
 		}
-		r.proxy.Restore()
-		until(t, "usable", func() bool { return r.c.Locker().Ping(bounded(t)) == nil })
+		r.Proxy.Restore()
+		until(t, "usable", func() bool { return r.Client.Locker().Ping(bounded(t)) == nil })
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // still is a rig whose lease clock stands still.
@@ -14,7 +15,7 @@ func still(t testing.TB) (r *rig, clock *leaseclock.Manual) {
 	t.Helper()
 	clock = leaseclock.NewManual()
 	r = newRig(t, 0)
-	r.c = open(t, r.cfg.WithClock(clock.Now))
+	r.Client = open(t, r.Config.WithClock(clock.Now))
 	return r, clock
 }
 
@@ -22,15 +23,15 @@ func still(t testing.TB) (r *rig, clock *leaseclock.Manual) {
 func TestSuspendedHoldIsTold(t *testing.T) {
 	t.Parallel()
 	r, clock := still(t)
-	hold, err := NewReentrantMutex(r.c, "/m").Acquire(bounded(t), "owner")
+	hold, err := NewReentrantMutex(r.Client, "/m").Acquire(bounded(t), "owner")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := hold.Err(); err != nil {
 		t.Fatalf("Err() before = %v", err)
 	}
-	r.proxy.Freeze(testserver.Both)
-	clock.Advance(r.cfg.SessionTimeout)
+	r.Proxy.Freeze(testserver.Both)
+	clock.Advance(r.Config.SessionTimeout)
 	if err := hold.Err(); !errors.Is(err, idem.ErrLeaseLost) {
 		t.Errorf("Err() after a suspension = %v, want %v", err, idem.ErrLeaseLost)
 	}
@@ -49,20 +50,20 @@ func TestSuspendedWhileQueueingUp(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			r, clock := still(t)
-			m := NewMutex(r.c, "/m")
+			m := NewMutex(r.Client, "/m")
 			l, err := m.Acquire(bounded(t)) // which makes the parent
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.release(l)
-			hold := r.proxy.HoldNextReply(tt.answer)
+			recipetest.Release(r, l)
+			hold := r.Proxy.HoldNextReply(tt.answer)
 			got := make(chan error, 1)
 			go func() {
 				_, err := m.TryAcquire(bounded(t))
 				got <- err
 			}()
 			await(t, "answer", hold.Held())
-			clock.Advance(r.cfg.SessionTimeout)
+			clock.Advance(r.Config.SessionTimeout)
 			hold.Release()
 			if err := <-got; !errors.Is(err, tt.want) {
 				t.Errorf("TryAcquire() = %v, want %v", err, tt.want)

@@ -18,7 +18,7 @@ func TestMutexPlacesOfOneTransactionHaveTheirOwnFences(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
-			m := NewMutex(r.c, "/m")
+			m := NewMutex(r.Client, "/m")
 			before, err := m.Acquire(bounded(t))
 			if err != nil {
 				t.Fatal(err)
@@ -55,12 +55,12 @@ func TestMutexPlacesOfOneTransactionHaveTheirOwnFences(t *testing.T) {
 // and returns the places in their order.
 func takeTogether(r *rig, m *Mutex, lost bool) []*Lease {
 	r.Helper()
-	tab := sessionOf(r.c)
+	tab := sessionOf(r.Client)
 	var wg sync.WaitGroup
 	var stops []*testserver.Hold
 	for i := range 2 { // as many Multis may be under way
-		path := fmt.Sprintf("%s/stop%d-%s", r.cfg.Chroot, i, tab.Try())
-		hold := r.proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(path)))
+		path := fmt.Sprintf("%s/stop%d-%s", r.Config.Chroot, i, tab.Try())
+		hold := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(path)))
 		stops = append(stops, hold)
 		wg.Go(func() { tab.Write(tab.Persistent(path, nil)) })
 		await(r, "a write under way", hold.Held())
@@ -79,7 +79,7 @@ func takeTogether(r *rig, m *Mutex, lost bool) []*Lease {
 	}
 	until(r, "callers", func() bool { return len(tab.Unsettled()) == callers })
 	if lost {
-		r.proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(m.ln.path+"/")))
+		r.Proxy.DropNextReply(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(m.ln.path+"/")))
 	}
 	for _, hold := range stops {
 		hold.Release()
