@@ -52,7 +52,7 @@ test: servers bin/testsummary ## run every test with the race detector; the last
 # A lazier garbage collector saves the compiler and the tests about a seventh of the time.
 .PHONY: quick
 quick: bin/testsummary ## run the tests that need no server, in about a minute; the last line counts them and those left out
-	@GOGC=400 bin/testsummary -quick $(addprefix -C ,$(MODULES)) -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
+	@GOGC=400 bin/testsummary -quick $(addprefix -C ,$(MODULES)) -p 6 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
 .PHONY: bench
 bench: servers ## measure it beside its peers: tables, and lines "RATIO name value goal"
