@@ -51,7 +51,7 @@ test: servers bin/testsummary ## run every test with the race detector; the last
 # The summary adds -short, under which testserver skips each test that asks for a server.
 # A lazier garbage collector saves the compiler and the tests about a seventh of the time.
 .PHONY: quick
-quick: bin/testsummary ## run the tests that need no server, in about a minute; the last line counts them and those left out
+quick: bin/testsummary ## run the tests that need no server, in under a minute; the last line counts them and those left out
 	@GOGC=400 bin/testsummary -quick $(addprefix -C ,$(MODULES)) -p 6 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
 .PHONY: bench

@@ -65,8 +65,8 @@ func wantIDs(tb testing.TB, got, want []idem.KeyID) {
 func TestOpenPagesThroughEqualScores(t *testing.T) {
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
-	ids, _ := inOneShard(t, s, 100)
-	for _, limit := range []int{7, 16, 17, 99, 100, 101} {
+	ids, _ := inOneShard(t, s, 40)
+	for _, limit := range []int{7, 16, 17, 39, 40, 41} {
 		wantIDs(t, walk(t, s, idem.OpenQuery{Limit: limit}, nil), ids)
 	}
 	early := idem.OpenCursor{Started: m.now.Add(-time.Hour)}
