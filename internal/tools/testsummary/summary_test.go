@@ -11,6 +11,15 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
+// The modules of the tests lie in new folders each time. Without the paths of the folders in
+// the compiled packages, the second run takes them from Go's cache.
+func TestMain(m *testing.M) {
+	if err := os.Setenv("GOFLAGS", strings.TrimSpace(os.Getenv("GOFLAGS")+" -trimpath")); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
 // A module for each way in which a test run can go, run for real.
 func TestRun(t *testing.T) {
 	t.Parallel()
