@@ -16,7 +16,6 @@ const (
 
 var (
 	base         = recipetest.Base
-	config       = recipetest.Config
 	crowd        = recipetest.Crowd
 	open         = recipetest.Open
 	sessionOf    = recipetest.SessionOf
