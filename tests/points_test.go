@@ -150,7 +150,18 @@ func upToDelete(hold holdFunc, below func(*victim) string) upToFunc {
 		h := v.keepHold(hold(v.zk, func(r testserver.Request) bool {
 			return slices.ContainsFunc(deletes, func(match testserver.Match) bool { return match(r) })
 		}))
+		// Each payment has come to its Begin: none is still connecting when one is held.
+		var begun []*testserver.Hold
+		for _, via := range transports {
+			begun = append(begun, v.redis.HoldNextReply(scriptOn(keyFor(via, name))))
+		}
 		all := v.startPayments(name)
+		for i, b := range begun {
+			waitFor(t, "begin over "+all[i].via.String(), b.Held())
+		}
+		for _, b := range begun {
+			b.Release()
+		}
 		waitFor(t, "delete of a lock", h.Held())
 		return all
 	}
