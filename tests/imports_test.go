@@ -20,7 +20,7 @@ const module = "github.com/idemkeeper/idemkeeper"
 // adapters are chosen one by one, no import ships a server or a command to the
 // users of the library, and what two folders share lies below both.
 var layers = [][]string{
-	{"internal/background", "internal/leaseclock", "internal/uuid", "internal/redisscript", "internal/redisserver"},
+	{"internal/background", "internal/leaseclock", "internal/uuid", "internal/redisscript", "internal/redispipe", "internal/redisserver"},
 	{"idem"},
 	{"middleware/internal", "middleware/grpc/proto", "lock/zookeeper/internal/wire", "lock/zookeeper/internal/listener"},
 	{"middleware/exchange", "lock/zookeeper/internal/session"},
@@ -74,7 +74,7 @@ var confinedRules = []struct {
 		"users of net/http or gRPC must not download Gin"},
 	{[]string{"google.golang.org/grpc"}, true, []string{"middleware/grpc", "cmd/idemctl", "example-payments", "tests", "bench"},
 		"users of net/http or Gin must not download gRPC"},
-	{[]string{"github.com/redis"}, true, []string{"tokenstore/redis", "lock/redis", "internal/redisscript", "internal/redisserver", "example-payments", "cmd", "internal/testserver", "tests", "bench"},
+	{[]string{"github.com/redis"}, true, []string{"tokenstore/redis", "lock/redis", "internal/redisscript", "internal/redispipe", "internal/redisserver", "example-payments", "cmd", "internal/testserver", "tests", "bench"},
 		"a service without Redis must not link its client"},
 	{[]string{"github.com/go-zookeeper"}, true, []string{"lock/zookeeper", "internal/testserver", "tests", "bench"},
 		"its connection silently swaps sessions, and only lock/zookeeper knows how to hold one"},

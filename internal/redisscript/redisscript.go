@@ -27,6 +27,19 @@ func Load(files fs.FS, names ...string) *goredis.Script {
 	return goredis.NewScript(text.String())
 }
 
+// EvalSha returns the command that runs a script by its hash, and does not send it. A
+// server without the script answers with an error that begins with NOSCRIPT.
+func EvalSha(ctx context.Context, script *goredis.Script, keys []string, args []any) *goredis.Cmd {
+	all := make([]any, 0, 3+len(keys)+len(args))
+	all = append(all, "evalsha", script.Hash(), len(keys))
+	for _, key := range keys {
+		all = append(all, key)
+	}
+	cmd := goredis.NewCmd(ctx, append(all, args...)...)
+	cmd.SetFirstKeyPos(3) // the client of a cluster goes by the first key
+	return cmd
+}
+
 // Call is one run of a script.
 type Call struct {
 	Keys []string

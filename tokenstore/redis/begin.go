@@ -30,7 +30,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 		if s.replicas != nil {
 			return s.replicas.begin(ctx, redisserver.ShardOf(id), keys, args)
 		}
-		return s.run(ctx, "begin", beginScript, keys, args...)
+		return s.run(ctx, "begin", id, beginScript, keys, args...)
 	})
 	if err != nil {
 		return res, err
@@ -55,7 +55,7 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 		return err
 	}
 	rerun, rerunDomain := packRerun(req.RunAgainFrom)
-	_, err := s.run(ctx, "abort", abortScript, s.keys.keys(id),
+	_, err := s.run(ctx, "abort", id, abortScript, s.keys.keys(id),
 		id.String(), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
 		req.Fence.Domain, millis(keyTTL(req.KeyTTL)), rerun, rerunDomain)
 	return err

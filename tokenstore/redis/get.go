@@ -8,6 +8,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
 // Get returns the record of id, in one round trip. The error wraps idem.ErrNewerRecord,
@@ -18,32 +19,57 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 }
 
 // fetch reads a record, its response, the incarnation and the server's time. A missing
-// record counts as lost if the shard lacks the expected incarnation.
+// record counts as lost if the shard lacks the expected incarnation. A response apart may
+// be large, so it does not travel in a shared pipeline.
 func (s *Store) fetch(ctx context.Context, id idem.KeyID, expected string) (r reply, err error) {
 	keys := s.keys.keys(id)
-	clock := []any{"time"}
-	if _, cluster := s.client.(*goredis.ClusterClient); cluster {
-		clock = []any{"eval", "return redis.call('time')", 1, keys[0]} // the key brings it to the record's server
+	record, incarnation, body := keys[0], keys[2], keys[3]
+	values, now := goredis.NewSliceCmd(ctx, "mget", record, incarnation), s.time(ctx, record)
+	if err := s.lanes[redisserver.ShardOf(id)].Do(ctx, values, now); err != nil {
+		return r, s.failed(ctx, "get", err)
 	}
-	pipe := s.client.Pipeline()
-	values := pipe.MGet(ctx, keys[0], keys[3], keys[2])
-	now := pipe.Do(ctx, clock...)
-	if _, err := pipe.Exec(ctx); err != nil {
+	if isApart(values) {
+		values, now = goredis.NewSliceCmd(ctx, "mget", record, incarnation, body), s.time(ctx, record)
+		pipe := s.client.Pipeline()
+		_ = pipe.BatchProcess(ctx, values, now)
+		_, _ = pipe.Exec(ctx) // both have their errors
+	}
+	if err := values.Err(); err != nil {
 		return r, s.failed(ctx, "get", err)
 	}
 	t, err := now.Int64Slice()
 	if err != nil || len(t) != 2 {
 		return r, unavailable("get", fmt.Errorf("unexpected time %v: %w", t, err))
 	}
-	found := values.Val()
-	if r.record, err = decodeValues(found[0], found[1], time.Unix(t[0], t[1]*1000)); err != nil {
+	found := append(values.Val(), nil)
+	if r.record, err = decodeValues(found[0], found[2], time.Unix(t[0], t[1]*1000)); err != nil {
 		return r, fmt.Errorf("tokenstore/redis: get: %w", err)
 	}
 	// A read-only store may expect no incarnation.
-	if r.record.State == idem.StateNone && expected != "" && found[2] != expected {
+	if r.record.State == idem.StateNone && expected != "" && found[1] != expected {
 		r.verdict = verdictLost
 	}
 	return r, nil
+}
+
+// isApart reports whether the first of the values is a record whose response has a key of
+// its own.
+func isApart(values *goredis.SliceCmd) bool {
+	if values.Err() != nil {
+		return false
+	}
+	packed, _ := values.Val()[0].(string)
+	return len(packed) > 3 && packed[3] == placeApart // after version, state and kind
+}
+
+// time asks for the time of the server that has a key.
+func (s *Store) time(ctx context.Context, key string) *goredis.Cmd {
+	if _, cluster := s.client.(*goredis.ClusterClient); !cluster {
+		return goredis.NewCmd(ctx, "time")
+	}
+	cmd := goredis.NewCmd(ctx, "eval", "return redis.call('time')", 1, key)
+	cmd.SetFirstKeyPos(3)
+	return cmd
 }
 
 // Issue makes a record in StateIssued. It returns an existing record unchanged. The error
@@ -53,7 +79,7 @@ func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (id
 		return idem.Record{}, err
 	}
 	r, err := s.compared(ctx, "issue", id, func(expected string) (reply, error) {
-		return s.run(ctx, "issue", issueScript, s.keys.keys(id), expected, millis(ttl))
+		return s.run(ctx, "issue", id, issueScript, s.keys.keys(id), expected, millis(ttl))
 	})
 	return r.record, err
 }

@@ -45,9 +45,15 @@ type reply struct {
 	record  idem.Record
 }
 
-// run runs a script by its hash. It sends the text if the server does not know it.
-func (s *Store) run(ctx context.Context, method string, script *goredis.Script, keys []string, args ...any) (reply, error) {
-	cmd := script.Run(ctx, s.client, keys, args...)
+// run runs a script on the keys of id, in a pipeline that it may share with other calls.
+func (s *Store) run(ctx context.Context, method string, id idem.KeyID, script *goredis.Script, keys []string, args ...any) (reply, error) {
+	cmd := redisscript.EvalSha(ctx, script, keys, args)
+	if err := s.lanes[redisserver.ShardOf(id)].Do(ctx, cmd); err != nil {
+		return reply{}, s.failed(ctx, method, err)
+	}
+	if goredis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		cmd = script.Eval(ctx, s.client, keys, args...)
+	}
 	if cmd.Err() != nil {
 		return reply{}, s.failed(ctx, method, cmd.Err())
 	}

@@ -26,7 +26,7 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	if audited(st.Decision.By) {
 		keys, args = append(keys, s.keys.decisions(redisserver.ShardOf(id))), append(args, keptDecisions)
 	}
-	r, err := s.run(ctx, "settle", settleScript, keys, args...)
+	r, err := s.run(ctx, "settle", id, settleScript, keys, args...)
 	if err != nil {
 		return res, err
 	}

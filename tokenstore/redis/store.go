@@ -9,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redispipe"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/redis/internal/loss"
 )
@@ -18,6 +19,7 @@ var _ idem.Store = (*Store)(nil)
 // Store is an [idem.Store] in Redis. It is safe for concurrent use. Make it with [New].
 type Store struct {
 	client   goredis.UniversalClient
+	lanes    [Shards]*redispipe.Lane // the same one for all shards of a single server
 	keys     layout
 	loss     *loss.Guard
 	evicts   *redisserver.Eviction
@@ -42,7 +44,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	if err := redisserver.CheckClient(client); err != nil {
 		return nil, fmt.Errorf("tokenstore/redis: %w", err)
 	}
-	s := &Store{client: client, keys: layout{prefix: cfg.prefix}, readOnly: cfg.readOnly}
+	s := &Store{client: client, lanes: newLanes(client), keys: layout{prefix: cfg.prefix}, readOnly: cfg.readOnly}
 	if s.replicas, err = newReplication(cfg, client); err != nil {
 		return nil, err
 	}
@@ -63,6 +65,24 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 			"err", err, "refused", cfg.shortfall == nil)
 	}
 	return s, nil
+}
+
+// pipelines is the number of shared pipelines that a server has to answer at once. With
+// a second one the service works on the answers of the first while Redis works.
+const pipelines = 2
+
+// newLanes returns the lane of each shard. In a cluster the shards have lanes of their
+// own, so no shard waits for another one's server.
+func newLanes(client goredis.UniversalClient) (lanes [Shards]*redispipe.Lane) {
+	_, cluster := client.(*goredis.ClusterClient)
+	for shard := range lanes {
+		if shard > 0 && !cluster {
+			lanes[shard] = lanes[0]
+			continue
+		}
+		lanes[shard] = redispipe.New(client, pipelines)
+	}
+	return lanes
 }
 
 // checkServers refuses a server with an eviction policy. It warns if the server hides its

@@ -1,0 +1,165 @@
+// Package redispipe lets calls to Redis that wait at the same moment share a pipeline.
+//
+// A call that finds the [Lane] free goes to Redis at once, alone, over the client and with
+// its own context. A call that finds the lane busy waits in a list. When the lane is free
+// again, all calls in the list go to Redis together, in one pipeline. A busy service
+// therefore sends few large packets, and an idle one never waits.
+//
+// # What a caller can rely on
+//
+//   - Each call has an answer or an error of its own. A failed command does not harm the
+//     others in its pipeline.
+//   - A call returns when its context ends. If the pipeline was sent before, Redis may
+//     still apply the call. If it was not, the call is never sent.
+//   - A call may be applied twice, and late. The client repeats a pipeline if the
+//     connection breaks, and it gives up at the latest deadline of all calls in it. The
+//     same holds for a single command whose reply was lost, so every call that goes
+//     through a Lane must be safe to repeat and to arrive late.
+//   - A pipeline without an answer holds the lane for [patience] at most. The calls that
+//     come after it then use another connection.
+//
+// Large values do not belong here, because the other calls of the pipeline wait for them.
+// A WAIT does not either, because it concerns the last write of one connection.
+package redispipe
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+const (
+	// patience is how long one pipeline can keep the others from starting.
+	patience = 20 * time.Millisecond
+	// most is the number of calls in one pipeline. Redis answers a pipeline as a whole, so
+	// a longer one delays its first call.
+	most = 128
+)
+
+// Lane sends calls to one server or to one slot of a cluster. Calls that share a pipeline
+// have to go to the same server, because they wait for each other. A Lane is safe for
+// concurrent use. Make it with [New].
+type Lane struct {
+	client goredis.UniversalClient
+	limit  int // pipelines at once
+
+	mu      sync.Mutex
+	busy    int // pipelines and single calls under way
+	waiting []*call
+}
+
+// call is one caller's commands.
+type call struct {
+	ctx  context.Context
+	cmds []goredis.Cmder
+	done chan struct{} // closed when the commands have their answers
+}
+
+// New returns a lane that has at most limit pipelines under way.
+func New(client goredis.UniversalClient, limit int) *Lane {
+	return &Lane{client: client, limit: limit}
+}
+
+// Do sends commands and waits for their answers. The commands of one call stay together
+// and in order. Each has its own answer and error. Do returns an error if ctx ends before
+// the answers are there. The commands then still belong to the pipeline, and the caller
+// must not touch them again.
+func (l *Lane) Do(ctx context.Context, cmds ...goredis.Cmder) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	c := l.enter(ctx, cmds)
+	if c == nil {
+		defer l.start()()
+		l.send(ctx, cmds)
+		return nil
+	}
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// enter takes a place in the lane and returns nil, or puts a call in the list.
+func (l *Lane) enter(ctx context.Context, cmds []goredis.Cmder) *call {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busy < l.limit {
+		l.busy++
+		return nil
+	}
+	c := &call{ctx: ctx, cmds: cmds, done: make(chan struct{})}
+	l.waiting = append(l.waiting, c)
+	return c
+}
+
+// start begins the use of a place in the lane. The returned function ends it. If the use
+// lasts longer than patience, the place goes to the next calls before that.
+func (l *Lane) start() (end func()) {
+	overdue := time.AfterFunc(patience, l.next)
+	return func() {
+		if overdue.Stop() {
+			l.next()
+		}
+	}
+}
+
+// next gives a place in the lane to the calls that wait.
+func (l *Lane) next() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := min(len(l.waiting), most)
+	if n == 0 {
+		l.busy--
+		return
+	}
+	batch := l.waiting[:n:n]
+	l.waiting = l.waiting[n:]
+	go l.sendTogether(batch)
+}
+
+// sendTogether sends several calls in one pipeline. It leaves out those whose callers
+// have given up. The pipeline's context belongs to no caller. It ends at the latest
+// deadline of all.
+func (l *Lane) sendTogether(batch []*call) {
+	defer l.start()()
+	cmds, latest, endless := make([]goredis.Cmder, 0, 2*len(batch)), time.Time{}, false
+	for _, c := range batch {
+		if c.ctx.Err() != nil {
+			continue
+		}
+		cmds = append(cmds, c.cmds...)
+		deadline, ok := c.ctx.Deadline()
+		endless = endless || !ok
+		if deadline.After(latest) {
+			latest = deadline
+		}
+	}
+	ctx := context.Background()
+	if !endless {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, latest)
+		defer cancel()
+	}
+	l.send(ctx, cmds)
+	for _, c := range batch {
+		close(c.done)
+	}
+}
+
+// send sends commands in one round trip. Each command has its error.
+func (l *Lane) send(ctx context.Context, cmds []goredis.Cmder) {
+	switch len(cmds) {
+	case 0:
+	case 1:
+		_ = l.client.Process(ctx, cmds[0])
+	default:
+		pipe := l.client.Pipeline()
+		_ = pipe.BatchProcess(ctx, cmds...)
+		_, _ = pipe.Exec(ctx)
+	}
+}
