@@ -11,7 +11,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
-// Get returns the record of id, in one round trip. The error wraps idem.ErrNewerRecord,
+// Get returns the record of id, in one round trip, or in two if the response has a key of
+// its own. The error wraps idem.ErrNewerRecord,
 // idem.ErrCorruptRecord, idem.ErrStoreLost or idem.ErrUnavailable.
 func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	r, err := s.compared(ctx, "get", id, func(expected string) (reply, error) { return s.fetch(ctx, id, expected) })

@@ -11,23 +11,42 @@ import (
 // layout and cannot change once records exist.
 const Shards = redisserver.Shards
 
-// layout names the keys. The package comment has the list.
-type layout struct{ prefix string }
+// layout names the keys. The package comment has the list. Make it with newLayout.
+type layout struct {
+	prefix string
+	shards [Shards]shardNames
+}
 
-func (l layout) base(shard int) string { return redisserver.Base(l.prefix, shard) }
+// shardNames are the names that all calls of a shard share. Every request needs them.
+type shardNames struct{ base, open, incarnation, decisions string }
 
-func (l layout) record(id idem.KeyID) string  { return l.base(redisserver.ShardOf(id)) + id.String() }
-func (l layout) body(id idem.KeyID) string    { return l.record(id) + ":body" }
-func (l layout) open(shard int) string        { return l.base(shard) + "open" }
-func (l layout) incarnation(shard int) string { return l.base(shard) + "incarnation" }
-func (l layout) decisions(shard int) string   { return l.base(shard) + "decisions" }
-func (l layout) retired() string              { return l.prefix + ":retired" }
-func (l layout) sealed() string               { return l.prefix + ":sealed" }
+func newLayout(prefix string) *layout {
+	l := &layout{prefix: prefix}
+	for shard := range l.shards {
+		base := redisserver.Base(prefix, shard)
+		l.shards[shard] = shardNames{base, base + "open", base + "incarnation", base + "decisions"}
+	}
+	return l
+}
+
+func (l *layout) record(id idem.KeyID) string {
+	base := l.shards[redisserver.ShardOf(id)].base
+	return string(hex.AppendEncode(append(make([]byte, 0, 128), base...), id[:]))
+}
+func (l *layout) body(id idem.KeyID) string    { return bodyOf(l.record(id)) }
+func (l *layout) open(shard int) string        { return l.shards[shard].open }
+func (l *layout) incarnation(shard int) string { return l.shards[shard].incarnation }
+func (l *layout) decisions(shard int) string   { return l.shards[shard].decisions }
+func (l *layout) retired() string              { return l.prefix + ":retired" }
+func (l *layout) sealed() string               { return l.prefix + ":sealed" }
+
+// bodyOf returns the key of a response apart.
+func bodyOf(record string) string { return record + ":body" }
 
 // keys of a record, in the order of KEYS of every script.
-func (l layout) keys(id idem.KeyID) []string {
-	shard := redisserver.ShardOf(id)
-	return []string{l.record(id), l.open(shard), l.incarnation(shard), l.body(id)}
+func (l *layout) keys(id idem.KeyID) []string {
+	names, record := &l.shards[redisserver.ShardOf(id)], l.record(id)
+	return []string{record, names.open, names.incarnation, bodyOf(record)}
 }
 
 // parseID reads a key ID in hexadecimal, as the open sets hold it.

@@ -32,7 +32,7 @@ func connectDogged(tb testing.TB, addr string) goredis.UniversalClient {
 func onOneNode(tb testing.TB, c *testserver.RedisCluster) (prefix string, number int) {
 	tb.Helper()
 	for i := range 1000 {
-		l := layout{prefix: fmt.Sprintf("%s-%d", freshPrefix(tb), i)}
+		l := newLayout(fmt.Sprintf("%s-%d", freshPrefix(tb), i))
 		node, err := c.NodeFor(l.retired())
 		if err != nil {
 			tb.Fatal(err)

@@ -67,7 +67,7 @@ func TestRoundTrips(t *testing.T) {
 					_, err := s.Settle(t.Context(), id, completion(a, strings.Repeat("x", 5000)))
 					return err
 				})
-				call("Get with a large body", 1, func() error { _, err := s.Get(t.Context(), id); return err })
+				call("Get with a large body", 2, func() error { _, err := s.Get(t.Context(), id); return err })
 				call("Abort", 1, func() error { return s.Abort(t.Context(), id, req) })
 				id[1] ^= 1
 				call("Issue", 1, func() error { _, err := s.Issue(t.Context(), id, time.Hour); return err })

@@ -20,7 +20,7 @@ var _ idem.Store = (*Store)(nil)
 type Store struct {
 	client   goredis.UniversalClient
 	lanes    [Shards]*redispipe.Lane // the same one for all shards of a single server
-	keys     layout
+	keys     *layout
 	loss     *loss.Guard
 	evicts   *redisserver.Eviction
 	replicas *replication // nil if Begin waits for no replica
@@ -44,7 +44,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	if err := redisserver.CheckClient(client); err != nil {
 		return nil, fmt.Errorf("tokenstore/redis: %w", err)
 	}
-	s := &Store{client: client, lanes: newLanes(client), keys: layout{prefix: cfg.prefix}, readOnly: cfg.readOnly}
+	s := &Store{client: client, lanes: newLanes(client), keys: newLayout(cfg.prefix), readOnly: cfg.readOnly}
 	if s.replicas, err = newReplication(cfg, client); err != nil {
 		return nil, err
 	}

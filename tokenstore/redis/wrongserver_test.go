@@ -91,9 +91,9 @@ func TestWrongEmptyServerIsServedAlone(t *testing.T) {
 // A store does not take over another store's server by itself, even if some of its shards
 // are empty.
 func TestForeignServerIsLeftToAnOperator(t *testing.T) {
-	for name, lose := range map[string]func(m *mini, l layout){
+	for name, lose := range map[string]func(m *mini, l *layout){
 		"whole": func(*mini, layout) {},
-		"in all shards but one": func(m *mini, l layout) {
+		"in all shards but one": func(m *mini, l *layout) {
 			m.Del(l.incarnation(7))
 		},
 	} {
