@@ -15,6 +15,14 @@ FUZZTIME   ?= 10s
 RUNS       ?= 1
 RUN        ?= 60s
 
+# What make load measures.
+C        ?= 1,64,256
+CASES    ?=
+ENSEMBLE ?= 3
+WINDOW   ?= 2s
+RECORDS  ?= 2000000
+PROFILE  ?=
+
 # Pinned, so that a lint verdict does not depend on the day. Built from source
 # into ./bin by the Go toolchain that builds the project, which it has to match:
 # no download from outside the module mirror, and after the first time nothing
@@ -57,6 +65,13 @@ quick: bin/testsummary ## run the tests that need no server, in under a minute; 
 .PHONY: bench
 bench: servers ## measure it beside its peers: tables, and lines "RATIO name value goal"
 	@cd bench && $(GO) run ./cmd/compare -rounds $(ROUNDS) -benchtime $(BENCHTIME) -bench '$(BENCH)' -timeout $(TIMEOUT)
+
+.PHONY: load
+load: servers ## measure one Gin route under load beside its peers: a table, and lines "RATIO name value goal verdict"
+	@mkdir -p bin
+	@cd bench/load && $(GO) test -count=1 -timeout 0 -run '^TestLoad$$' -args -connections '$(C)' -cases '$(CASES)' \
+		-ensemble $(ENSEMBLE) -rounds $(ROUNDS) -warmup 500ms -window $(WINDOW) -keys 10000 -records $(RECORDS) \
+		-json $(CURDIR)/bin/load.json -profile '$(if $(PROFILE),$(abspath $(PROFILE)))'
 
 .PHONY: microbench
 microbench: ## run the benchmarks of the packages, ROUNDS times
