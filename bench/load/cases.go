@@ -77,6 +77,9 @@ func selectCases(s Settings) ([]testCase, error) {
 			return nil, fmt.Errorf("there is no case %q, only %s", name, strings.Join(all, ", "))
 		}
 	}
+	if len(s.Connections) == 0 || slices.Min(s.Connections) < 1 {
+		return nil, fmt.Errorf("%v are not numbers of connections", s.Connections)
+	}
 	var selected []testCase
 	for _, c := range cases {
 		if len(s.Cases) > 0 && !slices.Contains(s.Cases, c.name) || c.ensemble && s.Ensemble < 2 || c.full && s.Records < 1 {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -14,7 +15,6 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/go-zookeeper/zk"
 	goredis "github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemredislock "github.com/idemkeeper/idemkeeper/lock/redis"
@@ -37,6 +37,7 @@ const (
 const (
 	sessionTimeout = 40 * time.Second
 	tickTime       = 500 * time.Millisecond
+	lockRoot       = "/lock"
 )
 
 // flow makes the handlers of the route. The service closes what they use.
@@ -73,7 +74,7 @@ func getFlow(_ context.Context, s *service) ([]gin.HandlerFunc, error) {
 // plainFlow is what is usually written by hand with ZooKeeper: an ephemeral znode as the
 // lock, a GET, the handler, a SET, and the delete of the znode. It compares no requests,
 // records no begin, fences no late holder and notices no loss of Redis.
-func plainFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
+func plainFlow(_ context.Context, s *service) ([]gin.HandlerFunc, error) {
 	client, err := s.redisClient()
 	if err != nil {
 		return nil, err
@@ -82,14 +83,11 @@ func plainFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	root := "/load-" + s.config.Case
-	if _, err := conn.Create(root, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
-		return nil, err
-	}
-	err = eachParent(ctx, func(_ context.Context, parent [2]byte) error {
-		_, err := conn.Create(root+"/"+hex.EncodeToString(parent[:])[:3], nil, 0, zk.WorldACL(zk.PermAll))
-		return err
+	s.onClose(func(context.Context) error {
+		conn.Close()
+		return nil
 	})
+	root := s.chroot() + lockRoot
 	return []gin.HandlerFunc{func(c *gin.Context) {
 		sum := sha256.Sum256([]byte(c.GetHeader(keyHeader)))
 		hash := hex.EncodeToString(sum[:])
@@ -100,7 +98,7 @@ func plainFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
 		}
 		body, err := s.runOnce(c, client, s.config.Prefix+hash)
 		answer(c, body, errors.Join(err, conn.Delete(path, -1)))
-	}}, err
+	}}, nil
 }
 
 // redislockFlow is the same with a bsm/redislock in the place of the znode.
@@ -153,8 +151,7 @@ func zooKeeperFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
 	return s.protected(ctx, locker, policy)
 }
 
-// stormFlow lets duplicates wait for the first request. It counts the locks, and the
-// service waits for nothing else.
+// stormFlow lets duplicates wait for the first request. It counts the locks that it takes.
 func stormFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
 	locker, err := s.zooKeeperLocker(ctx)
 	if err != nil {
@@ -209,38 +206,60 @@ func (l countedLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (id
 	return l.Locker.TryAcquire(ctx, req)
 }
 
-// zooKeeperLocker is ours, with the parents of all locks made.
+// zooKeeperLocker is ours. It finds the parents of all locks.
 func (s *service) zooKeeperLocker(ctx context.Context) (*zookeeper.Locker, error) {
+	conn, err := s.zooKeeperConn()
+	if err != nil {
+		return nil, err
+	}
+	conn.Close()
 	client, err := zookeeper.Open(ctx, zookeeper.Config{
-		Servers: s.config.ZooKeeper, Chroot: "/load-" + s.config.Case,
+		Servers: s.config.ZooKeeper, Chroot: s.chroot(), Root: lockRoot,
 		SessionTimeout: sessionTimeout, TickTime: tickTime, Logger: silent,
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.onClose(client.Close)
-	locker := client.Locker()
-	return locker, eachParent(ctx, func(ctx context.Context, parent [2]byte) error {
-		id := idem.KeyID{parent[0], parent[1]}
-		lease, err := locker.TryAcquire(ctx, idem.LockRequest{KeyID: id, Nonce: idem.NewNonce()})
-		if err != nil {
-			return err
-		}
-		return lease.Release(ctx)
-	})
+	return client.Locker(), nil
 }
 
-// zooKeeperConn is a bare client.
+func (s *service) chroot() string { return "/load-" + s.config.Case }
+
+// zooKeeperConn is a bare client. It has made the parents of all locks. The caller closes
+// it.
 func (s *service) zooKeeperConn() (*zk.Conn, error) {
 	conn, _, err := zk.Connect(s.config.ZooKeeper, sessionTimeout, zk.WithLogInfo(false), zk.WithLogger(noLogger{}))
 	if err != nil {
 		return nil, err
 	}
-	s.onClose(func(context.Context) error {
+	if err := makeParents(conn, s.chroot()); err != nil {
 		conn.Close()
-		return nil
-	})
+		return nil, err
+	}
 	return conn, nil
+}
+
+// makeParents makes the root of locks and the 4,096 parents below it, which are named by
+// the first three hexadecimal digits of a key ID.
+func makeParents(conn *zk.Conn, chroot string) error {
+	root := chroot + lockRoot
+	batch := []any{create(chroot), create(root)}
+	for i := range 4096 {
+		batch = append(batch, create(fmt.Sprintf("%s/%03x", root, i)))
+		if len(batch) < 128 && i < 4095 {
+			continue
+		}
+		if _, err := conn.Multi(batch...); err != nil {
+			return err
+		}
+		batch = nil
+	}
+	return nil
+}
+
+func create(path string) *zk.CreateRequest {
+	return &zk.CreateRequest{Path: path, Acl: zk.WorldACL(zk.PermAll)}
 }
 
 type noLogger struct{}
@@ -255,15 +274,4 @@ func (s *service) redisClient() (goredis.UniversalClient, error) {
 	}
 	s.onClose(func(context.Context) error { return client.Close() })
 	return client, nil
-}
-
-// eachParent calls op for the beginning of a key's hash below each of the 4,096 parents
-// of locks, 64 at a time. A parent is the first three hex digits.
-func eachParent(ctx context.Context, op func(ctx context.Context, parent [2]byte) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(64)
-	for i := range 4096 {
-		group.Go(func() error { return op(ctx, [2]byte{byte(i >> 4), byte(i << 4)}) })
-	}
-	return group.Wait()
 }

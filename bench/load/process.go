@@ -58,6 +58,7 @@ type process struct {
 	send   *json.Encoder
 	answer *json.Decoder
 	errors strings.Builder
+	closed bool
 }
 
 func startProcess(ctx context.Context, role string) (*process, error) {
@@ -98,8 +99,12 @@ func (p *process) failed(err error) error {
 	return errors.Join(err, p.close())
 }
 
-// close ends the process and waits for that.
+// close ends the process and waits for that. The second call does nothing.
 func (p *process) close() error {
+	if p.closed {
+		return nil
+	}
+	p.closed = true
 	_ = p.in.Close()
 	if err := p.cmd.Wait(); err != nil {
 		return fmt.Errorf("%w\n%s", err, p.errors.String())
