@@ -3,6 +3,7 @@ package load
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -134,8 +135,8 @@ func (l *load) figures(ctx context.Context) (f serviceFigures, err error) {
 	if err != nil {
 		return f, err
 	}
-	defer resp.Body.Close()
-	return f, json.NewDecoder(resp.Body).Decode(&f)
+	err = json.NewDecoder(resp.Body).Decode(&f)
+	return f, errors.Join(err, resp.Body.Close())
 }
 
 // since is the window between two readings, without latencies.

@@ -66,7 +66,7 @@ func startProcess(ctx context.Context, role string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.CommandContext(ctx, binary)}
+	p := &process{cmd: exec.CommandContext(ctx, binary)} //nolint:gosec // this binary
 	p.cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	p.cmd.Stderr = &p.errors
 	p.cmd.WaitDelay = time.Second

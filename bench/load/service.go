@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/metrics"
 	"runtime/pprof"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -55,8 +56,8 @@ func (s *service) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	var all error
-	for i := len(s.closers) - 1; i >= 0; i-- {
-		all = errors.Join(all, s.closers[i](ctx))
+	for _, closer := range slices.Backward(s.closers) {
+		all = errors.Join(all, closer(ctx))
 	}
 	return all
 }
@@ -130,10 +131,13 @@ func (s *service) listen(ctx context.Context, h http.Handler) (address string, e
 func (s *service) figures(w http.ResponseWriter, _ *http.Request) {
 	heap := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(heap)
-	_ = json.NewEncoder(w).Encode(serviceFigures{
+	err := json.NewEncoder(w).Encode(serviceFigures{
 		Runs: s.runs.Load(), Locks: s.locks.Load(),
 		Allocations: heap[0].Value.Uint64(), Bytes: heap[1].Value.Uint64(),
 	})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
 }
 
 // profile writes a profile of the processor time from now to the end.
