@@ -15,6 +15,15 @@ FUZZTIME   ?= 10s
 RUNS       ?= 1
 RUN        ?= 60s
 
+# What make load measures.
+C        ?= 1,64,256
+CASES    ?=
+ENSEMBLE ?= 3
+WINDOW   ?= 2s
+RECORDS  ?= 2000000
+PROFILE  ?=
+PLOT     ?= bin/load.svg
+
 # Pinned, so that a lint verdict does not depend on the day. Built from source
 # into ./bin by the Go toolchain that builds the project, which it has to match:
 # no download from outside the module mirror, and after the first time nothing
@@ -40,6 +49,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m RUNS=20 RUN=60s narrow them down."
+	@echo "  C=64 CASES=plain,idemkeeper-zookeeper ENSEMBLE=1 WINDOW=2s RECORDS=0 PROFILE=bin/service.pprof PLOT=file.svg do so for make load."
 	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://… and IDEMKEEPER_TEST_POSTGRES=postgres://… name servers to use."
 
 # The summary is built and not run with `go run`, which would add a line of its
@@ -57,6 +67,13 @@ quick: bin/testsummary ## run the tests that need no server, in under a minute; 
 .PHONY: bench
 bench: servers ## measure it beside its peers: tables, and lines "RATIO name value goal"
 	@cd bench && $(GO) run ./cmd/compare -rounds $(ROUNDS) -benchtime $(BENCHTIME) -bench '$(BENCH)' -timeout $(TIMEOUT)
+
+.PHONY: load
+load: servers ## measure one Gin route under load beside its peers: a table, and lines "RATIO name value goal verdict"
+	@mkdir -p bin
+	@cd bench/load && $(GO) test -count=1 -timeout 0 -run '^TestLoad$$' -args -connections '$(C)' -cases '$(CASES)' \
+		-ensemble $(ENSEMBLE) -rounds $(ROUNDS) -warmup 500ms -window $(WINDOW) -keys 10000 -records $(RECORDS) \
+		-json $(CURDIR)/bin/load.json -plot '$(abspath $(PLOT))' -profile '$(if $(PROFILE),$(abspath $(PROFILE)))'
 
 .PHONY: microbench
 microbench: ## run the benchmarks of the packages, ROUNDS times

@@ -1,0 +1,277 @@
+package load
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if child, code := Child(); child {
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
+// The defaults are a short run, to see that everything works. "make load" gives its own.
+var (
+	connections = flag.String("connections", "1,8", "numbers of connections")
+	caseNames   = flag.String("cases", "", "cases to measure, all by default")
+	ensemble    = flag.Int("ensemble", 3, "members of the ensemble, 1 for no ensemble")
+	rounds      = flag.Int("rounds", 1, "how often every case is measured")
+	warmup      = flag.Duration("warmup", 50*time.Millisecond, "before each window")
+	window      = flag.Duration("window", 100*time.Millisecond, "how long a case is measured in each round")
+	keyCount    = flag.Int("keys", 500, "keys that are repeated")
+	recordCount = flag.Int("records", 2000, "records in the full store, 0 to leave its case out")
+	profile     = flag.String("profile", "", "file for a processor profile of the service, with one case")
+	jsonFile    = flag.String("json", "", "file for the result. The report then goes to the standard output")
+	plotFile    = flag.String("plot", "", "file for the plot")
+)
+
+func settings(t *testing.T) Settings {
+	t.Helper()
+	s := Settings{
+		Ensemble: *ensemble, Rounds: *rounds, Warmup: *warmup, Window: *window,
+		Keys: *keyCount, Records: *recordCount, Profile: *profile,
+	}
+	for field := range strings.SplitSeq(*connections, ",") {
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatalf("-connections %q are not numbers: %v", *connections, err)
+		}
+		s.Connections = append(s.Connections, n)
+	}
+	if *caseNames != "" {
+		s.Cases = strings.Split(*caseNames, ",")
+	}
+	return s
+}
+
+// TestLoad is "make load". Without flags it is a short run of every case, on real servers.
+func TestLoad(t *testing.T) {
+	var out io.Writer = os.Stdout
+	if *jsonFile == "" {
+		*jsonFile, out = filepath.Join(t.TempDir(), "load.json"), t.Output()
+	}
+	if *plotFile == "" {
+		*plotFile = filepath.Join(t.TempDir(), "load.svg")
+	}
+	s := settings(t)
+	result, err := Measure(t.Context(), t, s, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report, plot bytes.Buffer
+	result.Print(io.MultiWriter(out, &report))
+	if err := result.WriteJSON(*jsonFile); err != nil {
+		t.Fatal(err)
+	}
+	if err := result.WritePlot(&plot); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(*plotFile, plot.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+
+	selected, err := selectCases(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range selected {
+		checkCase(t, result, c)
+		if !strings.Contains(report.String(), "| "+c.name+" ") {
+			t.Errorf("the table has no row of %s:\n%s", c.name, &report)
+		}
+	}
+	checkJSON(t, result, *jsonFile)
+	checkSVG(t, plot.String())
+	if s.Profile != "" {
+		if info, err := os.Stat(s.Profile); err != nil || info.Size() == 0 {
+			t.Errorf("profile: %v, want a file that is not empty", err)
+		}
+	}
+}
+
+// checkCase wants figures above zero. A case that uses no ZooKeeper or Redis has none.
+func checkCase(t *testing.T, r *Result, c testCase) {
+	t.Helper()
+	for _, n := range c.connections {
+		measured := r.find(c.name, n)
+		if measured == nil || len(measured.Rounds) != r.Settings.Rounds {
+			t.Errorf("%s with %d connections was measured as %+v, want %d rounds", c.name, n, measured, r.Settings.Rounds)
+			continue
+		}
+		w := measured.Median
+		for name, figure := range map[string]struct {
+			value    float64
+			positive bool
+		}{
+			"rate": {w.Rate, true}, "p50": {w.P50, true}, "p99": {w.P99, true}, "service": {w.Service, true},
+			"redis": {w.Redis, c.redis}, "allocations": {w.Allocations, true}, "bytes": {w.Bytes, true},
+			"locks per key": {w.LocksPerKey, c.keys == storm},
+			// A replay takes no lock, so ZooKeeper may have had nothing to do.
+			"zookeeper": {w.ZooKeeper, c.zooKeeper && c.keys != repeated || w.ZooKeeper > 0 && c.zooKeeper},
+		} {
+			if figure.value < 0 || figure.value > 0 != figure.positive {
+				t.Errorf("%s with %d connections: %s = %v, want above zero: %t", c.name, n, name, figure.value, figure.positive)
+			}
+		}
+		if c.full && (r.Records == nil || r.Records.Bytes <= float64(r.Records.Body)) {
+			t.Errorf("records = %+v, want more bytes than those of the body", r.Records)
+		}
+	}
+}
+
+func checkJSON(t *testing.T, r *Result, file string) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read Result
+	if err := json.Unmarshal(data, &read); err != nil {
+		t.Fatal(err)
+	}
+	want := *r
+	want.Settings.Profile = ""
+	if !reflect.DeepEqual(read, want) {
+		t.Errorf("the file holds %+v, want %+v", read, want)
+	}
+}
+
+func checkSVG(t *testing.T, svg string) {
+	t.Helper()
+	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			t.Fatalf("the plot is not XML: %v\n%s", err, svg)
+		}
+	}
+}
+
+// sample is a result with two rounds.
+func sample() *Result {
+	r := &Result{Machine: "some <machine>", Settings: Settings{Connections: []int{64}, Rounds: 2}, Records: &Records{Number: 10, Bytes: 500, Body: 100}}
+	add := func(name string, connections int, rounds ...Window) {
+		r.Cases = append(r.Cases, CaseResult{name, connections, medianOf(rounds), rounds})
+	}
+	add(idemZooKeeper, 64, Window{Rate: 100, Processor: 70, Service: 50, Redis: 20}, Window{Rate: 200, Processor: 80, Service: 60, Redis: 20})
+	add(redisLock, 64, Window{Rate: 200, Processor: 30, Service: 30}, Window{Rate: 100, Processor: 30, Service: 30})
+	add(plain, 64, Window{Rate: 50, Processor: 10, Service: 10}, Window{Rate: 50, Processor: 10, Service: 10})
+	r.Goals = judge(r)
+	return r
+}
+
+func TestGoals_CompareMedians(t *testing.T) {
+	t.Parallel()
+	want := []GoalResult{
+		{Name: "fresh-64-processor-us", Value: 75, Least: 70, Most: 80, Goal: 80, Met: true},
+		{Name: "fresh-64-redis-processor-us", Value: 20, Least: 20, Most: 20, Goal: 20, Met: true},
+		{Name: "fresh-64-rate-vs-redislock", Value: 1, Least: 0.5, Most: 2, AtLeast: true, Goal: 0.9, Met: true},
+		{Name: "fresh-64-rate-vs-plain", Value: 3, Least: 2, Most: 4, AtLeast: true, Goal: 1.7, Met: true},
+		{Name: "record-bytes-without-body", Value: 400, Least: 400, Most: 400, Goal: 420, Met: true},
+	}
+	if got := sample().Goals; !slices.Equal(got, want) {
+		t.Errorf("goals of what was measured = %+v, want %+v", got, want)
+	}
+}
+
+func TestGoals_AreMissedOnTheWrongSide(t *testing.T) {
+	t.Parallel()
+	of := func(v float64) measured { return func(*Result) []float64 { return []float64{v} } }
+	for _, c := range []struct {
+		value   float64
+		atLeast bool
+		met     bool
+	}{{1, true, true}, {1.1, true, true}, {0.9, true, false}, {1, false, true}, {1.1, false, false}, {0.9, false, true}} {
+		got, ok := goal{of: of(c.value), atLeast: c.atLeast, value: 1}.judge(nil)
+		if !ok || got.Met != c.met {
+			t.Errorf("judge(%v, at least: %t) = %+v, want met: %t", c.value, c.atLeast, got, c.met)
+		}
+	}
+}
+
+func TestReport_HasARatioLineForEachGoal(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	r := sample()
+	r.Goals = append(r.Goals, GoalResult{Name: "out-of-reach", Value: 0.456, AtLeast: true, Goal: 0.9})
+	r.Print(&out)
+	for _, want := range []string{
+		"\nRATIO fresh-64-processor-us 75.00 80 met\n", "\nRATIO out-of-reach 0.46 0.9 missed\n",
+		"takes up 500 bytes of Redis with a body of 100",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the report does not have %q:\n%s", want, &out)
+		}
+	}
+}
+
+func TestPlot_ShowsEachCase(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := sample().WritePlot(&out); err != nil {
+		t.Fatal(err)
+	}
+	checkSVG(t, out.String())
+	for _, want := range []string{"some &lt;machine&gt;", ">" + plain + "<", ">" + redisLock + "<", ">150<", ">75<"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the plot does not have %q:\n%s", want, &out)
+		}
+	}
+}
+
+func TestSelectCases(t *testing.T) {
+	t.Parallel()
+	everything := Settings{Connections: []int{1, 64}, Ensemble: 3, Records: 10}
+	for name, c := range map[string]struct {
+		change func(*Settings)
+		want   int // 0 is an error
+	}{
+		"all":            {func(*Settings) {}, len(cases)},
+		"some":           {func(s *Settings) { s.Cases = []string{plain, stormCase} }, 2},
+		"no ensemble":    {func(s *Settings) { s.Ensemble = 1 }, len(cases) - 2},
+		"no full store":  {func(s *Settings) { s.Records = 0 }, len(cases) - 1},
+		"unknown":        {func(s *Settings) { s.Cases = []string{plain, "mystery"} }, 0},
+		"none left":      {func(s *Settings) { s.Cases, s.Ensemble = []string{plainEnsemble}, 1 }, 0},
+		"no connection":  {func(s *Settings) { s.Connections = []int{64, 0} }, 0},
+		"no connections": {func(s *Settings) { s.Connections = nil }, 0},
+	} {
+		s := everything
+		c.change(&s)
+		got, err := selectCases(s)
+		if len(got) != c.want || (err != nil) != (c.want == 0) {
+			t.Errorf("%s: selectCases(%+v) = %d cases, %v, want %d", name, s, len(got), err, c.want)
+		}
+	}
+}
+
+func TestProcessorTime_CountsThisProcess(t *testing.T) {
+	t.Parallel()
+	pids := []int{os.Getpid()}
+	before, err := processorTime(pids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for after := before; after < before+time.Millisecond; {
+		if after, err = processorTime(pids); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const none = 1<<22 + 1 // Linux numbers processes up to 1<<22
+	if _, err := processorTime([]int{none}); err == nil {
+		t.Error("processorTime of no process = nil error, want one")
+	}
+}

@@ -1,0 +1,65 @@
+package load
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Print writes the tables, in Markdown, and the RATIO lines.
+func (r *Result) Print(out io.Writer) {
+	fmt.Fprintf(out, "\n%s. Medians of %d rounds, windows of %v.\n\n", r.Machine, r.Settings.Rounds, r.Settings.Window)
+	r.printCases(out)
+	if r.Records != nil {
+		fmt.Fprintf(out, "A record takes up %.0f bytes of Redis with a body of %d, at %d records.\n\n", r.Records.Bytes, r.Records.Body, r.Records.Number)
+	}
+	r.printGoals(out)
+	for _, g := range r.Goals {
+		fmt.Fprintf(out, "RATIO %s %.2f %g %s\n", g.Name, g.Value, g.Goal, g.verdict())
+	}
+}
+
+func (r *Result) printCases(out io.Writer) {
+	const row = "| %-29s | %4s | %7s | %7s | %9s | %7s | %7s | %8s | %8s | %6s | %7s |\n"
+	fmt.Fprintf(out, row, "case", "conn", "service", "ZooK.", "Redis", "sum, µs", "req/s", "p50, µs", "p99, µs", "allocs", "bytes")
+	fmt.Fprintf(out, row, "---", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:")
+	for _, c := range cases {
+		for i := range r.Cases {
+			if r.Cases[i].Case != c.name {
+				continue
+			}
+			w := r.Cases[i].Median
+			fmt.Fprintf(out, row, c.name, fmt.Sprint(r.Cases[i].Connections),
+				tenths(w.Service), tenths(w.ZooKeeper), tenths(w.Redis), tenths(w.Processor),
+				whole(w.Rate), whole(w.P50), whole(w.P99), whole(w.Allocations), whole(w.Bytes))
+		}
+	}
+	fmt.Fprintln(out)
+}
+
+func tenths(v float64) string { return fmt.Sprintf("%.1f", v) }
+
+func whole(v float64) string { return fmt.Sprintf("%.0f", v) }
+
+func (r *Result) printGoals(out io.Writer) {
+	if len(r.Goals) == 0 {
+		return
+	}
+	const row = "| %-36s | %7s | %15s | %7s | %7s |\n"
+	fmt.Fprintf(out, row, "goal", "value", "rounds", "goal", "verdict")
+	fmt.Fprintf(out, row, "---", "--:", "--:", "--:", "---")
+	for _, g := range r.Goals {
+		fmt.Fprintf(out, row, g.Name, fmt.Sprintf("%.2f", g.Value), fmt.Sprintf("%.2f…%.2f", g.Least, g.Most), g.bound(), g.verdict())
+	}
+	fmt.Fprintln(out)
+}
+
+// WriteJSON writes everything, each round of each case included.
+func (r *Result) WriteJSON(file string) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(data, '\n'), 0o644) //nolint:gosec // a result to read
+}
