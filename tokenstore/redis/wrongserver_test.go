@@ -92,7 +92,7 @@ func TestWrongEmptyServerIsServedAlone(t *testing.T) {
 // are empty.
 func TestForeignServerIsLeftToAnOperator(t *testing.T) {
 	for name, lose := range map[string]func(m *mini, l *layout){
-		"whole": func(*mini, layout) {},
+		"whole": func(*mini, *layout) {},
 		"in all shards but one": func(m *mini, l *layout) {
 			m.Del(l.incarnation(7))
 		},
