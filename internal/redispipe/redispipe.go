@@ -43,10 +43,9 @@ const (
 // concurrent use. Make it with [New].
 type Lane struct {
 	client goredis.UniversalClient
-	limit  int // pipelines at once
 
 	mu      sync.Mutex
-	busy    int // pipelines and single calls under way
+	busy    bool // a pipeline or a single call is under way
 	waiting []*call
 }
 
@@ -57,10 +56,8 @@ type call struct {
 	done chan struct{} // closed when the commands have their answers
 }
 
-// New returns a lane that has at most limit pipelines under way.
-func New(client goredis.UniversalClient, limit int) *Lane {
-	return &Lane{client: client, limit: limit}
-}
+// New returns a lane over client.
+func New(client goredis.UniversalClient) *Lane { return &Lane{client: client} }
 
 // Do sends commands and waits for their answers. The commands of one call stay together
 // and in order. Each has its own answer and error. Do returns an error if ctx ends before
@@ -84,12 +81,12 @@ func (l *Lane) Do(ctx context.Context, cmds ...goredis.Cmder) error {
 	}
 }
 
-// enter takes a place in the lane and returns nil, or puts a call in the list.
+// enter takes the lane and returns nil, or puts a call in the list.
 func (l *Lane) enter(ctx context.Context, cmds []goredis.Cmder) *call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.busy < l.limit {
-		l.busy++
+	if !l.busy {
+		l.busy = true
 		return nil
 	}
 	c := &call{ctx: ctx, cmds: cmds, done: make(chan struct{})}
@@ -97,8 +94,8 @@ func (l *Lane) enter(ctx context.Context, cmds []goredis.Cmder) *call {
 	return c
 }
 
-// start begins the use of a place in the lane. The returned function ends it. If the use
-// lasts longer than patience, the place goes to the next calls before that.
+// start begins the use of the lane. The returned function ends it. If the use lasts longer
+// than patience, the lane goes to the next calls before that.
 func (l *Lane) start() (end func()) {
 	overdue := time.AfterFunc(patience, l.next)
 	return func() {
@@ -108,13 +105,13 @@ func (l *Lane) start() (end func()) {
 	}
 }
 
-// next gives a place in the lane to the calls that wait.
+// next gives the lane to the calls that wait.
 func (l *Lane) next() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := min(len(l.waiting), most)
 	if n == 0 {
-		l.busy--
+		l.busy = false
 		return
 	}
 	batch := l.waiting[:n:n]

@@ -73,12 +73,12 @@ func (s *server) wantSizes(t *testing.T, want ...int) {
 	}
 }
 
-func newLane(t *testing.T, s *server, limit int) *redispipe.Lane {
+func newLane(t *testing.T, s *server) *redispipe.Lane {
 	t.Helper()
 	client := goredis.NewClient(&goredis.Options{Addr: "127.0.0.1:1"})
 	t.Cleanup(func() { client.Close() })
 	client.AddHook(s)
-	return redispipe.New(client, limit)
+	return redispipe.New(client)
 }
 
 // result is how one call ended.
@@ -108,7 +108,7 @@ func TestCallsThatWaitShareAPipeline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s, 1)
+		l := newLane(t, s)
 		first := call(t.Context(), l, "first")
 		var others []<-chan result
 		for i := range 5 {
@@ -138,27 +138,11 @@ func TestCallsThatWaitShareAPipeline(t *testing.T) {
 	})
 }
 
-func TestSeveralPipelinesAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s, 2)
-		for i := range 4 {
-			call(t.Context(), l, strconv.Itoa(i))
-		}
-		s.wantSizes(t, 1, 1)
-		s.hold <- struct{}{}
-		synctest.Wait()
-		s.wantSizes(t, 1, 1, 2)
-		close(s.hold)
-	})
-}
-
 func TestAPipelineHasALargestSize(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s, 1)
+		l := newLane(t, s)
 		var all []<-chan result
 		for i := range 200 {
 			all = append(all, call(t.Context(), l, strconv.Itoa(i)))
@@ -177,7 +161,7 @@ func TestACallerThatGaveUpIsNeverSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s, 1)
+		l := newLane(t, s)
 		first := call(t.Context(), l, "first")
 		short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
@@ -208,7 +192,7 @@ func TestACallerReturnsAtItsDeadlineAndTheOthersGetTheirAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s, 1)
+		l := newLane(t, s)
 		first := call(t.Context(), l, "first")
 		short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
@@ -236,7 +220,7 @@ func TestAPipelineWithOneEndlessCallHasNoDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s, 1)
+		l := newLane(t, s)
 		first := call(t.Context(), l, "first")
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -255,7 +239,7 @@ func TestAnOverduePipelineHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s, 1)
+		l := newLane(t, s)
 		hung := call(t.Context(), l, "hung")
 		one, two := call(t.Context(), l, "one"), call(t.Context(), l, "two")
 		s.wantSizes(t, 1)
@@ -285,7 +269,7 @@ func TestAnswersStayWithTheirCallers(t *testing.T) {
 	proxy := testserver.StartRedisProxy(t, testserver.StartRedis(t).Addr())
 	client := goredis.NewClient(&goredis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true})
 	defer client.Close()
-	l := redispipe.New(client, 2)
+	l := redispipe.New(client)
 	var answered, failed sync.Map
 	var callers sync.WaitGroup
 	for caller := range 32 {

@@ -159,6 +159,29 @@ func TestRedisIsWipedBetweenAnyTwoCommands(t *testing.T) {
 	}
 }
 
+// While a process accepts a loss, another one accepts this loss and the next one, at any
+// point.
+func TestAnotherProcessAcceptsTwoLossesBetweenAnyTwoCommands(t *testing.T) {
+	for at := int64(1); ; at++ {
+		m, w := startMini(t), new(register)
+		var told tally
+		client := connect(t, "redis://"+m.Addr())
+		s := open(t, client, WithWitness(w), told.option(), withRecheck(0))
+		other := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), told.option(), withRecheck(0))
+		m.FlushAll()
+		h := &before{at: at, f: func() {
+			wantWorking(t, other)
+			m.FlushAll()
+			wantWorking(t, other)
+		}}
+		client.AddHook(h)
+		wantWorking(t, s)
+		if h.n.Load() < at {
+			return
+		}
+	}
+}
+
 // Several processes notice the same losses under load: each loss is accepted
 // once, and no call fails.
 func TestLossesUnderLoadAreAcceptedOnce(t *testing.T) {

@@ -67,10 +67,6 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	return s, nil
 }
 
-// pipelines is the number of shared pipelines that a server has to answer at once. With
-// a second one the service works on the answers of the first while Redis works.
-const pipelines = 2
-
 // newLanes returns the lane of each shard. In a cluster the shards have lanes of their
 // own, so no shard waits for another one's server.
 func newLanes(client goredis.UniversalClient) (lanes [Shards]*redispipe.Lane) {
@@ -80,7 +76,7 @@ func newLanes(client goredis.UniversalClient) (lanes [Shards]*redispipe.Lane) {
 			lanes[shard] = lanes[0]
 			continue
 		}
-		lanes[shard] = redispipe.New(client, pipelines)
+		lanes[shard] = redispipe.New(client)
 	}
 	return lanes
 }

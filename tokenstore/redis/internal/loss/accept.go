@@ -75,6 +75,7 @@ func (g *Guard) acceptOnce(ctx context.Context, was *set) (int, error) {
 // accept works for the call with the turn. Without an operator (alone) it changes
 // nothing if any shard has a foreign incarnation.
 func (g *Guard) accept(ctx context.Context, alone bool) (lost int, err error) {
+	refused := int64(-1) // version of the witness
 	for range tries {
 		want, version, err := g.inc.load(ctx)
 		if err != nil {
@@ -82,6 +83,10 @@ func (g *Guard) accept(ctx context.Context, alone bool) (lost int, err error) {
 		}
 		want = cmp.Or(want, g.want.Load())
 		have, err := g.inc.fill(ctx, want, alone)
+		if errors.Is(err, errForeign) && version != refused {
+			refused = version // others may have accepted later losses after we read the witness
+			continue
+		}
 		if err != nil {
 			return 0, err
 		}
