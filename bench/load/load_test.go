@@ -167,9 +167,9 @@ func sample() *Result {
 	add := func(name string, connections int, rounds ...Window) {
 		r.Cases = append(r.Cases, CaseResult{name, connections, medianOf(rounds), rounds})
 	}
-	add(idemZooKeeper, 64, Window{Rate: 100, Processor: 70, Service: 50, Redis: 20}, Window{Rate: 200, Processor: 80, Service: 60, Redis: 20})
-	add(redisLock, 64, Window{Rate: 200, Processor: 30, Service: 30}, Window{Rate: 100, Processor: 30, Service: 30})
-	add(plain, 64, Window{Rate: 50, Processor: 10, Service: 10}, Window{Rate: 50, Processor: 10, Service: 10})
+	add(idemZooKeeper, 64, Window{Rate: 100, Processor: 70, Service: 50, Redis: 20, Others: 0.5}, Window{Rate: 200, Processor: 80, Service: 60, Redis: 20, Others: 0.25})
+	add(redisLock, 64, Window{Rate: 200, Processor: 30, Service: 30, Others: 0.25}, Window{Rate: 100, Processor: 30, Service: 30})
+	add(plain, 64, Window{Rate: 50, Processor: 10, Service: 10, Others: 0.25}, Window{Rate: 50, Processor: 10, Service: 10})
 	r.Goals = judge(r)
 	return r
 }
@@ -211,7 +211,7 @@ func TestReport_HasARatioLineForEachGoal(t *testing.T) {
 	r.Print(&out)
 	for _, want := range []string{
 		"\nRATIO fresh-64-processor-us 75.00 80 met\n", "\nRATIO out-of-reach 0.46 0.9 missed\n",
-		"takes up 500 bytes of Redis with a body of 100",
+		"takes up 500 bytes of Redis with a body of 100", "used 25 % of the processors, and 50 % in the worst window",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report does not have %q:\n%s", want, &out)
@@ -269,6 +269,10 @@ func TestProcessorTime_CountsThisProcess(t *testing.T) {
 		if after, err = processorTime(pids); err != nil {
 			t.Fatal(err)
 		}
+	}
+	all, err := busyTime()
+	if err != nil || all < before {
+		t.Errorf("busyTime = %v, %v, want at least the %v of this process", all, err, before)
 	}
 	const none = 1<<22 + 1 // Linux numbers processes up to 1<<22
 	if _, err := processorTime([]int{none}); err == nil {
