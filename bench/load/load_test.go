@@ -61,11 +61,12 @@ func settings(t *testing.T) Settings {
 // TestLoad is "make load". Without flags it is a short run of every case, on real servers.
 func TestLoad(t *testing.T) {
 	var out io.Writer = os.Stdout
-	if *jsonFile == "" {
-		*jsonFile, out = filepath.Join(t.TempDir(), "load.json"), t.Output()
+	resultFile, picture := *jsonFile, *plotFile
+	if resultFile == "" {
+		resultFile, out = filepath.Join(t.TempDir(), "load.json"), t.Output()
 	}
-	if *plotFile == "" {
-		*plotFile = filepath.Join(t.TempDir(), "load.svg")
+	if picture == "" {
+		picture = filepath.Join(t.TempDir(), "load.svg")
 	}
 	s := settings(t)
 	result, err := Measure(t.Context(), t, s, out)
@@ -74,13 +75,13 @@ func TestLoad(t *testing.T) {
 	}
 	var report, plot bytes.Buffer
 	result.Print(io.MultiWriter(out, &report))
-	if err := result.WriteJSON(*jsonFile); err != nil {
+	if err := result.WriteJSON(resultFile); err != nil {
 		t.Fatal(err)
 	}
 	if err := result.WritePlot(&plot); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(*plotFile, plot.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(picture, plot.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 
@@ -94,7 +95,7 @@ func TestLoad(t *testing.T) {
 			t.Errorf("the table has no row of %s:\n%s", c.name, &report)
 		}
 	}
-	checkJSON(t, result, *jsonFile)
+	checkJSON(t, result, resultFile)
 	checkSVG(t, plot.String())
 	if s.Profile != "" {
 		if info, err := os.Stat(s.Profile); err != nil || info.Size() == 0 {
