@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"runtime"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -105,6 +107,7 @@ type reading struct {
 	at                        time.Time
 	sent                      int64
 	service, zooKeeper, redis time.Duration
+	generator, all            time.Duration // of the generator, and of everything on the machine
 	figures                   serviceFigures
 }
 
@@ -119,6 +122,12 @@ func (l *load) reading(ctx context.Context) (r reading, err error) {
 		return reading{}, err
 	}
 	if r.redis, err = processorTime(l.Processes.Redis); err != nil {
+		return reading{}, err
+	}
+	if r.generator, err = processorTime([]int{os.Getpid()}); err != nil {
+		return reading{}, err
+	}
+	if r.all, err = busyTime(); err != nil {
 		return reading{}, err
 	}
 	r.at, r.sent = time.Now(), l.sent.Load()
@@ -151,6 +160,9 @@ func (r reading) since(begin reading) Window {
 		Bytes:       float64(r.figures.Bytes-begin.figures.Bytes) / requests,
 	}
 	w.Processor = w.Service + w.ZooKeeper + w.Redis
+	ours := func(r reading) time.Duration { return r.service + r.zooKeeper + r.redis + r.generator }
+	others := (r.all - begin.all) - (ours(r) - ours(begin))
+	w.Others = max(0, others.Seconds()/r.at.Sub(begin.at).Seconds()/float64(runtime.NumCPU()))
 	return w
 }
 

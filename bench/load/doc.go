@@ -1,6 +1,6 @@
 // Package load measures one Gin route under load, with Idemkeeper and with its peers.
 //
-//	make load                                                # everything, about 12 minutes
+//	make load                                                # everything, about 9 minutes
 //	make load C=64 CASES=plain,idemkeeper-zookeeper ROUNDS=3 # a part
 //	make load C=64 CASES=idemkeeper-zookeeper PROFILE=bin/service.pprof
 //
@@ -15,15 +15,16 @@
 // servers are started for the run, ZooKeeper as in production.
 //
 // A round measures every case at every number of connections, one after the other, and
-// each round starts with another case. A busy machine so slows all cases down. Every
+// each round starts with another case, so a busy machine slows all of them down. Every
 // figure is the median of the rounds. A round that does not count comes first, because
-// the Java virtual machine compiles the code of ZooKeeper during its first requests.
+// the Java virtual machine compiles the code of ZooKeeper during its first requests. The
+// report tells how much of the processors other processes used.
 //
 // A window begins after a warm-up. At its begin and its end the generator reads the
 // processor time of the service and of the servers from the kernel. The difference, divided
 // by the requests of the window, is the processor time per request. The generator's own
-// time does not count, but it uses the same processors. A rate is therefore the rate of a
-// machine that also makes the load, and only comparable within a run.
+// time does not count, but it uses the same processors. So a rate is that of a machine that
+// also makes the load. Compare it within a run only.
 //
 // The generator refuses every answer except 201, and compares how often the handler ran
 // with the requests that it sent. So no case measures errors, or replays by mistake.

@@ -52,13 +52,14 @@ type Window struct {
 	Allocations float64 `json:"allocations"` // of the service, per request
 	Bytes       float64 `json:"allocated_bytes"`
 	LocksPerKey float64 `json:"locks_per_key,omitempty"` // in a storm
+	Others      float64 `json:"others"`                  // share of the processors that all other processes used
 }
 
 // figures lists the fields, for medians.
 func (w *Window) figures() []*float64 {
 	return []*float64{
 		&w.Rate, &w.P50, &w.P99, &w.Service, &w.ZooKeeper, &w.Redis, &w.Processor,
-		&w.Allocations, &w.Bytes, &w.LocksPerKey,
+		&w.Allocations, &w.Bytes, &w.LocksPerKey, &w.Others,
 	}
 }
 

@@ -61,11 +61,12 @@ func settings(t *testing.T) Settings {
 // TestLoad is "make load". Without flags it is a short run of every case, on real servers.
 func TestLoad(t *testing.T) {
 	var out io.Writer = os.Stdout
-	if *jsonFile == "" {
-		*jsonFile, out = filepath.Join(t.TempDir(), "load.json"), t.Output()
+	resultFile, picture := *jsonFile, *plotFile
+	if resultFile == "" {
+		resultFile, out = filepath.Join(t.TempDir(), "load.json"), t.Output()
 	}
-	if *plotFile == "" {
-		*plotFile = filepath.Join(t.TempDir(), "load.svg")
+	if picture == "" {
+		picture = filepath.Join(t.TempDir(), "load.svg")
 	}
 	s := settings(t)
 	result, err := Measure(t.Context(), t, s, out)
@@ -74,13 +75,13 @@ func TestLoad(t *testing.T) {
 	}
 	var report, plot bytes.Buffer
 	result.Print(io.MultiWriter(out, &report))
-	if err := result.WriteJSON(*jsonFile); err != nil {
+	if err := result.WriteJSON(resultFile); err != nil {
 		t.Fatal(err)
 	}
 	if err := result.WritePlot(&plot); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(*plotFile, plot.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(picture, plot.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 
@@ -94,7 +95,7 @@ func TestLoad(t *testing.T) {
 			t.Errorf("the table has no row of %s:\n%s", c.name, &report)
 		}
 	}
-	checkJSON(t, result, *jsonFile)
+	checkJSON(t, result, resultFile)
 	checkSVG(t, plot.String())
 	if s.Profile != "" {
 		if info, err := os.Stat(s.Profile); err != nil || info.Size() == 0 {
@@ -167,9 +168,9 @@ func sample() *Result {
 	add := func(name string, connections int, rounds ...Window) {
 		r.Cases = append(r.Cases, CaseResult{name, connections, medianOf(rounds), rounds})
 	}
-	add(idemZooKeeper, 64, Window{Rate: 100, Processor: 70, Service: 50, Redis: 20}, Window{Rate: 200, Processor: 80, Service: 60, Redis: 20})
-	add(redisLock, 64, Window{Rate: 200, Processor: 30, Service: 30}, Window{Rate: 100, Processor: 30, Service: 30})
-	add(plain, 64, Window{Rate: 50, Processor: 10, Service: 10}, Window{Rate: 50, Processor: 10, Service: 10})
+	add(idemZooKeeper, 64, Window{Rate: 100, Processor: 70, Service: 50, Redis: 20, Others: 0.5}, Window{Rate: 200, Processor: 80, Service: 60, Redis: 20, Others: 0.25})
+	add(redisLock, 64, Window{Rate: 200, Processor: 30, Service: 30, Others: 0.25}, Window{Rate: 100, Processor: 30, Service: 30})
+	add(plain, 64, Window{Rate: 50, Processor: 10, Service: 10, Others: 0.25}, Window{Rate: 50, Processor: 10, Service: 10})
 	r.Goals = judge(r)
 	return r
 }
@@ -211,7 +212,7 @@ func TestReport_HasARatioLineForEachGoal(t *testing.T) {
 	r.Print(&out)
 	for _, want := range []string{
 		"\nRATIO fresh-64-processor-us 75.00 80 met\n", "\nRATIO out-of-reach 0.46 0.9 missed\n",
-		"takes up 500 bytes of Redis with a body of 100",
+		"takes up 500 bytes of Redis with a body of 100", "used 25 % of the processors, and 50 % in the worst window",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report does not have %q:\n%s", want, &out)
@@ -269,6 +270,10 @@ func TestProcessorTime_CountsThisProcess(t *testing.T) {
 		if after, err = processorTime(pids); err != nil {
 			t.Fatal(err)
 		}
+	}
+	all, err := busyTime()
+	if err != nil || all < before {
+		t.Errorf("busyTime = %v, %v, want at least the %v of this process", all, err, before)
 	}
 	const none = 1<<22 + 1 // Linux numbers processes up to 1<<22
 	if _, err := processorTime([]int{none}); err == nil {

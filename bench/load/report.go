@@ -5,15 +5,24 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 )
 
 // Print writes the tables, in Markdown, and the RATIO lines.
 func (r *Result) Print(out io.Writer) {
 	fmt.Fprintf(out, "\n%s. Medians of %d rounds, windows of %v.\n\n", r.Machine, r.Settings.Rounds, r.Settings.Window)
 	r.printCases(out)
-	if r.Records != nil {
-		fmt.Fprintf(out, "A record takes up %.0f bytes of Redis with a body of %d, at %d records.\n\n", r.Records.Bytes, r.Records.Body, r.Records.Number)
+	var others []float64
+	for _, c := range r.Cases {
+		for _, w := range c.Rounds {
+			others = append(others, 100*w.Others)
+		}
 	}
+	fmt.Fprintf(out, "Other processes used %.0f %% of the processors, and %.0f %% in the worst window.\n", median(others), slices.Max(others))
+	if r.Records != nil {
+		fmt.Fprintf(out, "A record takes up %.0f bytes of Redis with a body of %d, at %d records.\n", r.Records.Bytes, r.Records.Body, r.Records.Number)
+	}
+	fmt.Fprintln(out)
 	r.printGoals(out)
 	for _, g := range r.Goals {
 		fmt.Fprintf(out, "RATIO %s %.2f %g %s\n", g.Name, g.Value, g.Goal, g.verdict())
