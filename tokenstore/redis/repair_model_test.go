@@ -31,20 +31,20 @@ func TestRepairReplacesNoLaterTruth(t *testing.T) {
 // TestRepairModelCatchesAMissingComparison shows that the model would notice.
 func TestRepairModelCatchesAMissingComparison(t *testing.T) {
 	const compares = "if not below(fence(r), sub(mine, 5, 12)) then return false end"
-	text := func(name string) string {
-		data, err := lua.ReadFile("lua/" + name)
+	var text strings.Builder
+	for _, name := range settleFiles {
+		data, err := lua.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(data)
+		text.Write(data)
 	}
-	settle := text("settle.lua")
-	without := strings.Replace(settle, compares, "", 1)
-	if without == settle {
+	without := strings.Replace(text.String(), compares, "", 1)
+	if without == text.String() {
 		t.Fatal("settle.lua compares fences in another way")
 	}
 	right := settleScript
-	settleScript = goredis.NewScript(text("prelude.lua") + without)
+	settleScript = goredis.NewScript(without)
 	defer func() { settleScript = right }()
 	if _, violation := repairModel(t, fallibleRedis(t), 20_000); violation == "" {
 		t.Error("no violation without the comparison of fences")

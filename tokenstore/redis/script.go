@@ -18,13 +18,22 @@ import (
 //go:embed lua/*.lua
 var lua embed.FS
 
+// The files of each script. In front of the record's functions, begin and settle try a
+// short way for their common case.
+var (
+	issueFiles  = []string{"lua/clock.lua", "lua/prelude.lua", "lua/issue.lua"}
+	beginFiles  = []string{"lua/clock.lua", "lua/begin_fresh.lua", "lua/prelude.lua", "lua/begin.lua"}
+	settleFiles = []string{"lua/clock.lua", "lua/settle_completed.lua", "lua/prelude.lua", "lua/settle.lua"}
+	abortFiles  = []string{"lua/clock.lua", "lua/prelude.lua", "lua/abort.lua"}
+)
+
 // Every script may run twice, because the client sends a command again if its reply was
 // lost.
 var (
-	issueScript  = redisscript.Load(lua, "lua/prelude.lua", "lua/issue.lua")
-	beginScript  = redisscript.Load(lua, "lua/prelude.lua", "lua/begin.lua")
-	settleScript = redisscript.Load(lua, "lua/prelude.lua", "lua/settle.lua")
-	abortScript  = redisscript.Load(lua, "lua/prelude.lua", "lua/abort.lua")
+	issueScript  = redisscript.Load(lua, issueFiles...)
+	beginScript  = redisscript.Load(lua, beginFiles...)
+	settleScript = redisscript.Load(lua, settleFiles...)
+	abortScript  = redisscript.Load(lua, abortFiles...)
 	openScript   = redisscript.Load(lua, "lua/open.lua")
 )
 

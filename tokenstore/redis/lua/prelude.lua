@@ -1,5 +1,7 @@
 -- prelude: the record format and the functions of all scripts. Each script that needs it
--- is loaded with this file in front.
+-- is loaded with clock.lua and this file in front. Redis makes these functions anew for
+-- each call. So begin and settle try their common case before it, in begin_fresh.lua and
+-- settle_completed.lua.
 --
 -- KEYS of all these scripts, in one slot:
 --   1  the record            3  the shard's incarnation
@@ -27,8 +29,6 @@
 -- Fences have 64 bits and Lua's numbers have 53, so fences are compared in halves. A
 -- comparison of strings would depend on the locale.
 
-local byte, sub, char, floor = string.byte, string.sub, string.char, math.floor
-
 local VERSION = '\1'
 local ISSUED, PENDING, COMPLETED, RELEASED, UNKNOWN = '\1', '\2', '\3', '\4', '\5'
 local CLIENT, TOKEN = '\0', '\1'
@@ -40,19 +40,9 @@ local NO_FINGERPRINT = string.rep('\0', 33)
 local NO_TEXTS = string.rep('\0', 5)
 local NO_REPAIR, REPAIR = '\0', '\1'
 
--- The server's time in ms. Redis replicates the writes of a script and not the script.
-local t = redis.call('TIME')
-local now = t[1] * 1000 + floor(t[2] / 1000)
-
 local function u48(s, i)
   local a, b, c, d, e, f = byte(s, i, i + 5)
   return ((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f
-end
-
-local function p48(n)
-  local hi, lo = floor(n / 16777216), n % 16777216
-  return char(floor(hi / 65536), floor(hi / 256) % 256, hi % 256,
-    floor(lo / 65536), floor(lo / 256) % 256, lo % 256)
 end
 
 local function u32(s, i)

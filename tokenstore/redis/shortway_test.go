@@ -1,0 +1,426 @@
+package redisstore
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// The short ways of begin and settle must do the same as the long ways behind them. The
+// tests run a script with its short way and without it, on the same state and at the same
+// time. They compare the replies and all keys. They also run the short way alone, to see
+// whether it decides. If it does not decide, it must not write. The tests ask for expiries
+// with PEXPIRETIME, so the server is Redis 7 or miniredis.
+
+func TestShortWaysWriteWhatTheLongWaysWrite(t *testing.T) {
+	t.Parallel()
+	for name, client := range shortWayServers(t) {
+		cases := 3_000
+		if name == "miniredis" { // its Lua is slow under the race detector
+			cases = 300
+		}
+		for _, script := range []string{"begin", "settle"} {
+			t.Run(script+" on "+name, func(t *testing.T) {
+				t.Parallel()
+				w := newWays(t, client, script, nil)
+				seed := uint64(time.Now().UnixNano())
+				g := &caseGenerator{rng: rand.New(rand.NewPCG(seed, 3)), base: w.now}
+				decided := 0
+				for i := range cases {
+					c := g.next(script)
+					short, difference := w.compare(c)
+					if difference != "" {
+						t.Fatalf("seed %d, case %d: %s\n%s", seed, i, c, difference)
+					}
+					if short {
+						decided++
+					}
+				}
+				if decided < cases/20 || decided > cases*19/20 {
+					t.Errorf("the short way decided %d of %d random cases, want some of each", decided, cases)
+				}
+			})
+		}
+	}
+}
+
+func TestShortWayDecidesOnlyTheCommonCase(t *testing.T) {
+	t.Parallel()
+	type change func(*scriptCase)
+	record := func(edit func(r []byte) []byte) change {
+		return func(c *scriptCase) { c.record = string(edit([]byte(c.record))) }
+	}
+	arg := func(i int, value string) change { return func(c *scriptCase) { c.args[i-1] = value } }
+	incarnation := func(value string) change { return func(c *scriptCase) { c.incarnation = value } }
+	set := func(i int, value byte) change {
+		return record(func(r []byte) []byte { r[i-1] = value; return r })
+	}
+	same := func(*scriptCase) {}
+	found := func(changes ...change) change { // a record where begin expects none
+		return func(c *scriptCase) {
+			c.record = commonCase("settle", c.now).record
+			for _, change := range changes {
+				change(c)
+			}
+		}
+	}
+	for script, cases := range map[string]map[string]struct {
+		change change
+		short  bool
+	}{
+		"begin": {
+			"a fresh client key":                  {same, true},
+			"a fresh token":                       {arg(3, "\x01"), false},
+			"a wrong incarnation":                 {incarnation("another"), false},
+			"a lost shard":                        {incarnation(""), false},
+			"a start over":                        {arg(8, packed[:28]), false},
+			"a pending record":                    {found(), false},
+			"a record of a newer version":         {found(set(1, 2)), false},
+			"a damaged record":                    {found(record(func(r []byte) []byte { return r[:50] })), false},
+			"an empty record":                     {found(record(func([]byte) []byte { return []byte{} })), false},
+			"a completed record that has expired": {found(set(2, 3), set(111, 1)), false},
+		},
+		"settle": {
+			"a pending client key":                {same, true},
+			"a pending token":                     {set(3, 1), true},
+			"a settlement that may not repair":    {arg(12, ""), true},
+			"an unknown record":                   {set(2, 5), false},
+			"a completed record":                  {set(2, 3), false},
+			"a record of a newer version":         {set(1, 2), false},
+			"a record of a newer kind":            {set(3, 2), false},
+			"a pending record with a body":        {set(4, 2), false},
+			"a record without its end":            {record(func(r []byte) []byte { return r[:len(r)-1] }), false},
+			"a record without its texts":          {record(func(r []byte) []byte { return r[:117] }), false},
+			"no record":                           {func(c *scriptCase) { c.record = missing }, false},
+			"another attempt":                     {set(8, 9), false},
+			"another domain":                      {arg(3, "another"), false},
+			"another outcome":                     {arg(5, "\x04"), false},
+			"a response of its own key":           {arg(7, "\x02"), false},
+			"no response":                         {arg(7, "\x00"), false},
+			"a key that is forgotten at once":     {arg(9, "0"), false},
+			"a resolver's decision":               {arg(10, "resolver"), false},
+			"a reason":                            {arg(11, "because"), false},
+			"a decision for the shard's list":     {func(c *scriptCase) { c.audited = true }, false},
+			"a wrong incarnation, as settle asks": {incarnation("another"), true},
+		},
+	} {
+		for server, client := range shortWayServers(t) {
+			for name, tt := range cases {
+				t.Run(script+"/"+name+" on "+server, func(t *testing.T) {
+					w := newWays(t, client, script, nil)
+					c := commonCase(script, w.now)
+					tt.change(c)
+					short, difference := w.compare(c)
+					if difference != "" {
+						t.Error(difference)
+					}
+					if short != tt.short {
+						t.Errorf("the short way decided: %v, want %v", short, tt.short)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Each break of a short way must show in the random cases.
+func TestBrokenShortWayIsSeen(t *testing.T) {
+	t.Parallel()
+	client := connect(t, testserver.SharedRedis(t))
+	for script, breaks := range map[string][][2]string{
+		"begin": {
+			{"not found[1] and ", ""},
+			{"found[2] == ARGV[1]", "true"},
+			{" and ARGV[3] == '\\0'", ""},
+			{" and ARGV[8] == ''", ""},
+			{"time .. time", "time .. '\\0\\0\\0\\0\\0\\0'"},
+			{"char(#dom, #to, 0", "char(#dom, #to, 1"},
+			{"redis.call('SET', KEYS[1], r)", "redis.call('SET', KEYS[1], r, 'PX', 9000000)"},
+			{"'ZADD', KEYS[2], now", "'ZADD', KEYS[2], t[1]"},
+			{"redis.call('ZADD', KEYS[2], now, ARGV[2])", ""},
+			{"r, '', time}", "r, ''}"},
+		},
+		"settle": {
+			{"ARGV[5] == '\\3' and ", ""},
+			{"where == '\\1' and ", ""},
+			{"by == '' and ", ""},
+			{"reason == '' and ", ""},
+			{"and not KEYS[5]", ""},
+			{"#r >= 123 and ", ""},
+			{" and sub(r, 5, 32) == mine", ""},
+			{"head == '\\1\\2\\0\\0'", "true"},
+			{" or head == '\\1\\2\\1\\0'", " or sub(head, 1, 2) == '\\1\\2'"},
+			{"sub(r, 120, 123) == '\\0\\0\\0\\0' and ", ""},
+			{" and texts <= #r", ""},
+			{" and sub(r, 124, 123 + byte(r, 118)) == dom", ""},
+			{"expires > now then", "true then"},
+			{"sub(r, 49, 93)", "sub(r, 49, 87) .. p48(now)"},
+			{"now + ARGV[8]", "now + ARGV[9]"},
+			{"sub(r, 112, texts)", "sub(r, 112)"},
+			{", 'PXAT', expires)", ", 'PXAT', expires + 1)"},
+			{"redis.call('ZREM', KEYS[2], ARGV[1])", ""},
+			{"done .. '\\0' .. rest, ''", "done .. where .. rest, ''"},
+		},
+	} {
+		for _, b := range breaks {
+			t.Run(script+" with "+b[1]+" for "+b[0], func(t *testing.T) {
+				w := newWays(t, client, script, func(short string) string {
+					if strings.Count(short, b[0]) != 1 {
+						t.Fatalf("the short way has %d places with %q, want 1", strings.Count(short, b[0]), b[0])
+					}
+					return strings.Replace(short, b[0], b[1], 1)
+				})
+				g := &caseGenerator{rng: rand.New(rand.NewPCG(1, 4)), base: w.now}
+				for range 20_000 {
+					if _, difference := w.compare(g.next(script)); difference != "" {
+						return
+					}
+				}
+				t.Error("no random case shows it")
+			})
+		}
+	}
+}
+
+func shortWayServers(t *testing.T) map[string]goredis.UniversalClient {
+	return map[string]goredis.UniversalClient{
+		"Redis":     connect(t, testserver.SharedRedis(t)),
+		"miniredis": connect(t, "redis://"+startMini(t).Addr()),
+	}
+}
+
+// ways are a script in three forms: short way and long way, the long way alone, and the
+// short way alone, which answers "undecided" if it does not decide.
+type ways struct {
+	t                *testing.T
+	client           goredis.UniversalClient
+	prefix           string
+	now              time.Time // of the scripts
+	both, long, only *goredis.Script
+}
+
+const undecided = "undecided"
+
+// newWays stops the clock of a script an hour from now, so that Redis does not expire what
+// the script writes. It applies edit to the short way.
+func newWays(t *testing.T, client goredis.UniversalClient, script string, edit func(string) string) *ways {
+	t.Helper()
+	files := map[string][]string{"begin": beginFiles, "settle": settleFiles}[script]
+	now := time.Now().Add(time.Hour).Truncate(time.Second).Add(time.Duration(rand.IntN(1e6)) * time.Microsecond)
+	texts := make([]string, len(files))
+	for i, name := range files {
+		data, err := lua.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = string(data)
+	}
+	const asks = "redis.call('TIME')"
+	if strings.Count(strings.Join(texts, ""), asks) != 1 || !strings.Contains(texts[0], asks) {
+		t.Fatalf("%v do not ask for the time once, in %s", files, files[0])
+	}
+	clock := strings.Replace(texts[0], asks, fmt.Sprintf("{'%d', '%d'}", now.Unix(), now.Nanosecond()/1000), 1)
+	short, long := texts[1], strings.Join(texts[2:], "")
+	if edit != nil {
+		short = edit(short)
+	}
+	w := &ways{
+		t: t, client: client, prefix: freshPrefix(t), now: now,
+		both: goredis.NewScript(clock + short + long),
+		long: goredis.NewScript(clock + long),
+		only: goredis.NewScript(clock + short + "return {'" + undecided + "'}"),
+	}
+	for _, script := range []*goredis.Script{w.both, w.long, w.only} {
+		if err := script.Load(t.Context(), client).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// compare reports whether the short way decides a case, and what the ways do differently.
+func (w *ways) compare(c *scriptCase) (short bool, difference string) {
+	w.t.Helper()
+	_, before := w.run(nil, c)
+	long, afterLong := w.run(w.long, c)
+	both, afterBoth := w.run(w.both, c)
+	only, afterOnly := w.run(w.only, c)
+	short = only != fmt.Sprintf("%q", []any{undecided})
+	switch {
+	case both != long:
+		difference = fmt.Sprintf("with the short way the reply is\n%s\nwithout it\n%s", both, long)
+	case afterBoth != afterLong:
+		difference = fmt.Sprintf("the short way leaves\n%s\nthe long way leaves\n%s", afterBoth, afterLong)
+	case !short && afterOnly != before:
+		difference = fmt.Sprintf("the short way did not decide and wrote\n%s\nto\n%s", afterOnly, before)
+	}
+	return short, difference
+}
+
+// run makes the state of a case, and runs a script on it. It returns the reply and all keys
+// afterwards. No script changes nothing. Lua's errors name lines, so all errors are alike.
+func (w *ways) run(script *goredis.Script, c *scriptCase) (reply, after string) {
+	w.t.Helper()
+	ctx, keys := w.t.Context(), make([]string, 5)
+	for i, name := range []string{"record", "open", "incarnation", "record:body", "decisions"} {
+		keys[i] = w.prefix + ":{00}:" + name
+	}
+	pipe := w.client.Pipeline()
+	pipe.Del(ctx, keys...)
+	for i, value := range []string{c.record, c.incarnation, c.body} {
+		if value != missing {
+			pipe.Set(ctx, keys[[]int{0, 2, 3}[i]], value, 0)
+		}
+	}
+	pipe.ZAdd(ctx, keys[1], goredis.Z{Score: 1, Member: "other"})
+	if c.indexed {
+		pipe.ZAdd(ctx, keys[1], goredis.Z{Score: 2, Member: member})
+	}
+	pipe.RPush(ctx, keys[4], "earlier")
+	answer := goredis.NewCmd(ctx)
+	if script != nil {
+		named := keys[:4]
+		if c.audited {
+			named = keys
+		}
+		answer = script.EvalSha(ctx, pipe, named, c.args...)
+	}
+	state := []goredis.Cmder{
+		pipe.Get(ctx, keys[0]), pipe.Do(ctx, "PEXPIRETIME", keys[0]), pipe.ZRangeWithScores(ctx, keys[1], 0, -1),
+		pipe.Get(ctx, keys[2]), pipe.Get(ctx, keys[3]), pipe.Do(ctx, "PEXPIRETIME", keys[3]), pipe.LRange(ctx, keys[4], 0, -1),
+	}
+	_, _ = pipe.Exec(ctx) // a missing key is an error
+	var texts []string
+	for _, cmd := range state {
+		if err := cmd.Err(); err != nil && err != goredis.Nil { //nolint:errorlint // go-redis does not wrap Nil
+			w.t.Fatal(err)
+		}
+		texts = append(texts, fmt.Sprintf("%q", cmd.String()))
+	}
+	if err := answer.Err(); err != nil {
+		if goredis.HasErrorPrefix(err, "NOSCRIPT") {
+			w.t.Fatal(err)
+		}
+		return "an error", strings.Join(texts, "\n")
+	}
+	return fmt.Sprintf("%q", answer.Val()), strings.Join(texts, "\n")
+}
+
+// scriptCase is the state of a shard and a call.
+type scriptCase struct {
+	now                       time.Time
+	record, incarnation, body string // or missing
+	indexed                   bool   // the key is in the open set
+	audited                   bool   // the decision goes to the shard's list
+	args                      []any
+}
+
+// missing stands for no such key.
+const missing = "\x00missing"
+
+const member = "2a"
+
+// packed is an attempt and after it the ID of a settlement.
+const packed = "\x00\x00\x00\x01" + "fence--1" + "nonce----------1" + "settlement-----1"
+
+func (c *scriptCase) String() string {
+	return fmt.Sprintf("record %q, incarnation %q, body %q, indexed %v, audited %v, args %q", c.record, c.incarnation, c.body, c.indexed, c.audited, c.args)
+}
+
+// commonCase is the case of the short way.
+func commonCase(script string, now time.Time) *scriptCase {
+	g := &caseGenerator{base: now} // without rng it makes the common choice
+	return g.next(script)
+}
+
+// caseGenerator makes cases in which every part is rarely something else than in the
+// common case.
+type caseGenerator struct {
+	rng  *rand.Rand
+	base time.Time
+}
+
+// rarely is true in one of n cases.
+func (g *caseGenerator) rarely(n int) bool { return g.rng != nil && g.rng.IntN(n) == 0 }
+
+// pick returns common, or rarely one of the others.
+func (g *caseGenerator) pick(common string, others ...string) string {
+	if g.rarely(8) {
+		return others[g.rng.IntN(len(others))]
+	}
+	return common
+}
+
+func (g *caseGenerator) next(script string) *scriptCase {
+	const zeros = "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+	attempts := []string{packed[:28], "\x00\x00\x00\x02" + packed[4:28], "\x00\x00\x00\x01fence--0" + packed[12:28], "\x00\x00\x00\x01fence--2nonce----------2"}
+	fingerprints := []string{"\x01" + zeros + "fingerprint----1", "\x01" + zeros + "fingerprint----2"}
+	c := &scriptCase{
+		now: g.base, incarnation: g.pick("incarnation", "another", missing, ""),
+		body: g.pick(missing, "", "body"), indexed: script == "settle" != g.rarely(8), audited: g.rarely(16),
+		record: g.record(script, attempts, fingerprints),
+	}
+	attempt := g.pick(attempts[0], attempts...)
+	domain, route := g.pick("domain", "", "other domain"), g.pick("POST /pay", "", strings.Repeat("r", 255))
+	if script == "begin" {
+		c.args = []any{g.pick("incarnation", "", "another"), member, g.pick("\x00", "\x01"), attempt[4:],
+			domain, route, g.pick(fingerprints[0], fingerprints[1]), g.pick("", attempts...), g.pick("", "domain", "other domain")}
+		return c
+	}
+	c.args = []any{member, attempt, domain, g.pick(packed[28:], "settlement-----2"), g.pick("\x03", "\x04", "\x05"),
+		g.pick("response", "", "\xff\x00sealed", strings.Repeat("x", 2000)), g.pick("\x01", "\x00", "\x02"),
+		g.pick("3600000", "0", "1"), g.pick("86400000", "0", "1"), g.pick("", "operator"), g.pick("", "because"),
+		g.pick("trusted", "untrusted", ""), g.pick("\x00", "\x01"), route, g.pick(fingerprints[0], fingerprints[1]), g.time(-1000),
+		g.pick("", "\x04"+attempts[0], "\x02"+attempts[3]), g.pick("", "domain", "other domain"), "3"}
+	return c
+}
+
+// record is a packed record, or rarely a damaged one.
+func (g *caseGenerator) record(script string, attempts, fingerprints []string) string {
+	if there := script == "settle" != g.rarely(4); !there {
+		return missing
+	}
+	domain, route := g.pick("domain", "", "other domain"), g.pick("POST /pay", "", "GET /")
+	by, reason := g.pick("", "operator"), g.pick("", "because")
+	zeros := strings.Repeat("\x00", 16)
+	r := g.pick("\x01", "\x02", "\x00") + g.pick("\x02", "\x01", "\x03", "\x04", "\x05", "\x06") +
+		g.pick("\x00", "\x01", "\x02") + g.pick("\x00", "\x01", "\x02", "\x03") + g.pick(attempts[0], attempts...) +
+		g.pick(zeros, packed[28:]) + g.pick(fingerprints[0], fingerprints[1]) +
+		g.time(-5000) + g.time(-5000) + g.time(0) + g.time(0) + g.time(0) + g.time(0) +
+		string([]byte{byte(len(domain)), byte(len(route)), byte(len(by)), 0, byte(len(reason))}) + g.pick("\x00", "\x01") +
+		domain + route + by + reason + g.pick("", "rest", packed)
+	if !g.rarely(6) {
+		return r
+	}
+	damaged := []byte(r)
+	switch g.rng.IntN(4) {
+	case 0:
+		return r[:g.rng.IntN(len(r))]
+	case 1: // the end of the texts
+		return r[:len(r)-g.rng.IntN(20)]
+	case 2:
+		damaged[g.rng.IntN(len(r))] = byte(g.rng.IntN(256))
+	default:
+		damaged = slices.Insert(damaged, g.rng.IntN(len(r)), byte(g.rng.IntN(256)))
+	}
+	return string(damaged)
+}
+
+// time is a packed time, commonly so many ms from now, and 0 is never.
+func (g *caseGenerator) time(common int64) string {
+	pack := func(ms int64) string { return string(binary.BigEndian.AppendUint64(nil, uint64(ms))[2:]) }
+	now := g.base.UnixMilli()
+	usual := pack(0)
+	if common != 0 {
+		usual = pack(now + common)
+	}
+	return g.pick(usual, pack(0), pack(now-1), pack(now), pack(now+1), pack(now+3600_000))
+}
