@@ -153,4 +153,3 @@ func (b backend) store(tb testing.TB, p pools, opts ...Option) *Store {
 	}
 	return s
 }
-
