@@ -14,13 +14,12 @@ import (
 
 // statements are the texts of the store's statements, made once.
 type statements struct {
-	read, insert, begin, update string
-	list                        string
-	due, remove, strip          string
-	dueBindings, removeBinding  string
-	retire, retired             string
-	declare, declared           string
-	decide, decisions           string
+	read, insert, begin, update        string
+	list                               string
+	due, strip, remove                 string
+	dueBindings, removeBindings        string
+	retire, retired, declare, declared string
+	decide, decisions                  string
 }
 
 func newStatements(n names) statements {
@@ -33,7 +32,7 @@ func newStatements(n names) statements {
 			first[i] = "{clock}"
 		}
 	}
-	return statements{
+	st := statements{
 		// The join gives a row with the time even without a record.
 		read:   n.sql("SELECT " + ofRecord + " FROM (SELECT 1 AS one) AS o LEFT JOIN {records} AS r ON r.k = ?"),
 		insert: n.sql("INSERT INTO {records} (k, rev, " + all + ") VALUES (?, ?" + marks + ") {once}"),
@@ -42,13 +41,6 @@ func newStatements(n names) statements {
 		// The first comparison with the place is for the index.
 		list: n.sql("SELECT r.k, " + ofRecord + " FROM {records} AS r WHERE r.open_since IS NOT NULL AND r.open_since <= {clock} - ?" +
 			" AND r.open_since >= ? AND (r.open_since > ? OR r.k > ?) ORDER BY r.open_since, r.k LIMIT ?"),
-
-		due: n.sql("SELECT k, rev, form, state, key_expires, {clock} FROM {records}" +
-			" WHERE expires IS NOT NULL AND expires <= {clock} ORDER BY expires LIMIT ?"),
-		remove:        n.sql("DELETE FROM {records} WHERE k = ? AND rev = ?"),
-		strip:         n.sql("UPDATE {records} SET rev = ?, state = ?, response = NULL, expires = key_expires WHERE k = ? AND rev = ?"),
-		dueBindings:   n.sql("SELECT k, 0, form, 0, 0, {clock} FROM {bindings} WHERE expires <= {clock} ORDER BY expires LIMIT ?"),
-		removeBinding: n.sql("DELETE FROM {bindings} WHERE k = ? AND expires <= {clock}"),
 
 		retire:   n.sql("INSERT INTO {domains} (domain, decided_by, decided_reason, decided) VALUES (?, ?, ?, {clock}) {once}"),
 		retired:  n.sql("SELECT count(*) FROM {domains} WHERE domain = ?"),
@@ -59,6 +51,8 @@ func newStatements(n names) statements {
 		decisions: n.sql("SELECT decided, attempt, state, decided_by, decided_reason FROM {decisions}" +
 			" WHERE k = ? ORDER BY decided DESC, attempt DESC"),
 	}
+	st.expireStatements(n)
+	return st
 }
 
 // isNow reports whether a column of a new key's first attempt has the time of its INSERT.

@@ -1,23 +1,20 @@
 package sqlstore
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
-
-	"github.com/idemkeeper/idemkeeper/idem"
 )
 
 const (
-	// expiryBatch is how many rows one transaction removes. Its locks are held for some
+	// expiryBatch is how many rows one transaction removes. It holds their locks for some
 	// milliseconds.
 	expiryBatch = 500
-	// expiryTimeout bounds one batch of the background.
+	// expiryTimeout bounds one call of the background.
 	expiryTimeout = 30 * time.Second
 )
 
@@ -29,15 +26,22 @@ func (s *Store) Expire(ctx context.Context, most int) (removed int, err error) {
 	if err := s.mayWrite("expire"); err != nil {
 		return 0, err
 	}
-	for _, batch := range []func(context.Context, int) (seen, removed int, err error){s.expireRecords, s.expireBindings} {
+	st := &s.statements
+	for _, of := range []struct {
+		due    string
+		remove []string
+	}{
+		{st.due, []string{st.strip, st.remove}},
+		{st.dueBindings, []string{st.removeBindings}},
+	} {
 		for removed < most {
 			size := min(expiryBatch, most-removed)
-			seen, n, err := batch(ctx, size)
+			seen, n, err := s.expireBatch(ctx, size, of.due, of.remove)
 			removed += n
 			if err != nil {
-				return removed, err
+				return removed, s.failed("expire", err)
 			}
-			if seen < size || n == 0 { // n is 0 if another process removes the same ones
+			if seen < size || n == 0 { // n is 0 if another process removes the same rows
 				break
 			}
 		}
@@ -45,126 +49,108 @@ func (s *Store) Expire(ctx context.Context, most int) (removed int, err error) {
 	return removed, nil
 }
 
-// dueRow is a row whose time is over.
-type dueRow struct {
-	k     []byte
-	rev   int64
-	strip bool // only the result is over
-}
-
-// expireRecords is one batch of records. It reads their keys first, then changes them by the
-// primary key, in order. So it locks no row that is not due, and two processes never wait for
-// each other in a circle.
-func (s *Store) expireRecords(ctx context.Context, size int) (seen, removed int, err error) {
-	list, err := s.due(ctx, s.statements.due, size)
-	if err != nil || len(list) == 0 {
+// expireBatch reads the keys that are due, then changes their rows by the primary key and in
+// its order, if they are still due. So it locks no row that is not due, and two processes
+// hardly ever wait for each other in a circle. If they do, one of them removes nothing.
+func (s *Store) expireBatch(ctx context.Context, size int, due string, remove []string) (seen, removed int, err error) {
+	keys, err := s.due(ctx, due, size)
+	if err != nil || len(keys) == 0 {
 		return 0, 0, err
 	}
-	err = s.inBatch(ctx, func(tx *sql.Tx) error {
-		removed = 0
-		for _, d := range list {
-			statement, args := s.statements.remove, []any{d.k, d.rev}
-			if d.strip {
-				statement, args = s.statements.strip, []any{newRev(), int64(idem.StateExpired), d.k, d.rev}
-			}
-			n, err := affected(tx.ExecContext(ctx, statement, args...))
-			if err != nil {
-				return err
-			}
-			removed += n
-		}
-		return nil
-	})
-	return len(list), removed, err
-}
-
-// expireBindings is one batch of bindings.
-func (s *Store) expireBindings(ctx context.Context, size int) (seen, removed int, err error) {
-	list, err := s.due(ctx, s.statements.dueBindings, size)
-	if err != nil || len(list) == 0 {
-		return 0, 0, err
+	seen = len(keys)
+	for len(keys) < expiryBatch { // the statement has a fixed number of parameters
+		keys = append(keys, keys[seen-1])
 	}
-	err = s.inBatch(ctx, func(tx *sql.Tx) error {
-		removed = 0
-		for _, d := range list {
-			n, err := affected(tx.ExecContext(ctx, s.statements.removeBinding, d.k))
-			if err != nil {
-				return err
-			}
-			removed += n
-		}
-		return nil
-	})
-	return len(list), removed, err
-}
-
-// due reads the keys of a batch.
-func (s *Store) due(ctx context.Context, statement string, size int) (list []dueRow, err error) {
-	rows, err := s.read.QueryContext(ctx, statement, size)
-	if err != nil {
-		return nil, s.failed("expire", err)
-	}
-	defer rows.Close() //nolint:errcheck // Err has the error
-	for rows.Next() {
-		var d dueRow
-		var form, state, keyExpires, now int64
-		if err := rows.Scan(&d.k, &d.rev, &form, &state, &keyExpires, &now); err != nil {
-			return nil, s.failed("expire", err)
-		}
-		if form > recordForm {
-			continue
-		}
-		d.strip = state == int64(idem.StateCompleted) && keyExpires > now
-		list = append(list, d)
-	}
-	slices.SortFunc(list, func(a, b dueRow) int { return cmp.Compare(string(a.k), string(b.k)) })
-	return list, s.failed("expire", rows.Err())
-}
-
-// inBatch runs f in a transaction. After a conflict nothing was removed, and the next batch
-// begins with the same rows.
-func (s *Store) inBatch(ctx context.Context, f func(tx *sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.dialect.isolation})
 	if err != nil {
-		return s.failed("expire", err)
+		return seen, 0, err
 	}
 	defer tx.Rollback() //nolint:errcheck // does nothing after Commit
-	if err := f(tx); err != nil {
-		return s.failed("expire", err)
+	for _, statement := range remove {
+		res, err := tx.ExecContext(ctx, statement, keys...)
+		if err != nil {
+			return seen, 0, s.unlessConflict(err)
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return seen, 0, err
+		}
+		removed += int(n)
 	}
-	return s.failed("expire", tx.Commit())
+	if err := tx.Commit(); err != nil {
+		return seen, 0, s.unlessConflict(err)
+	}
+	return seen, removed, nil
 }
 
-func affected(res sql.Result, err error) (int, error) {
+// due reads the keys of a batch and sorts them.
+func (s *Store) due(ctx context.Context, statement string, size int) ([]any, error) {
+	rows, err := s.read.QueryContext(ctx, statement, size)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	n, err := res.RowsAffected()
-	return int(n), err
+	defer rows.Close() //nolint:errcheck // Err has the error
+	var keys [][]byte
+	for rows.Next() {
+		var k []byte
+		if err := rows.Scan(&k); err != nil {
+			return nil, err
+		}
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, bytes.Compare)
+	list := make([]any, len(keys), expiryBatch)
+	for i, k := range keys {
+		list[i] = k
+	}
+	return list, rows.Err()
 }
 
-// jitter is a random part of d.
-func jitter(d time.Duration) time.Duration { return rand.N(d) }
+// unlessConflict returns nil for the error of a transaction that another one has ended.
+func (s *Store) unlessConflict(err error) error {
+	if s.dialect.fault(err) == faultConflict {
+		return nil
+	}
+	return err
+}
+
+// expireStatements are those of Expire. A row may have changed after its key was read, so each
+// statement looks again whether it is due. A completed record whose result alone is over stays
+// without its response.
+func (st *statements) expireStatements(n names) {
+	const due = "expires IS NOT NULL AND expires <= {clock}"
+	const onlyResult = "form <= 1 AND state = 3 AND key_expires > {clock}"
+	in := " IN (" + strings.TrimPrefix(strings.Repeat(", ?", expiryBatch), ", ") + ")"
+	st.due = n.sql("SELECT k FROM {records} WHERE form <= 1 AND " + due + " ORDER BY expires LIMIT ?")
+	st.strip = n.sql("UPDATE {records} SET rev = rev + 1, state = 6, response = NULL, expires = key_expires" +
+		" WHERE k" + in + " AND " + due + " AND " + onlyResult)
+	st.remove = n.sql("DELETE FROM {records} WHERE k" + in + " AND form <= 1 AND " + due + " AND NOT (" + onlyResult + ")")
+	st.dueBindings = n.sql("SELECT k FROM {bindings} WHERE form <= 1 AND expires <= {clock} ORDER BY expires LIMIT ?")
+	st.removeBindings = n.sql("DELETE FROM {bindings} WHERE k" + in + " AND form <= 1 AND expires <= {clock}")
+}
 
 // expireInBackground removes what is over until stop ends. It starts at a random moment, so
 // that instances do not all begin at once.
 func (s *Store) expireInBackground(stop context.Context) {
-	for pause := jitter(s.config.expireEvery); ; pause = s.config.expireEvery {
+	timer := time.NewTimer(rand.N(s.config.expireEvery))
+	defer timer.Stop()
+	for {
 		select {
 		case <-stop.Done():
 			return
-		case <-time.After(pause):
+		case <-timer.C:
 		}
-		for {
+		for stop.Err() == nil {
 			ctx, cancel := context.WithTimeout(stop, expiryTimeout)
 			n, err := s.Expire(ctx, expiryBatch)
 			cancel()
-			if err != nil && !errors.Is(stop.Err(), context.Canceled) {
-				s.log.WarnContext(stop, "tokenstore/sql: cannot remove expired records", "err", fmt.Sprint(err))
+			if err != nil && stop.Err() == nil {
+				s.log.WarnContext(stop, "tokenstore/sql: cannot remove expired records", "err", err)
 			}
 			if n < expiryBatch || err != nil {
 				break
 			}
 		}
+		timer.Reset(s.config.expireEvery)
 	}
 }

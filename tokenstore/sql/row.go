@@ -109,7 +109,8 @@ func (f *found) unpack() (*rules.Entry, error) {
 }
 
 // newRev returns a rev that no earlier write of any record has had, as good as certainly.
-func newRev() int64 { return rand.Int64() }
+// It is positive, and another 1 can be added.
+func newRev() int64 { return rand.Int64N(1 << 62) }
 
 // micros is t in microseconds, and 0 for the zero time.
 func micros(t time.Time) int64 {
