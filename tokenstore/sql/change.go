@@ -15,7 +15,7 @@ import (
 // statements are the texts of the store's statements, made once.
 type statements struct {
 	read, insert, begin, update        string
-	list                               string
+	list, ping                         string
 	due, strip, remove                 string
 	dueBindings, removeBindings        string
 	retire, retired, declare, declared string
@@ -41,6 +41,8 @@ func newStatements(n names) statements {
 		// The first comparison with the place is for the index.
 		list: n.sql("SELECT r.k, " + ofRecord + " FROM {records} AS r WHERE r.open_since IS NOT NULL AND r.open_since <= {clock} - ?" +
 			" AND r.open_since >= ? AND (r.open_since > ? OR r.k > ?) ORDER BY r.open_since, r.k LIMIT ?"),
+
+		ping: n.sql("UPDATE {schema} SET version = version WHERE version < 0"),
 
 		retire:   n.sql("INSERT INTO {domains} (domain, decided_by, decided_reason, decided) VALUES (?, ?, ?, {clock}) {once}"),
 		retired:  n.sql("SELECT count(*) FROM {domains} WHERE domain = ?"),

@@ -24,7 +24,6 @@ var mysql = &dialect{
 	isolation:      sql.LevelReadCommitted,
 	fault:          mysqlFault,
 	check:          mysqlCheck,
-	ping:           mysqlPing,
 	beginMigration: []string{"DO GET_LOCK('idemkeeper migration', 60)"},
 	endMigration:   []string{"DO RELEASE_LOCK('idemkeeper migration')"},
 	undoMigration:  []string{"DO RELEASE_LOCK('idemkeeper migration')"},
@@ -102,14 +101,4 @@ func mysqlCheck(ctx context.Context, s *Store) error {
 		s.log.WarnContext(ctx, "tokenstore/sql: innodb_flush_log_at_trx_commit is not 1: a crash of the machine loses acknowledged records", "value", flush)
 	}
 	return nil
-}
-
-// mysqlPing notices a replica.
-func mysqlPing(ctx context.Context, s *Store) error {
-	var readOnly int
-	err := s.db.QueryRowContext(ctx, "SELECT @@global.read_only").Scan(&readOnly)
-	if err == nil && readOnly != 0 {
-		err = fmt.Errorf("%w: read_only is on", errReadOnlyDatabase)
-	}
-	return err
 }

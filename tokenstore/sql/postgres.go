@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 )
 
 // PostgreSQL is the dialect of PostgreSQL 13 or later. It works with every driver whose
@@ -20,7 +19,6 @@ var postgres = &dialect{
 	isolation: sql.LevelReadCommitted,
 	fault:     postgresFault,
 	check:     postgresCheck,
-	ping:      postgresPing,
 	beginMigration: []string{"BEGIN",
 		// "idemkeep" in ASCII. Programs that share a database share its advisory locks.
 		"SELECT pg_advisory_xact_lock(7594874013116622192)"},
@@ -66,14 +64,4 @@ func postgresCheck(ctx context.Context, s *Store) error {
 		s.log.WarnContext(ctx, "tokenstore/sql: fsync is off: a crash of the machine loses acknowledged records", "database", s.dialect.name)
 	}
 	return nil
-}
-
-// postgresPing notices a standby and a read-only session.
-func postgresPing(ctx context.Context, s *Store) error {
-	var readOnly bool
-	err := s.db.QueryRowContext(ctx, "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool").Scan(&readOnly)
-	if err == nil && readOnly {
-		err = fmt.Errorf("%w: a standby, or default_transaction_read_only", errReadOnlyDatabase)
-	}
-	return err
 }

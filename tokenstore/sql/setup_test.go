@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"net/url"
 	"os"
@@ -20,6 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	_ = mysqldriver.SetLogger(log.New(io.Discard, "", 0)) // it writes of each lost connection
 	goleak.VerifyTestMain(testserver.M{M: m})
 }
 
@@ -55,6 +58,16 @@ func onEach(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Helper()
 	for _, b := range backends() {
 		t.Run(b.name, func(t *testing.T) { f(t, b) })
+	}
+}
+
+// onEachServer runs a test on each database that is reached over a network.
+func onEachServer(t *testing.T, f func(t *testing.T, b backend)) {
+	t.Helper()
+	for _, b := range backends() {
+		if b.dialect.d != sqlite {
+			t.Run(b.name, func(t *testing.T) { f(t, b) })
+		}
 	}
 }
 

@@ -20,7 +20,6 @@ var sqlite = &dialect{
 	once:           "ON CONFLICT DO NOTHING",
 	fault:          sqliteFault,
 	check:          sqliteCheck,
-	ping:           sqlitePing,
 	beginMigration: []string{"BEGIN IMMEDIATE"},
 	endMigration:   []string{"COMMIT"},
 	undoMigration:  []string{"ROLLBACK"},
@@ -98,10 +97,4 @@ func sqliteCheck(ctx context.Context, s *Store) error {
 		return fmt.Errorf("%w: foreign_keys is off: see SQLiteDSN", errSetting)
 	}
 	return nil
-}
-
-// sqlitePing takes the write lock for a moment.
-func sqlitePing(ctx context.Context, s *Store) error {
-	_, err := s.db.ExecContext(ctx, s.names.sql("UPDATE {schema} SET version = version WHERE version < 0"))
-	return err
 }
