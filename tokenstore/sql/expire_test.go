@@ -126,20 +126,7 @@ func TestExpireFromSeveralProcesses(t *testing.T) {
 		const n = 3*expiryBatch + 7
 		id, a := begin(t, s, "first")
 		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
-		tx, err := s.db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cols := strings.Join(columns, ", ")
-		for i := range n - 1 {
-			other := key(i)
-			if _, err := tx.ExecContext(t.Context(), s.names.sql("INSERT INTO {records} (k, rev, "+cols+") SELECT ?, 1, "+cols+" FROM {records} WHERE k = ?"), other[:], id[:]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		copies(t, s, id, n-1)
 		pass(t, s, 2*time.Hour)
 		var wg sync.WaitGroup
 		var mu sync.Mutex
@@ -174,6 +161,30 @@ func TestExpireFromSeveralProcesses(t *testing.T) {
 			t.Errorf("Expire() = %d in all, want at most %d", total, n)
 		}
 	})
+}
+
+// copies copies a record to the first n keys.
+func copies(tb testing.TB, s *Store, id idem.KeyID, n int) {
+	tb.Helper()
+	tx, err := s.db.BeginTx(tb.Context(), nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // does nothing after Commit
+	cols := strings.Join(columns, ", ")
+	insert, err := tx.PrepareContext(tb.Context(), s.names.sql("INSERT INTO {records} (k, rev, "+cols+") SELECT ?, 1, "+cols+" FROM {records} WHERE k = ?"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for i := range n {
+		k := key(i)
+		if _, err := insert.ExecContext(tb.Context(), k[:], id[:]); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		tb.Fatal(err)
+	}
 }
 
 func key(i int) idem.KeyID { return idem.NewKeyID("test", idem.Key(fmt.Sprint("key ", i))) }
