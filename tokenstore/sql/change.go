@@ -97,6 +97,9 @@ func (s *Store) entry(method string, f *found) (*rules.Entry, error) {
 func (s *Store) change(ctx context.Context, method string, id idem.KeyID, decide func(e *rules.Entry, now time.Time) (*rules.Entry, error)) error {
 	for range mostTries {
 		f, err := s.load(ctx, method, id)
+		if s.dialect.fault(err) == faultConflict { // at SERIALIZABLE
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -108,17 +111,21 @@ func (s *Store) change(ctx context.Context, method string, id idem.KeyID, decide
 		if write == nil || err != nil {
 			return err
 		}
-		done := false
+		replace := s.replaceAlone
 		if audited(write.Record.Decision.By) && write.Record.State != idem.StatePending {
-			done, err = s.replaceDecided(ctx, id, &f, write)
-		} else {
-			done, err = s.replace(ctx, s.db, method, id, &f, write)
+			replace = s.replaceDecided
 		}
+		done, err := replace(ctx, method, id, &f, write)
 		if done || err != nil {
 			return err
 		}
 	}
 	return fmt.Errorf("tokenstore/sql: %s: %w: the record kept changing", method, idem.ErrUnavailable)
+}
+
+// replaceAlone is replace, as one statement.
+func (s *Store) replaceAlone(ctx context.Context, method string, id idem.KeyID, f *found, write *rules.Entry) (done bool, err error) {
+	return s.replace(ctx, s.db, method, id, f, write)
 }
 
 // replace writes an entry in place of what was found, and reports whether that was still
@@ -127,6 +134,9 @@ func (s *Store) replace(ctx context.Context, q querier, method string, id idem.K
 	r, err := pack(write)
 	if err != nil {
 		return false, fmt.Errorf("tokenstore/sql: %s: %w", method, err)
+	}
+	if len(r.Response) > s.longestResponse {
+		return false, fmt.Errorf("tokenstore/sql: %s: %w: it has %d bytes, and the database takes %d", method, idem.ErrResponseInvalid, len(r.Response), s.longestResponse)
 	}
 	var res sql.Result
 	if f.there {

@@ -42,6 +42,10 @@ type dialect struct {
 	beginMigration, endMigration, undoMigration []string
 }
 
+// longestValue is the longest response in bytes, on a database without a lower limit. All of
+// them hold more.
+const longestValue = 256 << 20
+
 // fault is a class of errors that the store tells apart.
 type fault uint8
 

@@ -89,7 +89,7 @@ func (s *Store) due(ctx context.Context, statement string, size int) ([]any, err
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close() //nolint:errcheck // Err has the error
+	defer rows.Close()
 	var keys [][]byte
 	for rows.Next() {
 		var k []byte
@@ -132,7 +132,7 @@ func (st *statements) expireStatements(n names) {
 // expireInBackground removes what is over until stop ends. It starts at a random moment, so
 // that instances do not all begin at once.
 func (s *Store) expireInBackground(stop context.Context) {
-	timer := time.NewTimer(rand.N(s.config.expireEvery))
+	timer := time.NewTimer(rand.N(s.config.expireEvery)) //nolint:gosec // it spreads load
 	defer timer.Stop()
 	for {
 		select {

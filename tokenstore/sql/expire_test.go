@@ -126,7 +126,7 @@ func TestExpireFromSeveralProcesses(t *testing.T) {
 		const n = 3*expiryBatch + 7
 		id, a := begin(t, s, "first")
 		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
-		copies(t, s, id, n-1)
+		duplicate(t, s, id, n-1)
 		pass(t, s, 2*time.Hour)
 		var wg sync.WaitGroup
 		var mu sync.Mutex
@@ -163,19 +163,20 @@ func TestExpireFromSeveralProcesses(t *testing.T) {
 	})
 }
 
-// copies copies a record to the first n keys.
-func copies(tb testing.TB, s *Store, id idem.KeyID, n int) {
+// duplicate copies a record to the first n keys.
+func duplicate(tb testing.TB, s *Store, id idem.KeyID, n int) {
 	tb.Helper()
 	tx, err := s.db.BeginTx(tb.Context(), nil)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer tx.Rollback() //nolint:errcheck // does nothing after Commit
+	defer tx.Rollback()
 	cols := strings.Join(columns, ", ")
 	insert, err := tx.PrepareContext(tb.Context(), s.names.sql("INSERT INTO {records} (k, rev, "+cols+") SELECT ?, 1, "+cols+" FROM {records} WHERE k = ?"))
 	if err != nil {
 		tb.Fatal(err)
 	}
+	defer insert.Close()
 	for i := range n {
 		k := key(i)
 		if _, err := insert.ExecContext(tb.Context(), k[:], id[:]); err != nil {

@@ -149,7 +149,7 @@ func TestPoolOfOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.Close() //nolint:errcheck // returns nil
+		defer s.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		var wg sync.WaitGroup
@@ -176,12 +176,12 @@ func TestPoolIsBusy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.Close() //nolint:errcheck // returns nil
+		defer s.Close()
 		conn, err := p.write.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close() //nolint:errcheck // a test
+		defer conn.Close()
 		for name, call := range calls(s, key(1)) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			if err := call(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
@@ -336,4 +336,69 @@ func TestSettingsOfMySQL(t *testing.T) {
 	if _, err := New(t.Context(), open(t, "mysql", cfg.FormatDSN()), MySQL(), quiet()); !errors.Is(err, errSetting) {
 		t.Errorf("New() without autocommit = %v, want %v", err, errSetting)
 	}
+}
+
+// A server that acknowledges commits before they are on the disk is refused.
+func TestSettingsOfPostgreSQL(t *testing.T) {
+	b := backends()[0]
+	p := b.migrated(t)
+	if _, err := New(t.Context(), open(t, "pgx", p.dsn+"&synchronous_commit=off"), PostgreSQL(), quiet()); !errors.Is(err, errSetting) {
+		t.Errorf("New() with synchronous_commit off = %v, want %v", err, errSetting)
+	}
+}
+
+// A response that the server would refuse is no reason to try again. The engine settles
+// without it.
+func TestLongResponse(t *testing.T) {
+	b := backends()[1]
+	s := b.store(t, b.migrated(t))
+	id, a := begin(t, s, "long")
+	st := settlementOf(a, "")
+	st.Response = &idem.Response{Status: 200, Body: make([]byte, 17<<20)} // MariaDB takes 16 MiB
+	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, idem.ErrResponseInvalid) || errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Settle() with 17 MiB = %v, want %v", err, idem.ErrResponseInvalid)
+	}
+	st.Response.Body = make([]byte, 15<<20)
+	if err := callSettle(t.Context(), s, id, st); err != nil {
+		t.Errorf("Settle() with 15 MiB = %v, want <nil>", err)
+	}
+}
+
+// The store works at the isolation that a connection prefers.
+func TestIsolationOfTheConnection(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		var db *sql.DB
+		if b.dialect.d == postgres {
+			db = open(t, "pgx", p.dsn+"&default_transaction_isolation=serializable")
+		} else {
+			cfg, err := mysqldriver.ParseDSN(p.dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.Params = map[string]string{"tx_isolation": "'SERIALIZABLE'"}
+			if b.name == "MySQL" {
+				cfg.Params = map[string]string{"transaction_isolation": "'SERIALIZABLE'"}
+			}
+			cfg.ClientFoundRows, cfg.InterpolateParams, cfg.ParseTime = true, true, true
+			db = open(t, "mysql", cfg.FormatDSN())
+		}
+		s := b.store(t, pools{db, db, ""})
+		var wg sync.WaitGroup
+		var begun sync.Map
+		for i := range 200 {
+			wg.Go(func() {
+				res, err := s.Begin(t.Context(), key(i%10), request(uint64(i)+1))
+				if err != nil && !errors.Is(err, idem.ErrStaleFence) {
+					t.Errorf("Begin() = %v", err)
+				}
+				if res.Begun {
+					if _, twice := begun.LoadOrStore(i%10, true); twice {
+						t.Errorf("Begin() began key %d twice", i%10)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
 }

@@ -17,7 +17,7 @@ func TestPlans(t *testing.T) {
 		if err := callSettle(t.Context(), s, id, st); err != nil {
 			t.Fatal(err)
 		}
-		copies(t, s, id, 2000)
+		duplicate(t, s, id, 2000)
 		analyze := map[*dialect]string{postgres: "ANALYZE idem_records", mysql: "ANALYZE TABLE idem_records", sqlite: "ANALYZE"}
 		mustExec(t, s.db, analyze[s.dialect])
 		begin(t, s, "open")
@@ -54,7 +54,7 @@ func explain(tb testing.TB, s *Store, statement string, args []any) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer rows.Close() //nolint:errcheck // a test
+	defer rows.Close()
 	names, err := rows.Columns()
 	if err != nil {
 		tb.Fatal(err)

@@ -26,6 +26,8 @@ type Store struct {
 	statements statements
 	returning  bool // INSERT has RETURNING
 
+	longestResponse int // in bytes, packed
+
 	stop context.CancelFunc // ends the removal of expired records
 	done sync.WaitGroup
 }
