@@ -7,10 +7,8 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"testing"
 )
 
@@ -39,21 +37,42 @@ func SharedPostgres(tb testing.TB) string {
 		}
 		stopLater(p.instance, held)
 		shared.stop = append(shared.stop, func() { os.RemoveAll(p.dir) })
-		return "postgres://idemkeeper@" + p.addr + "/postgres?sslmode=disable", nil
+		return p.URL(), nil
 	})
 }
 
-type postgres struct {
+// Postgres is one PostgreSQL server. Its data survive a Restart and a Kill.
+type Postgres struct {
 	*instance
 	addr, dir string
 }
 
-func launchPostgres() (*postgres, *ports, error) {
+// URL returns the URL of a database.
+func (p *Postgres) URL() string {
+	return "postgres://idemkeeper@" + p.addr + "/postgres?sslmode=disable"
+}
+
+// StartPostgres starts a server and returns once it answers. It is killed in the test's
+// clean-up.
+func StartPostgres(tb testing.TB) *Postgres {
+	tb.Helper()
+	needsServer(tb)
+	p, held, err := launchPostgres()
+	if err != nil {
+		tb.Fatalf("%v (%s)", err, installHint)
+	}
+	tb.Cleanup(func() { os.RemoveAll(p.dir) })
+	tb.Cleanup(held.release)
+	p.own(tb)
+	return p
+}
+
+func launchPostgres() (*Postgres, *ports, error) {
 	bin, err := postgresBin()
 	if err != nil {
 		return nil, nil, err
 	}
-	attr, owner, err := postgresUser()
+	attr, owner, err := serverUser("postgres")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -62,7 +81,7 @@ func launchPostgres() (*postgres, *ports, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	p := &postgres{dir: dir}
+	p := &Postgres{dir: dir}
 	held, err := func() (*ports, error) {
 		if err := owner(dir); err != nil {
 			return nil, err
@@ -105,29 +124,6 @@ func postgresBin() (string, error) {
 		return "", fmt.Errorf("testserver: PostgreSQL is not installed: %s", installHint)
 	}
 	return filepath.Dir(path), nil
-}
-
-// postgresUser returns how to start the server, and what gives a directory to
-// its user.
-func postgresUser() (*syscall.SysProcAttr, func(dir string) error, error) {
-	attr := ChildAttr()
-	if os.Geteuid() != 0 {
-		return attr, func(string) error { return nil }, nil
-	}
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		return nil, nil, fmt.Errorf("testserver: PostgreSQL does not run as root: %w", err)
-	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, nil, err
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		return nil, nil, err
-	}
-	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	return attr, func(dir string) error { return os.Chown(dir, int(uid), int(gid)) }, nil
 }
 
 // postgresServes returns nil if the server says in its own file that this

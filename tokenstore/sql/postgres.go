@@ -1,0 +1,70 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// PostgreSQL is the dialect of PostgreSQL 13 or later. It works with every driver whose
+// errors have a method SQLState, such as pgx and lib/pq.
+func PostgreSQL() Dialect { return Dialect{postgres} }
+
+var postgres = &dialect{
+	name: "PostgreSQL", folder: "postgres", numbered: true, quote: `"`, schemas: true, longest: 63,
+	// now() is the time at which the transaction began, and is stale after a wait.
+	clock: "(extract(epoch from statement_timestamp())*1000000)::bigint",
+	// An INSERT that fails on a duplicate leaves a dead row in table and index.
+	once:      "ON CONFLICT DO NOTHING",
+	isolation: sql.LevelReadCommitted,
+	fault:     postgresFault,
+	check:     postgresCheck,
+	beginMigration: []string{"BEGIN",
+		// "idemkeep" in ASCII. Programs that share a database share its advisory locks.
+		"SELECT pg_advisory_xact_lock(7594874013116622192)"},
+	endMigration:  []string{"COMMIT"},
+	undoMigration: []string{"ROLLBACK"},
+}
+
+// postgresFault reads the SQLSTATE (PostgreSQL, appendix A).
+func postgresFault(err error) fault {
+	e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err)
+	if !ok {
+		return faultOther
+	}
+	switch e.SQLState() {
+	case "23505": // unique_violation
+		return faultDuplicate
+	case "40001", "40P01": // serialization_failure, deadlock_detected
+		return faultConflict
+	case "42P01", "42703", "3F000": // undefined_table, undefined_column, invalid_schema_name
+		return faultNoTable
+	case "25006": // read_only_sql_transaction
+		return faultReadOnly
+	case "54000": // program_limit_exceeded
+		return faultTooBig
+	case "55P03": // lock_not_available
+		return faultBusy
+	}
+	return faultOther
+}
+
+// postgresCheck refuses a session whose commits are acknowledged before they are on the disk.
+func postgresCheck(ctx context.Context, s *Store) error {
+	s.returning, s.longestResponse = true, longestValue
+	var synchronous, fsync string
+	err := s.read.QueryRowContext(ctx, "SELECT current_setting('synchronous_commit'), current_setting('fsync')").Scan(&synchronous, &fsync)
+	switch {
+	case err != nil:
+		return err
+	case synchronous == "off" && !s.config.readOnly:
+		return fmt.Errorf("%w: synchronous_commit is off: a crash of the server loses acknowledged records, and their requests run again", errSetting)
+	case fsync != "on":
+		s.log.WarnContext(ctx, "tokenstore/sql: fsync is off: a crash of the machine loses acknowledged records")
+	}
+	return nil
+}
