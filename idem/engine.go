@@ -57,6 +57,7 @@ type request struct {
 	fingerprint Fingerprint // in the current version
 	giveUp      time.Time   // when a duplicate stops waiting for the first request
 	first       *first      // set while duplicates in this process wait for this request
+	ended       uint32      // how many firsts had ended before the record was read
 	nonce       Nonce       // of the lease, and of the attempt that begins under it
 	record      Record      // as the store last returned it
 	repair      Repair      // how to write the begun attempt anew if the store loses it

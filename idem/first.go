@@ -2,6 +2,7 @@ package idem
 
 import (
 	"context"
+	"encoding/binary"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,13 @@ import (
 type firsts struct {
 	mu    sync.Mutex
 	byKey map[KeyID]*first
+	ended [1024]uint32 // firsts that have ended, by the start of the key ID
+}
+
+// endedOf counts the firsts of a key that have ended, and of some other keys. The caller
+// holds mu.
+func (f *firsts) endedOf(id KeyID) *uint32 {
+	return &f.ended[binary.BigEndian.Uint16(id[:])%uint16(len(f.ended))]
 }
 
 // first is a request on its way through the protocol. Duplicates wait for it or are refused.
@@ -36,6 +44,7 @@ func (f *first) differs(r *request) bool {
 func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) {
 	e.firsts.mu.Lock()
 	f := e.firsts.byKey[r.id]
+	r.ended = *e.firsts.endedOf(r.id)
 	e.firsts.mu.Unlock()
 	if f == nil || f == r.first {
 		return nil, nil
@@ -65,7 +74,8 @@ func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) 
 }
 
 // becomeFirst makes r the request for duplicates to wait for. It returns false if another
-// request is that by now and r has to wait for it.
+// request is that by now, and r has to wait for it. It also returns false if another first
+// request may have ended since r began to read, because r has read an old record then.
 func (e *Engine) becomeFirst(r *request) bool {
 	if r.first != nil {
 		return true
@@ -74,6 +84,9 @@ func (e *Engine) becomeFirst(r *request) bool {
 	defer e.firsts.mu.Unlock()
 	if f := e.firsts.byKey[r.id]; f != nil {
 		return f.differs(r) // r does not wait for a different request, and asks for the lock
+	}
+	if r.ended != *e.firsts.endedOf(r.id) {
+		return false
 	}
 	r.first = &first{request: r, done: make(chan struct{})}
 	e.firsts.byKey[r.id] = r.first
@@ -94,6 +107,7 @@ func (e *Engine) endWait(f *first, result *Result) {
 	}
 	e.firsts.mu.Lock()
 	delete(e.firsts.byKey, f.request.id)
+	*e.firsts.endedOf(f.request.id)++
 	e.firsts.mu.Unlock()
 	f.result = result
 	close(f.done)
