@@ -53,7 +53,8 @@ type Lane struct {
 type call struct {
 	ctx  context.Context
 	cmds []goredis.Cmder
-	done chan struct{} // closed when the commands have their answers
+	done chan struct{} // closed when the commands have their answers, or will get none
+	err  error         // set before done is closed: the commands were not sent
 }
 
 // New returns a lane over client.
@@ -75,7 +76,7 @@ func (l *Lane) Do(ctx context.Context, cmds ...goredis.Cmder) error {
 	}
 	select {
 	case <-c.done:
-		return nil
+		return c.err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -126,7 +127,7 @@ func (l *Lane) sendTogether(batch []*call) {
 	defer l.start()()
 	cmds, latest, endless := make([]goredis.Cmder, 0, 2*len(batch)), time.Time{}, false
 	for _, c := range batch {
-		if c.ctx.Err() != nil {
+		if c.err = context.Cause(c.ctx); c.err != nil {
 			continue
 		}
 		cmds = append(cmds, c.cmds...)

@@ -188,6 +188,38 @@ func TestACallerThatGaveUpIsNeverSent(t *testing.T) {
 	})
 }
 
+// leaving is a context that ends just before its call begins to wait.
+type leaving struct {
+	context.Context
+	end func()
+}
+
+func (c leaving) Done() <-chan struct{} {
+	c.end()
+	return c.Context.Done()
+}
+
+func TestACallThatIsLeftOutHasAnError(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for range 50 { // an ended wait and an ended context are both there, and either may be seen
+			s := &server{hold: make(chan struct{})}
+			l := newLane(t, s)
+			first := call(t.Context(), l, "first")
+			ctx, cancel := context.WithCancel(t.Context())
+			second := call(leaving{ctx, func() {
+				cancel()
+				close(s.hold)
+				time.Sleep(time.Millisecond)
+			}}, l, "second")
+			<-first
+			if r := <-second; !errors.Is(r.err, context.Canceled) {
+				t.Fatalf("call = %+v, want context.Canceled", r)
+			}
+		}
+	})
+}
+
 func TestACallerReturnsAtItsDeadlineAndTheOthersGetTheirAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
