@@ -28,6 +28,8 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
 const (
@@ -158,6 +160,6 @@ func (l *Lane) send(ctx context.Context, cmds []goredis.Cmder) {
 	default:
 		pipe := l.client.Pipeline()
 		_ = pipe.BatchProcess(ctx, cmds...)
-		_, _ = pipe.Exec(ctx)
+		redisserver.Exec(ctx, pipe)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
 // Load returns the script that consists of the named files, one after the other. It
@@ -61,7 +63,7 @@ func Pipelined(ctx context.Context, client goredis.Cmdable, script *goredis.Scri
 		if after != nil {
 			after(pipe)
 		}
-		_, _ = pipe.Exec(ctx) // each answer has its own error
+		redisserver.Exec(ctx, pipe)
 	}
 	all, unknown := make([]int, len(calls)), []int(nil)
 	for i := range all {

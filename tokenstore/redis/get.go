@@ -33,7 +33,7 @@ func (s *Store) fetch(ctx context.Context, id idem.KeyID, expected string) (r re
 		values, now = goredis.NewSliceCmd(ctx, "mget", record, incarnation, body), s.time(ctx, record)
 		pipe := s.client.Pipeline()
 		_ = pipe.BatchProcess(ctx, values, now)
-		_, _ = pipe.Exec(ctx) // both have their errors
+		redisserver.Exec(ctx, pipe)
 	}
 	if err := values.Err(); err != nil {
 		return r, s.failed(ctx, "get", err)
