@@ -86,6 +86,7 @@ func TestShortWayDecidesOnlyTheCommonCase(t *testing.T) {
 			"a record of a newer version":         {found(set(1, 2)), false},
 			"a damaged record":                    {found(record(func(r []byte) []byte { return r[:50] })), false},
 			"an empty record":                     {found(record(func([]byte) []byte { return []byte{} })), false},
+			"a list in place of the record":       {found(func(c *scriptCase) { c.record = foreignType }), true},
 			"a completed record that has expired": {found(set(2, 3), set(111, 1)), false},
 		},
 		"settle": {
@@ -100,6 +101,7 @@ func TestShortWayDecidesOnlyTheCommonCase(t *testing.T) {
 			"a record without its end":            {record(func(r []byte) []byte { return r[:len(r)-1] }), false},
 			"a record without its texts":          {record(func(r []byte) []byte { return r[:117] }), false},
 			"no record":                           {func(c *scriptCase) { c.record = missing }, false},
+			"a list in place of the record":       {func(c *scriptCase) { c.record = foreignType }, false},
 			"another attempt":                     {set(8, 9), false},
 			"another domain":                      {arg(3, "another"), false},
 			"another outcome":                     {arg(5, "\x04"), false},
@@ -276,7 +278,9 @@ func (w *ways) run(script *goredis.Script, c *scriptCase) (reply, after string) 
 	pipe := w.client.Pipeline()
 	pipe.Del(ctx, keys...)
 	for i, value := range []string{c.record, c.incarnation, c.body} {
-		if value != missing {
+		if value == foreignType {
+			pipe.RPush(ctx, keys[[]int{0, 2, 3}[i]], "item")
+		} else if value != missing {
 			pipe.Set(ctx, keys[[]int{0, 2, 3}[i]], value, 0)
 		}
 	}
@@ -300,7 +304,7 @@ func (w *ways) run(script *goredis.Script, c *scriptCase) (reply, after string) 
 	_, _ = pipe.Exec(ctx) // a missing key is an error
 	var texts []string
 	for _, cmd := range state {
-		if err := cmd.Err(); err != nil && err != goredis.Nil { //nolint:errorlint // go-redis does not wrap Nil
+		if err := cmd.Err(); err != nil && err != goredis.Nil && !goredis.HasErrorPrefix(err, "WRONGTYPE") { //nolint:errorlint // go-redis does not wrap Nil
 			w.t.Fatal(err)
 		}
 		texts = append(texts, fmt.Sprintf("%q", cmd.String()))
@@ -325,6 +329,9 @@ type scriptCase struct {
 
 // missing stands for no such key.
 const missing = "\x00missing"
+
+// foreignType stands for a list, which another program has put there.
+const foreignType = "\x00list"
 
 const member = "2a"
 

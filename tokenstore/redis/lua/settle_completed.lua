@@ -5,7 +5,7 @@
 -- KEYS and the record are in prelude.lua. ARGV and the reply are in settle.lua.
 local mine, dom, where, by, reason = ARGV[2], ARGV[3], ARGV[7], ARGV[10], ARGV[11]
 local r = ARGV[5] == '\3' and where == '\1' and by == '' and reason == '' and not KEYS[5]
-  and redis.call('GET', KEYS[1])
+  and redis.call('MGET', KEYS[1])[1] -- unlike GET it has no error for a key of another type
 if r and #r >= 123 and sub(r, 5, 32) == mine then
   local head, expires = sub(r, 1, 4), now + ARGV[9]
   local texts = 123 + byte(r, 118) + byte(r, 119) -- where domain and route end
