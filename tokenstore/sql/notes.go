@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -109,7 +108,7 @@ func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []Decided, e
 // replaceDecided is replace for the decision of a person. The decision is kept in the same
 // transaction.
 func (s *Store) replaceDecided(ctx context.Context, method string, id idem.KeyID, f *found, write *rules.Entry) (done bool, err error) {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.dialect.isolation})
+	tx, err := s.begin(ctx)
 	if err != nil {
 		return false, s.failed(method, err)
 	}
