@@ -59,12 +59,12 @@ func TestStatementsForDialects(t *testing.T) {
 		names names
 		want  string
 	}{
-		{names{postgres, "", "idem_"}, `SELECT * FROM "idem_records" WHERE k = $1 AND "idem_x" = $2 ON CONFLICT DO NOTHING`},
-		{names{postgres, "pay", "p_"}, `SELECT * FROM "pay"."p_records" WHERE k = $1 AND "p_x" = $2 ON CONFLICT DO NOTHING`},
-		{names{mysql, "pay", "p_"}, "SELECT * FROM `pay`.`p_records` WHERE k = ? AND `p_x` = ? "},
-		{names{sqlite, "", "p_"}, `SELECT * FROM "p_records" WHERE k = ? AND "p_x" = ? ON CONFLICT DO NOTHING`},
+		{names{postgres, "", "idem_"}, `SELECT kind FROM "idem_records" WHERE k = $1 AND "idem_x" = $2 ON CONFLICT DO NOTHING`},
+		{names{postgres, "pay", "p_"}, `SELECT kind FROM "pay"."p_records" WHERE k = $1 AND "p_x" = $2 ON CONFLICT DO NOTHING`},
+		{names{mysql, "pay", "p_"}, "SELECT kind FROM `pay`.`p_records` WHERE k = ? AND `p_x` = ? "},
+		{names{sqlite, "", "p_"}, `SELECT kind FROM "p_records" WHERE k = ? AND "p_x" = ? ON CONFLICT DO NOTHING`},
 	} {
-		if got := tt.names.sql("SELECT * FROM {records} WHERE k = ? AND {name:x} = ? {once}"); got != tt.want {
+		if got := tt.names.sql("SELECT kind FROM {records} WHERE k = ? AND {name:x} = ? {once}"); got != tt.want {
 			t.Errorf("%+v: sql() = %s, want %s", tt.names, got, tt.want)
 		}
 	}

@@ -141,7 +141,7 @@ func TestExpireBlocksNoNewKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer tx.Rollback() //nolint:errcheck // ends the locks
+		defer tx.Rollback()
 		for _, statement := range []string{s.statements.strip, s.statements.remove} {
 			if _, err := tx.ExecContext(t.Context(), statement, keys...); err != nil {
 				t.Fatal(err)

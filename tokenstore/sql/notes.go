@@ -67,6 +67,14 @@ func (s *Store) noted(ctx context.Context, method, statement string, args ...any
 	return n > 0, s.failed(method, err)
 }
 
+// Clock returns the time of the database, which is the time of the records. The error wraps
+// idem.ErrUnavailable.
+func (s *Store) Clock(ctx context.Context) (time.Time, error) {
+	var now int64
+	err := s.read.QueryRowContext(ctx, s.names.sql("SELECT {clock}")).Scan(&now)
+	return timeOf(now), s.failed("clock", err)
+}
+
 // Decided is a person's decision about an attempt.
 type Decided struct {
 	At      time.Time // by the server's clock
