@@ -40,7 +40,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m RUNS=20 RUN=60s narrow them down."
-	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://… and IDEMKEEPER_TEST_POSTGRES=postgres://… name servers to use."
+	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://…, IDEMKEEPER_TEST_POSTGRES=postgres://…, IDEMKEEPER_TEST_MARIADB=mysql://… and IDEMKEEPER_TEST_MYSQL=mysql://… name servers to use."
 
 # The summary is built and not run with `go run`, which would add a line of its
 # own after the one that counts. The race detector needs cgo.
@@ -107,7 +107,7 @@ format: ## let gofmt rewrite the code
 	gofmt -s -w .
 
 .PHONY: servers
-servers: ## find or install ZooKeeper, Redis, PostgreSQL and a C compiler
+servers: ## find or install ZooKeeper, Redis, PostgreSQL, MariaDB and a C compiler
 	@scripts/servers.sh
 
 .PHONY: clean

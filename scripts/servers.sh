@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Checks the servers and tools for the tests: ZooKeeper's jar, Java, Redis, Sentinel,
-# PostgreSQL, and a C compiler for the race detector. On Debian and similar systems it
+# PostgreSQL, MariaDB, and a C compiler for the race detector. On Debian and similar systems it
 # installs the missing packages, as root or by sudo without a password. On other
 # systems it names them and exits 1.
 #
-# IDEMKEEPER_TEST_ZOOKEEPER, IDEMKEEPER_TEST_REDIS and IDEMKEEPER_TEST_POSTGRES name
-# running servers to use instead. Tests that break their servers still start their
+# IDEMKEEPER_TEST_ZOOKEEPER, IDEMKEEPER_TEST_REDIS, IDEMKEEPER_TEST_POSTGRES and
+# IDEMKEEPER_TEST_MARIADB name running servers to use instead. Debian has no MySQL 8, so
+# its tests run only if IDEMKEEPER_TEST_MYSQL names one. Tests that break their servers still start their
 # own, and fail if they cannot.
 set -euo pipefail
 
@@ -25,6 +26,9 @@ missing() {
 	if [[ -z ${IDEMKEEPER_TEST_POSTGRES:-} ]]; then
 		compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || echo postgresql
 	fi
+	if [[ -z ${IDEMKEEPER_TEST_MARIADB:-} ]]; then
+		command -v mariadbd >/dev/null || [[ -x /usr/sbin/mariadbd ]] || echo mariadb-server
+	fi
 	if ! command -v "${CC:-gcc}" >/dev/null; then
 		echo gcc
 		echo libc6-dev
@@ -39,7 +43,8 @@ fi
 give_up() {
 	echo "The tests need these Debian packages, and $1: ${packages[*]}" >&2
 	echo "Install them, or name running servers in IDEMKEEPER_TEST_ZOOKEEPER=host:port,host:port," >&2
-	echo "IDEMKEEPER_TEST_REDIS=redis://host:port/0 and IDEMKEEPER_TEST_POSTGRES=postgres://user@host:port/database." >&2
+	echo "IDEMKEEPER_TEST_REDIS=redis://host:port/0, IDEMKEEPER_TEST_POSTGRES=postgres://user@host:port/database" >&2
+	echo "and IDEMKEEPER_TEST_MARIADB=mysql://user:password@host:port/." >&2
 	exit 1
 }
 
@@ -64,8 +69,9 @@ install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Loc
 
 # Debian starts them as services. The tests start their own servers on free ports, so
 # stop the services.
-for service in redis-server redis-sentinel postgresql; do
+for service in redis-server redis-sentinel postgresql mariadb-server; do
 	if [[ " ${packages[*]} " == *" $service "* ]]; then
+		service=${service/mariadb-server/mariadb}
 		if [[ -d /run/systemd/system ]]; then
 			"${as_root[@]}" systemctl disable --now "$service" >/dev/null 2>&1 || true
 		else

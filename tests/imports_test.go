@@ -25,7 +25,7 @@ var layers = [][]string{
 	{"middleware/internal", "middleware/grpc/proto", "lock/zookeeper/internal/wire", "lock/zookeeper/internal/listener"},
 	{"middleware/exchange", "lock/zookeeper/internal/session"},
 	{"lock/zookeeper/internal"},
-	{"lock/memory", "lock/redis", "lock/zookeeper", "tokenstore/memory", "tokenstore/redis", "tokenstore/sealed",
+	{"lock/memory", "lock/redis", "lock/zookeeper", "tokenstore/memory", "tokenstore/redis", "tokenstore/sql", "tokenstore/sealed",
 		"middleware/http", "middleware/gin", "middleware/grpc", "sweeper", "observe"},
 	{"lock/zookeeper/recipes", "lock/zookeeper/queue"},
 	{"idem/idemtest", "middleware/grpc/internal/testproto"},
@@ -63,6 +63,9 @@ var onlyRules = []struct {
 		"a fault that the library and its test servers share would never show"},
 }
 
+// sqlDrivers are the drivers of the databases that tokenstore/sql knows.
+var sqlDrivers = []string{"github.com/jackc/pgx", "github.com/go-sql-driver", "modernc.org/sqlite"}
+
 // confinedRules say which folders may import a package.
 var confinedRules = []struct {
 	packages []string
@@ -78,8 +81,10 @@ var confinedRules = []struct {
 		"a service without Redis must not link its client"},
 	{[]string{"github.com/go-zookeeper"}, true, []string{"lock/zookeeper", "internal/testserver", "tests", "bench"},
 		"its connection silently swaps sessions, and only lock/zookeeper knows how to hold one"},
-	{[]string{"github.com/jackc/pgx", "modernc.org/sqlite"}, true, []string{"example-payments", "cmd", "internal/testserver", "tests", "bench"},
+	{sqlDrivers, false, []string{"example-payments", "cmd", "tests", "bench"},
 		"the application chooses the SQL driver that it links"},
+	{sqlDrivers, true, []string{"tokenstore/sql", "example-payments", "cmd", "tests", "bench"},
+		"only packages that speak SQL are tested on a database"},
 	{[]string{"github.com/spf13"}, true, []string{"cmd"},
 		"a command line is no part of a library"},
 	{[]string{"observe"}, false, []string{"observe", "cmd", "example-payments", "tests", "bench"},
@@ -244,7 +249,11 @@ func TestImportsRulesNotice(t *testing.T) {
 		{"tokenstore/redis", "github.com/redis/go-redis/v9", false, ""},
 		{"cmd/idemctl", "github.com/go-zookeeper/zk", false, "swaps sessions"},
 		{"lock/zookeeper", "github.com/go-zookeeper/zk", false, ""},
-		{"tokenstore/redis", "modernc.org/sqlite", true, "the SQL driver"},
+		{"tokenstore/redis", "modernc.org/sqlite", true, "tested on a database"},
+		{"tokenstore/sql", "modernc.org/sqlite", true, ""},
+		{"tokenstore/sql", "github.com/go-sql-driver/mysql", false, "the SQL driver"},
+		{"tokenstore/sql", "github.com/jackc/pgx/v5/pgconn", false, "the SQL driver"},
+		{"tokenstore/sql", "tokenstore/redis", false, belowOnly},
 		{"example-payments", "github.com/spf13/cobra", false, "a command line"},
 		{"lock/redis", "go.uber.org/goleak", false, "the libraries of tests"},
 		{"lock/redis", "github.com/alicebob/miniredis/v2", true, ""},

@@ -33,6 +33,7 @@
 //	IDEMKEEPER_TEST_ZOOKEEPER=host:port,host:port
 //	IDEMKEEPER_TEST_REDIS=redis://host:port/0
 //	IDEMKEEPER_TEST_POSTGRES=postgres://user@host:port/database
+//	IDEMKEEPER_TEST_MARIADB=mysql://user:password@host:port/
 //
 // # Faults on the way
 //

@@ -7,10 +7,8 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"testing"
 )
 
@@ -53,7 +51,7 @@ func launchPostgres() (*postgres, *ports, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	attr, owner, err := postgresUser()
+	attr, owner, err := serverUser("postgres")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -105,29 +103,6 @@ func postgresBin() (string, error) {
 		return "", fmt.Errorf("testserver: PostgreSQL is not installed: %s", installHint)
 	}
 	return filepath.Dir(path), nil
-}
-
-// postgresUser returns how to start the server, and what gives a directory to
-// its user.
-func postgresUser() (*syscall.SysProcAttr, func(dir string) error, error) {
-	attr := ChildAttr()
-	if os.Geteuid() != 0 {
-		return attr, func(string) error { return nil }, nil
-	}
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		return nil, nil, fmt.Errorf("testserver: PostgreSQL does not run as root: %w", err)
-	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, nil, err
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		return nil, nil, err
-	}
-	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	return attr, func(dir string) error { return os.Chown(dir, int(uid), int(gid)) }, nil
 }
 
 // postgresServes returns nil if the server says in its own file that this

@@ -18,6 +18,8 @@ const (
 	EnvZooKeeper = "IDEMKEEPER_TEST_ZOOKEEPER" // host:port,host:port
 	EnvRedis     = "IDEMKEEPER_TEST_REDIS"     // redis://host:port/0
 	EnvPostgres  = "IDEMKEEPER_TEST_POSTGRES"  // postgres://user@host:port/database
+	EnvMySQL     = "IDEMKEEPER_TEST_MYSQL"     // mysql://user:password@host:port/, of MySQL 8
+	EnvMariaDB   = "IDEMKEEPER_TEST_MARIADB"   // mysql://user:password@host:port/
 )
 
 // shared holds the servers of this test binary. A failed start is
@@ -32,6 +34,7 @@ var shared struct {
 	redis   sharedServer[string]
 
 	postgres sharedServer[string]
+	mariadb  sharedServer[string]
 }
 
 type sharedServer[T any] struct {
@@ -137,8 +140,8 @@ func share[T any](tb testing.TB, s *sharedServer[T], env string, start func(name
 		}
 	}
 	if s.err != nil {
-		tb.Fatalf("%v\n(%s, or name running servers with %s=host:port,…, %s=redis://host:port/0 and %s=postgres://user@host:port/database)",
-			s.err, installHint, EnvZooKeeper, EnvRedis, EnvPostgres)
+		tb.Fatalf("%v\n(%s, or name running servers with %s=host:port,…, %s=redis://host:port/0, %s=postgres://user@host:port/database and %s=mysql://user:password@host:port/)",
+			s.err, installHint, EnvZooKeeper, EnvRedis, EnvPostgres, EnvMariaDB)
 	}
 	return s.value
 }

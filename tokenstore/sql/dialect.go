@@ -1,0 +1,111 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Dialect is a kind of SQL database. Make it with [PostgreSQL], [MySQL] or [SQLite].
+type Dialect struct{ d *dialect }
+
+// String returns the name of the database.
+func (d Dialect) String() string {
+	if d.d == nil {
+		return "no dialect"
+	}
+	return d.d.name
+}
+
+// dialect holds the differences between the databases.
+type dialect struct {
+	name     string // for errors
+	folder   string // of its migrations
+	numbered bool   // placeholders are $1, $2, …
+	quote    string // around names
+	schemas  bool   // a table may be in a schema other than that of the connection
+	longest  int    // length of a name in bytes
+
+	clock string // now, in microseconds since 1970, when the statement runs
+	once  string // ends an INSERT that does nothing if the primary key exists; "" if that is an error
+
+	// fault classifies an error of a statement.
+	fault func(error) fault
+	// check refuses a database whose settings could lose or mix up records.
+	check func(ctx context.Context, s *Store) error
+	// ping fails if the database would not accept a write.
+	ping func(ctx context.Context, s *Store) error
+	// beginMigration and endMigration let one migration run at a time. PostgreSQL and SQLite
+	// undo a migration that fails.
+	beginMigration, endMigration, undoMigration []string
+}
+
+// fault is a class of errors that the store tells apart.
+type fault uint8
+
+const (
+	faultOther     fault = iota // the statement may have taken effect
+	faultDuplicate              // the primary key exists; nothing was done
+	faultConflict               // another transaction came first; nothing was done
+	faultNoTable                // a table or a column is missing; nothing was done
+	faultReadOnly               // the database does not accept writes; nothing was done
+	faultTooBig                 // a value does not fit; nothing was done
+	faultBusy                   // another transaction held a lock for too long; nothing was done
+)
+
+// tableNames are the tables of the store. The migrations have their columns.
+var tableNames = []string{"schema", "never", "records", "bindings", "domains", "decisions", "notes"}
+
+// names writes the names of tables into SQL.
+type names struct {
+	dialect *dialect
+	schema  string // "" is that of the connection
+	prefix  string
+}
+
+// table returns the full name of a table.
+func (n names) table(name string) string {
+	if n.schema == "" {
+		return n.quoted(n.prefix + name)
+	}
+	return n.quoted(n.schema) + "." + n.quoted(n.prefix+name)
+}
+
+// quoted quotes a name. checkName has refused names with quotes.
+func (n names) quoted(name string) string { return n.dialect.quote + name + n.dialect.quote }
+
+var indexName = regexp.MustCompile(`\{name:(\w+)\}`)
+
+// sql returns a statement for the database. In the text {records} is the name of a table,
+// {name:x} is x with the prefix, {clock} is the time, {once} ends an INSERT that does nothing
+// if the key exists, and ? is a parameter.
+func (n names) sql(text string) string {
+	pairs := []string{"{clock}", n.dialect.clock, "{once}", n.dialect.once}
+	for _, name := range tableNames {
+		pairs = append(pairs, "{"+name+"}", n.table(name))
+	}
+	text = strings.NewReplacer(pairs...).Replace(text)
+	text = indexName.ReplaceAllStringFunc(text, func(m string) string {
+		return n.quoted(n.prefix + indexName.FindStringSubmatch(m)[1])
+	})
+	if !n.dialect.numbered {
+		return text
+	}
+	var b strings.Builder
+	for i, part := range strings.Split(text, "?") {
+		if i > 0 {
+			b.WriteString("$" + strconv.Itoa(i))
+		}
+		b.WriteString(part)
+	}
+	return b.String()
+}
+
+// querier is a pool, a connection or a transaction.
+type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}

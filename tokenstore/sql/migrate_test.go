@@ -1,0 +1,73 @@
+package sqlstore
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func TestMigrate(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.fresh(t)
+		n := names{dialect: b.dialect.d, prefix: "idem_"}
+		_, err := New(t.Context(), p.write, b.dialect, WithReadPool(p.read))
+		if !errors.Is(err, ErrNotMigrated) || !strings.Contains(err.Error(), "there is no table") {
+			t.Errorf("New() before Migrate = %v, want %v", err, ErrNotMigrated)
+		}
+		for range 2 {
+			if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
+				t.Fatalf("Migrate() = %v, want <nil>", err)
+			}
+		}
+		b.store(t, p)
+
+		mustExec(t, p.write, n.sql("INSERT INTO {schema} (version, applied) VALUES (99, 0)"))
+		if _, err := New(t.Context(), p.write, b.dialect, WithReadPool(p.read)); !errors.Is(err, ErrNewerSchema) {
+			t.Errorf("New() after a newer build = %v, want %v", err, ErrNewerSchema)
+		}
+		if err := Migrate(t.Context(), p.write, b.dialect); !errors.Is(err, ErrNewerSchema) {
+			t.Errorf("Migrate() after a newer build = %v, want %v", err, ErrNewerSchema)
+		}
+	})
+}
+
+func TestMigrateFromSeveralProcesses(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.fresh(t)
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
+					t.Errorf("Migrate() = %v, want <nil>", err)
+				}
+			})
+		}
+		wg.Wait()
+		b.store(t, p)
+	})
+}
+
+func TestNamesOfTables(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.fresh(t)
+		opts := []Option{WithTablePrefix("Payments_")}
+		if b.dialect.d.schemas {
+			schema := freshName(t)
+			mustExec(t, p.write, "CREATE SCHEMA "+schema)
+			t.Cleanup(func() {
+				if b.dialect.d == mysql { // the others are in the test's database
+					mustExec(t, p.write, "DROP SCHEMA "+schema)
+				}
+			})
+			opts = append(opts, WithSchema(schema))
+		}
+		if err := Migrate(t.Context(), p.write, b.dialect, opts...); err != nil {
+			t.Fatalf("Migrate() = %v, want <nil>", err)
+		}
+		b.store(t, p, opts...)
+		if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
+			t.Errorf("Migrate() beside it = %v, want <nil>", err)
+		}
+	})
+}

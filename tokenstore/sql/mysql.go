@@ -1,0 +1,109 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// MySQL is the dialect of MySQL 8 and MariaDB 10.6, and of later versions of both. Use it
+// with github.com/go-sql-driver/mysql. The store also works if clientFoundRows,
+// interpolateParams or parseTime is set, and refuses a session without autocommit.
+func MySQL() Dialect { return Dialect{mysql} }
+
+var mysql = &dialect{
+	name: "MySQL", folder: "mysql", quote: "`", schemas: true, longest: 64,
+	// This depends on no time zone. UTC_TIMESTAMP is the time at which the statement began.
+	clock: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+	// INSERT IGNORE would store '' in place of NULL, and cut texts. ON DUPLICATE KEY UPDATE
+	// would count rows in three ways.
+	once:           "",
+	fault:          mysqlFault,
+	check:          mysqlCheck,
+	ping:           mysqlPing,
+	beginMigration: []string{"DO GET_LOCK('idemkeeper migration', 60)"},
+	endMigration:   []string{"DO RELEASE_LOCK('idemkeeper migration')"},
+	undoMigration:  []string{"DO RELEASE_LOCK('idemkeeper migration')"},
+}
+
+// mysqlFault reads the error number (MySQL, "Server Error Message Reference").
+func mysqlFault(err error) fault {
+	switch mysqlNumber(err) {
+	case 1062: // ER_DUP_ENTRY
+		return faultDuplicate
+	case 1213, 1020: // ER_LOCK_DEADLOCK, ER_CHECKREAD with innodb_snapshot_isolation
+		return faultConflict
+	case 1146, 1054, 1049: // ER_NO_SUCH_TABLE, ER_BAD_FIELD_ERROR, ER_BAD_DB_ERROR
+		return faultNoTable
+	case 1290, 1836, 1792: // ER_OPTION_PREVENTS_STATEMENT, ER_READ_ONLY_MODE, ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
+		return faultReadOnly
+	case 1153: // ER_NET_PACKET_TOO_LARGE
+		return faultTooBig
+	case 1205, 3572: // ER_LOCK_WAIT_TIMEOUT, ER_LOCK_NOWAIT
+		return faultBusy
+	}
+	// The driver refuses a packet over its own limit before it sends it. The error has no
+	// number, and only the driver has its value.
+	if err != nil && strings.Contains(err.Error(), "packet for query is too large") {
+		return faultTooBig
+	}
+	return faultOther
+}
+
+// mysqlNumber returns the number in an error of the server, and 0 for any other error. The
+// driver's type has the number in a field and in no method, so this reads the field. An
+// import of the driver would link it into services on other databases.
+func mysqlNumber(err error) uint64 {
+	for ; err != nil; err = unwrapOne(err) {
+		v := reflect.ValueOf(err)
+		if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
+			continue
+		}
+		if v.Elem().Type().Name() != "MySQLError" {
+			continue
+		}
+		if n := v.Elem().FieldByName("Number"); n.IsValid() && n.CanUint() {
+			return n.Uint()
+		}
+	}
+	return 0
+}
+
+// unwrapOne returns the error below err. It looks at the first one of several.
+func unwrapOne(err error) error {
+	switch e := err.(type) { //nolint:errorlint // this is the walk itself
+	case interface{ Unwrap() error }:
+		return e.Unwrap()
+	case interface{ Unwrap() []error }:
+		if below := e.Unwrap(); len(below) > 0 {
+			return below[0]
+		}
+	}
+	return nil
+}
+
+// mysqlCheck refuses sessions in which a statement does not commit by itself.
+func mysqlCheck(ctx context.Context, s *Store) error {
+	var autocommit, flush int
+	if err := s.db.QueryRowContext(ctx, "SELECT @@autocommit, @@global.innodb_flush_log_at_trx_commit").Scan(&autocommit, &flush); err != nil {
+		return err
+	}
+	if autocommit == 0 {
+		return fmt.Errorf("%w: autocommit is off, so nothing would be committed: remove autocommit=0 from the data source name", errSetting)
+	}
+	if flush != 1 {
+		s.log.WarnContext(ctx, "tokenstore/sql: innodb_flush_log_at_trx_commit is not 1: a crash of the machine loses acknowledged records", "value", flush)
+	}
+	return nil
+}
+
+// mysqlPing notices a replica.
+func mysqlPing(ctx context.Context, s *Store) error {
+	var readOnly int
+	err := s.db.QueryRowContext(ctx, "SELECT @@global.read_only").Scan(&readOnly)
+	if err == nil && readOnly != 0 {
+		err = fmt.Errorf("%w: read_only is on", errReadOnlyDatabase)
+	}
+	return err
+}

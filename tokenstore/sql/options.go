@@ -1,0 +1,92 @@
+package sqlstore
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Option configures [New] and [Migrate].
+type Option func(*config)
+
+type config struct {
+	schema, prefix string
+	read           *sql.DB
+	readOnly       bool
+	visibility     idem.Visibility
+	expireEvery    time.Duration
+	log            *slog.Logger
+}
+
+// WithSchema keeps the tables in a schema of PostgreSQL or in a database of MySQL. The schema
+// has to exist. By default the tables are where the connection looks first. SQLite has no
+// schemas.
+func WithSchema(name string) Option { return func(c *config) { c.schema = name } }
+
+// WithTablePrefix sets what the names of the tables begin with. "idem_" by default. Stores
+// with different prefixes do not see each other's records.
+func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
+
+// WithReadPool makes the store read through another pool of the same database. SQLite needs
+// it, because its pool for writing has one connection. Never give it a pool of a replica. By
+// default the store has one pool.
+func WithReadPool(db *sql.DB) Option { return func(c *config) { c.read = db } }
+
+// WithReadOnly makes a store without writes, for tools to inspect the records of services.
+// Issue, Begin, Settle, Abort, RetireDomain, DeclareSealed and Expire fail with
+// [ErrReadOnly].
+func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
+
+// WithSoleProcess says that no other process uses the tables, such as for a file of SQLite
+// that this process has locked. The records then have idem.VisibilityProcess, and an engine
+// combines the store with the in-process lock.
+func WithSoleProcess() Option { return func(c *config) { c.visibility = idem.VisibilityProcess } }
+
+// WithExpiry sets how often the store removes records whose time is over, in the background.
+// Every minute by default. 0 turns it off, and the caller calls [Store.Expire].
+func WithExpiry(every time.Duration) Option { return func(c *config) { c.expireEvery = every } }
+
+// WithLogger sets the logger for warnings. [slog.Default] by default.
+func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
+
+// longestTable is the longest name of a table or an index without its prefix.
+const longestTable = len("bindings_expires")
+
+var goodName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func newConfig(db *sql.DB, d *dialect, opts []Option) (config, error) {
+	c := config{prefix: "idem_", read: db, expireEvery: time.Minute, log: slog.Default()}
+	if db == nil {
+		return c, errors.New("tokenstore/sql: no database")
+	}
+	if d == nil {
+		return c, errors.New("tokenstore/sql: no dialect: use PostgreSQL(), MySQL() or SQLite()")
+	}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&c)
+		}
+	}
+	if c.read == nil {
+		c.read = db
+	}
+	if c.log == nil {
+		c.log = slog.Default()
+	}
+	switch {
+	case c.schema != "" && !d.schemas:
+		return c, fmt.Errorf("tokenstore/sql: %s has no schemas: leave out WithSchema", d.name)
+	case c.schema != "" && (!goodName.MatchString(c.schema) || len(c.schema) > d.longest):
+		return c, fmt.Errorf("tokenstore/sql: schema %q: want letters, digits and underscores, at most %d", c.schema, d.longest)
+	case !goodName.MatchString(c.prefix) || len(c.prefix) > d.longest-longestTable:
+		return c, fmt.Errorf("tokenstore/sql: table prefix %q: want letters, digits and underscores, at most %d", c.prefix, d.longest-longestTable)
+	case c.expireEvery < 0:
+		return c, fmt.Errorf("tokenstore/sql: expiry every %v, want 0 or more", c.expireEvery)
+	}
+	return c, nil
+}

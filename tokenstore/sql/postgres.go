@@ -1,0 +1,76 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// PostgreSQL is the dialect of PostgreSQL 13 or later. It works with every driver whose
+// errors have a method SQLState, such as pgx and lib/pq.
+func PostgreSQL() Dialect { return Dialect{postgres} }
+
+var postgres = &dialect{
+	name: "PostgreSQL", folder: "postgres", numbered: true, quote: `"`, schemas: true, longest: 63,
+	// now() is the time at which the transaction began, and lags behind after a wait.
+	clock: "(extract(epoch from clock_timestamp())*1000000)::bigint",
+	// An INSERT that fails on a duplicate leaves a dead row in table and index.
+	once:  "ON CONFLICT DO NOTHING",
+	fault: postgresFault,
+	check: postgresCheck,
+	ping:  postgresPing,
+	beginMigration: []string{"BEGIN",
+		// "idemkeep" in ASCII. Programs that share a database share its advisory locks.
+		"SELECT pg_advisory_xact_lock(7594874013116622192)"},
+	endMigration:  []string{"COMMIT"},
+	undoMigration: []string{"ROLLBACK"},
+}
+
+// postgresFault reads the SQLSTATE (PostgreSQL, appendix A).
+func postgresFault(err error) fault {
+	e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err)
+	if !ok {
+		return faultOther
+	}
+	switch e.SQLState() {
+	case "23505": // unique_violation
+		return faultDuplicate
+	case "40001", "40P01": // serialization_failure, deadlock_detected
+		return faultConflict
+	case "42P01", "42703", "3F000": // undefined_table, undefined_column, invalid_schema_name
+		return faultNoTable
+	case "25006": // read_only_sql_transaction
+		return faultReadOnly
+	case "54000": // program_limit_exceeded
+		return faultTooBig
+	case "55P03": // lock_not_available
+		return faultBusy
+	}
+	return faultOther
+}
+
+// postgresCheck refuses a server that may forget a commit that it has acknowledged.
+func postgresCheck(ctx context.Context, s *Store) error {
+	var fsync, pages string
+	err := s.read.QueryRowContext(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes')").Scan(&fsync, &pages)
+	if err != nil {
+		return err
+	}
+	if fsync != "on" {
+		s.log.WarnContext(ctx, "tokenstore/sql: fsync is off: a crash of the machine loses acknowledged records", "database", s.dialect.name)
+	}
+	return nil
+}
+
+// postgresPing notices a standby and a read-only session.
+func postgresPing(ctx context.Context, s *Store) error {
+	var readOnly bool
+	err := s.db.QueryRowContext(ctx, "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool").Scan(&readOnly)
+	if err == nil && readOnly {
+		err = fmt.Errorf("%w: a standby, or default_transaction_read_only", errReadOnlyDatabase)
+	}
+	return err
+}

@@ -1,0 +1,156 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	mysqldriver "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"go.uber.org/goleak"
+	_ "modernc.org/sqlite"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(testserver.M{M: m})
+}
+
+// backend is a database on which a test runs.
+type backend struct {
+	name    string
+	dialect Dialect
+	// fresh returns the pools of an empty database, which is removed at the end of the test.
+	fresh func(tb testing.TB) pools
+}
+
+// pools are the connections to a database.
+type pools struct {
+	write, read *sql.DB
+	dsn         string // of write
+}
+
+// backends are the databases of this machine.
+func backends() []backend {
+	list := []backend{
+		{"PostgreSQL", PostgreSQL(), freshPostgres},
+		{"MariaDB", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, testserver.SharedMariaDB(tb)) }},
+		{"SQLite", SQLite(), freshSQLite},
+	}
+	if named := os.Getenv(testserver.EnvMySQL); named != "" {
+		list = append(list, backend{"MySQL", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, testserver.SharedMySQL(tb)) }})
+	}
+	return list
+}
+
+// onEach runs a test on each database.
+func onEach(t *testing.T, f func(t *testing.T, b backend)) {
+	t.Helper()
+	for _, b := range backends() {
+		t.Run(b.name, func(t *testing.T) { f(t, b) })
+	}
+}
+
+var databases int
+
+// freshName returns the name of a database that does not exist on a shared server.
+func freshName(testing.TB) string {
+	databases++
+	return fmt.Sprintf("idem_%d_%d", os.Getpid(), databases)
+}
+
+func freshPostgres(tb testing.TB) pools {
+	tb.Helper()
+	admin := open(tb, "pgx", testserver.SharedPostgres(tb))
+	name := freshName(tb)
+	mustExec(tb, admin, "CREATE DATABASE "+name)
+	tb.Cleanup(func() { mustExec(tb, admin, "DROP DATABASE "+name+" WITH (FORCE)") })
+	u, err := url.Parse(testserver.SharedPostgres(tb))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	u.Path = "/" + name
+	db := open(tb, "pgx", u.String())
+	return pools{db, db, u.String()}
+}
+
+func freshMySQL(tb testing.TB, server string) pools {
+	tb.Helper()
+	admin := open(tb, "mysql", mysqlDSN(tb, server, ""))
+	name := freshName(tb)
+	mustExec(tb, admin, "CREATE DATABASE "+name)
+	tb.Cleanup(func() { mustExec(tb, admin, "DROP DATABASE "+name) })
+	dsn := mysqlDSN(tb, server, name)
+	db := open(tb, "mysql", dsn)
+	return pools{db, db, dsn}
+}
+
+// mysqlDSN returns the driver's form of a mysql:// URL.
+func mysqlDSN(tb testing.TB, server, database string) string {
+	tb.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg := mysqldriver.NewConfig()
+	cfg.User, cfg.Net, cfg.Addr, cfg.DBName = u.User.Username(), "tcp", u.Host, database
+	cfg.Passwd, _ = u.User.Password()
+	return cfg.FormatDSN()
+}
+
+func freshSQLite(tb testing.TB) pools {
+	tb.Helper()
+	write, read := SQLiteDSN(filepath.Join(tb.TempDir(), "with space & 100%.db"))
+	w := open(tb, "sqlite", write)
+	w.SetMaxOpenConns(1)
+	return pools{w, open(tb, "sqlite", read), write}
+}
+
+func open(tb testing.TB, driver, dsn string) *sql.DB {
+	tb.Helper()
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		tb.Fatalf("sql.Open(%s) = %v", driver, err)
+	}
+	tb.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func mustExec(tb testing.TB, db *sql.DB, statement string, args ...any) {
+	tb.Helper()
+	if _, err := db.ExecContext(context.Background(), statement, args...); err != nil {
+		tb.Fatalf("%s: %v", firstLine(statement), err)
+	}
+}
+
+func firstLine(s string) string { line, _, _ := strings.Cut(s, "\n"); return line }
+
+func quiet() Option { return WithLogger(slog.New(slog.DiscardHandler)) }
+
+// migrated returns the pools of an empty database with the tables.
+func (b backend) migrated(tb testing.TB, opts ...Option) pools {
+	tb.Helper()
+	p := b.fresh(tb)
+	if err := Migrate(tb.Context(), p.write, b.dialect, opts...); err != nil {
+		tb.Fatalf("Migrate() = %v, want <nil>", err)
+	}
+	return p
+}
+
+// store returns a store on pools.
+func (b backend) store(tb testing.TB, p pools, opts ...Option) *Store {
+	tb.Helper()
+	s, err := New(tb.Context(), p.write, b.dialect, append([]Option{quiet(), WithReadPool(p.read)}, opts...)...)
+	if err != nil {
+		tb.Fatalf("New() = %v, want <nil>", err)
+	}
+	return s
+}
+

@@ -1,0 +1,106 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// SQLite is the dialect of SQLite 3.42 or later. It works with every driver whose errors
+// have a method Code() int, such as modernc.org/sqlite. [SQLiteDSN] has the settings that
+// each connection needs.
+func SQLite() Dialect { return Dialect{sqlite} }
+
+var sqlite = &dialect{
+	name: "SQLite", folder: "sqlite", quote: `"`, longest: 63,
+	// SQLite's clock counts milliseconds.
+	clock:          "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000",
+	once:           "ON CONFLICT DO NOTHING",
+	fault:          sqliteFault,
+	check:          sqliteCheck,
+	ping:           sqlitePing,
+	beginMigration: []string{"BEGIN IMMEDIATE"},
+	endMigration:   []string{"COMMIT"},
+	undoMigration:  []string{"ROLLBACK"},
+}
+
+// SQLiteDSN returns two data source names of a file for modernc.org/sqlite, one for the pool
+// that writes and one for the pool that reads. They set:
+//
+//   - write-ahead logging, so that readers and the writer do not wait for each other
+//   - synchronous=FULL, so that a commit is on the disk before it is acknowledged
+//   - foreign keys, which keep a pending record from being committed
+//   - BEGIN IMMEDIATE, so that a transaction waits for the writer before it, at its begin
+//   - a wait of at most 5 s
+//
+// SQLite has one writer at a time, so give the writing pool one connection
+// (SetMaxOpenConns). A pool of several has them wait for each other by polling.
+func SQLiteDSN(file string) (write, read string) {
+	name := (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath()}).String()
+	pragmas := []string{"busy_timeout(5000)", "foreign_keys(1)", "synchronous(FULL)"}
+	w := url.Values{"_txlock": {"immediate"}, "_pragma": append(pragmas, "journal_mode(WAL)")}
+	r := url.Values{"_pragma": append(pragmas[:1:1], "query_only(1)")}
+	return name + "?" + w.Encode(), name + "?" + r.Encode()
+}
+
+// sqliteFault reads the primary result code (SQLite, "Result and Error Codes").
+func sqliteFault(err error) fault {
+	e, ok := errors.AsType[interface {
+		error
+		Code() int
+	}](err)
+	if !ok {
+		return faultOther
+	}
+	switch code := e.Code(); code & 0xff {
+	case 5, 6: // SQLITE_BUSY, SQLITE_LOCKED
+		const snapshot = 5 | 2<<8 // SQLITE_BUSY_SNAPSHOT
+		if code == snapshot {
+			return faultConflict
+		}
+		return faultBusy
+	case 1: // SQLITE_ERROR
+		if text := err.Error(); strings.Contains(text, "no such table") || strings.Contains(text, "no such column") {
+			return faultNoTable
+		}
+	case 8: // SQLITE_READONLY
+		return faultReadOnly
+	case 18: // SQLITE_TOOBIG
+		return faultTooBig
+	case 19: // SQLITE_CONSTRAINT
+		if code == 19|6<<8 || code == 19|8<<8 { // PRIMARYKEY, UNIQUE
+			return faultDuplicate
+		}
+	}
+	return faultOther
+}
+
+// sqliteCheck refuses settings that would lose a record in a crash, or let a pending record
+// be committed.
+func sqliteCheck(ctx context.Context, s *Store) error {
+	var journal string
+	var synchronous, keys int
+	for pragma, to := range map[string]any{"journal_mode": &journal, "synchronous": &synchronous, "foreign_keys": &keys} {
+		if err := s.db.QueryRowContext(ctx, "PRAGMA "+pragma).Scan(to); err != nil {
+			return err
+		}
+	}
+	const full = 2
+	switch {
+	case journal != "wal" && journal != "memory":
+		return fmt.Errorf("%w: journal_mode is %s, want wal: see SQLiteDSN", errSetting, journal)
+	case synchronous < full && journal != "memory":
+		return fmt.Errorf("%w: synchronous is %d, want FULL: see SQLiteDSN", errSetting, synchronous)
+	case keys != 1:
+		return fmt.Errorf("%w: foreign_keys is off: see SQLiteDSN", errSetting)
+	}
+	return nil
+}
+
+// sqlitePing takes the write lock for a moment.
+func sqlitePing(ctx context.Context, s *Store) error {
+	_, err := s.db.ExecContext(ctx, s.names.sql("UPDATE {schema} SET version = version WHERE version < 0"))
+	return err
+}

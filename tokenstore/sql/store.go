@@ -1,0 +1,59 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Store is an [idem.Store] in a SQL database. It is safe for concurrent use. Make it with
+// [New].
+type Store struct {
+	db      *sql.DB // for writing
+	read    *sql.DB // for reading; the same one, or another pool of the same database
+	dialect *dialect
+	names   names
+	config  config
+	log     *slog.Logger
+}
+
+var (
+	// ErrReadOnly says that a store made with [WithReadOnly] refused to write. It did nothing.
+	ErrReadOnly = errors.New("tokenstore/sql: store is read-only")
+
+	// errReadOnlyDatabase is the reason of idem.ErrUnavailable on a standby.
+	errReadOnlyDatabase = errors.New("the database accepts no writes")
+	// errSetting is the reason why New refuses a database.
+	errSetting = errors.New("tokenstore/sql: the connection is not fit to keep records")
+)
+
+// New returns a store in a database whose tables [Migrate] has made. The caller closes the
+// database after the store.
+//
+// The error wraps ErrNotMigrated, ErrNewerSchema, or idem.ErrUnavailable if the database
+// cannot be reached. New refuses connections whose settings would lose records.
+func New(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (*Store, error) {
+	cfg, err := newConfig(db, d.d, opts)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{db: db, read: cfg.read, dialect: d.d, names: names{d.d, cfg.schema, cfg.prefix}, config: cfg, log: cfg.log}
+	if err := s.names.check(ctx, s.read); err != nil {
+		return nil, err
+	}
+	if err := s.dialect.check(ctx, s); err != nil {
+		if errors.Is(err, errSetting) {
+			return nil, err
+		}
+		return nil, fmt.Errorf("tokenstore/sql: %w: %w", idem.ErrUnavailable, err)
+	}
+	return s, nil
+}
+
+// Visibility returns [idem.VisibilityShared], or idem.VisibilityProcess with
+// [WithSoleProcess].
+func (s *Store) Visibility() idem.Visibility { return s.config.visibility }
