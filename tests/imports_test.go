@@ -22,7 +22,7 @@ const module = "github.com/idemkeeper/idemkeeper"
 var layers = [][]string{
 	{"internal/background", "internal/leaseclock", "internal/uuid", "internal/redisscript", "internal/redisserver"},
 	{"idem"},
-	{"middleware/internal", "middleware/grpc/proto", "lock/zookeeper/internal/wire", "lock/zookeeper/internal/listener"},
+	{"middleware/internal", "middleware/grpc/proto", "tokenstore/internal", "lock/zookeeper/internal/wire", "lock/zookeeper/internal/listener"},
 	{"middleware/exchange", "lock/zookeeper/internal/session"},
 	{"lock/zookeeper/internal"},
 	{"lock/memory", "lock/redis", "lock/zookeeper", "tokenstore/memory", "tokenstore/redis", "tokenstore/sql", "tokenstore/sealed",

@@ -16,9 +16,9 @@
 //
 // # Writing a store
 //
-//  1. Read the comments on [idem.Store]. The files store.go, begin.go and settle.go of
-//     tokenstore/memory are the same rules in Go. Package redisstore shows them on a server,
-//     as one script for each method that changes a record.
+//  1. Read the comments on [idem.Store]. Package tokenstore/internal/rules has the same rules in
+//     Go, and memorystore and sqlstore use it. Package redisstore shows them on a server, as
+//     one script for each method that changes a record.
 //  2. Decide how a method becomes one step of the service: a script, a transaction, or a read
 //     and a conditional write in a loop. The step has to compare the whole attempt, because
 //     the service may get every request twice.

@@ -10,6 +10,6 @@
 //
 // # Reading order
 //
-// store.go has the records and their expiry. begin.go has Begin and Abort. settle.go closes
-// an attempt, or repairs a record.
+// store.go has the records and their expiry. change.go has the methods that change a record.
+// Package tokenstore/internal/rules decides what they do.
 package memorystore

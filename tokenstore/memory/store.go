@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
 )
 
 var _ idem.Store = (*Store)(nil)
@@ -21,7 +22,7 @@ type Store struct {
 	now func() time.Time
 
 	mu      sync.Mutex // guards the fields below and every entry
-	entries map[idem.KeyID]*entry
+	entries map[idem.KeyID]*rules.Entry
 	due     dueHeap
 	retired map[string]bool // lock domains
 }
@@ -35,7 +36,7 @@ func WithClock(now func() time.Time) Option { return func(s *Store) { s.now = no
 
 // New returns an empty store. Nil options are ignored.
 func New(opts ...Option) *Store {
-	s := &Store{now: time.Now, entries: make(map[idem.KeyID]*entry), retired: make(map[string]bool)}
+	s := &Store{now: time.Now, entries: make(map[idem.KeyID]*rules.Entry), retired: make(map[string]bool)}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(s)
@@ -65,7 +66,7 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	}
 	now := s.lock()
 	defer s.mu.Unlock()
-	return s.entry(id, now).copy(), nil
+	return s.entry(id, now).Copy(), nil
 }
 
 // Issue makes a record in StateIssued. It returns an existing record unchanged.
@@ -78,12 +79,10 @@ func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (id
 	defer s.mu.Unlock()
 	e := s.entry(id, now)
 	if e == nil {
-		e = &entry{record: idem.Record{
-			State: idem.StateIssued, Kind: idem.IssuedToken, Created: now, TokenExpires: now.Add(ttl),
-		}}
+		e = rules.Issue(ttl, now)
 		s.put(id, e)
 	}
-	return e.copy(), nil
+	return e.Copy(), nil
 }
 
 // ListOpen lists records whose attempt is open, oldest first. It looks at every record
@@ -95,7 +94,7 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 	now := s.lock()
 	defer s.mu.Unlock()
 	for id, e := range s.entries {
-		r := &e.record
+		r := &e.Record
 		if !r.State.Open() || q.State != idem.StateNone && q.State != r.State || now.Sub(r.Started) < q.OlderThan {
 			continue
 		}
@@ -112,7 +111,7 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 	}
 	for i := range page.Records {
 		row := &page.Records[i]
-		row.Record = s.entries[row.ID].copy()
+		row.Record = s.entries[row.ID].Copy()
 	}
 	return page, nil
 }
@@ -134,68 +133,27 @@ func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) 
 	return s.retired[domain], ctx.Err()
 }
 
-// entry is a record and the data that Settle and Abort need beside it.
-type entry struct {
-	record     idem.Record // without its response
-	response   []byte      // packed, nil without a response
-	settlement idem.Nonce  // ID of the standing settlement, zero without one
-	repaired   bool        // the settlement replaced an older or missing record
-	before     *entry      // the record before a pending record, nil for a new key
-}
-
-// copy returns the record with a response of its own. The copy of a nil entry is a
-// record in StateNone.
-func (e *entry) copy() idem.Record {
-	if e == nil {
-		return idem.Record{}
-	}
-	r := e.record
-	if e.response != nil {
-		r.Response = new(idem.Response)
-		if err := r.Response.UnmarshalBinary(e.response); err != nil {
-			panic("tokenstore/memory: cannot unpack a response that this store packed: " + err.Error())
-		}
-	}
-	return r
-}
-
-// deadline is the time at which the entry changes by itself. Zero means never.
-func (e *entry) deadline() time.Time {
-	r := &e.record
-	switch r.State {
-	case idem.StateIssued:
-		return r.TokenExpires
-	case idem.StateCompleted:
-		return r.ResultExpires
-	case idem.StateReleased, idem.StateExpired:
-		return r.KeyExpires
-	}
-	return time.Time{}
-}
-
 // entry returns the entry of id as it is at time now, and nil without an entry.
-func (s *Store) entry(id idem.KeyID, now time.Time) *entry {
-	for {
-		e := s.entries[id]
-		if e == nil {
-			return nil
-		}
-		if at := e.deadline(); at.IsZero() || at.After(now) {
-			return e
-		}
-		if e.record.State != idem.StateCompleted {
-			delete(s.entries, id)
-			return nil
-		}
-		e.record.State, e.response = idem.StateExpired, nil
-		s.put(id, e)
+func (s *Store) entry(id idem.KeyID, now time.Time) *rules.Entry {
+	e := s.entries[id]
+	left := e.At(now)
+	switch {
+	case left == e:
+	case left == nil:
+		delete(s.entries, id)
+	default:
+		s.put(id, left)
 	}
+	return left
 }
 
-// put stores an entry and plans its removal at its deadline.
-func (s *Store) put(id idem.KeyID, e *entry) {
+// put stores an entry and plans its removal at its deadline. It ignores nil.
+func (s *Store) put(id idem.KeyID, e *rules.Entry) {
+	if e == nil {
+		return
+	}
 	s.entries[id] = e
-	if at := e.deadline(); !at.IsZero() {
+	if at := e.Deadline(); !at.IsZero() {
 		heap.Push(&s.due, due{at, id})
 	}
 }

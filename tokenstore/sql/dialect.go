@@ -28,8 +28,10 @@ type dialect struct {
 	schemas  bool   // a table may be in a schema other than that of the connection
 	longest  int    // length of a name in bytes
 
-	clock string // now, in microseconds since 1970, when the statement runs
+	clock string // the time at which the statement began, in microseconds since 1970
 	once  string // ends an INSERT that does nothing if the primary key exists; "" if that is an error
+	// isolation of the few transactions that the store begins itself.
+	isolation sql.IsolationLevel
 
 	// fault classifies an error of a statement.
 	fault func(error) fault

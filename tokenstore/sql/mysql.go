@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"reflect"
 	"strings"
@@ -18,7 +19,9 @@ var mysql = &dialect{
 	clock: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
 	// INSERT IGNORE would store '' in place of NULL, and cut texts. ON DUPLICATE KEY UPDATE
 	// would count rows in three ways.
-	once:           "",
+	once: "",
+	// At REPEATABLE READ a DELETE locks the gaps between keys, and new keys wait for it.
+	isolation:      sql.LevelReadCommitted,
 	fault:          mysqlFault,
 	check:          mysqlCheck,
 	ping:           mysqlPing,
@@ -86,9 +89,12 @@ func unwrapOne(err error) error {
 // mysqlCheck refuses sessions in which a statement does not commit by itself.
 func mysqlCheck(ctx context.Context, s *Store) error {
 	var autocommit, flush int
-	if err := s.db.QueryRowContext(ctx, "SELECT @@autocommit, @@global.innodb_flush_log_at_trx_commit").Scan(&autocommit, &flush); err != nil {
+	var version string
+	err := s.db.QueryRowContext(ctx, "SELECT @@autocommit, @@global.innodb_flush_log_at_trx_commit, version()").Scan(&autocommit, &flush, &version)
+	if err != nil {
 		return err
 	}
+	s.returning = strings.Contains(version, "MariaDB")
 	if autocommit == 0 {
 		return fmt.Errorf("%w: autocommit is off, so nothing would be committed: remove autocommit=0 from the data source name", errSetting)
 	}

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 )
@@ -12,13 +13,14 @@ func PostgreSQL() Dialect { return Dialect{postgres} }
 
 var postgres = &dialect{
 	name: "PostgreSQL", folder: "postgres", numbered: true, quote: `"`, schemas: true, longest: 63,
-	// now() is the time at which the transaction began, and lags behind after a wait.
-	clock: "(extract(epoch from clock_timestamp())*1000000)::bigint",
+	// now() is the time at which the transaction began, and is stale after a wait.
+	clock: "(extract(epoch from statement_timestamp())*1000000)::bigint",
 	// An INSERT that fails on a duplicate leaves a dead row in table and index.
-	once:  "ON CONFLICT DO NOTHING",
-	fault: postgresFault,
-	check: postgresCheck,
-	ping:  postgresPing,
+	once:      "ON CONFLICT DO NOTHING",
+	isolation: sql.LevelReadCommitted,
+	fault:     postgresFault,
+	check:     postgresCheck,
+	ping:      postgresPing,
 	beginMigration: []string{"BEGIN",
 		// "idemkeep" in ASCII. Programs that share a database share its advisory locks.
 		"SELECT pg_advisory_xact_lock(7594874013116622192)"},
@@ -54,6 +56,7 @@ func postgresFault(err error) fault {
 
 // postgresCheck refuses a server that may forget a commit that it has acknowledged.
 func postgresCheck(ctx context.Context, s *Store) error {
+	s.returning = true
 	var fsync, pages string
 	err := s.read.QueryRowContext(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes')").Scan(&fsync, &pages)
 	if err != nil {

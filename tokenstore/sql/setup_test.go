@@ -119,6 +119,8 @@ func open(tb testing.TB, driver, dsn string) *sql.DB {
 	if err != nil {
 		tb.Fatalf("sql.Open(%s) = %v", driver, err)
 	}
+	db.SetMaxOpenConns(16)
+	db.SetMaxIdleConns(16) // the default of 2 makes a new connection for most calls
 	tb.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -151,6 +153,6 @@ func (b backend) store(tb testing.TB, p pools, opts ...Option) *Store {
 	if err != nil {
 		tb.Fatalf("New() = %v, want <nil>", err)
 	}
+	tb.Cleanup(func() { _ = s.Close() })
 	return s
 }
-

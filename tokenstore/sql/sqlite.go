@@ -80,6 +80,7 @@ func sqliteFault(err error) fault {
 // sqliteCheck refuses settings that would lose a record in a crash, or let a pending record
 // be committed.
 func sqliteCheck(ctx context.Context, s *Store) error {
+	s.returning = true
 	var journal string
 	var synchronous, keys int
 	for pragma, to := range map[string]any{"journal_mode": &journal, "synchronous": &synchronous, "foreign_keys": &keys} {

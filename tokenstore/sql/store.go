@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
+
+var _ idem.Store = (*Store)(nil)
 
 // Store is an [idem.Store] in a SQL database. It is safe for concurrent use. Make it with
 // [New].
@@ -19,6 +22,12 @@ type Store struct {
 	names   names
 	config  config
 	log     *slog.Logger
+
+	statements statements
+	returning  bool // INSERT has RETURNING
+
+	stop context.CancelFunc // ends the removal of expired records
+	done sync.WaitGroup
 }
 
 var (
@@ -32,7 +41,7 @@ var (
 )
 
 // New returns a store in a database whose tables [Migrate] has made. The caller closes the
-// database after the store.
+// store, and then the database.
 //
 // The error wraps ErrNotMigrated, ErrNewerSchema, or idem.ErrUnavailable if the database
 // cannot be reached. New refuses connections whose settings would lose records.
@@ -42,6 +51,7 @@ func New(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (*Store, er
 		return nil, err
 	}
 	s := &Store{db: db, read: cfg.read, dialect: d.d, names: names{d.d, cfg.schema, cfg.prefix}, config: cfg, log: cfg.log}
+	s.statements = newStatements(s.names)
 	if err := s.names.check(ctx, s.read); err != nil {
 		return nil, err
 	}
@@ -51,7 +61,29 @@ func New(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (*Store, er
 		}
 		return nil, fmt.Errorf("tokenstore/sql: %w: %w", idem.ErrUnavailable, err)
 	}
+	stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = cancel
+	if cfg.expireEvery > 0 && !cfg.readOnly {
+		s.done.Go(func() { s.expireInBackground(stop) })
+	}
 	return s, nil
+}
+
+// Close ends the removal of expired records and waits for it. It leaves the database open.
+// The store itself works on. Close is safe to repeat, and returns nil.
+func (s *Store) Close() error {
+	s.stop()
+	s.done.Wait()
+	return nil
+}
+
+// Ping returns nil if the database answers, accepts writes, and has the tables of this build.
+// The error wraps idem.ErrUnavailable, ErrNotMigrated or ErrNewerSchema.
+func (s *Store) Ping(ctx context.Context) error {
+	if err := s.names.check(ctx, s.read); err != nil {
+		return err
+	}
+	return s.failed("ping", s.dialect.ping(ctx, s))
 }
 
 // Visibility returns [idem.VisibilityShared], or idem.VisibilityProcess with

@@ -1,50 +1,42 @@
-package memorystore
+package rules
 
 import (
-	"context"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Settle closes an attempt or marks it unknown. It repairs a record that is
-// missing or older than the attempt. [idem.Store] has the table. The error is
-// ctx.Err(), or wraps idem.ErrResponseInvalid.
-func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
-	if err := ctx.Err(); err != nil {
-		return res, err
-	}
-	now := s.lock()
-	defer s.mu.Unlock()
-	e := s.entry(id, now)
-	own := e != nil && e.record.Attempt == st.Attempt
+// Settle says what a Settle does with entry e, which is as [Entry.At] returned it. If write is
+// not nil the store replaces e by it. The error wraps idem.ErrResponseInvalid.
+func Settle(e *Entry, st *idem.Settlement, now time.Time) (write *Entry, res idem.SettleResult, err error) {
+	own := e != nil && e.Record.Attempt == st.Attempt
 	switch {
-	case own && e.settlement == st.ID && stands(&e.record, st.State):
-		res.Settled, res.Repaired = true, e.repaired
-	case own && e.record.State.Open():
-		return s.settle(id, e, &st, now, false)
-	case own || !repairs(e, &st):
+	case own && e.Settlement == st.ID && stands(&e.Record, st.State):
+		res.Settled, res.Repaired = true, e.Repaired
+	case own && e.Record.State.Open():
+		return settle(e, st, now, false)
+	case own || !repairs(e, st):
 	case e == nil && st.State == idem.StateReleased && st.Repair.Kind == idem.IssuedToken:
 		// The expiry of the token went with its record. The token stays unknown, so no
 		// attempt runs under it again, which is what the settlement wants.
 		res.Settled = true
 	default:
-		return s.settle(id, restored(e, &st, now), &st, now, true)
+		return settle(restored(e, st, now), st, now, true)
 	}
-	res.Record = e.copy()
-	return res, nil
+	res.Record = e.Copy()
+	return nil, res, nil
 }
 
-// settle applies st to e, whose attempt is open, and stores it.
-func (s *Store) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.Time, repair bool) (res idem.SettleResult, err error) {
+// settle returns e, whose attempt is open, with st applied.
+func settle(e *Entry, st *idem.Settlement, now time.Time, repair bool) (write *Entry, res idem.SettleResult, err error) {
 	var response []byte
 	if st.Response != nil && st.State != idem.StateReleased {
 		if response, err = st.Response.AppendBinary(nil); err != nil {
-			return res, err
+			return nil, res, err
 		}
 	}
-	r := &e.record
-	e.before, e.response, e.settlement, e.repaired = nil, response, st.ID, repair
+	write = &Entry{Record: e.Record, Response: response, Settlement: st.ID, Repaired: repair}
+	r := &write.Record
 	r.State, r.Settled, r.Decision = st.State, now, st.Decision
 	switch {
 	case st.State == idem.StateCompleted:
@@ -58,20 +50,19 @@ func (s *Store) settle(id idem.KeyID, e *entry, st *idem.Settlement, now time.Ti
 	case st.State == idem.StateReleased:
 		r.KeyExpires = now.Add(keyTTL(st.KeyTTL))
 	}
-	s.put(id, e)
 	res.Settled, res.Repaired = true, repair
-	if e = s.entry(id, now); e != nil { // nil: its time is over already
-		res.Record = e.record
-		if e.response != nil {
+	if left := write.At(now); left != nil { // nil: its time is over already
+		res.Record = left.Record
+		if left.Response != nil {
 			res.Record.Response = st.Response
 		}
 	}
-	return res, nil
+	return write, res, nil
 }
 
 // repairs reports whether a settlement may replace e, which is missing or belongs
 // to another attempt.
-func repairs(e *entry, st *idem.Settlement) bool {
+func repairs(e *Entry, st *idem.Settlement) bool {
 	re := st.Repair
 	if re == nil || st.State == idem.StateReleased && !st.LeaseTrusted {
 		return false
@@ -79,7 +70,7 @@ func repairs(e *entry, st *idem.Settlement) bool {
 	if e == nil {
 		return true
 	}
-	r := &e.record
+	r := &e.Record
 	stored, own := r.Attempt, st.Attempt
 	switch {
 	case r.Kind != re.Kind || !idle(r) && !r.State.Open():
@@ -94,16 +85,16 @@ func repairs(e *entry, st *idem.Settlement) bool {
 
 // restored returns the open entry of the attempt that st settles. It will replace e,
 // which may be nil.
-func restored(e *entry, st *idem.Settlement, now time.Time) *entry {
+func restored(e *Entry, st *idem.Settlement, now time.Time) *Entry {
 	re := st.Repair
 	r := idem.Record{
 		State: idem.StatePending, Kind: re.Kind, Route: re.Route, Fingerprint: re.Fingerprint,
 		Attempt: st.Attempt, Created: now, Started: re.Started,
 	}
 	if e != nil {
-		r.Created, r.TokenExpires = e.record.Created, e.record.TokenExpires
+		r.Created, r.TokenExpires = e.Record.Created, e.Record.TokenExpires
 	}
-	return &entry{record: r}
+	return &Entry{Record: r}
 }
 
 // stands reports whether r is the result of a settlement to state.

@@ -1,0 +1,180 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+)
+
+// statements are the texts of the store's statements, made once.
+type statements struct {
+	read, insert, begin, update        string
+	list                               string
+	due, strip, remove                 string
+	dueBindings, removeBindings        string
+	retire, retired, declare, declared string
+	decide, decisions                  string
+}
+
+func newStatements(n names) statements {
+	all := strings.Join(columns, ", ")
+	marks := strings.Repeat(", ?", len(columns))
+	ofRecord := "{clock}, r.rev, r.response IS NOT NULL, r." + strings.Join(columns, ", r.")
+	first := make([]string, len(columns)) // a first attempt starts at the time of its INSERT
+	for i, c := range columns {
+		if first[i] = "?"; isNow(c) {
+			first[i] = "{clock}"
+		}
+	}
+	st := statements{
+		// The join gives a row with the time even without a record.
+		read:   n.sql("SELECT " + ofRecord + " FROM (SELECT 1 AS one) AS o LEFT JOIN {records} AS r ON r.k = ?"),
+		insert: n.sql("INSERT INTO {records} (k, rev, " + all + ") VALUES (?, ?" + marks + ") {once}"),
+		begin:  n.sql("INSERT INTO {records} (k, rev, " + all + ") VALUES (?, ?, " + strings.Join(first, ", ") + ") {once} RETURNING started"),
+		update: n.sql("UPDATE {records} SET rev = ?, " + strings.Join(columns, " = ?, ") + " = ? WHERE k = ? AND rev = ?"),
+		// The first comparison with the place is for the index.
+		list: n.sql("SELECT r.k, " + ofRecord + " FROM {records} AS r WHERE r.open_since IS NOT NULL AND r.open_since <= {clock} - ?" +
+			" AND r.open_since >= ? AND (r.open_since > ? OR r.k > ?) ORDER BY r.open_since, r.k LIMIT ?"),
+
+		retire:   n.sql("INSERT INTO {domains} (domain, decided_by, decided_reason, decided) VALUES (?, ?, ?, {clock}) {once}"),
+		retired:  n.sql("SELECT count(*) FROM {domains} WHERE domain = ?"),
+		declare:  n.sql("INSERT INTO {notes} (name, noted) VALUES (?, {clock}) {once}"),
+		declared: n.sql("SELECT count(*) FROM {notes} WHERE name = ?"),
+		decide: n.sql("INSERT INTO {decisions} (k, settlement, attempt, state, decided_by, decided_reason, decided)" +
+			" VALUES (?, ?, ?, ?, ?, ?, {clock}) {once}"),
+		decisions: n.sql("SELECT decided, attempt, state, decided_by, decided_reason FROM {decisions}" +
+			" WHERE k = ? ORDER BY decided DESC, attempt DESC"),
+	}
+	st.expireStatements(n)
+	return st
+}
+
+// isNow reports whether a column of a new key's first attempt has the time of its INSERT.
+func isNow(column string) bool {
+	return column == "created" || column == "started" || column == "open_since"
+}
+
+// mostTries bounds how often a change starts over because other changes of the same key came
+// first. Each of them got something done.
+const mostTries = 100
+
+// load reads the record of a key, and the time. The error wraps idem.ErrUnavailable.
+func (s *Store) load(ctx context.Context, method string, id idem.KeyID) (f found, err error) {
+	err = s.read.QueryRowContext(ctx, s.statements.read, id[:]).Scan(f.targets()...)
+	if err != nil {
+		return f, s.failed(method, err)
+	}
+	return f, nil
+}
+
+// entry returns the record as it is now, and nil without one. The error wraps
+// idem.ErrNewerRecord or idem.ErrCorruptRecord.
+func (s *Store) entry(method string, f *found) (*rules.Entry, error) {
+	if !f.there {
+		return nil, nil
+	}
+	e, err := f.unpack()
+	if err != nil {
+		return nil, fmt.Errorf("tokenstore/sql: %s: %w", method, err)
+	}
+	return e.At(timeOf(f.now)), nil
+}
+
+// change reads the record of a key and replaces it by what decide returns, unless that is nil.
+// The replacement is one statement. It does nothing if the record has changed since it was
+// read, and change starts over then. So the change takes effect at the time of the read, and
+// no lock is held between the statements.
+//
+// An error of decide comes back as it is, and nothing was written then.
+func (s *Store) change(ctx context.Context, method string, id idem.KeyID, decide func(e *rules.Entry, now time.Time) (*rules.Entry, error)) error {
+	for range mostTries {
+		f, err := s.load(ctx, method, id)
+		if err != nil {
+			return err
+		}
+		e, err := s.entry(method, &f)
+		if err != nil {
+			return err
+		}
+		write, err := decide(e, timeOf(f.now))
+		if write == nil || err != nil {
+			return err
+		}
+		done := false
+		if audited(write.Record.Decision.By) && write.Record.State != idem.StatePending {
+			done, err = s.replaceDecided(ctx, id, &f, write)
+		} else {
+			done, err = s.replace(ctx, s.db, method, id, &f, write)
+		}
+		if done || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("tokenstore/sql: %s: %w: the record kept changing", method, idem.ErrUnavailable)
+}
+
+// replace writes an entry in place of what was found, and reports whether that was still
+// there.
+func (s *Store) replace(ctx context.Context, q querier, method string, id idem.KeyID, f *found, write *rules.Entry) (done bool, err error) {
+	r, err := pack(write)
+	if err != nil {
+		return false, fmt.Errorf("tokenstore/sql: %s: %w", method, err)
+	}
+	var res sql.Result
+	if f.there {
+		res, err = q.ExecContext(ctx, s.statements.update, append(append([]any{newRev()}, r.values()...), id[:], f.rev)...)
+	} else {
+		res, err = q.ExecContext(ctx, s.statements.insert, append([]any{id[:], newRev()}, r.values()...)...)
+	}
+	switch s.dialect.fault(err) {
+	case faultDuplicate, faultConflict:
+		return false, nil
+	case faultTooBig:
+		return false, fmt.Errorf("tokenstore/sql: %s: %w: %w", method, idem.ErrResponseInvalid, err)
+	}
+	if err != nil {
+		return false, s.failed(method, err)
+	}
+	// The rev of an updated row differs, so every driver counts the row.
+	n, err := res.RowsAffected()
+	if err != nil {
+		return false, s.failed(method, err)
+	}
+	return n == 1, nil
+}
+
+// failed wraps an error of the database. That includes a context that ended. It returns nil
+// for nil.
+func (s *Store) failed(method string, err error) error {
+	if err == nil || errors.Is(err, idem.ErrUnavailable) {
+		return err
+	}
+	switch s.dialect.fault(err) {
+	case faultNoTable:
+		err = fmt.Errorf("%w: %w", ErrNotMigrated, err)
+	case faultReadOnly:
+		err = fmt.Errorf("%w: %w", errReadOnlyDatabase, err)
+	case faultBusy:
+		err = fmt.Errorf("another transaction holds the lock: %w", err)
+	}
+	return fmt.Errorf("tokenstore/sql: %s: %w: %w", method, idem.ErrUnavailable, err)
+}
+
+// mayWrite refuses every call of a read-only store, and texts too long for a record.
+func (s *Store) mayWrite(method string, texts ...string) error {
+	if s.config.readOnly {
+		return fmt.Errorf("tokenstore/sql: %s: %w", method, ErrReadOnly)
+	}
+	for _, text := range texts {
+		if len(text) > maxText {
+			return fmt.Errorf("tokenstore/sql: %s: %.20q... has %d bytes, want at most %d", method, text, len(text), maxText)
+		}
+	}
+	return nil
+}

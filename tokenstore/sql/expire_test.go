@@ -1,0 +1,201 @@
+package sqlstore
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// begin starts an attempt on a new key.
+func begin(tb testing.TB, s *Store, key string) (idem.KeyID, idem.Attempt) {
+	tb.Helper()
+	id := idem.NewKeyID("test", idem.Key(key))
+	res, err := s.Begin(tb.Context(), id, request(1))
+	if err != nil || !res.Begun {
+		tb.Fatalf("Begin(%s) = begun %v, %v, want begun", key, res.Begun, err)
+	}
+	return id, res.Record.Attempt
+}
+
+func request(fence uint64) idem.BeginRequest {
+	return idem.BeginRequest{Kind: idem.ClientKey, Route: "POST /pay", Nonce: idem.NewNonce(), Fence: idem.Fence{Domain: "test", Token: fence}}
+}
+
+// settle settles an attempt, and returns the record.
+func settle(tb testing.TB, s *Store, id idem.KeyID, st idem.Settlement) idem.Record {
+	tb.Helper()
+	if st.ID = st.Attempt.Nonce; st.State != idem.StateReleased {
+		st.Response = &idem.Response{Status: 201, Body: []byte("paid")}
+	}
+	res, err := s.Settle(tb.Context(), id, st)
+	if err != nil || !res.Settled {
+		tb.Fatalf("Settle(%v) = settled %v, %v, want settled", st.State, res.Settled, err)
+	}
+	return res.Record
+}
+
+// pass makes some time pass for all records and bindings of a store.
+func pass(tb testing.TB, s *Store, d time.Duration) {
+	tb.Helper()
+	us := d.Microseconds()
+	mustExec(tb, s.db, s.names.sql(`UPDATE {records} SET expires = expires - ?, created = created - ?, started = started - ?,
+		settled = settled - ?, result_expires = result_expires - ?, key_expires = key_expires - ?, token_expires = token_expires - ?,
+		open_since = open_since - ?`), us, us, us, us, us, us, us, us)
+	mustExec(tb, s.db, s.names.sql(`UPDATE {bindings} SET expires = expires - ?`), us)
+}
+
+func count(tb testing.TB, s *Store, of string, args ...any) (n int) {
+	tb.Helper()
+	if err := s.read.QueryRowContext(tb.Context(), s.names.sql("SELECT count(*) FROM "+of), args...).Scan(&n); err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
+func expire(tb testing.TB, s *Store, most, want int) {
+	tb.Helper()
+	if n, err := s.Expire(tb.Context(), most); n != want || err != nil {
+		tb.Errorf("Expire(%d) = %d, %v, want %d", most, n, err, want)
+	}
+}
+
+func TestExpire(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t), WithExpiry(0))
+		_, _ = begin(t, s, "pending")
+		id, a := begin(t, s, "unknown")
+		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateUnknown})
+		completed, a := begin(t, s, "completed")
+		settle(t, s, completed, idem.Settlement{Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: 3 * time.Hour})
+		id, a = begin(t, s, "released")
+		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: 3 * time.Hour})
+		token := idem.NewKeyID("test", "token")
+		if _, err := s.Issue(t.Context(), token, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		mustExec(t, s.db, s.names.sql("INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, 0, {clock} + 7200000000)"),
+			id[:], text("r"), text("f"))
+
+		expire(t, s, 100, 0)
+		pass(t, s, time.Hour)
+		expire(t, s, 100, 2) // the token, and the result of the completed record
+		if n := count(t, s, "{records} WHERE response IS NOT NULL"); n != 1 {
+			t.Errorf("%d responses are left, want the one of the unknown record", n)
+		}
+		rec, err := s.Get(t.Context(), completed)
+		if err != nil || rec.State != idem.StateExpired || rec.Response != nil || !rec.Settled.Before(rec.ResultExpires) {
+			t.Errorf("Get(completed) = %+v, %v, want expired", rec, err)
+		}
+		expire(t, s, 100, 0)
+		pass(t, s, time.Hour)
+		expire(t, s, 100, 1) // the binding
+		pass(t, s, time.Hour)
+		expire(t, s, 1, 1)
+		expire(t, s, 100, 1)
+		pass(t, s, 1000*time.Hour)
+		expire(t, s, 100, 0)
+		if n := count(t, s, "{records}"); n != 2 {
+			t.Errorf("%d records are left, want the pending and the unknown one", n)
+		}
+	})
+}
+
+// A row that a newer build wrote is not for this build to remove.
+func TestExpireLeavesNewerRecords(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t), WithExpiry(0))
+		id, a := begin(t, s, "newer")
+		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
+		mustExec(t, s.db, s.names.sql("UPDATE {records} SET form = 2"))
+		pass(t, s, 2*time.Hour)
+		expire(t, s, 100, 0)
+		mustExec(t, s.db, s.names.sql("UPDATE {records} SET form = 1"))
+		expire(t, s, 100, 1)
+	})
+}
+
+// Several processes remove more than a batch. New attempts begin on the same keys meanwhile.
+func TestExpireFromSeveralProcesses(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		s := b.store(t, p, WithExpiry(0))
+		const n = 3*expiryBatch + 7
+		id, a := begin(t, s, "first")
+		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+		tx, err := s.db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cols := strings.Join(columns, ", ")
+		for i := range n - 1 {
+			other := key(i)
+			if _, err := tx.ExecContext(t.Context(), s.names.sql("INSERT INTO {records} (k, rev, "+cols+") SELECT ?, 1, "+cols+" FROM {records} WHERE k = ?"), other[:], id[:]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		pass(t, s, 2*time.Hour)
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		total, begun := 0, 0
+		for range 4 {
+			wg.Go(func() {
+				got, err := s.Expire(t.Context(), n)
+				mu.Lock()
+				defer mu.Unlock()
+				if total += got; err != nil {
+					t.Errorf("Expire() = %v", err)
+				}
+			})
+		}
+		wg.Go(func() {
+			for i := 0; i < n-1; i += 50 {
+				res, err := s.Begin(t.Context(), key(i), request(2))
+				if err != nil || !res.Begun || res.Record.Attempt.Number != 1 {
+					t.Errorf("Begin(%d) = %+v, %v, want attempt 1", i, res.Record.Attempt, err)
+				}
+				begun++
+			}
+		})
+		wg.Wait()
+		if _, err := s.Expire(t.Context(), n); err != nil {
+			t.Errorf("Expire() = %v", err)
+		}
+		if left := count(t, s, "{records}"); left != begun {
+			t.Errorf("%d records are left, want the %d that began again", left, begun)
+		}
+		if total > n {
+			t.Errorf("Expire() = %d in all, want at most %d", total, n)
+		}
+	})
+}
+
+func key(i int) idem.KeyID { return idem.NewKeyID("test", idem.Key(fmt.Sprint("key ", i))) }
+
+func TestExpireInBackground(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t), WithExpiry(10*time.Millisecond))
+		id, a := begin(t, s, "soon")
+		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Millisecond})
+		for deadline := time.Now().Add(20 * time.Second); count(t, s, "{records}") > 0; {
+			if time.Now().After(deadline) {
+				t.Fatal("the record is still there")
+			}
+			time.Sleep(5 * time.Millisecond) // between two looks
+		}
+		for range 2 {
+			if err := s.Close(); err != nil {
+				t.Errorf("Close() = %v, want <nil>", err)
+			}
+		}
+		if _, err := s.Get(t.Context(), id); err != nil {
+			t.Errorf("Get() after Close = %v, want <nil>", err)
+		}
+	})
+}

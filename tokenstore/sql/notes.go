@@ -1,0 +1,132 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+)
+
+// RetireDomain records that a lock domain is dead. The store keeps the first decision. The
+// error wraps idem.ErrUnavailable if the database could not be asked.
+func (s *Store) RetireDomain(ctx context.Context, domain string, d idem.Decision) error {
+	if domain == "" {
+		return errors.New("tokenstore/sql: retire: no domain")
+	}
+	if err := s.mayWrite("retire", domain, d.By); err != nil {
+		return err
+	}
+	if len(d.Reason) > maxReason {
+		return fmt.Errorf("tokenstore/sql: retire: the reason has %d bytes, want at most %d", len(d.Reason), maxReason)
+	}
+	return s.note(ctx, s.db, "retire", s.statements.retire, text(domain), text(d.By), text(d.Reason))
+}
+
+// DomainRetired reports whether a lock domain was retired. The error wraps
+// idem.ErrUnavailable.
+func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) {
+	return s.noted(ctx, "retired", s.statements.retired, text(domain))
+}
+
+// sealedNote is the name of the note of DeclareSealed.
+const sealedNote = "sealed"
+
+// DeclareSealed notes that services encrypt the responses stored here. Tools without a key
+// ring read the note. A service that encrypts calls it when it starts. It is safe to repeat,
+// and the first time is kept. The error wraps idem.ErrUnavailable.
+func (s *Store) DeclareSealed(ctx context.Context) error {
+	if err := s.mayWrite("declare sealed"); err != nil {
+		return err
+	}
+	return s.note(ctx, s.db, "declare sealed", s.statements.declare, sealedNote)
+}
+
+// Sealed reports whether a service called [Store.DeclareSealed]. The error wraps
+// idem.ErrUnavailable.
+func (s *Store) Sealed(ctx context.Context) (bool, error) {
+	return s.noted(ctx, "sealed", s.statements.declared, sealedNote)
+}
+
+// note inserts a row once. A row that is there already stays.
+func (s *Store) note(ctx context.Context, q querier, method, statement string, args ...any) error {
+	_, err := q.ExecContext(ctx, statement, args...)
+	if s.dialect.fault(err) == faultDuplicate {
+		return nil
+	}
+	return s.failed(method, err)
+}
+
+// noted reports whether a row is there.
+func (s *Store) noted(ctx context.Context, method, statement string, args ...any) (bool, error) {
+	var n int
+	err := s.read.QueryRowContext(ctx, statement, args...).Scan(&n)
+	return n > 0, s.failed(method, err)
+}
+
+// Decided is a person's decision about an attempt.
+type Decided struct {
+	At      time.Time // by the server's clock
+	Attempt uint32
+	State   idem.State // the state that the decision settled the attempt to
+	idem.Decision
+}
+
+// machines are authors whose decisions are not kept. Their decisions follow from the route's
+// policy, and there may be many.
+var machines = []string{"resolver", "engine", "marker", "sweeper"}
+
+// audited reports whether an author's decisions are kept.
+func audited(by string) bool { return by != "" && !slices.Contains(machines, by) }
+
+// Decisions lists people's decisions about a key, newest first. They outlive the record and
+// its next attempt, unlike the decision in the record. Decisions of resolver, engine, marker
+// and sweeper are not kept. The error wraps idem.ErrUnavailable.
+func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []Decided, err error) {
+	rows, err := s.read.QueryContext(ctx, s.statements.decisions, id[:])
+	if err != nil {
+		return nil, s.failed("decisions", err)
+	}
+	defer rows.Close() //nolint:errcheck // Err has the error
+	for rows.Next() {
+		var d Decided
+		var at, attempt, state int64
+		var by, reason []byte
+		if err := rows.Scan(&at, &attempt, &state, &by, &reason); err != nil {
+			return nil, s.failed("decisions", err)
+		}
+		d.At, d.Attempt, d.State = timeOf(at), uint32(attempt), idem.State(state) //nolint:gosec // as they were written
+		d.By, d.Reason = string(by), string(reason)
+		list = append(list, d)
+	}
+	return list, s.failed("decisions", rows.Err())
+}
+
+// replaceDecided is replace for the decision of a person. The decision is kept in the same
+// transaction.
+func (s *Store) replaceDecided(ctx context.Context, id idem.KeyID, f *found, write *rules.Entry) (done bool, err error) {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.dialect.isolation})
+	if err != nil {
+		return false, s.failed("settle", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // does nothing after Commit
+	done, err = s.replace(ctx, tx, "settle", id, f, write)
+	if !done || err != nil {
+		return false, err
+	}
+	r := &write.Record
+	err = s.note(ctx, tx, "settle", s.statements.decide, id[:], write.Settlement[:],
+		int64(r.Attempt.Number), int64(r.State), text(r.Decision.By), text(r.Decision.Reason))
+	if err != nil {
+		return false, err
+	}
+	err = tx.Commit()
+	if s.dialect.fault(err) == faultConflict {
+		return false, nil
+	}
+	return err == nil, s.failed("settle", err)
+}

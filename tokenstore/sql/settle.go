@@ -1,0 +1,55 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
+)
+
+// Settle closes an attempt or marks it unknown. It repairs a record that is missing or older
+// than the attempt. [idem.Store] has the table. It takes two statements. [Store.Decisions]
+// keeps the decisions of people. The error wraps idem.ErrNewerRecord, idem.ErrCorruptRecord,
+// idem.ErrResponseInvalid or idem.ErrUnavailable.
+func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
+	if err := s.maySettle(&st); err != nil {
+		return res, err
+	}
+	err = s.change(ctx, "settle", id, func(e *rules.Entry, now time.Time) (write *rules.Entry, err error) {
+		if write, res, err = rules.Settle(e, &st, now); err != nil {
+			err = fmt.Errorf("tokenstore/sql: settle: %w", err)
+		}
+		return write, err
+	})
+	if err != nil {
+		return idem.SettleResult{}, err
+	}
+	return res, nil
+}
+
+// maySettle refuses a settlement that no record can hold.
+func (s *Store) maySettle(st *idem.Settlement) error {
+	var re idem.Repair
+	if st.Repair != nil {
+		re = *st.Repair
+	}
+	if err := s.mayWrite("settle", st.Attempt.Fence.Domain, st.Decision.By, re.Route, re.Replaced.Attempt.Fence.Domain); err != nil {
+		return err
+	}
+	if n := len(st.Decision.Reason); n > maxReason {
+		return fmt.Errorf("tokenstore/sql: settle: the decision's reason has %d bytes, want at most %d", n, maxReason)
+	}
+	switch st.State {
+	case idem.StateCompleted:
+		if st.Response == nil {
+			return errors.New("tokenstore/sql: settle: completed without a response")
+		}
+	case idem.StateReleased, idem.StateUnknown:
+	default:
+		return fmt.Errorf("tokenstore/sql: settle: state %v", st.State)
+	}
+	return nil
+}

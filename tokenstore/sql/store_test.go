@@ -1,0 +1,63 @@
+package sqlstore
+
+import (
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+)
+
+func TestStore(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		idemtest.RunStore(t, idemtest.StoreHarness{
+			New: func(tb testing.TB) idem.Store {
+				tb.Helper()
+				for _, table := range []string{"records", "domains", "decisions", "notes"} {
+					mustExec(tb, p.write, names{dialect: b.dialect.d, prefix: "idem_"}.sql("DELETE FROM {"+table+"}"))
+				}
+				return b.store(tb, p)
+			},
+			Damage: damage,
+		})
+	})
+}
+
+// damages are the changes to a row that stand for each damage.
+var damages = map[idemtest.Damage]string{
+	idemtest.NewerRecord:      "form = form + 1",
+	idemtest.EmptyRecord:      "form = 0, state = 0, attempt = 0, fingerprint = '', nonce = '', domain = '', response = NULL",
+	idemtest.CutRecord:        "fingerprint = substr(fingerprint, 1, 20)",
+	idemtest.GarbageRecord:    "state = 77, kind = 99, attempt = -5",
+	idemtest.CutResponse:      "response = substr(response, 1, length(response) - 1)",
+	idemtest.EmptyResponse:    "response = substr(response, 1, 0)",
+	idemtest.ExtendedResponse: "response = response || response",
+	idemtest.ChangedResponse:  "",
+}
+
+func damage(tb testing.TB, store idem.Store, id idem.KeyID, d idemtest.Damage) {
+	tb.Helper()
+	s, ok := store.(*Store)
+	if !ok {
+		tb.Fatalf("%T is no *Store", store)
+	}
+	change := damages[d]
+	switch {
+	case d == idemtest.EmptyRecord && s.dialect == sqlite:
+		change = "form = 0, state = 0, attempt = 0, fingerprint = x'', nonce = x'', domain = x'', response = NULL"
+	case d == idemtest.ExtendedResponse && s.dialect == mysql:
+		change = "response = concat(response, response)"
+	case d == idemtest.ExtendedResponse && s.dialect == sqlite:
+		change = "response = CAST(response || response AS BLOB)"
+	case d == idemtest.ChangedResponse:
+		var response []byte
+		err := s.read.QueryRowContext(tb.Context(), s.names.sql("SELECT response FROM {records} WHERE k = ?"), id[:]).Scan(&response)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		response[len(response)/2] ^= 1
+		mustExec(tb, s.db, s.names.sql("UPDATE {records} SET response = ? WHERE k = ?"), response, id[:])
+		return
+	}
+	mustExec(tb, s.db, s.names.sql("UPDATE {records} SET "+change+" WHERE k = ?"), id[:])
+}
