@@ -43,7 +43,7 @@ type execution struct {
 	// In joined mode:
 	taken      atomic.Bool           // the handler has the transaction
 	keepWrites atomic.Bool           // a refusal commits with the writes of the handler
-	failure    atomic.Pointer[error] // that the handler has reported
+	conflict   atomic.Pointer[error] // that the handler has reported
 }
 
 // newExecution returns the execution of an attempt. lease is nil if the route failed open.
@@ -248,11 +248,11 @@ func KeepWrites(ctx context.Context) {
 
 // ReportFailure tells the engine the error of a statement in the joined transaction because of
 // which the handler is about to fail. If the error is a serialisation failure or a deadlock, an
-// engine with [WithConflictRetries] rolls back and runs the handler again. A handler that
-// returns the error itself need not report it. ReportFailure does nothing outside of a joined
-// execution, or after that has ended.
+// engine with [WithConflictRetries] rolls back and runs the handler again. The adapters for Gin
+// and gRPC report the errors of c.Error and those that a method returns. ReportFailure does
+// nothing outside of a joined execution, or after that has ended.
 func ReportFailure(ctx context.Context, err error) {
-	if x := executionOf(ctx); x != nil && x.joined != nil && err != nil && !x.ended.Load() {
-		x.failure.Store(&err)
+	if x := executionOf(ctx); x != nil && x.joined != nil && err != nil && !x.ended.Load() && x.joined.Conflict(err) {
+		x.conflict.Store(&err)
 	}
 }

@@ -330,8 +330,8 @@ func (e *Engine) rollBack(ctx context.Context, run *run, cause error) (*Result, 
 	}
 	run.record.State = run.repair.Replaced.State
 	e.ended(ctx, run, event, cause)
-	if failure := run.failure(); run.retry && failure != nil && run.tx.Conflict(failure) {
-		return nil, refuse(CodeUnavailable, fmt.Errorf("%w: %w", ErrConflict, failure))
+	if conflict := run.conflict(); run.retry && conflict != nil {
+		return nil, refuse(CodeUnavailable, fmt.Errorf("%w: %w", ErrConflict, conflict))
 	}
 	if run.err != nil {
 		return nil, run.err
@@ -339,12 +339,15 @@ func (e *Engine) rollBack(ctx context.Context, run *run, cause error) (*Result, 
 	return run.live(&run.response), nil
 }
 
-// failure is the error that the handler returned or reported.
-func (run *run) failure() error {
-	if p := run.execution.failure.Load(); p != nil {
-		return *p
+// conflict is the conflict that the handler has returned or reported, or nil.
+func (run *run) conflict() error {
+	if run.err != nil && run.tx.Conflict(run.err) {
+		return run.err
 	}
-	return run.err
+	if reported := run.execution.conflict.Load(); reported != nil {
+		return *reported
+	}
+	return nil
 }
 
 // rollBackAndRecord undoes what the handler has written, and then stores its answer alone, such

@@ -74,4 +74,7 @@ func WithLongRunning(d time.Duration) Option { return func(c *config) { c.longRu
 // met a serialisation failure or a deadlock, at most n times for one request. The engine learns
 // of it from the commit, from the error of the handler, or from [ReportFailure]. The handler must
 // be free of effects outside of the transaction. 0, the default, tells the client to retry.
+//
+// It applies to [Engine.Do], to handlers of net/http, to unary calls of gRPC, and to Gin with
+// idemgin.WithRerun.
 func WithConflictRetries(n int) Option { return func(c *config) { c.conflictRetries = n } }

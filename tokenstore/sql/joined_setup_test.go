@@ -32,6 +32,7 @@ type service struct {
 	joined  *Joined
 	engine  *idem.Engine
 	router  *gin.Engine
+	serve   http.Handler // in place of router, if set
 
 	mu     sync.Mutex
 	runs   int
@@ -45,6 +46,7 @@ type serviceParts struct {
 	store   []Option
 	joined  []JoinedOption
 	engine  []idem.Option
+	gin     []idemgin.Option
 	policy  func(*idem.Policy)
 	pools   *pools // of another service, to make another instance of it
 	rewrite func(p *pools)
@@ -91,7 +93,7 @@ func startService(t *testing.T, b backend, p serviceParts) *service {
 	s.handle = s.paying(http.StatusCreated)
 	s.router = gin.New()
 	s.router.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(http.StatusInternalServerError) }))
-	s.router.POST("/pay", idemgin.Middleware(s.engine, policy), func(c *gin.Context) {
+	s.router.POST("/pay", idemgin.Middleware(s.engine, policy, p.gin...), func(c *gin.Context) {
 		s.mu.Lock()
 		s.runs++
 		h := s.handle
@@ -181,8 +183,10 @@ func (a answer) String() string {
 // pay sends a payment under a key.
 func (s *service) pay(key string) answer { return s.payAmount(key, 100) }
 
-func (s *service) payAmount(key string, amount int) answer {
-	r := httptest.NewRequest(http.MethodPost, "/pay", strings.NewReader(fmt.Sprintf(`{"amount":%d}`, amount)))
+func (s *service) payAmount(key string, amount int) answer { return s.payTo("/pay", key, amount) }
+
+func (s *service) payTo(path, key string, amount int) answer {
+	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(fmt.Sprintf(`{"amount":%d}`, amount)))
 	r.Header.Set("Idempotency-Key", key)
 	r.Header.Set("Content-Type", "application/json")
 	return s.send(r)
@@ -190,7 +194,11 @@ func (s *service) payAmount(key string, amount int) answer {
 
 func (s *service) send(r *http.Request) answer {
 	w := httptest.NewRecorder()
-	s.router.ServeHTTP(w, r)
+	if s.serve != nil {
+		s.serve.ServeHTTP(w, r)
+	} else {
+		s.router.ServeHTTP(w, r)
+	}
 	a := answer{status: w.Code, body: w.Body.String(), replayed: w.Header().Get("Idempotent-Replayed") == "true"}
 	if _, after, ok := strings.Cut(a.body, `"code":"`); ok {
 		a.code, _, _ = strings.Cut(after, `"`)
