@@ -73,7 +73,9 @@ var confinedRules = []struct {
 	to       []string
 	reason   string
 }{
-	{[]string{"github.com/gin-gonic"}, true, []string{"middleware/gin", "example-payments"},
+	{[]string{"github.com/gin-gonic"}, false, []string{"middleware/gin", "example-payments"},
+		"users of net/http or gRPC must not download Gin"},
+	{[]string{"github.com/gin-gonic"}, true, []string{"middleware/gin", "tokenstore/sql", "example-payments"},
 		"users of net/http or gRPC must not download Gin"},
 	{[]string{"google.golang.org/grpc"}, true, []string{"middleware/grpc", "cmd/idemctl", "example-payments", "tests", "bench"},
 		"users of net/http or Gin must not download gRPC"},
