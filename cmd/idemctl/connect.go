@@ -14,6 +14,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
 const (
@@ -42,6 +43,7 @@ type tokenStore interface {
 type backends struct {
 	store     tokenStore
 	redis     goredis.UniversalClient // nil if the store is in SQL
+	joined    *sqlstore.Joined        // nil if the store is in Redis or SQLite
 	zookeeper *zookeeper.Client       // nil without --zookeeper, or if noEnsemble is set
 	// noEnsemble is why the ensemble of --zookeeper is left out.
 	noEnsemble error

@@ -69,7 +69,26 @@ func (a *app) openDatabase(ctx context.Context, b *backends, n need) (tokenStore
 		return nil, fmt.Errorf("--database: %w", err)
 	}
 	b.closers = append(b.closers, func() { _ = store.Close() })
+	// The process that owns a file of SQLite knows its transactions by itself, and their open
+	// records are never committed.
+	if !n.readOnly && db.Dialect != sqlstore.SQLite() {
+		if b.joined, err = store.Joined(); err != nil {
+			return nil, fmt.Errorf("--database: %w", err)
+		}
+	}
 	return sqlTools{store}, nil
+}
+
+// notHeld returns errNotAcquired if an attempt of the key runs in a joined transaction.
+func (b *backends) notHeld(ctx context.Context, id idem.KeyID) error {
+	if b.joined == nil {
+		return nil
+	}
+	held, err := b.joined.Held(ctx, id)
+	if err == nil && held {
+		err = fmt.Errorf("a transaction holds key ID %s: its attempt runs: %w", id, errNotAcquired)
+	}
+	return err
 }
 
 // place names where the token store is, for messages.

@@ -197,3 +197,43 @@ func TestDatabaseIsDown(t *testing.T) {
 		}
 	}
 }
+
+// A joined attempt has no lock. It is settled unless a transaction holds its key.
+func TestDatabaseResolvesJoinedAttempts(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, name string) {
+		s := migratedStore(t, name)
+		env := map[string]string{"IDEMCTL_DATABASE": name}
+		id := idem.NewKeyID("m", "escaped")
+		req := idem.BeginRequest{Route: "POST /pay", Fence: idem.JoinedFence(1), Nonce: idem.NewNonce(), KeyTTL: time.Hour}
+		if res, err := s.Begin(t.Context(), id, req); err != nil || !res.Begun {
+			t.Fatal(res, err)
+		}
+		got := doctor(t, env)
+		got.wantFinding(t, "ok", "record-domains", "")
+		if got := idemctl(t, env, "--session-timeout", "1ns", "store", "retire", idem.JoinedDomain, "--no-zookeeper"); got.code != exitFailed || !strings.Contains(got.stderr, "joined transactions") {
+			t.Errorf("store retire joined = %+v, want a refusal", got)
+		}
+		if !strings.HasPrefix(name, "sqlite:") {
+			joined, err := s.Joined()
+			if err != nil {
+				t.Fatal(err)
+			}
+			held, err := joined.BeginJoined(t.Context(), id, idem.JoinedRequest{Route: "POST /pay", Nonce: idem.NewNonce(), RunAgainFrom: &idem.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}})
+			if err != nil || held.Tx == nil {
+				t.Fatal(held, err)
+			}
+			if got := idemctl(t, env, "record", "resolve", "--scope", "m", "escaped", "--not-applied"); got.code != exitNothing || !strings.Contains(got.stderr, "a transaction holds") {
+				t.Errorf("record resolve of a running one = %+v, want a refusal", got)
+			}
+			if err := held.Tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := idemctl(t, env, "record", "resolve", "--scope", "m", "escaped", "--not-applied", "--by", "alice"); got.code != 0 || got.stderr != "" {
+			t.Errorf("record resolve = %+v, want it done", got)
+		}
+		if rec := stateOf(t, s, "escaped"); rec.State != idem.StateReleased || rec.Decision.By != "alice" {
+			t.Errorf("record = %+v, want it released", rec)
+		}
+	})
+}

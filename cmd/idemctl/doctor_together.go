@@ -154,7 +154,7 @@ func (a *app) checkDomains(ctx context.Context, r *report, p *patient, store ide
 	}
 	var foreign []string
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {
-		if p.redis != nil && slices.Contains(ours[:], domain) || p.zookeeper != nil && ofEnsemble(domain, p.zookeeper.Domain()) {
+		if p.redis == nil && domain == idem.JoinedDomain || p.redis != nil && slices.Contains(ours[:], domain) || p.zookeeper != nil && ofEnsemble(domain, p.zookeeper.Domain()) {
 			continue
 		}
 		retired, err := store.DomainRetired(ctx, domain)

@@ -31,6 +31,12 @@ func (a *app) decide(ctx context.Context, b *backends, id idem.KeyID, rec *idem.
 	if err != nil {
 		return idem.Record{}, err
 	}
+	if rec.Attempt.Fence.Domain == idem.JoinedDomain && b.redis == nil {
+		if err := b.notHeld(ctx, id); err != nil {
+			return idem.Record{}, err
+		}
+		return decideWithoutLock(ctx, b.store, id, rec, response, v)
+	}
 	locker, end, why, err := a.lockerFor(ctx, b, id, rec, v)
 	switch {
 	case err != nil:

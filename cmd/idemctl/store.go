@@ -158,6 +158,9 @@ func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error 
 
 // checkDead refuses a domain that is alive.
 func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
+	if domain == idem.JoinedDomain {
+		return fmt.Errorf("%s is the domain of joined transactions, which end with their database: it has no locks and was not retired", domain)
+	}
 	if b.zookeeper != nil && ofEnsemble(domain, b.zookeeper.Domain()) {
 		return fmt.Errorf("%s is the lock domain of the --zookeeper ensemble: it is alive and was not retired", oneLine(domain))
 	}
