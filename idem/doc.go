@@ -29,6 +29,14 @@
 // The client makes up a client key, and its first use creates the record. The server issues
 // a token to a scope. Its first use consumes it, and every other value is refused.
 //
+// # Joined mode
+//
+// An engine from [NewJoined] keeps its records in the database of the application. The record
+// commits in one transaction with what the handler writes there, so that happens exactly once,
+// and a crash leaves no outcome in doubt. What the handler does outside of the transaction, such
+// as a call to a bank, may happen more than once. [Policy].CallsOtherSystems and [DownstreamKey]
+// are for such calls. [KeepWrites] and [ReportFailure] are for handlers in this mode only.
+//
 // # Reading order
 //
 // Start with [Policy], which says how a route treats keys, and [Engine.Do], which queue
@@ -42,10 +50,11 @@
 // Inside the package, engine.go has the steps of the protocol in their order: first.go
 // waits for a request in this process, begin.go starts an attempt, execute.go runs the
 // handler, settle.go stores the outcome. resolve.go and decide.go handle outcomes in doubt,
-// and mark.go brings the record and a durable marker together.
+// and mark.go brings the record and a durable marker together. joined.go has the protocol of
+// joined mode in the same order, on top of [JoinedStore].
 //
 // Only adapters need [Transport], [ParseKey], [RequestFingerprint], [NewRefusal],
-// [Engine.ReportRefused], [Engine.Nested], [Policy.WithDefaults] and [Policy.ScopeOf].
+// [Engine.ReportRefused], [Engine.Nested], [JoinedTxOf], [Policy.WithDefaults] and [Policy.ScopeOf].
 //
 // This package imports the standard library only.
 package idem

@@ -10,10 +10,12 @@ import (
 // Engine runs operations at most once per key. It is safe for concurrent use.
 //
 // [Engine.Do] has the steps of the protocol in their order. Steps 1 to 4 are in this file,
-// step 5 is in begin.go, step 6 in execute.go, and steps 7 and 8 are in settle.go.
+// step 5 is in begin.go, step 6 in execute.go, and steps 7 and 8 are in settle.go. The protocol
+// of an engine from [NewJoined] is in joined.go.
 type Engine struct {
 	locker  Locker
 	store   Store
+	joined  JoinedStore // nil unless the engine comes from NewJoined
 	cfg     config
 	firsts  firsts
 	limit   openLimit
@@ -78,7 +80,11 @@ func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error
 	if e.inside(ctx, r.id) != nil {
 		return e.refused(ctx, op.Policy, r.id, refuse(CodeInternal, ErrNested))
 	}
-	res, err := e.do(ctx, r, h)
+	protocol := e.do
+	if e.joined != nil {
+		protocol = e.doJoined
+	}
+	res, err := protocol(ctx, r, h)
 	if err != nil {
 		return e.refused(ctx, op.Policy, r.id, err)
 	}

@@ -35,12 +35,14 @@ const (
 	EventUnstored                         // a success was answered, and the store has something else (State, Err)
 	EventTooLate                          // CheckOwner or DownstreamKey refused: the handler had returned
 	EventUnreadable                       // a record cannot be read, or its response if State is set (Err)
+	EventConflict                         // a joined transaction met a conflict, and the handler runs again (Err)
+	EventMisused                          // a handler used its joined transaction in a wrong way (Err)
 )
 
 var eventNames = [...]string{"refused", "replayed", "joined", "waited", "begun", "begin-aborted", "interrupted",
 	"resolved", "completed", "released", "unknown", "superseded", "ownership-lost", "settle-delayed",
 	"settle-abandoned", "failed-open", "release-failed", "marked", "long-running", "unprotected", "repaired", "unstored", "too-late",
-	"unreadable"}
+	"unreadable", "conflict", "misused"}
 
 // String returns the name used in logs and metrics.
 func (t EventType) String() string {

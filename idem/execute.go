@@ -17,7 +17,9 @@ var (
 type run struct {
 	*request
 	execution  *execution
-	lease      Lease
+	lease      Lease      // nil in joined mode
+	tx         JoinedTx   // nil unless in joined mode
+	retry      bool       // the handler may run again after a conflict
 	response   Response   // of the handler
 	err        error      // of the handler
 	cut        bool       // the context had ended when the handler returned
@@ -52,8 +54,8 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, h Handler
 // must not release it.
 func (r *request) startedFromDoubt() bool { return r.repair.Replaced.State.Open() }
 
-// lost reports whether the lease ended under the handler.
-func (run *run) lost() bool { return run.lease.Err() != nil }
+// lost reports whether the lease ended under the handler. A transaction has none.
+func (run *run) lost() bool { return run.lease != nil && run.lease.Err() != nil }
 
 // live is the answer to the request that was executed.
 func (run *run) live(resp *Response) *Result {

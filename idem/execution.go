@@ -21,7 +21,7 @@ type Execution struct {
 	KeyID       KeyID
 	OperationID string // the same for every attempt
 	Attempt     uint32 // 1, 2, …
-	Fence       Fence  // for resources that check it; zero if the route failed open
+	Fence       Fence  // for resources that check it; zero in joined mode, and if the route failed open
 }
 
 // execution is an Execution in progress and the context in which it runs. The context ends
@@ -33,11 +33,17 @@ type execution struct {
 	of       *request   // the request of the attempt
 	outer    *execution // the execution that made the request, or nil
 	resolves bool       // it runs the resolver for the attempt
-	lease    Lease      // nil if a route failed open
+	lease    Lease      // nil if a route failed open, and in joined mode
+	joined   JoinedTx   // the transaction, in joined mode
 	attempt  Attempt
 	gated    atomic.Bool
 	noEffect atomic.Bool
 	ended    atomic.Bool // its handler has returned
+
+	// In joined mode:
+	taken      atomic.Bool           // the handler has the transaction
+	keepWrites atomic.Bool           // a refusal commits with the writes of the handler
+	conflict   atomic.Pointer[error] // that the handler has reported
 }
 
 // newExecution returns the execution of an attempt. lease is nil if the route failed open.
@@ -124,9 +130,17 @@ func FromContext(ctx context.Context) (Execution, bool) {
 	}
 	e := Execution{KeyID: x.of.id, OperationID: x.of.id.OperationID(), Attempt: x.attempt.Number}
 	if x.lease != nil {
-		e.Fence = x.lease.Fence()
+		e.Fence = fenceOf(x.lease)
 	}
 	return e, true
+}
+
+// fenceOf is the fence of a lease for a resource. Joined mode has none.
+func fenceOf(lease Lease) Fence {
+	if _, joined := lease.(joinedLease); joined {
+		return Fence{}
+	}
+	return lease.Fence()
 }
 
 // CheckOwner is the gate to call right before an irreversible send. It confirms that this
@@ -138,31 +152,40 @@ func FromContext(ctx context.Context) (Execution, bool) {
 //
 // A send cannot be taken back. After CheckOwner a refusal such as 429 no longer means "nothing
 // happened".
+//
+// In joined mode CheckOwner asks the transaction, and the error wraps ErrEscaped if the handler
+// has ended that by itself.
 func CheckOwner(ctx context.Context) (time.Duration, error) {
 	x, err := gate(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if x.lease == nil {
+	if x.lease == nil && x.joined == nil {
 		return 0, ErrUnavailable
 	}
-	if x.Err() != nil && x.lease.Err() == nil {
+	if x.Err() != nil && (x.lease == nil || x.lease.Err() == nil) {
 		return 0, context.Cause(x)
 	}
 	if ctx.Done() == nil { // the context of Gin, for example, does not end with the execution
 		ctx = x
+	}
+	if x.joined != nil {
+		return x.joined.Check(ctx)
 	}
 	return x.lease.Check(ctx)
 }
 
 // DownstreamKey derives the idempotency key for the system called name. It is the same for
 // every attempt, differs for every name, and does not reveal the key of the caller. The error
-// is ErrNoExecution or ErrExecutionEnded. The key is "" then, and you must not send. Like
-// [CheckOwner] it marks the attempt as one that may have had effects.
+// is ErrNoExecution, ErrExecutionEnded or, in joined mode, ErrUndeclared. The key is "" then,
+// and you must not send. Like [CheckOwner] it marks the attempt as one that may have had effects.
 func DownstreamKey(ctx context.Context, name string) (string, error) {
 	x, err := gate(ctx)
 	if err != nil {
 		return "", err
+	}
+	if x.joined != nil && !x.of.Policy.CallsOtherSystems {
+		return "", ErrUndeclared
 	}
 	return downstreamKey(x.of.id.OperationID(), name), nil
 }
@@ -190,5 +213,46 @@ func gate(ctx context.Context) (*execution, error) {
 func NoEffect(ctx context.Context) {
 	if x := executionOf(ctx); x != nil && !x.ended.Load() {
 		x.noEffect.Store(true)
+	}
+}
+
+// JoinedTxOf is for joined stores, which give the transaction to the handler in a type of their
+// own. It returns the transaction of an execution and notes that the handler has taken it. The
+// error is ErrNoExecution, ErrExecutionEnded or ErrNotJoined.
+func JoinedTxOf(ctx context.Context) (JoinedTx, error) {
+	x := executionOf(ctx)
+	switch {
+	case x == nil:
+		return nil, ErrNoExecution
+	case x.joined == nil:
+		return nil, ErrNotJoined
+	}
+	x.taken.Store(true)
+	if x.ended.Load() {
+		x.engine.observe(ctx, x.of, Event{Type: EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
+		return nil, ErrExecutionEnded
+	}
+	return x.joined, nil
+}
+
+// KeepWrites declares that a refusal of the handler commits together with what the handler wrote
+// in its joined transaction, such as a row that says "declined". It applies to an answer that is
+// stored and is no success, such as 402. Without it the writes are rolled back and the answer is
+// stored alone. All other answers roll back in any case. KeepWrites does nothing outside of a
+// joined execution, or after that has ended.
+func KeepWrites(ctx context.Context) {
+	if x := executionOf(ctx); x != nil && x.joined != nil && !x.ended.Load() {
+		x.keepWrites.Store(true)
+	}
+}
+
+// ReportFailure tells the engine the error of a statement in the joined transaction because of
+// which the handler is about to fail. If the error is a serialisation failure or a deadlock, an
+// engine with [WithConflictRetries] rolls back and runs the handler again. The adapters for Gin
+// and gRPC report the errors of c.Error and those that a method returns. ReportFailure does
+// nothing outside of a joined execution, or after that has ended.
+func ReportFailure(ctx context.Context, err error) {
+	if x := executionOf(ctx); x != nil && x.joined != nil && err != nil && !x.ended.Load() && x.joined.Conflict(err) {
+		x.conflict.Store(&err)
 	}
 }

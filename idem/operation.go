@@ -21,6 +21,9 @@ type Operation struct {
 	// Fingerprint tells this request from others with the same key; see
 	// [FingerprintOf].
 	Fingerprint Fingerprinter
+	// RunOnce says that the handler cannot be called a second time for this request, as in a
+	// chain of handlers that has no way back. [WithConflictRetries] does not apply then.
+	RunOnce bool
 }
 
 // Handler executes an operation. Its context carries the [Execution] and does not end with the

@@ -12,6 +12,7 @@ type config struct {
 	settleTimeout time.Duration
 
 	maxOpenPerScope int
+	conflictRetries int
 	longRunning     time.Duration
 }
 
@@ -25,6 +26,9 @@ func (c *config) validate() error {
 	}
 	if c.longRunning < 0 {
 		return errors.New("idem: the time after which a handler is reported is negative")
+	}
+	if c.conflictRetries < 0 {
+		return errors.New("idem: the number of retries after a conflict is negative")
 	}
 	if c.maxOpenPerScope < 0 {
 		return errors.New("idem: the limit of open executions is negative")
@@ -65,3 +69,12 @@ func WithMaxOpenExecutionsPerScope(n int) Option { return func(c *config) { c.ma
 // so on. The handler holds its key all the while. 1 min by default, 0 is never. See also
 // [Engine.Running].
 func WithLongRunning(d time.Duration) Option { return func(c *config) { c.longRunning = d } }
+
+// WithConflictRetries lets an engine from [NewJoined] run a handler again after its transaction
+// met a serialisation failure or a deadlock, at most n times for one request. The engine learns
+// of it from the commit, from the error of the handler, or from [ReportFailure]. The handler must
+// be free of effects outside of the transaction. 0, the default, tells the client to retry.
+//
+// It applies to [Engine.Do], to handlers of net/http, to unary calls of gRPC, and to Gin with
+// idemgin.WithRerun.
+func WithConflictRetries(n int) Option { return func(c *config) { c.conflictRetries = n } }

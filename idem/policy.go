@@ -60,10 +60,17 @@ type Policy struct {
 	// ResolverTimeout bounds one call of the resolver in InDoubt. The default is
 	// DefaultResolverTimeout.
 	ResolverTimeout time.Duration
+	// CallsOtherSystems says that the handler calls other systems, such as a bank, while its
+	// joined transaction is open. A rollback does not undo such a call. So an engine from
+	// [NewJoined] first commits which request the key stands for, and refuses any other request
+	// with it as key-reused for KeyTTL, even if every attempt was rolled back. In joined mode
+	// [DownstreamKey] returns ErrUndeclared without it. Other engines ignore it.
+	CallsOtherSystems bool
 	// FailOpen runs the handler without protection if the lock or the store cannot be reached.
 	// It does not apply after the engine has seen an attempt that runs or is in doubt. The
 	// operation may run twice. Every such run is reported as EventFailedOpen. A store that lost
-	// its records still refuses.
+	// its records still refuses. An engine from [NewJoined] ignores it, because the handler has
+	// no transaction without the store.
 	FailOpen bool
 	// MaxRequestBody bounds the request in bytes, because the fingerprint needs it in memory.
 	// The default is DefaultMaxRequestBody.

@@ -85,7 +85,7 @@ func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) 
 	x.resolves = true
 	defer x.end()
 	return callResolver(x, r.Policy.InDoubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
-		Attempt: rec.Attempt, Fence: lease.Fence(), Response: rec.Response})
+		Attempt: rec.Attempt, Fence: fenceOf(lease), Response: rec.Response})
 }
 
 // inDoubt asks the resolver about our attempt, if that just ended in doubt. It takes the lock

@@ -21,7 +21,7 @@ type Interrupted struct {
 	OperationID string
 	Route       string    // name of its policy
 	Attempt     Attempt   // the attempt in doubt
-	Fence       Fence     // of the lease of the resolver
+	Fence       Fence     // of the lease of the resolver; zero in joined mode
 	Response    *Response // the answer of the attempt, or nil
 }
 

@@ -9,16 +9,8 @@ import (
 
 // conclude decides the outcome of the handler, then takes steps 7 and 8.
 func (e *Engine) conclude(ctx context.Context, run *run) (*Result, error) {
-	x, resp, err := run.execution, &run.response, run.err
-	o := outcomeInDoubt
-	switch {
-	case x.noEffect.Load():
-		o = outcomeNoEffect
-	case err == nil && run.cut:
-		o = classifyCut(run.Transport, resp.Status)
-	case err == nil:
-		o = classify(run.Transport, resp.Status, x.gated.Load())
-	}
+	resp, err := &run.response, run.err
+	o := run.outcome()
 	if o == outcomeNoEffect && run.startedFromDoubt() { // the earlier attempt may have had an effect
 		o = outcomeInDoubt
 		if err == nil && run.Transport == TransportDirect { // the caller would read that as success
@@ -36,6 +28,20 @@ func (e *Engine) conclude(ctx context.Context, run *run) (*Result, error) {
 		return res, nil
 	}
 	return nil, err
+}
+
+// outcome reads what the handler returned and declared.
+func (run *run) outcome() outcome {
+	x, status := run.execution, run.response.Status
+	switch {
+	case x.noEffect.Load():
+		return outcomeNoEffect
+	case run.err != nil:
+		return outcomeInDoubt
+	case run.cut:
+		return classifyCut(run.Transport, status)
+	}
+	return classify(run.Transport, status, x.gated.Load())
 }
 
 // finish is steps 7 and 8. resp is nil if the handler returned an error.

@@ -39,6 +39,9 @@ func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
 	rec, err := e.store.Get(call, id)
+	if err == nil && e.joined != nil && !used(rec.State) {
+		rec, err = e.pendingIn(call, id, rec)
+	}
 	if err != nil {
 		return Status{}, storeRefusal(err)
 	}
@@ -58,6 +61,21 @@ func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...
 		s.ResolvesItself = resolves(policies, rec.Route)
 	}
 	return s, nil
+}
+
+// pendingIn returns the record as its owner sees it if an attempt runs in a transaction. The
+// pending record is in that transaction, so the committed one does not show it.
+func (e *Engine) pendingIn(ctx context.Context, id KeyID, rec Record) (Record, error) {
+	held, err := e.joined.Held(ctx, id)
+	if err != nil || !held {
+		if err == nil {
+			rec, err = e.store.Get(ctx, id) // it may have committed before we asked
+		}
+		return rec, err
+	}
+	rec.State, rec.Started = StatePending, time.Time{}
+	rec.Attempt.Number++
+	return rec, nil
 }
 
 // resolves reports whether the policy of a route settles an interrupted attempt.

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -35,9 +36,13 @@ type Call struct {
 	// and escaped path.
 	Operation string
 	// Next runs the handler with a request whose context is that of the execution, and
-	// writes its answer to w. Serve calls it at most once, in its own goroutine. A panic
-	// passes through Serve after it was recorded.
+	// writes its answer to w. Serve calls it at most once unless Repeatable is set, in its
+	// own goroutine. A panic passes through Serve after it was recorded.
 	Next func(w *Writer, r *http.Request)
+	// Repeatable says that Next may be called again, with a new Writer and a new request,
+	// after the joined transaction of the call before was rolled back because of a conflict
+	// ([idem.WithConflictRetries]).
+	Repeatable bool
 	// Refuse writes a refusal in a format of the application. Cache-Control and
 	// Retry-After are set already. The status is that of the refusal's code unless
 	// Refuse writes another one. If Refuse writes nothing, or is nil, [WriteRefusal]
@@ -81,12 +86,19 @@ func (rt *Route) Serve(c Call) bool {
 func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 	w := newWriter(c, op.Policy.MaxResponseBody)
 	ran, returned := false, false
+	op.RunOnce = !c.Repeatable
 	defer func() {
 		if !returned { // the handler panicked
 			w.breakOff()
 		}
 	}()
 	res, err := rt.engine.Do(c.Request.Context(), op, func(ctx context.Context) (idem.Response, error) {
+		if ran { // again, after a conflict
+			if w.streamed || w.elsewhere {
+				return idem.Response{Status: http.StatusInternalServerError}, errSentInPart
+			}
+			w = newWriter(c, op.Policy.MaxResponseBody)
+		}
 		ran = true
 		w.ctx = ctx
 		defer func() { w.stopLimit() }()
@@ -111,6 +123,10 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 		rt.replayResponse(c, &res.Response)
 	}
 }
+
+// errSentInPart says that a handler cannot run again, because the client has a part of the
+// response.
+var errSentInPart = errors.New("the handler met a conflict after a part of its response had been sent")
 
 // This file is about handlers that answer with a refusal by a called service, or by
 // middleware inside. The refusal has no information about the outcome of this handler's

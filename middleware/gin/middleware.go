@@ -98,13 +98,23 @@ func (rt *route) serve(c *gin.Context) {
 	outer, request := c.Writer, c.Request
 	defer func() { c.Writer, c.Request = outer, request }()
 	var inner *writer
+	again, errs := false, len(c.Errors)
 	call := rt.call(c)
 	call.Next = func(w *exchange.Writer, r *http.Request) {
 		inner = newWriter(w, c)
 		c.Writer, c.Request = inner, r
 		defer carry(r.Context(), c)()
 		defer inner.bypassed()
-		c.Next()
+		if again {
+			c.Errors = c.Errors[:min(errs, len(c.Errors))]
+			c.Handler()(c)
+		} else {
+			again = true
+			c.Next()
+		}
+		for _, err := range c.Errors[min(errs, len(c.Errors)):] {
+			idem.ReportFailure(r.Context(), err.Err)
+		}
 		inner.finish()
 	}
 	if !rt.Serve(call) {
@@ -122,7 +132,7 @@ func (rt *route) serve(c *gin.Context) {
 
 // call describes a request to the exchange.
 func (rt *route) call(c *gin.Context) exchange.Call {
-	call := exchange.Call{Writer: c.Writer, Request: c.Request, ScopeContext: scopeContext{c.Request.Context(), c}}
+	call := exchange.Call{Writer: c.Writer, Request: c.Request, ScopeContext: scopeContext{c.Request.Context(), c}, Repeatable: rt.rerun}
 	if path := c.FullPath(); path != "" {
 		call.Route = c.Request.Method + " " + path
 	}
@@ -186,6 +196,7 @@ type options struct {
 	scope     func(*gin.Context) (string, error)
 	operation func(*gin.Context) string
 	refusals  func(*gin.Context, *idem.Refusal)
+	rerun     bool
 }
 
 func collect(opts []Option) (o options) {
@@ -256,6 +267,14 @@ func WithDocumentation(uri string) Option {
 // A calling service recognises refusals of the default format only, by their problem+json.
 func WithRefusals(fn func(c *gin.Context, r *idem.Refusal)) Option {
 	return func(o *options) { o.refusals = fn }
+}
+
+// WithRerun lets [idem.WithConflictRetries] run the handler of a route again, after its joined
+// transaction met a conflict. Gin cannot run a chain twice. So only the last handler of the chain
+// runs again, without the middleware between this one and that. Without the option the client
+// gets the handler's answer, or unavailable, and retries.
+func WithRerun() Option {
+	return func(o *options) { o.rerun = true }
 }
 
 // WithStatusPolicy tells [StatusHandler] whether a route resolves its doubts. It is for

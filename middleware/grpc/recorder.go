@@ -41,6 +41,15 @@ type answer struct {
 
 var _ grpc.ServerTransportStream = (*answer)(nil)
 
+// reset forgets the answer of a unary call that will be given anew.
+func (a *answer) reset() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.header, a.trailer, a.sealed = nil, nil, false
+	a.outcome.Reset()
+	a.size, a.omitted = 0, false
+}
+
 // Method returns the full name of the method.
 func (a *answer) Method() string { return a.method }
 

@@ -31,6 +31,7 @@ func (x *Interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 	var response any
 	a := &answer{method: m.name}
 	messages, live, err := x.execute(ctx, m, op, a, func(ctx context.Context) error {
+		a.reset() // a conflict may have it run again
 		r, err := handler(ctx, req)
 		if err != nil {
 			return err
@@ -79,6 +80,7 @@ func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 	case pass:
 		return handler(srv, &once)
 	}
+	op.RunOnce = true // its messages are sent as they come
 	a := &answer{method: m.name, send: ss.SendHeader}
 	messages, _, end := x.execute(ctx, m, op, a, func(ctx context.Context) error {
 		return handler(srv, &recorder{received: once, ctx: ctx, answer: a, limit: m.policy.MaxResponseBody})
@@ -100,6 +102,7 @@ func (x *Interceptors) execute(ctx context.Context, m *method, op idem.Operation
 	res, err := x.engine.Do(ctx, op, func(ctx context.Context) (idem.Response, error) {
 		ran = true
 		failure = handler(grpc.NewContextWithServerTransportStream(ctx, a))
+		idem.ReportFailure(ctx, failure)
 		return x.response(a, failure, m.policy), adapter.Relayed(infoOf(failure).GetReason())
 	})
 	header, trailer, sent := a.metadata()

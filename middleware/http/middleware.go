@@ -102,7 +102,7 @@ type requestKey struct{}
 
 // call describes a request to the exchange.
 func (rt *route) call(w http.ResponseWriter, r *http.Request) exchange.Call {
-	c := exchange.Call{Writer: w, Request: r, Route: r.Pattern}
+	c := exchange.Call{Writer: w, Request: r, Route: r.Pattern, Repeatable: true}
 	if rt.scope != nil {
 		c.ScopeContext = context.WithValue(r.Context(), requestKey{}, r)
 	}

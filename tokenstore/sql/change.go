@@ -161,6 +161,11 @@ func (s *Store) replace(ctx context.Context, q querier, method string, id idem.K
 	return n == 1, nil
 }
 
+// begin begins one of the few transactions of the store itself.
+func (s *Store) begin(ctx context.Context) (*sql.Tx, error) {
+	return s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.dialect.isolation})
+}
+
 // failed wraps an error of the database. That includes a context that ended. It returns nil
 // for nil.
 func (s *Store) failed(method string, err error) error {

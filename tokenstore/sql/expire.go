@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -61,7 +60,7 @@ func (s *Store) expireBatch(ctx context.Context, size int, due string, remove []
 	for len(keys) < expiryBatch { // the statement has a fixed number of parameters
 		keys = append(keys, keys[seen-1])
 	}
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.dialect.isolation})
+	tx, err := s.begin(ctx)
 	if err != nil {
 		return seen, 0, err
 	}

@@ -41,13 +41,14 @@ func calls(s *Store, id idem.KeyID) map[string]func(ctx context.Context) error {
 		"DeclareSealed": s.DeclareSealed,
 		"Sealed":        func(ctx context.Context) error { _, err := s.Sealed(ctx); return err },
 		"Decisions":     func(ctx context.Context) error { _, err := s.Decisions(ctx, id); return err },
+		"Clock":         func(ctx context.Context) error { _, err := s.Clock(ctx); return err },
 		"Expire":        func(ctx context.Context) error { _, err := s.Expire(ctx, 10); return err },
 		"Ping":          s.Ping,
 	}
 }
 
 // reads are the calls that write nothing.
-var reads = map[string]bool{"Get": true, "ListOpen": true, "DomainRetired": true, "Sealed": true, "Decisions": true}
+var reads = map[string]bool{"Get": true, "ListOpen": true, "DomainRetired": true, "Sealed": true, "Decisions": true, "Clock": true}
 
 func TestMissingTables(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
@@ -58,6 +59,9 @@ func TestMissingTables(t *testing.T) {
 			mustExec(t, p.write, "DROP TABLE idem_"+table)
 		}
 		for name, call := range calls(s, key(1)) {
+			if name == "Clock" {
+				continue
+			}
 			err := call(t.Context())
 			if !errors.Is(err, ErrNotMigrated) || !errors.Is(err, idem.ErrUnavailable) && name != "Ping" {
 				t.Errorf("%s() without tables = %v, want %v", name, err, ErrNotMigrated)

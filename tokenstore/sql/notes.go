@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -68,6 +67,14 @@ func (s *Store) noted(ctx context.Context, method, statement string, args ...any
 	return n > 0, s.failed(method, err)
 }
 
+// Clock returns the time of the database, which is the time of the records. The error wraps
+// idem.ErrUnavailable.
+func (s *Store) Clock(ctx context.Context) (time.Time, error) {
+	var now int64
+	err := s.read.QueryRowContext(ctx, s.names.sql("SELECT {clock}")).Scan(&now)
+	return timeOf(now), s.failed("clock", err)
+}
+
 // Decided is a person's decision about an attempt.
 type Decided struct {
 	At      time.Time // by the server's clock
@@ -109,7 +116,7 @@ func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []Decided, e
 // replaceDecided is replace for the decision of a person. The decision is kept in the same
 // transaction.
 func (s *Store) replaceDecided(ctx context.Context, method string, id idem.KeyID, f *found, write *rules.Entry) (done bool, err error) {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.dialect.isolation})
+	tx, err := s.begin(ctx)
 	if err != nil {
 		return false, s.failed(method, err)
 	}

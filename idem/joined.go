@@ -1,0 +1,449 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// This file is the protocol of joined mode. The record is a row in the database of the
+// application, and it commits in the same transaction as what the handler writes. A crash at
+// any moment leaves both or neither, so the outcome is never in doubt because of it.
+//
+//	1  admit          refuse what needs no database       (engine.go)
+//	2  waitForFirst   wait for a request in this process  (first.go)
+//	3  read           read the record, replay it          (engine.go)
+//	4  bind           commit the fingerprint of the key, if the route calls other systems
+//	5  beginJoined    open the transaction; its first statement takes the key
+//	6  executeJoined  run the handler, with the transaction in its context
+//	7  concludeJoined
+//	     success                        commit: the record's update is the last statement
+//	     refusal to keep, such as 404   rollBackAndRecord: roll back, store the answer alone
+//	     the same after KeepWrites      commit
+//	     anything else                  rollBack: the key is free, and a retry runs
+//	     COMMIT without an answer       probe: look what became of it
+//	     transaction ended by handler   escaped: the outcome is unknown
+//	8  answer
+
+// NewJoined returns an engine whose records commit together with what the handlers write. A
+// handler gets its transaction from the store, for example from sqlstore.Tx. What it writes
+// there happens exactly once per key. What it writes or sends in any other way may happen more
+// than once.
+//
+// The engine has no lock and no fence. The transaction takes the place of both. Policies,
+// refusals and adapters are those of [New], with three differences. Policy.FailOpen has no
+// effect, because there is no transaction without the database. A success without the
+// transaction is refused as internal. [DownstreamKey] needs Policy.CallsOtherSystems.
+func NewJoined(store JoinedStore, opts ...Option) (*Engine, error) {
+	if store == nil {
+		return nil, errors.New("idem: NewJoined needs a store")
+	}
+	e, err := New(joinedLocker{store}, store, opts...)
+	if err == nil {
+		e.joined = store
+	}
+	return e, err
+}
+
+var (
+	// ErrNotJoined says that an execution has no joined transaction. Its engine comes from New.
+	ErrNotJoined = errors.New("idem: the execution has no joined transaction: the engine comes from New, not from NewJoined")
+	// ErrNotTaken says that a handler answered with success and had not taken its transaction.
+	// What it has written elsewhere, if anything, is not protected.
+	ErrNotTaken = errors.New("idem: the handler answered with success and never took its joined transaction")
+	// ErrUndeclared says that a route calls other systems and that its policy does not say so.
+	ErrUndeclared = errors.New("idem: the route calls another system: set CallsOtherSystems in its policy")
+)
+
+// doJoined is the order of the protocol. A step with a result or an error answers the request.
+func (e *Engine) doJoined(ctx context.Context, r *request, h Handler) (*Result, error) {
+	defer e.limit.leave(r)
+	defer e.endFirst(r, nil)
+	for retries := e.retries(r); ; {
+		if err := ctx.Err(); err != nil {
+			return nil, refuse(CodeUnavailable, fmt.Errorf("idem: caller is gone: %w", err))
+		}
+		// Step 2: wait for the first request with the key, if it runs in this process.
+		if res, err := e.waitForFirst(ctx, r); res != nil || err != nil {
+			return res, err
+		}
+		// Step 3: read the record.
+		if err := e.read(ctx, r); err != nil {
+			return nil, err
+		}
+		if res, err := e.judge(r, &r.record); res != nil || err != nil {
+			if res != nil {
+				e.replayed(ctx, r)
+				e.endFirst(r, res)
+			}
+			return res, err
+		}
+		r.open = r.record.State.Open() || r.open && r.record.State != StateReleased
+		if !e.becomeFirst(r) {
+			continue
+		}
+		if err := e.limit.enter(r); err != nil {
+			return nil, err
+		}
+		// From here on the request goes to its end even if the caller leaves.
+		detached := context.WithoutCancel(ctx)
+		// Step 4: bind the key to the request, if other systems will see its attempts.
+		if err := e.bind(detached, r); err != nil {
+			return nil, err
+		}
+		// Step 5: open the transaction and take the key in it.
+		tx, res, err := e.beginJoined(detached, r)
+		if errors.Is(err, ErrLocked) {
+			r.open = true // until the record says otherwise
+			e.limit.leave(r)
+			if res, err = e.locked(ctx, r); res == nil && err == nil {
+				continue
+			}
+		}
+		if tx == nil {
+			e.endFirst(r, res)
+			return res, err
+		}
+		// Step 6: run the handler.
+		run := e.executeJoined(detached, r, tx, h)
+		// Steps 7 and 8: end the transaction, answer. After a conflict the whole handler may run
+		// again, because nothing of the transaction remains.
+		run.retry = retries > 0
+		res, err = e.concludeJoined(detached, run)
+		if !run.retry || !errors.Is(err, ErrConflict) {
+			return res, err
+		}
+		retries--
+		e.observe(ctx, r, Event{Type: EventConflict, Attempt: run.settlement.Attempt, Err: err})
+	}
+}
+
+// retries is how often the handler of a request may run again after a conflict.
+func (e *Engine) retries(r *request) int {
+	if r.RunOnce {
+		return 0
+	}
+	return e.cfg.conflictRetries
+}
+
+// bind is step 4. A rolled-back attempt leaves no record, but the other systems have seen it.
+// So its fingerprint is committed first, and another request under the same key is refused.
+func (e *Engine) bind(ctx context.Context, r *request) error {
+	if !r.Policy.CallsOtherSystems {
+		return nil
+	}
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	bound, err := e.joined.Bind(call, r.id, r.fingerprint, r.Policy.KeyTTL)
+	if err != nil {
+		return storeRefusal(err)
+	}
+	same, err := r.matches(bound)
+	switch {
+	case err != nil:
+		return refuse(CodeUnavailable, err)
+	case !same:
+		return refuse(CodeKeyReused, errors.New("idem: fingerprint differs from that of an attempt that was rolled back"))
+	}
+	return nil
+}
+
+// beginJoined is step 5. It opens a transaction for an attempt, which then is r.record.Attempt,
+// or it returns a stored outcome or a refusal. The error is ErrLocked if another transaction
+// holds the key.
+func (e *Engine) beginJoined(ctx context.Context, r *request) (tx JoinedTx, res *Result, err error) {
+	r.nonce = NewNonce()
+	req := JoinedRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Nonce: r.nonce, Fingerprint: r.fingerprint,
+		HandlerTimeout: r.Policy.HandlerTimeout}
+	// A second round follows after a committed attempt in doubt, as in begin.
+	for range beginRounds {
+		begin, err := e.callBeginJoined(ctx, r, req)
+		switch {
+		case err != nil:
+			if unreadable(err) {
+				e.observe(ctx, r, Event{Type: EventUnreadable, Err: err})
+			}
+			return nil, nil, storeRefusal(err)
+		case begin.Held:
+			return nil, nil, ErrLocked
+		case begin.Tx != nil:
+			if r.first != nil {
+				r.first.begun.Store(true)
+			}
+			e.observe(ctx, r, Event{Type: EventBegun, Attempt: r.record.Attempt, State: StatePending})
+			return begin.Tx, nil, nil
+		}
+		// A committed pending record is in doubt. Its handler has ended the transaction by
+		// itself, so found settles it as unknown or asks the resolver.
+		res, again, err := e.found(ctx, r, joinedLease{})
+		if !again {
+			return nil, res, err
+		}
+		req.RunAgainFrom, req.Fingerprint = nil, r.fingerprint
+		if r.record.State.Open() && r.Policy.InDoubt.again {
+			from := r.record.Attempt
+			req.RunAgainFrom, req.Fingerprint = &from, r.record.Fingerprint
+		}
+	}
+	return nil, nil, refuse(CodeInProgress, errors.New("idem: the record kept changing"))
+}
+
+func (e *Engine) callBeginJoined(ctx context.Context, r *request, req JoinedRequest) (JoinedBegin, error) {
+	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
+	defer cancel()
+	begin, err := e.joined.BeginJoined(call, r.id, req)
+	if err == nil && !begin.Held {
+		r.record = begin.Record
+		r.repair = repairOf(&r.record)
+		r.repair.Replaced = begin.Replaced
+	}
+	return begin, err
+}
+
+// executeJoined is step 6: it runs the handler with the transaction in its context.
+func (e *Engine) executeJoined(ctx context.Context, r *request, tx JoinedTx, h Handler) *run {
+	run := &run{request: r, tx: tx, settlement: Settlement{Attempt: r.record.Attempt}, started: time.Now()}
+	x := e.newExecution(ctx, r, nil, r.record.Attempt, r.Policy.HandlerTimeout)
+	x.joined, run.execution = tx, x
+	defer x.end()
+	defer e.handlerStarted(ctx, run)()
+
+	returned := false
+	defer func() {
+		x.ended.Store(true)
+		if !returned { // a panic or runtime.Goexit, which goes on after the rollback
+			if crash := crashResponse(r.Transport); crash != nil {
+				run.response = *crash
+			} else {
+				run.err = errPanic
+			}
+			_, _ = e.rollBack(ctx, run, errPanic)
+		}
+	}()
+	run.response, run.err = h(x)
+	returned = true
+	run.cut = x.Err() != nil
+	return run
+}
+
+// concludeJoined is step 7. It decides how the transaction ends.
+func (e *Engine) concludeJoined(ctx context.Context, run *run) (*Result, error) {
+	switch {
+	case run.outcome() != outcomeCompleted:
+		return e.rollBack(ctx, run, run.err)
+	case succeeded(run.Transport, run.response.Status), run.execution.keepWrites.Load():
+		return e.commit(ctx, run)
+	}
+	return e.rollBackAndRecord(ctx, run)
+}
+
+// commit stores the outcome and commits it with the writes of the handler.
+func (e *Engine) commit(ctx context.Context, run *run) (*Result, error) {
+	if !run.execution.taken.Load() && succeeded(run.Transport, run.response.Status) {
+		if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) {
+			return e.escaped(ctx, run, err)
+		}
+		return e.misused(ctx, run, CodeInternal, ErrNotTaken)
+	}
+	run.decide(outcomeCompleted, &run.response)
+	err := e.callCommit(ctx, run)
+	switch {
+	case err == nil:
+		return e.committed(ctx, run)
+	case errors.Is(err, ErrEscaped):
+		return e.escaped(ctx, run, err)
+	case errors.Is(err, ErrSwallowed):
+		return e.misused(ctx, run, CodeUnavailable, err)
+	case errors.Is(err, ErrConflict), errors.Is(err, ErrRolledBack):
+		e.ended(ctx, run, EventReleased, err)
+		return nil, refuse(CodeUnavailable, err)
+	}
+	return e.probe(ctx, run, err)
+}
+
+// callCommit commits once. If the store cannot hold the response, callCommit commits without
+// it, because the outcome stands.
+func (e *Engine) callCommit(ctx context.Context, run *run) error {
+	call, cancel := context.WithTimeout(ctx, e.cfg.settleTimeout)
+	defer cancel()
+	s := &run.settlement
+	err := run.tx.Commit(call, *s)
+	if errors.Is(err, ErrResponseInvalid) && !s.Response.Omitted {
+		s.Response = &Response{Status: s.Response.Status, Omitted: true}
+		err = run.tx.Commit(call, *s)
+	}
+	if errors.Is(err, ErrResponseInvalid) { // the transaction is still open
+		return fmt.Errorf("%w: %w: %w", ErrRolledBack, errMisbehaves, errors.Join(err, run.tx.Rollback(call)))
+	}
+	return err
+}
+
+// committed is step 8 for an outcome that is stored.
+func (e *Engine) committed(ctx context.Context, run *run) (*Result, error) {
+	run.record.State = run.settlement.State
+	e.ended(ctx, run, EventCompleted, nil)
+	e.endFirst(run.request, run.repeatable(run.settlement.Response))
+	return run.live(&run.response), nil
+}
+
+// probe looks what became of a COMMIT without an answer. The database is the truth: what the
+// primary has now is the outcome, and the client gets that.
+func (e *Engine) probe(ctx context.Context, run *run, cause error) (*Result, error) {
+	call, cancel := context.WithTimeout(ctx, e.cfg.settleTimeout)
+	defer cancel()
+	rec, err := e.joined.Probe(call, run.id)
+	if err != nil { // nothing is decided
+		e.observe(ctx, run.request, Event{Type: EventSettleAbandoned, Attempt: run.settlement.Attempt, State: run.settlement.State, Err: errors.Join(cause, err)})
+		return nil, refuse(CodeUnavailable, errors.Join(cause, err))
+	}
+	run.record = rec
+	switch {
+	case !used(rec.State):
+		e.ended(ctx, run, EventReleased, cause)
+		return nil, refuse(CodeUnavailable, fmt.Errorf("%w: %w", ErrRolledBack, cause))
+	case rec.Attempt == run.settlement.Attempt && rec.State == StateCompleted:
+		return e.committed(ctx, run)
+	case rec.Attempt == run.settlement.Attempt && rec.State == StatePending:
+		return e.escaped(ctx, run, fmt.Errorf("%w: %w", ErrEscaped, cause))
+	case rec.State.Open():
+		return nil, refuse(CodeUnavailable, fmt.Errorf("idem: another attempt is %v: %w", rec.State, cause))
+	}
+	e.ended(ctx, run, EventSuperseded, cause) // another attempt got there first
+	res, err := e.judge(run.request, &run.record)
+	e.endFirst(run.request, res)
+	return res, err
+}
+
+// rollBack undoes what the handler has written. The key is free, and a retry runs. An attempt
+// that started from one in doubt leaves that one as it was.
+func (e *Engine) rollBack(ctx context.Context, run *run, cause error) (*Result, error) {
+	if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) {
+		return e.escaped(ctx, run, errors.Join(err, cause))
+	}
+	event := EventReleased
+	if run.startedFromDoubt() {
+		event = EventUnknown
+		if run.err == nil && run.Transport == TransportDirect { // the caller would read that as success
+			run.err = refuse(CodeOutcomeUnknown, errEarlierInDoubt)
+		}
+	}
+	run.record.State = run.repair.Replaced.State
+	e.ended(ctx, run, event, cause)
+	if conflict := run.conflict(); run.retry && conflict != nil {
+		return nil, refuse(CodeUnavailable, fmt.Errorf("%w: %w", ErrConflict, conflict))
+	}
+	if run.err != nil {
+		return nil, run.err
+	}
+	return run.live(&run.response), nil
+}
+
+// conflict is the conflict that the handler has returned or reported, or nil.
+func (run *run) conflict() error {
+	if run.err != nil && run.tx.Conflict(run.err) {
+		return run.err
+	}
+	if reported := run.execution.conflict.Load(); reported != nil {
+		return *reported
+	}
+	return nil
+}
+
+// rollBackAndRecord undoes what the handler has written, and then stores its answer alone, such
+// as a refusal for lack of funds. If another attempt got there first, its record is the answer.
+func (e *Engine) rollBackAndRecord(ctx context.Context, run *run) (*Result, error) {
+	if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) {
+		return e.escaped(ctx, run, err)
+	}
+	run.decide(outcomeCompleted, &run.response)
+	settled, err := e.settleAlone(ctx, run)
+	switch {
+	case err != nil: // the client asks again, and gets what was stored or runs again
+		e.ended(ctx, run, EventSettleAbandoned, err)
+		return nil, storeRefusal(err)
+	case settled:
+		return e.committed(ctx, run)
+	}
+	e.ended(ctx, run, EventSuperseded, nil)
+	res, err := e.judge(run.request, &run.record)
+	if res == nil && err == nil {
+		err = refuse(CodeInProgress, errors.New("idem: another attempt got there first"))
+	}
+	e.endFirst(run.request, res)
+	return res, err
+}
+
+// settleAlone stores the settlement of a run in a transaction of its own, and retries for the
+// settle time-out. The transaction of the attempt is over, so the store writes the record anew.
+func (e *Engine) settleAlone(ctx context.Context, run *run) (settled bool, err error) {
+	giveUp := time.Now().Add(e.cfg.settleTimeout)
+	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
+	for {
+		res, err := e.callSettle(ctx, run.request, &run.settlement)
+		if err == nil || unreadable(err) {
+			return res.Settled, err
+		}
+		left := time.Until(giveUp)
+		if left <= 0 || !sleep(e.work.ctx, min(pause.next(), left)) {
+			return false, err
+		}
+	}
+}
+
+// escaped records an outcome as unknown, because the handler ended the transaction by itself
+// and what it wrote may be there without a record.
+func (e *Engine) escaped(ctx context.Context, run *run, cause error) (*Result, error) {
+	e.observe(ctx, run.request, Event{Type: EventMisused, Attempt: run.settlement.Attempt, Err: cause})
+	var resp *Response
+	if run.err == nil {
+		resp = &run.response
+	}
+	run.decide(outcomeInDoubt, resp)
+	settled, err := e.settleAlone(ctx, run)
+	switch {
+	case err != nil: // duplicates in this process wait until it is stored
+		e.observe(ctx, run.request, Event{Type: EventSettleDelayed, Attempt: run.settlement.Attempt, State: StateUnknown, Err: err})
+		e.escapedInBackground(ctx, run)
+	case settled:
+		e.ended(ctx, run, EventUnknown, cause)
+	default:
+		e.ended(ctx, run, EventSuperseded, cause)
+	}
+	return nil, refuse(CodeOutcomeUnknown, cause)
+}
+
+// escapedInBackground goes on to record an outcome as unknown after the answer.
+func (e *Engine) escapedInBackground(ctx context.Context, run *run) {
+	first := run.first
+	run.first = nil // its duplicates wait until the outcome is recorded
+	e.inBackground(run.request, func(stop context.Context) {
+		defer e.endWait(first, nil)
+		pause := backoff{first: 50 * time.Millisecond, most: time.Second}
+		for {
+			_, err := e.callSettle(stop, run.request, &run.settlement)
+			switch {
+			case err == nil:
+				e.ended(ctx, run, EventUnknown, nil)
+				return
+			case unreadable(err), !sleep(stop, pause.next()):
+				e.abandon(ctx, run, false, err)
+				return
+			}
+		}
+	})
+}
+
+// misused tells the developer of a handler that used its transaction in a wrong way. The
+// transaction was rolled back.
+func (e *Engine) misused(ctx context.Context, run *run, code Code, cause error) (*Result, error) {
+	e.observe(ctx, run.request, Event{Type: EventMisused, Attempt: run.settlement.Attempt, Err: cause})
+	e.ended(ctx, run, EventReleased, cause)
+	return nil, refuse(code, cause)
+}
+
+func (e *Engine) callRollback(ctx context.Context, run *run) error {
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	return run.tx.Rollback(call)
+}

@@ -1,0 +1,232 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// book is a joined store in memory. Its transactions write lines, which commit together with
+// the record. A test can make each step of the end of a transaction fail.
+type book struct {
+	*memorystore.Store
+
+	mu       sync.Mutex
+	lines    []string               // committed
+	held     map[idem.KeyID]*bookTx // open transactions
+	bindings map[idem.KeyID]idem.Fingerprint
+	onCommit func(tx *bookTx, s idem.Settlement) (handled bool, err error)
+	onProbe  func() error
+	onSettle func() error
+}
+
+func newBook() *book {
+	return &book{Store: memorystore.New(), held: map[idem.KeyID]*bookTx{}, bindings: map[idem.KeyID]idem.Fingerprint{}}
+}
+
+var _ idem.JoinedStore = (*book)(nil)
+
+func (l *book) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (b idem.JoinedBegin, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held[id] != nil {
+		return idem.JoinedBegin{Held: true}, nil
+	}
+	rec, err := l.Store.Get(ctx, id)
+	if err != nil {
+		return b, err
+	}
+	again := req.RunAgainFrom != nil && rec.State.Open() && rec.Attempt == *req.RunAgainFrom
+	switch {
+	case again, rec.State == idem.StateNone && req.Kind == idem.ClientKey,
+		rec.Kind == req.Kind && (rec.State == idem.StateIssued || rec.State == idem.StateReleased):
+	default:
+		return idem.JoinedBegin{Record: rec}, nil
+	}
+	b.Replaced = idem.Replaced{State: rec.State, Attempt: rec.Attempt}
+	n := rec.Attempt.Number + 1
+	rec.State, rec.Kind, rec.Route, rec.Fingerprint, rec.Started = idem.StatePending, req.Kind, req.Route, req.Fingerprint, time.Now()
+	rec.Attempt = idem.Attempt{Number: n, Fence: idem.JoinedFence(n), Nonce: req.Nonce}
+	b.Record = rec
+	tx := &bookTx{ledger: l, id: id, begin: b}
+	b.Tx, l.held[id] = tx, tx
+	return b, nil
+}
+
+func (l *book) Held(_ context.Context, id idem.KeyID) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held[id] != nil, nil
+}
+
+func (l *book) Probe(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	if l.onProbe != nil {
+		if err := l.onProbe(); err != nil {
+			return idem.Record{}, err
+		}
+	}
+	return l.Store.Get(ctx, id)
+}
+
+func (l *book) Bind(_ context.Context, id idem.KeyID, fp idem.Fingerprint, _ time.Duration) (idem.Fingerprint, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if bound, ok := l.bindings[id]; ok {
+		return bound, nil
+	}
+	l.bindings[id] = fp
+	return fp, nil
+}
+
+func (l *book) Settle(ctx context.Context, id idem.KeyID, s idem.Settlement) (idem.SettleResult, error) {
+	if l.onSettle != nil {
+		if err := l.onSettle(); err != nil {
+			return idem.SettleResult{}, err
+		}
+	}
+	return l.Store.Settle(ctx, id, s)
+}
+
+// bookTx is a transaction. Its lines are invisible until it commits.
+type bookTx struct {
+	ledger *book
+	id     idem.KeyID
+	begin  idem.JoinedBegin
+	lines  []string
+	failed error // of a statement
+	ended  bool  // by the handler
+}
+
+var errDeadlock = errors.New("deadlock")
+
+// txOf is what a store gives its users.
+func txOf(ctx context.Context) (*bookTx, error) {
+	tx, err := idem.JoinedTxOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return tx.(*bookTx), nil
+}
+
+func (tx *bookTx) Commit(ctx context.Context, s idem.Settlement) error {
+	l := tx.ledger
+	if l.onCommit != nil {
+		if handled, err := l.onCommit(tx, s); handled {
+			return err
+		}
+	}
+	switch {
+	case tx.ended:
+		return tx.end(idem.ErrEscaped)
+	case tx.failed != nil:
+		return tx.end(fmt.Errorf("%w: %w", idem.ErrSwallowed, tx.failed))
+	}
+	return tx.commit(ctx, s)
+}
+
+// commit commits, whatever a test has set.
+func (tx *bookTx) commit(ctx context.Context, s idem.Settlement) error {
+	l := tx.ledger
+	res, err := l.Store.Settle(ctx, tx.id, s)
+	if err != nil {
+		return err
+	}
+	if !res.Settled {
+		return tx.end(idem.ErrRolledBack)
+	}
+	l.mu.Lock()
+	l.lines = append(l.lines, tx.lines...)
+	l.mu.Unlock()
+	return tx.end(nil)
+}
+
+func (tx *bookTx) end(err error) error {
+	tx.ledger.mu.Lock()
+	defer tx.ledger.mu.Unlock()
+	if tx.ledger.held[tx.id] == tx {
+		delete(tx.ledger.held, tx.id)
+	}
+	return err
+}
+
+func (tx *bookTx) Rollback(context.Context) error {
+	if tx.ended {
+		return tx.end(idem.ErrEscaped)
+	}
+	return tx.end(nil)
+}
+
+func (tx *bookTx) Check(context.Context) (time.Duration, error) {
+	if tx.ended {
+		return 0, idem.ErrEscaped
+	}
+	return time.Minute, nil
+}
+
+func (tx *bookTx) Conflict(err error) bool { return errors.Is(err, errDeadlock) }
+
+// joinedBundle is an engine in joined mode on a book.
+type joinedBundle struct {
+	*bundle
+	ledger *book
+}
+
+func setupJoined(t *testing.T, p parts) *joinedBundle {
+	t.Helper()
+	l := newBook()
+	b := &joinedBundle{bundle: &bundle{T: t, store: l}, ledger: l}
+	opts := append([]idem.Option{idem.WithObserver(b.observe), idem.WithSettleTimeout(100 * time.Millisecond)}, p.opts...)
+	engine, err := idem.NewJoined(l, opts...)
+	if err != nil {
+		t.Fatalf("NewJoined() = %v", err)
+	}
+	b.engine = engine
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = engine.Close(ctx)
+	})
+	b.policy = idem.Policy{Name: "POST /pay", Scope: func(context.Context) (string, error) { return "m1", nil }}
+	if p.policy != nil {
+		p.policy(&b.policy)
+	}
+	b.policy = withDefaults(t, b.policy)
+	return b
+}
+
+// write adds a line in the transaction of a handler.
+func (b *joinedBundle) write(ctx context.Context, line string) *bookTx {
+	tx, err := txOf(ctx)
+	if err != nil {
+		b.Errorf("JoinedTxOf() = %v", err)
+		return &bookTx{}
+	}
+	tx.lines = append(tx.lines, line)
+	return tx
+}
+
+// paying is a handler that writes a payment and answers with a status.
+func (b *joinedBundle) paying(status int) idem.Handler {
+	return func(ctx context.Context) (idem.Response, error) {
+		n := b.runs.Add(1)
+		b.write(ctx, fmt.Sprintf("payment %d", n))
+		resp := created(n)
+		resp.Status = status
+		return resp, nil
+	}
+}
+
+func (b *joinedBundle) wantLines(want ...string) {
+	b.Helper()
+	b.ledger.mu.Lock()
+	defer b.ledger.mu.Unlock()
+	if fmt.Sprint(b.ledger.lines) != fmt.Sprint(want) {
+		b.Errorf("the ledger has %q, want %q", b.ledger.lines, want)
+	}
+}

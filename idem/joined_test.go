@@ -1,0 +1,534 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+func TestJoinedSuccessCommitsTheRecordWithTheWrites(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	res, err := b.doWith("k1", "100", b.paying(201))
+	b.wantPaid(res, err, 1, false)
+	b.wantState("k1", idem.StateCompleted)
+	res, err = b.doWith("k1", "100", b.paying(201))
+	b.wantPaid(res, err, 1, true)
+	_, err = b.doWith("k1", "900", b.paying(201))
+	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantLines("payment 1")
+}
+
+// TestJoinedEnd is the table of the end of a transaction.
+func TestJoinedEnd(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	for name, tt := range map[string]struct {
+		transport idem.Transport
+		status    int
+		err       error
+		before    func(ctx context.Context)
+		kept      bool // the writes
+		state     idem.State
+	}{
+		"success commits":                          {transport: idem.TransportHTTP, status: 201, kept: true, state: idem.StateCompleted},
+		"a redirect commits":                       {transport: idem.TransportHTTP, status: 303, kept: true, state: idem.StateCompleted},
+		"no funds rolls back, and is stored":       {transport: idem.TransportHTTP, status: 402, state: idem.StateCompleted},
+		"KeepWrites commits a refusal":             {transport: idem.TransportHTTP, status: 402, before: idem.KeepWrites, kept: true, state: idem.StateCompleted},
+		"429 rolls back":                           {transport: idem.TransportHTTP, status: 429, state: idem.StateNone},
+		"429 rolls back in spite of KeepWrites":    {transport: idem.TransportHTTP, status: 429, before: idem.KeepWrites, state: idem.StateNone},
+		"408 rolls back":                           {transport: idem.TransportHTTP, status: 408, state: idem.StateNone},
+		"500 rolls back":                           {transport: idem.TransportHTTP, status: 500, state: idem.StateNone},
+		"500 rolls back in spite of KeepWrites":    {transport: idem.TransportHTTP, status: 500, before: idem.KeepWrites, state: idem.StateNone},
+		"NoEffect rolls back":                      {transport: idem.TransportHTTP, status: 200, before: idem.NoEffect, state: idem.StateNone},
+		"an error rolls back":                      {transport: idem.TransportHTTP, status: 200, err: boom, state: idem.StateNone},
+		"gRPC OK commits":                          {transport: idem.TransportGRPC, status: 0, kept: true, state: idem.StateCompleted},
+		"gRPC NOT_FOUND rolls back, and is stored": {transport: idem.TransportGRPC, status: 5, state: idem.StateCompleted},
+		"gRPC ABORTED rolls back":                  {transport: idem.TransportGRPC, status: 10, state: idem.StateNone},
+		"a nil error of Do commits":                {transport: idem.TransportDirect, kept: true, state: idem.StateCompleted},
+		"an error of Do rolls back":                {transport: idem.TransportDirect, err: boom, state: idem.StateNone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupJoined(t, parts{})
+			op := b.operation("k1", "100")
+			op.Transport = tt.transport
+			handler := func(ctx context.Context) (idem.Response, error) {
+				if tt.before != nil {
+					tt.before(ctx)
+				}
+				resp, _ := b.paying(tt.status)(ctx)
+				return resp, tt.err
+			}
+			res, err := b.engine.Do(context.Background(), op, handler)
+			if !errors.Is(err, tt.err) || err == nil && (res.Response.Status != tt.status || res.Replayed) {
+				t.Errorf("Do() = %+v, %v, want %d, %v", res, err, tt.status, tt.err)
+			}
+			var lines []string
+			if tt.kept {
+				lines = []string{"payment 1"}
+			}
+			b.wantLines(lines...)
+			b.wantState("k1", tt.state)
+			again, err := b.engine.Do(context.Background(), op, handler)
+			if stored := tt.state == idem.StateCompleted; again.Replayed != stored || !stored && b.runs.Load() != 2 {
+				t.Errorf("the repeat = %+v, %v after %d runs", again, err, b.runs.Load())
+			}
+		})
+	}
+}
+
+func TestJoinedPanicRollsBackAndGoesOn(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic did not go on")
+			}
+		}()
+		_, _ = b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+			b.write(ctx, "lost")
+			panic("boom")
+		})
+	}()
+	b.wantState("k1", idem.StateNone)
+	res, err := b.doWith("k1", "100", b.paying(201))
+	b.wantPaid(res, err, 1, false)
+	b.wantLines("payment 1")
+}
+
+func TestJoinedKeyIsPendingWhileItsTransactionRuns(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	other, err := idem.NewJoined(b.ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	finish := b.started("k1", "100", b.paying(201))
+	b.wantState("k1", idem.StatePending)
+	_, err = other.Do(context.Background(), b.operation("k1", "100"), b.pay)
+	b.wantRefused(err, idem.CodeInProgress)
+	res, err := finish()
+	b.wantPaid(res, err, 1, false)
+	res, err = other.Do(context.Background(), b.operation("k1", "100"), b.pay)
+	b.wantPaid(res, err, 1, true)
+}
+
+func TestJoinedDuplicateWaitsForTheTransactionElsewhere(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
+	var waits sync.WaitGroup
+	waiting := make(chan struct{})
+	other, err := idem.NewJoined(b.ledger, idem.WithObserver(func(_ context.Context, ev idem.Event) {
+		if ev.Type == idem.EventWaited {
+			close(waiting)
+		}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	finish := b.started("k1", "100", b.paying(201))
+	waits.Go(func() {
+		res, err := other.Do(context.Background(), b.operation("k1", "100"), b.pay)
+		b.wantPaid(res, err, 1, true)
+	})
+	<-waiting
+	if _, err := finish(); err != nil {
+		t.Error(err)
+	}
+	waits.Wait()
+}
+
+func TestJoinedSuccessWithoutTheTransactionIsInternal(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	_, err := b.do("k1", "100")
+	b.wantRefused(err, idem.CodeInternal)
+	if !errors.Is(err, idem.ErrNotTaken) || b.saw(idem.EventMisused) != 1 {
+		t.Errorf("Do() = %v with %d events, want ErrNotTaken and one event", err, b.saw(idem.EventMisused))
+	}
+	b.wantState("k1", idem.StateNone)
+	res, err := b.doWith("k1", "100", answers(404)) // a refusal needs no transaction
+	if err != nil || res.Response.Status != 404 {
+		t.Errorf("Do() = %+v, %v, want 404", res, err)
+	}
+	b.wantState("k1", idem.StateCompleted)
+}
+
+func TestJoinedSuccessOverAFailedStatementIsUnavailable(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	_, err := b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+		b.write(ctx, "lost").failed = errors.New("constraint")
+		return created(1), nil
+	})
+	b.wantRefused(err, idem.CodeUnavailable)
+	if !errors.Is(err, idem.ErrSwallowed) || b.saw(idem.EventMisused) != 1 {
+		t.Errorf("Do() = %v with %d events, want ErrSwallowed and one event", err, b.saw(idem.EventMisused))
+	}
+	b.wantLines()
+	b.wantState("k1", idem.StateNone)
+}
+
+// TestJoinedCommitWithoutAnswerIsProbed has COMMIT lose its answer, before and after it was applied.
+func TestJoinedCommitWithoutAnswerIsProbed(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("connection reset")
+	for name, tt := range map[string]struct {
+		commit func(b *joinedBundle, tx *bookTx, s idem.Settlement)
+		probe  error
+		code   idem.Code // "" is the payment
+		state  idem.State
+		lines  []string
+	}{
+		"committed": {func(_ *joinedBundle, tx *bookTx, s idem.Settlement) { _ = tx.commit(context.Background(), s) }, nil,
+			"", idem.StateCompleted, []string{"payment 1"}},
+		"rolled back": {func(_ *joinedBundle, tx *bookTx, _ idem.Settlement) { _ = tx.end(nil) }, nil,
+			idem.CodeUnavailable, idem.StateNone, nil},
+		"committed, and the probe fails": {func(_ *joinedBundle, tx *bookTx, s idem.Settlement) { _ = tx.commit(context.Background(), s) }, lost,
+			idem.CodeUnavailable, idem.StateCompleted, []string{"payment 1"}},
+		"committed as pending": {func(b *joinedBundle, tx *bookTx, s idem.Settlement) {
+			b.leavePending(tx, s)
+		}, nil, idem.CodeOutcomeUnknown, idem.StateUnknown, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupJoined(t, parts{})
+			b.ledger.onProbe = func() error { return tt.probe }
+			b.ledger.onCommit = func(tx *bookTx, s idem.Settlement) (bool, error) {
+				tt.commit(b, tx, s)
+				return true, lost
+			}
+			res, err := b.doWith("k1", "100", b.paying(201))
+			if tt.code == "" {
+				b.wantPaid(res, err, 1, false)
+			} else {
+				b.wantRefused(err, tt.code)
+			}
+			b.wantState("k1", tt.state)
+			b.wantLines(tt.lines...)
+		})
+	}
+}
+
+// leavePending leaves the pending record of a transaction committed, as DDL does on MySQL.
+func (b *joinedBundle) leavePending(tx *bookTx, s idem.Settlement) {
+	_ = tx.end(nil)
+	_, err := b.ledger.Begin(context.Background(), tx.id, idem.BeginRequest{Kind: b.policy.Kind, Route: b.policy.Name,
+		Fence: s.Attempt.Fence, Nonce: s.Attempt.Nonce, Fingerprint: tx.begin.Record.Fingerprint})
+	if err != nil {
+		b.Error(err)
+	}
+}
+
+func TestJoinedProbeThatFindsAnotherAttemptReplaysIt(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	b.ledger.onCommit = func(tx *bookTx, _ idem.Settlement) (bool, error) {
+		b.ledger.onCommit = nil
+		_ = tx.end(nil)
+		other, err := idem.NewJoined(b.ledger)
+		if err != nil {
+			t.Error(err)
+		}
+		if _, err := other.Do(context.Background(), b.operation("k1", "100"), b.paying(201)); err != nil {
+			t.Error(err)
+		}
+		return true, errors.New("connection reset")
+	}
+	res, err := b.doWith("k1", "100", b.paying(201))
+	b.wantPaid(res, err, 2, true)
+	b.wantLines("payment 2")
+}
+
+func TestJoinedRefusalAfterAnotherAttemptGetsItsAnswer(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	b.ledger.onSettle = func() error {
+		b.ledger.onSettle = nil
+		other, err := idem.NewJoined(b.ledger)
+		if err != nil {
+			return err
+		}
+		_, err = other.Do(context.Background(), b.operation("k1", "100"), b.paying(201))
+		return err
+	}
+	res, err := b.doWith("k1", "100", b.paying(402))
+	b.wantPaid(res, err, 2, true)
+	b.wantLines("payment 2")
+}
+
+func TestJoinedRefusalThatIsNotStoredIsNotAnswered(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	b.ledger.onSettle = func() error { return errors.New("connection refused") }
+	_, err := b.doWith("k1", "100", b.paying(402))
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.ledger.onSettle = nil
+	res, err := b.doWith("k1", "100", b.paying(201))
+	b.wantPaid(res, err, 2, false)
+}
+
+// TestJoinedTransactionEndedByTheHandlerIsUnknown covers a raw ROLLBACK, whatever the handler answers.
+func TestJoinedTransactionEndedByTheHandlerIsUnknown(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{201, 402, 500} {
+		b := setupJoined(t, parts{})
+		_, err := b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+			b.write(ctx, "escaped").ended = true
+			return idem.Response{Status: status}, nil
+		})
+		b.wantRefused(err, idem.CodeOutcomeUnknown)
+		if b.saw(idem.EventMisused) != 1 {
+			t.Errorf("%d events, want 1", b.saw(idem.EventMisused))
+		}
+		b.wantState("k1", idem.StateUnknown)
+	}
+}
+
+func TestJoinedEscapeIsRecordedOnceTheStoreIsBack(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	var mu sync.Mutex
+	down := true
+	b.ledger.onSettle = func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if down {
+			return errors.New("connection refused")
+		}
+		return nil
+	}
+	_, err := b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+		b.write(ctx, "escaped").ended = true
+		return created(1), nil
+	})
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	_, err = b.do("k1", "100")
+	b.wantRefused(err, idem.CodeInProgress) // nothing runs meanwhile in this process
+	mu.Lock()
+	down = false
+	mu.Unlock()
+	b.eventually("unknown is stored", func() bool { return b.saw(idem.EventUnknown) == 1 })
+	b.wantState("k1", idem.StateUnknown)
+}
+
+// TestJoinedCommittedPendingRecordIsUnknown is what a crash after DDL leaves on MySQL.
+func TestJoinedCommittedPendingRecordIsUnknown(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		doubt idem.InDoubt
+		runs  int64
+		code  idem.Code
+	}{
+		"left unknown":       {idem.LeaveUnknown(), 0, idem.CodeOutcomeUnknown},
+		"resolver: applied":  {resolverSays(idem.Applied(created(1))), 0, ""},
+		"resolver: released": {resolverSays(idem.NotApplied()), 1, ""},
+		"runs again":         {idem.RunAgain(), 1, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.InDoubt = tt.doubt }})
+			fp, err := fingerprintOf("http", "100")(idem.FingerprintVersion)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = b.ledger.Begin(context.Background(), idem.NewKeyID("m1", "k1"), idem.BeginRequest{Fence: idem.JoinedFence(1), Nonce: idem.NewNonce(), Fingerprint: fp})
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := b.doWith("k1", "100", b.paying(201))
+			if tt.code == "" {
+				b.wantPaid(res, err, 1, tt.runs == 0)
+			} else {
+				b.wantRefused(err, tt.code)
+				b.wantState("k1", idem.StateUnknown)
+			}
+			b.wantRuns(tt.runs)
+		})
+	}
+}
+
+func resolverSays(r idem.Resolution) idem.InDoubt {
+	return idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		if in.Fence != (idem.Fence{}) {
+			return r, errors.New("joined mode has no fence")
+		}
+		return r, nil
+	})
+}
+
+func TestJoinedConflictRunsTheHandlerAgain(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		retries int
+		once    bool
+		fail    func(ctx context.Context) (idem.Response, error)
+		runs    int64
+		status  int // 0 is an error
+	}{
+		"returned": {3, false, func(context.Context) (idem.Response, error) { return idem.Response{}, errDeadlock }, 3, 201},
+		"reported": {3, false, func(ctx context.Context) (idem.Response, error) {
+			idem.ReportFailure(ctx, errDeadlock)
+			return idem.Response{Status: 500}, nil
+		}, 3, 201},
+		"another error": {3, false, func(context.Context) (idem.Response, error) { return idem.Response{}, errors.New("boom") }, 1, 0},
+		"too often":     {1, false, func(context.Context) (idem.Response, error) { return idem.Response{}, errDeadlock }, 2, 0},
+		"without the option": {0, false, func(ctx context.Context) (idem.Response, error) {
+			idem.ReportFailure(ctx, errDeadlock)
+			return idem.Response{Status: 500}, nil
+		}, 1, 500},
+		"a chain cannot rerun": {3, true, func(context.Context) (idem.Response, error) { return idem.Response{}, errDeadlock }, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupJoined(t, parts{opts: []idem.Option{idem.WithConflictRetries(tt.retries)}})
+			op := b.operation("k1", "100")
+			op.RunOnce = tt.once
+			res, err := b.engine.Do(context.Background(), op, func(ctx context.Context) (idem.Response, error) {
+				if n := b.runs.Add(1); n < 3 {
+					b.write(ctx, "lost")
+					return tt.fail(ctx)
+				}
+				b.write(ctx, "paid")
+				return created(1), nil
+			})
+			if res.Response.Status != tt.status || (err != nil) != (tt.status == 0) {
+				t.Errorf("Do() = %+v, %v, want %d", res, err, tt.status)
+			}
+			b.wantRuns(tt.runs)
+			if tt.status == 201 {
+				b.wantLines("paid")
+			}
+		})
+	}
+}
+
+func TestJoinedConflictAtCommitRunsTheHandlerAgain(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{opts: []idem.Option{idem.WithConflictRetries(1)}})
+	b.ledger.onCommit = func(tx *bookTx, _ idem.Settlement) (bool, error) {
+		b.ledger.onCommit = nil
+		return true, tx.end(idem.ErrConflict)
+	}
+	res, err := b.doWith("k1", "100", b.paying(201))
+	b.wantPaid(res, err, 2, false)
+	b.wantLines("payment 2")
+	if b.saw(idem.EventConflict) != 1 {
+		t.Errorf("%d events of a conflict, want 1", b.saw(idem.EventConflict))
+	}
+}
+
+func TestJoinedDownstreamKeyNeedsADeclaration(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	_, err := b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+		key, err := idem.DownstreamKey(ctx, "bank")
+		if key != "" || !errors.Is(err, idem.ErrUndeclared) {
+			t.Errorf("DownstreamKey() = %q, %v, want ErrUndeclared", key, err)
+		}
+		return idem.Response{}, err
+	})
+	if !errors.Is(err, idem.ErrUndeclared) {
+		t.Errorf("Do() = %v, want ErrUndeclared", err)
+	}
+}
+
+// TestJoinedBindingSurvivesARollback is a bank that was called for 100, and a retry for 900.
+func TestJoinedBindingSurvivesARollback(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }})
+	var keys []string
+	fail := func(ctx context.Context) (idem.Response, error) {
+		keys = append(keys, derived(ctx, t, "bank"))
+		return idem.Response{Status: 500}, nil
+	}
+	if res, err := b.doWith("k1", "100", fail); err != nil || res.Response.Status != 500 {
+		t.Fatalf("Do() = %+v, %v, want 500", res, err)
+	}
+	b.wantState("k1", idem.StateNone)
+	_, err := b.doWith("k1", "900", b.paying(201))
+	b.wantRefused(err, idem.CodeKeyReused)
+	b.wantRuns(0)
+	if _, err := b.doWith("k1", "100", fail); err != nil {
+		t.Fatal(err)
+	}
+	if len(keys) != 2 || keys[0] != keys[1] {
+		t.Errorf("downstream keys = %q, want two that are the same", keys)
+	}
+}
+
+func TestJoinedTransactionBelongsToItsExecution(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	var kept context.Context
+	_, err := b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+		kept = ctx
+		if x, _ := idem.FromContext(ctx); x.Fence != (idem.Fence{}) || x.Attempt != 1 {
+			t.Errorf("FromContext() = %+v, want attempt 1 without a fence", x)
+		}
+		if left, err := idem.CheckOwner(ctx); err != nil || left != time.Minute {
+			t.Errorf("CheckOwner() = %v, %v, want a minute", left, err)
+		}
+		return b.paying(201)(ctx)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := idem.JoinedTxOf(kept); !errors.Is(err, idem.ErrExecutionEnded) {
+		t.Errorf("JoinedTxOf() after the execution = %v, want ErrExecutionEnded", err)
+	}
+	if _, err := idem.JoinedTxOf(context.Background()); !errors.Is(err, idem.ErrNoExecution) {
+		t.Errorf("JoinedTxOf() outside = %v, want ErrNoExecution", err)
+	}
+	plain := setup(t, parts{})
+	_, _ = plain.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+		if _, err := idem.JoinedTxOf(ctx); !errors.Is(err, idem.ErrNotJoined) {
+			t.Errorf("JoinedTxOf() under New = %v, want ErrNotJoined", err)
+		}
+		return created(1), nil
+	})
+}
+
+func TestJoinedTokenIsUsedOnce(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }})
+	_, err := b.doWith("made up", "100", b.paying(201))
+	b.wantRefused(err, idem.CodeTokenUnknown)
+	token, err := b.engine.IssueToken(context.Background(), "m1", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := b.doWith(string(token.Value), "100", b.paying(500)); err != nil || res.Response.Status != 500 {
+		t.Fatalf("Do() = %+v, %v, want 500", res, err)
+	}
+	b.wantState(string(token.Value), idem.StateIssued)
+	res, err := b.doWith(string(token.Value), "100", b.paying(201))
+	b.wantPaid(res, err, 2, false)
+	res, err = b.doWith(string(token.Value), "100", b.paying(201))
+	b.wantPaid(res, err, 2, true)
+	b.wantLines("payment 2")
+}
+
+func TestJoinedOperatorDecidesAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	_, _ = b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+		b.write(ctx, "escaped").ended = true
+		return created(1), nil
+	})
+	rec, err := b.engine.Decide(context.Background(), idem.NewKeyID("m1", "k1"), idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy)
+	if err != nil || rec.State != idem.StateReleased {
+		t.Fatalf("Decide() = %v, %v, want released", rec.State, err)
+	}
+	res, err := b.doWith("k1", "100", b.paying(201))
+	b.wantPaid(res, err, 1, false)
+	if res.Attempt != 2 {
+		t.Errorf("attempt = %d, want 2", res.Attempt)
+	}
+}

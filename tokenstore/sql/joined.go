@@ -1,0 +1,182 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// Joined is a [Store] for [idem.NewJoined]. Its records commit together with what a handler
+// writes. It is safe for concurrent use. Make it with [Store.Joined].
+//
+// # What a handler does
+//
+// The handler gets its transaction from [Tx], and does all of its reading and writing there. It
+// neither commits nor rolls back. The middleware does that after the handler has returned, by
+// the handler's answer:
+//
+//	tx, err := sqlstore.Tx(ctx)
+//	if err != nil { … }
+//	_, err = tx.ExecContext(ctx, "INSERT INTO payments …")
+//
+// # What happens, in order
+//
+//	BeginJoined   a slot, a connection, BEGIN, and one statement that takes the key: it inserts
+//	              the pending record, or updates the one that lets an attempt start
+//	the handler   its statements
+//	Commit        one statement that makes the record completed, then COMMIT
+//	Rollback      first a look whether the handler has ended the transaction, then ROLLBACK
+//	Probe         after a COMMIT without an answer: try to take the key, and roll that back
+//
+// The unique key decides between two attempts. Everything else that tells of a running attempt is
+// a hint.
+//
+// # What keeps a handler from escaping
+//
+//	                      PostgreSQL                MySQL, MariaDB          SQLite
+//	COMMIT by handler     refused: a deferred       detected: a savepoint   refused: a deferred
+//	                      foreign key               has gone                foreign key
+//	ROLLBACK by handler,  detected: the record is   undone: autocommit      refused: a commit hook
+//	then more writes      not of this transaction   is off
+//	DDL by handler        a part of the             detected as COMMIT      a part of the
+//	                      transaction                                       transaction
+//	a failed statement    COMMIT is refused         a deadlock is undone:   a lost transaction is
+//	is swallowed                                    autocommit is off       refused: a commit hook
+//	the key, to others    an advisory lock          a row lock              this process alone owns
+//	                                                                        the file
+//
+// What is detected is recorded as unknown. A crash between the handler's own COMMIT, ROLLBACK or
+// DDL and the end of the handler is not covered: a committed pending record counts as unknown,
+// but what a handler commits after its own ROLLBACK on PostgreSQL has no record.
+//
+// # What the database has to offer
+//
+// The truth is the history of the current primary. An asynchronous fail-over loses records and
+// payments together, acknowledged ones too. On PostgreSQL with synchronous replication a
+// cancelled COMMIT may be visible before a standby has it. The server says so in a warning.
+type Joined struct {
+	*Store
+	guard     guard
+	slots     chan struct{} // one for each open transaction; nil is no limit
+	pool      int           // the size of the pool, for which the slots were made
+	isolation sql.IsolationLevel
+	idle      time.Duration
+}
+
+var _ idem.JoinedStore = (*Joined)(nil)
+
+// Facts about the handler's use of its transaction.
+var (
+	// ErrOtherStore says that the transaction of an execution is not of this package.
+	ErrOtherStore = errors.New("tokenstore/sql: the execution belongs to another kind of joined store")
+	// ErrHandlerEnded says that the handler called Commit or Rollback of its transaction and
+	// then answered with success. The middleware commits.
+	ErrHandlerEnded = errors.New("tokenstore/sql: the handler called Commit or Rollback of its transaction, which the middleware ends")
+)
+
+// Tx returns the transaction of the running handler. Its writes commit together with the record
+// of the request. Use it with the context of the handler. Do not call its Commit or Rollback.
+//
+// The error wraps idem.ErrNoExecution, idem.ErrExecutionEnded, idem.ErrNotJoined or
+// ErrOtherStore.
+func Tx(ctx context.Context) (*sql.Tx, error) {
+	joined, err := idem.JoinedTxOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t, ok := joined.(*joinedTx)
+	if !ok {
+		return nil, ErrOtherStore
+	}
+	t.given.Store(true)
+	return t.tx, nil
+}
+
+// JoinedOption configures [Store.Joined]. A nil option is ignored.
+type JoinedOption func(*Joined)
+
+// WithIsolation sets the isolation level of the transactions. By default it is that of the
+// database. With sql.LevelRepeatableRead or sql.LevelSerializable use
+// [idem.WithConflictRetries].
+func WithIsolation(level sql.IsolationLevel) JoinedOption {
+	return func(j *Joined) { j.isolation = level }
+}
+
+// WithIdleLimit sets for how long PostgreSQL, MySQL and MariaDB keep a transaction in which
+// nothing happens, for example because this process was suspended or its machine was lost. 1 min
+// by default. A route with a longer HandlerTimeout gets that and 10 s more.
+func WithIdleLimit(d time.Duration) JoinedOption { return func(j *Joined) { j.idle = d } }
+
+// Joined returns the store for [idem.NewJoined].
+//
+// Joined transactions leave one connection of the pool to all other calls, so it refuses a pool
+// of one. SQLite has one writer, so there the store needs a pool of its own for reading
+// ([WithReadPool]) and the right to say that no other process uses the file ([WithSoleProcess]).
+// Set the size of the pool before. If it has changed, BeginJoined fails.
+func (s *Store) Joined(opts ...JoinedOption) (*Joined, error) {
+	j := &Joined{Store: s, idle: time.Minute}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(j)
+		}
+	}
+	j.pool = s.db.Stats().MaxOpenConnections
+	switch {
+	case s.config.readOnly:
+		return nil, fmt.Errorf("tokenstore/sql: joined mode: %w", ErrReadOnly)
+	case j.idle < time.Second:
+		return nil, fmt.Errorf("tokenstore/sql: joined mode: an idle limit of %v, want 1s or more", j.idle)
+	case s.dialect == sqlite && s.read == s.db:
+		return nil, fmt.Errorf("%w: joined mode needs a pool for writing and one for reading: see WithReadPool", errSetting)
+	case s.dialect == sqlite && s.config.visibility != idem.VisibilityProcess:
+		return nil, fmt.Errorf("%w: joined mode on SQLite is for one process: lock the file and say so with WithSoleProcess", errSetting)
+	case s.dialect == sqlite:
+		j.slots = make(chan struct{}, 1)
+	case j.pool == 1:
+		return nil, fmt.Errorf("%w: joined mode needs a pool of 2 connections or more, because each transaction holds one until its handler has returned: see SetMaxOpenConns", errSetting)
+	case j.pool > 1:
+		j.slots = make(chan struct{}, j.pool-1)
+	}
+	j.guard = guards[s.dialect](j)
+	return j, nil
+}
+
+// guards makes the guard of each kind of database.
+var guards = map[*dialect]func(*Joined) guard{
+	postgres: newPostgresGuard,
+	mysql:    newMySQLGuard,
+	sqlite:   newSQLiteGuard,
+}
+
+// guard is what differs between the databases in joined mode. It is safe for concurrent use by
+// different transactions.
+type guard interface {
+	// claim notes that this process works on a key. It returns false if the database is this
+	// process's own and another transaction has the key.
+	claim(id idem.KeyID) bool
+	unclaim(id idem.KeyID)
+	// held reports whether a transaction has the key.
+	held(ctx context.Context, id idem.KeyID) (bool, error)
+	// before readies a connection for BEGIN, and after has it forget that. before reports
+	// whether another transaction has the key, if it can tell without waiting.
+	before(ctx context.Context, t *joinedTx) (held bool, err error)
+	after(ctx context.Context, t *joinedTx) error
+	// take runs the statement that takes the key. from is nil for an INSERT.
+	take(ctx context.Context, t *joinedTx, p pending, from *idem.Record) (taken, waited bool, err error)
+	// intact confirms that the transaction is still the one that took the key. The error wraps
+	// idem.ErrEscaped if it is another one by now.
+	intact(ctx context.Context, t *joinedTx) error
+	// escaped is intact before a rollback, which it may make a part of.
+	escaped(ctx context.Context, t *joinedTx) error
+	// complete makes the record completed. The error wraps idem.ErrEscaped or idem.ErrSwallowed
+	// if the transaction is not the one that took the key, and nothing is committed.
+	complete(ctx context.Context, t *joinedTx, c completion) error
+	// commit commits in limited time.
+	commit(ctx context.Context, t *joinedTx) error
+	// undone reports whether an error of COMMIT means that it was rolled back for certain.
+	undone(err error) bool
+}

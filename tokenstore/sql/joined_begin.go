@@ -1,0 +1,194 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// joinedRounds bounds how often BeginJoined starts over.
+const joinedRounds = 5
+
+// pending is the record that takes a key.
+type pending struct {
+	id   idem.KeyID
+	req  idem.JoinedRequest
+	next uint32        // number of the attempt
+	idle time.Duration // of the transaction
+}
+
+// BeginJoined opens a transaction that takes the key. [idem.JoinedStore] has the contract. The
+// error wraps idem.ErrUnavailable, idem.ErrNewerRecord or idem.ErrCorruptRecord.
+func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (begin idem.JoinedBegin, err error) {
+	if !j.guard.claim(id) {
+		return idem.JoinedBegin{Held: true}, nil
+	}
+	release := func() { j.guard.unclaim(id) }
+	defer func() {
+		if begin.Tx == nil {
+			release()
+		}
+	}()
+	if err := j.takeSlot(ctx); err != nil {
+		return begin, err
+	}
+	release = func() { j.giveSlot(); j.guard.unclaim(id) }
+
+	// A client key without a record is the usual case, so the first round inserts one unseen.
+	var from *idem.Record
+	if req.Kind != idem.ClientKey || req.RunAgainFrom != nil {
+		rec, err := j.Get(ctx, id)
+		if err != nil || !starts(&rec, &req) {
+			return idem.JoinedBegin{Record: rec}, err
+		}
+		from = &rec
+	}
+	for range joinedRounds {
+		t, held, err := j.tryBegin(ctx, id, req, from)
+		switch {
+		case err != nil:
+			return begin, err
+		case held:
+			return idem.JoinedBegin{Held: true}, nil
+		case t != nil:
+			t.release = release
+			begin.Tx, begin.Record = t, t.record(from)
+			if from != nil {
+				begin.Replaced = idem.Replaced{State: from.State, Attempt: from.Attempt}
+			}
+			return begin, nil
+		}
+		// The key was not free, or another transaction was in the way.
+		rec, err := j.Get(ctx, id)
+		switch {
+		case err != nil:
+			return begin, err
+		case rec.State == idem.StateNone && req.Kind == idem.ClientKey && req.RunAgainFrom == nil:
+			from = nil
+		case starts(&rec, &req):
+			from = &rec
+		default:
+			return idem.JoinedBegin{Record: rec}, nil
+		}
+		held, err = j.Held(ctx, id)
+		if err != nil || held {
+			return idem.JoinedBegin{Held: held}, err
+		}
+	}
+	return idem.JoinedBegin{Held: true}, nil
+}
+
+// Held reports whether an attempt of the key runs in a transaction. The error wraps
+// idem.ErrUnavailable.
+func (j *Joined) Held(ctx context.Context, id idem.KeyID) (bool, error) {
+	held, err := j.guard.held(ctx, id)
+	return held, j.failed("held", err)
+}
+
+// starts reports whether a committed record lets an attempt start.
+func starts(rec *idem.Record, req *idem.JoinedRequest) bool {
+	if rec.Kind != req.Kind {
+		return false
+	}
+	if req.RunAgainFrom != nil {
+		return rec.State.Open() && rec.Attempt == *req.RunAgainFrom
+	}
+	return rec.State == idem.StateIssued || rec.State == idem.StateReleased
+}
+
+// takeSlot waits until one of the transactions that may be open at once is free.
+func (j *Joined) takeSlot(ctx context.Context) error {
+	if n := j.db.Stats().MaxOpenConnections; n != j.pool && j.dialect != sqlite {
+		return fmt.Errorf("tokenstore/sql: begin joined: %w: the pool has %d connections now and had %d when Joined was called", idem.ErrUnavailable, n, j.pool)
+	}
+	if j.slots == nil {
+		return nil
+	}
+	select {
+	case j.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("tokenstore/sql: begin joined: %w: all %d joined transactions are in use: %w", idem.ErrUnavailable, cap(j.slots), ctx.Err())
+	}
+}
+
+func (j *Joined) giveSlot() {
+	if j.slots != nil {
+		<-j.slots
+	}
+}
+
+// tryBegin opens a transaction and takes the key in it, once. It returns no transaction if it
+// did not get the key, or if it may have waited for it.
+func (j *Joined) tryBegin(ctx context.Context, id idem.KeyID, req idem.JoinedRequest, from *idem.Record) (t *joinedTx, held bool, err error) {
+	t = &joinedTx{joined: j, id: id, req: req, idle: j.idle}
+	if req.HandlerTimeout > 0 {
+		t.idle = max(j.idle, req.HandlerTimeout+idleMargin)
+	}
+	if held, err = t.open(ctx); held || err != nil {
+		return nil, held, err
+	}
+	p := pending{id: id, req: req, next: 1, idle: t.idle}
+	if from != nil {
+		p.next = from.Attempt.Number + 1
+	}
+	t.attempt = idem.Attempt{Number: p.next, Fence: idem.JoinedFence(p.next), Nonce: req.Nonce}
+	taken, waited, err := j.guard.take(ctx, t, p, from)
+	if err == nil && taken && !waited && t.opened() {
+		return t, false, nil
+	}
+	t.undo(ctx)
+	switch fault := j.dialect.fault(err); {
+	case err == nil, fault == faultDuplicate, fault == faultConflict, fault == faultBusy && ctx.Err() == nil:
+		return nil, false, nil
+	}
+	return nil, false, j.failed("begin joined", err)
+}
+
+// idleMargin is what the database adds to the deadline of a handler.
+const idleMargin = 10 * time.Second
+
+// open gets a connection and sends BEGIN. The context of the transaction is its own, because
+// neither the caller nor the handler may end it.
+func (t *joinedTx) open(ctx context.Context) (held bool, err error) {
+	j := t.joined
+	if t.conn, err = j.db.Conn(ctx); err != nil {
+		return false, j.failed("begin joined", err)
+	}
+	if held, err = j.guard.before(ctx, t); held || err != nil {
+		t.close(ctx, err != nil)
+		if err != nil {
+			return false, j.failed("begin joined", err)
+		}
+		return held, nil
+	}
+	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	t.cancel = cancel
+	t.unwatch = context.AfterFunc(ctx, cancel) // until the key is taken
+	t.tx, err = t.conn.BeginTx(txCtx, &sql.TxOptions{Isolation: j.isolation})
+	if err != nil {
+		t.unwatch()
+		cancel()
+		t.close(ctx, true)
+		return false, j.failed("begin joined", err)
+	}
+	return false, nil
+}
+
+// opened separates the transaction from the context of BeginJoined. It returns false if that
+// ended first.
+func (t *joinedTx) opened() bool { return t.unwatch() }
+
+// record is the record as the transaction sees it.
+func (t *joinedTx) record(from *idem.Record) idem.Record {
+	rec := idem.Record{Created: t.started}
+	if from != nil {
+		rec.Created, rec.TokenExpires = from.Created, from.TokenExpires
+	}
+	rec.State, rec.Kind, rec.Route, rec.Attempt = idem.StatePending, t.req.Kind, t.req.Route, t.attempt
+	rec.Fingerprint, rec.Started = t.req.Fingerprint, t.started
+	return rec
+}

@@ -1,0 +1,66 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// bindRounds bounds how often Bind looks again after another caller came first.
+const bindRounds = 5
+
+// Bind commits a fingerprint for a key, unless the key has one that still counts, and returns
+// the one it has. [idem.JoinedStore] has the contract. The error wraps idem.ErrUnavailable.
+func (j *Joined) Bind(ctx context.Context, id idem.KeyID, fp idem.Fingerprint, ttl time.Duration) (idem.Fingerprint, error) {
+	for range bindRounds {
+		bound, done, err := j.bindOnce(ctx, id, fp, ttl)
+		switch {
+		case err != nil && j.dialect.fault(err) != faultConflict:
+			return idem.Fingerprint{}, j.failed("bind", err)
+		case done:
+			return bound, nil
+		}
+	}
+	return idem.Fingerprint{}, fmt.Errorf("tokenstore/sql: bind: %w: the binding kept changing", idem.ErrUnavailable)
+}
+
+// bindOnce returns done false if another caller came between two of its statements.
+func (j *Joined) bindOnce(ctx context.Context, id idem.KeyID, fp idem.Fingerprint, ttl time.Duration) (bound idem.Fingerprint, done bool, err error) {
+	column, lasts := packFingerprint(fp), ttl.Microseconds()
+	n, err := changed(j.db.ExecContext(ctx, j.names.sql(
+		"INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, {clock}, {clock} + ?) {once}"),
+		id[:], []byte{}, column, lasts))
+	switch {
+	case j.dialect.fault(err) == faultDuplicate:
+	case err != nil || n == 1:
+		return fp, err == nil, err
+	}
+	var stored []byte
+	var created, left int64
+	err = j.db.QueryRowContext(ctx, j.names.sql("SELECT fingerprint, created, expires - {clock} FROM {bindings} WHERE k = ?"), id[:]).
+		Scan(&stored, &created, &left)
+	switch {
+	case errors.Is(err, sql.ErrNoRows): // it has been removed since
+		return bound, false, nil
+	case err != nil:
+		return bound, false, err
+	case left <= 0: // of an operation whose time is over
+		n, err := changed(j.db.ExecContext(ctx, j.names.sql(
+			"UPDATE {bindings} SET fingerprint = ?, created = {clock}, expires = {clock} + ? WHERE k = ? AND fingerprint = ? AND created = ?"),
+			column, lasts, id[:], stored, created))
+		return fp, err == nil && n == 1, err
+	case len(stored) != 1+len(bound.Sum):
+		return bound, false, fmt.Errorf("a fingerprint of %d bytes", len(stored))
+	}
+	bound.Version = stored[0]
+	copy(bound.Sum[:], stored[1:])
+	if bound == fp && left < lasts {
+		_, err = j.db.ExecContext(ctx, j.names.sql("UPDATE {bindings} SET expires = {clock} + ? WHERE k = ? AND fingerprint = ?"),
+			lasts, id[:], stored)
+	}
+	return bound, err == nil, err
+}

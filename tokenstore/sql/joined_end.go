@@ -1,0 +1,191 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// joinedTx is the transaction of one attempt.
+type joinedTx struct {
+	joined  *Joined
+	id      idem.KeyID
+	req     idem.JoinedRequest
+	attempt idem.Attempt
+	started time.Time
+	idle    time.Duration
+
+	conn    *sql.Conn
+	tx      *sql.Tx
+	cancel  context.CancelFunc // ends the context of tx
+	unwatch func() bool
+	release func()      // gives back the slot and the key
+	given   atomic.Bool // the handler has tx
+	state   any         // of the guard
+}
+
+// cleanUpTimeout bounds what happens to a connection after the end of its transaction.
+const cleanUpTimeout = 2 * time.Second
+
+// completion is an outcome as the record keeps it.
+type completion struct {
+	settlement idem.Nonce
+	response   []byte
+	resultTTL  int64 // in microseconds
+	keyTTL     int64
+}
+
+// Commit makes the record completed and commits the transaction. [idem.JoinedTx] has the errors.
+func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
+	var response []byte
+	if s.Response != nil {
+		var err error
+		if response, err = s.Response.AppendBinary(nil); err != nil {
+			return err
+		}
+	}
+	g := t.joined.guard
+	err := g.complete(ctx, t, completion{settlement: s.ID, response: response,
+		resultTTL: s.ResultTTL.Microseconds(), keyTTL: max(s.KeyTTL, s.ResultTTL).Microseconds()})
+	if err != nil {
+		return t.fail(ctx, err)
+	}
+	err = g.commit(ctx, t)
+	t.finish(ctx, err != nil)
+	switch {
+	case err == nil:
+		return nil
+	case t.Conflict(err):
+		return fmt.Errorf("tokenstore/sql: commit: %w: %w", idem.ErrConflict, err)
+	case g.undone(err):
+		return fmt.Errorf("tokenstore/sql: commit: %w: %w", idem.ErrRolledBack, err)
+	}
+	return fmt.Errorf("tokenstore/sql: commit: %w: %w", idem.ErrUnavailable, err) // it may have been committed
+}
+
+// fail rolls back, because COMMIT was not sent, and returns the meaning of an error before it.
+func (t *joinedTx) fail(ctx context.Context, err error) error {
+	t.finish(ctx, true)
+	switch {
+	case errors.Is(err, idem.ErrEscaped), errors.Is(err, idem.ErrSwallowed):
+		return err
+	case errors.Is(err, sql.ErrTxDone):
+		return fmt.Errorf("%w: %w", idem.ErrSwallowed, ErrHandlerEnded)
+	case t.Conflict(err):
+		return fmt.Errorf("tokenstore/sql: complete: %w: %w", idem.ErrConflict, err)
+	}
+	return fmt.Errorf("tokenstore/sql: complete: %w: %w", idem.ErrRolledBack, err)
+}
+
+// Rollback rolls the transaction back. [idem.JoinedTx] has the errors.
+func (t *joinedTx) Rollback(ctx context.Context) error {
+	var err error
+	if t.given.Load() {
+		err = t.joined.guard.escaped(ctx, t)
+	}
+	t.finish(ctx, true)
+	if errors.Is(err, idem.ErrEscaped) {
+		return err
+	}
+	return nil // nothing was committed, and a lost connection cannot commit any more
+}
+
+// Check confirms the transaction. [idem.JoinedTx] has the errors.
+func (t *joinedTx) Check(ctx context.Context) (time.Duration, error) {
+	switch err := t.joined.guard.intact(ctx, t); {
+	case errors.Is(err, idem.ErrEscaped):
+		return 0, err
+	case err != nil:
+		return 0, t.joined.failed("check", err)
+	}
+	return t.idle, nil
+}
+
+// Conflict reports whether an error is a serialisation failure or a deadlock.
+func (t *joinedTx) Conflict(err error) bool {
+	return err != nil && t.joined.dialect.fault(err) == faultConflict
+}
+
+// undo ends a transaction that no handler has seen. The slot stays.
+func (t *joinedTx) undo(ctx context.Context) {
+	t.release = nil
+	t.finish(ctx, true)
+}
+
+// finish ends the transaction if it is open, and gives the connection back.
+func (t *joinedTx) finish(ctx context.Context, open bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
+	defer cancel()
+	t.unwatch()
+	broken := false
+	if open {
+		err := t.tx.Rollback()
+		broken = err != nil && !errors.Is(err, sql.ErrTxDone)
+	}
+	t.close(ctx, broken)
+	t.cancel()
+}
+
+// close gives the connection back to the pool. A connection that is not fit for others is closed.
+func (t *joinedTx) close(ctx context.Context, broken bool) {
+	if err := t.joined.guard.after(ctx, t); err != nil || broken {
+		_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	_ = t.conn.Close()
+	if t.release != nil {
+		t.release()
+		t.release = nil
+	}
+}
+
+// Probe looks what the primary has of a key, after every transaction with the key has ended. The
+// error wraps idem.ErrUnavailable.
+func (j *Joined) Probe(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	err := j.probe(ctx, id)
+	if err != nil {
+		return idem.Record{}, j.failed("probe", err)
+	}
+	return j.Get(ctx, id)
+}
+
+// probe tries to take the key, waiting for other transactions, and rolls that back. A replica
+// refuses it.
+func (j *Joined) probe(ctx context.Context, id idem.KeyID) (err error) {
+	isolation, lock := sql.LevelReadCommitted, " FOR UPDATE"
+	if j.dialect == sqlite { // a transaction has the whole file for itself
+		isolation, lock = sql.LevelDefault, ""
+	}
+	tx, err := j.db.BeginTx(ctx, &sql.TxOptions{Isolation: isolation})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ignoreDone(tx.Rollback())) }()
+	text, args := j.insert(pending{id: id, next: 1, req: idem.JoinedRequest{Nonce: idem.NewNonce()}})
+	res, err := tx.ExecContext(ctx, text, args...)
+	if err == nil {
+		if n, err := res.RowsAffected(); err != nil || n > 0 {
+			return err
+		}
+	} else if j.dialect.fault(err) != faultDuplicate {
+		return err
+	}
+	var k []byte
+	err = tx.QueryRowContext(ctx, j.names.sql("SELECT k FROM {records} WHERE k = ?"+lock), id[:]).Scan(&k)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	return err
+}
+
+func ignoreDone(err error) error {
+	if errors.Is(err, sql.ErrTxDone) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,165 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// mysqlGuard is the [guard] of MySQL and MariaDB.
+//
+// A deadlock ends the whole transaction there. With autocommit on, the handler's next statement
+// would commit by itself, so autocommit is off for the whole attempt. A savepoint with a secret
+// name shows whether the transaction is still the first one, because COMMIT, ROLLBACK, DDL and a
+// deadlock remove it.
+type mysqlGuard struct{ joined *Joined }
+
+func newMySQLGuard(j *Joined) guard { return &mysqlGuard{j} }
+
+// mysqlErrNoSavepoint is ER_SP_DOES_NOT_EXIST.
+const mysqlErrNoSavepoint = 1305
+
+func (g *mysqlGuard) claim(idem.KeyID) bool { return true }
+func (g *mysqlGuard) unclaim(idem.KeyID)    {}
+
+// before looks whether the key is free without waiting, which an INSERT cannot do there.
+func (g *mysqlGuard) before(ctx context.Context, t *joinedTx) (held bool, err error) {
+	var now int64
+	var k []byte
+	err = t.conn.QueryRowContext(ctx, g.joined.names.sql(
+		"SELECT {clock}, r.k FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? FOR UPDATE NOWAIT"), t.id[:]).Scan(&now, &k)
+	switch {
+	case g.joined.dialect.fault(err) == faultBusy:
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	t.started = time.UnixMicro(now).UTC()
+	_, err = t.conn.ExecContext(ctx, fmt.Sprintf("SET @idem_wait_timeout = @@wait_timeout, autocommit = 0, wait_timeout = %d",
+		(t.idle+time.Second-1)/time.Second))
+	t.state = err == nil
+	return false, err
+}
+
+func (g *mysqlGuard) after(ctx context.Context, t *joinedTx) error {
+	if t.state != true {
+		return nil
+	}
+	return t.exec(ctx, "SET autocommit = 1, wait_timeout = @idem_wait_timeout")
+}
+
+func (g *mysqlGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
+	var k []byte
+	err := g.joined.db.QueryRowContext(ctx, g.joined.names.sql("SELECT k FROM {records} WHERE k = ? FOR UPDATE NOWAIT"), id[:]).Scan(&k)
+	switch {
+	case g.joined.dialect.fault(err) == faultBusy:
+		return true, nil
+	case errors.Is(err, sql.ErrNoRows):
+		return false, nil
+	}
+	return false, err
+}
+
+func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p pending, from *idem.Record) (taken, waited bool, err error) {
+	text, args := g.joined.insert(p)
+	if from != nil {
+		text, args = g.joined.update(p, from, "")
+	}
+	n, err := changed(t.tx.ExecContext(ctx, text, args...))
+	if err != nil || n != 1 {
+		return false, false, err
+	}
+	_, err = t.tx.ExecContext(ctx, "SAVEPOINT "+t.savepoint())
+	return err == nil, false, err
+}
+
+// savepoint is a name that the handler does not use.
+func (t *joinedTx) savepoint() string { return "idem_" + t.attempt.Nonce.String() }
+
+// intact does not touch the savepoint, because releasing it would release those of the handler.
+// So it does not notice DDL.
+func (g *mysqlGuard) intact(ctx context.Context, t *joinedTx) error {
+	var n int
+	err := t.tx.QueryRowContext(ctx, g.joined.names.sql("SELECT count(*)"+ours), t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	switch {
+	case err != nil:
+		return err
+	case n != 1:
+		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
+	}
+	return nil
+}
+
+// escaped tells a transaction that was rolled back, which takes its record along, from one that
+// was committed with its pending record.
+func (g *mysqlGuard) escaped(ctx context.Context, t *joinedTx) error {
+	_, err := t.tx.ExecContext(ctx, "RELEASE SAVEPOINT "+t.savepoint())
+	if err == nil {
+		return nil
+	}
+	left, err := g.leftPending(ctx, t)
+	switch {
+	case err != nil: // then the next request with the key finds out
+		return err
+	case left:
+		return fmt.Errorf("%w: its record was committed as pending", idem.ErrEscaped)
+	}
+	return fmt.Errorf("%w: it had been rolled back", idem.ErrSwallowed)
+}
+
+// leftPending reports whether the pending record was committed. It may be unknown by now. It first
+// because only a new one sees what is committed.
+func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error) {
+	_ = t.tx.Rollback() // does nothing if the handler has called Commit
+	var q querier = t.conn
+	if t.exec(ctx, "ROLLBACK") != nil {
+		q = g.joined.db
+	}
+	var n int
+	err := q.QueryRowContext(ctx, g.joined.names.sql("SELECT count(*) FROM {records} WHERE k = ? AND nonce = ?"), t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	return n > 0, err
+}
+
+func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c completion) error {
+	if err := g.escaped(ctx, t); err != nil {
+		return err
+	}
+	text, args := g.joined.complete(t, c, "")
+	n, err := changed(t.tx.ExecContext(ctx, text, args...))
+	if err == nil && n != 1 {
+		err = fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
+	}
+	return err
+}
+
+// commit sends COMMIT past the sql.Tx, because the driver's COMMIT knows no context. What the
+// handler still sends over the transaction is rolled back after it.
+func (g *mysqlGuard) commit(ctx context.Context, t *joinedTx) error {
+	err := t.exec(ctx, "COMMIT")
+	if err == nil {
+		_ = t.tx.Rollback()
+	}
+	return err
+}
+
+// exec sends a statement past the sql.Tx. [sql.Conn.ExecContext] would wait for the end of the
+// transaction if the connection is lost, and so for itself.
+func (t *joinedTx) exec(ctx context.Context, statement string) (err error) {
+	rawErr := t.conn.Raw(func(driverConn any) error {
+		execer, ok := driverConn.(driver.ExecerContext)
+		if !ok {
+			err = errors.New("the driver cannot execute a statement by itself")
+			return nil
+		}
+		_, err = execer.ExecContext(ctx, statement, nil)
+		return nil
+	})
+	return errors.Join(rawErr, err)
+}
+
+func (g *mysqlGuard) undone(error) bool { return false } // a conflict is told apart before

@@ -1,0 +1,152 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// postgresGuard is the [guard] of PostgreSQL.
+//
+// A transaction that takes a key also takes an advisory lock for it, in the same statement. So
+// a duplicate need not wait to learn that the key is taken. The lock is a hint. The primary key
+// decides, and the column guard refuses the commit of a pending record.
+type postgresGuard struct {
+	joined *Joined
+	keys   int64 // tells the advisory locks of this table from those of others
+	insert string
+}
+
+func newPostgresGuard(j *Joined) guard {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(j.names.table("records"))) // never fails
+	return &postgresGuard{joined: j, keys: int64(h.Sum64()), insert: j.names.sql(
+		"INSERT INTO {records} (" + joinedColumns + ", guard) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, ?::bigint, ?::bytea, " +
+			"?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, now.t, ?::bytea FROM (SELECT {clock} AS t) now " +
+			"WHERE " + postgresTakes + " ON CONFLICT DO NOTHING" + postgresReturns)}
+}
+
+const (
+	// postgresTakes is a condition of the statement that takes the key. It never waits. The
+	// server reads the time-out when the transaction is idle, so it may come in any statement.
+	postgresTakes = "pg_try_advisory_xact_lock(?::bigint) AND set_config('idle_in_transaction_session_timeout', ?::text, true) IS NOT NULL"
+	// postgresReturns gives the start of the attempt, and for how long the statement has run.
+	postgresReturns = " RETURNING started, (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint"
+	// postgresOurs is true in the transaction that has written the row, and in no later one.
+	postgresOurs = " AND xmin = pg_current_xact_id_if_assigned()::xid"
+)
+
+func (g *postgresGuard) claim(idem.KeyID) bool { return true }
+func (g *postgresGuard) unclaim(idem.KeyID)    {}
+
+func (g *postgresGuard) before(context.Context, *joinedTx) (bool, error) { return false, nil }
+func (g *postgresGuard) after(context.Context, *joinedTx) error          { return nil }
+
+// lock is the number of the advisory lock of a key.
+func (g *postgresGuard) lock(id idem.KeyID) int64 {
+	return int64(binary.BigEndian.Uint64(id[:8])) ^ g.keys
+}
+
+func (g *postgresGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
+	var free bool
+	err := g.joined.db.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock_shared($1)", g.lock(id)).Scan(&free)
+	return !free, err
+}
+
+// shortWait is how long a statement runs that has not waited for another transaction.
+const shortWait = 10 * time.Millisecond
+
+func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p pending, from *idem.Record) (taken, waited bool, err error) {
+	lock, idle := g.lock(p.id), fmt.Sprintf("%dms", p.idle.Milliseconds())
+	text, args := g.insert, append(p.values(), p.id[:], lock, idle)
+	if from != nil {
+		text, args = g.joined.update(p, from, " AND "+postgresTakes+postgresReturns, lock, idle)
+	}
+	var started, ran int64
+	switch err := t.tx.QueryRowContext(ctx, text, args...).Scan(&started, &ran); {
+	case errors.Is(err, sql.ErrNoRows):
+		return false, false, nil
+	case err != nil:
+		return false, false, err
+	}
+	t.started = time.UnixMicro(started).UTC()
+	// With these levels every statement sees the data of the time of the first one, before a wait.
+	level := g.joined.isolation
+	old := level == sql.LevelRepeatableRead || level == sql.LevelSnapshot || level == sql.LevelSerializable
+	return true, old && time.Duration(ran)*time.Microsecond > shortWait, nil
+}
+
+func (g *postgresGuard) intact(ctx context.Context, t *joinedTx) error {
+	var n int
+	err := t.tx.QueryRowContext(ctx, g.joined.names.sql("SELECT count(*)"+ours+postgresOurs), t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	switch {
+	case err != nil:
+		return err
+	case n != 1:
+		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
+	}
+	return nil
+}
+
+// escaped is intact. A transaction with a failed statement can only be rolled back, and so can
+// one that the handler ended by the methods of sql.Tx, because the guard refused its commit.
+func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error { return g.intact(ctx, t) }
+
+func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c completion) error {
+	text, args := g.joined.complete(t, c, postgresOurs)
+	n, err := changed(t.tx.ExecContext(ctx, text, args...))
+	switch {
+	case sqlState(err) == "25P02": // in_failed_sql_transaction
+		return fmt.Errorf("%w: %w", idem.ErrSwallowed, err)
+	case err != nil:
+		return err
+	case n != 1:
+		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
+	}
+	return nil
+}
+
+// commit ends COMMIT by the context of the transaction, which pgx obeys.
+func (g *postgresGuard) commit(ctx context.Context, t *joinedTx) error {
+	defer context.AfterFunc(ctx, t.cancel)()
+	return t.tx.Commit()
+}
+
+func (g *postgresGuard) undone(err error) bool {
+	switch state := sqlState(err); {
+	case strings.HasPrefix(state, "23"), strings.HasPrefix(state, "40"): // constraint, rollback
+		return true
+	case state == "":
+		// The answer to COMMIT was ROLLBACK. pgx has a value for this error, and an import of
+		// pgx would link it into services on other databases.
+		return strings.Contains(err.Error(), "commit unexpectedly resulted in rollback")
+	}
+	return false
+}
+
+// sqlState returns the SQLSTATE of an error of the server, or "".
+func sqlState(err error) string {
+	e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err)
+	if !ok {
+		return ""
+	}
+	return e.SQLState()
+}
+
+// changed is the number of changed rows.
+func changed(res sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}

@@ -1,0 +1,284 @@
+package sqlstore
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
+)
+
+func init() { gin.SetMode(gin.ReleaseMode) }
+
+// patience bounds what a test waits for. Reaching it is a failure.
+const patience = 30 * time.Second
+
+// service is a Gin service with one protected route, POST /pay, on a database of its own.
+type service struct {
+	*testing.T
+	backend backend
+	pools   pools
+	joined  *Joined
+	engine  *idem.Engine
+	router  *gin.Engine
+	serve   http.Handler // in place of router, if set
+
+	mu     sync.Mutex
+	runs   int
+	events []idem.Event
+	handle gin.HandlerFunc
+}
+
+// serviceParts is what differs from the defaults.
+type serviceParts struct {
+	pool    int // connections; 8 by default
+	store   []Option
+	joined  []JoinedOption
+	engine  []idem.Option
+	gin     []idemgin.Option
+	policy  func(*idem.Policy)
+	pools   *pools // of another service, to make another instance of it
+	rewrite func(p *pools)
+}
+
+func startService(t *testing.T, b backend, p serviceParts) *service {
+	t.Helper()
+	s := &service{T: t, backend: b}
+	if p.pools != nil {
+		s.pools = *p.pools
+	} else {
+		s.pools = b.migrated(t)
+		mustExec(t, s.pools.write, "CREATE TABLE payments (op VARCHAR(64) NOT NULL, amount BIGINT NOT NULL)")
+	}
+	if p.rewrite != nil {
+		p.rewrite(&s.pools)
+	}
+	opts := p.store
+	if b.dialect == SQLite() {
+		opts = append(opts, WithSoleProcess())
+	} else {
+		s.pools.write.SetMaxOpenConns(cmp.Or(p.pool, 8))
+	}
+	store := b.store(t, s.pools, opts...)
+	var err error
+	if s.joined, err = store.Joined(p.joined...); err != nil {
+		t.Fatalf("Joined() = %v, want <nil>", err)
+	}
+	engineOpts := append([]idem.Option{idem.WithObserver(s.observe), idem.WithLockTimeout(patience), idem.WithStoreTimeout(patience)}, p.engine...)
+	if s.engine, err = idem.NewJoined(s.joined, engineOpts...); err != nil {
+		t.Fatalf("NewJoined() = %v, want <nil>", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := s.engine.Close(ctx); err != nil {
+			t.Errorf("Close() = %v", err)
+		}
+	})
+	policy := idem.Policy{Scope: func(context.Context) (string, error) { return "merchant", nil }}
+	if p.policy != nil {
+		p.policy(&policy)
+	}
+	s.handle = s.paying(http.StatusCreated)
+	s.router = gin.New()
+	s.router.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(http.StatusInternalServerError) }))
+	s.router.POST("/pay", idemgin.Middleware(s.engine, policy, p.gin...), func(c *gin.Context) {
+		s.mu.Lock()
+		s.runs++
+		h := s.handle
+		s.mu.Unlock()
+		h(c)
+	})
+	s.router.GET("/status", idemgin.StatusHandler(s.engine, policy))
+	s.router.POST("/tokens", idemgin.TokenHandler(s.engine, policy, 0))
+	return s
+}
+
+func (s *service) observe(_ context.Context, ev idem.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, ev)
+}
+
+// saw returns the errors of the events of a type.
+func (s *service) saw(t idem.EventType) (errs []error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ev := range s.events {
+		if ev.Type == t {
+			errs = append(errs, ev.Err)
+		}
+	}
+	return errs
+}
+
+// with sets the handler.
+func (s *service) with(h gin.HandlerFunc) *service {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handle = h
+	return s
+}
+
+// inTx is a handler that works in its transaction. An error is answered with 500.
+func (s *service) inTx(work func(c *gin.Context, tx *sql.Tx) error) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		tx, err := Tx(c)
+		if err == nil {
+			err = work(c, tx)
+		}
+		if err != nil && !c.Writer.Written() {
+			c.String(http.StatusInternalServerError, "sorry")
+		}
+	}
+}
+
+// paying is a handler that writes a payment and answers with a status.
+func (s *service) paying(status int) gin.HandlerFunc {
+	return s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+		if err := s.insert(c, tx); err != nil {
+			return err
+		}
+		c.String(status, "paid")
+		return nil
+	})
+}
+
+// insert writes a payment of 100.
+func (s *service) insert(ctx context.Context, tx querier) error {
+	x, ok := idem.FromContext(ctx)
+	if !ok {
+		return errors.New("not in an execution")
+	}
+	_, err := tx.ExecContext(ctx, fmt.Sprintf("INSERT INTO payments (op, amount) VALUES ('%s', 100)", x.OperationID))
+	return err
+}
+
+// answer is what a client gets.
+type answer struct {
+	status   int
+	code     string // of a refusal
+	body     string
+	replayed bool
+}
+
+func (a answer) String() string {
+	if a.code != "" {
+		return fmt.Sprintf("%d %s", a.status, a.code)
+	}
+	return fmt.Sprintf("%d %q replayed %t", a.status, a.body, a.replayed)
+}
+
+// pay sends a payment under a key.
+func (s *service) pay(key string) answer { return s.payAmount(key, 100) }
+
+func (s *service) payAmount(key string, amount int) answer { return s.payTo("/pay", key, amount) }
+
+func (s *service) payTo(path, key string, amount int) answer {
+	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(fmt.Sprintf(`{"amount":%d}`, amount)))
+	r.Header.Set("Idempotency-Key", key)
+	r.Header.Set("Content-Type", "application/json")
+	return s.send(r)
+}
+
+func (s *service) send(r *http.Request) answer {
+	w := httptest.NewRecorder()
+	if s.serve != nil {
+		s.serve.ServeHTTP(w, r)
+	} else {
+		s.router.ServeHTTP(w, r)
+	}
+	a := answer{status: w.Code, body: w.Body.String(), replayed: w.Header().Get("Idempotent-Replayed") == "true"}
+	if _, after, ok := strings.Cut(a.body, `"code":"`); ok {
+		a.code, _, _ = strings.Cut(after, `"`)
+	}
+	return a
+}
+
+func (s *service) want(got, want answer) {
+	s.Helper()
+	if want.code != "" {
+		got.body = want.body
+	}
+	if got != want {
+		s.Errorf("answer = %v, want %v", got, want)
+	}
+}
+
+var (
+	paid       = answer{status: 201, body: "paid"}
+	paidBefore = answer{status: 201, body: "paid", replayed: true}
+)
+
+func refused(status int, code idem.Code) answer { return answer{status: status, code: string(code)} }
+
+// wantPayments counts the committed payments.
+func (s *service) wantPayments(want int) {
+	s.Helper()
+	var n int
+	if err := s.pools.read.QueryRow("SELECT count(*) FROM payments").Scan(&n); err != nil || n != want {
+		s.Errorf("the ledger has %d payments, %v, want %d", n, err, want)
+	}
+}
+
+// wantState asks as the owner of a key does.
+func (s *service) wantState(key string, want idem.State) {
+	s.Helper()
+	r := httptest.NewRequest(http.MethodGet, "/status", nil)
+	r.Header.Set("Idempotency-Key", key)
+	if a := s.send(r); !strings.Contains(a.body, fmt.Sprintf(`"state":%q`, want)) {
+		s.Errorf("status of %q = %v, want %v", key, a, want)
+	}
+}
+
+// token returns a new one-time token.
+func (s *service) token() string {
+	s.Helper()
+	token, err := s.engine.IssueToken(context.Background(), "merchant", time.Hour)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return string(token.Value)
+}
+
+// started sends a payment whose handler waits after its writes, and returns when it does.
+func (s *service) started(key string) (finish func() answer) {
+	s.Helper()
+	running, release, done := make(chan struct{}), make(chan struct{}), make(chan answer, 1)
+	inner := s.handle
+	s.with(func(c *gin.Context) {
+		inner(c)
+		close(running)
+		<-release
+	})
+	go func() { done <- s.pay(key) }()
+	select {
+	case <-running:
+	case a := <-done:
+		s.Fatalf("answered %v before its handler waited", a)
+	case <-time.After(patience):
+		s.Fatal("the handler never ran")
+	}
+	s.with(inner)
+	return sync.OnceValue(func() answer {
+		close(release)
+		return <-done
+	})
+}
+
+// onEachService runs a test on each database.
+func onEachService(t *testing.T, p serviceParts, f func(s *service)) {
+	t.Helper()
+	onEach(t, func(t *testing.T, b backend) { f(startService(t, b, p)) })
+}

@@ -1,0 +1,176 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// sqliteGuard is the [guard] of SQLite.
+//
+// One process owns the file and knows its open keys. An error in a statement can end the
+// transaction there, and the handler's next statement would commit by itself. So a commit hook
+// refuses every commit that the middleware has not allowed.
+type sqliteGuard struct {
+	joined *Joined
+
+	mu   sync.Mutex
+	open map[idem.KeyID]bool
+}
+
+func newSQLiteGuard(j *Joined) guard { return &sqliteGuard{joined: j, open: map[idem.KeyID]bool{}} }
+
+func (g *sqliteGuard) claim(id idem.KeyID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open[id] {
+		return false
+	}
+	g.open[id] = true
+	return true
+}
+
+func (g *sqliteGuard) unclaim(id idem.KeyID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.open, id)
+}
+
+func (g *sqliteGuard) held(_ context.Context, id idem.KeyID) (bool, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.open[id], nil
+}
+
+// commitGate is the state of a transaction: it lets one commit through.
+type commitGate struct{ allowed atomic.Bool }
+
+// before sets what a connection has for itself. Foreign keys refuse the commit of a pending
+// record.
+func (g *sqliteGuard) before(ctx context.Context, t *joinedTx) (bool, error) {
+	gate := new(commitGate)
+	if _, err := t.conn.ExecContext(ctx, "PRAGMA foreign_keys = ON"); err != nil {
+		return false, err
+	}
+	if err := setCommitHook(t.conn, func() bool { return gate.allowed.CompareAndSwap(true, false) }); err != nil {
+		return false, err
+	}
+	t.state = gate
+	return false, nil
+}
+
+func (g *sqliteGuard) after(_ context.Context, t *joinedTx) error {
+	if t.state == nil {
+		return nil
+	}
+	return setCommitHook(t.conn, nil)
+}
+
+// errNoHook says that the driver cannot refuse commits.
+var errNoHook = errors.New("the driver of SQLite has no commit hook: use modernc.org/sqlite")
+
+// setCommitHook has the connection ask allow before each commit. Nil removes the hook. The
+// method and its parameter have types of the driver, and an import of the driver would link it
+// into services on other databases.
+func setCommitHook(conn *sql.Conn, allow func() bool) error {
+	return conn.Raw(func(driverConn any) error {
+		register := reflect.ValueOf(driverConn).MethodByName("RegisterCommitHook")
+		if !register.IsValid() || register.Type().NumIn() != 1 {
+			return errNoHook
+		}
+		hook := register.Type().In(0) // func() int32, or func() int: 0 lets the commit through
+		if hook.Kind() != reflect.Func || hook.NumIn() != 0 || hook.NumOut() != 1 || !hook.Out(0).ConvertibleTo(reflect.TypeFor[int]()) {
+			return errNoHook
+		}
+		fn := reflect.Zero(hook)
+		if allow != nil {
+			fn = reflect.MakeFunc(hook, func([]reflect.Value) []reflect.Value {
+				refused := 1
+				if allow() {
+					refused = 0
+				}
+				return []reflect.Value{reflect.ValueOf(refused).Convert(hook.Out(0))}
+			})
+		}
+		register.Call([]reflect.Value{fn})
+		return nil
+	})
+}
+
+func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p pending, from *idem.Record) (taken, waited bool, err error) {
+	text, args := g.joined.insert(p)
+	if from != nil {
+		text, args = g.joined.update(p, from, "")
+	}
+	var started int64
+	err = t.tx.QueryRowContext(ctx, text+" RETURNING started", args...).Scan(&started)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, false, nil
+	}
+	t.started = time.UnixMicro(started).UTC()
+	return err == nil, false, err
+}
+
+func (g *sqliteGuard) intact(ctx context.Context, t *joinedTx) error {
+	var n int
+	err := t.tx.QueryRowContext(ctx, g.joined.names.sql("SELECT count(*)"+ours), t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	switch {
+	case err != nil:
+		return err
+	case n != 1:
+		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
+	}
+	return nil
+}
+
+// escaped has nothing to look for, because the hook has refused every commit.
+func (g *sqliteGuard) escaped(context.Context, *joinedTx) error { return nil }
+
+func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c completion) error {
+	text, args := g.joined.complete(t, c, "")
+	n, err := changed(t.tx.ExecContext(ctx, text, args...))
+	if refusedByHook(err) || err == nil && n != 1 { // the transaction had ended, and this would commit by itself
+		return fmt.Errorf("%w: the transaction had been rolled back", idem.ErrSwallowed)
+	}
+	return err
+}
+
+func (g *sqliteGuard) commit(ctx context.Context, t *joinedTx) error {
+	t.state.(*commitGate).allowed.Store(true)
+	defer context.AfterFunc(ctx, t.cancel)()
+	return t.tx.Commit()
+}
+
+// undone lists the errors after which the driver rolls back.
+func (g *sqliteGuard) undone(err error) bool {
+	code := sqliteCode(err) & 0xff
+	return code == sqliteConstraint || code == sqliteBusy
+}
+
+// refusedByHook reports whether the commit hook has refused a statement (SQLITE_CONSTRAINT_COMMITHOOK).
+func refusedByHook(err error) bool { return sqliteCode(err) == sqliteConstraint|2<<8 }
+
+// Primary result codes of SQLite.
+const (
+	sqliteBusy       = 5
+	sqliteConstraint = 19
+)
+
+// sqliteCode returns the extended result code of an error, or 0.
+func sqliteCode(err error) int {
+	e, ok := errors.AsType[interface {
+		error
+		Code() int
+	}](err)
+	if !ok {
+		return 0
+	}
+	return e.Code()
+}

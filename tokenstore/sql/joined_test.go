@@ -1,0 +1,128 @@
+package sqlstore
+
+import (
+	"database/sql"
+	"errors"
+	"net/http"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+func TestJoinedPaymentCommitsWithItsRecord(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		s.wantState("k1", idem.StateNone)
+		s.want(s.pay("k1"), paid)
+		s.wantState("k1", idem.StateCompleted)
+		s.want(s.pay("k1"), paidBefore)
+		s.want(s.payAmount("k1", 900), refused(422, idem.CodeKeyReused))
+		s.want(s.pay("k2"), paid)
+		s.wantPayments(2)
+	})
+}
+
+func TestJoinedKeyIsPendingUntilItsTransactionEnds(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		finish := s.started("k1")
+		s.wantState("k1", idem.StatePending)
+		s.want(s.pay("k1"), refused(409, idem.CodeInProgress))
+		if s.backend.dialect != SQLite() { // there another instance cannot have the file
+			other := startService(s.T, s.backend, serviceParts{pools: &s.pools})
+			other.wantState("k1", idem.StatePending)
+			other.want(other.pay("k1"), refused(409, idem.CodeInProgress))
+		}
+		s.wantPayments(0)
+		s.want(finish(), paid)
+		s.want(s.pay("k1"), paidBefore)
+		s.wantPayments(1)
+	})
+}
+
+func TestJoinedRefusalRollsBackAndIsStored(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		s.with(s.paying(http.StatusPaymentRequired))
+		s.want(s.pay("k1"), answer{status: 402, body: "paid"})
+		s.with(s.paying(http.StatusCreated))
+		s.want(s.pay("k1"), answer{status: 402, body: "paid", replayed: true})
+		s.wantPayments(0)
+	})
+}
+
+func TestJoinedRefusalWithKeepWritesCommits(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		s.with(func(c *gin.Context) {
+			idem.KeepWrites(c)
+			s.paying(http.StatusPaymentRequired)(c)
+		})
+		s.want(s.pay("k1"), answer{status: 402, body: "paid"})
+		s.want(s.pay("k1"), answer{status: 402, body: "paid", replayed: true})
+		s.wantPayments(1)
+	})
+}
+
+// TestJoinedFailureRollsBackAndARetryRuns goes through every answer that leaves nothing.
+func TestJoinedFailureRollsBackAndARetryRuns(t *testing.T) {
+	for name, fail := range map[string]func(c *gin.Context){
+		"500":      func(c *gin.Context) { c.String(500, "sorry") },
+		"503":      func(c *gin.Context) { c.String(503, "sorry") },
+		"408":      func(c *gin.Context) { c.String(408, "slow") },
+		"429":      func(c *gin.Context) { c.String(429, "busy") },
+		"401":      func(c *gin.Context) { c.String(401, "who") },
+		"NoEffect": func(c *gin.Context) { idem.NoEffect(c); c.String(200, "nothing to do") },
+		"panic":    func(*gin.Context) { panic("boom") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachService(t, serviceParts{}, func(s *service) {
+				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+					err := s.insert(c, tx)
+					fail(c)
+					return err
+				}))
+				if a := s.pay("k1"); a.replayed || a.code != "" {
+					t.Errorf("answer = %v, want that of the handler", a)
+				}
+				s.wantState("k1", idem.StateNone)
+				s.with(s.paying(http.StatusCreated))
+				s.want(s.pay("k1"), paid)
+				s.wantPayments(1)
+			})
+		})
+	}
+}
+
+func TestJoinedSuccessWithoutTheTransactionIsAnErrorFromTheFirstRequest(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		s.with(func(c *gin.Context) { c.String(201, "paid elsewhere") })
+		s.want(s.pay("k1"), refused(500, idem.CodeInternal))
+		if told := s.saw(idem.EventMisused); len(told) != 1 || !errors.Is(told[0], idem.ErrNotTaken) {
+			t.Errorf("the developer was told %v, want ErrNotTaken", told)
+		}
+		s.wantState("k1", idem.StateNone)
+	})
+}
+
+func TestJoinedTokenIsConsumedWithThePayment(t *testing.T) {
+	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }}, func(s *service) {
+		s.want(s.pay("made-up"), refused(403, idem.CodeTokenUnknown))
+		token := s.token()
+		s.with(s.paying(http.StatusInternalServerError))
+		s.want(s.pay(token), answer{status: 500, body: "paid"})
+		s.wantState(token, idem.StateIssued)
+		s.with(s.paying(http.StatusCreated))
+		finish := s.started(token)
+		s.wantState(token, idem.StatePending)
+		s.want(s.pay(token), refused(409, idem.CodeInProgress))
+		s.want(finish(), paid)
+		s.want(s.pay(token), paidBefore)
+		s.want(s.payAmount(token, 900), refused(422, idem.CodeKeyReused))
+		s.wantPayments(1)
+
+		token = s.token()
+		s.with(s.paying(http.StatusPaymentRequired))
+		s.want(s.pay(token), answer{status: 402, body: "paid"})
+		s.want(s.pay(token), answer{status: 402, body: "paid", replayed: true})
+		s.wantPayments(1)
+	})
+}
