@@ -9,8 +9,11 @@
 //
 //   - Each call has an answer or an error of its own. A failed command does not harm the
 //     others in its pipeline.
-//   - A call returns when its context ends. If the pipeline was sent before, Redis may
-//     still apply the call. If it was not, the call is never sent.
+//   - A call returns at its deadline. A call that waits also returns when its context is
+//     cancelled. A call that went alone does not, because the client heeds only the
+//     deadline of a command that it has sent.
+//   - If the pipeline was sent before, Redis may still apply the call. If it was not, the
+//     call is never sent.
 //   - A call may be applied twice, and late. The client repeats a pipeline if the
 //     connection breaks, and it gives up at the latest deadline of all calls in it. The
 //     same holds for a single command whose reply was lost, so every call that goes

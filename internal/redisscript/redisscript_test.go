@@ -1,6 +1,7 @@
 package redisscript_test
 
 import (
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -53,6 +54,21 @@ func TestPipelinedAnswersInOrder(t *testing.T) {
 		}
 		if pipelines != want {
 			t.Errorf("Pipelined() sent %d pipelines, want %d", pipelines, want)
+		}
+	}
+}
+
+// The client leaves the commands of a pipeline without an error then.
+func TestPipelinedFailsIfTheServerRefusesTheConnection(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	server.RequireAuth("password")
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Password: "another"})
+	defer client.Close()
+	script := redisscript.Load(files, "head.lua", "add.lua")
+	for i, answer := range redisscript.Pipelined(t.Context(), client, script, make([]redisscript.Call, 3), nil) {
+		if answer.Err() == nil || !strings.Contains(answer.Err().Error(), "WRONGPASS") {
+			t.Errorf("answer %d = %v, %v, want the server's refusal", i, answer.Val(), answer.Err())
 		}
 	}
 }
