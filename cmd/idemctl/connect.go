@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
 const (
@@ -31,7 +31,9 @@ type tokenStore interface {
 	// returns how many shards had lost theirs.
 	AcceptLoss(ctx context.Context) (int, error)
 	// Decisions lists the decisions of people about a key, newest first.
-	Decisions(ctx context.Context, id idem.KeyID) ([]redisstore.Decided, error)
+	Decisions(ctx context.Context, id idem.KeyID) ([]decidedRow, error)
+	// Clock returns the time of the store, which is that of its records.
+	Clock(ctx context.Context) (time.Time, error)
 	// Sealed reports whether the services have declared that they encrypt
 	// responses.
 	Sealed(ctx context.Context) (bool, error)
@@ -40,10 +42,12 @@ type tokenStore interface {
 // backends are the connections of a command.
 type backends struct {
 	store     tokenStore
-	redis     goredis.UniversalClient
-	zookeeper *zookeeper.Client // nil without --zookeeper, or if noWitness is set
-	noWitness error             // why the ensemble of --zookeeper is left out
-	closers   []func()          // in the order of opening
+	redis     goredis.UniversalClient // nil if the store is in SQL
+	joined    *sqlstore.Joined        // nil if the store is in Redis or SQLite
+	zookeeper *zookeeper.Client       // nil without --zookeeper, or if noEnsemble is set
+	// noEnsemble is why the ensemble of --zookeeper is left out.
+	noEnsemble error
+	closers    []func() // in the order of opening
 }
 
 // close closes everything in the reverse order of opening.
@@ -71,8 +75,8 @@ func (a *app) openToLook(ctx context.Context) (store tokenStore, done func(), er
 	if err != nil {
 		return nil, nil, err
 	}
-	if b.noWitness != nil {
-		fmt.Fprintf(a.stderr, "idemctl: cannot tell whether records were lost: %s\n", oneLine(b.noWitness.Error()))
+	if b.noEnsemble != nil {
+		fmt.Fprintf(a.stderr, "idemctl: cannot tell whether records were lost: %s\n", oneLine(b.noEnsemble.Error()))
 	}
 	return b.store, b.close, nil
 }
@@ -80,23 +84,38 @@ func (a *app) openToLook(ctx context.Context) (store tokenStore, done func(), er
 // need says what a command needs of its connections.
 type need struct {
 	ensemble bool // an unreachable ensemble is an error, otherwise it is left out
-	readOnly bool // write nothing to Redis
+	readOnly bool // write nothing to the store
 }
 
-// openBackends connects to all servers that the flags name. The caller calls close.
+// openBackends connects to all servers that the flags name. The caller calls close. With
+// --redis the token store is there, as in services.
 func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error) {
-	switch {
-	case a.redis == "" && a.database != "":
-		return nil, errors.New("--database: this build has no token store in SQL yet; use --redis")
-	case a.redis == "":
-		return nil, wrongUse("no token store: give --redis or IDEMCTL_REDIS")
-	}
 	b := &backends{}
 	defer func() {
 		if err != nil {
 			b.close()
 		}
 	}()
+	var store tokenStore
+	switch {
+	case a.redis != "":
+		store, err = a.openRedis(ctx, b, n)
+	case a.database != "":
+		store, err = a.openDatabase(ctx, b, n)
+	default:
+		err = wrongUse("no token store: give --redis or --database, or IDEMCTL_REDIS or IDEMCTL_DATABASE")
+	}
+	if err != nil {
+		return nil, err
+	}
+	if b.store = store; a.responseKeys != "" {
+		b.store, err = a.seal(store)
+	}
+	return b, err
+}
+
+// openRedis opens the token store in Redis.
+func (a *app) openRedis(ctx context.Context, b *backends, n need) (tokenStore, error) {
 	log := slog.New(slog.DiscardHandler) // errors are returned
 	opts := []redisstore.Option{redisstore.WithPrefix(a.prefix), redisstore.WithLogger(log)}
 	if a.zookeeper != "" {
@@ -110,7 +129,7 @@ func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error)
 		case n.ensemble || isWrongUse(err) || ctx.Err() != nil:
 			return nil, err
 		default:
-			b.noWitness = err
+			b.noEnsemble = err
 		}
 	}
 	if n.readOnly {
@@ -118,41 +137,67 @@ func (a *app) openBackends(ctx context.Context, n need) (_ *backends, err error)
 	}
 	opening, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if b.redis, err = a.connectRedis(); err != nil {
+	client, err := a.connectRedis()
+	if err != nil {
 		return nil, err
 	}
+	b.redis = client
 	b.closers = append(b.closers, func() { _ = b.redis.Close() })
 	store, err := redisstore.New(opening, b.redis, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("--redis: %w", err)
 	}
-	b.store = store
-	if a.responseKeys == "" {
-		return b, nil
-	}
-	b.store, err = a.seal(store)
-	return b, err
+	return redisTools{store, client}, nil
 }
 
-// sealedStore encrypts responses. The operator's methods go to Redis directly.
+// redisTools is the token store in Redis.
+type redisTools struct {
+	*redisstore.Store
+
+	client goredis.UniversalClient
+}
+
+// Decisions implements tokenStore.
+func (s redisTools) Decisions(ctx context.Context, id idem.KeyID) (rows []decidedRow, err error) {
+	list, err := s.Store.Decisions(ctx, id)
+	for _, d := range list {
+		rows = append(rows, decidedRow{d.At.UTC(), d.Attempt, d.State.String(), d.By, d.Reason})
+	}
+	return rows, err
+}
+
+// Clock implements tokenStore.
+func (s redisTools) Clock(ctx context.Context) (time.Time, error) {
+	now, err := s.client.Time(ctx).Result()
+	if err != nil {
+		return now, fmt.Errorf("%w: clock of Redis: %w", idem.ErrUnavailable, err)
+	}
+	return now, nil
+}
+
+// sealedStore encrypts responses. The operator's methods go to the store below directly.
 type sealedStore struct {
 	*sealed.Store
-	redis *redisstore.Store
+
+	below tokenStore
 }
 
 // AcceptLoss implements tokenStore.
-func (s sealedStore) AcceptLoss(ctx context.Context) (int, error) { return s.redis.AcceptLoss(ctx) }
+func (s sealedStore) AcceptLoss(ctx context.Context) (int, error) { return s.below.AcceptLoss(ctx) }
 
 // Decisions implements tokenStore.
-func (s sealedStore) Decisions(ctx context.Context, id idem.KeyID) ([]redisstore.Decided, error) {
-	return s.redis.Decisions(ctx, id)
+func (s sealedStore) Decisions(ctx context.Context, id idem.KeyID) ([]decidedRow, error) {
+	return s.below.Decisions(ctx, id)
 }
 
+// Clock implements tokenStore.
+func (s sealedStore) Clock(ctx context.Context) (time.Time, error) { return s.below.Clock(ctx) }
+
 // Sealed implements tokenStore.
-func (s sealedStore) Sealed(ctx context.Context) (bool, error) { return s.redis.Sealed(ctx) }
+func (s sealedStore) Sealed(ctx context.Context) (bool, error) { return s.below.Sealed(ctx) }
 
 // seal returns the store as seen by services that encrypt stored responses.
-func (a *app) seal(store *redisstore.Store) (tokenStore, error) {
+func (a *app) seal(store tokenStore) (tokenStore, error) {
 	ring, err := sealed.ParseRing(a.responseKeys)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--response-keys: %w", err)}

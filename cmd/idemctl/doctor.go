@@ -14,7 +14,9 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
 // Bounds of the checks. All of them share the first one, so that doctor ends within
@@ -23,7 +25,8 @@ const (
 	allChecks      = 13 * time.Second
 	endOfSession   = time.Second
 	redisChecks    = 5 * time.Second // for all servers in parallel
-	ensembleChecks = 9 * time.Second // in parallel to redisChecks
+	databaseChecks = 7 * time.Second // in parallel to redisChecks
+	ensembleChecks = 9 * time.Second // likewise
 	serverCheck    = 2 * time.Second // for one question to a ZooKeeper server
 	sessionCheck   = 6 * time.Second // for a working session
 	recordChecks   = 4 * time.Second
@@ -67,8 +70,8 @@ func (a *app) doctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Check servers, settings, clocks and open records",
-		Long: `Check the servers of --redis and --zookeeper. With both flags, also check that they
-fit together. Each check prints one line,
+		Long: `Check the servers of --redis, --database and --zookeeper. With several flags, also
+check that they fit together. Each check prints one line,
 
   ok|warn|fail  NAME  text
 
@@ -83,6 +86,11 @@ exits with 1 if a check failed, and with 0 if there are only warnings.
   redis-replicas      their number, and how stale they are
   redis-write         every shard takes a write
   sentinel            the sentinel can be reached and knows the primary
+  database            the database can be reached
+  database-version    PostgreSQL 13, MySQL 8, MariaDB 10.6, SQLite 3.42, or later
+  database-schema     the tables have the version of this build
+  database-settings   acknowledged records survive a crash
+  database-write      the database accepts writes, so it is no standby
   zookeeper           the server can be reached and serves
   zookeeper-version   from the four-letter command srvr
   zookeeper-servers   three or five, so that one may fail
@@ -90,15 +98,17 @@ exits with 1 if a check failed, and with 0 if there are only warnings.
   zookeeper-write     the quorum takes a write, and services have used the ensemble
   zookeeper-acl       znodes where any client may delete locks
   lock-domain         of the ensemble, see "store retire"
-  clock-skew          Redis, its replicas, ZooKeeper and this machine within 2 s
+  clock-skew          Redis, its replicas, the database, ZooKeeper and this machine
+                      within 2 s
   incarnations        Redis has the records that the services remember
   open-records        unknown, or pending for more than an hour
   unreadable-records  written by a newer build, or corrupt
   record-domains      open records of other lock domains
 
 It leaves nothing behind. It writes a key to each shard of Redis, which expires after
-a second, and znodes to ZooKeeper, which end with its sessions. If no service has
-used an ensemble yet, it creates nothing there and warns.
+a second, and znodes to ZooKeeper, which end with its sessions. It changes nothing in
+a database. If no service has used an ensemble yet, it creates nothing there and
+warns. With --redis the open records are those in Redis.
 
 If only the services may use the znodes, give the services' --zookeeper-auth. Without
 it, protected znodes are skipped with a warning.`,
@@ -116,13 +126,14 @@ var errUnwell = errors.New("doctor: at least one check failed")
 // not answer.
 type patient struct {
 	redis     goredis.UniversalClient
+	database  *sqlstore.Store
 	zookeeper *zookeeper.Client
 	clocks    []clockReading
 }
 
 func (a *app) examine(ctx context.Context) error {
-	if a.redis == "" && a.zookeeper == "" {
-		return wrongUse("doctor needs --redis or --zookeeper")
+	if a.redis == "" && a.zookeeper == "" && a.database == "" {
+		return wrongUse("doctor needs --redis, --database or --zookeeper")
 	}
 	var client goredis.UniversalClient
 	if a.redis != "" {
@@ -131,6 +142,14 @@ func (a *app) examine(ctx context.Context) error {
 			return err
 		}
 		defer func() { _ = client.Close() }()
+	}
+	var db *database.DB
+	if a.database != "" {
+		var err error
+		if db, err = a.openSQL(database.Options{}); err != nil {
+			return err
+		}
+		defer func() { _ = db.Close() }()
 	}
 	var servers []string
 	var chroot string
@@ -142,9 +161,9 @@ func (a *app) examine(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, allChecks)
 	defer cancel()
-	var redis, ensemble, together report
+	var redis, inSQL, ensemble, together report
 	var p patient
-	var redisClocks, ensembleClocks []clockReading
+	var redisClocks, sqlClocks, ensembleClocks []clockReading
 	var wg sync.WaitGroup
 	if client != nil {
 		wg.Go(func() {
@@ -153,6 +172,13 @@ func (a *app) examine(ctx context.Context) error {
 			if redisClocks = a.checkRedis(ctx, &redis, client); redisClocks != nil {
 				p.redis = client
 			}
+		})
+	}
+	if db != nil {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, databaseChecks)
+			defer cancel()
+			p.database, sqlClocks = a.checkDatabase(ctx, &inSQL, db)
 		})
 	}
 	if servers != nil {
@@ -164,9 +190,12 @@ func (a *app) examine(ctx context.Context) error {
 	}
 	wg.Wait()
 	defer a.endSession(p.zookeeper)
-	p.clocks = slices.Concat(redisClocks, ensembleClocks)
+	if p.database != nil {
+		defer func() { _ = p.database.Close() }()
+	}
+	p.clocks = slices.Concat(redisClocks, sqlClocks, ensembleClocks)
 	a.checkTogether(ctx, &together, &p)
-	return a.writeFindings(redis.findings, ensemble.findings, together.findings)
+	return a.writeFindings(redis.findings, inSQL.findings, ensemble.findings, together.findings)
 }
 
 // writeFindings prints all findings. It returns errUnwell if one is a failure.

@@ -30,11 +30,18 @@ func readClock(whose string, told, sent time.Time) clockReading {
 // checkTogether checks the records, and compares the servers with each other.
 func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 	checkClocks(r, p.clocks)
-	if p.redis == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, recordChecks)
 	defer cancel()
+	if p.redis != nil {
+		a.checkRecordsInRedis(ctx, r, p)
+	} else if p.database != nil && a.redis == "" {
+		a.checkOpenRecords(ctx, r, p, sqlTools{p.database})
+	}
+}
+
+// checkRecordsInRedis checks the records in Redis, and whether they are the ones that the
+// services remember.
+func (a *app) checkRecordsInRedis(ctx context.Context, r *report, p *patient) {
 	opts := []redisstore.Option{redisstore.WithPrefix(a.prefix), redisstore.WithLogger(discard), redisstore.WithReadOnly()}
 	witnessed := false
 	const check = "incarnations"
@@ -71,7 +78,7 @@ func (a *app) checkTogether(ctx context.Context, r *report, p *patient) {
 			r.okf(check, "all %d shards are the ones that the services remember", redisstore.Shards)
 		}
 	}
-	a.checkOpenRecords(ctx, r, p, store)
+	a.checkOpenRecords(ctx, r, p, redisTools{store, p.redis})
 }
 
 // checkClocks compares the clocks with each other and with this machine's.
@@ -90,9 +97,9 @@ func checkClocks(r *report, clocks []clockReading) {
 // maxOpen is how many open records doctor reads.
 const maxOpen = 20_000
 
-func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store idem.Store) {
+func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store tokenStore) {
 	const check = "open-records"
-	now, err := p.redis.Time(ctx).Result()
+	now, err := store.Clock(ctx)
 	if err != nil {
 		r.failf(check, "%v", err)
 		return
@@ -147,7 +154,7 @@ func (a *app) checkDomains(ctx context.Context, r *report, p *patient, store ide
 	}
 	var foreign []string
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {
-		if slices.Contains(ours[:], domain) || p.zookeeper != nil && ofEnsemble(domain, p.zookeeper.Domain()) {
+		if p.redis == nil && domain == idem.JoinedDomain || p.redis != nil && slices.Contains(ours[:], domain) || p.zookeeper != nil && ofEnsemble(domain, p.zookeeper.Domain()) {
 			continue
 		}
 		retired, err := store.DomainRetired(ctx, domain)
@@ -162,6 +169,8 @@ func (a *app) checkDomains(ctx context.Context, r *report, p *patient, store ide
 	switch {
 	case len(foreign) == 0:
 		r.okf(check, "every open record has a known lock domain")
+	case p.zookeeper == nil && p.redis == nil:
+		r.warnf(check, "open records of these lock domains: %s; give --zookeeper to compare", strings.Join(foreign, ", "))
 	case p.zookeeper == nil:
 		r.warnf(check, "open records of lock domains outside this Redis: %s; give --zookeeper to compare", strings.Join(foreign, ", "))
 	default:

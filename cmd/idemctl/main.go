@@ -96,6 +96,7 @@ type app struct {
 	redis          string
 	prefix         string
 	database       string
+	tables, schema string
 	sessionTimeout time.Duration
 	json           bool
 }
@@ -132,7 +133,9 @@ timed out. lock and semaphore exit as their command does.`,
 	f.StringVar(&a.zookeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest) of the services at ZooKeeper; better set in the environment")
 	f.StringVar(&a.responseKeys, "response-keys", "", "`ID=BASE64,…`: the services' keys for stored responses; the first encrypts, all decrypt; better set in the environment")
 	f.BoolVar(&a.plainResponses, "accept-plain-responses", false, "with --response-keys, also accept stored responses without encryption")
-	f.StringVar(&a.database, "database", "", "token store in SQL; this build does not have it yet")
+	f.StringVar(&a.database, "database", "", "`URL` of a token store in SQL, used without --redis: postgres://USER:PASSWORD@HOST:PORT/NAME, mysql://… likewise, or sqlite:FILE; a password is better set in the environment")
+	f.StringVar(&a.tables, "table-prefix", "idem_", "`prefix` of the store's tables in --database")
+	f.StringVar(&a.schema, "schema", "", "`schema` of the tables, if it is not the connection's own")
 	f.DurationVar(&a.sessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session time-out")
 	f.BoolVar(&a.json, "json", false, "write one JSON object a line")
 	root.AddCommand(a.lock(), a.semaphore(), a.elect(), a.queue(), a.store(), a.record(), a.token(), a.doctor())

@@ -40,7 +40,17 @@ func TestExitCodes(t *testing.T) {
 		{"store accept --redis " + nobody + " --zookeeper ,", nil, exitUsage, "--zookeeper"},
 		{"record list --redis " + nobody, nil, exitFailed, "refused"},
 		{"record list", map[string]string{"IDEMCTL_REDIS": nobody}, exitFailed, "refused"},
-		{"record list --database postgres://x", nil, exitFailed, "no token store in SQL yet"},
+		{"record list --database postgres://u:hidden@127.0.0.1:1/x", nil, exitFailed, "refused"},
+		{"record list", map[string]string{"IDEMCTL_DATABASE": "mysql://u:hidden@127.0.0.1:1/x"}, exitFailed, "refused"},
+		{"record list --database sqlite:/nowhere/x.db", nil, exitFailed, "no such file"},
+		{"record list --database x", nil, exitUsage, "want postgres://"},
+		{"record list --database mysql://u:hid@den@h/x", nil, exitUsage, "%40"},
+		{"record list --redis " + nobody + " --database sqlite:/nowhere/x.db", nil, exitFailed, "refused"}, // as the services
+		{"store migrate", nil, exitUsage, "needs --database"},
+		{"store migrate --help", nil, exitDone, ""},
+		{"store migrate --database sqlite:/nowhere/x.db", nil, exitFailed, "--database"},
+		{"store migrate --database sqlite:/nowhere/x.db --table-prefix x-", nil, exitFailed, "letters"},
+		{"store accept --database sqlite:/nowhere/x.db", nil, exitUsage, "is about Redis"},
 		{"lock --help", nil, exitDone, ""},
 		{"completion bash", nil, exitDone, ""},
 		{"lock --shared /p -- true", nil, exitUsage, "no ensemble"},
@@ -101,7 +111,7 @@ func TestExitCodes(t *testing.T) {
 		{"token issue --redis " + nobody + " --scope s --ttl 0s", nil, exitUsage, "--ttl"},
 		{"token issue --redis " + nobody + " --scope s", nil, exitFailed, "refused"},
 		{"doctor --help", nil, exitDone, ""},
-		{"doctor", nil, exitUsage, "--redis or --zookeeper"},
+		{"doctor", nil, exitUsage, "--redis, --database or --zookeeper"},
 		{"doctor --redis http://x", nil, exitUsage, "want redis://"},
 		{"doctor --zookeeper ,", nil, exitUsage, "--zookeeper"},
 	}
@@ -110,6 +120,9 @@ func TestExitCodes(t *testing.T) {
 			got := idemctl(t, tt.env, strings.Fields(tt.args)...)
 			if got.code != tt.code || !strings.Contains(got.stderr, tt.stderr) {
 				t.Errorf("exit code %d, %q, want %d, %q", got.code, got.stderr, tt.code, tt.stderr)
+			}
+			if strings.Contains(got.stderr, "hid") && strings.Contains(got.stderr, "den") && !strings.Contains(tt.stderr, "hidden") {
+				t.Errorf("said the password: %q", got.stderr)
 			}
 			if lines := strings.Count(got.stderr, "\n"); tt.code != exitDone && (lines != 1 || got.stdout != "") {
 				t.Errorf("said %q and %q, want one line on standard error", got.stdout, got.stderr)

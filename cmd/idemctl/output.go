@@ -13,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // row is a record in JSON. Times are by the store's clock.
@@ -105,11 +104,9 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-func (a *app) writeRecord(o *idem.OpenRecord, decided []redisstore.Decided, body bool) error {
+func (a *app) writeRecord(o *idem.OpenRecord, decided []decidedRow, body bool) error {
 	r, out := &o.Record, newRow(o, body)
-	for _, d := range decided {
-		out.Decisions = append(out.Decisions, decidedRow{d.At.UTC(), d.Attempt, d.State.String(), d.By, d.Reason})
-	}
+	out.Decisions = decided
 	if a.json {
 		return writeJSON(a.stdout, out)
 	}

@@ -31,6 +31,12 @@ func (a *app) decide(ctx context.Context, b *backends, id idem.KeyID, rec *idem.
 	if err != nil {
 		return idem.Record{}, err
 	}
+	if rec.Attempt.Fence.Domain == idem.JoinedDomain && b.redis == nil {
+		if err := b.notHeld(ctx, id); err != nil {
+			return idem.Record{}, err
+		}
+		return decideWithoutLock(ctx, b.store, id, rec, response, v)
+	}
 	locker, end, why, err := a.lockerFor(ctx, b, id, rec, v)
 	switch {
 	case err != nil:
@@ -58,7 +64,7 @@ func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *id
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	inRedis := domains[redisShard(id)] == domain
+	inRedis := b.redis != nil && domains[redisShard(id)] == domain
 	if b.zookeeper != nil && !inRedis && (retired || b.zookeeper.Domain() == domain) {
 		var opts []zookeeper.LockerOption
 		if v.marking {
@@ -72,7 +78,7 @@ func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *id
 		}
 		return locker, func() {}, nil, nil
 	}
-	if inRedis || retired && v.noZooKeeper {
+	if inRedis || retired && v.noZooKeeper && b.redis != nil {
 		locker, err := redislock.New(ctx, b.redis, redislock.WithPrefix(a.prefix))
 		if err != nil {
 			return nil, nil, nil, err
@@ -93,14 +99,14 @@ func (a *app) whyNoLock(b *backends, domain string, retired bool) error {
 	case a.zookeeper == "" && retired:
 		return wrongUse("%s %s, which was retired: give --zookeeper with the ensemble that the services use now, or --no-zookeeper if they no longer use ZooKeeper", domainOfLocks, name)
 	case a.zookeeper == "":
-		return fmt.Errorf("%s %s, which is not in this Redis: give --zookeeper; %s", domainOfLocks, name, retireHint)
+		return fmt.Errorf("%s %s, which is not in this %s: give --zookeeper; %s", domainOfLocks, name, b.place(), retireHint)
 	case b.zookeeper == nil:
-		return fmt.Errorf("%s %s, and ZooKeeper is left out: %w", domainOfLocks, name, b.noWitness)
+		return fmt.Errorf("%s %s, and ZooKeeper is left out: %w", domainOfLocks, name, b.noEnsemble)
 	case ofEnsemble(domain, b.zookeeper.Domain()):
 		return fmt.Errorf("%s %s, with locks under a root other than /lock, and idemctl does not take those", domainOfLocks, name)
 	}
-	return fmt.Errorf("%s %s, which is neither in --zookeeper (%s) nor in this Redis; %s",
-		domainOfLocks, name, b.zookeeper.Domain(), retireHint)
+	return fmt.Errorf("%s %s, which is neither in --zookeeper (%s) nor in this %s; %s",
+		domainOfLocks, name, b.zookeeper.Domain(), b.place(), retireHint)
 }
 
 // decideUnderLock has the engine take the lock and settle the attempt.
@@ -167,8 +173,12 @@ func decideWithoutLock(ctx context.Context, store idem.Store, id idem.KeyID, rec
 }
 
 // redisDomains reads the lock domains of Redis's locks, one for each shard, "" for a
-// shard without locks so far. Package lock/redis documents the layout.
+// shard without locks so far. All are "" without a client. Package lock/redis documents the
+// layout.
 func (a *app) redisDomains(ctx context.Context, client goredis.UniversalClient) (domains [redislock.Shards]string, err error) {
+	if client == nil {
+		return domains, nil
+	}
 	cmds := make([]*goredis.SliceCmd, len(domains))
 	_, err = client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
 		for shard := range cmds {

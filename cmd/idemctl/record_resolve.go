@@ -75,9 +75,10 @@ from "record show" or "record list", because the key may have run again meanwhil
 
 A running attempt is not overruled, because idemctl takes the lock of the key first.
 The lock is in ZooKeeper if --zookeeper names the ensemble of the attempt's lock
-domain, and in Redis if the domain belongs to Redis's locks. Without the lock an
-unknown outcome can be settled, with a message on standard error. A pending one
-cannot. If the domain was retired, the lock is in the ensemble that the services use
+domain, and in Redis if the domain belongs to Redis's locks. The attempt of a joined
+transaction has no lock, and is over unless a transaction holds its key. Without the
+lock an unknown outcome can be settled, with a message on standard error. A pending
+one cannot. If the domain was retired, the lock is in the ensemble that the services use
 now. Give --zookeeper, or --no-zookeeper if they use only Redis's locks. With
 --durable-markers the key's marker is changed with the record. The first to settle
 wins: the next request, a resolver or an operator.

@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) store() *cobra.Command {
-	cmd := &cobra.Command{Use: "store", Short: "Accept a loss of records, or retire a lock domain", Args: cobra.NoArgs, RunE: subcommandWanted}
+	cmd := &cobra.Command{Use: "store", Short: "Migrate a database, accept a loss of records, or retire a lock domain", Args: cobra.NoArgs, RunE: subcommandWanted}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "accept",
 		Short: "Accept that Redis lost its records",
@@ -24,11 +24,14 @@ same as before.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 store accept`,
 		Args:    cobra.NoArgs,
 		RunE:    a.accept,
-	}, a.storeRetire())
+	}, a.storeRetire(), a.storeMigrate())
 	return cmd
 }
 
 func (a *app) accept(cmd *cobra.Command, _ []string) error {
+	if a.redis == "" && a.database != "" {
+		return wrongUse("store accept is about Redis: a database that came back with older records does not tell, and there is nothing to accept")
+	}
 	if a.redis != "" && a.zookeeper == "" {
 		return wrongUse("store accept needs --zookeeper, where the services remember their Redis")
 	}
@@ -155,6 +158,9 @@ func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error 
 
 // checkDead refuses a domain that is alive.
 func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
+	if domain == idem.JoinedDomain {
+		return fmt.Errorf("%s is the domain of joined transactions, which end with their database: it has no locks and was not retired", domain)
+	}
 	if b.zookeeper != nil && ofEnsemble(domain, b.zookeeper.Domain()) {
 		return fmt.Errorf("%s is the lock domain of the --zookeeper ensemble: it is alive and was not retired", oneLine(domain))
 	}
@@ -162,7 +168,7 @@ func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
 	if err != nil {
 		return err
 	}
-	if shard := slices.Index(domains[:], domain); shard >= 0 {
+	if shard := slices.Index(domains[:], domain); b.redis != nil && shard >= 0 {
 		return fmt.Errorf("%s is the lock domain of shard %02x in this Redis: it is alive and was not retired", oneLine(domain), shard)
 	}
 	return nil
@@ -174,9 +180,9 @@ const silentFor = 10
 
 // checkSilent refuses a domain with a recent pending attempt, by the store's clock.
 func (a *app) checkSilent(ctx context.Context, b *backends, domain string) error {
-	now, err := b.redis.Time(ctx).Result()
+	now, err := b.store.Clock(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: clock of Redis: %w", idem.ErrUnavailable, err)
+		return err
 	}
 	var last time.Time
 	err = eachOpen(ctx, b.store, idem.OpenQuery{State: idem.StatePending, Limit: openPage}, func(r *idem.OpenRecord) bool {

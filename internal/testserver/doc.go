@@ -34,6 +34,9 @@
 //	IDEMKEEPER_TEST_REDIS=redis://host:port/0
 //	IDEMKEEPER_TEST_POSTGRES=postgres://user@host:port/database
 //	IDEMKEEPER_TEST_MARIADB=mysql://user:password@host:port/
+//	IDEMKEEPER_TEST_MYSQL=mysql://user:password@host:port/
+//
+// The last one names a MySQL 8. Tests on it are skipped as not run here without it.
 //
 // # Faults on the way
 //

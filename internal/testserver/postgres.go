@@ -37,16 +37,37 @@ func SharedPostgres(tb testing.TB) string {
 		}
 		stopLater(p.instance, held)
 		shared.stop = append(shared.stop, func() { os.RemoveAll(p.dir) })
-		return "postgres://idemkeeper@" + p.addr + "/postgres?sslmode=disable", nil
+		return p.URL(), nil
 	})
 }
 
-type postgres struct {
+// Postgres is one PostgreSQL server. Its data survive a Restart and a Kill.
+type Postgres struct {
 	*instance
 	addr, dir string
 }
 
-func launchPostgres() (*postgres, *ports, error) {
+// URL returns the URL of a database.
+func (p *Postgres) URL() string {
+	return "postgres://idemkeeper@" + p.addr + "/postgres?sslmode=disable"
+}
+
+// StartPostgres starts a server and returns once it answers. It is killed in the test's
+// clean-up.
+func StartPostgres(tb testing.TB) *Postgres {
+	tb.Helper()
+	needsServer(tb)
+	p, held, err := launchPostgres()
+	if err != nil {
+		tb.Fatalf("%v (%s)", err, installHint)
+	}
+	tb.Cleanup(func() { os.RemoveAll(p.dir) })
+	tb.Cleanup(held.release)
+	p.own(tb)
+	return p
+}
+
+func launchPostgres() (*Postgres, *ports, error) {
 	bin, err := postgresBin()
 	if err != nil {
 		return nil, nil, err
@@ -60,7 +81,7 @@ func launchPostgres() (*postgres, *ports, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	p := &postgres{dir: dir}
+	p := &Postgres{dir: dir}
 	held, err := func() (*ports, error) {
 		if err := owner(dir); err != nil {
 			return nil, err

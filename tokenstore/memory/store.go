@@ -137,9 +137,9 @@ func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) 
 func (s *Store) entry(id idem.KeyID, now time.Time) *rules.Entry {
 	e := s.entries[id]
 	left := e.At(now)
-	switch {
-	case left == e:
-	case left == nil:
+	switch left {
+	case e:
+	case nil:
 		delete(s.entries, id)
 	default:
 		s.put(id, left)

@@ -15,7 +15,7 @@ import (
 // statements are the texts of the store's statements, made once.
 type statements struct {
 	read, insert, begin, update        string
-	list                               string
+	list, ping                         string
 	due, strip, remove                 string
 	dueBindings, removeBindings        string
 	retire, retired, declare, declared string
@@ -41,6 +41,8 @@ func newStatements(n names) statements {
 		// The first comparison with the place is for the index.
 		list: n.sql("SELECT r.k, " + ofRecord + " FROM {records} AS r WHERE r.open_since IS NOT NULL AND r.open_since <= {clock} - ?" +
 			" AND r.open_since >= ? AND (r.open_since > ? OR r.k > ?) ORDER BY r.open_since, r.k LIMIT ?"),
+
+		ping: n.sql("UPDATE {schema} SET version = version WHERE version < 0"),
 
 		retire:   n.sql("INSERT INTO {domains} (domain, decided_by, decided_reason, decided) VALUES (?, ?, ?, {clock}) {once}"),
 		retired:  n.sql("SELECT count(*) FROM {domains} WHERE domain = ?"),
@@ -95,6 +97,9 @@ func (s *Store) entry(method string, f *found) (*rules.Entry, error) {
 func (s *Store) change(ctx context.Context, method string, id idem.KeyID, decide func(e *rules.Entry, now time.Time) (*rules.Entry, error)) error {
 	for range mostTries {
 		f, err := s.load(ctx, method, id)
+		if s.dialect.fault(err) == faultConflict { // at SERIALIZABLE
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -106,17 +111,21 @@ func (s *Store) change(ctx context.Context, method string, id idem.KeyID, decide
 		if write == nil || err != nil {
 			return err
 		}
-		done := false
+		replace := s.replaceAlone
 		if audited(write.Record.Decision.By) && write.Record.State != idem.StatePending {
-			done, err = s.replaceDecided(ctx, id, &f, write)
-		} else {
-			done, err = s.replace(ctx, s.db, method, id, &f, write)
+			replace = s.replaceDecided
 		}
+		done, err := replace(ctx, method, id, &f, write)
 		if done || err != nil {
 			return err
 		}
 	}
 	return fmt.Errorf("tokenstore/sql: %s: %w: the record kept changing", method, idem.ErrUnavailable)
+}
+
+// replaceAlone is replace, as one statement.
+func (s *Store) replaceAlone(ctx context.Context, method string, id idem.KeyID, f *found, write *rules.Entry) (done bool, err error) {
+	return s.replace(ctx, s.db, method, id, f, write)
 }
 
 // replace writes an entry in place of what was found, and reports whether that was still
@@ -125,6 +134,9 @@ func (s *Store) replace(ctx context.Context, q querier, method string, id idem.K
 	r, err := pack(write)
 	if err != nil {
 		return false, fmt.Errorf("tokenstore/sql: %s: %w", method, err)
+	}
+	if len(r.Response) > s.longestResponse {
+		return false, fmt.Errorf("tokenstore/sql: %s: %w: it has %d bytes, and the database takes %d", method, idem.ErrResponseInvalid, len(r.Response), s.longestResponse)
 	}
 	var res sql.Result
 	if f.there {
@@ -147,6 +159,11 @@ func (s *Store) replace(ctx context.Context, q querier, method string, id idem.K
 		return false, s.failed(method, err)
 	}
 	return n == 1, nil
+}
+
+// begin begins one of the few transactions of the store itself.
+func (s *Store) begin(ctx context.Context) (*sql.Tx, error) {
+	return s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.dialect.isolation})
 }
 
 // failed wraps an error of the database. That includes a context that ended. It returns nil

@@ -37,12 +37,14 @@ type dialect struct {
 	fault func(error) fault
 	// check refuses a database whose settings could lose or mix up records.
 	check func(ctx context.Context, s *Store) error
-	// ping fails if the database would not accept a write.
-	ping func(ctx context.Context, s *Store) error
 	// beginMigration and endMigration let one migration run at a time. PostgreSQL and SQLite
 	// undo a migration that fails.
 	beginMigration, endMigration, undoMigration []string
 }
+
+// longestValue is the longest response in bytes, on a database without a lower limit. All of
+// them hold more.
+const longestValue = 256 << 20
 
 // fault is a class of errors that the store tells apart.
 type fault uint8

@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -61,7 +60,7 @@ func (s *Store) expireBatch(ctx context.Context, size int, due string, remove []
 	for len(keys) < expiryBatch { // the statement has a fixed number of parameters
 		keys = append(keys, keys[seen-1])
 	}
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.dialect.isolation})
+	tx, err := s.begin(ctx)
 	if err != nil {
 		return seen, 0, err
 	}
@@ -89,7 +88,7 @@ func (s *Store) due(ctx context.Context, statement string, size int) ([]any, err
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close() //nolint:errcheck // Err has the error
+	defer rows.Close()
 	var keys [][]byte
 	for rows.Next() {
 		var k []byte
@@ -132,7 +131,7 @@ func (st *statements) expireStatements(n names) {
 // expireInBackground removes what is over until stop ends. It starts at a random moment, so
 // that instances do not all begin at once.
 func (s *Store) expireInBackground(stop context.Context) {
-	timer := time.NewTimer(rand.N(s.config.expireEvery))
+	timer := time.NewTimer(rand.N(s.config.expireEvery)) //nolint:gosec // it spreads load
 	defer timer.Stop()
 	for {
 		select {

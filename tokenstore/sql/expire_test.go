@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -110,11 +111,49 @@ func TestExpireLeavesNewerRecords(t *testing.T) {
 		s := b.store(t, b.migrated(t), WithExpiry(0))
 		id, a := begin(t, s, "newer")
 		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
+		duplicate(t, s, id, expiryBatch)
 		mustExec(t, s.db, s.names.sql("UPDATE {records} SET form = 2"))
-		pass(t, s, 2*time.Hour)
-		expire(t, s, 100, 0)
-		mustExec(t, s.db, s.names.sql("UPDATE {records} SET form = 1"))
-		expire(t, s, 100, 1)
+		pass(t, s, time.Hour)
+		late, a := begin(t, s, "late")
+		settle(t, s, late, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Minute})
+		pass(t, s, time.Hour)
+		expire(t, s, 2*expiryBatch, 1)
+		if n := count(t, s, "{records} WHERE form = 2"); n != expiryBatch+1 {
+			t.Errorf("%d records of a newer build are left, want %d", n, expiryBatch+1)
+		}
+	})
+}
+
+// While a batch is removed, new keys begin between the keys of the batch.
+func TestExpireBlocksNoNewKeys(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t), WithExpiry(0))
+		var keys []any
+		for i := range expiryBatch {
+			k := key(i)
+			keys = append(keys, k[:])
+			if i%2 == 0 { // the others are gone since they were read
+				mustBegin(t, s, k, request(1))
+			}
+		}
+		pass(t, s, time.Hour)
+		tx, err := s.begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		for _, statement := range []string{s.statements.strip, s.statements.remove} {
+			if _, err := tx.ExecContext(t.Context(), statement, keys...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		for i := range 100 {
+			if _, err := s.Begin(ctx, key(expiryBatch+i), request(1)); err != nil {
+				t.Fatalf("Begin() beside a batch = %v, want <nil>", err)
+			}
+		}
 	})
 }
 
@@ -126,20 +165,7 @@ func TestExpireFromSeveralProcesses(t *testing.T) {
 		const n = 3*expiryBatch + 7
 		id, a := begin(t, s, "first")
 		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
-		tx, err := s.db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cols := strings.Join(columns, ", ")
-		for i := range n - 1 {
-			other := key(i)
-			if _, err := tx.ExecContext(t.Context(), s.names.sql("INSERT INTO {records} (k, rev, "+cols+") SELECT ?, 1, "+cols+" FROM {records} WHERE k = ?"), other[:], id[:]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		duplicate(t, s, id, n-1)
 		pass(t, s, 2*time.Hour)
 		var wg sync.WaitGroup
 		var mu sync.Mutex
@@ -174,6 +200,31 @@ func TestExpireFromSeveralProcesses(t *testing.T) {
 			t.Errorf("Expire() = %d in all, want at most %d", total, n)
 		}
 	})
+}
+
+// duplicate copies a record to the first n keys.
+func duplicate(tb testing.TB, s *Store, id idem.KeyID, n int) {
+	tb.Helper()
+	tx, err := s.db.BeginTx(tb.Context(), nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer tx.Rollback()
+	cols := strings.Join(columns, ", ")
+	insert, err := tx.PrepareContext(tb.Context(), s.names.sql("INSERT INTO {records} (k, rev, "+cols+") SELECT ?, 1, "+cols+" FROM {records} WHERE k = ?"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer insert.Close()
+	for i := range n {
+		k := key(i)
+		if _, err := insert.ExecContext(tb.Context(), k[:], id[:]); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		tb.Fatal(err)
+	}
 }
 
 func key(i int) idem.KeyID { return idem.NewKeyID("test", idem.Key(fmt.Sprint("key ", i))) }

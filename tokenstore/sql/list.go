@@ -34,7 +34,7 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 	if err != nil {
 		return page, s.failed("open", err)
 	}
-	defer rows.Close() //nolint:errcheck // Err has the error
+	defer rows.Close()
 	var last *idem.OpenCursor
 	for read := 0; rows.Next(); read++ {
 		if read == most || len(page.Records) == limit {

@@ -83,7 +83,7 @@ func (n names) runMigrations(ctx context.Context, conn *sql.Conn) error {
 		}
 		// Last, because MySQL commits each statement by itself.
 		note := n.sql("INSERT INTO {schema} (version, applied) VALUES (" + strconv.Itoa(version) + ", {clock})")
-		if _, err := conn.ExecContext(ctx, note); err != nil {
+		if _, err := conn.ExecContext(ctx, note); err != nil && n.dialect.fault(err) != faultDuplicate {
 			return fmt.Errorf("tokenstore/sql: migrate to version %d: %w", version, err)
 		}
 	}

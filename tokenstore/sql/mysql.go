@@ -24,7 +24,6 @@ var mysql = &dialect{
 	isolation:      sql.LevelReadCommitted,
 	fault:          mysqlFault,
 	check:          mysqlCheck,
-	ping:           mysqlPing,
 	beginMigration: []string{"DO GET_LOCK('idemkeeper migration', 60)"},
 	endMigration:   []string{"DO RELEASE_LOCK('idemkeeper migration')"},
 	undoMigration:  []string{"DO RELEASE_LOCK('idemkeeper migration')"},
@@ -46,8 +45,8 @@ func mysqlFault(err error) fault {
 	case 1205, 3572: // ER_LOCK_WAIT_TIMEOUT, ER_LOCK_NOWAIT
 		return faultBusy
 	}
-	// The driver refuses a packet over its own limit before it sends it. The error has no
-	// number, and only the driver has its value.
+	// The driver refuses a packet over its own limit before it sends it. This error has no
+	// number.
 	if err != nil && strings.Contains(err.Error(), "packet for query is too large") {
 		return faultTooBig
 	}
@@ -88,12 +87,15 @@ func unwrapOne(err error) error {
 
 // mysqlCheck refuses sessions in which a statement does not commit by itself.
 func mysqlCheck(ctx context.Context, s *Store) error {
-	var autocommit, flush int
+	var autocommit, flush, packet int
 	var version string
-	err := s.db.QueryRowContext(ctx, "SELECT @@autocommit, @@global.innodb_flush_log_at_trx_commit, version()").Scan(&autocommit, &flush, &version)
+	err := s.db.QueryRowContext(ctx, "SELECT @@autocommit, @@global.innodb_flush_log_at_trx_commit, @@global.max_allowed_packet, version()").
+		Scan(&autocommit, &flush, &packet, &version)
 	if err != nil {
 		return err
 	}
+	const otherColumns = 64 << 10
+	s.longestResponse = min(longestValue, packet-otherColumns)
 	s.returning = strings.Contains(version, "MariaDB")
 	if autocommit == 0 {
 		return fmt.Errorf("%w: autocommit is off, so nothing would be committed: remove autocommit=0 from the data source name", errSetting)
@@ -102,14 +104,4 @@ func mysqlCheck(ctx context.Context, s *Store) error {
 		s.log.WarnContext(ctx, "tokenstore/sql: innodb_flush_log_at_trx_commit is not 1: a crash of the machine loses acknowledged records", "value", flush)
 	}
 	return nil
-}
-
-// mysqlPing notices a replica.
-func mysqlPing(ctx context.Context, s *Store) error {
-	var readOnly int
-	err := s.db.QueryRowContext(ctx, "SELECT @@global.read_only").Scan(&readOnly)
-	if err == nil && readOnly != 0 {
-		err = fmt.Errorf("%w: read_only is on", errReadOnlyDatabase)
-	}
-	return err
 }

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -68,6 +67,14 @@ func (s *Store) noted(ctx context.Context, method, statement string, args ...any
 	return n > 0, s.failed(method, err)
 }
 
+// Clock returns the time of the database, which is the time of the records. The error wraps
+// idem.ErrUnavailable.
+func (s *Store) Clock(ctx context.Context) (time.Time, error) {
+	var now int64
+	err := s.read.QueryRowContext(ctx, s.names.sql("SELECT {clock}")).Scan(&now)
+	return timeOf(now), s.failed("clock", err)
+}
+
 // Decided is a person's decision about an attempt.
 type Decided struct {
 	At      time.Time // by the server's clock
@@ -91,7 +98,7 @@ func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []Decided, e
 	if err != nil {
 		return nil, s.failed("decisions", err)
 	}
-	defer rows.Close() //nolint:errcheck // Err has the error
+	defer rows.Close()
 	for rows.Next() {
 		var d Decided
 		var at, attempt, state int64
@@ -99,7 +106,7 @@ func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []Decided, e
 		if err := rows.Scan(&at, &attempt, &state, &by, &reason); err != nil {
 			return nil, s.failed("decisions", err)
 		}
-		d.At, d.Attempt, d.State = timeOf(at), uint32(attempt), idem.State(state) //nolint:gosec // as they were written
+		d.At, d.Attempt, d.State = timeOf(at), uint32(attempt), idem.State(state)
 		d.By, d.Reason = string(by), string(reason)
 		list = append(list, d)
 	}
@@ -108,18 +115,18 @@ func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []Decided, e
 
 // replaceDecided is replace for the decision of a person. The decision is kept in the same
 // transaction.
-func (s *Store) replaceDecided(ctx context.Context, id idem.KeyID, f *found, write *rules.Entry) (done bool, err error) {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: s.dialect.isolation})
+func (s *Store) replaceDecided(ctx context.Context, method string, id idem.KeyID, f *found, write *rules.Entry) (done bool, err error) {
+	tx, err := s.begin(ctx)
 	if err != nil {
-		return false, s.failed("settle", err)
+		return false, s.failed(method, err)
 	}
 	defer tx.Rollback() //nolint:errcheck // does nothing after Commit
-	done, err = s.replace(ctx, tx, "settle", id, f, write)
+	done, err = s.replace(ctx, tx, method, id, f, write)
 	if !done || err != nil {
 		return false, err
 	}
 	r := &write.Record
-	err = s.note(ctx, tx, "settle", s.statements.decide, id[:], write.Settlement[:],
+	err = s.note(ctx, tx, method, s.statements.decide, id[:], write.Settlement[:],
 		int64(r.Attempt.Number), int64(r.State), text(r.Decision.By), text(r.Decision.Reason))
 	if err != nil {
 		return false, err
@@ -128,5 +135,5 @@ func (s *Store) replaceDecided(ctx context.Context, id idem.KeyID, f *found, wri
 	if s.dialect.fault(err) == faultConflict {
 		return false, nil
 	}
-	return err == nil, s.failed("settle", err)
+	return err == nil, s.failed(method, err)
 }

@@ -20,7 +20,6 @@ var postgres = &dialect{
 	isolation: sql.LevelReadCommitted,
 	fault:     postgresFault,
 	check:     postgresCheck,
-	ping:      postgresPing,
 	beginMigration: []string{"BEGIN",
 		// "idemkeep" in ASCII. Programs that share a database share its advisory locks.
 		"SELECT pg_advisory_xact_lock(7594874013116622192)"},
@@ -54,26 +53,18 @@ func postgresFault(err error) fault {
 	return faultOther
 }
 
-// postgresCheck refuses a server that may forget a commit that it has acknowledged.
+// postgresCheck refuses a session whose commits are acknowledged before they are on the disk.
 func postgresCheck(ctx context.Context, s *Store) error {
-	s.returning = true
-	var fsync, pages string
-	err := s.read.QueryRowContext(ctx, "SELECT current_setting('fsync'), current_setting('full_page_writes')").Scan(&fsync, &pages)
-	if err != nil {
+	s.returning, s.longestResponse = true, longestValue
+	var synchronous, fsync string
+	err := s.read.QueryRowContext(ctx, "SELECT current_setting('synchronous_commit'), current_setting('fsync')").Scan(&synchronous, &fsync)
+	switch {
+	case err != nil:
 		return err
-	}
-	if fsync != "on" {
-		s.log.WarnContext(ctx, "tokenstore/sql: fsync is off: a crash of the machine loses acknowledged records", "database", s.dialect.name)
+	case synchronous == "off" && !s.config.readOnly:
+		return fmt.Errorf("%w: synchronous_commit is off: a crash of the server loses acknowledged records, and their requests run again", errSetting)
+	case fsync != "on":
+		s.log.WarnContext(ctx, "tokenstore/sql: fsync is off: a crash of the machine loses acknowledged records")
 	}
 	return nil
-}
-
-// postgresPing notices a standby and a read-only session.
-func postgresPing(ctx context.Context, s *Store) error {
-	var readOnly bool
-	err := s.db.QueryRowContext(ctx, "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool").Scan(&readOnly)
-	if err == nil && readOnly {
-		err = fmt.Errorf("%w: a standby, or default_transaction_read_only", errReadOnlyDatabase)
-	}
-	return err
 }

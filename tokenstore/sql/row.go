@@ -110,7 +110,7 @@ func (f *found) unpack() (*rules.Entry, error) {
 
 // newRev returns a rev that no earlier write of any record has had, as good as certainly.
 // It is positive, and another 1 can be added.
-func newRev() int64 { return rand.Int64N(1 << 62) }
+func newRev() int64 { return rand.Int64N(1 << 62) } //nolint:gosec // nothing is kept secret by it
 
 // micros is t in microseconds, and 0 for the zero time.
 func micros(t time.Time) int64 {
@@ -136,7 +136,7 @@ func pack(e *rules.Entry) (*row, error) {
 	r := &row{
 		Form: recordForm, State: int64(rec.State), Kind: int64(rec.Kind), Route: text(rec.Route),
 		Fingerprint: packFingerprint(rec.Fingerprint), Attempt: int64(rec.Attempt.Number),
-		Domain: text(rec.Attempt.Fence.Domain), Fence: int64(rec.Attempt.Fence.Token), //nolint:gosec // all 64 bits come back
+		Domain: text(rec.Attempt.Fence.Domain), Fence: int64(rec.Attempt.Fence.Token), // all 64 bits come back
 		Nonce: rec.Attempt.Nonce[:], Settlement: e.Settlement[:],
 		Created: micros(rec.Created), Started: micros(rec.Started), Settled: micros(rec.Settled),
 		ResultExpires: micros(rec.ResultExpires), KeyExpires: micros(rec.KeyExpires), TokenExpires: micros(rec.TokenExpires),
@@ -180,7 +180,7 @@ func (r *row) unpack() (*rules.Entry, error) {
 	}
 	*rec = idem.Record{
 		State: idem.State(r.State), Kind: idem.KeyKind(r.Kind), Route: string(r.Route),
-		Attempt: idem.Attempt{Number: uint32(r.Attempt), Fence: idem.Fence{Domain: string(r.Domain), Token: uint64(r.Fence)}}, //nolint:gosec // see pack
+		Attempt: idem.Attempt{Number: uint32(r.Attempt), Fence: idem.Fence{Domain: string(r.Domain), Token: uint64(r.Fence)}},
 		Created: timeOf(r.Created), Started: timeOf(r.Started), Settled: timeOf(r.Settled),
 		ResultExpires: timeOf(r.ResultExpires), KeyExpires: timeOf(r.KeyExpires), TokenExpires: timeOf(r.TokenExpires),
 		Decision: idem.Decision{By: string(r.DecidedBy), Reason: string(r.DecidedReason)},

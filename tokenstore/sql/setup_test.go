@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"net/url"
 	"os"
@@ -20,6 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	_ = mysqldriver.SetLogger(log.New(io.Discard, "", 0)) // it writes of each lost connection
 	goleak.VerifyTestMain(testserver.M{M: m})
 }
 
@@ -37,17 +40,15 @@ type pools struct {
 	dsn         string // of write
 }
 
-// backends are the databases of this machine.
+// backends are the databases. A test on one that this machine cannot have is skipped as not
+// run here.
 func backends() []backend {
-	list := []backend{
+	return []backend{
 		{"PostgreSQL", PostgreSQL(), freshPostgres},
 		{"MariaDB", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, testserver.SharedMariaDB(tb)) }},
+		{"MySQL", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, testserver.SharedMySQL(tb)) }},
 		{"SQLite", SQLite(), freshSQLite},
 	}
-	if named := os.Getenv(testserver.EnvMySQL); named != "" {
-		list = append(list, backend{"MySQL", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, testserver.SharedMySQL(tb)) }})
-	}
-	return list
 }
 
 // onEach runs a test on each database.
@@ -55,6 +56,16 @@ func onEach(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Helper()
 	for _, b := range backends() {
 		t.Run(b.name, func(t *testing.T) { f(t, b) })
+	}
+}
+
+// onEachServer runs a test on each database that is reached over a network.
+func onEachServer(t *testing.T, f func(t *testing.T, b backend)) {
+	t.Helper()
+	for _, b := range backends() {
+		if b.dialect.d != sqlite {
+			t.Run(b.name, func(t *testing.T) { f(t, b) })
+		}
 	}
 }
 

@@ -20,7 +20,6 @@ var sqlite = &dialect{
 	once:           "ON CONFLICT DO NOTHING",
 	fault:          sqliteFault,
 	check:          sqliteCheck,
-	ping:           sqlitePing,
 	beginMigration: []string{"BEGIN IMMEDIATE"},
 	endMigration:   []string{"COMMIT"},
 	undoMigration:  []string{"ROLLBACK"},
@@ -80,7 +79,10 @@ func sqliteFault(err error) fault {
 // sqliteCheck refuses settings that would lose a record in a crash, or let a pending record
 // be committed.
 func sqliteCheck(ctx context.Context, s *Store) error {
-	s.returning = true
+	s.returning, s.longestResponse = true, longestValue
+	if s.config.readOnly {
+		return nil
+	}
 	var journal string
 	var synchronous, keys int
 	for pragma, to := range map[string]any{"journal_mode": &journal, "synchronous": &synchronous, "foreign_keys": &keys} {
@@ -98,10 +100,4 @@ func sqliteCheck(ctx context.Context, s *Store) error {
 		return fmt.Errorf("%w: foreign_keys is off: see SQLiteDSN", errSetting)
 	}
 	return nil
-}
-
-// sqlitePing takes the write lock for a moment.
-func sqlitePing(ctx context.Context, s *Store) error {
-	_, err := s.db.ExecContext(ctx, s.names.sql("UPDATE {schema} SET version = version WHERE version < 0"))
-	return err
 }

@@ -26,6 +26,8 @@ type Store struct {
 	statements statements
 	returning  bool // INSERT has RETURNING
 
+	longestResponse int // in bytes, packed
+
 	stop context.CancelFunc // ends the removal of expired records
 	done sync.WaitGroup
 }
@@ -83,7 +85,12 @@ func (s *Store) Ping(ctx context.Context) error {
 	if err := s.names.check(ctx, s.read); err != nil {
 		return err
 	}
-	return s.failed("ping", s.dialect.ping(ctx, s))
+	if s.config.readOnly {
+		return nil
+	}
+	// This changes nothing, and a standby or a read-only session refuses it.
+	_, err := s.db.ExecContext(ctx, s.statements.ping)
+	return s.failed("ping", err)
 }
 
 // Visibility returns [idem.VisibilityShared], or idem.VisibilityProcess with

@@ -33,6 +33,7 @@ type summary struct {
 	quick          bool // tests that need a server are left out
 	passed, failed int
 	leftOut        int
+	notRun         map[string]int               // tests by the reason why they cannot run here
 	output         map[testKey]*strings.Builder // of what runs
 	running        map[string]map[string]bool   // tests by package
 	counts         map[string]*packageCount
@@ -45,9 +46,14 @@ type packageCount struct{ passed, failed, leftOut int }
 // needsServer is the reason with which testserver skips a test under -short.
 const needsServer = "needs a server, left out under -short"
 
+// notRunHere begins the reason with which testserver skips a test whose server this machine
+// cannot have. The rest of the line names the server.
+const notRunHere = "not run here: "
+
 func newSummary(out io.Writer) *summary {
 	return &summary{
 		out:     out,
+		notRun:  make(map[string]int),
 		output:  make(map[testKey]*strings.Builder),
 		running: make(map[string]map[string]bool),
 		counts:  make(map[string]*packageCount),
@@ -111,6 +117,10 @@ func (s *summary) endTest(key testKey, action string) {
 	case action == "skip" && s.quick && s.saidSoFar(key, needsServer):
 		s.leftOut++
 		count.leftOut++
+	case action == "skip" && s.saidSoFar(key, notRunHere):
+		_, reason, _ := strings.Cut(s.take(key), notRunHere)
+		reason, _, _ = strings.Cut(reason, "\n")
+		s.notRun[reason]++
 	default:
 		s.failed++
 		count.failed++
@@ -166,13 +176,16 @@ func (s *summary) endRun(exit error, failed int) {
 	}
 }
 
-// finish prints the problems once more and then the line that counts.
+// finish prints what was not run, the problems once more, and then the line that counts.
 func (s *summary) finish() {
 	if s.passed+s.failed == 0 {
 		s.problem("no test ran")
 	}
-	if len(s.problems) > 0 {
+	if len(s.problems)+len(s.notRun) > 0 {
 		s.print("\n")
+	}
+	for _, reason := range slices.Sorted(maps.Keys(s.notRun)) {
+		s.print(fmt.Sprintf("NOT RUN: %d, %s\n", s.notRun[reason], reason))
 	}
 	for _, p := range s.problems {
 		s.print(p + "\n")

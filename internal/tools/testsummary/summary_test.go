@@ -73,6 +73,13 @@ func TestA(t *testing.T) { t.Skip("` + testserver.LeftOut + `") }`},
 			last: "0 passed, 1 failed",
 		},
 		{
+			name: "a test whose server cannot be here is told of and not counted",
+			files: map[string]string{"p_test.go": head + `
+func TestA(t *testing.T) { t.Run("x", func(t *testing.T) { t.Skip("` + testserver.NotRunHere + `SOME_VARIABLE names no server") }) }
+func TestB(t *testing.T) { t.Skip("` + testserver.NotRunHere + `SOME_VARIABLE names no server") }`},
+			ok: true, last: "1 passed, 0 failed", says: []string{"NOT RUN: 2, SOME_VARIABLE names no server\n"},
+		},
+		{
 			name:  "a full run refuses -short",
 			files: map[string]string{"p_test.go": head + "func TestA(t *testing.T) {}"},
 			args:  []string{"-race", "-test.short=true", "./..."},

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/database"
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+)
+
+// connections is the greatest number of connections of a command to a database.
+const connections = 4
+
+// openSQL opens the database of --database. It connects at its first use.
+func (a *app) openSQL(o database.Options) (*database.DB, error) {
+	o.Connections = connections
+	db, err := database.Open(a.database, o)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("--database: %w", err)
+	}
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--database: %w", err)}
+	}
+	return db, nil
+}
+
+// sqlOptions are the options of the store in a database.
+func (a *app) sqlOptions(db *database.DB, log *slog.Logger) []sqlstore.Option {
+	opts := []sqlstore.Option{sqlstore.WithTablePrefix(a.tables), sqlstore.WithLogger(log), sqlstore.WithExpiry(0)}
+	if a.schema != "" {
+		opts = append(opts, sqlstore.WithSchema(a.schema))
+	}
+	return append(opts, db.StoreOptions()...)
+}
+
+// openDatabase opens the token store in a database. ZooKeeper is for the locks alone, so it is
+// left out of commands that only read.
+func (a *app) openDatabase(ctx context.Context, b *backends, n need) (tokenStore, error) {
+	log := slog.New(slog.DiscardHandler) // errors are returned
+	if a.zookeeper != "" && !n.readOnly {
+		switch err := a.joinEnsemble(ctx, b, connectTimeout, log); {
+		case err == nil:
+		case n.ensemble || isWrongUse(err) || ctx.Err() != nil:
+			return nil, err
+		default:
+			b.noEnsemble = err
+		}
+	}
+	db, err := a.openSQL(database.Options{})
+	if err != nil {
+		return nil, err
+	}
+	b.closers = append(b.closers, func() { _ = db.Close() })
+	opts := a.sqlOptions(db, log)
+	if n.readOnly {
+		opts = append(opts, sqlstore.WithReadOnly())
+	}
+	opening, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	store, err := sqlstore.New(opening, db.Write, db.Dialect, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("--database: %w", err)
+	}
+	b.closers = append(b.closers, func() { _ = store.Close() })
+	// The process that owns a file of SQLite knows its transactions by itself, and their open
+	// records are never committed.
+	if !n.readOnly && db.Dialect != sqlstore.SQLite() {
+		if b.joined, err = store.Joined(); err != nil {
+			return nil, fmt.Errorf("--database: %w", err)
+		}
+	}
+	return sqlTools{store}, nil
+}
+
+// notHeld returns errNotAcquired if an attempt of the key runs in a joined transaction.
+func (b *backends) notHeld(ctx context.Context, id idem.KeyID) error {
+	if b.joined == nil {
+		return nil
+	}
+	held, err := b.joined.Held(ctx, id)
+	if err == nil && held {
+		err = fmt.Errorf("a transaction holds key ID %s: its attempt runs: %w", id, errNotAcquired)
+	}
+	return err
+}
+
+// place names where the token store is, for messages.
+func (b *backends) place() string {
+	if b.redis != nil {
+		return "Redis"
+	}
+	return "database"
+}
+
+// sqlTools is the token store in a database.
+type sqlTools struct{ *sqlstore.Store }
+
+// AcceptLoss implements tokenStore. The store notices no loss.
+func (s sqlTools) AcceptLoss(context.Context) (int, error) { return 0, nil }
+
+// Decisions implements tokenStore.
+func (s sqlTools) Decisions(ctx context.Context, id idem.KeyID) (rows []decidedRow, err error) {
+	list, err := s.Store.Decisions(ctx, id)
+	for _, d := range list {
+		rows = append(rows, decidedRow{d.At.UTC(), d.Attempt, d.State.String(), d.By, d.Reason})
+	}
+	return rows, err
+}
+
+// migrateTimeout bounds a migration. Another one may run first.
+const migrateTimeout = 2 * time.Minute
+
+func (a *app) storeMigrate() *cobra.Command {
+	return &cobra.Command{
+		Use:   "migrate",
+		Short: "Create the tables of a token store in SQL, or bring them up to date",
+		Long: `Create the tables of the token store in --database, or bring them to the version of
+this build. It is safe to repeat, and does nothing to tables that are up to date. The
+user needs the right to create tables, which the services do not need.
+
+Run it before new instances start. Running instances of the earlier build go on, and
+do not start again afterwards. Tables that a newer build has migrated are refused.`,
+		Example: `  IDEMCTL_DATABASE=postgres://admin@127.0.0.1/payments idemctl store migrate
+  idemctl --database sqlite:payments.db store migrate`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.database == "" {
+				return wrongUse("store migrate needs --database or IDEMCTL_DATABASE")
+			}
+			db, err := a.openSQL(database.Options{Create: true})
+			if err != nil {
+				return err
+			}
+			defer func() { _ = db.Close() }()
+			ctx, cancel := context.WithTimeout(cmd.Context(), migrateTimeout)
+			defer cancel()
+			if err := sqlstore.Migrate(ctx, db.Write, db.Dialect, a.sqlOptions(db, slog.New(slog.DiscardHandler))...); err != nil {
+				return fmt.Errorf("--database: %w", err)
+			}
+			if a.json {
+				return writeJSON(a.stdout, map[string]int{"schema_version": sqlstore.SchemaVersion})
+			}
+			_, err = fmt.Fprintf(a.stdout, "the tables in %s have version %d\n", oneLine(db.Name), sqlstore.SchemaVersion)
+			return err
+		},
+	}
+}

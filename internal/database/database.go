@@ -1,0 +1,167 @@
+// Package database opens the databases that a URL names. The command line and the sample
+// service link it, and with it the drivers. The library does not.
+package database
+
+import (
+	"cmp"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	mysqldriver "github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+)
+
+const (
+	// dialTimeout bounds the making of a connection. A host without a server refuses at once.
+	dialTimeout = 5 * time.Second
+	// ioTimeout ends the wait for a server of MySQL that has gone without a word. The driver
+	// does not heed every context.
+	ioTimeout = 30 * time.Second
+	// readers is the number of connections that read a file of SQLite.
+	readers = 8
+)
+
+// DB is an open database. Close it after its last use.
+type DB struct {
+	// Write is for everything. On SQLite it has one connection, and Read has more. Elsewhere
+	// they are the same.
+	Write, Read *sql.DB
+	Dialect     sqlstore.Dialect
+	// Name is the URL without user and password, for messages.
+	Name string
+}
+
+// Options are how a database is opened.
+type Options struct {
+	// Connections is the most that are open at once on a server. 0 is 20.
+	Connections int
+	// Create makes a missing file of SQLite. Otherwise it is an error.
+	Create bool
+}
+
+// Open opens the database of a URL, and connects at the first use:
+//
+//	postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE[?…]   options as in libpq
+//	mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE[?…]      options as in github.com/go-sql-driver/mysql
+//	sqlite:FILE
+//
+// Errors do not show passwords.
+func Open(name string, o Options) (*DB, error) {
+	scheme, rest, _ := strings.Cut(name, ":")
+	if scheme != "sqlite" {
+		if err := checkAuthority(rest); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case scheme == "sqlite" && rest != "":
+		return openSQLite(rest, o)
+	case scheme == "postgres" || scheme == "postgresql":
+		return openPostgres(name, o)
+	case scheme == "mysql":
+		return openMySQL(name, o)
+	}
+	return nil, errors.New("database: want postgres://…, mysql://… or sqlite:FILE")
+}
+
+// checkAuthority refuses a URL whose password has characters that belong escaped. A part of the
+// password would count as the host or the database otherwise, and errors show those.
+func checkAuthority(rest string) error {
+	authority, path, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "/")
+	if strings.Count(authority, "@") > 1 || strings.Contains(path, "@") || strings.Contains(authority, "?") {
+		return errors.New(`database: write "@", "/" and "?" in user, password or options as %40, %2F and %3F`)
+	}
+	return nil
+}
+
+// Close closes the connections.
+func (d *DB) Close() error {
+	err := d.Write.Close()
+	if d.Read != d.Write {
+		err = errors.Join(err, d.Read.Close())
+	}
+	return err
+}
+
+// StoreOptions are the options for [sqlstore.New] that fit the database.
+func (d *DB) StoreOptions() []sqlstore.Option {
+	return []sqlstore.Option{sqlstore.WithReadPool(d.Read)}
+}
+
+func openPostgres(name string, o Options) (*DB, error) {
+	cfg, err := pgx.ParseConfig(name)
+	if err != nil { // pgx leaves the password out where it finds it
+		return nil, errors.New("database: PostgreSQL: want postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE")
+	}
+	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, dialTimeout)
+	shown := fmt.Sprintf("postgres://%s/%s", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port)), cfg.Database)
+	return pooled(stdlib.OpenDB(*cfg), sqlstore.PostgreSQL(), shown, o), nil
+}
+
+func openMySQL(name string, o Options) (*DB, error) {
+	u, err := url.Parse(name)
+	if err != nil || u.Hostname() == "" || len(u.Path) < 2 || strings.Contains(u.Path[1:], "/") || u.Fragment != "" {
+		return nil, errors.New("database: MySQL: want mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE")
+	}
+	addr := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "3306"))
+	cfg, err := mysqldriver.ParseDSN("tcp(" + addr + ")/?" + u.RawQuery) // without the password
+	if err != nil {
+		return nil, fmt.Errorf("database: MySQL: %w", err)
+	}
+	cfg.User, cfg.DBName = u.User.Username(), u.Path[1:]
+	cfg.Passwd, _ = u.User.Password()
+	cfg.Timeout = cmp.Or(cfg.Timeout, dialTimeout)
+	cfg.ReadTimeout, cfg.WriteTimeout = cmp.Or(cfg.ReadTimeout, ioTimeout), cmp.Or(cfg.WriteTimeout, ioTimeout)
+	cfg.InterpolateParams = true // saves a round trip in most statements
+	cfg.Logger = silent{}        // the errors come back
+	connector, err := mysqldriver.NewConnector(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("database: MySQL: %w", err)
+	}
+	return pooled(sql.OpenDB(connector), sqlstore.MySQL(), "mysql://"+addr+u.Path, o), nil
+}
+
+// silent is a logger of the driver of MySQL.
+type silent struct{}
+
+// Print does nothing.
+func (silent) Print(...any) {}
+
+func pooled(db *sql.DB, d sqlstore.Dialect, name string, o Options) *DB {
+	n := cmp.Or(o.Connections, 20)
+	db.SetMaxOpenConns(n)
+	db.SetMaxIdleConns(n)
+	db.SetConnMaxIdleTime(5 * time.Minute)
+	return &DB{Write: db, Read: db, Dialect: d, Name: name}
+}
+
+func openSQLite(file string, o Options) (*DB, error) {
+	if !o.Create {
+		if _, err := os.Stat(file); err != nil {
+			return nil, fmt.Errorf("database: SQLite: %w", err)
+		}
+	}
+	forWriting, forReading := sqlstore.SQLiteDSN(file)
+	write, err := sql.Open("sqlite", forWriting)
+	if err != nil {
+		return nil, fmt.Errorf("database: SQLite: %w", err)
+	}
+	write.SetMaxOpenConns(1)
+	read, err := sql.Open("sqlite", forReading)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("database: SQLite: %w", err), write.Close())
+	}
+	read.SetMaxOpenConns(readers)
+	read.SetMaxIdleConns(readers)
+	return &DB{Write: write, Read: read, Dialect: sqlstore.SQLite(), Name: "sqlite:" + file}, nil
+}

@@ -1,0 +1,408 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	mysqldriver "github.com/go-sql-driver/mysql"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// calls are all methods that ask the database, each with arguments that write something.
+func calls(s *Store, id idem.KeyID) map[string]func(ctx context.Context) error {
+	a := idem.Attempt{Number: 1, Fence: idem.Fence{Domain: "test", Token: 1}, Nonce: idem.Nonce{1}}
+	st := settlementOf(a, "alice")
+	st.Repair = &idem.Repair{Kind: idem.ClientKey, Started: time.Now()}
+	return map[string]func(ctx context.Context) error{
+		"Get":   func(ctx context.Context) error { _, err := s.Get(ctx, id); return err },
+		"Issue": func(ctx context.Context) error { _, err := s.Issue(ctx, id, time.Hour); return err },
+		"Begin": func(ctx context.Context) error { _, err := s.Begin(ctx, id, request(9)); return err },
+		"Begin with a token": func(ctx context.Context) error {
+			req := request(9)
+			req.Kind = idem.IssuedToken
+			_, err := s.Begin(ctx, id, req)
+			return err
+		},
+		"Settle":        func(ctx context.Context) error { _, err := s.Settle(ctx, id, st); return err },
+		"Abort":         func(ctx context.Context) error { return s.Abort(ctx, id, request(9)) },
+		"ListOpen":      func(ctx context.Context) error { _, err := s.ListOpen(ctx, idem.OpenQuery{}); return err },
+		"RetireDomain":  func(ctx context.Context) error { return s.RetireDomain(ctx, "dead", idem.Decision{By: "alice"}) },
+		"DomainRetired": func(ctx context.Context) error { _, err := s.DomainRetired(ctx, "dead"); return err },
+		"DeclareSealed": s.DeclareSealed,
+		"Sealed":        func(ctx context.Context) error { _, err := s.Sealed(ctx); return err },
+		"Decisions":     func(ctx context.Context) error { _, err := s.Decisions(ctx, id); return err },
+		"Clock":         func(ctx context.Context) error { _, err := s.Clock(ctx); return err },
+		"Expire":        func(ctx context.Context) error { _, err := s.Expire(ctx, 10); return err },
+		"Ping":          s.Ping,
+	}
+}
+
+// reads are the calls that write nothing.
+var reads = map[string]bool{"Get": true, "ListOpen": true, "DomainRetired": true, "Sealed": true, "Decisions": true, "Clock": true}
+
+func TestMissingTables(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		s := b.store(t, p, WithExpiry(0))
+		mustExec(t, p.write, "DROP TABLE idem_records")
+		for _, table := range []string{"schema", "bindings", "domains", "decisions", "notes"} {
+			mustExec(t, p.write, "DROP TABLE idem_"+table)
+		}
+		for name, call := range calls(s, key(1)) {
+			if name == "Clock" {
+				continue
+			}
+			err := call(t.Context())
+			if !errors.Is(err, ErrNotMigrated) || !errors.Is(err, idem.ErrUnavailable) && name != "Ping" {
+				t.Errorf("%s() without tables = %v, want %v", name, err, ErrNotMigrated)
+			}
+		}
+	})
+}
+
+func TestSchemaOfAnotherVersion(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		s := b.store(t, p, WithExpiry(0))
+		for version, want := range map[int]error{SchemaVersion + 1: ErrNewerSchema, 0: ErrNotMigrated} {
+			mustExec(t, p.write, s.names.sql("DELETE FROM {schema}"))
+			mustExec(t, p.write, s.names.sql("INSERT INTO {schema} (version, applied) VALUES (?, 0)"), version)
+			if err := s.Ping(t.Context()); !errors.Is(err, want) {
+				t.Errorf("Ping() with version %d = %v, want %v", version, err, want)
+			}
+			if _, err := New(t.Context(), p.write, b.dialect, WithReadPool(p.read)); !errors.Is(err, want) {
+				t.Errorf("New() with version %d = %v, want %v", version, err, want)
+			}
+		}
+	})
+}
+
+// A database that accepts no writes refuses them with a clear error, and is read.
+func TestReadOnlyDatabase(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		good := b.store(t, p, WithExpiry(0))
+		id := key(1)
+		if _, err := good.Issue(t.Context(), id, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		s := b.store(t, b.readOnly(t, p), WithExpiry(0))
+		for name, call := range calls(s, key(2)) {
+			if name == "Begin with a token" || name == "Expire" { // they find nothing to write
+				continue
+			}
+			err := call(t.Context())
+			switch {
+			case reads[name] && err != nil:
+				t.Errorf("%s() = %v, want <nil>", name, err)
+			case !reads[name] && (!errors.Is(err, errReadOnlyDatabase) || !errors.Is(err, idem.ErrUnavailable)):
+				t.Errorf("%s() = %v, want %v", name, err, errReadOnlyDatabase)
+			}
+		}
+		req := request(1)
+		req.Kind = idem.IssuedToken
+		if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, errReadOnlyDatabase) {
+			t.Errorf("Begin() with the token = %v, want %v", err, errReadOnlyDatabase)
+		}
+		if rec, err := good.Get(t.Context(), id); err != nil || rec.State != idem.StateIssued {
+			t.Errorf("Get() = %v, %v, want the token as it was", rec.State, err)
+		}
+	})
+}
+
+// readOnly returns pools of the same database whose connections may not write.
+func (b backend) readOnly(tb testing.TB, p pools) pools {
+	tb.Helper()
+	var db *sql.DB
+	switch b.dialect.d {
+	case postgres:
+		db = open(tb, "pgx", p.dsn+"&default_transaction_read_only=on")
+	case sqlite:
+		db = open(tb, "sqlite", p.dsn+"&mode=ro")
+	default:
+		cfg, err := mysqldriver.ParseDSN(p.dsn)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		cfg.Params = map[string]string{"tx_read_only": "1"}
+		if b.name == "MySQL" {
+			cfg.Params = map[string]string{"transaction_read_only": "1"}
+		}
+		db = open(tb, "mysql", cfg.FormatDSN())
+	}
+	return pools{db, db, p.dsn}
+}
+
+// Every call needs one connection at a time. A pool of one is enough for any number of
+// callers.
+func TestPoolOfOne(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		p.write.SetMaxOpenConns(1)
+		s, err := New(t.Context(), p.write, b.dialect, quiet(), WithExpiry(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		for i := range 16 {
+			wg.Go(func() {
+				for name, call := range calls(s, key(i)) {
+					err := call(ctx)
+					if err != nil && !errors.Is(err, idem.ErrStaleFence) {
+						t.Errorf("%s() = %v", name, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// The context of a call ends while it waits for a connection.
+func TestPoolIsBusy(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		p.write.SetMaxOpenConns(1)
+		s, err := New(t.Context(), p.write, b.dialect, quiet(), WithExpiry(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		conn, err := p.write.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for name, call := range calls(s, key(1)) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			if err := call(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s() without a connection = %v, want %v and %v", name, err, idem.ErrUnavailable, context.DeadlineExceeded)
+			}
+			cancel()
+		}
+	})
+}
+
+// ownServer is a server that a test may break.
+type ownServer interface {
+	Kill()
+	Restart()
+}
+
+// The server is killed and comes back. Calls fail clearly meanwhile, and every record is
+// there afterwards.
+func TestRestartedServer(t *testing.T) {
+	for _, b := range []struct {
+		backend
+		start func(tb testing.TB) (ownServer, pools)
+	}{
+		{backend{name: "PostgreSQL", dialect: PostgreSQL()}, func(tb testing.TB) (ownServer, pools) {
+			tb.Helper()
+			server := testserver.StartPostgres(tb)
+			db := open(tb, "pgx", server.URL())
+			return server, pools{db, db, ""}
+		}},
+		{backend{name: "MariaDB", dialect: MySQL()}, func(tb testing.TB) (ownServer, pools) {
+			tb.Helper()
+			server := testserver.StartMariaDB(tb)
+			mustExec(tb, open(tb, "mysql", mysqlDSN(tb, server.URL(), "")), "CREATE DATABASE idem")
+			db := open(tb, "mysql", mysqlDSN(tb, server.URL(), "idem"))
+			return server, pools{db, db, ""}
+		}},
+	} {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			server, p := b.start(t)
+			if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
+				t.Fatal(err)
+			}
+			s := b.store(t, p, WithExpiry(0))
+			pending, a := begin(t, s, "pending")
+			completed, c := begin(t, s, "completed")
+			settle(t, s, completed, idem.Settlement{Attempt: c, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
+			server.Kill()
+			for name, call := range calls(s, key(1)) {
+				if err := call(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
+					t.Errorf("%s() without a server = %v, want %v", name, err, idem.ErrUnavailable)
+				}
+			}
+			server.Restart()
+			if err := s.Ping(t.Context()); err != nil {
+				t.Errorf("Ping() after the restart = %v, want <nil>", err)
+			}
+			if rec, err := s.Get(t.Context(), pending); err != nil || rec.State != idem.StatePending || rec.Attempt != a {
+				t.Errorf("Get(pending) = %v, %v, want it as it was", rec.State, err)
+			}
+			if rec, err := s.Get(t.Context(), completed); err != nil || rec.State != idem.StateCompleted || string(rec.Response.Body) != "paid" {
+				t.Errorf("Get(completed) = %v, %v, want it as it was", rec.State, err)
+			}
+			settle(t, s, pending, idem.Settlement{Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
+		})
+	}
+}
+
+const password = "correct-horse-7"
+
+// Whatever goes wrong with a connection, its error does not tell the password.
+func TestErrorsTellNoPassword(t *testing.T) {
+	dead, _ := url.Parse("postgres://idemkeeper:" + password + "@127.0.0.1:1/postgres?sslmode=disable")
+	withPassword, err := url.Parse(testserver.SharedPostgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	withPassword.User, withPassword.Path = url.UserPassword("idemkeeper", password), "/no_such_database"
+	cfg := mysqldriver.NewConfig()
+	cfg.User, cfg.Passwd, cfg.Net, cfg.Addr = "idemkeeper", password, "tcp", "127.0.0.1:1"
+	deadMySQL := cfg.FormatDSN()
+	maria, err := url.Parse(testserver.SharedMariaDB(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Addr = maria.Host
+	for _, tt := range []struct {
+		driver, dsn string
+		dialect     Dialect
+	}{
+		{"pgx", dead.String(), PostgreSQL()},
+		{"pgx", withPassword.String(), PostgreSQL()},
+		{"pgx", "postgres://idemkeeper:" + password + "@127.0.0.1:port/x", PostgreSQL()},
+		{"mysql", deadMySQL, MySQL()},
+		{"mysql", cfg.FormatDSN(), MySQL()}, // the server has no such password
+	} {
+		db, err := sql.Open(tt.driver, tt.dsn)
+		if err != nil {
+			if strings.Contains(err.Error(), password) {
+				t.Errorf("sql.Open() = %v", err)
+			}
+			continue
+		}
+		_, err = New(t.Context(), db, tt.dialect, quiet())
+		migrateErr := Migrate(t.Context(), db, tt.dialect)
+		for _, err := range []error{err, migrateErr} {
+			if !errors.Is(err, idem.ErrUnavailable) || strings.Contains(fmt.Sprintf("%v %+v %#v", err, err, err), password) {
+				t.Errorf("New() or Migrate() = %v, want %v without the password", err, idem.ErrUnavailable)
+			}
+		}
+		_ = db.Close()
+	}
+}
+
+// SQLite refuses settings that could lose records.
+func TestSettingsOfSQLite(t *testing.T) {
+	write, _ := SQLiteDSN(filepath.Join(t.TempDir(), "x.db"))
+	db := open(t, "sqlite", write)
+	if err := Migrate(t.Context(), db, SQLite()); err != nil {
+		t.Fatal(err)
+	}
+	for old, setting := range map[string]string{
+		"synchronous%28FULL%29": "synchronous%28NORMAL%29", "foreign_keys%281%29": "foreign_keys%280%29",
+	} {
+		bad := strings.Replace(write, old, setting, 1)
+		if bad == write {
+			t.Fatalf("%s does not have %s", write, old)
+		}
+		if _, err := New(t.Context(), open(t, "sqlite", bad), SQLite(), quiet()); !errors.Is(err, errSetting) {
+			t.Errorf("New() with %s = %v, want %v", setting, err, errSetting)
+		}
+	}
+	other, _ := SQLiteDSN(filepath.Join(t.TempDir(), "other.db"))
+	rollback := open(t, "sqlite", strings.Replace(other, "journal_mode%28WAL%29", "journal_mode%28DELETE%29", 1))
+	if err := Migrate(t.Context(), rollback, SQLite()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(t.Context(), rollback, SQLite(), quiet()); !errors.Is(err, errSetting) {
+		t.Errorf("New() with journal_mode DELETE = %v, want %v", err, errSetting)
+	}
+}
+
+// A session without autocommit would never commit a record.
+func TestSettingsOfMySQL(t *testing.T) {
+	b := backends()[1]
+	p := b.migrated(t)
+	cfg, err := mysqldriver.ParseDSN(p.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Params = map[string]string{"autocommit": "0"}
+	if _, err := New(t.Context(), open(t, "mysql", cfg.FormatDSN()), MySQL(), quiet()); !errors.Is(err, errSetting) {
+		t.Errorf("New() without autocommit = %v, want %v", err, errSetting)
+	}
+}
+
+// A server that acknowledges commits before they are on the disk is refused.
+func TestSettingsOfPostgreSQL(t *testing.T) {
+	b := backends()[0]
+	p := b.migrated(t)
+	if _, err := New(t.Context(), open(t, "pgx", p.dsn+"&synchronous_commit=off"), PostgreSQL(), quiet()); !errors.Is(err, errSetting) {
+		t.Errorf("New() with synchronous_commit off = %v, want %v", err, errSetting)
+	}
+}
+
+// A response that the server would refuse is no reason to try again. The engine settles
+// without it.
+func TestLongResponse(t *testing.T) {
+	b := backends()[1]
+	s := b.store(t, b.migrated(t))
+	id, a := begin(t, s, "long")
+	st := settlementOf(a, "")
+	st.Response = &idem.Response{Status: 200, Body: make([]byte, 17<<20)} // MariaDB takes 16 MiB
+	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, idem.ErrResponseInvalid) || errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Settle() with 17 MiB = %v, want %v", err, idem.ErrResponseInvalid)
+	}
+	st.Response.Body = make([]byte, 15<<20)
+	if err := callSettle(t.Context(), s, id, st); err != nil {
+		t.Errorf("Settle() with 15 MiB = %v, want <nil>", err)
+	}
+}
+
+// The store works at the isolation that a connection prefers.
+func TestIsolationOfTheConnection(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		var db *sql.DB
+		if b.dialect.d == postgres {
+			db = open(t, "pgx", p.dsn+"&default_transaction_isolation=serializable")
+		} else {
+			cfg, err := mysqldriver.ParseDSN(p.dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.Params = map[string]string{"tx_isolation": "'SERIALIZABLE'"}
+			if b.name == "MySQL" {
+				cfg.Params = map[string]string{"transaction_isolation": "'SERIALIZABLE'"}
+			}
+			cfg.ClientFoundRows, cfg.InterpolateParams, cfg.ParseTime = true, true, true
+			db = open(t, "mysql", cfg.FormatDSN())
+		}
+		s := b.store(t, pools{db, db, ""})
+		var wg sync.WaitGroup
+		var begun sync.Map
+		for i := range 200 {
+			wg.Go(func() {
+				res, err := s.Begin(t.Context(), key(i%10), request(uint64(i)+1))
+				if err != nil && !errors.Is(err, idem.ErrStaleFence) {
+					t.Errorf("Begin() = %v", err)
+				}
+				if res.Begun {
+					if _, twice := begun.LoadOrStore(i%10, true); twice {
+						t.Errorf("Begin() began key %d twice", i%10)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}

@@ -1,0 +1,204 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	mysqldriver "github.com/go-sql-driver/mysql"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// behindProxy returns pools of one connection to the same database, through a proxy.
+func (b backend) behindProxy(tb testing.TB, p pools) (pools, *testserver.Proxy) {
+	tb.Helper()
+	var proxy *testserver.Proxy
+	var dsn, driver string
+	if b.dialect.d == postgres {
+		u, err := url.Parse(p.dsn)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		proxy = testserver.StartTCPProxy(tb, u.Host)
+		u.Host = proxy.Addr()
+		dsn, driver = u.String(), "pgx"
+	} else {
+		cfg, err := mysqldriver.ParseDSN(p.dsn)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		proxy = testserver.StartTCPProxy(tb, cfg.Addr)
+		cfg.Addr = proxy.Addr()
+		dsn, driver = cfg.FormatDSN(), "mysql"
+	}
+	db := open(tb, driver, dsn)
+	db.SetMaxOpenConns(1)
+	return pools{db, db, dsn}, proxy
+}
+
+// lossCase is a call whose connection breaks. prepare runs before on a good connection, call
+// is the call, and verify runs it again, as the engine does, and checks the result.
+type lossCase struct {
+	name    string
+	prepare func(t *testing.T, s *Store, id idem.KeyID) any
+	call    func(ctx context.Context, s *Store, id idem.KeyID, was any) error
+	state   idem.State
+	number  uint32
+}
+
+var lossCases = []lossCase{
+	{"a first Begin", func(*testing.T, *Store, idem.KeyID) any { return request(7) }, callBegin, idem.StatePending, 1},
+	{"a Begin after a release", func(t *testing.T, s *Store, id idem.KeyID) any {
+		t.Helper()
+		a := mustBegin(t, s, id, request(5))
+		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+		return request(7)
+	}, callBegin, idem.StatePending, 2},
+	{"a Begin with a token", func(t *testing.T, s *Store, id idem.KeyID) any {
+		t.Helper()
+		if _, err := s.Issue(t.Context(), id, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		req := request(7)
+		req.Kind = idem.IssuedToken
+		return req
+	}, callBegin, idem.StatePending, 1},
+	{"a Settle", func(t *testing.T, s *Store, id idem.KeyID) any {
+		t.Helper()
+		return settlementOf(mustBegin(t, s, id, request(5)), "")
+	}, callSettle, idem.StateCompleted, 1},
+	{"a Settle by a person", func(t *testing.T, s *Store, id idem.KeyID) any {
+		t.Helper()
+		return settlementOf(mustBegin(t, s, id, request(5)), "alice")
+	}, callSettle, idem.StateCompleted, 1},
+	{"an Abort", func(t *testing.T, s *Store, id idem.KeyID) any {
+		t.Helper()
+		req := request(5)
+		mustBegin(t, s, id, req)
+		return req
+	}, func(ctx context.Context, s *Store, id idem.KeyID, was any) error {
+		return s.Abort(ctx, id, was.(idem.BeginRequest))
+	}, idem.StateReleased, 0},
+	{"an Issue", func(*testing.T, *Store, idem.KeyID) any { return nil }, func(ctx context.Context, s *Store, id idem.KeyID, _ any) error {
+		_, err := s.Issue(ctx, id, time.Hour)
+		return err
+	}, idem.StateIssued, 0},
+	{"a Get", func(t *testing.T, s *Store, id idem.KeyID) any {
+		t.Helper()
+		mustBegin(t, s, id, request(5))
+		return nil
+	}, func(ctx context.Context, s *Store, id idem.KeyID, _ any) error {
+		_, err := s.Get(ctx, id)
+		return err
+	}, idem.StatePending, 1},
+	{"a RetireDomain", func(*testing.T, *Store, idem.KeyID) any { return nil }, func(ctx context.Context, s *Store, id idem.KeyID, _ any) error {
+		return s.RetireDomain(ctx, id.String(), idem.Decision{By: "alice"})
+	}, idem.StateNone, 0},
+}
+
+func callBegin(ctx context.Context, s *Store, id idem.KeyID, was any) error {
+	res, err := s.Begin(ctx, id, was.(idem.BeginRequest))
+	if err == nil && !res.Begun {
+		err = fmt.Errorf("Begin() = %v, want it begun", res.Record.State)
+	}
+	return err
+}
+
+func callSettle(ctx context.Context, s *Store, id idem.KeyID, was any) error {
+	res, err := s.Settle(ctx, id, was.(idem.Settlement))
+	if err == nil && (!res.Settled || res.Repaired) {
+		err = fmt.Errorf("Settle() = %v, settled %v, repaired %v", res.Record.State, res.Settled, res.Repaired)
+	}
+	return err
+}
+
+func mustBegin(tb testing.TB, s *Store, id idem.KeyID, req idem.BeginRequest) idem.Attempt {
+	tb.Helper()
+	res, err := s.Begin(tb.Context(), id, req)
+	if err != nil || !res.Begun {
+		tb.Fatalf("Begin() = begun %v, %v, want begun", res.Begun, err)
+	}
+	return res.Record.Attempt
+}
+
+func settlementOf(a idem.Attempt, by string) idem.Settlement {
+	return idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour,
+		Response: &idem.Response{Status: 201, Body: []byte("paid")}, Decision: idem.Decision{By: by, Reason: "looked"}}
+}
+
+// The connection breaks before each statement reaches the server, and after each one took
+// effect. The call then takes effect once, and not twice, or not at all.
+func TestLostConnections(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		good := b.store(t, p, WithExpiry(0))
+		far, proxy := b.behindProxy(t, p)
+		s := b.store(t, far, WithExpiry(0))
+		for _, c := range lossCases {
+			for _, lostReply := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, lost reply %v", c.name, lostReply), func(t *testing.T) {
+					for n := 1; c.lose(t, good, s, proxy, n, lostReply); n++ {
+						if n > 50 {
+							t.Fatal("the call never ends")
+						}
+					}
+				})
+			}
+		}
+	})
+}
+
+// lose runs the call with the n-th packet lost, and reports whether there was one.
+func (c lossCase) lose(t *testing.T, good, s *Store, proxy *testserver.Proxy, n int, lostReply bool) bool {
+	t.Helper()
+	id := idem.NewKeyID("lost", idem.Key(idem.NewNonce().String()))
+	was := c.prepare(t, good, id)
+	// MySQL answers no end of a statement, so a lost reply may hit the call after it.
+	for tries := 0; s.Ping(t.Context()) != nil; tries++ {
+		if tries == 5 {
+			t.Fatal("there is no connection")
+		}
+	}
+	drop := proxy.DropNextRequest
+	if lostReply {
+		drop = proxy.DropNextReply
+	}
+	var seen atomic.Int64
+	var over atomic.Bool
+	drop(func(testserver.Request) bool { return seen.Add(1) == int64(n) || over.Load() })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err := c.call(ctx, s, id, was)
+	proxy.Restore()
+	more := seen.Load() >= int64(n)
+	if !more { // the rule is left, and hits this
+		over.Store(true)
+		_ = s.Ping(t.Context())
+	}
+	if err != nil && !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("packet %d: %v, want it to wrap %v", n, err, idem.ErrUnavailable)
+	}
+	if !more && err != nil {
+		t.Errorf("without a loss: %v", err)
+	}
+	if err := c.call(t.Context(), good, id, was); err != nil {
+		t.Errorf("packet %d: again: %v, want <nil>", n, err)
+	}
+	rec, err := good.Get(t.Context(), id)
+	if err != nil || rec.State != c.state || rec.Attempt.Number != c.number {
+		t.Errorf("packet %d: Get() = %v, attempt %d, %v, want %v, attempt %d", n, rec.State, rec.Attempt.Number, err, c.state, c.number)
+	}
+	if strings.Contains(c.name, "person") {
+		if list, err := good.Decisions(t.Context(), id); len(list) != 1 || err != nil {
+			t.Errorf("packet %d: Decisions() = %v, %v, want one", n, list, err)
+		}
+	}
+	return more
+}

@@ -1,0 +1,187 @@
+package sqlstore
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+func TestDecisions(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t))
+		id, a := begin(t, s, "decided")
+		for _, by := range []string{"resolver", "alice", "sweeper", "alice", "bob"} {
+			st := idem.Settlement{Attempt: a, ID: idem.NewNonce(), State: idem.StateUnknown, Decision: idem.Decision{By: by, Reason: "looked at the ledger, as " + by}}
+			for range 2 {
+				if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
+					t.Fatalf("Settle() by %s = %v, %v, want settled", by, res.Settled, err)
+				}
+			}
+		}
+		st := settlementOf(a, "carol")
+		st.ID = idem.NewNonce()
+		if err := callSettle(t.Context(), s, id, st); err != nil {
+			t.Fatal(err)
+		}
+		other, a := begin(t, s, "other")
+		if err := callSettle(t.Context(), s, other, settlementOf(a, "dave")); err != nil {
+			t.Fatal(err)
+		}
+
+		list, err := s.Decisions(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var by []string
+		for _, d := range list {
+			by = append(by, d.By)
+			if d.Attempt != 1 || d.Reason == "" || d.At.IsZero() || time.Since(d.At).Abs() > time.Minute {
+				t.Errorf("Decisions() = %+v, want attempt 1, a reason and the time", d)
+			}
+		}
+		slices.Sort(by)
+		if want := []string{"alice", "alice", "bob", "carol"}; !slices.Equal(by, want) || list[0].By != "carol" || list[0].State != idem.StateCompleted {
+			t.Errorf("Decisions() = %+v, want %v, the newest first", list, want)
+		}
+	})
+}
+
+func TestSealed(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t))
+		if sealed, err := s.Sealed(t.Context()); sealed || err != nil {
+			t.Errorf("Sealed() = %v, %v, want false", sealed, err)
+		}
+		for range 2 {
+			if err := s.DeclareSealed(t.Context()); err != nil {
+				t.Errorf("DeclareSealed() = %v, want <nil>", err)
+			}
+		}
+		if sealed, err := s.Sealed(t.Context()); !sealed || err != nil {
+			t.Errorf("Sealed() = %v, %v, want true", sealed, err)
+		}
+	})
+}
+
+func TestWithReadOnly(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		id, _ := begin(t, b.store(t, p), "there")
+		s := b.store(t, p, WithReadOnly())
+		for name, call := range calls(s, id) {
+			err := call(t.Context())
+			if reads[name] || name == "Ping" {
+				if err != nil {
+					t.Errorf("%s() = %v, want <nil>", name, err)
+				}
+				continue
+			}
+			if !errors.Is(err, ErrReadOnly) {
+				t.Errorf("%s() = %v, want %v", name, err, ErrReadOnly)
+			}
+		}
+		if page, err := s.ListOpen(t.Context(), idem.OpenQuery{}); err != nil || len(page.Records) != 1 {
+			t.Errorf("ListOpen() = %+v, %v, want the record", page, err)
+		}
+	})
+}
+
+func TestVisibility(t *testing.T) {
+	b := backend{"SQLite", SQLite(), freshSQLite}
+	p := b.migrated(t)
+	if v := b.store(t, p).Visibility(); v != idem.VisibilityShared {
+		t.Errorf("Visibility() = %v, want %v", v, idem.VisibilityShared)
+	}
+	if v := b.store(t, p, WithSoleProcess()).Visibility(); v != idem.VisibilityProcess {
+		t.Errorf("Visibility() with one process = %v, want %v", v, idem.VisibilityProcess)
+	}
+}
+
+func TestWrongOptions(t *testing.T) {
+	db := freshSQLite(t).write
+	for name, tt := range map[string]struct {
+		dialect Dialect
+		opts    []Option
+		want    string
+	}{
+		"no dialect":          {Dialect{}, nil, "use PostgreSQL()"},
+		"a schema in SQLite":  {SQLite(), []Option{WithSchema("x")}, "no schemas"},
+		"a quote in a schema": {PostgreSQL(), []Option{WithSchema(`x"; DROP TABLE y; --`)}, "letters, digits and underscores"},
+		"a quote in a prefix": {MySQL(), []Option{WithTablePrefix("x`")}, "letters, digits and underscores"},
+		"a long prefix":       {PostgreSQL(), []Option{WithTablePrefix(strings.Repeat("x", 48))}, "at most 47"},
+		"no prefix":           {PostgreSQL(), []Option{WithTablePrefix("")}, "letters"},
+		"expiry":              {PostgreSQL(), []Option{WithExpiry(-1)}, "0 or more"},
+	} {
+		if _, err := New(t.Context(), db, tt.dialect, tt.opts...); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: New() = %v, want %q", name, err, tt.want)
+		}
+		if err := Migrate(t.Context(), db, tt.dialect, tt.opts...); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: Migrate() = %v, want %q", name, err, tt.want)
+		}
+	}
+	if _, err := New(t.Context(), nil, SQLite()); err == nil {
+		t.Error("New() without a database = <nil>")
+	}
+}
+
+// Texts that are too long for a column are refused before the database sees them. MySQL would
+// cut them if it is not strict.
+func TestLongTexts(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t))
+		long := strings.Repeat("x", maxText+1)
+		id, a := begin(t, s, "texts")
+		req := request(5)
+		req.Route = long
+		if _, err := s.Begin(t.Context(), key(1), req); err == nil {
+			t.Error("Begin() with a long route = <nil>")
+		}
+		req = request(5)
+		req.Fence.Domain = long
+		if _, err := s.Begin(t.Context(), key(1), req); err == nil {
+			t.Error("Begin() with a long domain = <nil>")
+		}
+		st := settlementOf(a, "alice")
+		st.Decision.Reason = strings.Repeat("x", maxReason+1)
+		if _, err := s.Settle(t.Context(), id, st); err == nil {
+			t.Error("Settle() with a long reason = <nil>")
+		}
+		st.Decision = idem.Decision{By: long[:maxText], Reason: strings.Repeat("ü", maxReason/2)}
+		if err := callSettle(t.Context(), s, id, st); err != nil {
+			t.Errorf("Settle() with the longest texts = %v, want <nil>", err)
+		}
+		if rec, err := s.Get(t.Context(), id); err != nil || rec.Decision != st.Decision {
+			t.Errorf("Get() = %v, %v, want the longest texts", rec.Decision, err)
+		}
+	})
+}
+
+// Texts may be any bytes, and texts that a collation would take for equal differ.
+func TestTextsAreBytes(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t))
+		domains := []string{"abc", "ABC", "abc ", "abc\x00", "\xff\xfe", "äbc", "a'b\"c\\`?$1"}
+		for i, d := range domains {
+			if err := s.RetireDomain(t.Context(), d, idem.Decision{By: "\xffalice\x00", Reason: d}); err != nil {
+				t.Errorf("RetireDomain(%q) = %v", d, err)
+			}
+			for j, other := range domains {
+				if got, err := s.DomainRetired(t.Context(), other); got != (j <= i) || err != nil {
+					t.Errorf("DomainRetired(%q) after %q = %v, %v, want %v", other, d, got, err, j <= i)
+				}
+			}
+			req := request(uint64(i) + 1)
+			req.Route, req.Fence.Domain = d, d
+			if _, err := s.Begin(t.Context(), key(i), req); err != nil {
+				t.Errorf("Begin() with %q = %v", d, err)
+			}
+			if rec, err := s.Get(t.Context(), key(i)); err != nil || rec.Route != d || rec.Attempt.Fence != req.Fence {
+				t.Errorf("Get() = %q, %v, %v, want %q", rec.Route, rec.Attempt.Fence, err, d)
+			}
+		}
+	})
+}

@@ -1,0 +1,84 @@
+package sqlstore
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Each statement finds its rows by an index, among many records that it does not want.
+func TestPlans(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t), WithExpiry(0))
+		id, a := begin(t, s, "first")
+		st := settlementOf(a, "")
+		st.KeyTTL = 48 * time.Hour
+		if err := callSettle(t.Context(), s, id, st); err != nil {
+			t.Fatal(err)
+		}
+		duplicate(t, s, id, 2000)
+		analyze := map[*dialect]string{postgres: "ANALYZE idem_records", mysql: "ANALYZE TABLE idem_records", sqlite: "ANALYZE"}
+		mustExec(t, s.db, analyze[s.dialect])
+		begin(t, s, "open")
+		k := key(1)
+		for _, tt := range []struct {
+			name, statement, index string
+			args                   []any
+		}{
+			{"read", s.statements.read, "", []any{k[:]}},
+			{"list", s.statements.list, "idem_records_open", []any{0, 0, 0, k[:], 10}},
+			{"due", s.statements.due, "idem_records_expires", []any{10}},
+		} {
+			plan := explain(t, s, tt.statement, tt.args)
+			for _, scan := range []string{"Seq Scan on idem_records", "SCAN r", "SCAN idem_records\n", "| ALL |", "Sort", "filesort", "TEMP B-TREE"} {
+				if strings.Contains(plan+"\n", scan) {
+					t.Errorf("%s: the plan has %q:\n%s", tt.name, scan, plan)
+				}
+			}
+			if !strings.Contains(plan, tt.index) {
+				t.Errorf("%s: the plan does not use %s:\n%s", tt.name, tt.index, plan)
+			}
+		}
+	})
+}
+
+// explain returns a plan as one text, with " | " between its columns.
+func explain(tb testing.TB, s *Store, statement string, args []any) string {
+	tb.Helper()
+	prefix := "EXPLAIN "
+	if s.dialect == sqlite {
+		prefix = "EXPLAIN QUERY PLAN "
+	}
+	rows, err := s.read.QueryContext(tb.Context(), prefix+statement, args...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer rows.Close()
+	names, err := rows.Columns()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var b strings.Builder
+	for rows.Next() {
+		values := make([]any, len(names))
+		for i := range values {
+			values[i] = new(any)
+		}
+		if err := rows.Scan(values...); err != nil {
+			tb.Fatal(err)
+		}
+		for _, v := range values {
+			v := *v.(*any)
+			if text, ok := v.([]byte); ok {
+				v = string(text)
+			}
+			fmt.Fprintf(&b, "| %v ", v)
+		}
+		b.WriteString("|\n")
+	}
+	if err := rows.Err(); err != nil {
+		tb.Fatal(err)
+	}
+	return b.String()
+}
