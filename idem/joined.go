@@ -13,7 +13,7 @@ import (
 //
 //	1  admit          refuse what needs no database       (engine.go)
 //	2  waitForFirst   wait for a request in this process  (first.go)
-//	3  read           read the record, replay it          (engine.go)
+//	3  read           look for the record, replay it      (engine.go)
 //	4  bind           commit the fingerprint of the key, if the route calls other systems
 //	5  beginJoined    open the transaction; its first statement takes the key
 //	6  executeJoined  run the handler, with the transaction in its context

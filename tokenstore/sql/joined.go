@@ -42,10 +42,9 @@ import (
 //	                      foreign key               has gone                foreign key
 //	ROLLBACK by handler,  detected: the record is   undone: autocommit      refused: a commit hook
 //	then more writes      not of this transaction   is off
-//	DDL by handler        a part of the             detected as COMMIT      a part of the
-//	                      transaction                                       transaction
-//	a failed statement    COMMIT is refused         a deadlock is undone:   a lost transaction is
-//	is swallowed                                    autocommit is off       refused: a commit hook
+//	DDL by handler        rolled back with it       detected as COMMIT      rolled back with it
+//	a failed statement,   COMMIT is refused         a deadlock is undone:   a lost transaction is
+//	swallowed                                       autocommit is off       refused: a commit hook
 //	the key, to others    an advisory lock          a row lock              this process alone owns
 //	                                                                        the file
 //

@@ -21,9 +21,6 @@ type mysqlGuard struct{ joined *Joined }
 
 func newMySQLGuard(j *Joined) guard { return &mysqlGuard{j} }
 
-// mysqlErrNoSavepoint is ER_SP_DOES_NOT_EXIST.
-const mysqlErrNoSavepoint = 1305
-
 func (g *mysqlGuard) claim(idem.KeyID) bool { return true }
 func (g *mysqlGuard) unclaim(idem.KeyID)    {}
 

@@ -46,7 +46,7 @@ func newPostgresGuard(j *Joined) guard {
 	g.takes += " AND set_config('idle_in_transaction_session_timeout', ?::text, true) IS NOT NULL"
 	g.insert = j.names.sql(
 		"INSERT INTO {records} (" + joinedColumns + ", guard) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, ?::bigint, ?::bytea, " +
-			"?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, now.t, ?::bytea FROM (SELECT {clock} AS t) now " +
+			"?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, now.t, ?::bytea FROM (SELECT {clock} AS t) now " + //nolint:dupword // it is created and started at once
 			"WHERE " + g.takes + " ON CONFLICT DO NOTHING" + postgresReturns)
 	return g
 }

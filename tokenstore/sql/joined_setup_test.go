@@ -19,8 +19,6 @@ import (
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
 
-func init() { gin.SetMode(gin.ReleaseMode) }
-
 // patience bounds what a test waits for. Reaching it is a failure.
 const patience = 30 * time.Second
 

@@ -15,6 +15,7 @@ import (
 
 	mysqldriver "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/gin-gonic/gin"
 	"go.uber.org/goleak"
 	_ "modernc.org/sqlite"
 
@@ -23,6 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	_ = mysqldriver.SetLogger(log.New(io.Discard, "", 0)) // it writes of each lost connection
+	gin.SetMode(gin.ReleaseMode)
 	goleak.VerifyTestMain(testserver.M{M: m})
 }
 
