@@ -153,7 +153,7 @@ func TestJoinedPaysOnceWhileConnectionsAreCut(t *testing.T) {
 			for ctx.Err() == nil {
 				<-tick.C
 				p := proxies[rand.IntN(3)]
-				fired := make(<-chan struct{})
+				var fired <-chan struct{}
 				switch rand.IntN(4) {
 				case 0:
 					p.Cut()

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gin-gonic/gin"
 	mysqldriver "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
-	"github.com/gin-gonic/gin"
 	"go.uber.org/goleak"
 	_ "modernc.org/sqlite"
 
