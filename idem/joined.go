@@ -219,6 +219,7 @@ func (e *Engine) executeJoined(ctx context.Context, r *request, tx JoinedTx, h H
 				run.err = errPanic
 			}
 			_, _ = e.rollBack(ctx, run, errPanic)
+			run.release(ctx)
 		}
 	}()
 	run.response, run.err = h(x)
@@ -229,6 +230,7 @@ func (e *Engine) executeJoined(ctx context.Context, r *request, tx JoinedTx, h H
 
 // concludeJoined is step 7. It decides how the transaction ends.
 func (e *Engine) concludeJoined(ctx context.Context, run *run) (*Result, error) {
+	defer run.release(ctx)
 	switch {
 	case run.outcome() != outcomeCompleted:
 		return e.rollBack(ctx, run, run.err)
@@ -413,12 +415,13 @@ func (e *Engine) escaped(ctx context.Context, run *run, cause error) (*Result, e
 	return nil, refuse(CodeOutcomeUnknown, cause)
 }
 
-// escapedInBackground goes on to record an outcome as unknown after the answer.
+// escapedInBackground goes on to record an outcome as unknown after the answer, with the key held.
 func (e *Engine) escapedInBackground(ctx context.Context, run *run) {
-	first := run.first
-	run.first = nil // its duplicates wait until the outcome is recorded
+	first, tx := run.first, run.tx
+	run.first, run.tx = nil, nil // duplicates wait until the outcome is recorded
 	e.inBackground(run.request, func(stop context.Context) {
 		defer e.endWait(first, nil)
+		defer tx.Release(ctx)
 		pause := backoff{first: 50 * time.Millisecond, most: time.Second}
 		for {
 			_, err := e.callSettle(stop, run.request, &run.settlement)
@@ -440,6 +443,13 @@ func (e *Engine) misused(ctx context.Context, run *run, code Code, cause error) 
 	e.observe(ctx, run.request, Event{Type: EventMisused, Attempt: run.settlement.Attempt, Err: cause})
 	e.ended(ctx, run, EventReleased, cause)
 	return nil, refuse(code, cause)
+}
+
+// release frees what the transaction still holds, unless the work in the background does.
+func (run *run) release(ctx context.Context) {
+	if run.tx != nil {
+		run.tx.Release(ctx)
+	}
 }
 
 func (e *Engine) callRollback(ctx context.Context, run *run) error {

@@ -123,7 +123,7 @@ func (tx *bookTx) Commit(ctx context.Context, s idem.Settlement) error {
 	}
 	switch {
 	case tx.ended:
-		return tx.end(idem.ErrEscaped)
+		return idem.ErrEscaped
 	case tx.failed != nil:
 		return tx.end(fmt.Errorf("%w: %w", idem.ErrSwallowed, tx.failed))
 	}
@@ -157,10 +157,13 @@ func (tx *bookTx) end(err error) error {
 
 func (tx *bookTx) Rollback(context.Context) error {
 	if tx.ended {
-		return tx.end(idem.ErrEscaped)
+		return idem.ErrEscaped
 	}
 	return tx.end(nil)
 }
+
+// Release frees the key of a transaction that the handler had ended.
+func (tx *bookTx) Release(context.Context) { _ = tx.end(nil) }
 
 func (tx *bookTx) Check(context.Context) (time.Duration, error) {
 	if tx.ended {

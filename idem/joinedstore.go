@@ -88,7 +88,7 @@ type JoinedBegin struct {
 
 // JoinedTx is the transaction of one attempt. The engine ends it once, by Commit or by Rollback.
 // Afterwards nothing that the handler kept of it can write. The handler may use it from other
-// goroutines until then.
+// goroutines until then. Last of all the engine calls Release.
 type JoinedTx interface {
 	// Commit makes the record completed as s says. This is the last statement and changes one
 	// row. Then it commits the transaction, in limited time. After ErrResponseInvalid nothing
@@ -102,6 +102,10 @@ type JoinedTx interface {
 	// the transaction by itself. After any other error the database rolls the transaction back
 	// when it notices the end of the connection.
 	Rollback(ctx context.Context) error
+
+	// Release frees what is left of the transaction. After ErrEscaped the key may stay held until
+	// then, so that no attempt starts before the outcome is recorded as unknown.
+	Release(ctx context.Context)
 
 	// Check confirms that the transaction is still open, and returns for how long the database
 	// keeps it if it is idle from now on. The error wraps ErrEscaped if the handler has ended

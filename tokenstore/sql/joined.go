@@ -49,9 +49,10 @@ import (
 //	the key, to others    an advisory lock          a row lock              this process alone owns
 //	                                                                        the file
 //
-// What is detected is recorded as unknown. A crash between the handler's own COMMIT, ROLLBACK or
-// DDL and the end of the handler is not covered: a committed pending record counts as unknown,
-// but what a handler commits after its own ROLLBACK on PostgreSQL has no record.
+// What is detected is recorded as unknown. Until then the key stays held. On MySQL a committed
+// pending record counts as unknown by itself. On PostgreSQL one case is not covered: a handler sends
+// ROLLBACK and then writes, and the process dies before the handler returns. Those writes have no
+// record.
 //
 // # What the database has to offer
 //
@@ -65,6 +66,7 @@ type Joined struct {
 	pool      int           // the size of the pool, for which the slots were made
 	isolation sql.IsolationLevel
 	idle      time.Duration
+	pooler    bool
 }
 
 var _ idem.JoinedStore = (*Joined)(nil)
@@ -110,6 +112,11 @@ func WithIsolation(level sql.IsolationLevel) JoinedOption {
 // nothing happens, for example because this process was suspended or its machine was lost. 1 min
 // by default. A route with a longer HandlerTimeout gets that and 10 s more.
 func WithIdleLimit(d time.Duration) JoinedOption { return func(j *Joined) { j.idle = d } }
+
+// WithTransactionPooler says that a pooler such as PgBouncer gives each transaction another
+// session of PostgreSQL. Without sessions of its own the store cannot keep a key after the
+// handler has sent ROLLBACK by itself. A duplicate at that moment may then run beside it.
+func WithTransactionPooler() JoinedOption { return func(j *Joined) { j.pooler = true } }
 
 // Joined returns the store for [idem.NewJoined].
 //

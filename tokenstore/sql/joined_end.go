@@ -28,6 +28,8 @@ type joinedTx struct {
 	release func()      // gives back the slot and the key
 	given   atomic.Bool // the handler has tx
 	state   any         // of the guard
+
+	finished bool
 }
 
 // cleanUpTimeout bounds what happens to a connection after the end of its transaction.
@@ -71,9 +73,12 @@ func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 
 // fail rolls back, because COMMIT was not sent, and returns the meaning of an error before it.
 func (t *joinedTx) fail(ctx context.Context, err error) error {
+	if errors.Is(err, idem.ErrEscaped) { // Release finishes it, and the key stays held until then
+		return err
+	}
 	t.finish(ctx, true)
 	switch {
-	case errors.Is(err, idem.ErrEscaped), errors.Is(err, idem.ErrSwallowed):
+	case errors.Is(err, idem.ErrSwallowed):
 		return err
 	case errors.Is(err, sql.ErrTxDone):
 		return fmt.Errorf("%w: %w", idem.ErrSwallowed, ErrHandlerEnded)
@@ -89,11 +94,18 @@ func (t *joinedTx) Rollback(ctx context.Context) error {
 	if t.given.Load() {
 		err = t.joined.guard.escaped(ctx, t)
 	}
-	t.finish(ctx, true)
 	if errors.Is(err, idem.ErrEscaped) {
 		return err
 	}
+	t.finish(ctx, true)
 	return nil // nothing was committed, and a lost connection cannot commit any more
+}
+
+// Release finishes a transaction that the handler had ended by itself.
+func (t *joinedTx) Release(ctx context.Context) {
+	if !t.finished {
+		t.finish(ctx, true)
+	}
 }
 
 // Check confirms the transaction. [idem.JoinedTx] has the errors.
@@ -122,6 +134,7 @@ func (t *joinedTx) undo(ctx context.Context) {
 func (t *joinedTx) finish(ctx context.Context, open bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
+	t.finished = true
 	t.unwatch()
 	broken := false
 	if open {

@@ -324,6 +324,27 @@ func TestJoinedCommitByTheHandlerLeavesNoPaymentWithoutARecord(t *testing.T) {
 	}
 }
 
+// 4. Even without its guard a committed record is not of a later transaction.
+func TestJoinedCommitWithoutForeignKeysIsDetected(t *testing.T) {
+	for name, status := range map[string]int{"success": 201, "refusal": 402, "failure": 500} {
+		t.Run(name, func(t *testing.T) {
+			s := startOn(t, PostgreSQL(), serviceParts{})
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				err := s.insert(c, tx)
+				for _, statement := range []string{"SET LOCAL session_replication_role = replica", "COMMIT", "BEGIN"} {
+					_, failed := tx.Exec(statement)
+					err = errors.Join(err, failed)
+				}
+				c.String(status, "done")
+				return err
+			}))
+			s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
+			s.wantMisuse(idem.ErrEscaped)
+			s.wantState("k1", idem.StateUnknown)
+		})
+	}
+}
+
 // 4. Statements that commit on MySQL, after which the handler fails.
 func TestJoinedDDLByTheHandlerIsUnknownOnMariaDB(t *testing.T) {
 	for _, statement := range []string{"CREATE TABLE notes (x INT)", "ANALYZE TABLE payments", "BEGIN", "SET autocommit = 1"} {

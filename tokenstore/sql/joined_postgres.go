@@ -16,27 +16,42 @@ import (
 // postgresGuard is the [guard] of PostgreSQL.
 //
 // A transaction that takes a key also takes an advisory lock for it, in the same statement. So
-// a duplicate need not wait to learn that the key is taken. The lock is a hint. The primary key
-// decides, and the column guard refuses the commit of a pending record.
+// a duplicate need not wait to learn that the key is taken. The primary key decides, and the
+// column guard refuses the commit of a pending record.
+//
+// The lock is one of the session. A handler that ends the transaction by itself keeps it, and
+// no duplicate starts until the outcome is recorded as unknown. The statement that completes the
+// record also unlocks, so the usual request needs no statement for that. A session behind a pooler
+// of transactions has no locks of its own, so there the lock is one of the transaction.
 type postgresGuard struct {
 	joined *Joined
 	keys   int64 // tells the advisory locks of this table from those of others
 	insert string
+	takes  string // a condition of the statement that takes the key
+	frees  string // what the statement that completes the record returns
 }
+
+// postgresLock is the state of a transaction: whether its session has the lock.
+type postgresLock struct{ held bool }
 
 func newPostgresGuard(j *Joined) guard {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(j.names.table("records"))) // never fails
-	return &postgresGuard{joined: j, keys: int64(h.Sum64()), insert: j.names.sql(
+	g := &postgresGuard{joined: j, keys: int64(h.Sum64()), takes: "pg_try_advisory_lock(?::bigint)", frees: " RETURNING pg_advisory_unlock(?::bigint)"}
+	if j.pooler {
+		g.takes, g.frees = "pg_try_advisory_xact_lock(?::bigint)", " RETURNING ?::bigint IS NOT NULL"
+	}
+	// It never waits. The server reads the time-out when the transaction is idle, so any of its
+	// statements can set it.
+	g.takes += " AND set_config('idle_in_transaction_session_timeout', ?::text, true) IS NOT NULL"
+	g.insert = j.names.sql(
 		"INSERT INTO {records} (" + joinedColumns + ", guard) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, ?::bigint, ?::bytea, " +
 			"?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, now.t, ?::bytea FROM (SELECT {clock} AS t) now " +
-			"WHERE " + postgresTakes + " ON CONFLICT DO NOTHING" + postgresReturns)}
+			"WHERE " + g.takes + " ON CONFLICT DO NOTHING" + postgresReturns)
+	return g
 }
 
 const (
-	// postgresTakes is a condition of the statement that takes the key. It never waits. The
-	// server reads the time-out when the transaction is idle, so it may come in any statement.
-	postgresTakes = "pg_try_advisory_xact_lock(?::bigint) AND set_config('idle_in_transaction_session_timeout', ?::text, true) IS NOT NULL"
 	// postgresReturns gives the start of the attempt, and for how long the statement has run.
 	postgresReturns = " RETURNING started, (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint"
 	// postgresOurs is true in the transaction that has written the row, and in no later one.
@@ -46,8 +61,19 @@ const (
 func (g *postgresGuard) claim(idem.KeyID) bool { return true }
 func (g *postgresGuard) unclaim(idem.KeyID)    {}
 
-func (g *postgresGuard) before(context.Context, *joinedTx) (bool, error) { return false, nil }
-func (g *postgresGuard) after(context.Context, *joinedTx) error          { return nil }
+func (g *postgresGuard) before(_ context.Context, t *joinedTx) (bool, error) {
+	t.state = new(postgresLock)
+	return false, nil
+}
+
+// after unlocks after a rollback. The connection is closed if that fails, which unlocks too.
+func (g *postgresGuard) after(ctx context.Context, t *joinedTx) error {
+	if !t.state.(*postgresLock).held {
+		return nil
+	}
+	_, err := t.conn.ExecContext(ctx, "SELECT pg_advisory_unlock($1)", g.lock(t.id))
+	return err
+}
 
 // lock is the number of the advisory lock of a key.
 func (g *postgresGuard) lock(id idem.KeyID) int64 {
@@ -67,8 +93,10 @@ func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p pending, from *
 	lock, idle := g.lock(p.id), fmt.Sprintf("%dms", p.idle.Milliseconds())
 	text, args := g.insert, append(p.values(), p.id[:], lock, idle)
 	if from != nil {
-		text, args = g.joined.update(p, from, " AND "+postgresTakes+postgresReturns, lock, idle)
+		text, args = g.joined.update(p, from, " AND "+g.takes+postgresReturns, lock, idle)
 	}
+	// The statement may have locked although it did not take the key.
+	t.state.(*postgresLock).held = !g.joined.pooler
 	var started, ran int64
 	switch err := t.tx.QueryRowContext(ctx, text, args...).Scan(&started, &ran); {
 	case errors.Is(err, sql.ErrNoRows):
@@ -100,16 +128,18 @@ func (g *postgresGuard) intact(ctx context.Context, t *joinedTx) error {
 func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error { return g.intact(ctx, t) }
 
 func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c completion) error {
-	text, args := g.joined.complete(t, c, postgresOurs)
-	n, err := changed(t.tx.ExecContext(ctx, text, args...))
+	text, args := g.joined.complete(t, c, postgresOurs+g.frees, g.lock(t.id))
+	var freed bool
+	err := t.tx.QueryRowContext(ctx, text, args...).Scan(&freed)
 	switch {
 	case sqlState(err) == "25P02": // in_failed_sql_transaction
 		return fmt.Errorf("%w: %w", idem.ErrSwallowed, err)
+	case errors.Is(err, sql.ErrNoRows):
+		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
 	case err != nil:
 		return err
-	case n != 1:
-		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
 	}
+	t.state.(*postgresLock).held = false
 	return nil
 }
 

@@ -53,7 +53,7 @@ func (j *Joined) update(p pending, from *idem.Record, more string, moreArgs ...a
 
 // complete returns the statement that makes the record of a transaction completed, and its
 // arguments. It changes one row. more is a further condition.
-func (j *Joined) complete(t *joinedTx, c completion, more string) (text string, args []any) {
+func (j *Joined) complete(t *joinedTx, c completion, more string, moreArgs ...any) (text string, args []any) {
 	guard := ""
 	if j.dialect.guarded() {
 		guard = ", guard = NULL"
@@ -61,7 +61,7 @@ func (j *Joined) complete(t *joinedTx, c completion, more string) (text string, 
 	text = "UPDATE {records} SET rev = ?, state = 3, settlement = ?, response = ?, settled = {clock}, result_expires = {clock} + ?, " +
 		"key_expires = {clock} + ?, open_since = NULL, expires = {clock} + ?" + guard + " WHERE k = ? AND nonce = ? AND state = 2" + more
 	args = []any{newRev(), c.settlement[:], c.response, c.resultTTL, c.keyTTL, c.resultTTL, t.id[:], t.attempt.Nonce[:]}
-	return j.names.sql(text), args
+	return j.names.sql(text), append(args, moreArgs...)
 }
 
 // ours is a condition for the record of a transaction.
