@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 )
 
@@ -50,6 +51,39 @@ type Postgres struct {
 // URL returns the URL of a database.
 func (p *Postgres) URL() string {
 	return "postgres://idemkeeper@" + p.addr + "/postgres?sslmode=disable"
+}
+
+// Kill ends the server and the processes of its connections at once (SIGKILL), as the crash of
+// a machine would, and waits for their ends. Otherwise a connection would go on answering until
+// its process notices the end of the server. It does nothing if the server is down.
+func (p *Postgres) Kill() {
+	p.tb.Helper()
+	children := childrenOf(p.PID())
+	p.instance.Kill()
+	for _, child := range children {
+		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended
+	}
+	for _, child := range children {
+		p.check(poll(exitTimeout, nil, func() error {
+			if !gone(child) {
+				return fmt.Errorf("process %d of %s is there", child, p.prog.name)
+			}
+			return nil
+		}))
+	}
+}
+
+// Stop ends the server and its connections (SIGINT, a fast shutdown), and waits for its exit.
+func (p *Postgres) Stop() {
+	p.tb.Helper()
+	p.check(p.end(syscall.SIGINT))
+}
+
+// Restart is Stop, and a start on the same port and data.
+func (p *Postgres) Restart() {
+	p.tb.Helper()
+	p.Stop()
+	p.check(p.start())
 }
 
 // StartPostgres starts a server and returns once it answers. It is killed in the test's

@@ -23,6 +23,34 @@ func claimPort(port int) (io.Closer, error) {
 	return net.Listen("unix", fmt.Sprintf("@idemkeeper/testserver/%d", port))
 }
 
+// childrenOf returns the child processes of a process.
+func childrenOf(pid int) (children []int) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well-formed
+	for _, name := range stats {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has just ended
+		}
+		var child, parent int
+		var state string
+		_, _ = fmt.Sscan(string(data), &child)
+		if n, _ := fmt.Sscan(string(data[bytes.LastIndexByte(data, ')')+1:]), &state, &parent); n == 2 && parent == pid && state != "Z" {
+			children = append(children, child)
+		}
+	}
+	return children
+}
+
+// gone reports whether a process has ended.
+func gone(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	rest := data[bytes.LastIndexByte(data, ')')+1:]
+	return len(rest) > 1 && (rest[1] == 'Z' || rest[1] == 'X')
+}
+
 // AllStopped returns nil once every thread of the process is stopped. SIGSTOP
 // reaches a JVM's threads one by one.
 func AllStopped(pid int) error {
