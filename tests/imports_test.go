@@ -20,7 +20,8 @@ const module = "github.com/idemkeeper/idemkeeper"
 // adapters are chosen one by one, no import ships a server or a command to the
 // users of the library, and what two folders share lies below both.
 var layers = [][]string{
-	{"internal/background", "internal/leaseclock", "internal/uuid", "internal/redisscript", "internal/redispipe", "internal/redisserver"},
+	{"internal/background", "internal/leaseclock", "internal/uuid", "internal/redisserver"},
+	{"internal/redisscript", "internal/redispipe"},
 	{"idem"},
 	{"middleware/internal", "middleware/grpc/proto", "tokenstore/internal", "lock/zookeeper/internal/wire", "lock/zookeeper/internal/listener"},
 	{"middleware/exchange", "lock/zookeeper/internal/session"},

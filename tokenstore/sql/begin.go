@@ -14,7 +14,7 @@ import (
 // Get returns the record of id, in one statement. The error wraps idem.ErrNewerRecord,
 // idem.ErrCorruptRecord or idem.ErrUnavailable.
 func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
-	f, err := s.load(ctx, "get", id)
+	f, err := s.loadOnly(ctx, "get", id)
 	if err != nil {
 		return idem.Record{}, err
 	}

@@ -61,6 +61,7 @@ import (
 type Joined struct {
 	*Store
 	guard     guard
+	joined    joinedStatements
 	slots     chan struct{} // one for each open transaction; nil is no limit
 	pool      int           // the size of the pool, for which the slots were made
 	isolation sql.IsolationLevel
@@ -172,7 +173,7 @@ type guard interface {
 	before(ctx context.Context, t *joinedTx) (held bool, err error)
 	after(ctx context.Context, t *joinedTx) error
 	// take runs the statement that takes the key. from is nil for an INSERT.
-	take(ctx context.Context, t *joinedTx, p pending, from *idem.Record) (taken, waited bool, err error)
+	take(ctx context.Context, t *joinedTx, p *pending, from *idem.Record) (taken, waited bool, err error)
 	// intact confirms that the transaction is still the one that took the key. The error wraps
 	// idem.ErrEscaped if it is another one by now.
 	intact(ctx context.Context, t *joinedTx) error
@@ -180,7 +181,7 @@ type guard interface {
 	escaped(ctx context.Context, t *joinedTx) error
 	// complete makes the record completed. The error wraps idem.ErrEscaped or idem.ErrSwallowed
 	// if the transaction is not the one that took the key, and nothing is committed.
-	complete(ctx context.Context, t *joinedTx, c completion) error
+	complete(ctx context.Context, t *joinedTx, c *completion) error
 	// commit commits in limited time.
 	commit(ctx context.Context, t *joinedTx) error
 	// undone reports whether an error of COMMIT means that it was rolled back for certain.

@@ -12,14 +12,6 @@ import (
 // joinedRounds bounds how often BeginJoined starts over.
 const joinedRounds = 5
 
-// pending is the record that takes a key.
-type pending struct {
-	id   idem.KeyID
-	req  idem.JoinedRequest
-	next uint32        // number of the attempt
-	idle time.Duration // of the transaction
-}
-
 // BeginJoined opens a transaction that takes the key. [idem.JoinedStore] has the contract. The
 // error wraps idem.ErrUnavailable, idem.ErrNewerRecord or idem.ErrCorruptRecord.
 func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (begin idem.JoinedBegin, err error) {
@@ -136,7 +128,7 @@ func (j *Joined) tryBegin(ctx context.Context, id idem.KeyID, req idem.JoinedReq
 		p.next = from.Attempt.Number + 1
 	}
 	t.attempt = idem.Attempt{Number: p.next, Fence: idem.JoinedFence(p.next), Nonce: req.Nonce}
-	taken, waited, err := j.guard.take(ctx, t, p, from)
+	taken, waited, err := j.guard.take(ctx, t, &p, from)
 	if err == nil && taken && !waited && t.opened() {
 		return t, false, nil
 	}

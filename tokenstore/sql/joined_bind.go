@@ -31,9 +31,8 @@ func (j *Joined) Bind(ctx context.Context, id idem.KeyID, fp idem.Fingerprint, t
 // bindOnce returns done false if another caller came between two of its statements.
 func (j *Joined) bindOnce(ctx context.Context, id idem.KeyID, fp idem.Fingerprint, ttl time.Duration) (bound idem.Fingerprint, done bool, err error) {
 	column, lasts := packFingerprint(fp), ttl.Microseconds()
-	n, err := changed(j.db.ExecContext(ctx, j.names.sql(
-		"INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, {clock}, {clock} + ?) {once}"),
-		id[:], []byte{}, column, lasts))
+	st := &j.joined
+	n, err := changed(j.db.ExecContext(ctx, st.bind, id[:], []byte{}, column, lasts))
 	switch {
 	case j.dialect.fault(err) == faultDuplicate:
 	case err != nil || n == 1:
@@ -41,17 +40,14 @@ func (j *Joined) bindOnce(ctx context.Context, id idem.KeyID, fp idem.Fingerprin
 	}
 	var stored []byte
 	var created, left int64
-	err = j.db.QueryRowContext(ctx, j.names.sql("SELECT fingerprint, created, expires - {clock} FROM {bindings} WHERE k = ?"), id[:]).
-		Scan(&stored, &created, &left)
+	err = j.db.QueryRowContext(ctx, st.bound, id[:]).Scan(&stored, &created, &left)
 	switch {
 	case errors.Is(err, sql.ErrNoRows): // it has been removed since
 		return bound, false, nil
 	case err != nil:
 		return bound, false, err
 	case left <= 0: // of an operation whose time is over
-		n, err := changed(j.db.ExecContext(ctx, j.names.sql(
-			"UPDATE {bindings} SET fingerprint = ?, created = {clock}, expires = {clock} + ? WHERE k = ? AND fingerprint = ? AND created = ?"),
-			column, lasts, id[:], stored, created))
+		n, err := changed(j.db.ExecContext(ctx, st.rebind, column, lasts, id[:], stored, created))
 		return fp, err == nil && n == 1, err
 	case len(stored) != 1+len(bound.Sum):
 		return bound, false, fmt.Errorf("a fingerprint of %d bytes", len(stored))
@@ -59,8 +55,7 @@ func (j *Joined) bindOnce(ctx context.Context, id idem.KeyID, fp idem.Fingerprin
 	bound.Version = stored[0]
 	copy(bound.Sum[:], stored[1:])
 	if bound == fp && left < lasts {
-		_, err = j.db.ExecContext(ctx, j.names.sql("UPDATE {bindings} SET expires = {clock} + ? WHERE k = ? AND fingerprint = ?"),
-			lasts, id[:], stored)
+		_, err = j.db.ExecContext(ctx, st.extend, lasts, id[:], stored)
 	}
 	return bound, err == nil, err
 }

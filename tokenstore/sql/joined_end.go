@@ -35,14 +35,6 @@ type joinedTx struct {
 // cleanUpTimeout bounds what happens to a connection after the end of its transaction.
 const cleanUpTimeout = 2 * time.Second
 
-// completion is an outcome as the record keeps it.
-type completion struct {
-	settlement idem.Nonce
-	response   []byte
-	resultTTL  int64 // in microseconds
-	keyTTL     int64
-}
-
 // Commit makes the record completed and commits the transaction. [idem.JoinedTx] has the errors.
 func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 	var response []byte
@@ -53,7 +45,7 @@ func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 		}
 	}
 	g := t.joined.guard
-	err := g.complete(ctx, t, completion{settlement: s.ID, response: response,
+	err := g.complete(ctx, t, &completion{settlement: s.ID, response: response,
 		resultTTL: s.ResultTTL.Microseconds(), keyTTL: max(s.KeyTTL, s.ResultTTL).Microseconds()})
 	if err != nil {
 		return t.fail(ctx, err)
@@ -170,17 +162,12 @@ func (j *Joined) Probe(ctx context.Context, id idem.KeyID) (idem.Record, error) 
 // probe tries to take the key, waiting for other transactions, and rolls that back. A replica
 // refuses it.
 func (j *Joined) probe(ctx context.Context, id idem.KeyID) (err error) {
-	isolation, lock := sql.LevelReadCommitted, " FOR UPDATE"
-	if j.dialect == sqlite { // a transaction has the whole file for itself
-		isolation, lock = sql.LevelDefault, ""
-	}
-	tx, err := j.db.BeginTx(ctx, &sql.TxOptions{Isolation: isolation})
+	tx, err := j.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, ignoreDone(tx.Rollback())) }()
-	text, args := j.insert(pending{id: id, next: 1, req: idem.JoinedRequest{Nonce: idem.NewNonce()}})
-	res, err := tx.ExecContext(ctx, text, args...)
+	res, err := tx.ExecContext(ctx, j.joined.insert, j.insertArgs(&pending{id: id, next: 1, req: idem.JoinedRequest{Nonce: idem.NewNonce()}})...)
 	if err == nil {
 		if n, err := res.RowsAffected(); err != nil || n > 0 {
 			return err
@@ -189,7 +176,7 @@ func (j *Joined) probe(ctx context.Context, id idem.KeyID) (err error) {
 		return err
 	}
 	var k []byte
-	err = tx.QueryRowContext(ctx, j.names.sql("SELECT k FROM {records} WHERE k = ?"+lock), id[:]).Scan(&k)
+	err = tx.QueryRowContext(ctx, j.joined.lock, id[:]).Scan(&k)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}

@@ -549,8 +549,8 @@ func (s *service) holdKey(key string) *sql.Tx {
 	if err != nil {
 		s.Fatal(err)
 	}
-	text, args := s.joined.insert(pending{id: idem.NewKeyID("merchant", idem.Key(key)), next: 1, req: idem.JoinedRequest{Nonce: idem.NewNonce()}})
-	if _, err := tx.Exec(text, args...); err != nil {
+	args := s.joined.insertArgs(&pending{id: idem.NewKeyID("merchant", idem.Key(key)), next: 1, req: idem.JoinedRequest{Nonce: idem.NewNonce()}})
+	if _, err := tx.Exec(s.joined.joined.insert, args...); err != nil {
 		s.Fatal(err)
 	}
 	return tx

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -17,9 +16,16 @@ import (
 // would commit by itself, so autocommit is off for the whole attempt. A savepoint with a secret
 // name shows whether the transaction is still the first one, because COMMIT, ROLLBACK, DDL and a
 // deadlock remove it.
-type mysqlGuard struct{ joined *Joined }
+type mysqlGuard struct {
+	joined *Joined
+	look   string // at a key and at the time, without waiting
+}
 
-func newMySQLGuard(j *Joined) guard { return &mysqlGuard{j} }
+func newMySQLGuard(j *Joined) guard {
+	j.joined = newJoinedStatements(j.names, "", "", "", "")
+	return &mysqlGuard{joined: j,
+		look: j.names.sql("SELECT {clock}, r.k FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? FOR UPDATE NOWAIT")}
+}
 
 func (g *mysqlGuard) claim(idem.KeyID) bool { return true }
 func (g *mysqlGuard) unclaim(idem.KeyID)    {}
@@ -28,8 +34,7 @@ func (g *mysqlGuard) unclaim(idem.KeyID)    {}
 func (g *mysqlGuard) before(ctx context.Context, t *joinedTx) (held bool, err error) {
 	var now int64
 	var k []byte
-	err = t.conn.QueryRowContext(ctx, g.joined.names.sql(
-		"SELECT {clock}, r.k FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? FOR UPDATE NOWAIT"), t.id[:]).Scan(&now, &k)
+	err = t.conn.QueryRowContext(ctx, g.look, t.id[:]).Scan(&now, &k)
 	switch {
 	case g.joined.dialect.fault(err) == faultBusy:
 		return true, nil
@@ -51,21 +56,19 @@ func (g *mysqlGuard) after(ctx context.Context, t *joinedTx) error {
 }
 
 func (g *mysqlGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
+	var now int64
 	var k []byte
-	err := g.joined.db.QueryRowContext(ctx, g.joined.names.sql("SELECT k FROM {records} WHERE k = ? FOR UPDATE NOWAIT"), id[:]).Scan(&k)
-	switch {
-	case g.joined.dialect.fault(err) == faultBusy:
+	err := g.joined.db.QueryRowContext(ctx, g.look, id[:]).Scan(&now, &k)
+	if g.joined.dialect.fault(err) == faultBusy {
 		return true, nil
-	case errors.Is(err, sql.ErrNoRows):
-		return false, nil
 	}
 	return false, err
 }
 
-func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p pending, from *idem.Record) (taken, waited bool, err error) {
-	text, args := g.joined.insert(p)
+func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p *pending, from *idem.Record) (taken, waited bool, err error) {
+	text, args := g.joined.joined.insert, g.joined.insertArgs(p)
 	if from != nil {
-		text, args = g.joined.update(p, from, "")
+		text, args = g.joined.joined.update, g.joined.updateArgs(p, from)
 	}
 	n, err := changed(t.tx.ExecContext(ctx, text, args...))
 	if err != nil || n != 1 {
@@ -82,7 +85,7 @@ func (t *joinedTx) savepoint() string { return "idem_" + t.attempt.Nonce.String(
 // So it does not notice DDL.
 func (g *mysqlGuard) intact(ctx context.Context, t *joinedTx) error {
 	var n int
-	err := t.tx.QueryRowContext(ctx, g.joined.names.sql("SELECT count(*)"+ours), t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	err := t.tx.QueryRowContext(ctx, g.joined.joined.intact, t.id[:], t.attempt.Nonce[:]).Scan(&n)
 	switch {
 	case err != nil:
 		return err
@@ -118,16 +121,15 @@ func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error)
 		q = g.joined.db
 	}
 	var n int
-	err := q.QueryRowContext(ctx, g.joined.names.sql("SELECT count(*) FROM {records} WHERE k = ? AND nonce = ?"), t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	err := q.QueryRowContext(ctx, g.joined.joined.left, t.id[:], t.attempt.Nonce[:]).Scan(&n)
 	return n > 0, err
 }
 
-func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c completion) error {
+func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
 	if err := g.escaped(ctx, t); err != nil {
 		return err
 	}
-	text, args := g.joined.complete(t, c, "")
-	n, err := changed(t.tx.ExecContext(ctx, text, args...))
+	n, err := changed(t.tx.ExecContext(ctx, g.joined.joined.complete, t.completeArgs(c)...))
 	if err == nil && n != 1 {
 		err = fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
 	}

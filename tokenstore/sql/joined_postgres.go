@@ -25,10 +25,8 @@ import (
 // of transactions has no locks of its own, so there the lock is one of the transaction.
 type postgresGuard struct {
 	joined *Joined
-	keys   int64 // tells the advisory locks of this table from those of others
-	insert string
-	takes  string // a condition of the statement that takes the key
-	frees  string // what the statement that completes the record returns
+	keys   int64  // tells the advisory locks of this table from those of others
+	insert string // takes a key without a record
 }
 
 // postgresLock is the state of a transaction: whether its session has the lock.
@@ -36,27 +34,25 @@ type postgresLock struct{ held bool }
 
 func newPostgresGuard(j *Joined) guard {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(j.names.table("records"))) // never fails
-	g := &postgresGuard{joined: j, keys: int64(h.Sum64()), takes: "pg_try_advisory_lock(?::bigint)", frees: " RETURNING pg_advisory_unlock(?::bigint)"}
+	_, _ = h.Write([]byte(j.names.table("records")))       // never fails
+	g := &postgresGuard{joined: j, keys: int64(h.Sum64())} //nolint:gosec // any 64 bits
+	takes, frees := "pg_try_advisory_lock(?::bigint)", " RETURNING pg_advisory_unlock(?::bigint)"
 	if j.pooler {
-		g.takes, g.frees = "pg_try_advisory_xact_lock(?::bigint)", " RETURNING ?::bigint IS NOT NULL"
+		takes, frees = "pg_try_advisory_xact_lock(?::bigint)", " RETURNING ?::bigint IS NOT NULL"
 	}
 	// It never waits. The server reads the time-out when the transaction is idle, so any of its
 	// statements can set it.
-	g.takes += " AND set_config('idle_in_transaction_session_timeout', ?::text, true) IS NOT NULL"
-	g.insert = j.names.sql(
-		"INSERT INTO {records} (" + joinedColumns + ", guard) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, ?::bigint, ?::bytea, " +
-			"?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, now.t, ?::bytea FROM (SELECT {clock} AS t) now " + //nolint:dupword // it is created and started at once
-			"WHERE " + g.takes + " ON CONFLICT DO NOTHING" + postgresReturns)
+	takes += " AND set_config('idle_in_transaction_session_timeout', ?::text, true) IS NOT NULL"
+	// The start of the attempt, and for how long the statement has run.
+	const took = " RETURNING started, (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint"
+	// This is true in the transaction that has written the row, and in no later one.
+	const ours = " AND xmin = pg_current_xact_id_if_assigned()::xid"
+	j.joined = newJoinedStatements(j.names, " AND "+takes, took, ours, frees)
+	g.insert = j.names.sql("INSERT INTO {records} (" + joinedColumns + ", guard, expires) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, " +
+		"?::bigint, ?::bytea, ?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, ?::bytea, now.t + ?::bigint " + //nolint:dupword // it is created and started at once
+		"FROM (SELECT {clock} AS t) now WHERE " + takes + " ON CONFLICT DO NOTHING" + took)
 	return g
 }
-
-const (
-	// postgresReturns gives the start of the attempt, and for how long the statement has run.
-	postgresReturns = " RETURNING started, (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint"
-	// postgresOurs is true in the transaction that has written the row, and in no later one.
-	postgresOurs = " AND xmin = pg_current_xact_id_if_assigned()::xid"
-)
 
 func (g *postgresGuard) claim(idem.KeyID) bool { return true }
 func (g *postgresGuard) unclaim(idem.KeyID)    {}
@@ -89,12 +85,13 @@ func (g *postgresGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
 // shortWait is how long a statement runs that has not waited for another transaction.
 const shortWait = 10 * time.Millisecond
 
-func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p pending, from *idem.Record) (taken, waited bool, err error) {
+func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from *idem.Record) (taken, waited bool, err error) {
 	lock, idle := g.lock(p.id), fmt.Sprintf("%dms", p.idle.Milliseconds())
-	text, args := g.insert, append(p.values(), p.id[:], lock, idle)
+	text, args := g.insert, g.joined.insertArgs(p)
 	if from != nil {
-		text, args = g.joined.update(p, from, " AND "+g.takes+postgresReturns, lock, idle)
+		text, args = g.joined.joined.update, g.joined.updateArgs(p, from)
 	}
+	args = append(args, lock, idle)
 	// The statement may have locked although it did not take the key.
 	t.state.(*postgresLock).held = !g.joined.pooler
 	var started, ran int64
@@ -113,7 +110,7 @@ func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p pending, from *
 
 func (g *postgresGuard) intact(ctx context.Context, t *joinedTx) error {
 	var n int
-	err := t.tx.QueryRowContext(ctx, g.joined.names.sql("SELECT count(*)"+ours+postgresOurs), t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	err := t.tx.QueryRowContext(ctx, g.joined.joined.intact, t.id[:], t.attempt.Nonce[:]).Scan(&n)
 	switch {
 	case err != nil:
 		return err
@@ -127,10 +124,9 @@ func (g *postgresGuard) intact(ctx context.Context, t *joinedTx) error {
 // one that the handler ended by the methods of sql.Tx, because the guard refused its commit.
 func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error { return g.intact(ctx, t) }
 
-func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c completion) error {
-	text, args := g.joined.complete(t, c, postgresOurs+g.frees, g.lock(t.id))
+func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
 	var freed bool
-	err := t.tx.QueryRowContext(ctx, text, args...).Scan(&freed)
+	err := t.tx.QueryRowContext(ctx, g.joined.joined.complete, append(t.completeArgs(c), g.lock(t.id))...).Scan(&freed)
 	switch {
 	case sqlState(err) == "25P02": // in_failed_sql_transaction
 		return fmt.Errorf("%w: %w", idem.ErrSwallowed, err)

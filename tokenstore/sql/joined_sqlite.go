@@ -25,7 +25,10 @@ type sqliteGuard struct {
 	open map[idem.KeyID]bool
 }
 
-func newSQLiteGuard(j *Joined) guard { return &sqliteGuard{joined: j, open: map[idem.KeyID]bool{}} }
+func newSQLiteGuard(j *Joined) guard {
+	j.joined = newJoinedStatements(j.names, "", " RETURNING started", "", "")
+	return &sqliteGuard{joined: j, open: map[idem.KeyID]bool{}}
+}
 
 func (g *sqliteGuard) claim(id idem.KeyID) bool {
 	g.mu.Lock()
@@ -104,13 +107,13 @@ func setCommitHook(conn *sql.Conn, allow func() bool) error {
 	})
 }
 
-func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p pending, from *idem.Record) (taken, waited bool, err error) {
-	text, args := g.joined.insert(p)
+func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p *pending, from *idem.Record) (taken, waited bool, err error) {
+	text, args := g.joined.joined.insert+" RETURNING started", g.joined.insertArgs(p)
 	if from != nil {
-		text, args = g.joined.update(p, from, "")
+		text, args = g.joined.joined.update, g.joined.updateArgs(p, from)
 	}
 	var started int64
-	err = t.tx.QueryRowContext(ctx, text+" RETURNING started", args...).Scan(&started)
+	err = t.tx.QueryRowContext(ctx, text, args...).Scan(&started)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, false, nil
 	}
@@ -120,7 +123,7 @@ func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p pending, from *id
 
 func (g *sqliteGuard) intact(ctx context.Context, t *joinedTx) error {
 	var n int
-	err := t.tx.QueryRowContext(ctx, g.joined.names.sql("SELECT count(*)"+ours), t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	err := t.tx.QueryRowContext(ctx, g.joined.joined.intact, t.id[:], t.attempt.Nonce[:]).Scan(&n)
 	switch {
 	case err != nil:
 		return err
@@ -133,9 +136,8 @@ func (g *sqliteGuard) intact(ctx context.Context, t *joinedTx) error {
 // escaped has nothing to look for, because the hook has refused every commit.
 func (g *sqliteGuard) escaped(context.Context, *joinedTx) error { return nil }
 
-func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c completion) error {
-	text, args := g.joined.complete(t, c, "")
-	n, err := changed(t.tx.ExecContext(ctx, text, args...))
+func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
+	n, err := changed(t.tx.ExecContext(ctx, g.joined.joined.complete, t.completeArgs(c)...))
 	if refusedByHook(err) || err == nil && n != 1 { // the transaction had ended, and this would commit by itself
 		return fmt.Errorf("%w: the transaction had been rolled back", idem.ErrSwallowed)
 	}

@@ -1,68 +1,121 @@
 package sqlstore
 
 import (
+	"time"
+
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// joinedColumns are the columns of a pending record, in the order of pendingValues.
+// joinedStatements are the texts of the statements of joined mode, made once.
+type joinedStatements struct {
+	insert   string // a pending record; it waits for other transactions with the key
+	update   string // a committed record becomes pending, if it is still what the caller saw
+	complete string // the record of a transaction becomes completed
+	intact   string // counts the record of a transaction
+	left     string // counts the record of an attempt in any state
+	lock     string // locks a record, waiting for other transactions
+	clock    string
+
+	bind, bound, rebind, extend string
+}
+
+// joinedColumns are the columns of a pending record, without guard and expires.
 const joinedColumns = "k, form, rev, state, kind, route, fingerprint, attempt, domain, fence, nonce, settlement, repaired, " +
-	"created, started, settled, result_expires, key_expires, token_expires, decided_by, decided_reason, open_since"
+	"created, started, settled, result_expires, key_expires, token_expires, decided_by, decided_reason"
 
-// guarded reports whether the table has a column that keeps a pending record from being
-// committed. MySQL checks foreign keys at once, so it has none.
-func (d *dialect) guarded() bool { return d != mysql }
-
-// insert returns the statement that inserts a pending record, and its arguments. It waits for
-// other transactions with the key.
-func (j *Joined) insert(p pending) (text string, args []any) {
-	columns, values := joinedColumns, "?, 1, ?, 2, ?, ?, ?, ?, ?, ?, ?, ?, 0, {clock}, {clock}, 0, 0, 0, 0, ?, ?, {clock}"
-	args = p.values()
-	if j.dialect.guarded() {
-		columns, values, args = columns+", guard", values+", ?", append(args, p.id[:])
+// newJoinedStatements makes the statements of a database. takes and ours are further conditions of
+// the statements that take the key and that complete it. took and done are what these return.
+//
+// PostgreSQL and SQLite refuse to commit a pending record, because of its guard. So nothing ever
+// looks for it in the indexes of open and of expired records. It is not in the first, and in the
+// second it has the place that it will have as completed. The update to completed then leaves the
+// indexes alone, which saves PostgreSQL a fifth of its work for the record.
+func newJoinedStatements(n names, takes, took, ours, done string) joinedStatements {
+	guarded := n.dialect != mysql // MySQL checks foreign keys at once
+	insert := "INSERT INTO {records} (" + joinedColumns + ", open_since) VALUES (?, 1, ?, 2, ?, ?, ?, ?, ?, ?, ?, ?, 0, {clock}, {clock}, 0, 0, 0, 0, ?, ?, {clock})"
+	pending, completed := ", open_since = {clock}, expires = NULL", ", open_since = NULL, expires = {clock} + ?"
+	if guarded {
+		insert = "INSERT INTO {records} (" + joinedColumns + ", guard, expires) VALUES (?, 1, ?, 2, ?, ?, ?, ?, ?, ?, ?, ?, 0, {clock}, {clock}, 0, 0, 0, 0, ?, ?, ?, {clock} + ?)"
+		pending = ", open_since = NULL, expires = {clock} + ?, guard = k"
+		completed = ", expires = CASE WHEN expires >= {clock} + ? THEN expires ELSE {clock} + ? END, guard = NULL"
 	}
-	return j.names.sql("INSERT INTO {records} (" + columns + ") VALUES (" + values + ") {once}"), args
+	forUpdate := " FOR UPDATE"
+	if n.dialect == sqlite { // a transaction has the whole file for itself
+		forUpdate = ""
+	}
+	return joinedStatements{
+		insert: n.sql(insert + " {once}"),
+		update: n.sql("UPDATE {records} SET rev = ?, state = 2, route = ?, fingerprint = ?, attempt = ?, domain = ?, fence = ?, nonce = ?, " +
+			"settlement = ?, repaired = 0, started = {clock}, settled = 0, result_expires = 0, key_expires = 0, decided_by = ?, decided_reason = ?, " +
+			"response = NULL, previous = NULL" + pending +
+			" WHERE k = ? AND state = ? AND attempt = ? AND domain = ? AND fence = ? AND nonce = ? AND (expires IS NULL OR expires > {clock})" + takes + took),
+		complete: n.sql("UPDATE {records} SET rev = ?, state = 3, settlement = ?, response = ?, settled = {clock}, result_expires = {clock} + ?, " +
+			"key_expires = {clock} + ?" + completed + " WHERE k = ? AND nonce = ? AND state = 2" + ours + done),
+		intact: n.sql("SELECT count(*) FROM {records} WHERE k = ? AND nonce = ? AND state = 2" + ours),
+		left:   n.sql("SELECT count(*) FROM {records} WHERE k = ? AND nonce = ?"),
+		lock:   n.sql("SELECT k FROM {records} WHERE k = ?" + forUpdate),
+		clock:  n.sql("SELECT {clock}"),
+
+		bind:  n.sql("INSERT INTO {bindings} (k, form, kind, route, fingerprint, created, expires) VALUES (?, 1, 0, ?, ?, {clock}, {clock} + ?) {once}"),
+		bound: n.sql("SELECT fingerprint, created, expires - {clock} FROM {bindings} WHERE k = ?"),
+		rebind: n.sql("UPDATE {bindings} SET fingerprint = ?, created = {clock}, expires = {clock} + ?" +
+			" WHERE k = ? AND fingerprint = ? AND created = ?"),
+		extend: n.sql("UPDATE {bindings} SET expires = {clock} + ? WHERE k = ? AND fingerprint = ?"),
+	}
 }
 
 // unsettled is the ID of the settlement of a record without one.
 var unsettled idem.Nonce
 
-// values are the arguments of an INSERT, up to the guard.
-func (p *pending) values() []any {
+// pending is the record that takes a key.
+type pending struct {
+	id   idem.KeyID
+	req  idem.JoinedRequest
+	next uint32        // number of the attempt
+	idle time.Duration // of the transaction
+}
+
+// insertArgs are the arguments of insert.
+func (j *Joined) insertArgs(p *pending) []any {
 	r := &p.req
-	return []any{p.id[:], newRev(), r.Kind, text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(idem.JoinedDomain),
+	args := []any{p.id[:], newRev(), r.Kind, text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(idem.JoinedDomain),
 		int64(p.next), r.Nonce[:], unsettled[:], []byte{}, []byte{}}
+	if j.dialect == mysql {
+		return args
+	}
+	return append(args, p.id[:], p.place())
 }
 
-// update returns the statement that makes a committed record pending if it is still what the
-// caller saw, and its arguments. more is further conditions.
-func (j *Joined) update(p pending, from *idem.Record, more string, moreArgs ...any) (statement string, args []any) {
-	guard := ""
-	if j.dialect.guarded() {
-		guard = ", guard = k"
-	}
-	set := "UPDATE {records} SET rev = ?, state = 2, route = ?, fingerprint = ?, attempt = ?, domain = ?, fence = ?, nonce = ?, " +
-		"settlement = ?, repaired = 0, started = {clock}, settled = 0, result_expires = 0, key_expires = 0, decided_by = ?, decided_reason = ?, " +
-		"response = NULL, previous = NULL, open_since = {clock}, expires = NULL" + guard +
-		" WHERE k = ? AND state = ? AND attempt = ? AND domain = ? AND fence = ? AND nonce = ? AND (expires IS NULL OR expires > {clock})" + more
+// updateArgs are the arguments of update, without those of takes.
+func (j *Joined) updateArgs(p *pending, from *idem.Record) []any {
 	r, was := &p.req, &from.Attempt
-	args = []any{newRev(), text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(idem.JoinedDomain), int64(p.next), r.Nonce[:],
-		unsettled[:], []byte{}, []byte{},
-		p.id[:], from.State, int64(was.Number), text(was.Fence.Domain), int64(was.Fence.Token), was.Nonce[:]}
-	return j.names.sql(set), append(args, moreArgs...)
-}
-
-// complete returns the statement that makes the record of a transaction completed, and its
-// arguments. It changes one row. more is a further condition.
-func (j *Joined) complete(t *joinedTx, c completion, more string, moreArgs ...any) (text string, args []any) {
-	guard := ""
-	if j.dialect.guarded() {
-		guard = ", guard = NULL"
+	args := []any{newRev(), text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(idem.JoinedDomain), int64(p.next), r.Nonce[:],
+		unsettled[:], []byte{}, []byte{}}
+	if j.dialect != mysql {
+		args = append(args, p.place())
 	}
-	text = "UPDATE {records} SET rev = ?, state = 3, settlement = ?, response = ?, settled = {clock}, result_expires = {clock} + ?, " +
-		"key_expires = {clock} + ?, open_since = NULL, expires = {clock} + ?" + guard + " WHERE k = ? AND nonce = ? AND state = 2" + more
-	args = []any{newRev(), c.settlement[:], c.response, c.resultTTL, c.keyTTL, c.resultTTL, t.id[:], t.attempt.Nonce[:]}
-	return j.names.sql(text), append(args, moreArgs...)
+	return append(args, p.id[:], from.State, int64(was.Number), text(was.Fence.Domain), int64(was.Fence.Token), was.Nonce[:]) //nolint:gosec // all 64 bits come back
 }
 
-// ours is a condition for the record of a transaction.
-const ours = " FROM {records} WHERE k = ? AND nonce = ? AND state = 2"
+// place is when the completed record will be due, at the latest, in microseconds from now. A
+// handler may take some time, and the record must not be removed early.
+func (p *pending) place() int64 {
+	return (p.req.ResultTTL + min(p.req.ResultTTL/16, time.Hour)).Microseconds()
+}
+
+// completion is an outcome as the record keeps it.
+type completion struct {
+	settlement idem.Nonce
+	response   []byte
+	resultTTL  int64 // in microseconds
+	keyTTL     int64
+}
+
+// completeArgs are the arguments of complete, without those of done.
+func (t *joinedTx) completeArgs(c *completion) []any {
+	args := []any{newRev(), c.settlement[:], c.response, c.resultTTL, c.keyTTL, c.resultTTL}
+	if t.joined.dialect != mysql {
+		args = append(args, c.resultTTL)
+	}
+	return append(args, t.id[:], t.attempt.Nonce[:])
+}
