@@ -18,8 +18,8 @@
 //     connection breaks, and it gives up at the latest deadline of all calls in it. The
 //     same holds for a single command whose reply was lost, so every call that goes
 //     through a Lane must be safe to repeat and to arrive late.
-//   - A pipeline without an answer holds the lane for [patience] at most. The calls that
-//     come after it then use another connection.
+//   - A call waits for the pipeline before it for [patience] at most. If that has no answer
+//     by then, the calls that wait use another connection.
 //
 // Large values do not belong here, because the other calls of the pipeline wait for them.
 // A WAIT does not either, because it concerns the last write of one connection.
@@ -50,7 +50,9 @@ type Lane struct {
 	client goredis.UniversalClient
 
 	mu      sync.Mutex
-	busy    bool // a pipeline or a single call is under way
+	busy    bool        // a pipeline or a single call is under way
+	turn    uint64      // counts the uses of the lane
+	overdue *time.Timer // gives the lane to the calls that wait; nil if no call waits
 	waiting []*call
 }
 
@@ -73,9 +75,9 @@ func (l *Lane) Do(ctx context.Context, cmds ...goredis.Cmder) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	c := l.enter(ctx, cmds)
+	turn, c := l.enter(ctx, cmds)
 	if c == nil {
-		defer l.start()()
+		defer l.next(turn)
 		l.send(ctx, cmds)
 		return nil
 	}
@@ -87,34 +89,33 @@ func (l *Lane) Do(ctx context.Context, cmds ...goredis.Cmder) error {
 	}
 }
 
-// enter takes the lane and returns nil, or puts a call in the list.
-func (l *Lane) enter(ctx context.Context, cmds []goredis.Cmder) *call {
+// enter takes the lane and returns its turn, or puts a call in the list.
+func (l *Lane) enter(ctx context.Context, cmds []goredis.Cmder) (turn uint64, c *call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.busy {
 		l.busy = true
-		return nil
+		return l.turn, nil
 	}
-	c := &call{ctx: ctx, cmds: cmds, done: make(chan struct{})}
+	c = &call{ctx: ctx, cmds: cmds, done: make(chan struct{})}
 	l.waiting = append(l.waiting, c)
-	return c
+	l.limitWait()
+	return l.turn, c
 }
 
-// start begins the use of the lane. The returned function ends it. If the use lasts longer
-// than patience, the lane goes to the next calls before that.
-func (l *Lane) start() (end func()) {
-	overdue := time.AfterFunc(patience, l.next)
-	return func() {
-		if overdue.Stop() {
-			l.next()
-		}
-	}
-}
-
-// next gives the lane to the calls that wait.
-func (l *Lane) next() {
+// next gives the lane to the calls that wait, once for each turn: when the use of the lane
+// ends, or before that if the calls have waited for patience.
+func (l *Lane) next(turn uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if turn != l.turn {
+		return
+	}
+	l.turn++
+	if l.overdue != nil {
+		l.overdue.Stop()
+		l.overdue = nil
+	}
 	n := min(len(l.waiting), most)
 	if n == 0 {
 		l.busy = false
@@ -122,14 +123,23 @@ func (l *Lane) next() {
 	}
 	batch := l.waiting[:n:n]
 	l.waiting = l.waiting[n:]
-	go l.sendTogether(batch)
+	l.limitWait()
+	go l.sendTogether(batch, l.turn)
+}
+
+// limitWait starts the timer of this turn if calls wait for its end. The caller holds mu.
+// A call that has the lane for itself needs no timer.
+func (l *Lane) limitWait() {
+	if turn := l.turn; len(l.waiting) > 0 && l.overdue == nil {
+		l.overdue = time.AfterFunc(patience, func() { l.next(turn) })
+	}
 }
 
 // sendTogether sends several calls in one pipeline. It leaves out those whose callers
 // have given up. The pipeline's context belongs to no caller. It ends at the latest
 // deadline of all.
-func (l *Lane) sendTogether(batch []*call) {
-	defer l.start()()
+func (l *Lane) sendTogether(batch []*call, turn uint64) {
+	defer l.next(turn)
 	cmds, latest, endless := make([]goredis.Cmder, 0, 2*len(batch)), time.Time{}, false
 	for _, c := range batch {
 		if c.err = context.Cause(c.ctx); c.err != nil {

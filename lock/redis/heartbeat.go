@@ -36,6 +36,10 @@ func (l *Locker) trustSince(sent leaseclock.Instant) time.Duration {
 	return sent.Add(trustOf(l.ttl)).Sub(l.now())
 }
 
+// due reports whether a lease has the age of the heartbeat. left is how long it is still
+// trusted.
+func (l *Locker) due(left time.Duration) bool { return left <= trustOf(l.ttl)-heartbeatOf(l.ttl) }
+
 // patienceOf bounds a request in the background, such as a renewal or a release.
 func patienceOf(ttl time.Duration) time.Duration { return min(ttl/5, 2*time.Second) }
 
@@ -57,9 +61,10 @@ func (l *Locker) beat() {
 		l.mu.Lock()
 		due := slices.Collect(maps.Keys(l.held))
 		l.mu.Unlock()
-		due = slices.DeleteFunc(due, func(le *lease) bool {
-			return le.over() != nil || le.left() > trustOf(l.ttl)-heartbeatOf(l.ttl)
-		})
+		due = slices.DeleteFunc(due, func(le *lease) bool { return le.over() != nil || !l.due(le.left()) })
+		for _, le := range due {
+			le.guard()
+		}
 		ctx, cancel := context.WithTimeout(l.ctx, patienceOf(l.ttl))
 		var wg sync.WaitGroup
 		for part := range slices.Chunk(due, batch) {

@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -13,9 +14,9 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redispipe"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
-	"github.com/idemkeeper/idemkeeper/internal/uuid"
 )
 
 // Shards is the number of parts of the key space. It is part of the layout. Each shard has a
@@ -33,21 +34,32 @@ var (
 	releaseScript = redisscript.Load(lua, "lua/release.lua")
 )
 
-// layout names the keys. The package comment has the list.
-type layout struct{ prefix string }
+// layout names the keys. The package comment has the list. Make it with newLayout.
+type layout [Shards]struct{ lock, fences string }
 
-func (l layout) lock(id idem.KeyID) string {
-	return redisserver.Base(l.prefix, redisserver.ShardOf(id)) + "lock:" + id.String()
+func newLayout(prefix string) *layout {
+	l := new(layout)
+	for shard := range l {
+		base := redisserver.Base(prefix, shard)
+		l[shard].lock, l[shard].fences = base+"lock:", base+"fences"
+	}
+	return l
 }
-func (l layout) fences(shard int) string { return redisserver.Base(l.prefix, shard) + "fences" }
-func (l layout) ping(shard int) string   { return redisserver.Base(l.prefix, shard) + "lock:ping" }
+
+func (l *layout) lock(id idem.KeyID) string {
+	return string(hex.AppendEncode(append(make([]byte, 0, 128), l[redisserver.ShardOf(id)].lock...), id[:]))
+}
+func (l *layout) fences(shard int) string { return l[shard].fences }
+func (l *layout) ping(shard int) string   { return l[shard].lock + "ping" }
 
 // keeper sends the requests about locks to Redis, and notes which parts of it answer.
+// Each shard of a cluster is a part. A single server is one part.
 type keeper struct {
 	client goredis.UniversalClient
-	keys   layout
+	keys   *layout
 	ttl    int64 // ms
 	health *health
+	lanes  []*redispipe.Lane // one for each part, so no part waits for another one's server
 }
 
 func newKeeper(client goredis.UniversalClient, c config) *keeper {
@@ -55,28 +67,46 @@ func newKeeper(client goredis.UniversalClient, c config) *keeper {
 	if _, cluster := client.(*goredis.ClusterClient); cluster {
 		parts = Shards
 	}
-	return &keeper{client, layout{c.prefix}, c.ttl.Milliseconds(), newHealth(parts)}
+	k := &keeper{client, newLayout(c.prefix), c.ttl.Milliseconds(), newHealth(parts), make([]*redispipe.Lane, parts)}
+	for i := range k.lanes {
+		k.lanes[i] = redispipe.New(client)
+	}
+	return k
+}
+
+// run runs a script on the lock of id and on other keys of its shard, in a pipeline that it
+// may share with other requests.
+func (k *keeper) run(ctx context.Context, id idem.KeyID, script *goredis.Script, keys []string, args ...any) (*goredis.Cmd, error) {
+	shard, sent := redisserver.ShardOf(id), time.Now()
+	cmd := redisscript.EvalSha(ctx, script, keys, args)
+	if err := k.lanes[shard%len(k.lanes)].Do(ctx, cmd); err != nil {
+		k.health.note(shard, sent, ctx.Err()) // err may be the caller's own reason
+		return nil, err
+	}
+	if err := cmd.Err(); err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = script.Eval(ctx, k.client, keys, args...)
+	}
+	k.health.note(shard, sent, cmd.Err())
+	return cmd, cmd.Err()
 }
 
 // acquire takes a lock. It returns false if another owner holds it.
 func (k *keeper) acquire(ctx context.Context, req idem.LockRequest, owner string) (idem.Fence, bool, error) {
-	shard, sent := redisserver.ShardOf(req.KeyID), time.Now()
-	keys := []string{k.keys.lock(req.KeyID), k.keys.fences(shard)}
-	got, err := acquireScript.Run(ctx, k.client, keys, owner, req.Nonce.String(), k.ttl, uuid.New()).StringSlice()
-	k.health.note(shard, sent, err)
-	switch {
-	case err != nil:
+	keys := []string{k.keys.lock(req.KeyID), k.keys.fences(redisserver.ShardOf(req.KeyID))}
+	cmd, err := k.run(ctx, req.KeyID, acquireScript, keys, owner, req.Nonce.String(), k.ttl)
+	if err != nil {
 		return idem.Fence{}, false, err
-	case len(got) == 1 && got[0] == "locked":
-		return idem.Fence{}, false, nil
-	case len(got) != 3 || got[0] != "taken":
-		return idem.Fence{}, false, fmt.Errorf("unexpected answer of %d parts", len(got))
 	}
-	token, err := strconv.ParseUint(got[1], 10, 64)
-	if err != nil || token == 0 || got[2] == "" {
-		return idem.Fence{}, false, fmt.Errorf("fence %q of domain %q: not a fence", got[1], got[2])
+	got, err := cmd.Text()
+	if err != nil || got == "" {
+		return idem.Fence{}, false, err
 	}
-	return idem.Fence{Domain: got[2], Token: token}, true, nil
+	first, domain, _ := strings.Cut(got, " ")
+	token, err := strconv.ParseUint(first, 10, 64)
+	if err != nil || token == 0 || domain == "" {
+		return idem.Fence{}, false, fmt.Errorf("%q: not a fence", got)
+	}
+	return idem.Fence{Domain: domain, Token: token}, true, nil
 }
 
 // extend renews the locks of leases, in one pipeline. An answer is 1, or 0 if the lock has
@@ -99,9 +129,11 @@ func (k *keeper) remove(ctx context.Context, id idem.KeyID, owner string) (bool,
 	if !k.health.admit(redisserver.ShardOf(id)) {
 		return false, errNoAnswer
 	}
-	sent := time.Now()
-	n, err := releaseScript.Run(ctx, k.client, []string{k.keys.lock(id)}, owner).Int()
-	k.health.note(redisserver.ShardOf(id), sent, err)
+	cmd, err := k.run(ctx, id, releaseScript, []string{k.keys.lock(id)}, owner)
+	if err != nil {
+		return false, err
+	}
+	n, err := cmd.Int()
 	return n == 1, err
 }
 
@@ -142,8 +174,7 @@ func (k *keeper) ping(ctx context.Context) error {
 const probePause = 100 * time.Millisecond
 
 // health remembers which parts of the service do not answer. Calls to them fail at once,
-// and one call per pause looks again. Each shard of a cluster is a part. A single server
-// is one part.
+// and one call per pause looks again.
 type health struct {
 	mu    sync.Mutex
 	until []time.Time // end of the pause, or zero if the part answers

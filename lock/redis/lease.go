@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -30,9 +31,9 @@ type lease struct {
 	mu      sync.Mutex
 	ended   error              // nil while the lease is held
 	renewed leaseclock.Instant // just before the last acknowledged renewal was sent
-	timer   *time.Timer        // closes done at the end of trust
+	timer   *time.Timer        // closes done at the end of trust; nil while the lease is young
 
-	releasing sync.Once
+	releasing atomic.Bool
 	gone      chan struct{} // closed when the lock is gone, or the release is given up
 	goneErr   error         // set before gone closes
 }
@@ -70,6 +71,28 @@ func (le *lease) left() time.Duration {
 	return le.l.trustSince(le.renewed)
 }
 
+// guard makes Done close when trust ends. The heartbeat calls it before it renews the lease
+// for the first time. Most leases are released before that, and need no timer. The timer
+// only closes Done. Err and Check read the clock. The timer stands still in a suspended
+// machine, so the heartbeat looks at the clock too.
+func (le *lease) guard() {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	if le.ended == nil && le.timer == nil {
+		le.arm()
+	}
+}
+
+// arm sets the timer to the end of trust. The caller holds mu.
+func (le *lease) arm() {
+	left := le.l.trustSince(le.renewed)
+	if le.timer == nil {
+		le.timer = time.AfterFunc(left, func() { _ = le.over() })
+		return
+	}
+	le.timer.Reset(left)
+}
+
 // finish ends the lease. It returns false if the lease has ended before. A lost lease
 // stays lost.
 func (le *lease) finish(why error) bool {
@@ -79,7 +102,9 @@ func (le *lease) finish(why error) bool {
 		return false
 	}
 	le.ended = why
-	le.timer.Stop()
+	if le.timer != nil {
+		le.timer.Stop()
+	}
 	close(le.done)
 	le.mu.Unlock()
 	le.l.drop(le)
@@ -106,7 +131,7 @@ func (le *lease) renewal(sent leaseclock.Instant, ours bool) {
 	defer le.mu.Unlock()
 	if le.ended == nil && sent.After(le.renewed) {
 		le.renewed = sent
-		le.timer.Reset(le.l.trustSince(sent))
+		le.arm()
 	}
 }
 
@@ -129,9 +154,12 @@ func (le *lease) Check(ctx context.Context) (time.Duration, error) {
 	return left, nil
 }
 
-// Release implements [idem.Lease].
+// Release implements [idem.Lease]. If ctx is cancelled, Release returns when Redis answers,
+// and after two seconds at most.
 func (le *lease) Release(ctx context.Context) error {
-	le.ReleaseInBackground()
+	if r := le.removal(); r != nil && !r.tryHere(ctx) {
+		r.start()
+	}
 	select {
 	case <-le.gone:
 		return le.goneErr
@@ -147,11 +175,19 @@ func (le *lease) Release(ctx context.Context) error {
 
 // ReleaseInBackground implements [idem.Lease]. Close waits for the release.
 func (le *lease) ReleaseInBackground() {
+	if r := le.removal(); r != nil {
+		r.start()
+	}
+}
+
+// removal ends the lease, and returns the removal of its lock to the first caller.
+func (le *lease) removal() *removal {
 	le.finish(errReleased)
-	le.releasing.Do(func() {
-		le.l.removeLater(le.id, le.owner, false, func(err error) {
-			le.goneErr = err
-			close(le.gone)
-		})
+	if le.releasing.Swap(true) {
+		return nil
+	}
+	return le.l.newRemoval(le.id, le.owner, false, func(err error) {
+		le.goneErr = err
+		close(le.gone)
 	})
 }

@@ -37,7 +37,7 @@ type Locker struct {
 
 	ctx        context.Context // of the goroutines, until the locker ends
 	stop       context.CancelFunc
-	wg         sync.WaitGroup     // all goroutines
+	wg         sync.WaitGroup     // all goroutines, and calls that Close waits for
 	background background.Tracker // releases that Redis has not acknowledged yet
 	ending     sync.Once          // Close or Abandon
 
@@ -96,7 +96,7 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 		return nil, unavailable("acquire", err)
 	}
 	owner, sent := idem.NewNonce().String(), l.now()
-	call, cancel := context.WithTimeout(ctx, trustOf(l.ttl)) // a later answer would be useless
+	call, cancel := within(ctx, trustOf(l.ttl)) // a later answer would be useless
 	defer cancel()
 	fence, taken, err := l.keeper.acquire(call, req, owner)
 	switch {
@@ -112,8 +112,17 @@ func (l *Locker) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lea
 		}
 	}
 	// Redis may have applied the request, or may apply it yet.
-	l.removeLater(req.KeyID, owner, true, func(error) {})
+	l.newRemoval(req.KeyID, owner, true, func(error) {}).start()
 	return nil, unavailable("acquire", err)
+}
+
+// within is context.WithTimeout. It returns ctx itself if that ends soon enough. A timer
+// that is not set wakes no processor.
+func within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, d)
 }
 
 // askable returns nil if Redis may be asked about a lock.
@@ -132,9 +141,7 @@ func (l *Locker) askable(ctx context.Context, id idem.KeyID) error {
 	return l.evicts.Refuse(ctx)
 }
 
-// grant starts a lease, and puts it among the leases for the heartbeat to renew. The timer
-// of a lease only closes Done. Err and Check read the clock. The timer stands still in a
-// suspended machine, so the heartbeat looks at the clock too.
+// grant starts a lease, and puts it among the leases for the heartbeat to renew.
 func (l *Locker) grant(le *lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +154,9 @@ func (l *Locker) grant(le *lease) error {
 	case left <= 0:
 		return errors.New("the lock came too late")
 	}
-	le.timer = time.AfterFunc(left, func() { _ = le.over() })
+	if l.due(left) {
+		le.arm() // the heartbeat may come too late
+	}
 	l.held[le] = struct{}{}
 	return nil
 }
@@ -290,11 +299,24 @@ func (l *Locker) end(finish func([]*lease) error) (err error) {
 
 // spawn runs fn on a goroutine, unless the locker has stopped.
 func (l *Locker) spawn(fn func()) bool {
+	running := l.enter()
+	if running {
+		go func() {
+			defer l.wg.Done()
+			fn()
+		}()
+	}
+	return running
+}
+
+// enter lets the end of the locker wait for the caller, which calls l.wg.Done. It returns
+// false if the locker has stopped.
+func (l *Locker) enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
 		return false
 	}
-	l.wg.Go(fn)
+	l.wg.Add(1)
 	return true
 }

@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -15,39 +14,78 @@ const (
 	mostPause  = 250 * time.Millisecond
 )
 
-// removeLater removes an owner's lock in the background. It tries until Redis acknowledges,
-// or until the lock must have expired. With onItsWay the request to take the lock may still
-// arrive. Then removeLater goes on until it finds the lock, less and less often, for one
-// time to live. It calls settled once, at the first acknowledgement or when it gives up.
-// Close waits for this call.
-func (l *Locker) removeLater(id idem.KeyID, owner string, onItsWay bool, settled func(error)) {
+// removal removes an owner's lock. It tries until Redis acknowledges, or until the lock
+// must have expired. With onItsWay the request to take the lock may still arrive. Then the
+// removal goes on until it finds the lock, less and less often, for one time to live.
+type removal struct {
+	l        *Locker
+	id       idem.KeyID
+	owner    string
+	onItsWay bool
+	settled  func(error) // called once, at the first acknowledgement or at the end; then nil
+}
+
+// newRemoval returns a removal. Close waits until it is settled. The caller tries or
+// starts it.
+func (l *Locker) newRemoval(id idem.KeyID, owner string, onItsWay bool, settled func(error)) *removal {
 	l.background.Add()
-	var once sync.Once
-	settle := func(err error) {
-		once.Do(func() {
-			settled(err)
-			l.background.Done()
-		})
+	return &removal{l, id, owner, onItsWay, settled}
+}
+
+// settle calls settled, unless it was called before.
+func (r *removal) settle(err error) {
+	if settled := r.settled; settled != nil {
+		r.settled = nil
+		settled(err)
+		r.l.background.Done()
 	}
-	running := l.spawn(func() {
-		giveUp := time.Now().Add(l.ttl + l.ttl/4) // the lock has surely expired by then
-		for pause := firstPause; ; pause *= 2 {
-			ctx, cancel := context.WithTimeout(l.ctx, patienceOf(l.ttl))
-			found, err := l.keeper.remove(ctx, id, owner)
-			cancel()
-			if err != nil {
-				pause = min(pause, mostPause)
-			} else if settle(nil); found || !onItsWay {
-				return
-			}
-			if time.Now().Add(pause).After(giveUp) || !sleep(l.ctx, jitter(pause)) {
-				settle(unavailable("release: left to time out", err))
-				return
-			}
+}
+
+// try asks Redis once. It returns true if there is nothing left to do.
+func (r *removal) try(ctx context.Context) (over bool, err error) {
+	ctx, cancel := within(ctx, patienceOf(r.l.ttl))
+	defer cancel()
+	found, err := r.l.keeper.remove(ctx, r.id, r.owner)
+	if err != nil {
+		return false, err
+	}
+	r.settle(nil)
+	return found || !r.onItsWay, nil
+}
+
+// tryHere is the first try, on the caller's goroutine. It saves the switch to another one.
+// It returns false if the removal has to go on in the background.
+func (r *removal) tryHere(ctx context.Context) bool {
+	if ctx.Err() != nil || !r.l.enter() {
+		return false
+	}
+	defer r.l.wg.Done()
+	over, _ := r.try(ctx)
+	return over
+}
+
+// start lets the removal go on in the background.
+func (r *removal) start() {
+	if !r.l.spawn(r.run) {
+		r.settle(unavailable("release: left to time out", errClosed))
+	}
+}
+
+// run tries until the removal is over.
+func (r *removal) run() {
+	giveUp := time.Now().Add(r.l.ttl + r.l.ttl/4) // the lock has surely expired by then
+	for pause := firstPause; ; pause *= 2 {
+		over, err := r.try(r.l.ctx)
+		if over {
+			return
 		}
-	})
-	if !running {
-		settle(unavailable("release: left to time out", errClosed))
+		if err != nil {
+			pause = min(pause, mostPause)
+		}
+		if time.Now().Add(pause).After(giveUp) || !sleep(r.l.ctx, jitter(pause)) {
+			r.settle(unavailable("release: left to time out", err))
+			return
+		}
 	}
 }
 

@@ -4,6 +4,5 @@
 -- ARGV 1 owner
 --      2 time to live, ms
 -- Returns 1, or 0 if the lock is gone or has another owner.
-local held = redis.call('GET', KEYS[1])
-if not held or string.sub(held, 1, 32) ~= ARGV[1] then return 0 end
+if redis.call('GETRANGE', KEYS[1], '0', '31') ~= ARGV[1] then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
