@@ -35,7 +35,7 @@ type postgresLock struct{ held bool }
 func newPostgresGuard(j *Joined) guard {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(j.names.table("records")))       // never fails
-	g := &postgresGuard{joined: j, keys: int64(h.Sum64())} //nolint:gosec // any 64 bits
+	g := &postgresGuard{joined: j, keys: int64(h.Sum64())}
 	takes, frees := "pg_try_advisory_lock(?::bigint)", " RETURNING pg_advisory_unlock(?::bigint)"
 	if j.pooler {
 		takes, frees = "pg_try_advisory_xact_lock(?::bigint)", " RETURNING ?::bigint IS NOT NULL"

@@ -94,7 +94,7 @@ func (j *Joined) updateArgs(p *pending, from *idem.Record) []any {
 	if j.dialect != mysql {
 		args = append(args, p.place())
 	}
-	return append(args, p.id[:], from.State, int64(was.Number), text(was.Fence.Domain), int64(was.Fence.Token), was.Nonce[:]) //nolint:gosec // all 64 bits come back
+	return append(args, p.id[:], from.State, int64(was.Number), text(was.Fence.Domain), int64(was.Fence.Token), was.Nonce[:])
 }
 
 // place is when the completed record will be due, at the latest, in microseconds from now. A
