@@ -34,7 +34,7 @@ type postgresLock struct{ held bool }
 
 func newPostgresGuard(j *Joined) guard {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(j.names.table("records")))       // never fails
+	_, _ = h.Write([]byte(j.names.table("records"))) // never fails
 	g := &postgresGuard{joined: j, keys: int64(h.Sum64())}
 	takes, frees := "pg_try_advisory_lock(?::bigint)", " RETURNING pg_advisory_unlock(?::bigint)"
 	if j.pooler {
