@@ -84,7 +84,7 @@ var confinedRules = []struct {
 		"a service without Redis must not link its client"},
 	{[]string{"github.com/go-zookeeper"}, true, []string{"lock/zookeeper", "internal/testserver", "tests", "bench"},
 		"its connection silently swaps sessions, and only lock/zookeeper knows how to hold one"},
-	{sqlDrivers, false, []string{"internal/database", "example-payments", "cmd", "tests", "bench"},
+	{sqlDrivers, false, []string{"tokenstore/sql/pgx", "internal/database", "example-payments", "cmd", "tests", "bench"},
 		"the application chooses the SQL driver that it links"},
 	{sqlDrivers, true, []string{"tokenstore/sql", "internal/database", "example-payments", "cmd", "tests", "bench"},
 		"only packages that speak SQL are tested on a database"},

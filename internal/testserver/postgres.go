@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -32,7 +34,7 @@ func SharedPostgres(tb testing.TB) string {
 			}
 			return named, anyReachable([]string{u.Host})
 		}
-		p, held, err := launchPostgres()
+		p, held, err := launchPostgres(initPostgres)
 		if err != nil {
 			return "", err
 		}
@@ -91,7 +93,23 @@ func (p *Postgres) Restart() {
 func StartPostgres(tb testing.TB) *Postgres {
 	tb.Helper()
 	needsServer(tb)
-	p, held, err := launchPostgres()
+	return ownPostgres(tb, initPostgres)
+}
+
+// StartStandby starts a server that replicates from another one and answers reads. source is
+// "host:port" of that server, or of a proxy in front of it. SELECT pg_promote() makes it a primary.
+func StartStandby(tb testing.TB, source string) *Postgres {
+	tb.Helper()
+	needsServer(tb)
+	return ownPostgres(tb, func(bin, data string) *exec.Cmd {
+		return exec.Command(filepath.Join(bin, "pg_basebackup"), "-D", data, "-R", "-X", "stream", "-c", "fast",
+			"-d", "postgres://idemkeeper@"+source+"/postgres?sslmode=disable")
+	})
+}
+
+func ownPostgres(tb testing.TB, prepare func(bin, data string) *exec.Cmd) *Postgres {
+	tb.Helper()
+	p, held, err := launchPostgres(prepare)
 	if err != nil {
 		tb.Fatalf("%v (%s)", err, installHint)
 	}
@@ -101,7 +119,12 @@ func StartPostgres(tb testing.TB) *Postgres {
 	return p
 }
 
-func launchPostgres() (*Postgres, *ports, error) {
+// initPostgres makes the data directory of an empty server.
+func initPostgres(bin, data string) *exec.Cmd {
+	return exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "idemkeeper", "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
+}
+
+func launchPostgres(prepare func(bin, data string) *exec.Cmd) (*Postgres, *ports, error) {
 	bin, err := postgresBin()
 	if err != nil {
 		return nil, nil, err
@@ -121,10 +144,10 @@ func launchPostgres() (*Postgres, *ports, error) {
 			return nil, err
 		}
 		data := filepath.Join(dir, "data")
-		initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "idemkeeper", "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
-		initdb.Dir, initdb.SysProcAttr = dir, attr
-		if out, err := initdb.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("testserver: initdb: %w\n%s", err, out)
+		cmd := prepare(bin, data)
+		cmd.Dir, cmd.SysProcAttr = dir, attr
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("testserver: %s: %w\n%s", filepath.Base(cmd.Path), err, out)
 		}
 		return retryOnBind(1, func(nums []int) error {
 			p.addr = loopback(nums[0])
@@ -168,7 +191,7 @@ func postgresServes(addr, pidFile string, pid int) error {
 		return err
 	}
 	const status = 7 // the line of postmaster.pid that tells the state
-	if len(lines) <= status || lines[0] != strconv.Itoa(pid) || lines[status] != "ready   " && lines[status] != "ready" {
+	if len(lines) <= status || lines[0] != strconv.Itoa(pid) || !slices.Contains([]string{"ready", "standby"}, strings.TrimSpace(lines[status])) {
 		return errors.New("not ready yet")
 	}
 	conn, err := net.DialTimeout("tcp", addr, askTimeout)

@@ -61,6 +61,7 @@ import (
 type Joined struct {
 	*Store
 	guard     guard
+	connector Connector
 	joined    joinedStatements
 	slots     chan struct{} // one for each open transaction; nil is no limit
 	pool      int           // the size of the pool, for which the slots were made
@@ -90,12 +91,34 @@ func Tx(ctx context.Context) (*sql.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
+	s, err := sessionOf(joined)
+	if err != nil {
+		return nil, err
+	}
+	if s, ok := s.(*sqlSession); ok {
+		return s.tx, nil
+	}
+	return nil, ErrOtherStore
+}
+
+// SessionOf is for packages with a [Connector] of their own. It returns the session of the
+// running handler. The error is that of [Tx].
+func SessionOf(ctx context.Context) (Session, error) {
+	joined, err := idem.JoinedTxOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return sessionOf(joined)
+}
+
+// sessionOf notes that the handler has the transaction.
+func sessionOf(joined idem.JoinedTx) (Session, error) {
 	t, ok := joined.(*joinedTx)
 	if !ok {
 		return nil, ErrOtherStore
 	}
 	t.given.Store(true)
-	return t.tx, nil
+	return t.session, nil
 }
 
 // JoinedOption configures [Store.Joined]. A nil option is ignored.
@@ -125,14 +148,22 @@ func WithTransactionPooler() JoinedOption { return func(j *Joined) { j.pooler = 
 // ([WithReadPool]) and the right to say that no other process uses the file ([WithSoleProcess]).
 // Set the size of the pool before. If it has changed, BeginJoined fails.
 func (s *Store) Joined(opts ...JoinedOption) (*Joined, error) {
-	j := &Joined{Store: s, idle: time.Minute}
+	return s.JoinedOver(sqlConnector{s.db}, opts...)
+}
+
+// JoinedOver is Joined for packages with connections past database/sql. It is for PostgreSQL.
+func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
+	j := &Joined{Store: s, connector: c, idle: time.Minute}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(j)
 		}
 	}
-	j.pool = s.db.Stats().MaxOpenConnections
+	_, ours := c.(sqlConnector)
+	j.pool = c.Size()
 	switch {
+	case !ours && s.dialect != postgres:
+		return nil, fmt.Errorf("tokenstore/sql: joined mode: sessions past database/sql are for PostgreSQL, not for %s", s.dialect.name)
 	case s.config.readOnly:
 		return nil, fmt.Errorf("tokenstore/sql: joined mode: %w", ErrReadOnly)
 	case j.idle < time.Second:

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -93,7 +92,7 @@ func starts(rec *idem.Record, req *idem.JoinedRequest) bool {
 
 // takeSlot waits until one of the transactions that may be open at once is free.
 func (j *Joined) takeSlot(ctx context.Context) error {
-	if n := j.db.Stats().MaxOpenConnections; n != j.pool && j.dialect != sqlite {
+	if n := j.connector.Size(); n != j.pool {
 		return fmt.Errorf("tokenstore/sql: begin joined: %w: the pool has %d connections now and had %d when Joined was called", idem.ErrUnavailable, n, j.pool)
 	}
 	if j.slots == nil {
@@ -129,7 +128,7 @@ func (j *Joined) tryBegin(ctx context.Context, id idem.KeyID, req idem.JoinedReq
 	}
 	t.attempt = idem.Attempt{Number: p.next, Fence: idem.JoinedFence(p.next), Nonce: req.Nonce}
 	taken, waited, err := j.guard.take(ctx, t, &p, from)
-	if err == nil && taken && !waited && t.opened() {
+	if err == nil && taken && !waited {
 		return t, false, nil
 	}
 	t.undo(ctx)
@@ -143,36 +142,21 @@ func (j *Joined) tryBegin(ctx context.Context, id idem.KeyID, req idem.JoinedReq
 // idleMargin is what the database adds to the deadline of a handler.
 const idleMargin = 10 * time.Second
 
-// open gets a connection and sends BEGIN. The context of the transaction is its own, because
-// neither the caller nor the handler may end it.
+// open gets a connection and sends BEGIN.
 func (t *joinedTx) open(ctx context.Context) (held bool, err error) {
 	j := t.joined
-	if t.conn, err = j.db.Conn(ctx); err != nil {
+	if t.session, err = j.connector.Connect(ctx); err != nil {
 		return false, j.failed("begin joined", err)
 	}
-	if held, err = j.guard.before(ctx, t); held || err != nil {
+	held, err = j.guard.before(ctx, t)
+	if !held && err == nil {
+		err = t.session.Begin(ctx, j.isolation)
+	}
+	if held || err != nil {
 		t.close(ctx, err != nil)
-		if err != nil {
-			return false, j.failed("begin joined", err)
-		}
-		return held, nil
 	}
-	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	t.cancel = cancel
-	t.unwatch = context.AfterFunc(ctx, cancel) // until the key is taken
-	t.tx, err = t.conn.BeginTx(txCtx, &sql.TxOptions{Isolation: j.isolation})
-	if err != nil {
-		t.unwatch()
-		cancel()
-		t.close(ctx, true)
-		return false, j.failed("begin joined", err)
-	}
-	return false, nil
+	return held, j.failed("begin joined", err)
 }
-
-// opened separates the transaction from the context of BeginJoined. It returns false if that
-// ended first.
-func (t *joinedTx) opened() bool { return t.unwatch() }
 
 // record is the record as the transaction sees it.
 func (t *joinedTx) record(from *idem.Record) idem.Record {

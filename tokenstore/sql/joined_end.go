@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -21,15 +20,24 @@ type joinedTx struct {
 	started time.Time
 	idle    time.Duration
 
-	conn    *sql.Conn
-	tx      *sql.Tx
-	cancel  context.CancelFunc // ends the context of tx
-	unwatch func() bool
+	session Session
 	release func()      // gives back the slot and the key
 	given   atomic.Bool // the handler has tx
 	state   any         // of the guard
 
 	finished bool
+	unfit    bool // the connection must not be used any more
+}
+
+// tx is the transaction in the type of database/sql.
+func (t *joinedTx) tx() *sql.Tx { return t.session.(*sqlSession).tx }
+
+// changed is the number of changed rows.
+func changed(res sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
 }
 
 // cleanUpTimeout bounds what happens to a connection after the end of its transaction.
@@ -51,6 +59,9 @@ func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 		return t.fail(ctx, err)
 	}
 	err = g.commit(ctx, t)
+	if errors.Is(err, sql.ErrTxDone) { // COMMIT was not sent
+		return t.fail(ctx, err)
+	}
 	t.finish(ctx, err != nil)
 	switch {
 	case err == nil:
@@ -127,22 +138,17 @@ func (t *joinedTx) finish(ctx context.Context, open bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
 	t.finished = true
-	t.unwatch()
 	broken := false
 	if open {
-		err := t.tx.Rollback()
+		err := t.session.Rollback(ctx)
 		broken = err != nil && !errors.Is(err, sql.ErrTxDone)
 	}
 	t.close(ctx, broken)
-	t.cancel()
 }
 
 // close gives the connection back to the pool. A connection that is not fit for others is closed.
 func (t *joinedTx) close(ctx context.Context, broken bool) {
-	if err := t.joined.guard.after(ctx, t); err != nil || broken {
-		_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
-	}
-	_ = t.conn.Close()
+	t.session.Close(broken || t.unfit || t.joined.guard.after(ctx, t) != nil)
 	if t.release != nil {
 		t.release()
 		t.release = nil

@@ -2,8 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql/driver"
-	"errors"
 	"fmt"
 	"time"
 
@@ -34,7 +32,7 @@ func (g *mysqlGuard) unclaim(idem.KeyID)    {}
 func (g *mysqlGuard) before(ctx context.Context, t *joinedTx) (held bool, err error) {
 	var now int64
 	var k []byte
-	err = t.conn.QueryRowContext(ctx, g.look, t.id[:]).Scan(&now, &k)
+	err = t.session.(*sqlSession).conn.QueryRowContext(ctx, g.look, t.id[:]).Scan(&now, &k)
 	switch {
 	case g.joined.dialect.fault(err) == faultBusy:
 		return true, nil
@@ -42,7 +40,7 @@ func (g *mysqlGuard) before(ctx context.Context, t *joinedTx) (held bool, err er
 		return false, err
 	}
 	t.started = time.UnixMicro(now).UTC()
-	_, err = t.conn.ExecContext(ctx, fmt.Sprintf("SET @idem_wait_timeout = @@wait_timeout, autocommit = 0, wait_timeout = %d",
+	err = t.session.Exec(ctx, fmt.Sprintf("SET @idem_wait_timeout = @@wait_timeout, autocommit = 0, wait_timeout = %d",
 		(t.idle+time.Second-1)/time.Second))
 	t.state = err == nil
 	return false, err
@@ -52,7 +50,7 @@ func (g *mysqlGuard) after(ctx context.Context, t *joinedTx) error {
 	if t.state != true {
 		return nil
 	}
-	return t.exec(ctx, "SET autocommit = 1, wait_timeout = @idem_wait_timeout")
+	return t.session.Exec(ctx, "SET autocommit = 1, wait_timeout = @idem_wait_timeout")
 }
 
 func (g *mysqlGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
@@ -70,11 +68,11 @@ func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p *pending, from *id
 	if from != nil {
 		text, args = g.joined.joined.update, g.joined.updateArgs(p, from)
 	}
-	n, err := changed(t.tx.ExecContext(ctx, text, args...))
+	n, err := changed(t.tx().ExecContext(ctx, text, args...))
 	if err != nil || n != 1 {
 		return false, false, err
 	}
-	_, err = t.tx.ExecContext(ctx, "SAVEPOINT "+t.savepoint())
+	_, err = t.tx().ExecContext(ctx, "SAVEPOINT "+t.savepoint())
 	return err == nil, false, err
 }
 
@@ -85,7 +83,7 @@ func (t *joinedTx) savepoint() string { return "idem_" + t.attempt.Nonce.String(
 // So it does not notice DDL.
 func (g *mysqlGuard) intact(ctx context.Context, t *joinedTx) error {
 	var n int
-	err := t.tx.QueryRowContext(ctx, g.joined.joined.intact, t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	err := t.tx().QueryRowContext(ctx, g.joined.joined.intact, t.id[:], t.attempt.Nonce[:]).Scan(&n)
 	switch {
 	case err != nil:
 		return err
@@ -98,7 +96,7 @@ func (g *mysqlGuard) intact(ctx context.Context, t *joinedTx) error {
 // escaped tells a transaction that was rolled back, which takes its record along, from one that
 // was committed with its pending record.
 func (g *mysqlGuard) escaped(ctx context.Context, t *joinedTx) error {
-	_, err := t.tx.ExecContext(ctx, "RELEASE SAVEPOINT "+t.savepoint())
+	_, err := t.tx().ExecContext(ctx, "RELEASE SAVEPOINT "+t.savepoint())
 	if err == nil {
 		return nil
 	}
@@ -115,9 +113,9 @@ func (g *mysqlGuard) escaped(ctx context.Context, t *joinedTx) error {
 // leftPending reports whether the pending record was committed. It may be unknown by now. It first
 // because only a new one sees what is committed.
 func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error) {
-	_ = t.tx.Rollback() // does nothing if the handler has called Commit
-	var q querier = t.conn
-	if t.exec(ctx, "ROLLBACK") != nil {
+	_ = t.session.Rollback(ctx) // does nothing if the handler has called Commit
+	var q querier = t.session.(*sqlSession).conn
+	if t.session.Exec(ctx, "ROLLBACK") != nil {
 		q = g.joined.db
 	}
 	var n int
@@ -129,7 +127,7 @@ func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c *completion) e
 	if err := g.escaped(ctx, t); err != nil {
 		return err
 	}
-	n, err := changed(t.tx.ExecContext(ctx, g.joined.joined.complete, t.completeArgs(c)...))
+	n, err := changed(t.tx().ExecContext(ctx, g.joined.joined.complete, t.completeArgs(c)...))
 	if err == nil && n != 1 {
 		err = fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
 	}
@@ -139,26 +137,11 @@ func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c *completion) e
 // commit sends COMMIT past the sql.Tx, because the driver's COMMIT knows no context. What the
 // handler still sends over the transaction is rolled back after it.
 func (g *mysqlGuard) commit(ctx context.Context, t *joinedTx) error {
-	err := t.exec(ctx, "COMMIT")
-	if err == nil {
-		_ = t.tx.Rollback()
+	err := t.session.Exec(ctx, "COMMIT")
+	if err == nil && t.session.Rollback(ctx) != nil {
+		t.unfit = true // it may still have autocommit off
 	}
 	return err
-}
-
-// exec sends a statement past the sql.Tx. [sql.Conn.ExecContext] would wait for the end of the
-// transaction if the connection is lost, and so for itself.
-func (t *joinedTx) exec(ctx context.Context, statement string) (err error) {
-	rawErr := t.conn.Raw(func(driverConn any) error {
-		execer, ok := driverConn.(driver.ExecerContext)
-		if !ok {
-			err = errors.New("the driver cannot execute a statement by itself")
-			return nil
-		}
-		_, err = execer.ExecContext(ctx, statement, nil)
-		return nil
-	})
-	return errors.Join(rawErr, err)
 }
 
 func (g *mysqlGuard) undone(error) bool { return false } // a conflict is told apart before

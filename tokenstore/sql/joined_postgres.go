@@ -67,8 +67,7 @@ func (g *postgresGuard) after(ctx context.Context, t *joinedTx) error {
 	if !t.state.(*postgresLock).held {
 		return nil
 	}
-	_, err := t.conn.ExecContext(ctx, "SELECT pg_advisory_unlock($1)", g.lock(t.id))
-	return err
+	return t.session.Exec(ctx, "SELECT pg_advisory_unlock($1)", g.lock(t.id))
 }
 
 // lock is the number of the advisory lock of a key.
@@ -95,7 +94,7 @@ func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from 
 	// The statement may have locked although it did not take the key.
 	t.state.(*postgresLock).held = !g.joined.pooler
 	var started, ran int64
-	switch err := t.tx.QueryRowContext(ctx, text, args...).Scan(&started, &ran); {
+	switch err := t.session.QueryRow(ctx, text, args, &started, &ran); {
 	case errors.Is(err, sql.ErrNoRows):
 		return false, false, nil
 	case err != nil:
@@ -110,7 +109,7 @@ func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from 
 
 func (g *postgresGuard) intact(ctx context.Context, t *joinedTx) error {
 	var n int
-	err := t.tx.QueryRowContext(ctx, g.joined.joined.intact, t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	err := t.session.QueryRow(ctx, g.joined.joined.intact, []any{t.id[:], t.attempt.Nonce[:]}, &n)
 	switch {
 	case err != nil:
 		return err
@@ -126,7 +125,7 @@ func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error { return
 
 func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
 	var freed bool
-	err := t.tx.QueryRowContext(ctx, g.joined.joined.complete, append(t.completeArgs(c), g.lock(t.id))...).Scan(&freed)
+	err := t.session.QueryRow(ctx, g.joined.joined.complete, append(t.completeArgs(c), g.lock(t.id)), &freed)
 	switch {
 	case sqlState(err) == "25P02": // in_failed_sql_transaction
 		return fmt.Errorf("%w: %w", idem.ErrSwallowed, err)
@@ -139,11 +138,7 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 	return nil
 }
 
-// commit ends COMMIT by the context of the transaction, which pgx obeys.
-func (g *postgresGuard) commit(ctx context.Context, t *joinedTx) error {
-	defer context.AfterFunc(ctx, t.cancel)()
-	return t.tx.Commit()
-}
+func (g *postgresGuard) commit(ctx context.Context, t *joinedTx) error { return t.session.Commit(ctx) }
 
 func (g *postgresGuard) undone(err error) bool {
 	switch state := sqlState(err); {
@@ -167,12 +162,4 @@ func sqlState(err error) string {
 		return ""
 	}
 	return e.SQLState()
-}
-
-// changed is the number of changed rows.
-func changed(res sql.Result, err error) (int64, error) {
-	if err != nil {
-		return 0, err
-	}
-	return res.RowsAffected()
 }

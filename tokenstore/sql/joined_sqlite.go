@@ -59,10 +59,10 @@ type commitGate struct{ allowed atomic.Bool }
 // record.
 func (g *sqliteGuard) before(ctx context.Context, t *joinedTx) (bool, error) {
 	gate := new(commitGate)
-	if _, err := t.conn.ExecContext(ctx, "PRAGMA foreign_keys = ON"); err != nil {
+	if _, err := t.session.(*sqlSession).conn.ExecContext(ctx, "PRAGMA foreign_keys = ON"); err != nil {
 		return false, err
 	}
-	if err := setCommitHook(t.conn, func() bool { return gate.allowed.CompareAndSwap(true, false) }); err != nil {
+	if err := setCommitHook(t.session.(*sqlSession).conn, func() bool { return gate.allowed.CompareAndSwap(true, false) }); err != nil {
 		return false, err
 	}
 	t.state = gate
@@ -73,7 +73,7 @@ func (g *sqliteGuard) after(_ context.Context, t *joinedTx) error {
 	if t.state == nil {
 		return nil
 	}
-	return setCommitHook(t.conn, nil)
+	return setCommitHook(t.session.(*sqlSession).conn, nil)
 }
 
 // errNoHook says that the driver cannot refuse commits.
@@ -113,7 +113,7 @@ func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p *pending, from *i
 		text, args = g.joined.joined.update, g.joined.updateArgs(p, from)
 	}
 	var started int64
-	err = t.tx.QueryRowContext(ctx, text, args...).Scan(&started)
+	err = t.tx().QueryRowContext(ctx, text, args...).Scan(&started)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, false, nil
 	}
@@ -123,7 +123,7 @@ func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p *pending, from *i
 
 func (g *sqliteGuard) intact(ctx context.Context, t *joinedTx) error {
 	var n int
-	err := t.tx.QueryRowContext(ctx, g.joined.joined.intact, t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	err := t.tx().QueryRowContext(ctx, g.joined.joined.intact, t.id[:], t.attempt.Nonce[:]).Scan(&n)
 	switch {
 	case err != nil:
 		return err
@@ -137,7 +137,7 @@ func (g *sqliteGuard) intact(ctx context.Context, t *joinedTx) error {
 func (g *sqliteGuard) escaped(context.Context, *joinedTx) error { return nil }
 
 func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
-	n, err := changed(t.tx.ExecContext(ctx, g.joined.joined.complete, t.completeArgs(c)...))
+	n, err := changed(t.tx().ExecContext(ctx, g.joined.joined.complete, t.completeArgs(c)...))
 	if refusedByHook(err) || err == nil && n != 1 { // the transaction had ended, and this would commit by itself
 		return fmt.Errorf("%w: the transaction had been rolled back", idem.ErrSwallowed)
 	}
@@ -146,8 +146,7 @@ func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c *completion) 
 
 func (g *sqliteGuard) commit(ctx context.Context, t *joinedTx) error {
 	t.state.(*commitGate).allowed.Store(true)
-	defer context.AfterFunc(ctx, t.cancel)()
-	return t.tx.Commit()
+	return t.session.Commit(ctx)
 }
 
 // undone lists the errors after which the driver rolls back.

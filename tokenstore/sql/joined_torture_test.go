@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -48,8 +49,14 @@ func settled(a answer) bool {
 	return true
 }
 
+// merge adds what the clients of another run were told, under other keys.
+func (h *history) merge(other *history) {
+	maps.Copy(h.paid, other.paid)
+	maps.Copy(h.final, other.final)
+}
+
 // torture sends keys to instances from several clients at once, each until it has a final answer.
-func torture(t *testing.T, instances []*service, keys int) *history {
+func torture(t *testing.T, instances []*service, keys, from int) *history {
 	t.Helper()
 	h := &history{paid: map[string]map[string]bool{}, final: map[string]string{}}
 	var next atomic.Int64
@@ -63,7 +70,7 @@ func torture(t *testing.T, instances []*service, keys int) *history {
 				if n >= int64(keys) {
 					return
 				}
-				key := fmt.Sprintf("key-%d", n)
+				key := fmt.Sprintf("key-%d", int64(from)+n)
 				for {
 					a := instances[rand.IntN(len(instances))].pay(key)
 					h.note(key, a)
@@ -173,7 +180,7 @@ func TestJoinedPaysOnceWhileConnectionsAreCut(t *testing.T) {
 				}
 			}
 		})
-		h := torture(s.T, services, 250)
+		h := torture(s.T, services, 250, 0)
 		stop()
 		cutter.Wait()
 		h.check(s.T, s)
@@ -243,7 +250,7 @@ func TestJoinedMisuseNeverPaysTwice(t *testing.T) {
 				return nil
 			}))
 		}
-		h := torture(s.T, services, 200)
+		h := torture(s.T, services, 200, 0)
 		left.Wait()
 		h.check(s.T, s)
 		if s.backend.dialect == MySQL() {

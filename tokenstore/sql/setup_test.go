@@ -23,6 +23,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if name := os.Getenv(envInstance); name != "" {
+		fmt.Fprintln(os.Stderr, runInstance(name))
+		os.Exit(1)
+	}
 	_ = mysqldriver.SetLogger(log.New(io.Discard, "", 0)) // it writes of each lost connection
 	gin.SetMode(gin.ReleaseMode)
 	goleak.VerifyTestMain(testserver.M{M: m})

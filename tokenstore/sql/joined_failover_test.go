@@ -1,0 +1,147 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// onOwnServers runs a test on a server of its own, which it can kill.
+func onOwnServers(t *testing.T, p serviceParts, f func(s *service, kill, restart func())) {
+	t.Helper()
+	t.Run("PostgreSQL", func(t *testing.T) {
+		server := testserver.StartPostgres(t)
+		b := backend{name: "PostgreSQL", dialect: PostgreSQL(), fresh: func(tb testing.TB) pools {
+			db := open(tb, "pgx", server.URL())
+			return pools{db, db, server.URL()}
+		}}
+		f(startService(t, b, p), server.Kill, server.Restart)
+	})
+	t.Run("MariaDB", func(t *testing.T) {
+		server := testserver.StartMariaDB(t)
+		b := backend{name: "MariaDB", dialect: MySQL(), fresh: func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}
+		f(startService(t, b, p), server.Kill, server.Restart)
+	})
+}
+
+// TestJoinedPaysOnceWhileTheDatabaseIsKilled kills the server in place of the service.
+func TestJoinedPaysOnceWhileTheDatabaseIsKilled(t *testing.T) {
+	parts := serviceParts{engine: []idem.Option{idem.WithLockTimeout(time.Second), idem.WithStoreTimeout(time.Second), idem.WithSettleTimeout(time.Second)}}
+	onOwnServers(t, parts, func(s *service, kill, restart func()) {
+		s.with(s.inTx(payUniquely))
+		ctx, stop := context.WithCancel(context.Background())
+		var killer sync.WaitGroup
+		killer.Go(func() {
+			defer stop()
+			for range 5 {
+				time.Sleep(100 * time.Millisecond) // any moment will do
+				kill()
+				restart()
+			}
+		})
+		h := &history{paid: map[string]map[string]bool{}, final: map[string]string{}}
+		for round := 0; ctx.Err() == nil; round++ {
+			h.merge(torture(s.T, []*service{s}, 50, round*50))
+		}
+		killer.Wait()
+		h.check(s.T, s)
+		s.wantPayments(len(h.final))
+	})
+}
+
+// TestJoinedCommitThatAFailoverLostIsRolledBack promotes a standby that has not seen a commit.
+// The client gets no answer from the old primary, and the new one is the truth.
+func TestJoinedCommitThatAFailoverLostIsRolledBack(t *testing.T) {
+	primary := testserver.StartPostgres(t)
+	host := func(dsn string) string {
+		u, err := url.Parse(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.Host
+	}
+	replication := testserver.StartTCPProxy(t, host(primary.URL()))
+	standby := testserver.StartStandby(t, replication.Addr())
+	front := testserver.StartTCPProxy(t, host(primary.URL()))
+	dsn := "postgres://idemkeeper@" + front.Addr() + "," + host(standby.URL()) + "/postgres?sslmode=disable&target_session_attrs=read-write"
+	b := backend{name: "PostgreSQL", dialect: PostgreSQL(), fresh: func(tb testing.TB) pools {
+		db := open(tb, "pgx", dsn)
+		return pools{db, db, dsn}
+	}}
+	s := startService(t, b, serviceParts{})
+	replica := open(t, "pgx", standby.URL())
+	s.want(s.pay("replicated"), paid)
+	s.eventually("the standby has the payment", func() bool {
+		var n int
+		return replica.QueryRow("SELECT count(*) FROM payments").Scan(&n) == nil && n == 1
+	})
+	replication.Refuse(true)
+	replication.Cut()
+
+	hold := front.HoldNextReply(testserver.Contains("commit\x00"))
+	done := make(chan answer, 1)
+	go func() { done <- s.pay("lost") }()
+	<-hold.Held() // the old primary has committed
+	old := open(t, "pgx", primary.URL())
+	var n int
+	if err := old.QueryRow("SELECT count(*) FROM payments").Scan(&n); err != nil || n != 2 {
+		t.Errorf("the old primary has %d payments, %v, want 2", n, err)
+	}
+	front.Refuse(true)
+	primary.Kill()
+	mustExec(t, replica, "SELECT pg_promote()")
+	front.Cut()
+	hold.Release()
+	s.want(<-done, refused(503, idem.CodeUnavailable))
+	s.wantPayments(1)
+	s.want(s.pay("lost"), paid)
+	s.want(s.pay("replicated"), paidBefore)
+	s.wantPayments(2)
+}
+
+// TestJoinedDatabaseThatRefusesWritesIsUnavailable covers a read-only database, and missing tables.
+func TestJoinedDatabaseThatRefusesWritesIsUnavailable(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		var forbid, allow string
+		switch s.backend.dialect {
+		case PostgreSQL():
+			forbid, allow = "ALTER TABLE idem_records RENAME TO away", "ALTER TABLE away RENAME TO idem_records"
+		case MySQL():
+			forbid, allow = "RENAME TABLE idem_records TO away", "RENAME TABLE away TO idem_records"
+		default:
+			forbid, allow = "ALTER TABLE idem_records RENAME TO away", "ALTER TABLE away RENAME TO idem_records"
+		}
+		mustExec(s, s.pools.write, forbid)
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		mustExec(s, s.pools.write, allow)
+		s.wantOnePayment("k1")
+	})
+	s := startOn(t, PostgreSQL(), serviceParts{})
+	for _, conn := range connections(t, s.pools.write) {
+		if _, err := conn.ExecContext(context.Background(), "SET default_transaction_read_only = on"); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close()
+	}
+	s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+	s.wantPayments(0)
+}
+
+// connections takes every connection of a pool.
+func connections(t *testing.T, db *sql.DB) (list []*sql.Conn) {
+	t.Helper()
+	for range db.Stats().MaxOpenConnections {
+		conn, err := db.Conn(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, conn)
+	}
+	return list
+}

@@ -1,0 +1,154 @@
+package pgxstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+)
+
+// ErrHandlerEnded says that a handler called Commit of its transaction. The middleware commits.
+var ErrHandlerEnded = errors.New("tokenstore/sql/pgx: the middleware commits this transaction, after the handler has returned")
+
+// Joined returns the store for [idem.NewJoined] with the transactions of a pool. The store keeps
+// its records in the same database, for example through stdlib.OpenDBFromPool. The error is that
+// of [sqlstore.Store.Joined].
+func Joined(store *sqlstore.Store, pool *pgxpool.Pool, opts ...sqlstore.JoinedOption) (*sqlstore.Joined, error) {
+	if store == nil || pool == nil {
+		return nil, errors.New("tokenstore/sql/pgx: Joined needs a store and a pool")
+	}
+	return store.JoinedOver(connector{pool}, opts...)
+}
+
+// Tx returns the transaction of the running handler. Its writes commit together with the record
+// of the request. Its Begin makes savepoints, as usual. Do not call its Commit or Rollback. Commit
+// returns ErrHandlerEnded, and after either the middleware rolls everything back.
+//
+// The error wraps idem.ErrNoExecution, idem.ErrExecutionEnded, idem.ErrNotJoined or
+// sqlstore.ErrOtherStore.
+func Tx(ctx context.Context) (pgx.Tx, error) {
+	joined, err := sqlstore.SessionOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, ok := joined.(*session)
+	if !ok {
+		return nil, sqlstore.ErrOtherStore
+	}
+	return s.handler, nil
+}
+
+// connector opens sessions of a pool.
+type connector struct{ pool *pgxpool.Pool }
+
+func (c connector) Size() int { return int(c.pool.Config().MaxConns) }
+
+func (c connector) Connect(ctx context.Context) (sqlstore.Session, error) {
+	conn, err := c.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &session{conn: conn}, nil
+}
+
+// session is a connection of a pool.
+type session struct {
+	conn    *pgxpool.Conn
+	tx      pgx.Tx
+	handler *handlerTx
+}
+
+var _ sqlstore.Session = (*session)(nil)
+
+// levels are the isolation levels of PostgreSQL.
+var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
+	sql.LevelDefault:         "",
+	sql.LevelReadUncommitted: pgx.ReadUncommitted,
+	sql.LevelReadCommitted:   pgx.ReadCommitted,
+	sql.LevelRepeatableRead:  pgx.RepeatableRead,
+	sql.LevelSnapshot:        pgx.RepeatableRead,
+	sql.LevelSerializable:    pgx.Serializable,
+}
+
+func (s *session) Begin(ctx context.Context, level sql.IsolationLevel) (err error) {
+	iso, ok := levels[level]
+	if !ok {
+		return fmt.Errorf("PostgreSQL has no isolation level %v", level)
+	}
+	if s.tx, err = s.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: iso, AccessMode: pgx.ReadWrite}); err != nil {
+		return err
+	}
+	s.handler = &handlerTx{Tx: s.tx}
+	return nil
+}
+
+func (s *session) QueryRow(ctx context.Context, statement string, args []any, to ...any) error {
+	return standard(s.tx.QueryRow(ctx, statement, args...).Scan(to...))
+}
+
+func (s *session) Commit(ctx context.Context) error {
+	if s.handler.ended.Swap(true) {
+		return sql.ErrTxDone
+	}
+	return standard(s.tx.Commit(ctx))
+}
+
+func (s *session) Rollback(ctx context.Context) error {
+	s.handler.ended.Store(true)
+	return standard(s.tx.Rollback(ctx))
+}
+
+func (s *session) Exec(ctx context.Context, statement string, args ...any) error {
+	_, err := s.conn.Exec(ctx, statement, args...)
+	return err
+}
+
+// closeTimeout bounds the good-bye of a connection that is closed.
+const closeTimeout = time.Second
+
+func (s *session) Close(broken bool) {
+	if broken {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		_ = s.conn.Conn().Close(ctx)
+	}
+	s.conn.Release()
+}
+
+// standard gives two errors of pgx their value in database/sql.
+func standard(err error) error {
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return sql.ErrNoRows
+	case errors.Is(err, pgx.ErrTxClosed):
+		return sql.ErrTxDone
+	}
+	return err
+}
+
+// handlerTx is a transaction as its handler has it. The handler cannot end it.
+type handlerTx struct {
+	pgx.Tx
+	ended atomic.Bool
+}
+
+// Commit has the middleware roll back.
+func (t *handlerTx) Commit(context.Context) error {
+	t.ended.Store(true)
+	return ErrHandlerEnded
+}
+
+// Rollback has the middleware roll back.
+func (t *handlerTx) Rollback(context.Context) error {
+	if t.ended.Swap(true) {
+		return pgx.ErrTxClosed
+	}
+	return nil
+}

@@ -1,0 +1,313 @@
+package pgxstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+
+// patience bounds what a test waits for.
+const patience = 30 * time.Second
+
+var databases atomic.Int64
+
+// ledger is an engine on a database of its own, with a table of payments.
+type ledger struct {
+	*testing.T
+	pool   *pgxpool.Pool // past the proxy
+	proxy  *testserver.Proxy
+	engine *idem.Engine
+	policy idem.Policy
+
+	mu     sync.Mutex
+	events []idem.Event
+}
+
+func setup(t *testing.T, opts ...idem.Option) *ledger {
+	t.Helper()
+	ctx := context.Background()
+	admin := connect(t, testserver.SharedPostgres(t), 2)
+	name := fmt.Sprintf("idem_pgx_%d_%d", os.Getpid(), databases.Add(1))
+	mustExec(t, admin, "CREATE DATABASE "+name)
+	t.Cleanup(func() { mustExec(t, admin, "DROP DATABASE "+name+" WITH (FORCE)") })
+	u, err := url.Parse(testserver.SharedPostgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/" + name
+	l := &ledger{T: t, pool: connect(t, u.String(), 4), policy: idem.Policy{Name: "POST /pay", AllowGlobalKeys: true}}
+	l.proxy = testserver.StartTCPProxy(t, u.Host)
+	u.Host = l.proxy.Addr()
+	joinedPool := connect(t, u.String(), 6)
+	db := stdlib.OpenDBFromPool(joinedPool)
+	t.Cleanup(func() { _ = db.Close() })
+	if err := sqlstore.Migrate(ctx, db, sqlstore.PostgreSQL()); err != nil {
+		t.Fatal(err)
+	}
+	mustExec(t, l.pool, "CREATE TABLE payments (op text NOT NULL, amount bigint NOT NULL)")
+	store, err := sqlstore.New(ctx, db, sqlstore.PostgreSQL(), sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	joined, err := Joined(store, joinedPool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.engine, err = idem.NewJoined(joined, append([]idem.Option{idem.WithObserver(l.observe), idem.WithStoreTimeout(patience), idem.WithLockTimeout(patience)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.engine.Close(ctx) })
+	return l
+}
+
+func connect(t *testing.T, dsn string, most int32) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = most
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func mustExec(t *testing.T, pool *pgxpool.Pool, statement string) {
+	t.Helper()
+	if _, err := pool.Exec(context.Background(), statement); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func (l *ledger) observe(_ context.Context, ev idem.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, ev)
+}
+
+// pay runs a handler that writes a payment and then does more.
+func (l *ledger) pay(key string, more func(ctx context.Context, tx pgx.Tx) (status int, err error)) (idem.Result, error) {
+	fingerprint := func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "POST /pay", "100") }
+	op := idem.Operation{Transport: idem.TransportHTTP, Key: idem.Key(key), Policy: &l.policy, Fingerprint: fingerprint}
+	return l.engine.Do(context.Background(), op, func(ctx context.Context) (idem.Response, error) {
+		tx, err := Tx(ctx)
+		if err != nil {
+			return idem.Response{}, err
+		}
+		if _, err := tx.Exec(ctx, "INSERT INTO payments VALUES ($1, 100)", key); err != nil {
+			return idem.Response{}, err
+		}
+		status, err := more(ctx, tx)
+		return idem.Response{Status: status, Body: []byte("answer")}, err
+	})
+}
+
+func answers(status int) func(context.Context, pgx.Tx) (int, error) {
+	return func(context.Context, pgx.Tx) (int, error) { return status, nil }
+}
+
+func (l *ledger) want(res idem.Result, err error, status int, replayed bool) {
+	l.Helper()
+	if err != nil || res.Response.Status != status || res.Replayed != replayed {
+		l.Errorf("Do() = %d replayed %t, %v, want %d replayed %t", res.Response.Status, res.Replayed, err, status, replayed)
+	}
+}
+
+func (l *ledger) wantRefused(err error, code idem.Code, cause error) {
+	l.Helper()
+	if refusal, ok := errors.AsType[*idem.Refusal](err); !ok || refusal.Code != code || cause != nil && !errors.Is(err, cause) {
+		l.Errorf("Do() = %v, want refusal %s because of %v", err, code, cause)
+	}
+}
+
+func (l *ledger) wantPayments(want int) {
+	l.Helper()
+	var n int
+	if err := l.pool.QueryRow(context.Background(), "SELECT count(*) FROM payments").Scan(&n); err != nil || n != want {
+		l.Errorf("the ledger has %d payments, %v, want %d", n, err, want)
+	}
+}
+
+func TestPaymentCommitsWithItsRecord(t *testing.T) {
+	l := setup(t)
+	res, err := l.pay("k1", answers(201))
+	l.want(res, err, 201, false)
+	res, err = l.pay("k1", answers(201))
+	l.want(res, err, 201, true)
+	l.wantPayments(1)
+}
+
+func TestRefusalAndFailureRollBack(t *testing.T) {
+	l := setup(t)
+	res, err := l.pay("refused", answers(402))
+	l.want(res, err, 402, false)
+	res, err = l.pay("refused", answers(201))
+	l.want(res, err, 402, true)
+	res, err = l.pay("failed", answers(500))
+	l.want(res, err, 500, false)
+	l.wantPayments(0)
+	res, err = l.pay("failed", answers(201))
+	l.want(res, err, 201, false)
+	res, err = l.pay("kept", func(ctx context.Context, _ pgx.Tx) (int, error) { idem.KeepWrites(ctx); return 402, nil })
+	l.want(res, err, 402, false)
+	l.wantPayments(2)
+}
+
+func TestHandlerCannotEndItsTransaction(t *testing.T) {
+	unknown, undone := idem.CodeOutcomeUnknown, idem.CodeUnavailable
+	for name, tt := range map[string]struct {
+		end  func(ctx context.Context, tx pgx.Tx) error
+		code idem.Code
+	}{
+		"Commit":   {func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, undone},
+		"Rollback": {func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, undone},
+		"COMMIT":   {func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "COMMIT"); return err }, unknown},
+		"ROLLBACK": {func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "ROLLBACK"); return err }, unknown},
+		"ROLLBACK and Rollback": {func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "ROLLBACK")
+			return errors.Join(err, tx.Rollback(ctx))
+		}, unknown},
+		"a swallowed failure": {func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT nothing FROM nowhere")
+			return err
+		}, undone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := setup(t)
+			_, err := l.pay("k1", func(ctx context.Context, tx pgx.Tx) (int, error) {
+				_ = tt.end(ctx, tx) // swallowed
+				return 201, nil
+			})
+			l.wantRefused(err, tt.code, nil)
+			l.wantPayments(0)
+			if tt.code == unknown {
+				_, err := l.pay("k1", answers(201))
+				l.wantRefused(err, unknown, nil)
+				return
+			}
+			res, err := l.pay("k1", answers(201))
+			l.want(res, err, 201, false)
+			l.wantPayments(1)
+		})
+	}
+}
+
+func TestSavepointsOfTheHandlerWork(t *testing.T) {
+	l := setup(t)
+	res, err := l.pay("k1", func(ctx context.Context, tx pgx.Tx) (int, error) {
+		nested, err := tx.Begin(ctx)
+		if err != nil {
+			return 0, err
+		}
+		_, failed := nested.Exec(ctx, "INSERT INTO nowhere VALUES (1)")
+		if failed == nil {
+			t.Error("INSERT INTO nowhere = <nil>, want an error")
+		}
+		return 201, nested.Rollback(ctx)
+	})
+	l.want(res, err, 201, false)
+	l.wantPayments(1)
+}
+
+func TestKeyIsHeldWhileTheHandlerRuns(t *testing.T) {
+	l := setup(t)
+	res, err := l.pay("k1", func(ctx context.Context, _ pgx.Tx) (int, error) {
+		status, err := l.engine.Status(ctx, "", "k1", &l.policy)
+		if err != nil || status.State != idem.StatePending {
+			t.Errorf("Status() = %v, %v, want pending", status.State, err)
+		}
+		if left, err := idem.CheckOwner(ctx); err != nil || left != time.Minute {
+			t.Errorf("CheckOwner() = %v, %v, want the idle limit", left, err)
+		}
+		return 201, nil
+	})
+	l.want(res, err, 201, false)
+}
+
+func TestCommitWithoutAnAnswerIsProbed(t *testing.T) {
+	l := setup(t)
+	l.proxy.DropNextReply(testserver.Contains("commit\x00"))
+	res, err := l.pay("k1", answers(201))
+	l.want(res, err, 201, false)
+	l.proxy.DropNextRequest(testserver.Contains("commit\x00"))
+	_, err = l.pay("k2", answers(201))
+	l.wantRefused(err, idem.CodeUnavailable, idem.ErrRolledBack)
+	l.wantPayments(1)
+	res, err = l.pay("k2", answers(201))
+	l.want(res, err, 201, false)
+	l.wantPayments(2)
+}
+
+func TestConflictRunsTheHandlerAgain(t *testing.T) {
+	l := setup(t, idem.WithConflictRetries(2))
+	runs := 0
+	res, err := l.pay("k1", func(ctx context.Context, tx pgx.Tx) (int, error) {
+		if runs++; runs < 3 {
+			_, err := tx.Exec(ctx, "DO $$ BEGIN RAISE EXCEPTION 'try again' USING ERRCODE = '40001'; END $$")
+			return 0, err
+		}
+		return 201, nil
+	})
+	l.want(res, err, 201, false)
+	if runs != 3 {
+		t.Errorf("the handler ran %d times, want 3", runs)
+	}
+	l.wantPayments(1)
+}
+
+func TestDuplicatesAtOncePayOnce(t *testing.T) {
+	l := setup(t)
+	l.policy.DuplicateWait = patience
+	var all sync.WaitGroup
+	for i := range 40 {
+		all.Go(func() {
+			res, err := l.pay(fmt.Sprintf("k%d", i%10), answers(201))
+			if err != nil || res.Response.Status != 201 {
+				t.Errorf("Do() = %+v, %v, want 201", res, err)
+			}
+		})
+	}
+	all.Wait()
+	l.wantPayments(10)
+}
+
+func TestPoolOfOneIsRefused(t *testing.T) {
+	pool := connect(t, testserver.SharedPostgres(t), 1)
+	db := stdlib.OpenDBFromPool(pool)
+	t.Cleanup(func() { _ = db.Close() })
+	prefix := sqlstore.WithTablePrefix("one_")
+	if err := sqlstore.Migrate(t.Context(), db, sqlstore.PostgreSQL(), prefix); err != nil {
+		t.Fatal(err)
+	}
+	store, err := sqlstore.New(t.Context(), db, sqlstore.PostgreSQL(), prefix, sqlstore.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	if _, err := Joined(store, pool); err == nil {
+		t.Error("Joined() on a pool of one = <nil>, want a refusal")
+	}
+}
