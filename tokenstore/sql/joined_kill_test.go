@@ -191,7 +191,7 @@ func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
 		killer.Go(func() {
 			defer stop()
 			for range kills {
-				time.Sleep(rand.N(60 * time.Millisecond)) // any moment will do
+				<-time.After(rand.N(60 * time.Millisecond)) // any moment will do
 				p := instances[rand.IntN(n)]
 				p.kill()
 				p.start()
