@@ -40,7 +40,7 @@ func TestJoinedPaysOnceWhileTheDatabaseIsKilled(t *testing.T) {
 		killer.Go(func() {
 			defer stop()
 			for range 5 {
-				time.Sleep(100 * time.Millisecond) // any moment will do
+				<-time.After(100 * time.Millisecond) // any moment will do
 				kill()
 				restart()
 			}

@@ -49,11 +49,12 @@ func runInstance(name string) error {
 	if err != nil {
 		return err
 	}
-	read, opts := write, []Option{quiet()}
+	opts := []Option{quiet()}
 	write.SetMaxOpenConns(8)
 	if name == "SQLite" {
 		write.SetMaxOpenConns(1)
-		if read, err = sql.Open(driver, os.Getenv(envRead)); err != nil {
+		read, err := sql.Open(driver, os.Getenv(envRead))
+		if err != nil {
 			return err
 		}
 		opts = append(opts, WithReadPool(read), WithSoleProcess())
@@ -84,8 +85,8 @@ func runInstance(name string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("ready", ln.Addr())
-	return http.Serve(ln, router) //nolint:gosec // a test, which kills it
+	fmt.Fprintln(os.Stdout, "ready", ln.Addr())
+	return http.Serve(ln, router)
 }
 
 // process is an instance that a test kills and starts again.
@@ -191,7 +192,7 @@ func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
 		killer.Go(func() {
 			defer stop()
 			for range kills {
-				time.Sleep(rand.N(60 * time.Millisecond)) // any moment will do
+				<-time.After(rand.N(60 * time.Millisecond)) // any moment will do
 				p := instances[rand.IntN(n)]
 				p.kill()
 				p.start()

@@ -123,7 +123,7 @@ func (s *sqlSession) Exec(ctx context.Context, statement string, args ...any) (e
 func (s *sqlSession) Close(broken bool) {
 	if s.stuck != nil {
 		go func() {
-			<-s.stuck
+			<-s.stuck //nolint:errcheck // its caller has an error already
 			s.close(true)
 		}()
 		return

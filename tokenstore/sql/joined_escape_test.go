@@ -1,0 +1,285 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// 1. A deadlock ends the whole transaction on MySQL and MariaDB.
+func TestJoinedWritesAfterASwallowedDeadlockDoNotCommit(t *testing.T) {
+	onMariaDB(t, serviceParts{}, func(s *service) {
+		mustExec(s, s.pools.write, "CREATE TABLE accounts (id INT PRIMARY KEY, n INT NOT NULL)")
+		for id := range 50 {
+			mustExec(s, s.pools.write, "INSERT INTO accounts VALUES (?, 0)", id)
+		}
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			if _, err := tx.Exec("UPDATE accounts SET n = 1 WHERE id = 1"); err != nil {
+				return err
+			}
+			// The other transaction has changed more, so the server chooses ours as the victim.
+			other, err := s.pools.read.Begin()
+			if err != nil {
+				return err
+			}
+			defer other.Rollback()
+			if _, err := other.Exec("UPDATE accounts SET n = n + 1 WHERE id > 1"); err != nil {
+				return err
+			}
+			var cycle sync.WaitGroup
+			defer cycle.Wait()
+			cycle.Go(func() { _, _ = other.Exec("UPDATE accounts SET n = n + 1 WHERE id = 1") })
+			_, err = tx.Exec("UPDATE accounts SET n = 1 WHERE id = 2")
+			if mysqlNumber(err) != 1213 {
+				s.Errorf("UPDATE = %v, want a deadlock", err)
+			}
+			err = s.insert(c, tx)
+			c.String(201, "paid")
+			return err
+		}))
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		s.wantMisuse(idem.ErrSwallowed)
+		s.wantPayments(0)
+		s.wantCleanPool()
+		s.wantOnePayment("k1")
+	})
+}
+
+// 1. So does a changed row under innodb_snapshot_isolation.
+func TestJoinedWritesAfterASwallowedSnapshotConflictDoNotCommit(t *testing.T) {
+	onMariaDB(t, serviceParts{joined: []JoinedOption{WithIsolation(sql.LevelRepeatableRead)}}, func(s *service) {
+		if s.backend.name != "MariaDB" {
+			return
+		}
+		mustExec(s, s.pools.write, "CREATE TABLE accounts (id INT PRIMARY KEY, n INT NOT NULL)")
+		mustExec(s, s.pools.write, "INSERT INTO accounts VALUES (1, 0)")
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			if _, err := tx.Exec("SET SESSION innodb_snapshot_isolation = ON"); err != nil {
+				return err
+			}
+			var n int
+			if err := tx.QueryRow("SELECT n FROM accounts WHERE id = 1").Scan(&n); err != nil {
+				return err
+			}
+			mustExec(s, s.pools.read, "UPDATE accounts SET n = 7 WHERE id = 1")
+			if _, err := tx.Exec("UPDATE accounts SET n = 1 WHERE id = 1"); mysqlNumber(err) != 1020 {
+				s.Errorf("UPDATE = %v, want error 1020", err)
+			}
+			err := s.insert(c, tx)
+			c.String(201, "paid")
+			return err
+		}))
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		s.wantPayments(0)
+		s.wantOnePayment("k1")
+	})
+}
+
+// 2. An error in a statement can end the transaction on SQLite.
+func TestJoinedWritesAfterALostTransactionAreRefusedOnSQLite(t *testing.T) {
+	for name, lose := range map[string]func(tx *sql.Tx) error{
+		"INSERT OR ROLLBACK": func(tx *sql.Tx) error {
+			if _, err := tx.Exec("INSERT INTO taken VALUES (1)"); err != nil {
+				return err
+			}
+			_, err := tx.Exec("INSERT OR ROLLBACK INTO taken VALUES (1)")
+			return err
+		},
+		"ROLLBACK":        func(tx *sql.Tx) error { _, err := tx.Exec("ROLLBACK"); return err },
+		"ROLLBACK; BEGIN": func(tx *sql.Tx) error { _, err := tx.Exec("ROLLBACK; BEGIN"); return err },
+		"a cancelled statement": func(tx *sql.Tx) error {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			defer cancel()
+			_, err := tx.ExecContext(ctx, "INSERT INTO taken WITH RECURSIVE r(x) AS (SELECT 10 UNION ALL SELECT x + 1 FROM r) SELECT x FROM r")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startOn(t, SQLite(), serviceParts{})
+			mustExec(t, s.pools.write, "CREATE TABLE taken (x INTEGER PRIMARY KEY)")
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				_ = lose(tx)
+				err := s.insert(c, tx) // swallowed
+				if _, commitErr := tx.Exec("COMMIT"); err == nil && commitErr == nil {
+					t.Error("the handler's own COMMIT was let through")
+				}
+				c.String(201, "paid")
+				return nil
+			}))
+			s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+			s.wantMisuse(idem.ErrSwallowed)
+			s.wantPayments(0)
+			s.wantOnePayment("k1")
+		})
+	}
+}
+
+// 4. A handler commits by itself.
+func TestJoinedCommitByTheHandlerLeavesNoPaymentWithoutARecord(t *testing.T) {
+	type end struct {
+		answer answer
+		state  idem.State
+		told   error
+	}
+	unknown := end{refused(409, idem.CodeOutcomeUnknown), idem.StateUnknown, idem.ErrEscaped}
+	undone := end{refused(503, idem.CodeUnavailable), idem.StateNone, idem.ErrSwallowed}
+	for name, tt := range map[string]struct {
+		commit                    func(tx *sql.Tx) error
+		postgres, mariadb, sqlite end
+	}{
+		"sql.Tx.Commit":   {func(tx *sql.Tx) error { return tx.Commit() }, undone, unknown, undone},
+		"sql.Tx.Rollback": {func(tx *sql.Tx) error { return tx.Rollback() }, undone, undone, undone},
+		// SQLite refuses it, and the transaction goes on.
+		"COMMIT":   {func(tx *sql.Tx) error { _, err := tx.Exec("COMMIT"); return err }, unknown, unknown, end{paid, idem.StateCompleted, nil}},
+		"ROLLBACK": {func(tx *sql.Tx) error { _, err := tx.Exec("ROLLBACK"); return err }, unknown, undone, undone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachService(t, serviceParts{}, func(s *service) {
+				want := map[string]end{"PostgreSQL": tt.postgres, "MariaDB": tt.mariadb, "MySQL": tt.mariadb, "SQLite": tt.sqlite}[s.backend.name]
+				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+					err := s.insert(c, tx)
+					_ = tt.commit(tx)
+					c.String(201, "paid")
+					return err
+				}))
+				s.want(s.pay("k1"), want.answer)
+				s.wantState("k1", want.state)
+				switch want.state {
+				case idem.StateNone:
+					s.wantMisuse(want.told)
+					s.wantOnePayment("k1")
+				case idem.StateUnknown:
+					s.wantMisuse(want.told)
+					s.want(s.pay("k1"), want.answer)
+				default:
+					s.want(s.pay("k1"), paidBefore)
+					s.wantPayments(1)
+				}
+			})
+		})
+	}
+}
+
+// 4. Even without its guard a committed record is not of a later transaction.
+func TestJoinedCommitWithoutForeignKeysIsDetected(t *testing.T) {
+	for name, status := range map[string]int{"success": 201, "refusal": 402, "failure": 500} {
+		t.Run(name, func(t *testing.T) {
+			s := startOn(t, PostgreSQL(), serviceParts{})
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				err := s.insert(c, tx)
+				for _, statement := range []string{"SET LOCAL session_replication_role = replica", "COMMIT", "BEGIN"} {
+					_, failed := tx.Exec(statement)
+					err = errors.Join(err, failed)
+				}
+				c.String(status, "done")
+				return err
+			}))
+			s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
+			s.wantMisuse(idem.ErrEscaped)
+			s.wantState("k1", idem.StateUnknown)
+		})
+	}
+}
+
+// 4. Statements that commit on MySQL, after which the handler fails.
+func TestJoinedDDLByTheHandlerIsUnknownOnMariaDB(t *testing.T) {
+	for _, statement := range []string{"CREATE TABLE notes (x INT)", "ANALYZE TABLE payments", "BEGIN", "SET autocommit = 1"} {
+		for _, status := range []int{201, 402, 500} {
+			t.Run(statement+" "+http.StatusText(status), func(t *testing.T) {
+				onMariaDB(t, serviceParts{}, func(s *service) {
+					s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+						if err := s.insert(c, tx); err != nil {
+							return err
+						}
+						_, err := tx.Exec(statement)
+						c.String(status, "committed")
+						return err
+					}))
+					s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
+					s.wantMisuse(idem.ErrEscaped)
+					s.wantState("k1", idem.StateUnknown)
+					s.want(s.pay("k1"), answer{status: map[int]int{201: 409, 402: 402, 500: 500}[status], code: map[int]string{201: "outcome-unknown"}[status],
+						body: "committed", replayed: status != 201})
+					s.wantPayments(1)
+					s.wantCleanPool()
+				})
+			})
+		}
+	}
+}
+
+// 4. On PostgreSQL and SQLite DDL is a part of the transaction.
+func TestJoinedDDLCommitsWithThePayment(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		if s.backend.dialect == MySQL() {
+			return
+		}
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			if err := s.insert(c, tx); err != nil {
+				return err
+			}
+			_, err := tx.Exec("CREATE TABLE notes (x INT)")
+			c.String(201, "paid")
+			return err
+		}))
+		s.want(s.pay("k1"), paid)
+		s.wantPayments(1)
+	})
+}
+
+// 4. The process dies after DDL has committed the pending record.
+func TestJoinedPendingRecordThatWasCommittedIsUnknown(t *testing.T) {
+	onMariaDB(t, serviceParts{}, func(s *service) {
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			if err := s.insert(c, tx); err != nil {
+				return err
+			}
+			_, err := tx.Exec("CREATE TABLE notes (x INT)")
+			c.String(201, "paid")
+			return err
+		}))
+		finish := s.started("k1")
+		other := startService(s.T, s.backend, serviceParts{pools: &s.pools})
+		other.want(other.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
+		other.wantState("k1", idem.StateUnknown)
+		s.want(finish(), refused(409, idem.CodeOutcomeUnknown))
+		s.wantPayments(1)
+	})
+}
+
+// 5. A handler works with savepoints of any name.
+func TestJoinedSavepointsOfTheHandlerDoNotSurviveARollback(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		for _, status := range []int{402, 201} {
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				for i, statement := range []string{"SAVEPOINT idem", "", "SAVEPOINT idem", "", "ROLLBACK TO SAVEPOINT idem", "RELEASE SAVEPOINT idem"} {
+					var err error
+					if statement == "" {
+						err = s.insert(c, tx)
+					} else {
+						_, err = tx.Exec(statement)
+					}
+					if err != nil {
+						return errors.Join(err, errors.New(statement), errors.New(string(rune('0'+i))))
+					}
+				}
+				c.String(status, "done")
+				return nil
+			}))
+			s.want(s.pay(fmt.Sprint(status)), answer{status: status, body: "done"})
+			if status == 402 {
+				s.wantPayments(0)
+			}
+		}
+		s.wantPayments(1)
+	})
+}

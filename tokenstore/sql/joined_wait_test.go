@@ -1,0 +1,184 @@
+package sqlstore
+
+import (
+	"database/sql"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// holdKey takes a key in a transaction that no advisory lock tells of.
+func (s *service) holdKey(key string) *sql.Tx {
+	s.Helper()
+	tx, err := s.pools.read.Begin()
+	if err != nil {
+		s.Fatal(err)
+	}
+	args := s.joined.insertArgs(&pending{id: idem.NewKeyID("merchant", idem.Key(key)), next: 1, req: idem.JoinedRequest{Nonce: idem.NewNonce()}})
+	if _, err := tx.Exec(s.joined.joined.insert, args...); err != nil {
+		s.Fatal(err)
+	}
+	return tx
+}
+
+// 10. With REPEATABLE READ a transaction that has waited would not see what was committed meanwhile.
+func TestJoinedWinnerOfAWaitSeesWhatWasCommittedMeanwhile(t *testing.T) {
+	for name, level := range map[string]sql.IsolationLevel{"REPEATABLE READ": sql.LevelRepeatableRead, "SERIALIZABLE": sql.LevelSerializable} {
+		t.Run(name, func(t *testing.T) {
+			s := startOn(t, PostgreSQL(), serviceParts{joined: []JoinedOption{WithIsolation(level)}})
+			holder := s.holdKey("k1")
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				var n int
+				err := tx.QueryRow("SELECT count(*) FROM payments").Scan(&n)
+				if n != 1 {
+					t.Errorf("the handler sees %d payments, %v, want 1", n, err)
+				}
+				c.String(201, "paid")
+				return err
+			}))
+			done := make(chan answer, 1)
+			go func() { done <- s.pay("k1") }()
+			s.eventually("the request waits for the key", func() bool {
+				var waiting int
+				err := s.pools.read.QueryRow("SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&waiting)
+				return err == nil && waiting > 0
+			})
+			mustExec(t, s.pools.read, "INSERT INTO payments VALUES ('another', 1)")
+			mustExec(t, s.pools.read, "SELECT pg_sleep(0.02)") // longer than a wait that does not matter
+			if err := holder.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			s.want(<-done, paid)
+		})
+	}
+}
+
+// 11. The wait for a key is finite, and its limit is not that of the handler's statements.
+func TestJoinedWaitForAKeyEndsAndLeavesTheHandlersLimits(t *testing.T) {
+	onEachService(t, serviceParts{engine: []idem.Option{idem.WithLockTimeout(300 * time.Millisecond)}}, func(s *service) {
+		limit := map[string]string{"PostgreSQL": "SELECT current_setting('lock_timeout') || current_setting('statement_timeout')", "SQLite": "PRAGMA busy_timeout"}[s.backend.name]
+		if limit == "" {
+			limit = "SELECT @@innodb_lock_wait_timeout"
+		}
+		var before, inside string
+		if err := s.pools.write.QueryRow(limit).Scan(&before); err != nil {
+			s.Fatal(err)
+		}
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			err := tx.QueryRow(limit).Scan(&inside)
+			c.String(201, "paid")
+			return err
+		}))
+		s.want(s.pay("k1"), paid)
+		if inside != before {
+			s.Errorf("the handler's limit is %q, want %q as outside", inside, before)
+		}
+		if s.backend.dialect == SQLite() {
+			return
+		}
+		holder := s.holdKey("k2")
+		defer holder.Rollback()
+		if a := s.pay("k2"); a.code != string(idem.CodeUnavailable) && a.code != string(idem.CodeInProgress) {
+			s.Errorf("answer = %v, want unavailable or in progress", a)
+		}
+	})
+}
+
+// 12. Neither neighbours nor duplicates of a key block each other.
+func TestJoinedKeysDoNotBlockTheirNeighbours(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		if s.backend.dialect == SQLite() {
+			return // one writer at a time
+		}
+		finish := s.started("k0")
+		for _, key := range []string{"k1", "k2", "k3", "a", "z"} {
+			s.want(s.pay(key), paid)
+		}
+		s.want(finish(), paid)
+		s.wantPayments(6)
+	})
+}
+
+// 12. Duplicates after a rollback meet deadlocks on MySQL, and start over.
+func TestJoinedDuplicatesAfterARollbackPayOnce(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		services := []*service{s}
+		if s.backend.dialect != SQLite() {
+			services = append(services, startService(s.T, s.backend, serviceParts{pools: &s.pools}), startService(s.T, s.backend, serviceParts{pools: &s.pools}))
+		}
+		for round := range 10 {
+			key := string(rune('a' + round))
+			s.with(s.paying(http.StatusInternalServerError))
+			finish := s.started(key)
+			s.with(s.paying(http.StatusCreated))
+			var duplicates sync.WaitGroup
+			for _, other := range services {
+				for range 3 {
+					duplicates.Go(func() {
+						for {
+							switch a := other.pay(key); {
+							case a.status == 201:
+								return
+							case a.code != string(idem.CodeInProgress):
+								s.Errorf("duplicate = %v, want in progress or paid", a)
+								return
+							}
+						}
+					})
+				}
+			}
+			finish()
+			duplicates.Wait()
+		}
+		s.wantPayments(10)
+	})
+}
+
+// 13. Handlers that want a connection of their own find one.
+func TestJoinedTransactionsLeaveAConnectionToOthers(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		if s.backend.dialect == SQLite() {
+			return
+		}
+		s.pools.write.SetMaxOpenConns(1)
+		if _, err := s.backend.store(s, s.pools).Joined(); !errors.Is(err, errSetting) || !strings.Contains(err.Error(), "SetMaxOpenConns") {
+			s.Errorf("Joined() on a pool of one = %v, want a refusal with the reason", err)
+		}
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			var n int
+			if err := s.pools.write.QueryRowContext(c.Request.Context(), "SELECT count(*) FROM payments").Scan(&n); err != nil {
+				return err
+			}
+			err := s.insert(c, tx)
+			c.String(201, "paid")
+			return err
+		}))
+		three := startService(s.T, s.backend, serviceParts{pools: &s.pools, pool: 3})
+		three.with(s.handle)
+		var all sync.WaitGroup
+		for i := range 12 {
+			all.Go(func() { three.want(three.pay(string(rune('a'+i))), paid) })
+		}
+		all.Wait()
+		s.wantPayments(12)
+	})
+}
+
+func TestJoinedSQLiteNeedsAPoolForReadingAndTheFileForItself(t *testing.T) {
+	s := startOn(t, SQLite(), serviceParts{})
+	for name, store := range map[string]*Store{
+		"one pool":        s.backend.store(t, pools{write: s.pools.write, read: s.pools.write}, WithSoleProcess()),
+		"other processes": s.backend.store(t, s.pools),
+	} {
+		if _, err := store.Joined(); !errors.Is(err, errSetting) {
+			t.Errorf("%s: Joined() = %v, want a refusal with the reason", name, err)
+		}
+	}
+}
