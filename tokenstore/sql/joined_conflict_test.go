@@ -35,8 +35,11 @@ func (s *service) balance(level string, meet func(), met func(error)) func(c *gi
 		if _, err := tx.Exec(fmt.Sprintf("UPDATE accounts SET n = n - 100 WHERE id = %s", c.Query("account"))); err != nil {
 			return fail(err)
 		}
+		if err := s.insert(c, tx); err != nil { // a conflict may show here too
+			return fail(err)
+		}
 		c.String(201, "paid")
-		return s.insert(c, tx)
+		return nil
 	}
 }
 
