@@ -2,6 +2,9 @@
 // server behind Sentinel, or a cluster. The package is an [idem.Locker] for services with
 // several instances and without ZooKeeper.
 //
+// Requests that wait at the same moment share a pipeline. A Release whose context is
+// cancelled may return only when Redis answers, after two seconds at most.
+//
 // # What is guaranteed
 //
 // The following holds while the process runs and Redis keeps its data.

@@ -1,0 +1,60 @@
+package idem
+
+import (
+	"context"
+	"time"
+)
+
+// This file has what becomes of a joined transaction that its handler ended or misused.
+
+// escaped records an outcome as unknown, because the handler ended the transaction by itself
+// and what it wrote may be there without a record.
+func (e *Engine) escaped(ctx context.Context, run *run, cause error) (*Result, error) {
+	e.observe(ctx, run.request, Event{Type: EventMisused, Attempt: run.settlement.Attempt, Err: cause})
+	var resp *Response
+	if run.err == nil {
+		resp = &run.response
+	}
+	run.decide(outcomeInDoubt, resp)
+	settled, err := e.settleAlone(ctx, run)
+	switch {
+	case err != nil: // duplicates in this process wait until it is stored
+		e.observe(ctx, run.request, Event{Type: EventSettleDelayed, Attempt: run.settlement.Attempt, State: StateUnknown, Err: err})
+		e.escapedInBackground(ctx, run)
+	case settled:
+		e.ended(ctx, run, EventUnknown, cause)
+	default:
+		e.ended(ctx, run, EventSuperseded, cause)
+	}
+	return nil, refuse(CodeOutcomeUnknown, cause)
+}
+
+// escapedInBackground goes on to record an outcome as unknown after the answer, with the key held.
+func (e *Engine) escapedInBackground(ctx context.Context, run *run) {
+	first, tx := run.first, run.tx
+	run.first, run.tx = nil, nil // duplicates wait until the outcome is recorded
+	e.inBackground(run.request, func(stop context.Context) {
+		defer e.endWait(first, nil)
+		defer tx.Release(ctx)
+		pause := backoff{first: 50 * time.Millisecond, most: time.Second}
+		for {
+			_, err := e.callSettle(stop, run.request, &run.settlement)
+			switch {
+			case err == nil:
+				e.ended(ctx, run, EventUnknown, nil)
+				return
+			case unreadable(err), !sleep(stop, pause.next()):
+				e.abandon(ctx, run, false, err)
+				return
+			}
+		}
+	})
+}
+
+// misused tells the developer of a handler that used its transaction in a wrong way. The
+// transaction was rolled back.
+func (e *Engine) misused(ctx context.Context, run *run, code Code, cause error) (*Result, error) {
+	e.observe(ctx, run.request, Event{Type: EventMisused, Attempt: run.settlement.Attempt, Err: cause})
+	e.ended(ctx, run, EventReleased, cause)
+	return nil, refuse(code, cause)
+}
