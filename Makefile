@@ -14,6 +14,17 @@ ROUNDS     ?= 5
 FUZZTIME   ?= 10s
 RUNS       ?= 1
 RUN        ?= 60s
+SEEDS      ?= 1000
+FROM       ?= 1
+
+# How often make kills kills.
+KILLS          ?= 500
+DATABASE_KILLS ?= 100
+
+# Which runs of the model, and which deliberate faults. MUTANT_FLAGS=-quick needs no server.
+MODEL        ?=
+MUTANT       ?=
+MUTANT_FLAGS ?=
 
 # What make load measures.
 C        ?= 1,64,256
@@ -36,10 +47,10 @@ GOLANGCI            := bin/golangci-lint-$(GOLANGCI_VERSION)
 BUF_VERSION         := v1.66.1
 BUF                 := bin/buf-$(BUF_VERSION)
 
-# Modules of their own: what bench measures beside the library, and what examples
-# are tested with, must not become a dependency of the library. A narrower PKG means
+# Modules of their own: what bench measures beside the library, what examples are
+# tested with, and what drives a browser must not become a dependency of the library. A narrower PKG means
 # the library.
-BESIDE  := bench examples/stripe examples/frameworks
+BESIDE  := bench deploy examples/stripe examples/frameworks examples/sql tests/browser
 MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
 
 .DEFAULT_GOAL := help
@@ -48,7 +59,7 @@ MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m RUNS=20 RUN=60s narrow them down."
+	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m RUNS=20 RUN=60s SEEDS=1000 FROM=1 narrow them down."
 	@echo "  C=64 CASES=plain,idemkeeper-zookeeper ENSEMBLE=1 WINDOW=2s RECORDS=0 PROFILE=bin/service.pprof PLOT=file.svg do so for make load."
 	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://…, IDEMKEEPER_TEST_POSTGRES=postgres://…, IDEMKEEPER_TEST_MARIADB=mysql://… and IDEMKEEPER_TEST_MYSQL=mysql://… name servers to use."
 
@@ -83,6 +94,27 @@ microbench: ## run the benchmarks of the packages, ROUNDS times
 chaos: servers ## break real processes and wipe Redis under load, RUNS times for RUN each; prints lines "FIGURE name value"
 	@IDEMKEEPER_CHAOS_RUNS=$(RUNS) IDEMKEEPER_CHAOS_RUN=$(RUN) $(GO) test -count=1 -timeout 0 -v -run '^TestWipedRedisUnderChaos$$' ./tests
 
+.PHONY: api
+api: servers ## validate the sample's answers against its openapi.json, and run its collection of requests
+	cd tests/api && $(GO) test -count=1 .
+
+.PHONY: kills
+kills: servers ## kill services (KILLS times) and databases (DATABASE_KILLS times) while joined payments run; lines "FIGURE name value"
+	@IDEMKEEPER_KILLS=$(KILLS) IDEMKEEPER_DATABASE_KILLS=$(DATABASE_KILLS) $(GO) test -count=1 -timeout 0 -v \
+		-run '^TestJoinedPaysOnceWhile(InstancesAre|TheDatabaseIs)Killed$$' ./tokenstore/sql
+
+.PHONY: simulate
+simulate: ## run SEEDS simulations of whole systems under faults, from seed FROM on; prints what fails and a line "FIGURE simulate"
+	@$(GO) test -count=1 -timeout 0 -v -run '^TestSimulate$$' ./tests/simulate -args -seeds $(SEEDS) -from $(FROM) -failures 3
+
+.PHONY: model
+model: servers ## check the protocol's model in every reachable state, and that deliberate faults break it; MODEL=name picks runs
+	@model/run.sh '$(MODEL)'
+
+.PHONY: mutants
+mutants: servers ## put deliberate faults into a copy, one after the other, and show that a test catches each; MUTANT=text picks some
+	@$(GO) run ./internal/tools/mutants -only '$(MUTANT)' $(MUTANT_FLAGS)
+
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME
 	@GO=$(GO) scripts/fuzz.sh $(FUZZTIME)
@@ -115,16 +147,17 @@ vulncheck:
 	@GO=$(GO) scripts/vulncheck.sh $(GOVULNCHECK_VERSION)
 
 .PHONY: generate
-generate: $(BUF) ## check the protobuf files and generate their code
+generate: $(BUF) ## check the protobuf files, and generate their code and that of examples/sql
 	@for dir in example-payments/proto middleware/grpc/proto middleware/grpc/internal/testproto; do \
 		(cd $$dir && $(CURDIR)/$(BUF) lint && $(CURDIR)/$(BUF) generate); done
+	cd examples/sql && $(GO) generate ./...
 
 .PHONY: format
 format: ## let gofmt rewrite the code
 	gofmt -s -w .
 
 .PHONY: servers
-servers: ## find or install ZooKeeper, Redis, PostgreSQL, MariaDB and a C compiler
+servers: ## find or install ZooKeeper, Redis, PostgreSQL, MariaDB, Chromium, spin and a C compiler
 	@scripts/servers.sh
 
 .PHONY: clean

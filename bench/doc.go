@@ -42,6 +42,8 @@
 //     recipe of the ZooKeeper client and Apache Curator's.
 //   - Mutex: 64 waiters of 4 clients on one fair lock, beside the same two.
 //   - HandOver: one hand-over of that lock with 10, 100 and 1,000 waiters.
+//   - Joined: a payment of three statements in a joined transaction of PostgreSQL, beside the
+//     same payment alone, at 16 connections. A replay beside one read by primary key.
 //   - Execution: a whole execution of a fresh key across instances, beside the
 //     usual code written by hand.
 //

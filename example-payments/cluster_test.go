@@ -135,7 +135,7 @@ func TestPausedInstance(t *testing.T) {
 func TestHandlerThatIsGivenUpKeepsItsLock(t *testing.T) {
 	withEachLock(t, func(t *testing.T, lock string) {
 		hosts, chroot := testserver.SharedZooKeeper(t), testserver.Chroot(t)
-		flags := []string{"--zookeeper", strings.Join(hosts, ",") + chroot, "--zookeeper-tick", "500ms"}
+		flags := []string{"--zookeeper", strings.Join(hosts, ",") + chroot, "--zookeeper-tick", "500ms", "--token-store", "memory"}
 		url := testserver.StartRedis(t).URL()
 		if lock == "redis" {
 			flags = []string{"--redis", url, "--token-store", "memory"}

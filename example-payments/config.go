@@ -22,7 +22,7 @@ type Config struct {
 	ZooKeeper        string
 	Redis            string
 	Database         string
-	TokenStore       string // storeMemory or storeRedis
+	TokenStore       string // storeMemory, storeRedis or storeSQL
 	SessionTimeout   time.Duration
 	ZooKeeperTick    time.Duration
 	ProcessorLatency time.Duration
@@ -37,6 +37,9 @@ type Config struct {
 	ResponseKeys     *sealed.Ring
 	PlainResponses   bool
 	APIKeys          payments.APIKeys
+	Operators        operators // of the console
+	Demo             bool
+	Inherited        bool // the parent of a demo has bound the ports
 	LogLevel         slog.Level
 }
 
@@ -55,22 +58,22 @@ const envPrefix = "PAYMENTS_"
 // writes to help and returns flag.ErrHelp.
 func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Config, error) {
 	var c Config
-	var keys, ring string
+	var keys, ring, ops string
 	fs := flag.NewFlagSet("example-payments", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:8080", "`HOST:PORT` for HTTP; port 0 takes any free port")
 	fs.StringVar(&c.GRPCAddr, "grpc-addr", "127.0.0.1:9090", "`HOST:PORT` for gRPC; port 0 takes any free port")
-	fs.StringVar(&c.ZooKeeper, "zookeeper", "", "`HOST:PORT,HOST:PORT/chroot` of the ZooKeeper lock; without it the lock is in Redis (with --redis) or in this process")
-	fs.StringVar(&c.Redis, "redis", "", "`URL` of the token store: redis:// or rediss://, several with commas for a cluster, or redis+sentinel://HOST:PORT,HOST:PORT/MASTER; without it the store is in this process")
-	fs.StringVar(&c.Database, "database", "", "`DATABASE` of the ledger: sqlite:FILE or postgres://…; without it the ledger is embedded and lost at exit")
-	fs.StringVar(&c.TokenStore, "token-store", "", "`STORE` of the records: memory or redis; by default redis with --redis, and memory without")
+	fs.StringVar(&c.ZooKeeper, "zookeeper", "", "`HOST:PORT,HOST:PORT/chroot` of the ZooKeeper lock; without it the lock is that of the token store. With --token-store sql it only elects the instance that sweeps")
+	fs.StringVar(&c.Redis, "redis", "", "`URL` of the token store: redis:// or rediss://, several with commas for a cluster, or redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
+	fs.StringVar(&c.Database, "database", "", "`DATABASE` of the ledger: sqlite:FILE (for one instance), postgres://… or mysql://USER:PASSWORD@HOST:PORT/DATABASE; without it the ledger is embedded and lost at exit; better set in the environment if it has a password")
+	fs.StringVar(&c.TokenStore, "token-store", "", "`STORE` of the records: sql (in --database, committed together with the payment), redis, or memory; by default redis with --redis, and sql without")
 	fs.DurationVar(&c.SessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session time-out, or how long a Redis lock outlives its holder")
 	fs.DurationVar(&c.ZooKeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers, used for the safety margin of a lease; 0 means 2s, or less for a session too short for that")
-	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network, half of it before the ledger write and half after")
+	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network, half of it before the ledger write and half after; with --token-store sql all of it before")
 	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before it gets 409")
 	fs.IntVar(&c.MaxOpen, "max-open", 0, "greatest `number` of payments of one merchant that run in this process at once; more get 429; 0 means no limit")
 	fs.StringVar(&c.Resolver, "resolver", resolverLedger, "`RESOLVER` of unknown outcomes: ledger looks payments up, none leaves them unknown")
-	fs.BoolVar(&c.DurableMarkers, "durable-markers", false, "mark used keys in ZooKeeper, so that no key runs again if Redis loses its records")
+	fs.BoolVar(&c.DurableMarkers, "durable-markers", false, "mark used keys in ZooKeeper, so that no key runs again if Redis loses its records; with --token-store sql the records then do not commit together with the payments")
 	fs.BoolVar(&c.AcceptLoss, "accept-loss", true, "with --durable-markers, go on without an operator if Redis loses its records; set false until every instance has left markers for as long as clients repeat a request")
 	fs.DurationVar(&c.MarkerRetention, "marker-retention", time.Hour, "how long completed keys stay marked in ZooKeeper")
 	fs.IntVar(&c.RedisReplicas, "redis-replicas", 0, "`number` of Redis replicas to acknowledge an attempt before it starts")
@@ -78,6 +81,8 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.StringVar(&ring, "response-keys", "", "`ID=BASE64,…`: 32-byte keys to encrypt stored responses; the first encrypts, all decrypt; better set in the environment")
 	fs.BoolVar(&c.PlainResponses, "accept-plain-responses", false, "with --response-keys, also accept stored responses without encryption, left from before")
 	fs.StringVar(&keys, "api-keys", "demo=merchant_demo,test=merchant_test", "`TOKEN=MERCHANT,…`: bearer tokens and their merchants")
+	fs.StringVar(&ops, "operators", "", "`NAME=PASSWORD,…`: those who may use /console/; without it there is no console, except that an instance without servers on this machine's own address has "+localOperators+"; better set in the environment")
+	fs.BoolVar(&c.Demo, "demo", false, "let the page at / crash this instance in the middle of a charge, and start it again; without --database the ledger is in a temporary file")
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "`level` of the log on standard error: debug, info, warn or error")
 	if err := parse(fs, args, getenv); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -88,6 +93,12 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	var err error
 	if c.APIKeys, err = payments.ParseAPIKeys(keys); err != nil {
 		return Config{}, fmt.Errorf("--api-keys: %w", err)
+	}
+	if ops == "" && c.local() {
+		ops = localOperators
+	}
+	if c.Operators, err = parseOperators(ops); err != nil {
+		return Config{}, fmt.Errorf("--operators: %w", err)
 	}
 	if ring != "" {
 		if c.ResponseKeys, err = sealed.ParseRing(ring); err != nil {
@@ -178,13 +189,24 @@ func (c *Config) check() error {
 	return c.checkStore()
 }
 
+// joined reports whether the records commit together with the payments. Markers belong
+// to a lock, and there is none in joined mode.
+func (c *Config) joined() bool { return c.TokenStore == storeSQL && !c.DurableMarkers }
+
 // ledgerIsPrivate reports whether instances share the keys without sharing the ledger.
-func (c *Config) ledgerIsPrivate() bool { return c.TokenStore != storeMemory && c.Database == "" }
+func (c *Config) ledgerIsPrivate() bool { return c.TokenStore == storeRedis && c.Database == "" }
+
+// ledgerIsOwn reports whether the keys are in this process, or in a database that one
+// process owns. Another instance on this ledger would pay again.
+func (c *Config) ledgerIsOwn() bool {
+	onServer := c.Database != "" && !strings.HasPrefix(c.Database, "sqlite:")
+	return c.TokenStore == storeMemory || c.TokenStore == storeSQL && !onServer
+}
 
 func (c *Config) checkStore() error {
 	switch c.TokenStore {
 	case "":
-		c.TokenStore = storeMemory
+		c.TokenStore = storeSQL
 		if c.Redis != "" {
 			c.TokenStore = storeRedis
 		}
@@ -192,9 +214,7 @@ func (c *Config) checkStore() error {
 		if c.Redis == "" {
 			return errors.New("--token-store redis needs --redis")
 		}
-	case storeMemory:
-	case storeSQL:
-		return errors.New("--token-store sql: this build does not have it yet; use memory or redis")
+	case storeMemory, storeSQL:
 	default:
 		return fmt.Errorf("--token-store: %q is not memory, redis or sql", c.TokenStore)
 	}

@@ -19,7 +19,7 @@ func TestConfigDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.HTTPAddr != "127.0.0.1:8080" || c.GRPCAddr != "127.0.0.1:9090" || c.ZooKeeper != "" || c.Redis != "" || c.Database != "" || c.TokenStore != "memory" ||
+	if c.HTTPAddr != "127.0.0.1:8080" || c.GRPCAddr != "127.0.0.1:9090" || c.ZooKeeper != "" || c.Redis != "" || c.Database != "" || c.TokenStore != "sql" ||
 		c.SessionTimeout != 10*time.Second || c.ProcessorLatency != 0 || c.Wait != 0 || c.Resolver != "ledger" || c.LogLevel != slog.LevelInfo {
 		t.Errorf("defaults are %+v", c)
 	}
@@ -51,6 +51,8 @@ func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 		{"resolver", "none", "ledger", nil, func(c Config) any { return c.Resolver }, "none"},
 		{"durable-markers", "false", "true", nil, func(Config) any { return true }, true},
 		{"api-keys", "x=y", "z=w", nil, func(c Config) any { return strings.Join(c.APIKeys.Merchants(), "") }, "y"},
+		{"demo", "true", "false", nil, func(c Config) any { return c.Demo }, true},
+		{"operators", "ada=x", "bob=y", nil, func(c Config) any { return len(c.Operators["ada"]) > 0 && len(c.Operators) == 1 }, true},
 		{"log-level", "debug", "info", nil, func(c Config) any { return c.LogLevel }, slog.LevelDebug},
 		{"grpc-addr", "0.0.0.0:3", ":4", nil, func(c Config) any { return c.GRPCAddr }, "0.0.0.0:3"},
 	}
@@ -81,7 +83,6 @@ func TestConfigRefusals(t *testing.T) {
 		{"--grpc-addr 9090", "", "--grpc-addr"},
 		{"--resolver oracle", "", "neither ledger nor none"},
 		{"--token-store redis", "", "needs --redis"},
-		{"--token-store sql", "", "does not have it yet"},
 		{"--token-store disk", "", "is not memory"},
 		{"--durable-markers", "", "needs --zookeeper"},
 		{"--marker-retention 0s", "", "not positive"},
@@ -93,6 +94,9 @@ func TestConfigRefusals(t *testing.T) {
 		{"--api-keys demo", "", "pair 1"},
 		{"--api-keys a=b,a=c", "", "repeats"},
 		{"--api-keys =", "", "pair 1"},
+		{"--operators ada", "", "pair 1"},
+		{"--operators a=x,a=y", "", "repeats"},
+		{"--operators resolver=x", "", "not the name of a person"},
 		{"--log-level loud", "", "log-level"},
 		{"", "PAYMENTS_WAIT=soon", "PAYMENTS_WAIT"},
 		{"", "PAYMENTS_DURABLE_MARKERS=maybe", "PAYMENTS_DURABLE_MARKERS"},

@@ -9,6 +9,11 @@
 // Send the request twice. The second answer repeats the first, with the header
 // Idempotent-Replayed, and alice has paid once.
 //
+// Or open http://localhost:8080/ and pay there: click twice, change the amount, and crash
+// the charge in its middle. With --demo that ends the process, and another one takes over.
+// The operator's console is at /console/ (name and password "ops" while the instance has
+// no server; see --operators).
+//
 // Over gRPC the key and the mark of a replay are metadata:
 //
 //	grpcurl -plaintext -v -H 'authorization: Bearer demo' -H 'idempotency-key: order-18' \
@@ -24,9 +29,19 @@
 // stops in the right order. Package payments is the domain, ledger its SQL, server
 // its HTTP and rpc its gRPC.
 //
-// # Limits
+// # Where the keys are
 //
-// Without --redis the keys are lost at exit, and without --database the ledger is.
-// A ledger that outlives its keys cannot recognise a repeated request. Keep both in
-// servers, or both in the process.
+// By default the record of a key commits in the same transaction as the payment
+// (--token-store sql). A crash at any moment leaves both or neither, and nothing has
+// to be looked up afterwards:
+//
+//	go run ./example-payments                                         embedded, lost at exit
+//	go run ./example-payments --database sqlite:payments.db           one instance
+//	go run ./example-payments --database postgres://app@db/payments   several instances
+//	go run ./example-payments --database mysql://app@db/payments
+//
+// With --redis the records are in Redis, the lock is in ZooKeeper (--zookeeper) or in
+// Redis, and the ledger checks the fencing token. That also fits a service whose money
+// moves elsewhere. With --token-store memory the keys are lost at exit. A ledger that
+// outlives its keys cannot recognise a repeated request.
 package main

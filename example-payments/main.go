@@ -18,6 +18,9 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills
+	if os.Getenv(inheritedEnv) != "" {
+		ctx = whileParentLives(ctx)
+	}
 	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
@@ -30,6 +33,14 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return 0
 	case err != nil:
 		return complain(stderr, err)
+	}
+	cfg.Inherited = getenv(inheritedEnv) != ""
+	if cfg.Demo && !cfg.Inherited {
+		code, err := supervise(ctx, cfg, args, getenv, stdout, stderr)
+		if err != nil {
+			return complain(stderr, err)
+		}
+		return code
 	}
 	logged := &heldBack{to: stderr}
 	limited := observe.NewLimitHandler(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: cfg.LogLevel}))

@@ -103,8 +103,13 @@ func TestWhatCannotStartExits1WithOneLine(t *testing.T) {
 		"bad Redis URL":           {"--zookeeper", zk, "--zookeeper-tick", "500ms", "--redis", "http://x"},
 		"no PostgreSQL":           {"--database", "postgres://user:hidden@" + nobody + "/x"},
 		"mute PostgreSQL":         {"--database", "postgres://user:hidden@" + mute + "/x"},
-		"unknown database":        {"--database", "mysql://x"},
+		"no MySQL":                {"--database", "mysql://user:hidden@" + nobody + "/x"},
+		"mute MySQL":              {"--database", "mysql://user:hidden@" + mute + "/x"},
+		"MySQL without a name":    {"--database", "mysql://user:hidden@x"},
+		"unknown database":        {"--database", "oracle://user:hidden@x/y"},
+		"password not escaped":    {"--database", "postgres://user:hid@den@x/y"},
 		"no directory for SQLite": {"--database", "sqlite:/nowhere/x.db"},
+		"SQLite on read-only":     {"--database", "sqlite:/proc/x.db"},
 	}
 	for name, args := range tests {
 		t.Run(name, func(t *testing.T) {

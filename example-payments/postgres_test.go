@@ -43,11 +43,11 @@ func postgres(t *testing.T) (*sql.DB, string) {
 func TestPostgresWithoutSharedKeysServesOneInstance(t *testing.T) {
 	t.Parallel()
 	db, database := postgres(t)
-	first := serve(t, "--database", database)
+	first := serve(t, "--database", database, "--token-store", "memory")
 	if status, body, err := first.request("POST", "/v1/payments", "k", orderBody); status != 201 {
 		t.Errorf("payment: %d %s %v, want 201", status, body, err)
 	}
-	second := launch(t, "--database", database)
+	second := launch(t, "--database", database, "--token-store", "memory")
 	if code := second.exit(15 * time.Second); code != 1 {
 		t.Errorf("second instance: exit code %d, want 1", code)
 	}
@@ -68,5 +68,5 @@ func TestPostgresWithoutSharedKeysServesOneInstance(t *testing.T) {
 		t.Errorf("first instance without its claim: exit code %d, want 1", code)
 	}
 	first.await(&first.stderr, "claim of the ledger was lost")
-	serve(t, "--database", database).wantPayments(1)
+	serve(t, "--database", database, "--token-store", "memory").wantPayments(1)
 }

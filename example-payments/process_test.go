@@ -73,7 +73,7 @@ func launch(t *testing.T, args ...string) *process {
 	}
 	p := &process{t: t, done: make(chan struct{}), more: make(chan struct{})}
 	p.cmd = exec.Command(path, append([]string{"--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"}, args...)...)
-	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + t.TempDir()}
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -209,13 +209,13 @@ func (p *process) request(method, path, key, body string) (int, string, error) {
 // payUntilSettled repeats a payment until it is no longer in progress.
 func (p *process) payUntilSettled(key string) (int, string) {
 	p.t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		status, body, err := p.request("POST", "/v1/payments", key, orderBody)
 		if err == nil && status != http.StatusConflict && status != http.StatusServiceUnavailable {
 			return status, body
 		}
 	}
-	p.t.Fatalf("payment %s is not settled after 20 s", key)
+	p.t.Fatalf("payment %s is not settled after a minute", key)
 	return 0, ""
 }
 

@@ -21,6 +21,9 @@ const (
 
 // listen binds both ports, or neither.
 func (a *App) listen(ctx context.Context) (err error) {
+	if a.cfg.Inherited {
+		return a.inherit()
+	}
 	if a.onHTTP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.HTTPAddr); err != nil {
 		return fmt.Errorf("--http-addr: %w", err)
 	}

@@ -98,6 +98,9 @@ func (c *canonicalizer) composite(depth int) error {
 	}
 	object := c.src[c.pos] == '{'
 	var members []member
+	if object {
+		members = make([]member, 0, 8)
+	}
 	for c.copy(1); ; {
 		switch b := c.next(); {
 		case b == ',':

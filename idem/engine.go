@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
 // Engine runs operations at most once per key. It is safe for concurrent use.
 //
 // [Engine.Do] has the steps of the protocol in their order. Steps 1 to 4 are in this file,
-// step 5 is in begin.go, step 6 in execute.go, and steps 7 and 8 are in settle.go. The protocol
-// of an engine from [NewJoined] is in joined.go.
+// step 5 is in begin.go, step 6 in execute.go, and steps 7 and 8 are in settle.go. An engine from
+// [NewJoined] has the same steps 1 to 3, and the others in joined.go.
 type Engine struct {
 	locker  Locker
 	store   Store
@@ -47,44 +48,58 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	}
 	e.limit.most = e.cfg.maxOpenPerScope
 	e.firsts.byKey = make(map[KeyID]*first)
-	e.running.since = make(map[*run]time.Time)
+	e.running.runs = make(map[*run]report)
 	e.work.init()
+	if e.cfg.telemetry != nil {
+		e.cfg.telemetry.Watch(e, store)
+	}
 	return e, nil
 }
 
-// request is an Operation on its way through the protocol. It belongs to one goroutine.
+// request is an Operation on its way through the protocol. It belongs to one goroutine. After a
+// settlement that goes on in the background, record belongs to that, and Do reads settled alone.
 type request struct {
 	Operation
 	id          KeyID
-	fingerprint Fingerprint // in the current version
-	giveUp      time.Time   // when a duplicate stops waiting for the first request
-	first       *first      // set while duplicates in this process wait for this request
-	ended       uint32      // how many firsts had ended before the record was read
-	nonce       Nonce       // of the lease, and of the attempt that begins under it
-	record      Record      // as the store last returned it
-	repair      Repair      // how to write the begun attempt anew if the store loses it
-	open        bool        // an attempt of the key was seen to run or to be in doubt
-	counted     bool        // among the open executions of its scope
+	fingerprint Fingerprint   // in the current version
+	giveUp      time.Time     // when a duplicate stops waiting for the first request
+	first       *first        // set while duplicates in this process wait for this request
+	ended       uint32        // how many firsts had ended before the record was read
+	nonce       Nonce         // of the lease, and of the attempt that begins under it
+	record      Record        // as the store last returned it
+	repair      Repair        // how to write the begun attempt anew if the store loses it
+	open        bool          // an attempt of the key was seen to run or to be in doubt
+	counted     bool          // among the open executions of its scope
+	attempt     uint32        // the number of the attempt whose handler ran, or 0
+	failedOpen  bool          // the handler ran without protection
+	trace       any           // of the whole request, from the telemetry
+	retries     int           // how often the handler may still run again after a conflict
+	settled     atomic.Uint32 // the State of the record after the attempt, StateNone until it is known
 }
 
 // Do executes an operation, or answers it with the outcome of an earlier execution. The error
 // is a [*Refusal] or the error of the handler. Inside the running execution of the same key Do
 // would wait for itself, so it refuses at once with ErrNested. If the handler panics, Do
 // settles the attempt and lets the panic continue.
-func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (Result, error) {
-	r, err := e.admit(ctx, op, h)
+func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (_ Result, err error) {
+	var r *request
+	var res *Result
+	route := ""
+	if op.Policy != nil {
+		route = op.Policy.Name
+	}
+	ctx, step := e.startRequest(ctx, route)
+	defer func() { step.endRequest(route, r, res, err) }()
+	r, err = e.admit(ctx, op, h)
 	if err != nil {
 		return e.refused(ctx, op.Policy, KeyID{}, err)
 	}
+	r.trace = step.trace
 	defer e.work.done()
 	if e.inside(ctx, r.id) != nil {
 		return e.refused(ctx, op.Policy, r.id, refuse(CodeInternal, ErrNested))
 	}
-	protocol := e.do
-	if e.joined != nil {
-		protocol = e.doJoined
-	}
-	res, err := protocol(ctx, r, h)
+	res, err = e.do(ctx, r, h)
 	if err != nil {
 		return e.refused(ctx, op.Policy, r.id, err)
 	}
@@ -124,37 +139,48 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error)
 		if err := e.limit.enter(r); err != nil {
 			return nil, err
 		}
-		// From here on the request goes to its end even if the caller leaves.
-		detached := context.WithoutCancel(ctx)
-		// Step 4: take the lock.
-		lease, err := e.lock(detached, r)
-		if errors.Is(err, ErrLocked) {
-			r.open = true // until the record says otherwise
-			e.limit.leave(r)
-			res, err := e.locked(ctx, r)
-			if res == nil && err == nil {
-				continue
-			}
-			e.endFirst(r, res)
+		// Steps 4 to 8: take the key, run the handler, settle the attempt.
+		steps := e.underLock
+		if e.joined != nil {
+			steps = e.inTransaction
+		}
+		res, err := steps(ctx, r, h)
+		if !errors.Is(err, errAgain) {
 			return res, err
 		}
-		if err != nil {
-			return e.failOpen(ctx, r, h, refuse(CodeUnavailable, err))
-		}
-		// Step 5: begin the attempt under the lock.
-		begun, res, err := e.begin(detached, r, lease)
-		if err != nil {
-			return e.failOpen(ctx, r, h, err)
-		}
-		if !begun {
-			e.endFirst(r, res)
-			return res, nil
-		}
-		// Step 6: run the handler.
-		run := e.execute(detached, r, lease, h)
-		// Steps 7 and 8: settle the attempt, answer, release the lock.
-		return e.conclude(detached, run)
 	}
+}
+
+// errAgain says that the request starts over at step 2.
+var errAgain = errors.New("idem: start over")
+
+// underLock has the steps 4 to 8.
+func (e *Engine) underLock(ctx context.Context, r *request, h Handler) (*Result, error) {
+	// From here on the request goes to its end even if the caller leaves.
+	detached := context.WithoutCancel(ctx)
+	// Step 4: take the lock.
+	lease, err := e.lock(detached, r)
+	if errors.Is(err, ErrLocked) {
+		return e.locked(ctx, r)
+	}
+	if err != nil {
+		return e.failOpen(ctx, r, h, refuse(CodeUnavailable, err))
+	}
+	// Step 5: begin the attempt under the lock.
+	beginning, step := e.startStep(detached, StepBegin, r)
+	begun, res, err := e.begin(beginning, r, lease)
+	step.end(r, err)
+	if err != nil {
+		return e.failOpen(ctx, r, h, err)
+	}
+	if !begun {
+		e.endFirst(r, res)
+		return res, nil
+	}
+	// Step 6: run the handler.
+	run := e.execute(detached, r, lease, h)
+	// Steps 7 and 8: settle the attempt, answer, release the lock.
+	return e.conclude(detached, run)
 }
 
 // admit is step 1. It refuses what it can without a call to lock or store. ParseKey has read
@@ -194,6 +220,9 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 	}
 	id := NewKeyID(op.Scope, op.Key)
 	r := &request{Operation: op, id: id, fingerprint: fp}
+	if !op.RunOnce {
+		r.retries = e.cfg.conflictRetries
+	}
 	if op.Policy.DuplicateWait > 0 {
 		r.giveUp = time.Now().Add(op.Policy.DuplicateWait)
 	}
@@ -204,7 +233,9 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 func (e *Engine) read(ctx context.Context, r *request) (err error) {
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
+	call, step := e.startStep(call, StepRead, r)
 	r.record, err = e.store.Get(call, r.id)
+	step.end(r, err)
 	switch {
 	case unreadable(err):
 		e.observe(ctx, r, Event{Type: EventUnreadable, Err: err})
@@ -283,12 +314,17 @@ func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
 	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
 	defer cancel()
 	r.nonce = NewNonce()
-	return e.locker.TryAcquire(call, LockRequest{KeyID: r.id, Nonce: r.nonce})
+	call, step := e.startStep(call, StepLock, r)
+	lease, err := e.locker.TryAcquire(call, LockRequest{KeyID: r.id, Nonce: r.nonce})
+	step.end(r, err)
+	return lease, err
 }
 
-// locked answers a duplicate of a request that runs elsewhere. If it returns neither a result
-// nor an error, the lock looked free, and the caller starts over.
+// locked answers a duplicate of a request that runs elsewhere. The error is errAgain if the key
+// looked free.
 func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
+	r.open = true // until the record says otherwise
+	e.limit.leave(r)
 	if r.record.State != StatePending {
 		// The holder may have begun since, and a mismatch beats in-progress.
 		if err := e.read(ctx, r); err != nil {
@@ -297,6 +333,7 @@ func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
 		if res, err := e.judge(r, &r.record); res != nil || err != nil {
 			if res != nil {
 				e.replayed(ctx, r)
+				e.endFirst(r, res)
 			}
 			return res, err
 		}
@@ -308,9 +345,12 @@ func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
 	waitCtx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
 	e.observe(ctx, r, Event{Type: EventWaited})
-	switch err := e.locker.Wait(waitCtx, r.id); {
+	inner, step := e.startStep(waitCtx, StepWait, r)
+	err := e.locker.Wait(inner, r.id)
+	step.end(r, err)
+	switch {
 	case err == nil:
-		return nil, nil
+		return nil, errAgain
 	case waitCtx.Err() != nil:
 		return nil, refuse(CodeInProgress, nil)
 	default:

@@ -37,12 +37,13 @@ const (
 	EventUnreadable                       // a record cannot be read, or its response if State is set (Err)
 	EventConflict                         // a joined transaction met a conflict, and the handler runs again (Err)
 	EventMisused                          // a handler used its joined transaction in a wrong way (Err)
+	EventUnresolved                       // a resolver was asked about an unknown outcome, and it could not tell (Err)
 )
 
 var eventNames = [...]string{"refused", "replayed", "joined", "waited", "begun", "begin-aborted", "interrupted",
 	"resolved", "completed", "released", "unknown", "superseded", "ownership-lost", "settle-delayed",
 	"settle-abandoned", "failed-open", "release-failed", "marked", "long-running", "unprotected", "repaired", "unstored", "too-late",
-	"unreadable", "conflict", "misused"}
+	"unreadable", "conflict", "misused", "unresolved"}
 
 // String returns the name used in logs and metrics.
 func (t EventType) String() string {
@@ -74,23 +75,30 @@ func (e *Engine) observe(ctx context.Context, r *request, ev Event) {
 	e.report(ctx, ev)
 }
 
-// report calls the observer. It stops a panic of the observer, because the panic would leave
-// a lock behind, or end the process.
+// report tells the telemetry and the observers of an event.
 func (e *Engine) report(ctx context.Context, ev Event) {
-	if e.cfg.observer == nil {
-		return
+	if e.cfg.telemetry != nil {
+		tell(ctx, e.cfg.telemetry.Event, ev)
 	}
+	for _, fn := range e.cfg.observers {
+		tell(ctx, fn, ev)
+	}
+}
+
+// tell calls an observer. It stops a panic of the observer, because the panic would leave a
+// lock behind, or end the process.
+func tell(ctx context.Context, fn Observer, ev Event) {
 	defer func() { _ = recover() }()
-	e.cfg.observer(ctx, ev)
+	fn(ctx, ev)
 }
 
 func (e *Engine) replayed(ctx context.Context, r *request) {
 	e.observe(ctx, r, Event{Type: EventReplayed, Attempt: r.record.Attempt, State: r.record.State})
 }
 
-// refused reports a refusal. Other errors are those of the handler.
+// refused reports a refusal.
 func (e *Engine) refused(ctx context.Context, p *Policy, id KeyID, err error) (Result, error) {
-	if refusal, ok := errors.AsType[*Refusal](err); ok {
+	if refusal, ok := asRefused(err); ok {
 		ev := Event{Type: EventRefused, KeyID: id, Code: refusal.Code, Err: refusal.Err}
 		if p != nil {
 			ev.Route = p.Name
@@ -100,14 +108,21 @@ func (e *Engine) refused(ctx context.Context, p *Policy, id KeyID, err error) (R
 	return Result{}, err
 }
 
+// asRefused returns the refusal in an error. Other errors are those of the handler.
+func asRefused(err error) (*Refusal, bool) { return errors.AsType[*Refusal](err) }
+
 // ReportRefused is for adapters. It reports a refusal from before Do, for example of a
 // missing key or of a body over the limit.
 func (e *Engine) ReportRefused(ctx context.Context, route string, r *Refusal) {
+	ctx, step := e.startRequest(ctx, route)
+	defer step.report(StepEnd{Route: route, Outcome: OutcomeRefused, Code: r.Code, Err: r.Err})
 	e.report(ctx, Event{Type: EventRefused, Route: route, Code: r.Code, Err: r.Err})
 }
 
 // ReportUnprotected is for adapters. It reports a request without a key that goes to its
 // handler, on a route with optional keys.
 func (e *Engine) ReportUnprotected(ctx context.Context, route string) {
+	ctx, step := e.startRequest(ctx, route)
+	defer step.report(StepEnd{Route: route, Outcome: OutcomeUnprotected})
 	e.report(ctx, Event{Type: EventUnprotected, Route: route})
 }

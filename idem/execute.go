@@ -25,6 +25,7 @@ type run struct {
 	cut        bool       // the context had ended when the handler returned
 	settlement Settlement // for the store; it names the attempt from the start
 	started    time.Time  // by our clock; the record has the time of the store
+	span       Span       // of the handler, if that is recorded
 	misbehaved int        // how often the store broke its contract in answers to Settle
 }
 
@@ -32,21 +33,27 @@ type run struct {
 func (e *Engine) execute(ctx context.Context, r *request, lease Lease, h Handler) *run {
 	attempt := r.record.Attempt
 	run := &run{request: r, lease: lease, settlement: Settlement{Attempt: attempt}, started: time.Now()}
-	x := e.newExecution(ctx, r, lease, attempt, r.Policy.HandlerTimeout)
+	r.attempt = attempt.Number
+	inner, step := e.startStep(ctx, StepHandler, r)
+	run.span = step.span()
+	x := e.newExecution(inner, r, lease, attempt, r.Policy.HandlerTimeout)
 	run.execution = x
 	defer x.end()
-	defer e.handlerStarted(ctx, run)()
+	e.handlerStarted(ctx, run)
+	defer e.handlerEnded(run)
 
 	returned := false
 	defer func() {
 		x.ended.Store(true)
 		if !returned { // a panic or runtime.Goexit, which goes on after the attempt is settled
+			step.end(r, errPanic)
 			_, _ = e.finish(ctx, run, outcomeInDoubt, crashResponse(r.Transport), errPanic)
 		}
 	}()
 	run.response, run.err = h(x)
 	returned = true
-	run.cut = x.Err() != nil
+	run.cut = x.Err() != nil // before telemetry, which may take its time
+	step.end(r, run.err)
 	return run
 }
 
@@ -95,15 +102,20 @@ func used(s State) bool { return s != StateNone && s != StateIssued && s != Stat
 
 // failOpen runs the handler without protection. It does so only if the policy allows that, if
 // the lock or the store cannot be reached, and if no attempt of the key is known. An attempt is
-// known if it runs, is in doubt or was completed, or if its record cannot be read.
+// known if it runs, is in doubt or was completed, or if its record cannot be read. In joined mode
+// there is no transaction without the store, so nothing runs.
 func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error) (*Result, error) {
 	refusal, ok := errors.AsType[*Refusal](err)
-	if !ok || !r.Policy.FailOpen || r.open || used(r.record.State) || refusal.Code != CodeUnavailable || unreadable(err) || ctx.Err() != nil {
+	if !ok || !r.Policy.FailOpen || e.joined != nil || r.open || used(r.record.State) || refusal.Code != CodeUnavailable || unreadable(err) || ctx.Err() != nil {
 		return nil, err
 	}
 	e.observe(ctx, r, Event{Type: EventFailedOpen, Err: refusal.Err})
-	x := e.newExecution(context.WithoutCancel(ctx), r, nil, Attempt{}, r.Policy.HandlerTimeout)
+	r.failedOpen = true
+	inner, step := e.startStep(context.WithoutCancel(ctx), StepHandler, r)
+	x := e.newExecution(inner, r, nil, Attempt{}, r.Policy.HandlerTimeout)
 	defer x.end()
+	err = errPanic
+	defer func() { step.end(r, err) }()
 	resp, err := h(x)
 	return &Result{Response: resp}, err
 }

@@ -217,8 +217,9 @@ func NoEffect(ctx context.Context) {
 }
 
 // JoinedTxOf is for joined stores, which give the transaction to the handler in a type of their
-// own. It returns the transaction of an execution and notes that the handler has taken it. The
-// error is ErrNoExecution, ErrExecutionEnded or ErrNotJoined.
+// own. It returns the transaction of an execution and notes that the handler has taken it. If a
+// store wraps another one, such as package sealed, its transactions have a method Unwrap, and the
+// innermost one is returned. The error is ErrNoExecution, ErrExecutionEnded or ErrNotJoined.
 func JoinedTxOf(ctx context.Context) (JoinedTx, error) {
 	x := executionOf(ctx)
 	switch {
@@ -232,7 +233,14 @@ func JoinedTxOf(ctx context.Context) (JoinedTx, error) {
 		x.engine.observe(ctx, x.of, Event{Type: EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
 		return nil, ErrExecutionEnded
 	}
-	return x.joined, nil
+	tx := x.joined
+	for {
+		outer, ok := tx.(interface{ Unwrap() JoinedTx })
+		if !ok {
+			return tx, nil
+		}
+		tx = outer.Unwrap()
+	}
 }
 
 // KeepWrites declares that a refusal of the handler commits together with what the handler wrote
@@ -249,7 +257,8 @@ func KeepWrites(ctx context.Context) {
 // ReportFailure tells the engine the error of a statement in the joined transaction because of
 // which the handler is about to fail. If the error is a serialisation failure or a deadlock, an
 // engine with [WithConflictRetries] rolls back and runs the handler again. The adapters for Gin
-// and gRPC report the errors of c.Error and those that a method returns. ReportFailure does
+// and gRPC report the errors of c.Error and those that a method returns. A method that makes a
+// gRPC status of the error hides it from the adapter, and reports it by itself. ReportFailure does
 // nothing outside of a joined execution, or after that has ended.
 func ReportFailure(ctx context.Context, err error) {
 	if x := executionOf(ctx); x != nil && x.joined != nil && err != nil && !x.ended.Load() && x.joined.Conflict(err) {

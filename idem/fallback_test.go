@@ -210,3 +210,22 @@ func TestStoreFallsBackWhileAPersonDecides(t *testing.T) {
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 70, true)
 }
+
+// TestReleaseThatArrivesAfterALossWritesNoRecord: a resolver's release is still on its way when
+// the store loses the record. The late holder may have undone the attempt meanwhile, and another
+// attempt may have run with its number. So the release must not bring the number back.
+func TestReleaseThatArrivesAfterALossWritesNoRecord(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil })
+	}})
+	b.interrupted("k", "a")
+	late := b.faults.DeliverLate("Settle", 1, nil)
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.forget("k")
+	if err := late.Deliver(); err != nil {
+		t.Errorf("late Settle = %v", err)
+	}
+	b.wantState("k", idem.StateNone)
+	b.wantRuns(0)
+}

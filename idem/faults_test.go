@@ -115,6 +115,7 @@ func TestUnansweredBegin(t *testing.T) {
 		b.faults.FailBefore("Abort", idemtest.Every, nil)
 		_, err := b.do("k", "a")
 		b.wantRefused(err, idem.CodeUnavailable)
+		b.eventually("the abort has failed", func() bool { return b.faults.Calls("Abort") > 1 })
 		_, err = b.do("k", "a")
 		b.wantRefused(err, idem.CodeInProgress)
 		b.faults.Heal("Abort")
@@ -436,38 +437,4 @@ func TestAbortAfterTheNextHolderGaveUp(t *testing.T) {
 	b.wantState("k", idem.StateReleased)
 	res, err := b.do("k", "a")
 	b.wantPaid(res, err, 1, false)
-}
-
-func TestCloseWaitsForWhatRuns(t *testing.T) {
-	b := setup(t, parts{})
-	finish := b.started("k", "a", b.pay)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-	defer cancel()
-	if err := b.engine.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Close() = %v while a handler runs, want %v", err, context.DeadlineExceeded)
-	}
-	_, err := b.do("k2", "a")
-	b.wantRefused(err, idem.CodeUnavailable)
-	res, err := finish()
-	b.wantPaid(res, err, 1, false)
-	if err := b.engine.Close(context.Background()); err != nil {
-		t.Errorf("Close() = %v, want nil", err)
-	}
-	b.wantState("k", idem.StateCompleted)
-}
-
-func TestCloseGivesUpSavingButLeavesTheLock(t *testing.T) {
-	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(time.Millisecond)}})
-	b.faults.FailBefore("Settle", idemtest.Every, nil)
-	res, err := b.do("k", "a")
-	b.wantPaid(res, err, 1, false)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-	defer cancel()
-	if err := b.engine.Close(ctx); err == nil {
-		t.Error("Close() = nil with an outcome unsaved, want an error")
-	}
-	b.eventually("saving is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
-	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held {
-		t.Error("the lock was given back with the outcome unsaved")
-	}
 }

@@ -109,6 +109,10 @@ func RequestFingerprint(version uint8, r RequestParts) (Fingerprint, error) {
 // canonicalBody returns a media type and a body of it in canonical form. A media type that
 // is malformed comes back as it was sent.
 func canonicalBody(contentType, encoding string, body []byte) (media string, canonical []byte, err error) {
+	if contentType == "application/json" && encoding == "" && len(body) > 0 { // the usual case, without the work of the rest
+		canonical, err = CanonicalJSON(nil, body)
+		return contentType, canonical, err
+	}
 	sent := strings.TrimSpace(contentType)
 	base, params, err := mime.ParseMediaType(contentType)
 	if err != nil {

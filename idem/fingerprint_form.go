@@ -3,7 +3,6 @@ package idem
 import (
 	"bytes"
 	"io"
-	"maps"
 	"mime/multipart"
 	"net/url"
 	"slices"
@@ -77,11 +76,21 @@ func canonicalMultipart(body []byte, boundary string) (form []byte, ok bool) {
 	}
 }
 
+// sortedNames returns the names of headers in ascending order.
+func sortedNames(header map[string][]string) []string {
+	names := make([]string, 0, len(header))
+	for name := range header {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
 // canonicalHeader writes headers sorted by name, with all lines of each. It returns "" if
 // there are no headers.
 func canonicalHeader(header map[string][]string) string {
 	var b []byte
-	for _, name := range slices.Sorted(maps.Keys(header)) {
+	for _, name := range sortedNames(header) {
 		b = appendParts(b, name, string(appendParts(nil, header[name]...)))
 	}
 	return string(b)

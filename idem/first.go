@@ -63,6 +63,8 @@ func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) 
 	e.observe(ctx, r, Event{Type: EventJoined})
 	timer := time.NewTimer(left)
 	defer timer.Stop()
+	_, step := e.startStep(ctx, StepWait, r)
+	defer step.end(r, nil)
 	select {
 	case <-f.done:
 		return f.result, nil

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"slices"
 )
 
 // KeyID stands for a key everywhere below the transport. It is SHA-256 over the scope and the
@@ -19,7 +18,11 @@ func NewKeyID(scope string, key Key) KeyID {
 }
 
 // String returns 64 lower-case hexadecimal digits.
-func (id KeyID) String() string { return hex.EncodeToString(id[:]) }
+func (id KeyID) String() string {
+	var digits [2 * len(id)]byte
+	hex.Encode(digits[:], id[:])
+	return string(digits[:])
+}
 
 // ParseKeyID reads the text of [KeyID.String].
 func ParseKeyID(s string) (id KeyID, err error) {
@@ -49,13 +52,13 @@ func downstreamKey(operationID, name string) string {
 // digest hashes a purpose and parts, each with its length. Two different lists of parts
 // never have the same input.
 func digest(purpose string, parts ...string) [sha256.Size]byte {
-	return sha256.Sum256(appendParts(appendParts(nil, purpose), parts...))
+	buf := make([]byte, 0, 1024) // on the stack, and enough for most requests
+	return sha256.Sum256(appendParts(appendParts(buf, purpose), parts...))
 }
 
 // appendParts appends parts, each after its length.
 func appendParts(buf []byte, parts ...string) []byte {
 	for _, p := range parts {
-		buf = slices.Grow(buf, 8+len(p))
 		buf = append(binary.BigEndian.AppendUint64(buf, uint64(len(p))), p...)
 	}
 	return buf

@@ -11,9 +11,9 @@ import (
 // application, and it commits in the same transaction as what the handler writes. A crash at
 // any moment leaves both or neither, so the outcome is never in doubt because of it.
 //
-//	1  admit          refuse what needs no database       (engine.go)
-//	2  waitForFirst   wait for a request in this process  (first.go)
-//	3  read           look for the record, replay it      (engine.go)
+//	1  admit          refuse what needs no database       (engine.go, as in every mode)
+//	2  waitForFirst   wait for a request in this process
+//	3  read           look for the record, replay it
 //	4  bind           commit the fingerprint of the key, if the route calls other systems
 //	5  beginJoined    open the transaction; its first statement takes the key
 //	6  executeJoined  run the handler, with the transaction in its context
@@ -56,75 +56,43 @@ var (
 	ErrUndeclared = errors.New("idem: the route calls another system: set CallsOtherSystems in its policy")
 )
 
-// doJoined is the order of the protocol. A step with a result or an error answers the request.
-func (e *Engine) doJoined(ctx context.Context, r *request, h Handler) (*Result, error) {
-	defer e.limit.leave(r)
-	defer e.endFirst(r, nil)
-	for retries := e.retries(r); ; {
-		if err := ctx.Err(); err != nil {
-			return nil, refuse(CodeUnavailable, fmt.Errorf("idem: caller is gone: %w", err))
-		}
-		// Step 2: wait for the first request with the key, if it runs in this process.
-		if res, err := e.waitForFirst(ctx, r); res != nil || err != nil {
-			return res, err
-		}
-		// Step 3: read the record.
-		if err := e.read(ctx, r); err != nil {
-			return nil, err
-		}
-		if res, err := e.judge(r, &r.record); res != nil || err != nil {
-			if res != nil {
-				e.replayed(ctx, r)
-				e.endFirst(r, res)
-			}
-			return res, err
-		}
-		r.open = r.record.State.Open() || r.open && r.record.State != StateReleased
-		if !e.becomeFirst(r) {
-			continue
-		}
-		if err := e.limit.enter(r); err != nil {
-			return nil, err
-		}
-		// From here on the request goes to its end even if the caller leaves.
-		detached := context.WithoutCancel(ctx)
-		// Step 4: bind the key to the request, if other systems will see its attempts.
-		if err := e.bind(detached, r); err != nil {
-			return nil, err
-		}
-		// Step 5: open the transaction and take the key in it.
-		tx, res, err := e.beginJoined(detached, r)
-		if errors.Is(err, ErrLocked) {
-			r.open = true // until the record says otherwise
-			e.limit.leave(r)
-			if res, err = e.locked(ctx, r); res == nil && err == nil {
-				continue
-			}
-		}
-		if tx == nil {
-			e.endFirst(r, res)
-			return res, err
-		}
-		// Step 6: run the handler.
-		run := e.executeJoined(detached, r, tx, h)
-		// Steps 7 and 8: end the transaction, answer. After a conflict the whole handler may run
-		// again, because nothing of the transaction remains.
-		run.retry = retries > 0
-		res, err = e.concludeJoined(detached, run)
-		if !run.retry || !errors.Is(err, ErrConflict) {
-			return res, err
-		}
-		retries--
-		e.observe(ctx, r, Event{Type: EventConflict, Attempt: run.settlement.Attempt, Err: err})
+// inTransaction has the steps 4 to 8 of joined mode.
+func (e *Engine) inTransaction(ctx context.Context, r *request, h Handler) (*Result, error) {
+	// From here on the request goes to its end even if the caller leaves.
+	detached := context.WithoutCancel(ctx)
+	// Step 4: bind the key to the request, if other systems will see its attempts.
+	if err := e.bind(detached, r); err != nil {
+		return nil, err
 	}
-}
-
-// retries is how often the handler of a request may run again after a conflict.
-func (e *Engine) retries(r *request) int {
-	if r.RunOnce {
-		return 0
+	// Step 5: open the transaction and take the key in it.
+	beginning, step := e.startStep(detached, StepBegin, r)
+	tx, res, err := e.beginJoined(beginning, r)
+	step.end(r, err)
+	if errors.Is(err, ErrLocked) {
+		return e.locked(ctx, r)
 	}
-	return e.cfg.conflictRetries
+	if tx == nil {
+		e.endFirst(r, res)
+		return res, err
+	}
+	// Step 6: run the handler.
+	run := e.executeJoined(detached, r, tx, h)
+	// Steps 7 and 8: end the transaction, answer. After a conflict the whole handler may run
+	// again, because nothing of the transaction remains.
+	run.retry = r.retries > 0
+	settling, step := e.startStep(detached, StepSettle, r)
+	res, err = e.concludeJoined(settling, run)
+	if _, refused := asRefused(err); refused {
+		step.end(r, err)
+	} else { // an error of the handler
+		step.end(r, nil)
+	}
+	if !run.retry || !errors.Is(err, ErrConflict) {
+		return res, err
+	}
+	r.retries--
+	e.observe(ctx, r, Event{Type: EventConflict, Attempt: run.settlement.Attempt, Err: err})
+	return nil, errAgain
 }
 
 // bind is step 4. A rolled-back attempt leaves no record, but the other systems have seen it.
@@ -204,15 +172,20 @@ func (e *Engine) callBeginJoined(ctx context.Context, r *request, req JoinedRequ
 // executeJoined is step 6: it runs the handler with the transaction in its context.
 func (e *Engine) executeJoined(ctx context.Context, r *request, tx JoinedTx, h Handler) *run {
 	run := &run{request: r, tx: tx, settlement: Settlement{Attempt: r.record.Attempt}, started: time.Now()}
-	x := e.newExecution(ctx, r, nil, r.record.Attempt, r.Policy.HandlerTimeout)
+	r.attempt = r.record.Attempt.Number
+	inner, step := e.startStep(ctx, StepHandler, r)
+	run.span = step.span()
+	x := e.newExecution(inner, r, nil, r.record.Attempt, r.Policy.HandlerTimeout)
 	x.joined, run.execution = tx, x
 	defer x.end()
-	defer e.handlerStarted(ctx, run)()
+	e.handlerStarted(ctx, run)
+	defer e.handlerEnded(run)
 
 	returned := false
 	defer func() {
 		x.ended.Store(true)
 		if !returned { // a panic or runtime.Goexit, which goes on after the rollback
+			step.end(r, errPanic)
 			if crash := crashResponse(r.Transport); crash != nil {
 				run.response = *crash
 			} else {
@@ -224,7 +197,8 @@ func (e *Engine) executeJoined(ctx context.Context, r *request, tx JoinedTx, h H
 	}()
 	run.response, run.err = h(x)
 	returned = true
-	run.cut = x.Err() != nil
+	run.cut = x.Err() != nil // before telemetry, which may take its time
+	step.end(r, run.err)
 	return run
 }
 
@@ -272,7 +246,7 @@ func (e *Engine) callCommit(ctx context.Context, run *run) error {
 	s := &run.settlement
 	err := run.tx.Commit(call, *s)
 	if errors.Is(err, ErrResponseInvalid) && !s.Response.Omitted {
-		s.Response = &Response{Status: s.Response.Status, Omitted: true}
+		s.Response = &Response{Status: s.Response.Status, Omitted: true, Span: s.Response.Span}
 		err = run.tx.Commit(call, *s)
 	}
 	if errors.Is(err, ErrResponseInvalid) { // the transaction is still open

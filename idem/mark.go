@@ -3,6 +3,7 @@ package idem
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -11,7 +12,7 @@ import (
 // attempt is over, and markBegun returns a refusal.
 func (e *Engine) markBegun(ctx context.Context, r *request, lease Lease) error {
 	l, ok := lease.(MarkingLease)
-	if !ok {
+	if !ok || !l.LeavesMarkers() {
 		return nil
 	}
 	m := *NewMarker(&r.record)
@@ -52,7 +53,7 @@ func (e *Engine) neverRan(ctx context.Context, r *request, lease Lease) {
 // the marker we found changes nothing, unless it is completed.
 func mark(lease Lease, rec *Record) {
 	l, ok := lease.(MarkingLease)
-	if !ok {
+	if !ok || !l.LeavesMarkers() {
 		return
 	}
 	m := l.Marker()
@@ -94,8 +95,13 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 		e.observe(ctx, r, Event{Type: EventMarked, Attempt: m.Attempt, State: m.State})
 	}
 	if fell { // it is missing, or older than the marked attempt
-		if err := e.restoreMarked(ctx, r, lease, m); err != nil {
+		if err := e.restoreMarked(ctx, r, lease, m, m.Attempt); err != nil {
 			return nil, true, err
+		}
+		if m.State == StateUnknown && rec.Attempt != m.Attempt && idle(rec) && !counts(rec, m) {
+			if err := e.restoreUnderLease(ctx, r, lease, m); err != nil {
+				return nil, true, err
+			}
 		}
 	}
 	switch {
@@ -123,9 +129,9 @@ func counts(rec *Record, m *Marker) bool {
 
 // restoreMarked lets the store write its record anew from a marker, without a response, and
 // leaves the result in r.record. The store keeps a record if its attempt is not earlier than
-// the marked one.
-func (e *Engine) restoreMarked(ctx context.Context, r *request, lease Lease, m *Marker) error {
-	s := Settlement{Attempt: m.Attempt, ID: m.Attempt.Nonce, State: m.State, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL,
+// the attempt as.
+func (e *Engine) restoreMarked(ctx context.Context, r *request, lease Lease, m *Marker, as Attempt) error {
+	s := Settlement{Attempt: as, ID: as.Nonce, State: m.State, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL,
 		LeaseTrusted: lease.Err() == nil, Decision: byMarker, Repair: &Repair{Kind: m.Kind, Route: m.Route, Fingerprint: m.Fingerprint, Started: m.Started}}
 	if m.State == StateCompleted {
 		s.Response = &Response{Omitted: true}
@@ -135,6 +141,25 @@ func (e *Engine) restoreMarked(ctx context.Context, r *request, lease Lease, m *
 	}
 	return nil
 }
+
+// restoreUnderLease writes a marked attempt in doubt anew under the fence of our lease. The store has
+// kept a record without an attempt, because a late Abort left its own fence there after the
+// loss, and that fence is above the marked one. Ours is above both. Such a record would
+// otherwise hide the attempt from the resolver and from operators until it expires. A later
+// lease has to settle an outcome in doubt, because it shuts out everyone before it.
+func (e *Engine) restoreUnderLease(ctx context.Context, r *request, lease Lease, m *Marker) error {
+	as := Attempt{Number: m.Attempt.Number, Fence: lease.Fence(), Nonce: r.nonce}
+	if err := e.restoreMarked(ctx, r, lease, m, as); err != nil {
+		return err
+	}
+	if r.record.Attempt == as && r.record.State.Open() {
+		return refuse(CodeUnavailable, fmt.Errorf("%w: the record was just written anew from a marker", ErrUnavailable))
+	}
+	return nil
+}
+
+// idle reports whether a record waits for its next attempt.
+func idle(rec *Record) bool { return rec.State == StateReleased || rec.State == StateIssued }
 
 // markerOf is the marker we found in place of the lock, or nil.
 func markerOf(lease Lease) *Marker {

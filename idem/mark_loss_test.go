@@ -156,6 +156,50 @@ func TestAbortedBeginDoesNotOutrankAMarker(t *testing.T) {
 	b.wantRuns(1)
 }
 
+// TestAbortedBeginDoesNotHideAnAttemptInDoubt: as before, and the marked attempt is in doubt.
+// It can still be settled, by a resolver and by an operator.
+func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
+	id := idem.NewKeyID("m1", "k")
+	for name, settle := range map[string]func(b *markedBundle) error{
+		"resolver": func(b *markedBundle) error {
+			b.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+				return idem.Applied(created(70)), nil
+			})
+			_, err := b.do("k", "a")
+			return err
+		},
+		"operator": func(b *markedBundle) error {
+			_, err := b.engine.Decide(t.Context(), id, idem.Attempt{}, idem.Applied(created(70)), idem.Decision{By: "ops"}, &b.policy)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setupMarked(t, nil)
+			if _, err := b.doWith("k", "a", answers(500)); err != nil {
+				t.Fatal(err)
+			}
+			b.wantMarker("k", idem.StateUnknown)
+			domain := b.domain() // its fence is above that of the marker
+			b.wipe()
+			late := idem.BeginRequest{Fence: idem.Fence{Domain: domain, Token: b.marks.marker(id).Attempt.Fence.Token + 1}, Nonce: idem.NewNonce()}
+			if err := b.lossy.Abort(t.Context(), id, late); err != nil {
+				t.Fatal(err)
+			}
+			if err := settle(b); !errors.Is(err, idem.ErrUnavailable) {
+				t.Fatalf("the first call = %v, want %v", err, idem.ErrUnavailable)
+			}
+			b.wantMarker("k", idem.StateUnknown)
+			if err := settle(b); err != nil {
+				t.Fatalf("the second call = %v, want <nil>", err)
+			}
+			b.wantMarker("k", idem.StateCompleted)
+			res, err := b.do("k", "a")
+			b.wantPaid(res, err, 70, true)
+			b.wantRuns(0)
+		})
+	}
+}
+
 func refusedAs(err error, code idem.Code) bool {
 	r, ok := errors.AsType[*idem.Refusal](err)
 	return ok && r.Code == code

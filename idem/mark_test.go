@@ -49,6 +49,7 @@ func (l *markingLocker) marker(id idem.KeyID) *idem.Marker {
 var _ idem.MarkingLease = (*markingLease)(nil)
 
 func (l *markingLease) Marker() *idem.Marker         { return l.found }
+func (l *markingLease) LeavesMarkers() bool          { return true }
 func (l *markingLease) MarkOnRelease(m *idem.Marker) { l.leave, l.marked = m, true }
 
 func (l *markingLease) MarkBegun(ctx context.Context, m idem.Marker) error {

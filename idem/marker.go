@@ -26,6 +26,10 @@ type MarkingLease interface {
 	// Marker is the marker that was in place of the lock when we took it, or nil.
 	Marker() *Marker
 
+	// LeavesMarkers reports whether the locker was told to keep markers. If not, MarkBegun and
+	// MarkOnRelease have no effect.
+	LeavesMarkers() bool
+
 	// MarkBegun leaves a marker now, before the operation starts, and returns after the
 	// acknowledgement. The lease keeps its lock and its fence all the while. After an error the
 	// operation must not start. The marker may exist then, and Release removes it after

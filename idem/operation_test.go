@@ -3,6 +3,7 @@ package idem_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -85,6 +86,19 @@ func TestOperationThatIsWrongIsRefusedAtOnce(t *testing.T) {
 			b.wantState("k1", idem.StateNone)
 			b.wantRuns(0)
 		})
+	}
+}
+
+// Callers of Do may make the key themselves, without ParseKey.
+func TestOperationWithAKeyOfWrongLengthTouchesNothing(t *testing.T) {
+	for key, code := range map[string]idem.Code{"": idem.CodeKeyMissing, strings.Repeat("k", idem.MaxKeyBytes+1): idem.CodeKeyInvalid} {
+		b := setup(t, parts{})
+		_, err := b.engine.Do(t.Context(), b.direct(key, "{}"), b.pay)
+		b.wantRefused(err, code)
+		if n := b.faults.Calls("Get"); n != 0 {
+			t.Errorf("key of %d bytes: the store was asked %d times, want 0", len(key), n)
+		}
+		b.wantRuns(0)
 	}
 }
 

@@ -2,11 +2,13 @@ package idem
 
 import (
 	"errors"
+	"io"
 	"time"
 )
 
 type config struct {
-	observer      Observer
+	observers     []Observer
+	telemetry     Telemetry
 	storeTimeout  time.Duration
 	lockTimeout   time.Duration
 	settleTimeout time.Duration
@@ -14,6 +16,7 @@ type config struct {
 	maxOpenPerScope int
 	conflictRetries int
 	longRunning     time.Duration
+	closer          io.Closer
 }
 
 func defaultConfig() config {
@@ -39,8 +42,19 @@ func (c *config) validate() error {
 // Option configures an [Engine]. A nil Option is ignored.
 type Option func(*config)
 
-// WithObserver reports every event to fn. By default there is no observer.
-func WithObserver(fn Observer) Option { return func(c *config) { c.observer = fn } }
+// WithObserver reports every event to fn. Several observers are called in their order. A nil fn
+// is ignored.
+func WithObserver(fn Observer) Option {
+	return func(c *config) {
+		if fn != nil {
+			c.observers = append(c.observers, fn)
+		}
+	}
+}
+
+// WithTelemetry measures the engine with t, for traces and metrics. Package observe has a
+// Telemetry for OpenTelemetry. By default there is none.
+func WithTelemetry(t Telemetry) Option { return func(c *config) { c.telemetry = t } }
 
 // WithStoreTimeout bounds each call of the store. 1 s by default.
 func WithStoreTimeout(d time.Duration) Option { return func(c *config) { c.storeTimeout = d } }
@@ -69,6 +83,9 @@ func WithMaxOpenExecutionsPerScope(n int) Option { return func(c *config) { c.ma
 // so on. The handler holds its key all the while. 1 min by default, 0 is never. See also
 // [Engine.Running].
 func WithLongRunning(d time.Duration) Option { return func(c *config) { c.longRunning = d } }
+
+// WithCloser has [Engine.Close] close c in the end, for example a store that only this engine uses.
+func WithCloser(c io.Closer) Option { return func(cfg *config) { cfg.closer = c } }
 
 // WithConflictRetries lets an engine from [NewJoined] run a handler again after its transaction
 // met a serialisation failure or a deadlock, at most n times for one request. The engine learns

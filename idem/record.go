@@ -2,6 +2,8 @@ package idem
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -91,6 +93,24 @@ func (r *Record) Since() time.Time {
 
 // Decision says who settled an attempt in place of its holder, and why.
 type Decision struct {
-	By     string // "resolver", "engine", "marker", "sweeper", or the name of an operator; at most 128 bytes
-	Reason string // free text; at most 512 bytes
+	By     string // "resolver", "engine", "marker", "sweeper", or the name of an operator; at most MaxAuthorBytes
+	Reason string // free text; at most MaxReasonBytes
 }
+
+// Limits of a [Decision].
+const (
+	MaxAuthorBytes = 128
+	MaxReasonBytes = 512
+)
+
+// cutOff returns at most n bytes of s, in valid UTF-8.
+func cutOff(s string, n int) string {
+	return strings.ToValidUTF8(s[:min(len(s), n)], "")
+}
+
+// machines are the authors that are parts of a service.
+var machines = []string{"resolver", "engine", "marker", "sweeper"}
+
+// ByPerson reports whether an operator decided, and no part of a service. Stores keep the
+// decisions of persons.
+func (d Decision) ByPerson() bool { return d.By != "" && !slices.Contains(machines, d.By) }

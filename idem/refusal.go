@@ -89,7 +89,7 @@ var answers = map[Code]answer{
 	CodeTooManyOpen: {429, grpcResourceExhausted, "Too many operations are open",
 		"Too many operations of this caller run at once, and this one was not started; send it again later with the same key.", true},
 	CodeInternal: {500, grpcInternal, "Internal error",
-		"The server is not set up for this request; nothing was executed.", false},
+		"The server is not set up for this request.", false},
 }
 
 // Known reports whether c is one of the codes of this package.

@@ -36,10 +36,18 @@ func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (reso
 	d := Decision{By: "resolver"}
 	resolution, resolveErr := e.ask(ctx, r, lease, rec)
 	if resolution.verdict == stillUnknown && rec.State == StateUnknown {
+		if r.Policy.InDoubt.resolver != nil {
+			e.observe(ctx, r, Event{Type: EventUnresolved, Attempt: rec.Attempt, State: StateUnknown, Err: resolveErr})
+		}
 		return resolveErr, nil
 	}
-	if r.Policy.InDoubt.resolver == nil {
+	switch {
+	case r.Policy.InDoubt.resolver == nil:
 		d = Decision{By: "engine", Reason: "interrupted, and the route has no resolver"}
+	case resolveErr != nil:
+		d.Reason = cutOff("it failed: "+resolveErr.Error(), MaxReasonBytes)
+	case resolution.verdict == stillUnknown:
+		d.Reason = "it cannot tell"
 	}
 	_, err = e.settleAs(ctx, r, lease, resolution, d, resolveErr)
 	return resolveErr, err
@@ -48,6 +56,10 @@ func (e *Engine) settleDoubt(ctx context.Context, r *request, lease Lease) (reso
 // settleAs settles the open attempt in r.record, unless another settlement comes first, and
 // leaves the new record there. If the store fell back to a time before that attempt, settleAs
 // repairs it, because our knowledge of the attempt is still true. The error is a refusal.
+//
+// A release repairs nothing. The late holder may have undone the attempt, and the next attempt
+// then has the same number. After a loss, a release that arrives late would bring the number
+// back, and the next Begin would look later than a marker.
 func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resolution Resolution, d Decision, cause error) (settled bool, err error) {
 	rec := r.record
 	repair := repairOf(&rec)
@@ -57,7 +69,7 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 	case applied:
 		s.State, s.Response = StateCompleted, resolution.response
 	case notApplied:
-		s.State, s.Response = StateReleased, nil
+		s.State, s.Response, s.Repair = StateReleased, nil, nil
 	}
 	if err := lease.Err(); err != nil {
 		return false, refuse(CodeOwnershipLost, err)
@@ -81,11 +93,14 @@ func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) 
 	if r.Policy.InDoubt.resolver == nil {
 		return StillUnknown(), nil
 	}
+	ctx, step := e.startStep(ctx, StepResolve, r)
 	x := e.newExecution(ctx, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
 	x.resolves = true
 	defer x.end()
-	return callResolver(x, r.Policy.InDoubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
+	resolution, err := callResolver(x, r.Policy.InDoubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
 		Attempt: rec.Attempt, Fence: fenceOf(lease), Response: rec.Response})
+	step.end(r, err)
+	return resolution, err
 }
 
 // inDoubt asks the resolver about our attempt, if that just ended in doubt. It takes the lock

@@ -205,6 +205,26 @@ func TestPendingUnderALaterFenceIsLeftAlone(t *testing.T) {
 	b.wantRuns(0)
 }
 
+// TestResolveUnderAnEarlierFenceAsksNothing: the lease of a sweeper may be over, and the next
+// holder may have begun since. The resolver must not see the sweeper's fence.
+func TestResolveUnderAnEarlierFenceAsksNothing(t *testing.T) {
+	asked := false
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			asked = true
+			return idem.NotApplied(), nil
+		})
+	}})
+	earlier := b.interrupted("probe", "a").Fence
+	id := idem.NewKeyID("m1", "k")
+	later := b.begin(id, "a", idem.Fence{Domain: earlier.Domain, Token: 1 << 63})
+	rec, err := b.engine.Resolve(context.Background(), id, &b.policy)
+	b.wantRefused(err, idem.CodeOwnershipLost)
+	if asked || rec.State != idem.StatePending || rec.Attempt != later {
+		t.Errorf("Resolve() = %v attempt %v, asked %t, want %v as it was, and nothing asked", rec.State, rec.Attempt, asked, later)
+	}
+}
+
 // TestInDoubtIsResolvedUnderALaterFence: what the attempt has sent and not
 // heard of carries its fence, so the resolver needs a later one.
 func TestInDoubtIsResolvedUnderALaterFence(t *testing.T) {

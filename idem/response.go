@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"maps"
 	"math"
 	"slices"
 )
@@ -26,6 +25,9 @@ type Response struct {
 	// Omitted says that the body could not be kept, because it was streamed, hijacked or
 	// over the limit. Such a result cannot be replayed.
 	Omitted bool
+	// Span is that of the execution, if a [Telemetry] records it. The engine sets it, and a
+	// replay is linked to it.
+	Span Span
 }
 
 // size is about how many bytes a store keeps of r.
@@ -47,7 +49,8 @@ func (r *Response) size() int64 {
 // zigzag-coded.
 //
 //	version (1 byte) | flags (1 byte) | length (4 bytes) | checksum (4 bytes) | content
-//	content: status | header | trailer | body
+//	content: span | status | header | trailer | body
+//	span: trace ID (16 bytes) | span ID (8 bytes), with the flag for a span only
 //	header, trailer: count { length name | count { length value } }
 //
 // Names are in ascending order, and the body is the rest of the content. So a response has
@@ -60,6 +63,7 @@ func (r *Response) size() int64 {
 const (
 	responseVersion = 1
 	responseOmitted = 1 << 0 // flag for a body that could not be kept
+	responseTraced  = 1 << 1 // flag for a span
 
 	responseLength   = 2 // offset of the length
 	responseChecksum = 6 // offset of the checksum
@@ -87,13 +91,17 @@ func (r *Response) AppendBinary(buf []byte) ([]byte, error) {
 	buf = slices.Grow(buf, responseContent+64+int(r.size()))
 	buf = append(buf, responseVersion, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	if r.Omitted {
-		buf[start+1] = responseOmitted
+		buf[start+1] |= responseOmitted
+	}
+	if !r.Span.IsZero() {
+		buf[start+1] |= responseTraced
+		buf = append(append(buf, r.Span.TraceID[:]...), r.Span.SpanID[:]...)
 	}
 	buf = binary.AppendVarint(buf, int64(r.Status))
 	for _, fields := range []map[string][]string{r.Header, r.Trailer} {
 		values := 0
 		buf = binary.AppendUvarint(buf, uint64(len(fields)))
-		for _, name := range slices.Sorted(maps.Keys(fields)) {
+		for _, name := range sortedNames(fields) {
 			buf = appendText(buf, name)
 			buf = binary.AppendUvarint(buf, uint64(len(fields[name])))
 			for _, v := range fields[name] {
@@ -138,8 +146,13 @@ func (r *Response) UnmarshalBinary(data []byte) error {
 		return fmt.Errorf("%w: response of version %d", ErrNewerRecord, data[0])
 	}
 	d := decoder{rest: data[responseContent:]}
+	out := Response{Omitted: data[1]&responseOmitted != 0}
+	if data[1]&responseTraced != 0 {
+		d.bytes(out.Span.TraceID[:])
+		d.bytes(out.Span.SpanID[:])
+	}
 	status := d.number()
-	out := Response{Status: int(int64(status>>1) ^ -int64(status&1)), Omitted: data[1] == responseOmitted}
+	out.Status = int(int64(status>>1) ^ -int64(status&1))
 	out.Header, out.Trailer = d.fields(), d.fields()
 	out.Body = append(out.Body, d.rest...)
 	if again, err := out.AppendBinary(nil); err != nil || !bytes.Equal(again, data) {
@@ -161,6 +174,8 @@ func (d *decoder) number() uint64 {
 	d.rest = d.rest[n:]
 	return v
 }
+
+func (d *decoder) bytes(to []byte) { d.rest = d.rest[copy(to, d.rest):] }
 
 func (d *decoder) text() string {
 	n := min(d.number(), uint64(len(d.rest)))

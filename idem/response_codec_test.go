@@ -13,10 +13,12 @@ import (
 )
 
 var codecResponses = map[string]Response{
-	"zero":     {},
-	"status":   {Status: 201},
-	"negative": {Status: math.MinInt32},
-	"omitted":  {Status: 200, Omitted: true},
+	"zero":                   {},
+	"status":                 {Status: 201},
+	"negative":               {Status: math.MinInt32},
+	"omitted":                {Status: 200, Omitted: true},
+	"traced":                 {Status: 201, Body: []byte("{}"), Span: Span{TraceID: [16]byte{1, 15: 2}, SpanID: [8]byte{3, 7: 4}}},
+	"span of an omitted one": {Omitted: true, Span: Span{SpanID: [8]byte{1}}},
 	"binary body": {Status: 200, Body: []byte{0, 1, 0xff, '\n', 0},
 		Header: map[string][]string{"Content-Type": {"application/octet-stream"}}},
 	"many values": {Status: 302,
@@ -86,7 +88,9 @@ func TestResponseBinaryRefusesOtherForms(t *testing.T) {
 		"empty":              nil,
 		"version only":       {1},
 		"version 0":          sealed(0, 0, "\x00\x00\x00"),
-		"unknown flag":       sealed(1, 2, "\x00\x00\x00"),
+		"unknown flag":       sealed(1, 4, "\x00\x00\x00"),
+		"no span":            sealed(1, 2, "\x00\x00\x00"),
+		"zero span":          sealed(1, 2, strings.Repeat("\x00", 24)+"\x00\x00\x00"),
 		"no status":          sealed(1, 0, ""),
 		"no trailer":         sealed(1, 0, "\x00\x00"),
 		"long varint":        sealed(1, 0, "\x80\x00\x00\x00"),

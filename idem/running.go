@@ -18,53 +18,75 @@ func (e *Engine) Running() Running {
 	l := &e.running
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := Running{Count: len(l.since)}
-	for _, since := range l.since {
-		r.Oldest = max(r.Oldest, time.Since(since))
+	r := Running{Count: len(l.runs)}
+	for run := range l.runs {
+		r.Oldest = max(r.Oldest, time.Since(run.started))
 	}
 	return r
 }
 
-// running has the handlers that run.
+// running has the handlers that run, and one timer for their reports. Nearly all handlers end
+// before their first report is due, so a timer for each would be in vain.
 type running struct {
 	mu    sync.Mutex
-	since map[*run]time.Time
+	runs  map[*run]report
+	timer *time.Timer // nil if no handler has run since the last look
 }
 
-// handlerStarted counts a run. It reports the run after a long time, and again each time its
-// age has doubled, until ended is called.
-func (e *Engine) handlerStarted(ctx context.Context, run *run) (ended func()) {
+// report is the next report of a handler that runs for long.
+type report struct {
+	ctx context.Context
+	due time.Duration // age of the handler
+}
+
+// handlerStarted counts a run until handlerEnded. The run is reported after a long time, and
+// again each time its age has doubled.
+func (e *Engine) handlerStarted(ctx context.Context, run *run) {
 	l := &e.running
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.since[run] = run.started
-	var timer *time.Timer
-	if due := e.cfg.longRunning; due > 0 {
-		timer = time.AfterFunc(due, func() {
-			l.mu.Lock()
-			_, runs := l.since[run]
-			if runs {
-				e.work.hold() // Close waits for the run, and so for this report
-			}
-			l.mu.Unlock()
-			if !runs {
-				return
-			}
-			defer e.work.done()
-			age := time.Since(run.started)
-			e.observe(ctx, run.request, Event{Type: EventLongRunning, Attempt: run.settlement.Attempt, State: StatePending, Duration: age})
-			for due <= age {
-				due *= 2
-			}
-			timer.Reset(due - age)
-		})
+	due := e.cfg.longRunning
+	l.runs[run] = report{ctx, due}
+	if due > 0 && l.timer == nil {
+		l.timer = time.AfterFunc(due, e.reportRunning)
 	}
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.since, run)
-		if timer != nil {
-			timer.Stop()
+}
+
+func (e *Engine) handlerEnded(run *run) {
+	l := &e.running
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.runs, run)
+}
+
+// reportRunning makes the reports that are due, and sets the timer for the next ones. No report
+// of a new handler is due before the timer, because it is never set to more than the time after
+// which a handler runs for long.
+func (e *Engine) reportRunning() {
+	l := &e.running
+	l.mu.Lock()
+	pause, due := e.cfg.longRunning, []func(){}
+	for run, next := range l.runs {
+		age := time.Since(run.started)
+		if age >= next.due {
+			e.work.hold() // Close waits for the run, and so for this report
+			due = append(due, func() {
+				defer e.work.done()
+				e.observe(next.ctx, run.request, Event{Type: EventLongRunning, Attempt: run.settlement.Attempt, State: StatePending, Duration: age})
+			})
 		}
+		for next.due <= age {
+			next.due *= 2
+		}
+		l.runs[run] = next
+		pause = min(pause, next.due-age)
+	}
+	l.timer = nil
+	if len(l.runs) > 0 {
+		l.timer = time.AfterFunc(pause, e.reportRunning)
+	}
+	l.mu.Unlock()
+	for _, tell := range due {
+		tell()
 	}
 }

@@ -50,7 +50,9 @@ func (e *Engine) finish(ctx context.Context, run *run, o outcome, resp *Response
 		e.observe(ctx, run.request, Event{Type: EventOwnershipLost, Attempt: run.settlement.Attempt, Err: run.lease.Err()})
 	}
 	run.decide(o, resp)
-	settled, told, err := e.settle(ctx, run)
+	settling, step := e.startStep(ctx, StepSettle, run.request)
+	settled, told, err := e.settle(settling, run)
+	step.end(run.request, err)
 	switch {
 	case err != nil && !told:
 		return nil, refuse(CodeOwnershipLost, err)
@@ -84,6 +86,9 @@ func (run *run) decide(o outcome, resp *Response) {
 		case resp.size() > p.MaxResponseInDoubt:
 			s.Response = &Response{Status: resp.Status, Omitted: true}
 		}
+	}
+	if s.Response != nil {
+		s.Response.Span = run.span
 	}
 }
 
@@ -176,7 +181,7 @@ func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement) (Set
 	defer cancel()
 	res, err := e.store.Settle(call, r.id, *s)
 	if errors.Is(err, ErrResponseInvalid) && s.Response != nil && !s.Response.Omitted {
-		s.Response = &Response{Status: s.Response.Status, Omitted: true}
+		s.Response = &Response{Status: s.Response.Status, Omitted: true, Span: s.Response.Span}
 		return e.callSettle(ctx, r, s)
 	}
 	r.record = res.Record
@@ -217,6 +222,7 @@ var settledEvents = map[State]EventType{
 
 // ended reports the end of an attempt.
 func (e *Engine) ended(ctx context.Context, run *run, t EventType, cause error) {
+	run.settled.Store(uint32(run.record.State))
 	e.observe(ctx, run.request, Event{Type: t, Attempt: run.settlement.Attempt, State: run.record.State, Duration: time.Since(run.started), Err: cause})
 }
 

@@ -2,6 +2,7 @@ package idem
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -62,8 +63,16 @@ func (w *work) inBackground(fn func(ctx context.Context)) {
 // Close refuses new operations as unavailable. It waits until all running ones are settled and
 // saved, or until ctx ends. Then it gives up the work in the background, and the error says how
 // many operations are left. The caller must not close the session of their locks then, because
-// the locks protect those operations.
+// the locks protect those operations. In the end Close closes what [WithCloser] has named.
 func (e *Engine) Close(ctx context.Context) error {
+	err := e.closeWork(ctx)
+	if e.cfg.closer != nil {
+		err = errors.Join(err, e.cfg.closer.Close())
+	}
+	return err
+}
+
+func (e *Engine) closeWork(ctx context.Context) error {
 	w := &e.work
 	w.mu.Lock()
 	if !w.closed {

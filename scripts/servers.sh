@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the servers and tools for the tests: ZooKeeper's jar, Java, Redis, Sentinel,
-# PostgreSQL, MariaDB, and a C compiler for the race detector. On Debian and similar systems it
+# PostgreSQL, MariaDB, Chromium, promtool, spin for the model, and a C compiler. On Debian and similar systems it
 # installs the missing packages, as root or by sudo without a password. On other
 # systems it names them and exits 1.
 #
@@ -29,10 +29,16 @@ missing() {
 	if [[ -z ${IDEMKEEPER_TEST_MARIADB:-} ]]; then
 		command -v mariadbd >/dev/null || [[ -x /usr/sbin/mariadbd ]] || echo mariadb-server
 	fi
+	if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && ! command -v google-chrome >/dev/null &&
+		! command -v headless-shell >/dev/null; then
+		echo chromium
+	fi
+	command -v promtool >/dev/null || echo prometheus # checks the alert rules
 	if ! command -v "${CC:-gcc}" >/dev/null; then
 		echo gcc
 		echo libc6-dev
 	fi
+	command -v spin >/dev/null || echo spin
 }
 
 mapfile -t packages < <(missing)

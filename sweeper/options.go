@@ -12,7 +12,7 @@ type Option func(*config)
 type config struct {
 	lead       Lead
 	inbox      Inbox
-	observer   func(context.Context, Pass)
+	observers  []func(context.Context, Pass)
 	chores     []*chore
 	interval   time.Duration
 	minAge     time.Duration
@@ -22,14 +22,17 @@ type config struct {
 }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{lead: alwaysLead, observer: func(context.Context, Pass) {},
+	c := config{lead: alwaysLead,
 		interval: 2 * time.Second, minAge: 2 * time.Second, page: 100, workers: 8, maxBackoff: 5 * time.Minute}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&c)
 		}
 	}
-	wrong := c.interval <= 0 || c.maxBackoff <= 0 || c.minAge < 0 || c.page < 1 || c.workers < 1 || c.lead == nil || c.observer == nil
+	wrong := c.interval <= 0 || c.maxBackoff <= 0 || c.minAge < 0 || c.page < 1 || c.workers < 1 || c.lead == nil
+	for _, fn := range c.observers {
+		wrong = wrong || fn == nil
+	}
 	for _, ch := range c.chores {
 		wrong = wrong || ch.every <= 0 || ch.run == nil
 	}
@@ -49,8 +52,17 @@ func WithInbox(in Inbox) Option { return func(c *config) { c.inbox = in } }
 
 // WithObserver reports every pass to fn. A failed chore or election is a Pass with
 // nothing but Err and Leader. fn must be safe for concurrent use and must not
-// block.
-func WithObserver(fn func(context.Context, Pass)) Option { return func(c *config) { c.observer = fn } }
+// block. Several observers are called in their order.
+func WithObserver(fn func(context.Context, Pass)) Option {
+	return func(c *config) { c.observers = append(c.observers, fn) }
+}
+
+// observe reports a pass to all observers.
+func (c *config) observe(ctx context.Context, p Pass) {
+	for _, fn := range c.observers {
+		fn(ctx, p)
+	}
+}
 
 // WithChore has the leader run fn beside the sweep, for example to remove old
 // markers. fn runs when the leader is first elected, and again after each pause.

@@ -62,7 +62,7 @@ func (s *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		s.pause = s.cfg.interval
 		if err := s.cfg.lead(ctx, s.term); err != nil && ctx.Err() == nil {
-			s.cfg.observer(ctx, Pass{Err: err})
+			s.cfg.observe(ctx, Pass{Err: err})
 		}
 		sleep(ctx, s.pause)
 	}
@@ -88,7 +88,7 @@ func (s *Sweeper) term(ctx context.Context) error {
 		// A due chore keeps the office, so a leader that yields often still runs its chores.
 		due := slices.ContainsFunc(s.cfg.chores, func(ch *chore) bool { return ch.left() <= 0 })
 		p.Yielded = p.Newer > 0 && ctx.Err() == nil && !due
-		s.cfg.observer(ctx, p)
+		s.cfg.observe(ctx, p)
 		s.pause = max(s.cfg.interval, min(9*p.Duration, mostPause))
 		if p.Yielded {
 			return nil
@@ -130,7 +130,7 @@ func (s *Sweeper) repeat(ctx context.Context, ch *chore) {
 		ch.next = time.Now().Add(ch.every)
 		ch.mu.Unlock()
 		if err != nil {
-			s.cfg.observer(ctx, Pass{Leader: true, Err: fmt.Errorf("sweeper: chore: %w", err)})
+			s.cfg.observe(ctx, Pass{Leader: true, Err: fmt.Errorf("sweeper: chore: %w", err)})
 		}
 	}
 }

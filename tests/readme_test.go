@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -24,45 +25,12 @@ func TestREADMEProgramRuns(t *testing.T) {
 	if program == nil {
 		t.Fatal("the README has no program")
 	}
-	dir := t.TempDir()
-	socket, source := filepath.Join(dir, "s"), filepath.Join(dir, "main.go")
-	code := strings.Replace(program[1], `r.Run("127.0.0.1:8080")`, "r.RunUnix("+strconv.Quote(socket)+")", 1)
-	if code == program[1] {
-		t.Fatal("the README's program does not listen on 127.0.0.1:8080")
-	}
-	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	binary := filepath.Join(dir, "readme")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, source)
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	var log bytes.Buffer
-	service := exec.CommandContext(t.Context(), binary)
-	service.Stdout, service.Stderr = &log, &log
-	if err := service.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = service.Process.Kill()
-		_ = service.Wait()
-		if n := strings.Count(log.String(), "the money moves now"); n != 1 {
-			t.Errorf("the money moved %d times, want once\n%s", n, log.String())
+	sends, stop := runREADMEProgram(t, program[1])
+	defer func() {
+		if log := stop(); strings.Count(log, "the money moves now") != 1 {
+			t.Errorf("the money did not move once\n%s", log)
 		}
-	})
-	eventually(t, "the README's program", func() error {
-		c, err := new(net.Dialer).DialContext(t.Context(), "unix", socket)
-		if err == nil {
-			_ = c.Close()
-		}
-		return err
-	})
-	sends := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
-	defer sends.CloseIdleConnections()
+	}()
 	var bodies []string
 	for _, words := range curlCommands(t, func(path string) bool { return !strings.HasPrefix(path, "/v1/") }) {
 		resp, err := sends.Do(curlRequest(t, words).WithContext(t.Context()))
@@ -80,6 +48,51 @@ func TestREADMEProgramRuns(t *testing.T) {
 	if len(bodies) != 2 || bodies[0] != bodies[1] {
 		t.Errorf("answers = %q, want the same one twice", bodies)
 	}
+}
+
+// runREADMEProgram builds and starts a program that listens on 127.0.0.1:8080. The client reaches
+// it over a Unix socket. stop kills it and returns what it has printed.
+func runREADMEProgram(t *testing.T, program string, env ...string) (client *http.Client, stop func() string) {
+	t.Helper()
+	dir := t.TempDir()
+	socket, source := filepath.Join(dir, "s"), filepath.Join(dir, "main.go")
+	code := strings.Replace(program, `r.Run("127.0.0.1:8080")`, "r.RunUnix("+strconv.Quote(socket)+")", 1)
+	if code == program {
+		t.Fatal("the README's program does not listen on 127.0.0.1:8080")
+	}
+	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "readme")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, source)
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	var log bytes.Buffer
+	service := exec.CommandContext(t.Context(), binary)
+	service.Stdout, service.Stderr, service.Env = &log, &log, append(os.Environ(), env...)
+	if err := service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceValue(func() string {
+		_ = service.Process.Kill()
+		_ = service.Wait()
+		return log.String()
+	})
+	t.Cleanup(func() { stop() })
+	eventually(t, "the README's program", func() error {
+		c, err := new(net.Dialer).DialContext(t.Context(), "unix", socket)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err
+	})
+	client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	t.Cleanup(client.CloseIdleConnections)
+	return client, stop
 }
 
 func readme(t *testing.T) string {

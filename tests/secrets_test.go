@@ -307,7 +307,7 @@ func TestNothingSecretComesOut(t *testing.T) {
 	}
 
 	metrics := in.httpClient().request(t.Context(), http.MethodGet, "/metrics", "", nil)
-	w.shows("metrics", metrics.body, "idemkeeper_events_total")
+	w.shows("metrics", metrics.body, "idemkeeper_request_duration_seconds_count")
 	w.clean("metrics", metrics.whole(), true)
 
 	for _, format := range []string{"--json=false", "--json"} {

@@ -29,7 +29,9 @@ var snippetImports = map[string]string{
 	"sweeper": module + "/sweeper", "observe": module + "/observe",
 	"idemhttp": module + "/middleware/http", "idemgin": module + "/middleware/gin", "idemgrpc": module + "/middleware/grpc",
 	"gin": "github.com/gin-gonic/gin", "grpc": "google.golang.org/grpc", "credentials": "google.golang.org/grpc/credentials",
-	"goredis": "github.com/redis/go-redis/v9",
+	"goredis":  "github.com/redis/go-redis/v9",
+	"sqlstore": module + "/tokenstore/sql", "pgxstore": module + "/tokenstore/sql/pgx",
+	"pgxpool": "github.com/jackc/pgx/v5/pgxpool", "stdlib": "github.com/jackc/pgx/v5/stdlib",
 }
 
 // snippetNames declares what belongs to the reader's own service. A fragment may
@@ -39,6 +41,10 @@ var snippetNames = map[string]string{
 	"engine":         "var engine *idem.Engine",
 	"locker":         "var locker idem.Locker",
 	"store":          "var store idem.Store",
+	"db":             "var db *sql.DB",
+	"pool":           "var pool *pgxpool.Pool",
+	"file":           "var file string",
+	"amount":         "var amount int64",
 	"merchant":       "var merchant idem.ScopeFunc",
 	"authenticate":   "var authenticate gin.HandlerFunc",
 	"creds":          "var creds credentials.TransportCredentials",

@@ -25,13 +25,15 @@ type testCase struct {
 	ensemble    bool
 	redis       bool
 	full        bool // on the Redis with Settings.Records records
+	postgres    bool
 }
 
-// The number of clients in a duplicate storm, and the connections at which the full
-// store is compared with the empty one.
+// The number of clients in a duplicate storm, the connections at which the full store is
+// compared with the empty one, and those of the cases with a database.
 const (
 	stormClients    = 100
 	fullConnections = 64
+	sqlConnections  = 16
 )
 
 // The names that the goals refer to.
@@ -48,6 +50,8 @@ const (
 	idemZooKeeperFull = "idemkeeper-zookeeper-full"
 	plainEnsemble     = "plain-ensemble"
 	idemEnsemble      = "idemkeeper-zookeeper-ensemble"
+	business          = "business"
+	idemJoined        = "idemkeeper-joined"
 )
 
 // cases is the table to add to.
@@ -64,6 +68,8 @@ var cases = []testCase{
 	{name: idemZooKeeperFull, flow: zooKeeperFlow, keys: fresh, connections: []int{fullConnections}, zooKeeper: true, redis: true, full: true},
 	{name: plainEnsemble, flow: plainFlow, keys: fresh, zooKeeper: true, ensemble: true, redis: true},
 	{name: idemEnsemble, flow: zooKeeperFlow, keys: fresh, zooKeeper: true, ensemble: true, redis: true},
+	{name: business, flow: businessFlow, keys: fresh, connections: []int{sqlConnections}, postgres: true},
+	{name: idemJoined, flow: joinedFlow, keys: fresh, connections: []int{sqlConnections}, postgres: true},
 }
 
 // selectCases returns the cases of the settings in the order of the table.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // connection sends one request after the other until the load stops, or until the first
@@ -109,6 +111,7 @@ type reading struct {
 	service, zooKeeper, redis time.Duration
 	generator, all            time.Duration // of the generator, and of everything on the machine
 	figures                   serviceFigures
+	zxid                      int64 // of ZooKeeper's last transaction
 }
 
 func (l *load) reading(ctx context.Context) (r reading, err error) {
@@ -123,6 +126,11 @@ func (l *load) reading(ctx context.Context) (r reading, err error) {
 	}
 	if r.redis, err = processorTime(l.Processes.Redis); err != nil {
 		return reading{}, err
+	}
+	if l.ZooKeeper != "" {
+		if r.zxid, err = testserver.LastZxid(l.ZooKeeper); err != nil {
+			return reading{}, err
+		}
 	}
 	if r.generator, err = processorTime([]int{os.Getpid()}); err != nil {
 		return reading{}, err
@@ -158,6 +166,7 @@ func (r reading) since(begin reading) Window {
 		Redis:       micros(r.redis-begin.redis) / requests,
 		Allocations: float64(r.figures.Allocations-begin.figures.Allocations) / requests,
 		Bytes:       float64(r.figures.Bytes-begin.figures.Bytes) / requests,
+		Writes:      float64(r.zxid-begin.zxid) / requests,
 	}
 	w.Processor = w.Service + w.ZooKeeper + w.Redis
 	ours := func(r reading) time.Duration { return r.service + r.zooKeeper + r.redis + r.generator }

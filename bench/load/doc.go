@@ -1,6 +1,6 @@
 // Package load measures one Gin route under load, with Idemkeeper and with its peers.
 //
-//	make load                                                # everything, about 9 minutes
+//	make load                                                # everything, about 10 minutes
 //	make load C=64 CASES=plain,idemkeeper-zookeeper ROUNDS=3 # a part
 //	make load C=64 CASES=idemkeeper-zookeeper PROFILE=bin/service.pprof
 //
@@ -12,7 +12,8 @@
 // Each case has a service, a process of its own with the route POST /pay and a trivial
 // handler. A load generator, one more process, sends requests over connections that stay
 // open. Each connection sends its next request when the last one was answered. The
-// servers are started for the run, ZooKeeper as in production.
+// servers are started for the run, ZooKeeper as in production. PostgreSQL does not sync to disk,
+// because that would hide what a joined record adds. Its processor time is not measured.
 //
 // A round measures every case at every number of connections, one after the other, and
 // each round starts with another case, so a busy machine slows all of them down. Every

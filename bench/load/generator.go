@@ -27,6 +27,7 @@ type job struct {
 	Warmup      time.Duration
 	Window      time.Duration
 	Processes   processes
+	ZooKeeper   string // a server to ask how many transactions there were, or ""
 }
 
 // processes are those of a case, by their IDs.
@@ -51,6 +52,7 @@ type Window struct {
 	Processor   float64 `json:"cpu_us"`      // of the three together
 	Allocations float64 `json:"allocations"` // of the service, per request
 	Bytes       float64 `json:"allocated_bytes"`
+	Writes      float64 `json:"zookeeper_transactions"`  // of ZooKeeper, per request
 	LocksPerKey float64 `json:"locks_per_key,omitempty"` // in a storm
 	Others      float64 `json:"others"`                  // share of the processors that all other processes used
 }
@@ -59,7 +61,7 @@ type Window struct {
 func (w *Window) figures() []*float64 {
 	return []*float64{
 		&w.Rate, &w.P50, &w.P99, &w.Service, &w.ZooKeeper, &w.Redis, &w.Processor,
-		&w.Allocations, &w.Bytes, &w.LocksPerKey, &w.Others,
+		&w.Allocations, &w.Bytes, &w.Writes, &w.LocksPerKey, &w.Others,
 	}
 }
 

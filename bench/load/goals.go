@@ -74,6 +74,7 @@ var goals = []goal{
 	{name: "storm-rate-vs-replay", of: rate(stormCase, stormClients), peer: rate(replayStorm, stormClients), atLeast: true, value: 0.8},
 	{name: "storm-locks-per-key", of: locksPerKey(stormCase, stormClients), value: 1},
 	{name: "record-bytes-without-body", of: recordWithoutBody, value: 420},
+	{name: "joined-16-rate-vs-business", of: rate(idemJoined, sqlConnections), peer: rate(business, sqlConnections), atLeast: true, value: 0.71},
 	{name: "full-store-64-rate-vs-empty", of: rate(idemZooKeeperFull, fullConnections), peer: rate(idemZooKeeper, fullConnections), atLeast: true, value: 0.9},
 }
 

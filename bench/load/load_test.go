@@ -34,7 +34,7 @@ var (
 	window      = flag.Duration("window", 100*time.Millisecond, "how long a case is measured in each round")
 	keyCount    = flag.Int("keys", 500, "keys that are repeated")
 	recordCount = flag.Int("records", 2000, "records in the full store, 0 to leave its case out")
-	profile     = flag.String("profile", "", "file for a processor profile of the service, with one case")
+	profile     = flag.String("profile", "", "file for a processor profile of the service, and with .allocs one of its allocations, with one case")
 	jsonFile    = flag.String("json", "", "file for the result. The report then goes to the standard output")
 	plotFile    = flag.String("plot", "", "file for the plot")
 )

@@ -3,9 +3,11 @@ package load
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"runtime"
 	"slices"
 	"testing"
@@ -68,6 +70,7 @@ type measurement struct {
 
 	redis, fullRedis    *redisServer
 	zooKeeper, ensemble *zooKeeperServers
+	postgres            *testserver.Postgres
 }
 
 // runningCase is a case with its service.
@@ -77,6 +80,7 @@ type runningCase struct {
 	ready   serviceReady
 	redis   *redisServer
 	pids    processes
+	asked   string // a ZooKeeper server that tells how many transactions there were, or ""
 	prefix  string // of its keys in Redis
 	keys    string // prefix of the repeated keys
 }
@@ -140,7 +144,9 @@ func (m *measurement) close() error {
 
 // start starts the service of a case, and the servers that it is the first to need.
 func (m *measurement) start(ctx context.Context, c testCase) error {
-	r := &runningCase{testCase: c, prefix: "load-" + c.name + ":", keys: rand.Text()[:16]}
+	// As long as the default prefix of the token store, because keys count among a record's bytes.
+	prefix := fmt.Sprintf("ld%02d", len(m.running))
+	r := &runningCase{testCase: c, prefix: prefix, keys: rand.Text()[:16]}
 	config := serviceConfig{Case: c.name, Prefix: r.prefix, Profile: m.Profile}
 	if c.redis {
 		var err error
@@ -149,9 +155,15 @@ func (m *measurement) start(ctx context.Context, c testCase) error {
 		}
 		config.Redis, r.pids.Redis = r.redis.URL(), []int{r.redis.PID()}
 	}
+	if c.postgres {
+		var err error
+		if config.Postgres, err = m.databaseFor(ctx, c); err != nil {
+			return err
+		}
+	}
 	if c.zooKeeper {
 		servers := m.zooKeeperFor(c)
-		config.ZooKeeper, r.pids.ZooKeeper = servers.hosts, servers.pids
+		config.ZooKeeper, r.pids.ZooKeeper, r.asked = servers.hosts, servers.pids, servers.hosts[0]
 	}
 	var err error
 	if r.service, err = startProcess(ctx, roleService); err != nil {
@@ -203,6 +215,25 @@ func (m *measurement) redisFor(c testCase) (*redisServer, error) {
 	m.tb.Cleanup(func() { _ = client.Close() })
 	*which = &redisServer{server, client}
 	return *which, nil
+}
+
+// databaseFor makes a database for a case, and returns its URL.
+func (m *measurement) databaseFor(ctx context.Context, c testCase) (string, error) {
+	if m.postgres == nil {
+		m.postgres = testserver.StartPostgres(m.tb)
+	}
+	u, err := url.Parse(m.postgres.URL())
+	if err != nil {
+		return "", err
+	}
+	db, err := sql.Open("pgx", u.String())
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = db.Close() }()
+	u.Path = c.name
+	_, err = db.ExecContext(ctx, fmt.Sprintf("CREATE DATABASE %q", c.name))
+	return u.String(), err
 }
 
 func (m *measurement) zooKeeperFor(c testCase) *zooKeeperServers {
@@ -276,7 +307,7 @@ func (m *measurement) turns(ctx context.Context, round, connections int) error {
 }
 
 func (m *measurement) do(r *runningCase, j job) (Window, error) {
-	j.Service, j.Processes, j.Prefix, j.Number = r.ready, r.pids, r.keys, m.Keys
+	j.Service, j.Processes, j.ZooKeeper, j.Prefix, j.Number = r.ready, r.pids, r.asked, r.keys, m.Keys
 	var result jobResult
 	if err := m.generator.ask(j, &result); err != nil {
 		return Window{}, fmt.Errorf("generator: %w", err)

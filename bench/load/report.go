@@ -30,9 +30,9 @@ func (r *Result) Print(out io.Writer) {
 }
 
 func (r *Result) printCases(out io.Writer) {
-	const row = "| %-29s | %4s | %7s | %7s | %9s | %7s | %7s | %8s | %8s | %6s | %7s |\n"
-	fmt.Fprintf(out, row, "case", "conn", "service", "ZooK.", "Redis", "sum, µs", "req/s", "p50, µs", "p99, µs", "allocs", "bytes")
-	fmt.Fprintf(out, row, "---", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:")
+	const row = "| %-29s | %4s | %7s | %7s | %9s | %7s | %7s | %8s | %8s | %6s | %7s | %6s |\n"
+	fmt.Fprintf(out, row, "case", "conn", "service", "ZooK.", "Redis", "sum, µs", "req/s", "p50, µs", "p99, µs", "allocs", "bytes", "writes")
+	fmt.Fprintf(out, row, "---", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:")
 	for _, c := range cases {
 		for i := range r.Cases {
 			if r.Cases[i].Case != c.name {
@@ -41,13 +41,15 @@ func (r *Result) printCases(out io.Writer) {
 			w := r.Cases[i].Median
 			fmt.Fprintf(out, row, c.name, fmt.Sprint(r.Cases[i].Connections),
 				tenths(w.Service), tenths(w.ZooKeeper), tenths(w.Redis), tenths(w.Processor),
-				whole(w.Rate), whole(w.P50), whole(w.P99), whole(w.Allocations), whole(w.Bytes))
+				whole(w.Rate), whole(w.P50), whole(w.P99), whole(w.Allocations), whole(w.Bytes), hundredths(w.Writes))
 		}
 	}
 	fmt.Fprintln(out)
 }
 
 func tenths(v float64) string { return fmt.Sprintf("%.1f", v) }
+
+func hundredths(v float64) string { return fmt.Sprintf("%.2f", v) }
 
 func whole(v float64) string { return fmt.Sprintf("%.0f", v) }
 

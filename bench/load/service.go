@@ -22,6 +22,7 @@ type serviceConfig struct {
 	Case      string
 	Redis     string // URL
 	ZooKeeper []string
+	Postgres  string // URL of a database of the case's own
 	Prefix    string // of the keys in Redis
 	Profile   string // file, or ""
 }
@@ -140,7 +141,8 @@ func (s *service) figures(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// profile writes a profile of the processor time from now to the end.
+// profile writes a profile of the processor time from now to the end, and one of all
+// allocations beside it.
 func (s *service) profile() error {
 	file, err := os.Create(s.config.Profile)
 	if err != nil {
@@ -151,7 +153,18 @@ func (s *service) profile() error {
 	}
 	s.onClose(func(context.Context) error {
 		pprof.StopCPUProfile()
-		return file.Close()
+		return errors.Join(file.Close(), writeAllocations(s.config.Profile+allocationsSuffix))
 	})
 	return nil
+}
+
+// allocationsSuffix follows the name of the processor profile.
+const allocationsSuffix = ".allocs"
+
+func writeAllocations(name string) error {
+	file, err := os.Create(name) //nolint:gosec // the file that the caller named
+	if err != nil {
+		return err
+	}
+	return errors.Join(pprof.Lookup("allocs").WriteTo(file, 0), file.Close())
 }

@@ -19,37 +19,20 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 )
 
 // transport decides the form of a stored response.
-type transport string
+type transport = operate.Transport
 
 const (
-	overHTTP transport = "http"
-	overGRPC transport = "grpc"
+	overHTTP = operate.OverHTTP
+	overGRPC = operate.OverGRPC
 )
 
 // maxCode is the greatest gRPC code, UNAUTHENTICATED.
 const maxCode = 16
-
-// The forms of routes. A method without a package looks like a path of two parts, as
-// in /Greeter/SayHello and /v1/payments.
-var (
-	methodOfPackage = regexp.MustCompile(`^/[A-Za-z_]\w*(\.[A-Za-z_]\w*)+/[A-Za-z_]\w*$`)
-	methodOrPath    = regexp.MustCompile(`^/[A-Za-z_]\w*/[A-Za-z_]\w*$`)
-)
-
-// likely is the transport of a route by its name, "" if it can be either.
-func likely(route string) transport {
-	switch {
-	case methodOfPackage.MatchString(route):
-		return overGRPC
-	case methodOrPath.MatchString(route):
-		return ""
-	}
-	return overHTTP
-}
 
 // transportOf decides by the status. 0 to 16 are gRPC codes and 200 to 599 are HTTP.
 // If the route's name or --transport says otherwise, FILE is wrong or for another
@@ -64,7 +47,7 @@ func (ans *answer) transportOf(route string, told transport) (transport, error) 
 	default:
 		return "", fmt.Errorf("status %d: want an HTTP status from 200 to 599, or a gRPC code from 0 (OK) to %d", ans.status, maxCode)
 	}
-	switch name := likely(route); {
+	switch name := operate.Likely(route); {
 	case told != "" && told != is:
 		return "", fmt.Errorf("status %d does not fit --transport %s: %s", ans.status, told, statuses)
 	case told == "" && name == overGRPC && is != name:

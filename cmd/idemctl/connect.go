@@ -26,14 +26,11 @@ const (
 // tokenStore is a token store with an operator's methods.
 type tokenStore interface {
 	idem.Store
+	idem.StoreInspector
 
 	// AcceptLoss makes the store serve new keys again after a loss of records. It
 	// returns how many shards had lost theirs.
 	AcceptLoss(ctx context.Context) (int, error)
-	// Decisions lists the decisions of people about a key, newest first.
-	Decisions(ctx context.Context, id idem.KeyID) ([]decidedRow, error)
-	// Clock returns the time of the store, which is that of its records.
-	Clock(ctx context.Context) (time.Time, error)
 	// Sealed reports whether the services have declared that they encrypt
 	// responses.
 	Sealed(ctx context.Context) (bool, error)
@@ -68,23 +65,18 @@ func (a *app) openStore(ctx context.Context) (store tokenStore, done func(), err
 	return b.store, b.close, nil
 }
 
-// openToLook is openStore for commands that only read. It leaves an unreachable
-// ensemble out, with a message.
-func (a *app) openToLook(ctx context.Context) (store tokenStore, done func(), err error) {
-	b, err := a.openBackends(ctx, need{readOnly: true})
-	if err != nil {
-		return nil, nil, err
-	}
-	if b.noEnsemble != nil {
-		fmt.Fprintf(a.stderr, "idemctl: cannot tell whether records were lost: %s\n", oneLine(b.noEnsemble.Error()))
-	}
-	return b.store, b.close, nil
-}
-
 // need says what a command needs of its connections.
 type need struct {
 	ensemble bool // an unreachable ensemble is an error, otherwise it is left out
 	readOnly bool // write nothing to the store
+}
+
+// patience is how long a command waits for an ensemble.
+func (n need) patience() time.Duration {
+	if n.readOnly {
+		return lookTimeout
+	}
+	return connectTimeout
 }
 
 // openBackends connects to all servers that the flags name. The caller calls close. With
@@ -119,11 +111,7 @@ func (a *app) openRedis(ctx context.Context, b *backends, n need) (tokenStore, e
 	log := slog.New(slog.DiscardHandler) // errors are returned
 	opts := []redisstore.Option{redisstore.WithPrefix(a.prefix), redisstore.WithLogger(log)}
 	if a.zookeeper != "" {
-		within := connectTimeout
-		if n.readOnly {
-			within = lookTimeout
-		}
-		switch err := a.joinEnsemble(ctx, b, within, log); {
+		switch err := a.joinEnsemble(ctx, b, n.patience(), log); {
 		case err == nil:
 			opts = append(opts, redisstore.WithWitness(recipes.NewRegister(b.zookeeper, a.witness)))
 		case n.ensemble || isWrongUse(err) || ctx.Err() != nil:
@@ -147,32 +135,7 @@ func (a *app) openRedis(ctx context.Context, b *backends, n need) (tokenStore, e
 	if err != nil {
 		return nil, fmt.Errorf("--redis: %w", err)
 	}
-	return redisTools{store, client}, nil
-}
-
-// redisTools is the token store in Redis.
-type redisTools struct {
-	*redisstore.Store
-
-	client goredis.UniversalClient
-}
-
-// Decisions implements tokenStore.
-func (s redisTools) Decisions(ctx context.Context, id idem.KeyID) (rows []decidedRow, err error) {
-	list, err := s.Store.Decisions(ctx, id)
-	for _, d := range list {
-		rows = append(rows, decidedRow{d.At.UTC(), d.Attempt, d.State.String(), d.By, d.Reason})
-	}
-	return rows, err
-}
-
-// Clock implements tokenStore.
-func (s redisTools) Clock(ctx context.Context) (time.Time, error) {
-	now, err := s.client.Time(ctx).Result()
-	if err != nil {
-		return now, fmt.Errorf("%w: clock of Redis: %w", idem.ErrUnavailable, err)
-	}
-	return now, nil
+	return store, nil
 }
 
 // sealedStore encrypts responses. The operator's methods go to the store below directly.
@@ -184,14 +147,6 @@ type sealedStore struct {
 
 // AcceptLoss implements tokenStore.
 func (s sealedStore) AcceptLoss(ctx context.Context) (int, error) { return s.below.AcceptLoss(ctx) }
-
-// Decisions implements tokenStore.
-func (s sealedStore) Decisions(ctx context.Context, id idem.KeyID) ([]decidedRow, error) {
-	return s.below.Decisions(ctx, id)
-}
-
-// Clock implements tokenStore.
-func (s sealedStore) Clock(ctx context.Context) (time.Time, error) { return s.below.Clock(ctx) }
 
 // Sealed implements tokenStore.
 func (s sealedStore) Sealed(ctx context.Context) (bool, error) { return s.below.Sealed(ctx) }

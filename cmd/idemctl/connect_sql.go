@@ -12,6 +12,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/database"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
@@ -40,12 +41,11 @@ func (a *app) sqlOptions(db *database.DB, log *slog.Logger) []sqlstore.Option {
 	return append(opts, db.StoreOptions()...)
 }
 
-// openDatabase opens the token store in a database. ZooKeeper is for the locks alone, so it is
-// left out of commands that only read.
+// openDatabase opens the token store in a database. ZooKeeper is for the locks alone.
 func (a *app) openDatabase(ctx context.Context, b *backends, n need) (tokenStore, error) {
 	log := slog.New(slog.DiscardHandler) // errors are returned
-	if a.zookeeper != "" && !n.readOnly {
-		switch err := a.joinEnsemble(ctx, b, connectTimeout, log); {
+	if a.zookeeper != "" {
+		switch err := a.joinEnsemble(ctx, b, n.patience(), log); {
 		case err == nil:
 		case n.ensemble || isWrongUse(err) || ctx.Err() != nil:
 			return nil, err
@@ -71,7 +71,7 @@ func (a *app) openDatabase(ctx context.Context, b *backends, n need) (tokenStore
 	b.closers = append(b.closers, func() { _ = store.Close() })
 	// The process that owns a file of SQLite knows its transactions by itself, and their open
 	// records are never committed.
-	if !n.readOnly && db.Dialect != sqlstore.SQLite() {
+	if db.Dialect != sqlstore.SQLite() {
 		if b.joined, err = store.Joined(); err != nil {
 			return nil, fmt.Errorf("--database: %w", err)
 		}
@@ -104,15 +104,6 @@ type sqlTools struct{ *sqlstore.Store }
 
 // AcceptLoss implements tokenStore. The store notices no loss.
 func (s sqlTools) AcceptLoss(context.Context) (int, error) { return 0, nil }
-
-// Decisions implements tokenStore.
-func (s sqlTools) Decisions(ctx context.Context, id idem.KeyID) (rows []decidedRow, err error) {
-	list, err := s.Store.Decisions(ctx, id)
-	for _, d := range list {
-		rows = append(rows, decidedRow{d.At.UTC(), d.Attempt, d.State.String(), d.By, d.Reason})
-	}
-	return rows, err
-}
 
 // migrateTimeout bounds a migration. Another one may run first.
 const migrateTimeout = 2 * time.Minute
@@ -147,7 +138,7 @@ do not start again afterwards. Tables that a newer build has migrated are refuse
 			if a.json {
 				return writeJSON(a.stdout, map[string]int{"schema_version": sqlstore.SchemaVersion})
 			}
-			_, err = fmt.Fprintf(a.stdout, "the tables in %s have version %d\n", oneLine(db.Name), sqlstore.SchemaVersion)
+			_, err = fmt.Fprintf(a.stdout, "the tables in %s have version %d\n", operate.OneLine(db.Name), sqlstore.SchemaVersion)
 			return err
 		},
 	}

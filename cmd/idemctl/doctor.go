@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/idemkeeper/idemkeeper/internal/database"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
@@ -50,7 +51,7 @@ func (r *report) warnf(check, format string, args ...any) { r.add("warn", check,
 func (r *report) failf(check, format string, args ...any) { r.add("fail", check, format, args) }
 
 func (r *report) add(status, check, format string, args []any) {
-	detail := strings.Join(strings.Fields(printable(fmt.Sprintf(format, args...))), " ")
+	detail := strings.Join(strings.Fields(operate.Printable(fmt.Sprintf(format, args...))), " ")
 	r.findings = append(r.findings, finding{check, status, passwords.ReplaceAllString(detail, "//***@")})
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
@@ -78,7 +79,7 @@ func (a *app) checkRecordsInRedis(ctx context.Context, r *report, p *patient) {
 			r.okf(check, "all %d shards are the ones that the services remember", redisstore.Shards)
 		}
 	}
-	a.checkOpenRecords(ctx, r, p, redisTools{store, p.redis})
+	a.checkOpenRecords(ctx, r, p, store)
 }
 
 // checkClocks compares the clocks with each other and with this machine's.
@@ -163,7 +164,7 @@ func (a *app) checkDomains(ctx context.Context, r *report, p *patient, store ide
 			return
 		}
 		if !retired {
-			foreign = append(foreign, fmt.Sprintf("%s (%d)", oneLine(domain), domains[domain]))
+			foreign = append(foreign, fmt.Sprintf("%s (%d)", operate.OneLine(domain), domains[domain]))
 		}
 	}
 	switch {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 )
@@ -76,10 +77,10 @@ func (a *app) stand(ctx context.Context, client *zookeeper.Client, path, name st
 	stop()
 	if lost := leader.Err(); lost != nil {
 		client.Abandon() // exit without waiting for servers, because scripts take a running process for the leader
-		return fmt.Errorf("%s leads no longer: %w", oneLine(name), lost)
+		return fmt.Errorf("%s leads no longer: %w", operate.OneLine(name), lost)
 	}
 	if err := release(ctx, leader); err != nil {
-		return fmt.Errorf("%s stops leading, and may be shown as the leader until its session times out: %w", oneLine(name), err)
+		return fmt.Errorf("%s stops leading, and may be shown as the leader until its session times out: %w", operate.OneLine(name), err)
 	}
 	return said
 }
@@ -115,6 +116,6 @@ func (a *app) writeLeader(l recipes.Participant) error {
 	if a.json {
 		return writeJSON(a.stdout, leaderRow{l.Name, l.Host, l.PID, strconv.FormatUint(l.Fence.Token, 10), l.Fence.Domain})
 	}
-	_, err := fmt.Fprintf(a.stdout, "leader %s\n", oneLine(l.Name))
+	_, err := fmt.Fprintf(a.stdout, "leader %s\n", operate.OneLine(l.Name))
 	return err
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/idemkeeper/idemkeeper/internal/operate"
 )
 
 // Exit codes.
@@ -64,7 +66,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	if ofCommand && ended.err == nil {
 		return ended.code
 	}
-	fmt.Fprintln(stderr, "idemctl: "+oneLine(strings.Join(strings.Fields(err.Error()), " ")))
+	fmt.Fprintln(stderr, "idemctl: "+operate.OneLine(strings.Join(strings.Fields(err.Error()), " ")))
 	switch {
 	case isWrongUse(err), !a.started: // package cobra refused the command line
 		return exitUsage

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,11 +9,11 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
 )
 
 // row is a record in JSON. Times are by the store's clock.
@@ -38,6 +39,14 @@ type row struct {
 	Headers       map[string][]string `json:"headers,omitempty"`
 	Body          *string             `json:"body,omitempty"`
 	BodyBase64    []byte              `json:"body_base64,omitempty"`
+
+	AgeSeconds  float64 `json:"age_seconds"`            // since Since
+	HolderAlive *bool   `json:"holder_alive,omitempty"` // of an open attempt, if it can be told
+	HolderHost  string  `json:"holder_host,omitempty"`  // of the process with the lock
+	HolderPID   int     `json:"holder_pid,omitempty"`
+	Holder      string  `json:"holder,omitempty"` // the same as a text
+	Next        string  `json:"next,omitempty"`   // what happens by itself
+	Settle      string  `json:"settle,omitempty"` // the command that settles the attempt
 }
 
 // decidedRow is a person's decision about an attempt, in JSON.
@@ -51,9 +60,9 @@ type decidedRow struct {
 
 // line is the decision as text.
 func (d *decidedRow) line() string {
-	text := fmt.Sprintf("%s  attempt %d %s by %s", d.At.Format(time.RFC3339), d.Attempt, d.State, oneLine(d.By))
+	text := fmt.Sprintf("%s  attempt %d %s by %s", d.At.Format(time.RFC3339), d.Attempt, d.State, operate.OneLine(d.By))
 	if d.Reason != "" {
-		text += ": " + oneLine(d.Reason)
+		text += ": " + operate.OneLine(d.Reason)
 	}
 	return text
 }
@@ -61,7 +70,18 @@ func (d *decidedRow) line() string {
 // unreadable is shown as the state of an unreadable record.
 const unreadable = "unreadable"
 
-func newRow(o *idem.OpenRecord, body bool) row {
+func newRow(f *operate.Facts, body bool) row {
+	out, story := newRecordRow(&f.OpenRecord, body), f.Story()
+	out.AgeSeconds, out.Holder, out.Next, out.Settle = story.Age.Seconds(), story.Holder, story.Next, story.Settle
+	out.HolderHost, out.HolderPID = f.Holder.Host, f.Holder.PID
+	if alive, known := f.Alive(); known {
+		out.HolderAlive = &alive
+	}
+	return out
+}
+
+// newRecordRow is the record alone.
+func newRecordRow(o *idem.OpenRecord, body bool) row {
 	id, r := o.ID, &o.Record
 	if o.Err != nil {
 		return row{KeyID: id.String(), OperationID: id.OperationID(), State: unreadable, Since: moment(r.Started),
@@ -104,9 +124,11 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-func (a *app) writeRecord(o *idem.OpenRecord, decided []decidedRow, body bool) error {
-	r, out := &o.Record, newRow(o, body)
-	out.Decisions = decided
+func (a *app) writeRecord(f *operate.Facts, decided []idem.Decided, body bool) error {
+	r, out := &f.Record, newRow(f, body)
+	for _, d := range decided {
+		out.Decisions = append(out.Decisions, decidedRow{d.At.UTC(), d.Attempt, d.State.String(), d.By, d.Reason})
+	}
 	if a.json {
 		return writeJSON(a.stdout, out)
 	}
@@ -125,43 +147,49 @@ func (a *app) writeRecord(o *idem.OpenRecord, decided []decidedRow, body bool) e
 	line("key id", out.KeyID)
 	line("operation", out.OperationID)
 	line("state", out.State)
-	text("because", oneLine(out.Unreadable))
+	text("because", operate.OneLine(out.Unreadable))
 	when("since", out.Since)
+	if out.Since != nil {
+		line("age", operate.Brief(f.Story().Age))
+	}
 	text("kind", out.Kind)
-	text("route", oneLine(out.Route))
-	if o.Err == nil {
+	text("route", operate.OneLine(out.Route))
+	if f.Err == nil {
 		line("attempt", out.Attempt)
 	}
 	when("started", out.Started)
-	text("fence", oneLine(out.Fence))
+	text("fence", operate.OneLine(out.Fence))
 	when("token expires", out.TokenExpires)
 	when("result expires", out.ResultExpires)
 	when("key expires", out.KeyExpires)
-	text("decided by", oneLine(out.DecidedBy))
-	text("reason", oneLine(out.Reason))
+	text("decided by", operate.OneLine(out.DecidedBy))
+	text("reason", operate.OneLine(out.Reason))
 	for i := range out.Decisions {
 		line("decision", out.Decisions[i].line())
 	}
 	if r.Response != nil {
 		line("response", fmt.Sprintf("status %d, %d bytes", out.Status, len(r.Response.Body)))
 	}
-	text("response", oneLine(out.ResponseError))
+	text("response", operate.OneLine(out.ResponseError))
+	text("holder", operate.OneLine(out.Holder))
+	text("next", operate.OneLine(out.Next))
+	text("settle", operate.OneLine(out.Settle))
 	for name, values := range out.Headers {
 		for _, v := range values {
-			text("header", oneLine(name+": "+v))
+			text("header", operate.OneLine(name+": "+v))
 		}
 	}
 	if err := w.Flush(); err != nil || !body || r.Response == nil || r.Response.Omitted {
 		return err
 	}
-	_, err := fmt.Fprintf(a.stdout, "\n%s\n", printable(string(r.Response.Body)))
+	_, err := fmt.Fprintf(a.stdout, "\n%s\n", operate.Printable(string(r.Response.Body)))
 	return err
 }
 
-func (a *app) writeList(list []idem.OpenRecord) error {
+func (a *app) writeList(list []*operate.Facts) error {
 	if a.json {
-		for i := range list {
-			if err := writeJSON(a.stdout, newRow(&list[i], false)); err != nil {
+		for _, f := range list {
+			if err := writeJSON(a.stdout, newRow(f, false)); err != nil {
 				return err
 			}
 		}
@@ -171,47 +199,25 @@ func (a *app) writeList(list []idem.OpenRecord) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STATE\tSINCE\tATTEMPT\tROUTE\tOPERATION\tKEY ID")
-	for i := range list {
-		r := &list[i].Record
-		if err := list[i].Err; err != nil {
-			fmt.Fprintf(w, "%s\t%s\t-\t%s\t%s\t%s\n", unreadable, r.Started.UTC().Format(time.RFC3339),
-				oneLine(err.Error()), list[i].ID.OperationID(), list[i].ID)
-			continue
+	fmt.Fprintln(w, "STATE\tSINCE\tATTEMPT\tROUTE\tOPERATION\tKEY ID\tAGE\tHOLDER\tNEXT\tSETTLE")
+	for _, f := range list {
+		r, story := &f.Record, f.Story()
+		state, attempt, route := r.State.String(), strconv.Itoa(int(r.Attempt.Number)), r.Route
+		if f.Err != nil {
+			state, attempt, route = unreadable, "-", f.Err.Error()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", r.State, r.Since().UTC().Format(time.RFC3339),
-			r.Attempt.Number, oneLine(r.Route), list[i].ID.OperationID(), list[i].ID)
+		fmt.Fprintln(w, strings.Join([]string{state, newRecordRow(&f.OpenRecord, false).since(), attempt, operate.OneLine(route), f.ID.OperationID(), f.ID.String(),
+			operate.Brief(story.Age), cmp.Or(operate.OneLine(story.Holder), "-"), operate.OneLine(story.Next), cmp.Or(operate.OneLine(story.Settle), "-")}, "\t"))
 	}
 	return w.Flush()
 }
 
-// Stored text must not steer the operator's terminal or look like other text. So
-// control characters, line breaks, changes of direction (U+202E) and invisible
-// characters are shown as escapes, or replaced.
-
-// printable makes a text of several lines safe to print.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || unicode.IsGraphic(r) {
-			return r
-		}
-		return utf8.RuneError
-	}, s)
-}
-
-// oneLine makes a text safe to print in one line, with escapes as in Go and JSON (\n,
-// \u202e).
-func oneLine(s string) string {
-	var out strings.Builder
-	for _, r := range s {
-		if strconv.IsPrint(r) {
-			out.WriteRune(r)
-			continue
-		}
-		quoted := strconv.QuoteRuneToASCII(r)
-		out.WriteString(quoted[1 : len(quoted)-1])
+// since is for a table.
+func (r row) since() string {
+	if r.Since == nil {
+		return "-"
 	}
-	return out.String()
+	return r.Since.Format(time.RFC3339)
 }
 
 // writeJSON writes an object and a line break. It escapes more than package json,

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
@@ -19,18 +20,25 @@ func (a *app) record() *cobra.Command {
 
 func (a *app) recordShow() *cobra.Command {
 	var which whichKey
+	var operation string
 	var body bool
 	cmd := &cobra.Command{
-		Use:   "show --scope SCOPE KEY | show --key-id HEX",
+		Use:   "show --scope SCOPE KEY | show --key-id HEX | show --operation OP",
 		Short: "Show the record of a key",
 		Long: `Show the record of a key. SCOPE is the owner of the key, as in the service's
 policy. In the sample it is the merchant. Instead of the key you can give its ID,
-which is in lists, logs and events. Exits with 75 if there is no record.
+which is in lists, logs and events, or the operation ID, which is in the systems that
+the service calls. An operation ID is a hash, so idemctl may have to read the ID of
+every record for it. Exits with 75 if there is no record.
 
 "attempt" is the number for "record resolve --attempt". "decided by" names the
 person or part of the services that settled the attempt in place of its holder.
 Each "decision" line is a decision of a person about the key, newest first, also
 about earlier attempts. Unprintable characters are shown as escapes (\n, \u202e).
+
+"holder" says whether the process of an open attempt lives, and which one it is. For
+this idemctl looks at the lock, so give --zookeeper if the services lock there. "next"
+says what happens without a person, and "settle" is the command for a person.
 
 An unreadable record has the state "unreadable" and a reason. It was written by a
 newer build, or it is corrupt. An unreadable response has a reason in place of its
@@ -43,36 +51,53 @@ cannot tell whether Redis has lost records.`,
   idemctl --json record show --scope merchant_demo '"a key with spaces, in quotes"'`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := which.id(cmd, args)
+			byOperation := cmd.Flags().Changed("operation")
+			var id idem.KeyID
+			var err error
+			switch {
+			case !byOperation:
+				id, err = which.id(cmd, args)
+			case cmd.Flags().Changed("scope") || cmd.Flags().Changed("key-id") || len(args) > 0:
+				err = wrongUse("%s wants --operation, or a key, not both", cmd.CommandPath())
+			}
 			if err != nil {
 				return err
 			}
-			store, done, err := a.openToLook(cmd.Context())
+			look, done, err := a.openToLook(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer done()
-			rec, err := store.Get(cmd.Context(), id)
-			if errors.Is(err, sealed.ErrUnreadable) {
-				fmt.Fprintf(a.stderr, "idemctl: the response is left out: %s\n", oneLine(err.Error()))
-				err = nil
+			if byOperation {
+				var found bool
+				if id, found, err = look.FindOperation(cmd.Context(), operation); err == nil && !found {
+					err = fmt.Errorf("no record of operation %s: %w", operate.OneLine(operation), errNothing)
+				}
+				if err != nil {
+					return err
+				}
 			}
-			unreadable := err
-			switch {
-			case errors.Is(err, idem.ErrNewerRecord), errors.Is(err, idem.ErrCorruptRecord):
-			case err != nil:
-				return err
-			case rec.State == idem.StateNone:
-				return noRecord(id)
-			}
-			decided, err := store.Decisions(cmd.Context(), id)
+			facts, err := look.Get(cmd.Context(), id)
 			if err != nil {
 				return err
 			}
-			return a.writeRecord(&idem.OpenRecord{ID: id, Record: rec, Err: unreadable}, decided, body)
+			rec := &facts.Record
+			if errors.Is(rec.ResponseErr, sealed.ErrUnreadable) {
+				fmt.Fprintf(a.stderr, "idemctl: the response is left out: %s\n", operate.OneLine(rec.ResponseErr.Error()))
+				rec.ResponseErr = nil
+			}
+			if facts.Err == nil && rec.State == idem.StateNone {
+				return noRecord(id)
+			}
+			decided, err := look.Decisions(cmd.Context(), id)
+			if err != nil {
+				return err
+			}
+			return a.writeRecord(facts, decided, body)
 		},
 	}
 	which.flags(cmd)
+	cmd.Flags().StringVar(&operation, "operation", "", "operation ID, in place of --scope and KEY")
 	cmd.Flags().BoolVar(&body, "body", false, "also show the stored response")
 	return cmd
 }
@@ -123,6 +148,9 @@ that runs or was interrupted. An unknown record waits for a decision. To see a
 settled record, use "record show" with its key. An empty list is a success. It
 writes nothing. If ZooKeeper does not answer, it says so and goes on without.
 
+The last columns say how old the state is, whether the holder of the attempt lives and
+in which process, what happens next by itself, and which command settles the attempt.
+
 An unreadable record, written by a newer build or corrupt, is listed as
 "unreadable" with the reason, with every --state.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 record list --state unknown --older-than 1m
@@ -140,13 +168,13 @@ An unreadable record, written by a newer build or corrupt, is listed as
 			if olderThan < 0 || limit < 1 {
 				return wrongUse("--older-than is negative, or --limit below 1")
 			}
-			store, done, err := a.openToLook(cmd.Context())
+			look, done, err := a.openToLook(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer done()
 			var list []idem.OpenRecord
-			err = eachOpen(cmd.Context(), store, q, func(r *idem.OpenRecord) bool {
+			err = eachOpen(cmd.Context(), look.Store, q, func(r *idem.OpenRecord) bool {
 				if len(list) == limit {
 					fmt.Fprintf(a.stderr, "idemctl: there are more than %d; see --limit\n", limit)
 					return false
@@ -157,7 +185,11 @@ An unreadable record, written by a newer build or corrupt, is listed as
 			if err != nil {
 				return err
 			}
-			return a.writeList(list)
+			facts, err := look.Look(cmd.Context(), list)
+			if err != nil {
+				return err
+			}
+			return a.writeList(facts)
 		},
 	}
 	cmd.Flags().StringVar(&state, "state", "", "pending or unknown (default: both)")

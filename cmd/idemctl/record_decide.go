@@ -10,6 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
 	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
@@ -47,7 +48,7 @@ func (a *app) decide(ctx context.Context, b *backends, id idem.KeyID, rec *idem.
 	case rec.State == idem.StatePending:
 		return idem.Record{}, fmt.Errorf("the attempt is pending and may be running: %w", why)
 	}
-	fmt.Fprintf(a.stderr, "idemctl: %s: %s\n", withoutLock, oneLine(why.Error()))
+	fmt.Fprintf(a.stderr, "idemctl: %s: %s\n", withoutLock, operate.OneLine(why.Error()))
 	return decideWithoutLock(ctx, b.store, id, rec, response, v)
 }
 
@@ -94,7 +95,7 @@ func (a *app) lockerFor(ctx context.Context, b *backends, id idem.KeyID, rec *id
 
 // whyNoLock explains why the lock of a domain could not be taken.
 func (a *app) whyNoLock(b *backends, domain string, retired bool) error {
-	name := oneLine(domain)
+	name := operate.OneLine(domain)
 	switch {
 	case a.zookeeper == "" && retired:
 		return wrongUse("%s %s, which was retired: give --zookeeper with the ensemble that the services use now, or --no-zookeeper if they no longer use ZooKeeper", domainOfLocks, name)

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os/user"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
@@ -179,7 +179,7 @@ func (a *app) resolve(ctx context.Context, id idem.KeyID, v *verdict) error {
 	if rec, err = a.decide(ctx, b, id, &rec, v); err != nil {
 		return err
 	}
-	return a.writeRecord(&idem.OpenRecord{ID: id, Record: rec}, nil, false)
+	return a.writeRecord(&operate.Facts{OpenRecord: idem.OpenRecord{ID: id, Record: rec}, Now: rec.Since()}, nil, false)
 }
 
 // checkSealed refuses to store a plain response if the services encrypt theirs.
@@ -209,7 +209,7 @@ func notOpen(id idem.KeyID, rec *idem.Record, attempt uint32) error {
 	}
 	by := ""
 	if rec.Decision.By != "" {
-		by = " by " + oneLine(rec.Decision.By)
+		by = " by " + operate.OneLine(rec.Decision.By)
 	}
 	return fmt.Errorf("key ID %s has no open attempt: it is %v%s, since %s: %w",
 		id, rec.State, by, rec.Since().UTC().Format(time.RFC3339), errNothing)
@@ -222,21 +222,6 @@ func settledElsewhere(ctx context.Context, store idem.Store, id idem.KeyID, atte
 		return fmt.Errorf("it was settled meanwhile: %w", errors.Join(errNothing, err))
 	}
 	return notOpen(id, &rec, attempt)
-}
-
-// Limits of an [idem.Decision], in bytes.
-const (
-	maxAuthor = 128
-	maxReason = 512
-)
-
-// machines are the parts of the services that decide without a person, see
-// [idem.Decision].
-var machines = []string{"resolver", "engine", "marker", "sweeper"}
-
-// reserved reports whether a name looks like one of machines.
-func reserved(by string) bool {
-	return slices.ContainsFunc(machines, func(name string) bool { return strings.EqualFold(strings.TrimSpace(by), name) })
 }
 
 // author is the person who decides, and the reason. Both are kept with the decision.
@@ -255,22 +240,13 @@ func (w *author) decision(cmd *cobra.Command) (idem.Decision, error) {
 			return d, wrongUse("give --by, because the system user is not known: %w", err)
 		}
 		d.By = me.Username
-		for len(d.By) > maxAuthor { // shorten it, because the user cannot change it
+		for len(d.By) > idem.MaxAuthorBytes { // shorten it, because the user cannot change it
 			_, n := utf8.DecodeLastRuneInString(d.By)
 			d.By = d.By[:len(d.By)-n]
 		}
 	}
-	switch {
-	case d.By == "":
-		return d, wrongUse("--by is empty")
-	case len(d.By) > maxAuthor:
-		return d, wrongUse("--by has %d bytes, at most %d", len(d.By), maxAuthor)
-	case len(d.Reason) > maxReason:
-		return d, wrongUse("--reason has %d bytes, at most %d", len(d.Reason), maxReason)
-	case reserved(d.By):
-		return d, wrongUse("--by %s names a part of the services, not a person", oneLine(d.By))
-	case !utf8.ValidString(d.By) || !utf8.ValidString(d.Reason):
-		return d, wrongUse("--by or --reason is not UTF-8")
+	if err := operate.CheckDecision(d, "--by", "--reason"); err != nil {
+		return d, usageError{err}
 	}
 	return d, nil
 }

@@ -32,6 +32,15 @@ func TestRecordShow(t *testing.T) {
 		t.Errorf("body or key shown without being asked for:\n%s", got.stdout)
 	}
 
+	if byOperation := idemctl(t, env, "record", "show", "--operation", id.OperationID()); byOperation.code != 0 || !strings.Contains(byOperation.stdout, id.String()) {
+		t.Errorf("--operation: %+v, want the record", byOperation)
+	}
+	for want, args := range map[int][]string{exitNothing: {"--operation", "op_0"}, exitUsage: {"--operation", id.OperationID(), "--scope", "m"}} {
+		if got := idemctl(t, env, append([]string{"record", "show"}, args...)...); got.code != want || got.stdout != "" {
+			t.Errorf("record show %q: %+v, want exit code %d", args, got, want)
+		}
+	}
+
 	r := showJSON(t, env, "--body", `"the-key"`)
 	if r.KeyID != id.String() || r.State != "completed" || r.Attempt != 1 || r.Since == nil || time.Since(*r.Since).Abs() > time.Minute ||
 		r.Status != 201 || r.Body == nil || *r.Body != `{"id":"pay_1"}` || r.Headers["Content-Type"][0] != "application/json" {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
 )
 
 func (a *app) store() *cobra.Command {
@@ -151,7 +152,7 @@ func (a *app) retire(ctx context.Context, domain string, d idem.Decision) error 
 		return true
 	})
 	if err != nil {
-		return fmt.Errorf("%s is retired, but its pending records could not be counted: %w", oneLine(domain), err)
+		return fmt.Errorf("%s is retired, but its pending records could not be counted: %w", operate.OneLine(domain), err)
 	}
 	return a.writeRetired(retiredRow{domain, pending, already})
 }
@@ -162,14 +163,14 @@ func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
 		return fmt.Errorf("%s is the domain of joined transactions, which end with their database: it has no locks and was not retired", domain)
 	}
 	if b.zookeeper != nil && ofEnsemble(domain, b.zookeeper.Domain()) {
-		return fmt.Errorf("%s is the lock domain of the --zookeeper ensemble: it is alive and was not retired", oneLine(domain))
+		return fmt.Errorf("%s is the lock domain of the --zookeeper ensemble: it is alive and was not retired", operate.OneLine(domain))
 	}
 	domains, err := a.redisDomains(ctx, b.redis)
 	if err != nil {
 		return err
 	}
 	if shard := slices.Index(domains[:], domain); b.redis != nil && shard >= 0 {
-		return fmt.Errorf("%s is the lock domain of shard %02x in this Redis: it is alive and was not retired", oneLine(domain), shard)
+		return fmt.Errorf("%s is the lock domain of shard %02x in this Redis: it is alive and was not retired", operate.OneLine(domain), shard)
 	}
 	return nil
 }
@@ -197,7 +198,7 @@ func (a *app) checkSilent(ctx context.Context, b *backends, domain string) error
 	}
 	if until := last.Add(silentFor * a.sessionTimeout); !last.IsZero() && now.Before(until) {
 		return fmt.Errorf("%s may be alive: an attempt under it began at %s and is pending; make sure that its processes have ended, and wait until %s (%d session time-outs of %v)",
-			oneLine(domain), last.UTC().Format(time.RFC3339), until.UTC().Add(time.Second).Format(time.RFC3339), silentFor, a.sessionTimeout)
+			operate.OneLine(domain), last.UTC().Format(time.RFC3339), until.UTC().Add(time.Second).Format(time.RFC3339), silentFor, a.sessionTimeout)
 	}
 	return nil
 }
@@ -232,6 +233,6 @@ func (a *app) writeRetired(r retiredRow) error {
 	if r.Already {
 		what = "was retired already:"
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s %s; %d pending records of it count as interrupted\n", what, oneLine(r.Domain), r.Pending)
+	_, err := fmt.Fprintf(a.stdout, "%s %s; %d pending records of it count as interrupted\n", what, operate.OneLine(r.Domain), r.Pending)
 	return err
 }

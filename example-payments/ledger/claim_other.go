@@ -6,5 +6,5 @@ import "errors"
 
 // claimFile fails, because without flock another instance could still write.
 func claimFile(string, Sharing) (func() error, error) {
-	return nil, errors.New("ledger: a SQLite file needs flock, which this system does not have; use postgres://…, or no --database")
+	return nil, errors.New("a SQLite file needs flock, which this system does not have; use postgres://…, or no --database")
 }

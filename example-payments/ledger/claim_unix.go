@@ -16,7 +16,7 @@ import (
 func claimFile(path string, s Sharing) (unlock func() error, err error) {
 	f, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator names the file
 	if err != nil {
-		return nil, fmt.Errorf("ledger: claim: %w", err)
+		return nil, fmt.Errorf("claim: %w", err)
 	}
 	how := syscall.LOCK_EX
 	if s == Shared {
@@ -27,7 +27,7 @@ func claimFile(path string, s Sharing) (unlock func() error, err error) {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		return nil, errors.Join(fmt.Errorf("%w: %s is locked", ErrClaimed, f.Name()), f.Close())
 	case err != nil:
-		return nil, errors.Join(fmt.Errorf("ledger: lock %s: %w", f.Name(), err), f.Close())
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
 	}
 	return f.Close, nil
 }

@@ -7,74 +7,83 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/database"
 )
 
-// step is one call, a payment or a resolver's Settle.
-type step struct {
-	settle bool
-	fence  idem.Fence
-	doubt  idem.Fence // of a settle
-	fenced bool       // ErrFenced is wanted
-	found  bool       // of a settle: a payment is wanted
-}
-
+// Package fence tests which fences are refused. This is about the ledger's own transactions.
 func TestFence(t *testing.T) {
-	pays := func(f idem.Fence) step { return step{fence: f} }
-	refused := func(f idem.Fence) step { return step{fence: f, fenced: true} }
-	looks := func(f, doubt idem.Fence, found bool) step {
-		return step{settle: true, fence: f, doubt: doubt, found: found}
-	}
-	a, b, c := func(n uint64) idem.Fence { return fence("a", n) }, func(n uint64) idem.Fence { return fence("b", n) },
-		func(n uint64) idem.Fence { return fence("c", n) }
-	tests := map[string]struct {
-		steps    []step
-		payments int
-	}{
-		"a zombie after the resolver found nothing is refused":    {[]step{looks(a(2), a(1), false), refused(a(1))}, 0},
-		"the resolver's own holder may pay after it":              {[]step{looks(a(2), a(1), false), pays(a(2))}, 1},
-		"the resolver finds the payment":                          {[]step{pays(a(1)), looks(a(2), a(1), true)}, 1},
-		"a lower resolver cannot tell":                            {[]step{pays(a(3)), {settle: true, fence: a(2), doubt: a(1), fenced: true}}, 1},
-		"duplicates are not removed by the ledger":                {[]step{pays(a(1)), pays(a(1)), pays(a(2))}, 3},
-		"a higher fence refuses a lower one":                      {[]step{pays(a(2)), refused(a(1))}, 1},
-		"another domain succeeds, the old one is past":            {[]step{pays(a(9)), pays(b(1)), refused(a(10)), pays(b(2))}, 3},
-		"a domain stays past after two successions":               {[]step{pays(a(1)), pays(b(1)), pays(c(1)), refused(a(5)), refused(b(5))}, 3},
-		"a resolver of a new domain shuts the old one out":        {[]step{looks(b(1), a(7), false), refused(a(7)), refused(a(8)), pays(b(1))}, 1},
-		"a resolver shuts out a domain beside the one kept":       {[]step{pays(c(1)), looks(b(1), a(7), true), refused(a(7)), refused(c(2))}, 1},
-		"a resolver of a past domain cannot tell":                 {[]step{pays(a(1)), pays(b(1)), {settle: true, fence: a(2), doubt: a(1), fenced: true}}, 2},
-		"a fence of the greatest token a database holds is taken": {[]step{pays(a(1<<63 - 1)), refused(a(1<<63 - 2))}, 1},
-	}
 	onEachDatabase(t, func(t *testing.T, database string) {
 		l := open(t, database, ledger.Exclusive)
-		total := 0
-		for name, tt := range tests {
-			t.Run(name, func(t *testing.T) {
-				for i, s := range tt.steps {
-					s.run(t, l, i, name)
-				}
-				if got := paymentCount(t, l) - total; got != tt.payments {
-					t.Errorf("%d payments, want %d", got, tt.payments)
-				}
-				total = paymentCount(t, l)
-				wantBalancedBooks(t, l)
-			})
+		wantPaid := func(op string, f idem.Fence) {
+			t.Helper()
+			if _, err := pay(t, l, op, f); err != nil {
+				t.Errorf("Pay(%q) under %v = %v", op, f, err)
+			}
 		}
+		wantFenced := func(op string, f idem.Fence) {
+			t.Helper()
+			if _, err := pay(t, l, op, f); !errors.Is(err, payments.ErrFenced) {
+				t.Errorf("Pay(%q) under %v = %v, want ErrFenced", op, f, err)
+			}
+		}
+		wantFound := func(op string, f, doubt idem.Fence, want bool) {
+			t.Helper()
+			if found, err := settle(t, l, op, f, doubt); err != nil || (found != nil) != want {
+				t.Errorf("Settle(%q) under %v = %v, %v, want a payment: %v", op, f, found, err, want)
+			}
+		}
+		// A resolver that finds nothing shuts the earlier holder out.
+		wantFound("lost", fence("a", 2), fence("a", 1), false)
+		wantFenced("lost", fence("a", 1))
+		wantPaid("lost", fence("a", 2))
+		// A resolver of another domain finds the payment and ends the earlier domain.
+		wantPaid("paid", fence("a", 7))
+		wantFound("paid", fence("b", 1), fence("a", 7), true)
+		wantFenced("paid", fence("a", 8))
+		if _, err := settle(t, l, "paid", fence("a", 9), fence("a", 7)); !errors.Is(err, payments.ErrFenced) {
+			t.Errorf("Settle by an earlier resolver = %v, want ErrFenced", err)
+		}
+		// The ledger removes no duplicates.
+		wantPaid("twice", fence("a", 1))
+		wantPaid("twice", fence("a", 1))
+		if n := paymentCount(t, l); n != 4 {
+			t.Errorf("%d payments, want 4", n)
+		}
+		wantBalancedBooks(t, l)
 	})
 }
 
-func (s step) run(t *testing.T, l *ledger.Ledger, i int, op string) {
-	t.Helper()
-	var err error
-	var found *payments.Payment
-	if s.settle {
-		found, err = l.Settle(ctx(t), op, s.fence, s.doubt)
-	} else {
-		_, err = pay(t, l, op, s.fence)
-	}
-	if got := errors.Is(err, payments.ErrFenced); got != s.fenced || !s.fenced && err != nil {
-		t.Errorf("step %d with fence %v: %v, want ErrFenced: %v", i, s.fence, err, s.fenced)
-	}
-	if got := found != nil; got != s.found {
-		t.Errorf("step %d with fence %v found a payment: %v, want %v", i, s.fence, got, s.found)
+// Instances of earlier builds have written to the table of fences, and may still do.
+func TestFencesOfEarlierBuildsCount(t *testing.T) {
+	for name, fresh := range map[string]func(*testing.T) string{"file": sqliteFile, "postgres": postgres} { // earlier builds know these
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn := fresh(t)
+			db, err := database.Open(dsn, database.Options{Create: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, statement := range []string{
+				"CREATE TABLE payment_fences (operation_id TEXT NOT NULL PRIMARY KEY, domain TEXT NOT NULL, token BIGINT NOT NULL, past TEXT NOT NULL)",
+				"INSERT INTO payment_fences VALUES ('op', 'b', 9, 'null'), ('op 2', 'b', 9, '[\"a\"]')",
+			} {
+				if _, err := db.Write.Exec(statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			l := open(t, dsn, ledger.Shared)
+			for op, f := range map[string]idem.Fence{"op": fence("b", 8), "op 2": fence("a", 10)} {
+				if _, err := pay(t, l, op, f); !errors.Is(err, payments.ErrFenced) {
+					t.Errorf("Pay(%q) under %v = %v, want ErrFenced", op, f, err)
+				}
+			}
+			if _, err := pay(t, l, "op", fence("b", 9)); err != nil {
+				t.Errorf("Pay under the fence of an earlier build = %v", err)
+			}
+		})
 	}
 }
 

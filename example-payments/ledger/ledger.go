@@ -1,13 +1,14 @@
-// Package ledger keeps accounts, payments and fences in SQL. The database is
-// SQLite in memory (lost at exit), a SQLite file, or PostgreSQL.
+// Package ledger keeps accounts and payments in SQL. The database is an embedded SQLite
+// (lost at exit), a SQLite file, PostgreSQL, MySQL or MariaDB.
 //
-// Every payment is one transaction. It first raises the fence of the payment's
-// operation, and is refused if a later holder has been there. This keeps the
-// answer of [Ledger.Settle] true. Once Settle has found no payment, an earlier
-// holder that wakes up cannot make one.
+// Every payment is one transaction. There are two kinds of it:
 //
-// Fences are comparable within one lock domain. A fence of another domain
-// replaces the stored one, and the replaced domain is refused from then on.
+//   - [Joined] writes in the transaction that the middleware began. The record of the
+//     key commits with the money, so nothing else is needed.
+//   - [Ledger] writes in a transaction of its own. It first raises the fence of the
+//     payment's operation (package fence), and is refused if a later holder has been
+//     there. This keeps the answer of [Ledger.Settle] true. Once Settle has found no
+//     payment, an earlier holder that wakes up cannot make one.
 //
 // The ledger does not remove duplicates. It stores the operation ID with each
 // payment, and the ID is not unique.
@@ -16,38 +17,29 @@ package ledger
 import (
 	"context"
 	"database/sql"
-	_ "embed"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+	"github.com/idemkeeper/idemkeeper/fence"
+	"github.com/idemkeeper/idemkeeper/internal/database"
 )
 
-//go:embed schema.sql
-var schema string
-
-// Ledger is a [payments.Ledger] on SQL.
+// Ledger is a [payments.Ledger] with transactions of its own.
 type Ledger struct {
-	dialect dialect
-	write   *sql.DB // for transactions
-	read    *sql.DB // for everything else, may be the same
+	dialect *dialect
+	db      *database.DB
+	locks   *database.DB // for session locks, which need connections of their own
+	fences  *fence.Table
 	lost    <-chan struct{}
-	closers []func() error // in the order of closing
+	closers []func() error // in the order of opening
 }
 
 var _ payments.Ledger = (*Ledger)(nil)
-
-// dialect holds the differences between the databases.
-type dialect struct {
-	serial    string           // type of an ascending primary key
-	forUpdate string           // suffix of a SELECT to lock its rows
-	migrate   string           // runs before the schema, in the same transaction
-	options   *sql.TxOptions   // of a writing transaction
-	retryable func(error) bool // the transaction was certainly rolled back
-}
 
 // Sharing says whether other instances may use the database.
 type Sharing uint8
@@ -56,50 +48,104 @@ const (
 	// Exclusive claims the database for this instance. Other instances cannot
 	// open it until this one has closed it or died.
 	Exclusive Sharing = iota
-	// Shared is for instances with a shared lock and a shared token store. It
-	// fails while another instance has an exclusive claim.
+	// Shared is for instances that share the keys. It fails while another instance
+	// has an exclusive claim.
 	Shared
 )
 
-// ErrClaimed means that another instance has claimed the database.
-var ErrClaimed = errors.New("ledger: claimed by another instance")
+const (
+	// connections is the greatest number of connections to a server.
+	connections = 20
+	// idleTransaction is how long a server keeps a transaction of a paused process,
+	// which locks accounts. The resolver waits for its fence.
+	idleTransaction = 3 * time.Second
+	// fenceTable has been the name before package fence.
+	fenceTable = "payment_fences"
+)
 
 // Open opens the ledger in a database, and creates it if it is missing. The
-// database is "" (embedded, lost at Close), "sqlite:FILE" or "postgres://…". The
-// error wraps ErrClaimed if another instance has claimed the database.
-func Open(ctx context.Context, database string, s Sharing) (*Ledger, error) {
-	var l *Ledger
-	var err error
-	switch file, isSQLite := strings.CutPrefix(database, "sqlite:"); {
-	case database == "":
-		l, err = openEmbedded(ctx)
-	case isSQLite && file != "":
-		l, err = openFile(ctx, file, s)
-	case strings.HasPrefix(database, "postgres://"), strings.HasPrefix(database, "postgresql://"):
-		l, err = openPostgres(ctx, database, s)
-	default:
-		return nil, errors.New("ledger: the database is neither sqlite:FILE nor postgres://…")
+// database is "" (embedded, lost at Close), "sqlite:FILE", "postgres://…" or
+// "mysql://…". The error wraps ErrClaimed if another instance has claimed the
+// database, and does not show passwords.
+func Open(ctx context.Context, name string, s Sharing) (_ *Ledger, err error) {
+	l := &Ledger{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}()
+	if err := l.connect(ctx, name, s); err != nil {
+		return nil, err
 	}
-	if err != nil {
+	if l.fences, err = fence.New(l.dialect.fences, fence.WithName(fenceTable)); err != nil {
 		return nil, err
 	}
 	if err := l.migrate(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("ledger: make the schema: %w", err), l.Close())
+		return nil, fmt.Errorf("ledger: make the schema: %w", err)
 	}
 	return l, nil
 }
 
+// connect opens and claims the database.
+func (l *Ledger) connect(ctx context.Context, name string, s Sharing) (err error) {
+	file, isFile := strings.CutPrefix(name, "sqlite:")
+	switch {
+	case name == "":
+		name, err = l.makeEmbedded()
+	case isFile && file != "":
+		name, err = l.claimFile(file, s)
+	}
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	l.db, err = database.Open(name, database.Options{Connections: connections, Create: true, IdleTransaction: idleTransaction})
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	l.dialect = dialects[l.db.Dialect]
+	l.onClose(l.db.Close)
+	if err := l.db.Write.PingContext(ctx); err != nil {
+		return fmt.Errorf("ledger: %s: %w", l.db.Name, err)
+	}
+	if l.dialect.session == nil {
+		return nil
+	}
+	if l.locks, err = database.Open(name, database.Options{Connections: 2}); err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	l.onClose(l.locks.Close)
+	lock, err := l.dialect.session.claimServer(ctx, l.locks.Write, s)
+	if lock != nil {
+		l.lost = lock.lost
+		l.onClose(func() error { lock.free(); return nil })
+	}
+	return err
+}
+
+// onClose adds what Close does, before what was added earlier.
+func (l *Ledger) onClose(do func() error) { l.closers = append(l.closers, do) }
+
 func (l *Ledger) migrate(ctx context.Context) error {
-	return l.inTx(ctx, func(tx *sql.Tx) error {
-		if l.dialect.migrate != "" {
-			if _, err := tx.ExecContext(ctx, l.dialect.migrate); err != nil {
+	statements, err := l.dialect.statements()
+	if err != nil {
+		return err
+	}
+	err = l.inTx(ctx, func(tx *sql.Tx) error {
+		for _, s := range statements {
+			if _, err := tx.ExecContext(ctx, s); err != nil {
 				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, strings.ReplaceAll(schema, "{{serial}}", l.dialect.serial))
-		return err
+		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return l.fences.Migrate(ctx, l.db.Write)
 }
+
+// Database is where the ledger is, for a token store beside it.
+func (l *Ledger) Database() *database.DB { return l.db }
 
 // Lost is closed when an exclusive claim was lost while the ledger was open. The
 // service must stop then. It is nil if the claim cannot be lost.
@@ -108,7 +154,7 @@ func (l *Ledger) Lost() <-chan struct{} { return l.lost }
 // Ping returns nil when the database answers.
 func (l *Ledger) Ping(ctx context.Context) error {
 	var one int
-	if err := l.read.QueryRowContext(ctx, "SELECT 1").Scan(&one); err != nil {
+	if err := l.db.Read.QueryRowContext(ctx, "SELECT 1").Scan(&one); err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
 	return nil
@@ -117,7 +163,7 @@ func (l *Ledger) Ping(ctx context.Context) error {
 // Close closes the database and gives the claim back.
 func (l *Ledger) Close() error {
 	var errs []error
-	for _, c := range l.closers {
+	for _, c := range slices.Backward(l.closers) {
 		errs = append(errs, c())
 	}
 	l.closers = nil
@@ -128,9 +174,8 @@ func (l *Ledger) Close() error {
 func (l *Ledger) AddMerchant(ctx context.Context, merchant string) error {
 	err := l.inTx(ctx, func(tx *sql.Tx) error {
 		for _, a := range payments.OpeningAccounts() {
-			_, err := tx.ExecContext(ctx, `INSERT INTO accounts (merchant, id, currency, opening, balance)
-				VALUES ($1, $2, $3, $4, $5) ON CONFLICT (merchant, id) DO NOTHING`,
-				merchant, a.ID, a.Currency, a.Balance, a.Balance)
+			_, err := tx.ExecContext(ctx, l.dialect.sql(`INSERT INTO accounts (merchant, id, currency, opening, balance)
+				VALUES (?, ?, ?, ?, ?) `+l.dialect.once), merchant, a.ID, a.Currency, a.Balance, a.Balance)
 			if err != nil {
 				return err
 			}
@@ -160,7 +205,7 @@ func (l *Ledger) inTx(ctx context.Context, do func(tx *sql.Tx) error) error {
 }
 
 func (l *Ledger) once(ctx context.Context, do func(tx *sql.Tx) error) error {
-	tx, err := l.write.BeginTx(ctx, l.dialect.options)
+	tx, err := l.db.Write.BeginTx(ctx, l.dialect.options)
 	if err != nil {
 		return err
 	}
@@ -175,7 +220,7 @@ func (l *Ledger) once(ctx context.Context, do func(tx *sql.Tx) error) error {
 // it, less all payments from it. The error names the accounts with a difference.
 // Payments may go on meanwhile, because one statement sees one moment.
 func (l *Ledger) Audit(ctx context.Context) error {
-	rows, err := l.read.QueryContext(ctx, `
+	rows, err := l.db.Read.QueryContext(ctx, `
 		SELECT a.merchant, a.id, a.balance, a.opening
 		       + coalesce((SELECT sum(p.amount) FROM payments p WHERE p.merchant = a.merchant AND p.to_account = a.id), 0)
 		       - coalesce((SELECT sum(p.amount) FROM payments p WHERE p.merchant = a.merchant AND p.from_account = a.id), 0)

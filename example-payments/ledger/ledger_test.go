@@ -26,7 +26,7 @@ func TestPaymentReadsBackAsItWasMade(t *testing.T) {
 		if err != nil || got != made {
 			t.Errorf("Payment(%q) = %+v, %v, want %+v", made.ID, got, err, made)
 		}
-		found, err := l.Settle(ctx(t), "op", fence("a", 2), fence("a", 1))
+		found, err := settle(t, l, "op", fence("a", 2), fence("a", 1))
 		if err != nil || found == nil || *found != made {
 			t.Errorf("Settle = %+v, %v, want %+v", found, err, made)
 		}
@@ -170,7 +170,7 @@ func TestCancelledPaymentsLoseNothing(t *testing.T) {
 }
 
 func TestReopenedDatabaseKeepsItsLedger(t *testing.T) {
-	for name, database := range map[string]func(*testing.T) string{"file": sqliteFile, "postgres": postgres} {
+	for name, database := range lastingDatabases {
 		t.Run(name, func(t *testing.T) {
 			dsn := database(t)
 			l, err := ledger.Open(ctx(t), dsn, ledger.Exclusive)
@@ -201,7 +201,7 @@ func TestReopenedDatabaseKeepsItsLedger(t *testing.T) {
 }
 
 func TestWrongDatabasesAreRefused(t *testing.T) {
-	for _, dsn := range []string{"sqlite:", "mysql://x", "x", "sqlite:/nowhere/at/all.db", "sqlite:" + t.TempDir(),
+	for _, dsn := range []string{"sqlite:", "mysql://x", "mysql://127.0.0.1:1/x", "x", "sqlite:/nowhere/at/all.db", "sqlite:" + t.TempDir(),
 		"postgres://127.0.0.1:1/x"} {
 		l, err := ledger.Open(ctx(t), dsn, ledger.Exclusive)
 		if err == nil {

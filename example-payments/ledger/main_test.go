@@ -15,6 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -27,6 +28,7 @@ func onEachDatabase(t *testing.T, test func(t *testing.T, database string)) {
 	t.Run("embedded", func(t *testing.T) { t.Parallel(); test(t, "") })
 	t.Run("file", func(t *testing.T) { t.Parallel(); test(t, sqliteFile(t)) })
 	t.Run("postgres", func(t *testing.T) { t.Parallel(); test(t, postgres(t)) })
+	t.Run("mariadb", func(t *testing.T) { t.Parallel(); test(t, mariadb(t)) })
 }
 
 func sqliteFile(t *testing.T) string {
@@ -61,11 +63,34 @@ func postgres(t *testing.T) string {
 	return u.String()
 }
 
-func open(t *testing.T, database string, s ledger.Sharing) *ledger.Ledger {
+// lastingDatabases are those that survive a Close.
+var lastingDatabases = map[string]func(*testing.T) string{"file": sqliteFile, "postgres": postgres, "mariadb": mariadb}
+
+func mariadb(t *testing.T) string {
 	t.Helper()
-	l, err := ledger.Open(ctx(t), database, s)
+	base := testserver.SharedMariaDB(t)
+	admin, err := database.Open(base+"mysql", database.Options{})
 	if err != nil {
-		t.Fatalf("Open(%q) = %v", database, err)
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("ledger_test_%x", rand.Uint64())
+	if _, err := admin.Write.Exec("CREATE DATABASE " + name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := admin.Write.Exec("DROP DATABASE " + name); err != nil {
+			t.Error(err)
+		}
+		admin.Close()
+	})
+	return base + name
+}
+
+func open(t *testing.T, name string, s ledger.Sharing) *ledger.Ledger {
+	t.Helper()
+	l, err := ledger.Open(ctx(t), name, s)
+	if err != nil {
+		t.Fatalf("Open(%q) = %v", name, err)
 	}
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
@@ -89,6 +114,12 @@ func pay(t *testing.T, l *ledger.Ledger, op string, f idem.Fence) (payments.Paym
 	t.Helper()
 	p := payments.NewPayment(op, payments.Order{From: "alice", To: "bob", Amount: 100, Currency: "USD", Note: op}, time.Now())
 	return p, l.Pay(ctx(t), merchant, p, f)
+}
+
+// settle looks for a payment as a resolver does.
+func settle(t *testing.T, l *ledger.Ledger, op string, f, doubt idem.Fence) (*payments.Payment, error) {
+	t.Helper()
+	return l.Settle(ctx(t), idem.Interrupted{OperationID: op, Fence: f, Attempt: idem.Attempt{Fence: doubt}})
 }
 
 func fence(domain string, token uint64) idem.Fence { return idem.Fence{Domain: domain, Token: token} }

@@ -3,71 +3,119 @@ package ledger
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
 
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+	"github.com/idemkeeper/idemkeeper/fence"
 	"github.com/idemkeeper/idemkeeper/idem"
+	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
 // Pay implements [payments.Ledger]. The fence is raised in the transaction of the
 // money. It stays raised when the payment is refused for want of an account or of
 // money. Otherwise an earlier holder could make the payment after a later one has
 // answered with the refusal.
-func (l *Ledger) Pay(ctx context.Context, merchant string, p payments.Payment, fence idem.Fence) error {
+func (l *Ledger) Pay(ctx context.Context, merchant string, p payments.Payment, f idem.Fence) error {
 	var refused error
-	err := l.inTx(ctx, func(tx *sql.Tx) error {
-		if err := l.raise(ctx, tx, p.OperationID, fence, ""); err != nil {
+	err := l.inTx(ctx, func(tx *sql.Tx) (err error) {
+		if err := l.fences.Raise(ctx, tx, p.OperationID, f); err != nil {
 			return err
 		}
-		accounts, err := l.lockAccounts(ctx, tx, merchant, p.From, p.To)
-		if err != nil {
-			return err
-		}
-		refused = refuse(accounts, p.Order)
-		if refused == nil {
-			err = move(ctx, tx, merchant, p)
-		}
+		refused, err = l.transfer(ctx, tx, merchant, p)
 		return err // nil after a refusal, to commit the fence
 	})
 	if err != nil {
-		return fmt.Errorf("ledger: pay: %w", err)
+		return failed("pay", err)
 	}
 	return refused
 }
 
 // Settle implements [payments.Ledger].
-func (l *Ledger) Settle(ctx context.Context, operationID string, fence, doubt idem.Fence) (*payments.Payment, error) {
-	var found *payments.Payment
-	err := l.inTx(ctx, func(tx *sql.Tx) error {
-		found = nil
-		if err := l.raise(ctx, tx, operationID, fence, doubt.Domain); err != nil {
+func (l *Ledger) Settle(ctx context.Context, in idem.Interrupted) (found *payments.Payment, err error) {
+	err = l.inTx(ctx, func(tx *sql.Tx) error {
+		if err := l.fences.Settle(ctx, tx, in.OperationID, in.Fence, in.Attempt.Fence); err != nil {
 			return err
 		}
-		p, err := scanPayment(tx.QueryRowContext(ctx,
-			selectPayment+` WHERE operation_id = $1 ORDER BY seq LIMIT 1`, operationID))
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			return nil
-		case err != nil:
-			return err
-		}
-		found = &p
-		return nil
+		found, err = l.paymentOf(ctx, tx, in.OperationID)
+		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("ledger: settle: %w", err)
+		return nil, failed("settle", err)
 	}
 	return found, nil
+}
+
+// failed wraps an error. A stale fence is [payments.ErrFenced].
+func failed(what string, err error) error {
+	if stale, ok := errors.AsType[*fence.StaleError](err); ok {
+		return fmt.Errorf("ledger: %s: %w: %w", what, payments.ErrFenced, stale)
+	}
+	return fmt.Errorf("ledger: %s: %w", what, err)
+}
+
+// Joined is the ledger for an engine of [idem.NewJoined]. It pays in the transaction
+// of the request, which the middleware commits together with the record. There is no
+// fence, because a holder that comes too late cannot commit.
+type Joined struct{ *Ledger }
+
+// Pay implements [payments.Ledger].
+func (j Joined) Pay(ctx context.Context, merchant string, p payments.Payment, _ idem.Fence) error {
+	tx, err := sqlstore.Tx(ctx)
+	if err != nil {
+		return failed("pay", err)
+	}
+	refused, err := j.transfer(ctx, tx, merchant, p)
+	if err != nil {
+		return failed("pay", err)
+	}
+	return refused
+}
+
+// Settle implements [payments.Ledger]. The attempt in doubt has ended its transaction,
+// so a look is enough.
+func (j Joined) Settle(ctx context.Context, in idem.Interrupted) (*payments.Payment, error) {
+	found, err := j.paymentOf(ctx, j.db.Write, in.OperationID)
+	if err != nil {
+		return nil, failed("settle", err)
+	}
+	return found, nil
+}
+
+// transfer makes a payment in a transaction. refused says why it has not.
+func (l *Ledger) transfer(ctx context.Context, tx *sql.Tx, merchant string, p payments.Payment) (refused, err error) {
+	accounts, err := l.lockAccounts(ctx, tx, merchant, p.From, p.To)
+	if err != nil {
+		return nil, err
+	}
+	if refused = refuse(accounts, p.Order); refused != nil {
+		return refused, nil
+	}
+	return nil, l.move(ctx, tx, merchant, p)
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// paymentOf returns the first payment of an operation, or nil.
+func (l *Ledger) paymentOf(ctx context.Context, q querier, operationID string) (*payments.Payment, error) {
+	p, err := scanPayment(q.QueryRowContext(ctx,
+		l.dialect.sql(selectPayment+` WHERE operation_id = ? ORDER BY seq LIMIT 1`), operationID))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &p, nil
 }
 
 // lockAccounts reads two accounts and locks them in the order of their IDs. So two
 // payments in opposite directions cannot deadlock.
 func (l *Ledger) lockAccounts(ctx context.Context, tx *sql.Tx, merchant, a, b string) (map[string]payments.Account, error) {
-	rows, err := tx.QueryContext(ctx, selectAccount+` WHERE merchant = $1 AND id IN ($2, $3) ORDER BY id`+l.dialect.forUpdate,
+	rows, err := tx.QueryContext(ctx, l.dialect.sql(selectAccount+` WHERE merchant = ? AND id IN (?, ?) ORDER BY id`+l.dialect.forUpdate),
 		merchant, a, b)
 	if err != nil {
 		return nil, err
@@ -106,99 +154,17 @@ func accountUnknown(id string) error {
 	return &payments.Error{Code: payments.CodeAccountUnknown, Detail: fmt.Sprintf("There is no account %q.", id)}
 }
 
-func move(ctx context.Context, tx *sql.Tx, merchant string, p payments.Payment) error {
-	const add = `UPDATE accounts SET balance = balance + $1 WHERE merchant = $2 AND id = $3`
+func (l *Ledger) move(ctx context.Context, tx *sql.Tx, merchant string, p payments.Payment) error {
+	add := l.dialect.sql(`UPDATE accounts SET balance = balance + ? WHERE merchant = ? AND id = ?`)
 	if _, err := tx.ExecContext(ctx, add, -p.Amount, merchant, p.From); err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, add, p.Amount, merchant, p.To); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO payments
+	_, err := tx.ExecContext(ctx, l.dialect.sql(`INSERT INTO payments
 		(id, operation_id, merchant, from_account, to_account, amount, currency, note, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`),
 		p.ID, p.OperationID, merchant, p.From, p.To, p.Amount, p.Currency, p.Note, p.CreatedAt.UnixMicro())
 	return err
-}
-
-// fenceRow is the highest fence seen for an operation.
-type fenceRow struct {
-	idem.Fence
-	past []string // replaced domains, refused for good
-}
-
-// raise brings the operation's fence row to f and locks the row until tx ends. It
-// returns ErrFenced if a later holder has been there. The caller rolls tx back on
-// any error. The domain gone is refused from now on, unless it is f's own.
-func (l *Ledger) raise(ctx context.Context, tx *sql.Tx, operationID string, f idem.Fence, gone string) error {
-	if f.Domain == "" || f.Token == 0 || f.Token > math.MaxInt64 {
-		return fmt.Errorf("ledger: the fence %q cannot be compared", f)
-	}
-	first := fenceRow{Fence: f}
-	first.retire(gone)
-	inserted, err := insertFence(ctx, tx, operationID, &first)
-	if err != nil || inserted {
-		return err
-	}
-	row, err := l.lockFence(ctx, tx, operationID)
-	if err != nil {
-		return err
-	}
-	if err := row.advance(f); err != nil {
-		return err
-	}
-	row.retire(gone)
-	_, err = tx.ExecContext(ctx, `UPDATE payment_fences SET domain = $1, token = $2, past = $3 WHERE operation_id = $4`,
-		row.Domain, int64(row.Token), row.pastJSON(), operationID)
-	return err
-}
-
-// advance replaces the row's fence by f, or returns ErrFenced.
-func (r *fenceRow) advance(f idem.Fence) error {
-	if slices.Contains(r.past, f.Domain) || f.Before(r.Fence) {
-		return fmt.Errorf("%w: %s after %s", payments.ErrFenced, f, r.Fence)
-	}
-	if f.Domain != r.Domain {
-		r.past = append(r.past, r.Domain)
-	}
-	r.Fence = f
-	return nil
-}
-
-func (r *fenceRow) retire(domain string) {
-	if domain != "" && domain != r.Domain && !slices.Contains(r.past, domain) {
-		r.past = append(r.past, domain)
-	}
-}
-
-func (r *fenceRow) pastJSON() string {
-	b, _ := json.Marshal(r.past) //nolint:errchkjson // strings always marshal
-	return string(b)
-}
-
-func insertFence(ctx context.Context, tx *sql.Tx, operationID string, r *fenceRow) (bool, error) {
-	res, err := tx.ExecContext(ctx, `INSERT INTO payment_fences (operation_id, domain, token, past)
-		VALUES ($1, $2, $3, $4) ON CONFLICT (operation_id) DO NOTHING`,
-		operationID, r.Domain, int64(r.Token), r.pastJSON())
-	if err != nil {
-		return false, err
-	}
-	n, err := res.RowsAffected()
-	return n == 1, err
-}
-
-func (l *Ledger) lockFence(ctx context.Context, tx *sql.Tx, operationID string) (fenceRow, error) {
-	var r fenceRow
-	var token int64
-	var past string
-	err := tx.QueryRowContext(ctx, `SELECT domain, token, past FROM payment_fences WHERE operation_id = $1`+l.dialect.forUpdate,
-		operationID).Scan(&r.Domain, &token, &past)
-	if err != nil {
-		return fenceRow{}, err
-	}
-	r.Token = uint64(token)
-	if err := json.Unmarshal([]byte(past), &r.past); err != nil {
-		return fenceRow{}, fmt.Errorf("ledger: fence of %s: %w", operationID, err)
-	}
-	return r, nil
 }

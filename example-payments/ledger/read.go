@@ -22,7 +22,7 @@ func (l *Ledger) Payment(ctx context.Context, merchant, id string) (payments.Pay
 	if !storable(id) {
 		return payments.Payment{}, paymentUnknown()
 	}
-	p, err := scanPayment(l.read.QueryRowContext(ctx, selectPayment+` WHERE id = $1 AND merchant = $2`, id, merchant))
+	p, err := scanPayment(l.db.Read.QueryRowContext(ctx, l.dialect.sql(selectPayment+` WHERE id = ? AND merchant = ?`), id, merchant))
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, paymentUnknown()
 	}
@@ -34,16 +34,16 @@ func (l *Ledger) Payment(ctx context.Context, merchant, id string) (payments.Pay
 
 // Payments implements [payments.Ledger].
 func (l *Ledger) Payments(ctx context.Context, merchant string, q payments.Query) ([]payments.Payment, error) {
-	where, args := ` WHERE merchant = $1`, []any{merchant}
+	where, args := ` WHERE merchant = ?`, []any{merchant}
 	if q.Note != nil {
 		if !storable(*q.Note) {
 			return []payments.Payment{}, nil
 		}
-		where, args = where+` AND note = $2`, append(args, *q.Note)
+		where, args = where+` AND note = ?`, append(args, *q.Note)
 	}
 	args = append(args, q.Limit)
-	rows, err := l.read.QueryContext(ctx,
-		fmt.Sprintf("%s%s ORDER BY seq DESC LIMIT $%d", selectPayment, where, len(args)), args...)
+	rows, err := l.db.Read.QueryContext(ctx,
+		l.dialect.sql(selectPayment+where+` ORDER BY seq DESC LIMIT ?`), args...)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: payments: %w", err)
 	}
@@ -68,7 +68,7 @@ func (l *Ledger) Account(ctx context.Context, merchant, id string) (payments.Acc
 	if !storable(id) {
 		return a, accountUnknown(id)
 	}
-	err := l.read.QueryRowContext(ctx, selectAccount+` WHERE merchant = $1 AND id = $2`, merchant, id).
+	err := l.db.Read.QueryRowContext(ctx, l.dialect.sql(selectAccount+` WHERE merchant = ? AND id = ?`), merchant, id).
 		Scan(&a.ID, &a.Balance, &a.Currency)
 	if errors.Is(err, sql.ErrNoRows) {
 		return a, accountUnknown(id)
@@ -81,7 +81,7 @@ func (l *Ledger) Account(ctx context.Context, merchant, id string) (payments.Acc
 
 // Accounts implements [payments.Ledger].
 func (l *Ledger) Accounts(ctx context.Context, merchant string) ([]payments.Account, error) {
-	rows, err := l.read.QueryContext(ctx, selectAccount+` WHERE merchant = $1 ORDER BY id`, merchant)
+	rows, err := l.db.Read.QueryContext(ctx, l.dialect.sql(selectAccount+` WHERE merchant = ? ORDER BY id`), merchant)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: accounts: %w", err)
 	}

@@ -69,7 +69,8 @@ type Ledger interface {
 	// Pay makes the payment in one transaction. It raises the stored fence of the
 	// payment's operation, moves the money and stores the payment. It returns
 	// ErrFenced and changes nothing if the fence is below the stored one, or of a
-	// replaced lock domain.
+	// replaced lock domain. In joined mode there is no fence, and the transaction is
+	// that of the request.
 	Pay(ctx context.Context, merchant string, p Payment, fence idem.Fence) error
 
 	// Settle raises the stored fence of the operation and looks for the
@@ -77,8 +78,8 @@ type Ledger interface {
 	// another lock domain, that domain is over for this operation, even if the
 	// ledger had never seen it. (nil, nil) means that there is no payment, and the
 	// attempt in doubt cannot make one any more. Settle returns ErrFenced as Pay
-	// does.
-	Settle(ctx context.Context, operationID string, fence, doubt idem.Fence) (*Payment, error)
+	// does. In joined mode it only looks.
+	Settle(ctx context.Context, in idem.Interrupted) (*Payment, error)
 
 	// Payment returns a merchant's payment, or an Error with CodePaymentUnknown.
 	Payment(ctx context.Context, merchant, id string) (Payment, error)

@@ -25,6 +25,14 @@ type Service struct {
 	// Latency simulates a card network. Half of it passes before the ledger
 	// write, and half after.
 	Latency time.Duration
+	// LatencyFirst has all of it pass before the ledger write. A joined transaction
+	// would lock the accounts in the second half.
+	LatencyFirst bool
+	// Crash ends the process in the middle of a charge from [WithCrash]. Without it such a charge
+	// only fails.
+	Crash func()
+	// Step, if set, is told of each step of a charge, such as "before-ledger".
+	Step func(ctx context.Context, step string, x idem.Execution)
 	// Log gets one line per step at debug level, such as "at=before-ledger op=…".
 	// Tests wait for a step and stop the process there. Required.
 	Log *slog.Logger
@@ -40,7 +48,11 @@ func (s *Service) Pay(ctx context.Context, merchant string, o Order) (Payment, e
 		return Payment{}, idem.ErrNoExecution
 	}
 	s.at(ctx, "before-ledger", x)
-	if err := sleep(ctx, s.Latency/2); err != nil {
+	before := s.Latency / 2
+	if s.LatencyFirst {
+		before = s.Latency
+	}
+	if err := sleep(ctx, before); err != nil {
 		return Payment{}, err
 	}
 	left, err := idem.CheckOwner(ctx)
@@ -53,8 +65,11 @@ func (s *Service) Pay(ctx context.Context, merchant string, o Order) (Payment, e
 		return Payment{}, err
 	}
 	s.at(ctx, "after-ledger", x)
+	if err := s.crash(ctx); err != nil {
+		return Payment{}, err
+	}
 	// The money has moved. A cancelled wait does not change the answer.
-	_ = sleep(ctx, s.Latency-s.Latency/2)
+	_ = sleep(ctx, s.Latency-before)
 	return p, nil
 }
 
@@ -71,6 +86,9 @@ func (s *Service) write(ctx context.Context, merchant string, p Payment, f idem.
 }
 
 func (s *Service) at(ctx context.Context, step string, x idem.Execution) {
+	if s.Step != nil {
+		s.Step(ctx, step, x)
+	}
 	s.Log.LogAttrs(ctx, slog.LevelDebug, "payment", slog.String("at", step),
 		slog.String("op", x.OperationID), slog.Uint64("attempt", uint64(x.Attempt)), slog.String("fence", x.Fence.String()))
 }
@@ -111,7 +129,7 @@ type Answer func(route string, p Payment) (idem.Response, error)
 // the keys. A payment that is missing in this ledger may then be in another.
 func LedgerResolver(l Ledger, private bool, answer Answer) idem.Resolver {
 	return func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
-		p, err := l.Settle(ctx, in.OperationID, in.Fence, in.Attempt.Fence)
+		p, err := l.Settle(ctx, in)
 		switch {
 		case err != nil:
 			return idem.StillUnknown(), err

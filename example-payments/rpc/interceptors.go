@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,20 +17,6 @@ import (
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
 	"github.com/idemkeeper/idemkeeper/idem"
 )
-
-func (s *Server) measure(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
-	defer s.counted(info.FullMethod, time.Now(), &err)
-	return next(ctx, req)
-}
-
-func (s *Server) measureStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
-	defer s.counted(info.FullMethod, time.Now(), &err)
-	return next(srv, ss)
-}
-
-func (s *Server) counted(method string, start time.Time, err *error) {
-	s.cfg.Metrics.Call(method, status.Code(*err).String(), time.Since(start))
-}
 
 // recover answers for a handler that panicked. The engine has already settled the
 // attempt as in doubt.

@@ -135,8 +135,8 @@ func TestInvalidBodiesLeaveTheKeyUntouched(t *testing.T) {
 	f.wantState("k", "completed")
 	_, metrics := f.over("GET", "/metrics", "", "")
 	for _, line := range []string{
-		`idemkeeper_events_total{code="body-invalid",route="/payments.v1.PaymentService/CreatePayment",type="refused"} 12`,
-		`payments_grpc_call_seconds_count{code="OK",method="/payments.v1.PaymentService/CreatePayment"} 1`,
+		`idemkeeper_request_duration_seconds_count{error_type="body-invalid",idemkeeper_outcome="refused",idemkeeper_route="/payments.v1.PaymentService/CreatePayment"} 12`,
+		`rpc_server_call_duration_seconds_count{rpc_method="payments.v1.PaymentService/CreatePayment",rpc_response_status_code="OK",rpc_system_name="grpc"} 1`,
 	} {
 		if !strings.Contains(metrics, line) {
 			t.Errorf("metrics have no %s", line)

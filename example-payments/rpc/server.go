@@ -1,7 +1,7 @@
 // Package rpc is the sample's gRPC. It serves the same payments as package server,
 // over the same ledger, engine and keys.
 //
-// A call passes the interceptors measure, recover, authenticate, validate and
+// A call passes the interceptors recover, authenticate, validate and
 // idempotency, and then the handler. This is the order of the HTTP routes, for the
 // same reason. A call without permission or with an invalid order leaves its key
 // untouched.
@@ -26,31 +26,29 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/stats"
 
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
+	"github.com/idemkeeper/idemkeeper/example-payments/telemetry"
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 )
 
-// Metrics counts calls. It is safe for concurrent use.
-type Metrics interface {
-	Call(method, code string, d time.Duration)
-}
-
 // Config holds the parts of a [Server]. All but Wait and Resolver are required.
 type Config struct {
-	Engine   *idem.Engine
-	Service  *payments.Service
-	Ledger   payments.Ledger
-	Keys     payments.APIKeys
-	Metrics  Metrics
-	Log      *slog.Logger
-	Wait     time.Duration // how long a duplicate waits for the first call
-	Resolver idem.Resolver // without it outcomes in doubt stay unknown
+	Engine    *idem.Engine
+	Service   *payments.Service
+	Ledger    payments.Ledger
+	Keys      payments.APIKeys
+	Telemetry *telemetry.Telemetry
+	Log       *slog.Logger
+	Wait      time.Duration // how long a duplicate waits for the first call
+	Resolver  idem.Resolver // without it outcomes in doubt stay unknown
 }
 
 // Server is the gRPC server of the sample. Make it with [New]. It has one method per
@@ -80,14 +78,23 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.grpc = grpc.NewServer(
 		grpc.ConnectionTimeout(connectionTimeout),
-		grpc.ChainUnaryInterceptor(s.measure, s.recover, s.authenticate, s.validate, s.logAnswered, interceptors.Unary()),
-		grpc.ChainStreamInterceptor(s.measureStream, s.recoverStream, s.authenticateStream, s.untilStopping, interceptors.Stream()))
+		grpc.StatsHandler(measured(cfg.Telemetry)),
+		grpc.ChainUnaryInterceptor(s.recover, s.authenticate, s.validate, s.logAnswered, interceptors.Unary()),
+		grpc.ChainStreamInterceptor(s.recoverStream, s.authenticateStream, s.untilStopping, interceptors.Stream()))
 	paymentsv1.RegisterPaymentServiceServer(s.grpc, s)
 	// It serves keys of both kinds and both transports, because one resolver does.
 	idemgrpc.RegisterStatusServer(s.grpc, cfg.Engine, s.policy(idem.ClientKey))
 	healthv1.RegisterHealthServer(s.grpc, &health{server: s})
 	reflection.Register(s.grpc)
 	return s, nil
+}
+
+// measured starts a span for each call, in the trace of its caller, and measures it. Probes and
+// tools are left out.
+func measured(t *telemetry.Telemetry) stats.Handler {
+	return otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(t.Tracers), otelgrpc.WithMeterProvider(t.Meters),
+		otelgrpc.WithPropagators(t.Propagator),
+		otelgrpc.WithFilter(func(info *stats.RPCTagInfo) bool { return !isOpen(info.FullMethodName) }))
 }
 
 func (s *Server) policy(kind idem.KeyKind) idem.Policy {

@@ -24,6 +24,7 @@ import (
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
 	"github.com/idemkeeper/idemkeeper/example-payments/rpc"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
+	"github.com/idemkeeper/idemkeeper/example-payments/telemetry"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -33,14 +34,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fixture is an instance with both transports, and a client of each.
 type fixture struct {
-	t       *testing.T
-	engine  *idem.Engine
-	ledger  *hooked
-	server  *rpc.Server
-	conn    *grpc.ClientConn
-	client  paymentsv1.PaymentServiceClient
-	http    *httptest.Server
-	metrics *server.Metrics
+	t        *testing.T
+	engine   *idem.Engine
+	ledger   *hooked
+	server   *rpc.Server
+	conn     *grpc.ClientConn
+	client   paymentsv1.PaymentServiceClient
+	http     *httptest.Server
+	measured *telemetry.Telemetry
 }
 
 // setup starts an instance. change may alter the Config of its gRPC half first.
@@ -68,11 +69,14 @@ func setup(t *testing.T, change ...func(*fixture, *rpc.Config)) *fixture {
 		t.Fatal(err)
 	}
 	store := memorystore.New()
-	f := &fixture{t: t, ledger: &hooked{Ledger: l}, metrics: server.NewMetrics(store)}
-	if f.engine, err = idem.New(memorylock.New(), store, idem.WithObserver(f.metrics.Observe)); err != nil {
+	f := &fixture{t: t, ledger: &hooked{Ledger: l}}
+	log := slog.New(slog.DiscardHandler)
+	if f.measured, err = telemetry.New(t.Context(), log); err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.DiscardHandler)
+	if f.engine, err = idem.New(memorylock.New(), store, f.measured.Observer.Engine()); err != nil {
+		t.Fatal(err)
+	}
 	service := &payments.Service{Ledger: f.ledger, Log: log}
 	resolver := payments.LedgerResolver(f.ledger, false, func(route string, p payments.Payment) (idem.Response, error) {
 		if rpc.Owns(route) {
@@ -81,11 +85,11 @@ func setup(t *testing.T, change ...func(*fixture, *rpc.Config)) *fixture {
 		return server.Answer(p)
 	})
 	handler, err := server.New(server.Config{Engine: f.engine, Service: service, Ledger: f.ledger, Keys: keys,
-		Metrics: f.metrics, Log: log, Resolver: resolver})
+		Telemetry: f.measured, Log: log, Resolver: resolver})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := rpc.Config{Engine: f.engine, Service: service, Ledger: f.ledger, Keys: keys, Metrics: f.metrics, Log: log, Resolver: resolver}
+	cfg := rpc.Config{Engine: f.engine, Service: service, Ledger: f.ledger, Keys: keys, Telemetry: f.measured, Log: log, Resolver: resolver}
 	for _, c := range change {
 		c(f, &cfg)
 	}

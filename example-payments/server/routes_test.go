@@ -89,15 +89,17 @@ func TestOperatorsRoutes(t *testing.T) {
 	c.pay("k", "{}")
 	for path, want := range map[string]string{
 		"/healthz": `"ok"`, "/readyz": `"ready"`, "/": "curl -i localhost:8080/v1/payments",
-		"/metrics": `idemkeeper_events_total{code="",route="POST /v1/payments",type="replayed"} 1`,
+		"/metrics": `idemkeeper_request_duration_seconds_count{idemkeeper_outcome="replayed",idemkeeper_route="POST /v1/payments"} 1`,
 	} {
 		if a := c.do("GET", path, "", "Authorization", ""); a.status != 200 || !strings.Contains(a.body, want) {
 			t.Errorf("GET %s: %d %s, want %s in it", path, a.status, a.body, want)
 		}
 	}
 	metrics := c.do("GET", "/metrics", "").body
-	for _, want := range []string{`type="begun"} 1`, `code="body-invalid",route="POST /v1/payments",type="refused"} 1`,
-		`idemkeeper_open_records{state="pending"} 0`, "idemkeeper_running_executions 0", "idemkeeper_running_oldest_seconds 0", `idemkeeper_handler_seconds_count{route="POST /v1/payments",state="completed"} 1`} {
+	for _, want := range []string{`idemkeeper_step_duration_seconds_count{idemkeeper_route="POST /v1/payments",idemkeeper_step="handler"} 1`,
+		`idemkeeper_request_duration_seconds_count{error_type="body-invalid",idemkeeper_outcome="refused",idemkeeper_route="POST /v1/payments"} 1`,
+		`idemkeeper_open_records{idemkeeper_age="under-1m",idemkeeper_state="pending"} 0`, "idemkeeper_running_executions 0", "idemkeeper_running_oldest_seconds 0",
+		`http_server_request_duration_seconds_count{http_request_method="POST",http_response_status_code="201",http_route="/v1/payments"} 2`} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("metrics have no %s", want)
 		}

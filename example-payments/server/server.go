@@ -19,27 +19,35 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+	"github.com/idemkeeper/idemkeeper/example-payments/telemetry"
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
 
-// Config holds the parts of a [Server]. All but Wait and Resolver are required.
+// Config holds the parts of a [Server]. All but Wait, Resolver, Console and
+// Timeline are required.
 type Config struct {
-	Engine   *idem.Engine
-	Service  *payments.Service
-	Ledger   payments.Ledger
-	Keys     payments.APIKeys
-	Metrics  *Metrics
-	Log      *slog.Logger
-	Wait     time.Duration // how long a duplicate waits for the first request
-	Resolver idem.Resolver // without it outcomes in doubt stay unknown
+	Engine    *idem.Engine
+	Service   *payments.Service
+	Ledger    payments.Ledger
+	Keys      payments.APIKeys
+	Telemetry *telemetry.Telemetry
+	Log       *slog.Logger
+	Wait      time.Duration // how long a duplicate waits for the first request
+	Resolver  idem.Resolver // without it outcomes in doubt stay unknown
+	Console   http.Handler  // the operator's page below /console, nil for none
+	Timeline  *Timeline     // what happens to each key, nil for a new one
 }
 
 // Server is the HTTP handler of the sample. Make it with [New]. It has one method per
@@ -48,6 +56,7 @@ type Server struct {
 	unready atomic.Bool // the last answer of readyz
 	cfg     Config
 	gin     *gin.Engine
+	handler http.Handler // gin, measured
 }
 
 // releaseMode is set once for the process. Gin's debug mode writes to standard
@@ -58,19 +67,30 @@ var releaseMode = sync.OnceFunc(func() { gin.SetMode(gin.ReleaseMode) })
 func New(cfg Config) (*Server, error) {
 	releaseMode()
 	s := &Server{cfg: cfg, gin: gin.New()}
+	s.handler = measured(s.gin, cfg.Telemetry)
 	s.gin.HandleMethodNotAllowed = true
 	s.gin.RedirectTrailingSlash = false // a redirected POST is a second request
 	if err := s.gin.SetTrustedProxies(nil); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	s.gin.Use(s.measure, s.recover)
+	s.gin.Use(nameRoute, s.recover)
 	s.gin.NoRoute(func(c *gin.Context) { abort(c, codeNotFound, "See / for the routes.") })
 	s.gin.NoMethod(func(c *gin.Context) { abort(c, codeMethodNotAllowed, "See the Allow header.") })
-	s.gin.GET("/", func(c *gin.Context) { sendPage(c, indexPage) })
+	if s.cfg.Timeline == nil {
+		s.cfg.Timeline = NewTimeline()
+	}
+	s.page()
 	s.gin.GET(documentation, func(c *gin.Context) { sendPage(c, keysPage) })
+	s.gin.GET("/openapi.json", func(c *gin.Context) { c.Data(http.StatusOK, "application/json", description) })
 	s.gin.GET("/healthz", func(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"status": "ok"}) })
 	s.gin.GET("/readyz", s.readyz)
-	s.gin.GET("/metrics", gin.WrapH(cfg.Metrics.Handler()))
+	s.gin.GET("/metrics", gin.WrapH(cfg.Telemetry.Handler()))
+	if cfg.Console != nil {
+		s.gin.GET("/console", func(c *gin.Context) { c.Redirect(http.StatusSeeOther, "/console/") })
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			s.gin.Handle(method, "/console/*path", gin.WrapH(cfg.Console))
+		}
+	}
 	return s, s.routes(s.gin.Group("/v1", s.authenticate))
 }
 
@@ -86,10 +106,11 @@ func (s *Server) routes(v1 *gin.RouterGroup) error {
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	v1.POST("/payments", s.readOrder, s.logAnswered, clientKey, s.pay)
+	v1.POST("/payments", s.readOrder, s.received, s.mayCrash, s.logAnswered, clientKey, s.pay)
 	v1.POST("/trades", s.readOrder, s.logAnswered, issuedToken, s.pay)
 	v1.POST("/tokens", idemgin.TokenHandler(s.cfg.Engine, s.policy(idem.IssuedToken), idem.DefaultTokenTTL, described))
 	v1.GET("/idempotency", idemgin.StatusHandler(s.cfg.Engine, s.policy(idem.ClientKey), described))
+	v1.GET("/timeline", s.live)
 	v1.GET("/payments", s.listPayments)
 	v1.GET("/payments/:id", s.getPayment)
 	v1.GET("/accounts", s.listAccounts)
@@ -102,7 +123,7 @@ func (s *Server) policy(kind idem.KeyKind) idem.Policy {
 }
 
 // ServeHTTP implements [http.Handler].
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.gin.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
 // authenticate refuses requests without a known API key, and puts the merchant into
 // the context of all others.
@@ -118,7 +139,7 @@ func (s *Server) authenticate(c *gin.Context) {
 
 func merchantOf(c *gin.Context) string { return payments.MerchantOf(c.Request.Context()) }
 
-// routeOf names the route for metrics. It is a pattern and never a client's path.
+// routeOf names the route for logs and traces. It is a pattern and never a client's path.
 func routeOf(c *gin.Context) string {
 	if p := c.FullPath(); p != "" {
 		return c.Request.Method + " " + p
@@ -126,10 +147,20 @@ func routeOf(c *gin.Context) string {
 	return "none"
 }
 
-func (s *Server) measure(c *gin.Context) {
-	start := time.Now()
-	defer func() { s.cfg.Metrics.request(routeOf(c), c.Writer.Status(), time.Since(start)) }()
-	c.Next()
+// measured starts a span for each request to the API, in the trace of its caller, and measures
+// it. Probes are left out.
+func measured(next http.Handler, t *telemetry.Telemetry) http.Handler {
+	return otelhttp.NewHandler(next, "http", otelhttp.WithTracerProvider(t.Tracers), otelhttp.WithMeterProvider(t.Meters),
+		otelhttp.WithPropagators(t.Propagator),
+		otelhttp.WithFilter(func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/v1/") }))
+}
+
+// nameRoute tells telemetry the route, which only Gin knows.
+func nameRoute(c *gin.Context) {
+	ctx := c.Request.Context()
+	labels, _ := otelhttp.LabelerFromContext(ctx)
+	labels.Add(attribute.String("http.route", c.FullPath()))
+	trace.SpanFromContext(ctx).SetName(routeOf(c))
 }
 
 // recover answers for a handler that panicked. The engine has already settled the
@@ -168,8 +199,10 @@ func (s *Server) readyz(c *gin.Context) {
 	c.JSON(http.StatusOK, gin.H{"status": "ready"})
 }
 
-//go:embed index.html
-var indexPage []byte
+// description is the API in OpenAPI 3.1.
+//
+//go:embed openapi.json
+var description []byte
 
 func sendPage(c *gin.Context, page []byte) {
 	c.Header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")

@@ -17,6 +17,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
+	"github.com/idemkeeper/idemkeeper/example-payments/telemetry"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
@@ -61,15 +62,17 @@ func (b *bench) instance(t testing.TB, change func(*server.Config)) *client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics := server.NewMetrics(b.store)
-	engine, err := idem.New(b.locker, b.store, idem.WithObserver(metrics.Observe))
+	log := slog.New(slog.DiscardHandler)
+	measured, err := telemetry.New(t.Context(), log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics.WatchRunning(engine)
-	log := slog.New(slog.DiscardHandler)
+	engine, err := idem.New(b.locker, b.store, measured.Observer.Engine())
+	if err != nil {
+		t.Fatal(err)
+	}
 	cfg := server.Config{
-		Engine: engine, Ledger: b.ledger, Keys: keys, Metrics: metrics, Log: log,
+		Engine: engine, Ledger: b.ledger, Keys: keys, Telemetry: measured, Log: log,
 		Service:  &payments.Service{Ledger: b.ledger, Log: log},
 		Resolver: server.LedgerResolver(b.ledger, false),
 	}

@@ -113,6 +113,9 @@ type faultyMarkingLease struct {
 // Marker is [idem.MarkingLease.Marker].
 func (l *faultyMarkingLease) Marker() *idem.Marker { return l.marking.Marker() }
 
+// LeavesMarkers is [idem.MarkingLease.LeavesMarkers].
+func (l *faultyMarkingLease) LeavesMarkers() bool { return l.marking.LeavesMarkers() }
+
 // MarkOnRelease is [idem.MarkingLease.MarkOnRelease].
 func (l *faultyMarkingLease) MarkOnRelease(m *idem.Marker) { l.marking.MarkOnRelease(m) }
 

@@ -182,6 +182,7 @@ func (l markingLocker) TryAcquire(ctx context.Context, req idem.LockRequest) (id
 type markingLease struct{ idem.Lease }
 
 func (markingLease) Marker() *idem.Marker                         { return &idem.Marker{Route: "found"} }
+func (markingLease) LeavesMarkers() bool                          { return true }
 func (markingLease) MarkBegun(context.Context, idem.Marker) error { return nil }
 func (markingLease) MarkOnRelease(*idem.Marker)                   {}
 

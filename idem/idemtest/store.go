@@ -58,6 +58,7 @@ func RunStore(t *testing.T, h StoreHarness) {
 		{"expiry", storeExpiryTests},
 		{"open", storeOpenTests},
 		{"retire", storeRetireTests},
+		{"inspect", storeInspectTests},
 		{"response", storeResponseTests},
 		{"damage", storeDamageTests},
 		{"concurrency", storeConcurrencyTests},

@@ -223,7 +223,7 @@ func sameResponse(a, b *idem.Response) bool {
 		return a == b
 	}
 	same := func(x, y map[string][]string) bool { return maps.EqualFunc(x, y, slices.Equal) }
-	return a.Status == b.Status && a.Omitted == b.Omitted && bytes.Equal(a.Body, b.Body) &&
+	return a.Status == b.Status && a.Omitted == b.Omitted && a.Span == b.Span && bytes.Equal(a.Body, b.Body) &&
 		same(a.Header, b.Header) && same(a.Trailer, b.Trailer)
 }
 
@@ -231,5 +231,5 @@ func describeResponse(r *idem.Response) string {
 	if r == nil {
 		return "none"
 	}
-	return fmt.Sprintf("%d %v %v omitted %v, body of %d bytes", r.Status, r.Header, r.Trailer, r.Omitted, len(r.Body))
+	return fmt.Sprintf("%d %v %v omitted %v, body of %d bytes, span %x", r.Status, r.Header, r.Trailer, r.Omitted, len(r.Body), r.Span)
 }

@@ -4,6 +4,7 @@ package database
 
 import (
 	"cmp"
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -47,6 +48,10 @@ type Options struct {
 	Connections int
 	// Create makes a missing file of SQLite. Otherwise it is an error.
 	Create bool
+	// IdleTransaction makes PostgreSQL end a transaction in which nothing happens for so long. A
+	// paused process would keep its rows locked otherwise. MySQL knows such a limit for whole
+	// connections only, so there it ends idle connections too. 0 leaves the server's setting.
+	IdleTransaction time.Duration
 }
 
 // Open opens the database of a URL, and connects at the first use:
@@ -105,7 +110,14 @@ func openPostgres(name string, o Options) (*DB, error) {
 	}
 	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, dialTimeout)
 	shown := fmt.Sprintf("postgres://%s/%s", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port)), cfg.Database)
-	return pooled(stdlib.OpenDB(*cfg), sqlstore.PostgreSQL(), shown, o), nil
+	db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		if o.IdleTransaction <= 0 {
+			return nil
+		}
+		_, err := conn.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", o.IdleTransaction.Milliseconds()))
+		return err
+	}))
+	return pooled(db, sqlstore.PostgreSQL(), shown, o), nil
 }
 
 func openMySQL(name string, o Options) (*DB, error) {
@@ -124,11 +136,21 @@ func openMySQL(name string, o Options) (*DB, error) {
 	cfg.ReadTimeout, cfg.WriteTimeout = cmp.Or(cfg.ReadTimeout, ioTimeout), cmp.Or(cfg.WriteTimeout, ioTimeout)
 	cfg.InterpolateParams = true // saves a round trip in most statements
 	cfg.Logger = silent{}        // the errors come back
+	if o.IdleTransaction > 0 {
+		if cfg.Params == nil {
+			cfg.Params = map[string]string{}
+		}
+		cfg.Params["wait_timeout"] = fmt.Sprint(int64((o.IdleTransaction + time.Second - 1) / time.Second))
+	}
 	connector, err := mysqldriver.NewConnector(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("database: MySQL: %w", err)
 	}
-	return pooled(sql.OpenDB(connector), sqlstore.MySQL(), "mysql://"+addr+u.Path, o), nil
+	d := pooled(sql.OpenDB(connector), sqlstore.MySQL(), "mysql://"+addr+u.Path, o)
+	if o.IdleTransaction > 0 {
+		d.Write.SetConnMaxIdleTime(o.IdleTransaction / 2) // before the server does
+	}
+	return d, nil
 }
 
 // silent is a logger of the driver of MySQL.

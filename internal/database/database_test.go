@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -54,6 +55,24 @@ func TestOpen(t *testing.T) {
 		}
 		if err := db.Read.PingContext(t.Context()); err == nil {
 			t.Error("the pool for reading is open after Close")
+		}
+	}
+}
+
+func TestIdleTransaction(t *testing.T) {
+	t.Parallel()
+	for name, query := range map[string]string{
+		testserver.SharedPostgres(t):          "SELECT setting::bigint / 1000 FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'",
+		testserver.SharedMariaDB(t) + "mysql": "SELECT @@session.wait_timeout",
+	} {
+		db, err := database.Open(name, database.Options{IdleTransaction: 7 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		var seconds int
+		if err := db.Write.QueryRow(query).Scan(&seconds); err != nil || seconds != 7 {
+			t.Errorf("%s ends idle transactions after %d s, %v, want 7", db.Name, seconds, err)
 		}
 	}
 }

@@ -81,6 +81,15 @@ func newLane(t *testing.T, s *server) *redispipe.Lane {
 	return redispipe.New(client)
 }
 
+// withLane runs a test in a bubble with a lane and a server that holds its answers back.
+func withLane(t *testing.T, test func(t *testing.T, s *server, l *redispipe.Lane)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{hold: make(chan struct{})}
+		test(t, s, newLane(t, s))
+	})
+}
+
 // result is how one call ended.
 type result struct {
 	text string
@@ -106,9 +115,7 @@ func call(ctx context.Context, l *redispipe.Lane, text string) <-chan result {
 
 func TestCallsThatWaitShareAPipeline(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s)
+	withLane(t, func(t *testing.T, s *server, l *redispipe.Lane) {
 		first := call(t.Context(), l, "first")
 		var others []<-chan result
 		for i := range 5 {
@@ -140,9 +147,7 @@ func TestCallsThatWaitShareAPipeline(t *testing.T) {
 
 func TestAPipelineHasALargestSize(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s)
+	withLane(t, func(t *testing.T, s *server, l *redispipe.Lane) {
 		var all []<-chan result
 		for i := range 200 {
 			all = append(all, call(t.Context(), l, strconv.Itoa(i)))
@@ -159,9 +164,7 @@ func TestAPipelineHasALargestSize(t *testing.T) {
 
 func TestACallerThatGaveUpIsNeverSent(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s)
+	withLane(t, func(t *testing.T, s *server, l *redispipe.Lane) {
 		first := call(t.Context(), l, "first")
 		short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
@@ -222,9 +225,7 @@ func TestACallThatIsLeftOutHasAnError(t *testing.T) {
 
 func TestACallerReturnsAtItsDeadlineAndTheOthersGetTheirAnswers(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s)
+	withLane(t, func(t *testing.T, s *server, l *redispipe.Lane) {
 		first := call(t.Context(), l, "first")
 		short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
@@ -250,9 +251,7 @@ func TestACallerReturnsAtItsDeadlineAndTheOthersGetTheirAnswers(t *testing.T) {
 
 func TestAPipelineWithOneEndlessCallHasNoDeadline(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s)
+	withLane(t, func(t *testing.T, s *server, l *redispipe.Lane) {
 		first := call(t.Context(), l, "first")
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -269,9 +268,7 @@ func TestAPipelineWithOneEndlessCallHasNoDeadline(t *testing.T) {
 
 func TestAnOverduePipelineHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{hold: make(chan struct{})}
-		l := newLane(t, s)
+	withLane(t, func(t *testing.T, s *server, l *redispipe.Lane) {
 		hung := call(t.Context(), l, "hung")
 		one, two := call(t.Context(), l, "one"), call(t.Context(), l, "two")
 		s.wantSizes(t, 1)

@@ -29,23 +29,49 @@ func Load(files fs.FS, names ...string) *goredis.Script {
 	return goredis.NewScript(text.String())
 }
 
-// EvalSha returns the command that runs a script by its hash, and does not send it. A
-// server without the script answers with an error that begins with NOSCRIPT.
-func EvalSha(ctx context.Context, script *goredis.Script, keys []string, args []any) *goredis.Cmd {
-	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(all, "evalsha", script.Hash(), len(keys))
-	for _, key := range keys {
-		all = append(all, key)
-	}
-	cmd := goredis.NewCmd(ctx, append(all, args...)...)
-	cmd.SetFirstKeyPos(3) // the client of a cluster goes by the first key
-	return cmd
-}
-
-// Call is one run of a script.
+// Call is one run of a script. Do not change its texts before it has its answer.
 type Call struct {
 	Keys []string
-	Args []any
+	Args []string
+}
+
+// FirstKey is the position of the first key in [EvalSha]. The client of a cluster goes by it.
+const FirstKey = 3
+
+// EvalSha returns the command EVALSHA, which runs a script by its hash. After some answers the
+// call has to be sent again, see [NeedsEval].
+func EvalSha(script *goredis.Script, c Call) []any {
+	cmd := make([]any, 0, FirstKey+len(c.Keys)+len(c.Args))
+	return c.appendTo(append(cmd, "evalsha", script.Hash(), len(c.Keys)))
+}
+
+// NeedsEval reports whether an answer to [EvalSha] in a shared pipeline calls for [Eval]. The script
+// has written nothing then.
+//
+//   - NOSCRIPT: the server does not know the script.
+//   - READONLY: a fail-over has made the server a replica. The client then closes the connection and
+//     opens another one, which may lead to the new primary. In a pipeline it does so only if the first
+//     command has this answer (pipelineReadCmds in the source of go-redis 9.23).
+func NeedsEval(err error) bool {
+	return err != nil && (goredis.HasErrorPrefix(err, "NOSCRIPT") || goredis.HasErrorPrefix(err, "READONLY"))
+}
+
+// Eval sends a script alone and with its text.
+func Eval(ctx context.Context, client goredis.Scripter, script *goredis.Script, c Call) *goredis.Cmd {
+	args := Call{Args: c.Args}.appendTo(nil)
+	return script.Eval(ctx, client, c.Keys, args...)
+}
+
+// appendTo appends the keys and then the arguments to a command. It appends pointers, because
+// each text in an interface would be an allocation.
+func (c Call) appendTo(cmd []any) []any {
+	for i := range c.Keys {
+		cmd = append(cmd, &c.Keys[i])
+	}
+	for i := range c.Args {
+		cmd = append(cmd, &c.Args[i])
+	}
+	return cmd
 }
 
 // Pipelined runs a script once per call in one pipeline. It returns the answers in
@@ -55,10 +81,10 @@ type Call struct {
 // The function after may be nil. It appends commands to each pipeline.
 func Pipelined(ctx context.Context, client goredis.Cmdable, script *goredis.Script, calls []Call, after func(goredis.Pipeliner)) []*goredis.Cmd {
 	answers := make([]*goredis.Cmd, len(calls))
-	send := func(eval func(context.Context, goredis.Scripter, []string, ...any) *goredis.Cmd, which []int) {
+	send := func(eval func(goredis.Pipeliner, Call) *goredis.Cmd, which []int) {
 		pipe := client.Pipeline()
 		for _, i := range which {
-			answers[i] = eval(ctx, pipe, calls[i].Keys, calls[i].Args...)
+			answers[i] = eval(pipe, calls[i])
 		}
 		if after != nil {
 			after(pipe)
@@ -69,14 +95,19 @@ func Pipelined(ctx context.Context, client goredis.Cmdable, script *goredis.Scri
 	for i := range all {
 		all[i] = i
 	}
-	send(script.EvalSha, all)
+	send(func(pipe goredis.Pipeliner, c Call) *goredis.Cmd {
+		cmd := goredis.NewCmd(ctx, EvalSha(script, c)...)
+		cmd.SetFirstKeyPos(FirstKey)
+		_ = pipe.Process(ctx, cmd)
+		return cmd
+	}, all)
 	for i, answer := range answers {
 		if goredis.HasErrorPrefix(answer.Err(), "NOSCRIPT") {
 			unknown = append(unknown, i)
 		}
 	}
 	if len(unknown) > 0 {
-		send(script.Eval, unknown)
+		send(func(pipe goredis.Pipeliner, c Call) *goredis.Cmd { return Eval(ctx, pipe, script, c) }, unknown)
 	}
 	return answers
 }

@@ -1,6 +1,7 @@
 package redisscript_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -45,7 +46,7 @@ func TestPipelinedAnswersInOrder(t *testing.T) {
 	for _, want := range []int{2, 1} { // pipelines
 		pipelines, calls := 0, make([]redisscript.Call, 5)
 		for i := range calls {
-			calls[i].Args = []any{i}
+			calls[i].Args = []string{strconv.Itoa(i)}
 		}
 		for i, answer := range redisscript.Pipelined(t.Context(), client, script, calls, func(goredis.Pipeliner) { pipelines++ }) {
 			if got, err := answer.Int(); got != i+1 || err != nil {

@@ -2,6 +2,7 @@ package testserver
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -45,7 +46,7 @@ func SharedMariaDB(tb testing.TB) string {
 			}
 			return named, anyReachable([]string{u.Host})
 		}
-		m, held, err := launchMariaDB()
+		m, held, err := launchMariaDB("--innodb-flush-method=nosync")
 		if err != nil {
 			return "", err
 		}
@@ -74,8 +75,8 @@ func SharedMySQL(tb testing.TB) string {
 	return named
 }
 
-// StartMariaDB starts a server and returns once it answers. It is killed in the test's
-// clean-up.
+// StartMariaDB starts a server and returns once it answers. It syncs to disk, as in production.
+// It is killed in the test's clean-up.
 func StartMariaDB(tb testing.TB) *MariaDB {
 	tb.Helper()
 	needsServer(tb)
@@ -89,7 +90,7 @@ func StartMariaDB(tb testing.TB) *MariaDB {
 	return m
 }
 
-func launchMariaDB() (*MariaDB, *ports, error) {
+func launchMariaDB(settings ...string) (*MariaDB, *ports, error) {
 	server, err := findProgram("mariadbd", "/usr/sbin/mariadbd")
 	if err != nil {
 		return nil, nil, err
@@ -107,19 +108,23 @@ func launchMariaDB() (*MariaDB, *ports, error) {
 		return nil, nil, err
 	}
 	m := &MariaDB{dir: dir}
-	held, err := m.launch(server, install, attr, owner)
+	held, err := m.launch(server, install, settings, attr, owner)
 	if err != nil {
 		os.RemoveAll(dir)
 	}
 	return m, held, err
 }
 
-func (m *MariaDB) launch(server, install string, attr *syscall.SysProcAttr, owner func(string) error) (*ports, error) {
-	if err := owner(m.dir); err != nil {
+func (m *MariaDB) launch(server, install string, settings []string, attr *syscall.SysProcAttr, owner func(string) error) (*ports, error) {
+	// A starting server deletes the temporary tables that it finds, also those of others.
+	data, temp := filepath.Join(m.dir, "data"), filepath.Join(m.dir, "temp")
+	if err := os.Mkdir(temp, 0o700); err != nil {
 		return nil, err
 	}
-	data := filepath.Join(m.dir, "data")
-	cmd := exec.Command(install, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db")
+	if err := errors.Join(owner(m.dir), owner(temp)); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(install, "--no-defaults", "--datadir="+data, "--tmpdir="+temp, "--auth-root-authentication-method=normal", "--skip-test-db")
 	cmd.Dir, cmd.SysProcAttr = m.dir, attr
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("testserver: mariadb-install-db: %w\n%s", err, out)
@@ -135,12 +140,12 @@ func (m *MariaDB) launch(server, install string, attr *syscall.SysProcAttr, owne
 		m.instance = &instance{
 			prog: program{
 				name: "mariadb " + m.addr, path: server, dir: m.dir, log: filepath.Join(m.dir, "server.log"), attr: attr,
-				args: []string{
-					"--no-defaults", "--datadir=" + data, "--port=" + strconv.Itoa(nums[0]), "--bind-address=127.0.0.1",
+				args: append([]string{
+					"--no-defaults", "--datadir=" + data, "--tmpdir=" + temp, "--port=" + strconv.Itoa(nums[0]), "--bind-address=127.0.0.1",
 					"--socket=" + filepath.Join(m.dir, "s"), "--pid-file=" + pid, "--init-file=" + accounts,
-					"--skip-name-resolve", "--innodb-flush-method=nosync", "--innodb-buffer-pool-size=64M",
+					"--skip-name-resolve", "--innodb-buffer-pool-size=64M",
 					"--max-connections=300", "--performance-schema=OFF",
-				},
+				}, settings...),
 			},
 			ready: func(process int) error { return mariadbServes(m.addr, pid, process) },
 		}

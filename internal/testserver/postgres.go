@@ -34,7 +34,7 @@ func SharedPostgres(tb testing.TB) string {
 			}
 			return named, anyReachable([]string{u.Host})
 		}
-		p, held, err := launchPostgres(initPostgres)
+		p, held, err := launchPostgres(initPostgres, "-c", "fsync=off")
 		if err != nil {
 			return "", err
 		}
@@ -60,6 +60,11 @@ func (p *Postgres) URL() string {
 // its process notices the end of the server. It does nothing if the server is down.
 func (p *Postgres) Kill() {
 	p.tb.Helper()
+	if !p.answering() {
+		p.instance.Kill()
+		return
+	}
+	p.Pause() // it starts no process after the list was made
 	children := childrenOf(p.PID())
 	p.instance.Kill()
 	for _, child := range children {
@@ -88,8 +93,8 @@ func (p *Postgres) Restart() {
 	p.check(p.start())
 }
 
-// StartPostgres starts a server and returns once it answers. It is killed in the test's
-// clean-up.
+// StartPostgres starts a server and returns once it answers. It syncs to disk, as in production.
+// It is killed in the test's clean-up.
 func StartPostgres(tb testing.TB) *Postgres {
 	tb.Helper()
 	needsServer(tb)
@@ -124,7 +129,7 @@ func initPostgres(bin, data string) *exec.Cmd {
 	return exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "idemkeeper", "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
 }
 
-func launchPostgres(prepare func(bin, data string) *exec.Cmd) (*Postgres, *ports, error) {
+func launchPostgres(prepare func(bin, data string) *exec.Cmd, settings ...string) (*Postgres, *ports, error) {
 	bin, err := postgresBin()
 	if err != nil {
 		return nil, nil, err
@@ -155,10 +160,10 @@ func launchPostgres(prepare func(bin, data string) *exec.Cmd) (*Postgres, *ports
 				prog: program{
 					name: "postgres " + p.addr, path: filepath.Join(bin, "postgres"), dir: dir,
 					log: filepath.Join(dir, "server.log"), attr: attr,
-					args: []string{
+					args: append([]string{
 						"-D", data, "-p", strconv.Itoa(nums[0]), "-c", "listen_addresses=127.0.0.1",
-						"-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=200",
-					},
+						"-c", "unix_socket_directories=", "-c", "max_connections=200",
+					}, settings...),
 				},
 				ready: func(pid int) error { return postgresServes(p.addr, filepath.Join(data, "postmaster.pid"), pid) },
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -40,6 +41,20 @@ func zkMode(addr string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%s has no mode: %q", addr, answer)
+}
+
+// LastZxid asks a ZooKeeper server for the zxid of the last transaction that it has applied.
+func LastZxid(addr string) (int64, error) {
+	answer, err := fourLetters(addr, "srvr")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(answer) {
+		if zxid, ok := strings.CutPrefix(strings.TrimSpace(line), "Zxid: "); ok {
+			return strconv.ParseInt(zxid, 0, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no zxid: %q", addr, answer)
 }
 
 // zkSession is what a ConnectResponse says.

@@ -97,6 +97,6 @@
 // Keys, with the prefix "idem". The braces keep the keys of one script in one slot of a
 // cluster. The token store in Redis uses other keys, so both may share the prefix.
 //
-//	idem:{2a}:lock:<key ID>  a lock: "owner fence domain nonce", with a time to live
+//	idem:{2a}:lock:<key ID>  a lock: "owner fence domain nonce pid@host", with a time to live
 //	idem:{2a}:fences         hash of domain and last
 package redislock

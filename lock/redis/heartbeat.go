@@ -31,14 +31,20 @@ func heartbeatOf(ttl time.Duration) time.Duration { return ttl / 3 }
 // tickOf is the pause between two looks for leases to renew.
 func tickOf(ttl time.Duration) time.Duration { return ttl / 20 }
 
+// terms are the time to live of locks, and the lease clock.
+type terms struct {
+	ttl time.Duration
+	now leaseclock.Source
+}
+
 // trustSince is how long a lease is still trusted. sent is when its last renewal was sent.
-func (l *Locker) trustSince(sent leaseclock.Instant) time.Duration {
-	return sent.Add(trustOf(l.ttl)).Sub(l.now())
+func (t *terms) trustSince(sent leaseclock.Instant) time.Duration {
+	return sent.Add(trustOf(t.ttl)).Sub(t.now())
 }
 
 // due reports whether a lease has the age of the heartbeat. left is how long it is still
 // trusted.
-func (l *Locker) due(left time.Duration) bool { return left <= trustOf(l.ttl)-heartbeatOf(l.ttl) }
+func (t *terms) due(left time.Duration) bool { return left <= trustOf(t.ttl)-heartbeatOf(t.ttl) }
 
 // patienceOf bounds a request in the background, such as a renewal or a release.
 func patienceOf(ttl time.Duration) time.Duration { return min(ttl/5, 2*time.Second) }
@@ -55,7 +61,7 @@ func (l *Locker) beat() {
 	for {
 		select {
 		case <-tick.C:
-		case <-l.ctx.Done():
+		case <-l.workers.ctx.Done():
 			return
 		}
 		l.mu.Lock()
@@ -65,7 +71,7 @@ func (l *Locker) beat() {
 		for _, le := range due {
 			le.guard()
 		}
-		ctx, cancel := context.WithTimeout(l.ctx, patienceOf(l.ttl))
+		ctx, cancel := context.WithTimeout(l.workers.ctx, patienceOf(l.ttl))
 		var wg sync.WaitGroup
 		for part := range slices.Chunk(due, batch) {
 			wg.Go(func() { _ = l.renew(ctx, part) }) // the next tick repeats a failed renewal

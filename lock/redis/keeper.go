@@ -57,7 +57,8 @@ func (l *layout) ping(shard int) string   { return l[shard].lock + "ping" }
 type keeper struct {
 	client goredis.UniversalClient
 	keys   *layout
-	ttl    int64 // ms
+	ttl    time.Duration
+	millis string // ttl in ms
 	health *health
 	lanes  []*redispipe.Lane // one for each part, so no part waits for another one's server
 }
@@ -67,7 +68,7 @@ func newKeeper(client goredis.UniversalClient, c config) *keeper {
 	if _, cluster := client.(*goredis.ClusterClient); cluster {
 		parts = Shards
 	}
-	k := &keeper{client, newLayout(c.prefix), c.ttl.Milliseconds(), newHealth(parts), make([]*redispipe.Lane, parts)}
+	k := &keeper{client, newLayout(c.prefix), c.ttl, strconv.FormatInt(c.ttl.Milliseconds(), 10), newHealth(parts), make([]*redispipe.Lane, parts)}
 	for i := range k.lanes {
 		k.lanes[i] = redispipe.New(client)
 	}
@@ -76,15 +77,16 @@ func newKeeper(client goredis.UniversalClient, c config) *keeper {
 
 // run runs a script on the lock of id and on other keys of its shard, in a pipeline that it
 // may share with other requests.
-func (k *keeper) run(ctx context.Context, id idem.KeyID, script *goredis.Script, keys []string, args ...any) (*goredis.Cmd, error) {
+func (k *keeper) run(ctx context.Context, id idem.KeyID, script *goredis.Script, call redisscript.Call) (*goredis.Cmd, error) {
 	shard, sent := redisserver.ShardOf(id), time.Now()
-	cmd := redisscript.EvalSha(ctx, script, keys, args)
+	cmd := goredis.NewCmd(ctx, redisscript.EvalSha(script, call)...)
+	cmd.SetFirstKeyPos(redisscript.FirstKey)
 	if err := k.lanes[shard%len(k.lanes)].Do(ctx, cmd); err != nil {
 		k.health.note(shard, sent, ctx.Err()) // err may be the caller's own reason
 		return nil, err
 	}
-	if err := cmd.Err(); err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = script.Eval(ctx, k.client, keys, args...)
+	if redisscript.NeedsEval(cmd.Err()) {
+		cmd = redisscript.Eval(ctx, k.client, script, call)
 	}
 	k.health.note(shard, sent, cmd.Err())
 	return cmd, cmd.Err()
@@ -92,8 +94,10 @@ func (k *keeper) run(ctx context.Context, id idem.KeyID, script *goredis.Script,
 
 // acquire takes a lock. It returns false if another owner holds it.
 func (k *keeper) acquire(ctx context.Context, req idem.LockRequest, owner string) (idem.Fence, bool, error) {
-	keys := []string{k.keys.lock(req.KeyID), k.keys.fences(redisserver.ShardOf(req.KeyID))}
-	cmd, err := k.run(ctx, req.KeyID, acquireScript, keys, owner, req.Nonce.String(), k.ttl)
+	cmd, err := k.run(ctx, req.KeyID, acquireScript, redisscript.Call{
+		Keys: []string{k.keys.lock(req.KeyID), k.keys.fences(redisserver.ShardOf(req.KeyID))},
+		Args: []string{owner, req.Nonce.String() + " " + thisProcess, k.millis},
+	})
 	if err != nil {
 		return idem.Fence{}, false, err
 	}
@@ -114,7 +118,7 @@ func (k *keeper) acquire(ctx context.Context, req idem.LockRequest, owner string
 func (k *keeper) extend(ctx context.Context, leases []*lease) []*goredis.Cmd {
 	calls, sent := make([]redisscript.Call, len(leases)), time.Now()
 	for i, le := range leases {
-		calls[i] = redisscript.Call{Keys: []string{k.keys.lock(le.id)}, Args: []any{le.owner, k.ttl}}
+		calls[i] = redisscript.Call{Keys: []string{k.keys.lock(le.id)}, Args: []string{le.owner, k.millis}}
 	}
 	answers := redisscript.Pipelined(ctx, k.client, extendScript, calls, nil)
 	for i, answer := range answers {
@@ -129,7 +133,7 @@ func (k *keeper) remove(ctx context.Context, id idem.KeyID, owner string) (bool,
 	if !k.health.admit(redisserver.ShardOf(id)) {
 		return false, errNoAnswer
 	}
-	cmd, err := k.run(ctx, id, releaseScript, []string{k.keys.lock(id)}, owner)
+	cmd, err := k.run(ctx, id, releaseScript, redisscript.Call{Keys: []string{k.keys.lock(id)}, Args: []string{owner}})
 	if err != nil {
 		return false, err
 	}
@@ -158,7 +162,7 @@ func (k *keeper) ping(ctx context.Context) error {
 	sent := time.Now()
 	_, err := k.client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
 		for shard := range k.health.until {
-			pipe.Set(ctx, k.keys.ping(shard), "", time.Duration(k.ttl)*time.Millisecond)
+			pipe.Set(ctx, k.keys.ping(shard), "", k.ttl)
 		}
 		return nil
 	})

@@ -14,7 +14,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/background"
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
@@ -29,15 +28,11 @@ var (
 // live. A Locker is safe for concurrent use. Make it with [New], and end it with
 // [Locker.Close] or [Locker.Abandon].
 type Locker struct {
-	keeper *keeper
-	ttl    time.Duration
-	log    *slog.Logger
-	evicts *redisserver.Eviction
-	now    leaseclock.Source
-
-	ctx        context.Context // of the goroutines, until the locker ends
-	stop       context.CancelFunc
-	wg         sync.WaitGroup     // all goroutines, and calls that Close waits for
+	terms
+	keeper     *keeper
+	log        *slog.Logger
+	evicts     *redisserver.Eviction
+	workers    workers
 	background background.Tracker // releases that Redis has not acknowledged yet
 	ending     sync.Once          // Close or Abandon
 
@@ -74,13 +69,14 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	if err != nil {
 		return nil, unavailable("ping", err)
 	}
+	working, stop := context.WithCancel(context.Background())
 	l := &Locker{
-		keeper: newKeeper(client, cfg), ttl: cfg.ttl, log: cfg.log, now: cfg.now,
+		workers: workers{ctx: working, stop: stop},
+		terms:   terms{cfg.ttl, cfg.now}, keeper: newKeeper(client, cfg), log: cfg.log,
 		evicts: redisserver.NewEviction(client, cfg.log, cfg.evictionEvery),
 		held:   make(map[*lease]struct{}),
 	}
-	l.ctx, l.stop = context.WithCancel(context.Background())
-	l.wg.Go(l.beat)
+	l.workers.spawn(l.beat)
 	return l, nil
 }
 
@@ -202,7 +198,7 @@ func (l *Locker) look(ctx context.Context, id idem.KeyID) (left time.Duration, e
 		err  error
 	}
 	answers := make(chan answer, 1)
-	running := l.spawn(func() {
+	running := l.workers.spawn(func() {
 		left, err := l.remaining(ctx, id)
 		answers <- answer{left, err}
 	})
@@ -289,34 +285,7 @@ func (l *Locker) end(finish func([]*lease) error) (err error) {
 		left := slices.Collect(maps.Keys(l.held))
 		l.mu.Unlock()
 		err = finish(left)
-		l.mu.Lock()
-		l.stop() // no new goroutines
-		l.mu.Unlock()
-		l.wg.Wait()
+		l.workers.end()
 	})
 	return err
-}
-
-// spawn runs fn on a goroutine, unless the locker has stopped.
-func (l *Locker) spawn(fn func()) bool {
-	running := l.enter()
-	if running {
-		go func() {
-			defer l.wg.Done()
-			fn()
-		}()
-	}
-	return running
-}
-
-// enter lets the end of the locker wait for the caller, which calls l.wg.Done. It returns
-// false if the locker has stopped.
-func (l *Locker) enter() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ctx.Err() != nil {
-		return false
-	}
-	l.wg.Add(1)
-	return true
 }

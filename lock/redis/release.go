@@ -56,17 +56,17 @@ func (r *removal) try(ctx context.Context) (over bool, err error) {
 // tryHere is the first try, on the caller's goroutine. It saves the switch to another one.
 // It returns false if the removal has to go on in the background.
 func (r *removal) tryHere(ctx context.Context) bool {
-	if ctx.Err() != nil || !r.l.enter() {
+	if ctx.Err() != nil || !r.l.workers.enter() {
 		return false
 	}
-	defer r.l.wg.Done()
+	defer r.l.workers.leave()
 	over, _ := r.try(ctx)
 	return over
 }
 
 // start lets the removal go on in the background.
 func (r *removal) start() {
-	if !r.l.spawn(r.run) {
+	if !r.l.workers.spawn(r.run) {
 		r.settle(unavailable("release: left to time out", errClosed))
 	}
 }
@@ -75,14 +75,14 @@ func (r *removal) start() {
 func (r *removal) run() {
 	giveUp := time.Now().Add(r.l.ttl + r.l.ttl/4) // the lock has surely expired by then
 	for pause := firstPause; ; pause *= 2 {
-		over, err := r.try(r.l.ctx)
+		over, err := r.try(r.l.workers.ctx)
 		if over {
 			return
 		}
 		if err != nil {
 			pause = min(pause, mostPause)
 		}
-		if time.Now().Add(pause).After(giveUp) || !sleep(r.l.ctx, jitter(pause)) {
+		if time.Now().Add(pause).After(giveUp) || !sleep(r.l.workers.ctx, jitter(pause)) {
 			r.settle(unavailable("release: left to time out", err))
 			return
 		}

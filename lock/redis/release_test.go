@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,11 +14,12 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // requests counts what a client sends: commands and pipelines.
-type requests struct{ n atomic.Int64 }
+type requests struct{ n, pipelines atomic.Int64 }
 
 func (r *requests) DialHook(next goredis.DialHook) goredis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
@@ -33,6 +35,7 @@ func (r *requests) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 func (r *requests) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
 		r.n.Add(1)
+		r.pipelines.Add(1)
 		return next(ctx, cmds)
 	}
 }
@@ -56,6 +59,39 @@ func TestFreeLockTakesTwoRequests(t *testing.T) {
 	await(t, "release", l.background.Idle())
 	if got := sent.n.Load() - before; got != 1 {
 		t.Errorf("ReleaseInBackground() took %d requests, want 1", got)
+	}
+}
+
+// Callers at the same moment need fewer requests than two for each.
+func TestLocksShareRequests(t *testing.T) {
+	t.Parallel()
+	client := connect(t, 2, sharedAddr(t))
+	l := open(t, client, freshPrefix(t), WithTTL(time.Hour), func(c *config) { c.evictionEvery = time.Hour })
+	release(t, take(t, l, request())) // the server knows the scripts
+	var sent requests
+	client.AddHook(&sent)
+	const callers = 16
+	locks := int64(0)
+	for sent.pipelines.Load() == 0 { // callers may miss each other on a busy machine
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				lease, err := l.TryAcquire(t.Context(), request())
+				if err == nil {
+					err = lease.Release(t.Context())
+				}
+				if err != nil {
+					t.Errorf("TryAcquire() and Release() = %v, want <nil>", err)
+				}
+			})
+		}
+		wg.Wait()
+		if locks += callers; locks > 1000*callers {
+			t.Fatalf("%d locks were taken one by one", locks)
+		}
+	}
+	if n := sent.n.Load(); n >= 2*locks {
+		t.Errorf("%d locks took %d requests, want fewer than two for each", locks, n)
 	}
 }
 
@@ -129,7 +165,7 @@ func TestCallerWithAReasonSparesTheOthers(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("the client went away"))
 		id := request().KeyID
-		if _, err := l.keeper.run(ctx, id, releaseScript, []string{l.keeper.keys.lock(id)}, "owner"); err == nil {
+		if _, err := l.keeper.run(ctx, id, releaseScript, redisscript.Call{Keys: []string{l.keeper.keys.lock(id)}, Args: []string{"owner"}}); err == nil {
 			t.Error("run() with an ended context = <nil>, want an error")
 		}
 		release(t, take(t, l, request()))

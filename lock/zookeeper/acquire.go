@@ -29,7 +29,7 @@ func (m *marks) acquire(ctx context.Context, cl *held.Claim) (*Lease, error) {
 	_, there := m.s.parents.LoadOrStore(path.Base(path.Dir(m.path)), true)
 	l, err := cl.Acquire(ctx, held.Znode{
 		Make:   func(a *held.Attempt) (string, int64, error) { return m.create(a, !there) },
-		Shared: true, Delete: m.deletion, Vanished: m.vanished,
+		Shared: true, Lazy: true, Delete: m.deletion, Vanished: m.vanished,
 	})
 	if err != nil {
 		return nil, err

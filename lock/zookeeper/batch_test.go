@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"errors"
+	"path"
 	"sync"
 	"testing"
 	"time"
@@ -85,4 +86,32 @@ func TestBatchWhoseReplyIsLost(t *testing.T) {
 			t.Errorf("locks left below %s: %v, %v", shard, left, err)
 		}
 	}
+}
+
+// A release in the background waits a moment for the next write. A lone caller that takes one lock
+// after the other then needs one transaction for each.
+func TestReleaseSharesTheTransactionOfTheNextLock(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	for range 30 { // on a busy machine the next lock may come too late
+		first := r.take(r.l)
+		first.ReleaseInBackground()
+		if _, _, err := r.raw.Exists(r.path); err != nil { // a release that does not wait is sent meanwhile
+			t.Fatal(err)
+		}
+		second, err := r.l.TryAcquire(bounded(t), request(newID()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-first.Gone()
+		_, parent, err := r.raw.Get(path.Dir(r.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.release(second.(*Lease))
+		if deleted := uint64(parent.Pzxid); deleted == second.Fence().Token {
+			return
+		}
+	}
+	t.Error("no release shared the transaction of the next lock")
 }

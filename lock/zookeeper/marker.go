@@ -88,6 +88,9 @@ func (l *Lease) Marker() *idem.Marker {
 	return &m
 }
 
+// LeavesMarkers implements [idem.MarkingLease]. It is true with [WithDurableMarkers].
+func (l *Lease) LeavesMarkers() bool { return l.marks.on }
+
 // MarkOnRelease implements [idem.MarkingLease]. Without [WithDurableMarkers] it has no
 // effect, and an existing marker stays. If a marker could not be read back, because of its
 // state or because a name is too long, MarkOnRelease logs an error and changes nothing.

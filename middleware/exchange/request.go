@@ -80,6 +80,9 @@ func path(r *http.Request) string {
 
 // compared returns the headers of [Config].Compare.
 func (rt *Route) compared(r *http.Request) map[string][]string {
+	if len(rt.cfg.Compare) == 0 {
+		return nil
+	}
 	header := make(map[string][]string, len(rt.cfg.Compare))
 	for _, name := range rt.cfg.Compare {
 		header[name] = r.Header[name]

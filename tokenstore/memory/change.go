@@ -46,6 +46,9 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	now := s.lock()
 	defer s.mu.Unlock()
 	write, res, err := rules.Settle(s.entry(id, now), &st, now)
+	if write != nil && write.Record.Decision.ByPerson() {
+		s.keep(id, &st, now)
+	}
 	s.put(id, write)
 	return res, err
 }

@@ -25,6 +25,8 @@ type Store struct {
 	entries map[idem.KeyID]*rules.Entry
 	due     dueHeap
 	retired map[string]bool // lock domains
+
+	decisions []decided // of persons, oldest first
 }
 
 // Option configures a [Store].

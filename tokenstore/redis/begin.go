@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
@@ -25,12 +26,14 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	rerun, rerunDomain := packRerun(req.RunAgainFrom)
 	keys := s.keys.keys(id)
 	r, err := s.compared(ctx, "begin", id, func(expected string) (reply, error) {
-		args := []any{expected, id.String(), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
-			req.Fence.Domain, req.Route, packFingerprint(req.Fingerprint), rerun, rerunDomain}
+		call := redisscript.Call{Keys: keys, Args: []string{
+			expected, memberOf(keys[0]), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
+			req.Fence.Domain, req.Route, packFingerprint(req.Fingerprint), rerun, rerunDomain,
+		}}
 		if s.replicas != nil {
-			return s.replicas.begin(ctx, redisserver.ShardOf(id), keys, args)
+			return s.replicas.begin(ctx, redisserver.ShardOf(id), call)
 		}
-		return s.run(ctx, "begin", id, beginScript, keys, args...)
+		return s.run(ctx, "begin", id, beginScript, call)
 	})
 	if err != nil {
 		return res, err
@@ -55,9 +58,11 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 		return err
 	}
 	rerun, rerunDomain := packRerun(req.RunAgainFrom)
-	_, err := s.run(ctx, "abort", id, abortScript, s.keys.keys(id),
-		id.String(), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
-		req.Fence.Domain, millis(keyTTL(req.KeyTTL)), rerun, rerunDomain)
+	keys := s.keys.keys(id)
+	_, err := s.run(ctx, "abort", id, abortScript, redisscript.Call{Keys: keys, Args: []string{
+		memberOf(keys[0]), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
+		req.Fence.Domain, millis(keyTTL(req.KeyTTL)), rerun, rerunDomain,
+	}})
 	return err
 }
 

@@ -3,30 +3,16 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"slices"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
 // Decided is a person's decision about an attempt.
-type Decided struct {
-	At      time.Time // by the server's clock
-	Attempt uint32
-	State   idem.State // the state that the decision settled the attempt to
-	idem.Decision
-}
+type Decided = idem.Decided
 
 // keptDecisions is the number of decisions that a shard keeps for all of its keys.
 const keptDecisions = 1000
-
-// machines are authors whose decisions are not kept. Their decisions follow from the
-// route's policy, and there may be many.
-var machines = []string{"resolver", "engine", "marker", "sweeper"}
-
-// audited reports whether an author's decisions are kept.
-func audited(by string) bool { return by != "" && !slices.Contains(machines, by) }
 
 // Decisions lists people's decisions about a key, newest first. They outlive the record
 // and its next attempt, unlike the decision in the record. Decisions of resolver, engine,

@@ -8,6 +8,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
@@ -24,7 +25,7 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 // be large, so it does not travel in a shared pipeline.
 func (s *Store) fetch(ctx context.Context, id idem.KeyID, expected string) (r reply, err error) {
 	keys := s.keys.keys(id)
-	record, incarnation, body := keys[0], keys[2], keys[3]
+	record, incarnation, body := &keys[0], &keys[2], &keys[3]
 	values, now := goredis.NewSliceCmd(ctx, "mget", record, incarnation), s.time(ctx, record)
 	if err := s.lanes[redisserver.ShardOf(id)].Do(ctx, values, now); err != nil {
 		return r, s.failed(ctx, "get", err)
@@ -38,12 +39,14 @@ func (s *Store) fetch(ctx context.Context, id idem.KeyID, expected string) (r re
 	if err := values.Err(); err != nil {
 		return r, s.failed(ctx, "get", err)
 	}
-	t, err := now.Int64Slice()
-	if err != nil || len(t) != 2 {
-		return r, unavailable("get", fmt.Errorf("unexpected time %v: %w", t, err))
+	if err := now.Err(); err != nil {
+		return r, unavailable("get", fmt.Errorf("its time: %w", err))
 	}
-	found := append(values.Val(), nil)
-	if r.record, err = decodeValues(found[0], found[2], time.Unix(t[0], t[1]*1000)); err != nil {
+	found, apart := values.Val(), any(nil)
+	if len(found) > 2 {
+		apart = found[2]
+	}
+	if r.record, err = decodeValues(found[0], apart, now.Val()); err != nil {
 		return r, fmt.Errorf("tokenstore/redis: get: %w", err)
 	}
 	// A read-only store may expect no incarnation.
@@ -64,11 +67,11 @@ func isApart(values *goredis.SliceCmd) bool {
 }
 
 // time asks for the time of the server that has a key.
-func (s *Store) time(ctx context.Context, key string) *goredis.Cmd {
+func (s *Store) time(ctx context.Context, key *string) *goredis.TimeCmd {
 	if _, cluster := s.client.(*goredis.ClusterClient); !cluster {
-		return goredis.NewCmd(ctx, "time")
+		return goredis.NewTimeCmd(ctx, "time")
 	}
-	cmd := goredis.NewCmd(ctx, "eval", "return redis.call('time')", 1, key)
+	cmd := goredis.NewTimeCmd(ctx, "eval", "return redis.call('time')", 1, key)
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }
@@ -80,7 +83,7 @@ func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (id
 		return idem.Record{}, err
 	}
 	r, err := s.compared(ctx, "issue", id, func(expected string) (reply, error) {
-		return s.run(ctx, "issue", id, issueScript, s.keys.keys(id), expected, millis(ttl))
+		return s.run(ctx, "issue", id, issueScript, redisscript.Call{Keys: s.keys.keys(id), Args: []string{expected, millis(ttl)}})
 	})
 	return r.record, err
 }

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"encoding/hex"
+	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
@@ -29,25 +30,30 @@ func newLayout(prefix string) *layout {
 	return l
 }
 
-func (l *layout) record(id idem.KeyID) string {
-	base := l.shards[redisserver.ShardOf(id)].base
-	return string(hex.AppendEncode(append(make([]byte, 0, 128), base...), id[:]))
-}
-func (l *layout) body(id idem.KeyID) string    { return bodyOf(l.record(id)) }
+func (l *layout) record(id idem.KeyID) string  { return strings.TrimSuffix(l.body(id), bodySuffix) }
 func (l *layout) open(shard int) string        { return l.shards[shard].open }
 func (l *layout) incarnation(shard int) string { return l.shards[shard].incarnation }
 func (l *layout) decisions(shard int) string   { return l.shards[shard].decisions }
 func (l *layout) retired() string              { return l.prefix + ":retired" }
 func (l *layout) sealed() string               { return l.prefix + ":sealed" }
 
-// bodyOf returns the key of a response apart.
-func bodyOf(record string) string { return record + ":body" }
+// bodySuffix follows the key of a record in the key of its response, if that is apart.
+const bodySuffix = ":body"
+
+func (l *layout) body(id idem.KeyID) string {
+	base := l.shards[redisserver.ShardOf(id)].base
+	key := hex.AppendEncode(append(make([]byte, 0, 128), base...), id[:])
+	return string(append(key, bodySuffix...))
+}
 
 // keys of a record, in the order of KEYS of every script.
 func (l *layout) keys(id idem.KeyID) []string {
-	names, record := &l.shards[redisserver.ShardOf(id)], l.record(id)
-	return []string{record, names.open, names.incarnation, bodyOf(record)}
+	names, body := &l.shards[redisserver.ShardOf(id)], l.body(id)
+	return []string{strings.TrimSuffix(body, bodySuffix), names.open, names.incarnation, body}
 }
+
+// memberOf is the member of the open set for a record, which is the end of its key.
+func memberOf(record string) string { return record[len(record)-hex.EncodedLen(len(idem.KeyID{})):] }
 
 // parseID reads a key ID in hexadecimal, as the open sets hold it.
 func parseID(s string) (id idem.KeyID, ok bool) {

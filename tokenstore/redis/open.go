@@ -77,7 +77,7 @@ func (s *Store) openPlaces(ctx context.Context, q idem.OpenQuery, size int) (pla
 	}
 	calls := make([]redisscript.Call, Shards)
 	for shard := range calls {
-		calls[shard] = redisscript.Call{Keys: []string{s.keys.open(shard)}, Args: []any{millis(q.OlderThan), score, member, size}}
+		calls[shard] = redisscript.Call{Keys: []string{s.keys.open(shard)}, Args: []string{millis(q.OlderThan), strconv.FormatInt(score, 10), member, strconv.Itoa(size)}}
 	}
 	var ends []idem.OpenCursor // full sets say nothing about the members after their last one
 	for _, cmd := range redisscript.Pipelined(ctx, s.client, openScript, calls, nil) {

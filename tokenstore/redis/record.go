@@ -174,17 +174,20 @@ func withResponse(r idem.Record, place byte, rest, body string) idem.Record {
 
 // packAttempt returns number, fence and nonce as a record holds them.
 func packAttempt(a idem.Attempt) string {
-	return string(binary.BigEndian.AppendUint32(nil, a.Number)) + packBid(a.Fence, a.Nonce)
+	buf := binary.BigEndian.AppendUint32(make([]byte, 0, 28), a.Number)
+	return string(appendBid(buf, a.Fence, a.Nonce))
 }
 
 // packBid returns fence and nonce as a record holds them.
-func packBid(f idem.Fence, n idem.Nonce) string {
-	return string(append(binary.BigEndian.AppendUint64(nil, f.Token), n[:]...))
+func packBid(f idem.Fence, n idem.Nonce) string { return string(appendBid(make([]byte, 0, 24), f, n)) }
+
+func appendBid(buf []byte, f idem.Fence, n idem.Nonce) []byte {
+	return append(binary.BigEndian.AppendUint64(buf, f.Token), n[:]...)
 }
 
 // packFingerprint returns version and sum as a record holds them.
 func packFingerprint(f idem.Fingerprint) string {
-	return string(append([]byte{f.Version}, f.Sum[:]...))
+	return string(append(append(make([]byte, 0, 33), f.Version), f.Sum[:]...))
 }
 
 // packTime returns t in ms as a record holds it, and zeros for the zero time.
@@ -192,5 +195,5 @@ func packTime(t time.Time) string {
 	if t.IsZero() || t.UnixMilli() <= 0 {
 		return strings.Repeat("\x00", 6)
 	}
-	return string(binary.BigEndian.AppendUint64(nil, uint64(t.UnixMilli()))[2:])
+	return string(binary.BigEndian.AppendUint64(make([]byte, 0, 8), uint64(t.UnixMilli()))[2:])
 }

@@ -49,13 +49,13 @@ func newReplication(c config, client goredis.UniversalClient) (*replication, err
 }
 
 // begin runs begin.lua and waits until replicas have acknowledged the new attempt.
-func (p *replication) begin(ctx context.Context, shard int, keys []string, args []any) (reply, error) {
+func (p *replication) begin(ctx context.Context, shard int, call redisscript.Call) (reply, error) {
 	if _, cluster := p.client.(*goredis.ClusterClient); !cluster {
 		shard = 0
 	}
 	patience, leave := p.gates[shard].enter(p.timeout)
 	defer leave()
-	r, acks, err := p.runAndWait(ctx, patience, redisscript.Call{Keys: keys, Args: args})
+	r, acks, err := p.runAndWait(ctx, patience, call)
 	if err != nil || r.verdict != verdictBegun {
 		return r, err // there is no new write to acknowledge
 	}
@@ -122,8 +122,9 @@ func (p *replication) runAndWait(ctx context.Context, patience time.Duration, ca
 		cmd := redisscript.Pipelined(ctx, node, beginScript, []redisscript.Call{call}, func(pipe goredis.Pipeliner) {
 			acks = pipe.Do(ctx, "wait", p.want, within(ctx, patience).Milliseconds())
 		})[0]
-		if err = cmd.Err(); err == nil {
-			r, err = parseReply("begin", cmd)
+		var parts []string
+		if parts, err = cmd.StringSlice(); err == nil {
+			r, err = parseReply("begin", parts)
 			return r, acks, err
 		}
 		if !isCluster || try > 0 || ctx.Err() != nil {

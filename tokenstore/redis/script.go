@@ -55,18 +55,20 @@ type reply struct {
 }
 
 // run runs a script on the keys of id, in a pipeline that it may share with other calls.
-func (s *Store) run(ctx context.Context, method string, id idem.KeyID, script *goredis.Script, keys []string, args ...any) (reply, error) {
-	cmd := redisscript.EvalSha(ctx, script, keys, args)
+func (s *Store) run(ctx context.Context, method string, id idem.KeyID, script *goredis.Script, call redisscript.Call) (reply, error) {
+	cmd := goredis.NewStringSliceCmd(ctx, redisscript.EvalSha(script, call)...)
+	cmd.SetFirstKeyPos(redisscript.FirstKey)
 	if err := s.lanes[redisserver.ShardOf(id)].Do(ctx, cmd); err != nil {
 		return reply{}, s.failed(ctx, method, err)
 	}
-	if goredis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-		cmd = script.Eval(ctx, s.client, keys, args...)
+	parts, err := cmd.Result()
+	if redisscript.NeedsEval(err) {
+		parts, err = redisscript.Eval(ctx, s.client, script, call).StringSlice()
 	}
-	if cmd.Err() != nil {
-		return reply{}, s.failed(ctx, method, cmd.Err())
+	if err != nil {
+		return reply{}, s.failed(ctx, method, err)
 	}
-	return parseReply(method, cmd)
+	return parseReply(method, parts)
 }
 
 // compared runs a call that compares the incarnation of the key's shard.
@@ -80,18 +82,15 @@ func (s *Store) compared(ctx context.Context, method string, id idem.KeyID, call
 
 // parseReply reads an answer {verdict, record, response, now}. A script leaves out the
 // last parts if it has nothing to say there.
-func parseReply(method string, cmd *goredis.Cmd) (r reply, err error) {
-	parts, err := cmd.StringSlice()
-	if err != nil {
-		return r, unavailable(method, err)
-	}
-	parts = append(parts, "", "", "", "")
-	now := fields(parts[3])
-	r.verdict, r.packed = parts[0], parts[1]
+func parseReply(method string, parts []string) (r reply, err error) {
+	var all [4]string
+	copy(all[:], parts)
+	now := fields(all[3])
+	r.verdict, r.packed = all[0], all[1]
 	if r.verdict == verdictUnreadable {
 		err = cannotRead(r.packed)
 	} else {
-		r.record, err = decodeRecord(r.packed, parts[2], now.time())
+		r.record, err = decodeRecord(r.packed, all[2], now.time())
 	}
 	if err != nil {
 		return r, fmt.Errorf("tokenstore/redis: %s: %w", method, err)

@@ -3,8 +3,10 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
@@ -18,15 +20,15 @@ const inlineLimit = 1024
 // ask whether the store lost records. [Store.Decisions] keeps the decisions of people. The
 // error wraps idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
 func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
-	args, err := s.settleArgs(id, &st)
-	if err != nil {
+	call := redisscript.Call{Keys: s.keys.keys(id)}
+	if call.Args, err = s.settleArgs(memberOf(call.Keys[0]), &st); err != nil {
 		return res, err
 	}
-	keys := s.keys.keys(id)
-	if audited(st.Decision.By) {
-		keys, args = append(keys, s.keys.decisions(redisserver.ShardOf(id))), append(args, keptDecisions)
+	if st.Decision.ByPerson() {
+		call.Keys = append(call.Keys, s.keys.decisions(redisserver.ShardOf(id)))
+		call.Args = append(call.Args, strconv.Itoa(keptDecisions))
 	}
-	r, err := s.run(ctx, "settle", id, settleScript, keys, args...)
+	r, err := s.run(ctx, "settle", id, settleScript, call)
 	if err != nil {
 		return res, err
 	}
@@ -40,7 +42,7 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 }
 
 // settleArgs are the first 18 ARGV of settle.lua.
-func (s *Store) settleArgs(id idem.KeyID, st *idem.Settlement) ([]any, error) {
+func (s *Store) settleArgs(member string, st *idem.Settlement) ([]string, error) {
 	var re idem.Repair
 	repair, replaced := "", ""
 	if st.Repair != nil {
@@ -76,9 +78,9 @@ func (s *Store) settleArgs(id idem.KeyID, st *idem.Settlement) ([]any, error) {
 			place = placeApart
 		}
 	}
-	return []any{
-		id.String(), packAttempt(st.Attempt), st.Attempt.Fence.Domain, string(st.ID[:]),
-		string([]byte{byte(st.State)}), response, string([]byte{place}),
+	return []string{
+		member, packAttempt(st.Attempt), st.Attempt.Fence.Domain, string(st.ID[:]),
+		string([]byte{byte(st.State)}), string(response), string([]byte{place}),
 		millis(resultTTL), millis(keyTTL), st.Decision.By, st.Decision.Reason,
 		repair, string([]byte{byte(re.Kind)}), re.Route, packFingerprint(re.Fingerprint), packTime(re.Started),
 		replaced, re.Replaced.Attempt.Fence.Domain,

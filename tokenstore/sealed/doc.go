@@ -1,6 +1,6 @@
 // Package sealed encrypts stored responses before they reach a token store.
 //
-// A [Store] wraps any [idem.Store]. It encrypts responses with AES-256-GCM on their way in
+// A [Store] wraps any [idem.Store], and a [Joined] any [idem.JoinedStore]. It encrypts responses with AES-256-GCM on their way in
 // and opens them on their way out. A reader of the token store, its backups or its network
 // traffic still sees who paid when, but not the answers.
 //
@@ -38,7 +38,7 @@
 // A response is unreadable if its ring key is not in the [Ring], if it was changed or moved,
 // or if it is plain without [WithPlain].
 //
-//	Get, completed         an error that wraps ErrUnreadable and idem.ErrUnavailable. The
+//	Get, Probe, completed  an error that wraps ErrUnreadable and idem.ErrUnavailable. The
 //	                       client gets 503 and can retry once the ring is repaired. Get
 //	                       returns the record too, so the engine knows that the key was
 //	                       used and does not fail open.

@@ -66,14 +66,19 @@ func New(store idem.Store, ring *Ring, opts ...Option) (*Store, error) {
 // the record too, with its response omitted.
 func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	rec, err := s.wrapped.Get(ctx, id)
+	return s.opened(ctx, "get", id, rec, err)
+}
+
+// opened is what a call that reads one record returns.
+func (s *Store) opened(ctx context.Context, call string, id idem.KeyID, rec idem.Record, err error) (idem.Record, error) {
 	unreadable := s.open(id, &rec)
 	switch {
 	case err != nil || unreadable == nil:
 		return rec, err
 	case rec.State == idem.StateCompleted:
-		return rec, fmt.Errorf("tokenstore/sealed: get %s: %w: %w", id.OperationID(), unreadable, idem.ErrUnavailable)
+		return rec, fmt.Errorf("tokenstore/sealed: %s %s: %w: %w", call, id.OperationID(), unreadable, idem.ErrUnavailable)
 	}
-	s.warn(ctx, "get", id, unreadable)
+	s.warn(ctx, call, id, unreadable)
 	return rec, nil
 }
 

@@ -11,15 +11,22 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
 )
 
-// Get returns the record of id, in one statement. The error wraps idem.ErrNewerRecord,
-// idem.ErrCorruptRecord or idem.ErrUnavailable.
+// Get returns the record of id, in one statement. On MySQL and MariaDB without a binary log it
+// takes two, if the record was completed less than a minute ago. The error wraps
+// idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
 func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
-	f, err := s.loadOnly(ctx, "get", id)
-	if err != nil {
-		return idem.Record{}, err
+	for {
+		f, err := s.loadOnly(ctx, "get", id)
+		if err != nil {
+			return idem.Record{}, err
+		}
+		if done, err := s.durable(ctx, "get", id, &f); err != nil {
+			return idem.Record{}, err
+		} else if done {
+			e, err := s.entry("get", &f)
+			return e.Copy(), err
+		}
 	}
-	e, err := s.entry("get", &f)
-	return e.Copy(), err
 }
 
 // Issue makes a record in StateIssued. It returns an existing record unchanged. The error

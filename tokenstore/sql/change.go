@@ -15,11 +15,11 @@ import (
 // statements are the texts of the store's statements, made once.
 type statements struct {
 	get, read, insert, begin, update   string
-	list, ping                         string
-	due, strip, remove                 string
+	list, ping, touch                  string
+	due, strip, remove, forget         string
 	dueBindings, removeBindings        string
 	retire, retired, declare, declared string
-	decide, decisions                  string
+	decide, decisions, keys            string
 }
 
 func newStatements(n names) statements {
@@ -43,16 +43,20 @@ func newStatements(n names) statements {
 		list: n.sql("SELECT r.k, " + ofRecord + " FROM {records} AS r WHERE r.open_since IS NOT NULL AND r.open_since <= {clock} - ?" +
 			" AND r.open_since >= ? AND (r.open_since > ? OR r.k > ?) ORDER BY r.open_since, r.k LIMIT ?"),
 
-		ping: n.sql("UPDATE {schema} SET version = version WHERE version < 0"),
+		ping:  n.sql("UPDATE {schema} SET version = version WHERE version < 0"),
+		touch: n.sql("UPDATE {records} SET rev = ? WHERE k = ? AND state = 3 AND settlement = ?"),
 
 		retire:   n.sql("INSERT INTO {domains} (domain, decided_by, decided_reason, decided) VALUES (?, ?, ?, {clock}) {once}"),
 		retired:  n.sql("SELECT count(*) FROM {domains} WHERE domain = ?"),
 		declare:  n.sql("INSERT INTO {notes} (name, noted) VALUES (?, {clock}) {once}"),
 		declared: n.sql("SELECT count(*) FROM {notes} WHERE name = ?"),
-		decide: n.sql("INSERT INTO {decisions} (k, settlement, attempt, state, decided_by, decided_reason, decided)" +
-			" VALUES (?, ?, ?, ?, ?, ?, {clock}) {once}"),
+		// The transaction has locked the record, so it sees the earlier decisions about the key. Its
+		// own is later, although the clock may stand still or step back.
+		decide: n.sql("INSERT INTO {decisions} (k, settlement, attempt, state, decided_by, decided_reason, decided) VALUES (?, ?, ?, ?, ?, ?, " +
+			"(SELECT CASE WHEN {clock} > last THEN {clock} ELSE last + 1 END FROM (SELECT coalesce(max(decided), 0) AS last FROM {decisions} WHERE k = ?) AS d)) {once}"),
 		decisions: n.sql("SELECT decided, attempt, state, decided_by, decided_reason FROM {decisions}" +
-			" WHERE k = ? ORDER BY decided DESC, attempt DESC"),
+			" WHERE k = ? ORDER BY decided DESC"),
+		keys: n.sql("SELECT k FROM {records} WHERE k > ? ORDER BY k LIMIT ?"),
 	}
 	st.expireStatements(n)
 	return st
@@ -119,11 +123,17 @@ func (s *Store) change(ctx context.Context, method string, id idem.KeyID, decide
 			return err
 		}
 		write, err := decide(e, timeOf(f.now))
-		if write == nil || err != nil {
+		if err != nil {
 			return err
 		}
+		if write == nil { // what was found is the answer
+			if done, err := s.durable(ctx, method, id, &f); done || err != nil {
+				return err
+			}
+			continue
+		}
 		replace := s.replaceAlone
-		if audited(write.Record.Decision.By) && write.Record.State != idem.StatePending {
+		if write.Record.Decision.ByPerson() && write.Record.State != idem.StatePending {
 			replace = s.replaceDecided
 		}
 		done, err := replace(ctx, method, id, &f, write)

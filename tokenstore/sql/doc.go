@@ -7,8 +7,17 @@
 //	store, err := sqlstore.New(ctx, db, sqlstore.PostgreSQL())
 //	defer store.Close()
 //
-// Give the pool as many idle connections as it may have open (SetMaxIdleConns). The default
-// of 2 makes a new connection for most calls under load.
+// [Store.Joined] makes records commit together with the payments of the service, which [Join]
+// does in one line. docs/sql.md says when to choose what.
+//
+// # The pool
+//
+// Give the pool as many idle connections as it may have open (SetMaxIdleConns). With the default
+// of 2 the pool closes connections that the next calls have to open again.
+//
+// On MySQL and MariaDB, set interpolateParams=true in the data source name. Without it the
+// driver of github.com/go-sql-driver prepares every statement that has arguments, uses it once
+// and closes it. A joined payment of one statement then takes 17 round trips instead of 12.
 //
 // # What is guaranteed
 //
@@ -40,7 +49,8 @@
 //
 // Use modernc.org/sqlite, with the data source names of [SQLiteDSN], one pool with one
 // connection for writing, and one for reading ([WithReadPool]). If no other process opens the
-// file, [WithSoleProcess] lets an engine use the in-process lock.
+// file, [WithSoleProcess] lets an engine use the in-process lock. Joined mode needs both pools
+// and that promise.
 //
 // # Tables
 //

@@ -123,7 +123,11 @@ func (st *statements) expireStatements(n names) {
 	st.due = n.sql("SELECT k FROM {records} WHERE form <= 1 AND " + due + " ORDER BY expires LIMIT ?")
 	st.strip = n.sql("UPDATE {records} SET rev = rev + 1, state = 6, response = NULL, expires = key_expires" +
 		" WHERE k" + in + " AND " + due + " AND " + onlyResult)
-	st.remove = n.sql("DELETE FROM {records} WHERE k" + in + " AND form <= 1 AND " + due + " AND NOT (" + onlyResult + ")")
+	const over = " AND form <= 1 AND " + due + " AND NOT (" + onlyResult + ")"
+	st.remove = n.sql("DELETE FROM {records} WHERE k" + in + over)
+	// A joined record is due later than its times, because its row was written when the handler began.
+	const ended = "state = 3 AND result_expires <= {clock} AND key_expires <= {clock}"
+	st.forget = n.sql("DELETE FROM {records} WHERE k = ? AND form <= 1 AND (" + due + " AND NOT (" + onlyResult + ") OR " + ended + ")")
 	st.dueBindings = n.sql("SELECT k FROM {bindings} WHERE form <= 1 AND expires <= {clock} ORDER BY expires LIMIT ?")
 	st.removeBindings = n.sql("DELETE FROM {bindings} WHERE k" + in + " AND form <= 1 AND expires <= {clock}")
 }

@@ -196,62 +196,34 @@ func TestPoolIsBusy(t *testing.T) {
 	})
 }
 
-// ownServer is a server that a test may break.
-type ownServer interface {
-	Kill()
-	Restart()
-}
-
 // The server is killed and comes back. Calls fail clearly meanwhile, and every record is
 // there afterwards.
 func TestRestartedServer(t *testing.T) {
-	for _, b := range []struct {
-		backend
-		start func(tb testing.TB) (ownServer, pools)
-	}{
-		{backend{name: "PostgreSQL", dialect: PostgreSQL()}, func(tb testing.TB) (ownServer, pools) {
-			tb.Helper()
-			server := testserver.StartPostgres(tb)
-			db := open(tb, "pgx", server.URL())
-			return server, pools{db, db, ""}
-		}},
-		{backend{name: "MariaDB", dialect: MySQL()}, func(tb testing.TB) (ownServer, pools) {
-			tb.Helper()
-			server := testserver.StartMariaDB(tb)
-			mustExec(tb, open(tb, "mysql", mysqlDSN(tb, server.URL(), "")), "CREATE DATABASE idem")
-			db := open(tb, "mysql", mysqlDSN(tb, server.URL(), "idem"))
-			return server, pools{db, db, ""}
-		}},
-	} {
-		t.Run(b.name, func(t *testing.T) {
-			t.Parallel()
-			server, p := b.start(t)
-			if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
-				t.Fatal(err)
+	onOwnServers(t, func(t *testing.T, server ownServer, b backend) {
+		t.Parallel()
+		p := b.migrated(t)
+		s := b.store(t, p, WithExpiry(0))
+		pending, a := begin(t, s, "pending")
+		completed, c := begin(t, s, "completed")
+		settle(t, s, completed, idem.Settlement{Attempt: c, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
+		server.Kill()
+		for name, call := range calls(s, key(1)) {
+			if err := call(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("%s() without a server = %v, want %v", name, err, idem.ErrUnavailable)
 			}
-			s := b.store(t, p, WithExpiry(0))
-			pending, a := begin(t, s, "pending")
-			completed, c := begin(t, s, "completed")
-			settle(t, s, completed, idem.Settlement{Attempt: c, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
-			server.Kill()
-			for name, call := range calls(s, key(1)) {
-				if err := call(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
-					t.Errorf("%s() without a server = %v, want %v", name, err, idem.ErrUnavailable)
-				}
-			}
-			server.Restart()
-			if err := s.Ping(t.Context()); err != nil {
-				t.Errorf("Ping() after the restart = %v, want <nil>", err)
-			}
-			if rec, err := s.Get(t.Context(), pending); err != nil || rec.State != idem.StatePending || rec.Attempt != a {
-				t.Errorf("Get(pending) = %v, %v, want it as it was", rec.State, err)
-			}
-			if rec, err := s.Get(t.Context(), completed); err != nil || rec.State != idem.StateCompleted || string(rec.Response.Body) != "paid" {
-				t.Errorf("Get(completed) = %v, %v, want it as it was", rec.State, err)
-			}
-			settle(t, s, pending, idem.Settlement{Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
-		})
-	}
+		}
+		server.Restart()
+		if err := s.Ping(t.Context()); err != nil {
+			t.Errorf("Ping() after the restart = %v, want <nil>", err)
+		}
+		if rec, err := s.Get(t.Context(), pending); err != nil || rec.State != idem.StatePending || rec.Attempt != a {
+			t.Errorf("Get(pending) = %v, %v, want it as it was", rec.State, err)
+		}
+		if rec, err := s.Get(t.Context(), completed); err != nil || rec.State != idem.StateCompleted || string(rec.Response.Body) != "paid" {
+			t.Errorf("Get(completed) = %v, %v, want it as it was", rec.State, err)
+		}
+		settle(t, s, pending, idem.Settlement{Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour})
+	})
 }
 
 const password = "correct-horse-7"

@@ -15,9 +15,9 @@ import (
 //
 // # What a handler does
 //
-// The handler gets its transaction from [Tx], and does all of its reading and writing there. It
-// neither commits nor rolls back. The middleware does that after the handler has returned, by
-// the handler's answer:
+// The handler gets its transaction from [Tx], and does all of its reading and writing there. Do not
+// call its Commit or Rollback, also not in a deferred call, and do not send such statements. The
+// middleware ends the transaction after the handler has returned, by the handler's answer:
 //
 //	tx, err := sqlstore.Tx(ctx)
 //	if err != nil { … }
@@ -40,20 +40,37 @@ import (
 //	                      PostgreSQL                MySQL, MariaDB          SQLite
 //	COMMIT by handler     refused: a deferred       detected: a savepoint   refused: a deferred
 //	                      foreign key               has gone                foreign key
-//	ROLLBACK by handler,  detected: the record is   undone: autocommit      refused: a commit hook
-//	then more writes      not of this transaction   is off
+//	ROLLBACK by handler,  detected: the record is   refused: what follows   refused: a commit hook
+//	then more writes      not of this transaction   is read-only
 //	DDL by handler        rolled back with it       detected as COMMIT      rolled back with it
-//	a failed statement,   COMMIT is refused         a deadlock is undone:   a lost transaction is
-//	swallowed                                       autocommit is off       refused: a commit hook
+//	a failed statement,   COMMIT is refused         after a deadlock all    a lost transaction is
+//	swallowed                                       is read-only            refused: a commit hook
 //	the key, to others    an advisory lock          a row lock              this process alone owns
 //	                                                                        the file
 //
-// What is detected is recorded as unknown. Until then the key stays held. On MySQL a committed
-// pending record counts as unknown by itself. On PostgreSQL one case is not covered: a handler sends
-// ROLLBACK and then writes, and the process dies before the handler returns. Those writes have no
-// record.
+// The error of a refused COMMIT names the constraint idem_records_guard_fkey on PostgreSQL. What is
+// detected is recorded as unknown. Until then the key stays held. On MySQL a committed pending
+// record counts as unknown by itself.
+//
+// # What is not covered
+//
+// A handler that sends ROLLBACK as a statement has to stop writing. Its later writes have no record
+// in these cases, and a retry may write them again:
+//
+//   - On PostgreSQL they commit at once. The process or the connection may end before the handler
+//     has returned, or the handler may call Rollback of the sql.Tx too, or unlock all advisory locks,
+//     or send BEGIN again and leave that transaction with a failed statement.
+//   - On MySQL and MariaDB the handler may send ROLLBACK AND CHAIN or START TRANSACTION READ WRITE
+//     after it has lost the transaction, and commit that.
+//
+// A unique column with the operation ID (OperationID of [idem.FromContext]) refuses the second
+// payment in these cases too.
 //
 // # What the database has to offer
+//
+// The pool needs 2 connections or more, because a transaction holds one until its handler has
+// returned, and one stays free for other calls. SQLite needs one pool for writing, one for reading,
+// and one process that owns the file.
 //
 // The truth is the history of the current primary. An asynchronous fail-over loses records and
 // payments together, acknowledged ones too. On PostgreSQL with synchronous replication a
@@ -164,8 +181,6 @@ func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
 	switch {
 	case !ours && s.dialect != postgres:
 		return nil, fmt.Errorf("tokenstore/sql: joined mode: sessions past database/sql are for PostgreSQL, not for %s", s.dialect.name)
-	case s.config.readOnly:
-		return nil, fmt.Errorf("tokenstore/sql: joined mode: %w", ErrReadOnly)
 	case j.idle < time.Second:
 		return nil, fmt.Errorf("tokenstore/sql: joined mode: an idle limit of %v, want 1s or more", j.idle)
 	case s.dialect == sqlite && s.read == s.db:
@@ -181,6 +196,21 @@ func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
 	}
 	j.guard = guards[s.dialect](j)
 	return j, nil
+}
+
+// Ping is that of [Store]. On SQLite a handler may have the one connection for writing for a while.
+// Then Ping confirms that the database can be read.
+func (j *Joined) Ping(ctx context.Context) error {
+	if j.dialect != sqlite {
+		return j.Store.Ping(ctx)
+	}
+	select {
+	case j.slots <- struct{}{}:
+		defer j.giveSlot()
+		return j.Store.Ping(ctx)
+	default:
+		return j.names.check(ctx, j.read)
+	}
 }
 
 // guards makes the guard of each kind of database.
@@ -205,10 +235,8 @@ type guard interface {
 	after(ctx context.Context, t *joinedTx) error
 	// take runs the statement that takes the key. from is nil for an INSERT.
 	take(ctx context.Context, t *joinedTx, p *pending, from *idem.Record) (taken, waited bool, err error)
-	// intact confirms that the transaction is still the one that took the key. The error wraps
-	// idem.ErrEscaped if it is another one by now.
-	intact(ctx context.Context, t *joinedTx) error
-	// escaped is intact before a rollback, which it may make a part of.
+	// escaped looks before a rollback whether the handler has ended the transaction. The error wraps
+	// idem.ErrEscaped if what it wrote may be there.
 	escaped(ctx context.Context, t *joinedTx) error
 	// complete makes the record completed. The error wraps idem.ErrEscaped or idem.ErrSwallowed
 	// if the transaction is not the one that took the key, and nothing is committed.

@@ -14,6 +14,9 @@ const joinedRounds = 5
 // BeginJoined opens a transaction that takes the key. [idem.JoinedStore] has the contract. The
 // error wraps idem.ErrUnavailable, idem.ErrNewerRecord or idem.ErrCorruptRecord.
 func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (begin idem.JoinedBegin, err error) {
+	if err := j.mayWrite("begin joined"); err != nil {
+		return begin, err
+	}
 	if !j.guard.claim(id) {
 		return idem.JoinedBegin{Held: true}, nil
 	}
@@ -64,7 +67,10 @@ func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.Joined
 		default:
 			return idem.JoinedBegin{Record: rec}, nil
 		}
-		held, err = j.Held(ctx, id)
+		held, err = j.heldElsewhere(ctx, id)
+		if err == nil && !held && rec.State == idem.StateNone {
+			err = j.forget(ctx, id)
+		}
 		if err != nil || held {
 			return idem.JoinedBegin{Held: held}, err
 		}
@@ -72,11 +78,28 @@ func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.Joined
 	return idem.JoinedBegin{Held: true}, nil
 }
 
+// forget removes the row of a key whose time is over. An INSERT would meet it.
+func (j *Joined) forget(ctx context.Context, id idem.KeyID) error {
+	_, err := j.db.ExecContext(ctx, j.statements.forget, id[:])
+	if j.dialect.fault(err) == faultConflict {
+		return nil
+	}
+	return j.failed("begin joined", err)
+}
+
 // Held reports whether an attempt of the key runs in a transaction. The error wraps
 // idem.ErrUnavailable.
 func (j *Joined) Held(ctx context.Context, id idem.KeyID) (bool, error) {
 	held, err := j.guard.held(ctx, id)
 	return held, j.failed("held", err)
+}
+
+// heldElsewhere is Held for a caller whose own claim counts as held on SQLite.
+func (j *Joined) heldElsewhere(ctx context.Context, id idem.KeyID) (bool, error) {
+	if j.dialect == sqlite {
+		return false, nil
+	}
+	return j.Held(ctx, id)
 }
 
 // starts reports whether a committed record lets an attempt start.

@@ -16,6 +16,9 @@ const bindRounds = 5
 // Bind commits a fingerprint for a key, unless the key has one that still counts, and returns
 // the one it has. [idem.JoinedStore] has the contract. The error wraps idem.ErrUnavailable.
 func (j *Joined) Bind(ctx context.Context, id idem.KeyID, fp idem.Fingerprint, ttl time.Duration) (idem.Fingerprint, error) {
+	if err := j.mayWrite("bind"); err != nil {
+		return idem.Fingerprint{}, err
+	}
 	for range bindRounds {
 		bound, done, err := j.bindOnce(ctx, id, fp, ttl)
 		switch {

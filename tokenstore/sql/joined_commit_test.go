@@ -1,8 +1,10 @@
 package sqlstore
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,6 +88,84 @@ func TestJoinedCommitThatNeverArrivesIsRolledBack(t *testing.T) {
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
 		s.wantOnePayment("k1")
 	})
+}
+
+// 6. The connection is lost at each message of a payment in turn, before it arrives and after it.
+func TestJoinedConnectionLostAtEachStatementPaysOnce(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		var proxy *testserver.Proxy
+		s := startService(t, b, serviceParts{store: []Option{WithExpiry(0)}, rewrite: func(p *pools) {
+			throughProxy(t, &proxy)(p)
+			p.read = p.write
+		}})
+		s.want(s.pay("first"), paid) // the statements are prepared then
+		payments := 1
+		for name, drop := range map[string]func(testserver.Match) <-chan struct{}{"request": proxy.DropNextRequest, "reply": proxy.DropNextReply} {
+			for n := 1; ; n++ {
+				var seen atomic.Int64
+				drop(func(testserver.Request) bool { return seen.Add(1) == int64(n) })
+				key := fmt.Sprintf("%s-%d", name, n)
+				a := s.pay(key)
+				lost := seen.Load() >= int64(n)
+				if !lost { // it has fewer messages
+					proxy.Restore()
+				}
+				s.eventually(key+" is answered", func() bool {
+					if a.status != 201 {
+						a = s.pay(key)
+					}
+					return a.status == 201
+				})
+				s.want(s.pay(key), paidBefore)
+				payments++
+				if lost {
+					continue
+				}
+				if n < 6 {
+					t.Errorf("a payment has %d messages to lose, want more", n-1)
+				}
+				break
+			}
+		}
+		s.wantPayments(payments)
+		for _, err := range s.saw(idem.EventUnknown) {
+			t.Errorf("an outcome is unknown: %v", err)
+		}
+	})
+}
+
+// 8. The synchronous standby is gone. The client of the server gives up, which ends the wait of the
+// COMMIT for the standby. The payment is there then, on the primary alone.
+func TestJoinedCommitThatItsStandbyDoesNotHaveIsAnsweredAsCommitted(t *testing.T) {
+	primary := testserver.StartPostgres(t)
+	u, err := url.Parse(primary.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	replication := testserver.StartTCPProxy(t, u.Host)
+	testserver.StartStandby(t, replication.Addr())
+	s := startService(t, backend{"PostgreSQL", PostgreSQL(), func(tb testing.TB) pools {
+		tb.Helper()
+		db := open(tb, "pgx", primary.URL())
+		return pools{db, db, primary.URL()}
+	}}, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(500 * time.Millisecond)}})
+	mustExec(t, s.pools.write, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+	mustExec(t, s.pools.write, "SELECT pg_reload_conf()")
+	s.eventually("the standby is a synchronous one", func() bool {
+		var n int
+		return s.pools.read.QueryRow("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'").Scan(&n) == nil && n == 1
+	})
+	s.want(s.pay("replicated"), paid)
+	replication.Refuse(true)
+	replication.Cut()
+	s.eventually("the payment is answered", func() bool {
+		a := s.pay("alone")
+		if a != paid && a != paidBefore && a.code != string(idem.CodeUnavailable) && a.code != string(idem.CodeInProgress) {
+			t.Fatalf("answer = %v", a)
+		}
+		return a.status == 201
+	})
+	s.wantPayments(2)
 }
 
 // 9. A COMMIT into a black hole ends in limited time.

@@ -84,6 +84,35 @@ func TestJoinedWritesAfterASwallowedSnapshotConflictDoNotCommit(t *testing.T) {
 	})
 }
 
+// 1. The transaction is lost, as by a deadlock. The handler does not notice, pays, and commits.
+func TestJoinedPaymentAfterALostTransactionCannotBeCommittedByTheHandler(t *testing.T) {
+	for name, end := range map[string]func(tx *sql.Tx){
+		"sql.Tx.Commit": func(tx *sql.Tx) { _ = tx.Commit() },
+		"COMMIT":        func(tx *sql.Tx) { _, _ = tx.Exec("COMMIT") },
+		"BEGIN":         func(tx *sql.Tx) { _, _ = tx.Exec("BEGIN") },
+		"DDL":           func(tx *sql.Tx) { _, _ = tx.Exec("CREATE TABLE notes (x INT)") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMariaDB(t, serviceParts{}, func(s *service) {
+				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+					_, err := tx.Exec("ROLLBACK")
+					if s.insert(c, tx) == nil {
+						t.Error("the handler could pay")
+					}
+					end(tx)
+					c.String(201, "paid")
+					return err
+				}))
+				s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+				s.wantMisuse(idem.ErrSwallowed)
+				s.wantPayments(0)
+				s.wantOnePayment("k1")
+				s.wantCleanPool()
+			})
+		})
+	}
+}
+
 // 2. An error in a statement can end the transaction on SQLite.
 func TestJoinedWritesAfterALostTransactionAreRefusedOnSQLite(t *testing.T) {
 	for name, lose := range map[string]func(tx *sql.Tx) error{

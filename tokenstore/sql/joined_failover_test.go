@@ -4,56 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"net/url"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
-
-// onOwnServers runs a test on a server of its own, which it can kill.
-func onOwnServers(t *testing.T, p serviceParts, f func(s *service, kill, restart func())) {
-	t.Helper()
-	t.Run("PostgreSQL", func(t *testing.T) {
-		server := testserver.StartPostgres(t)
-		b := backend{name: "PostgreSQL", dialect: PostgreSQL(), fresh: func(tb testing.TB) pools {
-			db := open(tb, "pgx", server.URL())
-			return pools{db, db, server.URL()}
-		}}
-		f(startService(t, b, p), server.Kill, server.Restart)
-	})
-	t.Run("MariaDB", func(t *testing.T) {
-		server := testserver.StartMariaDB(t)
-		b := backend{name: "MariaDB", dialect: MySQL(), fresh: func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}
-		f(startService(t, b, p), server.Kill, server.Restart)
-	})
-}
-
-// TestJoinedPaysOnceWhileTheDatabaseIsKilled kills the server in place of the service.
-func TestJoinedPaysOnceWhileTheDatabaseIsKilled(t *testing.T) {
-	parts := serviceParts{engine: []idem.Option{idem.WithLockTimeout(time.Second), idem.WithStoreTimeout(time.Second), idem.WithSettleTimeout(time.Second)}}
-	onOwnServers(t, parts, func(s *service, kill, restart func()) {
-		s.with(s.inTx(payUniquely))
-		ctx, stop := context.WithCancel(context.Background())
-		var killer sync.WaitGroup
-		killer.Go(func() {
-			defer stop()
-			for range 5 {
-				<-time.After(100 * time.Millisecond) // any moment will do
-				kill()
-				restart()
-			}
-		})
-		h := &history{paid: map[string]map[string]bool{}, final: map[string]string{}}
-		for round := 0; ctx.Err() == nil; round++ {
-			h.merge(torture(s.T, []*service{s}, 50, round*50))
-		}
-		killer.Wait()
-		h.check(s.T, s)
-		s.wantPayments(len(h.final))
-	})
-}
 
 // TestJoinedCommitThatAFailoverLostIsRolledBack promotes a standby that has not seen a commit.
 // The client gets no answer from the old primary, and the new one is the truth.

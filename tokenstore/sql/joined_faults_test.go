@@ -85,6 +85,9 @@ func (s *service) wantCleanPool() {
 		defer conn.Close()
 		var autocommit, wait, global int
 		err = conn.QueryRowContext(context.Background(), "SELECT @@autocommit, @@wait_timeout, @@global.wait_timeout").Scan(&autocommit, &wait, &global)
+		if err == nil {
+			_, err = conn.ExecContext(context.Background(), "UPDATE payments SET amount = amount")
+		}
 		if err != nil || autocommit != 1 || wait != global {
 			s.Errorf("a connection of the pool has autocommit %d, wait_timeout %d, %v, want 1, %d", autocommit, wait, err, global)
 		}

@@ -1,244 +1,182 @@
 package sqlstore
 
 import (
-	"bufio"
 	"context"
-	"database/sql"
+	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
-	"os/exec"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
-
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
 
-// Environment of an instance that a test starts and kills.
+// How often the tests of this file kill. `make kills` sets both.
 const (
-	envInstance = "IDEMKEEPER_TEST_JOINED_INSTANCE" // name of the backend
-	envWrite    = "IDEMKEEPER_TEST_JOINED_WRITE"    // data source names
-	envRead     = "IDEMKEEPER_TEST_JOINED_READ"
-	envKills    = "IDEMKEEPER_TEST_JOINED_KILLS" // how many kills; 30 by default
+	envKills         = "IDEMKEEPER_KILLS"
+	envDatabaseKills = "IDEMKEEPER_DATABASE_KILLS"
 )
 
-// runInstance is the process of an instance. It serves until it is killed.
-func runInstance(name string) error {
-	gin.SetMode(gin.ReleaseMode)
-	dialect, driver := PostgreSQL(), "pgx"
-	switch name {
-	case "MariaDB", "MySQL":
-		dialect, driver = MySQL(), "mysql"
-	case "SQLite":
-		dialect, driver = SQLite(), "sqlite"
+// kills is how often a test kills. It prints lines "FIGURE name value" if the environment says it.
+func kills(t *testing.T, env string, otherwise int) (n int, told bool) {
+	t.Helper()
+	text := os.Getenv(env)
+	if text == "" {
+		return otherwise, false
 	}
-	write, err := sql.Open(driver, os.Getenv(envWrite))
+	n, err := strconv.Atoi(text)
 	if err != nil {
-		return err
+		t.Fatalf("%s: %v", env, err)
 	}
-	opts := []Option{quiet()}
-	write.SetMaxOpenConns(8)
-	if name == "SQLite" {
-		write.SetMaxOpenConns(1)
-		read, err := sql.Open(driver, os.Getenv(envRead))
-		if err != nil {
-			return err
-		}
-		opts = append(opts, WithReadPool(read), WithSoleProcess())
-	}
-	store, err := New(context.Background(), write, dialect, opts...)
-	if err != nil {
-		return err
-	}
-	joined, err := store.Joined()
-	if err != nil {
-		return err
-	}
-	engine, err := idem.NewJoined(joined)
-	if err != nil {
-		return err
-	}
-	router := gin.New()
-	router.POST("/pay", idemgin.Middleware(engine, idem.Policy{Scope: func(context.Context) (string, error) { return "merchant", nil }}), func(c *gin.Context) {
-		tx, err := Tx(c)
-		if err == nil {
-			err = payUniquely(c, tx)
-		}
-		if err != nil {
-			c.String(http.StatusInternalServerError, "sorry")
+	return n, true
+}
+
+// TestJoinedPaysOnceWhileInstancesAreKilled kills processes at any moment (SIGKILL), while six
+// clients pay. Two clients share each key, and each of them asks until it is answered. There is no
+// resolver.
+func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
+	n, tell := kills(t, envKills, 30)
+	onEach(t, func(t *testing.T, b backend) {
+		r := startKillRun(startService(t, b, serviceParts{}))
+		r.run(n, func() {
+			p := r.instances[rand.IntN(len(r.instances))]
+			p.kill()
+			p.start()
+		})
+		r.check()
+		if tell {
+			r.figures("instance-kills", n)
 		}
 	})
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Fprintln(os.Stdout, "ready", ln.Addr())
-	return http.Serve(ln, router)
 }
 
-// process is an instance that a test kills and starts again.
-type process struct {
-	t   *testing.T
-	env []string
-
-	mu   sync.Mutex
-	cmd  *exec.Cmd
-	addr string
-}
-
-func (p *process) start() {
-	cmd := exec.Command(os.Args[0])
-	cmd.Env, cmd.Stderr, cmd.SysProcAttr = append(os.Environ(), p.env...), os.Stderr, testserver.ChildAttr()
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	addr, ok := strings.CutPrefix(strings.TrimSpace(line), "ready ")
-	if !ok {
-		p.t.Errorf("an instance said %q, %v, want ready", line, err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.cmd, p.addr = cmd, addr
-}
-
-func (p *process) kill() {
-	p.mu.Lock()
-	cmd := p.cmd
-	p.mu.Unlock()
-	_ = cmd.Process.Signal(syscall.SIGKILL)
-	_ = cmd.Wait()
-}
-
-// pay sends a payment. A broken connection counts as no answer.
-func (p *process) pay(client *http.Client, key string) (answer, bool) {
-	p.mu.Lock()
-	addr := p.addr
-	p.mu.Unlock()
-	r, err := http.NewRequest(http.MethodPost, "http://"+addr+"/pay", strings.NewReader(`{"amount":100}`))
-	if err != nil {
-		return answer{}, false
-	}
-	r.GetBody = nil // no retry by net/http itself
-	r.Header.Set("Idempotency-Key", key)
-	r.Header.Set("Content-Type", "application/json")
-	resp, err := client.Do(r)
-	if err != nil {
-		return answer{}, false
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return answer{}, false
-	}
-	a := answer{status: resp.StatusCode, body: string(body), replayed: resp.Header.Get("Idempotent-Replayed") == "true"}
-	if _, after, ok := strings.Cut(a.body, `"code":"`); ok {
-		a.code, _, _ = strings.Cut(after, `"`)
-	}
-	return a, true
-}
-
-// readDSN returns the name for reading of a file that is named for writing.
-func readDSN(t *testing.T, write string) string {
-	t.Helper()
-	u, err := url.Parse(write)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, read := SQLiteDSN(u.Path)
-	return read
-}
-
-// TestJoinedPaysOnceWhileInstancesAreKilled kills processes at any moment, without a resolver.
-func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
-	kills := 30
-	if n, err := strconv.Atoi(os.Getenv(envKills)); err == nil {
-		kills = n
-	}
-	onEach(t, func(t *testing.T, b backend) {
-		s := startService(t, b, serviceParts{})
-		n := 3
-		write, read := s.pools.dsn, ""
-		if b.dialect == SQLite() {
-			n, read = 1, readDSN(t, write)
-			_ = s.pools.write.Close() // the file is the process's
+// TestJoinedPaysOnceWhileTheDatabaseIsKilled kills the server of the database at any moment, and
+// starts it on the same data. It syncs to the disk as in production. SQLite has no server: there a
+// killed instance is a killed database.
+func TestJoinedPaysOnceWhileTheDatabaseIsKilled(t *testing.T) {
+	n, tell := kills(t, envDatabaseKills, 5)
+	onOwnServers(t, func(t *testing.T, server ownServer, b backend) {
+		r := startKillRun(startService(t, b, serviceParts{}))
+		r.run(n, func() {
+			server.Kill()
+			server.Restart()
+		})
+		r.check()
+		if tell {
+			r.figures("database-kills", n)
 		}
-		instances := make([]*process, n)
-		for i := range instances {
-			p := &process{t: t, env: []string{envInstance + "=" + b.name, envWrite + "=" + write, envRead + "=" + read}}
-			p.start()
-			t.Cleanup(p.kill)
-			instances[i] = p
+	})
+}
+
+// killRun is a run of clients that pay while something is killed.
+type killRun struct {
+	*service  // on the same database, to look at it
+	instances []*process
+	history   *history
+
+	answers atomic.Int64 // final ones
+	// A request was interrupted if no answer came, or unavailable. Its client asked again, until it
+	// got a payment that was there already, or until its own request ran.
+	interrupted, replayed, ranAgain atomic.Int64
+}
+
+func startKillRun(s *service) *killRun {
+	s.Helper()
+	return &killRun{service: s, instances: startInstances(s), history: &history{paid: map[string]map[string]bool{}, final: map[string]string{}}}
+}
+
+// run has clients pay until kill was called n times.
+func (r *killRun) run(n int, kill func()) {
+	r.Helper()
+	ctx, stop := context.WithCancel(r.Context())
+	var killer, clients sync.WaitGroup
+	killer.Go(func() {
+		defer stop()
+		for range n {
+			// Clients get some answers between two kills, on a slow machine too.
+			enough := r.answers.Load() + rand.Int64N(20)
+			r.eventually("the clients are answered", func() bool { return r.answers.Load() >= enough || r.Failed() })
+			<-time.After(rand.N(10 * time.Millisecond)) // any moment will do
+			kill()
 		}
-		ctx, stop := context.WithCancel(t.Context())
-		var killer, clients sync.WaitGroup
-		killer.Go(func() {
-			defer stop()
-			for range kills {
-				<-time.After(rand.N(60 * time.Millisecond)) // any moment will do
-				p := instances[rand.IntN(n)]
-				p.kill()
-				p.start()
+	})
+	var next atomic.Int64
+	for range 6 {
+		clients.Go(func() {
+			client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+			for ctx.Err() == nil && r.payUntilAnswered(client, fmt.Sprintf("key-%d", next.Add(1)/2)) {
 			}
 		})
-		h := &history{paid: map[string]map[string]bool{}, final: map[string]string{}}
-		var next atomic.Int64
-		for range 6 {
-			clients.Go(func() {
-				client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-				for ctx.Err() == nil {
-					key := fmt.Sprintf("key-%d", next.Add(1)/2)
-					for began := time.Now(); ; {
-						a, answered := instances[rand.IntN(n)].pay(client, key)
-						if answered {
-							h.note(key, a)
-							if settled(a) {
-								break
-							}
-						}
-						if time.Since(began) > 2*patience {
-							t.Errorf("%s was never answered, the last time %v", key, a)
-							return
-						}
-					}
-				}
-			})
+	}
+	killer.Wait()
+	clients.Wait()
+}
+
+func (r *killRun) payUntilAnswered(client *http.Client, key string) bool {
+	interrupted := false
+	for began := time.Now(); time.Since(began) < 2*patience; {
+		a, err := r.instances[rand.IntN(len(r.instances))].pay(client, key)
+		if err == nil {
+			r.history.note(key, a)
 		}
-		killer.Wait()
-		clients.Wait()
-		h.check(t, s)
-		answered := 0
-		for key, last := range h.final {
-			if !strings.HasPrefix(last, "201 ") {
-				t.Errorf("the last answer of %s is %s, want the payment", key, last)
+		if err == nil && settled(a) {
+			r.answers.Add(1)
+			switch {
+			case interrupted && a.replayed:
+				r.replayed.Add(1)
+			case interrupted:
+				r.ranAgain.Add(1)
 			}
-			answered++
+			return true
 		}
-		s.wantPayments(answered)
-		t.Logf("%d kills, %d payments", kills, answered)
-		// Every acknowledged answer is replayed byte for byte.
-		client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-		for key, bodies := range h.paid {
-			if a, ok := instances[0].pay(client, key); !ok || a.status != 201 || !a.replayed || !bodies[a.body] {
-				t.Errorf("%s is replayed as %v, want %v", key, a, bodies)
-			}
+		refused := errors.Is(err, syscall.ECONNREFUSED) || a.code == string(idem.CodeInProgress)
+		if !refused && !interrupted {
+			interrupted = true
+			r.interrupted.Add(1)
 		}
-	})
+		<-time.After(rand.N(5 * time.Millisecond)) // as Retry-After asks for
+	}
+	r.Errorf("%s was never answered, the last time %v", key, r.history.last(key))
+	return false
+}
+
+// check wants one payment for each key, no outcome in doubt, and every answer to be replayed byte
+// for byte.
+func (r *killRun) check() {
+	r.Helper()
+	h := r.history
+	h.check(r.T, r.service)
+	r.wantPayments(len(h.final))
+	var open int
+	err := r.pools.read.QueryRow(r.joined.names.sql("SELECT count(*) FROM {records} WHERE state <> 3")).Scan(&open)
+	if err != nil || open > 0 {
+		r.Errorf("%d records are not completed, %v, want 0", open, err)
+	}
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	for key := range h.final {
+		a, err := r.instances[rand.IntN(len(r.instances))].pay(client, key)
+		if err != nil || a.status != http.StatusCreated || !a.replayed || len(h.paid[key]) != 1 || !h.paid[key][a.body] {
+			r.Errorf("%s is replayed as %v, %v, and clients were told %v", key, a, err, h.paid[key])
+		}
+	}
+	r.Logf("%d payments, %d requests interrupted, then %d replayed and %d run again", len(h.final), r.interrupted.Load(), r.replayed.Load(), r.ranAgain.Load())
+}
+
+// figures prints what was killed and how it went. A failed check fails the test beside them.
+func (r *killRun) figures(what string, kills int) {
+	for _, f := range []struct {
+		name string
+		n    int64
+	}{
+		{"kills", int64(kills)}, {"instances", int64(len(r.instances))}, {"keys", int64(len(r.history.final))}, {"answers", r.answers.Load()},
+		{"interrupted", r.interrupted.Load()}, {"then-replayed", r.replayed.Load()}, {"then-ran-again", r.ranAgain.Load()},
+	} {
+		fmt.Fprintf(os.Stdout, "FIGURE joined-%s-%s-%s %d\n", what, r.backend.name, f.name, f.n)
+	}
 }

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -11,18 +12,27 @@ import (
 // mysqlGuard is the [guard] of MySQL and MariaDB.
 //
 // A deadlock ends the whole transaction there. With autocommit on, the handler's next statement
-// would commit by itself, so autocommit is off for the whole attempt. A savepoint with a secret
-// name shows whether the transaction is still the first one, because COMMIT, ROLLBACK, DDL and a
-// deadlock remove it.
+// would commit by itself, so autocommit is off for the whole attempt. And the session makes all
+// later transactions read-only, so the handler cannot pay in the next one and commit that. A
+// savepoint with a secret name shows whether the transaction is still the first one, because
+// COMMIT, ROLLBACK, DDL and a deadlock remove it.
 type mysqlGuard struct {
-	joined *Joined
-	look   string // at a key and at the time, without waiting
+	joined    *Joined
+	look      string // at a key and at the time, without waiting
+	set, undo string // what the session has for itself during an attempt
 }
 
 func newMySQLGuard(j *Joined) guard {
 	j.joined = newJoinedStatements(j.names, "", "", "", "")
+	readOnly := "transaction_read_only"
+	if j.mariaDB { // it has that name since 11.1, and MySQL has no other name since 8.0.3
+		readOnly = "tx_read_only"
+	}
 	return &mysqlGuard{joined: j,
-		look: j.names.sql("SELECT {clock}, r.k FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? FOR UPDATE NOWAIT")}
+		look: j.names.sql("SELECT {clock}, r.k FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? FOR UPDATE NOWAIT"),
+		set: "SET @idem_wait_timeout = @@SESSION.wait_timeout, @idem_read_only = @@SESSION." + readOnly +
+			", SESSION autocommit = 0, SESSION " + readOnly + " = 1, SESSION wait_timeout = ",
+		undo: "SET SESSION autocommit = 1, SESSION " + readOnly + " = @idem_read_only, SESSION wait_timeout = @idem_wait_timeout"}
 }
 
 func (g *mysqlGuard) claim(idem.KeyID) bool { return true }
@@ -40,17 +50,14 @@ func (g *mysqlGuard) before(ctx context.Context, t *joinedTx) (held bool, err er
 		return false, err
 	}
 	t.started = time.UnixMicro(now).UTC()
-	err = t.session.Exec(ctx, fmt.Sprintf("SET @idem_wait_timeout = @@wait_timeout, autocommit = 0, wait_timeout = %d",
-		(t.idle+time.Second-1)/time.Second))
-	t.state = err == nil
-	return false, err
+	return false, nil
 }
 
 func (g *mysqlGuard) after(ctx context.Context, t *joinedTx) error {
 	if t.state != true {
 		return nil
 	}
-	return t.session.Exec(ctx, "SET autocommit = 1, wait_timeout = @idem_wait_timeout")
+	return t.session.Exec(ctx, g.undo)
 }
 
 func (g *mysqlGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
@@ -63,7 +70,13 @@ func (g *mysqlGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
 	return false, err
 }
 
+// take first sets the session. This comes after BEGIN, which would be read-only otherwise, and it
+// commits nothing.
 func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p *pending, from *idem.Record) (taken, waited bool, err error) {
+	t.state = true
+	if _, err := t.tx().ExecContext(ctx, g.set+strconv.Itoa(int((t.idle+time.Second-1)/time.Second))); err != nil {
+		return false, false, err
+	}
 	text, args := g.joined.joined.insert, g.joined.insertArgs(p)
 	if from != nil {
 		text, args = g.joined.joined.update, g.joined.updateArgs(p, from)
@@ -78,20 +91,6 @@ func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p *pending, from *id
 
 // savepoint is a name that the handler does not use.
 func (t *joinedTx) savepoint() string { return "idem_" + t.attempt.Nonce.String() }
-
-// intact does not touch the savepoint, because releasing it would release those of the handler.
-// So it does not notice DDL.
-func (g *mysqlGuard) intact(ctx context.Context, t *joinedTx) error {
-	var n int
-	err := t.tx().QueryRowContext(ctx, g.joined.joined.intact, t.id[:], t.attempt.Nonce[:]).Scan(&n)
-	switch {
-	case err != nil:
-		return err
-	case n != 1:
-		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
-	}
-	return nil
-}
 
 // escaped tells a transaction that was rolled back, which takes its record along, from one that
 // was committed with its pending record.

@@ -30,11 +30,17 @@ type postgresGuard struct {
 }
 
 // postgresLock is the state of a transaction: whether its session has the lock.
-type postgresLock struct{ held bool }
+type postgresLock uint8
+
+const (
+	lockFree postgresLock = iota
+	lockUnsure
+	lockHeld
+)
 
 func newPostgresGuard(j *Joined) guard {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(j.names.table("records"))) // never fails
+	_, _ = fmt.Fprintf(h, "idemkeeper records %d", j.recordsTable) // never fails
 	g := &postgresGuard{joined: j, keys: int64(h.Sum64())}
 	takes, frees := "pg_try_advisory_lock(?::bigint)", " RETURNING pg_advisory_unlock(?::bigint)"
 	if j.pooler {
@@ -58,16 +64,21 @@ func (g *postgresGuard) claim(idem.KeyID) bool { return true }
 func (g *postgresGuard) unclaim(idem.KeyID)    {}
 
 func (g *postgresGuard) before(_ context.Context, t *joinedTx) (bool, error) {
-	t.state = new(postgresLock)
+	t.state = lockFree
 	return false, nil
 }
 
 // after unlocks after a rollback. The connection is closed if that fails, which unlocks too.
 func (g *postgresGuard) after(ctx context.Context, t *joinedTx) error {
-	if !t.state.(*postgresLock).held {
-		return nil
+	const unlock = "SELECT pg_advisory_unlock($1)"
+	switch t.state {
+	case lockHeld:
+		return t.session.Exec(ctx, unlock, g.lock(t.id))
+	case lockUnsure: // the server would write a warning into its log if the session has no such lock
+		return t.session.Exec(ctx, unlock+" FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"+
+			" AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = $1", g.lock(t.id))
 	}
-	return t.session.Exec(ctx, "SELECT pg_advisory_unlock($1)", g.lock(t.id))
+	return nil
 }
 
 // lock is the number of the advisory lock of a key.
@@ -91,14 +102,18 @@ func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from 
 		text, args = g.joined.joined.update, g.joined.updateArgs(p, from)
 	}
 	args = append(args, lock, idle)
-	// The statement may have locked although it did not take the key.
-	t.state.(*postgresLock).held = !g.joined.pooler
+	if !g.joined.pooler {
+		t.state = lockUnsure // the statement may lock and not take the key
+	}
 	var started, ran int64
 	switch err := t.session.QueryRow(ctx, text, args, &started, &ran); {
 	case errors.Is(err, sql.ErrNoRows):
 		return false, false, nil
 	case err != nil:
 		return false, false, err
+	}
+	if !g.joined.pooler {
+		t.state = lockHeld
 	}
 	t.started = time.UnixMicro(started).UTC()
 	// With these levels every statement sees the data of the time of the first one, before a wait.
@@ -107,21 +122,9 @@ func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from 
 	return true, old && time.Duration(ran)*time.Microsecond > shortWait, nil
 }
 
-func (g *postgresGuard) intact(ctx context.Context, t *joinedTx) error {
-	var n int
-	err := t.session.QueryRow(ctx, g.joined.joined.intact, []any{t.id[:], t.attempt.Nonce[:]}, &n)
-	switch {
-	case err != nil:
-		return err
-	case n != 1:
-		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
-	}
-	return nil
-}
-
 // escaped is intact. A transaction with a failed statement can only be rolled back, and so can
 // one that the handler ended by the methods of sql.Tx, because the guard refused its commit.
-func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error { return g.intact(ctx, t) }
+func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error { return t.intact(ctx) }
 
 func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
 	var freed bool
@@ -134,7 +137,7 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 	case err != nil:
 		return err
 	}
-	t.state.(*postgresLock).held = false
+	t.state = lockFree
 	return nil
 }
 

@@ -121,18 +121,6 @@ func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p *pending, from *i
 	return err == nil, false, err
 }
 
-func (g *sqliteGuard) intact(ctx context.Context, t *joinedTx) error {
-	var n int
-	err := t.tx().QueryRowContext(ctx, g.joined.joined.intact, t.id[:], t.attempt.Nonce[:]).Scan(&n)
-	switch {
-	case err != nil:
-		return err
-	case n != 1:
-		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
-	}
-	return nil
-}
-
 // escaped has nothing to look for, because the hook has refused every commit.
 func (g *sqliteGuard) escaped(context.Context, *joinedTx) error { return nil }
 

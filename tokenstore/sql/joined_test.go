@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -124,5 +125,57 @@ func TestJoinedTokenIsConsumedWithThePayment(t *testing.T) {
 		s.want(s.pay(token), answer{status: 402, body: "paid"})
 		s.want(s.pay(token), answer{status: 402, body: "paid", replayed: true})
 		s.wantPayments(1)
+	})
+}
+
+// The time of a key is over, and its row is still there.
+func TestJoinedKeyWhoseTimeIsOverRunsAnewBeforeItsRowIsRemoved(t *testing.T) {
+	onEachService(t, serviceParts{store: []Option{WithExpiry(0)}, policy: func(p *idem.Policy) {
+		p.ResultTTL, p.KeyTTL = 50*time.Millisecond, 50*time.Millisecond
+	}}, func(s *service) {
+		s.want(s.pay("k1"), paid)
+		s.with(s.paying(http.StatusPaymentRequired))
+		s.eventually("the key is free", func() bool { return s.pay("k1").status == 402 })
+		s.with(s.paying(http.StatusCreated))
+		s.eventually("the key is free again", func() bool { return s.pay("k1") == paid })
+		s.wantPayments(2)
+	})
+}
+
+// The row of a joined record is due later than its times, because it was written when the handler began.
+func TestJoinedKeyWhoseTimeIsOverRunsAnewBeforeItsRowIsDue(t *testing.T) {
+	onEachService(t, serviceParts{store: []Option{WithExpiry(0)}, policy: func(p *idem.Policy) {
+		p.ResultTTL, p.KeyTTL = 50*time.Millisecond, 50*time.Millisecond
+	}}, func(s *service) {
+		s.want(s.pay("k1"), paid)
+		mustExec(s, s.pools.write, "UPDATE idem_records SET expires = expires + 3600000000")
+		s.with(s.paying(http.StatusPaymentRequired))
+		s.eventually("the key is free", func() bool { return s.pay("k1").status == 402 })
+	})
+}
+
+// The handler takes longer than the time for which its result will be kept.
+func TestJoinedRecordOfASlowHandlerIsKeptForItsTime(t *testing.T) {
+	const ttl = 20 * time.Millisecond
+	onEachService(t, serviceParts{store: []Option{WithExpiry(0)}, policy: func(p *idem.Policy) { p.ResultTTL, p.KeyTTL = ttl, time.Hour }}, func(s *service) {
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			clock := func() (now int64) {
+				if err := tx.QueryRow(s.joined.names.sql("SELECT {clock}")).Scan(&now); err != nil {
+					s.Error(err)
+				}
+				return now
+			}
+			began := clock()
+			s.eventually("the time of the result passes", func() bool { return clock() > began+2*ttl.Microseconds() })
+			err := s.insert(c, tx)
+			c.String(201, "paid")
+			return err
+		}))
+		s.want(s.pay("k1"), paid)
+		var settled, result, expires int64
+		err := s.pools.read.QueryRow("SELECT settled, result_expires, expires FROM idem_records").Scan(&settled, &result, &expires)
+		if err != nil || result != settled+ttl.Microseconds() || expires < result {
+			s.Errorf("the record is settled at %d, its result lasts until %d and its row until %d, %v, want %v from the settlement", settled, result, expires, err, ttl)
+		}
 	})
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,14 +47,15 @@ func settled(a answer) bool {
 	return true
 }
 
-// merge adds what the clients of another run were told, under other keys.
-func (h *history) merge(other *history) {
-	maps.Copy(h.paid, other.paid)
-	maps.Copy(h.final, other.final)
+// last is the last answer of a key.
+func (h *history) last(key string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.final[key]
 }
 
 // torture sends keys to instances from several clients at once, each until it has a final answer.
-func torture(t *testing.T, instances []*service, keys, from int) *history {
+func torture(t *testing.T, instances []*service, keys int) *history {
 	t.Helper()
 	h := &history{paid: map[string]map[string]bool{}, final: map[string]string{}}
 	var next atomic.Int64
@@ -70,7 +69,7 @@ func torture(t *testing.T, instances []*service, keys, from int) *history {
 				if n >= int64(keys) {
 					return
 				}
-				key := fmt.Sprintf("key-%d", int64(from)+n)
+				key := fmt.Sprintf("key-%d", n)
 				for {
 					a := instances[rand.IntN(len(instances))].pay(key)
 					h.note(key, a)
@@ -180,7 +179,7 @@ func TestJoinedPaysOnceWhileConnectionsAreCut(t *testing.T) {
 				}
 			}
 		})
-		h := torture(s.T, services, 250, 0)
+		h := torture(s.T, services, 250)
 		stop()
 		cutter.Wait()
 		h.check(s.T, s)
@@ -191,9 +190,11 @@ func TestJoinedPaysOnceWhileConnectionsAreCut(t *testing.T) {
 	})
 }
 
-// TestJoinedMisuseNeverPaysTwice has handlers do everything that they must not do.
+// TestJoinedMisuseNeverPaysTwice has handlers do everything that they must not do, before and after
+// they pay, and answer in every way. The clients repeat each key, on three instances.
 func TestJoinedMisuseNeverPaysTwice(t *testing.T) {
-	raw := func(statements ...string) func(*gin.Context, *sql.Tx) error {
+	type step = func(*gin.Context, *sql.Tx) error
+	raw := func(statements ...string) step {
 		return func(_ *gin.Context, tx *sql.Tx) error {
 			for _, statement := range statements {
 				_, _ = tx.Exec(statement) // swallowed
@@ -201,14 +202,21 @@ func TestJoinedMisuseNeverPaysTwice(t *testing.T) {
 			return nil
 		}
 	}
-	misuse := []func(*gin.Context, *sql.Tx) error{
+	statements := []step{ // of any two of these, one may come before the payment
 		raw(),
 		raw("COMMIT"), raw("ROLLBACK"), raw("BEGIN"), raw("ROLLBACK", "BEGIN"), raw("COMMIT", "BEGIN"),
-		raw("SELECT nothing FROM nowhere"), raw("SAVEPOINT a", "ROLLBACK TO SAVEPOINT a"),
-		raw("CREATE TABLE IF NOT EXISTS notes (x INT)"),
+		raw("COMMIT AND CHAIN"), raw("END"), raw("SET autocommit = 1"), raw("PREPARE TRANSACTION 'p'"),
+		raw("SELECT nothing FROM nowhere"), raw("SAVEPOINT a", "ROLLBACK TO SAVEPOINT a"), raw("RELEASE SAVEPOINT nothing"),
+		raw("CREATE TABLE IF NOT EXISTS notes (x INT)"), raw("ANALYZE"), raw("ANALYZE TABLE payments"), raw("LOCK TABLES payments WRITE", "UNLOCK TABLES"),
+		raw("INSERT INTO taken VALUES (1)"), raw("INSERT OR ROLLBACK INTO taken VALUES (1)"), raw("SET CONSTRAINTS ALL IMMEDIATE"),
+	}
+	alone := []step{ // [Joined] names what is not covered if they follow a ROLLBACK
+		raw("ROLLBACK AND CHAIN"), raw("DISCARD ALL"), raw("SELECT pg_advisory_unlock_all()"),
+		raw("SELECT pg_terminate_backend(pg_backend_pid())"), raw("KILL CONNECTION_ID()"),
 		func(_ *gin.Context, tx *sql.Tx) error { return tx.Commit() },
 		func(_ *gin.Context, tx *sql.Tx) error { return tx.Rollback() },
 		func(c *gin.Context, _ *sql.Tx) error { panic("boom") },
+		func(c *gin.Context, _ *sql.Tx) error { idem.KeepWrites(c); return nil },
 		func(_ *gin.Context, tx *sql.Tx) error { // leaves rows open
 			_, err := tx.Query("SELECT op FROM payments UNION ALL SELECT op FROM payments UNION ALL SELECT 'x'") //nolint:rowserrcheck,sqlclosecheck // that is the misuse
 			return err
@@ -230,27 +238,37 @@ func TestJoinedMisuseNeverPaysTwice(t *testing.T) {
 			})
 			return nil
 		}
-		misuse := append(misuse, late)
+		alone := append(alone, late)
 		mustExec(s, s.pools.write, "CREATE TABLE late (op VARCHAR(64) NOT NULL)")
+		mustExec(s, s.pools.write, "CREATE TABLE taken (x INT PRIMARY KEY)")
+		mustExec(s, s.pools.write, "INSERT INTO taken VALUES (1)")
 		services := []*service{s}
 		if s.backend.dialect != SQLite() {
 			services = instancesOf(s, serviceParts{}, nil, nil)
 		}
 		for _, instance := range services {
 			instance.with(instance.inTx(func(c *gin.Context, tx *sql.Tx) error {
-				steps := []func(*gin.Context, *sql.Tx) error{payUniquely, misuse[rand.IntN(len(misuse))]}
-				if rand.IntN(2) == 0 {
-					slices.Reverse(steps)
-				}
-				for _, step := range steps {
-					if err := step(c, tx); err != nil {
+				steps := []step{payUniquely}
+				if rand.IntN(4) == 0 { // it refuses or fails after it has paid
+					steps[0] = func(c *gin.Context, tx *sql.Tx) error {
+						err := s.insert(c, tx)
+						c.String([]int{402, 500}[rand.IntN(2)], "sorry")
 						return err
 					}
+				}
+				if rand.IntN(3) == 0 {
+					steps = append(steps, alone[rand.IntN(len(alone))])
+				} else {
+					steps = append(steps, statements[rand.IntN(len(statements))], statements[rand.IntN(len(statements))])
+				}
+				rand.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+				for _, step := range steps {
+					_ = step(c, tx) // swallowed
 				}
 				return nil
 			}))
 		}
-		h := torture(s.T, services, 200, 0)
+		h := torture(s.T, services, 300)
 		left.Wait()
 		h.check(s.T, s)
 		if s.backend.dialect == MySQL() {

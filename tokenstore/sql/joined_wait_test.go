@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"net/http"
@@ -10,6 +11,9 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -89,6 +93,43 @@ func TestJoinedWaitForAKeyEndsAndLeavesTheHandlersLimits(t *testing.T) {
 			s.Errorf("answer = %v, want unavailable or in progress", a)
 		}
 	})
+}
+
+// 11. The server's log stays quiet, and no advisory lock is left.
+func TestJoinedDuplicatesLeaveNoWarningAndNoLock(t *testing.T) {
+	s := startOn(t, PostgreSQL(), serviceParts{})
+	var mu sync.Mutex
+	var notices []string
+	other := startService(t, s.backend, serviceParts{pools: &s.pools, rewrite: func(p *pools) {
+		cfg, err := pgx.ParseConfig(p.dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+			mu.Lock()
+			defer mu.Unlock()
+			notices = append(notices, n.Message)
+		}
+		p.write = stdlib.OpenDB(*cfg)
+		t.Cleanup(func() { _ = p.write.Close() })
+	}})
+	finish := s.started("k1")
+	other.want(other.pay("k1"), refused(409, idem.CodeInProgress))
+	s.want(finish(), paid)
+	holder := s.holdKey("k2")
+	go func() { _ = holder.Rollback() }()
+	s.eventually("the key is paid", func() bool { return other.pay("k2").status == 201 })
+	other.with(other.paying(http.StatusInternalServerError))
+	other.want(other.pay("k3"), answer{status: 500, body: "paid"})
+	var locks int
+	if err := s.pools.read.QueryRow("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").Scan(&locks); err != nil || locks != 0 {
+		t.Errorf("%d advisory locks are left, %v, want 0", locks, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(notices) > 0 {
+		t.Errorf("the server said %q, want nothing", notices)
+	}
 }
 
 // 12. Neither neighbours nor duplicates of a key block each other.
@@ -181,4 +222,45 @@ func TestJoinedSQLiteNeedsAPoolForReadingAndTheFileForItself(t *testing.T) {
 			t.Errorf("%s: Joined() = %v, want a refusal with the reason", name, err)
 		}
 	}
+}
+
+// An operator decides about an attempt in doubt, while the next one is open in a transaction.
+func TestJoinedDecisionWaitsForAnOpenTransaction(t *testing.T) {
+	parts := serviceParts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }}
+	onEachService(t, parts, func(s *service) {
+		if s.backend.dialect == SQLite() {
+			return // no statement of a handler leaves an outcome in doubt there
+		}
+		s.with(s.inTx(func(_ *gin.Context, tx *sql.Tx) error {
+			_, err := tx.Exec("COMMIT")
+			return err
+		}))
+		s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
+		id, ctx := idem.NewKeyID("merchant", "k1"), context.Background()
+		unknown, err := s.joined.Get(ctx, id)
+		if err != nil || unknown.State != idem.StateUnknown {
+			s.Fatalf("Get() = %v, %v, want unknown", unknown.State, err)
+		}
+		s.with(s.paying(http.StatusCreated))
+		finish := s.started("k1")
+		alice := idem.Decision{By: "alice", Reason: "the bank has no payment"}
+		if _, err := s.engine.Decide(ctx, id, unknown.Attempt, idem.NotApplied(), alice, &idem.Policy{}); !errors.Is(err, idem.ErrLocked) {
+			s.Errorf("Decide() = %v, want %v", err, idem.ErrLocked)
+		}
+		// Past the lock, as an attempt to settle that has taken the lock just before.
+		decided := make(chan bool, 1)
+		go func() {
+			res, err := s.joined.Settle(ctx, id, idem.Settlement{Attempt: unknown.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, Decision: alice})
+			if err != nil {
+				s.Errorf("Settle() = %v, want <nil>", err)
+			}
+			decided <- res.Settled
+		}()
+		s.want(finish(), paid)
+		if <-decided {
+			s.Error("the decision about the earlier attempt was taken, although the next one has paid")
+		}
+		s.want(s.pay("k1"), paidBefore)
+		s.wantPayments(1)
+	})
 }

@@ -87,21 +87,28 @@ func unwrapOne(err error) error {
 
 // mysqlCheck refuses sessions in which a statement does not commit by itself.
 func mysqlCheck(ctx context.Context, s *Store) error {
-	var autocommit, flush, packet int
+	var autocommit, flush, packet, binlog, syncBinlog int
 	var version string
-	err := s.db.QueryRowContext(ctx, "SELECT @@autocommit, @@global.innodb_flush_log_at_trx_commit, @@global.max_allowed_packet, version()").
-		Scan(&autocommit, &flush, &packet, &version)
+	err := s.db.QueryRowContext(ctx, "SELECT @@autocommit, @@global.innodb_flush_log_at_trx_commit, @@global.max_allowed_packet, "+
+		"@@global.log_bin, @@global.sync_binlog, version()").Scan(&autocommit, &flush, &packet, &binlog, &syncBinlog, &version)
 	if err != nil {
 		return err
 	}
 	const otherColumns = 64 << 10
 	s.longestResponse = min(longestValue, packet-otherColumns)
-	s.returning = strings.Contains(version, "MariaDB")
+	s.mariaDB = strings.Contains(version, "MariaDB")
+	s.returning = s.mariaDB
+	// InnoDB shows a commit to others and then writes its log. With the binary log, the commit is
+	// on the disk there before.
+	s.visibleEarly = binlog == 0 || syncBinlog != 1
 	if autocommit == 0 {
 		return fmt.Errorf("%w: autocommit is off, so nothing would be committed: remove autocommit=0 from the data source name", errSetting)
 	}
 	if flush != 1 {
 		s.log.WarnContext(ctx, "tokenstore/sql: innodb_flush_log_at_trx_commit is not 1: a crash of the machine loses acknowledged records", "value", flush)
+	}
+	if binlog == 1 && syncBinlog != 1 {
+		s.log.WarnContext(ctx, "tokenstore/sql: sync_binlog is not 1: a crash of the machine loses acknowledged records", "value", syncBinlog)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -76,22 +75,10 @@ func (s *Store) Clock(ctx context.Context) (time.Time, error) {
 }
 
 // Decided is a person's decision about an attempt.
-type Decided struct {
-	At      time.Time // by the server's clock
-	Attempt uint32
-	State   idem.State // the state that the decision settled the attempt to
-	idem.Decision
-}
+type Decided = idem.Decided
 
-// machines are authors whose decisions are not kept. Their decisions follow from the route's
-// policy, and there may be many.
-var machines = []string{"resolver", "engine", "marker", "sweeper"}
-
-// audited reports whether an author's decisions are kept.
-func audited(by string) bool { return by != "" && !slices.Contains(machines, by) }
-
-// Decisions lists people's decisions about a key, newest first. They outlive the record and
-// its next attempt, unlike the decision in the record. Decisions of resolver, engine, marker
+// Decisions lists people's decisions about a key, newest first. Their times keep that order. They
+// outlive the record and its next attempt, unlike the decision in the record. Decisions of resolver, engine, marker
 // and sweeper are not kept. The error wraps idem.ErrUnavailable.
 func (s *Store) Decisions(ctx context.Context, id idem.KeyID) (list []Decided, err error) {
 	rows, err := s.read.QueryContext(ctx, s.statements.decisions, id[:])
@@ -127,7 +114,7 @@ func (s *Store) replaceDecided(ctx context.Context, method string, id idem.KeyID
 	}
 	r := &write.Record
 	err = s.note(ctx, tx, method, s.statements.decide, id[:], write.Settlement[:],
-		int64(r.Attempt.Number), int64(r.State), text(r.Decision.By), text(r.Decision.Reason))
+		int64(r.Attempt.Number), int64(r.State), text(r.Decision.By), text(r.Decision.Reason), id[:])
 	if err != nil {
 		return false, err
 	}

@@ -50,6 +50,32 @@ func TestDecisions(t *testing.T) {
 	})
 }
 
+// A clock that stands still or steps back does not change the order of decisions. That of SQLite
+// stands still for a millisecond.
+func TestDecisionsHaveAnOrderWithoutTheHelpOfTheClock(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t))
+		id, a := begin(t, s, "decided")
+		order := []string{"alice", "bob", "carol"}
+		for _, by := range order {
+			st := idem.Settlement{Attempt: a, ID: idem.NewNonce(), State: idem.StateUnknown, Decision: idem.Decision{By: by, Reason: "looked"}}
+			if res, err := s.Settle(t.Context(), id, st); err != nil || !res.Settled {
+				t.Fatalf("Settle() by %s = %v, %v, want settled", by, res.Settled, err)
+			}
+			mustExec(t, s.db, s.names.sql("UPDATE {decisions} SET decided = decided + 3600000000"))
+		}
+		list, err := s.Decisions(t.Context(), id)
+		var by []string
+		for _, d := range list {
+			by = append(by, d.By)
+		}
+		slices.Reverse(order)
+		if !slices.Equal(by, order) || err != nil {
+			t.Errorf("Decisions() = those of %v, %v, want %v", by, err, order)
+		}
+	})
+}
+
 func TestSealed(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		s := b.store(t, b.migrated(t))

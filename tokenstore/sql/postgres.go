@@ -57,7 +57,8 @@ func postgresFault(err error) fault {
 func postgresCheck(ctx context.Context, s *Store) error {
 	s.returning, s.longestResponse = true, longestValue
 	var synchronous, fsync string
-	err := s.read.QueryRowContext(ctx, "SELECT current_setting('synchronous_commit'), current_setting('fsync')").Scan(&synchronous, &fsync)
+	err := s.read.QueryRowContext(ctx, "SELECT current_setting('synchronous_commit'), current_setting('fsync'), coalesce(to_regclass($1::text)::oid::bigint, 0)",
+		s.names.table("records")).Scan(&synchronous, &fsync, &s.recordsTable)
 	switch {
 	case err != nil:
 		return err

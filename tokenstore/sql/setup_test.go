@@ -23,11 +23,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	_ = mysqldriver.SetLogger(log.New(io.Discard, "", 0)) // it writes of each lost connection
 	if name := os.Getenv(envInstance); name != "" {
 		fmt.Fprintln(os.Stderr, runInstance(name))
 		os.Exit(1)
 	}
-	_ = mysqldriver.SetLogger(log.New(io.Discard, "", 0)) // it writes of each lost connection
 	gin.SetMode(gin.ReleaseMode)
 	goleak.VerifyTestMain(testserver.M{M: m})
 }
@@ -73,6 +73,29 @@ func onEachServer(t *testing.T, f func(t *testing.T, b backend)) {
 			t.Run(b.name, func(t *testing.T) { f(t, b) })
 		}
 	}
+}
+
+// ownServer is a server that a test may kill. It syncs to the disk.
+type ownServer interface {
+	Kill()
+	Restart()
+}
+
+// onOwnServers runs a test on servers of its own.
+func onOwnServers(t *testing.T, f func(t *testing.T, server ownServer, b backend)) {
+	t.Helper()
+	t.Run("PostgreSQL", func(t *testing.T) {
+		server := testserver.StartPostgres(t)
+		f(t, server, backend{"PostgreSQL", PostgreSQL(), func(tb testing.TB) pools {
+			tb.Helper()
+			db := open(tb, "pgx", server.URL())
+			return pools{db, db, server.URL()}
+		}})
+	})
+	t.Run("MariaDB", func(t *testing.T) {
+		server := testserver.StartMariaDB(t)
+		f(t, server, backend{"MariaDB", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }})
+	})
 }
 
 var databases int

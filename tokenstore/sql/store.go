@@ -25,8 +25,12 @@ type Store struct {
 
 	statements statements
 	returning  bool // INSERT has RETURNING
+	mariaDB    bool
+	// A commit is visible to others before it is on the disk.
+	visibleEarly bool
 
-	longestResponse int // in bytes, packed
+	longestResponse int   // in bytes, packed
+	recordsTable    int64 // PostgreSQL's number of the table of records
 
 	stop context.CancelFunc // ends the removal of expired records
 	done sync.WaitGroup

@@ -71,6 +71,9 @@ var comparisons = []comparison{
 	{name: "zookeeper-handover-requests-1000-vs-10", unit: "requests/op", kase: "HandOver/waiters=1000", peer: "HandOver/waiters=10", goal: 1},
 	{name: "zookeeper-handover-requests-100-vs-10", unit: "requests/op", kase: "HandOver/waiters=100", peer: "HandOver/waiters=10", goal: 1},
 
+	// Payments with and without the record take turns within a round.
+	{name: "joined-16-time-vs-alone", unit: "joined-by-alone", kase: "Joined/fresh", goal: 1.4},
+
 	{name: "execution-1-time-vs-zookeeper-flow", unit: "sec/op", kase: "Execution/idemkeeper/callers=1", peer: "Execution/zookeeper-flow/callers=1", goal: 1},
 	{name: "execution-64-time-vs-zookeeper-flow", unit: "sec/op", kase: "Execution/idemkeeper/callers=64", peer: "Execution/zookeeper-flow/callers=64", goal: 1},
 }

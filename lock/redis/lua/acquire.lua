@@ -3,12 +3,12 @@
 -- KEYS 1 the lock
 --      2 the shard's fences: a hash of domain and last, the latest token
 -- ARGV 1 owner, 32 random hexadecimal digits, new for each try
---      2 nonce of the attempt, for people who inspect the lock
+--      2 nonce of the attempt and "pid@host", for people who inspect the lock
 --      3 time to live, ms
 -- Returns "token domain" if the owner has the lock, now or since an earlier copy of this
 -- call. Returns "" if another owner has it.
 --
--- The value of the lock is "owner token domain nonce".
+-- The value of the lock is "owner token domain nonce pid@host".
 --
 -- The token is the server's time in microseconds, or the last token plus one if that is
 -- greater. It rises past tokens that a fail-over lost, unless the clock of the new primary

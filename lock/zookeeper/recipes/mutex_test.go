@@ -36,6 +36,9 @@ func TestMutexExcludesAndIsFair(t *testing.T) {
 					if f := lease.Fence().Token; last.Swap(f) >= f {
 						t.Errorf("fence %d after a greater one", f)
 					}
+					if _, err := m.Participants(bounded(t)); err != nil { // long enough for another holder to be seen
+						t.Errorf("Participants() = %v", err)
+					}
 					inside.Add(-1)
 					if err := lease.Release(bounded(t)); err != nil {
 						t.Errorf("Release() = %v", err)

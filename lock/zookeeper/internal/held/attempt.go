@@ -103,11 +103,10 @@ func (a *Attempt) grant(path string, czxid int64) bool {
 	defer a.mu.Unlock()
 	l := &Lease{
 		ending:   ending{done: make(chan struct{})},
-		location: location{path: path, czxid: czxid, moving: make(chan struct{})},
+		location: location{path: path, czxid: czxid, moving: neverMoved},
 		t:        a.Table, claim: a.claim, znode: a.znode, taken: a.began,
 		fence: a.Fence(czxid), gone: make(chan struct{}),
 	}
-	close(l.moving)
 	if a.znode.Fence != nil {
 		l.fence = a.znode.Fence(czxid)
 	}

@@ -21,6 +21,9 @@ type Znode struct {
 	// is read before it is deleted, unless it is young.
 	Shared bool
 
+	// Lazy says that a release in the background may wait a moment for other writes.
+	Lazy bool
+
 	// Delete returns the operations of the transaction that deletes the znode. The
 	// first one deletes it. It is called once with nil, and then after each refusal
 	// with the result. It then returns other operations to try at once, or nil to try
@@ -153,7 +156,7 @@ func (l *Lease) look(ctx context.Context) (there bool, err error) {
 func (l *Lease) Lose() error {
 	l.t.mu.Lock()
 	lost := l.finish(fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost))
-	l.beginRelease()
+	l.beginRelease(false)
 	l.t.mu.Unlock()
 	if lost {
 		path, _ := l.Where()
@@ -172,6 +175,13 @@ type location struct {
 	czxid  int64
 	moving chan struct{} // closed when the last move was settled
 }
+
+// neverMoved is the settled move of a znode that was never moved.
+var neverMoved = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
 
 // Where is the path of the znode, and its czxid.
 func (o *location) Where() (path string, czxid int64) {

@@ -21,7 +21,7 @@ const Young = time.Second
 
 // Release implements [idem.Lease].
 func (l *Lease) Release(ctx context.Context) error {
-	l.ReleaseInBackground()
+	l.release(false)
 	select {
 	case <-l.gone:
 		return l.goneErr
@@ -30,12 +30,15 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 }
 
-// ReleaseInBackground implements [idem.Lease]. Close waits for it.
-func (l *Lease) ReleaseInBackground() {
+// ReleaseInBackground implements [idem.Lease]. Close waits for it. If the znode is lazy, its
+// deletion may wait some milliseconds for other writes.
+func (l *Lease) ReleaseInBackground() { l.release(l.znode.Lazy) }
+
+func (l *Lease) release(lazy bool) {
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
 	l.finish(nil)
-	l.beginRelease()
+	l.beginRelease(lazy)
 }
 
 // Gone is closed when the znode is known to be gone, or the session is over.
@@ -65,7 +68,7 @@ func (l *Lease) finish(err error) bool {
 }
 
 // beginRelease starts removing the znode of a lease that has ended, once. Needs Table.mu.
-func (l *Lease) beginRelease() {
+func (l *Lease) beginRelease(lazy bool) {
 	if l.claim.phase != holding {
 		return
 	}
@@ -79,9 +82,10 @@ func (l *Lease) beginRelease() {
 			<-settled
 			look = l.znode.Shared
 		}
-		path, czxid := l.Where()
-		del := func(refused *session.Result) []any { return l.znode.Delete(l, refused) }
-		l.removed(l.t.remove(path, czxid, look, del, l.znode.Vanished))
+		rm := removal{look: look, lazy: lazy, vanished: l.znode.Vanished}
+		rm.path, rm.czxid = l.Where()
+		rm.del = func(refused *session.Result) []any { return l.znode.Delete(l, refused) }
+		l.removed(l.t.remove(rm))
 	})
 }
 
@@ -100,7 +104,18 @@ func (l *Lease) removed(err error) {
 
 // Remove deletes the znode with this path and czxid. See remove.
 func (t *Table) Remove(path string, czxid int64, look bool) error {
-	return t.remove(path, czxid, look, func(refused *session.Result) []any { return deletion(path, refused) }, func() {})
+	del := func(refused *session.Result) []any { return deletion(path, refused) }
+	return t.remove(removal{path: path, czxid: czxid, look: look, del: del, vanished: func() {}})
+}
+
+// removal is how a znode is removed.
+type removal struct {
+	path     string
+	czxid    int64
+	look     bool                                // read the znode before the first delete
+	lazy     bool                                // the delete may wait a moment, if no read comes before it
+	del      func(refused *session.Result) []any // see Znode.Delete
+	vanished func()
 }
 
 // deletion deletes a znode alone.
@@ -111,37 +126,36 @@ func deletion(path string, refused *session.Result) []any {
 	return []any{&zk.DeleteRequest{Path: path, Version: -1}}
 }
 
-// remove deletes the znode with this path and czxid, in one transaction with the other
-// operations of del, see Znode.Delete. It returns nil when the znode is known to be gone.
-// It fails only if the session is over first. Then the znode goes with the session. look
-// makes it read the znode before the first delete.
+// remove deletes a znode, in one transaction with the other operations of del. It returns nil
+// when the znode is known to be gone. It fails only if the session is over first. Then the
+// znode goes with the session.
 //
 // After a lost reply the delete is never simply sent again. It may have been applied, and
 // another owner may have come since. As long as the znode with this czxid is there, the
 // transaction was not applied. Once the znode is gone, nothing more may be done.
-func (t *Table) remove(path string, czxid int64, look bool, del func(*session.Result) []any, vanished func()) error {
+func (t *Table) remove(rm removal) error {
 	doubt := false // a write may have been applied
 	gone := func() error {
 		if !doubt {
-			vanished()
+			rm.vanished()
 		}
 		return nil
 	}
 	var ops []any
 	for {
-		if look {
-			n, err := t.Decide(path, session.OfNode)
+		if rm.look {
+			n, err := t.Decide(rm.path, session.OfNode)
 			switch {
 			case err != nil:
 				return t.atEnd(err)
-			case !n.Exists || n.Czxid != czxid:
+			case !n.Exists || n.Czxid != rm.czxid:
 				return gone()
 			}
 		}
 		if ops == nil {
-			ops = del(nil)
+			ops = rm.del(nil)
 		}
-		r := t.Write(ops...)
+		r := t.Do(session.Request{Ops: ops, Lazy: rm.lazy && !rm.look})
 		switch {
 		case r.Outcome == session.Applied:
 			return nil
@@ -152,11 +166,11 @@ func (t *Table) remove(path string, czxid int64, look bool, del func(*session.Re
 		case r.Outcome == session.Unknown:
 			doubt = true
 		case r.Outcome == session.Refused:
-			if other := del(&r); other != nil {
+			if other := rm.del(&r); other != nil {
 				ops = other
 				continue
 			}
-			t.Log.Error("zookeeper: lock cannot be removed, trying again", "path", path, "error", r.Err)
+			t.Log.Error("zookeeper: lock cannot be removed, trying again", "path", rm.path, "error", r.Err)
 			select {
 			case <-time.After(time.Second):
 			case <-t.Over():
@@ -165,7 +179,7 @@ func (t *Table) remove(path string, czxid int64, look bool, del func(*session.Re
 		if err := t.Retry(); err != nil {
 			return t.atEnd(err)
 		}
-		look = true
+		rm.look = true
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -31,9 +32,18 @@ const (
 	mostMultis  = 4
 )
 
+// company is how long a lazy request waits for a Multi of others. A caller that pays again at
+// once asks for its next lock within that time. The release of its last lock then costs no write
+// to the servers' disks.
+const company = 5 * time.Millisecond
+
 // Request is operations that are applied together or not at all.
 type Request struct {
 	Ops []any
+
+	// Lazy says that the caller is in no hurry. The request leaves with the next one that is not
+	// lazy, or after a few milliseconds.
+	Lazy bool
 
 	// Group, if not empty, is the name of a group of requests whose znodes have to be told
 	// apart. Those that share a transaction have the same czxid. So before it is sent,
@@ -72,7 +82,9 @@ type batcher struct {
 
 	mu      sync.Mutex
 	waiting []*write
-	flying  int // Multis under way
+	lazy    int         // of the waiting writes
+	overdue *time.Timer // ends the wait of lazy writes; nil before the first one
+	flying  int         // Multis under way
 }
 
 // Write is Do for operations of no group.
@@ -85,6 +97,9 @@ func (b *batcher) Do(req Request) Result {
 	wr := newWrite(req)
 	b.mu.Lock()
 	b.waiting = append(b.waiting, wr)
+	if req.Lazy {
+		b.linger()
+	}
 	b.rouse()
 	b.mu.Unlock()
 	return b.outcome(wr)
@@ -120,10 +135,38 @@ func (b *batcher) outcome(wr *write) Result {
 	}
 }
 
+// linger notes a lazy write. The first one sets the timer for all of them. Needs mu.
+func (b *batcher) linger() {
+	b.lazy++
+	switch {
+	case b.overdue == nil:
+		b.overdue = time.AfterFunc(company, b.hurry)
+	case b.lazy == 1:
+		b.overdue.Reset(company)
+	}
+}
+
+// hurry ends the wait of all lazy writes.
+func (b *batcher) hurry() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, wr := range b.waiting {
+		wr.Lazy = false
+	}
+	b.lazy = 0
+	b.rouse()
+}
+
+// full reports whether the waiting writes fill a Multi. Needs mu.
+func (b *batcher) full() bool { return len(b.waiting) >= MaxBatch }
+
+// due reports whether the waiting writes are worth a Multi. Lazy ones alone are not, unless they
+// fill it. Needs mu.
+func (b *batcher) due() bool { return len(b.waiting) > b.lazy || b.full() }
+
 // rouse has another Multi sent, if that may be now. Needs mu.
 func (b *batcher) rouse() {
-	full := len(b.waiting) >= MaxBatch
-	if len(b.waiting) > 0 && (b.flying < usualMultis || full && b.flying < mostMultis) && b.status.Go(b.fly) {
+	if b.due() && (b.flying < usualMultis || b.full() && b.flying < mostMultis) && b.status.Go(b.fly) {
 		b.flying++
 	}
 }
@@ -133,7 +176,10 @@ func (b *batcher) rouse() {
 func (b *batcher) fly() {
 	runtime.Gosched()
 	b.mu.Lock()
-	batch := b.next()
+	var batch []*write
+	if b.due() {
+		batch = b.next()
+	}
 	b.rouse()
 	b.mu.Unlock()
 	if len(batch) > 0 {
@@ -156,17 +202,23 @@ func (b *batcher) next() (batch []*write) {
 			wr.Number(numbers[wr.Group])
 			numbers[wr.Group]++
 		}
+		if wr.Lazy {
+			b.lazy--
+		}
 		size += wr.size
 		batch = append(batch, wr)
 	}
 	b.waiting = slices.Delete(b.waiting, 0, len(batch))
+	if b.lazy == 0 && b.overdue != nil {
+		b.overdue.Stop()
+	}
 	return batch
 }
 
 // sendAll sends a batch and answers each of its writes. Of a refused batch nothing has
 // been applied, and all writes but the culprit are sent again. See sortOut.
 func (b *batcher) sendAll(batch []*write) {
-	var ops []any
+	ops := make([]any, 0, 2*len(batch))
 	for _, wr := range batch {
 		ops = append(ops, wr.Ops...)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -116,6 +117,61 @@ func TestWritesLeaveTogether(t *testing.T) {
 				defer b.mu.Unlock()
 				if n := len(b.waiting); n > 0 {
 					t.Errorf("%d writes wait after the Multis under way were answered", n)
+				}
+			})
+		})
+	}
+}
+
+// A lazy write leaves with the next write that is not lazy, in a full Multi, or after a moment.
+func TestLazyWritesWaitForCompany(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		lazy, others int // writes, one kind after the other
+		pause        time.Duration
+		want         []int // writes in the Multis that have left after the pause
+	}{
+		"alone":              {1, 0, company - 1, nil},
+		"for long":           {1, 0, company, []int{1}},
+		"many":               {3, 0, company, []int{3}},
+		"as many as fit":     {MaxBatch, 0, 0, []int{MaxBatch}},
+		"one more than fits": {MaxBatch + 1, 0, company - 1, []int{MaxBatch}},
+		"with another write": {2, 1, 0, []int{3}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				var sent []int
+				b := &batcher{status: &status{over: make(chan struct{})}}
+				b.send = func(ops ...any) Result {
+					mu.Lock()
+					defer mu.Unlock()
+					sent = append(sent, len(ops))
+					return Result{Outcome: Unknown}
+				}
+				var callers sync.WaitGroup
+				write := func(lazy bool) {
+					callers.Go(func() { b.Do(Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}, Lazy: lazy}) })
+				}
+				for range 2 { // the timer serves again
+					sent = nil
+					for range tt.lazy {
+						write(true)
+					}
+					synctest.Wait()
+					for range tt.others {
+						write(false)
+					}
+					time.Sleep(tt.pause)
+					synctest.Wait()
+					mu.Lock()
+					if !slices.Equal(sent, tt.want) {
+						t.Errorf("Multis of %v writes left, want %v", sent, tt.want)
+					}
+					mu.Unlock()
+					callers.Wait() // after a moment all have left
 				}
 			})
 		})

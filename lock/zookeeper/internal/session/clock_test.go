@@ -93,6 +93,22 @@ func TestClockSteady(t *testing.T) {
 	}
 }
 
+// With many writes the leader's knowledge is fresh, and the margin alone ends trust early.
+func TestClockKeepsItsMarginUnderManyWrites(t *testing.T) {
+	t.Parallel()
+	const timeout, tick = 10 * time.Second, 2 * time.Second
+	t0 := leaseclock.Now()
+	c := clock{tick: tick}
+	c.handshake(t0, timeout)
+	for i := range 200 {
+		sent := t0.Add(time.Duration(i) * 50 * time.Millisecond)
+		c.acknowledge(sent, sent.Add(time.Millisecond))
+		if got, want := c.deadline().Sub(sent), timeout-Margin(timeout, tick); got > want {
+			t.Fatalf("after write %d: trusted for %v, want %v at most", i, got, want)
+		}
+	}
+}
+
 func TestClockAfterAPause(t *testing.T) {
 	t.Parallel()
 	const timeout, tick = 40 * time.Second, 2 * time.Second

@@ -16,6 +16,7 @@ var (
 	ErrGivenUp  = errors.New("zookeeper: session was given up, nothing was acknowledged for too long")
 	ErrClosed   = errors.New("zookeeper: client is closed")
 
+	errNotReady     = errors.New("not ready")
 	errAbandoned    = errors.New("zookeeper: client was abandoned")
 	errNotConnected = errors.New("zookeeper: not connected")
 	errNotConfirmed = errors.New("zookeeper: connection not confirmed yet")

@@ -49,7 +49,7 @@ func Keep(ctx context.Context, cfg Config, retry Backoff) (*Keeper, error) {
 		stopped: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}),
 	}
 	k.ctx, k.stop = context.WithCancelCause(context.Background())
-	ctx, cancel := context.WithTimeoutCause(ctx, cfg.OpenTimeout, fmt.Errorf("not ready within %v", cfg.OpenTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.OpenTimeout, fmt.Errorf("%w within %v", errNotReady, cfg.OpenTimeout))
 	defer cancel()
 	s, err := start(ctx, &k.cfg)
 	for passing(err) && ctx.Err() == nil {
@@ -87,7 +87,7 @@ func outage(ctx context.Context, err error) bool {
 	case passing(err), ctx.Err() != nil:
 		return true
 	}
-	return errors.Is(err, errNotConnected) || errors.Is(err, zk.ErrNoServer)
+	return errors.Is(err, errNotReady) || errors.Is(err, errNotConnected) || errors.Is(err, zk.ErrNoServer)
 }
 
 // keep replaces the session whenever it is over. It makes the first try at once, unless

@@ -57,7 +57,7 @@ func (c Credential) String() string { return c.Scheme + ":***" }
 
 // start connects and brings a session up, within Config.OpenTimeout.
 func start(ctx context.Context, cfg *Config) (*Session, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, cfg.OpenTimeout, fmt.Errorf("not ready within %v", cfg.OpenTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.OpenTimeout, fmt.Errorf("%w within %v", errNotReady, cfg.OpenTimeout))
 	defer cancel()
 	s, err := connect(cfg)
 	if err != nil {

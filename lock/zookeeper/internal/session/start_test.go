@@ -1,10 +1,14 @@
 package session
 
 import (
+	"context"
+	"errors"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -38,6 +42,22 @@ func TestTickProbeSkipsAMuteServer(t *testing.T) {
 	if tick, err := cfg.tickFor(bounded(t), 2*time.Second); err != nil || tick != testTick {
 		t.Errorf("tickFor(2s) = %v, %v; want %v", tick, err, testTick)
 	}
+}
+
+// The two limits of a start are equal if the clock did not move between them. Either of them
+// may end it then, and both mean an outage.
+func TestAnEnsembleThatIsNotReadyIsUnavailable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(t, "nowhere:2181")
+		cfg.Dialer.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		if _, err := Keep(t.Context(), cfg, Backoff{Base: time.Second, Max: time.Second}); !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("Keep() = %v, want %v", err, idem.ErrUnavailable)
+		}
+	})
 }
 
 // tickOf is the tick by which a session reckons.

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
+	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+// looker looks at the records and locks of the command's servers. It knows no policies, because
+// those are in the services.
+func (a *app) looker(b *backends) (*operate.Looker, error) {
+	in := inspectors{joined: noTransactions{}}
+	if b.zookeeper != nil {
+		in.zookeeper, in.ensemble = b.zookeeper.Locker(), b.zookeeper
+	}
+	if b.joined != nil {
+		in.joined = b.joined
+	}
+	if b.redis != nil {
+		redis, err := redislock.NewInspector(b.redis, redislock.WithPrefix(a.prefix))
+		if err != nil {
+			return nil, err
+		}
+		in.redis = redis
+	}
+	return &operate.Looker{Store: b.store, Locks: in.of}, nil
+}
+
+// inspectors are the lock services that a command can see. Those it cannot see are nil.
+type inspectors struct {
+	zookeeper, redis, joined idem.LockInspector
+	ensemble                 *zookeeper.Client
+}
+
+// of returns where the lock of a record would be, and nil if the command cannot see that. A
+// retired domain has no locks. Its keys are locked where the services lock now, which is in the
+// ensemble if there is one.
+func (in *inspectors) of(rec *idem.Record) idem.LockInspector {
+	switch domain := rec.Attempt.Fence.Domain; {
+	case domain == idem.JoinedDomain:
+		return in.joined
+	case in.zookeeper != nil && (in.redis == nil || in.ensemble.Domain() == domain):
+		return in.zookeeper
+	case in.redis != nil:
+		return in.redis
+	}
+	return nil
+}
+
+// noTransactions stands for the joined transactions of SQLite. A record that is seen open there
+// has no running transaction, because a pending one is never committed.
+type noTransactions struct{}
+
+// HeldBy implements [idem.LockInspector].
+func (noTransactions) HeldBy(context.Context, idem.KeyID) (idem.Holder, bool, error) {
+	return idem.Holder{}, false, nil
+}
+
+// DomainOf implements [idem.LockInspector].
+func (noTransactions) DomainOf(context.Context, idem.KeyID) (string, error) {
+	return idem.JoinedDomain, nil
+}
+
+// openToLook connects a command that only reads. It leaves an unreachable ensemble out, with a
+// message.
+func (a *app) openToLook(ctx context.Context) (look *operate.Looker, done func(), err error) {
+	b, err := a.openBackends(ctx, need{readOnly: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	if b.noEnsemble != nil {
+		what := "whether records were lost"
+		if b.redis == nil {
+			what = "who holds locks"
+		}
+		fmt.Fprintf(a.stderr, "idemctl: cannot tell %s: %s\n", what, operate.OneLine(b.noEnsemble.Error()))
+	}
+	if look, err = a.looker(b); err != nil {
+		b.close()
+		return nil, nil, err
+	}
+	return look, b.close, nil
+}

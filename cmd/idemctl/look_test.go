@@ -1,0 +1,108 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	redislock "github.com/idemkeeper/idemkeeper/lock/redis"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+)
+
+// record show and list tell of the holder of an attempt, before and after it has gone.
+func TestRecordTellsOfItsHolder(t *testing.T) {
+	t.Parallel()
+	for _, lock := range []string{"redis", "zookeeper"} {
+		t.Run(lock, func(t *testing.T) {
+			t.Parallel()
+			store, server := openStore(t)
+			env := map[string]string{"IDEMCTL_REDIS": server.URL()}
+			var locker idem.Locker
+			if lock == "redis" {
+				client, err := redisstore.Connect(server.URL())
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { client.Close() })
+				l, err := redislock.New(t.Context(), client)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(l.Abandon)
+				locker = l
+			} else {
+				env = ensembleEnv(t, server.URL())
+				servers, chroot, err := zookeeper.ParseConnectString(env["IDEMCTL_ZOOKEEPER"])
+				if err != nil {
+					t.Fatal(err)
+				}
+				client, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: servers, Chroot: chroot, SessionTimeout: 4 * time.Second, TickTime: 500 * time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(client.Abandon)
+				locker = client.Locker()
+			}
+			lease := beginHeld(t, store, locker, "k")
+			process := "(process " + strconv.Itoa(os.Getpid()) + ")"
+			want := func(key string, alive bool, parts ...string) {
+				t.Helper()
+				show := idemctl(t, env, "record", "show", "--scope", "m", key)
+				list := idemctl(t, env, "record", "list")
+				for _, part := range parts {
+					if !strings.Contains(show.stdout, part) || !strings.Contains(list.stdout, part) {
+						t.Errorf("no %q in\n%s%s\n%s%s", part, show.stdout, show.stderr, list.stdout, list.stderr)
+					}
+				}
+				r := showJSON(t, env, key)
+				if r.HolderAlive == nil || *r.HolderAlive != alive || alive != (r.HolderPID == os.Getpid()) || r.Next == "" || r.AgeSeconds <= 0 {
+					t.Errorf("JSON is %+v, want a holder that lives: %v", r, alive)
+				}
+			}
+			want("k", true, "alive: ", process, "when the handler ends")
+			if err := lease.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			id := idem.NewKeyID("m", "k").String()
+			want("k", false, "gone: no process", "asks the route's resolver", "idemctl record resolve --key-id "+id+" --attempt 1")
+		})
+	}
+}
+
+// A lock that idemctl cannot see is no sign of a dead holder.
+func TestRecordOfLocksElsewhere(t *testing.T) {
+	t.Parallel()
+	store, server := openStore(t)
+	begin(t, store, "k")
+	got := idemctl(t, map[string]string{"IDEMCTL_REDIS": server.URL()}, "record", "list")
+	if !strings.Contains(got.stdout, "not known: its lock is in the domain d") || !strings.Contains(got.stdout, "idemctl store retire d") || strings.Contains(got.stdout, "gone") {
+		t.Errorf("record list: %s%s", got.stdout, got.stderr)
+	}
+	r := showJSON(t, map[string]string{"IDEMCTL_REDIS": server.URL()}, "k")
+	if r.HolderAlive != nil || r.Settle == "" {
+		t.Errorf("JSON is %+v, want no word on whether the holder lives", r)
+	}
+}
+
+// beginHeld starts an attempt as an engine does: lock and record have one nonce.
+func beginHeld(t *testing.T, s idem.Store, l idem.Locker, key idem.Key) idem.Lease {
+	t.Helper()
+	id, nonce := idem.NewKeyID("m", key), idem.NewNonce()
+	lease, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: id, Nonce: nonce})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Begin(t.Context(), id, idem.BeginRequest{Route: httpRoute, Fence: lease.Fence(), Nonce: nonce, Fingerprint: fp, KeyTTL: time.Hour})
+	if err != nil || !got.Begun {
+		t.Fatalf("Begin = %+v, %v", got, err)
+	}
+	return lease
+}

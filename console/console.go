@@ -1,0 +1,110 @@
+package console
+
+import (
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
+)
+
+// Operator is the person behind a request.
+type Operator struct {
+	// Name is kept with every decision of the operator. It has 1 to 128 bytes, and is never the
+	// name of a part of the services, such as "resolver".
+	Name string
+	// MaySettle lets the operator settle outcomes in doubt. Without it the console is
+	// read-only.
+	MaySettle bool
+	// MaySeeResponses shows the bodies and header values of stored responses. They are what a
+	// client got, so they may hold personal data.
+	MaySeeResponses bool
+}
+
+// ErrUnauthorised is for [Config].Authorise. The console answers 401, and asks the browser for
+// credentials if Config.Challenge is set.
+var ErrUnauthorised = errors.New("console: not authorised")
+
+// Config is what a console needs of its service. Engine, Store and Authorise are required.
+type Config struct {
+	// Engine settles outcomes, and tells about locks if its locker is an [idem.LockInspector].
+	Engine *idem.Engine
+	// Store is that of the engine. If it is an [idem.StoreInspector], the console shows earlier
+	// decisions, and finds settled records by operation ID.
+	Store idem.Store
+	// Policies gives the policy of a route, as for the sweeper. The console tells by it what
+	// happens next, and keeps results for as long as it says. It may be nil.
+	Policies func(route string) (idem.Policy, bool)
+	// Authorise names the operator behind a request, or refuses it. ErrUnauthorised is answered
+	// with 401, and any other error with 403. It is called for every request, with a path
+	// relative to the console. It must be safe for concurrent use.
+	Authorise func(*http.Request) (Operator, error)
+	// Challenge is the WWW-Authenticate header of a 401, such as `Basic realm="console"`. By
+	// default there is none.
+	Challenge string
+	// Service is the name in the title of each page. It may be empty.
+	Service string
+	// TokenKey makes the tokens of forms. Instances behind one address share a key of at least
+	// 32 random bytes. By default each instance makes its own.
+	TokenKey []byte
+	// Checks are further lines in the strip of health, such as a database or replicas.
+	Checks []Check
+	// Log gets the errors of servers, and every decision. The default is slog.Default().
+	Log *slog.Logger
+}
+
+// Console is the operator's page. It is safe for concurrent use. Make it with [New].
+type Console struct {
+	cfg    Config
+	look   operate.Looker
+	guard  *guard
+	events journal
+	strip  strip
+	sweeps sweeps
+	mux    *http.ServeMux
+}
+
+// New returns a console, to be mounted under any path with http.StripPrefix. It refuses a Config
+// without an Authorise.
+func New(cfg Config) (*Console, error) {
+	switch {
+	case cfg.Authorise == nil:
+		return nil, errors.New("console: New needs Config.Authorise: without it everybody could settle payments")
+	case cfg.Engine == nil || cfg.Store == nil:
+		return nil, errors.New("console: New needs Config.Engine and Config.Store")
+	case cfg.TokenKey != nil && len(cfg.TokenKey) < 32:
+		return nil, errors.New("console: Config.TokenKey is shorter than 32 bytes")
+	}
+	if cfg.TokenKey == nil {
+		cfg.TokenKey = make([]byte, 32)
+		_, _ = rand.Read(cfg.TokenKey) // never fails (crypto/rand, since Go 1.24)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	c := &Console{cfg: cfg, guard: newGuard(&cfg), mux: http.NewServeMux()}
+	c.look = operate.Looker{Store: cfg.Store, Policies: cfg.Policies, Locks: func(*idem.Record) idem.LockInspector { return cfg.Engine }}
+	c.strip.console, c.events.most = c, mostEvents
+	c.mux.HandleFunc("GET /{$}", c.inbox)
+	c.mux.HandleFunc("POST /find", c.find)
+	c.mux.HandleFunc("GET /key/{id}", c.story)
+	c.mux.HandleFunc("POST /key/{id}/settle", c.settle)
+	c.mux.HandleFunc("GET /health", c.health)
+	c.mux.Handle("GET /assets/", assetHandler())
+	c.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		c.fail(w, r, http.StatusNotFound, "There is no such page.")
+	})
+	return c, nil
+}
+
+// ServeHTTP serves a page to an operator. It refuses everybody else.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "" { // mounted without the slash
+		http.Redirect(w, r, strings.TrimSuffix(r.RequestURI, "/")+"/", http.StatusSeeOther) //nolint:gosec // the mount has matched the whole path
+		return
+	}
+	c.guard.serve(w, r, c.mux.ServeHTTP, c.refuse)
+}

@@ -1,0 +1,305 @@
+package console_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/console"
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/sweeper"
+	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	store := memorystore.New()
+	engine := newEngine(t, memorylock.New(), store)
+	for want, cfg := range map[string]console.Config{
+		"Authorise": {Engine: engine, Store: store},
+		"Engine":    {Store: store, Authorise: authorise},
+		"TokenKey":  {Engine: engine, Store: store, Authorise: authorise, TokenKey: []byte("short")},
+	} {
+		if _, err := console.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New() without a good %s = %v, want an error", want, err)
+		}
+	}
+}
+
+func TestNobodyElseIsServed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.inDoubt("k", nil)
+	paths := []string{"", "health", "key/" + id("k").String(), "assets/console.css", "nowhere"}
+	for _, path := range paths {
+		got := r.as("").get(path)
+		got.want(t, 401, "Sign in", "!"+id("k").OperationID(), "!payments")
+		if got.header.Get("WWW-Authenticate") == "" {
+			t.Errorf("%s: no WWW-Authenticate", path)
+		}
+		r.as("mallory").get(path).want(t, 403, "You may not use this console", "!"+id("k").OperationID())
+	}
+	r.as("").do("POST", "key/"+id("k").String()+"/settle", url.Values{}).want(t, 401)
+}
+
+func TestReaderOnlyReads(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.inDoubt("k", &idem.Response{Status: 500, Body: []byte("card")})
+	reader := r.as("reader")
+	reader.storyOf("k").want(t, 200, "read-only", "You may read only", "!Type <code>", "!card")
+	form := r.as("ada").storyOf("k").form()
+	form.Set("token", reader.get("").form().Get("token"))
+	op := id("k").OperationID()
+	form.Set("confirm", op[len(op)-6:])
+	form.Set("reason", "because")
+	form.Set("outcome", "not-applied")
+	reader.do("POST", "key/"+id("k").String()+"/settle", form).want(t, 403, "Nothing was settled")
+	if state := r.record("k").State; state != idem.StateUnknown {
+		t.Errorf("the record is %v", state)
+	}
+}
+
+func TestForgedFormsAreRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.inDoubt("k", nil)
+	ada := r.as("ada")
+	path, op := "key/"+id("k").String()+"/settle", id("k").OperationID()
+	good := func() url.Values {
+		v := ada.storyOf("k").form()
+		v.Set("confirm", op[len(op)-6:])
+		v.Set("reason", "because")
+		v.Set("outcome", "not-applied")
+		return v
+	}
+	ada.do("POST", path, good(), "Sec-Fetch-Site", "cross-site").want(t, 403, "does not come from the console")
+	ada.do("POST", path, good(), "Sec-Fetch-Site", "same-site").want(t, 403, "does not come from the console")
+	ada.do("POST", path, good(), "Origin", "https://evil.example").want(t, 403, "does not come from the console")
+	ada.do("POST", "find", good(), "Origin", "null").want(t, 403, "does not come from the console")
+	for name, token := range map[string]string{"none": "", "another operator's": r.as("bob").storyOf("k").form().Get("token"), "garbage": "AAAA",
+		"another instance's": newRig(t, backends["memory"]).as("ada").get("").form().Get("token")} {
+		v := good()
+		v.Set("token", token)
+		if got := ada.do("POST", path, v); got.status != 403 || !strings.Contains(got.body, "not yours") {
+			t.Errorf("with the token of %s: %d %s", name, got.status, got.body)
+		}
+	}
+	ada.do("GET", path+"?"+good().Encode(), nil).want(t, 404, "!settled")
+	if state := r.record("k").State; state != idem.StateUnknown {
+		t.Errorf("a forged form settled: %v", state)
+	}
+	ada.do("POST", path, good(), "Sec-Fetch-Site", "same-origin").want(t, 200, "Settled")
+}
+
+var inline = regexp.MustCompile(`(?i)<script(?:>| [^>]*>[^<])|<style|\sstyle=|\son[a-z]+=|javascript:`)
+
+// Stored text cannot become markup, and no page has an inline script or style.
+func TestPagesAreSafe(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	evil := `<script>alert(1)</script>" onload="x` + "\u202e\x1b"
+	r.policy.Name = evil
+	r.lost("evil", nil)
+	r.policy.Name = route
+	r.inDoubt("k", &idem.Response{Status: 500, Header: map[string][]string{"Etag": {evil}}, Body: []byte(evil)})
+	ada := r.as("ada")
+	ada.settle("k", ada.storyOf("k"), "outcome", "not-applied", "reason", evil)
+	for _, path := range []string{"", "?view=all&route=" + url.QueryEscape(evil), "health", "key/" + id("evil").String(), "key/" + id("k").String(), "key/" + id("none").String(), "nowhere"} {
+		got := ada.get(path)
+		if found := inline.FindString(strings.ReplaceAll(got.body, " onload=&#34;x", "")); found != "" && !strings.Contains(found, "onload") {
+			t.Errorf("%s has %q", path, found)
+		}
+		if strings.Contains(got.body, "<script>alert") || strings.ContainsAny(got.body, "\u202e\x1b") {
+			t.Errorf("%s shows stored text as it is:\n%s", path, got.body)
+		}
+		h := got.header
+		if csp := h.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") || !strings.Contains(csp, "frame-ancestors 'none'") ||
+			h.Get("Cache-Control") != "no-store" || h.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s has the headers %v", path, h)
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		r.inDoubt("the-key", nil)
+		r.inDoubt("settled", nil)
+		ada := r.as("ada")
+		ada.settle("settled", ada.storyOf("settled"), "outcome", "applied", "status", "200")
+		token := ada.get("").form().Get("token")
+		find := func(fields ...string) answer {
+			v := url.Values{"token": {token}}
+			for i := 0; i+1 < len(fields); i += 2 {
+				v.Set(fields[i], fields[i+1])
+			}
+			return ada.do("POST", "find", v)
+		}
+		for _, fields := range [][]string{{"scope", "m", "key", "the-key"}, {"scope", "m", "key", `"the-key"`}, {"id", id("the-key").String()},
+			{"id", strings.ToUpper(id("the-key").String())}, {"id", " " + id("the-key").OperationID() + " "}} {
+			got := find(fields...)
+			got.want(r.T, 200, id("the-key").OperationID(), "!the-key")
+			if got.path != "key/"+id("the-key").String() {
+				r.Errorf("find %q led to %s", fields, got.path)
+			}
+		}
+		find("id", id("settled").OperationID()).want(r.T, 200, "completed", id("settled").String())
+		find("id", "op_00000000000000000000000000000000").want(r.T, 404, "No record has this operation ID")
+		find("id", "4711").want(r.T, 404, "neither an operation ID")
+		find("scope", "m", "key", "a,b").want(r.T, 404, "not a valid key")
+		find().want(r.T, 404, "Enter an operation ID")
+		find("scope", "other", "key", "the-key").want(r.T, 404, "No record")
+	})
+}
+
+func TestInbox(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	for i := range 120 {
+		r.inDoubt(idem.Key(fmt.Sprintf("k%03d", i)), nil)
+	}
+	ada := r.as("ada")
+	next := regexp.MustCompile(`rel="next" href="([^"]+)"`)
+	row := regexp.MustCompile(`href="\./key/([0-9a-f]{64})"`)
+	var seen []string
+	for path, pages := "", 0; ; pages++ {
+		got := ada.get(path)
+		got.want(t, 200)
+		for _, m := range row.FindAllStringSubmatch(got.body, -1) {
+			seen = append(seen, m[1])
+		}
+		m := next.FindStringSubmatch(got.body)
+		if m == nil {
+			if pages != 4 {
+				t.Errorf("%d pages, want 5", pages+1)
+			}
+			break
+		}
+		path = strings.ReplaceAll(m[1], "&amp;", "&")
+	}
+	want := map[string]bool{}
+	for _, s := range seen {
+		want[s] = true
+	}
+	if len(seen) != 120 || len(want) != 120 || seen[0] != id("k000").String() {
+		t.Errorf("%d rows, %d different, the first %s, want 120 from the oldest on", len(seen), len(want), seen[0])
+	}
+	ada.get("?older=1h").want(t, 200, "Nothing is in doubt here")
+	ada.get("?state=pending").want(t, 200, "Nothing is in doubt here")
+	ada.get("?route=refunds").want(t, 200, "Nothing is in doubt here")
+	ada.get("?route=PAYMENTS").want(t, 200, id("k000").String())
+	ada.get("?after=garbage&state=x&older=-1").want(t, 200, id("k000").String())
+	ada.get("health").want(t, 200, "120 unknown", "gives out locks", "has not swept")
+}
+
+// A handler that runs is no doubt. It is listed among all open records.
+func TestRunningHandlersAreNoDoubts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	_, err := r.engine.Do(r.Context(), r.operation("k"), func(context.Context) (idem.Response, error) {
+		r.as("ada").get("").want(t, 200, "Nothing is in doubt here")
+		r.as("ada").get("?view=all").want(t, 200, "alive: ", "when the handler ends", id("k").OperationID())
+		return idem.Response{Status: 200}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The story tells what the resolver said, and who decided about earlier attempts.
+func TestStoryTellsOfResolverAndDecisions(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		r.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.StillUnknown(), errors.New("the ledger timed out")
+		})
+		r.inDoubt("k", nil)
+		ada := r.as("ada")
+		ada.settle("k", ada.storyOf("k"), "outcome", "not-applied", "reason", "never reached the bank")
+		r.beginAgain("k")
+		if _, err := r.engine.Resolve(r.Context(), id("k"), &r.policy); err != nil {
+			r.Fatal(err)
+		}
+		ada.storyOf("k").want(r.T, 200, "unknown", "it failed: the ledger timed out", "never reached the bank", "Attempt 1 was settled: released", "Attempt 2 was settled: unknown",
+			"ask the route&#39;s resolver again", "Seen by this instance")
+		ada.get("").want(r.T, 200, "it failed: the ledger timed out")
+	})
+}
+
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["redis"])
+	r.console.Swept(t.Context(), sweeper.Pass{Leader: true, Looked: 7, Applied: 2})
+	got := r.as("reader").get("health")
+	got.want(t, 200, "gives out locks", "accepts new records", "looked at 7 records and settled 2", "No replica is attached", "No outcome is open")
+}
+
+// A server that is down is told to operators, without its address.
+func TestStoreThatIsDown(t *testing.T) {
+	t.Parallel()
+	store := brokenStore{memorystore.New()}
+	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+		return newEngine(t, memorylock.New(), store, opts...), store
+	})
+	for _, path := range []string{"", "key/" + id("k").String()} {
+		r.as("ada").get(path).want(t, 503, "does not answer", "!10.0.0.1")
+	}
+	r.as("ada").get("health").want(t, 200, "could not be listed", "does not accept new records", "!10.0.0.1")
+	if !strings.Contains(r.log.String(), "10.0.0.1") {
+		t.Errorf("the log does not tell the reason: %s", r.log)
+	}
+}
+
+type brokenStore struct{ *memorystore.Store }
+
+var errDown = fmt.Errorf("%w: dial 10.0.0.1: refused", idem.ErrUnavailable)
+
+func (brokenStore) Get(context.Context, idem.KeyID) (idem.Record, error) {
+	return idem.Record{}, errDown
+}
+func (brokenStore) ListOpen(context.Context, idem.OpenQuery) (idem.OpenPage, error) {
+	return idem.OpenPage{}, errDown
+}
+func (brokenStore) Ping(context.Context) error { return errDown }
+
+// Several thousand open records stay usable. The figures are in the log of the test.
+func TestThousandsOfOpenRecords(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["redis"])
+	const n = 5000
+	if err := r.store.RetireDomain(t.Context(), "d", idem.Decision{By: "ada"}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		key := idem.Key(fmt.Sprintf("k%d", i))
+		a := r.begin(key, idem.Fence{Domain: "d", Token: 1})
+		s := idem.Settlement{Attempt: a, ID: idem.NewNonce(), State: idem.StateUnknown}
+		if got, err := r.store.Settle(t.Context(), id(key), s); err != nil || !got.Settled {
+			t.Fatalf("Settle() = %+v, %v", got, err)
+		}
+	}
+	ada := r.as("ada")
+	timed := func(what, path string) answer {
+		start := time.Now()
+		got := ada.get(path)
+		t.Logf("%s of %d open records: %v, %d bytes", what, n, time.Since(start).Round(time.Millisecond), len(got.body))
+		return got
+	}
+	timed("first page, with the strip", "").want(t, 200, fmt.Sprintf("%d unknown", n))
+	next := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(timed("first page", "").body)
+	if next == nil {
+		t.Fatal("there is no next page")
+	}
+	timed("next page", strings.ReplaceAll(next[1], "&amp;", "&")).want(t, 200, "First page")
+	timed("a filter without a match", "?route=refunds").want(t, 200, "records were read for this page", "Go on searching")
+	timed("health", "health").want(t, 200, fmt.Sprintf("%d unknown", n))
+	op := id("k4999").OperationID()
+	start := time.Now()
+	ada.do("POST", "find", url.Values{"token": {ada.get("").form().Get("token")}, "id": {op}}).want(t, 200, op)
+	t.Logf("search for an operation ID: %v", time.Since(start).Round(time.Millisecond))
+}

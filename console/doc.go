@@ -1,0 +1,52 @@
+// Package console is a web page for operators. A service mounts it as an [net/http.Handler]:
+//
+//	page, err := console.New(console.Config{Engine: engine, Store: store, Policies: policies,
+//		Authorise: func(r *http.Request) (console.Operator, error) { … },
+//	})
+//	mux.Handle("/console/", http.StripPrefix("/console", page))
+//
+// It finds a key by its text and scope, its key ID or its operation ID. It lists the open records,
+// oldest first, with the attempts, the fences, whether the holder lives, the response that was on
+// its way and what the resolver said. It tells the story of one key. A person who may do so
+// settles an outcome in doubt there. A strip shows the health of the lock service, the store, the
+// lock domains, the replicas and the sweeper.
+//
+// # Who may do what
+//
+// New refuses to make a console without [Config].Authorise, which sees every request. It names the
+// operator and says whether that operator may settle, and may see stored responses. By default an
+// operator only reads, and sees of a response the status, the size and the names of its headers.
+// Authorise also sees the method and the path. So a service can ask for a fresh sign-in before a
+// POST to a path that ends in /settle, and a stolen session settles nothing.
+//
+// Raw keys are stored nowhere, so the console cannot show them. A search by key sends the key in
+// the body of a POST, so that it is in no URL, log or history.
+//
+// # How a decision is made
+//
+// The operator names the outcome and a reason, and types the last characters of the operation
+// ID. The form carries the attempt that the operator has seen: number, fence and nonce. The engine
+// takes the lock of the key, so it does not overrule a holder that runs, and settles that attempt
+// by compare-and-set. If the record has changed while the operator was reading, nothing is settled
+// and the page shows the record as it is now. The name of the operator comes from Authorise and
+// never from the form. In joined mode there is no lock, and the store tells whether a transaction
+// holds the key.
+//
+// # Against attacks
+//
+// Every POST has to come from a page of the console. [net/http.CrossOriginProtection] refuses
+// requests from other origins, and each form has a token that is bound to the operator. Tokens are
+// made with a random key of the instance, or with [Config].TokenKey if several instances share one
+// address. Pages run no inline script and no inline style, cannot be framed, and are not cached
+// (Content-Security-Policy, Cache-Control). Stored text is escaped, and unprintable characters are
+// shown as escapes.
+//
+// The errors of lock service and store go to the log, and a page only names their kind. What a
+// resolver said is shown as it is, so a resolver must not put secrets into its errors.
+//
+// # What it costs
+//
+// One page reads one page of open records and one lock for each row of it. The strip counts up to
+// 20,000 open records, at most every few seconds. Nothing runs while nobody looks, except
+// [Console.Observe], which keeps the latest events in memory.
+package console

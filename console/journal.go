@@ -1,0 +1,90 @@
+package console
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// mostEvents is how many events a console remembers.
+const mostEvents = 20_000
+
+// journal remembers the latest events of this instance. They tell what a record does not keep,
+// such as the error of a resolver.
+type journal struct {
+	mu    sync.Mutex
+	most  int
+	ring  []noted
+	next  int // the oldest entry once the ring is full
+	total int
+}
+
+// noted is an event and when this process saw it.
+type noted struct {
+	At time.Time
+	idem.Event
+}
+
+// Observe is an [idem.Observer]. The story of a key then also shows what this instance saw of it,
+// for example what the resolver said. The console remembers the latest 20,000 events.
+func (c *Console) Observe(_ context.Context, ev idem.Event) {
+	if ev.KeyID == (idem.KeyID{}) {
+		return
+	}
+	c.events.add(noted{time.Now(), ev})
+}
+
+func (j *journal) add(n noted) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.total++
+	if len(j.ring) < j.most {
+		j.ring = append(j.ring, n)
+		return
+	}
+	j.ring[j.next] = n
+	j.next = (j.next + 1) % j.most
+}
+
+// of returns the events of a key, newest first.
+func (j *journal) of(id idem.KeyID) (list []noted) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i := range j.ring {
+		if n := &j.ring[(j.next+i)%len(j.ring)]; n.KeyID == id {
+			list = append(list, *n)
+		}
+	}
+	slices.Reverse(list)
+	return list
+}
+
+// resolverSaid are the latest words of a resolver about each key, "" for a key that this instance
+// knows nothing of.
+func (j *journal) resolverSaid() map[idem.KeyID]string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	said := make(map[idem.KeyID]string)
+	for i := range j.ring {
+		if n := &j.ring[(j.next+i)%len(j.ring)]; n.Type == idem.EventResolved || n.Type == idem.EventUnresolved {
+			said[n.KeyID] = wordsOf(&n.Event)
+		}
+	}
+	return said
+}
+
+// wordsOf puts the answer of a resolver into words.
+func wordsOf(ev *idem.Event) string {
+	switch {
+	case ev.State == idem.StateUnknown && ev.Err != nil:
+		return "it failed: " + ev.Err.Error()
+	case ev.State == idem.StateUnknown:
+		return "it cannot tell"
+	case ev.State == idem.StateCompleted:
+		return "the operation took effect"
+	}
+	return "the operation did not take effect"
+}

@@ -1,0 +1,153 @@
+package console_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// eachBackend runs a test on every combination of lock and store.
+func eachBackend(t *testing.T, test func(r *rig)) {
+	t.Parallel()
+	for name, b := range backends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(newRig(t, b))
+		})
+	}
+}
+
+func TestSettleAsApplied(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		r.inDoubt("k", nil)
+		ada := r.as("ada")
+		page := ada.storyOf("k")
+		page.want(r.T, 200, "unknown", "It did not take effect", id("k").OperationID(), "gone: no process holds the lock", "idemctl record resolve --key-id "+id("k").String())
+		done := ada.settle("k", page, "outcome", "applied", "status", "201", "content-type", "application/json", "location", "/v1/payments/7", "body", "{\r\n\"id\":7}")
+		done.want(r.T, 200, "Settled. The record is completed now.", "ada", "ticket 4711", "!Settle it")
+		rec := r.record("k")
+		if rec.State != idem.StateCompleted || rec.Decision != (idem.Decision{By: "ada", Reason: "found in the ledger, ticket 4711"}) {
+			r.Errorf("the record is %+v", rec)
+		}
+		res, err := r.engine.Do(r.Context(), r.operation("k"), func(context.Context) (idem.Response, error) {
+			r.Error("a repeat ran")
+			return idem.Response{}, nil
+		})
+		if err != nil || !res.Replayed || res.Response.Status != 201 || string(res.Response.Body) != "{\n\"id\":7}" || res.Response.Header["Location"][0] != "/v1/payments/7" {
+			r.Errorf("a repeat got %+v, %v", res, err)
+		}
+		if !strings.Contains(r.log.String(), "operator=ada") {
+			r.Errorf("the log does not tell who settled: %s", r.log)
+		}
+		// The same form again decides nothing.
+		ada.settle("k", page, "outcome", "not-applied").want(r.T, 409, "has changed while you were reading")
+		if again := r.record("k"); again.State != idem.StateCompleted {
+			r.Errorf("the record became %v", again.State)
+		}
+	})
+}
+
+func TestSettleAsNotApplied(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		r.inDoubt("k", nil)
+		bob := r.as("bob")
+		bob.settle("k", bob.storyOf("k"), "outcome", "not-applied").want(r.T, 200, "The record is released now.", "by <b>bob</b>")
+		if rec := r.record("k"); rec.State != idem.StateReleased {
+			r.Errorf("the record is %v, want released", rec.State)
+		}
+	})
+}
+
+// The response that was on its way can be given to repeats.
+func TestSettleWithTheStoredResponse(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		r.inDoubt("k", &idem.Response{Status: 503, Header: map[string][]string{"Content-Type": {"text/plain"}}, Body: []byte("4111 1111 1111 1111")})
+		bob := r.as("bob")
+		page := bob.storyOf("k")
+		page.want(r.T, 200, "status 503, 19 bytes", "You may not see its content", "Content-Type", "!4111", "!text/plain")
+		r.as("ada").storyOf("k").want(r.T, 200, "4111 1111 1111 1111", "text/plain")
+		bob.settle("k", page, "outcome", "stored").want(r.T, 200, "The record is completed now.", "!4111")
+		if rec := r.record("k"); rec.Response == nil || rec.Response.Status != 503 || string(rec.Response.Body) != "4111 1111 1111 1111" {
+			r.Errorf("the record is %+v", rec)
+		}
+	})
+}
+
+// A record that has changed while the operator was reading is not settled.
+func TestSettleIsAboutTheAttemptThatWasSeen(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		first := r.inDoubt("k", nil)
+		ada := r.as("ada")
+		page := ada.storyOf("k")
+		policy := r.policy
+		if _, err := r.engine.Decide(r.Context(), id("k"), first, idem.NotApplied(), idem.Decision{By: "bob"}, &policy); err != nil {
+			r.Fatal(err)
+		}
+		r.beginAgain("k")
+		got := ada.settle("k", page, "outcome", "not-applied", "reason", "about the first one")
+		got.want(r.T, 409, "has changed while you were reading. Nothing was settled", "settled: released", "!about the first one")
+		if rec := r.record("k"); rec.State != idem.StatePending || rec.Attempt.Number != 2 {
+			r.Errorf("the record is %+v, want attempt 2 pending", rec)
+		}
+	})
+}
+
+// A holder that runs is not overruled, even by a form that was made by hand.
+func TestSettleDoesNotOverruleTheHolder(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"memory", "redis", "zookeeper and sealed redis"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, backends[name])
+			r.inDoubt("other", nil)
+			ada := r.as("ada")
+			form := ada.storyOf("other")
+			_, err := r.engine.Do(r.Context(), r.operation("k"), func(context.Context) (idem.Response, error) {
+				page := ada.storyOf("k")
+				page.want(t, 200, "alive: ", "It cannot be overruled", "!Type <code>")
+				a := r.record("k").Attempt
+				attempt := strings.Join([]string{"1", a.Nonce.String(), strings.TrimPrefix(a.Fence.String(), a.Fence.Domain+"/"), a.Fence.Domain}, ".")
+				ada.settle("k", form, "attempt", attempt, "outcome", "not-applied").want(t, 409, "lock of the key is held")
+				return idem.Response{Status: 200}, nil
+			})
+			if err != nil || r.record("k").State != idem.StateCompleted {
+				t.Errorf("Do() = %v, the record is %v, want the holder's outcome", err, r.record("k").State)
+			}
+		})
+	}
+}
+
+func TestSettleWantsACompleteForm(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.inDoubt("k", nil)
+	ada := r.as("ada")
+	page := ada.storyOf("k")
+	for _, tt := range []struct {
+		fields []string
+		want   string
+	}{
+		{nil, "Choose what happened."},
+		{[]string{"outcome", "no-idea"}, "Choose what happened."},
+		{[]string{"outcome", "stored"}, "Choose what happened."},
+		{[]string{"outcome", "not-applied", "reason", "  "}, "Give a reason."},
+		{[]string{"outcome", "not-applied", "reason", strings.Repeat("x", 513)}, "513 bytes"},
+		{[]string{"outcome", "not-applied", "confirm", ""}, "confirmation is not the end"},
+		{[]string{"outcome", "applied", "status", "99"}, "200 to 599"},
+		{[]string{"outcome", "applied", "status", "204", "body", "x"}, "has no body"},
+		{[]string{"outcome", "applied", "status", "201", "body", "x", "content-type", "json;;"}, "media type"},
+		{[]string{"outcome", "applied", "status", "201", "location", "/a\r\nSet-Cookie: x"}, "printable ASCII"},
+		{[]string{"outcome", "applied", "status", "201", "body", "\xff"}, "not UTF-8"},
+	} {
+		got := ada.settle("k", page, tt.fields...)
+		got.want(t, 422, tt.want, "Nothing was settled")
+		if rec := r.record("k"); rec.State != idem.StateUnknown {
+			t.Fatalf("after %q the record is %v", tt.fields, rec.State)
+		}
+	}
+	// What was entered is still there, without the confirmation.
+	got := ada.settle("k", page, "outcome", "applied", "status", "99", "body", "<b>mine</b>")
+	got.want(t, 422, "found in the ledger", "&lt;b&gt;mine&lt;/b&gt;", `value="applied" required checked`, "!<b>mine")
+}

@@ -1,0 +1,364 @@
+package console_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/console"
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/database"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/lock/redis"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/tokenstore/memory"
+	"github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
+	"github.com/idemkeeper/idemkeeper/tokenstore/sql"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+
+// backend makes an engine on a store.
+type backend func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store)
+
+// backends are the combinations that services use.
+var backends = map[string]backend{
+	"memory": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+		store := memorystore.New()
+		return newEngine(t, memorylock.New(), store, opts...), store
+	},
+	"redis": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+		url := testserver.StartRedis(t).URL()
+		store := openRedis(t, url)
+		client, err := redisstore.Connect(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		locker, err := redislock.New(t.Context(), client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = locker.Close(context.Background()) })
+		return newEngine(t, locker, store, opts...), store
+	},
+	"zookeeper and sealed redis": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+		ring, err := sealed.ParseRing("k=MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, err := sealed.New(openRedis(t, testserver.StartRedis(t).URL()), ring)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: testserver.SharedZooKeeper(t), Chroot: testserver.Chroot(t),
+			SessionTimeout: 4 * time.Second, TickTime: 500 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = client.Close(context.Background()) })
+		return newEngine(t, client.Locker(), store, opts...), store
+	},
+	"joined sqlite": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+		db, err := database.Open("sqlite:"+filepath.Join(t.TempDir(), "k.db"), database.Options{Create: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { db.Close() })
+		if err := sqlstore.Migrate(t.Context(), db.Write, db.Dialect); err != nil {
+			t.Fatal(err)
+		}
+		store, err := sqlstore.New(t.Context(), db.Write, db.Dialect, append(db.StoreOptions(), sqlstore.WithSoleProcess(), sqlstore.WithExpiry(0))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { store.Close() })
+		joined, err := store.Joined()
+		if err != nil {
+			t.Fatal(err)
+		}
+		engine, err := idem.NewJoined(joined, opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = engine.Close(context.Background()) })
+		return engine, store
+	},
+}
+
+func openRedis(t *testing.T, url string) *redisstore.Store {
+	t.Helper()
+	client, err := redisstore.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	store, err := redisstore.New(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func newEngine(t *testing.T, l idem.Locker, s idem.Store, opts ...idem.Option) *idem.Engine {
+	t.Helper()
+	engine, err := idem.New(l, s, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close(context.Background()) })
+	return engine
+}
+
+const route = "POST /v1/payments"
+
+// rig is a service with a console.
+type rig struct {
+	*testing.T
+	engine  *idem.Engine
+	store   idem.Store
+	console *console.Console
+	policy  idem.Policy
+	url     string
+	log     *locked
+}
+
+// locked is a log that tests read while a service writes it.
+type locked struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *locked) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.buf.String() }
+
+func newRig(t *testing.T, b backend) *rig {
+	t.Helper()
+	r := &rig{T: t, log: &locked{}, policy: idem.Policy{AllowGlobalKeys: true, Name: route}}
+	var observe idem.Observer
+	r.engine, r.store = b(t, idem.WithObserver(func(ctx context.Context, ev idem.Event) {
+		if observe != nil {
+			observe(ctx, ev)
+		}
+	}))
+	var err error
+	r.console, err = console.New(console.Config{Engine: r.engine, Store: r.store, Service: "payments", Challenge: `Basic realm="console"`,
+		Policies:  func(name string) (idem.Policy, bool) { return r.policy, name == route },
+		Authorise: authorise, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	observe = r.console.Observe
+	mux := http.NewServeMux()
+	mux.Handle("/ops/console/", http.StripPrefix("/ops/console", r.console))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	r.url = server.URL + "/ops/console/"
+	return r
+}
+
+// authorise knows three operators.
+func authorise(r *http.Request) (console.Operator, error) {
+	name, password, _ := r.BasicAuth()
+	if password != "secret" {
+		return console.Operator{}, console.ErrUnauthorised
+	}
+	switch name {
+	case "ada":
+		return console.Operator{Name: name, MaySettle: true, MaySeeResponses: true}, nil
+	case "bob":
+		return console.Operator{Name: name, MaySettle: true}, nil
+	case "reader":
+		return console.Operator{Name: name}, nil
+	}
+	return console.Operator{}, errors.New("no operator")
+}
+
+// as is a browser of an operator.
+func (r *rig) as(name string) *browser {
+	r.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return &browser{rig: r, name: name, client: &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}}
+}
+
+type browser struct {
+	*rig
+	name   string
+	client *http.Client
+}
+
+// answer is what a browser got, after redirects.
+type answer struct {
+	status int
+	header http.Header
+	path   string // of the last page, below the console
+	body   string
+}
+
+func (b *browser) do(method, path string, form url.Values, header ...string) answer {
+	b.Helper()
+	var body io.Reader
+	if form != nil {
+		body = strings.NewReader(form.Encode())
+	}
+	req, err := http.NewRequestWithContext(b.Context(), method, b.url+path, body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if form != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	if b.name != "" {
+		req.SetBasicAuth(b.name, "secret")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := b.client.Do(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return answer{res.StatusCode, res.Header, strings.TrimPrefix(res.Request.URL.String(), b.url), string(text)}
+}
+
+func (b *browser) get(path string) answer { b.Helper(); return b.do("GET", path, nil) }
+
+var hidden = regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)"`)
+
+// form reads the hidden fields of a page's last form with a token.
+func (a answer) form() url.Values {
+	v := url.Values{}
+	for _, m := range hidden.FindAllStringSubmatch(a.body, -1) {
+		v.Set(m[1], strings.ReplaceAll(strings.ReplaceAll(m[2], "&#43;", "+"), "&#39;", "'"))
+	}
+	return v
+}
+
+// want checks status and parts of an answer. A part that begins with ! must be missing.
+func (a answer) want(t *testing.T, status int, parts ...string) {
+	t.Helper()
+	if a.status != status {
+		t.Errorf("status %d, want %d", a.status, status)
+	}
+	for _, part := range parts {
+		if missing, no := strings.CutPrefix(part, "!"); no == strings.Contains(a.body, missing) {
+			t.Errorf("want %q in\n%s", part, a.body)
+		}
+	}
+}
+
+func id(key idem.Key) idem.KeyID { return idem.NewKeyID("m", key) }
+
+func (r *rig) operation(key idem.Key) idem.Operation {
+	p := r.policy
+	return idem.Operation{Transport: idem.TransportHTTP, Scope: "m", Key: key, Policy: &p, Fingerprint: idem.FingerprintOf("pay", "1")}
+}
+
+// inDoubt leaves an unknown outcome of a key. In joined mode an outcome is in doubt only after
+// rare faults, so there the store makes the record.
+func (r *rig) inDoubt(key idem.Key, resp *idem.Response) idem.Attempt {
+	r.Helper()
+	if domain, err := r.engine.DomainOf(r.Context(), id(key)); err != nil {
+		r.Fatal(err)
+	} else if domain != idem.JoinedDomain {
+		return r.lost(key, resp)
+	}
+	begun := r.begin(key, idem.JoinedFence(1))
+	s := idem.Settlement{Attempt: begun, ID: idem.NewNonce(), State: idem.StateUnknown, Response: resp, KeyTTL: time.Hour}
+	if got, err := r.store.Settle(r.Context(), id(key), s); err != nil || !got.Settled {
+		r.Fatalf("Settle() = %+v, %v", got, err)
+	}
+	return begun
+}
+
+// lost runs an operation whose outcome is lost.
+func (r *rig) lost(key idem.Key, resp *idem.Response) idem.Attempt {
+	r.Helper()
+	op := r.operation(key)
+	handler := func(context.Context) (idem.Response, error) { return idem.Response{}, errors.New("lost") }
+	if resp != nil {
+		handler = func(context.Context) (idem.Response, error) { return *resp, nil }
+	}
+	_, _ = r.engine.Do(r.Context(), op, handler)
+	rec := r.record(key)
+	if rec.State != idem.StateUnknown {
+		r.Fatalf("the record is %v, want unknown", rec.State)
+	}
+	return rec.Attempt
+}
+
+// begin begins an attempt that nobody settles.
+func (r *rig) begin(key idem.Key, fence idem.Fence) idem.Attempt {
+	r.Helper()
+	fp, err := r.operation(key).Fingerprint(idem.FingerprintVersion)
+	if err != nil {
+		r.Fatal(err)
+	}
+	res, err := r.store.Begin(r.Context(), id(key), idem.BeginRequest{Route: route, Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
+	if err != nil || !res.Begun {
+		r.Fatalf("Begin() = %+v, %v", res, err)
+	}
+	return res.Record.Attempt
+}
+
+// beginAgain begins the attempt after a released one.
+func (r *rig) beginAgain(key idem.Key) idem.Attempt {
+	r.Helper()
+	fence := r.record(key).Attempt.Fence
+	fence.Token++
+	return r.begin(key, fence)
+}
+
+func (r *rig) record(key idem.Key) idem.Record {
+	r.Helper()
+	rec, err := r.store.Get(r.Context(), id(key))
+	if err != nil {
+		r.Fatal(err)
+	}
+	return rec
+}
+
+func (b *browser) storyOf(key idem.Key) answer { b.Helper(); return b.get("key/" + id(key).String()) }
+
+// settle sends the form of a page, with fields changed.
+func (b *browser) settle(key idem.Key, page answer, fields ...string) answer {
+	b.Helper()
+	v := page.form()
+	op := id(key).OperationID()
+	v.Set("confirm", op[len(op)-6:])
+	v.Set("reason", "found in the ledger, ticket 4711")
+	for i := 0; i+1 < len(fields); i += 2 {
+		v.Set(fields[i], fields[i+1])
+	}
+	return b.do("POST", "key/"+id(key).String()+"/settle", v)
+}

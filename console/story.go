@@ -1,0 +1,248 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/operate"
+)
+
+// storyPage tells about one key.
+type storyPage struct {
+	page
+	row
+	Operation, ID string
+	Facts         *operate.Facts
+	None          bool   // there is no record
+	Unreadable    string // why the record cannot be read
+	Kind          string
+	Started       string
+	Command       string // that settles the attempt without the console
+	Moments       []moment
+	Seen          []moment // by this instance, newest first
+	Response      *shown
+	Settled       string // the decision that was just made
+	Form          *form  // nil unless the operator can settle the attempt
+	WhyNot        string // why there is no form for an open attempt
+}
+
+// moment is an entry of a time line.
+type moment struct {
+	At, What, Who, Why string
+	Ahead              bool // it has not happened yet
+	time               time.Time
+}
+
+// shown is a stored response, as far as the operator may see it.
+type shown struct {
+	Summary string
+	Fields  []string // names, with the values if those may be seen
+	Body    string
+	Hidden  bool // an operator with more rights sees more
+}
+
+// maxShown bounds how much of a body is shown, in bytes.
+const maxShown = 64 << 10
+
+func (c *Console) story(w http.ResponseWriter, r *http.Request) {
+	id, err := idem.ParseKeyID(r.PathValue("id"))
+	if err != nil {
+		c.fail(w, r, http.StatusNotFound, "This is not a key ID.")
+		return
+	}
+	p, err := c.tell(r, id)
+	if err != nil {
+		c.unavailable(w, r, err)
+		return
+	}
+	status := http.StatusOK
+	if p.None {
+		status = http.StatusNotFound
+	}
+	if r.URL.Query().Get("settled") != "" && !p.None && !p.Facts.Record.State.Open() {
+		p.Settled = "Settled. The record is " + p.State + " now."
+	}
+	c.render(w, r, status, "story", p)
+}
+
+// tell collects the story of a key.
+func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
+	f, err := c.look.Get(r.Context(), id)
+	if err != nil {
+		return nil, err
+	}
+	decided, err := c.look.Decisions(r.Context(), id)
+	if err != nil {
+		return nil, err
+	}
+	rec, op := &f.Record, operatorOf(r)
+	p := &storyPage{page: c.page(r, "Key "+id.OperationID()), Operation: id.OperationID(), ID: id.String(), Facts: f}
+	seen := c.events.of(id)
+	for _, n := range seen {
+		p.Seen = append(p.Seen, seenMoment(n))
+	}
+	p.Moments = moments(f, decided)
+	if f.Err == nil && rec.State == idem.StateNone {
+		p.None = true
+		return p, nil
+	}
+	p.row = rowOf(f, c.events.resolverSaid()[id])
+	if f.Err != nil {
+		p.Unreadable = operate.OneLine(f.Err.Error())
+		return p, nil //nolint:nilerr // the page shows it
+	}
+	p.Kind, p.Started, p.Command = rec.Kind.String(), stamp(rec.Started), operate.OneLine(f.Story().Settle)
+	p.Response = responseShown(rec, op.MaySeeResponses)
+	if rec.State.Open() {
+		if p.WhyNot = whyNot(f, op); p.WhyNot == "" {
+			p.Form = newForm(f)
+		}
+	}
+	return p, nil
+}
+
+// whyNot says why an operator gets no form for an open attempt.
+func whyNot(f *operate.Facts, op Operator) string {
+	switch {
+	case f.Lock == operate.LockOfAttempt:
+		return "The holder of this attempt lives and will settle it. It cannot be overruled."
+	case f.Lock == operate.LockElsewhere:
+		return "The attempt ran under a lock domain that this service does not use. Its holder may live there. The console does not overrule it."
+	case !op.MaySettle:
+		return "You may read only. Ask somebody who may settle."
+	}
+	return ""
+}
+
+// moments are what the record and the decisions tell, in the order of time.
+func moments(f *operate.Facts, decided []idem.Decided) (list []moment) {
+	rec := &f.Record
+	add := func(at time.Time, what, who, why string) {
+		if !at.IsZero() {
+			list = append(list, moment{At: stamp(at), What: what, Who: operate.OneLine(who), Why: operate.OneLine(why), Ahead: at.After(f.Now), time: at})
+		}
+	}
+	number := int(rec.Attempt.Number)
+	add(rec.Created, "The record was made", "", "")
+	if number > 0 {
+		add(rec.Started, fmt.Sprintf("Attempt %d began", number), "", "under fence "+rec.Attempt.Fence.String())
+	}
+	mine := false // the decision in the record is in the list of decisions too
+	for _, d := range decided {
+		mine = mine || d.Decision == rec.Decision && d.Attempt == rec.Attempt.Number
+		add(d.At, fmt.Sprintf("Attempt %d was settled: %v", d.Attempt, d.State), d.By, d.Reason)
+	}
+	if !rec.Settled.IsZero() && !mine {
+		who := rec.Decision.By
+		if who == "" {
+			who = "its holder"
+		}
+		add(rec.Settled, fmt.Sprintf("Attempt %d was settled: %v", number, settledAs(rec)), who, rec.Decision.Reason)
+	}
+	add(rec.TokenExpires, "The token expires", "", "")
+	add(rec.ResultExpires, "The stored response expires", "", "")
+	add(rec.KeyExpires, "The key is forgotten", "", "")
+	slices.SortStableFunc(list, func(a, b moment) int { return a.time.Compare(b.time) })
+	return list
+}
+
+// settledAs is the state that the last attempt was settled to.
+func settledAs(rec *idem.Record) idem.State {
+	switch rec.State {
+	case idem.StateIssued:
+		return idem.StateReleased
+	case idem.StateExpired:
+		return idem.StateCompleted
+	}
+	return rec.State
+}
+
+// eventWords are the events in words.
+var eventWords = map[idem.EventType]string{
+	idem.EventRefused: "A request was refused", idem.EventReplayed: "A repeat got the stored response", idem.EventJoined: "A repeat waited in this process",
+	idem.EventWaited: "A repeat waited for another process", idem.EventInterrupted: "The attempt was found interrupted",
+	idem.EventCompleted: "The holder stored the outcome", idem.EventReleased: "The holder reported no effect", idem.EventUnknown: "The outcome is in doubt",
+	idem.EventSuperseded: "Somebody else had settled the attempt", idem.EventOwnershipLost: "The lock was lost while the handler ran",
+	idem.EventRepaired: "The store had lost the attempt, and has it again", idem.EventUnstored: "A success was answered and is not stored",
+	idem.EventReleaseFailed: "The lock could not be given back at once", idem.EventLongRunning: "The handler runs for long",
+}
+
+func seenMoment(n noted) moment {
+	what, known := eventWords[n.Type]
+	if !known {
+		what = n.Type.String()
+	}
+	var why []string
+	if n.Type == idem.EventBegun {
+		what = fmt.Sprintf("Attempt %d began", n.Attempt.Number)
+	}
+	switch {
+	case n.Type == idem.EventResolved:
+		what = "The resolver or an operator decided"
+		why = append(why, wordsOf(&n.Event))
+	case n.Type == idem.EventUnresolved:
+		what = "The resolver was asked"
+		why = append(why, wordsOf(&n.Event))
+	case n.Err != nil:
+		why = append(why, n.Err.Error())
+	}
+	if n.Code != "" {
+		why = append(why, string(n.Code))
+	}
+	if n.Duration > 0 {
+		why = append(why, "after "+operate.Brief(n.Duration))
+	}
+	return moment{At: n.At.UTC().Format("2006-01-02 15:04:05.000 UTC"), What: what, Why: operate.OneLine(strings.Join(why, ", "))}
+}
+
+// responseShown is nil without a stored response.
+func responseShown(rec *idem.Record, all bool) *shown {
+	s := &shown{Summary: responseOf(rec)}
+	switch {
+	case s.Summary == "":
+		return nil
+	case rec.ResponseErr != nil:
+		s.Summary = "unreadable: " + operate.OneLine(reasonOf(rec.ResponseErr))
+		return s
+	case rec.Response.Omitted:
+		return s
+	}
+	for _, name := range slices.Sorted(maps.Keys(rec.Response.Header)) {
+		if all {
+			name += ": " + strings.Join(rec.Response.Header[name], ", ")
+		}
+		s.Fields = append(s.Fields, operate.OneLine(name))
+	}
+	body := rec.Response.Body
+	switch {
+	case len(body) == 0:
+	case !all:
+		s.Hidden = true
+	case !utf8.Valid(body):
+		s.Body = fmt.Sprintf("%d bytes that are no text", len(body))
+	default:
+		s.Body = operate.Printable(string(body[:min(len(body), maxShown)]))
+	}
+	return s
+}
+
+// reasonOf names the kind of an error, without the words of a server.
+func reasonOf(err error) string {
+	for _, known := range []error{idem.ErrResponseDamaged, idem.ErrNewerRecord, idem.ErrUnavailable} {
+		if errors.Is(err, known) {
+			return strings.TrimPrefix(known.Error(), "idem: ")
+		}
+	}
+	return "it cannot be opened with the keys of this service"
+}
+
+// itoa writes the status of a form.
+func itoa(n int) string { return strconv.Itoa(n) }

@@ -1,0 +1,184 @@
+package ledger
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrClaimed means that another instance has claimed the database.
+var ErrClaimed = errors.New("claimed by another instance")
+
+const (
+	// claimPatience is how long a claim waits for an earlier one. The server may notice
+	// the death of the earlier instance a moment late.
+	claimPatience = 3 * time.Second
+	// claimPause is between two tries to claim, and between two looks at the claim.
+	claimPause = 100 * time.Millisecond
+	// leadPause is between two tries to lead.
+	leadPause = time.Second
+	// claimLook bounds one question about a lock.
+	claimLook = 3 * time.Second
+)
+
+// sessionLocks are locks of a database server. They end with their connection, which has
+// to be a direct one, without a pooler in between.
+type sessionLocks struct {
+	place  string // tells the ledgers of one server apart
+	take   string // true if the lock was free
+	look   string // true if the lock is not taken by another session
+	number bool   // the name of a lock is a number
+	// expire has the server end a connection that says nothing for 10 s, such as that of
+	// a paused process or a lost machine. PostgreSQL 13 does not know the setting.
+	expire string
+}
+
+var (
+	postgresLocks = &sessionLocks{number: true,
+		place:  "SELECT coalesce(current_schema(), '')",
+		take:   "SELECT pg_try_advisory_lock($1)",
+		look:   "SELECT pg_try_advisory_lock_shared($1)", // it ends with the connection, right after
+		expire: "SET idle_session_timeout = '10s'",
+	}
+	mysqlLocks = &sessionLocks{
+		place:  "SELECT coalesce(database(), '')",
+		take:   "SELECT GET_LOCK(?, 0) = 1",
+		look:   "SELECT IS_FREE_LOCK(?) = 1",
+		expire: "SET wait_timeout = 10",
+	}
+)
+
+// name is that of a lock for a purpose in a ledger. PostgreSQL keeps databases apart
+// itself.
+func (s *sessionLocks) name(purpose, place string) any {
+	sum := sha256.Sum256([]byte("idemkeeper example-payments " + purpose + "\x00" + place))
+	if s.number {
+		return int64(binary.BigEndian.Uint64(sum[:]))
+	}
+	return "idemkeeper " + hex.EncodeToString(sum[:16])
+}
+
+// sessionLock is a taken lock on a connection of its own.
+type sessionLock struct {
+	conn *sql.Conn
+	lost chan struct{} // closed when the connection broke
+	free func()        // gives the lock back
+}
+
+// claimServer claims a ledger. With Shared it only checks that no other instance has
+// an exclusive claim, and the result is nil.
+func (s *sessionLocks) claimServer(ctx context.Context, db *sql.DB, sh Sharing) (*sessionLock, error) {
+	statement := s.take
+	if sh == Shared {
+		statement = s.look
+	}
+	ctx, cancel := context.WithTimeout(ctx, claimPatience)
+	defer cancel()
+	lock, err := s.acquire(ctx, db, "ledger", statement, claimPause)
+	if err == nil && sh == Shared {
+		lock.free()
+		return nil, nil
+	}
+	return lock, err
+}
+
+// acquire asks for a lock until it is free or ctx ends. The error wraps ErrClaimed if
+// another session has the lock.
+func (s *sessionLocks) acquire(ctx context.Context, db *sql.DB, purpose, statement string, pause time.Duration) (*sessionLock, error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	var place string
+	if err := conn.QueryRowContext(ctx, s.place).Scan(&place); err != nil {
+		discard(conn)
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	for taken := false; ; {
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimLook)
+		err := conn.QueryRowContext(asking, statement, s.name(purpose, place)).Scan(&taken)
+		cancel()
+		switch {
+		case err != nil:
+			discard(conn)
+			return nil, fmt.Errorf("ledger: %w", err)
+		case taken:
+			return watch(conn), nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			discard(conn)
+			return nil, fmt.Errorf("ledger: %w: its lock %q is held: %w", ErrClaimed, purpose, ctx.Err())
+		}
+	}
+}
+
+// watch checks the connection of a lock until the lock is given back.
+func watch(conn *sql.Conn) *sessionLock {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &sessionLock{conn: conn, lost: make(chan struct{})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			look, end := context.WithTimeout(ctx, claimLook)
+			err := conn.PingContext(look)
+			end()
+			if err != nil && ctx.Err() == nil {
+				close(l.lost)
+				return
+			}
+			select {
+			case <-time.After(claimPause):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	l.free = func() {
+		cancel()
+		<-done
+		discard(conn)
+	}
+	return l
+}
+
+// discard closes a connection, which frees its locks.
+func discard(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Close()
+}
+
+// Lead is a sweeper.Lead. It waits for a lock in the database, and runs term while this
+// instance has the lock. A database of SQLite has one instance, which always leads.
+func (l *Ledger) Lead(ctx context.Context, term func(context.Context) error) error {
+	locks := l.dialect.session
+	if locks == nil {
+		return term(ctx)
+	}
+	lock, err := locks.acquire(ctx, l.locks.Write, "sweeper", locks.take, leadPause)
+	if err != nil {
+		return err
+	}
+	defer lock.free()
+	_, _ = lock.conn.ExecContext(ctx, locks.expire) // without it the next leader waits longer
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan struct{})
+	defer func() { cancel(); <-ended }()
+	go func() {
+		defer close(ended)
+		select {
+		case <-lock.lost:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return term(ctx)
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/idemkeeper/idemkeeper/console"
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// operators are the hashes of the passwords of those who may use the console, by name.
+type operators map[string][sha256.Size]byte
+
+// localOperators is the default of an instance for trying things out, which has no server and
+// listens for this machine only.
+const localOperators = "ops=ops"
+
+// parseOperators reads --operators. Its errors show no password.
+func parseOperators(list string) (operators, error) {
+	if list == "" {
+		return nil, nil //nolint:nilnil // nobody may use the console
+	}
+	out := operators{}
+	for i, pair := range strings.Split(list, ",") {
+		name, password, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		switch _, twice := out[name]; {
+		case !ok || name == "" || password == "" || strings.Contains(name, ":"):
+			return nil, fmt.Errorf("pair %d is not NAME=PASSWORD", i+1)
+		case twice:
+			return nil, fmt.Errorf("pair %d repeats the name %q", i+1, name)
+		case len(name) > idem.MaxAuthorBytes || !(idem.Decision{By: strings.ToLower(name)}).ByPerson():
+			return nil, fmt.Errorf("pair %d: %q is not the name of a person", i+1, name)
+		}
+		out[name] = sha256.Sum256([]byte(password))
+	}
+	return out, nil
+}
+
+// local reports whether nothing is configured that other processes share.
+func (c *Config) local() bool {
+	host, _, err := net.SplitHostPort(c.HTTPAddr)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback()) && c.ZooKeeper == "" && c.Redis == "" && c.Database == ""
+}
+
+// authorise knows an operator by HTTP basic authentication. All operators of the sample may do
+// everything. A service of your own asks its single sign-on here.
+func (o operators) authorise(r *http.Request) (console.Operator, error) {
+	name, password, _ := r.BasicAuth()
+	want, known := o[name]
+	got := sha256.Sum256([]byte(password))
+	if subtle.ConstantTimeCompare(got[:], want[:]) != 1 || !known {
+		return console.Operator{}, console.ErrUnauthorised
+	}
+	return console.Operator{Name: name, MaySettle: true, MaySeeResponses: true}, nil
+}
+
+// makeConsole makes the operator's page, unless there are no operators.
+func (a *App) makeConsole() (handler http.Handler, err error) {
+	if len(a.cfg.Operators) == 0 {
+		return nil, nil //nolint:nilnil // the console is off
+	}
+	a.console, err = console.New(console.Config{Engine: a.engine, Store: a.store, Service: "payments", Log: a.log,
+		Policies:  func(string) (idem.Policy, bool) { return a.policy, true },
+		Authorise: a.cfg.Operators.authorise, Challenge: `Basic realm="console", charset="UTF-8"`})
+	if err != nil {
+		return nil, err
+	}
+	return http.StripPrefix("/console", a.console), nil
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// consoleAs asks for the console's first page.
+func consoleAs(t *testing.T, url, name, password string) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/console/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name != "" {
+		req.SetBasicAuth(name, password)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+func TestConsoleIsForOperators(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--operators", "ada=secret")
+	for _, tt := range []struct {
+		name, password string
+		want           int
+	}{{"", "", 401}, {"ada", "wrong", 401}, {"ops", "ops", 401}, {"ada", "secret", 200}} {
+		status, body := consoleAs(t, p.url, tt.name, tt.password)
+		if status != tt.want || (status == 200) != strings.Contains(body, "Outcomes in doubt") {
+			t.Errorf("/console/ as %q: %d, want %d:\n%s", tt.name, status, tt.want, body)
+		}
+	}
+}
+
+// Without servers the console has an operator. With them it is off until somebody names one.
+func TestConsoleByDefault(t *testing.T) {
+	t.Parallel()
+	if status, _ := consoleAs(t, serve(t).url, "ops", "ops"); status != 200 {
+		t.Errorf("/console/ of a local instance: %d, want 200", status)
+	}
+	p := serve(t, sharedFlags(t, "redis")...)
+	if status, _ := consoleAs(t, p.url, "ops", "ops"); status != 404 {
+		t.Errorf("/console/ of an instance with servers: %d, want 404", status)
+	}
+	c, err := parseConfig([]string{"--http-addr", "0.0.0.0:80"}, nil)
+	if err != nil || len(c.Operators) != 0 {
+		t.Errorf("an instance for other machines has the operators %v, %v, want none", c.Operators, err)
+	}
+}

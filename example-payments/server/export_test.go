@@ -1,0 +1,18 @@
+package server
+
+import "strconv"
+
+// Routes are the routes of a server, as "GET /path".
+func Routes(cfg Config) (routes []string, err error) {
+	s, err := New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range s.gin.Routes() {
+		routes = append(routes, r.Method+" "+r.Path)
+	}
+	return routes, nil
+}
+
+// StatusOf is the HTTP status of a code.
+func StatusOf(code string) string { return strconv.Itoa(kindOf(code).status) }

@@ -1,0 +1,80 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/example-payments/server"
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// The timeline of a key tells of what was and of what comes, to its owner only.
+func TestTimelineIsLive(t *testing.T) {
+	timeline := server.NewTimeline()
+	c := newBench(t).instance(t, func(cfg *server.Config) { cfg.Timeline = timeline })
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	read := func(token string) *bufio.Scanner {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+"/v1/timeline", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("Idempotency-Key", "k")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil || res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
+			t.Fatalf("GET /v1/timeline = %+v, %v", res, err)
+		}
+		t.Cleanup(func() { res.Body.Close() })
+		return bufio.NewScanner(res.Body)
+	}
+	want := func(lines *bufio.Scanner, part string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), part) {
+				return
+			}
+		}
+		t.Fatalf("the timeline ended without %q: %v", part, lines.Err())
+	}
+	mine, other := read("demo"), read("test")
+	c.pay("k", order).wantAnswer(t, "first", 201, "")
+	want(mine, `"step":"received"`)
+	timeline.Observe(t.Context(), idem.Event{Type: idem.EventReplayed, KeyID: idem.NewKeyID("merchant_demo", "k")})
+	want(mine, `"step":"replay"`)
+	want(read("demo"), `"step":"received"`) // a page that comes later
+	if a := c.do("GET", "/v1/timeline", ""); a.status != 400 {
+		t.Errorf("GET /v1/timeline without a key = %d, want 400", a.status)
+	}
+	timeline.Close() // as at a shutdown
+	for other.Scan() {
+		if strings.HasPrefix(other.Text(), "data:") {
+			t.Errorf("another merchant sees %s", other.Text())
+		}
+	}
+}
+
+func TestPageHasNoInlineCode(t *testing.T) {
+	_, c := setup(t)
+	for path, part := range map[string]string{"/": "pays once", "/assets/page.js": "newOrder", "/assets/page.css": ":root", "/assets/icon.svg": "<svg"} {
+		a := c.do("GET", path, "")
+		if a.status != 200 || !strings.Contains(a.body, part) || strings.Contains(a.body, "<style") || strings.Contains(a.body, "onclick") ||
+			strings.Contains(a.header.Get("Content-Security-Policy"), "unsafe") || !strings.Contains(a.header.Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("GET %s = %d %v\n%s", path, a.status, a.header, a.body)
+		}
+	}
+}
+
+// A charge that is made to fail in its middle is made once.
+func TestChargeThatBreaksOff(t *testing.T) {
+	_, c := setup(t)
+	c.do("POST", "/v1/payments", order, "Idempotency-Key", "k", "Demo-Crash", "yes")
+	c.pay("k", order).wantAnswer(t, "again", 201, "")
+	if n := c.payments(); n != 1 {
+		t.Errorf("%d payments, want one", n)
+	}
+}

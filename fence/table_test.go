@@ -1,0 +1,101 @@
+package fence_test
+
+import (
+	"database/sql"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/fence"
+)
+
+func TestNamesAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]fence.Option{
+		"quotes":           {fence.WithName(`a"b`)},
+		"empty":            {fence.WithName("")},
+		"begins with 1":    {fence.WithName("1a")},
+		"long":             {fence.WithName(strings.Repeat("a", 65))},
+		"quotes in schema": {fence.WithSchema("a`; DROP")},
+	} {
+		for _, d := range []fence.Dialect{fence.PostgreSQL, fence.MySQL} {
+			if _, err := fence.New(d, opts...); err == nil {
+				t.Errorf("%s: New(%v) = nil, want an error", name, d)
+			}
+		}
+	}
+	if _, err := fence.New(fence.SQLite, fence.WithSchema("s")); err == nil {
+		t.Error("New(SQLite) with a schema = nil, want an error")
+	}
+	if _, err := fence.New(0); err == nil {
+		t.Error("New(0) = nil, want an error")
+	}
+	if got := fence.Dialect(0).String() + ", " + fence.MySQL.String(); got != "no dialect, MySQL" {
+		t.Errorf("String() = %s", got)
+	}
+}
+
+// Several processes migrate at once, and again later.
+func TestMigrate(t *testing.T) {
+	onEach(t, func(t *testing.T, l *ledger) {
+		other := newTable(t, l.dialect, fence.WithName("Other_Fences"), nil)
+		if err := other.Check(t.Context(), l.db); err == nil || !strings.Contains(err.Error(), "Migrate") {
+			t.Errorf("Check() without the table = %v, want advice", err)
+		}
+		if err := l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error { return other.Raise(t.Context(), tx, "op", in("a", 1)) }); err == nil {
+			t.Error("Raise() without the table = nil, want an error")
+		}
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if err := other.Migrate(t.Context(), l.db); err != nil {
+					t.Errorf("Migrate() = %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if err := other.Check(t.Context(), l.db); err != nil {
+			t.Errorf("Check() = %v", err)
+		}
+		// The two tables know nothing of each other.
+		if err := l.pay(t.Context(), sql.LevelDefault, "op", in("a", 9)); err != nil {
+			t.Error(err)
+		}
+		if err := l.inTx(t.Context(), sql.LevelDefault, func(tx *sql.Tx) error { return other.Raise(t.Context(), tx, "op", in("a", 1)) }); err != nil {
+			t.Errorf("Raise() in another table = %v", err)
+		}
+		// A table of that name that is something else is refused.
+		l.exec(t, "CREATE TABLE foreign_one (x INTEGER)")
+		foreign := newTable(t, l.dialect, fence.WithName("foreign_one"))
+		if err := foreign.Migrate(t.Context(), l.db); err == nil {
+			t.Error("Migrate() over another table = nil, want an error")
+		}
+		if err := foreign.Check(t.Context(), l.db); err == nil {
+			t.Error("Check() of another table = nil, want an error")
+		}
+	})
+}
+
+func TestSchema(t *testing.T) {
+	onEach(t, func(t *testing.T, l *ledger) {
+		if l.dialect == fence.SQLite {
+			return // it has none
+		}
+		schema := "fence_schema"
+		if l.dialect == fence.MySQL { // a schema is a database there
+			if err := l.db.QueryRow("SELECT database()").Scan(&schema); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			l.exec(t, "CREATE SCHEMA "+schema)
+		}
+		table := newTable(t, l.dialect, fence.WithSchema(schema), fence.WithName("f"))
+		if err := table.Migrate(t.Context(), l.db); err != nil {
+			t.Fatal(err)
+		}
+		var n int
+		if err := l.db.QueryRow("SELECT count(*) FROM " + schema + ".f").Scan(&n); err != nil {
+			t.Errorf("the table is not in %s: %v", schema, err)
+		}
+	})
+}

@@ -1,0 +1,80 @@
+package idemtest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// storeInspectTests are about what operators see. A Store that is no [idem.StoreInspector] passes
+// them.
+var storeInspectTests = []storeTest{
+	{name: "the clock is that of the records", run: func(b *storeBench) {
+		in, ok := b.s.(idem.StoreInspector)
+		if !ok {
+			return
+		}
+		attempt, _ := b.start(idem.ClientKey)
+		now, err := in.Clock(b.ctx)
+		rec, getErr := b.s.Get(b.ctx, b.id)
+		if err != nil || getErr != nil || rec.Attempt != attempt {
+			b.Fatalf("Clock() = %v, %v, Get() = %+v, %v", now, err, rec, getErr)
+		}
+		if age := now.Sub(rec.Started); age < -time.Millisecond || age > storeTimeout {
+			b.Errorf("Clock() is %v after the begin of an attempt, want a moment", age)
+		}
+	}},
+	{name: "decisions of persons are kept, newest first", run: func(b *storeBench) {
+		in, ok := b.s.(idem.StoreInspector)
+		if !ok {
+			return
+		}
+		want := []idem.Decision{{By: "ada", Reason: "first"}, {By: "resolver"}, {By: "bob", Reason: "third"}}
+		for _, d := range want {
+			attempt, _ := b.start(idem.ClientKey)
+			s := settlement(attempt, idem.StateReleased)
+			s.ID, s.Decision = idem.NewNonce(), d
+			if res, err := b.s.Settle(b.ctx, b.id, s); err != nil || !res.Settled {
+				b.Fatalf("Settle() by %s = %+v, %v, want it settled", d.By, res, err)
+			}
+		}
+		got, err := in.Decisions(b.ctx, b.id)
+		if err != nil || len(got) != 2 || got[0].Decision != want[2] || got[1].Decision != want[0] ||
+			got[0].Attempt != 3 || got[1].Attempt != 1 || got[1].State != idem.StateReleased || got[0].At.Before(got[1].At) {
+			b.Errorf("Decisions() = %+v, %v, want those of bob and ada", got, err)
+		}
+		if got, err := in.Decisions(b.ctx, randomKeyID()); err != nil || len(got) != 0 {
+			b.Errorf("Decisions() of an unused key = %+v, %v, want none", got, err)
+		}
+	}},
+	{name: "each key is listed", run: func(b *storeBench) {
+		in, ok := b.s.(idem.StoreInspector)
+		if !ok {
+			return
+		}
+		settled, _ := b.start(idem.ClientKey)
+		if _, err := b.s.Settle(b.ctx, b.id, settlement(settled, idem.StateCompleted)); err != nil {
+			b.Fatal(err)
+		}
+		want := []idem.KeyID{b.id}
+		for range 20 {
+			b.id = randomKeyID()
+			b.start(idem.ClientKey)
+			want = append(want, b.id)
+		}
+		var got []idem.KeyID
+		if err := in.EachKey(b.ctx, func(id idem.KeyID) bool { got = append(got, id); return true }); err != nil {
+			b.Fatalf("EachKey() = %v", err)
+		}
+		for _, id := range want {
+			if !slices.Contains(got, id) {
+				b.Errorf("EachKey() has %d keys, and not %s", len(got), id)
+			}
+		}
+		calls := 0
+		if err := in.EachKey(b.ctx, func(idem.KeyID) bool { calls++; return false }); err != nil || calls != 1 {
+			b.Errorf("EachKey() called f %d times after false, %v, want once", calls, err)
+		}
+	}},
+}

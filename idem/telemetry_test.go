@@ -1,0 +1,210 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+)
+
+// measured is a Telemetry that writes steps down as "parent>step".
+type measured struct {
+	mu      sync.Mutex
+	spans   byte
+	started []string
+	ended   []idem.StepEnd
+	store   idem.Store
+}
+
+type spanKey struct{}
+
+// spanning is the value of spanKey.
+type spanning struct {
+	step idem.Step
+	span idem.Span
+}
+
+func (m *measured) Watch(_ *idem.Engine, s idem.Store) { m.store = s }
+
+func (m *measured) StartStep(ctx context.Context, start idem.StepStart) (context.Context, any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, name := start.Step, start.Step.String()
+	if request, ok := start.Request.(spanning); ok != (s != idem.StepRequest) || ok && request.step != idem.StepRequest {
+		panic(fmt.Sprintf("%v belongs to %v", s, start.Request))
+	}
+	if outer, ok := ctx.Value(spanKey{}).(spanning); ok {
+		name = outer.step.String() + ">" + name
+	}
+	m.started = append(m.started, name)
+	m.spans++
+	trace := spanning{s, idem.Span{SpanID: [8]byte{m.spans}}}
+	return context.WithValue(ctx, spanKey{}, trace), trace
+}
+
+func (m *measured) EndStep(ctx context.Context, trace any, end idem.StepEnd) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if got := ctx.Value(spanKey{}).(spanning); got != trace || got.step != end.Step {
+		panic(fmt.Sprintf("%v ends in the context of %v", end.Step, got))
+	}
+	m.ended = append(m.ended, end)
+}
+
+func (m *measured) Span(trace any) idem.Span { return trace.(spanning).span }
+
+func spanIn(ctx context.Context) idem.Span {
+	s, _ := ctx.Value(spanKey{}).(spanning)
+	return s.span
+}
+
+func (m *measured) Event(context.Context, idem.Event) {}
+
+// take returns the started steps since the last call, and the end of the request.
+func (m *measured) take(t *testing.T) (steps string, request idem.StepEnd) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.started) != len(m.ended) {
+		t.Errorf("%d steps started and %d ended: %q, %v", len(m.started), len(m.ended), m.started, m.ended)
+	}
+	for _, end := range m.ended {
+		if end.Step == idem.StepRequest {
+			request = end
+		}
+	}
+	steps = strings.ReplaceAll(strings.Join(m.started, " "), "request>", "")
+	m.started, m.ended = nil, nil
+	return steps, request
+}
+
+func TestTelemetrySeesTheStepsOfARequest(t *testing.T) {
+	m := &measured{}
+	b := setup(t, parts{opts: []idem.Option{idem.WithTelemetry(m)}})
+	if m.store == nil {
+		t.Error("Watch got no store")
+	}
+	var inHandler idem.Span
+	pay := func(status int, err error) func(context.Context) (idem.Response, error) {
+		return func(ctx context.Context) (idem.Response, error) {
+			inHandler = spanIn(ctx)
+			return idem.Response{Status: status}, err
+		}
+	}
+	const fresh = "request read lock begin handler settle"
+	check := func(name, wantSteps string, want idem.StepEnd) {
+		t.Helper()
+		steps, got := m.take(t)
+		if steps != wantSteps {
+			t.Errorf("%s: steps = %s, want %s", name, steps, wantSteps)
+		}
+		if got.Outcome != want.Outcome || got.Code != want.Code || got.Attempt != want.Attempt || got.Origin != want.Origin || got.Route != "POST /pay" {
+			t.Errorf("%s: request ended %+v, want %+v", name, got, want)
+		}
+	}
+
+	_, _ = b.doWith("k1", "body", pay(201, nil))
+	execution := inHandler
+	check("fresh", fresh, idem.StepEnd{Outcome: idem.OutcomeCompleted, Attempt: 1})
+	_, _ = b.doWith("k1", "body", pay(201, nil))
+	check("replayed", "request read", idem.StepEnd{Outcome: idem.OutcomeReplayed, Attempt: 1, Origin: execution})
+	_, _ = b.doWith("k2", "body", pay(429, nil))
+	check("released", fresh, idem.StepEnd{Outcome: idem.OutcomeReleased, Attempt: 1})
+	_, _ = b.doWith("k2", "body", pay(500, errors.New("no answer")))
+	check("unknown", fresh, idem.StepEnd{Outcome: idem.OutcomeUnknown, Attempt: 2})
+	_, _ = b.doWith("k2", "body", pay(201, nil))
+	check("refused", "request read", idem.StepEnd{Outcome: idem.OutcomeRefused, Code: idem.CodeOutcomeUnknown})
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = b.doWith("k3", "body", func(context.Context) (idem.Response, error) { panic("handler") })
+	}()
+	check("panic", fresh, idem.StepEnd{Outcome: idem.OutcomeUnknown, Attempt: 1})
+	b.engine.ReportRefused(context.Background(), "POST /pay", idem.NewRefusal(idem.CodeKeyMissing, nil))
+	check("refused by the adapter", "request", idem.StepEnd{Outcome: idem.OutcomeRefused, Code: idem.CodeKeyMissing})
+	b.engine.ReportUnprotected(context.Background(), "POST /pay")
+	check("unprotected", "request", idem.StepEnd{Outcome: idem.OutcomeUnprotected})
+}
+
+func TestTelemetrySeesAnOutage(t *testing.T) {
+	m := &measured{}
+	b := setup(t, parts{opts: []idem.Option{idem.WithTelemetry(m)}, policy: func(p *idem.Policy) { p.FailOpen = true }})
+	b.locks.FailBefore("TryAcquire", idemtest.Every, idem.ErrUnavailable)
+	if _, err := b.do("k", "body"); err != nil {
+		t.Fatal(err)
+	}
+	steps, request := m.take(t)
+	if steps != "request read lock handler" || request.Outcome != idem.OutcomeFailedOpen {
+		t.Errorf("steps = %s and outcome %v, want a handler that failed open", steps, request.Outcome)
+	}
+}
+
+// A duplicate that waits is measured too, and its replay is linked to the execution.
+func TestTelemetrySeesAWait(t *testing.T) {
+	m := &measured{}
+	waits := make(chan struct{})
+	b := setup(t, parts{
+		opts: []idem.Option{idem.WithTelemetry(m), idem.WithObserver(func(_ context.Context, ev idem.Event) {
+			if ev.Type == idem.EventJoined {
+				close(waits)
+			}
+		})},
+		policy: func(p *idem.Policy) { p.DuplicateWait = patience },
+	})
+	var all sync.WaitGroup
+	var execution idem.Span
+	_, err := b.doWith("k", "body", func(ctx context.Context) (idem.Response, error) {
+		execution = spanIn(ctx)
+		all.Go(func() {
+			if res, err := b.do("k", "body"); err != nil || res.Response.Span != execution {
+				t.Errorf("duplicate = %+v, %v, want a replay of %x", res, err, execution)
+			}
+		})
+		<-waits
+		return idem.Response{Status: 201}, nil
+	})
+	all.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if steps, _ := m.take(t); !slices.Contains(strings.Fields(steps), "wait") {
+		t.Errorf("steps = %s, want one of them to be wait", steps)
+	}
+}
+
+// broken is a Telemetry that panics.
+type broken struct{ measured }
+
+func (*broken) StartStep(context.Context, idem.StepStart) (context.Context, any) { panic("StartStep") }
+func (*broken) EndStep(context.Context, any, idem.StepEnd)                       { panic("EndStep") }
+func (*broken) Span(any) idem.Span                                               { panic("Span") }
+func (*broken) Event(context.Context, idem.Event)                                { panic("Event") }
+
+// brokenAtTheEnd starts steps.
+type brokenAtTheEnd struct{ broken }
+
+func (b *brokenAtTheEnd) StartStep(ctx context.Context, start idem.StepStart) (context.Context, any) {
+	return b.measured.StartStep(ctx, start)
+}
+
+func TestTelemetryCannotBreakARequest(t *testing.T) {
+	for name, telemetry := range map[string]idem.Telemetry{"everywhere": &broken{}, "at the end": &brokenAtTheEnd{}} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{opts: []idem.Option{idem.WithTelemetry(telemetry)}})
+			for range 2 {
+				if res, err := b.do("k", "body"); err != nil || res.Response.Status != 201 {
+					t.Fatalf("do() = %+v, %v, want 201", res, err)
+				}
+			}
+			b.wantRuns(1)
+			if len(b.events) == 0 {
+				t.Error("the observer saw no event")
+			}
+		})
+	}
+}

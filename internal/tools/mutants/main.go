@@ -1,0 +1,82 @@
+// Command mutants shows that the tests notice deliberate faults:
+//
+//	mutants [-quick] [-only text] [-whole] [-table]
+//
+// It copies the tree of the module to a temporary directory. First it runs the tests that the
+// faults name, and each of them has to pass. Then it puts one fault after the other into the
+// copy, runs the named test, and that has to fail. A line for each fault says how it went, and
+// the last line counts them. The exit status is 1 if anything was different.
+//
+// A fault replaces one piece of text in one file. The piece has to occur there exactly once. If
+// it does not, the code has changed, and the fault counts as a failure until somebody has
+// looked at it. A fault that does not compile is a failure too.
+//
+// -quick leaves out the tests that need a server. -only takes the faults whose name or package contains a
+// text. -whole runs all tests of the package with each fault, and tells which one failed. It
+// helps to find the test for a new fault. -table prints the table of docs/testing.md.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	quick := flag.Bool("quick", false, "leave out the tests that need a server")
+	only := flag.String("only", "", "take the faults whose name or package contains this")
+	whole := flag.Bool("whole", false, "run all tests of the package with each fault")
+	table := flag.Bool("table", false, "print the table of docs/testing.md")
+	flag.Parse()
+	if *table {
+		fmt.Fprint(os.Stdout, Table())
+		return
+	}
+	var chosen []Mutant
+	for _, m := range mutants() {
+		if strings.Contains(m.Package+" "+m.Name, *only) && (!*quick || !m.Server) {
+			chosen = append(chosen, m)
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, chosen, *whole)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+// Mutant is a deliberate fault.
+type Mutant struct {
+	Name    string // what is wrong, in a few words
+	File    string // from the root of the module
+	Old     string // the text to replace; it occurs exactly once
+	New     string // the text with the fault
+	Package string // of the test, such as ./idem
+	Test    string // the top-level test that has to fail
+	Server  bool   // the test starts a server
+}
+
+// mutants is the whole table, in the order of docs/testing.md.
+func mutants() []Mutant {
+	var all []Mutant
+	for _, part := range [][]Mutant{engineMutants, joinedMutants, storeMutants, lockMutants, edgeMutants, simulationMutants} {
+		all = append(all, part...)
+	}
+	return all
+}
+
+// Table is the table of faults in Markdown.
+func Table() string {
+	var b strings.Builder
+	b.WriteString("| fault | in | caught by |\n|---|---|---|\n")
+	for _, m := range mutants() {
+		fmt.Fprintf(&b, "| %s | `%s` | `%s` in %s |\n", m.Name, m.File, m.Test, strings.TrimPrefix(m.Package, "./"))
+	}
+	return b.String()
+}

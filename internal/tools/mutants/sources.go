@@ -1,0 +1,18 @@
+package main
+
+import (
+	"io/fs"
+	"slices"
+)
+
+// sources is the tree without what the copy does not need.
+type sources struct{ fs.FS }
+
+// ReadDir leaves out the repository's own data and binaries at the top.
+func (s sources) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := fs.ReadDir(s.FS, name)
+	if name == "." {
+		entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.Name() == ".git" || e.Name() == "bin" })
+	}
+	return entries, err
+}

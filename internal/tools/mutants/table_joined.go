@@ -1,0 +1,19 @@
+package main
+
+// joinedMutants are faults in joined mode. Its tests here use a joined store in memory.
+var joinedMutants = []Mutant{
+	{Name: "a COMMIT without an answer counts as rolled back", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedCommitWithoutAnswerIsProbed",
+		Old: "return e.probe(ctx, run, err)", New: "return nil, refuse(CodeUnavailable, err)"},
+	{Name: "a success without the transaction passes", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedSuccessWithoutTheTransactionIsInternal",
+		Old: "if !run.execution.taken.Load() && succeeded(run.Transport, run.response.Status) {", New: "if false {"},
+	{Name: "a refusal commits the writes of its handler", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedEnd",
+		Old: "case succeeded(run.Transport, run.response.Status), run.execution.keepWrites.Load():", New: "case true:"},
+	{Name: "a failure commits the writes of its handler", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedEnd",
+		Old: "case run.outcome() != outcomeCompleted:\n\t\treturn e.rollBack", New: "case false:\n\t\treturn e.rollBack"},
+	{Name: "another request follows an attempt that other systems have seen", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedBindingSurvivesARollback",
+		Old: "same, err := r.matches(bound)\n", New: "same, err := r.matches(bound)\n\tsame = true\n"},
+	{Name: "a transaction that its handler ended counts as rolled back", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedTransactionEndedByTheHandlerIsUnknown",
+		Old: "if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) {\n\t\treturn e.escaped(ctx, run, errors.Join(err, cause))", New: "if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) && false {\n\t\treturn e.escaped(ctx, run, errors.Join(err, cause))"},
+	{Name: "a handler runs again after any error", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedConflictRunsTheHandlerAgain",
+		Old: "if run.err != nil && run.tx.Conflict(run.err) {", New: "if run.err != nil {"},
+}

@@ -1,0 +1,280 @@
+/* The requests of one instance for one key, one after the other: idem/engine.go. Each atomic
+ * block is one call to another system, together with what the engine makes of the answer.
+ */
+
+/* The next copy of a message may come late, because its reply was lost. */
+#define MAY_LOSE (MAY(replies) && late.op == NOTHING)
+#define LOSE replies--; printf("instance %d gets no answer\n", p)
+
+inline keepLate(what, no, under, goal, name, reply, sure) {
+	late.op = what; late.at = k; late.num = no; late.fence = under; late.into = goal; late.by = name; late.told = reply; late.safe = sure
+}
+
+/* Lease.Err, by the lease clock. */
+#define HELD (!lost && owner[k] == f)
+
+/* later and counts in idem/mark.go compare a record with the marker found under the lock. */
+#define LATER  (mf < rec[k].fence && (rec[k].num > mn || rec[k].num == mn && !OPEN(rec[k].st)))
+#define COUNTS (rec[k].st == COMPLETED || rec[k].st != NONE && LATER)
+#define MARKED (rec[k].num == mn && rec[k].fence == mf)
+
+#define MARK_COUNTS(state, no, since) (mst == NONE || no == mn && since == mf && mst == UNKNOWN || mf < since && (no > mn || no == mn && !OPEN(state)))
+
+/* mark in idem/mark.go sets the marker for the release, from a record. */
+inline markFrom(state, no, since) {
+	if
+	:: state == COMPLETED -> mst = COMPLETED; mn = no; mf = since
+	:: state == UNKNOWN && MARK_COUNTS(state, no, since) -> mst = UNKNOWN; mn = no; mf = since
+	:: state == RELEASED && MARK_COUNTS(state, no, since) -> mst = NONE; mn = 0; mf = 0
+	:: else -> mst = KEEP; mn = 0; mf = 0
+	fi
+}
+
+/* A decision that nothing happened writes no record anew. Its attempt may have been undone, and
+ * a later one may have begun with the same number. */
+#ifdef MUTANT_DECISION_REPAIRS
+#define REPAIRS(target) true
+#else
+#define REPAIRS(target) ((target) != RELEASED)
+#endif
+
+/* The end of heed: what counts, the record or the marker. */
+inline heeded() {
+	v = 0;
+	if
+	:: COUNTS -> goto beginning
+	:: !COUNTS && OPEN(rec[k].st) && mst == COMPLETED -> rn = rec[k].num; rf = rec[k].fence; out = COMPLETED; goto settlingDoubt
+	:: !COUNTS && (OPEN(rec[k].st) && mst != COMPLETED || !OPEN(rec[k].st) && MARKED && mst == UNKNOWN) -> goto beginning
+	:: else -> printf("instance %d answers from the marker\n", p); mst = KEEP; goto releasing
+	fi
+}
+
+proctype Requests(byte p, k, left; bool sweeps) {
+	byte f;        /* fence of the lease */
+	byte n;        /* number of the attempt that has begun */
+	byte rn, rf;   /* the open attempt in doubt; and the one to start over from, if again */
+	byte mst, mn, mf; /* the marker found under the lock; later the one to leave */
+	byte out, ans; /* the settlement */
+	byte v;        /* a verdict */
+	bool lost;     /* the lease is no longer trusted */
+	bool again;    /* the next attempt starts from rn, rf */
+	bool ok;
+	do
+	:: left == 0 -> break
+	:: left > 0 ->
+	{
+		/* Step 3: read the record. */
+		atomic {
+			left--;
+			if
+			:: rec[k].st == COMPLETED -> printf("instance %d replays\n", p); acknowledge(k, rec[k].answer); goto done
+			:: rec[k].st == UNKNOWN && IN_DOUBT == LEAVE -> printf("instance %d: outcome unknown\n", p); goto done
+			:: sweeps && !OPEN(rec[k].st) -> goto done
+			:: else
+			fi
+		}
+		/* Step 4: take the lock, and see the marker. */
+		atomic {
+			owner[k] == 0 && MAY_START(p, k) ->
+			STARTED(p, k);
+			czxid[k]++; f = czxid[k]; owner[k] = f; holder[k] = p;
+			printf("instance %d takes the lock with fence %d\n", p, f);
+#ifndef MUTANT_MARKER_NOT_HEEDED
+			mst = marker[k].st; mn = marker[k].num; mf = marker[k].fence;
+#endif
+			if
+			:: mst == NONE -> goto beginning
+			:: else
+			fi
+		}
+		/* heed: read the record, and compare it with the marker. */
+		atomic {
+			if
+			:: MARKED || COUNTS -> heeded()
+			:: else
+			fi
+		}
+		atomic { /* restoreMarked: the record is older than the marker */
+			if
+			:: true -> printf("instance %d restores attempt %d from its marker\n", p, mn); settle(v, k, mn, mf, mst, mf, 0, HELD); heeded()
+			:: MAY_LOSE -> LOSE; keepLate(SETTLE, mn, mf, mst, mf, 0, HELD); mst = KEEP; goto releasing
+			fi
+		}
+beginning:	/* Step 5: begin the attempt under the lock. A sweeper reads instead. */
+		atomic {
+			if
+			:: sweeps -> v = KEPT
+			:: !sweeps -> begin(v, k, f, rn, rf)
+			:: !sweeps && MAY_LOSE -> LOSE; keepLate(BEGIN, rn, f, 0, rf, 0, false); v = ERROR
+			fi;
+			if
+			:: v == LOST || v == STALE -> printf("instance %d is refused\n", p); mst = KEEP; goto releasing
+			:: v == ERROR -> goto aborting
+			:: v == KEPT -> goto found
+			:: else -> n = rec[k].num; printf("instance %d begins attempt %d under fence %d\n", p, n, f)
+			fi
+		}
+		atomic { /* the lease, once more */
+			v = 0;
+			if
+			:: !HELD -> lost = true; goto aborting
+			:: HELD && mst != NONE && n <= mn -> printf("instance %d: the store has lost the marked attempt\n", p); goto aborting
+			:: HELD && MAY(expiries) -> expiries--; gone[k] = gone[k] | (1 << f); lost = true; goto aborting /* no longer trusted, and the lock is still there */
+			:: HELD && !(mst != NONE && n <= mn)
+			fi
+		}
+		if
+		:: !MARKERS -> goto executing
+		:: else
+		fi;
+#ifdef MUTANT_NO_MARKER
+		goto executing;
+#endif
+		atomic { /* markBegun */
+			if
+			:: owner[k] == f -> marker[k].st = UNKNOWN; marker[k].num = n; marker[k].fence = f
+			:: owner[k] != f -> lost = true; goto neverRan
+#ifdef MUTANT_MARKER_NOT_ACKNOWLEDGED
+			:: owner[k] == f && MAY(replies) -> replies--
+#else
+			:: owner[k] == f && MAY(replies) -> replies--; goto neverRan /* not applied */
+			:: owner[k] == f && MAY(replies) -> replies--; marker[k].st = UNKNOWN; marker[k].num = n; marker[k].fence = f; goto neverRan
+#endif
+			fi
+		}
+		atomic { /* the lease, once more */
+			if
+			:: !HELD -> lost = true; goto neverRan
+			:: else
+			fi
+		}
+executing:	/* Step 6: run the handler. */
+		atomic {
+			PROMISE(owner[k] != f || applied[k] == 0 || MAY_REPEAT, "a handler runs although the effect happened");
+			if
+			:: true -> effect(ok, k, f);
+				if
+				:: ok -> out = COMPLETED; ans = f; printf("instance %d: the effect happens\n", p)
+				:: else -> out = UNKNOWN; printf("instance %d: the resource refuses the effect\n", p)
+				fi
+			:: MAY(effects) -> effects--; effect(ok, k, f); out = UNKNOWN; printf("instance %d: the effect happens without an answer\n", p)
+			:: MAY(effects) && !lateEffect.sent -> effects--; lateEffect.sent = true; lateEffect.at = k; lateEffect.fence = f;
+				out = UNKNOWN; printf("instance %d: the effect is on its way\n", p)
+			:: !quiet -> out = RELEASED; printf("instance %d: no effect\n", p)
+			fi;
+			ok = false;
+			if
+			:: out == RELEASED && again -> out = UNKNOWN /* conclude: the earlier attempt is in doubt */
+			:: else
+			fi
+#ifdef MUTANT_RELEASE_BEFORE_SETTLE
+			; v = KEEP; release(k, f, v, v, v); v = 0
+#endif
+		}
+settling:	/* Step 7: settle the attempt. The engine tries until the store answers. */
+		atomic {
+			if
+			:: !HELD -> lost = true
+			:: else
+			fi;
+			if
+			:: MAY_LOSE -> LOSE; keepLate(SETTLE, n, f, out, f, ans, !lost); goto settling
+			:: settle(v, k, n, f, out, f, ans, !lost);
+				printf("instance %d settles attempt %d as %d: %d\n", p, n, out, v);
+				if
+				:: rec[k].st == COMPLETED -> acknowledge(k, rec[k].answer)
+				:: else
+				fi;
+				/* run.mark */
+				if
+				:: !lost && !(rec[k].num == n && rec[k].fence == f) -> markFrom(out, n, f)
+				:: else -> markFrom(rec[k].st, rec[k].num, rec[k].fence)
+				fi;
+				goto releasing
+			fi
+		}
+neverRan:	/* The marker was not acknowledged, so the handler did not run. */
+		atomic {
+			ans = 0;
+			if
+			:: again -> out = UNKNOWN
+			:: else -> out = RELEASED
+			fi;
+			goto settling
+		}
+aborting:	/* The engine tries until the store answers. */
+		atomic {
+			if
+			:: MAY_LOSE -> LOSE; keepLate(ABORT, rn, f, 0, rf, 0, false); goto aborting
+			:: abort(k, f, rn, rf); gone[k] = gone[k] | (1 << f); printf("instance %d aborts its Begin\n", p)
+			fi;
+			mst = KEEP;
+			if
+			:: owner[k] == f && !lost || again -> goto releasing
+			:: else
+			fi
+		}
+		atomic { /* the next holder may have marked the attempt as unknown, and it never ran */
+			if
+			:: rec[k].st == UNKNOWN && rec[k].fence == f -> n = rec[k].num; settle(v, k, n, f, RELEASED, f, 0, false)
+			:: else
+			fi;
+			v = 0;
+			goto releasing
+		}
+found:		/* The record did not let an attempt start. What follows in this step is the engine's own. */
+		atomic {
+			v = 0; again = false; rn = rec[k].num; rf = rec[k].fence;
+			if
+			:: rec[k].st == COMPLETED -> printf("instance %d replays\n", p); acknowledge(k, rec[k].answer);
+				markFrom(COMPLETED, rn, rf); goto releasing
+			:: IDLE(rec[k].st) && !sweeps -> rn = 0; rf = 0; goto beginning /* it changed after Begin had read it */
+			:: IDLE(rec[k].st) && sweeps || rf >= f || rec[k].st == UNKNOWN && IN_DOUBT == LEAVE || sweeps && IN_DOUBT == AGAIN ->
+				markFrom(rec[k].st, rn, rf); goto releasing
+			:: else ->
+				PROMISE(rec[k].st != PENDING || (gone[k] & (1 << rf)) || lossy, "an attempt is interrupted although its holder lives");
+				if
+				:: IN_DOUBT == AGAIN -> again = true; goto beginning
+				:: IN_DOUBT == LEAVE -> out = UNKNOWN; goto settlingDoubt
+				:: else
+				fi
+			fi
+		}
+		atomic { /* ask the resolver */
+			if
+			:: look(out, k, f)
+			:: MAY(effects) -> effects--; out = UNKNOWN
+			fi;
+			if
+			:: out == COMPLETED -> ans = applied[k]
+			:: else
+			fi;
+			if
+			:: out == UNKNOWN && rec[k].st == UNKNOWN -> markFrom(UNKNOWN, rn, rf); goto releasing
+			:: else
+			fi
+		}
+settlingDoubt:	/* settleAs */
+		atomic {
+			if
+			:: !HELD -> lost = true; mst = KEEP; goto releasing
+			:: HELD -> settle(v, k, rn, rf, out, f, ans, REPAIRS(out)); printf("instance %d settles attempt %d in doubt as %d: %d\n", p, rn, out, v)
+			:: HELD && MAY_LOSE -> LOSE; keepLate(SETTLE, rn, rf, out, f, ans, REPAIRS(out)); mst = KEEP; goto releasing
+			fi;
+			v = 0; ans = 0; out = 0; rn = 0; rf = 0;
+			if
+			:: rec[k].st == COMPLETED -> acknowledge(k, rec[k].answer); markFrom(COMPLETED, rec[k].num, rec[k].fence); goto releasing
+			:: IDLE(rec[k].st) && !sweeps -> goto beginning
+			:: else -> markFrom(rec[k].st, rec[k].num, rec[k].fence); goto releasing
+			fi
+		}
+releasing:	/* Step 8: release the lock, and leave the marker. */
+		atomic { release(k, f, mst, mn, mf); printf("instance %d releases the lock\n", p) }
+done:		skip
+	} unless {
+		d_step { p < INSTANCES && crashed[p * KEYS + k] -> crashed[p * KEYS + k] = false }
+	};
+	d_step { f = 0; n = 0; rn = 0; rf = 0; mst = 0; mn = 0; mf = 0; out = 0; ans = 0; v = 0; lost = false; again = false; ok = false }
+	od;
+	atomic { STARTED(p, k); finished++ }
+}

@@ -1,0 +1,101 @@
+package observe
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/sweeper"
+)
+
+// scope names this package in metrics and traces.
+const scope = "github.com/idemkeeper/idemkeeper/observe"
+
+// Observer measures and logs the engines and sweepers of a process. It is safe for concurrent
+// use. Make it with [New].
+type Observer struct {
+	tracer trace.Tracer
+	meters *meters
+	log    *slog.Logger // nil if nothing is logged
+
+	unreadable atomic.Int64 // newer and corrupt records of the last pass, see logPass
+}
+
+var _ idem.Telemetry = (*Observer)(nil)
+
+// Option configures an [Observer]. A nil Option is ignored.
+type Option func(*config)
+
+type config struct {
+	tracers trace.TracerProvider
+	meters  metric.MeterProvider
+	log     *slog.Logger
+}
+
+// WithTracerProvider sends traces to p. By default they go to the global provider.
+func WithTracerProvider(p trace.TracerProvider) Option { return func(c *config) { c.tracers = p } }
+
+// WithMeterProvider sends metrics to p. By default they go to the global provider.
+func WithMeterProvider(p metric.MeterProvider) Option { return func(c *config) { c.meters = p } }
+
+// WithLogger logs events and passes of the sweeper to l. By default nothing is logged.
+func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
+
+// New returns an observer. A metric that the provider refuses is reported to the error handler
+// of OpenTelemetry and left out.
+func New(opts ...Option) *Observer {
+	c := config{tracers: otel.GetTracerProvider(), meters: otel.GetMeterProvider()}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&c)
+		}
+	}
+	return &Observer{tracer: c.tracers.Tracer(scope), meters: newMeters(c.meters.Meter(scope)), log: c.log}
+}
+
+// Engine is the option for [idem.New] and [idem.NewJoined].
+func (o *Observer) Engine() idem.Option { return idem.WithTelemetry(o) }
+
+// Sweeper is the option for [sweeper.New].
+func (o *Observer) Sweeper() sweeper.Option {
+	return sweeper.WithObserver(func(ctx context.Context, p sweeper.Pass) {
+		o.meters.swept(ctx, &p)
+		o.logPass(ctx, &p)
+	})
+}
+
+// Watch implements [idem.Telemetry].
+func (o *Observer) Watch(engine *idem.Engine, store idem.Store) { o.meters.watch(engine, store) }
+
+// StartStep implements [idem.Telemetry].
+func (o *Observer) StartStep(ctx context.Context, start idem.StepStart) (context.Context, any) {
+	inner, span := startSpan(ctx, o.tracer, start)
+	if span == nil && !measured(start.Step) {
+		return nil, nil
+	}
+	return inner, span
+}
+
+// EndStep implements [idem.Telemetry].
+func (o *Observer) EndStep(ctx context.Context, span any, end idem.StepEnd) {
+	if span == nil {
+		ctx = context.Background() // without exemplars, the metrics need not look for a span
+	}
+	o.meters.ended(ctx, &end)
+	endSpan(span, &end)
+}
+
+// Span implements [idem.Telemetry].
+func (o *Observer) Span(span any) idem.Span { return nameOf(span) }
+
+// Event implements [idem.Telemetry].
+func (o *Observer) Event(ctx context.Context, ev idem.Event) {
+	o.meters.event(ctx, &ev)
+	spanEvent(ctx, &ev)
+	o.logEvent(ctx, &ev)
+}

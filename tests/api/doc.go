@@ -1,0 +1,3 @@
+// Package api holds the tests that validate the sample's API against its description, and run
+// its collection of requests. They need libraries of their own.
+package api

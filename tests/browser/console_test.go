@@ -1,0 +1,226 @@
+package browser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/idemkeeper/idemkeeper/console"
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+)
+
+// service is a service with a console, on Redis and ZooKeeper.
+type service struct {
+	*testing.T
+	engine *idem.Engine
+	store  *redisstore.Store
+	policy idem.Policy
+	url    string
+}
+
+func startService(t *testing.T) *service {
+	t.Helper()
+	if testing.Short() {
+		t.Skip(testserver.LeftOut)
+	}
+	client, err := redisstore.Connect(testserver.StartRedis(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	store, err := redisstore.New(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zk, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: testserver.SharedZooKeeper(t), Chroot: testserver.Chroot(t),
+		SessionTimeout: 4 * time.Second, TickTime: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = zk.Close(context.Background()) })
+	s := &service{T: t, store: store}
+	s.policy = idem.Policy{AllowGlobalKeys: true, Name: "POST /v1/payments", InDoubt: idem.AskResolver(
+		func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			return idem.StillUnknown(), errors.New("the card network does not answer")
+		})}
+	var page *console.Console
+	s.engine, err = idem.New(zk.Locker(), store, idem.WithObserver(func(ctx context.Context, ev idem.Event) { page.Observe(ctx, ev) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.engine.Close(context.Background()) })
+	page, err = console.New(console.Config{Engine: s.engine, Store: store, Service: "payments", Log: slog.New(slog.DiscardHandler),
+		Policies: func(string) (idem.Policy, bool) { return s.policy, true },
+		Authorise: func(r *http.Request) (console.Operator, error) {
+			if name, password, _ := r.BasicAuth(); password == "secret" {
+				return console.Operator{Name: name, MaySettle: name == "ada", MaySeeResponses: name == "ada"}, nil
+			}
+			return console.Operator{}, console.ErrUnauthorised
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/console/", http.StripPrefix("/console", page))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	s.url = server.URL + "/console/"
+	return s
+}
+
+func key(i int) idem.Key { return idem.Key(fmt.Sprintf("order-%d", i)) }
+
+func (s *service) id(i int) idem.KeyID { return idem.NewKeyID("merchant_demo", key(i)) }
+
+// confirm is the end of an operation ID.
+func (s *service) confirm(i int) string { op := s.id(i).OperationID(); return op[len(op)-6:] }
+
+// pay runs a payment whose answer is that of the handler.
+func (s *service) pay(i int, h idem.Handler) (idem.Result, error) {
+	p := s.policy
+	return s.engine.Do(s.Context(), idem.Operation{Transport: idem.TransportHTTP, Scope: "merchant_demo", Key: key(i), Policy: &p,
+		Fingerprint: idem.FingerprintOf("pay", "1250")}, h)
+}
+
+// inDoubt leaves payments in doubt. Half of them have an answer that was on its way.
+func (s *service) inDoubt(from, to int) {
+	s.Helper()
+	for i := from; i < to; i++ {
+		_, _ = s.pay(i, func(context.Context) (idem.Response, error) {
+			if i%2 == 0 {
+				return idem.Response{}, errors.New("the connection to the card network broke")
+			}
+			return idem.Response{Status: 504, Header: map[string][]string{"Content-Type": {"application/problem+json"}}, Body: []byte(`{"title":"Gateway Timeout","detail":"no answer from the card network"}`)}, nil
+		})
+		if rec := s.record(i); rec.State != idem.StateUnknown {
+			s.Fatalf("payment %d is %v, want unknown", i, rec.State)
+		}
+	}
+}
+
+func (s *service) record(i int) idem.Record {
+	s.Helper()
+	rec, err := s.store.Get(s.Context(), s.id(i))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return rec
+}
+
+// An operator finds an unknown outcome by the customer's key and settles it with the mouse.
+func TestOperatorSettles(t *testing.T) {
+	s := startService(t)
+	s.inDoubt(0, 3)
+	p := open(t, "ada")
+	p.to(s.url)
+	p.do(chromedp.Click(chromedp.CSS("summary")), chromedp.SendKeys(chromedp.CSS("#find-scope"), "merchant_demo"),
+		chromedp.SendKeys(chromedp.CSS("#find-key"), string(key(1))+kb.Enter))
+	p.await(`location.pathname.includes("/key/") && !!document.querySelector("#s-confirm")`)
+	p.do(chromedp.SendKeys(chromedp.CSS("#s-body"), `{"id":"pay_1","status":"succeeded"}`),
+		chromedp.SendKeys(chromedp.CSS("#s-reason"), "Found in the ledger, ticket 4711"),
+		chromedp.SendKeys(chromedp.CSS("#s-confirm"), "wrong"), chromedp.Click(chromedp.CSS("button.strong")))
+	if rec := s.record(1); rec.State != idem.StateUnknown {
+		t.Fatalf("a wrong confirmation settled: %v", rec.State)
+	}
+	if eval[bool](p, `document.querySelector("#s-confirm").checkValidity()`) {
+		t.Error("the page takes a wrong confirmation for a right one")
+	}
+	eval[string](p, `document.querySelector("#s-confirm").value = ""`)
+	p.fill("#s-confirm", s.confirm(1))
+	p.click("button.strong")
+	p.await(`!!document.querySelector(".done")`)
+	p.wantNoFaults()
+	rec := s.record(1)
+	if rec.State != idem.StateCompleted || rec.Decision.By != "ada" || rec.Decision.Reason != "Found in the ledger, ticket 4711" {
+		t.Errorf("the record is %+v", rec)
+	}
+	res, err := s.pay(1, func(context.Context) (idem.Response, error) { t.Error("a repeat ran"); return idem.Response{}, nil })
+	if err != nil || res.Response.Status != 201 || string(res.Response.Body) != `{"id":"pay_1","status":"succeeded"}` {
+		t.Errorf("a repeat gets %+v, %v", res.Response, err)
+	}
+	p.pictures("console-settled")
+}
+
+// The same without a mouse.
+func TestOperatorSettlesByKeyboard(t *testing.T) {
+	s := startService(t)
+	s.inDoubt(0, 2)
+	p := open(t, "ada")
+	p.to(s.url)
+	p.tabTo(".skip")
+	p.press(kb.Enter)
+	p.tabTo(fmt.Sprintf(`a.op[href$=%q]`, s.id(0).String()))
+	p.press(kb.Enter)
+	p.await(`location.pathname.includes("/key/") && !!document.querySelector("#s-confirm")`)
+	p.tabTo(`input[name="outcome"]`)
+	p.press(kb.ArrowUp) // from the first choice to the last one
+	p.await(`document.activeElement.value === "not-applied" && document.activeElement.checked`)
+	p.tabTo("#s-reason")
+	p.press("The network confirms that nothing happened")
+	p.tabTo("#s-confirm")
+	p.press(s.confirm(0))
+	p.press(kb.Enter)
+	p.await(`!!document.querySelector(".done")`)
+	p.wantNoFaults()
+	if rec := s.record(0); rec.State != idem.StateReleased || rec.Decision.By != "ada" {
+		t.Errorf("the record is %+v, want it released by ada", rec)
+	}
+}
+
+// Somebody else settles while the operator reads. The operator is told, and nothing is overruled.
+func TestOperatorIsToldOfAChange(t *testing.T) {
+	s := startService(t)
+	s.inDoubt(0, 1)
+	p := open(t, "ada")
+	p.to(s.url + "key/" + s.id(0).String())
+	p.do(chromedp.Click(chromedp.CSS(`input[value="not-applied"]`)), chromedp.SendKeys(chromedp.CSS("#s-reason"), "nothing found"),
+		chromedp.SendKeys(chromedp.CSS("#s-confirm"), s.confirm(0)))
+	if _, err := s.engine.Decide(t.Context(), s.id(0), s.record(0).Attempt, idem.Applied(idem.Response{Status: 201}), idem.Decision{By: "bob"}, &s.policy); err != nil {
+		t.Fatal(err)
+	}
+	p.do(chromedp.Click(chromedp.CSS("button.strong")))
+	p.await(`document.body.innerText.includes("has changed while you were reading")`)
+	p.wantNoFaults("409")
+	if rec := s.record(0); rec.State != idem.StateCompleted || rec.Decision.By != "bob" {
+		t.Errorf("the record is %+v, want what bob decided", rec)
+	}
+}
+
+// Every page fits its window and has no faults.
+func TestConsoleLooks(t *testing.T) {
+	s := startService(t)
+	p := open(t, "ada")
+	p.to(s.url)
+	p.pictures("console-empty")
+	s.inDoubt(0, 60)
+	running, end := make(chan struct{}), make(chan struct{})
+	go func() {
+		_, _ = s.pay(1000, func(context.Context) (idem.Response, error) {
+			close(running)
+			<-end
+			return idem.Response{Status: 201}, nil
+		})
+	}()
+	<-running
+	defer close(end)
+	for name, path := range map[string]string{"console-inbox": "", "console-all": "?view=all", "console-story": "key/" + s.id(1).String(),
+		"console-running": "key/" + s.id(1000).String(), "console-health": "health"} {
+		p.to(s.url + path)
+		p.pictures(name)
+		p.wantNoFaults()
+	}
+	p.to(s.url + "key/" + s.id(4711).String())
+	p.pictures("console-none")
+	p.wantNoFaults("404")
+}

@@ -1,0 +1,227 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// judge knows what was promised.
+type judge struct {
+	w *world
+
+	mu      sync.Mutex
+	keys    map[idem.KeyID]int
+	answers map[int]string // that clients got
+	shaken  map[int]bool   // the store has lost something of the key
+}
+
+func newJudge(w *world) *judge {
+	j := &judge{w: w, keys: make(map[idem.KeyID]int), answers: make(map[int]string), shaken: make(map[int]bool)}
+	for key := range w.plan.Keys {
+		j.keys[idOf(key)] = key
+	}
+	return j
+}
+
+// lost notes the keys whose records the store has lost or set back.
+func (j *judge) lost(ids []idem.KeyID) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, id := range ids {
+		j.shaken[j.keys[id]] = true
+	}
+}
+
+// changed examines a change of a record.
+func (j *judge) changed(id idem.KeyID, before, after idem.Record) {
+	body := func(r idem.Record) string {
+		if r.Response == nil {
+			return ""
+		}
+		return string(r.Response.Body)
+	}
+	switch {
+	case before.State == idem.StateCompleted && (after.State != idem.StateCompleted || body(before) != body(after) || before.Attempt != after.Attempt):
+		j.w.failf("key %d: completed record %q of attempt %+v became %v %q of %+v", j.keys[id], body(before), before.Attempt, after.State, body(after), after.Attempt)
+	case before.State == idem.StateReleased && before.Attempt == after.Attempt && after.State != idem.StateReleased && after.State != idem.StateNone:
+		j.w.failf("key %d: released attempt %+v became %v", j.keys[id], before.Attempt, after.State)
+	case after.Attempt.Fence.Before(before.Attempt.Fence):
+		j.w.failf("key %d: fence %v was followed by %v", j.keys[id], before.Attempt.Fence, after.Attempt.Fence)
+	}
+}
+
+// answered examines what a client got. It reports whether the client may leave it there.
+func (j *judge) answered(key int, res idem.Result, err error) (final bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	refusal, refused := errors.AsType[*idem.Refusal](err)
+	switch {
+	case err == nil:
+		got := string(res.Response.Body)
+		if earlier, ok := j.answers[key]; ok && earlier != got {
+			j.w.failf("key %d: a client got %q, and one before got %q", key, got, earlier)
+		}
+		j.answers[key] = got
+		return true
+	case !refused: // the handler's own error
+		return false
+	}
+	switch refusal.Code {
+	case idem.CodeInProgress, idem.CodeUnavailable, idem.CodeStoreLost, idem.CodeOwnershipLost, idem.CodeOutcomeUnknown:
+	case idem.CodeResultUnavailable, idem.CodeTokenUnknown:
+		if !j.shaken[key] {
+			j.w.failf("key %d: a client got %v, and the store has lost nothing", key, err)
+		}
+		return true
+	default:
+		j.w.failf("key %d: a client got %v", key, err)
+	}
+	return false
+}
+
+// settle waits until everything is settled after the faults have stopped, and looks for
+// what is left.
+func (w *world) settle() {
+	w.awaitCalm()
+	for key := range w.plan.Keys {
+		w.settleKey(key)
+	}
+	w.drain()
+	w.examine()
+	w.unlocked()
+}
+
+// unlocked looks for locks that nobody holds any more. A lock whose lease was lost goes one
+// session time-out later.
+func (w *world) unlocked() {
+	time.Sleep(2 * w.plan.Session)
+	for _, path := range w.zk.Znodes() {
+		if strings.Contains(path, " of ") && !strings.HasPrefix(path, "/idem/members/") && !strings.HasPrefix(path, "/sweeper/") {
+			w.failf("lock %s is left", path)
+		}
+	}
+}
+
+// awaitCalm waits until the last fault is over, the last late call has arrived, and all
+// processes are up.
+func (w *world) awaitCalm() {
+	w.mu.Lock()
+	quiet := w.quiet
+	w.mu.Unlock()
+	time.Sleep(time.Until(quiet))
+	time.Sleep(max(w.plan.Fates.Latest, w.plan.Session) + w.plan.Network.Slowest)
+	for i := range w.plan.Processes {
+		<-w.process(i).up
+		<-w.process(i).rest
+	}
+}
+
+// settleKey asks until a key has its final answer. Where the route leaves doubt to
+// people, it decides as an operator who looks at the ledger.
+func (w *world) settleKey(key int) {
+	var last error
+	for try := range 40 {
+		p := w.process(try % w.plan.Processes)
+		res, err := w.request(p, key)
+		if w.judge.answered(key, res, err) {
+			return
+		}
+		if r, ok := errors.AsType[*idem.Refusal](err); ok && r.Code == idem.CodeOutcomeUnknown && routeOf(key) == "leave" {
+			if undecided := w.decide(p, key); undecided != nil {
+				err = fmt.Errorf("%w; and the decision: %w", err, undecided)
+			}
+		}
+		last = err
+		time.Sleep(500 * time.Millisecond)
+	}
+	w.failf("key %d is not settled long after the faults: %v; its record is %+v", key, last, w.store.Record(idOf(key)))
+}
+
+// decide is an operator's decision.
+func (w *world) decide(p *process, key int) error {
+	resolution := idem.NotApplied()
+	if n := len(w.ledger.paid(idOf(key).OperationID())); n > 0 {
+		resolution = idem.Applied(idem.Response{Body: []byte(receipt(idOf(key).OperationID(), n))})
+	}
+	policy, _ := w.policy(routeOf(key))
+	ctx, cancel := context.WithTimeout(context.WithValue(p.ctx, at{}, p), 10*time.Second)
+	defer cancel()
+	_, err := p.engine.Decide(ctx, idOf(key), idem.Attempt{}, resolution, idem.Decision{By: "operator"}, &policy)
+	return err
+}
+
+// examine judges the run as a whole.
+func (w *world) examine() {
+	for key := range w.plan.Keys {
+		id := idOf(key)
+		paid, answer := w.ledger.paid(id.OperationID()), w.judge.answers[key]
+		if len(paid) > 1 {
+			w.failf("key %d (%s) was paid %d times: %v", key, routeOf(key), len(paid), paid)
+		}
+		if answer != "" && len(paid) == 0 {
+			w.failf("key %d was answered %q, and the ledger has no payment", key, answer)
+		}
+		if rec := w.store.Record(id); rec.State.Open() {
+			w.failf("key %d is open at the end: %+v", key, rec)
+		}
+	}
+}
+
+// leftovers looks for what is left when all processes have stopped.
+func (w *world) leftovers() {
+	time.Sleep(3*containers + 2*w.plan.Session)
+	if n := w.zk.Sessions(); n > 0 {
+		w.failf("%d sessions are left", n)
+	}
+	if n := w.zk.Watches(); n > 0 {
+		w.failf("%d watches are left", n)
+	}
+	for _, path := range w.zk.Znodes() {
+		if !w.expected(path) {
+			w.failf("znode %s is left", path)
+		}
+	}
+}
+
+// expected reports whether a znode may stay for good: what the client makes once, the
+// parents of locks, markers, and the inbox of people.
+func (w *world) expected(path string) bool {
+	if slices.Contains([]string{"/zookeeper", "/zookeeper/quota", "/zookeeper/config", "/idem", "/idem/members", "/idem/domain", "/lock", "/lock/base"}, path) {
+		return true
+	}
+	switch parts := strings.Split(path, "/"); {
+	case strings.Contains(path, " of "): // ephemeral
+		return false
+	case parts[1] == "lock":
+		return len(parts) == 3 || len(parts) == 4 && w.plan.Markers
+	case parts[1] == "inbox":
+		return true
+	}
+	return false
+}
+
+// goroutines lists the goroutines of this bubble, when only the caller should be left.
+func goroutines() string {
+	buf := make([]byte, 1<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	var left []string
+	for g := range strings.SplitSeq(string(buf), "\n\n") {
+		head, _, _ := strings.Cut(g, "\n")
+		ours := strings.Contains(g, "simulate.goroutines(") || strings.Contains(head, "synctest.Run") || strings.Contains(g, "testingSynctestTest(")
+		if strings.Contains(head, "synctest bubble") && !ours {
+			left = append(left, g)
+		}
+	}
+	if len(left) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d goroutines are left, the first: %s", len(left), left[0])
+}

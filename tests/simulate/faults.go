@@ -1,0 +1,126 @@
+package simulate
+
+import (
+	"slices"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/tests/simulate/simnet"
+)
+
+// storm has the faults happen, and returns when none is left.
+func (w *world) storm() {
+	timed := slices.DeleteFunc(slices.Clone(w.plan.Faults), func(f Fault) bool { return f.Step > 0 })
+	slices.SortStableFunc(timed, func(a, b Fault) int { return int(a.At - b.At) })
+	for _, f := range timed {
+		time.Sleep(time.Until(w.start.Add(f.At)))
+		w.strike(f, w.process(f.Process))
+	}
+	time.Sleep(time.Until(w.start.Add(w.plan.Storm)))
+	w.mu.Lock()
+	w.calm = true
+	processes := slices.Clone(w.processes)
+	w.mu.Unlock()
+	for _, p := range processes {
+		p.toStore.Calm()
+		p.toLedger.Calm()
+	}
+	w.net.Calm()
+	w.zk.Calm()
+	w.store.Down(false)
+	w.store.Accept()
+}
+
+// stepped counts a step of a process, and has the fault happen that waits for it.
+func (w *world) stepped(p *process, atLedger bool) {
+	w.mu.Lock()
+	if p.ctx.Err() != nil || w.calm {
+		w.mu.Unlock()
+		return
+	}
+	w.steps[p.index]++
+	step, payment := w.steps[p.index], 0
+	if atLedger {
+		w.payments[p.index]++
+		payment = w.payments[p.index]
+	}
+	w.mu.Unlock()
+	for _, f := range w.plan.Faults {
+		at := step
+		if f.AtLedger {
+			at = payment
+		}
+		if f.Step > 0 && f.Step == at && f.Process == p.index {
+			w.strike(f, p)
+		}
+	}
+}
+
+// strike has a fault happen.
+func (w *world) strike(f Fault, p *process) {
+	now := time.Now()
+	w.mu.Lock()
+	if end := now.Add(f.For); end.After(w.quiet) {
+		w.quiet = end
+	}
+	w.mu.Unlock()
+	hold := func(src, dst string) { w.net.Block(simnet.Block{Src: src, Dst: dst, From: now, To: now.Add(f.For)}) }
+	switch f.Kind {
+	case CrashProcess:
+		w.crash(p, f.For)
+	case PauseProcess:
+		p.pause(f.For)
+	case CutConnections:
+		w.net.Cut(func(src, _ string) bool { return src == p.host }, w.coin)
+	case Deafen:
+		hold(serverNames()[f.Server], p.host)
+	case Mute:
+		hold(p.host, serverNames()[f.Server])
+	case MuteStore:
+		hold(p.host, storeHost)
+	case MuteLedger:
+		hold(p.host, ledgerHost)
+	case Hang:
+		for _, s := range serverNames() {
+			hold(p.host, s)
+			hold(s, p.host)
+		}
+	case IsolateServer:
+		w.zk.Isolate(f.Server, f.For)
+	case CrashServer:
+		w.zk.Crash(f.Server, f.For)
+	case IsolateLeader, CrashLeader:
+		leader := slices.Index(serverNames(), w.zk.Leader())
+		switch {
+		case leader < 0:
+		case f.Kind == IsolateLeader:
+			w.zk.Isolate(leader, f.For)
+		default:
+			w.zk.Crash(leader, f.For)
+		}
+	case ExpireSession:
+		w.leases.excuse(p)
+		w.zk.ExpireSessionOf(p.host)
+	case StoreDown:
+		w.store.Down(true)
+		time.AfterFunc(f.For, func() { w.store.Down(false) })
+	case StoreFallsBack:
+		w.judge.lost(w.store.FallBack(f.For))
+	case StoreLosesAll:
+		w.judge.lost(w.store.LoseAll(w.plan.Accept))
+	case kinds:
+	}
+}
+
+// crash ends a life of a process, and starts the next one later.
+func (w *world) crash(p *process, pause time.Duration) {
+	if p.ctx.Err() != nil {
+		return
+	}
+	p.crash(w.coin())
+	w.wg.Go(func() {
+		time.Sleep(pause)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.launch(p.index)
+	})
+}

@@ -1,0 +1,154 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+// leases are the leases of all processes, by lock.
+type leases struct {
+	w *world
+
+	mu    sync.Mutex
+	held  map[string][]*belief
+	fence map[string]idem.Fence // the highest one of each lock
+
+	excused map[*process]time.Time
+}
+
+// belief is a lease in the eyes of its process.
+type belief struct {
+	p       *process
+	lease   idem.Lease
+	holders int // as many may hold the lock at once
+	since   time.Time
+}
+
+// excuse is for a process whose session an operator ends. The lease clock cannot know of that,
+// so its leases may be believed in until the process hears of it.
+func (ls *leases) excuse(p *process) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.excused[p] = time.Now().Add(ls.w.plan.Session)
+}
+
+// stands reports whether a running process believes in the lease.
+func (b *belief) stands() bool {
+	if !b.p.runs() {
+		return false
+	}
+	select {
+	case <-b.lease.Done():
+		return false
+	default:
+		return b.lease.Err() == nil
+	}
+}
+
+// How many may hold a lock at once.
+const (
+	exclusive = 1
+	shared    = math.MaxInt
+)
+
+// granted takes a new lease into view. forget takes it out again, before it is released.
+func (ls *leases) granted(p *process, lock string, l idem.Lease, holders int) (forget func()) {
+	b := &belief{p, l, holders, time.Now()}
+	ls.mu.Lock()
+	if f, highest := l.Fence(), ls.fence[lock]; p.runs() && b.stands() {
+		if highest.Token != 0 && !highest.Before(f) && holders == exclusive {
+			ls.w.failf("lock %s: %s got fence %v after %v", lock, p.host, f, highest)
+		}
+		if highest.Before(f) || highest.Token == 0 {
+			ls.fence[lock] = f
+		}
+	}
+	ls.held[lock] = append(ls.held[lock], b)
+	ls.mu.Unlock()
+	ls.check()
+	return func() {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		for i, other := range ls.held[lock] {
+			if other == b {
+				ls.held[lock] = append(ls.held[lock][:i:i], ls.held[lock][i+1:]...)
+				break
+			}
+		}
+	}
+}
+
+// check looks for locks in which too many believe.
+func (ls *leases) check() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for lock, held := range ls.held {
+		least, standing := shared, []string(nil)
+		for _, b := range held {
+			if b.stands() && !b.since.Before(ls.excused[b.p]) {
+				least = min(least, b.holders)
+				standing = append(standing, fmt.Sprintf("%s (%v)", b.p.host, b.lease.Fence()))
+			}
+		}
+		if len(standing) > least {
+			ls.w.failf("lock %s is believed in by %s", lock, strings.Join(standing, " and by "))
+		}
+	}
+}
+
+// overseen is the locker of a process, under the eyes of the judge.
+type overseen struct {
+	*zookeeper.Locker
+	p *process
+}
+
+// TryAcquire implements idem.Locker.
+func (o *overseen) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.Lease, error) {
+	if err := o.p.step(false); err != nil {
+		return nil, err
+	}
+	l, err := o.Locker.TryAcquire(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	kept := l.(*zookeeper.Lease)
+	forget := o.p.w.leases.granted(o.p, "key "+req.KeyID.String(), kept, exclusive)
+	return &overseenLease{kept, o.p, forget}, o.p.step(false)
+}
+
+// overseenLease is a lease of an overseen locker.
+type overseenLease struct {
+	*zookeeper.Lease
+	p      *process
+	forget func()
+}
+
+var _ idem.MarkingLease = (*overseenLease)(nil)
+
+// MarkBegun implements idem.MarkingLease.
+func (l *overseenLease) MarkBegun(ctx context.Context, m idem.Marker) error {
+	_ = l.p.step(false)
+	defer l.p.w.stepped(l.p, false)
+	return l.Lease.MarkBegun(ctx, m)
+}
+
+// Release implements idem.Lease.
+func (l *overseenLease) Release(ctx context.Context) error {
+	_ = l.p.step(false)
+	l.forget()
+	return l.Lease.Release(ctx)
+}
+
+// ReleaseInBackground implements idem.Lease.
+func (l *overseenLease) ReleaseInBackground() {
+	_ = l.p.step(false)
+	l.forget()
+	l.Lease.ReleaseInBackground()
+}

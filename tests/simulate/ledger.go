@@ -1,0 +1,79 @@
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// ledger is the resource that handlers change. It remembers the highest fence of each
+// operation, and refuses lower ones if it checks fences.
+type ledger struct {
+	checks bool
+
+	mu      sync.Mutex
+	fences  map[string]idem.Fence
+	effects map[string][]effect // by operation
+}
+
+// effect is one payment.
+type effect struct {
+	attempt uint32
+	fence   idem.Fence
+}
+
+var errFenced = errors.New("ledger: a later holder has been here")
+
+func newLedger(checks bool) *ledger {
+	return &ledger{checks: checks, fences: make(map[string]idem.Fence), effects: make(map[string][]effect)}
+}
+
+// raise lets a fence in. Needs mu.
+func (l *ledger) raise(op string, f idem.Fence) error {
+	if !l.checks {
+		return nil
+	}
+	if f.Before(l.fences[op]) {
+		return errFenced
+	}
+	l.fences[op] = f
+	return nil
+}
+
+// pay makes a payment and returns its receipt. With once it makes no second one for the
+// operation, as a resource does that knows idempotency keys of its own.
+func (l *ledger) pay(ex idem.Execution, once bool) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.raise(ex.OperationID, ex.Fence); err != nil {
+		return "", err
+	}
+	if n := len(l.effects[ex.OperationID]); n == 0 || !once {
+		l.effects[ex.OperationID] = append(l.effects[ex.OperationID], effect{ex.Attempt, ex.Fence})
+	}
+	return receipt(ex.OperationID, len(l.effects[ex.OperationID])), nil
+}
+
+// look raises the fence, and returns the receipt of the latest payment, or "" without one.
+func (l *ledger) look(op string, f idem.Fence) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.raise(op, f); err != nil {
+		return "", err
+	}
+	if n := len(l.effects[op]); n > 0 {
+		return receipt(op, n), nil
+	}
+	return "", nil
+}
+
+// paid is the payments of an operation.
+func (l *ledger) paid(op string) []effect {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.effects[op]
+}
+
+func receipt(op string, n int) string { return fmt.Sprintf("payment %d of %s", n, op) }

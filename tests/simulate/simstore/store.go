@@ -1,0 +1,159 @@
+// Package simstore is a token store that fails as a Redis with replicas does. It is for
+// simulations in a bubble of testing/synctest.
+//
+// A [Server] keeps a log of its changes. FallBack drops the latest ones, as the promotion
+// of a stale replica does. LoseAll drops all of them, and the server refuses what its
+// clients ask until the loss is accepted. A [Client] reaches the server over the network,
+// which delays, loses and repeats calls.
+//
+// The rules of the records are those of tokenstore/memory, which passes the suite of
+// idem/idemtest. The scripts of tokenstore/redis are not simulated.
+package simstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// Server is the token store's server. It is safe for concurrent use.
+type Server struct {
+	// Changed, if not nil, is called with a record before and after each change. It must not
+	// use the server.
+	Changed func(id idem.KeyID, before, after idem.Record)
+
+	mu      sync.Mutex
+	clock   time.Time // of the change that is applied
+	records *memorystore.Store
+	log     []entry
+	down    bool
+	lost    bool // and not accepted
+}
+
+// entry is one change.
+type entry struct {
+	at    time.Time
+	id    idem.KeyID
+	apply func(*memorystore.Store) error
+}
+
+// New returns an empty server.
+func New() *Server {
+	s := new(Server)
+	s.records = s.empty()
+	return s
+}
+
+func (s *Server) empty() *memorystore.Store {
+	return memorystore.New(memorystore.WithClock(func() time.Time { return s.clock }))
+}
+
+var errDown = errors.New("simstore: server is down")
+
+// change applies and logs a change.
+func (s *Server) change(id idem.KeyID, begins bool, apply func(*memorystore.Store) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down {
+		return errDown
+	}
+	s.clock = time.Now()
+	before, _ := s.records.Get(context.Background(), id)
+	if s.lost && (begins || before.State == idem.StateNone) {
+		return fmt.Errorf("simstore: %w", idem.ErrStoreLost)
+	}
+	s.log = append(s.log, entry{s.clock, id, apply})
+	err := apply(s.records)
+	s.report(id, before)
+	return err
+}
+
+// report tells of a change. Needs mu.
+func (s *Server) report(id idem.KeyID, before idem.Record) {
+	after, _ := s.records.Get(context.Background(), id)
+	if s.Changed != nil {
+		s.Changed(id, before, after)
+	}
+}
+
+// read looks at the records.
+func (s *Server) read(look func(*memorystore.Store) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down {
+		return errDown
+	}
+	s.clock = time.Now()
+	return look(s.records)
+}
+
+// Down makes the server refuse every call, or serve again.
+func (s *Server) Down(down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = down
+}
+
+// FallBack drops the changes of the last time d, although their callers were told that
+// they had taken effect. It returns the keys whose records are others now.
+func (s *Server) FallBack(d time.Duration) []idem.KeyID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := len(s.log)
+	for kept > 0 && time.Since(s.log[kept-1].at) < d {
+		kept--
+	}
+	return s.rebuild(kept)
+}
+
+// LoseAll drops all records. The server refuses until Accept, unless it accepts at once.
+func (s *Server) LoseAll(accept bool) []idem.KeyID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = s.lost || !accept
+	return s.rebuild(0)
+}
+
+// Accept accepts a loss, as an operator does.
+func (s *Server) Accept() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = false
+}
+
+// rebuild applies the first n changes to an empty store.
+func (s *Server) rebuild(n int) (changed []idem.KeyID) {
+	before := s.records
+	dropped := s.log[n:]
+	s.log = s.log[:n:n]
+	s.records = s.empty()
+	for _, e := range s.log {
+		s.clock = e.at
+		_ = e.apply(s.records)
+	}
+	s.clock = time.Now()
+	seen := make(map[idem.KeyID]bool)
+	for _, e := range dropped {
+		was, _ := before.Get(context.Background(), e.id)
+		is, _ := s.records.Get(context.Background(), e.id)
+		if same := was.State == is.State && was.Attempt == is.Attempt; !seen[e.id] && !same {
+			changed = append(changed, e.id)
+		}
+		seen[e.id] = true
+	}
+	return changed
+}
+
+// Record returns the record of a key, without the network.
+func (s *Server) Record(id idem.KeyID) idem.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock = time.Now()
+	rec, _ := s.records.Get(context.Background(), id)
+	return rec
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package simzk
+
+const raceEnabled = true

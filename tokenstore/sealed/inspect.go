@@ -1,0 +1,60 @@
+package sealed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+var _ idem.StoreInspector = (*Store)(nil)
+
+// inspector is the store below. The error wraps errors.ErrUnsupported.
+func (s *Store) inspector() (idem.StoreInspector, error) {
+	if in, ok := s.wrapped.(idem.StoreInspector); ok {
+		return in, nil
+	}
+	return nil, fmt.Errorf("tokenstore/sealed: the store below tells operators nothing: %w", errors.ErrUnsupported)
+}
+
+// Clock asks the store below. The error wraps errors.ErrUnsupported if that is no
+// [idem.StoreInspector].
+func (s *Store) Clock(ctx context.Context) (time.Time, error) {
+	in, err := s.inspector()
+	if err != nil {
+		return time.Time{}, err
+	}
+	return in.Clock(ctx)
+}
+
+// Decisions asks the store below. The error is as for [Store.Clock].
+func (s *Store) Decisions(ctx context.Context, id idem.KeyID) ([]idem.Decided, error) {
+	in, err := s.inspector()
+	if err != nil {
+		return nil, err
+	}
+	return in.Decisions(ctx, id)
+}
+
+// EachKey asks the store below. The error is as for [Store.Clock].
+func (s *Store) EachKey(ctx context.Context, f func(idem.KeyID) bool) error {
+	in, err := s.inspector()
+	if err != nil {
+		return err
+	}
+	return in.EachKey(ctx, f)
+}
+
+// Replicas asks the store below how many replicas are attached, and how many have to acknowledge
+// an attempt. The error wraps errors.ErrUnsupported if that store does not tell.
+func (s *Store) Replicas(ctx context.Context) (attached, wanted int, err error) {
+	in, ok := s.wrapped.(interface {
+		Replicas(ctx context.Context) (attached, wanted int, err error)
+	})
+	if !ok {
+		return 0, 0, fmt.Errorf("tokenstore/sealed: the store below does not tell of replicas: %w", errors.ErrUnsupported)
+	}
+	return in.Replicas(ctx)
+}

@@ -1,0 +1,84 @@
+package sealed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+var (
+	_ idem.JoinedStore = (*Joined)(nil)
+	_ idem.JoinedTx    = (*joinedTx)(nil)
+)
+
+// Joined is a [Store] for [idem.NewJoined]. It seals the responses that commit together with
+// what a handler writes. It is safe for concurrent use. Make it with [NewJoined].
+type Joined struct {
+	*Store
+	joined idem.JoinedStore
+}
+
+// NewJoined returns a Joined, as [New] returns a Store. The handler gets its transaction as
+// without it.
+func NewJoined(store idem.JoinedStore, ring *Ring, opts ...Option) (*Joined, error) {
+	if store == nil {
+		return nil, errors.New("tokenstore/sealed: NewJoined needs a store")
+	}
+	s, err := New(store, ring, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &Joined{Store: s, joined: store}, nil
+}
+
+// BeginJoined opens a transaction. An unreadable response of the record is omitted.
+func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (idem.JoinedBegin, error) {
+	begin, err := j.joined.BeginJoined(ctx, id, req)
+	j.warn(ctx, "begin", id, j.open(id, &begin.Record))
+	if begin.Tx != nil {
+		begin.Tx = &joinedTx{JoinedTx: begin.Tx, store: j.Store, id: id}
+	}
+	return begin, err
+}
+
+// Held is that of the wrapped store.
+func (j *Joined) Held(ctx context.Context, id idem.KeyID) (bool, error) {
+	return j.joined.Held(ctx, id)
+}
+
+// Probe returns the record with its response opened. The error for a response that cannot be
+// opened is that of Get.
+func (j *Joined) Probe(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	rec, err := j.joined.Probe(ctx, id)
+	return j.opened(ctx, "probe", id, rec, err)
+}
+
+// Bind is that of the wrapped store.
+func (j *Joined) Bind(ctx context.Context, id idem.KeyID, fp idem.Fingerprint, ttl time.Duration) (idem.Fingerprint, error) {
+	return j.joined.Bind(ctx, id, fp, ttl)
+}
+
+// joinedTx seals the response of one attempt.
+type joinedTx struct {
+	idem.JoinedTx
+	store *Store
+	id    idem.KeyID
+}
+
+// Unwrap returns the transaction of the wrapped store, for [idem.JoinedTxOf].
+func (t *joinedTx) Unwrap() idem.JoinedTx { return t.JoinedTx }
+
+// Commit seals the response and commits.
+func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
+	if s.Response != nil {
+		sealed, err := t.store.ring.seal(place{t.id, s.Attempt}, s.Response)
+		if err != nil {
+			return fmt.Errorf("tokenstore/sealed: commit: %w", err)
+		}
+		s.Response = sealed
+	}
+	return t.JoinedTx.Commit(ctx, s)
+}
