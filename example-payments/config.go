@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
+	"github.com/idemkeeper/idemkeeper/internal/tlsfiles"
 	"github.com/idemkeeper/idemkeeper/tokenstore/sealed"
 )
 
@@ -34,6 +36,9 @@ type Config struct {
 	AcceptLoss       bool
 	RedisReplicas    int
 	ZooKeeperAuth    string
+	ZooKeeperTLS     bool
+	TLSFiles         tlsfiles.Files
+	TLS              *tls.Config // of TLSFiles
 	ResponseKeys     *sealed.Ring
 	PlainResponses   bool
 	APIKeys          payments.APIKeys
@@ -64,7 +69,7 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:8080", "`HOST:PORT` for HTTP; port 0 takes any free port")
 	fs.StringVar(&c.GRPCAddr, "grpc-addr", "127.0.0.1:9090", "`HOST:PORT` for gRPC; port 0 takes any free port")
 	fs.StringVar(&c.ZooKeeper, "zookeeper", "", "`HOST:PORT,HOST:PORT/chroot` of the ZooKeeper lock; without it the lock is that of the token store. With --token-store sql it only elects the instance that sweeps")
-	fs.StringVar(&c.Redis, "redis", "", "`URL` of the token store: redis:// or rediss://, several with commas for a cluster, or redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
+	fs.StringVar(&c.Redis, "redis", "", "`URL` of the token store: redis:// or rediss://, several with commas for a cluster, or redis+sentinel://HOST:PORT,HOST:PORT/MASTER (rediss+sentinel:// with TLS)")
 	fs.StringVar(&c.Database, "database", "", "`DATABASE` of the ledger: sqlite:FILE (for one instance), postgres://… or mysql://USER:PASSWORD@HOST:PORT/DATABASE; without it the ledger is embedded and lost at exit; better set in the environment if it has a password")
 	fs.StringVar(&c.TokenStore, "token-store", "", "`STORE` of the records: sql (in --database, committed together with the payment), redis, or memory; by default redis with --redis, and sql without")
 	fs.DurationVar(&c.SessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session time-out, or how long a Redis lock outlives its holder")
@@ -78,6 +83,10 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.DurationVar(&c.MarkerRetention, "marker-retention", time.Hour, "how long completed keys stay marked in ZooKeeper")
 	fs.IntVar(&c.RedisReplicas, "redis-replicas", 0, "`number` of Redis replicas to acknowledge an attempt before it starts")
 	fs.StringVar(&c.ZooKeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest), so that no other user can delete locks; better set in the environment")
+	fs.BoolVar(&c.ZooKeeperTLS, "zookeeper-tls", false, "reach ZooKeeper over TLS (its secureClientPort)")
+	fs.StringVar(&c.TLSFiles.CA, "tls-ca", "", tlsfiles.HelpCA)
+	fs.StringVar(&c.TLSFiles.Cert, "tls-cert", "", tlsfiles.HelpCert)
+	fs.StringVar(&c.TLSFiles.Key, "tls-key", "", tlsfiles.HelpKey)
 	fs.StringVar(&ring, "response-keys", "", "`ID=BASE64,…`: 32-byte keys to encrypt stored responses; the first encrypts, all decrypt; better set in the environment")
 	fs.BoolVar(&c.PlainResponses, "accept-plain-responses", false, "with --response-keys, also accept stored responses without encryption, left from before")
 	fs.StringVar(&keys, "api-keys", "demo=merchant_demo,test=merchant_test", "`TOKEN=MERCHANT,…`: bearer tokens and their merchants")
@@ -174,6 +183,9 @@ func (c *Config) check() error {
 	if c.ZooKeeperAuth != "" && c.ZooKeeper == "" {
 		return errors.New("--zookeeper-auth without --zookeeper")
 	}
+	if err := c.checkTLS(); err != nil {
+		return err
+	}
 	if c.PlainResponses && c.ResponseKeys == nil {
 		return errors.New("--accept-plain-responses without --response-keys")
 	}
@@ -187,6 +199,20 @@ func (c *Config) check() error {
 		return fmt.Errorf("--resolver: %q is neither ledger nor none", c.Resolver)
 	}
 	return c.checkStore()
+}
+
+// checkTLS reads the files. They must not lead an operator to believe that a connection is
+// secured while none is.
+func (c *Config) checkTLS() (err error) {
+	if c.ZooKeeperTLS && c.ZooKeeper == "" {
+		return errors.New("--zookeeper-tls without --zookeeper")
+	}
+	onServer := c.Database != "" && !strings.HasPrefix(c.Database, "sqlite:")
+	if c.TLSFiles.Given() && !c.ZooKeeperTLS && !strings.HasPrefix(c.Redis, "rediss") && !onServer {
+		return errors.New("--tls-ca, --tls-cert: no server is reached over TLS; give --zookeeper-tls, rediss:// or a database on a server")
+	}
+	c.TLS, err = c.TLSFiles.Config()
+	return err
 }
 
 // joined reports whether the records commit together with the payments. Markers belong

@@ -168,7 +168,7 @@ func (a *App) openLedger(ctx context.Context) error {
 	if a.cfg.ledgerIsPrivate() {
 		a.log.WarnContext(ctx, "the keys are shared and the ledger is not, so payments of other instances cannot be looked up and stay unknown; use --database")
 	}
-	l, err := ledger.Open(ctx, a.cfg.Database, sharing)
+	l, err := ledger.Open(ctx, a.cfg.Database, sharing, ledger.WithTLS(a.cfg.TLSFiles))
 	if errors.Is(err, ledger.ErrClaimed) {
 		return fmt.Errorf("--database: %w; instances that share it all need postgres:// or mysql:// and --token-store sql, or --redis", err)
 	}
@@ -242,6 +242,9 @@ func (a *App) openZooKeeper(ctx context.Context) error {
 	if a.cfg.ZooKeeperAuth != "" {
 		cfg.Credentials = []zookeeper.Credential{{Scheme: "digest", Secret: []byte(a.cfg.ZooKeeperAuth)}}
 	}
+	if a.cfg.ZooKeeperTLS {
+		cfg.TLS = a.cfg.TLS
+	}
 	if a.zookeeper, err = zookeeper.Open(ctx, cfg); err != nil {
 		return err
 	}
@@ -260,7 +263,7 @@ func (a *App) openZooKeeper(ctx context.Context) error {
 // ZooKeeper does not have it.
 func (a *App) openRedis(ctx context.Context) error {
 	goredis.SetLogger(debugLog{a.log}) // the client library has one logger for the process
-	client, err := redisstore.Connect(a.cfg.Redis)
+	client, err := redisstore.Connect(a.cfg.Redis, redisstore.WithTLS(a.cfg.TLS))
 	if err != nil {
 		return err
 	}

@@ -183,7 +183,7 @@ func (a *app) joinEnsemble(ctx context.Context, b *backends, within time.Duratio
 // connectRedis returns a client. It connects at its first use.
 func (a *app) connectRedis() (goredis.UniversalClient, error) {
 	goredis.SetLogger(quiet{})
-	client, err := redisstore.Connect(a.redis)
+	client, err := redisstore.Connect(a.redis, redisstore.WithTLS(a.tls))
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--redis: %w", err)}
 	}
@@ -211,8 +211,12 @@ func (a *app) openZooKeeper(ctx context.Context, log *slog.Logger) (client *zook
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err = zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot,
-		SessionTimeout: a.sessionTimeout, TickTime: a.zookeeperTick, Credentials: a.credentials(), Logger: log})
+	cfg := zookeeper.Config{Servers: servers, Chroot: chroot,
+		SessionTimeout: a.sessionTimeout, TickTime: a.zookeeperTick, Credentials: a.credentials(), Logger: log}
+	if a.zookeeperTLS {
+		cfg.TLS = a.tls
+	}
+	client, err = zookeeper.Open(ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--zookeeper: %w", err)
 	}

@@ -21,7 +21,7 @@ const connections = 4
 
 // openSQL opens the database of --database. It connects at its first use.
 func (a *app) openSQL(o database.Options) (*database.DB, error) {
-	o.Connections = connections
+	o.Connections, o.TLS = connections, a.tlsFiles
 	db, err := database.Open(a.database, o)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("--database: %w", err)

@@ -246,7 +246,7 @@ func (a *app) checkSentinels(ctx context.Context, r *report) (answering []string
 	addrs, master := sentinels(a.redis)
 	first := ""
 	for _, addr := range addrs {
-		primary, err := askSentinel(ctx, addr, master)
+		primary, err := a.askSentinel(ctx, addr, master)
 		switch {
 		case err != nil:
 			r.failf(check, "%s: %v", addr, err)
@@ -263,8 +263,8 @@ func (a *app) checkSentinels(ctx context.Context, r *report) (answering []string
 }
 
 // askSentinel asks one sentinel for the address of a primary.
-func askSentinel(ctx context.Context, addr, master string) (primary string, err error) {
-	err = withSentinel(ctx, addr, func(ctx context.Context, s *goredis.SentinelClient) error {
+func (a *app) askSentinel(ctx context.Context, addr, master string) (primary string, err error) {
+	err = a.withSentinel(ctx, addr, func(ctx context.Context, s *goredis.SentinelClient) error {
 		at, err := s.GetMasterAddrByName(ctx, master).Result()
 		primary = strings.Join(at, ":")
 		return err
@@ -272,11 +272,15 @@ func askSentinel(ctx context.Context, addr, master string) (primary string, err 
 	return primary, err
 }
 
-func withSentinel(ctx context.Context, addr string, f func(context.Context, *goredis.SentinelClient) error) error {
+func (a *app) withSentinel(ctx context.Context, addr string, f func(context.Context, *goredis.SentinelClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	client := goredis.NewSentinelClient(&goredis.Options{Addr: addr, ContextTimeoutEnabled: true, MaxRetries: -1,
-		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second, DialerRetries: 1})
+	o := goredis.Options{Addr: addr, ContextTimeoutEnabled: true, MaxRetries: -1,
+		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second, DialerRetries: 1}
+	if strings.HasPrefix(a.redis, "rediss") {
+		o.TLSConfig = a.tls.Clone() // the certificate is for the sentinel's own name
+	}
+	client := goredis.NewSentinelClient(&o)
 	defer func() { _ = client.Close() }()
 	return f(ctx, client)
 }
@@ -288,7 +292,7 @@ func (a *app) checkSentinelReplicas(ctx context.Context, r *report, addrs []stri
 	_, master := sentinels(a.redis)
 	var known []map[string]string
 	for _, addr := range addrs {
-		err := withSentinel(ctx, addr, func(ctx context.Context, s *goredis.SentinelClient) (err error) {
+		err := a.withSentinel(ctx, addr, func(ctx context.Context, s *goredis.SentinelClient) (err error) {
 			known, err = s.Replicas(ctx, master).Result()
 			return err
 		})
@@ -323,10 +327,10 @@ func (a *app) checkSentinelReplicas(ctx context.Context, r *report, addrs []stri
 	return all
 }
 
-// sentinels parses redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER. The
-// store's own client has accepted the URL before.
+// sentinels parses redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER, and the same
+// with rediss. The store's own client has accepted the URL before.
 func sentinels(url string) (addrs []string, master string) {
-	rest, found := strings.CutPrefix(url, "redis+sentinel://")
+	_, rest, found := strings.Cut(url, "+sentinel://")
 	if !found {
 		return nil, ""
 	}

@@ -220,7 +220,7 @@ func TestDoctorLeavesNothing(t *testing.T) {
 		t.Errorf("incarnations that doctor made: %q, %v", keys, err)
 	}
 	host, chroot, _ := strings.Cut(env["IDEMCTL_ZOOKEEPER"], "/")
-	c, err := dialServer(t.Context(), strings.Split(host, ",")[0])
+	c, err := new(app).dialServer(t.Context(), strings.Split(host, ",")[0])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -51,14 +52,14 @@ func (a *app) probeServer(ctx context.Context, addr string) probe {
 		c.close()
 	}
 	if p.err = err; err == nil {
-		p.version, p.mode = serverInfo(ctx, addr)
+		p.version, p.mode = a.serverInfo(ctx, addr)
 	}
 	return p
 }
 
 // serverInfo sends the four-letter command srvr.
-func serverInfo(ctx context.Context, addr string) (version, mode string) {
-	c, err := dialServer(ctx, addr)
+func (a *app) serverInfo(ctx context.Context, addr string) (version, mode string) {
+	c, err := a.dialServer(ctx, addr)
 	if err != nil {
 		return "", ""
 	}
@@ -114,7 +115,7 @@ func (a *app) firstMissing(ctx context.Context, addr string, paths []string) (st
 // startSession opens a session at a server, with --zookeeper-auth. The caller closes
 // it.
 func (a *app) startSession(ctx context.Context, addr string) (c *wire, granted time.Duration, err error) {
-	if c, err = dialServer(ctx, addr); err != nil {
+	if c, err = a.dialServer(ctx, addr); err != nil {
 		return nil, 0, err
 	}
 	if granted, err = c.connect(a.sessionTimeout); err != nil {
@@ -137,9 +138,15 @@ type wire struct {
 	end func()
 }
 
-// dialServer connects. Calls on the connection fail when ctx ends.
-func dialServer(ctx context.Context, addr string) (*wire, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+// dialServer connects, with --zookeeper-tls over TLS. Calls on the connection fail when ctx ends.
+func (a *app) dialServer(ctx context.Context, addr string) (*wire, error) {
+	var dialer interface {
+		DialContext(ctx context.Context, network, address string) (net.Conn, error)
+	} = new(net.Dialer)
+	if a.zookeeperTLS {
+		dialer = &tls.Dialer{Config: a.tls}
+	}
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/idemkeeper/idemkeeper/internal/operate"
+	"github.com/idemkeeper/idemkeeper/internal/tlsfiles"
 )
 
 // Exit codes.
@@ -92,6 +94,9 @@ type app struct {
 	zookeeper      string
 	zookeeperTick  time.Duration
 	zookeeperAuth  string
+	zookeeperTLS   bool
+	tlsFiles       tlsfiles.Files
+	tls            *tls.Config // of tlsFiles
 	responseKeys   string
 	plainResponses bool
 	witness        string
@@ -130,9 +135,13 @@ timed out. lock and semaphore exit as their command does.`,
 	f.StringVar(&a.zookeeper, "zookeeper", "", "ZooKeeper ensemble, as `HOST:PORT,HOST:PORT/chroot`")
 	f.DurationVar(&a.zookeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers; 0 means 2s, or less for a session too short for that")
 	f.StringVar(&a.witness, "witness", "/idem/redis", "`PATH` of the znode where the services remember their Redis")
-	f.StringVar(&a.redis, "redis", "", "`URL` of the token store: redis://HOST:PORT, several with commas for a cluster, or redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
+	f.StringVar(&a.redis, "redis", "", "`URL` of the token store: redis://HOST:PORT or rediss:// with TLS, several with commas for a cluster, or redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
 	f.StringVar(&a.prefix, "prefix", "idem", "`prefix` of the store's keys in Redis")
 	f.StringVar(&a.zookeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest) of the services at ZooKeeper; better set in the environment")
+	f.BoolVar(&a.zookeeperTLS, "zookeeper-tls", false, "reach ZooKeeper over TLS (its secureClientPort)")
+	f.StringVar(&a.tlsFiles.CA, "tls-ca", "", tlsfiles.HelpCA)
+	f.StringVar(&a.tlsFiles.Cert, "tls-cert", "", tlsfiles.HelpCert)
+	f.StringVar(&a.tlsFiles.Key, "tls-key", "", tlsfiles.HelpKey)
 	f.StringVar(&a.responseKeys, "response-keys", "", "`ID=BASE64,…`: the services' keys for stored responses; the first encrypts, all decrypt; better set in the environment")
 	f.BoolVar(&a.plainResponses, "accept-plain-responses", false, "with --response-keys, also accept stored responses without encryption")
 	f.StringVar(&a.database, "database", "", "`URL` of a token store in SQL, used without --redis: postgres://USER:PASSWORD@HOST:PORT/NAME, mysql://… likewise, or sqlite:FILE; a password is better set in the environment")
@@ -158,10 +167,14 @@ func (a *app) start(flags *pflag.FlagSet) error {
 			wrong = fmt.Errorf("invalid value %q for %s: %w", v, name, err)
 		}
 	})
-	if wrong == nil {
-		a.started = true
+	if wrong != nil {
+		return wrong
 	}
-	return wrong
+	if a.tls, wrong = a.tlsFiles.Config(); wrong != nil {
+		return wrong
+	}
+	a.started = true
+	return nil
 }
 
 // subcommandWanted refuses a command without its subcommand.

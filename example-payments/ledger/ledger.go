@@ -27,6 +27,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/fence"
 	"github.com/idemkeeper/idemkeeper/internal/database"
+	"github.com/idemkeeper/idemkeeper/internal/tlsfiles"
 )
 
 // Ledger is a [payments.Ledger] with transactions of its own.
@@ -67,14 +68,18 @@ const (
 // database is "" (embedded, lost at Close), "sqlite:FILE", "postgres://…" or
 // "mysql://…". The error wraps ErrClaimed if another instance has claimed the
 // database, and does not show passwords.
-func Open(ctx context.Context, name string, s Sharing) (_ *Ledger, err error) {
+func Open(ctx context.Context, name string, s Sharing, opts ...Option) (_ *Ledger, err error) {
 	l := &Ledger{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
 		}
 	}()
-	if err := l.connect(ctx, name, s); err != nil {
+	o := database.Options{Connections: connections, Create: true, IdleTransaction: idleTransaction}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if err := l.connect(ctx, name, s, o); err != nil {
 		return nil, err
 	}
 	if l.fences, err = fence.New(l.dialect.fences, fence.WithName(fenceTable)); err != nil {
@@ -86,8 +91,14 @@ func Open(ctx context.Context, name string, s Sharing) (_ *Ledger, err error) {
 	return l, nil
 }
 
+// Option is an option of [Open].
+type Option func(*database.Options)
+
+// WithTLS names the files for the connections to a server.
+func WithTLS(files tlsfiles.Files) Option { return func(o *database.Options) { o.TLS = files } }
+
 // connect opens and claims the database.
-func (l *Ledger) connect(ctx context.Context, name string, s Sharing) (err error) {
+func (l *Ledger) connect(ctx context.Context, name string, s Sharing, o database.Options) (err error) {
 	file, isFile := strings.CutPrefix(name, "sqlite:")
 	switch {
 	case name == "":
@@ -98,7 +109,7 @@ func (l *Ledger) connect(ctx context.Context, name string, s Sharing) (err error
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
-	l.db, err = database.Open(name, database.Options{Connections: connections, Create: true, IdleTransaction: idleTransaction})
+	l.db, err = database.Open(name, o)
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
@@ -110,7 +121,7 @@ func (l *Ledger) connect(ctx context.Context, name string, s Sharing) (err error
 	if l.dialect.session == nil {
 		return nil
 	}
-	if l.locks, err = database.Open(name, database.Options{Connections: 2}); err != nil {
+	if l.locks, err = database.Open(name, database.Options{Connections: 2, TLS: o.TLS}); err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
 	l.onClose(l.locks.Close)

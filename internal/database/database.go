@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
+	"github.com/idemkeeper/idemkeeper/internal/tlsfiles"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
@@ -52,6 +53,10 @@ type Options struct {
 	// paused process would keep its rows locked otherwise. MySQL knows such a limit for whole
 	// connections only, so there it ends idle connections too. 0 leaves the server's setting.
 	IdleTransaction time.Duration
+	// TLS names the files for connections to a server. If it names any, and the URL says nothing
+	// of TLS, every connection is secured and the server's certificate has to be for the host in
+	// the URL. Options of the URL go first.
+	TLS tlsfiles.Files
 }
 
 // Open opens the database of a URL, and connects at the first use:
@@ -104,6 +109,10 @@ func (d *DB) StoreOptions() []sqlstore.Option {
 }
 
 func openPostgres(name string, o Options) (*DB, error) {
+	name, err := securePostgres(name, o.TLS)
+	if err != nil {
+		return nil, err
+	}
 	cfg, err := pgx.ParseConfig(name)
 	if err != nil { // pgx leaves the password out where it finds it
 		return nil, errors.New("database: PostgreSQL: want postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE")
@@ -134,6 +143,9 @@ func openMySQL(name string, o Options) (*DB, error) {
 	cfg.Passwd, _ = u.User.Password()
 	cfg.Timeout = cmp.Or(cfg.Timeout, dialTimeout)
 	cfg.ReadTimeout, cfg.WriteTimeout = cmp.Or(cfg.ReadTimeout, ioTimeout), cmp.Or(cfg.WriteTimeout, ioTimeout)
+	if err := secureMySQL(cfg, o.TLS); err != nil {
+		return nil, err
+	}
 	cfg.InterpolateParams = true // saves a round trip in most statements
 	cfg.Logger = silent{}        // the errors come back
 	if o.IdleTransaction > 0 {

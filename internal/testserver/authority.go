@@ -8,9 +8,11 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -58,6 +60,19 @@ func (a *Authority) Client(name string) *tls.Config {
 func (a *Authority) Server() *tls.Config {
 	a.tb.Helper()
 	return &tls.Config{Certificates: []tls.Certificate{a.server()}, MinVersion: tls.VersionTLS12}
+}
+
+// ClientFiles writes what a program needs: the certificate of the authority, and a client
+// certificate with its key. It returns the names of the files.
+func (a *Authority) ClientFiles(name string) (ca, cert, key string) {
+	a.tb.Helper()
+	dir := a.tb.TempDir()
+	ca, cert, key = filepath.Join(dir, "ca.pem"), filepath.Join(dir, "client.pem"), filepath.Join(dir, "client.key")
+	a.store(ca, tls.Certificate{Certificate: [][]byte{a.cert.Raw}})
+	pair := a.Client(name).Certificates[0]
+	a.store(cert, tls.Certificate{Certificate: pair.Certificate})
+	a.store(key, tls.Certificate{PrivateKey: pair.PrivateKey})
+	return ca, cert, key
 }
 
 // server returns a certificate for a server on 127.0.0.1, which has no name.
@@ -110,6 +125,18 @@ func (a *Authority) issue(template *x509.Certificate) tls.Certificate {
 	key := a.newKey()
 	cert := a.sign(template, a.cert, key)
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
+}
+
+// serverFiles writes the authority's certificate, and that of a server with its key, into a
+// folder. owner gives the files to the user of the server, who alone can read them.
+func (a *Authority) serverFiles(dir string, owner func(file string) error) (ca, cert, key string, err error) {
+	a.tb.Helper()
+	ca, cert, key = filepath.Join(dir, "ca.pem"), filepath.Join(dir, "server.pem"), filepath.Join(dir, "server.key")
+	pair := a.server()
+	a.store(ca, tls.Certificate{Certificate: [][]byte{a.cert.Raw}})
+	a.store(cert, tls.Certificate{Certificate: pair.Certificate})
+	a.store(key, tls.Certificate{PrivateKey: pair.PrivateKey})
+	return ca, cert, key, errors.Join(owner(ca), owner(cert), owner(key))
 }
 
 // store writes PEM: certificates, and the private key of the first if it has one.

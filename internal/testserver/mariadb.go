@@ -80,7 +80,12 @@ func SharedMySQL(tb testing.TB) string {
 func StartMariaDB(tb testing.TB) *MariaDB {
 	tb.Helper()
 	needsServer(tb)
-	m, held, err := launchMariaDB()
+	return ownMariaDB(tb)
+}
+
+func ownMariaDB(tb testing.TB, settings ...string) *MariaDB {
+	tb.Helper()
+	m, held, err := launchMariaDB(settings...)
 	if err != nil {
 		tb.Fatalf("%v (%s)", err, installHint)
 	}

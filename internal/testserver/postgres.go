@@ -50,6 +50,9 @@ type Postgres struct {
 	addr, dir string
 }
 
+// Addr returns "host:port".
+func (p *Postgres) Addr() string { return p.addr }
+
 // URL returns the URL of a database.
 func (p *Postgres) URL() string {
 	return "postgres://idemkeeper@" + p.addr + "/postgres?sslmode=disable"
@@ -112,9 +115,9 @@ func StartStandby(tb testing.TB, source string) *Postgres {
 	})
 }
 
-func ownPostgres(tb testing.TB, prepare func(bin, data string) *exec.Cmd) *Postgres {
+func ownPostgres(tb testing.TB, prepare func(bin, data string) *exec.Cmd, settings ...string) *Postgres {
 	tb.Helper()
-	p, held, err := launchPostgres(prepare)
+	p, held, err := launchPostgres(prepare, settings...)
 	if err != nil {
 		tb.Fatalf("%v (%s)", err, installHint)
 	}

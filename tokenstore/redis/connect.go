@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -29,12 +30,38 @@ const (
 //	redis://[USER:PASSWORD@]HOST:PORT[/DB]     one server; rediss:// with TLS
 //	redis://HOST:PORT,redis://HOST:PORT        a cluster
 //	redis+sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT/MASTER[/DB]
-func Connect(addr string) (goredis.UniversalClient, error) {
+//
+// With rediss+sentinel:// the sentinels and the servers are reached over TLS. The certificate of
+// each server has to be for the name or the address that the client dials.
+func Connect(addr string, opts ...ConnectOption) (goredis.UniversalClient, error) {
 	o, err := parseAddr(addr)
 	if err != nil {
 		return nil, err
 	}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(o)
+		}
+	}
 	return goredis.NewUniversalClient(o), nil
+}
+
+// ConnectOption is an option of [Connect].
+type ConnectOption func(*goredis.UniversalOptions)
+
+// WithTLS sets the authorities and the client certificate for addresses that name TLS. The
+// others stay without TLS. Connect copies the configuration, and checks the name of the server
+// in the address if the configuration names none. Nil is the default, which trusts the
+// authorities of the system.
+func WithTLS(cfg *tls.Config) ConnectOption {
+	return func(o *goredis.UniversalOptions) {
+		if cfg == nil || o.TLSConfig == nil {
+			return
+		}
+		name := cmp.Or(cfg.ServerName, o.TLSConfig.ServerName)
+		o.TLSConfig = cfg.Clone()
+		o.TLSConfig.ServerName = name
+	}
 }
 
 // parseAddr reads the forms of [Connect]. Errors do not show passwords.
@@ -54,7 +81,7 @@ func parseAddr(addr string) (*goredis.UniversalOptions, error) {
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 	servers, port := strings.Split(addr, ","), "6379"
-	if rest, ok := strings.CutPrefix(addr, "redis+sentinel://"); ok {
+	if scheme, rest, _ := strings.Cut(addr, "+sentinel://"); rest != "" {
 		hosts, path, _ := strings.Cut(rest, "/")
 		name, db, _ := strings.Cut(path, "/")
 		if name == "" {
@@ -63,7 +90,7 @@ func parseAddr(addr string) (*goredis.UniversalOptions, error) {
 		at := strings.LastIndexByte(hosts, '@') + 1 // the server gets user and password, and the sentinels do not
 		servers, port, o.MasterName = nil, "26379", name
 		for host := range strings.SplitSeq(hosts[at:], ",") {
-			servers = append(servers, "redis://"+hosts[:at]+strings.TrimSpace(host)+"/"+db)
+			servers = append(servers, scheme+"://"+hosts[:at]+strings.TrimSpace(host)+"/"+db)
 		}
 	}
 	for _, server := range servers {
@@ -75,10 +102,9 @@ func parseAddr(addr string) (*goredis.UniversalOptions, error) {
 	switch {
 	case o.IsClusterMode && o.DB != 0:
 		return nil, errors.New("tokenstore/redis: a cluster has no database but 0")
-	case o.IsClusterMode && o.TLSConfig != nil:
-		if strings.Count(addr, "rediss://") != len(servers) {
-			return nil, errors.New("tokenstore/redis: addresses of one cluster with and without TLS")
-		}
+	case o.IsClusterMode && o.TLSConfig != nil && strings.Count(addr, "rediss://") != len(servers):
+		return nil, errors.New("tokenstore/redis: addresses of one cluster with and without TLS")
+	case o.TLSConfig != nil && (o.IsClusterMode || o.MasterName != ""):
 		o.TLSConfig.ServerName = "" // each connection checks the name that it dials
 	}
 	return o, nil
@@ -89,7 +115,7 @@ func addServer(o *goredis.UniversalOptions, server, port string) error {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
 		// err would show the password
-		return errors.New("tokenstore/redis: address: want redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss:// or redis+sentinel://, without options")
+		return errors.New("tokenstore/redis: address: want redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss://, redis+sentinel:// or rediss+sentinel://, without options")
 	}
 	u.Host = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
 	one, err := goredis.ParseURL(u.String())
