@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 )
 
@@ -48,7 +47,7 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	}
 	e.limit.most = e.cfg.maxOpenPerScope
 	e.firsts.byKey = make(map[KeyID]*first)
-	e.running.runs = make(map[*run]report)
+	e.running.reports = make(map[*run]report)
 	e.work.init()
 	if e.cfg.telemetry != nil {
 		e.cfg.telemetry.Watch(e, store)
@@ -57,24 +56,21 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 }
 
 // request is an Operation on its way through the protocol. It belongs to one goroutine. After a
-// settlement that goes on in the background, record belongs to that, and Do reads settled alone.
+// settlement that goes on in the background, record belongs to that, and Do reads telemetry.settled alone.
 type request struct {
 	Operation
 	id          KeyID
-	fingerprint Fingerprint   // in the current version
-	giveUp      time.Time     // when a duplicate stops waiting for the first request
-	first       *first        // set while duplicates in this process wait for this request
-	ended       uint32        // how many firsts had ended before the record was read
-	nonce       Nonce         // of the lease, and of the attempt that begins under it
-	record      Record        // as the store last returned it
-	repair      Repair        // how to write the begun attempt anew if the store loses it
-	open        bool          // an attempt of the key was seen to run or to be in doubt
-	counted     bool          // among the open executions of its scope
-	attempt     uint32        // the number of the attempt whose handler ran, or 0
-	failedOpen  bool          // the handler ran without protection
-	trace       any           // of the whole request, from the telemetry
-	retries     int           // how often the handler may still run again after a conflict
-	settled     atomic.Uint32 // the State of the record after the attempt, StateNone until it is known
+	fingerprint Fingerprint // in the current version
+	giveUp      time.Time   // when a duplicate stops waiting for the first request
+	first       *first      // set while duplicates in this process wait for this request
+	ended       uint32      // how many firsts had ended before the record was read
+	nonce       Nonce       // of the lease, and of the attempt that begins under it
+	record      Record      // as the store last returned it
+	repair      Repair      // how to write the begun attempt anew if the store loses it
+	open        bool        // an attempt of the key was seen to run or to be in doubt
+	counted     bool        // among the open executions of its scope
+	retries     int         // how often the handler may still run again after a conflict
+	telemetry   requestTelemetry
 }
 
 // Do executes an operation, or answers it with the outcome of an earlier execution. The error
@@ -94,7 +90,7 @@ func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (_ Result, err
 	if err != nil {
 		return e.refused(ctx, op.Policy, KeyID{}, err)
 	}
-	r.trace = step.trace
+	r.telemetry.trace = step.trace
 	defer e.work.done()
 	if e.inside(ctx, r.id) != nil {
 		return e.refused(ctx, op.Policy, r.id, refuse(CodeInternal, ErrNested))
@@ -167,9 +163,12 @@ func (e *Engine) underLock(ctx context.Context, r *request, h Handler) (*Result,
 		return e.failOpen(ctx, r, h, refuse(CodeUnavailable, err))
 	}
 	// Step 5: begin the attempt under the lock.
-	beginning, step := e.startStep(detached, StepBegin, r)
-	begun, res, err := e.begin(beginning, r, lease)
-	step.end(r, err)
+	var begun bool
+	var res *Result
+	err = e.inStep(detached, StepBegin, r, 0, func(ctx context.Context) (err error) {
+		begun, res, err = e.begin(ctx, r, lease)
+		return err
+	})
 	if err != nil {
 		return e.failOpen(ctx, r, h, err)
 	}
@@ -230,12 +229,11 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 }
 
 // read is step 3, one round trip to the primary.
-func (e *Engine) read(ctx context.Context, r *request) (err error) {
-	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
-	defer cancel()
-	call, step := e.startStep(call, StepRead, r)
-	r.record, err = e.store.Get(call, r.id)
-	step.end(r, err)
+func (e *Engine) read(ctx context.Context, r *request) error {
+	err := e.inStep(ctx, StepRead, r, e.cfg.storeTimeout, func(ctx context.Context) (err error) {
+		r.record, err = e.store.Get(ctx, r.id)
+		return err
+	})
 	switch {
 	case unreadable(err):
 		e.observe(ctx, r, Event{Type: EventUnreadable, Err: err})
@@ -310,13 +308,12 @@ func (r *request) matches(stored Fingerprint) (same bool, err error) {
 }
 
 // lock is step 4.
-func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
-	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
-	defer cancel()
+func (e *Engine) lock(ctx context.Context, r *request) (lease Lease, err error) {
 	r.nonce = NewNonce()
-	call, step := e.startStep(call, StepLock, r)
-	lease, err := e.locker.TryAcquire(call, LockRequest{KeyID: r.id, Nonce: r.nonce})
-	step.end(r, err)
+	err = e.inStep(ctx, StepLock, r, e.cfg.lockTimeout, func(ctx context.Context) (err error) {
+		lease, err = e.locker.TryAcquire(ctx, LockRequest{KeyID: r.id, Nonce: r.nonce})
+		return err
+	})
 	return lease, err
 }
 
@@ -342,16 +339,12 @@ func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
 	if left <= 0 {
 		return nil, refuse(CodeInProgress, nil)
 	}
-	waitCtx, cancel := context.WithTimeout(ctx, left)
-	defer cancel()
 	e.observe(ctx, r, Event{Type: EventWaited})
-	inner, step := e.startStep(waitCtx, StepWait, r)
-	err := e.locker.Wait(inner, r.id)
-	step.end(r, err)
+	err := e.inStep(ctx, StepWait, r, left, func(ctx context.Context) error { return e.locker.Wait(ctx, r.id) })
 	switch {
 	case err == nil:
 		return nil, errAgain
-	case waitCtx.Err() != nil:
+	case ctx.Err() != nil || time.Until(r.giveUp) <= 0:
 		return nil, refuse(CodeInProgress, nil)
 	default:
 		return nil, refuse(CodeUnavailable, err)

@@ -33,7 +33,7 @@ type run struct {
 func (e *Engine) execute(ctx context.Context, r *request, lease Lease, h Handler) *run {
 	attempt := r.record.Attempt
 	run := &run{request: r, lease: lease, settlement: Settlement{Attempt: attempt}, started: time.Now()}
-	r.attempt = attempt.Number
+	r.telemetry.attempt = attempt.Number
 	inner, step := e.startStep(ctx, StepHandler, r)
 	run.span = step.span()
 	x := e.newExecution(inner, r, lease, attempt, r.Policy.HandlerTimeout)
@@ -110,12 +110,12 @@ func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error)
 		return nil, err
 	}
 	e.observe(ctx, r, Event{Type: EventFailedOpen, Err: refusal.Err})
-	r.failedOpen = true
+	r.telemetry.failedOpen = true
 	inner, step := e.startStep(context.WithoutCancel(ctx), StepHandler, r)
 	x := e.newExecution(inner, r, nil, Attempt{}, r.Policy.HandlerTimeout)
 	defer x.end()
-	err = errPanic
-	defer func() { step.end(r, err) }()
-	resp, err := h(x)
-	return &Result{Response: resp}, err
+	res, handlerErr := &Result{}, errPanic // unless the handler returns
+	defer func() { step.end(r, handlerErr) }()
+	res.Response, handlerErr = h(x)
+	return res, handlerErr
 }

@@ -61,17 +61,29 @@ func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) 
 	}
 	r.open = true // until the record says otherwise
 	e.observe(ctx, r, Event{Type: EventJoined})
-	timer := time.NewTimer(left)
+	err := e.inStep(ctx, StepWait, r, 0, func(ctx context.Context) error { return f.wait(ctx, left) })
+	switch {
+	case err == nil:
+		return f.result, nil
+	case ctx.Err() != nil:
+		return nil, refuse(CodeUnavailable, ctx.Err())
+	}
+	return nil, refuse(CodeInProgress, nil)
+}
+
+// wait waits until the request has ended. After the time-out the error is
+// context.DeadlineExceeded. A context with that time-out would cost each duplicate of a storm
+// several allocations.
+func (f *first) wait(ctx context.Context, timeout time.Duration) error {
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	_, step := e.startStep(ctx, StepWait, r)
-	defer step.end(r, nil)
 	select {
 	case <-f.done:
-		return f.result, nil
+		return nil
 	case <-timer.C:
-		return nil, refuse(CodeInProgress, nil)
+		return context.DeadlineExceeded
 	case <-ctx.Done():
-		return nil, refuse(CodeUnavailable, ctx.Err())
+		return ctx.Err()
 	}
 }
 

@@ -65,9 +65,12 @@ func (e *Engine) inTransaction(ctx context.Context, r *request, h Handler) (*Res
 		return nil, err
 	}
 	// Step 5: open the transaction and take the key in it.
-	beginning, step := e.startStep(detached, StepBegin, r)
-	tx, res, err := e.beginJoined(beginning, r)
-	step.end(r, err)
+	var tx JoinedTx
+	var res *Result
+	err := e.inStep(detached, StepBegin, r, 0, func(ctx context.Context) (err error) {
+		tx, res, err = e.beginJoined(ctx, r)
+		return err
+	})
 	if errors.Is(err, ErrLocked) {
 		return e.locked(ctx, r)
 	}
@@ -80,13 +83,13 @@ func (e *Engine) inTransaction(ctx context.Context, r *request, h Handler) (*Res
 	// Steps 7 and 8: end the transaction, answer. After a conflict the whole handler may run
 	// again, because nothing of the transaction remains.
 	run.retry = r.retries > 0
-	settling, step := e.startStep(detached, StepSettle, r)
-	res, err = e.concludeJoined(settling, run)
-	if _, refused := asRefused(err); refused {
-		step.end(r, err)
-	} else { // an error of the handler
-		step.end(r, nil)
-	}
+	_ = e.inStep(detached, StepSettle, r, 0, func(ctx context.Context) error {
+		res, err = e.concludeJoined(ctx, run)
+		if _, refused := asRefused(err); !refused { // an error of the handler is none of this step
+			return nil
+		}
+		return err
+	})
 	if !run.retry || !errors.Is(err, ErrConflict) {
 		return res, err
 	}
@@ -172,7 +175,7 @@ func (e *Engine) callBeginJoined(ctx context.Context, r *request, req JoinedRequ
 // executeJoined is step 6: it runs the handler with the transaction in its context.
 func (e *Engine) executeJoined(ctx context.Context, r *request, tx JoinedTx, h Handler) *run {
 	run := &run{request: r, tx: tx, settlement: Settlement{Attempt: r.record.Attempt}, started: time.Now()}
-	r.attempt = r.record.Attempt.Number
+	r.telemetry.attempt = r.record.Attempt.Number
 	inner, step := e.startStep(ctx, StepHandler, r)
 	run.span = step.span()
 	x := e.newExecution(inner, r, nil, r.record.Attempt, r.Policy.HandlerTimeout)

@@ -44,7 +44,7 @@ func (r *Response) size() int64 {
 	return int64(n)
 }
 
-// The binary form of a [Response], version 1. Length and checksum are big-endian. Other
+// The binary form of a [Response], version 2. Length and checksum are big-endian. Other
 // lengths, counts and the status are varints in their shortest form, and the status is
 // zigzag-coded.
 //
@@ -58,10 +58,13 @@ func (r *Response) size() int64 {
 //
 // The length is that of the content. The checksum is the CRC-32C of all other bytes,
 // including the first six. It finds every change within 32 adjacent bits, and the length
-// finds a form that was cut off or extended. Later versions keep the first ten bytes, so an
-// older build can tell a newer form from a damaged one.
+// finds a form that was cut off or extended.
+//
+// Every change of the form raises the version, and so does a new flag. Later versions keep the
+// first ten bytes, so an older build can tell a newer form from a damaged one. A build reads the
+// form of its own version only.
 const (
-	responseVersion = 1
+	responseVersion = 2
 	responseOmitted = 1 << 0 // flag for a body that could not be kept
 	responseTraced  = 1 << 1 // flag for a span
 
@@ -144,6 +147,8 @@ func (r *Response) UnmarshalBinary(data []byte) error {
 		return fmt.Errorf("%w: its checksum differs", ErrResponseDamaged)
 	case data[0] > responseVersion:
 		return fmt.Errorf("%w: response of version %d", ErrNewerRecord, data[0])
+	case data[0] < responseVersion:
+		return fmt.Errorf("%w: it has version %d, and this build reads version %d only", ErrResponseDamaged, data[0], responseVersion)
 	}
 	d := decoder{rest: data[responseContent:]}
 	out := Response{Omitted: data[1]&responseOmitted != 0}

@@ -3,6 +3,7 @@ package idem
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -87,18 +88,18 @@ func TestResponseBinaryRefusesOtherForms(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"empty":              nil,
 		"version only":       {1},
-		"version 0":          sealed(0, 0, "\x00\x00\x00"),
-		"unknown flag":       sealed(1, 4, "\x00\x00\x00"),
-		"no span":            sealed(1, 2, "\x00\x00\x00"),
-		"zero span":          sealed(1, 2, strings.Repeat("\x00", 24)+"\x00\x00\x00"),
-		"no status":          sealed(1, 0, ""),
-		"no trailer":         sealed(1, 0, "\x00\x00"),
-		"long varint":        sealed(1, 0, "\x80\x00\x00\x00"),
-		"overflowing varint": sealed(1, 0, strings.Repeat("\xff", 10)+"\x00\x00"),
-		"count too high":     sealed(1, 0, "\x00\xff\xff\xff\xff\x0f\x00"),
-		"length too high":    sealed(1, 0, "\x00\x01\xff\xff\xff\xff\x0f\x00"),
-		"names out of order": sealed(1, 0, "\x00\x02\x01b\x00\x01a\x00\x00"),
-		"name twice":         sealed(1, 0, "\x00\x02\x01a\x00\x01a\x00\x00"),
+		"older version":      sealed(responseVersion-1, 0, "\x00\x00\x00"),
+		"unknown flag":       sealed(responseVersion, 4, "\x00\x00\x00"),
+		"no span":            sealed(responseVersion, 2, "\x00\x00\x00"),
+		"zero span":          sealed(responseVersion, 2, strings.Repeat("\x00", 24)+"\x00\x00\x00"),
+		"no status":          sealed(responseVersion, 0, ""),
+		"no trailer":         sealed(responseVersion, 0, "\x00\x00"),
+		"long varint":        sealed(responseVersion, 0, "\x80\x00\x00\x00"),
+		"overflowing varint": sealed(responseVersion, 0, strings.Repeat("\xff", 10)+"\x00\x00"),
+		"count too high":     sealed(responseVersion, 0, "\x00\xff\xff\xff\xff\x0f\x00"),
+		"length too high":    sealed(responseVersion, 0, "\x00\x01\xff\xff\xff\xff\x0f\x00"),
+		"names out of order": sealed(responseVersion, 0, "\x00\x02\x01b\x00\x01a\x00\x00"),
+		"name twice":         sealed(responseVersion, 0, "\x00\x02\x01a\x00\x01a\x00\x00"),
 	} {
 		var r Response
 		if err := r.UnmarshalBinary(data); !errors.Is(err, ErrResponseDamaged) {
@@ -107,10 +108,23 @@ func TestResponseBinaryRefusesOtherForms(t *testing.T) {
 	}
 }
 
+// Every other form has another version.
+func TestResponseFormIsFixed(t *testing.T) {
+	const want = "02" + "02" + "00000034" + "978abea6" +
+		"01000000000000000000000000000002" + "0300000000000004" + "9203" +
+		"01" + "0c" + "436f6e74656e742d54797065" + "01" + "04" + "742f706c" + "01" + "01" + "58" + "00" + "6869"
+	r := codecResponses["traced"]
+	r.Header, r.Trailer, r.Body = map[string][]string{"Content-Type": {"t/pl"}}, map[string][]string{"X": nil}, []byte("hi")
+	data, err := r.AppendBinary(nil)
+	if got := hex.EncodeToString(data); got != want || err != nil {
+		t.Errorf("AppendBinary() = %s, %v, want %s", got, err, want)
+	}
+}
+
 func TestResponseBinaryTellsANewerForm(t *testing.T) {
 	var r Response
-	if err := r.UnmarshalBinary(sealed(2, 0x80, "something else")); !errors.Is(err, ErrNewerRecord) {
-		t.Errorf("UnmarshalBinary(version 2) = %v, want %v", err, ErrNewerRecord)
+	if err := r.UnmarshalBinary(sealed(responseVersion+1, 0x80, "something else")); !errors.Is(err, ErrNewerRecord) {
+		t.Errorf("UnmarshalBinary(a newer version) = %v, want %v", err, ErrNewerRecord)
 	}
 }
 
@@ -139,7 +153,7 @@ func TestResponseBinaryFindsDamage(t *testing.T) {
 
 // A count that the input has no room for must not be believed.
 func TestResponseBinaryDoesNotOverAllocate(t *testing.T) {
-	data := sealed(1, 0, "\x00\x80\x20"+strings.Repeat("\x00", 100)) // 4,096 names, and room for 50
+	data := sealed(responseVersion, 0, "\x00\x80\x20"+strings.Repeat("\x00", 100)) // 4,096 names, and room for 50
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range 100 {
@@ -159,7 +173,7 @@ func FuzzResponseUnmarshalBinary(f *testing.F) {
 			f.Add(data[0], data[1], data[responseContent:], uint16(0), byte(0))
 		}
 	}
-	f.Add(byte(1), byte(0), []byte("\x00\xff\xff\xff\xff\x0f\x00"), uint16(3), byte(1))
+	f.Add(byte(responseVersion), byte(0), []byte("\x00\xff\xff\xff\xff\x0f\x00"), uint16(3), byte(1))
 	f.Fuzz(func(t *testing.T, version, flags byte, content []byte, at uint16, change byte) {
 		data := sealed(version, flags, string(content))
 		var r Response

@@ -15,11 +15,11 @@ type Running struct {
 // Running counts the handlers of this engine. Each of them holds its key. It is cheap, and
 // safe for concurrent use.
 func (e *Engine) Running() Running {
-	l := &e.running
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r := Running{Count: len(l.runs)}
-	for run := range l.runs {
+	handlers := &e.running
+	handlers.mu.Lock()
+	defer handlers.mu.Unlock()
+	r := Running{Count: len(handlers.reports)}
+	for run := range handlers.reports {
 		r.Oldest = max(r.Oldest, time.Since(run.started))
 	}
 	return r
@@ -28,65 +28,64 @@ func (e *Engine) Running() Running {
 // running has the handlers that run, and one timer for their reports. Nearly all handlers end
 // before their first report is due, so a timer for each would be in vain.
 type running struct {
-	mu    sync.Mutex
-	runs  map[*run]report
-	timer *time.Timer // nil if no handler has run since the last look
+	mu      sync.Mutex
+	reports map[*run]report // the next one of each handler
+	timer   *time.Timer     // nil if no handler ran when it fired last
 }
 
 // report is the next report of a handler that runs for long.
 type report struct {
 	ctx context.Context
-	due time.Duration // age of the handler
+	age time.Duration // of the handler when the report is due
 }
 
 // handlerStarted counts a run until handlerEnded. The run is reported after a long time, and
 // again each time its age has doubled.
 func (e *Engine) handlerStarted(ctx context.Context, run *run) {
-	l := &e.running
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	due := e.cfg.longRunning
-	l.runs[run] = report{ctx, due}
-	if due > 0 && l.timer == nil {
-		l.timer = time.AfterFunc(due, e.reportRunning)
+	handlers := &e.running
+	handlers.mu.Lock()
+	defer handlers.mu.Unlock()
+	handlers.reports[run] = report{ctx, e.cfg.longRunning}
+	if e.cfg.longRunning > 0 && handlers.timer == nil {
+		handlers.timer = time.AfterFunc(e.cfg.longRunning, e.reportRunning)
 	}
 }
 
 func (e *Engine) handlerEnded(run *run) {
-	l := &e.running
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.runs, run)
+	handlers := &e.running
+	handlers.mu.Lock()
+	defer handlers.mu.Unlock()
+	delete(handlers.reports, run)
 }
 
 // reportRunning makes the reports that are due, and sets the timer for the next ones. No report
 // of a new handler is due before the timer, because it is never set to more than the time after
 // which a handler runs for long.
 func (e *Engine) reportRunning() {
-	l := &e.running
-	l.mu.Lock()
+	handlers := &e.running
+	handlers.mu.Lock()
 	pause, due := e.cfg.longRunning, []func(){}
-	for run, next := range l.runs {
+	for run, next := range handlers.reports {
 		age := time.Since(run.started)
-		if age >= next.due {
+		if age >= next.age {
 			e.work.hold() // Close waits for the run, and so for this report
 			due = append(due, func() {
 				defer e.work.done()
 				e.observe(next.ctx, run.request, Event{Type: EventLongRunning, Attempt: run.settlement.Attempt, State: StatePending, Duration: age})
 			})
 		}
-		for next.due <= age {
-			next.due *= 2
+		for next.age <= age {
+			next.age *= 2
 		}
-		l.runs[run] = next
-		pause = min(pause, next.due-age)
+		handlers.reports[run] = next
+		pause = min(pause, next.age-age)
 	}
-	l.timer = nil
-	if len(l.runs) > 0 {
-		l.timer = time.AfterFunc(pause, e.reportRunning)
+	handlers.timer = nil
+	if len(handlers.reports) > 0 {
+		handlers.timer = time.AfterFunc(pause, e.reportRunning)
 	}
-	l.mu.Unlock()
-	for _, tell := range due {
-		tell()
+	handlers.mu.Unlock()
+	for _, report := range due {
+		report()
 	}
 }

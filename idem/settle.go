@@ -50,9 +50,11 @@ func (e *Engine) finish(ctx context.Context, run *run, o outcome, resp *Response
 		e.observe(ctx, run.request, Event{Type: EventOwnershipLost, Attempt: run.settlement.Attempt, Err: run.lease.Err()})
 	}
 	run.decide(o, resp)
-	settling, step := e.startStep(ctx, StepSettle, run.request)
-	settled, told, err := e.settle(settling, run)
-	step.end(run.request, err)
+	var settled, told bool
+	err := e.inStep(ctx, StepSettle, run.request, 0, func(ctx context.Context) (err error) {
+		settled, told, err = e.settle(ctx, run)
+		return err
+	})
 	switch {
 	case err != nil && !told:
 		return nil, refuse(CodeOwnershipLost, err)
@@ -222,7 +224,7 @@ var settledEvents = map[State]EventType{
 
 // ended reports the end of an attempt.
 func (e *Engine) ended(ctx context.Context, run *run, t EventType, cause error) {
-	run.settled.Store(uint32(run.record.State))
+	run.telemetry.settled.Store(uint32(run.record.State))
 	e.observe(ctx, run.request, Event{Type: t, Attempt: run.settlement.Attempt, State: run.record.State, Duration: time.Since(run.started), Err: cause})
 }
 

@@ -2,6 +2,7 @@ package idem
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
@@ -109,6 +110,14 @@ func (o Outcome) String() string {
 	return "outcome"
 }
 
+// requestTelemetry is what the telemetry needs to know of a request.
+type requestTelemetry struct {
+	trace      any           // of the whole request
+	attempt    uint32        // the number of the attempt whose handler ran, or 0
+	failedOpen bool          // the handler ran without protection
+	settled    atomic.Uint32 // the State of the record after the attempt, StateNone until it is known
+}
+
 // step is a step that runs. It does nothing without telemetry.
 type step struct {
 	engine  *Engine
@@ -123,7 +132,20 @@ func (e *Engine) startStep(ctx context.Context, kind Step, r *request) (inner co
 	if e.cfg.telemetry == nil {
 		return ctx, step{}
 	}
-	return e.start(ctx, StepStart{Step: kind, Route: r.Policy.Name, Request: r.trace})
+	return e.start(ctx, StepStart{Step: kind, Route: r.Policy.Name, Request: r.telemetry.trace})
+}
+
+// inStep runs fn as a step of a request. The context of fn has this time-out; 0 is none.
+func (e *Engine) inStep(ctx context.Context, kind Step, r *request, timeout time.Duration, fn func(ctx context.Context) error) error {
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	ctx, step := e.startStep(ctx, kind, r)
+	err := fn(ctx)
+	step.end(r, err)
+	return err
 }
 
 // startRequest starts the step of a whole request.
@@ -151,7 +173,7 @@ func (e *Engine) start(ctx context.Context, start StepStart) (inner context.Cont
 // end ends a step of a request.
 func (s *step) end(r *request, err error) {
 	if s.engine != nil {
-		s.report(StepEnd{Route: r.Policy.Name, KeyID: r.id, Attempt: r.attempt, Err: err})
+		s.report(StepEnd{Route: r.Policy.Name, KeyID: r.id, Attempt: r.telemetry.attempt, Err: err})
 	}
 }
 
@@ -172,7 +194,7 @@ func (s *step) endRequest(route string, r *request, res *Result, err error) {
 	}
 	end := StepEnd{Route: route, Err: err}
 	if r != nil {
-		end.Route, end.KeyID, end.Attempt = r.Policy.Name, r.id, r.attempt
+		end.Route, end.KeyID, end.Attempt = r.Policy.Name, r.id, r.telemetry.attempt
 	}
 	refusal, refused := asRefused(err)
 	switch {
@@ -181,10 +203,10 @@ func (s *step) endRequest(route string, r *request, res *Result, err error) {
 	case r == nil:
 	case res != nil && res.Replayed:
 		end.Outcome, end.Attempt, end.Origin = OutcomeReplayed, res.Attempt, res.Response.Span
-	case r.failedOpen:
+	case r.telemetry.failedOpen:
 		end.Outcome = OutcomeFailedOpen
 	default:
-		end.Outcome = outcomeOf(State(r.settled.Load()))
+		end.Outcome = outcomeOf(State(r.telemetry.settled.Load()))
 	}
 	s.report(end)
 }

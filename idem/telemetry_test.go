@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
@@ -174,6 +176,40 @@ func TestTelemetrySeesAWait(t *testing.T) {
 	}
 	if steps, _ := m.take(t); !slices.Contains(strings.Fields(steps), "wait") {
 		t.Errorf("steps = %s, want one of them to be wait", steps)
+	}
+}
+
+// A duplicate may wait in vain. The step tells why.
+func TestTelemetrySeesWhyAWaitEnded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		leaves bool
+		want   error
+		code   idem.Code
+	}{
+		"its time is over":     {false, context.DeadlineExceeded, idem.CodeInProgress},
+		"its client goes away": {true, context.Canceled, idem.CodeUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &measured{}
+				b := setup(t, parts{opts: []idem.Option{idem.WithTelemetry(m)}, policy: func(p *idem.Policy) { p.DuplicateWait = time.Second }})
+				end := b.started("k", "body", answers(201))
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				if tt.leaves {
+					time.AfterFunc(time.Millisecond, cancel)
+				}
+				_, err := b.engine.Do(ctx, b.operation("k", "body"), b.pay)
+				b.wantRefused(err, tt.code)
+				if _, err := end(); err != nil {
+					t.Fatal(err)
+				}
+				i := slices.IndexFunc(m.ended, func(end idem.StepEnd) bool { return end.Step == idem.StepWait })
+				if i < 0 || !errors.Is(m.ended[i].Err, tt.want) {
+					t.Errorf("steps ended with %+v, want a wait that ended with %v", m.ended, tt.want)
+				}
+			})
+		})
 	}
 }
 

@@ -16,6 +16,7 @@ type Damage string
 // The damages.
 const (
 	NewerRecord      Damage = "a record that a newer build wrote"
+	OlderRecord      Damage = "a record of a form that this build does not read any more"
 	EmptyRecord      Damage = "an empty record"
 	CutRecord        Damage = "a record that was cut off"
 	GarbageRecord    Damage = "a record of garbage"
@@ -27,7 +28,7 @@ const (
 
 // unreadableRecords are the damages to a whole record, with the error of the store.
 var unreadableRecords = map[Damage]error{
-	NewerRecord: idem.ErrNewerRecord, EmptyRecord: idem.ErrCorruptRecord,
+	NewerRecord: idem.ErrNewerRecord, OlderRecord: idem.ErrCorruptRecord, EmptyRecord: idem.ErrCorruptRecord,
 	CutRecord: idem.ErrCorruptRecord, GarbageRecord: idem.ErrCorruptRecord,
 }
 
@@ -76,7 +77,7 @@ var storeDamageTests = []storeTest{
 	{name: "a record that cannot be read is listed at its place, and hurts no other", damages: true, run: func(b *storeBench) {
 		var ids []idem.KeyID
 		bad := map[idem.KeyID]Damage{}
-		damages := []Damage{NewerRecord, EmptyRecord, CutRecord, GarbageRecord}
+		damages := []Damage{NewerRecord, OlderRecord, EmptyRecord, CutRecord, GarbageRecord}
 		for i := range 3 * len(damages) {
 			b.id = randomKeyID()
 			a, _ := b.start(idem.ClientKey)

@@ -19,3 +19,22 @@ func TestNewIsRandomVersion4(t *testing.T) {
 		seen[u] = true
 	}
 }
+
+func TestParseReadsTextsInTheirOneForm(t *testing.T) {
+	t.Parallel()
+	for range 1000 {
+		text := uuid.New()
+		if u, ok := uuid.Parse(text); !ok || uuid.Text(u) != text {
+			t.Fatalf("Text(Parse(%q)) = %q, %v, want the same text", text, uuid.Text(u), ok)
+		}
+	}
+	for _, text := range []string{
+		"", "f47ac10b-58cc-4372-a567-0e02b2c3d47", "f47ac10b-58cc-4372-a567-0e02b2c3d4790",
+		"F47ac10b-58cc-4372-a567-0e02b2c3d479", "f47ac10b-58cc-4372-a567-0e02b2c3d47g",
+		"f47ac10b058cc04372-a567-0e02b2c3d479", "f47ac10-b58cc-4372-a567-0e02b2c3d479",
+	} {
+		if u, ok := uuid.Parse(text); ok {
+			t.Errorf("Parse(%q) = %x, want no UUID", text, u)
+		}
+	}
+}

@@ -28,7 +28,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	r, err := s.compared(ctx, "begin", id, func(expected string) (reply, error) {
 		call := redisscript.Call{Keys: keys, Args: []string{
 			expected, memberOf(keys[0]), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
-			req.Fence.Domain, req.Route, packFingerprint(req.Fingerprint), rerun, rerunDomain,
+			packDomain(req.Fence.Domain), req.Route, packFingerprint(req.Fingerprint), rerun, rerunDomain,
 		}}
 		if s.replicas != nil {
 			return s.replicas.begin(ctx, redisserver.ShardOf(id), call)
@@ -61,7 +61,7 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	keys := s.keys.keys(id)
 	_, err := s.run(ctx, "abort", id, abortScript, redisscript.Call{Keys: keys, Args: []string{
 		memberOf(keys[0]), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
-		req.Fence.Domain, millis(keyTTL(req.KeyTTL)), rerun, rerunDomain,
+		packDomain(req.Fence.Domain), millis(keyTTL(req.KeyTTL)), rerun, rerunDomain,
 	}})
 	return err
 }
@@ -75,5 +75,5 @@ func packRerun(a *idem.Attempt) (packed, domain string) {
 	if a == nil {
 		return "", ""
 	}
-	return packAttempt(*a), a.Fence.Domain
+	return packAttempt(*a), packDomain(a.Fence.Domain)
 }

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/uuid"
 )
 
-// lua/prelude.lua has the table of the packed record.
+// lua/prelude.lua has the table of the packed record. Every change of the form raises the
+// version. A build reads the records of its own version only.
 const (
-	recordVersion = 1
+	recordVersion = 2
 	headerSize    = 123
 )
 
@@ -77,15 +79,18 @@ func unpack(data string) (r idem.Record, place byte, rest string, err error) {
 		r.State < idem.StateIssued || r.State > idem.StateUnknown || r.Kind > idem.IssuedToken || place > placeApart {
 		return idem.Record{}, placeNowhere, "", cannotRead(data)
 	}
-	r.Attempt.Fence.Domain, r.Route = f.text(domain), f.text(route)
+	r.Attempt.Fence.Domain, r.Route = unpackDomain(f.text(domain)), f.text(route)
 	r.Decision = idem.Decision{By: f.text(author), Reason: f.text(reason)}
 	return r, place, string(f), nil
 }
 
 // cannotRead says why a record cannot be read. It does not show the content.
 func cannotRead(data string) error {
-	if data != "" && data[0] > recordVersion {
+	switch {
+	case data != "" && data[0] > recordVersion:
 		return fmt.Errorf("%w: record of version %d", idem.ErrNewerRecord, data[0])
+	case data != "" && data[0] > 0 && data[0] < recordVersion:
+		return fmt.Errorf("%w: record of version %d, and this build reads version %d only", idem.ErrCorruptRecord, data[0], recordVersion)
 	}
 	return fmt.Errorf("%w: %d bytes", idem.ErrCorruptRecord, len(data))
 }
@@ -170,6 +175,34 @@ func withResponse(r idem.Record, place byte, rest, body string) idem.Record {
 		r.Response = resp
 	}
 	return r
+}
+
+// packedUUID is in front of a packed UUID. No other domain begins with it, see
+// [Store.mayWrite].
+const packedUUID = "\x00"
+
+// packDomain returns a lock domain as a record holds it. Nearly all domains begin with a
+// UUID, and its 16 bytes take the place of its 36 characters.
+func packDomain(domain string) string {
+	if len(domain) < uuid.Length {
+		return domain
+	}
+	u, ok := uuid.Parse(domain[:uuid.Length])
+	if !ok {
+		return domain
+	}
+	return packedUUID + string(u[:]) + domain[uuid.Length:]
+}
+
+// unpackDomain returns the domain for which packDomain returned packed.
+func unpackDomain(packed string) string {
+	f := fields(packed)
+	if f.text(len(packedUUID)) != packedUUID {
+		return packed
+	}
+	var u [16]byte
+	copy(u[:], f.text(len(u)))
+	return uuid.Text(u) + string(f)
 }
 
 // packAttempt returns number, fence and nonce as a record holds them.

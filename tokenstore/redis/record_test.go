@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,8 +57,9 @@ func TestDecodeRecordRefuses(t *testing.T) {
 		data string
 		want error
 	}{
-		"newer version":  {"\x02" + good[1:], idem.ErrNewerRecord},
-		"newer, shorter": {"\x02", idem.ErrNewerRecord},
+		"newer version":  {"\x03" + good[1:], idem.ErrNewerRecord},
+		"newer, shorter": {"\x03", idem.ErrNewerRecord},
+		"older version":  {"\x01" + good[1:], idem.ErrCorruptRecord},
 		"version 0":      {"\x00" + good[1:], idem.ErrCorruptRecord},
 		"cut in header":  {good[:headerSize-1], idem.ErrCorruptRecord},
 		"cut in texts":   {good[:len(good)-1], idem.ErrCorruptRecord},
@@ -69,6 +71,24 @@ func TestDecodeRecordRefuses(t *testing.T) {
 		if got, err := decodeRecord(tt.data, "", time.Unix(0, 0)); !errors.Is(err, tt.want) {
 			t.Errorf("%s: decodeRecord() = %+v, %v, want %v", name, got, err, tt.want)
 		}
+	}
+}
+
+func TestDomainsArePackedAndUnpacked(t *testing.T) {
+	const text = "f47ac10b-58cc-4372-a567-0e02b2c3d479"
+	for domain, size := range map[string]int{
+		"": 0, "zk-1": 4, text: 17, text + "/other/root": 28, text[:35]: 35, "F" + text[1:]: 36, "x" + text: 37,
+	} {
+		packed := packDomain(domain)
+		if got := unpackDomain(packed); got != domain || len(packed) != size {
+			t.Errorf("unpackDomain(packDomain(%q)) = %q by way of %d bytes, want %d", domain, got, len(packed), size)
+		}
+	}
+	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
+	id, req := newAttempt(idem.ClientKey)
+	req.Fence.Domain = packDomain(text) // as a text it would be read as another domain
+	if _, err := s.Begin(t.Context(), id, req); err == nil || !strings.Contains(err.Error(), "zero byte") {
+		t.Errorf("Begin() in a domain with a zero byte in front = %v, want a refusal", err)
 	}
 }
 
@@ -97,9 +117,9 @@ func TestDecodeRecordWithoutAReadableResponse(t *testing.T) {
 	}
 }
 
-// Every later build has to read the records in Redis today.
+// Every other form has another version.
 func TestRecordFormatIsFixed(t *testing.T) {
-	const want = "01030101" + "00000007" + "8000000000000001" + "01020000000000000000000000000003" +
+	const want = "02030101" + "00000007" + "8000000000000001" + "01020000000000000000000000000003" +
 		"30313233343536373839616263646566" +
 		"01" + "0900000000000000000000000000000000000000000000000000000000000008" +
 		"0000000003ed" + "0000000007d5" + "000000000bbd" + "000000000fa5" + "00000000138d" + "000000001775" +

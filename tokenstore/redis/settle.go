@@ -79,10 +79,10 @@ func (s *Store) settleArgs(member string, st *idem.Settlement) ([]string, error)
 		}
 	}
 	return []string{
-		member, packAttempt(st.Attempt), st.Attempt.Fence.Domain, string(st.ID[:]),
+		member, packAttempt(st.Attempt), packDomain(st.Attempt.Fence.Domain), string(st.ID[:]),
 		string([]byte{byte(st.State)}), string(response), string([]byte{place}),
 		millis(resultTTL), millis(keyTTL), st.Decision.By, st.Decision.Reason,
 		repair, string([]byte{byte(re.Kind)}), re.Route, packFingerprint(re.Fingerprint), packTime(re.Started),
-		replaced, re.Replaced.Attempt.Fence.Domain,
+		replaced, packDomain(re.Replaced.Attempt.Fence.Domain),
 	}, nil
 }

@@ -83,7 +83,8 @@ func TestShortWayDecidesOnlyTheCommonCase(t *testing.T) {
 			"a lost shard":                        {incarnation(""), false},
 			"a start over":                        {arg(8, packed[:28]), false},
 			"a pending record":                    {found(), false},
-			"a record of a newer version":         {found(set(1, 2)), false},
+			"a record of a newer version":         {found(set(1, 3)), false},
+			"a record of an older version":        {found(set(1, 1)), false},
 			"a damaged record":                    {found(record(func(r []byte) []byte { return r[:50] })), false},
 			"an empty record":                     {found(record(func([]byte) []byte { return []byte{} })), false},
 			"a list in place of the record":       {found(func(c *scriptCase) { c.record = foreignType }), true},
@@ -95,7 +96,8 @@ func TestShortWayDecidesOnlyTheCommonCase(t *testing.T) {
 			"a settlement that may not repair":    {arg(12, ""), true},
 			"an unknown record":                   {set(2, 5), false},
 			"a completed record":                  {set(2, 3), false},
-			"a record of a newer version":         {set(1, 2), false},
+			"a record of a newer version":         {set(1, 3), false},
+			"a record of an older version":        {set(1, 1), false},
 			"a record of a newer kind":            {set(3, 2), false},
 			"a pending record with a body":        {set(4, 2), false},
 			"a record without its end":            {record(func(r []byte) []byte { return r[:len(r)-1] }), false},
@@ -151,19 +153,19 @@ func TestBrokenShortWayIsSeen(t *testing.T) {
 			{"r, '', time}", "r, ''}"},
 		},
 		"settle": {
-			{"ARGV[5] == '\\3' and ", ""},
-			{"where == '\\1' and ", ""},
-			{"by == '' and ", ""},
-			{"reason == '' and ", ""},
-			{"and not KEYS[5]", ""},
+			{"target == '\\3' and ", ""},
+			{" and where == '\\1'", ""},
+			{"ARGV[10] ~= '' or ", ""},
+			{"ARGV[11] ~= '' or ", ""},
+			{" or KEYS[5]", ""},
 			{"#r >= 123 and ", ""},
 			{" and sub(r, 5, 32) == mine", ""},
-			{"head == '\\1\\2\\0\\0'", "true"},
-			{" or head == '\\1\\2\\1\\0'", " or sub(head, 1, 2) == '\\1\\2'"},
-			{"sub(r, 120, 123) == '\\0\\0\\0\\0' and ", ""},
-			{" and texts <= #r", ""},
-			{" and sub(r, 124, 123 + byte(r, 118)) == dom", ""},
-			{"expires > now then", "true then"},
+			{"head == '\\2\\2\\0\\0'", "true"},
+			{" or head == '\\2\\2\\1\\0'", " or sub(head, 1, 2) == '\\2\\2'"},
+			{"undecided and ", ""},
+			{"same_domain and ", ""},
+			{"texts <= #r and ", ""},
+			{" and expires > now", ""},
 			{"sub(r, 49, 93)", "sub(r, 49, 87) .. p48(now)"},
 			{"now + ARGV[8]", "now + ARGV[9]"},
 			{"sub(r, 112, texts)", "sub(r, 112)"},
@@ -398,7 +400,7 @@ func (g *caseGenerator) record(script string, attempts, fingerprints []string) s
 	domain, route := g.pick("domain", "", "other domain"), g.pick("POST /pay", "", "GET /")
 	by, reason := g.pick("", "operator"), g.pick("", "because")
 	zeros := strings.Repeat("\x00", 16)
-	r := g.pick("\x01", "\x02", "\x00") + g.pick("\x02", "\x01", "\x03", "\x04", "\x05", "\x06") +
+	r := g.pick("\x02", "\x01", "\x03") + g.pick("\x02", "\x01", "\x03", "\x04", "\x05", "\x06") +
 		g.pick("\x00", "\x01", "\x02") + g.pick("\x00", "\x01", "\x02", "\x03") + g.pick(attempts[0], attempts...) +
 		g.pick(zeros, packed[28:]) + g.pick(fingerprints[0], fingerprints[1]) +
 		g.time(-5000) + g.time(-5000) + g.time(0) + g.time(0) + g.time(0) + g.time(0) +

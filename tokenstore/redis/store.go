@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -148,7 +149,7 @@ func (s *Store) AcceptLoss(ctx context.Context) (int, error) {
 	return s.loss.Accept(ctx)
 }
 
-// mayWrite refuses every call of a read-only store, and texts too long for a record.
+// mayWrite refuses every call of a read-only store, and texts that a record cannot hold.
 func (s *Store) mayWrite(method string, texts ...string) error {
 	if s.readOnly {
 		return fmt.Errorf("tokenstore/redis: %s: %w", method, ErrReadOnly)
@@ -156,6 +157,9 @@ func (s *Store) mayWrite(method string, texts ...string) error {
 	for _, text := range texts {
 		if len(text) > maxText {
 			return fmt.Errorf("tokenstore/redis: %s: %.20q... has %d bytes, want at most %d", method, text, len(text), maxText)
+		}
+		if strings.HasPrefix(text, packedUUID) {
+			return fmt.Errorf("tokenstore/redis: %s: %q begins with a zero byte", method, text)
 		}
 	}
 	return nil

@@ -173,12 +173,14 @@ func damage(tb testing.TB, store idem.Store, id idem.KeyID, d idemtest.Damage) {
 	switch d {
 	case idemtest.NewerRecord:
 		value = string([]byte{recordVersion + 1}) + value[1:]
+	case idemtest.OlderRecord:
+		value = string([]byte{recordVersion - 1}) + value[1:]
 	case idemtest.EmptyRecord:
 		value = ""
 	case idemtest.CutRecord:
 		value = value[:headerSize+3]
 	case idemtest.GarbageRecord:
-		value = strings.Repeat("\x01garbage", 40)
+		value = strings.Repeat(string([]byte{recordVersion})+"garbage", 40)
 	case idemtest.CutResponse:
 		value = value[:len(value)-1]
 	case idemtest.EmptyResponse:

@@ -26,6 +26,7 @@ func TestStore(t *testing.T) {
 // damages are the changes to a row that stand for each damage.
 var damages = map[idemtest.Damage]string{
 	idemtest.NewerRecord:      "form = form + 1",
+	idemtest.OlderRecord:      "form = form - 1",
 	idemtest.EmptyRecord:      "form = 0, state = 0, attempt = 0, fingerprint = '', nonce = '', domain = '', response = NULL",
 	idemtest.CutRecord:        "fingerprint = substr(fingerprint, 1, 20)",
 	idemtest.GarbageRecord:    "state = 77, kind = 99, attempt = -5",

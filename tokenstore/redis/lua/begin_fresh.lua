@@ -6,7 +6,7 @@
 local found = redis.call('MGET', KEYS[1], KEYS[3])
 if not found[1] and found[2] == ARGV[1] and ARGV[3] == '\0' and ARGV[8] == '' then
   local bid, dom, to, fingerprint, time = ARGV[4], ARGV[5], ARGV[6], ARGV[7], p48(now)
-  local r = '\1\2\0\0\0\0\0\1' .. bid -- version, pending, client key, no response, attempt 1
+  local r = '\2\2\0\0\0\0\0\1' .. bid -- version, pending, client key, no response, attempt 1
     .. '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0' .. fingerprint -- no settlement
     .. time .. time -- created and started
     .. '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0' -- not settled, and three times never expiring

@@ -23,13 +23,15 @@
 --                               123     1: the settlement was a repair
 --     124-   domain, route, author, reason, rest
 --
+-- The scripts only compare domains. record.go says how a domain is packed.
+--
 -- The rest is an inline response. In a pending record the rest is the record that it
 -- replaced, without a response.
 --
 -- Fences have 64 bits and Lua's numbers have 53, so fences are compared in halves. A
 -- comparison of strings would depend on the locale.
 
-local VERSION = '\1'
+local VERSION = '\2'
 local ISSUED, PENDING, COMPLETED, RELEASED, UNKNOWN = '\1', '\2', '\3', '\4', '\5'
 local CLIENT, TOKEN = '\0', '\1'
 local NOWHERE, INLINE, APART = '\0', '\1', '\2'
