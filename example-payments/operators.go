@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -42,9 +43,31 @@ func parseOperators(list string) (operators, error) {
 
 // local reports whether nothing is configured that other processes share.
 func (c *Config) local() bool {
-	host, _, err := net.SplitHostPort(c.HTTPAddr)
+	return loopback(c.HTTPAddr) && c.ZooKeeper == "" && c.Redis == "" && c.Database == ""
+}
+
+// loopback reports whether an address with or without a port is this machine's own.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = strings.Trim(addr, "[]")
+	}
 	ip := net.ParseIP(host)
-	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback()) && c.ZooKeeper == "" && c.Redis == "" && c.Database == ""
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// errRebound is told in the log.
+var errRebound = errors.New("the operator " + localOperators + " is for browsers that name this machine by localhost or a loopback address; see --operators")
+
+// authoriseLocal knows the operator of an instance without --operators. The password is in the
+// documentation, so the page of any site could use it: its owner lets the site's name lead to
+// 127.0.0.1, and the browser then takes this server for the site (DNS rebinding). The browser still
+// sends the site's name as Host.
+func (o operators) authoriseLocal(r *http.Request) (console.Operator, error) {
+	if !loopback(r.Host) {
+		return console.Operator{}, errRebound
+	}
+	return o.authorise(r)
 }
 
 // authorise knows an operator by HTTP basic authentication. All operators of the sample may do
@@ -64,9 +87,13 @@ func (a *App) makeConsole() (handler http.Handler, err error) {
 	if len(a.cfg.Operators) == 0 {
 		return nil, nil //nolint:nilnil // the console is off
 	}
+	authorise := a.cfg.Operators.authorise
+	if a.cfg.LocalOperators {
+		authorise = a.cfg.Operators.authoriseLocal
+	}
 	a.console, err = console.New(console.Config{Engine: a.engine, Store: a.store, Service: "payments", Log: a.log,
 		Policies:  func(string) (idem.Policy, bool) { return a.policy, true },
-		Authorise: a.cfg.Operators.authorise, Challenge: `Basic realm="console", charset="UTF-8"`})
+		Authorise: authorise, Challenge: `Basic realm="console", charset="UTF-8"`})
 	if err != nil {
 		return nil, err
 	}

@@ -49,6 +49,23 @@ func TestConsoleByDefault(t *testing.T) {
 	if status, _ := consoleAs(t, serve(t).url, "ops", "ops"); status != 200 {
 		t.Errorf("/console/ of a local instance: %d, want 200", status)
 	}
+	rebound := serve(t, "--demo")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, rebound.url+"/console/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.SetBasicAuth("ops", "ops")
+	for host, want := range map[string]int{"evil.example": 403, "evil.example:8080": 403, "127.0.0.1.evil.example": 403, "localhost:8080": 200, "[::1]:8080": 200, "127.0.0.2": 200} {
+		req.Host = host
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("/console/ of a local instance at %s: %d, want %d", host, res.StatusCode, want)
+		}
+	}
 	p := serve(t, sharedFlags(t, "redis")...)
 	if status, _ := consoleAs(t, p.url, "ops", "ops"); status != 404 {
 		t.Errorf("/console/ of an instance with servers: %d, want 404", status)
