@@ -3,6 +3,8 @@ package main
 import (
 	"io"
 	"net/http"
+	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -39,6 +41,37 @@ func TestConsoleIsForOperators(t *testing.T) {
 		status, body := consoleAs(t, p.url, tt.name, tt.password)
 		if status != tt.want || (status == 200) != strings.Contains(body, "Outcomes in doubt") {
 			t.Errorf("/console/ as %q: %d, want %d:\n%s", tt.name, status, tt.want, body)
+		}
+	}
+}
+
+// A form of one instance may come back to another one, behind a proxy.
+func TestFormsOfAnotherInstanceAreGood(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		operators string
+		want      int // of a search without a result
+	}{{"bob=word,ada=secret", 404}, {"ada=secret", 403}} {
+		here, there := serve(t, "--operators", "ada=secret,bob=word"), serve(t, "--operators", tt.operators)
+		_, body := consoleAs(t, here.url, "ada", "secret")
+		token := regexp.MustCompile(`name="token" value="([^"]+)"`).FindStringSubmatch(body)
+		if token == nil {
+			t.Fatalf("the console has no form:\n%s", body)
+		}
+		form := url.Values{"token": {token[1]}, "id": {strings.Repeat("0", 64)}}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, there.url+"/console/find", strings.NewReader(form.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.SetBasicAuth("ada", "secret")
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != tt.want {
+			t.Errorf("a form of another instance at one with %q: %d, want %d", tt.operators, res.StatusCode, tt.want)
 		}
 	}
 }
