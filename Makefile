@@ -157,7 +157,7 @@ format: ## let gofmt rewrite the code
 	gofmt -s -w .
 
 .PHONY: servers
-servers: ## find or install ZooKeeper, Redis, PostgreSQL, MariaDB, Chromium, spin and a C compiler
+servers: ## find or install ZooKeeper, Redis, PostgreSQL, MariaDB, Chromium, HAProxy, spin and a C compiler
 	@scripts/servers.sh
 
 .PHONY: clean

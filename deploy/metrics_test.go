@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,7 +16,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
+
+func TestMain(m *testing.M) { os.Exit(testserver.Main(m)) }
 
 // rules are the alerts of a file of Prometheus.
 type rules struct {
@@ -150,36 +151,16 @@ func TestMetricsExist(t *testing.T) {
 // metrics and labels.
 func scrape(t *testing.T) (names, labels map[string]bool) {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "example-payments")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./example-payments")
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build = %v\n%s", err, out)
-	}
-	cmd := exec.CommandContext(t.Context(), binary, "--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0")
-	cmd.Stderr = os.Stderr
-	stdout, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	addr, _, ok := strings.Cut(strings.TrimPrefix(line, "ready http="), " ")
-	if err != nil || !ok {
-		t.Fatalf("the sample printed %q, %v", line, err)
-	}
+	url := testserver.StartSample(t).URL()
 	for range 2 {
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/v1/payments",
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/payments",
 			strings.NewReader(`{"from":"alice","to":"bob","amount":1,"currency":"USD","note":""}`))
 		req.Header = http.Header{"Authorization": {"Bearer demo"}, "Idempotency-Key": {"k"}}
 		if status, body := answer(t, req); status != http.StatusCreated {
 			t.Fatalf("payment = %d %s", status, body)
 		}
 	}
-	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/metrics", nil)
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/metrics", nil)
 	names, labels = map[string]bool{}, map[string]bool{"idemkeeper_outcome": true}
 	for {
 		_, body := answer(t, req)

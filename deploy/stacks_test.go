@@ -2,7 +2,11 @@ package deploy
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
+	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -47,6 +51,11 @@ func TestComposeFile(t *testing.T) {
 				}
 			}
 		}
+		for _, port := range s.Ports {
+			if port.HostIP != "127.0.0.1" {
+				t.Errorf("%s opens port %s to other machines, and the file has its passwords", s.Name, port.Published)
+			}
+		}
 		if !strings.HasPrefix(s.Name, "payments-") {
 			continue
 		}
@@ -67,6 +76,71 @@ func TestComposeFile(t *testing.T) {
 				t.Errorf("%s does not name %s:8080", file, name)
 			}
 		}
+	}
+}
+
+// TestHAProxyAcceptsTheFile runs HAProxy's own check. It cannot resolve the names of the instances
+// here, and that is a warning.
+func TestHAProxyAcceptsTheFile(t *testing.T) {
+	path, err := exec.LookPath("haproxy")
+	if err != nil {
+		path, err = "/usr/sbin/haproxy", nil // Debian's place is not in everybody's PATH
+	}
+	out, err := exec.CommandContext(t.Context(), path, "-c", "-f", "haproxy.cfg").CombinedOutput()
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Fatal("haproxy is missing: make servers installs Debian's package haproxy")
+	}
+	if err != nil {
+		t.Errorf("haproxy -c = %v\n%s", err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "[WARNING]") && !strings.Contains(line, "could not resolve address 'payments-") {
+			t.Errorf("haproxy -c: %s", line)
+		}
+	}
+}
+
+// TestGrafanaFindsItsFiles reads the provisioning as Grafana does, with unknown fields refused, and
+// compares it with the mounts of Compose and with the dashboard.
+func TestGrafanaFindsItsFiles(t *testing.T) {
+	var sources struct {
+		APIVersion  int `json:"apiVersion"`
+		Datasources []struct {
+			Name, UID, Type, Access, URL string
+			IsDefault                    bool
+		}
+	}
+	var dashboards struct {
+		APIVersion int `json:"apiVersion"`
+		Providers  []struct {
+			Name, Type string
+			Options    struct{ Path string }
+		}
+	}
+	decode(t, "grafana/datasource.yaml", &sources)
+	decode(t, "grafana/dashboards.yaml", &dashboards)
+	if sources.APIVersion != 1 || len(sources.Datasources) != 1 || dashboards.APIVersion != 1 || len(dashboards.Providers) != 1 {
+		t.Fatalf("the provisioning is %+v and %+v, want one of each in version 1", sources, dashboards)
+	}
+	source, provider := sources.Datasources[0], dashboards.Providers[0]
+	compose := string(read(t, "compose.yaml"))
+	for _, mount := range []string{"./grafana/datasource.yaml:/etc/grafana/provisioning/datasources/", "./grafana/dashboards.yaml:/etc/grafana/provisioning/dashboards/",
+		"./grafana/idemkeeper.json:" + provider.Options.Path + "/"} {
+		if !strings.Contains(compose, mount) {
+			t.Errorf("compose.yaml does not mount %s", mount)
+		}
+	}
+	if provider.Type != "file" || source.Type != "prometheus" || source.Access != "proxy" || source.URL != "http://prometheus:9090" {
+		t.Errorf("the provisioning is %+v and %+v", source, provider)
+	}
+	uids := regexp.MustCompile(`"uid": "([^"]*)"`).FindAllSubmatch(read(t, "grafana/idemkeeper.json"), -1)
+	for _, m := range uids {
+		if uid := string(m[1]); uid != source.UID && uid != "idemkeeper" { // the dashboard's own
+			t.Errorf("the dashboard asks the data source %q, and there is %q", uid, source.UID)
+		}
+	}
+	if len(uids) < 10 {
+		t.Errorf("the dashboard names %d data sources", len(uids))
 	}
 }
 

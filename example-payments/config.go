@@ -43,6 +43,7 @@ type Config struct {
 	PlainResponses   bool
 	APIKeys          payments.APIKeys
 	Operators        operators // of the console
+	LocalOperators   bool      // the operators are the default ones
 	Demo             bool
 	Inherited        bool // the parent of a demo has bound the ports
 	LogLevel         slog.Level
@@ -103,8 +104,11 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	if c.APIKeys, err = payments.ParseAPIKeys(keys); err != nil {
 		return Config{}, fmt.Errorf("--api-keys: %w", err)
 	}
+	c.Inherited = getenv(inheritedEnv) != ""
 	if ops == "" && c.local() {
-		ops = localOperators
+		ops, c.LocalOperators = localOperators, true
+	} else if ops == localOperators && c.Inherited { // from the parent
+		c.LocalOperators = true
 	}
 	if c.Operators, err = parseOperators(ops); err != nil {
 		return Config{}, fmt.Errorf("--operators: %w", err)

@@ -34,7 +34,6 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	case err != nil:
 		return complain(stderr, err)
 	}
-	cfg.Inherited = getenv(inheritedEnv) != ""
 	if cfg.Demo && !cfg.Inherited {
 		code, err := supervise(ctx, cfg, args, getenv, stdout, stderr)
 		if err != nil {

@@ -3,9 +3,12 @@ package main
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/console"
@@ -42,9 +45,31 @@ func parseOperators(list string) (operators, error) {
 
 // local reports whether nothing is configured that other processes share.
 func (c *Config) local() bool {
-	host, _, err := net.SplitHostPort(c.HTTPAddr)
+	return loopback(c.HTTPAddr) && c.ZooKeeper == "" && c.Redis == "" && c.Database == ""
+}
+
+// loopback reports whether an address with or without a port is this machine's own.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = strings.Trim(addr, "[]")
+	}
 	ip := net.ParseIP(host)
-	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback()) && c.ZooKeeper == "" && c.Redis == "" && c.Database == ""
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// errRebound is told in the log.
+var errRebound = errors.New("the operator " + localOperators + " is for browsers that name this machine by localhost or a loopback address; see --operators")
+
+// authoriseLocal knows the operator of an instance without --operators. The password is in the
+// documentation, so the page of any site could use it: its owner lets the site's name lead to
+// 127.0.0.1, and the browser then takes this server for the site (DNS rebinding). The browser still
+// sends the site's name as Host.
+func (o operators) authoriseLocal(r *http.Request) (console.Operator, error) {
+	if !loopback(r.Host) {
+		return console.Operator{}, errRebound
+	}
+	return o.authorise(r)
 }
 
 // authorise knows an operator by HTTP basic authentication. All operators of the sample may do
@@ -59,14 +84,32 @@ func (o operators) authorise(r *http.Request) (console.Operator, error) {
 	return console.Operator{Name: name, MaySettle: true, MaySeeResponses: true}, nil
 }
 
+// tokenKey is the same in all instances with these operators, because a form of one may come back to
+// another one. It is nil, which is random, for the default operator, whose password anybody knows.
+func (c *Config) tokenKey() []byte {
+	if c.LocalOperators {
+		return nil
+	}
+	key := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(c.Operators)) {
+		hash := c.Operators[name]
+		fmt.Fprintf(key, "%q %x\n", name, hash)
+	}
+	return key.Sum(nil)
+}
+
 // makeConsole makes the operator's page, unless there are no operators.
 func (a *App) makeConsole() (handler http.Handler, err error) {
 	if len(a.cfg.Operators) == 0 {
 		return nil, nil //nolint:nilnil // the console is off
 	}
+	authorise := a.cfg.Operators.authorise
+	if a.cfg.LocalOperators {
+		authorise = a.cfg.Operators.authoriseLocal
+	}
 	a.console, err = console.New(console.Config{Engine: a.engine, Store: a.store, Service: "payments", Log: a.log,
 		Policies:  func(string) (idem.Policy, bool) { return a.policy, true },
-		Authorise: a.cfg.Operators.authorise, Challenge: `Basic realm="console", charset="UTF-8"`})
+		Authorise: authorise, TokenKey: a.cfg.tokenKey(), Challenge: `Basic realm="console", charset="UTF-8"`})
 	if err != nil {
 		return nil, err
 	}

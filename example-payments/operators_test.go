@@ -3,6 +3,8 @@ package main
 import (
 	"io"
 	"net/http"
+	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -43,11 +45,59 @@ func TestConsoleIsForOperators(t *testing.T) {
 	}
 }
 
+// A form of one instance may come back to another one, behind a proxy.
+func TestFormsOfAnotherInstanceAreGood(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		operators string
+		want      int // of a search without a result
+	}{{"bob=word,ada=secret", 404}, {"ada=secret", 403}} {
+		here, there := serve(t, "--operators", "ada=secret,bob=word"), serve(t, "--operators", tt.operators)
+		_, body := consoleAs(t, here.url, "ada", "secret")
+		token := regexp.MustCompile(`name="token" value="([^"]+)"`).FindStringSubmatch(body)
+		if token == nil {
+			t.Fatalf("the console has no form:\n%s", body)
+		}
+		form := url.Values{"token": {token[1]}, "id": {strings.Repeat("0", 64)}}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, there.url+"/console/find", strings.NewReader(form.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.SetBasicAuth("ada", "secret")
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != tt.want {
+			t.Errorf("a form of another instance at one with %q: %d, want %d", tt.operators, res.StatusCode, tt.want)
+		}
+	}
+}
+
 // Without servers the console has an operator. With them it is off until somebody names one.
 func TestConsoleByDefault(t *testing.T) {
 	t.Parallel()
 	if status, _ := consoleAs(t, serve(t).url, "ops", "ops"); status != 200 {
 		t.Errorf("/console/ of a local instance: %d, want 200", status)
+	}
+	rebound := serve(t, "--demo")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, rebound.url+"/console/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.SetBasicAuth("ops", "ops")
+	for host, want := range map[string]int{"evil.example": 403, "evil.example:8080": 403, "127.0.0.1.evil.example": 403, "localhost:8080": 200, "[::1]:8080": 200, "127.0.0.2": 200} {
+		req.Host = host
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("/console/ of a local instance at %s: %d, want %d", host, res.StatusCode, want)
+		}
 	}
 	p := serve(t, sharedFlags(t, "redis")...)
 	if status, _ := consoleAs(t, p.url, "ops", "ops"); status != 404 {

@@ -65,7 +65,10 @@ type process struct {
 }
 
 // launch starts the program with port 0, and kills it in the test's clean-up.
-func launch(t *testing.T, args ...string) *process {
+func launch(t *testing.T, args ...string) *process { t.Helper(); return launchWith(t, nil, args...) }
+
+// launchWith launches with more variables in the environment.
+func launchWith(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	path, err := built()
 	if err != nil {
@@ -74,6 +77,7 @@ func launch(t *testing.T, args ...string) *process {
 	p := &process{t: t, done: make(chan struct{}), more: make(chan struct{})}
 	p.cmd = exec.Command(path, append([]string{"--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"}, args...)...)
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TMPDIR=" + t.TempDir()}
+	p.cmd.Env = append(p.cmd.Env, env...)
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -148,13 +152,19 @@ func (p *process) await(of *[]string, text string) string {
 func serve(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := launch(t, args...)
+	p.awaitReady()
+	return p
+}
+
+// awaitReady waits for the ready line and reads the addresses.
+func (p *process) awaitReady() {
+	p.t.Helper()
 	line := p.await(&p.stdout, "ready")
 	ports := regexp.MustCompile(`^ready http=(127\.0\.0\.1:[1-9]\d*) grpc=(127\.0\.0\.1:[1-9]\d*)$`).FindStringSubmatch(line)
 	if ports == nil || ports[1] == ports[2] {
-		t.Fatalf("ready line %q", line)
+		p.t.Fatalf("ready line %q", line)
 	}
 	p.url, p.grpc = "http://"+ports[1], ports[2]
-	return p
 }
 
 func (p *process) kill() {

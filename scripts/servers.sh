@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the servers and tools for the tests: ZooKeeper's jar, Java, Redis, Sentinel,
-# PostgreSQL, MariaDB, Chromium, promtool, spin for the model, and a C compiler. On Debian and similar systems it
+# PostgreSQL, MariaDB, Chromium, promtool, haproxy, spin for the model, and a C compiler. On Debian and similar systems it
 # installs the missing packages, as root or by sudo without a password. On other
 # systems it names them and exits 1.
 #
@@ -34,6 +34,7 @@ missing() {
 		echo chromium
 	fi
 	command -v promtool >/dev/null || echo prometheus # checks the alert rules
+	command -v haproxy >/dev/null || [[ -x /usr/sbin/haproxy ]] || echo haproxy # checks its configuration
 	if ! command -v "${CC:-gcc}" >/dev/null; then
 		echo gcc
 		echo libc6-dev
@@ -75,7 +76,7 @@ install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Loc
 
 # Debian starts them as services. The tests start their own servers on free ports, so
 # stop the services.
-for service in redis-server redis-sentinel postgresql mariadb-server; do
+for service in redis-server redis-sentinel postgresql mariadb-server haproxy; do
 	if [[ " ${packages[*]} " == *" $service "* ]]; then
 		service=${service/mariadb-server/mariadb}
 		if [[ -d /run/systemd/system ]]; then

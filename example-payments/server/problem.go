@@ -23,6 +23,7 @@ const (
 	codeNotFound         = "not-found"
 	codeMethodNotAllowed = "method-not-allowed"
 	codeQueryInvalid     = "query-invalid"
+	codeTooManyStreams   = "too-many-streams"
 	codeInternal         = "internal"
 )
 
@@ -41,6 +42,7 @@ var kinds = map[string]kind{
 	codeUnauthorized:                       {http.StatusUnauthorized, "API key is missing or unknown"},
 	codeNotFound:                           {http.StatusNotFound, "There is nothing here"},
 	codeQueryInvalid:                       {http.StatusBadRequest, "Query is invalid"},
+	codeTooManyStreams:                     {http.StatusTooManyRequests, "Too many timelines are open"},
 	codeInternal:                           {http.StatusInternalServerError, "Internal error"},
 	codeMethodNotAllowed:                   {http.StatusMethodNotAllowed, "Method is not allowed here"},
 }
@@ -65,7 +67,7 @@ type problem struct {
 // abort answers with a problem and ends the chain.
 func abort(c *gin.Context, code, detail string) {
 	k := kindOf(code)
-	if k.status == http.StatusServiceUnavailable {
+	if k.status == http.StatusServiceUnavailable || k.status == http.StatusTooManyRequests {
 		c.Header("Retry-After", "1")
 	}
 	p := problem{Title: k.title, Status: k.status, Detail: detail, Code: code}

@@ -6,10 +6,84 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// A stream may be further than a story that made room for others and began anew.
-func TestStoryThatBeganAnew(t *testing.T) {
-	timeline, id := NewTimeline(), idem.KeyID{1}
-	if list, next, _ := timeline.after(id, 3); len(list) != 0 || next != 0 {
-		t.Errorf("after(3) = %v, %d, want nothing and 0", list, next)
+func keyOf(merchant string, n int) idem.KeyID {
+	return idem.NewKeyID(merchant, idem.Key(rune('a'+n%26))+idem.Key(rune('a'+n/26)))
+}
+
+// One merchant cannot push the keys of another one out, nor those that a page shows.
+func TestTimelineIsBoundedForEachMerchant(t *testing.T) {
+	timeline := NewTimeline()
+	timeline.addf("small", keyOf("small", 0), "received", "one")
+	watched, end := timeline.follow("great", keyOf("great", 0))
+	timeline.addf("great", keyOf("great", 0), "received", "one")
+	for n := range 3 * keptKeys {
+		timeline.addf("great", keyOf("great", 1+n), "received", "one")
+	}
+	if timeline.stories[keyOf("small", 0)] == nil {
+		t.Error("the key of the small merchant is forgotten")
+	}
+	if list, _, _ := timeline.after(watched, 0); len(list) != 1 || timeline.stories[watched.id] != watched {
+		t.Errorf("the key that a page shows has %v, want its moment", list)
+	}
+	if n := len(timeline.shelves["great"].stories); n != keptKeys || len(timeline.stories) != keptKeys+1 {
+		t.Errorf("%d keys of the great merchant and %d in all are kept, want %d and %d", n, len(timeline.stories), keptKeys, keptKeys+1)
+	}
+	for n := range 3 * keptMoments {
+		timeline.addf("great", watched.id, "handler", "moment %d", n)
+	}
+	if list, next, _ := timeline.after(watched, 0); len(list) != keptMoments || next != 3*keptMoments+1 {
+		t.Errorf("%d moments are kept up to number %d, want %d up to %d", len(list), next, keptMoments, 3*keptMoments+1)
+	}
+	end()
+	timeline.addf("great", keyOf("great", 1), "received", "one")
+	if timeline.stories[watched.id] != nil {
+		t.Error("the oldest key is kept after its page has left")
+	}
+}
+
+// A page that watches a key to which nothing happens leaves nothing behind.
+func TestTimelineForgetsStreams(t *testing.T) {
+	timeline := NewTimeline()
+	var ends []func()
+	for n := range mostStreams {
+		s, end := timeline.follow("m", keyOf("m", n))
+		if s == nil {
+			t.Fatalf("stream %d of %d is refused", n+1, mostStreams)
+		}
+		ends = append(ends, end)
+	}
+	if s, _ := timeline.follow("m", keyOf("m", 0)); s != nil {
+		t.Errorf("more than %d streams of a merchant are open", mostStreams)
+	}
+	if s, end := timeline.follow("other", keyOf("other", 0)); s == nil {
+		t.Error("a stream of another merchant is refused")
+	} else {
+		end()
+	}
+	for _, end := range ends {
+		end()
+	}
+	if s, end := timeline.follow("m", keyOf("m", 0)); s == nil {
+		t.Error("a stream is refused after the others have ended")
+	} else {
+		end()
+	}
+	if len(timeline.stories) != 0 || len(timeline.shelves["m"].stories) != 0 {
+		t.Errorf("%d stories are left, want none", len(timeline.stories))
+	}
+}
+
+// What happens without a request, such as a pass of the sweeper, tells of known keys only.
+func TestTimelineWithoutAMerchant(t *testing.T) {
+	timeline, id := NewTimeline(), keyOf("m", 0)
+	ev := idem.Event{Type: idem.EventUnknown, KeyID: id}
+	timeline.Observe(t.Context(), ev)
+	if len(timeline.stories) != 0 {
+		t.Error("an event without a merchant began a story")
+	}
+	timeline.addf("m", id, "received", "one")
+	timeline.Observe(t.Context(), ev)
+	if n := len(timeline.stories[id].moments); n != 2 {
+		t.Errorf("%d moments, want the request and the doubt", n)
 	}
 }

@@ -5,18 +5,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Bounds of a [Timeline]. The oldest key goes first.
+// Bounds of a [Timeline] for each merchant, so that no merchant takes the place of another.
 const (
-	keptKeys    = 256
-	keptMoments = 128 // of each key
+	keptKeys    = 64  // the oldest key goes first, unless a page shows it
+	keptMoments = 128 // of each key; the oldest goes first
+	mostStreams = 16  // pages that are open at once
 )
 
 // moment is something that happened to a key in this instance.
@@ -26,51 +29,75 @@ type moment struct {
 	Text string    `json:"text"`
 }
 
-// Timeline remembers what happened to the latest keys, and tells pages of it live. It is safe for
-// concurrent use. Make it with [NewTimeline].
+// Timeline remembers what happened to the latest keys of each merchant, and tells pages of it live.
+// It is safe for concurrent use. Make it with [NewTimeline].
 type Timeline struct {
-	mu     sync.Mutex
-	keys   map[idem.KeyID]*story
-	order  []idem.KeyID // oldest first
-	closed chan struct{}
-	end    sync.Once
+	mu      sync.Mutex
+	stories map[idem.KeyID]*story
+	shelves map[string]*shelf // by merchant
+	closed  chan struct{}
+	end     sync.Once
+}
+
+// shelf has the stories of a merchant.
+type shelf struct {
+	stories []*story // oldest first
+	streams int
 }
 
 // story is what is known of one key.
 type story struct {
+	id      idem.KeyID
 	moments []moment
 	dropped int           // moments before the first one
 	news    chan struct{} // closed at the next moment
+	streams int           // pages that show it
 }
 
 // NewTimeline returns a timeline without keys.
 func NewTimeline() *Timeline {
-	return &Timeline{keys: make(map[idem.KeyID]*story), closed: make(chan struct{})}
+	return &Timeline{stories: make(map[idem.KeyID]*story), shelves: make(map[string]*shelf), closed: make(chan struct{})}
 }
 
 // Close ends all live pages, so that a shutdown does not wait for them.
 func (t *Timeline) Close() { t.end.Do(func() { close(t.closed) }) }
 
-// of returns the story of a key, and begins one. The caller has the lock.
-func (t *Timeline) of(id idem.KeyID) *story {
-	s := t.keys[id]
+// shelf returns the shelf of a merchant. The caller has the lock.
+func (t *Timeline) shelf(merchant string) *shelf {
+	s := t.shelves[merchant]
 	if s == nil {
-		if len(t.order) == keptKeys {
-			delete(t.keys, t.order[0])
-			t.order = t.order[1:]
-		}
-		s = &story{news: make(chan struct{})}
-		t.keys[id] = s
-		t.order = append(t.order, id)
+		s = &shelf{}
+		t.shelves[merchant] = s
 	}
 	return s
 }
 
-// addf tells of a moment.
-func (t *Timeline) addf(id idem.KeyID, step, format string, args ...any) {
+// story returns the story of a merchant's key, and begins one. The caller has the lock.
+func (t *Timeline) story(merchant string, id idem.KeyID) *story {
+	if s := t.stories[id]; s != nil {
+		return s
+	}
+	mine := t.shelf(merchant)
+	if len(mine.stories) == keptKeys { // more than there are streams, so one has no page
+		oldest := slices.IndexFunc(mine.stories, func(s *story) bool { return s.streams == 0 })
+		delete(t.stories, mine.stories[oldest].id)
+		mine.stories = slices.Delete(mine.stories, oldest, oldest+1)
+	}
+	s := &story{id: id, news: make(chan struct{})}
+	t.stories[id] = s
+	mine.stories = append(mine.stories, s)
+	return s
+}
+
+// addf tells of a moment. Without a merchant it tells only of a key that is known already, for
+// example when the sweeper settles an attempt.
+func (t *Timeline) addf(merchant string, id idem.KeyID, step, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.of(id)
+	if merchant == "" && t.stories[id] == nil {
+		return
+	}
+	s := t.story(merchant, id)
 	if len(s.moments) == keptMoments {
 		s.moments = s.moments[1:]
 		s.dropped++
@@ -80,59 +107,83 @@ func (t *Timeline) addf(id idem.KeyID, step, format string, args ...any) {
 	s.news = make(chan struct{})
 }
 
-// after returns the moments from number n on, the number of the next one, and the news of it.
-func (t *Timeline) after(id idem.KeyID, n int) (list []moment, next int, news <-chan struct{}) {
+// follow begins a stream of a merchant's key. The story stays until end is called. It returns
+// nil if the merchant has too many streams.
+func (t *Timeline) follow(merchant string, id idem.KeyID) (s *story, end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.of(id)
-	from := min(max(n-s.dropped, 0), len(s.moments)) // a story that made room for others begins anew
+	mine := t.shelf(merchant)
+	if mine.streams == mostStreams {
+		return nil, nil
+	}
+	s = t.story(merchant, id)
+	mine.streams++
+	s.streams++
+	return s, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		mine.streams--
+		s.streams--
+		if s.streams == 0 && len(s.moments) == 0 { // nothing happened to the key
+			delete(t.stories, id)
+			mine.stories = slices.DeleteFunc(mine.stories, func(other *story) bool { return other == s })
+		}
+	}
+}
+
+// after returns the moments from number n on, the number of the next one, and the news of it.
+func (t *Timeline) after(s *story, n int) (list []moment, next int, news <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	from := max(n-s.dropped, 0)
 	return append(list, s.moments[from:]...), s.dropped + len(s.moments), s.news
 }
 
 // Observe is an [idem.Observer].
-func (t *Timeline) Observe(_ context.Context, ev idem.Event) {
+func (t *Timeline) Observe(ctx context.Context, ev idem.Event) {
 	id, number, f := ev.KeyID, ev.Attempt.Number, ev.Attempt.Fence
 	if id == (idem.KeyID{}) {
 		return
 	}
+	addf := func(step, format string, args ...any) { t.addf(payments.MerchantOf(ctx), id, step, format, args...) }
 	taken, freed, where := fmt.Sprintf("the key is locked, fence %d", f.Token), "the lock is given back", "the token store"
 	if f.Domain == idem.JoinedDomain {
 		taken, freed, where = "the payment's transaction holds the key", "the transaction is over", "the same transaction"
 	}
 	switch ev.Type {
 	case idem.EventBegun:
-		t.addf(id, "lock", "%s", taken)
-		t.addf(id, "begin", "attempt %d is noted in %s", number, where)
+		addf("lock", "%s", taken)
+		addf("begin", "attempt %d is noted in %s", number, where)
 	case idem.EventCompleted:
-		t.addf(id, "settle", "the answer is stored")
-		t.addf(id, "release", "%s", freed)
+		addf("settle", "the answer is stored")
+		addf("release", "%s", freed)
 	case idem.EventReleased:
-		t.addf(id, "settle", "nothing happened, so the next request may run")
-		t.addf(id, "release", "%s", freed)
+		addf("settle", "nothing happened, so the next request may run")
+		addf("release", "%s", freed)
 	case idem.EventUnknown:
-		t.addf(id, "doubt", "attempt %d ended in doubt", number)
+		addf("doubt", "attempt %d ended in doubt", number)
 	case idem.EventInterrupted:
-		t.addf(id, "doubt", "attempt %d was interrupted: its holder is gone", number)
+		addf("doubt", "attempt %d was interrupted: its holder is gone", number)
 	case idem.EventResolved:
-		t.addf(id, "resolve", "the ledger was asked: %s", resolved(ev.State))
+		addf("resolve", "the ledger was asked: %s", resolved(ev.State))
 	case idem.EventReplayed:
-		t.addf(id, "replay", "the stored answer is sent again, and nothing runs")
+		addf("replay", "the stored answer is sent again, and nothing runs")
 	case idem.EventJoined, idem.EventWaited:
-		t.addf(id, "replay", "a repeat waits for the first request")
+		addf("replay", "a repeat waits for the first request")
 	case idem.EventRefused:
-		t.addf(id, "refused", "refused: %s", ev.Code)
+		addf("refused", "refused: %s", ev.Code)
 	case idem.EventConflict:
-		t.addf(id, "doubt", "the transaction met a conflict and was rolled back")
+		addf("doubt", "the transaction met a conflict and was rolled back")
 	}
 }
 
 // Step tells of a step of a charge, for payments.Service.
-func (t *Timeline) Step(_ context.Context, step string, x idem.Execution) {
+func (t *Timeline) Step(ctx context.Context, step string, x idem.Execution) {
 	switch step {
 	case "before-ledger":
-		t.addf(x.KeyID, "handler", "the handler runs attempt %d", x.Attempt)
+		t.addf(payments.MerchantOf(ctx), x.KeyID, "handler", "the handler runs attempt %d", x.Attempt)
 	case "after-ledger":
-		t.addf(x.KeyID, "handler", "the payment is written")
+		t.addf(payments.MerchantOf(ctx), x.KeyID, "handler", "the payment is written")
 	}
 }
 
@@ -151,7 +202,7 @@ func resolved(s idem.State) string {
 func (s *Server) received(c *gin.Context) {
 	key, err := idem.ParseKey(c.Request.Header.Values("Idempotency-Key"))
 	if err == nil {
-		s.cfg.Timeline.addf(idem.NewKeyID(merchantOf(c), key), "received", "a request arrives")
+		s.cfg.Timeline.addf(merchantOf(c), idem.NewKeyID(merchantOf(c), key), "received", "a request arrives")
 	}
 }
 
@@ -166,7 +217,12 @@ func (s *Server) live(c *gin.Context) {
 		abort(c, string(idem.CodeKeyMissing), "Send the key whose timeline you want in Idempotency-Key.")
 		return
 	}
-	id := idem.NewKeyID(merchantOf(c), key)
+	followed, end := s.cfg.Timeline.follow(merchantOf(c), idem.NewKeyID(merchantOf(c), key))
+	if followed == nil {
+		abort(c, codeTooManyStreams, "Close a page that shows a timeline, and try again.")
+		return
+	}
+	defer end()
 	c.Header("Content-Type", "text/event-stream")
 	c.Header("Cache-Control", "no-store")
 	c.Header("X-Accel-Buffering", "no")
@@ -174,7 +230,7 @@ func (s *Server) live(c *gin.Context) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	for n := 0; ; {
-		list, next, news := s.cfg.Timeline.after(id, n)
+		list, next, news := s.cfg.Timeline.after(followed, n)
 		for i, m := range list {
 			data, err := json.Marshal(m)
 			if err != nil {

@@ -50,6 +50,12 @@ func TestTimelineIsLive(t *testing.T) {
 	if a := c.do("GET", "/v1/timeline", ""); a.status != 400 {
 		t.Errorf("GET /v1/timeline without a key = %d, want 400", a.status)
 	}
+	for range 14 { // two are open
+		read("demo")
+	}
+	if a := c.do("GET", "/v1/timeline", "", "Idempotency-Key", "k"); a.status != 429 || a.code() != "too-many-streams" || a.header.Get("Retry-After") == "" {
+		t.Errorf("GET /v1/timeline, too often = %d %s, want 429 too-many-streams", a.status, a.body)
+	}
 	timeline.Close() // as at a shutdown
 	for other.Scan() {
 		if strings.HasPrefix(other.Text(), "data:") {

@@ -38,6 +38,8 @@
 //
 // The last one names a MySQL 8. Tests on it are skipped as not run here without it.
 //
+// [StartSample] starts the sample service of this repository, for tests in other modules.
+//
 // # Faults on the way
 //
 // A [Proxy] stands between a client and one server. It cuts, refuses, freezes

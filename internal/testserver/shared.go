@@ -35,6 +35,7 @@ var shared struct {
 
 	postgres sharedServer[string]
 	mariadb  sharedServer[string]
+	sample   sharedServer[string] // its file
 }
 
 type sharedServer[T any] struct {

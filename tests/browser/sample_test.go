@@ -1,76 +1,13 @@
 package browser
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
-	"io"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strings"
-	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
-
-// build makes the sample once, in the module of the library.
-var build = sync.OnceValues(func() (string, error) {
-	dir, err := filepath.Abs("../..")
-	if err != nil {
-		return "", err
-	}
-	out := filepath.Join(built, "example-payments")
-	cmd := exec.Command("go", "build", "-o", out, "./example-payments")
-	cmd.Dir = dir
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, text)
-	}
-	return out, nil
-})
-
-var readyLine = regexp.MustCompile(`^ready http=(\S+) `)
-
-// startSample starts the sample, and stops it at the end of the test.
-func startSample(t *testing.T, flags ...string) (url string) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip(testserver.LeftOut)
-	}
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(path, append([]string{"--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"}, flags...)...)
-	cmd.SysProcAttr = testserver.ChildAttr()
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_, _ = io.Copy(io.Discard, out)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the sample ended with %v\n%s", err, stderr.String())
-		}
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	m := readyLine.FindStringSubmatch(line)
-	if m == nil {
-		_ = cmd.Process.Kill()
-		t.Fatalf("the sample printed %q, %v", line, errors.Join(err))
-	}
-	return "http://" + m[1]
-}
 
 // charged waits until the page shows how often alice has paid, with nothing on its way.
 func (p *tab) charged(times string) {
@@ -81,7 +18,7 @@ func (p *tab) charged(times string) {
 func TestSampleChargesOnce(t *testing.T) {
 	for name, flags := range map[string][]string{"joined": nil, "memory": {"--token-store", "memory", "--processor-latency", "300ms"}} {
 		t.Run(name, func(t *testing.T) {
-			url := startSample(t, flags...)
+			url := testserver.StartSample(t, flags...).URL()
 			p := open(t, "")
 			p.to(url + "/")
 			p.await(`document.querySelector("#balance").innerText.startsWith("$")`)
@@ -110,7 +47,7 @@ func TestSampleChargesOnce(t *testing.T) {
 func TestSampleCrashes(t *testing.T) {
 	for name, flags := range map[string][]string{"joined": nil, "memory": {"--token-store", "memory"}, "process": {"--demo"}} {
 		t.Run(name, func(t *testing.T) {
-			url := startSample(t, flags...)
+			url := testserver.StartSample(t, flags...).URL()
 			p := open(t, "")
 			p.to(url + "/")
 			p.tabTo("#crash")

@@ -24,19 +24,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// built is the folder of the sample's binary.
-var built string
-
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "idemkeeper-browser")
-	if err != nil {
-		panic(err)
-	}
-	built = dir
-	code := testserver.Main(m)
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(testserver.Main(m)) }
 
 // patience bounds every step in a browser.
 const patience = 30 * time.Second

@@ -2,6 +2,7 @@
 
 const auth = { Authorization: "Bearer demo" };
 const find = (id) => document.getElementById(id);
+const nothing = find("no-moments").textContent;
 let key, number, sent, stream;
 
 // An order has a key, and the key stays the same for every retry.
@@ -101,7 +102,13 @@ async function watch(mine) {
     let seen = 0;
     try {
       const response = await fetch("/v1/timeline", { headers: { ...auth, "Idempotency-Key": mine }, signal: stream.signal });
-      if (!response.ok) return;
+      if (!response.ok) {
+        find("no-moments").textContent = response.status === 429 ? "Too many pages show a timeline. Close one." : "There is no timeline: " + response.status + ".";
+        if (response.status !== 429) return;
+        await pause(1000);
+        continue;
+      }
+      find("no-moments").textContent = nothing;
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let text = ""; ;) {
         const { value, done } = await reader.read();
