@@ -76,7 +76,8 @@ func canonicalMultipart(body []byte, boundary string) (form []byte, ok bool) {
 	}
 }
 
-// sortedNames returns the names of headers in ascending order.
+// sortedNames returns the names of headers in ascending order. With slices.Sorted(maps.Keys)
+// BenchmarkResponseBinary/append makes 8 allocations in place of one.
 func sortedNames(header map[string][]string) []string {
 	names := make([]string, 0, len(header))
 	for name := range header {

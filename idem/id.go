@@ -18,11 +18,7 @@ func NewKeyID(scope string, key Key) KeyID {
 }
 
 // String returns 64 lower-case hexadecimal digits.
-func (id KeyID) String() string {
-	var digits [2 * len(id)]byte
-	hex.Encode(digits[:], id[:])
-	return string(digits[:])
-}
+func (id KeyID) String() string { return hex.EncodeToString(id[:]) }
 
 // ParseKeyID reads the text of [KeyID.String].
 func ParseKeyID(s string) (id KeyID, err error) {

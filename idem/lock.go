@@ -50,11 +50,7 @@ func NewNonce() Nonce {
 }
 
 // String returns the nonce in 32 lower-case hexadecimal digits.
-func (n Nonce) String() string {
-	var digits [2 * len(n)]byte
-	hex.Encode(digits[:], n[:])
-	return string(digits[:])
-}
+func (n Nonce) String() string { return hex.EncodeToString(n[:]) }
 
 // ParseNonce reads the text of [Nonce.String].
 func ParseNonce(s string) (n Nonce, err error) {

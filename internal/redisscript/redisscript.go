@@ -38,33 +38,12 @@ type Call struct {
 // FirstKey is the position of the first key in [EvalSha]. The client of a cluster goes by it.
 const FirstKey = 3
 
-// EvalSha returns the command EVALSHA, which runs a script by its hash. After some answers the
-// call has to be sent again, see [NeedsEval].
+// EvalSha returns the command EVALSHA, which runs a script by its hash. It points to the texts of
+// the call, because each text in an interface would be an allocation. After some answers the
+// call has to be sent again, see [MustResend].
 func EvalSha(script *goredis.Script, c Call) []any {
 	cmd := make([]any, 0, FirstKey+len(c.Keys)+len(c.Args))
-	return c.appendTo(append(cmd, "evalsha", script.Hash(), len(c.Keys)))
-}
-
-// NeedsEval reports whether an answer to [EvalSha] in a shared pipeline calls for [Eval]. The script
-// has written nothing then.
-//
-//   - NOSCRIPT: the server does not know the script.
-//   - READONLY: a fail-over has made the server a replica. The client then closes the connection and
-//     opens another one, which may lead to the new primary. In a pipeline it does so only if the first
-//     command has this answer (pipelineReadCmds in the source of go-redis 9.23).
-func NeedsEval(err error) bool {
-	return err != nil && (goredis.HasErrorPrefix(err, "NOSCRIPT") || goredis.HasErrorPrefix(err, "READONLY"))
-}
-
-// Eval sends a script alone and with its text.
-func Eval(ctx context.Context, client goredis.Scripter, script *goredis.Script, c Call) *goredis.Cmd {
-	args := Call{Args: c.Args}.appendTo(nil)
-	return script.Eval(ctx, client, c.Keys, args...)
-}
-
-// appendTo appends the keys and then the arguments to a command. It appends pointers, because
-// each text in an interface would be an allocation.
-func (c Call) appendTo(cmd []any) []any {
+	cmd = append(cmd, "evalsha", script.Hash(), len(c.Keys))
 	for i := range c.Keys {
 		cmd = append(cmd, &c.Keys[i])
 	}
@@ -72,6 +51,26 @@ func (c Call) appendTo(cmd []any) []any {
 		cmd = append(cmd, &c.Args[i])
 	}
 	return cmd
+}
+
+// MustResend reports whether the script has to be sent again by [Eval], after this answer to
+// [EvalSha] in a shared pipeline. The script has written nothing then.
+//
+//   - NOSCRIPT: the server does not know the script.
+//   - READONLY: a fail-over has made the server a replica. The client then closes the connection and
+//     opens another one, which may lead to the new primary. In a pipeline it does so only if the first
+//     command has this answer (pipelineReadCmds in the source of go-redis 9.23).
+func MustResend(err error) bool {
+	return err != nil && (goredis.HasErrorPrefix(err, "NOSCRIPT") || goredis.HasErrorPrefix(err, "READONLY"))
+}
+
+// Eval sends a script alone and with its text.
+func Eval(ctx context.Context, client goredis.Scripter, script *goredis.Script, c Call) *goredis.Cmd {
+	args := make([]any, len(c.Args))
+	for i, arg := range c.Args {
+		args[i] = arg
+	}
+	return script.Eval(ctx, client, c.Keys, args...)
 }
 
 // Pipelined runs a script once per call in one pipeline. It returns the answers in

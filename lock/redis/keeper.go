@@ -85,7 +85,7 @@ func (k *keeper) run(ctx context.Context, id idem.KeyID, script *goredis.Script,
 		k.health.note(shard, sent, ctx.Err()) // err may be the caller's own reason
 		return nil, err
 	}
-	if redisscript.NeedsEval(cmd.Err()) {
+	if redisscript.MustResend(cmd.Err()) {
 		cmd = redisscript.Eval(ctx, k.client, script, call)
 	}
 	k.health.note(shard, sent, cmd.Err())

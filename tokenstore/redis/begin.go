@@ -24,10 +24,10 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	}
 	s.loss.Reread(ctx)
 	rerun, rerunDomain := packRerun(req.RunAgainFrom)
-	keys := s.keys.keys(id)
+	keys := s.keys.of(id)
 	r, err := s.compared(ctx, "begin", id, func(expected string) (reply, error) {
-		call := redisscript.Call{Keys: keys, Args: []string{
-			expected, memberOf(keys[0]), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
+		call := redisscript.Call{Keys: keys.list(), Args: []string{
+			expected, keys.member(), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
 			packDomain(req.Fence.Domain), req.Route, packFingerprint(req.Fingerprint), rerun, rerunDomain,
 		}}
 		if s.replicas != nil {
@@ -58,9 +58,9 @@ func (s *Store) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 		return err
 	}
 	rerun, rerunDomain := packRerun(req.RunAgainFrom)
-	keys := s.keys.keys(id)
-	_, err := s.run(ctx, "abort", id, abortScript, redisscript.Call{Keys: keys, Args: []string{
-		memberOf(keys[0]), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
+	keys := s.keys.of(id)
+	_, err := s.run(ctx, "abort", id, abortScript, redisscript.Call{Keys: keys.list(), Args: []string{
+		keys.member(), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
 		packDomain(req.Fence.Domain), millis(keyTTL(req.KeyTTL)), rerun, rerunDomain,
 	}})
 	return err

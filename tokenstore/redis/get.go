@@ -13,8 +13,8 @@ import (
 )
 
 // Get returns the record of id, in one round trip, or in two if the response has a key of
-// its own. The error wraps idem.ErrNewerRecord,
-// idem.ErrCorruptRecord, idem.ErrStoreLost or idem.ErrUnavailable.
+// its own. The error wraps idem.ErrNewerRecord, idem.ErrCorruptRecord, idem.ErrStoreLost or
+// idem.ErrUnavailable.
 func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	r, err := s.compared(ctx, "get", id, func(expected string) (reply, error) { return s.fetch(ctx, id, expected) })
 	return r.record, err
@@ -24,14 +24,14 @@ func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 // record counts as lost if the shard lacks the expected incarnation. A response apart may
 // be large, so it does not travel in a shared pipeline.
 func (s *Store) fetch(ctx context.Context, id idem.KeyID, expected string) (r reply, err error) {
-	keys := s.keys.keys(id)
-	record, incarnation, body := &keys[0], &keys[2], &keys[3]
-	values, now := goredis.NewSliceCmd(ctx, "mget", record, incarnation), s.time(ctx, record)
+	// Pointers to texts in the commands save an allocation each.
+	keys := s.keys.of(id)
+	values, now := goredis.NewSliceCmd(ctx, "mget", &keys.record, &keys.incarnation), s.time(ctx, &keys)
 	if err := s.lanes[redisserver.ShardOf(id)].Do(ctx, values, now); err != nil {
 		return r, s.failed(ctx, "get", err)
 	}
 	if isApart(values) {
-		values, now = goredis.NewSliceCmd(ctx, "mget", record, incarnation, body), s.time(ctx, record)
+		values, now = goredis.NewSliceCmd(ctx, "mget", &keys.record, &keys.incarnation, &keys.body), s.time(ctx, &keys)
 		pipe := s.client.Pipeline()
 		_ = pipe.BatchProcess(ctx, values, now)
 		redisserver.Exec(ctx, pipe)
@@ -66,12 +66,12 @@ func isApart(values *goredis.SliceCmd) bool {
 	return len(packed) > 3 && packed[3] == placeApart // after version, state and kind
 }
 
-// time asks for the time of the server that has a key.
-func (s *Store) time(ctx context.Context, key *string) *goredis.TimeCmd {
+// time asks for the time of the server that has a record.
+func (s *Store) time(ctx context.Context, keys *recordKeys) *goredis.TimeCmd {
 	if _, cluster := s.client.(*goredis.ClusterClient); !cluster {
 		return goredis.NewTimeCmd(ctx, "time")
 	}
-	cmd := goredis.NewTimeCmd(ctx, "eval", "return redis.call('time')", 1, key)
+	cmd := goredis.NewTimeCmd(ctx, "eval", "return redis.call('time')", 1, &keys.record)
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }
@@ -83,7 +83,7 @@ func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (id
 		return idem.Record{}, err
 	}
 	r, err := s.compared(ctx, "issue", id, func(expected string) (reply, error) {
-		return s.run(ctx, "issue", id, issueScript, redisscript.Call{Keys: s.keys.keys(id), Args: []string{expected, millis(ttl)}})
+		return s.run(ctx, "issue", id, issueScript, redisscript.Call{Keys: s.keys.of(id).list(), Args: []string{expected, millis(ttl)}})
 	})
 	return r.record, err
 }

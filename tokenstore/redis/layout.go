@@ -30,30 +30,36 @@ func newLayout(prefix string) *layout {
 	return l
 }
 
-func (l *layout) record(id idem.KeyID) string  { return strings.TrimSuffix(l.body(id), bodySuffix) }
+func (l *layout) record(id idem.KeyID) string  { return l.of(id).record }
+func (l *layout) body(id idem.KeyID) string    { return l.of(id).body }
 func (l *layout) open(shard int) string        { return l.shards[shard].open }
 func (l *layout) incarnation(shard int) string { return l.shards[shard].incarnation }
 func (l *layout) decisions(shard int) string   { return l.shards[shard].decisions }
 func (l *layout) retired() string              { return l.prefix + ":retired" }
 func (l *layout) sealed() string               { return l.prefix + ":sealed" }
 
-// bodySuffix follows the key of a record in the key of its response, if that is apart.
+// recordKeys are the keys for the calls about one record. body is the key of the response, if
+// that is apart.
+type recordKeys struct{ record, open, incarnation, body string }
+
+// of makes the names of record and body from one text.
+func (l *layout) of(id idem.KeyID) recordKeys {
+	shard := &l.shards[redisserver.ShardOf(id)]
+	text := append(make([]byte, 0, 128), shard.base...)
+	body := string(append(hex.AppendEncode(text, id[:]), bodySuffix...))
+	return recordKeys{record: strings.TrimSuffix(body, bodySuffix), open: shard.open, incarnation: shard.incarnation, body: body}
+}
+
+// bodySuffix follows the key of the record in the key of its response.
 const bodySuffix = ":body"
 
-func (l *layout) body(id idem.KeyID) string {
-	base := l.shards[redisserver.ShardOf(id)].base
-	key := hex.AppendEncode(append(make([]byte, 0, 128), base...), id[:])
-	return string(append(key, bodySuffix...))
-}
+// list is KEYS of every script.
+func (k recordKeys) list() []string { return []string{k.record, k.open, k.incarnation, k.body} }
 
-// keys of a record, in the order of KEYS of every script.
-func (l *layout) keys(id idem.KeyID) []string {
-	names, body := &l.shards[redisserver.ShardOf(id)], l.body(id)
-	return []string{strings.TrimSuffix(body, bodySuffix), names.open, names.incarnation, body}
+// member is the member of the open set for the record, which is the end of its key.
+func (k recordKeys) member() string {
+	return k.record[len(k.record)-hex.EncodedLen(len(idem.KeyID{})):]
 }
-
-// memberOf is the member of the open set for a record, which is the end of its key.
-func memberOf(record string) string { return record[len(record)-hex.EncodedLen(len(idem.KeyID{})):] }
 
 // parseID reads a key ID in hexadecimal, as the open sets hold it.
 func parseID(s string) (id idem.KeyID, ok bool) {

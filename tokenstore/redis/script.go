@@ -62,7 +62,7 @@ func (s *Store) run(ctx context.Context, method string, id idem.KeyID, script *g
 		return reply{}, s.failed(ctx, method, err)
 	}
 	parts, err := cmd.Result()
-	if redisscript.NeedsEval(err) {
+	if redisscript.MustResend(err) {
 		parts, err = redisscript.Eval(ctx, s.client, script, call).StringSlice()
 	}
 	if err != nil {

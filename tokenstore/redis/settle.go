@@ -20,8 +20,9 @@ const inlineLimit = 1024
 // ask whether the store lost records. [Store.Decisions] keeps the decisions of people. The
 // error wraps idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
 func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
-	call := redisscript.Call{Keys: s.keys.keys(id)}
-	if call.Args, err = s.settleArgs(memberOf(call.Keys[0]), &st); err != nil {
+	keys := s.keys.of(id)
+	call := redisscript.Call{Keys: keys.list()}
+	if call.Args, err = s.settleArgs(keys.member(), &st); err != nil {
 		return res, err
 	}
 	if st.Decision.ByPerson() {

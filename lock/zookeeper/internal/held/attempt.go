@@ -101,9 +101,11 @@ func (a *Attempt) run() {
 func (a *Attempt) grant(path string, czxid int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	settled := make(chan struct{})
+	close(settled) // the znode is not being moved
 	l := &Lease{
 		ending:   ending{done: make(chan struct{})},
-		location: location{path: path, czxid: czxid, moving: neverMoved},
+		location: location{path: path, czxid: czxid, moving: settled},
 		t:        a.Table, claim: a.claim, znode: a.znode, taken: a.began,
 		fence: a.Fence(czxid), gone: make(chan struct{}),
 	}

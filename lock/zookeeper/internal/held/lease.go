@@ -176,13 +176,6 @@ type location struct {
 	moving chan struct{} // closed when the last move was settled
 }
 
-// neverMoved is the settled move of a znode that was never moved.
-var neverMoved = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
-
 // Where is the path of the znode, and its czxid.
 func (o *location) Where() (path string, czxid int64) {
 	o.mu.Lock()

@@ -32,17 +32,17 @@ const (
 	mostMultis  = 4
 )
 
-// company is how long a lazy request waits for a Multi of others. A caller that pays again at
-// once asks for its next lock within that time. The release of its last lock then costs no write
-// to the servers' disks.
-const company = 5 * time.Millisecond
+// lazyWait is how long a lazy request waits for other requests. A caller that pays again at once
+// asks for its next lock within that time. The release of its last lock then costs no write to
+// the servers' disks.
+const lazyWait = 5 * time.Millisecond
 
 // Request is operations that are applied together or not at all.
 type Request struct {
 	Ops []any
 
-	// Lazy says that the caller is in no hurry. The request leaves with the next one that is not
-	// lazy, or after a few milliseconds.
+	// Lazy says that the request may wait up to lazyWait for a request that is not lazy, to share
+	// its Multi. It also leaves when MaxBatch requests wait.
 	Lazy bool
 
 	// Group, if not empty, is the name of a group of requests whose znodes have to be told
@@ -56,13 +56,14 @@ type Request struct {
 // write is a request on its way.
 type write struct {
 	Request
-	size   int         // bytes of data, roughly
-	answer chan Result // has room for one
+	size    int         // bytes of data, roughly
+	mayWait bool        // it is lazy, and its wait is not over
+	answer  chan Result // has room for one
 }
 
 // newWrite measures a request.
 func newWrite(req Request) *write {
-	wr := &write{Request: req, answer: make(chan Result, 1)}
+	wr := &write{Request: req, mayWait: req.Lazy, answer: make(chan Result, 1)}
 	for _, op := range req.Ops {
 		wr.size += 100 + len(pathOf(op))
 		switch op := op.(type) {
@@ -80,11 +81,11 @@ type batcher struct {
 	status *status
 	send   func(ops ...any) Result // one Multi
 
-	mu      sync.Mutex
-	waiting []*write
-	lazy    int         // of the waiting writes
-	overdue *time.Timer // ends the wait of lazy writes; nil before the first one
-	flying  int         // Multis under way
+	mu        sync.Mutex
+	waiting   []*write
+	lazy      int         // how many of the waiting writes may wait
+	lazyTimer *time.Timer // ends the wait of lazy writes; nil before the first one
+	underWay  int         // Multis
 }
 
 // Write is Do for operations of no group.
@@ -98,9 +99,9 @@ func (b *batcher) Do(req Request) Result {
 	b.mu.Lock()
 	b.waiting = append(b.waiting, wr)
 	if req.Lazy {
-		b.linger()
+		b.noteLazy()
 	}
-	b.rouse()
+	b.sendMore()
 	b.mu.Unlock()
 	return b.outcome(wr)
 }
@@ -135,60 +136,66 @@ func (b *batcher) outcome(wr *write) Result {
 	}
 }
 
-// linger notes a lazy write. The first one sets the timer for all of them. Needs mu.
-func (b *batcher) linger() {
+// noteLazy counts a lazy write. The first one sets the timer for all of them. Needs mu.
+func (b *batcher) noteLazy() {
 	b.lazy++
 	switch {
-	case b.overdue == nil:
-		b.overdue = time.AfterFunc(company, b.hurry)
+	case b.lazyTimer == nil:
+		b.lazyTimer = time.AfterFunc(lazyWait, b.endLazyWait)
 	case b.lazy == 1:
-		b.overdue.Reset(company)
+		b.lazyTimer.Reset(lazyWait)
 	}
 }
 
-// hurry ends the wait of all lazy writes.
-func (b *batcher) hurry() {
+// endLazyWait sends the lazy writes that wait.
+func (b *batcher) endLazyWait() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, wr := range b.waiting {
-		wr.Lazy = false
+		wr.mayWait = false
 	}
 	b.lazy = 0
-	b.rouse()
+	b.sendMore()
 }
 
 // full reports whether the waiting writes fill a Multi. Needs mu.
 func (b *batcher) full() bool { return len(b.waiting) >= MaxBatch }
 
-// due reports whether the waiting writes are worth a Multi. Lazy ones alone are not, unless they
-// fill it. Needs mu.
-func (b *batcher) due() bool { return len(b.waiting) > b.lazy || b.full() }
+// ready reports whether to send the waiting writes. They wait if all of them may, unless they
+// fill a Multi. Needs mu.
+func (b *batcher) ready() bool { return len(b.waiting) > b.lazy || b.full() }
 
-// rouse has another Multi sent, if that may be now. Needs mu.
-func (b *batcher) rouse() {
-	if b.due() && (b.flying < usualMultis || b.full() && b.flying < mostMultis) && b.status.Go(b.fly) {
-		b.flying++
+// sendMore has another Multi sent if writes are ready and not too many Multis are under way.
+// Needs mu.
+func (b *batcher) sendMore() {
+	most := usualMultis
+	if b.full() {
+		most = mostMultis
+	}
+	if b.ready() && b.underWay < most && b.status.Go(b.sendOne) {
+		b.underWay++
 	}
 }
 
-// fly sends one Multi. Callers with a common answer ask again together, and the first of
-// them would leave without the others. So fly lets them run first.
-func (b *batcher) fly() {
+// sendOne sends one Multi and waits for its answer. Callers with a common answer ask again
+// together, and the first of them would leave without the others. So sendOne lets them run
+// first.
+func (b *batcher) sendOne() {
 	runtime.Gosched()
 	b.mu.Lock()
 	var batch []*write
-	if b.due() {
+	if b.ready() {
 		batch = b.next()
 	}
-	b.rouse()
+	b.sendMore()
 	b.mu.Unlock()
 	if len(batch) > 0 {
 		b.sendAll(batch)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.flying--
-	b.rouse()
+	b.underWay--
+	b.sendMore()
 }
 
 // next takes the writes for one Multi off the queue, in their order. Needs mu.
@@ -202,15 +209,15 @@ func (b *batcher) next() (batch []*write) {
 			wr.Number(numbers[wr.Group])
 			numbers[wr.Group]++
 		}
-		if wr.Lazy {
+		if wr.mayWait {
 			b.lazy--
 		}
 		size += wr.size
 		batch = append(batch, wr)
 	}
 	b.waiting = slices.Delete(b.waiting, 0, len(batch))
-	if b.lazy == 0 && b.overdue != nil {
-		b.overdue.Stop()
+	if b.lazy == 0 && b.lazyTimer != nil {
+		b.lazyTimer.Stop()
 	}
 	return batch
 }

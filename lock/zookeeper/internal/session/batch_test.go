@@ -69,8 +69,8 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 func TestWritesLeaveTogether(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		flying, waiting int
-		want            []int // writes in the Multis that leave at once
+		underWay, waiting int
+		want              []int // writes in the Multis that leave at once
 	}{
 		"nothing under way":       {0, 1, []int{1}},
 		"one under way":           {1, 3, []int{3}},
@@ -93,13 +93,13 @@ func TestWritesLeaveTogether(t *testing.T) {
 					<-answer
 					return Result{Outcome: Unknown}
 				}
-				b.flying = tt.flying
+				b.underWay = tt.underWay
 				for range tt.waiting {
 					wr := newWrite(Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}})
 					b.waiting = append(b.waiting, wr)
 				}
 				b.mu.Lock()
-				b.rouse()
+				b.sendMore()
 				b.mu.Unlock()
 				synctest.Wait()
 				mu.Lock()
@@ -108,8 +108,8 @@ func TestWritesLeaveTogether(t *testing.T) {
 				}
 				mu.Unlock()
 				b.mu.Lock()
-				b.flying -= tt.flying
-				b.rouse()
+				b.underWay -= tt.underWay
+				b.sendMore()
 				b.mu.Unlock()
 				close(answer)
 				synctest.Wait()
@@ -124,18 +124,18 @@ func TestWritesLeaveTogether(t *testing.T) {
 }
 
 // A lazy write leaves with the next write that is not lazy, in a full Multi, or after a moment.
-func TestLazyWritesWaitForCompany(t *testing.T) {
+func TestLazyWritesWaitForOthers(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		lazy, others int // writes, one kind after the other
 		pause        time.Duration
 		want         []int // writes in the Multis that have left after the pause
 	}{
-		"alone":              {1, 0, company - 1, nil},
-		"for long":           {1, 0, company, []int{1}},
-		"many":               {3, 0, company, []int{3}},
+		"alone":              {1, 0, lazyWait - 1, nil},
+		"for long":           {1, 0, lazyWait, []int{1}},
+		"many":               {3, 0, lazyWait, []int{3}},
 		"as many as fit":     {MaxBatch, 0, 0, []int{MaxBatch}},
-		"one more than fits": {MaxBatch + 1, 0, company - 1, []int{MaxBatch}},
+		"one more than fits": {MaxBatch + 1, 0, lazyWait - 1, []int{MaxBatch}},
 		"with another write": {2, 1, 0, []int{3}},
 	}
 	for name, tt := range tests {
@@ -184,7 +184,7 @@ func TestWritesEndWithTheirSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		st := &status{over: make(chan struct{})}
-		b := &batcher{status: st, flying: usualMultis - 1}
+		b := &batcher{status: st, underWay: usualMultis - 1}
 		hold := make(chan struct{})
 		b.send = func(ops ...any) Result {
 			if len(ops) > 0 {
