@@ -50,7 +50,7 @@ BUF                 := bin/buf-$(BUF_VERSION)
 # Modules of their own: what bench measures beside the library, what examples are
 # tested with, and what drives a browser must not become a dependency of the library. A narrower PKG means
 # the library.
-BESIDE  := bench deploy examples/stripe examples/frameworks examples/sql tests/browser
+BESIDE  := bench deploy examples/stripe examples/frameworks examples/sql tests/api tests/browser
 MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
 
 .DEFAULT_GOAL := help
@@ -95,8 +95,8 @@ chaos: servers ## break real processes and wipe Redis under load, RUNS times for
 	@IDEMKEEPER_CHAOS_RUNS=$(RUNS) IDEMKEEPER_CHAOS_RUN=$(RUN) $(GO) test -count=1 -timeout 0 -v -run '^TestWipedRedisUnderChaos$$' ./tests
 
 .PHONY: api
-api: servers ## validate the sample's answers against its openapi.json, and run its collection of requests
-	cd tests/api && $(GO) test -count=1 .
+api: servers ## validate the sample's answers against its openapi.json, and run its collection of requests, with grpcurl too
+	cd tests/api && $(GO) test -count=1 -tags grpcurl .
 
 .PHONY: kills
 kills: servers ## kill services (KILLS times) and databases (DATABASE_KILLS times) while joined payments run; lines "FIGURE name value"

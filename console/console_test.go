@@ -198,6 +198,21 @@ func TestInbox(t *testing.T) {
 	ada.get("health").want(t, 200, "120 unknown", "gives out locks", "has not swept")
 }
 
+// A key that is repeated for hours does not make its page endless.
+func TestStoryShowsTheLatestEvents(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.inDoubt("k", nil)
+	for range 300 {
+		r.console.Observe(t.Context(), idem.Event{Type: idem.EventRefused, KeyID: id("k"), Code: idem.CodeOutcomeUnknown})
+	}
+	got := r.as("ada").storyOf("k")
+	got.want(t, 200, "There are 202 earlier ones.") // two are of the attempt
+	if n := strings.Count(got.body, "A request was refused"); n != 100 {
+		t.Errorf("%d events are shown, want the latest 100", n)
+	}
+}
+
 // A handler that runs is no doubt. It is listed among all open records.
 func TestRunningHandlersAreNoDoubts(t *testing.T) {
 	t.Parallel()

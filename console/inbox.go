@@ -185,6 +185,7 @@ type row struct {
 	ID, Operation, Short, State, Route, Age, Since, Holder, Next, Said, Response string
 	Attempt                                                                      uint32
 	Fence                                                                        string
+	FenceToken                                                                   uint64 // the fence without its domain
 }
 
 func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
@@ -224,7 +225,7 @@ func rowOf(f *operate.Facts, said string) row {
 	rec, story := &f.Record, f.Story()
 	out := row{ID: f.ID.String(), Operation: f.ID.OperationID(), State: rec.State.String(), Route: operate.OneLine(rec.Route),
 		Age: operate.Brief(story.Age), Since: stamp(rec.Since()), Holder: operate.OneLine(story.Holder), Next: operate.OneLine(story.Next),
-		Attempt: rec.Attempt.Number, Fence: operate.OneLine(rec.Attempt.Fence.String()), Said: operate.OneLine(saidOf(rec, said)), Response: responseOf(rec)}
+		Attempt: rec.Attempt.Number, FenceToken: rec.Attempt.Fence.Token, Fence: operate.OneLine(rec.Attempt.Fence.String()), Said: operate.OneLine(saidOf(rec, said)), Response: responseOf(rec)}
 	out.Short = out.Operation[len(out.Operation)-confirmLength:]
 	if f.Err != nil {
 		out.State, out.Since, out.Fence = "unreadable", stamp(rec.Started), ""

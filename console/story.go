@@ -28,6 +28,7 @@ type storyPage struct {
 	Command       string // that settles the attempt without the console
 	Moments       []moment
 	Seen          []moment // by this instance, newest first
+	SeenBefore    int      // how many more there are
 	Response      *shown
 	Settled       string // the decision that was just made
 	Form          *form  // nil unless the operator can settle the attempt
@@ -51,6 +52,9 @@ type shown struct {
 
 // maxShown bounds how much of a body is shown, in bytes.
 const maxShown = 64 << 10
+
+// mostSeen bounds how many events of a key are shown.
+const mostSeen = 100
 
 func (c *Console) story(w http.ResponseWriter, r *http.Request) {
 	id, err := idem.ParseKeyID(r.PathValue("id"))
@@ -86,9 +90,10 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 	rec, op := &f.Record, operatorOf(r)
 	p := &storyPage{page: c.page(r, "Key "+id.OperationID()), Operation: id.OperationID(), ID: id.String(), Facts: f}
 	seen := c.events.of(id)
-	for _, n := range seen {
+	for _, n := range seen[:min(len(seen), mostSeen)] {
 		p.Seen = append(p.Seen, seenMoment(n))
 	}
+	p.SeenBefore = len(seen) - len(p.Seen)
 	p.Moments = moments(f, decided)
 	if f.Err == nil && rec.State == idem.StateNone {
 		p.None = true
@@ -197,7 +202,7 @@ func seenMoment(n noted) moment {
 	if n.Code != "" {
 		why = append(why, string(n.Code))
 	}
-	if n.Duration > 0 {
+	if n.Duration >= time.Millisecond {
 		why = append(why, "after "+operate.Brief(n.Duration))
 	}
 	return moment{At: n.At.UTC().Format("2006-01-02 15:04:05.000 UTC"), What: what, Why: operate.OneLine(strings.Join(why, ", "))}

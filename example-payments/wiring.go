@@ -122,7 +122,10 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (_ *App, err error
 	// Both servers use one engine, and so share the keys.
 	service := &payments.Service{Ledger: a.books, Latency: cfg.ProcessorLatency, LatencyFirst: cfg.joined(), Log: log, Step: a.timeline.Step}
 	if cfg.Demo {
-		service.Crash = crash
+		service.Crash = func() {
+			a.timeline.AwaitTold(time.Second)
+			crash()
+		}
 	}
 	handler, err := server.New(server.Config{Engine: a.engine, Service: service, Ledger: a.books, Keys: cfg.APIKeys,
 		Telemetry: a.telemetry, Log: log, Wait: cfg.Wait, Resolver: resolver, Console: operatorsPage, Timeline: a.timeline})

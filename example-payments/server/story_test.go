@@ -2,6 +2,7 @@ package server
 
 import (
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -71,6 +72,26 @@ func TestTimelineForgetsStreams(t *testing.T) {
 	if len(timeline.stories) != 0 || len(timeline.shelves["m"].stories) != 0 {
 		t.Errorf("%d stories are left, want none", len(timeline.stories))
 	}
+}
+
+// A process that is about to crash waits for its pages, and not for ever.
+func TestTimelineAwaitsItsPages(t *testing.T) {
+	timeline, id := NewTimeline(), keyOf("m", 0)
+	timeline.addf("m", id, "handler", "one")
+	if !timeline.told() {
+		t.Error("a key without a page is waited for")
+	}
+	s, end := timeline.follow("m", id)
+	if timeline.told() {
+		t.Error("a page that has got nothing is not waited for")
+	}
+	timeline.AwaitTold(time.Millisecond)
+	_, next, _ := timeline.after(s, 0)
+	timeline.tell(s, next)
+	if !timeline.told() {
+		t.Error("a page that has got everything is waited for")
+	}
+	end()
 }
 
 // What happens without a request, such as a pass of the sweeper, tells of known keys only.

@@ -52,6 +52,7 @@ type story struct {
 	dropped int           // moments before the first one
 	news    chan struct{} // closed at the next moment
 	streams int           // pages that show it
+	told    int           // moments that a page has got
 }
 
 // NewTimeline returns a timeline without keys.
@@ -139,6 +140,32 @@ func (t *Timeline) after(s *story, n int) (list []moment, next int, news <-chan 
 	return append(list, s.moments[from:]...), s.dropped + len(s.moments), s.news
 }
 
+// AwaitTold waits until the pages have got every moment so far, or until limit is over. A process that
+// is about to crash calls it, so that its pages show what came before.
+func (t *Timeline) AwaitTold(limit time.Duration) {
+	for end := time.Now().Add(limit); !t.told() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (t *Timeline) told() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.stories {
+		if s.streams > 0 && s.told < s.dropped+len(s.moments) {
+			return false
+		}
+	}
+	return true
+}
+
+// tell notes that a page has got the moments before number n.
+func (t *Timeline) tell(s *story, n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.told = max(s.told, n)
+}
+
 // Observe is an [idem.Observer].
 func (t *Timeline) Observe(ctx context.Context, ev idem.Event) {
 	id, number, f := ev.KeyID, ev.Attempt.Number, ev.Attempt.Fence
@@ -171,7 +198,7 @@ func (t *Timeline) Observe(ctx context.Context, ev idem.Event) {
 	case idem.EventJoined, idem.EventWaited:
 		addf("replay", "a repeat waits for the first request")
 	case idem.EventRefused:
-		addf("refused", "refused: %s", ev.Code)
+		addf("refused", "%s", ev.Code)
 	case idem.EventConflict:
 		addf("doubt", "the transaction met a conflict and was rolled back")
 	}
@@ -242,6 +269,7 @@ func (s *Server) live(c *gin.Context) {
 		}
 		n = next
 		c.Writer.Flush()
+		s.cfg.Timeline.tell(followed, n)
 		select {
 		case <-news:
 		case <-beat.C:

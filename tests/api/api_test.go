@@ -149,8 +149,12 @@ var wanted = regexp.MustCompile(`(?m)^# (\d{3}|OK|[A-Z][a-z]+[A-Z]?[a-z]*): `)
 // prelude notes the status of each request in the file got.
 const prelude = `
 curl() { command curl -sS -D "$DIR/head" "$@"; sed -n '1s/[^ ]* \([0-9]*\).*/\1/p' "$DIR/head" >> "$DIR/got"; }
-grpcurl() { local rc=0; "$DIR/grpcurl" "$@" || rc=$?; echo "$((rc == 0 ? 0 : rc - 64))" >> "$DIR/got"; }
+grpcurl() { [[ -x $DIR/grpcurl ]] || return 0; local rc=0; "$DIR/grpcurl" "$@" || rc=$?; echo "$((rc == 0 ? 0 : rc - 64))" >> "$DIR/got"; }
 `
+
+// buildGRPCurl puts grpcurl into a folder. It is nil without the build tag grpcurl, because its
+// dependencies compile for most of a minute. The lines for grpcurl then do nothing.
+var buildGRPCurl func(t *testing.T, dir string)
 
 // TestCollectionOfRequests runs requests.sh and compares the statuses with its comments.
 func TestCollectionOfRequests(t *testing.T) {
@@ -159,10 +163,10 @@ func TestCollectionOfRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	service := testserver.StartSample(t)
-	dir := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "grpcurl"), "github.com/fullstorydev/grpcurl/cmd/grpcurl")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build grpcurl = %v\n%s", err, out)
+	dir, replays := t.TempDir(), 1 // a header over HTTP
+	if buildGRPCurl != nil {
+		buildGRPCurl(t, dir)
+		replays += 2 // a header and a trailer over gRPC
 	}
 	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-c", prelude+string(script))
 	cmd.Env = append(os.Environ(), "DIR="+dir, "HTTP="+service.HTTP, "GRPC="+service.GRPC)
@@ -176,7 +180,9 @@ func TestCollectionOfRequests(t *testing.T) {
 	}
 	var want, got []string
 	for _, m := range wanted.FindAllSubmatch(script, -1) {
-		want = append(want, string(m[1]))
+		if _, err := strconv.Atoi(string(m[1])); err == nil || buildGRPCurl != nil {
+			want = append(want, string(m[1]))
+		}
 	}
 	for status := range strings.FieldsSeq(string(noted)) {
 		if n, err := strconv.Atoi(status); err == nil && n < 100 {
@@ -184,10 +190,10 @@ func TestCollectionOfRequests(t *testing.T) {
 		}
 		got = append(got, status)
 	}
-	if !slices.Equal(got, want) || len(want) < 20 {
+	if !slices.Equal(got, want) || len(want) < 13 {
 		t.Errorf("statuses = %q, want %q\n%s", got, want, out)
 	}
-	if n := bytes.Count(bytes.ToLower(out), []byte("idempotent-replayed: true")); n != 3 {
-		t.Errorf("the output tells %d times of a replay, want one header over HTTP, and a header and a trailer over gRPC\n%s", n, out)
+	if n := bytes.Count(bytes.ToLower(out), []byte("idempotent-replayed: true")); n != replays {
+		t.Errorf("the output tells %d times of a replay, want %d\n%s", n, replays, out)
 	}
 }

@@ -18,6 +18,7 @@ function newOrder() {
   watch(key);
 }
 
+const dollars = (cents) => (cents / 100).toLocaleString("en-US", { style: "currency", currency: "USD" });
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 // send sends the payment once, and again for as long as the service asks for a little patience.
@@ -55,7 +56,7 @@ function answer(n, amount) {
   find("no-answers").hidden = true;
   const item = document.createElement("li");
   for (const name of ["what", "status", "text"]) item.append(Object.assign(document.createElement("span"), { className: name }));
-  item.querySelector(".what").textContent = "Request " + n + ", $" + (amount / 100).toFixed(2);
+  item.querySelector(".what").textContent = "Request " + n + ", " + dollars(amount);
   find("answers").prepend(item);
   tell(item, "wait", "…", "is on its way");
   return item;
@@ -80,7 +81,7 @@ async function refresh() {
       const payments = (await list.json()).payments, account = await alice.json();
       if (mine !== key) return;
       find("charged").textContent = payments.length + (payments.length === 1 ? " time" : " times");
-      find("balance").textContent = "$" + (account.balance / 100).toFixed(2);
+      find("balance").textContent = dollars(account.balance);
       return problem("");
     } catch {
       problem("The service is down. It starts again.");
@@ -99,7 +100,7 @@ function problem(text) {
 async function watch(mine) {
   if (stream) stream.abort();
   for (stream = new AbortController(); mine === key; await pause(300)) {
-    let seen = 0;
+    let open = false;
     try {
       const response = await fetch("/v1/timeline", { headers: { ...auth, "Idempotency-Key": mine }, signal: stream.signal });
       if (!response.ok) {
@@ -108,6 +109,7 @@ async function watch(mine) {
         await pause(1000);
         continue;
       }
+      open = true;
       find("no-moments").textContent = nothing;
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let text = ""; ;) {
@@ -118,11 +120,11 @@ async function watch(mine) {
         text = events.pop();
         for (const event of events) {
           const data = event.split("\n").find((line) => line.startsWith("data: "));
-          if (data && mine === key) show(JSON.parse(data.slice(6)), seen++);
+          if (data && mine === key) show(JSON.parse(data.slice(6)));
         }
       }
     } catch { /* the service is down, or there is a new order */ }
-    if (mine === key && seen > 0) show({ at: new Date().toISOString(), step: "crash", text: "the instance is gone" });
+    if (mine === key && open) show({ at: new Date().toISOString(), step: "crash", text: "the instance is gone" });
   }
 }
 
@@ -132,7 +134,9 @@ function show(moment) {
   item.className = moment.step;
   const at = Object.assign(document.createElement("time"), { textContent: moment.at.slice(11, 23) });
   const step = Object.assign(document.createElement("b"), { textContent: moment.step });
-  item.append(at, step, " " + moment.text);
+  const text = document.createElement("span");
+  text.append(step, " " + moment.text);
+  item.append(at, text);
   find("timeline").append(item);
   item.scrollIntoView({ block: "nearest" });
 }
