@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,30 +79,58 @@ var backends = map[string]backend{
 		return newEngine(t, client.Locker(), store, opts...), store
 	},
 	"joined sqlite": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
-		db, err := database.Open("sqlite:"+filepath.Join(t.TempDir(), "k.db"), database.Options{Create: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { db.Close() })
-		if err := sqlstore.Migrate(t.Context(), db.Write, db.Dialect); err != nil {
-			t.Fatal(err)
-		}
-		store, err := sqlstore.New(t.Context(), db.Write, db.Dialect, append(db.StoreOptions(), sqlstore.WithSoleProcess(), sqlstore.WithExpiry(0))...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { store.Close() })
-		joined, err := store.Joined()
-		if err != nil {
-			t.Fatal(err)
-		}
-		engine, err := idem.NewJoined(joined, opts...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = engine.Close(context.Background()) })
-		return engine, store
+		return joined(t, "sqlite:"+filepath.Join(t.TempDir(), "k.db"), []sqlstore.Option{sqlstore.WithSoleProcess()}, opts)
 	},
+	"joined postgres": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+		return onServer(t, testserver.SharedPostgres(t), opts)
+	},
+	"joined mariadb": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+		return onServer(t, testserver.SharedMariaDB(t)+"mysql", opts)
+	},
+}
+
+var schemas atomic.Int64
+
+// onServer makes a joined engine with a schema of its own on a shared server.
+func onServer(t *testing.T, url string, opts []idem.Option) (*idem.Engine, idem.Store) {
+	t.Helper()
+	db, err := database.Open(url, database.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	schema := fmt.Sprintf("console_%d_%d", os.Getpid(), schemas.Add(1))
+	if _, err := db.Write.ExecContext(t.Context(), "CREATE SCHEMA "+schema); err != nil {
+		t.Fatal(err)
+	}
+	return joined(t, url, []sqlstore.Option{sqlstore.WithSchema(schema)}, opts)
+}
+
+func joined(t *testing.T, url string, storeOpts []sqlstore.Option, opts []idem.Option) (*idem.Engine, idem.Store) {
+	t.Helper()
+	db, err := database.Open(url, database.Options{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	if err := sqlstore.Migrate(t.Context(), db.Write, db.Dialect, storeOpts...); err != nil {
+		t.Fatal(err)
+	}
+	store, err := sqlstore.New(t.Context(), db.Write, db.Dialect, append(append(db.StoreOptions(), sqlstore.WithExpiry(0)), storeOpts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	joined, err := store.Joined()
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := idem.NewJoined(joined, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close(context.Background()) })
+	return engine, store
 }
 
 func openRedis(t *testing.T, url string) *redisstore.Store {

@@ -21,6 +21,7 @@ type book struct {
 	lines    []string               // committed
 	held     map[idem.KeyID]*bookTx // open transactions
 	bindings map[idem.KeyID]idem.Fingerprint
+	onBegin  func() (handled bool, b idem.JoinedBegin)
 	onCommit func(tx *bookTx, s idem.Settlement) (handled bool, err error)
 	onProbe  func() error
 	onSettle func() error
@@ -33,6 +34,11 @@ func newBook() *book {
 var _ idem.JoinedStore = (*book)(nil)
 
 func (l *book) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (b idem.JoinedBegin, err error) {
+	if l.onBegin != nil {
+		if handled, b := l.onBegin(); handled {
+			return b, nil
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.held[id] != nil {

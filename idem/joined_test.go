@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +143,23 @@ func TestJoinedDuplicateWaitsForTheTransactionElsewhere(t *testing.T) {
 		t.Error(err)
 	}
 	waits.Wait()
+}
+
+// A store that met one conflict after another says that the key is held. The key looks free then.
+func TestJoinedDuplicatePausesBeforeItTriesAgain(t *testing.T) {
+	t.Parallel()
+	const wait, pause = 100 * time.Millisecond, 5 * time.Millisecond
+	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = wait }})
+	var tries atomic.Int64
+	b.ledger.onBegin = func() (bool, idem.JoinedBegin) {
+		tries.Add(1)
+		return true, idem.JoinedBegin{Held: true}
+	}
+	_, err := b.do("k1", "100")
+	b.wantRefused(err, idem.CodeInProgress)
+	if n := tries.Load(); n > int64(wait/pause)+1 {
+		t.Errorf("tried %d times in %v, want a pause of %v before each", n, wait, pause)
+	}
 }
 
 func TestJoinedSuccessWithoutTheTransactionIsInternal(t *testing.T) {

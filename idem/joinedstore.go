@@ -136,10 +136,11 @@ func (l joinedLocker) TryAcquire(ctx context.Context, req LockRequest) (Lease, e
 	return joinedLease{}, nil
 }
 
-// Wait asks again and again, less and less often, until the key looks free.
+// Wait asks again and again, less and less often, until the key looks free. It pauses first, because
+// the store may have given up on a key that nobody holds.
 func (l joinedLocker) Wait(ctx context.Context, id KeyID) error {
 	pause := backoff{first: 5 * time.Millisecond, most: 250 * time.Millisecond}
-	for {
+	for sleep(ctx, pause.next()) {
 		held, err := l.store.Held(ctx, id)
 		switch {
 		case ctx.Err() != nil:
@@ -148,10 +149,9 @@ func (l joinedLocker) Wait(ctx context.Context, id KeyID) error {
 			return errors.Join(ErrUnavailable, err)
 		case !held:
 			return nil
-		case !sleep(ctx, pause.next()):
-			return ctx.Err()
 		}
 	}
+	return ctx.Err()
 }
 
 // Ping returns nil, because the store is pinged anyway.

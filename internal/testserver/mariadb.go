@@ -76,15 +76,10 @@ func SharedMySQL(tb testing.TB) string {
 }
 
 // StartMariaDB starts a server and returns once it answers. It syncs to disk, as in production.
-// It is killed in the test's clean-up.
-func StartMariaDB(tb testing.TB) *MariaDB {
+// It is killed in the test's clean-up. settings are further arguments of the server.
+func StartMariaDB(tb testing.TB, settings ...string) *MariaDB {
 	tb.Helper()
 	needsServer(tb)
-	return ownMariaDB(tb)
-}
-
-func ownMariaDB(tb testing.TB, settings ...string) *MariaDB {
-	tb.Helper()
 	m, held, err := launchMariaDB(settings...)
 	if err != nil {
 		tb.Fatalf("%v (%s)", err, installHint)

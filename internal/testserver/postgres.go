@@ -97,11 +97,11 @@ func (p *Postgres) Restart() {
 }
 
 // StartPostgres starts a server and returns once it answers. It syncs to disk, as in production.
-// It is killed in the test's clean-up.
-func StartPostgres(tb testing.TB) *Postgres {
+// It is killed in the test's clean-up. settings are further arguments of the server.
+func StartPostgres(tb testing.TB, settings ...string) *Postgres {
 	tb.Helper()
 	needsServer(tb)
-	return ownPostgres(tb, initPostgres)
+	return ownPostgres(tb, initPostgres, settings...)
 }
 
 // StartStandby starts a server that replicates from another one and answers reads. source is

@@ -61,7 +61,7 @@ func StartSecureMariaDB(tb testing.TB, a *Authority) *MariaDB {
 	tb.Helper()
 	needsServer(tb)
 	ca, cert, key := a.filesOf(tb, "mysql")
-	return ownMariaDB(tb, "--innodb-flush-method=nosync", "--ssl-ca="+ca, "--ssl-cert="+cert, "--ssl-key="+key)
+	return StartMariaDB(tb, "--innodb-flush-method=nosync", "--ssl-ca="+ca, "--ssl-cert="+cert, "--ssl-key="+key)
 }
 
 // filesOf writes the files of a server that runs as a user of its own.

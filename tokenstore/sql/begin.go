@@ -11,8 +11,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
 )
 
-// Get returns the record of id, in one statement. On MySQL and MariaDB without a binary log it
-// takes two, if the record was completed less than a minute ago. The error wraps
+// Get returns the record of id, in one statement. On MySQL and MariaDB it takes two, if the record
+// was completed less than 15 minutes ago. The error wraps
 // idem.ErrNewerRecord, idem.ErrCorruptRecord or idem.ErrUnavailable.
 func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 	for {

@@ -16,7 +16,8 @@ import (
 type statements struct {
 	get, read, insert, begin, update   string
 	list, ping, touch                  string
-	due, strip, remove, forget         string
+	due, lockDue, strip, remove        string
+	forget                             string
 	dueBindings, removeBindings        string
 	retire, retired, declare, declared string
 	decide, decisions, keys            string

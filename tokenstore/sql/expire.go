@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -27,20 +28,20 @@ func (s *Store) Expire(ctx context.Context, most int) (removed int, err error) {
 	}
 	st := &s.statements
 	for _, of := range []struct {
-		due    string
-		remove []string
+		due, lock string
+		remove    []string
 	}{
-		{st.due, []string{st.strip, st.remove}},
-		{st.dueBindings, []string{st.removeBindings}},
+		{st.due, st.lockDue, []string{st.strip, st.remove}},
+		{st.dueBindings, "", []string{st.removeBindings}}, // no transaction stays open with one
 	} {
 		for removed < most {
 			size := min(expiryBatch, most-removed)
-			seen, n, err := s.expireBatch(ctx, size, of.due, of.remove)
+			seen, n, err := s.expireBatch(ctx, size, of.due, of.lock, of.remove)
 			removed += n
 			if err != nil {
 				return removed, s.failed("expire", err)
 			}
-			if seen < size || n == 0 { // n is 0 if another process removes the same rows
+			if seen < size || n == 0 { // n is 0 if others have all of these rows
 				break
 			}
 		}
@@ -49,22 +50,26 @@ func (s *Store) Expire(ctx context.Context, most int) (removed int, err error) {
 }
 
 // expireBatch reads the keys that are due, then changes their rows by the primary key and in
-// its order, if they are still due. So it locks no row that is not due, and two processes
-// hardly ever wait for each other in a circle. If they do, one of them removes nothing.
-func (s *Store) expireBatch(ctx context.Context, size int, due string, remove []string) (seen, removed int, err error) {
-	keys, err := s.due(ctx, due, size)
+// its order, if they are still due. So it locks no row that is not due. It passes over the rows
+// that others have locked, such as a joined transaction whose handler takes its time.
+func (s *Store) expireBatch(ctx context.Context, size int, due, lock string, remove []string) (seen, removed int, err error) {
+	keys, err := dueKeys(s.read.QueryContext(ctx, due, size))
 	if err != nil || len(keys) == 0 {
 		return 0, 0, err
 	}
 	seen = len(keys)
-	for len(keys) < expiryBatch { // the statement has a fixed number of parameters
-		keys = append(keys, keys[seen-1])
-	}
 	tx, err := s.begin(ctx)
 	if err != nil {
 		return seen, 0, err
 	}
 	defer tx.Rollback() //nolint:errcheck // does nothing after Commit
+	if lock != "" {
+		keys, err = dueKeys(tx.QueryContext(ctx, lock, padded(keys)...))
+		if err != nil || len(keys) == 0 {
+			return seen, 0, s.unlessConflict(err)
+		}
+	}
+	keys = padded(keys)
 	for _, statement := range remove {
 		res, err := tx.ExecContext(ctx, statement, keys...)
 		if err != nil {
@@ -82,9 +87,16 @@ func (s *Store) expireBatch(ctx context.Context, size int, due string, remove []
 	return seen, removed, nil
 }
 
-// due reads the keys of a batch and sorts them.
-func (s *Store) due(ctx context.Context, statement string, size int) ([]any, error) {
-	rows, err := s.read.QueryContext(ctx, statement, size)
+// padded repeats a key, because the statements have a fixed number of parameters.
+func padded(keys []any) []any {
+	for len(keys) < expiryBatch {
+		keys = append(keys, keys[0])
+	}
+	return keys
+}
+
+// dueKeys reads the keys of a batch and sorts them.
+func dueKeys(rows *sql.Rows, err error) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -121,6 +133,9 @@ func (st *statements) expireStatements(n names) {
 	const onlyResult = "form <= 1 AND state = 3 AND key_expires > {clock}"
 	in := " IN (" + strings.TrimPrefix(strings.Repeat(", ?", expiryBatch), ", ") + ")"
 	st.due = n.sql("SELECT k FROM {records} WHERE form <= 1 AND " + due + " ORDER BY expires LIMIT ?")
+	if n.dialect != sqlite { // it has no locks of rows
+		st.lockDue = n.sql("SELECT k FROM {records} WHERE k" + in + " AND form <= 1 AND " + due + " FOR UPDATE SKIP LOCKED")
+	}
 	st.strip = n.sql("UPDATE {records} SET rev = rev + 1, state = 6, response = NULL, expires = key_expires" +
 		" WHERE k" + in + " AND " + due + " AND " + onlyResult)
 	const over = " AND form <= 1 AND " + due + " AND NOT (" + onlyResult + ")"

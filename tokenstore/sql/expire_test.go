@@ -142,6 +142,9 @@ func TestExpireBlocksNoNewKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer tx.Rollback()
+		if due, err := dueKeys(tx.QueryContext(t.Context(), s.statements.lockDue, keys...)); len(due) != 0 || err != nil {
+			t.Fatalf("%d open records are due, %v, want 0", len(due), err)
+		}
 		for _, statement := range []string{s.statements.strip, s.statements.remove} {
 			if _, err := tx.ExecContext(t.Context(), statement, keys...); err != nil {
 				t.Fatal(err)
@@ -154,6 +157,37 @@ func TestExpireBlocksNoNewKeys(t *testing.T) {
 				t.Fatalf("Begin() beside a batch = %v, want <nil>", err)
 			}
 		}
+	})
+}
+
+// A handler may keep a record locked that was due when it began. The others are removed meanwhile.
+func TestExpirePassesOverLockedRecords(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t), WithExpiry(0))
+		for i := range 3 {
+			k := key(i)
+			a := mustBegin(t, s, k, request(1))
+			settle(t, s, k, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+		}
+		pass(t, s, time.Hour)
+		tx, err := s.begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		locked := key(1)
+		if _, err := tx.Exec(s.names.sql("UPDATE {records} SET rev = 1 WHERE k = ?"), locked[:]); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if n, err := s.Expire(ctx, 100); n != 2 || err != nil {
+			t.Errorf("Expire() beside a locked record = %d, %v, want 2", n, err)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		expire(t, s, 100, 1)
 	})
 }
 

@@ -48,7 +48,8 @@ import (
 //	the key, to others    an advisory lock          a row lock              this process alone owns
 //	                                                                        the file
 //
-// The error of a refused COMMIT names the constraint idem_records_guard_fkey on PostgreSQL. What is
+// The error of a refused COMMIT names the constraint idem_records_guard_fkey on PostgreSQL. So does
+// that of SET CONSTRAINTS ALL IMMEDIATE, so name your own constraints there instead. What is
 // detected is recorded as unknown. Until then the key stays held. On MySQL a committed pending
 // record counts as unknown by itself.
 //
@@ -85,6 +86,7 @@ type Joined struct {
 	isolation sql.IsolationLevel
 	idle      time.Duration
 	pooler    bool
+	longest   int // response in bytes
 }
 
 var _ idem.JoinedStore = (*Joined)(nil)
@@ -170,7 +172,12 @@ func (s *Store) Joined(opts ...JoinedOption) (*Joined, error) {
 
 // JoinedOver is Joined for packages with connections past database/sql. It is for PostgreSQL.
 func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
-	j := &Joined{Store: s, connector: c, idle: time.Minute}
+	j := &Joined{Store: s, connector: c, idle: time.Minute, longest: s.longestResponse}
+	if s.dialect == mysql {
+		// With interpolateParams the driver writes many bytes as two, and the server closes the
+		// connection, and with it the transaction, after a statement that is too long.
+		j.longest /= 2
+	}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(j)

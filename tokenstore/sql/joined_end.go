@@ -52,6 +52,9 @@ func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 			return err
 		}
 	}
+	if n := len(response); n > t.joined.longest {
+		return fmt.Errorf("tokenstore/sql: commit: %w: it has %d bytes, and the database takes %d", idem.ErrResponseInvalid, n, t.joined.longest)
+	}
 	g := t.joined.guard
 	err := g.complete(ctx, t, &completion{settlement: s.ID, response: response,
 		resultTTL: s.ResultTTL.Microseconds(), keyTTL: max(s.KeyTTL, s.ResultTTL).Microseconds()})

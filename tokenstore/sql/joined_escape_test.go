@@ -312,3 +312,28 @@ func TestJoinedSavepointsOfTheHandlerDoNotSurviveARollback(t *testing.T) {
 		s.wantPayments(1)
 	})
 }
+
+// The guard is a deferred constraint too, so a handler names those that it wants checked.
+func TestJoinedHandlerChecksItsOwnConstraintsAndNotAll(t *testing.T) {
+	s := startOn(t, PostgreSQL(), serviceParts{})
+	mustExec(t, s.pools.write, "ALTER TABLE payments ADD CONSTRAINT payments_op_once UNIQUE (op) DEFERRABLE INITIALLY DEFERRED")
+	checking := func(statement string) gin.HandlerFunc {
+		return s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			if err := s.insert(c, tx); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(statement); err != nil {
+				return err
+			}
+			c.String(http.StatusCreated, "paid")
+			return nil
+		})
+	}
+	s.with(checking("SET CONSTRAINTS ALL IMMEDIATE"))
+	s.want(s.pay("k1"), answer{status: 500, body: "sorry"})
+	s.wantPayments(0)
+	s.with(checking("SET CONSTRAINTS payments_op_once IMMEDIATE"))
+	s.want(s.pay("k1"), paid)
+	s.want(s.pay("k1"), paidBefore)
+	s.wantPayments(1)
+}

@@ -277,3 +277,31 @@ func TestJoinedTimesAreThoseOfTheStatements(t *testing.T) {
 		}
 	})
 }
+
+// A response that the database would refuse is left out, because the payment stands.
+func TestJoinedResponseThatIsTooLongIsLeftOut(t *testing.T) {
+	long := func(policy *idem.Policy) { policy.MaxResponseBody = 64 << 20 }
+	pay := func(s *service, size int) {
+		s.Helper()
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			if err := s.insert(c, tx); err != nil {
+				return err
+			}
+			c.Data(http.StatusCreated, "application/octet-stream", make([]byte, size))
+			return nil
+		}))
+		if a := s.pay("k1"); a.status != http.StatusCreated || len(a.body) != size {
+			s.Errorf("answer = %d with %d bytes, want 201 with %d", a.status, len(a.body), size)
+		}
+		s.want(s.pay("k1"), refused(409, idem.CodeResultUnavailable))
+		s.wantPayments(1)
+	}
+	onEachService(t, serviceParts{policy: long}, func(s *service) {
+		s.joined.longest = 1000
+		pay(s, 2000)
+	})
+	// The driver writes a zero as two bytes there, and the server takes 16 MiB.
+	onMariaDB(t, serviceParts{policy: long, rewrite: func(p *pools) { p.write = open(t, "mysql", p.dsn+"?interpolateParams=true") }}, func(s *service) {
+		pay(s, 9<<20)
+	})
+}

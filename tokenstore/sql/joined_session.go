@@ -56,7 +56,7 @@ type sqlSession struct {
 	conn   *sql.Conn
 	tx     *sql.Tx            // nil before Begin
 	cancel context.CancelFunc // ends the context of tx
-	stuck  <-chan error       // set if Rollback gave up waiting
+	stuck  <-chan error       // set if Commit or Rollback gave up waiting
 }
 
 func (s *sqlSession) Begin(ctx context.Context, level sql.IsolationLevel) error {
@@ -79,18 +79,16 @@ func (s *sqlSession) QueryRow(ctx context.Context, statement string, args []any,
 	return s.tx.QueryRowContext(ctx, statement, args...).Scan(to...)
 }
 
-// Commit ends with the context of the transaction, which pgx and modernc.org/sqlite obey.
-func (s *sqlSession) Commit(ctx context.Context) error {
-	defer context.AfterFunc(ctx, s.cancel)()
-	return s.tx.Commit()
-}
+func (s *sqlSession) Commit(ctx context.Context) error { return s.end(ctx, s.tx.Commit) }
 
-// Rollback has a goroutine of its own, because not every driver lets a context end it. The
+func (s *sqlSession) Rollback(ctx context.Context) error { return s.end(ctx, s.tx.Rollback) }
+
+// end has a goroutine of its own, because a context ends Commit and Rollback of few drivers. The
 // goroutine ends with the connection.
-func (s *sqlSession) Rollback(ctx context.Context) error {
+func (s *sqlSession) end(ctx context.Context, commitOrRollback func() error) error {
 	defer context.AfterFunc(ctx, s.cancel)()
 	done := make(chan error, 1)
-	go func() { done <- s.tx.Rollback() }()
+	go func() { done <- commitOrRollback() }()
 	select {
 	case err := <-done:
 		return err
@@ -119,7 +117,7 @@ func (s *sqlSession) Exec(ctx context.Context, statement string, args ...any) (e
 	return errors.Join(rawErr, err)
 }
 
-// Close waits in the background for a Rollback that gave up, because that has the connection.
+// Close waits in the background for a Commit or Rollback that gave up, because that has the connection.
 func (s *sqlSession) Close(broken bool) {
 	if s.stuck != nil {
 		go func() {

@@ -98,9 +98,6 @@ func mysqlCheck(ctx context.Context, s *Store) error {
 	s.longestResponse = min(longestValue, packet-otherColumns)
 	s.mariaDB = strings.Contains(version, "MariaDB")
 	s.returning = s.mariaDB
-	// InnoDB shows a commit to others and then writes its log. With the binary log, the commit is
-	// on the disk there before.
-	s.visibleEarly = binlog == 0 || syncBinlog != 1
 	if autocommit == 0 {
 		return fmt.Errorf("%w: autocommit is off, so nothing would be committed: remove autocommit=0 from the data source name", errSetting)
 	}

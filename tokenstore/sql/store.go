@@ -26,8 +26,6 @@ type Store struct {
 	statements statements
 	returning  bool // INSERT has RETURNING
 	mariaDB    bool
-	// A commit is visible to others before it is on the disk.
-	visibleEarly bool
 
 	longestResponse int   // in bytes, packed
 	recordsTable    int64 // PostgreSQL's number of the table of records
