@@ -1,11 +1,16 @@
 package idem
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func fingerprintOf(t *testing.T, r RequestParts) Fingerprint {
@@ -233,5 +238,51 @@ func BenchmarkRequestFingerprint(b *testing.B) {
 		if _, err := RequestFingerprint(1, r); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// The short path of canonicalBody must agree with the long path. Another spelling of the
+// same media type takes the long path.
+func TestShortPathOfJSONAgreesWithTheLongPath(t *testing.T) {
+	check := func(encoding string, body []byte) {
+		t.Helper()
+		before := bytes.Clone(body)
+		media, form, err := canonicalBody("application/json", encoding, body)
+		for _, spelling := range []string{"Application/JSON", " application/json ", "application/json;"} {
+			longMedia, longForm, longErr := canonicalBody(spelling, encoding, body)
+			if media != longMedia || !bytes.Equal(form, longForm) || fmt.Sprint(err) != fmt.Sprint(longErr) {
+				t.Fatalf("canonicalBody(%q, %q, %q) = %q, %q, %v, and for %q %q, %q, %v",
+					"application/json", encoding, body, media, form, err, spelling, longMedia, longForm, longErr)
+			}
+		}
+		if !bytes.Equal(body, before) {
+			t.Fatalf("canonicalBody changed the body %q to %q", before, body)
+		}
+	}
+	bodies := []string{
+		"", " ", "\n", "null", "0", "-0", "1e999", "01", `""`, `"`, `"\ud800"`, "\"\xff\"", "\xef\xbb\xbf{}", "{", "}", "[]", "[1,]", "{}{}", "{} ",
+		`{"a":1,"a":2}`, `{"A":1,"a":2}`, `{"b":[{"a":1.50}],"a":"\u0061\/"}`, `{"a":nul}`, "\x00", "a=1&b=2", "\x1f\x8b\x08",
+		strings.Repeat("[", maxJSONDepth+1), strings.Repeat("[", maxJSONDepth) + strings.Repeat("]", maxJSONDepth), paymentJSON,
+	}
+	for _, body := range bodies {
+		for _, encoding := range []string{"", "gzip", "identity"} {
+			check(encoding, []byte(body))
+		}
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 5))
+	const pieces = "{}[],:\"\\u0 \t\n\x00\xff-+.eE19atrufalsn"
+	for range 20_000 {
+		body := []byte(bodies[rng.IntN(len(bodies))])
+		for range rng.IntN(4) {
+			at, piece := rng.IntN(len(body)+1), pieces[rng.IntN(len(pieces))]
+			if at == len(body) || rng.IntN(2) == 0 {
+				body = slices.Insert(body, at, piece)
+			} else {
+				body[at] = piece
+			}
+		}
+		check([]string{"", "", "", "gzip"}[rng.IntN(4)], body)
 	}
 }

@@ -20,7 +20,8 @@ type testCase struct {
 	name        string
 	flow        flow
 	keys        keyPlan
-	connections []int // nil for those of the settings
+	connections []int // nil for those of the settings, and also
+	also        int   // one more number of connections; 0 for none
 	zooKeeper   bool  // uses the single ZooKeeper, or the ensemble
 	ensemble    bool
 	redis       bool
@@ -29,7 +30,8 @@ type testCase struct {
 }
 
 // The number of clients in a duplicate storm, the connections at which the full store is
-// compared with the empty one, and those of the cases with a database.
+// compared with the empty one, and those at which the cases with a database are compared. Their
+// pools of connections to the database have room for so many.
 const (
 	stormClients    = 100
 	fullConnections = 64
@@ -68,8 +70,8 @@ var cases = []testCase{
 	{name: idemZooKeeperFull, flow: zooKeeperFlow, keys: fresh, connections: []int{fullConnections}, zooKeeper: true, redis: true, full: true},
 	{name: plainEnsemble, flow: plainFlow, keys: fresh, zooKeeper: true, ensemble: true, redis: true},
 	{name: idemEnsemble, flow: zooKeeperFlow, keys: fresh, zooKeeper: true, ensemble: true, redis: true},
-	{name: business, flow: businessFlow, keys: fresh, connections: []int{sqlConnections}, postgres: true},
-	{name: idemJoined, flow: joinedFlow, keys: fresh, connections: []int{sqlConnections}, postgres: true},
+	{name: business, flow: businessFlow, keys: fresh, also: sqlConnections, postgres: true},
+	{name: idemJoined, flow: joinedFlow, keys: fresh, also: sqlConnections, postgres: true},
 }
 
 // selectCases returns the cases of the settings in the order of the table.
@@ -92,7 +94,10 @@ func selectCases(s Settings) ([]testCase, error) {
 			continue
 		}
 		if c.connections == nil {
-			c.connections = s.Connections
+			c.connections = slices.Clone(s.Connections)
+			if c.also > 0 && !slices.Contains(c.connections, c.also) {
+				c.connections = append(c.connections, c.also)
+			}
 		}
 		selected = append(selected, c)
 	}

@@ -259,6 +259,25 @@ func TestSelectCases(t *testing.T) {
 	}
 }
 
+func TestCasesWithADatabaseAreComparedAtSixteenConnectionsToo(t *testing.T) {
+	t.Parallel()
+	for _, given := range [][]int{{1, 64}, {1, sqlConnections}} {
+		selected, err := selectCases(Settings{Connections: given, Cases: []string{plain, business, idemJoined}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range selected {
+			want := given
+			if c.postgres {
+				want = slices.Compact(append(slices.Clone(given), sqlConnections))
+			}
+			if !slices.Equal(c.connections, want) {
+				t.Errorf("%s is measured with %v connections, want %v", c.name, c.connections, want)
+			}
+		}
+	}
+}
+
 func TestProcessorTime_CountsThisProcess(t *testing.T) {
 	t.Parallel()
 	pids := []int{os.Getpid()}
