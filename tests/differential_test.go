@@ -110,7 +110,7 @@ func randomStep(random *rand.Rand, merchant string) differentialStep {
 // take does a step and says what came of it.
 func (s *side) take(t *testing.T, step differentialStep) string {
 	t.Helper()
-	key := idem.Key(fmt.Sprint("key-", step.key))
+	key := idem.Key(hostileText + strconv.Itoa(step.key))
 	if step.token && len(s.tokens) > 0 {
 		key = s.tokens[step.key%len(s.tokens)]
 	}
@@ -136,7 +136,7 @@ func (s *side) take(t *testing.T, step differentialStep) string {
 		if err != nil || !before.State.Open() {
 			return fmt.Sprintf("not open but %v, %v", before.State, err)
 		}
-		rec, err := s.engine.Decide(ctx, id, before.Attempt, resolution, idem.Decision{By: "ada", Reason: "differential"}, policy)
+		rec, err := s.engine.Decide(ctx, id, before.Attempt, resolution, idem.Decision{By: "ada", Reason: hostileText}, policy)
 		return fmt.Sprintf("decided %v attempt %d, %v", rec.State, rec.Attempt.Number, err != nil)
 	}
 	return s.do(ctx, step, key, policy)
@@ -144,7 +144,7 @@ func (s *side) take(t *testing.T, step differentialStep) string {
 
 // policy is that of the step's route.
 func (step differentialStep) policy() *idem.Policy {
-	p := idem.Policy{Name: "POST /" + step.route, AllowGlobalKeys: true}
+	p := idem.Policy{Name: "POST /" + step.route + hostileText, AllowGlobalKeys: true}
 	if step.token {
 		p.Kind = idem.IssuedToken
 	}
@@ -188,7 +188,7 @@ func (s *side) do(ctx context.Context, step differentialStep, key idem.Key, poli
 // handle is the handler.
 func (step differentialStep) handle(ctx context.Context) (idem.Response, error) {
 	x, _ := idem.FromContext(ctx)
-	r := idem.Response{Status: 201, Header: map[string][]string{"Content-Type": {"text/plain"}},
+	r := idem.Response{Status: 201, Header: map[string][]string{"Content-Type": {hostileText}},
 		Body: fmt.Appendf(nil, "%s attempt %d, its operation %v", step.body, x.Attempt, x.OperationID == x.KeyID.OperationID())}
 	if n, err := strconv.Atoi(strings.Fields(step.outcome)[0]); err == nil {
 		r.Status = n
