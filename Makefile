@@ -126,7 +126,7 @@ mutants: servers ## put deliberate faults into a copy, one after the other, and 
 cover: servers ## run the tests of the core packages, and print the share of statements that they reach; it fails below LEAST=92
 	@mkdir -p bin
 	@core=$$($(GO) list $(CORE) | grep -Ev '/(exchangetest|zktest|recipetest|testproto/.*|proto/.*)$$'); \
-		$(GO) test -count=1 -timeout $(TIMEOUT) -coverprofile bin/cover.out -coverpkg $$(echo $$core | tr ' ' ,) $$core ./idem/idemtest | \
+		$(GO) test -count=1 -timeout $(TIMEOUT) -coverprofile bin/cover.out -coverpkg $$(echo $$core | tr ' ' ,) $$core ./idem/idemtest ./cmd/idemctl ./console | \
 		sed -E 's/\tcoverage: .*//'
 	@$(GO) run ./internal/tools/coverage -least $(LEAST) bin/cover.out
 
