@@ -8,6 +8,8 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/example-payments/server"
 )
 
 const (
@@ -43,7 +45,7 @@ func (a *App) GRPCAddr() string { return a.onGRPC.Addr().String() }
 // finishes the running requests and closes everything. Any other end is an error.
 func (a *App) Serve(ctx context.Context, ready io.Writer) error {
 	served := make(chan error, 2)
-	go func() { served <- fmt.Errorf("http: %w", a.http.Serve(a.onHTTP)) }()
+	go func() { served <- fmt.Errorf("http: %w", a.http.Serve(server.LimitWrites(a.onHTTP))) }()
 	go func() { served <- fmt.Errorf("grpc: %w", a.grpc.Serve(a.onGRPC)) }()
 	if _, err := fmt.Fprintf(ready, "ready http=%s grpc=%s\n", a.Addr(), a.GRPCAddr()); err != nil {
 		a.log.Warn("cannot write the ready line", "err", err)

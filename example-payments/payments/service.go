@@ -10,13 +10,9 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-const (
-	// ledgerTimeout bounds the ledger's transaction, so that a handler ends even
-	// if the database does not answer.
-	ledgerTimeout = 10 * time.Second
-	// readyTimeout bounds a readiness check.
-	readyTimeout = 2 * time.Second
-)
+// ledgerTimeout bounds the ledger's transaction, so that a handler ends even if the database
+// does not answer.
+const ledgerTimeout = 10 * time.Second
 
 // Service executes payments. Set its fields before its first use. Then it is safe
 // for concurrent use.
@@ -106,14 +102,6 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// Ready returns nil if a payment with a fresh key would be served now. Otherwise
-// the error names the unreachable ones of lock, token store and ledger.
-func Ready(ctx context.Context, e *idem.Engine, l Ledger) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	return errors.Join(e.Ping(ctx), l.Ping(ctx))
 }
 
 // Answer makes the stored answer to a payment, exactly as the handler of the route

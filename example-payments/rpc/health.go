@@ -16,12 +16,13 @@ import (
 // watchEvery is how often the status is looked up for a watcher.
 const watchEvery = time.Second
 
-// health tells whether a payment would be served now, as /readyz does. Every check
-// asks the servers. The whole server ("") and PaymentService have the same status.
+// health tells whether a payment would be served now, as /readyz does. All checks and watchers
+// share the answers. The whole server ("") and PaymentService have the same status.
 type health struct {
 	healthv1.UnimplementedHealthServer
 
 	server *Server
+	ready  *payments.Readiness
 }
 
 // Check implements [healthv1.HealthServer].
@@ -78,7 +79,7 @@ func (h *health) status(ctx context.Context, service string) healthv1.HealthChec
 		return healthv1.HealthCheckResponse_NOT_SERVING
 	default:
 	}
-	if err := payments.Ready(ctx, h.server.cfg.Engine, h.server.cfg.Ledger); err != nil {
+	if err := h.ready.Check(ctx); err != nil {
 		h.server.cfg.Log.WarnContext(ctx, "not ready", "err", err)
 		return healthv1.HealthCheckResponse_NOT_SERVING
 	}

@@ -29,6 +29,7 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/stats"
 
@@ -66,6 +67,19 @@ type Server struct {
 // for it.
 const connectionTimeout = 5 * time.Second
 
+// Limits of one client. A call whose message never comes, and an answer that is never read, would
+// hold a goroutine for as long as the connection lives. So a connection has an end. Clients of
+// gRPC make another one by themselves.
+const (
+	maxStreams    = 256     // calls at once on a connection
+	maxHeaders    = 2 << 20 // so that the middleware refuses a very long key, with a reason
+	idleTimeout   = 5 * time.Minute
+	connectionAge = 30 * time.Minute
+	ageGrace      = 5 * time.Minute // for the calls that run then
+	silence       = time.Minute     // before a client is asked whether it is there
+	silenceEnd    = 20 * time.Second
+)
+
 // New returns the server. It returns an error if the policies are wrong.
 func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, stopping: make(chan struct{})}
@@ -78,13 +92,16 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.grpc = grpc.NewServer(
 		grpc.ConnectionTimeout(connectionTimeout),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, MaxConnectionAge: connectionAge,
+			MaxConnectionAgeGrace: ageGrace, Time: silence, Timeout: silenceEnd}),
 		grpc.StatsHandler(measured(cfg.Telemetry)),
 		grpc.ChainUnaryInterceptor(s.recover, s.authenticate, s.validate, s.logAnswered, interceptors.Unary()),
 		grpc.ChainStreamInterceptor(s.recoverStream, s.authenticateStream, s.untilStopping, interceptors.Stream()))
 	paymentsv1.RegisterPaymentServiceServer(s.grpc, s)
 	// It serves keys of both kinds and both transports, because one resolver does.
 	idemgrpc.RegisterStatusServer(s.grpc, cfg.Engine, s.policy(idem.ClientKey))
-	healthv1.RegisterHealthServer(s.grpc, &health{server: s})
+	healthv1.RegisterHealthServer(s.grpc, &health{server: s, ready: payments.NewReadiness(cfg.Engine, cfg.Ledger)})
 	reflection.Register(s.grpc)
 	return s, nil
 }

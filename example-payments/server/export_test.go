@@ -1,6 +1,15 @@
 package server
 
-import "strconv"
+import (
+	"net"
+	"strconv"
+	"time"
+)
+
+// LimitWritesTo is LimitWrites with another limit.
+func LimitWritesTo(l net.Listener, limit time.Duration) net.Listener {
+	return &impatientListener{l, limit}
+}
 
 // Routes are the routes of a server, as "GET /path".
 func Routes(cfg Config) (routes []string, err error) {

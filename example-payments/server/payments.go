@@ -10,16 +10,12 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
 )
-
-// bodyTimeout bounds how long a client may take to send a body.
-const bodyTimeout = 30 * time.Second
 
 type orderKey struct{}
 
@@ -54,13 +50,8 @@ func (s *Server) refuse(c *gin.Context, code idem.Code, detail string) {
 	abort(c, string(code), detail)
 }
 
-// readBody reads the body up to the limit, within bodyTimeout. Then it lifts the
-// connection's deadline, which would cancel the request while it runs.
+// readBody reads the body up to the limit.
 func readBody(c *gin.Context) ([]byte, error) {
-	rc := http.NewResponseController(c.Writer)
-	if rc.SetReadDeadline(time.Now().Add(bodyTimeout)) == nil { // test recorders have no deadline
-		defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
-	}
 	return io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, idem.DefaultMaxRequestBody))
 }
 

@@ -13,6 +13,7 @@
 package server
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -35,8 +36,8 @@ import (
 	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
 
-// Config holds the parts of a [Server]. All but Wait, Resolver, Console and
-// Timeline are required.
+// Config holds the parts of a [Server]. All but Wait, Resolver, Console, Timeline and
+// BodyTimeout are required.
 type Config struct {
 	Engine    *idem.Engine
 	Service   *payments.Service
@@ -48,6 +49,8 @@ type Config struct {
 	Resolver  idem.Resolver // without it outcomes in doubt stay unknown
 	Console   http.Handler  // the operator's page below /console, nil for none
 	Timeline  *Timeline     // what happens to each key, nil for a new one
+
+	BodyTimeout time.Duration // for a client to send a body, 30 s by default
 }
 
 // Server is the HTTP handler of the sample. Make it with [New]. It has one method per
@@ -56,7 +59,8 @@ type Server struct {
 	unready atomic.Bool // the last answer of readyz
 	cfg     Config
 	gin     *gin.Engine
-	handler http.Handler // gin, measured
+	handler http.Handler // gin, measured, with limits
+	ready   *payments.Readiness
 }
 
 // releaseMode is set once for the process. Gin's debug mode writes to standard
@@ -66,8 +70,8 @@ var releaseMode = sync.OnceFunc(func() { gin.SetMode(gin.ReleaseMode) })
 // New returns the server. It returns an error if the policies are wrong.
 func New(cfg Config) (*Server, error) {
 	releaseMode()
-	s := &Server{cfg: cfg, gin: gin.New()}
-	s.handler = measured(s.gin, cfg.Telemetry)
+	s := &Server{cfg: cfg, gin: gin.New(), ready: payments.NewReadiness(cfg.Engine, cfg.Ledger)}
+	s.handler = hurried(measured(s.gin, cfg.Telemetry), cmp.Or(cfg.BodyTimeout, bodyTimeout))
 	s.gin.HandleMethodNotAllowed = true
 	s.gin.RedirectTrailingSlash = false // a redirected POST is a second request
 	if err := s.gin.SetTrustedProxies(nil); err != nil {
@@ -187,7 +191,7 @@ func (s *Server) recover(c *gin.Context) {
 // readyz tells whether a payment with a fresh key would be served now.
 func (s *Server) readyz(c *gin.Context) {
 	ctx := c.Request.Context()
-	if err := payments.Ready(ctx, s.cfg.Engine, s.cfg.Ledger); err != nil {
+	if err := s.ready.Check(ctx); err != nil {
 		s.unready.Store(true)
 		s.cfg.Log.WarnContext(ctx, "not ready", "err", err)
 		abort(c, string(idem.CodeUnavailable), "Lock, token store or ledger cannot be reached.")

@@ -1,0 +1,167 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// sqliteError is an error of the driver with an extended result code.
+type sqliteError int
+
+func (e sqliteError) Error() string { return fmt.Sprintf("SQLite error %d: no such table", int(e)) }
+func (e sqliteError) Code() int     { return int(e) }
+
+func TestFaultsOfSQLite(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[sqliteError]fault{
+		5: faultBusy, 6: faultBusy, 5 | 2<<8: faultConflict, 1: faultNoTable, 8: faultReadOnly, 18: faultTooBig,
+		19 | 6<<8: faultDuplicate, 19 | 8<<8: faultDuplicate, 19 | 3<<8: faultOther, 10: faultOther,
+	} {
+		if got := sqlite.fault(fmt.Errorf("wrapped: %w", code)); got != want {
+			t.Errorf("fault(%d) = %v, want %v", code, got, want)
+		}
+	}
+	if got := sqlite.fault(errors.New("x")); got != faultOther {
+		t.Errorf("fault of another error = %v", got)
+	}
+	if got := postgres.fault(&pgconn.PgError{Code: "23505"}); got != faultDuplicate {
+		t.Errorf("fault of a unique violation = %v", got)
+	}
+}
+
+// A definite failure of COMMIT was rolled back. Everything else is probed.
+func TestFailuresOfCommitThatAreDefinite(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{{sqliteError(19 | 2<<8), true}, {sqliteError(5), true}, {sqliteError(10), false}, {errors.New("EOF"), false}} {
+		if got := (&sqliteGuard{}).undone(tt.err); got != tt.want {
+			t.Errorf("SQLite: undone(%v) = %v, want %v", tt.err, got, tt.want)
+		}
+	}
+	for code, want := range map[string]bool{"23503": true, "40001": true, "57P01": false, "08006": false} {
+		if got := (&postgresGuard{}).undone(&pgconn.PgError{Code: code}); got != want {
+			t.Errorf("PostgreSQL: undone(%s) = %v, want %v", code, got, want)
+		}
+	}
+}
+
+// someConnector is a connector of another package.
+type someConnector struct{ Connector }
+
+func (someConnector) Size() int { return 5 }
+
+func TestWrongCallsAreRefused(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	p := freshSQLite(t)
+	if err := Migrate(ctx, p.write, SQLite()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(ctx, p.write, SQLite(), WithReadPool(nil), WithLogger(nil), WithExpiry(0), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if s.read != p.write || s.log != slog.Default() {
+		t.Error("a nil pool or logger does not stand for the default")
+	}
+	attempt := idem.Attempt{Number: 1, Fence: idem.Fence{Domain: "d", Token: 1}, Nonce: idem.NewNonce()}
+	settle := func(change func(*idem.Settlement)) error {
+		st := idem.Settlement{Attempt: attempt, ID: attempt.Nonce, State: idem.StateUnknown, ResultTTL: time.Hour, KeyTTL: time.Hour}
+		change(&st)
+		_, err := s.Settle(ctx, idem.NewKeyID("m", "k"), st)
+		return err
+	}
+	for what, tt := range map[string]struct {
+		err  error
+		want string
+	}{
+		"no domain":                      {s.RetireDomain(ctx, "", idem.Decision{By: "ada"}), "no domain"},
+		"a long reason to retire":        {s.RetireDomain(ctx, "d", idem.Decision{By: "ada", Reason: strings.Repeat("x", maxReason+1)}), "at most"},
+		"completed without a response":   {settle(func(st *idem.Settlement) { st.State = idem.StateCompleted }), "without a response"},
+		"settled as pending":             {settle(func(st *idem.Settlement) { st.State = idem.StatePending }), "state pending"},
+		"a long reason to settle":        {settle(func(st *idem.Settlement) { st.Decision.Reason = strings.Repeat("x", maxReason+1) }), "at most"},
+		"joined without a pool to read":  {second(s.Joined()), "WithReadPool"},
+		"joined with a short idle limit": {second(s.Joined(WithIdleLimit(time.Millisecond))), "1s or more"},
+		"joined past database/sql":       {second(s.JoinedOver(someConnector{})), "are for PostgreSQL"},
+		"a transaction of another kind":  {second(sessionOf(nil)), ErrOtherStore.Error()},
+	} {
+		if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", what, tt.err, tt.want)
+		}
+	}
+	if got := (Dialect{}).String() + ", " + SQLite().String(); got != "no dialect, SQLite" {
+		t.Errorf("names of dialects %q", got)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// While a handler has the one connection for writing, a joined store on SQLite can be asked all
+// the same.
+func TestJoinedOnSQLiteAnswersWhileAHandlerRuns(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	p := freshSQLite(t)
+	if err := Migrate(ctx, p.write, SQLite()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(ctx, p.write, SQLite(), WithReadPool(p.read), WithSoleProcess(), WithExpiry(0), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	j, err := s.Joined()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := idem.NewKeyID("m", "k")
+	if domain, err := j.DomainOf(ctx, id); domain != idem.JoinedDomain || err != nil {
+		t.Errorf("DomainOf() = %q, %v", domain, err)
+	}
+	look := func(when string, want bool) {
+		t.Helper()
+		if err := j.Ping(ctx); err != nil {
+			t.Errorf("%s: Ping() = %v", when, err)
+		}
+		if _, held, err := j.HeldBy(ctx, id); held != want || err != nil {
+			t.Errorf("%s: HeldBy() = %v, %v, want %v", when, held, err, want)
+		}
+	}
+	look("before", false)
+	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "pay")
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := func(nonce idem.Nonce) idem.JoinedRequest {
+		return idem.JoinedRequest{Route: "POST /pay", Nonce: nonce, Fingerprint: fp, ResultTTL: time.Hour}
+	}
+	first, err := j.BeginJoined(ctx, id, request(idem.NewNonce()))
+	if err != nil || first.Tx == nil {
+		t.Fatalf("BeginJoined() = %+v, %v", first, err)
+	}
+	look("while a handler runs", true)
+	if again, err := j.BeginJoined(ctx, id, request(idem.NewNonce())); err != nil || !again.Held {
+		t.Errorf("BeginJoined() of a held key = %+v, %v, want held", again, err)
+	}
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if _, err := j.BeginJoined(short, idem.NewKeyID("m", "other"), request(idem.NewNonce())); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("BeginJoined() without a free connection = %v, want %v", err, idem.ErrUnavailable)
+	}
+	if err := first.Tx.Rollback(ctx); err != nil {
+		t.Errorf("Rollback() = %v", err)
+	}
+	look("after", false)
+}
