@@ -53,7 +53,7 @@ async function send(amount, headers = {}) {
     }
     const replayed = response.headers.get("Idempotent-Replayed") === "true";
     if (response.ok) tell(item, replayed ? "replay" : "ok", response.status, (replayed ? "The same answer again: " : "") + (body.id ? "payment " + String(body.id).slice(0, 14) + "…" : JSON.stringify(body)));
-    else tell(item, "fail", response.status, body.code ? body.code + ": " + (body.detail || body.title) : JSON.stringify(body));
+    else tell(item, "fail", response.status, body.code ? body.code + ": " + (body.detail || body.title) + (body.code === "outcome-unknown" ? " An operator settles it in the console." : "") : JSON.stringify(body));
     break;
   }
   refresh();
