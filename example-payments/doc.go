@@ -12,7 +12,7 @@
 // Or open http://localhost:8080/ and pay there: click twice, change the amount, and crash
 // the charge in its middle. With --demo that ends the process, and another one takes over.
 // The operator's console is at /console/ (name and password "ops" while the instance has
-// no server; see --operators).
+// no server, and only at localhost or a loopback address; see --operators).
 //
 // Over gRPC the key and the mark of a replay are metadata:
 //

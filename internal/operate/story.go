@@ -170,7 +170,11 @@ func Brief(d time.Duration) string {
 	case d < time.Minute:
 		return d.Round(time.Second).String()
 	case d < time.Hour:
-		return strings.TrimSuffix(d.Truncate(time.Second).String(), "0s")
+		text := d.Truncate(time.Second).String()
+		if strings.HasSuffix(text, "m0s") {
+			return strings.TrimSuffix(text, "0s")
+		}
+		return text
 	case d < day:
 		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
 	}

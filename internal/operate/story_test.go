@@ -152,7 +152,7 @@ func TestCheckDecision(t *testing.T) {
 func TestBrief(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{12 * time.Millisecond: "12ms", 5 * time.Second: "5s", 192 * time.Second: "3m12s",
-		2 * time.Minute: "2m", 26*time.Hour + 5*time.Minute: "1d2h", 3*time.Hour + 2*time.Minute: "3h2m"} {
+		2 * time.Minute: "2m", 100 * time.Second: "1m40s", 10 * time.Minute: "10m", 26*time.Hour + 5*time.Minute: "1d2h", 3*time.Hour + 2*time.Minute: "3h2m"} {
 		if got := operate.Brief(d); got != want {
 			t.Errorf("Brief(%v) = %q, want %q", d, got, want)
 		}

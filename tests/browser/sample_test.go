@@ -2,6 +2,7 @@ package browser
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
@@ -58,12 +59,44 @@ func TestSampleCrashes(t *testing.T) {
 			p.press(kb.Enter)
 			p.await(`document.querySelectorAll("#answers li").length === 2`)
 			p.charged("1 time")
-			p.pictures("sample-crashed-" + name)
 			if name == "process" {
 				p.await(`document.querySelector("#answers li:last-child .text").innerText.includes("connection broke")`)
-				p.await(`!!document.querySelector("#timeline .crash")`)
+				p.await(`!!document.querySelector("#timeline .handler ~ .crash")`)
 			}
+			p.await(`!!document.querySelector("#timeline .settle, #timeline .replay")`)
+			p.pictures("sample-crashed-" + name)
 			p.wantNoFaults("500", "503", "409", "net::ERR_")
 		})
 	}
+}
+
+// The loop of a new operator: a charge ends in doubt, the console has it, the operator settles it, and
+// the customer gets the answer.
+func TestDoubtOfTheSampleIsSettled(t *testing.T) {
+	url := testserver.StartSample(t, "--token-store", "memory", "--resolver", "none", "--operators", "ada=secret").URL()
+	p := open(t, "")
+	p.to(url + "/")
+	p.click("#crash")
+	p.await(`!!document.querySelector("#answers .fail")`)
+	p.click("#pay")
+	p.await(`document.querySelectorAll("#answers .fail").length === 2`)
+	p.charged("1 time")
+	order := eval[string](p, `location.href`)
+	p.pictures("sample-doubt")
+	p.to(strings.Replace(url, "//", "//ada:secret@", 1) + eval[string](p, `document.querySelector("header a:last-child").pathname`))
+	p.await(`document.querySelectorAll("a.op").length === 1`)
+	p.to(url + eval[string](p, `document.querySelector("a.op").pathname`)) // without the password in the address
+	p.await(`!!document.querySelector("#s-confirm")`)
+	confirm := eval[string](p, `document.querySelector('label[for="s-confirm"] code').innerText`)
+	p.fill("#s-body", `{"id":"pay_by_hand"}`)
+	p.fill("#s-reason", "The ledger has the payment")
+	p.fill("#s-confirm", confirm)
+	p.click("button.strong")
+	p.await(`!!document.querySelector(".done")`)
+	p.to(order)
+	p.await(`!!document.querySelector("#timeline .doubt")`) // the same order is there again
+	p.click("#pay")
+	p.await(`document.querySelector("#answers .replay .text").innerText.includes("pay_by_hand")`)
+	p.charged("1 time")
+	p.wantNoFaults("500", "503", "409")
 }

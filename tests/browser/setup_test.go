@@ -202,7 +202,7 @@ func (p *tab) tabTo(selector string) {
 	p.Fatalf("the keyboard does not reach %s", selector)
 }
 
-// pictures looks at the page in four forms. It wants no form to be wider than its window, and
+// pictures looks at the page in four forms. It wants every form to be accessible and no wider than its window, and
 // saves the pictures if somebody wants to look at them.
 func (p *tab) pictures(name string) {
 	p.Helper()
@@ -212,6 +212,9 @@ func (p *tab) pictures(name string) {
 			p.size(width, scheme)
 			if wide := eval[int64](p, `document.documentElement.scrollWidth`); wide > width {
 				p.Errorf("%s is %d pixels wide in a window of %d", name, wide, width)
+			}
+			for _, fault := range eval[[]string](p, accessible) {
+				p.Errorf("%s, %d pixels wide and %s: %s", name, width, scheme, fault)
 			}
 			if dir == "" {
 				continue

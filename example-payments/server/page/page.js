@@ -5,10 +5,17 @@ const find = (id) => document.getElementById(id);
 const nothing = find("no-moments").textContent;
 let key, number, sent, stream;
 
-// An order has a key, and the key stays the same for every retry.
+// An order has a key, and the key stays the same for every retry. It is in the address of the page,
+// so that it is still there after a look at another page.
 function newOrder() {
   const name = Array.from(crypto.getRandomValues(new Uint8Array(4)), (b) => b.toString(16).padStart(2, "0")).join("");
-  key = "order-" + name;
+  history.replaceState(null, "", "#order-" + name);
+  openOrder();
+}
+
+function openOrder() {
+  if (!/^#order-[0-9a-f]{8}$/.test(location.hash)) return newOrder();
+  key = location.hash.slice(1);
   number = sent = 0;
   find("key").textContent = key;
   find("answers").replaceChildren();
@@ -33,19 +40,20 @@ async function send(amount, headers = {}) {
         headers: { ...auth, ...headers, "Idempotency-Key": mine, "Content-Type": "application/json" },
         body: JSON.stringify({ from: "alice", to: "bob", amount, currency: "USD", note: mine }),
       });
-      body = await response.json();
+      body = await response.text();
     } catch {
       tell(item, "fail", "no answer", "The connection broke. Was the money taken? Pay again to find out.");
       break;
     }
+    try { body = JSON.parse(body); } catch { /* an operator may have entered any text */ }
     if (response.status === 409 && body.code === "in-progress" && tries < 60) {
       tell(item, "wait", "409", "The first request still runs. The client tries again.");
       await pause(250);
       continue;
     }
     const replayed = response.headers.get("Idempotent-Replayed") === "true";
-    if (response.ok) tell(item, replayed ? "replay" : "ok", response.status, (replayed ? "The same answer again: " : "") + "payment " + body.id.slice(0, 14) + "…");
-    else tell(item, "fail", response.status, body.code + ": " + (body.detail || body.title));
+    if (response.ok) tell(item, replayed ? "replay" : "ok", response.status, (replayed ? "The same answer again: " : "") + (body.id ? "payment " + String(body.id).slice(0, 14) + "…" : JSON.stringify(body)));
+    else tell(item, "fail", response.status, body.code ? body.code + ": " + (body.detail || body.title) + (body.code === "outcome-unknown" ? " An operator settles it in the console." : "") : JSON.stringify(body));
     break;
   }
   refresh();
@@ -141,9 +149,10 @@ function show(moment) {
   item.scrollIntoView({ block: "nearest" });
 }
 
+window.addEventListener("hashchange", openOrder);
 find("fresh").addEventListener("click", newOrder);
 find("pay").addEventListener("click", () => send(1250));
 find("double").addEventListener("click", () => { send(1250); send(1250); });
 find("other").addEventListener("click", () => send(9900));
 find("crash").addEventListener("click", () => send(1250, { "Demo-Crash": "yes" }));
-newOrder();
+openOrder();
