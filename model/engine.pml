@@ -14,26 +14,17 @@ inline keepLate(what, no, under, goal, name, reply, sure) {
 #define HELD (!lost && owner[k] == f)
 
 /* later and counts in idem/mark.go compare a record with the marker found under the lock. */
-#ifdef MUTANT_LATER_BY_FENCE
-#define LATER(state, no, since) (mf < since && (no > mn || no == mn && !OPEN(state)))
-#else
-#define LATER(state, no, since) (mf < since && no > mn)
-#endif
-#define COUNTS (rec[k].st == COMPLETED || rec[k].st != NONE && mst == UNKNOWN && LATER(rec[k].st, rec[k].num, rec[k].fence))
+#define LATER(no, since) (mf < since && no > mn)
+#define COUNTS (rec[k].st == COMPLETED || rec[k].st != NONE && mst == UNKNOWN && LATER(rec[k].num, rec[k].fence))
 #define MARKED (rec[k].num == mn && rec[k].fence == mf)
 
-#define MARK_COUNTS(state, no, since) (mst == NONE || mst == UNKNOWN && (no == mn && since == mf || LATER(state, no, since)))
+#define MARK_COUNTS(no, since) (mst == NONE || mst == UNKNOWN && (no == mn && since == mf || LATER(no, since)))
 
 /* The marked attempt was decided since, as we saw under the lock. */
-#define OBSOLETE (mst == UNKNOWN && rec[k].st == RELEASED && MARK_COUNTS(RELEASED, rec[k].num, rec[k].fence))
+#define OBSOLETE (mst == UNKNOWN && rec[k].st == RELEASED && MARK_COUNTS(rec[k].num, rec[k].fence))
 
-#ifdef MUTANT_NEVER_RAN_UNDER_MARKER
-#define FOUND false
-#else
-#define FOUND (mn != 0)
-#endif
 
-/* allows in idem/mark.go: an attempt may begin in place of this record. */
+/* follows in idem/mark.go: an attempt may begin in place of this record. */
 #ifdef MUTANT_REPLACED_IGNORED
 #define ALLOWED true
 #else
@@ -44,8 +35,8 @@ inline keepLate(what, no, under, goal, name, reply, sure) {
 inline markFrom(state, no, since) {
 	if
 	:: state == COMPLETED -> mst = COMPLETED; mn = no; mf = since
-	:: state == UNKNOWN && MARK_COUNTS(state, no, since) -> mst = UNKNOWN; mn = no; mf = since
-	:: state == RELEASED && MARK_COUNTS(state, no, since) -> mst = NONE; mn = 0; mf = 0
+	:: state == UNKNOWN && MARK_COUNTS(no, since) -> mst = UNKNOWN; mn = no; mf = since
+	:: state == RELEASED && MARK_COUNTS(no, since) -> mst = NONE; mn = 0; mf = 0
 	:: else -> mst = KEEP; mn = 0; mf = 0
 	fi
 }
@@ -239,7 +230,7 @@ aborting:	/* The engine tries until the store answers. */
 			:: MAY_LOSE -> LOSE; keepLate(ABORT, rn, f, 0, rf, 0, false); goto aborting
 			:: abort(k, f, rn, rf); gone[k] = gone[k] | (1 << f); printf("instance %d aborts its Begin\n", p)
 			fi;
-			v = FOUND; mst = KEEP; mn = 0; mf = 0;
+			v = mn != 0; mst = KEEP; mn = 0; mf = 0;
 			if
 			:: ok -> ok = false; mst = NONE
 			:: else

@@ -74,6 +74,9 @@ func (t tree) sound(ctx context.Context, chosen []Mutant) (failed int) {
 	}
 	for g, names := range tests {
 		out, _ := t.test(ctx, g.pkg, strings.Join(names, "|"))
+		if ctx.Err() != nil {
+			return failed
+		}
 		for _, name := range names {
 			if !bytes.Contains(out, []byte("--- PASS: "+name+" ")) {
 				failed++
