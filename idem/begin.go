@@ -34,12 +34,15 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 			lease.ReleaseInBackground()
 			return false, nil, storeRefusal(err)
 		case err != nil: // the store may have applied it, or may apply it later
+			if markerOf(lease) != nil {
+				mark(lease, &r.record) // as we saw it under the lock; the Abort may hide what was decided
+			}
 			e.abortInBackground(ctx, r, lease, req)
 			return false, nil, storeRefusal(err)
 		case begun && lease.Err() != nil:
 			e.abortInBackground(ctx, r, lease, req)
 			return false, nil, refuse(CodeOwnershipLost, lease.Err())
-		case begun && beforeMarker(lease, &r.record):
+		case begun && beforeMarker(lease, r):
 			e.abortInBackground(ctx, r, lease, req)
 			return false, nil, refuse(CodeUnavailable, errors.New("idem: the token store lost the marked attempt while this one began"))
 		case begun:
@@ -70,14 +73,18 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 	return false, nil, refuse(CodeInProgress, errors.New("idem: the record kept changing under the lock"))
 }
 
+// callBegin calls the store. After an error r.record is as it was.
 func (e *Engine) callBegin(ctx context.Context, r *request, req BeginRequest) (begun bool, err error) {
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
 	res, err := e.store.Begin(call, r.id, req)
+	if err != nil {
+		return false, err
+	}
 	r.record = res.Record
 	r.repair = repairOf(&r.record)
 	r.repair.Replaced = res.Replaced
-	return res.Begun, err
+	return res.Begun, nil
 }
 
 // repairOf returns the data for Settle to write a record anew.
@@ -167,13 +174,14 @@ func (e *Engine) abortInBackground(ctx context.Context, r *request, lease Lease,
 }
 
 // abort undoes a Begin once. If the lease was lost, the next holder may have marked the attempt
-// as unknown before the Abort came. Nothing ran under the attempt, so abort releases it. If the
-// attempt started from one in doubt, it stays unknown.
+// as unknown before the Abort came. Nothing ran under the attempt, so abort releases it. It
+// stays unknown if it started from one in doubt, or if there is a marker, because it may have
+// started from a record that is older than the marker.
 func (e *Engine) abort(ctx context.Context, r *request, lease Lease, req BeginRequest) error {
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
 	err := e.store.Abort(call, r.id, req)
-	if err != nil || lease.Err() == nil || req.RunAgainFrom != nil {
+	if err != nil || lease.Err() == nil || req.RunAgainFrom != nil || markerOf(lease) != nil {
 		return err
 	}
 	call, cancel = context.WithTimeout(ctx, 2*e.cfg.storeTimeout) // for two calls

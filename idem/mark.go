@@ -57,18 +57,18 @@ func mark(lease Lease, rec *Record) {
 		return
 	}
 	m := l.Marker()
-	counts := m == nil || rec.Attempt == m.Attempt && m.State == StateUnknown || later(rec, m)
+	decides := m == nil || m.State == StateUnknown && rec.Attempt == m.Attempt || counts(rec, m)
 	switch rec.State {
 	case StateCompleted, StateExpired:
 		m := NewMarker(rec)
 		m.State = StateCompleted
 		l.MarkOnRelease(m)
 	case StateUnknown:
-		if counts {
+		if decides {
 			l.MarkOnRelease(NewMarker(rec))
 		}
 	case StateReleased, StateIssued:
-		if counts {
+		if decides {
 			l.MarkOnRelease(nil)
 		}
 	}
@@ -105,13 +105,11 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 		}
 	}
 	switch {
-	case counts(rec, m):
+	case follows(rec, m):
 		return nil, false, nil
-	case rec.State.Open() && m.State == StateCompleted:
+	case rec.State.Open(): // and the marker says completed
 		_, err := e.settleAs(ctx, r, lease, Applied(Response{Omitted: true}), byMarker, nil)
 		return nil, err != nil, err
-	case rec.State.Open(), rec.Attempt == m.Attempt && m.State == StateUnknown:
-		return nil, false, nil // in doubt, or decided after the marker was left
 	}
 	// Only the marker knows, because the store cannot write the record anew.
 	*rec = m.Record()
@@ -122,9 +120,21 @@ func (e *Engine) heed(ctx context.Context, r *request, lease Lease) (res *Result
 	return res, true, err
 }
 
-// counts reports whether a record knows as much as a marker, or more.
+// counts reports whether a record knows as much as a marker, or more. No attempt follows a
+// completed one. So beside a completed marker a record that is not completed is always from
+// before that, whatever its fence and its number are.
 func counts(rec *Record, m *Marker) bool {
-	return rec.State == StateCompleted || rec.State == StateExpired || rec.State != StateNone && later(rec, m)
+	if rec.State == StateCompleted || rec.State == StateExpired {
+		return true
+	}
+	return m.State == StateUnknown && rec.State != StateNone && later(rec, m)
+}
+
+// follows reports whether a record goes on from a marker, so that the steps of a request may go
+// on from the record. The record counts, or the attempt is in doubt in both, or it was decided
+// after the marker was left.
+func follows(rec *Record, m *Marker) bool {
+	return counts(rec, m) || m.State == StateUnknown && (rec.State.Open() || rec.Attempt == m.Attempt)
 }
 
 // restoreMarked lets the store write its record anew from a marker, without a response, and
@@ -142,13 +152,13 @@ func (e *Engine) restoreMarked(ctx context.Context, r *request, lease Lease, m *
 	return nil
 }
 
-// restoreUnderLease writes a marked attempt in doubt anew under the fence of our lease. The store has
-// kept a record without an attempt, because a late Abort left its own fence there after the
-// loss, and that fence is above the marked one. Ours is above both. Such a record would
-// otherwise hide the attempt from the resolver and from operators until it expires. A later
-// lease has to settle an outcome in doubt, because it shuts out everyone before it.
+// restoreUnderLease writes a marked attempt in doubt anew, as the next attempt and under the
+// fence of our lease. The store has kept a record without an attempt, because an Abort left its
+// own fence there, and that fence is above the marked one. Ours is above both. Such a record
+// would otherwise hide the attempt from the resolver and from operators until it expires. A
+// later lease has to settle an outcome in doubt, because it shuts out everyone before it.
 func (e *Engine) restoreUnderLease(ctx context.Context, r *request, lease Lease, m *Marker) error {
-	as := Attempt{Number: m.Attempt.Number, Fence: lease.Fence(), Nonce: r.nonce}
+	as := Attempt{Number: m.Attempt.Number + 1, Fence: lease.Fence(), Nonce: r.nonce}
 	if err := e.restoreMarked(ctx, r, lease, m, as); err != nil {
 		return err
 	}
@@ -169,21 +179,19 @@ func markerOf(lease Lease) *Marker {
 	return nil
 }
 
-// later reports whether a record is of a later attempt than a marker. An aborted Begin changes
-// the fence of a closed record and keeps the number.
+// later reports whether a record is of a later attempt than a marker. A fence does not show
+// this alone. An Abort leaves its fence in any record without an attempt, and that record may be from
+// a time before the marker, because a store can fall back.
 func later(rec *Record, m *Marker) bool {
 	a, b := rec.Attempt, m.Attempt
-	if a.Fence.Domain != b.Fence.Domain {
-		return a.Number > b.Number
-	}
-	return b.Fence.Before(a.Fence) && (a.Number > b.Number || a.Number == b.Number && !rec.State.Open())
+	return a.Number > b.Number && (a.Fence.Domain != b.Fence.Domain || b.Fence.Before(a.Fence))
 }
 
-// beforeMarker reports whether a new attempt is not later than the marked one. Then the store
-// has lost its records since heed.
-func beforeMarker(lease Lease, rec *Record) bool {
-	m := markerOf(lease)
-	return m != nil && rec.Attempt.Number <= m.Attempt.Number
+// beforeMarker reports whether a new attempt began from a record that does not go on from the
+// marker. Then the store has fallen back since heed, or a late call has changed an old record.
+func beforeMarker(lease Lease, r *request) bool {
+	m, was := markerOf(lease), r.repair.Replaced
+	return m != nil && (r.record.Attempt.Number <= m.Attempt.Number || !follows(&Record{State: was.State, Attempt: was.Attempt}, m))
 }
 
 // mark sets the marker for the release according to the end of the attempt.

@@ -14,18 +14,29 @@ inline keepLate(what, no, under, goal, name, reply, sure) {
 #define HELD (!lost && owner[k] == f)
 
 /* later and counts in idem/mark.go compare a record with the marker found under the lock. */
-#define LATER  (mf < rec[k].fence && (rec[k].num > mn || rec[k].num == mn && !OPEN(rec[k].st)))
-#define COUNTS (rec[k].st == COMPLETED || rec[k].st != NONE && LATER)
+#define LATER(no, since) (mf < since && no > mn)
+#define COUNTS (rec[k].st == COMPLETED || rec[k].st != NONE && mst == UNKNOWN && LATER(rec[k].num, rec[k].fence))
 #define MARKED (rec[k].num == mn && rec[k].fence == mf)
 
-#define MARK_COUNTS(state, no, since) (mst == NONE || no == mn && since == mf && mst == UNKNOWN || mf < since && (no > mn || no == mn && !OPEN(state)))
+#define MARK_COUNTS(no, since) (mst == NONE || mst == UNKNOWN && (no == mn && since == mf || LATER(no, since)))
+
+/* The marked attempt was decided since, as we saw under the lock. */
+#define OBSOLETE (mst == UNKNOWN && rec[k].st == RELEASED && MARK_COUNTS(rec[k].num, rec[k].fence))
+
+
+/* follows in idem/mark.go: an attempt may begin in place of this record. */
+#ifdef MUTANT_REPLACED_IGNORED
+#define ALLOWED true
+#else
+#define ALLOWED (mst == NONE || COUNTS || mst == UNKNOWN && (MARKED || OPEN(rec[k].st)))
+#endif
 
 /* mark in idem/mark.go sets the marker for the release, from a record. */
 inline markFrom(state, no, since) {
 	if
 	:: state == COMPLETED -> mst = COMPLETED; mn = no; mf = since
-	:: state == UNKNOWN && MARK_COUNTS(state, no, since) -> mst = UNKNOWN; mn = no; mf = since
-	:: state == RELEASED && MARK_COUNTS(state, no, since) -> mst = NONE; mn = 0; mf = 0
+	:: state == UNKNOWN && MARK_COUNTS(no, since) -> mst = UNKNOWN; mn = no; mf = since
+	:: state == RELEASED && MARK_COUNTS(no, since) -> mst = NONE; mn = 0; mf = 0
 	:: else -> mst = KEEP; mn = 0; mf = 0
 	fi
 }
@@ -42,9 +53,9 @@ inline markFrom(state, no, since) {
 inline heeded() {
 	v = 0;
 	if
-	:: COUNTS -> goto beginning
+	:: COUNTS -> ok = OBSOLETE; goto beginning
 	:: !COUNTS && OPEN(rec[k].st) && mst == COMPLETED -> rn = rec[k].num; rf = rec[k].fence; out = COMPLETED; goto settlingDoubt
-	:: !COUNTS && (OPEN(rec[k].st) && mst != COMPLETED || !OPEN(rec[k].st) && MARKED && mst == UNKNOWN) -> goto beginning
+	:: !COUNTS && (OPEN(rec[k].st) && mst != COMPLETED || !OPEN(rec[k].st) && MARKED && mst == UNKNOWN) -> ok = OBSOLETE; goto beginning
 	:: else -> printf("instance %d answers from the marker\n", p); mst = KEEP; goto releasing
 	fi
 }
@@ -96,15 +107,26 @@ proctype Requests(byte p, k, left; bool sweeps) {
 		}
 		atomic { /* restoreMarked: the record is older than the marker */
 			if
-			:: true -> printf("instance %d restores attempt %d from its marker\n", p, mn); settle(v, k, mn, mf, mst, mf, 0, HELD); heeded()
+			:: true -> printf("instance %d restores attempt %d from its marker\n", p, mn); settle(v, k, mn, mf, mst, mf, 0, HELD);
+				if
+				:: mst == UNKNOWN && !MARKED && IDLE(rec[k].st) && !COUNTS -> v = 0
+				:: else -> heeded()
+				fi
 			:: MAY_LOSE -> LOSE; keepLate(SETTLE, mn, mf, mst, mf, 0, HELD); mst = KEEP; goto releasing
 			fi
+		}
+		atomic { /* restoreUnderLease: a late Abort has left a later fence than the marker's */
+			if
+			:: true -> printf("instance %d restores attempt %d from its marker under its own fence\n", p, mn); settle(v, k, mn + 1, f, UNKNOWN, f, 0, HELD)
+			:: MAY_LOSE -> LOSE; keepLate(SETTLE, mn + 1, f, UNKNOWN, f, 0, HELD)
+			fi;
+			v = 0; mst = KEEP; goto releasing
 		}
 beginning:	/* Step 5: begin the attempt under the lock. A sweeper reads instead. */
 		atomic {
 			if
 			:: sweeps -> v = KEPT
-			:: !sweeps -> begin(v, k, f, rn, rf)
+			:: !sweeps -> ok = ALLOWED; begin(v, k, f, rn, rf)
 			:: !sweeps && MAY_LOSE -> LOSE; keepLate(BEGIN, rn, f, 0, rf, 0, false); v = ERROR
 			fi;
 			if
@@ -117,10 +139,10 @@ beginning:	/* Step 5: begin the attempt under the lock. A sweeper reads instead.
 		atomic { /* the lease, once more */
 			v = 0;
 			if
-			:: !HELD -> lost = true; goto aborting
-			:: HELD && mst != NONE && n <= mn -> printf("instance %d: the store has lost the marked attempt\n", p); goto aborting
-			:: HELD && MAY(expiries) -> expiries--; gone[k] = gone[k] | (1 << f); lost = true; goto aborting /* no longer trusted, and the lock is still there */
-			:: HELD && !(mst != NONE && n <= mn)
+			:: !HELD -> lost = true; ok = false; goto aborting
+			:: HELD && mst != NONE && (n <= mn || !ok) -> ok = false; printf("instance %d: the store has lost the marked attempt\n", p); goto aborting
+			:: HELD && MAY(expiries) -> expiries--; gone[k] = gone[k] | (1 << f); lost = true; ok = false; goto aborting /* no longer trusted, and the lock is still there */
+			:: HELD && !(mst != NONE && (n <= mn || !ok)) -> ok = false
 			fi
 		}
 		if
@@ -208,9 +230,13 @@ aborting:	/* The engine tries until the store answers. */
 			:: MAY_LOSE -> LOSE; keepLate(ABORT, rn, f, 0, rf, 0, false); goto aborting
 			:: abort(k, f, rn, rf); gone[k] = gone[k] | (1 << f); printf("instance %d aborts its Begin\n", p)
 			fi;
-			mst = KEEP;
+			v = mn != 0; mst = KEEP; mn = 0; mf = 0;
 			if
-			:: owner[k] == f && !lost || again -> goto releasing
+			:: ok -> ok = false; mst = NONE
+			:: else
+			fi;
+			if
+			:: owner[k] == f && !lost || again || v -> v = 0; goto releasing
 			:: else
 			fi
 		}
@@ -228,7 +254,7 @@ found:		/* The record did not let an attempt start. What follows in this step is
 			if
 			:: rec[k].st == COMPLETED -> printf("instance %d replays\n", p); acknowledge(k, rec[k].answer);
 				markFrom(COMPLETED, rn, rf); goto releasing
-			:: IDLE(rec[k].st) && !sweeps -> rn = 0; rf = 0; goto beginning /* it changed after Begin had read it */
+			:: IDLE(rec[k].st) && !sweeps -> rn = 0; rf = 0; ok = OBSOLETE; goto beginning /* it changed after Begin had read it */
 			:: IDLE(rec[k].st) && sweeps || rf >= f || rec[k].st == UNKNOWN && IN_DOUBT == LEAVE || sweeps && IN_DOUBT == AGAIN ->
 				markFrom(rec[k].st, rn, rf); goto releasing
 			:: else ->
@@ -264,7 +290,7 @@ settlingDoubt:	/* settleAs */
 			v = 0; ans = 0; out = 0; rn = 0; rf = 0;
 			if
 			:: rec[k].st == COMPLETED -> acknowledge(k, rec[k].answer); markFrom(COMPLETED, rec[k].num, rec[k].fence); goto releasing
-			:: IDLE(rec[k].st) && !sweeps -> goto beginning
+			:: IDLE(rec[k].st) && !sweeps -> ok = OBSOLETE; goto beginning
 			:: else -> markFrom(rec[k].st, rec[k].num, rec[k].fence); goto releasing
 			fi
 		}

@@ -70,12 +70,6 @@ broken() {
 	! breaks "$mutant" "$@" "-DMUTANT_$mutant" || printf 'caught  %-26s %s\n' "$mutant" "$(told)"
 }
 
-# unsolved NAME PROMISE FILE SETTINGS… is a weakness of the protocol that is known and not yet
-# mended. The run fails once the promise holds, so that the line moves to the others.
-unsolved() {
-	! breaks "$@" || printf 'OPEN    %-26s %s\n' "$1" "$(told)"
-}
-
 wanted=${1:-}
 while read -r line; do
 	[[ -z $line || $line == '#'* ]] && continue

@@ -40,6 +40,13 @@ func (j *judge) lost(ids []idem.KeyID) {
 	}
 }
 
+// shakes reports whether the store has lost something of the key.
+func (j *judge) shakes(id idem.KeyID) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.shaken[j.keys[id]]
+}
+
 // changed examines a change of a record.
 func (j *judge) changed(id idem.KeyID, before, after idem.Record) {
 	body := func(r idem.Record) string {
@@ -192,7 +199,7 @@ func (w *world) leftovers() {
 }
 
 // expected reports whether a znode may stay for good: what the client makes once, the
-// parents of locks, markers, and the inbox of people.
+// parents of locks, markers, the register, and the inbox of people.
 func (w *world) expected(path string) bool {
 	if slices.Contains([]string{"/zookeeper", "/zookeeper/quota", "/zookeeper/config", "/idem", "/idem/members", "/idem/domain", "/lock", "/lock/base"}, path) {
 		return true
@@ -202,7 +209,7 @@ func (w *world) expected(path string) bool {
 		return false
 	case parts[1] == "lock":
 		return len(parts) == 3 || len(parts) == 4 && w.plan.Markers
-	case parts[1] == "inbox":
+	case parts[1] == "inbox", path == "/register":
 		return true
 	}
 	return false

@@ -63,7 +63,10 @@ func (w *world) strike(f Fault, p *process) {
 		w.quiet = end
 	}
 	w.mu.Unlock()
-	hold := func(src, dst string) { w.net.Block(simnet.Block{Src: src, Dst: dst, From: now, To: now.Add(f.For)}) }
+	between := func(src, dst string, from, to time.Duration) {
+		w.net.Block(simnet.Block{Src: src, Dst: dst, From: now.Add(from), To: now.Add(to)})
+	}
+	hold := func(src, dst string) { between(src, dst, 0, f.For) }
 	switch f.Kind {
 	case CrashProcess:
 		w.crash(p, f.For)
@@ -84,6 +87,21 @@ func (w *world) strike(f Fault, p *process) {
 			hold(p.host, s)
 			hold(s, p.host)
 		}
+	case Stall:
+		// What the process sends right now arrives. The answer takes almost as long as the process is
+		// patient, and it is the last one.
+		sent, late := w.plan.Network.Most, w.plan.Session/4+f.For%(w.plan.Session/8)
+		passed, end := late+3*sent, late+2*w.plan.Session
+		for _, s := range serverNames() {
+			between(p.host, s, sent, end)
+			between(s, p.host, 0, late)
+			between(s, p.host, passed, end)
+		}
+		w.mu.Lock()
+		if end := now.Add(end); end.After(w.quiet) {
+			w.quiet = end
+		}
+		w.mu.Unlock()
 	case IsolateServer:
 		w.zk.Isolate(f.Server, f.For)
 	case CrashServer:

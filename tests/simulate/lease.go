@@ -120,14 +120,25 @@ func (o *overseen) TryAcquire(ctx context.Context, req idem.LockRequest) (idem.L
 	}
 	kept := l.(*zookeeper.Lease)
 	forget := o.p.w.leases.granted(o.p, "key "+req.KeyID.String(), kept, exclusive)
-	return &overseenLease{kept, o.p, forget}, o.p.step(false)
+	return &overseenLease{kept, o.p, req.KeyID, forget}, o.p.step(false)
 }
 
 // overseenLease is a lease of an overseen locker.
 type overseenLease struct {
 	*zookeeper.Lease
 	p      *process
+	id     idem.KeyID
 	forget func()
+}
+
+// givenBack looks for an attempt that its holder leaves pending. The next holder would take it for
+// interrupted, although nothing has happened to this one.
+func (l *overseenLease) givenBack() {
+	l.forget()
+	rec := l.p.w.store.Record(l.id)
+	if l.p.runs() && l.Err() == nil && rec.State == idem.StatePending && rec.Attempt.Fence == l.Fence() && !l.p.w.judge.shakes(l.id) {
+		l.p.w.failf("%s gave back the lock of attempt %+v, which is pending", l.p.host, rec.Attempt)
+	}
 }
 
 var _ idem.MarkingLease = (*overseenLease)(nil)
@@ -142,13 +153,13 @@ func (l *overseenLease) MarkBegun(ctx context.Context, m idem.Marker) error {
 // Release implements idem.Lease.
 func (l *overseenLease) Release(ctx context.Context) error {
 	_ = l.p.step(false)
-	l.forget()
+	l.givenBack()
 	return l.Lease.Release(ctx)
 }
 
 // ReleaseInBackground implements idem.Lease.
 func (l *overseenLease) ReleaseInBackground() {
 	_ = l.p.step(false)
-	l.forget()
+	l.givenBack()
 	l.Lease.ReleaseInBackground()
 }

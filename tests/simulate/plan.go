@@ -70,13 +70,14 @@ const (
 	StoreDown                       // for For
 	StoreFallsBack                  // loses the changes of the last For
 	StoreLosesAll                   // its records
+	Stall                           // one answer of the servers comes late, and then nothing passes
 	kinds
 )
 
 var kindNames = [...]string{
 	"crash process", "pause process", "cut connections of process", "deafen process", "mute process", "mute towards the store process",
 	"mute towards the ledger process", "hang process", "isolate server", "crash server", "isolate leader", "crash leader",
-	"expire session of process", "store down", "store falls back by", "store loses all",
+	"expire session of process", "store down", "store falls back by", "store loses all", "stall process",
 }
 
 // String says what happens.
@@ -118,6 +119,7 @@ var themes = []theme{
 	{everything, 0.03, false, false},
 	{everything, 0.03, false, false},
 	{[]FaultKind{Hang, Hang, Hang, IsolateServer, PauseProcess}, 0.01, true, false},
+	{[]FaultKind{Stall, Stall, Stall, Hang, PauseProcess}, 0.01, true, false},
 	{[]FaultKind{IsolateServer, IsolateLeader, CutConnections, CutConnections, CrashServer, Mute, Deafen}, 0.3, false, true},
 }
 
@@ -181,7 +183,7 @@ func (p *Plan) drawFault(d dice, th theme) Fault {
 		f.For = d.between(p.Session*9/10, 2*p.Session)
 	}
 	byStep := f.Kind <= CutConnections || f.Kind == ExpireSession
-	if byStep && d.one(2) {
+	if f.Kind == Stall || byStep && d.one(2) {
 		f.Step = 1 + d.IntN(60)
 		if d.one(3) {
 			f.Step, f.AtLedger = 1+d.IntN(8), true

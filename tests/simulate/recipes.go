@@ -2,8 +2,10 @@ package simulate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"time"
 
@@ -23,22 +25,24 @@ func (p *process) useRecipes(ctx context.Context) {
 	mutex, rw := recipes.NewMutex(p.client, "/mutex"), recipes.NewRWMutex(p.client, "/rwmutex")
 	semaphore := recipes.NewSemaphore(p.client, "/semaphore", permits)
 	election := recipes.NewElection(p.client, "/election", p.host)
+	reentrant, register := recipes.NewReentrantMutex(p.client, "/mutex"), recipes.NewRegister(p.client, "/register")
 	q := queue.New(p.client, "/queue")
 	plain := &overseen{Locker: p.client.Locker(), p: p}
-	type acquire = func(context.Context) (*recipes.Lease, error)
-	one := func(a func(context.Context, int) (*recipes.Lease, error)) acquire {
+	one := func(a func(context.Context, int) (*recipes.Lease, error)) func(context.Context) (*recipes.Lease, error) {
 		return func(ctx context.Context) (*recipes.Lease, error) { return a(ctx, 1) }
 	}
 	uses := []func(){
 		func() { p.usePlain(ctx, rnd, plain) },
 		func() { p.usePlain(ctx, rnd, plain) },
-		func() { p.use(ctx, rnd, "mutex", exclusive, mutex.Acquire) },
-		func() { p.use(ctx, rnd, "mutex", exclusive, mutex.TryAcquire) },
-		func() { p.use(ctx, rnd, "rwmutex", exclusive, rw.AcquireWrite) },
-		func() { p.use(ctx, rnd, "rwmutex", shared, rw.AcquireRead) },
-		func() { p.use(ctx, rnd, "semaphore", permits, one(semaphore.Acquire)) },
-		func() { p.use(ctx, rnd, "semaphore", permits, one(semaphore.TryAcquire)) },
-		func() { p.use(ctx, rnd, "election", exclusive, election.Campaign) },
+		func() { use(ctx, p, rnd, "mutex", exclusive, mutex.Acquire) },
+		func() { use(ctx, p, rnd, "mutex", exclusive, mutex.TryAcquire) },
+		func() { use(ctx, p, rnd, "mutex", exclusive, twice(reentrant)) },
+		func() { p.count(ctx, register) },
+		func() { use(ctx, p, rnd, "rwmutex", exclusive, rw.AcquireWrite) },
+		func() { use(ctx, p, rnd, "rwmutex", shared, rw.AcquireRead) },
+		func() { use(ctx, p, rnd, "semaphore", permits, one(semaphore.Acquire)) },
+		func() { use(ctx, p, rnd, "semaphore", permits, one(semaphore.TryAcquire)) },
+		func() { use(ctx, p, rnd, "election", exclusive, election.Campaign) },
 		func() { p.offer(ctx, q) },
 		func() { p.receive(ctx, rnd, q) },
 	}
@@ -52,7 +56,7 @@ func (p *process) useRecipes(ctx context.Context) {
 }
 
 // use takes a lock, holds it for a while, and gives it back.
-func (p *process) use(ctx context.Context, rnd *rand.Rand, lock string, holders int, acquire func(context.Context) (*recipes.Lease, error)) {
+func use[L idem.Lease](ctx context.Context, p *process, rnd *rand.Rand, lock string, holders int, acquire func(context.Context) (L, error)) {
 	patience := p.w.plan.Session/10 + time.Duration(rnd.Int64N(int64(p.w.plan.Patience)))
 	hold := time.Duration(rnd.Int64N(int64(p.w.plan.Hold)))
 	call, cancel := context.WithTimeout(ctx, patience)
@@ -70,6 +74,46 @@ func (p *process) use(ctx context.Context, rnd *rand.Rand, lock string, holders 
 	call, cancel = context.WithTimeout(context.WithoutCancel(ctx), p.w.plan.Session)
 	defer cancel()
 	_ = l.Release(call)
+}
+
+// twice takes a reentrant mutex twice for one owner, and gives one of the two holds back.
+func twice(m *recipes.ReentrantMutex) func(context.Context) (*recipes.Hold, error) {
+	return func(ctx context.Context) (*recipes.Hold, error) {
+		owner := new(byte)
+		first, err := m.Acquire(ctx, owner)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = first.Release(context.WithoutCancel(ctx)) }()
+		return m.Acquire(ctx, owner)
+	}
+}
+
+// sum is what was added to the register.
+type sum struct {
+	mu           sync.Mutex
+	added, maybe int // acknowledged additions, and those in doubt
+}
+
+// count adds one to the register.
+func (p *process) count(ctx context.Context, r *recipes.Register) {
+	call, cancel := context.WithTimeout(ctx, p.w.plan.Session)
+	defer cancel()
+	data, version, err := r.Load(call)
+	if err != nil {
+		return
+	}
+	n, _ := strconv.Atoi(string(data)) // "" is 0
+	err = r.Save(call, []byte(strconv.Itoa(n+1)), version)
+	s := &p.w.sum
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil:
+		s.added++
+	case !errors.Is(err, recipes.ErrConflict):
+		s.maybe++
+	}
 }
 
 // usePlain is use with a lock of a key.
@@ -144,9 +188,14 @@ func (p *process) receive(ctx context.Context, rnd *rand.Rand, q *queue.Queue) b
 	return true
 }
 
-// drain consumes what the queue still has, and judges the queue.
+// drain consumes what the queue still has, and judges the queue and the register.
 func (w *world) drain() {
 	p := w.process(0)
+	data, _, err := recipes.NewRegister(p.client, "/register").Load(p.ctx)
+	n, _ := strconv.Atoi(string(data))
+	if s := &w.sum; err != nil || n < s.added || n > s.added+s.maybe {
+		w.failf("the register is %d, %v after %d additions and perhaps %d more", n, err, s.added, s.maybe)
+	}
 	q := queue.New(p.client, "/queue")
 	for p.receive(p.ctx, nil, q) {
 	}

@@ -44,6 +44,7 @@ type world struct {
 	judge  *judge
 
 	elements elements
+	sum      sum
 
 	start time.Time
 	wg    sync.WaitGroup

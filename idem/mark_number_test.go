@@ -1,0 +1,183 @@
+package idem_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// numberTwice is a key with two attempts of number 1. The first one was undone before it left a
+// marker, and the second one left one. earlier is the store as it was before both of that.
+type numberTwice struct {
+	*markedBundle
+	id      idem.KeyID
+	undone  idem.Attempt
+	earlier *memorystore.Store
+	outer   *idemtest.FaultyStore // in front of inner, and that in front of the store
+	inner   *idemtest.FaultyStore
+	second  *idem.Engine // on outer
+}
+
+func setupNumberTwice(t *testing.T, want idem.State, policy func(*idem.Policy)) *numberTwice {
+	t.Helper()
+	b := &numberTwice{markedBundle: setupMarked(t, policy), id: idem.NewKeyID("m1", "k")}
+	b.undone = b.interrupted("k", "a")
+	b.earlier = b.lossy.now.Load()
+	b.wipe()
+	undo := idem.BeginRequest{Kind: b.policy.Kind, Fence: b.undone.Fence, Nonce: b.undone.Nonce}
+	if err := b.store.Abort(t.Context(), b.id, undo); err != nil {
+		t.Fatal(err)
+	}
+	if want == idem.StateCompleted {
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+	} else {
+		_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+			_, _ = b.pay(ctx)
+			return idem.Response{}, errDown
+		})
+	}
+	b.wantMarker("k", want)
+	if m := b.marks.marker(b.id); m.Attempt.Number != b.undone.Number || !b.undone.Fence.Before(m.Attempt.Fence) {
+		t.Fatalf("the marker is of attempt %+v, want number %d again under a later fence than %v", m.Attempt, b.undone.Number, b.undone.Fence)
+	}
+	b.inner = idemtest.NewFaultyStore(b.lossy)
+	b.outer = idemtest.NewFaultyStore(b.inner)
+	b.second = b.another(b.marks, b.outer, idem.WithObserver(b.observe))
+	return b
+}
+
+// fallBack promotes a replica that has the undone attempt as pending.
+func (b *numberTwice) fallBack() { b.lossy.now.Store(b.earlier) }
+
+// release is the late decision of the holder after the undone attempt that it had no effect.
+func (b *numberTwice) release() {
+	b.Helper()
+	res, err := b.lossy.Settle(b.Context(), b.id, idem.Settlement{Attempt: b.undone, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: idem.DefaultKeyTTL})
+	if err != nil || !res.Settled {
+		b.Fatalf("Settle() of the undone attempt = %+v, %v", res, err)
+	}
+}
+
+// TestStoreFallsBackToAnAttemptWithTheMarkedNumber: the store has another attempt with the number
+// of the marked one, and a late decision releases that. The marked attempt has paid, and the next
+// one must not run.
+func TestStoreFallsBackToAnAttemptWithTheMarkedNumber(t *testing.T) {
+	for name, fail := range map[string]func(b *numberTwice){
+		"released while the marker settles it": func(b *numberTwice) {
+			b.fallBack()
+			b.inner.Before("Settle", 2, func() error { b.release(); return nil })
+			b.inner.Before("Begin", 1, func() error {
+				if b.inner.Calls("Settle") < 2 { // an attempt in doubt is not settled
+					b.release()
+				}
+				return nil
+			})
+		},
+		"released before Begin": func(b *numberTwice) {
+			b.wipe() // the request does not find the answer
+			b.inner.Before("Begin", 1, func() error { b.fallBack(); b.release(); return nil })
+		},
+		"and the answer of Begin is lost": func(b *numberTwice) {
+			b.wipe()
+			b.inner.Before("Begin", 1, func() error { b.fallBack(); b.release(); return nil })
+			b.outer.LoseReply("Begin", 1, nil)
+		},
+		"and Begin is lost": func(b *numberTwice) {
+			b.wipe()
+			b.inner.Before("Begin", 1, func() error { b.fallBack(); b.release(); return errDown })
+		},
+		"and the lease is lost": func(b *numberTwice) {
+			b.wipe()
+			b.inner.Before("Begin", 1, func() error { b.fallBack(); b.release(); b.locker.Revoke(b.id); return nil })
+		},
+	} {
+		for _, marked := range []idem.State{idem.StateCompleted, idem.StateUnknown} {
+			t.Run(name+", marker "+marked.String(), func(t *testing.T) {
+				b := setupNumberTwice(t, marked, nil)
+				fail(b)
+				if _, err := b.second.Do(t.Context(), b.operation("k", "a"), b.pay); err == nil {
+					t.Error("Do() = <nil>, want a refusal")
+				}
+				want := idem.CodeResultUnavailable
+				if marked == idem.StateUnknown {
+					want = idem.CodeOutcomeUnknown
+				}
+				b.eventually("refusal "+string(want), func() bool {
+					_, err := b.do("k", "a")
+					return refusedAs(err, want)
+				})
+				b.wantRuns(1)
+				b.wantMarker("k", marked)
+			})
+		}
+	}
+}
+
+// TestLateAbortUnderAMarkerReleasesNothing: the attempt began from an old record, its holder lost
+// the lease, and the next holder has left it in doubt.
+func TestLateAbortUnderAMarkerReleasesNothing(t *testing.T) {
+	b := setupNumberTwice(t, idem.StateUnknown, nil)
+	b.wipe()
+	b.inner.Before("Begin", 1, func() error { b.fallBack(); b.release(); b.locker.Revoke(b.id); return nil })
+	b.inner.FailBefore("Abort", idemtest.Every, nil)
+	_, err := b.second.Do(t.Context(), b.operation("k", "a"), b.pay)
+	b.wantRefused(err, idem.CodeOwnershipLost)
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.inner.Heal("Abort")
+	b.eventually("the abort", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantRuns(1)
+}
+
+// TestCompletedMarkerBeatsALaterAttemptInDoubt: the Abort on a route that runs again leaves an
+// attempt in doubt whose number and fence are above those of the marker.
+func TestCompletedMarkerBeatsALaterAttemptInDoubt(t *testing.T) {
+	for name, lost := range map[string]bool{"": false, ", and the answer of Begin is lost": true} {
+		t.Run("the store falls back before Begin"+name, func(t *testing.T) {
+			b := setupNumberTwice(t, idem.StateCompleted, func(p *idem.Policy) { p.InDoubt = idem.RunAgain() })
+			b.wipe()
+			b.inner.Before("Begin", 1, func() error { b.fallBack(); return nil })
+			if lost {
+				b.outer.LoseReply("Begin", 2, nil) // the one that starts from the old attempt
+			}
+			_, err := b.second.Do(t.Context(), b.operation("k", "a"), b.pay)
+			b.wantRefused(err, idem.CodeUnavailable)
+			b.eventually("the marker's answer", func() bool {
+				_, err = b.do("k", "a")
+				return !refusedAs(err, idem.CodeInProgress)
+			})
+			b.wantRefused(err, idem.CodeResultUnavailable)
+			b.wantRuns(1)
+		})
+	}
+}
+
+// TestDecisionOutlivesAnUnansweredBegin: people decided without the lock, so the marker still
+// says unknown. The Abort of the next request leaves its fence in the released record, and the
+// decision counts all the same.
+func TestDecisionOutlivesAnUnansweredBegin(t *testing.T) {
+	b := setupMarked(t, nil)
+	if _, err := b.doWith("k", "a", answers(500)); err != nil {
+		t.Fatal(err)
+	}
+	b.wantMarker("k", idem.StateUnknown)
+	id := idem.NewKeyID("m1", "k")
+	if _, err := b.store.Settle(t.Context(), id, idem.Settlement{Attempt: b.marks.marker(id).Attempt, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: idem.DefaultKeyTTL}); err != nil {
+		t.Fatal(err)
+	}
+	h := b.beforeBegin(func() error { return errDown })
+	_, err := b.another(b.marks, h, idem.WithObserver(b.observe)).Do(t.Context(), b.operation("k", "a"), b.pay)
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantMarker("k", idem.StateNone)
+	b.eventually("payment", func() bool {
+		res, err := b.do("k", "a")
+		return err == nil && !res.Replayed
+	})
+	b.wantRuns(1)
+}
