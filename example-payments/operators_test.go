@@ -7,12 +7,20 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
 )
 
 // consoleAs asks for the console's first page.
 func consoleAs(t *testing.T, url, name, password string) (status int, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/console/", nil)
+	return consolePage(t, url, "", name, password)
+}
+
+// consolePage asks for a page of the console.
+func consolePage(t *testing.T, url, path, name, password string) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/console/"+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,6 +50,18 @@ func TestConsoleIsForOperators(t *testing.T) {
 		if status != tt.want || (status == 200) != strings.Contains(body, "Outcomes in doubt") {
 			t.Errorf("/console/ as %q: %d, want %d:\n%s", tt.name, status, tt.want, body)
 		}
+	}
+}
+
+func TestConsoleTellsWhatItsInstanceSawOfAKey(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--operators", "ada=secret")
+	if status, body, err := p.request("POST", "/v1/payments", "seen", orderBody); status != 201 || err != nil {
+		t.Fatalf("a payment: %d %s, %v", status, body, err)
+	}
+	id := idem.NewKeyID("merchant_demo", "seen")
+	if _, body := consolePage(t, p.url, "key/"+id.String(), "ada", "secret"); !strings.Contains(body, "Seen by this instance") {
+		t.Errorf("the story of the key tells nothing that the instance saw:\n%s", body)
 	}
 }
 
