@@ -23,6 +23,14 @@ func claimPort(port int) (io.Closer, error) {
 	return net.Listen("unix", fmt.Sprintf("@idemkeeper/testserver/%d", port))
 }
 
+// mountSmallDisk mounts an empty file system of this many bytes.
+func mountSmallDisk(dir string, size int64) error {
+	return syscall.Mount("tmpfs", dir, "tmpfs", 0, mountOptions(size))
+}
+
+// unmount takes the file system away also while a process has a file open.
+func unmount(dir string) error { return syscall.Unmount(dir, syscall.MNT_DETACH) }
+
 // childrenOf returns the child processes of a process.
 func childrenOf(pid int) (children []int) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well-formed
