@@ -14,6 +14,7 @@ ROUNDS     ?= 5
 FUZZTIME   ?= 10s
 RUNS       ?= 1
 RUN        ?= 60s
+CONFIG     ?=
 SEEDS      ?= 1000
 FROM       ?= 1
 
@@ -91,8 +92,8 @@ microbench: ## run the benchmarks of the packages, ROUNDS times
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(ROUNDS) -timeout $(TIMEOUT) $(PKG)
 
 .PHONY: chaos
-chaos: servers ## break real processes and wipe Redis under load, RUNS times for RUN each; prints lines "FIGURE name value"
-	@IDEMKEEPER_CHAOS_RUNS=$(RUNS) IDEMKEEPER_CHAOS_RUN=$(RUN) $(GO) test -count=1 -timeout 0 -v -run '^TestWipedRedisUnderChaos$$' ./tests
+chaos: servers ## break real processes and servers under load, RUNS times for RUN in each configuration (CONFIG=name picks some); lines "FIGURE name value"
+	@IDEMKEEPER_CHAOS_RUNS=$(RUNS) IDEMKEEPER_CHAOS_RUN=$(RUN) $(GO) test -count=1 -timeout 0 -v -run '^TestChaos$$/$(if $(CONFIG),^($(CONFIG)))' ./tests
 
 .PHONY: api
 api: servers ## validate the sample's answers against its openapi.json, and run its collection of requests

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks the servers and tools for the tests: ZooKeeper's jar, Java, Redis, Sentinel,
-# PostgreSQL, MariaDB, Chromium, promtool, spin for the model, and a C compiler. On Debian and similar systems it
+# PostgreSQL, MariaDB, Chromium, promtool, spin for the model, a C
+# compiler, and faketime. On Debian and similar systems it
 # installs the missing packages, as root or by sudo without a password. On other
 # systems it names them and exits 1.
 #
@@ -39,6 +40,8 @@ missing() {
 		echo libc6-dev
 	fi
 	command -v spin >/dev/null || echo spin
+	# It steps the clocks of servers in tests.
+	compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || echo libfaketime
 }
 
 mapfile -t packages < <(missing)

@@ -77,6 +77,13 @@ func (m *Machine) equip(dir string, size int64) (h hardware, env []string, err e
 		"FAKETIME_DONT_FAKE_MONOTONIC=1", "FAKETIME_FORCE_MONOTONIC_FIX=0"), nil
 }
 
+// forgetClock removes what faketime leaves of a process that was killed.
+func forgetClock(pid int) {
+	for _, name := range []string{"faketime_shm_", "sem.faketime_sem_"} {
+		_ = os.Remove("/dev/shm/" + name + strconv.Itoa(pid)) // most processes have none
+	}
+}
+
 // step writes the offset of the clock in one piece.
 func (h hardware) step(offset time.Duration) error {
 	next := h.clock + ".next"

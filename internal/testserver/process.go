@@ -66,6 +66,7 @@ func (p *process) run(started chan<- error) {
 		return
 	}
 	_ = p.cmd.Wait() // the exit status of a killed server says nothing
+	forgetClock(p.pid())
 	close(p.exited)
 }
 
