@@ -21,7 +21,7 @@ var configurations = []configuration{
 	{"plain", true, func(c *chaos) {
 		c.sharedZooKeeper()
 		c.ledger()
-		c.redis = testserver.StartRedis(c.t, append(keepsAll, testserver.OnRedisMachine(c.machine))...)
+		c.redis = testserver.StartRedis(c.t, testserver.OnRedisMachine(c.machine), testserver.WithRedisArgs("--appendonly", "yes", "--appendfsync", "always"))
 		c.lane("redis", 5*time.Second, append(machineFaults("redis", c.redis), lasting(0, time.Second, serverKilled{"redis", c.redis}))...)
 	}},
 	// Redis loses everything, again and again. The markers in ZooKeeper remember.
@@ -52,9 +52,9 @@ var configurations = []configuration{
 	{"sentinel", false, func(c *chaos) {
 		c.ensemble()
 		c.ledger()
-		s := testserver.StartSentinel(c.t, 3, append(keepsMost, testserver.OnRedisMachine(c.machine))...)
+		s := testserver.StartSentinel(c.t, 3, testserver.OnRedisMachine(c.machine))
 		c.replicated("redis+sentinel://" + strings.Join(s.Addrs(), ",") + "/" + testserver.SentinelMaster)
-		c.lane("redis", 6*time.Second, append(machineFaults("redis", s.Primary(), s.Replica()),
+		c.lane("redis", 6*time.Second, append(clockFaults("redis", s.Primary(), s.Replica()),
 			lasting(0, time.Second, failedOver{s, false}),
 			lasting(500*time.Millisecond, 2*time.Second, failedOver{s, true}),
 			lasting(4*time.Second, 8*time.Second, primaryPaused{s}))...)
@@ -63,18 +63,13 @@ var configurations = []configuration{
 	{"cluster", false, func(c *chaos) {
 		c.ensemble()
 		c.ledger()
-		cluster := testserver.StartRedisCluster(c.t, 3, append(keepsMost, testserver.OnRedisMachine(c.machine), testserver.WithClusterReplicas())...)
+		cluster := testserver.StartRedisCluster(c.t, 3, testserver.OnRedisMachine(c.machine), testserver.WithClusterReplicas())
 		c.replicated("redis://" + strings.Join(cluster.Addrs(), ",redis://"))
 		moved, nodes := lasting(0, 50*time.Millisecond, slotsMoved{cluster}), append(cluster.Nodes(), cluster.Replicas()...)
-		c.lane("redis", 2*time.Second, append(machineFaults("redis", nodes...), moved, moved, moved, moved,
+		c.lane("redis", 2*time.Second, append(clockFaults("redis", nodes...), moved, moved, moved, moved,
 			lasting(0, time.Second, takenOver{cluster}))...)
 	}},
 }
-
-var (
-	keepsAll  = []testserver.RedisOption{testserver.WithRedisArgs("--appendonly", "yes", "--appendfsync", "always")}
-	keepsMost = []testserver.RedisOption{testserver.WithRedisArgs("--appendonly", "yes")}
-)
 
 // sharedZooKeeper is for configurations in which ZooKeeper itself stays well.
 func (c *chaos) sharedZooKeeper() {
@@ -116,12 +111,20 @@ type onMachine interface {
 }
 
 // machineFaults are those of the servers' machines. They strike one server at a time.
-func machineFaults[S onMachine](name string, servers ...S) (all []choice) {
+func machineFaults[S onMachine](name string, servers ...S) []choice {
+	all := clockFaults(name, servers...)
 	for _, s := range servers {
-		all = append(all, lasting(time.Second, 5*time.Second, clockStepped{name, s}))
 		if testserver.CanFillDisks() {
 			all = append(all, lasting(time.Second, 4*time.Second, diskFilled{name, s}))
 		}
+	}
+	return all
+}
+
+// clockFaults are for servers that keep nothing on their disk.
+func clockFaults[S onMachine](name string, servers ...S) (all []choice) {
+	for _, s := range servers {
+		all = append(all, lasting(time.Second, 5*time.Second, clockStepped{name, s}))
 	}
 	return all
 }

@@ -114,6 +114,7 @@ func (c *chaos) unlocked() {
 
 // askAll asks for every key once more, until the answer is final.
 func (c *chaos) askAll() {
+	l := &load{c: c, until: time.Now().Add(waitLimit)}
 	var next sync.Mutex
 	rest := slices.Clone(c.stories)
 	var askers sync.WaitGroup
@@ -129,7 +130,7 @@ func (c *chaos) askAll() {
 				s := rest[0]
 				rest = rest[1:]
 				next.Unlock()
-				(&load{c: c}).send(s, "the last request", false, r)
+				l.send(s, "the last request", false, r)
 			}
 		})
 	}
