@@ -9,14 +9,19 @@ import (
 // The faults of an instance and of its connections. The lock of a slot keeps the faults of
 // one instance apart from those that strike all of them.
 
-// instanceFaults are the faults that strike one slot.
-func (s *slot) instanceFaults() []choice {
+// processFaults strike the process in a slot.
+func (s *slot) processFaults() []choice {
 	kill := lasting(0, 500*time.Millisecond, killed{s})
-	all := []choice{
-		kill, kill, kill,
+	return []choice{
+		kill, kill,
 		lasting(0, time.Second, paused{s, "paused"}),
 		lasting(sessionTimeout, sessionTimeout+2*time.Second, paused{s, "paused-past-session"}),
 	}
+}
+
+// networkFaults strike the connections of a slot, whichever process has it. A frozen message
+// may arrive after its sender has been killed.
+func (s *slot) networkFaults() (all []choice) {
 	for _, l := range s.links {
 		all = append(all,
 			lasting(0, 0, cut{l}),

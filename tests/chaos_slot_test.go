@@ -44,7 +44,7 @@ func (l link) each(do func(*testserver.Proxy)) {
 
 func (l link) restore() { l.each((*testserver.Proxy).Restore) }
 
-// newSlot starts an instance behind proxies, and adds the lane of its faults.
+// newSlot starts an instance behind proxies, and adds the lanes of its faults.
 func (c *chaos) newSlot(i int) *slot {
 	s := &slot{c: c, name: fmt.Sprint("instance ", i)}
 	host := ownLoopback()
@@ -72,7 +72,8 @@ func (c *chaos) newSlot(i int) *slot {
 	s.flags = append(s.flags, "--http-addr", in.addr, "--grpc-addr", in.rpc)
 	s.web, s.rpc = testserver.StartTCPProxy(c.t, in.addr), testserver.StartTCPProxy(c.t, in.rpc)
 	s.links = append(s.links, link{name: "clients", proxies: []*testserver.Proxy{s.web, s.rpc}})
-	c.lane(s.name, 3*time.Second, s.instanceFaults()...)
+	c.lane(s.name, 5*time.Second, s.processFaults()...)
+	c.lane(fmt.Sprint("network ", i), 3*time.Second, s.networkFaults()...)
 	return s
 }
 

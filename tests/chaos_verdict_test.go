@@ -34,6 +34,7 @@ func (f figures) add(more figures) {
 func (c *chaos) judge() {
 	c.settled()
 	c.unlocked()
+	c.figures["seconds-until-settled"] += int(time.Since(c.began.Add(c.lasts)).Seconds())
 	c.askAll()
 	for _, key := range c.wrong {
 		c.broken(key, "an answer is wrong")
