@@ -120,6 +120,7 @@ var CanFillDisks = sync.OnceValue(func() bool {
 		return false
 	}
 	defer os.Remove(dir)
+	unmountLeft()
 	return mountSmallDisk(dir, 1<<20) == nil && unmount(dir) == nil
 })
 
@@ -150,5 +151,3 @@ func (i *instance) FreeDisk() {
 	i.tb.Helper()
 	i.check(os.Remove(filepath.Join(i.hardware.disk, "filler")))
 }
-
-func mountOptions(size int64) string { return "mode=0777,size=" + strconv.FormatInt(size, 10) }

@@ -22,6 +22,8 @@ func claimPort(int) (io.Closer, error) { return noClaim{}, nil }
 // mountSmallDisk: other systems have no tmpfs by this name.
 func mountSmallDisk(string, int64) error { return errors.ErrUnsupported }
 
+func unmountLeft() {}
+
 func unmount(string) error { return errors.ErrUnsupported }
 
 // childrenOf knows none here: they end by themselves after their parent.
