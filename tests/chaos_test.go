@@ -132,7 +132,7 @@ func chaosSize(t *testing.T) size {
 	t.Helper()
 	text := os.Getenv("IDEMKEEPER_CHAOS_RUN")
 	if text == "" {
-		return size{runs: 1, lasts: 15 * time.Second, small: true}
+		return size{runs: 1, lasts: 12 * time.Second, small: true}
 	}
 	lasts, err := time.ParseDuration(text)
 	if err != nil {
