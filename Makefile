@@ -14,6 +14,7 @@ ROUNDS     ?= 5
 FUZZTIME   ?= 10s
 RUNS       ?= 1
 RUN        ?= 60s
+CONFIG     ?=
 SEEDS      ?= 1000
 FROM       ?= 1
 
@@ -66,7 +67,7 @@ LEAST ?= 92
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m RUNS=20 RUN=60s SEEDS=1000 FROM=1 narrow them down."
+	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m RUNS=20 RUN=60s CONFIG=joined SEEDS=1000 FROM=1 narrow them down."
 	@echo "  C=64 CASES=plain,idemkeeper-zookeeper ENSEMBLE=1 WINDOW=2s RECORDS=0 PROFILE=bin/service.pprof PLOT=file.svg do so for make load."
 	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://…, IDEMKEEPER_TEST_POSTGRES=postgres://…, IDEMKEEPER_TEST_MARIADB=mysql://… and IDEMKEEPER_TEST_MYSQL=mysql://… name servers to use."
 
@@ -98,8 +99,8 @@ microbench: ## run the benchmarks of the packages, ROUNDS times
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(ROUNDS) -timeout $(TIMEOUT) $(PKG)
 
 .PHONY: chaos
-chaos: servers ## break real processes and wipe Redis under load, RUNS times for RUN each; prints lines "FIGURE name value"
-	@IDEMKEEPER_CHAOS_RUNS=$(RUNS) IDEMKEEPER_CHAOS_RUN=$(RUN) $(GO) test -count=1 -timeout 0 -v -run '^TestWipedRedisUnderChaos$$' ./tests
+chaos: servers ## break real processes and servers under load, RUNS times for RUN in each configuration (CONFIG=name picks some); lines "FIGURE name value"
+	@IDEMKEEPER_CHAOS_RUNS=$(RUNS) IDEMKEEPER_CHAOS_RUN=$(RUN) $(GO) test -count=1 -timeout 0 -v -run '^TestChaos$$/$(if $(CONFIG),^($(CONFIG)))' ./tests
 
 .PHONY: api
 api: servers ## validate the sample's answers against its openapi.json, and run its collection of requests, with grpcurl too
@@ -177,7 +178,7 @@ format: ## let gofmt rewrite the code
 	gofmt -s -w .
 
 .PHONY: servers
-servers: ## find or install ZooKeeper, Redis, PostgreSQL, MariaDB, Chromium, HAProxy, spin and a C compiler
+servers: ## find or install ZooKeeper, Redis, PostgreSQL, MariaDB, Chromium, HAProxy, spin, faketime and a C compiler
 	@scripts/servers.sh
 
 .PHONY: clean

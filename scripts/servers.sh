@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks the servers and tools for the tests: ZooKeeper's jar, Java, Redis, Sentinel,
-# PostgreSQL, MariaDB, Chromium, promtool, haproxy, spin for the model, and a C compiler. On Debian and similar systems it
-# installs the missing packages, as root or by sudo without a password. On other
-# systems it names them and exits 1.
+# PostgreSQL, MariaDB, Chromium, promtool, haproxy, spin for the model, faketime for chaos,
+# and a C compiler. On Debian and similar systems it installs the missing packages, as root
+# or by sudo without a password. On other systems it names them and exits 1.
 #
 # IDEMKEEPER_TEST_ZOOKEEPER, IDEMKEEPER_TEST_REDIS, IDEMKEEPER_TEST_POSTGRES and
 # IDEMKEEPER_TEST_MARIADB name running servers to use instead. Debian has no MySQL 8, so
@@ -40,6 +40,8 @@ missing() {
 		echo libc6-dev
 	fi
 	command -v spin >/dev/null || echo spin
+	# It steps the clocks of servers in tests.
+	compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || echo libfaketime
 }
 
 mapfile -t packages < <(missing)

@@ -127,9 +127,14 @@ func retryingHTTP(t testing.TB, in *instance, sent *atomic.Int64) client {
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
 	c := in.client(overHTTP{})
-	c.roundTripper = idemhttp.NewTransport(countingTransport{base, sent}, idemhttp.WithRetryAttempts(retryAttempts),
-		idemhttp.WithRetryElapsed(retryLimit), idemhttp.WithRetryBackoff(retryFirst, retryMost))
+	c.roundTripper = retryingTransport(countingTransport{base, sent})
 	return c
+}
+
+// retryingTransport does not give up within the limits above.
+func retryingTransport(base http.RoundTripper) http.RoundTripper {
+	return idemhttp.NewTransport(base, idemhttp.WithRetryAttempts(retryAttempts),
+		idemhttp.WithRetryElapsed(retryLimit), idemhttp.WithRetryBackoff(retryFirst, retryMost))
 }
 
 func retryingGRPC(t testing.TB, in *instance, sent *atomic.Int64) client {
@@ -138,18 +143,24 @@ func retryingGRPC(t testing.TB, in *instance, sent *atomic.Int64) client {
 		sent.Add(1)
 		return invoker(ctx, method, req, reply, cc, opts...)
 	}
-	conn, err := grpc.NewClient(in.rpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	c := in.client(overGRPC{})
+	c.conn = dialRetrying(t, in.rpc, grpc.WithChainUnaryInterceptor(count))
+	return c
+}
+
+// dialRetrying opens a connection that sends a call again, as retryingTransport does.
+func dialRetrying(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(target, append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: waitLimit,
 			Backoff: backoff.Config{BaseDelay: retryFirst, Multiplier: 2, Jitter: 0.2, MaxDelay: retryMost}}),
 		grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithRetryAttempts(retryAttempts),
-			idemgrpc.WithRetryElapsed(retryLimit), idemgrpc.WithRetryBackoff(retryFirst, retryMost)), count))
+			idemgrpc.WithRetryElapsed(retryLimit), idemgrpc.WithRetryBackoff(retryFirst, retryMost)))}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	c := in.client(overGRPC{})
-	c.conn = conn
-	return c
+	return conn
 }
 
 // killMoment is when an instance is killed: a delay after the log has its first
@@ -231,8 +242,7 @@ func (m *mortal) kill(at killMoment) {
 	m.launch()
 }
 
-// launch starts an instance on the ports of the one before. Another program may
-// have taken one of them in between, so it is tried again.
+// launch starts an instance on the ports of the one before.
 func (m *mortal) launch() {
 	m.t.Helper()
 	if m.in == nil {
@@ -240,26 +250,8 @@ func (m *mortal) launch() {
 		m.in = m.start("the mortal", withLatency(mortalLatency), withFlags("--http-addr", host, "--grpc-addr", host))
 		return
 	}
-	addr, rpc := m.in.addr, m.in.rpc
-	eventually(m.t, "start on "+addr+" and "+rpc, func() error {
-		in := spawnInstance(m.t, fmt.Sprintf("the mortal after %d kills", m.kills),
-			m.flags(withLatency(mortalLatency), withFlags("--http-addr", addr, "--grpc-addr", rpc))...)
-		eventually(m.t, "ready line or end of "+in.name, func() error {
-			if _, ready := in.stdout.find("ready "); ready || !in.running() {
-				return nil
-			}
-			return errNotYet
-		})
-		if _, taken := in.stderr.find("address already in use"); taken {
-			return in.ended()
-		}
-		if !in.running() {
-			m.t.Fatalf("%s has ended with code %d:\n%s", in.name, in.code, in.stderr.tail(20))
-		}
-		in.addr, in.rpc = addr, rpc
-		m.in = in
-		return nil
-	})
+	m.in = superviseInstance(m.t, fmt.Sprintf("the mortal after %d kills", m.kills),
+		m.flags(withLatency(mortalLatency), withFlags("--http-addr", m.in.addr, "--grpc-addr", m.in.rpc)), func(*instance) {})
 }
 
 // ownLoopback is an address of this test alone, so that no request reaches another

@@ -31,7 +31,8 @@ type system struct {
 	t      testing.TB
 	zk     []string // hosts
 	chroot string
-	redis  *testserver.Redis // nil for the commands that need ZooKeeper only
+	redis  *testserver.Redis // nil for the commands that need ZooKeeper only, and if store tells
+	store  []string          // idemctl's environment for another token store
 	ledger string            // file
 
 	// session is idemctl's time-out. It outlasts a pause of the process on a busy
@@ -230,12 +231,13 @@ func (s *system) idemctl(args ...string) *exec.Cmd {
 	s.t.Helper()
 	cmd := exec.Command(binary(s.t, "./cmd/idemctl"), args...)
 	cmd.Env = append(os.Environ(),
-		"IDEMCTL_ZOOKEEPER="+strings.Join(s.zk, ",")+s.chroot,
+		"IDEMCTL_ZOOKEEPER="+strings.Join(s.zk, ",")+s.chroot, // empty for none
 		"IDEMCTL_SESSION_TIMEOUT="+s.session.String(), "IDEMCTL_ZOOKEEPER_TICK="+tick.String(),
 		"GORACE=atexit_sleep_ms=0") // otherwise each run ends a second late
 	if s.redis != nil {
 		cmd.Env = append(cmd.Env, "IDEMCTL_REDIS=redis://"+s.redis.Addr()+"/0")
 	}
+	cmd.Env = append(cmd.Env, s.store...)
 	return cmd
 }
 

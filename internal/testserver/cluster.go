@@ -58,11 +58,9 @@ func StartRedisCluster(tb testing.TB, masters int, opts ...RedisOption) *RedisCl
 func (c *RedisCluster) launch(dir string, cfg redisConfig, nums []int) error {
 	n := len(nums) / 2
 	for i := range n {
-		args := append([]string{
+		r, err := newRedis(dir, nums[i], cfg,
 			"--cluster-enabled", "yes", "--cluster-node-timeout", "5000", "--repl-diskless-sync-delay", "1",
-			"--cluster-port", strconv.Itoa(nums[n+i]),
-		}, cfg.args...)
-		r, err := newRedis(dir, nums[i], args...)
+			"--cluster-port", strconv.Itoa(nums[n+i]))
 		if err != nil {
 			return err
 		}

@@ -15,6 +15,8 @@ type instance struct {
 	prog  program
 	ready func(pid int) error // nil once the server answers as this process
 
+	hardware hardware // set before the first spawn
+
 	mu     sync.Mutex
 	tb     testing.TB // nil for a shared server, whose methods no test can reach
 	proc   *process   // nil before the first spawn

@@ -34,7 +34,7 @@ func SharedPostgres(tb testing.TB) string {
 			}
 			return named, anyReachable([]string{u.Host})
 		}
-		p, held, err := launchPostgres(initPostgres, "-c", "fsync=off")
+		p, held, err := launchPostgres(nil, initPostgres, "-c", "fsync=off")
 		if err != nil {
 			return "", err
 		}
@@ -101,7 +101,18 @@ func (p *Postgres) Restart() {
 func StartPostgres(tb testing.TB, settings ...string) *Postgres {
 	tb.Helper()
 	needsServer(tb)
-	return ownPostgres(tb, initPostgres, settings...)
+	return ownPostgres(tb, nil, initPostgres, settings...)
+}
+
+// StartPostgresOn is StartPostgres on a [Machine].
+func StartPostgresOn(tb testing.TB, m *Machine) *Postgres {
+	tb.Helper()
+	needsServer(tb)
+	return ownPostgres(tb, m, func(bin, data string) *exec.Cmd {
+		cmd := initPostgres(bin, data)
+		cmd.Args = append(cmd.Args, "--wal-segsize=1") // MB, so that a full disk is felt soon
+		return cmd
+	}, "-c", "min_wal_size=2MB", "-c", "max_wal_size=64MB")
 }
 
 // StartStandby starts a server that replicates from another one and answers reads. source is
@@ -109,15 +120,15 @@ func StartPostgres(tb testing.TB, settings ...string) *Postgres {
 func StartStandby(tb testing.TB, source string) *Postgres {
 	tb.Helper()
 	needsServer(tb)
-	return ownPostgres(tb, func(bin, data string) *exec.Cmd {
+	return ownPostgres(tb, nil, func(bin, data string) *exec.Cmd {
 		return exec.Command(filepath.Join(bin, "pg_basebackup"), "-D", data, "-R", "-X", "stream", "-c", "fast",
 			"-d", "postgres://idemkeeper@"+source+"/postgres?sslmode=disable")
 	})
 }
 
-func ownPostgres(tb testing.TB, prepare func(bin, data string) *exec.Cmd, settings ...string) *Postgres {
+func ownPostgres(tb testing.TB, m *Machine, prepare func(bin, data string) *exec.Cmd, settings ...string) *Postgres {
 	tb.Helper()
-	p, held, err := launchPostgres(prepare, settings...)
+	p, held, err := launchPostgres(m, prepare, settings...)
 	if err != nil {
 		tb.Fatalf("%v (%s)", err, installHint)
 	}
@@ -132,7 +143,7 @@ func initPostgres(bin, data string) *exec.Cmd {
 	return exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "idemkeeper", "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
 }
 
-func launchPostgres(prepare func(bin, data string) *exec.Cmd, settings ...string) (*Postgres, *ports, error) {
+func launchPostgres(m *Machine, prepare func(bin, data string) *exec.Cmd, settings ...string) (*Postgres, *ports, error) {
 	bin, err := postgresBin()
 	if err != nil {
 		return nil, nil, err
@@ -152,6 +163,15 @@ func launchPostgres(prepare func(bin, data string) *exec.Cmd, settings ...string
 			return nil, err
 		}
 		data := filepath.Join(dir, "data")
+		var hw hardware
+		var env []string
+		if m != nil {
+			var err error
+			if hw, env, err = m.equip(dir, databaseDisk); err != nil {
+				return nil, err
+			}
+			data = filepath.Join(dir, "disk", "data")
+		}
 		cmd := prepare(bin, data)
 		cmd.Dir, cmd.SysProcAttr = dir, attr
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -162,13 +182,14 @@ func launchPostgres(prepare func(bin, data string) *exec.Cmd, settings ...string
 			p.instance = &instance{
 				prog: program{
 					name: "postgres " + p.addr, path: filepath.Join(bin, "postgres"), dir: dir,
-					log: filepath.Join(dir, "server.log"), attr: attr,
+					log: filepath.Join(dir, "server.log"), attr: attr, env: env,
 					args: append([]string{
 						"-D", data, "-p", strconv.Itoa(nums[0]), "-c", "listen_addresses=127.0.0.1",
 						"-c", "unix_socket_directories=", "-c", "max_connections=200",
 					}, settings...),
 				},
-				ready: func(pid int) error { return postgresServes(p.addr, filepath.Join(data, "postmaster.pid"), pid) },
+				hardware: hw,
+				ready:    func(pid int) error { return postgresServes(p.addr, filepath.Join(data, "postmaster.pid"), pid) },
 			}
 			return p.start()
 		})

@@ -22,6 +22,7 @@ type program struct {
 	dir  string
 	log  string
 	attr *syscall.SysProcAttr // nil: ChildAttr
+	env  []string             // nil: as this process has it
 }
 
 // process is one running child. Its fields are set before startProcess returns.
@@ -38,7 +39,7 @@ func startProcess(prog program) (*process, error) {
 	}
 	defer log.Close()
 	cmd := exec.Command(prog.path, prog.args...)
-	cmd.Dir = prog.dir
+	cmd.Dir, cmd.Env = prog.dir, prog.env
 	cmd.Stdout, cmd.Stderr = log, log
 	if cmd.SysProcAttr = prog.attr; prog.attr == nil {
 		cmd.SysProcAttr = ChildAttr()
@@ -65,6 +66,7 @@ func (p *process) run(started chan<- error) {
 		return
 	}
 	_ = p.cmd.Wait() // the exit status of a killed server says nothing
+	forgetClock(p.pid())
 	close(p.exited)
 }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Direction is the way that bytes travel through a [Proxy].
@@ -21,7 +22,7 @@ const (
 // until a fault is set, and is safe for concurrent use. It dials the server once
 // for each new connection, so it finds a restarted server again.
 //
-// Standing faults (Refuse, StallAccept, BlackHole, Freeze, Lag) last until Restore.
+// Standing faults (Refuse, StallAccept, BlackHole, Freeze, Slow, Lag) last until Restore.
 // Single faults (DropNextReply, DropNextRequest, HoldNext, HoldNextReply) hit
 // one request each, the oldest first.
 type Proxy struct {
@@ -37,6 +38,7 @@ type Proxy struct {
 	closed   bool
 	stalled  bool
 	hole     Direction
+	slow     time.Duration
 	frozen   Direction
 	links    map[*link]struct{}
 	rules    []*rule

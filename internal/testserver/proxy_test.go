@@ -281,3 +281,18 @@ func TestProxy_LagShowsThePastUntilATransaction(t *testing.T) {
 	}
 	mustExist(t, b.through, b.path, true)
 }
+
+func TestProxy_SlowDeliversLate(t *testing.T) {
+	b := setup(t)
+	const late = 200 * time.Millisecond
+	b.proxy.Slow(late)
+	began := time.Now()
+	if err := create(b.through, b.path); err != nil {
+		t.Fatalf("Create = %v", err)
+	}
+	if took := time.Since(began); took < 2*late {
+		t.Errorf("Create took %v, want %v at least, %v in each direction", took, 2*late, late)
+	}
+	b.proxy.Slow(0)
+	mustExist(t, b.through, b.path, true)
+}

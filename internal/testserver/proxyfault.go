@@ -1,6 +1,9 @@
 package testserver
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Cut closes all present connections on both sides. Frames held or frozen in
 // them are lost. New connections are accepted.
@@ -36,11 +39,21 @@ func (p *Proxy) BlackHole(d Direction) { p.change(func() { p.hole = d }) }
 // Restore or Freeze(0), as a partition does that heals. Old writes arrive late.
 func (p *Proxy) Freeze(d Direction) { p.change(func() { p.frozen = d }) }
 
+// Slow delivers each chunk of bytes this much later than it came, in both directions.
+// Slow(0) ends that, except for bytes that wait already.
+func (p *Proxy) Slow(d time.Duration) { p.change(func() { p.slow = d }) }
+
+func (p *Proxy) slowness() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.slow
+}
+
 // Restore ends every standing fault and forgets the single faults without a
 // matching request so far. Held frames stay held until their Release.
 func (p *Proxy) Restore() {
 	p.change(func() {
-		p.stalled, p.hole, p.frozen, p.rules, p.lag = false, 0, 0, nil, nil
+		p.stalled, p.hole, p.frozen, p.slow, p.rules, p.lag = false, 0, 0, 0, nil, nil
 	})
 	p.closeLinks(func(l *link) bool { return l.gap })
 	p.Refuse(false)

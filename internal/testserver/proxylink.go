@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"time"
 )
 
 // link is one client's connection and its counterpart at the server. In each
@@ -30,7 +31,8 @@ type link struct {
 type item struct {
 	frame []byte
 	rule  *rule
-	end   bool // the source has closed
+	end   bool      // the source has closed
+	due   time.Time // zero: at once
 }
 
 func newLink(p *Proxy, client net.Conn) *link {
@@ -84,6 +86,9 @@ func (l *link) read(d Direction, src net.Conn, queue chan<- item) {
 			if it.rule != nil && it.rule.hold {
 				close(it.rule.fired)
 			}
+		}
+		if slow := l.proxy.slowness(); slow > 0 {
+			it.due = time.Now().Add(slow)
 		}
 		select {
 		case queue <- it:
@@ -176,6 +181,13 @@ func (l *link) write(d Direction, dst net.Conn, queue <-chan item) {
 		if r := it.rule; r != nil && r.hold {
 			select {
 			case <-r.release:
+			case <-l.done:
+				return
+			}
+		}
+		if !it.due.IsZero() {
+			select {
+			case <-time.After(time.Until(it.due)):
 			case <-l.done:
 				return
 			}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 )
@@ -15,6 +16,7 @@ type RedisOption func(*redisConfig)
 type redisConfig struct {
 	args     []string
 	replicas bool // of a cluster
+	machine  *Machine
 }
 
 // WithRedisArgs appends arguments of redis-server, for example
@@ -27,6 +29,9 @@ func WithRedisArgs(args ...string) RedisOption {
 // WithClusterReplicas gives every master of a [RedisCluster] one replica. Other
 // servers ignore it.
 func WithClusterReplicas() RedisOption { return func(c *redisConfig) { c.replicas = true } }
+
+// OnRedisMachine gives the server, or each of several, a clock and a disk of its own.
+func OnRedisMachine(m *Machine) RedisOption { return func(c *redisConfig) { c.machine = m } }
 
 func newRedisConfig(opts []RedisOption) redisConfig {
 	var c redisConfig
@@ -62,7 +67,7 @@ func StartRedis(tb testing.TB, opts ...RedisOption) *Redis {
 func launchRedis(dir string, cfg redisConfig) (*Redis, *ports, error) {
 	var r *Redis
 	held, err := retryOnBind(1, func(nums []int) (err error) {
-		if r, err = newRedis(dir, nums[0], cfg.args...); err != nil {
+		if r, err = newRedis(dir, nums[0], cfg); err != nil {
 			return err
 		}
 		return r.start()
@@ -71,7 +76,7 @@ func launchRedis(dir string, cfg redisConfig) (*Redis, *ports, error) {
 }
 
 // newRedis prepares a server without starting it.
-func newRedis(parent string, port int, args ...string) (*Redis, error) {
+func newRedis(parent string, port int, cfg redisConfig, args ...string) (*Redis, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, fmt.Errorf("testserver: redis-server is not installed: %s", installHint)
@@ -80,17 +85,26 @@ func newRedis(parent string, port int, args ...string) (*Redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Redis{addr: loopback(port)}
+	r, data := &Redis{addr: loopback(port)}, dir
+	var hw hardware
+	var env []string
+	if cfg.machine != nil {
+		if hw, env, err = cfg.machine.equip(dir, diskSize); err != nil {
+			return nil, err
+		}
+		data = filepath.Join(dir, "disk")
+	}
 	own := []string{
-		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir,
+		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", data,
 		"--save", "", "--appendonly", "no", "--daemonize", "no",
 	}
 	r.instance = &instance{
 		prog: program{
-			name: "redis " + r.addr, path: path, args: append(own, args...),
-			dir: dir, log: filepath.Join(dir, "server.log"),
+			name: "redis " + r.addr, path: path, args: slices.Concat(own, args, cfg.args),
+			dir: dir, log: filepath.Join(dir, "server.log"), env: env,
 		},
-		ready: func(pid int) error { return redisServes(r.addr, pid) },
+		hardware: hw,
+		ready:    func(pid int) error { return redisServes(r.addr, pid) },
 	}
 	return r, nil
 }

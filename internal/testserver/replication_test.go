@@ -54,3 +54,26 @@ func TestRedisCluster_ReplicaTakesOver(t *testing.T) {
 		t.Errorf("GET k3 = %q, %v, want v", got, err)
 	}
 }
+
+func TestRedisCluster_SlotMovesWithItsKeys(t *testing.T) {
+	t.Parallel()
+	c := testserver.StartRedisCluster(t, 3, testserver.WithClusterReplicas())
+	old, replica, err := c.Owner("k3")
+	if err != nil || old != c.Nodes()[0] || replica != c.Replicas()[0] {
+		t.Fatalf("Owner = %v, %v, %v, want the first master and its replica", old, replica, err)
+	}
+	if _, err := old.Do("SET", "k3", "v"); err != nil {
+		t.Fatalf("SET = %v", err)
+	}
+	steps := 0
+	if err := c.MoveSlot("k3", 1, func() { steps++ }); err != nil || steps != 3 {
+		t.Fatalf("MoveSlot = %v after %d steps, want 3", err, steps)
+	}
+	owner, _, err := c.Owner("k3")
+	if err != nil || owner != c.Nodes()[2] {
+		t.Fatalf("Owner after the move = %v, %v, want the third master", owner, err)
+	}
+	if got, err := owner.Do("GET", "k3"); err != nil || got[0] != "v" {
+		t.Errorf("GET k3 = %q, %v, want v", got, err)
+	}
+}

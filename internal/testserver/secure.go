@@ -27,7 +27,7 @@ func StartSecureRedis(tb testing.TB, a *Authority, opts ...RedisOption) *SecureR
 	held, err := retryOnBind(2, func(nums []int) (err error) {
 		s.secureAddr = loopback(nums[1])
 		args := []string{"--tls-port", strconv.Itoa(nums[1]), "--tls-ca-cert-file", ca, "--tls-cert-file", cert, "--tls-key-file", key}
-		if s.Redis, err = newRedis(dir, nums[0], append(args, newRedisConfig(opts).args...)...); err != nil {
+		if s.Redis, err = newRedis(dir, nums[0], newRedisConfig(opts), args...); err != nil {
 			return err
 		}
 		return s.start()
@@ -52,7 +52,7 @@ func StartSecurePostgres(tb testing.TB, a *Authority) *Postgres {
 	tb.Helper()
 	needsServer(tb)
 	ca, cert, key := a.filesOf(tb, "postgres")
-	return ownPostgres(tb, initPostgres, "-c", "fsync=off", "-c", "ssl=on", "-c", "ssl_ca_file="+ca, "-c", "ssl_cert_file="+cert, "-c", "ssl_key_file="+key)
+	return ownPostgres(tb, nil, initPostgres, "-c", "fsync=off", "-c", "ssl=on", "-c", "ssl_ca_file="+ca, "-c", "ssl_cert_file="+cert, "-c", "ssl_key_file="+key)
 }
 
 // StartSecureMariaDB is StartMariaDB for a server that also speaks TLS, on the same port. Its

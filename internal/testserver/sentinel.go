@@ -54,15 +54,14 @@ func StartSentinel(tb testing.TB, sentinels int, opts ...RedisOption) *Sentinel 
 }
 
 func (s *Sentinel) launch(dir string, cfg redisConfig, nums []int) (err error) {
-	args := append([]string{"--repl-diskless-sync-delay", "0"}, cfg.args...)
-	if s.primary, err = newRedis(dir, nums[0], args...); err != nil {
+	const noDelay = "--repl-diskless-sync-delay"
+	if s.primary, err = newRedis(dir, nums[0], cfg, noDelay, "0"); err != nil {
 		return err
 	}
 	if err := s.primary.start(); err != nil {
 		return err
 	}
-	args = append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(nums[0])}, args...)
-	if s.replica, err = newRedis(dir, nums[1], args...); err != nil {
+	if s.replica, err = newRedis(dir, nums[1], cfg, noDelay, "0", "--replicaof", "127.0.0.1 "+strconv.Itoa(nums[0])); err != nil {
 		return err
 	}
 	if err := s.replica.start(); err != nil {

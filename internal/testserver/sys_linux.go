@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -22,6 +24,31 @@ func ChildAttr() *syscall.SysProcAttr {
 func claimPort(port int) (io.Closer, error) {
 	return net.Listen("unix", fmt.Sprintf("@idemkeeper/testserver/%d", port))
 }
+
+// smallDisk begins the name under which /proc/mounts lists a small disk. The ID of this
+// process follows.
+const smallDisk = "idemkeeper-disk-"
+
+// mountSmallDisk mounts an empty file system of this many bytes.
+func mountSmallDisk(dir string, size int64) error {
+	return syscall.Mount(smallDisk+strconv.Itoa(os.Getpid()), dir, "tmpfs", 0, "mode=0777,size="+strconv.FormatInt(size, 10))
+}
+
+// unmountLeft unmounts the small disks of test binaries that were killed.
+func unmountLeft() {
+	mounts, _ := os.ReadFile("/proc/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line) // name directory type …
+		if owner, ok := strings.CutPrefix(f[0], smallDisk); ok {
+			if pid, err := strconv.Atoi(owner); err == nil && gone(pid) {
+				_ = unmount(f[1])
+			}
+		}
+	}
+}
+
+// unmount takes the file system away also while a process has a file open.
+func unmount(dir string) error { return syscall.Unmount(dir, syscall.MNT_DETACH) }
 
 // childrenOf returns the child processes of a process.
 func childrenOf(pid int) (children []int) {

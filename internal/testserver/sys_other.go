@@ -3,6 +3,7 @@
 package testserver
 
 import (
+	"errors"
 	"io"
 	"syscall"
 )
@@ -17,6 +18,13 @@ func (noClaim) Close() error { return nil }
 
 // claimPort reserves nothing here: starting relies on the retry.
 func claimPort(int) (io.Closer, error) { return noClaim{}, nil }
+
+// mountSmallDisk: other systems have no tmpfs by this name.
+func mountSmallDisk(string, int64) error { return errors.ErrUnsupported }
+
+func unmountLeft() {}
+
+func unmount(string) error { return errors.ErrUnsupported }
 
 // childrenOf knows none here: they end by themselves after their parent.
 func childrenOf(int) []int { return nil }

@@ -21,6 +21,7 @@ type zkConfig struct {
 	lines      []string
 	jvm        []string
 	production bool
+	machine    *Machine
 }
 
 // WithTickTime sets the server's tick. The default is 500 ms. Sessions are allowed from
@@ -53,6 +54,12 @@ func AsInProduction() ZooKeeperOption {
 	}
 }
 
+// OnZooKeeperMachine gives the server, or each member of an ensemble, a clock and a disk of
+// its own.
+func OnZooKeeperMachine(m *Machine) ZooKeeperOption {
+	return func(c *zkConfig) { c.machine = m }
+}
+
 func newZKConfig(opts []ZooKeeperOption) zkConfig {
 	c := zkConfig{tick: 500 * time.Millisecond}
 	for _, opt := range opts {
@@ -71,9 +78,17 @@ type zkMember struct {
 	servers    []string
 }
 
+// zkData is the data directory of a server in dir.
+func zkData(dir string, c zkConfig) string {
+	if c.machine != nil {
+		return filepath.Join(dir, "disk", "data")
+	}
+	return filepath.Join(dir, "data")
+}
+
 // write puts zoo.cfg and myid into dir and returns the file's name.
 func (c zkConfig) write(dir string, m zkMember) (string, error) {
-	data := filepath.Join(dir, "data")
+	data := zkData(dir, c)
 	if err := os.MkdirAll(data, 0o755); err != nil {
 		return "", err
 	}
@@ -98,6 +113,9 @@ func (c zkConfig) write(dir string, m zkMember) (string, error) {
 		if err := os.WriteFile(filepath.Join(data, "myid"), []byte(strconv.Itoa(m.id)), 0o644); err != nil {
 			return "", err
 		}
+	}
+	if c.machine != nil {
+		lines = append(lines, "preAllocSize=64") // KiB, so that a full disk is felt soon
 	}
 	lines = append(lines, c.lines...)
 	file := filepath.Join(dir, "zoo.cfg")

@@ -3,7 +3,6 @@ package testserver
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -47,6 +46,13 @@ func newZooKeeper(parent string, cfg zkConfig, m zkMember) (*ZooKeeper, error) {
 	if err != nil {
 		return nil, err
 	}
+	var hw hardware
+	var env []string
+	if cfg.machine != nil {
+		if hw, env, err = cfg.machine.equip(dir, diskSize); err != nil {
+			return nil, err
+		}
+	}
 	file, err := cfg.write(dir, m)
 	if err != nil {
 		return nil, err
@@ -55,14 +61,15 @@ func newZooKeeper(parent string, cfg zkConfig, m zkMember) (*ZooKeeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	z := &ZooKeeper{addr: addr}
-	z.instance = &instance{prog: prog, ready: func(int) error { return z.serves(dir) }}
+	prog.env = env
+	z, data := &ZooKeeper{addr: addr}, zkData(dir, cfg)
+	z.instance = &instance{prog: prog, hardware: hw, ready: func(int) error { return z.serves(data) }}
 	return z, nil
 }
 
 // serves returns nil if the process at the address is the one with this data
 // directory, has a role, and can open and close a session.
-func (z *ZooKeeper) serves(dir string) error {
+func (z *ZooKeeper) serves(data string) error {
 	if _, err := zkMode(z.addr); err != nil {
 		return err
 	}
@@ -70,7 +77,7 @@ func (z *ZooKeeper) serves(dir string) error {
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(conf, "dataDir="+filepath.Join(dir, "data")) {
+	if !strings.Contains(conf, "dataDir="+data) {
 		return fmt.Errorf("%s belongs to another server", z.addr)
 	}
 	return zkOpenAndClose(z.addr, zkSession{})

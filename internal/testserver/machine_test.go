@@ -1,0 +1,95 @@
+package testserver_test
+
+import (
+	"database/sql"
+	"strconv"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // driver "pgx"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// steppable is a server on a machine of its own.
+type steppable interface {
+	StepClock(offset time.Duration)
+	FillDisk()
+	FreeDisk()
+	Restart()
+}
+
+// Each kind of server feels a step of its clock, refuses writes or ends on a full disk, and
+// goes on after a restart with space.
+func TestMachine(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T, m *testserver.Machine) (s steppable, now func() (time.Time, error), write func() error){
+		"redis": func(t *testing.T, m *testserver.Machine) (steppable, func() (time.Time, error), func() error) {
+			t.Helper()
+			r := testserver.StartRedis(t, testserver.OnRedisMachine(m), testserver.WithRedisArgs("--appendonly", "yes", "--appendfsync", "always"))
+			return r, func() (time.Time, error) {
+				vals, err := r.Do("TIME")
+				if err != nil {
+					return time.Time{}, err
+				}
+				seconds, err := strconv.ParseInt(vals[0], 10, 64)
+				return time.Unix(seconds, 0), err
+			}, func() error { _, err := r.Do("SET", "k", "v"); return err }
+		},
+		"zookeeper": func(t *testing.T, m *testserver.Machine) (steppable, func() (time.Time, error), func() error) {
+			t.Helper()
+			z := testserver.StartZooKeeper(t, testserver.OnZooKeeperMachine(m))
+			conn := connect(t, 20*time.Second, z.Addr())
+			if err := create(conn, "/clock"); err != nil {
+				t.Fatal(err)
+			}
+			write := func() error { _, err := conn.Set("/clock", make([]byte, 1000), -1); return err }
+			return z, func() (time.Time, error) {
+				stat, err := conn.Set("/clock", nil, -1)
+				if err != nil {
+					return time.Time{}, err
+				}
+				return time.UnixMilli(stat.Mtime), nil
+			}, write
+		},
+		"postgres": func(t *testing.T, m *testserver.Machine) (steppable, func() (time.Time, error), func() error) {
+			t.Helper()
+			p := testserver.StartPostgresOn(t, m)
+			db, err := sql.Open("pgx", p.URL())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { db.Close() })
+			if _, err := db.Exec("CREATE TABLE t (text TEXT)"); err != nil {
+				t.Fatal(err)
+			}
+			return p, func() (now time.Time, err error) {
+					err = db.QueryRow("SELECT clock_timestamp()").Scan(&now)
+					return now, err
+				}, func() error {
+					_, err := db.Exec("INSERT INTO t SELECT md5(random()::text) FROM generate_series(1, 1000)")
+					return err
+				}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, now, write := start(t, testserver.NewMachine(t))
+			for _, offset := range []time.Duration{0, 10 * time.Minute, -10 * time.Minute} {
+				s.StepClock(offset)
+				eventually(t, "the stepped clock", func() bool {
+					got, err := now()
+					return err == nil && (time.Until(got)-offset).Abs() < 5*time.Second
+				})
+			}
+			if !testserver.CanFillDisks() {
+				t.Log("this user mounts no disks")
+				return
+			}
+			s.FillDisk()
+			eventually(t, "a write that fails", func() bool { return write() != nil })
+			s.FreeDisk()
+			s.Restart()
+			eventually(t, "a write", func() bool { return write() == nil })
+		})
+	}
+}
