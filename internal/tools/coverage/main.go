@@ -88,7 +88,7 @@ func read(profile string, blocks map[string]block) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	in := bufio.NewScanner(f)
 	for in.Scan() {
 		words := strings.Fields(in.Text())
