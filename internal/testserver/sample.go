@@ -1,6 +1,7 @@
 package testserver
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -64,7 +65,7 @@ func StartSample(tb testing.TB, flags ...string) Sample {
 func buildSample(dir string) (string, error) {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
-		return "", fmt.Errorf("testserver: the folder of the sample is not known")
+		return "", errors.New("testserver: the folder of the sample is not known")
 	}
 	path := filepath.Join(dir, "example-payments")
 	cmd := exec.Command("go", "build", "-o", path, "./example-payments")
