@@ -40,13 +40,13 @@ type load struct {
 	library map[transport]client // with the library's transports
 	clients sync.WaitGroup
 	keys    atomic.Int64
-	until   time.Time // then the clients give up
+	gaveUp  func() bool // whether the clients have waited long enough
 }
 
 // startLoad starts the clients. Each takes a key, has up to three senders pay with it until
 // they know how it ended, and takes the next key. Now and then it asks for an earlier one.
 func (c *chaos) startLoad() *load {
-	l := &load{c: c, library: map[transport]client{}, until: time.Now().Add(c.lasts + 2*waitLimit)}
+	l := &load{c: c, library: map[transport]client{}, gaveUp: func() bool { return c.calm() && time.Since(c.ended) > 2*waitLimit }}
 	l.library[overHTTP{}] = client{via: overHTTP{}, addr: c.slots[0].web.Addr(), token: "demo", roundTripper: retryingTransport(l.anyHTTP())}
 	l.library[overGRPC{}] = client{via: overGRPC{}, conn: l.anyGRPC(), token: "demo"}
 	for w := range chaosWorkers {
@@ -106,7 +106,7 @@ func (l *load) anyStory(r *rand.Rand) *story {
 // request again, to any instance.
 func (l *load) send(s *story, who string, library bool, r *rand.Rand) {
 	c := l.c
-	for time.Now().Before(l.until) {
+	for !l.gaveUp() {
 		at, name := l.library[s.via], who+" by the library"
 		if !library {
 			to := c.slots[r.IntN(len(c.slots))]
@@ -117,6 +117,9 @@ func (l *load) send(s *story, who string, library bool, r *rand.Rand) {
 		}
 		c.wait(time.Duration(r.Int64N(int64(chaosPause))))
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.late = append(c.late, s.key)
 }
 
 // ask sends the payment once, and reports whether the answer is final.

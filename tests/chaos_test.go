@@ -68,6 +68,7 @@ func (c *chaos) run() {
 	strikes := c.plan()
 	load := c.startLoad()
 	c.strikeAll(strikes)
+	c.ended = time.Now()
 	close(c.over)
 	c.heal()
 	load.wait()
@@ -81,7 +82,8 @@ type chaos struct {
 	config  configuration
 	seed    uint64
 	lasts   time.Duration // of the faults; healing and the verdict follow
-	began   time.Time
+	began   time.Time     // of the faults
+	ended   time.Time     // to be read once over is closed
 
 	// Made by the configuration.
 	machine  *testserver.Machine
@@ -99,6 +101,7 @@ type chaos struct {
 	stories []*story // of all keys
 	diary   []entry  // what was broken, and when
 	wrong   []string // answers that no client may get
+	late    []string // keys whose clients gave up
 	figures figures
 }
 
