@@ -45,7 +45,7 @@ missing() {
 	command -v curl >/dev/null || echo curl
 	command -v python3 >/dev/null || echo python3
 	command -v node >/dev/null || echo nodejs
-	java --list-modules 2>/dev/null | grep -q '^jdk.compiler' || echo default-jdk-headless
+	[[ $(java --list-modules 2>/dev/null) == *jdk.compiler* ]] || echo default-jdk-headless
 }
 
 mapfile -t packages < <(missing)
