@@ -31,7 +31,7 @@ func Pages(root string) (pages []Page, err error) {
 		if d.IsDir() || filepath.Ext(path) != ".md" {
 			return nil
 		}
-		text, err := os.ReadFile(path)
+		text, err := os.ReadFile(path) //nolint:gosec // a page of the project
 		if err != nil {
 			return err
 		}

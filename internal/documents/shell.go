@@ -48,7 +48,7 @@ func Commands(script string) (commands []Command, err error) {
 		for ; rest != ""; rest = strings.TrimSpace(rest) {
 			if text, ok := strings.CutPrefix(rest, "#"); ok {
 				if len(words) == 0 {
-					comment += strings.TrimSpace(text) + "\n"
+					comment += strings.TrimSpace(text) + "\n" //nolint:perfsprint // a few short lines
 				}
 				break
 			}
