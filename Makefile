@@ -50,11 +50,12 @@ CYCLONEDX_VERSION   := v1.10.0
 CYCLONEDX           := bin/cyclonedx-gomod-$(CYCLONEDX_VERSION)
 BUF_VERSION         := v1.66.1
 BUF                 := bin/buf-$(BUF_VERSION)
+APIDIFF_VERSION     := v0.0.0-20261014143641-f0251eb4aa3e
 
 # Modules of their own: what bench measures beside the library, what examples are
 # tested with, and what drives a browser must not become a dependency of the library. A narrower PKG means
 # the library.
-BESIDE  := bench deploy examples/stripe examples/frameworks examples/sql tests/api tests/browser
+BESIDE  := bench deploy examples/stripe examples/frameworks examples/jobs examples/sql tests/api tests/browser
 MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
 
 # What make cover looks at: the library without its drivers of tests and its generated code.
@@ -167,6 +168,10 @@ imports:
 vulncheck:
 	@GO=$(GO) scripts/vulncheck.sh $(GOVULNCHECK_VERSION)
 
+.PHONY: apicheck
+apicheck: ## compare the exported Go names with those of the last tag
+	@GO=$(GO) scripts/apicheck.sh $(APIDIFF_VERSION)
+
 .PHONY: generate
 generate: $(BUF) ## check the protobuf files, and generate their code and that of examples/sql
 	@for dir in example-payments/proto middleware/grpc/proto middleware/grpc/internal/testproto; do \
@@ -178,7 +183,7 @@ format: ## let gofmt rewrite the code
 	gofmt -s -w .
 
 .PHONY: servers
-servers: ## find or install ZooKeeper, Redis, PostgreSQL, MariaDB, Chromium, HAProxy, spin, faketime and a C compiler
+servers: ## find or install ZooKeeper, Redis, PostgreSQL, MariaDB, Chromium, HAProxy, spin, faketime, a C compiler, and the languages of examples/clients
 	@scripts/servers.sh
 
 .PHONY: clean

@@ -28,12 +28,12 @@ type Operator struct {
 // credentials if Config.Challenge is set.
 var ErrUnauthorised = errors.New("console: not authorised")
 
-// Config is what a console needs of its service. Engine, Store and Authorise are required.
+// Config is what a console needs of its service. Engine and Authorise are required.
 type Config struct {
 	// Engine settles outcomes, and tells about locks if its locker is an [idem.LockInspector].
 	Engine *idem.Engine
-	// Store is that of the engine. If it is an [idem.StoreInspector], the console shows earlier
-	// decisions, and finds settled records by operation ID.
+	// Store is that of the engine by default. If it is an [idem.StoreInspector], the console shows
+	// earlier decisions, and finds settled records by operation ID.
 	Store idem.Store
 	// Policies gives the policy of a route, as for the sweeper. The console tells by it what
 	// happens next, and keeps results for as long as it says. It may be nil.
@@ -67,16 +67,29 @@ type Console struct {
 	mux    *http.ServeMux
 }
 
+// Handler is New for known-good wiring. Like [regexp.MustCompile] it panics where New returns an
+// error.
+func Handler(cfg Config) http.Handler {
+	c, err := New(cfg)
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
 // New returns a console, to be mounted under any path with http.StripPrefix. It refuses a Config
 // without an Authorise.
 func New(cfg Config) (*Console, error) {
 	switch {
 	case cfg.Authorise == nil:
 		return nil, errors.New("console: New needs Config.Authorise: without it everybody could settle payments")
-	case cfg.Engine == nil || cfg.Store == nil:
-		return nil, errors.New("console: New needs Config.Engine and Config.Store")
+	case cfg.Engine == nil:
+		return nil, errors.New("console: New needs Config.Engine")
 	case cfg.TokenKey != nil && len(cfg.TokenKey) < 32:
 		return nil, errors.New("console: Config.TokenKey is shorter than 32 bytes")
+	}
+	if cfg.Store == nil {
+		cfg.Store = cfg.Engine.Store()
 	}
 	if cfg.TokenKey == nil {
 		cfg.TokenKey = make([]byte, 32)

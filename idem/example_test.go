@@ -10,6 +10,84 @@ import (
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
+// An engine in one process needs no server. Adapters for HTTP and gRPC take it from here.
+func ExampleNew() {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{Name: "pay"}
+	for range 2 {
+		res, err := engine.Do(context.Background(), idem.Operation{
+			Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
+		}, func(context.Context) (idem.Response, error) {
+			fmt.Println("the money moves now")
+			return idem.Response{Body: []byte("pay_1")}, nil
+		})
+		fmt.Printf("%s, replayed %v, %v\n", res.Response.Body, res.Replayed, err)
+	}
+	// Output:
+	// the money moves now
+	// pay_1, replayed false, <nil>
+	// pay_1, replayed true, <nil>
+}
+
+// The bank's answer is lost. The resolver finds the payment by its operation ID, so the client gets
+// the success.
+func ExampleAskResolver() {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	paid := map[string]string{} // the ledger, by operation ID
+	policy := idem.Policy{Name: "pay", InDoubt: idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+		if payment, ok := paid[in.OperationID]; ok {
+			return idem.Applied(idem.Response{Body: []byte(payment)}), nil
+		}
+		return idem.StillUnknown(), nil // NotApplied would need a look that also shuts late writes out
+	})}
+	res, err := engine.Do(context.Background(), idem.Operation{
+		Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
+	}, func(ctx context.Context) (idem.Response, error) {
+		execution, _ := idem.FromContext(ctx)
+		paid[execution.OperationID] = "pay_1"
+		return idem.Response{}, errors.New("no answer from the bank")
+	})
+	fmt.Printf("%s, %v\n", res.Response.Body, err)
+	// Output: pay_1, <nil>
+}
+
+// The key for the next system is the same for every attempt of an operation.
+func ExampleDownstreamKey() {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	seen := map[string]bool{}
+	policy := idem.Policy{Name: "pay", InDoubt: idem.RunAgain()} // right, because the bank knows keys
+	for attempt := range 2 {
+		_, err := engine.Do(context.Background(), idem.Operation{
+			Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
+		}, func(ctx context.Context) (idem.Response, error) {
+			key, err := idem.DownstreamKey(ctx, "capture")
+			if err != nil {
+				return idem.Response{}, err
+			}
+			seen[key] = true
+			if attempt == 0 {
+				return idem.Response{}, errors.New("no answer from the bank")
+			}
+			return idem.Response{}, nil
+		})
+		fmt.Println(err)
+	}
+	fmt.Println(len(seen), "key at the bank")
+	// Output:
+	// no answer from the bank
+	// <nil>
+	// 1 key at the bank
+}
+
 // A queue delivers a message more than once. The consumer acknowledges it when Do
 // returns nil, and only then.
 func ExampleEngine_Do() {

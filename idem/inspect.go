@@ -47,6 +47,10 @@ type Decided struct {
 	Decision
 }
 
+// Store returns the store that the engine was made with, for a sweeper or a console. Do not change
+// records through it while the engine is in use.
+func (e *Engine) Store() Store { return e.store }
+
 // StoreInspector is a [Store] that tells operators more than the protocol needs. It is safe for
 // concurrent use.
 type StoreInspector interface {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the servers and tools for the tests: ZooKeeper's jar, Java, Redis, Sentinel,
 # PostgreSQL, MariaDB, Chromium, promtool, haproxy, spin for the model, faketime for chaos,
-# and a C compiler. On Debian and similar systems it installs the missing packages, as root
+# a C compiler, and the languages of examples/clients. On Debian and similar systems it installs the missing packages, as root
 # or by sudo without a password. On other systems it names them and exits 1.
 #
 # IDEMKEEPER_TEST_ZOOKEEPER, IDEMKEEPER_TEST_REDIS, IDEMKEEPER_TEST_POSTGRES and
@@ -42,6 +42,10 @@ missing() {
 	command -v spin >/dev/null || echo spin
 	# It steps the clocks of servers in tests.
 	compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || echo libfaketime
+	command -v curl >/dev/null || echo curl
+	command -v python3 >/dev/null || echo python3
+	command -v node >/dev/null || echo nodejs
+	[[ $(java --list-modules 2>/dev/null) == *jdk.compiler* ]] || echo default-jdk-headless
 }
 
 mapfile -t packages < <(missing)

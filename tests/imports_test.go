@@ -32,10 +32,10 @@ var layers = [][]string{
 	{"lock/zookeeper/recipes", "lock/zookeeper/queue", "internal/database", "observe"},
 	{"idem/idemtest", "middleware/grpc/internal/testproto", "console"},
 	{"middleware/exchange/exchangetest"},
-	{"internal/testserver", "internal/tools"},
+	{"internal/testserver", "internal/tools", "internal/documents"},
 	{"lock/zookeeper/internal/zktest"},
 	{"lock/zookeeper/internal/recipetest"},
-	{"cmd", "example-payments", "tests", "bench"},
+	{"cmd", "example-payments", "examples/clients", "tests", "bench"},
 }
 
 const belowOnly = "a package knows the packages below it, and those above it not at all"

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/documents"
 )
 
 // The README's first program runs as printed, and its two curl lines get one payment and
@@ -107,11 +109,9 @@ func readme(t *testing.T) string {
 // curlCommands returns the README's curl commands for some paths, in words.
 func curlCommands(t *testing.T, wanted func(path string) bool) (commands [][]string) {
 	t.Helper()
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(readme(t), -1) {
-		for _, words := range shellCommands(t, block[1]) {
-			if words[0] == "curl" && wanted(curlRequest(t, words).URL.Path) {
-				commands = append(commands, words)
-			}
+	for _, c := range commandsOf(t, documents.Page{Path: "README.md", Text: readme(t)}) {
+		if c.Words[0] == "curl" && wanted(curlRequest(t, c.Words).URL.Path) {
+			commands = append(commands, c.Words)
 		}
 	}
 	return commands
@@ -180,34 +180,4 @@ func curlRequest(t *testing.T, words []string) *http.Request {
 	}
 	r.Header = header
 	return r
-}
-
-// shellCommands splits a script into commands of words: comments, quotes, and
-// lines that are continued with a backslash.
-func shellCommands(t *testing.T, script string) [][]string {
-	t.Helper()
-	script = strings.ReplaceAll(script, "\\\n", " ")
-	var commands [][]string
-	for line := range strings.Lines(script) {
-		if words := shellWords(t, line); len(words) > 0 {
-			commands = append(commands, words)
-		}
-	}
-	return commands
-}
-
-var shellWord = regexp.MustCompile(`^(?:'([^']*)'|"([^"\\$` + "`" + `]*)"|([^\s'"\\#$&|;<>]+))(?:\s+|$)`)
-
-func shellWords(t *testing.T, line string) []string {
-	t.Helper()
-	var words []string
-	for line = strings.TrimSpace(line); line != "" && line[0] != '#'; {
-		m := shellWord.FindStringSubmatch(line)
-		if m == nil {
-			t.Fatalf("this test cannot read the shell's %q", line)
-		}
-		words = append(words, m[1]+m[2]+m[3])
-		line = line[len(m[0]):]
-	}
-	return words
 }

@@ -53,10 +53,10 @@ var snippetNames = map[string]string{
 	"capturePayment": "func capturePayment(*gin.Context, string, string, idem.Fence) {}", //nolint:dupword // two parameters
 }
 
-// Every block of Go in the README and in docs compiles as it is printed, and is
+// Every block of Go in the documents compiles as it is printed, and is
 // formatted by gofmt. A block with a package clause is compiled alone. A fragment
 // is a list of declarations or of statements. It gets the imports and names above
-// that it uses.
+// that it uses. A block from a file of an example is compiled there.
 func TestSnippetsCompile(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("..")
@@ -65,7 +65,7 @@ func TestSnippetsCompile(t *testing.T) {
 	}
 	dir := t.TempDir()
 	overlay, packages := map[string]string{}, []string{}
-	for _, s := range findSnippets(t, root) {
+	for _, s := range findSnippets(t) {
 		if formatted, err := format.Source([]byte(s.code)); err != nil || string(formatted) != s.code {
 			t.Errorf("%s is not what gofmt prints (%v)", s.name, err)
 		}
@@ -83,7 +83,7 @@ func TestSnippetsCompile(t *testing.T) {
 		packages = append(packages, "./tests/"+name)
 	}
 	if len(packages) == 0 {
-		t.Fatal("the README has no Go code")
+		t.Fatal("the documents have no Go code")
 	}
 	list, err := json.Marshal(map[string]any{"Replace": overlay})
 	if err != nil {
@@ -102,22 +102,13 @@ func TestSnippetsCompile(t *testing.T) {
 // snippet is a block of Go in a document.
 type snippet struct{ name, code string }
 
-var goBlock = regexp.MustCompile("(?ms)^```go\n(.*?)^```")
-
-func findSnippets(t *testing.T, root string) (all []snippet) {
+func findSnippets(t *testing.T) (all []snippet) {
 	t.Helper()
-	docs, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range append(docs, filepath.Join(root, "README.md")) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, at := range goBlock.FindAllSubmatchIndex(text, -1) {
-			line := 1 + strings.Count(string(text[:at[2]]), "\n")
-			all = append(all, snippet{fmt.Sprintf("%s:%d", filepath.Base(file), line), string(text[at[2]:at[3]])})
+	for _, p := range pages(t) {
+		for _, b := range p.Blocks() {
+			if b.Language == "go" && b.From == "" {
+				all = append(all, snippet{fmt.Sprintf("%s:%d", p.Path, b.Line), b.Code})
+			}
 		}
 	}
 	return all

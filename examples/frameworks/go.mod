@@ -3,10 +3,15 @@ module github.com/idemkeeper/idemkeeper/examples/frameworks
 go 1.26.0
 
 require (
+	connectrpc.com/connect v1.21.1
+	github.com/go-chi/chi/v5 v5.5.0
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/idemkeeper/idemkeeper v0.0.0
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/valyala/fasthttp v1.69.0
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260928230214-8a89bd6388cc
+	google.golang.org/grpc v1.85.0
+	google.golang.org/protobuf v1.36.12
 )
 
 require (

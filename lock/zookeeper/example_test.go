@@ -14,30 +14,31 @@ func ExampleParseConnectString() {
 	// Output: [zk1:2181 zk2:2181 zk3:2181] /payments <nil>
 }
 
-// pay shows how a lock is used. It is only compiled: it would need servers.
-func pay(ctx context.Context, charge func(context.Context, idem.Fence) error) (err error) {
-	servers, chroot, err := zookeeper.ParseConnectString("zk1:2181,zk2:2181,zk3:2181/payments")
-	if err != nil {
-		return err
-	}
-	client, err := zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = client.Close(ctx) }()
+// A client opens a session, takes the lock of a key, and gives the fence to the resource.
+func ExampleOpen() {
+	pay := func(ctx context.Context, charge func(context.Context, idem.Fence) error) error {
+		servers, chroot, err := zookeeper.ParseConnectString("zk1:2181,zk2:2181,zk3:2181/payments")
+		if err != nil {
+			return err
+		}
+		client, err := zookeeper.Open(ctx, zookeeper.Config{Servers: servers, Chroot: chroot})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = client.Close(ctx) }()
 
-	lease, err := client.Locker().TryAcquire(ctx, idem.LockRequest{
-		KeyID: idem.NewKeyID("tenant-1", "order-4711"),
-		Nonce: idem.NewNonce(),
-	})
-	if err != nil {
-		return err // idem.ErrLocked: somebody else is at it
+		lease, err := client.Locker().TryAcquire(ctx, idem.LockRequest{
+			KeyID: idem.NewKeyID("tenant-1", "order-4711"),
+			Nonce: idem.NewNonce(),
+		})
+		if err != nil {
+			return err // idem.ErrLocked: somebody else is at it
+		}
+		defer lease.ReleaseInBackground()
+		if _, err := lease.Check(ctx); err != nil {
+			return err // not ours any more: do not send
+		}
+		return charge(ctx, lease.Fence()) // the resource checks the fence
 	}
-	defer lease.ReleaseInBackground()
-	if _, err := lease.Check(ctx); err != nil {
-		return err // not ours any more: do not send
-	}
-	return charge(ctx, lease.Fence()) // the resource checks the fence
+	_ = pay // it needs servers
 }
-
-var _ = pay

@@ -15,7 +15,7 @@ import (
 // and for SQLite. Closing the engine closes the store. The database stays open.
 //
 // Join warns [slog.Default] of requests that were refused as unavailable or internal, with the
-// reason, and of handlers that have ended their transaction. [idem.WithObserver] replaces that.
+// reason, and of handlers that have ended their transaction. [idem.WithObserver] adds other observers.
 func Join(ctx context.Context, db *sql.DB, d Dialect, opts ...idem.Option) (*idem.Engine, error) {
 	store, err := New(ctx, db, d)
 	if err != nil {

@@ -10,43 +10,71 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 )
 
-// settleDaily shows how one instance of many does what only one may do. It is
-// only compiled: it would need servers.
-func settleDaily(ctx context.Context, client *zookeeper.Client, name string, settle func(context.Context, idem.Fence) error) {
-	election := recipes.NewElection(client, "/payments/settlement", name)
-	for ctx.Err() == nil {
-		err := election.RunAsLeader(ctx, func(ctx context.Context, fence idem.Fence) error {
-			return settle(ctx, fence) // the ledger checks the fence
-		})
-		slog.Info("no longer the leader", "error", err)
-		select {
-		case <-time.After(time.Second): // where settle fails at once, it would do so again
-		case <-ctx.Done():
+// One instance of many does what only one may do.
+func ExampleElection() {
+	settleDaily := func(ctx context.Context, client *zookeeper.Client, name string, settle func(context.Context, idem.Fence) error) {
+		election := recipes.NewElection(client, "/payments/settlement", name)
+		for ctx.Err() == nil {
+			err := election.RunAsLeader(ctx, func(ctx context.Context, fence idem.Fence) error {
+				return settle(ctx, fence) // the ledger checks the fence
+			})
+			slog.Info("no longer the leader", "error", err)
+			select {
+			case <-time.After(time.Second): // where settle fails at once, it would do so again
+			case <-ctx.Done():
+			}
 		}
 	}
+	_ = settleDaily // it needs servers
 }
 
-// reconcile lets go of a lock that an operator, or somebody in more of a hurry,
-// asks for. It is only compiled.
-func reconcile(ctx context.Context, client *zookeeper.Client, accounts []string, one func(context.Context, string, idem.Fence) error) error {
-	lease, err := recipes.NewMutex(client, "/payments/reconciliation").Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer lease.ReleaseInBackground()
-	for _, account := range accounts {
-		select {
-		case <-lease.Revoked():
-			return nil // the rest next time
-		case <-lease.Done():
-			return lease.Err()
-		default:
-		}
-		if err := one(ctx, account, lease.Fence()); err != nil {
+// A long job lets go of its lock if an operator, or a caller in more of a hurry, asks for it.
+func ExampleMutex() {
+	reconcile := func(ctx context.Context, client *zookeeper.Client, accounts []string, one func(context.Context, string, idem.Fence) error) error {
+		lease, err := recipes.NewMutex(client, "/payments/reconciliation").Acquire(ctx)
+		if err != nil {
 			return err
 		}
+		defer lease.ReleaseInBackground()
+		for _, account := range accounts {
+			select {
+			case <-lease.Revoked():
+				return nil // the rest next time
+			case <-lease.Done():
+				return lease.Err()
+			default:
+			}
+			if err := one(ctx, account, lease.Fence()); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	return nil
+	_ = reconcile // it needs servers
 }
 
-var _, _ = settleDaily, reconcile
+// At most three imports run at once, over all machines.
+func ExampleSemaphore() {
+	limited := func(ctx context.Context, client *zookeeper.Client, load func(context.Context) error) error {
+		lease, err := recipes.NewSemaphore(client, "/imports", 3).Acquire(ctx, 1)
+		if err != nil {
+			return err
+		}
+		defer lease.ReleaseInBackground()
+		return load(lease.Context(ctx)) // this context ends with the lease
+	}
+	_ = limited // it needs servers
+}
+
+// Readers share the lock, and a writer has it alone.
+func ExampleRWMutex() {
+	report := func(ctx context.Context, client *zookeeper.Client, read func(context.Context) error) error {
+		lease, err := recipes.NewRWMutex(client, "/payments/books").AcquireRead(ctx)
+		if err != nil {
+			return err
+		}
+		defer lease.ReleaseInBackground()
+		return read(lease.Context(ctx))
+	}
+	_ = report // it needs servers
+}

@@ -1,0 +1,53 @@
+import java.io.IOException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.Set;
+import java.util.concurrent.ThreadLocalRandom;
+
+/** Pays once, however often it has to ask: java Pay.java URL KEY */
+public class Pay {
+    private static final Set<Integer> REPEATED = Set.of(429, 502, 503, 504);
+
+    /** Sends a request until there is a final answer. */
+    static HttpResponse<String> post(URI uri, String key, String body, int attempts) throws InterruptedException {
+        HttpClient client = HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(5)).build();
+        HttpRequest request = HttpRequest.newBuilder(uri).timeout(Duration.ofSeconds(30))
+                .header("Idempotency-Key", key)
+                .header("Authorization", "Bearer demo")
+                .header("Content-Type", "application/json")
+                .POST(HttpRequest.BodyPublishers.ofString(body)).build();
+        for (int attempt = 0; attempt < attempts; attempt++) {
+            long pause = ThreadLocalRandom.current().nextLong((long) Math.min(5_000, 100 * Math.pow(2, attempt)));
+            try {
+                HttpResponse<String> answer = client.send(request, HttpResponse.BodyHandlers.ofString());
+                if (!worthRepeating(answer)) {
+                    return answer;
+                }
+                pause += 1_000 * answer.headers().firstValueAsLong("Retry-After").orElse(0);
+            } catch (IOException error) { // no answer, or half of one
+                System.err.println(error);
+            }
+            Thread.sleep(pause);
+        }
+        throw new IllegalStateException("no final answer; try again later with the same key");
+    }
+
+    static boolean worthRepeating(HttpResponse<String> answer) {
+        if (answer.headers().firstValue("Idempotent-Replayed").orElse("").equals("true")) {
+            return false; // a stored answer does not change
+        }
+        return REPEATED.contains(answer.statusCode())
+                || answer.statusCode() == 409 && answer.body().contains("\"in-progress\"");
+    }
+
+    public static void main(String[] args) throws Exception {
+        String body = """
+                {"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"%s"}""".formatted(args[1]);
+        HttpResponse<String> answer = post(URI.create(args[0] + "/v1/payments"), args[1], body, 8);
+        System.out.println(answer.body());
+        System.exit(answer.statusCode() == 201 ? 0 : 1);
+    }
+}

@@ -1,0 +1,44 @@
+"""Pays once, however often it has to ask: python3 pay.py URL KEY"""
+import json
+import random
+import sys
+import time
+import urllib.error
+import urllib.request
+
+
+def post(url, key, body, attempts=8):
+    """Sends a request until there is a final answer. Returns its status and body."""
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={
+        "Idempotency-Key": key,
+        "Authorization": "Bearer demo",
+        "Content-Type": "application/json",
+    })
+    for attempt in range(attempts):
+        pause = random.uniform(0, min(5, 0.1 * 2**attempt))
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as refused:
+            text = refused.read()
+            if not worth_repeating(refused, text):
+                return refused.code, json.loads(text or "null")
+            pause += float(refused.headers.get("Retry-After", 0))
+        except (OSError, ValueError) as error:  # no answer, or half of one
+            print(error, file=sys.stderr)
+        time.sleep(pause)
+    raise TimeoutError(f"no final answer in {attempts} attempts; try again later with the same key")
+
+
+def worth_repeating(refused, text):
+    if refused.headers.get("Idempotent-Replayed") == "true":
+        return False  # a stored answer does not change
+    return refused.code in (429, 502, 503, 504) or refused.code == 409 and b'"in-progress"' in text
+
+
+if __name__ == "__main__":
+    url, key = sys.argv[1:]
+    status, answer = post(url + "/v1/payments", key, {
+        "from": "alice", "to": "bob", "amount": 1250, "currency": "USD", "note": key})
+    print(json.dumps(answer))
+    sys.exit(status != 201)

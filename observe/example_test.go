@@ -1,0 +1,48 @@
+package observe_test
+
+import (
+	"context"
+	"fmt"
+
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	"github.com/idemkeeper/idemkeeper/observe"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// Two requests with one key are measured: one is completed, one replayed. Without
+// WithMeterProvider the provider is that of otel.SetMeterProvider.
+func ExampleNew() {
+	ctx, reader := context.Background(), metric.NewManualReader()
+	o := observe.New(observe.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))))
+	engine, err := idem.New(memorylock.New(), memorystore.New(), o.Engine())
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{Name: "pay"}
+	for range 2 {
+		_, err := engine.Do(ctx, idem.Operation{Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50")},
+			func(context.Context) (idem.Response, error) { return idem.Response{}, nil })
+		if err != nil {
+			panic(err)
+		}
+	}
+	var metrics metricdata.ResourceMetrics
+	if err := reader.Collect(ctx, &metrics); err != nil {
+		panic(err)
+	}
+	for _, m := range metrics.ScopeMetrics[0].Metrics {
+		if durations, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "idemkeeper.request.duration" {
+			requests := map[string]uint64{}
+			for _, p := range durations.DataPoints {
+				outcome, _ := p.Attributes.Value("idemkeeper.outcome")
+				requests[outcome.AsString()] += p.Count
+			}
+			fmt.Println(requests)
+		}
+	}
+	// Output: map[completed:1 replayed:1]
+}
