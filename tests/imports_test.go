@@ -89,7 +89,7 @@ var confinedRules = []struct {
 		"its connection silently swaps sessions, and only lock/zookeeper knows how to hold one"},
 	{sqlDrivers, false, []string{"tokenstore/sql/pgx", "internal/database", "example-payments", "cmd", "tests", "bench"},
 		"the application chooses the SQL driver that it links"},
-	{sqlDrivers, true, []string{"tokenstore/sql", "internal/database", "example-payments", "cmd", "tests", "bench"},
+	{sqlDrivers, true, []string{"tokenstore/sql", "internal/database", "internal/testserver", "example-payments", "cmd", "tests", "bench"},
 		"only packages that speak SQL are tested on a database"},
 	{[]string{"github.com/spf13"}, true, []string{"cmd"},
 		"a command line is no part of a library"},
