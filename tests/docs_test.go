@@ -77,7 +77,7 @@ func TestBlocksAreTested(t *testing.T) {
 	for _, p := range pages(t) {
 		for _, b := range p.Blocks() {
 			if b.From == "" {
-				if !slices.Contains([]string{"go", "sh", "diff", ""}, b.Language) {
+				if !slices.Contains([]string{"go", "sh", "diff", "sql", ""}, b.Language) {
 					t.Errorf("%s:%d: a block of %s without a comment <!-- from FILE -->", p.Path, b.Line, b.Language)
 				}
 				continue
