@@ -25,6 +25,19 @@ const (
 // fault.
 type ScopeFunc func(ctx context.Context) (string, error)
 
+// ScopeFrom returns a ScopeFunc for an authentication that leaves the owner as a string in the
+// context, where ctx.Value(key) finds it. With Gin that is c.Set(key, owner). Without such a
+// string the request is refused as internal, and its handler does not run.
+func ScopeFrom(key any) ScopeFunc {
+	return func(ctx context.Context) (string, error) {
+		scope, ok := ctx.Value(key).(string)
+		if !ok {
+			return "", fmt.Errorf("the context has no string under %#v; the authentication has to run before the middleware", key)
+		}
+		return scope, nil
+	}
+}
+
 // Policy is how one route treats keys. Every field except the scope has a safe default for its
 // zero value.
 type Policy struct {

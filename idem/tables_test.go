@@ -1,6 +1,8 @@
 package idem_test
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +65,21 @@ func TestPolicyDefaults(t *testing.T) {
 	} {
 		if _, err := bad.WithDefaults(); err == nil {
 			t.Errorf("%s: WithDefaults() = nil, want an error", name)
+		}
+	}
+}
+
+func TestScopeFrom(t *testing.T) {
+	type owner struct{}
+	for name, tt := range map[string]struct {
+		value any
+		want  string
+	}{"a string": {"merchant", "merchant"}, "nothing": {nil, ""}, "an empty string": {"", ""}, "another type": {7, ""}} {
+		p := idem.Policy{Scope: idem.ScopeFrom(owner{})}
+		scope, err := p.ScopeOf(context.WithValue(t.Context(), owner{}, tt.value))
+		refusal, refused := errors.AsType[*idem.Refusal](err)
+		if scope != tt.want || refused != (tt.want == "") || refused && refusal.Code != idem.CodeInternal {
+			t.Errorf("%s: ScopeOf() = %q, %v, want %q", name, scope, err, tt.want)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package idemgin_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -21,10 +20,9 @@ func Example() {
 		panic(err)
 	}
 	authenticate := func(c *gin.Context) { c.Set("merchant", "merchant_demo") }
-	merchant := func(ctx context.Context) (string, error) { return ctx.Value("merchant").(string), nil }
 
 	r := gin.New()
-	r.POST("/v1/payments", authenticate, idemgin.Middleware(engine, idem.Policy{Scope: merchant}), func(c *gin.Context) {
+	r.POST("/v1/payments", authenticate, idemgin.Middleware(engine, idem.Policy{Scope: idem.ScopeFrom("merchant")}), func(c *gin.Context) {
 		fmt.Println("charging once")
 		c.JSON(http.StatusCreated, gin.H{"id": "p1"})
 	})

@@ -11,8 +11,8 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
-	"github.com/idemkeeper/idemkeeper/examples/frameworks/idemconnect"
 	paymentsv1 "github.com/idemkeeper/idemkeeper/example-payments/proto/payments/v1"
+	"github.com/idemkeeper/idemkeeper/examples/frameworks/idemconnect"
 	"github.com/idemkeeper/idemkeeper/idem"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
