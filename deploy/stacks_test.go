@@ -84,7 +84,7 @@ func TestComposeFile(t *testing.T) {
 func TestHAProxyAcceptsTheFile(t *testing.T) {
 	path, err := exec.LookPath("haproxy")
 	if err != nil {
-		path, err = "/usr/sbin/haproxy", nil // Debian's place is not in everybody's PATH
+		path = "/usr/sbin/haproxy" // Debian's place is not in everybody's PATH
 	}
 	out, err := exec.CommandContext(t.Context(), path, "-c", "-f", "haproxy.cfg").CombinedOutput()
 	if errors.Is(err, fs.ErrNotExist) {
