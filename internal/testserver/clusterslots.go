@@ -1,6 +1,7 @@
 package testserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,7 +20,8 @@ func (n clusterNode) owns(slot int) bool {
 	return slices.ContainsFunc(n.slots, func(r [2]int) bool { return r[0] <= slot && slot <= r[1] })
 }
 
-// view asks the first node that answers for all nodes (CLUSTER NODES).
+// view asks the first node that answers for all nodes (CLUSTER NODES). They are in the order in
+// which they were started.
 func (c *RedisCluster) view() (nodes []clusterNode, err error) {
 	for _, from := range c.nodes {
 		if !from.answering() {
@@ -56,6 +58,9 @@ func (c *RedisCluster) view() (nodes []clusterNode, err error) {
 			}
 			nodes = append(nodes, n)
 		}
+		slices.SortFunc(nodes, func(a, b clusterNode) int { // Redis sorts them by their random IDs
+			return cmp.Compare(slices.Index(c.nodes, a.Redis), slices.Index(c.nodes, b.Redis))
+		})
 		return nodes, nil
 	}
 	return nil, errors.New("testserver: no node of the cluster answers")
