@@ -3,6 +3,7 @@ package tests
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -152,7 +153,9 @@ func (f primaryPaused) hit(c *chaos, s strike) {
 	serverPaused{"", primary}.hit(c, s)
 }
 
-// roles waits until the one server is the primary and the other is its replica, and in step.
+// roles waits until the one server is the primary and the other is its replica, and in step. The
+// clocks of both show the time again. The sentinels would not promote a replica that lost its
+// primary long ago by a clock that was stepped.
 func roles(s *testserver.Sentinel) (primary, replica *testserver.Redis, err error) {
 	a, b := s.Primary(), s.Replica()
 	err = poll(waitLimit, func() error {
@@ -168,9 +171,22 @@ func roles(s *testserver.Sentinel) (primary, replica *testserver.Redis, err erro
 		default:
 			return fmt.Errorf("the roles are %v and %v", roleA, roleB)
 		}
-		return s.AwaitPrimary(primary)
+		return errors.Join(onTime(a), onTime(b), s.AwaitPrimary(primary))
 	})
 	return primary, replica, err
+}
+
+// onTime returns nil if the clock of a server shows the time.
+func onTime(r *testserver.Redis) error {
+	now, err := r.Do("TIME")
+	if err != nil {
+		return err
+	}
+	seconds, err := strconv.ParseInt(now[0], 10, 64)
+	if off := time.Until(time.Unix(seconds, 0)); err == nil && off.Abs() > 2*time.Second {
+		err = fmt.Errorf("the clock of %s is off by %v", r.Addr(), off)
+	}
+	return err
 }
 
 // inStep reports whether an answer to ROLE is that of a connected replica.

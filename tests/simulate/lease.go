@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/tests/simulate/simstore"
 )
 
 // leases are the leases of all processes, by lock.
@@ -132,11 +133,12 @@ type overseenLease struct {
 }
 
 // givenBack looks for an attempt that its holder leaves pending. The next holder would take it for
-// interrupted, although nothing has happened to this one.
+// interrupted, although nothing has happened to this one. A copy of a Begin may arrive after the
+// store has refused that Begin. It may start an attempt of which nobody knows, and which nobody runs.
 func (l *overseenLease) givenBack() {
 	l.forget()
 	rec := l.p.w.store.Record(l.id)
-	if l.p.runs() && l.Err() == nil && rec.State == idem.StatePending && rec.Attempt.Fence == l.Fence() && !l.p.w.judge.shakes(l.id) {
+	if l.p.runs() && l.Err() == nil && rec.State == idem.StatePending && rec.Attempt.Fence == l.Fence() && l.p.w.begun.has(rec.Attempt) && !l.p.w.judge.shakes(l.id) {
 		l.p.w.failf("%s gave back the lock of attempt %+v, which is pending", l.p.host, rec.Attempt)
 	}
 }
@@ -162,4 +164,38 @@ func (l *overseenLease) ReleaseInBackground() {
 	_ = l.p.step(false)
 	l.givenBack()
 	l.Lease.ReleaseInBackground()
+}
+
+// overseenStore is the store of a process, under the eyes of the judge.
+type overseenStore struct {
+	*simstore.Client
+	begun *attempts
+}
+
+// Begin implements idem.Store.
+func (s overseenStore) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+	res, err := s.Client.Begin(ctx, id, req)
+	if res.Begun || err != nil {
+		s.begun.add(req.Nonce)
+	}
+	return res, err
+}
+
+// attempts are those that an engine knows to have begun, or perhaps begun. It is safe for
+// concurrent use.
+type attempts struct {
+	mu     sync.Mutex
+	nonces map[idem.Nonce]bool
+}
+
+func (as *attempts) add(n idem.Nonce) {
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	as.nonces[n] = true
+}
+
+func (as *attempts) has(a idem.Attempt) bool {
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	return as.nonces[a.Nonce]
 }

@@ -140,7 +140,7 @@ func (p *process) live() {
 	if p.w.plan.Markers {
 		opts = append(opts, zookeeper.WithDurableMarkers())
 	}
-	store := p.w.store.Client(p.calls(p.toStore))
+	store := overseenStore{p.w.store.Client(p.calls(p.toStore)), &p.w.begun}
 	locker := &overseen{Locker: p.client.Locker(opts...), p: p}
 	var err error
 	p.engine, err = idem.New(locker, store, idem.WithSettleTimeout(p.w.plan.Session/4), idem.WithStoreTimeout(p.w.plan.Session/4))
