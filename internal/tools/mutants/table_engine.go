@@ -74,7 +74,7 @@ var engineMutants = []Mutant{
 		Old: "attempt != (Attempt{}) && attempt != open {", New: "attempt != (Attempt{}) && attempt != open && false {"},
 	{Name: "the next holder does not heed a marker", File: "idem/mark.go", Package: "./idem", Test: "TestCompletedKeyIsNeverRunAgainAfterALoss",
 		Old: "m := markerOf(lease)\n\tif m == nil {", New: "m := markerOf(lease)\n\tif m == nil || true {"},
-	{Name: "a marker loses to a record of an earlier attempt", File: "idem/mark.go", Package: "./idem", Test: "TestStoreThatFellBackIsNotBelieved",
+	{Name: "a marker loses to a record of an earlier attempt", File: "idem/mark.go", Package: "./idem", Test: "TestAbortedBeginDoesNotHideAnAttemptInDoubt",
 		Old: "a, b := rec.Attempt, m.Attempt\n", New: "a, b := rec.Attempt, m.Attempt\n\tif true {\n\t\treturn true\n\t}\n"},
 	{Name: "a completed marker loses to a later record that is not completed", File: "idem/mark.go", Package: "./idem", Test: "TestCompletedMarkerBeatsALaterAttemptInDoubt",
 		Old: "return m.State == StateUnknown && rec.State != StateNone", New: "return rec.State != StateNone"},
