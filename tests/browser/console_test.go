@@ -18,9 +18,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
-	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
 // service is a service with a console.
@@ -32,45 +30,25 @@ type service struct {
 	url    string
 }
 
-// startService starts a service on Redis and ZooKeeper.
-func startService(t *testing.T) *service {
+// startService starts a service in memory. The tests of the console itself have the other backends.
+func startService(t *testing.T, opts ...memorystore.Option) *service {
 	t.Helper()
 	if testing.Short() {
 		t.Skip(testserver.LeftOut)
 	}
-	client, err := redisstore.Connect(testserver.StartRedis(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	store, err := redisstore.New(t.Context(), client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	zk, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: testserver.SharedZooKeeper(t), Chroot: testserver.Chroot(t),
-		SessionTimeout: 4 * time.Second, TickTime: 500 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = zk.Close(context.Background()) })
-	return newService(t, zk.Locker(), store)
-}
-
-func newService(t *testing.T, locks idem.Locker, store idem.Store) *service {
-	t.Helper()
-	s := &service{T: t, store: store}
+	s := &service{T: t, store: memorystore.New(opts...)}
 	s.policy = idem.Policy{AllowGlobalKeys: true, Name: "POST /v1/payments", InDoubt: idem.AskResolver(
 		func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.StillUnknown(), errors.New("the card network does not answer")
 		})}
 	var page *console.Console
 	var err error
-	s.engine, err = idem.New(locks, store, idem.WithObserver(func(ctx context.Context, ev idem.Event) { page.Observe(ctx, ev) }))
+	s.engine, err = idem.New(memorylock.New(), s.store, idem.WithObserver(func(ctx context.Context, ev idem.Event) { page.Observe(ctx, ev) }))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.engine.Close(context.Background()) })
-	page, err = console.New(console.Config{Engine: s.engine, Store: store, Service: "payments", Log: slog.New(slog.DiscardHandler),
+	page, err = console.New(console.Config{Engine: s.engine, Service: "payments", Log: slog.New(slog.DiscardHandler),
 		Policies: func(string) (idem.Policy, bool) { return s.policy, true },
 		Authorise: func(r *http.Request) (console.Operator, error) {
 			if name, password, _ := r.BasicAuth(); password == "secret" {
@@ -209,12 +187,9 @@ func TestOperatorIsToldOfAChange(t *testing.T) {
 
 // After a bad night the inbox still leads to every doubt, and no page is long.
 func TestConsoleWithThousandsOfDoubts(t *testing.T) {
-	if testing.Short() {
-		t.Skip(testserver.LeftOut)
-	}
 	const doubts, rows, everyRefund = 5000, 25, 45
 	at := time.Now().Add(-doubts * time.Second)
-	s := newService(t, memorylock.New(), memorystore.New(memorystore.WithClock(func() time.Time { return at })))
+	s := startService(t, memorystore.WithClock(func() time.Time { return at }))
 	domain, err := s.engine.DomainOf(t.Context(), s.id(0))
 	if err != nil {
 		t.Fatal(err)
