@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -226,19 +227,19 @@ func (c *Console) gradeOpen(rep *report, seen int, oldest time.Duration) (Level,
 	if seen == 0 {
 		return OK, "No outcome is open."
 	}
-	text := ""
-	if rep.More {
-		text = "more than "
-	}
+	var parts []string
 	for _, part := range []struct {
 		n    int
 		what string
 	}{{rep.Counts.Unknown, "unknown"}, {rep.Counts.Unreadable, "unreadable"}, {rep.Counts.Pending, "pending"}} {
 		if part.n > 0 {
-			text += fmt.Sprintf("%d %s, ", part.n, part.what)
+			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
 		}
 	}
-	text += "the oldest for " + operate.Brief(oldest) + "."
+	text := strings.Join(parts, ", ") + ", the oldest for " + operate.Brief(oldest) + "."
+	if rep.More {
+		text = "more than " + text
+	}
 	if rep.Counts.Unknown+rep.Counts.Unreadable > 0 || oldest > 10*time.Minute {
 		return Warn, text
 	}
