@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -86,6 +86,13 @@ func (s *strip) get(ctx context.Context) report {
 	defer cancel()
 	s.last = s.console.examine(ctx)
 	return s.last
+}
+
+// forget makes the next page ask again.
+func (s *strip) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = report{}
 }
 
 // examine asks everything at once.
@@ -220,13 +227,18 @@ func (c *Console) gradeOpen(rep *report, seen int, oldest time.Duration) (Level,
 	if seen == 0 {
 		return OK, "No outcome is open."
 	}
-	more := ""
-	if rep.More {
-		more = "more than "
+	var parts []string
+	for _, part := range []struct {
+		n    int
+		what string
+	}{{rep.Counts.Unknown, "unknown"}, {rep.Counts.Unreadable, "unreadable"}, {rep.Counts.Pending, "pending"}} {
+		if part.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
+		}
 	}
-	text := fmt.Sprintf("%s%d pending, %d unknown, the oldest for %s.", more, rep.Counts.Pending, rep.Counts.Unknown, operate.Brief(oldest))
-	if n := rep.Counts.Unreadable; n > 0 {
-		text += " " + strconv.Itoa(n) + " cannot be read."
+	text := strings.Join(parts, ", ") + ", the oldest for " + operate.Brief(oldest) + "."
+	if rep.More {
+		text = "more than " + text
 	}
 	if rep.Counts.Unknown+rep.Counts.Unreadable > 0 || oldest > 10*time.Minute {
 		return Warn, text
@@ -265,7 +277,7 @@ type healthPage struct {
 
 func (c *Console) health(w http.ResponseWriter, r *http.Request) {
 	rep := c.strip.get(r.Context())
-	c.render(w, r, http.StatusOK, "health", healthPage{page: c.page(r, "Health"), Report: rep, At: stamp(rep.At)})
+	c.render(w, r, http.StatusOK, "health", healthPage{page: c.page(r, "Health"), Report: rep, At: operate.Stamp(rep.At)})
 }
 
 // sweeps remembers the last pass of the sweeper.

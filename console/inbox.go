@@ -79,6 +79,14 @@ func (q query) link(after *idem.OpenCursor) string {
 	return "?" + v.Encode()
 }
 
+// self is the link to the page that was asked for, "" for the one that a new visitor sees.
+func (q query) self() string {
+	if link := q.link(q.after); link != "?" {
+		return link
+	}
+	return ""
+}
+
 func formatCursor(c *idem.OpenCursor) string {
 	return strconv.FormatInt(c.Started.UnixNano(), 10) + "-" + c.ID.String()
 }
@@ -169,6 +177,7 @@ type inboxPage struct {
 	Rows    []row
 	Doubts  string // links of the two views
 	All     string
+	Self    string // link to this page
 	First   string // link; "" on the first page
 	Next    string // link; "" on the last page
 	Cut     bool
@@ -201,9 +210,10 @@ func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
 	}
 	said := c.events.resolverSaid()
 	for _, f := range l.Rows {
-		p.Rows = append(p.Rows, rowOf(f, said[f.ID]))
+		p.Rows = append(p.Rows, rowOf(f, said))
 	}
 	p.Cut, p.Scanned = l.Cut, l.Scanned
+	p.Self = q.self()
 	if l.Next != nil {
 		p.Next = q.link(l.Next)
 	}
@@ -221,20 +231,21 @@ func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
 	c.render(w, r, http.StatusOK, "inbox", p)
 }
 
-func rowOf(f *operate.Facts, said string) row {
+func rowOf(f *operate.Facts, heard map[attemptOf]string) row {
 	rec, story := &f.Record, f.Story()
+	said := saidOf(rec, heard[attemptOf{f.ID, rec.Attempt.Number}])
 	out := row{ID: f.ID.String(), Operation: f.ID.OperationID(), State: rec.State.String(), Route: operate.OneLine(rec.Route),
-		Age: operate.Brief(story.Age), Since: stamp(rec.Since()), Holder: operate.OneLine(story.Holder), Next: operate.OneLine(story.Next),
-		Attempt: rec.Attempt.Number, FenceToken: rec.Attempt.Fence.Token, Fence: operate.OneLine(rec.Attempt.Fence.String()), Said: operate.OneLine(saidOf(rec, said)), Response: responseOf(rec)}
+		Age: operate.Brief(story.Age), Since: operate.Stamp(rec.Since()), Holder: operate.OneLine(story.Holder), Next: operate.OneLine(story.Next),
+		Attempt: rec.Attempt.Number, FenceToken: rec.Attempt.Fence.Token, Fence: operate.OneLine(rec.Attempt.Fence.String()), Said: operate.OneLine(said), Response: responseOf(rec)}
 	out.Short = out.Operation[len(out.Operation)-confirmLength:]
 	if f.Err != nil {
-		out.State, out.Since, out.Fence = "unreadable", stamp(rec.Started), ""
+		out.State, out.Since, out.Fence = "unreadable", operate.Stamp(rec.Started), ""
 		out.Holder, out.Said = "", ""
 	}
 	return out
 }
 
-// saidOf is what a resolver said about an open attempt, from this instance's memory or from the
+// saidOf is what a resolver said about the attempt, from this instance's memory or from the
 // record.
 func saidOf(rec *idem.Record, said string) string {
 	if said == "" && rec.State == idem.StateUnknown && !rec.Decision.ByPerson() {
@@ -254,13 +265,6 @@ func responseOf(rec *idem.Record) string {
 		return "status " + strconv.Itoa(rec.Response.Status) + ", not kept"
 	}
 	return "status " + strconv.Itoa(rec.Response.Status) + ", " + strconv.Itoa(len(rec.Response.Body)) + " bytes"
-}
-
-func stamp(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
 // words writes an age of the filter.

@@ -62,15 +62,21 @@ func (j *journal) of(id idem.KeyID) (list []noted) {
 	return list
 }
 
-// resolverSaid are the latest words of a resolver about each key, "" for a key that this instance
-// knows nothing of.
-func (j *journal) resolverSaid() map[idem.KeyID]string {
+// attemptOf tells the attempts of all keys apart.
+type attemptOf struct {
+	id     idem.KeyID
+	number uint32
+}
+
+// resolverSaid are the latest words of a resolver that could not tell, by attempt. An
+// EventResolved may be the decision of an operator, and so it is not among them.
+func (j *journal) resolverSaid() map[attemptOf]string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	said := make(map[idem.KeyID]string)
+	said := make(map[attemptOf]string)
 	for i := range j.ring {
-		if n := &j.ring[(j.next+i)%len(j.ring)]; n.Type == idem.EventResolved || n.Type == idem.EventUnresolved {
-			said[n.KeyID] = wordsOf(&n.Event)
+		if n := &j.ring[(j.next+i)%len(j.ring)]; n.Type == idem.EventUnresolved {
+			said[attemptOf{n.KeyID, n.Attempt.Number}] = wordsOf(&n.Event)
 		}
 	}
 	return said

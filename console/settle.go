@@ -36,7 +36,6 @@ type form struct {
 
 	// What the operator has entered.
 	Outcome, Reason, Status, ContentType, Location, Body string
-	Problem                                              string // why nothing was settled
 }
 
 func newForm(f *operate.Facts) *form {
@@ -74,7 +73,8 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request) {
 	}
 	status, problem := c.decide(r.Context(), f, op, r.PostForm)
 	if problem == "" {
-		seeOther(w, root(r)+"key/"+id.String()+"?settled=1")
+		c.strip.forget()
+		seeOther(w, root(r)+"key/"+id.String()+"?"+url.Values{"settled": {"1"}, "from": {back(r)}}.Encode())
 		return
 	}
 	p, err := c.tell(r, id) // the record as it is now
@@ -82,13 +82,9 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request) {
 		c.unavailable(w, r, err)
 		return
 	}
-	if p.Form == nil {
-		p.WhyNot = problem
-	} else {
-		p.Form.Problem = problem
-		if p.Form.Attempt == r.PostForm.Get("attempt") { // otherwise the entries are about another attempt
-			p.Form.keep(r.PostForm)
-		}
+	p.Problem = problem
+	if p.Form != nil && p.Form.Attempt == r.PostForm.Get("attempt") { // otherwise the entries are about another attempt
+		p.Form.keep(r.PostForm)
 	}
 	c.render(w, r, status, "story", p)
 }

@@ -26,7 +26,7 @@ func TestSettleAsApplied(t *testing.T) {
 		page := ada.storyOf("k")
 		page.want(r.T, 200, "unknown", "It did not take effect", id("k").OperationID(), "gone: no process holds the lock", "idemctl record resolve --key-id "+id("k").String())
 		done := ada.settle("k", page, "outcome", "applied", "status", "201", "content-type", "application/json", "location", "/v1/payments/7", "body", "{\r\n\"id\":7}")
-		done.want(r.T, 200, "Settled. The record is completed now.", "ada", "ticket 4711", "!Settle it")
+		done.want(r.T, 200, "Settled. The record is completed now.", "ada", "ticket 4711", "!Settle it", "!<dt>Resolver</dt>", "No outcome is open.")
 		rec := r.record("k")
 		if rec.State != idem.StateCompleted || rec.Decision != (idem.Decision{By: "ada", Reason: "found in the ledger, ticket 4711"}) {
 			r.Errorf("the record is %+v", rec)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +31,9 @@ type storyPage struct {
 	Seen          []moment // by this instance, newest first
 	SeenBefore    int      // how many more there are
 	Response      *shown
+	Back          string // link to the page of the list that the operator comes from
 	Settled       string // the decision that was just made
+	Problem       string // why nothing was settled
 	Form          *form  // nil unless the operator can settle the attempt
 	WhyNot        string // why there is no form for an open attempt
 }
@@ -77,6 +80,15 @@ func (c *Console) story(w http.ResponseWriter, r *http.Request) {
 	c.render(w, r, status, "story", p)
 }
 
+// back is the link to the page of the list that a story was opened from.
+func back(r *http.Request) string {
+	v, err := url.ParseQuery(strings.TrimPrefix(r.URL.Query().Get("from"), "?"))
+	if err != nil {
+		return ""
+	}
+	return parseQuery(v).self()
+}
+
 // tell collects the story of a key.
 func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 	f, err := c.look.Get(r.Context(), id)
@@ -88,7 +100,7 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 		return nil, err
 	}
 	rec, op := &f.Record, operatorOf(r)
-	p := &storyPage{page: c.page(r, "Key "+id.OperationID()), Operation: id.OperationID(), ID: id.String(), Facts: f}
+	p := &storyPage{page: c.page(r, "Key "+id.OperationID()), Operation: id.OperationID(), ID: id.String(), Facts: f, Back: back(r)}
 	seen := c.events.of(id)
 	for _, n := range seen[:min(len(seen), mostSeen)] {
 		p.Seen = append(p.Seen, seenMoment(n))
@@ -99,12 +111,12 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 		p.None = true
 		return p, nil
 	}
-	p.row = rowOf(f, c.events.resolverSaid()[id])
+	p.row = rowOf(f, c.events.resolverSaid())
 	if f.Err != nil {
 		p.Unreadable = operate.OneLine(f.Err.Error())
 		return p, nil //nolint:nilerr // the page shows it
 	}
-	p.Kind, p.Started, p.Command = rec.Kind.String(), stamp(rec.Started), operate.OneLine(f.Story().Settle)
+	p.Kind, p.Started, p.Command = rec.Kind.String(), operate.Stamp(rec.Started), operate.OneLine(f.Story().Settle)
 	p.Response = responseShown(rec, op.MaySeeResponses)
 	if rec.State.Open() {
 		if p.WhyNot = whyNot(f, op); p.WhyNot == "" {
@@ -132,7 +144,7 @@ func moments(f *operate.Facts, decided []idem.Decided) (list []moment) {
 	rec := &f.Record
 	add := func(at time.Time, what, who, why string) {
 		if !at.IsZero() {
-			list = append(list, moment{At: stamp(at), What: what, Who: operate.OneLine(who), Why: operate.OneLine(why), Ahead: at.After(f.Now), time: at})
+			list = append(list, moment{At: operate.Stamp(at), What: what, Who: operate.OneLine(who), Why: operate.OneLine(why), Ahead: at.After(f.Now), time: at})
 		}
 	}
 	number := int(rec.Attempt.Number)

@@ -253,6 +253,9 @@ func (s *Server) live(c *gin.Context) {
 	c.Header("Content-Type", "text/event-stream")
 	c.Header("Cache-Control", "no-store")
 	c.Header("X-Accel-Buffering", "no")
+	// Without chunks the end of the connection is the end of the stream and no error. A browser
+	// drops what its page has not read before an error, and a crash would take its last moments along.
+	c.Header("Transfer-Encoding", "identity")
 	c.Status(http.StatusOK)
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()

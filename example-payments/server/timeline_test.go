@@ -26,7 +26,7 @@ func TestTimelineIsLive(t *testing.T) {
 		req.Header.Set("Authorization", "Bearer "+token)
 		req.Header.Set("Idempotency-Key", "k")
 		res, err := http.DefaultClient.Do(req)
-		if err != nil || res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
+		if err != nil || res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" || len(res.TransferEncoding) > 0 {
 			t.Fatalf("GET /v1/timeline = %+v, %v", res, err)
 		}
 		t.Cleanup(func() { res.Body.Close() })

@@ -84,13 +84,13 @@ func (f *Facts) next() string {
 	}
 	switch rec.State {
 	case idem.StateIssued:
-		return "The token waits for its first use until " + stamp(rec.TokenExpires) + "."
+		return "The token waits for its first use until " + Stamp(rec.TokenExpires) + "."
 	case idem.StateCompleted:
-		return "Repeats get the stored response until " + stamp(rec.ResultExpires) + ", and are refused from then on until " + stamp(rec.KeyExpires) + "."
+		return "Repeats get the stored response until " + Stamp(rec.ResultExpires) + ", and are refused from then on until " + Stamp(rec.KeyExpires) + "."
 	case idem.StateExpired:
-		return "Repeats are refused until " + stamp(rec.KeyExpires) + ". Then the key is forgotten, and a request with it runs."
+		return "Repeats are refused until " + Stamp(rec.KeyExpires) + ". Then the key is forgotten, and a request with it runs."
 	case idem.StateReleased:
-		return "The next request with the key runs. Without one the key is forgotten at " + stamp(rec.KeyExpires) + "."
+		return "The next request with the key runs. Without one the key is forgotten at " + Stamp(rec.KeyExpires) + "."
 	case idem.StatePending:
 		return f.nextPending()
 	case idem.StateUnknown:
@@ -159,7 +159,13 @@ func shellWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+// Stamp writes a time for a person, and the zero time as "".
+func Stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05 UTC")
+}
 
 // Brief writes a duration with its two greatest units, such as "3m12s" or "2d4h".
 func Brief(d time.Duration) string {

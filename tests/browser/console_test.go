@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,51 +17,38 @@ import (
 	"github.com/idemkeeper/idemkeeper/console"
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
-// service is a service with a console, on Redis and ZooKeeper.
+// service is a service with a console.
 type service struct {
 	*testing.T
 	engine *idem.Engine
-	store  *redisstore.Store
+	store  idem.Store
 	policy idem.Policy
 	url    string
 }
 
-func startService(t *testing.T) *service {
+// startService starts a service in memory. The tests of the console itself have the other backends.
+func startService(t *testing.T, opts ...memorystore.Option) *service {
 	t.Helper()
 	if testing.Short() {
 		t.Skip(testserver.LeftOut)
 	}
-	client, err := redisstore.Connect(testserver.StartRedis(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	store, err := redisstore.New(t.Context(), client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	zk, err := zookeeper.Open(t.Context(), zookeeper.Config{Servers: testserver.SharedZooKeeper(t), Chroot: testserver.Chroot(t),
-		SessionTimeout: 4 * time.Second, TickTime: 500 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = zk.Close(context.Background()) })
-	s := &service{T: t, store: store}
+	s := &service{T: t, store: memorystore.New(opts...)}
 	s.policy = idem.Policy{AllowGlobalKeys: true, Name: "POST /v1/payments", InDoubt: idem.AskResolver(
 		func(context.Context, idem.Interrupted) (idem.Resolution, error) {
 			return idem.StillUnknown(), errors.New("the card network does not answer")
 		})}
 	var page *console.Console
-	s.engine, err = idem.New(zk.Locker(), store, idem.WithObserver(func(ctx context.Context, ev idem.Event) { page.Observe(ctx, ev) }))
+	var err error
+	s.engine, err = idem.New(memorylock.New(), s.store, idem.WithObserver(func(ctx context.Context, ev idem.Event) { page.Observe(ctx, ev) }))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.engine.Close(context.Background()) })
-	page, err = console.New(console.Config{Engine: s.engine, Store: store, Service: "payments", Log: slog.New(slog.DiscardHandler),
+	page, err = console.New(console.Config{Engine: s.engine, Service: "payments", Log: slog.New(slog.DiscardHandler),
 		Policies: func(string) (idem.Policy, bool) { return s.policy, true },
 		Authorise: func(r *http.Request) (console.Operator, error) {
 			if name, password, _ := r.BasicAuth(); password == "secret" {
@@ -195,6 +183,84 @@ func TestOperatorIsToldOfAChange(t *testing.T) {
 	if rec := s.record(0); rec.State != idem.StateCompleted || rec.Decision.By != "bob" {
 		t.Errorf("the record is %+v, want what bob decided", rec)
 	}
+}
+
+// After a bad night the inbox still leads to every doubt, and no page is long.
+func TestConsoleWithThousandsOfDoubts(t *testing.T) {
+	const doubts, rows, everyRefund = 5000, 25, 45
+	at := time.Now().Add(-doubts * time.Second)
+	s := startService(t, memorystore.WithClock(func() time.Time { return at }))
+	domain, err := s.engine.DomainOf(t.Context(), s.id(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all, refunds []string
+	for i := range doubts {
+		at = at.Add(time.Second)
+		begin := idem.BeginRequest{Route: s.policy.Name, Fence: idem.Fence{Domain: domain, Token: uint64(i + 1)}, Nonce: idem.NewNonce(), KeyTTL: 24 * time.Hour}
+		all = append(all, s.id(i).String())
+		if i%everyRefund == 0 {
+			begin.Route = "POST /v1/refunds"
+			refunds = append(refunds, s.id(i).String())
+		}
+		begun, err := s.store.Begin(t.Context(), s.id(i), begin)
+		if err != nil || !begun.Begun {
+			t.Fatalf("Begin() = %+v, %v", begun, err)
+		}
+		unknown := idem.Settlement{Attempt: begun.Record.Attempt, ID: idem.NewNonce(), State: idem.StateUnknown, KeyTTL: 24 * time.Hour}
+		if got, err := s.store.Settle(t.Context(), s.id(i), unknown); err != nil || !got.Settled {
+			t.Fatalf("Settle() = %+v, %v", got, err)
+		}
+	}
+	p := open(t, "ada")
+	p.to(s.url)
+	p.await(`document.querySelector(".strip").innerText.includes("5000 unknown")`)
+	p.pictures("console-thousands")
+
+	// By the filter and its pages to the last one, and from a story back to it.
+	p.fill("#f-route", "refunds")
+	p.click(".filters button")
+	p.await(`location.search.includes("route=refunds") && !!document.querySelector("a.op")`)
+	const listed = `[...document.querySelectorAll("a.op")].map((a) => a.pathname.split("/").pop())`
+	for got := []string(nil); ; {
+		page := eval[[]string](p, listed)
+		if got = append(got, page...); len(page) > rows {
+			t.Errorf("%d rows on a page, at most %d", len(page), rows)
+		}
+		if !eval[bool](p, `!!document.querySelector("[rel=next]")`) {
+			if !slices.Equal(got, refunds) {
+				t.Errorf("the pages list %d refunds, want all %d, the oldest first", len(got), len(refunds))
+			}
+			break
+		}
+		here := eval[string](p, `location.href`)
+		p.click("[rel=next]")
+		p.await(fmt.Sprintf(`location.href !== %q && !!document.querySelector("a.op")`, here))
+	}
+	last := eval[string](p, `location.search`)
+	p.to(eval[string](p, `document.querySelector("tbody tr:last-child a.op").href`))
+	p.await(fmt.Sprintf(`location.pathname.endsWith(%q) && !!document.querySelector("#s-confirm")`, refunds[len(refunds)-1]))
+	p.click(".back a")
+	p.await(fmt.Sprintf(`location.search === %q && document.querySelectorAll("a.op").length === %d`, last, (len(refunds)-1)%rows+1))
+
+	// Every page without a filter, as the browser reads them.
+	eval[bool](p, `(async () => {
+		const pages = [];
+		for (let next = location.pathname; next; ) {
+			const page = new DOMParser().parseFromString(await (await fetch(next)).text(), "text/html");
+			pages.push([...page.querySelectorAll("a.op")].map((a) => a.getAttribute("href").match(/[0-9a-f]{64}/)[0]));
+			next = page.querySelector("[rel=next]")?.getAttribute("href");
+		}
+		window.pages = pages;
+	})() instanceof Promise`)
+	p.await(`window.pages`)
+	if got := eval[[]string](p, `window.pages.flat()`); !slices.Equal(got, all) {
+		t.Errorf("the pages list %d doubts, want all %d, the oldest first", len(got), doubts)
+	}
+	if longest := eval[int](p, `Math.max(...window.pages.map((page) => page.length))`); longest > rows {
+		t.Errorf("%d rows on a page, at most %d", longest, rows)
+	}
+	p.wantNoFaults()
 }
 
 // Every page fits its window and has no faults.

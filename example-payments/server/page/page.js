@@ -18,6 +18,7 @@ function openOrder() {
   key = location.hash.slice(1);
   number = sent = 0;
   find("key").textContent = key;
+  find("sent").textContent = times(sent);
   find("answers").replaceChildren();
   find("timeline").replaceChildren();
   for (const id of ["no-answers", "no-moments"]) find(id).hidden = false;
@@ -26,13 +27,14 @@ function openOrder() {
 }
 
 const dollars = (cents) => (cents / 100).toLocaleString("en-US", { style: "currency", currency: "USD" });
+const times = (n) => n + (n === 1 ? " time" : " times");
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 // send sends the payment once, and again for as long as the service asks for a little patience.
 async function send(amount, headers = {}) {
   const mine = key, item = answer(++number, amount);
   for (let tries = 1; mine === key; tries++) {
-    find("sent").textContent = ++sent;
+    find("sent").textContent = times(++sent);
     let response, body;
     try {
       response = await fetch("/v1/payments", {
@@ -88,7 +90,7 @@ async function refresh() {
       if (list.status === 401) return problem("This page uses the API key demo, which this service does not know. See --api-keys.");
       const payments = (await list.json()).payments, account = await alice.json();
       if (mine !== key) return;
-      find("charged").textContent = payments.length + (payments.length === 1 ? " time" : " times");
+      find("charged").textContent = times(payments.length);
       find("balance").textContent = dollars(account.balance);
       return problem("");
     } catch {

@@ -2,6 +2,7 @@ package recipes_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -77,4 +78,48 @@ func ExampleRWMutex() {
 		return read(lease.Context(ctx))
 	}
 	_ = report // it needs servers
+}
+
+// A step takes the lock that its request already has.
+func ExampleReentrantMutex() {
+	closeAccount := func(ctx context.Context, client *zookeeper.Client, request string, parts []string, one func(context.Context, string, idem.Fence) error) error {
+		mutex := recipes.NewReentrantMutex(client, "/accounts/alice")
+		closePart := func(part string) error {
+			hold, err := mutex.Acquire(ctx, request) // at once, because this request has the lock
+			if err != nil {
+				return err
+			}
+			defer hold.ReleaseInBackground()
+			return one(ctx, part, hold.Fence())
+		}
+		hold, err := mutex.Acquire(ctx, request)
+		if err != nil {
+			return err
+		}
+		defer hold.ReleaseInBackground()
+		for _, part := range parts {
+			if err := closePart(part); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	_ = closeAccount // it needs servers
+}
+
+// A setting that all instances share. No change overwrites one that it has not seen.
+func ExampleRegister() {
+	change := func(ctx context.Context, client *zookeeper.Client, edit func([]byte) []byte) error {
+		limits := recipes.NewRegister(client, "/settings/limits")
+		for {
+			data, version, err := limits.Load(ctx)
+			if err != nil {
+				return err
+			}
+			if err := limits.Save(ctx, edit(data), version); !errors.Is(err, recipes.ErrConflict) {
+				return err
+			}
+		}
+	}
+	_ = change // it needs servers
 }
