@@ -1,8 +1,10 @@
 package sqlstore
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -283,4 +285,67 @@ func TestExpireInBackground(t *testing.T) {
 			t.Errorf("Get() after Close = %v, want <nil>", err)
 		}
 	})
+}
+
+// syncBuffer is a log that is read while the store writes it.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *syncBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *syncBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// A store that cannot remove expired records says so, and goes on when it can.
+func TestExpiryThatFailsIsTold(t *testing.T) {
+	b := backend{"SQLite", SQLite(), freshSQLite}
+	p := b.migrated(t)
+	s := b.store(t, p, WithExpiry(0))
+	id, a := begin(t, s, "soon")
+	settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Microsecond})
+	mustExec(t, p.write, "CREATE TRIGGER kept BEFORE DELETE ON idem_records BEGIN SELECT RAISE(ABORT, 'kept'); END")
+	var log syncBuffer
+	b.store(t, p, WithExpiry(time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(patience); !ok(); <-tick.C {
+			if time.Now().After(deadline) {
+				t.Fatalf("never happened: %s", what)
+			}
+		}
+	}
+	eventually("the store says that it cannot remove", func() bool { return strings.Contains(log.String(), "cannot remove expired records") })
+	mustExec(t, p.write, "DROP TRIGGER kept")
+	eventually("the record is removed", func() bool { return count(t, s, "{records}") == 0 })
+}
+
+// EachKey reads the keys in pages.
+func TestEachKeyGoesOverItsPages(t *testing.T) {
+	b := backend{"SQLite", SQLite(), freshSQLite}
+	p := b.migrated(t)
+	s := b.store(t, p, WithExpiry(0))
+	begin(t, s, "one")
+	const more = 2*keysRead + 1
+	cols := strings.Join(columns, ", ")
+	mustExec(t, p.write, s.names.sql("INSERT INTO {records} (k, rev, "+cols+") WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"+
+		" SELECT randomblob(32), rev, "+cols+" FROM {records}, n"), more)
+	seen := map[idem.KeyID]bool{}
+	if err := s.EachKey(t.Context(), func(id idem.KeyID) bool { seen[id] = true; return true }); err != nil || len(seen) != more+1 {
+		t.Errorf("EachKey() saw %d keys, %v, want %d", len(seen), err, more+1)
+	}
+	calls := 0
+	if err := s.EachKey(t.Context(), func(idem.KeyID) bool { calls++; return calls < 10 }); err != nil || calls != 10 {
+		t.Errorf("EachKey() called %d times, %v, want 10", calls, err)
+	}
 }

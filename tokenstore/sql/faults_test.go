@@ -1,14 +1,17 @@
 package sqlstore
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,12 +46,13 @@ func calls(s *Store, id idem.KeyID) map[string]func(ctx context.Context) error {
 		"Decisions":     func(ctx context.Context) error { _, err := s.Decisions(ctx, id); return err },
 		"Clock":         func(ctx context.Context) error { _, err := s.Clock(ctx); return err },
 		"Expire":        func(ctx context.Context) error { _, err := s.Expire(ctx, 10); return err },
+		"EachKey":       func(ctx context.Context) error { return s.EachKey(ctx, func(idem.KeyID) bool { return true }) },
 		"Ping":          s.Ping,
 	}
 }
 
 // reads are the calls that write nothing.
-var reads = map[string]bool{"Get": true, "ListOpen": true, "DomainRetired": true, "Sealed": true, "Decisions": true, "Clock": true}
+var reads = map[string]bool{"Get": true, "ListOpen": true, "DomainRetired": true, "Sealed": true, "Decisions": true, "Clock": true, "EachKey": true}
 
 func TestMissingTables(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
@@ -376,5 +380,138 @@ func TestIsolationOfTheConnection(t *testing.T) {
 			})
 		}
 		wg.Wait()
+	})
+}
+
+// A lock of the database that stays taken is an outage, and the error says which one.
+func TestLockOfAnotherTransaction(t *testing.T) {
+	b := backend{"SQLite", SQLite(), freshSQLite}
+	p := b.migrated(t)
+	s := b.store(t, p, WithExpiry(0))
+	id, a := begin(t, s, "locked")
+	mustExec(t, p.write, "PRAGMA busy_timeout = 1")
+	other := open(t, "sqlite", p.dsn)
+	other.SetMaxOpenConns(1)
+	mustExec(t, other, "BEGIN IMMEDIATE")
+	_, err := s.Settle(t.Context(), id, settlementOf(a, ""))
+	if !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "another transaction holds the lock") {
+		t.Errorf("Settle() under the lock of another transaction = %v, want %v", err, idem.ErrUnavailable)
+	}
+	mustExec(t, other, "ROLLBACK")
+	if err := callSettle(t.Context(), s, id, settlementOf(a, "")); err != nil {
+		t.Errorf("Settle() after it = %v, want <nil>", err)
+	}
+}
+
+// A write that never takes effect ends as an outage. It is not reported as done.
+func TestRecordThatKeepsChanging(t *testing.T) {
+	b := backend{"SQLite", SQLite(), freshSQLite}
+	p := b.migrated(t)
+	s := b.store(t, p, WithExpiry(0))
+	id, a := begin(t, s, "changing")
+	mustExec(t, p.write, "CREATE TRIGGER other BEFORE UPDATE ON idem_records BEGIN SELECT RAISE(IGNORE); END")
+	for _, by := range []string{"", "alice"} {
+		if res, err := s.Settle(t.Context(), id, settlementOf(a, by)); !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("Settle() by %q = settled %t, %v, want %v", by, res.Settled, err, idem.ErrUnavailable)
+		}
+	}
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StatePending {
+		t.Errorf("Get() = %v, %v, want pending", rec.State, err)
+	}
+	if list, err := s.Decisions(t.Context(), id); err != nil || len(list) != 0 {
+		t.Errorf("Decisions() = %v, %v, want none", list, err)
+	}
+}
+
+// An Abort puts back the record that the pending one replaced. It does not guess what that was.
+func TestRecordWhosePredecessorIsCorrupt(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		s := b.store(t, p, WithExpiry(0))
+		id := key(1)
+		settle(t, s, id, idem.Settlement{Attempt: mustBegin(t, s, id, request(1)), State: idem.StateReleased, KeyTTL: time.Hour})
+		mustBegin(t, s, id, request(2))
+		for _, previous := range []string{"{", "{}"} {
+			mustExec(t, p.write, s.names.sql("UPDATE {records} SET previous = ?"), []byte(previous))
+			if _, err := s.Get(t.Context(), id); !errors.Is(err, idem.ErrCorruptRecord) {
+				t.Errorf("Get() over the previous record %q = %v, want %v", previous, err, idem.ErrCorruptRecord)
+			}
+			if err := s.Abort(t.Context(), id, request(3)); !errors.Is(err, idem.ErrCorruptRecord) {
+				t.Errorf("Abort() over the previous record %q = %v, want %v", previous, err, idem.ErrCorruptRecord)
+			}
+		}
+	})
+}
+
+// An operator should know that the server acknowledges commits before they are on the disk.
+func TestMySQLThatForgetsCommitsIsTold(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		if b.dialect.d != mysql {
+			return // New refuses PostgreSQL
+		}
+		p := b.migrated(t)
+		var flush int
+		if err := p.read.QueryRow("SELECT @@global.innodb_flush_log_at_trx_commit").Scan(&flush); err != nil {
+			t.Fatal(err)
+		}
+		defer mustExec(t, p.write, fmt.Sprintf("SET GLOBAL innodb_flush_log_at_trx_commit = %d", flush))
+		for value, want := range map[int]bool{1: false, 2: true} {
+			mustExec(t, p.write, fmt.Sprintf("SET GLOBAL innodb_flush_log_at_trx_commit = %d", value))
+			var log bytes.Buffer
+			b.store(t, p, WithExpiry(0), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			if got := strings.Contains(log.String(), "innodb_flush_log_at_trx_commit is not 1"); got != want {
+				t.Errorf("New() with innodb_flush_log_at_trx_commit = %d warns %t, want %t: %s", value, got, want, log.String())
+			}
+		}
+	})
+}
+
+// The connection is lost at each message of Migrate and New in turn. The error says so, and another
+// call finishes the tables.
+func TestConnectionLostAtEachStatementOfMigrateAndNew(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		far, proxy := b.behindProxy(t, b.fresh(t))
+		lost := 0
+		for name, open := range map[string]func(prefix string) error{
+			"Migrate": func(prefix string) error {
+				return Migrate(t.Context(), far.write, b.dialect, WithTablePrefix(prefix))
+			},
+			"New": func(prefix string) error {
+				if err := Migrate(t.Context(), far.write, b.dialect, WithTablePrefix("new_")); err != nil {
+					return err
+				}
+				s, err := New(t.Context(), far.write, b.dialect, quiet(), WithExpiry(0), WithTablePrefix("new_"))
+				if err == nil {
+					err = s.Close()
+				}
+				return err
+			},
+		} {
+			if err := open("first_"); err != nil { // makes a connection, and what it has prepared
+				t.Fatal(err)
+			}
+			for n := 1; ; n++ {
+				var seen atomic.Int64
+				proxy.DropNextRequest(func(testserver.Request) bool { return seen.Add(1) == int64(n) })
+				prefix := fmt.Sprintf("p%d_", n)
+				err := open(prefix)
+				proxy.Restore()
+				if seen.Load() < int64(n) { // it has fewer messages
+					if err != nil {
+						t.Errorf("%s() = %v, want <nil>", name, err)
+					}
+					break
+				}
+				if err != nil {
+					lost++
+				}
+				if err := open(prefix); err != nil {
+					t.Errorf("%s() after message %d was lost = %v, want <nil>", name, n, err)
+				}
+			}
+		}
+		if lost == 0 {
+			t.Error("no call noticed a lost connection")
+		}
 	})
 }

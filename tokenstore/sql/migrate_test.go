@@ -32,6 +32,30 @@ func TestMigrate(t *testing.T) {
 	})
 }
 
+// A migration that fails leaves nothing behind, so it can be repeated.
+func TestMigrationThatFailsIsUndone(t *testing.T) {
+	for _, b := range []backend{backends()[0], backends()[3]} { // MySQL commits each statement by itself
+		t.Run(b.name, func(t *testing.T) {
+			p := b.fresh(t)
+			mustExec(t, p.write, "CREATE TABLE idem_notes (mine INTEGER)")
+			if err := Migrate(t.Context(), p.write, b.dialect); err == nil || errors.Is(err, ErrNewerSchema) {
+				t.Errorf("Migrate() beside another table of that name = %v, want the error of the database", err)
+			}
+			if _, err := New(t.Context(), p.write, b.dialect, WithReadPool(p.read)); !errors.Is(err, ErrNotMigrated) {
+				t.Errorf("New() = %v, want %v", err, ErrNotMigrated)
+			}
+			if _, err := p.write.Exec("SELECT k FROM idem_records"); err == nil {
+				t.Error("the failed migration has left its tables")
+			}
+			mustExec(t, p.write, "DROP TABLE idem_notes")
+			if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
+				t.Fatalf("Migrate() again = %v, want <nil>", err)
+			}
+			b.store(t, p)
+		})
+	}
+}
+
 func TestMigrateFromSeveralProcesses(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.fresh(t)

@@ -32,10 +32,11 @@ var databases atomic.Int64
 // ledger is an engine on a database of its own, with a table of payments.
 type ledger struct {
 	*testing.T
-	pool   *pgxpool.Pool // past the proxy
-	proxy  *testserver.Proxy
-	engine *idem.Engine
-	policy idem.Policy
+	pool    *pgxpool.Pool // past the proxy
+	proxy   *testserver.Proxy
+	through connector // of the engine, through the proxy
+	engine  *idem.Engine
+	policy  idem.Policy
 
 	mu     sync.Mutex
 	events []idem.Event
@@ -57,6 +58,7 @@ func setup(t *testing.T, opts ...idem.Option) *ledger {
 	l.proxy = testserver.StartTCPProxy(t, u.Host)
 	u.Host = l.proxy.Addr()
 	joinedPool := connect(t, u.String(), 6)
+	l.through = connector{joinedPool}
 	db := stdlib.OpenDBFromPool(joinedPool)
 	t.Cleanup(func() { _ = db.Close() })
 	if err := sqlstore.Migrate(ctx, db, sqlstore.PostgreSQL()); err != nil {

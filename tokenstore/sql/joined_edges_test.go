@@ -1,0 +1,232 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// With a pooler of transactions the lock of a key belongs to the transaction, and nothing is left in
+// the session.
+func TestJoinedBehindATransactionPooler(t *testing.T) {
+	s := startOn(t, PostgreSQL(), serviceParts{joined: []JoinedOption{WithTransactionPooler()}})
+	wantLocks := func(when string, want int) {
+		t.Helper()
+		var n int
+		err := s.pools.read.QueryRow("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").Scan(&n)
+		if err != nil || n != want {
+			t.Errorf("%s: %d advisory locks, %v, want %d", when, n, err, want)
+		}
+	}
+	finish := s.started("k1")
+	wantLocks("while the handler runs", 1)
+	other := startService(t, s.backend, serviceParts{pools: &s.pools, joined: []JoinedOption{WithTransactionPooler()}})
+	other.wantState("k1", idem.StatePending)
+	other.want(other.pay("k1"), refused(409, idem.CodeInProgress))
+	s.want(finish(), paid)
+	wantLocks("after the commit", 0)
+	other.want(other.pay("k1"), paidBefore)
+
+	s.with(s.paying(http.StatusInternalServerError))
+	s.want(s.pay("k2"), answer{status: 500, body: "paid"})
+	wantLocks("after a rollback", 0)
+	other.want(other.pay("k2"), paid)
+	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+		_, err := tx.Exec("ROLLBACK")
+		c.String(201, "paid")
+		return err
+	}))
+	s.want(s.pay("k3"), refused(409, idem.CodeOutcomeUnknown))
+	other.want(other.pay("k3"), refused(409, idem.CodeOutcomeUnknown))
+	wantLocks("after a handler's ROLLBACK", 0)
+	s.wantPayments(2)
+}
+
+// A constraint of the application is checked at COMMIT. The database has rolled back then, and the
+// next request runs.
+func TestJoinedCommitRefusedByAConstraintIsRolledBack(t *testing.T) {
+	for _, d := range []Dialect{PostgreSQL(), SQLite()} {
+		t.Run(d.String(), func(t *testing.T) {
+			s := startOn(t, d, serviceParts{})
+			mustExec(t, s.pools.write, "CREATE TABLE accounts (id bigint PRIMARY KEY)")
+			mustExec(t, s.pools.write, "ALTER TABLE payments ADD COLUMN account bigint REFERENCES accounts (id) DEFERRABLE INITIALLY DEFERRED")
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				err := s.insert(c, tx)
+				_, updated := tx.Exec("UPDATE payments SET account = 7")
+				c.String(201, "paid")
+				return errors.Join(err, updated)
+			}))
+			s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+			if told := s.saw(idem.EventReleased); len(told) != 1 || !errors.Is(told[0], idem.ErrRolledBack) {
+				t.Errorf("released because of %v, want %v", told, idem.ErrRolledBack)
+			}
+			s.wantState("k1", idem.StateNone)
+			s.wantPayments(0)
+			s.wantOnePayment("k1")
+		})
+	}
+}
+
+// CheckOwner is the gate before a call to another system. It is closed once the transaction has gone.
+func TestJoinedCheckOwnerAfterTheTransactionIsLost(t *testing.T) {
+	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }}, func(s *service) {
+		check := func(statement string, want error) {
+			s.Helper()
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				if _, err := idem.CheckOwner(c); err != nil {
+					s.Errorf("CheckOwner() in the transaction = %v, want <nil>", err)
+				}
+				_, _ = tx.Exec(statement)
+				if _, err := idem.CheckOwner(c); !errors.Is(err, want) {
+					s.Errorf("CheckOwner() after %s = %v, want %v", statement, err, want)
+				}
+				return errors.New("give up")
+			}))
+			if a := s.pay(statement); a.status < 400 {
+				s.Errorf("the answer after %s is %v, want an error", statement, a)
+			}
+		}
+		check("ROLLBACK", idem.ErrEscaped)
+		if s.backend.dialect == PostgreSQL() {
+			check("INSERT INTO nowhere VALUES (1)", idem.ErrUnavailable)
+		}
+		s.wantPayments(0)
+	})
+}
+
+// A person says that an attempt in doubt had no effect. The next request with the key runs, once.
+func TestJoinedKeyReleasedByAPersonRunsAgain(t *testing.T) {
+	s := startOn(t, PostgreSQL(), serviceParts{})
+	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+		_, err := tx.Exec("ROLLBACK")
+		c.String(201, "paid")
+		return err
+	}))
+	s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
+	policy := &idem.Policy{AllowGlobalKeys: true}
+	rec, err := s.engine.Decide(t.Context(), idem.NewKeyID("merchant", "k1"), idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "ada", Reason: "looked"}, policy)
+	if err != nil || rec.State != idem.StateReleased {
+		t.Fatalf("Decide() = %v, %v, want released", rec.State, err)
+	}
+	s.wantOnePayment("k1")
+	rec, err = s.joined.Get(t.Context(), idem.NewKeyID("merchant", "k1"))
+	if err != nil || rec.Attempt.Number != 2 || rec.State != idem.StateCompleted {
+		t.Errorf("Get() = attempt %d, %v, %v, want attempt 2, completed", rec.Attempt.Number, rec.State, err)
+	}
+}
+
+func joinedRequest(kind idem.KeyKind) idem.JoinedRequest {
+	return idem.JoinedRequest{Kind: kind, Route: "POST /pay", Nonce: idem.NewNonce(), Fingerprint: idem.Fingerprint{Version: 1, Sum: [32]byte{1}}, ResultTTL: time.Hour}
+}
+
+// The engine reads the record first, and another request may change it before BeginJoined.
+func TestBeginJoinedStartsOnlyWhatTheRecordLetsStart(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
+		want := func(what string, req idem.JoinedRequest, state idem.State) {
+			s.Helper()
+			got, err := s.joined.BeginJoined(ctx, id, req)
+			if got.Tx != nil {
+				s.Errorf("%s: BeginJoined() began an attempt", what)
+				_ = got.Tx.Rollback(ctx)
+			}
+			if err != nil || got.Held || got.Record.State != state {
+				s.Errorf("%s: BeginJoined() = %v, held %t, %v, want %v", what, got.Record.State, got.Held, err, state)
+			}
+		}
+		want("a token that nobody issued", joinedRequest(idem.IssuedToken), idem.StateNone)
+		if _, err := s.joined.Issue(ctx, id, time.Hour); err != nil {
+			s.Fatal(err)
+		}
+		want("a client key in place of a token", joinedRequest(idem.ClientKey), idem.StateIssued)
+		begin, err := s.joined.BeginJoined(ctx, id, joinedRequest(idem.IssuedToken))
+		if err != nil || begin.Tx == nil {
+			s.Fatalf("BeginJoined() of an issued token = %+v, %v", begin, err)
+		}
+		st := idem.Settlement{Attempt: begin.Record.Attempt, ID: begin.Record.Attempt.Nonce, State: idem.StateCompleted,
+			ResultTTL: time.Hour, KeyTTL: time.Hour, Response: &idem.Response{Status: 201}}
+		if err := begin.Tx.Commit(ctx, st); err != nil {
+			s.Fatalf("Commit() = %v, want <nil>", err)
+		}
+		want("a token that is used", joinedRequest(idem.IssuedToken), idem.StateCompleted)
+	})
+}
+
+// The slots were made for a pool of another size.
+func TestBeginJoinedNoticesAnotherSizeOfThePool(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		s := startService(t, b, serviceParts{})
+		s.pools.write.SetMaxOpenConns(3)
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		s.pools.write.SetMaxOpenConns(8)
+		s.wantOnePayment("k1")
+	})
+}
+
+// The database keeps an idle transaction for longer than its handler may take.
+func TestJoinedIdleLimitIsLongerThanTheHandlersTime(t *testing.T) {
+	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.HandlerTimeout, p.CallsOtherSystems = 5*time.Minute, true }}, func(s *service) {
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			if left, err := idem.CheckOwner(c); err != nil || left != 5*time.Minute+idleMargin {
+				s.Errorf("CheckOwner() = %v, %v, want %v", left, err, 5*time.Minute+idleMargin)
+			}
+			err := s.insert(c, tx)
+			c.String(201, "paid")
+			return err
+		}))
+		s.want(s.pay("k1"), paid)
+	})
+}
+
+// A handler that calls other systems does not run if its fingerprint cannot be bound.
+func TestJoinedHandlerDoesNotRunWithoutItsBinding(t *testing.T) {
+	onEachService(t, serviceParts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }}, func(s *service) {
+		s.with(s.paying(http.StatusBadGateway))
+		s.want(s.pay("k1"), answer{status: 502, body: "paid"})
+		runs := s.runs
+		mustExec(s, s.pools.write, s.joined.names.sql("UPDATE {bindings} SET fingerprint = ?"), []byte("short"))
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		mustExec(s, s.pools.write, "DROP TABLE idem_bindings")
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		if s.runs != runs {
+			s.Errorf("the handler ran %d more times, want 0", s.runs-runs)
+		}
+		s.wantPayments(0)
+	})
+}
+
+func TestJoinedStoreThatIsReadOnly(t *testing.T) {
+	ctx, id := t.Context(), idem.NewKeyID("merchant", "k1")
+	b := backend{"SQLite", SQLite(), freshSQLite}
+	j, err := b.store(t, b.migrated(t), WithReadOnly(), WithSoleProcess()).Joined()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, begin := j.BeginJoined(ctx, id, joinedRequest(idem.ClientKey))
+	_, bind := j.Bind(ctx, id, idem.Fingerprint{Version: 1}, time.Hour)
+	_, probe := j.Probe(ctx, id)
+	for method, err := range map[string]error{"BeginJoined": begin, "Bind": bind, "Probe": probe} {
+		if !errors.Is(err, ErrReadOnly) {
+			t.Errorf("%s() = %v, want %v", method, err, ErrReadOnly)
+		}
+	}
+}
+
+// A driver that cannot refuse commits would let a handler commit a payment without its record.
+func TestDriverWithoutACommitHookIsRefused(t *testing.T) {
+	conn, err := freshPostgres(t).write.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := setCommitHook(conn, func() bool { return false }); !errors.Is(err, errNoHook) {
+		t.Errorf("setCommitHook() on another driver = %v, want %v", err, errNoHook)
+	}
+}
