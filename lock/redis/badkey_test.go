@@ -112,7 +112,7 @@ func TestHealthTellsAnswersFromSilence(t *testing.T) {
 		{io.EOF, false},
 		{nil, true},
 	} {
-		h.note(0, time.Now(), step.err)
+		h.note(t.Context(), 0, time.Now(), step.err)
 		if until := h.until[0]; until.IsZero() != step.want {
 			t.Errorf("after %v callers are refused until %v, want open: %t", step.err, until, step.want)
 		}

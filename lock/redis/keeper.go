@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -82,13 +83,13 @@ func (k *keeper) run(ctx context.Context, id idem.KeyID, script *goredis.Script,
 	cmd := goredis.NewCmd(ctx, redisscript.EvalSha(script, call)...)
 	cmd.SetFirstKeyPos(redisscript.FirstKey)
 	if err := k.lanes[shard%len(k.lanes)].Do(ctx, cmd); err != nil {
-		k.health.note(shard, sent, ctx.Err()) // err may be the caller's own reason
+		k.health.note(ctx, shard, sent, ctx.Err()) // err may be the caller's own reason
 		return nil, err
 	}
 	if redisscript.MustResend(cmd.Err()) {
 		cmd = redisscript.Eval(ctx, k.client, script, call)
 	}
-	k.health.note(shard, sent, cmd.Err())
+	k.health.note(ctx, shard, sent, cmd.Err())
 	return cmd, cmd.Err()
 }
 
@@ -122,7 +123,7 @@ func (k *keeper) extend(ctx context.Context, leases []*lease) []*goredis.Cmd {
 	}
 	answers := redisscript.Pipelined(ctx, k.client, extendScript, calls, nil)
 	for i, answer := range answers {
-		k.health.note(redisserver.ShardOf(leases[i].id), sent, answer.Err())
+		k.health.note(ctx, redisserver.ShardOf(leases[i].id), sent, answer.Err())
 	}
 	return answers
 }
@@ -145,7 +146,7 @@ func (k *keeper) remove(ctx context.Context, id idem.KeyID, owner string) (bool,
 func (k *keeper) remaining(ctx context.Context, id idem.KeyID) (time.Duration, error) {
 	sent := time.Now()
 	left, err := k.client.PTTL(ctx, k.keys.lock(id)).Result()
-	k.health.note(redisserver.ShardOf(id), sent, err)
+	k.health.note(ctx, redisserver.ShardOf(id), sent, err)
 	switch {
 	case err != nil:
 		return 0, err
@@ -168,7 +169,7 @@ func (k *keeper) ping(ctx context.Context) error {
 	})
 	if err == nil {
 		for shard := range k.health.until {
-			k.health.note(shard, sent, nil)
+			k.health.note(ctx, shard, sent, nil)
 		}
 	}
 	return err
@@ -201,18 +202,35 @@ func (h *health) admit(shard int) bool {
 }
 
 // note records the result of a request. A request that its caller gave up early says
-// nothing about the service.
-func (h *health) note(shard int, sent time.Time, err error) {
+// nothing about the service. ctx is the caller's.
+func (h *health) note(ctx context.Context, shard int, sent time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	until := &h.until[shard%len(h.until)]
 	switch {
 	case err == nil, answered(err):
 		*until = time.Time{}
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded) && time.Since(sent) < probePause:
+	case errors.Is(err, context.Canceled), endedEarly(ctx, sent, err):
 	default:
 		*until = time.Now().Add(probePause)
 	}
+}
+
+// endedEarly reports whether a request failed because its caller gave it less time than
+// probePause. The client library gives the deadline of ctx to the connection. The read then
+// fails with an error of its own, often just before ctx ends.
+func endedEarly(ctx context.Context, sent time.Time, err error) bool {
+	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	deadline, _ := ctx.Deadline()
+	return expired(ctx) && deadline.Sub(sent) < probePause
+}
+
+// expired reports whether the deadline of ctx is over.
+func expired(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && !time.Now().Before(deadline)
 }
 
 // answered reports whether an error is a server's answer about the request, and not about

@@ -207,6 +207,10 @@ func (l *Locker) look(ctx context.Context, id idem.KeyID) (left time.Duration, e
 	}
 	select {
 	case a := <-answers:
+		if a.err != nil && expired(ctx) {
+			<-ctx.Done() // the client may notice the deadline first
+			return 0, ctx.Err()
+		}
 		return a.left, a.err
 	case <-ctx.Done():
 		return 0, ctx.Err()
