@@ -28,6 +28,12 @@ func aged(l *Lease) *Lease {
 // reconnect cuts the connection and returns when there is another one.
 func reconnect(t testing.TB, c *Client, p *testserver.Proxy) {
 	t.Helper()
+	reconnectAfter(t, c, p.Cut)
+}
+
+// reconnectAfter loses the connection and returns when there is another one.
+func reconnectAfter(t testing.TB, c *Client, lose func()) {
+	t.Helper()
 	s, cut := sessionOf(c), make(chan struct{})
 	var once sync.Once
 	defer c.Watch(func(ev ConnectionEvent) {
@@ -35,7 +41,7 @@ func reconnect(t testing.TB, c *Client, p *testserver.Proxy) {
 			once.Do(func() { close(cut) })
 		}
 	})()
-	p.Cut()
+	lose()
 	await(t, "connection lost", cut)
 	until(t, "connected again", func() bool { _, err := s.Hint("/", session.OfNode); return err == nil })
 }
@@ -53,6 +59,26 @@ func TestReleaseAtAServerThatIsBehind(t *testing.T) {
 		} else {
 			reconnect(t, r.c, r.proxy)
 		}
+		if err := lease.Release(bounded(t)); err != nil {
+			t.Fatalf("round %d: Release() = %v", round, err)
+		}
+		if r.exists() {
+			t.Fatalf("round %d: Release() = <nil>, and the lock is still there", round)
+		}
+		r.proxy.Restore()
+		until(t, "usable", func() bool { return r.l.Ping(bounded(t)) == nil })
+	}
+}
+
+// The connection breaks under a heartbeat. The session pauses before it sends another one, so the
+// next connection is there before anything was acknowledged over it. A release waits for that.
+func TestReleaseBeforeTheFirstWriteOfAConnection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	for round := range 5 {
+		lease := aged(r.take(r.l))
+		r.proxy.Lag(testserver.Contains(r.path))
+		reconnectAfter(t, r.c, func() { await(t, "a heartbeat", r.proxy.DropNextReply(testserver.Op(testserver.OpMulti))) })
 		if err := lease.Release(bounded(t)); err != nil {
 			t.Fatalf("round %d: Release() = %v", round, err)
 		}
