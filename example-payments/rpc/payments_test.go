@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -133,13 +134,24 @@ func TestInvalidBodiesLeaveTheKeyUntouched(t *testing.T) {
 	f.wantState("k", "none")
 	wantStatus(t, "valid", f.pay("k", order()).err, codes.OK, "")
 	f.wantState("k", "completed")
-	_, metrics := f.over("GET", "/metrics", "", "")
 	for _, line := range []string{
 		`idemkeeper_request_duration_seconds_count{error_type="body-invalid",idemkeeper_outcome="refused",idemkeeper_route="/payments.v1.PaymentService/CreatePayment"} 12`,
 		`rpc_server_call_duration_seconds_count{rpc_method="payments.v1.PaymentService/CreatePayment",rpc_response_status_code="OK",rpc_system_name="grpc"} 1`,
 	} {
-		if !strings.Contains(metrics, line) {
-			t.Errorf("metrics have no %s", line)
+		f.wantMetric(line)
+	}
+}
+
+// wantMetric waits for a line of the metrics. A call is measured after its client has the answer.
+func (f *fixture) wantMetric(line string) {
+	f.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if _, metrics := f.over("GET", "/metrics", "", ""); strings.Contains(metrics, line) {
+			return
+		}
+		if time.Now().After(end) {
+			f.t.Errorf("metrics have no %s", line)
+			return
 		}
 	}
 }
