@@ -8,11 +8,11 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
-// unanswered sends a request whose Begin takes effect without an answer, and whose lock is lost
-// before an Abort succeeds. Aborts fail until the test heals them.
-func (b *bundle) unanswered(key string) {
+// unanswered sends a request whose nth Begin takes effect without an answer, and whose lock is
+// lost before an Abort succeeds. Aborts fail until the test heals them.
+func (b *bundle) unanswered(key string, nth int) {
 	b.Helper()
-	b.faults.LoseReply("Begin", b.faults.Calls("Begin")+1, nil)
+	b.faults.LoseReply("Begin", b.faults.Calls("Begin")+nth, nil)
 	b.faults.FailBefore("Abort", idemtest.Every, nil)
 	_, err := b.do(key, "a")
 	b.wantRefused(err, idem.CodeUnavailable)
@@ -38,7 +38,7 @@ func TestAbortLeavesTheDoubtOfTheNextHolder(t *testing.T) {
 			return verdict, nil
 		})
 	}})
-	b.unanswered("k")
+	b.unanswered("k", 1)
 	res, err := b.doWith("k", "a", answers(500))
 	if err != nil || res.Attempt != 2 {
 		t.Fatalf("Do() = %+v, %v, want attempt 2", res, err)
@@ -52,7 +52,7 @@ func TestAbortLeavesTheDoubtOfTheNextHolder(t *testing.T) {
 func TestAbortOfARerunLeavesTheEarlierDoubt(t *testing.T) {
 	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
 	b.interrupted("k", "a")
-	b.unanswered("k")
+	b.unanswered("k", 2) // the first Begin finds the attempt in doubt, the second starts over
 	b.policy.InDoubt = idem.AskResolver(nil)
 	_, err := b.do("k", "a") // the next holder gives up
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
@@ -66,7 +66,7 @@ func TestAbortGoesOnUntilTheAttemptIsReleased(t *testing.T) {
 	for _, method := range []string{"Get", "Settle"} {
 		t.Run(method, func(t *testing.T) {
 			b := setup(t, parts{})
-			b.unanswered("k")
+			b.unanswered("k", 1)
 			_, err := b.do("k", "a")
 			b.wantRefused(err, idem.CodeOutcomeUnknown)
 			b.faults.FailBefore(method, b.faults.Calls(method)+1, nil)

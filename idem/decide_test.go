@@ -3,6 +3,7 @@ package idem_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,6 +23,7 @@ func (b *bundle) decide(key string, r idem.Resolution) (idem.Record, error) {
 }
 
 func TestResolveSettlesWithoutARequest(t *testing.T) {
+	reasons := map[string]string{"still unknown": "cannot tell", "error": "down", "panic": "boom", "none": "no resolver"}
 	for name, tt := range map[string]struct {
 		resolver idem.Resolver
 		want     idem.State
@@ -44,6 +46,16 @@ func TestResolveSettlesWithoutARequest(t *testing.T) {
 			rec, err := b.resolve("k")
 			if err != nil || rec.State != tt.want || rec.Decision.By != tt.by {
 				t.Fatalf("Resolve() = %v by %q, %v; want %v by %q", rec.State, rec.Decision.By, err, tt.want, tt.by)
+			}
+			if want := reasons[name]; !strings.Contains(rec.Decision.Reason, want) || want == "" && rec.Decision.Reason != "" {
+				t.Errorf("reason = %q, want one with %q", rec.Decision.Reason, want)
+			}
+			if tt.want == idem.StateUnknown { // and nobody is told again that it became so
+				again, err := b.resolve("k")
+				asked := map[bool]int{true: 1}[tt.resolver != nil]
+				if err != nil || again.Decision != rec.Decision || b.saw(idem.EventResolved) != 1 || b.saw(idem.EventUnresolved) != asked {
+					t.Errorf("second Resolve() = %+v, %v, %d decisions; want %+v as it was", again.Decision, err, b.saw(idem.EventResolved), rec.Decision)
+				}
 			}
 			b.wantState("k", tt.want)
 			if tt.want == idem.StateCompleted {

@@ -2,7 +2,9 @@ package idem_test
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -125,4 +127,97 @@ func TestCloseEndsSavingBeforeTheAnswer(t *testing.T) {
 	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held {
 		t.Error("the lock was given back with the outcome unsaved")
 	}
+}
+
+// TestSavingGoesOnHoweverOftenTheStoreFails, because only a store that breaks its contract is
+// given up.
+func TestSavingGoesOnHoweverOftenTheStoreFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, parts{})
+		b.faults.FailBefore("Settle", idemtest.Every, nil)
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+		time.Sleep(time.Hour)
+		if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held || b.saw(idem.EventSettleAbandoned) != 0 {
+			t.Errorf("the lock is held: %t, after %d calls of Settle; want it held, and nothing given up", held, b.faults.Calls("Settle"))
+		}
+		b.faults.Heal("Settle")
+		time.Sleep(time.Minute)
+		res, err = b.do("k", "a")
+		b.wantPaid(res, err, 1, true)
+	})
+}
+
+// TestGateIsShutWhileAPanicIsSettled: a goroutine that the handler has left behind sends nothing.
+func TestGateIsShutWhileAPanicIsSettled(t *testing.T) {
+	b := setup(t, parts{})
+	var left context.Context
+	b.faults.Before("Settle", 1, func() error {
+		if _, err := idem.CheckOwner(left); !errors.Is(err, idem.ErrExecutionEnded) {
+			t.Errorf("CheckOwner() = %v, want %v", err, idem.ErrExecutionEnded)
+		}
+		return nil
+	})
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+			left = ctx
+			panic("boom")
+		})
+	}()
+	b.wantState("k", idem.StateUnknown)
+}
+
+// TestDoubtIsAnsweredWhenTheResolverCannotBeAsked: the lock or the store is away right after the
+// attempt was settled.
+func TestDoubtIsAnsweredWhenTheResolverCannotBeAsked(t *testing.T) {
+	for name, fail := range map[string]func(*bundle){
+		"lock":  func(b *bundle) { b.locks.FailBefore("TryAcquire", 2, nil) },
+		"store": func(b *bundle) { b.faults.FailBefore("Get", 2, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) {
+				p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+					return idem.Applied(created(70)), nil
+				})
+			}})
+			fail(b)
+			res, err := b.doWith("k", "a", answers(500))
+			if err != nil || res.Response.Status != 500 {
+				t.Errorf("Do() = %d, %v, want its own 500", res.Response.Status, err)
+			}
+			b.wantFree("k")
+			res, err = b.do("k", "a")
+			b.wantPaid(res, err, 70, true)
+		})
+	}
+}
+
+// TestOutcomeOfARunningHolderIsReplayed: the holder has stored it and still has the lock.
+func TestOutcomeOfARunningHolderIsReplayed(t *testing.T) {
+	b := setup(t, parts{})
+	b.locks.Before("TryAcquire", 1, func() error {
+		res, err := b.another(b.locker, b.store).Do(t.Context(), b.operation("k", "a"), b.pay)
+		b.wantPaid(res, err, 1, false)
+		return idem.ErrLocked
+	})
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, true)
+	if b.saw(idem.EventReplayed) != 1 {
+		t.Error("no EventReplayed")
+	}
+}
+
+// TestOtherKindUnderARunningKeyIsRefused, and does not wait for it.
+func TestOtherKindUnderARunningKeyIsRefused(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
+	finish := b.started("k", "a", b.pay)
+	token := b.policy
+	token.Kind = idem.IssuedToken
+	op := b.operation("k", "a")
+	op.Policy = &token
+	_, err := b.engine.Do(t.Context(), op, b.pay)
+	b.wantRefused(err, idem.CodeTokenUnknown)
+	res, err := finish()
+	b.wantPaid(res, err, 1, false)
 }
