@@ -3,11 +3,13 @@ package idem_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
 var byOps = idem.Decision{By: "ops", Reason: "seen in the bank's statement"}
@@ -21,6 +23,7 @@ func (b *bundle) decide(key string, r idem.Resolution) (idem.Record, error) {
 }
 
 func TestResolveSettlesWithoutARequest(t *testing.T) {
+	reasons := map[string]string{"still unknown": "cannot tell", "error": "down", "panic": "boom", "none": "no resolver"}
 	for name, tt := range map[string]struct {
 		resolver idem.Resolver
 		want     idem.State
@@ -43,6 +46,16 @@ func TestResolveSettlesWithoutARequest(t *testing.T) {
 			rec, err := b.resolve("k")
 			if err != nil || rec.State != tt.want || rec.Decision.By != tt.by {
 				t.Fatalf("Resolve() = %v by %q, %v; want %v by %q", rec.State, rec.Decision.By, err, tt.want, tt.by)
+			}
+			if want := reasons[name]; !strings.Contains(rec.Decision.Reason, want) || want == "" && rec.Decision.Reason != "" {
+				t.Errorf("reason = %q, want one with %q", rec.Decision.Reason, want)
+			}
+			if tt.want == idem.StateUnknown { // and nobody is told again that it became so
+				again, err := b.resolve("k")
+				asked := map[bool]int{true: 1}[tt.resolver != nil]
+				if err != nil || again.Decision != rec.Decision || b.saw(idem.EventResolved) != 1 || b.saw(idem.EventUnresolved) != asked {
+					t.Errorf("second Resolve() = %+v, %v, %d decisions; want %+v as it was", again.Decision, err, b.saw(idem.EventResolved), rec.Decision)
+				}
 			}
 			b.wantState("k", tt.want)
 			if tt.want == idem.StateCompleted {
@@ -228,5 +241,73 @@ func TestDecisionHitsTheAttemptThatWasLookedAt(t *testing.T) {
 	rec, err := b.engine.Decide(t.Context(), id, second, idem.Applied(created(70)), byOps, &b.policy)
 	if err != nil || rec.State != idem.StateCompleted || rec.Attempt != second {
 		t.Errorf("Decide() of attempt 2 = %+v, %v", rec, err)
+	}
+}
+
+// TestResolveRefusesBeforeTheLock: what needs no lock takes none.
+func TestResolveRefusesBeforeTheLock(t *testing.T) {
+	for name, tt := range map[string]struct {
+		prepare func(*bundle) *idem.Policy
+		want    error // nil: any error
+	}{
+		"no policy": {func(*bundle) *idem.Policy { return nil }, nil},
+		"invalid policy": {func(b *bundle) *idem.Policy {
+			b.policy.HandlerTimeout = -1
+			return &b.policy
+		}, nil},
+		"closed engine": {func(b *bundle) *idem.Policy {
+			_ = b.engine.Close(b.Context())
+			return &b.policy
+		}, idem.ErrUnavailable},
+		"store away": {func(b *bundle) *idem.Policy {
+			b.faults.FailBefore("Get", idemtest.Every, nil)
+			return &b.policy
+		}, idem.ErrUnavailable},
+		"completed key": {func(b *bundle) *idem.Policy {
+			if _, err := b.decide("k", idem.Applied(created(70))); err != nil {
+				b.Fatal(err)
+			}
+			return &b.policy
+		}, idem.ErrNotOpen},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{})
+			b.interrupted("k", "a")
+			policy := tt.prepare(b)
+			taken := b.locks.Calls("TryAcquire")
+			_, err := b.engine.Resolve(t.Context(), idem.NewKeyID("m1", "k"), policy)
+			if err == nil || tt.want != nil && !errors.Is(err, tt.want) {
+				t.Errorf("Resolve() = %v, want %v", err, tt.want)
+			}
+			if n := b.locks.Calls("TryAcquire") - taken; n != 0 {
+				t.Errorf("the lock was asked for %d times, want 0", n)
+			}
+		})
+	}
+}
+
+// TestResolveGoesToItsEnd: once the resolver is asked, its caller may leave. Events have the
+// route of the record.
+func TestResolveGoesToItsEnd(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		p.InDoubt = idem.AskResolver(func(ctx context.Context, _ idem.Interrupted) (idem.Resolution, error) {
+			leave()
+			return idem.Applied(created(70)), ctx.Err()
+		})
+	}})
+	b.interrupted("k", "a")
+	b.policy.Name = "sweeper"
+	rec, err := b.engine.Resolve(ctx, idem.NewKeyID("m1", "k"), &b.policy)
+	if err != nil || rec.State != idem.StateCompleted {
+		t.Errorf("Resolve() = %v, %v, want completed", rec.State, err)
+	}
+	for _, ev := range b.events {
+		if ev.Route != rec.Route {
+			t.Errorf("event %v is of route %q, want %q", ev.Type, ev.Route, rec.Route)
+		}
+	}
+	if b.saw(idem.EventInterrupted) != 1 || b.saw(idem.EventResolved) != 1 {
+		t.Errorf("events = %v, want one EventInterrupted and one EventResolved", b.events)
 	}
 }

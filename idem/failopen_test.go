@@ -182,3 +182,18 @@ func TestFailOpenNotForAUsedKey(t *testing.T) {
 	res, err = b.another(b.locker, unreadableStore{b.store}).Do(t.Context(), b.operation("fresh", "x"), b.pay)
 	b.wantPaid(res, err, 2, false)
 }
+
+// TestFailOpenIsForClientsThatWait, and tells them of the error of the handler.
+func TestFailOpenIsForClientsThatWait(t *testing.T) {
+	b := failOpen(t)
+	ctx, leave := context.WithCancel(t.Context())
+	b.faults.Before("Get", idemtest.Every, func() error { leave(); return errDown })
+	_, err := b.engine.Do(ctx, b.operation("k", "a"), b.pay)
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRuns(0)
+	boom := errors.New("boom")
+	_, err = b.doWith("k", "a", func(context.Context) (idem.Response, error) { return idem.Response{}, boom })
+	if !errors.Is(err, boom) {
+		t.Errorf("Do() = %v, want the error of the handler", err)
+	}
+}

@@ -262,6 +262,10 @@ func TestMarkerSettledBy(t *testing.T) {
 		"expired":                    {at(idem.StateExpired, 2, 5, 1), true},
 		"released":                   {at(idem.StateReleased, 2, 5, 1), true},
 		"released, later":            {at(idem.StateReleased, 3, 7, 2), true},
+		"released, same fence":       {at(idem.StateReleased, 3, 5, 2), false},
+		"completed, earlier":         {at(idem.StateCompleted, 1, 3, 2), true}, // no attempt follows
+		"expired, earlier":           {at(idem.StateExpired, 1, 3, 2), true},
+		"none, of a later attempt":   {at(idem.StateNone, 3, 7, 2), false},
 		"released, an aborted one":   {at(idem.StateReleased, 2, 7, 2), false}, // or from before the marker
 		"released, earlier":          {at(idem.StateReleased, 1, 3, 2), false},
 		"released, after a loss":     {at(idem.StateReleased, 0, 9, 2), false},

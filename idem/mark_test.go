@@ -186,6 +186,9 @@ func TestUnknownOutcomeIsToldAfterALoss(t *testing.T) {
 	}
 	b.wantRuns(0)
 	b.wantState("k", idem.StateUnknown)
+	if n := b.saw(idem.EventMarked); n != 1 {
+		t.Errorf("%d requests needed the marker, want 1", n)
+	}
 
 	// An operator settles it; what the marker said is over then.
 	if _, err := b.engine.Decide(t.Context(), idem.NewKeyID("m1", "k"), idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy); err != nil {
@@ -285,6 +288,7 @@ func TestStoreThatFellBackIsNotBelieved(t *testing.T) {
 			}
 			b.wantRuns(1)
 			b.wantMarker("k", idem.StateCompleted)
+			b.wantState("k", idem.StateCompleted)
 		})
 	}
 }
@@ -338,19 +342,25 @@ func TestAttemptAfterTheMarkedOneCounts(t *testing.T) {
 
 // TestTokenWithoutEffectLeavesNoMarker, also where nothing is left of its record.
 func TestTokenWithoutEffectLeavesNoMarker(t *testing.T) {
-	b := setupMarked(t, func(p *idem.Policy) { p.Kind = idem.IssuedToken })
-	if _, err := b.store.Issue(t.Context(), idem.NewKeyID("m1", "k"), idem.DefaultTokenTTL); err != nil {
-		t.Fatal(err)
-	}
-	_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
-		b.wipe()
-		return idem.Response{Status: 429}, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.wantState("k", idem.StateNone)
-	if m := b.marks.marker(idem.NewKeyID("m1", "k")); m != nil {
-		t.Errorf("marker = %+v, want none: the attempt had no effect", m)
+	for name, want := range map[string]idem.State{"record kept": idem.StateIssued, "record lost": idem.StateNone} {
+		t.Run(name, func(t *testing.T) {
+			b := setupMarked(t, func(p *idem.Policy) { p.Kind = idem.IssuedToken })
+			if _, err := b.store.Issue(t.Context(), idem.NewKeyID("m1", "k"), idem.DefaultTokenTTL); err != nil {
+				t.Fatal(err)
+			}
+			_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
+				if want == idem.StateNone {
+					b.wipe()
+				}
+				return idem.Response{Status: 429}, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.wantState("k", want)
+			if m := b.marks.marker(idem.NewKeyID("m1", "k")); m != nil {
+				t.Errorf("marker = %+v, want none: the attempt had no effect", m)
+			}
+		})
 	}
 }

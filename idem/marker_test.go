@@ -58,3 +58,21 @@ func TestMarkerRefusesWhatItCannotHold(t *testing.T) {
 		t.Errorf("UnmarshalBinary() of other data = %v, %+v", err, m)
 	}
 }
+
+func TestMarkerOfAnUnknownFormIsRefused(t *testing.T) {
+	form, err := (&idem.Marker{State: idem.StateCompleted, Route: "POST /pay"}).AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func([]byte) []byte{
+		"magic":   func(d []byte) []byte { d[0]++; return d },
+		"version": func(d []byte) []byte { d[3]++; return d },
+		"kind":    func(d []byte) []byte { d[5] = 77; return d },
+		"route":   func(d []byte) []byte { return append(d, strings.Repeat("r", 247)...) }, // 256 bytes
+	} {
+		m := idem.Marker{Route: "as it was"}
+		if err := m.UnmarshalBinary(change(append([]byte(nil), form...))); err == nil || m.Route != "as it was" {
+			t.Errorf("%s: UnmarshalBinary() = %v, %+v, want an error and the marker as it was", name, err, m)
+		}
+	}
+}

@@ -80,6 +80,13 @@ func TestRunAgainWithoutEffectIsNoSuccess(t *testing.T) {
 			if name == "direct" {
 				b.wantRefused(err, idem.CodeOutcomeUnknown)
 			}
+			_, err = b.engine.Do(t.Context(), op, func(ctx context.Context) (idem.Response, error) {
+				idem.NoEffect(ctx)
+				return idem.Response{}, errDown
+			})
+			if err != errDown { //nolint:errorlint // the handler's own error
+				t.Errorf("Do() = %v, want the error of the handler", err)
+			}
 			leave := b.policy
 			leave.InDoubt = idem.LeaveUnknown()
 			op.Policy = &leave

@@ -1,0 +1,114 @@
+package idem_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+)
+
+// unanswered sends a request whose nth Begin takes effect without an answer, and whose lock is
+// lost before an Abort succeeds. Aborts fail until the test heals them.
+func (b *bundle) unanswered(key string, nth int) {
+	b.Helper()
+	b.faults.LoseReply("Begin", b.faults.Calls("Begin")+nth, nil)
+	b.faults.FailBefore("Abort", idemtest.Every, nil)
+	_, err := b.do(key, "a")
+	b.wantRefused(err, idem.CodeUnavailable)
+	if !b.locker.Revoke(idem.NewKeyID("m1", idem.Key(key))) {
+		b.Fatal("the lock is free, want it held until the Begin is undone")
+	}
+}
+
+// abort heals Abort and waits for the engine's word that the Begin is undone.
+func (b *bundle) abort() {
+	b.Helper()
+	b.faults.Heal("Abort")
+	b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+}
+
+// TestAbortLeavesTheDoubtOfTheNextHolder: nothing ran under the aborted attempt, but its
+// successor has run.
+func TestAbortLeavesTheDoubtOfTheNextHolder(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) {
+		verdict := idem.NotApplied() // of the attempt that never ran
+		p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			defer func() { verdict = idem.StillUnknown() }()
+			return verdict, nil
+		})
+	}})
+	b.unanswered("k", 1)
+	res, err := b.doWith("k", "a", answers(500))
+	if err != nil || res.Attempt != 2 {
+		t.Fatalf("Do() = %+v, %v, want attempt 2", res, err)
+	}
+	b.abort()
+	b.wantState("k", idem.StateUnknown)
+}
+
+// TestAbortOfARerunLeavesTheEarlierDoubt: nothing ran under the aborted attempt, but the one
+// that it started from is in doubt.
+func TestAbortOfARerunLeavesTheEarlierDoubt(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
+	b.interrupted("k", "a")
+	b.unanswered("k", 2) // the first Begin finds the attempt in doubt, the second starts over
+	b.policy.InDoubt = idem.AskResolver(nil)
+	_, err := b.do("k", "a") // the next holder gives up
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.abort()
+	b.wantState("k", idem.StateUnknown)
+	b.wantRuns(0)
+}
+
+// TestAbortGoesOnUntilTheAttemptIsReleased: the store may fail between the Abort and that.
+func TestAbortGoesOnUntilTheAttemptIsReleased(t *testing.T) {
+	for _, method := range []string{"Get", "Settle"} {
+		t.Run(method, func(t *testing.T) {
+			b := setup(t, parts{})
+			b.unanswered("k", 1)
+			_, err := b.do("k", "a")
+			b.wantRefused(err, idem.CodeOutcomeUnknown)
+			b.faults.FailBefore(method, b.faults.Calls(method)+1, nil)
+			b.abort()
+			b.wantState("k", idem.StateReleased)
+		})
+	}
+}
+
+// TestStaleFenceNeedsNoAbort: the store has refused the Begin, so there is nothing to undo.
+func TestStaleFenceNeedsNoAbort(t *testing.T) {
+	b := setup(t, parts{})
+	domain := b.interrupted("probe", "a").Fence.Domain
+	err := b.store.Abort(t.Context(), idem.NewKeyID("m1", "k"), idem.BeginRequest{Kind: b.policy.Kind,
+		Fence: idem.Fence{Domain: domain, Token: 1 << 62}, Nonce: idem.NewNonce(), KeyTTL: idem.DefaultKeyTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeOwnershipLost)
+	b.wantRuns(0)
+	if n := b.faults.Calls("Abort"); n != 0 {
+		t.Errorf("Abort was called %d times, want 0", n)
+	}
+	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); held {
+		t.Error("the lock is left")
+	}
+}
+
+// TestOutcomeFoundUnderTheLockIsReplayed: another instance completes the key between the read
+// and the lock.
+func TestOutcomeFoundUnderTheLockIsReplayed(t *testing.T) {
+	b := setup(t, parts{})
+	b.locks.Before("TryAcquire", 1, func() error {
+		res, err := b.another(b.locker, b.store).Do(t.Context(), b.operation("k", "a"), b.pay)
+		b.wantPaid(res, err, 1, false)
+		return nil
+	})
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, true)
+	if b.saw(idem.EventReplayed) != 1 {
+		t.Error("no EventReplayed")
+	}
+	b.wantRuns(1)
+}

@@ -1,0 +1,114 @@
+package idem_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+)
+
+// TestMarkerStaysWhileTheStoreCannotTakeItUp: the store has fallen back behind the marker and
+// does not take the marker's word. What the store has then decides nothing about the marker.
+func TestMarkerStaysWhileTheStoreCannotTakeItUp(t *testing.T) {
+	id := idem.NewKeyID("m1", "k")
+	fp, _ := fingerprintOf("http", "a")(1)
+	for name, tt := range map[string]struct {
+		marker  idem.State
+		status  int        // that leaves the marker
+		earlier uint64     // how far the fence of the store's attempt is below the marked one
+		has     idem.State // of the attempt in the store
+	}{
+		"in doubt, and an earlier attempt is released":   {idem.StateUnknown, 500, 2, idem.StateReleased},
+		"in doubt, and an earlier attempt is in doubt":   {idem.StateUnknown, 500, 2, idem.StateUnknown},
+		"completed, and an earlier attempt is released":  {idem.StateCompleted, 201, 2, idem.StateReleased},
+		"completed, and the attempt itself is in doubt":  {idem.StateCompleted, 201, 0, idem.StateUnknown},
+		"completed, and the attempt itself is not ended": {idem.StateCompleted, 201, 0, idem.StatePending},
+	} {
+		for how, ask := range map[string]func(*markedBundle, *idem.Engine) error{
+			"a request": func(b *markedBundle, e *idem.Engine) error {
+				_, err := e.Do(b.Context(), b.operation("k", "a"), b.pay)
+				return err
+			},
+			"the sweeper": func(b *markedBundle, e *idem.Engine) error {
+				_, err := e.Resolve(b.Context(), id, &b.policy)
+				return err
+			},
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				b := setupMarked(t, runsAgain)
+				if _, err := b.doWith("k", "a", answers(tt.status)); err != nil {
+					t.Fatal(err)
+				}
+				b.wantMarker("k", tt.marker)
+				was := b.marks.marker(id)
+				b.wipe()
+				fence := was.Attempt.Fence
+				fence.Token -= tt.earlier
+				nonce := was.Attempt.Nonce
+				if tt.earlier != 0 {
+					nonce = idem.NewNonce()
+				}
+				got, err := b.store.Begin(t.Context(), id, idem.BeginRequest{Kind: b.policy.Kind, Fence: fence, Nonce: nonce, Fingerprint: fp})
+				if err == nil && tt.has != idem.StatePending {
+					_, err = b.store.Settle(t.Context(), id, idem.Settlement{Attempt: got.Record.Attempt, State: tt.has, KeyTTL: idem.DefaultKeyTTL})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				broken := idemtest.NewFaultyStore(b.lossy)
+				broken.FailBefore("Settle", idemtest.Every, nil)
+				err = ask(b, b.another(b.marks, broken))
+				b.wantRefused(err, idem.CodeUnavailable)
+				b.wantFree("k")
+				b.wantRuns(0)
+				if m := b.marks.marker(id); m == nil || *m != *was {
+					t.Errorf("marker = %+v, want it as it was: %+v", m, was)
+				}
+			})
+		}
+	}
+}
+
+// TestMarkerIsLeftForAttemptsWithoutOne: an engine that keeps no markers yet has run the key
+// while a request was on its way to the lock.
+func TestMarkerIsLeftForAttemptsWithoutOne(t *testing.T) {
+	for name, tt := range map[string]struct {
+		status int
+		ttl    bool // the outcome is over at once
+		code   idem.Code
+		want   idem.State
+	}{
+		"in doubt":  {500, false, idem.CodeOutcomeUnknown, idem.StateUnknown},
+		"completed": {404, false, "", idem.StateCompleted},
+		"expired":   {404, true, idem.CodeKeyExpired, idem.StateCompleted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setupMarked(t, nil)
+			locks := idemtest.NewFaultyLocker(b.marks)
+			locks.Before("TryAcquire", 1, func() error {
+				p := b.policy
+				if tt.ttl {
+					p.ResultTTL = 1
+				}
+				op := b.operation("k", "a")
+				op.Policy, op.Transport = &p, idem.TransportHTTP
+				h := answers(tt.status)
+				if tt.status == 500 {
+					op.Transport = idem.TransportDirect // leaves no response
+					h = func(context.Context) (idem.Response, error) { return idem.Response{}, errDown }
+				}
+				_, _ = b.another(b.locker, b.lossy).Do(t.Context(), op, h)
+				return nil
+			})
+			res, err := b.another(locks, b.lossy).Do(t.Context(), b.operation("k", "a"), b.pay)
+			if tt.code != "" {
+				b.wantRefused(err, tt.code)
+			} else if err != nil || !res.Replayed {
+				t.Errorf("Do() = %+v, %v, want a replay", res, err)
+			}
+			b.wantRuns(0)
+			b.wantMarker("k", tt.want)
+		})
+	}
+}

@@ -1,0 +1,223 @@
+package idem_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+)
+
+// TestSettledByOthersBehindTheAnswer: somebody decides about the attempt while its outcome is
+// being saved in the background. The decision stands, and the marker follows it.
+func TestSettledByOthersBehindTheAnswer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lost   bool // the lease, so the client was not told the outcome
+		decide idem.State
+		event  idem.EventType
+		marker idem.State
+	}{
+		"released, and the client has a success":     {false, idem.StateReleased, idem.EventUnstored, idem.StateNone},
+		"completed, and the client has a success":    {false, idem.StateCompleted, idem.EventSuperseded, idem.StateCompleted},
+		"released, and the client was told nothing":  {true, idem.StateReleased, idem.EventSuperseded, idem.StateUnknown},
+		"completed, and the client was told nothing": {true, idem.StateCompleted, idem.EventSuperseded, idem.StateUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setupMarked(t, nil)
+			broken := idemtest.NewFaultyStore(b.lossy)
+			broken.FailBefore("Settle", idemtest.Every, nil)
+			b.engine = b.another(b.marks, broken, idem.WithObserver(b.observe), idem.WithSettleTimeout(time.Millisecond))
+			res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+				if tt.lost {
+					b.loseLease("k")
+				}
+				return b.pay(ctx)
+			})
+			if tt.lost {
+				b.wantRefused(err, idem.CodeOwnershipLost)
+			} else {
+				b.wantPaid(res, err, 1, false)
+			}
+			id := idem.NewKeyID("m1", "k")
+			rec, err := b.store.Get(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: tt.decide, ResultTTL: idem.DefaultResultTTL, KeyTTL: idem.DefaultKeyTTL}
+			if tt.decide == idem.StateCompleted {
+				s.Response = &idem.Response{Status: 201, Body: []byte("payment 70")}
+			}
+			if got, err := b.store.Settle(t.Context(), id, s); err != nil || !got.Settled {
+				t.Fatalf("Settle() = %+v, %v", got, err)
+			}
+			broken.Heal("Settle")
+			b.eventually("saving ends", func() bool { return b.saw(idem.EventUnstored)+b.saw(idem.EventSuperseded) > 0 })
+			b.wantFree("k")
+			if b.saw(tt.event) != 1 || b.saw(idem.EventCompleted) != 0 {
+				t.Errorf("events = %v, want one of %v", b.events, tt.event)
+			}
+			b.wantState("k", tt.decide)
+			b.wantMarker("k", tt.marker)
+		})
+	}
+}
+
+// TestOutcomeOfALostLeaseThatCannotBeSaved: the client is not told of a success that no record
+// has, and which nobody reports as told.
+func TestOutcomeOfALostLeaseThatCannotBeSaved(t *testing.T) {
+	for name, tt := range map[string]struct {
+		opts []idem.Option
+		fail func(*bundle)
+	}{
+		"before the answer": {nil, func(b *bundle) { b.faults.FailBefore("Settle", idemtest.Every, idem.ErrCorruptRecord) }},
+		"after the answer": {[]idem.Option{idem.WithSettleTimeout(time.Nanosecond)}, func(b *bundle) {
+			b.faults.FailBefore("Settle", idemtest.Every, idem.ErrCorruptRecord)
+			b.faults.FailBefore("Settle", 1, nil)
+		}},
+		"engine closed": {[]idem.Option{idem.WithSettleTimeout(time.Nanosecond)}, func(b *bundle) { b.faults.FailBefore("Settle", idemtest.Every, nil) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{opts: tt.opts})
+			tt.fail(b)
+			_, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+				b.locker.Revoke(idem.NewKeyID("m1", "k"))
+				return b.pay(ctx)
+			})
+			b.wantRefused(err, idem.CodeOwnershipLost)
+			if name == "engine closed" {
+				gone, cancel := context.WithCancel(t.Context())
+				cancel()
+				_ = b.engine.Close(gone)
+			}
+			b.eventually("saving is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
+			if n := b.saw(idem.EventUnstored); n != 0 {
+				t.Errorf("%d events of an unstored success that the client has, want 0", n)
+			}
+		})
+	}
+}
+
+// TestCloseEndsSavingBeforeTheAnswer: a request does not use up its settle time-out after Close
+// has given up.
+func TestCloseEndsSavingBeforeTheAnswer(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithSettleTimeout(24 * time.Hour)}})
+	b.faults.FailBefore("Settle", idemtest.Every, nil)
+	done := make(chan error, 1)
+	go func() {
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+		done <- err
+	}()
+	b.eventually("the outcome is being saved", func() bool { return b.faults.Calls("Settle") > 0 })
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = b.engine.Close(gone)
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal("the request is still saving its outcome")
+	}
+	b.eventually("saving is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
+	if b.saw(idem.EventUnstored) != 1 {
+		t.Error("no EventUnstored, and the client has a success")
+	}
+	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held {
+		t.Error("the lock was given back with the outcome unsaved")
+	}
+}
+
+// TestSavingGoesOnHoweverOftenTheStoreFails, because only a store that breaks its contract is
+// given up.
+func TestSavingGoesOnHoweverOftenTheStoreFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, parts{})
+		b.faults.FailBefore("Settle", idemtest.Every, nil)
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
+		time.Sleep(time.Hour)
+		if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held || b.saw(idem.EventSettleAbandoned) != 0 {
+			t.Errorf("the lock is held: %t, after %d calls of Settle; want it held, and nothing given up", held, b.faults.Calls("Settle"))
+		}
+		b.faults.Heal("Settle")
+		time.Sleep(time.Minute)
+		res, err = b.do("k", "a")
+		b.wantPaid(res, err, 1, true)
+	})
+}
+
+// TestGateIsShutWhileAPanicIsSettled: a goroutine that the handler has left behind sends nothing.
+func TestGateIsShutWhileAPanicIsSettled(t *testing.T) {
+	b := setup(t, parts{})
+	var left context.Context
+	b.faults.Before("Settle", 1, func() error {
+		if _, err := idem.CheckOwner(left); !errors.Is(err, idem.ErrExecutionEnded) {
+			t.Errorf("CheckOwner() = %v, want %v", err, idem.ErrExecutionEnded)
+		}
+		return nil
+	})
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+			left = ctx
+			panic("boom")
+		})
+	}()
+	b.wantState("k", idem.StateUnknown)
+}
+
+// TestDoubtIsAnsweredWhenTheResolverCannotBeAsked: the lock or the store is away right after the
+// attempt was settled.
+func TestDoubtIsAnsweredWhenTheResolverCannotBeAsked(t *testing.T) {
+	for name, fail := range map[string]func(*bundle){
+		"lock":  func(b *bundle) { b.locks.FailBefore("TryAcquire", 2, nil) },
+		"store": func(b *bundle) { b.faults.FailBefore("Get", 2, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) {
+				p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+					return idem.Applied(created(70)), nil
+				})
+			}})
+			fail(b)
+			res, err := b.doWith("k", "a", answers(500))
+			if err != nil || res.Response.Status != 500 {
+				t.Errorf("Do() = %d, %v, want its own 500", res.Response.Status, err)
+			}
+			b.wantFree("k")
+			res, err = b.do("k", "a")
+			b.wantPaid(res, err, 70, true)
+		})
+	}
+}
+
+// TestOutcomeOfARunningHolderIsReplayed: the holder has stored it and still has the lock.
+func TestOutcomeOfARunningHolderIsReplayed(t *testing.T) {
+	b := setup(t, parts{})
+	b.locks.Before("TryAcquire", 1, func() error {
+		res, err := b.another(b.locker, b.store).Do(t.Context(), b.operation("k", "a"), b.pay)
+		b.wantPaid(res, err, 1, false)
+		return idem.ErrLocked
+	})
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, true)
+	if b.saw(idem.EventReplayed) != 1 {
+		t.Error("no EventReplayed")
+	}
+}
+
+// TestOtherKindUnderARunningKeyIsRefused, and does not wait for it.
+func TestOtherKindUnderARunningKeyIsRefused(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
+	finish := b.started("k", "a", b.pay)
+	token := b.policy
+	token.Kind = idem.IssuedToken
+	op := b.operation("k", "a")
+	op.Policy = &token
+	_, err := b.engine.Do(t.Context(), op, b.pay)
+	b.wantRefused(err, idem.CodeTokenUnknown)
+	res, err := finish()
+	b.wantPaid(res, err, 1, false)
+}
