@@ -30,6 +30,12 @@ func open(t *testing.T) (*held.Table, string) {
 
 func openAt(t *testing.T, servers ...string) (*held.Table, string) {
 	t.Helper()
+	_, table, chroot := connect(t, servers...)
+	return table, chroot
+}
+
+func connect(t *testing.T, servers ...string) (*zookeeper.Client, *held.Table, string) {
+	t.Helper()
 	c, err := zookeeper.Open(zktest.Bounded(t), zookeeper.Config{
 		Servers: servers, Chroot: testserver.Chroot(t), Logger: zktest.Logger(),
 		SessionTimeout: 60 * time.Second, TickTime: zktest.Tick, OpenTimeout: zktest.Patience,
@@ -43,7 +49,7 @@ func openAt(t *testing.T, servers ...string) (*held.Table, string) {
 	if err != nil {
 		t.Fatalf("Table() = %v", err)
 	}
-	return table, base.Chroot
+	return c, table, base.Chroot
 }
 
 func TestWriteOutcomes(t *testing.T) {
@@ -77,6 +83,20 @@ func TestWriteOutcomes(t *testing.T) {
 		if tt.want == session.Applied && len(r.Created) != len(tt.ops) {
 			t.Errorf("%s: Created = %q, want %d paths", tt.name, r.Created, len(tt.ops))
 		}
+	}
+}
+
+// A write after the end of its session is not sent, and says so.
+func TestWriteAfterTheEndOfItsSession(t *testing.T) {
+	t.Parallel()
+	c, table, chroot := connect(t, testserver.SharedZooKeeper(t)...)
+	if err := c.Close(zktest.Bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	settled := 0
+	r := once.Write(zktest.Bounded(t), table, func(session.Result) { settled++ }, table.Persistent(chroot+"/late", nil))
+	if r.Outcome != session.Unsent || r.Err == nil || settled != 1 {
+		t.Errorf("Write() = %v, %v, settled %d times, want it unsent, with a reason, once", r.Outcome, r.Err, settled)
 	}
 }
 
