@@ -495,3 +495,22 @@ func TestNewRefusesALockThatOthersCannotSee(t *testing.T) {
 type sharedStore struct{ idem.Store }
 
 func (sharedStore) Visibility() idem.Visibility { return idem.VisibilityShared }
+
+// TestEachAttemptHasANonceOfItsOwn, by which a store tells a request that was sent twice from
+// two requests. The answer names its key.
+func TestEachAttemptHasANonceOfItsOwn(t *testing.T) {
+	b := setup(t, parts{})
+	seen := map[idem.Nonce]bool{{}: true}
+	for _, key := range []string{"k1", "k2", "k3"} {
+		id := idem.NewKeyID("m1", idem.Key(key))
+		res, err := b.do(key, "a")
+		if err != nil || res.KeyID != id {
+			t.Errorf("Do() = %+v, %v, want key %v", res, err, id)
+		}
+		rec, err := b.store.Get(t.Context(), id)
+		if err != nil || seen[rec.Attempt.Nonce] {
+			t.Errorf("Get() = %+v, %v, want a nonce that is new", rec.Attempt, err)
+		}
+		seen[rec.Attempt.Nonce] = true
+	}
+}
