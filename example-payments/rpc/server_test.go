@@ -1,16 +1,13 @@
 package rpc_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,37 +120,76 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// A connection carries 256 calls at once. The client of net/http opens another one for the next.
+// A connection carries 256 calls at once, and the server refuses the next one.
 func TestCallsOfAConnectionAreBounded(t *testing.T) {
-	const most = 256
+	const most, refusedStream = 256, 7
 	f := setup(t)
-	var dialled atomic.Int32
-	transport := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		dialled.Add(1)
-		return new(net.Dialer).DialContext(ctx, network, addr)
-	}}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
-	for i := range most + 1 {
-		if n := dialled.Load(); i == most && n != 1 {
-			t.Errorf("%d calls needed %d connections, want 1", most, n)
-		}
-		const none = "\x00\x00\x00\x00\x00" // a message without a field
-		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+f.conn.Target()+healthv1.Health_Watch_FullMethodName, strings.NewReader(none))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/grpc")
-		req.Header.Set("TE", "trailers")
-		res, err := transport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", f.conn.Target())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := dialled.Load(); n != 2 {
-		t.Errorf("%d calls needed %d connections, want 2", most+1, n)
+	defer conn.Close()
+	fields := []string{":method", "POST", ":scheme", "http", ":path", healthv1.Health_Watch_FullMethodName,
+		":authority", "x", "content-type", "application/grpc", "te", "trailers"}
+	var block []byte
+	for i, text := range fields {
+		if i%2 == 0 {
+			block = append(block, 0) // a literal that is not indexed
+		}
+		block = append(append(block, byte(len(text))), text...)
 	}
+	const endHeaders = 4
+	sent := preface()
+	for i := range most + 1 { // calls whose message never comes
+		sent = append(sent, frame(frameHeaders, endHeaders, uint32(2*i+1), block)...)
+	}
+	sent = append(sent, frame(framePing, 0, 0, []byte("answered"))...)
+	if _, err := conn.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	var refused []uint32
+	for {
+		kind, flags, stream, payload, err := readFrame(conn)
+		if err != nil {
+			t.Fatalf("the connection ended: %v", err)
+		}
+		if kind == frameReset && len(payload) == 4 && payload[3] == refusedStream {
+			refused = append(refused, stream)
+		}
+		if kind == framePing && flags == ack && string(payload) == "answered" { // the server has read the calls before
+			break
+		}
+	}
+	if want := []uint32{2*most + 1}; !slices.Equal(refused, want) {
+		t.Errorf("the streams %v were refused, want %v", refused, want)
+	}
+}
+
+// Types and a flag of frames (RFC 9113, section 6).
+const (
+	frameHeaders, frameReset, frameSettings, framePing = 1, 3, 4, 6
+
+	ack = 1
+)
+
+func frame(kind, flags byte, stream uint32, payload []byte) []byte {
+	head := binary.BigEndian.AppendUint32(nil, uint32(len(payload))<<8|uint32(kind))
+	return append(binary.BigEndian.AppendUint32(append(head, flags), stream), payload...)
+}
+
+// preface is what a client sends first.
+func preface() []byte {
+	return append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame(frameSettings, 0, 0, nil)...)
+}
+
+func readFrame(r io.Reader) (kind, flags byte, stream uint32, payload []byte, err error) {
+	var head [9]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, 0, 0, nil, err
+	}
+	payload = make([]byte, binary.BigEndian.Uint32(head[:])>>8)
+	_, err = io.ReadFull(r, payload)
+	return head[3], head[4], binary.BigEndian.Uint32(head[5:]), payload, err
 }
 
 // The middleware refuses a long key. gRPC itself refuses headers that are too long for that.
@@ -175,7 +211,7 @@ func TestConnectionsEnd(t *testing.T) {
 		"without a handshake":         {func(t *testing.T, l *bufconn.Listener) { speakHTTP2(t, l, false, false) }, 5 * time.Second, 6 * time.Second},
 		"of a client that is silent":  {func(t *testing.T, l *bufconn.Listener) { speakHTTP2(t, l, true, false) }, 80 * time.Second, 90 * time.Second},
 		"without calls":               {func(t *testing.T, l *bufconn.Listener) { speakHTTP2(t, l, true, true) }, 5 * time.Minute, 6 * time.Minute},
-		"with a call that never ends": {watchHealth, 32 * time.Minute, 38 * time.Minute}, // the age differs by a tenth
+		"with a call that never ends": {watchHealth, 32 * time.Minute, 39 * time.Minute}, // the age differs by a tenth
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -206,24 +242,18 @@ func speakHTTP2(t *testing.T, l *bufconn.Listener, greets, answersPings bool) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	const frameHead, ping, ack = 9, 6, 1
 	if greets {
-		settings := []byte{0, 0, 0, 4, 0, 0, 0, 0, 0}
-		if _, err := conn.Write(append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), settings...)); err != nil {
+		if _, err := conn.Write(preface()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for head := make([]byte, frameHead); ; {
-		if _, err := io.ReadFull(conn, head); err != nil {
+	for {
+		kind, flags, stream, payload, err := readFrame(conn)
+		if err != nil {
 			return
 		}
-		payload := make([]byte, binary.BigEndian.Uint32(append([]byte{0}, head[:3]...)))
-		if _, err := io.ReadFull(conn, payload); err != nil {
-			return
-		}
-		if head[3] == ping && head[4] != ack && answersPings {
-			head[4] = ack
-			_, _ = conn.Write(bytes.Join([][]byte{head, payload}, nil)) // the next read tells of an error
+		if kind == framePing && flags != ack && answersPings {
+			_, _ = conn.Write(frame(framePing, ack, stream, payload)) // the next read tells of an error
 		}
 	}
 }
