@@ -40,10 +40,10 @@ type Config struct {
 	Policies func(route string) (idem.Policy, bool)
 	// Authorise names the operator behind a request, or refuses it. ErrUnauthorised is answered
 	// with 401, and any other error with 403. It is called for every request, with a path
-	// relative to the console. It must be safe for concurrent use.
+	// relative to the console. It must be safe for concurrent use. [BasicAuth] makes one.
 	Authorise func(*http.Request) (Operator, error)
-	// Challenge is the WWW-Authenticate header of a 401, such as `Basic realm="console"`. By
-	// default there is none.
+	// Challenge is the WWW-Authenticate header of a 401. By default there is none, except with
+	// [BasicAuth].
 	Challenge string
 	// Service is the name in the title of each page. It may be empty.
 	Service string

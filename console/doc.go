@@ -1,9 +1,12 @@
 // Package console is a web page for operators. A service mounts it as an [net/http.Handler]:
 //
-//	page, err := console.New(console.Config{Engine: engine, Store: store, Policies: policies,
+//	page := console.Handler(console.Config{Engine: engine, Policies: policies,
 //		Authorise: func(r *http.Request) (console.Operator, error) { … },
 //	})
 //	mux.Handle("/console/", http.StripPrefix("/console", page))
+//
+// With Policies it tells what happens next with a record. [New] is Handler with an error in
+// place of a panic. [BasicAuth] makes an Authorise for a few names and passwords.
 //
 // It finds a key by its text and scope, its key ID or its operation ID. It lists the open records,
 // oldest first, with the attempts, the fences, whether the holder lives, the response that was on

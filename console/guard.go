@@ -59,8 +59,8 @@ func (g *guard) serve(w http.ResponseWriter, r *http.Request, next http.HandlerF
 	op, err := g.cfg.Authorise(r)
 	switch {
 	case errors.Is(err, ErrUnauthorised):
-		if g.cfg.Challenge != "" {
-			h.Set("WWW-Authenticate", g.cfg.Challenge)
+		if challenge := g.challenge(err); challenge != "" {
+			h.Set("WWW-Authenticate", challenge)
 		}
 		refuse(w, r, http.StatusUnauthorized, "Sign in as an operator.")
 		return

@@ -3,6 +3,8 @@ package observe_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"os"
 
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -45,4 +47,24 @@ func ExampleNew() {
 		}
 	}
 	// Output: map[completed:1 replayed:1]
+}
+
+// A store that is away fails every request. The log gets one line and then one line a second
+// with the number of the others, in place of a line for each.
+func ExampleNewLimitHandler() {
+	text := slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})
+	limited := observe.NewLimitHandler(text)
+	defer limited.Flush() // at the end of the process
+	log := slog.New(limited)
+	for _, err := range []string{"connection 17 refused", "connection 18 refused", "connection 19 refused"} {
+		log.Error("begin failed", "err", err)
+	}
+	// Output:
+	// level=ERROR msg="begin failed" err="connection 17 refused"
+	// level=ERROR msg="begin failed" err="connection 19 refused" repeated=2
 }

@@ -46,7 +46,7 @@ func TestREADMEDiffProtectsAHandlerOnPostgres(t *testing.T) {
 }
 
 // The diff in docs/getting-started.md protects the same handler, measures it and mounts the console,
-// with fourteen new lines.
+// with fifteen new lines.
 func TestGettingStartedDiffAddsMetricsAndConsole(t *testing.T) {
 	t.Parallel()
 	before, err := os.ReadFile("testdata/handler/main.go")
@@ -54,11 +54,11 @@ func TestGettingStartedDiffAddsMetricsAndConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	after, added := apply(t, string(before), diffOf(t, "docs/getting-started.md"))
-	if added != 14 {
-		t.Errorf("the diff adds %d lines that are not empty, want the 14 that the page names", added)
+	if added != 15 {
+		t.Errorf("the diff adds %d lines that are not empty, want the 15 that the page names", added)
 	}
 	name, _ := paymentsDatabase(t)
-	client, _ := runREADMEProgram(t, after, "DATABASE_URL="+name, "GIN_MODE=release", "ADMIN_PASSWORD=secret")
+	client, _ := runREADMEProgram(t, after, "DATABASE_URL="+name, "GIN_MODE=release", "CONSOLE_PASSWORD=secret")
 	if bodies := payTwice(t, client); bodies[0] != bodies[1] {
 		t.Errorf("the answers are %q, want the same one twice", bodies)
 	}
@@ -68,11 +68,11 @@ func TestGettingStartedDiffAddsMetricsAndConsole(t *testing.T) {
 		text           string
 	}{
 		{"/metrics", "", 200, `idemkeeper_outcome="replayed"`},
-		{"/admin/console/", "", 401, ""},
-		{"/admin/console/", "wrong", 401, ""},
-		{"/admin/console/", "secret", 200, "ada"},
-		{"/admin/console/health", "secret", 200, "Store"},
-		{"/admin/console/assets/console.css", "secret", 200, "color"},
+		{"/console/", "", 401, ""},
+		{"/console/", "wrong", 401, ""},
+		{"/console/", "secret", 200, "ada"},
+		{"/console/health", "secret", 200, "Store"},
+		{"/console/assets/console.css", "secret", 200, "color"},
 	} {
 		r, err := http.NewRequest(http.MethodGet, "http://service"+tt.path, nil)
 		if err != nil {

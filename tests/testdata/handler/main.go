@@ -8,11 +8,6 @@ import (
 	"net/http"
 	"os"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/exporters/prometheus"
-	"go.opentelemetry.io/otel/sdk/metric"
-
 	"github.com/gin-gonic/gin"
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
@@ -20,32 +15,18 @@ import (
 type service struct{ db *sql.DB }
 
 func main() {
-	exporter, err := prometheus.New()
-	if err != nil {
-		log.Fatal(err)
-	}
-	otel.SetMeterProvider(metric.NewMeterProvider(metric.WithReader(exporter)))
 	db, err := sql.Open("pgx", os.Getenv("DATABASE_URL"))
 	if err != nil {
 		log.Fatal(err)
 	}
 	s := &service{db}
 	r := gin.Default()
-	r.GET("/metrics", gin.WrapH(promhttp.Handler()))
-	admin := r.Group("/admin", gin.BasicAuth(gin.Accounts{"ada": os.Getenv("ADMIN_PASSWORD")}))
-	admin.GET("/hello", func(c *gin.Context) { c.String(http.StatusOK, "Hello %s", userOf(c.Request)) })
 	r.Use(authenticate)
 	r.POST("/payments", s.createPayment)
 	log.Fatal(r.Run("127.0.0.1:8080"))
 }
 
 func authenticate(c *gin.Context) { c.Set("merchant", "demo") }
-
-// userOf names the person whose password the admin group has checked.
-func userOf(r *http.Request) string {
-	name, _, _ := r.BasicAuth()
-	return name
-}
 
 type payment struct {
 	To     string `json:"to"`

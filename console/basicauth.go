@@ -1,0 +1,46 @@
+package console
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// errAskForPassword makes the browser ask for a name and a password.
+var errAskForPassword = fmt.Errorf("%w: no right name and password", ErrUnauthorised)
+
+// BasicAuth returns a [Config].Authorise for HTTP basic authentication (RFC 7617). It knows the
+// password of each operator by name, and compares in constant time. An operator with an empty
+// password, such as that of a variable that is not set, is refused. Every operator has the given
+// rights, whose Name is not used. So Operator{} lets them read.
+//
+// The browser sends the password with each request, so serve the console over TLS.
+func BasicAuth(passwords map[string]string, rights Operator) func(*http.Request) (Operator, error) {
+	hashes := make(map[string][sha256.Size]byte, len(passwords))
+	for name, password := range passwords {
+		if password != "" {
+			hashes[name] = sha256.Sum256([]byte(password))
+		}
+	}
+	return func(r *http.Request) (Operator, error) {
+		name, password, _ := r.BasicAuth()
+		want, known := hashes[name]
+		got := sha256.Sum256([]byte(password))
+		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 || !known {
+			return Operator{}, errAskForPassword
+		}
+		op := rights
+		op.Name = name
+		return op, nil
+	}
+}
+
+// challenge is the WWW-Authenticate of a request that Authorise did not accept.
+func (g *guard) challenge(err error) string {
+	if g.cfg.Challenge == "" && errors.Is(err, errAskForPassword) {
+		return `Basic realm="console", charset="UTF-8"`
+	}
+	return g.cfg.Challenge
+}

@@ -1,0 +1,43 @@
+package idemprom_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	idemprom "github.com/idemkeeper/idemkeeper/observe/prometheus"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// Two requests with one key are in the text that Prometheus reads.
+func ExampleNew() {
+	engine, err := idem.New(memorylock.New(), memorystore.New(), idemprom.New().Engine())
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{Name: "pay"}
+	for range 2 {
+		_, err := engine.Do(context.Background(), idem.Operation{
+			Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
+		}, func(context.Context) (idem.Response, error) { return idem.Response{}, nil })
+		if err != nil {
+			panic(err)
+		}
+	}
+
+	w := httptest.NewRecorder()
+	promhttp.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(w.Body.String()) {
+		if strings.HasPrefix(line, "idemkeeper_request_duration_seconds_count") {
+			fmt.Print(line)
+		}
+	}
+	// Output:
+	// idemkeeper_request_duration_seconds_count{idemkeeper_outcome="completed",idemkeeper_route="pay"} 1
+	// idemkeeper_request_duration_seconds_count{idemkeeper_outcome="replayed",idemkeeper_route="pay"} 1
+}

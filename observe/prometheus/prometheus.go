@@ -1,0 +1,38 @@
+// Package idemprom exports the metrics of package observe to Prometheus, for a service that has no
+// exporter of OpenTelemetry:
+//
+//	engine, err := idem.New(locker, store, idemprom.New().Engine())
+//	mux.Handle("/metrics", promhttp.Handler())
+//
+// promhttp is github.com/prometheus/client_golang/prometheus/promhttp. The names are those of
+// deploy/alerts.yaml and the dashboard. A service that exports its metrics with OpenTelemetry uses
+// observe.New instead.
+package idemprom
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/otlptranslator"
+	prometheusexporter "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/sdk/metric"
+
+	"github.com/idemkeeper/idemkeeper/observe"
+)
+
+// New returns an observer whose metrics are in [prometheus.DefaultRegisterer], beside those that the
+// service has there. Call it once in a process, and give its Engine option to every engine. Traces
+// and logs are those of [observe.New]. Like [prometheus.MustRegister] it panics if the registry
+// refuses the metrics.
+func New(opts ...observe.Option) *observe.Observer {
+	return NewIn(prometheus.DefaultRegisterer, opts...)
+}
+
+// NewIn is New for a registry of the service.
+func NewIn(registry prometheus.Registerer, opts ...observe.Option) *observe.Observer {
+	exporter, err := prometheusexporter.New(prometheusexporter.WithRegisterer(registry), prometheusexporter.WithoutScopeInfo(),
+		prometheusexporter.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
+	if err != nil {
+		panic(err)
+	}
+	meters := metric.NewMeterProvider(metric.WithReader(exporter))
+	return observe.New(append([]observe.Option{observe.WithMeterProvider(meters)}, opts...)...)
+}
