@@ -56,21 +56,12 @@ func TestREADMEProgramRuns(t *testing.T) {
 // it over a Unix socket. stop kills it and returns what it has printed.
 func runREADMEProgram(t *testing.T, program string, env ...string) (client *http.Client, stop func() string) {
 	t.Helper()
-	dir := t.TempDir()
-	socket, source := filepath.Join(dir, "s"), filepath.Join(dir, "main.go")
+	socket := filepath.Join(t.TempDir(), "s")
 	code := strings.Replace(program, `r.Run("127.0.0.1:8080")`, "r.RunUnix("+strconv.Quote(socket)+")", 1)
 	if code == program {
 		t.Fatal("the README's program does not listen on 127.0.0.1:8080")
 	}
-	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	binary := filepath.Join(dir, "readme")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, source)
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
+	binary := buildREADMEProgram(t, code)
 	var log bytes.Buffer
 	service := exec.CommandContext(t.Context(), binary)
 	service.Stdout, service.Stderr, service.Env = &log, &log, append(os.Environ(), env...)

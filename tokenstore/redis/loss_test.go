@@ -1,8 +1,10 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -198,6 +200,34 @@ func TestWithoutAWitnessTheProcessRemembers(t *testing.T) {
 		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
 	}
 	wantWorking(t, s)
+}
+
+// Without a witness a process that starts after the loss cannot notice it. It can say so.
+func TestEmptyRedisWithoutAWitnessIsWarnedOf(t *testing.T) {
+	m := startMini(t)
+	warned := func(opts ...Option) bool {
+		var log bytes.Buffer
+		open(t, connect(t, "redis://"+m.Addr()), append(opts, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))...)
+		return strings.Contains(log.String(), "has no records")
+	}
+	for _, step := range []struct {
+		name string
+		opts []Option
+		want bool
+	}{
+		{"first start, read-only", []Option{WithReadOnly()}, false},
+		{"first start", nil, true},
+		{"second start", nil, false},
+		{"after a loss", nil, true},
+		{"after a loss, with a witness", []Option{WithWitness(new(register))}, false},
+	} {
+		if strings.HasPrefix(step.name, "after") {
+			m.FlushAll()
+		}
+		if got := warned(step.opts...); got != step.want {
+			t.Errorf("%s: warned %v, want %v", step.name, got, step.want)
+		}
+	}
 }
 
 func TestRedisIsAdoptedByANewWitness(t *testing.T) {

@@ -50,7 +50,8 @@ type config struct {
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
 // WithWitness keeps a copy of the incarnations in w, outside of this Redis. Processes
-// started after a loss then notice it too. By default the store has no witness.
+// started after a loss then notice it too. In ZooKeeper, recipes.NewRegister makes a witness.
+// By default the store has no witness. [New] then warns of a Redis without records.
 func WithWitness(w Witness) Option { return func(c *config) { c.witness = w } }
 
 // WithLogger sets the logger for warnings. [slog.Default] by default.

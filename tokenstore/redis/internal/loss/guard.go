@@ -71,6 +71,9 @@ func New(c Config) *Guard {
 // succeeds after a loss of records. The error wraps idem.ErrUnavailable if Redis or the
 // witness cannot be reached.
 func (g *Guard) Start(ctx context.Context) error {
+	if g.Witness == nil && !g.ReadOnly {
+		g.warnOfEmptyShards(ctx)
+	}
 	for range tries {
 		want, version, err := g.inc.load(ctx)
 		if err != nil {
@@ -99,6 +102,24 @@ func (g *Guard) Start(ctx context.Context) error {
 		}
 	}
 	return errRaces
+}
+
+// warnOfEmptyShards tells of what only a witness could tell apart.
+func (g *Guard) warnOfEmptyShards(ctx context.Context) {
+	have, err := g.inc.read(ctx)
+	if err != nil {
+		return // Start fails, and says so
+	}
+	empty := 0
+	for _, incarnation := range have {
+		if incarnation == "" {
+			empty++
+		}
+	}
+	if empty > 0 {
+		g.Log.WarnContext(ctx, "tokenstore/redis: Redis has no records; if it has lost them, executed keys run again, because the store has no witness",
+			"empty_shards", empty, "shards", shards)
+	}
 }
 
 // Do runs a call on one shard. The call compares the expected incarnation and reports
