@@ -125,3 +125,30 @@ func ExampleEngine_Do() {
 	// <nil>
 	// key-reused
 }
+
+// A token stands for one payment. The service issues it, for example with the page that has the
+// button, and nobody else can make one up.
+func ExampleEngine_IssueToken() {
+	ctx := context.Background()
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	token, err := engine.IssueToken(ctx, "merchant_1", 0)
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{Name: "pay", Kind: idem.IssuedToken}
+	for _, key := range []idem.Key{token.Value, token.Value, "made-up"} {
+		res, err := engine.Do(ctx, idem.Operation{
+			Scope: "merchant_1", Key: key, Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
+		}, func(context.Context) (idem.Response, error) {
+			return idem.Response{Body: []byte("pay_1")}, nil
+		})
+		fmt.Printf("%q, replayed %v, %v\n", res.Response.Body, res.Replayed, err)
+	}
+	// Output:
+	// "pay_1", replayed false, <nil>
+	// "pay_1", replayed true, <nil>
+	// "", replayed false, idem: refused: token-unknown
+}

@@ -51,3 +51,20 @@ func Example() {
 	// true pending <nil>
 	// false pending <nil>
 }
+
+// A service on PostgreSQL gets its engine in one line, and a handler pays in the joined transaction.
+func ExampleJoin() {
+	newEngine := func(ctx context.Context, db *sql.DB) (*idem.Engine, error) {
+		return sqlstore.Join(ctx, db, sqlstore.PostgreSQL())
+	}
+	pay := func(ctx context.Context, cents int64) error {
+		tx, err := sqlstore.Tx(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "INSERT INTO payments (cents) VALUES ($1)", cents)
+		return err // the middleware commits or rolls back
+	}
+	_, _ = newEngine, pay // they need a server
+	// Output:
+}
