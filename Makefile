@@ -50,6 +50,7 @@ CYCLONEDX_VERSION   := v1.10.0
 CYCLONEDX           := bin/cyclonedx-gomod-$(CYCLONEDX_VERSION)
 BUF_VERSION         := v1.66.1
 BUF                 := bin/buf-$(BUF_VERSION)
+GORELEASER_VERSION  := v2.15.1
 APIDIFF_VERSION     := v0.0.0-20261014143641-f0251eb4aa3e
 
 # Modules of their own: what bench measures beside the library, what examples are
@@ -142,18 +143,13 @@ fuzz: ## run every fuzz target for FUZZTIME
 	@GO=$(GO) scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: lint
-lint: ## formatting, vet, linters, import rules, known vulnerabilities: all of them, then the verdict
-	@$(MAKE) -k format-check vet golangci imports vulncheck
+lint: ## formatting, linters (go vet is one), import rules, known vulnerabilities: all of them, then the verdict
+	@$(MAKE) -k format-check golangci imports vulncheck
 
 .PHONY: format-check
 format-check:
 	@unformatted="$$(gofmt -s -l .)"; if [[ -n $$unformatted ]]; then \
 		echo "gofmt -s would change:"; echo "$$unformatted"; exit 1; fi
-
-.PHONY: vet
-vet:
-	$(GO) vet ./...
-	@for module in $(BESIDE); do (cd $$module && set -x && $(GO) vet ./...) || exit; done
 
 .PHONY: golangci
 golangci: $(GOLANGCI)
@@ -171,6 +167,10 @@ vulncheck:
 .PHONY: apicheck
 apicheck: ## compare the exported Go names with those of the last tag
 	@GO=$(GO) scripts/apicheck.sh $(APIDIFF_VERSION)
+
+.PHONY: releasecheck
+releasecheck: ## check .goreleaser.yaml with goreleaser, which compiles for minutes the first time
+	$(GO) run github.com/goreleaser/goreleaser/v2@$(GORELEASER_VERSION) check
 
 .PHONY: generate
 generate: $(BUF) ## check the protobuf files, and generate their code and that of examples/sql
