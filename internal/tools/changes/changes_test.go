@@ -133,10 +133,13 @@ func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	interrupted := errors.New("interrupted")
 	go func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
 		for ctx.Err() == nil {
 			if runs, _ := filepath.Glob(tmp + "/changes*/*/record"); len(runs) > 0 {
 				cancel(interrupted)
 			}
+			<-tick.C
 		}
 	}()
 	if err := run(ctx, &strings.Builder{}, o); !errors.Is(err, context.Canceled) && !errors.Is(err, interrupted) {
