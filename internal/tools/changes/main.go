@@ -1,7 +1,7 @@
 // Command changes makes small changes to a package, one at a time, and shows which of them the
 // tests notice:
 //
-//	changes [-quick] [-tests pkg,pkg] [-only text] [-part 1/3] [-budget 30s] [-grace 5s] [-list] ./idem
+//	changes [-quick] [-tests pkg,pkg] [-only text] [-part 1/3] [-again file] [-budget 30s] [-grace 5s] [-list] ./idem
 //
 // The usual tools compile the package once per change. That takes hours for the packages of this
 // module, and such a tool leaves out the conditions of case lines. This one compiles all changes
@@ -41,8 +41,9 @@
 //
 // -quick gives the tests -short, so they need no server. -tests names more packages whose tests
 // count. -only takes the changes that have a text in "file:line: kind: code", and -part every n-th
-// of them, from the i-th on. -budget leaves out the slowest tests of a change, when the sound runs
-// of the others take this long together. -list prints each change that survived or was not reached.
+// of them, from the i-th on. -again reads what -list has printed, and takes these changes once more.
+// -budget leaves out tests of a change when the sound runs of the others take this long together, and
+// first the tests that pass the most switches. -list prints each change that survived or was not reached.
 package main
 
 import (
@@ -64,6 +65,7 @@ type options struct {
 	quick     bool
 	only      string
 	part, of  int
+	again     string
 	budget    time.Duration
 	grace     time.Duration
 	list      bool
@@ -92,7 +94,8 @@ func parse(args []string) (o options, err error) {
 	tests := flags.String("tests", "", "more `packages` whose tests count, with commas")
 	flags.StringVar(&o.only, "only", "", "take the changes that have this `text` in file:line: kind: code")
 	part := flags.String("part", "0/1", "take every n-th change, from the i-th on, as `i/n`")
-	flags.DurationVar(&o.budget, "budget", 0, "leave out the slowest tests of a change beyond this sum")
+	flags.StringVar(&o.again, "again", "", "take the changes that this `file` lists, from an earlier run with -list")
+	flags.DurationVar(&o.budget, "budget", 0, "leave out tests of a change beyond this sum of their sound runs")
 	flags.DurationVar(&o.grace, "grace", 5*time.Second, "what the tests of a change may take beside three times their sound runs")
 	flags.BoolVar(&o.list, "list", false, "print each change that survived or was not reached")
 	if err := flags.Parse(args); err != nil {

@@ -49,15 +49,9 @@ func run(ctx context.Context, w io.Writer, o options) error {
 	if err != nil {
 		return err
 	}
-	var chosen []change
-	named := 0
-	for _, c := range all {
-		if !strings.Contains(c.String(), o.only) {
-			continue
-		}
-		if named++; (named-1)%o.of == o.part%o.of {
-			chosen = append(chosen, c)
-		}
+	chosen, err := choose(all, o)
+	if err != nil {
+		return err
 	}
 	var tests []*test
 	var linked []string
@@ -94,7 +88,27 @@ func run(ctx context.Context, w io.Writer, o options) error {
 	return nil
 }
 
-// soundRuns returns the tests that pass without a change, the fastest first.
+// choose takes the changes that the command line asks for.
+func choose(all []change, o options) (chosen []change, err error) {
+	var list []byte
+	if o.again != "" {
+		if list, err = os.ReadFile(o.again); err != nil {
+			return nil, err
+		}
+	}
+	named := 0
+	for _, c := range all {
+		if !strings.Contains(c.String(), o.only) || o.again != "" && !bytes.Contains(list, []byte("  "+c.String()+"\n")) {
+			continue
+		}
+		if named++; (named-1)%o.of == o.part%o.of {
+			chosen = append(chosen, c)
+		}
+	}
+	return chosen, nil
+}
+
+// soundRuns returns the tests that pass without a change.
 func soundRuns(ctx context.Context, pool []*worker, tests []*test) (good []*test, err error) {
 	start := time.Now()
 	ok := make([]bool, len(tests))
@@ -111,7 +125,6 @@ func soundRuns(ctx context.Context, pool []*worker, tests []*test) (good []*test
 			good = append(good, t)
 		}
 	}
-	slices.SortFunc(good, func(a, b *test) int { return int(a.took - b.took) })
 	fmt.Fprintf(os.Stderr, "%d tests ran by themselves in %v\n", len(good), time.Since(start).Round(time.Second))
 	return good, err
 }
@@ -125,13 +138,7 @@ func tryAll(ctx context.Context, pool []*worker, chosen []change, tests []*test)
 	var done atomic.Int32
 	start := time.Now()
 	err = each(ctx, pool, len(chosen), func(ctx context.Context, w *worker, i int) error {
-		var reach []*test
-		var sum time.Duration
-		for _, t := range tests {
-			if t.needs[chosen[i].number] && (w.budget == 0 || sum == 0 || sum+t.took <= w.budget) {
-				reach, sum = append(reach, t), sum+t.took
-			}
-		}
+		reach := within(tests, chosen[i].number, w.budget)
 		if verdicts[i] = unreached; len(reach) > 0 {
 			var err error
 			if verdicts[i], _, err = w.try(ctx, chosen[i].number, reach); err != nil {
@@ -147,6 +154,27 @@ func tryAll(ctx context.Context, pool []*worker, chosen []change, tests []*test)
 		return nil
 	})
 	return verdicts, err
+}
+
+// within returns the tests that pass a switch, the fastest first. If a budget is given and they
+// take longer, the tests that pass the most switches are left out, because they are about
+// everything. One test stays in any case.
+func within(tests []*test, number int, budget time.Duration) (chosen []*test) {
+	var all []*test
+	for _, t := range tests {
+		if t.needs[number] {
+			all = append(all, t)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *test) int { return len(a.needs) - len(b.needs) })
+	var sum time.Duration
+	for _, t := range all {
+		if budget == 0 || sum == 0 || sum+t.took <= budget {
+			chosen, sum = append(chosen, t), sum+t.took
+		}
+	}
+	slices.SortFunc(chosen, func(a, b *test) int { return int(a.took - b.took) })
+	return chosen
 }
 
 // try runs tests with a change. Without one, number is 0.

@@ -86,7 +86,7 @@ func (w *worker) run(ctx context.Context, tests []*test, limit time.Duration, en
 	}
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	cmd := exec.CommandContext(timed, tests[0].file, "-test.run=^("+strings.Join(names, "|")+")$", "-test.failfast", "-test.short="+strconv.FormatBool(w.quick))
+	cmd := exec.CommandContext(timed, tests[0].file, "-test.run=^("+strings.Join(names, "|")+")$", "-test.failfast", "-test.parallel=6", "-test.short="+strconv.FormatBool(w.quick))
 	cmd.Dir, cmd.Env = tests[0].dir, slices.Concat(os.Environ(), w.env, []string{"TMPDIR=" + tmp}, env)
 	var text bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &text, &text
