@@ -29,6 +29,9 @@ MODEL        ?=
 MUTANT       ?=
 MUTANT_FLAGS ?=
 
+# How make changes tries the changes of PKG: -quick, -tests pkg,pkg, -only text, -part 1/3, -budget 30s, -list.
+CHANGES_FLAGS ?=
+
 # What make load measures.
 C        ?= 1,64,256
 CASES    ?=
@@ -125,6 +128,10 @@ model: servers ## check the protocol's model in every reachable state, and that 
 .PHONY: mutants
 mutants: servers ## put deliberate faults into a copy, one after the other, and show that a test catches each; MUTANT=text picks some
 	@$(GO) run ./internal/tools/mutants -only '$(MUTANT)' $(MUTANT_FLAGS)
+
+.PHONY: changes
+changes: servers ## make small changes to PKG=./idem, one at a time, and count those that its tests notice; the last line is "FIGURE changes"
+	@$(GO) run ./internal/tools/changes $(CHANGES_FLAGS) $(PKG)
 
 # The profile is in bin/cover.out. CI does not run it, because it would run these tests twice.
 .PHONY: cover

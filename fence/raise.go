@@ -56,10 +56,8 @@ func (t *Table) raise(ctx context.Context, tx *sql.Tx, operationID string, f ide
 	case f.Domain == "" || f.Token == 0 || f.Token > math.MaxInt64:
 		return fmt.Errorf("fence: operation %s: the fence %q cannot be compared (joined mode has none)", operationID, f)
 	}
-	first := row{Fence: f}
-	first.end(over)
 	for range raiseRounds {
-		if _, err := tx.ExecContext(ctx, t.insert, operationID, first.Domain, int64(first.Token), first.pastJSON()); err != nil {
+		if _, err := tx.ExecContext(ctx, t.insert, operationID, f.Domain, int64(f.Token), "[]"); err != nil {
 			return fmt.Errorf("fence: operation %s: %w", operationID, err)
 		}
 		// The number of rows changed means something else on each database. The row tells.
@@ -123,9 +121,6 @@ func (r *row) end(domain string) {
 }
 
 func (r *row) pastJSON() string {
-	if r.past == nil {
-		return "[]"
-	}
 	b, _ := json.Marshal(r.past) //nolint:errchkjson // strings always marshal
 	return string(b)
 }

@@ -70,6 +70,9 @@ func TestMigrate(t *testing.T) {
 		if err := foreign.Migrate(t.Context(), l.db); err == nil {
 			t.Error("Migrate() over another table = nil, want an error")
 		}
+		if n := l.db.Stats().InUse; n != 0 {
+			t.Errorf("%d connections are in use after a failed Migrate(), want 0", n)
+		}
 		if err := foreign.Check(t.Context(), l.db); err == nil {
 			t.Error("Check() of another table = nil, want an error")
 		}

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	copied "github.com/idemkeeper/idemkeeper/internal/tools/tree"
 )
 
 // run tries the faults in a copy of the tree.
@@ -20,7 +22,7 @@ func run(ctx context.Context, chosen []Mutant, whole bool) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	if err := os.CopyFS(filepath.Join(dir, "tree"), sources{os.DirFS(".")}); err != nil {
+	if err := copied.Copy(filepath.Join(dir, "tree"), "."); err != nil {
 		return err
 	}
 	t := tree(filepath.Join(dir, "tree"))

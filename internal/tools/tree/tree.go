@@ -1,9 +1,14 @@
-package main
+// Package tree copies the module, for tools that change the copy.
+package tree
 
 import (
 	"io/fs"
+	"os"
 	"slices"
 )
+
+// Copy copies the tree at root to a directory that it makes, without the repository's own data and binaries.
+func Copy(to, root string) error { return os.CopyFS(to, sources{os.DirFS(root)}) }
 
 // sources is the tree without what the copy does not need.
 type sources struct{ fs.FS }

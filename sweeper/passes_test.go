@@ -1,0 +1,351 @@
+package sweeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/sweeper"
+)
+
+// first waits until the sweeper has done a pass, and returns it.
+func (b *bundle) first() sweeper.Pass {
+	b.Helper()
+	time.Sleep(time.Second) // of the fake clock
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.passes) == 0 {
+		b.Fatal("no pass in a second")
+	}
+	return b.passes[0]
+}
+
+// old leaves interrupted attempts that a pass looks at.
+func (b *bundle) old(keys ...string) {
+	b.Helper()
+	for _, key := range keys {
+		b.interrupted(key)
+		time.Sleep(time.Millisecond) // so that they are listed in this order
+	}
+	time.Sleep(time.Minute)
+}
+
+// What a pass tells is what happened to its records.
+func TestPassTellsWhatHappened(t *testing.T) {
+	for name, tt := range map[string]struct {
+		policies func(b *bundle) sweeper.Policies
+		want     sweeper.Pass
+		err      string // of the pass
+		reason   string // of the case
+	}{
+		"applied": {func(b *bundle) sweeper.Policies {
+			b.policy.InDoubt = idem.AskResolver(says(idem.Applied(idem.Response{Status: 201})))
+			return sweeper.ForAll(b.policy)
+		}, sweeper.Pass{Looked: 1, Applied: 1}, "", ""},
+		"the resolver cannot tell": {func(b *bundle) sweeper.Policies {
+			b.policy.InDoubt = idem.AskResolver(says(idem.StillUnknown()))
+			return sweeper.ForAll(b.policy)
+		}, sweeper.Pass{Looked: 1, Unknown: 1, Queued: 1}, "", "the resolver cannot tell"},
+		"no resolver": {func(b *bundle) sweeper.Policies { return sweeper.ForAll(b.policy) },
+			sweeper.Pass{Looked: 1, Unknown: 1, Queued: 1}, "", "the route has no resolver"},
+		"a policy that panics": {func(*bundle) sweeper.Policies {
+			return func(string) (idem.Policy, bool) { panic("boom") }
+		}, sweeper.Pass{Looked: 1, Failed: 1}, "boom", ""},
+		"a policy that is wrong": {func(b *bundle) sweeper.Policies {
+			b.policy.KeyTTL = -1
+			return sweeper.ForAll(b.policy)
+		}, sweeper.Pass{Looked: 1, Failed: 1}, "negative time", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, nil)
+				b.old("k")
+				defer b.runWith(tt.policies(b))()
+				p := b.first()
+				if (p.Err != nil) != (tt.err != "") || tt.err != "" && !strings.Contains(p.Err.Error(), tt.err) {
+					t.Errorf("Err = %v, want %q in it", p.Err, tt.err)
+				}
+				tt.want.Leader, tt.want.Err, tt.want.Duration = true, p.Err, p.Duration
+				if p != tt.want || p.Settled() != tt.want.Applied+tt.want.Released {
+					t.Errorf("pass = %+v, want %+v", p, tt.want)
+				}
+				if tt.reason != "" && (b.inbox.size() != 1 || b.inbox.cases[0].Reason != tt.reason) {
+					t.Errorf("cases = %+v, want the reason %q", b.inbox.cases, tt.reason)
+				}
+			})
+		})
+	}
+}
+
+// A record that is not due yet, or for whose resolver there is no room, counts as deferred.
+func TestDeferredRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung := make(chan struct{})
+		b := setup(t, func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			<-hung
+			return idem.StillUnknown(), nil
+		})
+		b.old("a", "b")
+		stop := b.run(sweeper.WithWorkers(1))
+		defer stop()
+		defer close(hung)
+		time.Sleep(time.Minute)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if p := b.passes[0]; p.Unknown != 1 || p.Deferred != 1 || p.Settled() != 0 || p.Err == nil {
+			t.Errorf("first pass = %+v, want one unknown, and one deferred with a reason", p)
+		}
+		for _, p := range b.passes[1:] {
+			if p.Looked != 2 || p.Deferred+p.Unknown != 2 {
+				t.Errorf("pass = %+v, want two records looked at", p)
+			}
+		}
+	})
+}
+
+// failingStore fails for some keys, and counts the listings.
+type failingStore struct {
+	idem.Store
+	fails  func(idem.KeyID) bool
+	with   error
+	listed atomic.Int32
+}
+
+var errDown = errors.New("down")
+
+func (s *failingStore) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	if s.fails(id) {
+		return idem.Record{}, s.with
+	}
+	return s.Store.Get(ctx, id)
+}
+
+func (s *failingStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	s.listed.Add(1)
+	return s.Store.ListOpen(ctx, q)
+}
+
+// A pass ends at a page of which every record failed, because the store is down. A page with
+// one good record does not end it.
+func TestPassEndsAtAPageThatFails(t *testing.T) {
+	for name, tt := range map[string]struct {
+		bad                    string
+		pages, failed, settled int
+	}{
+		"the whole first page":  {"a b", 1, 2, 0},
+		"one of the first page": {"a", 3, 1, 4},
+		"one of the second":     {"c", 3, 1, 4},
+		"the first of each":     {"a c", 3, 2, 3},
+		"the whole second page": {"a c d", 2, 3, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, says(idem.NotApplied()))
+				b.old("a", "b", "c", "d", "e")
+				bad := map[idem.KeyID]bool{}
+				for key := range strings.FieldsSeq(tt.bad) {
+					bad[idOf(key)] = true
+				}
+				store := &failingStore{Store: b.store, fails: func(id idem.KeyID) bool { return bad[id] }, with: errDown}
+				engine, err := idem.New(b.locker, store)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.engine, b.listed = engine, store
+				defer b.run(sweeper.WithPage(2), sweeper.WithInterval(time.Hour))()
+				p := b.first()
+				if int(store.listed.Load()) != tt.pages || p.Failed != tt.failed || p.Settled() != tt.settled || !errors.Is(p.Err, errDown) {
+					t.Errorf("%d pages, %+v; want %d pages, %d failed and %d settled", store.listed.Load(), p, tt.pages, tt.failed, tt.settled)
+				}
+			})
+		})
+	}
+}
+
+// A case stays known while its record cannot be read. Otherwise people would get it twice.
+func TestCaseIsKeptWhileItsRecordCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		hiding := &hidingStore{Store: b.store}
+		var down atomic.Bool
+		store := &failingStore{Store: hiding, fails: func(idem.KeyID) bool { return down.Load() }, with: errDown}
+		b.listed = store
+		defer b.run()()
+		b.interrupted("k")
+		time.Sleep(time.Minute)
+		hiding.hide.Store(true)
+		down.Store(true)
+		time.Sleep(time.Minute)
+		hiding.hide.Store(false)
+		down.Store(false)
+		time.Sleep(10 * time.Minute)
+		if n := b.inbox.size(); n != 1 {
+			t.Errorf("%d cases of one attempt, want 1", n)
+		}
+	})
+}
+
+func TestSweeperWithoutAnInbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.old("k")
+		defer b.run(sweeper.WithInbox(nil))()
+		if p := b.first(); p.Unknown != 1 || p.Queued+p.Unqueued != 0 || p.Err != nil {
+			t.Errorf("pass = %+v, want one unknown record and no case", p)
+		}
+		b.wantState("k", idem.StateUnknown)
+	})
+}
+
+// A record that changes between the listing and the look at it is no failure.
+func TestRecordThatChangesAfterItWasListed(t *testing.T) {
+	for name, tt := range map[string]struct {
+		with error // the store returns it for the record
+		want sweeper.Pass
+	}{
+		"settled":                    {idem.ErrNotOpen, sweeper.Pass{Looked: 1}},
+		"rewritten by a newer build": {idem.ErrNewerRecord, sweeper.Pass{Looked: 1, Newer: 1, Yielded: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, says(idem.NotApplied()))
+				b.old("k")
+				store := &failingStore{Store: b.store, fails: func(idem.KeyID) bool { return true }, with: tt.with}
+				engine, err := idem.New(b.locker, store)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.engine, b.listed = engine, store
+				defer b.run()()
+				p := b.first()
+				tt.want.Leader, tt.want.Duration = true, p.Duration
+				if p != tt.want {
+					t.Errorf("pass = %+v, want %+v", p, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// partInbox is an inbox of which some calls fail.
+type partInbox struct {
+	*inbox
+	names, forget error
+}
+
+func (in *partInbox) Names(ctx context.Context) ([]string, error) {
+	if in.names != nil {
+		return nil, in.names
+	}
+	return in.inbox.Names(ctx)
+}
+
+func (in *partInbox) ForgetName(ctx context.Context, name string) error {
+	if in.forget != nil {
+		return in.forget
+	}
+	return in.inbox.ForgetName(ctx, name)
+}
+
+// An inbox that does not list its names gets no case in this pass. One that forgets no name is
+// asked for one only. Both are told of.
+func TestInboxOfWhichSomeCallsFail(t *testing.T) {
+	for name, in := range map[string]*partInbox{"names": {names: errDown}, "forget": {forget: errDown}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, nil)
+				want := sweeper.Pass{Leader: true, Unqueued: 1, Looked: 1, Unknown: 1}
+				if name == "names" {
+					b.old("k")
+				} else {
+					b.inbox.known = map[string]bool{"one": true, "other": true}
+					want.Looked, want.Unknown = 0, 0
+				}
+				in.inbox = b.inbox
+				defer b.run(sweeper.WithInbox(in))()
+				p := b.first()
+				if want.Err, want.Duration = p.Err, p.Duration; p != want || !errors.Is(p.Err, errDown) {
+					t.Errorf("pass = %+v, want %+v and the reason", p, want)
+				}
+			})
+		})
+	}
+}
+
+// The observer hears of an election that failed, and the sweeper stands for the next one.
+func TestFailedElectionIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		tries := 0
+		stop := b.run(sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
+			if tries++; tries == 1 {
+				return errDown
+			}
+			return term(ctx)
+		}))
+		time.Sleep(time.Minute)
+		stop()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for i, p := range b.passes {
+			if i == 0 && (p.Leader || !errors.Is(p.Err, errDown)) || i > 0 && (!p.Leader || p.Err != nil) {
+				t.Errorf("pass %d = %+v, want the failed election first, and then passes of a leader", i, p)
+			}
+		}
+		if len(b.passes) < 25 || len(b.passes) > 31 {
+			t.Errorf("%d passes in a minute, want one every 2 s", len(b.passes))
+		}
+	})
+}
+
+// The observer hears of each chore that failed, and of no other.
+func TestFailedChoreIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		runs := 0
+		stop := b.run(sweeper.WithChore(time.Minute, func(context.Context) error {
+			if runs++; runs%2 == 0 {
+				return fmt.Errorf("run %d: %w", runs, errDown)
+			}
+			return nil
+		}))
+		time.Sleep(4*time.Minute + time.Second)
+		stop()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		var told []string
+		for _, p := range b.passes {
+			if p.Err != nil {
+				told = append(told, fmt.Sprint(p.Leader, " ", p.Err))
+			}
+		}
+		if want := "true sweeper: chore: run 2: down, true sweeper: chore: run 4: down"; strings.Join(told, ", ") != want {
+			t.Errorf("told %q, want %s", told, want)
+		}
+	})
+}
+
+func TestNewTakesTheLeastOfEach(t *testing.T) {
+	b := setup(t, nil)
+	if _, err := sweeper.New(b.engine, b.store, sweeper.ForAll(b.policy), sweeper.WithMinAge(0), sweeper.WithPage(1), sweeper.WithWorkers(1)); err != nil {
+		t.Errorf("New() = %v", err)
+	}
+	observed := sweeper.WithObserver(func(context.Context, sweeper.Pass) {})
+	chore := sweeper.WithChore(time.Hour, func(context.Context) error { return nil })
+	if _, err := sweeper.New(b.engine, b.store, sweeper.ForAll(b.policy), sweeper.WithPage(0), observed, chore); err == nil {
+		t.Error("New() with a page of 0, an observer and a chore = nil, want an error")
+	}
+	if _, err := sweeper.New(b.engine, nil, sweeper.ForAll(b.policy)); err == nil {
+		t.Error("New() without a store = nil, want an error")
+	}
+	if _, err := sweeper.New(b.engine, b.store, nil); err == nil {
+		t.Error("New() without policies = nil, want an error")
+	}
+}
