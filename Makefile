@@ -122,7 +122,7 @@ model: servers ## check the protocol's model in every reachable state, and that 
 	@model/run.sh '$(MODEL)'
 
 .PHONY: mutants
-mutants: servers ## put deliberate faults into a copy, one after the other, and show that a test catches each; MUTANT=text picks some
+mutants: servers ## put deliberate faults into copies, one after the other, and show that a test catches each; MUTANT=text picks some
 	@$(GO) run ./internal/tools/mutants -only '$(MUTANT)' $(MUTANT_FLAGS)
 
 # The profile is in bin/cover.out. CI does not run it, because it would run these tests twice.
