@@ -126,7 +126,7 @@ model: servers ## check the protocol's model in every reachable state, and that 
 	@model/run.sh '$(MODEL)'
 
 .PHONY: mutants
-mutants: servers ## put deliberate faults into a copy, one after the other, and show that a test catches each; MUTANT=text picks some
+mutants: servers ## put deliberate faults into copies, one after the other, and show that a test catches each; MUTANT=text picks some
 	@$(GO) run ./internal/tools/mutants -only '$(MUTANT)' $(MUTANT_FLAGS)
 
 .PHONY: changes
