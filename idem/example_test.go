@@ -152,3 +152,86 @@ func ExampleEngine_IssueToken() {
 	// "pay_1", replayed true, <nil>
 	// "", replayed false, idem: refused: token-unknown
 }
+
+// The authentication leaves the owner of the keys in the context, and the policy takes it from there.
+// Two merchants may use the same key.
+func ExampleScopeFrom() {
+	type merchant struct{}
+	policy := idem.Policy{Scope: idem.ScopeFrom(merchant{})}
+	ctx := context.WithValue(context.Background(), merchant{}, "merchant_1")
+	scope, err := policy.Scope(ctx)
+	fmt.Println(scope, err)
+	// Output: merchant_1 <nil>
+}
+
+// The handler asks right before it sends what cannot be taken back.
+func ExampleCheckOwner() {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{Name: "pay"}
+	_, err = engine.Do(context.Background(), idem.Operation{
+		Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
+	}, func(ctx context.Context) (idem.Response, error) {
+		good, err := idem.CheckOwner(ctx)
+		if err != nil {
+			return idem.Response{}, err // do not send
+		}
+		execution, _ := idem.FromContext(ctx)
+		// The ledger refuses a fence below one that it has seen. Package fence does that in SQL.
+		fmt.Println("send within", good > 0, "and give the fence", execution.Fence.Token > 0)
+		return idem.Response{}, nil
+	})
+	fmt.Println(err)
+	// Output:
+	// send within true and give the fence true
+	// <nil>
+}
+
+// The handler knows that nothing has happened. So the key is not in doubt, and a repeat runs.
+func ExampleNoEffect() {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{Name: "pay"}
+	for attempt := range 2 {
+		res, err := engine.Do(context.Background(), idem.Operation{
+			Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
+		}, func(ctx context.Context) (idem.Response, error) {
+			if attempt == 0 {
+				idem.NoEffect(ctx)
+				return idem.Response{}, errors.New("the bank is closed")
+			}
+			return idem.Response{Body: []byte("pay_1")}, nil
+		})
+		fmt.Printf("%q, %v\n", res.Response.Body, err)
+	}
+	// Output:
+	// "", the bank is closed
+	// "pay_1", <nil>
+}
+
+// An observer hears of every event, with the operation ID of the key and never the key itself.
+func ExampleWithObserver() {
+	engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev idem.Event) {
+		fmt.Println(ev.Type, ev.KeyID.OperationID())
+	}))
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{Name: "pay"}
+	for range 2 {
+		_, err := engine.Do(context.Background(), idem.Operation{
+			Scope: "merchant_1", Key: "order-1001", Policy: &policy, Fingerprint: idem.FingerprintOf("pay", "12.50"),
+		}, func(context.Context) (idem.Response, error) { return idem.Response{}, nil })
+		if err != nil {
+			panic(err)
+		}
+	}
+	// Output:
+	// begun op_3b73d69ea42a435d20bb2a4f0d1a0953
+	// completed op_3b73d69ea42a435d20bb2a4f0d1a0953
+	// replayed op_3b73d69ea42a435d20bb2a4f0d1a0953
+}

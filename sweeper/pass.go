@@ -153,8 +153,9 @@ func (s *Sweeper) settle(ctx context.Context, r *result) {
 	}()
 	policy, ok := s.policies(r.row.Record.Route)
 	if !ok {
-		policy = idem.Policy{AllowGlobalKeys: true}
+		policy = idem.Policy{}
 	}
+	policy.AllowGlobalKeys = true // the record's key ID has its scope, and a consumer's policy has none
 	if policy, r.err = policy.WithDefaults(); r.err != nil {
 		return
 	}

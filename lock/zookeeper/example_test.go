@@ -42,3 +42,12 @@ func ExampleOpen() {
 	}
 	_ = pay // it needs servers
 }
+
+// Durable markers protect used keys, even if Redis loses every record. The service removes them
+// after a retention.
+func ExampleWithDurableMarkers() {
+	newEngine := func(ctx context.Context, client *zookeeper.Client, store idem.Store) (*idem.Engine, error) {
+		return idem.New(client.Locker(zookeeper.WithDurableMarkers()), store)
+	}
+	_ = newEngine // it needs servers
+}

@@ -1,10 +1,12 @@
 package idemgin_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -39,4 +41,38 @@ func Example() {
 	// 201 {"id":"p1"} replayed: false
 	// 201 {"id":"p1"} replayed: true
 	// 201 {"id":"p1"} replayed: true
+}
+
+// The service issues a token with its form. The form can be sent once, and its owner can ask where
+// the token stands.
+func ExampleTokenHandler() {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{Scope: idem.ScopeFrom("merchant"), Kind: idem.IssuedToken}
+	r := gin.New()
+	r.Use(func(c *gin.Context) { c.Set("merchant", "merchant_demo") }) // the authentication
+	r.POST("/v1/tokens", idemgin.TokenHandler(engine, policy, 15*time.Minute))
+	r.GET("/v1/idempotency", idemgin.StatusHandler(engine, policy))
+	r.POST("/v1/trades", idemgin.Middleware(engine, policy), func(c *gin.Context) { c.Status(http.StatusCreated) })
+
+	send := func(method, path, key string) *httptest.ResponseRecorder {
+		req := httptest.NewRequest(method, path, nil)
+		req.Header.Set("Idempotency-Key", key)
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, req)
+		return w
+	}
+	var issued struct{ Token string }
+	if err := json.Unmarshal(send("POST", "/v1/tokens", "").Body.Bytes(), &issued); err != nil {
+		panic(err)
+	}
+	fmt.Println(send("POST", "/v1/trades", "made-up").Code)
+	fmt.Println(send("POST", "/v1/trades", issued.Token).Code)
+	fmt.Println(strings.Contains(send("GET", "/v1/idempotency", issued.Token).Body.String(), `"state":"completed"`))
+	// Output:
+	// 403
+	// 201
+	// true
 }

@@ -103,3 +103,37 @@ func ExampleOutcome() {
 	// Output:
 	// <nil>
 }
+
+// The status service takes the options of New as they are.
+func ExampleRegisterStatusServer() {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{Scope: merchantOf}
+	protected := idemgrpc.WithPolicy("/wallet.v1.WalletService/Transfer", policy)
+	interceptors, err := idemgrpc.New(engine, protected)
+	if err != nil {
+		panic(err)
+	}
+	server := grpc.NewServer(grpc.ChainUnaryInterceptor(authenticate, interceptors.Unary()))
+	idemgrpc.RegisterStatusServer(server, engine, policy, protected)
+	for name := range server.GetServiceInfo() {
+		fmt.Println(name)
+	}
+	// Output: idemkeeper.v1.Idempotency
+}
+
+// A client makes one key for each call, and sends the call again with it where that is safe and may
+// help.
+func ExampleUnaryClientInterceptor() {
+	conn, err := grpc.NewClient("payments.example:443", grpc.WithTransportCredentials(insecure.NewCredentials()), // or TLS
+		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor()))
+	if err != nil {
+		panic(err)
+	}
+	defer conn.Close()
+	client := walletv1.NewWalletServiceClient(conn)
+	_ = client // client.Transfer(ctx, request)
+	// Output:
+}

@@ -98,3 +98,56 @@ func ExampleWithStatusPolicy() {
 	// payments true true
 	// refunds true false
 }
+
+// A client asks where its key stands, and nothing runs.
+func ExampleStatusHandler() {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{Scope: func(context.Context) (string, error) { return "merchant_demo", nil }}
+	mux := http.NewServeMux()
+	mux.Handle("POST /v1/payments", idemhttp.Middleware(engine, policy)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+	})))
+	mux.Handle("GET /v1/idempotency", idemhttp.StatusHandler(engine, policy))
+
+	for _, method := range []string{"GET", "POST", "GET"} {
+		path := map[string]string{"GET": "/v1/idempotency", "POST": "/v1/payments"}[method]
+		r := httptest.NewRequest(method, path, nil)
+		r.Header.Set("Idempotency-Key", "order-1001")
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		fmt.Println(method, w.Code, "completed:", strings.Contains(w.Body.String(), `"state":"completed"`))
+	}
+	// Output:
+	// GET 200 completed: false
+	// POST 201 completed: false
+	// GET 200 completed: true
+}
+
+// Clients that send no key yet are served without protection.
+func ExampleWithOptionalKey() {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	policy := idem.Policy{Scope: func(context.Context) (string, error) { return "merchant_demo", nil }}
+	pay := idemhttp.Middleware(engine, policy, idemhttp.WithOptionalKey())(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+	}))
+	for _, key := range []string{"", "", "order-1001", "order-1001"} {
+		r := httptest.NewRequest("POST", "/v1/payments", nil)
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		w := httptest.NewRecorder()
+		pay.ServeHTTP(w, r)
+		fmt.Println(w.Code, "replayed:", w.Header().Get("Idempotent-Replayed") == "true")
+	}
+	// Output:
+	// 201 replayed: false
+	// 201 replayed: false
+	// 201 replayed: false
+	// 201 replayed: true
+}

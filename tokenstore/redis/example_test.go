@@ -7,6 +7,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
@@ -36,4 +38,18 @@ func Example() {
 	// idem.ErrStoreLost until an operator has called AcceptLoss.
 	fmt.Println("ping:", store.Ping(ctx))
 	// Output: ping: <nil>
+}
+
+// A witness in ZooKeeper remembers which Redis has the records. A process that starts after Redis
+// has lost them then gets idem.ErrStoreLost.
+func ExampleWithWitness() {
+	open := func(ctx context.Context, locks *zookeeper.Client) (*redisstore.Store, error) {
+		client, err := redisstore.Connect("redis://redis:6379")
+		if err != nil {
+			return nil, err
+		}
+		return redisstore.New(ctx, client, redisstore.WithWitness(recipes.NewRegister(locks, "/idem/redis")))
+	}
+	_ = open // it needs servers
+	// Output:
 }
