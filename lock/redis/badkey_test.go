@@ -118,3 +118,28 @@ func TestHealthTellsAnswersFromSilence(t *testing.T) {
 		}
 	}
 }
+
+// An inspector that got no answer does not say that a lock is free.
+func TestInspectorTellsOfItsFailure(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t)
+	l := open(t, connect(t, 1, r.Addr()))
+	bad := request()
+	spoil(t, r, l, bad.KeyID)
+	i, err := NewInspector(l.keeper.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, inspector := range map[string]idem.LockInspector{"locker": l, "inspector": i} {
+		if h, found, err := inspector.HeldBy(t.Context(), bad.KeyID); !errors.Is(err, idem.ErrUnavailable) || found {
+			t.Errorf("%s: HeldBy() of a bad key = %+v, %v, %v, want %v", name, h, found, err, idem.ErrUnavailable)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, inspector := range map[string]idem.LockInspector{"locker": l, "inspector": i} {
+		if domain, err := inspector.DomainOf(ended, bad.KeyID); !errors.Is(err, idem.ErrUnavailable) || domain != "" {
+			t.Errorf("%s: DomainOf() = %q, %v, want %v", name, domain, err, idem.ErrUnavailable)
+		}
+	}
+}

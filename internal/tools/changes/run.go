@@ -62,6 +62,9 @@ func run(ctx context.Context, w io.Writer, o options) error {
 		}
 		tests, linked = append(tests, more...), append(linked, links...)
 	}
+	if len(tests) == 0 {
+		return fmt.Errorf("no tests in %q", o.tests)
+	}
 	pool := make([]*worker, 2)
 	for i := range pool {
 		pool[i] = &worker{host: &host{dir: filepath.Join(dir, strconv.Itoa(i))}, options: o, linked: linked}

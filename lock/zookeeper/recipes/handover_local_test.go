@@ -3,6 +3,7 @@ package recipes
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -132,4 +133,73 @@ func TestMutexHandOverOnlyFromTheHead(t *testing.T) {
 	}
 	places[0].ReleaseInBackground()
 	places[2].ReleaseInBackground()
+}
+
+// pairOf are two places of one session, side by side. The first has the lock.
+func pairOf(t *testing.T) (first, second *Lease) {
+	t.Helper()
+	c := open(t, sharedConfig(t))
+	ln := newLineup(c, "/m")
+	var places []*Lease
+	for range 2 {
+		l, err := ln.enqueue(bounded(t), sessionOf(c), exclusive, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		places = append(places, l)
+	}
+	if err := places[0].begin(true, false); err != nil {
+		t.Fatal(err)
+	}
+	return places[0], places[1]
+}
+
+// A waiter of long standing, whose znode is there, is handed the lock.
+func TestMutexHandOverAfterALongWait(t *testing.T) {
+	t.Parallel()
+	first, second := pairOf(t)
+	first.ReleaseInBackground()
+	handed, err := second.awaitHandOver(bounded(t), first, second.Table().Now().Add(-2*held.Young))
+	if !handed || err != nil || second.Err() != nil {
+		t.Errorf("awaitHandOver() = %v, %v, want the lock", handed, err)
+	}
+	releaseAll(t, []*Lease{second})
+}
+
+// A place that is lost at the moment of the hand-over does not get the lock.
+func TestMutexHandOverToALostPlace(t *testing.T) {
+	t.Parallel()
+	for _, waited := range []int{0, 2} {
+		first, second := pairOf(t)
+		first.ReleaseInBackground()
+		_ = second.Lose()
+		looked := second.Table().Now().Add(-time.Duration(waited) * held.Young)
+		for range 50 { // it may see the end of either place first
+			if handed, err := second.awaitHandOver(bounded(t), first, looked); !errors.Is(err, idem.ErrLeaseLost) {
+				t.Fatalf("awaitHandOver() = %v, %v, want %v", handed, err, idem.ErrLeaseLost)
+			}
+		}
+	}
+}
+
+// A request to let go reaches the lease that has the lock now, over heirs that are gone. Without
+// an heir it goes nowhere.
+func TestRequestIsPassedOverHeirsThatAreGone(t *testing.T) {
+	t.Parallel()
+	first, second := pairOf(t)
+	third, err := first.place.lineup.enqueue(bounded(t), first.Table(), exclusive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	third.place.passOn()
+	wantOpen(t, third.place.wish())
+	first.place.inherit(second)
+	second.place.inherit(third)
+	second.ReleaseInBackground()
+	first.place.passOn()
+	await(t, "the request", third.place.wish())
+	wantOpen(t, second.place.wish())
+	first.place.inherit(nil) // no lock is left held
+	second.place.inherit(nil)
+	releaseAll(t, []*Lease{first, third})
 }

@@ -313,6 +313,9 @@ func TestReentrantMutexLost(t *testing.T) {
 	killSession(t, r.Client, r.Proxy)
 	for _, h := range []*Hold{a, b} {
 		await(t, "Done", h.Done())
+		if n := h.Count(); n != 0 {
+			t.Errorf("Count() = %d after the loss, want 0", n)
+		}
 		if _, err := h.Check(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) || !errors.Is(h.Err(), idem.ErrLeaseLost) {
 			t.Errorf("Check() = %v, Err() = %v; want ErrLeaseLost", err, h.Err())
 		}

@@ -141,7 +141,7 @@ func TestParticipants(t *testing.T) {
 	if !p[0].Holds || p[1].Holds {
 		t.Errorf("Participants() = %+v, want the first alone to have the lock", p)
 	}
-	if p[0].Fence != l.Fence() || p[0].Instance != base(r.Client).Owner.Instance || p[0].PID != os.Getpid() || p[0].Host != base(r.Client).Owner.Host {
+	if p[0].Role != "" || p[0].Fence != l.Fence() || p[0].Instance != base(r.Client).Owner.Instance || p[0].PID != os.Getpid() || p[0].Host != base(r.Client).Owner.Host {
 		t.Errorf("the first is %+v, want the holder", p[0])
 	}
 	if p[1].Instance != base(r.Other).Owner.Instance || p[1].Place <= p[0].Place || !p[0].Fence.Before(p[1].Fence) {

@@ -36,6 +36,8 @@ func TestSemaphoreRule(t *testing.T) {
 		{[]string{"permits9223372036854775807", "permits9223372036854775807"}, false},
 		{[]string{"write", "permits1"}, false}, // somebody else's place
 		{[]string{"permits-1", "permits1"}, false},
+		{[]string{"permits0", "permits1"}, false},
+		{[]string{"1", "permits1"}, false},
 	} {
 		line := make([]line.Position, len(tt.roles))
 		for i, role := range tt.roles {

@@ -1,0 +1,155 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// What RunAsLeader returns tells whether the office was lost, and what the function said.
+func TestRunAsLeaderTellsOfLossAndError(t *testing.T) {
+	t.Parallel()
+	own := errors.New("own")
+	for name, tt := range map[string]struct {
+		lost bool
+		err  error
+	}{
+		"well":           {false, nil},
+		"failed":         {false, own},
+		"lost, and well": {true, nil},
+		"lost, failed":   {true, own},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			got := NewElection(r.Client, "/e", "me").RunAsLeader(bounded(t), func(ctx context.Context, _ idem.Fence) error {
+				if tt.lost {
+					killSession(t, r.Client, r.Proxy)
+					<-ctx.Done()
+				}
+				return tt.err
+			})
+			if !tt.lost && got != tt.err { //nolint:errorlint // it is the function's own error, and nothing else
+				t.Errorf("RunAsLeader() = %v, want %v itself", got, tt.err)
+			}
+			if tt.lost && (!errors.Is(got, idem.ErrLeaseLost) || tt.err != nil && !errors.Is(got, tt.err)) {
+				t.Errorf("RunAsLeader() = %v, want %v and %v", got, idem.ErrLeaseLost, tt.err)
+			}
+			if l, err := NewElection(r.Other, "/e", "").Leader(bounded(t)); !tt.lost && !errors.Is(err, ErrNoLeader) {
+				t.Errorf("Leader() after the term = %+v, %v, want %v", l, err, ErrNoLeader)
+			}
+		})
+	}
+}
+
+// RunAsLeader waits until the servers have taken the office back.
+func TestRunAsLeaderWaitsForTheEndOfTheOffice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	held := make(chan *testserver.Hold, 1)
+	call := r.call(bounded(t), func(ctx context.Context) (*Lease, error) {
+		return nil, NewElection(r.Client, linePath, "me").RunAsLeader(ctx, func(context.Context, idem.Fence) error {
+			held <- r.Proxy.HoldNext(r.onLine())
+			return nil
+		})
+	})
+	resign := <-held
+	defer resign.Release()
+	await(t, "the delete", resign.Held())
+	call.wantWaiting()
+	resign.Release()
+	await(t, "RunAsLeader", call.answered)
+	if call.err != nil || len(r.places()) != 0 {
+		t.Errorf("RunAsLeader() = %v with %d places, want none", call.err, len(r.places()))
+	}
+}
+
+// ownContext is a context of the application, to which package context has to start a goroutine.
+type ownContext struct {
+	context.Context //nolint:containedctx // it is one
+	done            chan struct{}
+}
+
+func (c ownContext) Done() <-chan struct{} { return c.done }
+
+// After the lease, its contexts hold on to nothing. TestMain looks for the goroutine.
+func TestContextOfALeaseLeavesNoGoroutine(t *testing.T) {
+	t.Parallel()
+	c := open(t, sharedConfig(t))
+	l, err := NewMutex(c, "/m").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := l.Context(ownContext{context.Background(), make(chan struct{})})
+	releaseAll(t, []*Lease{l})
+	await(t, "context", ctx.Done())
+}
+
+func TestCandidateOfTheGreatestLength(t *testing.T) {
+	t.Parallel()
+	c := open(t, sharedConfig(t))
+	releaseAll(t, []*Lease{campaign(t, NewElection(c, "/e", strings.Repeat("x", maxCandidate)))})
+}
+
+func TestObserveARelativePath(t *testing.T) {
+	t.Parallel()
+	c := open(t, sharedConfig(t))
+	ch := NewElection(c, "e", "").Observe(bounded(t))
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for range ch {
+		}
+	}()
+	await(t, "the channel to be closed", closed)
+}
+
+// An observer asks the servers after a change, and not again and again.
+func TestObserverAsksOnlyAfterAChange(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	counter := r.Proxy.Count(r.Config.Chroot + "/e")
+	ch := NewElection(r.Client, "/e", "").Observe(bounded(t))
+	quiet := func(what string) {
+		t.Helper()
+		before := 0
+		for _, n := range counter.Seen().Requests {
+			before += n
+		}
+		for range 50 { // round trips over the same connection
+			if err := r.Client.Locker().Ping(bounded(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after := 0
+		for _, n := range counter.Seen().Requests {
+			after += n
+		}
+		if after-before > 10 {
+			t.Errorf("%s: the observer sent %d requests in 50 round trips, want hardly any", what, after-before)
+		}
+	}
+	awaitLeader(t, ch, "")
+	quiet("without a parent")
+	l := campaign(t, NewElection(r.Other, "/e", "one"))
+	if p := awaitLeader(t, ch, "one"); !p.Holds || p.Role != "" {
+		t.Errorf("leader = %+v, want that it holds the office, without a role", p)
+	}
+	quiet("with a leader")
+	resign(t, l)
+}
+
+func TestStateNames(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[State]string{
+		0: "State(0)", Candidate: "candidate", Acquired: "acquired", Released: "released", Lost: "lost", Lost + 1: "State(5)",
+	} {
+		if got := s.String(); got != want {
+			t.Errorf("State(%d).String() = %q, want %q", uint8(s), got, want)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
+)
+
+// A call that could not ask the servers says so. It does not report an empty line, or success.
+func TestCallsTellOfTheirEndedContext(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	mutex, reentrant, rw := NewMutex(r.Client, "/m"), NewReentrantMutex(r.Client, "/m"), NewRWMutex(r.Client, "/rw")
+	election, sem, reg := NewElection(r.Client, "/e", "one"), NewSemaphore(r.Client, "/s", 2), NewRegister(r.Client, "/reg")
+	list := func(f func(context.Context) ([]Participant, error)) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := f(ctx)
+			return err
+		}
+	}
+	for name, call := range map[string]func(context.Context) error{
+		"Mutex.Participants": list(mutex.Participants), "Mutex.Revoke": mutex.Revoke,
+		"ReentrantMutex.Participants": list(reentrant.Participants), "ReentrantMutex.Revoke": reentrant.Revoke,
+		"RWMutex.Participants": list(rw.Participants), "Semaphore.Participants": list(sem.Participants),
+		"Election.Participants": list(election.Participants), "Election.Revoke": election.Revoke,
+		"Register.Load": func(ctx context.Context) error { _, _, err := reg.Load(ctx); return err },
+		"Register.Save": func(ctx context.Context) error { return reg.Save(ctx, nil, 0) },
+	} {
+		if err := call(canceled(t)); !errors.Is(err, context.Canceled) || !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("%s() = %v, want %v with its cause", name, err, idem.ErrUnavailable)
+		}
+	}
+	if err := r.Client.Close(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func(context.Context) error{
+		"Register.Load": func(ctx context.Context) error { _, _, err := reg.Load(ctx); return err },
+		"Register.Save": func(ctx context.Context) error { return reg.Save(ctx, nil, 0) },
+		"Mutex.Revoke":  mutex.Revoke, "Mutex.Participants": list(mutex.Participants),
+	} {
+		if err := call(bounded(t)); !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("%s() of a closed client = %v, want %v", name, err, idem.ErrUnavailable)
+		}
+	}
+}
+
+// A try that is given up while it looks at the line has no lock, and leaves no place.
+func TestTryGivenUpWhileItLooks(t *testing.T) {
+	t.Parallel()
+	for name, try := range map[string]func(r *rig, ctx context.Context) (*Lease, error){
+		"mutex": func(r *rig, ctx context.Context) (*Lease, error) { return NewMutex(r.Client, linePath).TryAcquire(ctx) },
+		"reader": func(r *rig, ctx context.Context) (*Lease, error) {
+			return NewRWMutex(r.Client, linePath).TryAcquireRead(ctx)
+		},
+		"writer": func(r *rig, ctx context.Context) (*Lease, error) {
+			return NewRWMutex(r.Client, linePath).TryAcquireWrite(ctx)
+		},
+		"semaphore": func(r *rig, ctx context.Context) (*Lease, error) {
+			return NewSemaphore(r.Client, linePath, 1).TryAcquire(ctx, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			look := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpGetChildren2), testserver.Contains(linePath)))
+			defer look.Release()
+			err := r.cancelAt(look, func(ctx context.Context) (*Lease, error) { return try(r, ctx) })
+			if !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
+				t.Errorf("try = %v, want %v and its cause", err, idem.ErrLocked)
+			}
+			look.Release()
+			r.wantClean(r.Client)
+		})
+	}
+}
+
+// A waiter that gives up behind a holder of its own client has no lock, and leaves no place.
+func TestGivenUpBehindItsOwnClient(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m := NewMutex(r.Client, linePath)
+	holder := r.queue(bounded(t), m.Acquire).granted()
+	for range 3 {
+		ctx, cancel := context.WithCancel(bounded(t))
+		waiter := r.queue(ctx, m.Acquire)
+		until(t, "an heir", func() bool {
+			holder.place.mu.Lock()
+			defer holder.place.mu.Unlock()
+			return holder.place.heir != nil
+		})
+		cancel()
+		await(t, "answer", waiter.answered)
+		if waiter.lease != nil || !errors.Is(waiter.err, idem.ErrLocked) || !errors.Is(waiter.err, context.Canceled) {
+			t.Errorf("Acquire() given up = %v, %v, want %v and its cause", waiter.lease, waiter.err, idem.ErrLocked)
+		}
+		r.awaitPlaces(1)
+	}
+	holder.place.mu.Lock()
+	heir := holder.place.heir
+	holder.place.mu.Unlock()
+	if heir != nil {
+		t.Error("the holder has an heir that gave up")
+	}
+	recipetest.Release(r, holder)
+	r.wantClean(r.Client)
+}
+
+// A client with too many locks takes no place.
+func TestTooManyLocks(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	cfg.MaxLocksPerSession = 1
+	c := open(t, cfg)
+	one, err := NewMutex(c, "/one").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := NewMutex(c, "/two").TryAcquire(bounded(t)); !errors.Is(err, idem.ErrUnavailable) || l != nil {
+		t.Errorf("TryAcquire() of a second lock = %v, %v, want %v", l, err, idem.ErrUnavailable)
+	}
+	releaseAll(t, []*Lease{one})
+}
+
+// The parent that a place was made with goes with it, so a path with a number in it leaves
+// nothing. A line that others made, or that is used again, keeps its parent.
+func TestPlaceTakesItsParentAlong(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	there := func(path string) bool {
+		t.Helper()
+		ok, _, err := r.Raw.Exists(r.Config.Chroot + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	use := func(m *Mutex) {
+		t.Helper()
+		l, err := m.Acquire(bounded(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		recipetest.Release(r, l)
+	}
+	m := NewMutex(r.Client, "/fresh")
+	if use(m); there("/fresh") {
+		t.Error("the parent is there after its only use")
+	}
+	if use(m); !there("/fresh") {
+		t.Error("the parent is gone after its second use")
+	}
+	create(t, r.Raw, r.Config.Chroot+"/made", zk.FlagPersistent)
+	if use(NewMutex(r.Client, "/made")); !there("/made") {
+		t.Error("a parent that was made by hand is gone")
+	}
+}
+
+// A place with data of another application is listed, by its name alone.
+func TestParticipantWithForeignData(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m := NewRWMutex(r.Client, linePath)
+	l, err := m.AcquireRead(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, _ := l.Where()
+	if _, err := r.Raw.Set(path, []byte(`{"host":"h","pid":"not a number"`), -1); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := m.Participants(bounded(t)); err != nil || len(p) != 1 || p[0].Role != RoleRead || p[0].Host != "" || p[0].Fence != l.Fence() || !p[0].Holds {
+		t.Errorf("Participants() = %+v, %v, want a reader without a host", p, err)
+	}
+	recipetest.Release(r, l)
+}
