@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestRepeatGetsTheFirstOutcome(t *testing.T) {
@@ -489,6 +490,27 @@ func TestNewRefusesALockThatOthersCannotSee(t *testing.T) {
 	}
 	if _, err := idem.New(nil, nil); err == nil {
 		t.Error("New(nil, nil) = nil, want an error")
+	}
+}
+
+func TestNewRefusesSettingsThatCannotWork(t *testing.T) {
+	for name, opt := range map[string]idem.Option{
+		"store time-out":  idem.WithStoreTimeout(0),
+		"lock time-out":   idem.WithLockTimeout(-1),
+		"settle time-out": idem.WithSettleTimeout(0),
+		"long running":    idem.WithLongRunning(-1),
+		"retries":         idem.WithConflictRetries(-1),
+		"limit":           idem.WithMaxOpenExecutionsPerScope(-1),
+	} {
+		if _, err := idem.New(memorylock.New(), memorystore.New(), opt); err == nil {
+			t.Errorf("%s: New() = nil, want an error", name)
+		}
+		if _, err := idem.NewJoined(newBook(), opt); err == nil {
+			t.Errorf("%s: NewJoined() = nil, want an error", name)
+		}
+	}
+	if _, err := idem.NewJoined(nil); err == nil {
+		t.Error("NewJoined(nil) = nil, want an error")
 	}
 }
 

@@ -221,3 +221,35 @@ func TestOtherKindUnderARunningKeyIsRefused(t *testing.T) {
 	res, err := finish()
 	b.wantPaid(res, err, 1, false)
 }
+
+// TestReleaseThatFailsIsReported: the client gets its answer, and the lease goes on by itself.
+func TestReleaseThatFailsIsReported(t *testing.T) {
+	b := setup(t, parts{})
+	b.locks.FailBefore("Lease.Release", 1, nil)
+	res, err := b.doWith("k", "a", answers(429))
+	if err != nil || res.Response.Status != 429 {
+		t.Errorf("Do() = %+v, %v, want the handler's answer", res, err)
+	}
+	if b.saw(idem.EventReleaseFailed) != 1 {
+		t.Errorf("events = %v, want one of a release that failed", b.events)
+	}
+}
+
+// changing is a store in which others release the key again and again.
+type changing struct{ idem.Store }
+
+func (s changing) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+	rec, err := s.Get(ctx, id)
+	rec.State = idem.StateReleased
+	return idem.BeginResult{Record: rec}, err
+}
+
+// TestRecordThatKeepsChangingLeavesNoLock: the request gives up, and the lock is free again.
+func TestRecordThatKeepsChangingLeavesNoLock(t *testing.T) {
+	b := setup(t, parts{})
+	b.engine = b.another(b.locker, changing{b.store}, idem.WithObserver(b.observe))
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeInProgress)
+	b.wantRuns(0)
+	b.wantFree("k")
+}

@@ -433,3 +433,58 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		t.Error("New() without an engine = nil, want an error")
 	}
 }
+
+// refusing is an inbox that can be listed, and takes nothing.
+type refusing struct{ *inbox }
+
+func (refusing) OfferNamed(context.Context, string, []byte) (bool, error) {
+	return false, errors.New("full")
+}
+
+func (refusing) ForgetName(context.Context, string) error { return errors.New("full") }
+
+// A case that the inbox refuses is told of, also one that it does not forget.
+func TestInboxThatRefusesIsToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.interrupted("k")
+		stop := b.run()
+		time.Sleep(time.Minute)
+		stop()
+		if b.inbox.size() != 1 {
+			t.Fatalf("%d cases, want 1", b.inbox.size())
+		}
+		rec := b.wantState("k", idem.StateUnknown)
+		if _, err := b.engine.Decide(t.Context(), idOf("k"), rec.Attempt, idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy); err != nil {
+			t.Fatal(err)
+		}
+		b.interrupted("other")
+		unqueued := func(inbox sweeper.Inbox) int {
+			before := b.sum().Unqueued
+			defer b.run(sweeper.WithInbox(inbox))()
+			time.Sleep(time.Minute)
+			return b.sum().Unqueued - before
+		}
+		if n := unqueued(refusing{b.inbox}); n == 0 || b.inbox.size() != 1 {
+			t.Errorf("%d refusals were told, and the inbox has %d cases; want some and 1", n, b.inbox.size())
+		}
+		if n := unqueued(b.inbox); n != 0 {
+			t.Errorf("%d refusals were told, want 0", n)
+		}
+		b.wantState("other", idem.StateUnknown)
+	})
+}
+
+// A policy that cannot work settles nothing, and is told of.
+func TestPolicyThatCannotWorkIsToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.interrupted("k")
+		defer b.runWith(sweeper.ForAll(idem.Policy{AllowGlobalKeys: true, KeyTTL: -1}))()
+		time.Sleep(time.Minute)
+		b.wantState("k", idem.StatePending)
+		if sum := b.sum(); sum.Failed == 0 {
+			t.Error("no failure was told")
+		}
+	})
+}

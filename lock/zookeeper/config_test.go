@@ -1,10 +1,14 @@
 package zookeeper
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
 )
 
 func TestParseConnectString(t *testing.T) {
@@ -50,5 +54,22 @@ func TestConfigDefaults(t *testing.T) {
 	secret := Credential{Scheme: "digest", Secret: []byte("user:s3cret")}
 	if s := fmt.Sprint(secret, &secret, secret.LogValue()); strings.Contains(s, "s3cret") {
 		t.Errorf("a credential prints as %s", s)
+	}
+}
+
+func TestConfigThatCannotWorkIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Config){
+		"no servers":            func(c *Config) { c.Servers = nil },
+		"an empty server":       func(c *Config) { c.Servers = []string{"a", ""} },
+		"a negative time-out":   func(c *Config) { c.SessionTimeout = -1 },
+		"a negative limit":      func(c *Config) { c.MaxLocksPerSession = -1 },
+		"a retry that shortens": func(c *Config) { c.Retry = RetryPolicy{Base: time.Second, Max: time.Millisecond} },
+	} {
+		cfg := Config{Servers: []string{"a"}}
+		change(&cfg)
+		if _, err := Open(bounded(t), cfg); err == nil || errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("%s: Open() = %v, want an error of the configuration", name, err)
+		}
 	}
 }

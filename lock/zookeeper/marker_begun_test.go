@@ -486,3 +486,28 @@ func TestMarkerRemovalSparesRunningAttempts(t *testing.T) {
 	r.wantMarker(m)
 	r.release(lease)
 }
+
+// The reply to the transaction of MarkBegun is lost, and an operator deletes the lock below the
+// new marker. So the handler must not run.
+func TestMarkBegunLostAndItsLockDeleted(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	lease := r.take(r.l)
+	m := newMarker(idem.StateUnknown)
+	hold := r.proxy.HoldNextReply(r.onChild())
+	marked := make(chan error, 1)
+	go func() { marked <- lease.MarkBegun(bounded(t), *m) }()
+	await(t, "the marker is there", hold.Held())
+	if err := r.raw.Delete(r.path+lockChild, -1); err != nil {
+		t.Fatal(err)
+	}
+	r.proxy.Cut()
+	if err := <-marked; !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrLeaseLost)
+	}
+	hold.Release()
+	r.wantLost(lease)
+	r.release(lease)
+	r.wantMarker(m)
+	r.idle(r.c)
+}

@@ -372,3 +372,51 @@ func TestMarkerReleasesShareAMulti(t *testing.T) {
 		t.Errorf("znodes there: %v", got)
 	}
 }
+
+// An operator deletes the lock and its marker before the new holder has read the marker. The
+// holder takes another lock, unless somebody else has one by then.
+func TestMarkerDeletedBeforeItIsRead(t *testing.T) {
+	t.Parallel()
+	for name, relocked := range map[string]bool{"free": false, "locked again": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			r.mark(completed())
+			hold := r.proxy.HoldNextReply(r.onChild())
+			acquired := make(chan error, 1)
+			var lease idem.Lease
+			go func() {
+				var err error
+				lease, err = r.l.TryAcquire(bounded(t), request(r.id))
+				acquired <- err
+			}()
+			await(t, "the lock below the marker", hold.Held())
+			for _, path := range []string{r.path + lockChild, r.path} {
+				if err := r.raw.Delete(path, -1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var theirs *Lease
+			if relocked {
+				theirs = r.take(r.other)
+			}
+			hold.Release()
+			err := <-acquired
+			if relocked {
+				if !errors.Is(err, idem.ErrLocked) {
+					t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+				}
+				r.wantHeld(theirs)
+				r.release(theirs)
+				return
+			}
+			if err != nil {
+				t.Fatalf("TryAcquire() = %v", err)
+			}
+			r.wantHeld(lease.(*Lease))
+			wantFound(t, lease.(*Lease), nil)
+			r.release(lease.(*Lease))
+			r.wantMarker(nil)
+		})
+	}
+}

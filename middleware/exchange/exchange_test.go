@@ -311,3 +311,57 @@ func FuzzServe(f *testing.F) {
 		}
 	})
 }
+
+// After a conflict of its joined transaction a handler runs again, and its first response is
+// forgotten. It does not run again once the client has a part of that response.
+func TestHandlerThatRunsAgainAfterAConflict(t *testing.T) {
+	var errs []error
+	twice := &scripted{do: func(ctx context.Context, _ idem.Operation, h idem.Handler) (idem.Result, error) {
+		_, _ = h(ctx)
+		resp, err := h(ctx)
+		errs = append(errs, err)
+		return idem.Result{Response: resp}, err
+	}}
+	runs := 0
+	w := serve(t, twice, func(w http.ResponseWriter, _ *http.Request) {
+		if runs++; runs == 1 {
+			w.Header().Set("X-Lost", "1")
+			w.WriteHeader(500)
+			_, _ = io.WriteString(w, "lost")
+			return
+		}
+		w.WriteHeader(201)
+		_, _ = io.WriteString(w, "paid")
+	})
+	if errs[0] != nil || w.Code != 201 || w.Body.String() != "paid" || w.Header().Get("X-Lost") != "" {
+		t.Errorf("answer = %d %q %v, %v; want the second response alone", w.Code, w.Body, w.Header(), errs[0])
+	}
+	runs = 0
+	defer func() {
+		if err, _ := recover().(error); !errors.Is(err, http.ErrAbortHandler) {
+			t.Errorf("panic = %v, want http.ErrAbortHandler", err)
+		}
+		if runs != 1 || !errors.Is(errs[1], errSentInPart) {
+			t.Errorf("%d runs and %v, want one run and %v", runs, errs[1], errSentInPart)
+		}
+	}()
+	serve(t, twice, func(w http.ResponseWriter, _ *http.Request) {
+		runs++
+		w.(http.Flusher).Flush()
+	})
+}
+
+// An error of the engine reaches no client of the token handler.
+func TestIssueTokenRefuses(t *testing.T) {
+	rt, err := newRoute(&scripted{}, idem.Policy{AllowGlobalKeys: true}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for method, status := range map[string]int{"POST": 500, "GET": 405} {
+		r, w := httptest.NewRequest(method, "/tokens", http.NoBody), httptest.NewRecorder()
+		rt.IssueToken(Call{Writer: w, Request: r, ScopeContext: r.Context()}, time.Minute)
+		if w.Code != status || strings.Contains(w.Body.String(), "secret") || (w.Header().Get("Allow") == "POST") != (status == 405) {
+			t.Errorf("%s: answer = %d %v %s, want %d", method, w.Code, w.Header(), w.Body, status)
+		}
+	}
+}

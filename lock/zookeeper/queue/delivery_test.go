@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -298,4 +299,26 @@ func TestQueueReceiveUnderSessionKills(t *testing.T) {
 			t.Errorf("%s was acknowledged %d times, in doubt: %v", e, n, doubt[e])
 		}
 	}
+}
+
+// Two Queues of a client receive at the same time. The one that comes second leaves the element
+// to the first, and finds it again when its lock is free.
+func TestQueueElementThatAnotherQueueReceives(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	id := offer(t, r.q, "a")[0]
+	names, _, err := r.Raw.Children(r.q.path)
+	if err != nil || len(names) != 1 || !strings.Contains(names[0], id) {
+		t.Fatalf("Children() = %v, %v; want the element %s", names, err, id)
+	}
+	claim, _, err := sessionOf(r.Client).Claim(lockOf(r.q.path + "/" + names[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := r.q.TryReceive(bounded(t)); !errors.Is(err, ErrEmpty) {
+		t.Errorf("TryReceive() = %v, %v; want %v", d, err, ErrEmpty)
+	}
+	claim.Free()
+	ack(t, receive(t, r.q, "a", 1))
+	wantQueue(t, r.direct)
 }

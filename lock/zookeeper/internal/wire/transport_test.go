@@ -77,3 +77,25 @@ func create(t *testing.T, c *zk.Conn, path string, flags int32) {
 		t.Fatalf("Create(%s) = %v", path, err)
 	}
 }
+
+// A server may answer a connect with another session, or with one that ends at once. The library
+// never hears of either.
+func TestTransportRefusesWhatIsNotItsSession(t *testing.T) {
+	t.Parallel()
+	tr := NewTransport(&Dialer{Dial: new(net.Dialer).DialContext}, 6*time.Second, leaseclock.Now)
+	if err := tr.admit(1, 0, leaseclock.Now()); err == nil {
+		t.Error("admit() of a session without a time-out = nil, want an error")
+	}
+	if err := tr.admit(1, time.Second, leaseclock.Now()); err != nil {
+		t.Fatalf("admit() = %v", err)
+	}
+	if err := tr.admit(2, time.Second, leaseclock.Now()); !errors.Is(err, errSessionSwapped) {
+		t.Errorf("admit() of another session = %v, want %v", err, errSessionSwapped)
+	}
+	if _, err := tr.Dial("tcp", testserver.SharedZooKeeper(t)[0], time.Second); err == nil {
+		t.Error("Dial() = nil, want an error for ever")
+	}
+	if id, _, _ := tr.Accepted(); id != 1 {
+		t.Errorf("session %x, want the first one", id)
+	}
+}
