@@ -16,7 +16,7 @@ func CheckJSON(contentType string, body []byte) error {
 	}
 	var v any
 	if err := json.Unmarshal(body, &v); err != nil {
-		return fmt.Errorf("the body is not JSON, as its Content-Type says: %w", err)
+		return fmt.Errorf("the body is not JSON, though its Content-Type says so: %w", err)
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func (f *Facts) nextPending() string {
 	}
 	switch {
 	case f.Policy == nil:
-	return "The sweeper or the next request with the key asks the route's resolver, if it has one. Otherwise it becomes unknown, and a person has to settle it."
+		return "The sweeper or the next request with the key asks the route's resolver, if it has one. Otherwise it becomes unknown, and a person has to settle it."
 	case f.Policy.InDoubt.RunsAgain():
 		return "The next request with the key runs the handler again."
 	case f.Policy.InDoubt.Resolver() != nil:
