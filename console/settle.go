@@ -99,6 +99,7 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request) {
 	p.Problem = problem
 	if p.Form != nil && p.Form.Attempt == r.PostForm.Get("attempt") { // otherwise the entries are about another attempt
 		p.Form.keep(r.PostForm)
+		p.Refused = true
 	}
 	c.render(w, r, status, "story", p)
 }

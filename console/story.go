@@ -36,6 +36,7 @@ type storyPage struct {
 	Back          string // link to the page of the list that the operator comes from
 	Settled       string // the decision that was just made, if it still stands
 	Problem       string // why nothing was settled
+	Refused       bool   // the problem is of the form's entries
 	Form          *form  // nil unless the operator can settle the attempt
 	WhyNot        string // why there is no form for an open attempt
 }
