@@ -50,6 +50,14 @@ type Config struct {
 	// TokenKey makes the tokens of forms. Instances behind one address share a key of at least
 	// 32 random bytes. By default each instance makes its own.
 	TokenKey []byte
+	// ScopeHint says what a scope is in this service, beside the field for it, such as "the
+	// merchant, such as merchant_demo".
+	ScopeHint string
+	// LookUp says how an operator looks an operation up in the systems that the route calls, for
+	// example a query or a command. It is shown as text, to be copied. It may be nil.
+	LookUp func(route, operationID string) string
+	// Idemctl says that idemctl can reach the store. Pages then have its commands.
+	Idemctl bool
 	// Checks are further lines in the strip of health, such as a database or replicas.
 	Checks []Check
 	// Log gets the errors of servers, and every decision. The default is slog.Default().
@@ -103,6 +111,7 @@ func New(cfg Config) (*Console, error) {
 	c.strip.console, c.events.most = c, mostEvents
 	c.mux.HandleFunc("GET /{$}", c.inbox)
 	c.mux.HandleFunc("POST /find", c.find)
+	c.mux.HandleFunc("GET /find", func(w http.ResponseWriter, r *http.Request) { seeOther(w, root(r)) })
 	c.mux.HandleFunc("GET /key/{id}", c.story)
 	c.mux.HandleFunc("POST /key/{id}/settle", c.settle)
 	c.mux.HandleFunc("GET /health", c.health)

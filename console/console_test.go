@@ -58,8 +58,7 @@ func TestReaderOnlyReads(t *testing.T) {
 	reader.storyOf("k").want(t, 200, "read-only", "You may read only", "!Type <code>", "!card")
 	form := r.as("ada").storyOf("k").form()
 	form.Set("token", reader.get("").form().Get("token"))
-	op := id("k").OperationID()
-	form.Set("confirm", op[len(op)-6:])
+	form.Set("confirm", confirmation("k", "not-applied"))
 	form.Set("reason", "because")
 	form.Set("outcome", "not-applied")
 	reader.do("POST", "key/"+id("k").String()+"/settle", form).want(t, 403, "Nothing was settled")
@@ -73,10 +72,10 @@ func TestForgedFormsAreRefused(t *testing.T) {
 	r := newRig(t, backends["memory"])
 	r.inDoubt("k", nil)
 	ada := r.as("ada")
-	path, op := "key/"+id("k").String()+"/settle", id("k").OperationID()
+	path := "key/" + id("k").String() + "/settle"
 	good := func() url.Values {
 		v := ada.storyOf("k").form()
-		v.Set("confirm", op[len(op)-6:])
+		v.Set("confirm", confirmation("k", "not-applied"))
 		v.Set("reason", "because")
 		v.Set("outcome", "not-applied")
 		return v
@@ -97,7 +96,7 @@ func TestForgedFormsAreRefused(t *testing.T) {
 	if state := r.record("k").State; state != idem.StateUnknown {
 		t.Errorf("a forged form settled: %v", state)
 	}
-	ada.do("POST", path, good(), "Sec-Fetch-Site", "same-origin").want(t, 200, "Settled")
+	ada.do("POST", path, good(), "Sec-Fetch-Site", "same-origin").want(t, 200, "Attempt 1 was settled as not applied by ada")
 }
 
 var inline = regexp.MustCompile(`(?i)<script(?:>| [^>]*>[^<])|<style|\sstyle=|\son[a-z]+=|javascript:`)
@@ -134,7 +133,7 @@ func TestFind(t *testing.T) {
 		r.inDoubt("the-key", nil)
 		r.inDoubt("settled", nil)
 		ada := r.as("ada")
-		ada.settle("settled", ada.storyOf("settled"), "outcome", "applied", "status", "200")
+		ada.settle("settled", ada.storyOf("settled"), "outcome", "applied", "status", "204")
 		token := ada.get("").form().Get("token")
 		find := func(fields ...string) answer {
 			v := url.Values{"token": {token}}
@@ -143,21 +142,58 @@ func TestFind(t *testing.T) {
 			}
 			return ada.do("POST", "find", v)
 		}
-		for _, fields := range [][]string{{"scope", "m", "key", "the-key"}, {"scope", "m", "key", `"the-key"`}, {"id", id("the-key").String()},
-			{"id", strings.ToUpper(id("the-key").String())}, {"id", " " + id("the-key").OperationID() + " "}} {
+		for _, fields := range [][]string{{"scope", "m", "key", "the-key"}, {"scope", " m ", "key", `"the-key"`}, {"key", id("the-key").String()},
+			{"key", strings.ToUpper(id("the-key").String())}, {"key", " " + id("the-key").OperationID() + " "}, {"scope", "m", "key", id("the-key").OperationID()}} {
 			got := find(fields...)
 			got.want(r.T, 200, id("the-key").OperationID(), "!the-key")
 			if got.path != "key/"+id("the-key").String() {
 				r.Errorf("find %q led to %s", fields, got.path)
 			}
 		}
-		find("id", id("settled").OperationID()).want(r.T, 200, "completed", id("settled").String())
-		find("id", "op_00000000000000000000000000000000").want(r.T, 404, "No record has this operation ID")
-		find("id", "4711").want(r.T, 404, "neither an operation ID")
+		find("key", id("settled").OperationID()).want(r.T, 200, "completed", id("settled").String())
+		const proof = "This does not mean that nothing was charged"
+		find("key", "op_00000000000000000000000000000000").want(r.T, 404, "No record has the operation ID op_0", proof)
+		find("key", strings.Repeat("0", 64)).want(r.T, 404, "No record has the key ID 0", proof)
 		find("scope", "m", "key", "a,b").want(r.T, 404, "not a valid key")
-		find().want(r.T, 404, "Enter an operation ID")
-		find("scope", "other", "key", "the-key").want(r.T, 404, "No record")
+		find().want(r.T, 404, "Enter the key that the client sent")
+		find("key", "the-key").want(r.T, 404, "without a scope. Enter its scope", "the merchant, such as m", proof)
+		// The form keeps what was entered, and no address has it.
+		got := find("scope", "<other>", "key", "the-key")
+		got.want(r.T, 404, "No record for key “the-key” in scope “&lt;other&gt;”. A wrong scope looks the same", proof, `name="key" value="the-key"`, `name="scope" value="&lt;other&gt;"`)
+		if got.path != "find" {
+			r.Errorf("a search without a result led to %s", got.path)
+		}
+		if got := ada.get("find"); got.path != "" {
+			r.Errorf("its address leads to %s, want the first page", got.path)
+		}
 	})
+}
+
+// A client may choose any key, also one that looks like the ID of another operation. A key of all
+// callers has no scope.
+func TestFindPrefersTheKeyInItsScope(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.inDoubt("the-key", nil)
+	trap := idem.Key(id("the-key").OperationID())
+	r.inDoubt(trap, nil)
+	op := r.operation("global")
+	op.Scope = ""
+	if _, err := r.engine.Do(t.Context(), op, func(context.Context) (idem.Response, error) { return idem.Response{Status: 200}, nil }); err != nil {
+		t.Fatal(err)
+	}
+	ada := r.as("ada")
+	token := ada.get("").form().Get("token")
+	for _, tt := range []struct {
+		scope string
+		key   idem.Key
+		want  idem.KeyID
+	}{{"m", trap, id(trap)}, {"", trap, id("the-key")}, {"", "global", idem.NewKeyID("", "global")}} {
+		got := ada.do("POST", "find", url.Values{"token": {token}, "scope": {tt.scope}, "key": {string(tt.key)}})
+		if got.path != "key/"+tt.want.String() {
+			t.Errorf("find %q in scope %q led to %s, want %v", tt.key, tt.scope, got.path, tt.want)
+		}
+	}
 }
 
 func TestInbox(t *testing.T) {
@@ -209,8 +245,16 @@ func TestStoryShowsTheLatestEvents(t *testing.T) {
 		r.console.Observe(t.Context(), idem.Event{Type: idem.EventRefused, KeyID: id("k"), Code: idem.CodeOutcomeUnknown})
 	}
 	got := r.as("ada").storyOf("k")
-	got.want(t, 200, "There are 202 earlier ones.") // two are of the attempt
-	if n := strings.Count(got.body, "A request was refused"); n != 100 {
+	got.want(t, 200, "A request was refused <b>×300</b>", "!earlier ones")
+	if form, seen := strings.Index(got.body, "<form method"), strings.Index(got.body, "Attempt 1 began</span>"); form < 0 || seen < 0 || strings.LastIndex(got.body, "A request was refused") < form {
+		t.Errorf("the repeats come before the form:\n%s", got.body)
+	}
+	for i := range 300 {
+		r.console.Observe(t.Context(), idem.Event{Type: []idem.EventType{idem.EventReplayed, idem.EventWaited}[i%2], KeyID: id("k")})
+	}
+	got = r.as("ada").storyOf("k")
+	got.want(t, 200, "There are 502 earlier ones.", "!A request was refused") // two are of the attempt
+	if n := strings.Count(got.body, "A repeat "); n != 100 {
 		t.Errorf("%d events are shown, want the latest 100", n)
 	}
 }
@@ -257,7 +301,7 @@ func TestRunningHandlersAreNoDoubts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, backends["memory"])
 	_, err := r.engine.Do(r.Context(), r.operation("k"), func(context.Context) (idem.Response, error) {
-		r.as("ada").get("").want(t, 200, "Nothing is in doubt here")
+		r.as("ada").get("").want(t, 200, "Nothing is in doubt here", "1 attempt still runs or holds a lock", `href="?view=all"`)
 		r.as("ada").get("?view=all").want(t, 200, "alive: ", "when the handler ends", id("k").OperationID())
 		return idem.Response{Status: 200}, nil
 	})
@@ -279,7 +323,7 @@ func TestStoryTellsOfResolverAndDecisions(t *testing.T) {
 		if _, err := r.engine.Resolve(r.Context(), id("k"), &r.policy); err != nil {
 			r.Fatal(err)
 		}
-		ada.storyOf("k").want(r.T, 200, "unknown", "it failed: the ledger timed out", "never reached the bank", "Attempt 1 was settled: released", "Attempt 2 was settled: unknown",
+		ada.storyOf("k").want(r.T, 200, "unknown", "it failed: the ledger timed out", "never reached the bank", "Attempt 1 was settled as not applied", "Attempt 2 ended in doubt",
 			"ask the route&#39;s resolver again", "Seen by this instance")
 		ada.get("").want(r.T, 200, "it failed: the ledger timed out")
 	})
@@ -354,6 +398,6 @@ func TestThousandsOfOpenRecords(t *testing.T) {
 	timed("health", "health").want(t, 200, fmt.Sprintf("%d unknown", n))
 	op := id("k4999").OperationID()
 	start := time.Now()
-	ada.do("POST", "find", url.Values{"token": {ada.get("").form().Get("token")}, "id": {op}}).want(t, 200, op)
+	ada.do("POST", "find", url.Values{"token": {ada.get("").form().Get("token")}, "key": {op}}).want(t, 200, op)
 	t.Logf("search for an operation ID: %v", time.Since(start).Round(time.Millisecond))
 }

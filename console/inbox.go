@@ -114,6 +114,7 @@ type listing struct {
 	Next    *idem.OpenCursor // nil at the end
 	Scanned int
 	Cut     bool // the page ends because so many records were left out
+	Running int  // attempts that were left out, because they run or seem to
 }
 
 // list reads one page. It looks at the locks of the records that it shows, and for the doubts of
@@ -128,13 +129,14 @@ func (c *Console) list(ctx context.Context, q query) (l listing, err error) {
 		if err != nil {
 			return l, err
 		}
-		facts, err := c.look.Look(ctx, c.candidates(page.Records, q))
+		facts, err := c.look.Look(ctx, c.candidates(page.Records, q, &l))
 		if err != nil {
 			return l, err
 		}
 		l.Scanned += len(page.Records)
 		for _, f := range facts {
 			if q.View == doubts && f.Err == nil && f.Record.State == idem.StatePending && f.Lock == operate.LockOfAttempt {
+				l.Running++
 				continue
 			}
 			if len(l.Rows) == rowsPerPage {
@@ -155,13 +157,14 @@ func (c *Console) list(ctx context.Context, q query) (l listing, err error) {
 }
 
 // candidates drops the records that the query leaves out whatever their locks say.
-func (c *Console) candidates(rows []idem.OpenRecord, q query) (kept []idem.OpenRecord) {
+func (c *Console) candidates(rows []idem.OpenRecord, q query, l *listing) (kept []idem.OpenRecord) {
 	now := time.Now()
 	for i := range rows {
 		rec := &rows[i].Record
 		switch {
 		case q.Route != "" && !strings.Contains(strings.ToLower(rec.Route), strings.ToLower(q.Route)):
 		case q.View == doubts && rows[i].Err == nil && rec.State == idem.StatePending && now.Sub(rec.Started) < young:
+			l.Running++
 		default:
 			kept = append(kept, rows[i])
 		}
@@ -182,6 +185,7 @@ type inboxPage struct {
 	Next    string // link; "" on the last page
 	Cut     bool
 	Scanned int
+	Running int
 }
 
 type ageChoice struct {
@@ -191,10 +195,10 @@ type ageChoice struct {
 
 // row is a line of the list.
 type row struct {
-	ID, Operation, Short, State, Route, Age, Since, Holder, Next, Said, Response string
-	Attempt                                                                      uint32
-	Fence                                                                        string
-	FenceToken                                                                   uint64 // the fence without its domain
+	ID, Operation, State, Route, Age, Since, Holder, Next, Said, Response string
+	Attempt                                                               uint32
+	Fence                                                                 string
+	FenceToken                                                            uint64 // the fence without its domain
 }
 
 func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
@@ -213,7 +217,7 @@ func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
 	for _, f := range l.Rows {
 		p.Rows = append(p.Rows, rowOf(f, said))
 	}
-	p.Cut, p.Scanned = l.Cut, l.Scanned
+	p.Cut, p.Scanned, p.Running = l.Cut, l.Scanned, l.Running
 	p.Self = q.self()
 	if l.Next != nil {
 		p.Next = q.link(l.Next)
@@ -238,7 +242,6 @@ func rowOf(f *operate.Facts, heard map[attemptOf]string) row {
 	out := row{ID: f.ID.String(), Operation: f.ID.OperationID(), State: rec.State.String(), Route: operate.OneLine(rec.Route),
 		Age: operate.Brief(story.Age), Since: operate.Stamp(rec.Since()), Holder: operate.OneLine(story.Holder), Next: operate.OneLine(story.Next),
 		Attempt: rec.Attempt.Number, FenceToken: rec.Attempt.Fence.Token, Fence: operate.OneLine(rec.Attempt.Fence.String()), Said: operate.OneLine(said), Response: responseOf(rec)}
-	out.Short = out.Operation[len(out.Operation)-confirmLength:]
 	if f.Err != nil {
 		out.State, out.Since, out.Fence = "unreadable", operate.Stamp(rec.Started), ""
 		out.Holder, out.Said = "", ""
@@ -249,7 +252,7 @@ func rowOf(f *operate.Facts, heard map[attemptOf]string) row {
 // saidOf is what a resolver said about the attempt, from this instance's memory or from the
 // record.
 func saidOf(rec *idem.Record, said string) string {
-	if said == "" && rec.State == idem.StateUnknown && !rec.Decision.ByPerson() {
+	if said == "" && rec.State == idem.StateUnknown && rec.Decision.By == "resolver" {
 		return rec.Decision.Reason
 	}
 	return said

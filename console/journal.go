@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -49,7 +48,7 @@ func (j *journal) add(n noted) {
 	j.next = (j.next + 1) % j.most
 }
 
-// of returns the events of a key, newest first.
+// of returns the events of a key, oldest first.
 func (j *journal) of(id idem.KeyID) (list []noted) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -58,7 +57,6 @@ func (j *journal) of(id idem.KeyID) (list []noted) {
 			list = append(list, *n)
 		}
 	}
-	slices.Reverse(list)
 	return list
 }
 
@@ -82,15 +80,10 @@ func (j *journal) resolverSaid() map[attemptOf]string {
 	return said
 }
 
-// wordsOf puts the answer of a resolver into words.
+// wordsOf are the words of a resolver that could not tell.
 func wordsOf(ev *idem.Event) string {
-	switch {
-	case ev.State == idem.StateUnknown && ev.Err != nil:
+	if ev.Err != nil {
 		return "it failed: " + ev.Err.Error()
-	case ev.State == idem.StateUnknown:
-		return "it cannot tell"
-	case ev.State == idem.StateCompleted:
-		return "the operation took effect"
 	}
-	return "the operation did not take effect"
+	return "it cannot tell"
 }

@@ -53,13 +53,15 @@ type page struct {
 	Root     string // relative path of the console's first page
 	Operator Operator
 	Token    string
+	Search   search // what was looked for, to be shown in the form again
+	Scopes   string // what a scope is in this service
 	Strip    []Health
 	Here     string // path of this page below Root
 }
 
 func (c *Console) page(r *http.Request, title string) page {
 	op := operatorOf(r)
-	return page{Title: title, Service: c.cfg.Service, Root: root(r), Operator: op, Token: c.guard.token(op), Strip: c.strip.get(r.Context()).Lines,
+	return page{Title: title, Service: c.cfg.Service, Root: root(r), Operator: op, Token: c.guard.token(op), Scopes: c.cfg.ScopeHint, Strip: c.strip.get(r.Context()).Lines,
 		Here: strings.TrimPrefix(r.URL.Path, "/")}
 }
 

@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -26,26 +27,34 @@ const (
 	notApplied    = "not-applied" // it did not take effect, and no longer can
 )
 
-// form is the form of a decision, as it is shown and as it comes back.
+// form has a form for each outcome, as they are shown and as one of them comes back.
 type form struct {
 	Attempt string // number, nonce and fence of the attempt that the operator has seen
-	Confirm string // what has to be typed
+	Choices []choice
 	Stored  string // the response on its way, "" without one to replay
-	HTTP    bool   // an answer can be entered
 	Max     int    // bytes of a reason
 
 	// What the operator has entered.
-	Outcome, Reason, Status, ContentType, Location, Body string
+	Outcome, Reason, Status, ContentType, Location, Body, Empty string
 }
+
+// choice is an outcome that the operator may choose. What has to be typed differs, so that a hand
+// that is used to one outcome does not choose the other.
+type choice struct{ Outcome, Confirm string }
 
 func newForm(f *operate.Facts) *form {
 	rec := &f.Record
 	op := f.ID.OperationID()
-	out := &form{Attempt: formatAttempt(rec.Attempt), Confirm: op[len(op)-confirmLength:], Max: idem.MaxReasonBytes,
-		HTTP: operate.Likely(rec.Route) != operate.OverGRPC, Status: itoa(http.StatusCreated), ContentType: "application/json"}
+	end := op[len(op)-confirmLength:]
+	out := &form{Attempt: formatAttempt(rec.Attempt), Max: idem.MaxReasonBytes, Status: itoa(http.StatusCreated), ContentType: "application/json"}
+	if operate.Likely(rec.Route) != operate.OverGRPC { // an answer can be entered
+		out.Choices = append(out.Choices, choice{appliedWith, end})
+	}
 	if resp := rec.Response; resp != nil && !resp.Omitted && rec.ResponseErr == nil {
 		out.Stored = responseOf(rec)
+		out.Choices = append(out.Choices, choice{appliedStored, end})
 	}
+	out.Choices = append(out.Choices, choice{notApplied, "again " + end})
 	return out
 }
 
@@ -72,9 +81,14 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	status, problem := c.decide(r.Context(), f, op, r.PostForm)
-	if problem == "" {
+	if problem == "" || problem == changed { // after a redirect, the browser does not send the form again
+		number, _, _ := strings.Cut(r.PostForm.Get("attempt"), ".")
+		how := "settled"
+		if problem == changed {
+			how = "late"
+		}
 		c.strip.forget()
-		seeOther(w, root(r)+"key/"+id.String()+"?"+url.Values{"settled": {"1"}, "from": {back(r)}}.Encode())
+		seeOther(w, root(r)+"key/"+id.String()+"?"+url.Values{how: {number}, "from": {back(r)}}.Encode())
 		return
 	}
 	p, err := c.tell(r, id) // the record as it is now
@@ -85,6 +99,7 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request) {
 	p.Problem = problem
 	if p.Form != nil && p.Form.Attempt == r.PostForm.Get("attempt") { // otherwise the entries are about another attempt
 		p.Form.keep(r.PostForm)
+		p.Refused = true
 	}
 	c.render(w, r, status, "story", p)
 }
@@ -92,11 +107,11 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request) {
 // keep fills in what the operator has entered, except the confirmation.
 func (f *form) keep(v url.Values) {
 	f.Outcome, f.Reason, f.Body = v.Get("outcome"), v.Get("reason"), v.Get("body")
-	f.Status, f.ContentType, f.Location = v.Get("status"), v.Get("content-type"), v.Get("location")
+	f.Status, f.ContentType, f.Location, f.Empty = v.Get("status"), v.Get("content-type"), v.Get("location"), v.Get("empty")
 }
 
 // changed is told if the operator's decision is about an attempt that is no longer open.
-const changed = "The record has changed while you were reading. Nothing was settled. This is what it is now."
+const changed = "The record has changed while you were reading. This form did nothing. Below is the record as it is now."
 
 // decide settles the attempt of a form. problem says why nothing was settled, and is "" if the
 // decision stands.
@@ -107,14 +122,18 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 		return http.StatusConflict, changed
 	}
 	want := newForm(f)
+	i := slices.IndexFunc(want.Choices, func(c choice) bool { return c.Outcome == v.Get("outcome") })
+	if i < 0 {
+		return http.StatusUnprocessableEntity, "Choose what happened. Nothing was settled."
+	}
 	if d.Reason == "" {
 		return http.StatusUnprocessableEntity, "Give a reason. Nothing was settled."
 	}
 	if err := operate.CheckDecision(d, "Your name", "The reason"); err != nil {
 		return http.StatusUnprocessableEntity, err.Error() + ". Nothing was settled."
 	}
-	if strings.TrimSpace(v.Get("confirm")) != want.Confirm {
-		return http.StatusUnprocessableEntity, "The confirmation is not the end of the operation ID, " + want.Confirm + ". Nothing was settled."
+	if confirm := want.Choices[i].Confirm; strings.Join(strings.Fields(v.Get("confirm")), " ") != confirm {
+		return http.StatusUnprocessableEntity, "The confirmation of this outcome is “" + confirm + "”. Nothing was settled."
 	}
 	resolution, err := resolutionOf(rec, want, v)
 	if err != nil {
@@ -146,16 +165,20 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 
 // resolutionOf reads the outcome of a form. Its error is a sentence for the operator.
 func resolutionOf(rec *idem.Record, want *form, v url.Values) (idem.Resolution, error) {
-	switch outcome := v.Get("outcome"); {
-	case outcome == notApplied:
-		return idem.NotApplied(), nil
-	case outcome == appliedStored && want.Stored != "":
-		return idem.Applied(*rec.Response), nil
-	case outcome == appliedWith && want.HTTP:
+	outcome := v.Get("outcome")
+	if outcome == appliedWith {
 		resp, err := answerOf(v)
 		return idem.Applied(resp), err
 	}
-	return idem.Resolution{}, errors.New("Choose what happened.") //nolint:revive,staticcheck // a sentence on the page
+	for name, untouched := range map[string]string{"status": want.Status, "content-type": want.ContentType, "location": "", "body": "", "empty": ""} {
+		if got := strings.TrimSpace(v.Get(name)); got != "" && got != untouched {
+			return idem.Resolution{}, errors.New("You have entered an answer, and chosen an outcome without it. Choose “It took effect”, or remove the answer.") //nolint:revive,staticcheck // a sentence on the page
+		}
+	}
+	if outcome == appliedStored {
+		return idem.Applied(*rec.Response), nil
+	}
+	return idem.NotApplied(), nil
 }
 
 // answerOf reads the answer that repeats will get. It accepts what the HTTP middleware replays.
@@ -167,8 +190,14 @@ func answerOf(v url.Values) (resp idem.Response, err error) {
 	}
 	// A browser sends line breaks as CR LF (HTML, section 4.10.21.5).
 	body := strings.ReplaceAll(v.Get("body"), "\r\n", "\n")
-	if body != "" && (status == http.StatusNoContent || status == http.StatusNotModified) {
+	never := status == http.StatusNoContent || status == http.StatusNotModified
+	switch {
+	case body != "" && never:
 		return fail(fmt.Sprintf("A response with status %d has no body.", status))
+	case body != "" && v.Get("empty") != "":
+		return fail("You have entered a body, and ticked that the answer has none.")
+	case body == "" && v.Get("empty") == "" && !never:
+		return fail("The body is empty. Enter what a normal answer of this route has, or tick that it has no body.")
 	}
 	if !utf8.ValidString(body) {
 		return fail("The body is not UTF-8.")
@@ -186,6 +215,11 @@ func answerOf(v url.Values) (resp idem.Response, err error) {
 			return fail("The Content-Type is not a media type such as application/json.")
 		}
 		resp.Header[name] = []string{value}
+	}
+	if body != "" {
+		if err := operate.CheckJSON(v.Get("content-type"), resp.Body); err != nil {
+			return fail("The answer is refused: " + err.Error() + ".")
+		}
 	}
 	return resp, nil
 }

@@ -2,9 +2,12 @@ package console_test
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/idemkeeper/idemkeeper/console"
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
@@ -24,9 +27,9 @@ func TestSettleAsApplied(t *testing.T) {
 		r.inDoubt("k", nil)
 		ada := r.as("ada")
 		page := ada.storyOf("k")
-		page.want(r.T, 200, "unknown", "It did not take effect", id("k").OperationID(), "gone: no process holds the lock", "idemctl record resolve --key-id "+id("k").String())
+		page.want(r.T, 200, "unknown", "It did not take effect", "Not found is not proof", "GET /v1/payments?operation_id="+id("k").OperationID()+" # "+route, "no process holds the lock", "idemctl record resolve --key-id "+id("k").String())
 		done := ada.settle("k", page, "outcome", "applied", "status", "201", "content-type", "application/json", "location", "/v1/payments/7", "body", "{\r\n\"id\":7}")
-		done.want(r.T, 200, "Settled. The record is completed now.", "ada", "ticket 4711", "!Settle it", "!<dt>Resolver</dt>", "No outcome is open.")
+		done.want(r.T, 200, "Attempt 1 was settled as applied by ada at ", "ticket 4711", "!Settle attempt", "!<dt>Resolver</dt>", "No outcome is open.")
 		rec := r.record("k")
 		if rec.State != idem.StateCompleted || rec.Decision != (idem.Decision{By: "ada", Reason: "found in the ledger, ticket 4711"}) {
 			r.Errorf("the record is %+v", rec)
@@ -42,7 +45,7 @@ func TestSettleAsApplied(t *testing.T) {
 			r.Errorf("the log does not tell who settled: %s", r.log)
 		}
 		// The same form again decides nothing.
-		ada.settle("k", page, "outcome", "not-applied").want(r.T, 409, "has changed while you were reading")
+		ada.settle("k", page, "outcome", "not-applied").want(r.T, 200, "This form did nothing. Attempt 1 was settled as applied by ada at ")
 		if again := r.record("k"); again.State != idem.StateCompleted {
 			r.Errorf("the record became %v", again.State)
 		}
@@ -53,7 +56,7 @@ func TestSettleAsNotApplied(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.inDoubt("k", nil)
 		bob := r.as("bob")
-		bob.settle("k", bob.storyOf("k"), "outcome", "not-applied").want(r.T, 200, "The record is released now.", "by <b>bob</b>")
+		bob.settle("k", bob.storyOf("k"), "outcome", "not-applied").want(r.T, 200, "Attempt 1 was settled as not applied by bob", "runs the handler again", "by <b>bob</b>")
 		if rec := r.record("k"); rec.State != idem.StateReleased {
 			r.Errorf("the record is %v, want released", rec.State)
 		}
@@ -68,7 +71,7 @@ func TestSettleWithTheStoredResponse(t *testing.T) {
 		page := bob.storyOf("k")
 		page.want(r.T, 200, "status 503, 19 bytes", "You may not see its content", "Content-Type", "!4111", "!text/plain")
 		r.as("ada").storyOf("k").want(r.T, 200, "4111 1111 1111 1111", "text/plain")
-		bob.settle("k", page, "outcome", "stored").want(r.T, 200, "The record is completed now.", "!4111")
+		bob.settle("k", page, "outcome", "stored").want(r.T, 200, "was settled as applied", "!4111")
 		if rec := r.record("k"); rec.Response == nil || rec.Response.Status != 503 || string(rec.Response.Body) != "4111 1111 1111 1111" {
 			r.Errorf("the record is %+v", rec)
 		}
@@ -87,7 +90,7 @@ func TestSettleIsAboutTheAttemptThatWasSeen(t *testing.T) {
 		}
 		r.beginAgain("k")
 		got := ada.settle("k", page, "outcome", "not-applied", "reason", "about the first one")
-		got.want(r.T, 409, "has changed while you were reading. Nothing was settled", "settled: released", "!about the first one")
+		got.want(r.T, 200, "This form did nothing. Attempt 1 was settled as not applied by bob at ", "!about the first one")
 		if rec := r.record("k"); rec.State != idem.StatePending || rec.Attempt.Number != 2 {
 			r.Errorf("the record is %+v, want attempt 2 pending", rec)
 		}
@@ -134,11 +137,20 @@ func TestSettleWantsACompleteForm(t *testing.T) {
 		{[]string{"outcome", "stored"}, "Choose what happened."},
 		{[]string{"outcome", "not-applied", "reason", "  "}, "Give a reason."},
 		{[]string{"outcome", "not-applied", "reason", strings.Repeat("x", 513)}, "513 bytes"},
-		{[]string{"outcome", "not-applied", "confirm", ""}, "confirmation is not the end"},
+		{[]string{"outcome", "not-applied", "confirm", ""}, "The confirmation of this outcome is “again "},
+		{[]string{"outcome", "not-applied", "confirm", confirmation("k", "applied")}, "The confirmation of this outcome is “again "},
+		{[]string{"outcome", "applied", "status", "204", "confirm", confirmation("k", "not-applied")}, "The confirmation of this outcome is “"},
+		{[]string{"outcome", "not-applied", "body", `{"id":"pay_1"}`}, "You have entered an answer"},
+		{[]string{"outcome", "not-applied", "location", "/v1/payments/pay_1"}, "You have entered an answer"},
+		{[]string{"outcome", "not-applied", "status", "202"}, "You have entered an answer"},
+		{[]string{"outcome", "not-applied", "empty", "yes"}, "You have entered an answer"},
+		{[]string{"outcome", "applied", "status", "201", "content-type", "application/json"}, "The body is empty"},
+		{[]string{"outcome", "applied", "status", "201", "content-type", "application/json", "body", "{}", "empty", "yes"}, "ticked that the answer has none"},
+		{[]string{"outcome", "applied", "status", "201", "content-type", "application/json", "body", `{"id":"pay_1"`}, "not JSON"},
 		{[]string{"outcome", "applied", "status", "99"}, "200 to 599"},
 		{[]string{"outcome", "applied", "status", "204", "body", "x"}, "has no body"},
 		{[]string{"outcome", "applied", "status", "201", "body", "x", "content-type", "json;;"}, "media type"},
-		{[]string{"outcome", "applied", "status", "201", "location", "/a\r\nSet-Cookie: x"}, "printable ASCII"},
+		{[]string{"outcome", "applied", "status", "201", "empty", "yes", "location", "/a\r\nSet-Cookie: x"}, "printable ASCII"},
 		{[]string{"outcome", "applied", "status", "201", "body", "\xff"}, "not UTF-8"},
 	} {
 		got := ada.settle("k", page, tt.fields...)
@@ -149,5 +161,51 @@ func TestSettleWantsACompleteForm(t *testing.T) {
 	}
 	// What was entered is still there, without the confirmation.
 	got := ada.settle("k", page, "outcome", "applied", "status", "99", "body", "<b>mine</b>")
-	got.want(t, 422, "found in the ledger", "&lt;b&gt;mine&lt;/b&gt;", `value="applied" required checked`, "!<b>mine")
+	got.want(t, 422, "found in the ledger", "&lt;b&gt;mine&lt;/b&gt;", `class="choice applied" open`, "!<b>mine")
+}
+
+// An answer may have no body, if the operator says so.
+func TestSettleWithAnEmptyBody(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.inDoubt("k", nil)
+	ada := r.as("ada")
+	ada.settle("k", ada.storyOf("k"), "outcome", "applied", "status", "201", "content-type", "application/json", "location", "/v1/payments/pay_1", "empty", "yes").
+		want(t, 200, "was settled as applied")
+	if rec := r.record("k"); rec.Response == nil || rec.Response.Status != 201 || len(rec.Response.Body) != 0 || rec.Response.Header["Content-Type"] != nil {
+		t.Errorf("the record is %+v", rec.Response)
+	}
+}
+
+// An old link tells what the record says, and nothing else.
+func TestOldLinkToADecision(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.inDoubt("k", nil)
+	ada := r.as("ada")
+	ada.storyOf("k").want(t, 200, "Attempt 1 ended in doubt")
+	path := "key/" + id("k").String() + "?settled=1"
+	ada.get(path).want(t, 200, "!was settled as", "!autofocus")
+	done := ada.settle("k", ada.storyOf("k"), "outcome", "not-applied")
+	done.want(t, 200, `autofocus>Attempt 1 was settled as not applied by ada at `)
+	if _, err := r.engine.Do(t.Context(), r.operation("k"), func(context.Context) (idem.Response, error) { return idem.Response{Status: 201}, nil }); err != nil {
+		t.Fatal(err)
+	}
+	ada.get(done.path).want(t, 200, "completed", "!autofocus", "Attempt 2 completed")
+	ada.get("key/"+id("k").String()+"?late=7").want(t, 200, "The record has changed while you were reading")
+}
+
+// Without a store that idemctl can reach, and without a hint, the page shows neither.
+func TestStoryWithoutHints(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.inDoubt("k", nil)
+	var err error
+	if r.console, err = console.New(console.Config{Engine: r.engine, Authorise: authorise}); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.StripPrefix("/ops/console", r.console))
+	t.Cleanup(server.Close)
+	r.url = server.URL + "/ops/console/"
+	r.as("ada").storyOf("k").want(t, 200, "First look up <code>"+id("k").OperationID()+"</code> in the systems that this route calls.", "!idemctl", "!How to look it up")
 }

@@ -195,8 +195,9 @@ func newRig(t *testing.T, b backend) *rig {
 		}
 	}))
 	var err error
-	r.console, err = console.New(console.Config{Engine: r.engine, Store: r.store, Service: "payments", Challenge: `Basic realm="console"`,
+	r.console, err = console.New(console.Config{Engine: r.engine, Store: r.store, Service: "payments", ScopeHint: "the merchant, such as m", Idemctl: true, Challenge: `Basic realm="console"`,
 		Policies:  func(name string) (idem.Policy, bool) { return r.policy, name == route },
+		LookUp:    func(route, op string) string { return "GET /v1/payments?operation_id=" + op + " # " + route },
 		Authorise: authorise, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -381,15 +382,26 @@ func (r *rig) record(key idem.Key) idem.Record {
 
 func (b *browser) storyOf(key idem.Key) answer { b.Helper(); return b.get("key/" + id(key).String()) }
 
+// confirmation is what an operator types for an outcome.
+func confirmation(key idem.Key, outcome string) string {
+	op := id(key).OperationID()
+	if outcome == "not-applied" {
+		return "again " + op[len(op)-6:]
+	}
+	return op[len(op)-6:]
+}
+
 // settle sends the form of a page, with fields changed.
 func (b *browser) settle(key idem.Key, page answer, fields ...string) answer {
 	b.Helper()
 	v := page.form()
-	op := id(key).OperationID()
-	v.Set("confirm", op[len(op)-6:])
+	v.Del("outcome")
 	v.Set("reason", "found in the ledger, ticket 4711")
 	for i := 0; i+1 < len(fields); i += 2 {
 		v.Set(fields[i], fields[i+1])
+	}
+	if !v.Has("confirm") {
+		v.Set("confirm", confirmation(key, v.Get("outcome")))
 	}
 	return b.do("POST", "key/"+id(key).String()+"/settle", v)
 }

@@ -22,18 +22,21 @@ type storyPage struct {
 	row
 	Operation, ID string
 	Facts         *operate.Facts
-	None          bool   // there is no record
-	Unreadable    string // why the record cannot be read
+	endings       []idem.Decided // of attempts, as far as the store knows them, newest first
+	None          bool           // there is no record
+	Unreadable    string         // why the record cannot be read
 	Kind          string
 	Started       string
+	LookUp        string // how to look the operation up
 	Command       string // that settles the attempt without the console
 	Moments       []moment
-	Seen          []moment // by this instance, newest first
-	SeenBefore    int      // how many more there are
+	Seen          []moment // by this instance, oldest first
+	SeenBefore    int      // how many there were before
 	Response      *shown
 	Back          string // link to the page of the list that the operator comes from
-	Settled       string // the decision that was just made
+	Settled       string // the decision that was just made, if it still stands
 	Problem       string // why nothing was settled
+	Refused       bool   // the problem is of the form's entries
 	Form          *form  // nil unless the operator can settle the attempt
 	WhyNot        string // why there is no form for an open attempt
 }
@@ -43,6 +46,8 @@ type moment struct {
 	At, What, Who, Why string
 	Ahead              bool // it has not happened yet
 	time               time.Time
+	Times              int    // how often it happened, one after the other
+	Until              string // the last time
 }
 
 // shown is a stored response, as far as the operator may see it.
@@ -74,10 +79,26 @@ func (c *Console) story(w http.ResponseWriter, r *http.Request) {
 	if p.None {
 		status = http.StatusNotFound
 	}
-	if r.URL.Query().Get("settled") != "" && !p.None && !p.Facts.Record.State.Open() {
-		p.Settled = "Settled. The record is " + p.State + " now."
-	}
+	p.remember(r.URL.Query())
 	c.render(w, r, status, "story", p)
+}
+
+// remember tells what became of the form that led here. The record decides, because the link may
+// be old.
+func (p *storyPage) remember(v url.Values) {
+	d, ended := p.decidedOn(v.Get("settled"))
+	if rec := &p.Facts.Record; ended && d.ByPerson() && d.Attempt == rec.Attempt.Number && !rec.State.Open() {
+		p.Settled = told(&d) + " " + p.Next
+	}
+	if !v.Has("late") {
+		return
+	}
+	if p.Problem = changed; p.None {
+		return
+	}
+	if d, ended := p.decidedOn(v.Get("late")); ended {
+		p.Problem = "This form did nothing. " + told(&d) + " Below is the record as it is now."
+	}
 }
 
 // back is the link to the page of the list that a story was opened from.
@@ -102,12 +123,10 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 	rec, op := &f.Record, operatorOf(r)
 	c.strip.sees(rec.State.Open())
 	p := &storyPage{page: c.page(r, "Key "+id.OperationID()), Operation: id.OperationID(), ID: id.String(), Facts: f, Back: back(r)}
-	seen := c.events.of(id)
-	for _, n := range seen[:min(len(seen), mostSeen)] {
-		p.Seen = append(p.Seen, seenMoment(n))
+	p.endings = slices.Concat(decided, []idem.Decided{lastEnding(rec)})
+	for _, n := range c.events.of(id) {
+		p.see(n)
 	}
-	slices.Reverse(p.Seen) // in the order of time, as the rest of the story
-	p.SeenBefore = len(seen) - len(p.Seen)
 	p.Moments = moments(f, decided)
 	if f.Err == nil && rec.State == idem.StateNone {
 		p.None = true
@@ -118,11 +137,17 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 		p.Unreadable = operate.OneLine(f.Err.Error())
 		return p, nil //nolint:nilerr // the page shows it
 	}
-	p.Kind, p.Started, p.Command = rec.Kind.String(), operate.Stamp(rec.Started), operate.OneLine(f.Story().Settle)
+	p.Kind, p.Started = rec.Kind.String(), operate.Stamp(rec.Started)
+	if c.cfg.Idemctl {
+		p.Command = operate.OneLine(f.Story().Settle)
+	}
 	p.Response = responseShown(rec, op.MaySeeResponses)
 	if rec.State.Open() {
 		if p.WhyNot = whyNot(f, op); p.WhyNot == "" {
 			p.Form = newForm(f)
+		}
+		if c.cfg.LookUp != nil {
+			p.LookUp = operate.Printable(c.cfg.LookUp(rec.Route, p.Operation))
 		}
 	}
 	return p, nil
@@ -157,14 +182,10 @@ func moments(f *operate.Facts, decided []idem.Decided) (list []moment) {
 	mine := false // the decision in the record is in the list of decisions too
 	for _, d := range decided {
 		mine = mine || d.Decision == rec.Decision && d.Attempt == rec.Attempt.Number
-		add(d.At, fmt.Sprintf("Attempt %d was settled: %v", d.Attempt, d.State), d.By, d.Reason)
+		add(d.At, ending(&d), d.By, d.Reason)
 	}
-	if !rec.Settled.IsZero() && !mine {
-		who := rec.Decision.By
-		if who == "" {
-			who = "its holder"
-		}
-		add(rec.Settled, fmt.Sprintf("Attempt %d was settled: %v", number, settledAs(rec)), who, rec.Decision.Reason)
+	if d := lastEnding(rec); !mine && number > 0 {
+		add(d.At, ending(&d), d.By, d.Reason)
 	}
 	add(rec.TokenExpires, "The token expires", "", "")
 	add(rec.ResultExpires, "The stored response expires", "", "")
@@ -173,15 +194,53 @@ func moments(f *operate.Facts, decided []idem.Decided) (list []moment) {
 	return list
 }
 
-// settledAs is the state that the last attempt was settled to.
-func settledAs(rec *idem.Record) idem.State {
+// lastEnding tells how the last attempt of a record ended. Its time is zero if it has not.
+func lastEnding(rec *idem.Record) idem.Decided {
+	d := idem.Decided{At: rec.Settled, Attempt: rec.Attempt.Number, State: rec.State, Decision: rec.Decision}
 	switch rec.State {
 	case idem.StateIssued:
-		return idem.StateReleased
+		d.State = idem.StateReleased
 	case idem.StateExpired:
-		return idem.StateCompleted
+		d.State = idem.StateCompleted
+	case idem.StatePending:
+		d.At = time.Time{}
 	}
-	return rec.State
+	return d
+}
+
+// ending says how an attempt ended.
+func ending(d *idem.Decided) string {
+	how := "ended without effect"
+	switch {
+	case d.State == idem.StateUnknown:
+		how = "ended in doubt"
+	case d.State == idem.StateCompleted && d.By != "":
+		how = "was settled as applied"
+	case d.State == idem.StateCompleted:
+		how = "completed"
+	case d.By != "":
+		how = "was settled as not applied"
+	}
+	return fmt.Sprintf("Attempt %d %s", d.Attempt, how)
+}
+
+// told is the ending of an attempt as a sentence.
+func told(d *idem.Decided) string {
+	text := ending(d)
+	if d.By != "" {
+		text += " by " + operate.OneLine(d.By)
+	}
+	return text + " at " + operate.Stamp(d.At) + "."
+}
+
+// decidedOn tells how an attempt was settled, by its number in a link.
+func (p *storyPage) decidedOn(number string) (d idem.Decided, found bool) {
+	for _, d := range p.endings {
+		if strconv.FormatUint(uint64(d.Attempt), 10) == number && !d.At.IsZero() && d.State != idem.StateUnknown {
+			return d, true
+		}
+	}
+	return d, false
 }
 
 // eventWords are the events in words.
@@ -192,25 +251,42 @@ var eventWords = map[idem.EventType]string{
 	idem.EventSuperseded: "Somebody else had settled the attempt", idem.EventOwnershipLost: "The lock was lost while the handler ran",
 	idem.EventRepaired: "The store had lost the attempt, and has it again", idem.EventUnstored: "A success was answered and is not stored",
 	idem.EventReleaseFailed: "The lock could not be given back at once", idem.EventLongRunning: "The handler runs for long",
+	idem.EventUnresolved: "The resolver was asked",
 }
 
-func seenMoment(n noted) moment {
-	what, known := eventWords[n.Type]
-	if !known {
-		what = n.Type.String()
+// see adds an event to what this instance saw. It counts an event that only repeats the one before.
+func (p *storyPage) see(n noted) {
+	m := p.seenMoment(n)
+	if last := len(p.Seen) - 1; last >= 0 && p.Seen[last].What == m.What && p.Seen[last].Why == m.Why {
+		p.Seen[last].Times++
+		p.Seen[last].Until = n.At.UTC().Format("15:04:05.000 UTC")
+		return
 	}
+	if len(p.Seen) == mostSeen {
+		p.SeenBefore += p.Seen[0].Times
+		p.Seen = p.Seen[1:]
+	}
+	p.Seen = append(p.Seen, m)
+}
+
+func (p *storyPage) seenMoment(n noted) moment {
+	m := moment{At: n.At.UTC().Format("2006-01-02 15:04:05.000 UTC"), What: eventWords[n.Type], Times: 1}
 	var why []string
-	if n.Type == idem.EventBegun {
-		what = fmt.Sprintf("Attempt %d began", n.Attempt.Number)
-	}
 	switch {
+	case n.Type == idem.EventBegun:
+		m.What = fmt.Sprintf("Attempt %d began", n.Attempt.Number)
 	case n.Type == idem.EventResolved:
-		what = "The resolver or an operator decided"
-		why = append(why, wordsOf(&n.Event))
+		d, found := p.decidedOn(strconv.FormatUint(uint64(n.Attempt.Number), 10))
+		if !found { // a later attempt has begun since, and the store keeps no decision of a resolver
+			d = idem.Decided{Attempt: n.Attempt.Number, State: n.State, Decision: idem.Decision{By: "the resolver or the policy"}}
+		}
+		m.What, m.Who = ending(&d), operate.OneLine(d.By)
 	case n.Type == idem.EventUnresolved:
-		what = "The resolver was asked"
 		why = append(why, wordsOf(&n.Event))
-	case n.Err != nil:
+	case m.What == "":
+		m.What = n.Type.String()
+	}
+	if n.Err != nil && n.Type != idem.EventUnresolved {
 		why = append(why, n.Err.Error())
 	}
 	if n.Code != "" {
@@ -219,7 +295,8 @@ func seenMoment(n noted) moment {
 	if n.Duration >= time.Millisecond {
 		why = append(why, "after "+operate.Brief(n.Duration))
 	}
-	return moment{At: n.At.UTC().Format("2006-01-02 15:04:05.000 UTC"), What: what, Why: operate.OneLine(strings.Join(why, ", "))}
+	m.Why = operate.OneLine(strings.Join(why, ", "))
+	return m
 }
 
 // responseShown is nil without a stored response.

@@ -98,6 +98,11 @@ func (c *Config) tokenKey() []byte {
 	return key.Sum(nil)
 }
 
+// lookUp says how an operator finds out whether an operation was charged.
+func (a *App) lookUp(_, operationID string) string {
+	return fmt.Sprintf("curl -H 'Authorization: Bearer API_KEY_OF_THE_MERCHANT' 'http://%s/v1/payments?operation_id=%s'", a.Addr(), operationID)
+}
+
 // makeConsole makes the operator's page, unless there are no operators.
 func (a *App) makeConsole() (handler http.Handler, err error) {
 	if len(a.cfg.Operators) == 0 {
@@ -109,6 +114,7 @@ func (a *App) makeConsole() (handler http.Handler, err error) {
 	}
 	a.console, err = console.New(console.Config{Engine: a.engine, Store: a.store, Service: "payments", Log: a.log,
 		Policies:  func(string) (idem.Policy, bool) { return a.policy, true },
+		ScopeHint: "the merchant, such as merchant_demo", LookUp: a.lookUp, Idemctl: a.cfg.TokenStore == storeRedis || a.cfg.TokenStore == storeSQL && a.cfg.Database != "",
 		Authorise: authorise, TokenKey: a.cfg.tokenKey(), Challenge: `Basic realm="console", charset="UTF-8"`})
 	if err != nil {
 		return nil, err

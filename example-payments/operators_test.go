@@ -78,7 +78,7 @@ func TestFormsOfAnotherInstanceAreGood(t *testing.T) {
 		if token == nil {
 			t.Fatalf("the console has no form:\n%s", body)
 		}
-		form := url.Values{"token": {token[1]}, "id": {strings.Repeat("0", 64)}}
+		form := url.Values{"token": {token[1]}, "key": {strings.Repeat("0", 64)}}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, there.url+"/console/find", strings.NewReader(form.Encode()))
 		if err != nil {
 			t.Fatal(err)

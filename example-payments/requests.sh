@@ -22,6 +22,12 @@ curl -i "$HTTP/v1/accounts"
 curl -i "$HTTP/v1/idempotency" -H 'Authorization: Bearer demo' -H 'Idempotency-Key: order-17'
 # 200: payments with a note
 curl -i -G "$HTTP/v1/payments" -H 'Authorization: Bearer demo' --data-urlencode note='order 17'
+# 200: the state of the key has the operation ID
+OPERATION=$(curl -s "$HTTP/v1/idempotency" -H 'Authorization: Bearer demo' -H 'Idempotency-Key: order-17' | sed 's/.*"operation_id":"\([^"]*\)".*/\1/')
+# 200: what the operation has charged
+curl -i -G "$HTTP/v1/payments" -H 'Authorization: Bearer demo' --data-urlencode operation_id="$OPERATION"
+# 400: an operation ID with a typing error is no empty list
+curl -i "$HTTP/v1/payments?operation_id=op_17" -H 'Authorization: Bearer demo'
 # 200: an account
 curl -i "$HTTP/v1/accounts/alice" -H 'Authorization: Bearer demo'
 # 201: a one-time token

@@ -84,6 +84,9 @@ func (ans *answer) overHTTP(allow []string) (idem.Response, error) {
 		return idem.Response{}, fmt.Errorf("status %d has no body", ans.status)
 	}
 	header, err := ans.fields(&fieldsOfHTTP, allow)
+	if values := header["Content-Type"]; err == nil && len(values) > 0 && len(body) > 0 && header["Content-Encoding"] == nil {
+		err = operate.CheckJSON(values[0], body)
+	}
 	return idem.Response{Status: ans.status, Header: header, Body: body}, err
 }
 

@@ -53,6 +53,12 @@ func isWrongUse(err error) bool {
 // errNothing means that there is no record, element or open attempt.
 var errNothing = errors.New("nothing there")
 
+// settledError is errNothing in words of its own. Its text says what became of the attempt.
+type settledError struct{ text string }
+
+func (e settledError) Error() string { return e.text }
+func (settledError) Unwrap() error   { return errNothing }
+
 // run is the program without the process around it. It returns the exit code. If the
 // code is not 0 it writes one line to stderr, unless the code is that of a command it
 // ran.

@@ -203,23 +203,27 @@ func (a *app) checkSealed(ctx context.Context, store tokenStore, rec *idem.Recor
 
 // notOpen means that the given attempt is not open, or for 0 that no attempt is.
 func notOpen(id idem.KeyID, rec *idem.Record, attempt uint32) error {
+	since := rec.Since().UTC().Format(time.RFC3339)
 	if rec.State.Open() {
-		return fmt.Errorf("attempt %d of key ID %s is not open: attempt %d is, and has been %v since %s: %w",
-			attempt, id, rec.Attempt.Number, rec.State, rec.Since().UTC().Format(time.RFC3339), errNothing)
+		return settledError{fmt.Sprintf("attempt %d of key ID %s is not open: attempt %d is, and has been %v since %s",
+			attempt, id, rec.Attempt.Number, rec.State, since)}
 	}
 	by := ""
 	if rec.Decision.By != "" {
 		by = " by " + operate.OneLine(rec.Decision.By)
 	}
-	return fmt.Errorf("key ID %s has no open attempt: it is %v%s, since %s: %w",
-		id, rec.State, by, rec.Since().UTC().Format(time.RFC3339), errNothing)
+	settled := ""
+	if rec.Attempt.Number > 0 {
+		settled = fmt.Sprintf("attempt %d was settled already, and ", rec.Attempt.Number)
+	}
+	return settledError{fmt.Sprintf("key ID %s has no open attempt: %sthe record is %v%s since %s; nothing was changed", id, settled, rec.State, by, since)}
 }
 
 // settledElsewhere reads who settled the attempt first.
 func settledElsewhere(ctx context.Context, store idem.Store, id idem.KeyID, attempt uint32) error {
 	rec, err := store.Get(ctx, id)
 	if err != nil && !errors.Is(err, sealed.ErrUnreadable) {
-		return fmt.Errorf("it was settled meanwhile: %w", errors.Join(errNothing, err))
+		return settledError{"it was settled meanwhile, and the record cannot be read: " + err.Error()}
 	}
 	return notOpen(id, &rec, attempt)
 }

@@ -35,11 +35,14 @@ func (l *Ledger) Payment(ctx context.Context, merchant, id string) (payments.Pay
 // Payments implements [payments.Ledger].
 func (l *Ledger) Payments(ctx context.Context, merchant string, q payments.Query) ([]payments.Payment, error) {
 	where, args := ` WHERE merchant = ?`, []any{merchant}
-	if q.Note != nil {
-		if !storable(*q.Note) {
+	for column, value := range map[string]*string{"note": q.Note, "operation_id": q.Operation} {
+		if value == nil {
+			continue
+		}
+		if !storable(*value) {
 			return []payments.Payment{}, nil
 		}
-		where, args = where+` AND note = ?`, append(args, *q.Note)
+		where, args = where+` AND `+column+` = ?`, append(args, *value)
 	}
 	args = append(args, q.Limit)
 	rows, err := l.db.Read.QueryContext(ctx,

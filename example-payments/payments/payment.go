@@ -95,8 +95,9 @@ type Ledger interface {
 
 // Query selects payments.
 type Query struct {
-	Note  *string // exactly this note, nil for any
-	Limit int     // greater than 0
+	Note      *string // exactly this note, nil for any
+	Operation *string // exactly this operation ID, nil for any
+	Limit     int     // greater than 0
 }
 
 // Bounds of a list, for both transports.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"regexp"
 	"strconv"
 
 	"github.com/gin-gonic/gin"
@@ -112,6 +113,9 @@ func (s *Server) getPayment(c *gin.Context) {
 	s.answer(c, p, err)
 }
 
+// operationID is the form of [idem.KeyID.OperationID].
+var operationID = regexp.MustCompile(`^op_[0-9a-f]{32}$`)
+
 func (s *Server) listPayments(c *gin.Context) {
 	q := payments.Query{Limit: payments.DefaultListLimit}
 	if v, ok := c.GetQuery("limit"); ok {
@@ -124,6 +128,13 @@ func (s *Server) listPayments(c *gin.Context) {
 	}
 	if note, ok := c.GetQuery("note"); ok {
 		q.Note = &note
+	}
+	if operation, ok := c.GetQuery("operation_id"); ok {
+		if !operationID.MatchString(operation) { // an empty list would read as "never charged"
+			abort(c, codeQueryInvalid, "operation_id is not op_ and 32 hexadecimal digits.")
+			return
+		}
+		q.Operation = &operation
 	}
 	list, more, err := payments.List(c.Request.Context(), s.cfg.Ledger, merchantOf(c), q)
 	s.answer(c, struct {

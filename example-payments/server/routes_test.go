@@ -63,6 +63,14 @@ func TestReads(t *testing.T) {
 	if got := c.do("GET", "/v1/payments?limit=1", "").body; strings.Count(got, `"id":`) != 1 || !strings.Contains(got, `"has_more":true`) {
 		t.Errorf("limited list: %s", got)
 	}
+	first := c.do("GET", "/v1/idempotency", "", "Idempotency-Key", "x").field("operation_id")
+	if got := c.do("GET", "/v1/payments?operation_id="+first, "").body; strings.Count(got, `"id":`) != 1 || !strings.Contains(got, `"a\u0026b"`) {
+		t.Errorf("list by operation ID: %s, want the first payment", got)
+	}
+	if got := c.do("GET", "/v1/payments?note=c&operation_id="+first, "").body; strings.Count(got, `"id":`) != 0 {
+		t.Errorf("list by operation ID and another note: %s, want none", got)
+	}
+	c.do("GET", "/v1/payments?operation_id=nonsense", "").wantAnswer(t, "an operation ID with a typing error", 400, "query-invalid")
 	want := `{"accounts":[{"id":"alice","balance":996250,"currency":"USD"},{"id":"bob","balance":1003750,"currency":"USD"},{"id":"carol","balance":1000000,"currency":"USD"}]}`
 	if got := c.do("GET", "/v1/accounts", "").body; got != want {
 		t.Errorf("accounts: %s, want %s", got, want)

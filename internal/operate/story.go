@@ -52,18 +52,21 @@ func (f *Facts) Settleable() bool {
 }
 
 func (f *Facts) holder() string {
-	name := f.Holder.String()
+	name, gone := f.Holder.String(), "gone"
+	if f.Record.State == idem.StateUnknown {
+		gone = "none, because the attempt has ended" // often in a process that lives
+	}
 	switch {
 	case f.Lock == LockOfAttempt && name == "":
 		return "alive: a transaction in the database holds the key"
 	case f.Lock == LockOfAttempt:
 		return "alive: " + name + " holds the lock"
 	case f.Lock == LockOfOther && name == "":
-		return "gone: another process holds the lock now"
+		return gone + ": another process holds the lock now"
 	case f.Lock == LockOfOther:
-		return "gone: " + name + " holds the lock now, not for this attempt"
+		return gone + ": " + name + " holds the lock now, not for this attempt"
 	case f.Lock == LockFree:
-		return "gone: no process holds the lock"
+		return gone + ": no process holds the lock"
 	case f.Lock == LockElsewhere:
 		return "not known: its lock is in the domain " + f.Record.Attempt.Fence.Domain + ", which cannot be seen from here"
 	case f.Lock == LockUnknown && errors.Is(f.LockErr, errors.ErrUnsupported):
@@ -90,7 +93,7 @@ func (f *Facts) next() string {
 	case idem.StateExpired:
 		return "Repeats are refused until " + Stamp(rec.KeyExpires) + ". Then the key is forgotten, and a request with it runs."
 	case idem.StateReleased:
-		return "The next request with the key runs. Without one the key is forgotten at " + Stamp(rec.KeyExpires) + "."
+		return "The next request with the key runs the handler again. Without one the key is forgotten at " + Stamp(rec.KeyExpires) + "."
 	case idem.StatePending:
 		return f.nextPending()
 	case idem.StateUnknown:
@@ -112,7 +115,7 @@ func (f *Facts) nextPending() string {
 	}
 	switch {
 	case f.Policy == nil:
-		return "The sweeper or the next request with the key asks the route's resolver. Without a resolver it becomes unknown."
+		return "The sweeper or the next request with the key asks the route's resolver, if it has one. Otherwise it becomes unknown, and a person has to settle it."
 	case f.Policy.InDoubt.RunsAgain():
 		return "The next request with the key runs the handler again."
 	case f.Policy.InDoubt.Resolver() != nil:
@@ -128,13 +131,13 @@ func (f *Facts) nextUnknown() string {
 	}
 	switch {
 	case f.Policy == nil:
-		return first + "The sweeper and the next request ask the route's resolver again. Without a resolver a person has to settle it."
+		return first + "A person has to settle it, unless the route has a resolver, which the sweeper and the next request ask again."
 	case f.Policy.InDoubt.RunsAgain():
 		return first + "The next request with the key runs the handler again."
 	case f.Policy.InDoubt.Resolver() != nil:
 		return first + "The sweeper and the next request ask the route's resolver again. If it never knows, a person has to settle it."
 	}
-	return first + "Nothing. Repeats are refused until a person settles it."
+	return first + "A person has to settle it. Repeats are refused until then."
 }
 
 // settle is a command line for a shell. It quotes what is not a plain word.

@@ -35,18 +35,19 @@ func TestStory(t *testing.T) {
 		{"interrupted, resolver", idem.StatePending, nil, operate.LockFree, idem.Holder{}, ask, "gone", "asks the route's resolver.", "record resolve"},
 		{"interrupted, runs again", idem.StatePending, nil, operate.LockFree, idem.Holder{}, again, "gone", "runs the handler again", "record resolve"},
 		{"interrupted, left", idem.StatePending, nil, operate.LockFree, idem.Holder{}, leave, "gone", "a person has to", "record resolve"},
-		{"interrupted, policy not known", idem.StatePending, nil, operate.LockFree, idem.Holder{}, nil, "gone", "Without a resolver", "record resolve"},
+		{"interrupted, policy not known", idem.StatePending, nil, operate.LockFree, idem.Holder{}, nil, "gone", "if it has one", "record resolve"},
 		{"being resolved", idem.StatePending, nil, operate.LockOfOther, process, ask, "gone: pay-1 (process 7)", "settles it now", "record resolve"},
 		{"lock elsewhere", idem.StatePending, nil, operate.LockElsewhere, idem.Holder{}, ask, "domain old'domain", "retired", `store retire 'old'\''domain' --reason`},
 		{"no lock service", idem.StatePending, nil, operate.LockUnknown, idem.Holder{}, ask, "does not answer", "Not known", "record resolve"},
-		{"unknown, resolver", idem.StateUnknown, nil, operate.LockFree, idem.Holder{}, ask, "gone", "again. If it never knows", "record resolve"},
-		{"unknown, left", idem.StateUnknown, nil, operate.LockFree, idem.Holder{}, leave, "gone", "Nothing. Repeats are refused", "record resolve"},
-		{"unknown, runs again", idem.StateUnknown, nil, operate.LockFree, idem.Holder{}, again, "gone", "runs the handler again", "record resolve"},
-		{"unknown, held", idem.StateUnknown, nil, operate.LockOfOther, process, leave, "pay-1", "may settle it now. Nothing", "record resolve"},
+		{"unknown, resolver", idem.StateUnknown, nil, operate.LockFree, idem.Holder{}, ask, "none, because the attempt has ended: no process", "again. If it never knows", "record resolve"},
+		{"unknown, left", idem.StateUnknown, nil, operate.LockFree, idem.Holder{}, leave, "none", "A person has to settle it. Repeats are refused", "record resolve"},
+		{"unknown, policy not known", idem.StateUnknown, nil, operate.LockFree, idem.Holder{}, nil, "none", "unless the route has a resolver", "record resolve"},
+		{"unknown, runs again", idem.StateUnknown, nil, operate.LockFree, idem.Holder{}, again, "none", "runs the handler again", "record resolve"},
+		{"unknown, held", idem.StateUnknown, nil, operate.LockOfOther, process, leave, "pay-1", "may settle it now. A person", "record resolve"},
 		{"unknown elsewhere", idem.StateUnknown, nil, operate.LockElsewhere, idem.Holder{}, leave, "domain", "person", "record resolve"},
 		{"completed", idem.StateCompleted, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "Repeats get the stored response until 2026-11-24", ""},
 		{"expired", idem.StateExpired, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "forgotten", ""},
-		{"released", idem.StateReleased, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "next request with the key runs", ""},
+		{"released", idem.StateReleased, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "next request with the key runs the handler again", ""},
 		{"issued", idem.StateIssued, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "first use until", ""},
 		{"newer", idem.StateNone, fmt.Errorf("x: %w", idem.ErrNewerRecord), operate.LockNotAsked, idem.Holder{}, nil, "", "newer build", ""},
 		{"corrupt", idem.StateNone, idem.ErrCorruptRecord, operate.LockNotAsked, idem.Holder{}, nil, "", "No build can read", ""},
@@ -145,6 +146,24 @@ func TestCheckDecision(t *testing.T) {
 		err := operate.CheckDecision(idem.Decision{By: tt.by, Reason: tt.reason}, "NAME", "WHY")
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("CheckDecision(%q, %.20q) = %v, want %q", tt.by, tt.reason, err, tt.want)
+		}
+	}
+}
+
+func TestCheckJSON(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ contentType, body, want string }{
+		{"application/json", `{"id":"pay_1"}`, ""},
+		{"application/json; charset=utf-8", `{"id":"pay_1"`, "unexpected end"},
+		{"application/problem+json", "It is paid.", "invalid character 'I'"},
+		{"application/json", `{} {}`, "after top-level value"},
+		{"text/plain", "It is paid.", ""},
+		{"", "It is paid.", ""},
+	}
+	for _, tt := range tests {
+		err := operate.CheckJSON(tt.contentType, []byte(tt.body))
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("CheckJSON(%q, %q) = %v, want %q", tt.contentType, tt.body, err, tt.want)
 		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/idemkeeper/idemkeeper/console"
@@ -49,6 +48,8 @@ func startService(t *testing.T, opts ...memorystore.Option) *service {
 	}
 	t.Cleanup(func() { _ = s.engine.Close(context.Background()) })
 	page, err = console.New(console.Config{Engine: s.engine, Service: "payments", Log: slog.New(slog.DiscardHandler),
+		ScopeHint: "the merchant, such as merchant_demo", Idemctl: true,
+		LookUp:   func(_, op string) string { return "curl https://ledger.example/payments?operation_id=" + op },
 		Policies: func(string) (idem.Policy, bool) { return s.policy, true },
 		Authorise: func(r *http.Request) (console.Operator, error) {
 			if name, password, _ := r.BasicAuth(); password == "secret" {
@@ -112,22 +113,37 @@ func TestOperatorSettles(t *testing.T) {
 	s.inDoubt(0, 3)
 	p := open(t, "ada")
 	p.to(s.url)
-	p.do(chromedp.Click(chromedp.CSS("summary")), chromedp.SendKeys(chromedp.CSS("#find-scope"), "merchant_demo"),
-		chromedp.SendKeys(chromedp.CSS("#find-key"), string(key(1))+kb.Enter))
-	p.await(`location.pathname.includes("/key/") && !!document.querySelector("#s-confirm")`)
-	p.do(chromedp.SendKeys(chromedp.CSS("#s-body"), `{"id":"pay_1","status":"succeeded"}`),
-		chromedp.SendKeys(chromedp.CSS("#s-reason"), "Found in the ledger, ticket 4711"),
-		chromedp.SendKeys(chromedp.CSS("#s-confirm"), "wrong"), chromedp.Click(chromedp.CSS("button.strong")))
+	p.fill("#find-key", string(key(1))+kb.Enter) // without its scope
+	p.await(`document.querySelector("main").innerText.includes("Enter its scope")`)
+	p.pictures("console-not-found")
+	p.wantNoFaults("404")
+	p.fill("#find-scope", "merchant_demo"+kb.Enter) // the key is still there
+	p.await(`location.pathname.includes("/key/") && !!document.querySelector("#applied-confirm")`)
+	p.click("details.applied summary")
+	p.fill("#s-body", `{"id":"pay_1",`)
+	p.fill("#applied-reason", "Found in the ledger, ticket 4711")
+	p.fill("#applied-confirm", "wrong")
+	p.click("details.applied button")
 	if rec := s.record(1); rec.State != idem.StateUnknown {
 		t.Fatalf("a wrong confirmation settled: %v", rec.State)
 	}
-	if eval[bool](p, `document.querySelector("#s-confirm").checkValidity()`) {
+	if eval[bool](p, `document.querySelector("#applied-confirm").checkValidity()`) {
 		t.Error("the page takes a wrong confirmation for a right one")
 	}
-	eval[string](p, `document.querySelector("#s-confirm").value = ""`)
-	p.fill("#s-confirm", s.confirm(1))
-	p.click("button.strong")
-	p.await(`!!document.querySelector(".done")`)
+	if title := eval[string](p, `document.querySelector("#applied-confirm").title`); title != s.confirm(1) {
+		t.Errorf("the browser asks for %q, want %q", title, s.confirm(1))
+	}
+	eval[string](p, `document.querySelector("#applied-confirm").value = ""`)
+	p.fill("#applied-confirm", s.confirm(1))
+	p.click("details.applied button")
+	p.await(`document.activeElement.matches(".problem") && document.activeElement.innerText.includes("not JSON")`)
+	p.pictures("console-refused")
+	p.wantNoFaults("422")
+	eval[string](p, `document.querySelector("#s-body").value = ""`)
+	p.fill("#s-body", `{"id":"pay_1","status":"succeeded"}`)
+	p.fill("#applied-confirm", s.confirm(1))
+	p.click("details.applied button")
+	p.await(`document.activeElement.matches(".done")`)
 	p.wantNoFaults()
 	rec := s.record(1)
 	if rec.State != idem.StateCompleted || rec.Decision.By != "ada" || rec.Decision.Reason != "Found in the ledger, ticket 4711" {
@@ -150,16 +166,15 @@ func TestOperatorSettlesByKeyboard(t *testing.T) {
 	p.press(kb.Enter)
 	p.tabTo(fmt.Sprintf(`a.op[href$=%q]`, s.id(0).String()))
 	p.press(kb.Enter)
-	p.await(`location.pathname.includes("/key/") && !!document.querySelector("#s-confirm")`)
-	p.tabTo(`input[name="outcome"]`)
-	p.press(kb.ArrowUp) // from the first choice to the last one
-	p.await(`document.activeElement.value === "not-applied" && document.activeElement.checked`)
-	p.tabTo("#s-reason")
-	p.press("The network confirms that nothing happened")
-	p.tabTo("#s-confirm")
-	p.press(s.confirm(0))
+	p.await(`location.pathname.includes("/key/") && !!document.querySelector("#not-applied-confirm")`)
+	p.tabTo("details.not-applied summary")
 	p.press(kb.Enter)
-	p.await(`!!document.querySelector(".done")`)
+	p.tabTo("#not-applied-reason")
+	p.press("The network confirms that nothing happened")
+	p.tabTo("#not-applied-confirm")
+	p.press("again " + s.confirm(0))
+	p.press(kb.Enter)
+	p.await(`document.activeElement.matches(".done")`)
 	p.wantNoFaults()
 	if rec := s.record(0); rec.State != idem.StateReleased || rec.Decision.By != "ada" {
 		t.Errorf("the record is %+v, want it released by ada", rec)
@@ -172,14 +187,16 @@ func TestOperatorIsToldOfAChange(t *testing.T) {
 	s.inDoubt(0, 1)
 	p := open(t, "ada")
 	p.to(s.url + "key/" + s.id(0).String())
-	p.do(chromedp.Click(chromedp.CSS(`input[value="not-applied"]`)), chromedp.SendKeys(chromedp.CSS("#s-reason"), "nothing found"),
-		chromedp.SendKeys(chromedp.CSS("#s-confirm"), s.confirm(0)))
+	p.click("details.not-applied summary")
+	p.fill("#not-applied-reason", "nothing found")
+	p.fill("#not-applied-confirm", "again "+s.confirm(0))
 	if _, err := s.engine.Decide(t.Context(), s.id(0), s.record(0).Attempt, idem.Applied(idem.Response{Status: 201}), idem.Decision{By: "bob"}, &s.policy); err != nil {
 		t.Fatal(err)
 	}
-	p.do(chromedp.Click(chromedp.CSS("button.strong")))
-	p.await(`document.body.innerText.includes("has changed while you were reading")`)
-	p.wantNoFaults("409")
+	p.click("details.not-applied button")
+	p.await(`document.activeElement.innerText.startsWith("This form did nothing. Attempt 1 was settled as applied by bob at ")`)
+	p.pictures("console-late")
+	p.wantNoFaults()
 	if rec := s.record(0); rec.State != idem.StateCompleted || rec.Decision.By != "bob" {
 		t.Errorf("the record is %+v, want what bob decided", rec)
 	}
@@ -239,7 +256,7 @@ func TestConsoleWithThousandsOfDoubts(t *testing.T) {
 	}
 	last := eval[string](p, `location.search`)
 	p.to(eval[string](p, `document.querySelector("tbody tr:last-child a.op").href`))
-	p.await(fmt.Sprintf(`location.pathname.endsWith(%q) && !!document.querySelector("#s-confirm")`, refunds[len(refunds)-1]))
+	p.await(fmt.Sprintf(`location.pathname.endsWith(%q) && !!document.querySelector("#not-applied-confirm")`, refunds[len(refunds)-1]))
 	p.click(".back a")
 	p.await(fmt.Sprintf(`location.search === %q && document.querySelectorAll("a.op").length === %d`, last, (len(refunds)-1)%rows+1))
 

@@ -86,12 +86,12 @@ func TestDoubtOfTheSampleIsSettled(t *testing.T) {
 	p.to(strings.Replace(url, "//", "//ada:secret@", 1) + eval[string](p, `document.querySelector("header a:last-child").pathname`))
 	p.await(`document.querySelectorAll("a.op").length === 1`)
 	p.to(url + eval[string](p, `document.querySelector("a.op").pathname`)) // without the password in the address
-	p.await(`!!document.querySelector("#s-confirm")`)
-	confirm := eval[string](p, `document.querySelector('label[for="s-confirm"] code').innerText`)
+	p.click("details.applied summary")
+	confirm := eval[string](p, `document.querySelector('label[for="applied-confirm"] code').innerText`)
 	p.fill("#s-body", `{"id":"pay_by_hand"}`)
-	p.fill("#s-reason", "The ledger has the payment")
-	p.fill("#s-confirm", confirm)
-	p.click("button.strong")
+	p.fill("#applied-reason", "The ledger has the payment")
+	p.fill("#applied-confirm", confirm)
+	p.click("details.applied button")
 	p.await(`!!document.querySelector(".done")`)
 	p.to(order)
 	p.await(`!!document.querySelector("#timeline .doubt")`) // the same order is there again
