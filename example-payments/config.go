@@ -92,7 +92,7 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.BoolVar(&c.PlainResponses, "accept-plain-responses", false, "with --response-keys, also accept stored responses without encryption, left from before")
 	fs.StringVar(&keys, "api-keys", "demo=merchant_demo,test=merchant_test", "`TOKEN=MERCHANT,…`: bearer tokens and their merchants")
 	fs.StringVar(&ops, "operators", "", "`NAME=PASSWORD,…`: those who may use /console/; without it there is no console, except that an instance without servers on this machine's own address has "+localOperators+"; better set in the environment")
-	fs.BoolVar(&c.Demo, "demo", false, "let the page at / crash this instance in the middle of a charge, and start it again; without --database the ledger is in a temporary file")
+	fs.BoolVar(&c.Demo, "demo", false, "let the page at / crash this instance in the middle of a charge, and start another one; without --database the ledger is in a temporary file")
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "`level` of the log on standard error: debug, info, warn or error")
 	if err := parse(fs, args, getenv); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

@@ -14,7 +14,7 @@ import (
 )
 
 // With --demo the process is a pair. The parent binds the ports and starts an instance on them.
-// When a charge crashes the instance, the parent starts it again. Meanwhile the ports stay open,
+// When a charge crashes the instance, the parent starts another one. Meanwhile the ports stay open,
 // and new connections wait for the next instance.
 
 // inheritedEnv tells an instance that its parent has bound the ports.
@@ -64,7 +64,7 @@ func supervise(ctx context.Context, cfg Config, args []string, getenv func(strin
 	for _, port := range []struct{ flag, addr string }{{"http-addr", cfg.HTTPAddr}, {"grpc-addr", cfg.GRPCAddr}} {
 		f, err := bind(ctx, port.addr)
 		if err != nil {
-			return 1, fmt.Errorf("--%s: %w", port.flag, err)
+			return 1, bindError(port.flag, err)
 		}
 		ports = append(ports, f)
 	}
@@ -91,7 +91,7 @@ func supervise(ctx context.Context, cfg Config, args []string, getenv func(strin
 		case ended.Exited() || ctx.Err() != nil:
 			return max(ended.ExitCode(), 1), nil
 		}
-		fmt.Fprintln(stderr, "example-payments: the instance has crashed and starts again")
+		fmt.Fprintln(stderr, "example-payments: the instance has crashed, and another one takes over")
 		stdout = io.Discard // there is one ready line
 	}
 }

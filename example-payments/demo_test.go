@@ -26,7 +26,7 @@ func TestDemoStartsAgainAfterACrash(t *testing.T) {
 		res.Body.Close()
 		t.Fatalf("the charge that crashes was answered with %d", res.StatusCode)
 	}
-	p.await(&p.stderr, "the instance has crashed and starts again")
+	p.await(&p.stderr, "the instance has crashed, and another one takes over")
 	status, body := p.payUntilSettled("k")
 	if status != 201 {
 		t.Errorf("repeat: %d %s, want 201", status, body)

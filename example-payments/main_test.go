@@ -129,6 +129,27 @@ func TestWhatCannotStartExits1WithOneLine(t *testing.T) {
 	}
 }
 
+func TestTakenPortSuggestsAFreeOne(t *testing.T) {
+	t.Parallel()
+	inUse := serve(t)
+	for flag, addr := range map[string]string{"--http-addr": strings.TrimPrefix(inUse.url, "http://"), "--grpc-addr": inUse.grpc} {
+		for _, more := range [][]string{nil, {"--demo"}} {
+			p := launch(t, append(more, flag, addr)...)
+			if code := p.exit(15 * time.Second); code != 1 {
+				t.Errorf("exit code %d, want 1", code)
+			}
+			p.await(&p.stderr, flag+" 127.0.0.1:0 takes any free port")
+		}
+	}
+}
+
+// Someone who wants to see an outcome in doubt is told that this store leaves none.
+func TestResolverNoneIsExplainedWhereNothingIsInDoubt(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--demo", "--resolver", "none")
+	p.await(&p.stderr, "leaves no outcome in doubt")
+}
+
 func TestSecondInstanceOnOneFileExits1(t *testing.T) {
 	t.Parallel()
 	database := "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")

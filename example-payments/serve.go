@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/example-payments/server"
@@ -27,12 +28,20 @@ func (a *App) listen(ctx context.Context) (err error) {
 		return a.inherit()
 	}
 	if a.onHTTP, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.HTTPAddr); err != nil {
-		return fmt.Errorf("--http-addr: %w", err)
+		return bindError("http-addr", err)
 	}
 	if a.onGRPC, err = new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.GRPCAddr); err != nil {
-		return errors.Join(fmt.Errorf("--grpc-addr: %w", err), a.onHTTP.Close())
+		return errors.Join(bindError("grpc-addr", err), a.onHTTP.Close())
 	}
 	return nil
+}
+
+// bindError says which flag has the address that could not be bound, and helps if the port is taken.
+func bindError(flag string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("--%s: %w (another instance may be running; --%s 127.0.0.1:0 takes any free port)", flag, err, flag)
+	}
+	return fmt.Errorf("--%s: %w", flag, err)
 }
 
 // Addr is the address of HTTP.
@@ -54,6 +63,9 @@ func (a *App) Serve(ctx context.Context, ready io.Writer) error {
 	swept := make(chan struct{})
 	go func() { defer close(swept); a.sweeper.Run(sweeping) }()
 	a.log.Info("serving", "http", a.Addr(), "grpc", a.GRPCAddr(), "lock", a.lockName, "store", a.cfg.TokenStore)
+	if a.joined != nil && a.cfg.Resolver == resolverNone {
+		a.log.Info("a crash rolls a payment back together with its record, so it leaves no outcome in doubt for --resolver none; --redis does, or --token-store memory without --demo")
+	}
 	var failed error
 	select {
 	case <-ctx.Done():

@@ -115,6 +115,9 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (_ *App, err error
 		MaxHeaderBytes:    2 << 20, // so that the middleware refuses a very long key, with a reason
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
+	// A browser sends a POST again if a connection that it reuses ends without an answer, and the
+	// page could not tell. So a press of "Crash mid-charge" gets a connection of its own.
+	a.http.SetKeepAlivesEnabled(!cfg.Demo)
 	a.http.RegisterOnShutdown(a.timeline.Close)
 	a.grpc, err = rpc.New(rpc.Config{Engine: a.engine, Service: service, Ledger: a.books, Keys: cfg.APIKeys,
 		Telemetry: a.telemetry, Log: log, Wait: cfg.Wait, Resolver: resolver})

@@ -124,6 +124,11 @@ func TestOperatorsWordIsWhatRepeatsGet(t *testing.T) {
 	}
 	res, err = b.do("free", "a")
 	b.wantPaid(res, err, 1, false)
+	for _, ev := range b.events {
+		if ev.Type == idem.EventResolved && ev.By != byOps.By {
+			t.Errorf("the decision was told as one by %q, want %q", ev.By, byOps.By)
+		}
+	}
 }
 
 // TestOneDecisionOfManyStands: operators, sweepers and retries at once.
@@ -303,8 +308,8 @@ func TestResolveGoesToItsEnd(t *testing.T) {
 		t.Errorf("Resolve() = %v, %v, want completed", rec.State, err)
 	}
 	for _, ev := range b.events {
-		if ev.Route != rec.Route {
-			t.Errorf("event %v is of route %q, want %q", ev.Type, ev.Route, rec.Route)
+		if by := map[idem.EventType]string{idem.EventResolved: "resolver"}[ev.Type]; ev.Route != rec.Route || ev.By != by {
+			t.Errorf("event %v is of route %q by %q, want %q by %q", ev.Type, ev.Route, ev.By, rec.Route, by)
 		}
 	}
 	if b.saw(idem.EventInterrupted) != 1 || b.saw(idem.EventResolved) != 1 {

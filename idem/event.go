@@ -18,7 +18,7 @@ const (
 	EventBegun                            // an attempt started (Attempt)
 	EventBeginAborted                     // an unanswered Begin was undone
 	EventInterrupted                      // the attempt of an earlier holder was found open
-	EventResolved                         // a resolver, a policy or an operator decided that an attempt took effect or did not (State)
+	EventResolved                         // a resolver, a policy or an operator decided that an attempt took effect or did not (State, By)
 	EventCompleted                        // outcome stored
 	EventReleased                         // attempt had no effect; a repeat runs
 	EventUnknown                          // outcome in doubt, recorded as unknown, by its holder or after it was interrupted (Err)
@@ -63,6 +63,7 @@ type Event struct {
 	Code     Code          // of a refusal
 	Duration time.Duration // of the handler, so far or as a whole
 	Err      error         // internal; for logs
+	By       string        // of EventResolved: the author of the decision, as in Decision.By
 }
 
 // Observer is called for each event, in the goroutine of the event. It must be safe for

@@ -82,11 +82,11 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 		e.observe(ctx, r, Event{Type: EventRepaired, Attempt: s.Attempt, State: r.record.State})
 	}
 	if res.Settled {
-		what := EventResolved
+		ev := Event{Type: EventResolved, Attempt: s.Attempt, State: r.record.State, Err: cause, By: d.By}
 		if s.State == StateUnknown {
-			what = EventUnknown
+			ev.Type, ev.By = EventUnknown, ""
 		}
-		e.observe(ctx, r, Event{Type: what, Attempt: s.Attempt, State: r.record.State, Err: cause})
+		e.observe(ctx, r, ev)
 	}
 	return res.Settled, nil
 }

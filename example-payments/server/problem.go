@@ -1,15 +1,11 @@
 package server
 
 import (
-	"bytes"
-	_ "embed"
 	"encoding/json"
 	"errors"
-	"html/template"
 	"log/slog"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -103,22 +99,3 @@ var describedCodes = []idem.Code{
 	idem.CodeTooManyOpen, idem.CodeKeyReused, idem.CodeOutcomeUnknown, idem.CodeKeyExpired, idem.CodeResultUnavailable,
 	idem.CodeOwnershipLost, idem.CodeUnavailable, idem.CodeStoreLost,
 }
-
-//go:embed describe.html
-var keysTemplate string
-
-// keysPage tells clients how to use keys, how long they are kept, and what each
-// refusal means (draft-ietf-httpapi-idempotency-key-header-07, sections 2.5.2 and
-// 2.7).
-var keysPage = func() []byte {
-	var b bytes.Buffer
-	page := template.Must(template.New("keys").Parse(keysTemplate))
-	err := page.Execute(&b, struct {
-		Codes                      []idem.Code
-		ResultHours, KeyDays, Mins int
-	}{describedCodes, int(idem.DefaultResultTTL / time.Hour), int(idem.DefaultKeyTTL / (24 * time.Hour)), int(idem.DefaultTokenTTL / time.Minute)})
-	if err != nil {
-		panic(err)
-	}
-	return b.Bytes()
-}()

@@ -83,8 +83,7 @@ func New(cfg Config) (*Server, error) {
 	if s.cfg.Timeline == nil {
 		s.cfg.Timeline = NewTimeline()
 	}
-	s.page()
-	s.gin.GET(documentation, func(c *gin.Context) { sendPage(c, keysPage) })
+	s.pages()
 	s.gin.GET("/openapi.json", func(c *gin.Context) { c.Data(http.StatusOK, "application/json", description) })
 	s.gin.GET("/healthz", func(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"status": "ok"}) })
 	s.gin.GET("/readyz", s.readyz)
@@ -207,8 +206,3 @@ func (s *Server) readyz(c *gin.Context) {
 //
 //go:embed openapi.json
 var description []byte
-
-func sendPage(c *gin.Context, page []byte) {
-	c.Header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-	c.Data(http.StatusOK, "text/html; charset=utf-8", page)
-}

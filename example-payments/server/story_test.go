@@ -1,9 +1,11 @@
 package server
 
 import (
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
@@ -106,5 +108,48 @@ func TestTimelineWithoutAMerchant(t *testing.T) {
 	timeline.Observe(t.Context(), ev)
 	if n := len(timeline.stories[id].moments); n != 2 {
 		t.Errorf("%d moments, want the request and the doubt", n)
+	}
+}
+
+// The timeline says what became of the money, who decided it, and why a request was refused.
+func TestTimelineTellsTheTruth(t *testing.T) {
+	joined := idem.Attempt{Number: 1, Fence: idem.Fence{Domain: idem.JoinedDomain}}
+	locked := idem.Attempt{Number: 1, Fence: idem.Fence{Domain: "d", Token: 7}}
+	for name, tt := range map[string]struct {
+		steps []string // of the charge, before the event
+		fence idem.Fence
+		ev    idem.Event
+		want  string
+	}{
+		"begun, joined":           {nil, idem.Fence{}, idem.Event{Type: idem.EventBegun, Attempt: joined}, "attempt 1 is noted in the same transaction"},
+		"stored, joined":          {[]string{"before-ledger", "after-ledger"}, idem.Fence{}, idem.Event{Type: idem.EventCompleted, Attempt: joined}, "payment and answer commit together"},
+		"refusal stored, joined":  {[]string{"before-ledger", "after-ledger", "before-ledger"}, idem.Fence{}, idem.Event{Type: idem.EventCompleted, Attempt: joined}, "the answer is stored"},
+		"released, joined":        {[]string{"before-ledger", "after-ledger"}, idem.Fence{}, idem.Event{Type: idem.EventReleased, Attempt: joined}, "the database rolled back: nothing was charged"},
+		"stored":                  {[]string{"before-ledger", "after-ledger"}, locked.Fence, idem.Event{Type: idem.EventCompleted, Attempt: locked}, "the answer is stored"},
+		"released":                {[]string{"before-ledger"}, locked.Fence, idem.Event{Type: idem.EventReleased, Attempt: locked}, "nothing happened, so the next request may run"},
+		"decided by the resolver": {nil, locked.Fence, idem.Event{Type: idem.EventResolved, State: idem.StateCompleted, By: "resolver"}, "the ledger was asked: the money has moved"},
+		"decided by an operator":  {nil, locked.Fence, idem.Event{Type: idem.EventResolved, State: idem.StateReleased, By: "ops"}, "ops decided: no money has moved"},
+		"refused, first runs":     {nil, locked.Fence, idem.Event{Type: idem.EventRefused, Code: idem.CodeInProgress}, "the first one still runs (in-progress)"},
+		"refused, rare":           {nil, locked.Fence, idem.Event{Type: idem.EventRefused, Code: idem.CodeOwnershipLost}, "Ownership was lost (ownership-lost)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			timeline, id := NewTimeline(), keyOf("m", 0)
+			ctx := payments.WithMerchant(t.Context(), "m")
+			for _, step := range tt.steps {
+				timeline.Step(ctx, step, idem.Execution{KeyID: id, Attempt: 1, Fence: tt.fence})
+			}
+			tt.ev.KeyID = id
+			timeline.Observe(ctx, tt.ev)
+			var said []string
+			for _, m := range timeline.stories[id].moments {
+				said = append(said, m.Text)
+			}
+			if !slices.Contains(said[len(tt.steps):], tt.want) {
+				t.Errorf("the timeline says %q, want %q after %v", said, tt.want, tt.steps)
+			}
+			if written := map[bool]string{true: uncommitted, false: "the payment is written"}[tt.fence == (idem.Fence{})]; len(tt.steps) > 1 && said[1] != written {
+				t.Errorf("the timeline says %q, want %q", said[1], written)
+			}
+		})
 	}
 }

@@ -166,6 +166,23 @@ func (t *Timeline) tell(s *story, n int) {
 	s.told = max(s.told, n)
 }
 
+// uncommitted tells that a payment is written in a joined transaction.
+const uncommitted = "the payment is written, not yet committed"
+
+// wroteLast reports whether the latest handler of a key has come as far as to write its payment.
+func (t *Timeline) wroteLast(id idem.KeyID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.stories[id]; s != nil {
+		for _, m := range slices.Backward(s.moments) {
+			if m.Step == "handler" {
+				return m.Text == uncommitted
+			}
+		}
+	}
+	return false
+}
+
 // Observe is an [idem.Observer].
 func (t *Timeline) Observe(ctx context.Context, ev idem.Event) {
 	id, number, f := ev.KeyID, ev.Attempt.Number, ev.Attempt.Fence
@@ -174,33 +191,46 @@ func (t *Timeline) Observe(ctx context.Context, ev idem.Event) {
 	}
 	addf := func(step, format string, args ...any) { t.addf(payments.MerchantOf(ctx), id, step, format, args...) }
 	taken, freed, where := fmt.Sprintf("the key is locked, fence %d", f.Token), "the lock is given back", "the token store"
+	stored, undone := "the answer is stored", "nothing happened, so the next request may run"
 	if f.Domain == idem.JoinedDomain {
 		taken, freed, where = "the payment's transaction holds the key", "the transaction is over", "the same transaction"
+		undone = "the database rolled back: nothing was charged"
+		if t.wroteLast(id) { // a refusal, such as 402, is stored alone
+			stored = "payment and answer commit together"
+		}
 	}
 	switch ev.Type {
 	case idem.EventBegun:
 		addf("lock", "%s", taken)
 		addf("begin", "attempt %d is noted in %s", number, where)
 	case idem.EventCompleted:
-		addf("settle", "the answer is stored")
+		addf("settle", "%s", stored)
 		addf("release", "%s", freed)
 	case idem.EventReleased:
-		addf("settle", "nothing happened, so the next request may run")
+		addf("settle", "%s", undone)
 		addf("release", "%s", freed)
 	case idem.EventUnknown:
 		addf("doubt", "attempt %d ended in doubt", number)
 	case idem.EventInterrupted:
 		addf("doubt", "attempt %d was interrupted: its holder is gone", number)
 	case idem.EventResolved:
-		addf("resolve", "the ledger was asked: %s", resolved(ev.State))
+		who := "the ledger was asked"
+		if (idem.Decision{By: ev.By}).ByPerson() {
+			who = ev.By + " decided"
+		}
+		addf("resolve", "%s: %s", who, resolved(ev.State))
 	case idem.EventUnresolved:
 		addf("resolve", "the ledger was asked: it cannot tell")
 	case idem.EventReplayed:
-		addf("replay", "the stored answer is sent again, and nothing runs")
+		addf("replay", "the same answer again, and nothing runs")
 	case idem.EventJoined, idem.EventWaited:
 		addf("replay", "a repeat waits for the first request")
 	case idem.EventRefused:
-		addf("refused", "%s", ev.Code)
+		why, ok := refusals[ev.Code]
+		if !ok {
+			why = ev.Code.Title()
+		}
+		addf("refused", "%s (%s)", why, ev.Code)
 	case idem.EventConflict:
 		addf("doubt", "the transaction met a conflict and was rolled back")
 	}
@@ -212,8 +242,19 @@ func (t *Timeline) Step(ctx context.Context, step string, x idem.Execution) {
 	case "before-ledger":
 		t.addf(payments.MerchantOf(ctx), x.KeyID, "handler", "the handler runs attempt %d", x.Attempt)
 	case "after-ledger":
-		t.addf(payments.MerchantOf(ctx), x.KeyID, "handler", "the payment is written")
+		text := "the payment is written"
+		if x.Fence == (idem.Fence{}) { // joined
+			text = uncommitted
+		}
+		t.addf(payments.MerchantOf(ctx), x.KeyID, "handler", "%s", text)
 	}
+}
+
+// refusals are the refusals that the page can cause, in words for people who try the sample out.
+var refusals = map[idem.Code]string{
+	idem.CodeInProgress:     "the first one still runs",
+	idem.CodeKeyReused:      "the key belongs to another request",
+	idem.CodeOutcomeUnknown: "nobody knows yet whether the money has moved",
 }
 
 // resolved puts the finding of the resolver into words.

@@ -66,11 +66,28 @@ func TestTimelineIsLive(t *testing.T) {
 
 func TestPageHasNoInlineCode(t *testing.T) {
 	_, c := setup(t)
-	for path, part := range map[string]string{"/": "pays once", "/assets/page.js": "newOrder", "/assets/page.css": ":root", "/assets/icon.svg": "<svg"} {
+	for path, part := range map[string]string{"/": "pays once", "/docs/idempotency": "24 hours", "/assets/page.js": "newOrder", "/assets/page.css": ":root", "/assets/icon.svg": "<svg"} {
 		a := c.do("GET", path, "")
 		if a.status != 200 || !strings.Contains(a.body, part) || strings.Contains(a.body, "<style") || strings.Contains(a.body, "onclick") ||
 			strings.Contains(a.header.Get("Content-Security-Policy"), "unsafe") || !strings.Contains(a.header.Get("Content-Security-Policy"), "default-src 'none'") {
 			t.Errorf("GET %s = %d %v\n%s", path, a.status, a.header, a.body)
+		}
+	}
+}
+
+// The page names its button by what it does, and links only to a console that is there.
+func TestPageTellsWhatItsButtonDoes(t *testing.T) {
+	_, plain := setup(t)
+	crashing := newBench(t).instance(t, func(cfg *server.Config) {
+		cfg.Service.Crash = func() {}
+		cfg.Console = http.NotFoundHandler()
+	})
+	for c, want := range map[*client]map[string]bool{plain: {"Fail mid-charge": true}, crashing: {"Crash mid-charge": true, `href="/console/"`: true}} {
+		page := c.do("GET", "/", "").body
+		for _, part := range []string{"Fail mid-charge", "Crash mid-charge", `href="/console/"`} {
+			if strings.Contains(page, part) != want[part] {
+				t.Errorf("%q on the page: %t, want %t", part, !want[part], want[part])
+			}
 		}
 	}
 }

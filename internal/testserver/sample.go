@@ -12,9 +12,10 @@ import (
 	"testing"
 )
 
-// Sample has the addresses of a running example-payments.
+// Sample has the addresses and the output of a running example-payments.
 type Sample struct {
 	HTTP, GRPC string // HOST:PORT
+	Log        string // file of its output
 }
 
 // URL is that of HTTP, without a slash at the end.
@@ -51,7 +52,7 @@ func StartSample(tb testing.TB, flags ...string) Sample {
 		if m == nil {
 			return fmt.Errorf("the sample is not ready: %s", out)
 		}
-		s = Sample{HTTP: string(m[1]), GRPC: string(m[2])}
+		s = Sample{HTTP: string(m[1]), GRPC: string(m[2]), Log: log}
 		return nil
 	})
 	if err != nil {

@@ -2,6 +2,7 @@ package browser
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -16,44 +17,83 @@ func (p *tab) charged(times string) {
 	p.await(fmt.Sprintf(`document.querySelector("#charged").innerText === %q && !document.querySelector("#answers .wait")`, times))
 }
 
+// shows waits until a part of the page has a text.
+func (p *tab) shows(selector, text string) {
+	p.Helper()
+	p.await(fmt.Sprintf(`[...document.querySelectorAll(%q)].some((e) => e.checkVisibility() && e.innerText.includes(%q))`, selector, text))
+}
+
 func TestSampleChargesOnce(t *testing.T) {
 	for name, flags := range map[string][]string{"joined": nil, "memory": {"--token-store", "memory", "--processor-latency", "300ms"}} {
 		t.Run(name, func(t *testing.T) {
 			url := testserver.StartSample(t, flags...).URL()
 			p := open(t, "")
 			p.to(url + "/")
-			p.await(`document.querySelector("#balance").innerText.startsWith("$")`)
+			p.shows("#balance", "$")
+			if eval[bool](p, `document.querySelector(".once, .without").checkVisibility() || document.querySelector("#operation").checkVisibility()`) {
+				t.Error("a page on which nothing has happened shows a success, a danger or an operation")
+			}
 			if name == "joined" {
 				p.pictures("sample-first")
 			}
 			p.click("#double")
-			p.await(`document.querySelectorAll("#answers li").length === 2`)
 			p.charged("1 time")
 			p.await(`document.querySelectorAll("#answers .ok").length === 1 && document.querySelectorAll("#answers .replay").length === 1`)
+			p.shows("#answers .replay", "replayed: the same answer again")
+			p.shows(".without", "without Idemkeeper: up to 2 times")
+			p.shows("#operation", "op_")
+			p.shows("#payment", "pay_")
+			p.pictures("sample-double-" + name)
 			p.click("#pay")
 			p.await(`document.querySelectorAll("#answers .replay").length === 2`)
+			p.pictures("sample-paid-" + name)
 			p.click("#other")
-			p.await(`document.querySelector("#answers .fail .text").innerText.includes("key-reused")`)
+			p.shows("#answers .fail", "key-reused")
 			p.charged("1 time")
 			for _, step := range []string{"received", "lock", "begin", "handler", "settle", "release", "replay", "refused"} {
 				p.await(fmt.Sprintf(`!!document.querySelector("#timeline .%s")`, step))
 			}
-			p.pictures("sample-paid-" + name)
+			p.shows("#timeline .refused", "the key belongs to another request (key-reused)")
+			if name == "memory" { // a request that is told to come back has a line of its own
+				p.shows("#timeline .refused", "the first one still runs (in-progress)")
+				p.shows("#answers .again", "in-progress, asked again")
+			}
+			p.await(`document.querySelector("#sent").innerText === document.querySelectorAll("#answers li").length + " times"`)
+			p.click("summary")
+			p.shows("#curl", url+"/v1/payments")
+			key := eval[string](p, `document.querySelector("#key").innerText`)
+			p.shows("#curl", "Idempotency-Key: "+key)
+			p.shows("#curl", fmt.Sprintf(`"note":%q`, key))
+			p.pictures("sample-other-" + name)
 			p.wantNoFaults("409", "422")
 		})
 	}
 }
 
-// A charge that breaks off in its middle is charged once after the next try.
+// A charge that breaks off in its middle is charged once after the next try. The page says what the
+// button does, and tells what became of the first try.
 func TestSampleCrashes(t *testing.T) {
-	for name, flags := range map[string][]string{"joined": nil, "memory": {"--token-store", "memory"}, "process": {"--demo"}} {
+	for name, tt := range map[string]struct {
+		flags         []string
+		label         string
+		first, second []string // on the timeline
+	}{
+		"joined": {nil, "Fail mid-charge", []string{"written, not yet committed", "rolled back: nothing was charged"}, []string{"commit together"}},
+		"memory": {[]string{"--token-store", "memory"}, "Fail mid-charge", []string{"the ledger was asked: the money has moved"}, []string{"the same answer again"}},
+		"process": {[]string{"--demo"}, "Crash mid-charge", []string{"written, not yet committed", "the instance is gone", "another instance takes over",
+			"rolled back what was not committed: nothing was charged"}, []string{"commit together"}},
+	} {
 		t.Run(name, func(t *testing.T) {
-			url := testserver.StartSample(t, flags...).URL()
+			url := testserver.StartSample(t, tt.flags...).URL()
 			p := open(t, "")
 			p.to(url + "/")
 			p.tabTo("#crash")
+			p.shows("#crash b", tt.label)
 			p.press(kb.Enter)
 			p.await(`document.querySelectorAll("#answers li").length === 1 && !document.querySelector("#answers .wait")`)
+			for _, line := range tt.first {
+				p.shows("#timeline li", line)
+			}
 			p.tabTo("#fresh") // around the page
 			p.tabTo("#pay")
 			p.press(kb.Enter)
@@ -61,13 +101,51 @@ func TestSampleCrashes(t *testing.T) {
 			p.charged("1 time")
 			if name == "process" {
 				p.await(`document.querySelector("#answers li:last-child .text").innerText.includes("connection broke")`)
-				p.await(`!!document.querySelector("#timeline .handler ~ .crash")`)
+				p.await(`!!document.querySelector("#timeline .handler ~ .crash ~ .restart ~ .ledger ~ .received ~ .settle")`)
 			}
-			p.await(`!!document.querySelector("#timeline .settle, #timeline .replay")`)
+			for _, line := range tt.second {
+				p.shows("#timeline li", line)
+			}
 			p.pictures("sample-crashed-" + name)
 			p.wantNoFaults("500", "503", "409", "net::ERR_")
 		})
 	}
+}
+
+// A browser sends a POST again by itself if a connection that it reuses breaks. One press is one
+// crash all the same.
+func TestOnePressIsOneCrash(t *testing.T) {
+	sample := testserver.StartSample(t, "--demo")
+	p := open(t, "")
+	p.to(sample.URL() + "/")
+	const presses = 4
+	for n := range presses {
+		p.shows("#balance", "$")
+		p.click("#crash")
+		p.await(fmt.Sprintf(`document.querySelectorAll("#answers .fail").length === %d && document.querySelectorAll("#timeline .ledger").length === %[1]d`, n+1))
+	}
+	out, err := os.ReadFile(sample.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if crashes := strings.Count(string(out), "the instance has crashed"); crashes != presses {
+		t.Errorf("%d crashes after %d presses, want one for each", crashes, presses)
+	}
+	p.charged("0 times")
+	p.wantNoFaults("net::ERR_")
+}
+
+// A client that follows the link to the page about keys finds its way back.
+func TestSampleTellsAboutKeys(t *testing.T) {
+	url := testserver.StartSample(t).URL()
+	p := open(t, "")
+	p.to(url + "/")
+	p.click(`nav a[href="/docs/idempotency"]`)
+	p.shows("h1", "Idempotency keys")
+	p.pictures("sample-keys")
+	p.click(`nav a[href="/"]`)
+	p.shows("#balance", "$")
+	p.wantNoFaults()
 }
 
 // The loop of a new operator: a charge ends in doubt, the console has it, the operator settles it, and
@@ -81,11 +159,14 @@ func TestDoubtOfTheSampleIsSettled(t *testing.T) {
 	p.click("#pay")
 	p.await(`document.querySelectorAll("#answers .fail").length === 2`)
 	p.charged("1 time")
-	order := eval[string](p, `location.href`)
+	p.shows("#payment", "pay_") // which an operator looks for
+	order, operation := eval[string](p, `location.href`), eval[string](p, `document.querySelector("#operation").innerText`)
 	p.pictures("sample-doubt")
 	p.to(strings.Replace(url, "//", "//ada:secret@", 1) + eval[string](p, `document.querySelector("header a:last-child").pathname`))
 	p.await(`document.querySelectorAll("a.op").length === 1`)
 	p.to(url + eval[string](p, `document.querySelector("a.op").pathname`)) // without the password in the address
+	p.await(`!!document.querySelector("#applied-confirm")`)
+	p.shows("main", operation)
 	p.click("details.applied summary")
 	confirm := eval[string](p, `document.querySelector('label[for="applied-confirm"] code').innerText`)
 	p.fill("#s-body", `{"id":"pay_by_hand"}`)
@@ -98,5 +179,7 @@ func TestDoubtOfTheSampleIsSettled(t *testing.T) {
 	p.click("#pay")
 	p.await(`document.querySelector("#answers .replay .text").innerText.includes("pay_by_hand")`)
 	p.charged("1 time")
+	p.shows("#timeline .resolve", "ada decided: the money has moved")
+	p.pictures("sample-settled")
 	p.wantNoFaults("500", "503", "409")
 }

@@ -2,8 +2,8 @@
 
 const auth = { Authorization: "Bearer demo" };
 const find = (id) => document.getElementById(id);
-const nothing = find("no-moments").textContent;
-let key, number, sent, stream;
+const nothing = find("no-moments").textContent, curl = find("curl").textContent;
+let key, sent, wished, stream;
 
 // An order has a key, and the key stays the same for every retry. It is in the address of the page,
 // so that it is still there after a look at another page.
@@ -16,9 +16,11 @@ function newOrder() {
 function openOrder() {
   if (!/^#order-[0-9a-f]{8}$/.test(location.hash)) return newOrder();
   key = location.hash.slice(1);
-  number = sent = 0;
+  sent = wished = 0;
   find("key").textContent = key;
-  find("sent").textContent = times(sent);
+  find("curl").textContent = curl.replace("localhost:8080", location.origin).replaceAll("order-17", key);
+  count();
+  identify("operation", "");
   find("answers").replaceChildren();
   find("timeline").replaceChildren();
   for (const id of ["no-answers", "no-moments"]) find(id).hidden = false;
@@ -28,14 +30,30 @@ function openOrder() {
 
 const dollars = (cents) => (cents / 100).toLocaleString("en-US", { style: "currency", currency: "USD" });
 const times = (n) => n + (n === 1 ? " time" : " times");
+const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 };
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+// count shows how often the client has sent. Without keys each wish of the user might be a charge. A
+// request that only asks again is none, because a plain handler would have answered the one before.
+function count() {
+  find("sent").textContent = times(sent);
+  identify("without", wished > 1 ? times(wished) : "");
+}
+
+// identify shows a value with its name, or neither.
+function identify(id, value) {
+  find(id).textContent = value;
+  find(id).parentElement.hidden = !value;
+}
 
 // send sends the payment once, and again for as long as the service asks for a little patience.
 async function send(amount, headers = {}) {
-  const mine = key, item = answer(++number, amount);
+  const mine = key;
+  wished++;
   for (let tries = 1; mine === key; tries++) {
-    find("sent").textContent = times(++sent);
+    const item = answer(++sent, amount);
     let response, body;
+    count();
     try {
       response = await fetch("/v1/payments", {
         method: "POST",
@@ -48,13 +66,14 @@ async function send(amount, headers = {}) {
       break;
     }
     try { body = JSON.parse(body); } catch { /* an operator may have entered any text */ }
-    if (response.status === 409 && body.code === "in-progress" && tries < 60) {
-      tell(item, "wait", "409", "The first request still runs. The client tries again.");
-      await pause(250);
+    if (response.status === 409 && body.code === "in-progress" && tries < 20) {
+      tell(item, "wait", 409, "in-progress, asked again");
+      await pause(250 * tries);
+      item.className = "again";
       continue;
     }
     const replayed = response.headers.get("Idempotent-Replayed") === "true";
-    if (response.ok) tell(item, replayed ? "replay" : "ok", response.status, (replayed ? "The same answer again: " : "") + (body.id ? "payment " + String(body.id).slice(0, 14) + "…" : JSON.stringify(body)));
+    if (response.ok) tell(item, replayed ? "replay" : "ok", response.status, (replayed ? "replayed: the same answer again, " : "paid: ") + (body.id ? "payment " + String(body.id).slice(0, 14) + "…" : JSON.stringify(body)));
     else tell(item, "fail", response.status, body.code ? body.code + ": " + (body.detail || body.title) + (body.code === "outcome-unknown" ? " An operator settles it in the console." : "") : JSON.stringify(body));
     break;
   }
@@ -78,23 +97,31 @@ function tell(item, kind, status, text) {
   item.querySelector(".text").textContent = text;
 }
 
+// ask reads a route. The service may be down for a moment.
+async function ask(mine, path) {
+  const response = await fetch(path, { headers: { ...auth, "Idempotency-Key": mine } });
+  if (response.status === 401) throw new Error("This page uses the API key demo, which this service does not know. See --api-keys.");
+  return response.json();
+}
+
+const payments = async (mine) => (await ask(mine, "/v1/payments?note=" + encodeURIComponent(mine))).payments;
+
 // refresh shows what the ledger says.
 async function refresh() {
   const mine = key;
-  for (let tries = 0; tries < 40; tries++) {
+  for (let tries = 0; tries < 40 && mine === key; tries++) {
     try {
-      const [list, alice] = await Promise.all([
-        fetch("/v1/payments?note=" + encodeURIComponent(mine), { headers: auth }),
-        fetch("/v1/accounts/alice", { headers: auth }),
-      ]);
-      if (list.status === 401) return problem("This page uses the API key demo, which this service does not know. See --api-keys.");
-      const payments = (await list.json()).payments, account = await alice.json();
+      const [list, alice, state] = await Promise.all([payments(mine), ask(mine, "/v1/accounts/alice"), ask(mine, "/v1/idempotency")]);
       if (mine !== key) return;
-      find("charged").textContent = times(payments.length);
-      find("balance").textContent = dollars(account.balance);
+      find("charged").textContent = times(list.length);
+      find("charges").className = ["", "once"][list.length] ?? "twice";
+      find("balance").textContent = dollars(alice.balance);
+      identify("payment", list.map((p) => p.id).join(", "));
+      if (state.operation_id) identify("operation", state.operation_id);
       return problem("");
-    } catch {
-      problem("The service is down. It starts again.");
+    } catch (e) {
+      if (e.message.includes("--api-keys")) return problem(e.message);
+      problem("The service does not answer. The page asks again.");
       await pause(250);
     }
   }
@@ -109,6 +136,7 @@ function problem(text) {
 // events are read from the response.
 async function watch(mine) {
   if (stream) stream.abort();
+  let charge, gone = false; // the last step of a charge that is on its way
   for (stream = new AbortController(); mine === key; await pause(300)) {
     let open = false;
     try {
@@ -121,34 +149,52 @@ async function watch(mine) {
       }
       open = true;
       find("no-moments").textContent = nothing;
+      if (gone) {
+        const found = charge && await left(mine, charge);
+        show(mine, "restart", "another instance takes over");
+        if (found) show(mine, "ledger", found);
+        gone = false;
+      }
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-      for (let text = ""; ;) {
+      for (let rest = ""; ;) {
         const { value, done } = await reader.read();
         if (done) break;
-        text += value;
-        const events = text.split("\n\n");
-        text = events.pop();
+        rest += value;
+        const events = rest.split("\n\n");
+        rest = events.pop();
         for (const event of events) {
           const data = event.split("\n").find((line) => line.startsWith("data: "));
-          if (data && mine === key) show(JSON.parse(data.slice(6)));
+          if (!data) continue;
+          const { step, text, at } = JSON.parse(data.slice(6));
+          if (step === "handler") charge = at;
+          if (["settle", "doubt", "resolve"].includes(step)) charge = undefined;
+          show(mine, step, text, at);
         }
       }
     } catch { /* the service is down, or there is a new order */ }
-    if (mine === key && open) show({ at: new Date().toISOString(), step: "crash", text: "the instance is gone" });
+    if (open) show(mine, "crash", "the instance is gone");
+    gone ||= open;
   }
 }
 
-function show(moment) {
+// left asks the ledger what a charge has left there that was on its way when its instance crashed.
+// A payment that is younger is not of that charge.
+async function left(mine, lastStep) {
+  const made = (await payments(mine)).some((p) => Date.parse(p.created_at) <= Date.parse(lastStep));
+  return made ? "has the payment, though its answer is lost" : "rolled back what was not committed: nothing was charged";
+}
+
+function show(mine, kind, words, at = Date.now()) {
+  if (mine !== key) return;
   find("no-moments").hidden = true;
-  const item = document.createElement("li");
-  item.className = moment.step;
-  const at = Object.assign(document.createElement("time"), { textContent: moment.at.slice(11, 23) });
-  const step = Object.assign(document.createElement("b"), { textContent: moment.step });
+  const item = document.createElement("li"), list = find("timeline");
+  item.className = kind;
+  const time = Object.assign(document.createElement("time"), { textContent: new Date(at).toLocaleTimeString("en-GB", clock) });
   const text = document.createElement("span");
-  text.append(step, " " + moment.text);
-  item.append(at, text);
-  find("timeline").append(item);
-  item.scrollIntoView({ block: "nearest" });
+  text.append(Object.assign(document.createElement("b"), { textContent: kind }), " " + words);
+  item.append(time, text);
+  list.append(item);
+  list.scrollTop = list.scrollHeight;
 }
 
 window.addEventListener("hashchange", openOrder);
