@@ -8,11 +8,12 @@
 // With Policies it tells what happens next with a record. [New] is Handler with an error in
 // place of a panic. [BasicAuth] makes an Authorise for a few names and passwords.
 //
-// It finds a key by its text and scope, its key ID or its operation ID. It lists the open records,
+// It finds a key by its text and scope, its operation ID or its key ID. It lists the open records,
 // oldest first, with the attempts, the fences, whether the holder lives, the response that was on
 // its way and what the resolver said. It tells the story of one key. A person who may do so
-// settles an outcome in doubt there. A strip shows the health of the lock service, the store, the
-// lock domains, the replicas and the sweeper.
+// settles an outcome in doubt there. Give [Config].ScopeHint and [Config].LookUp, so that an operator
+// knows what a scope is in your service, and how to look an operation up. A strip shows the health
+// of the lock service, the store, the lock domains, the replicas and the sweeper.
 //
 // # Who may do what
 //
@@ -27,13 +28,15 @@
 //
 // # How a decision is made
 //
-// The operator names the outcome and a reason, and types the last characters of the operation
-// ID. The form carries the attempt that the operator has seen: number, fence and nonce. The engine
-// takes the lock of the key, so it does not overrule a holder that runs, and settles that attempt
-// by compare-and-set. If the record has changed while the operator was reading, nothing is settled
-// and the page shows the record as it is now. The name of the operator comes from Authorise and
-// never from the form. In joined mode there is no lock, and the store tells whether a transaction
-// holds the key.
+// Each outcome has its own form, and the operator opens one. The operator gives a reason, and types
+// the last characters of the operation ID, with the word "again" before them if the next request
+// is to run the handler again. An answer that contradicts the outcome is refused, and so is one
+// that says it is JSON and is not. The form carries the attempt that the operator has seen: number,
+// fence and nonce. The engine takes the lock of the key, so it does not overrule a holder that
+// runs, and settles that attempt by compare-and-set. If the record has changed while the operator
+// was reading, nothing is settled, and the page tells who settled the attempt and when. The name of
+// the operator comes from Authorise and never from the form. In joined mode there is no lock, and
+// the store tells whether a transaction holds the key.
 //
 // # Against attacks
 //

@@ -78,7 +78,7 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.DurationVar(&c.ProcessorLatency, "processor-latency", 0, "simulated card network, half of it before the ledger write and half after; with --token-store sql all of it before")
 	fs.DurationVar(&c.Wait, "wait", 0, "how long a duplicate waits for the first request before it gets 409")
 	fs.IntVar(&c.MaxOpen, "max-open", 0, "greatest `number` of payments of one merchant that run in this process at once; more get 429; 0 means no limit")
-	fs.StringVar(&c.Resolver, "resolver", resolverLedger, "`RESOLVER` of unknown outcomes: ledger looks payments up, none leaves them unknown")
+	fs.StringVar(&c.Resolver, "resolver", resolverLedger, "`RESOLVER` of unknown outcomes: ledger looks payments up, none leaves them unknown; to see one in the console, add --token-store memory and crash a charge on the page at /, because with --token-store sql none remains")
 	fs.BoolVar(&c.DurableMarkers, "durable-markers", false, "mark used keys in ZooKeeper, so that no key runs again if Redis loses its records; with --token-store sql the records then do not commit together with the payments")
 	fs.BoolVar(&c.AcceptLoss, "accept-loss", true, "with --durable-markers, go on without an operator if Redis loses its records; set false until every instance has left markers for as long as clients repeat a request")
 	fs.DurationVar(&c.MarkerRetention, "marker-retention", time.Hour, "how long completed keys stay marked in ZooKeeper")

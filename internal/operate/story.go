@@ -54,7 +54,7 @@ func (f *Facts) Settleable() bool {
 func (f *Facts) holder() string {
 	name, gone := f.Holder.String(), "gone"
 	if f.Record.State == idem.StateUnknown {
-		gone = "none, because the attempt has ended" // often in a process that lives
+		gone = "ended" // often in a process that lives
 	}
 	switch {
 	case f.Lock == LockOfAttempt && name == "":

@@ -3,8 +3,10 @@ package browser
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp/kb"
 
@@ -164,20 +166,37 @@ func TestDoubtOfTheSampleIsSettled(t *testing.T) {
 	p.pictures("sample-doubt")
 	p.to(strings.Replace(url, "//", "//ada:secret@", 1) + eval[string](p, `document.querySelector("header a:last-child").pathname`))
 	p.await(`document.querySelectorAll("a.op").length === 1`)
-	p.to(url + eval[string](p, `document.querySelector("a.op").pathname`)) // without the password in the address
-	p.await(`!!document.querySelector("#applied-confirm")`)
+	p.to(url + "/console/") // without the password in the address
+	p.await(`document.body.innerText.includes("such as merchant_demo")`)
+	began := time.Now()
+	step := func(what string) { t.Logf("%s after %v", what, time.Since(began).Round(time.Millisecond)) }
+	p.fill("#find-key", order[strings.Index(order, "#")+1:])
+	p.fill("#find-scope", "merchant_demo"+kb.Enter)
+	p.await(`!!document.querySelector("details.applied")`)
 	p.shows("main", operation)
+	step("the key that the customer names is found")
+	look := eval[string](p, `document.querySelector("pre.command").innerText`) // for a shell
+	if strings.Contains(eval[string](p, `document.body.innerText`), "idemctl") {
+		t.Error("the page has a command for a store that idemctl cannot reach")
+	}
+	out, err := exec.CommandContext(t.Context(), "bash", "-c", strings.Replace(look, "API_KEY_OF_THE_MERCHANT", "demo", 1)).Output()
+	if err != nil || !strings.Contains(string(out), `"id":"pay_`) {
+		t.Fatalf("%s: %v, %s, want the payment", look, err, out)
+	}
+	step("the payment is in the ledger")
 	p.click("details.applied summary")
 	confirm := eval[string](p, `document.querySelector('label[for="applied-confirm"] code').innerText`)
 	p.fill("#s-body", `{"id":"pay_by_hand"}`)
 	p.fill("#applied-reason", "The ledger has the payment")
 	p.fill("#applied-confirm", confirm)
 	p.click("details.applied button")
-	p.await(`!!document.querySelector(".done")`)
+	p.await(`document.activeElement.matches(".done")`)
+	step("the attempt is settled")
 	p.to(order)
 	p.await(`!!document.querySelector("#timeline .doubt")`) // the same order is there again
 	p.click("#pay")
 	p.await(`document.querySelector("#answers .replay .text").innerText.includes("pay_by_hand")`)
+	step("the customer has the answer")
 	p.charged("1 time")
 	p.shows("#timeline .resolve", "ada decided: the money has moved")
 	p.pictures("sample-settled")
