@@ -171,7 +171,7 @@ func TestParticipantWithForeignData(t *testing.T) {
 		t.Fatal(err)
 	}
 	path, _ := l.Where()
-	if _, err := r.Raw.Set(path, []byte(`{"host":"h","pid":"not a number"`), -1); err != nil {
+	if _, err := r.Raw.Set(path, []byte(`{"host":"h","pid":"not a number"}`), -1); err != nil {
 		t.Fatal(err)
 	}
 	if p, err := m.Participants(bounded(t)); err != nil || len(p) != 1 || p[0].Role != RoleRead || p[0].Host != "" || p[0].Fence != l.Fence() || !p[0].Holds {

@@ -1,8 +1,12 @@
 package session
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -50,5 +54,129 @@ func TestInterpretTellsTheCulpritWhateverItsCode(t *testing.T) {
 				t.Errorf("interpret() = %+v, want %+v", got, tt.want)
 			}
 		})
+	}
+}
+
+// Only a whole answer without an error says that a write was applied. Every other one is a
+// refusal or the end for certain, or it is unknown.
+func TestInterpretBelievesOnlyAWholeAnswer(t *testing.T) {
+	t.Parallel()
+	pin, op := zk.MultiResponse{Stat: &zk.Stat{Mzxid: 7}}, zk.MultiResponse{String: "/made"}
+	for name, tt := range map[string]struct {
+		answer []zk.MultiResponse
+		err    error
+		want   Outcome
+		cause  error
+	}{
+		"applied":                {[]zk.MultiResponse{pin, op}, nil, Applied, nil},
+		"results, and an error":  {[]zk.MultiResponse{pin, op}, zk.ErrConnectionClosed, Unknown, zk.ErrConnectionClosed},
+		"no stat of the pin":     {[]zk.MultiResponse{{}, op}, nil, Unknown, nil},
+		"too few results":        {[]zk.MultiResponse{pin}, nil, Unknown, nil},
+		"too many results":       {[]zk.MultiResponse{pin, op, op}, nil, Unknown, nil},
+		"no results":             {nil, zk.ErrConnectionClosed, Unknown, zk.ErrConnectionClosed},
+		"never sent":             {nil, zk.ErrNoServer, Unsent, zk.ErrNoServer},
+		"the session is over":    {nil, zk.ErrSessionExpired, Ended, ErrExpired},
+		"an empty answer at all": {nil, nil, Unknown, nil},
+	} {
+		got := interpret(1, tt.answer, tt.err)
+		if got.Outcome != tt.want || (got.Err == nil) != (tt.want == Applied) || tt.cause != nil && !errors.Is(got.Err, tt.cause) {
+			t.Errorf("%s: interpret() = %+v, want %v because of %v", name, got, tt.want, tt.cause)
+		}
+		if tt.want == Applied && (got.Zxid != 7 || len(got.Created) != 1 || got.Created[0] != "/made") {
+			t.Errorf("%s: interpret() = %+v, want the zxid of the pin and the path", name, got)
+		}
+	}
+}
+
+func TestResultsOfOneWrite(t *testing.T) {
+	t.Parallel()
+	r := Result{Outcome: Applied, Zxid: 7, Created: []string{"/a", "", "/b"}}
+	if got := r.slice(1, 2).Created; !slices.Equal(got, []string{"", "/b"}) {
+		t.Errorf("slice(1, 2) has created %q", got)
+	}
+	refused := Result{Outcome: Refused, Op: 1, Err: zk.ErrNoNode}
+	for _, tt := range []struct {
+		r    Result
+		op   int
+		err  error
+		want bool
+	}{
+		{refused, 1, zk.ErrNoNode, true},
+		{refused, 0, zk.ErrNoNode, false},
+		{refused, 1, zk.ErrNodeExists, false},
+		{Result{Outcome: Unknown, Op: 1, Err: zk.ErrNoNode}, 1, zk.ErrNoNode, false},
+	} {
+		if got := tt.r.RefusedAt(tt.op, tt.err); got != tt.want {
+			t.Errorf("%+v: RefusedAt(%d, %v) = %v, want %v", tt.r, tt.op, tt.err, got, tt.want)
+		}
+	}
+	if refused.RefusedBy(zk.ErrNoNode) || !(Result{Outcome: Refused, Err: zk.ErrNoNode}).RefusedBy(zk.ErrNoNode) {
+		t.Error("RefusedBy() is not about the first operation")
+	}
+}
+
+// Each pause is at least half of a limit and at most the whole, and the limit doubles up to Max.
+func TestBackoff(t *testing.T) {
+	t.Parallel()
+	b := Backoff{Base: 100, Max: 1000}
+	for i, limit := range []time.Duration{100, 200, 400, 800, 1000, 1000} {
+		if got := b.Next(); got < limit/2 || got > limit {
+			t.Errorf("pause %d = %d, want %d to %d", i, got, limit/2, limit)
+		}
+	}
+}
+
+// What the servers refuse for good, what they refuse now, and what says nothing.
+func TestKindsOfRefusals(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		err                         error
+		refusal, answered, definite bool
+	}{
+		"not permitted":  {notPermittedAt("/a", zk.ErrNoAuth), true, true, true},
+		"not known":      {fmt.Errorf("%w: x", errUnknownToServers), true, true, false},
+		"ephemeral":      {zk.ErrNoChildrenForEphemerals, true, true, true},
+		"bad arguments":  {zk.ErrBadArguments, true, true, true},
+		"quota":          {&codeError{"/a", codeQuotaExceeded}, false, true, false},
+		"no node":        {zk.ErrNoNode, false, false, true},
+		"no connection":  {zk.ErrConnectionClosed, false, false, false},
+		"not from there": {errNotConnected, false, false, false},
+	} {
+		if r, a, d := Refusal(tt.err), Answered(tt.err), Definite(tt.err); r != tt.refusal || a != tt.answered || d != tt.definite {
+			t.Errorf("%s: Refusal() = %v, Answered() = %v, Definite() = %v, want %v, %v, %v", name, r, a, d, tt.refusal, tt.answered, tt.definite)
+		}
+	}
+	if got := (&codeError{"/a", codeQuotaExceeded}).Error(); !strings.Contains(got, "/a with code -125: a quota") {
+		t.Errorf("Error() = %s", got)
+	}
+	if got := (&codeError{"/a", -127}).Error(); strings.Contains(got, "quota") {
+		t.Errorf("Error() = %s", got)
+	}
+}
+
+// A refusal names the znode whose ACL decided: the parent for a create or a delete.
+func TestRefusalNamesTheZnode(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		op    any
+		err   error
+		is    error
+		names string
+	}{
+		{&zk.CreateRequest{Path: "/a/b"}, zk.ErrNoAuth, ErrNotPermitted, "of /a,"},
+		{&zk.DeleteRequest{Path: "/a/b"}, zk.ErrNoAuth, ErrNotPermitted, "of /a,"},
+		{&zk.SetDataRequest{Path: "/a/b"}, zk.ErrNoAuth, ErrNotPermitted, "of /a/b,"},
+		{&zk.CreateRequest{Path: "/a/b"}, zk.ErrInvalidACL, errUnknownToServers, "create /a/b"},
+		{&zk.CreateRequest{Path: "/a/b"}, errors.New("unknown error: -125"), nil, "/a/b with code -125"},
+		{&zk.CheckVersionRequest{Path: "/a/b"}, zk.ErrNoAuth, zk.ErrNoAuth, ""},
+		{&zk.CreateRequest{Path: "/a/b"}, zk.ErrNodeExists, zk.ErrNodeExists, ""},
+	} {
+		got := refusalOf(tt.op, tt.err)
+		if got == nil || tt.is != nil && !errors.Is(got, tt.is) || !strings.Contains(got.Error(), tt.names) {
+			t.Errorf("refusalOf(%T, %v) = %v, want %v with %q", tt.op, tt.err, got, tt.is, tt.names)
+		}
+	}
+	if err := notPermittedAt("/a", notPermittedAt("/b", zk.ErrNoAuth)); strings.Contains(err.Error(), "/a") {
+		t.Errorf("notPermittedAt() named a second znode: %v", err)
 	}
 }
