@@ -434,14 +434,25 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// refusing is an inbox that can be listed, and takes nothing.
-type refusing struct{ *inbox }
-
-func (refusing) OfferNamed(context.Context, string, []byte) (bool, error) {
-	return false, errors.New("full")
+// refusing is an inbox that can be listed, and takes or forgets nothing.
+type refusing struct {
+	*inbox
+	offer, forget error
 }
 
-func (refusing) ForgetName(context.Context, string) error { return errors.New("full") }
+func (in refusing) OfferNamed(ctx context.Context, name string, data []byte) (bool, error) {
+	if in.offer != nil {
+		return false, in.offer
+	}
+	return in.inbox.OfferNamed(ctx, name, data)
+}
+
+func (in refusing) ForgetName(ctx context.Context, name string) error {
+	if in.forget != nil {
+		return in.forget
+	}
+	return in.inbox.ForgetName(ctx, name)
+}
 
 // A case that the inbox refuses is told of, also one that it does not forget.
 func TestInboxThatRefusesIsToldOf(t *testing.T) {
@@ -465,13 +476,20 @@ func TestInboxThatRefusesIsToldOf(t *testing.T) {
 			time.Sleep(time.Minute)
 			return b.sum().Unqueued - before
 		}
-		if n := unqueued(refusing{b.inbox}); n == 0 || b.inbox.size() != 1 {
-			t.Errorf("%d refusals were told, and the inbox has %d cases; want some and 1", n, b.inbox.size())
+		if n := unqueued(refusing{inbox: b.inbox, forget: errors.New("full")}); n == 0 {
+			t.Error("no refusal to forget was told")
+		}
+		b.interrupted("third")
+		if n := unqueued(refusing{inbox: b.inbox, offer: errors.New("full")}); n == 0 {
+			t.Error("no refusal to take was told")
 		}
 		if n := unqueued(b.inbox); n != 0 {
 			t.Errorf("%d refusals were told, want 0", n)
 		}
-		b.wantState("other", idem.StateUnknown)
+		b.wantState("third", idem.StateUnknown)
+		if b.inbox.size() != 3 {
+			t.Errorf("%d cases, want one for each key", b.inbox.size())
+		}
 	})
 }
 

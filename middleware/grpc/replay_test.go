@@ -19,6 +19,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
+	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
 )
 
 func TestReplay(t *testing.T) {
@@ -313,4 +314,36 @@ func TestScopeComesFromTheContext(t *testing.T) {
 		t.Error("what is set outside is missing from a replay")
 	}
 	b.wantRuns(2)
+}
+
+// Another build has stored a message under a name that this one does not know. It is read as the
+// method's answer, and refused if it is none.
+func TestReplayOfAMessageOfAnotherName(t *testing.T) {
+	t.Parallel()
+	paid, err := proto.Marshal(&walletv1.TransferResponse{Id: "t1", Amount: 1250})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		value []byte
+		ok    bool
+	}{"renamed": {paid, true}, "no answer": {[]byte{0xff}, false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+				body, err := proto.Marshal(&idemkeeperv1.Outcome{Messages: []*anypb.Any{{TypeUrl: "type.googleapis.com/wallet.v0.Paid", Value: tt.value}}})
+				return idem.Applied(idem.Response{Body: body}), err
+			})
+			b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+				return nil, status.Error(codes.Unavailable, "connection lost")
+			}
+			b.start()
+			if a := b.pay("k1"); tt.ok {
+				b.wantPaid(a, true)
+			} else {
+				b.wantRefusal(a.err, a.trailer, idem.CodeResultUnavailable)
+			}
+		})
+	}
 }

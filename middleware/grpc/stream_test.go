@@ -364,3 +364,23 @@ func TestStreamThatWasSeenHasAnEffect(t *testing.T) {
 	}
 	b.wantRuns(1)
 }
+
+// A handler that asks for a second request learns that there is none. What is no message of
+// protobuf is refused before the client sees anything of it.
+func TestStreamHandlerWithoutMessages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.wallet.payout = func(req *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+		if err := s.RecvMsg(new(walletv1.PayoutRequest)); !errors.Is(err, io.EOF) {
+			t.Errorf("RecvMsg() = %v, want %v", err, io.EOF)
+		}
+		if err := s.SendMsg("text"); status.Code(err) != codes.Internal {
+			t.Errorf("SendMsg() of a string = %v, want INTERNAL", err)
+		}
+		return sendNumbers(s, req.GetCount())
+	}
+	b.start()
+	b.wantNumbers(b.payout(b.withKeys("k"), 2), 2, false)
+	b.wantNumbers(b.payout(b.withKeys("k"), 2), 2, true)
+	b.wantRuns(1)
+}

@@ -79,6 +79,29 @@ func TestExpiredRecordsAreRemoved(t *testing.T) {
 }
 
 // A result that is kept for ever outlives the shorter time of an earlier attempt.
+// The store keeps the newest 1,000 decisions, so many of them take no more memory.
+func TestOldestDecisionsAreForgotten(t *testing.T) {
+	s := memorystore.New()
+	ids := make([]idem.KeyID, 1001)
+	for i := range ids {
+		ids[i] = idem.NewKeyID("", idem.Key(idem.NewNonce().String()))
+		got, err := s.Begin(t.Context(), ids[i], idem.BeginRequest{Kind: idem.ClientKey, Nonce: idem.NewNonce(), Fence: idem.Fence{Domain: "d", Token: 1}, KeyTTL: time.Hour})
+		if err != nil || !got.Begun {
+			t.Fatalf("Begin() = %+v, %v", got, err)
+		}
+		settled, err := s.Settle(t.Context(), ids[i], idem.Settlement{Attempt: got.Record.Attempt, ID: idem.NewNonce(), State: idem.StateReleased,
+			KeyTTL: time.Hour, ResultTTL: time.Hour, Decision: idem.Decision{By: "ops"}})
+		if err != nil || !settled.Settled {
+			t.Fatalf("Settle() = %+v, %v", settled, err)
+		}
+	}
+	for i, want := range map[int]int{0: 0, 1: 1, 1000: 1} {
+		if list, err := s.Decisions(t.Context(), ids[i]); err != nil || len(list) != want {
+			t.Errorf("Decisions() of key %d = %v, %v; want %d", i, list, err, want)
+		}
+	}
+}
+
 func TestResultsKeptForEver(t *testing.T) {
 	c := newClock()
 	s := memorystore.New(memorystore.WithClock(c.Now))

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -113,6 +114,33 @@ func TestMachinesAreNotListed(t *testing.T) {
 		if n := s.client.Exists(t.Context(), s.keys.decisions(redisserver.ShardOf(id))).Val(); n != 0 {
 			t.Errorf("Settle() by %q left a list of decisions", by)
 		}
+	}
+}
+
+// A record has a place of a fixed size for each text. A text that is longer changes nothing.
+func TestTextsThatARecordCannotHoldAreRefused(t *testing.T) {
+	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
+	long := strings.Repeat("x", 256)
+	id, req := newAttempt(idem.ClientKey)
+	tooLong := req
+	tooLong.Route = long
+	if _, err := s.Begin(t.Context(), id, tooLong); err == nil {
+		t.Error("Begin() of a long route = nil, want an error")
+	}
+	a := mustBegin(t, s, id, req)
+	for _, d := range []idem.Decision{{By: long}, {By: "ops", Reason: strings.Repeat("x", 65536)}} {
+		st := idem.Settlement{Attempt: a, ID: idem.NewNonce(), State: idem.StateReleased, ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: d}
+		if _, err := s.Settle(t.Context(), id, st); err == nil || errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("Settle() by %.9q for %.9q = %v, want an error that no retry mends", d.By, d.Reason, err)
+		}
+	}
+	for _, domain := range []string{"", long} {
+		if err := s.RetireDomain(t.Context(), domain, idem.Decision{By: "ops"}); err == nil {
+			t.Errorf("RetireDomain(%.9q) = nil, want an error", domain)
+		}
+	}
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StatePending {
+		t.Errorf("Get() = %+v, %v, want the attempt as it was", rec, err)
 	}
 }
 

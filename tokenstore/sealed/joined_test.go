@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/database"
@@ -141,6 +142,12 @@ func TestJoinedProbe(t *testing.T) {
 	}
 	if held, err := store.Held(t.Context(), id); held || err != nil {
 		t.Errorf("Held() = %v, %v, want false", held, err)
+	}
+	first := idem.Fingerprint{Version: 1, Sum: [32]byte{1}}
+	for _, fp := range []idem.Fingerprint{first, {Version: 1, Sum: [32]byte{2}}} {
+		if bound, err := store.Bind(t.Context(), id, fp, time.Hour); err != nil || bound != first {
+			t.Errorf("Bind(%v) = %v, %v, want the first binding", fp, bound, err)
+		}
 	}
 }
 

@@ -271,13 +271,19 @@ var unreadable = []struct {
 }{
 	{"another ring", func(tb testing.TB, inner idem.Store) idem.Store { return over(tb, inner, ringOf(tb, "k9")) }, `"k9"`},
 	{"plain", func(_ testing.TB, inner idem.Store) idem.Store { return inner }, "not sealed"},
-	{"tampered with", func(tb testing.TB, inner idem.Store) idem.Store { return tamperer{inner, ringOf(tb, "k1")} }, "changed"},
+	{"tampered with", func(tb testing.TB, inner idem.Store) idem.Store {
+		return tamperer{inner, ringOf(tb, "k1"), func(b []byte) { b[len(b)-1]++ }}
+	}, "changed"},
+	{"of a later build", func(tb testing.TB, inner idem.Store) idem.Store {
+		return tamperer{inner, ringOf(tb, "k1"), func(b []byte) { b[0]++ }}
+	}, fmt.Sprintf("of version %d", version+1)},
 }
 
-// tamperer changes the last byte of each response.
+// tamperer changes the body of each sealed response.
 type tamperer struct {
 	idem.Store
-	ring *Ring
+	ring   *Ring
+	change func(body []byte)
 }
 
 func (s tamperer) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
@@ -285,7 +291,7 @@ func (s tamperer) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement)
 	if err != nil {
 		return idem.SettleResult{}, err
 	}
-	sealed.Body[len(sealed.Body)-1]++
+	s.change(sealed.Body)
 	st.Response = sealed
 	return s.Store.Settle(ctx, id, st)
 }
@@ -470,6 +476,9 @@ func TestPassedThrough(t *testing.T) {
 	}
 	if retired, err := inner.DomainRetired(ctx, "dead"); err != nil || !retired {
 		t.Errorf("Retired() of the wrapped store = %v, %v, want true", retired, err)
+	}
+	if _, _, err := s.Replicas(ctx); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("Replicas() = %v, want %v, because the wrapped store has none", err, errors.ErrUnsupported)
 	}
 	if retired, err := s.DomainRetired(ctx, "alive"); err != nil || retired {
 		t.Errorf("Retired(alive) = %v, %v, want false", retired, err)
