@@ -299,14 +299,22 @@ func TestMountedWithoutTheSlash(t *testing.T) {
 // A handler that runs is no doubt. It is listed among all open records.
 func TestRunningHandlersAreNoDoubts(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, backends["memory"])
-	_, err := r.engine.Do(r.Context(), r.operation("k"), func(context.Context) (idem.Response, error) {
-		r.as("ada").get("").want(t, 200, "Nothing is in doubt here", "1 attempt still runs or holds a lock", `href="?view=all"`)
-		r.as("ada").get("?view=all").want(t, 200, "alive: ", "when the handler ends", id("k").OperationID())
-		return idem.Response{Status: 200}, nil
-	})
-	if err != nil {
-		t.Fatal(err)
+	for name, b := range map[string]backend{"young": backends["memory"], "old": func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+		store := memorystore.New(memorystore.WithClock(func() time.Time { return time.Now().Add(-time.Hour) }))
+		return newEngine(t, memorylock.New(), store, opts...), store
+	}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, b)
+			_, err := r.engine.Do(r.Context(), r.operation("k"), func(context.Context) (idem.Response, error) {
+				r.as("ada").get("").want(t, 200, "Nothing is in doubt here", "1 attempt still runs or holds a lock", `href="?view=all"`)
+				r.as("ada").get("?view=all").want(t, 200, "alive: ", "when the handler ends", id("k").OperationID(), "!still runs or holds")
+				return idem.Response{Status: 200}, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
 
