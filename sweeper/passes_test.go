@@ -237,7 +237,14 @@ func TestRecordThatChangesAfterItWasListed(t *testing.T) {
 // partInbox is an inbox of which some calls fail.
 type partInbox struct {
 	*inbox
-	names, forget error
+	names, offer, forget error
+}
+
+func (in *partInbox) OfferNamed(ctx context.Context, name string, data []byte) (bool, error) {
+	if in.offer != nil {
+		return false, in.offer
+	}
+	return in.inbox.OfferNamed(ctx, name, data)
 }
 
 func (in *partInbox) Names(ctx context.Context) ([]string, error) {
@@ -254,25 +261,38 @@ func (in *partInbox) ForgetName(ctx context.Context, name string) error {
 	return in.inbox.ForgetName(ctx, name)
 }
 
-// An inbox that does not list its names gets no case in this pass. One that forgets no name is
-// asked for one only. Both are told of.
+// An inbox that does not list its names, or does not take a case, gets no more of them in this
+// pass. One that forgets no name is asked for one only. All of this is told.
 func TestInboxOfWhichSomeCallsFail(t *testing.T) {
-	for name, in := range map[string]*partInbox{"names": {names: errDown}, "forget": {forget: errDown}} {
+	for name, tt := range map[string]struct {
+		in    partInbox
+		open  []string // attempts in doubt
+		known []string // names of cases whose attempts are settled
+		want  sweeper.Pass
+	}{
+		"names":  {partInbox{names: errDown}, []string{"a", "b"}, nil, sweeper.Pass{Looked: 2, Unknown: 2, Unqueued: 1}},
+		"offer":  {partInbox{offer: errDown}, []string{"a", "b"}, nil, sweeper.Pass{Looked: 2, Unknown: 2, Unqueued: 1}},
+		"forget": {partInbox{forget: errDown}, nil, []string{"one", "other"}, sweeper.Pass{Unqueued: 1}},
+		"none":   {partInbox{}, []string{"a", "b"}, []string{"one", "other"}, sweeper.Pass{Looked: 2, Unknown: 2, Queued: 2}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := setup(t, nil)
-				want := sweeper.Pass{Leader: true, Unqueued: 1, Looked: 1, Unknown: 1}
-				if name == "names" {
-					b.old("k")
-				} else {
-					b.inbox.known = map[string]bool{"one": true, "other": true}
-					want.Looked, want.Unknown = 0, 0
+				b.old(tt.open...)
+				for _, id := range tt.known {
+					b.inbox.known[id] = true
 				}
+				in := tt.in
 				in.inbox = b.inbox
-				defer b.run(sweeper.WithInbox(in))()
+				defer b.run(sweeper.WithInbox(&in), sweeper.WithWorkers(1))()
 				p := b.first()
-				if want.Err, want.Duration = p.Err, p.Duration; p != want || !errors.Is(p.Err, errDown) {
-					t.Errorf("pass = %+v, want %+v and the reason", p, want)
+				want := tt.want
+				want.Leader, want.Err, want.Duration = true, p.Err, p.Duration
+				if p != want || (p.Err == nil) != (name == "none") || p.Err != nil && !errors.Is(p.Err, errDown) {
+					t.Errorf("pass = %+v, want %+v and the reason of a failure", p, want)
+				}
+				if name == "none" && len(b.inbox.known) != len(tt.open) {
+					t.Errorf("the inbox knows %v, want the open cases alone", b.inbox.known)
 				}
 			})
 		})
