@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
@@ -535,4 +537,36 @@ func TestEachAttemptHasANonceOfItsOwn(t *testing.T) {
 		}
 		seen[rec.Attempt.Nonce] = true
 	}
+}
+
+// TestPingTellsWhichPartFails: the error names the lock service, the store, or both.
+func TestPingTellsWhichPartFails(t *testing.T) {
+	b := setup(t, parts{})
+	if err := b.engine.Ping(t.Context()); err != nil {
+		t.Errorf("Ping() = %v", err)
+	}
+	down := errors.New("down")
+	b.faults.FailBefore("Ping", idemtest.Every, down)
+	if err := b.engine.Ping(t.Context()); !errors.Is(err, down) || strings.Contains(err.Error(), "lock service") {
+		t.Errorf("Ping() = %v, want the store's error alone", err)
+	}
+	b.locks.FailBefore("Ping", idemtest.Every, idem.ErrUnavailable)
+	if err := b.engine.Ping(t.Context()); !errors.Is(err, down) || !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "lock service") {
+		t.Errorf("Ping() = %v, want both errors", err)
+	}
+}
+
+// TestTokenThatCannotBeIssued: the client is told why, in a code.
+func TestTokenThatCannotBeIssued(t *testing.T) {
+	b := setup(t, parts{})
+	_, err := b.engine.IssueToken(t.Context(), "m1", -1)
+	b.wantRefused(err, idem.CodeInternal)
+	b.faults.FailBefore("Issue", 1, nil)
+	_, err = b.engine.IssueToken(t.Context(), "m1", time.Minute)
+	b.wantRefused(err, idem.CodeUnavailable)
+	if err := b.engine.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.engine.IssueToken(t.Context(), "m1", time.Minute)
+	b.wantRefused(err, idem.CodeUnavailable)
 }
