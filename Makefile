@@ -12,6 +12,7 @@ BENCH      ?= .
 BENCHTIME  ?= 1s
 ROUNDS     ?= 5
 FUZZTIME   ?= 10s
+KEEP       ?= 0
 RUNS       ?= 1
 RUN        ?= 60s
 CONFIG     ?=
@@ -72,7 +73,7 @@ LEAST ?= 92
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m RUNS=20 RUN=60s CONFIG=joined SEEDS=1000 FROM=1 narrow them down."
+	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m KEEP=20 RUNS=20 RUN=60s CONFIG=joined SEEDS=1000 FROM=1 narrow them down."
 	@echo "  C=64 CASES=plain,idemkeeper-zookeeper ENSEMBLE=1 WINDOW=2s RECORDS=0 PROFILE=bin/service.pprof PLOT=file.svg do so for make load."
 	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://…, IDEMKEEPER_TEST_POSTGRES=postgres://…, IDEMKEEPER_TEST_MARIADB=mysql://… and IDEMKEEPER_TEST_MYSQL=mysql://… name servers to use."
 
@@ -125,7 +126,7 @@ model: servers ## check the protocol's model in every reachable state, and that 
 	@model/run.sh '$(MODEL)'
 
 .PHONY: mutants
-mutants: servers ## put deliberate faults into a copy, one after the other, and show that a test catches each; MUTANT=text picks some
+mutants: servers ## put deliberate faults into copies, one after the other, and show that a test catches each; MUTANT=text picks some
 	@$(GO) run ./internal/tools/mutants -only '$(MUTANT)' $(MUTANT_FLAGS)
 
 .PHONY: changes
@@ -146,8 +147,8 @@ sbom: $(CYCLONEDX) ## write the modules that the library and the programs are bu
 	$(CYCLONEDX) mod -json -licenses -std -type library -output bin/sbom.json
 
 .PHONY: fuzz
-fuzz: ## run every fuzz target for FUZZTIME
-	@GO=$(GO) scripts/fuzz.sh $(FUZZTIME)
+fuzz: ## run every fuzz target for FUZZTIME; KEEP=20 keeps so many inputs of each that reached new code
+	@GO=$(GO) scripts/fuzz.sh $(FUZZTIME) $(KEEP)
 
 .PHONY: lint
 lint: ## formatting, linters (go vet is one), import rules, known vulnerabilities: all of them, then the verdict

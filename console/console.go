@@ -116,7 +116,8 @@ func New(cfg Config) (*Console, error) {
 // ServeHTTP serves a page to an operator. It refuses everybody else.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "" { // mounted without the slash
-		http.Redirect(w, r, strings.TrimSuffix(r.RequestURI, "/")+"/", http.StatusSeeOther) //nolint:gosec // the mount has matched the whole path
+		path, _, _ := strings.Cut(r.RequestURI, "?")
+		http.Redirect(w, r, path+"/", http.StatusSeeOther) //nolint:gosec // the mount has matched the whole path
 		return
 	}
 	c.guard.serve(w, r, c.mux.ServeHTTP, c.refuse)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -210,6 +212,43 @@ func TestStoryShowsTheLatestEvents(t *testing.T) {
 	got.want(t, 200, "There are 202 earlier ones.") // two are of the attempt
 	if n := strings.Count(got.body, "A request was refused"); n != 100 {
 		t.Errorf("%d events are shown, want the latest 100", n)
+	}
+}
+
+func TestStoryIsInTheOrderOfTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.inDoubt("k", nil)
+	_, seen, _ := strings.Cut(r.as("ada").storyOf("k").body, "Seen by this instance")
+	began, ended := strings.Index(seen, "Attempt 1 began"), strings.Index(seen, "The outcome is in doubt")
+	if began < 0 || ended < began {
+		t.Errorf("the attempt began at %d and ended at %d in\n%s", began, ended, seen)
+	}
+}
+
+// The strip is remembered for some seconds. It does not say that nothing is open above a list of
+// what is open.
+func TestStripDoesNotContradictTheList(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	ada := r.as("ada")
+	ada.get("").want(t, 200, "No outcome is open")
+	r.inDoubt("k", nil)
+	ada.storyOf("k").want(t, 200, "1 unknown", "!No outcome is open")
+	ada.get("").want(t, 200, "1 unknown", "!No outcome is open")
+}
+
+// A console that is mounted without its slash leads to the path with it, and not in a circle.
+func TestMountedWithoutTheSlash(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	mounted := http.StripPrefix("/console", r.console)
+	for _, target := range []string{"/console", "/console?view=all"} {
+		w := httptest.NewRecorder()
+		mounted.ServeHTTP(w, httptest.NewRequest(http.MethodGet, target, nil))
+		if got := w.Header().Get("Location"); w.Code != http.StatusSeeOther || got != "/console/" {
+			t.Errorf("GET %s = %d to %q, want /console/", target, w.Code, got)
+		}
 	}
 }
 

@@ -47,3 +47,42 @@ func ExampleNew() {
 	fmt.Println(w.Code, w.Header().Get("Content-Type"))
 	// Output: 200 text/html; charset=utf-8
 }
+
+// A console for two operators, in two lines of a service. Only the right password opens it.
+func ExampleHandler() {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	operators := console.BasicAuth(map[string]string{"ada": "ahF9Quoh4gee", "bob": "Choov5eiPh3o"}, console.Operator{MaySettle: true})
+	http.Handle("/console/", http.StripPrefix("/console", console.Handler(console.Config{Engine: engine, Authorise: operators})))
+
+	for _, password := range []string{"", "ahF9Quoh4gee"} {
+		r := httptest.NewRequest(http.MethodGet, "/console/", nil)
+		r.SetBasicAuth("ada", password)
+		w := httptest.NewRecorder()
+		http.DefaultServeMux.ServeHTTP(w, r)
+		fmt.Println(w.Code)
+	}
+	// Output:
+	// 401
+	// 200
+}
+
+// Ada settles, and bob only reads.
+func ExampleBasicAuth() {
+	settlers := console.BasicAuth(map[string]string{"ada": "ahF9Quoh4gee"}, console.Operator{MaySettle: true})
+	readers := console.BasicAuth(map[string]string{"bob": "Choov5eiPh3o"}, console.Operator{})
+	authorise := func(r *http.Request) (console.Operator, error) {
+		if op, err := settlers(r); err == nil {
+			return op, nil
+		}
+		return readers(r)
+	}
+
+	r := httptest.NewRequest(http.MethodGet, "/console/", nil)
+	r.SetBasicAuth("bob", "Choov5eiPh3o")
+	op, err := authorise(r)
+	fmt.Println(op.Name, op.MaySettle, err)
+	// Output: bob false <nil>
+}

@@ -59,6 +59,9 @@ func (g *guard) serve(w http.ResponseWriter, r *http.Request, next http.HandlerF
 	op, err := g.cfg.Authorise(r)
 	switch {
 	case errors.Is(err, ErrUnauthorised):
+		if errors.Is(err, errWrongPassword) { // the name is not logged, because it may be a password in the wrong field
+			g.cfg.Log.WarnContext(r.Context(), "console: wrong name or password", "from", r.RemoteAddr)
+		}
 		if challenge := g.challenge(err); challenge != "" {
 			h.Set("WWW-Authenticate", challenge)
 		}

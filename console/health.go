@@ -95,6 +95,15 @@ func (s *strip) forget() {
 	s.last = report{}
 }
 
+// sees makes the next page ask again if the report knows of no open record, though a page has one.
+func (s *strip) sees(open bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if open && s.last.Counts == (counts{}) {
+		s.last = report{}
+	}
+}
+
 // examine asks everything at once.
 func (c *Console) examine(ctx context.Context) report {
 	rep := report{At: time.Now()}

@@ -199,14 +199,15 @@ type row struct {
 
 func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
 	q := parseQuery(r.URL.Query())
-	p := inboxPage{page: c.page(r, "Outcomes in doubt"), Query: q}
-	if q.View == all {
-		p.Title = "Open records"
-	}
 	l, err := c.list(r.Context(), q)
 	if err != nil {
 		c.unavailable(w, r, err)
 		return
+	}
+	c.strip.sees(len(l.Rows) > 0)
+	p := inboxPage{page: c.page(r, "Outcomes in doubt"), Query: q}
+	if q.View == all {
+		p.Title = "Open records"
 	}
 	said := c.events.resolverSaid()
 	for _, f := range l.Rows {

@@ -100,11 +100,13 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 		return nil, err
 	}
 	rec, op := &f.Record, operatorOf(r)
+	c.strip.sees(rec.State.Open())
 	p := &storyPage{page: c.page(r, "Key "+id.OperationID()), Operation: id.OperationID(), ID: id.String(), Facts: f, Back: back(r)}
 	seen := c.events.of(id)
 	for _, n := range seen[:min(len(seen), mostSeen)] {
 		p.Seen = append(p.Seen, seenMoment(n))
 	}
+	slices.Reverse(p.Seen) // in the order of time, as the rest of the story
 	p.SeenBefore = len(seen) - len(p.Seen)
 	p.Moments = moments(f, decided)
 	if f.Err == nil && rec.State == idem.StateNone {

@@ -18,10 +18,10 @@ const (
 	EventBegun                            // an attempt started (Attempt)
 	EventBeginAborted                     // an unanswered Begin was undone
 	EventInterrupted                      // the attempt of an earlier holder was found open
-	EventResolved                         // a resolver or policy decided an attempt (State)
+	EventResolved                         // a resolver, a policy or an operator decided that an attempt took effect or did not (State)
 	EventCompleted                        // outcome stored
 	EventReleased                         // attempt had no effect; a repeat runs
-	EventUnknown                          // outcome in doubt, recorded as unknown
+	EventUnknown                          // outcome in doubt, recorded as unknown, by its holder or after it was interrupted (Err)
 	EventSuperseded                       // another owner or an operator settled the attempt first
 	EventOwnershipLost                    // the lease was lost while the handler ran
 	EventSettleDelayed                    // the outcome could not be stored in time; the client was answered

@@ -23,7 +23,8 @@ import (
 //	     the same after KeepWrites      commit
 //	     anything else                  rollBack: the key is free, and a retry runs
 //	     COMMIT without an answer       probe: look what became of it
-//	     transaction ended by handler   escaped: the outcome is unknown (joined_misuse.go)
+//	     transaction ended by handler,  escaped: the outcome is unknown (joined_misuse.go)
+//	     or success without it
 //	8  answer
 
 // NewJoined returns an engine whose records commit together with what the handlers write. A
@@ -34,7 +35,7 @@ import (
 // The engine has no lock and no fence. The transaction takes the place of both. Policies,
 // refusals and adapters are those of [New], with three differences. Policy.FailOpen has no
 // effect, because there is no transaction without the database. A success without the
-// transaction is refused as internal. [DownstreamKey] needs Policy.CallsOtherSystems.
+// transaction is recorded as unknown, and the event [EventMisused] tells of it. [DownstreamKey] needs Policy.CallsOtherSystems.
 func NewJoined(store JoinedStore, opts ...Option) (*Engine, error) {
 	if store == nil {
 		return nil, errors.New("idem: NewJoined needs a store")
@@ -50,7 +51,7 @@ var (
 	// ErrNotJoined says that an execution has no joined transaction. Its engine comes from New.
 	ErrNotJoined = errors.New("idem: the execution has no joined transaction: the engine comes from New, not from NewJoined")
 	// ErrNotTaken says that a handler answered with success and had not taken its transaction.
-	// What it has written elsewhere, if anything, is not protected.
+	// What it has written elsewhere is not protected, so the outcome is unknown and no retry runs.
 	ErrNotTaken = errors.New("idem: the handler answered with success and never took its joined transaction")
 	// ErrUndeclared says that a route calls other systems and that its policy does not say so.
 	ErrUndeclared = errors.New("idem: the route calls another system: set CallsOtherSystems in its policy")
@@ -220,10 +221,10 @@ func (e *Engine) concludeJoined(ctx context.Context, run *run) (*Result, error) 
 // commit stores the outcome and commits it with the writes of the handler.
 func (e *Engine) commit(ctx context.Context, run *run) (*Result, error) {
 	if !run.execution.taken.Load() && succeeded(run.Transport, run.response.Status) {
-		if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) {
-			return e.escaped(ctx, run, err)
-		}
-		return e.misused(ctx, run, CodeInternal, ErrNotTaken)
+		// The key is free from here until the outcome is recorded. A duplicate on another instance
+		// may start then, and its outcome is unknown in the same way.
+		_ = e.callRollback(ctx, run)
+		return e.escaped(ctx, run, ErrNotTaken)
 	}
 	run.decide(outcomeCompleted, &run.response)
 	err := e.callCommit(ctx, run)
@@ -233,7 +234,7 @@ func (e *Engine) commit(ctx context.Context, run *run) (*Result, error) {
 	case errors.Is(err, ErrEscaped):
 		return e.escaped(ctx, run, err)
 	case errors.Is(err, ErrSwallowed):
-		return e.misused(ctx, run, CodeUnavailable, err)
+		return e.misused(ctx, run, err)
 	case errors.Is(err, ErrConflict), errors.Is(err, ErrRolledBack):
 		e.ended(ctx, run, EventReleased, err)
 		return nil, refuse(CodeUnavailable, err)

@@ -7,8 +7,8 @@ import (
 
 // This file has what becomes of a joined transaction that its handler ended or misused.
 
-// escaped records an outcome as unknown, because the handler ended the transaction by itself
-// and what it wrote may be there without a record.
+// escaped records an outcome as unknown, because the handler ended the transaction by itself, or
+// never took it and answered with success. What it wrote may be there without a record.
 func (e *Engine) escaped(ctx context.Context, run *run, cause error) (*Result, error) {
 	e.observe(ctx, run.request, Event{Type: EventMisused, Attempt: run.settlement.Attempt, Err: cause})
 	var resp *Response
@@ -51,10 +51,10 @@ func (e *Engine) escapedInBackground(ctx context.Context, run *run) {
 	})
 }
 
-// misused tells the developer of a handler that used its transaction in a wrong way. The
-// transaction was rolled back.
-func (e *Engine) misused(ctx context.Context, run *run, code Code, cause error) (*Result, error) {
+// misused tells the developer of a handler that answered with success over a failed statement. The
+// transaction was rolled back, with all that the handler wrote there.
+func (e *Engine) misused(ctx context.Context, run *run, cause error) (*Result, error) {
 	e.observe(ctx, run.request, Event{Type: EventMisused, Attempt: run.settlement.Attempt, Err: cause})
 	e.ended(ctx, run, EventReleased, cause)
-	return nil, refuse(code, cause)
+	return nil, refuse(CodeUnavailable, cause)
 }

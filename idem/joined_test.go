@@ -162,20 +162,25 @@ func TestJoinedDuplicatePausesBeforeItTriesAgain(t *testing.T) {
 	}
 }
 
-func TestJoinedSuccessWithoutTheTransactionIsInternal(t *testing.T) {
+func TestJoinedSuccessWithoutTheTransactionIsUnknown(t *testing.T) {
 	t.Parallel()
 	b := setupJoined(t, parts{})
 	_, err := b.do("k1", "100")
-	b.wantRefused(err, idem.CodeInternal)
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	if !errors.Is(err, idem.ErrNotTaken) || b.saw(idem.EventMisused) != 1 {
 		t.Errorf("Do() = %v with %d events, want ErrNotTaken and one event", err, b.saw(idem.EventMisused))
 	}
-	b.wantState("k1", idem.StateNone)
-	res, err := b.doWith("k1", "100", answers(404)) // a refusal needs no transaction
+	b.wantState("k1", idem.StateUnknown)
+	_, err = b.doWith("k1", "100", func(context.Context) (idem.Response, error) {
+		t.Error("a retry runs the handler, which may have written without its transaction")
+		return idem.Response{}, nil
+	})
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	res, err := b.doWith("k2", "100", answers(404)) // a refusal needs no transaction
 	if err != nil || res.Response.Status != 404 {
 		t.Errorf("Do() = %+v, %v, want 404", res, err)
 	}
-	b.wantState("k1", idem.StateCompleted)
+	b.wantState("k2", idem.StateCompleted)
 }
 
 func TestJoinedSuccessOverAFailedStatementIsUnavailable(t *testing.T) {

@@ -82,7 +82,11 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 		e.observe(ctx, r, Event{Type: EventRepaired, Attempt: s.Attempt, State: r.record.State})
 	}
 	if res.Settled {
-		e.observe(ctx, r, Event{Type: EventResolved, Attempt: s.Attempt, State: r.record.State, Err: cause})
+		what := EventResolved
+		if s.State == StateUnknown {
+			what = EventUnknown
+		}
+		e.observe(ctx, r, Event{Type: what, Attempt: s.Attempt, State: r.record.State, Err: cause})
 	}
 	return res.Settled, nil
 }

@@ -3,6 +3,9 @@ package observe
 import (
 	"context"
 	"errors"
+	"reflect"
+	"slices"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -28,9 +31,36 @@ var ages = []struct {
 	{1<<63 - 1, "over-1d"},
 }
 
-// watch makes the gauges that ask an engine and its store whenever they are read. While the
-// store does not answer, its gauges are missing.
+// watched are the engines of an observer and their stores, each once.
+type watched struct {
+	mu      sync.Mutex
+	engines []*idem.Engine
+	stores  []idem.Store
+}
+
+// add reports whether e is the first engine.
+func (w *watched) add(e *idem.Engine, s idem.Store) (first bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.engines = append(w.engines, e)
+	if !reflect.TypeOf(s).Comparable() || !slices.Contains(w.stores, s) {
+		w.stores = append(w.stores, s)
+	}
+	return len(w.engines) == 1
+}
+
+func (w *watched) all() ([]*idem.Engine, []idem.Store) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.engines), slices.Clone(w.stores)
+}
+
+// watch makes the gauges that ask the engines and their stores whenever they are read. A store
+// that does not answer is left out, and without any other one its gauges are missing.
 func (m *meters) watch(engine *idem.Engine, store idem.Store) {
+	if !m.watched.add(engine, store) {
+		return
+	}
 	running := must(m.meter.Int64ObservableGauge("idemkeeper.running_executions", metric.WithUnit("{execution}"),
 		metric.WithDescription("Handlers that run in this process. Each holds its key.")))
 	longest := must(m.meter.Float64ObservableGauge("idemkeeper.running_oldest", metric.WithUnit("s"),
@@ -42,32 +72,62 @@ func (m *meters) watch(engine *idem.Engine, store idem.Store) {
 	unreadable := must(m.meter.Int64ObservableGauge("idemkeeper.unreadable_records", metric.WithUnit("{record}"),
 		metric.WithDescription("Open records that this instance cannot read, because a newer build wrote them or because they are corrupt.")))
 	must(m.meter.RegisterCallback(func(_ context.Context, to metric.Observer) error {
-		r := engine.Running()
-		to.ObserveInt64(running, int64(r.Count))
-		to.ObserveFloat64(longest, r.Oldest.Seconds())
+		engines, _ := m.watched.all()
+		count, longestRun := 0, time.Duration(0)
+		for _, e := range engines {
+			r := e.Running()
+			count, longestRun = count+r.Count, max(longestRun, r.Oldest)
+		}
+		to.ObserveInt64(running, int64(count))
+		to.ObserveFloat64(longest, longestRun.Seconds())
 		return nil
 	}, running, longest))
 	must(m.meter.RegisterCallback(func(ctx context.Context, to metric.Observer) error {
-		ctx, cancel := context.WithTimeout(ctx, openTimeout)
-		defer cancel()
-		var last *openRecords
-		for _, state := range []idem.State{idem.StatePending, idem.StateUnknown} {
-			found, err := listOpen(ctx, store, state)
-			if err != nil {
-				return nil // a store that is away has events of its own
-			}
+		_, stores := m.watched.all()
+		pending, unknown, err := listAllOpen(ctx, stores)
+		if err != nil {
+			return nil //nolint:nilerr // a store that is away has events of its own
+		}
+		for state, found := range map[idem.State]*openRecords{idem.StatePending: pending, idem.StateUnknown: unknown} {
 			of := keyState.String(state.String())
 			for i, age := range ages {
 				to.ObserveInt64(open, found.byAge[i], metric.WithAttributes(of, keyAge.String(age.name)))
 			}
 			to.ObserveFloat64(oldest, found.oldest.Seconds(), metric.WithAttributes(of))
-			last = found
 		}
 		// Both listings show the same unreadable records.
-		to.ObserveInt64(unreadable, last.newer, because("newer-build"))
-		to.ObserveInt64(unreadable, last.corrupt, because("corrupt"))
+		to.ObserveInt64(unreadable, unknown.newer, because("newer-build"))
+		to.ObserveInt64(unreadable, unknown.corrupt, because("corrupt"))
 		return nil
 	}, open, oldest, unreadable))
+}
+
+// listAllOpen adds up the open records of all stores that answer. It returns an error if no store
+// does.
+func listAllOpen(ctx context.Context, stores []idem.Store) (pending, unknown *openRecords, err error) {
+	pending, unknown = new(openRecords), new(openRecords)
+	answered := false
+	for _, store := range stores {
+		var p, u *openRecords
+		if p, u, err = listOpenOf(ctx, store); err == nil {
+			answered = true
+			pending.join(p)
+			unknown.join(u)
+		}
+	}
+	if answered {
+		err = nil
+	}
+	return pending, unknown, err
+}
+
+func listOpenOf(ctx context.Context, store idem.Store) (pending, unknown *openRecords, err error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if pending, err = listOpen(ctx, store, idem.StatePending); err == nil {
+		unknown, err = listOpen(ctx, store, idem.StateUnknown)
+	}
+	return pending, unknown, err
 }
 
 func because(name string) metric.ObserveOption {
@@ -97,6 +157,16 @@ func listOpen(ctx context.Context, store idem.Store, state idem.State) (*openRec
 			return found, nil
 		}
 	}
+}
+
+// join adds the records of another store.
+func (o *openRecords) join(other *openRecords) {
+	for i := range o.byAge {
+		o.byAge[i] += other.byAge[i]
+	}
+	o.oldest = max(o.oldest, other.oldest)
+	o.newer += other.newer
+	o.corrupt += other.corrupt
 }
 
 func (o *openRecords) add(r *idem.OpenRecord) {

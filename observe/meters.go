@@ -27,6 +27,7 @@ type meters struct {
 	passes   metric.Int64Counter
 	records  metric.Int64Counter
 	sets     sets
+	watched  watched
 }
 
 // labels choose the attributes of a measurement. The zero values of one are left out.

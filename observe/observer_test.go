@@ -279,6 +279,46 @@ func TestMetricsInAnOutage(t *testing.T) {
 	}
 }
 
+// The gauges of an observer add up its engines and their stores. Two engines of one store do not
+// count it twice, and a store that is away does not hide another one.
+func TestMetricsOfSeveralEngines(t *testing.T) {
+	b := setupObserved(t, sdktrace.NeverSample())
+	other := idemtest.NewFaultyStore(memorystore.New())
+	engines := []*idem.Engine{b.engine}
+	for _, store := range []idem.Store{b.store, other} {
+		engine, err := idem.New(memorylock.New(), store, b.o.Engine())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = engine.Close(context.Background()) })
+		engines = append(engines, engine)
+	}
+	doubt := func(context.Context) (idem.Response, error) { return idem.Response{}, errors.New("no answer") }
+	want := func(name, attributes string, value float64) {
+		t.Helper()
+		if values, _ := b.points(); values[name][attributes] != value {
+			t.Errorf("%s{%s} = %v, want %v", name, attributes, values[name], value)
+		}
+	}
+	for i, engine := range engines { // one doubt in each engine
+		b.engine = engine
+		_, _ = b.do(fmt.Sprint("k", i), doubt)
+	}
+	const unknown = "idemkeeper.age=under-1m,idemkeeper.state=unknown"
+	want("idemkeeper.open_records", unknown, 3)
+	b.engine = engines[0]
+	_, _ = b.do("outer", func(context.Context) (idem.Response, error) {
+		b.engine = engines[2]
+		res, err := b.do("inner", func(ctx context.Context) (idem.Response, error) {
+			want("idemkeeper.running_executions", "", 2)
+			return b.pay(ctx)
+		})
+		return res.Response, err
+	})
+	other.FailBefore("ListOpen", idemtest.Every, idem.ErrUnavailable)
+	want("idemkeeper.open_records", unknown, 2)
+}
+
 // One grep for the operation ID tells the story of a key, and its key is nowhere.
 func TestLogTellsTheStoryOfAKey(t *testing.T) {
 	const key = "customer-4711-order-1"

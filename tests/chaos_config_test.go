@@ -106,8 +106,7 @@ func (c *chaos) replicated(url string) {
 type onMachine interface {
 	StepClock(offset time.Duration)
 	FillDisk()
-	FreeDisk()
-	Restart()
+	RecoverDisk()
 }
 
 // machineFaults are those of the servers' machines. They strike one server at a time.

@@ -73,8 +73,7 @@ func (f diskFilled) String() string { return f.name + "-disk-full" }
 func (f diskFilled) hit(c *chaos, s strike) {
 	f.server.FillDisk()
 	c.wait(s.lasts)
-	f.server.FreeDisk()
-	f.server.Restart()
+	f.server.RecoverDisk()
 }
 
 // leaderKilled kills the leader of the ensemble, and leaderPaused stops it for a while. The

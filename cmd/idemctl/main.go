@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -125,6 +127,7 @@ timed out. lock and semaphore exit as their command does.`,
   idemctl --redis redis://127.0.0.1:6379 record list --state unknown --older-than 1m
   idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 doctor
   idemctl completion bash > /etc/bash_completion.d/idemctl`,
+		Version:           version(),
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		Args:              cobra.NoArgs,
@@ -151,6 +154,15 @@ timed out. lock and semaphore exit as their command does.`,
 	f.BoolVar(&a.json, "json", false, "write one JSON object a line")
 	root.AddCommand(a.lock(), a.semaphore(), a.elect(), a.queue(), a.store(), a.record(), a.token(), a.doctor())
 	return root
+}
+
+// version is the tag or commit of this build, as the go command has noted it.
+func version() string {
+	of := "unknown"
+	if build, ok := debug.ReadBuildInfo(); ok && build.Main.Version != "" {
+		of = build.Main.Version
+	}
+	return of + " (" + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH + ")"
 }
 
 // start takes missing flags from the environment. Package cobra calls it when it has

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,13 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("said %q and %q, want one line on standard error", got.stdout, got.stderr)
 			}
 		})
+	}
+}
+
+func TestVersion(t *testing.T) {
+	got := idemctl(t, nil, "--version")
+	if got.code != exitDone || !strings.HasPrefix(got.stdout, "idemctl version ") || !strings.Contains(got.stdout, runtime.Version()) || got.stderr != "" {
+		t.Errorf("--version = %+v", got)
 	}
 }
 

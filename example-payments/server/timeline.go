@@ -193,6 +193,8 @@ func (t *Timeline) Observe(ctx context.Context, ev idem.Event) {
 		addf("doubt", "attempt %d was interrupted: its holder is gone", number)
 	case idem.EventResolved:
 		addf("resolve", "the ledger was asked: %s", resolved(ev.State))
+	case idem.EventUnresolved:
+		addf("resolve", "the ledger was asked: it cannot tell")
 	case idem.EventReplayed:
 		addf("replay", "the stored answer is sent again, and nothing runs")
 	case idem.EventJoined, idem.EventWaited:
@@ -216,11 +218,8 @@ func (t *Timeline) Step(ctx context.Context, step string, x idem.Execution) {
 
 // resolved puts the finding of the resolver into words.
 func resolved(s idem.State) string {
-	switch s {
-	case idem.StateCompleted:
+	if s == idem.StateCompleted {
 		return "the money has moved"
-	case idem.StateUnknown:
-		return "it cannot tell"
 	}
 	return "no money has moved"
 }

@@ -146,8 +146,15 @@ func (i *instance) FillDisk() {
 	i.check(i.hardware.fill())
 }
 
-// FreeDisk gives back what FillDisk took.
-func (i *instance) FreeDisk() {
+// RecoverDisk does what an operator does after FillDisk: it makes room and starts the server again.
+func (i *instance) RecoverDisk() {
+	i.tb.Helper()
+	i.makeRoom()
+	i.Restart()
+}
+
+// makeRoom gives back what FillDisk took.
+func (i *instance) makeRoom() {
 	i.tb.Helper()
 	i.check(os.Remove(filepath.Join(i.hardware.disk, "filler")))
 }

@@ -1,7 +1,12 @@
 package testserver_test
 
 import (
+	"bytes"
+	"cmp"
 	"database/sql"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -15,8 +20,7 @@ import (
 type steppable interface {
 	StepClock(offset time.Duration)
 	FillDisk()
-	FreeDisk()
-	Restart()
+	RecoverDisk()
 }
 
 // Each kind of server feels a step of its clock, refuses writes or ends on a full disk, and
@@ -87,9 +91,52 @@ func TestMachine(t *testing.T) {
 			}
 			s.FillDisk()
 			eventually(t, "a write that fails", func() bool { return write() != nil })
-			s.FreeDisk()
-			s.Restart()
+			s.RecoverDisk()
 			eventually(t, "a write", func() bool { return write() == nil })
 		})
+	}
+}
+
+// A full disk can leave a ZooKeeper with a log that it refuses. A member of an ensemble then begins
+// without data, and has everything again.
+func TestMemberWithADamagedLogRecovers(t *testing.T) {
+	t.Parallel()
+	if !testserver.CanFillDisks() {
+		t.Log("this user mounts no disks")
+		return
+	}
+	e := testserver.StartEnsemble(t, 3, testserver.OnZooKeeperMachine(testserver.NewMachine(t)))
+	conn := connect(t, 20*time.Second, e.Leader().Addr())
+	if err := create(conn, "/before"); err != nil {
+		t.Fatalf("Create = %v", err)
+	}
+	member := e.Followers()[0]
+	member.FillDisk()
+	member.Stop()
+	damageLog(t, member)
+	member.RecoverDisk()
+	mustExist(t, connect(t, 20*time.Second, member.Addr()), "/before", true)
+}
+
+// damageLog changes the last transaction in the log of a stopped server.
+func damageLog(t *testing.T, z *testserver.ZooKeeper) {
+	t.Helper()
+	logs, err := filepath.Glob(filepath.Join(z.Data(), "version-2", "log.*"))
+	if err != nil || len(logs) == 0 {
+		t.Fatalf("%s has no log: %v", z.Data(), err)
+	}
+	file := slices.MaxFunc(logs, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := len(bytes.TrimRight(content, "\x00B")) - 2 // after the last one come its end mark "B" and zeros
+	log, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if _, err := log.WriteAt([]byte{^content[at]}, int64(at)); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -3,7 +3,9 @@ package testserver
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -11,7 +13,9 @@ import (
 // Its data survives Stop, Kill and Restart.
 type ZooKeeper struct {
 	*instance
-	addr string
+	addr   string
+	data   string // directory
+	member bool   // of an ensemble
 }
 
 // StartZooKeeper starts a single server and returns once it serves clients. It
@@ -62,14 +66,14 @@ func newZooKeeper(parent string, cfg zkConfig, m zkMember) (*ZooKeeper, error) {
 		return nil, err
 	}
 	prog.env = env
-	z, data := &ZooKeeper{addr: addr}, zkData(dir, cfg)
-	z.instance = &instance{prog: prog, hardware: hw, ready: func(int) error { return z.serves(data) }}
+	z := &ZooKeeper{addr: addr, data: zkData(dir, cfg), member: len(m.servers) > 0}
+	z.instance = &instance{prog: prog, hardware: hw, ready: func(int) error { return z.serves() }}
 	return z, nil
 }
 
-// serves returns nil if the process at the address is the one with this data
+// serves returns nil if the process at the address is the one with the server's data
 // directory, has a role, and can open and close a session.
-func (z *ZooKeeper) serves(data string) error {
+func (z *ZooKeeper) serves() error {
 	if _, err := zkMode(z.addr); err != nil {
 		return err
 	}
@@ -77,14 +81,34 @@ func (z *ZooKeeper) serves(data string) error {
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(conf, "dataDir="+data) {
+	if !strings.Contains(conf, "dataDir="+z.data) {
 		return fmt.Errorf("%s belongs to another server", z.addr)
 	}
 	return zkOpenAndClose(z.addr, zkSession{})
 }
 
+// RecoverDisk is that of every server. A member of an ensemble whose disk was full may also refuse
+// the log that it has left ("CRC check failed"). Then RecoverDisk empties it, and the member gets
+// everything from the leader. The other two members have to be up, as for an operator.
+func (z *ZooKeeper) RecoverDisk() {
+	z.tb.Helper()
+	z.makeRoom()
+	z.check(z.end(syscall.SIGTERM))
+	err := z.start()
+	if err != nil && z.member && strings.Contains(logTail(z.prog.log, 40), "CRC check failed") {
+		z.tb.Logf("%s refuses its log, and begins without data", z.prog.name)
+		if err = os.RemoveAll(filepath.Join(z.data, "version-2")); err == nil {
+			err = z.start()
+		}
+	}
+	z.check(err)
+}
+
 // Addr returns host:port of the client port.
 func (z *ZooKeeper) Addr() string { return z.addr }
+
+// Data returns the data directory.
+func (z *ZooKeeper) Data() string { return z.data }
 
 // Hosts returns the address as a list, the form that clients take.
 func (z *ZooKeeper) Hosts() []string { return []string{z.addr} }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"reflect"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,18 +115,7 @@ func TestOrphanOfThePast(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	for round := range 20 {
-		before := r.take(r.l)
-		data, stat, err := r.raw.Get(r.path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.release(before)
-		theirs := r.take(r.other)
-		answer := append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...)
-		if answer, err = binary.Append(answer, binary.BigEndian, stat); err != nil {
-			t.Fatal(err)
-		}
-		r.proxy.LagTo(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(r.path)), answer)
+		theirs := r.supersede(r.l)
 		r.proxy.DropNextReply(r.onLock())
 		if _, err := r.l.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
 			t.Errorf("round %d: TryAcquire() = %v, want %v", round, err, idem.ErrLocked)
@@ -137,6 +128,99 @@ func TestOrphanOfThePast(t *testing.T) {
 		r.release(theirs)
 		until(t, "usable", func() bool { return r.l.Ping(bounded(t)) == nil })
 	}
+}
+
+// supersede takes the lock and gives it to another owner. It has the servers of later
+// connections show the first owner's lock until they have caught up.
+func (r *rig) supersede(l *Locker) (theirs *Lease) {
+	r.Helper()
+	before := r.take(l)
+	data, stat, err := r.raw.Get(r.path)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.release(before)
+	theirs = r.take(r.other)
+	answer := append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...)
+	if answer, err = binary.Append(answer, binary.BigEndian, stat); err != nil {
+		r.Fatal(err)
+	}
+	r.proxy.LagTo(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(r.path)), answer)
+	return theirs
+}
+
+// A create is refused, and the connection breaks before the read that decides has left the
+// library's queue. The library sends the read over the next connection, in front of every write,
+// to a server that shows a lock which this session had before. So the answer decides nothing.
+// In some rounds the library fails the read instead, and in the first other one the test is over.
+func TestOrphanOfThePastOverALaterConnection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	cfg, jam := r.cfg, jam{stuck: make(chan struct{})}
+	cfg.Dial = jam.dial
+	c := open(t, cfg)
+	queue := reflect.ValueOf(connOf(t, sessionOf(c))).Elem().FieldByName("sendChan")
+	theirs := r.supersede(c.Locker())
+	for range 100 {
+		create := r.proxy.HoldNextReply(r.onLock())
+		acquired := make(chan error, 1)
+		go func() {
+			_, err := c.Locker().TryAcquire(bounded(t), request(r.id))
+			acquired <- err
+		}()
+		await(t, "the create is answered", create.Held())
+		jam.next.Store(true)
+		go func() { _, _ = sessionOf(c).Hint("/", session.OfNode) }()
+		await(t, "a write is stuck", jam.stuck)
+		create.Release()
+		until(t, "the next read is in the library's queue", func() bool { return queue.Len() > 0 })
+		r.proxy.Cut()
+		if err := <-acquired; !errors.Is(err, idem.ErrLocked) {
+			t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
+		}
+		r.wantHeld(theirs)
+		if t.Failed() || r.proxy.Lagged() > 0 {
+			return
+		}
+	}
+	t.Error("no read was answered from the past")
+}
+
+// jam makes connections that can get stuck in a write.
+type jam struct {
+	next  atomic.Bool   // the next write gets stuck
+	stuck chan struct{} // receives when it is
+}
+
+func (j *jam) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	return &jammed{Conn: c, jam: j, ended: make(chan struct{})}, err
+}
+
+// jammed is one of these connections.
+type jammed struct {
+	net.Conn
+	*jam
+	ended chan struct{} // closed when the connection has broken, which ends a stuck write
+	once  sync.Once
+}
+
+// Read implements net.Conn.
+func (c *jammed) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil {
+		c.once.Do(func() { close(c.ended) })
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *jammed) Write(b []byte) (int, error) {
+	if c.next.CompareAndSwap(true, false) {
+		c.stuck <- struct{}{}
+		<-c.ended
+	}
+	return c.Conn.Write(b)
 }
 
 // A holder asks whether it still has its lock. A server that is behind does not take

@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -40,4 +42,24 @@ func ExampleNew() {
 	// Output:
 	// idemkeeper_request_duration_seconds_count{idemkeeper_outcome="completed",idemkeeper_route="pay"} 1
 	// idemkeeper_request_duration_seconds_count{idemkeeper_outcome="replayed",idemkeeper_route="pay"} 1
+}
+
+// A service with a registry of its own gives it to the observer, and serves it.
+func ExampleNewIn() {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector()) // what the service has there
+	engine, err := idem.New(memorylock.New(), memorystore.New(), idemprom.NewIn(registry).Engine())
+	if err != nil {
+		panic(err)
+	}
+	defer engine.Close(context.Background())
+
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(w.Body.String()) {
+		if strings.HasPrefix(line, "idemkeeper_running_executions") {
+			fmt.Print(line)
+		}
+	}
+	// Output: idemkeeper_running_executions 0
 }

@@ -21,14 +21,18 @@ import (
 // New returns an observer whose metrics are in [prometheus.DefaultRegisterer], beside those that the
 // service has there. Call it once in a process, and give its Engine option to every engine. Traces
 // and logs are those of [observe.New]. Like [prometheus.MustRegister] it panics if the registry
-// refuses the metrics.
+// refuses the metrics. A second call is refused too, because metrics that come twice would make
+// every scrape fail.
 func New(opts ...observe.Option) *observe.Observer {
 	return NewIn(prometheus.DefaultRegisterer, opts...)
 }
 
-// NewIn is New for a registry of the service.
+// NewIn is New for a registry of the service. A test that makes its service several times in one
+// process gives each of them a registry of its own.
 func NewIn(registry prometheus.Registerer, opts ...observe.Option) *observe.Observer {
+	registry.MustRegister(once{})
 	exporter, err := prometheusexporter.New(prometheusexporter.WithRegisterer(registry), prometheusexporter.WithoutScopeInfo(),
+		prometheusexporter.WithoutTargetInfo(), // an exporter of the service may have it already
 		prometheusexporter.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
 	if err != nil {
 		panic(err)
@@ -36,3 +40,13 @@ func NewIn(registry prometheus.Registerer, opts ...observe.Option) *observe.Obse
 	meters := metric.NewMeterProvider(metric.WithReader(exporter))
 	return observe.New(append([]observe.Option{observe.WithMeterProvider(meters)}, opts...)...)
 }
+
+// once occupies a name in a registry. The exporter does not describe its metrics, so the registry
+// would notice a second one only when it is read.
+type once struct{}
+
+var onceDesc = prometheus.NewDesc("idemkeeper_observer", "idemprom.New was called for this registry. It may be called once.", nil, nil)
+
+func (once) Describe(to chan<- *prometheus.Desc) { to <- onceDesc }
+
+func (once) Collect(chan<- prometheus.Metric) {}

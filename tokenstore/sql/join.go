@@ -35,8 +35,8 @@ func Join(ctx context.Context, db *sql.DB, d Dialect, opts ...idem.Option) (*ide
 
 func warn(ctx context.Context, ev idem.Event) {
 	refused := ev.Type == idem.EventRefused && (ev.Code == idem.CodeUnavailable || ev.Code == idem.CodeInternal)
-	escaped := ev.Type == idem.EventMisused && errors.Is(ev.Err, idem.ErrEscaped)
-	if refused || escaped {
+	unknown := ev.Type == idem.EventMisused && !errors.Is(ev.Err, idem.ErrSwallowed) // which is refused as unavailable
+	if refused || unknown {
 		slog.WarnContext(ctx, "idempotency: "+ev.Type.String(), "route", ev.Route, "err", ev.Err)
 	}
 }

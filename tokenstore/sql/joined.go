@@ -48,7 +48,7 @@ import (
 //	the key, to others    an advisory lock          a row lock              this process alone owns
 //	                                                                        the file
 //
-// The error of a refused COMMIT names the constraint idem_records_guard_fkey on PostgreSQL. So does
+// The error of a refused COMMIT names the constraint idem_only_the_middleware_commits on PostgreSQL. So does
 // that of SET CONSTRAINTS ALL IMMEDIATE, so name your own constraints there instead. What is
 // detected is recorded as unknown. Until then the key stays held. On MySQL a committed pending
 // record counts as unknown by itself.

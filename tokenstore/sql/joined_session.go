@@ -83,16 +83,17 @@ func (s *sqlSession) Commit(ctx context.Context) error { return s.end(ctx, s.tx.
 
 func (s *sqlSession) Rollback(ctx context.Context) error { return s.end(ctx, s.tx.Rollback) }
 
-// end has a goroutine of its own, because a context ends Commit and Rollback of few drivers. The
+// end has a goroutine of its own, because a context ends Commit and Rollback of few drivers. For
+// those, end cancels the context of the transaction when its own has ended. With the others the
 // goroutine ends with the connection.
 func (s *sqlSession) end(ctx context.Context, commitOrRollback func() error) error {
-	defer context.AfterFunc(ctx, s.cancel)()
 	done := make(chan error, 1)
 	go func() { done <- commitOrRollback() }()
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
+		s.cancel()
 		s.stuck = done
 		return ctx.Err()
 	}

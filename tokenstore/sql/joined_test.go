@@ -96,11 +96,15 @@ func TestJoinedFailureRollsBackAndARetryRuns(t *testing.T) {
 func TestJoinedSuccessWithoutTheTransactionIsAnErrorFromTheFirstRequest(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		s.with(func(c *gin.Context) { c.String(201, "paid elsewhere") })
-		s.want(s.pay("k1"), refused(500, idem.CodeInternal))
+		s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
 		if told := s.saw(idem.EventMisused); len(told) != 1 || !errors.Is(told[0], idem.ErrNotTaken) {
 			t.Errorf("the developer was told %v, want ErrNotTaken", told)
 		}
-		s.wantState("k1", idem.StateNone)
+		s.wantState("k1", idem.StateUnknown)
+		s.with(func(*gin.Context) { t.Error("the repeat runs a handler that has paid elsewhere") })
+		if a := s.pay("k1"); a.code != string(idem.CodeOutcomeUnknown) {
+			t.Errorf("the repeat gets %v, want %s", a, idem.CodeOutcomeUnknown)
+		}
 	})
 }
 

@@ -1,11 +1,14 @@
 // Command mutants shows that the tests notice deliberate faults:
 //
-//	mutants [-quick] [-only text] [-part 1/5] [-whole] [-table]
+//	mutants [-quick] [-only text] [-part 1/5] [-parallel 2] [-whole] [-table]
 //
 // It copies the tree of the module to a temporary directory. First it runs the tests that the
 // faults name, and each of them has to pass. Then it puts one fault after the other into the
 // copy, runs the named test, and that has to fail. A line for each fault says how it went, and
 // the last line counts them. The exit status is 1 if anything was different.
+//
+// -parallel is the number of copies that it works on at the same time. The default is the number of
+// processors, up to 4. The lines come in the order in which the tests end.
 //
 // A fault replaces one piece of text in one file. The piece has to occur there exactly once. If
 // it does not, the code has changed, and the fault counts as a failure until somebody has
@@ -23,6 +26,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 )
@@ -31,6 +35,7 @@ func main() {
 	quick := flag.Bool("quick", false, "leave out the tests that need a server")
 	only := flag.String("only", "", "take the faults whose name or package contains this")
 	part := flag.String("part", "0/1", "take every n-th fault, from the i-th on, as i/n")
+	parallel := flag.Int("parallel", min(4, runtime.NumCPU()), "work on so many copies at the same time")
 	whole := flag.Bool("whole", false, "run all tests of the package with each fault")
 	table := flag.Bool("table", false, "print the table of docs/testing.md")
 	flag.Parse()
@@ -51,7 +56,7 @@ func main() {
 	}
 	chosen = every(chosen, i%n, n)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, chosen, *whole)
+	err := run(ctx, chosen, *parallel, *whole)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)

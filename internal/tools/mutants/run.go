@@ -10,46 +10,111 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 
 	copied "github.com/idemkeeper/idemkeeper/internal/tools/tree"
 )
 
-// run tries the faults in a copy of the tree.
-func run(ctx context.Context, chosen []Mutant, whole bool) error {
+// run tries the faults in copies of the tree, with one fault at a time in each copy.
+func run(ctx context.Context, chosen []Mutant, parallel int, whole bool) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	if err := copied.Copy(filepath.Join(dir, "tree"), "."); err != nil {
-		return err
-	}
-	t := tree(filepath.Join(dir, "tree"))
-	failed := 0
-	if !whole {
-		failed = t.sound(ctx, chosen)
-	}
-	caught := 0
-	for i := range chosen {
-		m := &chosen[i]
-		verdict, err := t.try(ctx, m, whole)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil:
-			failed++
-			fmt.Fprintf(os.Stdout, "FAILED  %s: %v\n", m.Name, err)
-		default:
-			caught++
-			fmt.Fprintf(os.Stdout, "caught  %s: %s\n", m.Name, verdict)
+	trees := make([]tree, max(1, min(parallel, len(chosen))))
+	for i := range trees {
+		trees[i] = tree(filepath.Join(dir, strconv.Itoa(i)))
+		if err := copied.Copy(string(trees[i]), "."); err != nil {
+			return err
 		}
 	}
-	fmt.Fprintf(os.Stdout, "%d caught, %d failed\n", caught, failed)
-	if failed > 0 {
+	var r result
+	if !whole {
+		share(trees, testsOf(chosen), func(t tree, g group) { t.sound(ctx, g, &r) })
+	}
+	share(trees, chosen, func(t tree, m Mutant) {
+		verdict, err := t.try(ctx, &m, whole)
+		switch {
+		case ctx.Err() != nil: // nothing is known about this fault
+		case err != nil:
+			r.failuref("%s: %v", m.Name, err)
+		default:
+			r.catchf("%s: %s", m.Name, verdict)
+		}
+	})
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stdout, "%d caught, %d failed\n", r.caught, r.failed)
+	if r.failed > 0 {
 		return errors.New("not every fault is caught")
 	}
 	return nil
+}
+
+// share hands out the items to the trees. Each tree works on one item at a time.
+func share[T any](trees []tree, items []T, work func(tree, T)) {
+	next := make(chan T)
+	var wg sync.WaitGroup
+	for _, t := range trees {
+		wg.Go(func() {
+			for item := range next {
+				work(t, item)
+			}
+		})
+	}
+	for _, item := range items {
+		next <- item
+	}
+	close(next)
+	wg.Wait()
+}
+
+// result prints and counts the verdicts in the order in which they come.
+type result struct {
+	mu             sync.Mutex
+	caught, failed int
+}
+
+func (r *result) catchf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.caught++
+	fmt.Fprintf(os.Stdout, "caught  "+format+"\n", args...)
+}
+
+func (r *result) failuref(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed++
+	fmt.Fprintf(os.Stdout, "FAILED  "+format+"\n", args...)
+}
+
+// group is some tests of a package that run together.
+type group struct {
+	pkg   string
+	names []string
+}
+
+// testsOf returns the tests that the faults name. The whole tests of a package run together, and
+// each subtest alone.
+func testsOf(chosen []Mutant) (groups []group) {
+	for _, m := range chosen {
+		i := slices.IndexFunc(groups, func(g group) bool {
+			return g.pkg == m.Package && (g.names[0] == m.Test || !strings.Contains(g.names[0]+m.Test, "/"))
+		})
+		switch {
+		case i < 0:
+			groups = append(groups, group{pkg: m.Package, names: []string{m.Test}})
+		case !slices.Contains(groups[i].names, m.Test):
+			groups[i].names = append(groups[i].names, m.Test)
+		}
+	}
+	return groups
 }
 
 // The simulation catches some faults, within so many seeds. It does not make their plans smaller.
@@ -58,35 +123,20 @@ const (
 	seeds      = "300"
 )
 
-// tree is the directory of the copy.
+// tree is the directory of a copy.
 type tree string
 
-// sound runs the tests without any fault. It returns how many did not pass.
-func (t tree) sound(ctx context.Context, chosen []Mutant) (failed int) {
-	type group struct{ pkg, name string }
-	tests := map[group][]string{} // whole tests of a package run together, and each subtest alone
-	for _, m := range chosen {
-		g := group{pkg: m.Package}
-		if strings.Contains(m.Test, "/") {
-			g.name = m.Test
-		}
-		if !slices.Contains(tests[g], m.Test) {
-			tests[g] = append(tests[g], m.Test)
+// sound runs tests without any fault. Each of them has to pass.
+func (t tree) sound(ctx context.Context, g group, r *result) {
+	out, _ := t.test(ctx, g.pkg, strings.Join(g.names, "|"))
+	if ctx.Err() != nil {
+		return
+	}
+	for _, name := range g.names {
+		if !bytes.Contains(out, []byte("--- PASS: "+name+" ")) {
+			r.failuref("%s in %s does not pass without a fault:\n%s", name, g.pkg, tail(out))
 		}
 	}
-	for g, names := range tests {
-		out, _ := t.test(ctx, g.pkg, strings.Join(names, "|"))
-		if ctx.Err() != nil {
-			return failed
-		}
-		for _, name := range names {
-			if !bytes.Contains(out, []byte("--- PASS: "+name+" ")) {
-				failed++
-				fmt.Fprintf(os.Stdout, "FAILED  %s in %s does not pass without a fault:\n%s\n", name, g.pkg, tail(out))
-			}
-		}
-	}
-	return failed
 }
 
 // try puts a fault into the copy, runs its test and takes the fault out again. It returns what
@@ -122,9 +172,10 @@ func (t tree) try(ctx context.Context, m *Mutant, whole bool) (verdict string, e
 	return "", fmt.Errorf("another failure:\n%s", tail(out))
 }
 
-// test runs tests of a package by their names, or all of them.
+// test runs tests of a package by their names, or all of them. The paths of the copies are trimmed,
+// so that the copies share what they have compiled. If the context ends, the tests are killed too.
 func (t tree) test(ctx context.Context, pkg, names string) (out []byte, ok bool) {
-	args := []string{"test", "-count=1", "-v", "-failfast", "-vet=off", "-timeout=5m"}
+	args := []string{"test", "-count=1", "-v", "-failfast", "-vet=off", "-trimpath", "-timeout=5m"}
 	if names != "" {
 		args = append(args, "-run", "^("+strings.ReplaceAll(names, "/", ")$/^(")+")$")
 	}
@@ -134,6 +185,8 @@ func (t tree) test(ctx context.Context, pkg, names string) (out []byte, ok bool)
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = string(t)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	out, err := cmd.CombinedOutput()
 	return out, err == nil
 }

@@ -4,8 +4,10 @@ package main
 var joinedMutants = []Mutant{
 	{Name: "a COMMIT without an answer counts as rolled back", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedCommitWithoutAnswerIsProbed",
 		Old: "return e.probe(ctx, run, err)", New: "return nil, refuse(CodeUnavailable, err)"},
-	{Name: "a success without the transaction passes", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedSuccessWithoutTheTransactionIsInternal",
+	{Name: "a success without the transaction passes", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedSuccessWithoutTheTransactionIsUnknown",
 		Old: "if !run.execution.taken.Load() && succeeded(run.Transport, run.response.Status) {", New: "if false {"},
+	{Name: "a COMMIT past its time goes on", File: "tokenstore/sql/joined_session.go", Package: "./tokenstore/sql", Test: "TestCommitPastItsTimeIsCancelled",
+		Old: "\t\ts.cancel()\n\t\ts.stuck = done", New: "\t\ts.stuck = done"},
 	{Name: "a refusal commits the writes of its handler", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedEnd",
 		Old: "case succeeded(run.Transport, run.response.Status), run.execution.keepWrites.Load():", New: "case true:"},
 	{Name: "a failure commits the writes of its handler", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedEnd",

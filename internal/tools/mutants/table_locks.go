@@ -28,6 +28,8 @@ var lockMutants = []Mutant{
 		Old: "if gone := a.Remove(path, czxid, old); gone != nil {", New: "if gone := error(nil); gone != nil && old {"},
 	{Name: "the lock of another session counts as ours", File: "lock/zookeeper/acquire.go", Package: "./lock/zookeeper", Test: "TestConformance", Server: true,
 		Old: "case n.Session != s.ID():", New: "case n.Session != s.ID() && !held.ParseOwner(n.Data).Same(m.owner) && false:"},
+	{Name: "a hint shows an orphan", File: "lock/zookeeper/acquire.go", Package: "./lock/zookeeper", Test: "TestOrphanOfThePastOverALaterConnection", Server: true,
+		Old: "n, err := s.Decide(at, session.OfNode)", New: "n, err := s.Look(at, session.OfNode)"},
 	{Name: "the marker is not read with the lock", File: "lock/zookeeper/acquire.go", Package: "./lock/zookeeper", Test: "TestMarkerIsLeftAndFound", Server: true,
 		Old: "if !m.marked {\n\t\treturn true, nil", New: "if true {\n\t\treturn true, nil"},
 	{Name: "the release leaves the marker as it was", File: "lock/zookeeper/marker.go", Package: "./lock/zookeeper", Test: "TestMarkerIsLeftAndFound", Server: true,

@@ -38,7 +38,7 @@ CREATE TABLE {records} (
 	previous       bytea,              -- JSON: the record that a pending one replaced
 	open_since     bigint,             -- started, while the record is pending or unknown
 	expires        bigint,             -- when the record changes by itself; NULL: never
-	guard          bytea REFERENCES {never} (k) DEFERRABLE INITIALLY DEFERRED
+	guard          bytea CONSTRAINT idem_only_the_middleware_commits REFERENCES {never} (k) DEFERRABLE INITIALLY DEFERRED
 );
 
 CREATE INDEX {name:records_open} ON {records} (open_since, k) WHERE open_since IS NOT NULL;

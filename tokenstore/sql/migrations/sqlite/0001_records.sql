@@ -38,7 +38,7 @@ CREATE TABLE {records} (
 	previous       BLOB,              -- JSON: the record that a pending one replaced
 	open_since     INTEGER,             -- started, while the record is pending or unknown
 	expires        INTEGER,             -- when the record changes by itself; NULL: never
-	guard          BLOB REFERENCES {never} (k) DEFERRABLE INITIALLY DEFERRED
+	guard          BLOB CONSTRAINT idem_only_the_middleware_commits REFERENCES {never} (k) DEFERRABLE INITIALLY DEFERRED
 ) STRICT;
 
 CREATE INDEX {name:records_open} ON {records} (open_since, k) WHERE open_since IS NOT NULL;

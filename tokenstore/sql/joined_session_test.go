@@ -1,0 +1,74 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"testing"
+	"time"
+)
+
+// waitingConn is a connection whose Commit waits until the context of its transaction ends, as
+// one for a standby that is away.
+type waitingConn struct {
+	ctx     context.Context
+	commits chan struct{} // closed when Commit waits
+}
+
+func (c *waitingConn) Connect(context.Context) (driver.Conn, error) { return c, nil }
+func (c *waitingConn) Driver() driver.Driver                        { return nil }
+func (c *waitingConn) Prepare(string) (driver.Stmt, error)          { return nil, errors.ErrUnsupported }
+func (c *waitingConn) Close() error                                 { return nil }
+func (c *waitingConn) Begin() (driver.Tx, error)                    { return nil, errors.ErrUnsupported }
+func (c *waitingConn) Rollback() error                              { return nil }
+
+func (c *waitingConn) BeginTx(ctx context.Context, _ driver.TxOptions) (driver.Tx, error) {
+	c.ctx = ctx
+	return c, nil
+}
+
+func (c *waitingConn) Commit() error {
+	close(c.commits)
+	<-c.ctx.Done()
+	return c.ctx.Err()
+}
+
+// lateContext is a context right after its end. The functions that wait for the end have not been
+// called yet.
+type lateContext struct{ context.Context }
+
+func (lateContext) AfterFunc(func()) (stop func() bool) { return func() bool { return true } }
+
+// Value hides the wrapped context from package context, which would call its AfterFunc otherwise.
+func (lateContext) Value(any) any { return nil }
+
+// A COMMIT whose time is over is cancelled in any case. It would hold its key until the standby
+// is back otherwise.
+func TestCommitPastItsTimeIsCancelled(t *testing.T) {
+	t.Parallel()
+	conn := &waitingConn{commits: make(chan struct{})}
+	db := sql.OpenDB(conn)
+	defer db.Close()
+	s, err := sqlConnector{db}.Connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Begin(t.Context(), sql.LevelDefault); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-conn.commits
+		cancel()
+	}()
+	if err := s.Commit(lateContext{ctx}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Commit() = %v, want %v", err, context.Canceled)
+	}
+	select {
+	case <-conn.ctx.Done():
+	case <-time.After(5 * time.Second):
+		t.Error("the driver still waits for its COMMIT")
+	}
+	s.Close(true)
+}
