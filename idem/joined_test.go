@@ -318,9 +318,9 @@ func TestJoinedStoreThatFailsRunsNothing(t *testing.T) {
 		code       idem.Code
 		unreadable int // events
 	}{
-		"at the read":               {get: away, code: idem.CodeUnavailable},
-		"at the begin":              {begin: away, code: idem.CodeUnavailable},
-		"with an unreadable record": {begin: idem.ErrCorruptRecord, code: idem.CodeOutcomeUnknown, unreadable: 1},
+		"at the read":                     {get: away, code: idem.CodeUnavailable},
+		"at the begin":                    {begin: away, code: idem.CodeUnavailable},
+		"with an unreadable record":       {begin: idem.ErrCorruptRecord, code: idem.CodeOutcomeUnknown, unreadable: 1},
 		"with one change after the other": {again: true, code: idem.CodeInProgress},
 	} {
 		t.Run(name, func(t *testing.T) {
