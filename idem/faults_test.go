@@ -151,6 +151,17 @@ func TestIssueTokenFails(t *testing.T) {
 	}
 }
 
+// A locker need not tell operators anything.
+func TestLockerThatTellsNothing(t *testing.T) {
+	b := setup(t, parts{})
+	id := idem.NewKeyID("m1", "k")
+	_, held, heldErr := b.engine.HeldBy(t.Context(), id)
+	domain, domainErr := b.engine.DomainOf(t.Context(), id)
+	if held || domain != "" || !errors.Is(heldErr, errors.ErrUnsupported) || !errors.Is(domainErr, errors.ErrUnsupported) {
+		t.Errorf("HeldBy() = %t, %v and DomainOf() = %q, %v, want %v", held, heldErr, domain, domainErr, errors.ErrUnsupported)
+	}
+}
+
 func TestPingNamesWhatIsAway(t *testing.T) {
 	b := setup(t, parts{})
 	away := errors.New("away")

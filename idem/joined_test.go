@@ -353,6 +353,12 @@ func TestJoinedHeldThatFails(t *testing.T) {
 	}
 	_, err = b.engine.Status(t.Context(), "m1", "k2")
 	b.wantRefused(err, idem.CodeUnavailable)
+	if _, held, err := b.engine.HeldBy(t.Context(), id); held || !errors.Is(err, away) {
+		t.Errorf("HeldBy() = %t, %v, want %v", held, err, away)
+	}
+	if domain, err := b.engine.DomainOf(t.Context(), id); domain != idem.JoinedDomain || err != nil {
+		t.Errorf("DomainOf() = %q, %v, want %q", domain, err, idem.JoinedDomain)
+	}
 	b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) { return true, idem.JoinedBegin{Held: true}, nil }
 	_, err = b.do("k2", "100") // it waits for the other transaction
 	b.wantRefused(err, idem.CodeUnavailable)

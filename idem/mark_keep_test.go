@@ -114,6 +114,30 @@ func TestMarkerStaysWhileTheStoreCannotTakeItUp(t *testing.T) {
 	}
 }
 
+// TestForeignAttemptBesideAMarkerIsLeftAlone: the store fell back to an open attempt under a lock of
+// another domain, which the marker does not outrank. Nothing says that it was applied.
+func TestForeignAttemptBesideAMarkerIsLeftAlone(t *testing.T) {
+	b := setupMarked(t, nil)
+	if _, err := b.doWith("k", "a", answers(500)); err != nil {
+		t.Fatal(err)
+	}
+	b.wipe()
+	fp, _ := fingerprintOf("http", "a")(1)
+	_, err := b.lossy.Begin(t.Context(), idem.NewKeyID("m1", "k"), idem.BeginRequest{Kind: b.policy.Kind,
+		Fence: idem.Fence{Domain: "elsewhere", Token: 1}, Nonce: idem.NewNonce(), Fingerprint: fp})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeInProgress)
+	rec, err := b.lossy.Get(t.Context(), idem.NewKeyID("m1", "k"))
+	if err != nil || rec.State != idem.StatePending {
+		t.Errorf("Get() = %v, %v, want the attempt pending", rec.State, err)
+	}
+	b.wantMarker("k", idem.StateUnknown)
+	b.wantRuns(0)
+}
+
 // TestMarkerIsLeftForAttemptsWithoutOne: an engine that keeps no markers yet has run the key
 // while a request was on its way to the lock.
 func TestMarkerIsLeftForAttemptsWithoutOne(t *testing.T) {

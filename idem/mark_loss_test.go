@@ -190,6 +190,10 @@ func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
 			if err := b.lossy.Abort(t.Context(), id, late); err != nil {
 				t.Fatal(err)
 			}
+			broken := idemtest.NewFaultyStore(b.lossy)
+			broken.FailBefore("Settle", 2, nil) // the attempt is not written anew
+			_, err := b.another(b.marks, broken).Do(t.Context(), b.operation("k", "a"), b.pay)
+			b.wantRefused(err, idem.CodeUnavailable)
 			if err := tt.settle(b); !errors.Is(err, idem.ErrUnavailable) {
 				t.Fatalf("the first call = %v, want %v", err, idem.ErrUnavailable)
 			}
