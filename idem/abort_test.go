@@ -19,6 +19,42 @@ func (b *bundle) unanswered(key string, nth int) {
 	if !b.locker.Revoke(idem.NewKeyID("m1", idem.Key(key))) {
 		b.Fatal("the lock is free, want it held until the Begin is undone")
 	}
+	failed := b.faults.Calls("Abort")
+	b.eventually("an Abort fails after the loss", func() bool { return b.faults.Calls("Abort") > failed+1 || b.saw(idem.EventBeginAborted) > 0 })
+	if b.saw(idem.EventBeginAborted) > 0 {
+		b.Error("the Begin counts as undone after an Abort that failed")
+	}
+}
+
+// TestCloseGivesUpAnAbortButLeavesTheLock: the store may still get the Begin.
+func TestCloseGivesUpAnAbortButLeavesTheLock(t *testing.T) {
+	b := setup(t, parts{})
+	b.faults.LoseReply("Begin", 1, nil)
+	b.faults.FailBefore("Abort", idemtest.Every, nil)
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeUnavailable)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = b.engine.Close(gone)
+	b.eventually("the Abort is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
+	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held {
+		t.Error("the lock was given back with the Begin not undone")
+	}
+}
+
+// restless is a store in which others change the record before each Begin.
+type restless struct{ idem.Store }
+
+func (restless) Begin(context.Context, idem.KeyID, idem.BeginRequest) (idem.BeginResult, error) {
+	return idem.BeginResult{Record: idem.Record{State: idem.StateReleased}}, nil
+}
+
+func TestRecordThatKeepsChangingIsInProgress(t *testing.T) {
+	b := setup(t, parts{})
+	_, err := b.another(b.locks, restless{b.store}).Do(t.Context(), b.operation("k", "a"), b.pay)
+	b.wantRefused(err, idem.CodeInProgress)
+	b.wantRuns(0)
+	b.wantFree("k")
 }
 
 // abort heals Abort and waits for the engine's word that the Begin is undone.
@@ -100,6 +136,10 @@ func TestStaleFenceNeedsNoAbort(t *testing.T) {
 // and the lock.
 func TestOutcomeFoundUnderTheLockIsReplayed(t *testing.T) {
 	b := setup(t, parts{})
+	b.faults.Before("Begin", 1, func() error {
+		b.locker.Revoke(idem.NewKeyID("m1", "k")) // an outcome needs no lease
+		return nil
+	})
 	b.locks.Before("TryAcquire", 1, func() error {
 		res, err := b.another(b.locker, b.store).Do(t.Context(), b.operation("k", "a"), b.pay)
 		b.wantPaid(res, err, 1, false)

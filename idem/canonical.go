@@ -170,7 +170,6 @@ func (c *canonicalizer) text() error {
 			return nil
 		case escape[1] == '/':
 			c.pos++
-			c.copy(1)
 			continue
 		case escape[1] != 'u':
 			c.copy(2)

@@ -219,6 +219,22 @@ func TestDecisionThatComesTooLate(t *testing.T) {
 	b.wantPaid(res, err, 70, true)
 }
 
+// TestDecisionThatTheStoreDoesNotAnswer may have been made, and is no ErrNotOpen.
+func TestDecisionThatTheStoreDoesNotAnswer(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.InDoubt = resolverSays(idem.NotApplied()) }})
+	b.interrupted("k", "a")
+	b.faults.FailBefore("Settle", 1, nil)
+	b.faults.FailBefore("Settle", 2, nil)
+	_, decided := b.decide("k", idem.NotApplied())
+	_, resolved := b.engine.Resolve(t.Context(), idem.NewKeyID("m1", "k"), &b.policy)
+	for name, err := range map[string]error{"Decide": decided, "Resolve": resolved} {
+		if !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrNotOpen) {
+			t.Errorf("%s() = %v, want %v", name, err, idem.ErrUnavailable)
+		}
+	}
+	b.wantState("k", idem.StatePending)
+}
+
 func TestDecisionThatCannotBeStoredIsRefused(t *testing.T) {
 	b := setup(t, parts{})
 	b.interrupted("k", "a")

@@ -218,12 +218,9 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 		return nil, refuse(CodeUnavailable, errClosed)
 	}
 	id := NewKeyID(op.Scope, op.Key)
-	r := &request{Operation: op, id: id, fingerprint: fp}
+	r := &request{Operation: op, id: id, fingerprint: fp, giveUp: time.Now().Add(op.Policy.DuplicateWait)}
 	if !op.RunOnce {
 		r.retries = e.cfg.conflictRetries
-	}
-	if op.Policy.DuplicateWait > 0 {
-		r.giveUp = time.Now().Add(op.Policy.DuplicateWait)
 	}
 	return r, nil
 }

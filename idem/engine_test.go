@@ -490,9 +490,6 @@ func TestNewRefusesALockThatOthersCannotSee(t *testing.T) {
 	if err == nil {
 		t.Error("New(process lock, shared store) = nil, want an error")
 	}
-	if _, err := idem.New(nil, nil); err == nil {
-		t.Error("New(nil, nil) = nil, want an error")
-	}
 }
 
 func TestNewRefusesSettingsThatCannotWork(t *testing.T) {

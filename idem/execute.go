@@ -76,7 +76,7 @@ func (run *run) live(resp *Response) *Result {
 // repeatable is the result for the duplicates that waited. It is nil if they have to read the
 // record.
 func (run *run) repeatable(resp *Response) *Result {
-	if resp == nil || resp.Omitted {
+	if resp.Omitted {
 		return nil
 	}
 	return &Result{Response: *resp, Replayed: true, Attempt: run.settlement.Attempt.Number}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -67,6 +69,116 @@ func TestUnreachableStoreOrLockRefusesAtOnce(t *testing.T) {
 		res, err := b.do("k", "a")
 		b.wantPaid(res, err, 1, true)
 	})
+}
+
+// The lock is held elsewhere, and then a service fails.
+func TestDuplicateElsewhereWhileServicesFail(t *testing.T) {
+	for name, tt := range map[string]struct {
+		wait time.Duration
+		fail func(b *bundle, leave context.CancelFunc)
+		code idem.Code
+	}{
+		"store": {patience, func(b *bundle, _ context.CancelFunc) { b.faults.FailBefore("Get", 2, nil) }, idem.CodeUnavailable},
+		"lock":  {patience, func(b *bundle, _ context.CancelFunc) { b.locks.FailBefore("Wait", 1, nil) }, idem.CodeUnavailable},
+		"none, and it waits in vain": {time.Millisecond, func(b *bundle, _ context.CancelFunc) {
+			_, err := b.locker.TryAcquire(b.Context(), idem.LockRequest{KeyID: idem.NewKeyID("m1", "k")})
+			if err != nil {
+				b.Fatal(err)
+			}
+		}, idem.CodeInProgress},
+		"none, and the client leaves": {patience, func(b *bundle, leave context.CancelFunc) {
+			b.locks.Before("Wait", 1, func() error { leave(); return context.Canceled })
+		}, idem.CodeInProgress},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = tt.wait }})
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			b.locks.FailBefore("TryAcquire", 1, idem.ErrLocked)
+			tt.fail(b, leave)
+			_, err := b.engine.Do(ctx, b.operation("k", "a"), b.pay)
+			b.wantRefused(err, tt.code)
+			b.wantRuns(0)
+		})
+	}
+}
+
+func TestTimeoutsBoundTheirCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, parts{opts: []idem.Option{idem.WithStoreTimeout(7 * time.Second), idem.WithLockTimeout(9 * time.Second)}})
+		for want, hang := range map[time.Duration]func(){
+			7 * time.Second: func() { b.faults.Slow("Get", b.faults.Calls("Get")+1) },
+			9 * time.Second: func() { b.locks.Slow("TryAcquire", b.locks.Calls("TryAcquire")+1) },
+		} {
+			hang()
+			started := time.Now()
+			_, err := b.do("k", "a")
+			b.wantRefused(err, idem.CodeUnavailable)
+			if took := time.Since(started); took != want {
+				t.Errorf("Do() = %v after %v, want it after %v", err, took, want)
+			}
+		}
+	})
+}
+
+func TestIssueTokenFails(t *testing.T) {
+	b := setup(t, parts{})
+	for name, tt := range map[string]struct {
+		ttl  time.Duration
+		fail func()
+		code idem.Code
+	}{
+		"a negative time": {-1, func() {}, idem.CodeInternal},
+		"store":           {0, func() { b.faults.FailBefore("Issue", 1, nil) }, idem.CodeUnavailable},
+	} {
+		tt.fail()
+		token, err := b.engine.IssueToken(t.Context(), "m1", tt.ttl)
+		b.wantRefused(err, tt.code)
+		if token != (idem.Token{}) {
+			t.Errorf("%s: IssueToken() = %+v with an error, want no token", name, token)
+		}
+	}
+	if token, err := idem.IssueToken(t.Context(), b.store, "m1", -1); err == nil {
+		t.Errorf("IssueToken() = %+v for less than no time, want an error", token)
+	}
+	if err := b.engine.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.engine.IssueToken(t.Context(), "m1", 0)
+	b.wantRefused(err, idem.CodeUnavailable)
+	if got := b.wantState("k", idem.StateNone); got != (idem.Status{}) {
+		t.Errorf("Status() of no key = %+v, want nothing", got)
+	}
+}
+
+// A locker need not tell operators anything.
+func TestLockerThatTellsNothing(t *testing.T) {
+	b := setup(t, parts{})
+	id := idem.NewKeyID("m1", "k")
+	_, held, heldErr := b.engine.HeldBy(t.Context(), id)
+	domain, domainErr := b.engine.DomainOf(t.Context(), id)
+	if held || domain != "" || !errors.Is(heldErr, errors.ErrUnsupported) || !errors.Is(domainErr, errors.ErrUnsupported) {
+		t.Errorf("HeldBy() = %t, %v and DomainOf() = %q, %v, want %v", held, heldErr, domain, domainErr, errors.ErrUnsupported)
+	}
+}
+
+func TestPingNamesWhatIsAway(t *testing.T) {
+	b := setup(t, parts{})
+	away := errors.New("away")
+	if err := b.engine.Ping(t.Context()); err != nil {
+		t.Errorf("Ping() = %v, want <nil>", err)
+	}
+	b.locks.FailBefore("Ping", idemtest.Every, away)
+	for _, err := range []error{b.engine.Ping(t.Context()), b.engine.PingLock(t.Context())} {
+		if !errors.Is(err, away) {
+			t.Errorf("with the lock service away: %v", err)
+		}
+	}
+	b.locks.Heal("Ping")
+	b.faults.FailBefore("Ping", idemtest.Every, away)
+	if err := b.engine.Ping(t.Context()); !errors.Is(err, away) || !strings.Contains(err.Error(), "token store") {
+		t.Errorf("Ping() with the store away = %v", err)
+	}
 }
 
 func TestStoreLostRefuses(t *testing.T) {
@@ -175,6 +287,57 @@ func TestMismatchIsNotToldBeforeBegin(t *testing.T) {
 	}
 	_, err = b.do("k", "a")
 	b.wantRefused(err, idem.CodeKeyReused)
+}
+
+// TestOtherRequestBeginsFirst: it comes second, and overtakes the first one.
+func TestOtherRequestBeginsFirst(t *testing.T) {
+	b := setup(t, parts{})
+	slow := b.locks.Slow("TryAcquire", 1)
+	done := make(chan error)
+	go func() {
+		_, err := b.do("k", "a")
+		done <- err
+	}()
+	<-slow.Arrived()
+	res, err := b.do("k", "b")
+	b.wantPaid(res, err, 1, false)
+	slow.Release()
+	b.wantRefused(<-done, idem.CodeKeyReused)
+}
+
+// TestDuplicateOfAResponseThatIsNotKept waits in this process, and gets no empty answer.
+func TestDuplicateOfAResponseThatIsNotKept(t *testing.T) {
+	b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
+	duplicate := make(chan error, 1)
+	_, err := b.doWith("k", "a", func(context.Context) (idem.Response, error) {
+		go func() {
+			_, err := b.do("k", "a")
+			duplicate <- err
+		}()
+		b.eventually("the duplicate waits", func() bool { return b.saw(idem.EventJoined) == 1 })
+		return idem.Response{Status: 201, Omitted: true}, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	b.wantRefused(<-duplicate, idem.CodeResultUnavailable)
+}
+
+// TestSettledByOthersFreesTheLock: people decided about the attempt under its holder.
+func TestSettledByOthersFreesTheLock(t *testing.T) {
+	b := setup(t, parts{})
+	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		rec, err := b.store.Get(ctx, idem.NewKeyID("m1", "k"))
+		if err == nil {
+			_, err = b.store.Settle(ctx, idem.NewKeyID("m1", "k"), idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased, KeyTTL: time.Hour})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return b.pay(ctx)
+	})
+	b.wantPaid(res, err, 1, false)
+	b.wantFree("k")
 }
 
 func TestUnansweredSettleIsSentAgain(t *testing.T) {

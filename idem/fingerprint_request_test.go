@@ -132,6 +132,8 @@ func TestRequestFingerprintDiffers(t *testing.T) {
 			payment(func(r *RequestParts) { *r = form("b=2&a=1"); r.ContentEncoding = "br" })},
 		{"the content of a part", multipartOf("one", "alice", "1250"), multipartOf("one", "alice", "1251")},
 		{"content moved to the next part", multipartOf("one", "alice1", "250"), multipartOf("one", "alice", "1250")},
+		{"a malformed name", form("%zz=1"), form("%yy=1")},
+		{"the text around the parts of another multipart type", raw("multipart/mixed; boundary=one", "--one--"), raw("multipart/mixed; boundary=one", "text\r\n--one--")},
 		{"a multipart form that breaks off", payment(func(r *RequestParts) {
 			*r = multipartOf("one", "alice", "1250")
 			r.Body = r.Body[:len(r.Body)-4]

@@ -15,12 +15,13 @@ func TestFingerprintOfAnotherVersion(t *testing.T) {
 		again func() (idem.Fingerprint, error) // the request in version 7
 		code  idem.Code
 	}{
-		"the same request":    {func() (idem.Fingerprint, error) { return stored, nil }, idem.CodeResultUnavailable},
-		"another request":     {func() (idem.Fingerprint, error) { return idem.Fingerprint{Version: 7, Sum: [32]byte{2}}, nil }, idem.CodeKeyReused},
-		"no fingerprint":      {func() (idem.Fingerprint, error) { return idem.Fingerprint{}, nil }, idem.CodeKeyReused},
-		"version not known":   {func() (idem.Fingerprint, error) { return idem.NewFingerprint(7, "http POST /pay", "a") }, idem.CodeUnavailable},
-		"same, with an error": {func() (idem.Fingerprint, error) { return stored, errors.New("boom") }, idem.CodeUnavailable},
-		"panic":               {func() (idem.Fingerprint, error) { panic("boom") }, idem.CodeUnavailable},
+		"the same request":                   {func() (idem.Fingerprint, error) { return stored, nil }, idem.CodeResultUnavailable},
+		"another request":                    {func() (idem.Fingerprint, error) { return idem.Fingerprint{Version: 7, Sum: [32]byte{2}}, nil }, idem.CodeKeyReused},
+		"no fingerprint":                     {func() (idem.Fingerprint, error) { return idem.Fingerprint{}, nil }, idem.CodeKeyReused},
+		"version not known":                  {func() (idem.Fingerprint, error) { return idem.NewFingerprint(7, "http POST /pay", "a") }, idem.CodeUnavailable},
+		"same, with an error":                {func() (idem.Fingerprint, error) { return stored, errors.New("boom") }, idem.CodeUnavailable},
+		"version not known to FingerprintOf": {func() (idem.Fingerprint, error) { return idem.FingerprintOf("pay", "a")(7) }, idem.CodeUnavailable},
+		"panic":                              {func() (idem.Fingerprint, error) { panic("boom") }, idem.CodeUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{})

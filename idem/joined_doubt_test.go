@@ -29,6 +29,10 @@ func TestJoinedCommitWithoutAnswerIsProbed(t *testing.T) {
 		"committed as pending": {func(b *joinedBundle, tx *bookTx, s idem.Settlement) {
 			b.leavePending(tx, s)
 		}, nil, idem.CodeOutcomeUnknown, idem.StateUnknown, nil},
+		"rolled back, and another attempt is pending": {func(b *joinedBundle, tx *bookTx, s idem.Settlement) {
+			s.Attempt.Nonce = idem.NewNonce()
+			b.leavePending(tx, s)
+		}, nil, idem.CodeUnavailable, idem.StatePending, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -62,38 +66,87 @@ func (b *joinedBundle) leavePending(tx *bookTx, s idem.Settlement) {
 
 func TestJoinedProbeThatFindsAnotherAttemptReplaysIt(t *testing.T) {
 	t.Parallel()
-	b := setupJoined(t, parts{})
-	b.ledger.onCommit = func(tx *bookTx, _ idem.Settlement) (bool, error) {
-		b.ledger.onCommit = nil
-		_ = tx.end(nil)
-		other, err := idem.NewJoined(b.ledger)
-		if err != nil {
-			t.Error(err)
+	for _, body := range []string{"100", "900"} {
+		b := setupJoined(t, parts{})
+		b.ledger.onCommit = func(tx *bookTx, _ idem.Settlement) (bool, error) {
+			b.ledger.onCommit = nil
+			_ = tx.end(nil)
+			b.pays("k1", body)
+			return true, errors.New("connection reset")
 		}
-		if _, err := other.Do(context.Background(), b.operation("k1", "100"), b.paying(201)); err != nil {
-			t.Error(err)
+		res, err := b.doWith("k1", "100", b.paying(201))
+		if body == "100" {
+			b.wantPaid(res, err, 2, true)
+		} else {
+			b.wantRefused(err, idem.CodeKeyReused)
 		}
-		return true, errors.New("connection reset")
+		b.wantLines("payment 2")
 	}
+}
+
+// TestJoinedResponseThatTheStoreCannotHold has the payment commit without it, or not at all.
+func TestJoinedResponseThatTheStoreCannotHold(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	b.ledger.onCommit = func(_ *bookTx, s idem.Settlement) (bool, error) { return !s.Response.Omitted, idem.ErrResponseInvalid }
 	res, err := b.doWith("k1", "100", b.paying(201))
-	b.wantPaid(res, err, 2, true)
-	b.wantLines("payment 2")
+	b.wantPaid(res, err, 1, false)
+	_, err = b.doWith("k1", "100", b.paying(201))
+	b.wantRefused(err, idem.CodeResultUnavailable)
+	b.ledger.onCommit = func(*bookTx, idem.Settlement) (bool, error) { return true, idem.ErrResponseInvalid }
+	_, err = b.doWith("k2", "100", b.paying(201))
+	b.wantRefused(err, idem.CodeUnavailable)
+	if !errors.Is(err, idem.ErrRolledBack) {
+		t.Errorf("Do() = %v, want %v", err, idem.ErrRolledBack)
+	}
+	b.wantState("k2", idem.StateNone)
+	b.wantLines("payment 1")
 }
 
 // TestJoinedTransactionEndedByTheHandlerIsUnknown covers a raw ROLLBACK, whatever the handler answers.
+// A repeat gets an answer that can express doubt.
 func TestJoinedTransactionEndedByTheHandlerIsUnknown(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{201, 402, 500} {
-		b := setupJoined(t, parts{})
-		_, err := b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
-			b.write(ctx, "escaped").ended = true
-			return idem.Response{Status: status}, nil
+	for name, tt := range map[string]struct {
+		status int // 0 is an error
+		panics bool
+		repeat int // 0 is outcome-unknown
+	}{
+		"201": {status: 201}, "402": {status: 402, repeat: 402}, "500": {status: 500, repeat: 500},
+		"an error": {}, "a panic": {panics: true, repeat: 500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupJoined(t, parts{})
+			escape := func(ctx context.Context) {
+				b.write(ctx, "escaped").ended = true
+				if _, err := idem.CheckOwner(ctx); !errors.Is(err, idem.ErrEscaped) {
+					t.Errorf("CheckOwner() = %v, want %v", err, idem.ErrEscaped)
+				}
+			}
+			if tt.panics {
+				b.panics(b.operation("k1", "100"), escape)
+			} else {
+				_, err := b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+					escape(ctx)
+					if tt.status == 0 {
+						return idem.Response{}, errors.New("boom")
+					}
+					return idem.Response{Status: tt.status}, nil
+				})
+				b.wantRefused(err, idem.CodeOutcomeUnknown)
+			}
+			if b.saw(idem.EventMisused) != 1 {
+				t.Errorf("%d events, want 1", b.saw(idem.EventMisused))
+			}
+			b.wantState("k1", idem.StateUnknown)
+			res, err := b.doWith("k1", "100", b.paying(201))
+			if tt.repeat == 0 {
+				b.wantRefused(err, idem.CodeOutcomeUnknown)
+			} else if err != nil || !res.Replayed || res.Response.Status != tt.repeat {
+				t.Errorf("the repeat = %+v, %v, want %d", res, err, tt.repeat)
+			}
 		})
-		b.wantRefused(err, idem.CodeOutcomeUnknown)
-		if b.saw(idem.EventMisused) != 1 {
-			t.Errorf("%d events, want 1", b.saw(idem.EventMisused))
-		}
-		b.wantState("k1", idem.StateUnknown)
 	}
 }
 
@@ -101,10 +154,11 @@ func TestJoinedEscapeIsRecordedOnceTheStoreIsBack(t *testing.T) {
 	t.Parallel()
 	b := setupJoined(t, parts{})
 	var mu sync.Mutex
-	down := true
+	down, tries := true, 0
 	b.ledger.onSettle = func() error {
 		mu.Lock()
 		defer mu.Unlock()
+		tries++
 		if down {
 			return errors.New("connection refused")
 		}
@@ -118,10 +172,92 @@ func TestJoinedEscapeIsRecordedOnceTheStoreIsBack(t *testing.T) {
 	_, err = b.do("k1", "100")
 	b.wantRefused(err, idem.CodeInProgress) // nothing runs meanwhile in this process
 	mu.Lock()
-	down = false
+	tries = 0
 	mu.Unlock()
-	b.eventually("unknown is stored", func() bool { return b.saw(idem.EventUnknown) == 1 })
+	b.eventually("the store has failed in the background", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		down = tries < 2
+		return !down
+	})
+	b.eventually("unknown is stored, and no duplicate waits", func() bool {
+		_, err = b.do("k1", "100")
+		return !refusedAs(err, idem.CodeInProgress)
+	})
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	b.wantState("k1", idem.StateUnknown)
+	if b.saw(idem.EventUnknown) != 1 {
+		t.Errorf("%d events of an unknown outcome, want 1", b.saw(idem.EventUnknown))
+	}
+}
+
+func TestJoinedEscapeThatCannotBeRecordedIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for name, away := range map[string]error{"the engine closes": errors.New("connection refused"), "the record is unreadable": idem.ErrCorruptRecord} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupJoined(t, parts{})
+			b.ledger.onSettle = func() error { return away }
+			_, err := b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+				b.write(ctx, "escaped").ended = true
+				return created(1), nil
+			})
+			b.wantRefused(err, idem.CodeOutcomeUnknown)
+			if name == "the engine closes" {
+				gone, cancel := context.WithCancel(t.Context())
+				cancel()
+				_ = b.engine.Close(gone)
+			}
+			b.eventually("it is given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 1 })
+		})
+	}
+}
+
+// interruptedJoined leaves a committed pending record, as a crash after DDL does on MySQL.
+func (b *joinedBundle) interruptedJoined(key string) idem.KeyID {
+	b.Helper()
+	id := idem.NewKeyID("m1", idem.Key(key))
+	fp, err := fingerprintOf("http", "100")(idem.FingerprintVersion)
+	if err == nil {
+		_, err = b.ledger.Begin(context.Background(), id, idem.BeginRequest{Fence: idem.JoinedFence(1), Nonce: idem.NewNonce(), Fingerprint: fp})
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return id
+}
+
+// TestJoinedRerunWithoutEffectLeavesTheDoubt has an attempt roll back that started from one in doubt.
+func TestJoinedRerunWithoutEffectLeavesTheDoubt(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.InDoubt = idem.RunAgain() }})
+	id := b.interruptedJoined("k1")
+	res, err := b.doWith("k1", "100", answers(500))
+	if err != nil || res.Response.Status != 500 || res.Replayed {
+		t.Errorf("Do() = %+v, %v, want its own 500", res, err)
+	}
+	op := b.operation("k1", "100")
+	op.Transport = idem.TransportDirect
+	boom := errors.New("boom")
+	_, err = b.engine.Do(t.Context(), op, func(context.Context) (idem.Response, error) { return idem.Response{}, boom })
+	if !errors.Is(err, boom) || refusedAs(err, idem.CodeOutcomeUnknown) {
+		t.Errorf("Do() = %v, want its own error", err)
+	}
+	_, err = b.engine.Do(t.Context(), op, func(ctx context.Context) (idem.Response, error) {
+		if _, err := b.engine.Decide(ctx, id, idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy); !errors.Is(err, idem.ErrLocked) {
+			t.Errorf("Decide() while an attempt runs = %v, want %v", err, idem.ErrLocked)
+		}
+		if _, held, err := b.engine.HeldBy(ctx, id); !held || err != nil {
+			t.Errorf("HeldBy() = %t, %v, want true", held, err)
+		}
+		idem.NoEffect(ctx)
+		return idem.Response{}, nil
+	})
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	b.wantState("k1", idem.StatePending)
+	if b.saw(idem.EventUnknown) != 3 || b.saw(idem.EventReleased) != 0 {
+		t.Errorf("events = %v, want three of an unknown outcome", b.events)
+	}
 }
 
 // TestJoinedCommittedPendingRecordIsUnknown is what a crash after DDL leaves on MySQL.
@@ -140,14 +276,7 @@ func TestJoinedCommittedPendingRecordIsUnknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.InDoubt = tt.doubt }})
-			fp, err := fingerprintOf("http", "100")(idem.FingerprintVersion)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = b.ledger.Begin(context.Background(), idem.NewKeyID("m1", "k1"), idem.BeginRequest{Fence: idem.JoinedFence(1), Nonce: idem.NewNonce(), Fingerprint: fp})
-			if err != nil {
-				t.Fatal(err)
-			}
+			b.interruptedJoined("k1")
 			res, err := b.doWith("k1", "100", b.paying(201))
 			if tt.code == "" {
 				b.wantPaid(res, err, 1, tt.runs == 0)
@@ -162,7 +291,7 @@ func TestJoinedCommittedPendingRecordIsUnknown(t *testing.T) {
 
 func resolverSays(r idem.Resolution) idem.InDoubt {
 	return idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
-		if in.Fence != (idem.Fence{}) {
+		if in.Fence != (idem.Fence{}) && in.Attempt.Fence.Domain == idem.JoinedDomain {
 			return r, errors.New("joined mode has no fence")
 		}
 		return r, nil
@@ -183,6 +312,10 @@ func TestJoinedConflictRunsTheHandlerAgain(t *testing.T) {
 			idem.ReportFailure(ctx, errDeadlock)
 			return idem.Response{Status: 500}, nil
 		}, 3, 201},
+		"another error, reported": {3, false, func(ctx context.Context) (idem.Response, error) {
+			idem.ReportFailure(ctx, errors.New("boom"))
+			return idem.Response{Status: 500}, nil
+		}, 1, 500},
 		"another error": {3, false, func(context.Context) (idem.Response, error) { return idem.Response{}, errors.New("boom") }, 1, 0},
 		"too often":     {1, false, func(context.Context) (idem.Response, error) { return idem.Response{}, errDeadlock }, 2, 0},
 		"without the option": {0, false, func(ctx context.Context) (idem.Response, error) {
@@ -193,7 +326,7 @@ func TestJoinedConflictRunsTheHandlerAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setupJoined(t, parts{opts: []idem.Option{idem.WithConflictRetries(tt.retries)}})
+			b := setupJoined(t, parts{opts: []idem.Option{idem.WithConflictRetries(tt.retries), idem.WithMaxOpenExecutionsPerScope(1)}})
 			op := b.operation("k1", "100")
 			op.RunOnce = tt.once
 			res, err := b.engine.Do(context.Background(), op, func(ctx context.Context) (idem.Response, error) {
@@ -211,6 +344,9 @@ func TestJoinedConflictRunsTheHandlerAgain(t *testing.T) {
 			if tt.status == 201 {
 				b.wantLines("paid")
 			}
+			if _, err := b.doWith("k2", "100", answers(404)); err != nil { // the request counts no longer
+				t.Errorf("Do() of another key = %v", err)
+			}
 		})
 	}
 }
@@ -225,8 +361,12 @@ func TestJoinedConflictAtCommitRunsTheHandlerAgain(t *testing.T) {
 	res, err := b.doWith("k1", "100", b.paying(201))
 	b.wantPaid(res, err, 2, false)
 	b.wantLines("payment 2")
-	if b.saw(idem.EventConflict) != 1 {
-		t.Errorf("%d events of a conflict, want 1", b.saw(idem.EventConflict))
+	b.ledger.onCommit = func(tx *bookTx, _ idem.Settlement) (bool, error) { return true, tx.end(idem.ErrConflict) }
+	_, err = b.doWith("k2", "100", b.paying(201))
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantRuns(4)
+	if b.saw(idem.EventConflict) != 2 {
+		t.Errorf("%d events of a conflict, want 2", b.saw(idem.EventConflict))
 	}
 }
 

@@ -21,10 +21,15 @@ type book struct {
 	lines    []string               // committed
 	held     map[idem.KeyID]*bookTx // open transactions
 	bindings map[idem.KeyID]idem.Fingerprint
-	onBegin  func() (handled bool, b idem.JoinedBegin)
-	onCommit func(tx *bookTx, s idem.Settlement) (handled bool, err error)
-	onProbe  func() error
-	onSettle func() error
+	begun    []*bookTx
+
+	onGet      func() error
+	onBegin    func() (handled bool, b idem.JoinedBegin, err error)
+	onHeld     func() error
+	onCommit   func(tx *bookTx, s idem.Settlement) (handled bool, err error)
+	onRollback func()
+	onProbe    func() error
+	onSettle   func() error
 }
 
 func newBook() *book {
@@ -33,10 +38,19 @@ func newBook() *book {
 
 var _ idem.JoinedStore = (*book)(nil)
 
+func (l *book) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
+	if l.onGet != nil {
+		if err := l.onGet(); err != nil {
+			return idem.Record{}, err
+		}
+	}
+	return l.Store.Get(ctx, id)
+}
+
 func (l *book) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (b idem.JoinedBegin, err error) {
 	if l.onBegin != nil {
-		if handled, b := l.onBegin(); handled {
-			return b, nil
+		if handled, b, err := l.onBegin(); handled {
+			return b, err
 		}
 	}
 	l.mu.Lock()
@@ -62,10 +76,16 @@ func (l *book) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRe
 	b.Record = rec
 	tx := &bookTx{ledger: l, id: id, begin: b}
 	b.Tx, l.held[id] = tx, tx
+	l.begun = append(l.begun, tx)
 	return b, nil
 }
 
 func (l *book) Held(_ context.Context, id idem.KeyID) (bool, error) {
+	if l.onHeld != nil {
+		if err := l.onHeld(); err != nil {
+			return false, err
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.held[id] != nil, nil
@@ -76,6 +96,9 @@ func (l *book) Probe(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 		if err := l.onProbe(); err != nil {
 			return idem.Record{}, err
 		}
+	}
+	if held, _ := l.Held(ctx, id); held {
+		return idem.Record{}, errors.New("the transaction that holds the key does not end")
 	}
 	return l.Store.Get(ctx, id)
 }
@@ -107,6 +130,8 @@ type bookTx struct {
 	lines  []string
 	failed error // of a statement
 	ended  bool  // by the handler
+
+	ends, releases int // calls of the engine
 }
 
 var errDeadlock = errors.New("deadlock")
@@ -122,6 +147,7 @@ func txOf(ctx context.Context) (*bookTx, error) {
 
 func (tx *bookTx) Commit(ctx context.Context, s idem.Settlement) error {
 	l := tx.ledger
+	tx.count(&tx.ends)
 	if l.onCommit != nil {
 		if handled, err := l.onCommit(tx, s); handled {
 			return err
@@ -162,6 +188,10 @@ func (tx *bookTx) end(err error) error {
 }
 
 func (tx *bookTx) Rollback(context.Context) error {
+	tx.count(&tx.ends)
+	if tx.ledger.onRollback != nil {
+		tx.ledger.onRollback()
+	}
 	if tx.ended {
 		return idem.ErrEscaped
 	}
@@ -169,7 +199,16 @@ func (tx *bookTx) Rollback(context.Context) error {
 }
 
 // Release frees the key of a transaction that the handler had ended.
-func (tx *bookTx) Release(context.Context) { _ = tx.end(nil) }
+func (tx *bookTx) Release(context.Context) {
+	tx.count(&tx.releases)
+	_ = tx.end(nil)
+}
+
+func (tx *bookTx) count(calls *int) {
+	tx.ledger.mu.Lock()
+	defer tx.ledger.mu.Unlock()
+	*calls++
+}
 
 func (tx *bookTx) Check(context.Context) (time.Duration, error) {
 	if tx.ended {
@@ -200,6 +239,13 @@ func setupJoined(t *testing.T, p parts) *joinedBundle {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		_ = engine.Close(ctx)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, tx := range l.begun {
+			if tx.ends == 0 || tx.releases != 1 {
+				t.Errorf("a transaction has ended %d times and was released %d times, want once each", tx.ends, tx.releases)
+			}
+		}
 	})
 	b.policy = idem.Policy{Name: "POST /pay", Scope: func(context.Context) (string, error) { return "m1", nil }}
 	if p.policy != nil {

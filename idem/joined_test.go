@@ -33,12 +33,16 @@ func TestJoinedEnd(t *testing.T) {
 		status    int
 		err       error
 		before    func(ctx context.Context)
+		timeout   time.Duration
 		kept      bool // the writes
 		state     idem.State
 	}{
 		"success commits":                          {transport: idem.TransportHTTP, status: 201, kept: true, state: idem.StateCompleted},
 		"a redirect commits":                       {transport: idem.TransportHTTP, status: 303, kept: true, state: idem.StateCompleted},
 		"no funds rolls back, and is stored":       {transport: idem.TransportHTTP, status: 402, state: idem.StateCompleted},
+		"400 rolls back, and is stored":            {transport: idem.TransportHTTP, status: 400, state: idem.StateCompleted},
+		"402 after the deadline rolls back":        {transport: idem.TransportHTTP, status: 402, before: pastDeadline(t), timeout: time.Millisecond, state: idem.StateNone},
+		"201 after the deadline commits":           {transport: idem.TransportHTTP, status: 201, before: pastDeadline(t), timeout: time.Millisecond, kept: true, state: idem.StateCompleted},
 		"KeepWrites commits a refusal":             {transport: idem.TransportHTTP, status: 402, before: idem.KeepWrites, kept: true, state: idem.StateCompleted},
 		"429 rolls back":                           {transport: idem.TransportHTTP, status: 429, state: idem.StateNone},
 		"429 rolls back in spite of KeepWrites":    {transport: idem.TransportHTTP, status: 429, before: idem.KeepWrites, state: idem.StateNone},
@@ -55,7 +59,7 @@ func TestJoinedEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setupJoined(t, parts{})
+			b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = tt.timeout }})
 			op := b.operation("k1", "100")
 			op.Transport = tt.transport
 			handler := func(ctx context.Context) (idem.Response, error) {
@@ -83,24 +87,51 @@ func TestJoinedEnd(t *testing.T) {
 	}
 }
 
+// pastDeadline waits for the deadline of a handler. The gate is shut then.
+func pastDeadline(t *testing.T) func(ctx context.Context) {
+	return func(ctx context.Context) {
+		<-ctx.Done()
+		if _, err := idem.CheckOwner(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("CheckOwner() after the deadline = %v, want %v", err, context.DeadlineExceeded)
+		}
+	}
+}
+
+// panics sends a request whose handler does something and then panics.
+func (b *joinedBundle) panics(op idem.Operation, before func(ctx context.Context)) {
+	b.Helper()
+	defer func() {
+		if p := recover(); p != "boom" {
+			b.Errorf("Do() panics with %v, want the panic of the handler", p)
+		}
+	}()
+	_, _ = b.engine.Do(context.Background(), op, func(ctx context.Context) (idem.Response, error) {
+		before(ctx)
+		panic("boom")
+	})
+}
+
 func TestJoinedPanicRollsBackAndGoesOn(t *testing.T) {
 	t.Parallel()
-	b := setupJoined(t, parts{})
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("the panic did not go on")
+	for _, transport := range []idem.Transport{idem.TransportHTTP, idem.TransportGRPC, idem.TransportDirect} {
+		b := setupJoined(t, parts{})
+		op := b.operation("k1", "100")
+		op.Transport = transport
+		var left context.Context
+		b.ledger.onRollback = func() {
+			if _, err := idem.CheckOwner(left); !errors.Is(err, idem.ErrExecutionEnded) {
+				t.Errorf("CheckOwner() during the rollback = %v, want %v", err, idem.ErrExecutionEnded)
 			}
-		}()
-		_, _ = b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+		}
+		b.panics(op, func(ctx context.Context) {
+			left = ctx
 			b.write(ctx, "lost")
-			panic("boom")
 		})
-	}()
-	b.wantState("k1", idem.StateNone)
-	res, err := b.doWith("k1", "100", b.paying(201))
-	b.wantPaid(res, err, 1, false)
-	b.wantLines("payment 1")
+		b.wantState("k1", idem.StateNone)
+		res, err := b.doWith("k1", "900", b.paying(201)) // another request may have the free key
+		b.wantPaid(res, err, 1, false)
+		b.wantLines("payment 1")
+	}
 }
 
 func TestJoinedKeyIsPendingWhileItsTransactionRuns(t *testing.T) {
@@ -111,7 +142,9 @@ func TestJoinedKeyIsPendingWhileItsTransactionRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	finish := b.started("k1", "100", b.paying(201))
-	b.wantState("k1", idem.StatePending)
+	if s := b.wantState("k1", idem.StatePending); s.Attempt != 1 {
+		t.Errorf("Status() has attempt %d, want 1", s.Attempt)
+	}
 	_, err = other.Do(context.Background(), b.operation("k1", "100"), b.pay)
 	b.wantRefused(err, idem.CodeInProgress)
 	res, err := finish()
@@ -151,9 +184,9 @@ func TestJoinedDuplicatePausesBeforeItTriesAgain(t *testing.T) {
 	const wait, pause = 100 * time.Millisecond, 5 * time.Millisecond
 	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = wait }})
 	var tries atomic.Int64
-	b.ledger.onBegin = func() (bool, idem.JoinedBegin) {
+	b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) {
 		tries.Add(1)
-		return true, idem.JoinedBegin{Held: true}
+		return true, idem.JoinedBegin{Held: true}, nil
 	}
 	_, err := b.do("k1", "100")
 	b.wantRefused(err, idem.CodeInProgress)
@@ -181,6 +214,14 @@ func TestJoinedSuccessWithoutTheTransactionIsUnknown(t *testing.T) {
 		t.Errorf("Do() = %+v, %v, want 404", res, err)
 	}
 	b.wantState("k2", idem.StateCompleted)
+	res, err = b.doWith("k3", "100", func(ctx context.Context) (idem.Response, error) {
+		idem.KeepWrites(ctx) // and there are none
+		return idem.Response{Status: 402}, nil
+	})
+	if err != nil || res.Response.Status != 402 {
+		t.Errorf("Do() = %+v, %v, want 402", res, err)
+	}
+	b.wantState("k3", idem.StateCompleted)
 }
 
 func TestJoinedSuccessOverAFailedStatementIsUnavailable(t *testing.T) {
@@ -198,32 +239,192 @@ func TestJoinedSuccessOverAFailedStatementIsUnavailable(t *testing.T) {
 	b.wantState("k1", idem.StateNone)
 }
 
+// pays sends a request to another instance.
+func (b *joinedBundle) pays(key, body string) {
+	b.Helper()
+	other, err := idem.NewJoined(b.ledger)
+	if err == nil {
+		_, err = other.Do(context.Background(), b.operation(key, body), b.paying(201))
+	}
+	if err != nil {
+		b.Errorf("Do() of another instance = %v", err)
+	}
+}
+
+// Another attempt takes the key between the rollback of a refusal and the write that stores it.
 func TestJoinedRefusalAfterAnotherAttemptGetsItsAnswer(t *testing.T) {
 	t.Parallel()
-	b := setupJoined(t, parts{})
-	b.ledger.onSettle = func() error {
-		b.ledger.onSettle = nil
-		other, err := idem.NewJoined(b.ledger)
-		if err != nil {
-			return err
-		}
-		_, err = other.Do(context.Background(), b.operation("k1", "100"), b.paying(201))
-		return err
+	for name, tt := range map[string]struct {
+		other func(b *joinedBundle)
+		code  idem.Code // "" is the payment of the other attempt
+	}{
+		"the same request": {func(b *joinedBundle) { b.pays("k1", "100") }, ""},
+		"another request":  {func(b *joinedBundle) { b.pays("k1", "900") }, idem.CodeKeyReused},
+		"left pending":     {func(b *joinedBundle) { b.interruptedJoined("k1") }, idem.CodeInProgress},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupJoined(t, parts{})
+			b.ledger.onSettle = func() error {
+				b.ledger.onSettle = nil
+				tt.other(b)
+				return nil
+			}
+			res, err := b.doWith("k1", "100", b.paying(402))
+			if tt.code == "" {
+				b.wantPaid(res, err, 2, true)
+				b.wantLines("payment 2")
+			} else {
+				b.wantRefused(err, tt.code)
+			}
+		})
 	}
-	res, err := b.doWith("k1", "100", b.paying(402))
-	b.wantPaid(res, err, 2, true)
-	b.wantLines("payment 2")
 }
 
 func TestJoinedRefusalThatIsNotStoredIsNotAnswered(t *testing.T) {
 	t.Parallel()
+	for err, code := range map[error]idem.Code{errors.New("connection refused"): idem.CodeUnavailable, idem.ErrCorruptRecord: idem.CodeOutcomeUnknown} {
+		b := setupJoined(t, parts{})
+		b.ledger.onSettle = func() error { return err }
+		_, err := b.doWith("k1", "100", b.paying(402))
+		b.wantRefused(err, code)
+		b.ledger.onSettle = nil
+		res, err := b.doWith("k1", "100", b.paying(201))
+		b.wantPaid(res, err, 2, false)
+	}
+}
+
+func TestJoinedRefusalIsStoredAtTheSecondTry(t *testing.T) {
+	t.Parallel()
 	b := setupJoined(t, parts{})
-	b.ledger.onSettle = func() error { return errors.New("connection refused") }
-	_, err := b.doWith("k1", "100", b.paying(402))
+	b.ledger.onSettle = func() error {
+		b.ledger.onSettle = nil
+		return errors.New("connection refused")
+	}
+	res, err := b.doWith("k1", "100", b.paying(402))
+	if err != nil || res.Response.Status != 402 {
+		t.Errorf("Do() = %+v, %v, want 402", res, err)
+	}
+	b.wantState("k1", idem.StateCompleted)
+}
+
+// A route that fails open needs its transaction all the same.
+func TestJoinedStoreThatFailsRunsNothing(t *testing.T) {
+	t.Parallel()
+	away := errors.New("connection refused")
+	for name, tt := range map[string]struct {
+		get, begin error
+		again      bool // the record changes whenever an attempt wants to start
+		code       idem.Code
+		unreadable int // events
+	}{
+		"at the read":                     {get: away, code: idem.CodeUnavailable},
+		"at the begin":                    {begin: away, code: idem.CodeUnavailable},
+		"with an unreadable record":       {begin: idem.ErrCorruptRecord, code: idem.CodeOutcomeUnknown, unreadable: 1},
+		"with one change after the other": {again: true, code: idem.CodeInProgress},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
+			b.ledger.onGet = func() error { return tt.get }
+			b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) {
+				return tt.again || tt.begin != nil, idem.JoinedBegin{Record: idem.Record{State: idem.StateReleased}}, tt.begin
+			}
+			_, err := b.doWith("k1", "100", b.paying(201))
+			b.wantRefused(err, tt.code)
+			b.wantRuns(0)
+			if n := b.saw(idem.EventUnreadable); n != tt.unreadable {
+				t.Errorf("%d events of an unreadable record, want %d", n, tt.unreadable)
+			}
+		})
+	}
+}
+
+// Held tells whether a transaction has a key, and its errors are not taken for "no".
+func TestJoinedHeldThatFails(t *testing.T) {
+	t.Parallel()
+	away := errors.New("connection refused")
+	b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
+	id := b.interruptedJoined("k1")
+	b.ledger.onHeld = func() error { return away }
+	_, err := b.engine.Decide(t.Context(), id, idem.Attempt{}, idem.NotApplied(), idem.Decision{By: "ops"}, &b.policy)
+	if !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, away) {
+		t.Errorf("Decide() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	_, err = b.engine.Status(t.Context(), "m1", "k2")
 	b.wantRefused(err, idem.CodeUnavailable)
-	b.ledger.onSettle = nil
-	res, err := b.doWith("k1", "100", b.paying(201))
+	if _, held, err := b.engine.HeldBy(t.Context(), id); held || !errors.Is(err, away) {
+		t.Errorf("HeldBy() = %t, %v, want %v", held, err, away)
+	}
+	if domain, err := b.engine.DomainOf(t.Context(), id); domain != idem.JoinedDomain || err != nil {
+		t.Errorf("DomainOf() = %q, %v, want %q", domain, err, idem.JoinedDomain)
+	}
+	b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) { return true, idem.JoinedBegin{Held: true}, nil }
+	_, err = b.do("k2", "100") // it waits for the other transaction
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.ledger.onHeld = nil
+	b.wantState("k1", idem.StatePending)
+}
+
+// The transaction commits after Status has read, and before it asks whether there is one.
+func TestJoinedStatusOfATransactionThatHasJustCommitted(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	b.ledger.onHeld = func() error {
+		b.ledger.onHeld = nil
+		b.pays("k1", "100")
+		return nil
+	}
+	b.wantState("k1", idem.StateCompleted)
+}
+
+// A different request is told of the running one in this process, where no instance can read the
+// record yet. Until the first one has begun, the record may be for either.
+func TestJoinedOtherRequestUnderARunningKey(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	finish := b.started("k1", "100", b.paying(201))
+	_, err := b.doWith("k1", "900", b.paying(201))
+	b.wantRefused(err, idem.CodeKeyReused)
+	res, err := finish()
+	b.wantPaid(res, err, 1, false)
+
+	arrived, release := make(chan struct{}), make(chan struct{})
+	var calls atomic.Int64
+	b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) {
+		if calls.Add(1) == 1 {
+			close(arrived)
+			<-release
+		}
+		return false, idem.JoinedBegin{}, nil
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.doWith("k2", "100", b.paying(201))
+		done <- err
+	}()
+	<-arrived
+	res, err = b.doWith("k2", "900", b.paying(201))
 	b.wantPaid(res, err, 2, false)
+	close(release)
+	b.wantRefused(<-done, idem.CodeKeyReused)
+}
+
+func TestJoinedFunctionsOutsideOfAJoinedExecution(t *testing.T) {
+	t.Parallel()
+	call := func(ctx context.Context) {
+		idem.NoEffect(ctx)
+		idem.KeepWrites(ctx)
+		idem.ReportFailure(ctx, errDeadlock)
+	}
+	call(t.Context())
+	b := setup(t, parts{})
+	res, err := b.doWith("k1", "100", func(ctx context.Context) (idem.Response, error) {
+		idem.KeepWrites(ctx)
+		idem.ReportFailure(ctx, errDeadlock)
+		return b.pay(ctx)
+	})
+	b.wantPaid(res, err, 1, false)
 }
 
 func TestJoinedDownstreamKeyNeedsADeclaration(t *testing.T) {
@@ -263,6 +464,9 @@ func TestJoinedBindingSurvivesARollback(t *testing.T) {
 	if len(keys) != 2 || keys[0] != keys[1] {
 		t.Errorf("downstream keys = %q, want two that are the same", keys)
 	}
+	b.ledger.bindings[idem.NewKeyID("m1", "k1")] = idem.Fingerprint{Version: 7, Sum: [32]byte{1}}
+	_, err = b.doWith("k1", "100", b.paying(201))
+	b.wantRefused(err, idem.CodeUnavailable) // an instance that knows version 7 can compare
 }
 
 func TestJoinedTransactionBelongsToItsExecution(t *testing.T) {
@@ -281,6 +485,9 @@ func TestJoinedTransactionBelongsToItsExecution(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if kept.Err() == nil {
+		t.Error("the context goes on after the execution")
 	}
 	if _, err := idem.JoinedTxOf(kept); !errors.Is(err, idem.ErrExecutionEnded) {
 		t.Errorf("JoinedTxOf() after the execution = %v, want ErrExecutionEnded", err)
@@ -310,9 +517,17 @@ func TestJoinedTokenIsUsedOnce(t *testing.T) {
 		t.Fatalf("Do() = %+v, %v, want 500", res, err)
 	}
 	b.wantState(string(token.Value), idem.StateIssued)
+	b.ledger.onCommit = func(tx *bookTx, _ idem.Settlement) (bool, error) { // is rolled back, without an answer
+		b.ledger.onCommit = nil
+		b.wantState(string(token.Value), idem.StatePending)
+		return true, tx.end(errors.New("connection reset"))
+	}
+	_, err = b.doWith(string(token.Value), "100", b.paying(201))
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.wantState(string(token.Value), idem.StateIssued)
 	res, err := b.doWith(string(token.Value), "100", b.paying(201))
-	b.wantPaid(res, err, 2, false)
+	b.wantPaid(res, err, 3, false)
 	res, err = b.doWith(string(token.Value), "100", b.paying(201))
-	b.wantPaid(res, err, 2, true)
-	b.wantLines("payment 2")
+	b.wantPaid(res, err, 3, true)
+	b.wantLines("payment 3")
 }

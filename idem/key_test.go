@@ -24,6 +24,7 @@ func TestParseKey(t *testing.T) {
 		{"escaped quote and backslash", []string{`"a\"b\\c"`}, `a"b\c`, "", ""},
 		{"escaped backslash last", []string{`"a\\"`}, `a\`, "", ""},
 		{"a tilde", []string{"~!#"}, "~!#", "", ""},
+		{"a tilde inside quotes", []string{`"~"`}, "~", "", ""},
 		{"longest bare", []string{long}, Key(long), "", ""},
 		{"longest quoted", []string{`"` + long + `"`}, Key(long), "", ""},
 		{"longest escaped", []string{`"` + strings.Repeat(`\\`, MaxKeyBytes) + `"`}, Key(strings.Repeat(`\`, MaxKeyBytes)), "", ""},

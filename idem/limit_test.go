@@ -139,6 +139,19 @@ func TestExecutionCountsUntilItsOutcomeIsStored(t *testing.T) {
 	b.wantState("k1", idem.StateCompleted)
 }
 
+// A request that waits for another instance has no execution open.
+func TestRequestThatWaitsElsewhereDoesNotCount(t *testing.T) {
+	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}, policy: func(p *idem.Policy) { p.DuplicateWait = patience }})
+	b.locks.FailBefore("TryAcquire", 1, idem.ErrLocked)
+	b.locks.Before("Wait", 1, func() error {
+		res, err := b.do("k2", "{}")
+		b.wantPaid(res, err, 1, false)
+		return nil
+	})
+	res, err := b.do("k1", "{}")
+	b.wantPaid(res, err, 2, false)
+}
+
 // However a request ends, it is no longer counted after its end.
 func TestOpenExecutionsAreCountedDown(t *testing.T) {
 	b := setup(t, parts{opts: []idem.Option{idem.WithMaxOpenExecutionsPerScope(1)}})

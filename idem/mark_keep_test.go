@@ -8,11 +8,73 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
+// fallenBehind is a key with a marker, in a store that fell back to an attempt in the state has.
+// Its fence is earlier below the marked one, and 0 is the marked attempt itself.
+func fallenBehind(t *testing.T, status int, earlier uint64, has idem.State) (b *markedBundle, was *idem.Marker) {
+	t.Helper()
+	id := idem.NewKeyID("m1", "k")
+	fp, _ := fingerprintOf("http", "a")(1)
+	b = setupMarked(t, runsAgain)
+	if _, err := b.doWith("k", "a", answers(status)); err != nil {
+		t.Fatal(err)
+	}
+	was = b.marks.marker(id)
+	b.wipe()
+	fence := was.Attempt.Fence
+	fence.Token -= earlier
+	nonce := was.Attempt.Nonce
+	if earlier != 0 {
+		nonce = idem.NewNonce()
+	}
+	got, err := b.store.Begin(t.Context(), id, idem.BeginRequest{Kind: b.policy.Kind, Fence: fence, Nonce: nonce, Fingerprint: fp})
+	if err == nil && has != idem.StatePending {
+		_, err = b.store.Settle(t.Context(), id, idem.Settlement{Attempt: got.Record.Attempt, State: has, KeyTTL: idem.DefaultKeyTTL})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, was
+}
+
+// stubborn is a store that settles nothing and gives no reason.
+type stubborn struct{ idem.Store }
+
+func (s stubborn) Settle(ctx context.Context, id idem.KeyID, _ idem.Settlement) (idem.SettleResult, error) {
+	rec, err := s.Get(ctx, id)
+	return idem.SettleResult{Record: rec}, err
+}
+
+// TestMarkerStaysWhileTheStoreTakesUpNothing: as below, and the store does not say why.
+func TestMarkerStaysWhileTheStoreTakesUpNothing(t *testing.T) {
+	id := idem.NewKeyID("m1", "k")
+	for name, tt := range map[string]struct {
+		status  int
+		earlier uint64
+		has     idem.State
+		code    idem.Code
+	}{
+		"in doubt, and an earlier attempt is released":  {500, 2, idem.StateReleased, idem.CodeOutcomeUnknown},
+		"completed, and an earlier attempt is released": {201, 2, idem.StateReleased, idem.CodeResultUnavailable},
+		"completed, and the attempt itself is in doubt": {201, 0, idem.StateUnknown, idem.CodeUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, was := fallenBehind(t, tt.status, tt.earlier, tt.has)
+			e := b.another(b.marks, stubborn{b.lossy})
+			_, _ = e.Resolve(t.Context(), id, &b.policy)
+			_, err := e.Do(t.Context(), b.operation("k", "a"), b.pay)
+			b.wantRefused(err, tt.code)
+			b.wantRuns(0)
+			if m := b.marks.marker(id); m == nil || *m != *was {
+				t.Errorf("marker = %+v, want it as it was: %+v", m, was)
+			}
+		})
+	}
+}
+
 // TestMarkerStaysWhileTheStoreCannotTakeItUp: the store has fallen back behind the marker and
 // does not take the marker's word. What the store has then decides nothing about the marker.
 func TestMarkerStaysWhileTheStoreCannotTakeItUp(t *testing.T) {
 	id := idem.NewKeyID("m1", "k")
-	fp, _ := fingerprintOf("http", "a")(1)
 	for name, tt := range map[string]struct {
 		marker  idem.State
 		status  int        // that leaves the marker
@@ -36,29 +98,11 @@ func TestMarkerStaysWhileTheStoreCannotTakeItUp(t *testing.T) {
 			},
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
-				b := setupMarked(t, runsAgain)
-				if _, err := b.doWith("k", "a", answers(tt.status)); err != nil {
-					t.Fatal(err)
-				}
+				b, was := fallenBehind(t, tt.status, tt.earlier, tt.has)
 				b.wantMarker("k", tt.marker)
-				was := b.marks.marker(id)
-				b.wipe()
-				fence := was.Attempt.Fence
-				fence.Token -= tt.earlier
-				nonce := was.Attempt.Nonce
-				if tt.earlier != 0 {
-					nonce = idem.NewNonce()
-				}
-				got, err := b.store.Begin(t.Context(), id, idem.BeginRequest{Kind: b.policy.Kind, Fence: fence, Nonce: nonce, Fingerprint: fp})
-				if err == nil && tt.has != idem.StatePending {
-					_, err = b.store.Settle(t.Context(), id, idem.Settlement{Attempt: got.Record.Attempt, State: tt.has, KeyTTL: idem.DefaultKeyTTL})
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
 				broken := idemtest.NewFaultyStore(b.lossy)
 				broken.FailBefore("Settle", idemtest.Every, nil)
-				err = ask(b, b.another(b.marks, broken))
+				err := ask(b, b.another(b.marks, broken))
 				b.wantRefused(err, idem.CodeUnavailable)
 				b.wantFree("k")
 				b.wantRuns(0)
@@ -68,6 +112,30 @@ func TestMarkerStaysWhileTheStoreCannotTakeItUp(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestForeignAttemptBesideAMarkerIsLeftAlone: the store fell back to an open attempt under a lock of
+// another domain, which the marker does not outrank. Nothing says that it was applied.
+func TestForeignAttemptBesideAMarkerIsLeftAlone(t *testing.T) {
+	b := setupMarked(t, nil)
+	if _, err := b.doWith("k", "a", answers(500)); err != nil {
+		t.Fatal(err)
+	}
+	b.wipe()
+	fp, _ := fingerprintOf("http", "a")(1)
+	_, err := b.lossy.Begin(t.Context(), idem.NewKeyID("m1", "k"), idem.BeginRequest{Kind: b.policy.Kind,
+		Fence: idem.Fence{Domain: "elsewhere", Token: 1}, Nonce: idem.NewNonce(), Fingerprint: fp})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.do("k", "a")
+	b.wantRefused(err, idem.CodeInProgress)
+	rec, err := b.lossy.Get(t.Context(), idem.NewKeyID("m1", "k"))
+	if err != nil || rec.State != idem.StatePending {
+		t.Errorf("Get() = %v, %v, want the attempt pending", rec.State, err)
+	}
+	b.wantMarker("k", idem.StateUnknown)
+	b.wantRuns(0)
 }
 
 // TestMarkerIsLeftForAttemptsWithoutOne: an engine that keeps no markers yet has run the key

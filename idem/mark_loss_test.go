@@ -160,18 +160,23 @@ func TestAbortedBeginDoesNotOutrankAMarker(t *testing.T) {
 // It can still be settled, by a resolver and by an operator.
 func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
 	id := idem.NewKeyID("m1", "k")
-	for name, settle := range map[string]func(b *markedBundle) error{
-		"resolver": func(b *markedBundle) error {
-			b.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-				return idem.Applied(created(70)), nil
-			})
+	ask := func(r idem.Resolution) func(b *markedBundle) error {
+		return func(b *markedBundle) error {
+			b.policy.InDoubt = resolverSays(r)
 			_, err := b.do("k", "a")
 			return err
-		},
-		"operator": func(b *markedBundle) error {
+		}
+	}
+	for name, tt := range map[string]struct {
+		settle        func(b *markedBundle) error
+		payment, runs int
+	}{
+		"resolver":              {ask(idem.Applied(created(70))), 70, 0},
+		"resolver, not applied": {ask(idem.NotApplied()), 1, 1},
+		"operator": {func(b *markedBundle) error {
 			_, err := b.engine.Decide(t.Context(), id, idem.Attempt{}, idem.Applied(created(70)), idem.Decision{By: "ops"}, &b.policy)
 			return err
-		},
+		}, 70, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setupMarked(t, nil)
@@ -185,17 +190,21 @@ func TestAbortedBeginDoesNotHideAnAttemptInDoubt(t *testing.T) {
 			if err := b.lossy.Abort(t.Context(), id, late); err != nil {
 				t.Fatal(err)
 			}
-			if err := settle(b); !errors.Is(err, idem.ErrUnavailable) {
+			broken := idemtest.NewFaultyStore(b.lossy)
+			broken.FailBefore("Settle", 2, nil) // the attempt is not written anew
+			_, err := b.another(b.marks, broken).Do(t.Context(), b.operation("k", "a"), b.pay)
+			b.wantRefused(err, idem.CodeUnavailable)
+			if err := tt.settle(b); !errors.Is(err, idem.ErrUnavailable) {
 				t.Fatalf("the first call = %v, want %v", err, idem.ErrUnavailable)
 			}
 			b.wantMarker("k", idem.StateUnknown)
-			if err := settle(b); err != nil {
+			if err := tt.settle(b); err != nil {
 				t.Fatalf("the second call = %v, want <nil>", err)
 			}
 			b.wantMarker("k", idem.StateCompleted)
 			res, err := b.do("k", "a")
-			b.wantPaid(res, err, 70, true)
-			b.wantRuns(0)
+			b.wantPaid(res, err, tt.payment, true)
+			b.wantRuns(int64(tt.runs))
 		})
 	}
 }

@@ -18,6 +18,7 @@ func TestMarkerSurvivesItsBinaryForm(t *testing.T) {
 			Attempt: idem.Attempt{Number: 3, Fence: idem.Fence{Domain: "zookeeper:d", Token: 1<<63 + 5}, Nonce: idem.NewNonce()}},
 		{State: idem.StateUnknown, Kind: idem.IssuedToken, Route: strings.Repeat("r", 255), Started: time.UnixMilli(1).UTC(),
 			Attempt: idem.Attempt{Number: 1, Fence: idem.Fence{Domain: strings.Repeat("d", 255), Token: 1}}},
+		{State: idem.StateUnknown, Started: time.UnixMilli(1).UTC(), Attempt: idem.Attempt{Number: 1, Fence: idem.Fence{Domain: "no route"}}},
 	} {
 		data, err := want.AppendBinary(nil)
 		if err != nil {

@@ -89,19 +89,20 @@ func TestPassThrough(t *testing.T) {
 		outer, inner idem.Operation
 		part, wrong  bool
 	}{
-		"the same policy":    {named, named, true, false},
-		"a copy":             {named, with(func(p *idem.Policy) { p.Name = "pay" }), true, false},
-		"another scope":      {named, with(func(p *idem.Policy) { p.Name = "pay"; p.Scope = merchantFunc() }), true, false},
-		"another route":      {routed, with(func(p *idem.Policy) { *p = p.ForRoute("POST /v2/pay") }), true, false},
-		"another name":       {named, with(func(p *idem.Policy) { p.Name = "refund" }), false, true},
-		"another kind":       {named, with(func(p *idem.Policy) { p.Name = "pay"; p.Kind = idem.IssuedToken }), false, true},
-		"another deadline":   {named, with(func(p *idem.Policy) { p.Name = "pay"; p.HandlerTimeout = time.Minute }), false, true},
-		"no resolver":        {named, with(func(p *idem.Policy) { p.Name = "pay"; p.InDoubt = idem.RunAgain() }), false, true},
-		"another resolver":   {named, with(func(p *idem.Policy) { p.Name = "pay"; p.InDoubt = idem.AskResolver(otherResolver) }), false, true},
-		"another body limit": {named, with(func(p *idem.Policy) { p.Name = "pay"; p.MaxRequestBody = 1 }), false, true},
-		"another key":        {named, func() idem.Operation { op := named; op.Key = "k2"; return op }(), false, false},
-		"another caller":     {named, func() idem.Operation { op := named; op.Scope = "m2"; return op }(), false, false},
-		"a name on one side": {named, with(func(p *idem.Policy) { *p = p.ForRoute("POST /pay") }), true, false},
+		"the same policy":          {named, named, true, false},
+		"a copy":                   {named, with(func(p *idem.Policy) { p.Name = "pay" }), true, false},
+		"another scope":            {named, with(func(p *idem.Policy) { p.Name = "pay"; p.Scope = merchantFunc() }), true, false},
+		"another route":            {routed, with(func(p *idem.Policy) { *p = p.ForRoute("POST /v2/pay") }), true, false},
+		"another name":             {named, with(func(p *idem.Policy) { p.Name = "refund" }), false, true},
+		"another kind":             {named, with(func(p *idem.Policy) { p.Name = "pay"; p.Kind = idem.IssuedToken }), false, true},
+		"another deadline":         {named, with(func(p *idem.Policy) { p.Name = "pay"; p.HandlerTimeout = time.Minute }), false, true},
+		"no resolver":              {named, with(func(p *idem.Policy) { p.Name = "pay"; p.InDoubt = idem.RunAgain() }), false, true},
+		"another resolver":         {named, with(func(p *idem.Policy) { p.Name = "pay"; p.InDoubt = idem.AskResolver(otherResolver) }), false, true},
+		"another body limit":       {named, with(func(p *idem.Policy) { p.Name = "pay"; p.MaxRequestBody = 1 }), false, true},
+		"another key":              {named, func() idem.Operation { op := named; op.Key = "k2"; return op }(), false, false},
+		"another caller":           {named, func() idem.Operation { op := named; op.Scope = "m2"; return op }(), false, false},
+		"a name on one side":       {named, with(func(p *idem.Policy) { *p = p.ForRoute("POST /pay") }), true, false},
+		"a name on the other side": {routed, named, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t, parts{})

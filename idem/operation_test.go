@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 // An incomplete policy gets its defaults, because a zero time to live would
@@ -69,6 +71,8 @@ func TestOperationThatIsWrongIsRefusedAtOnce(t *testing.T) {
 		"zero fingerprint": func(op *idem.Operation) {
 			op.Fingerprint = func(uint8) (idem.Fingerprint, error) { return idem.Fingerprint{}, nil }
 		},
+		"no fingerprint":                    func(op *idem.Operation) { op.Fingerprint = nil },
+		"no policy":                         func(op *idem.Operation) { op.Policy = nil },
 		"fingerprint without a sum":         func(op *idem.Operation) { op.Fingerprint = noSum },
 		"fingerprint of another version":    func(op *idem.Operation) { op.Fingerprint = otherVersion },
 		"policy with a negative time":       func(op *idem.Operation) { op.Policy = &idem.Policy{ResultTTL: -time.Second} },
@@ -99,8 +103,73 @@ func TestOperationWithAKeyOfWrongLengthTouchesNothing(t *testing.T) {
 			t.Errorf("key of %d bytes: the store was asked %d times, want 0", len(key), n)
 		}
 		b.wantRuns(0)
+		res, err := b.engine.Do(t.Context(), b.direct(strings.Repeat("k", idem.MaxKeyBytes), "{}"), b.pay)
+		if err != nil || res.Replayed {
+			t.Errorf("Do() with the longest key = %+v, %v, want an execution", res, err)
+		}
 	}
 }
+
+// A fingerprinter may say why it refuses a request.
+func TestFingerprintThatCannotBeMade(t *testing.T) {
+	boom := errors.New("boom")
+	for err, code := range map[error]idem.Code{boom: idem.CodeBodyInvalid, idem.NewRefusal(idem.CodeBodyTooLarge, boom): idem.CodeBodyTooLarge} {
+		b := setup(t, parts{})
+		op := b.direct("k1", "{}")
+		op.Fingerprint = func(uint8) (idem.Fingerprint, error) { return idem.Fingerprint{}, err }
+		_, err := b.engine.Do(t.Context(), op, b.pay)
+		b.wantRefused(err, code)
+		if !errors.Is(err, boom) {
+			t.Errorf("Do() = %v, want one that wraps %v", err, boom)
+		}
+		b.wantRuns(0)
+	}
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	lock, store, book := memorylock.New(), memorystore.New(), newBook()
+	for name, tt := range map[string]struct {
+		lock  idem.Locker
+		store idem.Store
+		opt   idem.Option
+		works bool
+	}{
+		"no locker":                               {nil, store, nil, false},
+		"no store":                                {lock, nil, nil, false},
+		"a shared lock for a local store":         {seen{Locker: lock}, store, nil, true},
+		"a shared lock for a shared store":        {seen{Locker: lock}, seen{Store: store}, nil, true},
+		"no store time-out":                       {lock, store, idem.WithStoreTimeout(0), false},
+		"no lock time-out":                        {lock, store, idem.WithLockTimeout(0), false},
+		"no settle time-out":                      {lock, store, idem.WithSettleTimeout(0), false},
+		"a negative time of long-running":         {lock, store, idem.WithLongRunning(-1), false},
+		"a negative number of retries":            {lock, store, idem.WithConflictRetries(-1), false},
+		"a negative limit of open executions":     {lock, store, idem.WithMaxOpenExecutionsPerScope(-1), false},
+		"no option, and no observer in an option": {lock, store, idem.WithObserver(nil), true},
+	} {
+		e, err := idem.New(tt.lock, tt.store, nil, tt.opt)
+		if (err == nil) != tt.works || (e != nil) != tt.works {
+			t.Errorf("%s: New() = %v, %v, want an engine: %t", name, e, err, tt.works)
+		}
+		if tt.opt != nil {
+			e, err = idem.NewJoined(book, tt.opt)
+			if (err == nil) != tt.works || (e != nil) != tt.works {
+				t.Errorf("%s: NewJoined() = %v, %v, want an engine: %t", name, e, err, tt.works)
+			}
+		}
+	}
+	if e, err := idem.NewJoined(nil); e != nil || err == nil {
+		t.Errorf("NewJoined(nil) = %v, %v, want an error", e, err)
+	}
+}
+
+// seen is a locker or a store that other processes can see.
+type seen struct {
+	idem.Locker
+	idem.Store
+}
+
+func (seen) Visibility() idem.Visibility { return idem.VisibilityShared }
+func (seen) Ping(context.Context) error  { return nil }
 
 func otherVersion(uint8) (idem.Fingerprint, error) {
 	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "settle")

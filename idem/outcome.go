@@ -46,8 +46,8 @@ func classify(t Transport, status int, gated bool) outcome {
 // classifyCut reads the result of a handler whose context ended first, by the deadline or with
 // the lease. It believes only a success. A refusal may come from the cancellation.
 func classifyCut(t Transport, status int) outcome {
-	if o := classify(t, status, true); o != outcomeCompleted || succeeded(t, status) {
-		return o
+	if succeeded(t, status) {
+		return outcomeCompleted
 	}
 	return outcomeInDoubt
 }

@@ -80,6 +80,12 @@ func TestRunAgainWithoutEffectIsNoSuccess(t *testing.T) {
 			if name == "direct" {
 				b.wantRefused(err, idem.CodeOutcomeUnknown)
 			}
+			leave := b.policy
+			leave.InDoubt = idem.LeaveUnknown()
+			repeat := op
+			repeat.Policy = &leave
+			_, err = b.engine.Do(t.Context(), repeat, b.pay) // no replay of the 200
+			b.wantRefused(err, idem.CodeOutcomeUnknown)
 			_, err = b.engine.Do(t.Context(), op, func(ctx context.Context) (idem.Response, error) {
 				idem.NoEffect(ctx)
 				return idem.Response{}, errDown
@@ -87,10 +93,7 @@ func TestRunAgainWithoutEffectIsNoSuccess(t *testing.T) {
 			if err != errDown { //nolint:errorlint // the handler's own error
 				t.Errorf("Do() = %v, want the error of the handler", err)
 			}
-			leave := b.policy
-			leave.InDoubt = idem.LeaveUnknown()
-			op.Policy = &leave
-			_, err = b.engine.Do(t.Context(), op, b.pay)
+			_, err = b.engine.Do(t.Context(), repeat, b.pay)
 			b.wantRefused(err, idem.CodeOutcomeUnknown)
 			b.wantRuns(0)
 		})

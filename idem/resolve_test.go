@@ -80,6 +80,15 @@ func TestResolverSettlesAnInterruptedAttempt(t *testing.T) {
 			t.Error("a settled attempt was resolved again")
 		}
 	})
+	t.Run("applied, and the response is not known", func(t *testing.T) {
+		b.interrupted("omitted", "a")
+		verdict = func(idem.Interrupted) (idem.Resolution, error) {
+			return idem.Applied(idem.Response{Omitted: true}), nil
+		}
+		_, err := b.do("omitted", "a")
+		b.wantRefused(err, idem.CodeResultUnavailable)
+		b.wantState("omitted", idem.StateCompleted)
+	})
 	t.Run("not applied: runs again", func(t *testing.T) {
 		b.interrupted("free", "a")
 		verdict = func(idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }
@@ -189,7 +198,10 @@ func TestUnknownInAForeignDomainIsLeftUnknown(t *testing.T) {
 			if _, err := b.store.Settle(context.Background(), id, idem.Settlement{Attempt: attempt, ID: attempt.Nonce, State: idem.StateUnknown}); err != nil {
 				t.Fatal(err)
 			}
+			b.faults.FailBefore("DomainRetired", 1, nil)
 			_, err := b.do("k", "a")
+			b.wantRefused(err, idem.CodeUnavailable)
+			_, err = b.do("k", "a")
 			b.wantRefused(err, idem.CodeOutcomeUnknown)
 			b.wantRuns(0)
 		})
@@ -340,6 +352,16 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 		})
 		b.wantRefused(err, idem.CodeOwnershipLost)
 		b.wantState("k", idem.StateUnknown)
+	})
+	t.Run("who was superseded without a response is told so", func(t *testing.T) {
+		b := setup(t, parts{})
+		_, err := loseThen(b, func(ctx context.Context) (idem.Response, error) {
+			if _, err := b.decide("k", idem.Applied(idem.Response{Omitted: true})); err != nil {
+				t.Error(err)
+			}
+			return b.pay(ctx)
+		})
+		b.wantRefused(err, idem.CodeResultUnavailable)
 	})
 	t.Run("in doubt is ownership lost", func(t *testing.T) {
 		b := setup(t, parts{})

@@ -74,6 +74,10 @@ func TestResponseBinaryRefusesTooManyValues(t *testing.T) {
 	if _, err := r.AppendBinary(nil); err == nil {
 		t.Error("AppendBinary() of too many values = nil, want an error")
 	}
+	r.Header["A"] = r.Header["A"][1:]
+	if _, err := r.AppendBinary(nil); err != nil {
+		t.Errorf("AppendBinary() of as many values as a response may have = %v, want <nil>", err)
+	}
 }
 
 // sealed is the binary form with this content, its length and checksum right.
@@ -153,15 +157,20 @@ func TestResponseBinaryFindsDamage(t *testing.T) {
 
 // A count that the input has no room for must not be believed.
 func TestResponseBinaryDoesNotOverAllocate(t *testing.T) {
-	data := sealed(responseVersion, 0, "\x00\x80\x20"+strings.Repeat("\x00", 100)) // 4,096 names, and room for 50
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range 100 {
-		_ = new(Response).UnmarshalBinary(data)
-	}
-	runtime.ReadMemStats(&after)
-	if got := (after.TotalAlloc - before.TotalAlloc) / 100; got > 4096 {
-		t.Errorf("UnmarshalBinary() of %d hostile bytes allocated %d bytes", len(data), got)
+	for name, content := range map[string]string{
+		"4,096 names, and room for 50":   "\x00\x80\x20" + strings.Repeat("\x00", 100),
+		"4,096 values, and room for 100": "\x00\x01\x01a\x80\x20" + strings.Repeat("\x00", 100),
+	} {
+		data := sealed(responseVersion, 0, content)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 100 {
+			_ = new(Response).UnmarshalBinary(data)
+		}
+		runtime.ReadMemStats(&after)
+		if got := (after.TotalAlloc - before.TotalAlloc) / 100; got > 8192 {
+			t.Errorf("%s: UnmarshalBinary() of %d hostile bytes allocated %d bytes", name, len(data), got)
+		}
 	}
 }
 

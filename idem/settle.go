@@ -64,7 +64,7 @@ func (e *Engine) finish(ctx context.Context, run *run, o outcome, resp *Response
 	return e.answer(ctx, run, o, resp, cause, settled)
 }
 
-// decide makes the settlement of an outcome.
+// decide makes the settlement of an outcome. A completed one has a response.
 func (run *run) decide(o outcome, resp *Response) {
 	s, p := &run.settlement, run.Policy
 	s.ID, s.Response, s.ResultTTL, s.KeyTTL = s.Attempt.Nonce, resp, p.ResultTTL, p.KeyTTL
@@ -72,9 +72,6 @@ func (run *run) decide(o outcome, resp *Response) {
 	switch o {
 	case outcomeCompleted:
 		s.State = StateCompleted
-		if resp == nil {
-			s.Response = &Response{Omitted: true}
-		}
 	case outcomeNoEffect:
 		s.State, s.Response = StateReleased, nil
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -43,7 +44,7 @@ func TestContextOfAHandlerReadsTheLeaseClock(t *testing.T) {
 		"Cause": context.Cause,
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t, parts{})
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = time.Hour }})
 			locker := &suspendedLocker{Locker: b.locker}
 			_, err := b.another(locker, b.store).Do(context.Background(), b.operation("k", "a"), func(ctx context.Context) (idem.Response, error) {
 				child, cancel := context.WithCancel(ctx)

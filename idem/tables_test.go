@@ -120,6 +120,15 @@ func TestKeyIDIsStable(t *testing.T) {
 	if got, want := id.OperationID(), "op_ea4f2b3193b3fba8b52a85ddd9f63757"; got != want {
 		t.Errorf("OperationID = %s, want %s", got, want)
 	}
+	b := setup(t, parts{})
+	op := b.operation("order-1001", "a")
+	op.Scope = "merchant_demo"
+	_, _ = b.engine.Do(t.Context(), op, func(ctx context.Context) (idem.Response, error) {
+		if got, want := derived(ctx, t, "bank"), "8d0e85b3-6e32-86e6-9f06-d9ff12d2c627"; got != want { // version 8, variant 10
+			t.Errorf("DownstreamKey = %s, want %s", got, want)
+		}
+		return idem.Response{Status: 201}, nil
+	})
 }
 
 func TestStateNames(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -233,6 +234,12 @@ func TestUnknownRecordsKeepALimitedResponse(t *testing.T) {
 		if !tt.kept {
 			b.wantRefused(err, idem.CodeOutcomeUnknown)
 		}
+	}
+	for _, header := range []map[string][]string{{"X": {strings.Repeat("x", 501)}}, {strings.Repeat("X", 501): nil}} {
+		b := setup(t, parts{policy: func(p *idem.Policy) { p.MaxResponseInDoubt = 500 }})
+		_, _ = b.doWith("k", "a", func(context.Context) (idem.Response, error) { return idem.Response{Status: 500, Header: header}, nil })
+		_, err := b.do("k", "a")
+		b.wantRefused(err, idem.CodeOutcomeUnknown) // the header counts too
 	}
 	if _, err := (idem.Policy{AllowGlobalKeys: true, MaxResponseInDoubt: -1}).WithDefaults(); err == nil {
 		t.Error("WithDefaults() with a negative MaxResponseInDoubt = nil, want an error")
