@@ -60,3 +60,16 @@ func TestHoldIsToldOfTheEndOfTrust(t *testing.T) {
 	default:
 	}
 }
+
+// A session that is over grants no lease, although its last write is young.
+func TestNoLeaseAfterTheEndOfTheSession(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if h := r.s.Hold(func(error) {}, func() {}); h == nil {
+		t.Fatal("Hold() = nil before the end, want a hold")
+	}
+	r.s.GiveUp()
+	if h := r.s.Hold(func(error) {}, func() {}); h != nil || r.s.Trusted() || r.s.Held() != 0 {
+		t.Errorf("Hold() after the end = %v, Trusted() = %v, %d holds, want none", h, r.s.Trusted(), r.s.Held())
+	}
+}
