@@ -24,6 +24,7 @@ type book struct {
 	begun    []*bookTx
 
 	onGet      func() error
+	onBind     func() error
 	onBegin    func() (handled bool, b idem.JoinedBegin, err error)
 	onHeld     func() error
 	onCommit   func(tx *bookTx, s idem.Settlement) (handled bool, err error)
@@ -104,6 +105,11 @@ func (l *book) Probe(ctx context.Context, id idem.KeyID) (idem.Record, error) {
 }
 
 func (l *book) Bind(_ context.Context, id idem.KeyID, fp idem.Fingerprint, _ time.Duration) (idem.Fingerprint, error) {
+	if l.onBind != nil {
+		if err := l.onBind(); err != nil {
+			return idem.Fingerprint{}, err
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if bound, ok := l.bindings[id]; ok {

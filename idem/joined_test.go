@@ -313,20 +313,22 @@ func TestJoinedStoreThatFailsRunsNothing(t *testing.T) {
 	t.Parallel()
 	away := errors.New("connection refused")
 	for name, tt := range map[string]struct {
-		get, begin error
+		get, bind, begin error
 		again      bool // the record changes whenever an attempt wants to start
 		code       idem.Code
 		unreadable int // events
 	}{
 		"at the read":                     {get: away, code: idem.CodeUnavailable},
+		"at the binding":                  {bind: away, code: idem.CodeUnavailable},
 		"at the begin":                    {begin: away, code: idem.CodeUnavailable},
 		"with an unreadable record":       {begin: idem.ErrCorruptRecord, code: idem.CodeOutcomeUnknown, unreadable: 1},
 		"with one change after the other": {again: true, code: idem.CodeInProgress},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.FailOpen = true }})
+			b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.FailOpen, p.CallsOtherSystems = true, true }})
 			b.ledger.onGet = func() error { return tt.get }
+			b.ledger.onBind = func() error { return tt.bind }
 			b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) {
 				return tt.again || tt.begin != nil, idem.JoinedBegin{Record: idem.Record{State: idem.StateReleased}}, tt.begin
 			}
