@@ -314,9 +314,9 @@ func TestJoinedStoreThatFailsRunsNothing(t *testing.T) {
 	away := errors.New("connection refused")
 	for name, tt := range map[string]struct {
 		get, bind, begin error
-		again      bool // the record changes whenever an attempt wants to start
-		code       idem.Code
-		unreadable int // events
+		again            bool // the record changes whenever an attempt wants to start
+		code             idem.Code
+		unreadable       int // events
 	}{
 		"at the read":                     {get: away, code: idem.CodeUnavailable},
 		"at the binding":                  {bind: away, code: idem.CodeUnavailable},
