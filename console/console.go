@@ -56,6 +56,9 @@ type Config struct {
 	// LookUp says how an operator looks an operation up in the systems that the route calls, for
 	// example a query or a command. It is shown as text, to be copied. It may be nil.
 	LookUp func(route, operationID string) string
+	// AnswerHint says what a normal answer of a route has, for an operator who has to enter one, such
+	// as "status 201, and the payment as GET /payments/ID shows it". It may be nil.
+	AnswerHint func(route string) string
 	// Idemctl says that idemctl can reach the store. Pages then have its commands.
 	Idemctl bool
 	// Checks are further lines in the strip of health, such as a database or replicas.

@@ -11,9 +11,10 @@
 // It finds a key by its text and scope, its operation ID or its key ID. It lists the open records,
 // oldest first, with the attempts, the fences, whether the holder lives, the response that was on
 // its way and what the resolver said. It tells the story of one key. A person who may do so
-// settles an outcome in doubt there. Give [Config].ScopeHint and [Config].LookUp, so that an operator
-// knows what a scope is in your service, and how to look an operation up. A strip shows the health
-// of the lock service, the store, the lock domains, the replicas and the sweeper.
+// settles an outcome in doubt there. Give [Config].ScopeHint, [Config].LookUp and
+// [Config].AnswerHint, so that an operator knows what a scope is in your service, how to look an
+// operation up, and what a client expects. A strip shows the health of the lock service, the store,
+// the lock domains, the replicas and the sweeper.
 //
 // # Who may do what
 //

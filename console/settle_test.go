@@ -27,7 +27,7 @@ func TestSettleAsApplied(t *testing.T) {
 		r.inDoubt("k", nil)
 		ada := r.as("ada")
 		page := ada.storyOf("k")
-		page.want(r.T, 200, "unknown", "It did not take effect", "Not found is not proof", "GET /v1/payments?operation_id="+id("k").OperationID()+" # "+route, "no process holds the lock", "idemctl record resolve --key-id "+id("k").String())
+		page.want(r.T, 200, "unknown", "It did not take effect", "Not found is not proof", "GET /v1/payments?operation_id="+id("k").OperationID()+" # "+route, "A normal answer: status 201 &lt;of&gt; "+route, "If you find it, it took effect", "no process holds the lock", "idemctl record resolve --key-id "+id("k").String())
 		done := ada.settle("k", page, "outcome", "applied", "status", "201", "content-type", "application/json", "location", "/v1/payments/7", "body", "{\r\n\"id\":7}")
 		done.want(r.T, 200, "Attempt 1 was settled as applied by ada at ", "ticket 4711", "!Settle attempt", "!<dt>Resolver</dt>", "No outcome is open.")
 		rec := r.record("k")
@@ -109,7 +109,7 @@ func TestSettleDoesNotOverruleTheHolder(t *testing.T) {
 			form := ada.storyOf("other")
 			_, err := r.engine.Do(r.Context(), r.operation("k"), func(context.Context) (idem.Response, error) {
 				page := ada.storyOf("k")
-				page.want(t, 200, "alive: ", "It cannot be overruled", "!Type <code>")
+				page.want(t, 200, "alive: ", "It cannot be overruled", "!To confirm, type <code>")
 				a := r.record("k").Attempt
 				attempt := strings.Join([]string{"1", a.Nonce.String(), strings.TrimPrefix(a.Fence.String(), a.Fence.Domain+"/"), a.Fence.Domain}, ".")
 				ada.settle("k", form, "attempt", attempt, "outcome", "not-applied").want(t, 409, "lock of the key is held")

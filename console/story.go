@@ -28,6 +28,7 @@ type storyPage struct {
 	Kind          string
 	Started       string
 	LookUp        string // how to look the operation up
+	AnswerHint    string // what a normal answer has
 	Command       string // that settles the attempt without the console
 	Moments       []moment
 	Seen          []moment // by this instance, oldest first
@@ -148,6 +149,9 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 		}
 		if c.cfg.LookUp != nil {
 			p.LookUp = operate.Printable(c.cfg.LookUp(rec.Route, p.Operation))
+		}
+		if c.cfg.AnswerHint != nil {
+			p.AnswerHint = operate.Printable(c.cfg.AnswerHint(rec.Route))
 		}
 	}
 	return p, nil

@@ -103,6 +103,11 @@ func (a *App) lookUp(_, operationID string) string {
 	return fmt.Sprintf("curl -H 'Authorization: Bearer API_KEY_OF_THE_MERCHANT' 'http://%s/v1/payments?operation_id=%s'", a.Addr(), operationID)
 }
 
+// answerHint says what a client expects of a payment.
+func answerHint(string) string {
+	return "status 201, application/json, Location /v1/payments/ID, and as body the one payment as GET /v1/payments/ID shows it, with the ID that begins with pay_"
+}
+
 // makeConsole makes the operator's page, unless there are no operators.
 func (a *App) makeConsole() (handler http.Handler, err error) {
 	if len(a.cfg.Operators) == 0 {
@@ -114,7 +119,7 @@ func (a *App) makeConsole() (handler http.Handler, err error) {
 	}
 	a.console, err = console.New(console.Config{Engine: a.engine, Store: a.store, Service: "payments", Log: a.log,
 		Policies:  func(string) (idem.Policy, bool) { return a.policy, true },
-		ScopeHint: "the merchant, such as merchant_demo", LookUp: a.lookUp, Idemctl: a.cfg.TokenStore == storeRedis || a.cfg.TokenStore == storeSQL && a.cfg.Database != "",
+		ScopeHint: "the merchant, such as merchant_demo", LookUp: a.lookUp, AnswerHint: answerHint, Idemctl: a.cfg.TokenStore == storeRedis || a.cfg.TokenStore == storeSQL && a.cfg.Database != "",
 		Authorise: authorise, TokenKey: a.cfg.tokenKey(), Challenge: `Basic realm="console", charset="UTF-8"`})
 	if err != nil {
 		return nil, err
