@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -82,30 +81,31 @@ func (s *Sweeper) list(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, er
 }
 
 // settleDue settles the records of a page whose pause is over, a few at a time. It starts
-// no more when ctx has ended.
+// no more when ctx has ended. Only its own goroutine uses the pass and the attempts.
 func (s *Sweeper) settleDue(ctx context.Context, rows []idem.OpenRecord, p *Pass) {
-	var mu sync.Mutex // guards the pass and the attempts
-	var workers sync.WaitGroup
-	free := make(chan struct{}, s.cfg.workers)
+	running, settled := 0, make(chan *result, s.cfg.workers)
+	account := func() {
+		s.account(ctx, <-settled, p)
+		running--
+	}
 	for i := 0; i < len(rows) && ctx.Err() == nil; i++ {
-		row := &rows[i]
-		mu.Lock()
-		a := s.due(row, p)
-		mu.Unlock()
+		a := s.due(&rows[i], p)
 		if a == nil {
 			continue
 		}
-		free <- struct{}{}
-		workers.Go(func() {
-			defer func() { <-free }()
-			r := result{row: row, state: row.Record.State, err: row.Err}
-			s.settle(ctx, &r)
-			mu.Lock()
-			defer mu.Unlock()
-			s.account(ctx, a, &r, p)
-		})
+		if running == s.cfg.workers {
+			account()
+		}
+		running++
+		go func() {
+			r := &result{row: &rows[i], attempt: a, state: rows[i].Record.State, err: rows[i].Err}
+			s.settle(ctx, r)
+			settled <- r
+		}()
 	}
-	workers.Wait()
+	for running > 0 {
+		account()
+	}
 }
 
 // due returns the attempt of a listed record, or nil if the pass leaves it out.
@@ -130,10 +130,11 @@ func (s *Sweeper) due(row *idem.OpenRecord, p *Pass) *attempt {
 
 // result is the outcome of settling one record.
 type result struct {
-	row    *idem.OpenRecord
-	state  idem.State
-	err    error
-	reason string // the cause of an unknown outcome
+	row     *idem.OpenRecord
+	attempt *attempt
+	state   idem.State
+	err     error
+	reason  string // the cause of an unknown outcome
 }
 
 var (
@@ -203,7 +204,7 @@ func (s *Sweeper) releaseOld(ctx context.Context, row *idem.OpenRecord, policy *
 
 // account counts a result and plans the next look at the record. If only a person can
 // settle the record, it goes into the inbox.
-func (s *Sweeper) account(ctx context.Context, a *attempt, r *result, p *Pass) {
+func (s *Sweeper) account(ctx context.Context, r *result, p *Pass) {
 	count, pause, reason := &p.Unknown, s.cfg.maxBackoff, ""
 	switch {
 	case errors.Is(r.err, idem.ErrNotOpen), r.err != nil && ctx.Err() != nil:
@@ -233,6 +234,6 @@ func (s *Sweeper) account(ctx context.Context, a *attempt, r *result, p *Pass) {
 	if reason != "" {
 		s.queue(ctx, r, reason, p)
 	}
-	a.next = time.Now().Add(min(a.pause, pause))
-	a.pause = min(2*a.pause, s.cfg.maxBackoff)
+	r.attempt.next = time.Now().Add(min(r.attempt.pause, pause))
+	r.attempt.pause = min(2*r.attempt.pause, s.cfg.maxBackoff)
 }

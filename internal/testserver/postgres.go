@@ -96,6 +96,13 @@ func (p *Postgres) Restart() {
 	p.check(p.start())
 }
 
+// RecoverDisk makes room after FillDisk, and is Restart.
+func (p *Postgres) RecoverDisk() {
+	p.tb.Helper()
+	p.makeRoom()
+	p.Restart()
+}
+
 // StartPostgres starts a server and returns once it answers. It syncs to disk, as in production.
 // It is killed in the test's clean-up. settings are further arguments of the server.
 func StartPostgres(tb testing.TB, settings ...string) *Postgres {
