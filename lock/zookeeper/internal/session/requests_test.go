@@ -1,8 +1,11 @@
 package session
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -73,4 +76,106 @@ func TestUnansweredWriteIsGuardedOverALaterConnection(t *testing.T) {
 	if lasted := time.Since(began); lasted < patience*3/4 {
 		t.Errorf("the second connection was dropped after %v, want about %v", lasted, patience)
 	}
+}
+
+// A write without an answer says nothing about the session. If it renewed trust, a lease would be
+// believed in while the servers give its lock away.
+func TestAnUnansweredWriteRenewsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		s.renewed = func() { t.Error("an unanswered write has confirmed a connection") }
+		if got := s.requests.send(); got.Outcome != Unsent {
+			t.Errorf("send() = %+v without a connection, want it unsent", got)
+		}
+		reconnect(s)
+		if got := s.requests.send(); got.Outcome != Unknown {
+			t.Errorf("send() = %+v without an answer, want it unknown", got)
+		}
+		if _, err := s.confirmation(); !errors.Is(err, errNotConfirmed) || s.Trusted() || s.Left() > 0 {
+			t.Errorf("confirmation() = %v, trusted for %v, want no trust", err, s.Left())
+		}
+		confirm(s)
+		left := s.Left()
+		time.Sleep(time.Second)
+		if s.requests.send(); s.Left() != left-time.Second {
+			t.Errorf("trusted for %v a second later, want %v", s.Left(), left-time.Second)
+		}
+	})
+}
+
+// The guard of a write drops a connection that gives no answer, once for each patience, and leaves
+// the connection alone once the write has its answer.
+func TestGuardDropsOnlyWhatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		var logged bytes.Buffer
+		s.log = slog.New(slog.NewTextHandler(&logged, nil))
+		drops := func() int {
+			synctest.Wait()
+			return bytes.Count(logged.Bytes(), []byte("was not answered"))
+		}
+		reconnect(s)
+		_, patience := s.patience(time.Now())
+		s.requests.send()
+		time.Sleep(3 * patience)
+		if n := drops(); n != 0 {
+			t.Errorf("the guard has dropped %d connections after the end of its write", n)
+		}
+		reconnect(s)
+		answered := s.guard()
+		time.Sleep(patience * 5 / 2)
+		if n := drops(); n != 2 {
+			t.Errorf("the guard has dropped %d connections in two and a half times its patience, want 2", n)
+		}
+		answered()
+		time.Sleep(3 * patience)
+		if n := drops(); n != 2 {
+			t.Errorf("the guard has dropped %d connections after the answer", n-2)
+		}
+		answered = s.guard()
+		s.onState(zk.StateDisconnected)
+		time.Sleep(3 * patience)
+		if n := drops(); n != 2 {
+			t.Errorf("the guard has dropped %d connections while there was none", n-2)
+		}
+		answered()
+	})
+}
+
+// A session follows its connections until it is over, and wakes those that wait for a change.
+func TestSessionFollowsItsConnections(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		if _, err := s.connection(); !errors.Is(err, errNotConnected) {
+			t.Errorf("connection() = %v before the first one, want %v", err, errNotConnected)
+		}
+		up := make(chan error, 1)
+		s.Go(func() { up <- s.Settled() })
+		first := reconnect(s)
+		confirm(s)
+		if err := <-up; err != nil {
+			t.Errorf("Settled() = %v, want nil", err)
+		}
+		s.status.mu.Lock()
+		changed := s.changed
+		s.status.mu.Unlock()
+		s.onState(zk.StateDisconnected)
+		await(t, "the loss of the connection", changed)
+		for _, get := range []func() (uint64, error){s.connection, s.confirmation} {
+			if _, err := get(); !errors.Is(err, errNotConnected) {
+				t.Errorf("%v after the loss of the connection, want %v", err, errNotConnected)
+			}
+		}
+		if second := reconnect(s); second == first {
+			t.Errorf("both connections have the number %d", second)
+		}
+		s.onState(zk.StateExpired)
+		s.onState(zk.StateHasSession)
+		if _, err := s.connection(); !errors.Is(err, errNotConnected) || !errors.Is(s.Err(), ErrExpired) {
+			t.Errorf("connection() = %v, Err() = %v after the expiry, want %v and %v", err, s.Err(), errNotConnected, ErrExpired)
+		}
+	})
 }
