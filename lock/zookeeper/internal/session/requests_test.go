@@ -179,3 +179,48 @@ func TestSessionFollowsItsConnections(t *testing.T) {
 		}
 	})
 }
+
+// The servers' refusal took the same way as an acknowledged write, so it renews trust. It names the
+// znode whose ACL decided.
+func TestRefusalRenewsTrust(t *testing.T) {
+	t.Parallel()
+	r := newStillRig(t)
+	r.create(t, r.path, 0)
+	shut := &zk.CreateRequest{Path: r.path + "/shut", Acl: zk.WorldACL(zk.PermRead)}
+	if got := r.s.Write(shut); got.Outcome != Applied {
+		t.Fatalf("Write(create %s) = %+v", shut.Path, got)
+	}
+	for _, tt := range []struct {
+		path string
+		want error
+	}{
+		{r.path, zk.ErrNodeExists},
+		{shut.Path + "/child", ErrNotPermitted},
+	} {
+		r.clock.Advance(time.Second) // no heartbeat is due before half a second more
+		before := r.s.Left()
+		if got := r.s.Write(&zk.CreateRequest{Path: tt.path, Acl: zk.WorldACL(zk.PermAll)}); !got.RefusedBy(tt.want) {
+			t.Errorf("Write(create %s) = %+v, want %v", tt.path, got, tt.want)
+		}
+		if left := r.s.Left(); left <= before {
+			t.Errorf("trusted for %v after a refusal, and for %v before, want more", left, before)
+		}
+	}
+}
+
+// If the ACL of the member refuses the pin, no write of the session can succeed any more. The
+// session is over then.
+func TestRefusedPinEndsTheSession(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if _, err := rawConn(t, testserver.SharedZooKeeper(t)).SetACL(r.s.Member(), zk.WorldACL(zk.PermRead), -1); err != nil {
+		t.Fatalf("SetACL() = %v", err)
+	}
+	if got := r.s.Write(); got.Outcome != Refused && got.Outcome != Ended {
+		t.Errorf("Write() = %+v, want it refused", got)
+	}
+	await(t, "the end of the session", r.s.Over())
+	if err := r.s.Err(); !errors.Is(err, ErrNotPermitted) {
+		t.Errorf("Err() = %v, want %v", err, ErrNotPermitted)
+	}
+}

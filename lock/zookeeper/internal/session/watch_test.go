@@ -2,6 +2,7 @@ package session
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"testing"
 	"testing/synctest"
@@ -107,4 +108,51 @@ func TestNextConnectionWakesAllWatches(t *testing.T) {
 	r.s.watches.mu.Unlock()
 	r.proxy.Cut()
 	await(t, "the watch", w.Woken())
+}
+
+// A watch sleeps if its read found what the waiter expects, until that changes. Otherwise it is
+// woken at once.
+func TestWatchSleepsOnWhatFits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	yes, no := func(Hint) bool { return true }, func(Hint) bool { return false }
+	for i, tt := range []struct {
+		kind   Kind
+		exists bool
+		fit    func(Hint) bool
+		sleeps bool
+	}{
+		{OnNode, true, nil, true},
+		{OnNode, true, yes, true},
+		{OnNode, true, no, false},
+		{OnNode, false, yes, false},
+		{OnExists, true, yes, true},
+		{OnExists, false, yes, true},
+		{OnExists, false, no, false},
+		{OnChildren, true, nil, true},
+		{OnChildren, false, nil, false},
+	} {
+		path := fmt.Sprintf("%s%d", r.path, i)
+		if tt.exists {
+			r.create(t, path, 0)
+		}
+		w := r.s.Watch(path, tt.kind, tt.fit)
+		await(t, "the read of the watch", w.Armed())
+		if n, err := w.Found(); err != nil || n.Exists != tt.exists {
+			t.Errorf("%d: Found() = %+v, %v, want a znode: %v", i, n, err, tt.exists)
+		}
+		if sleeps := r.s.Watching(path, tt.kind) == w; sleeps != tt.sleeps {
+			t.Errorf("%d: the watch sleeps: %v, want %v", i, sleeps, tt.sleeps)
+		}
+		if tt.sleeps {
+			var change any = &zk.CreateRequest{Path: path, Acl: zk.WorldACL(zk.PermAll)}
+			if tt.exists {
+				change = &zk.DeleteRequest{Path: path, Version: -1}
+			}
+			if got := r.s.Write(change); got.Outcome != Applied {
+				t.Fatalf("%d: Write() = %+v", i, got)
+			}
+		}
+		await(t, fmt.Sprintf("watch %d", i), w.Woken())
+	}
 }
