@@ -35,6 +35,8 @@ func TestCloseWaitsForEveryGoroutine(t *testing.T) {
 		release, closed := make(chan struct{}), make(chan error, 2)
 		ran := false
 		k.Go(func() { <-k.Context().Done(); <-release; ran = true })
+		working := make(chan struct{})
+		s.Go(func() { <-s.Over(); <-working }) // the session waits for it
 		for range 2 {
 			go func() { closed <- k.Close(context.Background()) }()
 		}
@@ -54,6 +56,11 @@ func TestCloseWaitsForEveryGoroutine(t *testing.T) {
 			t.Errorf("Usable() = %v after Close(), want %v", err, ErrClosed)
 		}
 		close(release)
+		time.Sleep(time.Minute)
+		if len(closed) > 0 {
+			t.Errorf("Close() = %v while a goroutine of the session runs", <-closed)
+		}
+		close(working)
 		for range 2 {
 			if err := <-closed; err != nil || !ran {
 				t.Errorf("Close() = %v, want nil", err)

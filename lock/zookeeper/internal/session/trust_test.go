@@ -309,6 +309,15 @@ func TestNothingBeginsAfterTheEnd(t *testing.T) {
 		if _, err := s.confirmation(); err == nil {
 			t.Error("a deciding read may be sent after the end")
 		}
+		for range cap(s.slots) {
+			if _, err := s.ask("/a", nil, true); err == nil {
+				t.Error("ask() = nil after the end")
+			}
+			s.slots <- struct{}{}
+		}
+		if _, err := s.ask("/a", nil, true); !errors.Is(err, ErrExpired) {
+			t.Errorf("ask() = %v without a slot after the end, want %v", err, ErrExpired)
+		}
 		if err := s.Barrier(context.Background()); !errors.Is(err, ErrExpired) {
 			t.Errorf("Barrier() = %v after the end, want %v", err, ErrExpired)
 		}
