@@ -107,10 +107,11 @@ func TestSessionGrantedShorterFitsTheServersTick(t *testing.T) {
 func TestSessionThatIsNotUsedLeavesNothing(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testserver.SharedZooKeeper(t)...)
-	unfit, member := errors.New("unfit"), ""
+	unfit := errors.New("unfit")
+	var unused *Session
 	cfg.Prepare = func(_ context.Context, s *Session) (any, error) {
-		member = s.Member()
-		if ok, _, err := s.conn.Exists(member); err != nil || !ok {
+		unused = s
+		if ok, _, err := s.conn.Exists(s.Member()); err != nil || !ok {
 			t.Errorf("Exists(member) = %v, %v while the session is prepared", ok, err)
 		}
 		return nil, unfit
@@ -118,7 +119,10 @@ func TestSessionThatIsNotUsedLeavesNothing(t *testing.T) {
 	if _, err := Keep(bounded(t), cfg, Backoff{Base: time.Second, Max: time.Second}); !errors.Is(err, unfit) || errors.Is(err, idem.ErrUnavailable) {
 		t.Errorf("Keep() = %v, want %v", err, unfit)
 	}
-	if ok, _, err := rawConn(t, cfg.Servers).Exists(member); err != nil || ok {
+	if err := unused.Err(); !errors.Is(err, unfit) {
+		t.Errorf("Err() = %v after Keep() failed, want that the session ended at once", err)
+	}
+	if ok, _, err := rawConn(t, cfg.Servers).Exists(unused.Member()); err != nil || ok {
 		t.Errorf("Exists(member) = %v, %v after Keep() failed, want none", ok, err)
 	}
 }
