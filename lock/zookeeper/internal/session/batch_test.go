@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -273,16 +274,17 @@ func TestDependentWriteIsSentAfterTheOthers(t *testing.T) {
 		b := &batcher{status: &status{over: make(chan struct{})}}
 		b.send = func(ops ...any) Result {
 			mu.Lock()
-			text := ""
+			var paths []string
 			for _, op := range ops {
-				text += pathOf(op) + " "
+				paths = append(paths, pathOf(op))
 			}
+			text := strings.Join(paths, " ")
 			sent = append(sent, text)
 			mu.Unlock()
 			if len(ops) == 2 {
 				return Result{Outcome: Refused, Op: 1, Err: zk.ErrNodeExists}
 			}
-			if text == "/a " {
+			if text == "/a" {
 				<-first
 			}
 			return Result{Outcome: Applied, Created: make([]string, len(ops))}
@@ -291,7 +293,7 @@ func TestDependentWriteIsSentAfterTheOthers(t *testing.T) {
 		go func() {
 			results <- b.Batch(Request{Ops: []any{&zk.CreateRequest{Path: "/a"}}}, Request{Ops: []any{&zk.DeleteRequest{Path: "/a/b"}}})
 		}()
-		want := []string{"/a /a/b ", "/a "}
+		want := []string{"/a /a/b", "/a"}
 		for range 2 {
 			synctest.Wait()
 			mu.Lock()
@@ -300,7 +302,7 @@ func TestDependentWriteIsSentAfterTheOthers(t *testing.T) {
 			}
 			mu.Unlock()
 			if len(want) == 2 {
-				want = append(want, "/a/b ")
+				want = append(want, "/a/b")
 				close(first)
 			}
 		}

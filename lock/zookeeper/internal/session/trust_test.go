@@ -120,11 +120,11 @@ func TestTrustComesBackWithAFreshWrite(t *testing.T) {
 		}
 		confirm(s)
 		sent := s.now()
-		time.Sleep(trustOf(s) - 1)
+		time.Sleep(trustOf(s) - time.Millisecond)
 		if !s.Trusted() {
 			t.Error("Trusted() = false just before the deadline")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Millisecond)
 		if s.Trusted() {
 			t.Error("Trusted() = true at the deadline")
 		}
@@ -246,7 +246,7 @@ func TestEndsWakeThoseThatWait(t *testing.T) {
 					got := make(chan error, 1)
 					s.Go(func() { got <- wait(s) })
 					synctest.Wait()
-					want := error(ErrExpired)
+					want := ErrExpired
 					if lapses {
 						time.Sleep(trustOf(s))
 						s.Trusted()
@@ -256,7 +256,7 @@ func TestEndsWakeThoseThatWait(t *testing.T) {
 							want = ErrExpired
 						}
 					}
-					if want == error(ErrExpired) {
+					if want == ErrExpired {
 						if len(got) > 0 {
 							t.Errorf("%s() = %v before the end of the session", name, <-got)
 						}
