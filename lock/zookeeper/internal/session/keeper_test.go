@@ -27,49 +27,51 @@ func keeperOf(s *Session) *Keeper {
 // Close waits for all goroutines, and so does a second call. Nothing begins or is served after that.
 func TestCloseWaitsForEveryGoroutine(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := alone(t)
-		reconnect(s)
-		confirm(s)
-		k := keeperOf(s)
-		release, closed := make(chan struct{}), make(chan error, 2)
-		ran := false
-		k.Go(func() { <-k.Context().Done(); <-release; ran = true })
-		working := make(chan struct{})
-		s.Go(func() { <-s.Over(); <-working }) // the session waits for it
-		for range 2 {
-			go func() { closed <- k.Close(context.Background()) }()
-		}
-		synctest.Wait()
-		if err := s.Err(); err != nil {
-			t.Errorf("Err() = %v before the keeper has stopped to replace the session", err)
-		}
-		close(k.stopped)
-		time.Sleep(time.Minute)
-		if len(closed) > 0 {
-			t.Errorf("Close() = %v while a goroutine runs", <-closed)
-		}
-		if k.Go(func() { t.Error("Go() has run a function after Close()") }) {
-			t.Error("Go() = true after Close()")
-		}
-		if _, err := k.Usable(); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, ErrClosed) || k.AwaitUsable(context.Background()) {
-			t.Errorf("Usable() = %v after Close(), want %v", err, ErrClosed)
-		}
-		close(release)
-		time.Sleep(time.Minute)
-		if len(closed) > 0 {
-			t.Errorf("Close() = %v while a goroutine of the session runs", <-closed)
-		}
-		close(working)
-		for range 2 {
-			if err := <-closed; err != nil || !ran {
-				t.Errorf("Close() = %v, want nil", err)
-			}
-		}
-		if err := s.Err(); !errors.Is(err, ErrClosed) || k.Current() != nil {
-			t.Errorf("Err() = %v, and the session is kept: %v, want %v", err, k.Current() != nil, ErrClosed)
-		}
-	})
+	for _, of := range []string{"session", "keeper"} {
+		t.Run(of, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := alone(t)
+				reconnect(s)
+				confirm(s)
+				k := keeperOf(s)
+				release, closed := make(chan struct{}), make(chan error, 2)
+				ran := false
+				if of == "session" {
+					s.Go(func() { <-s.Over(); <-release; ran = true })
+				} else {
+					k.Go(func() { <-k.Context().Done(); <-release; ran = true })
+				}
+				for range 2 {
+					go func() { closed <- k.Close(context.Background()) }()
+				}
+				synctest.Wait()
+				if err := s.Err(); err != nil {
+					t.Errorf("Err() = %v before the keeper has stopped to replace the session", err)
+				}
+				close(k.stopped)
+				time.Sleep(time.Minute)
+				if len(closed) > 0 {
+					t.Errorf("Close() = %v while a goroutine runs", <-closed)
+				}
+				if k.Go(func() { t.Error("Go() has run a function after Close()") }) {
+					t.Error("Go() = true after Close()")
+				}
+				if _, err := k.Usable(); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, ErrClosed) || k.AwaitUsable(context.Background()) {
+					t.Errorf("Usable() = %v after Close(), want %v", err, ErrClosed)
+				}
+				close(release)
+				for range 2 {
+					if err := <-closed; err != nil || !ran {
+						t.Errorf("Close() = %v, want nil", err)
+					}
+				}
+				if err := s.Err(); !errors.Is(err, ErrClosed) || k.Current() != nil {
+					t.Errorf("Err() = %v, and the session is kept: %v, want %v", err, k.Current() != nil, ErrClosed)
+				}
+			})
+		})
+	}
 }
 
 // Close says what it could not do. The session ends all the same.

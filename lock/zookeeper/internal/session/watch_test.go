@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -94,6 +95,11 @@ func TestWatchThatWasNotMadeIsWoken(t *testing.T) {
 		reconnect(s)
 		w = s.Watch("/a", OnNode, nil) // the library refuses the read, and the connection stays
 		wantWoken(w, zk.ErrConnectionClosed)
+		s.onState(zk.StateDisconnected)
+		s.Watch("/b", OnExists, nil)
+		if paths := s.Watched(); !slices.Equal(paths, []string{"/b"}) {
+			t.Errorf("Watched() = %q, want the one that waits for a connection", paths)
+		}
 	})
 }
 
