@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -26,6 +27,7 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 	large := func() *write {
 		return newWrite(Request{Ops: []any{&zk.CreateRequest{Path: "/large", Data: bytes.Repeat([]byte("x"), maxBatchBytes)}}})
 	}
+	data := newWrite(Request{Ops: []any{&zk.SetDataRequest{Path: "/large", Data: make([]byte, maxBatchBytes)}}})
 	a1, a2, a3, b1, p, q, l := grouped("a"), grouped("a"), grouped("a"), grouped("b"), plain("/p"), plain("/a/q"), large()
 	tests := map[string]struct {
 		waiting []*write
@@ -34,6 +36,7 @@ func TestBatchTakesWhatMayShareAMulti(t *testing.T) {
 		"nothing":                {nil, [][]*write{nil}},
 		"all of it":              {[]*write{a1, p, b1, a2, q}, [][]*write{{a1, p, b1, a2, q}}},
 		"a large one goes alone": {[]*write{p, l, q, a3}, [][]*write{{p}, {l}, {q, a3}}},
+		"so does large data":     {[]*write{p, data, q}, [][]*write{{p}, {data}, {q}}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -226,4 +229,112 @@ func TestAnswerBeforeTheEndOfTheSessionCounts(t *testing.T) {
 			t.Fatalf("outcome() = %+v, want it applied", r)
 		}
 	}
+}
+
+// Each write of a Multi has the paths of its own operations.
+func TestEachWriteGetsItsOwnPaths(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &batcher{status: &status{over: make(chan struct{})}}
+		b.send = func(ops ...any) Result {
+			r := Result{Outcome: Applied}
+			for _, op := range ops {
+				r.Created = append(r.Created, pathOf(op)+"-made")
+			}
+			return r
+		}
+		var reqs []Request
+		for i := range 3 {
+			req := Request{}
+			for j := range i + 1 {
+				req.Ops = append(req.Ops, &zk.CreateRequest{Path: fmt.Sprintf("/%d-%d", i, j)})
+			}
+			reqs = append(reqs, req)
+		}
+		for i, r := range b.Batch(reqs...) {
+			var want []string
+			for j := range i + 1 {
+				want = append(want, fmt.Sprintf("/%d-%d-made", i, j))
+			}
+			if !slices.Equal(r.Created, want) {
+				t.Errorf("write %d has created %q, want %q", i, r.Created, want)
+			}
+		}
+	})
+}
+
+// A write that was refused because of one in front of it is judged again after that one has its
+// answer, and gets an answer as well.
+func TestDependentWriteIsSentAfterTheOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var sent []string
+		first := make(chan struct{})
+		b := &batcher{status: &status{over: make(chan struct{})}}
+		b.send = func(ops ...any) Result {
+			mu.Lock()
+			var paths []string
+			for _, op := range ops {
+				paths = append(paths, pathOf(op))
+			}
+			text := strings.Join(paths, " ")
+			sent = append(sent, text)
+			mu.Unlock()
+			if len(ops) == 2 {
+				return Result{Outcome: Refused, Op: 1, Err: zk.ErrNodeExists}
+			}
+			if text == "/a" {
+				<-first
+			}
+			return Result{Outcome: Applied, Created: make([]string, len(ops))}
+		}
+		results := make(chan []Result, 1)
+		go func() {
+			results <- b.Batch(Request{Ops: []any{&zk.CreateRequest{Path: "/a"}}}, Request{Ops: []any{&zk.DeleteRequest{Path: "/a/b"}}})
+		}()
+		want := []string{"/a /a/b", "/a"}
+		for range 2 {
+			synctest.Wait()
+			mu.Lock()
+			if !slices.Equal(sent, want) {
+				t.Errorf("sent %q, want %q", sent, want)
+			}
+			mu.Unlock()
+			if len(want) == 2 {
+				want = append(want, "/a/b")
+				close(first)
+			}
+		}
+		select {
+		case got := <-results:
+			for _, r := range got {
+				if r.Outcome != Applied {
+					t.Errorf("Batch() = %+v, want both applied", got)
+				}
+			}
+		default:
+			t.Error("a write got no answer")
+			close(b.status.over)
+		}
+	})
+}
+
+// If the pin itself is refused, no write of the session can succeed, and none is sent again.
+func TestRefusedPinAnswersTheWholeBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sent := 0
+		b := &batcher{status: &status{over: make(chan struct{})}}
+		b.send = func(...any) Result {
+			sent++
+			return Result{Outcome: Refused, Op: -1, Err: zk.ErrNoAuth}
+		}
+		req := Request{Ops: []any{&zk.DeleteRequest{Path: "/p"}}}
+		for _, r := range b.Batch(req, req) {
+			if r.Outcome != Refused || r.Op != -1 || sent != 1 {
+				t.Errorf("Batch() = %+v after %d Multis, want the refusal of the pin after one", r, sent)
+			}
+		}
+	})
 }

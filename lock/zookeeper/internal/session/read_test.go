@@ -1,11 +1,14 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -94,5 +97,186 @@ func TestConnectionLossIsFollowedByABarrier(t *testing.T) {
 			gen, err := s.confirmation()
 			return err == nil && gen > before
 		})
+	}
+}
+
+// A barrier counts only if its write was acknowledged, over the connection that was there when it
+// began. It ends with the session.
+func TestBarrierNeedsAnAcknowledgedWriteOfItsConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		reconnect(s)
+		confirm(s)
+		writes := 0
+		s.batcher.send = func(...any) Result {
+			switch writes++; writes {
+			case 1: // the servers gave half an answer, over the same connection
+				return Result{Outcome: Unknown}
+			case 2: // another connection has come meanwhile, and is confirmed
+				reconnect(s)
+				confirm(s)
+			case 4:
+				s.die(ErrExpired)
+				return Result{Outcome: Ended, Err: ErrExpired}
+			}
+			return Result{Outcome: Applied}
+		}
+		if err := s.Barrier(context.Background()); err != nil || writes != 3 {
+			t.Errorf("Barrier() = %v after %d writes, want nil after 3", err, writes)
+		}
+		if err := s.FinalBarrier(); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, ErrExpired) {
+			t.Errorf("FinalBarrier() = %v at the end of the session, want %v because of %v", err, idem.ErrUnavailable, ErrExpired)
+		}
+	})
+}
+
+// A read that failed is no read of a missing znode. A hint counts although the connection is gone,
+// and a deciding read does not.
+func TestReadTellsWhatTheServersSaid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		there := Node{Exists: true, Czxid: 7}
+		for name, tt := range map[string]struct {
+			deciding bool
+			during   func() // the read
+			answer   error
+			want     error
+		}{
+			"hint":                             {false, func() {}, nil, nil},
+			"decided":                          {true, func() {}, nil, nil},
+			"a hint over a lost connection":    {false, func() { s.onState(zk.StateDisconnected) }, nil, nil},
+			"decided over a lost connection":   {true, func() { s.onState(zk.StateDisconnected) }, nil, errMoved},
+			"decided over an unconfirmed one":  {true, func() { reconnect(s) }, nil, errMoved},
+			"decided over another one":         {true, func() { reconnect(s); confirm(s) }, nil, errMoved},
+			"no hint":                          {false, func() {}, zk.ErrConnectionClosed, zk.ErrConnectionClosed},
+			"not decided":                      {true, func() {}, zk.ErrConnectionClosed, zk.ErrConnectionClosed},
+			"refused, and the connection lost": {true, func() { reconnect(s) }, ErrNotPermitted, ErrNotPermitted},
+		} {
+			for range cap(s.slots) + 1 { // each gives its slot back
+				reconnect(s)
+				confirm(s)
+				got, err := s.ask("/a", func(*zk.Conn, string) (Node, error) {
+					tt.during()
+					if tt.answer != nil {
+						return Node{}, tt.answer
+					}
+					return there, nil
+				}, tt.deciding)
+				if !errors.Is(err, tt.want) || got.Exists != (tt.want == nil) {
+					t.Fatalf("%s: ask() = %+v, %v, want %v", name, got, err, tt.want)
+				}
+			}
+		}
+		s.onState(zk.StateDisconnected)
+		if _, err := s.ask("/a", nil, false); !errors.Is(err, errNotConnected) {
+			t.Errorf("ask() = %v without a connection, want %v", err, errNotConnected)
+		}
+	})
+}
+
+// A read is repeated until the servers answer it, refuse it for good, or the session is over.
+func TestReadInsistsOnAnAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		reconnect(s)
+		confirm(s)
+		var answers []error
+		ask := func(*zk.Conn, string) (Node, error) {
+			err := answers[0]
+			answers = answers[1:]
+			if errors.Is(err, ErrExpired) {
+				s.die(err)
+			}
+			return Node{Exists: err == nil}, err
+		}
+		for _, tt := range []struct {
+			answers []error
+			want    error
+		}{
+			{[]error{zk.ErrConnectionClosed, errMoved, nil}, nil},
+			{[]error{zk.ErrConnectionClosed, ErrNotPermitted, nil}, ErrNotPermitted},
+			{[]error{zk.ErrConnectionClosed, ErrExpired}, ErrExpired},
+		} {
+			answers = tt.answers
+			got, err := s.DecideFor(context.Background(), "/a", ask)
+			if !errors.Is(err, tt.want) || got.Exists != (tt.want == nil) {
+				t.Errorf("DecideFor() = %+v, %v, want %v", got, err, tt.want)
+			}
+		}
+		if _, err := s.Look("/a", nil); err == nil {
+			t.Error("Look() = nil after the end of the session")
+		}
+	})
+}
+
+// A caller stops waiting with its context, and when trust runs out. The call itself goes on.
+func TestWithinEndsBeforeItsCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		reconnect(s)
+		confirm(s)
+		why, release := errors.New("enough"), make(chan struct{})
+		ctx, cancel := context.WithCancelCause(context.Background())
+		got := make(chan error, 1)
+		within := func(ctx context.Context) {
+			_, err := Within(ctx, s, func() (int, error) { <-release; return 7, nil })
+			got <- err
+		}
+		go within(ctx)
+		synctest.Wait()
+		cancel(why)
+		if err := <-got; !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, why) {
+			t.Errorf("Within() = %v, want %v because of %v", err, idem.ErrUnavailable, why)
+		}
+		if _, err := Within(ctx, s, func() (int, error) { t.Error("called"); return 0, nil }); !errors.Is(err, why) {
+			t.Errorf("Within() = %v with a context that has ended, want %v", err, why)
+		}
+		go within(context.Background())
+		synctest.Wait()
+		s.status.mu.Lock()
+		s.lapsed = true
+		s.broadcast()
+		s.status.mu.Unlock()
+		if err := <-got; !errors.Is(err, errNoQuorum) {
+			t.Errorf("Within() = %v without trust, want %v", err, errNoQuorum)
+		}
+		go within(context.Background())
+		close(release)
+		// A call that has ended counts, even without trust.
+		done := make(chan struct{})
+		close(done)
+		if err := s.Await(context.Background(), done); err != nil {
+			t.Errorf("Await() = %v for what has happened, want nil", err)
+		}
+		<-got
+	})
+}
+
+// The answer of the library as a node: a missing znode is no error, and all others are.
+func TestFoundTellsMissingFromFailed(t *testing.T) {
+	t.Parallel()
+	stat := &zk.Stat{Czxid: 1, EphemeralOwner: 2, Version: 3, Mtime: 4, NumChildren: 5}
+	for _, tt := range []struct {
+		stat   *zk.Stat
+		err    error
+		exists bool
+		want   error
+	}{
+		{stat, nil, true, nil},
+		{nil, zk.ErrNoNode, false, nil},
+		{stat, zk.ErrConnectionClosed, false, zk.ErrConnectionClosed},
+		{stat, zk.ErrNoAuth, false, ErrNotPermitted},
+	} {
+		n, err := found("/a", []byte("x"), nil, tt.stat, tt.err)
+		if n.Exists != tt.exists || !errors.Is(err, tt.want) {
+			t.Errorf("found(%v, %v) = %+v, %v", tt.stat, tt.err, n, err)
+		}
+	}
+	if _, err := found("/a", nil, nil, nil, nil); err == nil {
+		t.Error("found() = nil without a stat, want an error")
 	}
 }

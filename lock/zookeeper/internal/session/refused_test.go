@@ -238,3 +238,45 @@ func TestNoRefusalForWhatWasNeverApplied(t *testing.T) {
 		})
 	}
 }
+
+// A refusal tells about another write only if both begin by creating a child of one parent, which
+// is missing for certain.
+func TestRefusalTellsOnlyOfTheSameParent(t *testing.T) {
+	t.Parallel()
+	of := func(ops ...any) *write { return newWrite(Request{Ops: ops}) }
+	create := func(path string) any { return &zk.CreateRequest{Path: path} }
+	remove := func(path string) any { return &zk.DeleteRequest{Path: path} }
+	for name, tt := range map[string]struct {
+		front   []*write
+		culprit *write
+		other   *write
+		r       Result
+		told    int // with the culprit
+	}{
+		"the same parent":                {nil, of(create("/p/a")), of(create("/p/b")), Result{Op: 0, Err: zk.ErrNoNode}, 2},
+		"not permitted there":            {nil, of(create("/p/a")), of(create("/p/b")), Result{Op: 0, Err: zk.ErrNoAuth}, 2},
+		"another parent":                 {nil, of(create("/p/a")), of(create("/q/b")), Result{Op: 0, Err: zk.ErrNoNode}, 1},
+		"another reason":                 {nil, of(create("/p/a")), of(create("/p/b")), Result{Op: 0, Err: zk.ErrNodeExists}, 1},
+		"a later operation":              {nil, of(create("/p/a"), remove("/p/c")), of(create("/p/b")), Result{Op: 1, Err: zk.ErrNoNode}, 1},
+		"the other creates nothing":      {nil, of(create("/p/a")), of(remove("/p/b")), Result{Op: 0, Err: zk.ErrNoNode}, 1},
+		"the culprit creates nothing":    {nil, of(remove("/p/a")), of(create("/p/b")), Result{Op: 0, Err: zk.ErrNoNode}, 1},
+		"a barrier":                      {nil, of(create("/p/a")), of(), Result{Op: 0, Err: zk.ErrNoNode}, 1},
+		"the parent is removed before":   {[]*write{of(remove("/p"))}, of(create("/p/a")), of(create("/p/b")), Result{Op: 0, Err: zk.ErrNoNode}, 0},
+		"a child is removed before":      {[]*write{of(remove("/p/a/c"))}, of(remove("/p/a")), of(), Result{Op: 0, Err: zk.ErrNotEmpty}, 0},
+		"another znode is removed first": {[]*write{of(remove("/q"))}, of(create("/p/a")), of(create("/p/b")), Result{Op: 0, Err: zk.ErrNoNode}, 2},
+	} {
+		tt.r.Outcome = Refused
+		batch := append(slices.Clone(tt.front), tt.culprit, tt.other)
+		so := sortOut(batch, len(tt.front), tt.r)
+		if len(so.told) != tt.told || slices.Contains(so.told, tt.other) != (tt.told == 2) {
+			t.Errorf("%s: %d writes are told of the refusal, want %d", name, len(so.told), tt.told)
+		}
+		n := len(so.told) + len(so.last)
+		for _, piece := range so.pieces {
+			n += len(piece)
+		}
+		if n != len(batch) || (tt.told == 0) != slices.Contains(so.last, tt.culprit) {
+			t.Errorf("%s: %d writes of %d are told or sent again, the culprit last: %v", name, n, len(batch), slices.Contains(so.last, tt.culprit))
+		}
+	}
+}

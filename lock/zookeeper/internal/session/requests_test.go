@@ -1,8 +1,11 @@
 package session
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -72,5 +75,152 @@ func TestUnansweredWriteIsGuardedOverALaterConnection(t *testing.T) {
 	})
 	if lasted := time.Since(began); lasted < patience*3/4 {
 		t.Errorf("the second connection was dropped after %v, want about %v", lasted, patience)
+	}
+}
+
+// A write without an answer says nothing about the session. If it renewed trust, a lease would be
+// believed in while the servers give its lock away.
+func TestAnUnansweredWriteRenewsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		s.renewed = func() { t.Error("an unanswered write has confirmed a connection") }
+		if got := s.requests.send(); got.Outcome != Unsent {
+			t.Errorf("send() = %+v without a connection, want it unsent", got)
+		}
+		reconnect(s)
+		if got := s.requests.send(); got.Outcome != Unknown {
+			t.Errorf("send() = %+v without an answer, want it unknown", got)
+		}
+		if _, err := s.confirmation(); !errors.Is(err, errNotConfirmed) || s.Trusted() || s.Left() > 0 {
+			t.Errorf("confirmation() = %v, trusted for %v, want no trust", err, s.Left())
+		}
+		confirm(s)
+		left := s.Left()
+		time.Sleep(time.Second)
+		if s.requests.send(); s.Left() != left-time.Second {
+			t.Errorf("trusted for %v a second later, want %v", s.Left(), left-time.Second)
+		}
+	})
+}
+
+// The guard of a write drops a connection that gives no answer, once for each patience, and leaves
+// the connection alone once the write has its answer.
+func TestGuardDropsOnlyWhatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		var logged bytes.Buffer
+		s.log = slog.New(slog.NewTextHandler(&logged, nil))
+		drops := func() int {
+			synctest.Wait()
+			return bytes.Count(logged.Bytes(), []byte("was not answered"))
+		}
+		reconnect(s)
+		_, patience := s.patience(time.Now())
+		s.requests.send()
+		time.Sleep(3 * patience)
+		if n := drops(); n != 0 {
+			t.Errorf("the guard has dropped %d connections after the end of its write", n)
+		}
+		reconnect(s)
+		answered := s.guard()
+		time.Sleep(patience * 5 / 2)
+		if n := drops(); n != 2 {
+			t.Errorf("the guard has dropped %d connections in two and a half times its patience, want 2", n)
+		}
+		answered()
+		time.Sleep(3 * patience)
+		if n := drops(); n != 2 {
+			t.Errorf("the guard has dropped %d connections after the answer", n-2)
+		}
+		answered = s.guard()
+		s.onState(zk.StateDisconnected)
+		time.Sleep(3 * patience)
+		if n := drops(); n != 2 {
+			t.Errorf("the guard has dropped %d connections while there was none", n-2)
+		}
+		answered()
+	})
+}
+
+// A session follows its connections until it is over, and wakes those that wait for a change.
+func TestSessionFollowsItsConnections(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		if _, err := s.connection(); !errors.Is(err, errNotConnected) {
+			t.Errorf("connection() = %v before the first one, want %v", err, errNotConnected)
+		}
+		up := make(chan error, 1)
+		s.Go(func() { up <- s.Settled() })
+		first := reconnect(s)
+		confirm(s)
+		if err := <-up; err != nil {
+			t.Errorf("Settled() = %v, want nil", err)
+		}
+		s.status.mu.Lock()
+		changed := s.changed
+		s.status.mu.Unlock()
+		s.onState(zk.StateDisconnected)
+		await(t, "the loss of the connection", changed)
+		for _, get := range []func() (uint64, error){s.connection, s.confirmation} {
+			if _, err := get(); !errors.Is(err, errNotConnected) {
+				t.Errorf("%v after the loss of the connection, want %v", err, errNotConnected)
+			}
+		}
+		if second := reconnect(s); second == first {
+			t.Errorf("both connections have the number %d", second)
+		}
+		s.onState(zk.StateExpired)
+		s.onState(zk.StateHasSession)
+		if _, err := s.connection(); !errors.Is(err, errNotConnected) || !errors.Is(s.Err(), ErrExpired) {
+			t.Errorf("connection() = %v, Err() = %v after the expiry, want %v and %v", err, s.Err(), errNotConnected, ErrExpired)
+		}
+	})
+}
+
+// The servers' refusal took the same way as an acknowledged write, so it renews trust. It names the
+// znode whose ACL decided.
+func TestRefusalRenewsTrust(t *testing.T) {
+	t.Parallel()
+	r := newStillRig(t)
+	r.create(t, r.path, 0)
+	shut := &zk.CreateRequest{Path: r.path + "/shut", Acl: zk.WorldACL(zk.PermRead)}
+	if got := r.s.Write(shut); got.Outcome != Applied {
+		t.Fatalf("Write(create %s) = %+v", shut.Path, got)
+	}
+	for _, tt := range []struct {
+		path string
+		want error
+	}{
+		{r.path, zk.ErrNodeExists},
+		{shut.Path + "/child", ErrNotPermitted},
+	} {
+		r.clock.Advance(time.Second) // no heartbeat is due before half a second more
+		before := r.s.Left()
+		if got := r.s.Write(&zk.CreateRequest{Path: tt.path, Acl: zk.WorldACL(zk.PermAll)}); !got.RefusedBy(tt.want) {
+			t.Errorf("Write(create %s) = %+v, want %v", tt.path, got, tt.want)
+		}
+		if left := r.s.Left(); left <= before {
+			t.Errorf("trusted for %v after a refusal, and for %v before, want more", left, before)
+		}
+	}
+}
+
+// If the ACL of the member refuses the pin, no write of the session can succeed any more. The
+// session is over then.
+func TestRefusedPinEndsTheSession(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if _, err := rawConn(t, testserver.SharedZooKeeper(t)).SetACL(r.s.Member(), zk.WorldACL(zk.PermRead), -1); err != nil {
+		t.Fatalf("SetACL() = %v", err)
+	}
+	if got := r.s.Write(); got.Outcome != Refused && got.Outcome != Ended {
+		t.Errorf("Write() = %+v, want it refused", got)
+	}
+	await(t, "the end of the session", r.s.Over())
+	if err := r.s.Err(); !errors.Is(err, ErrNotPermitted) {
+		t.Errorf("Err() = %v, want %v", err, ErrNotPermitted)
 	}
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -97,5 +100,72 @@ func TestSessionGrantedShorterFitsTheServersTick(t *testing.T) {
 	until(t, "another session", func() bool { s := k.Current(); return s != nil && s != old })
 	if tick := tickOf(k.Current()); tick != testTick {
 		t.Errorf("tick of the next session = %v, want %v", tick, testTick)
+	}
+}
+
+// A session that could not be prepared is not used, and its member is gone at once.
+func TestSessionThatIsNotUsedLeavesNothing(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testserver.SharedZooKeeper(t)...)
+	unfit := errors.New("unfit")
+	var unused *Session
+	cfg.Prepare = func(_ context.Context, s *Session) (any, error) {
+		unused = s
+		if ok, _, err := s.conn.Exists(s.Member()); err != nil || !ok {
+			t.Errorf("Exists(member) = %v, %v while the session is prepared", ok, err)
+		}
+		return nil, unfit
+	}
+	if _, err := Keep(bounded(t), cfg, Backoff{Base: time.Second, Max: time.Second}); !errors.Is(err, unfit) || errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Keep() = %v, want %v", err, unfit)
+	}
+	if err := unused.Err(); !errors.Is(err, unfit) {
+		t.Errorf("Err() = %v after Keep() failed, want that the session ended at once", err)
+	}
+	if ok, _, err := rawConn(t, cfg.Servers).Exists(unused.Member()); err != nil || ok {
+		t.Errorf("Exists(member) = %v, %v after Keep() failed, want none", ok, err)
+	}
+}
+
+// A client makes the znodes above its member. It may lack the right for some, if another client has
+// made them.
+func TestMemberBelowZnodesOfOthers(t *testing.T) {
+	t.Parallel()
+	raw := rawConn(t, testserver.SharedZooKeeper(t))
+	for name, tt := range map[string]struct {
+		made  []string // in their order; those named shut can be read only
+		below string
+		want  error
+	}{
+		"nothing is there":    {nil, "/a/b", nil},
+		"all is there":        {[]string{"/a", "/a/b"}, "/a/b", nil},
+		"open below shut":     {[]string{"/shut", "/shut/a"}, "/shut/a/b", nil},
+		"shut":                {[]string{"/shut"}, "/shut", ErrNotPermitted},
+		"two levels of shut":  {[]string{"/shut"}, "/shut/a/b", ErrNotPermitted},
+		"open, and then shut": {[]string{"/a", "/a/shut"}, "/a/shut/b", ErrNotPermitted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(t, testserver.SharedZooKeeper(t)...)
+			root := testserver.Chroot(t)
+			for _, path := range append([]string{""}, tt.made...) {
+				create(t, raw, root+path, 0)
+			}
+			for _, path := range tt.made {
+				if strings.HasSuffix(path, "shut") {
+					if _, err := raw.SetACL(root+path, zk.WorldACL(zk.PermRead), -1); err != nil {
+						t.Fatalf("SetACL(%s) = %v", path, err)
+					}
+				}
+			}
+			cfg.Members = root + tt.below + "/members"
+			k, err := Keep(bounded(t), cfg, Backoff{Base: time.Second, Max: time.Second})
+			if !errors.Is(err, tt.want) {
+				t.Errorf("Keep() = %v, want %v", err, tt.want)
+			}
+			if err == nil {
+				_ = k.Close(bounded(t))
+			}
+		})
 	}
 }

@@ -1,8 +1,13 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -72,4 +77,288 @@ func TestNoLeaseAfterTheEndOfTheSession(t *testing.T) {
 	if h := r.s.Hold(func(error) {}, func() {}); h != nil || r.s.Trusted() || r.s.Held() != 0 {
 		t.Errorf("Hold() after the end = %v, Trusted() = %v, %d holds, want none", h, r.s.Trusted(), r.s.Held())
 	}
+}
+
+// The answer to a write over an earlier connection may be read late. It does not confirm the
+// present connection, whose server may be stale.
+func TestWriteOfAnEarlierConnectionConfirmsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		first := reconnect(s)
+		second := reconnect(s)
+		for _, tt := range []struct {
+			gen  uint64
+			want bool
+		}{{first, false}, {second, true}, {second, false}} {
+			if got := s.acknowledge(tt.gen, s.now(), s.now()); got != tt.want {
+				t.Errorf("a write over connection %d of %d has confirmed it: %v, want %v", tt.gen, second, got, tt.want)
+			}
+			if _, err := s.confirmation(); (err == nil) != (tt.gen == second) {
+				t.Errorf("confirmation() = %v after a write over connection %d of %d", err, tt.gen, second)
+			}
+		}
+		s.onState(zk.StateDisconnected)
+		if s.acknowledge(second, s.now(), s.now()) {
+			t.Error("a write has confirmed a connection that is gone")
+		}
+	})
+}
+
+// Trust that ran out comes back with a write that was sent lately, and not with the late answer to
+// an old one. Those that wait are woken.
+func TestTrustComesBackWithAFreshWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		gen := reconnect(s)
+		if s.Hold(func(error) {}, func() {}) != nil || s.Trusted() {
+			t.Error("Hold() before the first write, want nil")
+		}
+		if err := s.Usable(); !errors.Is(err, errNotConfirmed) {
+			t.Errorf("Usable() = %v before the first write, want %v", err, errNotConfirmed)
+		}
+		confirm(s)
+		sent := s.now()
+		time.Sleep(trustOf(s) - time.Millisecond)
+		if !s.Trusted() {
+			t.Error("Trusted() = false just before the deadline")
+		}
+		time.Sleep(time.Millisecond)
+		if s.Trusted() {
+			t.Error("Trusted() = true at the deadline")
+		}
+		up := make(chan error, 1)
+		s.Go(func() { up <- s.Settled() })
+		synctest.Wait()
+		s.acknowledge(gen, sent, s.now())
+		if err := s.Usable(); !errors.Is(err, errNoQuorum) {
+			t.Errorf("Usable() = %v after the late answer to an old write, want %v", err, errNoQuorum)
+		}
+		confirm(s)
+		if err := s.Usable(); err != nil || !s.Trusted() {
+			t.Errorf("Usable() = %v, Trusted() = %v after a fresh write", err, s.Trusted())
+		}
+		synctest.Wait()
+		select {
+		case err := <-up:
+			if err != nil {
+				t.Errorf("Settled() = %v, want nil", err)
+			}
+		default:
+			t.Error("Settled() waits on after trust came back")
+		}
+	})
+}
+
+// A session without trust for one time-out is given up. One that is trusted again lives on, and
+// each lapse has its own time.
+func TestSessionIsGivenUpOneTimeoutAfterALapse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		reconnect(s)
+		renew := func() { // the second write shows that the leader knows of the first
+			confirm(s)
+			time.Sleep(s.cfg.Tick)
+			confirm(s)
+		}
+		lapse := func() (overdue chan struct{}) {
+			renew()
+			overdue = make(chan struct{})
+			told := 0
+			s.Hold(func(error) { told++ }, func() { close(overdue) })
+			time.Sleep(trustOf(s))
+			for range 2 {
+				if s.Left() > 0 || told != 1 || s.Trusted() || s.Held() != 0 {
+					t.Errorf("trusted: %v, told %d times, %d holds, want the holder to be told once", s.Trusted(), told, s.Held())
+				}
+			}
+			return overdue
+		}
+		first := lapse()
+		second := lapse()
+		await(t, "the first hold to be overdue", first)
+		synctest.Wait()
+		if err := s.Err(); err != nil {
+			t.Errorf("the session was given up (%v) one time-out after a lapse that had ended", err)
+		}
+		renew()
+		await(t, "the second hold to be overdue", second)
+		synctest.Wait()
+		if err := s.Err(); err != nil {
+			t.Errorf("the session was given up (%v) although it is trusted again", err)
+		}
+		third := lapse()
+		time.Sleep(s.Timeout() - 1)
+		if err := s.Err(); err != nil {
+			t.Errorf("the session was given up (%v) before its time", err)
+		}
+		await(t, "the third hold to be overdue", third)
+		synctest.Wait()
+		if err := s.Err(); !errors.Is(err, ErrGivenUp) {
+			t.Errorf("Err() = %v one time-out after trust ran out, want %v", err, ErrGivenUp)
+		}
+	})
+}
+
+// The goroutines of a session tell holders of the end of trust in time, although nothing else looks
+// at the clock, and wake every watch at the end of the session.
+func TestSessionLooksAtItsClock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		reconnect(s)
+		confirm(s)
+		s.run()
+		began, lost := time.Now(), make(chan struct{})
+		s.Hold(func(error) { close(lost) }, func() {})
+		await(t, "the holder to be told", lost)
+		if after := time.Since(began); after != trustOf(s) {
+			t.Errorf("the holder was told after %v, want %v", after, trustOf(s))
+		}
+		s.onState(zk.StateDisconnected)
+		w := s.Watch("/a", OnNode, nil)
+		await(t, "an answer to the watch", w.Armed())
+		s.die(ErrExpired)
+		await(t, "the watch at the end of the session", w.Woken())
+	})
+}
+
+// Everything that waits for a session ends when trust runs out or with the session, as it says.
+func TestEndsWakeThoseThatWait(t *testing.T) {
+	t.Parallel()
+	waits := map[string]func(s *Session) error{
+		"AwaitUp": func(s *Session) error { return s.AwaitUp(context.Background()) },
+		"Await":   func(s *Session) error { return s.Await(context.Background(), nil) },
+		"Settled": func(s *Session) error { return s.Settled() },
+		"Retry":   func(s *Session) error { return s.Retry() },
+	}
+	for name, wait := range waits {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				for _, lapses := range []bool{true, false} {
+					s := alone(t)
+					reconnect(s)
+					confirm(s)
+					s.onState(zk.StateDisconnected)
+					got := make(chan error, 1)
+					s.Go(func() { got <- wait(s) })
+					synctest.Wait()
+					want := ErrExpired
+					if lapses {
+						time.Sleep(trustOf(s))
+						s.Trusted()
+						synctest.Wait()
+					}
+					if lapses && (name == "AwaitUp" || name == "Await") { // the others are for work that must not give up
+						want = errNoQuorum
+					} else {
+						if len(got) > 0 {
+							t.Errorf("%s() = %v before the end of the session", name, <-got)
+						}
+						s.die(ErrExpired)
+						s.die(ErrGivenUp) // the first reason stays
+						synctest.Wait()
+					}
+					select {
+					case err := <-got:
+						if !errors.Is(err, want) {
+							t.Errorf("%s() = %v, want %v", name, err, want)
+						}
+					default:
+						t.Errorf("%s() still waits after %v", name, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Nothing begins after the end of a session.
+func TestNothingBeginsAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		gen := reconnect(s)
+		confirm(s)
+		told := 0
+		s.Hold(func(err error) {
+			told++
+			if !errors.Is(err, ErrExpired) || !errors.Is(err, idem.ErrLeaseLost) {
+				t.Errorf("told of %v, want %v because of %v", err, idem.ErrLeaseLost, ErrExpired)
+			}
+		}, func() {})
+		s.die(ErrExpired)
+		s.die(ErrClosed)
+		if told != 1 || !errors.Is(s.Err(), ErrExpired) || s.Held() != 0 {
+			t.Errorf("told %d times, Err() = %v, %d holds, want one end by %v", told, s.Err(), s.Held(), ErrExpired)
+		}
+		if s.Go(func() { t.Error("Go() has run a function after the end") }) {
+			t.Error("Go() = true after the end")
+		}
+		if s.acknowledge(gen, s.now(), s.now()) || s.Trusted() {
+			t.Error("a write was acknowledged after the end")
+		}
+		if err := s.Pause(); !errors.Is(err, ErrExpired) {
+			t.Errorf("Pause() = %v after the end, want %v", err, ErrExpired)
+		}
+		if _, err := s.confirmation(); err == nil {
+			t.Error("a deciding read may be sent after the end")
+		}
+		for range cap(s.slots) {
+			if _, err := s.ask("/a", nil, true); err == nil {
+				t.Error("ask() = nil after the end")
+			}
+			s.slots <- struct{}{}
+		}
+		if _, err := s.ask("/a", nil, true); !errors.Is(err, ErrExpired) {
+			t.Errorf("ask() = %v without a slot after the end, want %v", err, ErrExpired)
+		}
+		if err := s.Barrier(context.Background()); !errors.Is(err, ErrExpired) {
+			t.Errorf("Barrier() = %v after the end, want %v", err, ErrExpired)
+		}
+		w := s.Watch("/a", OnNode, nil)
+		await(t, "an answer to a watch after the end", w.Armed())
+		await(t, "a watch after the end", w.Woken())
+		if _, err := w.Found(); !errors.Is(err, ErrExpired) || s.Watching("/a", OnNode) != nil {
+			t.Errorf("Found() = %v after the end, want %v", err, ErrExpired)
+		}
+	})
+}
+
+// Each change is told, in order and with its reason.
+func TestSessionTellsEachChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t)
+		reconnect(s)
+		confirm(s)
+		var told []Event
+		s.announce(func(ev Event) { told = append(told, ev) })
+		s.onState(zk.StateDisconnected)
+		s.onState(zk.StateDisconnected) // it is no change
+		reconnect(s)
+		confirm(s)
+		time.Sleep(trustOf(s))
+		s.Trusted()
+		confirm(s)
+		s.die(ErrExpired)
+		want := []struct {
+			state State
+			err   error
+		}{
+			{Connected, nil}, {Reconnected, nil}, {Suspended, errNotConnected}, {Suspended, errNotConfirmed},
+			{Reconnected, nil}, {Lost, errNoQuorum}, {Reconnected, nil}, {Lost, ErrExpired},
+		}
+		if len(told) != len(want) {
+			t.Fatalf("told %+v, want %+v", told, want)
+		}
+		for i, ev := range told {
+			if ev.State != want[i].state || !errors.Is(ev.Err, want[i].err) || ev.Session != "0x0" {
+				t.Errorf("told %+v, want %+v", ev, want[i])
+			}
+		}
+	})
 }

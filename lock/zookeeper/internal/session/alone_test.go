@@ -1,0 +1,53 @@
+package session
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
+)
+
+// alone is a session without a server, for a bubble of synctest. Its library has stopped, so each
+// request fails at once with zk.ErrConnectionClosed. Its lease clock is that of the bubble.
+func alone(t *testing.T) *Session {
+	t.Helper()
+	cfg := config(t, "nowhere:2181")
+	start, origin := time.Now(), leaseclock.NewManual().Now()
+	cfg.Now = func() leaseclock.Instant { return origin.Add(time.Since(start)) }
+	cfg.Dialer.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, zk.ErrNoServer }
+	s, err := connect(&cfg)
+	if err != nil {
+		t.Fatalf("connect() = %v", err)
+	}
+	s.conn.Close()
+	for range s.ended {
+	}
+	t.Cleanup(func() {
+		s.die(ErrClosed)
+		s.status.wg.Wait()
+	})
+	return s
+}
+
+// reconnect gives a session that is alone another connection, and returns its number.
+func reconnect(s *Session) uint64 {
+	s.onState(zk.StateDisconnected)
+	s.onState(zk.StateHasSession)
+	s.status.mu.Lock()
+	defer s.status.mu.Unlock()
+	s.clock.handshake(s.now(), s.cfg.Timeout)
+	return s.gen
+}
+
+// confirm has a write acknowledged that was sent now, over the present connection.
+func confirm(s *Session) {
+	gen, _ := s.connection()
+	s.acknowledge(gen, s.now(), s.now())
+}
+
+// trustOf is how long a session that is alone can be trusted after a write.
+func trustOf(s *Session) time.Duration { return s.cfg.Timeout - Margin(s.cfg.Timeout, s.cfg.Tick) }
