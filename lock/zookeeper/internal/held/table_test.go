@@ -4,7 +4,10 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
 // A session has one claim for each path, and not more claims than it may have. A claim moves to
@@ -65,5 +68,17 @@ func TestClaimOfASecondPath(t *testing.T) {
 	l.end(nil)
 	if cl, err := table.Succeed(l, "/c"); cl != nil || !errors.Is(err, idem.ErrLeaseLost) || table.Find("/c") != nil {
 		t.Errorf("Succeed() after the end of the lease = %v, %v, want %v", cl, err, idem.ErrLeaseLost)
+	}
+}
+
+// A refused delete is not sent again at once. It deletes the znode whatever its version is.
+func TestDeletionOfAZnodeAlone(t *testing.T) {
+	t.Parallel()
+	ops := deletion("/a", nil)
+	if del, ok := ops[0].(*zk.DeleteRequest); len(ops) != 1 || !ok || del.Path != "/a" || del.Version != -1 {
+		t.Errorf("deletion() = %v, want the delete of any version", ops)
+	}
+	if ops := deletion("/a", &session.Result{Outcome: session.Refused}); ops != nil {
+		t.Errorf("deletion() after a refusal = %v, want none", ops)
 	}
 }
