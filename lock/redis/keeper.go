@@ -250,8 +250,5 @@ func answered(err error) bool {
 
 // unavailable wraps a failed exchange with a server.
 func unavailable(method string, err error) error {
-	if errors.Is(err, idem.ErrUnavailable) {
-		return err
-	}
 	return fmt.Errorf("lock/redis: %s: %w: %w", method, idem.ErrUnavailable, err)
 }

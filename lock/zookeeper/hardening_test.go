@@ -3,9 +3,12 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"path"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -118,4 +121,32 @@ func TestOpenSurvivesLosses(t *testing.T) {
 			}
 		})
 	})
+}
+
+// The servers refuse a release. It goes on until they do not, and asks about once a second.
+func TestRefusedReleaseGoesOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.l)
+	allow := func(perms int32) {
+		t.Helper()
+		if _, err := r.raw.SetACL(path.Dir(r.path), zk.WorldACL(perms), -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allow(zk.PermAll &^ zk.PermDelete)
+	requests := r.proxy.Count(r.path)
+	lease.ReleaseInBackground()
+	tries := func(n int) time.Time {
+		until(t, "a try", func() bool { return requests.Seen().Requests[testserver.OpMulti] >= n })
+		return time.Now()
+	}
+	if first, second := tries(1), tries(2); second.Sub(first) < time.Second/2 {
+		t.Errorf("the second try came %v after the first one, want about a second", second.Sub(first))
+	}
+	allow(zk.PermAll)
+	r.release(lease)
+	if r.exists() {
+		t.Error("the lock is there after its release")
+	}
 }

@@ -176,6 +176,11 @@ func TestAbandonedCreate(t *testing.T) {
 			reply := r.proxy.HoldNextReply(r.onLock())
 			go func() { <-reply.Held(); cancel() }()
 			r.wantGivenUp(ctx)
+			soon, stop := context.WithTimeout(bounded(r), 50*time.Millisecond)
+			defer stop()
+			if l, err := r.l.TryAcquire(soon, request(r.id)); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, idem.ErrLocked) {
+				r.Errorf("TryAcquire() while the lock is being given back = %v, %v, want it to wait", l, err)
+			}
 			reply.Release()
 		}},
 		{"request late", func(r *rig, ctx context.Context, cancel context.CancelFunc) {

@@ -173,3 +173,21 @@ func TestParentIsMadeOnceForAllWhoMissIt(t *testing.T) {
 		t.Errorf("the parent was made in %d Multis, want one", n)
 	}
 }
+
+// A parent is made again after a lost reply or request. Its callers do not notice.
+func TestLostParent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	s := sessionOf(r.c)
+	for path, lose := range map[string]func(testserver.Match) <-chan struct{}{"/reply": r.proxy.DropNextReply, "/request": r.proxy.DropNextRequest} {
+		path = r.cfg.Chroot + path
+		lost := lose(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(path)))
+		if err := s.EnsureParents(path + "/x"); err != nil {
+			t.Errorf("EnsureParents() = %v, want <nil>", err)
+		}
+		await(t, "the loss", lost)
+		if there, _, err := r.raw.Exists(path); !there || err != nil {
+			t.Errorf("Exists(%s) = %t, %v, want the parent", path, there, err)
+		}
+	}
+}

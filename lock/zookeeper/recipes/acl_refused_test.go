@@ -84,8 +84,10 @@ func TestACLOfOthers(t *testing.T) {
 		if _, _, err := NewRegister(c, "/app/mutex").Load(bounded(t)); !errors.Is(err, zookeeper.ErrNotPermitted) {
 			t.Errorf("Load() = %v, want %v", err, zookeeper.ErrNotPermitted)
 		}
-		if err := NewRegister(c, "/app/mutex/x").Save(bounded(t), nil, 0); !errors.Is(err, zookeeper.ErrNotPermitted) {
-			t.Errorf("Save() = %v, want %v", err, zookeeper.ErrNotPermitted)
+		for _, path := range []string{"/app/mutex/x", "/app/no/such/parent"} {
+			if err := NewRegister(c, path).Save(bounded(t), nil, 0); !errors.Is(err, zookeeper.ErrNotPermitted) {
+				t.Errorf("Save() at %s = %v, want %v", path, err, zookeeper.ErrNotPermitted)
+			}
 		}
 		// A lock that somebody else has made and nobody may read.
 		id := newID()

@@ -137,3 +137,35 @@ func TestSessionForgetsLeases(t *testing.T) {
 		}
 	}
 }
+
+// A waiter gives up while it reads its znode after a hand-over. It does not take the missing answer
+// for a missing znode.
+func TestHandOverGivenUpWhileItReads(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	ln := newLineup(r.Client, linePath)
+	var places [2]*Lease
+	for i := range places {
+		l, err := ln.enqueue(bounded(t), sessionOf(r.Client), exclusive, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		places[i] = l
+	}
+	first, second := places[0], places[1]
+	if err := first.begin(true, false); err != nil {
+		t.Fatal(err)
+	}
+	first.ReleaseInBackground()
+	read := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(pathOf(second))))
+	defer read.Release()
+	ctx, cancel := context.WithCancel(bounded(t))
+	defer cancel()
+	go func() { <-read.Held(); cancel() }()
+	handed, err := second.awaitHandOver(ctx, first, second.Table().Now().Add(-2*held.Young))
+	if handed || !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) || second.Err() != nil {
+		t.Errorf("awaitHandOver() given up = %t, %v, want %v and its cause", handed, err, idem.ErrLocked)
+	}
+	read.Release()
+	releaseAll(t, []*Lease{second})
+}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
@@ -90,6 +92,18 @@ func TestDowngradeFails(t *testing.T) {
 			if err := r.Raw.Delete(pathOf(held), -1); err != nil {
 				r.Fatal(err)
 			}
+			_, err := downgrade(bounded(r))
+			return err
+		}},
+		{"refused by the servers", zk.ErrNoAuth, func(r *rig, _ *Lease, downgrade ask) error {
+			line := r.Config.Chroot + linePath
+			allow := func(perms int32) {
+				if _, err := r.Raw.SetACL(line, zk.WorldACL(perms), -1); err != nil {
+					r.Fatal(err)
+				}
+			}
+			allow(zk.PermAll &^ zk.PermCreate)
+			defer allow(zk.PermAll)
 			_, err := downgrade(bounded(r))
 			return err
 		}},

@@ -2,7 +2,9 @@ package once_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 	"go.uber.org/goleak"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
@@ -114,6 +117,19 @@ func TestWritesShareStamps(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	beside, err := table.Decide(held.Above(table.Member()), session.OfChildren)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stamps := 0
+	for _, name := range beside.Names {
+		if strings.HasPrefix(held.Above(table.Member())+"/"+name, table.Member()+"-") {
+			stamps++
+		}
+	}
+	if stamps < 1 || stamps > once.Stamps {
+		t.Errorf("the session has %d stamps, want %d at most", stamps, once.Stamps)
+	}
 }
 
 // A stamp is claimed as long as the session lives, even if the connection breaks at that
@@ -145,4 +161,73 @@ func TestStampOutlivesTheConnection(t *testing.T) {
 	}
 	stop()
 	wg.Wait()
+}
+
+// A caller whose time is over leaves, and the write goes on. Its true outcome is told all the same.
+func TestWriteGoesOnWithoutItsCaller(t *testing.T) {
+	t.Parallel()
+	proxy := testserver.StartZooKeeperProxy(t, testserver.SharedZooKeeper(t)[0])
+	table, chroot := openAt(t, proxy.Addr())
+	match := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(chroot+"/slow"))
+	refused := proxy.HoldNextReply(match) // the stamp is not there yet
+	defer refused.Release()
+	ctx, cancel := context.WithCancel(zktest.Bounded(t))
+	settled, left := make(chan session.Result, 1), make(chan session.Result, 1)
+	go func() {
+		left <- once.Write(ctx, table, func(r session.Result) { settled <- r }, table.Persistent(chroot+"/slow", nil))
+	}()
+	zktest.Await(t, "the refusal", refused.Held())
+	hold := proxy.HoldNextReply(match)
+	defer hold.Release()
+	refused.Release()
+	zktest.Await(t, "the reply", hold.Held())
+	cancel()
+	select {
+	case r := <-left:
+		if r.Outcome != session.Unknown || !errors.Is(r.Err, context.Canceled) {
+			t.Errorf("Write() = %v, %v, want it unknown, with the cause", r.Outcome, r.Err)
+		}
+	case <-time.After(zktest.Patience):
+		t.Fatal("Write() waits on after the end of its context")
+	}
+	hold.Release()
+	if r := <-settled; r.Outcome != session.Applied {
+		t.Errorf("settled with %v, %v, want it applied", r.Outcome, r.Err)
+	}
+}
+
+// A write that gets no stamp is not sent, and says why.
+func TestWriteWithoutAStamp(t *testing.T) {
+	t.Parallel()
+	table, chroot := open(t)
+	write := func(ctx context.Context) session.Result {
+		settled := make(chan session.Result, 1)
+		once.Begin(ctx, table, func(r session.Result) { settled <- r }, table.Persistent(chroot+"/late", nil))
+		return <-settled
+	}
+	var stamps []*held.Claim
+	for range once.Stamps {
+		cl, err := once.ClaimStamp(t.Context(), table)
+		if err != nil {
+			t.Fatalf("ClaimStamp() = %v", err)
+		}
+		stamps = append(stamps, cl)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if r := write(ctx); r.Outcome != session.Unsent || !errors.Is(r.Err, context.DeadlineExceeded) {
+		t.Errorf("Begin() while all stamps are in use = %v, %v, want it unsent at its deadline", r.Outcome, r.Err)
+	}
+	for _, cl := range stamps {
+		cl.Free()
+	}
+	most := table.MaxClaims
+	table.MaxClaims = 0
+	if r := write(t.Context()); r.Outcome != session.Unsent || !errors.Is(r.Err, idem.ErrUnavailable) {
+		t.Errorf("Begin() in a session with too many locks = %v, %v, want it unsent", r.Outcome, r.Err)
+	}
+	table.MaxClaims = most
+	if r := write(t.Context()); r.Outcome != session.Applied {
+		t.Errorf("Begin() after that = %v, %v, want it applied", r.Outcome, r.Err)
+	}
 }
