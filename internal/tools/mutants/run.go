@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	copied "github.com/idemkeeper/idemkeeper/internal/tools/tree"
 )
@@ -37,13 +38,14 @@ func run(ctx context.Context, chosen []Mutant, parallel int, whole bool) error {
 		share(trees, testsOf(chosen), func(t tree, g group) { t.sound(ctx, g, &r) })
 	}
 	share(trees, chosen, func(t tree, m Mutant) {
-		verdict, err := t.try(ctx, &m, whole)
+		began := time.Now()
+		verdict, err := t.try(ctx, &m, r.limit(&m), whole)
 		switch {
 		case ctx.Err() != nil: // nothing is known about this fault
 		case err != nil:
 			r.failuref("%s: %v", m.Name, err)
 		default:
-			r.catchf("%s: %s", m.Name, verdict)
+			r.catchf("%s: %s, %.0f s", m.Name, verdict, time.Since(began).Seconds())
 		}
 	})
 	if err := ctx.Err(); err != nil {
@@ -78,6 +80,34 @@ func share[T any](trees []tree, items []T, work func(tree, T)) {
 type result struct {
 	mu             sync.Mutex
 	caught, failed int
+	slowest        map[string]time.Duration // how long a test took without a fault, by package and name
+}
+
+// A test may take this long more than five times what it took without a fault. With a fault, many
+// tests wait for something that does not happen.
+const (
+	grace       = 10 * time.Second
+	serverGrace = time.Minute
+)
+
+// limit is how long the test of a fault may take.
+func (r *result) limit(m *Mutant) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	took := 5 * r.slowest[m.Package+" "+m.Test]
+	if m.Server {
+		return serverGrace + took
+	}
+	return grace + took
+}
+
+func (r *result) took(pkg, name string, d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.slowest == nil {
+		r.slowest = make(map[string]time.Duration)
+	}
+	r.slowest[pkg+" "+name] = d
 }
 
 func (r *result) catchf(format string, args ...any) {
@@ -128,20 +158,25 @@ type tree string
 
 // sound runs tests without any fault. Each of them has to pass.
 func (t tree) sound(ctx context.Context, g group, r *result) {
-	out, _ := t.test(ctx, g.pkg, strings.Join(g.names, "|"))
+	out, _ := t.test(ctx, g.pkg, strings.Join(g.names, "|"), patience)
 	if ctx.Err() != nil {
 		return
 	}
 	for _, name := range g.names {
-		if !bytes.Contains(out, []byte("--- PASS: "+name+" ")) {
+		passed := regexp.MustCompile(`--- PASS: ` + regexp.QuoteMeta(name) + ` \((\S+s)\)`).FindSubmatch(out)
+		if passed == nil {
 			r.failuref("%s in %s does not pass without a fault:\n%s", name, g.pkg, tail(out))
+			continue
+		}
+		if d, err := time.ParseDuration(string(passed[1])); err == nil {
+			r.took(g.pkg, name, d)
 		}
 	}
 }
 
 // try puts a fault into the copy, runs its test and takes the fault out again. It returns what
 // caught the fault.
-func (t tree) try(ctx context.Context, m *Mutant, whole bool) (verdict string, err error) {
+func (t tree) try(ctx context.Context, m *Mutant, limit time.Duration, whole bool) (verdict string, err error) {
 	file := filepath.Join(string(t), m.File)
 	sound, err := os.ReadFile(file)
 	if err != nil {
@@ -156,9 +191,9 @@ func (t tree) try(ctx context.Context, m *Mutant, whole bool) (verdict string, e
 	defer func() { err = errors.Join(err, os.WriteFile(file, sound, 0o600)) }()
 	name := m.Test
 	if whole {
-		name = ""
+		name, limit = "", patience
 	}
-	out, ok := t.test(ctx, m.Package, name)
+	out, ok := t.test(ctx, m.Package, name, limit)
 	switch {
 	case ok:
 		return "", errors.New("nothing notices it")
@@ -166,16 +201,21 @@ func (t tree) try(ctx context.Context, m *Mutant, whole bool) (verdict string, e
 		return "", fmt.Errorf("it does not compile:\n%s", tail(out))
 	case whole:
 		return strings.Join(slices.Compact(failures(out)), " "), nil
+	case bytes.Contains(out, []byte("panic: test timed out")):
+		return m.Test + " does not end", nil
 	case bytes.Contains(out, []byte("--- FAIL: "+m.Test)), bytes.Contains(out, []byte("panic: ")), bytes.Contains(out, []byte("fatal error: ")):
 		return m.Test, nil
 	}
 	return "", fmt.Errorf("another failure:\n%s", tail(out))
 }
 
+// patience is how long tests may take whose usual time is not known.
+const patience = 5 * time.Minute
+
 // test runs tests of a package by their names, or all of them. The paths of the copies are trimmed,
 // so that the copies share what they have compiled. If the context ends, the tests are killed too.
-func (t tree) test(ctx context.Context, pkg, names string) (out []byte, ok bool) {
-	args := []string{"test", "-count=1", "-v", "-failfast", "-vet=off", "-trimpath", "-timeout=5m"}
+func (t tree) test(ctx context.Context, pkg, names string, limit time.Duration) (out []byte, ok bool) {
+	args := []string{"test", "-count=1", "-v", "-failfast", "-vet=off", "-trimpath", "-timeout=" + limit.String()}
 	if names != "" {
 		args = append(args, "-run", "^("+strings.ReplaceAll(names, "/", ")$/^(")+")$")
 	}
