@@ -56,15 +56,24 @@ type Config struct {
 	// LookUp says how an operator looks an operation up in the systems that the route calls, for
 	// example a query or a command. It is shown as text, to be copied. It may be nil.
 	LookUp func(route, operationID string) string
-	// AnswerHint says what a normal answer of a route has, for an operator who has to enter one, such
-	// as "status 201, and the payment as GET /payments/ID shows it". It may be nil.
-	AnswerHint func(route string) string
+	// Answer tells what a normal answer of a route has, for an operator who has to enter one. It may
+	// be nil.
+	Answer func(route string) Answer
 	// Idemctl says that idemctl can reach the store. Pages then have its commands.
 	Idemctl bool
 	// Checks are further lines in the strip of health, such as a database or replicas.
 	Checks []Check
 	// Log gets the errors of servers, and every decision. The default is slog.Default().
 	Log *slog.Logger
+}
+
+// Answer is what all normal answers of a route have. The form for an answer starts with it.
+type Answer struct {
+	Status      int    // 201 by default
+	ContentType string // application/json by default
+	// Hint names the rest in a few words, such as "the header Location: /payments/ID, and the
+	// payment as body".
+	Hint string
 }
 
 // Console is the operator's page. It is safe for concurrent use. Make it with [New].

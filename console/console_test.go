@@ -96,7 +96,7 @@ func TestForgedFormsAreRefused(t *testing.T) {
 	if state := r.record("k").State; state != idem.StateUnknown {
 		t.Errorf("a forged form settled: %v", state)
 	}
-	ada.do("POST", path, good(), "Sec-Fetch-Site", "same-origin").want(t, 200, "Attempt 1 was settled as not applied by ada")
+	ada.do("POST", path, good(), "Sec-Fetch-Site", "same-origin").want(t, 200, "Attempt 1 was settled by ada", "it did not take effect")
 }
 
 var inline = regexp.MustCompile(`(?i)<script(?:>| [^>]*>[^<])|<style|\sstyle=|\son[a-z]+=|javascript:`)
@@ -233,7 +233,7 @@ func TestInbox(t *testing.T) {
 	ada.get("?route=refunds").want(t, 200, "Nothing is in doubt here")
 	ada.get("?route=PAYMENTS").want(t, 200, id("k000").String())
 	ada.get("?after=garbage&state=x&older=-1").want(t, 200, id("k000").String())
-	ada.get("health").want(t, 200, "120 unknown", "gives out locks", "has not swept")
+	ada.get("health").want(t, 200, "120 in doubt", "gives out locks", "has not swept")
 }
 
 // A key that is repeated for hours does not make its page endless.
@@ -276,10 +276,10 @@ func TestStripDoesNotContradictTheList(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, backends["memory"])
 	ada := r.as("ada")
-	ada.get("").want(t, 200, "No outcome is open")
+	ada.get("").want(t, 200, "No attempt is open")
 	r.inDoubt("k", nil)
-	ada.storyOf("k").want(t, 200, "1 unknown", "!No outcome is open")
-	ada.get("").want(t, 200, "1 unknown", "!No outcome is open")
+	ada.storyOf("k").want(t, 200, "1 in doubt", "!No attempt is open")
+	ada.get("").want(t, 200, "1 in doubt", "!No attempt is open")
 }
 
 // A console that is mounted without its slash leads to the path with it, and not in a circle.
@@ -331,7 +331,7 @@ func TestStoryTellsOfResolverAndDecisions(t *testing.T) {
 		if _, err := r.engine.Resolve(r.Context(), id("k"), &r.policy); err != nil {
 			r.Fatal(err)
 		}
-		ada.storyOf("k").want(r.T, 200, "unknown", "it failed: the ledger timed out", "never reached the bank", "Attempt 1 was settled as not applied", "Attempt 2 ended in doubt",
+		ada.storyOf("k").want(r.T, 200, "unknown", "it failed: the ledger timed out", "never reached the bank", "Attempt 1 was settled", "it did not take effect", "Attempt 2 ended in doubt",
 			"ask the route&#39;s resolver again", "Seen by this instance")
 		ada.get("").want(r.T, 200, "it failed: the ledger timed out")
 	})
@@ -342,7 +342,7 @@ func TestHealth(t *testing.T) {
 	r := newRig(t, backends["redis"])
 	r.console.Swept(t.Context(), sweeper.Pass{Leader: true, Looked: 7, Applied: 2})
 	got := r.as("reader").get("health")
-	got.want(t, 200, "gives out locks", "accepts new records", "looked at 7 records and settled 2", "No replica is attached", "No outcome is open")
+	got.want(t, 200, "gives out locks", "accepts new records", "looked at 7 records and settled 2", "No replica is attached", "No attempt is open")
 }
 
 // A server that is down is told to operators, without its address.
@@ -396,14 +396,14 @@ func TestThousandsOfOpenRecords(t *testing.T) {
 		t.Logf("%s of %d open records: %v, %d bytes", what, n, time.Since(start).Round(time.Millisecond), len(got.body))
 		return got
 	}
-	timed("first page, with the strip", "").want(t, 200, fmt.Sprintf("%d unknown", n))
+	timed("first page, with the strip", "").want(t, 200, fmt.Sprintf("%d in doubt", n))
 	next := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(timed("first page", "").body)
 	if next == nil {
 		t.Fatal("there is no next page")
 	}
 	timed("next page", strings.ReplaceAll(next[1], "&amp;", "&")).want(t, 200, "First page")
 	timed("a filter without a match", "?route=refunds").want(t, 200, "records were read for this page", "Go on searching")
-	timed("health", "health").want(t, 200, fmt.Sprintf("%d unknown", n))
+	timed("health", "health").want(t, 200, fmt.Sprintf("%d in doubt", n))
 	op := id("k4999").OperationID()
 	start := time.Now()
 	ada.do("POST", "find", url.Values{"token": {ada.get("").form().Get("token")}, "key": {op}}).want(t, 200, op)

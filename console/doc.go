@@ -12,7 +12,7 @@
 // oldest first, with the attempts, the fences, whether the holder lives, the response that was on
 // its way and what the resolver said. It tells the story of one key. A person who may do so
 // settles an outcome in doubt there. Give [Config].ScopeHint, [Config].LookUp and
-// [Config].AnswerHint, so that an operator knows what a scope is in your service, how to look an
+// [Config].Answer, so that an operator knows what a scope is in your service, how to look an
 // operation up, and what a client expects. A strip shows the health of the lock service, the store,
 // the lock domains, the replicas and the sweeper.
 //

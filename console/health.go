@@ -234,13 +234,13 @@ func (n *counts) add(o *idem.OpenRecord) {
 
 func (c *Console) gradeOpen(rep *report, seen int, oldest time.Duration) (Level, string) {
 	if seen == 0 {
-		return OK, "No outcome is open."
+		return OK, "No attempt is open."
 	}
 	var parts []string
 	for _, part := range []struct {
 		n    int
 		what string
-	}{{rep.Counts.Unknown, "unknown"}, {rep.Counts.Unreadable, "unreadable"}, {rep.Counts.Pending, "pending"}} {
+	}{{rep.Counts.Unknown, "in doubt"}, {rep.Counts.Unreadable, "unreadable"}, {rep.Counts.Pending, "running or interrupted"}} {
 		if part.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
 		}

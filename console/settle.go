@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ type form struct {
 	Choices []choice
 	Stored  string // the response on its way, "" without one to replay
 	Max     int    // bytes of a reason
+	Hint    string // what else a normal answer has
 
 	// What the operator has entered.
 	Outcome, Reason, Status, ContentType, Location, Body, Empty string
@@ -42,11 +44,16 @@ type form struct {
 // that is used to one outcome does not choose the other.
 type choice struct{ Outcome, Confirm string }
 
-func newForm(f *operate.Facts) *form {
+func (c *Console) newForm(f *operate.Facts) *form {
 	rec := &f.Record
 	op := f.ID.OperationID()
 	end := op[len(op)-confirmLength:]
-	out := &form{Attempt: formatAttempt(rec.Attempt), Max: idem.MaxReasonBytes, Status: itoa(http.StatusCreated), ContentType: "application/json"}
+	normal := Answer{}
+	if c.cfg.Answer != nil {
+		normal = c.cfg.Answer(rec.Route)
+	}
+	out := &form{Attempt: formatAttempt(rec.Attempt), Max: idem.MaxReasonBytes, Hint: operate.Printable(normal.Hint),
+		Status: strconv.Itoa(cmp.Or(normal.Status, http.StatusCreated)), ContentType: cmp.Or(normal.ContentType, "application/json")}
 	if operate.Likely(rec.Route) != operate.OverGRPC { // an answer can be entered
 		out.Choices = append(out.Choices, choice{appliedWith, end})
 	}
@@ -106,8 +113,10 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request) {
 
 // keep fills in what the operator has entered, except the confirmation.
 func (f *form) keep(v url.Values) {
-	f.Outcome, f.Reason, f.Body = v.Get("outcome"), v.Get("reason"), v.Get("body")
-	f.Status, f.ContentType, f.Location, f.Empty = v.Get("status"), v.Get("content-type"), v.Get("location"), v.Get("empty")
+	f.Outcome, f.Reason, f.Body, f.Location, f.Empty = v.Get("outcome"), v.Get("reason"), v.Get("body"), v.Get("location"), v.Get("empty")
+	if f.Outcome == appliedWith { // the other forms have no such fields
+		f.Status, f.ContentType = v.Get("status"), v.Get("content-type")
+	}
 }
 
 // changed is told if the operator's decision is about an attempt that is no longer open.
@@ -121,7 +130,7 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 	if f.Err != nil || !rec.State.Open() || formatAttempt(rec.Attempt) != v.Get("attempt") {
 		return http.StatusConflict, changed
 	}
-	want := newForm(f)
+	want := c.newForm(f)
 	i := slices.IndexFunc(want.Choices, func(c choice) bool { return c.Outcome == v.Get("outcome") })
 	if i < 0 {
 		return http.StatusUnprocessableEntity, "Choose what happened. Nothing was settled."

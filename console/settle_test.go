@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/console"
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -27,9 +28,9 @@ func TestSettleAsApplied(t *testing.T) {
 		r.inDoubt("k", nil)
 		ada := r.as("ada")
 		page := ada.storyOf("k")
-		page.want(r.T, 200, "unknown", "It did not take effect", "Not found is not proof", "GET /v1/payments?operation_id="+id("k").OperationID()+" # "+route, "A normal answer: status 201 &lt;of&gt; "+route, "If you find it, it took effect", "no process holds the lock", "idemctl record resolve --key-id "+id("k").String())
+		page.want(r.T, 200, "unknown", "It did not take effect", "Not found is not proof", "GET /v1/payments?operation_id="+id("k").OperationID()+" # "+route, "A normal answer has an &lt;ID&gt; of "+route, `name="status" inputmode="numeric" required pattern="[2-5][0-9][0-9]" title="a number from 200 to 599" value="202"`, `value="application/json"`, "If you find it, it took effect", "no process holds the lock", "idemctl record resolve --key-id "+id("k").String())
 		done := ada.settle("k", page, "outcome", "applied", "status", "201", "content-type", "application/json", "location", "/v1/payments/7", "body", "{\r\n\"id\":7}")
-		done.want(r.T, 200, "Attempt 1 was settled as applied by ada at ", "ticket 4711", "!Settle attempt", "!<dt>Resolver</dt>", "No outcome is open.")
+		done.want(r.T, 200, "Attempt 1 was settled by ada at ", ": it took effect. Repeats get", "by <b>ada</b>: it took effect", "ticket 4711", "!Settle attempt", "!<dt>Resolver</dt>", "No attempt is open.")
 		rec := r.record("k")
 		if rec.State != idem.StateCompleted || rec.Decision != (idem.Decision{By: "ada", Reason: "found in the ledger, ticket 4711"}) {
 			r.Errorf("the record is %+v", rec)
@@ -45,7 +46,7 @@ func TestSettleAsApplied(t *testing.T) {
 			r.Errorf("the log does not tell who settled: %s", r.log)
 		}
 		// The same form again decides nothing.
-		ada.settle("k", page, "outcome", "not-applied").want(r.T, 200, "This form did nothing. Attempt 1 was settled as applied by ada at ")
+		ada.settle("k", page, "outcome", "not-applied").want(r.T, 200, "This form did nothing. Attempt 1 was settled by ada at ", " UTC: it took effect. Below is")
 		if again := r.record("k"); again.State != idem.StateCompleted {
 			r.Errorf("the record became %v", again.State)
 		}
@@ -56,7 +57,8 @@ func TestSettleAsNotApplied(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.inDoubt("k", nil)
 		bob := r.as("bob")
-		bob.settle("k", bob.storyOf("k"), "outcome", "not-applied").want(r.T, 200, "Attempt 1 was settled as not applied by bob", "runs the handler again", "by <b>bob</b>")
+		bob.settle("k", bob.storyOf("k"), "outcome", "not-applied").want(r.T, 200, "Attempt 1 was settled by bob at ", " UTC: it did not take effect. The next request with the key runs the handler again. If the route charges, that request charges. ",
+			`class="state released">released</span> The last attempt did not take effect.`, "by <b>bob</b>: it did not take effect")
 		if rec := r.record("k"); rec.State != idem.StateReleased {
 			r.Errorf("the record is %v, want released", rec.State)
 		}
@@ -71,7 +73,7 @@ func TestSettleWithTheStoredResponse(t *testing.T) {
 		page := bob.storyOf("k")
 		page.want(r.T, 200, "status 503, 19 bytes", "You may not see its content", "Content-Type", "!4111", "!text/plain")
 		r.as("ada").storyOf("k").want(r.T, 200, "4111 1111 1111 1111", "text/plain")
-		bob.settle("k", page, "outcome", "stored").want(r.T, 200, "was settled as applied", "!4111")
+		bob.settle("k", page, "outcome", "stored").want(r.T, 200, "was settled by bob at ", " UTC: it took effect.", "!4111")
 		if rec := r.record("k"); rec.Response == nil || rec.Response.Status != 503 || string(rec.Response.Body) != "4111 1111 1111 1111" {
 			r.Errorf("the record is %+v", rec)
 		}
@@ -90,7 +92,7 @@ func TestSettleIsAboutTheAttemptThatWasSeen(t *testing.T) {
 		}
 		r.beginAgain("k")
 		got := ada.settle("k", page, "outcome", "not-applied", "reason", "about the first one")
-		got.want(r.T, 200, "This form did nothing. Attempt 1 was settled as not applied by bob at ", "!about the first one")
+		got.want(r.T, 200, "This form did nothing. Attempt 1 was settled by bob at ", " UTC: it did not take effect. Below is", "!about the first one")
 		if rec := r.record("k"); rec.State != idem.StatePending || rec.Attempt.Number != 2 {
 			r.Errorf("the record is %+v, want attempt 2 pending", rec)
 		}
@@ -142,7 +144,7 @@ func TestSettleWantsACompleteForm(t *testing.T) {
 		{[]string{"outcome", "applied", "status", "204", "confirm", confirmation("k", "not-applied")}, "The confirmation of this outcome is “"},
 		{[]string{"outcome", "not-applied", "body", `{"id":"pay_1"}`}, "You have entered an answer"},
 		{[]string{"outcome", "not-applied", "location", "/v1/payments/pay_1"}, "You have entered an answer"},
-		{[]string{"outcome", "not-applied", "status", "202"}, "You have entered an answer"},
+		{[]string{"outcome", "not-applied", "status", "201"}, "You have entered an answer"},
 		{[]string{"outcome", "not-applied", "empty", "yes"}, "You have entered an answer"},
 		{[]string{"outcome", "applied", "status", "201", "content-type", "application/json"}, "The body is empty"},
 		{[]string{"outcome", "applied", "status", "201", "content-type", "application/json", "body", "{}", "empty", "yes"}, "ticked that the answer has none"},
@@ -162,6 +164,26 @@ func TestSettleWantsACompleteForm(t *testing.T) {
 	// What was entered is still there, without the confirmation.
 	got := ada.settle("k", page, "outcome", "applied", "status", "99", "body", "<b>mine</b>")
 	got.want(t, 422, "found in the ledger", "&lt;b&gt;mine&lt;/b&gt;", `class="choice applied" open`, "!<b>mine")
+	// The form for an answer still starts with the normal one if another form was refused.
+	ada.settle("k", page, "outcome", "not-applied", "confirm", "wrong").want(t, 422, `value="202"`, `value="application/json"`)
+}
+
+// A token whose attempt did not take effect is good again. The page says what that means.
+func TestSettleATokenAsNotApplied(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.policy.Kind = idem.IssuedToken
+	token, err := r.engine.IssueToken(t.Context(), "m", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := token.Value
+	ada := r.as("ada")
+	ada.storyOf(key).want(t, 200, "The token was not used yet.", "first use until")
+	r.inDoubt(key, nil)
+	ada.settle(key, ada.storyOf(key), "outcome", "not-applied").want(t, 200, `autofocus>Attempt 1 was settled by ada at `,
+		": it did not take effect. The next request with the key runs the handler again. If the route charges, that request charges.",
+		"The last attempt did not take effect. The token is good again.")
 }
 
 // An answer may have no body, if the operator says so.
@@ -171,7 +193,7 @@ func TestSettleWithAnEmptyBody(t *testing.T) {
 	r.inDoubt("k", nil)
 	ada := r.as("ada")
 	ada.settle("k", ada.storyOf("k"), "outcome", "applied", "status", "201", "content-type", "application/json", "location", "/v1/payments/pay_1", "empty", "yes").
-		want(t, 200, "was settled as applied")
+		want(t, 200, "was settled by ada", " UTC: it took effect.")
 	if rec := r.record("k"); rec.Response == nil || rec.Response.Status != 201 || len(rec.Response.Body) != 0 || rec.Response.Header["Content-Type"] != nil {
 		t.Errorf("the record is %+v", rec.Response)
 	}
@@ -185,9 +207,9 @@ func TestOldLinkToADecision(t *testing.T) {
 	ada := r.as("ada")
 	ada.storyOf("k").want(t, 200, "Attempt 1 ended in doubt")
 	path := "key/" + id("k").String() + "?settled=1"
-	ada.get(path).want(t, 200, "!was settled as", "!autofocus")
+	ada.get(path).want(t, 200, "!was settled", "!autofocus")
 	done := ada.settle("k", ada.storyOf("k"), "outcome", "not-applied")
-	done.want(t, 200, `autofocus>Attempt 1 was settled as not applied by ada at `)
+	done.want(t, 200, `autofocus>Attempt 1 was settled by ada at `)
 	if _, err := r.engine.Do(t.Context(), r.operation("k"), func(context.Context) (idem.Response, error) { return idem.Response{Status: 201}, nil }); err != nil {
 		t.Fatal(err)
 	}

@@ -196,10 +196,10 @@ func newRig(t *testing.T, b backend) *rig {
 	}))
 	var err error
 	r.console, err = console.New(console.Config{Engine: r.engine, Store: r.store, Service: "payments", ScopeHint: "the merchant, such as m", Idemctl: true, Challenge: `Basic realm="console"`,
-		Policies:   func(name string) (idem.Policy, bool) { return r.policy, name == route },
-		LookUp:     func(route, op string) string { return "GET /v1/payments?operation_id=" + op + " # " + route },
-		AnswerHint: func(route string) string { return "status 201 <of> " + route },
-		Authorise:  authorise, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+		Policies:  func(name string) (idem.Policy, bool) { return r.policy, name == route },
+		LookUp:    func(route, op string) string { return "GET /v1/payments?operation_id=" + op + " # " + route },
+		Answer:    func(route string) console.Answer { return console.Answer{Status: 202, Hint: "an <ID> of " + route} },
+		Authorise: authorise, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

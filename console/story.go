@@ -21,6 +21,7 @@ type storyPage struct {
 	page
 	row
 	Operation, ID string
+	Meaning       string // of the state, in plain words
 	Facts         *operate.Facts
 	endings       []idem.Decided // of attempts, as far as the store knows them, newest first
 	None          bool           // there is no record
@@ -28,7 +29,6 @@ type storyPage struct {
 	Kind          string
 	Started       string
 	LookUp        string // how to look the operation up
-	AnswerHint    string // what a normal answer has
 	Command       string // that settles the attempt without the console
 	Moments       []moment
 	Seen          []moment // by this instance, oldest first
@@ -44,11 +44,13 @@ type storyPage struct {
 
 // moment is an entry of a time line.
 type moment struct {
-	At, What, Who, Why string
-	Ahead              bool // it has not happened yet
-	time               time.Time
-	Times              int    // how often it happened, one after the other
-	Until              string // the last time
+	At, What, Who string
+	So            string // what was decided
+	Why           string
+	Ahead         bool // it has not happened yet
+	time          time.Time
+	Times         int    // how often it happened, one after the other
+	Until         string // the last time
 }
 
 // shown is a stored response, as far as the operator may see it.
@@ -138,6 +140,7 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 		p.Unreadable = operate.OneLine(f.Err.Error())
 		return p, nil //nolint:nilerr // the page shows it
 	}
+	p.Meaning = meaning(rec)
 	p.Kind, p.Started = rec.Kind.String(), operate.Stamp(rec.Started)
 	if c.cfg.Idemctl {
 		p.Command = operate.OneLine(f.Story().Settle)
@@ -145,13 +148,10 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 	p.Response = responseShown(rec, op.MaySeeResponses)
 	if rec.State.Open() {
 		if p.WhyNot = whyNot(f, op); p.WhyNot == "" {
-			p.Form = newForm(f)
+			p.Form = c.newForm(f)
 		}
 		if c.cfg.LookUp != nil {
 			p.LookUp = operate.Printable(c.cfg.LookUp(rec.Route, p.Operation))
-		}
-		if c.cfg.AnswerHint != nil {
-			p.AnswerHint = operate.Printable(c.cfg.AnswerHint(rec.Route))
 		}
 	}
 	return p, nil
@@ -173,27 +173,28 @@ func whyNot(f *operate.Facts, op Operator) string {
 // moments are what the record and the decisions tell, in the order of time.
 func moments(f *operate.Facts, decided []idem.Decided) (list []moment) {
 	rec := &f.Record
-	add := func(at time.Time, what, who, why string) {
+	add := func(at time.Time, m moment) {
 		if !at.IsZero() {
-			list = append(list, moment{At: operate.Stamp(at), What: what, Who: operate.OneLine(who), Why: operate.OneLine(why), Ahead: at.After(f.Now), time: at})
+			m.At, m.Ahead, m.time = operate.Stamp(at), at.After(f.Now), at
+			list = append(list, m)
 		}
 	}
 	number := int(rec.Attempt.Number)
-	add(rec.Created, "The record was made", "", "")
+	add(rec.Created, moment{What: "The record was made"})
 	if number > 0 {
-		add(rec.Started, fmt.Sprintf("Attempt %d began", number), "", "under fence "+rec.Attempt.Fence.String())
+		add(rec.Started, moment{What: fmt.Sprintf("Attempt %d began", number), Why: operate.OneLine("under fence " + rec.Attempt.Fence.String())})
 	}
 	mine := false // the decision in the record is in the list of decisions too
 	for _, d := range decided {
 		mine = mine || d.Decision == rec.Decision && d.Attempt == rec.Attempt.Number
-		add(d.At, ending(&d), d.By, d.Reason)
+		add(d.At, ending(&d))
 	}
 	if d := lastEnding(rec); !mine && number > 0 {
-		add(d.At, ending(&d), d.By, d.Reason)
+		add(d.At, ending(&d))
 	}
-	add(rec.TokenExpires, "The token expires", "", "")
-	add(rec.ResultExpires, "The stored response expires", "", "")
-	add(rec.KeyExpires, "The key is forgotten", "", "")
+	add(rec.TokenExpires, moment{What: "The token expires"})
+	add(rec.ResultExpires, moment{What: "The stored response expires"})
+	add(rec.KeyExpires, moment{What: "The key is forgotten"})
 	slices.SortStableFunc(list, func(a, b moment) int { return a.time.Compare(b.time) })
 	return list
 }
@@ -212,29 +213,61 @@ func lastEnding(rec *idem.Record) idem.Decided {
 	return d
 }
 
+// meaning says what a state is, in the words in which a person decides.
+func meaning(rec *idem.Record) string {
+	switch rec.State {
+	case idem.StatePending:
+		return "An attempt began, and is not settled."
+	case idem.StateUnknown:
+		return "The outcome is in doubt."
+	case idem.StateCompleted:
+		return "The outcome is stored."
+	case idem.StateExpired:
+		return "The outcome was stored, and its response has expired."
+	case idem.StateReleased:
+		return "The last attempt did not take effect."
+	case idem.StateIssued:
+		if rec.Attempt.Number > 0 {
+			return "The last attempt did not take effect. The token is good again."
+		}
+		return "The token was not used yet."
+	case idem.StateNone:
+	}
+	return ""
+}
+
 // ending says how an attempt ended.
-func ending(d *idem.Decided) string {
-	how := "ended without effect"
+func ending(d *idem.Decided) moment {
+	m := moment{Who: operate.OneLine(d.By), Why: operate.OneLine(d.Reason)}
+	how := "ended"
+	if d.By != "" {
+		how = "was settled"
+	}
 	switch {
 	case d.State == idem.StateUnknown:
 		how = "ended in doubt"
-	case d.State == idem.StateCompleted && d.By != "":
-		how = "was settled as applied"
-	case d.State == idem.StateCompleted:
+	case d.State != idem.StateCompleted:
+		m.So = "it did not take effect"
+	case d.By == "":
 		how = "completed"
-	case d.By != "":
-		how = "was settled as not applied"
+	default:
+		m.So = "it took effect"
 	}
-	return fmt.Sprintf("Attempt %d %s", d.Attempt, how)
+	m.What = fmt.Sprintf("Attempt %d %s", d.Attempt, how)
+	return m
 }
 
 // told is the ending of an attempt as a sentence.
 func told(d *idem.Decided) string {
-	text := ending(d)
-	if d.By != "" {
-		text += " by " + operate.OneLine(d.By)
+	m := ending(d)
+	if m.Who != "" {
+		m.What += " by " + m.Who
 	}
-	return text + " at " + operate.Stamp(d.At) + "."
+	m.What += " at " + operate.Stamp(d.At)
+	if m.So != "" {
+		m.What += ": " + m.So
+	}
+	return m.What + "."
 }
 
 // decidedOn tells how an attempt was settled, by its number in a link.
@@ -251,7 +284,7 @@ func (p *storyPage) decidedOn(number string) (d idem.Decided, found bool) {
 var eventWords = map[idem.EventType]string{
 	idem.EventRefused: "A request was refused", idem.EventReplayed: "A repeat got the stored response", idem.EventJoined: "A repeat waited in this process",
 	idem.EventWaited: "A repeat waited for another process", idem.EventInterrupted: "The attempt was found interrupted",
-	idem.EventCompleted: "The holder stored the outcome", idem.EventReleased: "The holder reported no effect", idem.EventUnknown: "The outcome is in doubt",
+	idem.EventCompleted: "The holder stored the outcome", idem.EventReleased: "The holder reported that it did not take effect", idem.EventUnknown: "The outcome is in doubt",
 	idem.EventSuperseded: "Somebody else had settled the attempt", idem.EventOwnershipLost: "The lock was lost while the handler ran",
 	idem.EventRepaired: "The store had lost the attempt, and has it again", idem.EventUnstored: "A success was answered and is not stored",
 	idem.EventReleaseFailed: "The lock could not be given back at once", idem.EventLongRunning: "The handler runs for long",
@@ -261,7 +294,7 @@ var eventWords = map[idem.EventType]string{
 // see adds an event to what this instance saw. It counts an event that only repeats the one before.
 func (p *storyPage) see(n noted) {
 	m := p.seenMoment(n)
-	if last := len(p.Seen) - 1; last >= 0 && p.Seen[last].What == m.What && p.Seen[last].Why == m.Why {
+	if last := len(p.Seen) - 1; last >= 0 && p.Seen[last].What == m.What && p.Seen[last].So == m.So && p.Seen[last].Why == m.Why {
 		p.Seen[last].Times++
 		p.Seen[last].Until = n.At.UTC().Format("15:04:05.000 UTC")
 		return
@@ -284,7 +317,8 @@ func (p *storyPage) seenMoment(n noted) moment {
 		if !found { // a later attempt has begun since, and the store keeps no decision of a resolver
 			d = idem.Decided{Attempt: n.Attempt.Number, State: n.State, Decision: idem.Decision{By: "the resolver or the policy"}}
 		}
-		m.What, m.Who = ending(&d), operate.OneLine(d.By)
+		end := ending(&d)
+		m.What, m.Who, m.So = end.What, end.Who, end.So
 	case n.Type == idem.EventUnresolved:
 		why = append(why, wordsOf(&n.Event))
 	case m.What == "":
@@ -343,6 +377,3 @@ func reasonOf(err error) string {
 	}
 	return "it cannot be opened with the keys of this service"
 }
-
-// itoa writes the status of a form.
-func itoa(n int) string { return strconv.Itoa(n) }

@@ -98,14 +98,16 @@ func (c *Config) tokenKey() []byte {
 	return key.Sum(nil)
 }
 
-// lookUp says how an operator finds out whether an operation was charged.
+// lookUp says how an operator finds out whether an operation was charged. The command prints the
+// payment with the bytes of the first answer, or the list if that is empty.
 func (a *App) lookUp(_, operationID string) string {
-	return fmt.Sprintf("curl -H 'Authorization: Bearer API_KEY_OF_THE_MERCHANT' 'http://%s/v1/payments?operation_id=%s'", a.Addr(), operationID)
+	return fmt.Sprintf(`curl -sS -H 'Authorization: Bearer API_KEY_OF_THE_MERCHANT' 'http://%s/v1/payments?operation_id=%s' | sed 's/^{"payments":\[\({.*}\)\],.*/\1/'`, a.Addr(), operationID)
 }
 
-// answerHint says what a client expects of a payment.
-func answerHint(string) string {
-	return "status 201, application/json, Location /v1/payments/ID, and as body the one payment as GET /v1/payments/ID shows it, with the ID that begins with pay_"
+// normalAnswer is what a client expects of a payment, as [server.Answer] makes it.
+func normalAnswer(string) console.Answer {
+	return console.Answer{Status: http.StatusCreated, ContentType: "application/json",
+		Hint: "the Location /v1/payments/ID with the ID that begins with pay_, and as body the payment that the command above prints"}
 }
 
 // makeConsole makes the operator's page, unless there are no operators.
@@ -119,7 +121,7 @@ func (a *App) makeConsole() (handler http.Handler, err error) {
 	}
 	a.console, err = console.New(console.Config{Engine: a.engine, Store: a.store, Service: "payments", Log: a.log,
 		Policies:  func(string) (idem.Policy, bool) { return a.policy, true },
-		ScopeHint: "the merchant, such as merchant_demo", LookUp: a.lookUp, AnswerHint: answerHint, Idemctl: a.cfg.TokenStore == storeRedis || a.cfg.TokenStore == storeSQL && a.cfg.Database != "",
+		ScopeHint: "the merchant, such as merchant_demo", LookUp: a.lookUp, Answer: normalAnswer, Idemctl: a.cfg.TokenStore == storeRedis || a.cfg.TokenStore == storeSQL && a.cfg.Database != "",
 		Authorise: authorise, TokenKey: a.cfg.tokenKey(), Challenge: `Basic realm="console", charset="UTF-8"`})
 	if err != nil {
 		return nil, err

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"html"
 	"io"
 	"net/http"
 	"net/url"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -63,6 +65,88 @@ func TestConsoleTellsWhatItsInstanceSawOfAKey(t *testing.T) {
 	if _, body := consolePage(t, p.url, "key/"+id.String(), "ada", "secret"); !strings.Contains(body, "Seen by this instance") {
 		t.Errorf("the story of the key tells nothing that the instance saw:\n%s", body)
 	}
+}
+
+// What the command on the page prints and what the form starts with are a normal answer, so that the
+// operator adds the Location alone.
+func TestOperatorEntersTheNormalAnswer(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--token-store", "memory", "--resolver", "none", "--operators", "ada=secret")
+	const order = `{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"<a\"}],\"has_more\":1"}`
+	pay := func(key, crash string) (res *http.Response, body string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/v1/payments", strings.NewReader(order))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"Authorization": {"Bearer demo"}, "Idempotency-Key": {key}, "Demo-Crash": {crash}}
+		return send(t, req)
+	}
+	normal, want := pay("normal", "")
+	if lost, body := pay("lost", "1"); lost.StatusCode != http.StatusServiceUnavailable {
+		t.Fatalf("a charge that fails in its middle: %d %s", lost.StatusCode, body)
+	}
+	id := idem.NewKeyID("merchant_demo", "lost")
+	_, page := consolePage(t, p.url, "key/"+id.String(), "ada", "secret")
+	if doubt := "answer does not tell whether it had an effect: unavailable"; !strings.Contains(page, doubt) {
+		t.Errorf("want %q in\n%s", doubt, page)
+	}
+	part := func(pattern string) string {
+		t.Helper()
+		m := regexp.MustCompile(pattern).FindStringSubmatch(page)
+		if m == nil {
+			t.Fatalf("no %s in\n%s", pattern, page)
+		}
+		return html.UnescapeString(m[1])
+	}
+	lookUp := func(operation string) string {
+		t.Helper()
+		command := strings.NewReplacer("API_KEY_OF_THE_MERCHANT", "demo", id.OperationID(), operation).Replace(part(`aria-label="How to look it up"><code>([^<]+)`))
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", command).Output()
+		if err != nil {
+			t.Fatalf("%s: %v", command, err)
+		}
+		return string(out)
+	}
+	if got := lookUp(idem.NewKeyID("merchant_demo", "normal").OperationID()); got != want {
+		t.Errorf("the command prints %q, want the first answer %q", got, want)
+	}
+	if got := lookUp(idem.NewKeyID("merchant_demo", "never").OperationID()); got != `{"payments":[],"has_more":false}` {
+		t.Errorf("without a payment the command prints %q", got)
+	}
+	body := lookUp(id.OperationID())
+	location := "/v1/payments/" + regexp.MustCompile(`pay_\w+`).FindString(body)
+	form := url.Values{"token": {part(`name="token" value="([^"]+)"`)}, "attempt": {part(`name="attempt" value="([^"]+)"`)}, "outcome": {"applied"},
+		"status": {part(`name="status"[^>]* value="([^"]+)"`)}, "content-type": {part(`name="content-type" value="([^"]+)"`)},
+		"location": {location}, "body": {body}, "reason": {"found"}, "confirm": {part(`type <code>(\w+)</code>`)}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/console/key/"+id.String()+"/settle", strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.SetBasicAuth("ada", "secret")
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if res, answer := send(t, req); res.StatusCode != http.StatusOK || !strings.Contains(answer, ": it took effect.") {
+		t.Fatalf("the settlement: %d\n%s", res.StatusCode, answer)
+	}
+	got, answer := pay("lost", "")
+	if answer != body || got.StatusCode != normal.StatusCode || got.Header.Get("Content-Type") != normal.Header.Get("Content-Type") || got.Header.Get("Location") != location {
+		t.Errorf("a repeat gets %d %v %s, want an answer such as %d %v %s", got.StatusCode, got.Header, answer, normal.StatusCode, normal.Header, want)
+	}
+}
+
+// send returns the answer to a request, after redirects.
+func send(t *testing.T, req *http.Request) (res *http.Response, body string) {
+	t.Helper()
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(text)
 }
 
 // A form of one instance may come back to another one, behind a proxy.

@@ -46,7 +46,7 @@ func TestREADMEDiffProtectsAHandlerOnPostgres(t *testing.T) {
 }
 
 // The diff in docs/getting-started.md protects the same handler, measures it and mounts the console,
-// with fifteen new lines.
+// with fourteen new lines.
 func TestGettingStartedDiffAddsMetricsAndConsole(t *testing.T) {
 	t.Parallel()
 	before, err := os.ReadFile("testdata/handler/main.go")
@@ -54,8 +54,8 @@ func TestGettingStartedDiffAddsMetricsAndConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	after, added := apply(t, string(before), diffOf(t, "docs/getting-started.md"))
-	if added != 15 {
-		t.Errorf("the diff adds %d lines that are not empty, want the 15 that the page names", added)
+	if added != 14 {
+		t.Errorf("the diff adds %d lines that are not empty, want the 14 that the page names", added)
 	}
 	name, _ := paymentsDatabase(t)
 	client, _ := runREADMEProgram(t, after, "DATABASE_URL="+name, "GIN_MODE=release", "CONSOLE_PASSWORD=secret")

@@ -77,6 +77,9 @@ func (f *Facts) holder() string {
 	return ""
 }
 
+// runsAgain warns before another run. Nobody but the service knows what its handler does.
+const runsAgain = "The next request with the key runs the handler again. If the route charges, that request charges."
+
 func (f *Facts) next() string {
 	rec := &f.Record
 	switch {
@@ -87,13 +90,16 @@ func (f *Facts) next() string {
 	}
 	switch rec.State {
 	case idem.StateIssued:
+		if rec.Attempt.Number > 0 {
+			return runsAgain + " Its token is good until " + Stamp(rec.TokenExpires) + "."
+		}
 		return "The token waits for its first use until " + Stamp(rec.TokenExpires) + "."
 	case idem.StateCompleted:
 		return "Repeats get the stored response until " + Stamp(rec.ResultExpires) + ", and are refused from then on until " + Stamp(rec.KeyExpires) + "."
 	case idem.StateExpired:
 		return "Repeats are refused until " + Stamp(rec.KeyExpires) + ". Then the key is forgotten, and a request with it runs."
 	case idem.StateReleased:
-		return "The next request with the key runs the handler again. Without one the key is forgotten at " + Stamp(rec.KeyExpires) + "."
+		return runsAgain + " Without a request the key is forgotten at " + Stamp(rec.KeyExpires) + "."
 	case idem.StatePending:
 		return f.nextPending()
 	case idem.StateUnknown:
@@ -115,13 +121,13 @@ func (f *Facts) nextPending() string {
 	}
 	switch {
 	case f.Policy == nil:
-		return "The sweeper or the next request with the key asks the route's resolver, if it has one. Otherwise it becomes unknown, and a person has to settle it."
+		return "The sweeper or the next request with the key asks the route's resolver, if it has one. Otherwise the outcome is in doubt, and a person has to settle it."
 	case f.Policy.InDoubt.RunsAgain():
-		return "The next request with the key runs the handler again."
+		return runsAgain
 	case f.Policy.InDoubt.Resolver() != nil:
 		return "The sweeper or the next request with the key asks the route's resolver."
 	}
-	return "It becomes unknown with the next request or the sweeper's next pass. Then a person has to settle it."
+	return "The outcome is in doubt, and a person has to settle it. Repeats are refused until then."
 }
 
 func (f *Facts) nextUnknown() string {
@@ -133,7 +139,7 @@ func (f *Facts) nextUnknown() string {
 	case f.Policy == nil:
 		return first + "A person has to settle it, unless the route has a resolver, which the sweeper and the next request ask again."
 	case f.Policy.InDoubt.RunsAgain():
-		return first + "The next request with the key runs the handler again."
+		return first + runsAgain
 	case f.Policy.InDoubt.Resolver() != nil:
 		return first + "The sweeper and the next request ask the route's resolver again. If it never knows, a person has to settle it."
 	}

@@ -47,7 +47,8 @@ func TestStory(t *testing.T) {
 		{"unknown elsewhere", idem.StateUnknown, nil, operate.LockElsewhere, idem.Holder{}, leave, "domain", "person", "record resolve"},
 		{"completed", idem.StateCompleted, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "Repeats get the stored response until 2026-11-24", ""},
 		{"expired", idem.StateExpired, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "forgotten", ""},
-		{"released", idem.StateReleased, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "next request with the key runs the handler again", ""},
+		{"released", idem.StateReleased, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "next request with the key runs the handler again. If the route charges, that request charges. Without a request", ""},
+		{"issued and tried", idem.StateIssued, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "If the route charges, that request charges. Its token is good until 2026-11-23 04", ""},
 		{"issued", idem.StateIssued, nil, operate.LockNotAsked, idem.Holder{}, leave, "", "first use until", ""},
 		{"newer", idem.StateNone, fmt.Errorf("x: %w", idem.ErrNewerRecord), operate.LockNotAsked, idem.Holder{}, nil, "", "newer build", ""},
 		{"corrupt", idem.StateNone, idem.ErrCorruptRecord, operate.LockNotAsked, idem.Holder{}, nil, "", "No build can read", ""},
@@ -59,6 +60,9 @@ func TestStory(t *testing.T) {
 			f := operate.Facts{Now: now, Lock: tt.lock, Holder: tt.holder, Policy: tt.policy, OpenRecord: idem.OpenRecord{Err: tt.err, Record: idem.Record{
 				State: tt.state, Attempt: idem.Attempt{Number: 3, Fence: idem.Fence{Domain: "old'domain"}},
 				Created: at, Started: at, Settled: at, ResultExpires: now.Add(24 * time.Hour), KeyExpires: now.Add(48 * time.Hour), TokenExpires: now.Add(time.Hour)}}}
+			if tt.name == "issued" {
+				f.Record.Attempt = idem.Attempt{}
+			}
 			s := f.Story()
 			for _, part := range []struct{ name, got, want string }{{"holder", s.Holder, tt.wantHolder}, {"next", s.Next, tt.wantNext}, {"settle", s.Settle, tt.wantSettle}} {
 				if !strings.Contains(part.got, part.want) || (part.got == "") != (part.want == "") {

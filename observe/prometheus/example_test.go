@@ -33,7 +33,7 @@ func ExampleNew() {
 	}
 
 	w := httptest.NewRecorder()
-	promhttp.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	idemprom.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for line := range strings.Lines(w.Body.String()) {
 		if strings.HasPrefix(line, "idemkeeper_request_duration_seconds_count") {
 			fmt.Print(line)

@@ -2,15 +2,18 @@
 // exporter of OpenTelemetry:
 //
 //	engine, err := idem.New(locker, store, idemprom.New().Engine())
-//	mux.Handle("/metrics", promhttp.Handler())
+//	mux.Handle("/metrics", idemprom.Handler())
 //
-// promhttp is github.com/prometheus/client_golang/prometheus/promhttp. The names are those of
-// deploy/alerts.yaml and the dashboard. A service that exports its metrics with OpenTelemetry uses
-// observe.New instead.
+// The names are those of deploy/alerts.yaml and the dashboard. A service that serves the default
+// registry already needs no second handler. A service that exports its metrics with OpenTelemetry
+// uses observe.New instead.
 package idemprom
 
 import (
+	"net/http"
+
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/otlptranslator"
 	prometheusexporter "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/sdk/metric"
@@ -26,6 +29,11 @@ import (
 func New(opts ...observe.Option) *observe.Observer {
 	return NewIn(prometheus.DefaultRegisterer, opts...)
 }
+
+// Handler serves all metrics in [prometheus.DefaultGatherer], also those of the service itself, as
+// [promhttp.Handler] does. Everybody who reaches it reads them. A service with a registry of its own
+// serves that with [promhttp.HandlerFor].
+func Handler() http.Handler { return promhttp.Handler() }
 
 // NewIn is New for a registry of the service. A test that makes its service several times in one
 // process gives each of them a registry of its own.

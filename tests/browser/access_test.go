@@ -1,8 +1,9 @@
 package browser
 
 // accessible lists what keeps people from using a page: controls and regions without a name for
-// screen readers, pictures without a text, tables without headers, IDs that come twice, and text
-// with less contrast than WCAG 2.2 asks for at level AA (sections 1.1.1, 1.3.1, 1.4.3, 4.1.2).
+// screen readers, pictures without a text, tables without headers, IDs that come twice, links and
+// controls that a click in their middle misses, and text with less contrast than WCAG 2.2 asks for at
+// level AA (sections 1.1.1, 1.3.1, 1.4.3, 4.1.2).
 const accessible = `(() => {
   const faults = [], all = (selector) => [...document.querySelectorAll(selector)];
   const text = (id) => document.getElementById(id)?.textContent ?? "";
@@ -18,6 +19,15 @@ const accessible = `(() => {
   for (const e of all("th:not([scope]), table:not(:has(caption))")) faults.push("table: " + e.outerHTML.slice(0, 100));
   for (const e of all("[id]")) if (all("#" + e.id).length > 1) faults.push("twice: #" + e.id);
   if (!document.documentElement.lang || all("h1").length !== 1 || all("main").length !== 1) faults.push("the page needs a language, one heading and one main part");
+  // The middle of what one clicks on has to be that, and not an invisible part or what is around it.
+  const [x, y] = [scrollX, scrollY];
+  for (const e of all("a[href], button, summary, input:not([type=hidden]), select, textarea")) {
+    if (!shown(e) || e.closest(".skip")) continue;
+    e.scrollIntoView({ block: "center", inline: "center" });
+    const box = e.getBoundingClientRect(), hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+    if (!e.contains(hit) || hit.closest(".sr")) faults.push("a click in the middle misses: " + e.outerHTML.slice(0, 100) + " and hits " + hit?.outerHTML.slice(0, 100));
+  }
+  scrollTo(x, y);
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
   const rgb = (colors) => { // each over those before it
     for (const c of colors) { canvas.fillStyle = c; canvas.fillRect(0, 0, 1, 1); }

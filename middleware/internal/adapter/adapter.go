@@ -38,7 +38,7 @@ func RefusalOf(err error) *idem.Refusal {
 	return idem.NewRefusal(idem.CodeInternal, err)
 }
 
-var errRelayed = errors.New("the handler answered with a refusal")
+var errRelayed = errors.New("the handler's answer does not tell whether it had an effect")
 
 // Relayed returns the error of a handler that answered with the refusal of a service it
 // called, or of middleware inside. Such a refusal says nothing about the outcome of this
