@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
 # Checks the models exhaustively, and then that each deliberate fault breaks its promise.
-# A line for each run. The exit status is the verdict.
+# A line for each run. The exit status is the verdict. Each processor has a run, up to four
+# of them, and each needs up to 1 GB of memory.
 #
 #   model/run.sh [NAME]   runs the lines whose name contains NAME
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
+all=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$all"' EXIT
 
 # build FILE SETTINGS… makes the checker of a model.
 build() {
 	local file=$PWD/$1
 	shift
-	rm -f "$work"/*
 	(cd "$work" && spin -a "$@" "$file" && gcc -w -O1 -DSAFETY -DCOLLAPSE -DNOFAIR -DMEMLIM=4000 -o pan pan.c)
 }
 
@@ -70,11 +69,37 @@ broken() {
 	! breaks "$mutant" "$@" "-DMUTANT_$mutant" || printf 'caught  %-26s %s\n' "$mutant" "$(told)"
 }
 
+# run NUMBER COMMAND… is a run in a directory of its own.
+run() {
+	work=$all/$1 failed=0
+	mkdir "$work"
+	shift
+	"$@"
+	exit $failed
+}
+
+verdict=0
+pids=()
+# finish NUMBER waits for a run, and prints what it said.
+finish() {
+	wait "${pids[$1]}" || verdict=1
+	cat "$all/$1.out"
+	rm -rf "${all:?}/$1"
+}
+
 wanted=${1:-}
+parallel=$(nproc)
+((parallel <= 4)) || parallel=4
 while read -r line; do
 	[[ -z $line || $line == '#'* ]] && continue
 	eval "set -- $line"
 	[[ $2 == *"$wanted"* ]] || continue
-	"$@"
+	n=${#pids[@]}
+	((n < parallel)) || finish $((n - parallel))
+	run "$n" "$@" >"$all/$n.out" 2>&1 &
+	pids+=($!)
 done <runs.txt
-exit $failed
+for ((n = ${#pids[@]} > parallel ? ${#pids[@]} - parallel : 0; n < ${#pids[@]}; n++)); do
+	finish "$n"
+done
+exit $verdict
