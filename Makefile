@@ -23,8 +23,7 @@ FROM       ?= 1
 KILLS          ?= 500
 DATABASE_KILLS ?= 100
 
-# Which runs of the model, and which deliberate faults. MUTANT_FLAGS=-quick needs no server,
-# and with -part 1/8 it is every eighth of them.
+# Which runs of the model, and which deliberate faults. MUTANT_FLAGS=-quick needs no server.
 MODEL        ?=
 MUTANT       ?=
 MUTANT_FLAGS ?=

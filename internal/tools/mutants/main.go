@@ -1,6 +1,6 @@
 // Command mutants shows that the tests notice deliberate faults:
 //
-//	mutants [-quick] [-only text] [-part 1/5] [-parallel 2] [-whole] [-table]
+//	mutants [-quick] [-only text] [-parallel 2] [-whole] [-table]
 //
 // It copies the tree of the module to a temporary directory. First it runs the tests that the
 // faults name, and each of them has to pass. Then it puts one fault after the other into the
@@ -15,9 +15,11 @@
 // looked at it. A fault that does not compile is a failure too.
 //
 // -quick leaves out the tests that need a server. -only takes the faults whose name or package contains a
-// text. -part i/n takes every n-th of them, from the i-th on, and i may be any number. So a job that
-// counts i up has tried all of them after n times. -whole runs all tests of the package with each fault, and tells which one failed. It
-// helps to find the test for a new fault. -table prints the table of docs/testing.md.
+// text. -whole runs all tests of the package with each fault, and tells which one failed. It helps to
+// find the test for a new fault. -table prints the table of docs/testing.md.
+//
+// A fault also counts as caught if its test does not end. A test gets five times the time that it took without a
+// fault, and ten seconds more, or a minute more if it starts a server.
 package main
 
 import (
@@ -34,7 +36,6 @@ import (
 func main() {
 	quick := flag.Bool("quick", false, "leave out the tests that need a server")
 	only := flag.String("only", "", "take the faults whose name or package contains this")
-	part := flag.String("part", "0/1", "take every n-th fault, from the i-th on, as i/n")
 	parallel := flag.Int("parallel", min(4, runtime.NumCPU()), "work on so many copies at the same time")
 	whole := flag.Bool("whole", false, "run all tests of the package with each fault")
 	table := flag.Bool("table", false, "print the table of docs/testing.md")
@@ -49,12 +50,6 @@ func main() {
 			chosen = append(chosen, m)
 		}
 	}
-	var i, n int
-	if _, err := fmt.Sscanf(*part, "%d/%d", &i, &n); err != nil || i < 0 || n < 1 {
-		fmt.Fprintf(os.Stderr, "mutants: -part %q: want i/n\n", *part)
-		os.Exit(2)
-	}
-	chosen = every(chosen, i%n, n)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, chosen, *parallel, *whole)
 	stop()
@@ -73,14 +68,6 @@ type Mutant struct {
 	Package string // of the test, such as ./idem
 	Test    string // the top-level test that has to fail
 	Server  bool   // the test starts a server
-}
-
-// every returns each n-th fault, from the one at index i on.
-func every(all []Mutant, i, n int) (chosen []Mutant) {
-	for ; i < len(all); i += n {
-		chosen = append(chosen, all[i])
-	}
-	return chosen
 }
 
 // mutants is the whole table, in the order of docs/testing.md.

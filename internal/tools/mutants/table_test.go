@@ -36,17 +36,3 @@ func TestFaultsAreInTheDocument(t *testing.T) {
 		t.Error("docs/testing.md has another table of faults; go run ./internal/tools/mutants -table prints it")
 	}
 }
-
-func TestPartsHaveEveryFaultOnce(t *testing.T) {
-	all, tried := mutants(), map[string]int{}
-	for i := range 7 {
-		for _, m := range every(all, i, 7) {
-			tried[m.Name]++
-		}
-	}
-	for _, m := range all {
-		if tried[m.Name] != 1 {
-			t.Errorf("%s is in %d parts, want 1", m.Name, tried[m.Name])
-		}
-	}
-}
