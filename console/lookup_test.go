@@ -192,8 +192,12 @@ func TestNothingIsFound(t *testing.T) {
 			return console.Found{Nothing: true, More: "ask <the bank>\x1b"}, nil
 		}
 		ada := r.as("ada")
+		proof := "Its handler has returned. So it can no longer take effect, unless a queue"
+		if r.record("k").Attempt.Fence.Domain == idem.JoinedDomain { // its record was made without a handler
+			proof = "once its process has ended or its handler has returned, and no queue"
+		}
 		page := ada.storyOf("k")
-		page.want(r.T, 200, "The service found nothing of this operation. That is no proof.", "once its process has ended or its handler has returned", `<code>ask &lt;the bank&gt;�</code>`,
+		page.want(r.T, 200, "The service found nothing of this operation. That is no proof.", proof, `<code>ask &lt;the bank&gt;�</code>`,
 			"It did not take effect", "Repeats get an answer that you enter", "!details name=\"outcome\" class=\"choice applied\" open", "!not-applied\" open")
 		if asked != 1 {
 			r.Errorf("a page asks %d times", asked)

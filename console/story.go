@@ -28,6 +28,7 @@ type storyPage struct {
 	Unreadable    string         // why the record cannot be read
 	Kind          string
 	Started       string
+	Returned      bool   // this instance has seen the handler of the open attempt return
 	Command       string // that settles the attempt without the console
 	Moments       []moment
 	Seen          []moment // by this instance, oldest first
@@ -131,6 +132,9 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 	p.endings = slices.Concat(decided, []idem.Decided{lastEnding(rec)})
 	for _, n := range c.events.of(id) {
 		p.see(n)
+		if n.Type == idem.EventUnknown && n.Duration > 0 && n.Attempt == rec.Attempt { // of its holder
+			p.Returned = true
+		}
 	}
 	p.Moments = moments(f, decided)
 	if f.Err == nil && rec.State == idem.StateNone {
