@@ -115,10 +115,11 @@ func TestFoundIsNotComplete(t *testing.T) {
 // An answer that the form cannot hold, or that the operator may not see, reaches repeats as it is.
 func TestFoundIsTakenAsItIs(t *testing.T) {
 	t.Parallel()
-	tagged, binary, tabs, trailed, grpc := paid(), paid(), paid(), paid(), idem.Response{Body: []byte{0x0a, 0x01, 0xff}}
+	tagged, binary, tabs, turned, trailed, grpc := paid(), paid(), paid(), paid(), paid(), idem.Response{Body: []byte{0x0a, 0x01, 0xff}}
 	tagged.Header["Etag"] = []string{`"1"`}
 	binary.Header["Content-Type"], binary.Body = []string{"application/pdf"}, []byte{0xff, 0xfe}
 	tabs.Body = []byte("{\n\t\"id\":\"pay_1\"\r\n}")
+	turned.Header["Location"], turned.Body = []string{"/\u202e1"}, []byte("{\"id\":\"\u202e1\"}")
 	trailed.Trailer = map[string][]string{"Checksum": {"1"}}
 	for name, tt := range map[string]struct {
 		operator, route string
@@ -126,7 +127,7 @@ func TestFoundIsTakenAsItIs(t *testing.T) {
 		shows           string
 	}{
 		"another header": {"ada", route, tagged, "Etag: &#34;1&#34;"}, "no text": {"ada", route, binary, "2 bytes that are no text"}, "tabs": {"ada", route, tabs, "pay_1"},
-		"a trailer": {"ada", route, trailed, "pay_1"}, "a hidden body": {"bob", route, paid(), "You may not see its content"}, "gRPC": {"ada", "/pay.v1.Pay/Pay", grpc, "status 0, 3 bytes"},
+		"other directions": {"ada", route, turned, "Location: /\\u202e1"}, "a trailer": {"ada", route, trailed, "pay_1"}, "a hidden body": {"bob", route, paid(), "You may not see its content"}, "gRPC": {"ada", "/pay.v1.Pay/Pay", grpc, "status 0, 3 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -136,7 +137,7 @@ func TestFoundIsTakenAsItIs(t *testing.T) {
 			r.lookUp = finds(console.Found{Says: "pay_1", Answer: tt.answer}, nil)
 			b := r.as(tt.operator)
 			page := b.storyOf("k")
-			page.want(t, 200, `class="choice found" open`, "Repeats get the answer that the service found", tt.shows, "!It did not take effect", "!\t\"id", "!idemctl record resolve --applied.")
+			page.want(t, 200, `class="choice found" open`, "Repeats get the answer that the service found", tt.shows, "!It did not take effect", "!\t\"id", "!\u202e", "!idemctl record resolve --applied.")
 			if tt.operator == "bob" {
 				page.want(t, 200, "!note", "!/v1/payments/pay_1")
 			}

@@ -85,9 +85,9 @@ func confirmation(id idem.KeyID) string {
 // fill starts the form for an answer. An operator who may not see responses sees no more than the
 // kind of it.
 func (f *form) fill(resp *idem.Response, all bool) {
-	f.Status, f.ContentType = strconv.Itoa(resp.Status), cmp.Or(field(resp, "Content-Type"), "application/json")
+	f.Status, f.ContentType = strconv.Itoa(resp.Status), operate.OneLine(cmp.Or(field(resp, "Content-Type"), "application/json"))
 	if all {
-		f.Location, f.Body = field(resp, "Location"), string(resp.Body)
+		f.Location, f.Body = operate.OneLine(field(resp, "Location")), string(resp.Body)
 	}
 	if f.Body != operate.Printable(f.Body) {
 		f.Body = ""
