@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"log/slog"
@@ -53,27 +54,17 @@ type Config struct {
 	// ScopeHint says what a scope is in this service, beside the field for it, such as "the
 	// merchant, such as merchant_demo".
 	ScopeHint string
-	// LookUp says how an operator looks an operation up in the systems that the route calls, for
-	// example a query or a command. It is shown as text, to be copied. It may be nil.
-	LookUp func(route, operationID string) string
-	// Answer tells what a normal answer of a route has, for an operator who has to enter one. It may
-	// be nil.
-	Answer func(route string) Answer
+	// LookUp finds out what an operation did, in the systems that the route calls. The console asks
+	// when it shows the form to an operator who may settle, and once more before it settles that
+	// nothing took effect. ctx ends after 5 seconds. An error is shown to the operator, so it must
+	// not have secrets. LookUp changes nothing, and is safe for concurrent use. It may be nil.
+	LookUp func(ctx context.Context, route, operationID string) (Found, error)
 	// Idemctl says that idemctl can reach the store. Pages then have its commands.
 	Idemctl bool
 	// Checks are further lines in the strip of health, such as a database or replicas.
 	Checks []Check
 	// Log gets the errors of servers, and every decision. The default is slog.Default().
 	Log *slog.Logger
-}
-
-// Answer is what all normal answers of a route have. The form for an answer starts with it.
-type Answer struct {
-	Status      int    // 201 by default
-	ContentType string // application/json by default
-	// Hint names the rest in a few words, such as "the header Location: /payments/ID, and the
-	// payment as body".
-	Hint string
 }
 
 // Console is the operator's page. It is safe for concurrent use. Make it with [New].
@@ -85,6 +76,8 @@ type Console struct {
 	strip  strip
 	sweeps sweeps
 	mux    *http.ServeMux
+
+	lookUps chan struct{} // one for each that runs
 }
 
 // Handler is New for known-good wiring. Like [regexp.MustCompile] it panics where New returns an
@@ -118,7 +111,7 @@ func New(cfg Config) (*Console, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	c := &Console{cfg: cfg, guard: newGuard(&cfg), mux: http.NewServeMux()}
+	c := &Console{cfg: cfg, guard: newGuard(&cfg), mux: http.NewServeMux(), lookUps: make(chan struct{}, mostLookUps)}
 	c.look = operate.Looker{Store: cfg.Store, Policies: cfg.Policies, Locks: func(*idem.Record) idem.LockInspector { return cfg.Engine }}
 	c.strip.console, c.events.most = c, mostEvents
 	c.mux.HandleFunc("GET /{$}", c.inbox)

@@ -55,7 +55,7 @@ func TestReaderOnlyReads(t *testing.T) {
 	r := newRig(t, backends["memory"])
 	r.inDoubt("k", &idem.Response{Status: 500, Body: []byte("card")})
 	reader := r.as("reader")
-	reader.storyOf("k").want(t, 200, "read-only", "You may read only", "!To confirm, type <code>", "!card")
+	reader.storyOf("k").want(t, 200, "read-only", "You may read only", "!</code> to confirm", "!card")
 	form := r.as("ada").storyOf("k").form()
 	form.Set("token", reader.get("").form().Get("token"))
 	form.Set("confirm", confirmation("k", "not-applied"))

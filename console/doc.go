@@ -11,10 +11,29 @@
 // It finds a key by its text and scope, its operation ID or its key ID. It lists the open records,
 // oldest first, with the attempts, the fences, whether the holder lives, the response that was on
 // its way and what the resolver said. It tells the story of one key. A person who may do so
-// settles an outcome in doubt there. Give [Config].ScopeHint, [Config].LookUp and
-// [Config].Answer, so that an operator knows what a scope is in your service, how to look an
-// operation up, and what a client expects. A strip shows the health of the lock service, the store,
-// the lock domains, the replicas and the sweeper.
+// settles an outcome in doubt there. Give [Config].ScopeHint, so that an operator knows what a scope
+// is in your service. A strip shows the health of the lock service, the store, the lock domains,
+// the replicas and the sweeper.
+//
+// # What the operation did
+//
+// [Config].LookUp asks your ledger, your bank or your queue about an operation. The page of an open
+// record begins with the result:
+//
+//   - The operation was found ([Found].Says). So it took effect, and the form has its answer. The
+//     operator compares it with the order, gives a reason and settles it.
+//   - Nothing was found ([Found].Nothing). That is no proof, and the page says what would be one. An
+//     operation that is released too early happens twice.
+//   - The look-up cannot tell. The operator looks as [Found].More says.
+//   - The look-up failed. The page tells why, and only "it took effect" can be settled.
+//
+// "It did not take effect" is looked up once more when it is settled, and is refused if something
+// was found. It is refused, too, if that look-up fails: a retry would meet the same ledger, so nobody
+// gains by haste. If a look-up stays broken, idemctl record resolve --not-applied remains, which
+// asks nobody.
+//
+// A look-up has 5 seconds. At most eight run at the same time. A panic counts as an error. Only
+// operators who may settle cause one, and see what it found.
 //
 // # Who may do what
 //
@@ -31,8 +50,11 @@
 //
 // Each outcome has its own form, and the operator opens one. The operator gives a reason, and types
 // the last characters of the operation ID, with the word "again" before them if the next request
-// is to run the handler again. An answer that contradicts the outcome is refused, and so is one
-// that says it is JSON and is not. The form carries the attempt that the operator has seen: number,
+// is to run the handler again. After "it took effect" the answer has a status from 200 to 399,
+// because a client that was charged must not be told that it was not. So the failure that was on
+// its way is no answer either. One that says it is JSON and is not is refused. If the form cannot
+// hold the answer that was found, as over gRPC, or if the operator may not see responses, repeats
+// get it as it is. The form carries the attempt that the operator has seen: number,
 // fence and nonce. The engine takes the lock of the key, so it does not overrule a holder that
 // runs, and settles that attempt by compare-and-set. If the record has changed while the operator
 // was reading, nothing is settled, and the page tells who settled the attempt and when. The name of
@@ -49,11 +71,12 @@
 // shown as escapes.
 //
 // The errors of lock service and store go to the log, and a page only names their kind. What a
-// resolver said is shown as it is, so a resolver must not put secrets into its errors.
+// resolver or a look-up said is shown as it is, so neither may put secrets into its errors.
 //
 // # What it costs
 //
-// One page reads one page of open records and one lock for each row of it. The strip counts up to
+// One page reads one page of open records and one lock for each row of it. The page of a record that
+// can be settled costs one look-up. The strip counts up to
 // 20,000 open records, at most every few seconds. Nothing runs while nobody looks, except
 // [Console.Observe], which keeps the latest events in memory.
 package console

@@ -69,6 +69,31 @@ func ExampleHandler() {
 	// 200
 }
 
+// A look-up of a service whose payments have the operation ID. The answer comes from the function
+// that the handler uses, so that a repeat gets what the first request would have got.
+func ExampleFound() {
+	type payment struct{ ID, Amount, From string }
+	ledger := map[string]payment{"op_1": {"pay_1", "12.50 USD", "alice"}} // by operation ID
+	created := func(p payment) idem.Response {
+		return idem.Response{Status: http.StatusCreated, Header: map[string][]string{"Location": {"/payments/" + p.ID}}, Body: []byte(`{"id":"` + p.ID + `"}`)}
+	}
+	cfg := console.Config{LookUp: func(_ context.Context, _, operationID string) (console.Found, error) {
+		p, ok := ledger[operationID]
+		if !ok {
+			return console.Found{Nothing: true}, nil
+		}
+		return console.Found{Says: p.ID + ": " + p.Amount + " from " + p.From, Answer: created(p)}, nil
+	}}
+
+	for _, op := range []string{"op_1", "op_2"} {
+		found, err := cfg.LookUp(context.Background(), "POST /payments", op)
+		fmt.Printf("%q %v %v\n", found.Says, found.Nothing, err)
+	}
+	// Output:
+	// "pay_1: 12.50 USD from alice" false <nil>
+	// "" true <nil>
+}
+
 // Ada settles, and bob only reads.
 func ExampleBasicAuth() {
 	settlers := console.BasicAuth(map[string]string{"ada": "ahF9Quoh4gee"}, console.Operator{MaySettle: true})

@@ -268,7 +268,11 @@ func responseOf(rec *idem.Record) string {
 	case rec.Response.Omitted:
 		return "status " + strconv.Itoa(rec.Response.Status) + ", not kept"
 	}
-	return "status " + strconv.Itoa(rec.Response.Status) + ", " + strconv.Itoa(len(rec.Response.Body)) + " bytes"
+	return summaryOf(rec.Response)
+}
+
+func summaryOf(resp *idem.Response) string {
+	return "status " + strconv.Itoa(resp.Status) + ", " + strconv.Itoa(len(resp.Body)) + " bytes"
 }
 
 // words writes an age of the filter.

@@ -1,11 +1,13 @@
 package console
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -23,18 +25,22 @@ const confirmLength = 6
 
 // The outcomes that an operator chooses from.
 const (
-	appliedWith   = "applied"     // it took effect, and repeats get the answer in the form
-	appliedStored = "stored"      // it took effect, and repeats get the response that was on its way
-	notApplied    = "not-applied" // it did not take effect, and no longer can
+	appliedWith  = "applied"     // it took effect, and repeats get the answer in the form
+	appliedFound = "found"       // it took effect, and repeats get the answer that the look-up finds
+	notApplied   = "not-applied" // it did not take effect, and no longer can
 )
 
 // form has a form for each outcome, as they are shown and as one of them comes back.
 type form struct {
-	Attempt string // number, nonce and fence of the attempt that the operator has seen
-	Choices []choice
-	Stored  string // the response on its way, "" without one to replay
-	Max     int    // bytes of a reason
-	Hint    string // what else a normal answer has
+	Attempt  string // number, nonce and fence of the attempt that the operator has seen
+	Looked   *lookedUp
+	Choices  []choice
+	Open     string // the outcome whose form is open
+	Answer   *shown // what the look-up has for repeats, if the form cannot hold it
+	Seen     string // stands for Answer
+	Filled   bool   // the form for an answer has the whole one
+	NoAnswer bool   // an answer cannot be entered, because the route is one of gRPC
+	Max      int    // bytes of a reason
 
 	// What the operator has entered.
 	Outcome, Reason, Status, ContentType, Location, Body, Empty string
@@ -44,25 +50,55 @@ type form struct {
 // that is used to one outcome does not choose the other.
 type choice struct{ Outcome, Confirm string }
 
-func (c *Console) newForm(f *operate.Facts) *form {
-	rec := &f.Record
-	op := f.ID.OperationID()
-	end := op[len(op)-confirmLength:]
-	normal := Answer{}
-	if c.cfg.Answer != nil {
-		normal = c.cfg.Answer(rec.Route)
+// newForm offers what the look-up allows. An operation that was found took effect. One that could
+// not be looked up is not run again.
+func newForm(f *operate.Facts, op Operator, l *lookedUp) *form {
+	route := f.Record.Route
+	out := &form{Attempt: formatAttempt(f.Record.Attempt), Looked: l, Max: idem.MaxReasonBytes, NoAnswer: operate.Likely(route) == operate.OverGRPC}
+	end := confirmation(f.ID)
+	resp := l.answer(route)
+	out.fill(&resp, op.MaySeeResponses)
+	if l.complete(route) {
+		if out.Filled = out.holds(&resp); !out.Filled {
+			out.Answer, out.Seen = showResponse(&resp, op.MaySeeResponses), l.digest(route)
+			out.Choices = append(out.Choices, choice{appliedFound, end})
+		}
 	}
-	out := &form{Attempt: formatAttempt(rec.Attempt), Max: idem.MaxReasonBytes, Hint: operate.Printable(normal.Hint),
-		Status: strconv.Itoa(cmp.Or(normal.Status, http.StatusCreated)), ContentType: cmp.Or(normal.ContentType, "application/json")}
-	if operate.Likely(rec.Route) != operate.OverGRPC { // an answer can be entered
+	if !out.NoAnswer {
 		out.Choices = append(out.Choices, choice{appliedWith, end})
 	}
-	if resp := rec.Response; resp != nil && !resp.Omitted && rec.ResponseErr == nil {
-		out.Stored = responseOf(rec)
-		out.Choices = append(out.Choices, choice{appliedStored, end})
+	if !l.found() && l.Failed == "" {
+		out.Choices = append(out.Choices, choice{notApplied, "again " + end})
 	}
-	out.Choices = append(out.Choices, choice{notApplied, "again " + end})
+	if l.found() && len(out.Choices) > 0 {
+		out.Open = out.Choices[0].Outcome
+	}
 	return out
+}
+
+// confirmation is the end of an operation ID.
+func confirmation(id idem.KeyID) string {
+	op := id.OperationID()
+	return op[len(op)-confirmLength:]
+}
+
+// fill starts the form for an answer. An operator who may not see responses sees no more than the
+// kind of it.
+func (f *form) fill(resp *idem.Response, all bool) {
+	f.Status, f.ContentType = strconv.Itoa(resp.Status), operate.OneLine(cmp.Or(field(resp, "Content-Type"), "application/json"))
+	if all {
+		f.Location, f.Body = operate.OneLine(field(resp, "Location")), string(resp.Body)
+	}
+	if f.Body != operate.Printable(f.Body) {
+		f.Body = ""
+	}
+}
+
+// holds reports whether the form, sent as it is, gives exactly this answer.
+func (f *form) holds(resp *idem.Response) bool {
+	got, err := answerOf(url.Values{"status": {f.Status}, "content-type": {f.ContentType}, "location": {f.Location}, "body": {f.Body}})
+	return err == nil && !f.NoAnswer && got.Status == resp.Status && bytes.Equal(got.Body, resp.Body) && len(resp.Trailer) == 0 &&
+		maps.EqualFunc(got.Header, resp.Header, slices.Equal)
 }
 
 // formatAttempt packs an attempt into a hidden field. Equal texts are equal attempts.
@@ -111,11 +147,16 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request) {
 	c.render(w, r, status, "story", p)
 }
 
-// keep fills in what the operator has entered, except the confirmation.
+// keep fills in what the operator has entered, except the confirmation. An outcome that is no
+// longer offered is left out.
 func (f *form) keep(v url.Values) {
-	f.Outcome, f.Reason, f.Body, f.Location, f.Empty = v.Get("outcome"), v.Get("reason"), v.Get("body"), v.Get("location"), v.Get("empty")
-	if f.Outcome == appliedWith { // the other forms have no such fields
-		f.Status, f.ContentType = v.Get("status"), v.Get("content-type")
+	outcome := v.Get("outcome")
+	if !slices.ContainsFunc(f.Choices, func(c choice) bool { return c.Outcome == outcome }) {
+		return
+	}
+	f.Open, f.Outcome, f.Reason = outcome, outcome, v.Get("reason")
+	if outcome == appliedWith { // the other forms have no such fields
+		f.Status, f.ContentType, f.Location, f.Body, f.Empty = v.Get("status"), v.Get("content-type"), v.Get("location"), v.Get("body"), v.Get("empty")
 	}
 }
 
@@ -130,9 +171,12 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 	if f.Err != nil || !rec.State.Open() || formatAttempt(rec.Attempt) != v.Get("attempt") {
 		return http.StatusConflict, changed
 	}
-	want := c.newForm(f)
-	i := slices.IndexFunc(want.Choices, func(c choice) bool { return c.Outcome == v.Get("outcome") })
-	if i < 0 {
+	outcome, confirm := v.Get("outcome"), confirmation(f.ID)
+	switch outcome {
+	case appliedWith, appliedFound:
+	case notApplied:
+		confirm = "again " + confirm
+	default:
 		return http.StatusUnprocessableEntity, "Choose what happened. Nothing was settled."
 	}
 	if d.Reason == "" {
@@ -141,12 +185,12 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 	if err := operate.CheckDecision(d, "Your name", "The reason"); err != nil {
 		return http.StatusUnprocessableEntity, err.Error() + ". Nothing was settled."
 	}
-	if confirm := want.Choices[i].Confirm; strings.Join(strings.Fields(v.Get("confirm")), " ") != confirm {
+	if strings.Join(strings.Fields(v.Get("confirm")), " ") != confirm {
 		return http.StatusUnprocessableEntity, "The confirmation of this outcome is “" + confirm + "”. Nothing was settled."
 	}
-	resolution, err := resolutionOf(rec, want, v)
-	if err != nil {
-		return http.StatusUnprocessableEntity, err.Error() + " Nothing was settled."
+	resolution, status, problem := c.resolutionOf(ctx, f, v)
+	if problem != "" {
+		return status, problem + " Nothing was settled."
 	}
 	policy := idem.Policy{AllowGlobalKeys: true}
 	if f.Policy != nil {
@@ -172,30 +216,52 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 	return http.StatusServiceUnavailable, "The lock service or the token store did not answer. Look at the record below: it may have been settled."
 }
 
-// resolutionOf reads the outcome of a form. Its error is a sentence for the operator.
-func resolutionOf(rec *idem.Record, want *form, v url.Values) (idem.Resolution, error) {
-	outcome := v.Get("outcome")
+// resolutionOf reads the outcome of a form. problem is a sentence for the operator. What is said of
+// a look-up is asked for once more, because the page may be old.
+func (c *Console) resolutionOf(ctx context.Context, f *operate.Facts, v url.Values) (r idem.Resolution, status int, problem string) {
+	outcome, route := v.Get("outcome"), f.Record.Route
 	if outcome == appliedWith {
+		if operate.Likely(route) == operate.OverGRPC {
+			return r, http.StatusUnprocessableEntity, "An answer of gRPC cannot be entered here."
+		}
 		resp, err := answerOf(v)
-		return idem.Applied(resp), err
+		if err != nil {
+			return r, http.StatusUnprocessableEntity, err.Error()
+		}
+		return idem.Applied(resp), 0, ""
 	}
-	for name, untouched := range map[string]string{"status": want.Status, "content-type": want.ContentType, "location": "", "body": "", "empty": ""} {
-		if got := strings.TrimSpace(v.Get(name)); got != "" && got != untouched {
-			return idem.Resolution{}, errors.New("You have entered an answer, and chosen an outcome without it. Choose “It took effect”, or remove the answer.") //nolint:revive,staticcheck // a sentence on the page
+	for _, name := range []string{"status", "content-type", "location", "body", "empty"} {
+		if strings.TrimSpace(v.Get(name)) != "" {
+			return r, http.StatusUnprocessableEntity, "You have entered an answer, and chosen an outcome without it. Choose “It took effect”, or remove the answer."
 		}
 	}
-	if outcome == appliedStored {
-		return idem.Applied(*rec.Response), nil
+	l := c.lookUp(ctx, route, f.ID.OperationID())
+	switch {
+	case l.Failed != "":
+		return r, http.StatusServiceUnavailable, "The look-up failed: " + l.Failed + "."
+	case outcome == appliedFound && (!l.complete(route) || v.Get("seen") != l.digest(route)):
+		return r, http.StatusConflict, "The service finds something else now."
+	case outcome == appliedFound:
+		return idem.Applied(l.answer(route)), 0, ""
+	case l.found():
+		return r, http.StatusConflict, "The service found: " + operate.OneLine(l.Says) + ". So it took effect."
 	}
-	return idem.NotApplied(), nil
+	return idem.NotApplied(), 0, ""
 }
 
-// answerOf reads the answer that repeats will get. It accepts what the HTTP middleware replays.
+// tookEffect reports whether a status tells a client that its request took effect.
+func tookEffect(status int) bool { return status >= 200 && status < 400 }
+
+// answerOf reads the answer that repeats will get. It accepts what the HTTP middleware replays, and
+// what tells a client that its request took effect.
 func answerOf(v url.Values) (resp idem.Response, err error) {
 	fail := func(text string) (idem.Response, error) { return idem.Response{}, errors.New(text) }
 	status, err := strconv.Atoi(strings.TrimSpace(v.Get("status")))
-	if err != nil || status < 200 || status > 599 {
-		return fail("The status is not a number from 200 to 599.")
+	switch {
+	case err != nil || status < 200 || status > 599:
+		return fail("The status is not a number from 200 to 399.")
+	case !tookEffect(status):
+		return fail(fmt.Sprintf("It took effect, and status %d tells the client that it failed. Enter one from 200 to 399.", status))
 	}
 	// A browser sends line breaks as CR LF (HTML, section 4.10.21.5).
 	body := strings.ReplaceAll(v.Get("body"), "\r\n", "\n")

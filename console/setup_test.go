@@ -166,8 +166,14 @@ type rig struct {
 	store   idem.Store
 	console *console.Console
 	policy  idem.Policy
+	lookUp  func(ctx context.Context, route, op string) (console.Found, error)
 	url     string
 	log     *locked
+}
+
+// cannotTell is a look-up that leaves the looking to the operator.
+func cannotTell(_ context.Context, route, op string) (console.Found, error) {
+	return console.Found{Answer: idem.Response{Status: 202}, Hint: "an <ID> of " + route, More: "GET /v1/payments?operation_id=" + op + " # " + route}, nil
 }
 
 // locked is a log that tests read while a service writes it.
@@ -187,7 +193,7 @@ func (l *locked) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.bu
 
 func newRig(t *testing.T, b backend) *rig {
 	t.Helper()
-	r := &rig{T: t, log: &locked{}, policy: idem.Policy{AllowGlobalKeys: true, Name: route}}
+	r := &rig{T: t, log: &locked{}, lookUp: cannotTell, policy: idem.Policy{AllowGlobalKeys: true, Name: route}}
 	var observe idem.Observer
 	r.engine, r.store = b(t, idem.WithObserver(func(ctx context.Context, ev idem.Event) {
 		if observe != nil {
@@ -197,8 +203,7 @@ func newRig(t *testing.T, b backend) *rig {
 	var err error
 	r.console, err = console.New(console.Config{Engine: r.engine, Store: r.store, Service: "payments", ScopeHint: "the merchant, such as m", Idemctl: true, Challenge: `Basic realm="console"`,
 		Policies:  func(name string) (idem.Policy, bool) { return r.policy, name == route },
-		LookUp:    func(route, op string) string { return "GET /v1/payments?operation_id=" + op + " # " + route },
-		Answer:    func(route string) console.Answer { return console.Answer{Status: 202, Hint: "an <ID> of " + route} },
+		LookUp:    func(ctx context.Context, route, op string) (console.Found, error) { return r.lookUp(ctx, route, op) },
 		Authorise: authorise, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 	if err != nil {
 		t.Fatal(err)

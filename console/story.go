@@ -28,7 +28,7 @@ type storyPage struct {
 	Unreadable    string         // why the record cannot be read
 	Kind          string
 	Started       string
-	LookUp        string // how to look the operation up
+	Returned      bool   // this instance has seen the handler of the open attempt return
 	Command       string // that settles the attempt without the console
 	Moments       []moment
 	Seen          []moment // by this instance, oldest first
@@ -92,6 +92,9 @@ func (p *storyPage) remember(v url.Values) {
 	d, ended := p.decidedOn(v.Get("settled"))
 	if rec := &p.Facts.Record; ended && d.ByPerson() && d.Attempt == rec.Attempt.Number && !rec.State.Open() {
 		p.Settled = told(&d) + " " + p.Next
+		if rec.State == idem.StateCompleted {
+			p.Settled = told(&d) + " The client sends the same request with the same key again, and gets this answer."
+		}
 	}
 	if !v.Has("late") {
 		return
@@ -129,6 +132,9 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 	p.endings = slices.Concat(decided, []idem.Decided{lastEnding(rec)})
 	for _, n := range c.events.of(id) {
 		p.see(n)
+		if n.Type == idem.EventUnknown && n.Duration > 0 && n.Attempt == rec.Attempt { // of its holder
+			p.Returned = true
+		}
 	}
 	p.Moments = moments(f, decided)
 	if f.Err == nil && rec.State == idem.StateNone {
@@ -148,10 +154,7 @@ func (c *Console) tell(r *http.Request, id idem.KeyID) (*storyPage, error) {
 	p.Response = responseShown(rec, op.MaySeeResponses)
 	if rec.State.Open() {
 		if p.WhyNot = whyNot(f, op); p.WhyNot == "" {
-			p.Form = c.newForm(f)
-		}
-		if c.cfg.LookUp != nil {
-			p.LookUp = operate.Printable(c.cfg.LookUp(rec.Route, p.Operation))
+			p.Form = newForm(f, op, c.lookUp(r.Context(), rec.Route, p.Operation))
 		}
 	}
 	return p, nil
@@ -339,24 +342,28 @@ func (p *storyPage) seenMoment(n noted) moment {
 
 // responseShown is nil without a stored response.
 func responseShown(rec *idem.Record, all bool) *shown {
-	s := &shown{Summary: responseOf(rec)}
+	summary := responseOf(rec)
 	switch {
-	case s.Summary == "":
+	case summary == "":
 		return nil
 	case rec.ResponseErr != nil:
-		s.Summary = "unreadable: " + operate.OneLine(reasonOf(rec.ResponseErr))
-		return s
+		return &shown{Summary: "unreadable: " + operate.OneLine(reasonOf(rec.ResponseErr))}
 	case rec.Response.Omitted:
-		return s
+		return &shown{Summary: summary}
 	}
-	for _, name := range slices.Sorted(maps.Keys(rec.Response.Header)) {
+	return showResponse(rec.Response, all)
+}
+
+// showResponse shows a response as far as the operator may see it.
+func showResponse(resp *idem.Response, all bool) *shown {
+	s := &shown{Summary: summaryOf(resp)}
+	for _, name := range slices.Sorted(maps.Keys(resp.Header)) {
 		if all {
-			name += ": " + strings.Join(rec.Response.Header[name], ", ")
+			name += ": " + strings.Join(resp.Header[name], ", ")
 		}
 		s.Fields = append(s.Fields, operate.OneLine(name))
 	}
-	body := rec.Response.Body
-	switch {
+	switch body := resp.Body; {
 	case len(body) == 0:
 	case !all:
 		s.Hidden = true

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -98,16 +99,23 @@ func (c *Config) tokenKey() []byte {
 	return key.Sum(nil)
 }
 
-// lookUp says how an operator finds out whether an operation was charged. The command prints the
-// payment with the bytes of the first answer, or the list if that is empty.
-func (a *App) lookUp(_, operationID string) string {
-	return fmt.Sprintf(`curl -sS -H 'Authorization: Bearer API_KEY_OF_THE_MERCHANT' 'http://%s/v1/payments?operation_id=%s' | sed 's/^{"payments":\[\({.*}\)\],.*/\1/'`, a.Addr(), operationID)
-}
-
-// normalAnswer is what a client expects of a payment, as [server.Answer] makes it.
-func normalAnswer(string) console.Answer {
-	return console.Answer{Status: http.StatusCreated, ContentType: "application/json",
-		Hint: "the Location /v1/payments/ID with the ID that begins with pay_, and as body the payment that the command above prints"}
+// lookUp finds what an operation has paid, for any merchant. The answer is that of the handler.
+func (a *App) lookUp(ctx context.Context, route, operationID string) (console.Found, error) {
+	made, err := a.ledger.MadeBy(ctx, operationID)
+	if err != nil {
+		a.log.WarnContext(ctx, "look-up for an operator", "op", operationID, "err", err) // the page must not have addresses
+		return console.Found{}, errors.New("the ledger does not answer")
+	}
+	if len(made) == 0 {
+		// Another instance may have a ledger of its own with the payment.
+		return console.Found{Nothing: !a.cfg.ledgerIsPrivate()}, nil
+	}
+	says := make([]string, len(made))
+	for i, m := range made {
+		says[i] = fmt.Sprintf("%s: %d.%02d %s from %s to %s, of %s", m.ID, m.Amount/100, m.Amount%100, m.Currency, m.From, m.To, m.Merchant)
+	}
+	resp, err := answer(route, made[0].Payment)
+	return console.Found{Says: strings.Join(says, " and "), Answer: resp}, err
 }
 
 // makeConsole makes the operator's page, unless there are no operators.
@@ -121,7 +129,7 @@ func (a *App) makeConsole() (handler http.Handler, err error) {
 	}
 	a.console, err = console.New(console.Config{Engine: a.engine, Store: a.store, Service: "payments", Log: a.log,
 		Policies:  func(string) (idem.Policy, bool) { return a.policy, true },
-		ScopeHint: "the merchant, such as merchant_demo", LookUp: a.lookUp, Answer: normalAnswer, Idemctl: a.cfg.TokenStore == storeRedis || a.cfg.TokenStore == storeSQL && a.cfg.Database != "",
+		ScopeHint: "the merchant, such as merchant_demo", LookUp: a.lookUp, Idemctl: a.cfg.TokenStore == storeRedis || a.cfg.TokenStore == storeSQL && a.cfg.Database != "",
 		Authorise: authorise, TokenKey: a.cfg.tokenKey(), Challenge: `Basic realm="console", charset="UTF-8"`})
 	if err != nil {
 		return nil, err

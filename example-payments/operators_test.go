@@ -3,13 +3,17 @@ package main
 import (
 	"html"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
-	"os/exec"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
+	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
@@ -67,70 +71,110 @@ func TestConsoleTellsWhatItsInstanceSawOfAKey(t *testing.T) {
 	}
 }
 
-// What the command on the page prints and what the form starts with are a normal answer, so that the
-// operator adds the Location alone.
-func TestOperatorEntersTheNormalAnswer(t *testing.T) {
-	t.Parallel()
-	p := serve(t, "--token-store", "memory", "--resolver", "none", "--operators", "ada=secret")
-	const order = `{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"<a\"}],\"has_more\":1"}`
-	pay := func(key, crash string) (res *http.Response, body string) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/v1/payments", strings.NewReader(order))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header = http.Header{"Authorization": {"Bearer demo"}, "Idempotency-Key": {key}, "Demo-Crash": {crash}}
-		return send(t, req)
+// settled sends the open form of a page as a browser does, with a reason and the confirmation.
+func settled(t *testing.T, address, page string) {
+	t.Helper()
+	_, open, _ := strings.Cut(page, "<details name=\"outcome\"")
+	open, _, _ = strings.Cut(open, "</details>")
+	form := url.Values{"reason": {"found"}}
+	for _, m := range regexp.MustCompile(`(?s)<input [^>]*name="([a-z-]+)"[^>]*value="([^"]*)"|<textarea id="s-(body)"[^>]*>\n(.*?)</textarea>|<code>(\w+)</code> to (confirm)`).FindAllStringSubmatch(open, -1) {
+		form.Set(m[1]+m[3]+m[6], html.UnescapeString(m[2]+m[4]+m[5]))
 	}
-	normal, want := pay("normal", "")
-	if lost, body := pay("lost", "1"); lost.StatusCode != http.StatusServiceUnavailable {
-		t.Fatalf("a charge that fails in its middle: %d %s", lost.StatusCode, body)
-	}
-	id := idem.NewKeyID("merchant_demo", "lost")
-	_, page := consolePage(t, p.url, "key/"+id.String(), "ada", "secret")
-	if doubt := "answer does not tell whether it had an effect: unavailable"; !strings.Contains(page, doubt) {
-		t.Errorf("want %q in\n%s", doubt, page)
-	}
-	part := func(pattern string) string {
-		t.Helper()
-		m := regexp.MustCompile(pattern).FindStringSubmatch(page)
-		if m == nil {
-			t.Fatalf("no %s in\n%s", pattern, page)
-		}
-		return html.UnescapeString(m[1])
-	}
-	lookUp := func(operation string) string {
-		t.Helper()
-		command := strings.NewReplacer("API_KEY_OF_THE_MERCHANT", "demo", id.OperationID(), operation).Replace(part(`aria-label="How to look it up"><code>([^<]+)`))
-		out, err := exec.CommandContext(t.Context(), "sh", "-c", command).Output()
-		if err != nil {
-			t.Fatalf("%s: %v", command, err)
-		}
-		return string(out)
-	}
-	if got := lookUp(idem.NewKeyID("merchant_demo", "normal").OperationID()); got != want {
-		t.Errorf("the command prints %q, want the first answer %q", got, want)
-	}
-	if got := lookUp(idem.NewKeyID("merchant_demo", "never").OperationID()); got != `{"payments":[],"has_more":false}` {
-		t.Errorf("without a payment the command prints %q", got)
-	}
-	body := lookUp(id.OperationID())
-	location := "/v1/payments/" + regexp.MustCompile(`pay_\w+`).FindString(body)
-	form := url.Values{"token": {part(`name="token" value="([^"]+)"`)}, "attempt": {part(`name="attempt" value="([^"]+)"`)}, "outcome": {"applied"},
-		"status": {part(`name="status"[^>]* value="([^"]+)"`)}, "content-type": {part(`name="content-type" value="([^"]+)"`)},
-		"location": {location}, "body": {body}, "reason": {"found"}, "confirm": {part(`type <code>(\w+)</code>`)}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/console/key/"+id.String()+"/settle", strings.NewReader(form.Encode()))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address+"/settle", strings.NewReader(form.Encode()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.SetBasicAuth("ada", "secret")
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	if res, answer := send(t, req); res.StatusCode != http.StatusOK || !strings.Contains(answer, ": it took effect.") {
-		t.Fatalf("the settlement: %d\n%s", res.StatusCode, answer)
+	res, body := send(t, req)
+	if res.StatusCode != http.StatusOK || !strings.Contains(body, ": it took effect. The client sends the same request") {
+		t.Fatalf("%v leads to %d\n%s", form, res.StatusCode, body)
 	}
-	got, answer := pay("lost", "")
-	if answer != body || got.StatusCode != normal.StatusCode || got.Header.Get("Content-Type") != normal.Header.Get("Content-Type") || got.Header.Get("Location") != location {
-		t.Errorf("a repeat gets %d %v %s, want an answer such as %d %v %s", got.StatusCode, got.Header, answer, normal.StatusCode, normal.Header, want)
+}
+
+// The page has found the payment, of whichever merchant. Settled as it is, the repeat gets what the
+// handler would have answered.
+func TestOperatorConfirmsWhatTheLedgerHas(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--token-store", "memory", "--resolver", "none", "--operators", "ada=secret")
+	const order = `{"from":"alice","to":"bob","amount":1205,"currency":"USD","note":"<a\"}],\"has_more\":1"}`
+	pay := func(merchant, key, crash string) (res *http.Response, body string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/v1/payments", strings.NewReader(order))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"Authorization": {"Bearer " + merchant}, "Idempotency-Key": {key}, "Demo-Crash": {crash}}
+		return send(t, req)
+	}
+	for _, merchant := range []string{"demo", "test"} {
+		normal, _ := pay(merchant, "normal", "")
+		if lost, body := pay(merchant, "lost", "1"); lost.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("a charge that fails in its middle: %d %s", lost.StatusCode, body)
+		}
+		path := "key/" + idem.NewKeyID("merchant_"+merchant, "lost").String()
+		_, page := consolePage(t, p.url, path, "ada", "secret")
+		if doubt := "answer does not tell whether it had an effect: unavailable"; !strings.Contains(page, doubt) {
+			t.Errorf("want %q in\n%s", doubt, page)
+		}
+		found := regexp.MustCompile(`The service found:</b> (pay_\w+): 12\.05 USD from alice to bob, of merchant_` + merchant + `<`).FindStringSubmatch(page)
+		if found == nil {
+			t.Fatalf("the page has not found the payment:\n%s", page)
+		}
+		settled(t, p.url+"/console/"+path, page)
+		got, body := pay(merchant, "lost", "")
+		if got.StatusCode != normal.StatusCode || got.Header.Get("Content-Type") != normal.Header.Get("Content-Type") || got.Header.Get("Location") != "/v1/payments/"+found[1] || got.Header.Get("Idempotent-Replayed") != "true" {
+			t.Errorf("a repeat gets %d %v, want an answer such as %d %v", got.StatusCode, got.Header, normal.StatusCode, normal.Header)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/v1/payments/"+found[1], http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+merchant)
+		if _, want := send(t, req); body != want {
+			t.Errorf("a repeat gets %s, want the payment %s", body, want)
+		}
+	}
+}
+
+// The ledger tells of both transports. It does not call a payment missing that may be in the ledger of
+// another instance, and shows no address.
+func TestLookUpOfTheSample(t *testing.T) {
+	t.Parallel()
+	l, err := ledger.Open(t.Context(), "", ledger.Exclusive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &App{ledger: l, log: slog.New(slog.DiscardHandler)}
+	if got, err := a.lookUp(t.Context(), "POST /v1/payments", "op"); err != nil || !got.Nothing || got.Says != "" {
+		t.Errorf("without a payment it says %+v, %v", got, err)
+	}
+	a.cfg.TokenStore = storeRedis
+	if got, err := a.lookUp(t.Context(), "POST /v1/payments", "op"); err != nil || got.Nothing || got.Says != "" {
+		t.Errorf("without a payment in a ledger of its own it says %+v, %v", got, err)
+	}
+	if err := l.AddMerchant(t.Context(), "merchant_demo"); err != nil {
+		t.Fatal(err)
+	}
+	made := payments.NewPayment("op", payments.Order{From: "alice", To: "bob", Amount: 5, Currency: "USD"}, time.Now())
+	if err := l.Pay(t.Context(), "merchant_demo", made, idem.Fence{Domain: "d", Token: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for _, route := range []string{"POST /v1/payments", "/payments.v1.PaymentService/CreatePayment"} {
+		want, err := answer(route, made)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := a.lookUp(t.Context(), route, "op")
+		if err != nil || !strings.HasPrefix(got.Says, made.ID+": 0.05 USD from alice to bob, of merchant_demo") || !reflect.DeepEqual(got.Answer, want) {
+			t.Errorf("of %s it says %+v, %v, want the payment and %+v", route, got, err, want)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := a.lookUp(t.Context(), "POST /v1/payments", "op"); err == nil || got.Nothing || err.Error() != "the ledger does not answer" {
+		t.Errorf("without its database it says %+v, %v", got, err)
 	}
 }
 

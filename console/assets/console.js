@@ -2,12 +2,16 @@
 "use strict";
 
 for (const button of document.querySelectorAll("button[data-copy]")) {
-  if (!navigator.clipboard) break;
   button.hidden = false;
   const label = button.textContent;
   button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(button.dataset.copy);
-    button.textContent = "Copied";
-    setTimeout(() => { button.textContent = label; }, 1500);
+    try {
+      await navigator.clipboard.writeText(button.dataset.copy);
+      button.textContent = "Copied";
+    } catch { // a page over plain HTTP has no clipboard
+      getSelection().selectAllChildren(button.previousElementSibling);
+      button.textContent = "Press Ctrl+C";
+    }
+    setTimeout(() => { button.textContent = label; }, 3000);
   });
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +30,17 @@ func TestPaymentReadsBackAsItWasMade(t *testing.T) {
 		found, err := settle(t, l, "op", fence("a", 2), fence("a", 1))
 		if err != nil || found == nil || *found != made {
 			t.Errorf("Settle = %+v, %v, want %+v", found, err, made)
+		}
+		again := payments.NewPayment("op", made.Order, now)
+		if err := l.Pay(ctx(t), merchant, again, fence("a", 3)); err != nil {
+			t.Fatal(err)
+		}
+		list, err := l.MadeBy(ctx(t), "op")
+		if err != nil || !slices.Equal(list, []ledger.Made{{Merchant: merchant, Payment: made}, {Merchant: merchant, Payment: again}}) {
+			t.Errorf("MadeBy = %+v, %v, want both payments in their order", list, err)
+		}
+		if list, err := l.MadeBy(ctx(t), "another"); len(list) != 0 || err != nil {
+			t.Errorf("MadeBy another operation = %+v, %v, want none", list, err)
 		}
 		if _, err := l.Payment(ctx(t), "another merchant", made.ID); code(err) != payments.CodePaymentUnknown {
 			t.Errorf("another merchant's Payment = %v, want payment-unknown", err)

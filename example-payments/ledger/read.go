@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	selectPayment = `SELECT id, operation_id, from_account, to_account, amount, currency, note, created_at FROM payments`
-	selectAccount = `SELECT id, balance, currency FROM accounts`
+	paymentColumns = `id, operation_id, from_account, to_account, amount, currency, note, created_at`
+	selectPayment  = `SELECT ` + paymentColumns + ` FROM payments`
+	selectAccount  = `SELECT id, balance, currency FROM accounts`
 )
 
 // Payment implements [payments.Ledger].
@@ -61,6 +62,34 @@ func (l *Ledger) Payments(ctx context.Context, merchant string, q payments.Query
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("ledger: payments: %w", err)
+	}
+	return list, nil
+}
+
+// Made is a payment and the merchant that it is of.
+type Made struct {
+	Merchant string
+	payments.Payment
+}
+
+// MadeBy lists what an operation has paid, of any merchant and oldest first, at most ten. There is
+// more than one only if the middleware is broken.
+func (l *Ledger) MadeBy(ctx context.Context, operationID string) ([]Made, error) {
+	rows, err := l.db.Read.QueryContext(ctx, l.dialect.sql(`SELECT merchant, `+paymentColumns+` FROM payments WHERE operation_id = ? ORDER BY seq LIMIT 10`), operationID)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: payments of an operation: %w", err)
+	}
+	defer rows.Close()
+	var list []Made
+	for rows.Next() {
+		var m Made
+		if m.Payment, err = scanPayment(rows, &m.Merchant); err != nil {
+			return nil, fmt.Errorf("ledger: payments of an operation: %w", err)
+		}
+		list = append(list, m)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("ledger: payments of an operation: %w", err)
 	}
 	return list, nil
 }
@@ -119,11 +148,11 @@ func scanAccounts(rows *sql.Rows) ([]payments.Account, error) {
 	return list, rows.Err()
 }
 
-// scanPayment reads a row of selectPayment.
-func scanPayment(row interface{ Scan(...any) error }) (payments.Payment, error) {
+// scanPayment reads a row of paymentColumns, after other columns.
+func scanPayment(row interface{ Scan(...any) error }, before ...any) (payments.Payment, error) {
 	p := payments.Payment{Status: payments.StatusSucceeded}
 	var micros int64
-	err := row.Scan(&p.ID, &p.OperationID, &p.From, &p.To, &p.Amount, &p.Currency, &p.Note, &micros)
+	err := row.Scan(append(before, &p.ID, &p.OperationID, &p.From, &p.To, &p.Amount, &p.Currency, &p.Note, &micros)...)
 	p.CreatedAt = time.UnixMicro(micros).UTC()
 	return p, err
 }

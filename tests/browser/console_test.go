@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -27,6 +28,9 @@ type service struct {
 	store  idem.Store
 	policy idem.Policy
 	url    string
+
+	found     console.Found // by every look-up
+	lookUpErr error
 }
 
 // startService starts a service in memory. The tests of the console itself have the other backends.
@@ -49,7 +53,11 @@ func startService(t *testing.T, opts ...memorystore.Option) *service {
 	t.Cleanup(func() { _ = s.engine.Close(context.Background()) })
 	page, err = console.New(console.Config{Engine: s.engine, Service: "payments", Log: slog.New(slog.DiscardHandler),
 		ScopeHint: "the merchant, such as merchant_demo", Idemctl: true,
-		LookUp:   func(_, op string) string { return "curl https://ledger.example/payments?operation_id=" + op },
+		LookUp: func(_ context.Context, _, op string) (console.Found, error) {
+			found, err := s.found, s.lookUpErr
+			found.More = "curl https://ledger.example/payments?operation_id=" + op
+			return found, err
+		},
 		Policies: func(string) (idem.Policy, bool) { return s.policy, true },
 		Authorise: func(r *http.Request) (console.Operator, error) {
 			if name, password, _ := r.BasicAuth(); password == "secret" {
@@ -182,6 +190,66 @@ func TestOperatorSettlesByKeyboard(t *testing.T) {
 	}
 }
 
+// The ledger has the payment after all, when the operator says that it does not.
+func TestOperatorIsToldOfWhatIsFound(t *testing.T) {
+	s := startService(t)
+	s.inDoubt(0, 1)
+	s.found.Nothing = true
+	p := open(t, "ada")
+	p.to(s.url + "key/" + s.id(0).String())
+	p.shows(".settle", "The service found nothing of this operation.")
+	p.pictures("console-nothing")
+	p.click("details.not-applied summary")
+	p.fill("#not-applied-reason", "nothing found")
+	p.fill("#not-applied-confirm", "again "+s.confirm(0))
+	s.found = payment()
+	p.click("details.not-applied button")
+	p.await(`document.activeElement.innerText === "The service found: pay_1: 12.50 USD from alice to bob, of merchant_demo. So it took effect. Nothing was settled."`)
+	p.pictures("console-found-late")
+	p.wantNoFaults("409")
+	if rec := s.record(0); rec.State != idem.StateUnknown {
+		t.Fatalf("the record is %v", rec.State)
+	}
+	p.fill("#applied-reason", "ticket 4711")
+	p.fill("#applied-confirm", s.confirm(0)+kb.Enter)
+	p.await(`document.activeElement.matches(".done")`)
+	if rec, want := s.record(0), payment().Answer; rec.State != idem.StateCompleted || !reflect.DeepEqual(*rec.Response, want) {
+		t.Errorf("repeats get %+v, want %+v", rec.Response, want)
+	}
+	p.wantNoFaults()
+}
+
+// payment is a payment that a look-up finds.
+func payment() console.Found {
+	return console.Found{Says: "pay_1: 12.50 USD from alice to bob, of merchant_demo", Answer: idem.Response{Status: 201,
+		Header: map[string][]string{"Content-Type": {"application/json"}, "Location": {"/v1/payments/pay_1"}},
+		Body:   []byte("\n{\"id\":\"pay_1\",\n\"note\":\"</textarea>&amp;\"}\n")}}
+}
+
+// A page that came over plain HTTP has no clipboard. The operator is told how to copy, and the text is
+// selected.
+func TestCopyWithoutAClipboard(t *testing.T) {
+	s := startService(t)
+	s.inDoubt(0, 1)
+	p := open(t, "ada")
+	p.to(s.url + "key/" + s.id(0).String())
+	eval[bool](p, `(navigator.clipboard.writeText = async (text) => { window.copied = text; }, true)`)
+	check := func(label, copied string) {
+		for _, button := range []string{".head .copy", ".settle .copy"} {
+			p.click(button)
+			p.shows(button, label)
+			if got, want := eval[string](p, copied), eval[string](p, fmt.Sprintf(`document.querySelector(%q).dataset.copy`, button)); got != want || want == "" {
+				t.Errorf("%s copies %q, want %q", button, got, want)
+			}
+		}
+	}
+	check("Copied", `window.copied`)
+	eval[bool](p, `delete Navigator.prototype.clipboard`)
+	check("Press Ctrl+C", `getSelection().toString()`)
+	p.await(`document.querySelector(".head .copy").innerText === "Copy"`) // again
+	p.wantNoFaults()
+}
+
 // Somebody else settles while the operator reads. The operator is told, and nothing is overruled.
 func TestOperatorIsToldOfAChange(t *testing.T) {
 	s := startService(t)
@@ -300,10 +368,25 @@ func TestConsoleLooks(t *testing.T) {
 	defer close(end)
 	for name, path := range map[string]string{"console-inbox": "", "console-all": "?view=all", "console-story": "key/" + s.id(1).String(),
 		"console-running": "key/" + s.id(1000).String(), "console-health": "health"} {
+		if name == "console-story" {
+			s.found = payment()
+		}
 		p.to(s.url + path)
 		p.pictures(name)
 		p.wantNoFaults()
 	}
+	s.found = console.Found{}
+	p.to(s.url + "key/" + s.id(1).String())
+	p.pictures("console-cannot-tell")
+	s.found, s.lookUpErr = console.Found{}, errors.New("the ledger does not answer")
+	p.to(s.url + "key/" + s.id(1).String())
+	p.pictures("console-failed")
+	s.found, s.lookUpErr = payment(), nil
+	s.found.Answer.Header["Etag"] = []string{`"1"`} // which the form cannot hold
+	p.to(s.url + "key/" + s.id(1).String())
+	p.await(`!!document.querySelector("details.found[open]")`)
+	p.pictures("console-taken")
+	p.wantNoFaults()
 	p.to(s.url + "key/" + s.id(4711).String())
 	p.pictures("console-none")
 	p.wantNoFaults("404")
