@@ -37,7 +37,7 @@ func (m *method) route() string {
 func (o *options) method(name string) *method {
 	m := &method{name: name, desc: findMethod(name), exempt: o.isExempt(name)}
 	field, ok := o.keyFields[name]
-	if !ok && m.desc != nil {
+	if !ok {
 		field = o.keyFields[""]
 	}
 	if m.desc == nil || isKeyField(m.desc.Input().Fields().ByName(protoreflect.Name(field))) {
@@ -120,10 +120,7 @@ func (o *options) isExempt(name string) bool {
 // method.
 func findMethod(name string) protoreflect.MethodDescriptor {
 	service, short := splitMethod(name)
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + short))
-	if err != nil {
-		return nil
-	}
+	d, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + short))
 	m, _ := d.(protoreflect.MethodDescriptor)
 	return m
 }
