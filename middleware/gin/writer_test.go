@@ -70,7 +70,7 @@ func TestHijack(t *testing.T) {
 	})
 	srv := httptest.NewServer(r)
 	defer srv.Close()
-	for _, path := range []string{"/hijack", "/late"} {
+	for i, path := range []string{"/hijack", "/late", "/late"} {
 		req := httptest.NewRequest(http.MethodPost, srv.URL+path, strings.NewReader("{}"))
 		req.RequestURI = ""
 		req.Header.Set("Idempotency-Key", path)
@@ -79,7 +79,10 @@ func TestHijack(t *testing.T) {
 			resp.Body.Close()
 		}
 		if (err == nil) != (path == "/late") {
-			t.Errorf("%s: error = %v", path, err)
+			t.Fatalf("%s: error = %v", path, err)
+		}
+		if i == 2 && (resp.StatusCode != 200 || resp.Header.Get("Idempotent-Replayed") != "true") {
+			t.Errorf("repeat after a hijack that was too late = %d, want the response replayed", resp.StatusCode)
 		}
 	}
 	// The handler has closed the connection before its end.
