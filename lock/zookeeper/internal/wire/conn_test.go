@@ -113,6 +113,9 @@ func TestGreeting(t *testing.T) {
 				if _, err := io.ReadFull(c, rest); err != nil || len(first[:n])+len(rest) != xidAt+int(binary.BigEndian.Uint32(append(first[:n:n], rest...))) {
 					t.Errorf("Read() = %x and %x, %v, want the whole answer", first[:n], rest, err)
 				}
+				if _, err := c.Write(answerFrame(1, 0, 0)); err != nil || tr.Failure() != nil {
+					t.Errorf("Write() = %v, Failure() = %v", err, tr.Failure())
+				}
 				synctest.Wait()
 				if err := c.Conn.SetDeadline(time.Time{}); err != nil {
 					t.Errorf("the connection is closed: %v", err)

@@ -99,10 +99,14 @@ func TestTransportThatIsShut(t *testing.T) {
 func TestDropAndShut(t *testing.T) {
 	t.Parallel()
 	var far net.Conn
-	d := &Dialer{Dial: func(context.Context, string, string) (nc net.Conn, _ error) { nc, far = net.Pipe(); return nc, nil }}
+	d := &Dialer{Dial: func(context.Context, string, string) (net.Conn, error) {
+		near, server := net.Pipe()
+		far = server
+		return near, far.SetReadDeadline(time.Now().Add(10 * time.Second))
+	}}
 	for _, shut := range []bool{false, true} {
-		tr := NewTransport(d, time.Second, leaseclock.Now)
-		tr.Drop() // there is none
+		tr := NewTransport(d, time.Hour, leaseclock.Now) // its handshakes have twelve minutes
+		tr.Drop()                                        // there is none
 		nc, err := tr.Dial("tcp", "a", time.Second)
 		if err != nil {
 			t.Fatalf("Dial() = %v", err)

@@ -76,6 +76,9 @@ func TestErrorsOfTLS(t *testing.T) {
 			if got.Error() != tt.err.Error()+c.want || !errors.Is(got, tt.err) {
 				t.Errorf("explain(%v) = %q, want %q added", tt.err, got, c.want)
 			}
+			if certified := (&Dialer{TLS: c.cfg}).Certified(); certified != (c.cfg == certificate || c.cfg == onDemand) {
+				t.Errorf("Certified() = %v", certified)
+			}
 			if Misconfigured(got) != tt.misconfigured {
 				t.Errorf("Misconfigured(%v) = %v, want %v", got, !tt.misconfigured, tt.misconfigured)
 			}
