@@ -143,7 +143,7 @@ func hasEffects(method string) bool {
 func splitMethod(name string) (service, short string) {
 	rest, ok := strings.CutPrefix(name, "/")
 	service, short, _ = strings.Cut(rest, "/")
-	if !ok || service == "" || short == "" || strings.ContainsAny(short, "/.") {
+	if !ok || short == "" || strings.ContainsAny(short, "/.") {
 		return "", ""
 	}
 	return service, short

@@ -266,11 +266,16 @@ func TestResolverSettlesWhatIsInDoubt(t *testing.T) {
 		r, err := idemgrpc.Outcome(nil, &walletv1.TransferResponse{Id: "t1", Amount: 1250})
 		return idem.Applied(r), err
 	})
-	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		_ = grpc.SendHeader(ctx, metadata.Pairs("x-early", "1")) // it waits for the outcome
 		return nil, status.Error(codes.Unavailable, "connection lost")
 	}
 	b.start()
-	b.wantPaid(b.pay("k1"), true)
+	first := b.pay("k1")
+	b.wantPaid(first, true)
+	if first.header.Get("x-early") != nil {
+		t.Errorf("header = %v, want nothing of the handler", first.header)
+	}
 	b.wantPaid(b.pay("k1"), true)
 	b.wantRuns(1)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -24,6 +26,7 @@ type scriptedServerStream struct {
 	grpc.ServerStream
 	ctx                   context.Context
 	receive, header, send error
+	blocks                chan struct{} // nil: messages are sent at once
 	sent                  int
 }
 
@@ -32,6 +35,9 @@ func (s *scriptedServerStream) RecvMsg(any) error            { return s.receive 
 func (s *scriptedServerStream) SendHeader(metadata.MD) error { return s.header }
 
 func (s *scriptedServerStream) SendMsg(any) error {
+	if s.blocks != nil {
+		<-s.blocks
+	}
 	s.sent++
 	return s.send
 }
@@ -56,28 +62,28 @@ var payoutInfo = &grpc.StreamServerInfo{FullMethod: payoutMethod, IsServerStream
 func TestServerStreamReportsItsConnection(t *testing.T) {
 	t.Parallel()
 	errTooLarge := status.Error(codes.ResourceExhausted, "too large")
-	gone, leave := context.WithCancel(context.Background())
-	leave()
 	for name, tt := range map[string]struct {
-		ctx     context.Context
+		gone    bool // the client has left
 		stream  scriptedServerStream
 		act     func(s grpc.ServerStream) error
 		handler error // what act returns
 	}{
-		"a message":             {nil, scriptedServerStream{}, func(s grpc.ServerStream) error { return s.SendMsg(&walletv1.PayoutResponse{}) }, nil},
-		"a message too large":   {nil, scriptedServerStream{send: errTooLarge}, func(s grpc.ServerStream) error { return s.SendMsg(&walletv1.PayoutResponse{}) }, errTooLarge},
-		"a client that is gone": {gone, scriptedServerStream{send: errTooLarge}, func(s grpc.ServerStream) error { return s.SendMsg(&walletv1.PayoutResponse{}) }, nil},
-		"the header, refused":   {nil, scriptedServerStream{header: errTooLarge}, func(s grpc.ServerStream) error { return s.SendHeader(nil) }, errTooLarge},
-		"the header, gone":      {gone, scriptedServerStream{header: errTooLarge}, func(s grpc.ServerStream) error { return s.SendHeader(nil) }, nil},
-		"a request for no type": {nil, scriptedServerStream{}, func(s grpc.ServerStream) error { return s.RecvMsg("text") }, status.Error(codes.Internal, "")},
+		"a message":             {false, scriptedServerStream{}, func(s grpc.ServerStream) error { return s.SendMsg(&walletv1.PayoutResponse{}) }, nil},
+		"a message too large":   {false, scriptedServerStream{send: errTooLarge}, func(s grpc.ServerStream) error { return s.SendMsg(&walletv1.PayoutResponse{}) }, errTooLarge},
+		"a client that is gone": {true, scriptedServerStream{send: errTooLarge}, func(s grpc.ServerStream) error { return s.SendMsg(&walletv1.PayoutResponse{}) }, nil},
+		"the header, refused":   {false, scriptedServerStream{header: errTooLarge}, func(s grpc.ServerStream) error { return s.SendHeader(nil) }, errTooLarge},
+		"the header, gone":      {true, scriptedServerStream{header: errTooLarge}, func(s grpc.ServerStream) error { return s.SendHeader(nil) }, nil},
+		"a request for no type": {false, scriptedServerStream{}, func(s grpc.ServerStream) error { return s.RecvMsg("text") }, status.Error(codes.Internal, "")},
 	} {
 		b := setup(t)
-		if tt.ctx == nil {
-			tt.ctx = context.Background()
-		}
-		tt.stream.ctx = incoming(tt.ctx, "k1")
-		var got error
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		tt.stream.ctx = incoming(ctx, "k1")
+		got := errors.New("the handler did not run")
 		_ = b.interceptors().Stream()(nil, &tt.stream, payoutInfo, func(_ any, s grpc.ServerStream) error {
+			if tt.gone {
+				leave()
+			}
 			got = tt.act(s)
 			return got
 		})
@@ -202,4 +208,30 @@ func TestUndescribedMessages(t *testing.T) {
 	if code, _ := idemgrpc.CodeOf(err); code != idem.CodeResultUnavailable {
 		t.Errorf("replay of an unknown message = %v, want %s", err, idem.CodeResultUnavailable)
 	}
+}
+
+// A handler whose messages are not kept learns that its client does not read, and ends.
+func TestStreamPastTheLimitWhoseClientDoesNotRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		b.policy.HandlerTimeout, b.policy.MaxResponseBody = time.Second, 1
+		s := &scriptedServerStream{ctx: incoming(t.Context(), "k1"), blocks: make(chan struct{})}
+		defer close(s.blocks)
+		for range 2 {
+			sent := 0
+			err := b.interceptors().Stream()(nil, s, payoutInfo, func(_ any, r grpc.ServerStream) (err error) {
+				for ; err == nil && sent < 10; sent++ {
+					err = r.SendMsg(&walletv1.PayoutResponse{Number: 1})
+				}
+				if again := r.SendMsg(&walletv1.PayoutResponse{Number: 1}); status.Code(again) != codes.DeadlineExceeded {
+					t.Errorf("SendMsg() after that = %v, want %v", again, codes.DeadlineExceeded)
+				}
+				return err
+			})
+			if code, _ := idemgrpc.CodeOf(err); sent > 1 || code == "" {
+				t.Errorf("call = %v after %d messages, want a refusal after one", err, sent)
+			}
+		}
+	})
 }
