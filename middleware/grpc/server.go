@@ -21,10 +21,17 @@ var (
 	errTwoKeys     = errors.New("metadata and request carry different keys")
 )
 
+// engine is the part of [idem.Engine] for interceptors.
+type engine interface {
+	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
+	Nested(ctx context.Context, op *idem.Operation) (bool, error)
+	ReportRefused(ctx context.Context, route string, r *idem.Refusal)
+}
+
 // Interceptors protect the methods of a server. They are safe for concurrent use, by
 // several servers as well.
 type Interceptors struct {
-	engine  *idem.Engine
+	engine  engine
 	options options
 	replay  adapter.Names
 }
