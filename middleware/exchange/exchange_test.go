@@ -20,6 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // scripted is an engine that does as it is told.
 type scripted struct {
 	do      func(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
+	issue   func() (idem.Token, error) // nil: it fails
 	refused []idem.Code
 }
 
@@ -28,6 +29,9 @@ func (s *scripted) Do(ctx context.Context, op idem.Operation, h idem.Handler) (i
 }
 
 func (s *scripted) IssueToken(context.Context, string, time.Duration) (idem.Token, error) {
+	if s.issue != nil {
+		return s.issue()
+	}
 	return idem.Token{}, errors.New("secret")
 }
 
@@ -79,6 +83,18 @@ func serve(t *testing.T, e engine, h http.HandlerFunc) *httptest.ResponseRecorde
 	x.Serve(Call{Writer: w, Request: r, ScopeContext: r.Context(), Route: "POST /pay",
 		Next: func(c *Writer, r *http.Request) { h(c, r) }})
 	return w
+}
+
+// serveCall serves a call whose request is the usual one.
+func serveCall(t *testing.T, e engine, c Call) {
+	t.Helper()
+	rt, err := newRoute(e, idem.Policy{AllowGlobalKeys: true, MaxResponseBody: 100}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Request = httptest.NewRequest("POST", "/pay", strings.NewReader("{}"))
+	c.Request.Header.Set(DefaultHeader, "k1")
+	rt.Serve(c)
 }
 
 func TestRefusals(t *testing.T) {
@@ -169,6 +185,7 @@ func TestBufferedResponse(t *testing.T) {
 		}
 		w.WriteHeader(201)
 		_, _ = io.WriteString(w, long)
+		w.Header().Set(http.TrailerPrefix+"X-Sum", "1")
 	}
 	bypasses := func(w *Writer, _ *http.Request) { w.Bypass(202, http.Header{"Content-Type": {"text/event-stream"}}) }
 	fails := func(w *Writer, r *http.Request) { writes(w, r); w.WriteHeader(502) }
@@ -191,26 +208,18 @@ func TestBufferedResponse(t *testing.T) {
 		}
 		r := httptest.NewRequest("POST", "/pay", strings.NewReader("{}"))
 		r.Header.Set(DefaultHeader, "k1")
-		w := &noted{ResponseRecorder: httptest.NewRecorder()}
+		w := newServer()
 		rt.Serve(Call{Writer: w, Buffered: true, Request: r, Next: tt.next})
-		if w.status != tt.status || !strings.Contains(w.Body.String(), tt.body) || tt.err != nil && strings.Contains(w.Body.String(), long) {
-			t.Errorf("%s: answer = %d %q, want %d %q", name, w.status, w.Body, tt.status, tt.body)
+		if w.status() != tt.status || !strings.Contains(w.Body.String(), tt.body) || tt.err != nil && strings.Contains(w.Body.String(), long) {
+			t.Errorf("%s: answer = %d %q, want %d %q", name, w.status(), w.Body, tt.status, tt.body)
+		}
+		if trailer := w.Header().Get(http.TrailerPrefix + "X-Sum"); trailer != "" && tt.err != nil {
+			t.Errorf("%s: the refusal has the trailer %q of the handler", name, trailer)
 		}
 		if stored.Omitted != tt.omitted {
 			t.Errorf("%s: stored = %+v, want omitted %v", name, stored, tt.omitted)
 		}
 	}
-}
-
-// noted knows whether a status was written.
-type noted struct {
-	*httptest.ResponseRecorder
-	status int
-}
-
-func (n *noted) WriteHeader(status int) {
-	n.status = status
-	n.ResponseRecorder.WriteHeader(status)
 }
 
 // plain is a writer that can do nothing but write.
@@ -243,16 +252,6 @@ func TestRefusedIsReported(t *testing.T) {
 	x.Serve(Call{Writer: httptest.NewRecorder(), Request: r, ScopeContext: r.Context()})
 	if len(e.refused) != 1 || e.refused[0] != idem.CodeKeyMissing {
 		t.Errorf("refused = %v, want key-missing", e.refused)
-	}
-}
-
-func TestLongRouteIsCut(t *testing.T) {
-	x, err := newRoute(answers(idem.Result{}, nil), idem.Policy{AllowGlobalKeys: true}, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := x.policyOf(&Call{Request: httptest.NewRequest("POST", "/", nil), Route: strings.Repeat("/", 1000)}).Name; len(got) != 255 {
-		t.Errorf("name of %d bytes, want 255", len(got))
 	}
 }
 
@@ -355,6 +354,63 @@ func TestHandlerThatRunsAgainAfterAConflict(t *testing.T) {
 		runs++
 		w.(http.Flusher).Flush()
 	})
+}
+
+// A response that the framework has cannot be taken back either.
+func TestHandlerOfABypassedResponseRunsOnce(t *testing.T) {
+	var again error
+	runs := 0
+	twice := &scripted{do: func(ctx context.Context, _ idem.Operation, h idem.Handler) (idem.Result, error) {
+		resp, _ := h(ctx)
+		_, again = h(ctx)
+		return idem.Result{Response: resp}, nil
+	}}
+	serveCall(t, twice, Call{Writer: newServer(), Buffered: true, Next: func(w *Writer, _ *http.Request) {
+		runs++
+		w.Bypass(202, http.Header{})
+	}})
+	if runs != 1 || !errors.Is(again, errSentInPart) {
+		t.Errorf("%d runs and %v, want one run and %v", runs, again, errSentInPart)
+	}
+}
+
+// The engine is told whether the handler may run again.
+func TestRunOnce(t *testing.T) {
+	for _, repeatable := range []bool{false, true} {
+		var once bool
+		e := &scripted{do: func(_ context.Context, op idem.Operation, _ idem.Handler) (idem.Result, error) {
+			once = op.RunOnce
+			return idem.Result{Response: idem.Response{Status: 200}, Replayed: true}, nil
+		}}
+		if serveCall(t, e, Call{Writer: newServer(), Repeatable: repeatable}); once == repeatable {
+			t.Errorf("RunOnce of a call that is repeatable (%v) = %v", repeatable, once)
+		}
+	}
+}
+
+// A connection that the handler has taken over is not broken off, whatever became of the outcome.
+func TestHijackedConnectionIsNotBrokenOff(t *testing.T) {
+	s := newServer()
+	serveCall(t, live(idem.Result{}, errors.New("x")), Call{Writer: s, Next: func(w *Writer, _ *http.Request) {
+		if _, _, err := w.Hijack(); err != nil {
+			t.Errorf("Hijack() = %v", err)
+		}
+	}})
+	if s.statuses != nil || s.deadlines != nil {
+		t.Errorf("statuses %v and deadlines %v after a hijack, want none", s.statuses, s.deadlines)
+	}
+}
+
+// A format's own status stays, also when the code's is a failure.
+func TestRefusalInAFormatWithItsOwnStatus(t *testing.T) {
+	s := newServer()
+	serveCall(t, answers(idem.Result{}, idem.NewRefusal(idem.CodeUnavailable, nil)), Call{Writer: s, Refuse: func(w *Writer, _ *idem.Refusal) {
+		w.WriteHeader(429)
+		_, _ = io.WriteString(w, "later")
+	}})
+	if s.status() != 429 || s.Body.String() != "later" {
+		t.Errorf("refusal = %d %q, want the format's 429", s.status(), s.Body)
+	}
 }
 
 // An error of the engine reaches no client of the token handler.

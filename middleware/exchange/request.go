@@ -100,7 +100,7 @@ func readBody(r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
 	}
-	if r.Body == nil || r.Body == http.NoBody {
+	if r.Body == nil { // of a request made by the process itself
 		return nil, nil
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
@@ -116,7 +116,7 @@ func readBody(r *http.Request, limit int64) ([]byte, error) {
 	short := err == nil && int64(len(body)) < r.ContentLength
 	parsed := len(body) == 0 && (r.MultipartForm != nil || len(r.PostForm) > 0)
 	switch {
-	case errors.Is(err, http.ErrBodyReadAfterClose), short, err == nil && parsed:
+	case errors.Is(err, http.ErrBodyReadAfterClose), short, parsed:
 		return nil, idem.NewRefusal(idem.CodeInternal, errBodyConsumed)
 	case err != nil:
 		return nil, idem.NewRefusal(idem.CodeBodyInvalid, fmt.Errorf("reading the request body: %w", err))

@@ -39,9 +39,6 @@ const writeGrace = time.Second
 // lock and delays a shutdown. net/http lifts the deadline before the next request of
 // the connection. So stopLimit waits for a deadline that is being set.
 func (w *Writer) limitWrites() {
-	if w.ctx == nil {
-		return
-	}
 	target, done := http.NewResponseController(w.w), make(chan struct{})
 	stop := context.AfterFunc(w.ctx, func() {
 		defer close(done)

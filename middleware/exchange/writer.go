@@ -35,7 +35,7 @@ type Writer struct {
 	hijacked  bool
 	failed    bool // the response was begun and then given up with a status above 499
 
-	ctx       context.Context // the execution's, nil outside of one
+	ctx       context.Context // the execution's, nil in a refusal, which is buffered
 	stopLimit func()          // see limitWrites
 }
 
@@ -190,9 +190,6 @@ func (w *Writer) sendKept() error {
 // putTrailers hands on the trailers, which handlers set after the body. They are not
 // stored.
 func (w *Writer) putTrailers() {
-	if w.sealed == nil || w.hijacked {
-		return
-	}
 	announced := strings.Split(strings.Join(w.sealed["Trailer"], ","), ",")
 	for name, values := range w.header {
 		is := func(s string) bool { return strings.EqualFold(strings.TrimSpace(s), name) }

@@ -120,12 +120,45 @@ func TestGinsContextOutsideOfTheExecution(t *testing.T) {
 			check(c, idem.ErrExecutionEnded)
 			check(kept, idem.ErrExecutionEnded)
 		}, protect(t), func(c *gin.Context) { kept = c.Copy() })
+		r.GET("/pay", protect(t), func(c *gin.Context) { check(c, idem.ErrNoExecution) })
 		r.POST("/plain", func(c *gin.Context) {
 			check(c, idem.ErrNoExecution)
 			c.Set("github.com/idemkeeper/idemkeeper/idem", "not one")
 			check(c, idem.ErrNoExecution)
 		})
 		send(r, "/pay", "k1")
+		r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/pay", http.NoBody))
 		send(r, "/plain", "k1") // with the context that Gin has recycled
+	})
+}
+
+// A request that a handler makes within the process is a part of its execution, in Gin's context as
+// well. So is what a handler does after an execution of another key within its own.
+func TestGinsContextOfAnExecutionWithin(t *testing.T) {
+	eachFallback(t, func(t *testing.T, r *gin.Engine) {
+		engine := newEngine(t)
+		mw := idemgin.Middleware(engine, idem.Policy{Scope: merchant})
+		var outer idem.Execution
+		runs := 0
+		check := func(c *gin.Context, same bool) {
+			t.Helper()
+			if x, ok := idem.FromContext(c); !ok || (x == outer) != same {
+				t.Errorf("FromContext() = %+v, %v, want that of the outer execution: %v", x, ok, same)
+			}
+			runs++
+		}
+		r.POST("/part", mw, func(c *gin.Context) { check(c, true) })
+		r.POST("/pay", mw, func(c *gin.Context) {
+			outer, _ = idem.FromContext(c)
+			part := httptest.NewRequest(http.MethodPost, "/part", http.NoBody).WithContext(c.Request.Context())
+			part.Header.Set("Idempotency-Key", "k1")
+			r.ServeHTTP(httptest.NewRecorder(), part)
+			c.Next()
+			check(c, true)
+		}, idemgin.Middleware(engine, idem.Policy{Scope: merchant, Name: "inner"}, idemgin.WithHeader("Inner-Key")), func(c *gin.Context) { check(c, false) })
+		send(r, "/pay", "k1", "Inner-Key", "k2")
+		if runs != 3 {
+			t.Errorf("%d handlers ran, want 3", runs)
+		}
 	})
 }

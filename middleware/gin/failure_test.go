@@ -36,6 +36,12 @@ func TestReportedErrorsWithoutAResponseAreInDoubt(t *testing.T) {
 			t.Errorf("replay = %d %q", again.Code, again.Body)
 		}
 	})
+	t.Run("refused", func(t *testing.T) {
+		r := router(protect(t), func(c *gin.Context) { c.Status(400); fails(c) })
+		if live, again := send(r, "/p", "k1"), send(r, "/p", "k1"); live.Code != 400 || again.Code != 400 {
+			t.Errorf("live %d, replayed %d, want 400", live.Code, again.Code)
+		}
+	})
 	t.Run("rendered inside", func(t *testing.T) {
 		r := router(protect(t), render, func(c *gin.Context) { c.Status(404); fails(c) })
 		live, again := send(r, "/p", "k1"), send(r, "/p", "k1")

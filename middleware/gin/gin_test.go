@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -69,6 +70,8 @@ func TestLiveResponseIsThatOfGinAlone(t *testing.T) {
 			c.String(200, "x")
 			c.Header("Location", "/1")
 		}},
+		"Status 0":        {func(c *gin.Context) { c.Status(202); c.Status(0) }},
+		"two failures":    {func(c *gin.Context) { c.String(500, "x"); c.Status(502) }},
 		"two statuses":    {func(c *gin.Context) { c.Status(500); c.JSON(200, 1); c.Status(404) }},
 		"abort":           {func(c *gin.Context) { c.AbortWithStatus(404) }, func(c *gin.Context) { c.String(200, "never") }},
 		"abort with JSON": {func(c *gin.Context) { c.AbortWithStatusJSON(402, gin.H{"code": "poor"}) }},
@@ -237,6 +240,62 @@ func TestRouteNamesThePolicy(t *testing.T) {
 	send(r, "/payments/2", "")
 	if want := map[string]bool{"POST /payments/:id": true}; !reflect.DeepEqual(routes, want) {
 		t.Errorf("routes = %v, want %v", routes, want)
+	}
+}
+
+// The hook for refusals has the request and the writer of the middleware, and not those of the
+// handlers. Nothing of it stays in the context, after the other handlers either.
+func TestContextOfRefusals(t *testing.T) {
+	locker, store := memorylock.New(), memorystore.New()
+	engine, err := idem.New(locker, store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close(context.Background()) })
+	var before, after, hooked *http.Request
+	var wBefore, wAfter gin.ResponseWriter
+	look := func(c *gin.Context) {
+		before, wBefore = c.Request, c.Writer
+		c.Next()
+		after, wAfter = c.Request, c.Writer
+	}
+	hook := idemgin.WithRefusals(func(c *gin.Context, r *idem.Refusal) {
+		hooked = c.Request
+		if err := http.NewResponseController(c.Writer).Flush(); !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("Flush() = %v, want %v", err, http.ErrNotSupported)
+		}
+		c.String(c.Writer.Status(), "%s", r.Code)
+	})
+	policy := idem.Policy{Scope: merchant}
+	for method, tt := range map[string]struct {
+		h    gin.HandlerFunc
+		key  string
+		want string
+	}{
+		http.MethodPost: {idemgin.Middleware(engine, policy, hook), "k1", "ownership-lost"},
+		http.MethodGet:  {idemgin.StatusHandler(engine, policy, hook), "k 1", "key-invalid"},
+	} {
+		r := router(look, tt.h, func(c *gin.Context) {
+			x, ok := idem.FromContext(c)
+			if !ok {
+				return
+			}
+			locker.Revoke(x.KeyID)
+			rec, err := store.Get(t.Context(), x.KeyID)
+			if err == nil {
+				_, err = store.Settle(t.Context(), x.KeyID, idem.Settlement{Attempt: rec.Attempt, ID: idem.NewNonce(), State: idem.StateReleased,
+					ResultTTL: time.Hour, KeyTTL: time.Hour, Decision: idem.Decision{By: "operator"}})
+			}
+			if err != nil {
+				t.Errorf("settling from outside: %v", err)
+			}
+		})
+		req, w := httptest.NewRequest(method, "/p", http.NoBody), httptest.NewRecorder()
+		req.Header.Set("Idempotency-Key", tt.key)
+		r.ServeHTTP(w, req)
+		if w.Body.String() != tt.want || hooked != before || before != after || wBefore != wAfter {
+			t.Errorf("%s: answer = %d %s; the hook has the request of the middleware: %v; put back: %v, %v", method, w.Code, w.Body, hooked == before, before == after, wBefore == wAfter)
+		}
 	}
 }
 

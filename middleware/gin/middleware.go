@@ -119,8 +119,7 @@ func (rt *route) serve(c *gin.Context) {
 	}
 	if !rt.Serve(call) {
 		carry(request.Context(), c)
-		c.Next()
-		return
+		return // Gin runs the rest
 	}
 	if inner == nil {
 		c.Abort()

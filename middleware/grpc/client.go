@@ -168,8 +168,8 @@ func verdict(err error, trailer metadata.MD) (asked time.Duration, again bool) {
 	case codes.Unavailable:
 		return asked, true
 	case codes.Aborted:
-		code, ok := CodeOf(err)
-		return asked, ok && code == idem.CodeInProgress
+		code, _ := CodeOf(err)
+		return asked, code == idem.CodeInProgress
 	case codes.ResourceExhausted: // without a pause it may be a message that is too large
 		return asked, told
 	default:

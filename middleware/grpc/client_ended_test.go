@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
@@ -36,6 +37,13 @@ func TestClientsSendNothingForAnExecutionThatHasEnded(t *testing.T) {
 			return err
 		},
 		"stream of requests": func(ctx context.Context) error { _, err := back.client.Upload(ctx); return err },
+		"with a key of its own": func(ctx context.Context) error {
+			_, err := back.client.Transfer(metadata.AppendToOutgoingContext(ctx, "idempotency-key", "own"), usual())
+			return err
+		},
+		"without a key": func(ctx context.Context) error {
+			return new(flaky).call(ctx, transferMethod, idemgrpc.WithKeyedMethods(func(string) bool { return false }))
+		},
 	} {
 		if err := call(left); !errors.Is(err, idem.ErrExecutionEnded) {
 			t.Errorf("%s: %v, want %v", name, err, idem.ErrExecutionEnded)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -171,5 +172,89 @@ func TestStreamsOfRequestsAreEffects(t *testing.T) {
 	}
 	if uploads != 1 {
 		t.Errorf("%d uploads, want 1", uploads)
+	}
+}
+
+// scriptedStream is a server stream at the client, without a network.
+type scriptedStream struct {
+	grpc.ClientStream
+	send, closed, receive, header error
+	sent                          []any
+}
+
+func (s *scriptedStream) SendMsg(m any) error  { s.sent = append(s.sent, m); return s.send }
+func (s *scriptedStream) CloseSend() error     { return s.closed }
+func (s *scriptedStream) RecvMsg(any) error    { return s.receive }
+func (s *scriptedStream) Trailer() metadata.MD { return nil }
+
+func (s *scriptedStream) Header() (metadata.MD, error) { return nil, s.header }
+
+var (
+	errBusy  = status.Error(codes.Unavailable, "busy")
+	errFinal = status.Error(codes.NotFound, "none")
+)
+
+// A stream starts over after an error that may be gone the next time, wherever it comes from. Every
+// other error reaches the caller.
+func TestStreamClientByEachStep(t *testing.T) {
+	t.Parallel()
+	exchange := func(s grpc.ClientStream) error {
+		if err := s.SendMsg("request"); err != nil {
+			return err
+		}
+		if err := s.CloseSend(); err != nil {
+			return err
+		}
+		return s.RecvMsg(nil)
+	}
+	for name, tt := range map[string]struct {
+		attempts []any // errors of opening it, and streams; all later ones succeed
+		call     func(grpc.ClientStream) error
+		method   string
+		opened   int
+		want     error
+	}{
+		"opened at the second try":   {[]any{errBusy}, exchange, payoutMethod, 2, nil},
+		"never opened":               {[]any{errFinal}, exchange, payoutMethod, 1, errFinal},
+		"without a key":              {[]any{errBusy}, exchange, "/grpc.health.v1.Health/Watch", 1, errBusy},
+		"without a key, at its end":  {[]any{&scriptedStream{receive: errBusy}}, exchange, "/grpc.health.v1.Health/Watch", 1, errBusy},
+		"received at the second try": {[]any{&scriptedStream{receive: errBusy}}, exchange, payoutMethod, 2, nil},
+		"opened again":               {[]any{&scriptedStream{receive: errBusy}, errBusy}, exchange, payoutMethod, 3, nil},
+		"not opened again":           {[]any{&scriptedStream{receive: errBusy}, errFinal}, exchange, payoutMethod, 2, errFinal},
+		"sent again":                 {[]any{&scriptedStream{receive: errBusy}, &scriptedStream{send: errBusy}}, exchange, payoutMethod, 3, nil},
+		"not sent again":             {[]any{&scriptedStream{receive: errBusy}, &scriptedStream{send: errFinal}}, exchange, payoutMethod, 2, errFinal},
+		"not ended again":            {[]any{&scriptedStream{receive: errBusy}, &scriptedStream{closed: errFinal}}, exchange, payoutMethod, 2, errFinal},
+		"not sent":                   {[]any{&scriptedStream{send: errFinal}}, exchange, payoutMethod, 1, errFinal},
+		"not ended":                  {[]any{&scriptedStream{closed: errFinal}}, exchange, payoutMethod, 1, errFinal},
+		"nothing was sent":           {[]any{&scriptedStream{receive: errBusy}}, func(s grpc.ClientStream) error { return s.RecvMsg(nil) }, payoutMethod, 1, errBusy},
+		"the header failed":          {[]any{&scriptedStream{header: errBusy}}, func(s grpc.ClientStream) error { _, err := s.Header(); return err }, payoutMethod, 1, errBusy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				opened := 0
+				last := &scriptedStream{}
+				open := func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+					opened++
+					if opened > len(tt.attempts) {
+						return last, nil
+					}
+					if err, ok := tt.attempts[opened-1].(error); ok {
+						return nil, err
+					}
+					return tt.attempts[opened-1].(grpc.ClientStream), nil
+				}
+				s, err := idemgrpc.StreamClientInterceptor()(t.Context(), &grpc.StreamDesc{ServerStreams: true}, nil, tt.method, open)
+				if err == nil {
+					err = tt.call(s)
+				}
+				if !errors.Is(err, tt.want) || opened != tt.opened {
+					t.Errorf("call = %v after %d streams, want %v after %d", err, opened, tt.want, tt.opened)
+				}
+				if tt.want == nil && !slices.Equal(last.sent, []any{"request"}) {
+					t.Errorf("the last stream was sent %v, want the request", last.sent)
+				}
+			})
+		})
 	}
 }

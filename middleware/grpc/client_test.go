@@ -94,6 +94,7 @@ func TestClientRetries(t *testing.T) {
 		{"two pushbacks", status.Error(codes.Unavailable, "x"), pushback("1", "2"), false, 0},
 		{"more time than there is", withDetails(codes.Unavailable, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Hour)}), nil, false, 0},
 		{"aborted by somebody else", status.Error(codes.Aborted, "x"), nil, false, 0},
+		{"aborted for another reason", withDetails(codes.Aborted, &errdetails.ErrorInfo{Domain: idemgrpc.Domain, Reason: "OTHER"}), nil, false, 0},
 		{"in progress elsewhere", withDetails(codes.Aborted, &errdetails.ErrorInfo{Domain: "example.com", Reason: "IN_PROGRESS"}), nil, false, 0},
 		{"outcome unknown", refusal(idem.CodeOutcomeUnknown), nil, false, 0},
 		{"key reused", refusal(idem.CodeKeyReused), nil, false, 0},
@@ -208,6 +209,11 @@ func TestClientKeys(t *testing.T) {
 	if got := call(t.Context(), "/unknown.Service/Method"); len(got) != 1 {
 		t.Errorf("keys %q of a method that is not described, want one", got)
 	}
+	f.times, f.errs = nil, []error{status.Error(codes.Unavailable, "x")}
+	if err := f.call(t.Context(), balanceMethod); status.Code(err) != codes.Unavailable || len(f.times) != 1 {
+		t.Errorf("call without a key = %v after %d attempts, want the error at once", err, len(f.times))
+	}
+	f.errs = nil
 	all := idemgrpc.WithKeyedMethods(func(string) bool { return true })
 	if got := call(t.Context(), balanceMethod, all); len(got) != 1 {
 		t.Errorf("keys %q, want one", got)
@@ -236,6 +242,42 @@ func TestClientAttemptTimeout(t *testing.T) {
 	}()
 	b.wantPaid(b.send(b.withKeys(), usual()), true)
 	b.wantRuns(1)
+}
+
+// Only an attempt that took all its time and was not answered is sent again for that. The deadline
+// may be that of a service behind, and the answer may come late.
+func TestClientAttemptTimeoutIsForAttemptsWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	const limit = time.Second
+	for name, tt := range map[string]struct {
+		took  time.Duration
+		code  codes.Code
+		again bool
+	}{
+		"no answer":                 {limit, codes.DeadlineExceeded, true},
+		"the server was faster":     {limit - limit/100, codes.DeadlineExceeded, true},
+		"a deadline of the service": {limit / 2, codes.DeadlineExceeded, false},
+		"an answer in time":         {limit / 2, codes.NotFound, false},
+		"an answer at the end":      {limit - 1, codes.NotFound, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				attempts := 0
+				invoke := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+					if attempts++; attempts > 1 {
+						return nil
+					}
+					time.Sleep(tt.took)
+					return status.Error(tt.code, "x")
+				}
+				err := idemgrpc.UnaryClientInterceptor(idemgrpc.WithAttemptTimeout(limit))(t.Context(), transferMethod, nil, nil, nil, invoke)
+				if (err == nil) != tt.again || !tt.again && (status.Code(err) != tt.code || attempts != 1) {
+					t.Errorf("call = %v after %d attempts, want it sent again: %v", err, attempts, tt.again)
+				}
+			})
+		})
+	}
 }
 
 // What is stored does not change, so it is asked for once.

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
@@ -140,6 +141,9 @@ func TestCanonicalOfUnknownFields(t *testing.T) {
 	if _, err := idemgrpc.AppendCanonical(nil, bad); err == nil {
 		t.Error("AppendCanonical() of malformed unknown fields = nil, want an error")
 	}
+	if _, err := idemgrpc.AppendCanonical(nil, &walletv1.Kinds{StringField: "\xff"}); err == nil {
+		t.Error("AppendCanonical() of a text that is not UTF-8 = nil, want an error")
+	}
 }
 
 func TestCanonicalLeavesTheKeyOut(t *testing.T) {
@@ -147,6 +151,17 @@ func TestCanonicalLeavesTheKeyOut(t *testing.T) {
 	a, err := idemgrpc.AppendCanonical(nil, &walletv1.TransferRequest{RequestId: "k1", Amount: 1}, "request_id")
 	if want := canonical(t, &walletv1.TransferRequest{Amount: 1}); err != nil || hex.EncodeToString(a) != want {
 		t.Errorf("AppendCanonical() = %x, %v, want %s", a, err, want)
+	}
+	// Only the field of the request itself is the key.
+	extended := &walletv1.Legacy{}
+	proto.SetExtension(extended, walletv1.E_Remark, "r")
+	for name, m := range map[protoreflect.Name]proto.Message{
+		"string_field": &walletv1.Kinds{MessageField: &walletv1.Kinds{StringField: "a"}},
+		"remark":       extended,
+	} {
+		if got, err := idemgrpc.AppendCanonical(nil, m, name); err != nil || hex.EncodeToString(got) != canonical(t, m) {
+			t.Errorf("AppendCanonical(%v) without %s = %x, %v, want all of it", m, name, got, err)
+		}
 	}
 }
 

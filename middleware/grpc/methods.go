@@ -37,7 +37,7 @@ func (m *method) route() string {
 func (o *options) method(name string) *method {
 	m := &method{name: name, desc: findMethod(name), exempt: o.isExempt(name)}
 	field, ok := o.keyFields[name]
-	if !ok && m.desc != nil {
+	if !ok {
 		field = o.keyFields[""]
 	}
 	if m.desc == nil || isKeyField(m.desc.Input().Fields().ByName(protoreflect.Name(field))) {
@@ -120,10 +120,7 @@ func (o *options) isExempt(name string) bool {
 // method.
 func findMethod(name string) protoreflect.MethodDescriptor {
 	service, short := splitMethod(name)
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + short))
-	if err != nil {
-		return nil
-	}
+	d, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + short))
 	m, _ := d.(protoreflect.MethodDescriptor)
 	return m
 }
@@ -146,7 +143,7 @@ func hasEffects(method string) bool {
 func splitMethod(name string) (service, short string) {
 	rest, ok := strings.CutPrefix(name, "/")
 	service, short, _ = strings.Cut(rest, "/")
-	if !ok || service == "" || short == "" || strings.ContainsAny(short, "/.") {
+	if !ok || short == "" || strings.ContainsAny(short, "/.") {
 		return "", ""
 	}
 	return service, short

@@ -34,7 +34,7 @@ type answer struct {
 	sealed  bool // the handler has sent the header, as far as it knows
 
 	outcome idemkeeperv1.Outcome
-	size    int64 // of the outcome's messages
+	size    int64 // of the messages of a stream
 	omitted bool  // the messages are over the limit and are not kept
 	stuck   bool  // the client does not read and gets no more messages
 }
@@ -47,7 +47,6 @@ func (a *answer) reset() {
 	defer a.mu.Unlock()
 	a.header, a.trailer, a.sealed = nil, nil, false
 	a.outcome.Reset()
-	a.size, a.omitted = 0, false
 }
 
 // Method returns the full name of the method.

@@ -67,12 +67,8 @@ func CodeOf(err error) (idem.Code, bool) {
 
 // infoOf returns the ErrorInfo of a server with these interceptors, or nil.
 func infoOf(err error) *errdetails.ErrorInfo {
-	s, ok := status.FromError(err)
-	if !ok || s == nil {
-		return nil
-	}
-	for _, d := range s.Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
+	for _, d := range status.Convert(err).Details() {
+		if info, _ := d.(*errdetails.ErrorInfo); info.GetDomain() == Domain {
 			return info
 		}
 	}

@@ -11,11 +11,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
+	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
 )
 
 // TestRefusals has a row for each refusal, and sends it as a unary call and as
@@ -41,7 +44,7 @@ func TestRefusals(t *testing.T) {
 		{name: "an over-long key", keys: []string{strings.Repeat("k", 256)}, want: idem.CodeKeyInvalid},
 		{name: "a message over the limit", keys: []string{"k1"}, policy: func(p *idem.Policy) { p.MaxRequestBody = 1 }, want: idem.CodeBodyTooLarge},
 		{name: "no scope", keys: []string{"k1"}, want: idem.CodeInternal, policy: func(p *idem.Policy) {
-			p.Scope = func(context.Context) (string, error) { return "", errors.New("secret") }
+			p.Scope = func(context.Context) (string, error) { return "merchant", errors.New("secret") }
 		}},
 		{name: "an empty scope", keys: []string{"k1"}, want: idem.CodeInternal, policy: func(p *idem.Policy) {
 			p.Scope = func(context.Context) (string, error) { return "", nil }
@@ -91,6 +94,31 @@ func TestRefusals(t *testing.T) {
 					t.Errorf("%d records, want %d", n, records)
 				}
 			})
+		}
+	}
+}
+
+// A refusal by the interceptors is an event of the route.
+func TestRefusalsAreReported(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"": transferMethod, "transfers": "transfers"} {
+		b := setup(t)
+		b.policy.Name = name
+		b.start()
+		b.pay()
+		b.mu.Lock()
+		if len(b.events) != 1 || b.events[0].Type != idem.EventRefused || b.events[0].Route != want {
+			t.Errorf("events = %v, want one %v of %s", b.events, idem.EventRefused, want)
+		}
+		b.mu.Unlock()
+	}
+}
+
+func TestCodeOfOtherErrors(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{nil, errors.New("x"), status.Error(codes.Aborted, "x"), withInfo(t, codes.Aborted, "bank.example", "IN_PROGRESS")} {
+		if code, ok := idemgrpc.CodeOf(err); ok || code != "" {
+			t.Errorf("CodeOf(%v) = %q, %v, want none", err, code, ok)
 		}
 	}
 }
@@ -186,6 +214,45 @@ func TestResultGone(t *testing.T) {
 			b.wantRuns(1)
 		}
 	})
+	t.Run("not one of a stream", func(t *testing.T) {
+		t.Parallel()
+		unknown := &idemkeeperv1.Outcome{}
+		unknown.ProtoReflect().SetUnknown([]byte{0x78, 1})
+		whole := must(idemgrpc.Outcome(nil, &walletv1.PayoutResponse{Number: 1}))
+		for name, r := range map[string]idem.Response{
+			"no message of protobuf":  {Body: []byte{0xff}},
+			"text of a success":       outcome(t, &idemkeeperv1.Outcome{Text: "x"}),
+			"details of a success":    outcome(t, &idemkeeperv1.Outcome{Details: []*anypb.Any{{}}}),
+			"a code below zero":       outcome(t, &idemkeeperv1.Outcome{Code: -1}),
+			"a field of a later form": outcome(t, unknown),
+			"another status":          {Status: int(codes.NotFound), Body: outcome(t, &idemkeeperv1.Outcome{Code: int32(codes.Aborted)}).Body},
+			"omitted":                 {Body: whole.Body, Omitted: true},
+		} {
+			b := setup(t)
+			b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
+				b.operator(s.Context(), idem.Settlement{State: idem.StateCompleted, Response: &r})
+				return nil
+			}
+			b.start()
+			for range 2 {
+				got := b.payout(b.withKeys("k1"), 0)
+				if code, _ := idemgrpc.CodeOf(got.err); code != idem.CodeResultUnavailable {
+					t.Errorf("%s: Payout() = %v, %v, want %s", name, got.numbers, got.err, idem.CodeResultUnavailable)
+				}
+			}
+			b.wantRuns(1)
+		}
+	})
+}
+
+// outcome is a stored response as another build may have made it.
+func outcome(t *testing.T, o *idemkeeperv1.Outcome) idem.Response {
+	t.Helper()
+	body, err := proto.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return idem.Response{Status: int(o.GetCode()), Body: body}
 }
 
 func TestOwnershipLostShowsNothingOfTheHandler(t *testing.T) {
@@ -231,7 +298,43 @@ func TestUnknownMethods(t *testing.T) {
 		_, err := b.client.GetBalance(b.withKeys("k1"), &walletv1.GetBalanceRequest{})
 		b.wantCode(err, codes.OK) // it has no side effects
 		_, err = uploadTwo(b.withKeys(), b)
-		b.wantCode(err, codes.Internal)
+		if code, _ := idemgrpc.CodeOf(err); code != idem.CodeInternal {
+			t.Errorf("Upload() = %v, want a refusal as internal", err)
+		}
+		b.wantRuns(1)
+	})
+	t.Run("streams refused where asked", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithUnknownMethods(idemgrpc.RefuseUnknown)}
+		b.start()
+		got := b.payout(b.withKeys("k1"), 3)
+		b.wantRefusal(got.err, got.trailer, idem.CodeInternal)
+		b.wantNothing()
+	})
+	t.Run("the default policy is none for streams of requests", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.opts = []idemgrpc.Option{idemgrpc.WithDefaultPolicy(b.policy), idemgrpc.WithUnknownMethods(idemgrpc.RefuseUnknown)}
+		b.start()
+		_, err := uploadTwo(b.withKeys(), b)
+		if code, _ := idemgrpc.CodeOf(err); code != idem.CodeInternal {
+			t.Errorf("Upload() = %v, want a refusal as internal", err)
+		}
+		b.wantNothing()
+	})
+	t.Run("a method without side effects can have a policy", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		policies := map[string]idem.Policy{balanceMethod: b.policy}
+		b.opts = []idemgrpc.Option{idemgrpc.WithPolicies(policies)}
+		policies[transferMethod] = b.policy // too late
+		b.start()
+		_, err := b.client.GetBalance(b.withKeys(), &walletv1.GetBalanceRequest{})
+		if code, _ := idemgrpc.CodeOf(err); code != idem.CodeKeyMissing {
+			t.Errorf("GetBalance() without a key = %v, want %s", err, idem.CodeKeyMissing)
+		}
+		b.wantPaid(b.pay(), false)
 	})
 	t.Run("the default policy covers what can be covered", func(t *testing.T) {
 		t.Parallel()

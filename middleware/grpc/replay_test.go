@@ -145,6 +145,10 @@ func TestReplayedErrorIsWhole(t *testing.T) {
 		}
 	}
 	b.wantRuns(1)
+	rec, err := b.store.Get(t.Context(), idem.NewKeyID("merchant", "k1"))
+	if err != nil || len(rec.Response.Header) != 2 || len(rec.Response.Trailer) != 1 {
+		t.Errorf("stored metadata = %v and %v, %v, want only what is replayed", rec.Response.Header, rec.Response.Trailer, err)
+	}
 }
 
 func TestHandlerErrorsThatAreNoStatus(t *testing.T) {
@@ -185,7 +189,53 @@ func TestMessagesThatCannotBeSent(t *testing.T) {
 			t.Errorf("%s: Transfer() = %v, want INTERNAL", name, a.err)
 		}
 		b.wantState("k1", idem.StateUnknown)
+		if again := b.pay("k1"); status.Code(again.err) != codes.Internal || !again.replayed() {
+			t.Errorf("%s: repeat = %v (replayed %v), want INTERNAL replayed", name, again.err, again.replayed())
+		}
 	}
+}
+
+// What cannot be stored is an error, and the answer to a repeat is not made up.
+func TestOutcomesThatCannotBeStored(t *testing.T) {
+	t.Parallel()
+	bad := status.ErrorProto(&spb.Status{Code: int32(codes.NotFound), Details: []*anypb.Any{{TypeUrl: "\xff"}}})
+	for name, err := range map[string]error{
+		"invalid UTF-8": second(idemgrpc.Outcome(nil, &walletv1.TransferResponse{Id: "\xff"})),
+		"no message":    second(idemgrpc.Outcome(nil, nil)),
+		"bad details":   second(idemgrpc.Outcome(bad)),
+	} {
+		if err == nil {
+			t.Errorf("Outcome() with %s = nil, want an error", name)
+		}
+	}
+	b := setup(t)
+	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) { return nil, bad }
+	b.start()
+	b.pay("k1")
+	a := b.pay("k1")
+	b.wantRefusal(a.err, a.trailer, idem.CodeResultUnavailable)
+	b.wantRuns(1)
+}
+
+func second(_ idem.Response, err error) error { return err }
+
+// successful is an error that calls itself a success.
+type successful struct{ error }
+
+func (successful) GRPCStatus() *status.Status { return status.New(codes.OK, "") }
+
+func TestErrorThatCallsItselfASuccessIsInDoubt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		return nil, successful{errors.New("x")}
+	}
+	b.start()
+	if a := b.pay("k1"); a.err == nil {
+		t.Errorf("Transfer() = %v, want an error", a.response)
+	}
+	b.wantState("k1", idem.StateUnknown)
+	b.wantCode(b.pay("k1").err, codes.Unknown)
 }
 
 func TestNoEffectGivesTheKeyBack(t *testing.T) {
@@ -216,13 +266,56 @@ func TestResolverSettlesWhatIsInDoubt(t *testing.T) {
 		r, err := idemgrpc.Outcome(nil, &walletv1.TransferResponse{Id: "t1", Amount: 1250})
 		return idem.Applied(r), err
 	})
+	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
+		_ = grpc.SendHeader(ctx, metadata.Pairs("x-early", "1")) // it waits for the outcome
+		return nil, status.Error(codes.Unavailable, "connection lost")
+	}
+	b.start()
+	first := b.pay("k1")
+	b.wantPaid(first, true)
+	if first.header.Get("x-early") != nil {
+		t.Errorf("header = %v, want nothing of the handler", first.header)
+	}
+	b.wantPaid(b.pay("k1"), true)
+	b.wantRuns(1)
+}
+
+// A resolver names metadata as it likes. What is not on the list, or cannot be sent, is left out.
+func TestMetadataOfAResolver(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+		r, err := idemgrpc.Outcome(nil, &walletv1.TransferResponse{Id: "t1", Amount: 1250})
+		r.Header = map[string][]string{"X-Reason": {" fine~", "a\x1fb", "a\x7fb"}, "X-Sum-BIN": {"\x00\xff"}, "set-cookie": {"s=1"}}
+		return idem.Applied(r), err
+	})
+	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithReplayMetadata("x-reason", "x-sum-bin")}
 	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		return nil, status.Error(codes.Unavailable, "connection lost")
 	}
 	b.start()
-	b.wantPaid(b.pay("k1"), true)
-	b.wantPaid(b.pay("k1"), true)
-	b.wantRuns(1)
+	a := b.pay("k1")
+	b.wantPaid(a, true)
+	if h := a.header; !slices.Equal(h.Get("x-reason"), []string{" fine~"}) || !slices.Equal(h.Get("x-sum-bin"), []string{"\x00\xff"}) || h.Get("set-cookie") != nil {
+		t.Errorf("header = %v, want the reason that can be sent, and the sum", h)
+	}
+}
+
+// A field named for one method is the key of that method alone.
+func TestKeyFieldOfOneMethod(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.opts = []idemgrpc.Option{idemgrpc.WithDefaultPolicy(b.policy), idemgrpc.WithKeyField("request_id", transferMethod)}
+	b.start()
+	for _, replayed := range []bool{false, true} {
+		b.wantPaid(b.send(b.withKeys(), &walletv1.TransferRequest{RequestId: "k1", Amount: 1250}), replayed)
+	}
+	s, err := b.client.Payout(b.withKeys(), &walletv1.PayoutRequest{RequestId: "k2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Recv()
+	b.wantRefusal(err, s.Trailer(), idem.CodeKeyMissing)
 }
 
 func TestKeyField(t *testing.T) {

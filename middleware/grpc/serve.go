@@ -112,9 +112,6 @@ func (x *Interceptors) execute(ctx context.Context, m *method, op idem.Operation
 	case a.stuck: // the client has only a part of the answer
 		return nil, false, x.report(ctx, m, idem.NewRefusal(idem.CodeUnavailable, errStuck))
 	case ran && !res.Replayed:
-		if sent {
-			header = nil
-		}
 		put(ctx, header, trailer)
 		return nil, true, failure
 	case sent: // what the client has is not the outcome

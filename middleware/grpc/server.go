@@ -21,10 +21,17 @@ var (
 	errTwoKeys     = errors.New("metadata and request carry different keys")
 )
 
+// engine is the part of [idem.Engine] for interceptors.
+type engine interface {
+	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
+	Nested(ctx context.Context, op *idem.Operation) (bool, error)
+	ReportRefused(ctx context.Context, route string, r *idem.Refusal)
+}
+
 // Interceptors protect the methods of a server. They are safe for concurrent use, by
 // several servers as well.
 type Interceptors struct {
-	engine  *idem.Engine
+	engine  engine
 	options options
 	replay  adapter.Names
 }
@@ -127,9 +134,6 @@ func parseKey(values []string, field string, set bool) (idem.Key, error) {
 // keyIn returns the key in a field. An empty field counts as set only if it is declared
 // "optional".
 func keyIn(msg proto.Message, field protoreflect.Name) (string, bool) {
-	if field == "" {
-		return "", false
-	}
 	r := msg.ProtoReflect()
 	fd := r.Descriptor().Fields().ByName(field)
 	if !isKeyField(fd) || !r.Has(fd) {
@@ -162,13 +166,9 @@ func refuse(ctx context.Context, r *idem.Refusal) error {
 	return RefusalStatus(r).Err()
 }
 
-// put sets the metadata of an answer. An error of the connection is ignored, because the
-// outcome is stored.
+// put sets the metadata of an answer. An error is ignored, because the outcome is stored. The
+// header of a stream may have been sent.
 func put(ctx context.Context, header, trailer metadata.MD) {
-	if len(header) > 0 {
-		_ = grpc.SetHeader(ctx, header)
-	}
-	if len(trailer) > 0 {
-		_ = grpc.SetTrailer(ctx, trailer)
-	}
+	_ = grpc.SetHeader(ctx, header)
+	_ = grpc.SetTrailer(ctx, trailer)
 }

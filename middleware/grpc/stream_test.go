@@ -151,6 +151,9 @@ func TestStreamIsLive(t *testing.T) {
 		if err := s.SetHeader(metadata.Pairs("x-late", "1")); err == nil {
 			b.Error("SetHeader() after SendHeader = nil, want an error")
 		}
+		if err := s.SendHeader(nil); err == nil {
+			b.Error("SendHeader() after SendHeader = nil, want an error")
+		}
 		if err := sendNumbers(s, 1); err != nil {
 			return err
 		}

@@ -28,6 +28,10 @@ func TestWiringErrors(t *testing.T) {
 		"no scope":                 {[]idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, idem.Policy{})}, "no Scope"},
 		"no scope by default":      {[]idemgrpc.Option{idemgrpc.WithDefaultPolicy(idem.Policy{})}, "no Scope"},
 		"no method name":           {[]idemgrpc.Option{idemgrpc.WithPolicy("Transfer", b.policy)}, "want /package.Service/Method"},
+		"no slash in front":        {[]idemgrpc.Option{idemgrpc.WithPolicy("wallet.v1.WalletService/Transfer", b.policy)}, "want /package.Service/Method"},
+		"no service":               {[]idemgrpc.Option{idemgrpc.WithPolicy("//Do", b.policy), idemgrpc.WithUndescribedMethods()}, "want /package.Service/Method"},
+		"no method":                {[]idemgrpc.Option{idemgrpc.WithPolicy("/legacy.Service/", b.policy), idemgrpc.WithUndescribedMethods()}, "want /package.Service/Method"},
+		"a part too many":          {[]idemgrpc.Option{idemgrpc.WithPolicy("/legacy.Service/Do/It", b.policy), idemgrpc.WithUndescribedMethods()}, "want /package.Service/Method"},
 		"a typing error":           {[]idemgrpc.Option{idemgrpc.WithPolicy("/wallet.v1.WalletService/Transfr", b.policy)}, "no generated code"},
 		"another service":          {[]idemgrpc.Option{idemgrpc.WithPolicy("/wallet.v2.WalletService/Transfer", b.policy)}, "no generated code"},
 		"a message for a service":  {[]idemgrpc.Option{idemgrpc.WithPolicy("/wallet.v1.TransferRequest/Transfer", b.policy)}, "no generated code"},
@@ -41,6 +45,7 @@ func TestWiringErrors(t *testing.T) {
 		"metadata with capitals":   {[]idemgrpc.Option{ok, idemgrpc.WithMetadataKey("Idempotency-Key")}, "metadata"},
 		"cookies":                  {[]idemgrpc.Option{ok, idemgrpc.WithReplayMetadata("Set-Cookie")}, "never replayed"},
 		"gRPC's own":               {[]idemgrpc.Option{ok, idemgrpc.WithReplayMetadata("grpc-status-details-bin")}, "metadata"},
+		"the protocol's own":       {[]idemgrpc.Option{ok, idemgrpc.WithReplayMetadata("content-type")}, "not the name"},
 		"no name":                  {[]idemgrpc.Option{ok, idemgrpc.WithReplayMetadata("a b")}, "not the name"},
 		"no known behaviour":       {[]idemgrpc.Option{ok, idemgrpc.WithUnknownMethods(7)}, "WithUnknownMethods"},
 	} {
@@ -51,8 +56,10 @@ func TestWiringErrors(t *testing.T) {
 	if _, err := idemgrpc.New(nil, ok); err == nil {
 		t.Error("New(nil) = nil, want an error")
 	}
-	if _, err := idemgrpc.New(b.engine, idemgrpc.WithPolicy("/legacy.Service/Do", b.policy), idemgrpc.WithUndescribedMethods()); err != nil {
-		t.Errorf("New() with WithUndescribedMethods = %v", err)
+	for _, method := range []string{"/legacy.Service/Do", "/grpc.health.v1.Health/Check"} {
+		if _, err := idemgrpc.New(b.engine, idemgrpc.WithPolicy(method, b.policy), idemgrpc.WithUndescribedMethods()); err != nil {
+			t.Errorf("New() with a policy for %s = %v", method, err)
+		}
 	}
 	func() {
 		defer func() {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -114,6 +115,36 @@ func (n noteKeys) RoundTrip(req *http.Request) (*http.Response, error) {
 	*n.keys = append(*n.keys, req.Header.Get("Idempotency-Key"))
 	n.mu.Unlock()
 	return n.RoundTripper.RoundTrip(req)
+}
+
+// A name tells apart two requests of one execution to one path.
+func TestCallNames(t *testing.T) {
+	t.Parallel()
+	var derived []string
+	f := &flaky{}
+	named := idemhttp.NewTransport(f, idemhttp.WithCallName(func(r *http.Request) string { return r.Header.Get("X-Call") }))
+	keyedPost(t, service(t, idem.Policy{}, func(_ http.ResponseWriter, r *http.Request) {
+		for _, name := range []string{"fee", "amount", "fee", ""} {
+			req := post(t, r.Context(), "{}")
+			req.Header.Set("X-Call", name)
+			resp, err := named.RoundTrip(req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			resp.Body.Close()
+		}
+		for _, name := range []string{"fee", "amount", "fee", "POST pay.example/v1/payments"} {
+			key, err := idem.DownstreamKey(r.Context(), name)
+			if err != nil {
+				t.Error(err)
+			}
+			derived = append(derived, key)
+		}
+	}))
+	if k := f.keys; !slices.Equal(k, derived) || k[0] == k[1] || k[0] == k[3] || k[1] == k[3] {
+		t.Errorf("keys %q, want those of the names, %q", k, derived)
+	}
 }
 
 // A request without a key that a handler sends on may have an effect, unless its

@@ -62,6 +62,13 @@ func TestTransportSendsNothingForAnExecutionThatHasEnded(t *testing.T) {
 			t.Errorf("%s with keys %q: error %v, refused %v, want %v; body closed: %v", tt.method, tt.keys, err, refused, want, body.done.Load())
 		}
 	}
+	req, err := http.NewRequestWithContext(left, http.MethodPost, bank.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Do(req); !errors.Is(err, idem.ErrExecutionEnded) {
+		t.Errorf("POST without a body = %v, want %v", err, idem.ErrExecutionEnded)
+	}
 }
 
 type closed struct {

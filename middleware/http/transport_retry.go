@@ -59,7 +59,7 @@ func (t *Transport) send(req *http.Request) (resp *http.Response, head []byte, e
 	}
 	length := resp.ContentLength
 	known := length > 0 && length <= t.options.responseBuffer
-	if !known && !isConflict(resp) || resp.StatusCode == http.StatusSwitchingProtocols || req.Method == http.MethodHead {
+	if !known && !isConflict(resp) || req.Method == http.MethodHead {
 		return resp, nil, nil
 	}
 	if known {
@@ -80,8 +80,8 @@ func (t *Transport) send(req *http.Request) (resp *http.Response, head []byte, e
 
 // isConflict reports whether a response is a conflict with a problem (RFC 9457).
 func isConflict(resp *http.Response) bool {
-	mediaType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	return resp.StatusCode == http.StatusConflict && err == nil && mediaType == "application/problem+json"
+	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return resp.StatusCode == http.StatusConflict && mediaType == "application/problem+json"
 }
 
 // verdict reads the answer to one attempt of a request with a key, and reports whether

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -113,6 +114,22 @@ func TestTransportRetries(t *testing.T) {
 		return func(*flaky) func(*http.Request) (*http.Response, error) { return fails(err) }
 	}
 	after := func(s string) http.Header { return http.Header{"Retry-After": {s}} }
+	of := func(length int64, a answer) answer { // as long as it says
+		return func(f *flaky) func(*http.Request) (*http.Response, error) {
+			return func(req *http.Request) (*http.Response, error) {
+				resp, err := a(f)(req)
+				resp.ContentLength = length
+				return resp, err
+			}
+		}
+	}
+	text := func(retryAfter string) answer { // reads like a problem
+		return func(f *flaky) func(*http.Request) (*http.Response, error) {
+			_, body := problem("outcome-unknown", "")
+			return f.status(409, after(retryAfter), body)
+		}
+	}
+	_, noScheme := new(http.Transport).RoundTrip(&http.Request{URL: &url.URL{Scheme: "ftp", Host: "pay.example"}, Header: http.Header{}})
 	tests := []struct {
 		name    string
 		answer  answer
@@ -121,6 +138,9 @@ func TestTransportRetries(t *testing.T) {
 	}{
 		{"in progress", refusal(409, "in-progress", "2"), true, 2 * time.Second},
 		{"in progress, without a time", refusal(409, "in-progress", ""), true, 0},
+		{"in progress, of unknown length", of(-1, refusal(409, "in-progress", "2")), true, 2 * time.Second},
+		{"a problem without a code, with a time", refusal(409, "", "2"), true, 2 * time.Second},
+		{"a text with a time", text("2"), true, 2 * time.Second},
 		{"409 with a time", plain(409, after("3")), true, 3 * time.Second},
 		{"429", plain(429, nil), true, 0},
 		{"429 with a time", plain(429, after("4")), true, 4 * time.Second},
@@ -129,15 +149,17 @@ func TestTransportRetries(t *testing.T) {
 		{"503", plain(503, after("1")), true, time.Second},
 		{"503 store-lost", refusal(503, "store-lost", "1"), true, time.Second},
 		{"503 with nonsense", plain(503, after("soon")), true, 0},
+		{"503 with a date", plain(503, after("Sat, 01 Jan 2000 00:00:03 GMT")), true, 3 * time.Second}, // the time of synctest is 2000
 		{"503 with a date that has passed", plain(503, after("Thu, 01 Jan 1970 00:00:00 GMT")), true, 0},
 		{"504", plain(504, nil), true, 0},
 		{"503 that is stored", plain(503, http.Header{"Idempotent-Replayed": {"true"}, "Retry-After": {"1"}}), false, 0},
 		{"the connection breaks", failure(io.ErrUnexpectedEOF), true, 0},
 		{"the connection is refused", failure(&net.OpError{Op: "dial", Err: errors.New("refused")}), true, 0},
-		{"the response breaks off", func(f *flaky) func(*http.Request) (*http.Response, error) {
+		{"the response breaks off", of(4, plain(201, nil)), true, 0},
+		{"the response breaks off in its trailers", func(f *flaky) func(*http.Request) (*http.Response, error) {
 			return func(req *http.Request) (*http.Response, error) {
-				resp := f.respond(req, 201, nil, "do")
-				resp.ContentLength = 4
+				resp := f.respond(req, 201, nil, "done")
+				resp.Body = closer{io.MultiReader(resp.Body, errorReader{}), f}
 				return resp, nil
 			}
 		}, true, 0},
@@ -147,6 +169,8 @@ func TestTransportRetries(t *testing.T) {
 		{"408", plain(408, nil), false, 0},
 		{"409", plain(409, nil), false, 0},
 		{"outcome unknown", refusal(409, "outcome-unknown", ""), false, 0},
+		{"outcome unknown, of unknown length", of(-1, refusal(409, "outcome-unknown", "1")), false, 0},
+		{"a problem without a code", refusal(409, "", ""), false, 0},
 		{"outcome unknown, with a time", refusal(409, "outcome-unknown", "1"), false, 0},
 		{"key expired", refusal(409, "key-expired", ""), false, 0},
 		{"result unavailable", refusal(409, "result-unavailable", ""), false, 0},
@@ -155,6 +179,8 @@ func TestTransportRetries(t *testing.T) {
 		{"503 for too long", plain(503, after("3600")), false, 0},
 		{"503 for ever", plain(503, after("99999999999999999")), false, 0},
 		{"canceled", failure(context.Canceled), false, 0},
+		{"TLS with a server of HTTP", failure(http.ErrSchemeMismatch), false, 0},
+		{"no scheme of HTTP", failure(noScheme), false, 0},
 		{"a certificate", failure(fmt.Errorf("tls: %w", &tls.CertificateVerificationError{Err: hostnameError})), false, 0},
 	}
 	for _, tt := range tests {
@@ -213,6 +239,14 @@ func TestTransportBounds(t *testing.T) {
 			RoundTrip(post(t, t.Context(), ""))
 		if took := f.times[len(f.times)-1]; err != nil || took > 10*time.Second || len(f.times) < 10 {
 			t.Errorf("%d attempts in %v, want at least 10 in 10 s", len(f.times), took)
+		}
+		resp.Body.Close()
+
+		f.times = nil
+		resp, err = idemhttp.NewTransport(f, idemhttp.WithRetryAttempts(9), idemhttp.WithRetryBackoff(time.Nanosecond, time.Microsecond)).
+			RoundTrip(post(t, t.Context(), ""))
+		if took := f.times[len(f.times)-1]; err != nil || took > 8*time.Microsecond {
+			t.Errorf("9 attempts in %v, want them within 8 microseconds", took)
 		}
 		resp.Body.Close()
 	})
@@ -302,6 +336,10 @@ func TestTransportSendsWithoutAKeyOnce(t *testing.T) {
 		t.Errorf("RoundTrip() = %v, %v after %d attempts, want 503 at once", resp, err, len(f.times))
 	}
 	resp.Body.Close()
+	f = &flaky{answers: []func(*http.Request) (*http.Response, error){fails(io.ErrUnexpectedEOF)}}
+	if _, err := idemhttp.NewTransport(f).RoundTrip(req); !errors.Is(err, io.ErrUnexpectedEOF) || len(f.times) != 1 {
+		t.Errorf("RoundTrip() = %v after %d attempts, want %v at once", err, len(f.times), io.ErrUnexpectedEOF)
+	}
 }
 
 // onlyOnce is a body that cannot be had again.
@@ -330,6 +368,7 @@ func TestTransportBodies(t *testing.T) {
 		{"longer", strings.NewReader("123456789"), -1, 1, false},
 		{"longer, and it says so", strings.NewReader("123456789"), 9, 1, false},
 		{"broken", io.MultiReader(strings.NewReader("12"), errorReader{}), -1, 0, true},
+		{"broken at its end", brokenClose{strings.NewReader("12")}, -1, 0, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -339,6 +378,9 @@ func TestTransportBodies(t *testing.T) {
 				f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
 				req := post(t, t.Context(), "")
 				body := &onlyOnce{Reader: tt.body}
+				if _, ok := tt.body.(brokenClose); ok {
+					body.err = errors.New("broken")
+				}
 				req.Body, req.GetBody, req.ContentLength = body, nil, tt.length
 				resp, err := idemhttp.NewTransport(f, idemhttp.WithRequestBuffer(8)).RoundTrip(req)
 				if (err != nil) != tt.wantErr || len(f.times) != tt.attempts || !body.closed {
@@ -348,6 +390,9 @@ func TestTransportBodies(t *testing.T) {
 					return
 				}
 				resp.Body.Close()
+				if len(f.bodies) != tt.attempts {
+					t.Errorf("%d bodies sent, want one for each of %d attempts", len(f.bodies), tt.attempts)
+				}
 				for _, got := range f.bodies {
 					if got != "12345678" && got != "123456789" {
 						t.Errorf("body = %q, want all of it", got)
@@ -383,6 +428,9 @@ func TestTransportBodies(t *testing.T) {
 		})
 	})
 }
+
+// brokenClose is a body whose Close fails.
+type brokenClose struct{ io.Reader }
 
 type errorReader struct{}
 
@@ -443,6 +491,7 @@ func TestTransportOptionsThatContradictThemselves(t *testing.T) {
 		"a header":   idemhttp.WithKeyHeader("a b"),
 		"no header":  idemhttp.WithKeyHeader(""),
 		"a buffer":   idemhttp.WithRequestBuffer(-1),
+		"another":    idemhttp.WithResponseBuffer(-1),
 	} {
 		func() {
 			defer func() {
@@ -453,4 +502,115 @@ func TestTransportOptionsThatContradictThemselves(t *testing.T) {
 			idemhttp.NewTransport(nil, opt)
 		}()
 	}
+	idemhttp.NewTransport(nil, idemhttp.WithRequestBuffer(0), idemhttp.WithResponseBuffer(0)) // may be off
 }
+
+// A response that may be long reaches the caller as it comes. Nothing of it is read ahead.
+func TestTransportStreamsLongResponses(t *testing.T) {
+	t.Parallel()
+	h, _ := problem("in-progress", "")
+	for name, tt := range map[string]struct {
+		method string
+		status int
+		header http.Header
+		length int64
+		ahead  bool
+	}{
+		"of unknown length":            {"POST", 200, nil, -1, false},
+		"a problem of unknown length":  {"POST", 503, h, -1, false},
+		"a conflict of unknown length": {"POST", 409, nil, -1, false},
+		"over the buffer":              {"POST", 200, nil, 9, false},
+		"as long as the buffer":        {"POST", 200, nil, 8, true},
+		"an answer to HEAD":            {"HEAD", 200, nil, 8, false},
+		"empty":                        {"POST", 200, nil, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := &flaky{}
+			read := &noted{Reader: strings.NewReader("12345678")}
+			f.answers = []func(*http.Request) (*http.Response, error){func(req *http.Request) (*http.Response, error) {
+				resp := f.respond(req, tt.status, tt.header, "")
+				resp.Body, resp.ContentLength = closer{read, f}, tt.length
+				return resp, nil
+			}}
+			req := post(t, t.Context(), "x")
+			req.Method = tt.method
+			req.Header.Set("Idempotency-Key", "k1")
+			resp, err := idemhttp.NewTransport(f, idemhttp.WithResponseBuffer(8), idemhttp.WithRetryAttempts(1)).RoundTrip(req)
+			if err != nil || resp.StatusCode != tt.status || (read.reads > 0) != tt.ahead || len(f.times) != 1 {
+				t.Fatalf("RoundTrip() = %v, %v after %d attempts, with %d reads; want it read ahead: %v", resp, err, len(f.times), read.reads, tt.ahead)
+			}
+			if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "12345678" {
+				t.Errorf("body = %q, %v, want all of it", b, err)
+			}
+			resp.Body.Close()
+		})
+	}
+}
+
+// noted counts reads.
+type noted struct {
+	io.Reader
+	reads int
+}
+
+func (n *noted) Read(p []byte) (int, error) {
+	n.reads++
+	return n.Reader.Read(p)
+}
+
+// Only the key is added to a request. One that is made by hand may have no headers.
+func TestTransportKeepsTheHeaders(t *testing.T) {
+	t.Parallel()
+	for _, header := range []http.Header{{"Authorization": {"Bearer x"}}, nil} {
+		f := &flaky{}
+		var got http.Header
+		f.answers = []func(*http.Request) (*http.Response, error){func(req *http.Request) (*http.Response, error) {
+			got = req.Header
+			return f.respond(req, 200, nil, ""), nil
+		}}
+		req := post(t, t.Context(), "x")
+		req.Header = header
+		resp, err := idemhttp.NewTransport(f).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if got.Get("Authorization") != header.Get("Authorization") || len(got) != len(header)+1 {
+			t.Errorf("sent header = %v, want %v and a key", got, header)
+		}
+	}
+}
+
+func TestTransportSendsARequestWithItsOwnKeyAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flaky{}
+		f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
+		req := post(t, t.Context(), "x")
+		req.Header.Set("Idempotency-Key", "mine")
+		resp, err := idemhttp.NewTransport(f).RoundTrip(req)
+		if err != nil || resp.StatusCode != 201 || !slices.Equal(f.keys, []string{"mine", "mine"}) {
+			t.Fatalf("RoundTrip() = %v, %v with keys %q, want 201 with the caller's key twice", resp, err, f.keys)
+		}
+		resp.Body.Close()
+	})
+}
+
+// A client closes the idle connections of the transport below, if that has any.
+func TestTransportClosesIdleConnections(t *testing.T) {
+	t.Parallel()
+	base := &idle{}
+	(&http.Client{Transport: idemhttp.NewTransport(base)}).CloseIdleConnections()
+	if !base.closed {
+		t.Error("the idle connections are open")
+	}
+	idemhttp.NewTransport(&flaky{}).CloseIdleConnections()
+}
+
+type idle struct {
+	http.RoundTripper
+	closed bool
+}
+
+func (i *idle) CloseIdleConnections() { i.closed = true }

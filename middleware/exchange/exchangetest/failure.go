@@ -141,6 +141,7 @@ var wiringCases = []testCase{
 			"an optional token":         {b.engine, idem.Policy{AllowGlobalKeys: true, Kind: idem.IssuedToken}, Options{Optional: true}},
 			"a URI with a fragment":     {b.engine, b.policy, Options{Documents: "https://example.com/#keys"}},
 			"a URI for a header":        {b.engine, b.policy, Options{Documents: "https://example.com/>; rel=\"x"}},
+			"a URI without a scheme":    {b.engine, b.policy, Options{Documents: "://example.com"}},
 			"a relative URI":            {b.engine, b.policy, Options{Documents: "keys.html"}},
 			"a format half set":         {b.engine, idem.Policy{AllowGlobalKeys: true, KeyFormat: idem.KeyFormat{Advice: "x"}}, Options{}},
 			"a negative limit":          {b.engine, idem.Policy{AllowGlobalKeys: true, MaxRequestBody: -1}, Options{}},

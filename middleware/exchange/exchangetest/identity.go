@@ -2,6 +2,7 @@ package exchangetest
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -214,19 +215,22 @@ var identityCases = []testCase{
 	{"issued tokens", func(b *bundle) {
 		b.policy.Kind = idem.IssuedToken
 		b.protect(created)
-		tokens, client := b.listen(b.adapter.Tokens(b.engine, b.policy, time.Hour))
-		resp, err := client.Post(tokens+"/v1/tokens", "", nil)
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer resp.Body.Close()
 		var issued struct {
 			Token     string    `json:"token"`
 			ExpiresAt time.Time `json:"expires_at"`
 		}
-		if err := json.NewDecoder(resp.Body).Decode(&issued); err != nil || resp.StatusCode != 201 ||
-			resp.Header.Get("Cache-Control") != "no-store" || time.Until(issued.ExpiresAt) < 30*time.Minute {
-			b.Fatalf("token handler answered %d, %+v, %v", resp.StatusCode, issued, err)
+		for _, ttl := range []time.Duration{0, time.Hour} {
+			tokens, client := b.listen(b.adapter.Tokens(b.engine, b.policy, ttl))
+			resp, err := client.Post(tokens+"/v1/tokens", "", nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer resp.Body.Close()
+			want := cmp.Or(ttl, idem.DefaultTokenTTL)
+			if err := json.NewDecoder(resp.Body).Decode(&issued); err != nil || resp.StatusCode != 201 ||
+				resp.Header.Get("Cache-Control") != "no-store" || time.Until(issued.ExpiresAt).Round(5*time.Minute) != want {
+				b.Fatalf("token handler answered %d, %+v, %v, want a token for %v", resp.StatusCode, issued, err, want)
+			}
 		}
 		b.wantRefusal(b.pay("k1"), idem.CodeTokenUnknown)
 		b.want(b.pay(issued.Token), 201, `{"id":"p1"}`, false)

@@ -3,6 +3,7 @@ package exchangetest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -64,11 +65,12 @@ var optionCases = []testCase{
 		if got := b.events(idem.EventUnprotected); got != 2 {
 			b.Errorf("%d events %v, want 2", got, idem.EventUnprotected)
 		}
+		b.want(b.send(b.request("GET", "/pay", "", "")), 201, `{"id":"p1"}`, false) // needs none anyway
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, true)
 		b.wantRefusal(b.send(keyed("")(b)), idem.CodeKeyInvalid)
 		b.wantRefusal(b.send(keyed("k1", "k2")(b)), idem.CodeKeyInvalid)
-		b.wantRuns(3)
+		b.wantRuns(4)
 		if got := b.events(idem.EventUnprotected); got != 2 {
 			b.Errorf("%d events %v, want 2", got, idem.EventUnprotected)
 		}
@@ -89,8 +91,14 @@ var optionCases = []testCase{
 	}},
 	{"the adapter's scope takes the place of the policy's", func(b *bundle) {
 		b.policy.Scope = func(context.Context) (string, error) { return "", io.ErrUnexpectedEOF }
-		b.options.Scope = func(r *http.Request) (string, error) { return r.Header.Get("X-Merchant"), nil }
+		b.options.Scope = func(r *http.Request) (string, error) {
+			if s := r.Header.Get("X-Merchant"); s != "secret" {
+				return s, nil
+			}
+			return "m3", io.ErrUnexpectedEOF
+		}
 		b.protect(created)
+		b.wantRefusal(b.send(withHeader(b.request("POST", "/pay", "k1", payBody), "X-Merchant", "secret")), idem.CodeInternal)
 		for _, merchant := range []string{"m1", "m2"} {
 			b.want(b.send(withHeader(b.request("POST", "/pay", "k1", payBody), "X-Merchant", merchant)), 201, `{"id":"p1"}`, false)
 		}
@@ -120,21 +128,24 @@ var optionCases = []testCase{
 		b.wantRuns(1)
 	}},
 	{"refusals point to their documentation", func(b *bundle) {
-		b.options.Documents = "https://example.com/keys"
 		b.protect(created)
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
-		for code, a := range map[idem.Code]answer{
-			idem.CodeKeyMissing: b.send(b.request("POST", "/pay", "", payBody)),
-			idem.CodeKeyReused:  b.send(b.request("POST", "/pay", "k1", `{}`)),
-		} {
-			b.wantRefusal(a, code)
-			var p struct{ Type string }
-			want := "https://example.com/keys#" + string(code)
-			if err := json.Unmarshal([]byte(a.body), &p); err != nil || p.Type != want {
-				b.Errorf("%s: type = %q, %v, want %q", code, p.Type, err, want)
-			}
-			if got := a.Header.Get("Link"); got != "<"+want+`>; rel="describedby"; type="text/html"` {
-				b.Errorf("%s: Link = %q", code, got)
+		for _, page := range []string{"https://example.com/keys", "/keys"} {
+			b.options.Documents = page
+			b.protect(created)
+			for code, a := range map[idem.Code]answer{
+				idem.CodeKeyMissing: b.send(b.request("POST", "/pay", "", payBody)),
+				idem.CodeKeyReused:  b.send(b.request("POST", "/pay", "k1", `{}`)),
+			} {
+				b.wantRefusal(a, code)
+				var p struct{ Type string }
+				want := page + "#" + string(code)
+				if err := json.Unmarshal([]byte(a.body), &p); err != nil || p.Type != want {
+					b.Errorf("%s: type = %q, %v, want %q", code, p.Type, err, want)
+				}
+				if got := a.Header.Get("Link"); got != "<"+want+`>; rel="describedby"; type="text/html"` {
+					b.Errorf("%s: Link = %q", code, got)
+				}
 			}
 		}
 	}},
@@ -172,7 +183,9 @@ var optionCases = []testCase{
 	}},
 	{"a format that flushes first is not taken for success", func(b *bundle) {
 		b.options.Refusals = func(w http.ResponseWriter, _ *http.Request, _ *idem.Refusal) {
-			_ = http.NewResponseController(w).Flush()
+			if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {
+				b.Errorf("Flush() = %v, want %v", err, http.ErrNotSupported)
+			}
 			_, _ = io.WriteString(w, "sorry")
 		}
 		b.protect(created)

@@ -2,6 +2,7 @@ package resend
 
 import (
 	"context"
+	"math"
 	"regexp"
 	"testing"
 	"testing/synctest"
@@ -55,8 +56,10 @@ func TestNextStopsInTime(t *testing.T) {
 		}
 
 		call = p.Start()
-		if _, ok := call.Next(t.Context(), 11*time.Second); ok {
-			t.Error("Next() = true where the server asks for more time than there is")
+		for _, asked := range []time.Duration{11 * time.Second, math.MaxInt64} {
+			if _, ok := call.Next(t.Context(), asked); ok {
+				t.Errorf("Next() = true where the server asks for %v, more time than there is", asked)
+			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

@@ -102,10 +102,13 @@ func Sort(names []string) []Position {
 // servers remove it some time after its last child has gone. Making a znode twice does no harm.
 // So the write need not be pinned, and Ensure repeats it after a lost reply.
 func Ensure(t *held.Table, path string, data []byte) error {
-	for {
+	for denied := error(nil); ; {
 		err := t.CreateContainer(path, data, t.ACL)
-		if errors.Is(err, session.ErrNoParent) {
-			if err = ensureAbove(t, path); err == nil {
+		switch {
+		case errors.Is(err, session.ErrNoParent) && denied != nil:
+			err = denied
+		case errors.Is(err, session.ErrNoParent):
+			if denied, err = ensureAbove(t, path); err == nil {
 				continue
 			}
 		}
@@ -132,14 +135,13 @@ func EnsureFor(ctx context.Context, t *held.Table, path string) error {
 
 // ensureAbove makes the znodes above the parent of a line. Those below the chroot are
 // containers too, so a path with a number in it leaves nothing. A client without the right to
-// create a znode here may still create one further down.
-func ensureAbove(t *held.Table, path string) error {
-	var denied error
+// create a znode here may still create one further down. denied is why the client may not create
+// the last of them. It may be there all the same.
+func ensureAbove(t *held.Table, path string) (denied, err error) {
 	for i := 1; i < len(path); i++ {
 		if path[i] != '/' {
 			continue
 		}
-		var err error
 		if i <= len(t.Chroot) {
 			err = t.Ensure(path[:i]) // it stays
 		} else {
@@ -147,13 +149,14 @@ func ensureAbove(t *held.Table, path string) error {
 		}
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
+			denied = nil
 		case errors.Is(err, session.ErrNotPermitted):
 			denied = err
 		case errors.Is(err, session.ErrNoParent) && denied != nil:
-			return denied
+			return nil, denied
 		default:
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return denied, nil
 }

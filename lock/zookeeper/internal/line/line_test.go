@@ -58,6 +58,15 @@ func TestSort(t *testing.T) {
 	}
 }
 
+// Only other applications give two znodes one number. Every client has to see them in one order.
+func TestSortOfEqualNumbers(t *testing.T) {
+	t.Parallel()
+	names := []string{"b-" + unique + "00-0000000001", "a-" + unique + "00-0000000001"}
+	if got := Sort(names); got[0].Role != "a" || got[1].Role != "b" {
+		t.Errorf("Sort(%q) = %+v, want them by their names", names, got)
+	}
+}
+
 func TestUniqueNamesAreParsed(t *testing.T) {
 	t.Parallel()
 	a, b := Unique(), Unique()

@@ -1,0 +1,11 @@
+package line_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }

@@ -1,0 +1,90 @@
+package exchange
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// The end of an execution ends the writes of a stream. It leaves alone what comes after the
+// handler, and a connection that the handler has taken over.
+func TestDeadlineForTheWritesOfAStream(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		handler func(w *Writer, end func())
+		want    int // deadlines
+	}{
+		"ends while it streams": {func(w *Writer, end func()) { w.Flush(); end() }, 1},
+		"ends before it":        {func(w *Writer, end func()) { end(); w.Flush() }, 1},
+		"flushed twice":         {func(w *Writer, _ func()) { w.Flush(); w.Flush() }, 0},
+		"over the limit twice": {func(w *Writer, _ func()) {
+			for range 2 {
+				_, _ = io.WriteString(w, strings.Repeat("x", 200))
+			}
+		}, 0},
+		"hijacked":               {func(w *Writer, end func()) { _, _, _ = w.Hijack(); end() }, 0},
+		"hijacked after a flush": {func(w *Writer, end func()) { w.Flush(); _, _, _ = w.Hijack(); end() }, 0},
+		"a panic over a hijack":  {func(w *Writer, _ func()) { _, _, _ = w.Hijack(); panic(boom) }, 0},
+		"a panic over a stream":  {func(w *Writer, _ func()) { w.Flush(); panic(boom) }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer()
+				stream(t, s, func(w *Writer, end context.CancelFunc) {
+					tt.handler(w, func() { end(); synctest.Wait() })
+				})
+				synctest.Wait()
+				if len(s.deadlines) != tt.want {
+					t.Errorf("%d deadlines, want %d", len(s.deadlines), tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A deadline that is set after the end of a request would be that of the next one.
+func TestServeWaitsForADeadlineThatIsBeingSet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, began, goOn, done := newServer(), make(chan struct{}), make(chan struct{}), make(chan struct{})
+		s.setsDeadline = func() { close(began); <-goOn }
+		go func() {
+			defer close(done)
+			stream(t, s, func(w *Writer, end context.CancelFunc) { w.Flush(); end(); <-began })
+		}()
+		synctest.Wait()
+		select {
+		case <-done:
+			t.Error("Serve() has returned while the deadline is being set")
+		default:
+		}
+		close(goOn)
+		<-done
+	})
+}
+
+const boom = "the handler's panic"
+
+// stream serves a handler whose context can be ended, and ends it after the handler.
+func stream(t *testing.T, s *server, handler func(w *Writer, end context.CancelFunc)) {
+	t.Helper()
+	defer func() {
+		if p := recover(); p != nil && p != boom {
+			panic(p)
+		}
+	}()
+	var end context.CancelFunc
+	e := &scripted{do: func(ctx context.Context, _ idem.Operation, h idem.Handler) (idem.Result, error) {
+		ctx, end = context.WithCancel(ctx)
+		defer end()
+		resp, err := h(ctx)
+		return idem.Result{Response: resp}, err
+	}}
+	serveCall(t, e, Call{Writer: s, Next: func(w *Writer, _ *http.Request) { handler(w, end) }})
+}
