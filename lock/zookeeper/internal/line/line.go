@@ -102,7 +102,8 @@ func Sort(names []string) []Position {
 // servers remove it some time after its last child has gone. Making a znode twice does no harm.
 // So the write need not be pinned, and Ensure repeats it after a lost reply.
 func Ensure(t *held.Table, path string, data []byte) error {
-	for denied := error(nil); ; {
+	var denied error
+	for {
 		err := t.CreateContainer(path, data, t.ACL)
 		switch {
 		case errors.Is(err, session.ErrNoParent) && denied != nil:
