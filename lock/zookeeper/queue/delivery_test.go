@@ -237,7 +237,8 @@ func TestQueueReceiveUnderSessionKills(t *testing.T) {
 	// connection. So an Ack may take as long as a write may stay unanswered, 12 seconds.
 	cfg.SessionTimeout = 30 * time.Second
 	producer := New(open(t, cfg), "/q")
-	ctx, done := context.WithCancel(bounded(t))
+	// Each of the fifteen kills may make an Ack wait that long.
+	ctx, done := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer done()
 	var mu sync.Mutex
 	acked, doubt := map[string]int{}, map[string]bool{}
