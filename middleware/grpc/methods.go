@@ -23,6 +23,7 @@ type method struct {
 	keyField protoreflect.Name             // "" if the key is in the metadata
 	desc     protoreflect.MethodDescriptor // nil without generated code
 	exempt   bool                          // ignores keys
+	chosen   bool                          // has a policy of its own
 	refuse   bool                          // has no policy, and needs one
 }
 
@@ -44,6 +45,7 @@ func (o *options) method(name string) *method {
 		m.keyField = protoreflect.Name(field)
 	}
 	policy, ok := o.policies[name]
+	m.chosen = ok
 	switch {
 	case m.exempt || !ok && readOnly(m.desc):
 		return m

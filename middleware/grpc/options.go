@@ -82,7 +82,7 @@ func WithUnknownMethods(u UnknownMethods) Option {
 }
 
 // WithUndescribedMethods allows policies for methods without a descriptor in this binary,
-// as of services written without protoc. They must be unary.
+// as of services written without protoc. They must be unary. A call that streams is refused.
 func WithUndescribedMethods() Option {
 	return func(o *options) { o.anyMethod = true }
 }

@@ -18,7 +18,7 @@ import (
 // Domain is the domain of every ErrorInfo of this package.
 const Domain = "idemkeeper"
 
-// codeStreamUnsupported refuses a stream of requests that carries a key. It is the one
+// codeStreamUnsupported refuses a stream of requests that was to be protected. It is the one
 // code beside those of package idem.
 const codeStreamUnsupported idem.Code = "stream-unsupported"
 

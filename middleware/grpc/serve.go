@@ -14,7 +14,7 @@ import (
 
 var (
 	errUndescribed       = errors.New("a streaming method has to be described by generated code")
-	errStreamUnsupported = errors.New("a stream of requests carries a key")
+	errStreamUnsupported = errors.New("a stream of requests carries a key, or its method has a policy")
 	errMidStream         = errors.New("the outcome was settled by others after a part of the answer had been sent")
 )
 
@@ -55,7 +55,7 @@ func (x *Interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx, m := ss.Context(), x.options.method(info.FullMethod)
 	switch {
-	case info.IsClientStream && !m.exempt && len(metadata.ValueFromIncomingContext(ctx, x.options.metadataKey)) > 0:
+	case info.IsClientStream && !m.exempt && (m.chosen || len(metadata.ValueFromIncomingContext(ctx, x.options.metadataKey)) > 0):
 		return x.report(ctx, m, idem.NewRefusal(codeStreamUnsupported, errStreamUnsupported))
 	case m.refuse:
 		return x.report(ctx, m, errNoPolicy)

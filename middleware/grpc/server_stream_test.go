@@ -134,6 +134,13 @@ func TestUndescribedStreams(t *testing.T) {
 	if err := call(nil, s, &grpc.StreamServerInfo{FullMethod: "/legacy.Service/Chat", IsServerStream: true, IsClientStream: true}, handler); err != nil || !ran {
 		t.Errorf("stream of requests = %v, ran %v, want it to run", err, ran)
 	}
+	// With a policy of its own, it is meant to be protected.
+	ran = false
+	chosen := b.interceptors(idemgrpc.WithUndescribedMethods(), idemgrpc.WithPolicy("/legacy.Service/Chat", b.policy)).Stream()
+	err = chosen(nil, s, &grpc.StreamServerInfo{FullMethod: "/legacy.Service/Chat", IsServerStream: true, IsClientStream: true}, handler)
+	if status.Code(err) != codes.Unimplemented || ran {
+		t.Errorf("stream of requests with a policy = %v, ran %v, want it refused", err, ran)
+	}
 }
 
 // A message of a finished handler does not reach the client.
