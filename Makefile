@@ -80,7 +80,7 @@ help: ## list the targets
 # own after the one that counts. The race detector needs cgo.
 .PHONY: test
 test: servers bin/testsummary ## run every test with the race detector; the last line counts them
-	@CGO_ENABLED=1 bin/testsummary $(addprefix -C ,$(MODULES)) -race -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
+	@CGO_ENABLED=1 bin/testsummary $(addprefix -C ,$(MODULES)) -race -p 3 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
 # The summary adds -short, under which testserver skips each test that asks for a server.
 # A lazier garbage collector saves the compiler and the tests about a seventh of the time.
