@@ -20,17 +20,18 @@
 // [Config].LookUp asks your ledger, your bank or your queue about an operation. The page of an open
 // record begins with the result:
 //
-//   - The operation was found ([Found].Says). So it took effect, and the form has its answer. The
-//     operator compares it with the order, gives a reason and settles it.
-//   - Nothing was found ([Found].Nothing). That is no proof, and the page says what would be one. An
-//     operation that is released too early happens twice.
+//   - The operation was found ([Found].Says). So it took effect, and repeats get the answer that was
+//     found. The operator compares it with the order, gives a reason and settles it. If a part of
+//     the answer is missing, the operator enters it.
+//   - Nothing was found ([Found].Nothing). That is no proof, and the page says why. An operation that
+//     is released too early happens twice. An operator who found it elsewhere enters its answer.
 //   - The look-up cannot tell. The operator looks as [Found].More says.
 //   - The look-up failed. The page tells why, and only "it took effect" can be settled.
 //
-// "It did not take effect" is looked up once more when it is settled, and is refused if something
-// was found. It is refused, too, if that look-up fails: a retry would meet the same ledger, so nobody
-// gains by haste. If a look-up stays broken, idemctl record resolve --not-applied remains, which
-// asks nobody.
+// The operation is looked up once more when it is settled. If it was found, "it did not take effect" is
+// refused, and so is an answer other than the one that was found. "It did not take effect" is refused, too, if
+// that look-up fails: a retry would meet the same ledger, so nobody gains by haste. For all that the
+// console refuses, idemctl record resolve remains, which looks nothing up.
 //
 // A look-up has 5 seconds. At most eight run at the same time. A panic counts as an error. Only
 // operators who may settle cause one, and see what it found.
@@ -49,12 +50,10 @@
 // # How a decision is made
 //
 // Each outcome has its own form, and the operator opens one. The operator gives a reason, and types
-// the last characters of the operation ID, with the word "again" before them if the next request
-// is to run the handler again. After "it took effect" the answer has a status from 200 to 399,
+// the last characters of the operation ID. The word "again" comes before them if the next request
+// is to run the handler again, and the word "done" if the operation took effect and was not found. After "it took effect" the answer has a status from 200 to 399,
 // because a client that was charged must not be told that it was not. So the failure that was on
-// its way is no answer either. One that says it is JSON and is not is refused. If the form cannot
-// hold the answer that was found, as over gRPC, or if the operator may not see responses, repeats
-// get it as it is. The form carries the attempt that the operator has seen: number,
+// its way is no answer either. One that says it is JSON and is not is refused. The form carries the attempt that the operator has seen: number,
 // fence and nonce. The engine takes the lock of the key, so it does not overrule a holder that
 // runs, and settles that attempt by compare-and-set. If the record has changed while the operator
 // was reading, nothing is settled, and the page tells who settled the attempt and when. The name of

@@ -27,8 +27,8 @@ type Found struct {
 	// writes, for every customer, and in data that is not older than a replica's. Says overrules
 	// it.
 	Nothing bool
-	// Answer is what repeats get if the operation took effect. The form for an answer starts with
-	// it, also if nothing was found. Status 0 means 201, and no Content-Type means
+	// Answer is what repeats get if the operation was found. If it cannot be complete, or nothing was
+	// found, the form for an answer starts with it. Status 0 means 201, and no Content-Type means
 	// application/json. Over gRPC it is that of idemgrpc.Outcome, and is complete.
 	Answer idem.Response
 	// Hint names what else a normal answer has, if Answer cannot be complete, such as "the payment

@@ -61,8 +61,8 @@ func (r *rig) wantResponse(key idem.Key, want idem.Response) {
 	}
 }
 
-// The operator only compares what was found, and sends the form as it is.
-func TestFoundIsFilledIn(t *testing.T) {
+// The operator only compares what was found, and repeats get it, whatever the operator sends.
+func TestFoundIsTheAnswer(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.inDoubt("k", nil)
 		r.lookUp = func(_ context.Context, on, op string) (console.Found, error) {
@@ -73,12 +73,13 @@ func TestFoundIsFilledIn(t *testing.T) {
 		}
 		ada := r.as("ada")
 		page := ada.storyOf("k")
-		page.want(r.T, 200, "<b>The service found:</b> pay_1: &lt;12.50&gt; USD\ufffd</p>", "Compare it with the order", `class="choice applied" open`, "<b>It took effect.</b> Repeats get this answer",
-			"!SELECT", "!It did not take effect", "!\u202e", "!have no body", "!normal answer")
+		page.want(r.T, 200, "<b>The service found:</b> pay_1: &lt;12.50&gt; USD\ufffd</p>", "Compare it with the order", `class="choice found" open`, "<b>It took effect.</b> Repeats get the answer that the service found", "/v1/payments/pay_1",
+			"!SELECT", "!It did not take effect", "!\u202e", "!have no body", "!normal answer", "!<textarea id=\"s-body")
 		if form, facts := strings.Index(page.body, `id="settle"`), strings.Index(page.body, `id="known"`); form > facts {
 			r.Errorf("the form comes after the facts:\n%s", page.body)
 		}
-		ada.settle("k", page, append(page.entries(), "outcome", "applied")...).want(r.T, 200, "it took effect. The client sends the same request with the same key again, and gets this answer.")
+		ada.settle("k", page, "outcome", "applied", "status", "201", "body", `{"id":"mine"}`).want(r.T, 409, "So it took effect. Nothing was settled")
+		ada.settle("k", page, "outcome", "found").want(r.T, 200, "it took effect. The client sends the same request with the same key again, and gets this answer.")
 		r.wantResponse("k", paid())
 	})
 }
@@ -112,7 +113,7 @@ func TestFoundIsNotComplete(t *testing.T) {
 	}
 }
 
-// An answer that the form cannot hold, or that the operator may not see, reaches repeats as it is.
+// An answer reaches repeats as it is, also one that a form could not hold, or that the operator may not see.
 func TestFoundIsTakenAsItIs(t *testing.T) {
 	t.Parallel()
 	tagged, binary, tabs, turned, trailed, grpc := paid(), paid(), paid(), paid(), paid(), idem.Response{Body: []byte{0x0a, 0x01, 0xff}}
@@ -143,7 +144,7 @@ func TestFoundIsTakenAsItIs(t *testing.T) {
 			}
 			if tt.route != route {
 				page.want(t, 200, `!"choice applied"`)
-				b.settle("k", page, "outcome", "applied", "status", "201", "body", "{}").want(t, 422, "cannot be entered here")
+				b.settle("k", page, "outcome", "applied", "status", "201", "body", "{}").want(t, 409, "The service found: pay_1. So it took effect.")
 			}
 			r.lookUp = finds(console.Found{Says: "pay_2", Answer: tt.answer}, nil)
 			b.settle("k", page, "outcome", "found").want(t, 409, "The service finds something else now. Nothing was settled", "pay_2")
@@ -158,18 +159,20 @@ func TestFoundIsTakenAsItIs(t *testing.T) {
 	}
 }
 
-// The zero fields of an answer have the usual values.
-func TestFoundWithTheUsualStatus(t *testing.T) {
+// The form for the rest of an answer starts with what was found, and with the usual values.
+func TestFoundInPart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, backends["memory"])
 	r.inDoubt("k", nil)
-	r.lookUp = finds(console.Found{Says: "pay_1", Answer: idem.Response{Body: []byte("{}")}}, nil)
+	r.lookUp = finds(console.Found{Says: "pay_1", Answer: idem.Response{Body: []byte("{}")}, Hint: "the header <Location>"}, nil)
 	ada := r.as("ada")
 	page := ada.storyOf("k")
-	page.want(t, 200, "Repeats get this answer")
+	page.want(t, 200, "Repeats get an answer that you enter", "It has the header &lt;Location&gt;.", "!never happened")
 	if got := page.entries(); !slices.Equal(got, []string{"status", "201", "content-type", "application/json", "location", "", "body", "{}"}) {
 		t.Errorf("the form starts with %q", got)
 	}
+	ada.settle("k", page, append(page.entries(), "outcome", "applied", "location", "/v1/payments/pay_1")...).want(t, 200, "it took effect")
+	r.wantResponse("k", idem.Response{Status: 201, Header: map[string][]string{"Content-Type": {"application/json"}, "Location": {"/v1/payments/pay_1"}}, Body: []byte("{}")})
 }
 
 // A gRPC route whose answer is not known leaves it to idemctl.
@@ -178,9 +181,12 @@ func TestFoundOverGRPCWithoutAnAnswer(t *testing.T) {
 	r := newRig(t, backends["memory"])
 	r.policy.Name = "/pay.v1.Pay/Pay"
 	r.inDoubt("k", nil)
+	ada := r.as("ada")
+	page := ada.storyOf("k")
 	for _, answer := range []idem.Response{{}, {Status: 5, Body: []byte("x")}} {
 		r.lookUp = finds(console.Found{Says: "pay_1", Answer: answer}, nil)
-		r.as("ada").storyOf("k").want(t, 200, "The service found:</b> pay_1", "idemctl record resolve --applied.", "!<details")
+		ada.storyOf("k").want(t, 200, "The service found:</b> pay_1", "idemctl record resolve --applied.", "!<details")
+		ada.settle("k", page, "outcome", "applied", "status", "201", "body", "{}").want(t, 422, "cannot be entered here")
 	}
 }
 
@@ -193,13 +199,13 @@ func TestNothingIsFound(t *testing.T) {
 			return console.Found{Nothing: true, More: "ask <the bank>\x1b"}, nil
 		}
 		ada := r.as("ada")
-		proof := "Its handler has returned. So it can no longer take effect, unless a queue"
+		proof := "Its handler has returned."
 		if r.record("k").Attempt.Fence.Domain == idem.JoinedDomain { // its record was made without a handler
-			proof = "once its process has ended or its handler has returned, and no queue"
+			proof = "Its process may be paused and go on later"
 		}
 		page := ada.storyOf("k")
 		page.want(r.T, 200, "The service found nothing of this operation. That is no proof.", proof, `<code>ask &lt;the bank&gt;�</code>`,
-			"It did not take effect", "Repeats get an answer that you enter", "!details name=\"outcome\" class=\"choice applied\" open", "!not-applied\" open")
+			"It did not take effect", "Repeats get an answer that you enter", "never happened", "!details name=\"outcome\" class=\"choice applied\" open", "!not-applied\" open")
 		if asked != 1 {
 			r.Errorf("a page asks %d times", asked)
 		}
@@ -220,7 +226,8 @@ func TestFoundAfterAll(t *testing.T) {
 			page := ada.storyOf("k")
 			r.lookUp = finds(console.Found{Says: "pay_1 <b>", Answer: paid()}, nil)
 			got := ada.settle("k", page, "outcome", "not-applied", "reason", "nothing there")
-			got.want(r.T, 409, "The service found: pay_1 &lt;b&gt;. So it took effect. Nothing was settled.", `class="choice applied" open`, "/v1/payments/pay_1", "!nothing there")
+			got.want(r.T, 409, "The service found: pay_1 &lt;b&gt;. So it took effect. Nothing was settled.", `class="choice found" open`, "/v1/payments/pay_1", "!nothing there")
+			ada.settle("k", page, "outcome", "applied", "status", "201", "body", `{"id":"mine"}`).want(r.T, 409, "The service found: pay_1 &lt;b&gt;.")
 			if state := r.record("k").State; state != idem.StateUnknown {
 				r.Fatalf("the record is %v", state)
 			}

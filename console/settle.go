@@ -1,13 +1,11 @@
 package console
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -36,9 +34,8 @@ type form struct {
 	Looked   *lookedUp
 	Choices  []choice
 	Open     string // the outcome whose form is open
-	Answer   *shown // what the look-up has for repeats, if the form cannot hold it
+	Answer   *shown // what the look-up has for repeats
 	Seen     string // stands for Answer
-	Filled   bool   // the form for an answer has the whole one
 	NoAnswer bool   // an answer cannot be entered, because the route is one of gRPC
 	Max      int    // bytes of a reason
 
@@ -50,28 +47,30 @@ type form struct {
 // that is used to one outcome does not choose the other.
 type choice struct{ Outcome, Confirm string }
 
-// newForm offers what the look-up allows. An operation that was found took effect. One that could
-// not be looked up is not run again.
+// newForm offers what the look-up allows. An operation that was found took effect, and if its answer
+// was found too, repeats get that one. One that could not be looked up is not run again.
 func newForm(f *operate.Facts, op Operator, l *lookedUp) *form {
 	route := f.Record.Route
 	out := &form{Attempt: formatAttempt(f.Record.Attempt), Looked: l, Max: idem.MaxReasonBytes, NoAnswer: operate.Likely(route) == operate.OverGRPC}
 	end := confirmation(f.ID)
+	offer := func(outcome, confirm string) { out.Choices = append(out.Choices, choice{outcome, confirm}) }
 	resp := l.answer(route)
+	switch {
+	case l.complete(route):
+		out.Answer, out.Seen = showResponse(&resp, op.MaySeeResponses), l.digest(route)
+		offer(appliedFound, end)
+	case out.NoAnswer:
+	case l.found():
+		offer(appliedWith, end)
+	default:
+		offer(appliedWith, "done "+end)
+	}
 	out.fill(&resp, op.MaySeeResponses)
-	if l.complete(route) {
-		if out.Filled = out.holds(&resp); !out.Filled {
-			out.Answer, out.Seen = showResponse(&resp, op.MaySeeResponses), l.digest(route)
-			out.Choices = append(out.Choices, choice{appliedFound, end})
-		}
-	}
-	if !out.NoAnswer {
-		out.Choices = append(out.Choices, choice{appliedWith, end})
-	}
-	if !l.found() && l.Failed == "" {
-		out.Choices = append(out.Choices, choice{notApplied, "again " + end})
-	}
 	if l.found() && len(out.Choices) > 0 {
 		out.Open = out.Choices[0].Outcome
+	}
+	if !l.found() && l.Failed == "" {
+		offer(notApplied, "again "+end)
 	}
 	return out
 }
@@ -92,13 +91,6 @@ func (f *form) fill(resp *idem.Response, all bool) {
 	if f.Body != operate.Printable(f.Body) {
 		f.Body = ""
 	}
-}
-
-// holds reports whether the form, sent as it is, gives exactly this answer.
-func (f *form) holds(resp *idem.Response) bool {
-	got, err := answerOf(url.Values{"status": {f.Status}, "content-type": {f.ContentType}, "location": {f.Location}, "body": {f.Body}})
-	return err == nil && !f.NoAnswer && got.Status == resp.Status && bytes.Equal(got.Body, resp.Body) && len(resp.Trailer) == 0 &&
-		maps.EqualFunc(got.Header, resp.Header, slices.Equal)
 }
 
 // formatAttempt packs an attempt into a hidden field. Equal texts are equal attempts.
@@ -124,6 +116,10 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	status, problem := c.decide(r.Context(), f, op, r.PostForm)
+	if problem != "" {
+		c.cfg.Log.WarnContext(r.Context(), "console: a settlement was refused", "operation", id.OperationID(), "operator", op.Name,
+			"outcome", r.PostForm.Get("outcome"), "problem", problem)
+	}
 	if problem == "" || problem == changed { // after a redirect, the browser does not send the form again
 		number, _, _ := strings.Cut(r.PostForm.Get("attempt"), ".")
 		how := "settled"
@@ -171,24 +167,13 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 	if f.Err != nil || !rec.State.Open() || formatAttempt(rec.Attempt) != v.Get("attempt") {
 		return http.StatusConflict, changed
 	}
-	outcome, confirm := v.Get("outcome"), confirmation(f.ID)
-	switch outcome {
-	case appliedWith, appliedFound:
-	case notApplied:
-		confirm = "again " + confirm
-	default:
-		return http.StatusUnprocessableEntity, "Choose what happened. Nothing was settled."
-	}
 	if d.Reason == "" {
 		return http.StatusUnprocessableEntity, "Give a reason. Nothing was settled."
 	}
 	if err := operate.CheckDecision(d, "Your name", "The reason"); err != nil {
 		return http.StatusUnprocessableEntity, err.Error() + ". Nothing was settled."
 	}
-	if strings.Join(strings.Fields(v.Get("confirm")), " ") != confirm {
-		return http.StatusUnprocessableEntity, "The confirmation of this outcome is “" + confirm + "”. Nothing was settled."
-	}
-	resolution, status, problem := c.resolutionOf(ctx, f, v)
+	resolution, status, problem := c.resolutionOf(ctx, f, op, v)
 	if problem != "" {
 		return status, problem + " Nothing was settled."
 	}
@@ -216,14 +201,21 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 	return http.StatusServiceUnavailable, "The lock service or the token store did not answer. Look at the record below: it may have been settled."
 }
 
-// resolutionOf reads the outcome of a form. problem is a sentence for the operator. What is said of
-// a look-up is asked for once more, because the page may be old.
-func (c *Console) resolutionOf(ctx context.Context, f *operate.Facts, v url.Values) (r idem.Resolution, status int, problem string) {
+// resolutionOf reads the outcome of a form. problem is a sentence for the operator. It looks the
+// operation up once more, because the page may be old.
+func (c *Console) resolutionOf(ctx context.Context, f *operate.Facts, op Operator, v url.Values) (r idem.Resolution, status int, problem string) {
 	outcome, route := v.Get("outcome"), f.Record.Route
+	l := c.lookUp(ctx, route, f.ID.OperationID())
+	now := newForm(f, op, l)
+	i := slices.IndexFunc(now.Choices, func(c choice) bool { return c.Outcome == outcome })
+	if i < 0 {
+		status, problem = now.notOffered(outcome)
+		return r, status, problem
+	}
+	if confirm := now.Choices[i].Confirm; strings.Join(strings.Fields(v.Get("confirm")), " ") != confirm {
+		return r, http.StatusUnprocessableEntity, "The confirmation of this outcome is “" + confirm + "”."
+	}
 	if outcome == appliedWith {
-		if operate.Likely(route) == operate.OverGRPC {
-			return r, http.StatusUnprocessableEntity, "An answer of gRPC cannot be entered here."
-		}
 		resp, err := answerOf(v)
 		if err != nil {
 			return r, http.StatusUnprocessableEntity, err.Error()
@@ -235,18 +227,28 @@ func (c *Console) resolutionOf(ctx context.Context, f *operate.Facts, v url.Valu
 			return r, http.StatusUnprocessableEntity, "You have entered an answer, and chosen an outcome without it. Choose “It took effect”, or remove the answer."
 		}
 	}
-	l := c.lookUp(ctx, route, f.ID.OperationID())
 	switch {
-	case l.Failed != "":
-		return r, http.StatusServiceUnavailable, "The look-up failed: " + l.Failed + "."
-	case outcome == appliedFound && (!l.complete(route) || v.Get("seen") != l.digest(route)):
+	case outcome == notApplied:
+		return idem.NotApplied(), 0, ""
+	case v.Get("seen") != now.Seen:
 		return r, http.StatusConflict, "The service finds something else now."
-	case outcome == appliedFound:
-		return idem.Applied(l.answer(route)), 0, ""
-	case l.found():
-		return r, http.StatusConflict, "The service found: " + operate.OneLine(l.Says) + ". So it took effect."
 	}
-	return idem.NotApplied(), 0, ""
+	return idem.Applied(l.answer(route)), 0, ""
+}
+
+// notOffered says why an outcome cannot be chosen.
+func (f *form) notOffered(outcome string) (status int, problem string) {
+	switch {
+	case outcome == appliedFound:
+		return http.StatusConflict, "The service finds something else now."
+	case outcome != appliedWith && outcome != notApplied:
+		return http.StatusUnprocessableEntity, "Choose what happened."
+	case outcome == appliedWith && f.Answer == nil:
+		return http.StatusUnprocessableEntity, "An answer of gRPC cannot be entered here."
+	case f.Looked.found():
+		return http.StatusConflict, "The service found: " + operate.OneLine(f.Looked.Says) + ". So it took effect."
+	}
+	return http.StatusServiceUnavailable, "The look-up failed: " + f.Looked.Failed + "."
 }
 
 // tookEffect reports whether a status tells a client that its request took effect.

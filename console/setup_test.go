@@ -388,13 +388,19 @@ func (r *rig) record(key idem.Key) idem.Record {
 
 func (b *browser) storyOf(key idem.Key) answer { b.Helper(); return b.get("key/" + id(key).String()) }
 
-// confirmation is what an operator types for an outcome.
+// confirmation is what an operator types for an outcome after nothing was found.
 func confirmation(key idem.Key, outcome string) string {
 	op := id(key).OperationID()
-	if outcome == "not-applied" {
-		return "again " + op[len(op)-6:]
+	return map[string]string{"applied": "done ", "not-applied": "again "}[outcome] + op[len(op)-6:]
+}
+
+// confirmation is what the page asks for, with the end of this key's operation.
+func (a answer) confirmation(key idem.Key, outcome string) string {
+	m := regexp.MustCompile(`id="` + regexp.QuoteMeta(outcome) + `-confirm"[^>]* title="(\w+ )?\w+"`).FindStringSubmatch(a.body)
+	if m == nil {
+		return confirmation(key, outcome)
 	}
-	return op[len(op)-6:]
+	return m[1] + confirmation(key, "")
 }
 
 // settle sends the form of a page, with fields changed.
@@ -407,7 +413,7 @@ func (b *browser) settle(key idem.Key, page answer, fields ...string) answer {
 		v.Set(fields[i], fields[i+1])
 	}
 	if !v.Has("confirm") {
-		v.Set("confirm", confirmation(key, v.Get("outcome")))
+		v.Set("confirm", page.confirmation(key, v.Get("outcome")))
 	}
 	return b.do("POST", "key/"+id(key).String()+"/settle", v)
 }

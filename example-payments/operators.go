@@ -114,8 +114,13 @@ func (a *App) lookUp(ctx context.Context, route, operationID string) (console.Fo
 	for i, m := range made {
 		says[i] = fmt.Sprintf("%s: %d.%02d %s from %s to %s, of %s", m.ID, m.Amount/100, m.Amount%100, m.Currency, m.From, m.To, m.Merchant)
 	}
-	resp, err := answer(route, made[0].Payment)
-	return console.Found{Says: strings.Join(says, " and "), Answer: resp}, err
+	found := console.Found{Says: strings.Join(says, " and ")}
+	if len(made) > 1 { // one operation pays once
+		found.Hint = "one of these payments as body. Refund the others first"
+		return found, nil
+	}
+	found.Answer, err = answer(route, made[0].Payment)
+	return found, err
 }
 
 // makeConsole makes the operator's page, unless there are no operators.

@@ -138,18 +138,18 @@ func TestOperatorSettles(t *testing.T) {
 	if eval[bool](p, `document.querySelector("#applied-confirm").checkValidity()`) {
 		t.Error("the page takes a wrong confirmation for a right one")
 	}
-	if title := eval[string](p, `document.querySelector("#applied-confirm").title`); title != s.confirm(1) {
-		t.Errorf("the browser asks for %q, want %q", title, s.confirm(1))
+	if title := eval[string](p, `document.querySelector("#applied-confirm").title`); title != "done "+s.confirm(1) {
+		t.Errorf("the browser asks for %q, want %q", title, "done "+s.confirm(1))
 	}
 	eval[string](p, `document.querySelector("#applied-confirm").value = ""`)
-	p.fill("#applied-confirm", s.confirm(1))
+	p.fill("#applied-confirm", "done "+s.confirm(1))
 	p.click("details.applied button")
 	p.await(`document.activeElement.matches(".problem") && document.activeElement.innerText.includes("not JSON")`)
 	p.pictures("console-refused")
 	p.wantNoFaults("422")
 	eval[string](p, `document.querySelector("#s-body").value = ""`)
 	p.fill("#s-body", `{"id":"pay_1","status":"succeeded"}`)
-	p.fill("#applied-confirm", s.confirm(1))
+	p.fill("#applied-confirm", "done "+s.confirm(1))
 	p.click("details.applied button")
 	p.await(`document.activeElement.matches(".done")`)
 	p.wantNoFaults()
@@ -210,8 +210,8 @@ func TestOperatorIsToldOfWhatIsFound(t *testing.T) {
 	if rec := s.record(0); rec.State != idem.StateUnknown {
 		t.Fatalf("the record is %v", rec.State)
 	}
-	p.fill("#applied-reason", "ticket 4711")
-	p.fill("#applied-confirm", s.confirm(0)+kb.Enter)
+	p.fill("#found-reason", "ticket 4711")
+	p.fill("#found-confirm", s.confirm(0)+kb.Enter)
 	p.await(`document.activeElement.matches(".done")`)
 	if rec, want := s.record(0), payment().Answer; rec.State != idem.StateCompleted || !reflect.DeepEqual(*rec.Response, want) {
 		t.Errorf("repeats get %+v, want %+v", rec.Response, want)

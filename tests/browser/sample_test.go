@@ -181,7 +181,7 @@ func TestDoubtOfTheSampleIsSettled(t *testing.T) {
 		}
 		p.fill("#find-key", order[strings.Index(order, "#")+1:])
 		p.fill("#find-scope", "merchant_demo"+kb.Enter)
-		p.await(`!!document.querySelector("details.applied[open]")`)
+		p.await(`!!document.querySelector("details.found[open]")`)
 		p.shows("h1", operations[i])
 		p.shows(".settle .says", paid[i]+": 12.50 USD from alice to bob, of merchant_demo")
 		step("the key that the customer names is found, and its payment")
@@ -192,9 +192,9 @@ func TestDoubtOfTheSampleIsSettled(t *testing.T) {
 			t.Error("the page offers to run a payment again that the ledger has")
 		}
 		p.pictures("sample-found")
-		confirm := eval[string](p, `document.querySelector('label[for="applied-confirm"] code').innerText`)
-		p.fill("#applied-reason", "Ticket 4711")
-		p.fill("#applied-confirm", confirm+kb.Enter)
+		confirm := eval[string](p, `document.querySelector('label[for="found-confirm"] code').innerText`)
+		p.fill("#found-reason", "Ticket 4711")
+		p.fill("#found-confirm", confirm+kb.Enter)
 		p.await(`document.activeElement.matches(".done") && document.activeElement.innerText.includes("the same key again")`)
 		step("the attempt is settled")
 		if i == 0 {
