@@ -303,7 +303,7 @@ func TestUnreadableResponses(t *testing.T) {
 			ctx := t.Context()
 			inner := memorystore.New()
 			var log bytes.Buffer
-			s := over(t, inner, ringOf(t, "k1"), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			s := over(t, inner, ringOf(t, "k1"), WithLogger(slog.New(slog.NewTextHandler(&log, nil))), WithLogger(nil))
 			warned := func(call string) {
 				t.Helper()
 				if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "call="+call) || !strings.Contains(strings.ReplaceAll(got, `\`, ""), tt.says) {
