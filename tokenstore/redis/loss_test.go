@@ -221,14 +221,20 @@ func TestWithoutAWitnessEachProcessIsTold(t *testing.T) {
 	}
 	wantWorking(t, stores[0])
 	wantWorking(t, stores[1])
-	restarted := open(t, connect(t, "redis://"+m.Addr()))
+}
+
+// The same after a process that starts meanwhile has made incarnations that name no loss.
+func TestWithoutAWitnessNewIncarnationsAreAdopted(t *testing.T) {
+	m := startMini(t)
+	running := open(t, connect(t, "redis://"+m.Addr()))
 	m.FlushAll()
-	open(t, connect(t, "redis://"+m.Addr())) // makes incarnations that name no loss
-	wantLost(t, restarted)
-	if n, err := restarted.AcceptLoss(t.Context()); err != nil || n != Shards {
-		t.Errorf("AcceptLoss() of another process's incarnations = %d, %v, want %d", n, err, Shards)
+	starting := open(t, connect(t, "redis://"+m.Addr()))
+	wantLost(t, running)
+	if n, err := running.AcceptLoss(t.Context()); err != nil || n != Shards {
+		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
 	}
-	wantWorking(t, restarted)
+	wantWorking(t, running)
+	wantWorking(t, starting)
 }
 
 // Without a witness a process that starts after the loss cannot notice it. It can say so.
