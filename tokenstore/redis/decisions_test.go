@@ -144,6 +144,28 @@ func TestTextsThatARecordCannotHoldAreRefused(t *testing.T) {
 	}
 }
 
+// Nothing of a decision that cannot be read is told.
+func TestDecodeDecidedRefuses(t *testing.T) {
+	id := idem.NewKeyID("m", "k")
+	good := "\x01" + string([]byte{byte(idem.StateReleased)}) + packTime(time.Unix(1, 0)) + "\x00\x00\x00\x07" + strings.Repeat("n", 16) + id.String() + "\x03" + "ada" + "why"
+	want := Decided{At: time.Unix(1, 0).UTC(), Attempt: 7, State: idem.StateReleased, Decision: idem.Decision{By: "ada", Reason: "why"}}
+	if of, d, err := decodeDecided(good); err != nil || of != id || d != want {
+		t.Fatalf("decodeDecided() = %v, %+v, %v, want %v and %+v", of, d, err, id, want)
+	}
+	for name, packed := range map[string]string{
+		"nothing": "", "newer version": "\x02" + good[1:], "version 0": "\x00" + good[1:], "cut in the key ID": good[:91],
+		"cut in front of the length": good[:92], "no key ID": good[:28] + "x" + good[29:], "cut in the author": good[:decidedHeader+2],
+	} {
+		if _, d, err := decodeDecided(packed); err == nil || d.By != "" {
+			t.Errorf("%s: decodeDecided() = %+v, %v, want an error", name, d, err)
+		}
+	}
+	anonymous := good[:decidedHeader-1] + "\x00"
+	if _, d, err := decodeDecided(anonymous); err != nil || d.Decision != (idem.Decision{}) {
+		t.Errorf("decodeDecided() without texts = %+v, %v, want an empty decision", d, err)
+	}
+}
+
 // A decision is sent twice, again by the client after a lost reply, and again after another
 // person's decision. The list has each decision once.
 func TestDecisionsThatAreSentAgainAreListedOnce(t *testing.T) {

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -63,6 +64,30 @@ func TestOpenSetHoldsOpenRecordsOnly(t *testing.T) {
 		if got, _ := m.ZMembers(key); len(got) != 0 {
 			t.Errorf("%s: the open set holds %q, want nothing", name, got)
 		}
+	}
+}
+
+// An open set may hold members that are no key IDs. A listing looks behind some of them, and
+// gives up on too many.
+func TestOpenLooksBehindNonsense(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	id, req := newAttempt(idem.ClientKey)
+	mustBegin(t, s, id, req)
+	add := func(from, to int) {
+		for i := from; i < to; i++ {
+			if _, err := m.ZAdd(s.keys.open(redisserver.ShardOf(id)), 1, strconv.Itoa(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	add(0, 100)
+	if page, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 1}); err != nil || len(page.Records) != 1 || page.Next != nil {
+		t.Errorf("ListOpen() among 100 = %+v, %v, want %v", page, err, id)
+	}
+	add(100, mostMembers)
+	if page, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 1}); err == nil {
+		t.Errorf("ListOpen() among %d = %+v, want an error", mostMembers, page)
 	}
 }
 
