@@ -17,7 +17,7 @@ import (
 type waits struct {
 	fail  error // the answer, if it is set
 	acks  atomic.Int64
-	asked chan time.Duration            // the time-outs
+	asked chan int64                    // the time-outs in milliseconds
 	hold  atomic.Pointer[chan struct{}] // a patient WAIT is answered when it is closed
 }
 
@@ -32,9 +32,9 @@ func (w *waits) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pr
 		err := next(ctx, cmds)
 		for _, cmd := range cmds {
 			if wait, ok := cmd.(*goredis.Cmd); ok && cmd.Name() == "wait" {
-				timeout := time.Duration(wait.Args()[2].(int64)) * time.Millisecond
+				timeout := wait.Args()[2].(int64)
 				w.asked <- timeout
-				if hold := w.hold.Load(); hold != nil && timeout == gateTimeout {
+				if hold := w.hold.Load(); hold != nil && timeout == gateTimeout.Milliseconds() {
 					<-*hold
 				}
 				wait.SetErr(w.fail)
@@ -51,7 +51,7 @@ const gateTimeout = time.Second
 // back.
 func TestPatienceOfBeginsFollowsTheReplicas(t *testing.T) {
 	client := connect(t, "redis://"+startMini(t).Addr())
-	w := &waits{asked: make(chan time.Duration, 10)}
+	w := &waits{asked: make(chan int64, 10)}
 	w.acks.Store(1)
 	client.AddHook(w)
 	s := open(t, client, WithReplicas(1, gateTimeout))
@@ -62,8 +62,8 @@ func TestPatienceOfBeginsFollowsTheReplicas(t *testing.T) {
 	}
 	patience := func(name string, want time.Duration) {
 		t.Helper()
-		if got := <-w.asked; got != want {
-			t.Errorf("%s waits for %v, want %v", name, got, want)
+		if got := <-w.asked; got != want.Milliseconds() {
+			t.Errorf("%s waits for %d ms, want %v", name, got, want)
 		}
 	}
 	// beside begins a second attempt while the first one waits.
@@ -105,7 +105,7 @@ func TestPatienceOfBeginsFollowsTheReplicas(t *testing.T) {
 // A Begin that does not learn of its replicas is refused.
 func TestBeginWithoutAnAnswerToWait(t *testing.T) {
 	client := connect(t, "redis://"+startMini(t).Addr())
-	client.AddHook(&waits{asked: make(chan time.Duration, 10), fail: errors.New("no answer")})
+	client.AddHook(&waits{asked: make(chan int64, 10), fail: errors.New("no answer")})
 	s := open(t, client, WithReplicas(1, gateTimeout))
 	id, req := newAttempt(idem.ClientKey)
 	if res, err := s.Begin(t.Context(), id, req); res.Begun || !errors.Is(err, idem.ErrUnavailable) {
