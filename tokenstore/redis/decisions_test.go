@@ -117,8 +117,9 @@ func TestMachinesAreNotListed(t *testing.T) {
 	}
 }
 
-// A record has a place of a fixed size for each text. A text that is longer changes nothing.
-func TestTextsThatARecordCannotHoldAreRefused(t *testing.T) {
+// A record has a place of a fixed size for each text. A text that is longer changes nothing,
+// and neither does a response or a state that no record can have.
+func TestWhatARecordCannotHoldIsRefused(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
 	long := strings.Repeat("x", 256)
 	id, req := newAttempt(idem.ClientKey)
@@ -138,6 +139,13 @@ func TestTextsThatARecordCannotHoldAreRefused(t *testing.T) {
 		if err := s.RetireDomain(t.Context(), domain, idem.Decision{By: "ops"}); err == nil {
 			t.Errorf("RetireDomain(%.9q) = nil, want an error", domain)
 		}
+	}
+	if _, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, State: idem.StatePending}); err == nil || errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Settle() as pending = %v, want an error that no retry mends", err)
+	}
+	many := &idem.Response{Header: map[string][]string{"X": make([]string, 5000)}}
+	if _, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, State: idem.StateCompleted, Response: many}); !errors.Is(err, idem.ErrResponseInvalid) {
+		t.Errorf("Settle() with 5000 values = %v, want %v", err, idem.ErrResponseInvalid)
 	}
 	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StatePending {
 		t.Errorf("Get() = %+v, %v, want the attempt as it was", rec, err)

@@ -1,6 +1,8 @@
 package redisstore
 
 import (
+	"context"
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -88,6 +90,34 @@ func TestOpenLooksBehindNonsense(t *testing.T) {
 	add(100, mostMembers)
 	if page, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 1}); err == nil {
 		t.Errorf("ListOpen() among %d = %+v, want an error", mostMembers, page)
+	}
+}
+
+// A server goes away between the two round trips of a read. Nothing is told as missing.
+func TestReadsThatFailHalfway(t *testing.T) {
+	m := startMini(t)
+	client := connect(t, "redis://"+m.Addr())
+	s := open(t, client)
+	id, req := newAttempt(idem.ClientKey)
+	st := completion(mustBegin(t, s, id, req), string(make([]byte, 2*inlineLimit)))
+	st.State = idem.StateUnknown
+	if _, err := s.Settle(t.Context(), id, st); err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func(ctx context.Context) error{
+		"Get":      func(ctx context.Context) error { _, err := s.Get(ctx, id); return err },
+		"ListOpen": func(ctx context.Context) error { _, err := s.ListOpen(ctx, idem.OpenQuery{}); return err },
+	} {
+		if err := call(t.Context()); err != nil { // the server knows the script now
+			t.Fatalf("%s() = %v, want <nil>", name, err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		h := &before{at: 2, f: end}
+		client.AddHook(h)
+		if err := call(ctx); !errors.Is(err, idem.ErrUnavailable) || h.n.Load() != 2 {
+			t.Errorf("%s() that fails before round trip 2 of %d = %v, want %v", name, h.n.Load(), err, idem.ErrUnavailable)
+		}
+		end()
 	}
 }
 

@@ -183,7 +183,7 @@ func TestConnectForms(t *testing.T) {
 	}
 	for _, addr := range []string{
 		"", "h:1", "http://h", "redis://", "redis://h/x", "redis://h,rediss://i", "redis://h/1,redis://i",
-		"redis+sentinel://a:1", "redis+sentinel:///m", "redis://h?db=1", "redis://u:secret@h:port",
+		"redis+sentinel://a:1", "redis+sentinel:///m", "redis://h?db=1", "redis://h#x", "redis://u:secret@h:port",
 	} {
 		if _, err := Connect(addr); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("Connect(%q) = %v, want a refusal that tells no password", addr, err)
