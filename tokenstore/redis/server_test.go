@@ -181,6 +181,11 @@ func TestConnectForms(t *testing.T) {
 			t.Errorf("parseAddr(%q) = deadlines %v, read-only %v", addr, o.ContextTimeoutEnabled, o.ReadOnly)
 		}
 	}
+	client, err := Connect("rediss://h:1", nil, WithTLS(nil))
+	if err != nil {
+		t.Fatalf("Connect() with options that are nil = %v, want <nil>", err)
+	}
+	_ = client.Close()
 	for _, addr := range []string{
 		"", "h:1", "http://h", "redis://", "redis://h/x", "redis://h,rediss://i", "redis://h/1,redis://i",
 		"redis+sentinel://a:1", "redis+sentinel:///m", "redis://h?db=1", "redis://h#x", "redis://u:secret@h:port",
