@@ -76,6 +76,7 @@ func storeResponses(maxBody int) map[string]idem.Response {
 		"empty body": {Status: 204, Header: map[string][]string{"Etag": {`""`}}},
 		"omitted, with what an encrypting store keeps": {Status: 200, Omitted: true, Header: map[string][]string{"x": {"y"}}, Body: []byte("z")},
 		"omitted":    {Status: 200, Omitted: true, Header: map[string][]string{"Content-Type": {"text/event-stream"}}},
+		"a status":   {Status: 200, Omitted: true},
 		"traced":     {Status: 201, Body: []byte("{}"), Span: idem.Span{TraceID: [16]byte(random[:16]), SpanID: [8]byte(random[16:24])}},
 		"binary":     {Status: 200, Body: random},
 		"zero bytes": {Status: 200, Body: make([]byte, 100)},

@@ -1,6 +1,8 @@
 package memorystore_test
 
 import (
+	"context"
+	"errors"
 	"math"
 	"sync"
 	"testing"
@@ -53,7 +55,17 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// Calls for other keys remove expired records.
+// sweep makes enough calls for other keys to remove every expired record.
+func sweep(t *testing.T, s *memorystore.Store) {
+	t.Helper()
+	for i := range 256 {
+		if err := s.Abort(t.Context(), idem.KeyID{byte(i), 0xff}, idem.BeginRequest{Kind: idem.IssuedToken}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Calls for other keys remove expired records, in the order in which they expire.
 func TestExpiredRecordsAreRemoved(t *testing.T) {
 	c := newClock()
 	s := memorystore.New(memorystore.WithClock(c.Now))
@@ -64,21 +76,81 @@ func TestExpiredRecordsAreRemoved(t *testing.T) {
 			t.Fatalf("Issue(%v) = %v, want <nil>", id, err)
 		}
 	}
-	if got := s.Len(); got != n {
-		t.Fatalf("Len() = %d, want %d", got, n)
-	}
-	c.Advance(time.Hour + n*time.Second)
-	for i := range 256 {
-		if err := s.Abort(t.Context(), idem.KeyID{byte(i), 0xff}, idem.BeginRequest{Kind: idem.IssuedToken}); err != nil {
-			t.Fatal(err)
+	for _, step := range []struct {
+		advance time.Duration
+		want    int
+	}{{0, n}, {time.Hour + n/2*time.Second, n/2 - 1}, {n / 2 * time.Second, 0}} {
+		c.Advance(step.advance)
+		sweep(t, s)
+		if got := s.Len(); got != step.want {
+			t.Errorf("Len() %v later = %d, want %d", step.advance, got, step.want)
 		}
-	}
-	if got := s.Len(); got != 0 {
-		t.Errorf("Len() after expiry = %d, want 0", got)
 	}
 }
 
-// A result that is kept for ever outlives the shorter time of an earlier attempt.
+// The key of an expired result is removed too, when its own time is over.
+func TestExpiredResultsAreRemoved(t *testing.T) {
+	c := newClock()
+	s := memorystore.New(memorystore.WithClock(c.Now))
+	id := idem.NewKeyID("m", "k")
+	got, err := s.Begin(t.Context(), id, idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: 1}, Nonce: idem.NewNonce()})
+	if err != nil || !got.Begun {
+		t.Fatalf("Begin(%v) = %v, %v, want begun", id, got.Begun, err)
+	}
+	st := idem.Settlement{Attempt: got.Record.Attempt, State: idem.StateCompleted, Response: &idem.Response{Status: 201}, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour}
+	if _, err := s.Settle(t.Context(), id, st); err != nil {
+		t.Fatalf("Settle(%v) = %v, want <nil>", id, err)
+	}
+	for _, want := range []int{1, 0} {
+		c.Advance(time.Hour)
+		sweep(t, s)
+		if got := s.Len(); got != want {
+			t.Errorf("Len() at %v = %d, want %d", c.Now(), got, want)
+		}
+	}
+}
+
+// A call whose context has ended does nothing.
+func TestEndedContext(t *testing.T) {
+	s := memorystore.New()
+	id, other := idem.NewKeyID("m", "k"), idem.NewKeyID("m", "other")
+	req := idem.BeginRequest{Fence: idem.Fence{Domain: "d", Token: 1}, Nonce: idem.NewNonce()}
+	begun, err := s.Begin(t.Context(), id, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, call := range map[string]func() error{
+		"Get":   func() error { _, err := s.Get(ctx, id); return err },
+		"Issue": func() error { _, err := s.Issue(ctx, other, time.Hour); return err },
+		"Begin": func() error { _, err := s.Begin(ctx, other, req); return err },
+		"Settle": func() error {
+			_, err := s.Settle(ctx, id, idem.Settlement{Attempt: begun.Record.Attempt, State: idem.StateReleased})
+			return err
+		},
+		"Abort":         func() error { return s.Abort(ctx, id, req) },
+		"ListOpen":      func() error { _, err := s.ListOpen(ctx, idem.OpenQuery{}); return err },
+		"RetireDomain":  func() error { return s.RetireDomain(ctx, "d", idem.Decision{}) },
+		"DomainRetired": func() error { _, err := s.DomainRetired(ctx, "d"); return err },
+		"Ping":          func() error { return s.Ping(ctx) },
+		"Clock":         func() error { _, err := s.Clock(ctx); return err },
+		"Decisions":     func() error { _, err := s.Decisions(ctx, id); return err },
+		"EachKey": func() error {
+			return s.EachKey(ctx, func(id idem.KeyID) bool { t.Errorf("EachKey() named %v", id); return true })
+		},
+	} {
+		if err := call(); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s() = %v, want %v", name, err, context.Canceled)
+		}
+	}
+	rec, err := s.Get(t.Context(), id)
+	retired, retiredErr := s.DomainRetired(t.Context(), "d")
+	if err != nil || rec.Attempt != begun.Record.Attempt || rec.State != idem.StatePending || s.Len() != 1 || retired || retiredErr != nil {
+		t.Errorf("afterwards %d records, %+v, %v, domain retired: %v, %v, want all as before", s.Len(), rec, err, retired, retiredErr)
+	}
+}
+
 // The store keeps the newest 1,000 decisions, so many of them take no more memory.
 func TestOldestDecisionsAreForgotten(t *testing.T) {
 	s := memorystore.New()
@@ -102,6 +174,7 @@ func TestOldestDecisionsAreForgotten(t *testing.T) {
 	}
 }
 
+// A result that is kept for ever outlives the shorter time of an earlier attempt.
 func TestResultsKeptForEver(t *testing.T) {
 	c := newClock()
 	s := memorystore.New(memorystore.WithClock(c.Now))

@@ -117,8 +117,9 @@ func TestMachinesAreNotListed(t *testing.T) {
 	}
 }
 
-// A record has a place of a fixed size for each text. A text that is longer changes nothing.
-func TestTextsThatARecordCannotHoldAreRefused(t *testing.T) {
+// A record has a place of a fixed size for each text. A text that is longer changes nothing,
+// and neither does a response or a state that no record can have.
+func TestWhatARecordCannotHoldIsRefused(t *testing.T) {
 	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
 	long := strings.Repeat("x", 256)
 	id, req := newAttempt(idem.ClientKey)
@@ -139,8 +140,37 @@ func TestTextsThatARecordCannotHoldAreRefused(t *testing.T) {
 			t.Errorf("RetireDomain(%.9q) = nil, want an error", domain)
 		}
 	}
+	if _, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, State: idem.StatePending}); err == nil || errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Settle() as pending = %v, want an error that no retry mends", err)
+	}
+	many := &idem.Response{Header: map[string][]string{"X": make([]string, 5000)}}
+	if _, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, State: idem.StateCompleted, Response: many}); !errors.Is(err, idem.ErrResponseInvalid) {
+		t.Errorf("Settle() with 5000 values = %v, want %v", err, idem.ErrResponseInvalid)
+	}
 	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StatePending {
 		t.Errorf("Get() = %+v, %v, want the attempt as it was", rec, err)
+	}
+}
+
+// Nothing of a decision that cannot be read is told.
+func TestDecodeDecidedRefuses(t *testing.T) {
+	id := idem.NewKeyID("m", "k")
+	good := "\x01" + string([]byte{byte(idem.StateReleased)}) + packTime(time.Unix(1, 0)) + "\x00\x00\x00\x07" + strings.Repeat("n", 16) + id.String() + "\x03" + "ada" + "why"
+	want := Decided{At: time.Unix(1, 0).UTC(), Attempt: 7, State: idem.StateReleased, Decision: idem.Decision{By: "ada", Reason: "why"}}
+	if of, d, err := decodeDecided(good); err != nil || of != id || d != want {
+		t.Fatalf("decodeDecided() = %v, %+v, %v, want %v and %+v", of, d, err, id, want)
+	}
+	for name, packed := range map[string]string{
+		"nothing": "", "newer version": "\x02" + good[1:], "version 0": "\x00" + good[1:], "cut in the key ID": good[:91],
+		"cut in front of the length": good[:92], "no key ID": good[:28] + "x" + good[29:], "cut in the author": good[:decidedHeader+2],
+	} {
+		if _, d, err := decodeDecided(packed); err == nil || d.By != "" {
+			t.Errorf("%s: decodeDecided() = %+v, %v, want an error", name, d, err)
+		}
+	}
+	anonymous := good[:decidedHeader-1] + "\x00"
+	if _, d, err := decodeDecided(anonymous); err != nil || d.Decision != (idem.Decision{}) {
+		t.Errorf("decodeDecided() without texts = %+v, %v, want an empty decision", d, err)
 	}
 }
 

@@ -1,6 +1,9 @@
 package redisstore
 
 import (
+	"context"
+	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -63,6 +66,58 @@ func TestOpenSetHoldsOpenRecordsOnly(t *testing.T) {
 		if got, _ := m.ZMembers(key); len(got) != 0 {
 			t.Errorf("%s: the open set holds %q, want nothing", name, got)
 		}
+	}
+}
+
+// An open set may hold members that are no key IDs. A listing looks behind some of them, and
+// gives up on too many.
+func TestOpenLooksBehindNonsense(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	id, req := newAttempt(idem.ClientKey)
+	mustBegin(t, s, id, req)
+	add := func(from, to int) {
+		for i := from; i < to; i++ {
+			if _, err := m.ZAdd(s.keys.open(redisserver.ShardOf(id)), 1, strconv.Itoa(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	add(0, 100)
+	if page, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 1}); err != nil || len(page.Records) != 1 || page.Next != nil {
+		t.Errorf("ListOpen() among 100 = %+v, %v, want %v", page, err, id)
+	}
+	add(100, mostMembers)
+	if page, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 1}); err == nil {
+		t.Errorf("ListOpen() among %d = %+v, want an error", mostMembers, page)
+	}
+}
+
+// A server goes away between the two round trips of a read. Nothing is told as missing.
+func TestReadsThatFailHalfway(t *testing.T) {
+	m := startMini(t)
+	client := connect(t, "redis://"+m.Addr())
+	s := open(t, client)
+	id, req := newAttempt(idem.ClientKey)
+	st := completion(mustBegin(t, s, id, req), string(make([]byte, 2*inlineLimit)))
+	st.State = idem.StateUnknown
+	if _, err := s.Settle(t.Context(), id, st); err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func(ctx context.Context) error{
+		"Get":      func(ctx context.Context) error { _, err := s.Get(ctx, id); return err },
+		"ListOpen": func(ctx context.Context) error { _, err := s.ListOpen(ctx, idem.OpenQuery{}); return err },
+	} {
+		if err := call(t.Context()); err != nil { // the server knows the script now
+			t.Fatalf("%s() = %v, want <nil>", name, err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		h := &before{at: 2, f: end}
+		client.AddHook(h)
+		if err := call(ctx); !errors.Is(err, idem.ErrUnavailable) || h.n.Load() != 2 {
+			t.Errorf("%s() that fails before round trip 2 of %d = %v, want %v", name, h.n.Load(), err, idem.ErrUnavailable)
+		}
+		end()
 	}
 }
 

@@ -22,7 +22,8 @@ type register struct {
 	version int64
 	loads   int
 	onSave  func() // called before a save, without the lock
-	fail    error
+	fail    error  // of every call
+	full    error  // of Save
 }
 
 func (r *register) Load(context.Context) ([]byte, int64, error) {
@@ -43,6 +44,8 @@ func (r *register) Save(_ context.Context, data []byte, version int64) error {
 	switch {
 	case r.fail != nil:
 		return r.fail
+	case r.full != nil:
+		return r.full
 	case version != r.version:
 		return errors.New("conflict")
 	}
@@ -137,8 +140,9 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 			wantWorking(t, s)
 			wantWorking(t, other) // notices by itself
 			wantWorking(t, open(t, connect(t, addr), WithWitness(w)))
-			if n, err := s.AcceptLoss(t.Context()); err != nil || n != 0 {
-				t.Errorf("AcceptLoss() again = %d, %v, want 0", n, err)
+			version := w.at()
+			if n, err := s.AcceptLoss(t.Context()); err != nil || n != 0 || w.at() != version {
+				t.Errorf("AcceptLoss() again = %d, %v, and %d writes to the witness, want 0 and none", n, err, w.at()-version)
 			}
 			wantWorking(t, other)
 		})
@@ -182,13 +186,14 @@ func TestAnotherRedisIsALoss(t *testing.T) {
 	a, b := startMini(t), startMini(t)
 	w := new(register)
 	open(t, connect(t, "redis://"+a.Addr()), WithWitness(w))
-	open(t, connect(t, "redis://"+b.Addr())) // has incarnations of its own
+	theirs := open(t, connect(t, "redis://"+b.Addr())) // has incarnations of its own
 	s := open(t, connect(t, "redis://"+b.Addr()), WithWitness(w))
 	wantLost(t, s)
 	if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
 		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
 	}
 	wantWorking(t, s)
+	wantLost(t, theirs) // the incarnations are new, so nothing goes on under the old ones
 }
 
 func TestWithoutAWitnessTheProcessRemembers(t *testing.T) {
@@ -200,6 +205,36 @@ func TestWithoutAWitnessTheProcessRemembers(t *testing.T) {
 		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
 	}
 	wantWorking(t, s)
+}
+
+// Without a witness an operator tells each process. The second one adopts what the first
+// one made, so both go on.
+func TestWithoutAWitnessEachProcessIsTold(t *testing.T) {
+	m := startMini(t)
+	stores := []*Store{open(t, connect(t, "redis://"+m.Addr())), open(t, connect(t, "redis://"+m.Addr()))}
+	m.FlushAll()
+	for _, s := range stores {
+		wantLost(t, s)
+		if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
+			t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
+		}
+	}
+	wantWorking(t, stores[0])
+	wantWorking(t, stores[1])
+}
+
+// The same after a process that starts meanwhile has made incarnations that name no loss.
+func TestWithoutAWitnessNewIncarnationsAreAdopted(t *testing.T) {
+	m := startMini(t)
+	running := open(t, connect(t, "redis://"+m.Addr()))
+	m.FlushAll()
+	starting := open(t, connect(t, "redis://"+m.Addr()))
+	wantLost(t, running)
+	if n, err := running.AcceptLoss(t.Context()); err != nil || n != Shards {
+		t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
+	}
+	wantWorking(t, running)
+	wantWorking(t, starting)
 }
 
 // Without a witness a process that starts after the loss cannot notice it. It can say so.

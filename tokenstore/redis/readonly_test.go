@@ -37,6 +37,31 @@ func TestReadOnlyStoreWritesNothing(t *testing.T) {
 	r := testserver.StartRedis(t)
 	w := new(register)
 	s := open(t, connect(t, r.URL()), WithReadOnly(), WithWitness(w))
+	wantNoWrites(t, s)
+	id, _ := newAttempt(idem.ClientKey)
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateNone {
+		t.Errorf("Get(%v) = %v, %v, want none", id, rec.State, err)
+	}
+	wantReads(t, s)
+	if keys, err := r.Do("KEYS", "*"); err != nil || len(keys) != 0 {
+		t.Errorf("KEYS = %v, %v, want none", keys, err)
+	}
+	if got := writes(t, r); got != "" || w.version != 0 {
+		t.Errorf("the store wrote: %s, and %d times to the witness", got, w.version)
+	}
+}
+
+func TestReadOnlyStoreRefusesWrites(t *testing.T) {
+	m := startMini(t)
+	wantNoWrites(t, open(t, connect(t, "redis://"+m.Addr()), WithReadOnly()))
+	if keys := m.Keys(); len(keys) != 0 {
+		t.Errorf("%d keys are there, want none", len(keys))
+	}
+}
+
+// wantNoWrites requires that all calls that write are refused.
+func wantNoWrites(t *testing.T, s *Store) {
+	t.Helper()
 	id, req := newAttempt(idem.ClientKey)
 	a := idem.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}
 	ctx := t.Context()
@@ -52,16 +77,6 @@ func TestReadOnlyStoreWritesNothing(t *testing.T) {
 		if err := call(); !errors.Is(err, ErrReadOnly) || errors.Is(err, idem.ErrUnavailable) {
 			t.Errorf("%s() = %v, want %v", method, err, ErrReadOnly)
 		}
-	}
-	if rec, err := s.Get(ctx, id); err != nil || rec.State != idem.StateNone {
-		t.Errorf("Get(%v) = %v, %v, want none", id, rec.State, err)
-	}
-	wantReads(t, s)
-	if keys, err := r.Do("KEYS", "*"); err != nil || len(keys) != 0 {
-		t.Errorf("KEYS = %v, %v, want none", keys, err)
-	}
-	if got := writes(t, r); got != "" || w.version != 0 {
-		t.Errorf("the store wrote: %s, and %d times to the witness", got, w.version)
 	}
 }
 

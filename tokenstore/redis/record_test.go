@@ -57,16 +57,17 @@ func TestDecodeRecordRefuses(t *testing.T) {
 		data string
 		want error
 	}{
-		"newer version":  {"\x03" + good[1:], idem.ErrNewerRecord},
-		"newer, shorter": {"\x03", idem.ErrNewerRecord},
-		"older version":  {"\x01" + good[1:], idem.ErrCorruptRecord},
-		"version 0":      {"\x00" + good[1:], idem.ErrCorruptRecord},
-		"cut in header":  {good[:headerSize-1], idem.ErrCorruptRecord},
-		"cut in texts":   {good[:len(good)-1], idem.ErrCorruptRecord},
-		"state none":     {good[:1] + "\x00" + good[2:], idem.ErrCorruptRecord},
-		"state expired":  {good[:1] + "\x06" + good[2:], idem.ErrCorruptRecord},
-		"unknown kind":   {good[:2] + "\x02" + good[3:], idem.ErrCorruptRecord},
-		"unknown place":  {good[:3] + "\x03" + good[4:], idem.ErrCorruptRecord},
+		"newer version":       {"\x03" + good[1:], idem.ErrNewerRecord},
+		"newer, shorter":      {"\x03", idem.ErrNewerRecord},
+		"older version":       {"\x01" + good[1:], idem.ErrCorruptRecord},
+		"version 0":           {"\x00" + good[1:], idem.ErrCorruptRecord},
+		"cut in header":       {good[:headerSize-1], idem.ErrCorruptRecord},
+		"cut behind no texts": {good[:atLengths] + "\x00\x00\x00\x00\x00", idem.ErrCorruptRecord},
+		"cut in texts":        {good[:len(good)-1], idem.ErrCorruptRecord},
+		"state none":          {good[:1] + "\x00" + good[2:], idem.ErrCorruptRecord},
+		"state expired":       {good[:1] + "\x06" + good[2:], idem.ErrCorruptRecord},
+		"unknown kind":        {good[:2] + "\x02" + good[3:], idem.ErrCorruptRecord},
+		"unknown place":       {good[:3] + "\x03" + good[4:], idem.ErrCorruptRecord},
 	} {
 		if got, err := decodeRecord(tt.data, "", time.Unix(0, 0)); !errors.Is(err, tt.want) {
 			t.Errorf("%s: decodeRecord() = %+v, %v, want %v", name, got, err, tt.want)
@@ -113,6 +114,16 @@ func TestDecodeRecordWithoutAReadableResponse(t *testing.T) {
 		got, err := decodeRecord(tt.data, tt.body, tt.now)
 		if err != nil || got.State != tt.state || got.Response != nil || errors.Is(got.ResponseErr, idem.ErrResponseDamaged) != tt.damaged {
 			t.Errorf("%s: decodeRecord() = %v with %v, %v, %v; want %v, damaged %v", name, got.State, got.Response, got.ResponseErr, err, tt.state, tt.damaged)
+		}
+	}
+}
+
+// Times before 1970 have no form of their own. They count as none.
+func TestPackTime(t *testing.T) {
+	for _, at := range []time.Time{{}, time.UnixMilli(0), time.UnixMilli(-1), time.UnixMilli(1), time.Unix(1<<33, 0)} {
+		f := fields(packTime(at))
+		if got := f.time(); at.UnixMilli() <= 0 && !got.IsZero() || at.UnixMilli() > 0 && !got.Equal(at) || f != "" {
+			t.Errorf("packTime(%v) is read as %v, with %d bytes behind", at, got, len(f))
 		}
 	}
 }

@@ -4,13 +4,10 @@ import (
 	"context"
 	"testing"
 	"time"
-
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 func TestNewRefusesReplicas(t *testing.T) {
-	r := testserver.SharedRedis(t)
-	client, err := Connect(r)
+	client, err := Connect("redis://" + startMini(t).Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,8 +21,10 @@ func TestNewRefusesReplicas(t *testing.T) {
 			t.Errorf("New() with %s = <nil>, want a refusal", name)
 		}
 	}
-	if _, err := New(t.Context(), client, quiet(), WithPrefix(freshPrefix(t)), WithReplicas(1, ioTimeout/2)); err != nil {
-		t.Errorf("New() with half the read time = %v, want <nil>", err)
+	for _, timeout := range []time.Duration{time.Millisecond, ioTimeout / 2} {
+		if _, err := New(t.Context(), client, quiet(), WithReplicas(1, timeout)); err != nil {
+			t.Errorf("New() with %v for replicas = %v, want <nil>", timeout, err)
+		}
 	}
 }
 

@@ -62,6 +62,10 @@ func TestBeginWaitsForReplicas(t *testing.T) {
 		}
 	}
 
+	if attached, wanted, err := s.Replicas(t.Context()); attached != 1 || wanted != 1 || err != nil {
+		t.Errorf("Replicas() = %d, %d, %v, want 1 and 1", attached, wanted, err)
+	}
+
 	t.Run("in one round trip", func(t *testing.T) {
 		client := connect(t, primary.URL())
 		s := open(t, client, WithReplicas(1, patient))
@@ -256,5 +260,8 @@ func TestReplicasOfACluster(t *testing.T) {
 	})
 	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
 		t.Errorf("Ping() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	if attached, wanted, err := s.Replicas(t.Context()); attached != 0 || wanted != 1 || err != nil {
+		t.Errorf("Replicas() = %d, %d, %v, want 0 for the new master, and 1", attached, wanted, err)
 	}
 }

@@ -109,7 +109,8 @@ func TestLossOfOneShardIsAcceptedAlone(t *testing.T) {
 	}
 }
 
-// before runs f once, before the command or pipeline with a number.
+// before runs f before the command or pipeline with a number, or before each one if the
+// number is 0.
 type before struct {
 	n  atomic.Int64
 	at int64
@@ -117,7 +118,7 @@ type before struct {
 }
 
 func (h *before) step() {
-	if h.n.Add(1) == h.at {
+	if n := h.n.Add(1); n == h.at || h.at == 0 {
 		h.f()
 	}
 }
@@ -260,6 +261,9 @@ func TestLossIsNotAcceptedWithoutItsWitness(t *testing.T) {
 	clock.advance(time.Hour) // its pause is over
 	wantWorking(t, s)
 	told.want(t, Shards)
+	m.FlushAll() // only a failure is followed by a pause
+	wantWorking(t, s)
+	told.want(t, Shards, Shards)
 }
 
 // A request waits for the acceptance of another request and gives up. It fails, and holds
@@ -276,6 +280,9 @@ func TestLossAcceptanceHonoursDeadlines(t *testing.T) {
 	id, req := newAttempt(idem.ClientKey)
 	if _, err := s.Begin(short(t), id, req); !errors.Is(err, idem.ErrStoreLost) {
 		t.Errorf("Begin(%v) = %v, want %v", id, err, idem.ErrStoreLost)
+	}
+	if _, err := s.AcceptLoss(short(t)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("AcceptLoss() = %v, want %v", err, idem.ErrUnavailable)
 	}
 	close(w.answer)
 	if err := <-one; err != nil {

@@ -111,7 +111,7 @@ func clusterAddr(c *testserver.RedisCluster) string {
 func freshPrefix(tb testing.TB) string { return strings.TrimSuffix(testserver.KeyPrefix(tb), ":") }
 
 func TestReach(t *testing.T) {
-	s := open(t, connect(t, "redis://"+startMini(t).Addr()))
+	s := open(t, connect(t, "redis://"+startMini(t).Addr()), nil)
 	if got := s.Visibility(); got != idem.VisibilityShared {
 		t.Errorf("Visibility() = %v, want %v", got, idem.VisibilityShared)
 	}

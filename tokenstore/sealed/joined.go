@@ -2,7 +2,6 @@ package sealed
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -24,9 +23,6 @@ type Joined struct {
 // NewJoined returns a Joined, as [New] returns a Store. The handler gets its transaction as
 // without it.
 func NewJoined(store idem.JoinedStore, ring *Ring, opts ...Option) (*Joined, error) {
-	if store == nil {
-		return nil, errors.New("tokenstore/sealed: NewJoined needs a store")
-	}
 	s, err := New(store, ring, opts...)
 	if err != nil {
 		return nil, err
@@ -71,14 +67,12 @@ type joinedTx struct {
 // Unwrap returns the transaction of the wrapped store, for [idem.JoinedTxOf].
 func (t *joinedTx) Unwrap() idem.JoinedTx { return t.JoinedTx }
 
-// Commit seals the response and commits.
+// Commit seals the response, which a completed record always has, and commits.
 func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
-	if s.Response != nil {
-		sealed, err := t.store.ring.seal(place{t.id, s.Attempt}, s.Response)
-		if err != nil {
-			return fmt.Errorf("tokenstore/sealed: commit: %w", err)
-		}
-		s.Response = sealed
+	sealed, err := t.store.ring.seal(place{t.id, s.Attempt}, s.Response)
+	if err != nil {
+		return fmt.Errorf("tokenstore/sealed: commit: %w", err)
 	}
+	s.Response = sealed
 	return t.JoinedTx.Commit(ctx, s)
 }

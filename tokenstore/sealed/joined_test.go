@@ -94,6 +94,20 @@ func (b *joinedBench) do(ring *sealed.Ring, key idem.Key, status int) (idem.Resu
 	})
 }
 
+// begin opens the transaction of an attempt.
+func (b *joinedBench) begin(ring *sealed.Ring, key idem.Key) idem.JoinedBegin {
+	b.Helper()
+	store, err := sealed.NewJoined(b.inner, ring)
+	if err != nil {
+		b.Fatal(err)
+	}
+	begin, err := store.BeginJoined(b.Context(), idem.NewKeyID("", key), idem.JoinedRequest{Route: "pay", Nonce: idem.NewNonce(), ResultTTL: time.Hour})
+	if err != nil {
+		b.Fatalf("BeginJoined(%s) = %v", key, err)
+	}
+	return begin
+}
+
 // Answers that commit with a payment, and answers that are stored after its rollback, are
 // sealed and opened.
 func TestJoinedResponsesAreSealed(t *testing.T) {
@@ -158,9 +172,46 @@ func code(err error) idem.Code {
 	return ""
 }
 
-func TestNewJoinedNeedsAStore(t *testing.T) {
+func TestNewJoinedRefuses(t *testing.T) {
 	t.Parallel()
 	if _, err := sealed.NewJoined(nil, ringFor(t, "k1")); err == nil {
-		t.Error("NewJoined(nil) = nil, want an error")
+		t.Error("NewJoined(nil, ring) = <nil>, want an error")
+	}
+	if _, err := sealed.NewJoined(newJoinedBench(t).inner, nil); err == nil {
+		t.Error("NewJoined(store, nil) = <nil>, want an error")
+	}
+}
+
+// A second attempt of a completed key gets no transaction. It gets the opened answer.
+func TestBeginJoinedOfACompletedKey(t *testing.T) {
+	t.Parallel()
+	b := newJoinedBench(t)
+	ring := ringFor(t, "k1")
+	if _, err := b.do(ring, "k", 201); err != nil {
+		t.Fatal(err)
+	}
+	begin := b.begin(ring, "k")
+	if begin.Tx != nil || begin.Record.Response == nil || string(begin.Record.Response.Body) != secret {
+		t.Errorf("BeginJoined() = %+v, want the opened answer and no transaction", begin)
+	}
+}
+
+// A response that cannot be sealed is not committed, so the engine can commit without it.
+func TestJoinedResponseThatCannotBeSealed(t *testing.T) {
+	t.Parallel()
+	b := newJoinedBench(t)
+	begin := b.begin(ringFor(t, "k1"), "k")
+	if begin.Tx == nil {
+		t.Fatalf("BeginJoined() = %+v, want a transaction", begin)
+	}
+	defer begin.Tx.Release(t.Context())
+	st := idem.Settlement{Attempt: begin.Record.Attempt, ID: begin.Record.Attempt.Nonce, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour,
+		Response: &idem.Response{Header: map[string][]string{"X": make([]string, 5000)}}}
+	if err := begin.Tx.Commit(t.Context(), st); !errors.Is(err, idem.ErrResponseInvalid) {
+		t.Errorf("Commit(5000 values) = %v, want %v", err, idem.ErrResponseInvalid)
+	}
+	st.Response = &idem.Response{Status: 201, Omitted: true}
+	if err := begin.Tx.Commit(t.Context(), st); err != nil {
+		t.Errorf("Commit(omitted) = %v, want <nil>", err)
 	}
 }

@@ -43,29 +43,35 @@ func TestParseRing(t *testing.T) {
 		t.Errorf("ParseRing of a list with spaces = %v, %v, want two keys", r, err)
 	}
 	good := base64.StdEncoding.EncodeToString(secretOf("good"))
-	for name, list := range map[string]string{
-		"nothing":            "",
-		"no ID":              "=" + good,
-		"no secret":          "k1=",
-		"a secret alone":     good,
-		"base64 with dashes": "k1=" + base64.URLEncoding.EncodeToString(bytes.Repeat([]byte{0xff}, KeySize)),
-		"31 bytes":           "k1=" + base64.StdEncoding.EncodeToString(secretOf("k1")[:31]),
-		"33 bytes":           "k1=" + base64.StdEncoding.EncodeToString(append(secretOf("k1"), 0)),
-		"trailing bits":      "k1=" + strings.Replace(good, good[42:43]+"=", "/=", 1),
-		"an empty pair":      ringText("k1") + ",",
-		"an ID twice":        ringText("k1", "k1"),
-		"an ID of 33 bytes":  strings.Repeat("k", 33) + "=" + good,
-		"an ID with a space": "k 1=" + good,
-		"an ID with UTF-8":   "ü=" + good,
-		"an ID with a NUL":   "k\x00=" + good,
-		"a fault behind":     ringText("k1", "k2") + ",k3=" + good + "!",
+	for name, tt := range map[string]struct {
+		list     string
+		position int
+	}{
+		"nothing":            {"", 1},
+		"no ID":              {"=" + good, 1},
+		"no secret":          {"k1=", 1},
+		"a secret alone":     {good, 1},
+		"base64 with dashes": {"k1=" + base64.URLEncoding.EncodeToString(bytes.Repeat([]byte{0xff}, KeySize)), 1},
+		"31 bytes":           {"k1=" + base64.StdEncoding.EncodeToString(secretOf("k1")[:31]), 1},
+		"33 bytes":           {"k1=" + base64.StdEncoding.EncodeToString(append(secretOf("k1"), 0)), 1},
+		"trailing bits":      {"k1=" + strings.Replace(good, good[42:43]+"=", "/=", 1), 1},
+		"an empty pair":      {ringText("k1") + ",", 2},
+		"an ID twice":        {ringText("k1", "k1"), 2},
+		"an ID of 33 bytes":  {strings.Repeat("k", 33) + "=" + good, 1},
+		"an ID with a space": {"k 1=" + good, 1},
+		"an ID with UTF-8":   {"ü=" + good, 1},
+		"an ID with a NUL":   {"k\x00=" + good, 1},
+		"a fault behind":     {ringText("k1", "k2") + ",k3=" + good + "!", 3},
 	} {
-		r, err := ParseRing(list)
+		r, err := ParseRing(tt.list)
 		if err == nil {
 			t.Errorf("ParseRing of %s = %v, want an error", name, r)
 			continue
 		}
-		for _, part := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == '=' || r == '\n' }) {
+		if want := fmt.Sprintf("ring: key %d", tt.position); !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseRing of %s = %v, want %q in it", name, err, want)
+		}
+		for _, part := range strings.FieldsFunc(tt.list, func(r rune) bool { return r == ',' || r == '=' || r == '\n' }) {
 			if len(part) > 8 && strings.Contains(err.Error(), part) {
 				t.Errorf("ParseRing of %s = %v, which shows %q", name, err, part)
 			}
@@ -90,8 +96,18 @@ func TestNewRingRefuses(t *testing.T) {
 	if _, err := NewRing(k, k); err == nil {
 		t.Error("NewRing(k1, k1) = <nil>, want an error")
 	}
-	if _, err := NewKey("k1", nil); err == nil {
-		t.Error("NewKey without a secret = <nil>, want an error")
+}
+
+func TestNewKeyRefuses(t *testing.T) {
+	for _, n := range []int{0, 16, 24, 31, 33} { // 16 and 24 would be shorter AES
+		if _, err := NewKey("k1", make([]byte, n)); err == nil {
+			t.Errorf("NewKey with a secret of %d bytes = <nil>, want an error", n)
+		}
+	}
+	for _, id := range []string{"", "k 1", "k,1", "k=1", "k\x7f", "ü", strings.Repeat("k", maxKeyID+1)} {
+		if _, err := NewKey(id, secretOf("k1")); err == nil {
+			t.Errorf("NewKey(%q) = <nil>, want an error", id)
+		}
 	}
 }
 

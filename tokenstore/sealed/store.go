@@ -116,9 +116,9 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	res, err := s.wrapped.Settle(ctx, id, st)
 	if rec := &res.Record; rec.Response != nil && rec.Response == st.Response {
 		rec.Response = given // the response that was just sealed
-		return res, err
+	} else {
+		s.warn(ctx, "settle", id, s.open(id, rec))
 	}
-	s.warn(ctx, "settle", id, s.open(id, &res.Record))
 	return res, err
 }
 

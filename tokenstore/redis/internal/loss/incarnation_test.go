@@ -50,9 +50,11 @@ func TestSetRefusesOtherDocuments(t *testing.T) {
 	if got, err := unmarshalSet(data); err != nil || *got != s {
 		t.Errorf("unmarshalSet(marshal()) = %v, %v, want what was marshalled", got, err)
 	}
+	later := strings.Replace(string(data), `"version":1`, `"version":2`, 1)
+	wider := strings.Replace(string(data), `{"00":`, `{"other":"x","00":`, 1)
 	s[7] = ""
 	gap, _ := s.marshal()
-	for _, data := range []string{"", "{}", `{"version":2,"shards":{}}`, `{"version":1,"shards":{"00":"x"}}`, "null", string(gap)} {
+	for _, data := range []string{"", "{}", `{"version":1,"shards":{"00":"x"}}`, "null", string(gap), later, wider} {
 		if _, err := unmarshalSet([]byte(data)); err == nil {
 			t.Errorf("unmarshalSet(%q) = <nil>, want an error", data)
 		}

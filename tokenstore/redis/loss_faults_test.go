@@ -1,0 +1,132 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// A process dies before any command of its first start. It says so, and the next process
+// goes on.
+func TestFirstStartThatDiesIsGoneOnWith(t *testing.T) {
+	for name, options := range map[string]func() []Option{
+		"with a witness": func() []Option { return []Option{quiet(), WithWitness(new(register))} },
+		"without":        func() []Option { return []Option{quiet()} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for at := int64(1); ; at++ {
+				m, opts := startMini(t), options()
+				client := connect(t, "redis://"+m.Addr())
+				ctx, die := context.WithCancel(t.Context())
+				h := &before{at: at, f: die}
+				client.AddHook(h)
+				_, err := New(ctx, client, opts...)
+				die()
+				if h.n.Load() < at {
+					if err != nil || at < 4 {
+						t.Errorf("New() with %d commands = %v, want <nil> and some more", at-1, err)
+					}
+					return
+				}
+				if !errors.Is(err, idem.ErrUnavailable) {
+					t.Errorf("New() that dies before command %d = %v, want %v", at, err, idem.ErrUnavailable)
+				}
+				wantWorking(t, open(t, connect(t, "redis://"+m.Addr()), opts...))
+			}
+		})
+	}
+}
+
+// An operator's call fails before any of its commands. It says so, and can be repeated.
+func TestAcceptLossThatFailsIsRepeated(t *testing.T) {
+	for at := int64(1); ; at++ {
+		m := startMini(t)
+		client := connect(t, "redis://"+m.Addr())
+		s := open(t, client, WithWitness(new(register)), withRecheck(0))
+		m.FlushAll()
+		ctx, end := context.WithCancel(t.Context())
+		h := &before{at: at, f: end}
+		client.AddHook(h)
+		_, err := s.AcceptLoss(ctx)
+		end()
+		if h.n.Load() < at {
+			if err != nil || at < 3 {
+				t.Errorf("AcceptLoss() with %d commands = %v, want <nil> and some more", at-1, err)
+			}
+			return
+		}
+		if !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("AcceptLoss() that fails before command %d = %v, want %v", at, err, idem.ErrUnavailable)
+		}
+		if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
+			t.Errorf("AcceptLoss() again = %d, %v, want %d", n, err, Shards)
+		}
+		wantWorking(t, s)
+	}
+}
+
+// A witness that can be read and not written ends a first start and an acceptance with its
+// own error.
+func TestWitnessThatCannotBeWritten(t *testing.T) {
+	m, full := startMini(t), errors.New("witness is full")
+	w := &register{full: full}
+	client := connect(t, "redis://"+m.Addr())
+	if _, err := New(t.Context(), client, quiet(), WithWitness(w)); !errors.Is(err, full) || !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("New() = %v, want %v and %v", err, full, idem.ErrUnavailable)
+	}
+	w.full = nil
+	s := open(t, client, WithWitness(w))
+	m.FlushAll()
+	w.full = full
+	if _, err := s.AcceptLoss(t.Context()); !errors.Is(err, full) || !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("AcceptLoss() = %v, want %v and %v", err, full, idem.ErrUnavailable)
+	}
+	wantLost(t, s)
+}
+
+// A running process goes on with what it knows if the witness has no document any more. An
+// operator's call writes it anew.
+func TestWitnessThatLosesItsDocument(t *testing.T) {
+	m := startMini(t)
+	w := new(register)
+	s := open(t, connect(t, "redis://"+m.Addr()), WithWitness(w), withReread(0))
+	w.data, w.version = nil, 0
+	wantWorking(t, s)
+	if n, err := s.AcceptLoss(t.Context()); err != nil || n != 0 || w.data == nil {
+		t.Errorf("AcceptLoss() = %d, %v, and the witness has %q, want 0 and a document", n, err, w.data)
+	}
+	wantWorking(t, s)
+}
+
+// Other processes are faster each time, at the witness or with one more loss. Both calls end
+// with an error.
+func TestRacesThatNeverEnd(t *testing.T) {
+	for name, race := range map[string]func(m *mini, w *register, client goredis.UniversalClient){
+		"at the witness": func(_ *mini, w *register, _ goredis.UniversalClient) {
+			var faster func()
+			faster = func() { w.version++; w.onSave = faster }
+			faster()
+		},
+		"with one more loss": func(m *mini, _ *register, client goredis.UniversalClient) { client.AddHook(&before{f: m.FlushAll}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, w := startMini(t), new(register)
+			client := connect(t, "redis://"+m.Addr())
+			s := open(t, client, WithWitness(w), withReread(time.Hour))
+			m.FlushAll()
+			race(m, w, client)
+			if _, err := s.AcceptLoss(t.Context()); err == nil {
+				t.Error("AcceptLoss() = <nil>, want an error")
+			}
+			w.data = nil // as for a first start
+			if _, err := New(t.Context(), client, quiet(), WithWitness(w)); err == nil {
+				t.Error("New() = <nil>, want an error")
+			}
+		})
+	}
+}

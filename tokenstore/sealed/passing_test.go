@@ -1,0 +1,125 @@
+package sealed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
+)
+
+// calls are all methods that ask the wrapped store.
+var calls = map[string]func(ctx context.Context, j *Joined) error{
+	"Get": func(ctx context.Context, j *Joined) error { _, err := j.Get(ctx, idem.KeyID{}); return err },
+	"Issue": func(ctx context.Context, j *Joined) error {
+		_, err := j.Issue(ctx, idem.KeyID{}, time.Hour)
+		return err
+	},
+	"Begin": func(ctx context.Context, j *Joined) error {
+		_, err := j.Begin(ctx, idem.KeyID{}, idem.BeginRequest{})
+		return err
+	},
+	"Settle": func(ctx context.Context, j *Joined) error {
+		_, err := j.Settle(ctx, idem.KeyID{}, idem.Settlement{Response: payment()})
+		return err
+	},
+	"Abort":         func(ctx context.Context, j *Joined) error { return j.Abort(ctx, idem.KeyID{}, idem.BeginRequest{}) },
+	"ListOpen":      func(ctx context.Context, j *Joined) error { _, err := j.ListOpen(ctx, idem.OpenQuery{}); return err },
+	"RetireDomain":  func(ctx context.Context, j *Joined) error { return j.RetireDomain(ctx, "d", idem.Decision{}) },
+	"DomainRetired": func(ctx context.Context, j *Joined) error { _, err := j.DomainRetired(ctx, "d"); return err },
+	"Ping":          func(ctx context.Context, j *Joined) error { return j.Ping(ctx) },
+	"Clock":         func(ctx context.Context, j *Joined) error { _, err := j.Clock(ctx); return err },
+	"Decisions":     func(ctx context.Context, j *Joined) error { _, err := j.Decisions(ctx, idem.KeyID{}); return err },
+	"EachKey": func(ctx context.Context, j *Joined) error {
+		return j.EachKey(ctx, func(idem.KeyID) bool { return true })
+	},
+	"Replicas": func(ctx context.Context, j *Joined) error { _, _, err := j.Replicas(ctx); return err },
+	"BeginJoined": func(ctx context.Context, j *Joined) error {
+		_, err := j.BeginJoined(ctx, idem.KeyID{}, idem.JoinedRequest{})
+		return err
+	},
+	"Held":  func(ctx context.Context, j *Joined) error { _, err := j.Held(ctx, idem.KeyID{}); return err },
+	"Probe": func(ctx context.Context, j *Joined) error { _, err := j.Probe(ctx, idem.KeyID{}); return err },
+	"Bind": func(ctx context.Context, j *Joined) error {
+		_, err := j.Bind(ctx, idem.KeyID{}, idem.Fingerprint{}, time.Hour)
+		return err
+	},
+	"Commit": func(ctx context.Context, j *Joined) error {
+		tx := &joinedTx{JoinedTx: failingTx{}, store: j.Store}
+		return tx.Commit(ctx, idem.Settlement{Response: payment()})
+	},
+}
+
+func TestErrorsOfTheWrappedStore(t *testing.T) {
+	j, err := NewJoined(failing{memorystore.New()}, ringOf(t, "k1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel() // the memory store says so, and the rest of failing too
+	for name, call := range calls {
+		if err := call(gone, j); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnreadable) {
+			t.Errorf("%s() = %v, want the error of the wrapped store", name, err)
+		}
+	}
+}
+
+// failing is a store in memory that has every method. The methods beyond [memorystore.Store]
+// return the error of their context.
+type failing struct{ *memorystore.Store }
+
+func (failing) Replicas(ctx context.Context) (attached, wanted int, err error) {
+	return 0, 0, ctx.Err()
+}
+func (failing) BeginJoined(ctx context.Context, _ idem.KeyID, _ idem.JoinedRequest) (begin idem.JoinedBegin, err error) {
+	return begin, ctx.Err()
+}
+func (failing) Held(ctx context.Context, _ idem.KeyID) (bool, error) { return false, ctx.Err() }
+func (failing) Probe(ctx context.Context, _ idem.KeyID) (rec idem.Record, err error) {
+	return rec, ctx.Err()
+}
+func (failing) Bind(ctx context.Context, _ idem.KeyID, fp idem.Fingerprint, _ time.Duration) (idem.Fingerprint, error) {
+	return fp, ctx.Err()
+}
+
+type failingTx struct{ idem.JoinedTx }
+
+func (failingTx) Commit(ctx context.Context, _ idem.Settlement) error { return ctx.Err() }
+
+// A wrapped store need not tell operators anything.
+func TestQuestionsThatTheWrappedStoreCannotAnswer(t *testing.T) {
+	j := &Joined{Store: over(t, struct{ idem.Store }{memorystore.New()}, ringOf(t, "k1"))}
+	for _, name := range []string{"Clock", "Decisions", "EachKey", "Replicas"} {
+		if err := calls[name](t.Context(), j); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s() = %v, want %v", name, err, errors.ErrUnsupported)
+		}
+	}
+}
+
+// A store that can open everything warns of nothing.
+func TestNoWarningWithoutAFault(t *testing.T) {
+	var log bytes.Buffer
+	s := over(t, memorystore.New(), ringOf(t, "k1"), WithLogger(slog.New(slog.NewTextHandler(&log, nil))), WithLogger(nil))
+	id, a := stored(t, s, idem.StateUnknown, payment())
+	_, req := newRequest()
+	if _, err := s.Begin(t.Context(), id, req); err != nil {
+		t.Fatal(err)
+	}
+	if page, err := s.ListOpen(t.Context(), idem.OpenQuery{}); err != nil || len(page.Records) != 1 {
+		t.Errorf("ListOpen() = %+v, %v, want the record", page, err)
+	}
+	st := settlement(a, idem.StateCompleted, payment())
+	for range 2 {
+		if _, err := s.Settle(t.Context(), id, st); err != nil {
+			t.Fatal(err)
+		}
+		st.ID = idem.NewNonce() // the second one finds the first
+	}
+	if log.Len() > 0 {
+		t.Errorf("logged %q, want nothing", log.String())
+	}
+}
