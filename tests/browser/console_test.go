@@ -382,7 +382,7 @@ func TestConsoleLooks(t *testing.T) {
 	p.to(s.url + "key/" + s.id(1).String())
 	p.pictures("console-failed")
 	s.found, s.lookUpErr = payment(), nil
-	s.found.Answer.Header["Etag"] = []string{`"1"`} // which the form cannot hold
+	s.found.Answer.Header["Etag"] = []string{`"1"`}
 	p.to(s.url + "key/" + s.id(1).String())
 	p.await(`!!document.querySelector("details.found[open]")`)
 	p.pictures("console-taken")
