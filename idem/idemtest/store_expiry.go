@@ -86,6 +86,18 @@ var storeExpiryTests = []storeTest{
 		b.h.Advance(time.Hour)
 		b.in(idem.StateNone, 0)
 	}},
+	{name: "an Abort lets no key go earlier", moves: true, run: func(b *storeBench) {
+		a, _ := b.start(idem.ClientKey)
+		s := settlement(a, idem.StateReleased)
+		s.KeyTTL = 5 * time.Hour
+		b.settle(s, true)
+		_, req := b.start(idem.ClientKey) // its Begin asks for less
+		b.abort(req)
+		b.h.Advance(4 * time.Hour)
+		b.stale(req)
+		b.h.Advance(time.Hour)
+		b.in(idem.StateNone, 0)
+	}},
 	{name: "pending and unknown never go", moves: true, run: func(b *storeBench) {
 		a, _ := b.start(idem.ClientKey)
 		b.h.Advance(10 * year)
