@@ -1,10 +1,12 @@
 package listener
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -64,6 +66,52 @@ func TestListenersCloseAmidEvents(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestStoppedListenerHearsNoMore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var told recorder[int]
+		returns := make(chan struct{})
+		m := NewMailbox(NewGroup(slog.New(slog.DiscardHandler)), func(n int) { told.take(n); <-returns })
+		m.Post(1)
+		m.Post(2)
+		synctest.Wait()
+		m.Stop()
+		m.Post(3)
+		close(returns)
+		synctest.Wait()
+		m.Post(4)
+		synctest.Wait()
+		if got := told.events(); !slices.Equal(got, []int{1}) {
+			t.Errorf("told %v, want the event before Stop() alone", got)
+		}
+	})
+}
+
+// A listener that panics is told of later events too.
+func TestPanicOfAListenerIsLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var told recorder[int]
+		m := NewMailbox(NewGroup(slog.New(slog.NewTextHandler(&log, nil))), func(n int) {
+			told.take(n)
+			if n == 2 {
+				panic("second")
+			}
+		})
+		for n := range 3 {
+			m.Post(n + 1)
+		}
+		synctest.Wait()
+		if got := told.events(); !slices.Equal(got, []int{1, 2, 3}) {
+			t.Errorf("told %v, want all three", got)
+		}
+		if got := log.String(); strings.Count(got, "a listener panicked") != 1 || !strings.Contains(got, "event=2 panic=second") {
+			t.Errorf("the log has %q, want one panic", got)
+		}
+	})
 }
 
 func canceled(t testing.TB) context.Context {
