@@ -7,8 +7,8 @@
 // copy, runs the named test, and that has to fail. A line for each fault says how it went, and
 // the last line counts them. The exit status is 1 if anything was different.
 //
-// -parallel is the number of copies that it works on at the same time. The default is the number of
-// processors, up to 4. The lines come in the order in which the tests end.
+// -parallel is the number of copies that it works on at the same time. The default is twice the number
+// of processors, up to 4, because many tests only wait. The lines come in the order in which the tests end.
 //
 // A fault replaces one piece of text in one file. The piece has to occur there exactly once. If
 // it does not, the code has changed, and the fault counts as a failure until somebody has
@@ -36,7 +36,7 @@ import (
 func main() {
 	quick := flag.Bool("quick", false, "leave out the tests that need a server")
 	only := flag.String("only", "", "take the faults whose name or package contains this")
-	parallel := flag.Int("parallel", min(4, runtime.NumCPU()), "work on so many copies at the same time")
+	parallel := flag.Int("parallel", min(4, 2*runtime.NumCPU()), "work on so many copies at the same time")
 	whole := flag.Bool("whole", false, "run all tests of the package with each fault")
 	table := flag.Bool("table", false, "print the table of docs/testing.md")
 	flag.Parse()
