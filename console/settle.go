@@ -183,12 +183,10 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 	}
 	settled, err := c.cfg.Engine.Decide(ctx, f.ID, rec.Attempt, resolution, d, &policy)
 	log := c.cfg.Log.With(slog.String("operation", f.ID.OperationID()), slog.String("operator", op.Name), slog.Uint64("attempt", uint64(rec.Attempt.Number)))
-	if err == nil {
+	switch {
+	case err == nil:
 		log.InfoContext(ctx, "console: an operator settled an attempt", "state", settled.State.String())
 		return http.StatusOK, ""
-	}
-	log.WarnContext(ctx, "console: an operator could not settle an attempt", "err", err)
-	switch {
 	case errors.Is(err, idem.ErrLocked):
 		return http.StatusConflict, "The lock of the key is held. Its holder runs, or its session has not timed out yet. Nothing was settled."
 	case errors.Is(err, idem.ErrNotOpen):
@@ -198,6 +196,7 @@ func (c *Console) decide(ctx context.Context, f *operate.Facts, op Operator, v u
 	case errors.Is(err, idem.ErrResponseInvalid):
 		return http.StatusUnprocessableEntity, "The store cannot keep this answer. Nothing was settled."
 	}
+	log.WarnContext(ctx, "console: an operator could not settle an attempt", "err", err)
 	return http.StatusServiceUnavailable, "The lock service or the token store did not answer. Look at the record below: it may have been settled."
 }
 

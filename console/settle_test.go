@@ -166,6 +166,9 @@ func TestSettleWantsACompleteForm(t *testing.T) {
 			t.Fatalf("after %q the record is %v", tt.fields, rec.State)
 		}
 	}
+	if log := r.log.String(); !strings.Contains(log, "a settlement was refused") || !strings.Contains(log, "operator=ada outcome=not-applied") {
+		t.Errorf("the log does not tell who tried what: %s", log)
+	}
 	// What was entered is still there, without the confirmation.
 	got := ada.settle("k", page, "outcome", "applied", "status", "99", "body", "<b>mine</b>")
 	got.want(t, 422, "found in the ledger", "&lt;b&gt;mine&lt;/b&gt;", `class="choice applied" open`, "!<b>mine", `"status" inputmode="numeric" required pattern="[23][0-9][0-9]" title="a number from 200 to 399" value="99"`)

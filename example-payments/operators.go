@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/console"
+	"github.com/idemkeeper/idemkeeper/example-payments/ledger"
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
@@ -110,17 +111,22 @@ func (a *App) lookUp(ctx context.Context, route, operationID string) (console.Fo
 		// Another instance may have a ledger of its own with the payment.
 		return console.Found{Nothing: !a.cfg.ledgerIsPrivate()}, nil
 	}
+	return found(route, made)
+}
+
+// found tells what an operation has paid.
+func found(route string, made []ledger.Made) (f console.Found, err error) {
 	says := make([]string, len(made))
 	for i, m := range made {
 		says[i] = fmt.Sprintf("%s: %d.%02d %s from %s to %s, of %s", m.ID, m.Amount/100, m.Amount%100, m.Currency, m.From, m.To, m.Merchant)
 	}
-	found := console.Found{Says: strings.Join(says, " and ")}
-	if len(made) > 1 { // one operation pays once
-		found.Hint = "one of these payments as body. Refund the others first"
-		return found, nil
+	f.Says = strings.Join(says, " and ")
+	if len(made) > 1 { // the middleware is broken, and a person chooses
+		f.Hint = "one of these payments as body. Refund the others first"
+		return f, nil
 	}
-	found.Answer, err = answer(route, made[0].Payment)
-	return found, err
+	f.Answer, err = answer(route, made[0].Payment)
+	return f, err
 }
 
 // makeConsole makes the operator's page, unless there are no operators.

@@ -33,16 +33,8 @@ func consolePage(t *testing.T, url, path, name, password string) (status int, bo
 	if name != "" {
 		req.SetBasicAuth(name, password)
 	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(text)
+	res, body := send(t, req)
+	return res.StatusCode, body
 }
 
 func TestConsoleIsForOperators(t *testing.T) {
@@ -169,6 +161,10 @@ func TestLookUpOfTheSample(t *testing.T) {
 		if err != nil || !strings.HasPrefix(got.Says, made.ID+": 0.05 USD from alice to bob, of merchant_demo") || !reflect.DeepEqual(got.Answer, want) {
 			t.Errorf("of %s it says %+v, %v, want the payment and %+v", route, got, err, want)
 		}
+	}
+	if got, err := found("POST /v1/payments", []ledger.Made{{Merchant: "m1", Payment: made}, {Merchant: "m2", Payment: made}}); err != nil || !strings.HasSuffix(got.Says, ", of m1 and "+made.ID+": 0.05 USD from alice to bob, of m2") ||
+		got.Hint == "" || !reflect.DeepEqual(got.Answer, idem.Response{}) {
+		t.Errorf("of two payments it says %+v, %v, want both, and no answer", got, err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)

@@ -80,7 +80,7 @@ func share[T any](trees []tree, items []T, work func(tree, T)) {
 type result struct {
 	mu             sync.Mutex
 	caught, failed int
-	slowest        map[string]time.Duration // how long a test took without a fault, by package and name
+	usual          map[string]time.Duration // how long a test took without a fault, by package and name
 }
 
 // A test may take this long more than five times what it took without a fault. With a fault, many
@@ -94,7 +94,7 @@ const (
 func (r *result) limit(m *Mutant) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	took := 5 * r.slowest[m.Package+" "+m.Test]
+	took := 5 * r.usual[m.Package+" "+m.Test]
 	if m.Server {
 		return serverGrace + took
 	}
@@ -104,10 +104,10 @@ func (r *result) limit(m *Mutant) time.Duration {
 func (r *result) took(pkg, name string, d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.slowest == nil {
-		r.slowest = make(map[string]time.Duration)
+	if r.usual == nil {
+		r.usual = make(map[string]time.Duration)
 	}
-	r.slowest[pkg+" "+name] = d
+	r.usual[pkg+" "+name] = d
 }
 
 func (r *result) catchf(format string, args ...any) {
