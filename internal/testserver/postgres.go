@@ -173,6 +173,7 @@ func launchPostgres(m *Machine, prepare func(bin, data string) *exec.Cmd, settin
 		var hw hardware
 		var env []string
 		if m != nil {
+			m.tb.Cleanup(func() { os.RemoveAll(dir) }) // after equip's clean-up has unmounted the disk in it
 			var err error
 			if hw, env, err = m.equip(dir, databaseDisk); err != nil {
 				return nil, err
