@@ -1,7 +1,9 @@
 package sqlstore
 
 import (
+	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -136,5 +138,64 @@ func TestJoinedConflictInAChainOfGinIsLeftToTheClient(t *testing.T) {
 	s.wantOnePayment("k1")
 	if s.runs != 2 {
 		t.Errorf("the handler ran %d times, want 2", s.runs)
+	}
+}
+
+// The database may tell of a conflict after the handler has returned. It has rolled back then, and the
+// handler runs again.
+func TestJoinedConflictAfterTheHandlerRunsItAgain(t *testing.T) {
+	const move = "UPDATE accounts SET n = (SELECT sum(n) FROM accounts) WHERE id = "
+	for name, c := range map[string]struct {
+		prepare   string
+		meanwhile func(ctx context.Context, db *sql.DB) error // after the writes of the first run
+	}{
+		"as the record is completed": {
+			meanwhile: func(ctx context.Context, db *sql.DB) error {
+				tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
+				if err != nil {
+					return err
+				}
+				_, err = tx.ExecContext(ctx, move+"2")
+				return errors.Join(err, tx.Commit())
+			},
+		},
+		"at COMMIT": {
+			prepare: `CREATE SEQUENCE commits;
+				CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+					IF nextval('commits') = 1 THEN RAISE EXCEPTION 'try again' USING ERRCODE = '40001'; END IF;
+					RETURN NULL;
+				END $$;
+				CREATE CONSTRAINT TRIGGER conflict AFTER INSERT ON payments DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION conflict()`,
+			meanwhile: func(context.Context, *sql.DB) error { return nil },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startOn(t, PostgreSQL(), serviceParts{joined: []JoinedOption{WithIsolation(sql.LevelSerializable)},
+				engine: []idem.Option{idem.WithConflictRetries(1)}, gin: []idemgin.Option{idemgin.WithRerun()}})
+			mustExec(t, s.pools.write, "CREATE TABLE accounts (id INT PRIMARY KEY, n INT NOT NULL)")
+			mustExec(t, s.pools.write, "INSERT INTO accounts VALUES (1, 50), (2, 50)")
+			if c.prepare != "" {
+				mustExec(t, s.pools.write, c.prepare)
+			}
+			runs := 0
+			s.with(s.inTx(func(gc *gin.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(gc, move+"1")
+				err = errors.Join(err, s.insert(gc, tx))
+				if runs++; runs == 1 {
+					err = errors.Join(err, c.meanwhile(gc, s.pools.write))
+				}
+				if err != nil {
+					t.Errorf("run %d: %v", runs, err)
+				}
+				gc.String(http.StatusCreated, "paid")
+				return nil
+			}))
+			s.want(s.pay("k1"), paid)
+			s.want(s.pay("k1"), paidBefore)
+			if told := s.saw(idem.EventConflict); runs != 2 || len(told) != 1 {
+				t.Errorf("the handler ran %d times, with the conflicts %v, want 2 and one", runs, told)
+			}
+			s.wantPayments(1)
+		})
 	}
 }
