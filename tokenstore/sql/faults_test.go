@@ -445,25 +445,27 @@ func TestRecordWhosePredecessorIsCorrupt(t *testing.T) {
 
 // An operator should know that the server acknowledges commits before they are on the disk.
 func TestMySQLThatForgetsCommitsIsTold(t *testing.T) {
-	onEachServer(t, func(t *testing.T, b backend) {
-		if b.dialect.d != mysql {
-			return // New refuses PostgreSQL
+	t.Parallel()
+	server := testserver.StartMariaDB(t, "--log-bin", "--sync-binlog=1")
+	b := backend{"MariaDB", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }}
+	p := b.migrated(t)
+	for _, c := range []struct {
+		setting string
+		value   int
+		told    bool
+	}{
+		{"innodb_flush_log_at_trx_commit", 2, true},
+		{"innodb_flush_log_at_trx_commit", 1, false},
+		{"sync_binlog", 0, true},
+		{"sync_binlog", 1, false},
+	} {
+		mustExec(t, p.write, fmt.Sprintf("SET GLOBAL %s = %d", c.setting, c.value))
+		var log bytes.Buffer
+		b.store(t, p, WithExpiry(0), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		if got := strings.Contains(log.String(), c.setting+" is not 1"); got != c.told {
+			t.Errorf("New() with %s = %d warns %t, want %t: %s", c.setting, c.value, got, c.told, log.String())
 		}
-		p := b.migrated(t)
-		var flush int
-		if err := p.read.QueryRow("SELECT @@global.innodb_flush_log_at_trx_commit").Scan(&flush); err != nil {
-			t.Fatal(err)
-		}
-		defer mustExec(t, p.write, fmt.Sprintf("SET GLOBAL innodb_flush_log_at_trx_commit = %d", flush))
-		for value, want := range map[int]bool{1: false, 2: true} {
-			mustExec(t, p.write, fmt.Sprintf("SET GLOBAL innodb_flush_log_at_trx_commit = %d", value))
-			var log bytes.Buffer
-			b.store(t, p, WithExpiry(0), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-			if got := strings.Contains(log.String(), "innodb_flush_log_at_trx_commit is not 1"); got != want {
-				t.Errorf("New() with innodb_flush_log_at_trx_commit = %d warns %t, want %t: %s", value, got, want, log.String())
-			}
-		}
-	})
+	}
 }
 
 // The connection is lost at each message of Migrate and New in turn. The error says so, and another
