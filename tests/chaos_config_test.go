@@ -21,8 +21,7 @@ var configurations = []configuration{
 	{"plain", true, func(c *chaos) {
 		c.sharedZooKeeper()
 		c.ledger()
-		c.redis = testserver.StartRedis(c.t, testserver.OnRedisMachine(c.machine), testserver.WithRedisArgs("--appendonly", "yes", "--appendfsync", "always"))
-		c.lane("redis", 5*time.Second, append(machineFaults("redis", c.redis), lasting(0, time.Second, serverKilled{"redis", c.redis}))...)
+		c.durableRedis()
 	}},
 	// Redis loses everything, again and again. The markers in ZooKeeper remember.
 	{"wiped", true, func(c *chaos) {
@@ -40,6 +39,12 @@ var configurations = []configuration{
 		c.ledger()
 		c.flags = []string{"--token-store", "sql", "--resolver", "none"}
 		c.store = []string{"IDEMCTL_DATABASE=" + c.database.URL()}
+	}},
+	// The Redis of the records has the locks too, and there is no ZooKeeper. A step of its clock
+	// ends locks under their holders.
+	{"redis", false, func(c *chaos) {
+		c.ledger()
+		c.durableRedis()
 	}},
 	// The records are in PostgreSQL, and the locks and markers in an ensemble.
 	{"sql", false, func(c *chaos) {
@@ -85,6 +90,12 @@ func (c *chaos) ensemble() {
 		lasting(0, 3*time.Second, leaderKilled{e}),
 		lasting(time.Second, 8*time.Second, leaderPaused{e}),
 		lasting(0, 3*time.Second, serverKilled{"zookeeper", m[0]}))...)
+}
+
+// durableRedis keeps whatever it has acknowledged.
+func (c *chaos) durableRedis() {
+	c.redis = testserver.StartRedis(c.t, testserver.OnRedisMachine(c.machine), testserver.WithRedisArgs("--appendonly", "yes", "--appendfsync", "always"))
+	c.lane("redis", 5*time.Second, append(machineFaults("redis", c.redis), lasting(0, time.Second, serverKilled{"redis", c.redis}))...)
 }
 
 // ledger is the database of the payments.
