@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks the models exhaustively, and then that each deliberate fault breaks its promise.
+# Checks the models exhaustively, and then that each deliberate fault breaks its promise, and where
+# the promises end.
 # A line for each run. The exit status is the verdict. Each processor has a run, up to four
 # of them, and each needs up to 1 GB of memory.
 #
@@ -10,25 +11,31 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 all=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$all"' EXIT
 
-# build FILE SETTINGS… makes the checker of a model.
+# build KIND FILE SETTINGS… makes the checker of a model: SAFETY for its promises, NP for cycles.
 build() {
-	local file=$PWD/$1
-	shift
-	(cd "$work" && spin -a "$@" "$file" && gcc -w -O1 -DSAFETY -DCOLLAPSE -DNOFAIR -DMEMLIM=4000 -o pan pan.c)
+	local kind=$1 file=$PWD/$2
+	shift 2
+	(cd "$work" && spin -a "$@" "$file" && gcc -w -O1 "-D$kind" -DCOLLAPSE -DNOFAIR -DMEMLIM=4000 -o pan pan.c)
 }
 
 # field PREFIX prints the number in the line of the report that has the text.
 field() { sed -n "s/^ *\([0-9.]*\).*$1.*/\1/p" "$work/report" | head -1; }
 
-# promises NAME FILE SETTINGS… looks at every reachable state. Each run has to end, and each
+# promises NAME FILE SETTINGS… looks at every reachable state. No run may stop halfway, and each
 # promise has to hold.
-promises() {
-	local name=$1 start=$SECONDS
-	shift
-	build "$@" || { failed=1; return; }
-	(cd "$work" && ./pan -m200000 -w26 >report) || true
+promises() { search holds SAFETY "" "$@"; }
+
+# ends NAME FILE SETTINGS… looks at every reachable state, and no run may come to a state a second
+# time. So no run goes on for ever.
+ends() { search ends NP -l "$@"; }
+
+search() {
+	local told=$1 kind=$2 option=$3 name=$4 start=$SECONDS
+	shift 4
+	build "$kind" "$@" || { failed=1; return; }
+	(cd "$work" && ./pan $option -m400000 -w26 >report) || true
 	if grep -q 'errors: 0$' "$work/report" && ! grep -qE 'Search not completed|max search depth too small|out of memory' "$work/report"; then
-		printf 'holds   %-26s %9s states  %5.0f MB  %4d s\n' "$name" "$(field 'states, stored')" "$(field 'total actual memory')" $((SECONDS - start))
+		printf '%-7s %-26s %9s states  %5.0f MB  %4d s\n' "$told" "$name" "$(field 'states, stored')" "$(field 'total actual memory')" $((SECONDS - start))
 	else
 		failed=1
 		echo "FAILED  $name: $*"
@@ -48,7 +55,7 @@ replay() {
 breaks() {
 	local name=$1 promise=$2 file=$3
 	shift 2
-	build "$@" || { failed=1; return 1; }
+	build SAFETY "$@" || { failed=1; return 1; }
 	(cd "$work" && ./pan -m200000 -w24 >report) || true
 	if [[ -e $work/$file.trail ]] && replay "$@" >"$work/steps" && grep -qE "^BROKEN: *($promise)" "$work/steps"; then
 		return 0
@@ -59,8 +66,8 @@ breaks() {
 	return 1
 }
 
-# told prints the promise that the last run broke.
-told() { sed -n 's/^BROKEN: *\(.*[^ ]\) *$/\1/p' "$work/steps"; }
+# told prints the first promise that the last run broke.
+told() { sed -n '/^BROKEN/{s/^BROKEN: *\(.*[^ ]\) *$/\1/p;q}' "$work/steps"; }
 
 # broken MUTANT PROMISE FILE SETTINGS… is a model with a deliberate fault.
 broken() {
@@ -68,6 +75,9 @@ broken() {
 	shift
 	! breaks "$mutant" "$@" "-DMUTANT_$mutant" || printf 'caught  %-26s %s\n' "$mutant" "$(told)"
 }
+
+# limit NAME PROMISE FILE SETTINGS… is a run that shows where a promise ends.
+limit() { ! breaks "$@" || printf 'limit   %-26s %s\n' "$1" "$(told)"; }
 
 # run NUMBER COMMAND… is a run in a directory of its own.
 run() {
