@@ -23,16 +23,24 @@ func TestSimulate(t *testing.T) {
 	// One processor leaves the scheduler fewer choices.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	began, ran, failed := time.Now(), 0, 0
+	fenced, lossy := 0, 0 // plans whose ledger checks fences, and whose store loses records
 	for seed := *from; seed < *from+uint64(*seeds) && failed < *most; seed++ {
 		ran++
 		plan := NewPlan(seed)
+		if plan.Fenced {
+			fenced++
+		}
+		if slices.ContainsFunc(plan.Faults, func(f Fault) bool { return f.Kind == StoreFallsBack || f.Kind == StoreLosesAll }) {
+			lossy++
+		}
 		if failures := run(t, plan); len(failures) > 0 {
 			failed++
 			t.Errorf("%v\n  %s", plan.String(), strings.Join(failures, "\n  "))
 			shrink(t, plan)
 		}
 	}
-	t.Logf("FIGURE simulate %d seeds from %d in %v, %d failed", ran, *from, time.Since(began).Round(time.Millisecond), failed)
+	t.Logf("FIGURE simulate %d seeds from %d in %v, %d failed; %d have the fence check, %d lose records",
+		ran, *from, time.Since(began).Round(time.Millisecond), failed, fenced, lossy)
 }
 
 // TestALedgerWithoutFencesMayPayTwice: a holder that is paused between its last check and
