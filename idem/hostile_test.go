@@ -69,8 +69,8 @@ func TestTokensCannotBeGuessed(t *testing.T) {
 			t.Fatal(err)
 		}
 		const bits = 6 // of a character
-		if seen[token.Value] || len(token.Value)*bits < 128 {
-			t.Fatalf("token %q was issued before, or has less than 128 bits", token.Value)
+		if seen[token.Value] || len(token.Value)*bits < 256 {
+			t.Fatalf("token %q was issued before, or has less than 256 bits", token.Value)
 		}
 		seen[token.Value] = true
 	}
@@ -82,11 +82,15 @@ func TestTokensCannotBeGuessed(t *testing.T) {
 				continue
 			}
 			op := idem.Operation{Scope: "m", Key: near, Policy: &b.policy, Fingerprint: idem.FingerprintOf("pay")}
+			reads := b.faults.Calls("Get")
 			_, err := b.engine.Do(t.Context(), op, func(context.Context) (idem.Response, error) {
 				t.Errorf("the guess %q runs", near)
 				return idem.Response{}, nil
 			})
 			b.wantRefused(err, idem.CodeTokenUnknown)
+			if n := b.faults.Calls("Get") - reads; n != 1 {
+				t.Errorf("the guess %q cost %d reads of the store, want 1", near, n)
+			}
 			if rec, err := b.store.Get(t.Context(), idem.NewKeyID("m", near)); rec.State != idem.StateNone || err != nil {
 				t.Errorf("the guess %q left %v, %v", near, rec.State, err)
 			}

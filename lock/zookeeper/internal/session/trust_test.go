@@ -13,7 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// Once trust has run out only an acknowledged write brings it back. A connect that was
+// Once it is noted that trust has run out, only an acknowledged write brings it back. A connect that was
 // accepted moves the deadline as well, and no timer would watch it.
 func TestNothingIsHeldAfterTrustRanOut(t *testing.T) {
 	t.Parallel()
