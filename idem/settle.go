@@ -219,9 +219,17 @@ var settledEvents = map[State]EventType{
 	StateReleased:  EventReleased,
 }
 
-// ended reports the end of an attempt.
+// ended reports the end of an attempt. A released token is issued again, and a rolled-back
+// transaction leaves the record of before, so the event says what the attempt became.
 func (e *Engine) ended(ctx context.Context, run *run, t EventType, cause error) {
-	run.telemetry.settled.Store(uint32(run.record.State))
+	settled := run.record.State
+	switch t {
+	case EventReleased:
+		settled = StateReleased
+	case EventUnknown:
+		settled = StateUnknown
+	}
+	run.telemetry.settled.Store(uint32(settled))
 	e.observe(ctx, run.request, Event{Type: t, Attempt: run.settlement.Attempt, State: run.record.State, Duration: time.Since(run.started), Err: cause})
 }
 

@@ -133,6 +133,46 @@ func TestTelemetrySeesTheStepsOfARequest(t *testing.T) {
 	check("unprotected", "request", idem.StepEnd{Outcome: idem.OutcomeUnprotected})
 }
 
+// TestTelemetryTellsAReleaseWhateverTheRecordIsThen: a token is issued again, and a rolled-back
+// transaction leaves the record of before.
+func TestTelemetryTellsAReleaseWhateverTheRecordIsThen(t *testing.T) {
+	t.Run("token", func(t *testing.T) {
+		m := &measured{}
+		b := setup(t, parts{opts: []idem.Option{idem.WithTelemetry(m)}, policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }})
+		token, err := b.engine.IssueToken(t.Context(), "m1", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.doWith(string(token.Value), "body", answers(429)); err != nil {
+			t.Fatal(err)
+		}
+		if _, request := m.take(t); request.Outcome != idem.OutcomeReleased {
+			t.Errorf("outcome = %v, want %v", request.Outcome, idem.OutcomeReleased)
+		}
+	})
+	t.Run("rolled back", func(t *testing.T) {
+		m := &measured{}
+		b := setupJoined(t, parts{opts: []idem.Option{idem.WithTelemetry(m)}})
+		if _, err := b.doWith("k", "body", b.paying(500)); err != nil {
+			t.Fatal(err)
+		}
+		if _, request := m.take(t); request.Outcome != idem.OutcomeReleased {
+			t.Errorf("outcome = %v, want %v", request.Outcome, idem.OutcomeReleased)
+		}
+	})
+	t.Run("rolled back to an attempt in doubt", func(t *testing.T) {
+		m := &measured{}
+		b := setupJoined(t, parts{opts: []idem.Option{idem.WithTelemetry(m)}, policy: runsAgain})
+		b.interruptedJoined("k")
+		if _, err := b.doWith("k", "100", b.paying(500)); err != nil {
+			t.Fatal(err)
+		}
+		if _, request := m.take(t); request.Outcome != idem.OutcomeUnknown {
+			t.Errorf("outcome = %v, want %v", request.Outcome, idem.OutcomeUnknown)
+		}
+	})
+}
+
 func TestTelemetrySeesAnOutage(t *testing.T) {
 	m := &measured{}
 	b := setup(t, parts{opts: []idem.Option{idem.WithTelemetry(m)}, policy: func(p *idem.Policy) { p.FailOpen = true }})
