@@ -112,6 +112,24 @@ func TestAbortGoesOnUntilTheAttemptIsReleased(t *testing.T) {
 	}
 }
 
+// TestAbortReleasesAnAttemptWhoseLockGoesMeanwhile: the lock is lost, and the next holder marks
+// the attempt as unknown, while the Abort is on its way.
+func TestAbortReleasesAnAttemptWhoseLockGoesMeanwhile(t *testing.T) {
+	b := setup(t, parts{})
+	b.faults.LoseReply("Begin", 1, nil)
+	b.faults.Before("Abort", 1, func() error {
+		b.locker.Revoke(idem.NewKeyID("m1", "k"))
+		_, err := b.another(b.locker, b.store).Do(t.Context(), b.operation("k", "a"), b.pay)
+		b.wantRefused(err, idem.CodeOutcomeUnknown)
+		return nil
+	})
+	_, err := b.do("k", "a")
+	b.wantRefused(err, idem.CodeUnavailable)
+	b.eventually("the Begin is undone", func() bool { return b.saw(idem.EventBeginAborted) == 1 })
+	b.wantState("k", idem.StateReleased)
+	b.wantRuns(0)
+}
+
 // TestStaleFenceNeedsNoAbort: the store has refused the Begin, so there is nothing to undo.
 func TestStaleFenceNeedsNoAbort(t *testing.T) {
 	b := setup(t, parts{})

@@ -197,3 +197,39 @@ func TestFailOpenIsForClientsThatWait(t *testing.T) {
 		t.Errorf("Do() = %v, want the error of the handler", err)
 	}
 }
+
+// TestFailOpenRunsLikeAnyHandler: a client that leaves does not cancel the payment, and the
+// deadline of the route does.
+func TestFailOpenRunsLikeAnyHandler(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		limit time.Duration
+		want  error
+	}{
+		"the client leaves": {0, nil},
+		"the deadline":      {time.Nanosecond, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := failOpen(t)
+			b.policy.HandlerTimeout = tt.limit
+			b.locks.FailBefore("TryAcquire", idemtest.Every, errDown)
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			res, err := b.engine.Do(ctx, b.operation("k", "x"), func(ctx context.Context) (idem.Response, error) {
+				leave()
+				if tt.want != nil {
+					select {
+					case <-ctx.Done():
+					case <-time.After(patience):
+					}
+				}
+				if err := context.Cause(ctx); !errors.Is(err, tt.want) {
+					t.Errorf("the context of the handler ended with %v, want %v", err, tt.want)
+				}
+				return b.pay(ctx)
+			})
+			b.wantPaid(res, err, 1, false)
+		})
+	}
+}

@@ -3,6 +3,7 @@ package idem_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
@@ -118,6 +119,36 @@ func TestReleaseWithoutTrustRepairsNothing(t *testing.T) {
 	b.wantState("k", idem.StateNone)
 	if n := b.saw(idem.EventRepaired); n != 0 {
 		t.Errorf("%d events %v, want none", n, idem.EventRepaired)
+	}
+}
+
+// TestTrustIsAskedForWithEachTryToSettle: the lease is lost between two tries, so the second
+// one must not write the lost record as released.
+func TestTrustIsAskedForWithEachTryToSettle(t *testing.T) {
+	for name, opts := range map[string][]idem.Option{
+		"before the answer": nil,
+		"after the answer":  {idem.WithSettleTimeout(time.Nanosecond)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setupReplicated(t, nil)
+			b.faults = idemtest.NewFaultyStore(b.store)
+			b.faults.Before("Settle", 1, func() error {
+				b.locker.Revoke(idem.NewKeyID("m1", "k"))
+				return errDown
+			})
+			b.engine = b.another(b.locker, b.faults, append(opts, idem.WithObserver(b.observe))...)
+			_, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+				b.replicated.Failover()
+				idem.NoEffect(ctx)
+				return idem.Response{Status: 429}, nil
+			})
+			b.wantRefused(err, idem.CodeOwnershipLost)
+			b.eventually("the attempt is over", func() bool { return b.saw(idem.EventSuperseded)+b.saw(idem.EventReleased) == 1 })
+			b.wantState("k", idem.StateNone)
+			if n := b.saw(idem.EventRepaired); n != 0 {
+				t.Errorf("%d events %v, want none", n, idem.EventRepaired)
+			}
+		})
 	}
 }
 

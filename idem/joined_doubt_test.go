@@ -171,6 +171,13 @@ func TestJoinedEscapeIsRecordedOnceTheStoreIsBack(t *testing.T) {
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	_, err = b.do("k1", "100")
 	b.wantRefused(err, idem.CodeInProgress) // nothing runs meanwhile in this process
+	other, err := idem.NewJoined(b.ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = other.Do(t.Context(), b.operation("k1", "100"), b.pay)
+	b.wantRefused(err, idem.CodeInProgress) // nor in another one
+	b.wantRuns(0)
 	mu.Lock()
 	tries = 0
 	mu.Unlock()

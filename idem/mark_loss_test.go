@@ -117,6 +117,23 @@ func TestLossBetweenMarkerAndBegin(t *testing.T) {
 	b.wantRuns(1)
 }
 
+// TestNothingBeginsUnderAMarkerThatCannotBeCompared: the record cannot be read under the lock.
+func TestNothingBeginsUnderAMarkerThatCannotBeCompared(t *testing.T) {
+	b := setupMarked(t, nil)
+	res, err := b.do("k", "a")
+	b.wantPaid(res, err, 1, false)
+	b.wantMarker("k", idem.StateCompleted)
+	b.wipe()
+	store := idemtest.NewFaultyStore(b.lossy)
+	store.FailBefore("Get", 2, nil)
+	_, err = b.another(b.marks, store).Do(t.Context(), b.operation("k", "a"), b.pay)
+	b.wantRefused(err, idem.CodeUnavailable)
+	if n := store.Calls("Begin"); n != 0 {
+		t.Errorf("Begin was called %d times, want 0", n)
+	}
+	b.wantRuns(1)
+}
+
 // TestLossWhileARepeatTakesTheLock: the repeat read "pending", got the lock as the
 // first gave it back, read "completed" under it, and then all is lost.
 func TestLossWhileARepeatTakesTheLock(t *testing.T) {
