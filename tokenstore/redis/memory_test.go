@@ -97,6 +97,41 @@ func TestLargeResponseOfAnUnknownAttempt(t *testing.T) {
 	}
 }
 
+// TestLargeResponseGoesWithItsAttempt: the next attempt starts from one in doubt, and no later
+// call knows of the response.
+func TestLargeResponseGoesWithItsAttempt(t *testing.T) {
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()))
+	for name, start := range map[string]func(id idem.KeyID, req idem.BeginRequest) error{
+		"begin": func(id idem.KeyID, req idem.BeginRequest) error {
+			res, err := s.Begin(t.Context(), id, req)
+			if err == nil && !res.Begun {
+				t.Errorf("Begin() found %v, want a new attempt", res.Record.State)
+			}
+			return err
+		},
+		"abort of a begin that has not arrived": func(id idem.KeyID, req idem.BeginRequest) error { return s.Abort(t.Context(), id, req) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			id, req := newAttempt(idem.ClientKey)
+			a := mustBegin(t, s, id, req)
+			st := completion(a, strings.Repeat("x", 5000))
+			st.State = idem.StateUnknown
+			if _, err := s.Settle(t.Context(), id, st); err != nil || !m.Exists(s.keys.body(id)) {
+				t.Fatalf("Settle() = %v, want a response apart", err)
+			}
+			req.Fence.Token++
+			req.Nonce, req.RunAgainFrom = idem.NewNonce(), &a
+			if err := start(id, req); err != nil {
+				t.Fatal(err)
+			}
+			if m.Exists(s.keys.body(id)) {
+				t.Error("the response of the earlier attempt is still there")
+			}
+		})
+	}
+}
+
 func BenchmarkMemory(b *testing.B) {
 	s := open(b, connect(b, testserver.SharedRedis(b)), WithPrefix(freshPrefix(b)))
 	var record, body int64
