@@ -1,6 +1,7 @@
 package sweeper_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,6 +74,46 @@ func TestAgeForRunAgainIsByTheStoresClock(t *testing.T) {
 			if rec, err := slow.Get(t.Context(), idOf("k")); err != nil || rec.State != want {
 				t.Errorf("Get() = %v, %v, want %v", rec.State, err, want)
 			}
+		}
+	})
+}
+
+// racingStore calls a function after each listing of a given age.
+type racingStore struct {
+	idem.Store
+	age   time.Duration
+	after func()
+}
+
+func (s *racingStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	page, err := s.Store.ListOpen(ctx, q)
+	if q.OlderThan == s.age {
+		s.after()
+	}
+	return page, err
+}
+
+// A client may come back late, and its request runs again from the old attempt.
+func TestAttemptThatBeganSinceIsNotReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.policy.InDoubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, time.Hour
+		b.interrupted("k")
+		b.listed = &racingStore{Store: b.store, age: time.Hour, after: func() {
+			if rec, err := b.store.Get(t.Context(), idOf("k")); err != nil || rec.Attempt.Number > 1 || time.Since(rec.Started) < time.Hour {
+				return
+			}
+			op := idem.Operation{Transport: idem.TransportHTTP, Key: "k", Policy: &b.policy,
+				Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "POST /pay", "body") }}
+			res, err := b.engine.Do(t.Context(), op, func(context.Context) (idem.Response, error) { return idem.Response{Status: 500}, nil })
+			if err != nil || res.Attempt != 2 {
+				t.Errorf("Do() = %+v, %v, want attempt 2", res, err)
+			}
+		}}
+		defer b.run()()
+		time.Sleep(80 * time.Minute) // of the fake clock
+		if rec := b.wantState("k", idem.StateUnknown); rec.Attempt.Number != 2 {
+			t.Errorf("attempt %d is open, want 2", rec.Attempt.Number)
 		}
 	})
 }

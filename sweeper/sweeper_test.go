@@ -339,6 +339,28 @@ func TestLongChoreDoesNotStopTheSweep(t *testing.T) {
 	})
 }
 
+// A chore that the end of a term has cut off is due in the next one.
+func TestChoreThatIsCutOffStaysDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		began := 0
+		stop := b.run(sweeper.WithChore(10*time.Minute, func(ctx context.Context) error {
+			if began++; began == 1 {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}), sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			return term(ctx)
+		}))
+		time.Sleep(2 * time.Minute)
+		if stop(); began != 2 {
+			t.Errorf("the chore began %d times in two terms, want once in each", began)
+		}
+	})
+}
+
 // Older attempts without a resolver, which the full inbox does not take, do not keep
 // the sweep from younger ones.
 func TestFullInboxDoesNotStopTheSweep(t *testing.T) {
@@ -413,6 +435,37 @@ func TestLostLeadershipEndsTheTerm(t *testing.T) {
 		cancel()
 		if err := lead(ctx, term); err == nil {
 			t.Error("lead() = nil after its context had ended")
+		}
+	})
+}
+
+// A term goes on for a while after its end, and no other instance leads meanwhile.
+func TestLeadershipIsKeptUntilTheTermHasReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memorylock.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		next := func(t *testing.T) error {
+			t.Helper()
+			lease, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("idemkeeper sweeper", "s"), Nonce: idem.NewNonce()})
+			if err == nil {
+				lease.ReleaseInBackground()
+			}
+			return err
+		}
+		err := sweeper.ByLock(l, "s")(ctx, func(ctx context.Context) error {
+			cancel()
+			<-ctx.Done()
+			synctest.Wait()
+			if err := next(t); !errors.Is(err, idem.ErrLocked) {
+				t.Errorf("TryAcquire() during the term = %v, want ErrLocked", err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := next(t); err != nil {
+			t.Errorf("TryAcquire() after the term = %v", err)
 		}
 	})
 }
