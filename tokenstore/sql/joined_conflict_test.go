@@ -199,3 +199,22 @@ func TestJoinedConflictAfterTheHandlerRunsItAgain(t *testing.T) {
 		})
 	}
 }
+
+// A chain of Gin handlers that runs again has none of the errors of the run before. So another
+// failure ends it.
+func TestJoinedChainOfGinForgetsItsConflict(t *testing.T) {
+	s := startOn(t, PostgreSQL(), serviceParts{engine: []idem.Option{idem.WithConflictRetries(5)}, gin: []idemgin.Option{idemgin.WithRerun()}})
+	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+		if s.runs > 1 {
+			return errors.New("no connection to the bank")
+		}
+		_, err := tx.Exec("DO $$ BEGIN RAISE EXCEPTION 'try again' USING ERRCODE = '40001'; END $$")
+		_ = c.Error(err)
+		return err
+	}))
+	s.want(s.pay("k1"), answer{status: 500, body: "sorry"})
+	if s.runs != 2 {
+		t.Errorf("the handler ran %d times, want 2", s.runs)
+	}
+	s.wantPayments(0)
+}
