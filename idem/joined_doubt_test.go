@@ -155,6 +155,11 @@ func TestJoinedEscapeIsRecordedOnceTheStoreIsBack(t *testing.T) {
 	b := setupJoined(t, parts{})
 	var mu sync.Mutex
 	down, tries := true, 0
+	defer func() { // also after a failure, so that the engine can be closed
+		mu.Lock()
+		defer mu.Unlock()
+		down = false
+	}()
 	b.ledger.onSettle = func() error {
 		mu.Lock()
 		defer mu.Unlock()

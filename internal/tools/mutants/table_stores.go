@@ -40,6 +40,8 @@ var storeMutants = []Mutant{
 		Old: "and sub(r, 5, 32) == mine then", New: "then"},
 	{Name: "Redis: a settled attempt stays listed as open", File: "tokenstore/redis/lua/settle_completed.lua", Package: "./tokenstore/redis", Test: "TestOpenSetHoldsOpenRecordsOnly",
 		Old: "    redis.call('ZREM', KEYS[2], ARGV[1])\n", New: ""},
+	{Name: "Redis: a large response in doubt stays for ever", File: "tokenstore/redis/lua/begin.lua", Package: "./tokenstore/redis", Test: "TestLargeResponseGoesWithItsAttempt",
+		Old: "if place(r) == APART then redis.call('DEL', KEYS[4]) end", New: ""},
 	{Name: "a settlement does not repair a record that was lost", File: "tokenstore/internal/rules/settle.go", Package: "./tokenstore/memory", Test: "TestStore",
 		Old: "if e == nil {\n\t\treturn true\n\t}", New: "if e == nil {\n\t\treturn false\n\t}"},
 	{Name: "Redis: the record of an issued token is not repaired", File: "tokenstore/redis/lua/settle.lua", Package: "./tokenstore/redis", Test: "TestStoreOnMiniredis/repair",
