@@ -159,6 +159,61 @@ func TestBeginJoinedStartsOnlyWhatTheRecordLetsStart(t *testing.T) {
 	})
 }
 
+// Another request may change the record between the read and the statement that takes the key, or
+// its time may be over.
+func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		ctx := context.Background()
+		takes := func(id idem.KeyID, kind idem.KeyKind, from *idem.Record) bool {
+			s.Helper()
+			t, held, err := s.joined.tryBegin(ctx, id, joinedRequest(kind), from)
+			if held || err != nil {
+				s.Fatalf("tryBegin() = held %t, %v", held, err)
+			}
+			if t != nil {
+				t.undo(ctx)
+			}
+			return t != nil
+		}
+		id, nonce := idem.NewKeyID("merchant", "k1"), idem.NewNonce()
+		begun, err := s.joined.Begin(ctx, id, idem.BeginRequest{Route: "POST /pay", Fence: idem.Fence{Domain: "locks", Token: 7}, Nonce: nonce})
+		if err != nil {
+			s.Fatal(err)
+		}
+		res, err := s.joined.Settle(ctx, id, idem.Settlement{Attempt: begun.Record.Attempt, ID: nonce, State: idem.StateReleased, KeyTTL: time.Hour})
+		if err != nil || !res.Settled {
+			s.Fatalf("Settle() = %+v, %v", res, err)
+		}
+		for what, change := range map[string]func(r *idem.Record){
+			"state":  func(r *idem.Record) { r.State = idem.StateUnknown },
+			"number": func(r *idem.Record) { r.Attempt.Number++ },
+			"domain": func(r *idem.Record) { r.Attempt.Fence.Domain = "others" },
+			"fence":  func(r *idem.Record) { r.Attempt.Fence.Token++ },
+			"nonce":  func(r *idem.Record) { r.Attempt.Nonce = idem.NewNonce() },
+		} {
+			read := res.Record
+			if change(&read); takes(id, idem.ClientKey, &read) {
+				s.Errorf("a record with another %s is taken", what)
+			}
+		}
+		if !takes(id, idem.ClientKey, &res.Record) {
+			s.Error("the record itself is not taken")
+		}
+
+		token := idem.NewKeyID("merchant", "token")
+		issued, err := s.joined.Issue(ctx, token, time.Millisecond)
+		for err == nil && issued.State != idem.StateNone {
+			read := issued
+			if issued, err = s.joined.Get(ctx, token); issued.State == idem.StateNone && takes(token, idem.IssuedToken, &read) {
+				s.Error("a token is taken after its time")
+			}
+		}
+		if err != nil {
+			s.Fatal(err)
+		}
+	})
+}
+
 // The slots were made for a pool of another size.
 func TestBeginJoinedNoticesAnotherSizeOfThePool(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {
