@@ -212,6 +212,31 @@ func TestAbandonedCreate(t *testing.T) {
 	}
 }
 
+// TestAbandonedLockKeepsItsClaim: until the servers have deleted it, no other caller of this process
+// may make the znode. Otherwise the delete could hit the lock of that caller.
+func TestAbandonedLockKeepsItsClaim(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	ctx, cancel := context.WithCancel(bounded(t))
+	defer cancel()
+	reply := r.proxy.HoldNextReply(r.onLock())
+	go func() { <-reply.Held(); cancel() }()
+	r.wantGivenUp(ctx)
+	remove := r.proxy.HoldNext(r.onLock())
+	reply.Release()
+	<-remove.Held()
+	s, err := r.c.usable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if paths := s.Unsettled(); len(paths) != 1 {
+		t.Errorf("the session claims %q while it deletes the lock, want the lock's path", paths)
+	}
+	remove.Release()
+	r.idle(r.c)
+	r.release(r.takeSoon(r.l))
+}
+
 func (r *rig) wantGivenUp(ctx context.Context) {
 	r.Helper()
 	lease, err := r.l.TryAcquire(ctx, request(r.id))
