@@ -93,6 +93,39 @@ func TestMarkerLostReleaseSparesTheNextOwner(t *testing.T) {
 	}
 }
 
+// The holder releases the lock while it is not known where the lock is. An operator deletes it by
+// hand meanwhile, and the next owner takes it.
+func TestMarkerReleaseDuringALostMoveSparesTheNextOwner(t *testing.T) {
+	t.Parallel()
+	for _, loss := range losses {
+		t.Run(loss.name, func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			lease := r.take(r.l)
+			connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+			lost := loss.lose(r.proxy, r.onLock())
+			begun := make(chan error, 1)
+			go func() { begun <- lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)) }()
+			await(t, "the loss", lost)
+			await(t, "reconnect", connect.Held())
+			lease.ReleaseInBackground()
+			for _, path := range []string{r.path + lockChild, r.path} {
+				if err := r.raw.Delete(path, -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
+					t.Fatalf("Delete(%s) = %v", path, err)
+				}
+			}
+			next := r.take(r.other)
+			connect.Release()
+			if err := <-begun; !errors.Is(err, idem.ErrLeaseLost) {
+				t.Errorf("MarkBegun() = %v, want ErrLeaseLost", err)
+			}
+			r.idle(r.c)
+			r.wantHeld(next)
+			r.release(next)
+		})
+	}
+}
+
 func TestMarkerLostCreate(t *testing.T) {
 	t.Parallel()
 	for _, before := range []*idem.Marker{nil, completed()} {
