@@ -200,6 +200,94 @@ func TestQueueAckSparesTheNextConsumer(t *testing.T) {
 	}
 }
 
+// The caller of an Ack leaves while its outcome is not known. The element is removed all the same, and
+// another call tells it.
+func TestQueueAckGoesOnWithoutItsCaller(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(*testserver.Proxy, testserver.Match) <-chan struct{}{
+		"reply lost": (*testserver.Proxy).DropNextReply, "request lost": (*testserver.Proxy).DropNextRequest,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, time.Minute)
+			q, other := New(r.Client, "/q"), New(r.Other, "/q")
+			offer(t, q, "x")
+			d := receive(t, q, "x", 1)
+			connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
+			lost := lose(r.Proxy, testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/lock")))
+			ctx, leave := context.WithCancel(bounded(t))
+			go func() { <-lost; <-connect.Held(); leave() }()
+			if err := d.Ack(ctx); !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("Ack() = %v, want ErrUnavailable", err)
+			}
+			connect.Release()
+			until(t, "the element is removed", func() bool { n, err := other.Len(bounded(t)); return err == nil && n == 0 })
+			if err := d.Ack(bounded(t)); err != nil {
+				t.Errorf("Ack() = %v after the element was removed", err)
+			}
+		})
+	}
+}
+
+// Another consumer had the element after this one looked at it, and has given it back.
+func TestQueueReceiveNoticesADeliveryInBetween(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, time.Minute)
+	slow, other := New(r.Client, "/q"), New(r.Other, "/q")
+	offer(t, other, "x")
+	lock := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/lock")))
+	received := make(chan *Delivery, 1)
+	go func() {
+		defer close(received)
+		d, err := slow.Receive(bounded(t))
+		if err != nil {
+			t.Errorf("Receive() = %v", err)
+			return
+		}
+		received <- d
+	}()
+	await(t, "the request for the lock", lock.Held())
+	between := receive(t, other, "x", 1)
+	if err := between.Release(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	lock.Release()
+	d := <-received
+	if d == nil {
+		return
+	}
+	if d.Attempt != 2 {
+		t.Errorf("Receive() is delivery %d, want 2", d.Attempt)
+	}
+	ack(t, d)
+}
+
+// Another consumer has locked the element since this one looked at it, and gives it back.
+func TestQueueTakeComesBackToALockedElement(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, time.Minute)
+	slow, other := New(r.Client, "/q"), New(r.Other, "/q")
+	offer(t, other, "x")
+	remove := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/q/e-")))
+	refused := make(chan error, 1)
+	go func() {
+		_, err := slow.Remove(bounded(t))
+		refused <- err
+	}()
+	await(t, "the removal", remove.Held())
+	between := receive(t, other, "x", 1)
+	remove.Release()
+	if err := <-refused; !errors.Is(err, ErrEmpty) {
+		t.Errorf("Remove() of a locked element = %v, want ErrEmpty", err)
+	}
+	if err := between.Release(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := slow.Take(bounded(t)); err != nil || string(e.Data) != "x" {
+		t.Errorf("Take() = %q, %v, want x", e.Data, err)
+	}
+}
+
 // A consumer that is cut off for long loses its element to another, and cannot
 // acknowledge it when it is back.
 func TestQueueLongPartition(t *testing.T) {
