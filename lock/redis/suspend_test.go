@@ -84,3 +84,32 @@ func TestSuspendedWhileTakingALock(t *testing.T) {
 	other := open(t, connect(t, 2, sharedAddr(t)), WithPrefix(prefix))
 	release(t, takeSoon(t, other, req)) // it was undone
 }
+
+// The machine is suspended while a lock is renewed. Redis has counted the time to live since before
+// that.
+func TestSuspendedWhileRenewingALock(t *testing.T) {
+	t.Parallel()
+	proxy := testserver.StartRedisProxy(t, sharedAddr(t))
+	clock, req := leaseclock.NewManual(), request()
+	l := open(t, connect(t, 1, proxy.Addr()), WithPrefix(testserver.KeyPrefix(t)), WithTTL(longTTL), withClock(clock.Now))
+	lease := take(t, l, req)
+	if _, err := lease.Check(t.Context()); err != nil { // so that the server knows the script
+		t.Fatal(err)
+	}
+	hold := proxy.HoldNextReply(testserver.Contains(req.KeyID.String()))
+	left := make(chan time.Duration, 1)
+	go func() {
+		d, err := lease.Check(t.Context())
+		if err != nil {
+			t.Errorf("Check() = %v", err)
+		}
+		left <- d
+	}()
+	await(t, "answer", hold.Held())
+	clock.Advance(trustOf(longTTL) / 4) // no heartbeat is due
+	hold.Release()
+	if got, want := <-left, trustOf(longTTL)-trustOf(longTTL)/4; got != want {
+		t.Errorf("Check() = %v after a suspension of %v, want %v", got, trustOf(longTTL)/4, want)
+	}
+	release(t, lease)
+}
