@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,5 +35,16 @@ func TestFaultsAreInTheDocument(t *testing.T) {
 	}
 	if !strings.Contains(string(doc), Table()) {
 		t.Error("docs/testing.md has another table of faults; go run ./internal/tools/mutants -table prints it")
+	}
+	quick := 0
+	for _, m := range mutants() {
+		if !m.Server {
+			quick++
+		}
+	}
+	for _, want := range []string{fmt.Sprintf("each of %d deliberate faults", len(mutants())), fmt.Sprintf("the %d quick ones", quick)} {
+		if !strings.Contains(string(doc), want) {
+			t.Errorf("docs/testing.md does not say %q", want)
+		}
 	}
 }
