@@ -336,3 +336,20 @@ func TestOnlyWhoMaySettleLooksUp(t *testing.T) {
 	ada.storyOf("runs").want(t, 200, "completed", "!pay_1")
 	ada.storyOf("none").want(t, 404, "!pay_1")
 }
+
+// An operator without the right to see responses enters the answer without seeing the one of the
+// look-up.
+func TestAnswerOfALookUpIsForThoseWhoMaySeeResponses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	r.inDoubt("k", nil)
+	r.lookUp = finds(console.Found{Says: "pay_1", Answer: paid(), Hint: "the receipt"}, nil)
+	for name, sees := range map[string]bool{"ada": true, "bob": false} {
+		page := r.as(name).storyOf("k")
+		for _, secret := range []string{"note", "/v1/payments/pay_1"} {
+			if strings.Contains(page.body, secret) != sees {
+				t.Errorf("%s sees %q = %t, want %t", name, secret, !sees, sees)
+			}
+		}
+	}
+}

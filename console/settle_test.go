@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -94,6 +95,33 @@ func TestSettleIsAboutTheAttemptThatWasSeen(t *testing.T) {
 			r.Errorf("the record is %+v, want attempt 2 pending", rec)
 		}
 	})
+}
+
+// After a loss another attempt may have the number of the one that was seen.
+func TestSettleIsAboutNoOtherAttemptWithItsNumber(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	a := r.inDoubt("k", nil)
+	ada := r.as("ada")
+	page := ada.storyOf("k")
+	attempt := page.form().Get("attempt")
+	for what, change := range map[string]func(a *idem.Attempt){
+		"nonce":  func(a *idem.Attempt) { a.Nonce = idem.NewNonce() },
+		"fence":  func(a *idem.Attempt) { a.Fence.Token++ },
+		"domain": func(a *idem.Attempt) { a.Fence.Domain = "elsewhere" },
+	} {
+		seen := a
+		change(&seen)
+		other := fmt.Sprintf("%d.%s.%d.%s", seen.Number, seen.Nonce, seen.Fence.Token, seen.Fence.Domain)
+		if !strings.HasPrefix(attempt, fmt.Sprint(seen.Number, ".")) || other == attempt {
+			t.Fatalf("the form names its attempt %q, want one unlike %q", attempt, other)
+		}
+		ada.settle("k", page, "attempt", other, "outcome", "not-applied", "reason", what).want(t, 200, "The record has changed while you were reading")
+		if rec := r.record("k"); rec.State != idem.StateUnknown {
+			t.Errorf("after a form about another %s the record is %v, want unknown", what, rec.State)
+		}
+	}
+	ada.settle("k", page, "outcome", "not-applied", "reason", "looked").want(t, 200, "it did not take effect")
 }
 
 // A holder that runs is not overruled, even by a form that was made by hand.
