@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// openStub is a token store with one page of open records, and a clock of its own.
+type openStub struct {
+	tokenStore
+	now  time.Time
+	page idem.OpenPage
+}
+
+func (s *openStub) Clock(context.Context) (time.Time, error) { return s.now, nil }
+
+func (s *openStub) ListOpen(context.Context, idem.OpenQuery) (idem.OpenPage, error) { return s.page, nil }
+
+// A domain is silent by the clock of the store, which may be far from this one. A record that cannot
+// be read may be of any domain.
+func TestSilenceIsThatOfTheStore(t *testing.T) {
+	const wait = silentFor * 10 * time.Second
+	storesNow := time.Now().Add(-24 * time.Hour)
+	of := func(domain string, age time.Duration, err error) idem.OpenRecord {
+		return idem.OpenRecord{Err: err, Record: idem.Record{State: idem.StatePending, Started: storesNow.Add(-age), Attempt: idem.Attempt{Number: 1, Fence: idem.Fence{Domain: domain}}}}
+	}
+	for name, tt := range map[string]struct {
+		open  idem.OpenRecord
+		alive bool
+	}{
+		"began just now":         {of("d", time.Second, nil), true},
+		"began long ago":         {of("d", wait, nil), false},
+		"another domain":         {of("e", time.Second, nil), false},
+		"unreadable":             {of("", time.Second, idem.ErrCorruptRecord), true},
+		"unreadable since then":  {of("", wait, idem.ErrCorruptRecord), false},
+		"of a newer build, live": {of("", time.Second, idem.ErrNewerRecord), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &app{sessionTimeout: 10 * time.Second}
+			b := &backends{store: &openStub{now: storesNow, page: idem.OpenPage{Records: []idem.OpenRecord{tt.open}}}}
+			err := a.checkSilent(t.Context(), b, "d")
+			if alive := err != nil && strings.Contains(err.Error(), "may be alive"); alive != tt.alive || err != nil && !alive {
+				t.Errorf("checkSilent() = %v, want a domain that may be alive: %t", err, tt.alive)
+			}
+		})
+	}
+}
+
+func TestDomainsOfAnEnsemble(t *testing.T) {
+	for domain, want := range map[string]bool{"e": true, "e/other-root": true, "e2": false, "f/e": false, "": false} {
+		if got := ofEnsemble(domain, "e"); got != want {
+			t.Errorf("ofEnsemble(%q) = %t, want %t", domain, got, want)
+		}
+	}
+}
