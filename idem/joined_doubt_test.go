@@ -176,6 +176,14 @@ func TestJoinedEscapeIsRecordedOnceTheStoreIsBack(t *testing.T) {
 	b.wantRefused(err, idem.CodeOutcomeUnknown)
 	_, err = b.do("k1", "100")
 	b.wantRefused(err, idem.CodeInProgress) // nothing runs meanwhile in this process
+	mu.Lock()
+	tries = 0
+	mu.Unlock()
+	b.eventually("the store has failed in the background", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return tries >= 2
+	})
 	other, err := idem.NewJoined(b.ledger)
 	if err != nil {
 		t.Fatal(err)
@@ -184,14 +192,8 @@ func TestJoinedEscapeIsRecordedOnceTheStoreIsBack(t *testing.T) {
 	b.wantRefused(err, idem.CodeInProgress) // nor in another one
 	b.wantRuns(0)
 	mu.Lock()
-	tries = 0
+	down = false
 	mu.Unlock()
-	b.eventually("the store has failed in the background", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		down = tries < 2
-		return !down
-	})
 	b.eventually("unknown is stored, and no duplicate waits", func() bool {
 		_, err = b.do("k1", "100")
 		return !refusedAs(err, idem.CodeInProgress)

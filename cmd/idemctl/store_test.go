@@ -18,7 +18,9 @@ type openStub struct {
 
 func (s *openStub) Clock(context.Context) (time.Time, error) { return s.now, nil }
 
-func (s *openStub) ListOpen(context.Context, idem.OpenQuery) (idem.OpenPage, error) { return s.page, nil }
+func (s *openStub) ListOpen(context.Context, idem.OpenQuery) (idem.OpenPage, error) {
+	return s.page, nil
+}
 
 // A domain is silent by the clock of the store, which may be far from this one. A record that cannot
 // be read may be of any domain.
