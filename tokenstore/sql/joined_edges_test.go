@@ -214,6 +214,27 @@ func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
 	})
 }
 
+// The row of a key whose time is over is in the way of an INSERT. A key whose result alone is over stays.
+func TestForgetSparesAKeyWhoseResultAloneIsOver(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		ctx, id, nonce := context.Background(), idem.NewKeyID("merchant", "k1"), idem.NewNonce()
+		begun, err := s.joined.Begin(ctx, id, idem.BeginRequest{Route: "POST /pay", Fence: idem.Fence{Domain: "locks", Token: 7}, Nonce: nonce})
+		if err != nil {
+			s.Fatal(err)
+		}
+		_, err = s.joined.Settle(ctx, id, idem.Settlement{Attempt: begun.Record.Attempt, ID: nonce, State: idem.StateCompleted,
+			ResultTTL: time.Microsecond, KeyTTL: time.Hour, Response: &idem.Response{Status: 201}})
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.wantState("k1", idem.StateExpired)
+		if err := s.joined.forget(ctx, id); err != nil {
+			s.Fatal(err)
+		}
+		s.wantState("k1", idem.StateExpired)
+	})
+}
+
 // The slots were made for a pool of another size.
 func TestBeginJoinedNoticesAnotherSizeOfThePool(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {
