@@ -3,7 +3,9 @@ package sqlstore
 import (
 	"strconv"
 	"testing"
+	"time"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -37,5 +39,18 @@ func wantReplayToWait(s *service) {
 	s.want(s.pay("k1"), paidBefore)
 	if rev() != before {
 		s.Error("a late replay has written something")
+	}
+}
+
+// The clock of this process may be far from that of the database.
+func TestRecordMayBeLostByTheClockOfTheDatabase(t *testing.T) {
+	s := &Store{dialect: mysql}
+	for _, now := range []time.Time{time.Now().Add(-24 * time.Hour), time.Now().Add(24 * time.Hour)} {
+		for age, want := range map[time.Duration]bool{0: true, flushTime - time.Second: true, flushTime: false, time.Hour: false} {
+			f := &found{now: now.UnixMicro(), row: row{Form: recordForm, State: int64(idem.StateCompleted), Settled: now.Add(-age).UnixMicro()}}
+			if got := s.mayBeLost(f); got != want {
+				t.Errorf("mayBeLost() of a record settled %v ago = %t, want %t", age, got, want)
+			}
+		}
 	}
 }
