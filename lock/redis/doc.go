@@ -19,8 +19,9 @@
 //   - A failed TryAcquire may leave a lock in Redis. The locker removes it in the background.
 //     It does the same with a lock whose release was not acknowledged. It never removes
 //     another owner's lock.
-//   - The locks of a dead process stay for the rest of their time to live, and no longer.
-//     Requests for their keys are refused until then.
+//   - The locks of a dead process stay for the rest of their time to live. Requests for their
+//     keys are refused until then. If Redis's clock was set back, they stay for one time to live
+//     after the next request.
 //   - While Redis does not answer, calls fail at once with [idem.ErrUnavailable]. One call in
 //     a while looks again.
 //
@@ -97,6 +98,6 @@
 // Keys, with the prefix "idem". The braces keep the keys of one script in one slot of a
 // cluster. The token store in Redis uses other keys, so both may share the prefix.
 //
-//	idem:{2a}:lock:<key ID>  a lock: "owner fence domain nonce pid@host", with a time to live
+//	idem:{2a}:lock:<key ID>  a lock: "owner fence domain nonce pid@host ttl", with that time to live in ms
 //	idem:{2a}:fences         hash of domain and last
 package redislock

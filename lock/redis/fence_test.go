@@ -56,6 +56,29 @@ func TestFenceGrowsWhenTheClockIsBehind(t *testing.T) {
 	}
 }
 
+// A clock that was set back makes the time to live of a lock longer. A dead process would keep its
+// keys for as long.
+func TestLockStaysForOneTimeToLiveWhenTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	proxy, client, prefix, ttl := testserver.StartRedisProxy(t, sharedAddr(t)), connect(t, 2, sharedAddr(t)), freshPrefix(t), 3*time.Second
+	l, other, req := open(t, connect(t, 2, proxy.Addr()), prefix, WithTTL(ttl)), open(t, client, prefix, WithTTL(time.Minute)), request()
+	take(t, l, req)
+	proxy.BlackHole(testserver.Both) // as if the process were dead
+	key := l.keeper.keys.lock(req.KeyID)
+	left := func() time.Duration { return client.PTTL(t.Context(), key).Val() }
+	before := left()
+	wantLocked(t, other, again(req))
+	if now := left(); now > before {
+		t.Errorf("a request lets the lock stay for %v, and it had %v left", now, before)
+	}
+	client.PExpire(t.Context(), key, time.Hour)
+	wantLocked(t, other, again(req))
+	if now := left(); now > ttl {
+		t.Errorf("the lock of a dead process stays for %v, want %v at the most", now, ttl)
+	}
+	release(t, takeSoon(t, other, again(req)))
+}
+
 // A fail-over has lost the last fences, and kept the domain.
 func TestFenceGrowsPastALostTail(t *testing.T) {
 	t.Parallel()

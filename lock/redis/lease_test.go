@@ -166,7 +166,7 @@ func TestValueNamesTheAttempt(t *testing.T) {
 	t.Parallel()
 	l, req := open(t, connect(t, 2, sharedAddr(t)), freshPrefix(t)), request()
 	lease := take(t, l, req)
-	want := lease.(*leaseType).owner + " " + tokenOf(lease.Fence()) + " " + lease.Fence().Domain + " " + req.Nonce.String() + " " + thisProcess
+	want := lease.(*leaseType).owner + " " + tokenOf(lease.Fence()) + " " + lease.Fence().Domain + " " + req.Nonce.String() + " " + thisProcess + " 10000"
 	if got := l.keeper.client.Get(t.Context(), l.keeper.keys.lock(req.KeyID)).Val(); got != want {
 		t.Errorf("the lock's value is %q, want %q", got, want)
 	}

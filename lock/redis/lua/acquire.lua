@@ -8,7 +8,11 @@
 -- Returns "token domain" if the owner has the lock, now or since an earlier copy of this
 -- call. Returns "" if another owner has it.
 --
--- The value of the lock is "owner token domain nonce pid@host".
+-- The value of the lock is "owner token domain nonce pid@host ttl".
+--
+-- Redis keeps the time of expiry by its wall clock. If that was set back, a lock would outlive its
+-- time to live by as much. So a lock with more left than that gets it anew. Its owner has trusted
+-- it for less, because no renewal was sent later than now.
 --
 -- The token is the server's time in microseconds, or the last token plus one if that is
 -- greater. It rises past tokens that a fail-over lost, unless the clock of the new primary
@@ -30,10 +34,12 @@ if last and last >= token then token = last + 1 end
 if token >= 9007199254740992 then return redis.error_reply('ERR fencing tokens are used up') end
 token = string.format('%.0f', token)
 
-if redis.call('SET', KEYS[1], owner .. ' ' .. token .. ' ' .. domain .. ' ' .. ARGV[2], 'NX', 'PX', ARGV[3]) then
+if redis.call('SET', KEYS[1], owner .. ' ' .. token .. ' ' .. domain .. ' ' .. ARGV[2] .. ' ' .. ARGV[3], 'NX', 'PX', ARGV[3]) then
   redis.call('HSET', KEYS[2], 'domain', domain, 'last', token)
   return token .. ' ' .. domain
 end
 local held = redis.call('GET', KEYS[1])
+local ttl = string.match(held, ' (%d+)$')
+if ttl and redis.call('PTTL', KEYS[1]) > tonumber(ttl) then redis.call('PEXPIRE', KEYS[1], ttl) end
 if string.sub(held, 1, 32) ~= owner then return '' end
 return string.match(held, '^%x+ (%d+ %S+)')
