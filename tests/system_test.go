@@ -226,16 +226,6 @@ func (s *system) lockExists(conn *zk.Conn, key string) bool {
 	return found
 }
 
-// redisLockExists asks whether the lock of a key is there, if it is in Redis.
-func (s *system) redisLockExists(key string) bool {
-	s.t.Helper()
-	found, err := s.redis.Do("KEYS", "*:lock:"+keyID(key).String())
-	if err != nil {
-		s.t.Errorf("KEYS(lock of %s) = %v", key, err)
-	}
-	return len(found) > 0
-}
-
 // idemctl is a command line on this system.
 func (s *system) idemctl(args ...string) *exec.Cmd {
 	s.t.Helper()
