@@ -11,6 +11,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
@@ -410,4 +411,54 @@ func TestQueueElementThatAnotherQueueReceives(t *testing.T) {
 	claim.Free()
 	ack(t, receive(t, r.q, "a", 1))
 	wantQueue(t, r.direct)
+}
+
+// An operator deletes the znode of a lock. The consumer learns from Ack that it has lost the element.
+func TestQueueAckNoticesADeletedLock(t *testing.T) {
+	t.Parallel()
+	q := New(crowd(t, 1)[0], "/q")
+	offer(t, q, "x")
+	d := receive(t, q, "x", 1)
+	if err := rawConn(t, testserver.SharedZooKeeper(t)).Delete(lockOf(d.path()), -1); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Ack(bounded(t)); !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Ack() = %v, want ErrLeaseLost", err)
+	}
+	ack(t, receive(t, q, "x", 2))
+}
+
+// Another consumer locks the element after TryReceive looked at it. That is no failure.
+func TestQueueTryReceiveBesideAnotherConsumer(t *testing.T) {
+	t.Parallel()
+	for name, kept := range map[string]bool{"which keeps it": true, "which gives it back": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newQueueRig(t)
+			offer(t, r.direct, "x")
+			lock := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/lock")))
+			received := make(chan *Delivery, 1)
+			go func() {
+				d, err := r.q.TryReceive(bounded(t))
+				if kept && !errors.Is(err, ErrEmpty) || !kept && err != nil {
+					t.Errorf("TryReceive() = %v, %v", d, err)
+				}
+				received <- d
+			}()
+			await(t, "the request for the lock", lock.Held())
+			other := receive(t, r.direct, "x", 1)
+			if !kept {
+				recipetest.Release(t, other)
+			}
+			lock.Release()
+			if d := <-received; d != nil {
+				if d.Attempt != 2 {
+					t.Errorf("TryReceive() is delivery %d, want 2", d.Attempt)
+				}
+				other = d
+			}
+			ack(t, other)
+			wantQueue(t, r.direct)
+		})
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/once"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 )
 
 // queueRig is a rig with a queue: as seen through the proxy, and straight.
@@ -316,5 +317,88 @@ func TestQueueLockEndsBeforeWatch(t *testing.T) {
 	watching.Release()
 	if err := <-received; err != nil {
 		t.Errorf("Receive() = %v", err)
+	}
+}
+
+// The holder gives the element back while its Ack is under way, and another call of Ack gives up
+// meanwhile.
+func TestQueueCallsDuringAnAck(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	offer(t, r.q, "a")
+	d := receive(t, r.q, "a", 1)
+	reply := r.Proxy.HoldNextReply(r.writes())
+	first := make(chan error, 1)
+	go func() { first <- d.Ack(bounded(t)) }()
+	await(t, "the reply", reply.Held())
+	if err := d.Ack(zktest.Canceled(t)); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Ack() during another = %v, want ErrUnavailable and %v", err, context.Canceled)
+	}
+	d.ReleaseInBackground()
+	reply.Release()
+	if err := <-first; err != nil {
+		t.Errorf("Ack() = %v", err)
+	}
+	ack(t, d)
+	recipetest.Release(t, d)
+	wantQueue(t, r.direct)
+}
+
+// The session ends before an Ack was sent. It was not applied, and says so.
+func TestQueueAckUnsentAtTheEndOfTheSession(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	offer(t, r.q, "a")
+	d := receive(t, r.q, "a", 1)
+	r.Proxy.Refuse(true)
+	r.Proxy.Cut()
+	until(t, "unavailable", func() bool { return d.Table().Usable() != nil })
+	acked := make(chan error, 1)
+	go func() { acked <- d.Ack(bounded(t)) }()
+	until(t, "the ack is under way", func() bool { return len(d.acking) == 1 })
+	d.Table().GiveUp()
+	if err := <-acked; !errors.Is(err, idem.ErrLeaseLost) || errors.As(err, new(*InDoubtError)) {
+		t.Errorf("Ack() = %v, want %v without a doubt", err, idem.ErrLeaseLost)
+	}
+	r.Proxy.Restore()
+	ack(t, receive(t, r.direct, "a", 2))
+}
+
+// The request for a lock is lost, and another consumer locks the element before the next one. The
+// lock of the other one stays, whether the caller waits for the outcome or leaves.
+func TestQueueReceiveLosesItsRequest(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]error{"the caller waits": ErrEmpty, "the caller leaves": context.Canceled} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newQueueRig(t)
+			offer(t, r.q, "a")
+			ctx, leave := context.WithCancel(bounded(t))
+			defer leave()
+			connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
+			lost := r.Proxy.DropNextRequest(testserver.All(r.writes(), testserver.Contains("/lock")))
+			received := make(chan error, 1)
+			go func() { received <- callTryReceive(ctx, r.q) }()
+			await(t, "the loss", lost)
+			await(t, "reconnect", connect.Held())
+			other := receive(t, r.direct, "a", 1)
+			if want == context.Canceled {
+				leave()
+				if err := <-received; !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, want) {
+					t.Errorf("TryReceive() = %v, want ErrUnavailable and %v", err, want)
+				}
+				connect.Release()
+			} else {
+				connect.Release()
+				if err := <-received; !errors.Is(err, want) {
+					t.Errorf("TryReceive() = %v, want %v", err, want)
+				}
+			}
+			recipetest.Idle(t, r.Client)
+			if _, err := other.Check(bounded(t)); err != nil {
+				t.Errorf("Check() of the other consumer = %v, want a lock that is held", err)
+			}
+			ack(t, other)
+		})
 	}
 }

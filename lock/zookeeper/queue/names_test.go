@@ -65,7 +65,8 @@ func TestQueueNamesAreChecked(t *testing.T) {
 		}
 	}
 	offerNamed(t, q, strings.Repeat("n", maxName), "longest", true)
-	wantQueue(t, q, "longest")
+	offerNamed(t, q, "!~", "first and last", true)
+	wantQueue(t, q, "longest", "first and last")
 }
 
 // More names than a client can list are not taken: it would lose its connection
@@ -77,15 +78,18 @@ func TestQueueKnowsNoMoreNamesThanCanBeListed(t *testing.T) {
 	offerNamed(t, q, "n", "x", true)
 	s := sessionOf(c)
 	parent := namesOf(q.path)
-	for done := 1; done < maxNames; {
-		var ops []any
-		for ; len(ops) < 1000 && done < maxNames; done++ {
-			ops = append(ops, &zk.CreateRequest{Path: fmt.Sprintf("%s/%d", parent, done), Acl: zk.WorldACL(zk.PermAll)})
-		}
-		if r := s.Write(ops...); r.Outcome != session.Applied {
-			t.Fatal(r.Err)
+	create := func(from, to int) {
+		for from < to {
+			var ops []any
+			for ; len(ops) < 1000 && from < to; from++ {
+				ops = append(ops, &zk.CreateRequest{Path: fmt.Sprintf("%s/%d", parent, from), Acl: zk.WorldACL(zk.PermAll)})
+			}
+			if r := s.Write(ops...); r.Outcome != session.Applied {
+				t.Fatal(r.Err)
+			}
 		}
 	}
+	create(1, maxNames)
 	if _, err := q.OfferNamed(bounded(t), "one-more", nil); !errors.Is(err, ErrFull) {
 		t.Errorf("OfferNamed() beyond %d names = %v, want ErrFull", maxNames, err)
 	}
@@ -96,6 +100,10 @@ func TestQueueKnowsNoMoreNamesThanCanBeListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	offerNamed(t, q, "one-more", "x", true)
+	create(maxNames, 2*maxNames+1)
+	if names, err := q.Names(bounded(t)); !errors.Is(err, ErrFull) || names != nil {
+		t.Errorf("Names() of more than %d = %d, %v; want ErrFull", 2*maxNames, len(names), err)
+	}
 }
 
 func TestQueueOfManyOffersUnderANameOneStands(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,6 +56,9 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 	a, b := New(c[0], "/app/q"), New(c[1], "/app/q")
 	if _, err := a.Remove(bounded(t)); !errors.Is(err, ErrEmpty) {
 		t.Errorf("Remove() where there is no queue = %v, want ErrEmpty", err)
+	}
+	if there, _, err := rawConn(t, testserver.SharedZooKeeper(t)).Exists(a.path); there || err != nil {
+		t.Errorf("Exists() = %v, %v after a call that does not wait, want no queue", there, err)
 	}
 	ids := offer(t, a, "one", "", "three")
 	more, err := b.OfferAll(bounded(t), [][]byte{[]byte("four"), nil, []byte("six")})
@@ -123,6 +127,13 @@ func TestQueueLimits(t *testing.T) {
 	}
 	wantQueue(t, q, "a", strings.Repeat("b", 10))
 	for _, q := range []*Queue{
+		New(c, "/q", MaxLength(1)), New(c, "/q", MaxLength(lengthLimit)), New(c, "/q", MaxElement(1)),
+	} {
+		if _, err := q.Len(bounded(t)); err != nil {
+			t.Errorf("Len() = %v at the limit of an option", err)
+		}
+	}
+	for _, q := range []*Queue{
 		New(c, "q"), New(c, "/q", MaxLength(0)), New(c, "/q", MaxLength(lengthLimit+1)),
 		New(c, "/q", MaxElement(-1)), New(c, "/q", MaxElement(elementLimit+1)),
 	} {
@@ -151,9 +162,17 @@ func TestQueueLargest(t *testing.T) {
 	if err := d.Ack(bounded(t)); err != nil {
 		t.Fatalf("Ack() = %v", err)
 	}
-	many := make([][]byte, 5_000)
+	// The batch of the most elements, up to the last byte.
+	q = New(c, "/q", MaxLength(20_000))
+	_, ops, err := q.prepare(make([][]byte, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	each := size(ops[0].(*zk.CreateRequest))
+	many := make([][]byte, batchLimit/each)
+	many[0] = make([]byte, batchLimit%each)
 	if _, err := q.OfferAll(bounded(t), many); err != nil {
-		t.Fatalf("OfferAll() of a large batch = %v", err)
+		t.Fatalf("OfferAll() of the largest batch = %v", err)
 	}
 	if n, err := q.Len(bounded(t)); n != len(many) || err != nil {
 		t.Errorf("Len() = %d, %v, want %d", n, err, len(many))
@@ -323,7 +342,8 @@ func TestQueueUnavailable(t *testing.T) {
 	_, _, polled := q.Poll(bounded(t))
 	_, peeked := q.Peek(bounded(t))
 	_, received := q.TryReceive(bounded(t))
-	for _, err := range []error{offered, polled, peeked, received} {
+	_, named := q.Names(bounded(t))
+	for _, err := range []error{offered, polled, peeked, received, named} {
 		if !errors.Is(err, idem.ErrUnavailable) {
 			t.Errorf("error %v, want ErrUnavailable", err)
 		}
@@ -391,4 +411,116 @@ func TestQueuePollGivenUp(t *testing.T) {
 		t.Errorf("Poll() = %v, %v, want %v and %v", ok, err, idem.ErrUnavailable, context.Canceled)
 	}
 	wantQueue(t, q, "x")
+}
+
+// Another process takes an element while Peek reads it.
+func TestQueuePeekPassesAnElementThatIsGone(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	offer(t, r.direct, "a", "b")
+	read := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(r.q.path+"/e-")))
+	peeked := make(chan string, 1)
+	go func() {
+		e, err := r.q.Peek(bounded(t))
+		if err != nil {
+			t.Errorf("Peek() = %v", err)
+		}
+		peeked <- string(e.Data)
+	}()
+	await(t, "the read", read.Held())
+	if e, err := r.direct.Remove(bounded(t)); err != nil || string(e.Data) != "a" {
+		t.Fatalf("Remove() = %q, %v, want a", e.Data, err)
+	}
+	read.Release()
+	if got := <-peeked; got != "b" {
+		t.Errorf("Peek() = %q, want b", got)
+	}
+	wantQueue(t, r.q, "b")
+}
+
+// A process reads each element once, however often it picks.
+func TestQueueReadsEachElementOnce(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	seen := r.Proxy.Count(r.q.path + "/e-")
+	offer(t, r.direct, "a", "b", "c", "d", "e")
+	for _, want := range []string{"a", "b", "c"} {
+		if e, err := r.q.Remove(bounded(t)); err != nil || string(e.Data) != want {
+			t.Errorf("Remove() = %q, %v, want %s", e.Data, err, want)
+		}
+	}
+	for _, want := range []string{"d", "e"} {
+		ack(t, receive(t, r.q, want, 1))
+	}
+	wantQueue(t, r.q)
+	if n := seen.Seen().Requests[testserver.OpGetData]; n != 5 {
+		t.Errorf("%d reads of 5 elements, want 5", n)
+	}
+}
+
+// counted counts how often its end is waited for.
+type counted struct {
+	context.Context
+	waits atomic.Int64
+}
+
+func (c *counted) Done() <-chan struct{} {
+	c.waits.Add(1)
+	return c.Context.Done()
+}
+
+// A caller that waits for an element sends nothing, and does not spin.
+func TestQueueTakeIsQuietWhileItWaits(t *testing.T) {
+	t.Parallel()
+	r := newQueueRig(t)
+	seen := r.Proxy.Count(r.q.path)
+	ctx := &counted{Context: bounded(t)}
+	taken := make(chan error, 1)
+	go func() { taken <- callTake(ctx, r.q) }()
+	until(t, "the call waits", func() bool { return ctx.waits.Load() > 0 })
+	select {
+	case err := <-taken:
+		t.Fatalf("Take() = %v, want it to wait", err)
+	case <-time.After(50 * time.Millisecond): // that nothing happens can only be waited for
+	}
+	if waits, requests := ctx.waits.Load(), seen.Seen().Total(); waits > 10 || requests > 10 {
+		t.Errorf("Take() waited %d times and made %d requests, want about 1", waits, requests)
+	}
+	offer(t, r.direct, "a")
+	if err := <-taken; err != nil {
+		t.Errorf("Take() = %v", err)
+	}
+}
+
+// Two callers of a client share its list. When one of them has read it again, the other picks again.
+func TestQueueNewListWakesOtherCallers(t *testing.T) {
+	t.Parallel()
+	c := crowd(t, 2)
+	q := New(c[0], "/q")
+	offer(t, q, "x")
+	wantQueue(t, q, "x")
+	known := q.elements(sessionOf(c[0]))
+	_, _, changed := known.pick()
+	offer(t, New(c[1], "/q"), "y")
+	if e, err := q.Peek(bounded(t)); err != nil || string(e.Data) != "y" {
+		t.Fatalf("Peek() = %q, %v, want y", e.Data, err)
+	}
+	if !closed(changed) {
+		t.Error("the new list has not woken a caller that picked from the old one")
+	}
+	// An element can be picked as soon as its lock has ended.
+	p, _, _ := known.pick()
+	if p == nil {
+		t.Fatal("pick() = nil, want y")
+	}
+	ended := make(chan struct{})
+	close(ended)
+	known.mu.Lock()
+	known.busy[p.Name] = ended
+	known.mu.Unlock()
+	if p, _, _ := known.pick(); p == nil {
+		t.Error("pick() = nil after the lock has ended, want y")
+	}
+	known.free(*p, nil)
+	wantQueue(t, q, "y")
 }
