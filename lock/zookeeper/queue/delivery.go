@@ -138,8 +138,7 @@ func (d *Delivery) Ack(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w: another ack is under way: %w", idem.ErrUnavailable, context.Cause(ctx))
 	}
-	over := d.Over()
-	if d.acked || over != nil {
+	if over := d.Over(); over != nil {
 		defer func() { <-d.acking }()
 		if d.acked {
 			return nil

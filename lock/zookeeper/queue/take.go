@@ -116,7 +116,7 @@ func serve(ctx context.Context, q *Queue, wait bool, try func(*elements, line.Po
 			err = q.elements(t).serve(ctx, wait, try)
 		}
 		var doubt *InDoubtError
-		if err == nil || !wait || !errors.Is(err, idem.ErrUnavailable) || session.Refusal(err) || errors.As(err, &doubt) {
+		if !wait || !errors.Is(err, idem.ErrUnavailable) || session.Refusal(err) || errors.As(err, &doubt) {
 			return err
 		}
 		if !retries.Wait(ctx) {
