@@ -107,14 +107,18 @@ func TestOrphanIsRemoved(t *testing.T) {
 	r := newRig(t, 0)
 	o := r.c.core.Owner
 	o.Try = "0"
-	if got := sessionOf(r.c).Write(&zk.CreateRequest{Path: r.path, Data: o.Encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral}); got.Outcome != session.Applied {
-		t.Fatalf("orphan: %+v", got)
+	orphan := sessionOf(r.c).Write(&zk.CreateRequest{Path: r.path, Data: o.Encode(), Acl: r.cfg.ACL, Flags: zk.FlagEphemeral})
+	if orphan.Outcome != session.Applied {
+		t.Fatalf("orphan: %+v", orphan)
 	}
 	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
 		t.Errorf("TryAcquire() = %v, want %v", err, idem.ErrLocked)
 	}
 	lease := r.take(r.l)
 	r.wantHeld(lease)
+	if token := lease.Fence().Token; token <= uint64(orphan.Zxid) {
+		t.Errorf("fence %d, and that of the orphan was %d", token, orphan.Zxid)
+	}
 	r.release(lease)
 }
 
@@ -260,18 +264,60 @@ func TestWaitAcrossReconnect(t *testing.T) {
 	r := newRig(t, 0)
 	lease := r.take(r.other)
 	woken := make(chan error, 1)
-	go func() { woken <- r.l.Wait(bounded(t), r.id) }()
-	until(t, "watch", func() bool { return len(sessionOf(r.c).Watched()) == 1 })
+	go func() {
+		err := r.l.Wait(bounded(t), r.id)
+		if err == nil { // the caller tries to take the lock
+			_, err = r.c.usable()
+		}
+		woken <- err
+	}()
+	s := sessionOf(r.c)
+	until(t, "watch", func() bool { return len(s.Watched()) == 1 })
 	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
 	r.proxy.Cut()
 	await(t, "reconnect", connect.Held())
 	r.release(lease)
 	again := r.take(r.other)
+	confirmation := r.proxy.HoldNextReply(testserver.Op(testserver.OpMulti))
 	connect.Release()
+	await(t, "the first write of the connection", confirmation.Held())
+	until(t, "no watch left", func() bool { return len(s.Watched()) == 0 })
+	confirmation.Release()
 	if err := <-woken; err != nil {
 		t.Errorf("Wait() = %v", err)
 	}
 	r.release(again)
+}
+
+// A lock that may not be read is not called free.
+func TestWaitForALockThatMayNotBeRead(t *testing.T) {
+	t.Parallel()
+	for name, watch := range map[string]bool{"at the first read": false, "at the watch": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 0)
+			lease := r.take(r.other)
+			read := r.proxy.HoldNext(onRead(r.path))
+			if watch {
+				read.Release()
+				read = r.proxy.HoldNext(onWatch(r.path))
+			}
+			waited := make(chan error, 1)
+			go func() { waited <- r.l.Wait(bounded(t), r.id) }()
+			await(t, "read", read.Held())
+			if _, err := r.raw.SetACL(r.path, zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
+				t.Fatal(err)
+			}
+			read.Release()
+			if err := <-waited; !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("Wait() = %v, want %v and %v", err, ErrNotPermitted, idem.ErrUnavailable)
+			}
+			if holder, there, err := r.l.HeldBy(bounded(t), r.id); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("HeldBy() = %v, %t, %v; want %v and %v", holder, there, err, ErrNotPermitted, idem.ErrUnavailable)
+			}
+			r.release(lease)
+		})
+	}
 }
 
 // 64 goroutines of three clients want one lock while connections break and
