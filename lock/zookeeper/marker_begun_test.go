@@ -158,13 +158,13 @@ func TestMarkBegunLost(t *testing.T) {
 }
 
 // The caller gives up while it is not known what became of the transaction, and
-// gives the lock back: nothing is left of either.
+// gives the lock back. What the release says is left, whatever became of the transaction.
 func TestMarkBegunGivenUp(t *testing.T) {
 	t.Parallel()
 	for name, before := range befores() {
 		for _, loss := range losses {
-			for _, silent := range []bool{false, true} {
-				t.Run(name+", "+loss.name+map[bool]string{true: ", silent"}[silent], func(t *testing.T) {
+			for _, end := range []string{"cleared", "silent", "as before"} {
+				t.Run(name+", "+loss.name+", "+end, func(t *testing.T) {
 					t.Parallel()
 					r := newMarkerRig(t, 0)
 					if before != nil {
@@ -181,16 +181,21 @@ func TestMarkBegunGivenUp(t *testing.T) {
 					if err := lease.MarkBegun(bounded(t), *m); !errors.Is(err, idem.ErrUnavailable) {
 						t.Errorf("MarkBegun() while another one is under way = %v, want %v", err, idem.ErrUnavailable)
 					}
-					if !silent {
+					switch end {
+					case "cleared":
 						lease.MarkOnRelease(nil)
+					case "as before":
+						lease.MarkOnRelease(before)
 					}
 					lease.ReleaseInBackground()
 					connect.Release()
 					r.idle(r.c)
 					next := r.take(r.other)
 					switch {
-					case !silent:
+					case end == "cleared":
 						wantFound(t, next, nil)
+					case end == "as before":
+						wantFound(t, next, before)
 					case loss.name == "reply lost":
 						wantFound(t, next, m)
 					default:
@@ -369,6 +374,45 @@ func TestMarkBegunWithoutPermission(t *testing.T) {
 	lease.MarkOnRelease(nil)
 	r.release(lease)
 	r.wantMarker(old)
+}
+
+// A lock that may not be read, which MarkBegun does when the lock is not young, has no marker.
+func TestMarkBegunOfALockThatMayNotBeRead(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	lease := r.take(r.l)
+	age(lease)
+	if _, err := r.raw.SetACL(r.path, zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("MarkBegun() = %v, want %v and %v", err, ErrNotPermitted, idem.ErrUnavailable)
+	}
+	if _, err := r.raw.SetACL(r.path, zk.WorldACL(zk.PermAll), -1); err != nil {
+		t.Fatal(err)
+	}
+	r.wantHeld(lease)
+	m := r.begin(lease)
+	r.release(lease)
+	r.wantMarker(m)
+}
+
+// A transaction that never left the process says nothing about later ones.
+func TestMarkBegunWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	lease := r.take(r.l)
+	r.proxy.Refuse(true)
+	r.proxy.Cut()
+	until(t, "disconnected", func() bool { _, err := r.c.usable(); return err != nil })
+	if err := lease.MarkBegun(bounded(t), *newMarker(idem.StateUnknown)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	r.proxy.Restore()
+	m := completed()
+	lease.MarkOnRelease(m)
+	r.release(lease)
+	r.wantMarker(m)
 }
 
 // Attempts that begin at the same moment share a transaction, and one that cannot
