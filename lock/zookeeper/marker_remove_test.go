@@ -3,11 +3,14 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -156,6 +159,9 @@ func TestMarkerRemovalSkipsLocks(t *testing.T) {
 		r.release(plain.(*Lease))
 	}
 	r.wantMarker(m)
+	for _, name := range []string{"mine", strings.ToUpper(r.id.String()[3:])} { // no locker makes these
+		create(t, r.raw, parentOf(r.c, r.id)+"/"+name, 0)
+	}
 	r.wantRemoved(all, MarkerStats{Looked: 1, Removed: 1})
 }
 
@@ -192,6 +198,88 @@ func TestMarkerRemovalSparesWhatCameMeanwhile(t *testing.T) {
 			}
 			r.idle(r.c)
 		})
+	}
+}
+
+// A pass that could not look at every marker does not say that it did.
+func TestMarkerRemovalThatIsCutShort(t *testing.T) {
+	t.Parallel()
+	abandon := func(settled bool) func(*rig) MarkerRemoval {
+		return func(r *rig) MarkerRemoval {
+			return MarkerRemoval{Retention: 1, Settled: func(context.Context, idem.KeyID, *idem.Marker) (bool, error) {
+				r.c.Abandon()
+				return settled, nil
+			}}
+		}
+	}
+	during := func(hold func(*rig) *testserver.Hold) func(*rig) MarkerRemoval {
+		return func(r *rig) MarkerRemoval {
+			frame := hold(r)
+			go func() { <-frame.Held(); r.c.Abandon(); frame.Release() }()
+			return MarkerRemoval{Retention: 1, Settled: func(context.Context, idem.KeyID, *idem.Marker) (bool, error) { return true, nil }}
+		}
+	}
+	hide := func(path func(*rig) string) func(*rig) MarkerRemoval {
+		return func(r *rig) MarkerRemoval {
+			if _, err := r.raw.SetACL(path(r), zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
+				r.Fatal(err)
+			}
+			return all
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		prepare func(*rig) MarkerRemoval
+		err     error // beside ErrUnavailable
+		want    MarkerStats
+	}{
+		{"no client to list the next parent", abandon(false), nil, MarkerStats{Looked: 1, Unknown: 1}},
+		{"no client to lock the key", abandon(true), nil, MarkerStats{Looked: 1, Kept: 1}},
+		{"no client to read the marker", during(func(r *rig) *testserver.Hold { return r.proxy.HoldNext(onRead(r.path)) }), nil, MarkerStats{}},
+		{"no client to release the lock", during(func(r *rig) *testserver.Hold {
+			match, n := r.onChild(), 0
+			return r.proxy.HoldNext(func(req testserver.Request) bool {
+				if match(req) {
+					n++
+				}
+				return n == 2
+			})
+		}), nil, MarkerStats{Looked: 1, Kept: 1}},
+		{"the root is hidden", hide(func(r *rig) string { return r.cfg.rootPath() }), ErrNotPermitted, MarkerStats{}},
+		{"the parent is hidden", hide(func(r *rig) string { return parentOf(r.c, r.id) }), ErrNotPermitted, MarkerStats{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			r.mark(newMarker(idem.StateUnknown))
+			if strings.Contains(tt.name, "next parent") {
+				next := r.id
+				next[0]++
+				r.leave(next, newMarker(idem.StateUnknown))
+			}
+			got, err := r.l.RemoveMarkers(bounded(t), tt.prepare(r))
+			if !errors.Is(err, idem.ErrUnavailable) || tt.err != nil && !errors.Is(err, tt.err) || got != tt.want {
+				t.Errorf("RemoveMarkers() = %+v, %v; want %+v, %v and %v", got, err, tt.want, idem.ErrUnavailable, tt.err)
+			}
+		})
+	}
+}
+
+// The context ends between two markers, and the second one is not read.
+func TestMarkerRemovalEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	for range 2 {
+		r.leave(r.sibling(), newMarker(idem.StateUnknown))
+	}
+	ctx, cancel := context.WithCancel(bounded(t))
+	defer cancel()
+	_, err := r.l.RemoveMarkers(ctx, MarkerRemoval{
+		Retention: 1, PerSecond: 10,
+		Settled: func(context.Context, idem.KeyID, *idem.Marker) (bool, error) { cancel(); return false, nil },
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("RemoveMarkers() = %v, want %v", err, context.Canceled)
 	}
 }
 

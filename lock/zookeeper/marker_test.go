@@ -241,6 +241,9 @@ func TestMarkerWait(t *testing.T) {
 				t.Errorf("Wait() = %v", err)
 			}
 		}
+		if paths := sessionOf(r.c).Watched(); len(paths) > 0 {
+			t.Errorf("watches are left at %q", paths)
+		}
 	})
 	for _, e := range endings() {
 		t.Run("woken by a release: "+e.name, func(t *testing.T) {
