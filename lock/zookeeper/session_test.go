@@ -361,6 +361,114 @@ func TestCloseReleasesAtOnce(t *testing.T) {
 	}
 }
 
+// No call of a closed client succeeds, whatever it asks.
+func TestClosedClientServesNoCall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	if err := r.c.Close(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func() error{
+		"TryAcquire": func() error { _, err := r.l.TryAcquire(bounded(t), request(r.id)); return err },
+		"Wait":       func() error { return r.l.Wait(bounded(t), r.id) },
+		"Ping":       func() error { return r.l.Ping(bounded(t)) },
+		"HeldBy":     func() error { _, _, err := r.l.HeldBy(bounded(t), r.id); return err },
+		"RemoveMarkers": func() error {
+			_, err := r.l.RemoveMarkers(bounded(t), MarkerRemoval{Retention: 1})
+			return err
+		},
+		"OpenParents": func() error { _, err := r.c.OpenParents(bounded(t)); return err },
+	} {
+		if err := call(); !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("%s() = %v, want %v", name, err, idem.ErrUnavailable)
+		}
+	}
+}
+
+// A client does not open if it cannot read the lock domain. It does without the znode of the base,
+// which it may not read either.
+func TestDomainThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, path string
+		data       string
+		acl        []zk.ACL
+		open       bool
+		err        error
+	}{
+		{"an empty domain", "/idem/domain", "", zk.WorldACL(zk.PermAll), false, nil},
+		{"a hidden domain", "/idem/domain", "x", zk.DigestACL(zk.PermAll, "other", "secret"), false, ErrNotPermitted},
+		{"a hidden base", "/lock/base", "x", zk.DigestACL(zk.PermAll, "other", "secret"), true, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := sharedConfig(t)
+			cfg.OpenTimeout = 5 * time.Second
+			raw, path := rawConn(t, cfg.Servers), cfg.Chroot+tt.path
+			create(t, raw, cfg.Chroot, 0)
+			create(t, raw, path[:strings.LastIndexByte(path, '/')], 0)
+			if _, err := raw.Create(path, []byte(tt.data), 0, tt.acl); err != nil {
+				t.Fatal(err)
+			}
+			c, err := Open(bounded(t), cfg)
+			if err == nil {
+				defer c.Abandon()
+			}
+			switch {
+			case (err == nil) != tt.open:
+				t.Errorf("Open() = %v, want it to succeed: %t", err, tt.open)
+			case tt.open:
+			case errors.Is(err, idem.ErrUnavailable), tt.err != nil && !errors.Is(err, tt.err), !strings.Contains(err.Error(), path):
+				t.Errorf("Open() = %v, want %v that names %s", err, tt.err, path)
+			}
+		})
+	}
+}
+
+// A client that may not make the root opens. Its locks say why they cannot be had.
+func TestRootThatMayNotBeMade(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	cfg.OpenTimeout = 5 * time.Second
+	raw := rawConn(t, cfg.Servers)
+	create(t, raw, cfg.Chroot, 0)
+	create(t, raw, cfg.Chroot+"/idem", 0)
+	if _, err := raw.SetACL(cfg.Chroot, zk.WorldACL(zk.PermRead), -1); err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, cfg)
+	if _, err := c.Locker().TryAcquire(bounded(t), request(newID())); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v, want %v and %v", err, ErrNotPermitted, idem.ErrUnavailable)
+	}
+}
+
+// The session ends while the client reads the base. That is no mismatch, so Open tries again.
+func TestOpenWhoseSessionEnds(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	p := testserver.StartZooKeeperProxy(t, server[0])
+	cfg := config(t, p.Addr())
+	read := p.HoldNext(onRead(cfg.Chroot + "/lock/base"))
+	opened := make(chan error, 1)
+	var c *Client
+	go func() {
+		var err error
+		c, err = Open(bounded(t), cfg)
+		opened <- err
+	}()
+	await(t, "read of the base", read.Held())
+	id, passwd := p.Session()
+	if err := testserver.KillSession(server[0], id, passwd); err != nil {
+		t.Fatal(err)
+	}
+	p.Cut()
+	read.Release()
+	if err := <-opened; err != nil {
+		t.Fatalf("Open() = %v", err)
+	}
+	c.Abandon()
+}
+
 func TestCloseIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
