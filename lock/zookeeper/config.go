@@ -171,10 +171,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Retry.Max < c.Retry.Base {
 		return c, errors.New("zookeeper: retry policy has a Max below its Base")
 	}
-	if c.TickTime != 0 {
-		if err := session.CheckTimeout(c.SessionTimeout, c.TickTime); err != nil {
-			return c, err
-		}
+	if err := session.CheckTimeout(c.SessionTimeout, c.TickTime); err != nil { // never without a TickTime
+		return c, err
 	}
 	c.Chroot = strings.TrimRight(c.Chroot, "/")
 	for _, p := range []struct {

@@ -51,6 +51,13 @@ func TestConfigDefaults(t *testing.T) {
 	if path := cfg.lockPath(newID()); len(path) != len("/lock/")+65 || !strings.HasPrefix(path, "/lock/") {
 		t.Errorf("lockPath() = %q", path)
 	}
+	if cfg.OpenTimeout != 10*time.Second || cfg.SessionTimeout != 10*time.Second || cfg.Logger == nil {
+		t.Errorf("OpenTimeout = %v, SessionTimeout = %v, Logger = %v", cfg.OpenTimeout, cfg.SessionTimeout, cfg.Logger)
+	}
+	given.SessionTimeout = time.Minute
+	if cfg, err := given.withDefaults(); err != nil || cfg.OpenTimeout != time.Minute {
+		t.Errorf("OpenTimeout = %v, %v; want that of the session", cfg.OpenTimeout, err)
+	}
 	secret := Credential{Scheme: "digest", Secret: []byte("user:s3cret")}
 	if s := fmt.Sprint(secret, &secret, secret.LogValue()); strings.Contains(s, "s3cret") {
 		t.Errorf("a credential prints as %s", s)
@@ -64,6 +71,7 @@ func TestConfigThatCannotWorkIsRefused(t *testing.T) {
 		"an empty server":       func(c *Config) { c.Servers = []string{"a", ""} },
 		"a negative time-out":   func(c *Config) { c.SessionTimeout = -1 },
 		"a negative limit":      func(c *Config) { c.MaxLocksPerSession = -1 },
+		"a root of 201 bytes":   func(c *Config) { c.Root = "/" + strings.Repeat("x", 200) },
 		"a retry that shortens": func(c *Config) { c.Retry = RetryPolicy{Base: time.Second, Max: time.Millisecond} },
 	} {
 		cfg := Config{Servers: []string{"a"}}
@@ -71,5 +79,27 @@ func TestConfigThatCannotWorkIsRefused(t *testing.T) {
 		if _, err := Open(bounded(t), cfg); err == nil || errors.Is(err, idem.ErrUnavailable) {
 			t.Errorf("%s: Open() = %v, want an error of the configuration", name, err)
 		}
+	}
+}
+
+// The default ACL keeps strangers out as soon as the client has an identity.
+func TestDefaultACL(t *testing.T) {
+	t.Parallel()
+	for scheme, credentials := range map[string][]Credential{"world": nil, "auth": {mine}} {
+		cfg, err := Config{Servers: []string{"a"}, Credentials: credentials}.withDefaults()
+		if err != nil || len(cfg.ACL) != 1 || cfg.ACL[0].Scheme != scheme {
+			t.Errorf("ACL with %d credentials = %v, %v; want one of scheme %s", len(credentials), cfg.ACL, err, scheme)
+		}
+	}
+}
+
+func TestConfigAtItsLimits(t *testing.T) {
+	t.Parallel()
+	cfg := Config{
+		Servers: []string{"a"}, Root: "/" + strings.Repeat("x", 199),
+		Retry: RetryPolicy{Base: time.Second, Max: time.Second},
+	}
+	if _, err := cfg.withDefaults(); err != nil {
+		t.Errorf("withDefaults() = %v", err)
 	}
 }
