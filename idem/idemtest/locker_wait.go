@@ -34,14 +34,16 @@ var lockerWaitTests = []lockerTest{
 	}},
 	{"a waiter whose context ends is told so", func(b *lockerBench) {
 		lease := b.take(b.a, b.id)
-		ended, cancel := context.WithCancel(b.ctx)
-		cancel()
-		b.wantWoken(b.wait(ended, b.b, 1), 1, context.Canceled)
+		for _, l := range []idem.Locker{b.a, b.b} {
+			ended, cancel := context.WithCancel(b.ctx)
+			cancel()
+			b.wantWoken(b.wait(ended, l, 1), 1, context.Canceled)
 
-		ctx, cancel := context.WithCancel(b.ctx)
-		woken := b.wait(ctx, b.b, 8)
-		cancel()
-		b.wantWoken(woken, 8, context.Canceled)
+			ctx, cancel := context.WithCancel(b.ctx)
+			woken := b.wait(ctx, l, 8)
+			cancel()
+			b.wantWoken(woken, 8, context.Canceled)
+		}
 		b.wantHeld(lease)
 	}},
 	{"a waiter is not woken while the lock is held", func(b *lockerBench) {
