@@ -154,7 +154,7 @@ func (j *Joined) tryBegin(ctx context.Context, id idem.KeyID, req idem.JoinedReq
 	if err == nil && taken && !waited {
 		return t, false, nil
 	}
-	t.undo(ctx)
+	t.finish(ctx, true) // the slot stays
 	switch fault := j.dialect.fault(err); {
 	case err == nil, fault == faultDuplicate, fault == faultConflict, fault == faultBusy && ctx.Err() == nil:
 		return nil, false, nil

@@ -171,7 +171,7 @@ func TestBeginJoinedTakesOnlyTheRecordThatItHasRead(t *testing.T) {
 				s.Fatalf("tryBegin() = held %t, %v", held, err)
 			}
 			if t != nil {
-				t.undo(ctx)
+				t.finish(ctx, true)
 			}
 			return t != nil
 		}

@@ -141,12 +141,6 @@ func (t *joinedTx) Conflict(err error) bool {
 	return err != nil && t.joined.dialect.fault(err) == faultConflict
 }
 
-// undo ends a transaction that no handler has seen. The slot stays.
-func (t *joinedTx) undo(ctx context.Context) {
-	t.release = nil
-	t.finish(ctx, true)
-}
-
 // finish ends the transaction if it is open, and gives the connection back.
 func (t *joinedTx) finish(ctx context.Context, open bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)

@@ -2,6 +2,8 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -134,13 +136,18 @@ func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c *completion) e
 }
 
 // commit sends COMMIT past the sql.Tx, because the driver's COMMIT knows no context. What the
-// handler still sends over the transaction is rolled back after it.
+// handler still sends over the transaction is rolled back after it. If the handler has ended the
+// transaction meanwhile, there may have been nothing left to commit, and the error leaves that open.
 func (g *mysqlGuard) commit(ctx context.Context, t *joinedTx) error {
-	err := t.session.Exec(ctx, "COMMIT")
-	if err == nil && t.session.Rollback(ctx) != nil {
-		t.unfit = true // it may still have autocommit off
+	if err := t.session.Exec(ctx, "COMMIT"); err != nil {
+		return err
 	}
-	return err
+	err := t.session.Rollback(ctx)
+	if errors.Is(err, sql.ErrTxDone) {
+		return ErrHandlerEnded
+	}
+	t.unfit = err != nil // it may still have autocommit off
+	return nil
 }
 
 func (g *mysqlGuard) undone(error) bool { return false } // a conflict is told apart before
