@@ -134,7 +134,7 @@ func (s *Store) change(ctx context.Context, method string, id idem.KeyID, decide
 			continue
 		}
 		replace := s.replaceAlone
-		if write.Record.Decision.ByPerson() && write.Record.State != idem.StatePending {
+		if write.Record.Decision.ByPerson() {
 			replace = s.replaceDecided
 		}
 		done, err := replace(ctx, method, id, &f, write)
