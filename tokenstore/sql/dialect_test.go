@@ -10,6 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+// otherError has a number that is none of MySQL.
+type otherError struct{ Number uint16 }
+
+func (otherError) Error() string { return "1062" }
+
 // The faults are read from the errors of the drivers, also below other errors. The tests on
 // servers make most of them happen.
 func TestFaults(t *testing.T) {
@@ -40,6 +45,7 @@ func TestFaults(t *testing.T) {
 		{mysql, my(1205), faultBusy},
 		{mysql, my(1290), faultReadOnly},
 		{mysql, my(1146), faultNoTable},
+		{mysql, &otherError{Number: 1062}, faultOther},    // of another driver
 		{sqlite, errors.New("no such table"), faultOther}, // of no driver
 	} {
 		for _, err := range []error{tt.err, fmt.Errorf("wrapped: %w", tt.err), errors.Join(tt.err, errors.New("another"))} {

@@ -290,9 +290,14 @@ func TestSettingsOfSQLite(t *testing.T) {
 		if bad == write {
 			t.Fatalf("%s does not have %s", write, old)
 		}
-		if _, err := New(t.Context(), open(t, "sqlite", bad), SQLite(), quiet()); !errors.Is(err, errSetting) {
+		if _, err := New(t.Context(), open(t, "sqlite", bad), SQLite(), quiet()); !errors.Is(err, errSetting) || errors.Is(err, idem.ErrUnavailable) {
 			t.Errorf("New() with %s = %v, want %v", setting, err, errSetting)
 		}
+		s, err := New(t.Context(), open(t, "sqlite", bad), SQLite(), quiet(), WithReadOnly())
+		if err != nil {
+			t.Fatalf("New() that only reads, with %s = %v, want <nil>", setting, err)
+		}
+		_ = s.Close()
 	}
 	other, _ := SQLiteDSN(filepath.Join(t.TempDir(), "other.db"))
 	rollback := open(t, "sqlite", strings.Replace(other, "journal_mode%28WAL%29", "journal_mode%28DELETE%29", 1))
@@ -302,6 +307,16 @@ func TestSettingsOfSQLite(t *testing.T) {
 	if _, err := New(t.Context(), rollback, SQLite(), quiet()); !errors.Is(err, errSetting) {
 		t.Errorf("New() with journal_mode DELETE = %v, want %v", err, errSetting)
 	}
+	memory := open(t, "sqlite", "file::memory:?_pragma=foreign_keys(1)&_pragma=synchronous(OFF)") // it is on no disk
+	memory.SetMaxOpenConns(1)
+	if err := Migrate(t.Context(), memory, SQLite()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(t.Context(), memory, SQLite(), quiet())
+	if err != nil {
+		t.Fatalf("New() in memory = %v, want <nil>", err)
+	}
+	_ = s.Close()
 }
 
 // A session without autocommit would never commit a record.
@@ -322,9 +337,15 @@ func TestSettingsOfMySQL(t *testing.T) {
 func TestSettingsOfPostgreSQL(t *testing.T) {
 	b := backends()[0]
 	p := b.migrated(t)
-	if _, err := New(t.Context(), open(t, "pgx", p.dsn+"&synchronous_commit=off"), PostgreSQL(), quiet()); !errors.Is(err, errSetting) {
+	hasty := open(t, "pgx", p.dsn+"&synchronous_commit=off")
+	if _, err := New(t.Context(), hasty, PostgreSQL(), quiet()); !errors.Is(err, errSetting) || errors.Is(err, idem.ErrUnavailable) {
 		t.Errorf("New() with synchronous_commit off = %v, want %v", err, errSetting)
 	}
+	s, err := New(t.Context(), hasty, PostgreSQL(), quiet(), WithReadOnly())
+	if err != nil {
+		t.Fatalf("New() that only reads, with synchronous_commit off = %v, want <nil>", err)
+	}
+	_ = s.Close()
 }
 
 // A response that the server would refuse is no reason to try again. The engine settles
@@ -469,14 +490,21 @@ func TestMySQLThatForgetsCommitsIsTold(t *testing.T) {
 }
 
 // The connection is lost at each message of Migrate and New in turn. The error says so, and another
-// call finishes the tables.
+// call finishes the tables. A call without an error has done everything.
 func TestConnectionLostAtEachStatementOfMigrateAndNew(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {
-		far, proxy := b.behindProxy(t, b.fresh(t))
+		near := b.fresh(t)
+		far, proxy := b.behindProxy(t, near)
 		lost := 0
 		for name, open := range map[string]func(prefix string) error{
 			"Migrate": func(prefix string) error {
-				return Migrate(t.Context(), far.write, b.dialect, WithTablePrefix(prefix))
+				err := Migrate(t.Context(), far.write, b.dialect, WithTablePrefix(prefix))
+				if err == nil {
+					if left := (names{b.dialect.d, "", prefix}).check(t.Context(), near.write); left != nil {
+						t.Errorf("after Migrate() = <nil>: %v", left)
+					}
+				}
+				return err
 			},
 			"New": func(prefix string) error {
 				if err := Migrate(t.Context(), far.write, b.dialect, WithTablePrefix("new_")); err != nil {
@@ -484,7 +512,12 @@ func TestConnectionLostAtEachStatementOfMigrateAndNew(t *testing.T) {
 				}
 				s, err := New(t.Context(), far.write, b.dialect, quiet(), WithExpiry(0), WithTablePrefix("new_"))
 				if err == nil {
+					if s.longestResponse <= 0 || b.dialect.d == postgres && s.recordsTable == 0 {
+						t.Errorf("New() has not asked for the settings: longest response %d, table %d", s.longestResponse, s.recordsTable)
+					}
 					err = s.Close()
+				} else if !errors.Is(err, idem.ErrUnavailable) {
+					t.Errorf("New() = %v, want %v", err, idem.ErrUnavailable)
 				}
 				return err
 			},

@@ -113,6 +113,16 @@ func TestWithReadOnly(t *testing.T) {
 		if page, err := s.ListOpen(t.Context(), idem.OpenQuery{}); err != nil || len(page.Records) != 1 {
 			t.Errorf("ListOpen() = %+v, %v, want the record", page, err)
 		}
+		good := b.store(t, p)
+		done := key(1)
+		completed(t, good, done)
+		standby := b.store(t, b.readOnly(t, p), WithReadOnly())
+		if err := standby.Ping(t.Context()); err != nil {
+			t.Errorf("Ping() of a database that accepts no writes = %v, want <nil>", err)
+		}
+		if rec, err := standby.Get(t.Context(), done); err != nil || rec.State != idem.StateCompleted {
+			t.Errorf("Get() from a database that accepts no writes = %v, %v, want completed", rec.State, err)
+		}
 	})
 }
 
@@ -152,6 +162,14 @@ func TestWrongOptions(t *testing.T) {
 	if _, err := New(t.Context(), nil, SQLite()); err == nil {
 		t.Error("New() without a database = <nil>")
 	}
+	for n, ok := range map[int]bool{63: true, 64: false} {
+		if _, err := newConfig(db, postgres, []Option{WithSchema(strings.Repeat("x", n))}); (err == nil) != ok {
+			t.Errorf("a schema of %d letters: %v, want it taken: %t", n, err, ok)
+		}
+	}
+	if _, err := newConfig(db, postgres, []Option{WithTablePrefix(strings.Repeat("x", 47))}); err != nil {
+		t.Errorf("a prefix of 47 letters: %v, want <nil>", err)
+	}
 }
 
 // Texts that are too long for a column are refused before the database sees them. MySQL would
@@ -175,6 +193,19 @@ func TestLongTexts(t *testing.T) {
 		st.Decision.Reason = strings.Repeat("x", maxReason+1)
 		if _, err := s.Settle(t.Context(), id, st); err == nil {
 			t.Error("Settle() with a long reason = <nil>")
+		}
+		for name, re := range map[string]idem.Repair{
+			"route":  {Route: long},
+			"domain": {Replaced: idem.Replaced{Attempt: idem.Attempt{Fence: idem.Fence{Domain: long}}}},
+		} {
+			st := settlementOf(a, "")
+			st.Repair = &re
+			if res, err := s.Settle(t.Context(), id, st); err == nil || res.Settled {
+				t.Errorf("Settle() with a repair of a long %s = settled %t, %v, want an error", name, res.Settled, err)
+			}
+		}
+		if err := s.RetireDomain(t.Context(), long[:maxText], idem.Decision{By: "alice", Reason: strings.Repeat("x", maxReason)}); err != nil {
+			t.Errorf("RetireDomain() with the longest reason = %v, want <nil>", err)
 		}
 		st.Decision = idem.Decision{By: long[:maxText], Reason: strings.Repeat("ü", maxReason/2)}
 		if err := callSettle(t.Context(), s, id, st); err != nil {

@@ -1,0 +1,360 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// completed completes a key, and returns its settlement.
+func completed(tb testing.TB, s *Store, id idem.KeyID) idem.Settlement {
+	tb.Helper()
+	st := settlementOf(mustBegin(tb, s, id, request(5)), "")
+	if err := callSettle(tb.Context(), s, id, st); err != nil {
+		tb.Fatal(err)
+	}
+	return st
+}
+
+// A completed record that may not be on the disk is no answer. Without the wait for the disk every
+// call that found it fails.
+func TestRecordThatMayBeLostIsNoAnswer(t *testing.T) {
+	b := backends()[1]
+	p := b.migrated(t)
+	id := key(1)
+	st := completed(t, b.store(t, p, WithExpiry(0)), id)
+	broken := open(t, "mysql", p.dsn)
+	s := b.store(t, pools{broken, p.read, p.dsn}, WithExpiry(0))
+	if err := broken.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	token := request(6)
+	token.Kind = idem.IssuedToken
+	for name, call := range map[string]func() (idem.State, error){
+		"Get":    func() (idem.State, error) { rec, err := s.Get(ctx, id); return rec.State, err },
+		"Issue":  func() (idem.State, error) { rec, err := s.Issue(ctx, id, time.Hour); return rec.State, err },
+		"Begin":  func() (idem.State, error) { res, err := s.Begin(ctx, id, token); return res.Record.State, err },
+		"Settle": func() (idem.State, error) { res, err := s.Settle(ctx, id, st); return res.Record.State, err },
+	} {
+		state, err := call()
+		if !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || strings.Contains(fmt.Sprint(err), "kept changing") || state != idem.StateNone {
+			t.Errorf("%s() without the wait for the disk = %v, %v, want the error of the database", name, state, err)
+		}
+	}
+}
+
+// A record that is gone after the wait for the disk was no answer.
+func TestRecordThatGoesBeforeTheDiskHasItIsNoAnswer(t *testing.T) {
+	b := backends()[1]
+	p := b.migrated(t)
+	good := b.store(t, p, WithExpiry(0))
+	far, proxy := b.behindProxy(t, p)
+	s := b.store(t, far, WithExpiry(0))
+	for name, call := range map[string]func(id idem.KeyID, st idem.Settlement) (bool, error){
+		"Get": func(id idem.KeyID, _ idem.Settlement) (bool, error) {
+			rec, err := s.Get(t.Context(), id)
+			return rec.State != idem.StateNone, err
+		},
+		"Settle": func(id idem.KeyID, st idem.Settlement) (bool, error) {
+			res, err := s.Settle(t.Context(), id, st)
+			return res.Settled, err
+		},
+	} {
+		id := idem.NewKeyID("gone", idem.Key(name))
+		st := completed(t, good, id)
+		touch := proxy.HoldNext(testserver.Contains("SET rev = ? WHERE"))
+		done := make(chan error, 1)
+		var found bool
+		go func() {
+			var err error
+			found, err = call(id, st)
+			done <- err
+		}()
+		select {
+		case <-touch.Held():
+		case err := <-done:
+			t.Fatalf("%s() = %v, and waits for no disk", name, err)
+		}
+		mustExec(t, p.write, "DELETE FROM idem_records WHERE k = ?", id[:])
+		touch.Release()
+		if err := <-done; err != nil || found {
+			t.Errorf("%s() of a record that went = found %t, %v, want not found", name, found, err)
+		}
+	}
+}
+
+// A write that failed has no result beside its error.
+func TestWriteThatFailedHasNoResult(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		good := b.store(t, p, WithExpiry(0))
+		token, pending, due := key(1), key(2), key(3)
+		if _, err := good.Issue(t.Context(), token, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		settle(t, good, due, idem.Settlement{Attempt: mustBegin(t, good, due, request(5)), State: idem.StateReleased, KeyTTL: time.Hour})
+		pass(t, good, 2*time.Hour-time.Minute)
+		a := mustBegin(t, good, pending, request(5))
+		mustExec(t, p.write, good.names.sql("UPDATE {records} SET token_expires = token_expires + 7200000000, expires = expires + 7200000000 WHERE k = ?"), token[:])
+		driver := map[*dialect]string{postgres: "pgx", mysql: "mysql"}[b.dialect.d]
+		broken := open(t, driver, p.dsn)
+		s := b.store(t, pools{broken, p.read, p.dsn}, WithExpiry(0))
+		if err := broken.Close(); err != nil {
+			t.Fatal(err)
+		}
+		req := request(6)
+		req.Kind = idem.IssuedToken
+		if res, err := s.Begin(t.Context(), token, req); !errors.Is(err, idem.ErrUnavailable) || res.Begun || res.Record.State != idem.StateNone {
+			t.Errorf("Begin() = %+v, %v, want no result and %v", res, err, idem.ErrUnavailable)
+		}
+		for _, by := range []string{"", "alice"} {
+			if res, err := s.Settle(t.Context(), pending, settlementOf(a, by)); !errors.Is(err, idem.ErrUnavailable) || res.Settled || res.Record.State != idem.StateNone {
+				t.Errorf("Settle() by %q = %+v, %v, want no result and %v", by, res, err, idem.ErrUnavailable)
+			}
+		}
+		if n, err := s.Expire(t.Context(), 10); n != 0 || !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("Expire() = %d, %v, want %v", n, err, idem.ErrUnavailable)
+		}
+	})
+}
+
+// The caller learns whose record its Begin came too late for.
+func TestStaleBeginReturnsTheRecord(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t), WithExpiry(0))
+		a := mustBegin(t, s, key(1), request(7))
+		if res, err := s.Begin(t.Context(), key(1), request(6)); !errors.Is(err, idem.ErrStaleFence) || res.Begun || res.Record.Attempt != a {
+			t.Errorf("Begin() under a lower fence = begun %t at %v, %v, want the record of %v", res.Begun, res.Record.Attempt, err, a)
+		}
+	})
+}
+
+// A person's decision and the settlement that it made are written together.
+func TestDecisionThatCannotBeKeptSettlesNothing(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		s := b.store(t, p, WithExpiry(0))
+		id, a := begin(t, s, "decided")
+		mustExec(t, p.write, "DROP TABLE idem_decisions")
+		if res, err := s.Settle(t.Context(), id, settlementOf(a, "alice")); res.Settled || !errors.Is(err, ErrNotMigrated) {
+			t.Errorf("Settle() by a person = settled %t, %v, want %v", res.Settled, err, ErrNotMigrated)
+		}
+		if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StatePending {
+			t.Errorf("Get() = %v, %v, want pending", rec.State, err)
+		}
+		if in := p.write.Stats().InUse; in != 0 {
+			t.Errorf("%d connections are in use, want 0", in)
+		}
+	})
+}
+
+// The store refuses a response over its limit, and passes on that the database refuses one.
+func TestResponseAtTheLimit(t *testing.T) {
+	b := backends()[1]
+	s := b.store(t, b.migrated(t), WithExpiry(0))
+	id, a := begin(t, s, "long")
+	st := settlementOf(a, "")
+	packed, err := st.Response.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.longestResponse = len(packed) - 1
+	if _, err := s.Settle(t.Context(), id, st); !errors.Is(err, idem.ErrResponseInvalid) || errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Settle() over the limit = %v, want %v", err, idem.ErrResponseInvalid)
+	}
+	s.longestResponse = 1 << 30 // more than the database takes
+	long := st
+	long.Response = &idem.Response{Status: 200, Body: make([]byte, 17<<20)}
+	if _, err := s.Settle(t.Context(), id, long); !errors.Is(err, idem.ErrResponseInvalid) || errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Settle() over the limit of the database = %v, want %v", err, idem.ErrResponseInvalid)
+	}
+	s.longestResponse = len(packed)
+	if err := callSettle(t.Context(), s, id, st); err != nil {
+		t.Errorf("Settle() at the limit = %v, want <nil>", err)
+	}
+}
+
+// A response that has no binary form is an error, and not a settlement that was refused.
+func TestResponseWithoutBinaryForm(t *testing.T) {
+	b := backend{"SQLite", SQLite(), freshSQLite}
+	s := b.store(t, b.migrated(t), WithExpiry(0))
+	id, a := begin(t, s, "invalid")
+	st := settlementOf(a, "")
+	st.Response = &idem.Response{Status: 200, Header: map[string][]string{"X": make([]string, 1<<20)}}
+	if res, err := s.Settle(t.Context(), id, st); res.Settled || !errors.Is(err, idem.ErrResponseInvalid) {
+		t.Errorf("Settle() with a million values = settled %t, %v, want %v", res.Settled, err, idem.ErrResponseInvalid)
+	}
+}
+
+// An error that was wrapped before stays an error.
+func TestFailedKeepsErrors(t *testing.T) {
+	t.Parallel()
+	s := &Store{dialect: postgres}
+	once := s.failed("get", errors.New("EOF"))
+	if twice := s.failed("get", once); once == nil || twice != once { //nolint:errorlint // it is the same value
+		t.Errorf("failed() twice = %v, want %v", twice, once)
+	}
+	for code, want := range map[string]bool{"40001": true, "57P01": false} {
+		err := &pgconn.PgError{Code: code}
+		if got := s.unlessConflict(err); (got == nil) != want {
+			t.Errorf("unlessConflict(%s) = %v, want nil: %t", code, got, want)
+		}
+	}
+}
+
+// An Expire whose connection is lost fails, or has removed all that was due.
+func TestExpireOverLostConnections(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		good := b.store(t, p, WithExpiry(0))
+		far, proxy := b.behindProxy(t, p)
+		s := b.store(t, far, WithExpiry(0))
+		lost := 0
+		for n := 1; ; n++ {
+			for i := range 3 {
+				a := mustBegin(t, good, key(i), request(uint64(n)))
+				settle(t, good, key(i), idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+			}
+			pass(t, good, 2*time.Hour)
+			if err := s.Ping(t.Context()); err != nil { // makes a connection
+				t.Fatal(err)
+			}
+			var seen atomic.Int64
+			proxy.DropNextRequest(func(testserver.Request) bool { return seen.Add(1) == int64(n) })
+			got, err := s.Expire(t.Context(), 100)
+			proxy.Restore()
+			if left := count(t, good, "{records}"); got+left != 3 || err == nil && left != 0 {
+				t.Errorf("Expire() without message %d = %d, %v, and %d of 3 records are left", n, got, err, left)
+			}
+			if err != nil {
+				if lost++; !errors.Is(err, idem.ErrUnavailable) {
+					t.Errorf("Expire() without message %d = %v, want %v", n, err, idem.ErrUnavailable)
+				}
+			}
+			if in := far.write.Stats().InUse; in != 0 {
+				t.Fatalf("%d connections are in use after message %d was lost, want 0", in, n)
+			}
+			if seen.Load() < int64(n) {
+				break
+			}
+			if _, err := good.Expire(t.Context(), 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if lost == 0 {
+			t.Error("no call noticed a lost connection")
+		}
+	})
+}
+
+// Others may have locked a whole batch. Expire leaves it to the next time, and keeps no connection.
+func TestExpireOfABatchThatIsLocked(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		s := b.store(t, p, WithExpiry(0))
+		id, a := begin(t, s, "first")
+		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+		duplicate(t, s, id, expiryBatch+99)
+		pass(t, s, 2*time.Hour)
+		tx, err := s.begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		if _, err := tx.Exec(s.names.sql("UPDATE {records} SET rev = rev + 1")); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if n, err := s.Expire(ctx, 2*expiryBatch); n != 0 || err != nil {
+			t.Errorf("Expire() of locked records = %d, %v, want 0", n, err)
+		}
+		if in := p.write.Stats().InUse; in != 1 {
+			t.Errorf("%d connections are in use, want that of the locks", in)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		expire(t, s, expiryBatch+1, expiryBatch+1)
+		expire(t, s, 2*expiryBatch, 99)
+	})
+}
+
+// A list whose reading breaks off is an error, and not a shorter list.
+func TestListsThatBreakOffAreErrors(t *testing.T) {
+	b := backend{"SQLite", SQLite(), freshSQLite}
+	s := b.store(t, b.migrated(t), WithExpiry(0))
+	id, a := begin(t, s, "one")
+	if _, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateUnknown, Decision: idem.Decision{By: "alice"}}); err != nil {
+		t.Fatal(err)
+	}
+	due, a := begin(t, s, "due")
+	settle(t, s, due, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+	pass(t, s, 2*time.Hour)
+	all := calls(s, id)
+	for name, c := range map[string]struct {
+		statement *string
+		columns   int
+	}{
+		"EachKey": {&s.statements.keys, 1}, "Decisions": {&s.statements.decisions, 5},
+		"ListOpen": {&s.statements.list, 4 + len(columns)}, "Expire": {&s.statements.due, 1},
+	} {
+		// The last row overflows.
+		*c.statement = "SELECT * FROM (" + *c.statement + ") UNION ALL SELECT abs(-9223372036854775807 - version)" + //nolint:unqueryvet // the columns are those of the statement
+			strings.Repeat(", NULL", c.columns-1) + " FROM idem_schema"
+		if err := all[name](t.Context()); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "overflow") {
+			t.Errorf("%s() of a list that breaks off = %v, want %v", name, err, idem.ErrUnavailable)
+		}
+	}
+}
+
+// A key that is none is damage, and belongs to no request.
+func TestListsWithDamagedKeysAreErrors(t *testing.T) {
+	b := backend{"SQLite", SQLite(), freshSQLite}
+	s := b.store(t, b.migrated(t), WithExpiry(0))
+	begin(t, s, "one")
+	mustExec(t, s.db, "UPDATE idem_records SET k = substr(k, 1, 5)")
+	for _, name := range []string{"EachKey", "ListOpen"} {
+		if err := calls(s, key(1))[name](t.Context()); err == nil || !strings.Contains(err.Error(), "key ID of 5 bytes") {
+			t.Errorf("%s() with half a key = %v, want an error", name, err)
+		}
+	}
+}
+
+// A state that is rare among the open records is found behind many others.
+func TestListOpenGoesOnAfterAPageWithoutMatches(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t), WithExpiry(0))
+		for i := range 2*fewestRead + 1 {
+			mustBegin(t, s, key(i), request(1))
+		}
+		mustExec(t, s.db, s.names.sql("UPDATE {records} SET started = started - 1000000, open_since = open_since - 1000000"))
+		id, a := begin(t, s, "last")
+		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateUnknown})
+		found := 0
+		for q := (idem.OpenQuery{State: idem.StateUnknown, Limit: 1}); ; {
+			page, err := s.ListOpen(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found += len(page.Records); page.Next == nil {
+				break
+			}
+			q.After = page.Next
+		}
+		if found != 1 {
+			t.Errorf("ListOpen() found %d unknown records in all pages, want 1", found)
+		}
+	})
+}
