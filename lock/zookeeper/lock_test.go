@@ -273,6 +273,7 @@ func TestWaitAcrossReconnect(t *testing.T) {
 	}()
 	s := sessionOf(r.c)
 	until(t, "watch", func() bool { return len(s.Watched()) == 1 })
+	await(t, "watch", s.Watching(r.path, session.OnNode).Armed())
 	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
 	r.proxy.Cut()
 	await(t, "reconnect", connect.Held())
@@ -282,11 +283,11 @@ func TestWaitAcrossReconnect(t *testing.T) {
 	connect.Release()
 	await(t, "the first write of the connection", confirmation.Held())
 	until(t, "no watch left", func() bool { return len(s.Watched()) == 0 })
+	r.release(again)
 	confirmation.Release()
 	if err := <-woken; err != nil {
 		t.Errorf("Wait() = %v", err)
 	}
-	r.release(again)
 }
 
 // A lock that may not be read is not called free.

@@ -442,33 +442,6 @@ func TestRootThatMayNotBeMade(t *testing.T) {
 	}
 }
 
-// The session ends while the client reads the base. That is no mismatch, so Open tries again.
-func TestOpenWhoseSessionEnds(t *testing.T) {
-	t.Parallel()
-	server := testserver.SharedZooKeeper(t)
-	p := testserver.StartZooKeeperProxy(t, server[0])
-	cfg := config(t, p.Addr())
-	read := p.HoldNext(onRead(cfg.Chroot + "/lock/base"))
-	opened := make(chan error, 1)
-	var c *Client
-	go func() {
-		var err error
-		c, err = Open(bounded(t), cfg)
-		opened <- err
-	}()
-	await(t, "read of the base", read.Held())
-	id, passwd := p.Session()
-	if err := testserver.KillSession(server[0], id, passwd); err != nil {
-		t.Fatal(err)
-	}
-	p.Cut()
-	read.Release()
-	if err := <-opened; err != nil {
-		t.Fatalf("Open() = %v", err)
-	}
-	c.Abandon()
-}
-
 func TestCloseIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
