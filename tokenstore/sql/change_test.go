@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -357,4 +358,64 @@ func TestListOpenGoesOnAfterAPageWithoutMatches(t *testing.T) {
 			t.Errorf("ListOpen() found %d unknown records in all pages, want 1", found)
 		}
 	})
+}
+
+// A record that never had a response has no damaged one either.
+func TestRecordWithoutResponseIsNotDamaged(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		s := b.store(t, b.migrated(t), WithExpiry(0))
+		id, a := begin(t, s, "none")
+		look := func() {
+			t.Helper()
+			rec, err := s.Get(t.Context(), id)
+			page, listErr := s.ListOpen(t.Context(), idem.OpenQuery{})
+			if err != nil || listErr != nil || len(page.Records) != 1 {
+				t.Fatalf("Get() = %v, ListOpen() = %d records, %v, want one", err, len(page.Records), listErr)
+			}
+			for name, rec := range map[string]idem.Record{"Get": rec, "ListOpen": page.Records[0].Record} {
+				if rec.Response != nil || rec.ResponseErr != nil {
+					t.Errorf("%s() in state %v = response %v, %v, want none", name, rec.State, rec.Response, rec.ResponseErr)
+				}
+			}
+		}
+		look()
+		if _, err := s.Settle(t.Context(), id, idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateUnknown}); err != nil {
+			t.Fatal(err)
+		}
+		look()
+	})
+}
+
+// slowLog ends a line only after the store was told to stop, and then looks into the database.
+type slowLog struct {
+	slog.Handler
+	entered chan struct{}
+	look    func()
+}
+
+func (*slowLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *slowLog) Handle(ctx context.Context, _ slog.Record) error {
+	close(l.entered)
+	<-ctx.Done()
+	l.look()
+	return nil
+}
+
+// After Close the store uses the database no more by itself, so the caller may close that too.
+func TestCloseWaitsForTheRemovalOfExpiredRecords(t *testing.T) {
+	b := backend{"SQLite", SQLite(), freshSQLite}
+	p := b.migrated(t)
+	s := b.store(t, p, WithExpiry(0))
+	id, a := begin(t, s, "soon")
+	settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateReleased, KeyTTL: time.Hour})
+	pass(t, s, 2*time.Hour)
+	mustExec(t, p.write, "CREATE TRIGGER kept BEFORE DELETE ON idem_records BEGIN SELECT RAISE(ABORT, 'kept'); END")
+	var looked atomic.Bool
+	log := &slowLog{slog.DiscardHandler, make(chan struct{}), func() { count(t, s, "{records}"); looked.Store(true) }}
+	background := b.store(t, p, WithExpiry(time.Millisecond), WithLogger(slog.New(log)))
+	<-log.entered
+	if err := background.Close(); err != nil || !looked.Load() {
+		t.Errorf("Close() = %v beside a removal that goes on: %t, want it to wait", err, !looked.Load())
+	}
 }
