@@ -150,3 +150,15 @@ func TestRefusedReleaseGoesOn(t *testing.T) {
 		t.Error("the lock is there after its release")
 	}
 }
+
+// Parents of locks that may not be listed may be open to the world.
+func TestOpenParentsBelowAHiddenRoot(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	if _, err := r.raw.SetACL(r.cfg.rootPath(), zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
+		t.Fatal(err)
+	}
+	if open, err := r.c.OpenParents(bounded(t)); !errors.Is(err, ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("OpenParents() = %q, %v; want %v and %v", open, err, ErrNotPermitted, idem.ErrUnavailable)
+	}
+}
