@@ -419,3 +419,18 @@ func TestCloseWaitsForTheRemovalOfExpiredRecords(t *testing.T) {
 		t.Errorf("Close() = %v beside a removal that goes on: %t, want it to wait", err, !looked.Load())
 	}
 }
+
+// A question about a holder that got no answer does not say that there is none.
+func TestHeldByWithoutAnswerIsAnError(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		j, err := b.store(t, b.migrated(t), WithExpiry(0)).Joined()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, _, err := j.HeldBy(ctx, key(1)); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+			t.Errorf("HeldBy() with an ended context = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
+		}
+	})
+}
