@@ -494,10 +494,10 @@ func (s *service) bindBoth(id idem.KeyID, meanwhile func()) {
 	}
 }
 
-// wantWaiting waits until a number of statements wait for locks.
+// wantWaiting waits until a number of statements about bindings do not end.
 func (s *service) wantWaiting(want int) {
 	s.Helper()
-	count := "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+	count := "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%idem_bindings%'"
 	if s.backend.dialect == PostgreSQL() {
 		count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 	}
@@ -516,10 +516,11 @@ func TestBindingDecidesBetweenTwoBodiesThatHaveWaited(t *testing.T) {
 		waiting := func(first func(tx *sql.Tx) error) {
 			t.Helper()
 			tx, err := s.pools.read.Begin()
-			if err == nil {
-				err = first(tx)
-			}
 			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback()
+			if err := first(tx); err != nil {
 				t.Fatal(err)
 			}
 			s.bindBoth(id, func() {
