@@ -168,7 +168,7 @@ func (b *storeBench) expires(r *idem.Response) {
 	s := settlement(a, idem.StateCompleted)
 	s.Response, s.ResultTTL, s.KeyTTL = r, b.ttl(), 2*b.ttl()
 	if b.h.Advance == nil {
-		s.KeyTTL = 2 * time.Second // so a slow machine sees the state between
+		s.KeyTTL = 3 * time.Second // a slow machine sees the state between
 	}
 	completed := b.settle(s, true)
 	b.becomes(idem.StateExpired)
@@ -189,7 +189,7 @@ func (b *storeBench) ttl() time.Duration {
 	if b.h.Advance != nil {
 		return time.Hour
 	}
-	return 60 * time.Millisecond
+	return 500 * time.Millisecond // a slow machine sees the state before
 }
 
 // becomes lets ttl pass and requires a state.

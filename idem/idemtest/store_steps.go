@@ -199,6 +199,7 @@ func differ(got, want idem.Record) string {
 		{"ResultExpires", nanos(got.ResultExpires), nanos(want.ResultExpires)},
 		{"KeyExpires", nanos(got.KeyExpires), nanos(want.KeyExpires)},
 		{"TokenExpires", nanos(got.TokenExpires), nanos(want.TokenExpires)},
+		{"a damaged response", got.ResponseErr != nil, want.ResponseErr != nil},
 	} {
 		if f.got != f.want {
 			return fmt.Sprintf("%s = %v, want %v", f.name, f.got, f.want)

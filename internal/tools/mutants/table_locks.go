@@ -58,6 +58,8 @@ var lockMutants = []Mutant{
 		Old: "if redis.call('GETRANGE', KEYS[1], '0', '31') ~= ARGV[1] then return 0 end", New: ""},
 	{Name: "Redis: a fence falls behind with the clock", File: "lock/redis/lua/acquire.lua", Package: "./lock/redis", Test: "TestFenceGrowsWhenTheClockIsBehind", Server: true,
 		Old: "if last and last >= token then token = last + 1 end", New: ""},
+	{Name: "Redis: a lock stays as long as the clock was set back", File: "lock/redis/lua/acquire.lua", Package: "./lock/redis", Test: "TestLockStaysForOneTimeToLiveWhenTheClockIsSetBack", Server: true,
+		Old: "if ttl and redis.call('PTTL', KEYS[1]) > tonumber(ttl) then", New: "if false then"},
 	{Name: "Redis: a repeated acquire finds its own lock taken", File: "lock/redis/lua/acquire.lua", Package: "./lock/redis", Test: "TestLostReplies", Server: true,
 		Old: "if string.sub(held, 1, 32) ~= owner then return '' end", New: "do return '' end"},
 	{Name: "a write is not pinned to its session", File: "lock/zookeeper/internal/session/requests.go", Package: "./lock/zookeeper/internal/session", Test: "TestWriteOfAnEarlierSessionIsRefused", Server: true,
