@@ -62,8 +62,8 @@ func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 		return t.fail(ctx, err)
 	}
 	err = g.commit(ctx, t)
-	if errors.Is(err, sql.ErrTxDone) { // COMMIT was not sent
-		return t.fail(ctx, err)
+	if errors.Is(err, sql.ErrTxDone) { // a goroutine of the handler was first, and may have committed
+		err = ErrHandlerEnded
 	}
 	t.finish(ctx, err != nil)
 	switch {

@@ -339,9 +339,11 @@ func TestJoinedTransactionEndedByAGoroutineOfTheHandlerRightBeforeCommit(t *test
 		s.wantPayments(0)
 		s.wantNothingOpen("after a late Rollback")
 		s.joined.guard = lateGuard{plain, func(tx *sql.Tx) { _ = tx.Commit() }}
-		if a := s.pay("k1"); a != paid && a.code != string(idem.CodeUnavailable) {
-			s.Errorf("answer = %v, want that of the handler or unavailable", a)
+		want := paid
+		if s.backend.dialect == SQLite() { // it lets nobody but the middleware commit
+			want = refused(503, idem.CodeUnavailable)
 		}
+		s.want(s.pay("k1"), want)
 		s.wantNothingOpen("after a late Commit")
 		s.joined.guard = plain
 		s.wantOnePayment("k1")
