@@ -280,3 +280,20 @@ func onEachService(t *testing.T, p serviceParts, f func(s *service)) {
 	t.Helper()
 	onEach(t, func(t *testing.T, b backend) { f(startService(t, b, p)) })
 }
+
+// wantNothingOpen wants no transaction, no slot and no advisory lock to be left.
+func (s *service) wantNothingOpen(when string) {
+	s.Helper()
+	s.eventually(when+": every connection is given back", func() bool { return s.pools.write.Stats().InUse == 0 })
+	if n := len(s.joined.slots); n != 0 {
+		s.Errorf("%s: %d slots are taken, want 0", when, n)
+	}
+	if s.backend.dialect != PostgreSQL() {
+		return
+	}
+	s.eventually(when+": every advisory lock is free", func() bool { // the server notices the end of a connection soon
+		var locks int
+		err := s.pools.read.QueryRow("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").Scan(&locks)
+		return err == nil && locks == 0
+	})
+}

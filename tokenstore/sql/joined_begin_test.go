@@ -1,0 +1,244 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// keep stores a record of an attempt in a state.
+func (s *service) keep(id idem.KeyID, state idem.State) idem.Record {
+	s.Helper()
+	ctx, nonce := context.Background(), idem.NewNonce()
+	begun, err := s.joined.Begin(ctx, id, idem.BeginRequest{Route: "POST /pay", Fence: idem.Fence{Domain: "locks", Token: 7}, Nonce: nonce})
+	if err != nil {
+		s.Fatal(err)
+	}
+	st := idem.Settlement{Attempt: begun.Record.Attempt, ID: nonce, State: state, ResultTTL: time.Hour, KeyTTL: time.Hour}
+	if state == idem.StateCompleted {
+		st.Response = &idem.Response{Status: 201}
+	}
+	res, err := s.joined.Settle(ctx, id, st)
+	if err != nil || !res.Settled {
+		s.Fatalf("Settle() = %+v, %v", res, err)
+	}
+	return res.Record
+}
+
+func runAgain(from idem.Attempt) idem.JoinedRequest {
+	req := joinedRequest(idem.ClientKey)
+	req.RunAgainFrom = &from
+	return req
+}
+
+func completedAs(a idem.Attempt) idem.Settlement {
+	return idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour, Response: &idem.Response{Status: 201}}
+}
+
+// An attempt runs again only from the open attempt that its caller has seen.
+func TestBeginJoinedRunsAgainOnlyFromTheAttemptInDoubt(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
+		wantNone := func(what string, req idem.JoinedRequest, state idem.State) {
+			s.Helper()
+			got, err := s.joined.BeginJoined(ctx, id, req)
+			if got.Tx != nil {
+				s.Errorf("%s: BeginJoined() began an attempt", what)
+				_ = got.Tx.Rollback(ctx)
+			}
+			if err != nil || got.Held || got.Record.State != state {
+				s.Errorf("%s: BeginJoined() = %v, held %t, %v, want %v", what, got.Record.State, got.Held, err, state)
+			}
+			s.wantNothingOpen(what)
+		}
+		wantNone("without a record", runAgain(idem.Attempt{Number: 1, Nonce: idem.NewNonce()}), idem.StateNone)
+		unknown := s.keep(id, idem.StateUnknown)
+		other := unknown.Attempt
+		other.Nonce = idem.NewNonce()
+		wantNone("from another attempt", runAgain(other), idem.StateUnknown)
+		wantNone("from none", joinedRequest(idem.ClientKey), idem.StateUnknown)
+
+		began, err := s.joined.BeginJoined(ctx, id, runAgain(unknown.Attempt))
+		if err != nil || began.Tx == nil {
+			s.Fatalf("BeginJoined() = %+v, %v, want a transaction", began, err)
+		}
+		if want := (idem.Replaced{State: idem.StateUnknown, Attempt: unknown.Attempt}); began.Replaced != want {
+			s.Errorf("BeginJoined() replaced %+v, want %+v", began.Replaced, want)
+		}
+		if err := began.Tx.Commit(ctx, completedAs(began.Record.Attempt)); err != nil {
+			s.Fatal(err)
+		}
+		rec, err := s.joined.Get(ctx, id)
+		if err != nil || rec.Attempt != began.Record.Attempt || rec.Attempt.Number != 2 || !rec.Created.Equal(began.Record.Created) || rec.Started.Sub(began.Record.Started).Abs() > time.Second {
+			s.Errorf("Get() = %+v, %v, want what BeginJoined said: %+v", rec, err, began.Record)
+		}
+		wantNone("from a completed attempt", runAgain(rec.Attempt), idem.StateCompleted)
+		wantNone("of a completed key", joinedRequest(idem.ClientKey), idem.StateCompleted)
+	})
+}
+
+// hookedConnector does something before a connection of its choice.
+type hookedConnector struct {
+	Connector
+	before func(n int)
+	n      *int
+}
+
+func (c hookedConnector) Connect(ctx context.Context) (Session, error) {
+	*c.n++
+	c.before(*c.n)
+	return c.Connector.Connect(ctx)
+}
+
+// The record is removed after it has been read. A token, or an attempt in doubt, is not there any more.
+func TestBeginJoinedOfARecordThatIsRemovedMeanwhile(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		ctx, plain := context.Background(), s.joined.connector
+		begin := func(key string, req idem.JoinedRequest, removeBefore int) idem.JoinedBegin {
+			s.Helper()
+			s.joined.connector = hookedConnector{plain, func(n int) {
+				if n == removeBefore {
+					mustExec(s, s.pools.write, "DELETE FROM idem_records")
+				}
+			}, new(int)}
+			got, err := s.joined.BeginJoined(ctx, idem.NewKeyID("merchant", idem.Key(key)), req)
+			if err != nil || got.Held {
+				s.Errorf("%s: BeginJoined() = held %t, %v", key, got.Held, err)
+			}
+			if got.Tx != nil {
+				_ = got.Tx.Rollback(ctx)
+			}
+			return got
+		}
+		if _, err := s.joined.Issue(ctx, idem.NewKeyID("merchant", "token"), time.Hour); err != nil {
+			s.Fatal(err)
+		}
+		if got := begin("token", joinedRequest(idem.IssuedToken), 1); got.Tx != nil || got.Record.State != idem.StateNone {
+			s.Errorf("BeginJoined() of a token that is removed = %+v, want no attempt", got)
+		}
+		unknown := s.keep(idem.NewKeyID("merchant", "doubt"), idem.StateUnknown)
+		if got := begin("doubt", runAgain(unknown.Attempt), 1); got.Tx != nil || got.Record.State != idem.StateNone {
+			s.Errorf("BeginJoined() from an attempt that is removed = %+v, want no attempt", got)
+		}
+		s.keep(idem.NewKeyID("merchant", "released"), idem.StateReleased)
+		if got := begin("released", joinedRequest(idem.ClientKey), 2); got.Tx == nil || got.Record.Attempt.Number != 1 {
+			s.Errorf("BeginJoined() of a released key that is removed = %+v, want its first attempt", got)
+		}
+	})
+}
+
+func TestJoinedRecordThatCannotBeReadStartsAndDecidesNothing(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
+		if _, err := s.joined.Issue(ctx, id, time.Hour); err != nil {
+			s.Fatal(err)
+		}
+		mustExec(s, s.pools.write, "UPDATE idem_records SET form = 2")
+		for _, kind := range []idem.KeyKind{idem.ClientKey, idem.IssuedToken} {
+			if got, err := s.joined.BeginJoined(ctx, id, joinedRequest(kind)); got.Tx != nil || !errors.Is(err, idem.ErrNewerRecord) {
+				s.Errorf("BeginJoined() = %+v, %v, want %v", got, err, idem.ErrNewerRecord)
+			}
+		}
+		if got, err := s.joined.Probe(ctx, id); !errors.Is(err, idem.ErrNewerRecord) {
+			s.Errorf("Probe() = %v, %v, want %v", got.State, err, idem.ErrNewerRecord)
+		}
+		s.wantNothingOpen("after errors")
+	})
+}
+
+// As long as a transaction has the key, nothing is decided about its COMMIT.
+func TestProbeDecidesNothingBesideAnOpenTransaction(t *testing.T) {
+	onEachService(t, serviceParts{rewrite: func(p *pools) {
+		switch {
+		case strings.HasPrefix(p.dsn, "postgres"):
+			p.write = open(t, "pgx", p.dsn+"&lock_timeout=100")
+		case !strings.Contains(p.dsn, "file:"):
+			p.write = open(t, "mysql", p.dsn+"?innodb_lock_wait_timeout=1")
+		}
+	}}, func(s *service) {
+		ctx := context.Background()
+		for _, state := range []idem.State{idem.StateNone, idem.StateReleased} {
+			id := idem.NewKeyID("merchant", idem.Key(state.String()))
+			if state != idem.StateNone {
+				s.keep(id, state)
+			}
+			begin, err := s.joined.BeginJoined(ctx, id, joinedRequest(idem.ClientKey))
+			if err != nil || begin.Tx == nil {
+				s.Fatalf("BeginJoined() = %+v, %v, want a transaction", begin, err)
+			}
+			short, cancel := ctx, context.CancelFunc(func() {})
+			if s.backend.dialect == SQLite() { // its one connection has no limit of its own
+				short, cancel = context.WithTimeout(ctx, 20*time.Millisecond)
+			}
+			if rec, err := s.joined.Probe(short, id); !errors.Is(err, idem.ErrUnavailable) {
+				s.Errorf("Probe() of a key that was %v = %v, %v, want %v", state, rec.State, err, idem.ErrUnavailable)
+			}
+			cancel()
+			if err := begin.Tx.Commit(ctx, completedAs(begin.Record.Attempt)); err != nil {
+				s.Fatal(err)
+			}
+			if rec, err := s.joined.Probe(ctx, id); err != nil || rec.State != idem.StateCompleted {
+				s.Errorf("Probe() after COMMIT = %v, %v, want completed", rec.State, err)
+			}
+		}
+		if rec, err := s.joined.Probe(ctx, idem.NewKeyID("merchant", "new")); err != nil || rec.State != idem.StateNone {
+			s.Errorf("Probe() of a new key = %v, %v, want none", rec.State, err)
+		}
+		s.wantNothingOpen("after the probes")
+	})
+}
+
+// The pool for reading may still answer. It decides nothing by itself.
+func TestJoinedStoreWithoutItsServerIsUnavailable(t *testing.T) {
+	onServers(t, serviceParts{}, func(s *service, proxy *testserver.Proxy) {
+		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
+		session, err := s.joined.connector.Connect(ctx)
+		if err != nil {
+			s.Fatal(err)
+		}
+		proxy.Refuse(true)
+		proxy.Cut()
+		if err := session.Begin(ctx, sql.LevelDefault); err == nil {
+			s.Error("Begin() over a lost connection = <nil>, want an error")
+		}
+		session.Close(true)
+		begin, began := s.joined.BeginJoined(ctx, id, joinedRequest(idem.ClientKey))
+		_, held := s.joined.Held(ctx, id)
+		_, probed := s.joined.Probe(ctx, id)
+		bound, bind := s.joined.Bind(ctx, id, idem.Fingerprint{Version: 1}, time.Hour)
+		for method, err := range map[string]error{"BeginJoined": began, "Held": held, "Probe": probed, "Bind": bind, "Ping": s.joined.Ping(ctx)} {
+			if !errors.Is(err, idem.ErrUnavailable) {
+				s.Errorf("%s() = %v, want %v", method, err, idem.ErrUnavailable)
+			}
+		}
+		if begin.Tx != nil || begin.Held || !bound.IsZero() {
+			s.Errorf("BeginJoined() = %+v, Bind() = %v, want nothing", begin, bound)
+		}
+		s.wantNothingOpen("without the server")
+		proxy.Restore()
+		s.wantOnePayment("k1")
+	})
+}
+
+// A request that got no slot leaves its key free.
+func TestJoinedKeyThatGotNoSlotIsFree(t *testing.T) {
+	s := startOn(t, SQLite(), serviceParts{})
+	finish := s.started("k1")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	other := idem.NewKeyID("merchant", "k2")
+	if _, err := s.joined.BeginJoined(ctx, other, joinedRequest(idem.ClientKey)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("BeginJoined() = %v, want %v", err, idem.ErrUnavailable)
+	}
+	if held, err := s.joined.Held(t.Context(), other); held || err != nil {
+		t.Errorf("Held() = %t, %v, want false", held, err)
+	}
+	s.want(finish(), paid)
+	s.want(s.pay("k2"), paid)
+}

@@ -1,0 +1,109 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+func bodies() (first, second idem.Fingerprint) {
+	return idem.Fingerprint{Version: 1, Sum: [32]byte{1}}, idem.Fingerprint{Version: 1, Sum: [32]byte{2}}
+}
+
+// bindBoth binds two bodies at once, and wants them to agree. meanwhile runs while both are on their way.
+func (s *service) bindBoth(id idem.KeyID, meanwhile func()) {
+	s.Helper()
+	var fps, bound [2]idem.Fingerprint
+	fps[0], fps[1] = bodies()
+	var both sync.WaitGroup
+	for i := range bound {
+		both.Go(func() {
+			var err error
+			if bound[i], err = s.joined.Bind(context.Background(), id, fps[i], time.Hour); err != nil {
+				s.Errorf("Bind() = %v, want <nil>", err)
+			}
+		})
+	}
+	meanwhile()
+	both.Wait()
+	if bound[0] != bound[1] || bound[0].IsZero() {
+		s.Errorf("bound %v and %v, want one of the two", bound[0], bound[1])
+	}
+}
+
+// wantWaiting waits until a number of statements about bindings do not end.
+func (s *service) wantWaiting(want int) {
+	s.Helper()
+	count := "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%idem_bindings%'"
+	if s.backend.dialect == PostgreSQL() {
+		count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+	}
+	s.eventually("statements wait", func() bool {
+		var n int
+		return s.pools.read.QueryRow(count).Scan(&n) == nil && n == want
+	})
+}
+
+// The first of three bodies is rolled back, or the time of the one before is over. On MySQL the other
+// two meet a deadlock then.
+func TestBindingDecidesBetweenTwoBodiesThatHaveWaited(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		s := startService(t, b, serviceParts{})
+		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
+		waiting := func(first func(tx *sql.Tx) error) {
+			t.Helper()
+			tx, err := s.pools.read.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback()
+			if err := first(tx); err != nil {
+				t.Fatal(err)
+			}
+			s.bindBoth(id, func() {
+				s.wantWaiting(2)
+				if err := tx.Rollback(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		waiting(func(tx *sql.Tx) error {
+			_, err := tx.Exec(s.joined.joined.bind, id[:], []byte{}, packFingerprint(idem.Fingerprint{Version: 1, Sum: [32]byte{3}}), time.Hour.Microseconds())
+			return err
+		})
+		mustExec(t, s.pools.write, "UPDATE idem_bindings SET expires = 1")
+		waiting(func(tx *sql.Tx) error {
+			_, err := tx.Exec("UPDATE idem_bindings SET expires = 2")
+			return err
+		})
+		bound, err := s.joined.Bind(ctx, id, idem.Fingerprint{Version: 1, Sum: [32]byte{4}}, time.Hour)
+		if first, second := bodies(); err != nil || bound != first && bound != second {
+			t.Errorf("Bind() = %v, %v, want one of the two", bound, err)
+		}
+	})
+}
+
+// Neither a shorter time nor another body changes until when a binding lasts.
+func TestBindingIsNotShortenedNorExtendedByAnotherBody(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
+		first, second := bodies()
+		bind := func(fp idem.Fingerprint, ttl time.Duration) {
+			s.Helper()
+			var left int64
+			got, err := s.joined.Bind(ctx, id, fp, ttl)
+			err = errors.Join(err, s.pools.read.QueryRow(s.joined.names.sql("SELECT expires - {clock} FROM {bindings}")).Scan(&left))
+			if lasts := time.Duration(left) * time.Microsecond; err != nil || got != first || lasts > time.Hour || lasts < 50*time.Minute {
+				s.Errorf("Bind() for %v = %v, %v, and it lasts for %v, want the first body for an hour", ttl, got, err, lasts)
+			}
+		}
+		bind(first, time.Hour)
+		bind(first, time.Minute)
+		bind(second, 2*time.Hour)
+	})
+}

@@ -1,0 +1,159 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// The statement that completes the record fails. Then the payment is rolled back too.
+func TestJoinedRecordThatCannotBeCompletedRollsBack(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		fail, mend := "CREATE TRIGGER fails BEFORE UPDATE ON idem_records FOR EACH ROW SIGNAL SQLSTATE '45000'", "DROP TRIGGER fails"
+		switch s.backend.dialect {
+		case PostgreSQL():
+			fail = `CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it fails'; END $$;
+				CREATE TRIGGER fails BEFORE UPDATE ON idem_records FOR EACH ROW EXECUTE FUNCTION fails()`
+			mend += " ON idem_records"
+		case SQLite():
+			fail = "CREATE TRIGGER fails BEFORE UPDATE ON idem_records BEGIN SELECT RAISE(ABORT, 'it fails'); END"
+		}
+		mustExec(s, s.pools.write, fail)
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		if told := s.saw(idem.EventReleased); len(told) != 1 || !errors.Is(told[0], idem.ErrRolledBack) || errors.Is(told[0], idem.ErrConflict) {
+			s.Errorf("released because of %v, want %v", told, idem.ErrRolledBack)
+		}
+		if told := s.saw(idem.EventMisused); len(told) != 0 {
+			s.Errorf("the developer was told %v, want nothing", told)
+		}
+		s.wantState("k1", idem.StateNone)
+		s.wantNothingOpen("after the failure")
+		mustExec(s, s.pools.write, mend)
+		s.wantOnePayment("k1")
+	})
+}
+
+// A payment without its record is not committed, even if a handler has removed that by itself.
+func TestJoinedPaymentWithoutItsRecordDoesNotCommit(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		ctx := context.Background()
+		begin, err := s.joined.BeginJoined(ctx, idem.NewKeyID("merchant", "k1"), joinedRequest(idem.ClientKey))
+		if err != nil || begin.Tx == nil {
+			s.Fatalf("BeginJoined() = %+v, %v", begin, err)
+		}
+		for _, statement := range []string{"INSERT INTO payments VALUES ('k1', 100)", "DELETE FROM idem_records"} {
+			if _, err := begin.Tx.(*joinedTx).tx().Exec(statement); err != nil {
+				s.Fatal(err)
+			}
+		}
+		if err := begin.Tx.Commit(ctx, completedAs(begin.Record.Attempt)); !errors.Is(err, idem.ErrEscaped) && !errors.Is(err, idem.ErrSwallowed) {
+			s.Errorf("Commit() = %v, want %v or %v", err, idem.ErrEscaped, idem.ErrSwallowed)
+		}
+		begin.Tx.Release(ctx)
+		s.wantPayments(0)
+		s.wantNothingOpen("after the release")
+	})
+}
+
+// What a handler leaves open by its own COMMIT or ROLLBACK ends with its request.
+func TestJoinedTransactionEndedByTheHandlerLeavesNothingOpen(t *testing.T) {
+	for _, statement := range []string{"COMMIT", "ROLLBACK"} {
+		t.Run(statement, func(t *testing.T) {
+			onEachService(t, serviceParts{}, func(s *service) {
+				for _, status := range []int{201, 402, 500} {
+					s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+						_, _ = tx.Exec(statement)
+						c.String(status, "done")
+						return nil
+					}))
+					s.pay(fmt.Sprint(status))
+					s.wantNothingOpen(fmt.Sprint("after ", status))
+				}
+			})
+		})
+	}
+}
+
+// lateGuard has a goroutine of the handler do something right before COMMIT.
+type lateGuard struct {
+	guard
+	late func(tx *sql.Tx)
+}
+
+func (g lateGuard) commit(ctx context.Context, t *joinedTx) error {
+	g.late(t.tx())
+	return g.guard.commit(ctx, t)
+}
+
+// The client is told what the database has, and nothing is paid twice.
+func TestJoinedTransactionEndedByAGoroutineOfTheHandlerRightBeforeCommit(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		plain := s.joined.guard
+		s.joined.guard = lateGuard{plain, func(tx *sql.Tx) { _ = tx.Rollback() }}
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		s.wantPayments(0)
+		s.wantNothingOpen("after a late Rollback")
+		s.joined.guard = lateGuard{plain, func(tx *sql.Tx) { _ = tx.Commit() }}
+		want := paid
+		if s.backend.dialect == SQLite() { // it lets nobody but the middleware commit
+			want = refused(503, idem.CodeUnavailable)
+		}
+		s.want(s.pay("k1"), want)
+		s.wantNothingOpen("after a late Commit")
+		s.joined.guard = plain
+		s.wantOnePayment("k1")
+	})
+}
+
+// A ROLLBACK into a black hole ends in limited time, and its connection leaves the pool.
+func TestJoinedRollbackIntoABlackHoleEnds(t *testing.T) {
+	onServers(t, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(200 * time.Millisecond)}}, func(s *service, proxy *testserver.Proxy) {
+		text := testserver.Contains("rollback\x00")
+		statuses := map[string]int{"k1": 500}
+		if s.backend.dialect == MySQL() { // there one follows each COMMIT, too
+			text, statuses["k2"] = testserver.Contains("ROLLBACK"), 201
+		}
+		for key, status := range statuses {
+			s.with(s.paying(status))
+			hold := proxy.HoldNext(text)
+			answered := make(chan answer, 1)
+			go func() { answered <- s.pay(key) }()
+			select {
+			case a := <-answered:
+				s.want(a, answer{status: status, body: "paid"})
+			case <-time.After(patience / 2):
+				s.Errorf("the request that is answered with %d still waits for its ROLLBACK", status)
+			}
+			hold.Release()
+			s.wantNothingOpen("after the black hole")
+		}
+		s.with(s.paying(http.StatusCreated))
+		s.eventually("the retry is paid", func() bool { return s.pay("k1").status == 201 })
+		s.wantPayments(len(statuses))
+	})
+}
+
+// A connection does not go back to the pool if the store cannot tell what is left in it.
+func TestBrokenSessionLeavesThePool(t *testing.T) {
+	t.Parallel()
+	db := freshPostgres(t).write
+	for _, broken := range []bool{false, true} {
+		s, err := sqlConnector{db}.Connect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close(broken)
+		if n := db.Stats().OpenConnections; n != map[bool]int{false: 1, true: 0}[broken] {
+			t.Errorf("Close(broken %t) leaves %d connections", broken, n)
+		}
+	}
+}

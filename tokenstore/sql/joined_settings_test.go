@@ -1,0 +1,95 @@
+package sqlstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// The database keeps an idle transaction for whole seconds at least as long as its limit.
+func TestJoinedIdleLimitIsThatOfTheOption(t *testing.T) {
+	const limit = 1500 * time.Millisecond
+	onEachService(t, serviceParts{joined: []JoinedOption{WithIdleLimit(limit), nil}}, func(s *service) {
+		ctx := context.Background()
+		begin, err := s.joined.BeginJoined(ctx, idem.NewKeyID("merchant", "k1"), joinedRequest(idem.ClientKey))
+		if err != nil || begin.Tx == nil {
+			s.Fatalf("BeginJoined() = %+v, %v", begin, err)
+		}
+		defer begin.Tx.Rollback(ctx)
+		if left, err := begin.Tx.Check(ctx); err != nil || left != limit {
+			s.Errorf("Check() = %v, %v, want %v", left, err, limit)
+		}
+		setting, want := map[Dialect]string{PostgreSQL(): "SHOW idle_in_transaction_session_timeout", MySQL(): "SELECT @@wait_timeout"}[s.backend.dialect],
+			map[Dialect]string{PostgreSQL(): "1500ms", MySQL(): "2"}[s.backend.dialect]
+		if setting == "" {
+			return
+		}
+		var got string
+		if err := begin.Tx.(*joinedTx).tx().QueryRow(setting).Scan(&got); err != nil || got != want {
+			s.Errorf("%s = %q, %v, want %q", setting, got, err, want)
+		}
+	})
+}
+
+// Without its settings a session would commit what follows a deadlock.
+func TestJoinedOnMySQLDoesNotBeginWithoutItsSettings(t *testing.T) {
+	onMariaDB(t, serviceParts{}, func(s *service) {
+		s.joined.guard.(*mysqlGuard).set = "SET SESSION no_such_variable = "
+		begin, err := s.joined.BeginJoined(context.Background(), idem.NewKeyID("merchant", "k1"), joinedRequest(idem.ClientKey))
+		if begin.Tx != nil || begin.Held || !errors.Is(err, idem.ErrUnavailable) {
+			s.Errorf("BeginJoined() = %+v, %v, want %v", begin, err, idem.ErrUnavailable)
+		}
+		s.wantNothingOpen("after the error")
+	})
+}
+
+func TestTxOutsideOfAnExecution(t *testing.T) {
+	t.Parallel()
+	_, tx := Tx(t.Context())
+	_, session := SessionOf(t.Context())
+	if !errors.Is(tx, idem.ErrNoExecution) || !errors.Is(session, idem.ErrNoExecution) {
+		t.Errorf("Tx() = %v, SessionOf() = %v, want %v", tx, session, idem.ErrNoExecution)
+	}
+}
+
+// The leak check of TestMain also sees that nothing of the store goes on.
+func TestJoinTellsWhatNewAndNewJoinedRefuse(t *testing.T) {
+	p := freshPostgres(t)
+	if engine, err := Join(t.Context(), p.write, PostgreSQL()); engine != nil || !errors.Is(err, ErrNotMigrated) {
+		t.Errorf("Join() without tables = %v, %v, want %v", engine, err, ErrNotMigrated)
+	}
+	if err := Migrate(t.Context(), p.write, PostgreSQL()); err != nil {
+		t.Fatal(err)
+	}
+	if engine, err := Join(t.Context(), p.write, PostgreSQL(), idem.WithLockTimeout(-1)); engine != nil || err == nil {
+		t.Errorf("Join() with a wrong option = %v, %v, want an error", engine, err)
+	}
+}
+
+func TestJoinWarnsOfWhatADeveloperShouldSee(t *testing.T) {
+	var log bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(before)
+	for _, c := range []struct {
+		ev   idem.Event
+		want bool
+	}{
+		{idem.Event{Type: idem.EventRefused, Code: idem.CodeUnavailable}, true},
+		{idem.Event{Type: idem.EventRefused, Code: idem.CodeInternal}, true},
+		{idem.Event{Type: idem.EventRefused, Code: idem.CodeInProgress}, false},
+		{idem.Event{Type: idem.EventReleased, Code: idem.CodeUnavailable}, false},
+		{idem.Event{Type: idem.EventMisused, Err: idem.ErrEscaped}, true},
+		{idem.Event{Type: idem.EventMisused, Err: idem.ErrSwallowed}, false}, // its refusal warns
+	} {
+		log.Reset()
+		if warn(t.Context(), c.ev); log.Len() > 0 != c.want {
+			t.Errorf("warn(%+v) wrote %q, want something: %t", c.ev, log.String(), c.want)
+		}
+	}
+}

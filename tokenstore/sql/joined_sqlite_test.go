@@ -1,0 +1,102 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// hooklessConnector makes connections of SQLite that cannot refuse commits.
+type hooklessConnector struct {
+	driver driver.Driver
+	dsn    string
+}
+
+func (c hooklessConnector) Driver() driver.Driver { return c.driver }
+
+func (c hooklessConnector) Connect(context.Context) (driver.Conn, error) {
+	conn, err := c.driver.Open(c.dsn)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		driver.Conn
+		driver.ConnBeginTx
+		driver.ExecerContext
+		driver.QueryerContext
+	}{conn, conn.(driver.ConnBeginTx), conn.(driver.ExecerContext), conn.(driver.QueryerContext)}, nil
+}
+
+// No handler runs on a driver that cannot refuse its commits.
+func TestJoinedOnSQLiteWithoutACommitHookIsUnavailable(t *testing.T) {
+	s := startOn(t, SQLite(), serviceParts{rewrite: func(p *pools) {
+		plain := p.write.Driver()
+		_ = p.write.Close()
+		p.write = sql.OpenDB(hooklessConnector{plain, p.dsn})
+		p.write.SetMaxOpenConns(1)
+		t.Cleanup(func() { _ = p.write.Close() })
+	}})
+	s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+	if s.runs != 0 {
+		t.Error("the handler ran")
+	}
+	s.wantNothingOpen("after the refusal")
+}
+
+// Drivers whose hooks are of other kinds.
+type (
+	hookWithoutParameter struct{ waitingConn }
+	hookOfANumber        struct{ waitingConn }
+	hookWithAParameter   struct{ waitingConn }
+	hookWithoutResult    struct{ waitingConn }
+	hookOfText           struct{ waitingConn }
+	hookOfANumberAndText struct{ waitingConn }
+)
+
+func (*hookWithoutParameter) RegisterCommitHook()                     {}
+func (*hookOfANumber) RegisterCommitHook(int)                         {}
+func (*hookWithAParameter) RegisterCommitHook(func(int) int)          {}
+func (*hookWithoutResult) RegisterCommitHook(func())                  {}
+func (*hookOfText) RegisterCommitHook(func() string)                  {}
+func (*hookOfANumberAndText) RegisterCommitHook(func() (int, string)) {}
+
+func (c *hookWithoutParameter) Connect(context.Context) (driver.Conn, error) { return c, nil }
+func (c *hookOfANumber) Connect(context.Context) (driver.Conn, error)        { return c, nil }
+func (c *hookWithAParameter) Connect(context.Context) (driver.Conn, error)   { return c, nil }
+func (c *hookWithoutResult) Connect(context.Context) (driver.Conn, error)    { return c, nil }
+func (c *hookOfText) Connect(context.Context) (driver.Conn, error)           { return c, nil }
+func (c *hookOfANumberAndText) Connect(context.Context) (driver.Conn, error) { return c, nil }
+
+func TestDriverWithACommitHookOfAnotherKindIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []driver.Connector{new(hookWithoutParameter), new(hookOfANumber), new(hookWithAParameter), new(hookWithoutResult), new(hookOfText), new(hookOfANumberAndText)} {
+		db := sql.OpenDB(c)
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := setCommitHook(conn, func() bool { return false }); !errors.Is(err, errNoHook) {
+			t.Errorf("setCommitHook() on %T = %v, want %v", c, err, errNoHook)
+		}
+		_ = conn.Close()
+		_ = db.Close()
+	}
+}
+
+// A ping tells of a database that cannot be read, also while a handler has the connection for writing.
+func TestJoinedPingOnSQLiteTellsOfALostDatabase(t *testing.T) {
+	s := startOn(t, SQLite(), serviceParts{})
+	finish := s.started("k1")
+	_ = s.pools.read.Close()
+	if err := s.joined.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Ping() while a handler runs = %v, want %v", err, idem.ErrUnavailable)
+	}
+	finish()
+	if err := s.joined.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Ping() = %v, want %v", err, idem.ErrUnavailable)
+	}
+}
