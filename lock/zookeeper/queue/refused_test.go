@@ -158,7 +158,7 @@ func TestQueueThatVanishesBeforeEachOffer(t *testing.T) {
 	wantQueue(t, r.direct, "a")
 }
 
-// A session has as many locks as it may have. Other elements can be had as soon as it has fewer.
+// A session has as many locks as it may have. It can still acknowledge, and then gets another element.
 func TestQueueReceiveBeyondTheLocksOfASession(t *testing.T) {
 	t.Parallel()
 	cfg := sharedConfig(t)
@@ -170,10 +170,9 @@ func TestQueueReceiveBeyondTheLocksOfASession(t *testing.T) {
 	if !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("TryReceive() = %v, %v, want %v at once", d, err, idem.ErrUnavailable)
 	}
-	recipetest.Release(t, a)
+	ack(t, a)
+	c := receive(t, q, "c", 1)
 	recipetest.Release(t, b)
-	for _, want := range []string{"a", "b"} {
-		ack(t, receive(t, other, want, 2))
-	}
-	ack(t, receive(t, q, "c", 1))
+	ack(t, receive(t, other, "b", 2))
+	ack(t, c)
 }

@@ -2,6 +2,7 @@ package held
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 
@@ -64,17 +65,22 @@ func (t *Table) Claim(path string) (mine, other *Claim, err error) {
 	if err := t.Usable(); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
 	}
-	return t.Reserve(path)
+	return t.reserve(path, t.MaxClaims)
 }
 
-// Reserve is Claim for work that waits for the connection by itself.
+// Reserve is Claim for work that waits for the connection by itself, and has few claims. A
+// session that has all its locks can still do such work, such as to give them up.
 func (t *Table) Reserve(path string) (mine, other *Claim, err error) {
+	return t.reserve(path, math.MaxInt)
+}
+
+func (t *Table) reserve(path string, most int) (mine, other *Claim, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if cl := t.claims[path]; cl != nil {
 		return nil, cl, nil
 	}
-	if len(t.claims) >= t.MaxClaims {
+	if len(t.claims) >= most {
 		return nil, nil, fmt.Errorf("%w: zookeeper: session has %d locks already (MaxLocksPerSession)", idem.ErrUnavailable, len(t.claims))
 	}
 	return t.claim(path), nil, nil

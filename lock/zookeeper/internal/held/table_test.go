@@ -17,14 +17,14 @@ func TestOnePathHasOneClaim(t *testing.T) {
 	table := NewTable(&Client{MaxClaims: 2}, nil)
 	reserve := func(path string) *Claim {
 		t.Helper()
-		mine, other, err := table.Reserve(path)
+		mine, other, err := table.reserve(path, table.MaxClaims)
 		if mine == nil || other != nil || err != nil {
 			t.Fatalf("Reserve(%s) = %v, %v, %v, want a claim", path, mine, other, err)
 		}
 		return mine
 	}
 	a := reserve("/a")
-	if mine, other, err := table.Reserve("/a"); mine != nil || other != a || err != nil {
+	if mine, other, err := table.reserve("/a", table.MaxClaims); mine != nil || other != a || err != nil {
 		t.Errorf("Reserve() of a claimed path = %v, %v, %v, want the claim that is there", mine, other, err)
 	}
 	a.Rename("/a1")
@@ -32,10 +32,10 @@ func TestOnePathHasOneClaim(t *testing.T) {
 		t.Errorf("Path() = %s after Rename(), and Find() knows the claim by another name", a.Path())
 	}
 	b := reserve("/a")
-	if mine, other, err := table.Reserve("/c"); mine != nil || other != nil || !errors.Is(err, idem.ErrUnavailable) {
-		t.Errorf("Reserve() of a third path = %v, %v, %v, want %v", mine, other, err, idem.ErrUnavailable)
+	if mine, other, err := table.reserve("/c", table.MaxClaims); mine != nil || other != nil || !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("a claim of a third path = %v, %v, %v, want %v", mine, other, err, idem.ErrUnavailable)
 	}
-	if mine, other, _ := table.Reserve("/a1"); mine != nil || other != a {
+	if mine, other, _ := table.reserve("/a1", table.MaxClaims); mine != nil || other != a {
 		t.Errorf("Reserve() of a claimed path = %v, %v, want the claim that is there", mine, other)
 	}
 	b.Free()
@@ -48,6 +48,9 @@ func TestOnePathHasOneClaim(t *testing.T) {
 		t.Errorf("Find() = %v, Freed() = %d after Free(), want none and 1", table.Find("/a"), table.Freed())
 	}
 	reserve("/c")
+	if mine, _, err := table.Reserve("/d"); mine == nil || err != nil {
+		t.Errorf("Reserve() of a third path = %v, %v, want a claim beyond the limit", mine, err)
+	}
 }
 
 // The holder of a lease gets the claim of another path even in a full table, unless the lease is
@@ -55,7 +58,7 @@ func TestOnePathHasOneClaim(t *testing.T) {
 func TestClaimOfASecondPath(t *testing.T) {
 	t.Parallel()
 	table := NewTable(&Client{MaxClaims: 1}, nil)
-	if _, _, err := table.Reserve("/a"); err != nil {
+	if _, _, err := table.reserve("/a", table.MaxClaims); err != nil {
 		t.Fatal(err)
 	}
 	l := &Lease{ending: ending{done: make(chan struct{})}}
