@@ -48,7 +48,8 @@ replay() {
 	local file=$PWD/$1
 	shift
 	grep -E 'errors:|Search not completed|too small|invalid end|memory' "$work/report" || true
-	[[ -e $work/${file##*/}.trail ]] && spin -B -k "$work/${file##*/}.trail" "$@" "$file" | sed 's/^ *//' | grep -vE '^$|#process' | head -60
+	# spin leaves files where it runs, so each run has its own directory.
+	[[ -e $work/${file##*/}.trail ]] && (cd "$work" && spin -B -k "${file##*/}.trail" "$@" "$file") | sed 's/^ *//' | grep -vE '^$|#process' | head -60
 }
 
 # breaks NAME PROMISE FILE SETTINGS… runs a model until the promise breaks.
