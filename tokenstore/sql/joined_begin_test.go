@@ -47,14 +47,7 @@ func TestBeginJoinedRunsAgainOnlyFromTheAttemptInDoubt(t *testing.T) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
 		wantNone := func(what string, req idem.JoinedRequest, state idem.State) {
 			s.Helper()
-			got, err := s.joined.BeginJoined(ctx, id, req)
-			if got.Tx != nil {
-				s.Errorf("%s: BeginJoined() began an attempt", what)
-				_ = got.Tx.Rollback(ctx)
-			}
-			if err != nil || got.Held || got.Record.State != state {
-				s.Errorf("%s: BeginJoined() = %v, held %t, %v, want %v", what, got.Record.State, got.Held, err, state)
-			}
+			s.wantNotBegun(what, id, req, state)
 			s.wantNothingOpen(what)
 		}
 		wantNone("without a record", runAgain(idem.Attempt{Number: 1, Nonce: idem.NewNonce()}), idem.StateNone)

@@ -126,20 +126,26 @@ func joinedRequest(kind idem.KeyKind) idem.JoinedRequest {
 	return idem.JoinedRequest{Kind: kind, Route: "POST /pay", Nonce: idem.NewNonce(), Fingerprint: idem.Fingerprint{Version: 1, Sum: [32]byte{1}}, ResultTTL: time.Hour}
 }
 
+// wantNotBegun wants BeginJoined to start nothing, and to return a record in a state.
+func (s *service) wantNotBegun(what string, id idem.KeyID, req idem.JoinedRequest, state idem.State) {
+	s.Helper()
+	got, err := s.joined.BeginJoined(context.Background(), id, req)
+	if got.Tx != nil {
+		s.Errorf("%s: BeginJoined() began an attempt", what)
+		_ = got.Tx.Rollback(context.Background())
+	}
+	if err != nil || got.Held || got.Record.State != state {
+		s.Errorf("%s: BeginJoined() = %v, held %t, %v, want %v", what, got.Record.State, got.Held, err, state)
+	}
+}
+
 // The engine reads the record first, and another request may change it before BeginJoined.
 func TestBeginJoinedStartsOnlyWhatTheRecordLetsStart(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
 		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
 		want := func(what string, req idem.JoinedRequest, state idem.State) {
 			s.Helper()
-			got, err := s.joined.BeginJoined(ctx, id, req)
-			if got.Tx != nil {
-				s.Errorf("%s: BeginJoined() began an attempt", what)
-				_ = got.Tx.Rollback(ctx)
-			}
-			if err != nil || got.Held || got.Record.State != state {
-				s.Errorf("%s: BeginJoined() = %v, held %t, %v, want %v", what, got.Record.State, got.Held, err, state)
-			}
+			s.wantNotBegun(what, id, req, state)
 		}
 		want("a token that nobody issued", joinedRequest(idem.IssuedToken), idem.StateNone)
 		if _, err := s.joined.Issue(ctx, id, time.Hour); err != nil {

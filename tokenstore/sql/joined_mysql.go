@@ -144,7 +144,7 @@ func (g *mysqlGuard) commit(ctx context.Context, t *joinedTx) error {
 	}
 	err := t.session.Rollback(ctx)
 	if errors.Is(err, sql.ErrTxDone) {
-		return ErrHandlerEnded
+		return err
 	}
 	t.unfit = err != nil // it may still have autocommit off
 	return nil

@@ -141,9 +141,9 @@ func TestDowngradeUnderWay(t *testing.T) {
 	r := newRig(t, 0)
 	m := NewRWMutex(r.Client, linePath)
 	writer := r.queue(bounded(t), m.AcquireWrite).granted()
-	cl, _, err := writer.Table().Reserve(m.ln.path + "/" + reading + strings.TrimPrefix(writer.place.Name, writing))
-	if err != nil || cl == nil {
-		t.Fatalf("Reserve() = %v, %v", cl, err)
+	cl, other := writer.Table().Reserve(m.ln.path + "/" + reading + strings.TrimPrefix(writer.place.Name, writing))
+	if cl == nil || other != nil {
+		t.Fatalf("Reserve() = %v, %v, want a claim", cl, other)
 	}
 	if l, err := m.Downgrade(bounded(t), writer); !errors.Is(err, errDowngrading) || l != nil {
 		t.Errorf("Downgrade() under way = %v, %v, want %v", l, err, errDowngrading)

@@ -68,10 +68,11 @@ func (t *Table) Claim(path string) (mine, other *Claim, err error) {
 	return t.reserve(path, t.MaxClaims)
 }
 
-// Reserve is Claim for work that waits for the connection by itself, and has few claims. A
-// session that has all its locks can still do such work, such as to give them up.
-func (t *Table) Reserve(path string) (mine, other *Claim, err error) {
-	return t.reserve(path, math.MaxInt)
+// Reserve is Claim for work that waits for the connection by itself and bounds its claims by
+// itself. So a session that has all its locks can do such work.
+func (t *Table) Reserve(path string) (mine, other *Claim) {
+	mine, other, _ = t.reserve(path, math.MaxInt)
+	return mine, other
 }
 
 func (t *Table) reserve(path string, most int) (mine, other *Claim, err error) {
