@@ -3,7 +3,8 @@
 //	testsummary [-quick] [-C dir]... [flags of go test] [packages]
 //
 // It prints a line for each package, shows the output of failing tests in
-// full, and ends with "N passed, N failed". Tests and subtests count alike.
+// full, and repeats their first messages at the end. The last line is
+// "N passed, N failed". Tests and subtests count alike.
 //
 // go test handles the packages of one module. Each -C, before the flags of go
 // test, names a directory for a further run of the same go test. The last line

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"regexp"
 	"strings"
 )
 
@@ -60,6 +61,20 @@ func withoutProgress(text string) string {
 		if !strings.HasPrefix(line, "=== ") {
 			b.WriteString(line)
 		}
+	}
+	return b.String()
+}
+
+// message matches the first line of what a test says with t.Error or t.Log.
+var message = regexp.MustCompile(`(?m)^ +\S+\.go:\d+: .*`)
+
+// firstMessages are for the end of the run, where a reader looks first. A system that keeps
+// only the end of a long output shows them, too.
+func firstMessages(text string) string {
+	const limit, width = 5, 300
+	var b strings.Builder
+	for _, line := range message.FindAllString(text, limit) {
+		b.WriteString("\n" + line[:min(len(line), width)])
 	}
 	return b.String()
 }

@@ -125,8 +125,10 @@ func (s *summary) endTest(key testKey, action string) {
 		s.failed++
 		count.failed++
 		what := map[string]string{"fail": "FAIL", "skip": "SKIPPED, which counts as failed", "run": "NEVER ENDED"}[action]
-		s.problem(fmt.Sprintf("%s: %s %s", what, key.pkg, key.test))
-		s.print(withoutProgress(s.take(key)))
+		text := withoutProgress(s.take(key))
+		headline := fmt.Sprintf("%s: %s %s", what, key.pkg, key.test)
+		s.print(headline + "\n" + text)
+		s.problems = append(s.problems, headline+firstMessages(text))
 	}
 	delete(s.output, key)
 }

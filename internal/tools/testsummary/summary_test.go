@@ -51,6 +51,13 @@ func TestB(t *testing.T) { t.Log("quiet") }`},
 			last: "1 passed, 2 failed", says: []string{"FAIL: m TestA/x", "first", "second", "FAIL m "}, hides: []string{"quiet", "=== RUN"},
 		},
 		{
+			name: "the end repeats the first messages of a failing test, without its other output",
+			files: map[string]string{"p_test.go": head + `
+func TestA(t *testing.T) { t.Error("first\nrest of the first"); println("loud"); for range 9 { t.Error("more") } }`},
+			last: "0 passed, 1 failed",
+			says: []string{"loud", "\n\nFAIL: m TestA\n    p_test.go:11: first\n" + strings.Repeat("    p_test.go:11: more\n", 4) + "0 passed"},
+		},
+		{
 			name: "a skipped test counts as failed and tells why",
 			files: map[string]string{"p_test.go": head + `
 func TestA(t *testing.T) { t.Skip("no server here") }
