@@ -32,13 +32,18 @@ const (
 	resultTTL = 24 * time.Hour
 )
 
-// sessionTimeout is long, so that a busy machine does not lose a session. tickTime is
-// that of the servers, see testserver.WithTickTime.
+// sessionTimeout and patience are long, so that a busy machine neither loses a session nor
+// refuses a request. tickTime is that of the servers, see testserver.WithTickTime.
 const (
 	sessionTimeout = 40 * time.Second
+	patience       = 20 * time.Second
 	tickTime       = 500 * time.Millisecond
 	lockRoot       = "/lock"
 )
+
+var patient = []idem.Option{
+	idem.WithLockTimeout(patience), idem.WithStoreTimeout(patience), idem.WithSettleTimeout(patience),
+}
 
 // flow makes the handlers of the route. The service closes what they use.
 type flow func(ctx context.Context, s *service) ([]gin.HandlerFunc, error)
@@ -186,7 +191,7 @@ func (s *service) protected(ctx context.Context, locker idem.Locker, p idem.Poli
 	if err != nil {
 		return nil, err
 	}
-	engine, err := idem.New(locker, store)
+	engine, err := idem.New(locker, store, patient...)
 	if err != nil {
 		return nil, err
 	}

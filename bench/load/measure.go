@@ -113,7 +113,12 @@ func Measure(ctx context.Context, tb testing.TB, s Settings, log io.Writer) (_ *
 		Machine:  fmt.Sprintf("%d processors, %s/%s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version()),
 		Settings: s,
 	}}
-	defer func() { err = errors.Join(err, m.close()) }()
+	defer func() {
+		failed := err != nil
+		if err = errors.Join(err, m.close()); failed {
+			m.tellComplaints()
+		}
+	}()
 	if m.generator, err = startProcess(ctx, roleGenerator); err != nil {
 		return nil, err
 	}
@@ -127,6 +132,15 @@ func Measure(ctx context.Context, tb testing.TB, s Settings, log io.Writer) (_ *
 	}
 	m.result.Goals = judge(m.result)
 	return m.result, nil
+}
+
+// tellComplaints logs what the services have written to their standard errors. They have ended.
+func (m *measurement) tellComplaints() {
+	for _, c := range m.running {
+		if c.service.errors.Len() > 0 {
+			fmt.Fprintf(m.log, "%s wrote:\n%s", c.name, &c.service.errors)
+		}
+	}
 }
 
 func (m *measurement) close() error {

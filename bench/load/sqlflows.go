@@ -74,7 +74,7 @@ func joinedFlow(ctx context.Context, s *service) ([]gin.HandlerFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	engine, err := idem.NewJoined(joined)
+	engine, err := idem.NewJoined(joined, patient...)
 	if err != nil {
 		return nil, err
 	}
