@@ -19,7 +19,7 @@ import (
 func TestAnswerThatIsNoFenceIsUndone(t *testing.T) {
 	t.Parallel()
 	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		for i, answer := range []any{"0 d", "x d", "7", "7 ", "-1 d", int64(7), nil} {
+		for i, answer := range []any{"0 d", "x d", "7", "7 ", "-1 d", "99999999999999999999 d", int64(7), nil} {
 			f.to("acquire", says(answer, nil))
 			if answer == nil {
 				f.to("acquire", says(nil, goredis.Nil)) // as the client reads it
@@ -53,8 +53,11 @@ func TestReleaseAsksUntilNothingIsLeft(t *testing.T) {
 			f.to("release", says(found, nil))
 			release(t, take(t, l, request()))
 			sent("Release() of a lock that is "+name, 1)
-			take(t, l, request()).ReleaseInBackground()
-			sent("ReleaseInBackground() of a lock that is "+name, 1)
+			lease := take(t, l, request())
+			for range 2 {
+				lease.ReleaseInBackground()
+			}
+			sent("ReleaseInBackground(), twice, of a lock that is "+name, 1)
 		}
 		finds := []int64{1, 0, 0}
 		f.to("release", func(context.Context) (any, error) {
@@ -68,6 +71,124 @@ func TestReleaseAsksUntilNothingIsLeft(t *testing.T) {
 		}
 		sent("TryAcquire() that arrives late", 3)
 	})
+}
+
+// The answer to a TryAcquire comes when Close has begun. Nobody would renew the lease.
+func TestLockThatCloseOvertookIsUndone(t *testing.T) {
+	t.Parallel()
+	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
+		f.to("acquire", func(context.Context) (any, error) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.closing = true
+			return "7 d", nil
+		})
+		if lease, err := l.TryAcquire(t.Context(), request()); !errors.Is(err, errClosed) || !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("TryAcquire() = %v, %v, want %v", lease, err, errClosed)
+		}
+		synctest.Wait()
+		if n := len(f.times("release")); n != 1 {
+			t.Errorf("%d releases were sent, want 1", n)
+		}
+	})
+}
+
+// Close waits for the look of a waiter, which ends by itself.
+func TestCloseWaitsForALook(t *testing.T) {
+	t.Parallel()
+	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
+		f.to("pttl", silence)
+		go func() { _ = l.Wait(t.Context(), request().KeyID) }()
+		synctest.Wait()
+		if err := l.Close(t.Context()); err != nil {
+			t.Errorf("Close() = %v, want <nil>", err)
+		}
+		if took := time.Since(f.began); took != lookTimeout {
+			t.Errorf("Close() took %v, want %v", took, lookTimeout)
+		}
+	})
+}
+
+// A release without an answer gives up when the lock must have expired. Its error says why.
+func TestReleaseGivesUpWhenTheLockHasExpired(t *testing.T) {
+	t.Parallel()
+	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
+		lease, broken := take(t, l, request()), errors.New("broken")
+		f.to("release", says(nil, broken))
+		began := time.Now()
+		if err := lease.Release(t.Context()); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, broken) {
+			t.Errorf("Release() without an answer = %v, want %v", err, broken)
+		}
+		if took := time.Since(began); took < l.ttl || took > 2*l.ttl {
+			t.Errorf("Release() gave up after %v, want some more than %v", took, l.ttl)
+		}
+		tries := f.times("release")
+		if last := tries[len(tries)-1] - tries[len(tries)-2]; last > 2*mostPause {
+			t.Errorf("Release() paused for %v at last, want %v at most", last, 2*mostPause)
+		}
+	})
+}
+
+// The failure of any request spares the other callers the same wait. A waiter gets the failure at
+// once, whatever time it has.
+func TestFailureOfAnyRequestIsNoted(t *testing.T) {
+	t.Parallel()
+	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
+		patient, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		broken := errors.New("broken")
+		for what, call := range map[string]func(lease idem.Lease) error{
+			"acquire": func(idem.Lease) error { _, err := l.TryAcquire(t.Context(), request()); return err },
+			"extend":  func(lease idem.Lease) error { _, err := lease.Check(t.Context()); return err },
+			"pttl":    func(idem.Lease) error { return l.Wait(patient, request().KeyID) },
+		} {
+			lease := take(t, l, request())
+			sound := f.answers[what]
+			f.to(what, says(nil, broken))
+			began := time.Now()
+			if err := call(lease); !errors.Is(err, broken) || !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("%s that fails = %v, want %v", what, err, broken)
+			}
+			if err := l.Wait(t.Context(), request().KeyID); !errors.Is(err, errNoAnswer) {
+				t.Errorf("Wait() right after %s = %v, want %v", what, err, errNoAnswer)
+			}
+			if took := time.Since(began); took != 0 {
+				t.Errorf("%s failed after %v, want at once", what, took)
+			}
+			f.to(what, sound)
+			time.Sleep(2 * l.ttl) // the undoing of the acquire ends
+			release(t, lease)
+		}
+	})
+}
+
+// A locker forgets the leases that have ended.
+func TestEndedLeasesAreForgotten(t *testing.T) {
+	t.Parallel()
+	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
+		release(t, take(t, l, request()))
+		f.to("extend", says(int64(0), nil))
+		if left, err := take(t, l, request()).Check(t.Context()); !errors.Is(err, idem.ErrLeaseLost) {
+			t.Errorf("Check() of a lock that is gone = %v, %v, want %v", left, err, idem.ErrLeaseLost)
+		}
+		if n := len(l.held); n != 0 {
+			t.Errorf("%d leases are kept, want 0", n)
+		}
+	})
+}
+
+// Each shard of a cluster has its own pipeline, and fails by itself.
+func TestPartsOfARedis(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		addrs []string
+		want  int
+	}{{[]string{"127.0.0.1:1"}, 1}, {[]string{"127.0.0.1:1", "127.0.0.1:2"}, Shards}} {
+		k := newKeeper(connect(t, 1, tt.addrs...), config{})
+		if len(k.lanes) != tt.want || len(k.health.until) != tt.want {
+			t.Errorf("%d addresses: %d pipelines and %d parts, want %d", len(tt.addrs), len(k.lanes), len(k.health.until), tt.want)
+		}
+	}
 }
 
 // A lock that is taken after Close could not be given back.
@@ -136,6 +257,12 @@ func TestOptions(t *testing.T) {
 	}
 	if c, err := newConfig(nil); err != nil || c.log != slog.Default() {
 		t.Errorf("newConfig() = %v, %v, want the default logger", c.log, err)
+	}
+	if c, err := newConfig([]Option{WithTTL(minTTL)}); err != nil || c.ttl != minTTL {
+		t.Errorf("newConfig() = %v, %v, want the shortest time to live, %v", c.ttl, err, minTTL)
+	}
+	if c, err := newConfig([]Option{WithTTL(minTTL - 1)}); err == nil {
+		t.Errorf("newConfig() = %v, want an error for less than %v", c.ttl, minTTL)
 	}
 	if i, err := NewInspector(nil, WithPrefix("")); err == nil {
 		t.Errorf("NewInspector() with an empty prefix = %v, want an error", i)

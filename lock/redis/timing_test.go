@@ -66,8 +66,15 @@ func TestLateRenewalChangesNothing(t *testing.T) {
 	withFake(t, func(t *testing.T, _ *fake, l *Locker, clock *leaseclock.Manual) {
 		lease := take(t, l, request()).(*leaseType)
 		clock.Advance(time.Second)
+		early := l.now()
+		clock.Advance(time.Second)
 		sent := l.now()
-		clock.Advance(trustOf(l.ttl) - time.Second)
+		lease.renewal(sent, true)
+		lease.renewal(early, true)
+		if left := lease.left(); left != trustOf(l.ttl) {
+			t.Errorf("a lease is trusted for %v after the answer to an earlier renewal, want %v", left, trustOf(l.ttl))
+		}
+		clock.Advance(trustOf(l.ttl))
 		lease.renewal(sent, true)
 		if err := lease.Err(); !errors.Is(err, idem.ErrLeaseLost) {
 			t.Errorf("Err() after a late renewal = %v, want %v", err, idem.ErrLeaseLost)
