@@ -171,6 +171,7 @@ func TestImpatientCallerSparesTheOthers(t *testing.T) {
 		}{
 			{"little time", probePause - 1, probePause - 1, context.DeadlineExceeded, true},
 			{"little time, ended by the connection", probePause - 1, probePause - 1, os.ErrDeadlineExceeded, true},
+			{"little time, and the client's own end", probePause - 1, probePause / 2, os.ErrDeadlineExceeded, false},
 			{"little time, and a broken connection", probePause - 1, probePause - 1, io.EOF, false},
 			{"the time of a pause", probePause, probePause, context.DeadlineExceeded, false},
 			{"much time", time.Second, time.Second, os.ErrDeadlineExceeded, false},
