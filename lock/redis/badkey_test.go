@@ -131,6 +131,9 @@ func TestInspectorTellsOfItsFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, inspector := range map[string]idem.LockInspector{"locker": l, "inspector": i} {
+		if h, found, err := inspector.HeldBy(t.Context(), request().KeyID); found || err != nil {
+			t.Errorf("%s: HeldBy() of a free lock = %+v, %v, %v, want none", name, h, found, err)
+		}
 		if h, found, err := inspector.HeldBy(t.Context(), bad.KeyID); !errors.Is(err, idem.ErrUnavailable) || found {
 			t.Errorf("%s: HeldBy() of a bad key = %+v, %v, %v, want %v", name, h, found, err, idem.ErrUnavailable)
 		}

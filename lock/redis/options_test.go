@@ -33,8 +33,8 @@ func TestNewRefuses(t *testing.T) {
 		"a server that evicts":  {connect(t, 2, evicting.Addr()), nil, "noeviction"},
 	} {
 		l, err := New(t.Context(), tt.client, tt.opt, quiet())
-		if err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("New() with %s = %v, %v, want an error with %q", name, l, err, tt.want)
+		if err == nil || !strings.Contains(err.Error(), tt.want) || errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("New() with %s = %v, %v, want an error with %q, and not %v", name, l, err, tt.want, idem.ErrUnavailable)
 		}
 		if tt.client != nil {
 			t.Cleanup(func() { _ = tt.client.Close() })
