@@ -134,6 +134,9 @@ func TestInspectorTellsOfItsFailure(t *testing.T) {
 		if h, found, err := inspector.HeldBy(t.Context(), request().KeyID); found || err != nil {
 			t.Errorf("%s: HeldBy() of a free lock = %+v, %v, %v, want none", name, h, found, err)
 		}
+		if domain, err := inspector.DomainOf(t.Context(), request().KeyID); domain != "" || err != nil {
+			t.Errorf("%s: DomainOf() where no lock was taken = %q, %v, want none", name, domain, err)
+		}
 		if h, found, err := inspector.HeldBy(t.Context(), bad.KeyID); !errors.Is(err, idem.ErrUnavailable) || found {
 			t.Errorf("%s: HeldBy() of a bad key = %+v, %v, %v, want %v", name, h, found, err, idem.ErrUnavailable)
 		}
