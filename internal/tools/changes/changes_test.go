@@ -21,7 +21,7 @@ func sample(t *testing.T) options {
 	if err := os.WriteFile(filepath.Join(root, "go.mod"), []byte("module sample\n\ngo 1.26\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return options{root: root, pkg: ".", tests: []string{"."}, quick: true, of: 1, grace: 2 * time.Second}
+	return options{root: root, pkg: ".", tests: []string{"."}, names: ".", quick: true, of: 1, grace: 2 * time.Second}
 }
 
 // verdicts are those of all changes of the sample. Its tests notice the changes without a word
@@ -111,13 +111,16 @@ func TestChosenChanges(t *testing.T) {
 	for _, tt := range []struct {
 		only     string
 		part, of int
+		names    string
 		want     string
 	}{
-		{"left out: <-done", 0, 1, "made 1 noticed 0 late 0 survived 1 unreached 0"},
-		{"sample.go:57", 3, 2, "made 1 noticed 0 late 0 survived 0 unreached 1"},
+		{"left out: <-done", 0, 1, ".", "made 1 noticed 0 late 0 survived 1 unreached 0"},
+		{"sample.go:46", 0, 1, "Balance|Count", "made 2 noticed 2 late 2 survived 0 unreached 0"},
+		{"sample.go:46", 0, 1, "Balance", "made 2 noticed 0 late 0 survived 0 unreached 2"},
+		{"sample.go:57", 3, 2, ".", "made 1 noticed 0 late 0 survived 0 unreached 1"},
 	} {
 		o := sample(t)
-		o.only, o.part, o.of = tt.only, tt.part, tt.of
+		o.only, o.part, o.of, o.names = tt.only, tt.part, tt.of, tt.names
 		var got strings.Builder
 		if err := run(t.Context(), &got, o); err != nil || got.String() != "FIGURE changes . "+tt.want+"\n" {
 			t.Errorf("run(only %q, part %d/%d) = %v and prints %s, want %s", tt.only, tt.part, tt.of, err, got.String(), tt.want)
@@ -174,7 +177,7 @@ func TestBatches(t *testing.T) {
 func TestParse(t *testing.T) {
 	t.Parallel()
 	o, err := parse([]string{"-quick", "-tests", "./a,./b", "-part", "5/3", "./idem"})
-	if err != nil || !o.quick || o.pkg != "./idem" || strings.Join(o.tests, " ") != "./idem ./a ./b" || o.part != 5 || o.of != 3 {
+	if err != nil || !o.quick || o.names != "." || o.pkg != "./idem" || strings.Join(o.tests, " ") != "./idem ./a ./b" || o.part != 5 || o.of != 3 {
 		t.Errorf("parse() = %+v, %v", o, err)
 	}
 	for _, args := range [][]string{nil, {"./a", "./b"}, {"-part", "1/0", "./a"}, {"-part", "x", "./a"}} {

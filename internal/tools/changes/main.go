@@ -1,7 +1,7 @@
 // Command changes makes small changes to a package, one at a time, and shows which of them the
 // tests notice:
 //
-//	changes [-quick] [-tests pkg,pkg] [-only text] [-part 1/3] [-again file] [-budget 30s] [-grace 5s] [-list] ./idem
+//	changes [-quick] [-tests pkg,pkg] [-run regexp] [-only text] [-part 1/3] [-again file] [-budget 30s] [-grace 5s] [-list] ./idem
 //
 // The usual tools compile the package once per change. That takes hours for the packages of this
 // module, and such a tool leaves out the conditions of case lines. This one compiles all changes
@@ -40,10 +40,11 @@
 // # Flags
 //
 // -quick gives the tests -short, so they need no server. -tests names more packages whose tests
-// count. -only takes the changes that have a text in "file:line: kind: code", and -part every n-th
-// of them, from the i-th on. -again reads what -list has printed, and takes these changes once more.
-// -budget leaves out tests of a change when the sound runs of the others take this long together, and
-// first the tests that pass the most switches. -list prints each change that survived or was not reached.
+// count, and -run selects the tests by their names. -only takes the changes that have a text in
+// "file:line: kind: code", and -part every n-th of them, from the i-th on. -again reads what -list
+// has printed, and takes these changes once more. -budget leaves out tests of a change when the
+// sound runs of the others take this long together, and first the tests that pass the most switches.
+// -list prints each change that survived or was not reached.
 package main
 
 import (
@@ -62,6 +63,7 @@ import (
 type options struct {
 	root, pkg string
 	tests     []string
+	names     string // of the tests, a regular expression
 	quick     bool
 	only      string
 	part, of  int
@@ -92,6 +94,7 @@ func parse(args []string) (o options, err error) {
 	flags := flag.NewFlagSet("changes", flag.ContinueOnError)
 	flags.BoolVar(&o.quick, "quick", false, "run the tests with -short, so without a server")
 	tests := flags.String("tests", "", "more `packages` whose tests count, with commas")
+	flags.StringVar(&o.names, "run", ".", "take the tests whose names match this `regexp`")
 	flags.StringVar(&o.only, "only", "", "take the changes that have this `text` in file:line: kind: code")
 	part := flags.String("part", "0/1", "take every n-th change, from the i-th on, as `i/n`")
 	flags.StringVar(&o.again, "again", "", "take the changes that this `file` lists, from an earlier run with -list")

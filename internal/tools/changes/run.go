@@ -56,14 +56,14 @@ func run(ctx context.Context, w io.Writer, o options) error {
 	var tests []*test
 	var linked []string
 	for i, pkg := range o.tests {
-		more, links, err := build(ctx, root, pkg, filepath.Join(dir, strconv.Itoa(i)+".test"))
+		more, links, err := build(ctx, root, pkg, o.names, filepath.Join(dir, strconv.Itoa(i)+".test"))
 		if err != nil {
 			return err
 		}
 		tests, linked = append(tests, more...), append(linked, links...)
 	}
 	if len(tests) == 0 {
-		return fmt.Errorf("no tests in %q", o.tests)
+		return fmt.Errorf("no tests in %q that match %q", o.tests, o.names)
 	}
 	pool := make([]*worker, 2)
 	for i := range pool {

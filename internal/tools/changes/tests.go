@@ -29,8 +29,9 @@ type test struct {
 	needs map[int]bool  // the changes whose switch it passes
 }
 
-// build compiles the tests of a package in the tree, and lists them and what they link.
-func build(ctx context.Context, root, pkg, file string) (tests []*test, linked []string, err error) {
+// build compiles the tests of a package in the tree, and lists those whose names match, and what
+// they link.
+func build(ctx context.Context, root, pkg, names, file string) (tests []*test, linked []string, err error) {
 	if _, err := command(ctx, root, "test", "-c", "-o", file, pkg); err != nil {
 		return nil, nil, err
 	}
@@ -42,13 +43,13 @@ func build(ctx context.Context, root, pkg, file string) (tests []*test, linked [
 		return nil, nil, nil // the package has no tests
 	}
 	b := &binary{pkg: pkg, file: file, dir: filepath.Join(root, pkg)}
-	cmd := exec.CommandContext(ctx, file, "-test.list=.")
+	cmd := exec.CommandContext(ctx, file, "-test.list="+names)
 	cmd.Dir = b.dir
-	names, err := cmd.Output()
+	found, err := cmd.Output()
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the tests of %s: %w", pkg, err)
 	}
-	for name := range strings.FieldsSeq(string(names)) {
+	for name := range strings.FieldsSeq(string(found)) {
 		if strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Fuzz") || strings.HasPrefix(name, "Example") {
 			tests = append(tests, &test{binary: b, name: name})
 		}
