@@ -6,7 +6,40 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
+
+// Two clients find a root without a domain. The second write of it is refused, and its client
+// takes the domain of the first.
+func TestTwoFirstClientsAgree(t *testing.T) {
+	t.Parallel()
+	cfg := sharedConfig(t)
+	slow := cfg
+	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
+	slow.Servers = []string{proxy.Addr()}
+	write := proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains("/domain")))
+	opened := make(chan *Client, 1)
+	go func() {
+		c, err := Open(bounded(t), slow)
+		if err != nil {
+			t.Errorf("Open() = %v", err)
+		}
+		opened <- c
+	}()
+	await(t, "the write of a domain", write.Held())
+	first := open(t, cfg)
+	write.Release()
+	second := <-opened
+	if second == nil {
+		return
+	}
+	if second.Domain() != first.Domain() {
+		t.Errorf("domains %q and %q, want the same", first.Domain(), second.Domain())
+	}
+	if err := second.Close(bounded(t)); err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+}
 
 // Clients that use the same locks have the same base, and so the same domain.
 func TestBaseHasToMatch(t *testing.T) {

@@ -244,8 +244,8 @@ func TestWaitersShareAWatch(t *testing.T) {
 	}
 	cancel()
 	for range 32 {
-		if err := <-errs; !errors.Is(err, context.Canceled) {
-			t.Errorf("Wait() = %v, want %v", err, context.Canceled)
+		if err := <-errs; !errors.Is(err, context.Canceled) || errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("Wait() = %v, want %v alone", err, context.Canceled)
 		}
 	}
 	r.release(lease)
@@ -276,6 +276,21 @@ func TestWaitAcrossReconnect(t *testing.T) {
 		t.Errorf("Wait() = %v", err)
 	}
 	r.release(again)
+}
+
+// The session of a waiter ends. The caller tries again in the next one, which may tell more.
+func TestWaitOverTheEndOfASession(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.other)
+	waited := make(chan error, 1)
+	go func() { waited <- r.l.Wait(bounded(t), r.id) }()
+	until(t, "a watch", func() bool { return len(sessionOf(r.c).Watched()) == 1 })
+	killSession(t, r.c, r.proxy)
+	if err := <-waited; err != nil {
+		t.Errorf("Wait() = %v, want <nil>", err)
+	}
+	r.release(lease)
 }
 
 // A lock that may not be read is not called free.

@@ -397,6 +397,26 @@ func TestMarkBegunOfALockThatMayNotBeRead(t *testing.T) {
 	r.wantMarker(m)
 }
 
+// The time of a caller ends before its transaction is sent. Nobody is told that the key is marked.
+func TestMarkBegunWithoutTime(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	lease := r.take(r.l)
+	data, err := newMarker(idem.StateUnknown).AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mk := &marking{m: lease.marks, data: data}
+	mk.path, mk.czxid = lease.Where()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if here, err := mk.run(over, true); !here || !errors.Is(err, context.Canceled) || !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("run() = %v, %v, want that the lock is here, and %v", here, err, context.Canceled)
+	}
+	r.wantMarker(nil)
+	r.release(lease)
+}
+
 // A transaction that never left the process says nothing about later ones.
 func TestMarkBegunWithoutAConnection(t *testing.T) {
 	t.Parallel()

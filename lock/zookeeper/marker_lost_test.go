@@ -318,6 +318,7 @@ func TestMarkerAfterAnOperatorsDelete(t *testing.T) {
 			r := newMarkerRig(t, 0)
 			lease := r.deletedByHand(e)
 			r.release(lease)
+			lease.MarkOnRelease(e.after) // too late
 			r.wantMarker(e.before)
 			wantFound(t, r.take(r.other), e.before)
 		})

@@ -124,7 +124,8 @@ func TestMarkerRemovalOfUnknownOutcomes(t *testing.T) {
 	r.wantRemoved(MarkerRemoval{Retention: time.Hour, Settled: ask}, MarkerStats{Looked: 3, Kept: 3}) // not asked
 	markers[young] = newMarker(idem.StateUnknown)
 	r.leave(young, markers[young])
-	r.wantRemoved(MarkerRemoval{Retention: 1, Settled: ask}, MarkerStats{Looked: 3, Removed: 1, Unknown: 2})
+	r.leave(newID(), completed()) // not asked about
+	r.wantRemoved(MarkerRemoval{Retention: 1, Settled: ask}, MarkerStats{Looked: 4, Removed: 2, Unknown: 2})
 	if got := r.marked(settled, open); got[0] || !got[1] {
 		t.Errorf("markers left: %v, want the open one", got)
 	}
@@ -280,6 +281,41 @@ func TestMarkerRemovalEndsWithItsContext(t *testing.T) {
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("RemoveMarkers() = %v, want %v", err, context.Canceled)
+	}
+}
+
+// The context ends while a marker is being removed. The removal ends in the background.
+func TestMarkerRemovalGivenUp(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	r.mark(completed())
+	lock := r.proxy.HoldNext(r.onChild())
+	ctx, cancel := context.WithCancel(bounded(t))
+	defer cancel()
+	removed := make(chan error, 1)
+	go func() {
+		_, err := r.l.RemoveMarkers(ctx, all)
+		removed <- err
+	}()
+	await(t, "the lock of the removal", lock.Held())
+	cancel()
+	if err := <-removed; !errors.Is(err, context.Canceled) {
+		t.Errorf("RemoveMarkers() = %v, want %v", err, context.Canceled)
+	}
+	lock.Release()
+	r.idle(r.c)
+}
+
+// A pass without a session has not looked at any marker, and says so.
+func TestMarkerRemovalWithoutASession(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	if err := r.c.Close(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	p := &removal{c: r.c, opts: MarkerRemoval{Retention: 1, PerSecond: 1000}}
+	if err := p.run(bounded(t)); err == nil {
+		t.Error("run() after Close() = <nil>, want an error")
 	}
 }
 
