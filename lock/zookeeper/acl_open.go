@@ -107,11 +107,14 @@ func (s *locks) openAmong(ctx context.Context, znodes []string) (open []string, 
 			})
 			mu.Lock()
 			defer mu.Unlock()
+			if err != nil {
+				err = fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+			}
 			switch {
 			case session.Refusal(err):
 				hidden = err
 			case err != nil:
-				return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+				return err
 			case worldWritable(acl):
 				open = append(open, znode)
 			}

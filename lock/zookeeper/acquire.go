@@ -74,8 +74,6 @@ func (m *marks) create(a *held.Attempt, withParent bool) (path string, czxid int
 				return at, r.Zxid, err
 			}
 			continue
-		case r.Outcome == session.Ended, r.Outcome == session.Unsent:
-			return fail(r.Err)
 		case m.marked && (r.RefusedBy(zk.ErrNoNode) || r.RefusedBy(zk.ErrNoChildrenForEphemerals)):
 			m.marked = false
 			continue

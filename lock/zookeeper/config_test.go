@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,6 +25,7 @@ func TestParseConnectString(t *testing.T) {
 		{in: "a:1,b:2/x/y", servers: []string{"a:1", "b:2"}, chroot: "/x/y"},
 		{in: "[::1]:2181/", servers: []string{"[::1]:2181"}},
 		{in: "", bad: true},
+		{in: "/x", bad: true},
 		{in: "a,,b", bad: true},
 		{in: "a/x//y", bad: true},
 		{in: "a/x/../y", bad: true},
@@ -54,6 +56,13 @@ func TestConfigDefaults(t *testing.T) {
 	if cfg.OpenTimeout != 10*time.Second || cfg.SessionTimeout != 10*time.Second || cfg.Logger == nil {
 		t.Errorf("OpenTimeout = %v, SessionTimeout = %v, Logger = %v", cfg.OpenTimeout, cfg.SessionTimeout, cfg.Logger)
 	}
+	if want := (RetryPolicy{Base: 100 * time.Millisecond, Max: 5 * time.Second}); cfg.Retry != want {
+		t.Errorf("Retry = %+v, want %+v", cfg.Retry, want)
+	}
+	given.Chroot = "/a/b/"
+	if cfg, err := given.withDefaults(); err != nil || cfg.Chroot != "/a/b" {
+		t.Errorf("Chroot = %q, %v; want /a/b", cfg.Chroot, err)
+	}
 	given.SessionTimeout = time.Minute
 	if cfg, err := given.withDefaults(); err != nil || cfg.OpenTimeout != time.Minute {
 		t.Errorf("OpenTimeout = %v, %v; want that of the session", cfg.OpenTimeout, err)
@@ -69,12 +78,14 @@ func TestConfigThatCannotWorkIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"no servers":            func(c *Config) { c.Servers = nil },
 		"an empty server":       func(c *Config) { c.Servers = []string{"a", ""} },
-		"a negative time-out":   func(c *Config) { c.SessionTimeout = -1 },
+		"a negative time-out":   func(c *Config) { c.OpenTimeout = -1 },
+		"a session of one tick": func(c *Config) { c.SessionTimeout, c.TickTime = time.Second, time.Second },
+		"an old version of TLS": func(c *Config) { c.TLS = &tls.Config{MinVersion: tls.VersionTLS11} },
 		"a negative limit":      func(c *Config) { c.MaxLocksPerSession = -1 },
 		"a root of 201 bytes":   func(c *Config) { c.Root = "/" + strings.Repeat("x", 200) },
 		"a retry that shortens": func(c *Config) { c.Retry = RetryPolicy{Base: time.Second, Max: time.Millisecond} },
 	} {
-		cfg := Config{Servers: []string{"a"}}
+		cfg := Config{Servers: []string{"a"}, OpenTimeout: time.Second}
 		change(&cfg)
 		if _, err := Open(bounded(t), cfg); err == nil || errors.Is(err, idem.ErrUnavailable) {
 			t.Errorf("%s: Open() = %v, want an error of the configuration", name, err)

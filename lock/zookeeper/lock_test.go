@@ -132,8 +132,8 @@ func TestForeignZnodeInPlaceOfTheLock(t *testing.T) {
 	if !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLocked) || !strings.Contains(err.Error(), r.path) {
 		t.Errorf("Acquire() = %v, want %v that names %s", err, idem.ErrUnavailable, r.path)
 	}
-	if !r.exists() {
-		t.Error("the znode is gone")
+	if there, stat, err := r.raw.Exists(r.path); !there || err != nil || stat.Cversion != 0 {
+		t.Errorf("Exists(%s) = %t, %+v, %v; want a znode that never had a child", r.path, there, stat, err)
 	}
 	r.idle(r.c)
 }

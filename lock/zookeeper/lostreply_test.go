@@ -133,18 +133,23 @@ func (r *rig) sibling() idem.KeyID {
 func TestLostCreate(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		name string
-		lose func(*rig) <-chan struct{}
+		name   string
+		lose   func(*rig) <-chan struct{}
+		writes int
 	}{
-		{"reply lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextReply(r.onLock()) }},
-		{"request lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextRequest(r.onLock()) }},
+		{"reply lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextReply(r.onLock()) }, 1},
+		{"request lost", func(r *rig) <-chan struct{} { return r.proxy.DropNextRequest(r.onLock()) }, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 0)
+			writes := r.proxy.Count(r.path)
 			lost := tt.lose(r)
 			lease := r.take(r.l)
 			await(t, "the loss", lost)
+			if n := writes.Seen().Requests[testserver.OpMulti]; n != tt.writes {
+				t.Errorf("the lock took %d writes, want %d", n, tt.writes)
+			}
 			r.wantHeld(lease)
 			r.release(lease)
 			if r.exists() {

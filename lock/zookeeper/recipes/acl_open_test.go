@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
@@ -19,6 +20,8 @@ func TestOpenParents(t *testing.T) {
 	cfg := sharedConfig(t)
 	cfg.Chroot += "/payments"
 	id := newID()
+	unwarned := new(journal)
+	cfg.Logger = slog.New(slog.NewTextHandler(unwarned, nil))
 	careless := open(t, cfg)
 	l, err := careless.Locker().TryAcquire(bounded(t), request(id))
 	if err != nil {
@@ -48,15 +51,19 @@ func TestOpenParents(t *testing.T) {
 	if !slices.Equal(open, want) || err != nil {
 		t.Errorf("OpenParents() = %q, %v; want %q", open, err, want)
 	}
-	// And closed, one after the other, they are found no more.
+	// And closed, one after the other, they are found no more. The world may still read them.
+	closed := append(zk.AuthACL(zk.PermAll), zk.WorldACL(zk.PermRead)...)
 	for len(want) > 0 {
-		if _, err := raw.SetACL(want[0], zk.AuthACL(zk.PermAll), -1); err != nil {
+		if _, err := raw.SetACL(want[0], closed, -1); err != nil {
 			t.Fatalf("SetACL(%s) = %v", want[0], err)
 		}
 		want = want[1:]
 		if open, err = c.OpenParents(bounded(t), "/app/mutex"); !slices.Equal(open, want) || err != nil {
 			t.Errorf("OpenParents() = %q, %v; want %q", open, err, want)
 		}
+	}
+	if told.Has("cannot tell") || unwarned.Has("every client can unlock") {
+		t.Errorf("needless warnings: %s%s", told, unwarned)
 	}
 	// What cannot be looked at is not called safe.
 	theirConn := stranger(t, cfg.Servers, theirs)
@@ -70,9 +77,10 @@ func TestOpenParents(t *testing.T) {
 		t.Fatalf("zookeeper.Open() = %v", err)
 	}
 	defer func() { _ = blind.Close(bounded(t)) }()
-	if open, err := blind.OpenParents(bounded(t)); !errors.Is(err, zookeeper.ErrNotPermitted) {
-		t.Errorf("OpenParents() = %q, %v; want %v", open, err, zookeeper.ErrNotPermitted)
+	if open, err := blind.OpenParents(bounded(t)); !errors.Is(err, zookeeper.ErrNotPermitted) || !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("OpenParents() = %q, %v; want %v and %v", open, err, zookeeper.ErrNotPermitted, idem.ErrUnavailable)
 	}
+	until(t, "warning", func() bool { return told.Has("cannot tell") })
 	if _, err := c.OpenParents(bounded(t), "relative"); err == nil {
 		t.Error("OpenParents() takes a relative path")
 	}
