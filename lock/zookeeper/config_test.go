@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
@@ -66,6 +68,18 @@ func TestConfigDefaults(t *testing.T) {
 	given.SessionTimeout = time.Minute
 	if cfg, err := given.withDefaults(); err != nil || cfg.OpenTimeout != time.Minute {
 		t.Errorf("OpenTimeout = %v, %v; want that of the session", cfg.OpenTimeout, err)
+	}
+	given.ACL = zk.WorldACL(zk.PermRead)
+	if cfg, err := given.withDefaults(); err != nil || !slices.Equal(cfg.ACL, given.ACL) {
+		t.Errorf("ACL = %v, %v; want the given one", cfg.ACL, err)
+	}
+	given.ACL = nil
+	if cfg, err := given.withDefaults(); err != nil || !slices.Equal(cfg.ACL, zk.WorldACL(zk.PermAll)) {
+		t.Errorf("ACL = %v, %v; want the world's without an identity", cfg.ACL, err)
+	}
+	given.TLS = &tls.Config{Certificates: []tls.Certificate{{}}}
+	if cfg, err := given.withDefaults(); err != nil || !slices.Equal(cfg.ACL, zk.AuthACL(zk.PermAll)) {
+		t.Errorf("ACL = %v, %v; want that of the client's certificate alone", cfg.ACL, err)
 	}
 	secret := Credential{Scheme: "digest", Secret: []byte("user:s3cret")}
 	if s := fmt.Sprint(secret, &secret, secret.LogValue()); strings.Contains(s, "s3cret") {
