@@ -195,11 +195,16 @@ func TestAbandonedCreate(t *testing.T) {
 			req.Release()
 		}},
 		{"request late and over a dead connection", func(r *rig, ctx context.Context, cancel context.CancelFunc) {
-			req := r.proxy.HoldNext(r.onLock())
-			go func() { <-req.Held(); r.proxy.Cut(); cancel() }()
+			writes, req := r.proxy.Count(r.path), r.proxy.HoldNext(r.onLock())
+			go func() { <-req.Held(); cancel() }()
 			r.wantGivenUp(ctx)
+			r.proxy.Cut()
 			until(r, "connected again", func() bool { _, err := r.c.usable(); return err == nil })
 			req.Release()
+			r.idle(r.c)
+			if n := writes.Seen().Requests[testserver.OpMulti]; n != 1 {
+				r.Errorf("%d writes for the lock, want none after the caller has gone", n)
+			}
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
