@@ -278,6 +278,36 @@ func TestWaitAcrossReconnect(t *testing.T) {
 	r.release(again)
 }
 
+// A lease ends while it is checked, and the answer of the servers is from before. A check
+// without an answer says nothing about the lease.
+func TestCheckUnderWay(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.l)
+	check := func(ctx context.Context, meanwhile func()) error {
+		reply := r.proxy.HoldNextReply(onRead(r.path))
+		checked := make(chan error, 1)
+		go func() { _, err := lease.Check(ctx); checked <- err }()
+		await(t, "the answer to a check", reply.Held())
+		meanwhile()
+		if ctx.Err() == nil {
+			reply.Release()
+		} else {
+			defer reply.Release()
+		}
+		return <-checked
+	}
+	ctx, cancel := context.WithCancel(bounded(t))
+	if err := check(ctx, cancel); !errors.Is(err, context.Canceled) || !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Check() without an answer = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
+	}
+	r.wantHeld(lease)
+	if err := check(bounded(t), lease.ReleaseInBackground); !errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Check() of a lease that is released meanwhile = %v, want %v", err, idem.ErrLeaseLost)
+	}
+	r.release(lease)
+}
+
 // The session of a waiter ends. The caller tries again in the next one, which may tell more.
 func TestWaitOverTheEndOfASession(t *testing.T) {
 	t.Parallel()

@@ -464,6 +464,9 @@ func TestAbandonLeavesTheLockToTheSession(t *testing.T) {
 	lease := r.take(r.l)
 	r.c.Abandon()
 	r.wantLost(lease)
+	if err := lease.Release(bounded(t)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Release() of a lock that stays = %v, want %v", err, idem.ErrUnavailable)
+	}
 	if _, err := r.other.TryAcquire(bounded(t), request(r.id)); !errors.Is(err, idem.ErrLocked) {
 		t.Errorf("TryAcquire() right after Abandon() = %v, want %v", err, idem.ErrLocked)
 	}
