@@ -9,6 +9,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
 // A refusal of an owner names the owner, and comes before anything is sent.
@@ -46,6 +47,29 @@ func TestReentrantMutexAfterAnInnerRelease(t *testing.T) {
 		t.Errorf("%d owners after the last release, want none", len(m.tenures))
 	}
 	releaseAll(t, []*Lease{lease})
+}
+
+// The end of a lease leaves the next place of its owner alone.
+func TestReentrantMutexTakenAgainBeforeItIsReleased(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m := NewReentrantMutex(r.Client, linePath)
+	old := hold(t, m, "me")
+	old.giveUp() // and the lease is not released yet
+	var next *Hold
+	call := r.queue(bounded(t), func(ctx context.Context) (_ *Lease, err error) {
+		next, err = m.Acquire(ctx, "me")
+		return nil, err
+	})
+	recipetest.Release(r, old)
+	call.granted()
+	again, err := m.TryAcquire(bounded(t), "me")
+	if err != nil || next.Count() != 2 {
+		t.Fatalf("TryAcquire() by the owner = %v, %d holds, want a second one", err, next.Count())
+	}
+	recipetest.Release(r, again)
+	recipetest.Release(r, next)
+	r.wantClean(r.Client)
 }
 
 // A hold that is taken at the end of its lease is over from the start.

@@ -226,26 +226,3 @@ func TestRevokeAsksTheNextWhereThePlaceIsGone(t *testing.T) {
 	await(t, "Revoked() of the next", lease.Revoked())
 	releaseAll(t, []*Lease{lease})
 }
-
-// Another client asks the holder between the two steps of a request. That is no failure.
-func TestRevokeByTwoAtOnce(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	lease, err := NewMutex(r.Other, linePath).Acquire(bounded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(pathOf(lease))))
-	done := make(chan error, 1)
-	go func() { done <- NewMutex(r.Client, linePath).Revoke(bounded(t)) }()
-	await(t, "the request", request.Held())
-	if err := NewMutex(r.Other, linePath).Revoke(bounded(t)); err != nil {
-		t.Errorf("Revoke() = %v", err)
-	}
-	await(t, "Revoked()", lease.Revoked())
-	request.Release()
-	if err := <-done; err != nil {
-		t.Errorf("Revoke() = %v", err)
-	}
-	releaseAll(t, []*Lease{lease})
-}

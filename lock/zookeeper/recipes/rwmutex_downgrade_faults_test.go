@@ -95,6 +95,20 @@ func TestDowngradeFails(t *testing.T) {
 			_, err := downgrade(bounded(r))
 			return err
 		}},
+		{"znode removed by hand, request lost", idem.ErrLeaseLost, func(r *rig, held *Lease, downgrade ask) error {
+			path := pathOf(held)
+			connect := r.Proxy.HoldNext(testserver.Op(testserver.OpConnect))
+			defer connect.Release()
+			lost := r.Proxy.DropNextRequest(r.onLine())
+			call := r.call(bounded(r), downgrade)
+			await(r, "lost request", lost)
+			if err := r.Raw.Delete(path, -1); err != nil {
+				r.Fatal(err)
+			}
+			connect.Release()
+			await(r, "answer", call.answered)
+			return call.err
+		}},
 		{"refused by the servers", zk.ErrNoAuth, func(r *rig, _ *Lease, downgrade ask) error {
 			line := r.Config.Chroot + linePath
 			allow := func(perms int32) {

@@ -153,13 +153,15 @@ func TestSemaphorePathGoneBeforeItIsRead(t *testing.T) {
 	r.wantClean(r.Client)
 }
 
-// Two find no number, and the later to write it takes that of the earlier.
+// Two find no number, and the later to write it takes that of the earlier. A try does so as well.
 func TestSemaphorePermitsWrittenMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	create(t, r.Raw, r.Config.Chroot+linePath, zk.FlagPersistent)
 	late := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(`{"permits":3}`)))
-	c := r.call(bounded(t), semAsk(r.Client, 3, 1))
+	c := r.call(bounded(t), func(ctx context.Context) (*Lease, error) {
+		return NewSemaphore(r.Client, linePath, 3).TryAcquire(ctx, 1)
+	})
 	await(t, "held write", late.Held())
 	held := r.call(bounded(t), semAsk(r.Other, 5, 1)).granted()
 	late.Release()
