@@ -10,7 +10,6 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 )
 
@@ -65,55 +64,6 @@ func TestElectionLeader(t *testing.T) {
 	}
 	if _, err := e.Leader(canceled(t)); !errors.Is(err, context.Canceled) {
 		t.Errorf("Leader() = %v, want %v", err, context.Canceled)
-	}
-}
-
-// The first candidate comes between the two reads of an observer. The observer does not report
-// that there is no leader and then wait for another change.
-func TestElectionObserveWhileTheFirstLeaderComes(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	exists := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpExists), testserver.Contains(r.Config.Chroot+"/e")))
-	ctx, cancel := context.WithCancel(bounded(t))
-	defer cancel()
-	ch := NewElection(r.Client, "/e", "").Observe(ctx)
-	await(t, "the second read", exists.Held())
-	leader := campaign(t, NewElection(r.Other, "/e", "first"))
-	exists.Release()
-	if got := awaitAny(t, ch); got.Name != "first" {
-		t.Errorf("Observe() tells %+v, want the leader", got)
-	}
-	resign(t, leader)
-}
-
-// The leader resigns while an observer reads its name. It is not reported without one.
-func TestElectionObserveWhileTheLeaderResigns(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 0)
-	leader := campaign(t, NewElection(r.Other, "/e", "first"))
-	name := r.Proxy.HoldNext(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(pathOf(leader))))
-	ctx, cancel := context.WithCancel(bounded(t))
-	defer cancel()
-	ch := NewElection(r.Client, "/e", "").Observe(ctx)
-	await(t, "the read of the name", name.Held())
-	resign(t, leader)
-	next := campaign(t, NewElection(r.Other, "/e", "second"))
-	name.Release()
-	if got := awaitAny(t, ch); got.Holds && got.Name == "" {
-		t.Errorf("Observe() tells %+v, want a leader that is there, or none", got)
-	}
-	resign(t, next)
-}
-
-// awaitAny is the next report.
-func awaitAny(t testing.TB, ch <-chan Participant) Participant {
-	t.Helper()
-	select {
-	case l := <-ch:
-		return l
-	case <-time.After(patience):
-		t.Fatalf("Observe() tells nothing in %v", patience)
-		return Participant{}
 	}
 }
 
