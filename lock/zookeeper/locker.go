@@ -114,7 +114,7 @@ func (s *locks) awaitFree(ctx context.Context, path string) error {
 		switch {
 		case session.Refusal(err):
 			return err
-		case err == nil && at == path && found.Exists && found.Session == 0: // marked meanwhile
+		case err == nil && found.Exists && found.Session == 0: // marked meanwhile, or no lock
 			at += lockChild
 		default:
 			return s.Await(ctx, watch.Woken()) // at once, if there is no lock

@@ -206,11 +206,9 @@ func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID) error {
 		r.count(&r.stats.Kept)
 		return nil
 	}
-	if settled, err := r.settled(ctx, id, m); !settled {
-		if err == nil {
-			r.count(&r.stats.Unknown)
-		}
-		return err
+	if !r.settled(ctx, id, m) {
+		r.count(&r.stats.Unknown)
+		return nil
 	}
 	removed, err := r.remove(ctx, s, path, n)
 	if removed {
@@ -221,23 +219,19 @@ func (r *removal) look(ctx context.Context, s *locks, id idem.KeyID) error {
 	return err
 }
 
-// settled reports whether the outcome of a marked attempt is known. It fails only if ctx
-// has ended.
-func (r *removal) settled(ctx context.Context, id idem.KeyID, m *idem.Marker) (bool, error) {
+// settled reports whether the outcome of a marked attempt is known.
+func (r *removal) settled(ctx context.Context, id idem.KeyID, m *idem.Marker) bool {
 	if m.State == idem.StateCompleted || r.opts.Settled == nil {
-		return m.State == idem.StateCompleted, nil
+		return m.State == idem.StateCompleted
 	}
 	settled, err := r.opts.Settled(ctx, id, m)
-	switch {
-	case err == nil:
-		return settled, nil
-	case ctx.Err() != nil:
-		return false, err
+	if err == nil {
+		return settled
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failed = err
-	return false, nil
+	return false
 }
 
 // remove removes the judged marker, if it is still the same and its key is not locked.

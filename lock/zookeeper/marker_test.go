@@ -208,6 +208,9 @@ func TestMarkerPathsWithForeignData(t *testing.T) {
 			if ok, _, err := r.raw.Exists(at); !ok || err != nil {
 				t.Errorf("Exists(%s) = %v, %v; want true", at, ok, err)
 			}
+			if err := r.l.Wait(bounded(t), r.id); err != nil {
+				t.Errorf("Wait() = %v, want <nil>, because it is no lock", err)
+			}
 			r.idle(r.c)
 		})
 	}
