@@ -123,7 +123,6 @@ func (m *marks) deletion(_ *held.Lease, refused *session.Result) []any {
 	switch {
 	case refused != nil && refused.RefusedAt(1, zk.ErrNotEmpty):
 		m.s.Log.Error("zookeeper: marker cannot be removed, it has foreign znodes below it", "path", m.path)
-		m.bare = true
 		return ops
 	case refused != nil:
 		return nil

@@ -130,11 +130,12 @@ func (mk *marking) look() (here bool, err error) {
 		return false, err
 	case n.Czxid == mk.czxid:
 		return true, nil
-	case mk.below() || n.Session != 0:
+	case mk.below():
 		return false, nil
 	}
+	// The znode is the marker, or the lock of another owner, which has no children.
 	child, err := mk.m.s.Decide(mk.m.path+lockChild, session.OfNode)
-	if err != nil || !child.Exists || child.Session != mk.m.s.ID() || !bytes.Equal(child.Data, mk.m.owner.Encode()) {
+	if err != nil || child.Session != mk.m.s.ID() || !bytes.Equal(child.Data, mk.m.owner.Encode()) {
 		return false, err
 	}
 	mk.applied(child.Czxid)

@@ -552,26 +552,34 @@ func TestMarkerRemovalSparesRunningAttempts(t *testing.T) {
 }
 
 // The reply to the transaction of MarkBegun is lost, and an operator deletes the lock below the
-// new marker. So the handler must not run.
+// new marker, or puts a copy in its place. So the handler must not run.
 func TestMarkBegunLostAndItsLockDeleted(t *testing.T) {
 	t.Parallel()
-	r := newMarkerRig(t, 0)
-	lease := r.take(r.l)
-	m := newMarker(idem.StateUnknown)
-	hold := r.proxy.HoldNextReply(r.onChild())
-	marked := make(chan error, 1)
-	go func() { marked <- lease.MarkBegun(bounded(t), *m) }()
-	await(t, "the marker is there", hold.Held())
-	if err := r.raw.Delete(r.path+lockChild, -1); err != nil {
-		t.Fatal(err)
+	for _, copied := range []bool{false, true} {
+		t.Run(map[bool]string{false: "deleted", true: "copied"}[copied], func(t *testing.T) {
+			t.Parallel()
+			r := newMarkerRig(t, 0)
+			lease := r.take(r.l)
+			m := newMarker(idem.StateUnknown)
+			hold := r.proxy.HoldNextReply(r.onChild())
+			marked := make(chan error, 1)
+			go func() { marked <- lease.MarkBegun(bounded(t), *m) }()
+			await(t, "the marker is there", hold.Held())
+			r.delete(r.path + lockChild)
+			if copied {
+				if _, err := r.raw.Create(r.path+lockChild, lease.marks.owner.Encode(), zk.FlagEphemeral, r.cfg.ACL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.proxy.Cut()
+			if err := <-marked; !errors.Is(err, idem.ErrLeaseLost) {
+				t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrLeaseLost)
+			}
+			hold.Release()
+			r.wantLost(lease)
+			r.release(lease)
+			r.wantMarker(m)
+			r.idle(r.c)
+		})
 	}
-	r.proxy.Cut()
-	if err := <-marked; !errors.Is(err, idem.ErrLeaseLost) {
-		t.Errorf("MarkBegun() = %v, want %v", err, idem.ErrLeaseLost)
-	}
-	hold.Release()
-	r.wantLost(lease)
-	r.release(lease)
-	r.wantMarker(m)
-	r.idle(r.c)
 }
