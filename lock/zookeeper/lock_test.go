@@ -15,6 +15,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 )
 
 // age makes a lease one that reads before it deletes, without waiting for it.
@@ -306,6 +307,77 @@ func TestCheckUnderWay(t *testing.T) {
 		t.Errorf("Check() of a lease that is released meanwhile = %v, want %v", err, idem.ErrLeaseLost)
 	}
 	r.release(lease)
+}
+
+// A caller without time is not told that the key is locked, because it did not ask.
+func TestAcquireWithoutTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease := r.take(r.l)
+	got, err := r.l.TryAcquire(zktest.Canceled(t), request(r.id))
+	if !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) || errors.Is(err, idem.ErrLocked) {
+		t.Errorf("TryAcquire() = %v, %v; want %v and %v", got, err, idem.ErrUnavailable, context.Canceled)
+	}
+	r.release(lease)
+}
+
+// A connection alone does not prove that the servers would take a lock.
+func TestPingNeedsAnAnswer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	write := r.proxy.HoldNext(testserver.Op(testserver.OpMulti))
+	ctx, cancel := context.WithCancel(bounded(t))
+	go func() { <-write.Held(); cancel() }()
+	if err := r.l.Ping(ctx); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Ping() = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
+	}
+	write.Release()
+	if err := r.l.Ping(bounded(t)); err != nil {
+		t.Errorf("Ping() = %v", err)
+	}
+}
+
+// signalContext tells that a caller waits for its end.
+type signalContext struct {
+	context.Context
+	waited func()
+}
+
+func (c signalContext) Done() <-chan struct{} {
+	c.waited()
+	return c.Context.Done()
+}
+
+// A lock of the same process becomes free while the connection is down. The waiter asks no server
+// about the lock. It returns when the caller can take the lock.
+func TestWaitWithinAProcess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	claim, _, err := sessionOf(r.c).Claim(r.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := r.proxy.Count(r.path)
+	waits := make(chan struct{})
+	ctx := signalContext{bounded(t), sync.OnceFunc(func() { close(waits) })}
+	woken := make(chan error, 1)
+	go func() {
+		err := r.l.Wait(ctx, r.id)
+		_, down := r.c.usable()
+		woken <- errors.Join(err, down)
+	}()
+	await(t, "the waiter", waits)
+	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
+	r.proxy.Cut()
+	await(t, "reconnect", connect.Held())
+	claim.Free()
+	connect.Release()
+	if err := <-woken; err != nil {
+		t.Errorf("Wait() = %v, want <nil> and a usable client", err)
+	}
+	if n := requests.Seen().Total(); n != 0 {
+		t.Errorf("%d requests about a lock of this process, want 0", n)
+	}
 }
 
 // The session of a waiter ends. The caller tries again in the next one, which may tell more.

@@ -58,6 +58,36 @@ func TestMarkerACLKeepsStrangersOut(t *testing.T) {
 	}
 }
 
+// A holder may not write the marker that it has to leave. Its lock stays until the marker can be
+// written, so that no other attempt finds the key unmarked.
+func TestMarkerThatMayNotBeLeft(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	parent, m := parentOf(r.c, r.id), completed()
+	permit := func(perms int32) {
+		t.Helper()
+		if _, err := r.raw.SetACL(parent, zk.WorldACL(perms), -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lease := r.take(r.l)
+	lease.MarkOnRelease(m)
+	permit(zk.PermAll &^ zk.PermCreate)
+	writes, again := r.proxy.Count(r.path), r.proxy.HoldNext(onRead(r.path))
+	lease.ReleaseInBackground()
+	await(t, "the next try, after a pause", again.Held())
+	if n := writes.Seen().Requests[testserver.OpMulti]; n != 1 {
+		t.Errorf("%d writes before the pause, want 1", n)
+	}
+	if !r.exists() {
+		t.Error("the lock is gone, and its marker is not there")
+	}
+	permit(zk.PermAll)
+	again.Release()
+	r.release(lease)
+	r.wantMarker(m)
+}
+
 // Markers of another identity, which can be read or not: they end no pass.
 func TestMarkerACLOfOthers(t *testing.T) {
 	t.Parallel()

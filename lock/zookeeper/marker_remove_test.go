@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 )
 
 // all removes every marker that is not of an unknown outcome.
@@ -63,6 +65,10 @@ func TestMarkerRemovalOptions(t *testing.T) {
 		t.Errorf("RemoveMarkers() = %v, want %v", err, context.Canceled)
 	}
 	r.wantRemoved(all, MarkerStats{}) // there is a parent, and nothing in it
+	if _, err := r.raw.SetACL(r.cfg.basePath(), zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
+		t.Fatal(err)
+	}
+	r.wantRemoved(all, MarkerStats{}) // the base is no parent of locks
 	other := open(t, sharedConfig(t)).Locker()
 	if got, err := other.RemoveMarkers(bounded(t), all); err != nil || got != (MarkerStats{}) {
 		t.Errorf("RemoveMarkers() where no lock was ever taken = %+v, %v", got, err)
@@ -236,6 +242,7 @@ func TestMarkerRemovalThatIsCutShort(t *testing.T) {
 	}{
 		{"no client to list the next parent", abandon(false), nil, MarkerStats{Looked: 1, Unknown: 1}},
 		{"no client to lock the key", abandon(true), nil, MarkerStats{Looked: 1, Kept: 1}},
+		{"no client to make the lock", during(func(r *rig) *testserver.Hold { return r.proxy.HoldNext(r.onChild()) }), nil, MarkerStats{Looked: 1, Kept: 1}},
 		{"no client to read the marker", during(func(r *rig) *testserver.Hold { return r.proxy.HoldNext(onRead(r.path)) }), nil, MarkerStats{}},
 		{"no client to release the lock", during(func(r *rig) *testserver.Hold {
 			match, n := r.onChild(), 0
@@ -266,7 +273,7 @@ func TestMarkerRemovalThatIsCutShort(t *testing.T) {
 	}
 }
 
-// The context ends between two markers, and the second one is not read.
+// The context ends between two markers. Each marker that was read is counted.
 func TestMarkerRemovalEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	r := newMarkerRig(t, 0)
@@ -275,12 +282,62 @@ func TestMarkerRemovalEndsWithItsContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(bounded(t))
 	defer cancel()
-	_, err := r.l.RemoveMarkers(ctx, MarkerRemoval{
+	got, err := r.l.RemoveMarkers(ctx, MarkerRemoval{
 		Retention: 1, PerSecond: 10,
-		Settled: func(context.Context, idem.KeyID, *idem.Marker) (bool, error) { cancel(); return false, nil },
+		Settled: func(ctx context.Context, _ idem.KeyID, _ *idem.Marker) (bool, error) {
+			cancel()
+			return false, ctx.Err()
+		},
 	})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("RemoveMarkers() = %v, want %v", err, context.Canceled)
+	if !errors.Is(err, context.Canceled) || got.Unknown == 0 || got.Looked != got.Unknown {
+		t.Errorf("RemoveMarkers() = %+v, %v; want all of unknown outcome, and %v", got, err, context.Canceled)
+	}
+	p := &removal{c: r.c, opts: MarkerRemoval{Retention: 1, PerSecond: 1}}
+	if err := p.run(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("run() = %v, want %v", err, context.Canceled)
+	}
+}
+
+// Each pass takes the parents in another order. So passes that are cut short reach all markers.
+func TestMarkerRemovalInRandomOrder(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	for range 5 {
+		r.leave(newID(), newMarker(idem.StateUnknown))
+	}
+	var first []idem.KeyID
+	until(t, "another order", func() bool {
+		var mu sync.Mutex
+		var asked []idem.KeyID
+		r.wantRemoved(MarkerRemoval{Retention: 1, Settled: func(_ context.Context, id idem.KeyID, _ *idem.Marker) (bool, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, id)
+			return false, nil
+		}}, MarkerStats{Looked: 5, Unknown: 5})
+		if first == nil {
+			first = asked
+		}
+		return !slices.Equal(asked, first)
+	})
+}
+
+// A pass whose session ends before the ensemble has told the time is not called complete.
+func TestMarkerRemovalWithoutAClock(t *testing.T) {
+	t.Parallel()
+	r := newMarkerRig(t, 0)
+	s := sessionOf(r.c)
+	if now, err := serverNow(zktest.Canceled(t), s); !errors.Is(err, context.Canceled) {
+		t.Errorf("serverNow() = %d, %v; want %v", now, err, context.Canceled)
+	}
+	read := r.proxy.HoldNext(onRead(s.Member()))
+	go func() {
+		<-read.Held()
+		r.delete(s.Member())
+		read.Release()
+	}()
+	if stats, err := r.l.RemoveMarkers(bounded(t), all); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("RemoveMarkers() = %+v, %v; want %v", stats, err, idem.ErrUnavailable)
 	}
 }
 
