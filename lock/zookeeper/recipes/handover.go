@@ -32,7 +32,7 @@ import (
 // nil unless both places belong to a mutex and to this session.
 func (l *Lease) neighbour(all []line.Position, behind int) *Lease {
 	before := all[behind]
-	if l.place.Role != exclusive || before.Role != exclusive || behind+1 >= len(all) || !l.place.is(all[behind+1]) {
+	if l.place.Role != exclusive || before.Role != exclusive || !l.place.is(all[behind+1]) {
 		return nil
 	}
 	cl := l.Table().Find(l.place.lineup.path + "/" + before.Name)
