@@ -1,8 +1,10 @@
 package recipes
 
 import (
+	"context"
 	"errors"
 	"path"
+	"slices"
 	"testing"
 	"time"
 
@@ -47,6 +49,35 @@ func TestObserverOfALineThatComes(t *testing.T) {
 	exists.Release()
 	awaitLeader(t, ch, "one")
 	resign(t, l)
+}
+
+// The channel is closed as soon as the client begins to close, though it waits for a release.
+func TestObserverEndsBeforeItsClientHasClosed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	l := campaign(t, NewElection(r.Client, linePath, "one"))
+	ch := NewElection(r.Client, linePath, "").Observe(context.Background())
+	awaitLeader(t, ch, "one")
+	s := sessionOf(r.Client)
+	resign := r.Proxy.HoldNext(r.onLine())
+	defer resign.Release()
+	l.ReleaseInBackground()
+	await(t, "the delete", resign.Held())
+	closed, ended := make(chan error, 1), make(chan struct{})
+	go func() { closed <- r.Client.Close(context.Background()) }()
+	go func() {
+		defer close(ended)
+		for range ch {
+		}
+	}()
+	await(t, "the end of the channel", ended)
+	if !slices.Contains(s.Watched(), r.Config.Chroot+linePath) {
+		t.Error("the channel was not closed before the next event")
+	}
+	resign.Release()
+	if err := <-closed; err != nil {
+		t.Errorf("Close() = %v", err)
+	}
 }
 
 // A leader that goes while it is read is not listed. A call for the leader alone then finds the

@@ -3,7 +3,9 @@ package recipes
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -38,6 +40,9 @@ func TestRunAsLeaderTellsOfLossAndError(t *testing.T) {
 			}
 			if tt.lost && (!errors.Is(got, idem.ErrLeaseLost) || tt.err != nil && !errors.Is(got, tt.err)) {
 				t.Errorf("RunAsLeader() = %v, want %v and %v", got, idem.ErrLeaseLost, tt.err)
+			}
+			if got != nil && strings.Contains(got.Error(), "nil") {
+				t.Errorf("RunAsLeader() = %v, which names an error that there was not", got)
 			}
 			if l, err := NewElection(r.Other, "/e", "").Leader(bounded(t)); !tt.lost && !errors.Is(err, ErrNoLeader) {
 				t.Errorf("Leader() after the term = %+v, %v, want %v", l, err, ErrNoLeader)
@@ -87,6 +92,31 @@ func TestContextOfALeaseLeavesNoGoroutine(t *testing.T) {
 	ctx := l.Context(ownContext{context.Background(), make(chan struct{})})
 	releaseAll(t, []*Lease{l})
 	await(t, "context", ctx.Done())
+}
+
+// A lease keeps nothing of a context that ended before it did.
+func TestLeaseForgetsContextsThatEnded(t *testing.T) {
+	t.Parallel()
+	c := open(t, sharedConfig(t))
+	l, err := NewMutex(c, "/m").Acquire(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var collected atomic.Bool
+	func() {
+		type key struct{}
+		own := new([64]byte)
+		runtime.AddCleanup(own, func(to *atomic.Bool) { to.Store(true) }, &collected)
+		parent, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, own))
+		ctx := l.Context(parent)
+		cancel()
+		await(t, "context", ctx.Done())
+	}()
+	until(t, "the context to be collected", func() bool {
+		runtime.GC()
+		return collected.Load()
+	})
+	releaseAll(t, []*Lease{l})
 }
 
 func TestCandidateOfTheGreatestLength(t *testing.T) {

@@ -136,3 +136,12 @@ func TestElectionNames(t *testing.T) {
 		}
 	}
 }
+
+// An election with no listener but nil watches nothing for one.
+func TestNilListenerIsNone(t *testing.T) {
+	t.Parallel()
+	e := NewElection(open(t, sharedConfig(t)), "/e", "me", nil, WithListener(nil))
+	if n := len(e.ln.listeners); n != 0 {
+		t.Errorf("%d listeners, want none", n)
+	}
+}
