@@ -171,9 +171,8 @@ func exchange(a *held.Attempt, l *Lease, to *place) (path string, czxid int64, e
 
 // replace goes on until the outcome of the exchange is known. Only its own session touches the
 // two znodes. So after a lost reply there is the new one or the old one, unless an operator has
-// deleted it.
+// deleted it. The next try notices that the old one is gone.
 func replace(a *held.Attempt, from, to *place) (czxid int64, err error) {
-	lost := fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost)
 	for {
 		if a.Abandoned() {
 			return 0, held.ErrAbandoned
@@ -183,19 +182,12 @@ func replace(a *held.Attempt, from, to *place) (czxid int64, err error) {
 		case r.Outcome == session.Applied:
 			return r.Zxid, nil
 		case r.RefusedBy(zk.ErrNoNode):
-			return 0, lost
+			return 0, fmt.Errorf("%w: its znode is gone", idem.ErrLeaseLost)
 		case r.Outcome == session.Refused:
 			return 0, fmt.Errorf("%w: %w", idem.ErrUnavailable, r.Err)
 		case r.Outcome == session.Unknown:
-			n, err := a.Decide(to.path(), session.OfNode)
-			if err == nil && n.Exists {
+			if n, err := a.Decide(to.path(), session.OfNode); err == nil && n.Exists {
 				return n.Czxid, nil
-			}
-			if err == nil {
-				n, err = a.Decide(from.path(), session.OfNode)
-			}
-			if err == nil && !n.Exists {
-				return 0, lost
 			}
 		}
 		if err := a.Retry(); err != nil {
