@@ -40,6 +40,7 @@ func neighbours(t *testing.T, cfg zookeeper.Config) (c *zookeeper.Client, held *
 func TestMutexHandOverWithinASessionDoesNotWaitForTheDelete(t *testing.T) {
 	t.Parallel()
 	cfg := sharedConfig(t)
+	cfg.SessionTimeout = time.Minute // the connection outlasts the time that the delete is held back
 	other := NewMutex(open(t, cfg), "/m")
 	proxy := testserver.StartZooKeeperProxy(t, cfg.Servers[0])
 	counter := proxy.Count(cfg.Chroot + "/m")
@@ -57,6 +58,9 @@ func TestMutexHandOverWithinASessionDoesNotWaitForTheDelete(t *testing.T) {
 		t.FailNow()
 	}
 	await(t, "the delete", deletes.Held())
+	if there, _, err := rawConn(t, testserver.SharedZooKeeper(t)).Exists(pathOf(held)); !there || err != nil {
+		t.Errorf("the old place is there: %t, %v, want the lock before the delete", there, err)
+	}
 	if !held.Fence().Before(lease.Fence()) {
 		t.Errorf("fence = %v after %v, want a greater one", lease.Fence(), held.Fence())
 	}

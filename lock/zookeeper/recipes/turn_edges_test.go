@@ -176,3 +176,27 @@ func TestRefusedTryIsNoUseOfTheLine(t *testing.T) {
 		t.Errorf("the parent is there after its only use: %t, %v", there, err)
 	}
 }
+
+// A waiter in a crowd that gives up after its place was lost has no lock.
+func TestGivenUpInACrowdAfterASuspension(t *testing.T) {
+	t.Parallel()
+	r, clock := still(t)
+	holder := r.queue(bounded(t), semAsk(r.Other, 1, 1)).granted()
+	sem := NewSemaphore(r.Client, linePath, 1)
+	l, err := sem.ln.enqueue(bounded(t), sessionOf(r.Client), permitsRole+"1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the watch", l.Table().Watch(sem.ln.path, session.OnChildren, nil).Armed())
+	r.Proxy.Freeze(testserver.Both)
+	clock.Advance(r.Config.SessionTimeout)
+	if err := l.Err(); !errors.Is(err, idem.ErrLeaseLost) {
+		t.Fatalf("Err() after a suspension = %v, want %v", err, idem.ErrLeaseLost)
+	}
+	for range 50 { // it may see the loss, the watch or its own end first
+		if err := l.awaitTurnInCrowd(canceled(t), sem.enough); !errors.Is(err, idem.ErrLeaseLost) {
+			t.Fatalf("awaitTurnInCrowd() of a lost place = %v, want %v", err, idem.ErrLeaseLost)
+		}
+	}
+	recipetest.Release(r, holder)
+}
