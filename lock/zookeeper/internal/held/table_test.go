@@ -85,3 +85,19 @@ func TestDeletionOfAZnodeAlone(t *testing.T) {
 		t.Errorf("deletion() after a refusal = %v, want none", ops)
 	}
 }
+
+// The result of an attempt counts, also if it comes just when the caller leaves.
+func TestResultAsTheCallerLeaves(t *testing.T) {
+	t.Parallel()
+	refused, ended := errors.New("refused"), errors.New("ended")
+	table := NewTable(&Client{MaxClaims: 1}, nil)
+	a := &Attempt{Table: table, claim: table.claim("/a"), done: make(chan struct{}), err: refused}
+	close(a.done)
+	if l, err := a.leave(ended); l != nil || !errors.Is(err, refused) || a.Abandoned() {
+		t.Errorf("leave() after the result = %v, %v, abandoned %t, want %v", l, err, a.Abandoned(), refused)
+	}
+	a.done = make(chan struct{})
+	if l, err := a.leave(ended); l != nil || !errors.Is(err, ended) || !a.Abandoned() || !a.claim.Releasing() {
+		t.Errorf("leave() before the result = %v, %v, abandoned %t, want %v", l, err, a.Abandoned(), ended)
+	}
+}
