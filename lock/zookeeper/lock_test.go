@@ -303,6 +303,15 @@ func TestCheckUnderWay(t *testing.T) {
 		t.Errorf("Check() without an answer = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
 	}
 	r.wantHeld(lease)
+	r.proxy.Refuse(true)
+	r.proxy.Cut()
+	until(t, "disconnected", func() bool { _, err := r.c.usable(); return err != nil })
+	if _, err := lease.Check(zktest.Canceled(t)); !errors.Is(err, context.Canceled) || !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Check() without a connection = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
+	}
+	r.proxy.Restore()
+	until(t, "connected again", func() bool { _, err := r.c.usable(); return err == nil })
+	r.wantHeld(lease)
 	if err := check(bounded(t), lease.ReleaseInBackground); !errors.Is(err, idem.ErrLeaseLost) {
 		t.Errorf("Check() of a lease that is released meanwhile = %v, want %v", err, idem.ErrLeaseLost)
 	}
