@@ -389,6 +389,28 @@ func TestWaitWithinAProcess(t *testing.T) {
 	}
 }
 
+// A check long after the last write makes one first. If that is not acknowledged, the check
+// says nothing about the lease.
+func TestCheckAfterAQuietTime(t *testing.T) {
+	t.Parallel()
+	r, clock := still(t)
+	lease := r.take(r.l)
+	clock.Advance(r.cfg.SessionTimeout / 3)
+	write := r.proxy.HoldNext(testserver.Op(testserver.OpMulti))
+	ctx, cancel := context.WithCancel(bounded(t))
+	go func() { <-write.Held(); cancel() }()
+	if _, err := lease.Check(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, idem.ErrUnavailable) || errors.Is(err, idem.ErrLeaseLost) {
+		t.Errorf("Check() without an answer = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
+	}
+	write.Release()
+	until(t, "the write is acknowledged", func() bool { return !lease.Table().Stale() })
+	clock.Advance(r.cfg.SessionTimeout / 3)
+	if left, err := lease.Check(bounded(t)); err != nil || left < r.cfg.SessionTimeout/2 {
+		t.Errorf("Check() = %v, %v, want more than half of the session", left, err)
+	}
+	r.release(lease)
+}
+
 // The session of a waiter ends. The caller tries again in the next one, which may tell more.
 func TestWaitOverTheEndOfASession(t *testing.T) {
 	t.Parallel()
