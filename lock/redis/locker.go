@@ -209,7 +209,6 @@ func (l *Locker) look(ctx context.Context, id idem.KeyID) (left time.Duration, e
 	case a := <-answers:
 		if a.err != nil && expired(ctx) {
 			<-ctx.Done() // the client may notice the deadline first
-			return 0, ctx.Err()
 		}
 		return a.left, a.err
 	case <-ctx.Done():
