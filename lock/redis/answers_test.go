@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -125,6 +126,65 @@ func TestReleaseGivesUpWhenTheLockHasExpired(t *testing.T) {
 		tries := f.times("release")
 		if last := tries[len(tries)-1] - tries[len(tries)-2]; last > 2*mostPause {
 			t.Errorf("Release() paused for %v at last, want %v at most", last, 2*mostPause)
+		}
+	})
+}
+
+// A caller without time asks for nothing, so there is nothing to undo.
+func TestNothingIsSentWithAnEndedContext(t *testing.T) {
+	t.Parallel()
+	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		over := errors.New("over")
+		cancel(over)
+		if lease, err := l.TryAcquire(ctx, request()); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, over) {
+			t.Errorf("TryAcquire() with an ended context = %v, %v, want %v", lease, err, over)
+		}
+		time.Sleep(l.ttl)
+		for _, what := range []string{"acquire", "release"} {
+			if at := f.times(what); len(at) != 0 {
+				t.Errorf("%s was sent at %v, want nothing", what, at)
+			}
+		}
+	})
+}
+
+// A release waits while Redis is known not to answer. It looks again also for a caller without time.
+func TestReleaseSparesARedisThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
+		waits, looks := take(t, l, request()), take(t, l, request())
+		l.keeper.health.note(t.Context(), 0, time.Now(), io.EOF)
+		waits.ReleaseInBackground()
+		time.Sleep(probePause - 1)
+		if at := f.times("release"); len(at) != 0 {
+			t.Errorf("a release was sent at %v, want none before %v", at, probePause)
+		}
+		release(t, waits)
+		l.keeper.health.note(t.Context(), 0, time.Now(), io.EOF)
+		time.Sleep(probePause)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_ = looks.Release(ended)
+		synctest.Wait()
+		if at := f.times("release"); len(at) != 2 {
+			t.Errorf("releases were sent at %v, want the second one by now", at)
+		}
+	})
+}
+
+// A waiter looks again when the lock expires.
+func TestWaitLooksWhenTheLockExpires(t *testing.T) {
+	t.Parallel()
+	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
+		f.to("pttl", says(firstLook/5, nil))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second-firstLook/10)
+		defer cancel()
+		if err := l.Wait(ctx, request().KeyID); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait() = %v, want %v", err, context.DeadlineExceeded)
+		}
+		if n, want := len(f.times("pttl")), int(time.Second/(firstLook/5)); n != want {
+			t.Errorf("Wait() looked %d times, want %d", n, want)
 		}
 	})
 }
