@@ -14,6 +14,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 )
@@ -50,7 +51,14 @@ func TestOperatorDeletesTheLock(t *testing.T) {
 		next := r.take(r.other)
 		r.wantLostAtCheck(lease)
 		r.idle(r.c)
+		requests := r.proxy.Count(r.path)
+		r.wantLostAtCheck(lease)
+		if n := requests.Seen().Total(); n != 0 {
+			t.Errorf("Check() of a lost lease made %d requests, want 0", n)
+		}
 		r.wantHeld(next)
+		r.release(next)
+		r.release(r.take(r.l)) // nobody has released the lost lease
 	})
 	t.Run("release spares the next owner", func(t *testing.T) {
 		t.Parallel()
@@ -355,6 +363,34 @@ type signalContext struct {
 func (c signalContext) Done() <-chan struct{} {
 	c.waited()
 	return c.Context.Done()
+}
+
+// The session ends when a lock was made. The caller has no lock, also if the attempt is over before
+// the caller looks.
+func TestSessionEndsAsALockIsMade(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	s := sessionOf(r.c)
+	claim, _, err := s.Claim(r.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan struct{})
+	ctx := signalContext{bounded(t), sync.OnceFunc(func() {
+		close(waits)
+		await(t, "the end of the attempt", r.c.core.Keeper.Background.Idle())
+	})}
+	lease, err := claim.Acquire(ctx, held.Znode{Make: func(*held.Attempt) (string, int64, error) {
+		<-waits
+		s.GiveUp()
+		return r.path, 1, nil
+	}})
+	if lease != nil || !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Acquire() = %v, %v, want %v", lease, err, idem.ErrUnavailable)
+	}
+	if mine, other, err := s.Claim(r.path); mine != nil || other != nil || !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Claim() in an ended session = %v, %v, %v, want %v", mine, other, err, idem.ErrUnavailable)
+	}
 }
 
 // A lock of the same process becomes free while the connection is down. The waiter asks no server

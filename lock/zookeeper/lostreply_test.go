@@ -10,6 +10,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 )
 
 // rig is a client behind a proxy, another one beside it, and somebody who looks
@@ -245,6 +246,25 @@ func TestAbandonedLockKeepsItsClaim(t *testing.T) {
 	remove.Release()
 	r.idle(r.c)
 	r.release(r.takeSoon(r.l))
+}
+
+// An abandoned lock that is not young is read before it is deleted. An operator may have deleted it
+// meanwhile, and another owner may have come.
+func TestAbandonedOldLockSparesTheNextOwner(t *testing.T) {
+	t.Parallel()
+	r, clock := still(t)
+	ctx, cancel := context.WithCancel(bounded(t))
+	defer cancel()
+	reply := r.proxy.HoldNextReply(r.onLock())
+	go func() { <-reply.Held(); cancel() }()
+	r.wantGivenUp(ctx)
+	clock.Advance(2 * held.Young)
+	r.delete(r.path)
+	next := r.take(r.other)
+	reply.Release()
+	r.idle(r.c)
+	r.wantHeld(next)
+	r.release(next)
 }
 
 func (r *rig) wantGivenUp(ctx context.Context) {

@@ -89,8 +89,12 @@ func TestMarkBegunLeavesTheMarkerAtOnce(t *testing.T) {
 				if !fence.Before(next.Fence()) {
 					t.Errorf("fence %v after %v", next.Fence(), fence)
 				}
+				requests := r.proxy.Count(r.path)
 				if err := lease.MarkBegun(bounded(t), *m); !errors.Is(err, idem.ErrLeaseLost) {
 					t.Errorf("MarkBegun() of a released lease = %v, want %v", err, idem.ErrLeaseLost)
+				}
+				if n := requests.Seen().Total(); n != 0 {
+					t.Errorf("MarkBegun() of a released lease made %d requests, want 0", n)
 				}
 				r.wantHeld(next)
 				r.idle(r.c)
@@ -283,6 +287,33 @@ func TestMarkBegunWhileTheLeaseIsChecked(t *testing.T) {
 		t.Errorf("Check() = %v, want a held lease", err)
 	}
 	r.release(lease)
+}
+
+// A lock is moved while a check reads its old place, and the move is settled before the answer.
+func TestMoveIsSettledWhileTheLeaseIsChecked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	lease, to := r.take(r.l), r.cfg.lockPath(r.sibling())
+	read := r.proxy.HoldNext(onRead(r.path))
+	checked := make(chan error, 1)
+	go func() { _, err := lease.Check(bounded(t)); checked <- err }()
+	await(t, "read of the lock", read.Held())
+	settle, _, err := lease.Move()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.delete(r.path)
+	create(t, r.raw, to, zk.FlagEphemeral)
+	_, stat, err := r.raw.Exists(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settle(to, stat.Czxid)
+	read.Release()
+	if err := <-checked; err != nil {
+		t.Errorf("Check() = %v, want a held lease", err)
+	}
+	r.delete(to)
 }
 
 // With its session goes the lock. The marker stays, and nothing takes the key back.

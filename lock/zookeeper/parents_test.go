@@ -9,6 +9,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 )
 
 func takeOne(t testing.TB, c *Client) {
@@ -190,4 +191,39 @@ func TestLostParent(t *testing.T) {
 			t.Errorf("Exists(%s) = %t, %v, want the parent", path, there, err)
 		}
 	}
+}
+
+// All parents are made, also several at once. A parent that another client removes each time is an
+// error.
+func TestParentsAboveParents(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	s, top := sessionOf(r.c), r.cfg.Chroot+"/top"
+	if err := s.EnsureParents(top + "/a/b/x"); err != nil {
+		t.Errorf("EnsureParents() = %v, want <nil>", err)
+	}
+	if there, _, err := r.raw.Exists(top + "/a/b"); !there || err != nil {
+		t.Errorf("Exists() = %t, %v, want the lowest parent", there, err)
+	}
+	if err := s.EnsureParents("/x"); err != nil {
+		t.Errorf("EnsureParents() right below / = %v, want <nil>", err)
+	}
+	r.delete(top+"/a/b", top+"/a")
+	match := testserver.All(testserver.Op(testserver.OpMulti), testserver.Contains(top+"/a/b"))
+	create := r.proxy.HoldNext(match)
+	ensured := make(chan error, 1)
+	go func() { ensured <- s.EnsureParents(top + "/a/b/x") }()
+	for try := range held.MaxTries {
+		await(t, "create", create.Held())
+		if try > 0 {
+			r.delete(top + "/a")
+		}
+		next := r.proxy.HoldNext(match)
+		create.Release()
+		create = next
+	}
+	if err := <-ensured; !errors.Is(err, zk.ErrNoNode) {
+		t.Errorf("EnsureParents() below a parent that is removed each time = %v, want %v", err, zk.ErrNoNode)
+	}
+	create.Release()
 }

@@ -147,6 +147,27 @@ func TestDowngradeFails(t *testing.T) {
 	}
 }
 
+// A client is abandoned during a downgrade. Its znode may stay until the end of the session, and the
+// old lease says so.
+func TestDowngradeOfAnAbandonedClient(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	m := NewRWMutex(r.Client, linePath)
+	held := r.queue(bounded(t), m.AcquireWrite).granted()
+	hold := r.Proxy.HoldNext(r.onLine())
+	defer hold.Release()
+	call := r.call(bounded(t), func(ctx context.Context) (*Lease, error) { return m.Downgrade(ctx, held) })
+	await(t, "held request", hold.Held())
+	r.Client.Abandon()
+	await(t, "answer", call.answered)
+	if !errors.Is(call.err, idem.ErrLeaseLost) {
+		t.Errorf("Downgrade() = %v, %v, want %v", call.lease, call.err, idem.ErrLeaseLost)
+	}
+	if err := held.Release(bounded(t)); !errors.Is(err, idem.ErrUnavailable) {
+		t.Errorf("Release() of a lock that may stay = %v, want %v", err, idem.ErrUnavailable)
+	}
+}
+
 // cancelAt makes a call and cancels it when something is held back.
 func (r *rig) cancelAt(hold *testserver.Hold, f ask) error {
 	r.Helper()

@@ -101,3 +101,21 @@ func TestResultAsTheCallerLeaves(t *testing.T) {
 		t.Errorf("leave() before the result = %v, %v, abandoned %t, want %v", l, err, a.Abandoned(), ended)
 	}
 }
+
+// Another znode at the path of a lease is not the znode of the lease.
+func TestZnodeOfALease(t *testing.T) {
+	t.Parallel()
+	at := &location{path: "/a", czxid: 7}
+	for _, tt := range []struct {
+		found session.Node
+		is    bool
+	}{
+		{session.Node{Exists: true, Czxid: 7}, true},
+		{session.Node{Exists: true, Czxid: 8}, false},
+		{session.Node{}, false},
+	} {
+		if is := at.Is(session.Decided{Node: tt.found}); is != tt.is {
+			t.Errorf("Is(%+v) = %t, want %t", tt.found, is, tt.is)
+		}
+	}
+}
