@@ -47,6 +47,13 @@ func NewJoined(store JoinedStore, opts ...Option) (*Engine, error) {
 	return e, err
 }
 
+// MayRunAgain is for adapters. It reports whether [Engine.Do] may run the handler of op more than
+// once, because of [WithConflictRetries]. Every run has to get the same input, whatever an earlier
+// run has done to its own.
+func (e *Engine) MayRunAgain(op *Operation) bool {
+	return e.joined != nil && e.cfg.conflictRetries > 0 && !op.RunOnce
+}
+
 var (
 	// ErrNotJoined says that an execution has no joined transaction. Its engine comes from New.
 	ErrNotJoined = errors.New("idem: the execution has no joined transaction: the engine comes from New, not from NewJoined")

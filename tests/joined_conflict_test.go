@@ -234,6 +234,9 @@ func (m *meeting) serveHTTP() sender {
 	}
 }
 
+// fee is what the method adds to the amount of its request.
+const fee = 30
+
 // meetingServer returns the error of the database, as gRPC methods do.
 type meetingServer struct {
 	paymentsv1.UnimplementedPaymentServiceServer
@@ -245,13 +248,14 @@ func (s meetingServer) CreatePayment(ctx context.Context, r *paymentsv1.CreatePa
 	if err := grpc.SetHeader(ctx, metadata.Pairs("run", fmt.Sprint(s.m.runs.Load()))); err != nil {
 		return nil, err
 	}
+	r.Amount += fee // a second run must not add it again
 	switch err := s.m.pay(ctx, r.GetFrom()); {
 	case errors.Is(err, errNoFunds):
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	case err != nil:
 		return nil, err
 	}
-	return &paymentsv1.Payment{Id: "p1"}, nil
+	return &paymentsv1.Payment{Id: "p1", Amount: r.GetAmount()}, nil
 }
 
 func (m *meeting) serveGRPC() sender {
@@ -278,10 +282,13 @@ func (m *meeting) serveGRPC() sender {
 	return func(key, from string) reply {
 		var header metadata.MD
 		ctx := metadata.AppendToOutgoingContext(context.Background(), "idempotency-key", key)
-		_, err := client.CreatePayment(ctx, &paymentsv1.CreatePaymentRequest{From: from}, grpc.Header(&header))
+		paid, err := client.CreatePayment(ctx, &paymentsv1.CreatePaymentRequest{From: from, Amount: 1000}, grpc.Header(&header))
 		outcome := map[codes.Code]string{codes.OK: "created", codes.FailedPrecondition: "refused"}[status.Code(err)]
 		if outcome == "" {
 			outcome = err.Error()
+		}
+		if err == nil && paid.GetAmount() != 1000+fee {
+			outcome = fmt.Sprint("created with amount ", paid.GetAmount())
 		}
 		return reply{outcome, len(header.Get("run"))}
 	}

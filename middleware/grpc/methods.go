@@ -114,7 +114,7 @@ func (o *options) validPolicy(name string) (idem.Policy, error) {
 func (o *options) isExempt(name string) bool {
 	service, _ := splitMethod(name)
 	_, chosen := o.policies[name]
-	return service == idemkeeperv1.Idempotency_ServiceDesc.ServiceName || strings.HasPrefix(service, "grpc.") && !chosen ||
+	return service == idemkeeperv1.Idempotency_ServiceDesc.ServiceName || isOfGRPC(service) && !chosen ||
 		slices.Contains(o.exempt, name) || slices.Contains(o.exempt, "/"+service+"/*")
 }
 
@@ -138,7 +138,22 @@ func readOnly(d protoreflect.MethodDescriptor) bool {
 
 // hasEffects is false for a method that is declared to have no side effects.
 func hasEffects(method string) bool {
-	return !strings.HasPrefix(method, "/grpc.") && !readOnly(findMethod(method))
+	service, _ := splitMethod(method)
+	return !isOfGRPC(service) && !readOnly(findMethod(method))
+}
+
+// isOfGRPC reports whether a service is one of gRPC itself. They are listed one by one, because
+// an application may have a package grpc of its own.
+func isOfGRPC(service string) bool {
+	switch service {
+	case "grpc.health.v1.Health",
+		"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
+		"grpc.channelz.v1.Channelz",
+		"grpc.lb.v1.LoadBalancer", "grpc.lookup.v1.RouteLookupService", "grpc.gcp.HandshakerService",
+		"grpc.go.profiling.v1alpha.Profiling":
+		return true
+	}
+	return false
 }
 
 // splitMethod takes "/package.Service/Method" apart. It returns "" for any other form.

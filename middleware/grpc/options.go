@@ -69,8 +69,9 @@ func WithPolicies(policies map[string]idem.Policy) Option {
 
 // WithDefaultPolicy protects every method without a policy of its own. It leaves out
 // methods that stream requests, methods whose descriptor says
-// idempotency_level = NO_SIDE_EFFECTS, and gRPC's own services. Without it only named
-// methods are protected.
+// idempotency_level = NO_SIDE_EFFECTS, and gRPC's own services, such as
+// grpc.health.v1.Health. A package of your own called grpc is protected. Without a default
+// policy only named methods are protected.
 func WithDefaultPolicy(policy idem.Policy) Option {
 	return func(o *options) { o.fallback = &policy }
 }
@@ -88,8 +89,9 @@ func WithUndescribedMethods() Option {
 }
 
 // WithExempt names methods that run as without the interceptor and ignore keys. A name is
-// "/package.Service/Method", or "/package.Service/*" for all of a service. The methods of gRPC's own services are exempt already, and the method of
-// [RegisterStatusServer] always is.
+// "/package.Service/Method", or "/package.Service/*" for all of a service. The services of
+// gRPC itself (health, reflection, channelz, load balancing, profiling) are exempt already,
+// and the method of [RegisterStatusServer] always is.
 func WithExempt(methods ...string) Option {
 	return func(o *options) { o.exempt = append(o.exempt, methods...) }
 }

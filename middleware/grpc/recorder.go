@@ -19,8 +19,8 @@ import (
 
 var errHeaderSent = errors.New("idemgrpc: the header has been sent")
 
-// answer keeps what a handler answers until the engine has settled the outcome. As the
-// transport stream of the handler's context it takes the handler's metadata, and is safe
+// answer keeps what one run of a handler answers until the engine has settled the outcome. As
+// the transport stream of the handler's context it takes the handler's metadata, and is safe
 // for concurrent use.
 type answer struct {
 	method string
@@ -40,14 +40,6 @@ type answer struct {
 }
 
 var _ grpc.ServerTransportStream = (*answer)(nil)
-
-// reset forgets the answer of a unary call that will be given anew.
-func (a *answer) reset() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.header, a.trailer, a.sealed = nil, nil, false
-	a.outcome.Reset()
-}
 
 // Method returns the full name of the method.
 func (a *answer) Method() string { return a.method }

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -29,10 +30,9 @@ func (x *Interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 		return handler(ctx, req)
 	}
 	var response any
-	a := &answer{method: m.name}
-	messages, live, err := x.execute(ctx, m, op, a, func(ctx context.Context) error {
-		a.reset() // a conflict may have it run again
-		r, err := handler(ctx, req)
+	input := x.sameInput(ctx, &op, req)
+	messages, live, err := x.execute(ctx, m, op, nil, func(ctx context.Context, a *answer) error {
+		r, err := handler(input(ctx))
 		if err != nil {
 			return err
 		}
@@ -81,8 +81,7 @@ func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 		return handler(srv, &once)
 	}
 	op.RunOnce = true // its messages are sent as they come
-	a := &answer{method: m.name, send: ss.SendHeader}
-	messages, _, end := x.execute(ctx, m, op, a, func(ctx context.Context) error {
+	messages, _, end := x.execute(ctx, m, op, ss.SendHeader, func(ctx context.Context, a *answer) error {
 		return handler(srv, &recorder{received: once, ctx: ctx, answer: a, limit: m.policy.MaxResponseBody})
 	})
 	for _, msg := range messages {
@@ -93,15 +92,35 @@ func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 	return end
 }
 
-// execute has the engine run a handler, or answer without it. live reports whether the
-// client gets the handler's own answer, whose metadata execute sets. Otherwise messages
-// and err are a stored outcome, or err is a refusal.
-func (x *Interceptors) execute(ctx context.Context, m *method, op idem.Operation, a *answer, handler func(context.Context) error) (messages []proto.Message, live bool, err error) {
+// sameInput returns what each run of a unary handler gets. A run that met a conflict may have
+// changed its request and its peer, and the next run must not see that. Incoming metadata is
+// copied by gRPC itself for each reader.
+func (x *Interceptors) sameInput(ctx context.Context, op *idem.Operation, req any) func(context.Context) (context.Context, any) {
+	if !x.engine.MayRunAgain(op) {
+		return func(run context.Context) (context.Context, any) { return run, req }
+	}
+	from, known := peer.FromContext(ctx)
+	return func(run context.Context) (context.Context, any) {
+		if known {
+			p := *from
+			run = peer.NewContext(run, &p)
+		}
+		return run, cloneOf(req)
+	}
+}
+
+// execute has the engine run a handler, or answer without it. Each run of the handler gets
+// an answer of its own, with send for its header. live reports whether the client gets the
+// handler's own answer, whose metadata execute sets. Otherwise messages and err are a stored
+// outcome, or err is a refusal.
+func (x *Interceptors) execute(ctx context.Context, m *method, op idem.Operation, send func(metadata.MD) error, handler func(context.Context, *answer) error) (messages []proto.Message, live bool, err error) {
 	ran := false
 	var failure error
+	a := new(answer)
 	res, err := x.engine.Do(ctx, op, func(ctx context.Context) (idem.Response, error) {
 		ran = true
-		failure = handler(grpc.NewContextWithServerTransportStream(ctx, a))
+		a = &answer{method: m.name, send: send}
+		failure = handler(grpc.NewContextWithServerTransportStream(ctx, a), a)
 		idem.ReportFailure(ctx, failure)
 		return x.response(a, failure, m.policy), adapter.Relayed(infoOf(failure).GetReason())
 	})

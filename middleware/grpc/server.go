@@ -25,6 +25,7 @@ var (
 type engine interface {
 	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
 	Nested(ctx context.Context, op *idem.Operation) (bool, error)
+	MayRunAgain(op *idem.Operation) bool
 	ReportRefused(ctx context.Context, route string, r *idem.Refusal)
 }
 
@@ -151,6 +152,14 @@ func messageOf(v any) proto.Message {
 		return protoadapt.MessageV2Of(v)
 	}
 	return nil
+}
+
+// cloneOf copies a message that [messageOf] accepts, in the type that the handler knows.
+func cloneOf(v any) any {
+	if msg, ok := v.(proto.Message); ok {
+		return proto.Clone(msg)
+	}
+	return protoadapt.MessageV1Of(proto.Clone(messageOf(v)))
 }
 
 // report returns the error of a refusal by the interceptors themselves.

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -106,6 +107,44 @@ func TestOwnServicesOfGRPCIgnoreKeys(t *testing.T) {
 	}
 }
 
+// An application may have a package called grpc, and services whose names begin as gRPC's own do.
+func TestPackagesOfAnApplicationCalledGRPCAreProtected(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	x, err := idemgrpc.New(b.engine, idemgrpc.WithDefaultPolicy(b.policy), idemgrpc.WithUnknownMethods(idemgrpc.RefuseUnknown))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, service := range []string{"grpc.payments.v1.Payments", "grpc.Payments", "grpc.health.v1.HealthFund", "grpc.health.Payments", "grpc"} {
+		server, runs := handWritten(service, x.Unary())
+		var keys []string
+		conn := serve(t, server, grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(),
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				md, _ := metadata.FromOutgoingContext(ctx)
+				keys = append(keys, md.Get("idempotency-key")...)
+				return invoker(ctx, method, req, reply, cc, opts...)
+			}))
+		method := "/" + service + "/Do"
+		for range 3 {
+			if err := conn.Invoke(b.withKeys("key-of-"+service), method, &emptypb.Empty{}, &emptypb.Empty{}); err != nil {
+				t.Errorf("%s = %v", method, err)
+			}
+		}
+		if *runs != 1 {
+			t.Errorf("%s ran %d times for one key, want 1", method, *runs)
+		}
+		keys = nil
+		if err := conn.Invoke(t.Context(), method, &emptypb.Empty{}, &emptypb.Empty{}); err != nil || len(keys) != 1 {
+			t.Errorf("the client sent keys %q to %s, %v, want one", keys, method, err)
+		}
+		keys = nil
+		_ = conn.Invoke(t.Context(), healthv1.Health_Check_FullMethodName, &emptypb.Empty{}, &emptypb.Empty{})
+		if len(keys) != 0 {
+			t.Errorf("the client sent keys %q to gRPC's health service, want none", keys)
+		}
+	}
+}
+
 // A service that was written without protoc.
 func TestUndescribedMethod(t *testing.T) {
 	t.Parallel()
@@ -114,27 +153,34 @@ func TestUndescribedMethod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs := 0
-	server := grpc.NewServer(grpc.UnaryInterceptor(x.Unary()))
-	server.RegisterService(&grpc.ServiceDesc{ServiceName: "legacy.Service", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
-		MethodName: "Do",
-		Handler: func(_ any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-			in := new(emptypb.Empty)
-			if err := dec(in); err != nil {
-				return nil, err
-			}
-			return interceptor(ctx, in, &grpc.UnaryServerInfo{FullMethod: "/legacy.Service/Do"}, func(context.Context, any) (any, error) {
-				runs++
-				return new(emptypb.Empty), nil
-			})
-		}}}}, struct{}{})
+	server, runs := handWritten("legacy.Service", x.Unary())
 	conn := serve(t, server)
 	for range 2 {
 		if err := conn.Invoke(b.withKeys("k1"), "/legacy.Service/Do", &emptypb.Empty{}, &emptypb.Empty{}); err != nil {
 			t.Errorf("Do() = %v", err)
 		}
 	}
-	if runs != 1 {
-		t.Errorf("handler ran %d times, want 1", runs)
+	if *runs != 1 {
+		t.Errorf("handler ran %d times, want 1", *runs)
 	}
+}
+
+// handWritten is a server with a service that no generated code describes. It counts the runs of
+// its one method.
+func handWritten(service string, unary grpc.UnaryServerInterceptor) (server *grpc.Server, runs *int) {
+	runs = new(int)
+	server = grpc.NewServer(grpc.UnaryInterceptor(unary))
+	server.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
+		MethodName: "Do",
+		Handler: func(_ any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+			in := new(emptypb.Empty)
+			if err := dec(in); err != nil {
+				return nil, err
+			}
+			return interceptor(ctx, in, &grpc.UnaryServerInfo{FullMethod: "/" + service + "/Do"}, func(context.Context, any) (any, error) {
+				*runs++
+				return new(emptypb.Empty), nil
+			})
+		}}}}, struct{}{})
+	return server, runs
 }
