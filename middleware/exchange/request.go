@@ -3,6 +3,7 @@ package exchange
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -128,10 +129,49 @@ func tooLarge(limit int64) error {
 	return idem.NewRefusal(idem.CodeBodyTooLarge, fmt.Errorf("request body over %d bytes", limit))
 }
 
-// restore puts the body back into r.
+// restore puts the body back into r. It leaves GetBody unset, as the server does. net/http would
+// take a request with GetBody and an Idempotency-Key for one that it may send again, and a
+// handler that forwards its request would have several effects in one execution.
 func restore(r *http.Request, body []byte) *http.Request {
-	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-	r.Body, _ = r.GetBody()
+	r.Body, r.GetBody = io.NopCloser(bytes.NewReader(body)), nil
 	r.ContentLength, r.TransferEncoding = int64(len(body)), nil
 	return r
+}
+
+// input is the request that each run of a handler gets, with nothing of what an earlier run has
+// done to it.
+type input struct {
+	request *http.Request
+	body    []byte
+	run     *http.Request // the latest
+}
+
+// next returns the request of the next run.
+func (in *input) next(ctx context.Context) *http.Request {
+	in.removeFiles()
+	r := in.request.Clone(ctx)
+	if r.MultipartForm != nil { // its files are those of middleware in front, and a handler may remove them
+		r.Form, r.PostForm, r.MultipartForm = nil, nil, nil
+	}
+	in.run = restore(r, in.body)
+	return r
+}
+
+// removeFiles removes the temporary files of the latest run.
+func (in *input) removeFiles() {
+	if in.run != nil && in.run.MultipartForm != nil {
+		_ = in.run.MultipartForm.RemoveAll()
+	}
+}
+
+// end leaves the files of the last run to the server, which removes them with the request. It
+// knows one form only. If that is of middleware in front, the files of the run are removed here.
+func (in *input) end() {
+	switch {
+	case in.run == nil:
+	case in.request.MultipartForm == nil:
+		in.request.MultipartForm = in.run.MultipartForm
+	default:
+		in.removeFiles()
+	}
 }

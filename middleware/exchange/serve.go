@@ -39,9 +39,10 @@ type Call struct {
 	// writes its answer to w. Serve calls it at most once unless Repeatable is set, in its
 	// own goroutine. A panic passes through Serve after it was recorded.
 	Next func(w *Writer, r *http.Request)
-	// Repeatable says that Next may be called again, with a new Writer and a new request,
-	// after the joined transaction of the call before was rolled back because of a conflict
-	// ([idem.WithConflictRetries]).
+	// Repeatable says that Next may be called again, after the joined transaction of the call
+	// before was rolled back because of a conflict ([idem.WithConflictRetries]). It gets a new
+	// Writer, and the request as it was before the first call. The adapter has to do the same for
+	// what its framework keeps beside the request.
 	Repeatable bool
 	// Refuse writes a refusal in a format of the application. Cache-Control and
 	// Retry-After are set already. The status is that of the refusal's code unless
@@ -87,6 +88,8 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 	w := newWriter(c, op.Policy.MaxResponseBody)
 	ran, returned := false, false
 	op.RunOnce = !c.Repeatable
+	in := input{request: c.Request, body: body}
+	defer in.end()
 	defer func() {
 		if !returned { // the handler panicked
 			w.breakOff()
@@ -102,9 +105,7 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 		ran = true
 		w.ctx = ctx
 		defer func() { w.stopLimit() }()
-		r := restore(c.Request.WithContext(ctx), body)
-		defer func() { c.Request.MultipartForm = r.MultipartForm }() // the server removes its files
-		c.Next(w, r)
+		c.Next(w, in.next(ctx))
 		return w.response(rt.replay), adapter.Relayed(w.relayed())
 	})
 	returned = true

@@ -98,21 +98,23 @@ func (rt *route) serve(c *gin.Context) {
 	outer, request := c.Writer, c.Request
 	defer func() { c.Writer, c.Request = outer, request }()
 	var inner *writer
-	again, errs := false, len(c.Errors)
+	var first *rerun
+	errs := len(c.Errors)
 	call := rt.call(c)
 	call.Next = func(w *exchange.Writer, r *http.Request) {
-		inner = newWriter(w, c)
-		c.Writer, c.Request = inner, r
-		defer carry(r.Context(), c)()
-		defer inner.bypassed()
-		if again {
-			c.Errors = c.Errors[:min(errs, len(c.Errors))]
-			c.Handler()(c)
-		} else {
-			again = true
-			c.Next()
+		run, handle := c, c.Next
+		if first != nil {
+			run, handle = first.again()
+			defer first.keep(run)
+		} else if rt.rerun {
+			first = newRerun(c, rt.serve)
 		}
-		for _, err := range c.Errors[min(errs, len(c.Errors)):] {
+		inner = newWriter(w, run, outer)
+		run.Writer, run.Request = inner, r
+		defer carry(r.Context(), run)()
+		defer inner.bypassed()
+		handle()
+		for _, err := range run.Errors[min(errs, len(run.Errors)):] {
 			idem.ReportFailure(r.Context(), err.Err)
 		}
 		inner.finish()
@@ -142,7 +144,7 @@ func (rt *route) call(c *gin.Context) exchange.Call {
 		outer, request := c.Writer, c.Request
 		call.Refuse = func(w *exchange.Writer, r *idem.Refusal) {
 			c.Writer, c.Request = outer, request // the handlers may have run with others
-			c.Writer = newWriter(w, c)
+			c.Writer = newWriter(w, c, outer)
 			defer func() { c.Writer = outer }()
 			c.Abort() // a hook that calls c.Next must not run them
 			c.Status(r.Code.HTTPStatus())

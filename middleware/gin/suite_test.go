@@ -43,6 +43,9 @@ func options(o exchangetest.Options) []idemgin.Option {
 	if o.Optional {
 		opts = append(opts, idemgin.WithOptionalKey())
 	}
+	if o.Rerun {
+		opts = append(opts, idemgin.WithRerun())
+	}
 	if o.Refusals != nil {
 		opts = append(opts, idemgin.WithRefusals(func(c *gin.Context, r *idem.Refusal) { o.Refusals(c.Writer, c.Request, r) }))
 	}

@@ -31,8 +31,7 @@ var (
 	_ http.Pusher        = (*writer)(nil)
 )
 
-func newWriter(w *exchange.Writer, c *gin.Context) *writer {
-	outer := c.Writer
+func newWriter(w *exchange.Writer, c *gin.Context, outer gin.ResponseWriter) *writer {
 	return &writer{Writer: w, outer: outer, gin: c, status: outer.Status(), size: unwritten, reported: len(c.Errors), outside: outer.Size()}
 }
 

@@ -41,7 +41,15 @@
 // settled when the handler has returned. Outside, http.TimeoutHandler only answers the
 // client early.
 //
-// The body has been read, up to [idem.Policy].MaxRequestBody, and can be read again.
+// The body has been read, up to [idem.Policy].MaxRequestBody, and put back. A handler that runs
+// again after a conflict ([idem.WithConflictRetries]) gets the request as it was before its first
+// run. The temporary files of a form are removed.
+//
+// A handler that forwards its request has to remove the Idempotency-Key of its client first. The
+// same text may be the key of another client of yours, and the service would take both for one.
+// Besides, net/http repeats a request without a body by itself if the header is there, whatever its
+// method is. A [Transport] then sends a key of the operation ([idem.DownstreamKey]), for a service
+// that honours keys.
 //
 // The response is kept in memory and sent with all of its headers after the outcome was
 // settled. Stored are the status, the body, and Content-Type, Content-Language,

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"time"
 
@@ -41,6 +43,42 @@ func Example() {
 	// 201 /v1/payments/p1 replayed: false
 	// 201 /v1/payments/p1 replayed: true
 	// 201 /v1/payments/p1 replayed: true
+}
+
+// A gateway in front of a backend that knows no keys removes the key before it forwards a request.
+func ExampleMiddleware_gateway() {
+	bank := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Printf("charging, key %q\n", r.Header.Get("Idempotency-Key"))
+		w.WriteHeader(http.StatusCreated)
+	}))
+	defer bank.Close()
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		panic(err)
+	}
+	merchant := func(ctx context.Context) (string, error) { return "merchant_demo", nil } // as authentication left it
+	backend, err := url.Parse(bank.URL)
+	if err != nil {
+		panic(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(backend)
+			r.Out.Header.Del("Idempotency-Key")
+		},
+	}
+	gateway := idemhttp.Middleware(engine, idem.Policy{Scope: merchant})(proxy)
+	for range 2 {
+		r := httptest.NewRequest("POST", "/charges", nil)
+		r.Header.Set("Idempotency-Key", "order-1001")
+		w := httptest.NewRecorder()
+		gateway.ServeHTTP(w, r)
+		fmt.Println(w.Code, "replayed:", w.Header().Get("Idempotent-Replayed") == "true")
+	}
+	// Output:
+	// charging, key ""
+	// 201 replayed: false
+	// 201 replayed: true
 }
 
 func ExampleTokenHandler() {

@@ -6,7 +6,6 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -123,17 +122,11 @@ var identityCases = []testCase{
 		b.want(b.send(b.request("POST", "/v1/pay", "k1", payBody)), 201, `{"id":"p1"}`, false)
 		b.want(b.send(b.request("POST", "/v2/pay", "k1", payBody)), 201, `{"id":"p1"}`, true)
 	}},
-	{"the handler reads the body, and again", func(b *bundle) {
+	{"the handler reads the body", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			body, err := io.ReadAll(r.Body)
-			again, err2 := r.GetBody()
-			if err = errors.Join(err, err2); err != nil {
-				b.Error(err)
-				return
-			}
-			copied, _ := io.ReadAll(again)
-			if !bytes.Equal(body, copied) || r.ContentLength != int64(len(body)) {
-				b.Errorf("body %q, ContentLength %d, GetBody %q", body, r.ContentLength, copied)
+			if err != nil || r.ContentLength != int64(len(body)) || r.GetBody != nil || r.TransferEncoding != nil {
+				b.Errorf("body %q, %v, ContentLength %d, TransferEncoding %v, GetBody %v", body, err, r.ContentLength, r.TransferEncoding, r.GetBody != nil)
 			}
 			_, _ = w.Write(body)
 		})

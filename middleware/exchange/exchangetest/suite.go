@@ -56,6 +56,7 @@ type Options struct {
 	Methods   []string // nil if the option is not given
 	Optional  bool     // WithOptionalKey
 	Documents string   // WithDocumentation
+	Rerun     bool     // WithRerun, where a handler does not run again by itself
 	Refusals  func(http.ResponseWriter, *http.Request, *idem.Refusal)
 	// StatusPolicies are the arguments of WithStatusPolicy, for Status.
 	StatusPolicies []StatusPolicy
@@ -88,7 +89,7 @@ func Run(t *testing.T, a Adapter) {
 		cases []testCase
 	}{
 		{"replay", replayCases}, {"refuse", refusalCases}, {"identity", identityCases}, {"status", statusCases},
-		{"write", writerCases}, {"stream", streamCases}, {"fail", failureCases}, {"give up", givenUpCases}, {"relay", relayCases}, {"nest", nestedCases}, {"wire", wiringCases}, {"choose", optionCases},
+		{"write", writerCases}, {"stream", streamCases}, {"fail", failureCases}, {"give up", givenUpCases}, {"relay", relayCases}, {"nest", nestedCases}, {"forward", forwardCases}, {"run again", rerunCases}, {"wire", wiringCases}, {"choose", optionCases},
 	} {
 		for _, c := range group.cases {
 			name := group.name + "/" + c.name

@@ -1,0 +1,85 @@
+package idemgin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange/exchangetest"
+	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
+)
+
+// A handler that runs again finds nothing in its context that its first run has left there.
+func TestRerunStartsFromTheSameContext(t *testing.T) {
+	t.Parallel()
+	for name, between := range map[string]bool{"right in front of the handler": false, "with middleware between": true} {
+		var seen []string
+		r := gin.New()
+		r.Use(func(c *gin.Context) {
+			c.Set("merchant", "m1")
+			_ = c.Error(errors.New("outside"))
+			c.Next()
+			if v, _ := c.Get("payment"); v != "p2" || len(c.Errors) != 1 {
+				t.Errorf("%s: outside sees payment %v and errors %v, want those of the last run", name, v, c.Errors)
+			}
+		})
+		chain := []gin.HandlerFunc{serveTwice(t)}
+		if between {
+			chain = append(chain, func(c *gin.Context) { c.Set("bound", "by middleware") })
+		}
+		r.POST("/pay/:id", append(chain, func(c *gin.Context) {
+			if _, err := idem.JoinedTxOf(c.Request.Context()); err != nil {
+				t.Errorf("JoinedTxOf() = %v", err)
+			}
+			merchant, _ := c.Get("merchant")
+			bound, _ := c.Get("bound")
+			left, _ := c.Get("left")
+			seen = append(seen, fmt.Sprintln(merchant, bound, left, len(c.Errors), c.Param("id"), c.PostForm("amount"), c.Query("note"),
+				c.Request.URL, c.Writer.Status(), c.Writer.Header().Get("X-Left"), c.Accepted, c.FullPath(), c.ClientIP()))
+			c.Set("merchant", "m2")
+			if !between {
+				c.Set("left", "1")
+			}
+			c.Set("payment", fmt.Sprintf("p%d", len(seen)))
+			c.Params[0].Value = "changed"
+			c.Request.PostForm.Set("amount", "1")
+			c.Request.URL.RawQuery = "note=changed"
+			c.Header("X-Left", "1")
+			c.SetAccepted("text/plain")
+			if len(seen) == 1 {
+				_ = c.AbortWithError(500, idem.ErrConflict)
+				return
+			}
+			_, _ = c.Writer.WriteString("paid")
+		})...)
+		req := httptest.NewRequest("POST", "/pay/7?note=a", strings.NewReader("amount=1250"))
+		req.Header.Set("Idempotency-Key", "k1")
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, req)
+		want := "m1 <nil> <nil> 1 7 1250 a /pay/7?note=a 200  [] /pay/:id 192.0.2.1\n"
+		if between {
+			want = strings.Replace(want, "<nil>", "by middleware", 1)
+		}
+		if len(seen) != 2 || seen[0] != want || !between && seen[1] != want {
+			t.Errorf("%s: the runs see\n%s, want each time\n%s", name, strings.Join(seen, "\n"), want)
+		}
+		if between && (len(seen) != 2 || !strings.HasSuffix(seen[1], strings.TrimPrefix(want, "m1 "))) {
+			t.Errorf("%s: the second run sees %s, want the values of the middleware between", name, seen)
+		}
+		if w.Code != 200 || w.Body.String() != "paid" {
+			t.Errorf("%s: answer = %d %q, want that of the second run", name, w.Code, w.Body)
+		}
+	}
+}
+
+// serveTwice returns middleware whose first run of the handler is rolled back.
+func serveTwice(t *testing.T) gin.HandlerFunc {
+	return idemgin.Middleware(exchangetest.Conflicting(t, 1), idem.Policy{Scope: func(context.Context) (string, error) { return "m1", nil }}, idemgin.WithRerun())
+}
