@@ -145,6 +145,9 @@ func (a *App) makeEngine() (err error) {
 		opts = append(opts, idem.WithObserver(func(ctx context.Context, ev idem.Event) { a.console.Observe(ctx, ev) }))
 	}
 	if a.joined == nil {
+		if a.cfg.ledgerIsOwn() { // the ledger is claimed, so a second instance does not start
+			opts = append(opts, idem.WithSingleInstance())
+		}
 		a.engine, err = idem.New(a.locker, a.store, opts...)
 		return err
 	}

@@ -23,12 +23,12 @@ type Engine struct {
 	work    work
 }
 
-// New returns an engine on a locker and a store. It refuses a locker that is local to this
-// process if other processes can see the store.
+// New returns an engine on a locker and a store. Both have to be shared with other processes, or
+// both local to this one.
 //
-// New accepts a shared lock with a store that is local to this process. That is right for a
-// single instance only, because a second instance would know nothing of the keys of the first
-// one.
+// New refuses a local locker with a shared store. It also refuses a shared locker with a local
+// store, because a second instance would know nothing of the keys of the first one and would run
+// them again. A service with one instance says so by [WithSingleInstance].
 func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	if locker == nil || store == nil {
 		return nil, errors.New("idem: New needs a locker and a store")
@@ -44,6 +44,9 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	}
 	if err := e.cfg.validate(); err != nil {
 		return nil, err
+	}
+	if locker.Visibility() == VisibilityShared && store.Visibility() == VisibilityProcess && !e.cfg.singleInstance {
+		return nil, errors.New("idem: other instances share the lock and cannot see the records of this token store, so each of them would run a key again; share the store, or say WithSingleInstance")
 	}
 	e.limit.most = e.cfg.maxOpenPerScope
 	e.firsts.byKey = make(map[KeyID]*first)

@@ -513,6 +513,24 @@ func TestNewRefusesSettingsThatCannotWork(t *testing.T) {
 	}
 }
 
+// A lock that other instances share over records that they cannot see would let each of them run a
+// key, so it takes a promise that there is one instance.
+func TestSharedLockOverPrivateRecordsNeedsASingleInstance(t *testing.T) {
+	if _, err := idem.New(sharedLocker{memorylock.New()}, memorystore.New()); err == nil || !strings.Contains(err.Error(), "WithSingleInstance") {
+		t.Errorf("New() = %v, want an error that names WithSingleInstance", err)
+	}
+	if _, err := idem.New(sharedLocker{memorylock.New()}, memorystore.New(), idem.WithSingleInstance()); err != nil {
+		t.Errorf("New(WithSingleInstance) = %v", err)
+	}
+	if _, err := idem.New(memorylock.New(), sharedStore{}, idem.WithSingleInstance()); err == nil {
+		t.Error("New() = nil for a private lock over shared records, want an error")
+	}
+}
+
+type sharedLocker struct{ idem.Locker }
+
+func (sharedLocker) Visibility() idem.Visibility { return idem.VisibilityShared }
+
 type sharedStore struct{ idem.Store }
 
 func (sharedStore) Visibility() idem.Visibility { return idem.VisibilityShared }

@@ -136,7 +136,6 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}{
 		"no locker":                               {nil, store, nil, false},
 		"no store":                                {lock, nil, nil, false},
-		"a shared lock for a local store":         {seen{Locker: lock}, store, nil, true},
 		"a shared lock for a shared store":        {seen{Locker: lock}, seen{Store: store}, nil, true},
 		"no store time-out":                       {lock, store, idem.WithStoreTimeout(0), false},
 		"no lock time-out":                        {lock, store, idem.WithLockTimeout(0), false},

@@ -16,6 +16,7 @@ type config struct {
 	maxOpenPerScope int
 	conflictRetries int
 	longRunning     time.Duration
+	singleInstance  bool
 	closer          io.Closer
 }
 
@@ -83,6 +84,10 @@ func WithMaxOpenExecutionsPerScope(n int) Option { return func(c *config) { c.ma
 // so on. The handler holds its key all the while. 1 min by default, 0 is never. See also
 // [Engine.Running].
 func WithLongRunning(d time.Duration) Option { return func(c *config) { c.longRunning = d } }
+
+// WithSingleInstance says that no other instance of the service runs, also not during a deployment.
+// [New] then accepts a shared lock with a token store that only this process can see.
+func WithSingleInstance() Option { return func(c *config) { c.singleInstance = true } }
 
 // WithCloser has [Engine.Close] close c in the end, for example a store that only this engine uses.
 func WithCloser(c io.Closer) Option { return func(cfg *config) { cfg.closer = c } }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +21,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/idemkeeper/idemkeeper/internal/tlsfiles"
+	"github.com/idemkeeper/idemkeeper/internal/tlshint"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
@@ -119,14 +121,14 @@ func openPostgres(name string, o Options) (*DB, error) {
 	}
 	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, dialTimeout)
 	shown := fmt.Sprintf("postgres://%s/%s", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port)), cfg.Database)
-	db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+	connector := stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
 		if o.IdleTransaction <= 0 {
 			return nil
 		}
 		_, err := conn.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", o.IdleTransaction.Milliseconds()))
 		return err
 	}))
-	return pooled(db, sqlstore.PostgreSQL(), shown, o), nil
+	return pooled(open(connector, cfg.TLSConfig != nil, tlshint.Certified(cfg.TLSConfig)), sqlstore.PostgreSQL(), shown, o), nil
 }
 
 func openMySQL(name string, o Options) (*DB, error) {
@@ -158,11 +160,34 @@ func openMySQL(name string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("database: MySQL: %w", err)
 	}
-	d := pooled(sql.OpenDB(connector), sqlstore.MySQL(), "mysql://"+addr+u.Path, o)
+	secured := cfg.TLS != nil || cfg.TLSConfig != "" && cfg.TLSConfig != "false"
+	d := pooled(open(connector, secured, tlshint.Certified(cfg.TLS)), sqlstore.MySQL(), "mysql://"+addr+u.Path, o)
 	if o.IdleTransaction > 0 {
 		d.Write.SetConnMaxIdleTime(o.IdleTransaction / 2) // before the server does
 	}
 	return d, nil
+}
+
+// open returns a pool. If a server refuses the client over TLS, its errors say the likely reason.
+func open(connector driver.Connector, secured, certified bool) *sql.DB {
+	if secured {
+		connector = explaining{connector, certified}
+	}
+	return sql.OpenDB(connector)
+}
+
+type explaining struct {
+	driver.Connector
+	certified bool
+}
+
+// Connect implements driver.Connector.
+func (c explaining) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, tlshint.Explain(err, c.certified)
+	}
+	return conn, nil
 }
 
 // silent is a logger of the driver of MySQL.

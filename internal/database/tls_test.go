@@ -1,6 +1,8 @@
 package database_test
 
 import (
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,6 +65,31 @@ func TestDatabaseOverTLS(t *testing.T) {
 		}
 		if tt.refusal != "" && (err == nil || !strings.Contains(err.Error(), tt.refusal)) {
 			t.Errorf("%s: %v, want an error that says %q", tt.name, err, tt.refusal)
+		}
+	}
+}
+
+// A server may reset the connection right after the handshake because of the client's certificate. The
+// error says the likely reason.
+func TestDatabaseThatResetsTheConnectionOverTLS(t *testing.T) {
+	t.Parallel()
+	ca := testserver.NewAuthority(t)
+	mine := files(t, ca)
+	addr := testserver.ResetAfterTLS(t, ca, func(c net.Conn) { // the answer to PostgreSQL's SSLRequest
+		_, _ = io.CopyN(io.Discard, c, 8)
+		_, _ = c.Write([]byte("S"))
+	})
+	for says, files := range map[string]tlsfiles.Files{
+		"want a client certificate":            {CA: mine.CA},
+		"not accept this client's certificate": mine,
+	} {
+		db, err := database.Open("postgres://idemkeeper@"+addr+"/postgres", database.Options{TLS: files})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if err := db.Write.PingContext(t.Context()); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("PingContext() = %v, want an error that says %q", err, says)
 		}
 	}
 }

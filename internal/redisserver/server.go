@@ -2,12 +2,15 @@ package redisserver
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/internal/tlshint"
 )
 
 // CheckClient refuses a client that reads from replicas, which may lack the latest
@@ -52,6 +55,31 @@ func EachPrimary(ctx context.Context, client goredis.UniversalClient, fn func(ct
 		return nil
 	})
 	return errors.Join(append(errs, err)...)
+}
+
+// Greet calls fn for every primary that answers a first PING. If a server refuses the client over
+// TLS, the error says the likely reason.
+func Greet(ctx context.Context, client goredis.UniversalClient, fn func(ctx context.Context, node *goredis.Client) error) error {
+	err := EachPrimary(ctx, client, func(ctx context.Context, node *goredis.Client) error {
+		if err := node.Ping(ctx).Err(); err != nil {
+			return err
+		}
+		return fn(ctx, node)
+	})
+	if cfg := tlsOf(client); err != nil && cfg != nil {
+		return tlshint.Explain(err, tlshint.Certified(cfg))
+	}
+	return err
+}
+
+func tlsOf(client goredis.UniversalClient) *tls.Config {
+	switch c := client.(type) {
+	case *goredis.ClusterClient:
+		return c.Options().TLSConfig
+	case *goredis.Client:
+		return c.Options().TLSConfig
+	}
+	return nil
 }
 
 // AskAnew makes the client of a cluster ask again, in the background, where the

@@ -56,10 +56,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	if err := redisserver.CheckClient(client); err != nil {
 		return nil, fmt.Errorf("lock/redis: %w", err)
 	}
-	err = redisserver.EachPrimary(ctx, client, func(ctx context.Context, node *goredis.Client) error {
-		if err := node.Ping(ctx).Err(); err != nil {
-			return err
-		}
+	err = redisserver.Greet(ctx, client, func(ctx context.Context, node *goredis.Client) error {
 		_, err := redisserver.CheckEviction(ctx, node)
 		return err
 	})

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/go-zookeeper/zk"
 
@@ -28,7 +30,8 @@ type Config struct {
 	Servers []string
 
 	// Chroot, such as "/payments", is put in front of every path. The client
-	// creates it if it is missing. There is no chroot by default.
+	// creates it if it is missing. It has 200 bytes at most, and neither ',' nor
+	// ':'. There is no chroot by default.
 	Chroot string
 
 	// SessionTimeout is the session time-out that the client asks for. The server
@@ -119,28 +122,67 @@ func (c Config) WithClock(now leaseclock.Source) Config {
 // its secret out of logs.
 type Credential = session.Credential
 
-// ParseConnectString reads ZooKeeper's usual notation,
-// "host:port,host:port/chroot", into Servers and Chroot.
+// ParseConnectString reads ZooKeeper's usual notation, "host:port,host:port/chroot", into Servers
+// and Chroot. The chroot comes once, after the last server. A string such as "h1:2181/a,h2:2181/a"
+// is refused, because it would name the chroot "/a,h2:2181/a", and the locks of such a client would
+// not exclude those of a client with the right one.
 func ParseConnectString(s string) (servers []string, chroot string, err error) {
 	hosts := s
 	if i := strings.IndexByte(s, '/'); i >= 0 {
 		hosts, chroot = s[:i], strings.TrimRight(s[i:], "/")
 	}
 	for host := range strings.SplitSeq(hosts, ",") {
-		if host = strings.TrimSpace(host); host == "" {
+		host = strings.TrimSpace(host)
+		if host == "" {
 			return nil, "", fmt.Errorf("zookeeper: connect string %q names an empty host", s)
+		}
+		if _, err := withPort(host); err != nil {
+			return nil, "", err
 		}
 		servers = append(servers, host)
 	}
-	if err := held.CheckPath("chroot", chroot, true); err != nil {
+	if err := checkChroot(chroot); err != nil {
 		return nil, "", err
 	}
 	return servers, chroot, nil
 }
 
+// withPort returns a server as "host:port". The default port is 2181.
+func withPort(server string) (string, error) {
+	host, port, err := net.SplitHostPort(server)
+	if err != nil { // no port, or a host that needs brackets
+		host, port = server, strconv.Itoa(zk.DefaultPort)
+		if inner, ok := strings.CutPrefix(server, "["); ok && strings.HasSuffix(inner, "]") {
+			host = strings.TrimSuffix(inner, "]")
+		} else if strings.Contains(server, ":") {
+			return "", fmt.Errorf("zookeeper: server %q: want HOST, HOST:PORT, [IPV6] or [IPV6]:PORT", server)
+		}
+	}
+	if host == "" || strings.ContainsAny(host, "/[]") || strings.ContainsFunc(host, unicode.IsSpace) {
+		return "", fmt.Errorf("zookeeper: server %q has no valid host", server)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", fmt.Errorf("zookeeper: server %q: the port is not a number from 1 to 65535", server)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// checkChroot refuses what is no path, and what looks like a part of a list of servers.
+func checkChroot(chroot string) error {
+	if strings.ContainsAny(chroot, ",:") {
+		return fmt.Errorf("zookeeper: chroot %q has ',' or ':'; the chroot comes once, after the last server, as in \"h1:2181,h2:2181/chroot\"", chroot)
+	}
+	if len(chroot) > maxRoot {
+		return fmt.Errorf("zookeeper: chroot has %d bytes, at most %d are allowed", len(chroot), maxRoot)
+	}
+	return held.CheckPath("chroot", chroot, true)
+}
+
 const (
 	defaultRoot = "/lock"
-	maxRoot     = 200 // the lock domain, a UUID and the root, goes into every record
+	// maxRoot is for the root and for the chroot. The lock domain, which has the root, goes into
+	// every record, and the transaction that closes a session lists every lock with both.
+	maxRoot = 200
 )
 
 // withDefaults returns a checked copy with nothing left unset.
@@ -153,8 +195,9 @@ func (c Config) withDefaults() (Config, error) {
 		if s == "" {
 			return c, errors.New("zookeeper: config names an empty server")
 		}
-		if _, _, err := net.SplitHostPort(s); err != nil {
-			c.Servers[i] = net.JoinHostPort(strings.Trim(s, "[]"), fmt.Sprint(zk.DefaultPort))
+		var err error
+		if c.Servers[i], err = withPort(s); err != nil {
+			return c, err
 		}
 	}
 	defaultTo(&c.SessionTimeout, 10*time.Second)
@@ -175,13 +218,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, err
 	}
 	c.Chroot = strings.TrimRight(c.Chroot, "/")
-	for _, p := range []struct {
-		name, path string
-		optional   bool
-	}{{"chroot", c.Chroot, true}, {"root", c.Root, false}, {"base", c.Base, false}} {
-		if err := held.CheckPath(p.name, p.path, p.optional); err != nil {
-			return c, err
-		}
+	if err := errors.Join(checkChroot(c.Chroot), held.CheckPath("root", c.Root, false), held.CheckPath("base", c.Base, false)); err != nil {
+		return c, err
 	}
 	if len(c.Root) > maxRoot {
 		return c, fmt.Errorf("zookeeper: root has %d bytes, at most %d are allowed", len(c.Root), maxRoot)

@@ -31,6 +31,20 @@ func TestParseConnectString(t *testing.T) {
 		{in: "a,,b", bad: true},
 		{in: "a/x//y", bad: true},
 		{in: "a/x/../y", bad: true},
+		{in: "[::1]", servers: []string{"[::1]"}},
+		{in: "a:2181/x,b:2181/x", bad: true}, // the chroot of two spellings, and so two locks
+		{in: "a/x,b/x", bad: true},
+		{in: "a/x,y", bad: true},
+		{in: "a/x:1", bad: true},
+		{in: "a:99999", bad: true},
+		{in: "a:0", bad: true},
+		{in: "a:", bad: true},
+		{in: "[::1]:abc", bad: true},
+		{in: "a: 2181", bad: true},
+		{in: "a b:2181", bad: true},
+		{in: "::1:2181", bad: true}, // an address, or an address and a port
+		{in: ":2181", bad: true},
+		{in: "[]:2181", bad: true},
 	} {
 		servers, chroot, err := ParseConnectString(tt.in)
 		if (err != nil) != tt.bad || !tt.bad && (!slices.Equal(servers, tt.servers) || chroot != tt.chroot) {
@@ -96,6 +110,11 @@ func TestConfigThatCannotWorkIsRefused(t *testing.T) {
 		"a session of one tick": func(c *Config) { c.SessionTimeout, c.TickTime = time.Second, time.Second },
 		"an old version of TLS": func(c *Config) { c.TLS = &tls.Config{MinVersion: tls.VersionTLS11} },
 		"a negative limit":      func(c *Config) { c.MaxLocksPerSession = -1 },
+		"a list as the chroot":  func(c *Config) { c.Chroot = "/x,b:2181/x" },
+		"a port as the chroot":  func(c *Config) { c.Chroot = "/x:2181" },
+		"a chroot of 201 bytes": func(c *Config) { c.Chroot = "/" + strings.Repeat("x", 200) },
+		"a port of 99999":       func(c *Config) { c.Servers = []string{"a:99999"} },
+		"a bare IPv6 address":   func(c *Config) { c.Servers = []string{"::1:2181"} },
 		"a root of 201 bytes":   func(c *Config) { c.Root = "/" + strings.Repeat("x", 200) },
 		"a retry that shortens": func(c *Config) { c.Retry = RetryPolicy{Base: time.Second, Max: time.Millisecond} },
 	} {

@@ -24,7 +24,7 @@ func TestTLSErrorSaysWhatItLikelyMeans(t *testing.T) {
 		says string // "" for no hint
 		down bool   // another try may find it otherwise
 	}
-	wants, accepts := want{says: "want a client certificate, and Config.TLS has none"}, want{says: "not accept this client's certificate"}
+	wants, accepts := want{says: "want a client certificate, and this client has none"}, want{says: "not accept this client's certificate"}
 	orDown := func(w want) want { w.down = true; return w }
 	mute := want{"no server reached", true}
 	for _, tt := range []struct {

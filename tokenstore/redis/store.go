@@ -85,10 +85,7 @@ func newLanes(client goredis.UniversalClient) (lanes [Shards]*redispipe.Lane) {
 // checkServers refuses a server with an eviction policy. It warns if the server hides its
 // policy or has no append-only file.
 func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog.Logger) error {
-	err := redisserver.EachPrimary(ctx, client, func(ctx context.Context, node *goredis.Client) error {
-		if err := node.Ping(ctx).Err(); err != nil {
-			return err
-		}
+	err := redisserver.Greet(ctx, client, func(ctx context.Context, node *goredis.Client) error {
 		addr := node.Options().Addr
 		told, err := redisserver.CheckEviction(ctx, node)
 		if err != nil {

@@ -28,7 +28,7 @@ func TestRedisOverTLS(t *testing.T) {
 		{"of a stranger", r.SecureURL(), strangers, "unknown authority"},
 		{"under another name", strings.Replace(r.SecureURL(), "127.0.0.1", "localhost", 1), ca.Client("payments"), "localhost"},
 		{"under a name that was given", r.SecureURL(), func() *tls.Config { c := ca.Client("payments"); c.ServerName = "redis.example"; return c }(), "redis.example"},
-		{"without a client certificate", r.SecureURL(), ca.Client(""), "certificate required"},
+		{"without a client certificate", r.SecureURL(), ca.Client(""), "want a client certificate, and this client has none"},
 		{"in the clear at the port for TLS", "redis://" + r.SecureAddr(), nil, ""},
 	} {
 		client, err := Connect(tt.url, WithTLS(tt.tls))
@@ -49,6 +49,27 @@ func TestRedisOverTLS(t *testing.T) {
 			t.Errorf("%s: %v, want it served", tt.name, err)
 		case tt.refusal != "" && (err == nil || !strings.Contains(err.Error(), tt.refusal) || !errors.Is(err, idem.ErrUnavailable)):
 			t.Errorf("%s: %v, want one that says %q", tt.name, err, tt.refusal)
+		}
+	}
+}
+
+// A server may reset the connection right after the handshake of TLS 1.3, and the client's first
+// write may meet the reset before the alert is read. The error says the likely reason all the same.
+func TestRefusalOverTLSThatArrivesAsAReset(t *testing.T) {
+	t.Parallel()
+	ca := testserver.NewAuthority(t)
+	url := "rediss://" + testserver.ResetAfterTLS(t, ca, nil)
+	for name, tt := range map[string]struct{ subject, says string }{
+		"without a client certificate": {"", "want a client certificate, and this client has none"},
+		"with one":                     {"payments", "not accept this client's certificate"},
+	} {
+		client, err := Connect(url, WithTLS(ca.Client(tt.subject)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = client.Close() })
+		if _, err := New(t.Context(), client); err == nil || !strings.Contains(err.Error(), tt.says) || !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("%s: New() = %v, want one that says %q", name, err, tt.says)
 		}
 	}
 }

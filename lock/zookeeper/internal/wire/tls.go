@@ -5,9 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"syscall"
+
+	"github.com/idemkeeper/idemkeeper/internal/tlshint"
 )
 
 // Dialer opens connections to ZooKeeper servers.
@@ -37,7 +37,7 @@ func CheckTLS(c *tls.Config) (*tls.Config, error) {
 
 // Certified reports whether the dialer presents a client certificate.
 func (d *Dialer) Certified() bool {
-	return d.TLS != nil && (len(d.TLS.Certificates) > 0 || d.TLS.GetClientCertificate != nil)
+	return tlshint.Certified(d.TLS)
 }
 
 // Connect opens a connection to a server as it is listed, and does the TLS handshake
@@ -66,48 +66,18 @@ func (d *Dialer) Connect(ctx context.Context, network, address string) (net.Conn
 	return secure{t, nc}, nil
 }
 
-// explain adds the likely reason to the error, if the server has ended the connection. A
-// server with no trust in the certificate sends one of several alerts, by its version of
-// Java, or closes the connection. It does so in the handshake, or right after it (TLS
-// 1.3).
+// explain adds the likely reason to the error of a server that refuses the client.
 func (d *Dialer) explain(err error) error {
-	alert := aboutCertificate(err)
-	ended := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-	switch {
-	case d.TLS == nil || !alert && !ended:
+	if d.TLS == nil {
 		return err
-	case alert && d.Certified():
-		return fmt.Errorf("%w; the server may not accept this client's certificate", err)
-	case alert:
-		return fmt.Errorf("%w; the server may want a client certificate, and Config.TLS has none", err)
-	case d.Certified():
-		return fmt.Errorf("%w; the server may speak no TLS, or not accept this client's certificate", err)
 	}
-	return fmt.Errorf("%w; the server may speak no TLS, or want a client certificate, and Config.TLS has none", err)
+	return tlshint.Explain(err, d.Certified())
 }
-
-// aboutCertificate recognises an alert of the server about a wrong or missing client
-// certificate (RFC 8446, section 6.2).
-func aboutCertificate(err error) bool {
-	op, ok := errors.AsType[*net.OpError](err)
-	if !ok || op.Op != remoteAlert {
-		return false
-	}
-	for _, code := range []tls.AlertError{40, 42, 43, 44, 45, 46, 48, 49, 116} {
-		if op.Err.Error() == code.Error() { // its type is private to crypto/tls
-			return true
-		}
-	}
-	return false
-}
-
-// remoteAlert is how crypto/tls marks an alert that was received.
-const remoteAlert = "remote error"
 
 // Misconfigured reports whether an error stays until a setting of the client or of the
 // server is changed.
 func Misconfigured(err error) bool {
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == remoteAlert {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == tlshint.RemoteAlert {
 		return true
 	}
 	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/idemkeeper/idemkeeper/internal/tlshint"
 )
 
 func TestVersionsOfTLS(t *testing.T) {
@@ -39,16 +41,16 @@ func TestVersionsOfTLS(t *testing.T) {
 	}
 }
 
-func remote(alert tls.AlertError) error { return &net.OpError{Op: remoteAlert, Err: alert} }
+func remote(alert tls.AlertError) error { return &net.OpError{Op: tlshint.RemoteAlert, Err: alert} }
 
 func TestErrorsOfTLS(t *testing.T) {
 	t.Parallel()
 	certificate := &tls.Config{Certificates: []tls.Certificate{{}}}
 	onDemand := &tls.Config{GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return nil, nil }}
 	const (
-		wants   = "; the server may want a client certificate, and Config.TLS has none"
+		wants   = "; the server may want a client certificate, and this client has none"
 		accepts = "; the server may not accept this client's certificate"
-		plain   = "; the server may speak no TLS, or want a client certificate, and Config.TLS has none"
+		plain   = "; the server may speak no TLS, or want a client certificate, and this client has none"
 		either  = "; the server may speak no TLS, or not accept this client's certificate"
 	)
 	for _, tt := range []struct {
