@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 )
 
 // beginRounds bounds how often begin starts over.
 const beginRounds = 4
+
+// errMarkedLost says that the store fell back between the look at a marker and Begin.
+var errMarkedLost = errors.New("idem: the token store lost the marked attempt while this one began")
 
 // begin is step 5. It starts an attempt, which then is r.record.Attempt, or it returns a stored
 // outcome or a refusal. If no attempt started, begin has released the lock, or it undoes the
@@ -37,14 +39,14 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 			if markerOf(lease) != nil {
 				mark(lease, &r.record) // as we saw it under the lock; the Abort may hide what was decided
 			}
-			e.abortInBackground(ctx, r, lease, req)
+			e.undo(ctx, r, lease, req, err)
 			return false, nil, storeRefusal(err)
 		case begun && lease.Err() != nil:
-			e.abortInBackground(ctx, r, lease, req)
+			e.undo(ctx, r, lease, req, lease.Err())
 			return false, nil, refuse(CodeOwnershipLost, lease.Err())
 		case begun && beforeMarker(lease, r):
-			e.abortInBackground(ctx, r, lease, req)
-			return false, nil, refuse(CodeUnavailable, errors.New("idem: the token store lost the marked attempt while this one began"))
+			e.undo(ctx, r, lease, req, errMarkedLost)
+			return false, nil, refuse(CodeUnavailable, errMarkedLost)
 		case begun:
 			if err := e.markBegun(ctx, r, lease); err != nil {
 				return false, nil, err
@@ -78,6 +80,7 @@ func (e *Engine) callBegin(ctx context.Context, r *request, req BeginRequest) (b
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
 	res, err := e.store.Begin(call, r.id, req)
+	e.intake.note(r.id, err)
 	if err != nil {
 		return false, err
 	}
@@ -146,51 +149,4 @@ func (e *Engine) outlives(ctx context.Context, r *request, lease Lease) error {
 		return refuse(CodeInProgress, fmt.Errorf("%w: %v", ErrForeignDomain, theirs))
 	}
 	return nil
-}
-
-// abortInBackground undoes a Begin without an answer, or with a late one. It holds the lock
-// until the store acknowledges the abort, or reports the record as unreadable. An unreadable
-// record refuses a Begin that is still on its way.
-func (e *Engine) abortInBackground(ctx context.Context, r *request, lease Lease, req BeginRequest) {
-	e.inBackground(r, func(stop context.Context) {
-		pause := backoff{first: 20 * time.Millisecond, most: time.Second}
-		for {
-			err := e.abort(stop, r, lease, req)
-			if err == nil {
-				e.observe(ctx, r, Event{Type: EventBeginAborted})
-				lease.ReleaseInBackground()
-				return
-			}
-			final := unreadable(err)
-			if final || !sleep(stop, pause.next()) {
-				e.observe(ctx, r, Event{Type: EventSettleAbandoned, Err: err})
-				if final {
-					lease.ReleaseInBackground()
-				}
-				return
-			}
-		}
-	})
-}
-
-// abort undoes a Begin once. If the lease was lost, the next holder may have marked the attempt
-// as unknown before the Abort came. Nothing ran under the attempt, so abort releases it. It
-// stays unknown if it started from one in doubt, or if there is a marker, because it may have
-// started from a record that is older than the marker.
-func (e *Engine) abort(ctx context.Context, r *request, lease Lease, req BeginRequest) error {
-	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
-	defer cancel()
-	err := e.store.Abort(call, r.id, req)
-	if err != nil || lease.Err() == nil || req.RunAgainFrom != nil || markerOf(lease) != nil {
-		return err
-	}
-	call, cancel = context.WithTimeout(ctx, 2*e.cfg.storeTimeout) // for two calls
-	defer cancel()
-	rec, err := e.store.Get(call, r.id)
-	if err != nil || rec.State != StateUnknown || rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce {
-		return err
-	}
-	_, err = e.store.Settle(call, r.id, Settlement{Attempt: rec.Attempt, ID: req.Nonce, State: StateReleased,
-		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: Decision{By: "engine", Reason: "never ran"}})
-	return err
 }

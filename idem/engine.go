@@ -21,6 +21,8 @@ type Engine struct {
 	limit   openLimit
 	running running
 	work    work
+	intake  intake
+	undoing undoing
 }
 
 // New returns an engine on a locker and a store. Both have to be shared with other processes, or
@@ -157,7 +159,12 @@ var errAgain = errors.New("idem: start over")
 func (e *Engine) underLock(ctx context.Context, r *request, h Handler) (*Result, error) {
 	// From here on the request goes to its end even if the caller leaves.
 	detached := context.WithoutCancel(ctx)
-	// Step 4: take the lock.
+	// Step 4: take the lock, unless the store would not take the attempt.
+	if !r.record.State.Open() {
+		if err := e.intake.refuses(r.id); err != nil {
+			return e.failOpen(ctx, r, h, refuse(CodeUnavailable, err))
+		}
+	}
 	lease, err := e.lock(detached, r)
 	if errors.Is(err, ErrLocked) {
 		return e.locked(ctx, r)

@@ -19,6 +19,10 @@ var (
 	// ErrNewerRecord says that a newer build wrote the record. The call did nothing. Only an
 	// instance of such a build can go on with the key, so a retry does not help.
 	ErrNewerRecord = errors.New("idem: a newer build wrote this")
+	// ErrNoWrites says that the store takes no writes at the moment, for example because its
+	// memory is full or its replicas are away, and that the call did nothing. A store wraps it
+	// only around an answer that leaves no doubt. Reads may go on.
+	ErrNoWrites = errors.New("idem: token store takes no writes")
 	// ErrCorruptRecord says that the record of the key cannot be read. The call did nothing,
 	// and a retry does not help.
 	ErrCorruptRecord = errors.New("idem: record cannot be read")
@@ -44,8 +48,10 @@ func unreadable(err error) bool {
 // leave it as it is, and their error wraps ErrNewerRecord or ErrCorruptRecord. If only the
 // response cannot be read, the record comes without it, and with [Record].ResponseErr.
 //
-// After ErrStoreLost, ErrStaleFence, ErrNewerRecord, ErrCorruptRecord and ErrResponseInvalid
-// the call had no effect. After any other error it may have taken effect.
+// After ErrStoreLost, ErrStaleFence, ErrNoWrites, ErrNewerRecord, ErrCorruptRecord and
+// ErrResponseInvalid the call had no effect. After any other error it may have taken effect. If a
+// client library sends calls again by itself, ErrNoWrites is the answer to the last copy, and an earlier one
+// may have had an effect.
 //
 // Every Store has to pass the suite in package idemtest.
 type Store interface {

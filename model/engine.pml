@@ -224,10 +224,24 @@ neverRan:	/* The marker was not acknowledged, so the handler did not run. */
 			fi;
 			goto settling
 		}
-aborting:	/* The engine tries until the store answers. */
+aborting:	/* undo: the engine tries until the store answers, or gives up. */
 		atomic {
 			if
 			:: MAY_LOSE -> LOSE; keepLate(ABORT, rn, f, 0, rf, 0, false); goto aborting
+			:: MAY(stalls) -> stalls--; printf("instance %d gives the lock back before its Begin is undone\n", p); /* no answer for the settle time-out */
+				gone[k] = gone[k] | (1 << f);
+				if
+				:: ok -> release(k, f, NONE, 0, 0)
+				:: else -> v = KEEP; release(k, f, v, v, v); v = 0
+				fi;
+				lost = true; goto aborting
+			:: MAY(stalls) -> stalls--; printf("instance %d leaves its Begin as it is\n", p);
+				gone[k] = gone[k] | (1 << f); mst = KEEP;
+				if
+				:: ok -> ok = false; mst = NONE
+				:: else
+				fi;
+				mn = 0; mf = 0; goto releasing
 			:: abort(k, f, rn, rf); gone[k] = gone[k] | (1 << f); printf("instance %d aborts its Begin\n", p)
 			fi;
 			v = mn != 0; mst = KEEP; mn = 0; mf = 0;

@@ -11,6 +11,8 @@
  *   CRASHES, EXPIRIES, REPLIES, EFFECTS, WIPES, FAILOVERS
  *               how many instances crash, sessions end under a living instance, replies of the
  *               store, the lock service and the resource are lost, and stores lose their data
+ *   STALLS      how often an engine gets no answer to an Abort for so long that it gives the lock back
+ *               first, or leaves the Begin as it is
  *   FAULTS      how many of these happen at most, taken together
  */
 #ifndef KEYS
@@ -49,6 +51,9 @@
 #ifndef FAILOVERS
 #define FAILOVERS 0
 #endif
+#ifndef STALLS
+#define STALLS 0
+#endif
 
 #ifndef FAULTS
 #define FAULTS 255
@@ -74,9 +79,10 @@ byte replies = REPLIES;
 byte effects = EFFECTS;
 byte wipes = WIPES;
 byte failovers = FAILOVERS;
+byte stalls = STALLS;
 
 bool crashed[WORKERS]; /* their instance has, and they do not know */
-#define SPENT (CRASHES + EXPIRIES + REPLIES + EFFECTS + WIPES + FAILOVERS - crashes - expiries - replies - effects - wipes - failovers)
+#define SPENT (CRASHES + EXPIRIES + REPLIES + EFFECTS + WIPES + FAILOVERS + STALLS - crashes - expiries - replies - effects - wipes - failovers - stalls)
 #define MAY(fault) (fault > 0 && SPENT < FAULTS)
 
 /* Instances are all alike. So the model looks only at the order in which instance 0 takes its
@@ -111,7 +117,7 @@ init {
 	/* Once faults have stopped, a request runs and the sweeper passes. */
 	atomic {
 		finished == WORKERS && late.op == NOTHING && !lateEffect.sent && !orphans() && !lost_data -> quiet = true;
-		crashes = 0; expiries = 0; replies = 0; effects = 0; wipes = 0; failovers = 0;
+		crashes = 0; expiries = 0; replies = 0; effects = 0; wipes = 0; failovers = 0; stalls = 0;
 		finished = 0; w = 0; k = 0
 	}
 	do

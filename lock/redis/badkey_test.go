@@ -3,12 +3,10 @@ package redislock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"testing"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -68,34 +66,6 @@ type reply string
 
 func (r reply) Error() string { return string(r) }
 func (r reply) RedisError()   {}
-
-func TestAnswered(t *testing.T) {
-	t.Parallel()
-	var _ goredis.Error = reply("")
-	for text, want := range map[string]bool{
-		"WRONGTYPE Operation against a key holding the wrong kind of value": true,
-		"ERR fencing tokens are used up":                                    true,
-		"NOSCRIPT No matching script. Please use EVAL.":                     true,
-		"LOADING Redis is loading the dataset in memory":                    false,
-		"READONLY You can't write against a read only replica.":             false,
-		"MASTERDOWN Link with MASTER is down":                               false,
-		"CLUSTERDOWN The cluster is down":                                   false,
-		"TRYAGAIN Multiple keys request during rehashing of slot":           false,
-		"BUSY Redis is busy running a script.":                              false,
-		"OOM command not allowed when used memory > 'maxmemory'.":           false,
-		"MISCONF Redis is configured to save RDB snapshots":                 false,
-		"NOREPLICAS Not enough good replicas to write.":                     false,
-	} {
-		if got := answered(fmt.Errorf("acquire: %w", reply(text))); got != want {
-			t.Errorf("answered(%q) = %t, want %t", text, got, want)
-		}
-	}
-	for _, err := range []error{io.EOF, context.DeadlineExceeded, errors.New("WRONGTYPE, says somebody else")} {
-		if answered(err) {
-			t.Errorf("answered(%v) = true, want false: it is not Redis's", err)
-		}
-	}
-}
 
 // What Redis says of one key leaves the service open, what it says of itself
 // closes it for a moment, and any good answer opens it.

@@ -208,7 +208,7 @@ func (h *health) note(ctx context.Context, shard int, sent time.Time, err error)
 	defer h.mu.Unlock()
 	until := &h.until[shard%len(h.until)]
 	switch {
-	case err == nil, answered(err):
+	case err == nil, redisserver.Answered(err):
 		*until = time.Time{}
 	case errors.Is(err, context.Canceled), endedEarly(ctx, sent, err):
 	default:
@@ -231,21 +231,6 @@ func endedEarly(ctx context.Context, sent time.Time, err error) bool {
 func expired(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ok && !time.Now().Before(deadline)
-}
-
-// answered reports whether an error is a server's answer about the request, and not about
-// the server's own state.
-func answered(err error) bool {
-	var reply goredis.Error
-	if !errors.As(err, &reply) {
-		return false
-	}
-	for _, state := range []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "OOM", "MISCONF", "NOREPLICAS"} {
-		if strings.HasPrefix(reply.Error(), state) {
-			return false
-		}
-	}
-	return true
 }
 
 // unavailable wraps a failed exchange with a server.

@@ -134,11 +134,12 @@ type overseenLease struct {
 
 // givenBack looks for an attempt that its holder leaves pending. The next holder would take it for
 // interrupted, although nothing has happened to this one. A copy of a Begin may arrive after the
-// store has refused that Begin. It may start an attempt of which nobody knows, and which nobody runs.
+// store has refused that Begin. It may start an attempt of which nobody knows, and which nobody runs. A
+// Begin without an answer keeps its lock for the settle time-out only.
 func (l *overseenLease) givenBack() {
 	l.forget()
 	rec := l.p.w.store.Record(l.id)
-	if l.p.runs() && l.Err() == nil && rec.State == idem.StatePending && rec.Attempt.Fence == l.Fence() && l.p.w.begun.has(rec.Attempt) && !l.p.w.judge.shakes(l.id) {
+	if l.p.runs() && l.Err() == nil && rec.State == idem.StatePending && rec.Attempt.Fence == l.Fence() && l.p.w.begun.owed(rec.Attempt, l.p.settleTimeout()) && !l.p.w.judge.shakes(l.id) {
 		l.p.w.failf("%s gave back the lock of attempt %+v, which is pending", l.p.host, rec.Attempt)
 	}
 }
@@ -176,7 +177,7 @@ type overseenStore struct {
 func (s overseenStore) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
 	res, err := s.Client.Begin(ctx, id, req)
 	if res.Begun || err != nil {
-		s.begun.add(req.Nonce)
+		s.begun.add(req.Nonce, err == nil)
 	}
 	return res, err
 }
@@ -185,17 +186,23 @@ func (s overseenStore) Begin(ctx context.Context, id idem.KeyID, req idem.BeginR
 // concurrent use.
 type attempts struct {
 	mu     sync.Mutex
-	nonces map[idem.Nonce]bool
+	nonces map[idem.Nonce]time.Time // when the engine got no answer; zero after an answer
 }
 
-func (as *attempts) add(n idem.Nonce) {
+func (as *attempts) add(n idem.Nonce, answered bool) {
 	as.mu.Lock()
 	defer as.mu.Unlock()
-	as.nonces[n] = true
+	as.nonces[n] = time.Now()
+	if answered {
+		as.nonces[n] = time.Time{}
+	}
 }
 
-func (as *attempts) has(a idem.Attempt) bool {
+// owed reports whether an engine may not give back the lock of a pending attempt. It may do so
+// if it has waited this long for an answer.
+func (as *attempts) owed(a idem.Attempt, wait time.Duration) bool {
 	as.mu.Lock()
 	defer as.mu.Unlock()
-	return as.nonces[a.Nonce]
+	at, known := as.nonces[a.Nonce]
+	return known && (at.IsZero() || time.Since(at) < wait)
 }

@@ -143,7 +143,7 @@ func (p *process) live() {
 	store := overseenStore{p.w.store.Client(p.calls(p.toStore)), &p.w.begun}
 	locker := &overseen{Locker: p.client.Locker(opts...), p: p}
 	var err error
-	p.engine, err = idem.New(locker, store, idem.WithSettleTimeout(p.w.plan.Session/4), idem.WithStoreTimeout(p.w.plan.Session/4))
+	p.engine, err = idem.New(locker, store, idem.WithSettleTimeout(p.settleTimeout()), idem.WithStoreTimeout(p.w.plan.Session/4))
 	if err != nil {
 		p.w.failf("%v", err)
 		return
@@ -185,6 +185,9 @@ func (p *process) live() {
 		p.w.failf("process %s: Client.Close() = %v", p.host, err)
 	}
 }
+
+// settleTimeout is how long an engine waits for the store before it answers.
+func (p *process) settleTimeout() time.Duration { return p.w.plan.Session / 4 }
 
 // calls makes the calls of this life. A step of the process comes before and after each.
 func (p *process) calls(c *simnet.Caller) func(ctx context.Context, serve func()) error {

@@ -76,7 +76,7 @@ func newWorld(plan Plan) *world {
 		stopping: make(chan struct{}),
 	}
 	w.elements = elements{offered: make(map[string]bool), acked: make(map[string]int), maybe: make(map[string]bool)}
-	w.begun.nonces = make(map[idem.Nonce]bool)
+	w.begun.nonces = make(map[idem.Nonce]time.Time)
 	w.judge = newJudge(w)
 	w.store.Changed = w.judge.changed
 	w.leases = &leases{w: w, held: make(map[string][]*belief), fence: make(map[string]idem.Fence), excused: make(map[*process]time.Time)}

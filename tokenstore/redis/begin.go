@@ -14,13 +14,14 @@ import (
 // Begin starts an attempt. [idem.Store] has the table. It takes one round trip. With
 // [WithReplicas] it also waits for their acknowledgement, unless it only found a record.
 // The error wraps idem.ErrStaleFence, idem.ErrNewerRecord, idem.ErrCorruptRecord,
-// idem.ErrStoreLost or idem.ErrUnavailable. With ErrStaleFence the result has the record.
+// idem.ErrStoreLost or idem.ErrUnavailable, the last one together with idem.ErrNoWrites if the
+// server takes no writes. With ErrStaleFence the result has the record.
 func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest) (res idem.BeginResult, err error) {
 	if err := s.mayWrite("begin", req.Fence.Domain, req.Route); err != nil {
 		return res, err
 	}
 	if err := s.evicts.Refuse(ctx); err != nil {
-		return res, unavailable("begin", err)
+		return res, fmt.Errorf("tokenstore/redis: begin: %w: %w: %w", idem.ErrUnavailable, idem.ErrNoWrites, err)
 	}
 	s.loss.Reread(ctx)
 	rerun, rerunDomain := packRerun(req.RunAgainFrom)

@@ -61,7 +61,8 @@ func (p *replication) begin(ctx context.Context, shard int, call redisscript.Cal
 	}
 	got, err := acks.Int()
 	if err != nil {
-		return reply{}, unavailable("begin: wait for replicas", err)
+		// The attempt has begun, whatever the error says of the server.
+		return reply{}, fmt.Errorf("tokenstore/redis: begin: wait for replicas: %w: %w", idem.ErrUnavailable, err)
 	}
 	p.gates[shard].short.Store(got < p.want)
 	switch {

@@ -109,10 +109,13 @@ func (s *Store) failed(ctx context.Context, method string, err error) error {
 }
 
 // unavailable wraps a failed exchange with a server. That includes a context that
-// ended.
+// ended. It wraps idem.ErrNoWrites too if the server refuses because of its own state.
 func unavailable(method string, err error) error {
 	if errors.Is(err, idem.ErrUnavailable) {
 		return err
+	}
+	if redisserver.Refuses(err) {
+		return fmt.Errorf("tokenstore/redis: %s: %w: %w: %w", method, idem.ErrUnavailable, idem.ErrNoWrites, err)
 	}
 	return fmt.Errorf("tokenstore/redis: %s: %w: %w", method, idem.ErrUnavailable, err)
 }

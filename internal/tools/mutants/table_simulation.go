@@ -14,7 +14,7 @@ var simulationMutants = []Mutant{
 	{Name: "a fence is rounded", File: "lock/zookeeper/acquire.go", Package: "./tests/simulate", Test: "TestSimulate",
 		Old: "\t\t\t\treturn at, r.Zxid, err", New: "\t\t\t\treturn at, r.Zxid &^ 0xff, err"},
 	{Name: "the lock is given back in place of an Abort", File: "idem/begin.go", Package: "./tests/simulate", Test: "TestSimulate",
-		Old: "the Abort may hide what was decided\n\t\t\t}\n\t\t\te.abortInBackground(ctx, r, lease, req)", New: "the Abort may hide what was decided\n\t\t\t}\n\t\t\tlease.ReleaseInBackground()"},
+		Old: "the Abort may hide what was decided\n\t\t\t}\n\t\t\te.undo(ctx, r, lease, req, err)", New: "the Abort may hide what was decided\n\t\t\t}\n\t\t\tlease.ReleaseInBackground()"},
 	{Name: "the lock is released before the outcome is settled", File: "idem/settle.go", Package: "./tests/simulate", Test: "TestSimulate",
 		Old: "\terr := e.inStep(ctx, StepSettle, run", New: "\trun.lease.ReleaseInBackground()\n\terr := e.inStep(ctx, StepSettle, run"},
 	{Name: "a pending attempt makes room for the next one", File: "tokenstore/internal/rules/begin.go", Package: "./tests/simulate", Test: "TestSimulate",

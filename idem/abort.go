@@ -1,0 +1,107 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// maxUndoing is how many Begins one engine undoes at the same moment. It bounds the goroutines and
+// the calls of the store while the store does not answer.
+const maxUndoing = 1024
+
+// errTooManyUndone says that a Begin without an answer is left as it is.
+var errTooManyUndone = errors.New("idem: too many Begins without an answer are being undone already")
+
+// undoing counts the Begins that are being undone.
+type undoing struct{ n atomic.Int64 }
+
+// enter counts one more, and returns false if there are too many.
+func (u *undoing) enter() bool {
+	if u.n.Add(1) <= maxUndoing {
+		return true
+	}
+	u.n.Add(-1)
+	return false
+}
+
+func (u *undoing) leave() { u.n.Add(-1) }
+
+// undo takes back a Begin without an answer, or one whose attempt must not run, in the
+// background. cause says why.
+//
+// The lock makes this tidy, and it is not what makes it safe. No handler ran under the attempt. If the
+// Begin was applied, or is applied later, the next holder finds a pending attempt of an earlier
+// fence, as after a crash. So undo holds the lock for the settle time-out at most. It then gives the lock
+// back and goes on without it. A store that takes no writes for an hour so holds no locks.
+func (e *Engine) undo(ctx context.Context, r *request, lease Lease, req BeginRequest, cause error) {
+	if !e.undoing.enter() {
+		e.observe(ctx, r, Event{Type: EventSettleAbandoned, Err: fmt.Errorf("%w: %w", errTooManyUndone, cause)})
+		lease.ReleaseInBackground()
+		return
+	}
+	// The request has its body, and the undo may take long.
+	r = &request{Operation: Operation{Policy: r.Policy}, id: r.id}
+	e.work.inBackground(func(stop context.Context) {
+		defer e.undoing.leave()
+		defer lease.ReleaseInBackground() // a second call does nothing
+		if errors.Is(cause, ErrNoWrites) && e.leftNoTrace(stop, r, req) {
+			return
+		}
+		held, giveBack := true, time.Now().Add(e.cfg.settleTimeout)
+		pause := backoff{first: 20 * time.Millisecond, most: time.Second}
+		for {
+			err := e.abort(stop, r, lease, held, req)
+			if err == nil {
+				e.observe(ctx, r, Event{Type: EventBeginAborted})
+				return
+			}
+			next := pause.next()
+			if held {
+				next = min(next, max(0, time.Until(giveBack)))
+			}
+			if unreadable(err) || !sleep(stop, next) {
+				e.observe(ctx, r, Event{Type: EventSettleAbandoned, Err: err})
+				return
+			}
+			if held && time.Until(giveBack) <= 0 {
+				held, pause = false, backoff{first: time.Second, most: 10 * time.Second}
+				lease.ReleaseInBackground()
+			}
+		}
+	})
+}
+
+// leftNoTrace reports whether there is nothing to undo. The store has said that it takes no
+// writes, so this copy of the Begin had no effect. A client library may have sent an earlier one, whose answer
+// was lost. A read tells, and a store without memory still answers it.
+func (e *Engine) leftNoTrace(ctx context.Context, r *request, req BeginRequest) bool {
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	rec, err := e.store.Get(call, r.id)
+	return err == nil && (rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce)
+}
+
+// abort undoes a Begin once. Without the lock, the next holder may have marked the attempt as
+// unknown before the Abort came. Nothing ran under the attempt, so abort releases it. It stays
+// unknown if it started from one in doubt, or if there is a marker, because it may have started
+// from a record that is older than the marker.
+func (e *Engine) abort(ctx context.Context, r *request, lease Lease, held bool, req BeginRequest) error {
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	err := e.store.Abort(call, r.id, req)
+	if err != nil || held && lease.Err() == nil || req.RunAgainFrom != nil || markerOf(lease) != nil {
+		return err
+	}
+	call, cancel = context.WithTimeout(ctx, 2*e.cfg.storeTimeout) // for two calls
+	defer cancel()
+	rec, err := e.store.Get(call, r.id)
+	if err != nil || rec.State != StateUnknown || rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce {
+		return err
+	}
+	_, err = e.store.Settle(call, r.id, Settlement{Attempt: rec.Attempt, ID: req.Nonce, State: StateReleased,
+		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, Decision: Decision{By: "engine", Reason: "never ran"}})
+	return err
+}
