@@ -40,11 +40,11 @@ import (
 //	                      PostgreSQL                MySQL, MariaDB          SQLite
 //	COMMIT by handler     refused: a deferred       detected: a savepoint   refused: a deferred
 //	                      foreign key               has gone                foreign key
-//	ROLLBACK by handler,  detected: the record is   refused: what follows   refused: a commit hook
-//	then more writes      not of this transaction   is read-only
+//	ROLLBACK by handler,  detected: the record is   detected as COMMIT, and refused: a commit hook
+//	then more writes      not of this transaction   most writes are refused
 //	DDL by handler        rolled back with it       detected as COMMIT      rolled back with it
-//	a failed statement,   COMMIT is refused         after a deadlock all    a lost transaction is
-//	swallowed                                       is read-only            refused: a commit hook
+//	a failed statement,   COMMIT is refused         after a deadlock        a lost transaction is
+//	swallowed                                       detected as COMMIT      refused: a commit hook
 //	the key, to others    an advisory lock          a row lock              this process alone owns
 //	                                                                        the file
 //
@@ -61,8 +61,11 @@ import (
 //   - On PostgreSQL they commit at once. The process or the connection may end before the handler
 //     has returned, or the handler may call Rollback of the sql.Tx too, or unlock all advisory locks,
 //     or send BEGIN again and leave that transaction with a failed statement.
-//   - On MySQL and MariaDB the handler may send ROLLBACK AND CHAIN or START TRANSACTION READ WRITE
-//     after it has lost the transaction, and commit that.
+//   - On MySQL and MariaDB the handler has to lose the transaction, by ROLLBACK or by a deadlock whose
+//     error it ignores, and to commit another one by a statement of its own: after ROLLBACK that is
+//     one of START TRANSACTION READ WRITE. The outcome is unknown then, and no retry runs, unless
+//     the connection is lost too, or the handler fails and has hidden the COMMIT (it turned autocommit
+//     on and off again, or chained a transaction with AND CHAIN and lost that to a deadlock).
 //
 // A unique column with the operation ID (OperationID of [idem.FromContext]) refuses the second
 // payment in these cases too.

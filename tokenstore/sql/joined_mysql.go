@@ -15,13 +15,18 @@ import (
 //
 // A deadlock ends the whole transaction there. With autocommit on, the handler's next statement
 // would commit by itself, so autocommit is off for the whole attempt. And the session makes all
-// later transactions read-only, so the handler cannot pay in the next one and commit that. A
-// savepoint with a secret name shows whether the transaction is still the first one, because
+// later transactions read-only, so a handler that has sent ROLLBACK cannot pay in the next one.
+// A savepoint with a secret name shows whether the transaction is still the first one, because
 // COMMIT, ROLLBACK, DDL and a deadlock remove it.
+//
+// After a deadlock the handler can pay and commit: the transaction that the server begins then is
+// not read-only. So without the savepoint the outcome is unknown, unless joined_mysql_lost.go has
+// the proof that nothing was committed.
 type mysqlGuard struct {
 	joined    *Joined
 	look      string // at a key and at the time, without waiting
 	set, undo string // what the session has for itself during an attempt
+	settings  string // reads whether the session still has them
 }
 
 func newMySQLGuard(j *Joined) guard {
@@ -34,6 +39,7 @@ func newMySQLGuard(j *Joined) guard {
 		look: j.names.sql("SELECT {clock}, r.k FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? FOR UPDATE NOWAIT"),
 		set: "SET @idem_wait_timeout = @@SESSION.wait_timeout, @idem_read_only = @@SESSION." + readOnly +
 			", SESSION autocommit = 0, SESSION " + readOnly + " = 1, SESSION wait_timeout = ",
+		settings: "SELECT @@SESSION.autocommit = 0 AND @@SESSION." + readOnly + " = 1",
 		undo: "SET SESSION autocommit = 1, SESSION " + readOnly + " = @idem_read_only, SESSION wait_timeout = @idem_wait_timeout"}
 }
 
@@ -94,39 +100,26 @@ func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p *pending, from *id
 // savepoint is a name that the handler does not use.
 func (t *joinedTx) savepoint() string { return "idem_" + t.attempt.Nonce.String() }
 
-// escaped tells a transaction that was rolled back, which takes its record along, from one that
-// was committed with its pending record.
+// escaped confirms before a rollback that the transaction is the first one.
 func (g *mysqlGuard) escaped(ctx context.Context, t *joinedTx) error {
-	_, err := t.tx().ExecContext(ctx, "RELEASE SAVEPOINT "+t.savepoint())
-	if err == nil {
-		return nil
+	err := g.first(ctx, t)
+	if err != nil {
+		err = g.lost(ctx, t, err, true)
 	}
-	left, err := g.leftPending(ctx, t)
-	switch {
-	case err != nil: // then the next request with the key finds out
-		return err
-	case left:
-		return fmt.Errorf("%w: its record was committed as pending", idem.ErrEscaped)
-	}
-	return fmt.Errorf("%w: it had been rolled back", idem.ErrSwallowed)
+	return err
 }
 
-// leftPending reports whether the pending record was committed. It may be unknown by now. It first
-// because only a new one sees what is committed.
-func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error) {
-	_ = t.session.Rollback(ctx) // does nothing if the handler has called Commit
-	var q querier = t.session.(*sqlSession).conn
-	if t.session.Exec(ctx, "ROLLBACK") != nil {
-		q = g.joined.db
-	}
-	var n int
-	err := q.QueryRowContext(ctx, g.joined.joined.left, t.id[:], t.attempt.Nonce[:]).Scan(&n)
-	return n > 0, err
+// first removes the savepoint. The error is nil if the transaction is still the first one.
+func (g *mysqlGuard) first(ctx context.Context, t *joinedTx) error {
+	_, err := t.tx().ExecContext(ctx, t.releaseSavepoint())
+	return err
 }
+
+func (t *joinedTx) releaseSavepoint() string { return "RELEASE SAVEPOINT " + t.savepoint() }
 
 func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
-	if err := g.escaped(ctx, t); err != nil {
-		return err
+	if err := g.first(ctx, t); err != nil {
+		return g.lost(ctx, t, err, false)
 	}
 	n, err := changed(t.tx().ExecContext(ctx, g.joined.joined.complete, t.completeArgs(c)...))
 	if err == nil && n != 1 {

@@ -1,0 +1,253 @@
+package sqlstore
+
+import (
+	"database/sql"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// A loss makes MySQL or MariaDB end a whole transaction because of an error in one of its statements.
+type loss struct {
+	name   string
+	number uint64
+	lose   func(s *service, tx *sql.Tx) error
+}
+
+var losses = []loss{
+	{"deadlock", 1213, deadlock},
+	{"snapshot conflict", 1020, snapshotConflict},
+	{"lock time-out", 1205, lockTimeout},
+}
+
+// deadlock has two transactions wait for each other. The other one has changed more, so the server
+// chooses ours as the victim.
+func deadlock(s *service, tx *sql.Tx) error {
+	other, err := s.pools.read.Begin()
+	if err != nil {
+		return err
+	}
+	defer other.Rollback()
+	if _, err := tx.Exec("UPDATE accounts SET n = n + 1 WHERE id = 1"); err != nil {
+		return err
+	}
+	if _, err := other.Exec("UPDATE accounts SET n = n + 1 WHERE id > 1"); err != nil {
+		return err
+	}
+	var cycle sync.WaitGroup
+	defer cycle.Wait()
+	cycle.Go(func() { _, _ = other.Exec("UPDATE accounts SET n = n + 1 WHERE id = 1") })
+	_, err = tx.Exec("UPDATE accounts SET n = n + 1 WHERE id = 2")
+	return err
+}
+
+// snapshotConflict writes a row that has changed since the transaction has first read.
+func snapshotConflict(s *service, tx *sql.Tx) error {
+	if _, err := tx.Exec("SET SESSION innodb_snapshot_isolation = ON"); err != nil {
+		return err
+	}
+	var n int
+	if err := tx.QueryRow("SELECT n FROM accounts WHERE id = 1").Scan(&n); err != nil {
+		return err
+	}
+	if _, err := s.pools.read.Exec("UPDATE accounts SET n = n + 1 WHERE id = 1"); err != nil {
+		return err
+	}
+	_, err := tx.Exec("UPDATE accounts SET n = n + 1 WHERE id = 1")
+	return err
+}
+
+// lockTimeout waits for a row until the server gives up.
+func lockTimeout(s *service, tx *sql.Tx) error {
+	other, err := s.pools.read.Begin()
+	if err != nil {
+		return err
+	}
+	defer other.Rollback()
+	if _, err := other.Exec("UPDATE accounts SET n = n + 1 WHERE id = 1"); err != nil {
+		return err
+	}
+	if _, err := tx.Exec("SET SESSION innodb_lock_wait_timeout = 0"); err != nil { // MySQL waits for 1 s at least
+		return err
+	}
+	_, err = tx.Exec("UPDATE accounts SET n = n + 1 WHERE id = 1")
+	return err
+}
+
+// onLosses runs a test for each loss on MariaDB and MySQL. There the lock time-out ends the transaction,
+// if the server can be set so.
+func onLosses(t *testing.T, p serviceParts, f func(s *service, l loss)) {
+	t.Helper()
+	p.joined = append(p.joined, WithIsolation(sql.LevelRepeatableRead))
+	var own string // a server that is set so
+	onEach(t, func(t *testing.T, b backend) {
+		if b.dialect != MySQL() {
+			return
+		}
+		if b.name == "MariaDB" {
+			if own == "" {
+				own = testserver.StartMariaDB(t, "--innodb-rollback-on-timeout=ON", "--innodb-flush-method=nosync").URL()
+			}
+			b.fresh = func(tb testing.TB) pools { return freshMySQL(tb, own) }
+		}
+		for _, l := range losses {
+			t.Run(l.name, func(t *testing.T) {
+				s := startService(t, b, p)
+				if l.number == 1020 && !s.joined.mariaDB {
+					return // MySQL has no such setting
+				}
+				mustExec(t, s.pools.write, "CREATE TABLE accounts (id INT PRIMARY KEY, n INT NOT NULL)")
+				for id := range 20 {
+					mustExec(t, s.pools.write, "INSERT INTO accounts VALUES (?, 0)", id)
+				}
+				mustExec(t, s.pools.write, "CREATE TABLE other (x INT)")
+				mustExec(t, s.pools.write, "CREATE PROCEDURE commits() COMMIT")
+				f(s, l)
+			})
+		}
+	})
+}
+
+// suffer loses the transaction and wants the error of the server.
+func (l loss) suffer(s *service, tx *sql.Tx) error {
+	err := l.lose(s, tx)
+	if mysqlNumber(err) != l.number {
+		s.Errorf("%s = %v, want error %d", l.name, err, l.number)
+	}
+	return err
+}
+
+// The server has ended the transaction, and the handler does not notice. It pays, does what commits
+// or may commit, and answers in any way. No retry pays a second time.
+func TestJoinedPaymentAfterALostTransactionIsNeverMadeTwice(t *testing.T) {
+	statements := func(list ...string) func(tx *sql.Tx) {
+		return func(tx *sql.Tx) {
+			for _, statement := range list {
+				_, _ = tx.Exec(statement) // swallowed
+			}
+		}
+	}
+	ends := map[string]func(tx *sql.Tx){
+		"sql.Tx.Commit":   func(tx *sql.Tx) { _ = tx.Commit() },
+		"sql.Tx.Rollback": func(tx *sql.Tx) { _ = tx.Rollback() },
+	}
+	for _, list := range [][]string{
+		{}, {"COMMIT"}, {"ROLLBACK"}, {"BEGIN"}, {"COMMIT AND CHAIN"}, {"ROLLBACK AND CHAIN"}, {"ROLLBACK", "BEGIN"}, {"COMMIT", "BEGIN"},
+		{"START TRANSACTION READ ONLY"}, {"START TRANSACTION READ WRITE"}, {"SAVEPOINT a", "COMMIT"},
+		{"COMMIT", "INSERT INTO payments VALUES ('later', 1)"},
+		{"CALL commits()"}, {"SET autocommit = 1"}, {"SET SESSION TRANSACTION READ WRITE", "COMMIT"},
+		{"ANALYZE TABLE payments"}, {"OPTIMIZE TABLE other"}, {"CHECK TABLE other"}, {"FLUSH TABLES other"},
+		{"LOCK TABLES payments WRITE", "UNLOCK TABLES"}, {"LOCK TABLES payments READ"},
+		{"CREATE TABLE notes (x INT)"}, {"CREATE TABLE other (x INT)"}, {"DROP TABLE IF EXISTS nothing"}, {"TRUNCATE TABLE other"},
+		{"ALTER TABLE other ADD COLUMN y INT"}, {"RENAME TABLE other TO others"}, {"CREATE OR REPLACE VIEW v AS SELECT 1"},
+		{"CREATE TEMPORARY TABLE temp (x INT)"}, {"DROP PROCEDURE nothing"}, {"XA START 'x'"},
+	} {
+		ends[strings.Join(list, "; ")] = statements(list...)
+	}
+	onLosses(t, serviceParts{}, func(s *service, l loss) {
+		runs := 0
+		statuses := []int{201, 402, 500}
+		for name, end := range ends {
+			if l.number == 1205 && !s.joined.mariaDB { // it takes a second
+				statuses = []int{[]int{201, 402, 500}[runs%3]}
+			}
+			for _, status := range statuses {
+				runs++
+				key, ran := fmt.Sprint("key-", runs), false
+				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+					ran = true
+					_ = l.suffer(s, tx)
+					_ = s.insert(c, tx)
+					end(tx)
+					c.String(status, "done")
+					return nil
+				}))
+				first := s.pay(key)
+				s.with(s.paying(http.StatusCreated))
+				again := s.pay(key)
+				op := idem.NewKeyID("merchant", idem.Key(key)).OperationID()
+				var n int
+				if err := s.pools.read.QueryRow("SELECT count(*) FROM payments WHERE op = ?", op).Scan(&n); err != nil || n > 1 || !ran {
+					s.Errorf("%q and %d: the client was told %v and then %v, and the ledger has %d payments, %v", name, status, first, again, n, err)
+				}
+			}
+		}
+		s.wantCleanPool()
+	})
+}
+
+// A handler that reports the loss, or fails at once, has no outcome in doubt.
+func TestJoinedLossThatTheHandlerNoticesRollsBack(t *testing.T) {
+	for name, rerun := range map[string]bool{"the client repeats": false, "the engine repeats": true} {
+		t.Run(name, func(t *testing.T) {
+			p := serviceParts{engine: []idem.Option{idem.WithConflictRetries(1)}}
+			if rerun {
+				p.gin = []idemgin.Option{idemgin.WithRerun()}
+			}
+			onLosses(t, p, func(s *service, l loss) {
+				runs := 0
+				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+					if runs++; runs > 1 {
+						s.paying(http.StatusCreated)(c)
+						return nil
+					}
+					if err := s.insert(c, tx); err != nil {
+						return err
+					}
+					err := l.suffer(s, tx)
+					if rerun {
+						_ = c.Error(err)
+					}
+					return err
+				}))
+				if !rerun || l.number == 1205 {
+					s.want(s.pay("k1"), answer{status: 500, body: "sorry"})
+				}
+				s.want(s.pay("k1"), paid)
+				s.want(s.pay("k1"), paidBefore)
+				s.wantPayments(1)
+				if told := s.saw(idem.EventMisused); len(told) > 0 {
+					s.Errorf("the developer was told %v, want nothing", told)
+				}
+				s.wantCleanPool()
+			})
+		})
+	}
+}
+
+// A handler that pays after the loss, and answers with success, cannot tell what was committed.
+func TestJoinedPaymentAfterALostTransactionIsUnknown(t *testing.T) {
+	onLosses(t, serviceParts{}, func(s *service, l loss) {
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			_ = l.suffer(s, tx)
+			err := s.insert(c, tx)
+			c.String(201, "paid")
+			return err
+		}))
+		if l.number == 1205 && s.rollsBackOnTimeout() == 0 {
+			return
+		}
+		s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
+		s.wantMisuse(idem.ErrEscaped)
+		s.wantState("k1", idem.StateUnknown)
+		s.wantPayments(0)
+		s.wantCleanPool()
+	})
+}
+
+// rollsBackOnTimeout is 1 if a lock time-out ends the whole transaction.
+func (s *service) rollsBackOnTimeout() (on int) {
+	s.Helper()
+	if err := s.pools.read.QueryRow("SELECT @@innodb_rollback_on_timeout").Scan(&on); err != nil {
+		s.Fatal(err)
+	}
+	return on
+}

@@ -1,0 +1,98 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// errConnectionLost is the reason of idem.ErrRolledBack if the connection ended before COMMIT.
+var errConnectionLost = errors.New("tokenstore/sql: the connection was lost before COMMIT: it was cut or killed, or the transaction was idle for too long")
+
+// lost finds out what became of a transaction whose savepoint could not be removed. failed says
+// that the handler has not answered with success.
+//
+//	the savepoint is there after all     the error that was met
+//	the record is committed as pending   ErrEscaped
+//	the connection was lost              errConnectionLost: the server rolls back
+//	the server has lost the transaction  ErrSwallowed, or the conflict that was met just now
+//	just now, and nothing followed
+//	anything else                        ErrEscaped
+//
+// The last row has each COMMIT that the handler sent after a deadlock. It has the handler's own
+// ROLLBACK too, because nothing tells that from such a COMMIT.
+func (g *mysqlGuard) lost(ctx context.Context, t *joinedTx, cause error, failed bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
+	defer cancel()
+	// The sql.Tx may be over, or the time of the call, while the transaction is not.
+	err := t.session.Exec(ctx, t.releaseSavepoint())
+	if err == nil {
+		return cause
+	}
+	t.unfit = true // the handler may have locked tables, for example
+	if errors.Is(cause, sql.ErrTxDone) {
+		cause = fmt.Errorf("%w: %w", ErrHandlerEnded, err)
+	}
+	conflict := g.joined.dialect.fault(cause) == faultConflict
+	nothing := (failed || conflict) && g.nothingFollowed(ctx, t)
+	left, err := g.leftPending(ctx, t)
+	switch {
+	case err == nil && left:
+		return fmt.Errorf("%w: its record was committed as pending", idem.ErrEscaped)
+	case connectionLost(cause): // if its record was committed as pending, the next request finds out
+		return fmt.Errorf("%w: %w", errConnectionLost, cause)
+	case nothing && conflict:
+		return cause
+	case nothing:
+		return fmt.Errorf("%w: the server had rolled the transaction back", idem.ErrSwallowed)
+	}
+	return fmt.Errorf("%w: its transaction was over, and later ones may have been committed: %w", idem.ErrEscaped, cause)
+}
+
+// nothingFollowed reports whether the server itself has ended the transaction, as by a deadlock, and
+// the handler has used no table since. It needs both of these:
+//
+//   - No transaction is in progress. Otherwise its isolation cannot be set.
+//   - The session can write, although later transactions are read-only. Each COMMIT and ROLLBACK, and
+//     all that commits by the way, takes the access of the next transaction from the settings. The
+//     loss by itself does not.
+func (g *mysqlGuard) nothingFollowed(ctx context.Context, t *joinedTx) bool {
+	if t.session.Exec(ctx, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ") != nil || t.session.Exec(ctx, g.joined.statements.ping) != nil {
+		return false
+	}
+	var unchanged bool
+	err := t.tx().QueryRowContext(ctx, g.settings).Scan(&unchanged)
+	return err == nil && unchanged
+}
+
+// leftPending reports whether the pending record was committed. It may be unknown by now. It
+// rolls back first, because only a new transaction sees what is committed.
+func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error) {
+	_ = t.session.Rollback(ctx) // does nothing if the handler has called Commit
+	var q querier = t.session.(*sqlSession).conn
+	if t.session.Exec(ctx, "ROLLBACK") != nil {
+		q = g.joined.db
+	}
+	var n int
+	err := q.QueryRowContext(ctx, g.joined.joined.left, t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	return n > 0, err
+}
+
+// connectionLost reports whether an error is of a connection that is over. The server has answered
+// with a number otherwise.
+func connectionLost(err error) bool {
+	switch mysqlNumber(err) {
+	case 0:
+		// The driver has a value for the second error, and an import of the driver would link it into
+		// services on other databases.
+		return errors.Is(err, driver.ErrBadConn) || strings.Contains(err.Error(), "invalid connection")
+	case 1053, 1927, 3169, 4031: // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_SESSION_WAS_KILLED, ER_CLIENT_INTERACTION_TIMEOUT
+		return true
+	}
+	return false
+}
