@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -48,6 +51,11 @@ import (
 // bodies in memory. Any other body is read into memory up to [WithRequestBuffer]. A
 // longer body is sent once.
 //
+// net/http by itself repeats a request that has an Idempotency-Key over each connection that it has
+// kept, at any service. A transport directly on an [http.Transport]
+// prevents that. If another transport is in between, only requests without a body are still
+// repeated. Put one that traces around this one instead.
+//
 // Requests without a key are handed on as they are. A redirect that the [http.Client]
 // follows is a request of its own. A Transport is safe for concurrent use.
 type Transport struct {
@@ -89,8 +97,14 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if header == nil {
+		if _, set := req.Header[t.options.header]; set { // to no values, which net/http takes for a key
+			req = req.WithContext(req.Context())
+			req.Header = maps.Clone(req.Header)
+			delete(req.Header, t.options.header)
+		}
 		return t.base.RoundTrip(req)
 	}
+	header, getBody := t.once(req, header)
 	body, bodyAgain, err := repeatable(req, t.options.requestBuffer)
 	if err != nil {
 		return nil, fmt.Errorf("idemhttp: reading the request body: %w", err)
@@ -98,7 +112,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, call := req.Context(), t.options.retry.Start()
 	for {
 		attempt := req.WithContext(ctx)
-		attempt.Header, attempt.Body = header, body
+		attempt.Header, attempt.Body, attempt.GetBody = header, body, getBody
 		resp, head, err := t.send(attempt)
 		pause, again := verdict(resp, head, err)
 		if again = again && bodyAgain != nil; again {
@@ -117,6 +131,25 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, fmt.Errorf("idemhttp: getting the request body again: %w", err)
 		}
 	}
+}
+
+// once returns what an attempt has in place of header and [http.Request.GetBody], so that net/http
+// sends it once. By itself, net/http sends a request without a body, or with GetBody, once more over
+// each connection that it has kept, if its Header has one of two names (see [http.Transport]). Names
+// in lower case are the same headers to a server. A transport in between may look for the usual
+// name, so there GetBody goes instead.
+func (t *Transport) once(req *http.Request, header http.Header) (http.Header, func() (io.ReadCloser, error)) {
+	if _, last := t.base.(*http.Transport); !last {
+		return header, nil
+	}
+	header = maps.Clone(header)
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if values, ok := header[name]; ok {
+			delete(header, name)
+			header[strings.ToLower(name)] = values
+		}
+	}
+	return header, req.GetBody
 }
 
 // CloseIdleConnections is for [http.Client.CloseIdleConnections].
