@@ -29,6 +29,7 @@ const (
 	CodeUnavailable       Code = "unavailable"
 	CodeStoreLost         Code = "store-lost"
 	CodeBodyTooLarge      Code = "body-too-large"
+	CodeBodyIncomplete    Code = "body-incomplete"
 	CodeTooManyOpen       Code = "too-many-open"
 	CodeInternal          Code = "internal"
 )
@@ -86,6 +87,8 @@ var answers = map[Code]answer{
 		"The server lost its memory of keys and refuses to run operations until an operator has looked.", true},
 	CodeBodyTooLarge: {413, grpcResourceExhausted, "Request body is too large",
 		"The request body is over the limit of this operation.", false},
+	CodeBodyIncomplete: {408, grpcUnavailable, "Request body is incomplete",
+		"The request body did not arrive in full, and nothing was started; send the request again with the same key.", true},
 	CodeTooManyOpen: {429, grpcResourceExhausted, "Too many operations are open",
 		"Too many operations of this caller run at once, and this one was not started; send it again later with the same key.", true},
 	CodeInternal: {500, grpcInternal, "Internal error",

@@ -32,6 +32,7 @@ func TestRefusalTable(t *testing.T) {
 		{"unavailable", 503, 14, "Service unavailable", true},
 		{"store-lost", 503, 14, "Service unavailable", true},
 		{"body-too-large", 413, 8, "Request body is too large", false},
+		{"body-incomplete", 408, 14, "Request body is incomplete", true},
 		{"too-many-open", 429, 8, "Too many operations are open", true},
 		{"internal", 500, 13, "Internal error", false},
 		{"never heard of", 500, 13, "Internal error", false},

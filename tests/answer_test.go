@@ -102,6 +102,7 @@ var problems = map[string]problem{
 	"unavailable":        {503, "Service unavailable", codes.Unavailable, middlewareDomain, true},
 	"store-lost":         {503, "Service unavailable", codes.Unavailable, middlewareDomain, true},
 	"body-too-large":     {413, "Request body is too large", codes.ResourceExhausted, middlewareDomain, false},
+	"body-incomplete":    {408, "Request body is incomplete", codes.Unavailable, middlewareDomain, true},
 	"too-many-open":      {429, "Too many operations are open", codes.ResourceExhausted, middlewareDomain, true},
 	"unauthorized":       {401, "API key is missing or unknown", codes.Unauthenticated, sampleDomain, false},
 	"insufficient-funds": {402, "Insufficient funds", codes.FailedPrecondition, sampleDomain, false},

@@ -1,11 +1,9 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -16,20 +14,17 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/example-payments/payments"
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 )
 
 type orderKey struct{}
 
 // readOrder validates the body before the idempotency middleware sees the request.
-// It puts the order into the context and gives the request its body back.
+// It puts the order into the context.
 func (s *Server) readOrder(c *gin.Context) {
-	body, err := readBody(c)
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		s.refuse(c, idem.CodeBodyTooLarge, idem.CodeBodyTooLarge.Detail())
-		return
-	}
-	if err != nil {
-		s.refuse(c, idem.CodeBodyInvalid, "The request body could not be read.")
+	body, err := exchange.ReadBody(c.Request, idem.DefaultMaxRequestBody)
+	if refusal, refused := errors.AsType[*idem.Refusal](err); refused {
+		s.refuse(c, refusal.Code, refusal.Detail())
 		return
 	}
 	order, err := payments.ParseOrder(body)
@@ -41,7 +36,6 @@ func (s *Server) readOrder(c *gin.Context) {
 		s.refuse(c, idem.CodeBodyInvalid, detail)
 		return
 	}
-	c.Request.Body = io.NopCloser(bytes.NewReader(body))
 	c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), orderKey{}, order))
 }
 
@@ -49,11 +43,6 @@ func (s *Server) readOrder(c *gin.Context) {
 func (s *Server) refuse(c *gin.Context, code idem.Code, detail string) {
 	s.cfg.Engine.ReportRefused(c.Request.Context(), routeOf(c), idem.NewRefusal(code, nil))
 	abort(c, string(code), detail)
-}
-
-// readBody reads the body up to the limit.
-func readBody(c *gin.Context) ([]byte, error) {
-	return io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, idem.DefaultMaxRequestBody))
 }
 
 // operationKey is the name of the operation ID in the Gin context.

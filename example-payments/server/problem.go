@@ -63,7 +63,7 @@ type problem struct {
 // abort answers with a problem and ends the chain.
 func abort(c *gin.Context, code, detail string) {
 	k := kindOf(code)
-	if k.status == http.StatusServiceUnavailable || k.status == http.StatusTooManyRequests {
+	if slices.Contains([]int{http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusRequestTimeout}, k.status) {
 		c.Header("Retry-After", "1")
 	}
 	p := problem{Title: k.title, Status: k.status, Detail: detail, Code: code}
@@ -95,7 +95,7 @@ const documentation = "/docs/idempotency"
 
 // describedCodes are the codes about keys, in the order of the page.
 var describedCodes = []idem.Code{
-	idem.CodeKeyMissing, idem.CodeKeyInvalid, idem.CodeBodyInvalid, idem.CodeBodyTooLarge, idem.CodeTokenUnknown, idem.CodeInProgress,
+	idem.CodeKeyMissing, idem.CodeKeyInvalid, idem.CodeBodyInvalid, idem.CodeBodyTooLarge, idem.CodeBodyIncomplete, idem.CodeTokenUnknown, idem.CodeInProgress,
 	idem.CodeTooManyOpen, idem.CodeKeyReused, idem.CodeOutcomeUnknown, idem.CodeKeyExpired, idem.CodeResultUnavailable,
 	idem.CodeOwnershipLost, idem.CodeUnavailable, idem.CodeStoreLost,
 }

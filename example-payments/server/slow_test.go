@@ -45,6 +45,30 @@ func TestSlowBodiesAreCutOff(t *testing.T) {
 	}
 }
 
+// A client whose body stalls is told that nothing was started, and may send it again.
+func TestStalledBodyCanBeSentAgain(t *testing.T) {
+	t.Parallel()
+	c := newBench(t).instance(t, func(cfg *server.Config) { cfg.BodyTimeout = 200 * time.Millisecond })
+	for _, begun := range []string{"Content-Length: 1000\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n5\r\n{"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(c.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		fmt.Fprintf(conn, "POST /v1/payments HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer demo\r\nIdempotency-Key: stalled\r\n%s", begun)
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		if res.StatusCode != http.StatusRequestTimeout || err != nil || !strings.Contains(string(body), `"code":"body-incomplete"`) || res.Header.Get("Retry-After") == "" {
+			t.Errorf("answer = %d %s %v, want 408 body-incomplete with Retry-After", res.StatusCode, body, err)
+		}
+		_ = res.Body.Close()
+	}
+}
+
 // A payment may take longer than its body may, and so may a repeat that waits for it.
 func TestLongPaymentsAreNotCutOff(t *testing.T) {
 	t.Parallel()

@@ -264,7 +264,7 @@ func TestReadBodyStopsAtTheLimit(t *testing.T) {
 	const limit = 1 << 20
 	body := &endless{}
 	r := httptest.NewRequest("POST", "/", body)
-	if _, err := readBody(r, limit); err == nil {
+	if _, err := ReadBody(r, limit); err == nil {
 		t.Error("no error")
 	}
 	if body.read > 3*limit {

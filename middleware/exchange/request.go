@@ -1,19 +1,13 @@
 package exchange
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
-
-var errBodyConsumed = errors.New("the request body was read before the middleware saw it")
 
 // read makes an operation of a request with its key, scope and body. Every error is a
 // [*idem.Refusal], and nothing has been touched then. The engine finds a malformed JSON
@@ -24,7 +18,7 @@ func (rt *Route) read(c *Call, policy *idem.Policy) (idem.Operation, []byte, err
 	if err != nil {
 		return idem.Operation{}, nil, err
 	}
-	body, err := readBody(r, policy.MaxRequestBody)
+	body, err := readBody(r, c.Kept, policy.MaxRequestBody)
 	if err != nil {
 		return idem.Operation{}, nil, err
 	}
@@ -92,50 +86,6 @@ func (rt *Route) compared(r *http.Request) map[string][]string {
 		}
 	}
 	return header
-}
-
-// readBody reads the body as it was received, compressed or not. A body
-// announced as longer than the limit is refused unread. A client with "Expect:
-// 100-continue" then does not send it.
-func readBody(r *http.Request, limit int64) ([]byte, error) {
-	if r.ContentLength > limit {
-		return nil, tooLarge(limit)
-	}
-	if r.Body == nil { // of a request made by the process itself
-		return nil, nil
-	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
-	if int64(len(body)) > limit {
-		return nil, tooLarge(limit)
-	}
-	if over, ok := errors.AsType[*http.MaxBytesError](err); ok { // a limit of middleware outside
-		return nil, tooLarge(over.Limit)
-	}
-	// Middleware outside may have read the body without putting it back, and different
-	// requests would have one fingerprint. If the client did not announce the length
-	// (chunked, or HTTP/2) that shows only in a form that was parsed.
-	short := err == nil && int64(len(body)) < r.ContentLength
-	parsed := len(body) == 0 && (r.MultipartForm != nil || len(r.PostForm) > 0)
-	switch {
-	case errors.Is(err, http.ErrBodyReadAfterClose), short, parsed:
-		return nil, idem.NewRefusal(idem.CodeInternal, errBodyConsumed)
-	case err != nil:
-		return nil, idem.NewRefusal(idem.CodeBodyInvalid, fmt.Errorf("reading the request body: %w", err))
-	}
-	return body, nil
-}
-
-func tooLarge(limit int64) error {
-	return idem.NewRefusal(idem.CodeBodyTooLarge, fmt.Errorf("request body over %d bytes", limit))
-}
-
-// restore puts the body back into r. It leaves GetBody unset, as the server does. net/http would
-// take a request with GetBody and an Idempotency-Key for one that it may send again, and a
-// handler that forwards its request would have several effects in one execution.
-func restore(r *http.Request, body []byte) *http.Request {
-	r.Body, r.GetBody = io.NopCloser(bytes.NewReader(body)), nil
-	r.ContentLength, r.TransferEncoding = int64(len(body)), nil
-	return r
 }
 
 // input is the request that each run of a handler gets, with nothing of what an earlier run has

@@ -3,11 +3,13 @@ package exchange
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
@@ -15,8 +17,8 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
-// A request of the process itself may have no body at all. A body that was read in front must
-// not pass for an empty one, because different requests would be the same then.
+// A body that was read in front must not pass for an empty one, because different requests would be
+// the same then. A body that was replaced must be taken, whatever its length is.
 func TestReadBody(t *testing.T) {
 	t.Parallel()
 	broken := io.MultiReader(strings.NewReader("am"), brokenReader{})
@@ -27,17 +29,24 @@ func TestReadBody(t *testing.T) {
 		change func(*http.Request)
 		code   idem.Code // "" if the body is read
 	}{
-		"whole":                      {strings.NewReader("amount"), 6, nil, ""},
-		"of unknown length":          {strings.NewReader("amount"), -1, nil, ""},
-		"empty":                      {strings.NewReader(""), -1, nil, ""},
-		"none":                       {nil, 0, nil, ""},
-		"breaks off":                 {broken, 6, nil, idem.CodeBodyInvalid},
-		"read, and nothing is left":  {http.NoBody, 6, nil, idem.CodeInternal},
-		"a form that was parsed":     {strings.NewReader(""), -1, func(r *http.Request) { r.PostForm = form }, idem.CodeInternal},
-		"a form with files":          {strings.NewReader(""), -1, func(r *http.Request) { r.MultipartForm = new(multipart.Form) }, idem.CodeInternal},
-		"a form that was put back":   {strings.NewReader("amount=1250"), -1, func(r *http.Request) { r.PostForm = form }, ""},
-		"a form without values":      {strings.NewReader(""), -1, func(r *http.Request) { r.PostForm = url.Values{} }, ""},
-		"a form that was closed too": {brokenReader{}, -1, func(r *http.Request) { r.PostForm = form }, idem.CodeInternal},
+		"whole":                             {strings.NewReader("amount"), 6, nil, ""},
+		"of unknown length":                 {strings.NewReader("amount"), -1, nil, ""},
+		"none":                              {nil, 0, nil, ""},
+		"nothing":                           {http.NoBody, 0, nil, ""},
+		"decompressed, and longer":          {strings.NewReader("amount"), 2, nil, ""},
+		"decompressed, and shorter":         {strings.NewReader("amount"), 30, nil, ""},
+		"breaks off":                        {broken, 6, nil, idem.CodeBodyInvalid},
+		"stalls":                            {failingReader{os.ErrDeadlineExceeded}, 6, nil, idem.CodeBodyIncomplete},
+		"stalls, of unknown length":         {failingReader{fmt.Errorf("read: %w", os.ErrDeadlineExceeded)}, -1, nil, idem.CodeBodyIncomplete},
+		"read, and nothing is left":         {http.NoBody, 6, nil, idem.CodeInternal},
+		"read, and taken away":              {nil, 6, nil, idem.CodeInternal},
+		"of unknown length, and empty":      {strings.NewReader(""), -1, nil, idem.CodeInternal},
+		"of unknown length, and taken away": {nil, -1, nil, idem.CodeInternal},
+		"a form that was parsed":            {strings.NewReader(""), -1, func(r *http.Request) { r.PostForm = form }, idem.CodeInternal},
+		"a form with files":                 {strings.NewReader(""), -1, func(r *http.Request) { r.MultipartForm = new(multipart.Form) }, idem.CodeInternal},
+		"a form that was put back":          {strings.NewReader("amount=1250"), -1, func(r *http.Request) { r.PostForm = form }, ""},
+		"a form without values":             {strings.NewReader("x"), -1, func(r *http.Request) { r.PostForm = url.Values{} }, ""},
+		"a form that was closed too":        {brokenReader{}, -1, func(r *http.Request) { r.PostForm = form }, idem.CodeInternal},
 	} {
 		r := &http.Request{Method: "POST", ContentLength: tt.length}
 		if tt.body != nil {
@@ -50,15 +59,41 @@ func TestReadBody(t *testing.T) {
 			tt.change(r)
 		}
 		var code idem.Code
-		_, err := readBody(r, 100)
+		body, err := readBody(r, nil, 100)
 		if err != nil {
 			code = adapter.RefusalOf(err).Code
 		}
 		if code != tt.code {
 			t.Errorf("%s: readBody() = %v, want code %q", name, err, tt.code)
 		}
+		if tt.code != "" {
+			continue
+		}
+		r = restore(r, body)
+		for range 2 { // it is put back
+			if again, err := ReadBody(r, 100); err != nil || string(again) != string(body) {
+				t.Errorf("%s: ReadBody() = %q, %v, want %q again", name, again, err, body)
+			}
+		}
 	}
 }
+
+// The first reader of a body knows that nobody has read it. What it puts back is taken.
+func TestReadBodyInFront(t *testing.T) {
+	t.Parallel()
+	r := &http.Request{Method: "POST", ContentLength: -1, Body: io.NopCloser(strings.NewReader(""))}
+	if body, err := ReadBody(r, 100); err != nil || len(body) != 0 || r.ContentLength != 0 {
+		t.Errorf("ReadBody() = %q, %v, and then a length of %d, want an empty body of length 0", body, err, r.ContentLength)
+	}
+	if _, err := readBody(r, nil, 100); err != nil {
+		t.Errorf("readBody() after it = %v", err)
+	}
+}
+
+// failingReader fails with an error.
+type failingReader struct{ error }
+
+func (r failingReader) Read([]byte) (int, error) { return 0, r.error }
 
 type brokenReader struct{}
 

@@ -26,6 +26,9 @@ type Call struct {
 	Buffered bool
 	// Request is the request. Its context is the parent of the handler's context.
 	Request *http.Request
+	// Kept is the body if middleware in front has read it from Request and the framework has kept
+	// it, as Gin does. It counts if the body in Request is used up. Nil stands for none.
+	Kept []byte
 	// ScopeContext is the argument of Policy.Scope. Nil stands for the context of
 	// Request.
 	ScopeContext context.Context

@@ -16,8 +16,12 @@
 // # Where it goes
 //
 // Authentication, authorisation and validation run before the middleware, for replays
-// too. A validation that binds the body has to put it back. c.ShouldBindBodyWith leaves
-// c.Request.Body consumed. Middleware that compresses responses goes outside.
+// too. A validation binds the body with c.ShouldBindBodyWithJSON, or another of the
+// c.ShouldBindBodyWith functions. Gin keeps the body then, and this middleware puts it back. After
+// c.ShouldBindJSON the body is gone, and the request is refused as internal. A handler that
+// validates by itself calls [idem.NoEffect] before it answers 400. Otherwise that answer is the
+// outcome, and the corrected request needs a new key. Middleware that decompresses requests or
+// compresses responses goes outside.
 //
 // gin.Recovery works on either side, and a panic is an outcome in doubt. Outside, repeats
 // get 500. Inside, repeats get the answer of the recovery. What a handler had written

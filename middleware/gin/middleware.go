@@ -134,6 +134,9 @@ func (rt *route) serve(c *gin.Context) {
 // call describes a request to the exchange.
 func (rt *route) call(c *gin.Context) exchange.Call {
 	call := exchange.Call{Writer: c.Writer, Request: c.Request, ScopeContext: scopeContext{c.Request.Context(), c}, Repeatable: rt.rerun}
+	if kept, ok := c.Get(gin.BodyBytesKey); ok { // by c.ShouldBindBodyWith
+		call.Kept, _ = kept.([]byte)
+	}
 	if path := c.FullPath(); path != "" {
 		call.Route = c.Request.Method + " " + path
 	}

@@ -22,8 +22,8 @@
 // Authentication and authorisation run before the middleware, because they have to run
 // for replays too. They leave the owner of the key in the request's context, for
 // [idem.Policy].Scope. Validation runs before it as well, so that an invalid request
-// leaves no record. Validation has to put the body back. Middleware that compresses
-// responses or sets cookies also goes outside, and replays pass through it. Middleware
+// leaves no record. Validation has to put the body back, and [exchange.ReadBody] does both.
+// Middleware that compresses responses or sets cookies also goes outside, and replays pass through it. Middleware
 // that turns the handler's errors into responses goes inside, because its response is the
 // outcome.
 //
@@ -89,9 +89,12 @@
 // behaves differently for another Host, or for another header, names these with
 // [WithComparedHeaders], or makes them part of the scope.
 //
-// Middleware outside may have read the body without putting it back. That is noticed and
-// refused as internal if the client announced the length of the body. If it did not
-// (chunked, or HTTP/2), such a body cannot be told from an empty one.
+// Middleware outside may have read the body without putting it back. Then different requests would
+// look the same, so they are refused as internal. An empty body of unknown length (chunked, or
+// HTTP/2) is refused too, because it looks like that. A client without a body sends
+// Content-Length: 0, as all usual clients do. What cannot be noticed is a part that was read of a
+// body of unknown length, or through a reader of the middleware's own. Middleware outside may
+// replace the body, as one that decompresses or decrypts it does. The new body counts.
 //
 // # Where a key stands
 //

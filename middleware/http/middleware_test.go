@@ -77,32 +77,6 @@ func TestHTTP2StreamIsBrokenOff(t *testing.T) {
 	}
 }
 
-// A client of HTTP/2 may say only behind the headers that there is no body.
-func TestHTTP2EmptyBodyOfUnknownLength(t *testing.T) {
-	protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant})
-	srv := httptest.NewUnstartedServer(protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(201) })))
-	srv.EnableHTTP2 = true
-	srv.StartTLS()
-	defer srv.Close()
-	for _, replayed := range []string{"", "true"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, srv.URL, io.NopCloser(strings.NewReader("")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.ContentLength = -1
-		req.Header.Set("Idempotency-Key", "k1")
-		resp, err := srv.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if got := resp.Header.Get("Idempotent-Replayed"); resp.ProtoMajor != 2 || resp.StatusCode != 201 || got != replayed {
-			t.Errorf("HTTP/%d: POST without a body = %d %s, replayed %q, want 201, replayed %q", resp.ProtoMajor, resp.StatusCode, body, got, replayed)
-		}
-	}
-}
-
 // The server removes the files of a form that it knows of.
 func TestMultipartFormReachesTheServer(t *testing.T) {
 	protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant})

@@ -107,6 +107,9 @@ func describe(c fiber.Ctx) (exchange.Call, error) {
 	if err != nil {
 		return exchange.Call{}, fiber.ErrBadRequest
 	}
+	if r.ContentLength == 0 { // a stream of the body may have been read in front
+		r.ContentLength = int64(max(c.Request().Header.ContentLength(), -1))
+	}
 	r.RequestURI, r.Host = uri, string(c.Request().Host())
 	for name, value := range c.Request().Header.All() {
 		r.Header.Add(string(name), string(value))

@@ -210,6 +210,33 @@ func TestOverTheNetwork(t *testing.T) {
 	}
 }
 
+// A body that was read from its stream in front must not pass for an empty one.
+func TestBodyStreamThatWasRead(t *testing.T) {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	protect, err := idemfiber.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := fiber.New(fiber.Config{StreamRequestBody: true, BodyLimit: 4})
+	read := func(c fiber.Ctx) error {
+		_, _ = io.Copy(io.Discard, c.Request().BodyStream())
+		return c.Next()
+	}
+	pay := func(c fiber.Ctx) error { return c.Status(fiber.StatusCreated).Send(c.Body()) }
+	app.Post("/pay", protect, pay)
+	app.Post("/read", read, protect, pay)
+	url := listen(t, app)
+	if resp, body := post(t, url+"/pay", "k1"); resp.StatusCode != 201 || body != `{"amount":1}` {
+		t.Errorf("answer = %d %s, want 201 with the body", resp.StatusCode, body)
+	}
+	if resp, body := post(t, url+"/read", "k2"); resp.StatusCode != 500 {
+		t.Errorf("answer to a body that was read = %d %s, want 500", resp.StatusCode, body)
+	}
+}
+
 func post(t *testing.T, url, key string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader([]byte(`{"amount":1}`)))

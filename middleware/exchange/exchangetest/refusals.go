@@ -1,10 +1,13 @@
 package exchangetest
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -34,6 +37,7 @@ func (b *bundle) wantRefusal(a answer, code idem.Code) {
 		idem.CodeUnavailable:       {503, "", true},
 		idem.CodeStoreLost:         {503, "", true},
 		idem.CodeBodyTooLarge:      {413, "", false},
+		idem.CodeBodyIncomplete:    {408, "", true},
 		idem.CodeTooManyOpen:       {429, "", true},
 		idem.CodeInternal:          {500, "", false},
 	}[code]
@@ -120,6 +124,15 @@ func scoped(scope string, err error) func(b *bundle) {
 	}
 }
 
+// zipped returns a text as gzip.
+func zipped(text string) string {
+	var buf bytes.Buffer
+	z := gzip.NewWriter(&buf)
+	_, _ = io.WriteString(z, text)
+	_ = z.Close()
+	return buf.String()
+}
+
 var refusalCases = []testCase{
 	refuses("no key", idem.CodeKeyMissing, nil, func(b *bundle) *http.Request { return b.request("POST", "/pay", "", payBody) }),
 	refuses("an empty key", idem.CodeKeyInvalid, nil, keyed("")),
@@ -157,6 +170,76 @@ var refusalCases = []testCase{
 			})
 		})
 		b.wantRefusal(b.pay("k1"), idem.CodeInternal)
+		b.wantNothing()
+	}},
+	{"a body that is empty and came without its length may have been read in front", func(b *bundle) {
+		b.protect(created)
+		a := b.send(chunked("")(b))
+		if b.wantRefusal(a, idem.CodeInternal); !strings.Contains(a.body, "Content-Length: 0") {
+			b.Errorf("refusal = %s, want the way out for a request without a body", a.body)
+		}
+		b.wantNothing()
+		b.want(b.send(b.request("POST", "/pay", "k1", "")), 201, `{"id":"p1"}`, false)
+	}},
+	{"a body that somebody in front has replaced is taken", func(b *bundle) {
+		var to string
+		b.protect(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // as one that decrypts does
+				r.Body = http.MaxBytesReader(w, io.NopCloser(strings.NewReader(to)), 1<<20)
+				next.ServeHTTP(w, r)
+			})
+		})
+		for key, plain := range map[string]string{"k1": `{"amount":1}`, "k2": payBody + strings.Repeat(" ", 100)} {
+			to = plain
+			b.want(b.pay(key), 200, plain, false)
+			b.want(b.pay(key), 200, plain, true)
+			to = `{"amount":2}`
+			b.wantRefusal(b.pay(key), idem.CodeKeyReused)
+		}
+		b.wantRuns(2)
+	}},
+	{"a body that a decompressor in front has made shorter is taken", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				z, err := gzip.NewReader(r.Body)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				r.Body = z
+				r.Header.Del("Content-Encoding")
+				next.ServeHTTP(w, r)
+			})
+		})
+		for _, replayed := range []bool{false, true} {
+			req := withHeader(b.request("POST", "/pay", "k1", zipped(`{"amount":1}`)), "Content-Encoding", "gzip")
+			b.want(b.send(req), 200, `{"amount":1}`, replayed)
+		}
+	}},
+	{"a body that stalls, or whose client is gone, is not the client's mistake", func(b *bundle) {
+		stall := true
+		b.protect(created, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if stall { // as after http.Server.ReadTimeout
+					_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(-time.Second))
+				}
+				next.ServeHTTP(w, r)
+			})
+		})
+		for _, framing := range []string{"Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n5\r\n{"} {
+			for _, stall = range []bool{true, false} {
+				conn, r := b.rawExchange("POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k1\r\nContent-Type: application/json\r\n" + framing)
+				if !stall {
+					_ = conn.(*net.TCPConn).CloseWrite()
+				}
+				resp, err := http.ReadResponse(r, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				body, err := io.ReadAll(resp.Body)
+				b.wantRefusal(answer{resp, string(body), err}, idem.CodeBodyIncomplete)
+			}
+		}
 		b.wantNothing()
 	}},
 	{"a limit further outside", func(b *bundle) {

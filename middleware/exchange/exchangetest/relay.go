@@ -20,7 +20,7 @@ var relayCases = []testCase{
 		b.protect(func(w http.ResponseWriter, r *http.Request) { problem(w, 422, r.Header.Get("Idempotency-Key")) })
 		for _, code := range []idem.Code{idem.CodeKeyMissing, idem.CodeKeyInvalid, idem.CodeBodyInvalid, idem.CodeTokenUnknown, idem.CodeInProgress,
 			idem.CodeKeyReused, idem.CodeOutcomeUnknown, idem.CodeKeyExpired, idem.CodeResultUnavailable, idem.CodeOwnershipLost,
-			idem.CodeUnavailable, idem.CodeStoreLost, idem.CodeBodyTooLarge, idem.CodeInternal} {
+			idem.CodeUnavailable, idem.CodeStoreLost, idem.CodeBodyTooLarge, idem.CodeBodyIncomplete, idem.CodeInternal} {
 			key := string(code)
 			b.want(b.pay(key), 422, problemBody(key), false)
 			b.wantRefusal(b.pay(key), idem.CodeOutcomeUnknown)
