@@ -35,6 +35,8 @@ type dialect struct {
 
 	// fault classifies an error of a statement.
 	fault func(error) fault
+	// spoken reports whether an error is the answer of the database to a statement, which it did not run.
+	spoken func(error) bool
 	// check refuses a database whose settings could lose or mix up records.
 	check func(ctx context.Context, s *Store) error
 	// beginMigration and endMigration let one migration run at a time. PostgreSQL and SQLite

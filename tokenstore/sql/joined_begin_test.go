@@ -200,7 +200,7 @@ func TestJoinedStoreWithoutItsServerIsUnavailable(t *testing.T) {
 		if err := session.Begin(ctx, sql.LevelDefault); err == nil {
 			s.Error("Begin() over a lost connection = <nil>, want an error")
 		}
-		session.Close(true)
+		session.Close(true, func() {})
 		begin, began := s.joined.BeginJoined(ctx, id, joinedRequest(idem.ClientKey))
 		_, held := s.joined.Held(ctx, id)
 		_, probed := s.joined.Probe(ctx, id)

@@ -32,6 +32,11 @@ type joinedTx struct {
 // tx is the transaction in the type of database/sql.
 func (t *joinedTx) tx() *sql.Tx { return t.session.(*sqlSession).tx }
 
+// execTx runs a statement in the transaction of a handler that has returned.
+func (t *joinedTx) execTx(ctx context.Context, statement string, args ...any) (n int64, err error) {
+	return t.session.(*sqlSession).execTx(ctx, statement, args...)
+}
+
 // changed is the number of changed rows.
 func changed(res sql.Result, err error) (int64, error) {
 	if err != nil {
@@ -79,8 +84,8 @@ func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 
 // fail rolls back, because COMMIT was not sent, and returns the meaning of an error before it.
 func (t *joinedTx) fail(ctx context.Context, err error) error {
-	if errors.Is(err, idem.ErrEscaped) { // Release finishes it, and the key stays held until then
-		return err
+	if errors.Is(err, idem.ErrEscaped) {
+		return t.escape(ctx, err)
 	}
 	t.finish(ctx, true)
 	switch {
@@ -90,18 +95,30 @@ func (t *joinedTx) fail(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", idem.ErrSwallowed, ErrHandlerEnded)
 	case t.Conflict(err):
 		return fmt.Errorf("tokenstore/sql: complete: %w: %w", idem.ErrConflict, err)
+	case errors.Is(err, ErrInUse), t.joined.dialect.spoken(err):
+		return fmt.Errorf("tokenstore/sql: complete: %w: %w", idem.ErrRolledBack, err)
 	}
-	return fmt.Errorf("tokenstore/sql: complete: %w: %w", idem.ErrRolledBack, err)
+	return fmt.Errorf("tokenstore/sql: complete: %w: %w", idem.ErrUnavailable, err) // the engine looks what became of it
+}
+
+// escape ends what the handler has begun in place of the transaction, because its locks could keep
+// the outcome from being recorded as unknown. Release gives the connection back, and until then a
+// lock of the session holds the key.
+func (t *joinedTx) escape(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
+	defer cancel()
+	if end := t.session.Rollback(ctx); end != nil && !errors.Is(end, sql.ErrTxDone) {
+		t.unfit = true
+	}
+	return err
 }
 
 // Rollback rolls the transaction back. [idem.JoinedTx] has the errors.
 func (t *joinedTx) Rollback(ctx context.Context) error {
-	var err error
 	if t.given.Load() {
-		err = t.joined.guard.escaped(ctx, t)
-	}
-	if errors.Is(err, idem.ErrEscaped) {
-		return err
+		if err := t.joined.guard.escaped(ctx, t); errors.Is(err, idem.ErrEscaped) {
+			return t.escape(ctx, err)
+		}
 	}
 	t.finish(ctx, true)
 	return nil // nothing was committed, and a lost connection cannot commit any more
@@ -156,11 +173,13 @@ func (t *joinedTx) finish(ctx context.Context, open bool) {
 
 // close gives the connection back to the pool. A connection that is not fit for others is closed.
 func (t *joinedTx) close(ctx context.Context, broken bool) {
-	t.session.Close(broken || t.unfit || t.joined.guard.after(ctx, t) != nil)
-	if t.release != nil {
-		t.release()
-		t.release = nil
-	}
+	release := t.release
+	t.release = nil
+	t.session.Close(broken || t.unfit || t.joined.guard.after(ctx, t) != nil, func() {
+		if release != nil {
+			release()
+		}
+	})
 }
 
 // Probe looks what the primary has of a key, after every transaction with the key has ended. The

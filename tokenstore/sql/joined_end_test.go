@@ -151,7 +151,7 @@ func TestBrokenSessionLeavesThePool(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Close(broken)
+		s.Close(broken, func() {})
 		if n := db.Stats().OpenConnections; n != map[bool]int{false: 1, true: 0}[broken] {
 			t.Errorf("Close(broken %t) leaves %d connections", broken, n)
 		}

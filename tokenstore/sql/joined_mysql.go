@@ -30,7 +30,7 @@ type mysqlGuard struct {
 }
 
 func newMySQLGuard(j *Joined) guard {
-	j.joined = newJoinedStatements(j.names, "", "", "", "")
+	j.joined = newJoinedStatements(j.names, joinedForms{})
 	readOnly := "transaction_read_only"
 	if j.mariaDB { // it has that name since 11.1, and MySQL has no other name since 8.0.3
 		readOnly = "tx_read_only"
@@ -111,7 +111,7 @@ func (g *mysqlGuard) escaped(ctx context.Context, t *joinedTx) error {
 
 // first removes the savepoint. The error is nil if the transaction is still the first one.
 func (g *mysqlGuard) first(ctx context.Context, t *joinedTx) error {
-	_, err := t.tx().ExecContext(ctx, t.releaseSavepoint())
+	_, err := t.execTx(ctx, t.releaseSavepoint())
 	return err
 }
 
@@ -121,7 +121,7 @@ func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c *completion) e
 	if err := g.first(ctx, t); err != nil {
 		return g.lost(ctx, t, err, false)
 	}
-	n, err := changed(t.tx().ExecContext(ctx, g.joined.joined.complete, t.completeArgs(c)...))
+	n, err := t.execTx(ctx, g.joined.joined.complete, t.completeArgs(c)...)
 	if err == nil && n != 1 {
 		err = fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
 	}

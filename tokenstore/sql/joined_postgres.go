@@ -7,7 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -21,15 +22,29 @@ import (
 //
 // The lock is one of the session. A handler that ends the transaction by itself keeps it, and
 // no duplicate starts until the outcome is recorded as unknown. The statement that completes the
-// record also unlocks, so the usual request needs no statement for that. A session behind a pooler
-// of transactions has no locks of its own, so there the lock is one of the transaction.
+// record also unlocks, so the usual request needs no statement for that.
+//
+// A pooler of transactions gives each transaction another session. A lock of the session would stay
+// there after a rollback, and nobody could unlock it. So the statement compares the session that it
+// runs in with the one that the server gave to this client. If they differ, or if the driver does
+// not tell, the lock is one of the transaction.
 type postgresGuard struct {
 	joined *Joined
 	keys   int64  // tells the advisory locks of this table from those of others
 	insert string // takes a key without a record
+
+	pooled atomic.Bool // no session keeps a lock
+	warn   sync.Once
 }
 
-// postgresLock is the state of a transaction: whether its session has the lock.
+// postgresState is what the statement that takes the key has found out.
+type postgresState struct {
+	lock postgresLock
+	pid  int64  // of the session
+	xid  string // of the transaction; no other one of the server ever has it
+}
+
+// postgresLock tells whether the session has the lock.
 type postgresLock uint8
 
 const (
@@ -42,21 +57,29 @@ func newPostgresGuard(j *Joined) guard {
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "idemkeeper records %d", j.recordsTable) // never fails
 	g := &postgresGuard{joined: j, keys: int64(h.Sum64())}
-	takes, frees := "pg_try_advisory_lock(?::bigint)", " RETURNING pg_advisory_unlock(?::bigint)"
-	if j.pooler {
-		takes, frees = "pg_try_advisory_xact_lock(?::bigint)", " RETURNING ?::bigint IS NOT NULL"
-	}
-	// It never waits. The server reads the time-out when the transaction is idle, so any of its
-	// statements can set it.
-	takes += " AND set_config('idle_in_transaction_session_timeout', ?::text, true) IS NOT NULL"
-	// The start of the attempt, and for how long the statement has run.
-	const took = " RETURNING started, (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint"
-	// This is true in the transaction that has written the row, and in no later one.
-	const ours = " AND xmin = pg_current_xact_id_if_assigned()::xid"
-	j.joined = newJoinedStatements(j.names, " AND "+takes, took, ours, frees)
-	g.insert = j.names.sql("INSERT INTO {records} (" + joinedColumns + ", guard, expires) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, " +
+	g.pooled.Store(j.pooler)
+	const (
+		// It never waits, and gives a row in any case. The server reads the time-out when the
+		// transaction is idle, so any of its statements can set it. A shorter one of the DBA stays.
+		lock = "WITH l AS MATERIALIZED (SELECT s.pid, s.own, s.idle, " +
+			"CASE WHEN s.own THEN pg_catalog.pg_try_advisory_lock(s.k) ELSE pg_catalog.pg_try_advisory_xact_lock(s.k) END AS ok, " +
+			"pg_catalog.set_config('idle_in_transaction_session_timeout', s.idle::text, true) AS idle_set " +
+			"FROM (SELECT pg_catalog.pg_backend_pid() AS pid, pg_catalog.pg_backend_pid() = ?::bigint AS own, ?::bigint AS k, " +
+			"least(?::bigint, nullif(extract(epoch from pg_catalog.current_setting('idle_in_transaction_session_timeout')::interval) * 1000, 0))::bigint AS idle) s), " +
+			"taken AS ("
+		// The start of the attempt, and for how long the statement has run.
+		returning = " RETURNING started, (extract(epoch from pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp()) * 1000000)::bigint AS ran"
+		// With the other levels every statement sees the data of the time of the first one.
+		result = ") SELECT l.ok, l.own, l.pid, l.idle, pg_catalog.current_setting('transaction_isolation') NOT LIKE 'read %', " +
+			"coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text, ''), t.started, t.ran FROM l LEFT JOIN taken t ON true"
+		// This is true in the transaction that has written the row, and in no later one.
+		ours = " AND xmin = pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid"
+		done = " RETURNING CASE WHEN ?::boolean THEN pg_catalog.pg_advisory_unlock(?::bigint) END"
+	)
+	j.joined = newJoinedStatements(j.names, joinedForms{lock: lock, taken: " AND (SELECT ok FROM l)" + returning + result, ours: ours, done: done})
+	g.insert = j.names.sql(lock + "INSERT INTO {records} (" + joinedColumns + ", guard, expires) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, " +
 		"?::bigint, ?::bytea, ?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, ?::bytea, now.t + ?::bigint " + //nolint:dupword // it is created and started at once
-		"FROM (SELECT {clock} AS t) now WHERE " + takes + " ON CONFLICT DO NOTHING" + took)
+		"FROM (SELECT {clock} AS t) now, l WHERE l.ok ON CONFLICT DO NOTHING" + returning + result)
 	return g
 }
 
@@ -64,21 +87,8 @@ func (g *postgresGuard) claim(idem.KeyID) bool { return true }
 func (g *postgresGuard) unclaim(idem.KeyID)    {}
 
 func (g *postgresGuard) before(_ context.Context, t *joinedTx) (bool, error) {
-	t.state = lockFree
+	t.state = &postgresState{}
 	return false, nil
-}
-
-// after unlocks after a rollback. The connection is closed if that fails, which unlocks too.
-func (g *postgresGuard) after(ctx context.Context, t *joinedTx) error {
-	const unlock = "SELECT pg_advisory_unlock($1)"
-	switch t.state {
-	case lockHeld:
-		return t.session.Exec(ctx, unlock, g.lock(t.id))
-	case lockUnsure: // the server would write a warning into its log if the session has no such lock
-		return t.session.Exec(ctx, unlock+" FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"+
-			" AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = $1", g.lock(t.id))
-	}
-	return nil
 }
 
 // lock is the number of the advisory lock of a key.
@@ -88,7 +98,7 @@ func (g *postgresGuard) lock(id idem.KeyID) int64 {
 
 func (g *postgresGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
 	var free bool
-	err := g.joined.db.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock_shared($1)", g.lock(id)).Scan(&free)
+	err := g.joined.db.QueryRowContext(ctx, "SELECT pg_catalog.pg_try_advisory_xact_lock_shared($1)", g.lock(id)).Scan(&free)
 	return !free, err
 }
 
@@ -96,63 +106,48 @@ func (g *postgresGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
 const shortWait = 10 * time.Millisecond
 
 func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from *idem.Record) (taken, waited bool, err error) {
-	lock, idle := g.lock(p.id), fmt.Sprintf("%dms", p.idle.Milliseconds())
-	text, args := g.insert, g.joined.insertArgs(p)
-	if from != nil {
-		text, args = g.joined.joined.update, g.joined.updateArgs(p, from)
+	var pid int64
+	if !g.pooled.Load() {
+		pid = int64(t.session.PID())
 	}
-	args = append(args, lock, idle)
-	if !g.joined.pooler {
-		t.state = lockUnsure // the statement may lock and not take the key
+	args := []any{pid, g.lock(p.id), p.idle.Milliseconds()}
+	text := g.insert
+	if from == nil {
+		args = append(args, g.joined.insertArgs(p)...)
+	} else {
+		text, args = g.joined.joined.update, append(args, g.joined.updateArgs(p, from)...)
 	}
-	var started, ran int64
-	switch err := t.session.QueryRow(ctx, text, args, &started, &ran); {
-	case errors.Is(err, sql.ErrNoRows):
-		return false, false, nil
-	case err != nil:
+	s := t.state.(*postgresState)
+	if pid != 0 {
+		s.lock = lockUnsure // the statement may lock and then fail
+	}
+	var locked, own, oldData bool
+	var idle int64
+	var started, ran sql.NullInt64
+	err = t.session.QueryRow(ctx, text, args, &locked, &own, &s.pid, &idle, &oldData, &s.xid, &started, &ran)
+	if err != nil {
 		return false, false, err
 	}
-	if !g.joined.pooler {
-		t.state = lockHeld
+	s.lock = lockFree
+	if locked && own {
+		s.lock = lockHeld
 	}
-	t.started = time.UnixMicro(started).UTC()
-	// With these levels every statement sees the data of the time of the first one, before a wait.
-	level := g.joined.isolation
-	old := level == sql.LevelRepeatableRead || level == sql.LevelSnapshot || level == sql.LevelSerializable
-	return true, old && time.Duration(ran)*time.Microsecond > shortWait, nil
+	t.idle = time.Duration(idle) * time.Millisecond
+	t.started = time.UnixMicro(started.Int64).UTC()
+	return started.Valid, oldData && time.Duration(ran.Int64)*time.Microsecond > shortWait, nil
 }
 
-// escaped is intact. A transaction with a failed statement can only be rolled back, and so can
-// one that the handler ended by the methods of sql.Tx, because the guard refused its commit.
-func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error { return t.intact(ctx) }
-
-func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
-	var freed bool
-	err := t.session.QueryRow(ctx, g.joined.joined.complete, append(t.completeArgs(c), g.lock(t.id)), &freed)
-	switch {
-	case sqlState(err) == "25P02": // in_failed_sql_transaction
-		return fmt.Errorf("%w: %w", idem.ErrSwallowed, err)
-	case errors.Is(err, sql.ErrNoRows):
-		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
-	case err != nil:
-		return err
+// after unlocks after a rollback. The connection is closed if that fails, which unlocks too.
+func (g *postgresGuard) after(ctx context.Context, t *joinedTx) error {
+	const unlock = "SELECT pg_catalog.pg_advisory_unlock($1)"
+	switch t.state.(*postgresState).lock {
+	case lockHeld:
+		return t.session.Exec(ctx, unlock, g.lock(t.id))
+	case lockUnsure: // the server would write a warning into its log if the session has no such lock
+		return t.session.Exec(ctx, unlock+" FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND pid = pg_catalog.pg_backend_pid()"+
+			" AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = $1", g.lock(t.id))
 	}
-	t.state = lockFree
 	return nil
-}
-
-func (g *postgresGuard) commit(ctx context.Context, t *joinedTx) error { return t.session.Commit(ctx) }
-
-func (g *postgresGuard) undone(err error) bool {
-	switch state := sqlState(err); {
-	case strings.HasPrefix(state, "23"), strings.HasPrefix(state, "40"): // constraint, rollback
-		return true
-	case state == "":
-		// The answer to COMMIT was ROLLBACK. pgx has a value for this error, and an import of
-		// pgx would link it into services on other databases.
-		return strings.Contains(err.Error(), "commit unexpectedly resulted in rollback")
-	}
-	return false
 }
 
 // sqlState returns the SQLSTATE of an error of the server, or "".

@@ -5,19 +5,31 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 )
 
 // Session is a connection to PostgreSQL for one joined transaction. Only packages for drivers
 // past database/sql need it, such as tokenstore/sql/pgx. It is not safe for concurrent use.
 //
-// The methods are called in this order: Begin, QueryRow any number of times, Commit, Rollback,
-// Exec, Close. After Begin each of the others may be left out, and Rollback may follow an error of
-// Commit. If the handler has ended the transaction by the methods of its type, Commit returns
-// sql.ErrTxDone and does nothing, and QueryRow may return that too. The other errors are those of
-// the driver, and have the method SQLState if the server sent them.
+// The methods are called in this order: Begin, QueryRow and Status any number of times, Commit,
+// Rollback, Exec, Close. After Begin each of the others may be left out, and Rollback may follow an
+// error of Commit. If the handler has ended the transaction by the methods of its type, Commit
+// and Rollback return sql.ErrTxDone and do nothing, and QueryRow may return that too. The other
+// errors are those of the driver, and have the method SQLState if the server sent them.
+//
+// After the handler has returned, a goroutine of it may still use the connection. Then each method
+// but PID, Interrupt and Close waits until ctx ends, at the latest.
 type Session interface {
+	// PID is the number of the session as the server gave it to this client, or 0 if the driver
+	// does not tell. Behind a pooler it differs from pg_backend_pid().
+	PID() uint32
 	// Begin opens the transaction. It outlives ctx.
 	Begin(ctx context.Context, level sql.IsolationLevel) error
+	// Status takes no round trip. The error wraps ErrInUse if the handler still has the connection.
+	Status(ctx context.Context) (TxStatus, error)
+	// Interrupt has the server cancel what a goroutine of the handler still runs, if the driver can.
+	// The connection does not go back to the pool then.
+	Interrupt()
 	// QueryRow runs a statement in the transaction and reads at most one row. The error is
 	// sql.ErrNoRows if there is none.
 	QueryRow(ctx context.Context, statement string, args []any, to ...any) error
@@ -26,9 +38,18 @@ type Session interface {
 	Rollback(ctx context.Context) error
 	// Exec runs a statement after the transaction.
 	Exec(ctx context.Context, statement string, args ...any) error
-	// Close gives the connection back to its pool, or closes it if it is not fit for others.
-	Close(broken bool)
+	// Close gives the connection back to its pool, or closes it if it is not fit for others. It
+	// does not wait, and calls closed once the pool has the connection.
+	Close(broken bool, closed func())
 }
+
+// ErrInUse says that the handler has returned and still uses the connection of its transaction.
+var ErrInUse = errors.New("tokenstore/sql: the handler has returned and still uses its transaction")
+
+var (
+	errRowsOpen  = fmt.Errorf("%w: it has left rows open, which have to be closed before it returns", ErrInUse)
+	errStatement = fmt.Errorf("%w: a goroutine is in a statement, which has to end before the handler returns", ErrInUse)
+)
 
 // Connector opens sessions. It is safe for concurrent use.
 type Connector interface {
@@ -48,15 +69,29 @@ func (c sqlConnector) Connect(ctx context.Context) (Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sqlSession{conn: conn}, nil
+	s := &sqlSession{conn: conn}
+	_ = conn.Raw(func(driverConn any) error {
+		s.link = linkOf(driverConn)
+		return nil
+	})
+	return s, nil
 }
 
 // sqlSession is a connection of database/sql.
 type sqlSession struct {
 	conn   *sql.Conn
+	link   link               // nil if the driver has none
 	tx     *sql.Tx            // nil before Begin
 	cancel context.CancelFunc // ends the context of tx
-	stuck  <-chan error       // set if Commit or Rollback gave up waiting
+	stuck  <-chan error       // of a call that has given up waiting
+	cut    chan struct{}      // closed once the server was asked to cancel the statement of the handler; nil before
+}
+
+func (s *sqlSession) PID() uint32 {
+	if s.link == nil {
+		return 0
+	}
+	return s.link.PID()
 }
 
 func (s *sqlSession) Begin(ctx context.Context, level sql.IsolationLevel) error {
@@ -75,67 +110,160 @@ func (s *sqlSession) Begin(ctx context.Context, level sql.IsolationLevel) error 
 	return nil
 }
 
-func (s *sqlSession) QueryRow(ctx context.Context, statement string, args []any, to ...any) error {
-	return s.tx.QueryRowContext(ctx, statement, args...).Scan(to...)
+func (s *sqlSession) Status(ctx context.Context) (status TxStatus, err error) {
+	if s.link == nil {
+		return TxUnknown, nil
+	}
+	type look struct {
+		status TxStatus
+		busy   bool
+	}
+	seen := make(chan look, 1)
+	err = s.within(ctx, func() error {
+		return s.conn.Raw(func(any) error {
+			seen <- look{TxStatus(s.link.TxStatus()), s.link.IsBusy()}
+			return nil
+		})
+	})
+	if s.stuck != nil {
+		return TxUnknown, errStatement
+	}
+	select {
+	case l := <-seen: // Raw returns an error of its own if the connection is closed
+		if l.busy {
+			err = errRowsOpen
+		} else {
+			err = nil
+		}
+		return l.status, err
+	default:
+		return TxUnknown, err
+	}
 }
 
-func (s *sqlSession) Commit(ctx context.Context) error { return s.end(ctx, s.tx.Commit) }
+func (s *sqlSession) QueryRow(ctx context.Context, statement string, args []any, to ...any) error {
+	return s.within(ctx, func() error { return s.tx.QueryRowContext(ctx, statement, args...).Scan(to...) })
+}
 
-func (s *sqlSession) Rollback(ctx context.Context) error { return s.end(ctx, s.tx.Rollback) }
+// execTx runs a statement in the transaction and returns how many rows it has changed.
+func (s *sqlSession) execTx(ctx context.Context, statement string, args ...any) (n int64, err error) {
+	rows := make(chan int64, 1)
+	err = s.within(ctx, func() error {
+		n, err := changed(s.tx.ExecContext(ctx, statement, args...))
+		rows <- n
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return <-rows, nil
+}
 
-// end has a goroutine of its own, because a context ends Commit and Rollback of few drivers. For
-// those, end cancels the context of the transaction when its own has ended. With the others the
-// goroutine ends with the connection.
-func (s *sqlSession) end(ctx context.Context, commitOrRollback func() error) error {
+// Commit and Rollback cancel the context of the transaction when their own has ended, because no
+// other one reaches the drivers that obey one there.
+func (s *sqlSession) Commit(ctx context.Context) error {
+	err := s.within(ctx, s.tx.Commit)
+	if s.stuck != nil {
+		s.cancel()
+	}
+	return err
+}
+
+func (s *sqlSession) Rollback(ctx context.Context) error {
+	if s.stuck != nil {
+		s.Interrupt()
+	}
+	err := s.within(ctx, s.tx.Rollback)
+	if s.stuck != nil {
+		s.cancel()
+	}
+	return err
+}
+
+// within runs a call until ctx ends. The call itself has a goroutine, because a context ends few
+// drivers' COMMIT, and because database/sql has a call wait for the statement of another goroutine
+// without end. If it gives up, the goroutine ends with that statement or with the connection.
+func (s *sqlSession) within(ctx context.Context, call func() error) error {
+	if s.stuck != nil {
+		select {
+		case <-s.stuck:
+			s.stuck = nil
+		case <-ctx.Done():
+			return errStatement
+		}
+	}
 	done := make(chan error, 1)
-	go func() { done <- commitOrRollback() }()
+	go func() { done <- call() }()
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		s.cancel()
 		s.stuck = done
 		return ctx.Err()
 	}
 }
 
+// Interrupt does not wait. The connection is closed later, because the cancellation may come late
+// and meet another statement.
+func (s *sqlSession) Interrupt() {
+	if s.link == nil || s.cut != nil {
+		return
+	}
+	s.cut = make(chan struct{})
+	go func() {
+		defer close(s.cut)
+		ctx, cancel := context.WithTimeout(context.Background(), cleanUpTimeout)
+		defer cancel()
+		_ = s.link.CancelRequest(ctx)
+	}()
+}
+
 // Exec sends a statement past the sql.Tx. [sql.Conn.ExecContext] would wait for the end of the
 // transaction if the connection is lost, and so for itself.
-func (s *sqlSession) Exec(ctx context.Context, statement string, args ...any) (err error) {
+func (s *sqlSession) Exec(ctx context.Context, statement string, args ...any) error {
 	values := make([]driver.NamedValue, len(args))
 	for i, arg := range args {
 		values[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
 	}
-	rawErr := s.conn.Raw(func(driverConn any) error {
-		execer, ok := driverConn.(driver.ExecerContext)
-		if !ok {
-			err = errors.New("the driver cannot execute a statement by itself")
+	return s.within(ctx, func() (err error) {
+		rawErr := s.conn.Raw(func(driverConn any) error {
+			execer, ok := driverConn.(driver.ExecerContext)
+			if !ok {
+				err = errors.New("the driver cannot execute a statement by itself")
+				return nil
+			}
+			_, err = execer.ExecContext(ctx, statement, values)
 			return nil
-		}
-		_, err = execer.ExecContext(ctx, statement, values)
-		return nil
+		})
+		return errors.Join(rawErr, err)
 	})
-	return errors.Join(rawErr, err)
 }
 
-// Close waits in the background for a Commit or Rollback that gave up, because that has the connection.
-func (s *sqlSession) Close(broken bool) {
-	if s.stuck != nil {
-		go func() {
-			<-s.stuck //nolint:errcheck // its caller has an error already
-			s.close(true)
-		}()
+// Close waits in the background for a call that gave up, because that has the connection.
+func (s *sqlSession) Close(broken bool, closed func()) {
+	if s.stuck == nil && s.cut == nil {
+		s.close(broken)
+		closed()
 		return
 	}
-	s.close(broken)
+	go func() {
+		defer closed()
+		if s.stuck != nil {
+			<-s.stuck
+		}
+		if s.cut != nil {
+			<-s.cut
+		}
+		s.close(true)
+	}()
 }
 
 func (s *sqlSession) close(broken bool) {
 	if broken {
 		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
-	_ = s.conn.Close()
 	if s.cancel != nil {
 		s.cancel()
 	}
+	_ = s.conn.Close()
 }

@@ -70,5 +70,5 @@ func TestCommitPastItsTimeIsCancelled(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("the driver still waits for its COMMIT")
 	}
-	s.Close(true)
+	s.Close(true, func() {})
 }

@@ -26,7 +26,7 @@ type sqliteGuard struct {
 }
 
 func newSQLiteGuard(j *Joined) guard {
-	j.joined = newJoinedStatements(j.names, "", " RETURNING started", "", "")
+	j.joined = newJoinedStatements(j.names, joinedForms{taken: " RETURNING started"})
 	return &sqliteGuard{joined: j, open: map[idem.KeyID]bool{}}
 }
 
@@ -125,7 +125,7 @@ func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p *pending, from *i
 func (g *sqliteGuard) escaped(context.Context, *joinedTx) error { return nil }
 
 func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
-	n, err := changed(t.tx().ExecContext(ctx, g.joined.joined.complete, t.completeArgs(c)...))
+	n, err := t.execTx(ctx, g.joined.joined.complete, t.completeArgs(c)...)
 	if refusedByHook(err) || err == nil && n != 1 { // the transaction had ended, and this would commit by itself
 		return fmt.Errorf("%w: the transaction had been rolled back", idem.ErrSwallowed)
 	}

@@ -23,14 +23,20 @@ type joinedStatements struct {
 const joinedColumns = "k, form, rev, state, kind, route, fingerprint, attempt, domain, fence, nonce, settlement, repaired, " +
 	"created, started, settled, result_expires, key_expires, token_expires, decided_by, decided_reason"
 
-// newJoinedStatements makes the statements of a database. takes and ours are further conditions of
-// the statements that take the key and that complete it. took and done are what these return.
+// joinedForms are what the statements of a database have around those of all databases.
+type joinedForms struct {
+	lock, taken string // before and after the UPDATE that takes the key
+	ours        string // a condition of the record of this transaction
+	done        string // after the UPDATE that completes the record
+}
+
+// newJoinedStatements makes the statements of a database.
 //
 // PostgreSQL and SQLite refuse to commit a pending record, because of its guard. So nothing ever
 // looks for it in the indexes of open and of expired records. It is not in the first, and in the
 // second it has the place that it will have as completed. The update to completed then leaves the
 // indexes alone, which saves PostgreSQL a fifth of its work for the record.
-func newJoinedStatements(n names, takes, took, ours, done string) joinedStatements {
+func newJoinedStatements(n names, f joinedForms) joinedStatements {
 	guarded := n.dialect != mysql // MySQL checks foreign keys at once
 	insert := "INSERT INTO {records} (" + joinedColumns + ", open_since) VALUES (?, 1, ?, 2, ?, ?, ?, ?, ?, ?, ?, ?, 0, {clock}, {clock}, 0, 0, 0, 0, ?, ?, {clock})"
 	pending, completed := ", open_since = {clock}, expires = NULL", ", open_since = NULL, expires = {clock} + ?"
@@ -45,13 +51,13 @@ func newJoinedStatements(n names, takes, took, ours, done string) joinedStatemen
 	}
 	return joinedStatements{
 		insert: n.sql(insert + " {once}"),
-		update: n.sql("UPDATE {records} SET rev = ?, state = 2, route = ?, fingerprint = ?, attempt = ?, domain = ?, fence = ?, nonce = ?, " +
+		update: n.sql(f.lock + "UPDATE {records} SET rev = ?, state = 2, route = ?, fingerprint = ?, attempt = ?, domain = ?, fence = ?, nonce = ?, " +
 			"settlement = ?, repaired = 0, started = {clock}, settled = 0, result_expires = 0, key_expires = 0, decided_by = ?, decided_reason = ?, " +
 			"response = NULL, previous = NULL" + pending +
-			" WHERE k = ? AND state = ? AND attempt = ? AND domain = ? AND fence = ? AND nonce = ? AND (expires IS NULL OR expires > {clock})" + takes + took),
+			" WHERE k = ? AND state = ? AND attempt = ? AND domain = ? AND fence = ? AND nonce = ? AND (expires IS NULL OR expires > {clock})" + f.taken),
 		complete: n.sql("UPDATE {records} SET rev = ?, state = 3, settlement = ?, response = ?, settled = {clock}, result_expires = {clock} + ?, " +
-			"key_expires = {clock} + ?" + completed + " WHERE k = ? AND nonce = ? AND state = 2" + ours + done),
-		intact: n.sql("SELECT count(*) FROM {records} WHERE k = ? AND nonce = ? AND state = 2" + ours),
+			"key_expires = {clock} + ?" + completed + " WHERE k = ? AND nonce = ? AND state = 2" + f.ours + f.done),
+		intact: n.sql("SELECT count(*) FROM {records} WHERE k = ? AND nonce = ? AND state = 2" + f.ours),
 		left:   n.sql("SELECT count(*) FROM {records} WHERE k = ? AND nonce = ?"),
 		lock:   n.sql("SELECT k FROM {records} WHERE k = ?" + forUpdate),
 		clock:  n.sql("SELECT {clock}"),
@@ -86,7 +92,7 @@ func (j *Joined) insertArgs(p *pending) []any {
 	return append(args, p.id[:], p.place())
 }
 
-// updateArgs are the arguments of update, without those of takes.
+// updateArgs are the arguments of update, without those of a lock.
 func (j *Joined) updateArgs(p *pending, from *idem.Record) []any {
 	r, was := &p.req, &from.Attempt
 	args := []any{newRev(), text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(idem.JoinedDomain), int64(p.next), r.Nonce[:],

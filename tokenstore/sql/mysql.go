@@ -23,6 +23,7 @@ var mysql = &dialect{
 	// At REPEATABLE READ a DELETE locks the gaps between keys, and new keys wait for it.
 	isolation:      sql.LevelReadCommitted,
 	fault:          mysqlFault,
+	spoken:         func(err error) bool { return mysqlNumber(err) != 0 },
 	check:          mysqlCheck,
 	beginMigration: []string{"DO GET_LOCK('idemkeeper migration', 60)"},
 	endMigration:   []string{"DO RELEASE_LOCK('idemkeeper migration')"},

@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 )
 
@@ -14,11 +13,12 @@ func PostgreSQL() Dialect { return Dialect{postgres} }
 var postgres = &dialect{
 	name: "PostgreSQL", folder: "postgres", numbered: true, quote: `"`, schemas: true, longest: 63,
 	// now() is the time at which the transaction began, and is stale after a wait.
-	clock: "(extract(epoch from statement_timestamp())*1000000)::bigint",
+	clock: "(extract(epoch from pg_catalog.statement_timestamp())*1000000)::bigint",
 	// An INSERT that fails on a duplicate leaves a dead row in table and index.
 	once:      "ON CONFLICT DO NOTHING",
 	isolation: sql.LevelReadCommitted,
 	fault:     postgresFault,
+	spoken:    func(err error) bool { return sqlState(err) != "" },
 	check:     postgresCheck,
 	beginMigration: []string{"BEGIN",
 		// "idemkeep" in ASCII. Programs that share a database share its advisory locks.
@@ -29,14 +29,7 @@ var postgres = &dialect{
 
 // postgresFault reads the SQLSTATE (PostgreSQL, appendix A).
 func postgresFault(err error) fault {
-	e, ok := errors.AsType[interface {
-		error
-		SQLState() string
-	}](err)
-	if !ok {
-		return faultOther
-	}
-	switch e.SQLState() {
+	switch sqlState(err) {
 	case "23505": // unique_violation
 		return faultDuplicate
 	case "40001", "40P01": // serialization_failure, deadlock_detected

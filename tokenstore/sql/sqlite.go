@@ -19,6 +19,7 @@ var sqlite = &dialect{
 	clock:          "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000",
 	once:           "ON CONFLICT DO NOTHING",
 	fault:          sqliteFault,
+	spoken:         func(err error) bool { return sqliteCode(err) != 0 },
 	check:          sqliteCheck,
 	beginMigration: []string{"BEGIN IMMEDIATE"},
 	endMigration:   []string{"COMMIT"},

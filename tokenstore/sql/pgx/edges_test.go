@@ -60,7 +60,7 @@ func TestServerThatIsLostHasNoSession(t *testing.T) {
 	if err := s.Begin(t.Context(), sql.LevelDefault); err == nil {
 		t.Error("Begin() over a lost connection = <nil>, want an error")
 	}
-	s.Close(true)
+	s.Close(true, func() {})
 	l.through.pool.Reset()
 	if _, err := l.through.Connect(t.Context()); err == nil {
 		t.Error("Connect() without a server = <nil>, want an error")
@@ -100,7 +100,7 @@ func TestBrokenSessionLeavesThePool(t *testing.T) {
 			t.Fatal(err)
 		}
 		conn := s.(*session).conn.Conn()
-		s.Close(broken)
+		s.Close(broken, func() {})
 		if conn.IsClosed() != broken {
 			t.Errorf("Close(broken %t) has the connection closed %t", broken, conn.IsClosed())
 		}
@@ -113,7 +113,7 @@ func TestIsolationThatPostgreSQLDoesNotHave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close(false)
+	defer s.Close(false, func() {})
 	if err := s.Begin(t.Context(), sql.LevelLinearizable); err == nil {
 		t.Errorf("Begin(%v) = <nil>, want an error", sql.LevelLinearizable)
 	}

@@ -77,6 +77,19 @@ var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
 	sql.LevelSerializable:    pgx.Serializable,
 }
 
+func (s *session) PID() uint32 { return s.conn.Conn().PgConn().PID() }
+
+func (s *session) Status(context.Context) (sqlstore.TxStatus, error) {
+	conn := s.conn.Conn().PgConn()
+	status := sqlstore.TxStatus(conn.TxStatus())
+	if conn.IsBusy() {
+		return status, sqlstore.ErrInUse
+	}
+	return status, nil
+}
+
+func (s *session) Interrupt() {}
+
 func (s *session) Begin(ctx context.Context, level sql.IsolationLevel) (err error) {
 	iso, ok := levels[level]
 	if !ok {
@@ -113,7 +126,8 @@ func (s *session) Exec(ctx context.Context, statement string, args ...any) error
 // closeTimeout bounds the good-bye of a connection that is closed.
 const closeTimeout = time.Second
 
-func (s *session) Close(broken bool) {
+func (s *session) Close(broken bool, closed func()) {
+	defer closed()
 	if broken {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()

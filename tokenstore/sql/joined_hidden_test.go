@@ -1,0 +1,195 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// hindrance keeps the middleware from looking what the handler has done to its transaction. It
+// comes last in a handler, and lift takes it away after the answer.
+type hindrance struct {
+	name string
+	// in hinders the connection of a transaction. other is another connection to the database.
+	in func(t *testing.T, tx *sql.Tx, other *sql.DB) (lift func())
+}
+
+var hindrances = []hindrance{
+	{"none", func(*testing.T, *sql.Tx, *sql.DB) func() { return func() {} }},
+	{"rows left open", func(t *testing.T, tx *sql.Tx, _ *sql.DB) func() {
+		rows, err := tx.Query("SELECT generate_series(1, 100000)") //nolint:rowserrcheck,sqlclosecheck // that is the point
+		if err != nil {
+			t.Errorf("Query() = %v", err)
+			return func() {}
+		}
+		rows.Next()
+		return func() { _ = rows.Close() }
+	}},
+	{"a statement cancelled by the handler", func(t *testing.T, tx *sql.Tx, _ *sql.DB) func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		if _, err := tx.ExecContext(ctx, "SELECT pg_sleep(60)"); err == nil {
+			t.Error("pg_sleep(60) ended within 20 ms")
+		}
+		return func() {}
+	}},
+	{"a goroutine in a statement", func(t *testing.T, tx *sql.Tx, other *sql.DB) func() {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = tx.Exec("SELECT pg_sleep(60), 'of a goroutine'")
+		}()
+		wait(t, "the statement runs", func() bool {
+			var n int
+			err := other.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep(60), ''of a goroutine''%' AND pid <> pg_backend_pid() AND datname = current_database()").Scan(&n)
+			return err == nil && n == 1
+		})
+		return func() {
+			select {
+			case <-ended:
+			case <-time.After(patience):
+				t.Error("the statement of the goroutine goes on after the answer")
+			}
+		}
+	}},
+	{"the records locked by others", func(t *testing.T, _ *sql.Tx, other *sql.DB) func() {
+		lock, err := other.Begin()
+		if err != nil {
+			t.Error(err)
+			return func() {}
+		}
+		asked := make(chan struct{})
+		ended := make(chan struct{})
+		go func() { // it waits for the transaction of the handler, and everybody else for it
+			defer close(ended)
+			close(asked)
+			_, _ = lock.Exec("LOCK TABLE idem_records IN ACCESS EXCLUSIVE MODE")
+		}()
+		<-asked
+		wait(t, "the lock is asked for", func() bool {
+			var n int
+			err := other.QueryRow("SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'idem_records'::regclass").Scan(&n)
+			return err == nil && n > 0
+		})
+		return func() {
+			<-ended
+			_ = lock.Rollback()
+		}
+	}},
+}
+
+func wait(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("never happened: %s", what)
+			return
+		}
+	}
+}
+
+// escapes are what a handler does to its transaction before it pays on. "pay" is its payment.
+var escapes = map[string][]string{
+	"nothing":               {"pay"},
+	"COMMIT":                {"COMMIT", "pay"},
+	"ROLLBACK":              {"ROLLBACK", "pay"},
+	"ROLLBACK, BEGIN":       {"ROLLBACK", "BEGIN", "pay"},
+	"ROLLBACK; BEGIN":       {"ROLLBACK; BEGIN", "pay"},
+	"COMMIT AND CHAIN":      {"COMMIT AND CHAIN", "pay"},
+	"ROLLBACK AND CHAIN":    {"ROLLBACK AND CHAIN", "pay"},
+	"ROLLBACK, pay, BEGIN":  {"ROLLBACK", "pay", "BEGIN"},
+	"ROLLBACK, pay; COMMIT": {"ROLLBACK", "BEGIN", "pay", "COMMIT"},
+}
+
+// A handler ends its transaction by a statement, and the middleware cannot look for the record. It
+// must not take that for a rollback, because what the handler wrote may be there.
+func TestJoinedEscapeThatCannotBeLookedForIsNoRollback(t *testing.T) {
+	for _, h := range hindrances {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			s := startOn(t, PostgreSQL(), serviceParts{engine: []idem.Option{idem.WithSettleTimeout(500 * time.Millisecond), idem.WithStoreTimeout(500 * time.Millisecond)}})
+			for escape, statements := range escapes {
+				if escape == "ROLLBACK, pay, BEGIN" && h.name == "a statement cancelled by the handler" {
+					continue // nothing is left that could tell, as the documentation says
+				}
+				for _, status := range []int{201, 402, 500} {
+					t.Run(escape+"/"+http.StatusText(status), func(t *testing.T) {
+						(&escapeTest{service: s, T: t, key: idem.NewNonce().String(), hinder: h.in}).run(statements, status)
+					})
+				}
+			}
+			s.wantNothingOpen("at the end")
+		})
+	}
+}
+
+type escapeTest struct {
+	*service
+	*testing.T
+	key    string
+	hinder func(t *testing.T, tx *sql.Tx, other *sql.DB) (lift func())
+	op     string
+}
+
+func (e *escapeTest) run(statements []string, status int) {
+	lift := func() {}
+	told := len(e.saw(idem.EventMisused))
+	e.with(func(c *gin.Context) {
+		x, _ := idem.FromContext(c)
+		e.op = x.OperationID
+		tx, err := Tx(c)
+		if err != nil {
+			e.T.Error(err)
+			return
+		}
+		for _, statement := range statements {
+			if statement == "pay" {
+				_ = e.insert(c, tx)
+			} else {
+				_, _ = tx.Exec(statement)
+			}
+		}
+		lift = e.hinder(e.T, tx, e.pools.read)
+		c.String(status, "done")
+	})
+	first := e.pay(e.key)
+	lift()
+	if e.op == "" {
+		e.T.Fatalf("the handler did not run: %v", first)
+	}
+	escaped := len(statements) > 1
+	switch paid := e.payments(); {
+	case escaped && paid > 0:
+		if first.code != string(idem.CodeOutcomeUnknown) || len(e.saw(idem.EventMisused)) == told {
+			e.T.Errorf("the handler has paid, and its answer is %v, events %v", first, e.saw(idem.EventMisused)[told:])
+		}
+	case !escaped && status == 500 && first != answer{status: 500, body: "done"}:
+		e.T.Errorf("a failure is answered %v", first)
+	}
+	e.with(e.paying(201))
+	var last answer
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if last = e.pay(e.key); last.code != string(idem.CodeInProgress) && last.code != string(idem.CodeUnavailable) {
+			break
+		}
+	}
+	if paid := e.payments(); paid > 1 {
+		e.T.Errorf("%d payments, first answer %v, last %v", paid, first, last)
+	}
+	if !escaped && status == 500 && (last != answer{status: 201, body: "paid"}) {
+		e.T.Errorf("after a rollback the repeat got %v, want a payment", last)
+	}
+}
+
+func (e *escapeTest) payments() (n int) {
+	if err := e.pools.read.QueryRow("SELECT count(*) FROM payments WHERE op = $1", e.op).Scan(&n); err != nil {
+		e.T.Error(err)
+	}
+	return n
+}

@@ -1,0 +1,54 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql/driver"
+	"reflect"
+)
+
+// TxStatus is the state of a transaction as the server reported it last, in the protocol itself. So a
+// look at it takes no round trip, also on a connection that has been closed since.
+type TxStatus byte
+
+// The values are those of PostgreSQL's message ReadyForQuery.
+const (
+	TxUnknown TxStatus = 0   // the driver does not tell
+	TxIdle    TxStatus = 'I' // no transaction is open
+	TxOpen    TxStatus = 'T'
+	TxFailed  TxStatus = 'E' // a statement has failed, so the transaction can only be rolled back
+)
+
+// link is what pgx knows of a connection beyond database/sql. PID and CancelRequest may be called
+// while a goroutine of the handler uses the connection, and the others may not.
+type link interface {
+	TxStatus() byte
+	IsBusy() bool // rows are open
+	PID() uint32  // of the session, as the server gave it to the client
+	CancelRequest(ctx context.Context) error
+}
+
+// linkOf returns the link of a connection of pgx's stdlib, or nil for another driver. It calls the
+// methods Conn and PgConn by their names, because an import of pgx would link it into services on
+// other databases. A wrapper of the connection shows it by a method Raw.
+func linkOf(conn any) link {
+	for {
+		wrapper, ok := conn.(interface{ Raw() driver.Conn })
+		if !ok {
+			break
+		}
+		conn = wrapper.Raw()
+	}
+	for _, name := range []string{"Conn", "PgConn"} {
+		v := reflect.ValueOf(conn)
+		if !v.IsValid() {
+			return nil
+		}
+		method := v.MethodByName(name)
+		if !method.IsValid() || method.Type().NumIn() != 0 || method.Type().NumOut() != 1 {
+			return nil
+		}
+		conn = method.Call(nil)[0].Interface()
+	}
+	l, _ := conn.(link)
+	return l
+}

@@ -1,0 +1,138 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// This file has how a transaction of PostgreSQL ends. A handler that has ended it by a statement,
+// and then wrote on, has committed each of these writes. The guard has refused the record then, so
+// it is as absent as after a rollback. What tells the two apart is gone once the connection is
+// closed. So the state of the protocol is looked at first, which takes no round trip and cannot
+// fail. The state does not tell the transaction from one that the handler has begun in its place. The
+// number of the transaction does.
+
+// escaped reports whether the transaction has ended before its time. A transaction with a failed
+// statement can only be rolled back.
+func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error {
+	switch status, err := g.status(ctx, t); {
+	case err != nil || status == TxFailed:
+		return err
+	}
+	var same bool
+	err := t.session.QueryRow(ctx, "SELECT coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text = $1, false)", []any{t.state.(*postgresState).xid}, &same)
+	if err == nil && !same {
+		return errOtherTransaction
+	}
+	return err
+}
+
+var errOtherTransaction = fmt.Errorf("%w: the transaction is not the one that took the key", idem.ErrEscaped)
+
+// status is that of the session. The error wraps idem.ErrEscaped if the transaction has ended, is
+// sql.ErrTxDone if the handler ended it by the methods of its type, and wraps ErrInUse if
+// nothing can be sent.
+func (g *postgresGuard) status(ctx context.Context, t *joinedTx) (TxStatus, error) {
+	look, cancel := half(ctx)
+	status, err := t.session.Status(look)
+	cancel()
+	if err != nil && status != TxIdle {
+		another, known := g.elsewhere(ctx, t)
+		if !known { // without the goroutine in the way, the session itself tells
+			t.session.Interrupt()
+			look, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
+			defer cancel()
+			status, _ = t.session.Status(look)
+		}
+		if another {
+			return status, errors.Join(errOtherTransaction, err)
+		}
+	}
+	if status == TxIdle {
+		if end := t.session.Rollback(ctx); errors.Is(end, sql.ErrTxDone) {
+			return status, end
+		}
+		return status, fmt.Errorf("%w: no transaction is open", idem.ErrEscaped)
+	}
+	return status, err
+}
+
+// elsewhere asks through another connection whether the session of the handler is in another
+// transaction by now.
+func (g *postgresGuard) elsewhere(ctx context.Context, t *joinedTx) (another, known bool) {
+	s := t.state.(*postgresState)
+	err := g.joined.db.QueryRowContext(ctx, "SELECT state IS NOT NULL, backend_xid IS DISTINCT FROM $2::pg_catalog.xid8::pg_catalog.xid"+
+		" FROM pg_catalog.pg_stat_get_activity($1::integer)", s.pid, s.xid).Scan(&known, &another)
+	return another && known, err == nil && known
+}
+
+func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
+	switch status, err := g.status(ctx, t); {
+	case err != nil:
+		return err
+	case status == TxFailed:
+		return fmt.Errorf("%w: the transaction is aborted", idem.ErrSwallowed)
+	}
+	found := g.lookLater(ctx, t)
+	s := t.state.(*postgresState)
+	var freed sql.NullBool
+	err := t.session.QueryRow(ctx, g.joined.joined.complete, append(t.completeArgs(c), s.lock == lockHeld, g.lock(t.id)), &freed)
+	another := found()
+	switch {
+	case sqlState(err) == "25P02": // in_failed_sql_transaction
+		return fmt.Errorf("%w: %w", idem.ErrSwallowed, err)
+	case errors.Is(err, sql.ErrNoRows):
+		return fmt.Errorf("%w: its record is not there any more", idem.ErrEscaped)
+	case err != nil && another:
+		return errors.Join(errOtherTransaction, err)
+	case err != nil:
+		return err
+	}
+	s.lock = lockFree
+	return nil
+}
+
+// lookLater looks what transaction the session is in while its statement waits, for example for
+// others that have locked the table. Once the statement has failed it is too late. found
+// reports whether that was another transaction.
+func (g *postgresGuard) lookLater(ctx context.Context, t *joinedTx) (found func() bool) {
+	wait, cancel := half(ctx)
+	result := make(chan bool, 1)
+	stop := context.AfterFunc(wait, func() {
+		another, _ := g.elsewhere(ctx, t)
+		result <- another
+	})
+	return func() bool {
+		defer cancel()
+		return !stop() && <-result
+	}
+}
+
+// half returns a context with half of the time that is left.
+func half(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, time.Now().Add(time.Until(end)/2))
+}
+
+func (g *postgresGuard) commit(ctx context.Context, t *joinedTx) error { return t.session.Commit(ctx) }
+
+func (g *postgresGuard) undone(err error) bool {
+	switch state := sqlState(err); {
+	case strings.HasPrefix(state, "23"), strings.HasPrefix(state, "40"): // constraint, rollback
+		return true
+	case state == "":
+		// The answer to COMMIT was ROLLBACK. pgx has a value for this error, and an import of
+		// pgx would link it into services on other databases.
+		return strings.Contains(err.Error(), "commit unexpectedly resulted in rollback")
+	}
+	return false
+}
