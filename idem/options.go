@@ -43,6 +43,9 @@ func (c *config) validate() error {
 // Option configures an [Engine]. A nil Option is ignored.
 type Option func(*config)
 
+// ConfiguresJoin lets functions such as sqlstore.Join take options of several kinds. It does nothing.
+func (Option) ConfiguresJoin() {}
+
 // WithObserver reports every event to fn. Several observers are called in their order. A nil fn
 // is ignored.
 func WithObserver(fn Observer) Option {

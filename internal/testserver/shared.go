@@ -33,9 +33,10 @@ var shared struct {
 	zkOpts  []ZooKeeperOption
 	redis   sharedServer[string]
 
-	postgres sharedServer[string]
-	mariadb  sharedServer[string]
-	sample   sharedServer[string] // its file
+	postgres  sharedServer[string]
+	pgbouncer sharedServer[*PgBouncer]
+	mariadb   sharedServer[string]
+	sample    sharedServer[string] // its file
 }
 
 type sharedServer[T any] struct {

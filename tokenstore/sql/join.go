@@ -4,29 +4,61 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
+// JoinOption configures [Join]. Every [Option], [JoinedOption] and [idem.Option] is one.
+type JoinOption interface{ ConfiguresJoin() }
+
+// ConfiguresJoin makes it a [JoinOption]. It does nothing.
+func (Option) ConfiguresJoin() {}
+
+// ConfiguresJoin makes it a [JoinOption]. It does nothing.
+func (JoinedOption) ConfiguresJoin() {}
+
 // Join returns an engine whose records commit together with what the handlers write to a database
-// of PostgreSQL, MySQL or MariaDB. It is [New], [Store.Joined] and [idem.NewJoined] with their
-// defaults, and its error is that of those. Use these three for other settings, for a pool of pgx,
-// and for SQLite. Closing the engine closes the store. The database stays open.
+// of PostgreSQL, MySQL or MariaDB. It is [New], [Store.Joined] and [idem.NewJoined], and its error is
+// that of those. It takes the options of all three, such as [WithIsolation]. Use the three themselves
+// for SQLite. A pool of pgx has a Join in package pgxstore. Closing the engine closes the store. The
+// database stays open.
 //
 // Join warns [slog.Default] of requests that were refused as unavailable or internal, with the
 // reason, and of handlers that have ended their transaction. [idem.WithObserver] adds other observers.
-func Join(ctx context.Context, db *sql.DB, d Dialect, opts ...idem.Option) (*idem.Engine, error) {
-	store, err := New(ctx, db, d)
+func Join(ctx context.Context, db *sql.DB, d Dialect, opts ...JoinOption) (*idem.Engine, error) {
+	return JoinOver(ctx, db, d, (*Store).Joined, opts...)
+}
+
+// JoinOver is Join for packages with connections past database/sql. joined calls [Store.JoinedOver].
+func JoinOver(ctx context.Context, db *sql.DB, d Dialect, joined func(*Store, ...JoinedOption) (*Joined, error), opts ...JoinOption) (*idem.Engine, error) {
+	var ofStore []Option
+	var ofJoined []JoinedOption
+	ofEngine := []idem.Option{idem.WithObserver(warn)}
+	for _, opt := range opts {
+		switch opt := opt.(type) {
+		case nil:
+		case Option:
+			ofStore = append(ofStore, opt)
+		case JoinedOption:
+			ofJoined = append(ofJoined, opt)
+		case idem.Option:
+			ofEngine = append(ofEngine, opt)
+		default:
+			return nil, fmt.Errorf("tokenstore/sql: join: %T is no option of New, Joined or NewJoined", opt)
+		}
+	}
+	store, err := New(ctx, db, d, ofStore...)
 	if err != nil {
 		return nil, err
 	}
-	joined, err := store.Joined()
+	j, err := joined(store, ofJoined...)
 	if err != nil {
 		_ = store.Close()
 		return nil, err
 	}
-	engine, err := idem.NewJoined(joined, append([]idem.Option{idem.WithCloser(store), idem.WithObserver(warn)}, opts...)...)
+	engine, err := idem.NewJoined(j, append([]idem.Option{idem.WithCloser(store)}, ofEngine...)...)
 	if err != nil {
 		_ = store.Close()
 	}

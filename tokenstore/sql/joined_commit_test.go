@@ -59,7 +59,7 @@ func throughProxy(t *testing.T, proxy **testserver.Proxy) func(*pools) {
 // onServers runs a test on each database that is a server, through a proxy.
 func onServers(t *testing.T, p serviceParts, f func(s *service, proxy *testserver.Proxy)) {
 	t.Helper()
-	onEach(t, func(t *testing.T, b backend) {
+	onEachJoined(t, func(t *testing.T, b backend) {
 		if b.dialect == SQLite() {
 			return
 		}

@@ -46,9 +46,10 @@ type Session interface {
 // ErrInUse says that the handler has returned and still uses the connection of its transaction.
 var ErrInUse = errors.New("tokenstore/sql: the handler has returned and still uses its transaction")
 
+// Both say what the handler still does, and wrap [ErrInUse].
 var (
-	errRowsOpen  = fmt.Errorf("%w: it has left rows open, which have to be closed before it returns", ErrInUse)
-	errStatement = fmt.Errorf("%w: a goroutine is in a statement, which has to end before the handler returns", ErrInUse)
+	ErrRowsOpen      = fmt.Errorf("%w: it has left rows open, which have to be closed before it returns", ErrInUse)
+	ErrStatementOpen = fmt.Errorf("%w: a goroutine is in a statement, which has to end before the handler returns", ErrInUse)
 )
 
 // Connector opens sessions. It is safe for concurrent use.
@@ -126,12 +127,12 @@ func (s *sqlSession) Status(ctx context.Context) (status TxStatus, err error) {
 		})
 	})
 	if s.stuck != nil {
-		return TxUnknown, errStatement
+		return TxUnknown, ErrStatementOpen
 	}
 	select {
 	case l := <-seen: // Raw returns an error of its own if the connection is closed
 		if l.busy {
-			err = errRowsOpen
+			err = ErrRowsOpen
 		} else {
 			err = nil
 		}
@@ -189,7 +190,7 @@ func (s *sqlSession) within(ctx context.Context, call func() error) error {
 		case <-s.stuck:
 			s.stuck = nil
 		case <-ctx.Done():
-			return errStatement
+			return ErrStatementOpen
 		}
 	}
 	done := make(chan error, 1)

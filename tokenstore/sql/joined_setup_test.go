@@ -275,10 +275,17 @@ func (s *service) started(key string) (finish func() answer) {
 	})
 }
 
+// onEachJoined is onEach, and also through a pooler.
+func onEachJoined(t *testing.T, f func(t *testing.T, b backend)) {
+	t.Helper()
+	onEach(t, f)
+	t.Run(throughPgBouncer.name, func(t *testing.T) { f(t, throughPgBouncer) })
+}
+
 // onEachService runs a test on each database.
 func onEachService(t *testing.T, p serviceParts, f func(s *service)) {
 	t.Helper()
-	onEach(t, func(t *testing.T, b backend) { f(startService(t, b, p)) })
+	onEachJoined(t, func(t *testing.T, b backend) { f(startService(t, b, p)) })
 }
 
 // wantNothingOpen wants no transaction, no slot and no advisory lock to be left.

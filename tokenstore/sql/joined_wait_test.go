@@ -67,7 +67,7 @@ func TestJoinedWinnerOfAWaitSeesWhatWasCommittedMeanwhile(t *testing.T) {
 // 11. The wait for a key is finite, and its limit is not that of the handler's statements.
 func TestJoinedWaitForAKeyEndsAndLeavesTheHandlersLimits(t *testing.T) {
 	onEachService(t, serviceParts{engine: []idem.Option{idem.WithLockTimeout(300 * time.Millisecond)}}, func(s *service) {
-		limit := map[string]string{"PostgreSQL": "SELECT current_setting('lock_timeout') || current_setting('statement_timeout')", "SQLite": "PRAGMA busy_timeout"}[s.backend.name]
+		limit := map[Dialect]string{PostgreSQL(): "SELECT current_setting('lock_timeout') || current_setting('statement_timeout')", SQLite(): "PRAGMA busy_timeout"}[s.backend.dialect]
 		if limit == "" {
 			limit = "SELECT @@innodb_lock_wait_timeout"
 		}

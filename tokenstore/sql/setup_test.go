@@ -57,6 +57,18 @@ func backends() []backend {
 	}
 }
 
+// throughPgBouncer is PostgreSQL behind a pooler that gives each transaction another session.
+var throughPgBouncer = backend{"PgBouncer", PostgreSQL(), func(tb testing.TB) pools {
+	tb.Helper()
+	u, err := url.Parse(freshPostgres(tb).dsn)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dsn := testserver.SharedPgBouncer(tb).URL(strings.TrimPrefix(u.Path, "/"))
+	db := open(tb, "pgx", dsn)
+	return pools{db, db, dsn}
+}}
+
 // onEach runs a test on each database.
 func onEach(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Helper()

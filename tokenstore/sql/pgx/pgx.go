@@ -10,7 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
@@ -26,6 +28,31 @@ func Joined(store *sqlstore.Store, pool *pgxpool.Pool, opts ...sqlstore.JoinedOp
 	}
 	return store.JoinedOver(connector{pool}, opts...)
 }
+
+// Join returns an engine whose records commit together with what the handlers write through a pool. It
+// is [sqlstore.Join] for pgx, with the same options and warnings. Closing the engine leaves the pool open.
+func Join(ctx context.Context, pool *pgxpool.Pool, opts ...sqlstore.JoinOption) (*idem.Engine, error) {
+	if pool == nil {
+		return nil, errors.New("tokenstore/sql/pgx: Join needs a pool")
+	}
+	c := &closers{db: stdlib.OpenDBFromPool(pool)}
+	engine, err := sqlstore.JoinOver(ctx, c.db, sqlstore.PostgreSQL(), func(store *sqlstore.Store, opts ...sqlstore.JoinedOption) (*sqlstore.Joined, error) {
+		c.store = store
+		return Joined(store, pool, opts...)
+	}, append([]sqlstore.JoinOption{idem.WithCloser(c)}, opts...)...)
+	if err != nil {
+		_ = c.db.Close()
+	}
+	return engine, err
+}
+
+// closers are what [Join] has made.
+type closers struct {
+	store *sqlstore.Store
+	db    *sql.DB // its connections are those of the pool
+}
+
+func (c *closers) Close() error { return errors.Join(c.store.Close(), c.db.Close()) }
 
 // Tx returns the transaction of the running handler. Its writes commit together with the record
 // of the request. Its Begin makes savepoints, as usual. Do not call its Commit or Rollback. Commit
@@ -63,6 +90,7 @@ type session struct {
 	conn    *pgxpool.Conn
 	tx      pgx.Tx
 	handler *handlerTx
+	cut     chan struct{} // closed once the server was asked to cancel the statement of the handler; nil before
 }
 
 var _ sqlstore.Session = (*session)(nil)
@@ -79,16 +107,27 @@ var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
 
 func (s *session) PID() uint32 { return s.conn.Conn().PgConn().PID() }
 
-func (s *session) Status(context.Context) (sqlstore.TxStatus, error) {
-	conn := s.conn.Conn().PgConn()
-	status := sqlstore.TxStatus(conn.TxStatus())
-	if conn.IsBusy() {
-		return status, sqlstore.ErrInUse
+func (s *session) Status(ctx context.Context) (sqlstore.TxStatus, error) {
+	if !s.handler.gate.close(ctx) {
+		return sqlstore.TxUnknown, sqlstore.ErrStatementOpen
 	}
-	return status, nil
+	return s.handler.gate.status()
 }
 
-func (s *session) Interrupt() {}
+// Interrupt does not wait. The connection is closed later, because the cancellation may come late
+// and meet another statement.
+func (s *session) Interrupt() {
+	if s.cut != nil {
+		return
+	}
+	s.cut = make(chan struct{})
+	go func() {
+		defer close(s.cut)
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		_ = s.conn.Conn().PgConn().CancelRequest(ctx)
+	}()
+}
 
 func (s *session) Begin(ctx context.Context, level sql.IsolationLevel) (err error) {
 	iso, ok := levels[level]
@@ -98,7 +137,7 @@ func (s *session) Begin(ctx context.Context, level sql.IsolationLevel) (err erro
 	if s.tx, err = s.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: iso, AccessMode: pgx.ReadWrite}); err != nil {
 		return err
 	}
-	s.handler = &handlerTx{Tx: s.tx}
+	s.handler = &handlerTx{gatedTx: gatedTx{s.tx, &gate{conn: s.conn.Conn().PgConn()}}}
 	return nil
 }
 
@@ -107,6 +146,9 @@ func (s *session) QueryRow(ctx context.Context, statement string, args []any, to
 }
 
 func (s *session) Commit(ctx context.Context) error {
+	if !s.handler.gate.close(ctx) {
+		return sqlstore.ErrStatementOpen
+	}
 	if s.handler.ended.Swap(true) {
 		return sql.ErrTxDone
 	}
@@ -114,11 +156,27 @@ func (s *session) Commit(ctx context.Context) error {
 }
 
 func (s *session) Rollback(ctx context.Context) error {
+	if !s.handler.gate.close(immediately) {
+		s.Interrupt()
+	}
+	if !s.handler.gate.close(ctx) {
+		return sqlstore.ErrStatementOpen
+	}
 	s.handler.ended.Store(true)
 	return standard(s.tx.Rollback(ctx))
 }
 
+// immediately is over.
+var immediately = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 func (s *session) Exec(ctx context.Context, statement string, args ...any) error {
+	if s.handler != nil && !s.handler.gate.close(ctx) {
+		return sqlstore.ErrStatementOpen
+	}
 	_, err := s.conn.Exec(ctx, statement, args...)
 	return err
 }
@@ -127,7 +185,22 @@ func (s *session) Exec(ctx context.Context, statement string, args ...any) error
 const closeTimeout = time.Second
 
 func (s *session) Close(broken bool, closed func()) {
-	defer closed()
+	if s.cut == nil && (s.handler == nil || s.handler.gate.close(immediately)) {
+		s.close(broken)
+		closed()
+		return
+	}
+	go func() {
+		defer closed()
+		s.handler.gate.close(context.Background())
+		if s.cut != nil {
+			<-s.cut
+		}
+		s.close(true)
+	}()
+}
+
+func (s *session) close(broken bool) {
 	if broken {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
@@ -149,7 +222,7 @@ func standard(err error) error {
 
 // handlerTx is a transaction as its handler has it. The handler cannot end it.
 type handlerTx struct {
-	pgx.Tx
+	gatedTx
 	ended atomic.Bool
 }
 

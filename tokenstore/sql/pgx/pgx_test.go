@@ -112,6 +112,16 @@ func (l *ledger) observe(_ context.Context, ev idem.Event) {
 
 // pay runs a handler that writes a payment and then does more.
 func (l *ledger) pay(key string, more func(ctx context.Context, tx pgx.Tx) (status int, err error)) (idem.Result, error) {
+	return l.run(key, func(ctx context.Context, tx pgx.Tx) (int, error) {
+		if _, err := tx.Exec(ctx, "INSERT INTO payments VALUES ($1, 100)", key); err != nil {
+			return 0, err
+		}
+		return more(ctx, tx)
+	})
+}
+
+// run runs a handler.
+func (l *ledger) run(key string, handle func(ctx context.Context, tx pgx.Tx) (status int, err error)) (idem.Result, error) {
 	fingerprint := func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "POST /pay", "100") }
 	op := idem.Operation{Transport: idem.TransportHTTP, Key: idem.Key(key), Policy: &l.policy, Fingerprint: fingerprint}
 	return l.engine.Do(context.Background(), op, func(ctx context.Context) (idem.Response, error) {
@@ -119,10 +129,7 @@ func (l *ledger) pay(key string, more func(ctx context.Context, tx pgx.Tx) (stat
 		if err != nil {
 			return idem.Response{}, err
 		}
-		if _, err := tx.Exec(ctx, "INSERT INTO payments VALUES ($1, 100)", key); err != nil {
-			return idem.Response{}, err
-		}
-		status, err := more(ctx, tx)
+		status, err := handle(ctx, tx)
 		return idem.Response{Status: status, Body: []byte("answer")}, err
 	})
 }

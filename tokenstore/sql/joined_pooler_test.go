@@ -1,0 +1,180 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// mixedConnector makes every second connection through a pooler, as after one was put in front of
+// the database, or where one address of several is that of a pooler.
+type mixedConnector struct {
+	direct, pooled driver.Connector
+	made           atomic.Int64
+}
+
+func (c *mixedConnector) Driver() driver.Driver { return c.direct.Driver() }
+
+func (c *mixedConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	if c.made.Add(1)%2 == 0 {
+		return c.direct.Connect(ctx)
+	}
+	return c.pooled.Connect(ctx)
+}
+
+// opaqueConnector makes connections that do not tell of which session they are.
+type opaqueConnector struct{ driver.Connector }
+
+func (c opaqueConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return opaqueConn{
+		conn, conn.(driver.ExecerContext), conn.(driver.QueryerContext), conn.(driver.ConnBeginTx),
+		conn.(driver.NamedValueChecker), conn.(driver.Pinger), conn.(driver.SessionResetter), conn.(driver.ConnPrepareContext),
+	}, nil
+}
+
+type opaqueConn struct {
+	driver.Conn
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.ConnBeginTx
+	driver.NamedValueChecker
+	driver.Pinger
+	driver.SessionResetter
+	driver.ConnPrepareContext
+}
+
+func connectorTo(t *testing.T, dsn string) driver.Connector {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stdlib.GetConnector(*cfg)
+}
+
+func pooled(t *testing.T, dsn string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testserver.SharedPgBouncer(t).URL(strings.TrimPrefix(u.Path, "/"))
+}
+
+// over replaces the pool of a service.
+func over(t *testing.T, c func(dsn string) driver.Connector) func(*pools) {
+	return func(p *pools) {
+		p.write = sql.OpenDB(c(p.dsn))
+		p.write.SetMaxIdleConns(8)
+		t.Cleanup(func() { _ = p.write.Close() })
+	}
+}
+
+// Behind a pooler a session belongs to everybody, so a refused payment may leave nothing there.
+func TestJoinedLeavesNoLockInTheSessionsOfAPooler(t *testing.T) {
+	for name, connector := range map[string]func(dsn string) driver.Connector{
+		"pgx":            func(dsn string) driver.Connector { return connectorTo(t, pooled(t, dsn)) },
+		"another driver": func(dsn string) driver.Connector { return opaqueConnector{connectorTo(t, pooled(t, dsn))} },
+		"every second session": func(dsn string) driver.Connector {
+			return &mixedConnector{direct: connectorTo(t, dsn), pooled: connectorTo(t, pooled(t, dsn))}
+		},
+		"another driver and every second session": func(dsn string) driver.Connector {
+			return opaqueConnector{&mixedConnector{direct: connectorTo(t, dsn), pooled: connectorTo(t, pooled(t, dsn))}}
+		},
+		"no pooler": func(dsn string) driver.Connector { return connectorTo(t, dsn) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startOn(t, PostgreSQL(), serviceParts{rewrite: over(t, connector)})
+			outcomes := []int{500, 402, 201, 503}
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				var n int
+				_, _ = fmt.Sscanf(c.GetHeader("Idempotency-Key"), "key-%d", &n)
+				if err := s.insert(c, tx); err != nil {
+					return err
+				}
+				if n%7 == 0 {
+					_, _ = tx.Exec("SELECT nothing FROM nowhere")
+				}
+				c.String(outcomes[n%len(outcomes)], "paid")
+				return nil
+			}))
+			var clients sync.WaitGroup
+			for client := range 8 {
+				clients.Go(func() {
+					for i := range 50 {
+						s.pay(fmt.Sprintf("key-%d", 25*client+i)) // the next client has half of these keys
+					}
+				})
+			}
+			clients.Wait()
+			s.wantNothingOpen("after the refusals")
+			s.with(s.paying(201))
+			for n := range 200 {
+				if a := s.pay(fmt.Sprintf("key-%d", n)); a.code != "" {
+					t.Errorf("the repeat of key-%d got %v", n, a)
+				}
+			}
+			s.wantNothingOpen("after the repeats")
+		})
+	}
+}
+
+// A session of one client may keep a lock, so the key is held until a misused transaction is recorded.
+func TestJoinedKeyOfAnEscapedTransactionStaysHeldInAnOwnSession(t *testing.T) {
+	var other *service
+	run := func(t *testing.T, b backend) (during answer) {
+		t.Helper()
+		s := startService(t, b, serviceParts{})
+		other = startService(t, b, serviceParts{pools: &s.pools})
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			_, err := tx.Exec("ROLLBACK")
+			c.String(201, "paid")
+			return err
+		}))
+		finish := s.started("k1")
+		during = other.pay("k1")
+		s.want(finish(), refused(409, idem.CodeOutcomeUnknown))
+		return during
+	}
+	if got := run(t, backends()[0]); got.code != string(idem.CodeInProgress) {
+		t.Errorf("without a pooler a duplicate of the escaped transaction got %v, want in-progress", got)
+	}
+	if got := run(t, throughPgBouncer); got != paid {
+		t.Errorf("behind a pooler a duplicate of the escaped transaction got %v, want %v, as the documentation says", got, paid)
+	}
+}
+
+// A pooler of statements cannot have transactions, so nothing works and nothing is paid.
+func TestJoinedIsRefusedByAPoolerOfStatements(t *testing.T) {
+	u, err := url.Parse(testserver.SharedPostgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bouncer := testserver.StartPgBouncer(t, u.String(), "pool_mode = statement")
+	s := startOn(t, PostgreSQL(), serviceParts{rewrite: over(t, func(dsn string) driver.Connector {
+		of, err := url.Parse(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return connectorTo(t, bouncer.URL(strings.TrimPrefix(of.Path, "/")))
+	})})
+	s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+	s.wantPayments(0)
+}

@@ -1,0 +1,150 @@
+package pgxstore
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// hindrances keep the middleware from looking what the handler has done to its transaction.
+var hindrances = map[string]func(l *ledger, tx pgx.Tx) (lift func()){
+	"none": func(*ledger, pgx.Tx) func() { return func() {} },
+	"rows left open": func(l *ledger, tx pgx.Tx) func() {
+		rows, err := tx.Query(context.Background(), "SELECT generate_series(1, 100000)")
+		if err != nil {
+			l.Errorf("Query() = %v", err)
+			return func() {}
+		}
+		rows.Next()
+		return rows.Close
+	},
+	"a statement cancelled by the handler": func(l *ledger, tx pgx.Tx) func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		if _, err := tx.Exec(ctx, "SELECT pg_sleep(60)"); err == nil {
+			l.Error("pg_sleep(60) ended within 20 ms")
+		}
+		return func() {}
+	},
+	"a goroutine in a statement": func(l *ledger, tx pgx.Tx) func() {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			var nothing any
+			_ = tx.QueryRow(context.Background(), "SELECT pg_sleep(60), 'of a goroutine'").Scan(&nothing, &nothing)
+		}()
+		l.wait("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%''of a goroutine''%' AND pid <> pg_backend_pid() AND datname = current_database()")
+		return func() {
+			select {
+			case <-ended:
+			case <-time.After(patience):
+				l.Error("the statement of the goroutine goes on after the answer")
+			}
+		}
+	},
+	"the records locked by others": func(l *ledger, _ pgx.Tx) func() {
+		lock, err := l.pool.Begin(context.Background())
+		if err != nil {
+			l.Error(err)
+			return func() {}
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = lock.Exec(context.Background(), "LOCK TABLE idem_records IN ACCESS EXCLUSIVE MODE")
+		}()
+		l.wait("SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'idem_records'::regclass")
+		return func() {
+			<-ended
+			_ = lock.Rollback(context.Background())
+		}
+	},
+}
+
+// wait waits until a query counts something.
+func (l *ledger) wait(count string) {
+	l.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		var n int
+		if err := l.pool.QueryRow(context.Background(), count).Scan(&n); err == nil && n > 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.Errorf("never counted anything: %s", count)
+			return
+		}
+	}
+}
+
+// A handler ends its transaction by a statement, and the middleware cannot look for the record. It
+// must not take that for a rollback, because what the handler wrote may be there. Unlike database/sql
+// it sees every call of the handler.
+func TestEscapeThatCannotBeLookedForIsNoRollback(t *testing.T) {
+	for escape, statements := range map[string][]string{
+		"nothing":                           {"pay"},
+		"COMMIT":                            {"COMMIT", "pay"},
+		"ROLLBACK":                          {"ROLLBACK", "pay"},
+		"ROLLBACK; BEGIN":                   {"ROLLBACK; BEGIN", "pay"},
+		"COMMIT AND CHAIN":                  {"COMMIT AND CHAIN", "pay"},
+		"ROLLBACK AND CHAIN":                {"ROLLBACK AND CHAIN", "pay"},
+		"ROLLBACK, pay, BEGIN":              {"ROLLBACK", "pay", "BEGIN"},
+		"ROLLBACK, pay, BEGIN and an error": {"ROLLBACK", "pay", "BEGIN", "SELECT nothing FROM nowhere"},
+	} {
+		t.Run(escape, func(t *testing.T) {
+			t.Parallel()
+			l := setup(t, idem.WithSettleTimeout(500*time.Millisecond), idem.WithStoreTimeout(500*time.Millisecond))
+			for name, hinder := range hindrances {
+				for _, status := range []int{201, 402, 500} {
+					l.escape(name+" "+http.StatusText(status), statements, hinder, status)
+				}
+			}
+		})
+	}
+}
+
+func (l *ledger) escape(name string, statements []string, hinder func(*ledger, pgx.Tx) func(), status int) {
+	key, lift := idem.NewNonce().String(), func() {}
+	_, err := l.run(key, func(ctx context.Context, tx pgx.Tx) (int, error) {
+		for _, statement := range statements {
+			if statement == "pay" {
+				statement = "INSERT INTO payments VALUES ('" + key + "', 100)"
+			}
+			_, _ = tx.Exec(ctx, statement)
+		}
+		lift = hinder(l, tx)
+		return status, nil
+	})
+	lift()
+	code := idem.Code("")
+	if refusal, ok := errors.AsType[*idem.Refusal](err); ok {
+		code = refusal.Code
+	}
+	escaped := len(statements) > 1
+	paid := l.paid(key)
+	if escaped && paid > 0 && code != idem.CodeOutcomeUnknown || !escaped && status == 500 && err != nil {
+		l.Errorf("%s: %d payments, and the answer is %v", name, paid, err)
+	}
+	var again idem.Result
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		again, err = l.pay(key, answers(201))
+		if refusal, ok := errors.AsType[*idem.Refusal](err); !ok || refusal.Code != idem.CodeInProgress && refusal.Code != idem.CodeUnavailable {
+			break
+		}
+	}
+	if paid := l.paid(key); paid > 1 || !escaped && status == 500 && (paid != 1 || again.Response.Status != 201) {
+		l.Errorf("%s: %d payments after the repeat, which got %v, %v", name, paid, again.Response.Status, err)
+	}
+}
+
+func (l *ledger) paid(key string) (n int) {
+	if err := l.pool.QueryRow(context.Background(), "SELECT count(*) FROM payments WHERE op = $1", key).Scan(&n); err != nil {
+		l.Error(err)
+	}
+	return n
+}
