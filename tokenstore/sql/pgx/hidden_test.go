@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,6 +101,9 @@ func TestEscapeThatCannotBeLookedForIsNoRollback(t *testing.T) {
 			t.Parallel()
 			l := setup(t, idem.WithSettleTimeout(500*time.Millisecond), idem.WithStoreTimeout(500*time.Millisecond))
 			for name, hinder := range hindrances {
+				if strings.HasSuffix(escape, "an error") && (name == "rows left open" || name == "a goroutine in a statement") {
+					continue // no statement runs after it
+				}
 				for _, status := range []int{201, 402, 500} {
 					l.escape(name+" "+http.StatusText(status), statements, hinder, status)
 				}
