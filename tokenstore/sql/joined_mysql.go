@@ -40,7 +40,7 @@ func newMySQLGuard(j *Joined) guard {
 		set: "SET @idem_wait_timeout = @@SESSION.wait_timeout, @idem_read_only = @@SESSION." + readOnly +
 			", SESSION autocommit = 0, SESSION " + readOnly + " = 1, SESSION wait_timeout = ",
 		settings: "SELECT @@SESSION.autocommit = 0 AND @@SESSION." + readOnly + " = 1",
-		undo: "SET SESSION autocommit = 1, SESSION " + readOnly + " = @idem_read_only, SESSION wait_timeout = @idem_wait_timeout"}
+		undo:     "SET SESSION autocommit = 1, SESSION " + readOnly + " = @idem_read_only, SESSION wait_timeout = @idem_wait_timeout"}
 }
 
 func (g *mysqlGuard) claim(idem.KeyID) bool { return true }
