@@ -37,7 +37,8 @@ type Config struct {
 	// earlier decisions, and finds settled records by operation ID.
 	Store idem.Store
 	// Policies gives the policy of a route, as for the sweeper. The console tells by it what
-	// happens next, and keeps results for as long as it says. It may be nil.
+	// happens next. Without it results and keys are kept for as long as the record says, or for
+	// the defaults if that is longer. It may be nil.
 	Policies func(route string) (idem.Policy, bool)
 	// Authorise names the operator behind a request, or refuses it. ErrUnauthorised is answered
 	// with 401, and any other error with 403. It is called for every request, with a path

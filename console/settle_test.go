@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -52,6 +53,30 @@ func TestSettleAsApplied(t *testing.T) {
 			r.Errorf("the record became %v", again.State)
 		}
 	})
+}
+
+// The console may know no policy of the route. The record says for how long the route remembers.
+func TestSettleKeepsTheTimesOfTheRoute(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		op := r.operation("k")
+		op.Policy.Name, op.Policy.ResultTTL, op.Policy.KeyTTL = "POST /unheard-of", 15*24*time.Hour, 30*24*time.Hour
+		// In joined mode a handler without its transaction leaves its outcome in doubt.
+		_, _ = r.engine.Do(r.Context(), op, func(context.Context) (idem.Response, error) { return idem.Response{Status: 200}, errIfAlone(r) })
+		ada := r.as("ada")
+		ada.settle("k", ada.storyOf("k"), "outcome", "applied", "status", "201", "content-type", "text/plain", "body", "paid").want(r.T, 200)
+		rec := r.record("k")
+		if rec.ResultExpires.Sub(rec.Settled) != op.Policy.ResultTTL || rec.KeyExpires.Sub(rec.Settled) != op.Policy.KeyTTL {
+			r.Errorf("%v with a result until %v and a key until %v, settled at %v, want 15 and 30 days", rec.State, rec.ResultExpires, rec.KeyExpires, rec.Settled)
+		}
+	})
+}
+
+// errIfAlone is the error of a handler whose outcome is in doubt, unless it has a transaction.
+func errIfAlone(r *rig) error {
+	if domain, _ := r.engine.DomainOf(r.Context(), id("k")); domain == idem.JoinedDomain {
+		return nil
+	}
+	return errors.New("lost")
 }
 
 func TestSettleAsNotApplied(t *testing.T) {

@@ -17,7 +17,7 @@ var errMarkedLost = errors.New("idem: the token store lost the marked attempt wh
 // Begin in the background under the lock.
 func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool, res *Result, err error) {
 	req := BeginRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Fence: lease.Fence(), Nonce: r.nonce,
-		Fingerprint: r.fingerprint, KeyTTL: r.Policy.KeyTTL}
+		Fingerprint: r.fingerprint, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL}
 	if res, answered, err := e.heed(ctx, r, lease); answered {
 		lease.ReleaseInBackground()
 		return false, res, err
@@ -92,7 +92,8 @@ func (e *Engine) callBegin(ctx context.Context, r *request, req BeginRequest) (b
 
 // repairOf returns the data for Settle to write a record anew.
 func repairOf(rec *Record) Repair {
-	return Repair{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started}
+	return Repair{Kind: rec.Kind, Route: rec.Route, Fingerprint: rec.Fingerprint, Started: rec.Started,
+		ResultTTL: rec.ResultTTL, KeyTTL: rec.KeyTTL}
 }
 
 // found handles a record, read under the lock, that did not let an attempt start. again says

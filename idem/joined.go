@@ -134,7 +134,7 @@ func (e *Engine) bind(ctx context.Context, r *request) error {
 func (e *Engine) beginJoined(ctx context.Context, r *request) (tx JoinedTx, res *Result, err error) {
 	r.nonce = NewNonce()
 	req := JoinedRequest{Kind: r.Policy.Kind, Route: r.Policy.Name, Nonce: r.nonce, Fingerprint: r.fingerprint,
-		ResultTTL: r.Policy.ResultTTL, HandlerTimeout: r.Policy.HandlerTimeout}
+		ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL, HandlerTimeout: r.Policy.HandlerTimeout}
 	// A second round follows after a committed attempt in doubt, as in begin.
 	for range beginRounds {
 		begin, err := e.callBeginJoined(ctx, r, req)

@@ -68,8 +68,9 @@ type JoinedRequest struct {
 	Fingerprint Fingerprint
 	// RunAgainFrom, if set, is the open attempt to start over from, as in [BeginRequest].
 	RunAgainFrom *Attempt
-	// ResultTTL is how long a completed outcome will be kept. Commit has the last word.
-	ResultTTL time.Duration
+	// ResultTTL and KeyTTL are those of the route, as in [BeginRequest]. Commit keeps the longest
+	// of them, of those in the record and of those in the settlement.
+	ResultTTL, KeyTTL time.Duration
 	// HandlerTimeout is the deadline of the handler, or 0. The database ends the transaction by
 	// itself if it is idle for longer.
 	HandlerTimeout time.Duration

@@ -142,7 +142,10 @@ func follows(rec *Record, m *Marker) bool {
 // the attempt as.
 func (e *Engine) restoreMarked(ctx context.Context, r *request, lease Lease, m *Marker, as Attempt) error {
 	s := Settlement{Attempt: as, ID: as.Nonce, State: m.State, ResultTTL: r.Policy.ResultTTL, KeyTTL: r.Policy.KeyTTL,
-		LeaseTrusted: lease.Err() == nil, Decision: byMarker, Repair: &Repair{Kind: m.Kind, Route: m.Route, Fingerprint: m.Fingerprint, Started: m.Started}}
+		LeaseTrusted: lease.Err() == nil, Decision: byMarker}
+	marked := m.Record()
+	repair := repairOf(&marked)
+	s.Repair = &repair
 	if m.State == StateCompleted {
 		s.Response = &Response{Omitted: true}
 	}
@@ -208,5 +211,6 @@ func (run *run) mark() {
 // record, the attempt was of a token, and there was nothing to keep.
 func (run *run) markOwn() {
 	mark(run.lease, &Record{State: run.settlement.State, Kind: run.repair.Kind, Route: run.repair.Route,
-		Attempt: run.settlement.Attempt, Fingerprint: run.repair.Fingerprint, Started: run.repair.Started})
+		Attempt: run.settlement.Attempt, Fingerprint: run.repair.Fingerprint, Started: run.repair.Started,
+		ResultTTL: run.repair.ResultTTL, KeyTTL: run.repair.KeyTTL})
 }

@@ -127,7 +127,7 @@ func setupMarked(t *testing.T, policy func(*idem.Policy)) *markedBundle {
 
 // wipe loses all records.
 func (b *markedBundle) wipe() {
-	s := memorystore.New()
+	s := b.newStore()
 	b.lossy.now.Store(s)
 	b.store = s
 }

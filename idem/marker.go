@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"math"
 	"time"
 )
 
@@ -16,6 +17,9 @@ type Marker struct {
 	Attempt     Attempt
 	Fingerprint Fingerprint
 	Started     time.Time // to the millisecond, by the token store's clock
+	// ResultTTL and KeyTTL are those of the record, to the second, rounded up. They are zero if
+	// an earlier version left the marker.
+	ResultTTL, KeyTTL time.Duration
 }
 
 // MarkingLease is a [Lease] of a lock service that can keep markers. Other leases protect keys
@@ -44,14 +48,25 @@ type MarkingLease interface {
 	MarkOnRelease(m *Marker)
 }
 
-// NewMarker is the marker of a record.
+// NewMarker is the marker of a record. A completed record has ends in place of times to live.
 func NewMarker(r *Record) *Marker {
-	return &Marker{State: r.State, Kind: r.Kind, Route: r.Route, Attempt: r.Attempt, Fingerprint: r.Fingerprint, Started: r.Started}
+	m := &Marker{State: r.State, Kind: r.Kind, Route: r.Route, Attempt: r.Attempt, Fingerprint: r.Fingerprint, Started: r.Started,
+		ResultTTL: wholeSeconds(r.ResultTTL), KeyTTL: wholeSeconds(r.KeyTTL)}
+	if !r.KeyExpires.IsZero() && !r.State.Open() {
+		m.ResultTTL, m.KeyTTL = wholeSeconds(r.ResultExpires.Sub(r.Settled)), wholeSeconds(r.KeyExpires.Sub(r.Settled))
+	}
+	return m
+}
+
+// wholeSeconds rounds up to what the binary form of a marker can hold.
+func wholeSeconds(d time.Duration) time.Duration {
+	return min((max(d, 0) + time.Second - 1).Truncate(time.Second), math.MaxUint32*time.Second)
 }
 
 // Record is the record according to its marker alone, without response and expiries.
 func (m *Marker) Record() Record {
-	return Record{State: m.State, Kind: m.Kind, Route: m.Route, Attempt: m.Attempt, Fingerprint: m.Fingerprint, Started: m.Started}
+	return Record{State: m.State, Kind: m.Kind, Route: m.Route, Attempt: m.Attempt, Fingerprint: m.Fingerprint, Started: m.Started,
+		ResultTTL: m.ResultTTL, KeyTTL: m.KeyTTL}
 }
 
 // SettledBy reports whether a record says how the marked attempt ended. Then the marker of an
@@ -67,8 +82,9 @@ func (m *Marker) SettledBy(rec *Record) bool {
 	return rec.Attempt == m.Attempt || later(rec, m)
 }
 
-// markerForm is the binary form of a [Marker], version 1, up to its domain. Numbers are
-// big-endian. The domain and the route follow.
+// markerForm is the binary form of a [Marker] up to its domain. Numbers are big-endian. The
+// domain and the route follow. In version 2 a markerTimes comes before them. A marker without
+// times has version 1.
 type markerForm struct {
 	Magic          [3]byte // markerMagic
 	Version        uint8
@@ -82,7 +98,8 @@ type markerForm struct {
 	LengthOfDomain uint8
 }
 
-const markerVersion = 1
+// markerTimes are the times to live of a [Marker] in seconds.
+type markerTimes struct{ Result, Key uint32 }
 
 var (
 	markerMagic = [3]byte{'i', 'd', 'm'}
@@ -96,8 +113,15 @@ func (m *Marker) AppendBinary(buf []byte) ([]byte, error) {
 	if len(a.Fence.Domain) > 255 || len(m.Route) > 255 {
 		return nil, errMarker
 	}
-	buf, err := binary.Append(buf, binary.BigEndian, markerForm{markerMagic, markerVersion, m.State, m.Kind, a.Number, a.Fence.Token, a.Nonce,
-		m.Fingerprint, m.Started.UnixMilli(), uint8(len(a.Fence.Domain))})
+	form := markerForm{markerMagic, 1, m.State, m.Kind, a.Number, a.Fence.Token, a.Nonce, m.Fingerprint, m.Started.UnixMilli(), uint8(len(a.Fence.Domain))}
+	times := markerTimes{uint32(wholeSeconds(m.ResultTTL) / time.Second), uint32(wholeSeconds(m.KeyTTL) / time.Second)}
+	if times != (markerTimes{}) {
+		form.Version = 2
+	}
+	buf, err := binary.Append(buf, binary.BigEndian, form)
+	if err == nil && form.Version == 2 {
+		buf, err = binary.Append(buf, binary.BigEndian, times)
+	}
 	return append(append(buf, a.Fence.Domain...), m.Route...), err
 }
 
@@ -106,7 +130,19 @@ func (m *Marker) AppendBinary(buf []byte) ([]byte, error) {
 func (m *Marker) UnmarshalBinary(data []byte) error {
 	var f markerForm
 	n, err := binary.Decode(data, binary.BigEndian, &f)
-	if err != nil || f.Magic != markerMagic || f.Version != markerVersion || f.State != StateCompleted && f.State != StateUnknown || f.Kind > IssuedToken {
+	if err != nil || f.Magic != markerMagic || f.State != StateCompleted && f.State != StateUnknown || f.Kind > IssuedToken {
+		return errMarker
+	}
+	var times markerTimes
+	switch f.Version {
+	case 1:
+	case 2:
+		more, err := binary.Decode(data[n:], binary.BigEndian, &times)
+		if err != nil || times == (markerTimes{}) {
+			return errMarker
+		}
+		n += more
+	default:
 		return errMarker
 	}
 	text, domain := string(data[n:]), int(f.LengthOfDomain)
@@ -114,6 +150,7 @@ func (m *Marker) UnmarshalBinary(data []byte) error {
 		return errMarker
 	}
 	*m = Marker{State: f.State, Kind: f.Kind, Route: text[domain:], Fingerprint: f.Fingerprint, Started: time.UnixMilli(f.Started).UTC(),
-		Attempt: Attempt{Number: f.Number, Fence: Fence{Domain: text[:domain], Token: f.Token}, Nonce: f.Nonce}}
+		Attempt:   Attempt{Number: f.Number, Fence: Fence{Domain: text[:domain], Token: f.Token}, Nonce: f.Nonce},
+		ResultTTL: time.Duration(times.Result) * time.Second, KeyTTL: time.Duration(times.Key) * time.Second}
 	return nil
 }

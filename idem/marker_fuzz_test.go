@@ -3,6 +3,7 @@ package idem
 import (
 	"bytes"
 	"testing"
+	"time"
 )
 
 // Znodes may hold any bytes. A marker that is accepted is written as it was read.
@@ -15,6 +16,12 @@ func FuzzMarkerUnmarshalBinary(f *testing.F) {
 	f.Add(data)
 	f.Add(data[:len(data)-1])
 	f.Add([]byte("idm\x01"))
+	good.ResultTTL, good.KeyTTL = time.Hour, 24*time.Hour
+	data, err = good.AppendBinary(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var m Marker
 		if m.UnmarshalBinary(data) != nil {

@@ -1,6 +1,7 @@
 package idem_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -14,11 +15,12 @@ func TestMarkerSurvivesItsBinaryForm(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []idem.Marker{
-		{State: idem.StateCompleted, Route: "POST /pay", Fingerprint: fp, Started: time.UnixMilli(1_800_000_000_123).UTC(),
+		{State: idem.StateCompleted, Route: "POST /pay", Fingerprint: fp, Started: time.UnixMilli(1_800_000_000_123).UTC(), ResultTTL: time.Hour, KeyTTL: 30 * 24 * time.Hour,
 			Attempt: idem.Attempt{Number: 3, Fence: idem.Fence{Domain: "zookeeper:d", Token: 1<<63 + 5}, Nonce: idem.NewNonce()}},
 		{State: idem.StateUnknown, Kind: idem.IssuedToken, Route: strings.Repeat("r", 255), Started: time.UnixMilli(1).UTC(),
 			Attempt: idem.Attempt{Number: 1, Fence: idem.Fence{Domain: strings.Repeat("d", 255), Token: 1}}},
 		{State: idem.StateUnknown, Started: time.UnixMilli(1).UTC(), Attempt: idem.Attempt{Number: 1, Fence: idem.Fence{Domain: "no route"}}},
+		{State: idem.StateUnknown, Started: time.UnixMilli(1).UTC(), KeyTTL: math.MaxUint32 * time.Second},
 	} {
 		data, err := want.AppendBinary(nil)
 		if err != nil {
@@ -67,7 +69,7 @@ func TestMarkerOfAnUnknownFormIsRefused(t *testing.T) {
 	}
 	for name, change := range map[string]func([]byte) []byte{
 		"magic":   func(d []byte) []byte { d[0]++; return d },
-		"version": func(d []byte) []byte { d[3]++; return d },
+		"version": func(d []byte) []byte { d[3] += 2; return d },
 		"kind":    func(d []byte) []byte { d[5] = 77; return d },
 		"route":   func(d []byte) []byte { return append(d, strings.Repeat("r", 247)...) }, // 256 bytes
 	} {

@@ -65,7 +65,8 @@ type Policy struct {
 	// ResultTTL is how long a completed response is replayed. The default is DefaultResultTTL.
 	ResultTTL time.Duration
 	// KeyTTL is how long the key itself is remembered. The default is DefaultKeyTTL. It is
-	// never less than ResultTTL.
+	// never less than ResultTTL. The record has both from the begin of the attempt on, and
+	// whoever settles the attempt keeps the longer of the record's and its own.
 	KeyTTL time.Duration
 	// InDoubt is how the route treats an outcome in doubt, by [LeaveUnknown] (the default),
 	// [AskResolver] or [RunAgain].

@@ -73,6 +73,12 @@ type Record struct {
 	KeyExpires    time.Time // end of the key
 	TokenExpires  time.Time // end of an issued token
 
+	// ResultTTL and KeyTTL are how long the route of an open attempt keeps a result and
+	// remembers the key, from the settlement on. A settlement by any author keeps the key at
+	// least for so long. They are zero in a record without an open attempt, and in one that a
+	// version without these fields wrote.
+	ResultTTL, KeyTTL time.Duration
+
 	// Decision says who settled the attempt, unless its holder did.
 	Decision Decision
 }

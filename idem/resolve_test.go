@@ -30,7 +30,8 @@ func (b *bundle) begin(id idem.KeyID, body string, fence idem.Fence) idem.Attemp
 	b.Helper()
 	fp, _ := fingerprintOf("http", body)(1)
 	got, err := b.store.Begin(context.Background(), id, idem.BeginRequest{Kind: b.policy.Kind, Route: "POST /pay",
-		Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp})
+		Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp,
+		ResultTTL: b.policy.ResultTTL, KeyTTL: b.policy.KeyTTL})
 	if err != nil || !got.Begun {
 		b.Fatalf("Begin() = %+v, %v", got, err)
 	}

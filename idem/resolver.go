@@ -68,7 +68,7 @@ func AskResolver(r Resolver) InDoubt { return InDoubt{resolver: r} }
 // The key stays bound to its request. The next attempt starts from the one in doubt in one
 // step, and it ends as completed or unknown. A refusal such as 429 and [NoEffect] leave it
 // unknown, because the earlier attempt may have had an effect. If the client never repeats the
-// request, the sweeper releases the key after the last attempt is older than Policy.KeyTTL.
+// request, the sweeper releases the key after the last attempt is older than its route's KeyTTL.
 func RunAgain() InDoubt { return InDoubt{again: true} }
 
 // Resolver is the resolver to ask, or nil.

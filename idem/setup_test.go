@@ -28,6 +28,7 @@ type bundle struct {
 	engine *idem.Engine
 	locker *memorylock.Locker
 	store  idem.Store
+	ahead  *atomic.Int64 // the clock of store, in nanoseconds ahead of ours
 	policy idem.Policy
 	faults *idemtest.FaultyStore  // in front of store
 	locks  *idemtest.FaultyLocker // in front of locker
@@ -45,7 +46,8 @@ type parts struct {
 
 func setup(t *testing.T, p parts) *bundle {
 	t.Helper()
-	b := &bundle{T: t, locker: memorylock.New(), store: memorystore.New()}
+	b := &bundle{T: t, locker: memorylock.New(), ahead: new(atomic.Int64)}
+	b.store = b.newStore()
 	b.locks, b.faults = idemtest.NewFaultyLocker(b.locker), idemtest.NewFaultyStore(b.store)
 	opts := append([]idem.Option{idem.WithObserver(b.observe)}, p.opts...)
 	engine, err := idem.New(b.locks, b.faults, opts...)
@@ -65,6 +67,14 @@ func setup(t *testing.T, p parts) *bundle {
 	b.policy = withDefaults(t, b.policy)
 	return b
 }
+
+// newStore is an empty store with the clock of the bundle.
+func (b *bundle) newStore() *memorystore.Store {
+	return memorystore.New(memorystore.WithClock(func() time.Time { return time.Now().Add(time.Duration(b.ahead.Load())) }))
+}
+
+// advance moves the clock of the store.
+func (b *bundle) advance(d time.Duration) { b.ahead.Add(int64(d)) }
 
 // another is a second engine, with other parts.
 func (b *bundle) another(l idem.Locker, s idem.Store, opts ...idem.Option) *idem.Engine {

@@ -64,7 +64,10 @@ type Store interface {
 	// as it is.
 	Issue(ctx context.Context, id KeyID, ttl time.Duration) (Record, error)
 
-	// Begin starts an attempt if the record allows it:
+	// Begin starts an attempt if the record allows it. The new record has the ResultTTL and
+	// KeyTTL of the request, or those of the open attempt in whose place it starts, whichever is
+	// longer. An attempt after a released one has a KeyTTL that ends no earlier than the released
+	// key:
 	//
 	//	none, client key               pending, attempt 1
 	//	issued, same kind              pending, next attempt
@@ -97,6 +100,10 @@ type Store interface {
 	// Lower means lower in the same domain, and the kind has to be the same. So Settle never
 	// replaces a completed record, nor one of an equal or a higher fence. It returns
 	// ErrResponseInvalid if the store cannot hold the response.
+	//
+	// The author of a settlement may not know the route. So Settle takes the longest ResultTTL
+	// and KeyTTL of the settlement, its Repair and the record, which includes a record that it
+	// replaces, as Begin does. An unknown record keeps them.
 	Settle(ctx context.Context, id KeyID, s Settlement) (SettleResult, error)
 
 	// Abort undoes a Begin without an answer, and refuses it if it still arrives. A pending
@@ -139,8 +146,10 @@ type BeginRequest struct {
 	// RunAgainFrom, if set, is the open attempt to start over from, without asking for its
 	// outcome. All its fields are compared.
 	RunAgainFrom *Attempt
-	// KeyTTL is how long Abort keeps the fence in a record of its own. Begin ignores it.
-	KeyTTL time.Duration
+	// ResultTTL and KeyTTL are how long the route keeps a result and remembers a key. Begin puts
+	// them into the record. Abort keeps the fence for KeyTTL in a record of its own. Zero means
+	// that they are not known.
+	ResultTTL, KeyTTL time.Duration
 }
 
 // BeginResult is the answer of Begin.
@@ -169,10 +178,10 @@ type Settlement struct {
 	// Response goes to repeats. StateCompleted requires it, StateUnknown may have it, and
 	// StateReleased ignores it.
 	Response *Response
-	// ResultTTL is how long a completed response is kept.
+	// ResultTTL is how long a completed response is kept, unless the record says longer.
 	ResultTTL time.Duration
-	// KeyTTL is how long a completed or released key is remembered, at least ResultTTL. An
-	// unknown key never expires.
+	// KeyTTL is how long a completed or released key is remembered, unless the record says
+	// longer. It is at least ResultTTL, and 0 means DefaultKeyTTL. An unknown key never expires.
 	KeyTTL time.Duration
 	// Repair, if set, lets Settle repair a record that is missing or older than the attempt.
 	// Settle does not write a released token anew if it is missing, because its expiry is not
@@ -194,6 +203,8 @@ type Repair struct {
 	Fingerprint Fingerprint
 	Started     time.Time
 	Replaced    Replaced
+	ResultTTL   time.Duration // of the lost record, like KeyTTL
+	KeyTTL      time.Duration
 }
 
 // SettleResult is the answer of Settle.

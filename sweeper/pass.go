@@ -185,12 +185,13 @@ func (s *Sweeper) settle(ctx context.Context, r *result) {
 
 // releaseOld releases a key whose route runs again in doubt, once the attempt is
 // older than the key's time to live. By then the client has given up. Until then
-// the record binds the key to its request.
+// the record binds the key to its request. The record may know a longer time to live
+// than the policy, which may have come with a later deployment.
 func (s *Sweeper) releaseOld(ctx context.Context, row *idem.OpenRecord, policy *idem.Policy) (idem.State, error) {
 	// The store's clock counts, so the store is asked for records of this age.
 	// The zero ID comes before all others of the same moment.
 	after := idem.OpenCursor{Started: row.Record.Started}
-	page, err := s.list(ctx, idem.OpenQuery{OlderThan: policy.KeyTTL, After: &after, Limit: 1})
+	page, err := s.list(ctx, idem.OpenQuery{OlderThan: max(policy.KeyTTL, row.Record.KeyTTL), After: &after, Limit: 1})
 	if err != nil {
 		return row.Record.State, err
 	}

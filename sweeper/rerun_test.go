@@ -50,6 +50,22 @@ func TestRunAgainIsLeftAloneUntilTheKeyIsOld(t *testing.T) {
 	})
 }
 
+// A deployment has shortened the times of the route since.
+func TestRunAgainIsLeftAloneForAsLongAsTheRecordSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.policy.InDoubt, b.policy.ResultTTL, b.policy.KeyTTL = idem.RunAgain(), time.Hour, 10*time.Hour
+		b.interrupted("k")
+		b.policy.KeyTTL = time.Hour
+		stop := b.run()
+		defer stop()
+		time.Sleep(9 * time.Hour)
+		b.wantState("k", idem.StatePending)
+		time.Sleep(2 * time.Hour)
+		b.wantState("k", idem.StateReleased)
+	})
+}
+
 // The clock of this process may be wrong.
 func TestAgeForRunAgainIsByTheStoresClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

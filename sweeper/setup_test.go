@@ -117,7 +117,8 @@ func (b *bundle) begin(key string) idem.Lease {
 	if err != nil {
 		b.Fatal(err)
 	}
-	got, err := b.store.Begin(b.Context(), idOf(key), idem.BeginRequest{Route: "POST /pay", Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp})
+	got, err := b.store.Begin(b.Context(), idOf(key), idem.BeginRequest{Route: "POST /pay", Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp,
+		ResultTTL: b.policy.ResultTTL, KeyTTL: b.policy.KeyTTL})
 	if err != nil || !got.Begun {
 		b.Fatalf("Begin() = %+v, %v", got, err)
 	}

@@ -12,9 +12,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// Policies gives the policy of a route, the same as in the route's middleware. The
-// sweeper uses its InDoubt. It returns false for an unknown route. Interrupted attempts
-// of such a route become unknown.
+// Policies gives the policy of a route. The sweeper uses its InDoubt and ResolverTimeout. Its
+// ResultTTL and KeyTTL count only if they are longer than those that the route had when the
+// attempt began, which are in the record. So an InDoubt alone is enough. Policies returns
+// false for an unknown route. Interrupted attempts of such a route become unknown.
 type Policies func(route string) (idem.Policy, bool)
 
 // ForAll is one policy for all routes.

@@ -121,6 +121,24 @@ func TestUnknownIsAskedEverLessOften(t *testing.T) {
 	})
 }
 
+// A service gives the sweeper its resolver and nothing else. The key is remembered for as long
+// as its route says.
+func TestSettlingKeepsTheTimesOfTheRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.policy.ResultTTL, b.policy.KeyTTL = 15*24*time.Hour, 30*24*time.Hour
+		b.interrupted("k")
+		stop := b.runWith(sweeper.ForAll(idem.Policy{InDoubt: idem.AskResolver(says(idem.Applied(idem.Response{Status: 201})))}), sweeper.WithInterval(time.Hour))
+		defer stop()
+		time.Sleep(14 * 24 * time.Hour)
+		b.wantState("k", idem.StateCompleted)
+		time.Sleep(15 * 24 * time.Hour)
+		b.wantState("k", idem.StateExpired)
+		time.Sleep(2 * 24 * time.Hour)
+		b.wantState("k", idem.StateNone)
+	})
+}
+
 // The second leader decides and queues nothing twice.
 func TestOneLeaderAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

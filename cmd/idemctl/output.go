@@ -30,6 +30,8 @@ type row struct {
 	TokenExpires  *time.Time          `json:"token_expires,omitempty"`
 	ResultExpires *time.Time          `json:"result_expires,omitempty"`
 	KeyExpires    *time.Time          `json:"key_expires,omitempty"`
+	ResultTTL     float64             `json:"result_ttl_seconds,omitempty"` // of an open attempt, from its settlement on
+	KeyTTL        float64             `json:"key_ttl_seconds,omitempty"`
 	DecidedBy     string              `json:"decided_by,omitempty"`
 	Reason        string              `json:"reason,omitempty"`
 	Decisions     []decidedRow        `json:"decisions,omitempty"`           // newest first
@@ -91,6 +93,7 @@ func newRecordRow(o *idem.OpenRecord, body bool) row {
 		KeyID: id.String(), OperationID: id.OperationID(), State: r.State.String(), Kind: r.Kind.String(), Route: r.Route,
 		Attempt: r.Attempt.Number, Since: moment(r.Since()), Started: moment(r.Started),
 		TokenExpires: moment(r.TokenExpires), ResultExpires: moment(r.ResultExpires), KeyExpires: moment(r.KeyExpires),
+		ResultTTL: r.ResultTTL.Seconds(), KeyTTL: r.KeyTTL.Seconds(),
 		DecidedBy: r.Decision.By, Reason: r.Decision.Reason,
 	}
 	if r.Attempt.Number > 0 {
@@ -162,6 +165,9 @@ func (a *app) writeRecord(f *operate.Facts, decided []idem.Decided, body bool) e
 	when("token expires", out.TokenExpires)
 	when("result expires", out.ResultExpires)
 	when("key expires", out.KeyExpires)
+	if r.KeyTTL > 0 {
+		line("remembers", fmt.Sprintf("the result for %v and the key for %v, once it is settled", r.ResultTTL, r.KeyTTL))
+	}
 	text("decided by", operate.OneLine(out.DecidedBy))
 	text("reason", operate.OneLine(out.Reason))
 	for i := range out.Decisions {

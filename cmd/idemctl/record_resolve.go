@@ -22,6 +22,7 @@ type verdict struct {
 	allow             []string
 	decision          idem.Decision
 	resultTTL, keyTTL time.Duration
+	timed             bool   // --key-ttl was given
 	applied           string // FILE
 	notApplied        bool
 	marking           bool // change durable markers too
@@ -83,6 +84,9 @@ now. Give --zookeeper, or --no-zookeeper if they use only Redis's locks. With
 --durable-markers the key's marker is changed with the record. The first to settle
 wins: the next request, a resolver or an operator.
 
+The response is kept and the key remembered for as long as the route does, which the
+record says, or as --result-ttl and --key-ttl say if that is longer.
+
 Prints the record like "record show". Exits with 75 if there is no record, its lock
 is held, it is settled already, or an attempt other than N is open. Exits with 2 if
 FILE is wrong. In all these cases nothing was changed.`,
@@ -114,14 +118,15 @@ FILE is wrong. In all these cases nothing was changed.`,
 	f.Uint32Var(&v.attempt, "attempt", 0, "decide only if attempt `N` is the open one (default: any)")
 	noZooKeeperFlag(cmd, &v.noZooKeeper)
 	f.BoolVar(&v.marking, "durable-markers", false, "also change the key's durable marker, if the services leave markers in ZooKeeper")
-	f.DurationVar(&v.resultTTL, "result-ttl", idem.DefaultResultTTL, "how long to keep the response")
-	f.DurationVar(&v.keyTTL, "key-ttl", idem.DefaultKeyTTL, "how long to remember the key, at least as long as the response")
+	f.DurationVar(&v.resultTTL, "result-ttl", idem.DefaultResultTTL, "how long to keep the response, if the record does not say longer")
+	f.DurationVar(&v.keyTTL, "key-ttl", idem.DefaultKeyTTL, "how long to remember the key, if neither the record nor --result-ttl says longer")
 	return cmd
 }
 
 // readVerdict reads flags and FILE, before idemctl connects to a server.
 func (a *app) readVerdict(cmd *cobra.Command, v *verdict, who *author) (err error) {
 	applied := cmd.Flags().Changed("applied")
+	v.timed = cmd.Flags().Changed("key-ttl")
 	switch {
 	case applied == v.notApplied:
 		return wrongUse("record resolve wants either --applied FILE or --not-applied")
@@ -175,6 +180,10 @@ func (a *app) resolve(ctx context.Context, id idem.KeyID, v *verdict) error {
 	}
 	if err := a.checkSealed(ctx, b.store, &rec, v); err != nil {
 		return err
+	}
+	if rec.KeyTTL == 0 && !v.timed {
+		fmt.Fprintf(a.stderr, "idemctl: an earlier version began this attempt, so the record does not say how long its route remembers the key; "+
+			"it is remembered for %v, and a request with it after that runs again: give --key-ttl if the route's is longer\n", v.keyTTL)
 	}
 	if rec, err = a.decide(ctx, b, id, &rec, v); err != nil {
 		return err

@@ -64,6 +64,36 @@ func TestResolveNotApplied(t *testing.T) {
 	resolveExits(t, env, exitNothing, "nobody-knows-it", "--not-applied")
 }
 
+// An operator does not know the times of the route, and the record does.
+func TestResolveKeepsTheTimesOfTheRoute(t *testing.T) {
+	store, server := openStore(t)
+	env := map[string]string{"IDEMCTL_REDIS": server.URL()}
+	for name, args := range map[string][]string{"as-usual": nil, "shorter": {"--result-ttl", "1m", "--key-ttl", "1m"}} {
+		a := beginFor(t, store, idem.Key(name), 15*24*time.Hour, 30*24*time.Hour)
+		if got, err := store.Settle(t.Context(), idem.NewKeyID("m", idem.Key(name)), idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateUnknown}); err != nil || !got.Settled {
+			t.Fatalf("Settle() = %+v, %v", got, err)
+		}
+		if got := showJSON(t, env, name); got.ResultTTL != 15*24*3600 || got.KeyTTL != 30*24*3600 {
+			t.Errorf("record show = times of %v and %v seconds, want 15 and 30 days", got.ResultTTL, got.KeyTTL)
+		}
+		got := resolveExits(t, env, 0, append([]string{name, "--applied", answerFile(t, paid)}, args...)...)
+		if rec := stateOf(t, store, idem.Key(name)); rec.ResultExpires.Sub(rec.Settled) != 15*24*time.Hour || rec.KeyExpires.Sub(rec.Settled) != 30*24*time.Hour {
+			t.Errorf("%s: record resolve left a result until %v and a key until %v, settled at %v, want 15 and 30 days", name, rec.ResultExpires, rec.KeyExpires, rec.Settled)
+		}
+		if strings.Contains(got.stderr, "earlier version") {
+			t.Errorf("%s: record resolve said %q", name, got.stderr)
+		}
+	}
+	a := beginFor(t, store, "before", 0, 0)
+	if got, err := store.Settle(t.Context(), idem.NewKeyID("m", "before"), idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateUnknown}); err != nil || !got.Settled {
+		t.Fatalf("Settle() = %+v, %v", got, err)
+	}
+	got := resolveExits(t, env, 0, "before", "--not-applied")
+	if !strings.Contains(got.stderr, "remembered for 168h0m0s") || !strings.Contains(got.stderr, "--key-ttl") {
+		t.Errorf("record resolve of a record without times said %q, want for how long it is remembered", got.stderr)
+	}
+}
+
 // A wrong FILE gives exit code 2, and the record stays as it was.
 func TestResolveRefusesFile(t *testing.T) {
 	store, server := openStore(t)

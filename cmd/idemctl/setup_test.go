@@ -51,13 +51,19 @@ func openStore(t *testing.T, opts ...redisstore.Option) (*redisstore.Store, *tes
 // begin starts an attempt for a key of scope "m". settle also settles it.
 func begin(t *testing.T, s idem.Store, key idem.Key) idem.Attempt {
 	t.Helper()
+	return beginFor(t, s, key, 0, time.Hour)
+}
+
+// beginFor starts an attempt on a route with these times.
+func beginFor(t *testing.T, s idem.Store, key idem.Key, resultTTL, keyTTL time.Duration) idem.Attempt {
+	t.Helper()
 	fp, err := idem.NewFingerprint(idem.FingerprintVersion, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	fence := idem.Fence{Domain: "d", Token: 7 + uint64(stateOf(t, s, key).Attempt.Number)}
 	got, err := s.Begin(t.Context(), idem.NewKeyID("m", key), idem.BeginRequest{Route: "POST /pay",
-		Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp, KeyTTL: time.Hour})
+		Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp, ResultTTL: resultTTL, KeyTTL: keyTTL})
 	if err != nil || !got.Begun {
 		t.Fatalf("Begin = %+v, %v", got, err)
 	}

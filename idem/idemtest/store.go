@@ -56,6 +56,7 @@ func RunStore(t *testing.T, h StoreHarness) {
 		{"abort", storeAbortTests},
 		{"resend", storeResendTests},
 		{"expiry", storeExpiryTests},
+		{"remember", storeRememberTests},
 		{"open", storeOpenTests},
 		{"retire", storeRetireTests},
 		{"inspect", storeInspectTests},
@@ -120,7 +121,7 @@ func storeRequest(kind idem.KeyKind, domain string, token uint64) idem.BeginRequ
 	}
 	return idem.BeginRequest{
 		Kind: kind, Route: "idemtest POST /v1/payments", Nonce: idem.NewNonce(),
-		Fence: idem.Fence{Domain: domain, Token: token}, Fingerprint: fp, KeyTTL: 2 * time.Hour,
+		Fence: idem.Fence{Domain: domain, Token: token}, Fingerprint: fp, ResultTTL: time.Hour, KeyTTL: 2 * time.Hour,
 	}
 }
 

@@ -26,7 +26,7 @@ var storeBeginTests = []storeTest{
 		want := idem.Record{
 			State: idem.StatePending, Kind: idem.ClientKey, Route: req.Route, Fingerprint: req.Fingerprint,
 			Attempt: idem.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce},
-			Created: res.Record.Started, Started: res.Record.Started,
+			Created: res.Record.Started, Started: res.Record.Started, ResultTTL: req.ResultTTL, KeyTTL: req.KeyTTL,
 		}
 		if diff := differ(res.Record, want); diff != "" || !res.Begun {
 			b.Errorf("Begin(%v) = begun %v, %s, want it begun", b.id, res.Begun, diff)
@@ -75,7 +75,7 @@ var storeBeginTests = []storeTest{
 		want := idem.Record{
 			State: idem.StatePending, Route: req.Route, Fingerprint: req.Fingerprint,
 			Attempt: idem.Attempt{Number: 2, Fence: req.Fence, Nonce: req.Nonce},
-			Created: res.Record.Created, Started: res.Record.Started,
+			Created: res.Record.Created, Started: res.Record.Started, ResultTTL: req.ResultTTL, KeyTTL: req.KeyTTL,
 		}
 		if diff := differ(res.Record, want); diff != "" || !res.Begun {
 			b.Errorf("Begin(%v) after release = begun %v, %s", b.id, res.Begun, diff)

@@ -17,7 +17,7 @@ var storeExpiryTests = []storeTest{
 		b.expires(&idem.Response{Status: 200, Body: bytes.Repeat([]byte("x"), 4096)})
 	}},
 	{name: "a released key goes", run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
+		a, _ := b.startFor(b.ttl(), b.ttl())
 		s := settlement(a, idem.StateReleased)
 		s.KeyTTL = b.ttl()
 		b.settle(s, true)
@@ -27,7 +27,7 @@ var storeExpiryTests = []storeTest{
 		}
 	}},
 	{name: "a released key does not outlive its own time", moves: true, run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
+		a, _ := b.startFor(2*time.Hour, time.Hour)
 		s := settlement(a, idem.StateReleased)
 		s.ResultTTL, s.KeyTTL = 2*time.Hour, time.Hour
 		b.settle(s, true)
@@ -74,7 +74,7 @@ var storeExpiryTests = []storeTest{
 		b.in(idem.StateNone, 0)
 	}},
 	{name: "an Abort keeps its fence long enough", moves: true, run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
+		a, _ := b.startFor(time.Hour, time.Hour)
 		s := settlement(a, idem.StateReleased)
 		s.KeyTTL = time.Hour
 		b.settle(s, true)
@@ -124,7 +124,7 @@ var storeExpiryTests = []storeTest{
 		b.in(idem.StateCompleted, 1)
 	}},
 	{name: "a result that is not kept is expired at once", run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
+		a, _ := b.startFor(0, 0)
 		s := settlement(a, idem.StateCompleted)
 		s.ResultTTL = 0
 		b.settle(s, true)
@@ -164,7 +164,7 @@ var storeExpiryTests = []storeTest{
 // expires follows a completed record to its end.
 func (b *storeBench) expires(r *idem.Response) {
 	b.Helper()
-	a, _ := b.start(idem.ClientKey)
+	a, _ := b.startFor(0, 0)
 	s := settlement(a, idem.StateCompleted)
 	s.Response, s.ResultTTL, s.KeyTTL = r, b.ttl(), 2*b.ttl()
 	if b.h.Advance == nil {

@@ -246,6 +246,7 @@ func (b *storeBench) repair(s idem.Settlement) idem.Record {
 		State: s.State, Kind: s.Repair.Kind, Route: s.Repair.Route, Fingerprint: s.Repair.Fingerprint, Attempt: s.Attempt,
 		Response: s.Response, Created: rec.Created, Started: s.Repair.Started, Settled: rec.Settled,
 		ResultExpires: rec.ResultExpires, KeyExpires: rec.KeyExpires, TokenExpires: rec.TokenExpires,
+		ResultTTL: rec.ResultTTL, KeyTTL: rec.KeyTTL,
 	}
 	if s.State == idem.StateReleased && s.Repair.Kind == idem.IssuedToken {
 		want.State = idem.StateIssued

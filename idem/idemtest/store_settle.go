@@ -14,6 +14,7 @@ var storeSettleTests = []storeTest{
 		rec := b.settle(settlement(a, idem.StateCompleted), true)
 		want := pending
 		want.State, want.Response, want.Settled = idem.StateCompleted, storeResponse(), rec.Settled
+		want.ResultTTL, want.KeyTTL = 0, 0
 		want.ResultExpires, want.KeyExpires = rec.Settled.Add(time.Hour), rec.Settled.Add(2*time.Hour)
 		if diff := differ(rec, want); diff != "" {
 			b.Errorf("Settle(%v, completed): %s", b.id, diff)
@@ -26,7 +27,7 @@ var storeSettleTests = []storeTest{
 		}
 	}},
 	{name: "the key is remembered as long as the result at least", run: func(b *storeBench) {
-		a, _ := b.start(idem.ClientKey)
+		a, _ := b.startFor(0, 0)
 		s := settlement(a, idem.StateCompleted)
 		s.KeyTTL = s.ResultTTL / 2
 		if rec := b.settle(s, true); rec.KeyExpires.Before(rec.ResultExpires) {
@@ -154,7 +155,7 @@ var storeRestoreTests = []storeTest{
 				want := idem.Record{
 					State: state, Kind: kind, Route: req.Route, Fingerprint: req.Fingerprint, Attempt: s.Attempt,
 					Response: storeResponse(), Created: rec.Created, Started: s.Repair.Started, Settled: rec.Settled,
-					ResultExpires: rec.ResultExpires, KeyExpires: rec.KeyExpires,
+					ResultExpires: rec.ResultExpires, KeyExpires: rec.KeyExpires, ResultTTL: rec.ResultTTL, KeyTTL: rec.KeyTTL,
 				}
 				if diff := differ(rec, want); diff != "" || rec.Settled.IsZero() {
 					b.Errorf("Settle(%v, %v) of a missing record: %s", b.id, state, diff)

@@ -39,6 +39,14 @@ func (b *storeBench) start(kind idem.KeyKind) (idem.Attempt, idem.BeginRequest) 
 	return b.begun(req), req
 }
 
+// startFor begins a new attempt of a client key on a route with these times to live.
+func (b *storeBench) startFor(resultTTL, keyTTL time.Duration) (idem.Attempt, idem.BeginRequest) {
+	b.Helper()
+	req := b.request(idem.ClientKey)
+	req.ResultTTL, req.KeyTTL = resultTTL, keyTTL
+	return b.begun(req), req
+}
+
 // kept calls Begin and requires that nothing starts or changes.
 func (b *storeBench) kept(req idem.BeginRequest, state idem.State) {
 	b.Helper()
@@ -199,6 +207,7 @@ func differ(got, want idem.Record) string {
 		{"ResultExpires", nanos(got.ResultExpires), nanos(want.ResultExpires)},
 		{"KeyExpires", nanos(got.KeyExpires), nanos(want.KeyExpires)},
 		{"TokenExpires", nanos(got.TokenExpires), nanos(want.TokenExpires)},
+		{"ResultTTL", got.ResultTTL, want.ResultTTL}, {"KeyTTL", got.KeyTTL, want.KeyTTL},
 		{"a damaged response", got.ResponseErr != nil, want.ResponseErr != nil},
 	} {
 		if f.got != f.want {

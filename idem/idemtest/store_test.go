@@ -98,6 +98,24 @@ var storeMutants = map[string]struct {
 			return s.Settle(context.Background(), id, st)
 		},
 	}},
+	"the author of a settlement forgets the route": {"remember/a shorter settlement keeps the times of the record", storeMutant{
+		begin: func(s idem.Store, id idem.KeyID, req idem.BeginRequest) (idem.BeginResult, error) {
+			if req.RunAgainFrom == nil {
+				req.ResultTTL, req.KeyTTL = 0, 0
+			}
+			return s.Begin(context.Background(), id, req)
+		},
+	}},
+	"a repair forgets the route": {"remember/a missing record is written anew with them", storeMutant{
+		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+			if st.Repair != nil {
+				re := *st.Repair
+				re.ResultTTL, re.KeyTTL = 0, 0
+				st.Repair = &re
+			}
+			return s.Settle(context.Background(), id, st)
+		},
+	}},
 	"one value of a header is kept": {"response/as it was", storeMutant{
 		settle: func(s idem.Store, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
 			if st.Response != nil {

@@ -30,6 +30,7 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 		call := redisscript.Call{Keys: keys.list(), Args: []string{
 			expected, keys.member(), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
 			packDomain(req.Fence.Domain), req.Route, packFingerprint(req.Fingerprint), rerun, rerunDomain,
+			packTTLs(req.ResultTTL, req.KeyTTL),
 		}}
 		if s.replicas != nil {
 			return s.replicas.begin(ctx, redisserver.ShardOf(id), call)

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -56,6 +57,10 @@ func (f *fields) time() time.Time {
 	return time.UnixMilli(int64(ms)).UTC()
 }
 
+func (f *fields) duration() time.Duration {
+	return time.Duration(min(f.number(6), math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond
+}
+
 // unpack reads a packed record, and returns the place of its response and the rest after
 // its texts. An empty record is one in StateNone. The error wraps idem.ErrNewerRecord or
 // idem.ErrCorruptRecord.
@@ -72,7 +77,12 @@ func unpack(data string) (r idem.Record, place byte, rest string, err error) {
 	r.Fingerprint.Version = byte(f.number(1))
 	copy(r.Fingerprint.Sum[:], f.text(32))
 	r.Created, r.Started, r.Settled = f.time(), f.time(), f.time()
-	r.ResultExpires, r.KeyExpires, r.TokenExpires = f.time(), f.time(), f.time()
+	if r.State.Open() {
+		r.ResultTTL, r.KeyTTL = f.duration(), f.duration()
+	} else {
+		r.ResultExpires, r.KeyExpires = f.time(), f.time()
+	}
+	r.TokenExpires = f.time()
 	domain, route, author, reason := int(f.number(1)), int(f.number(1)), int(f.number(1)), int(f.number(2))
 	f.text(1) // only the scripts use the mark of a repair
 	if version != recordVersion || len(data) < headerSize || domain+route+author+reason > len(f) ||
@@ -223,10 +233,20 @@ func packFingerprint(f idem.Fingerprint) string {
 	return string(append(append(make([]byte, 0, 33), f.Version), f.Sum[:]...))
 }
 
+// packTTLs returns the times to live of a result and of a key as an open record holds them.
+func packTTLs(result, key time.Duration) string {
+	return packMillis(wholeMillis(result)) + packMillis(wholeMillis(key))
+}
+
+// packMillis returns a number of 48 bits as a record holds it.
+func packMillis(ms int64) string {
+	return string(binary.BigEndian.AppendUint64(make([]byte, 0, 8), uint64(ms))[2:])
+}
+
 // packTime returns t in ms as a record holds it, and zeros for the zero time.
 func packTime(t time.Time) string {
 	if t.IsZero() || t.UnixMilli() <= 0 {
 		return strings.Repeat("\x00", 6)
 	}
-	return string(binary.BigEndian.AppendUint64(make([]byte, 0, 8), uint64(t.UnixMilli()))[2:])
+	return packMillis(t.UnixMilli())
 }

@@ -120,7 +120,15 @@ func unavailable(method string, err error) error {
 	return fmt.Errorf("tokenstore/redis: %s: %w: %w", method, idem.ErrUnavailable, err)
 }
 
-// millis is d in ms, rounded up, so that records do not expire early.
+// wholeMillis is d in ms, rounded up, so that records do not expire early. It is 0 for less.
+func wholeMillis(d time.Duration) int64 {
+	ms := d.Milliseconds()
+	if d > time.Duration(ms)*time.Millisecond {
+		ms++
+	}
+	return max(ms, 0)
+}
+
 func millis(d time.Duration) string {
-	return strconv.FormatInt(max(0, int64((d+time.Millisecond-1)/time.Millisecond)), 10)
+	return strconv.FormatInt(wholeMillis(d), 10)
 }

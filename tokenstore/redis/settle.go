@@ -42,7 +42,7 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	return res, nil
 }
 
-// settleArgs are the first 18 ARGV of settle.lua.
+// settleArgs are the first 19 ARGV of settle.lua.
 func (s *Store) settleArgs(member string, st *idem.Settlement) ([]string, error) {
 	var re idem.Repair
 	repair, replaced := "", ""
@@ -61,7 +61,11 @@ func (s *Store) settleArgs(member string, st *idem.Settlement) ([]string, error)
 	if n := len(st.Decision.Reason); n > maxReason {
 		return nil, fmt.Errorf("tokenstore/redis: settle: the decision's reason has %d bytes, want at most %d", n, maxReason)
 	}
-	resultTTL, keyTTL := st.ResultTTL, keyTTL(st.KeyTTL)
+	resultTTL, keyTTL := max(st.ResultTTL, re.ResultTTL), max(keyTTL(st.KeyTTL), re.KeyTTL)
+	if st.State == idem.StateUnknown { // it does not end
+		keyTTL = max(st.KeyTTL, re.KeyTTL)
+	}
+	ttls := packTTLs(resultTTL, keyTTL)
 	response, place := []byte(nil), byte(placeNowhere)
 	switch st.State {
 	case idem.StateCompleted:
@@ -84,6 +88,6 @@ func (s *Store) settleArgs(member string, st *idem.Settlement) ([]string, error)
 		string([]byte{byte(st.State)}), string(response), string([]byte{place}),
 		millis(resultTTL), millis(keyTTL), st.Decision.By, st.Decision.Reason,
 		repair, string([]byte{byte(re.Kind)}), re.Route, packFingerprint(re.Fingerprint), packTime(re.Started),
-		replaced, packDomain(re.Replaced.Attempt.Fence.Domain),
+		replaced, packDomain(re.Replaced.Attempt.Fence.Domain), ttls,
 	}, nil
 }

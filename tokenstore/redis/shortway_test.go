@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -110,6 +111,8 @@ func TestShortWayDecidesOnlyTheCommonCase(t *testing.T) {
 			"a response of its own key":           {arg(7, "\x02"), false},
 			"no response":                         {arg(7, "\x00"), false},
 			"a key that is forgotten at once":     {arg(9, "0"), false},
+			"a route that keeps keys for longer":  {set(107, 1), false},
+			"a record of before the times":        {record(func(r []byte) []byte { clear(r[99:111]); return r }), false},
 			"a resolver's decision":               {arg(10, "resolver"), false},
 			"a reason":                            {arg(11, "because"), false},
 			"a decision for the shard's list":     {func(c *scriptCase) { c.audited = true }, false},
@@ -145,6 +148,7 @@ func TestBrokenShortWayIsSeen(t *testing.T) {
 			{"found[2] == ARGV[1]", "true"},
 			{" and ARGV[3] == '\\0'", ""},
 			{" and ARGV[8] == ''", ""},
+			{" .. ttls", " .. '\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0'"},
 			{"time .. time", "time .. '\\0\\0\\0\\0\\0\\0'"},
 			{"char(#dom, #to, 0", "char(#dom, #to, 1"},
 			{"redis.call('SET', KEYS[1], r)", "redis.call('SET', KEYS[1], r, 'PX', 9000000)"},
@@ -166,6 +170,7 @@ func TestBrokenShortWayIsSeen(t *testing.T) {
 			{"same_domain and ", ""},
 			{"texts <= #r and ", ""},
 			{" and expires > now", ""},
+			{" and promised", ""},
 			{"sub(r, 49, 93)", "sub(r, 49, 87) .. p48(now)"},
 			{"now + ARGV[8]", "now + ARGV[9]"},
 			{"sub(r, 112, texts)", "sub(r, 112)"},
@@ -372,28 +377,30 @@ func (g *caseGenerator) next(script string) *scriptCase {
 	const zeros = "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	attempts := []string{packed[:28], "\x00\x00\x00\x02" + packed[4:28], "\x00\x00\x00\x01fence--0" + packed[12:28], "\x00\x00\x00\x01fence--2nonce----------2"}
 	fingerprints := []string{"\x01" + zeros + "fingerprint----1", "\x01" + zeros + "fingerprint----2"}
+	resultTTL, keyTTL := g.pick("3600000", "0", "1"), g.pick("86400000", "0", "1")
+	ttls := packTTLs(inMillis(resultTTL), inMillis(keyTTL))
 	c := &scriptCase{
 		now: g.base, incarnation: g.pick("incarnation", "another", missing, ""),
 		body: g.pick(missing, "", "body"), indexed: script == "settle" != g.rarely(8), audited: g.rarely(16),
-		record: g.record(script, attempts, fingerprints),
+		record: g.record(script, attempts, fingerprints, ttls),
 	}
 	attempt := g.pick(attempts[0], attempts...)
 	domain, route := g.pick("domain", "", "other domain"), g.pick("POST /pay", "", strings.Repeat("r", 255))
 	if script == "begin" {
 		c.args = []any{g.pick("incarnation", "", "another"), member, g.pick("\x00", "\x01"), attempt[4:],
-			domain, route, g.pick(fingerprints[0], fingerprints[1]), g.pick("", attempts...), g.pick("", "domain", "other domain")}
+			domain, route, g.pick(fingerprints[0], fingerprints[1]), g.pick("", attempts...), g.pick("", "domain", "other domain"), ttls}
 		return c
 	}
 	c.args = []any{member, attempt, domain, g.pick(packed[28:], "settlement-----2"), g.pick("\x03", "\x04", "\x05"),
 		g.pick("response", "", "\xff\x00sealed", strings.Repeat("x", 2000)), g.pick("\x01", "\x00", "\x02"),
-		g.pick("3600000", "0", "1"), g.pick("86400000", "0", "1"), g.pick("", "operator"), g.pick("", "because"),
+		resultTTL, millis(max(inMillis(resultTTL), inMillis(keyTTL))), g.pick("", "operator"), g.pick("", "because"),
 		g.pick("trusted", "untrusted", ""), g.pick("\x00", "\x01"), route, g.pick(fingerprints[0], fingerprints[1]), g.time(-1000),
-		g.pick("", "\x04"+attempts[0], "\x02"+attempts[3]), g.pick("", "domain", "other domain"), "3"}
+		g.pick("", "\x04"+attempts[0], "\x02"+attempts[3]), g.pick("", "domain", "other domain"), ttls, "3"}
 	return c
 }
 
 // record is a packed record, or rarely a damaged one.
-func (g *caseGenerator) record(script string, attempts, fingerprints []string) string {
+func (g *caseGenerator) record(script string, attempts, fingerprints []string, ttls string) string {
 	if there := script == "settle" != g.rarely(4); !there {
 		return missing
 	}
@@ -403,7 +410,7 @@ func (g *caseGenerator) record(script string, attempts, fingerprints []string) s
 	r := g.pick("\x02", "\x01", "\x03") + g.pick("\x02", "\x01", "\x03", "\x04", "\x05", "\x06") +
 		g.pick("\x00", "\x01", "\x02") + g.pick("\x00", "\x01", "\x02", "\x03") + g.pick(attempts[0], attempts...) +
 		g.pick(zeros, packed[28:]) + g.pick(fingerprints[0], fingerprints[1]) +
-		g.time(-5000) + g.time(-5000) + g.time(0) + g.time(0) + g.time(0) + g.time(0) +
+		g.time(-5000) + g.time(-5000) + g.time(0) + g.pick(ttls, packTTLs(0, 0), packTTLs(2*time.Hour, 48*time.Hour), packTTLs(time.Minute, time.Hour), g.time(0)+g.time(0)) + g.time(0) +
 		string([]byte{byte(len(domain)), byte(len(route)), byte(len(by)), 0, byte(len(reason))}) + g.pick("\x00", "\x01") +
 		domain + route + by + reason + g.pick("", "rest", packed)
 	if !g.rarely(6) {
@@ -421,6 +428,12 @@ func (g *caseGenerator) record(script string, attempts, fingerprints []string) s
 		damaged = slices.Insert(damaged, g.rng.IntN(len(r)), byte(g.rng.IntN(256)))
 	}
 	return string(damaged)
+}
+
+// inMillis is a number of ms.
+func inMillis(s string) time.Duration {
+	n, _ := strconv.Atoi(s)
+	return time.Duration(n) * time.Millisecond
 }
 
 // time is a packed time, commonly so many ms from now, and 0 is never.

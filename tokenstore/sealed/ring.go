@@ -66,8 +66,8 @@ func (k Key) LogValue() slog.Value { return slog.StringValue(k.id) }
 //  2. Put it in front.
 //  3. Remove the old key when no response sealed by it is left.
 //
-// Completed responses are left for ResultTTL after the second step. KeyTTL does not matter,
-// because no response is left by then. The response of an unknown outcome stays until a
+// Completed responses are left for the longest ResultTTL of a route after the second step.
+// KeyTTL does not matter, because no response is left by then. The response of an unknown outcome stays until a
 // decision, so look for those too.
 type Ring struct {
 	keys []Key

@@ -59,6 +59,7 @@ const (
 	faultReadOnly               // the database does not accept writes; nothing was done
 	faultTooBig                 // a value does not fit; nothing was done
 	faultBusy                   // another transaction held a lock for too long; nothing was done
+	faultThere                  // an earlier try of a migration has added the column; nothing was done
 )
 
 // tableNames are the tables of the store. The migrations have their columns.

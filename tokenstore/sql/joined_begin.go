@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/tokenstore/internal/rules"
 )
 
 // joinedRounds bounds how often BeginJoined starts over.
@@ -138,6 +139,11 @@ func (j *Joined) giveSlot() {
 // tryBegin opens a transaction and takes the key in it, once. It returns no transaction if it
 // did not get the key, or if it may have waited for it.
 func (j *Joined) tryBegin(ctx context.Context, id idem.KeyID, req idem.JoinedRequest, from *idem.Record) (t *joinedTx, held bool, err error) {
+	if from != nil {
+		promised := idem.Record{ResultTTL: req.ResultTTL, KeyTTL: req.KeyTTL}
+		rules.Remember(&promised, from, from.Settled) // without the time of the database, the whole time of a released key counts
+		req.ResultTTL, req.KeyTTL = promised.ResultTTL, promised.KeyTTL
+	}
 	t = &joinedTx{joined: j, id: id, req: req, idle: j.idle}
 	if req.HandlerTimeout > 0 {
 		t.idle = max(j.idle, req.HandlerTimeout+idleMargin)
@@ -189,5 +195,6 @@ func (t *joinedTx) record(from *idem.Record) idem.Record {
 	}
 	rec.State, rec.Kind, rec.Route, rec.Attempt = idem.StatePending, t.req.Kind, t.req.Route, t.attempt
 	rec.Fingerprint, rec.Started = t.req.Fingerprint, t.started
+	rec.ResultTTL, rec.KeyTTL = t.req.ResultTTL, t.req.KeyTTL
 	return rec
 }

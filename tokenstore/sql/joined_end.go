@@ -62,7 +62,7 @@ func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 	}
 	g := t.joined.guard
 	err := g.complete(ctx, t, &completion{settlement: s.ID, response: response,
-		resultTTL: s.ResultTTL.Microseconds(), keyTTL: max(s.KeyTTL, s.ResultTTL).Microseconds()})
+		resultTTL: wholeMicros(max(s.ResultTTL, t.req.ResultTTL)), keyTTL: wholeMicros(max(s.KeyTTL, s.ResultTTL, t.req.KeyTTL, t.req.ResultTTL))})
 	if err != nil {
 		return t.fail(ctx, err)
 	}

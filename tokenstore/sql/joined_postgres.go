@@ -78,7 +78,7 @@ func newPostgresGuard(j *Joined) guard {
 	)
 	j.joined = newJoinedStatements(j.names, joinedForms{lock: lock, taken: " AND (SELECT ok FROM l)" + returning + result, ours: ours, done: done})
 	g.insert = j.names.sql(lock + "INSERT INTO {records} (" + joinedColumns + ", guard, expires) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, " +
-		"?::bigint, ?::bytea, ?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, ?::bytea, now.t + ?::bigint " + //nolint:dupword // it is created and started at once
+		"?::bigint, ?::bytea, ?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, ?::bigint, ?::bigint, ?::bytea, now.t + ?::bigint " + //nolint:dupword // it is created and started at once
 		"FROM (SELECT {clock} AS t) now, l WHERE l.ok ON CONFLICT DO NOTHING" + returning + result)
 	return g
 }

@@ -21,7 +21,7 @@ type joinedStatements struct {
 
 // joinedColumns are the columns of a pending record, without guard and expires.
 const joinedColumns = "k, form, rev, state, kind, route, fingerprint, attempt, domain, fence, nonce, settlement, repaired, " +
-	"created, started, settled, result_expires, key_expires, token_expires, decided_by, decided_reason"
+	"created, started, settled, result_expires, key_expires, token_expires, decided_by, decided_reason, result_ttl, key_ttl"
 
 // joinedForms are what the statements of a database have around those of all databases.
 type joinedForms struct {
@@ -38,10 +38,10 @@ type joinedForms struct {
 // indexes alone, which saves PostgreSQL a fifth of its work for the record.
 func newJoinedStatements(n names, f joinedForms) joinedStatements {
 	guarded := n.dialect != mysql // MySQL checks foreign keys at once
-	insert := "INSERT INTO {records} (" + joinedColumns + ", open_since) VALUES (?, 1, ?, 2, ?, ?, ?, ?, ?, ?, ?, ?, 0, {clock}, {clock}, 0, 0, 0, 0, ?, ?, {clock})"
+	insert := "INSERT INTO {records} (" + joinedColumns + ", open_since) VALUES (?, 1, ?, 2, ?, ?, ?, ?, ?, ?, ?, ?, 0, {clock}, {clock}, 0, 0, 0, 0, ?, ?, ?, ?, {clock})"
 	pending, completed := ", open_since = {clock}, expires = NULL", ", open_since = NULL, expires = {clock} + ?"
 	if guarded {
-		insert = "INSERT INTO {records} (" + joinedColumns + ", guard, expires) VALUES (?, 1, ?, 2, ?, ?, ?, ?, ?, ?, ?, ?, 0, {clock}, {clock}, 0, 0, 0, 0, ?, ?, ?, {clock} + ?)"
+		insert = "INSERT INTO {records} (" + joinedColumns + ", guard, expires) VALUES (?, 1, ?, 2, ?, ?, ?, ?, ?, ?, ?, ?, 0, {clock}, {clock}, 0, 0, 0, 0, ?, ?, ?, ?, ?, {clock} + ?)"
 		pending = ", open_since = NULL, expires = {clock} + ?, guard = k"
 		completed = ", expires = CASE WHEN expires >= {clock} + ? THEN expires ELSE {clock} + ? END, guard = NULL"
 	}
@@ -53,10 +53,10 @@ func newJoinedStatements(n names, f joinedForms) joinedStatements {
 		insert: n.sql(insert + " {once}"),
 		update: n.sql(f.lock + "UPDATE {records} SET rev = ?, state = 2, route = ?, fingerprint = ?, attempt = ?, domain = ?, fence = ?, nonce = ?, " +
 			"settlement = ?, repaired = 0, started = {clock}, settled = 0, result_expires = 0, key_expires = 0, decided_by = ?, decided_reason = ?, " +
-			"response = NULL, previous = NULL" + pending +
+			"result_ttl = ?, key_ttl = ?, response = NULL, previous = NULL" + pending +
 			" WHERE k = ? AND state = ? AND attempt = ? AND domain = ? AND fence = ? AND nonce = ? AND (expires IS NULL OR expires > {clock})" + f.taken),
 		complete: n.sql("UPDATE {records} SET rev = ?, state = 3, settlement = ?, response = ?, settled = {clock}, result_expires = {clock} + ?, " +
-			"key_expires = {clock} + ?" + completed + " WHERE k = ? AND nonce = ? AND state = 2" + f.ours + f.done),
+			"key_expires = {clock} + ?, result_ttl = 0, key_ttl = 0" + completed + " WHERE k = ? AND nonce = ? AND state = 2" + f.ours + f.done),
 		intact: n.sql("SELECT count(*) FROM {records} WHERE k = ? AND nonce = ? AND state = 2" + f.ours),
 		left:   n.sql("SELECT count(*) FROM {records} WHERE k = ? AND nonce = ?"),
 		lock:   n.sql("SELECT k FROM {records} WHERE k = ?" + forUpdate),
@@ -85,7 +85,7 @@ type pending struct {
 func (j *Joined) insertArgs(p *pending) []any {
 	r := &p.req
 	args := []any{p.id[:], newRev(), r.Kind, text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(idem.JoinedDomain),
-		int64(p.next), r.Nonce[:], unsettled[:], []byte{}, []byte{}}
+		int64(p.next), r.Nonce[:], unsettled[:], []byte{}, []byte{}, wholeMicros(r.ResultTTL), wholeMicros(r.KeyTTL)}
 	if j.dialect == mysql {
 		return args
 	}
@@ -96,7 +96,7 @@ func (j *Joined) insertArgs(p *pending) []any {
 func (j *Joined) updateArgs(p *pending, from *idem.Record) []any {
 	r, was := &p.req, &from.Attempt
 	args := []any{newRev(), text(r.Route), packFingerprint(r.Fingerprint), int64(p.next), text(idem.JoinedDomain), int64(p.next), r.Nonce[:],
-		unsettled[:], []byte{}, []byte{}}
+		unsettled[:], []byte{}, []byte{}, wholeMicros(r.ResultTTL), wholeMicros(r.KeyTTL)}
 	if j.dialect != mysql {
 		args = append(args, p.place())
 	}

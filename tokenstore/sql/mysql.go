@@ -39,6 +39,8 @@ func mysqlFault(err error) fault {
 		return faultConflict
 	case 1146, 1054, 1049: // ER_NO_SUCH_TABLE, ER_BAD_FIELD_ERROR, ER_BAD_DB_ERROR
 		return faultNoTable
+	case 1060: // ER_DUP_FIELDNAME
+		return faultThere
 	case 1290, 1836, 1792: // ER_OPTION_PREVENTS_STATEMENT, ER_READ_ONLY_MODE, ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
 		return faultReadOnly
 	case 1153: // ER_NET_PACKET_TOO_LARGE

@@ -36,6 +36,7 @@ type row struct {
 	Created, Started, Settled               int64
 	ResultExpires, KeyExpires, TokenExpires int64
 	DecidedBy, DecidedReason                []byte
+	ResultTTL, KeyTTL                       int64  `json:",omitzero"`
 	Response                                []byte `json:"-"`
 	Previous                                []byte `json:"-"`
 	OpenSince, Expires                      *int64 `json:"-"`
@@ -44,14 +45,14 @@ type row struct {
 // columns are those of row, in its order.
 var columns = strings.Fields(`form state kind route fingerprint attempt domain fence nonce settlement repaired
 	created started settled result_expires key_expires token_expires decided_by decided_reason
-	response previous open_since expires`)
+	result_ttl key_ttl response previous open_since expires`)
 
 // values are the parameters of an INSERT or UPDATE of all columns.
 func (r *row) values() []any {
 	return []any{
 		r.Form, r.State, r.Kind, r.Route, r.Fingerprint, r.Attempt, r.Domain, r.Fence, r.Nonce, r.Settlement, r.Repaired,
 		r.Created, r.Started, r.Settled, r.ResultExpires, r.KeyExpires, r.TokenExpires, r.DecidedBy, r.DecidedReason,
-		r.Response, r.Previous, r.OpenSince, r.Expires,
+		r.ResultTTL, r.KeyTTL, r.Response, r.Previous, r.OpenSince, r.Expires,
 	}
 }
 
@@ -72,7 +73,7 @@ func (f *found) targets() []any {
 		&f.now, &presence{f}, &f.answered, number(&r.Form), number(&r.State), number(&r.Kind), &r.Route, &r.Fingerprint, number(&r.Attempt),
 		&r.Domain, number(&r.Fence), &r.Nonce, &r.Settlement, number(&r.Repaired),
 		number(&r.Created), number(&r.Started), number(&r.Settled), number(&r.ResultExpires), number(&r.KeyExpires),
-		number(&r.TokenExpires), &r.DecidedBy, &r.DecidedReason, &r.Response, &r.Previous, &r.OpenSince, &r.Expires,
+		number(&r.TokenExpires), &r.DecidedBy, &r.DecidedReason, number(&r.ResultTTL), number(&r.KeyTTL), &r.Response, &r.Previous, &r.OpenSince, &r.Expires,
 	}
 }
 
@@ -108,6 +109,11 @@ func (f *found) unpack() (*rules.Entry, error) {
 	return r.unpack()
 }
 
+// durationOf is the duration of a column. A damaged one may hold any number.
+func durationOf(us int64) time.Duration {
+	return time.Duration(min(max(us, 0), math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
+}
+
 // newRev returns a rev that no earlier write of any record has had, as good as certainly.
 // It is positive, and another 1 can be added.
 func newRev() int64 { return rand.Int64N(1 << 62) } //nolint:gosec // nothing is kept secret by it
@@ -125,6 +131,15 @@ func timeOf(us int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(us).UTC()
+}
+
+// wholeMicros is d in microseconds, rounded up, so that no record ends early. It is 0 for less.
+func wholeMicros(d time.Duration) int64 {
+	us := d.Microseconds()
+	if d > time.Duration(us)*time.Microsecond {
+		us++
+	}
+	return max(us, 0)
 }
 
 // text is s as bytes that are not NULL.
@@ -146,7 +161,7 @@ func pack(e *rules.Entry) (*row, error) {
 		r.Repaired = 1
 	}
 	if rec.State.Open() {
-		r.OpenSince = &r.Started
+		r.OpenSince, r.ResultTTL, r.KeyTTL = &r.Started, wholeMicros(rec.ResultTTL), wholeMicros(rec.KeyTTL)
 	}
 	if end := e.Deadline(); !end.IsZero() {
 		us := micros(end)
@@ -184,6 +199,9 @@ func (r *row) unpack() (*rules.Entry, error) {
 		Created: timeOf(r.Created), Started: timeOf(r.Started), Settled: timeOf(r.Settled),
 		ResultExpires: timeOf(r.ResultExpires), KeyExpires: timeOf(r.KeyExpires), TokenExpires: timeOf(r.TokenExpires),
 		Decision: idem.Decision{By: string(r.DecidedBy), Reason: string(r.DecidedReason)},
+	}
+	if rec.State.Open() {
+		rec.ResultTTL, rec.KeyTTL = durationOf(r.ResultTTL), durationOf(r.KeyTTL)
 	}
 	copy(rec.Attempt.Nonce[:], r.Nonce)
 	copy(e.Settlement[:], r.Settlement)

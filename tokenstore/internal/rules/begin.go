@@ -44,6 +44,7 @@ func Pending(before *Entry, req idem.BeginRequest, now time.Time) *Entry {
 	r := idem.Record{
 		State: idem.StatePending, Kind: req.Kind, Route: req.Route, Fingerprint: req.Fingerprint,
 		Attempt: idem.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}, Created: now, Started: now,
+		ResultTTL: max(req.ResultTTL, 0), KeyTTL: max(req.KeyTTL, 0),
 	}
 	if before == nil {
 		return &Entry{Record: r}
@@ -52,7 +53,19 @@ func Pending(before *Entry, req idem.BeginRequest, now time.Time) *Entry {
 	was.Before, was.Response = nil, nil
 	r.Created, r.TokenExpires = was.Record.Created, was.Record.TokenExpires
 	r.Attempt.Number = was.Record.Attempt.Number + 1
+	Remember(&r, &was.Record, now)
 	return &Entry{Record: r, Before: &was}
+}
+
+// Remember makes the times to live of r no shorter than those that a record in its place
+// promised. A released key has an end, which the next attempt does not bring forward.
+func Remember(r, was *idem.Record, now time.Time) {
+	if was.State.Open() {
+		r.ResultTTL, r.KeyTTL = max(r.ResultTTL, was.ResultTTL), max(r.KeyTTL, was.KeyTTL)
+	}
+	if was.State == idem.StateReleased {
+		r.KeyTTL = max(r.KeyTTL, was.KeyExpires.Sub(now))
+	}
 }
 
 // Abort says what an Abort does with entry e, which is as [Entry.At] returned it. If the
@@ -96,7 +109,7 @@ func fenced(e *Entry, req idem.BeginRequest, now time.Time) *Entry {
 	left := *e
 	r := &left.Record
 	r.Attempt.Fence, r.Attempt.Nonce = req.Fence, req.Nonce
-	if until := now.Add(keyTTL(req.KeyTTL)); r.State == idem.StateReleased && until.After(r.KeyExpires) {
+	if until := now.Add(KeyTTL(req.KeyTTL)); r.State == idem.StateReleased && until.After(r.KeyExpires) {
 		r.KeyExpires = until
 	}
 	return &left
@@ -124,5 +137,5 @@ func stale(r *idem.Record, f idem.Fence) bool {
 	return f.Before(stored) || f == stored && !r.State.Open()
 }
 
-// keyTTL is d, or the default.
-func keyTTL(d time.Duration) time.Duration { return cmp.Or(max(d, 0), idem.DefaultKeyTTL) }
+// KeyTTL is d, or the default.
+func KeyTTL(d time.Duration) time.Duration { return cmp.Or(max(d, 0), idem.DefaultKeyTTL) }

@@ -38,17 +38,20 @@ func settle(e *Entry, st *idem.Settlement, now time.Time, repair bool) (write *E
 	write = &Entry{Record: e.Record, Response: response, Settlement: st.ID, Repaired: repair}
 	r := &write.Record
 	r.State, r.Settled, r.Decision = st.State, now, st.Decision
+	resultTTL, keyTTL := longest(r, st)
+	r.ResultTTL, r.KeyTTL = 0, 0
 	switch {
+	case st.State == idem.StateUnknown:
+		r.ResultTTL, r.KeyTTL = resultTTL, keyTTL
 	case st.State == idem.StateCompleted:
-		r.ResultExpires = now.Add(st.ResultTTL)
-		r.KeyExpires = now.Add(max(keyTTL(st.KeyTTL), st.ResultTTL))
+		r.ResultExpires, r.KeyExpires = now.Add(resultTTL), now.Add(max(keyTTL, resultTTL))
 	case st.State == idem.StateReleased && r.Kind == idem.IssuedToken:
 		r.State = idem.StateIssued
 		if r.TokenExpires.IsZero() {
 			r.TokenExpires = now // a repair made this record, and its expiry had been lost
 		}
 	case st.State == idem.StateReleased:
-		r.KeyExpires = now.Add(keyTTL(st.KeyTTL))
+		r.KeyExpires = now.Add(keyTTL)
 	}
 	res.Settled, res.Repaired = true, repair
 	if left := write.At(now); left != nil { // nil: its time is over already
@@ -58,6 +61,19 @@ func settle(e *Entry, st *idem.Settlement, now time.Time, repair bool) (write *E
 		}
 	}
 	return write, res, nil
+}
+
+// longest returns the times to live that a settlement of the open record r keeps. Its author may
+// not know the route, and the record does.
+func longest(r *idem.Record, st *idem.Settlement) (resultTTL, keyTTL time.Duration) {
+	resultTTL, keyTTL = max(st.ResultTTL, r.ResultTTL), max(st.KeyTTL, r.KeyTTL)
+	if st.State != idem.StateUnknown { // which does not end
+		keyTTL = max(KeyTTL(st.KeyTTL), keyTTL)
+	}
+	if re := st.Repair; re != nil {
+		resultTTL, keyTTL = max(resultTTL, re.ResultTTL), max(keyTTL, re.KeyTTL)
+	}
+	return resultTTL, keyTTL
 }
 
 // repairs reports whether a settlement may replace e, which is missing or belongs
@@ -93,6 +109,7 @@ func restored(e *Entry, st *idem.Settlement, now time.Time) *Entry {
 	}
 	if e != nil {
 		r.Created, r.TokenExpires = e.Record.Created, e.Record.TokenExpires
+		Remember(&r, &e.Record, now)
 	}
 	return &Entry{Record: r}
 }

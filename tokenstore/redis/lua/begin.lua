@@ -6,6 +6,8 @@
 --      3 kind                      7 fingerprint, 33 bytes
 --      4 fence and nonce, 24 bytes 8 the open attempt to start over from, or ''
 --                                  9 domain of its fence
+--                                 10 times to live of the result and of the key, in ms,
+--                                    6 bytes each
 -- Returns {verdict, record, response, now}. The verdict is
 --   begun       the attempt is pending, now or since an earlier copy of this call
 --   kept        the record does not allow it
@@ -13,7 +15,7 @@
 --   lost        the shard lost its records
 --   unreadable  a newer build wrote the record, or it is corrupt
 local want, member, wanted_kind, mine, dom, to, fingerprint = unpack(ARGV, 1, 7)
-local over, over_domain = ARGV[8], ARGV[9]
+local over, over_domain, ttls = ARGV[8], ARGV[9], ARGV[10]
 
 -- Whether the attempt may start from a record of its kind.
 local function allows(r)
@@ -27,6 +29,7 @@ if refusal then return refusal end
 if incarnation ~= want then return {'lost'} end
 
 local number, created, token, before = 0, p48(now), NEVER, ''
+local result_ttl, key_ttl = promised(r)
 if r then
   if state(r) == PENDING and bid(r) == mine and domain(r) == dom then
     -- Write it again for WAIT, which concerns the last write of this connection. The
@@ -44,7 +47,8 @@ elseif wanted_kind ~= CLIENT or over ~= '' then
 end
 
 r = VERSION .. PENDING .. wanted_kind .. NOWHERE .. p32(number + 1) .. mine .. NO_ID .. fingerprint
-  .. created .. p48(now) .. NEVER .. NEVER .. NEVER .. token
+  .. created .. p48(now) .. NEVER
+  .. p48(math.max(result_ttl, u48(ttls, 1))) .. p48(math.max(key_ttl, u48(ttls, 7))) .. token
   .. char(#dom, #to, 0, 0, 0) .. NO_REPAIR .. dom .. to .. before
 save(r)
 redis.call('ZADD', KEYS[2], now, member)

@@ -25,6 +25,10 @@
 --
 -- The scripts only compare domains. record.go says how a domain is packed.
 --
+-- An open record has no expiry yet. It has the times to live of its route in these places,
+-- as milliseconds: of the result in 100-105 and of the key in 106-111. They are 0 in a
+-- record of a version before that.
+--
 -- The rest is an inline response. In a pending record the rest is the record that it
 -- replaced, without a response.
 --
@@ -93,6 +97,14 @@ local function stale(r, f, dom)
   return below(f, fence(r))
 end
 
+-- The times to live in ms of the result and of the key that a record promises to an attempt
+-- in its place. A released key has an end, and no attempt brings that forward.
+local function promised(r)
+  if r and open(r) then return u48(r, 100), u48(r, 106) end
+  if r and state(r) == RELEASED then return 0, math.max(u48(r, 106) - now, 0) end
+  return 0, 0
+end
+
 -- The time at which a record expires; 0: never.
 local function ends(r)
   local s = state(r)
@@ -149,7 +161,7 @@ end
 -- of its fence.
 local function unanswered(r, a, dom)
   return VERSION .. UNKNOWN .. kind(r) .. NOWHERE .. a .. NO_ID .. sub(r, 49, 93) .. p48(now)
-    .. NEVER .. NEVER .. sub(r, 112, 117) .. char(#dom, byte(r, 119), 0, 0, 0) .. NO_REPAIR
+    .. sub(r, 100, 117) .. char(#dom, byte(r, 119), 0, 0, 0) .. NO_REPAIR
     .. dom .. route(r)
 end
 

@@ -16,7 +16,9 @@
 --         ms                            17 state and attempt that the begin replaced,
 --       9 time to live of the key, ms      29 bytes, or ''
 --                                       18 domain of that attempt's fence
---                                       19 number of decisions to keep
+--                                       19 8 and 9 as begin has them
+--                                       20 number of decisions to keep
+-- The record keeps the key for at least as long as its route promised.
 -- Returns {verdict, record, response, now}. The verdict is
 --   settled     this settlement stands; the record comes without its response
 --   repaired    this settlement stands in place of a missing or older record
@@ -37,6 +39,8 @@ end
 
 local r, _, refusal = load()
 if refusal then return refusal end
+local promised_result, promised_key = promised(r)
+result_ttl, key_ttl = math.max(result_ttl, promised_result), math.max(key_ttl, promised_key)
 local created, token, had, repair = p48(now), NEVER, NOWHERE, NO_REPAIR
 if r then created, token, had = sub(r, 82, 87), sub(r, 112, 117), place(r) end
 if r and attempt(r) == mine and domain(r) == dom then
@@ -57,7 +61,9 @@ end
 
 local result_expires, key_expires = NEVER, NEVER
 if target == COMPLETED then
-  result_expires, key_expires = p48(now + result_ttl), p48(now + key_ttl)
+  result_expires, key_expires = p48(now + result_ttl), p48(now + math.max(key_ttl, result_ttl))
+elseif target == UNKNOWN then
+  result_expires, key_expires = p48(result_ttl), p48(key_ttl)
 elseif target == RELEASED then
   response, where = '', NOWHERE
   if its_kind == TOKEN then
@@ -75,7 +81,7 @@ local tail = mine .. id .. its_fingerprint .. created .. its_started .. p48(now)
 save(head .. where .. tail .. (where == INLINE and response or ''))
 if where == APART and target ~= COMPLETED then
   redis.call('SET', KEYS[4], response)
-elseif where == APART and result_ttl ~= '0' then
+elseif where == APART and result_ttl > 0 then
   redis.call('SET', KEYS[4], response, 'PXAT', now + result_ttl)
 elseif had == APART then
   redis.call('DEL', KEYS[4])
@@ -97,7 +103,7 @@ if KEYS[5] then
   end
   if not kept_before then
     redis.call('LPUSH', KEYS[5], '\1' .. ARGV[5] .. p48(now) .. sub(mine, 1, 4) .. id .. member .. char(#by) .. by .. reason)
-    redis.call('LTRIM', KEYS[5], 0, ARGV[19] - 1)
+    redis.call('LTRIM', KEYS[5], 0, ARGV[20] - 1)
   end
 end
 return {repair == REPAIR and 'repaired' or 'settled', head .. NOWHERE .. tail, '', p48(now)}

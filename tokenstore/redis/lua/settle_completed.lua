@@ -1,6 +1,7 @@
 -- settle_completed: the short way of settle, for a pending attempt that completes with a
--- response in the record and without a decision. It writes and returns the same as
--- settle.lua. In any other case it changes nothing, and settle.lua decides.
+-- response in the record, without a decision, and with the times to live of its begin. It
+-- writes and returns the same as settle.lua. In any other case it changes nothing, and
+-- settle.lua decides.
 --
 -- KEYS and the record are in prelude.lua. ARGV and the reply are in settle.lua.
 local mine, dom, id, target, response, where = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
@@ -14,7 +15,8 @@ if completes and not decided then
     local undecided = sub(r, 120, 123) == '\0\0\0\0'
     local same_domain = sub(r, 124, 123 + byte(r, 118)) == dom
     local expires = now + ARGV[9]
-    if pending and undecided and same_domain and texts <= #r and expires > now then
+    local promised = sub(r, 100, 111) == ARGV[19]
+    if pending and undecided and same_domain and promised and texts <= #r and expires > now then
       local done, time = '\2\3' .. sub(r, 3, 3), p48(now)
       local rest = mine .. id .. sub(r, 49, 93) -- the settlement, then what was begun and when
         .. time .. p48(now + ARGV[8]) .. p48(expires) .. sub(r, 112, texts)
