@@ -54,6 +54,10 @@ func (e *Engine) MayRunAgain(op *Operation) bool {
 	return e.joined != nil && e.cfg.conflictRetries > 0 && !op.RunOnce
 }
 
+// Joined is for adapters. It reports whether the engine comes from [NewJoined]. Then nothing of a
+// success may reach the client before [Engine.Do] has returned, because COMMIT can still undo it.
+func (e *Engine) Joined() bool { return e.joined != nil }
+
 var (
 	// ErrNotJoined says that an execution has no joined transaction. Its engine comes from New.
 	ErrNotJoined = errors.New("idem: the execution has no joined transaction: the engine comes from New, not from NewJoined")

@@ -17,6 +17,7 @@ const (
 	DefaultMaxResponseBody = 1 << 20 // bytes
 
 	DefaultMaxResponseInDoubt = 64 << 10 // bytes
+	DefaultMaxResponseHeld    = 16 << 20 // bytes
 )
 
 // ScopeFunc returns the owner of the key of a request, a tenant or principal. It reads that
@@ -97,6 +98,12 @@ type Policy struct {
 	// fill the store. A longer response reaches the client, and repeats get outcome-unknown.
 	// The default is DefaultMaxResponseInDoubt.
 	MaxResponseInDoubt int64
+	// MaxResponseHeld bounds the response that an adapter holds in memory, in bytes, if no part
+	// of it may reach the client before the outcome is settled. That is so with an engine from
+	// [NewJoined], and where a response could not be broken off. The body of a longer one is
+	// dropped. A success is then answered as result-unavailable, at the first request already.
+	// The default is DefaultMaxResponseHeld. It is never less than MaxResponseBody.
+	MaxResponseHeld int64
 
 	unnamed bool // Name comes from ForRoute
 }
@@ -146,7 +153,7 @@ func (p *Policy) check() error {
 	if min(p.DuplicateWait, p.HandlerTimeout, p.ResultTTL, p.KeyTTL, p.ResolverTimeout) < 0 {
 		return fmt.Errorf("idem: policy %q has a negative time", p.Name)
 	}
-	if min(p.MaxRequestBody, p.MaxResponseBody, p.MaxResponseInDoubt) < 0 {
+	if min(p.MaxRequestBody, p.MaxResponseBody, p.MaxResponseInDoubt, p.MaxResponseHeld) < 0 {
 		return fmt.Errorf("idem: policy %q has a negative body limit", p.Name)
 	}
 	return nil
@@ -160,6 +167,7 @@ func (p *Policy) fill() {
 	p.MaxRequestBody = cmp.Or(p.MaxRequestBody, DefaultMaxRequestBody)
 	p.MaxResponseBody = cmp.Or(p.MaxResponseBody, DefaultMaxResponseBody)
 	p.MaxResponseInDoubt = cmp.Or(p.MaxResponseInDoubt, DefaultMaxResponseInDoubt)
+	p.MaxResponseHeld = max(cmp.Or(p.MaxResponseHeld, DefaultMaxResponseHeld), p.MaxResponseBody)
 }
 
 // ScopeOf asks Scope and checks its answer. Without a Scope it returns "" if the policy allows

@@ -38,7 +38,7 @@ func (rt *Route) replayResponse(c *Call, r *idem.Response) {
 // client would get 200, so the default format takes its place.
 func (rt *Route) refuse(c *Call, r *idem.Refusal) {
 	if c.Refuse != nil {
-		w := newWriter(c, math.MaxInt64)
+		w := newWriter(c, math.MaxInt64, math.MaxInt64)
 		w.buffered, w.implied = true, r.Code.HTTPStatus()
 		setRefusalHeaders(w.header, r)
 		if c.Refuse(w, r); w.begun() {

@@ -38,8 +38,9 @@
 // # What a handler may do
 //
 // The response reaches the client after the outcome was settled, so that a client with
-// an answer finds it again. A handler that flushes, hijacks the connection, or writes
-// more than the policy allows gives this up. Its response is sent as it is written, and
-// repeats get result-unavailable. If such a response turns out not to be the outcome,
-// it is broken off.
+// an answer finds it again. A handler that flushes an event stream, hijacks the connection, or
+// writes more than the policy allows gives this up. Its response is sent as it is written,
+// except for its end, and repeats get result-unavailable. If such a response turns out not to be
+// the outcome, it is broken off. Where that is impossible, and in joined mode, no part of a
+// response is sent early. The [Writer] sees to all of this by itself.
 package exchange

@@ -38,6 +38,10 @@ type Config struct {
 	Methods []string
 	// OptionalKey lets requests without a key through to the handler.
 	OptionalKey bool
+	// Streaming says that every response that the handler flushes is sent as it is written,
+	// and not kept for repeats. Otherwise only text/event-stream is. An engine from
+	// [idem.NewJoined] sends no part of a response early in any case.
+	Streaming bool
 	// Documentation is the URI in refusals. Without it they have no type and no link.
 	Documentation string
 	// StatusPolicies tell the status handler which routes resolve their doubts. Each
@@ -53,6 +57,7 @@ type engine interface {
 	ReportRefused(ctx context.Context, route string, r *idem.Refusal)
 	Nested(ctx context.Context, op *idem.Operation) (bool, error)
 	ReportUnprotected(ctx context.Context, route string)
+	Joined() bool
 }
 
 // Route is an engine with a policy and a config. It is safe for concurrent use.

@@ -88,7 +88,7 @@ func (rt *Route) Serve(c Call) bool {
 // do gives a request to the engine and sends the answer. Nothing of a response that is
 // kept is sent before the engine has settled the outcome.
 func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
-	w := newWriter(c, op.Policy.MaxResponseBody)
+	w := rt.newWriter(c, op.Policy)
 	ran, returned := false, false
 	op.RunOnce = !c.Repeatable
 	in := input{request: c.Request, body: body}
@@ -100,10 +100,10 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 	}()
 	res, err := rt.engine.Do(c.Request.Context(), op, func(ctx context.Context) (idem.Response, error) {
 		if ran { // again, after a conflict
-			if w.streamed || w.elsewhere {
+			if w.elsewhere {
 				return idem.Response{Status: http.StatusInternalServerError}, errSentInPart
 			}
-			w = newWriter(c, op.Policy.MaxResponseBody)
+			w = rt.newWriter(c, op.Policy)
 		}
 		ran = true
 		w.ctx = ctx
@@ -115,10 +115,16 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 	live := ran && (err == nil && !res.Replayed || adapter.IsRelayed(err))
 	switch {
 	case w.hijacked:
-	case w.streamed && (!live || w.failed):
+	case w.streamed && (!live || w.failed || w.short()):
 		w.breakOff()
 		panic(http.ErrAbortHandler)
-	case w.streamed, w.elsewhere && live:
+	case w.streamed:
+		w.end()
+	case w.elsewhere && live:
+	case w.dropped && live && w.status < http.StatusBadRequest:
+		rt.refuse(c, idem.NewRefusal(idem.CodeResultUnavailable, errDropped))
+	case w.dropped && live:
+		w.sendWithoutBody()
 	case live:
 		w.send()
 	case err != nil:
@@ -127,6 +133,16 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 		rt.replayResponse(c, &res.Response)
 	}
 }
+
+// newWriter returns the writer of a handler.
+func (rt *Route) newWriter(c *Call, p *idem.Policy) *Writer {
+	w := newWriter(c, p.MaxResponseBody, p.MaxResponseHeld)
+	w.joined, w.flushes = rt.engine.Joined(), rt.cfg.Streaming
+	return w
+}
+
+// errDropped says that the operation has succeeded, and that its response was not kept.
+var errDropped = errors.New("the response is longer than the policy keeps in memory (MaxResponseHeld), and could not be sent before the outcome was settled")
 
 // errSentInPart says that a handler cannot run again, because the client has a part of the
 // response.
@@ -172,7 +188,10 @@ func (w *Writer) relayed() idem.Code {
 	return problem.Code
 }
 
-func isProblem(h http.Header) bool {
-	mediaType, _, _ := strings.Cut(h.Get("Content-Type"), ";")
-	return strings.EqualFold(strings.TrimSpace(mediaType), "application/problem+json")
+func isProblem(h http.Header) bool { return mediaType(h) == "application/problem+json" }
+
+// mediaType returns the type of a response in small letters, without parameters.
+func mediaType(h http.Header) string {
+	t, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	return strings.ToLower(strings.TrimSpace(t))
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -19,8 +20,8 @@ func TestDeadlineForTheWritesOfAStream(t *testing.T) {
 		handler func(w *Writer, end func())
 		want    int // deadlines
 	}{
-		"ends while it streams": {func(w *Writer, end func()) { w.Flush(); end() }, 1},
-		"ends before it":        {func(w *Writer, end func()) { end(); w.Flush() }, 1},
+		"ends while it streams": {func(w *Writer, end func()) { w.Flush(); end() }, 2}, // the second for its end
+		"ends before it":        {func(w *Writer, end func()) { end(); w.Flush() }, 2},
 		"flushed twice":         {func(w *Writer, _ func()) { w.Flush(); w.Flush() }, 0},
 		"over the limit twice": {func(w *Writer, _ func()) {
 			for range 2 {
@@ -53,7 +54,7 @@ func TestServeWaitsForADeadlineThatIsBeingSet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, began, goOn, done := newServer(), make(chan struct{}), make(chan struct{}), make(chan struct{})
-		s.setsDeadline = func() { close(began); <-goOn }
+		s.setsDeadline = sync.OnceFunc(func() { close(began); <-goOn })
 		go func() {
 			defer close(done)
 			stream(t, s, func(w *Writer, end context.CancelFunc) { w.Flush(); end(); <-began })

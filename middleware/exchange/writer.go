@@ -28,15 +28,27 @@ type Writer struct {
 	implied  int         // status of a Write without WriteHeader
 	body     []byte
 	limit    int64 // of the body that is stored
+	held     int64 // of the body that is kept in memory, if no part of it can be sent
+	joined   bool  // nothing of a success may be sent before COMMIT is known
+	framed   bool  // the end of a response of unknown length can be told from a break
+	head     bool  // the request is HEAD
+	flushes  bool  // the route streams any response that is flushed
 
 	overLimit bool // the body is not stored
-	streamed  bool // the response goes to w as it is written
+	dropped   bool // the body was longer than held, and is gone
+	streamed  bool // the response goes to w as it is written, except for its end
 	elsewhere bool // the framework has the response
 	hijacked  bool
 	failed    bool // the response was begun and then given up with a status above 499
 
+	// Of a streamed response:
+	tail     []byte // its end so far, which is kept back
+	sent     int64  // bytes of the body, with those of the tail
+	declared int64  // Content-Length of the handler, -1 if it has none
+
 	ctx       context.Context // the execution's, nil in a refusal, which is buffered
 	stopLimit func()          // see limitWrites
+	limited   bool            // the writes of a streamed response have a deadline
 }
 
 var (
@@ -46,8 +58,9 @@ var (
 	_ http.Pusher         = (*Writer)(nil)
 )
 
-func newWriter(c *Call, limit int64) *Writer {
-	return &Writer{w: c.Writer, buffered: c.Buffered, header: c.Writer.Header().Clone(), implied: http.StatusOK, limit: limit, stopLimit: func() {}}
+func newWriter(c *Call, limit, held int64) *Writer {
+	return &Writer{w: c.Writer, buffered: c.Buffered, header: c.Writer.Header().Clone(), implied: http.StatusOK,
+		limit: limit, held: held, framed: framed(c.Request), head: c.Request.Method == http.MethodHead, declared: -1, stopLimit: func() {}}
 }
 
 // Header returns the handler's headers. After WriteHeader only trailers have an effect.
@@ -85,17 +98,21 @@ func (w *Writer) Restart(status int) bool {
 	if w.streamed {
 		return false
 	}
-	for _, name := range []string{"Content-Length", "Content-Encoding", "Content-Range", "Etag", "Last-Modified", "Location"} {
+	for _, name := range describesBody {
 		if slices.Equal(w.header[name], w.sealed[name]) { // it described the old body
 			delete(w.header, name)
 		}
 	}
-	w.status, w.sealed, w.body, w.overLimit = 0, nil, nil, false
+	w.status, w.sealed, w.body, w.overLimit, w.dropped = 0, nil, nil, false, false
 	return true
 }
 
-// Write keeps p. A body over the limit of the policy is not stored, and goes to the
-// client as it is written unless the call is buffered.
+// describesBody lists the headers that are wrong once the body is gone.
+var describesBody = []string{"Content-Length", "Content-Encoding", "Content-Range", "Etag", "Last-Modified", "Location"}
+
+// Write keeps p. A body over the limit of the policy is not stored. It goes to the client as
+// it is written, except for its end, if that can be broken off. If it cannot, the body is kept
+// up to the second limit of the policy and then dropped.
 func (w *Writer) Write(p []byte) (int, error) {
 	if w.hijacked {
 		return 0, http.ErrHijacked
@@ -106,18 +123,37 @@ func (w *Writer) Write(p []byte) (int, error) {
 	if !bodyAllowed(w.status) {
 		return 0, http.ErrBodyNotAllowed
 	}
-	if size := len(w.body) + len(p); !w.streamed && int64(size) > w.limit {
+	size := int64(len(w.body) + len(p))
+	switch {
+	case w.streamed:
+		return w.sendPart(p)
+	case w.dropped:
+		return w.discard(p)
+	case size <= w.limit:
+	case w.mayStream() && (size > maxProblem || !isProblem(w.final())):
 		w.overLimit = true
-		if !w.buffered && (size > maxProblem || !isProblem(w.final())) {
-			if err := w.stream(); err != nil {
-				return 0, err
-			}
+		if err := w.stream(); err != nil {
+			return 0, err
+		}
+		return w.sendPart(p)
+	default:
+		w.overLimit = true
+		if !w.buffered && size > w.held {
+			w.dropped, w.body = true, nil
+			return w.discard(p)
 		}
 	}
-	if w.streamed {
-		return w.w.Write(p)
-	}
 	w.body = append(w.body, p...)
+	return len(p), nil
+}
+
+// discard takes p of a body that is too long to keep. The handler need not know, because its
+// operation has succeeded or failed all the same. An endless handler is told once its context
+// has ended.
+func (w *Writer) discard(p []byte) (int, error) {
+	if err := w.ctx.Err(); err != nil {
+		return 0, err
+	}
 	return len(p), nil
 }
 
@@ -143,9 +179,6 @@ func (w *Writer) response(names adapter.Names) idem.Response {
 	case w.streamed && w.failed:
 		return idem.Response{Status: http.StatusInternalServerError}
 	case w.streamed, w.elsewhere, w.overLimit:
-		if w.streamed {
-			w.putTrailers()
-		}
 		return idem.Response{Status: status, Omitted: true}
 	}
 	resp := idem.Response{Status: status, Body: slices.Clip(w.body), Header: map[string][]string{}}
@@ -171,20 +204,22 @@ func (w *Writer) final() http.Header {
 // send sends the response. An error of the connection is ignored, because the outcome
 // is stored.
 func (w *Writer) send() {
-	_ = w.sendKept()
-	w.putTrailers()
-}
-
-func (w *Writer) sendKept() error {
 	replace(w.w.Header(), w.final())
 	if w.status != 0 {
 		w.w.WriteHeader(w.status)
 	}
-	if len(w.body) == 0 {
-		return nil
+	if len(w.body) > 0 {
+		_, _ = w.w.Write(w.body)
 	}
-	_, err := w.w.Write(w.body)
-	return err
+	w.putTrailers()
+}
+
+// sendWithoutBody sends the status of a response whose body was dropped.
+func (w *Writer) sendWithoutBody() {
+	for _, name := range describesBody {
+		delete(w.final(), name)
+	}
+	w.send()
 }
 
 // putTrailers hands on the trailers, which handlers set after the body. They are not

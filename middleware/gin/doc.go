@@ -27,7 +27,10 @@
 // get 500. Inside, repeats get the answer of the recovery. What a handler had written
 // before is dropped, because a status above 499 starts a response over that was begun. A
 // recovery of your own has to answer with such a status. If a part of the response has
-// been sent, the connection is broken off.
+// been sent, the connection is broken off, also behind a recovery outside. Gin alone would send
+// the first status. So an audit log that fails after c.JSON(201) and calls c.AbortWithStatus(500)
+// changes the outcome: it is in doubt, or rolled back in joined mode. Let such middleware report
+// its error without a status.
 //
 // Middleware that renders c.Errors goes inside, because its response is the outcome. If
 // the handlers report an error and write nothing, that counts as status 500, and so as an

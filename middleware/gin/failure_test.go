@@ -76,7 +76,7 @@ func TestRecovery(t *testing.T) {
 
 func TestRecoveryOutsideDoesNotMakeAStreamWhole(t *testing.T) {
 	srv := httptest.NewServer(router(gin.Recovery(), protect(t), func(c *gin.Context) {
-		c.String(200, "part")
+		c.Data(200, "text/event-stream", []byte("part"))
 		c.Writer.Flush()
 		panic("boom")
 	}))

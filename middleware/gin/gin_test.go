@@ -145,24 +145,38 @@ func TestHandlersBehindDoNotRunForRepeatsAndRefusals(t *testing.T) {
 	}
 }
 
+// What c.Stream has flushed is replayed, unless it is an event stream or the route streams.
 func TestStream(t *testing.T) {
-	r := router(protect(t), func(c *gin.Context) {
-		n := 0
-		c.Stream(func(w io.Writer) bool { n++; _, _ = io.WriteString(w, "x"); return n < 3 })
-	})
-	srv := httptest.NewServer(r)
-	defer srv.Close()
-	for i, want := range []string{"xxx", "result-unavailable"} {
-		req, _ := http.NewRequest("POST", srv.URL, nil)
-		req.Header.Set("Idempotency-Key", "k1")
-		resp, err := srv.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
+	stream := func(contentType string) gin.HandlerFunc {
+		return func(c *gin.Context) {
+			c.Header("Content-Type", contentType)
+			n := 0
+			c.Stream(func(w io.Writer) bool { n++; _, _ = io.WriteString(w, "x"); return n < 3 })
 		}
-		body, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if !strings.Contains(string(body), want) {
-			t.Errorf("request %d: %d %q, want %q", i, resp.StatusCode, body, want)
+	}
+	streaming := idemgin.Middleware(newEngine(t), idem.Policy{Scope: merchant}, idemgin.WithStreaming())
+	for name, tt := range map[string]struct {
+		router http.Handler
+		repeat string
+	}{
+		"text":            {router(protect(t), stream("text/plain")), "xxx"},
+		"events":          {router(protect(t), stream("text/event-stream")), "result-unavailable"},
+		"with the option": {router(streaming, stream("text/plain")), "result-unavailable"},
+	} {
+		srv := httptest.NewServer(tt.router)
+		defer srv.Close()
+		for i, want := range []string{"xxx", tt.repeat} {
+			req, _ := http.NewRequest("POST", srv.URL, nil)
+			req.Header.Set("Idempotency-Key", "k1")
+			resp, err := srv.Client().Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if !strings.Contains(string(body), want) {
+				t.Errorf("%s: request %d: %d %q, want %q", name, i, resp.StatusCode, body, want)
+			}
 		}
 	}
 }

@@ -262,6 +262,14 @@ func WithDocumentation(uri string) Option {
 	return func(o *options) { o.Documentation = uri }
 }
 
+// WithStreaming sends every response that the handler flushes as it is written. Repeats then get
+// result-unavailable. Without the option only text/event-stream is sent so. Any other response is
+// kept, flushed or not, so that a repeat gets it. An engine from [idem.NewJoined] sends no part of
+// a response early in any case, and refuses to flush a stream ([http.ErrNotSupported]).
+func WithStreaming() Option {
+	return func(o *options) { o.Streaming = true }
+}
+
 // WithRefusals has fn write refusals in the format of the application's other errors.
 // fn uses r.Code with its status, its title, and r.Detail(). Retry-After and
 // Cache-Control are set already. The status is that of the code unless fn sets another

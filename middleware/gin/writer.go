@@ -115,8 +115,13 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // not.
 func (w *writer) CloseNotify() <-chan bool { return w.outer.CloseNotify() }
 
-// Pusher returns the connection's, or nil.
-func (w *writer) Pusher() http.Pusher { return w.outer.Pusher() }
+// Pusher returns nil if the connection has none.
+func (w *writer) Pusher() http.Pusher {
+	if w.outer.Pusher() == nil {
+		return nil
+	}
+	return w
+}
 
 // bypassed announces a response that was written past the exchange, because
 // [gin.Engine.HandleContext] puts Gin's own writer back into the context.

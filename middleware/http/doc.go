@@ -57,12 +57,23 @@
 // [WithReplayHeaders] adds headers. Cookies, credentials, dates and trailers are never
 // stored.
 //
-// A handler can flush, hijack the connection, or write more than
-// [idem.Policy].MaxResponseBody, as without this package. Such a response is not stored,
-// and repeats are refused as result-unavailable. If the outcome of a streamed response
-// cannot be settled, the connection is broken off. [net/http/httputil.ReverseProxy]
-// flushes event streams and responses of unknown length. Informational responses (103
-// Early Hints) go out at once and are not stored.
+// A flushed response is kept as any other, because most of what is flushed is short.
+// [net/http/httputil.ReverseProxy], for example, flushes every answer of unknown length. Three
+// kinds of response are sent as they are written, are not stored, and repeats are refused as
+// result-unavailable: an event stream (text/event-stream) that is flushed, any flushed response
+// of a route with [WithStreaming], and one that is longer than [idem.Policy].MaxResponseBody.
+// Such a response has no Content-Length. Its end is kept back until the outcome is settled. If
+// that turns out to be another one, the connection is broken off, and the client notices.
+//
+// A response is kept all the same where it could not be broken off: outside is a writer without
+// an Unwrap method (as for [http.ResponseController]), or the client speaks HTTP/1.0. An engine
+// from [idem.NewJoined] never has a part of a response sent early, because COMMIT can still undo
+// a success. FlushError returns [http.ErrNotSupported] then for what should be a stream. Up to
+// [idem.Policy].MaxResponseHeld bytes are kept. A longer body is dropped, and a success is
+// answered as result-unavailable.
+//
+// A handler can hijack the connection, except in joined mode. Informational responses (103 Early
+// Hints) go out at once and are not stored. In joined mode they are dropped.
 //
 // A panic is settled as an outcome in doubt, and then goes on. A panic that is recovered
 // inside and answered with a status above 499 is in doubt too. Such a status starts a
@@ -78,8 +89,7 @@
 //
 // A client that does not read blocks the writes of a streamed response. The blocked
 // handler holds the key. Set [idem.Policy].HandlerTimeout on routes that stream. A second after
-// it the writes fail. A writer of middleware outside needs an Unwrap method for that, as
-// for [http.ResponseController].
+// it the writes fail.
 //
 // # When two requests are the same
 //

@@ -54,6 +54,7 @@ func TestRouteNamesThePolicy(t *testing.T) {
 func TestHTTP2StreamIsBrokenOff(t *testing.T) {
 	protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant})
 	handler := protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, "part")
 		w.(http.Flusher).Flush()
 		panic("boom")

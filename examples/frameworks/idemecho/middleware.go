@@ -13,6 +13,7 @@ package idemecho
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -41,7 +42,7 @@ func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (e
 			}()
 			call := describe(c)
 			call.Next = func(w *exchange.Writer, r *http.Request) {
-				inner := echo.NewResponse(w, c.Echo())
+				inner := echo.NewResponse(writer{w}, c.Echo())
 				inner.Status = http.StatusOK
 				c.SetResponse(inner)
 				c.SetRequest(r)
@@ -59,6 +60,16 @@ func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (e
 			return nil
 		}
 	}, nil
+}
+
+// writer keeps a stream that cannot be sent early. Echo would panic.
+type writer struct{ *exchange.Writer }
+
+func (w writer) FlushError() error {
+	if err := w.Writer.FlushError(); !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
 }
 
 // StatusHandler answers GET with the state of the caller's key.

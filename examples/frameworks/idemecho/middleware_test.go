@@ -33,6 +33,7 @@ func TestMiddlewarePassesTheSuite(t *testing.T) {
 			"identity/an operation of its own name": "the example has no option for it",
 			"choose/refusals in a format":           "the example has no option for it",
 			"choose/a format that":                  "the example has no option for it",
+			"early/a flush that sends nothing":      "echo.Response.Flush has no error",
 			"write/103 Early Hints":                 firstStatus,
 			"give up/a connection that cannot":      firstStatus,
 			"give up/a panic in mid-body":           firstStatus,

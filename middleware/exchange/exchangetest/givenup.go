@@ -47,6 +47,7 @@ var givenUpCases = []testCase{
 	}},
 	{"a panic that is recovered inside breaks a streamed response off", func(b *bundle) {
 		b.protect(recovering(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			events(w)
 			_, _ = io.WriteString(w, "part")
 			w.(http.Flusher).Flush()
 			panic("boom")
@@ -100,6 +101,7 @@ var givenUpCases = []testCase{
 	{"a stream whose outcome a resolver has decided is broken off", func(b *bundle) {
 		b.policy.InDoubt = idem.AskResolver(applied)
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			events(w)
 			w.WriteHeader(503)
 			_, _ = io.WriteString(w, "part")
 			w.(http.Flusher).Flush()
@@ -113,6 +115,7 @@ var givenUpCases = []testCase{
 // the stream for the answer.
 func supersededStream(b *bundle) {
 	b.protect(func(w http.ResponseWriter, r *http.Request) {
+		events(w)
 		_, _ = io.WriteString(w, "part")
 		w.(http.Flusher).Flush()
 		b.operator(r.Context(), &idem.Response{Status: 201, Body: []byte("decided")})

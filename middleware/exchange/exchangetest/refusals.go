@@ -310,6 +310,7 @@ var refusalCases = []testCase{
 	}},
 	{"an outcome that nobody knows", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			events(w)
 			w.WriteHeader(500)
 			_ = http.NewResponseController(w).Flush()
 		})

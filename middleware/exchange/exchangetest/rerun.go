@@ -2,8 +2,6 @@ package exchangetest
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -205,82 +203,10 @@ func spoil(r *http.Request) {
 }
 
 // Conflicting returns an engine in joined mode, in memory, whose first n transactions meet a
-// conflict at their COMMIT, or at the statement whose error wraps [idem.ErrConflict]. Its handlers run again if their adapter can do that. They have to take
-// their transaction with [idem.JoinedTxOf].
+// conflict at their COMMIT, or at the statement whose error wraps [idem.ErrConflict]. Its
+// handlers run again if their adapter can do that. They have to take their transaction with
+// [idem.JoinedTxOf].
 func Conflicting(t testing.TB, n int) *idem.Engine {
 	t.Helper()
-	store := &conflicting{Store: memorystore.New(), left: n}
-	engine, err := idem.NewJoined(store, idem.WithConflictRetries(n))
-	if err != nil {
-		t.Fatalf("NewJoined() = %v", err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := engine.Close(ctx); err != nil {
-			t.Errorf("Close() = %v", err)
-		}
-	})
-	return engine
-}
-
-// conflicting is a joined store for requests that follow one another. A transaction shows
-// nothing before its COMMIT.
-type conflicting struct {
-	*memorystore.Store
-
-	mu   sync.Mutex
-	left int // transactions that are still to meet a conflict
-}
-
-var _ idem.JoinedStore = (*conflicting)(nil)
-
-func (s *conflicting) BeginJoined(ctx context.Context, id idem.KeyID, req idem.JoinedRequest) (b idem.JoinedBegin, err error) {
-	rec, err := s.Get(ctx, id)
-	if err != nil || rec.State != idem.StateNone {
-		return idem.JoinedBegin{Record: rec}, err
-	}
-	rec.State, rec.Kind, rec.Route, rec.Fingerprint, rec.Started = idem.StatePending, req.Kind, req.Route, req.Fingerprint, time.Now()
-	rec.Attempt = idem.Attempt{Number: 1, Fence: idem.JoinedFence(1), Nonce: req.Nonce}
-	return idem.JoinedBegin{Tx: &transaction{s, id}, Record: rec}, nil
-}
-
-func (s *conflicting) Held(context.Context, idem.KeyID) (bool, error) { return false, nil }
-
-func (s *conflicting) Probe(ctx context.Context, id idem.KeyID) (idem.Record, error) {
-	return s.Get(ctx, id)
-}
-
-func (s *conflicting) Bind(_ context.Context, _ idem.KeyID, fp idem.Fingerprint, _ time.Duration) (idem.Fingerprint, error) {
-	return fp, nil
-}
-
-// conflicts counts a conflict, if there is still one to meet.
-func (s *conflicting) conflicts() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.left--
-	return s.left >= 0
-}
-
-type transaction struct {
-	store *conflicting
-	id    idem.KeyID
-}
-
-func (tx *transaction) Commit(ctx context.Context, s idem.Settlement) error {
-	if tx.store.conflicts() {
-		return idem.ErrConflict
-	}
-	_, err := tx.store.Settle(ctx, tx.id, s)
-	return err
-}
-
-func (*transaction) Rollback(context.Context) error               { return nil }
-func (*transaction) Release(context.Context)                      {}
-func (*transaction) Check(context.Context) (time.Duration, error) { return time.Minute, nil }
-
-// Conflict takes [idem.ErrConflict] for the error of a statement.
-func (tx *transaction) Conflict(err error) bool {
-	return errors.Is(err, idem.ErrConflict) && tx.store.conflicts()
+	return newLedger(memorystore.New(), n).engine(t, idem.WithConflictRetries(n))
 }

@@ -15,6 +15,7 @@ var streamCases = []testCase{
 	{"a flushed response arrives as it is written, and is not kept", func(b *bundle) {
 		seen := make(chan struct{})
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			events(w)
 			w.Header().Set("X-Live", "1")
 			w.WriteHeader(202)
 			_, _ = io.WriteString(w, "a")
@@ -40,6 +41,7 @@ var streamCases = []testCase{
 	}},
 	{"a flush before anything is written sends the headers", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			events(w)
 			w.Header().Set("X-Live", "1")
 			if err := http.NewResponseController(w).Flush(); err != nil {
 				b.Errorf("Flush() = %v", err)
@@ -79,6 +81,7 @@ var streamCases = []testCase{
 	}},
 	{"trailers of a streamed response", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			events(w)
 			w.Header().Set("Trailer", "X-Sum")
 			w.(http.Flusher).Flush()
 			_, _ = io.WriteString(w, "a")
@@ -134,6 +137,7 @@ var streamCases = []testCase{
 	}},
 	{"a streamed response that is not the answer is broken off", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			events(w)
 			_, _ = io.WriteString(w, "part")
 			w.(http.Flusher).Flush()
 			b.operator(r.Context(), &idem.Response{Status: 200, Omitted: true})
@@ -169,6 +173,7 @@ var streamCases = []testCase{
 	{"a handler that ends its response at the deadline reaches its client", func(b *bundle) {
 		b.policy.HandlerTimeout = 50 * time.Millisecond
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			events(w)
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 			_, _ = io.WriteString(w, "late")
@@ -178,6 +183,7 @@ var streamCases = []testCase{
 	}},
 	{"a panic breaks a streamed response off", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			events(w)
 			_, _ = io.WriteString(w, "part")
 			w.(http.Flusher).Flush()
 			panic("boom")
@@ -189,6 +195,9 @@ var streamCases = []testCase{
 		b.want(b.pay("k1"), 500, "", true)
 	}},
 }
+
+// events makes the response one that is sent as it is flushed.
+func events(w http.ResponseWriter) { w.Header().Set("Content-Type", "text/event-stream") }
 
 // recovering swallows panics, and ends the response as if it were whole.
 func recovering(next http.Handler) http.Handler {

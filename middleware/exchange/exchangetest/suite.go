@@ -89,7 +89,7 @@ func Run(t *testing.T, a Adapter) {
 		cases []testCase
 	}{
 		{"replay", replayCases}, {"refuse", refusalCases}, {"identity", identityCases}, {"status", statusCases},
-		{"write", writerCases}, {"stream", streamCases}, {"fail", failureCases}, {"give up", givenUpCases}, {"relay", relayCases}, {"nest", nestedCases}, {"forward", forwardCases}, {"run again", rerunCases}, {"wire", wiringCases}, {"choose", optionCases},
+		{"write", writerCases}, {"stream", streamCases}, {"early", earlyCases}, {"fail", failureCases}, {"give up", givenUpCases}, {"relay", relayCases}, {"nest", nestedCases}, {"forward", forwardCases}, {"run again", rerunCases}, {"wire", wiringCases}, {"choose", optionCases},
 	} {
 		for _, c := range group.cases {
 			name := group.name + "/" + c.name
