@@ -55,8 +55,11 @@
 // before the goroutine starts. With either the gate is closed once the handler has
 // returned ([idem.ErrExecutionEnded]). So a handler has to wait for its goroutines.
 // Middleware that answers while the handler still runs, as a time-out does, has no place
-// inside. Set [idem.Policy].HandlerTimeout, which ends the handler's context and waits for the
-// handler, or put the time-out outside.
+// inside. Nor has it a place outside if it runs the chain in a goroutine on the same gin.Context,
+// as gin-contrib/timeout does. Its answer can become the outcome of a handler that still runs,
+// and with a status such as 429 a repeat runs the handler again beside it. Set
+// [idem.Policy].HandlerTimeout, which ends the handler's context and waits for the handler, or
+// wrap the whole router with [net/http.TimeoutHandler], which has a writer to itself.
 //
 // [gin.Engine.HandleContext] puts Gin's own writer back into c and forgets the values of
 // c.Set. The response then reaches the client past the middleware. It counts as streamed.

@@ -8,6 +8,10 @@
 // handler's answer to a handler's error is the outcome. A handler gives c.Context()
 // to [idem.CheckOwner] and [idem.DownstreamKey].
 //
+// Fiber's timeout middleware runs the handler in a goroutine and answers without it. It has no
+// place around this middleware, nor inside. An answer of such a time-out leaves the outcome in
+// doubt. Set Policy.HandlerTimeout.
+//
 // Fiber keeps a response until the handler has returned. So a response over the limit of
 // the policy is not stored, and can still be replaced. A body stream is written after
 // the handler, and outside of its execution. Repeats get result-unavailable.
@@ -71,6 +75,10 @@ func answer(c fiber.Ctx, w *exchange.Writer, outer http.ResponseWriter) {
 		}
 	}
 	returned = true
+	if c.IsAbandoned() { // a time-out has answered, and the handler may still run
+		w.WriteHeader(http.StatusServiceUnavailable) // in doubt, whatever the time-out has written
+		return
+	}
 	response := c.Response()
 	header := headerOf(response)
 	if response.IsBodyStream() {

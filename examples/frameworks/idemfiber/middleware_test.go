@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/gofiber/fiber/v3/middleware/adaptor"
+	"github.com/gofiber/fiber/v3/middleware/timeout"
 	"github.com/valyala/fasthttp"
 
 	"github.com/idemkeeper/idemkeeper/examples/frameworks/idemfiber"
@@ -241,6 +243,31 @@ func TestBodyStreamThatWasRead(t *testing.T) {
 	}
 	if resp, body := post(t, url+"/read", "k2"); resp.StatusCode != 500 {
 		t.Errorf("answer to a body that was read = %d %s, want 500", resp.StatusCode, body)
+	}
+}
+
+// A time-out that answers for a handler that still runs does not give the key back.
+func TestTimeoutOfFiberLeavesTheOutcomeInDoubt(t *testing.T) {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	protect, err := idemfiber.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := fiber.New()
+	limit := timeout.Config{Timeout: time.Millisecond, OnTimeout: func(c fiber.Ctx) error { return c.Status(429).SendString("slow down") }}
+	var runs atomic.Int32
+	ends := make(chan struct{})
+	t.Cleanup(func() { close(ends) })
+	app.Post("/pay", protect, timeout.New(func(fiber.Ctx) error { runs.Add(1); <-ends; return nil }, limit))
+	url := listen(t, app)
+	for range 3 {
+		post(t, url+"/pay", "k1")
+	}
+	if runs.Load() != 1 {
+		t.Errorf("the handler ran %d times, want once", runs.Load())
 	}
 }
 
