@@ -16,6 +16,7 @@ KEEP       ?= 0
 RUNS       ?= 1
 RUN        ?= 60s
 CONFIG     ?=
+ONLY       ?=
 SEEDS      ?= 1000
 FROM       ?= 1
 
@@ -115,6 +116,10 @@ api: servers ## validate the sample's answers against its openapi.json, and run 
 kills: servers ## kill services (KILLS times) and databases (DATABASE_KILLS times) while joined payments run; lines "FIGURE name value"
 	@IDEMKEEPER_KILLS=$(KILLS) IDEMKEEPER_DATABASE_KILLS=$(DATABASE_KILLS) $(GO) test -count=1 -timeout 0 -v \
 		-run '^TestJoinedPaysOnceWhile(InstancesAre|TheDatabaseIs)Killed$$' ./tokenstore/sql
+
+.PHONY: matrix
+matrix: servers bin/testsummary ## run the suites of tokenstore/sql and fence on newer servers (ONLY=mysql picks some), as root; a table, and the last line counts
+	@CGO_ENABLED=1 TIMEOUT=$(TIMEOUT) scripts/matrix.sh '$(ONLY)'
 
 .PHONY: simulate
 simulate: ## run SEEDS simulations of whole systems under faults, from seed FROM on; prints what fails and a line "FIGURE simulate"

@@ -5,8 +5,8 @@
 # or by sudo without a password. On other systems it names them and exits 1.
 #
 # IDEMKEEPER_TEST_ZOOKEEPER, IDEMKEEPER_TEST_REDIS, IDEMKEEPER_TEST_POSTGRES and
-# IDEMKEEPER_TEST_MARIADB name running servers to use instead. Debian has no MySQL 8, so
-# its tests run only if IDEMKEEPER_TEST_MYSQL names one. Tests that break their servers still start their
+# IDEMKEEPER_TEST_MARIADB name running servers to use instead. Debian 12 has no MySQL, so
+# its tests run only if IDEMKEEPER_TEST_MYSQL names one, as make matrix does. Tests that break their servers still start their
 # own, and fail if they cannot.
 set -euo pipefail
 

@@ -36,7 +36,7 @@
 //	IDEMKEEPER_TEST_MARIADB=mysql://user:password@host:port/
 //	IDEMKEEPER_TEST_MYSQL=mysql://user:password@host:port/
 //
-// The last one names a MySQL 8. Tests on it are skipped as not run here without it.
+// The last one names a MySQL. Tests on it are skipped as not run here without it.
 //
 // [StartSample] starts the sample service of this repository, for tests in other modules.
 //

@@ -56,14 +56,14 @@ func SharedMariaDB(tb testing.TB) string {
 	})
 }
 
-// SharedMySQL returns the URL of the MySQL 8 server that IDEMKEEPER_TEST_MYSQL names. Debian
-// has none to start, so without that the test is skipped as not run here.
+// SharedMySQL returns the URL of the MySQL server that IDEMKEEPER_TEST_MYSQL names, as make matrix
+// does. Debian 12 has none to start, so without that the test is skipped as not run here.
 func SharedMySQL(tb testing.TB) string {
 	tb.Helper()
 	needsServer(tb)
 	named := os.Getenv(EnvMySQL)
 	if named == "" {
-		tb.Skip(NotRunHere + EnvMySQL + " names no MySQL 8")
+		tb.Skip(NotRunHere + EnvMySQL + " names no MySQL: see make matrix")
 	}
 	u, err := url.Parse(named)
 	if err != nil || u.Host == "" {

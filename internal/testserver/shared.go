@@ -18,7 +18,7 @@ const (
 	EnvZooKeeper = "IDEMKEEPER_TEST_ZOOKEEPER" // host:port,host:port
 	EnvRedis     = "IDEMKEEPER_TEST_REDIS"     // redis://host:port/0
 	EnvPostgres  = "IDEMKEEPER_TEST_POSTGRES"  // postgres://user@host:port/database
-	EnvMySQL     = "IDEMKEEPER_TEST_MYSQL"     // mysql://user:password@host:port/, of MySQL 8
+	EnvMySQL     = "IDEMKEEPER_TEST_MYSQL"     // mysql://user:password@host:port/, of MySQL 8 or later
 	EnvMariaDB   = "IDEMKEEPER_TEST_MARIADB"   // mysql://user:password@host:port/
 )
 

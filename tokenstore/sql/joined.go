@@ -204,6 +204,16 @@ func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
 	case j.pool > 1:
 		j.slots = make(chan struct{}, j.pool-1)
 	}
+	if s.dialect == sqlite {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanUpTimeout)
+		defer cancel()
+		if err := noAttachedFile(ctx, s.db); err != nil {
+			return nil, err
+		}
+	}
+	if s.halfOnTimeout {
+		s.log.Warn("tokenstore/sql: innodb_rollback_on_timeout is off: a handler that ignores a lock time-out commits the rest of its writes, and nothing tells")
+	}
 	j.guard = guards[s.dialect](j)
 	return j, nil
 }

@@ -39,13 +39,14 @@ func (s *service) bindBoth(id idem.KeyID, meanwhile func()) {
 // wantWaiting waits until a number of statements about bindings do not end.
 func (s *service) wantWaiting(want int) {
 	s.Helper()
-	count := "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%idem_bindings%'"
+	count := "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
 	if s.backend.dialect == PostgreSQL() {
-		count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+		count = "SELECT 'waits', count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 	}
 	s.eventually("statements wait", func() bool {
+		var name string
 		var n int
-		return s.pools.read.QueryRow(count).Scan(&n) == nil && n == want
+		return s.pools.read.QueryRow(count).Scan(&name, &n) == nil && n == want
 	})
 }
 

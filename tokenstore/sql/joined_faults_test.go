@@ -300,8 +300,8 @@ func TestJoinedResponseThatIsTooLongIsLeftOut(t *testing.T) {
 		s.joined.longest = 1000
 		pay(s, 2000)
 	})
-	// The driver writes a zero as two bytes there, and the server takes 16 MiB.
+	// The driver writes a zero as two bytes there, and the server takes max_allowed_packet.
 	onMariaDB(t, serviceParts{policy: long, rewrite: func(p *pools) { p.write = open(t, "mysql", p.dsn+"?interpolateParams=true") }}, func(s *service) {
-		pay(s, 9<<20)
+		pay(s, s.joined.longest+1)
 	})
 }

@@ -1,9 +1,12 @@
 package sqlstore
 
 import (
+	"bytes"
 	"database/sql"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -11,8 +14,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	idemgin "github.com/idemkeeper/idemkeeper/middleware/gin"
 )
 
 // A loss makes MySQL or MariaDB end a whole transaction because of an error in one of its statements.
@@ -92,7 +95,7 @@ func onLosses(t *testing.T, p serviceParts, f func(s *service, l loss)) {
 		if b.dialect != MySQL() {
 			return
 		}
-		if b.name == "MariaDB" {
+		if b.name == "MariaDB" && os.Getenv(testserver.EnvMariaDB) == "" {
 			if own == "" {
 				own = testserver.StartMariaDB(t, "--innodb-rollback-on-timeout=ON", "--innodb-flush-method=nosync").URL()
 			}
@@ -250,4 +253,44 @@ func (s *service) rollsBackOnTimeout() (on int) {
 		s.Fatal(err)
 	}
 	return on
+}
+
+// A handler ignores a lock time-out and pays without its debit. The server can be set so that this is
+// noticed, and otherwise the log says at the start that it is not.
+func TestJoinedIgnoredLockTimeoutIsNoticedOrWarnedOf(t *testing.T) {
+	ignoring := func(s *service, l loss) gin.HandlerFunc {
+		return s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			_ = l.suffer(s, tx)
+			err := s.insert(c, tx)
+			c.String(201, "paid")
+			return err
+		})
+	}
+	warnsOf := func(s *service) bool {
+		var log bytes.Buffer
+		store := s.backend.store(s, s.pools, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		if _, err := store.Joined(); err != nil {
+			s.Fatal(err)
+		}
+		return strings.Contains(log.String(), "innodb_rollback_on_timeout is off")
+	}
+	onLosses(t, serviceParts{}, func(s *service, l loss) {
+		if l.number != 1205 {
+			return
+		}
+		if off := s.rollsBackOnTimeout() == 0; warnsOf(s) != off {
+			s.Errorf("the log warns %t, want %t", !off, off)
+		} else if off {
+			return
+		}
+		s.with(ignoring(s, l))
+		s.want(s.pay("k1"), refused(409, idem.CodeOutcomeUnknown))
+		s.wantMisuse(idem.ErrEscaped)
+		s.wantPayments(0)
+	})
+	onMariaDB(t, serviceParts{}, func(s *service) {
+		if off := s.rollsBackOnTimeout() == 0; warnsOf(s) != off {
+			s.Errorf("the log warns %t, want %t", !off, off)
+		}
+	})
 }

@@ -35,8 +35,13 @@ func newMySQLGuard(j *Joined) guard {
 	if j.mariaDB { // it has that name since 11.1, and MySQL has no other name since 8.0.3
 		readOnly = "tx_read_only"
 	}
+	share := "FOR SHARE"
+	if j.mariaDB {
+		share = "LOCK IN SHARE MODE"
+	}
 	return &mysqlGuard{joined: j,
-		look: j.names.sql("SELECT {clock}, r.k FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? FOR UPDATE NOWAIT"),
+		// A look that asked for the right to write would take the read lock of a backup for another attempt.
+		look: j.names.sql("SELECT {clock}, r.k FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? " + share + " NOWAIT"),
 		set: "SET @idem_wait_timeout = @@SESSION.wait_timeout, @idem_read_only = @@SESSION." + readOnly +
 			", SESSION autocommit = 0, SESSION " + readOnly + " = 1, SESSION wait_timeout = ",
 		settings: "SELECT @@SESSION.autocommit = 0 AND @@SESSION." + readOnly + " = 1",
@@ -100,13 +105,19 @@ func (g *mysqlGuard) take(ctx context.Context, t *joinedTx, p *pending, from *id
 // savepoint is a name that the handler does not use.
 func (t *joinedTx) savepoint() string { return "idem_" + t.attempt.Nonce.String() }
 
-// escaped confirms before a rollback that the transaction is the first one.
+// escaped confirms that the transaction is the first one, and rolls it back to see whether all of it
+// can be rolled back.
 func (g *mysqlGuard) escaped(ctx context.Context, t *joinedTx) error {
-	err := g.first(ctx, t)
-	if err != nil {
-		err = g.lost(ctx, t, err, true)
+	if err := g.first(ctx, t); err != nil {
+		return g.lost(ctx, t, err, true)
 	}
-	return err
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
+	defer cancel()
+	if err := t.session.Rollback(ctx); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		t.unfit = true
+		return err
+	}
+	return g.kept(ctx, t)
 }
 
 // first removes the savepoint. The error is nil if the transaction is still the first one.

@@ -19,6 +19,7 @@ var errConnectionLost = errors.New("tokenstore/sql: the connection was lost befo
 //
 //	the savepoint is there after all     the error that was met
 //	the record is committed as pending   ErrEscaped
+//	the handler still uses it            ErrInUse: it is closed, and the server rolls back
 //	the connection was lost              errConnectionLost: the server rolls back
 //	the server has lost the transaction  ErrSwallowed, or the conflict that was met just now
 //	just now, and nothing followed
@@ -40,10 +41,14 @@ func (g *mysqlGuard) lost(ctx context.Context, t *joinedTx, cause error, failed 
 	}
 	conflict := g.joined.dialect.fault(cause) == faultConflict
 	nothing := (failed || conflict) && g.nothingFollowed(ctx, t)
-	left, err := g.leftPending(ctx, t)
+	left, alive, err := g.leftPending(ctx, t)
 	switch {
 	case err == nil && left:
 		return fmt.Errorf("%w: its record was committed as pending", idem.ErrEscaped)
+	case errors.Is(cause, ErrInUse):
+		return cause
+	case connectionLost(cause) && alive: // the driver refuses statements before the rows are closed, as ROLLBACK does
+		return fmt.Errorf("%w: %w", ErrRowsOpen, cause)
 	case connectionLost(cause): // if its record was committed as pending, the next request finds out
 		return fmt.Errorf("%w: %w", errConnectionLost, cause)
 	case nothing && conflict:
@@ -70,17 +75,17 @@ func (g *mysqlGuard) nothingFollowed(ctx context.Context, t *joinedTx) bool {
 	return err == nil && unchanged
 }
 
-// leftPending reports whether the pending record was committed. It may be unknown by now. It
-// rolls back first, because only a new transaction sees what is committed.
-func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error) {
+// leftPending reports whether the pending record was committed, and whether the connection works. The
+// record may be unknown by now. It rolls back first, because only a new transaction sees what is committed.
+func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (left, alive bool, err error) {
 	_ = t.session.Rollback(ctx) // does nothing if the handler has called Commit
 	var q querier = t.session.(*sqlSession).conn
-	if t.session.Exec(ctx, "ROLLBACK") != nil {
+	if alive = t.session.Exec(ctx, "ROLLBACK") == nil; !alive {
 		q = g.joined.db
 	}
 	var n int
-	err := q.QueryRowContext(ctx, g.joined.joined.left, t.id[:], t.attempt.Nonce[:]).Scan(&n)
-	return n > 0, err
+	err = q.QueryRowContext(ctx, g.joined.joined.left, t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	return n > 0, alive, err
 }
 
 // connectionLost reports whether an error is of a connection that is over. The server has answered
@@ -95,4 +100,25 @@ func connectionLost(err error) bool {
 		return true
 	}
 	return false
+}
+
+// kept reads the warnings of a rollback. Tables without transactions keep what was written to them, and
+// so a retry would write it again. The error wraps idem.ErrEscaped then.
+func (g *mysqlGuard) kept(ctx context.Context, t *joinedTx) error {
+	rows, err := t.session.(*sqlSession).conn.QueryContext(ctx, "SHOW WARNINGS")
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var level, message string
+		var number int
+		if err := rows.Scan(&level, &number, &message); err != nil {
+			return err
+		}
+		if number == 1196 { // ER_WARNING_NOT_COMPLETE_ROLLBACK
+			return fmt.Errorf("%w: it wrote to a table without transactions, such as one of MyISAM, which keeps that: use ENGINE=InnoDB", idem.ErrEscaped)
+		}
+	}
+	return rows.Err()
 }

@@ -62,6 +62,9 @@ func (g *sqliteGuard) before(ctx context.Context, t *joinedTx) (bool, error) {
 	if _, err := t.session.(*sqlSession).conn.ExecContext(ctx, "PRAGMA foreign_keys = ON"); err != nil {
 		return false, err
 	}
+	if err := noAttachedFile(ctx, t.session.(*sqlSession).conn); err != nil {
+		return false, err
+	}
 	if err := setCommitHook(t.session.(*sqlSession).conn, func() bool { return gate.allowed.CompareAndSwap(true, false) }); err != nil {
 		return false, err
 	}
@@ -74,6 +77,20 @@ func (g *sqliteGuard) after(_ context.Context, t *joinedTx) error {
 		return nil
 	}
 	return setCommitHook(t.session.(*sqlSession).conn, nil)
+}
+
+// noAttachedFile returns an error if the connection has another file. With write-ahead logging SQLite
+// commits one file after the other, so a crash in between would keep the record and lose the payment.
+func noAttachedFile(ctx context.Context, q querier) error {
+	var name string
+	err := q.QueryRowContext(ctx, "SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')").Scan(&name)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%w: the file %q is attached, and its commits are not those of the records: keep the ledger in the file of the records", errSetting, name)
 }
 
 // errNoHook says that the driver cannot refuse commits.
@@ -125,6 +142,9 @@ func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p *pending, from *i
 func (g *sqliteGuard) escaped(context.Context, *joinedTx) error { return nil }
 
 func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
+	if err := noAttachedFile(ctx, t.tx()); err != nil {
+		return err
+	}
 	n, err := t.execTx(ctx, g.joined.joined.complete, t.completeArgs(c)...)
 	if refusedByHook(err) || err == nil && n != 1 { // the transaction had ended, and this would commit by itself
 		return fmt.Errorf("%w: the transaction had been rolled back", idem.ErrSwallowed)

@@ -10,7 +10,8 @@ import (
 
 // MySQL is the dialect of MySQL 8 and MariaDB 10.6, and of later versions of both. Use it
 // with github.com/go-sql-driver/mysql. The store also works if clientFoundRows,
-// interpolateParams or parseTime is set, and refuses a session without autocommit.
+// interpolateParams or parseTime is set. It refuses a session without autocommit, with the sql_mode
+// EMPTY_STRING_IS_NULL, or with a binary log in the format STATEMENT.
 func MySQL() Dialect { return Dialect{mysql} }
 
 var mysql = &dialect{
@@ -88,12 +89,13 @@ func unwrapOne(err error) error {
 	return nil
 }
 
-// mysqlCheck refuses sessions in which a statement does not commit by itself.
+// mysqlCheck refuses sessions in which a statement does not commit by itself, and servers that would refuse
+// some of the statements later.
 func mysqlCheck(ctx context.Context, s *Store) error {
-	var autocommit, flush, packet, binlog, syncBinlog int
-	var version string
+	var autocommit, flush, packet, binlog, syncBinlog, rollback int
+	var version, mode, format string
 	err := s.db.QueryRowContext(ctx, "SELECT @@autocommit, @@global.innodb_flush_log_at_trx_commit, @@global.max_allowed_packet, "+
-		"@@global.log_bin, @@global.sync_binlog, version()").Scan(&autocommit, &flush, &packet, &binlog, &syncBinlog, &version)
+		"@@global.log_bin, @@global.sync_binlog, version(), @@sql_mode, @@binlog_format, @@innodb_rollback_on_timeout").Scan(&autocommit, &flush, &packet, &binlog, &syncBinlog, &version, &mode, &format, &rollback)
 	if err != nil {
 		return err
 	}
@@ -101,8 +103,16 @@ func mysqlCheck(ctx context.Context, s *Store) error {
 	s.longestResponse = min(longestValue, packet-otherColumns)
 	s.mariaDB = strings.Contains(version, "MariaDB")
 	s.returning = s.mariaDB
+	s.halfOnTimeout = rollback == 0
 	if autocommit == 0 {
 		return fmt.Errorf("%w: autocommit is off, so nothing would be committed: remove autocommit=0 from the data source name", errSetting)
+	}
+	switch {
+	case binlog == 1 && format == "STATEMENT":
+		// The server refuses each write at READ COMMITTED, which is what expiry and decisions use.
+		return fmt.Errorf("%w: binlog_format is STATEMENT, so the server refuses to remove expired records (error 1665): set it to ROW or MIXED", errSetting)
+	case strings.Contains(mode, "EMPTY_STRING_IS_NULL"):
+		return fmt.Errorf("%w: sql_mode has EMPTY_STRING_IS_NULL, and a record has empty columns that are not NULL: remove it for this connection", errSetting)
 	}
 	if flush != 1 {
 		s.log.WarnContext(ctx, "tokenstore/sql: innodb_flush_log_at_trx_commit is not 1: a crash of the machine loses acknowledged records", "value", flush)

@@ -27,6 +27,8 @@ type Store struct {
 	returning  bool // INSERT has RETURNING
 	mariaDB    bool
 
+	halfOnTimeout bool // a lock time-out undoes its statement alone
+
 	longestResponse int   // in bytes, packed
 	recordsTable    int64 // PostgreSQL's number of the table of records
 

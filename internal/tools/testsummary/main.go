@@ -18,7 +18,7 @@
 // With -quick, go test runs with -short, and a test skipped by testserver for
 // want of a server counts as left out. Any other skip still counts as failed.
 //
-// A test whose server this machine cannot have, such as MySQL 8 on Debian, counts as neither.
+// A test whose server this machine cannot have, such as MySQL on Debian 12, counts as neither.
 // A line "NOT RUN: N, reason" before the last one tells of such tests.
 // Without -quick, -short is refused, so that a full run leaves out no test.
 package main

@@ -1,0 +1,179 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// With write-ahead logging SQLite commits attached files one after the other. A crash in between would
+// keep the record and lose the payment.
+func TestAttachedFileIsRefusedInJoinedMode(t *testing.T) {
+	attach := func(tb testing.TB) string {
+		return "ATTACH '" + filepath.Join(tb.TempDir(), "ledger.db") + "' AS ledger"
+	}
+	t.Run("before Joined", func(t *testing.T) {
+		b := backend{"SQLite", SQLite(), freshSQLite}
+		p := b.migrated(t)
+		mustExec(t, p.write, attach(t))
+		if _, err := b.store(t, p, WithSoleProcess()).Joined(); !errors.Is(err, errSetting) {
+			t.Errorf("Joined() with an attached file = %v, want %v", err, errSetting)
+		}
+	})
+	t.Run("between two payments", func(t *testing.T) {
+		s := startOn(t, SQLite(), serviceParts{})
+		s.want(s.pay("k1"), paid)
+		mustExec(t, s.pools.write, attach(t))
+		s.want(s.pay("k2"), refused(503, idem.CodeUnavailable))
+		if runs := s.runs; runs != 1 {
+			t.Errorf("the handler ran %d times, want 1", runs)
+		}
+		s.want(s.pay("k2"), paid) // the connection with the file was closed
+		s.wantPayments(2)
+	})
+	t.Run("by the handler", func(t *testing.T) {
+		s := startOn(t, SQLite(), serviceParts{})
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			if _, err := tx.Exec(attach(t)); err != nil {
+				t.Errorf("ATTACH = %v", err)
+			}
+			if _, err := tx.Exec("CREATE TABLE ledger.payments (op TEXT, amount INT)"); err != nil {
+				t.Errorf("CREATE TABLE = %v", err)
+			}
+			_, err := tx.Exec("INSERT INTO ledger.payments VALUES ('k1', 100)")
+			c.String(http.StatusCreated, "paid")
+			return err
+		}))
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		s.wantOnePayment("k1")
+	})
+}
+
+// A table without transactions keeps what a rolled-back attempt wrote. So no retry writes it again, and
+// the developer is told.
+func TestJoinedTableWithoutTransactionsIsNoticed(t *testing.T) {
+	for _, engine := range []string{"MyISAM", "Aria", "MEMORY"} {
+		t.Run(engine, func(t *testing.T) {
+			onMariaDB(t, serviceParts{}, func(s *service) {
+				if engine == "Aria" && !s.joined.mariaDB {
+					return
+				}
+				mustExec(s, s.pools.write, "ALTER TABLE payments ENGINE = "+engine)
+				var insert error
+				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+					insert = s.insert(c, tx)
+					c.String(http.StatusInternalServerError, "sorry")
+					return nil
+				}))
+				a := s.pay("k1")
+				if mysqlNumber(insert) == 1785 { // MySQL refuses it by itself, if it keeps global IDs consistent
+					s.wantPayments(0)
+					return
+				}
+				s.want(a, refused(409, idem.CodeOutcomeUnknown))
+				s.wantMisuse(idem.ErrEscaped)
+				s.with(s.paying(http.StatusCreated))
+				s.pay("k1")
+				s.wantPayments(1)
+				s.wantCleanPool()
+			})
+		})
+	}
+}
+
+// A backup locks the tables against writes. That is no other attempt of the key.
+func TestJoinedReadLockOfABackupIsUnavailable(t *testing.T) {
+	own := testserver.StartMariaDB(t, "--innodb-flush-method=nosync").URL()
+	b := backend{"MariaDB", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, own) }}
+	for _, lock := range []string{"FLUSH TABLES WITH READ LOCK", "LOCK TABLES idem_records READ, idem_schema READ, payments READ"} {
+		t.Run(lock, func(t *testing.T) {
+			s := startService(t, b, serviceParts{engine: []idem.Option{idem.WithLockTimeout(idleMargin / 20), idem.WithStoreTimeout(idleMargin / 20)}})
+			backup, err := s.pools.read.Conn(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer backup.Close()
+			if _, err := backup.ExecContext(context.Background(), lock); err != nil {
+				t.Fatal(err)
+			}
+			s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+			if _, err := backup.ExecContext(context.Background(), "UNLOCK TABLES"); err != nil {
+				t.Fatal(err)
+			}
+			s.wantOnePayment("k1")
+		})
+	}
+}
+
+// A server or a session that would refuse some statements later is refused at the start.
+func TestSettingsOfMySQLThatAreRefused(t *testing.T) {
+	binlog := testserver.StartMariaDB(t, "--innodb-flush-method=nosync", "--log-bin=binlog", "--binlog-format=STATEMENT").URL()
+	for name, p := range map[string]func(t *testing.T) (pools, string){
+		"binlog_format=STATEMENT": func(t *testing.T) (pools, string) { return freshMySQL(t, binlog), "" },
+		"EMPTY_STRING_IS_NULL": func(t *testing.T) (pools, string) {
+			return freshMySQL(t, testserver.SharedMariaDB(t)), "?sql_mode=%27EMPTY_STRING_IS_NULL%27"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pools, setting := p(t)
+			if err := Migrate(t.Context(), pools.write, MySQL()); err != nil {
+				t.Fatal(err)
+			}
+			store, err := New(t.Context(), open(t, "mysql", pools.dsn+setting), MySQL(), quiet())
+			if !errors.Is(err, errSetting) {
+				t.Errorf("New() = %v, want %v", err, errSetting)
+			}
+			if err == nil {
+				_ = store.Close()
+			}
+		})
+	}
+}
+
+// The connection is killed after the last statement of the handler. That is named, and a retry runs.
+func TestJoinedConnectionThatIsKilledBeforeCommitIsNamed(t *testing.T) {
+	onMariaDB(t, serviceParts{}, func(s *service) {
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			err := s.insert(c, tx)
+			var id int
+			err = errors.Join(err, tx.QueryRow("SELECT CONNECTION_ID()").Scan(&id))
+			mustExec(s, s.pools.read, fmt.Sprint("KILL ", id))
+			c.String(http.StatusCreated, "paid")
+			return err
+		}))
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		if told := s.saw(idem.EventReleased); len(told) != 1 || !errors.Is(told[0], errConnectionLost) {
+			s.Errorf("the developer was told %v, want %v", told, errConnectionLost)
+		}
+		if told := s.saw(idem.EventMisused); len(told) > 0 {
+			s.Errorf("the handler was blamed: %v", told)
+		}
+		s.wantOnePayment("k1")
+	})
+}
+
+// Rows that the handler has left open keep the driver from sending anything. That is named.
+func TestJoinedRowsLeftOpenAreNamedOnMySQL(t *testing.T) {
+	onMariaDB(t, serviceParts{}, func(s *service) {
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			err := s.insert(c, tx)
+			_, rowsErr := tx.Query("SELECT op FROM payments UNION ALL SELECT 'x'") //nolint:rowserrcheck,sqlclosecheck // that is the misuse
+			c.String(http.StatusCreated, "paid")
+			return errors.Join(err, rowsErr)
+		}))
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		if told := s.saw(idem.EventReleased); len(told) != 1 || !errors.Is(told[0], ErrRowsOpen) {
+			s.Errorf("the developer was told %v, want %v", told, ErrRowsOpen)
+		}
+		s.wantOnePayment("k1")
+	})
+}
