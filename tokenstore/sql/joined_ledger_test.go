@@ -172,7 +172,7 @@ func TestJoinedRowsLeftOpenAreNamedOnMySQL(t *testing.T) {
 		}))
 		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
 		if told := s.saw(idem.EventReleased); len(told) != 1 || !errors.Is(told[0], ErrRowsOpen) {
-			s.Errorf("the developer was told %v, want %v", told, ErrRowsOpen)
+			s.Errorf("the developer was told %v and %v, want %v", told, s.saw(idem.EventMisused), ErrRowsOpen)
 		}
 		s.wantOnePayment("k1")
 	})

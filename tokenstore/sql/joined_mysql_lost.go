@@ -41,13 +41,13 @@ func (g *mysqlGuard) lost(ctx context.Context, t *joinedTx, cause error, failed 
 	}
 	conflict := g.joined.dialect.fault(cause) == faultConflict
 	nothing := (failed || conflict) && g.nothingFollowed(ctx, t)
-	left, alive, err := g.leftPending(ctx, t)
+	left, err := g.leftPending(ctx, t)
 	switch {
 	case err == nil && left:
 		return fmt.Errorf("%w: its record was committed as pending", idem.ErrEscaped)
 	case errors.Is(cause, ErrInUse):
 		return cause
-	case connectionLost(cause) && alive: // the driver refuses statements before the rows are closed, as ROLLBACK does
+	case strings.Contains(cause.Error(), "busy buffer"): // the driver has a value for it, as below
 		return fmt.Errorf("%w: %w", ErrRowsOpen, cause)
 	case connectionLost(cause): // if its record was committed as pending, the next request finds out
 		return fmt.Errorf("%w: %w", errConnectionLost, cause)
@@ -75,17 +75,17 @@ func (g *mysqlGuard) nothingFollowed(ctx context.Context, t *joinedTx) bool {
 	return err == nil && unchanged
 }
 
-// leftPending reports whether the pending record was committed, and whether the connection works. The
-// record may be unknown by now. It rolls back first, because only a new transaction sees what is committed.
-func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (left, alive bool, err error) {
+// leftPending reports whether the pending record was committed. It may be unknown by now. It
+// rolls back first, because only a new transaction sees what is committed.
+func (g *mysqlGuard) leftPending(ctx context.Context, t *joinedTx) (bool, error) {
 	_ = t.session.Rollback(ctx) // does nothing if the handler has called Commit
 	var q querier = t.session.(*sqlSession).conn
-	if alive = t.session.Exec(ctx, "ROLLBACK") == nil; !alive {
+	if t.session.Exec(ctx, "ROLLBACK") != nil {
 		q = g.joined.db
 	}
 	var n int
-	err = q.QueryRowContext(ctx, g.joined.joined.left, t.id[:], t.attempt.Nonce[:]).Scan(&n)
-	return n > 0, alive, err
+	err := q.QueryRowContext(ctx, g.joined.joined.left, t.id[:], t.attempt.Nonce[:]).Scan(&n)
+	return n > 0, err
 }
 
 // connectionLost reports whether an error is of a connection that is over. The server has answered
