@@ -7,8 +7,9 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/grpc/status"
 
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
@@ -77,8 +78,12 @@ func (s *resentStream) Context() context.Context { return s.stream().Context() }
 // call, and that call has another key.
 func (s *resentStream) SendMsg(m any) error {
 	kept := m
-	if msg := messageOf(m); msg != nil {
-		kept = proto.Clone(msg)
+	if messageOf(m) != nil {
+		clone, err := cloneOf(m)
+		if err != nil {
+			return status.Errorf(codes.Internal, "idemgrpc: keeping a %T: %v", m, err)
+		}
+		kept = clone
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

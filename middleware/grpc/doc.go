@@ -96,6 +96,13 @@
 // compared in a canonical wire format that is stable across builds. See
 // [AppendCanonical].
 //
+// Messages of older generators, such as gogo/protobuf, and of descriptors that were loaded at
+// run time work as well. A replay of a type that is not in Google's registry has the bytes of
+// the first answer, so it needs a codec of protobuf. A request that cannot be compared is
+// refused as internal before anything runs. Such are requests of another codec that are no
+// protobuf messages, and messages of gogo/protobuf with a part from a file that Google's
+// registry does not know.
+//
 // # Clients
 //
 // The client interceptors give each logical call one key, made before the first attempt,

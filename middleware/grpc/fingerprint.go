@@ -1,6 +1,7 @@
 package idemgrpc
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
 // maxDepth bounds messages inside each other. JSON bodies have the same bound.
@@ -41,111 +43,194 @@ var (
 // an error for messages nested deeper than 128 and for malformed unknown fields. dst is
 // unchanged then.
 func AppendCanonical(dst []byte, msg proto.Message, without ...protoreflect.Name) ([]byte, error) {
-	c := canonicalizer{without: without}
-	form := c.message(msg.ProtoReflect(), 0)
-	if c.err != nil {
-		return dst, c.err
+	m := msg.ProtoReflect()
+	// Deterministic also has the serialiser decode what it has kept as the client sent it.
+	out, err := proto.MarshalOptions{AllowPartial: true, Deterministic: true}.MarshalAppend(dst, msg)
+	if err != nil {
+		return dst, err
 	}
-	return append(dst, form...), nil
+	form := out[len(dst):]
+	if len(without) > 0 {
+		if form, err = leaveOut(form, m, without); err != nil {
+			return dst, err
+		}
+	}
+	if err := arrange(form, m.Descriptor(), 0); err != nil {
+		return dst, err
+	}
+	return out[:len(dst)+len(form)], nil
 }
 
-// canonicalizer has the serialiser write one field, or one entry of a map, at a time. A
-// serialiser chooses the order of these and nothing else.
-type canonicalizer struct {
-	without []protoreflect.Name
-	err     error // the first one
+// leaveOut removes fields of a message from its serialised form, in place. Unknown fields stay.
+// Serialisers write those last.
+func leaveOut(form []byte, m protoreflect.Message, without []protoreflect.Name) ([]byte, error) {
+	var numbers []protoreflect.FieldNumber
+	for _, name := range without {
+		if fd := m.Descriptor().Fields().ByName(name); fd != nil {
+			numbers = append(numbers, fd.Number())
+		}
+	}
+	if len(numbers) == 0 {
+		return form, nil
+	}
+	known, kept := len(form)-len(m.GetUnknown()), form[:0]
+	for at := 0; at < known; {
+		number, _, n := protowire.ConsumeField(form[at:])
+		if n < 0 {
+			return nil, errUnknown
+		}
+		if !slices.Contains(numbers, number) {
+			kept = append(kept, form[at:at+n]...)
+		}
+		at += n
+	}
+	return append(kept, form[known:]...), nil
 }
 
-// message returns the form of a message. Only the outermost one, at depth 0, leaves
-// fields out.
-func (c *canonicalizer) message(m protoreflect.Message, depth int) []byte {
+// arrange brings the fields of a serialised message into the canonical order, in place. A
+// serialiser chooses the order of fields and of map entries, and nothing else. So the
+// lengths do not change, and most forms are in order already.
+func arrange(form []byte, md protoreflect.MessageDescriptor, depth int) error {
 	if depth > maxDepth {
-		c.err = cmp.Or(c.err, errTooDeep)
+		return errTooDeep
+	}
+	ordered := true
+	var last piece
+	for at := 0; at < len(form); {
+		p, err := next(form[at:], md, &last)
+		if err != nil {
+			return err
+		}
+		if p.inner != nil {
+			inside := depth + 1
+			if p.entry { // the entry itself is no level
+				inside = depth
+			}
+			if err := arrange(p.inner, p.field.Message(), inside); err != nil {
+				return err
+			}
+		}
+		ordered = ordered && (at == 0 || compare(&last, &p) <= 0)
+		last = p
+		at += len(p.form)
+	}
+	if ordered {
 		return nil
 	}
-	type field struct {
-		number protoreflect.FieldNumber
-		form   []byte
-	}
-	var fields []field
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		if depth > 0 || fd.IsExtension() || !slices.Contains(c.without, fd.Name()) {
-			fields = append(fields, field{fd.Number(), c.field(m.New(), fd, v, depth)})
+	var pieces []piece
+	for rest, last := form, (piece{}); len(rest) > 0; rest = rest[len(last.form):] {
+		p, err := next(rest, md, &last)
+		if err != nil {
+			return err
 		}
-		return true
-	})
-	for rest := m.GetUnknown(); len(rest) > 0; {
-		number, _, n := protowire.ConsumeField(rest)
-		if n < 0 {
-			c.err = cmp.Or(c.err, errUnknown)
-			break
-		}
-		fields = append(fields, field{number, rest[:n]})
-		rest = rest[n:]
+		last, pieces = p, append(pieces, p)
 	}
-	slices.SortStableFunc(fields, func(a, b field) int { return cmp.Compare(a.number, b.number) })
-	var form []byte
-	for _, f := range fields {
-		form = append(form, f.form...)
+	slices.SortStableFunc(pieces, func(a, b piece) int { return compare(&a, &b) })
+	sorted := make([]byte, 0, len(form))
+	for i := range pieces {
+		sorted = append(sorted, pieces[i].form...)
 	}
-	return form
+	copy(form, sorted)
+	return nil
 }
 
-// field returns the form of a field. alone is an empty message with such a field.
-func (c *canonicalizer) field(alone protoreflect.Message, fd protoreflect.FieldDescriptor, v protoreflect.Value, depth int) (form []byte) {
+// piece is one field of a serialised message, or one entry of a map or element of a list.
+type piece struct {
+	form   []byte
+	number protoreflect.FieldNumber
+	field  protoreflect.FieldDescriptor // nil if it is unknown, or not needed
+	inner  []byte                       // the message in it, or nil
+	entry  bool                         // it is an entry of a map, with this key:
+	rank   uint64                       // of a number or a bool
+	text   []byte
+}
+
+// compare orders pieces by number, and entries of a map by their keys.
+func compare(a, b *piece) int {
+	if c := cmp.Compare(a.number, b.number); c != 0 || !a.entry || !b.entry {
+		return c
+	}
+	return cmp.Or(cmp.Compare(a.rank, b.rank), bytes.Compare(a.text, b.text))
+}
+
+// next reads the first piece of a form. last is the piece before it, which is often one of the
+// same field.
+func next(form []byte, md protoreflect.MessageDescriptor, last *piece) (p piece, err error) {
+	number, kind, tag := protowire.ConsumeTag(form)
+	if tag < 0 {
+		return p, errUnknown
+	}
+	value := protowire.ConsumeFieldValue(number, kind, form[tag:])
+	if value < 0 {
+		return p, errUnknown
+	}
+	p = piece{form: form[:tag+value], number: number}
+	if kind != protowire.BytesType && kind != protowire.StartGroupType {
+		return p, nil
+	}
+	if p.field = last.field; last.number != number || p.field == nil {
+		p.field = fieldOf(md, number)
+	}
 	switch {
-	case fd.IsMap():
-		var keys []protoreflect.MapKey
-		v.Map().Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
-			keys = append(keys, k)
-			return true
-		})
-		slices.SortFunc(keys, compareKeys)
-		entry := alone.Mutable(fd).Map()
-		for _, k := range keys {
-			entry.Set(k, c.value(fd.MapValue(), v.Map().Get(k), depth))
-			form = append(form, c.serialise(alone)...)
-			entry.Clear(k)
+	case p.field == nil:
+	case kind == protowire.BytesType && p.field.Kind() == protoreflect.MessageKind:
+		p.inner, _ = protowire.ConsumeBytes(p.form[tag:])
+		if p.entry = p.field.IsMap(); p.entry {
+			p.rank, p.text, err = keyOf(p.inner, p.field.MapKey().Kind())
 		}
-		return form
-	case fd.IsList():
-		list := alone.Mutable(fd).List()
-		for i := range v.List().Len() {
-			list.Append(c.value(fd, v.List().Get(i), depth))
+	case kind == protowire.StartGroupType && p.field.Kind() == protoreflect.GroupKind:
+		p.inner, _ = protowire.ConsumeGroup(number, p.form[tag:])
+	}
+	return p, err
+}
+
+// fieldOf finds a field or an extension, nil if it is unknown.
+func fieldOf(md protoreflect.MessageDescriptor, number protoreflect.FieldNumber) protoreflect.FieldDescriptor {
+	if fd := md.Fields().ByNumber(number); fd != nil {
+		return fd
+	}
+	if md.ExtensionRanges().Has(number) {
+		if xt, err := protoregistry.GlobalTypes.FindExtensionByNumber(md.FullName(), number); err == nil {
+			return xt.TypeDescriptor()
 		}
-	default:
-		alone.Set(fd, c.value(fd, v, depth))
 	}
-	return c.serialise(alone)
+	return nil
 }
 
-// value returns a value for the serialiser. A message becomes an empty message with its
-// form as unknown fields, because serialisers copy those.
-func (c *canonicalizer) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, depth int) protoreflect.Value {
-	if fd.Message() == nil {
-		return v
+// keyOf returns the key of a map's entry, as a text or as a number in the order of the keys.
+func keyOf(entry []byte, kind protoreflect.Kind) (rank uint64, text []byte, err error) {
+	for len(entry) > 0 {
+		number, wire, tag := protowire.ConsumeTag(entry)
+		if tag < 0 {
+			return 0, nil, errUnknown
+		}
+		value := protowire.ConsumeFieldValue(number, wire, entry[tag:])
+		if value < 0 {
+			return 0, nil, errUnknown
+		}
+		if number == 1 {
+			switch v := entry[tag:]; wire {
+			case protowire.VarintType:
+				rank, _ = protowire.ConsumeVarint(v)
+			case protowire.Fixed32Type:
+				n, _ := protowire.ConsumeFixed32(v)
+				rank = uint64(n)
+			case protowire.Fixed64Type:
+				rank, _ = protowire.ConsumeFixed64(v)
+			case protowire.BytesType:
+				text, _ = protowire.ConsumeBytes(v)
+			}
+		}
+		entry = entry[tag+value:]
 	}
-	opaque := v.Message().New()
-	opaque.SetUnknown(c.message(v.Message(), depth+1))
-	return protoreflect.ValueOfMessage(opaque)
-}
-
-func (c *canonicalizer) serialise(m protoreflect.Message) []byte {
-	form, err := proto.MarshalOptions{AllowPartial: true}.Marshal(m.Interface())
-	c.err = cmp.Or(c.err, err)
-	return form
-}
-
-// compareKeys compares two keys of one kind.
-func compareKeys(a, b protoreflect.MapKey) int {
-	switch x := a.Interface().(type) {
-	case string:
-		return cmp.Compare(x, b.String())
-	case bool:
-		return cmp.Compare(protowire.EncodeBool(x), protowire.EncodeBool(b.Bool()))
-	case uint32, uint64:
-		return cmp.Compare(a.Uint(), b.Uint())
-	default:
-		return cmp.Compare(a.Int(), b.Int())
+	const sign = 1 << 63
+	switch kind {
+	case protoreflect.Int32Kind, protoreflect.Int64Kind, protoreflect.Sfixed64Kind:
+		rank ^= sign
+	case protoreflect.Sfixed32Kind:
+		rank = uint64(int64(int32(uint32(rank)))) ^ sign //nolint:gosec // the bits are those of an int32
+	case protoreflect.Sint32Kind, protoreflect.Sint64Kind:
+		rank = uint64(protowire.DecodeZigZag(rank)) ^ sign //nolint:gosec // the order is that of int64
 	}
+	return rank, text, nil
 }

@@ -181,3 +181,27 @@ func TestCanonicalBoundsNesting(t *testing.T) {
 		t.Errorf("129 levels: %q, %v, want an error", b, err)
 	}
 }
+
+// The form is that of the serialiser with its fields put in order. So it takes about the memory of the
+// message, however many messages and map entries it has.
+func TestCanonicalTakesTheMemoryOfTheMessage(t *testing.T) {
+	many := &walletv1.Kinds{IntMap: map[int32]string{}}
+	for i := range 10_000 {
+		many.MessagesField = append(many.MessagesField, &walletv1.Kinds{StringField: "text", MessageField: &walletv1.Kinds{BoolField: true}})
+		many.IntMap[int32(i)] = "text"
+	}
+	size := proto.Size(many)
+	canonical(t, many) // what the runtime keeps for the type
+	result := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := idemgrpc.AppendCanonical(nil, many); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	// The serialiser sorts the keys of the map, which takes a slice of them.
+	if got := result.AllocedBytesPerOp(); got > 8*int64(size) {
+		t.Errorf("AppendCanonical() of a message of %d bytes takes %d bytes, want at most 8 times as many", size, got)
+	}
+}

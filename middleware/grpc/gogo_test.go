@@ -17,18 +17,19 @@ import (
 // Unmarshal, and are registered with gogo/protobuf only. Their fields have types that the runtime of
 // Google's protobuf does not know (gogoproto.customtype), so its reflection panics on them.
 
-// gogoRequest is acme.PayRequest.
+// gogoRequest is acme.PayRequest. Its notes are sent in the order of Go's maps, which differs each
+// time.
 type gogoRequest struct {
-	To     string
-	Amount int64
-	Fee    gogoAmount        // gogoproto.customtype, gogoproto.nullable = false
-	Notes  map[string]string // written in the order of Go's maps
+	To     string            `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	Amount int64             `protobuf:"varint,2,opt,name=amount,proto3" json:"amount,omitempty"`
+	Fee    gogoAmount        `protobuf:"bytes,3,opt,name=fee,proto3,customtype=Amount" json:"fee"`
+	Notes  map[string]string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty" protobuf_key:"bytes,1,opt,name=key,proto3" protobuf_val:"bytes,2,opt,name=value,proto3"`
 }
 
 // gogoResponse is acme.PayResponse.
 type gogoResponse struct {
-	ID  string
-	Fee gogoAmount
+	ID  string     `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Fee gogoAmount `protobuf:"bytes,3,opt,name=fee,proto3,customtype=Amount" json:"fee"`
 }
 
 // gogoAmount is a custom type. It is sent as its decimal text.
@@ -158,11 +159,17 @@ var gogoFile = func() []byte {
 				NestedType: []*descriptorpb.DescriptorProto{{Name: proto.String("NotesEntry"), Field: []*descriptorpb.FieldDescriptorProto{field("key", 1, text), field("value", 2, text)},
 					Options: &descriptorpb.MessageOptions{MapEntry: proto.Bool(true)}}}},
 			{Name: proto.String("PayResponse"), Field: []*descriptorpb.FieldDescriptorProto{field("id", 1, text), field("fee", 3, text)}},
+			{Name: proto.String("Plain"), Field: []*descriptorpb.FieldDescriptorProto{field("id", 1, text)}},
 		},
 	}
 	if _, err := protodesc.NewFile(file, nil); err != nil {
 		panic(err)
 	}
+	return compressed(file)
+}()
+
+// compressed is a descriptor as generated code holds it.
+func compressed(file *descriptorpb.FileDescriptorProto) []byte {
 	b, err := proto.Marshal(file)
 	if err != nil {
 		panic(err)
@@ -176,4 +183,4 @@ var gogoFile = func() []byte {
 		panic(err)
 	}
 	return z.Bytes()
-}()
+}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
@@ -168,13 +167,4 @@ func splitMethod(name string) (service, short string) {
 
 func isKeyField(fd protoreflect.FieldDescriptor) bool {
 	return fd != nil && fd.Kind() == protoreflect.StringKind && fd.Cardinality() != protoreflect.Repeated
-}
-
-// newMessage makes an empty message of a type, nil if this binary does not know it.
-func newMessage(name protoreflect.FullName) proto.Message {
-	t, err := protoregistry.GlobalTypes.FindMessageByName(name)
-	if err != nil {
-		return nil
-	}
-	return t.New().Interface()
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -41,18 +42,27 @@ func Outcome(err error, messages ...proto.Message) (idem.Response, error) {
 	return encode(o, err)
 }
 
+// typeURL begins the name of a type in an Any.
+const typeURL = "type.googleapis.com/"
+
 // pack makes a message ready to be stored. The error is the status of gRPC itself for such
 // a message. pack finds it early enough for it to be the outcome.
 func pack(answer any) (*anypb.Any, error) {
-	msg := messageOf(answer)
-	if msg == nil {
-		return nil, errNoMessage
+	switch msg := answer.(type) {
+	case proto.Message:
+		packed, err := anypb.New(msg)
+		if err != nil {
+			return nil, errBadMessage
+		}
+		return packed, nil
+	case protoadapt.MessageV1:
+		wire, err := serialise(msg)
+		if err != nil {
+			return nil, errBadMessage
+		}
+		return &anypb.Any{TypeUrl: typeURL + string(descriptorOf(msg).FullName()), Value: wire}, nil
 	}
-	packed, err := anypb.New(msg)
-	if err != nil {
-		return nil, errBadMessage
-	}
-	return packed, nil
+	return nil, errNoMessage
 }
 
 // encode ends an outcome with the handler's error, if there is one, and encodes it.
@@ -98,15 +108,17 @@ func decode(r *idem.Response) (*idemkeeperv1.Outcome, error) {
 }
 
 // messagesOf returns the messages of a method's outcome, and its error. A unary outcome
-// has one of the two. A renamed type is the method's output now.
-func messagesOf(o *idemkeeperv1.Outcome, m *method) (messages []proto.Message, failure, err error) {
+// has one of the two. A renamed type is the method's output now. A message whose type this
+// binary cannot make is sent as it is stored.
+func messagesOf(o *idemkeeperv1.Outcome, m *method) (messages []any, failure, err error) {
 	for _, packed := range o.GetMessages() {
 		msg := newMessage(packed.MessageName())
 		if msg == nil && m.desc != nil {
 			msg = newMessage(m.desc.Output().FullName())
 		}
 		if msg == nil {
-			return nil, nil, errNotReplayable
+			messages = append(messages, &rawMessage{packed.GetValue()})
+			continue
 		}
 		if err := proto.Unmarshal(packed.GetValue(), msg); err != nil {
 			return nil, nil, err

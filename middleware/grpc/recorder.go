@@ -92,10 +92,10 @@ func (r *received) RecvMsg(m any) error {
 		return io.EOF
 	}
 	b, err := proto.Marshal(r.request)
-	if dst := messageOf(m); dst == nil {
+	if messageOf(m) == nil {
 		err = errNotProtobuf
 	} else if err == nil {
-		err = proto.Unmarshal(b, dst)
+		err = parse(b, m)
 	}
 	if err != nil {
 		return status.Errorf(codes.Internal, "idemgrpc: receiving into a %T: %v", m, err)

@@ -167,7 +167,14 @@ func dynamicRequest() *dynamicpb.Message {
 // wireOf is what gRPC would send.
 func wireOf(t *testing.T, req any) []byte {
 	t.Helper()
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(messageOf(req))
+	if msg, ok := req.(proto.Message); ok {
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(msg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	b, err := serialise(req)
 	if err != nil {
 		t.Fatal(err)
 	}

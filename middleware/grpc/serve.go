@@ -5,8 +5,10 @@ import (
 	"errors"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -32,7 +34,11 @@ func (x *Interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 	var response any
 	input := x.sameInput(ctx, &op, req)
 	messages, live, err := x.execute(ctx, m, op, nil, func(ctx context.Context, a *answer) error {
-		r, err := handler(input(ctx))
+		ctx, req, err := input(ctx)
+		if err != nil {
+			return status.Error(codes.Internal, "the request cannot be copied for another run")
+		}
+		r, err := handler(ctx, req)
 		if err != nil {
 			return err
 		}
@@ -95,17 +101,18 @@ func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 // sameInput returns what each run of a unary handler gets. A run that met a conflict may have
 // changed its request and its peer, and the next run must not see that. Incoming metadata is
 // copied by gRPC itself for each reader.
-func (x *Interceptors) sameInput(ctx context.Context, op *idem.Operation, req any) func(context.Context) (context.Context, any) {
+func (x *Interceptors) sameInput(ctx context.Context, op *idem.Operation, req any) func(context.Context) (context.Context, any, error) {
 	if !x.engine.MayRunAgain(op) {
-		return func(run context.Context) (context.Context, any) { return run, req }
+		return func(run context.Context) (context.Context, any, error) { return run, req, nil }
 	}
 	from, known := peer.FromContext(ctx)
-	return func(run context.Context) (context.Context, any) {
+	return func(run context.Context) (context.Context, any, error) {
 		if known {
 			p := *from
 			run = peer.NewContext(run, &p)
 		}
-		return run, cloneOf(req)
+		clone, err := cloneOf(req)
+		return run, clone, err
 	}
 }
 
@@ -113,7 +120,7 @@ func (x *Interceptors) sameInput(ctx context.Context, op *idem.Operation, req an
 // an answer of its own, with send for its header. live reports whether the client gets the
 // handler's own answer, whose metadata execute sets. Otherwise messages and err are a stored
 // outcome, or err is a refusal.
-func (x *Interceptors) execute(ctx context.Context, m *method, op idem.Operation, send func(metadata.MD) error, handler func(context.Context, *answer) error) (messages []proto.Message, live bool, err error) {
+func (x *Interceptors) execute(ctx context.Context, m *method, op idem.Operation, send func(metadata.MD) error, handler func(context.Context, *answer) error) (messages []any, live bool, err error) {
 	ran := false
 	var failure error
 	a := new(answer)

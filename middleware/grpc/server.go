@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -16,9 +15,8 @@ import (
 )
 
 var (
-	errNoPolicy    = errors.New("the method has no policy, and one is required")
-	errNotProtobuf = errors.New("the request is not a protobuf message")
-	errTwoKeys     = errors.New("metadata and request carry different keys")
+	errNoPolicy = errors.New("the method has no policy, and one is required")
+	errTwoKeys  = errors.New("metadata and request carry different keys")
 )
 
 // engine is the part of [idem.Engine] for interceptors.
@@ -82,9 +80,9 @@ func (x *Interceptors) admit(ctx context.Context, m *method, req any) (op idem.O
 	case m.policy == nil:
 		return op, true, nil
 	}
-	msg := messageOf(req)
-	if msg == nil {
-		return op, false, idem.NewRefusal(idem.CodeInternal, fmt.Errorf("%w: %T", errNotProtobuf, req))
+	msg, err := readable(req)
+	if err != nil {
+		return op, false, idem.NewRefusal(idem.CodeInternal, err)
 	}
 	field, set := keyIn(msg, m.keyField)
 	key, err := parseKey(metadata.ValueFromIncomingContext(ctx, x.options.metadataKey), field, set)
@@ -141,25 +139,6 @@ func keyIn(msg proto.Message, field protoreflect.Name) (string, bool) {
 		return "", false
 	}
 	return r.Get(fd).String(), true
-}
-
-// messageOf returns v as the codec of gRPC sees it, nil if v is no protobuf message.
-func messageOf(v any) proto.Message {
-	switch v := v.(type) {
-	case proto.Message:
-		return v
-	case protoadapt.MessageV1:
-		return protoadapt.MessageV2Of(v)
-	}
-	return nil
-}
-
-// cloneOf copies a message that [messageOf] accepts, in the type that the handler knows.
-func cloneOf(v any) any {
-	if msg, ok := v.(proto.Message); ok {
-		return proto.Clone(msg)
-	}
-	return protoadapt.MessageV1Of(proto.Clone(messageOf(v)))
 }
 
 // report returns the error of a refusal by the interceptors themselves.

@@ -1,6 +1,7 @@
 package idemgrpc_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -187,17 +189,18 @@ func TestMessagesAsLongAsTheLimit(t *testing.T) {
 }
 
 // Without generated code, the field with the key is looked for in each request, and a stored message
-// of an unknown type cannot be replayed.
+// of an unknown type is sent as it is stored.
 func TestUndescribedMessages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.policy.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-		return idem.Applied(outcome(t, &idemkeeperv1.Outcome{Messages: []*anypb.Any{{TypeUrl: "type.googleapis.com/legacy.v0.Paid"}}})), nil
+		return idem.Applied(outcome(t, &idemkeeperv1.Outcome{Messages: []*anypb.Any{{TypeUrl: "type.googleapis.com/legacy.v0.Paid", Value: []byte{8, 1}}}})), nil
 	})
 	call := b.interceptors(idemgrpc.WithUndescribedMethods(), idemgrpc.WithKeyField("request_id")).Unary()
 	runs := 0
-	do := func(ctx context.Context, req any, failure error) error {
-		_, err := call(ctx, req, &grpc.UnaryServerInfo{FullMethod: "/legacy.Service/Do"}, func(context.Context, any) (any, error) {
+	var answer any
+	do := func(ctx context.Context, req any, failure error) (err error) {
+		answer, err = call(ctx, req, &grpc.UnaryServerInfo{FullMethod: "/legacy.Service/Do"}, func(context.Context, any) (any, error) {
 			runs++
 			return new(emptypb.Empty), failure
 		})
@@ -212,8 +215,12 @@ func TestUndescribedMessages(t *testing.T) {
 		t.Errorf("call without such a field = %v after %d runs, want two runs", err, runs)
 	}
 	err := do(incoming(t.Context(), "k3"), new(emptypb.Empty), status.Error(codes.Unavailable, "connection lost"))
-	if code, _ := idemgrpc.CodeOf(err); code != idem.CodeResultUnavailable {
-		t.Errorf("replay of an unknown message = %v, want %s", err, idem.CodeResultUnavailable)
+	if err != nil {
+		t.Fatalf("replay of an unknown message = %v, want the message", err)
+	}
+	sent, err := encoding.GetCodecV2("proto").Marshal(answer)
+	if err != nil || !bytes.Equal(sent.Materialize(), []byte{8, 1}) {
+		t.Errorf("replay of an unknown message is sent as %x, %v, want 0801", sent.Materialize(), err)
 	}
 }
 
