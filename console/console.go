@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"path"
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -122,18 +123,35 @@ func New(cfg Config) (*Console, error) {
 	c.mux.HandleFunc("POST /key/{id}/settle", c.settle)
 	c.mux.HandleFunc("GET /health", c.health)
 	c.mux.Handle("GET /assets/", assetHandler())
-	c.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		c.fail(w, r, http.StatusNotFound, "There is no such page.")
-	})
+	c.mux.HandleFunc("/assets", c.noPage) // or the mux redirects
+	c.mux.HandleFunc("/", c.noPage)
 	return c, nil
+}
+
+func (c *Console) noPage(w http.ResponseWriter, r *http.Request) {
+	c.fail(w, r, http.StatusNotFound, "There is no such page.")
+}
+
+// serve answers a request below the console's root. A mux redirects a path such as "//" to "/", and knows
+// nothing of where the console is mounted. So the redirect would lead out of the console.
+func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
+	clean := path.Clean(r.URL.Path)
+	if strings.HasSuffix(r.URL.Path, "/") && clean != "/" {
+		clean += "/"
+	}
+	if clean != r.URL.Path {
+		c.noPage(w, r)
+		return
+	}
+	c.mux.ServeHTTP(w, r)
 }
 
 // ServeHTTP serves a page to an operator. It refuses everybody else.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "" { // mounted without the slash
-		path, _, _ := strings.Cut(r.RequestURI, "?")
-		http.Redirect(w, r, path+"/", http.StatusSeeOther) //nolint:gosec // the mount has matched the whole path
+		mount, _, _ := strings.Cut(r.RequestURI, "?")
+		http.Redirect(w, r, mount+"/", http.StatusSeeOther) //nolint:gosec // the mount has matched the whole path
 		return
 	}
-	c.guard.serve(w, r, c.mux.ServeHTTP, c.refuse)
+	c.guard.serve(w, r, c.serve, c.refuse)
 }

@@ -296,6 +296,22 @@ func TestMountedWithoutTheSlash(t *testing.T) {
 	}
 }
 
+// No path leads out of the console, wherever it is mounted.
+func TestOddPathsStayInTheConsole(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, backends["memory"])
+	mounted := http.StripPrefix("/console", r.console)
+	for _, target := range []string{"/console//", "/console///", "/console//key/x", "/console/key/../../x", "/console/./", "/console/assets", "/console/assets//", "/console/health//"} {
+		w := httptest.NewRecorder()
+		req := httptest.NewRequest(http.MethodGet, target, nil)
+		req.SetBasicAuth("ada", "secret")
+		mounted.ServeHTTP(w, req)
+		if w.Code != http.StatusNotFound || w.Header().Get("Location") != "" {
+			t.Errorf("GET %s = %d to %q, want 404", target, w.Code, w.Header().Get("Location"))
+		}
+	}
+}
+
 // A handler that runs is no doubt. It is listed among all open records.
 func TestRunningHandlersAreNoDoubts(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"flag"
 	"fmt"
@@ -41,9 +42,11 @@ type Config struct {
 	TLS              *tls.Config // of TLSFiles
 	ResponseKeys     *sealed.Ring
 	PlainResponses   bool
+	FingerprintKeys  *sealed.Ring
 	APIKeys          payments.APIKeys
 	Operators        operators // of the console
 	LocalOperators   bool      // the operators are the default ones
+	ConsoleTokenKey  []byte    // of the console's forms; nil is random
 	Demo             bool
 	Inherited        bool // the parent of a demo has bound the ports
 	LogLevel         slog.Level
@@ -64,7 +67,7 @@ const envPrefix = "PAYMENTS_"
 // writes to help and returns flag.ErrHelp.
 func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Config, error) {
 	var c Config
-	var keys, ring, ops string
+	var keys, ring, fingerprints, ops, tokenKey string
 	fs := flag.NewFlagSet("example-payments", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:8080", "`HOST:PORT` for HTTP; port 0 takes any free port")
@@ -90,8 +93,10 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.StringVar(&c.TLSFiles.Key, "tls-key", "", tlsfiles.HelpKey)
 	fs.StringVar(&ring, "response-keys", "", "`ID=BASE64,…`: 32-byte keys to encrypt stored responses; the first encrypts, all decrypt; better set in the environment")
 	fs.BoolVar(&c.PlainResponses, "accept-plain-responses", false, "with --response-keys, also accept stored responses without encryption, left from before")
+	fs.StringVar(&fingerprints, "fingerprint-keys", "", "`ID=BASE64,…`: 32-byte keys, so that a reader of the token store cannot guess requests from their fingerprints; the first makes them, all compare; the same on all instances; better set in the environment")
 	fs.StringVar(&keys, "api-keys", "demo=merchant_demo,test=merchant_test", "`TOKEN=MERCHANT,…`: bearer tokens and their merchants")
 	fs.StringVar(&ops, "operators", "", "`NAME=PASSWORD,…`: those who may use /console/; without it there is no console, except that an instance without servers on this machine's own address has "+localOperators+"; better set in the environment")
+	fs.StringVar(&tokenKey, "console-token-key", "", "`BASE64`: 32 random bytes that instances behind one address share, so that a form of /console/ from one of them is good at the others; without it each instance makes its own; better set in the environment")
 	fs.BoolVar(&c.Demo, "demo", false, "let the page at / crash this instance in the middle of a charge, and start another one; without --database the ledger is in a temporary file")
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "`level` of the log on standard error: debug, info, warn or error")
 	if err := parse(fs, args, getenv); err != nil {
@@ -116,6 +121,17 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	if ring != "" {
 		if c.ResponseKeys, err = sealed.ParseRing(ring); err != nil {
 			return Config{}, fmt.Errorf("--response-keys: %w", err)
+		}
+	}
+	if fingerprints != "" {
+		if c.FingerprintKeys, err = sealed.ParseRing(fingerprints); err != nil {
+			return Config{}, fmt.Errorf("--fingerprint-keys: %w", err)
+		}
+	}
+	if tokenKey != "" {
+		c.ConsoleTokenKey, err = base64.StdEncoding.DecodeString(tokenKey)
+		if err != nil || len(c.ConsoleTokenKey) < 32 { // err may quote the key
+			return Config{}, errors.New("--console-token-key: want 32 or more random bytes in base64, as openssl rand -base64 32 prints them")
 		}
 	}
 	return c, c.check()

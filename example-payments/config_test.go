@@ -90,6 +90,9 @@ func TestConfigRefusals(t *testing.T) {
 		{"--redis redis://127.0.0.1:1 --redis-replicas -1", "", "negative"},
 		{"--zookeeper-auth u:p", "", "without --zookeeper"},
 		{"--response-keys k1=short", "", "--response-keys"},
+		{"--fingerprint-keys k1=short", "", "--fingerprint-keys"},
+		{"--console-token-key c2VjcmV0LXNlY3JldA==", "", "32 or more"},
+		{"--console-token-key secret!", "", "base64"},
 		{"--accept-plain-responses", "", "without --response-keys"},
 		{"--api-keys demo", "", "pair 1"},
 		{"--api-keys a=b,a=c", "", "repeats"},
@@ -114,7 +117,7 @@ func TestSecretsAreNotInErrors(t *testing.T) {
 	if _, err := parseConfig([]string{"--api-keys", "secret-1=a, secret-2"}, nil); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error %v, want one without the token", err)
 	}
-	for _, flag := range []string{"--response-keys=k1=c2VjcmV0LXNlY3JldA==", "--zookeeper-auth=hidden:c2VjcmV0LXNlY3JldA=="} {
+	for _, flag := range []string{"--response-keys=k1=c2VjcmV0LXNlY3JldA==", "--fingerprint-keys=k1=c2VjcmV0LXNlY3JldA==", "--console-token-key=c2VjcmV0LXNlY3JldA==", "--zookeeper-auth=hidden:c2VjcmV0LXNlY3JldA=="} {
 		if _, err := parseConfig([]string{flag}, nil); err == nil || strings.Contains(err.Error(), "c2Vj") || strings.Contains(err.Error(), "secret-secret") || strings.Contains(err.Error(), "hidden") {
 			t.Errorf("error %v, want one without what was secret", err)
 		}

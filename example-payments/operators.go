@@ -6,10 +6,8 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/console"
@@ -86,20 +84,6 @@ func (o operators) authorise(r *http.Request) (console.Operator, error) {
 	return console.Operator{Name: name, MaySettle: true, MaySeeResponses: true}, nil
 }
 
-// tokenKey is the same in all instances with these operators, because a form of one may come back to
-// another one. It is nil, which is random, for the default operator, whose password anybody knows.
-func (c *Config) tokenKey() []byte {
-	if c.LocalOperators {
-		return nil
-	}
-	key := sha256.New()
-	for _, name := range slices.Sorted(maps.Keys(c.Operators)) {
-		hash := c.Operators[name]
-		fmt.Fprintf(key, "%q %x\n", name, hash)
-	}
-	return key.Sum(nil)
-}
-
 // lookUp finds what an operation has paid, for any merchant. The answer is that of the handler.
 func (a *App) lookUp(ctx context.Context, route, operationID string) (console.Found, error) {
 	made, err := a.ledger.MadeBy(ctx, operationID)
@@ -141,7 +125,7 @@ func (a *App) makeConsole() (handler http.Handler, err error) {
 	a.console, err = console.New(console.Config{Engine: a.engine, Store: a.store, Service: "payments", Log: a.log,
 		Policies:  func(string) (idem.Policy, bool) { return a.policy, true },
 		ScopeHint: "the merchant, such as merchant_demo", LookUp: a.lookUp, Idemctl: a.cfg.TokenStore == storeRedis || a.cfg.TokenStore == storeSQL && a.cfg.Database != "",
-		Authorise: authorise, TokenKey: a.cfg.tokenKey(), Challenge: `Basic realm="console", charset="UTF-8"`})
+		Authorise: authorise, TokenKey: a.cfg.ConsoleTokenKey, Challenge: `Basic realm="console", charset="UTF-8"`})
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/base64"
 	"html"
 	"io"
 	"log/slog"
@@ -189,14 +191,22 @@ func send(t *testing.T, req *http.Request) (res *http.Response, body string) {
 	return res, string(text)
 }
 
-// A form of one instance may come back to another one, behind a proxy.
-func TestFormsOfAnotherInstanceAreGood(t *testing.T) {
+// A form of one instance may come back to another one, behind a proxy. Both need a key of their
+// own for that. A key made of the operators' passwords would let each operator, and each reader of a
+// saved page, try passwords without a request.
+func TestFormsOfAnotherInstance(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		operators string
-		want      int // of a search without a result
-	}{{"bob=word,ada=secret", 404}, {"ada=secret", 403}} {
-		here, there := serve(t, "--operators", "ada=secret,bob=word"), serve(t, "--operators", tt.operators)
+	key, other := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{1}, 32)), base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{2}, 32))
+	for name, tt := range map[string]struct {
+		here, there []string
+		want        int // of a search without a result
+	}{
+		"the same operators and no key": {nil, nil, 403},
+		"the same key":                  {[]string{"--console-token-key", key}, []string{"--console-token-key", key}, 404},
+		"another key":                   {[]string{"--console-token-key", key}, []string{"--console-token-key", other}, 403},
+	} {
+		operators := []string{"--operators", "ada=secret,bob=word"}
+		here, there := serve(t, append(tt.here, operators...)...), serve(t, append(tt.there, operators...)...)
 		_, body := consoleAs(t, here.url, "ada", "secret")
 		token := regexp.MustCompile(`name="token" value="([^"]+)"`).FindStringSubmatch(body)
 		if token == nil {
@@ -215,7 +225,23 @@ func TestFormsOfAnotherInstanceAreGood(t *testing.T) {
 		}
 		res.Body.Close()
 		if res.StatusCode != tt.want {
-			t.Errorf("a form of another instance at one with %q: %d, want %d", tt.operators, res.StatusCode, tt.want)
+			t.Errorf("%s: a form of another instance = %d, want %d", name, res.StatusCode, tt.want)
+		}
+	}
+}
+
+// Monitors and link checkers ask with HEAD, and get what GET would answer.
+func TestPagesAnswerHEAD(t *testing.T) {
+	t.Parallel()
+	p := serve(t)
+	for _, path := range []string{"/", "/openapi.json", "/healthz", "/readyz", "/metrics", "/console/", "/console/health"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodHead, p.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.SetBasicAuth("ops", "ops")
+		if res, body := send(t, req); res.StatusCode != 200 || body != "" {
+			t.Errorf("HEAD %s = %d with %q, want 200 without a body", path, res.StatusCode, body)
 		}
 	}
 }

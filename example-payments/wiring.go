@@ -141,6 +141,10 @@ func (a *App) openTelemetry(ctx context.Context) (err error) {
 func (a *App) makeEngine() (err error) {
 	opts := []idem.Option{a.telemetry.Observer.Engine(), idem.WithObserver(a.timeline.Observe),
 		idem.WithMaxOpenExecutionsPerScope(a.cfg.MaxOpen)}
+	if a.cfg.FingerprintKeys != nil {
+		primary, others := a.cfg.FingerprintKeys.FingerprintKeys()
+		opts = append(opts, idem.WithFingerprintKeys(primary, others...))
+	}
 	if len(a.cfg.Operators) > 0 { // the console needs the engine, so it is made later
 		opts = append(opts, idem.WithObserver(func(ctx context.Context, ev idem.Event) { a.console.Observe(ctx, ev) }))
 	}

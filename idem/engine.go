@@ -65,16 +65,17 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 type request struct {
 	Operation
 	id          KeyID
-	fingerprint Fingerprint // in the current version
-	giveUp      time.Time   // when a duplicate stops waiting for the first request
-	first       *first      // set while duplicates in this process wait for this request
-	ended       uint32      // how many firsts had ended before the record was read
-	nonce       Nonce       // of the lease, and of the attempt that begins under it
-	record      Record      // as the store last returned it
-	repair      Repair      // how to write the begun attempt anew if the store loses it
-	open        bool        // an attempt of the key was seen to run or to be in doubt
-	counted     bool        // among the open executions of its scope
-	retries     int         // how often the handler may still run again after a conflict
+	fingerprint Fingerprint // in the current version, by the first key
+	keys        fingerprintKeys
+	giveUp      time.Time // when a duplicate stops waiting for the first request
+	first       *first    // set while duplicates in this process wait for this request
+	ended       uint32    // how many firsts had ended before the record was read
+	nonce       Nonce     // of the lease, and of the attempt that begins under it
+	record      Record    // as the store last returned it
+	repair      Repair    // how to write the begun attempt anew if the store loses it
+	open        bool      // an attempt of the key was seen to run or to be in doubt
+	counted     bool      // among the open executions of its scope
+	retries     int       // how often the handler may still run again after a conflict
 	telemetry   requestTelemetry
 }
 
@@ -228,7 +229,7 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 		return nil, refuse(CodeUnavailable, errClosed)
 	}
 	id := NewKeyID(op.Scope, op.Key)
-	r := &request{Operation: op, id: id, fingerprint: fp, giveUp: time.Now().Add(op.Policy.DuplicateWait)}
+	r := &request{Operation: op, id: id, fingerprint: e.cfg.fingerprintKeys.current(fp), keys: e.cfg.fingerprintKeys, giveUp: time.Now().Add(op.Policy.DuplicateWait)}
 	if !op.RunOnce {
 		r.retries = e.cfg.conflictRetries
 	}
@@ -295,12 +296,19 @@ func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
 	return nil, nil // pending, or unknown with a way to settle it; the holder of the lock decides
 }
 
-// matches compares the request with a stored fingerprint, in the version of that. It may run
-// under the lock. A panic of the fingerprinter must not leave the lock behind, so matches
-// recovers from it.
+// matches compares the request with a stored fingerprint, in the version and by the key of that.
+// It may run under the lock. A panic of the fingerprinter must not leave the lock behind, so
+// matches recovers from it.
 func (r *request) matches(stored Fingerprint) (same bool, err error) {
-	if stored.Version == r.fingerprint.Version {
-		return stored == r.fingerprint, nil
+	if stored == r.fingerprint {
+		return true, nil
+	}
+	if stored.Version == r.fingerprint.Version && stored.tag() == r.fingerprint.tag() {
+		return false, nil
+	}
+	key, err := r.keys.ofStored(stored)
+	if err != nil {
+		return false, err
 	}
 	if r.Fingerprint == nil { // Resolve and Decide come without a request
 		return false, errors.New("idem: only a durable marker knows of the attempt, and the token store cannot take it up")
@@ -310,8 +318,11 @@ func (r *request) matches(stored Fingerprint) (same bool, err error) {
 			err = fmt.Errorf("idem: fingerprinter panicked: %v", p)
 		}
 	}()
-	fp, err := r.Fingerprint(stored.Version)
-	return fp == stored && !fp.IsZero(), err
+	plain, err := r.Fingerprint(stored.Version &^ keyed)
+	if err != nil {
+		return false, err
+	}
+	return !plain.IsZero() && key.of(plain) == stored, nil
 }
 
 // lock is step 4.

@@ -14,7 +14,8 @@ import (
 const FingerprintVersion = 1
 
 // Fingerprint tells whether two requests are the same. It is a versioned SHA-256 over the
-// operation and the canonical request. The zero value is no fingerprint.
+// operation and the canonical request. With [WithFingerprintKeys] it is an HMAC over that, its
+// Version is greater by 128, and its first 8 bytes name the key. The zero value is no fingerprint.
 type Fingerprint struct {
 	Version uint8
 	Sum     [sha256.Size]byte

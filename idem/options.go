@@ -15,6 +15,7 @@ type config struct {
 
 	maxOpenPerScope int
 	conflictRetries int
+	fingerprintKeys fingerprintKeys
 	longRunning     time.Duration
 	singleInstance  bool
 	closer          io.Closer
@@ -37,7 +38,7 @@ func (c *config) validate() error {
 	if c.maxOpenPerScope < 0 {
 		return errors.New("idem: the limit of open executions is negative")
 	}
-	return nil
+	return c.fingerprintKeys.validate()
 }
 
 // Option configures an [Engine]. A nil Option is ignored.

@@ -51,7 +51,7 @@ func (s *Server) pages() {
 
 // file serves a file of the pages.
 func (s *Server) file(path, mediaType string, data []byte) {
-	s.gin.GET(path, func(c *gin.Context) {
+	s.get(path, func(c *gin.Context) {
 		c.Header("Content-Security-Policy", pagePolicy)
 		c.Header("X-Content-Type-Options", "nosniff")
 		c.Data(http.StatusOK, mediaType, data)

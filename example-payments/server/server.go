@@ -84,17 +84,21 @@ func New(cfg Config) (*Server, error) {
 		s.cfg.Timeline = NewTimeline()
 	}
 	s.pages()
-	s.gin.GET("/openapi.json", func(c *gin.Context) { c.Data(http.StatusOK, "application/json", description) })
-	s.gin.GET("/healthz", func(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"status": "ok"}) })
-	s.gin.GET("/readyz", s.readyz)
-	s.gin.GET("/metrics", gin.WrapH(cfg.Telemetry.Handler()))
+	s.get("/openapi.json", func(c *gin.Context) { c.Data(http.StatusOK, "application/json", description) })
+	s.get("/healthz", func(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"status": "ok"}) })
+	s.get("/readyz", s.readyz)
+	s.get("/metrics", gin.WrapH(cfg.Telemetry.Handler()))
 	if cfg.Console != nil {
-		s.gin.GET("/console", func(c *gin.Context) { c.Redirect(http.StatusSeeOther, "/console/") })
-		for _, method := range []string{http.MethodGet, http.MethodPost} {
-			s.gin.Handle(method, "/console/*path", gin.WrapH(cfg.Console))
-		}
+		s.get("/console", func(c *gin.Context) { c.Redirect(http.StatusSeeOther, "/console/") })
+		s.get("/console/*path", gin.WrapH(cfg.Console))
+		s.gin.POST("/console/*path", gin.WrapH(cfg.Console))
 	}
 	return s, s.routes(s.gin.Group("/v1", s.authenticate))
+}
+
+// get serves a page to GET and HEAD. net/http sends no body to HEAD.
+func (s *Server) get(path string, page gin.HandlerFunc) {
+	s.gin.Match([]string{http.MethodGet, http.MethodHead}, path, page)
 }
 
 // routes sets up the routes that need an API key.

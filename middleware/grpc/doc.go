@@ -109,4 +109,45 @@
 // and send it again if that is safe and may help. Inside a handler that an [idem.Engine]
 // runs, the key is derived from the operation ([idem.DownstreamKey]), so that a chain of
 // services is safe end to end.
+//
+// # Retry policies and hedging
+//
+// The retryPolicy of a service config works beneath the client interceptors, which have chosen
+// the key by then. It keeps metadata, so each of its attempts has the same key, and it obeys
+// the pushback of a refusal. List UNAVAILABLE in it, and ABORTED for calls that are still running.
+//
+// Hedging sends a second attempt while the first one still runs. That one is a duplicate, and
+// by default it is refused at once with ABORTED and IN_PROGRESS. A hedging client takes
+// that for the answer and cancels the first attempt, so its caller sees ABORTED although the
+// payment happens. Set [idem.Policy].DuplicateWait on methods that are hedged, to more than the
+// longest call. The duplicates then wait and get the outcome of the first. Without it, list
+// ABORTED as a non-fatal code of the hedging policy. The handler runs once either way.
+//
+// # Behind grpc-gateway
+//
+// The gateway's default matcher drops the header Idempotency-Key, and the call is then refused
+// as key-missing. Give its mux a matcher that knows the header, and one that sends the marker
+// under its own name:
+//
+//	mux := runtime.NewServeMux(
+//		runtime.WithIncomingHeaderMatcher(func(name string) (string, bool) {
+//			if name == "Idempotency-Key" {
+//				return idemgrpc.DefaultMetadataKey, true
+//			}
+//			return runtime.DefaultHeaderMatcher(name)
+//		}),
+//		runtime.WithOutgoingHeaderMatcher(func(name string) (string, bool) {
+//			if name == idemgrpc.ReplayedMetadataKey {
+//				return "Idempotent-Replayed", true
+//			}
+//			return runtime.MetadataHeaderPrefix + name, true
+//		}))
+//
+// Refusals then have the gateway's form. Their status follows its table, so key-reused is 400, and
+// RetryInfo stands in the details of the body and not in Retry-After. The client transport of
+// package idemhttp and the programs in docs/clients.md do not know that form. If HTTP clients
+// come through the gateway, put package idemhttp in front of it instead. They get the documented
+// answers then, and the gateway's calls need no policy here:
+//
+//	http.Handle("/", idemhttp.Middleware(engine, policy)(mux))
 package idemgrpc

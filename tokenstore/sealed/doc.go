@@ -17,8 +17,10 @@
 // rest of the record is not protected. A writer can set a record back to released, and the
 // operation then runs again.
 //
-// The fingerprint of a request is a hash without a secret. A reader who guesses a request
-// can check the guess. Lengths are not hidden.
+// The fingerprint of a request is a hash without a secret, unless the engine has
+// [idem.WithFingerprintKeys]. Without it a reader who guesses a request, such as the missing
+// digits of a card number, can check the guess. [Ring.FingerprintKeys] makes the keys. Lengths
+// are not hidden, and neither is a key that a client has made up and that can be guessed.
 //
 // # The sealed form
 //

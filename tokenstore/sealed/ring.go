@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+
+	"github.com/idemkeeper/idemkeeper/idem"
 )
 
 // KeySize is the length of a key's secret in bytes, for AES-256.
@@ -17,8 +19,9 @@ const maxKeyID = 32
 
 // Key is one key of a [Ring]. Printing it shows its ID only. Make it with [NewKey].
 type Key struct {
-	id   string
-	aead cipher.AEAD // makes random nonces, and is safe for concurrent use
+	id          string
+	aead        cipher.AEAD // makes random nonces, and is safe for concurrent use
+	fingerprint idem.FingerprintKey
 }
 
 // NewKey returns a key. The ID is stored in the clear beside each response that the key
@@ -39,7 +42,11 @@ func NewKey(id string, secret []byte) (Key, error) {
 	if err != nil {
 		return Key{}, fmt.Errorf("tokenstore/sealed: ring key: %w", err)
 	}
-	return Key{id: id, aead: aead}, nil
+	fingerprint, err := idem.NewFingerprintKey(secret)
+	if err != nil {
+		return Key{}, fmt.Errorf("tokenstore/sealed: ring key: %w", err)
+	}
+	return Key{id: id, aead: aead, fingerprint: fingerprint}, nil
 }
 
 func validID(id string) bool {
@@ -119,6 +126,20 @@ func (r Ring) IDs() []string {
 		ids[i] = k.id
 	}
 	return ids
+}
+
+// FingerprintKeys returns keys for [idem.WithFingerprintKeys], the primary first. They are derived
+// from the secrets of the ring. A ring for fingerprints keeps a key for the KeyTTL of all routes,
+// which is longer than the ResultTTL.
+func (r Ring) FingerprintKeys() (primary idem.FingerprintKey, others []idem.FingerprintKey) {
+	for i, k := range r.keys {
+		if i == 0 {
+			primary = k.fingerprint
+			continue
+		}
+		others = append(others, k.fingerprint)
+	}
+	return primary, others
 }
 
 // String returns the IDs of the keys.
