@@ -64,8 +64,9 @@ type RequestParts struct {
 	ContentType     string
 	ContentEncoding string
 	// Header holds the headers that the route counts as part of the request, by their
-	// canonical names, with all lines of each. A header that was not sent has no lines. By
-	// default the map is nil, and requests with other headers are the same.
+	// canonical names, with all lines of each. A header that was not sent does not count, with or
+	// without an entry. So a route may begin to compare a header, and keys of clients that never
+	// send it stay theirs. By default the map is nil, and requests with other headers are the same.
 	Header map[string][]string
 	// Body is the body as it was sent. It is still encoded if ContentEncoding says so.
 	Body []byte

@@ -87,11 +87,14 @@ func sortedNames(header map[string][]string) []string {
 	return names
 }
 
-// canonicalHeader writes headers sorted by name, with all lines of each. It returns "" if
-// there are no headers.
+// canonicalHeader writes headers sorted by name, with all lines of each. A header without lines
+// counts as one that is not there. It returns "" if there are no headers.
 func canonicalHeader(header map[string][]string) string {
 	var b []byte
 	for _, name := range sortedNames(header) {
+		if len(header[name]) == 0 {
+			continue
+		}
 		b = appendParts(b, name, string(appendParts(nil, header[name]...)))
 	}
 	return string(b)

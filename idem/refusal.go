@@ -72,7 +72,7 @@ var answers = map[Code]answer{
 	CodeInProgress: {409, grpcAborted, "A request is outstanding for this Idempotency-Key",
 		"The first request with this key has not finished; send it again later to get its outcome.", true},
 	CodeKeyReused: {422, grpcFailedPrecondition, "Idempotency-Key is already used",
-		"This key was used with another request; use a new key for a new operation.", false},
+		"This key was used with another request; if this is a retry of the same operation, do not take a new key, but send the first request again unchanged; only a new operation takes a new key.", false},
 	CodeOutcomeUnknown: {409, grpcFailedPrecondition, "Outcome is unknown",
 		"The first request was interrupted and it is not known whether it took effect; it is not run again until that is settled.", false},
 	CodeKeyExpired: {409, grpcFailedPrecondition, "Idempotency-Key has expired",

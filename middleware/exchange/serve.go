@@ -35,6 +35,10 @@ type Call struct {
 	// Route is the pattern that matched. It names the policy if the policy has no
 	// Name.
 	Route string
+	// Unrouted says that the framework has found no route for the request. An answer of 404 or 405
+	// is then no outcome, because it may be another one after a deployment. It is not stored, and
+	// the key stays free.
+	Unrouted bool
 	// Operation says what the request does, for its fingerprint. "" stands for method
 	// and escaped path.
 	Operation string
@@ -109,6 +113,9 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 		w.ctx = ctx
 		defer func() { w.stopLimit() }()
 		c.Next(w, in.next(ctx))
+		if c.Unrouted && (w.status == http.StatusNotFound || w.status == http.StatusMethodNotAllowed) {
+			idem.NoEffect(ctx)
+		}
 		return w.response(rt.replay), adapter.Relayed(w.relayed())
 	})
 	returned = true

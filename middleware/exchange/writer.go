@@ -185,13 +185,18 @@ func (w *Writer) response(names adapter.Names) idem.Response {
 	final, before := w.final(), w.w.Header()
 	for name := range names {
 		// A header that was there before the handler ran is there for a replay too, if it
-		// still applies: "Content-Encoding: gzip" of a compressor outside.
-		if values := final[name]; len(values) > 0 && !slices.Equal(values, before[name]) {
+		// still applies: "Content-Encoding: gzip" of a compressor outside. One that says what the
+		// body is belongs to the stored body, whoever has set it.
+		ours := slices.Contains(describing, name) || !slices.Equal(final[name], before[name])
+		if values := final[name]; len(values) > 0 && ours {
 			resp.Header[name] = slices.Clone(values)
 		}
 	}
 	return resp
 }
+
+// describing lists the headers that say what a body is. They are canonical names.
+var describing = []string{"Content-Disposition", "Content-Language", "Content-Type", "Etag", "Location"}
 
 // final returns the header as it is sent.
 func (w *Writer) final() http.Header {

@@ -139,6 +139,8 @@ func (rt *route) call(c *gin.Context) exchange.Call {
 	}
 	if path := c.FullPath(); path != "" {
 		call.Route = c.Request.Method + " " + path
+	} else {
+		call.Unrouted = true
 	}
 	if rt.operation != nil {
 		call.Operation = rt.operation(c)

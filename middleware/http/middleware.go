@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -13,7 +14,8 @@ import (
 
 // New returns middleware that protects the handlers it wraps, on every unsafe method.
 // [WithMethods] chooses other methods. A policy without a Name gets the matching pattern
-// of [http.ServeMux] if the middleware is inside the mux, and else the method.
+// of [http.ServeMux] if the middleware is inside the mux, and else the method. Right around a
+// ServeMux the middleware leaves requests alone for which the mux has no route.
 //
 // New returns an error for wrong wiring, such as no engine, no scope, or a header of one
 // exchange among those to replay.
@@ -23,7 +25,12 @@ func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (func(http.Han
 		return nil, err
 	}
 	return func(next http.Handler) http.Handler {
+		mux, _ := next.(*http.ServeMux)
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if unrouted(mux, r) {
+				next.ServeHTTP(w, r)
+				return
+			}
 			c := rt.call(w, r)
 			c.Next = func(w *exchange.Writer, r *http.Request) { next.ServeHTTP(w, r) }
 			if !rt.Serve(c) {
@@ -32,6 +39,19 @@ func New(engine *idem.Engine, policy idem.Policy, opts ...Option) (func(http.Han
 		})
 	}, nil
 }
+
+// unrouted reports whether a mux answers a request itself, with 404, 405 or a redirect to the path
+// of a route. Such an answer is no outcome. It may be another one after a deployment, or on another
+// instance during it.
+func unrouted(mux *http.ServeMux, r *http.Request) bool {
+	if mux == nil {
+		return false
+	}
+	h, pattern := mux.Handler(r)
+	return pattern == "" || reflect.TypeOf(h) == redirects
+}
+
+var redirects = reflect.TypeOf(http.RedirectHandler("/", http.StatusTemporaryRedirect))
 
 // Middleware is [New] for known-good wiring. Like [regexp.MustCompile] it panics where
 // New returns an error.

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 
 	"github.com/labstack/echo/v4"
 
@@ -35,6 +36,9 @@ func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (e
 	}
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
+			if unrouted(c) {
+				return next(c)
+			}
 			outer, request := c.Response(), c.Request()
 			defer func() {
 				c.SetResponse(outer)
@@ -70,6 +74,13 @@ func (w writer) FlushError() error {
 		return err
 	}
 	return nil
+}
+
+// unrouted reports whether Echo answers a request itself, with 404 or 405. Such an answer is no
+// outcome, because it may be another one after a deployment.
+func unrouted(c echo.Context) bool {
+	handler := reflect.ValueOf(c.Handler()).Pointer()
+	return handler == reflect.ValueOf(echo.NotFoundHandler).Pointer() || handler == reflect.ValueOf(echo.MethodNotAllowedHandler).Pointer()
 }
 
 // StatusHandler answers GET with the state of the caller's key.

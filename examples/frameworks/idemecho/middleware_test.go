@@ -3,14 +3,18 @@ package idemecho_test
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/idemkeeper/idemkeeper/examples/frameworks/idemecho"
 	"github.com/idemkeeper/idemkeeper/idem"
+	memorylock "github.com/idemkeeper/idemkeeper/lock/memory"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange/exchangetest"
+	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 )
 
 func TestMiddlewarePassesTheSuite(t *testing.T) {
@@ -75,3 +79,41 @@ func serve(h echo.HandlerFunc, mw ...echo.MiddlewareFunc) http.Handler {
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// What Echo answers without a route is no outcome, because a deployment may add the route.
+func TestRequestsWithoutARoute(t *testing.T) {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	protect, err := idemecho.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pay := func(c echo.Context) error { return c.NoContent(http.StatusCreated) }
+	missing := func(echo.Context) error { return echo.ErrNotFound }
+	old, current := echo.New(), echo.New()
+	old.Use(protect)
+	old.GET("/payments", pay)
+	old.POST("/accounts", missing)
+	current.POST("/payments", pay, protect)
+	current.POST("/captures", pay, protect)
+	current.POST("/accounts", pay, protect)
+	send := func(e *echo.Echo, path string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader("{}"))
+		r.Header.Set("Idempotency-Key", path)
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		return w
+	}
+	for path, want := range map[string][2]int{"/payments": {405, 201}, "/captures": {404, 201}, "/accounts": {404, 404}} {
+		for range 2 {
+			if w := send(old, path); w.Code != want[0] {
+				t.Errorf("POST %s = %d, want %d", path, w.Code, want[0])
+			}
+		}
+		if w := send(current, path); w.Code != want[1] {
+			t.Errorf("POST %s after the deployment = %d, want %d", path, w.Code, want[1])
+		}
+	}
+}

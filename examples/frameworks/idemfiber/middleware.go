@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"reflect"
 	"strings"
 
 	"github.com/gofiber/fiber/v3"
@@ -42,22 +43,39 @@ func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (f
 	if err != nil {
 		return nil, fmt.Errorf("idemfiber: %w", err)
 	}
-	return func(c fiber.Ctx) error {
+	var protect fiber.Handler
+	protect = func(c fiber.Ctx) error {
 		call, err := describe(c)
 		if err != nil {
 			return err
 		}
-		ctx := c.Context()
+		ctx, mounted := c.Context(), c.Route()
 		defer c.SetContext(ctx)
 		call.Next = func(w *exchange.Writer, r *http.Request) {
 			c.SetContext(r.Context())
 			answer(c, w, call.Writer)
+			if c.Route() == mounted && endsWith(mounted, protect) && isUnrouted(c.Response().StatusCode()) {
+				idem.NoEffect(r.Context())
+			}
 		}
 		if !route.Serve(call) {
 			return c.Next()
 		}
 		return nil
-	}, nil
+	}
+	return protect, nil
+}
+
+// endsWith reports whether nothing of a route comes after h, as with app.Use(h). If Fiber finds no
+// other route for a request, the answer is its own 404 or 405. It is no outcome, because a
+// deployment may add the route.
+func endsWith(route *fiber.Route, h fiber.Handler) bool {
+	n := len(route.Handlers)
+	return n > 0 && reflect.ValueOf(route.Handlers[n-1]).Pointer() == reflect.ValueOf(h).Pointer()
+}
+
+func isUnrouted(status int) bool {
+	return status == http.StatusNotFound || status == http.StatusMethodNotAllowed
 }
 
 // answer runs the rest of the chain and moves its response to w. After a panic, outer

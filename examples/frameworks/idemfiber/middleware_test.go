@@ -72,6 +72,7 @@ func TestMiddlewarePassesTheSuite(t *testing.T) {
 			"give up/an error after the body":       bridged,
 			"identity/the handler reads the body":   bridged,
 			"write/the handler sees":                bridged,
+			"write/what middleware outside":         bridged,
 			"identity/a body that was read":         bridged,
 			"refuse/a body that":                    bridged,
 			"refuse/a limit further outside":        bridged,
@@ -216,6 +217,38 @@ func TestOverTheNetwork(t *testing.T) {
 	}
 	if runs != 1 {
 		t.Errorf("the handler ran %d times, want once", runs)
+	}
+}
+
+// What Fiber answers without a route is no outcome, because a deployment may add the route.
+func TestRequestsWithoutARoute(t *testing.T) {
+	engine, err := idem.New(memorylock.New(), memorystore.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	protect, err := idemfiber.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pay := func(c fiber.Ctx) error { return c.SendStatus(fiber.StatusCreated) }
+	missing := func(fiber.Ctx) error { return fiber.ErrNotFound }
+	old, current := fiber.New(), fiber.New()
+	old.Use(protect)
+	old.Get("/payments", pay)
+	old.Post("/accounts", missing)
+	current.Post("/payments", protect, pay)
+	current.Post("/captures", protect, pay)
+	current.Post("/accounts", protect, pay)
+	before, after := listen(t, old), listen(t, current)
+	for path, want := range map[string][2]int{"/payments": {405, 201}, "/captures": {404, 201}, "/accounts": {404, 404}} {
+		for range 2 {
+			if resp, _ := post(t, before+path, path); resp.StatusCode != want[0] {
+				t.Errorf("POST %s = %d, want %d", path, resp.StatusCode, want[0])
+			}
+		}
+		if resp, _ := post(t, after+path, path); resp.StatusCode != want[1] {
+			t.Errorf("POST %s after the deployment = %d, want %d", path, resp.StatusCode, want[1])
+		}
 	}
 }
 

@@ -128,6 +128,8 @@ var wiringCases = []testCase{
 			"no scope":                  {b.engine, idem.Policy{}, Options{}},
 			"a cookie":                  {b.engine, b.policy, Options{Replay: []string{"set-cookie"}}},
 			"credentials":               {b.engine, b.policy, Options{Replay: []string{"X-Fine", "WWW-Authenticate"}}},
+			"an answer to an origin":    {b.engine, b.policy, Options{Replay: []string{"Access-Control-Allow-Origin"}}},
+			"what the answer varies by": {b.engine, b.policy, Options{Replay: []string{"vary"}}},
 			"the date":                  {b.engine, b.policy, Options{Replay: []string{"date"}}},
 			"a hop-by-hop header":       {b.engine, b.policy, Options{Replay: []string{"Transfer-Encoding"}}},
 			"the length":                {b.engine, b.policy, Options{Replay: []string{"Content-Length"}}},

@@ -127,6 +127,18 @@ var optionCases = []testCase{
 		b.wantRefusal(request("a.example.com"), idem.CodeKeyReused)
 		b.wantRuns(1)
 	}},
+	{"a header that a route begins to compare does not change requests without it", func(b *bundle) {
+		b.protect(created)
+		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
+		b.options.Compared = []string{"X-Currency"}
+		b.protectAgain()
+		b.want(b.pay("k1"), 201, `{"id":"p1"}`, true)
+		a := b.send(withHeader(b.request("POST", "/pay", "k1", payBody), "X-Currency", ""))
+		if b.wantRefusal(a, idem.CodeKeyReused); !strings.Contains(a.body, "do not take a new key") {
+			b.Errorf("refusal = %s, want a warning for a retry of the same operation", a.body)
+		}
+		b.wantRuns(1)
+	}},
 	{"refusals point to their documentation", func(b *bundle) {
 		b.protect(created)
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)

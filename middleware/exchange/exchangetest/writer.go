@@ -67,6 +67,25 @@ var writerCases = []testCase{
 			b.Errorf("replayed header = %v, want that of the outer middleware", again.Header)
 		}
 	}},
+	{"what middleware outside says about the body is kept with it", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, w.Header().Get("Content-Type")+" in "+w.Header().Get("Content-Language"))
+		}, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", r.Header.Get("Accept"))
+				w.Header().Set("Content-Language", r.Header.Get("Accept-Language"))
+				next.ServeHTTP(w, r)
+			})
+		})
+		for i, accept := range []string{"application/json", "application/xml"} {
+			req := withHeader(b.request("POST", "/pay", "k1", payBody), "Accept", accept)
+			a := b.send(withHeader(req, "Accept-Language", []string{"de", "fr"}[i]))
+			b.want(a, 200, "application/json in de", i > 0)
+			if a.Header.Get("Content-Type") != "application/json" || a.Header.Get("Content-Language") != "de" {
+				b.Errorf("answer %d = %q with %v, want the headers of its body", i, a.body, a.Header)
+			}
+		}
+	}},
 	{"204 has no body", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(204)

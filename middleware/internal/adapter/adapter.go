@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -76,12 +77,18 @@ func StatusPolicies(listed []idem.Policy, own ...*idem.Policy) ([]*idem.Policy, 
 const MarkerHeader = "Idempotent-Replayed"
 
 // never lists the fields of one exchange or one caller. These are session cookies,
-// credentials, the date, and fields of one connection (RFC 9110, section 7.6.1).
+// credentials, the date, fields of one connection (RFC 9110, section 7.6.1), and what depends on the
+// origin or the abilities of the caller. Middleware in front sets the latter for each request, and a
+// stored value would replace it.
 var never = []string{
-	"Authentication-Info", "Authorization", "Connection", "Content-Length", "Cookie", "Date", "Host", "Keep-Alive",
-	"Proxy-Authenticate", "Proxy-Authentication-Info", "Proxy-Authorization", "Proxy-Connection", "Set-Cookie",
-	"Set-Cookie2", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent", "Www-Authenticate", MarkerHeader,
+	"Age", "Alt-Svc", "Authentication-Info", "Authorization", "Clear-Site-Data", "Connection", "Content-Length", "Cookie",
+	"Date", "Host", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authentication-Info", "Proxy-Authorization",
+	"Proxy-Connection", "Sec-Websocket-Accept", "Set-Cookie", "Set-Cookie2", "Te", "Timing-Allow-Origin", "Trailer",
+	"Transfer-Encoding", "Upgrade", "User-Agent", "Vary", "Via", "Www-Authenticate", MarkerHeader,
 }
+
+// corsPrefix begins the fields by which a server answers an origin (Fetch standard, section 3.3).
+const corsPrefix = "Access-Control-"
 
 // Names is the allow-list of a route. Its keys are canonical names
 // ([http.CanonicalHeaderKey]).
@@ -99,7 +106,7 @@ func NewNames(base, more []string, valid func(string) bool) (Names, error) {
 		if !valid(name) {
 			return nil, fmt.Errorf("%q is not the name of a header or of metadata", name)
 		}
-		if slices.Contains(never, canonical) {
+		if slices.Contains(never, canonical) || strings.HasPrefix(canonical, corsPrefix) {
 			return nil, fmt.Errorf("%s belongs to one exchange and is never replayed", name)
 		}
 		names[canonical] = true
@@ -114,9 +121,9 @@ var token = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 func IsToken(s string) bool { return token.MatchString(s) }
 
 // IsSafe reports whether a method has no effects by its definition (RFC 9110, section
-// 9.2.1). net/http takes "" for GET.
+// 9.2.1, and draft-ietf-httpbis-safe-method-w-body for QUERY). net/http takes "" for GET.
 func IsSafe(method string) bool {
-	return slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, ""}, method)
+	return slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "QUERY", ""}, method)
 }
 
 // Has reports whether a field is replayed. The name may be in any case.
