@@ -21,13 +21,13 @@ import (
 
 // snippetImports are the packages that a fragment may use without an import.
 var snippetImports = map[string]string{
-	"context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "log": "log", "slog": "log/slog",
+	"context": "context", "errors": "errors", "fmt": "fmt", "json": "encoding/json", "http": "net/http", "log": "log", "slog": "log/slog",
 	"os": "os", "sql": "database/sql", "time": "time",
 	"idem": module + "/idem", "zookeeper": module + "/lock/zookeeper", "recipes": module + "/lock/zookeeper/recipes",
 	"queue": module + "/lock/zookeeper/queue", "redislock": module + "/lock/redis", "redisstore": module + "/tokenstore/redis",
 	"memorylock": module + "/lock/memory", "memorystore": module + "/tokenstore/memory", "sealed": module + "/tokenstore/sealed",
 	"sweeper": module + "/sweeper", "observe": module + "/observe",
-	"idemhttp": module + "/middleware/http", "idemgin": module + "/middleware/gin", "idemgrpc": module + "/middleware/grpc",
+	"idemhttp": module + "/middleware/http", "idemgin": module + "/middleware/gin", "exchange": module + "/middleware/exchange", "idemgrpc": module + "/middleware/grpc",
 	"gin": "github.com/gin-gonic/gin", "grpc": "google.golang.org/grpc", "credentials": "google.golang.org/grpc/credentials",
 	"goredis":  "github.com/redis/go-redis/v9",
 	"sqlstore": module + "/tokenstore/sql", "pgxstore": module + "/tokenstore/sql/pgx",

@@ -9,7 +9,7 @@
 // responses that are flushed, hijacked or too long in the same way. Package
 // middleware/http describes that.
 //
-// Safe methods (GET, HEAD, OPTIONS, TRACE) need no key and go straight to the handlers,
+// Safe methods (GET, HEAD, OPTIONS, TRACE, QUERY) need no key and go straight to the handlers,
 // so r.Use(middleware) is fine. [WithMethods] and [WithOptionalKey] choose otherwise. The
 // host and the headers are not compared, unless [WithComparedHeaders] names them.
 //
@@ -20,8 +20,9 @@
 // c.ShouldBindBodyWith functions. Gin keeps the body then, and this middleware puts it back. After
 // c.ShouldBindJSON the body is gone, and the request is refused as internal. A handler that
 // validates by itself calls [idem.NoEffect] before it answers 400. Otherwise that answer is the
-// outcome, and the corrected request needs a new key. Middleware that decompresses requests or
-// compresses responses goes outside.
+// outcome, and the corrected request needs a new key. Middleware that decompresses requests,
+// compresses responses or answers to origins (CORS) goes outside. A 404 or 405 of a request without a
+// route is not stored.
 //
 // gin.Recovery works on either side, and a panic is an outcome in doubt. Outside, repeats
 // get 500. Inside, repeats get the answer of the recovery. What a handler had written

@@ -12,7 +12,7 @@
 //
 // # Which requests
 //
-// Safe methods (GET, HEAD, OPTIONS, TRACE) need no key and go straight to the handler, so
+// Safe methods (GET, HEAD, OPTIONS, TRACE, QUERY) need no key and go straight to the handler, so
 // the middleware can be put around a whole mux. [WithMethods] chooses other methods.
 // Every other request needs a key, unless the route has [WithOptionalKey]. Then a request
 // without a key runs unprotected, and is reported as [idem.EventUnprotected].
@@ -23,9 +23,9 @@
 // for replays too. They leave the owner of the key in the request's context, for
 // [idem.Policy].Scope. Validation runs before it as well, so that an invalid request
 // leaves no record. Validation has to put the body back, and [exchange.ReadBody] does both.
-// Middleware that compresses responses or sets cookies also goes outside, and replays pass through it. Middleware
-// that turns the handler's errors into responses goes inside, because its response is the
-// outcome.
+// Middleware that compresses responses, sets cookies or answers to origins (CORS) also goes outside,
+// and replays pass through it. Middleware that turns the handler's errors into responses goes
+// inside, because its response is the outcome.
 //
 // # The handler
 //
