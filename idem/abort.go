@@ -71,7 +71,7 @@ func (e *Engine) undo(ctx context.Context, r *request, lease Lease, req BeginReq
 				lease.ReleaseInBackground()
 			}
 		}
-	})
+	}, func(err error) { e.observe(ctx, r, Event{Type: EventSettleAbandoned, Err: err}) })
 }
 
 // leftNoTrace reports whether there is nothing to undo. The store has said that it takes no
@@ -88,10 +88,11 @@ func (e *Engine) leftNoTrace(ctx context.Context, r *request, req BeginRequest) 
 // unknown before the Abort came. Nothing ran under the attempt, so abort releases it. It stays
 // unknown if it started from one in doubt, or if there is a marker, because it may have started
 // from a record that is older than the marker.
-func (e *Engine) abort(ctx context.Context, r *request, lease Lease, held bool, req BeginRequest) error {
+func (e *Engine) abort(ctx context.Context, r *request, lease Lease, held bool, req BeginRequest) (err error) {
+	defer recovered("Abort", &err)
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
-	err := e.store.Abort(call, r.id, req)
+	err = e.store.Abort(call, r.id, req)
 	if err != nil || held && lease.Err() == nil || req.RunAgainFrom != nil || markerOf(lease) != nil {
 		return err
 	}

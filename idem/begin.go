@@ -51,6 +51,10 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 			if err := e.markBegun(ctx, r, lease); err != nil {
 				return false, nil, err
 			}
+			if !e.work.startHandler() {
+				e.neverRuns(ctx, r, lease)
+				return false, nil, refuse(CodeUnavailable, errClosed)
+			}
 			if r.first != nil {
 				r.first.begun.Store(true)
 			}
@@ -77,6 +81,7 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 
 // callBegin calls the store. After an error r.record is as it was.
 func (e *Engine) callBegin(ctx context.Context, r *request, req BeginRequest) (begun bool, err error) {
+	defer recovered("Begin", &err)
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
 	res, err := e.store.Begin(call, r.id, req)
@@ -140,9 +145,7 @@ func (e *Engine) outlives(ctx context.Context, r *request, lease Lease) error {
 		}
 		return nil
 	}
-	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
-	defer cancel()
-	retired, err := e.store.DomainRetired(call, theirs.Domain)
+	retired, err := e.callDomainRetired(ctx, theirs.Domain)
 	if err != nil {
 		return storeRefusal(err)
 	}
@@ -150,4 +153,11 @@ func (e *Engine) outlives(ctx context.Context, r *request, lease Lease) error {
 		return refuse(CodeInProgress, fmt.Errorf("%w: %v", ErrForeignDomain, theirs))
 	}
 	return nil
+}
+
+func (e *Engine) callDomainRetired(ctx context.Context, domain string) (retired bool, err error) {
+	defer recovered("DomainRetired", &err)
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	return e.store.DomainRetired(call, domain)
 }

@@ -3,7 +3,9 @@ package idem_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -55,4 +57,104 @@ func TestCloseGivesUpSavingButLeavesTheLock(t *testing.T) {
 	if _, held := b.locker.Holder(idem.NewKeyID("m1", "k")); !held {
 		t.Error("the lock was given back with the outcome unsaved")
 	}
+}
+
+// ended returns a context that is over.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// TestCloseEndsTheWaitOfDuplicates: those that wait for a request of this process, and those that wait for
+// the lock of another one. Close counts handlers, and these run none.
+func TestCloseEndsTheWaitOfDuplicates(t *testing.T) {
+	for _, where := range []string{"here", "elsewhere"} {
+		t.Run(where, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, parts{policy: func(p *idem.Policy) { p.DuplicateWait = time.Hour }})
+				finish := b.started("k", "a", b.pay)
+				engine := b.engine
+				if where == "elsewhere" {
+					engine = b.another(b.locks, b.faults)
+				}
+				refused := make(chan error, 2)
+				for range cap(refused) {
+					go func() {
+						_, err := engine.Do(context.Background(), b.operation("k", "a"), b.pay)
+						refused <- err
+					}()
+				}
+				synctest.Wait()
+				err := engine.Close(ended())
+				if where == "here" && (err == nil || err.Error() != "idem: 1 operations still run: context canceled") {
+					t.Errorf("Close() = %v, want it to count the handler and no duplicate", err)
+				}
+				if where == "elsewhere" && err != nil {
+					t.Errorf("Close() = %v, want nil: no handler runs", err)
+				}
+				for range cap(refused) {
+					b.wantRefused(<-refused, idem.CodeUnavailable)
+				}
+				res, err := finish()
+				b.wantPaid(res, err, 1, false)
+				synctest.Wait()
+				b.wantRuns(1)
+			})
+		})
+	}
+}
+
+// TestNothingStartsAfterClose: Close comes and returns at each step of a request. Its handler does not
+// run, and its key is as before.
+func TestNothingStartsAfterClose(t *testing.T) {
+	for _, step := range []string{"Get", "TryAcquire", "Begin"} {
+		for open, failOpen := range map[string]bool{"": false, ", fails open": true} {
+			t.Run(step+open, func(t *testing.T) {
+				b := setup(t, parts{policy: func(p *idem.Policy) { p.FailOpen = failOpen }})
+				faults := b.faults.Faults
+				if step == "TryAcquire" {
+					faults = b.locks.Faults
+				}
+				slow := faults.Slow(step, 1)
+				if failOpen {
+					faults.FailBefore(step, 1, nil)
+					faults.Before(step, 1, func() error { _ = b.engine.Close(ended()); return idem.ErrUnavailable })
+				}
+				answered := make(chan error, 1)
+				go func() {
+					_, err := b.do("k", "a")
+					answered <- err
+				}()
+				if !failOpen {
+					<-slow.Arrived()
+					if err := b.engine.Close(ended()); err != nil {
+						t.Errorf("Close() = %v, want nil: no handler runs", err)
+					}
+					slow.Release()
+				}
+				b.wantRefused(<-answered, idem.CodeUnavailable)
+				b.eventually("the lock is free", func() bool { return !b.held("k") })
+				b.wantRuns(0)
+				if rec, err := b.store.Get(t.Context(), idem.NewKeyID("m1", "k")); err != nil || rec.State.Open() {
+					t.Errorf("Get() = %+v, %v, want no open attempt", rec, err)
+				}
+			})
+		}
+	}
+}
+
+// TestCloseGivesUpAnAbortWithoutAnError: nothing ran, so nobody has to keep the session of its lock.
+func TestCloseGivesUpAnAbortWithoutAnError(t *testing.T) {
+	b := setup(t, parts{})
+	b.faults.FailBefore("Begin", idemtest.Every, nil)
+	b.faults.FailBefore("Abort", idemtest.Every, nil)
+	for n := range 3 {
+		_, err := b.do(fmt.Sprint(n), "a")
+		b.wantRefused(err, idem.CodeUnavailable)
+	}
+	if err := b.engine.Close(ended()); err != nil {
+		t.Errorf("Close() = %v, want nil", err)
+	}
+	b.eventually("the aborts are given up", func() bool { return b.saw(idem.EventSettleAbandoned) == 3 })
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,10 +20,13 @@ type Engine struct {
 	cfg     config
 	firsts  firsts
 	limit   openLimit
+	waiters waiters
 	running running
 	work    work
 	intake  intake
 	undoing undoing
+
+	resolversBehind atomic.Int64 // resolvers that have not returned although their context has ended
 }
 
 // New returns an engine on a locker and a store. Both have to be shared with other processes, or
@@ -51,7 +55,9 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 		return nil, errors.New("idem: other instances share the lock and cannot see the records of this token store, so each of them would run a key again; share the store, or say WithSingleInstance")
 	}
 	e.limit.most = e.cfg.maxOpenPerScope
-	e.firsts.byKey = make(map[KeyID]*first)
+	e.waiters = waiters{mostPerKey: e.cfg.maxWaiting[0], mostPerScope: e.cfg.maxWaiting[1],
+		byKey: make(map[KeyID]int), byScope: make(map[string]int)}
+	e.firsts.byKey = make(map[KeyID]place)
 	e.running.reports = make(map[*run]report)
 	e.work.init()
 	if e.cfg.telemetry != nil {
@@ -69,11 +75,13 @@ type request struct {
 	keys        fingerprintKeys
 	giveUp      time.Time // when a duplicate stops waiting for the first request
 	first       *first    // set while duplicates in this process wait for this request
-	ended       uint32    // how many firsts had ended before the record was read
+	reading     bool      // among the readers of its key
+	ended       uint32    // what place.ended was before the record was read
 	nonce       Nonce     // of the lease, and of the attempt that begins under it
 	record      Record    // as the store last returned it
 	repair      Repair    // how to write the begun attempt anew if the store loses it
 	open        bool      // an attempt of the key was seen to run or to be in doubt
+	handedOver  bool      // the lock is released, or will be by later steps or in the background
 	counted     bool      // among the open executions of its scope
 	retries     int       // how often the handler may still run again after a conflict
 	telemetry   requestTelemetry
@@ -114,6 +122,7 @@ func (e *Engine) Do(ctx context.Context, op Operation, h Handler) (_ Result, err
 func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error) {
 	defer e.limit.leave(r)
 	defer e.endFirst(r, nil)
+	defer e.stopReading(r)
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, refuse(CodeUnavailable, fmt.Errorf("idem: caller is gone: %w", err))
@@ -135,6 +144,9 @@ func (e *Engine) do(ctx context.Context, r *request, h Handler) (*Result, error)
 		}
 		// We have seen an attempt run. It is over only if the record says so.
 		r.open = r.record.State.Open() || r.open && r.record.State != StateReleased
+		if e.work.closing.Err() != nil { // the request may have waited until now
+			return nil, refuse(CodeUnavailable, errClosed)
+		}
 		if !e.becomeFirst(r) {
 			continue
 		}
@@ -173,13 +185,24 @@ func (e *Engine) underLock(ctx context.Context, r *request, h Handler) (*Result,
 	if err != nil {
 		return e.failOpen(ctx, r, h, refuse(CodeUnavailable, err))
 	}
+	if e.work.closing.Err() != nil {
+		lease.ReleaseInBackground()
+		return nil, refuse(CodeUnavailable, errClosed)
+	}
 	// Step 5: begin the attempt under the lock.
 	var begun bool
 	var res *Result
+	r.handedOver = false
+	defer func() {
+		if !r.handedOver { // a panic of the lease. The next holder finds the attempt interrupted
+			lease.ReleaseInBackground()
+		}
+	}()
 	err = e.inStep(detached, StepBegin, r, 0, func(ctx context.Context) (err error) {
 		begun, res, err = e.begin(ctx, r, lease)
 		return err
 	})
+	r.handedOver = !begun
 	if err != nil {
 		return e.failOpen(ctx, r, h, err)
 	}
@@ -187,6 +210,7 @@ func (e *Engine) underLock(ctx context.Context, r *request, h Handler) (*Result,
 		e.endFirst(r, res)
 		return res, nil
 	}
+	defer e.work.endHandler() // begin has counted it
 	// Step 6: run the handler.
 	run := e.execute(detached, r, lease, h)
 	// Steps 7 and 8: settle the attempt, answer, release the lock.
@@ -239,6 +263,7 @@ func (e *Engine) admit(ctx context.Context, op Operation, h Handler) (*request, 
 // read is step 3, one round trip to the primary.
 func (e *Engine) read(ctx context.Context, r *request) error {
 	err := e.inStep(ctx, StepRead, r, e.cfg.storeTimeout, func(ctx context.Context) (err error) {
+		defer recovered("Get", &err)
 		r.record, err = e.store.Get(ctx, r.id)
 		return err
 	})
@@ -329,6 +354,7 @@ func (r *request) matches(stored Fingerprint) (same bool, err error) {
 func (e *Engine) lock(ctx context.Context, r *request) (lease Lease, err error) {
 	r.nonce = NewNonce()
 	err = e.inStep(ctx, StepLock, r, e.cfg.lockTimeout, func(ctx context.Context) (err error) {
+		defer recovered("TryAcquire", &err)
 		lease, err = e.locker.TryAcquire(ctx, LockRequest{KeyID: r.id, Nonce: r.nonce})
 		return err
 	})
@@ -357,11 +383,23 @@ func (e *Engine) locked(ctx context.Context, r *request) (*Result, error) {
 	if left <= 0 {
 		return nil, refuse(CodeInProgress, nil)
 	}
+	if err := e.waiters.enter(r); err != nil {
+		return nil, err
+	}
+	defer e.waiters.leave(r)
 	e.observe(ctx, r, Event{Type: EventWaited})
-	err := e.inStep(ctx, StepWait, r, left, func(ctx context.Context) error { return e.locker.Wait(ctx, r.id) })
+	err := e.inStep(ctx, StepWait, r, left, func(ctx context.Context) (err error) {
+		defer recovered("Wait", &err)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(e.work.closing, cancel)()
+		return e.locker.Wait(ctx, r.id)
+	})
 	switch {
 	case err == nil:
 		return nil, errAgain
+	case e.work.closing.Err() != nil:
+		return nil, refuse(CodeUnavailable, errClosed)
 	case ctx.Err() != nil || time.Until(r.giveUp) <= 0:
 		return nil, refuse(CodeInProgress, nil)
 	default:

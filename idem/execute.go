@@ -109,6 +109,10 @@ func (e *Engine) failOpen(ctx context.Context, r *request, h Handler, err error)
 	if !ok || !r.Policy.FailOpen || e.joined != nil || r.open || used(r.record.State) || refusal.Code != CodeUnavailable || unreadable(err) || ctx.Err() != nil {
 		return nil, err
 	}
+	if !e.work.startHandler() {
+		return nil, refuse(CodeUnavailable, errClosed)
+	}
+	defer e.work.endHandler()
 	e.observe(ctx, r, Event{Type: EventFailedOpen, Err: refusal.Err})
 	r.telemetry.failedOpen = true
 	inner, step := e.startStep(context.WithoutCancel(ctx), StepHandler, r)

@@ -63,14 +63,17 @@ func (e *Engine) newExecution(ctx context.Context, r *request, lease Lease, atte
 	return x
 }
 
-// watch cancels ctx with cause ErrLeaseLost when the lease is lost.
+// watch cancels ctx with cause ErrLeaseLost when the lease is lost. A lease that panics counts as lost.
 func watch(ctx context.Context, lease Lease, cancel context.CancelCauseFunc) {
-	select {
-	case <-lease.Done():
-		if lease.Err() != nil {
-			cancel(ErrLeaseLost)
+	lost := false
+	if err := guarded(func() {
+		select {
+		case <-lease.Done():
+			lost = lease.Err() != nil
+		case <-ctx.Done():
 		}
-	case <-ctx.Done():
+	}); err != nil || lost {
+		cancel(ErrLeaseLost)
 	}
 }
 

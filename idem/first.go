@@ -2,24 +2,48 @@ package idem
 
 import (
 	"context"
-	"encoding/binary"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// firsts has the first request of each key in this process. A duplicate waits for it and does
-// not leave the process.
+// firsts has what goes on with each key in this process.
 type firsts struct {
 	mu    sync.Mutex
-	byKey map[KeyID]*first
-	ended [1024]uint32 // firsts that have ended, by the start of the key ID
+	byKey map[KeyID]place
 }
 
-// endedOf counts the firsts of a key that have ended, and of some other keys. The caller
-// holds mu.
-func (f *firsts) endedOf(id KeyID) *uint32 {
-	return &f.ended[binary.BigEndian.Uint16(id[:])%uint16(len(f.ended))]
+// place is a key in use. A first request ends with the record changed. Whoever was reading the
+// record meanwhile may have an old one. Only readers of the same key can, and only they read again, because
+// requests that make each other read again keep an overload alive for ever.
+type place struct {
+	first   *first // nil without one
+	readers int    // requests that read the record
+	ended   uint32 // first requests that have ended while there were readers
+}
+
+// set changes the place of a key. A place that nobody uses is forgotten. The caller holds mu.
+func (f *firsts) set(id KeyID, p place) {
+	if p.first == nil && p.readers == 0 {
+		delete(f.byKey, id)
+		return
+	}
+	f.byKey[id] = p
+}
+
+// stopReading takes r from the readers of its key, and reports whether a first request may have ended
+// since r began to read. The caller holds mu.
+func (f *firsts) stopReading(r *request) (old bool) {
+	if !r.reading {
+		return false
+	}
+	r.reading = false
+	p := f.byKey[r.id]
+	old = p.ended != r.ended
+	p.readers--
+	f.set(r.id, p)
+	return old
 }
 
 // first is a request on its way through the protocol. Duplicates wait for it or are refused.
@@ -36,45 +60,76 @@ func (f *first) differs(r *request) bool {
 }
 
 // waitForFirst is step 2. It returns neither a result nor an error if there is no request to
-// wait for.
+// wait for. Then r counts as a reader of the record.
 //
 // If the Begin of the first request was not acknowledged, it proves nothing about a different
 // request, because the record may turn out to be bound to that one. So a different request goes
 // on by itself.
 func (e *Engine) waitForFirst(ctx context.Context, r *request) (*Result, error) {
-	e.firsts.mu.Lock()
-	f := e.firsts.byKey[r.id]
-	r.ended = *e.firsts.endedOf(r.id)
-	e.firsts.mu.Unlock()
-	if f == nil || f == r.first {
-		return nil, nil
-	}
-	if f.differs(r) {
-		if !f.begun.Load() {
+	for {
+		f, differs := e.startReading(r)
+		switch {
+		case f == nil:
 			return nil, nil
+		case differs:
+			return e.judge(r, &Record{State: StatePending, Kind: f.request.Policy.Kind, Fingerprint: f.request.fingerprint})
 		}
-		return e.judge(r, &Record{State: StatePending, Kind: f.request.Policy.Kind, Fingerprint: f.request.fingerprint})
+		left := time.Until(r.giveUp)
+		if left <= 0 {
+			return nil, refuse(CodeInProgress, nil)
+		}
+		r.open = true // until the record says otherwise
+		if err := e.waiters.enter(r); err != nil {
+			return nil, err
+		}
+		e.observe(ctx, r, Event{Type: EventJoined})
+		err := e.inStep(ctx, StepWait, r, 0, func(ctx context.Context) error { return f.wait(ctx, e.work.closing, left) })
+		e.waiters.leave(r)
+		switch {
+		case err == nil && f.result != nil:
+			return f.result, nil
+		case err == nil: // another request may be the first one by now
+		case errors.Is(err, errClosed):
+			return nil, refuse(CodeUnavailable, errClosed)
+		case ctx.Err() != nil:
+			return nil, refuse(CodeUnavailable, ctx.Err())
+		default:
+			return nil, refuse(CodeInProgress, nil)
+		}
 	}
-	left := time.Until(r.giveUp)
-	if left <= 0 {
-		return nil, refuse(CodeInProgress, nil)
+}
+
+// startReading returns the request that r has to wait for. Without one, r counts as a reader. If r
+// differs from the request, it must not wait.
+func (e *Engine) startReading(r *request) (f *first, differs bool) {
+	e.firsts.mu.Lock()
+	defer e.firsts.mu.Unlock()
+	e.firsts.stopReading(r)
+	p := e.firsts.byKey[r.id]
+	if p.first != nil && p.first != r.first {
+		if differs = p.first.differs(r); !differs || p.first.begun.Load() {
+			return p.first, differs
+		}
 	}
-	r.open = true // until the record says otherwise
-	e.observe(ctx, r, Event{Type: EventJoined})
-	err := e.inStep(ctx, StepWait, r, 0, func(ctx context.Context) error { return f.wait(ctx, left) })
-	switch {
-	case err == nil:
-		return f.result, nil
-	case ctx.Err() != nil:
-		return nil, refuse(CodeUnavailable, ctx.Err())
+	p.readers++
+	r.reading, r.ended = true, p.ended
+	e.firsts.set(r.id, p)
+	return nil, false
+}
+
+// stopReading ends the reading of a request that is answered.
+func (e *Engine) stopReading(r *request) {
+	if r.reading {
+		e.firsts.mu.Lock()
+		defer e.firsts.mu.Unlock()
+		e.firsts.stopReading(r)
 	}
-	return nil, refuse(CodeInProgress, nil)
 }
 
 // wait waits until the request has ended. After the time-out the error is
-// context.DeadlineExceeded. A context with that time-out would cost each duplicate of a storm
-// several allocations.
-func (f *first) wait(ctx context.Context, timeout time.Duration) error {
+// context.DeadlineExceeded, and after closing has ended it is errClosed. A context with that time-out would
+// cost each duplicate of a storm several allocations.
+func (f *first) wait(ctx, closing context.Context, timeout time.Duration) error {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
@@ -84,26 +139,31 @@ func (f *first) wait(ctx context.Context, timeout time.Duration) error {
 		return context.DeadlineExceeded
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-closing.Done():
+		return errClosed
 	}
 }
 
 // becomeFirst makes r the request for duplicates to wait for. It returns false if another
 // request is that by now, and r has to wait for it. It also returns false if another first
-// request may have ended since r began to read, because r has read an old record then.
+// request has ended since r began to read, because r has read an old record then.
 func (e *Engine) becomeFirst(r *request) bool {
+	e.firsts.mu.Lock()
+	defer e.firsts.mu.Unlock()
+	old := e.firsts.stopReading(r)
 	if r.first != nil {
 		return true
 	}
-	e.firsts.mu.Lock()
-	defer e.firsts.mu.Unlock()
-	if f := e.firsts.byKey[r.id]; f != nil {
-		return f.differs(r) // r does not wait for a different request, and asks for the lock
-	}
-	if r.ended != *e.firsts.endedOf(r.id) {
+	p := e.firsts.byKey[r.id]
+	switch {
+	case p.first != nil:
+		return p.first.differs(r) // r does not wait for a different request, and asks for the lock
+	case old:
 		return false
 	}
 	r.first = &first{request: r, done: make(chan struct{})}
-	e.firsts.byKey[r.id] = r.first
+	p.first = r.first
+	e.firsts.set(r.id, p)
 	return true
 }
 
@@ -120,8 +180,10 @@ func (e *Engine) endWait(f *first, result *Result) {
 		return
 	}
 	e.firsts.mu.Lock()
-	delete(e.firsts.byKey, f.request.id)
-	*e.firsts.endedOf(f.request.id)++
+	p := e.firsts.byKey[f.request.id]
+	p.first = nil
+	p.ended++
+	e.firsts.set(f.request.id, p)
 	e.firsts.mu.Unlock()
 	f.result = result
 	close(f.done)

@@ -90,6 +90,11 @@ func (e *Engine) inTransaction(ctx context.Context, r *request, h Handler) (*Res
 		e.endFirst(r, res)
 		return res, err
 	}
+	if !e.work.startHandler() {
+		e.letGo(detached, tx)
+		return nil, refuse(CodeUnavailable, errClosed)
+	}
+	defer e.work.endHandler()
 	// Step 6: run the handler.
 	run := e.executeJoined(detached, r, tx, h)
 	// Steps 7 and 8: end the transaction, answer. After a conflict the whole handler may run
@@ -118,7 +123,7 @@ func (e *Engine) bind(ctx context.Context, r *request) error {
 	}
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
-	bound, err := e.joined.Bind(call, r.id, r.fingerprint, r.Policy.KeyTTL)
+	bound, err := e.callBind(call, r)
 	if err != nil {
 		return storeRefusal(err)
 	}
@@ -172,10 +177,16 @@ func (e *Engine) beginJoined(ctx context.Context, r *request) (tx JoinedTx, res 
 	return nil, nil, refuse(CodeInProgress, errors.New("idem: the record kept changing"))
 }
 
-func (e *Engine) callBeginJoined(ctx context.Context, r *request, req JoinedRequest) (JoinedBegin, error) {
+func (e *Engine) callBind(ctx context.Context, r *request) (bound Fingerprint, err error) {
+	defer recovered("Bind", &err)
+	return e.joined.Bind(ctx, r.id, r.fingerprint, r.Policy.KeyTTL)
+}
+
+func (e *Engine) callBeginJoined(ctx context.Context, r *request, req JoinedRequest) (begin JoinedBegin, err error) {
+	defer recovered("BeginJoined", &err)
 	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
 	defer cancel()
-	begin, err := e.joined.BeginJoined(call, r.id, req)
+	begin, err = e.joined.BeginJoined(call, r.id, req)
 	if err == nil && !begin.Held {
 		r.record = begin.Record
 		r.repair = repairOf(&r.record)
@@ -255,11 +266,12 @@ func (e *Engine) commit(ctx context.Context, run *run) (*Result, error) {
 
 // callCommit commits once. If the store cannot hold the response, callCommit commits without
 // it, because the outcome stands.
-func (e *Engine) callCommit(ctx context.Context, run *run) error {
+func (e *Engine) callCommit(ctx context.Context, run *run) (err error) {
+	defer recovered("Commit", &err)
 	call, cancel := context.WithTimeout(ctx, e.cfg.settleTimeout)
 	defer cancel()
 	s := &run.settlement
-	err := run.tx.Commit(call, *s)
+	err = run.tx.Commit(call, *s)
 	if errors.Is(err, ErrResponseInvalid) && !s.Response.Omitted {
 		s.Response = &Response{Status: s.Response.Status, Omitted: true, Span: s.Response.Span}
 		err = run.tx.Commit(call, *s)
@@ -283,7 +295,7 @@ func (e *Engine) committed(ctx context.Context, run *run) (*Result, error) {
 func (e *Engine) probe(ctx context.Context, run *run, cause error) (*Result, error) {
 	call, cancel := context.WithTimeout(ctx, e.cfg.settleTimeout)
 	defer cancel()
-	rec, err := e.joined.Probe(call, run.id)
+	rec, err := e.callProbe(call, run.id)
 	if err != nil { // nothing is decided
 		e.observe(ctx, run.request, Event{Type: EventSettleAbandoned, Attempt: run.settlement.Attempt, State: run.settlement.State, Err: errors.Join(cause, err)})
 		return nil, refuse(CodeUnavailable, errors.Join(cause, err))
@@ -389,7 +401,20 @@ func (run *run) release(ctx context.Context) {
 	}
 }
 
-func (e *Engine) callRollback(ctx context.Context, run *run) error {
+func (e *Engine) callProbe(ctx context.Context, id KeyID) (rec Record, err error) {
+	defer recovered("Probe", &err)
+	return e.joined.Probe(ctx, id)
+}
+
+// letGo gives up a transaction before its handler has started.
+func (e *Engine) letGo(ctx context.Context, tx JoinedTx) {
+	run := &run{tx: tx}
+	defer run.release(ctx)
+	_ = e.callRollback(ctx, run) // without an answer the database ends it with its connection
+}
+
+func (e *Engine) callRollback(ctx context.Context, run *run) (err error) {
+	defer recovered("Rollback", &err)
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
 	return run.tx.Rollback(call)

@@ -33,7 +33,7 @@ func (e *Engine) escaped(ctx context.Context, run *run, cause error) (*Result, e
 func (e *Engine) escapedInBackground(ctx context.Context, run *run) {
 	first, tx := run.first, run.tx
 	run.first, run.tx = nil, nil // duplicates wait until the outcome is recorded
-	e.inBackground(run.request, func(stop context.Context) {
+	e.inBackground(ctx, run.request, func(stop context.Context) {
 		defer e.endWait(first, nil)
 		defer tx.Release(ctx)
 		pause := backoff{first: 50 * time.Millisecond, most: time.Second}

@@ -56,13 +56,15 @@ func (l *openLimit) end(scope string) {
 
 // inBackground runs fn in the background of a request. The execution stays open until fn
 // returns.
-func (e *Engine) inBackground(r *request, fn func(ctx context.Context)) {
+func (e *Engine) inBackground(ctx context.Context, r *request, fn func(stop context.Context)) {
 	scope, counted := r.Scope, r.counted
 	r.counted = false
-	e.work.inBackground(func(ctx context.Context) {
+	e.work.holdHandler()
+	e.work.inBackground(func(stop context.Context) {
+		defer e.work.endHandler()
 		if counted {
 			defer e.limit.end(scope)
 		}
-		fn(ctx)
-	})
+		fn(stop)
+	}, func(err error) { e.observe(ctx, r, Event{Type: EventSettleAbandoned, Err: err}) })
 }

@@ -122,7 +122,8 @@ type Lease interface {
 
 	// Release gives the lock back and waits for the acknowledgement. After a failure it goes on
 	// in the background, until the lock is free or the session of the lease is over. It never
-	// removes the lock of a later owner. A second call does nothing.
+	// removes the lock of a later owner, unless somebody has removed the lease's own lock by hand
+	// and the Locker says that it may not notice. A second call does nothing.
 	Release(ctx context.Context) error
 
 	// ReleaseInBackground starts Release in the background and returns at once.

@@ -18,7 +18,7 @@ func (e *Engine) markBegun(ctx context.Context, r *request, lease Lease) error {
 	m := *NewMarker(&r.record)
 	m.State = StateUnknown
 	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
-	err := l.MarkBegun(call, m)
+	err := callMarkBegun(call, l, m)
 	cancel()
 	if err == nil {
 		err = lease.Err() // it may have been lost since
@@ -34,19 +34,41 @@ func (e *Engine) markBegun(ctx context.Context, r *request, lease Lease) error {
 	return refusal
 }
 
+func callMarkBegun(ctx context.Context, l MarkingLease, m Marker) (err error) {
+	defer recovered("MarkBegun", &err)
+	return l.MarkBegun(ctx, m)
+}
+
 // neverRan settles the attempt that has just begun as released, in the background and under
 // the lock. It does not abort the attempt, because the marker may be there and would keep
 // the key in doubt although nothing ran. An attempt that started from one in doubt becomes
 // unknown, like that one.
 func (e *Engine) neverRan(ctx context.Context, r *request, lease Lease) {
 	r.open = true // until the attempt is settled, nothing runs unprotected
+	e.settleInBackground(ctx, r.withoutHandler(lease), false)
+}
+
+// neverRuns is neverRan after Close, which leaves no time for work in the background. If the store
+// does not answer, the next holder of the lock finds the attempt interrupted.
+func (e *Engine) neverRuns(ctx context.Context, r *request, lease Lease) {
+	run := r.withoutHandler(lease)
+	if _, err := e.settleOnce(ctx, run); err != nil {
+		e.abandon(ctx, run, false, err)
+	} else {
+		run.mark()
+	}
+	lease.ReleaseInBackground()
+}
+
+// withoutHandler is the run of an attempt that has begun and had no effect.
+func (r *request) withoutHandler(lease Lease) *run {
 	run := &run{request: r, lease: lease, settlement: Settlement{Attempt: r.record.Attempt}, started: time.Now()}
 	o := outcomeNoEffect
 	if r.startedFromDoubt() {
 		o = outcomeInDoubt
 	}
 	run.decide(o, nil)
-	e.settleInBackground(ctx, run, false)
+	return run
 }
 
 // mark sets the marker for the release of a lease according to a record. A record from before

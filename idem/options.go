@@ -14,6 +14,7 @@ type config struct {
 	settleTimeout time.Duration
 
 	maxOpenPerScope int
+	maxWaiting      [2]int // per key, per scope
 	conflictRetries int
 	fingerprintKeys fingerprintKeys
 	longRunning     time.Duration
@@ -22,7 +23,8 @@ type config struct {
 }
 
 func defaultConfig() config {
-	return config{storeTimeout: time.Second, lockTimeout: 2 * time.Second, settleTimeout: 2 * time.Second, longRunning: time.Minute}
+	return config{storeTimeout: time.Second, lockTimeout: 2 * time.Second, settleTimeout: 2 * time.Second, longRunning: time.Minute,
+		maxWaiting: [2]int{DefaultMaxWaitingPerKey, DefaultMaxWaitingPerScope}}
 }
 
 func (c *config) validate() error {
@@ -34,6 +36,9 @@ func (c *config) validate() error {
 	}
 	if c.conflictRetries < 0 {
 		return errors.New("idem: the number of retries after a conflict is negative")
+	}
+	if c.maxWaiting[0] < 1 || c.maxWaiting[1] < 1 {
+		return errors.New("idem: at least one duplicate has to be allowed to wait; without DuplicateWait none does")
 	}
 	if c.maxOpenPerScope < 0 {
 		return errors.New("idem: the limit of open executions is negative")
@@ -82,6 +87,16 @@ func WithSettleTimeout(d time.Duration) Option { return func(c *config) { c.sett
 // as many handlers. With a quarter of the locks, one scope cannot take them all. All global
 // keys are one scope.
 func WithMaxOpenExecutionsPerScope(n int) Option { return func(c *config) { c.maxOpenPerScope = n } }
+
+// WithMaxWaiting bounds how many duplicates may wait in this process at once, for one key and for
+// one scope. The engine refuses a duplicate beyond that as [CodeInProgress] at once, as without
+// [Policy].DuplicateWait. Each of them keeps the body of its request in memory, up to
+// [Policy].MaxRequestBody. With the defaults, [DefaultMaxWaitingPerKey] and
+// [DefaultMaxWaitingPerScope], duplicates of one key take 100 MiB at most, and those of a scope
+// 1,000 MiB. All global keys are one scope.
+func WithMaxWaiting(perKey, perScope int) Option {
+	return func(c *config) { c.maxWaiting = [2]int{perKey, perScope} }
+}
 
 // WithLongRunning sets the time after which the engine reports a running handler as
 // [EventLongRunning]. It reports the handler again after twice that time, four times, and

@@ -58,7 +58,8 @@ type Policy struct {
 	// this name. It has at most 255 bytes. Adapters fill in the route.
 	Name string
 	// DuplicateWait is how long a duplicate waits for the first request, before the engine
-	// refuses it as in progress. The default is 0, no wait.
+	// refuses it as in progress. The default is 0, no wait. A duplicate keeps the body of its
+	// request while it waits, so [WithMaxWaiting] bounds how many wait.
 	DuplicateWait time.Duration
 	// HandlerTimeout cancels the context of the handler. The engine settles the outcome after
 	// the handler has returned, however late. The default is 0, no time-out.

@@ -101,7 +101,7 @@ func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) 
 	x := e.newExecution(ctx, r, lease, rec.Attempt, r.Policy.ResolverTimeout)
 	x.resolves = true
 	defer x.end()
-	resolution, err := callResolver(x, r.Policy.InDoubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
+	resolution, err := e.callResolver(x, r.Policy.InDoubt.resolver, Interrupted{KeyID: r.id, OperationID: r.id.OperationID(), Route: rec.Route,
 		Attempt: rec.Attempt, Fence: fenceOf(lease), Response: rec.Response})
 	step.end(r, err)
 	return resolution, err
@@ -136,21 +136,34 @@ func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (*Result
 	return res, nil
 }
 
+// maxResolversBehind is how many resolvers that ignore their context an engine leaves behind.
+const maxResolversBehind = 64
+
+var errResolversBehind = errors.New("idem: too many resolvers have not returned after their context had ended")
+
 // callResolver turns a panic and an error of a resolver into "still unknown". It leaves a
-// resolver behind that ignores its context.
-func callResolver(ctx context.Context, fn Resolver, in Interrupted) (Resolution, error) {
+// resolver behind that ignores its context. While too many of them have not returned, it asks none, because each
+// request of a key in doubt would leave one more.
+func (e *Engine) callResolver(ctx context.Context, fn Resolver, in Interrupted) (Resolution, error) {
+	if e.resolversBehind.Load() >= maxResolversBehind {
+		return StillUnknown(), errResolversBehind
+	}
 	type answer struct {
 		resolution Resolution
 		err        error
 	}
-	done := make(chan answer, 1)
+	done, left := make(chan answer), make(chan struct{})
 	go func() {
 		a := answer{err: errors.New("idem: resolver panicked or exited")}
 		defer func() {
 			if p := recover(); p != nil {
 				a = answer{err: fmt.Errorf("idem: resolver panicked: %v", p)}
 			}
-			done <- a
+			select {
+			case done <- a:
+			case <-left:
+				e.resolversBehind.Add(-1)
+			}
 		}()
 		resolution, err := fn(ctx, in)
 		a = answer{resolution, err}
@@ -162,6 +175,8 @@ func callResolver(ctx context.Context, fn Resolver, in Interrupted) (Resolution,
 		}
 		return a.resolution, nil
 	case <-ctx.Done():
+		e.resolversBehind.Add(1)
+		close(left)
 		return StillUnknown(), fmt.Errorf("idem: resolver: %w", context.Cause(ctx))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -380,5 +381,33 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 		_, err := loseThen(b, answers(403))
 		b.wantRefused(err, idem.CodeOwnershipLost)
 		b.wantState("k", idem.StateUnknown)
+	})
+}
+
+// TestResolversThatNeverReturnAreBounded: each request of a key in doubt asks the resolver, and one that
+// ignores its context stays. Beyond a bound no more are asked until one returns.
+func TestResolversThatNeverReturnAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end, asked := make(chan struct{}), 0
+		b := setup(t, parts{policy: func(p *idem.Policy) {
+			p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+				asked++
+				<-end
+				return idem.NotApplied(), nil
+			})
+		}})
+		b.interrupted("k", "a")
+		const most = 64 // maxResolversBehind
+		for range most + 20 {
+			_, err := b.do("k", "a")
+			b.wantRefused(err, idem.CodeOutcomeUnknown)
+		}
+		if asked != most {
+			t.Errorf("the resolver was asked %d times, want %d", asked, most)
+		}
+		close(end)
+		synctest.Wait()
+		res, err := b.do("k", "a")
+		b.wantPaid(res, err, 1, false)
 	})
 }

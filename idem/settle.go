@@ -55,6 +55,7 @@ func (e *Engine) finish(ctx context.Context, run *run, o outcome, resp *Response
 		settled, told, err = e.settle(ctx, run)
 		return err
 	})
+	run.handedOver = true
 	switch {
 	case err != nil && !told:
 		return nil, refuse(CodeOwnershipLost, err)
@@ -124,7 +125,7 @@ func (e *Engine) settle(ctx context.Context, run *run) (settled, told bool, err 
 func (e *Engine) settleInBackground(ctx context.Context, run *run, told bool) {
 	first := run.first
 	run.first = nil // its duplicates wait until the attempt is settled
-	e.inBackground(run.request, func(stop context.Context) {
+	e.inBackground(ctx, run.request, func(stop context.Context) {
 		var result *Result
 		defer func() { e.endWait(first, result) }()
 		pause := backoff{first: 50 * time.Millisecond, most: time.Second}
@@ -175,10 +176,11 @@ func (e *Engine) settleOnce(ctx context.Context, run *run) (settled bool, err er
 
 // callSettle calls the store. If the store cannot hold the response, callSettle settles without
 // it, because the outcome stands.
-func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement) (SettleResult, error) {
+func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement) (res SettleResult, err error) {
+	defer recovered("Settle", &err)
 	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
 	defer cancel()
-	res, err := e.store.Settle(call, r.id, *s)
+	res, err = e.store.Settle(call, r.id, *s)
 	if errors.Is(err, ErrResponseInvalid) && s.Response != nil && !s.Response.Omitted {
 		s.Response = &Response{Status: s.Response.Status, Omitted: true, Span: s.Response.Span}
 		return e.callSettle(ctx, r, s)
@@ -282,7 +284,12 @@ func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response
 func (e *Engine) release(ctx context.Context, r *request, lease Lease) {
 	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
 	defer cancel()
-	if err := lease.Release(call); err != nil {
+	if err := callRelease(call, lease); err != nil {
 		e.observe(ctx, r, Event{Type: EventReleaseFailed, Attempt: r.record.Attempt, Err: err})
 	}
+}
+
+func callRelease(ctx context.Context, lease Lease) (err error) {
+	defer recovered("Release", &err)
+	return lease.Release(ctx)
 }

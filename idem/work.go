@@ -11,16 +11,21 @@ import (
 // work counts the requests of an engine and their work in the background, so that Close can
 // wait for them.
 type work struct {
-	mu     sync.Mutex
-	n      int
-	closed bool
-	idle   chan struct{}      // closed when n is 0 after Close
-	ctx    context.Context    // of the work in the background; ends when Close gives up
-	stop   context.CancelFunc // ends ctx
+	mu       sync.Mutex
+	n        int // requests, and work in the background
+	handlers int // of these, the handlers that run or whose outcome is not stored yet
+	closed   bool
+	idle     chan struct{} // closed when n is 0 after Close
+
+	closing context.Context    // ends when Close begins
+	begin   context.CancelFunc // ends closing
+	ctx     context.Context    // of the work in the background; ends when Close gives up
+	stop    context.CancelFunc // ends ctx
 }
 
 func (w *work) init() {
 	w.idle = make(chan struct{})
+	w.closing, w.begin = context.WithCancel(context.Background())
 	w.ctx, w.stop = context.WithCancel(context.Background())
 }
 
@@ -51,19 +56,48 @@ func (w *work) done() {
 	}
 }
 
-// inBackground runs fn after the answer of a request that is still counted.
-func (w *work) inBackground(fn func(ctx context.Context)) {
+// startHandler counts a handler that starts. It returns false after Close, and the handler must not start.
+func (w *work) startHandler() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return false
+	}
+	w.handlers++
+	return true
+}
+
+// holdHandler counts a handler whose outcome goes to the store in the background.
+func (w *work) holdHandler() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.handlers++
+}
+
+func (w *work) endHandler() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.handlers--
+}
+
+// inBackground runs fn after the answer of a request that is still counted. It gives failed the panic
+// of fn, which would otherwise end the process.
+func (w *work) inBackground(fn func(ctx context.Context), failed func(error)) {
 	w.hold() // also after Close, which waits for this request and then for fn
 	go func() {
 		defer w.done()
-		fn(w.ctx)
+		if err := guarded(func() { fn(w.ctx) }); err != nil {
+			failed(err)
+		}
 	}()
 }
 
-// Close refuses new operations as unavailable. It waits until all running ones are settled and
-// saved, or until ctx ends. Then it gives up the work in the background, and the error says how
+// Close refuses new operations as unavailable. No handler starts after Close has begun, and
+// duplicates that wait are refused. Close waits until the outcomes of all running handlers are
+// stored, or until ctx ends. Then it gives up the work in the background, and the error says how
 // many operations are left. The caller must not close the session of their locks then, because
-// the locks protect those operations. In the end Close closes what [WithCloser] has named.
+// the locks protect those operations. Without such an operation the error is nil, and nothing
+// needs the locks any more. In the end Close closes what [WithCloser] has named.
 func (e *Engine) Close(ctx context.Context) error {
 	err := e.closeWork(ctx)
 	if e.cfg.closer != nil {
@@ -77,6 +111,7 @@ func (e *Engine) closeWork(ctx context.Context) error {
 	w.mu.Lock()
 	if !w.closed {
 		w.closed = true
+		w.begin()
 		if w.n == 0 {
 			close(w.idle)
 		}
@@ -89,7 +124,10 @@ func (e *Engine) closeWork(ctx context.Context) error {
 	case <-ctx.Done():
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return fmt.Errorf("idem: %d operations still run: %w", w.n, ctx.Err())
+		if w.handlers == 0 {
+			return nil
+		}
+		return fmt.Errorf("idem: %d operations still run: %w", w.handlers, ctx.Err())
 	}
 }
 

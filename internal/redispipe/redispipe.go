@@ -12,8 +12,9 @@
 //   - A call returns at its deadline. A call that waits also returns when its context is
 //     cancelled. A call that went alone does not, because the client heeds only the
 //     deadline of a command that it has sent.
-//   - If the pipeline was sent before, Redis may still apply the call. If it was not, the
-//     call is never sent.
+//   - Redis may still apply the call after that. A call in the list is left out of the next pipeline. A
+//     call whose pipeline waits for a connection is sent when there is one.
+//   - If the client panics, for example in a hook, each call of its pipeline has the panic as its error.
 //   - A call may be applied twice, and late. The client repeats a pipeline if the
 //     connection breaks, and it gives up at the latest deadline of all calls in it. The
 //     same holds for a single command whose reply was lost, so every call that goes
@@ -27,6 +28,8 @@ package redispipe
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -158,10 +161,18 @@ func (l *Lane) sendTogether(batch []*call, turn uint64) {
 		ctx, cancel = context.WithDeadline(ctx, latest)
 		defer cancel()
 	}
+	// The callers are in goroutines of their own, where a panic of the client would hurt their calls only. Here
+	// it would end the process.
+	defer func() {
+		p := recover()
+		for _, c := range batch {
+			if p != nil && c.err == nil {
+				c.err = fmt.Errorf("redispipe: the client panicked: %v\n%s", p, debug.Stack())
+			}
+			close(c.done)
+		}
+	}()
 	l.send(ctx, cmds)
-	for _, c := range batch {
-		close(c.done)
-	}
 }
 
 // send sends commands in one round trip. Each command has its error.

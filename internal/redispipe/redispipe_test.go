@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -55,7 +56,9 @@ func (s *server) answer(ctx context.Context, cmds []goredis.Cmder) error {
 		}
 	}
 	for _, cmd := range cmds {
-		if text := cmd.Args()[1].(string); text == "bad" {
+		if text := cmd.Args()[1].(string); text == "panic" {
+			panic("hook")
+		} else if text == "bad" {
 			cmd.SetErr(errors.New("bad"))
 		} else {
 			cmd.(*goredis.Cmd).SetVal(text)
@@ -142,6 +145,36 @@ func TestCallsThatWaitShareAPipeline(t *testing.T) {
 			}
 		}
 		s.wantSizes(t, 1, 6, 1, 1)
+	})
+}
+
+// A hook of the client panics under a shared pipeline, which is in no caller's goroutine. Its calls fail,
+// and the lane and the process go on. Alone, the panic is the caller's.
+func TestAPanicOfTheClientFailsTheCallsOfItsPipeline(t *testing.T) {
+	t.Parallel()
+	withLane(t, func(t *testing.T, s *server, l *redispipe.Lane) {
+		first := call(t.Context(), l, "first")
+		others := []<-chan result{call(t.Context(), l, "a"), call(t.Context(), l, "panic"), call(t.Context(), l, "b")}
+		close(s.hold)
+		if r := <-first; r.err != nil {
+			t.Errorf("first call = %+v, want its own answer", r)
+		}
+		for i, c := range others {
+			if r := <-c; r.err == nil || !strings.Contains(r.err.Error(), "hook") {
+				t.Errorf("call %d of the pipeline = %+v, want the panic as its error", i, r)
+			}
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("Do() returned, want the panic of its own call")
+				}
+			}()
+			_ = l.Do(t.Context(), goredis.NewCmd(t.Context(), "echo", "panic"))
+		}()
+		if r := <-call(t.Context(), l, "later"); r.text != "later" || r.err != nil {
+			t.Errorf("later call = %+v, want its own answer", r)
+		}
 	})
 }
 

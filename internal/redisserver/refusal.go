@@ -19,8 +19,9 @@ func Refuses(err error) bool {
 	if !errors.As(err, &reply) {
 		return false
 	}
+	text := reply.Error() + " "
 	for _, state := range refusals {
-		if strings.HasPrefix(reply.Error(), state+" ") || strings.Contains(reply.Error(), ": -"+state+" ") {
+		if strings.HasPrefix(text, state+" ") || strings.Contains(text, ": -"+state+" ") {
 			return true
 		}
 	}
