@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the servers and tools for the tests: ZooKeeper's jar, Java, Redis, Sentinel,
-# PostgreSQL, MariaDB, Chromium, promtool, haproxy, spin for the model, faketime for chaos,
+# PostgreSQL, PgBouncer, MariaDB, Chromium, promtool, haproxy, spin for the model, faketime for chaos,
 # a C compiler, and the languages of examples/clients. On Debian and similar systems it installs the missing packages, as root
 # or by sudo without a password. On other systems it names them and exits 1.
 #
@@ -26,6 +26,7 @@ missing() {
 	if [[ -z ${IDEMKEEPER_TEST_POSTGRES:-} ]]; then
 		compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || echo postgresql
 	fi
+	command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] || echo pgbouncer
 	if [[ -z ${IDEMKEEPER_TEST_MARIADB:-} ]]; then
 		command -v mariadbd >/dev/null || [[ -x /usr/sbin/mariadbd ]] || echo mariadb-server
 	fi
@@ -82,7 +83,7 @@ install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Loc
 
 # Debian starts them as services. The tests start their own servers on free ports, so
 # stop the services.
-for service in redis-server redis-sentinel postgresql mariadb-server haproxy; do
+for service in redis-server redis-sentinel postgresql pgbouncer mariadb-server haproxy; do
 	if [[ " ${packages[*]} " == *" $service "* ]]; then
 		service=${service/mariadb-server/mariadb}
 		if [[ -d /run/systemd/system ]]; then

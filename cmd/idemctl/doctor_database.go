@@ -38,6 +38,9 @@ func (a *app) checkDatabase(ctx context.Context, r *report, db *database.DB) (*s
 	}
 	r.okf("database", "%s answers", db.Name)
 	checkDatabaseVersion(ctx, r, db)
+	if db.Dialect == sqlstore.PostgreSQL() {
+		checkPooler(ctx, r, db)
+	}
 	warned := warnings{report: r}
 	store, err := sqlstore.New(ctx, db.Write, db.Dialect, a.sqlOptions(db, slog.New(&warned))...)
 	switch {
@@ -68,6 +71,19 @@ func (a *app) checkDatabase(ctx context.Context, r *report, db *database.DB) (*s
 		return nil, nil
 	}
 	return store, []clockReading{readClock(db.Dialect.String(), now, sent)}
+}
+
+// checkPooler looks for a pooler between this client and PostgreSQL. The service may have another way.
+func checkPooler(ctx context.Context, r *report, db *database.DB) {
+	const check = "database-pooler"
+	switch pooled, err := sqlstore.BehindPooler(ctx, db.Read); {
+	case err != nil:
+		r.failf(check, "%v", err)
+	case pooled:
+		r.warnf(check, "a pooler stands in between: see docs/sql.md on poolers")
+	default:
+		r.okf(check, "no pooler stands in between")
+	}
 }
 
 var versionNumbers = regexp.MustCompile(`^(\d+)(?:\.(\d+))?`)

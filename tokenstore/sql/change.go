@@ -33,13 +33,17 @@ func newStatements(n names) statements {
 			first[i] = "{clock}"
 		}
 	}
+	started := "started"
+	if n.dialect.durably != nil {
+		started = n.dialect.durably(started)
+	}
 	st := statements{
 		// The join gives a row with the time even without a record.
 		get:    n.sql("SELECT " + ofRecord + " FROM {records} AS r WHERE r.k = ?"),
 		read:   n.sql("SELECT " + ofRecord + " FROM (SELECT 1 AS one) AS o LEFT JOIN {records} AS r ON r.k = ?"),
-		insert: n.sql("INSERT INTO {records} (k, rev, " + all + ") VALUES (?, ?" + marks + ") {once}"),
-		begin:  n.sql("INSERT INTO {records} (k, rev, " + all + ") VALUES (?, ?, " + strings.Join(first, ", ") + ") {once} RETURNING started"),
-		update: n.sql("UPDATE {records} SET rev = ?, " + strings.Join(columns, " = ?, ") + " = ? WHERE k = ? AND rev = ?"),
+		insert: n.sql("INSERT INTO {records} (k, rev, " + all + ") VALUES (?, ?" + marks + ") {once}{durable}"),
+		begin:  n.sql("INSERT INTO {records} (k, rev, " + all + ") VALUES (?, ?, " + strings.Join(first, ", ") + ") {once} RETURNING " + started),
+		update: n.sql("UPDATE {records} SET rev = ?, " + strings.Join(columns, " = ?, ") + " = ? WHERE k = ? AND rev = ?{durable}"),
 		// The first comparison with the place is for the index.
 		list: n.sql("SELECT r.k, " + ofRecord + " FROM {records} AS r WHERE r.open_since IS NOT NULL AND r.open_since <= {clock} - ?" +
 			" AND r.open_since >= ? AND (r.open_since > ? OR r.k > ?) ORDER BY r.open_since, r.k LIMIT ?"),
@@ -47,9 +51,9 @@ func newStatements(n names) statements {
 		ping:  n.sql("UPDATE {schema} SET version = version WHERE version < 0"),
 		touch: n.sql("UPDATE {records} SET rev = ? WHERE k = ? AND state = 3 AND settlement = ?"),
 
-		retire:   n.sql("INSERT INTO {domains} (domain, decided_by, decided_reason, decided) VALUES (?, ?, ?, {clock}) {once}"),
+		retire:   n.sql("INSERT INTO {domains} (domain, decided_by, decided_reason, decided) VALUES (?, ?, ?, {clock}) {once}{durable}"),
 		retired:  n.sql("SELECT count(*) FROM {domains} WHERE domain = ?"),
-		declare:  n.sql("INSERT INTO {notes} (name, noted) VALUES (?, {clock}) {once}"),
+		declare:  n.sql("INSERT INTO {notes} (name, noted) VALUES (?, {clock}) {once}{durable}"),
 		declared: n.sql("SELECT count(*) FROM {notes} WHERE name = ?"),
 		// The transaction has locked the record, so it sees the earlier decisions about the key. Its
 		// own is later, although the clock may stand still or step back.

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"regexp"
 	"strconv"
 	"strings"
@@ -30,6 +31,12 @@ type dialect struct {
 
 	clock string // the time at which the statement began, in microseconds since 1970
 	once  string // ends an INSERT that does nothing if the primary key exists; "" if that is an error
+	// home asks for the schema in which the connection finds the table of records, which is its parameter
+	// if there is one.
+	home string
+	// durably wraps the result of a statement that writes, so that its commit is on the disk before it is
+	// acknowledged, whatever others have left in the session. nil if no setting of a session changes that.
+	durably func(result string) string
 	// isolation of the few transactions that the store begins itself.
 	isolation sql.IsolationLevel
 
@@ -72,6 +79,25 @@ type names struct {
 	prefix  string
 }
 
+// find completes the names by the schema of the tables. Others who use the pool may leave another
+// search_path or default database in a session, and records may then be in two places.
+func (n *names) find(ctx context.Context, q querier) error {
+	if n.schema != "" || n.dialect.home == "" {
+		return nil
+	}
+	var args []any
+	if n.dialect.numbered {
+		args = append(args, n.prefix+"records")
+	}
+	var schema sql.NullString
+	err := q.QueryRowContext(ctx, n.dialect.home, args...).Scan(&schema)
+	if errors.Is(err, sql.ErrNoRows) || strings.Contains(schema.String, n.dialect.quote) {
+		return nil
+	}
+	n.schema = schema.String
+	return err
+}
+
 // table returns the full name of a table.
 func (n names) table(name string) string {
 	if n.schema == "" {
@@ -87,9 +113,13 @@ var indexName = regexp.MustCompile(`\{name:(\w+)\}`)
 
 // sql returns a statement for the database. In the text {records} is the name of a table,
 // {name:x} is x with the prefix, {clock} is the time, {once} ends an INSERT that does nothing
-// if the key exists, and ? is a parameter.
+// if the key exists, {durable} ends a statement whose effect must not be lost, and ? is a parameter.
 func (n names) sql(text string) string {
-	pairs := []string{"{clock}", n.dialect.clock, "{once}", n.dialect.once}
+	durable := ""
+	if n.dialect.durably != nil {
+		durable = " RETURNING " + n.dialect.durably("1")
+	}
+	pairs := []string{"{clock}", n.dialect.clock, "{once}", n.dialect.once, "{durable}", durable}
 	for _, name := range tableNames {
 		pairs = append(pairs, "{"+name+"}", n.table(name))
 	}

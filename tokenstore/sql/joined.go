@@ -58,9 +58,12 @@ import (
 // A handler that sends ROLLBACK as a statement has to stop writing. Its later writes have no record
 // in these cases, and a retry may write them again:
 //
-//   - On PostgreSQL they commit at once. The process or the connection may end before the handler
-//     has returned, or the handler may call Rollback of the sql.Tx too, or unlock all advisory locks,
-//     or send BEGIN again and leave that transaction with a failed statement.
+//   - On PostgreSQL they commit at once. The outcome is unknown then, unless the process ends before
+//     the handler has returned, or the connection is lost within the same string of statements or after
+//     the handler has begun another transaction. A handler of database/sql may also leave that one with
+//     a failed statement, or call Commit or Rollback of the sql.Tx too. Drivers other than pgx do not
+//     tell whether a transaction is open. With them the same holds if the connection is lost, or if
+//     the handler leaves rows open or a goroutine in a statement.
 //   - On MySQL and MariaDB the handler has to lose the transaction, by ROLLBACK or by a deadlock whose
 //     error it ignores, and to commit another one by a statement of its own: after ROLLBACK that is
 //     one of START TRANSACTION READ WRITE. The outcome is unknown then, and no retry runs, unless
@@ -84,7 +87,8 @@ type Joined struct {
 	guard     guard
 	connector Connector
 	joined    joinedStatements
-	slots     chan struct{} // one for each open transaction; nil is no limit
+	slots     chan struct{} // of shared
+	shared    *slots        // nil is no limit
 	pool      int           // the size of the pool, for which the slots were made
 	isolation sql.IsolationLevel
 	idle      time.Duration
@@ -159,8 +163,9 @@ func WithIsolation(level sql.IsolationLevel) JoinedOption {
 func WithIdleLimit(d time.Duration) JoinedOption { return func(j *Joined) { j.idle = d } }
 
 // WithTransactionPooler says that a pooler such as PgBouncer gives each transaction another
-// session of PostgreSQL. Without sessions of its own the store cannot keep a key after the
-// handler has sent ROLLBACK by itself. A duplicate at that moment may then run beside it.
+// session of PostgreSQL. The store notices that by itself with pgx, and takes it for granted with
+// other drivers. Without sessions of its own the store cannot keep a key after the handler has sent
+// ROLLBACK by itself. A duplicate at that moment may then run beside it.
 func WithTransactionPooler() JoinedOption { return func(j *Joined) { j.pooler = true } }
 
 // Joined returns the store for [idem.NewJoined].
@@ -198,11 +203,14 @@ func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
 	case s.dialect == sqlite && s.config.visibility != idem.VisibilityProcess:
 		return nil, fmt.Errorf("%w: joined mode on SQLite is for one process: lock the file and say so with WithSoleProcess", errSetting)
 	case s.dialect == sqlite:
-		j.slots = make(chan struct{}, 1)
+		j.shared = slotsOf(c.Pool(), 1)
 	case j.pool == 1:
 		return nil, fmt.Errorf("%w: joined mode needs a pool of 2 connections or more, because each transaction holds one until its handler has returned: see SetMaxOpenConns", errSetting)
 	case j.pool > 1:
-		j.slots = make(chan struct{}, j.pool-1)
+		j.shared = slotsOf(c.Pool(), j.pool-1)
+	}
+	if j.shared != nil {
+		j.slots = j.shared.free
 	}
 	if s.dialect == sqlite {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanUpTimeout)

@@ -2,7 +2,9 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
+	"fmt"
 	"reflect"
 )
 
@@ -51,4 +53,24 @@ func linkOf(conn any) link {
 	}
 	l, _ := conn.(link)
 	return l
+}
+
+// BehindPooler reports whether the sessions of a PostgreSQL pool are not those that the server gave to
+// the client, as behind PgBouncer. It is false if the driver is not pgx, which does not tell.
+func BehindPooler(ctx context.Context, db *sql.DB) (bool, error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return false, fmt.Errorf("tokenstore/sql: %w", err)
+	}
+	defer conn.Close() //nolint:errcheck // it goes back to the pool
+	var own link
+	_ = conn.Raw(func(driverConn any) error {
+		own = linkOf(driverConn)
+		return nil
+	})
+	var pid int64
+	if err := conn.QueryRowContext(ctx, "SELECT pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {
+		return false, fmt.Errorf("tokenstore/sql: %w", err)
+	}
+	return own != nil && int64(own.PID()) != pid, nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +33,6 @@ type postgresGuard struct {
 	insert string // takes a key without a record
 
 	pooled atomic.Bool // no session keeps a lock
-	warn   sync.Once
 }
 
 // postgresState is what the statement that takes the key has found out.
@@ -73,9 +71,10 @@ func newPostgresGuard(j *Joined) guard {
 		result = ") SELECT l.ok, l.own, l.pid, l.idle, pg_catalog.current_setting('transaction_isolation') NOT LIKE 'read %', " +
 			"coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text, ''), t.started, t.ran FROM l LEFT JOIN taken t ON true"
 		// This is true in the transaction that has written the row, and in no later one.
-		ours = " AND xmin = pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid"
-		done = " RETURNING CASE WHEN ?::boolean THEN pg_catalog.pg_advisory_unlock(?::bigint) END"
+		ours   = " AND xmin = pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid"
+		unlock = " RETURNING CASE WHEN ?::boolean THEN pg_catalog.pg_advisory_unlock(?::bigint) END, "
 	)
+	done := unlock + j.dialect.durably("true") // the last statement before COMMIT, so what the handler has set does not count
 	j.joined = newJoinedStatements(j.names, joinedForms{lock: lock, taken: " AND (SELECT ok FROM l)" + returning + result, ours: ours, done: done})
 	g.insert = j.names.sql(lock + "INSERT INTO {records} (" + joinedColumns + ", guard, expires) SELECT ?::bytea, 1, ?::bigint, 2, ?::smallint, ?::bytea, ?::bytea, " +
 		"?::bigint, ?::bytea, ?::bigint, ?::bytea, ?::bytea, 0, now.t, now.t, 0, 0, 0, 0, ?::bytea, ?::bytea, ?::bigint, ?::bigint, ?::bytea, now.t + ?::bigint " + //nolint:dupword // it is created and started at once
@@ -148,6 +147,14 @@ func (g *postgresGuard) after(ctx context.Context, t *joinedTx) error {
 			" AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = $1", g.lock(t.id))
 	}
 	return nil
+}
+
+// foreign notes that a session did not have the lock that it had taken, so it is none of this client
+// alone, or the handler has unlocked. From then on the locks are those of transactions.
+func (g *postgresGuard) foreign(ctx context.Context) {
+	if !g.pooled.Swap(true) {
+		g.joined.log.WarnContext(ctx, "tokenstore/sql: a session has lost its advisory lock: a pooler stands in between, or a handler has unlocked it. See docs/sql.md on poolers")
+	}
 }
 
 // sqlState returns the SQLSTATE of an error of the server, or "".

@@ -81,8 +81,8 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 	}
 	found := g.lookLater(ctx, t)
 	s := t.state.(*postgresState)
-	var freed sql.NullBool
-	err := t.session.QueryRow(ctx, g.joined.joined.complete, append(t.completeArgs(c), s.lock == lockHeld, g.lock(t.id)), &freed)
+	var freed, durable sql.NullBool
+	err := t.session.QueryRow(ctx, g.joined.joined.complete, append(t.completeArgs(c), s.lock == lockHeld, g.lock(t.id)), &freed, &durable)
 	another := found()
 	switch {
 	case sqlState(err) == "25P02": // in_failed_sql_transaction
@@ -93,6 +93,9 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 		return errors.Join(errOtherTransaction, err)
 	case err != nil:
 		return err
+	}
+	if s.lock == lockHeld && !freed.Bool {
+		g.foreign(ctx)
 	}
 	s.lock = lockFree
 	return nil

@@ -56,12 +56,16 @@ var (
 type Connector interface {
 	// Connect waits for a connection until ctx ends.
 	Connect(ctx context.Context) (Session, error)
+	// Pool is a pointer to the pool. Stores with the same one share its connections.
+	Pool() any
 	// Size is how many connections the pool has at most, and 0 without a limit.
 	Size() int
 }
 
 // sqlConnector opens sessions of database/sql.
 type sqlConnector struct{ db *sql.DB }
+
+func (c sqlConnector) Pool() any { return c.db }
 
 func (c sqlConnector) Size() int { return c.db.Stats().MaxOpenConnections }
 

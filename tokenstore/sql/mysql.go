@@ -22,6 +22,7 @@ var mysql = &dialect{
 	// would count rows in three ways.
 	once: "",
 	// At REPEATABLE READ a DELETE locks the gaps between keys, and new keys wait for it.
+	home:           "SELECT database()",
 	isolation:      sql.LevelReadCommitted,
 	fault:          mysqlFault,
 	spoken:         func(err error) bool { return mysqlNumber(err) != 0 },

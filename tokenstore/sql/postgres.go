@@ -15,7 +15,15 @@ var postgres = &dialect{
 	// now() is the time at which the transaction began, and is stale after a wait.
 	clock: "(extract(epoch from pg_catalog.statement_timestamp())*1000000)::bigint",
 	// An INSERT that fails on a duplicate leaves a dead row in table and index.
-	once:      "ON CONFLICT DO NOTHING",
+	once: "ON CONFLICT DO NOTHING",
+	// Without the schemas that are searched first in any case, because a handler may have a temporary table.
+	home: "SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace" +
+		" WHERE c.relname = $1 AND c.relkind IN ('r', 'p') AND n.nspname = ANY (pg_catalog.current_schemas(false))" +
+		" ORDER BY pg_catalog.array_position(pg_catalog.current_schemas(false), n.nspname) LIMIT 1",
+	durably: func(result string) string {
+		return "CASE WHEN pg_catalog.current_setting('synchronous_commit') <> 'off' THEN " + result +
+			" WHEN pg_catalog.set_config('synchronous_commit', 'on', true) IS NOT NULL THEN " + result + " END"
+	},
 	isolation: sql.LevelReadCommitted,
 	fault:     postgresFault,
 	spoken:    func(err error) bool { return sqlState(err) != "" },

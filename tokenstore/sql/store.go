@@ -57,10 +57,13 @@ func New(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (*Store, er
 		return nil, err
 	}
 	s := &Store{db: db, read: cfg.read, dialect: d.d, names: names{d.d, cfg.schema, cfg.prefix}, config: cfg, log: cfg.log}
-	s.statements = newStatements(s.names)
 	if err := s.names.check(ctx, s.read); err != nil {
 		return nil, err
 	}
+	if err := s.names.find(ctx, s.read); err != nil {
+		return nil, fmt.Errorf("tokenstore/sql: %w: %w", idem.ErrUnavailable, err)
+	}
+	s.statements = newStatements(s.names)
 	if err := s.dialect.check(ctx, s); err != nil {
 		if errors.Is(err, errSetting) {
 			return nil, err

@@ -3,11 +3,9 @@
 //
 // The protocol, the tables and the guarantees are those of joined mode in package sqlstore. That
 // package has no driver of its own, so this one is apart, and only services that import it link
-// pgx. Three lines join a service:
+// pgx. One line joins a service:
 //
-//	store, err := sqlstore.New(ctx, stdlib.OpenDBFromPool(pool), sqlstore.PostgreSQL())
-//	joined, err := pgxstore.Joined(store, pool)
-//	engine, err := idem.NewJoined(joined)
+//	engine, err := pgxstore.Join(ctx, pool)
 //
 // The pool needs 2 connections or more ([pgxpool.Config].MaxConns), because joined transactions
 // leave one of them to all other calls.

@@ -75,6 +75,8 @@ func Tx(ctx context.Context) (pgx.Tx, error) {
 // connector opens sessions of a pool.
 type connector struct{ pool *pgxpool.Pool }
 
+func (c connector) Pool() any { return c.pool }
+
 func (c connector) Size() int { return int(c.pool.Config().MaxConns) }
 
 func (c connector) Connect(ctx context.Context) (sqlstore.Session, error) {

@@ -1,0 +1,132 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// leftBehind has every session of a pool do something that others then find.
+func (s *service) leftBehind(statements ...string) {
+	s.Helper()
+	var conns []*sql.Conn
+	for range 8 {
+		conn, err := s.pools.write.Conn(context.Background())
+		if err != nil {
+			s.Fatal(err)
+		}
+		conns = append(conns, conn)
+		for _, statement := range statements {
+			if _, err := conn.ExecContext(context.Background(), statement); err != nil {
+				s.Fatalf("%s: %v", statement, err)
+			}
+		}
+	}
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+}
+
+// Another user of the pool, or the handler, has its sessions look elsewhere for tables that are there too.
+func TestJoinedFindsItsTablesWhateverOthersLeaveInASession(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		s := startService(t, b, serviceParts{})
+		elsewhere, leave := "tenant", "SET search_path TO tenant, public"
+		if b.dialect == MySQL() {
+			elsewhere = freshName(t)
+			leave = "USE " + elsewhere
+			mustExec(t, s.pools.write, "CREATE DATABASE "+elsewhere)
+			t.Cleanup(func() { mustExec(t, s.pools.write, "DROP DATABASE "+elsewhere) })
+		} else {
+			mustExec(t, s.pools.write, "CREATE SCHEMA "+elsewhere)
+		}
+		if err := Migrate(t.Context(), s.pools.write, b.dialect, WithSchema(elsewhere)); err != nil {
+			t.Fatal(err)
+		}
+		ledger := "payments"
+		if b.dialect == MySQL() {
+			if err := s.pools.read.QueryRow("SELECT concat(database(), '.payments')").Scan(&ledger); err != nil {
+				t.Fatal(err)
+			}
+		}
+		paying := s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			_, err := tx.Exec("INSERT INTO " + ledger + " (op, amount) VALUES ('x', 1)")
+			c.String(201, "paid")
+			return err
+		})
+		s.with(paying)
+		s.want(s.pay("before"), paid)
+		s.leftBehind(leave)
+		s.want(s.pay("before"), paidBefore)
+		s.want(s.pay("after"), paid)
+		s.want(s.pay("after"), paidBefore)
+		if b.dialect == PostgreSQL() {
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				_, err := tx.Exec("CREATE TEMP TABLE idem_records (LIKE public.idem_records) ON COMMIT DROP")
+				paying(c)
+				return err
+			}))
+			s.want(s.pay("shadowed"), paid)
+			s.want(s.pay("shadowed"), paidBefore)
+		}
+	})
+}
+
+// The commit of a record and of its payment is on the disk, whatever the session says.
+func TestJoinedCommitsDurablyWhateverOthersLeaveInASession(t *testing.T) {
+	s := startOn(t, PostgreSQL(), serviceParts{})
+	s.leftBehind("SET synchronous_commit = off")
+	// A deferred trigger sees the setting that counts for the commit.
+	mustExec(t, s.pools.read, "CREATE TABLE seen (setting text)")
+	mustExec(t, s.pools.read, "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$")
+	mustExec(t, s.pools.read, "CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE ON idem_records DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION see()")
+	s.want(s.pay("k1"), paid)
+	s.with(s.paying(402))
+	s.want(s.pay("k2"), answer{status: 402, body: "paid"})
+	s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+		_, err := tx.Exec("SET synchronous_commit = off")
+		c.String(201, "paid")
+		return err
+	}))
+	s.want(s.pay("k3"), paid)
+	var on, all int
+	if err := s.pools.read.QueryRow("SELECT count(*) FILTER (WHERE setting = 'on'), count(*) FROM seen").Scan(&on, &all); err != nil || all == 0 || on != all {
+		t.Errorf("%d of %d commits were synchronous, %v", on, all, err)
+	}
+}
+
+// The DBA's limit for idle transactions is shorter than that of the option.
+func TestJoinedKeepsAShorterIdleLimit(t *testing.T) {
+	s := startOn(t, PostgreSQL(), serviceParts{})
+	for setting, want := range map[string]string{"2s": "2s", "0": "1min", "1h": "1min"} {
+		s.leftBehind("SET idle_in_transaction_session_timeout = '" + setting + "'")
+		var got string
+		var left time.Duration
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			err := tx.QueryRow("SHOW idle_in_transaction_session_timeout").Scan(&got)
+			left, _ = idem.CheckOwner(c)
+			c.String(201, "paid")
+			return err
+		}))
+		s.want(s.pay("k"+setting), paid)
+		if wantLeft, _ := time.ParseDuration(map[string]string{"2s": "2s", "1min": "1m"}[want]); got != want || left != wantLeft {
+			t.Errorf("with a limit of %s the transaction has %s and CheckOwner() = %v, want %s", setting, got, left, want)
+		}
+	}
+}
+
+// Two engines on one pool leave a connection to calls past their transactions.
+func TestJoinedEnginesOnOnePoolShareItsConnections(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		one := startService(t, b, serviceParts{pool: 4})
+		two := startService(t, b, serviceParts{pool: 4, pools: &one.pools})
+		if one.joined.slots != two.joined.slots || cap(one.joined.slots) != 3 {
+			t.Errorf("two engines on a pool of 4 have slots of their own, of %d and %d", cap(one.joined.slots), cap(two.joined.slots))
+		}
+	})
+}
