@@ -123,31 +123,15 @@
 // longest call. The duplicates then wait and get the outcome of the first. Without it, list
 // ABORTED as a non-fatal code of the hedging policy. The handler runs once either way.
 //
+// A program that hedges by itself, above the client interceptors, has to put the key into the
+// metadata first. Otherwise each attempt is a call with a key of its own, and each one pays.
+//
 // # Behind grpc-gateway
 //
 // The gateway's default matcher drops the header Idempotency-Key, and the call is then refused
-// as key-missing. Give its mux a matcher that knows the header, and one that sends the marker
-// under its own name:
-//
-//	mux := runtime.NewServeMux(
-//		runtime.WithIncomingHeaderMatcher(func(name string) (string, bool) {
-//			if name == "Idempotency-Key" {
-//				return idemgrpc.DefaultMetadataKey, true
-//			}
-//			return runtime.DefaultHeaderMatcher(name)
-//		}),
-//		runtime.WithOutgoingHeaderMatcher(func(name string) (string, bool) {
-//			if name == idemgrpc.ReplayedMetadataKey {
-//				return "Idempotent-Replayed", true
-//			}
-//			return runtime.MetadataHeaderPrefix + name, true
-//		}))
-//
-// Refusals then have the gateway's form. Their status follows its table, so key-reused is 400, and
-// RetryInfo stands in the details of the body and not in Retry-After. The client transport of
-// package idemhttp and the programs in docs/clients.md do not know that form. If HTTP clients
-// come through the gateway, put package idemhttp in front of it instead. They get the documented
-// answers then, and the gateway's calls need no policy here:
-//
-//	http.Handle("/", idemhttp.Middleware(engine, policy)(mux))
+// as key-missing. Its table of statuses makes 400 of an unknown outcome, and 409 and 499 of methods
+// that end with ABORTED and CANCELLED. HTTP clients read these as final answers. The package
+// examples/frameworks/idemgateway has options for the gateway's mux that hand the key on, send
+// the marker under its own name and write the documented refusals. docs/adopting.md shows it,
+// and the other way, with package idemhttp in front of the gateway.
 package idemgrpc
