@@ -9,8 +9,8 @@
 // interceptors, so their keys are ignored. The connection must not have the client interceptor of
 // package idemgrpc, because that makes a new key for each request that brings none.
 //
-// The gateway writes the errors of server streams itself, by its own table. Protect such methods in
-// front of the gateway.
+// Server streams are not covered. The gateway writes their errors by its own table, or into a body
+// that has begun with 200, and either looks like a final answer.
 //
 // If the service has no interceptors, put package idemhttp in front of the gateway and use
 // [WriteError] alone. The client interceptor then belongs into the connection. It tells the engine
