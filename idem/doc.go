@@ -54,7 +54,8 @@
 // joined mode in the same order, on top of [JoinedStore].
 //
 // Only adapters need [Transport], [ParseKey], [RequestFingerprint], [NewRefusal],
-// [Engine.ReportRefused], [Engine.Nested], [JoinedTxOf], [Policy.WithDefaults] and [Policy.ScopeOf].
+// [Engine.ReportRefused], [Engine.ReportMisused], [Engine.Nested], [JoinedTxOf],
+// [Policy.WithDefaults] and [Policy.ScopeOf].
 //
 // This package imports the standard library only.
 package idem

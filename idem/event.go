@@ -36,7 +36,7 @@ const (
 	EventTooLate                          // CheckOwner or DownstreamKey refused: the handler had returned
 	EventUnreadable                       // a record cannot be read, or its response if State is set (Err)
 	EventConflict                         // a joined transaction met a conflict, and the handler runs again (Err)
-	EventMisused                          // a handler used its joined transaction in a wrong way (Err)
+	EventMisused                          // a handler used its joined transaction in a wrong way, or middleware answered for a handler that may still run (Err)
 	EventUnresolved                       // a resolver was asked about an unknown outcome, and it could not tell (Err)
 )
 
@@ -118,6 +118,14 @@ func (e *Engine) ReportRefused(ctx context.Context, route string, r *Refusal) {
 	ctx, step := e.startRequest(ctx, route)
 	defer step.report(StepEnd{Route: route, Outcome: OutcomeRefused, Code: r.Code, Err: r.Err})
 	e.report(ctx, Event{Type: EventRefused, Route: route, Code: r.Code, Err: r.Err})
+}
+
+// ReportMisused is for adapters. It reports middleware or a handler that keeps the adapter from
+// knowing the answer of the execution of ctx. Outside of an execution it does nothing.
+func (e *Engine) ReportMisused(ctx context.Context, err error) {
+	if x := executionOf(ctx); x != nil {
+		e.observe(ctx, x.of, Event{Type: EventMisused, Attempt: x.attempt, Err: err})
+	}
 }
 
 // ReportUnprotected is for adapters. It reports a request without a key that goes to its

@@ -31,7 +31,10 @@
 //  6. If the framework holds the response until the end, set Call.Buffered. Copy the
 //     response to the Writer at the end of Next. A response that the framework itself
 //     produces later, such as a body stream, is announced with [Writer.Bypass].
-//  7. Run the suite in package exchangetest.
+//  7. If the framework shows that middleware has answered while the handler may still run, call
+//     [Writer.Doubt] in Next. If it shows before that middleware will do so, return an error from
+//     Call.Misplaced.
+//  8. Run the suite in package exchangetest.
 //
 // [Route.Status] and [Route.IssueToken] are the handlers beside the middleware.
 //

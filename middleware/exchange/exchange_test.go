@@ -48,6 +48,8 @@ func (s *scripted) Nested(context.Context, *idem.Operation) (bool, error) { retu
 
 func (s *scripted) ReportUnprotected(context.Context, string) {}
 
+func (s *scripted) ReportMisused(context.Context, error) {}
+
 func (s *scripted) Joined() bool { return s.joined }
 
 func answers(res idem.Result, err error) *scripted {

@@ -57,6 +57,7 @@ type engine interface {
 	ReportRefused(ctx context.Context, route string, r *idem.Refusal)
 	Nested(ctx context.Context, op *idem.Operation) (bool, error)
 	ReportUnprotected(ctx context.Context, route string)
+	ReportMisused(ctx context.Context, err error)
 	Joined() bool
 }
 

@@ -39,6 +39,10 @@ type Call struct {
 	// is then no outcome, because it may be another one after a deployment. It is not stored, and
 	// the key stays free.
 	Unrouted bool
+	// Misplaced looks for middleware that would answer for a handler that still runs, and returns
+	// an error that names it. The request is then refused as internal, with nothing consumed. It is
+	// called once the request is known to need a key. Nil stands for no check.
+	Misplaced func() error
 	// Operation says what the request does, for its fingerprint. "" stands for method
 	// and escaped path.
 	Operation string
@@ -70,6 +74,12 @@ func (rt *Route) Serve(c Call) bool {
 		return false
 	}
 	ctx, policy := c.Request.Context(), rt.policyOf(&c)
+	if c.Misplaced != nil {
+		if err := c.Misplaced(); err != nil {
+			rt.refuseAt(ctx, &c, policy, idem.NewRefusal(idem.CodeInternal, err))
+			return true
+		}
+	}
 	op, body, err := rt.read(&c, policy)
 	part := false
 	if err == nil {
@@ -77,9 +87,7 @@ func (rt *Route) Serve(c Call) bool {
 	}
 	switch {
 	case err != nil:
-		refusal := adapter.RefusalOf(err)
-		rt.engine.ReportRefused(ctx, policy.Name, refusal)
-		rt.refuse(&c, refusal)
+		rt.refuseAt(ctx, &c, policy, adapter.RefusalOf(err))
 	case part:
 		restore(c.Request, body)
 		return false
@@ -87,6 +95,12 @@ func (rt *Route) Serve(c Call) bool {
 		rt.do(&c, op, body)
 	}
 	return true
+}
+
+// refuseAt refuses a request that the engine does not see, and reports that.
+func (rt *Route) refuseAt(ctx context.Context, c *Call, p *idem.Policy, r *idem.Refusal) {
+	rt.engine.ReportRefused(ctx, p.Name, r)
+	rt.refuse(c, r)
 }
 
 // do gives a request to the engine and sends the answer. Nothing of a response that is
@@ -113,6 +127,10 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 		w.ctx = ctx
 		defer func() { w.stopLimit() }()
 		c.Next(w, in.next(ctx))
+		if w.doubt != nil {
+			rt.engine.ReportMisused(ctx, w.doubt)
+			return idem.Response{Status: http.StatusInternalServerError}, rt.notTheHandlers(w.doubt)
+		}
 		if c.Unrouted && (w.status == http.StatusNotFound || w.status == http.StatusMethodNotAllowed) {
 			idem.NoEffect(ctx)
 		}

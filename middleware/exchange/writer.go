@@ -41,6 +41,8 @@ type Writer struct {
 	hijacked  bool
 	failed    bool // the response was begun and then given up with a status above 499
 
+	doubt error // why the response may not be the handler's
+
 	// Of a streamed response:
 	tail     []byte // its end so far, which is kept back
 	sent     int64  // bytes of the body, with those of the tail
@@ -80,6 +82,9 @@ func (w *Writer) WriteHeader(status int) {
 	if status < 200 && status != http.StatusSwitchingProtocols {
 		w.inform(status)
 		return
+	}
+	if status >= 400 && w.ctx != nil && !serving.Calls() {
+		w.Doubt(errForeign)
 	}
 	w.status, w.sealed = status, w.header.Clone()
 }

@@ -52,13 +52,17 @@
 // is set. So give c.Request.Context() to calls that wait.
 //
 // Do not use c in a goroutine that may outlive the handler. Gin recycles c, and it then
-// belongs to another request and its execution. Take c.Request.Context() or c.Copy()
-// before the goroutine starts. With either the gate is closed once the handler has
-// returned ([idem.ErrExecutionEnded]). So a handler has to wait for its goroutines.
-// Middleware that answers while the handler still runs, as a time-out does, has no place
-// inside. Nor has it a place outside if it runs the chain in a goroutine on the same gin.Context,
-// as gin-contrib/timeout does. Its answer can become the outcome of a handler that still runs,
-// and with a status such as 429 a repeat runs the handler again beside it. Set
+// belongs to another request and its execution. Take c.Request.Context() or c.Copy() before
+// the goroutine starts. With either the gate is closed once the handler has returned
+// ([idem.ErrExecutionEnded]). So a handler has to wait for its goroutines. Middleware that
+// answers while the handler still runs, as a time-out does, has no place inside. Nor has it a
+// place outside if it runs the chain in a goroutine on the same gin.Context, as
+// gin-contrib/timeout does. If the chain runs in a goroutine in front, or gin-contrib/timeout
+// is on either side, requests are refused as internal and nothing runs. Other time-outs cannot
+// be seen before. If one answers with a refusal through a writer of its own, or from a
+// goroutine of its own, the outcome is in doubt, with the event misused. What answers in the
+// goroutine of the request while the handler runs in another one is not noticed. With a status
+// such as 429 a repeat then runs the handler again beside it. Set
 // [idem.Policy].HandlerTimeout, which ends the handler's context and waits for the handler, or
 // wrap the whole router with [net/http.TimeoutHandler], which has a writer to itself.
 //

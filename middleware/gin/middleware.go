@@ -118,6 +118,9 @@ func (rt *route) serve(c *gin.Context) {
 			idem.ReportFailure(r.Context(), err.Err)
 		}
 		inner.finish()
+		if answeredAlone(run, inner) {
+			w.Doubt(errReplaced)
+		}
 	}
 	if !rt.Serve(call) {
 		carry(request.Context(), c)
@@ -134,6 +137,7 @@ func (rt *route) serve(c *gin.Context) {
 // call describes a request to the exchange.
 func (rt *route) call(c *gin.Context) exchange.Call {
 	call := exchange.Call{Writer: c.Writer, Request: c.Request, ScopeContext: scopeContext{c.Request.Context(), c}, Repeatable: rt.rerun}
+	call.Misplaced = func() error { return misplaced(c) }
 	if kept, ok := c.Get(gin.BodyBytesKey); ok { // by c.ShouldBindBodyWith
 		call.Kept, _ = kept.([]byte)
 	}

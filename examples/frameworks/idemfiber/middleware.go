@@ -9,8 +9,8 @@
 // to [idem.CheckOwner] and [idem.DownstreamKey].
 //
 // Fiber's timeout middleware runs the handler in a goroutine and answers without it. It has no
-// place around this middleware, nor inside. An answer of such a time-out leaves the outcome in
-// doubt. Set Policy.HandlerTimeout.
+// place around this middleware, nor inside. If it answers, the outcome is in doubt, with the event
+// misused. Set Policy.HandlerTimeout.
 //
 // Fiber keeps a response until the handler has returned. So a response over the limit of
 // the policy is not stored, and can still be replaced. A body stream is written after
@@ -20,6 +20,7 @@ package idemfiber
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -78,6 +79,8 @@ func isUnrouted(status int) bool {
 	return status == http.StatusNotFound || status == http.StatusMethodNotAllowed
 }
 
+var errAbandoned = errors.New("idemfiber: a time-out has answered, and the handler may still run; set Policy.HandlerTimeout instead")
+
 // answer runs the rest of the chain and moves its response to w. After a panic, outer
 // takes back what the handler has written.
 func answer(c fiber.Ctx, w *exchange.Writer, outer http.ResponseWriter) {
@@ -93,8 +96,8 @@ func answer(c fiber.Ctx, w *exchange.Writer, outer http.ResponseWriter) {
 		}
 	}
 	returned = true
-	if c.IsAbandoned() { // a time-out has answered, and the handler may still run
-		w.WriteHeader(http.StatusServiceUnavailable) // in doubt, whatever the time-out has written
+	if c.IsAbandoned() {
+		w.Doubt(errAbandoned)
 		return
 	}
 	response := c.Response()

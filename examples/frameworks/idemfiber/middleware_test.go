@@ -3,11 +3,13 @@ package idemfiber_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,6 +55,7 @@ func TestMiddlewarePassesTheSuite(t *testing.T) {
 			"choose/a format that":                  noOption,
 			"stream":                                keeps,
 			"early/joined/an endless":               keeps,
+			"fail/a refusal from another":           bridged,
 			"early/joined/a response over":          keeps,
 			"early/joined/a failure over":           keeps,
 			"early/a writer whose response":         keeps,
@@ -279,28 +282,56 @@ func TestBodyStreamThatWasRead(t *testing.T) {
 	}
 }
 
-// A time-out that answers for a handler that still runs does not give the key back.
+// A time-out that answers for a handler that still runs does not give the key back, on either side.
 func TestTimeoutOfFiberLeavesTheOutcomeInDoubt(t *testing.T) {
-	engine, err := idem.New(memorylock.New(), memorystore.New())
-	if err != nil {
-		t.Fatal(err)
-	}
-	protect, err := idemfiber.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	app := fiber.New()
-	limit := timeout.Config{Timeout: time.Millisecond, OnTimeout: func(c fiber.Ctx) error { return c.Status(429).SendString("slow down") }}
-	var runs atomic.Int32
-	ends := make(chan struct{})
-	t.Cleanup(func() { close(ends) })
-	app.Post("/pay", protect, timeout.New(func(fiber.Ctx) error { runs.Add(1); <-ends; return nil }, limit))
-	url := listen(t, app)
-	for range 3 {
-		post(t, url+"/pay", "k1")
-	}
-	if runs.Load() != 1 {
-		t.Errorf("the handler ran %d times, want once", runs.Load())
+	for _, status := range []int{0, 408, 429, 403, 503} { // 0 leaves the answer to Fiber
+		for side, around := range map[string]func(limit timeout.Config, protect, pay fiber.Handler) []any{
+			"inside": func(limit timeout.Config, protect, pay fiber.Handler) []any {
+				return []any{protect, timeout.New(pay, limit)}
+			},
+			"outside": func(limit timeout.Config, protect, pay fiber.Handler) []any {
+				return []any{timeout.New(protect, limit), pay}
+			},
+		} {
+			t.Run(fmt.Sprint(status, side), func(t *testing.T) {
+				misused := make(chan error, 8)
+				engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev idem.Event) {
+					if ev.Type == idem.EventMisused {
+						misused <- ev.Err
+					}
+				}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				protect, err := idemfiber.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				limit := timeout.Config{Timeout: 20 * time.Millisecond}
+				if status != 0 {
+					limit.OnTimeout = func(c fiber.Ctx) error { return c.Status(status).SendString("slow down") }
+				}
+				var runs atomic.Int32
+				ends := make(chan struct{})
+				end := sync.OnceFunc(func() { close(ends) })
+				t.Cleanup(end)
+				handlers := around(limit, protect, func(fiber.Ctx) error { runs.Add(1); <-ends; return nil })
+				app := fiber.New()
+				app.Post("/pay", handlers[0], handlers[1:]...)
+				url := listen(t, app)
+				post(t, url+"/pay", "k1")
+				end() // outside, the outcome is settled once the handler has returned
+				if runs.Load() == 1 {
+					<-misused
+				}
+				for range 2 {
+					post(t, url+"/pay", "k1")
+				}
+				if n := runs.Load(); n > 1 { // none if the time-out was over before
+					t.Errorf("the handler ran %d times, want once at most", n)
+				}
+			})
+		}
 	}
 }
 

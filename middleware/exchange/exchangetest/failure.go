@@ -60,6 +60,25 @@ var failureCases = []testCase{
 		b.want(b.pay("k1"), 503, "", false)
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
 	}},
+	{"a refusal from another goroutine, as of a time-out, gives no key back", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				w.WriteHeader(429)
+				_, _ = io.WriteString(w, "slow down") // a framework may only note the status until then
+			}()
+			<-answered
+			created(w, r)
+		})
+		for range 2 {
+			b.wantRefusal(b.pay("k1"), idem.CodeOutcomeUnknown)
+		}
+		b.wantRuns(1)
+		if n := b.events(idem.EventMisused); n != 1 {
+			b.Errorf("%d events misused, want one", n)
+		}
+	}},
 	{"bug 23: failing open is for those who ask for it", func(b *bundle) {
 		b.policy.FailOpen = true
 		b.protect(created)
