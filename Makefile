@@ -141,7 +141,7 @@ changes: servers ## make small changes to PKG=./idem, one at a time, and count t
 .PHONY: cover
 cover: servers ## run the tests of the core packages, and print the share of statements that they reach; it fails below LEAST=92
 	@mkdir -p bin
-	@core=$$($(GO) list $(CORE) | grep -Ev '/(exchangetest|zktest|recipetest|testproto/.*|proto/.*)$$'); \
+	@core=$$($(GO) list $(CORE) | grep -Ev '/(exchangetest|grpctest|zktest|recipetest|testproto/.*|proto/.*)$$'); \
 		$(GO) test -count=1 -timeout $(TIMEOUT) -coverprofile bin/cover.out -coverpkg $$(echo $$core | tr ' ' ,) $$core ./idem/idemtest ./cmd/idemctl ./console | \
 		sed -E 's/\tcoverage: .*//'
 	@$(GO) run ./internal/tools/coverage -least $(LEAST) bin/cover.out

@@ -33,6 +33,7 @@ var layers = [][]string{
 	{"lock/zookeeper/recipes", "lock/zookeeper/queue", "internal/database", "observe"},
 	{"idem/idemtest", "middleware/grpc/internal/testproto", "console", "observe/prometheus"},
 	{"middleware/exchange/exchangetest"},
+	{"middleware/grpc/grpctest"},
 	{"internal/testserver", "internal/documents"},
 	{"internal/tools"},
 	{"lock/zookeeper/internal/zktest"},
@@ -107,8 +108,8 @@ var confinedRules = []struct {
 		[]string{"observe/prometheus", "example-payments"}, "a service chooses its own providers and exporters"},
 	{[]string{"go.uber.org/goleak", "github.com/alicebob"}, false, nil,
 		"a service must not link the libraries of tests"},
-	{[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest"}, false,
-		[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest"},
+	{[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/grpctest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest"}, false,
+		[]string{"idem/idemtest", "middleware/exchange/exchangetest", "middleware/grpc/grpctest", "middleware/grpc/internal/testproto", "lock/zookeeper/internal/zktest", "lock/zookeeper/internal/recipetest"},
 		"a service must not link the support of tests"},
 }
 
@@ -256,6 +257,8 @@ func TestImportsRulesNotice(t *testing.T) {
 		{"middleware/internal/exchange", "lock/memory", false, belowOnly},
 		{"middleware/http", "middleware/exchange/exchangetest", false, "the support of tests"},
 		{"middleware/http", "middleware/exchange/exchangetest", true, ""},
+		{"middleware/grpc", "middleware/grpc/grpctest", false, "the support of tests"},
+		{"middleware/grpc/grpctest", "middleware/exchange/exchangetest", false, ""},
 		{"cmd/idemctl", "idem/idemtest", false, "the support of tests"},
 		{"middleware/http", "example-payments/ledger", false, belowOnly},
 		{"tokenstore/redis", "cmd/idemctl", false, belowOnly},

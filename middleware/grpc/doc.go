@@ -70,8 +70,8 @@
 //
 // # Streams
 //
-// The messages of a server stream reach the client as they are sent, and are recorded up
-// to [idem.Policy].MaxResponseBody. The status follows when the outcome has been settled.
+// The messages of a server stream reach the client as they are sent, unless they wait for a
+// COMMIT (below), and are recorded up to [idem.Policy].MaxResponseBody. The status follows when the outcome has been settled.
 // A repeat gets the recorded messages one by one. Past the limit it is refused as
 // result-unavailable. When the client is gone the handler goes on, and its messages are
 // recorded. Only past the limit, when they can never be read, does SendMsg report that
@@ -84,6 +84,12 @@
 //
 // A message that was sent counts as an effect. A status after it never gives the key
 // back.
+//
+// With an engine from [idem.NewJoined] the header and the messages wait in memory until COMMIT is
+// known, because it can still undo what they tell. Past [idem.Policy].MaxResponseHeld they are
+// dropped. The handler's writes then commit, and the client gets result-unavailable. If the
+// handler returns an error, the client gets its status and none of the messages, because the
+// writes that they tell of are rolled back. [idem.KeepWrites] does not keep messages.
 //
 // Streams of requests cannot be compared with an earlier one before they run. Such a call
 // with a key is refused with UNIMPLEMENTED rather than run without protection.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
@@ -24,8 +25,8 @@ var errHeaderSent = errors.New("idemgrpc: the header has been sent")
 // for concurrent use.
 type answer struct {
 	method string
-	// send sends the header of a stream, which cannot wait for the outcome. It is nil for
-	// a unary call.
+	// send sends the header of a stream that does not wait for the outcome. It is nil for
+	// a unary call and for a stream that is held.
 	send func(metadata.MD) error
 
 	mu      sync.Mutex // guards the metadata
@@ -37,6 +38,9 @@ type answer struct {
 	size    int64 // of the messages of a stream
 	omitted bool  // the messages are over the limit and are not kept
 	stuck   bool  // the client does not read and gets no more messages
+
+	held []any // messages that the client gets once the transaction has committed
+	lost bool  // they are over the limit of what is held
 }
 
 var _ grpc.ServerTransportStream = (*answer)(nil)
@@ -47,7 +51,7 @@ func (a *answer) Method() string { return a.method }
 // SetHeader adds to the header, until the header is sent.
 func (a *answer) SetHeader(md metadata.MD) error { return a.addHeader(md, false) }
 
-// SendHeader adds to the header. For a stream it sends the header at once.
+// SendHeader adds to the header. For a stream that is not held it sends the header at once.
 func (a *answer) SendHeader(md metadata.MD) error { return a.addHeader(md, true) }
 
 func (a *answer) addHeader(md metadata.MD, send bool) error {
@@ -105,14 +109,16 @@ func (r *received) RecvMsg(m any) error {
 }
 
 // recorder is the stream of a server stream's handler. Messages pass through it to the
-// client, and are kept up to the limit. As with every [grpc.ServerStream] one goroutine
-// sends and one receives.
+// client, and are kept up to the limit. In joined mode they wait in the answer, because
+// COMMIT can still undo what they tell. As with every [grpc.ServerStream] one goroutine sends
+// and one receives.
 type recorder struct {
 	received // from the client
 
 	ctx    context.Context // the execution's, so it does not end with the client
 	answer *answer
-	limit  int64 // of the messages
+	policy *idem.Policy // with the limits of the messages
+	joined bool
 }
 
 var _ grpc.ServerStream = (*recorder)(nil)
@@ -121,7 +127,7 @@ func (r *recorder) Context() context.Context { return r.ctx }
 
 func (r *recorder) SetHeader(md metadata.MD) error { return r.answer.SetHeader(md) }
 
-// SendHeader sends the header at once. A lost client is no error.
+// SendHeader sends the header at once, or holds it in joined mode. A lost client is no error.
 func (r *recorder) SendHeader(md metadata.MD) error {
 	err := r.answer.SendHeader(md)
 	if r.gone(err) {
@@ -139,23 +145,52 @@ func (r *recorder) SendMsg(m any) error {
 	if err != nil {
 		return err
 	}
-	// Once the client has seen a message, no status may give the key back.
-	if err := resend.Gate(r.ctx); err != nil {
+	// Once the client has seen a message, no status may give the key back. A message that is
+	// held is no call of another system.
+	if err := resend.Gate(r.ctx); err != nil && !(r.joined && errors.Is(err, idem.ErrUndeclared)) {
 		return err
 	}
-	if err = r.answer.SendHeader(nil); err == nil || errors.Is(err, errHeaderSent) {
-		err = r.pass(m)
+	a, size := r.answer, int64(proto.Size(packed))
+	if err = a.SendHeader(nil); err == nil || errors.Is(err, errHeaderSent) {
+		if r.joined {
+			err = r.hold(m, size)
+		} else {
+			err = r.pass(m)
+		}
 	}
 	if err != nil && !r.gone(err) {
 		return err
 	}
-	a := r.answer
-	if a.size += int64(len(packed.GetValue())); a.size > r.limit {
+	if a.size += size; a.size > r.policy.MaxResponseBody {
 		a.omitted, a.outcome.Messages = true, nil
 		return err
 	}
 	a.outcome.Messages = append(a.outcome.Messages, packed)
 	return nil
+}
+
+// hold keeps a message until the outcome is settled, as a copy, because the handler may use its
+// own again. Past the limit nothing is held, and the handler goes on to its COMMIT. Only a
+// handler that would send for ever learns that its time is over.
+func (r *recorder) hold(m any, size int64) error {
+	a := r.answer
+	if a.lost = a.size+size > r.policy.MaxResponseHeld; a.lost {
+		a.held = nil
+		return status.FromContextError(r.ctx.Err()).Err()
+	}
+	clone, err := cloneOf(m)
+	if err != nil {
+		return errBadMessage
+	}
+	a.held = append(a.held, clone)
+	return nil
+}
+
+// rollBack drops the messages of a stream that has failed in joined mode. They tell of what its
+// transaction has undone.
+func (a *answer) rollBack() {
+	a.held, a.outcome.Messages = nil, nil
+	a.lost, a.omitted = false, false
 }
 
 // sendGrace is how long sending may still take once the execution's context has ended.

@@ -35,6 +35,7 @@ func (c *conflicting) Do(ctx context.Context, op idem.Operation, h idem.Handler)
 
 func (*conflicting) Nested(context.Context, *idem.Operation) (bool, error) { return false, nil }
 func (*conflicting) MayRunAgain(op *idem.Operation) bool                   { return !op.RunOnce }
+func (*conflicting) Joined() bool                                          { return true }
 func (*conflicting) ReportRefused(context.Context, string, *idem.Refusal)  {}
 
 func interceptors(t *testing.T, policy idem.Policy) (*Interceptors, *conflicting) {
@@ -197,25 +198,3 @@ func (s *sentMetadata) SetTrailer(md metadata.MD) error {
 	s.trailer = metadata.Join(s.trailer, md)
 	return nil
 }
-
-// The messages of a stream are sent as they come, so its handler cannot run again.
-func TestStreamsRunOnce(t *testing.T) {
-	t.Parallel()
-	x, _ := interceptors(t, idem.Policy{AllowGlobalKeys: true})
-	runs := 0
-	err := x.stream(nil, &emptyStream{ctx: metadata.NewIncomingContext(t.Context(), metadata.Pairs(DefaultMetadataKey, "k1"))},
-		&grpc.StreamServerInfo{FullMethod: walletv1.WalletService_Payout_FullMethodName, IsServerStream: true},
-		func(any, grpc.ServerStream) error { runs++; return nil })
-	if err != nil || runs != 1 {
-		t.Errorf("call = %v after %d runs, want one run", err, runs)
-	}
-}
-
-// emptyStream is a stream with an empty request.
-type emptyStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s *emptyStream) Context() context.Context { return s.ctx }
-func (*emptyStream) RecvMsg(any) error          { return nil }

@@ -18,6 +18,7 @@ import (
 var (
 	errUndescribed       = errors.New("a streaming method has to be described by generated code")
 	errStreamUnsupported = errors.New("a stream of requests carries a key, or its method has a policy")
+	errTooLongToHold     = errors.New("the messages are more than the policy keeps in memory until COMMIT (MaxResponseHeld)")
 	errMidStream         = errors.New("the outcome was settled by others after a part of the answer had been sent")
 )
 
@@ -32,11 +33,13 @@ func (x *Interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 		return handler(ctx, req)
 	}
 	var response any
-	input := x.sameInput(ctx, &op, req)
-	messages, live, err := x.execute(ctx, m, op, nil, func(ctx context.Context, a *answer) error {
-		ctx, req, err := input(ctx)
-		if err != nil {
-			return status.Error(codes.Internal, "the request cannot be copied for another run")
+	again := x.engine.MayRunAgain(&op)
+	messages, live, err := x.execute(ctx, m, op, nil, func(ctx context.Context, a *answer) (err error) {
+		req := req
+		if again {
+			if ctx, req, err = inputOf(ctx, req); err != nil {
+				return err
+			}
 		}
 		r, err := handler(ctx, req)
 		if err != nil {
@@ -86,9 +89,16 @@ func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 	case pass:
 		return handler(srv, &once)
 	}
-	op.RunOnce = true // its messages are sent as they come
-	messages, _, end := x.execute(ctx, m, op, ss.SendHeader, func(ctx context.Context, a *answer) error {
-		return handler(srv, &recorder{received: once, ctx: ctx, answer: a, limit: m.policy.MaxResponseBody})
+	joined, send := x.engine.Joined(), ss.SendHeader
+	if joined {
+		send = nil
+	}
+	messages, _, end := x.execute(ctx, m, op, send, func(ctx context.Context, a *answer) error {
+		err := handler(srv, &recorder{received: once, ctx: withOwnPeer(ctx), answer: a, policy: m.policy, joined: joined})
+		if err != nil && joined {
+			a.rollBack()
+		}
+		return err
 	})
 	for _, msg := range messages {
 		if err := ss.SendMsg(msg); err != nil {
@@ -98,28 +108,31 @@ func (x *Interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 	return end
 }
 
-// sameInput returns what each run of a unary handler gets. A run that met a conflict may have
+// inputOf returns what one run of a unary handler gets. A run that met a conflict may have
 // changed its request and its peer, and the next run must not see that. Incoming metadata is
 // copied by gRPC itself for each reader.
-func (x *Interceptors) sameInput(ctx context.Context, op *idem.Operation, req any) func(context.Context) (context.Context, any, error) {
-	if !x.engine.MayRunAgain(op) {
-		return func(run context.Context) (context.Context, any, error) { return run, req, nil }
+func inputOf(ctx context.Context, req any) (context.Context, any, error) {
+	clone, err := cloneOf(req)
+	if err != nil {
+		return ctx, nil, status.Error(codes.Internal, "the request cannot be copied for another run")
 	}
+	return withOwnPeer(ctx), clone, nil
+}
+
+// withOwnPeer returns the context of one run, with a copy of the peer.
+func withOwnPeer(ctx context.Context) context.Context {
 	from, known := peer.FromContext(ctx)
-	return func(run context.Context) (context.Context, any, error) {
-		if known {
-			p := *from
-			run = peer.NewContext(run, &p)
-		}
-		clone, err := cloneOf(req)
-		return run, clone, err
+	if !known {
+		return ctx
 	}
+	p := *from
+	return peer.NewContext(ctx, &p)
 }
 
 // execute has the engine run a handler, or answer without it. Each run of the handler gets
 // an answer of its own, with send for its header. live reports whether the client gets the
-// handler's own answer, whose metadata execute sets. Otherwise messages and err are a stored
-// outcome, or err is a refusal.
+// handler's own answer, whose metadata execute sets. messages are then those that were held.
+// Otherwise messages and err are a stored outcome, or err is a refusal.
 func (x *Interceptors) execute(ctx context.Context, m *method, op idem.Operation, send func(metadata.MD) error, handler func(context.Context, *answer) error) (messages []any, live bool, err error) {
 	ran := false
 	var failure error
@@ -137,9 +150,11 @@ func (x *Interceptors) execute(ctx context.Context, m *method, op idem.Operation
 		return nil, false, refuse(ctx, adapter.RefusalOf(err))
 	case a.stuck: // the client has only a part of the answer
 		return nil, false, x.report(ctx, m, idem.NewRefusal(idem.CodeUnavailable, errStuck))
+	case ran && !res.Replayed && a.lost:
+		return nil, false, x.report(ctx, m, idem.NewRefusal(idem.CodeResultUnavailable, errTooLongToHold))
 	case ran && !res.Replayed:
 		put(ctx, header, trailer)
-		return nil, true, failure
+		return a.held, true, failure
 	case sent: // what the client has is not the outcome
 		return nil, false, x.report(ctx, m, idem.NewRefusal(idem.CodeOwnershipLost, errMidStream))
 	}

@@ -24,6 +24,7 @@ type engine interface {
 	Do(ctx context.Context, op idem.Operation, h idem.Handler) (idem.Result, error)
 	Nested(ctx context.Context, op *idem.Operation) (bool, error)
 	MayRunAgain(op *idem.Operation) bool
+	Joined() bool
 	ReportRefused(ctx context.Context, route string, r *idem.Refusal)
 }
 

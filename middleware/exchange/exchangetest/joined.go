@@ -158,3 +158,13 @@ func (tx *ledgerTx) Check(context.Context) (time.Duration, error) { return time.
 func (tx *ledgerTx) Conflict(err error) bool {
 	return errors.Is(err, idem.ErrConflict) && tx.ledger.conflict()
 }
+
+// RefusingCommit returns an engine in joined mode, in memory, whose database refuses every COMMIT,
+// as with a deferred constraint. So no success of its handlers may reach a client. The handlers have
+// to take their transaction with [idem.JoinedTxOf].
+func RefusingCommit(t testing.TB) *idem.Engine {
+	t.Helper()
+	l := newLedger(memorystore.New(), 0)
+	l.refuse()
+	return l.engine(t)
+}

@@ -1,0 +1,24 @@
+package idemgrpc_test
+
+import (
+	"testing"
+
+	"google.golang.org/grpc"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
+	"github.com/idemkeeper/idemkeeper/middleware/grpc/grpctest"
+)
+
+func TestInterceptors(t *testing.T) {
+	t.Parallel()
+	grpctest.Run(t, grpctest.Adapter{
+		Protect: func(engine *idem.Engine, o grpctest.Options) ([]grpc.ServerOption, error) {
+			x, err := idemgrpc.New(engine, idemgrpc.WithDefaultPolicy(o.Policy), idemgrpc.WithReplayMetadata(o.Replay...))
+			if err != nil {
+				return nil, err
+			}
+			return []grpc.ServerOption{grpc.ChainUnaryInterceptor(x.Unary()), grpc.ChainStreamInterceptor(x.Stream())}, nil
+		},
+	})
+}
