@@ -15,13 +15,22 @@ import (
 )
 
 // replayResponse writes a stored outcome. The headers are checked once more, because a
-// resolver or an operator may have made them.
-func (rt *Route) replayResponse(c *Call, r *idem.Response) {
+// resolver or an operator may have made them. limit is the length up to which a body is kept in memory.
+func (rt *Route) replayResponse(c *Call, r *idem.Response, limit int64) {
 	if r.Omitted || r.Status < 200 || r.Status > 999 {
 		rt.refuse(c, idem.NewRefusal(idem.CodeResultUnavailable, errors.New("the stored response is not one of HTTP")))
 		return
 	}
+	encoded := len(codingsOf(r)) > 0
+	r, err := acceptable(r, c.Request.Header, limit)
+	if err != nil {
+		rt.refuse(c, idem.NewRefusal(idem.CodeResultUnavailable, err))
+		return
+	}
 	h := c.Writer.Header()
+	if encoded {
+		varies(h)
+	}
 	for name, values := range r.Header {
 		if rt.replay.Has(name) {
 			h[http.CanonicalHeaderKey(name)] = slices.Clone(values)

@@ -155,7 +155,7 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 	case err != nil:
 		rt.refuse(c, adapter.RefusalOf(err))
 	default:
-		rt.replayResponse(c, &res.Response)
+		rt.replayResponse(c, &res.Response, op.Policy.MaxResponseHeld)
 	}
 }
 

@@ -24,7 +24,9 @@
 // [idem.Policy].Scope. Validation runs before it as well, so that an invalid request
 // leaves no record. Validation has to put the body back, and [exchange.ReadBody] does both.
 // Middleware that compresses responses, sets cookies or answers to origins (CORS) also goes outside,
-// and replays pass through it. Middleware that turns the handler's errors into responses goes
+// and replays pass through it, and so does middleware that sets headers which every answer needs,
+// such as nosniff. If a response was compressed with gzip inside, a repeat gets it without unless its
+// Accept-Encoding has gzip. Middleware that turns the handler's errors into responses goes
 // inside, because its response is the outcome.
 //
 // # The handler

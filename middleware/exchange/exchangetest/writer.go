@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"slices"
 	"strings"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -142,7 +143,7 @@ var writerCases = []testCase{
 			_ = z.Close()
 		})
 		for range 2 {
-			a := b.pay("k1")
+			a := b.send(withHeader(b.request("POST", "/pay", "k1", payBody), "Accept-Encoding", "gzip"))
 			z, err := gzip.NewReader(strings.NewReader(a.body))
 			if a.Header.Get("Content-Encoding") != "gzip" || err != nil {
 				b.Fatalf("answer %q, %v, error %v", a.body, a.Header, err)
@@ -151,6 +152,63 @@ var writerCases = []testCase{
 				b.Errorf("body = %q, %v", plain, err)
 			}
 		}
+	}},
+	{"a compressed response is replayed to a client that does not accept it", func(b *bundle) {
+		b.policy.MaxResponseHeld = 2 << 20
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			h := w.Header()
+			h.Set("Content-Encoding", "gzip")
+			h.Set("Etag", `"1"`)
+			h.Set("Content-Type", "text/plain")
+			text := "compressed"
+			switch key := r.Header.Get("Idempotency-Key"); key {
+			case "br", "gzip-br":
+				h.Set("Content-Encoding", strings.ReplaceAll(key, "-", ", "))
+			case "long":
+				text = strings.Repeat("x", int(b.policy.MaxResponseHeld)+1)
+			}
+			z := gzip.NewWriter(w)
+			_, _ = io.WriteString(z, text)
+			_ = z.Close()
+		})
+		const form, other = "gzip", "result-unavailable"
+		for _, tt := range []struct {
+			key    string
+			accept []string // nil for none
+			want   string
+		}{
+			{"k1", []string{"gzip"}, form}, {"k1", []string{"br, x-gzip;q=0.5"}, form}, {"k1", []string{"deflate", "*"}, form}, {"k1", []string{"GZIP"}, form},
+			{"k1", nil, "compressed"}, {"k1", []string{""}, "compressed"}, {"k1", []string{"identity"}, "compressed"},
+			{"k1", []string{"br, gzip;q=0"}, "compressed"}, {"k1", []string{"*, gzip; q=0.000"}, "compressed"}, {"k1", []string{"*;q=0"}, "compressed"},
+			{"br", nil, "br"}, {"br", []string{"gzip, br"}, "br"}, {"br", []string{"gzip"}, other},
+			{"gzip-br", []string{"br, gzip"}, "gzip, br"}, {"gzip-br", []string{"gzip"}, other},
+			{"long", []string{"gzip"}, form}, {"long", []string{"identity"}, other},
+		} {
+			b.send(withHeader(b.request("POST", "/pay", tt.key, payBody), "Accept-Encoding", "gzip, br"))
+			req := b.request("POST", "/pay", tt.key, payBody)
+			if tt.accept != nil {
+				req.Header["Accept-Encoding"] = tt.accept
+			}
+			a := b.send(req)
+			encoding, etag := a.Header.Get("Content-Encoding"), a.Header.Get("Etag")
+			switch tt.want {
+			case other:
+				b.wantRefusal(a, idem.CodeResultUnavailable)
+				continue
+			case "compressed":
+				if a.body != "compressed" || encoding != "" || etag != `W/"1"` || a.ContentLength != int64(len(a.body)) {
+					b.Errorf("key %q, Accept-Encoding %q: answer %q, %v, want the plain text", tt.key, tt.accept, a.body, a.Header)
+				}
+			default:
+				if encoding != tt.want || etag != `"1"` {
+					b.Errorf("key %q, Accept-Encoding %q: Content-Encoding = %q, ETag %s, want %q", tt.key, tt.accept, encoding, etag, tt.want)
+				}
+			}
+			if !a.replayed() || !slices.Equal(a.Header["Vary"], []string{"Accept-Encoding"}) {
+				b.Errorf("key %q, Accept-Encoding %q: replayed %v, Vary %q", tt.key, tt.accept, a.replayed(), a.Header["Vary"])
+			}
+		}
+		b.wantRuns(4)
 	}},
 	{"bug 17: what a compressor outside does is not stored", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "plain") }, compress)
