@@ -3,7 +3,6 @@ package idemgrpc_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,88 +14,10 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
 )
-
-// TestRefusals has a row for each refusal, and sends it as a unary call and as
-// a server stream: what the client sees is the same.
-func TestRefusals(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name    string
-		policy  func(*idem.Policy)
-		prepare func(b *bundle)
-		keys    []string
-		amount  int64 // of the request; 0: the usual
-		want    idem.Code
-		touched bool // a record exists
-	}{
-		{name: "a missing key", keys: nil, want: idem.CodeKeyMissing},
-		{name: "an empty key", keys: []string{""}, want: idem.CodeKeyInvalid},
-		{name: "a repeated key", keys: []string{"k1", "k2"}, want: idem.CodeKeyInvalid},
-		{name: "the same key twice", keys: []string{"k1", "k1"}, want: idem.CodeKeyInvalid},
-		{name: "keys that a proxy has joined", keys: []string{"k1, k2"}, want: idem.CodeKeyInvalid},
-		{name: "a malformed key", keys: []string{`"k1`}, want: idem.CodeKeyInvalid},
-		{name: "a key with a space", keys: []string{"k 1"}, want: idem.CodeKeyInvalid},
-		{name: "an over-long key", keys: []string{strings.Repeat("k", 256)}, want: idem.CodeKeyInvalid},
-		{name: "a message over the limit", keys: []string{"k1"}, policy: func(p *idem.Policy) { p.MaxRequestBody = 1 }, want: idem.CodeBodyTooLarge},
-		{name: "no scope", keys: []string{"k1"}, want: idem.CodeInternal, policy: func(p *idem.Policy) {
-			p.Scope = func(context.Context) (string, error) { return "merchant", errors.New("secret") }
-		}},
-		{name: "an empty scope", keys: []string{"k1"}, want: idem.CodeInternal, policy: func(p *idem.Policy) {
-			p.Scope = func(context.Context) (string, error) { return "", nil }
-		}},
-		{name: "an unknown token", keys: []string{"k1"}, policy: func(p *idem.Policy) { p.Kind = idem.IssuedToken }, want: idem.CodeTokenUnknown},
-		{name: "an issued token where a client key is wanted", keys: []string{"token"}, want: idem.CodeKeyReused, touched: true, prepare: func(b *bundle) {
-			if _, err := b.store.Issue(b.Context(), idem.NewKeyID("merchant", "token"), time.Hour); err != nil {
-				b.Fatal(err)
-			}
-		}},
-		{name: "a key used over HTTP", keys: []string{"k1"}, want: idem.CodeKeyReused, touched: true, prepare: func(b *bundle) {
-			policy, _ := b.policy.WithDefaults()
-			_, err := b.engine.Do(b.Context(), idem.Operation{Transport: idem.TransportHTTP, Scope: "merchant", Key: "k1", Policy: &policy,
-				Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "http POST /v1/payments", "{}") }},
-				func(context.Context) (idem.Response, error) { return idem.Response{Status: 201}, nil })
-			if err != nil {
-				b.Fatal(err)
-			}
-		}},
-		{name: "the store is down", keys: []string{"k1"}, want: idem.CodeUnavailable, prepare: func(b *bundle) { b.failStore(errDown) }},
-		{name: "the store lost its records", keys: []string{"k1"}, want: idem.CodeStoreLost, prepare: func(b *bundle) { b.failStore(idem.ErrStoreLost) }},
-		{name: "the lock service is down", keys: []string{"k1"}, want: idem.CodeUnavailable, prepare: func(b *bundle) { b.locker.FailBefore("TryAcquire", idemtest.Every, errDown) }},
-	}
-	for _, tt := range tests {
-		for _, method := range []string{"unary", "stream"} {
-			t.Run(tt.name+"/"+method, func(t *testing.T) {
-				t.Parallel()
-				b := setup(t)
-				if tt.policy != nil {
-					tt.policy(&b.policy)
-				}
-				b.start()
-				if tt.prepare != nil {
-					tt.prepare(b)
-				}
-				records := b.records.Len()
-				ctx := b.withKeys(tt.keys...)
-				if method == "unary" {
-					a := b.send(ctx, usual())
-					b.wantRefusal(a.err, a.trailer, tt.want)
-				} else {
-					got := b.payout(ctx, 3)
-					b.wantRefusal(got.err, got.trailer, tt.want)
-				}
-				b.wantRuns(0)
-				if n := b.records.Len(); n != records {
-					t.Errorf("%d records, want %d", n, records)
-				}
-			})
-		}
-	}
-}
 
 // A refusal by the interceptors is an event of the route.
 func TestRefusalsAreReported(t *testing.T) {
@@ -121,51 +42,6 @@ func TestCodeOfOtherErrors(t *testing.T) {
 			t.Errorf("CodeOf(%v) = %q, %v, want none", err, code, ok)
 		}
 	}
-}
-
-func TestRefusalsHoldNothingInternal(t *testing.T) {
-	t.Parallel()
-	b := setup(t).start()
-	b.failStore(errDown)
-	a := b.pay("key-of-the-caller")
-	if text := status.Convert(a.err).Proto().String(); strings.Contains(text, "secret") || strings.Contains(text, "key-of-the-caller") {
-		t.Errorf("the client is told %s", text)
-	}
-}
-
-func TestKeyReusedWithAnotherRequest(t *testing.T) {
-	t.Parallel()
-	b := setup(t).start()
-	b.wantPaid(b.pay("k1"), false)
-	a := b.send(b.withKeys("k1"), &walletv1.TransferRequest{To: "bob", Amount: 1251})
-	b.wantRefusal(a.err, a.trailer, idem.CodeKeyReused)
-	b.wantCode(a.err, codes.FailedPrecondition)
-	s := b.payout(b.withKeys("k1"), 1) // another method
-	b.wantRefusal(s.err, s.trailer, idem.CodeKeyReused)
-	b.wantRuns(1)
-}
-
-func TestInProgress(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	running, release := make(chan struct{}), make(chan struct{})
-	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-		close(running)
-		<-release
-		return &walletv1.TransferResponse{Id: "t1", Amount: 1250}, nil
-	}
-	b.start()
-	done := make(chan answer, 1)
-	go func() { done <- b.pay("k1") }()
-	receive(t, "a start", running)
-	a := b.pay("k1")
-	b.wantRefusal(a.err, a.trailer, idem.CodeInProgress)
-	a = b.send(b.withKeys("k1"), &walletv1.TransferRequest{To: "bob", Amount: 1})
-	b.wantRefusal(a.err, a.trailer, idem.CodeKeyReused)
-	close(release)
-	b.wantPaid(receive(t, "an answer", done), false)
-	b.wantPaid(b.pay("k1"), true)
-	b.wantRuns(1)
 }
 
 func TestResultGone(t *testing.T) {

@@ -14,25 +14,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
 )
-
-func TestReplay(t *testing.T) {
-	t.Parallel()
-	b := setup(t).start()
-	b.wantPaid(b.pay("k1"), false)
-	for _, form := range []string{"k1", `"k1"`, " k1 "} {
-		b.wantPaid(b.pay(form), true)
-	}
-	b.wantState("k1", idem.StateCompleted)
-	b.wantPaid(b.pay("k2"), false)
-	b.wantRuns(2)
-}
 
 // TestOutcomes has a row for each gRPC code: what the record is after it, and
 // what a repeat gets.
@@ -104,50 +91,6 @@ func TestOutcomes(t *testing.T) {
 				t.Errorf("handlers ran %d times, want %d", b.wallet.runs.Load(), runs)
 			}
 		})
-	}
-}
-
-func TestReplayedErrorIsWhole(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(transferMethod, b.policy), idemgrpc.WithReplayMetadata("X-Reason", "x-sum-bin")}
-	detail, err := anypb.New(structpb.NewStringValue("limit of 10"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := &spb.Status{Code: int32(codes.FailedPrecondition), Message: "insufficient funds: é\n", Details: []*anypb.Any{
-		detail, {TypeUrl: "type.example.com/not.linked.Here", Value: []byte{8, 1}}}}
-	b.wallet.transfer = func(ctx context.Context, _ *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-		_ = grpc.SetHeader(ctx, metadata.Pairs("x-reason", "a", "etag", "1", "set-cookie", "s=1", "x-live", "1"))
-		_ = grpc.SendHeader(ctx, metadata.Pairs("X-Reason", "b"))
-		if err := grpc.SetHeader(ctx, metadata.Pairs("x-reason", "late")); err == nil {
-			t.Error("SetHeader() after SendHeader = nil, want an error")
-		}
-		_ = grpc.SetTrailer(ctx, metadata.Pairs("x-sum-bin", "\x00\xff", "x-live", "1"))
-		if m, ok := grpc.Method(ctx); !ok || m != transferMethod {
-			t.Errorf("grpc.Method() = %q, %v", m, ok)
-		}
-		return nil, status.ErrorProto(want)
-	}
-	b.start()
-	for _, replayed := range []bool{false, true, true} {
-		a := b.pay("k1")
-		if got := status.Convert(a.err).Proto(); !proto.Equal(got, want) || a.replayed() != replayed {
-			t.Errorf("status = %v (replayed %v), want %v (replayed %v)", got, a.replayed(), want, replayed)
-		}
-		if !slices.Equal(a.header.Get("x-reason"), []string{"a", "b"}) || !slices.Equal(a.header.Get("etag"), []string{"1"}) ||
-			!slices.Equal(a.trailer.Get("x-sum-bin"), []string{"\x00\xff"}) {
-			t.Errorf("replayed %v: header %v, trailer %v, want those of the handler", replayed, a.header, a.trailer)
-		}
-		live := len(a.header.Get("x-live")) + len(a.trailer.Get("x-live")) + len(a.header.Get("set-cookie"))
-		if want := map[bool]int{false: 3, true: 0}[replayed]; live != want {
-			t.Errorf("replayed %v: header %v, trailer %v, want %d of those that are not kept", replayed, a.header, a.trailer, want)
-		}
-	}
-	b.wantRuns(1)
-	rec, err := b.store.Get(t.Context(), idem.NewKeyID("merchant", "k1"))
-	if err != nil || len(rec.Response.Header) != 2 || len(rec.Response.Trailer) != 1 {
-		t.Errorf("stored metadata = %v and %v, %v, want only what is replayed", rec.Response.Header, rec.Response.Trailer, err)
 	}
 }
 

@@ -71,74 +71,6 @@ func (b *bundle) wantNumbers(s streamed, n int32, replayed bool) {
 	}
 }
 
-func TestStreamIsReplayedMessageByMessage(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.opts = []idemgrpc.Option{idemgrpc.WithPolicy(payoutMethod, b.policy), idemgrpc.WithReplayMetadata("x-cost", "x-total")}
-	b.wallet.payout = func(req *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-		_ = s.SetHeader(metadata.Pairs("x-cost", "7", "x-other", "1"))
-		_ = grpc.SetHeader(s.Context(), metadata.Pairs("x-cost", "8"))
-		s.SetTrailer(metadata.Pairs("x-total", "3", "x-other", "1"))
-		return sendNumbers(s, req.GetCount())
-	}
-	b.start()
-	first := b.payout(b.withKeys("k1"), 3)
-	b.wantNumbers(first, 3, false)
-	if first.header.Get("x-other") == nil || first.trailer.Get("x-other") == nil {
-		t.Errorf("live header %v, trailer %v, want all that the handler set", first.header, first.trailer)
-	}
-	for range 2 {
-		again := b.payout(b.withKeys("k1"), 3)
-		b.wantNumbers(again, 3, true)
-		if !slices.Equal(again.header.Get("x-cost"), []string{"7", "8"}) || !slices.Equal(again.trailer.Get("x-total"), []string{"3"}) ||
-			again.header.Get("x-other") != nil || again.trailer.Get("x-other") != nil {
-			t.Errorf("replayed header %v, trailer %v, want what is on the list", again.header, again.trailer)
-		}
-	}
-	b.wantNumbers(b.payout(b.withKeys("k2"), 0), 0, false)
-	b.wantNumbers(b.payout(b.withKeys("k2"), 0), 0, true)
-	b.wantRuns(2)
-}
-
-func TestStreamThatEndsInAnErrorIsReplayedToItsEnd(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-		if err := sendNumbers(s, 2); err != nil {
-			return err
-		}
-		return status.Error(codes.FailedPrecondition, "out of money")
-	}
-	b.start()
-	for _, replayed := range []bool{false, true} {
-		got := b.payout(b.withKeys("k1"), 3)
-		if !slices.Equal(got.numbers, []int32{1, 2}) || status.Convert(got.err).Message() != "out of money" || got.replayed() != replayed {
-			t.Errorf("Payout() = %v, %v (replayed %v), want 1, 2 and out of money (replayed %v)", got.numbers, got.err, got.replayed(), replayed)
-		}
-	}
-	b.wantRuns(1)
-}
-
-func TestStreamOverTheLimitIsCompletedAndNotKept(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.policy.MaxResponseBody = 64
-	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-		for i := range int32(10) {
-			if err := s.Send(&walletv1.PayoutResponse{Number: i + 1, Padding: make([]byte, 16)}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	b.start()
-	b.wantNumbers(b.payout(b.withKeys("k1"), 10), 10, false)
-	b.wantState("k1", idem.StateCompleted)
-	got := b.payout(b.withKeys("k1"), 10)
-	b.wantRefusal(got.err, got.trailer, idem.CodeResultUnavailable)
-	b.wantRuns(1)
-}
-
 // The messages of a stream arrive while its handler runs.
 func TestStreamIsLive(t *testing.T) {
 	t.Parallel()
@@ -292,29 +224,6 @@ func TestStreamWhoseClientDoesNotRead(t *testing.T) {
 		t.Errorf("the slow client got %d messages and %v, want less than %d and %v", got, err, messages, codes.Unavailable)
 	}
 	b.wantNumbers(b.payout(b.withKeys("k1"), 0), messages, true)
-}
-
-// A part of an answer is never followed by another answer.
-func TestStreamThatOthersHaveSettled(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	early := true
-	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-		if early {
-			if err := sendNumbers(s, 1); err != nil {
-				return err
-			}
-		}
-		r := must(idemgrpc.Outcome(nil, &walletv1.PayoutResponse{Number: 1}, &walletv1.PayoutResponse{Number: 2}))
-		b.operator(s.Context(), idem.Settlement{State: idem.StateCompleted, Response: &r})
-		return nil
-	}
-	b.start()
-	got := b.payout(b.withKeys("k1"), 0)
-	b.wantRefusal(got.err, got.trailer, idem.CodeOwnershipLost)
-	b.wantNumbers(b.payout(b.withKeys("k1"), 0), 2, true)
-	early = false
-	b.wantNumbers(b.payout(b.withKeys("k2"), 0), 2, true)
 }
 
 func TestStreamsOfRequests(t *testing.T) {

@@ -46,9 +46,10 @@ func (b *bundle) transfer(ctx context.Context, req *walletv1.TransferRequest) (a
 }
 
 // payout asks for a stream of three messages.
-func (b *bundle) payout(keys ...string) (a answer) {
-	b.Helper()
-	s, err := b.client.Payout(b.withKeys(keys...), &walletv1.PayoutRequest{Count: 3}, grpc.Header(&a.header), grpc.Trailer(&a.trailer))
+func (b *bundle) payout(keys ...string) answer { return b.stream(b.withKeys(keys...)) }
+
+func (b *bundle) stream(ctx context.Context) (a answer) {
+	s, err := b.client.Payout(ctx, &walletv1.PayoutRequest{Count: 3}, grpc.Header(&a.header), grpc.Trailer(&a.trailer))
 	for err == nil {
 		var r *walletv1.PayoutResponse
 		if r, err = s.Recv(); err == nil {

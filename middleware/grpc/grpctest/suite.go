@@ -3,7 +3,6 @@ package grpctest
 import (
 	"context"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,7 +45,7 @@ func Run(t *testing.T, a Adapter) {
 		name  string
 		cases []testCase
 	}{
-		{"joined", joinedCases},
+		{"replay", replayCases}, {"refuse", refusalCases}, {"settle", settleCases}, {"joined", joinedCases}, {"services", serviceCases},
 	} {
 		for _, c := range group.cases {
 			t.Run(group.name+"/"+c.name, func(t *testing.T) {
@@ -72,20 +71,13 @@ type bundle struct {
 	outside []grpc.ServerOption // interceptors around the adapter
 	wallet  wallet
 	client  walletv1.WalletServiceClient
-
-	mu     sync.Mutex
-	events map[idem.EventType]int
 }
 
 func setup(t *testing.T, a Adapter) *bundle {
 	t.Helper()
-	b := &bundle{T: t, adapter: a, records: memorystore.New(), events: map[idem.EventType]int{}}
+	b := &bundle{T: t, adapter: a, records: memorystore.New()}
 	b.locker, b.store = idemtest.NewFaultyLocker(memorylock.New()), idemtest.NewFaultyStore(b.records)
-	engine, err := idem.New(b.locker, b.store, idem.WithObserver(func(_ context.Context, ev idem.Event) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.events[ev.Type]++
-	}))
+	engine, err := idem.New(b.locker, b.store)
 	if err != nil {
 		t.Fatalf("idem.New() = %v", err)
 	}
