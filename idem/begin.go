@@ -70,7 +70,7 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 		req.RunAgainFrom, req.Fingerprint = nil, r.fingerprint
 		// The key stays bound to its request. If the route does not run again in doubt, the
 		// store has fallen back to an open attempt, and the next round settles it.
-		if r.record.State.Open() && r.Policy.InDoubt.again {
+		if r.record.State.Open() && r.Policy.RunsAgain(r.record.Attempt) {
 			from := r.record.Attempt
 			req.RunAgainFrom, req.Fingerprint = &from, r.record.Fingerprint
 		}
@@ -119,15 +119,14 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Resul
 	}
 	if err := e.outlives(ctx, r, lease); err != nil {
 		if rec.State == StateUnknown && errors.Is(err, ErrForeignDomain) {
-			res, err = r.unknown(rec)
-			return res, false, err
+			return nil, false, r.unknown(rec, false) // until an operator retires the domain
 		}
 		return nil, false, err
 	}
 	if rec.State == StatePending {
 		e.observe(ctx, r, Event{Type: EventInterrupted, Attempt: rec.Attempt, State: StatePending})
 	}
-	if r.Policy.InDoubt.again {
+	if r.Policy.RunsAgain(rec.Attempt) {
 		return nil, true, nil
 	}
 	return e.resolve(ctx, r, lease)

@@ -314,8 +314,8 @@ func (e *Engine) judge(r *request, rec *Record) (*Result, error) {
 	case StateExpired:
 		return nil, refuse(CodeKeyExpired, nil)
 	case StateUnknown:
-		if r.Policy.InDoubt.unanswered() {
-			return r.unknown(rec)
+		if !r.Policy.settles(rec.Attempt) {
+			return nil, r.unknown(rec, false)
 		}
 	}
 	return nil, nil // pending, or unknown with a way to settle it; the holder of the lock decides

@@ -97,7 +97,7 @@ func (e *Engine) replayed(ctx context.Context, r *request) {
 	e.observe(ctx, r, Event{Type: EventReplayed, Attempt: r.record.Attempt, State: r.record.State})
 }
 
-// refused reports a refusal.
+// refused reports a refusal. If the outcome is in doubt, the client gets the ID of the operation.
 func (e *Engine) refused(ctx context.Context, p *Policy, id KeyID, err error) (Result, error) {
 	if refusal, ok := asRefused(err); ok {
 		ev := Event{Type: EventRefused, KeyID: id, Code: refusal.Code, Err: refusal.Err}
@@ -105,6 +105,11 @@ func (e *Engine) refused(ctx context.Context, p *Policy, id KeyID, err error) (R
 			ev.Route = p.Name
 		}
 		e.report(ctx, ev)
+	}
+	if refusal, ok := err.(*Refusal); ok && refusal.Code == CodeOutcomeUnknown && refusal.OperationID == "" { //nolint:errorlint // a handler's error may wrap another one
+		told := *refusal
+		told.OperationID, told.MayHaveHappened = id.OperationID(), true
+		err = &told
 	}
 	return Result{}, err
 }

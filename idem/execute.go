@@ -9,8 +9,6 @@ import (
 var (
 	errPanic  = errors.New("idem: handler panicked")
 	errClosed = errors.New("idem: engine is closed")
-
-	errEarlierInDoubt = errors.New("idem: this attempt had no effect, and the one before it is in doubt")
 )
 
 // run is one attempt of a request, from Begin to its settlement.
@@ -46,8 +44,9 @@ func (e *Engine) execute(ctx context.Context, r *request, lease Lease, h Handler
 	defer func() {
 		x.ended.Store(true)
 		if !returned { // a panic or runtime.Goexit, which goes on after the attempt is settled
+			run.err = errPanic
 			step.end(r, errPanic)
-			_, _ = e.finish(ctx, run, outcomeInDoubt, crashResponse(r.Transport), errPanic)
+			_, _ = e.finish(ctx, run, outcomeInDoubt, nil, errPanic)
 		}
 	}()
 	run.response, run.err = h(x)
@@ -64,13 +63,57 @@ func (r *request) startedFromDoubt() bool { return r.repair.Replaced.State.Open(
 // lost reports whether the lease ended under the handler. A transaction has none.
 func (run *run) lost() bool { return run.lease != nil && run.lease.Err() != nil }
 
-// live is the answer to the request that was executed.
-func (run *run) live(resp *Response) *Result {
-	res := &Result{Attempt: run.settlement.Attempt.Number}
-	if resp != nil {
-		res.Response = *resp
+// live is the handler's answer to the request that was executed.
+func (run *run) live() *Result {
+	return &Result{Response: run.response, Attempt: run.settlement.Attempt.Number}
+}
+
+// tell answers the request that was executed, unless it gets a stored outcome. o is what the
+// handler's answer means, and free says that a repeat runs afresh. The client gets the answer
+// only if it cannot read more into it than is known. It takes 402 for final, whatever the
+// record says.
+func (run *run) tell(o outcome, free bool) (*Result, error) {
+	switch {
+	case run.err != nil && run.Transport == TransportDirect: // the caller knows what it means
+		return nil, run.err
+	case run.err != nil:
+		return nil, run.outcomeUnknown(free, run.err)
+	case o != outcomeInDoubt, undecided(run.Transport, run.response.Status):
+		return run.live(), nil
+	case free:
+		return nil, run.refuse(CodeUnavailable, errNotTold)
 	}
-	return res
+	return nil, run.outcomeUnknown(false, errNotTold)
+}
+
+// errNotTold says that the client did not get the answer of the handler.
+var errNotTold = errors.New("idem: the handler's answer reads as final, and the outcome is in doubt")
+
+// refuse makes a refusal of the request that was executed.
+func (run *run) refuse(code Code, err error) *Refusal {
+	r := refuse(code, err)
+	r.OperationID, r.MayHaveHappened = run.id.OperationID(), !run.execution.noEffect.Load() || run.startedFromDoubt()
+	return r
+}
+
+// outcomeUnknown refuses the request that was executed. It asks the client to come again if a
+// repeat runs, or if something works on the outcome.
+func (run *run) outcomeUnknown(free bool, err error) *Refusal {
+	r := run.refuse(CodeOutcomeUnknown, err)
+	if free || run.Policy.settles(run.settlement.Attempt) {
+		r.RetryAfter = defaultRetryAfter
+	}
+	return r
+}
+
+// unknown refuses a repeat whose outcome is not known. works says that a resolver works on it,
+// so that it helps to come again.
+func (r *request) unknown(rec *Record, works bool) *Refusal {
+	refusal := refuse(CodeOutcomeUnknown, rec.ResponseErr)
+	if works {
+		refusal.RetryAfter = defaultRetryAfter
+	}
+	return refusal
 }
 
 // repeatable is the result for the duplicates that waited. It is nil if they have to read the
@@ -82,19 +125,9 @@ func (run *run) repeatable(resp *Response) *Result {
 	return &Result{Response: *resp, Replayed: true, Attempt: run.settlement.Attempt.Number}
 }
 
-// replay is the stored outcome of a record.
+// replay is the stored outcome of a completed record.
 func replay(rec *Record) *Result {
 	return &Result{Response: *rec.Response, Replayed: true, Attempt: rec.Attempt.Number}
-}
-
-// unknown answers a request if its outcome is not known. The answer is the response of the
-// attempt itself, if there is one and its status can express doubt. A caller of [Engine.Do]
-// reads a nil error as success, so it gets a refusal instead.
-func (r *request) unknown(rec *Record) (*Result, error) {
-	if r.Transport != TransportDirect && rec.Response != nil && !rec.Response.Omitted {
-		return replay(rec), nil
-	}
-	return nil, refuse(CodeOutcomeUnknown, rec.ResponseErr)
 }
 
 // used reports whether a key in this state has been executed, or may have been.

@@ -2,7 +2,10 @@ package idem
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -14,6 +17,9 @@ var (
 	// for it must not send anything. The engine settles the outcome without that code, and
 	// another owner may have the lock by now.
 	ErrExecutionEnded = errors.New("idem: the execution has ended")
+	// ErrCallNameReused says that an execution asked for the key of two different requests under
+	// one name. The other system would take the second request for a repeat of the first.
+	ErrCallNameReused = errors.New("idem: two different requests under one call name: give each a name of its own")
 )
 
 // Execution describes the execution of a handler or a resolver to that.
@@ -39,6 +45,7 @@ type execution struct {
 	gated    atomic.Bool
 	noEffect atomic.Bool
 	ended    atomic.Bool // its handler has returned
+	calls    sync.Map    // name to [sha256.Size]byte: the request that has the key of the name
 
 	// In joined mode:
 	taken      atomic.Bool           // the handler has the transaction
@@ -191,6 +198,21 @@ func DownstreamKey(ctx context.Context, name string) (string, error) {
 		return "", ErrUndeclared
 	}
 	return downstreamKey(x.of.id.OperationID(), name), nil
+}
+
+// DownstreamKeyFor is [DownstreamKey] for a request that is compared with the others of this
+// execution. request is a hash of all that tells it from another one, such as URL and body. If
+// the execution has asked for the key of this name for another request, the error is
+// ErrCallNameReused, and you must not send. A request that is sent again has its key again.
+func DownstreamKeyFor(ctx context.Context, name string, request [sha256.Size]byte) (string, error) {
+	key, err := DownstreamKey(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	if first, _ := executionOf(ctx).calls.LoadOrStore(name, request); first != request {
+		return "", fmt.Errorf("%w: %q", ErrCallNameReused, name)
+	}
+	return key, nil
 }
 
 // gate returns the execution of ctx and marks it as one that may have had effects. After the

@@ -169,7 +169,7 @@ func (e *Engine) beginJoined(ctx context.Context, r *request) (tx JoinedTx, res 
 			return nil, res, err
 		}
 		req.RunAgainFrom, req.Fingerprint = nil, r.fingerprint
-		if r.record.State.Open() && r.Policy.InDoubt.again {
+		if r.record.State.Open() && r.Policy.RunsAgain(r.record.Attempt) {
 			from := r.record.Attempt
 			req.RunAgainFrom, req.Fingerprint = &from, r.record.Fingerprint
 		}
@@ -212,11 +212,7 @@ func (e *Engine) executeJoined(ctx context.Context, r *request, tx JoinedTx, h H
 		x.ended.Store(true)
 		if !returned { // a panic or runtime.Goexit, which goes on after the rollback
 			step.end(r, errPanic)
-			if crash := crashResponse(r.Transport); crash != nil {
-				run.response = *crash
-			} else {
-				run.err = errPanic
-			}
+			run.err = errPanic
 			_, _ = e.rollBack(ctx, run, errPanic)
 			run.release(ctx)
 		}
@@ -287,7 +283,7 @@ func (e *Engine) committed(ctx context.Context, run *run) (*Result, error) {
 	run.record.State = run.settlement.State
 	e.ended(ctx, run, EventCompleted, nil)
 	e.endFirst(run.request, run.repeatable(run.settlement.Response))
-	return run.live(&run.response), nil
+	return run.live(), nil
 }
 
 // probe looks what became of a COMMIT without an answer. The database is the truth: what the
@@ -298,7 +294,7 @@ func (e *Engine) probe(ctx context.Context, run *run, cause error) (*Result, err
 	rec, err := e.callProbe(call, run.id)
 	if err != nil { // nothing is decided
 		e.observe(ctx, run.request, Event{Type: EventSettleAbandoned, Attempt: run.settlement.Attempt, State: run.settlement.State, Err: errors.Join(cause, err)})
-		return nil, refuse(CodeUnavailable, errors.Join(cause, err))
+		return nil, run.refuse(CodeUnavailable, errors.Join(cause, err))
 	}
 	run.record = rec
 	switch {
@@ -310,7 +306,7 @@ func (e *Engine) probe(ctx context.Context, run *run, cause error) (*Result, err
 	case rec.Attempt == run.settlement.Attempt && rec.State == StatePending:
 		return e.escaped(ctx, run, fmt.Errorf("%w: %w", ErrEscaped, cause))
 	case rec.State.Open():
-		return nil, refuse(CodeUnavailable, fmt.Errorf("idem: another attempt is %v: %w", rec.State, cause))
+		return nil, run.refuse(CodeUnavailable, fmt.Errorf("idem: another attempt is %v: %w", rec.State, cause))
 	}
 	e.ended(ctx, run, EventSuperseded, cause) // another attempt got there first
 	res, err := e.judge(run.request, &run.record)
@@ -324,22 +320,16 @@ func (e *Engine) rollBack(ctx context.Context, run *run, cause error) (*Result, 
 	if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) {
 		return e.escaped(ctx, run, errors.Join(err, cause))
 	}
-	event := EventReleased
+	o, event, free := run.outcome(), EventReleased, true
 	if run.startedFromDoubt() {
-		event = EventUnknown
-		if run.err == nil && run.Transport == TransportDirect { // the caller would read that as success
-			run.err = refuse(CodeOutcomeUnknown, errEarlierInDoubt)
-		}
+		o, event, free = outcomeInDoubt, EventUnknown, false
 	}
 	run.record.State = run.repair.Replaced.State
 	e.ended(ctx, run, event, cause)
 	if conflict := run.conflict(); run.retry && conflict != nil {
 		return nil, refuse(CodeUnavailable, fmt.Errorf("%w: %w", ErrConflict, conflict))
 	}
-	if run.err != nil {
-		return nil, run.err
-	}
-	return run.live(&run.response), nil
+	return run.tell(o, free)
 }
 
 // conflict is the conflict that the handler has returned or reported, or nil.

@@ -26,7 +26,7 @@ func (e *Engine) escaped(ctx context.Context, run *run, cause error) (*Result, e
 	default:
 		e.ended(ctx, run, EventSuperseded, cause)
 	}
-	return nil, refuse(CodeOutcomeUnknown, cause)
+	return nil, run.outcomeUnknown(false, cause)
 }
 
 // escapedInBackground goes on to record an outcome as unknown after the answer, with the key held.

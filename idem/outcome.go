@@ -67,11 +67,27 @@ func classifyHTTP(status int) outcome {
 	switch {
 	case status == 401, status == 403, status == 425, status == 429:
 		return outcomeNoEffect
-	case status == 408, status < 200, status >= 500:
+	case status < 200, undecidedHTTP(status):
 		return outcomeInDoubt
 	}
 	return outcomeCompleted
 }
+
+// undecided reports whether a status says by itself that nothing is decided, to every client.
+// Only such an answer may reach the client while the outcome is in doubt.
+func undecided(t Transport, status int) bool {
+	switch t {
+	case TransportHTTP:
+		return undecidedHTTP(status)
+	case TransportGRPC:
+		return classifyGRPC(status) == outcomeInDoubt
+	default:
+		return false
+	}
+}
+
+// undecidedHTTP names 499 too. Gateways write it for a call that was cancelled in its middle.
+func undecidedHTTP(status int) bool { return status == 408 || status == 499 || status >= 500 }
 
 func classifyGRPC(code int) outcome {
 	switch code {
@@ -82,17 +98,4 @@ func classifyGRPC(code int) outcome {
 		return outcomeCompleted
 	}
 	return outcomeInDoubt
-}
-
-// crashResponse is the response to repeats after a panic of the handler, while the outcome is
-// not known. It is nil if the transport needs an error for that.
-func crashResponse(t Transport) *Response {
-	switch t {
-	case TransportHTTP:
-		return &Response{Status: 500}
-	case TransportGRPC:
-		return &Response{Status: grpcInternal}
-	default:
-		return nil
-	}
 }

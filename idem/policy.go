@@ -18,6 +18,8 @@ const (
 
 	DefaultMaxResponseInDoubt = 64 << 10 // bytes
 	DefaultMaxResponseHeld    = 16 << 20 // bytes
+
+	DefaultMaxRuns = 10
 )
 
 // ScopeFunc returns the owner of the key of a request, a tenant or principal. It reads that
@@ -73,6 +75,11 @@ type Policy struct {
 	// InDoubt is how the route treats an outcome in doubt, by [LeaveUnknown] (the default),
 	// [AskResolver] or [RunAgain].
 	InDoubt InDoubt
+	// MaxRuns bounds the attempts of one key on a route with [RunAgain]. The attempt of this
+	// number is the last one that starts from an outcome in doubt. If it ends in doubt too, the
+	// outcome is unknown until an operator decides. All attempts in the record count, also those
+	// without effect. The default is DefaultMaxRuns.
+	MaxRuns int
 	// ResolverTimeout bounds one call of the resolver in InDoubt. The default is
 	// DefaultResolverTimeout.
 	ResolverTimeout time.Duration
@@ -95,9 +102,9 @@ type Policy struct {
 	// client, and repeats get result-unavailable. The default is DefaultMaxResponseBody.
 	MaxResponseBody int64
 	// MaxResponseInDoubt bounds the response that is kept with an unknown outcome, header and
-	// body together, in bytes. Such a record stays until a decision, and many of them must not
-	// fill the store. A longer response reaches the client, and repeats get outcome-unknown.
-	// The default is DefaultMaxResponseInDoubt.
+	// body together, in bytes. Operators and resolvers see it, and clients do not. Such a record
+	// stays until a decision, and many of them must not fill the store. Of a longer response only
+	// the status is kept. The default is DefaultMaxResponseInDoubt.
 	MaxResponseInDoubt int64
 	// MaxResponseHeld bounds the response that an adapter holds in memory, in bytes, if no part
 	// of it may reach the client before the outcome is settled. That is so with an engine from
@@ -157,6 +164,9 @@ func (p *Policy) check() error {
 	if min(p.MaxRequestBody, p.MaxResponseBody, p.MaxResponseInDoubt, p.MaxResponseHeld) < 0 {
 		return fmt.Errorf("idem: policy %q has a negative body limit", p.Name)
 	}
+	if p.MaxRuns < 0 {
+		return fmt.Errorf("idem: policy %q has a negative MaxRuns", p.Name)
+	}
 	return nil
 }
 
@@ -164,12 +174,23 @@ func (p *Policy) check() error {
 func (p *Policy) fill() {
 	p.ResultTTL = cmp.Or(p.ResultTTL, DefaultResultTTL)
 	p.KeyTTL = max(cmp.Or(p.KeyTTL, DefaultKeyTTL), p.ResultTTL)
+	p.MaxRuns = cmp.Or(p.MaxRuns, DefaultMaxRuns)
 	p.ResolverTimeout = cmp.Or(p.ResolverTimeout, DefaultResolverTimeout)
 	p.MaxRequestBody = cmp.Or(p.MaxRequestBody, DefaultMaxRequestBody)
 	p.MaxResponseBody = cmp.Or(p.MaxResponseBody, DefaultMaxResponseBody)
 	p.MaxResponseInDoubt = cmp.Or(p.MaxResponseInDoubt, DefaultMaxResponseInDoubt)
 	p.MaxResponseHeld = max(cmp.Or(p.MaxResponseHeld, DefaultMaxResponseHeld), p.MaxResponseBody)
 }
+
+// RunsAgain reports whether the next request of a key runs its handler again if this attempt is
+// in doubt.
+func (p *Policy) RunsAgain(last Attempt) bool {
+	return p.InDoubt.again && int64(last.Number) < int64(cmp.Or(p.MaxRuns, DefaultMaxRuns))
+}
+
+// settles reports whether an attempt in doubt needs no operator. The policy asks a resolver or
+// runs again.
+func (p *Policy) settles(last Attempt) bool { return p.InDoubt.resolver != nil || p.RunsAgain(last) }
 
 // ScopeOf asks Scope and checks its answer. Without a Scope it returns "" if the policy allows
 // global keys. The error is a [*Refusal].

@@ -74,7 +74,7 @@ var answers = map[Code]answer{
 	CodeKeyReused: {422, grpcFailedPrecondition, "Idempotency-Key is already used",
 		"This key was used with another request; if this is a retry of the same operation, do not take a new key, but send the first request again unchanged; only a new operation takes a new key.", false},
 	CodeOutcomeUnknown: {409, grpcFailedPrecondition, "Outcome is unknown",
-		"The first request was interrupted and it is not known whether it took effect; it is not run again until that is settled.", false},
+		"It is not known whether the first request took effect, and it is not run again until that is settled; ask again later with the same key, and do not take a new one.", false},
 	CodeKeyExpired: {409, grpcFailedPrecondition, "Idempotency-Key has expired",
 		"The operation was completed with this key and its result is no longer kept; it is not run again.", false},
 	CodeResultUnavailable: {409, grpcFailedPrecondition, "Result is unavailable",
@@ -121,8 +121,7 @@ func (c Code) answer() answer {
 }
 
 // Refusal is the error for every request that the engine did not execute and could not answer
-// with a stored outcome. Clients see Code, its title and detail, and RetryAfter. They never see
-// Err.
+// with a stored outcome. Clients see everything except Err.
 type Refusal struct {
 	Code       Code
 	RetryAfter time.Duration // 0 asks the client not to send it again unchanged
@@ -130,12 +129,21 @@ type Refusal struct {
 	// Advice replaces the Detail of the code for the client, unless it is "". It holds nothing
 	// about the request.
 	Advice string
+	// OperationID names the operation for the client and its support, if its outcome is in
+	// doubt. It does not reveal the key.
+	OperationID string
+	// MayHaveHappened says that the operation may have taken effect. A client that takes a new
+	// key for it may pay twice.
+	MayHaveHappened bool
 }
 
 // Detail tells the client how to go on. It is Advice, or the detail of the code.
 func (r *Refusal) Detail() string {
-	if r.Advice != "" {
+	switch {
+	case r.Advice != "":
 		return r.Advice
+	case r.Code == CodeOutcomeUnknown && r.RetryAfter > 0:
+		return "It is not known yet whether the first request took effect; send it again later with the same key."
 	}
 	return r.Code.Detail()
 }

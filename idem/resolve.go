@@ -18,8 +18,7 @@ func (e *Engine) resolve(ctx context.Context, r *request, lease Lease) (res *Res
 	case StateReleased, StateIssued:
 		return nil, true, nil
 	case StateUnknown:
-		res, err = r.unknown(rec)
-		return res, false, withCause(err, resolveErr)
+		return nil, false, withCause(r.unknown(rec, r.Policy.settles(rec.Attempt)), resolveErr)
 	}
 	res, err = e.judge(r, rec)
 	if res != nil {
@@ -110,27 +109,33 @@ func (e *Engine) ask(ctx context.Context, r *request, lease Lease, rec *Record) 
 // inDoubt asks the resolver about our attempt, if that just ended in doubt. It takes the lock
 // anew first. Requests of the attempt without an answer carry its fence, so only a later fence
 // can shut them out.
-func (e *Engine) inDoubt(ctx context.Context, run *run, resp *Response) (*Result, error) {
+func (e *Engine) inDoubt(ctx context.Context, run *run, cause error) (*Result, error) {
 	if run.lost() {
 		run.lease.ReleaseInBackground()
-		return nil, refuse(CodeOwnershipLost, run.lease.Err())
+		return nil, withCause(run.refuse(CodeOwnershipLost, run.lease.Err()), cause)
 	}
 	r := run.request
 	e.release(ctx, r, run.lease)
 	if r.Policy.InDoubt.resolver == nil {
-		return run.live(resp), nil // the next request runs again, or an operator decides
+		return run.tell(outcomeInDoubt, false) // the next request runs again, or an operator decides
 	}
 	lease, err := e.lock(ctx, r)
 	if err != nil {
-		return run.live(resp), nil //nolint:nilerr // the new holder, or the next request, asks the resolver
+		return run.tell(outcomeInDoubt, false) // the new holder, or the next request, asks the resolver
 	}
 	var res *Result
+	var again bool
 	if err = e.read(ctx, r); err == nil {
-		res, _, err = e.found(ctx, r, lease)
+		res, again, err = e.found(ctx, r, lease)
 	}
 	e.giveBack(ctx, r, lease)
-	if res == nil || err != nil {
-		return run.live(resp), nil //nolint:nilerr // the next request asks the resolver
+	switch {
+	case err != nil:
+		return run.tell(outcomeInDoubt, false) // the next request asks the resolver
+	case again && classify(run.Transport, run.response.Status, false) == outcomeNoEffect:
+		return run.tell(outcomeNoEffect, true) // the resolver says the same
+	case again:
+		return run.tell(outcomeInDoubt, true)
 	}
 	e.endFirst(r, res)
 	return res, nil

@@ -67,15 +67,13 @@ func AskResolver(r Resolver) InDoubt { return InDoubt{resolver: r} }
 //
 // The key stays bound to its request. The next attempt starts from the one in doubt in one
 // step, and it ends as completed or unknown. A refusal such as 429 and [NoEffect] leave it
-// unknown, because the earlier attempt may have had an effect. If the client never repeats the
-// request, the sweeper releases the key after the last attempt is older than its route's KeyTTL.
+// unknown, because the earlier attempt may have had an effect. After Policy.MaxRuns attempts the
+// outcome stays unknown until an operator decides. If the client never repeats the request, the
+// sweeper releases the key after the last attempt is older than its route's KeyTTL.
 func RunAgain() InDoubt { return InDoubt{again: true} }
 
 // Resolver is the resolver to ask, or nil.
 func (d InDoubt) Resolver() Resolver { return d.resolver }
 
-// RunsAgain reports whether the handler runs again without asking.
+// RunsAgain reports whether the handler runs again without asking, up to [Policy].MaxRuns times.
 func (d InDoubt) RunsAgain() bool { return d.again }
-
-// unanswered reports whether only an operator can settle an outcome in doubt.
-func (d InDoubt) unanswered() bool { return d.resolver == nil && !d.again }

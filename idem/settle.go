@@ -9,25 +9,14 @@ import (
 
 // conclude decides the outcome of the handler, then takes steps 7 and 8.
 func (e *Engine) conclude(ctx context.Context, run *run) (*Result, error) {
-	resp, err := &run.response, run.err
 	o := run.outcome()
 	if o == outcomeNoEffect && run.startedFromDoubt() { // the earlier attempt may have had an effect
 		o = outcomeInDoubt
-		if err == nil && run.Transport == TransportDirect { // the caller would read that as success
-			err = refuse(CodeOutcomeUnknown, errEarlierInDoubt)
-		}
 	}
-	if err == nil {
-		return e.finish(ctx, run, o, resp, nil)
+	if run.err != nil {
+		return e.finish(ctx, run, o, nil, run.err)
 	}
-	res, finishErr := e.finish(ctx, run, o, nil, err)
-	if finishErr != nil { // another owner has the attempt now
-		return nil, withCause(finishErr, err)
-	}
-	if res.Replayed { // decided
-		return res, nil
-	}
-	return nil, err
+	return e.finish(ctx, run, o, &run.response, nil)
 }
 
 // outcome reads what the handler returned and declared.
@@ -44,7 +33,7 @@ func (run *run) outcome() outcome {
 	return classify(run.Transport, status, x.gated.Load())
 }
 
-// finish is steps 7 and 8. resp is nil if the handler returned an error.
+// finish is steps 7 and 8. resp is nil if the handler returned an error, which is the cause then.
 func (e *Engine) finish(ctx context.Context, run *run, o outcome, resp *Response, cause error) (*Result, error) {
 	if run.lost() {
 		e.observe(ctx, run.request, Event{Type: EventOwnershipLost, Attempt: run.settlement.Attempt, Err: run.lease.Err()})
@@ -58,14 +47,15 @@ func (e *Engine) finish(ctx context.Context, run *run, o outcome, resp *Response
 	run.handedOver = true
 	switch {
 	case err != nil && !told:
-		return nil, refuse(CodeOwnershipLost, err)
+		return nil, withCause(run.refuse(CodeOwnershipLost, err), cause)
 	case err != nil:
-		return run.live(resp), nil //nolint:nilerr // the client gets its answer, and an event tells the error
+		return run.tell(o, o == outcomeNoEffect) // an event tells the error
 	}
 	return e.answer(ctx, run, o, resp, cause, settled)
 }
 
-// decide makes the settlement of an outcome. A completed one has a response.
+// decide makes the settlement of an outcome. A completed one has a response. That of an outcome
+// in doubt is kept for the operator and the resolver, and no client gets it.
 func (run *run) decide(o outcome, resp *Response) {
 	s, p := &run.settlement, run.Policy
 	s.ID, s.Response, s.ResultTTL, s.KeyTTL = s.Attempt.Nonce, resp, p.ResultTTL, p.KeyTTL
@@ -77,13 +67,7 @@ func (run *run) decide(o outcome, resp *Response) {
 		s.State, s.Response = StateReleased, nil
 	default:
 		s.State = StateUnknown
-		switch {
-		case resp == nil:
-		case run.lost(): // the response is about the lease, not about the operation
-			s.Response = nil
-		case succeeded(run.Transport, resp.Status): // a repeat would take it for the outcome
-			s.Response = nil
-		case resp.size() > p.MaxResponseInDoubt:
+		if resp != nil && resp.size() > p.MaxResponseInDoubt {
 			s.Response = &Response{Status: resp.Status, Omitted: true}
 		}
 	}
@@ -258,11 +242,13 @@ func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response
 		run.lease.ReleaseInBackground()
 		switch {
 		case run.record.State == StateCompleted:
-			return e.judge(run.request, &run.record)
+			res, err := e.judge(run.request, &run.record)
+			return res, withCause(err, cause)
 		case lost:
-			return nil, refuse(CodeOwnershipLost, fmt.Errorf("idem: attempt %d was settled by others as %v", run.settlement.Attempt.Number, run.record.State))
+			err := fmt.Errorf("idem: attempt %d was settled by others as %v", run.settlement.Attempt.Number, run.record.State)
+			return nil, withCause(run.refuse(CodeOwnershipLost, err), cause)
 		}
-		return run.live(resp), nil
+		return run.tell(o, run.record.State == StateReleased)
 	}
 	e.ended(ctx, run, settledEvents[run.settlement.State], cause)
 	switch o {
@@ -274,9 +260,9 @@ func (e *Engine) answer(ctx context.Context, run *run, o outcome, resp *Response
 		// An immediate retry takes the lock, so it has to be free before the answer.
 		e.release(ctx, run.request, run.lease)
 	default:
-		return e.inDoubt(ctx, run, resp)
+		return e.inDoubt(ctx, run, cause)
 	}
-	return run.live(resp), nil
+	return run.tell(o, o == outcomeNoEffect)
 }
 
 // release gives the lock back and waits for it. After a failure the lease tries again in

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -189,6 +190,24 @@ func (b *bundle) wantRefused(err error, code idem.Code) {
 	if !errors.As(err, &r) || r.Code != code {
 		b.Fatalf("Do() = %v, want refusal %s", err, code)
 	}
+}
+
+// wantDoubt checks what a client is told of a key in doubt.
+func (b *bundle) wantDoubt(err error, key string, retryAfter time.Duration) {
+	b.Helper()
+	b.wantRefused(err, idem.CodeOutcomeUnknown)
+	r, _ := errors.AsType[*idem.Refusal](err)
+	if id := idem.NewKeyID("m1", idem.Key(key)).OperationID(); r.OperationID != id || !r.MayHaveHappened || r.RetryAfter != retryAfter {
+		b.Errorf("refusal = operation %q, may have happened %t, retry after %v, want %q, true, %v", r.OperationID, r.MayHaveHappened, r.RetryAfter, id, retryAfter)
+	}
+}
+
+// decidesNothing reports whether every client reads a status as "nothing is decided".
+func decidesNothing(t idem.Transport, status int) bool {
+	if t == idem.TransportHTTP {
+		return status == 408 || status == 499 || status >= 500
+	}
+	return slices.Contains([]int{1, 2, 4, 10, 13, 14, 15, 99}, status)
 }
 
 func (b *bundle) wantRuns(n int64) {

@@ -58,7 +58,7 @@ func (e *Engine) Status(ctx context.Context, scope string, key Key, policies ...
 	case StateExpired, StateReleased:
 		s.ExpiresAt = rec.KeyExpires
 	case StatePending, StateUnknown:
-		s.ResolvesItself = resolves(policies, rec.Route)
+		s.ResolvesItself = resolves(policies, &rec)
 	}
 	return s, nil
 }
@@ -78,12 +78,12 @@ func (e *Engine) pendingIn(ctx context.Context, id KeyID, rec Record) (Record, e
 	return rec, nil
 }
 
-// resolves reports whether the policy of a route settles an interrupted attempt.
-func resolves(policies []*Policy, route string) bool {
-	for _, name := range []string{route, ""} {
+// resolves reports whether the policy of its route settles an interrupted attempt.
+func resolves(policies []*Policy, rec *Record) bool {
+	for _, name := range []string{rec.Route, ""} {
 		for _, p := range policies {
 			if p.Name == name {
-				return !p.InDoubt.unanswered()
+				return p.settles(rec.Attempt)
 			}
 		}
 	}

@@ -198,6 +198,8 @@ func (s *step) endRequest(route string, r *request, res *Result, err error) {
 	}
 	refusal, refused := asRefused(err)
 	switch {
+	case refused && r != nil && r.telemetry.attempt > 0 && refusal.Code == CodeOutcomeUnknown:
+		end.Outcome, end.Code, end.Err = OutcomeUnknown, refusal.Code, refusal.Err
 	case refused:
 		end.Outcome, end.Code, end.Err = OutcomeRefused, refusal.Code, refusal.Err
 	case r == nil:

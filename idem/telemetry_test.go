@@ -119,7 +119,7 @@ func TestTelemetrySeesTheStepsOfARequest(t *testing.T) {
 	_, _ = b.doWith("k2", "body", pay(429, nil))
 	check("released", fresh, idem.StepEnd{Outcome: idem.OutcomeReleased, Attempt: 1})
 	_, _ = b.doWith("k2", "body", pay(500, errors.New("no answer")))
-	check("unknown", fresh, idem.StepEnd{Outcome: idem.OutcomeUnknown, Attempt: 2})
+	check("unknown", fresh, idem.StepEnd{Outcome: idem.OutcomeUnknown, Code: idem.CodeOutcomeUnknown, Attempt: 2})
 	_, _ = b.doWith("k2", "body", pay(201, nil))
 	check("refused", "request read", idem.StepEnd{Outcome: idem.OutcomeRefused, Code: idem.CodeOutcomeUnknown})
 	func() {

@@ -160,11 +160,14 @@ func (s *Sweeper) settle(ctx context.Context, r *result) {
 	if policy, r.err = policy.WithDefaults(); r.err != nil {
 		return
 	}
-	if policy.InDoubt.RunsAgain() {
+	if policy.RunsAgain(r.row.Record.Attempt) {
 		r.state, r.err = s.releaseOld(ctx, r.row, &policy)
 		return
 	}
 	r.reason = "the route has no resolver"
+	if policy.InDoubt.RunsAgain() {
+		r.reason = "the route has run it as often as it may"
+	}
 	if resolver := policy.InDoubt.Resolver(); resolver != nil {
 		r.reason = "the resolver cannot tell"
 		if s.asking.Load() >= int64(s.cfg.workers) {

@@ -106,6 +106,7 @@ var problems = map[string]problem{
 	"too-many-open":      {429, "Too many operations are open", codes.ResourceExhausted, middlewareDomain, true},
 	"unauthorized":       {401, "API key is missing or unknown", codes.Unauthenticated, sampleDomain, false},
 	"insufficient-funds": {402, "Insufficient funds", codes.FailedPrecondition, sampleDomain, false},
+	"ledger-unavailable": {503, "Ledger is unavailable", codes.Unavailable, sampleDomain, true},
 	"account-unknown":    {404, "Account is unknown", codes.NotFound, sampleDomain, false},
 }
 
@@ -124,9 +125,9 @@ func (a answer) checkText(text string) error {
 }
 
 // checkRetryHint wants a live refusal to say when to retry if its code does. A
-// replayed refusal repeats what the handler said.
+// replayed refusal repeats what the handler said. An unknown outcome says so if a resolver works on it.
 func (a answer) checkRetryHint(p problem) error {
-	if a.replayed || a.retry == p.retry {
+	if a.replayed || a.retry == p.retry || a.isRefusal("outcome-unknown") {
 		return nil
 	}
 	return fmt.Errorf("says when to retry: %v, want %v", a.retry, p.retry)

@@ -133,7 +133,7 @@ func retryingHTTP(t testing.TB, in *instance, sent *atomic.Int64) client {
 
 // retryingTransport does not give up within the limits above.
 func retryingTransport(base http.RoundTripper) http.RoundTripper {
-	return idemhttp.NewTransport(base, idemhttp.WithRetryAttempts(retryAttempts),
+	return idemhttp.NewTransport(base, idemhttp.WithKeysHonoured(), idemhttp.WithRetryAttempts(retryAttempts),
 		idemhttp.WithRetryElapsed(retryLimit), idemhttp.WithRetryBackoff(retryFirst, retryMost))
 }
 
@@ -154,7 +154,7 @@ func dialRetrying(t testing.TB, target string, opts ...grpc.DialOption) *grpc.Cl
 	conn, err := grpc.NewClient(target, append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: waitLimit,
 			Backoff: backoff.Config{BaseDelay: retryFirst, Multiplier: 2, Jitter: 0.2, MaxDelay: retryMost}}),
-		grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithRetryAttempts(retryAttempts),
+		grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithKeysHonoured(), idemgrpc.WithRetryAttempts(retryAttempts),
 			idemgrpc.WithRetryElapsed(retryLimit), idemgrpc.WithRetryBackoff(retryFirst, retryMost)))}, opts...)...)
 	if err != nil {
 		t.Fatal(err)

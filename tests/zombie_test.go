@@ -12,7 +12,7 @@ func wantPaymentOrOpenRefusal(t *testing.T, done <-chan answer, want payment) {
 	a := <-done
 	switch {
 	case a.isPayment() && a.formErr == nil && a.payment == want:
-	case a.isRefusal("ownership-lost"), a.isRefusal("unavailable"), a.isRefusal("outcome-unknown"), a.isRefusal("store-lost"):
+	case a.isRefusal("ownership-lost"), a.isRefusal("unavailable"), a.isRefusal("ledger-unavailable"), a.isRefusal("outcome-unknown"), a.isRefusal("store-lost"):
 	default:
 		t.Errorf("answer of the paused holder = %v, want %v, or a refusal that leaves it open", a, want)
 	}

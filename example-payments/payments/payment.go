@@ -129,6 +129,8 @@ const (
 	CodeInsufficientFunds Code = "insufficient-funds"
 	CodeCurrencyMismatch  Code = "currency-mismatch"
 	CodePaymentUnknown    Code = "payment-unknown"
+	// CodeLedgerUnavailable leaves open whether a payment was made.
+	CodeLedgerUnavailable Code = "ledger-unavailable"
 )
 
 // Error is a failure for the client. Its Detail repeats only data that the client
@@ -144,11 +146,15 @@ func (e *Error) Error() string { return "payments: " + string(e.Code) + ": " + e
 // ErrFenced means that the ledger has seen a later holder of the operation's lock.
 var ErrFenced = errors.New("payments: the ledger has seen a later holder")
 
-// CodeOf is the code of an error other than [*Error]. Such an error leaves open
-// whether the payment was made, and the details of these codes say so.
-func CodeOf(err error) idem.Code {
-	if errors.Is(err, ErrFenced) || errors.Is(err, idem.ErrLeaseLost) {
-		return idem.CodeOwnershipLost
+// CodeOf is the code of an error other than [*Error]. Inside of an execution it is one of the
+// sample, because the middleware takes a code of its own for that of another service.
+func CodeOf(ctx context.Context, err error) (code idem.Code, detail string) {
+	if _, ok := idem.FromContext(ctx); ok {
+		return idem.Code(CodeLedgerUnavailable), "The ledger did not answer. It is not known yet whether the payment was made; send it again with the same key."
 	}
-	return idem.CodeUnavailable
+	code = idem.CodeUnavailable
+	if errors.Is(err, ErrFenced) || errors.Is(err, idem.ErrLeaseLost) {
+		code = idem.CodeOwnershipLost
+	}
+	return code, code.Detail()
 }

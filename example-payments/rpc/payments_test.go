@@ -232,7 +232,7 @@ func TestOutcomeInDoubt(t *testing.T) {
 	t.Run("before the effect, the resolver says so", func(t *testing.T) {
 		f := setup(t)
 		f.ledger.before = func(context.Context) error { f.ledger.before = nil; return lost }
-		wantStatus(t, "first", f.pay("k", order()).err, codes.Unavailable, "UNAVAILABLE")
+		wantStatus(t, "first", f.pay("k", order()).err, codes.Unavailable, "LEDGER_UNAVAILABLE")
 		wantStatus(t, "repeat", f.pay("k", order()).err, codes.OK, "")
 		f.wantPayments(1)
 	})
@@ -240,7 +240,7 @@ func TestOutcomeInDoubt(t *testing.T) {
 		f := setup(t, func(_ *fixture, c *rpc.Config) { c.Resolver = nil })
 		f.ledger.after = func(context.Context) error { return lost }
 		first, again := f.pay("k", order()), f.pay("k", order())
-		wantStatus(t, "first", first.err, codes.Unavailable, "UNAVAILABLE")
+		wantStatus(t, "first", first.err, codes.Unavailable, "LEDGER_UNAVAILABLE")
 		if strings.Contains(first.err.Error(), "secret") {
 			t.Errorf("first: %v, want an error that tells no secrets", first.err)
 		}
@@ -252,7 +252,7 @@ func TestOutcomeInDoubt(t *testing.T) {
 	t.Run("a later holder has been there", func(t *testing.T) {
 		f := setup(t, func(_ *fixture, c *rpc.Config) { c.Resolver = nil })
 		f.ledger.before = func(context.Context) error { return payments.ErrFenced }
-		wantStatus(t, "payment", f.pay("k", order()).err, codes.Unavailable, "OWNERSHIP_LOST")
+		wantStatus(t, "payment", f.pay("k", order()).err, codes.Unavailable, "LEDGER_UNAVAILABLE")
 		f.wantPayments(0)
 	})
 	t.Run("a panic is in doubt", func(t *testing.T) {

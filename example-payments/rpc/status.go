@@ -33,6 +33,7 @@ var kinds = map[idem.Code]codes.Code{
 	idem.Code(payments.CodeInsufficientFunds): codes.FailedPrecondition,
 	idem.Code(payments.CodeAccountUnknown):    codes.NotFound,
 	idem.Code(payments.CodePaymentUnknown):    codes.NotFound,
+	idem.Code(payments.CodeLedgerUnavailable): codes.Unavailable,
 	codeUnauthorized:                          codes.Unauthenticated,
 	codeQueryInvalid:                          codes.InvalidArgument,
 }
@@ -56,7 +57,7 @@ func refusal(code idem.Code, detail string) error {
 }
 
 // fail turns an error into a status. A domain error goes to the client as it is. All
-// other errors are logged here, and the client gets a code and detail of the engine.
+// other errors are logged here, and the client gets the code of [payments.CodeOf].
 func (s *Server) fail(ctx context.Context, err error) error {
 	if domain, ok := errors.AsType[*payments.Error](err); ok {
 		return refusal(idem.Code(domain.Code), domain.Detail)
@@ -64,11 +65,12 @@ func (s *Server) fail(ctx context.Context, err error) error {
 	if r, ok := errors.AsType[*idem.Refusal](err); ok {
 		return idemgrpc.RefusalStatus(r).Err()
 	}
-	code, method := payments.CodeOf(err), "unknown"
+	code, detail := payments.CodeOf(ctx, err)
+	method := "unknown"
 	if m, ok := grpc.Method(ctx); ok {
 		method = m
 	}
 	s.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "call failed",
 		slog.String("method", method), slog.String("code", string(code)), slog.Any("err", err))
-	return refusal(code, code.Detail())
+	return refusal(code, detail)
 }

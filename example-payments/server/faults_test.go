@@ -104,8 +104,7 @@ func TestOutcomeInDoubt(t *testing.T) {
 		b.ledger.after = broken
 		c := b.instance(t, func(cfg *server.Config) { cfg.Resolver = nil })
 		first := c.pay("k", order)
-		first.wantAnswer(t, "first", 503, "unavailable")
-		// The first answer is in the words of a refusal, and no outcome.
+		first.wantAnswer(t, "first", 503, "ledger-unavailable")
 		c.pay("k", order).wantAnswer(t, "repeat", 409, "outcome-unknown")
 		if got := c.state("k"); got != "unknown" {
 			t.Errorf("state %q, want unknown", got)

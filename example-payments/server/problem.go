@@ -35,6 +35,7 @@ var kinds = map[string]kind{
 	string(payments.CodeInsufficientFunds): {http.StatusPaymentRequired, "Insufficient funds"},
 	string(payments.CodeAccountUnknown):    {http.StatusNotFound, "Account is unknown"},
 	string(payments.CodePaymentUnknown):    {http.StatusNotFound, "Payment is unknown"},
+	string(payments.CodeLedgerUnavailable): {http.StatusServiceUnavailable, "Ledger is unavailable"},
 	codeUnauthorized:                       {http.StatusUnauthorized, "API key is missing or unknown"},
 	codeNotFound:                           {http.StatusNotFound, "There is nothing here"},
 	codeQueryInvalid:                       {http.StatusBadRequest, "Query is invalid"},
@@ -77,16 +78,16 @@ func abort(c *gin.Context, code, detail string) {
 }
 
 // fail answers with a domain error as it is. All other errors are logged here, and
-// the client gets a code and detail of the engine.
+// the client gets the code of [payments.CodeOf].
 func (s *Server) fail(c *gin.Context, err error) {
 	if domain, ok := errors.AsType[*payments.Error](err); ok {
 		abort(c, string(domain.Code), domain.Detail)
 		return
 	}
-	code := payments.CodeOf(err)
+	code, detail := payments.CodeOf(c.Request.Context(), err)
 	s.cfg.Log.LogAttrs(c.Request.Context(), slog.LevelWarn, "request failed",
 		slog.String("route", c.FullPath()), slog.String("code", string(code)), slog.Any("err", err))
-	abort(c, string(code), code.Detail())
+	abort(c, string(code), detail)
 }
 
 // documentation is the page about keys. Refusals point to it. Its fragments are the

@@ -103,13 +103,12 @@ func (s *Server) get(path string, page gin.HandlerFunc) {
 
 // routes sets up the routes that need an API key.
 func (s *Server) routes(v1 *gin.RouterGroup) error {
-	// An answer in doubt asks for a repeat, and its replay must too.
-	retryAfter, described := idemgin.WithReplayHeaders("Retry-After"), idemgin.WithDocumentation(documentation)
-	clientKey, err := idemgin.New(s.cfg.Engine, s.policy(idem.ClientKey), retryAfter, described)
+	described := idemgin.WithDocumentation(documentation)
+	clientKey, err := idemgin.New(s.cfg.Engine, s.policy(idem.ClientKey), described)
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	issuedToken, err := idemgin.New(s.cfg.Engine, s.policy(idem.IssuedToken), retryAfter, described)
+	issuedToken, err := idemgin.New(s.cfg.Engine, s.policy(idem.IssuedToken), described)
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}

@@ -19,13 +19,15 @@ public class Pay {
                 .header("Authorization", "Bearer demo")
                 .header("Content-Type", "application/json")
                 .POST(HttpRequest.BodyPublishers.ofString(body)).build();
+        boolean askedOnce = false;
         for (int attempt = 0; attempt < attempts; attempt++) {
             long pause = ThreadLocalRandom.current().nextLong((long) Math.min(5_000, 100 * Math.pow(2, attempt)));
             try {
                 HttpResponse<String> answer = client.send(request, HttpResponse.BodyHandlers.ofString());
-                if (!worthRepeating(answer)) {
+                if (!worthRepeating(answer, askedOnce)) {
                     return answer;
                 }
+                askedOnce |= answer.statusCode() != 409 && answer.statusCode() != 425 && !REPEATED.contains(answer.statusCode());
                 pause += 1_000 * answer.headers().firstValueAsLong("Retry-After").orElse(0);
             } catch (IOException error) { // no answer, or half of one
                 System.err.println(error);
@@ -35,12 +37,19 @@ public class Pay {
         throw new IllegalStateException("no final answer; try again later with the same key");
     }
 
-    static boolean worthRepeating(HttpResponse<String> answer) {
+    static boolean worthRepeating(HttpResponse<String> answer, boolean askedOnce) {
         if (answer.headers().firstValue("Idempotent-Replayed").orElse("").equals("true")) {
-            return false; // a stored answer does not change
+            return false; // the outcome, which does not change
         }
-        return REPEATED.contains(answer.statusCode())
-                || answer.statusCode() == 409 && answer.body().contains("\"in-progress\"");
+        int status = answer.statusCode();
+        if (REPEATED.contains(status) || status == 409 && answer.body().contains("\"in-progress\"")) {
+            return true;
+        }
+        boolean undecided = status == 408 || status == 499 || status >= 500;
+        if (answer.headers().firstValue("Retry-After").isPresent() && (undecided || status == 409 || status == 425)) {
+            return true;
+        }
+        return undecided && !askedOnce; // one repeat tells what became of it
     }
 
     public static void main(String[] args) throws Exception {

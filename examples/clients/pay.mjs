@@ -2,6 +2,7 @@
 
 // post sends a request until there is a final answer.
 async function post(url, key, body, attempts = 8) {
+  let askedOnce = false;
   for (let attempt = 0; attempt < attempts; attempt++) {
     let pause = Math.random() * Math.min(5, 0.1 * 2 ** attempt);
     try {
@@ -12,7 +13,8 @@ async function post(url, key, body, attempts = 8) {
         signal: AbortSignal.timeout(30_000),
       });
       const text = await answer.text();
-      if (!worthRepeating(answer, text)) return { status: answer.status, text };
+      if (!worthRepeating(answer, text, askedOnce)) return { status: answer.status, text };
+      askedOnce ||= ![409, 425, 429, 502, 503, 504].includes(answer.status);
       pause += Number(answer.headers.get("Retry-After") ?? 0);
     } catch (error) {
       console.error(error); // no answer, or half of one
@@ -22,9 +24,13 @@ async function post(url, key, body, attempts = 8) {
   throw new Error(`no final answer in ${attempts} attempts; try again later with the same key`);
 }
 
-function worthRepeating(answer, text) {
-  if (answer.headers.get("Idempotent-Replayed") === "true") return false; // a stored answer does not change
-  return [429, 502, 503, 504].includes(answer.status) || (answer.status === 409 && text.includes('"in-progress"'));
+function worthRepeating(answer, text, askedOnce) {
+  if (answer.headers.get("Idempotent-Replayed") === "true") return false; // the outcome, which does not change
+  const { status } = answer;
+  if ([429, 502, 503, 504].includes(status) || (status === 409 && text.includes('"in-progress"'))) return true;
+  const undecided = status === 408 || status === 499 || status >= 500;
+  if (answer.headers.has("Retry-After") && (undecided || status === 409 || status === 425)) return true;
+  return undecided && !askedOnce; // one repeat tells what became of it
 }
 
 const [url, key] = process.argv.slice(2);

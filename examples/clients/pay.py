@@ -14,6 +14,7 @@ def post(url, key, body, attempts=8):
         "Authorization": "Bearer demo",
         "Content-Type": "application/json",
     })
+    asked_once = False
     for attempt in range(attempts):
         pause = random.uniform(0, min(5, 0.1 * 2**attempt))
         try:
@@ -21,8 +22,9 @@ def post(url, key, body, attempts=8):
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as refused:
             text = refused.read()
-            if not worth_repeating(refused, text):
+            if not worth_repeating(refused, text, asked_once):
                 return refused.code, json.loads(text or "null")
+            asked_once = asked_once or refused.code not in (409, 425, 429, 502, 503, 504)
             pause += float(refused.headers.get("Retry-After", 0))
         except (OSError, ValueError) as error:  # no answer, or half of one
             print(error, file=sys.stderr)
@@ -30,10 +32,14 @@ def post(url, key, body, attempts=8):
     raise TimeoutError(f"no final answer in {attempts} attempts; try again later with the same key")
 
 
-def worth_repeating(refused, text):
+def worth_repeating(refused, text, asked_once):
     if refused.headers.get("Idempotent-Replayed") == "true":
-        return False  # a stored answer does not change
-    return refused.code in (429, 502, 503, 504) or refused.code == 409 and b'"in-progress"' in text
+        return False  # the outcome, which does not change
+    if refused.code in (429, 502, 503, 504) or refused.code == 409 and b'"in-progress"' in text:
+        return True
+    if refused.headers.get("Retry-After") and refused.code in (408, 409, 425, 499, *range(500, 600)):
+        return True
+    return not asked_once and refused.code in (408, 499, *range(500, 600))  # one repeat tells what became of it
 
 
 if __name__ == "__main__":

@@ -1,22 +1,29 @@
 #!/usr/bin/env bash
 # Pays once, however often it has to ask: pay.sh URL KEY
 set -eu
-url=$1 key=$2
-# curl itself repeats a request without an answer, and 408, 429, 500, 502, 503 and 504.
+url=$1 key=$2 asked_once=
+until=$((SECONDS + 60))
 while :; do
-	status=$(curl --silent --show-error --max-time 30 --output answer.json --write-out '%{http_code}' \
-		--retry 8 --retry-all-errors --retry-max-time 60 \
+	status=$(curl --silent --show-error --max-time 30 --output answer.json --dump-header header.txt --write-out '%{http_code}' \
 		--header "Idempotency-Key: $key" \
 		--header 'Authorization: Bearer demo' \
 		--header 'Content-Type: application/json' \
 		--data '{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"'"$key"'"}' \
-		"$url/v1/payments")
-	# The first request with this key still runs.
-	if [[ $status == 409 ]] && grep -q '"in-progress"' answer.json; then
-		sleep 1
-		continue
-	fi
-	break
+		"$url/v1/payments") || status=000
+	# retry-after is empty without the header.
+	pause=$(sed -n 's/^[Rr]etry-[Aa]fter: *\([0-9]*\).*/\1/p' header.txt 2>/dev/null || true)
+	case $status in
+	000 | 429 | 502 | 503 | 504) ;; # no answer, or not now
+	409) [[ $pause ]] || grep -q '"in-progress"' answer.json || break ;;
+	408 | 499 | 5??) # one repeat tells what became of it
+		[[ $pause || -z $asked_once ]] || break
+		asked_once=yes
+		;;
+	*) break ;;
+	esac
+	! grep -qi '^idempotent-replayed: true' header.txt 2>/dev/null || break # the outcome, which does not change
+	((SECONDS < until)) || break
+	sleep "${pause:-1}"
 done
 cat answer.json
 [[ $status == 201 ]]

@@ -20,4 +20,7 @@
 //     Stripe-Should-Retry: true. stripe-go gives it to its caller. The caller may send the
 //     request again with the same key.
 //   - All other refusals have the header with false. No library repeats them.
+//   - An unknown outcome is 500 with the code outcome_unknown. Stripe itself replays the 500 of
+//     the first request, and tells its users to treat a 500 as indeterminate. A 409 would read
+//     as "declined" to them.
 package stripe

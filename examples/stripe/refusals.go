@@ -50,6 +50,8 @@ func errorOf(r *idem.Refusal) (int, apiError) {
 	switch {
 	case r.Code == idem.CodeInProgress:
 		status, e.Code = http.StatusTooManyRequests, "lock_timeout"
+	case r.Code == idem.CodeOutcomeUnknown: // Stripe's clients read 500 as "it may have happened"
+		status, e.Type = http.StatusInternalServerError, "api_error"
 	case r.Code == idem.CodeKeyReused:
 		e.Type = "idempotency_error"
 	case status >= http.StatusInternalServerError, status == http.StatusConflict:

@@ -133,7 +133,7 @@ func TestStripeGoDoesNotRepeatAnUnknownOutcome(t *testing.T) {
 		t.Fatal("a payment in doubt succeeded")
 	}
 	_, err := s.pay("k1", 1250)
-	s.wantError(t, err, 409, stripego.ErrorTypeAPI, idem.CodeOutcomeUnknown, 2)
+	s.wantError(t, err, 500, stripego.ErrorTypeAPI, idem.CodeOutcomeUnknown, 2)
 }
 
 func TestStripeGoDoesNotRepeatAMalformedKey(t *testing.T) {

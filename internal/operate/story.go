@@ -122,7 +122,7 @@ func (f *Facts) nextPending() string {
 	switch {
 	case f.Policy == nil:
 		return "The sweeper or the next request with the key asks the route's resolver, if it has one. Otherwise the outcome is in doubt, and a person has to settle it."
-	case f.Policy.InDoubt.RunsAgain():
+	case f.Policy.RunsAgain(f.Record.Attempt):
 		return runsAgain
 	case f.Policy.InDoubt.Resolver() != nil:
 		return "The sweeper or the next request with the key asks the route's resolver."
@@ -138,7 +138,7 @@ func (f *Facts) nextUnknown() string {
 	switch {
 	case f.Policy == nil:
 		return first + "A person has to settle it, unless the route has a resolver, which the sweeper and the next request ask again."
-	case f.Policy.InDoubt.RunsAgain():
+	case f.Policy.RunsAgain(f.Record.Attempt):
 		return first + runsAgain
 	case f.Policy.InDoubt.Resolver() != nil:
 		return first + "The sweeper and the next request ask the route's resolver again. If it never knows, a person has to settle it."

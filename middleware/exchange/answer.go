@@ -58,6 +58,19 @@ func (rt *Route) refuse(c *Call, r *idem.Refusal) {
 	WriteRefusal(c.Writer, r, rt.cfg.Documentation)
 }
 
+// retryAfter reads the pause that a handler asked for (RFC 9110, section 10.2.3). It is 0 if
+// the handler did not ask.
+func retryAfter(h http.Header) time.Duration {
+	const most = 1 << 31 // seconds
+	if n, err := strconv.ParseUint(strings.TrimSpace(h.Get("Retry-After")), 10, 64); err == nil {
+		return time.Duration(min(n, most)) * time.Second
+	}
+	if at, err := http.ParseTime(h.Get("Retry-After")); err == nil {
+		return max(time.Until(at), 0)
+	}
+	return 0
+}
+
 // problem is the body of a refusal (RFC 9457).
 type problem struct {
 	Type   string    `json:"type,omitempty"`
@@ -65,13 +78,17 @@ type problem struct {
 	Status int       `json:"status"`
 	Detail string    `json:"detail"`
 	Code   idem.Code `json:"code"`
+
+	OperationID     string `json:"operation_id,omitempty"`
+	MayHaveHappened bool   `json:"may_have_happened,omitempty"`
 }
 
 // WriteRefusal answers with a refusal in the default format. documentation is the URI
 // to which it points, or "". The client does not see r.Err.
 func WriteRefusal(w http.ResponseWriter, r *idem.Refusal, documentation string) {
 	setRefusalHeaders(w.Header(), r)
-	p := problem{Title: r.Code.Title(), Status: r.Code.HTTPStatus(), Detail: r.Detail(), Code: r.Code}
+	p := problem{Title: r.Code.Title(), Status: r.Code.HTTPStatus(), Detail: r.Detail(), Code: r.Code,
+		OperationID: r.OperationID, MayHaveHappened: r.MayHaveHappened}
 	if documentation != "" {
 		p.Type = documentation + "#" + string(r.Code)
 		w.Header().Add("Link", "<"+p.Type+`>; rel="describedby"; type="text/html"`)

@@ -137,7 +137,7 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 		return w.response(rt.replay), adapter.Relayed(w.relayed())
 	})
 	returned = true
-	live := ran && (err == nil && !res.Replayed || adapter.IsRelayed(err))
+	live := ran && err == nil && !res.Replayed
 	switch {
 	case w.hijacked:
 	case w.streamed && (!live || w.failed || w.short()):
@@ -153,7 +153,11 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 	case live:
 		w.send()
 	case err != nil:
-		rt.refuse(c, adapter.RefusalOf(err))
+		refusal := adapter.RefusalOf(err)
+		if ran && refusal.Code == idem.CodeOutcomeUnknown {
+			refusal = adapter.ComeBack(refusal, retryAfter(w.final()))
+		}
+		rt.refuse(c, refusal)
 	default:
 		rt.replayResponse(c, &res.Response, op.Policy.MaxResponseHeld)
 	}

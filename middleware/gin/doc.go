@@ -24,8 +24,8 @@
 // compresses responses or answers to origins (CORS) goes outside. A 404 or 405 of a request without a
 // route is not stored.
 //
-// gin.Recovery works on either side, and a panic is an outcome in doubt. Outside, repeats
-// get 500. Inside, repeats get the answer of the recovery. What a handler had written
+// gin.Recovery works on either side, and a panic is an outcome in doubt. Repeats
+// get outcome-unknown. What a handler had written
 // before is dropped, because a status above 499 starts a response over that was begun. A
 // recovery of your own has to answer with such a status. If a part of the response has
 // been sent, the connection is broken off, also behind a recovery outside. Gin alone would send

@@ -2,6 +2,7 @@ package idemgrpc_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -30,7 +31,7 @@ func TestChainOfServices(t *testing.T) {
 		mu.Unlock()
 		return next(ctx, req)
 	}}
-	back.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor())}
+	back.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured))}
 	back.start()
 
 	front := setup(t)
@@ -88,7 +89,8 @@ func TestCallsToOthersPassTheGate(t *testing.T) {
 			return nil, status.Error(codes.ResourceExhausted, "slow down")
 		}
 		b.start()
-		b.wantCode(b.pay("k1").err, codes.ResourceExhausted)
+		a := b.pay("k1")
+		b.wantDoubt(a.err, a.trailer, "k1", 0)
 		b.wantState("k1", idem.StateUnknown)
 	}
 }
@@ -114,6 +116,10 @@ func TestCallNames(t *testing.T) {
 				return nil, err
 			}
 		}
+		other := idemgrpc.UnaryClientInterceptor(named)(context.WithValue(ctx, name{}, "fee"), transferMethod, &walletv1.TransferRequest{Amount: 2}, nil, nil, f.invoke)
+		if !errors.Is(other, idem.ErrCallNameReused) {
+			t.Errorf("another call under a used name = %v, want %v", other, idem.ErrCallNameReused)
+		}
 		f.keys = append(f.keys, downstreamKey(ctx, t, "fee"), downstreamKey(ctx, t, transferMethod))
 		return &walletv1.TransferResponse{Id: "t1", Amount: 1250}, nil
 	}
@@ -128,7 +134,7 @@ func TestCallNames(t *testing.T) {
 func TestClientMakesOneTransferOutOfALostAnswer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond)))}
+	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond)))}
 	var once sync.Once
 	b.wallet.transfer = func(_ context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 		once.Do(func() { go b.server.Stop() }) // the connection breaks under the call

@@ -15,12 +15,12 @@ import (
 )
 
 func (o *clientOptions) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	keyed := false
+	keyed, name := false, ""
 	var err error
 	if desc.ClientStreams {
 		err = resend.Gate(ctx)
 	} else {
-		ctx, keyed, err = o.withKey(ctx, method)
+		ctx, keyed, name, err = o.withKey(ctx, method, nil) // the request comes with SendMsg
 	}
 	if err != nil {
 		return nil, err
@@ -29,12 +29,12 @@ func (o *clientOptions) stream(ctx context.Context, desc *grpc.StreamDesc, cc *g
 	if !keyed {
 		return open()
 	}
-	s := &resentStream{ctx: ctx, open: open, call: o.retry.Start()}
+	s := &resentStream{ctx: ctx, options: o, name: name, open: open, call: o.retry.Start()}
 	for {
 		if s.current, err = open(); err == nil {
 			return s, nil
 		}
-		if err = wait(ctx, &s.call, err, nil); err != nil {
+		if err = o.wait(ctx, &s.call, err, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -44,9 +44,11 @@ func (o *clientOptions) stream(ctx context.Context, desc *grpc.StreamDesc, cc *g
 // the caller has read a part of the answer. As with every [grpc.ClientStream] one
 // goroutine sends and one receives.
 type resentStream struct {
-	ctx  context.Context // of all attempts
-	open func() (grpc.ClientStream, error)
-	call resend.Call // of the receiving goroutine
+	ctx     context.Context // of all attempts
+	options *clientOptions
+	name    string // of a derived key, or ""
+	open    func() (grpc.ClientStream, error)
+	call    resend.Call // of the receiving goroutine
 
 	mu       sync.Mutex // guards the fields below
 	current  grpc.ClientStream
@@ -77,6 +79,11 @@ func (s *resentStream) Context() context.Context { return s.stream().Context() }
 // SendMsg sends the request and keeps a copy. A caller may use the message for its next
 // call, and that call has another key.
 func (s *resentStream) SendMsg(m any) error {
+	if s.name != "" {
+		if err := resend.Claim(s.ctx, s.name, hashOf(m)); err != nil {
+			return err
+		}
+	}
 	kept := m
 	if messageOf(m) != nil {
 		clone, err := cloneOf(m)
@@ -103,7 +110,7 @@ func (s *resentStream) RecvMsg(m any) error {
 			return err
 		}
 		for trailer := current.Trailer(); err != nil; trailer = nil {
-			if err = wait(s.ctx, &s.call, err, trailer); err != nil {
+			if err = s.options.wait(s.ctx, &s.call, err, trailer); err != nil {
 				return err
 			}
 			err = s.restart()

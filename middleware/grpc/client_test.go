@@ -21,6 +21,8 @@ import (
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
 
+var honoured = idemgrpc.WithKeysHonoured()
+
 // flaky answers calls one after the other, without a network, and notes the
 // keys and times of attempts.
 type flaky struct {
@@ -54,7 +56,7 @@ func (f *flaky) invoke(ctx context.Context, _ string, _, _ any, _ *grpc.ClientCo
 
 // call makes one call, in a bubble whose time costs nothing.
 func (f *flaky) call(ctx context.Context, method string, opts ...idemgrpc.ClientOption) error {
-	return idemgrpc.UnaryClientInterceptor(opts...)(ctx, method, nil, nil, nil, f.invoke)
+	return idemgrpc.UnaryClientInterceptor(append(opts, honoured)...)(ctx, method, usual(), nil, nil, f.invoke)
 }
 
 func withDetails(code codes.Code, details ...protoadapt.MessageV1) error {
@@ -93,9 +95,9 @@ func TestClientRetries(t *testing.T) {
 		{"unreadable pushback", status.Error(codes.Unavailable, "x"), pushback("soon"), false, 0},
 		{"two pushbacks", status.Error(codes.Unavailable, "x"), pushback("1", "2"), false, 0},
 		{"more time than there is", withDetails(codes.Unavailable, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Hour)}), nil, false, 0},
-		{"aborted by somebody else", status.Error(codes.Aborted, "x"), nil, false, 0},
-		{"aborted for another reason", withDetails(codes.Aborted, &errdetails.ErrorInfo{Domain: idemgrpc.Domain, Reason: "OTHER"}), nil, false, 0},
-		{"in progress elsewhere", withDetails(codes.Aborted, &errdetails.ErrorInfo{Domain: "example.com", Reason: "IN_PROGRESS"}), nil, false, 0},
+		{"aborted by somebody else", status.Error(codes.Aborted, "x"), nil, true, 0},
+		{"aborted for another reason", withDetails(codes.Aborted, &errdetails.ErrorInfo{Domain: idemgrpc.Domain, Reason: "OTHER"}), nil, true, 0},
+		{"in progress elsewhere", withDetails(codes.Aborted, &errdetails.ErrorInfo{Domain: "example.com", Reason: "IN_PROGRESS"}), nil, true, 0},
 		{"outcome unknown", refusal(idem.CodeOutcomeUnknown), nil, false, 0},
 		{"key reused", refusal(idem.CodeKeyReused), nil, false, 0},
 		{"key expired", refusal(idem.CodeKeyExpired), nil, false, 0},
@@ -104,9 +106,12 @@ func TestClientRetries(t *testing.T) {
 		{"too many open", refusal(idem.CodeTooManyOpen), nil, true, time.Second},
 		{"body too large", refusal(idem.CodeBodyTooLarge), nil, false, 0},
 		{"not found", status.Error(codes.NotFound, "x"), nil, false, 0},
-		{"internal", status.Error(codes.Internal, "x"), nil, false, 0},
-		{"deadline", status.Error(codes.DeadlineExceeded, "x"), nil, false, 0},
-		{"canceled", status.Error(codes.Canceled, "x"), nil, false, 0},
+		{"unknown", status.Error(codes.Unknown, "x"), nil, true, 0},
+		{"data loss", status.Error(codes.DataLoss, "x"), nil, true, 0},
+		{"outcome unknown, with a time", withDetails(codes.FailedPrecondition, &errdetails.ErrorInfo{Domain: idemgrpc.Domain, Reason: "OUTCOME_UNKNOWN"}, retryInfo), nil, true, 7 * time.Second},
+		{"internal", status.Error(codes.Internal, "x"), nil, true, 0},
+		{"deadline", status.Error(codes.DeadlineExceeded, "x"), nil, true, 0},
+		{"canceled", status.Error(codes.Canceled, "x"), nil, true, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -223,7 +228,7 @@ func TestClientKeys(t *testing.T) {
 func TestClientAttemptTimeout(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(
+	b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured,
 		idemgrpc.WithAttemptTimeout(30*time.Millisecond), idemgrpc.WithRetryBackoff(time.Millisecond, 10*time.Millisecond), idemgrpc.WithRetryAttempts(1000)))}
 	release := make(chan struct{})
 	b.wallet.transfer = func(_ context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
@@ -256,7 +261,7 @@ func TestClientAttemptTimeoutIsForAttemptsWithoutAnAnswer(t *testing.T) {
 	}{
 		"no answer":                 {limit, codes.DeadlineExceeded, true},
 		"the server was faster":     {limit - limit/100, codes.DeadlineExceeded, true},
-		"a deadline of the service": {limit / 2, codes.DeadlineExceeded, false},
+		"a deadline of the service": {limit / 2, codes.DeadlineExceeded, true}, // once
 		"an answer in time":         {limit / 2, codes.NotFound, false},
 		"an answer at the end":      {limit - 1, codes.NotFound, false},
 	} {
@@ -271,7 +276,7 @@ func TestClientAttemptTimeoutIsForAttemptsWithoutAnAnswer(t *testing.T) {
 					time.Sleep(tt.took)
 					return status.Error(tt.code, "x")
 				}
-				err := idemgrpc.UnaryClientInterceptor(idemgrpc.WithAttemptTimeout(limit))(t.Context(), transferMethod, nil, nil, nil, invoke)
+				err := idemgrpc.UnaryClientInterceptor(honoured, idemgrpc.WithAttemptTimeout(limit))(t.Context(), transferMethod, nil, nil, nil, invoke)
 				if (err == nil) != tt.again || !tt.again && (status.Code(err) != tt.code || attempts != 1) {
 					t.Errorf("call = %v after %d attempts, want it sent again: %v", err, attempts, tt.again)
 				}
@@ -281,7 +286,7 @@ func TestClientAttemptTimeoutIsForAttemptsWithoutAnAnswer(t *testing.T) {
 }
 
 // What is stored does not change, so it is asked for once.
-func TestClientTakesReplaysAsFinal(t *testing.T) {
+func TestClientAsksAgainUntilItIsToldNotTo(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
@@ -293,12 +298,12 @@ func TestClientTakesReplaysAsFinal(t *testing.T) {
 	opts := []idemgrpc.ClientOption{idemgrpc.WithRetryBackoff(time.Millisecond, time.Millisecond)}
 	attempts := 0
 	b.dial = []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(opts...),
+		grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(append(opts, honoured)...),
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				attempts++
 				return next(ctx, method, req, reply, cc, opts...)
 			}),
-		grpc.WithChainStreamInterceptor(idemgrpc.StreamClientInterceptor(opts...),
+		grpc.WithChainStreamInterceptor(idemgrpc.StreamClientInterceptor(append(opts, honoured)...),
 			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 				attempts++
 				return next(ctx, desc, cc, method, opts...)
@@ -311,8 +316,9 @@ func TestClientTakesReplaysAsFinal(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		attempts = 0
-		if err := call(ctx); status.Code(err) != codes.Unavailable || attempts != 2 {
-			t.Errorf("%s call = %v after %d attempts, want the stored status after 2", what, err, attempts)
+		err := call(ctx)
+		if code, _ := idemgrpc.CodeOf(err); code != idem.CodeOutcomeUnknown || attempts != 2 {
+			t.Errorf("%s call = %v after %d attempts, want outcome-unknown after 2", what, err, attempts)
 		}
 		cancel()
 	}
@@ -326,7 +332,7 @@ func TestClientTakesNoBrokenReplayAsFinal(t *testing.T) {
 	b := setup(t)
 	broken := 3
 	b.dial = []grpc.DialOption{grpc.WithChainUnaryInterceptor(
-		idemgrpc.UnaryClientInterceptor(idemgrpc.WithRetryBackoff(time.Millisecond, time.Millisecond)),
+		idemgrpc.UnaryClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Millisecond, time.Millisecond)),
 		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if broken--; broken < 0 {
 				return next(ctx, method, req, reply, cc, opts...)
@@ -372,8 +378,8 @@ func TestClientAgainstAFlakyServer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.dial = []grpc.DialOption{
-		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))),
-		grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))),
+		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))),
+		grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(honoured, idemgrpc.WithRetryBackoff(time.Microsecond, time.Millisecond))),
 	}
 	attempts := 0
 	b.before = []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {

@@ -7,8 +7,8 @@
 //		grpc.ChainStreamInterceptor(authenticateStream, interceptors.Stream()))
 //
 //	conn, err := grpc.NewClient(target,
-//		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor()),
-//		grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor()))
+//		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithKeysHonoured())),
+//		grpc.WithStreamInterceptor(idemgrpc.StreamClientInterceptor(idemgrpc.WithKeysHonoured())))
 //
 // A call carries a key in its metadata, as idempotency-key, or in a field of its request
 // (AIP-155). The first call with a key runs the handler. Every repeat gets the stored

@@ -60,7 +60,7 @@ func Example() {
 	// The client interceptor makes keys and retries; here the key is the
 	// caller's own, to show a repeat.
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor()))
+		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithKeysHonoured())))
 	if err != nil {
 		panic(err)
 	}
@@ -128,7 +128,7 @@ func ExampleRegisterStatusServer() {
 // help.
 func ExampleUnaryClientInterceptor() {
 	conn, err := grpc.NewClient("payments.example:443", grpc.WithTransportCredentials(insecure.NewCredentials()), // or TLS
-		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor()))
+		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithKeysHonoured())))
 	if err != nil {
 		panic(err)
 	}

@@ -66,7 +66,7 @@ func TestCallsSurviveServersThatStop(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address.Load().(string))
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: time.Millisecond}, MinConnectTimeout: time.Second}),
-		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithRetryAttempts(1_000_000), idemgrpc.WithRetryBackoff(time.Millisecond, 4*time.Millisecond))))
+		grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured, idemgrpc.WithRetryAttempts(1_000_000), idemgrpc.WithRetryBackoff(time.Millisecond, 4*time.Millisecond))))
 	if err != nil {
 		t.Fatal(err)
 	}

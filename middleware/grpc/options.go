@@ -158,10 +158,17 @@ type ClientOption func(*clientOptions)
 
 type clientOptions struct {
 	retry          resend.Policy
+	honoured       bool // the server honours keys
 	attemptTimeout time.Duration
 	metadataKey    string
 	keyed          func(method string) bool
 	callName       func(ctx context.Context, method string) string
+}
+
+// WithKeysHonoured states that the server honours keys: a call that comes a second time with the
+// key of the first one has no second effect. Then the interceptors send calls again.
+func WithKeysHonoured() ClientOption {
+	return func(o *clientOptions) { o.honoured = true }
 }
 
 // WithRetryAttempts bounds the number of attempts, the first one included. The default

@@ -18,6 +18,12 @@ import (
 // Domain is the domain of every ErrorInfo of this package.
 const Domain = "idemkeeper"
 
+// Metadata of the ErrorInfo if the outcome of an operation is in doubt.
+const (
+	OperationIDKey     = "operation_id"
+	MayHaveHappenedKey = "may_have_happened" // "true": a client that takes a new key may pay twice
+)
+
 // codeStreamUnsupported refuses a stream of requests that was to be protected. It is the one
 // code beside those of package idem.
 const codeStreamUnsupported idem.Code = "stream-unsupported"
@@ -37,7 +43,14 @@ func RefusalStatus(r *idem.Refusal) *status.Status {
 		s = status.New(codes.Unimplemented,
 			"Idempotency-Key is not supported here: this method streams requests and cannot be made safe to retry; send it without a key.")
 	}
-	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: Reason(r.Code), Domain: Domain}}
+	info := &errdetails.ErrorInfo{Reason: Reason(r.Code), Domain: Domain}
+	if r.OperationID != "" {
+		info.Metadata = map[string]string{OperationIDKey: r.OperationID}
+		if r.MayHaveHappened {
+			info.Metadata[MayHaveHappenedKey] = "true"
+		}
+	}
+	details := []protoadapt.MessageV1{info}
 	if r.RetryAfter > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
 	}
@@ -45,6 +58,16 @@ func RefusalStatus(r *idem.Refusal) *status.Status {
 		return detailed
 	}
 	return s
+}
+
+// retryDelay returns the pause that the status of an error asks for, and false without one.
+func retryDelay(err error) (time.Duration, bool) {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok {
+			return min(max(info.GetRetryDelay().AsDuration(), 0), maxAsked), true
+		}
+	}
+	return 0, false
 }
 
 // pushback returns the trailer of a refusal.

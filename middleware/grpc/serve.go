@@ -146,14 +146,22 @@ func (x *Interceptors) execute(ctx context.Context, m *method, op idem.Operation
 	})
 	header, trailer, sent := a.metadata()
 	switch {
-	case err != nil && !adapter.IsRelayed(err):
-		return nil, false, refuse(ctx, adapter.RefusalOf(err))
+	case err != nil:
+		refusal := adapter.RefusalOf(err)
+		if ran && refusal.Code == idem.CodeOutcomeUnknown {
+			pause, _ := retryDelay(failure)
+			refusal = adapter.ComeBack(refusal, pause)
+		}
+		return nil, false, refuse(ctx, refusal)
 	case a.stuck: // the client has only a part of the answer
 		return nil, false, x.report(ctx, m, idem.NewRefusal(idem.CodeUnavailable, errStuck))
 	case ran && !res.Replayed && a.lost:
 		return nil, false, x.report(ctx, m, idem.NewRefusal(idem.CodeResultUnavailable, errTooLongToHold))
 	case ran && !res.Replayed:
 		put(ctx, header, trailer)
+		if failure != nil && status.Code(failure) == codes.OK { // the client would read it as success
+			failure = statusOf(failure).Err()
+		}
 		return a.held, true, failure
 	case sent: // what the client has is not the outcome
 		return nil, false, x.report(ctx, m, idem.NewRefusal(idem.CodeOwnershipLost, errMidStream))

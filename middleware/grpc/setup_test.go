@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -313,6 +314,32 @@ func (b *bundle) wantRefusal(err error, trailer metadata.MD, code idem.Code) {
 	}
 	if got := trailer.Get("grpc-retry-pushback-ms"); !slices.Equal(got, wantPushback) {
 		b.Errorf("pushback = %q, want %q", got, wantPushback)
+	}
+}
+
+// wantDoubt checks what a client is told of a key in doubt.
+func (b *bundle) wantDoubt(err error, trailer metadata.MD, key string, retryAfter time.Duration) {
+	b.Helper()
+	b.wantCode(err, codes.FailedPrecondition)
+	pushback, delay := "-1", time.Duration(0)
+	if retryAfter > 0 {
+		pushback = strconv.FormatInt(retryAfter.Milliseconds(), 10)
+	}
+	var info *errdetails.ErrorInfo
+	for _, d := range status.Convert(err).Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			info = d
+		case *errdetails.RetryInfo:
+			delay = d.GetRetryDelay().AsDuration()
+		}
+	}
+	id := idem.NewKeyID("merchant", idem.Key(key)).OperationID()
+	if info.GetReason() != "OUTCOME_UNKNOWN" || info.GetMetadata()["operation_id"] != id || info.GetMetadata()["may_have_happened"] != "true" {
+		b.Errorf("%v: ErrorInfo = %v, want the operation %s in doubt", err, info, id)
+	}
+	if delay != retryAfter || !slices.Equal(trailer.Get("grpc-retry-pushback-ms"), []string{pushback}) || len(trailer.Get("idempotent-replayed")) > 0 {
+		b.Errorf("%v: RetryInfo = %v, trailer = %v, want %v and no mark", err, delay, trailer, retryAfter)
 	}
 }
 

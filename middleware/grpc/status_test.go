@@ -249,7 +249,7 @@ func TestStatusPassesTheInterceptors(t *testing.T) {
 	walletv1.RegisterWalletServiceServer(server, b.wallet)
 	idemgrpc.RegisterStatusServer(server, b.engine, b.policy, own...)
 	reflection.Register(server)
-	b.conn = serve(t, server, grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor()))
+	b.conn = serve(t, server, grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured)))
 	b.client = walletv1.NewWalletServiceClient(b.conn)
 	client := idemkeeperv1.NewIdempotencyClient(b.conn)
 

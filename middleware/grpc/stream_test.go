@@ -272,7 +272,8 @@ func TestStreamThatWasSeenHasAnEffect(t *testing.T) {
 	}
 	b.start()
 	for range 2 {
-		b.wantCode(b.payout(b.withKeys("k"), 3).err, codes.ResourceExhausted)
+		got := b.payout(b.withKeys("k"), 3)
+		b.wantDoubt(got.err, got.trailer, "k", 0)
 	}
 	b.wantRuns(1)
 }

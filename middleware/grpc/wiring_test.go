@@ -118,7 +118,7 @@ func TestPackagesOfAnApplicationCalledGRPCAreProtected(t *testing.T) {
 	for _, service := range []string{"grpc.payments.v1.Payments", "grpc.Payments", "grpc.health.v1.HealthFund", "grpc.health.Payments", "grpc"} {
 		server, runs := handWritten(service, x.Unary())
 		var keys []string
-		conn := serve(t, server, grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(),
+		conn := serve(t, server, grpc.WithChainUnaryInterceptor(idemgrpc.UnaryClientInterceptor(honoured),
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				md, _ := metadata.FromOutgoingContext(ctx)
 				keys = append(keys, md.Get("idempotency-key")...)

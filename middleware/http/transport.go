@@ -2,6 +2,7 @@ package idemhttp
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -17,35 +18,47 @@ import (
 	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
-// Transport is an [http.RoundTripper] that makes retries safe. It gives every logical
-// request one idempotency key, and sends the request again if that may help.
+// Transport is an [http.RoundTripper] that gives every logical request one idempotency key. If
+// you tell it that the server honours keys, it sends the request again with that key where this
+// may help.
 //
-//	client := &http.Client{Transport: idemhttp.NewTransport(nil)}
+//	client := &http.Client{Transport: idemhttp.NewTransport(nil, idemhttp.WithKeysHonoured("bank.example"))}
+//
+// # Keys
 //
 // By default requests of POST and PATCH get a key ([WithKeyedMethods]). A key that the
 // caller has set is kept, for any method. A key header that is set to no values at all
 // switches the transport off for the request. Inside a handler that an [idem.Engine]
-// runs, the key is derived from the operation and from "METHOD host/path"
-// ([idem.DownstreamKey]), so that the next attempt of the same operation sends the same
-// key. Two different requests to one path from one handler therefore need a name each
-// ([WithCallName]) or keys of their own. Otherwise the server takes the second for a
-// repeat of the first, or refuses it. When that handler has returned, the transport sends
-// nothing more that may have an effect, and returns [idem.ErrExecutionEnded]. Outside of
-// a handler the key is random.
+// runs, the key is derived from the operation and from "METHOD host/path?query"
+// ([idem.DownstreamKeyFor]), so that the next attempt of the same operation sends the same
+// key. If the query differs between attempts, as a timestamp does, name the request
+// ([WithCallName]). A second request of the handler with the same name and another URL or body
+// is not sent, and the error wraps [idem.ErrCallNameReused]. When the handler has returned, the
+// transport sends nothing more that may have an effect, and returns [idem.ErrExecutionEnded].
+// Outside of a handler the key is random.
 //
-// A request with a key is sent again after
+// # Requests that are sent again
+//
+// Most services ignore a header that they do not know, and a repeat there is a second payment.
+// The transport cannot know whether a server honours keys. So without [WithKeysHonoured] it
+// sends each request once, except that it tries again to connect.
+//
+// At a server that honours keys a request with a key is sent again after
 //
 //   - an error of the connection
 //   - a connection that breaks within a response of known length (see [WithResponseBuffer])
-//   - 429, 502, 503 and 504
-//   - 409 with the code "in-progress", or without a code and with Retry-After.
+//   - 429, 502, 503 and 504, and 409 with the code "in-progress"
+//   - 408, 409, 413, 425, 499 and all answers from 500 on that have Retry-After, such as an
+//     unknown outcome on which a resolver works
+//   - 408, 499 and all other answers from 500 on, but only once. A second try learns what became
+//     of the first one.
 //
-// It is not sent again after any other answer, such as 422 or an unknown or expired outcome.
-// A response with Idempotent-Replayed is stored and will not change. So it is final, and so
-// is the end of the request's context. The transport waits
-// as long as Retry-After says, and for a random part of a back-off that doubles.
-// [WithRetryAttempts], [WithRetryBackoff] and [WithRetryElapsed] set bounds. The caller
-// gets the last response.
+// It is not sent again after any other answer, such as 422 or an unknown outcome that waits for
+// a person. Do not take a new key for that operation, because it may have happened. An answer
+// with Idempotent-Replayed is the outcome and does not change, so it is final. The transport
+// waits as long as Retry-After says, and for a random part of a back-off that doubles.
+// [WithRetryAttempts], [WithRetryBackoff] and [WithRetryElapsed] set bounds, and so does the
+// request's context. The caller gets the last response.
 //
 // The body is sent again from [http.Request.GetBody], which [http.NewRequest] sets for
 // bodies in memory. Any other body is read into memory up to [WithRequestBuffer]. A
@@ -53,8 +66,8 @@ import (
 //
 // net/http by itself repeats a request that has an Idempotency-Key over each connection that it has
 // kept, at any service. A transport directly on an [http.Transport]
-// prevents that. If another transport is in between, only requests without a body are still
-// repeated. Put one that traces around this one instead.
+// prevents that, also with another transport in between. With [WithKeysHonoured] and one in
+// between, requests without a body are still repeated.
 //
 // Requests without a key are handed on as they are. A redirect that the [http.Client]
 // follows is a request of its own. A Transport is safe for concurrent use.
@@ -89,14 +102,12 @@ func NewTransport(base http.RoundTripper, opts ...TransportOption) *Transport {
 
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	header, err := t.keyed(req)
+	kind, err := t.kindOf(req)
 	if err != nil {
-		if req.Body != nil {
-			_ = req.Body.Close()
-		}
+		closeBody(req)
 		return nil, err
 	}
-	if header == nil {
+	if kind == keyless {
 		if _, set := req.Header[t.options.header]; set { // to no values, which net/http takes for a key
 			req = req.WithContext(req.Context())
 			req.Header = maps.Clone(req.Header)
@@ -104,20 +115,34 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return t.base.RoundTrip(req)
 	}
-	header, getBody := t.once(req, header)
 	body, bodyAgain, err := repeatable(req, t.options.requestBuffer)
 	if err != nil {
 		return nil, fmt.Errorf("idemhttp: reading the request body: %w", err)
 	}
+	header := req.Header
+	if kind == keyMissing {
+		if header, err = t.keyed(req, bodyAgain); err != nil {
+			if body != nil {
+				_ = body.Close()
+			}
+			return nil, err
+		}
+	}
+	header, getBody := t.once(req, header)
+	honoured := t.options.honours(req)
 	ctx, call := req.Context(), t.options.retry.Start()
 	for {
 		attempt := req.WithContext(ctx)
 		attempt.Header, attempt.Body, attempt.GetBody = header, body, getBody
-		resp, head, err := t.send(attempt)
-		pause, again := verdict(resp, head, err)
-		if again = again && bodyAgain != nil; again {
-			pause, again = call.Next(ctx, pause)
+		if !honoured {
+			sendOnce(attempt)
 		}
+		resp, head, err := t.send(attempt)
+		advice := verdict(resp, head, err)
+		if bodyAgain == nil || !honoured && !neverConnected(err) {
+			advice.Again = false
+		}
+		pause, again := call.Next(ctx, advice)
 		if !again {
 			return resp, err
 		}
@@ -159,25 +184,43 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// keyed returns the headers to send with a key in them, or nil for a request without a
-// key. After an error nothing may be sent.
-func (t *Transport) keyed(req *http.Request) (http.Header, error) {
+// keyKind says where the key of a request comes from.
+type keyKind int
+
+const (
+	keyless    keyKind = iota // it has none, and gets none
+	keyGiven                  // by the caller
+	keyMissing                // the transport makes it
+)
+
+// kindOf says where the key of a request comes from. After an error nothing may be sent.
+func (t *Transport) kindOf(req *http.Request) (keyKind, error) {
 	o, method := &t.options, cmp.Or(req.Method, http.MethodGet)
 	values, set := req.Header[o.header]
-	if len(values) > 0 {
-		return req.Header, resend.Gate(req.Context())
+	switch {
+	case len(values) > 0:
+		return keyGiven, resend.Gate(req.Context())
+	case !set && slices.Contains(o.methods, method):
+		return keyMissing, nil
+	case adapter.IsSafe(method):
+		return keyless, nil
 	}
-	if set || !slices.Contains(o.methods, method) {
-		if adapter.IsSafe(method) {
-			return nil, nil
-		}
-		return nil, resend.Gate(req.Context())
-	}
-	name := ""
+	return keyless, resend.Gate(req.Context())
+}
+
+// keyed returns the headers to send, with a new key in them. After an error nothing may be sent.
+func (t *Transport) keyed(req *http.Request, bodyAgain func() (io.ReadCloser, error)) (http.Header, error) {
+	o, name := &t.options, ""
 	if o.callName != nil {
 		name = o.callName(req)
 	}
-	key, err := resend.Key(req.Context(), cmp.Or(name, method+" "+cmp.Or(req.Host, req.URL.Host)+req.URL.EscapedPath()))
+	if name == "" {
+		name = cmp.Or(req.Method, http.MethodGet) + " " + cmp.Or(req.Host, req.URL.Host) + req.URL.EscapedPath()
+		if req.URL.RawQuery != "" {
+			name += "?" + req.URL.RawQuery
+		}
+	}
+	key, err := resend.Key(req.Context(), name, func() ([sha256.Size]byte, error) { return hashOf(req, bodyAgain) })
 	if err != nil {
 		return nil, err
 	}
@@ -192,6 +235,16 @@ func (t *Transport) keyed(req *http.Request) (http.Header, error) {
 	return header, nil
 }
 
+// honours reports whether the server of a request is known to honour keys.
+func (o *transportOptions) honours(req *http.Request) bool {
+	if !o.honoured || len(o.hosts) == 0 {
+		return o.honoured
+	}
+	return slices.ContainsFunc(o.hosts, func(host string) bool {
+		return strings.EqualFold(host, req.URL.Host) || strings.EqualFold(host, req.URL.Hostname())
+	})
+}
+
 // Buffers of a [Transport], in bytes.
 const (
 	DefaultRequestBuffer  = 1 << 20
@@ -203,12 +256,22 @@ type TransportOption func(*transportOptions)
 
 type transportOptions struct {
 	retry          resend.Policy
+	honoured       bool     // the servers honour keys
+	hosts          []string // these servers do; empty stands for all
 	methods        []string
 	header         string
 	quoted         bool
 	callName       func(*http.Request) string
 	requestBuffer  int64
 	responseBuffer int64
+}
+
+// WithKeysHonoured states that the servers honour keys: a request that comes a second time with
+// the key of the first one has no second effect. Then the transport sends requests again. The
+// hosts, with or without a port, bound the statement. Without any it is about every server that
+// this transport is used for.
+func WithKeysHonoured(hosts ...string) TransportOption {
+	return func(o *transportOptions) { o.honoured, o.hosts = true, slices.Clone(hosts) }
 }
 
 // WithRetryAttempts bounds the number of attempts, the first one included. The
@@ -252,8 +315,7 @@ func WithQuotedKeys() TransportOption {
 
 // WithCallName names a request, for the key derived inside of an execution. The name has to
 // be the same for every attempt of the operation, and to differ for different requests of
-// one execution. The default, also for "", is "METHOD
-// host/path" with the path escaped as it is sent.
+// one execution. The default, also for "", is "METHOD host/path?query" as it is sent.
 func WithCallName(fn func(*http.Request) string) TransportOption {
 	return func(o *transportOptions) { o.callName = fn }
 }

@@ -3,12 +3,14 @@ package idemhttp
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/middleware/exchange"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/resend"
 )
 
 // repeatable returns the body of the first attempt, and a function for the body of each
@@ -84,29 +87,83 @@ func isConflict(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusConflict && mediaType == "application/problem+json"
 }
 
-// verdict reads the answer to one attempt of a request with a key, and reports whether
-// sending the request again may help. asked is the pause from the server.
-func verdict(resp *http.Response, head []byte, err error) (asked time.Duration, again bool) {
+// verdict reads the answer to one attempt of a request with a key, and says whether sending the
+// request again may help.
+func verdict(resp *http.Response, head []byte, err error) resend.Advice {
 	if err != nil {
-		return 0, transient(err)
+		return resend.Advice{Again: transient(err)}
 	}
-	if resp.Header.Get(exchange.ReplayedHeader) != "" {
-		return 0, false // stored: another attempt gets the same
+	if resp.StatusCode < 400 || resp.Header.Get(exchange.ReplayedHeader) != "" {
+		return resend.Advice{} // done, or the outcome, which does not change
 	}
 	asked, told := retryAfter(resp.Header.Get("Retry-After"), time.Now())
-	switch resp.StatusCode {
-	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return asked, true
-	case http.StatusConflict:
+	advice := resend.Advice{Asked: asked}
+	switch status := resp.StatusCode; {
+	case told && mayWait(status):
+		advice.Again = true
+	case status == http.StatusTooManyRequests, status == http.StatusBadGateway, status == http.StatusServiceUnavailable, status == http.StatusGatewayTimeout:
+		advice.Again = true
+	case status == http.StatusConflict:
 		var problem struct {
 			Code idem.Code `json:"code"`
 		}
-		if isConflict(resp) && json.Unmarshal(head, &problem) == nil {
-			return asked, problem.Code == idem.CodeInProgress || problem.Code == "" && told
-		}
-		return asked, told
+		advice.Again = isConflict(resp) && json.Unmarshal(head, &problem) == nil && problem.Code == idem.CodeInProgress
+	case status == http.StatusRequestTimeout, status == statusClientClosed, status >= 500: // nothing is decided
+		advice.Again, advice.Once = true, true
 	}
-	return 0, false
+	return advice
+}
+
+// mayWait reports whether Retry-After means that the request may be sent again unchanged.
+func mayWait(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusTooEarly, http.StatusTooManyRequests, statusClientClosed:
+		return true
+	}
+	return status >= 500
+}
+
+// statusClientClosed is what gateways write for a call that was cancelled in its middle.
+const statusClientClosed = 499
+
+// hashOf returns a hash of what tells a request from another one.
+func hashOf(req *http.Request, bodyAgain func() (io.ReadCloser, error)) (hash [sha256.Size]byte, err error) {
+	if bodyAgain == nil {
+		return resend.Incomparable(), nil
+	}
+	body, err := bodyAgain()
+	if err != nil {
+		return hash, fmt.Errorf("idemhttp: getting the request body again: %w", err)
+	}
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "%q %q %q\n", req.Method, req.Host, req.URL)
+	if body != nil {
+		defer func() { _ = body.Close() }()
+		if _, err := io.Copy(h, body); err != nil {
+			return hash, fmt.Errorf("idemhttp: reading the request body: %w", err)
+		}
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
+}
+
+// sendOnce keeps net/http from sending a request without a body again by itself, as it does with
+// one that has a key.
+func sendOnce(req *http.Request) {
+	if req.Body == nil || req.Body == http.NoBody {
+		req.Body = io.NopCloser(strings.NewReader(""))
+	}
+}
+
+// neverConnected reports whether nothing of the request can have reached the server.
+func neverConnected(err error) bool {
+	failed, ok := errors.AsType[*net.OpError](err)
+	return ok && failed.Op == "dial"
+}
+
+func closeBody(req *http.Request) {
+	if req.Body != nil {
+		_ = req.Body.Close()
+	}
 }
 
 // transient reports whether an error may be gone the next time, as all errors of

@@ -23,6 +23,8 @@ import (
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 )
 
+var honoured = idemhttp.WithKeysHonoured()
+
 // flaky answers requests one after the other, without a network, and notes
 // keys, bodies and times of attempts.
 type flaky struct {
@@ -166,16 +168,20 @@ func TestTransportRetries(t *testing.T) {
 
 		{"201", plain(201, nil), false, 0},
 		{"400", plain(400, after("1")), false, 0},
-		{"408", plain(408, nil), false, 0},
+		{"408", plain(408, nil), true, 0},
+		{"499", plain(499, nil), true, 0},
+		{"500", plain(500, nil), true, 0},
+		{"501", plain(501, nil), true, 0},
 		{"409", plain(409, nil), false, 0},
 		{"outcome unknown", refusal(409, "outcome-unknown", ""), false, 0},
-		{"outcome unknown, of unknown length", of(-1, refusal(409, "outcome-unknown", "1")), false, 0},
+		{"outcome unknown, of unknown length", of(-1, refusal(409, "outcome-unknown", "1")), true, time.Second},
 		{"a problem without a code", refusal(409, "", ""), false, 0},
-		{"outcome unknown, with a time", refusal(409, "outcome-unknown", "1"), false, 0},
+		{"outcome unknown, with a time", refusal(409, "outcome-unknown", "1"), true, time.Second},
 		{"key expired", refusal(409, "key-expired", ""), false, 0},
 		{"result unavailable", refusal(409, "result-unavailable", ""), false, 0},
 		{"key reused", refusal(422, "key-reused", "1"), false, 0},
-		{"500", plain(500, after("1")), false, 0},
+		{"500 with a time", plain(500, after("1")), true, time.Second},
+		{"402", plain(402, nil), false, 0},
 		{"503 for too long", plain(503, after("3600")), false, 0},
 		{"503 for ever", plain(503, after("99999999999999999")), false, 0},
 		{"canceled", failure(context.Canceled), false, 0},
@@ -189,7 +195,7 @@ func TestTransportRetries(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &flaky{}
 				f.answers = []func(*http.Request) (*http.Response, error){tt.answer(f)}
-				resp, err := idemhttp.NewTransport(f).RoundTrip(post(t, t.Context(), "body"))
+				resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(post(t, t.Context(), "body"))
 				if !tt.again {
 					if len(f.times) != 1 {
 						t.Errorf("%d attempts, want 1", len(f.times))
@@ -225,7 +231,7 @@ func TestTransportBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{}
 		f.answers = slices.Repeat([]func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}, 1000)
-		resp, err := idemhttp.NewTransport(f, nil, idemhttp.WithRetryAttempts(3)).RoundTrip(post(t, t.Context(), ""))
+		resp, err := idemhttp.NewTransport(f, honoured, nil, idemhttp.WithRetryAttempts(3)).RoundTrip(post(t, t.Context(), ""))
 		if err != nil || resp.StatusCode != 503 || len(f.times) != 3 {
 			t.Fatalf("RoundTrip() = %v, %v after %d attempts, want 503 after 3", resp, err, len(f.times))
 		}
@@ -235,7 +241,7 @@ func TestTransportBounds(t *testing.T) {
 		resp.Body.Close()
 
 		f.times = nil
-		resp, err = idemhttp.NewTransport(f, idemhttp.WithRetryAttempts(1000), idemhttp.WithRetryElapsed(10*time.Second), idemhttp.WithRetryBackoff(time.Second, time.Second)).
+		resp, err = idemhttp.NewTransport(f, honoured, idemhttp.WithRetryAttempts(1000), idemhttp.WithRetryElapsed(10*time.Second), idemhttp.WithRetryBackoff(time.Second, time.Second)).
 			RoundTrip(post(t, t.Context(), ""))
 		if took := f.times[len(f.times)-1]; err != nil || took > 10*time.Second || len(f.times) < 10 {
 			t.Errorf("%d attempts in %v, want at least 10 in 10 s", len(f.times), took)
@@ -243,7 +249,7 @@ func TestTransportBounds(t *testing.T) {
 		resp.Body.Close()
 
 		f.times = nil
-		resp, err = idemhttp.NewTransport(f, idemhttp.WithRetryAttempts(9), idemhttp.WithRetryBackoff(time.Nanosecond, time.Microsecond)).
+		resp, err = idemhttp.NewTransport(f, honoured, idemhttp.WithRetryAttempts(9), idemhttp.WithRetryBackoff(time.Nanosecond, time.Microsecond)).
 			RoundTrip(post(t, t.Context(), ""))
 		if took := f.times[len(f.times)-1]; err != nil || took > 8*time.Microsecond {
 			t.Errorf("9 attempts in %v, want them within 8 microseconds", took)
@@ -259,14 +265,14 @@ func TestTransportStopsWithItsContext(t *testing.T) {
 		f.answers = []func(*http.Request) (*http.Response, error){f.status(503, http.Header{"Retry-After": {"10"}}, "busy")}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		_, err := idemhttp.NewTransport(f).RoundTrip(post(t, ctx, ""))
+		_, err := idemhttp.NewTransport(f, honoured).RoundTrip(post(t, ctx, ""))
 		if !errors.Is(err, context.Canceled) || len(f.times) != 1 || time.Since(f.began) != time.Second || f.open != 0 {
 			t.Errorf("RoundTrip() = %v after %d attempts and %v, want an end after 1 s", err, len(f.times), time.Since(f.began))
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		f.times = nil
-		resp, err := idemhttp.NewTransport(f).RoundTrip(post(t, ctx, ""))
+		resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(post(t, ctx, ""))
 		if err != nil || resp.StatusCode != 503 || time.Since(f.began) != 0 {
 			t.Errorf("RoundTrip() = %v, %v after %v, want 503 at once: the deadline comes first", resp, err, time.Since(f.began))
 		}
@@ -286,7 +292,7 @@ func TestTransportKeys(t *testing.T) {
 			change(req)
 		}
 		before := req.Header.Clone()
-		resp, err := idemhttp.NewTransport(f, opts...).RoundTrip(req)
+		resp, err := idemhttp.NewTransport(f, append(opts, honoured)...).RoundTrip(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -331,13 +337,13 @@ func TestTransportSendsWithoutAKeyOnce(t *testing.T) {
 	f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
 	req := post(t, t.Context(), "")
 	req.Method = http.MethodGet
-	resp, err := idemhttp.NewTransport(f).RoundTrip(req)
+	resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(req)
 	if err != nil || resp.StatusCode != 503 || len(f.times) != 1 {
 		t.Errorf("RoundTrip() = %v, %v after %d attempts, want 503 at once", resp, err, len(f.times))
 	}
 	resp.Body.Close()
 	f = &flaky{answers: []func(*http.Request) (*http.Response, error){fails(io.ErrUnexpectedEOF)}}
-	if _, err := idemhttp.NewTransport(f).RoundTrip(req); !errors.Is(err, io.ErrUnexpectedEOF) || len(f.times) != 1 {
+	if _, err := idemhttp.NewTransport(f, honoured).RoundTrip(req); !errors.Is(err, io.ErrUnexpectedEOF) || len(f.times) != 1 {
 		t.Errorf("RoundTrip() = %v after %d attempts, want %v at once", err, len(f.times), io.ErrUnexpectedEOF)
 	}
 }
@@ -382,7 +388,7 @@ func TestTransportBodies(t *testing.T) {
 					body.err = errors.New("broken")
 				}
 				req.Body, req.GetBody, req.ContentLength = body, nil, tt.length
-				resp, err := idemhttp.NewTransport(f, idemhttp.WithRequestBuffer(8)).RoundTrip(req)
+				resp, err := idemhttp.NewTransport(f, honoured, idemhttp.WithRequestBuffer(8)).RoundTrip(req)
 				if (err != nil) != tt.wantErr || len(f.times) != tt.attempts || !body.closed {
 					t.Fatalf("RoundTrip() = %v, %v after %d attempts (body closed %v), want %d", resp, err, len(f.times), body.closed, tt.attempts)
 				}
@@ -408,7 +414,7 @@ func TestTransportBodies(t *testing.T) {
 			f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
 			req := post(t, t.Context(), "x")
 			req.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("gone") }
-			if _, err := idemhttp.NewTransport(f).RoundTrip(req); err == nil || f.open != 0 {
+			if _, err := idemhttp.NewTransport(f, honoured).RoundTrip(req); err == nil || f.open != 0 {
 				t.Errorf("RoundTrip() = %v, want an error", err)
 			}
 		})
@@ -420,7 +426,7 @@ func TestTransportBodies(t *testing.T) {
 			f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
 			req := post(t, t.Context(), "")
 			req.Body, req.GetBody = nil, nil
-			resp, err := idemhttp.NewTransport(f).RoundTrip(req)
+			resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(req)
 			if err != nil || resp.StatusCode != 201 {
 				t.Fatalf("RoundTrip() = %v, %v, want 201", resp, err)
 			}
@@ -466,7 +472,7 @@ func TestTransportOverABreakingConnection(t *testing.T) {
 		_, _ = bufio.NewReader(r.Body).WriteTo(w)
 	}))
 	defer srv.Close()
-	transport := idemhttp.NewTransport(&http.Transport{}, idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))
+	transport := idemhttp.NewTransport(&http.Transport{}, honoured, idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))
 	client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
 	defer client.CloseIdleConnections()
 	resp, err := client.Post(srv.URL, "text/plain", bytes.NewBufferString("pay"))
@@ -536,7 +542,7 @@ func TestTransportStreamsLongResponses(t *testing.T) {
 			req := post(t, t.Context(), "x")
 			req.Method = tt.method
 			req.Header.Set("Idempotency-Key", "k1")
-			resp, err := idemhttp.NewTransport(f, idemhttp.WithResponseBuffer(8), idemhttp.WithRetryAttempts(1)).RoundTrip(req)
+			resp, err := idemhttp.NewTransport(f, honoured, idemhttp.WithResponseBuffer(8), idemhttp.WithRetryAttempts(1)).RoundTrip(req)
 			if err != nil || resp.StatusCode != tt.status || (read.reads > 0) != tt.ahead || len(f.times) != 1 {
 				t.Fatalf("RoundTrip() = %v, %v after %d attempts, with %d reads; want it read ahead: %v", resp, err, len(f.times), read.reads, tt.ahead)
 			}
@@ -571,7 +577,7 @@ func TestTransportKeepsTheHeaders(t *testing.T) {
 		}}
 		req := post(t, t.Context(), "x")
 		req.Header = header
-		resp, err := idemhttp.NewTransport(f).RoundTrip(req)
+		resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -589,7 +595,7 @@ func TestTransportSendsARequestWithItsOwnKeyAgain(t *testing.T) {
 		f.answers = []func(*http.Request) (*http.Response, error){f.status(503, nil, "busy")}
 		req := post(t, t.Context(), "x")
 		req.Header.Set("Idempotency-Key", "mine")
-		resp, err := idemhttp.NewTransport(f).RoundTrip(req)
+		resp, err := idemhttp.NewTransport(f, honoured).RoundTrip(req)
 		if err != nil || resp.StatusCode != 201 || !slices.Equal(f.keys, []string{"mine", "mine"}) {
 			t.Fatalf("RoundTrip() = %v, %v with keys %q, want 201 with the caller's key twice", resp, err, f.keys)
 		}
@@ -601,7 +607,7 @@ func TestTransportSendsARequestWithItsOwnKeyAgain(t *testing.T) {
 func TestTransportClosesIdleConnections(t *testing.T) {
 	t.Parallel()
 	base := &idle{}
-	(&http.Client{Transport: idemhttp.NewTransport(base)}).CloseIdleConnections()
+	(&http.Client{Transport: idemhttp.NewTransport(base, honoured)}).CloseIdleConnections()
 	if !base.closed {
 		t.Error("the idle connections are open")
 	}

@@ -3,7 +3,7 @@ package main
 // edgeMutants are faults in the sweeper and the middleware.
 var edgeMutants = []Mutant{
 	{Name: "the sweeper resolves where a route runs again", File: "sweeper/pass.go", Package: "./sweeper", Test: "TestRunAgainIsLeftAloneUntilTheKeyIsOld",
-		Old: "if policy.InDoubt.RunsAgain() {", New: "if false {"},
+		Old: "if policy.RunsAgain(r.row.Record.Attempt) {", New: "if false {"},
 	{Name: "the sweeper releases before the key's time to live", File: "sweeper/pass.go", Package: "./sweeper", Test: "TestRunAgainIsLeftAloneUntilTheKeyIsOld",
 		Old: "if len(page.Records) == 0 || !page.Records[0].Record.Started.Equal(after.Started) {", New: "if len(page.Records) > 1 {"},
 	{Name: "the sweeper releases an attempt that began since", File: "sweeper/pass.go", Package: "./sweeper", Test: "TestAttemptThatBeganSinceIsNotReleased",

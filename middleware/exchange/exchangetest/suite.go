@@ -89,7 +89,7 @@ func Run(t *testing.T, a Adapter) {
 		cases []testCase
 	}{
 		{"replay", replayCases}, {"refuse", refusalCases}, {"identity", identityCases}, {"status", statusCases},
-		{"write", writerCases}, {"stream", streamCases}, {"early", earlyCases}, {"fail", failureCases}, {"give up", givenUpCases}, {"relay", relayCases}, {"nest", nestedCases}, {"forward", forwardCases}, {"run again", rerunCases}, {"wire", wiringCases}, {"choose", optionCases},
+		{"write", writerCases}, {"stream", streamCases}, {"early", earlyCases}, {"fail", failureCases}, {"doubt", doubtCases}, {"give up", givenUpCases}, {"relay", relayCases}, {"nest", nestedCases}, {"forward", forwardCases}, {"run again", rerunCases}, {"wire", wiringCases}, {"choose", optionCases},
 	} {
 		for _, c := range group.cases {
 			name := group.name + "/" + c.name
@@ -306,6 +306,16 @@ func receive[T any](b *bundle, what string, c <-chan T) (v T) {
 		b.Errorf("never happened: %s", what) // also called by handlers
 	}
 	return v
+}
+
+// eventually waits for a condition.
+func (b *bundle) eventually(what string, ok func() bool) {
+	b.Helper()
+	for start := time.Now(); !ok(); runtime.Gosched() {
+		if time.Since(start) > patience {
+			b.Fatalf("never happened: %s", what)
+		}
+	}
 }
 
 // rawExchange sends bytes on a connection of its own and returns a reader of the answer.

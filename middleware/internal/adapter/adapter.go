@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -43,8 +44,9 @@ var errRelayed = errors.New("the handler's answer does not tell whether it had a
 
 // Relayed returns the error of a handler that answered with the refusal of a service it
 // called, or of middleware inside. Such a refusal says nothing about the outcome of this
-// handler's operation. The outcome is in doubt, and the answer is not stored. An empty
-// code stands for an answer that is no refusal, and Relayed returns nil.
+// handler's operation. The outcome is in doubt, and the client gets a refusal of the engine, so
+// that it does not read another service's code as ours. An empty code stands for an answer that
+// is no refusal, and Relayed returns nil.
 func Relayed[C ~string](code C) error {
 	if code == "" {
 		return nil
@@ -52,11 +54,15 @@ func Relayed[C ~string](code C) error {
 	return fmt.Errorf("%w: %s", errRelayed, code)
 }
 
-// IsRelayed reports whether the engine has returned an error of [Relayed]. A refusal
-// around it is the engine's own.
-func IsRelayed(err error) bool {
-	_, refused := errors.AsType[*idem.Refusal](err)
-	return !refused && errors.Is(err, errRelayed)
+// ComeBack returns the refusal of a request whose handler asked the client to come back after a
+// pause. 0 means that it did not ask.
+func ComeBack(r *idem.Refusal, pause time.Duration) *idem.Refusal {
+	if pause <= 0 {
+		return r
+	}
+	told := *r
+	told.RetryAfter = pause
+	return &told
 }
 
 // StatusPolicies returns the policies for [idem.Engine.Status], where the first one for a

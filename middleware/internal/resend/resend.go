@@ -10,9 +10,11 @@ package resend
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	random "math/rand/v2"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -20,24 +22,50 @@ import (
 )
 
 // Key returns the key of a new logical call. Inside of an execution it is the key that
-// the execution sends to the system called name, elsewhere a random one. After
-// idem.ErrExecutionEnded nothing may be sent.
-func Key(ctx context.Context, name string) (string, error) {
-	key, err := idem.DownstreamKey(ctx, name)
-	switch {
-	case errors.Is(err, idem.ErrNoExecution):
+// the execution sends to the system called name, elsewhere a random one. request returns a
+// hash of the call, and is called inside of an execution only. A second call with this name has
+// to have the same hash. A nil request leaves that to [Claim]. After an error nothing may be sent.
+func Key(ctx context.Context, name string, request func() ([sha256.Size]byte, error)) (string, error) {
+	if _, inside := idem.FromContext(ctx); !inside {
 		return uuid.New(), nil
-	case err != nil:
-		return "", fmt.Errorf("idemkeeper: nothing was sent: %w", err)
 	}
-	return key, nil
+	if request == nil {
+		key, err := idem.DownstreamKey(ctx, name)
+		return key, notSent(err)
+	}
+	hash, err := request()
+	if err != nil {
+		return "", notSent(err)
+	}
+	key, err := idem.DownstreamKeyFor(ctx, name, hash)
+	return key, notSent(err)
+}
+
+// Claim says which call the key of a name is for, if that was not known to [Key]. After an error
+// nothing may be sent.
+func Claim(ctx context.Context, name string, hash [sha256.Size]byte) error {
+	_, err := idem.DownstreamKeyFor(ctx, name, hash)
+	return notSent(err)
+}
+
+func notSent(err error) error {
+	if err == nil || errors.Is(err, idem.ErrNoExecution) {
+		return nil
+	}
+	return fmt.Errorf("idemkeeper: nothing was sent: %w", err)
+}
+
+// Incomparable returns the hash of a call that cannot be compared, so it differs from any other.
+func Incomparable() (hash [sha256.Size]byte) {
+	_, _ = rand.Read(hash[:]) // never fails (crypto/rand, since Go 1.24)
+	return hash
 }
 
 // Gate notes in an execution that a call with a possible effect is about to be sent. [Key]
 // notes it too. After idem.ErrExecutionEnded nothing may be sent.
 func Gate(ctx context.Context) error {
-	_, err := Key(ctx, "")
-	return err
+	_, err := idem.DownstreamKey(ctx, "")
+	return notSent(err)
 }
 
 // Policy bounds the attempts of a call. The options of the transports set its fields.
@@ -73,21 +101,32 @@ func (p Policy) Validate() error {
 type Call struct {
 	policy  Policy
 	started time.Time
-	made    int // attempts
+	made    int  // attempts
+	failed  bool // an answer was sent again that is worth one more try only
+}
+
+// Advice is what an answer says about sending its call again with the same key.
+type Advice struct {
+	Again bool          // it may help
+	Once  bool          // only once: what another try tells is the last word
+	Asked time.Duration // the pause from the server, or 0
 }
 
 // Start starts a call and its first attempt.
 func (p Policy) Start() Call { return Call{policy: p, started: time.Now(), made: 1} }
 
-// Next returns the pause before another attempt. asked is the pause from the server, or
-// 0. Next returns false if attempts or time are used up, or if ctx would end
-// during the pause.
-func (c *Call) Next(ctx context.Context, asked time.Duration) (time.Duration, bool) {
-	p := &c.policy
+// Next returns the pause before another attempt. It returns false if none may help, if
+// attempts or time are used up, or if ctx would end during the pause.
+func (c *Call) Next(ctx context.Context, advice Advice) (time.Duration, bool) {
+	p, asked := &c.policy, advice.Asked
+	if !advice.Again || advice.Once && c.failed {
+		return 0, false
+	}
+	c.failed = c.failed || advice.Once
 	if c.made >= p.Attempts || asked > p.Elapsed || ctx.Err() != nil {
 		return 0, false
 	}
-	pause := max(asked, 0) + rand.N(p.backoff(c.made)) //nolint:gosec // it spreads retries, and is no secret
+	pause := max(asked, 0) + random.N(p.backoff(c.made)) //nolint:gosec // it spreads retries, and is no secret
 	at := time.Now().Add(pause)
 	if at.Sub(c.started) > p.Elapsed {
 		return 0, false

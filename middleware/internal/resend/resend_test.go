@@ -13,11 +13,11 @@ func TestNextBoundsAttempts(t *testing.T) {
 	p := Policy{Attempts: 3, First: time.Millisecond, Most: time.Second, Elapsed: time.Hour}
 	call := p.Start()
 	for i := 1; i < p.Attempts; i++ {
-		if _, ok := call.Next(t.Context(), 0); !ok {
+		if _, ok := call.Next(t.Context(), Advice{Again: true}); !ok {
 			t.Fatalf("Next() after %d attempts = false, want true", i)
 		}
 	}
-	if _, ok := call.Next(t.Context(), 0); ok {
+	if _, ok := call.Next(t.Context(), Advice{Again: true}); ok {
 		t.Error("Next() after all attempts = true, want false")
 	}
 }
@@ -31,7 +31,7 @@ func TestNextGrowsAndIsBounded(t *testing.T) {
 	}
 	call := p.Start()
 	for range 1000 {
-		if d, ok := call.Next(t.Context(), 2*time.Second); !ok || d < 2*time.Second || d >= 3*time.Second {
+		if d, ok := call.Next(t.Context(), Advice{Again: true, Asked: 2 * time.Second}); !ok || d < 2*time.Second || d >= 3*time.Second {
 			t.Fatalf("Next() = %v, %v, want what was asked and up to a second more", d, ok)
 		}
 	}
@@ -43,7 +43,7 @@ func TestNextStopsInTime(t *testing.T) {
 		call := p.Start()
 		began := time.Now()
 		for {
-			d, ok := call.Next(t.Context(), time.Second)
+			d, ok := call.Next(t.Context(), Advice{Again: true, Asked: time.Second})
 			if !ok {
 				break
 			}
@@ -57,17 +57,17 @@ func TestNextStopsInTime(t *testing.T) {
 
 		call = p.Start()
 		for _, asked := range []time.Duration{11 * time.Second, math.MaxInt64} {
-			if _, ok := call.Next(t.Context(), asked); ok {
+			if _, ok := call.Next(t.Context(), Advice{Again: true, Asked: asked}); ok {
 				t.Errorf("Next() = true where the server asks for %v, more time than there is", asked)
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, ok := call.Next(ctx, time.Second); ok {
+		if _, ok := call.Next(ctx, Advice{Again: true, Asked: time.Second}); ok {
 			t.Error("Next() = true past the context's deadline")
 		}
 		cancel()
-		if _, ok := call.Next(ctx, 0); ok {
+		if _, ok := call.Next(ctx, Advice{Again: true}); ok {
 			t.Error("Next() = true after a cancel")
 		}
 		if err := Wait(ctx, time.Hour); err == nil {
@@ -94,11 +94,11 @@ func TestValidate(t *testing.T) {
 
 func TestKeyIsARandomUUIDOutsideOfExecutions(t *testing.T) {
 	form := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
-	a, err := Key(t.Context(), "n")
+	a, err := Key(t.Context(), "n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Key(t.Context(), "n")
+	b, err := Key(t.Context(), "n", nil)
 	if a == b || !form.MatchString(a) || err != nil {
 		t.Errorf("Key() = %q and %q, %v, want two UUIDs of version 4", a, b, err)
 	}
@@ -124,7 +124,7 @@ func TestDefaultOutlastsARestart(t *testing.T) {
 				if gone > 5*time.Second {
 					asked = time.Second
 				}
-				d, ok := call.Next(t.Context(), asked)
+				d, ok := call.Next(t.Context(), Advice{Again: true, Asked: asked})
 				if !ok {
 					t.Fatalf("given up after %v and %d attempts", time.Since(began), call.made)
 				}
