@@ -253,7 +253,7 @@ func TestStoryShowsTheLatestEvents(t *testing.T) {
 		r.console.Observe(t.Context(), idem.Event{Type: []idem.EventType{idem.EventReplayed, idem.EventWaited}[i%2], KeyID: id("k")})
 	}
 	got = r.as("ada").storyOf("k")
-	got.want(t, 200, "There are 502 earlier ones.", "!A request was refused") // two are of the attempt
+	got.want(t, 200, "There are 503 earlier ones.", "!A request was refused") // three are of the attempt
 	if n := strings.Count(got.body, "A repeat "); n != 100 {
 		t.Errorf("%d events are shown, want the latest 100", n)
 	}

@@ -108,7 +108,7 @@ func TestOperatorConfirmsWhatTheLedgerHas(t *testing.T) {
 		}
 		path := "key/" + idem.NewKeyID("merchant_"+merchant, "lost").String()
 		_, page := consolePage(t, p.url, path, "ada", "secret")
-		if doubt := "answer does not tell whether it had an effect: unavailable"; !strings.Contains(page, doubt) {
+		if doubt := "ledger-unavailable"; !strings.Contains(page, doubt) {
 			t.Errorf("want %q in\n%s", doubt, page)
 		}
 		found := regexp.MustCompile(`The service found:</b> (pay_\w+): 12\.05 USD from alice to bob, of merchant_` + merchant + `<`).FindStringSubmatch(page)

@@ -239,7 +239,7 @@ func TestMetrics(t *testing.T) {
 	}{
 		{"idemkeeper.request.duration", "s", "idemkeeper.outcome=completed,idemkeeper.route=POST /pay", 2},
 		{"idemkeeper.request.duration", "s", "idemkeeper.outcome=replayed,idemkeeper.route=POST /pay", 2},
-		{"idemkeeper.request.duration", "s", "error.type=_OTHER,idemkeeper.outcome=unknown,idemkeeper.route=POST /pay", 1},
+		{"idemkeeper.request.duration", "s", "error.type=outcome-unknown,idemkeeper.outcome=unknown,idemkeeper.route=POST /pay", 1},
 		{"idemkeeper.request.duration", "s", "error.type=key-missing,idemkeeper.outcome=refused,idemkeeper.route=POST /pay", 1},
 		{"idemkeeper.step.duration", "s", "idemkeeper.route=POST /pay,idemkeeper.step=lock", 3},
 		{"idemkeeper.step.duration", "s", "idemkeeper.route=POST /pay,idemkeeper.step=handler", 2},
