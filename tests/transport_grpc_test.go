@@ -156,7 +156,7 @@ func (a *answer) checkStatus(info *errdetails.ErrorInfo, retry *errdetails.Retry
 		return fmt.Errorf("unknown code %q", a.code)
 	}
 	reason := strings.ToUpper(strings.ReplaceAll(a.code, "-", "_"))
-	if a.rpc.Code() != p.code || info.GetDomain() != p.domain || info.GetReason() != reason || len(info.GetMetadata()) > 0 {
+	if a.rpc.Code() != p.code || info.GetDomain() != p.domain || info.GetReason() != reason || !a.namesDoubt(info.GetMetadata()) {
 		return fmt.Errorf("%v with %v, want %v with domain %s and reason %s", a.rpc.Code(), info, p.code, p.domain, reason)
 	}
 	want := 1
@@ -167,6 +167,15 @@ func (a *answer) checkStatus(info *errdetails.ErrorInfo, retry *errdetails.Retry
 		return fmt.Errorf("details %v, want one ErrorInfo, and one RetryInfo with a delay at most", a.rpc.Details())
 	}
 	return errors.Join(a.checkText(a.rpc.Message()), a.checkRetryHint(p))
+}
+
+// namesDoubt reports whether the metadata of a refusal name the operation and say that it may have
+// happened, if its outcome is in doubt, and nothing otherwise.
+func (a *answer) namesDoubt(metadata map[string]string) bool {
+	if len(metadata) == 0 {
+		return a.code != "outcome-unknown"
+	}
+	return len(metadata) == 2 && strings.HasPrefix(metadata["operation_id"], "op_") && metadata["may_have_happened"] == "true"
 }
 
 // wireOf is a message in a form in which equal messages are equal.

@@ -59,7 +59,7 @@ func TestLedgerThatHangsIsGivenUpInTime(t *testing.T) {
 	unlock := s.lockLedger()
 	all := v.startPaymentsUpTo(t, "hanging", "at=checked")
 	for _, r := range all {
-		wantRefusal(t, "answer over "+r.via.String(), <-r.done, "unavailable", "ownership-lost")
+		wantRefusal(t, "answer over "+r.via.String(), <-r.done, "ledger-unavailable", "unavailable", "ownership-lost")
 	}
 	unlock()
 	forEachPayment(t, all, func(t *testing.T, r runningPayment) {
