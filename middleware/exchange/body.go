@@ -39,16 +39,20 @@ func ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	return body, err
 }
 
-// readBody reads the body as it was received, compressed or not. A body
-// announced as longer than the limit is refused unread. A client with "Expect:
-// 100-continue" then does not send it. kept is [Call].Kept.
+// readBody reads the body as it was received, compressed or not. A body announced as longer than the
+// limit is refused. A client with "Expect: 100-continue" then does not send it. Any other client is
+// sending it already, and up to limit bytes of it are thrown away, because the server may reset the
+// connection over the rest before such a client reads the answer. kept is [Call].Kept.
 func readBody(r *http.Request, kept []byte, limit int64) ([]byte, error) {
-	if r.ContentLength > limit {
-		return nil, tooLarge(limit)
-	}
 	source := r.Body
 	if source == nil {
 		source = http.NoBody
+	}
+	if r.ContentLength > limit {
+		if r.Header.Get("Expect") == "" {
+			_, _ = io.CopyN(io.Discard, source, limit)
+		}
+		return nil, tooLarge(limit)
 	}
 	own := received(source)
 	body, err := io.ReadAll(io.LimitReader(source, limit+1))
