@@ -81,7 +81,7 @@ func TestHedgedCallRunsOnce(t *testing.T) {
 			b := setup(t)
 			b.policy.DuplicateWait = tt.wait
 			if tt.waiting {
-				b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor())}
+				b.dial = []grpc.DialOption{grpc.WithUnaryInterceptor(idemgrpc.UnaryClientInterceptor(idemgrpc.WithKeysHonoured()))}
 			}
 			release, ended := make(chan struct{}), make(chan error, 1)
 			b.wallet.transfer = func(ctx context.Context, req *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
@@ -157,7 +157,7 @@ func TestRetryPolicyOfGRPC(t *testing.T) {
 			}
 		}},
 		"the store was away": {pause: time.Second, prepare: func(b *bundle) { b.store.FailBefore("Get", 1, errDown) }},
-		"the bank was away": {code: codes.Unavailable, replayed: true, transfer: func(*bundle) transfer {
+		"the bank was away": {code: codes.FailedPrecondition, transfer: func(*bundle) transfer {
 			return func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
 				return nil, status.Error(codes.Unavailable, "no answer from the bank")
 			}
