@@ -6,7 +6,9 @@
 //
 // Authentication and validation run before it, and so does Echo's Recover. A Recover inside
 // cannot answer after the response has begun, and half a response would be the outcome. The
-// error handler's answer to a handler's error is the outcome. Echo takes the first status for
+// error handler's answer to a handler's error is the outcome. Echo's Timeout has no place around this
+// middleware, nor inside, because Echo reuses the echo.Context while the handler still runs. Set
+// Policy.HandlerTimeout. ContextTimeout may be on either side. Echo takes the first status for
 // the final one. So 103 Early Hints do not reach the client, nor does a status after the
 // first byte of the response.
 package idemecho
