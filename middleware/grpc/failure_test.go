@@ -15,54 +15,6 @@ import (
 	walletv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/internal/testproto/wallet/v1"
 )
 
-func TestPanicIsInDoubtAndGoesOn(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	recovered := make(chan any, 1)
-	b.before = []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				recovered <- p
-				err = status.Error(codes.Internal, "recovered outside")
-			}
-		}()
-		return next(ctx, req)
-	}}
-	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) { panic("boom") }
-	b.start()
-	a := b.pay("k1")
-	b.wantCode(a.err, codes.Internal)
-	if p := receive(t, "the panic", recovered); p != "boom" {
-		t.Errorf("panic = %v, want boom", p)
-	}
-	b.wantState("k1", idem.StateUnknown)
-	again := b.pay("k1")
-	b.wantDoubt(again.err, again.trailer, "k1", 0)
-	b.wantRuns(1)
-}
-
-func TestPanicOfAStream(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.wallet.payout = func(_ *walletv1.PayoutRequest, s grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-		if err := sendNumbers(s, 1); err != nil {
-			return err
-		}
-		panic("boom")
-	}
-	b.recover = true
-	b.start()
-	if got := b.payout(b.withKeys("k1"), 3); status.Convert(got.err).Message() != "recovered outside: boom" {
-		t.Errorf("Payout() = %v, want the panic to go on", got.err)
-	}
-	b.wantState("k1", idem.StateUnknown)
-	again := b.payout(b.withKeys("k1"), 3)
-	if b.wantDoubt(again.err, again.trailer, "k1", 0); again.numbers != nil {
-		t.Errorf("repeat = %v, want no messages", again.numbers)
-	}
-	b.wantRuns(1)
-}
-
 func TestHandlerOutlivesTheDeadlineOfItsClient(t *testing.T) {
 	t.Parallel()
 	for limit, started := 20*time.Millisecond, false; !started; limit *= 2 { // on a slow machine it passes early

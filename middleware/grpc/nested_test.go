@@ -2,7 +2,6 @@ package idemgrpc_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -78,61 +77,6 @@ func TestACallOfTheOwnServerIsADuplicate(t *testing.T) {
 	b.start()
 	b.wantPaid(b.pay("k1"), false)
 	b.wantRuns(1)
-}
-
-// What another service refused says nothing about this one's outcome, whatever
-// the code.
-func TestRelayedRefusalsAreInDoubt(t *testing.T) {
-	t.Parallel()
-	refusals := map[string]error{}
-	for _, code := range []idem.Code{idem.CodeInProgress, idem.CodeKeyReused, idem.CodeTokenUnknown, idem.CodeKeyMissing,
-		idem.CodeOutcomeUnknown, idem.CodeUnavailable, idem.CodeBodyTooLarge} {
-		refusals[string(code)] = idemgrpc.RefusalStatus(idem.NewRefusal(code, nil)).Err()
-	}
-	refusals["wrapped"] = errors.Join(errors.New("bank"), refusals["key-reused"])
-	refusals["another code"] = withInfo(t, codes.NotFound, "idemkeeper", "KEY_REUSED")
-	for name, refusal := range refusals {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-				return nil, refusal
-			}
-			b.wallet.payout = func(*walletv1.PayoutRequest, grpc.ServerStreamingServer[walletv1.PayoutResponse]) error {
-				return refusal
-			}
-			b.start()
-			retryAfter := time.Duration(0) // of the handler
-			if r := idem.NewRefusal(idem.Code(name), nil); r.Code.Known() {
-				retryAfter = r.RetryAfter
-			}
-			for i := range 2 {
-				a, got := b.pay("k1"), b.payout(b.withKeys("k2"), 1)
-				b.wantDoubt(a.err, a.trailer, "k1", retryAfter)
-				b.wantDoubt(got.err, got.trailer, "k2", retryAfter)
-				if retryAfter = 0; i > 0 {
-					continue
-				}
-				for _, key := range []string{"k1", "k2"} {
-					b.wantState(key, idem.StateUnknown)
-				}
-			}
-			b.wantRuns(2)
-		})
-	}
-}
-
-// The same reason of another domain is an outcome like any other.
-func TestErrorsOfOtherDomainsAreOutcomes(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	refusal := withInfo(t, codes.FailedPrecondition, "bank.example", "KEY_REUSED")
-	b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-		return nil, refusal
-	}
-	b.start()
-	b.wantCode(b.pay("k1").err, codes.FailedPrecondition)
-	b.wantState("k1", idem.StateCompleted)
 }
 
 func withInfo(t *testing.T, code codes.Code, domain, reason string) error {

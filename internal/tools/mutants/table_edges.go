@@ -26,7 +26,7 @@ var edgeMutants = []Mutant{
 		Old: "h.Set(\"Cache-Control\", \"no-store\")\n\tif r.RetryAfter", New: "if r.RetryAfter"},
 	{Name: "a relayed refusal is kept as the outcome", File: "middleware/exchange/serve.go", Package: "./middleware/http", Test: "TestMiddleware",
 		Old: "adapter.Relayed(w.relayed())", New: "adapter.Relayed(\"\")"},
-	{Name: "gRPC: a relayed refusal is kept as the outcome", File: "middleware/grpc/refusal.go", Package: "./middleware/grpc", Test: "TestRelayedRefusalsAreInDoubt",
+	{Name: "gRPC: a relayed refusal is kept as the outcome", File: "middleware/grpc/refusal.go", Package: "./middleware/grpc", Test: "TestInterceptors",
 		Old: "info.GetDomain() == Domain {", New: "info.GetDomain() == Domain && false {"},
 	{Name: "a stream that others have settled ends as a whole response", File: "middleware/exchange/serve.go", Package: "./middleware/http", Test: "TestMiddleware",
 		Old: "case w.streamed && (!live || w.failed):", New: "case w.streamed && w.failed:"},

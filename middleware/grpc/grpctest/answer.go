@@ -78,10 +78,14 @@ func (b *bundle) wantRefusal(a answer, code idem.Code) {
 	b.Helper()
 	b.want(a, codes.Code(code.GRPCCode()), false)
 	info, retry := detailsOf(a.err)
-	if want := strings.ToUpper(strings.ReplaceAll(string(code), "-", "_")); info.GetReason() != want || info.GetDomain() != "idemkeeper" {
+	if want := reasonOf(code); info.GetReason() != want || info.GetDomain() != "idemkeeper" {
 		b.Errorf("ErrorInfo = %v, want %s of idemkeeper", info, want)
 	}
 	b.wantPause(a, retry, idem.NewRefusal(code, nil).RetryAfter)
+}
+
+func reasonOf(code idem.Code) string {
+	return strings.ToUpper(strings.ReplaceAll(string(code), "-", "_"))
 }
 
 // wantPause checks what a refusal says about another attempt. Without a pause it forbids it.

@@ -112,15 +112,25 @@ var replayCases = []testCase{
 		b.wantRefusal(b.payout("k1"), idem.CodeResultUnavailable)
 		b.wantRuns(1)
 	}},
-	{"a status that is not admitted gives the key back", func(b *bundle) {
-		b.wallet.transfer = func(context.Context, *walletv1.TransferRequest) (*walletv1.TransferResponse, error) {
-			return nil, status.Error(codes.ResourceExhausted, "slow down")
+	{"final codes are replayed", func(b *bundle) {
+		for _, code := range []codes.Code{codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented} {
+			b.fails(status.Error(code, "final"), func(context.Context) {})
+			for _, replayed := range []bool{false, true} {
+				b.want(b.pay("unary-"+code.String()), code, replayed)
+				b.want(b.payout("stream-"+code.String()), code, replayed)
+			}
 		}
-		b.start()
-		for range 2 {
-			b.want(b.pay("k1"), codes.ResourceExhausted, false)
+		b.wantRuns(12)
+	}},
+	{"codes of a call that was not admitted give the key back", func(b *bundle) {
+		for _, code := range []codes.Code{codes.Unauthenticated, codes.PermissionDenied, codes.ResourceExhausted} {
+			b.fails(status.Error(code, "not admitted"), func(context.Context) {})
+			for range 2 {
+				b.want(b.pay("unary"), code, false)
+				b.want(b.payout("stream"), code, false)
+			}
+			b.wantState("unary", idem.StateReleased)
 		}
-		b.wantState("k1", idem.StateReleased)
-		b.wantRuns(2)
+		b.wantRuns(12)
 	}},
 }

@@ -45,7 +45,7 @@ func Run(t *testing.T, a Adapter) {
 		name  string
 		cases []testCase
 	}{
-		{"replay", replayCases}, {"refuse", refusalCases}, {"settle", settleCases}, {"joined", joinedCases}, {"services", serviceCases},
+		{"replay", replayCases}, {"refuse", refusalCases}, {"doubt", doubtCases}, {"settle", settleCases}, {"joined", joinedCases}, {"services", serviceCases},
 	} {
 		for _, c := range group.cases {
 			t.Run(group.name+"/"+c.name, func(t *testing.T) {
