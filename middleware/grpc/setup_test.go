@@ -114,7 +114,6 @@ type bundle struct {
 	policy  idem.Policy
 	opts    []idemgrpc.Option
 	before  []grpc.UnaryServerInterceptor // outside of ours
-	recover bool                          // streams have a recovering interceptor outside
 	wallet  *wallet
 	dial    []grpc.DialOption
 	later   atomic.Int64 // nanoseconds that the store's clock is ahead
@@ -169,25 +168,12 @@ func (b *bundle) start() *bundle {
 	b.server = grpc.NewServer(
 		grpc.WaitForHandlers(true),
 		grpc.ChainUnaryInterceptor(append(b.before, x.Unary())...),
-		grpc.ChainStreamInterceptor(b.recovering, x.Stream()),
+		grpc.ChainStreamInterceptor(x.Stream()),
 	)
 	walletv1.RegisterWalletServiceServer(b.server, b.wallet)
 	b.conn = serve(b.TB, b.server, b.dial...)
 	b.client = walletv1.NewWalletServiceClient(b.conn)
 	return b
-}
-
-// recovering turns panics into statuses where the test asks for it.
-func (b *bundle) recovering(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
-	defer func() {
-		if !b.recover {
-			return
-		}
-		if p := recover(); p != nil {
-			err = status.Errorf(codes.Internal, "recovered outside: %v", p)
-		}
-	}()
-	return next(srv, ss)
 }
 
 // serve starts a server on a listener in memory and connects to it.
