@@ -161,6 +161,15 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
+// A success is never in doubt because of its status.
+func TestPolicyDoubtsNoSuccess(t *testing.T) {
+	for status, ok := range map[int]bool{409: true, 10: true, 0: false, 200: false, 303: false} {
+		if _, err := (idem.Policy{AllowGlobalKeys: true, StatusesInDoubt: []int{status}}).WithDefaults(); (err == nil) != ok {
+			t.Errorf("StatusesInDoubt of %d: WithDefaults() = %v, want it accepted: %t", status, err, ok)
+		}
+	}
+}
+
 // seen is a locker or a store that other processes can see.
 type seen struct {
 	idem.Locker

@@ -75,6 +75,11 @@ type Policy struct {
 	// InDoubt is how the route treats an outcome in doubt, by [LeaveUnknown] (the default),
 	// [AskResolver] or [RunAgain].
 	InDoubt InDoubt
+	// StatusesInDoubt are final answers of the handler that leave the outcome in doubt on this route,
+	// as HTTP statuses or gRPC codes. A gateway writes 409 for gRPC's ABORTED, for example. The
+	// client then gets outcome-unknown, and the answer is kept for the operator. Answers that are in
+	// doubt by themselves need no entry, and a success cannot have one.
+	StatusesInDoubt []int
 	// MaxRuns bounds the attempts of one key on a route with [RunAgain]. The attempt of this
 	// number is the last one that starts from an outcome in doubt. If it ends in doubt too, the
 	// outcome is unknown until an operator decides. All attempts in the record count, also those
@@ -163,6 +168,11 @@ func (p *Policy) check() error {
 	}
 	if min(p.MaxRequestBody, p.MaxResponseBody, p.MaxResponseInDoubt, p.MaxResponseHeld) < 0 {
 		return fmt.Errorf("idem: policy %q has a negative body limit", p.Name)
+	}
+	for _, status := range p.StatusesInDoubt {
+		if succeeded(TransportHTTP, status) || status == grpcOK {
+			return fmt.Errorf("idem: policy %q has the success %d among StatusesInDoubt", p.Name, status)
+		}
 	}
 	if p.MaxRuns < 0 {
 		return fmt.Errorf("idem: policy %q has a negative MaxRuns", p.Name)

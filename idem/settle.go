@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -29,6 +30,8 @@ func (run *run) outcome() outcome {
 		return outcomeInDoubt
 	case run.cut:
 		return classifyCut(run.Transport, status)
+	case run.Transport != TransportDirect && slices.Contains(run.Policy.StatusesInDoubt, status):
+		return outcomeInDoubt
 	}
 	return classify(run.Transport, status, x.gated.Load())
 }

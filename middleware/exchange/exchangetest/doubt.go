@@ -53,6 +53,16 @@ var doubtCases = []testCase{
 		}
 		b.wantRuns(4)
 	}},
+	{"a status that the policy names is in doubt", func(b *bundle) {
+		b.policy.StatusesInDoubt = []int{http.StatusConflict}
+		b.protect(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "aborted", http.StatusConflict) // a gateway's word for ABORTED
+		})
+		b.wantDoubt(b.pay("k1"), "k1", "")
+		b.wantDoubt(b.pay("k1"), "k1", "")
+		b.wantState("k1", idem.StateUnknown)
+		b.wantRuns(1)
+	}},
 	{"a refusal of a handler that was cut off is not told as final", func(b *bundle) {
 		b.policy.HandlerTimeout = 1
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
