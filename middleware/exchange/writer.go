@@ -244,10 +244,13 @@ func (w *Writer) putTrailers() {
 	}
 }
 
-// replace makes dst equal to src without replacing the map.
+// replace makes dst equal to src without replacing the map. It leaves out the mark of a stored
+// outcome. A handler that forwards the answer of another service may have that of a record there,
+// and its own outcome can still be in doubt.
 func replace(dst, src http.Header) {
 	clear(dst)
 	maps.Copy(dst, src)
+	maps.DeleteFunc(dst, func(name string, _ []string) bool { return strings.EqualFold(name, ReplayedHeader) })
 }
 
 // bodyAllowed is RFC 9110, section 6.4.1.

@@ -68,8 +68,9 @@
 //
 // [gin.Engine.HandleContext] puts Gin's own writer back into c and forgets the values of
 // c.Set. The response then reaches the client past the middleware. It counts as streamed.
-// Repeats get result-unavailable, or outcome-unknown if its status says failure. From
-// there on c does not know the execution unless ContextWithFallback is set.
+// Repeats get result-unavailable, or outcome-unknown if its status says failure. In joined
+// mode a success then reaches the client before COMMIT is known, and is only broken off if
+// COMMIT fails. So do not use it there. From there on c does not know the execution unless ContextWithFallback is set.
 // c.Request.Context() does.
 //
 // In the context of [idem.Policy].Scope, Value also finds the values of c.Set.

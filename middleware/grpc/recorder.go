@@ -60,7 +60,7 @@ func (a *answer) addHeader(md metadata.MD, send bool) error {
 	if a.sealed {
 		return errHeaderSent
 	}
-	a.header, a.sealed = metadata.Join(a.header, md), send
+	a.header, a.sealed = joinUnmarked(a.header, md), send
 	if send && a.send != nil {
 		return a.send(a.header)
 	}
@@ -71,8 +71,16 @@ func (a *answer) addHeader(md metadata.MD, send bool) error {
 func (a *answer) SetTrailer(md metadata.MD) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.trailer = metadata.Join(a.trailer, md)
+	a.trailer = joinUnmarked(a.trailer, md)
 	return nil
+}
+
+// joinUnmarked joins metadata without the mark of a stored outcome. A handler that forwards the
+// answer of another service may have that of a record there.
+func joinUnmarked(to, md metadata.MD) metadata.MD {
+	joined := metadata.Join(to, md)
+	delete(joined, ReplayedMetadataKey)
+	return joined
 }
 
 // metadata returns the metadata so far, and whether the client has the header. The maps

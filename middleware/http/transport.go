@@ -67,7 +67,8 @@ import (
 // net/http by itself repeats a request that has an Idempotency-Key over each connection that it has
 // kept, at any service. A transport directly on an [http.Transport]
 // prevents that, also with another transport in between. With [WithKeysHonoured] and one in
-// between, requests without a body are still repeated.
+// between, requests without a body are still repeated. Without it they are sent as an empty body in
+// chunks there, which the middleware of this package refuses.
 //
 // Requests without a key are handed on as they are. A redirect that the [http.Client]
 // follows is a request of its own. A Transport is safe for concurrent use.
@@ -128,13 +129,13 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	header, getBody := t.once(req, header)
+	header, getBody, renamed := t.once(req, header)
 	honoured := t.options.honours(req)
 	ctx, call := req.Context(), t.options.retry.Start()
 	for {
 		attempt := req.WithContext(ctx)
 		attempt.Header, attempt.Body, attempt.GetBody = header, body, getBody
-		if !honoured {
+		if !honoured && !renamed {
 			sendOnce(attempt)
 		}
 		resp, head, err := t.send(attempt)
@@ -162,10 +163,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // sends it once. By itself, net/http sends a request without a body, or with GetBody, once more over
 // each connection that it has kept, if its Header has one of two names (see [http.Transport]). Names
 // in lower case are the same headers to a server. A transport in between may look for the usual
-// name, so there GetBody goes instead.
-func (t *Transport) once(req *http.Request, header http.Header) (http.Header, func() (io.ReadCloser, error)) {
+// name, so there GetBody goes instead, and renamed is false.
+func (t *Transport) once(req *http.Request, header http.Header) (_ http.Header, getBody func() (io.ReadCloser, error), renamed bool) {
 	if _, last := t.base.(*http.Transport); !last {
-		return header, nil
+		return header, nil, false
 	}
 	header = maps.Clone(header)
 	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
@@ -174,7 +175,7 @@ func (t *Transport) once(req *http.Request, header http.Header) (http.Header, fu
 			header[strings.ToLower(name)] = values
 		}
 	}
-	return header, req.GetBody
+	return header, req.GetBody, true
 }
 
 // CloseIdleConnections is for [http.Client.CloseIdleConnections].

@@ -1,0 +1,63 @@
+package idemhttp_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
+)
+
+// A handler that forwards the answer of another service may have its mark of a stored outcome. Here
+// the mark would tell that an outcome in doubt is final.
+func TestMarkOfAnotherServiceIsNotForwarded(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(http.ResponseWriter){
+		"kept":     func(http.ResponseWriter) {},
+		"streamed": func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() },
+	} {
+		for _, mark := range []string{"Idempotent-Replayed", "idempotent-replayed"} {
+			protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant}, idemhttp.WithStreaming())
+			srv := httptest.NewServer(protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header()[mark] = []string{"true"}
+				w.WriteHeader(http.StatusBadGateway)
+				answer(w)
+			})))
+			defer srv.Close()
+			client := http.Client{Transport: idemhttp.NewTransport(nil)}
+			resp, err := client.Post(srv.URL, "text/plain", strings.NewReader("amount=1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusBadGateway || resp.Header.Get(mark) != "" {
+				t.Errorf("%s, %s: answer = %d with %v, want 502 without the mark", name, mark, resp.StatusCode, resp.Header)
+			}
+		}
+	}
+}
+
+// The middleware refuses an empty body in chunks, so the transport must not make one.
+func TestTransportSendsNoBodyAsNone(t *testing.T) {
+	t.Parallel()
+	protect := idemhttp.Middleware(newEngine(t), idem.Policy{Scope: merchant})
+	srv := httptest.NewServer(protect(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			t.Errorf("length = %d, want 0", r.ContentLength)
+		}
+	})))
+	defer srv.Close()
+	for name, opts := range map[string][]idemhttp.TransportOption{"sent once": nil, "sent again": {idemhttp.WithKeysHonoured()}} {
+		client := http.Client{Transport: idemhttp.NewTransport(nil, opts...)}
+		resp, err := client.Post(srv.URL, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: answer = %d, want 200", name, resp.StatusCode)
+		}
+	}
+}
