@@ -21,7 +21,7 @@ while :; do
 		;;
 	*) break ;;
 	esac
-	! grep -qi '^idempotent-replayed: true' header.txt 2>/dev/null || break # the outcome, which does not change
+	[[ $status == 000 ]] || ! grep -qi '^idempotent-replayed: true' header.txt 2>/dev/null || break # the outcome, which does not change
 	((SECONDS < until)) || break
 	sleep "${pause:-1}"
 done
