@@ -7,7 +7,7 @@ var joinedMutants = []Mutant{
 	{Name: "a success without the transaction passes", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedSuccessWithoutTheTransactionIsUnknown",
 		Old: "if !run.execution.taken.Load() && succeeded(run.Transport, run.response.Status) {", New: "if false {"},
 	{Name: "a COMMIT past its time goes on", File: "tokenstore/sql/joined_session.go", Package: "./tokenstore/sql", Test: "TestCommitPastItsTimeIsCancelled",
-		Old: "\t\ts.cancel()\n\t\ts.stuck = done", New: "\t\ts.stuck = done"},
+		Old: "err := s.within(ctx, s.tx.Commit)\n\tif s.stuck != nil {\n\t\ts.cancel()", New: "err := s.within(ctx, s.tx.Commit)\n\tif s.stuck != nil {"},
 	{Name: "a refusal commits the writes of its handler", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedEnd",
 		Old: "case succeeded(run.Transport, run.response.Status), run.execution.keepWrites.Load():", New: "case true:"},
 	{Name: "a failure commits the writes of its handler", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedEnd",
