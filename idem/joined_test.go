@@ -70,11 +70,12 @@ func TestJoinedEnd(t *testing.T) {
 				return resp, tt.err
 			}
 			res, err := b.engine.Do(context.Background(), op, handler)
-			if tt.timeout > 0 && tt.status == 402 { // the client would take it for final, and a repeat runs
+			switch {
+			case tt.timeout > 0 && tt.status == 402: // the client would take it for final, and a repeat runs
 				b.wantRefused(err, idem.CodeUnavailable)
-			} else if tt.err != nil && tt.transport == idem.TransportHTTP {
+			case tt.err != nil && tt.transport == idem.TransportHTTP:
 				b.wantDoubt(err, "k1", time.Second)
-			} else if !errors.Is(err, tt.err) || err == nil && (res.Response.Status != tt.status || res.Replayed) {
+			case !errors.Is(err, tt.err) || err == nil && (res.Response.Status != tt.status || res.Replayed):
 				t.Errorf("Do() = %+v, %v, want %d, %v", res, err, tt.status, tt.err)
 			}
 			var lines []string

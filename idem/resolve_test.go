@@ -3,6 +3,7 @@ package idem_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -386,10 +387,11 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 // ignores its context stays. Beyond a bound no more are asked until one returns.
 func TestResolversThatNeverReturnAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		end, asked := make(chan struct{}), 0
+		end := make(chan struct{})
+		var asked atomic.Int64
 		b := setup(t, parts{policy: func(p *idem.Policy) {
 			p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-				asked++
+				asked.Add(1)
 				<-end
 				return idem.NotApplied(), nil
 			})
@@ -400,8 +402,8 @@ func TestResolversThatNeverReturnAreBounded(t *testing.T) {
 			_, err := b.do("k", "a")
 			b.wantRefused(err, idem.CodeOutcomeUnknown)
 		}
-		if asked != most {
-			t.Errorf("the resolver was asked %d times, want %d", asked, most)
+		if asked.Load() != most {
+			t.Errorf("the resolver was asked %d times, want %d", asked.Load(), most)
 		}
 		close(end)
 		synctest.Wait()

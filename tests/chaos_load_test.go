@@ -162,7 +162,7 @@ func (c *chaos) hear(s *story, who string, a answer) (final bool) {
 }
 
 // askAgain are the refusals after which a client sends its request again.
-var askAgain = []string{"in-progress", "unavailable", "ownership-lost"}
+var askAgain = []string{"in-progress", "unavailable", "ownership-lost", "ledger-unavailable"}
 
 func (c *chaos) wrongAnswer(s *story, a answer, why string) {
 	c.mu.Lock()

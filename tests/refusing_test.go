@@ -111,7 +111,7 @@ func commands(t *testing.T, r *testserver.Redis) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range strings.Split(strings.Join(lines, "\n"), "\n") {
+	for line := range strings.SplitSeq(strings.Join(lines, "\n"), "\n") {
 		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "total_commands_processed:"); ok {
 			count, err := strconv.Atoi(n)
 			if err != nil {
@@ -150,7 +150,7 @@ func TestFullRedisIsNotWorkedFor(t *testing.T) {
 	eventually(t, "the locks are free, and no goroutine is left", func() error {
 		held, err := lockClient.Keys(t.Context(), "*lock:*").Result()
 		if n := runtime.NumGoroutine(); err != nil || len(held) > 0 || n > goroutines+64 { // some are of connections
-			return fmt.Errorf("%w: %d locks, %d goroutines, before %d, %v", errNotYet, len(held), n, goroutines, err)
+			return fmt.Errorf("%w: %d locks, %d goroutines, before %d, %w", errNotYet, len(held), n, goroutines, err)
 		}
 		return nil
 	})

@@ -97,11 +97,11 @@ func launchPgBouncer(server string, settings ...string) (*PgBouncer, *ports, err
 			"pgbouncer.ini": strings.Join(append(conf, settings...), "\n") + "\n",
 			"users.txt":     fmt.Sprintf("%q %q\n", u.User.Username(), password),
 		} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // another user reads it
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 				return err
 			}
 		}
-		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // as above
+		if err := os.Chmod(dir, 0o755); err != nil {
 			return err
 		}
 		if err := owner(dir); err != nil {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )

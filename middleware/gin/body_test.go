@@ -16,7 +16,7 @@ import (
 func TestValidationInFront(t *testing.T) {
 	t.Parallel()
 	type order struct {
-		Amount int `json:"amount" form:"amount" binding:"required"`
+		Amount int `binding:"required" form:"amount" json:"amount"`
 	}
 	for name, tt := range map[string]struct {
 		bind  func(c *gin.Context, o *order) error

@@ -1,6 +1,7 @@
 package idemgin_test
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -66,8 +67,8 @@ func TestProblemFromHandleContextIsBrokenOff(t *testing.T) {
 	r.POST("/new", func(c *gin.Context) { c.Data(409, "application/problem+json", []byte(`{"code":"in-progress"}`)) })
 	func() {
 		defer func() {
-			if p := recover(); p != http.ErrAbortHandler {
-				t.Errorf("panic = %v, want %v", p, http.ErrAbortHandler)
+			if err, _ := recover().(error); !errors.Is(err, http.ErrAbortHandler) {
+				t.Errorf("panic = %v, want %v", err, http.ErrAbortHandler)
 			}
 		}()
 		send(r, "/old", "k1")

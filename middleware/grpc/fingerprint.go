@@ -228,9 +228,9 @@ func keyOf(entry []byte, kind protoreflect.Kind) (rank uint64, text []byte, err 
 	case protoreflect.Int32Kind, protoreflect.Int64Kind, protoreflect.Sfixed64Kind:
 		rank ^= sign
 	case protoreflect.Sfixed32Kind:
-		rank = uint64(int64(int32(uint32(rank)))) ^ sign //nolint:gosec // the bits are those of an int32
+		rank = uint64(int64(int32(uint32(rank)))) ^ sign
 	case protoreflect.Sint32Kind, protoreflect.Sint64Kind:
-		rank = uint64(protowire.DecodeZigZag(rank)) ^ sign //nolint:gosec // the order is that of int64
+		rank = uint64(protowire.DecodeZigZag(rank)) ^ sign
 	}
 	return rank, text, nil
 }

@@ -20,16 +20,16 @@ import (
 // gogoRequest is acme.PayRequest. Its notes are sent in the order of Go's maps, which differs each
 // time.
 type gogoRequest struct {
-	To     string            `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
-	Amount int64             `protobuf:"varint,2,opt,name=amount,proto3" json:"amount,omitempty"`
-	Fee    gogoAmount        `protobuf:"bytes,3,opt,name=fee,proto3,customtype=Amount" json:"fee"`
-	Notes  map[string]string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty" protobuf_key:"bytes,1,opt,name=key,proto3" protobuf_val:"bytes,2,opt,name=value,proto3"`
+	To     string            `json:"to,omitempty"     protobuf:"bytes,1,opt,name=to,proto3"`
+	Amount int64             `json:"amount,omitempty" protobuf:"varint,2,opt,name=amount,proto3"`
+	Fee    gogoAmount        `json:"fee"              protobuf:"bytes,3,opt,name=fee,proto3,customtype=Amount"`
+	Notes  map[string]string `json:"notes,omitempty"  protobuf:"bytes,4,rep,name=notes,proto3"                 protobuf_key:"bytes,1,opt,name=key,proto3" protobuf_val:"bytes,2,opt,name=value,proto3"`
 }
 
 // gogoResponse is acme.PayResponse.
 type gogoResponse struct {
-	ID  string     `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Fee gogoAmount `protobuf:"bytes,3,opt,name=fee,proto3,customtype=Amount" json:"fee"`
+	ID  string     `json:"id,omitempty" protobuf:"bytes,1,opt,name=id,proto3"`
+	Fee gogoAmount `json:"fee"          protobuf:"bytes,3,opt,name=fee,proto3,customtype=Amount"`
 }
 
 // gogoAmount is a custom type. It is sent as its decimal text.
@@ -44,12 +44,12 @@ func (m *gogoRequest) Reset()                     { *m = gogoRequest{} }
 func (*gogoRequest) String() string               { return "PayRequest" }
 func (*gogoRequest) ProtoMessage()                {}
 func (*gogoRequest) Descriptor() ([]byte, []int)  { return gogoFile, []int{0} }
-func (*gogoRequest) XXX_MessageName() string      { return "acme.PayRequest" } //nolint:revive,staticcheck // as generated
+func (*gogoRequest) XXX_MessageName() string      { return "acme.PayRequest" } //nolint:staticcheck // as generated
 func (m *gogoResponse) Reset()                    { *m = gogoResponse{} }
 func (*gogoResponse) String() string              { return "PayResponse" }
 func (*gogoResponse) ProtoMessage()               {}
 func (*gogoResponse) Descriptor() ([]byte, []int) { return gogoFile, []int{1} }
-func (*gogoResponse) XXX_MessageName() string     { return "acme.PayResponse" } //nolint:revive,staticcheck // as generated
+func (*gogoResponse) XXX_MessageName() string     { return "acme.PayResponse" } //nolint:staticcheck // as generated
 
 func (m *gogoRequest) Marshal() ([]byte, error) {
 	var b []byte
@@ -151,15 +151,15 @@ var gogoFile = func() []byte {
 	}
 	text, number := descriptorpb.FieldDescriptorProto_TYPE_STRING, descriptorpb.FieldDescriptorProto_TYPE_INT64
 	notes := field("notes", 4, descriptorpb.FieldDescriptorProto_TYPE_MESSAGE)
-	notes.TypeName, notes.Label = proto.String(".acme.PayRequest.NotesEntry"), descriptorpb.FieldDescriptorProto_LABEL_REPEATED.Enum()
+	notes.TypeName, notes.Label = new(".acme.PayRequest.NotesEntry"), descriptorpb.FieldDescriptorProto_LABEL_REPEATED.Enum()
 	file := &descriptorpb.FileDescriptorProto{
-		Name: proto.String("acme/pay.proto"), Package: proto.String("acme"), Syntax: proto.String("proto3"),
+		Name: new("acme/pay.proto"), Package: new("acme"), Syntax: new("proto3"),
 		MessageType: []*descriptorpb.DescriptorProto{
-			{Name: proto.String("PayRequest"), Field: []*descriptorpb.FieldDescriptorProto{field("to", 1, text), field("amount", 2, number), field("fee", 3, text), notes},
-				NestedType: []*descriptorpb.DescriptorProto{{Name: proto.String("NotesEntry"), Field: []*descriptorpb.FieldDescriptorProto{field("key", 1, text), field("value", 2, text)},
-					Options: &descriptorpb.MessageOptions{MapEntry: proto.Bool(true)}}}},
-			{Name: proto.String("PayResponse"), Field: []*descriptorpb.FieldDescriptorProto{field("id", 1, text), field("fee", 3, text)}},
-			{Name: proto.String("Plain"), Field: []*descriptorpb.FieldDescriptorProto{field("id", 1, text)}},
+			{Name: new("PayRequest"), Field: []*descriptorpb.FieldDescriptorProto{field("to", 1, text), field("amount", 2, number), field("fee", 3, text), notes},
+				NestedType: []*descriptorpb.DescriptorProto{{Name: new("NotesEntry"), Field: []*descriptorpb.FieldDescriptorProto{field("key", 1, text), field("value", 2, text)},
+					Options: &descriptorpb.MessageOptions{MapEntry: new(true)}}}},
+			{Name: new("PayResponse"), Field: []*descriptorpb.FieldDescriptorProto{field("id", 1, text), field("fee", 3, text)}},
+			{Name: new("Plain"), Field: []*descriptorpb.FieldDescriptorProto{field("id", 1, text)}},
 		},
 	}
 	if _, err := protodesc.NewFile(file, nil); err != nil {

@@ -155,7 +155,7 @@ func (r *recorder) SendMsg(m any) error {
 	}
 	// Once the client has seen a message, no status may give the key back. A message that is
 	// held is no call of another system.
-	if err := resend.Gate(r.ctx); err != nil && !(r.joined && errors.Is(err, idem.ErrUndeclared)) {
+	if err := resend.Gate(r.ctx); err != nil && (!r.joined || !errors.Is(err, idem.ErrUndeclared)) {
 		return err
 	}
 	a, size := r.answer, int64(proto.Size(packed))

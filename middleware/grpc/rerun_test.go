@@ -110,7 +110,7 @@ func TestEveryRunGetsTheSameInput(t *testing.T) {
 			m := req.(*walletv1.Kinds)
 			m.BytesField[0], m.PackedField[0], m.StringsField[0] = 9, 9, "changed"
 			m.MessageField.Int32Field, m.IntMap[1] = 9, "changed"
-			delete(m.IntMap, 2)
+			delete(m.GetIntMap(), 2)
 		}},
 		"dynamic message": {dynamicRequest(), func(req any) {
 			m := req.(*dynamicpb.Message)

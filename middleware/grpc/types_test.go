@@ -194,9 +194,9 @@ type apart struct {
 func (*apart) Descriptor() ([]byte, []int) { return apartFile, []int{0} }
 
 var apartFile = func() []byte {
-	f := &descriptorpb.FileDescriptorProto{Name: proto.String("acme/apart.proto"), Package: proto.String("acme"), Syntax: proto.String("proto3"),
-		Dependency: []string{"acme/elsewhere.proto"}, MessageType: []*descriptorpb.DescriptorProto{{Name: proto.String("Apart"),
-			Field: []*descriptorpb.FieldDescriptorProto{{Name: proto.String("part"), Number: proto.Int32(1), JsonName: proto.String("part"), TypeName: proto.String(".acme.Elsewhere"),
+	f := &descriptorpb.FileDescriptorProto{Name: new("acme/apart.proto"), Package: new("acme"), Syntax: new("proto3"),
+		Dependency: []string{"acme/elsewhere.proto"}, MessageType: []*descriptorpb.DescriptorProto{{Name: new("Apart"),
+			Field: []*descriptorpb.FieldDescriptorProto{{Name: new("part"), Number: proto.Int32(1), JsonName: new("part"), TypeName: new(".acme.Elsewhere"),
 				Type: descriptorpb.FieldDescriptorProto_TYPE_MESSAGE.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}}}}}
 	return compressed(f)
 }()
@@ -235,9 +235,9 @@ func (anyCodec) Unmarshal([]byte, any) error { return nil }
 // Messages of a descriptor that was loaded at run time are in no registry.
 func TestUnregisteredDynamicMessages(t *testing.T) {
 	t.Parallel()
-	f := &descriptorpb.FileDescriptorProto{Name: proto.String("acme/dynamic.proto"), Package: proto.String("acme.dynamic"), Syntax: proto.String("proto3"),
-		MessageType: []*descriptorpb.DescriptorProto{{Name: proto.String("Pay"), Field: []*descriptorpb.FieldDescriptorProto{{Name: proto.String("amount"), Number: proto.Int32(1),
-			JsonName: proto.String("amount"), Type: descriptorpb.FieldDescriptorProto_TYPE_INT64.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}}}}}
+	f := &descriptorpb.FileDescriptorProto{Name: new("acme/dynamic.proto"), Package: new("acme.dynamic"), Syntax: new("proto3"),
+		MessageType: []*descriptorpb.DescriptorProto{{Name: new("Pay"), Field: []*descriptorpb.FieldDescriptorProto{{Name: new("amount"), Number: proto.Int32(1),
+			JsonName: new("amount"), Type: descriptorpb.FieldDescriptorProto_TYPE_INT64.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}}}}}
 	file, err := protodesc.NewFile(f, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +263,7 @@ func TestUnregisteredDynamicMessages(t *testing.T) {
 // jsonCodec sends messages as JSON.
 type jsonCodec struct{}
 
-func init() { encoding.RegisterCodec(jsonCodec{}) }
+func init() { encoding.RegisterCodec(jsonCodec{}) } //nolint:gochecknoinits // gRPC asks for that
 
 func (jsonCodec) Name() string { return "idemgrpc-json" }
 

@@ -21,8 +21,7 @@ import (
 // escaped reports whether the transaction has ended before its time. A transaction with a failed
 // statement can only be rolled back.
 func (g *postgresGuard) escaped(ctx context.Context, t *joinedTx) error {
-	switch status, err := g.status(ctx, t); {
-	case err != nil || status == TxFailed:
+	if status, err := g.status(ctx, t); err != nil || status == TxFailed {
 		return err
 	}
 	var same bool

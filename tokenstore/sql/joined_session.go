@@ -191,7 +191,7 @@ func (s *sqlSession) Rollback(ctx context.Context) error {
 func (s *sqlSession) within(ctx context.Context, call func() error) error {
 	if s.stuck != nil {
 		select {
-		case <-s.stuck:
+		case <-s.stuck: //nolint:errcheck // its caller has given up
 			s.stuck = nil
 		case <-ctx.Done():
 			return ErrStatementOpen
@@ -254,7 +254,7 @@ func (s *sqlSession) Close(broken bool, closed func()) {
 	go func() {
 		defer closed()
 		if s.stuck != nil {
-			<-s.stuck
+			<-s.stuck //nolint:errcheck // its caller has given up
 		}
 		if s.cut != nil {
 			<-s.cut

@@ -108,8 +108,8 @@ var identityCases = []testCase{
 			}
 		}
 		for name, wrap := range map[string]func(w http.ResponseWriter, r *http.Request){
-			"":              func(http.ResponseWriter, *http.Request) {},
-			" with a limit": func(w http.ResponseWriter, r *http.Request) { r.Body = http.MaxBytesReader(w, r.Body, 1<<20) },
+			"as it is":     func(http.ResponseWriter, *http.Request) {},
+			"with a limit": func(w http.ResponseWriter, r *http.Request) { r.Body = http.MaxBytesReader(w, r.Body, 1<<20) },
 		} {
 			read = func(w http.ResponseWriter, r *http.Request) {
 				wrap(w, r)
@@ -117,7 +117,7 @@ var identityCases = []testCase{
 			}
 			req := withHeader(b.request("POST", "/pay", "k1", payBody), "Content-Type", "text/plain")
 			if b.wantRefusal(b.send(req), idem.CodeInternal); b.Failed() {
-				b.Fatalf("with a body that was read in part%s", name)
+				b.Fatalf("with a body that was read in part, %s", name)
 			}
 		}
 		b.wantNothing()

@@ -69,9 +69,9 @@ var rerunCases = []testCase{
 		body, contentType := form(b)
 		parse := func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				kept, err := io.ReadAll(r.Body)
+				kept, _ := io.ReadAll(r.Body)
 				r.Body = io.NopCloser(bytes.NewReader(kept))
-				if err = r.ParseMultipartForm(1); err != nil {
+				if err := r.ParseMultipartForm(1); err != nil {
 					b.Errorf("ParseMultipartForm() = %v", err)
 				}
 				r.Body = io.NopCloser(bytes.NewReader(kept))
