@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -112,8 +113,13 @@ func onOwnServers(t *testing.T, f func(t *testing.T, server ownServer, b backend
 
 var databases int
 
+// naming guards the counter, because tests run in parallel.
+var naming sync.Mutex
+
 // freshName returns the name of a database that does not exist on a shared server.
 func freshName(testing.TB) string {
+	naming.Lock()
+	defer naming.Unlock()
 	databases++
 	return fmt.Sprintf("idem_%d_%d", os.Getpid(), databases)
 }
