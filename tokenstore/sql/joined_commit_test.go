@@ -247,7 +247,10 @@ func TestJoinedKeyOfASuspendedHandlerIsFreed(t *testing.T) {
 		finish := s.started("k1")
 		other := startService(s.T, s.backend, serviceParts{pools: &s.pools})
 		other.wantOnePayment("k1")
-		s.want(finish(), refused(503, idem.CodeUnavailable))
+		// The engine looks what became of the key, unless the server itself says why it ended the transaction.
+		if a := finish(); a != paidBefore && a.code != string(idem.CodeUnavailable) {
+			s.Errorf("the suspended handler was answered %v, want %s or the payment of the other", a, idem.CodeUnavailable)
+		}
 		s.want(s.pay("k1"), paidBefore)
 		s.wantPayments(1)
 	})

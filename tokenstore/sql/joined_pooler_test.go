@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -158,6 +160,101 @@ func TestJoinedKeyOfAnEscapedTransactionStaysHeldInAnOwnSession(t *testing.T) {
 	}
 	if got := run(t, throughPgBouncer); got != paid {
 		t.Errorf("behind a pooler a duplicate of the escaped transaction got %v, want %v, as the documentation says", got, paid)
+	}
+}
+
+// transparentConnector stands for a pooler that gives each client the number of a session of the
+// server, as PgBouncer does not. Each new client gets the session that the pooler uses next.
+type transparentConnector struct{ driver.Connector }
+
+func (c transparentConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := conn.(driver.QueryerContext).QueryContext(ctx, "SELECT pg_backend_pid()", nil)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	first := make([]driver.Value, 1)
+	if err := rows.Next(first); err != nil {
+		return nil, err
+	}
+	return transparentConn{conn.(*stdlib.Conn), uint32(first[0].(int64))}, nil
+}
+
+type stdlibConn = stdlib.Conn // a field of another name than its method
+
+type transparentConn struct {
+	*stdlibConn
+	pid uint32
+}
+
+func (c transparentConn) Conn() transparentConn { return c }
+
+func (c transparentConn) PgConn() transparentLink {
+	return transparentLink{c.stdlibConn.Conn().PgConn(), c.pid}
+}
+
+type transparentLink struct {
+	*pgconn.PgConn
+	pid uint32
+}
+
+func (l transparentLink) PID() uint32 { return l.pid }
+
+// The first session that has changed after a transaction gives such a pooler away. Its lock stays, and
+// no other one does.
+func TestJoinedNoticesAPoolerThatGivesTheNumbersOfItsSessions(t *testing.T) {
+	var log syncBuffer
+	s := startOn(t, PostgreSQL(), serviceParts{
+		store:   []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))},
+		rewrite: over(t, func(dsn string) driver.Connector { return transparentConnector{connectorTo(t, pooled(t, dsn))} }),
+	})
+	s.with(s.paying(402))
+	noticed := func() bool { return strings.Contains(log.String(), "a pooler stands between") }
+	var clients sync.WaitGroup
+	for client := range 8 {
+		clients.Go(func() {
+			for i := range 100 {
+				s.pay(fmt.Sprintf("key-%d-%d", client, i))
+			}
+		})
+	}
+	clients.Wait()
+	if !noticed() {
+		t.Errorf("after 800 refusals the log has %q, want the pooler", log.String())
+	}
+	var locks int
+	if err := s.pools.read.QueryRow("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").Scan(&locks); err != nil || locks > 8 {
+		t.Errorf("%d locks are left, %v, want one for each transaction of that moment at most", locks, err)
+	}
+}
+
+// A handler that unlocks what it has not locked is none behind a pooler. The next one that escapes from
+// its transaction has its key held.
+func TestJoinedHandlerThatUnlocksIsNoPooler(t *testing.T) {
+	for _, outcome := range []int{201, 402, 500} {
+		s := startOn(t, PostgreSQL(), serviceParts{})
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			_, err := tx.Exec("SELECT pg_advisory_unlock_all()")
+			if err == nil {
+				err = s.insert(c, tx)
+			}
+			c.String(outcome, "paid")
+			return err
+		}))
+		s.want(s.pay("k1"), answer{status: outcome, body: "paid"})
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			_, err := tx.Exec("ROLLBACK")
+			c.String(201, "paid")
+			return err
+		}))
+		finish := s.started("k2")
+		s.want(s.pay("k2"), refused(409, idem.CodeInProgress))
+		s.want(finish(), refused(409, idem.CodeOutcomeUnknown))
+		s.wantNothingOpen("after both")
 	}
 }
 

@@ -71,7 +71,8 @@ func newPostgresGuard(j *Joined) guard {
 		result = ") SELECT l.ok, l.own, l.pid, l.idle, pg_catalog.current_setting('transaction_isolation') NOT LIKE 'read %', " +
 			"coalesce(pg_catalog.pg_current_xact_id_if_assigned()::text, ''), t.started, t.ran FROM l LEFT JOIN taken t ON true"
 		// This is true in the transaction that has written the row, and in no later one.
-		ours   = " AND xmin = pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid"
+		ours = " AND xmin = pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid"
+		// A handler may have unlocked before. That matters to no transaction that still has its record.
 		unlock = " RETURNING CASE WHEN ?::boolean THEN pg_catalog.pg_advisory_unlock(?::bigint) END, "
 	)
 	done := unlock + j.dialect.durably("true") // the last statement before COMMIT, so what the handler has set does not count
@@ -136,12 +137,19 @@ func (g *postgresGuard) take(ctx context.Context, t *joinedTx, p *pending, from 
 	return started.Valid, oldData && time.Duration(ran.Int64)*time.Microsecond > shortWait, nil
 }
 
-// after unlocks after a rollback. The connection is closed if that fails, which unlocks too.
+// after unlocks after a rollback, if the session is still the one that has locked. The connection is
+// closed if that fails, which unlocks too.
 func (g *postgresGuard) after(ctx context.Context, t *joinedTx) error {
 	const unlock = "SELECT pg_catalog.pg_advisory_unlock($1)"
-	switch t.state.(*postgresState).lock {
+	s := t.state.(*postgresState)
+	switch s.lock {
 	case lockHeld:
-		return t.session.Exec(ctx, unlock, g.lock(t.id))
+		// In another session the division by 0 is an error.
+		err := t.session.Exec(ctx, unlock+" WHERE 1 / (pg_catalog.pg_backend_pid() = $2)::integer = 1", g.lock(t.id), s.pid)
+		if sqlState(err) == "22012" { // division_by_zero
+			g.foreign(ctx, s.pid)
+		}
+		return err
 	case lockUnsure: // the server would write a warning into its log if the session has no such lock
 		return t.session.Exec(ctx, unlock+" FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND pid = pg_catalog.pg_backend_pid()"+
 			" AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = $1", g.lock(t.id))
@@ -149,11 +157,12 @@ func (g *postgresGuard) after(ctx context.Context, t *joinedTx) error {
 	return nil
 }
 
-// foreign notes that a session did not have the lock that it had taken, so it is none of this client
-// alone, or the handler has unlocked. From then on the locks are those of transactions.
-func (g *postgresGuard) foreign(ctx context.Context) {
+// foreign notes that a pooler has given the client another session after its transaction, although it
+// gave the number of a real one to the client. From then on the locks are those of transactions. Only
+// the session tells that: a lock that has gone may have been unlocked by the handler.
+func (g *postgresGuard) foreign(ctx context.Context, pid int64) {
 	if !g.pooled.Swap(true) {
-		g.joined.log.WarnContext(ctx, "tokenstore/sql: a session has lost its advisory lock: a pooler stands in between, or a handler has unlocked it. See docs/sql.md on poolers")
+		g.joined.log.WarnContext(ctx, "tokenstore/sql: a pooler stands between this process and PostgreSQL, and one advisory lock was left in the session. See docs/sql.md on poolers", "pid", pid)
 	}
 }
 

@@ -80,8 +80,8 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 	}
 	found := g.lookLater(ctx, t)
 	s := t.state.(*postgresState)
-	var freed, durable sql.NullBool
-	err := t.session.QueryRow(ctx, g.joined.joined.complete, append(t.completeArgs(c), s.lock == lockHeld, g.lock(t.id)), &freed, &durable)
+	var unlocked, durable any
+	err := t.session.QueryRow(ctx, g.joined.joined.complete, append(t.completeArgs(c), s.lock == lockHeld, g.lock(t.id)), &unlocked, &durable)
 	another := found()
 	switch {
 	case sqlState(err) == "25P02": // in_failed_sql_transaction
@@ -92,9 +92,6 @@ func (g *postgresGuard) complete(ctx context.Context, t *joinedTx, c *completion
 		return errors.Join(errOtherTransaction, err)
 	case err != nil:
 		return err
-	}
-	if s.lock == lockHeld && !freed.Bool {
-		g.foreign(ctx)
 	}
 	s.lock = lockFree
 	return nil
