@@ -113,9 +113,9 @@ api: servers ## validate the sample's answers against its openapi.json, and run 
 	cd tests/api && $(GO) test -count=1 -tags grpcurl .
 
 .PHONY: kills
-kills: servers ## kill services (KILLS times) and databases (DATABASE_KILLS times) while joined payments run; lines "FIGURE name value"
+kills: servers ## kill services and connections (KILLS times) and databases (DATABASE_KILLS times) while joined payments run, and misuse transactions; lines "FIGURE name value"
 	@IDEMKEEPER_KILLS=$(KILLS) IDEMKEEPER_DATABASE_KILLS=$(DATABASE_KILLS) $(GO) test -count=1 -timeout 0 -v \
-		-run '^TestJoinedPaysOnceWhile(InstancesAre|TheDatabaseIs)Killed$$' ./tokenstore/sql
+		-run '^TestJoined(PaysOnceWhile(InstancesAre|TheDatabaseIs)Killed|PaysOnceWhileConnectionsAreCut|MisuseNeverPaysTwice)$$' ./tokenstore/sql
 
 .PHONY: matrix
 matrix: servers bin/testsummary ## run the suites of tokenstore/sql and fence on newer servers (ONLY=mysql picks some), as root; a table, and the last line counts

@@ -24,6 +24,10 @@ give_up() {
 ((EUID == 0)) || give_up "it needs root, for debootstrap and chroot"
 command -v apt-get >/dev/null || give_up "it needs Debian's packages, and this machine has no apt-get"
 
+# The tests of one database have its name at the second level or at the third. Those of the others run
+# in every test run.
+others='^(PostgreSQL|PgBouncer|SQLite.*)$'
+
 # mirror prints the address from which apt gets the packages of Debian.
 mirror() {
 	apt-get indextargets --format '$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
@@ -106,7 +110,7 @@ for line in "${servers[@]}"; do
 	echo "== ${name%-*} $version"
 	log=$folder/$name.log
 	env "$variable=mysql://idemkeeper@127.0.0.1:$port/" bin/testsummary -race -p 1 -count=1 -timeout "${TIMEOUT:-30m}" \
-		./tokenstore/sql ./fence 2>&1 | tee "$log" || true
+		-skip "/$others|//$others" ./tokenstore/sql ./fence 2>&1 | tee "$log" || true
 	stop
 	counts=$(tail -n 1 "$log")
 	[[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed ]] || counts="0 passed, 1 failed" # the run itself has failed

@@ -168,12 +168,13 @@ func openMySQL(name string, o Options) (*DB, error) {
 	return d, nil
 }
 
-// open returns a pool. If a server refuses the client over TLS, its errors say the likely reason.
+// open returns a pool. If a server refuses the client over TLS, its errors say the likely reason. A handler
+// of joined mode that ignores a failed statement commits nothing.
 func open(connector driver.Connector, secured, certified bool) *sql.DB {
 	if secured {
 		connector = explaining{connector, certified}
 	}
-	return sql.OpenDB(connector)
+	return sql.OpenDB(sqlstore.Strict(connector))
 }
 
 type explaining struct {
@@ -211,7 +212,7 @@ func openSQLite(file string, o Options) (*DB, error) {
 		}
 	}
 	forWriting, forReading := sqlstore.SQLiteDSN(file)
-	write, err := sql.Open("sqlite", forWriting)
+	write, err := sqlstore.OpenStrict("sqlite", forWriting)
 	if err != nil {
 		return nil, fmt.Errorf("database: SQLite: %w", err)
 	}

@@ -45,8 +45,9 @@ import (
 //	DDL by handler        rolled back with it       detected as COMMIT      rolled back with it
 //	a failed statement,   COMMIT is refused         after a deadlock        a lost transaction is
 //	swallowed                                       detected as COMMIT      refused: a commit hook
-//	the key, to others    an advisory lock          a row lock              this process alone owns
-//	                                                                        the file
+//	with [Strict]         COMMIT is refused         COMMIT is refused       COMMIT is refused
+//	the key, to others    an advisory lock, behind  a row lock              this process alone owns
+//	                      a pooler until ROLLBACK                           the file
 //
 // The error of a refused COMMIT names the constraint idem_only_the_middleware_commits on PostgreSQL. So does
 // that of SET CONSTRAINTS ALL IMMEDIATE, so name your own constraints there instead. What is
@@ -64,6 +65,9 @@ import (
 //     a failed statement, or call Commit or Rollback of the sql.Tx too. Drivers other than pgx do not
 //     tell whether a transaction is open. With them the same holds if the connection is lost, or if
 //     the handler leaves rows open or a goroutine in a statement.
+//   - On PostgreSQL behind a pooler of transactions, or after the handler itself has unlocked the advisory
+//     locks of its session, a duplicate may run and pay before that handler has answered. [Strict] and
+//     package pgxstore refuse its later statements, except those in the same string.
 //   - On MySQL and MariaDB the handler has to lose the transaction, by ROLLBACK or by a deadlock whose
 //     error it ignores, and to commit another one by a statement of its own: after ROLLBACK that is
 //     one of START TRANSACTION READ WRITE. The outcome is unknown then, and no retry runs, unless
@@ -164,8 +168,9 @@ func WithIdleLimit(d time.Duration) JoinedOption { return func(j *Joined) { j.id
 
 // WithTransactionPooler says that a pooler such as PgBouncer gives each transaction another
 // session of PostgreSQL. The store notices that by itself with pgx, and takes it for granted with
-// other drivers. Without sessions of its own the store cannot keep a key after the handler has sent
-// ROLLBACK by itself. A duplicate at that moment may then run beside it.
+// other drivers. Without sessions of its own the store cannot keep a key after the handler has ended its
+// transaction by a statement. A duplicate at that moment may then run beside it, unless [Strict] or package
+// pgxstore keeps the handler from writing on.
 func WithTransactionPooler() JoinedOption { return func(j *Joined) { j.pooler = true } }
 
 // Joined returns the store for [idem.NewJoined].
@@ -212,15 +217,15 @@ func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
 	if j.shared != nil {
 		j.slots = j.shared.free
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), cleanUpTimeout)
+	defer cancel()
 	if s.dialect == sqlite {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanUpTimeout)
-		defer cancel()
 		if err := noAttachedFile(ctx, s.db); err != nil {
 			return nil, err
 		}
 	}
-	if s.halfOnTimeout {
-		s.log.Warn("tokenstore/sql: innodb_rollback_on_timeout is off: a handler that ignores a lock time-out commits the rest of its writes, and nothing tells")
+	if s.halfOnTimeout && !isStrict(ctx, s.db) {
+		s.log.Warn("tokenstore/sql: innodb_rollback_on_timeout is off: a handler that ignores a lock time-out commits the rest of its writes, and nothing tells. Open the pool with sqlstore.OpenStrict or sqlstore.Strict, which refuse that")
 	}
 	j.guard = guards[s.dialect](j)
 	return j, nil

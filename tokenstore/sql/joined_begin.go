@@ -158,6 +158,9 @@ func (j *Joined) tryBegin(ctx context.Context, id idem.KeyID, req idem.JoinedReq
 	t.attempt = idem.Attempt{Number: p.next, Fence: idem.JoinedFence(p.next), Nonce: req.Nonce}
 	taken, waited, err := j.guard.take(ctx, t, &p, from)
 	if err == nil && taken && !waited {
+		if s, ok := t.session.(*sqlSession); ok {
+			s.hand()
+		}
 		return t, false, nil
 	}
 	t.finish(ctx, true) // the slot stays

@@ -25,6 +25,7 @@ type joinedTx struct {
 	given   atomic.Bool // the handler has tx
 	state   any         // of the guard
 
+	failed   error // of a statement over which the handler went on, with [Strict]
 	finished bool
 	unfit    bool // the connection must not be used any more
 }
@@ -61,8 +62,12 @@ func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 		return fmt.Errorf("tokenstore/sql: commit: %w: it has %d bytes, and the database takes %d", idem.ErrResponseInvalid, n, t.joined.longest)
 	}
 	g := t.joined.guard
+	t.back(ctx)
 	err := g.complete(ctx, t, &completion{settlement: s.ID, response: response,
 		resultTTL: wholeMicros(max(s.ResultTTL, t.req.ResultTTL)), keyTTL: wholeMicros(max(s.KeyTTL, s.ResultTTL, t.req.KeyTTL, t.req.ResultTTL))})
+	if err == nil && t.failed != nil {
+		err = fmt.Errorf("%w: %w", idem.ErrSwallowed, t.failed)
+	}
 	if err != nil {
 		return t.fail(ctx, err)
 	}
@@ -80,6 +85,13 @@ func (t *joinedTx) Commit(ctx context.Context, s idem.Settlement) error {
 		return fmt.Errorf("tokenstore/sql: commit: %w: %w", idem.ErrRolledBack, err)
 	}
 	return fmt.Errorf("tokenstore/sql: commit: %w: %w", idem.ErrUnavailable, err) // it may have been committed
+}
+
+// back ends the handler's use of the transaction.
+func (t *joinedTx) back(ctx context.Context) {
+	if s, ok := t.session.(*sqlSession); ok && t.failed == nil {
+		t.failed = s.back(ctx)
+	}
 }
 
 // fail rolls back, because COMMIT was not sent, and returns the meaning of an error before it.
@@ -115,6 +127,7 @@ func (t *joinedTx) escape(ctx context.Context, err error) error {
 
 // Rollback rolls the transaction back. [idem.JoinedTx] has the errors.
 func (t *joinedTx) Rollback(ctx context.Context) error {
+	t.back(ctx)
 	if t.given.Load() {
 		if err := t.joined.guard.escaped(ctx, t); errors.Is(err, idem.ErrEscaped) {
 			return t.escape(ctx, err)

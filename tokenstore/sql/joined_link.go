@@ -31,15 +31,9 @@ type link interface {
 
 // linkOf returns the link of a connection of pgx's stdlib, or nil for another driver. It calls the
 // methods Conn and PgConn by their names, because an import of pgx would link it into services on
-// other databases. A wrapper of the connection shows it by a method Raw.
+// other databases.
 func linkOf(conn any) link {
-	for {
-		wrapper, ok := conn.(interface{ Raw() driver.Conn })
-		if !ok {
-			break
-		}
-		conn = wrapper.Raw()
-	}
+	conn = innermost(conn)
 	for _, name := range []string{"Conn", "PgConn"} {
 		v := reflect.ValueOf(conn)
 		if !v.IsValid() {
@@ -53,6 +47,45 @@ func linkOf(conn any) link {
 	}
 	l, _ := conn.(link)
 	return l
+}
+
+// innermost returns the connection of the driver. A wrapper shows what it wraps by a method Raw.
+func innermost(conn any) any {
+	for {
+		wrapper, ok := conn.(interface{ Raw() driver.Conn })
+		if !ok {
+			return conn
+		}
+		conn = wrapper.Raw()
+	}
+}
+
+// strictOf returns the connection of [Strict] among the wrappers of a connection, or nil.
+func strictOf(conn any) *strictConn {
+	for {
+		if c, ok := conn.(*strictConn); ok {
+			return c
+		}
+		wrapper, ok := conn.(interface{ Raw() driver.Conn })
+		if !ok {
+			return nil
+		}
+		conn = wrapper.Raw()
+	}
+}
+
+// isStrict reports whether the connections of a pool are those of [Strict].
+func isStrict(ctx context.Context, db *sql.DB) (strict bool) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return false
+	}
+	defer conn.Close() //nolint:errcheck // it goes back to the pool
+	_ = conn.Raw(func(driverConn any) error {
+		strict = strictOf(driverConn) != nil
+		return nil
+	})
+	return strict
 }
 
 // BehindPooler reports whether the sessions of a PostgreSQL pool are not those that the server gave to

@@ -15,7 +15,8 @@ import (
 var errConnectionLost = errors.New("tokenstore/sql: the connection was lost before COMMIT: it was cut or killed, or the transaction was idle for too long")
 
 // lost finds out what became of a transaction whose savepoint could not be removed. failed says
-// that the handler has not answered with success.
+// that the handler has not answered with success. With [Strict] a handler that has answered so did not
+// go on either.
 //
 //	the savepoint is there after all     the error that was met
 //	the record is committed as pending   ErrEscaped
@@ -40,7 +41,7 @@ func (g *mysqlGuard) lost(ctx context.Context, t *joinedTx, cause error, failed 
 		cause = fmt.Errorf("%w: %w", ErrHandlerEnded, err)
 	}
 	conflict := g.joined.dialect.fault(cause) == faultConflict
-	nothing := (failed || conflict) && g.nothingFollowed(ctx, t)
+	nothing := (failed || conflict || t.failed != nil) && g.nothingFollowed(ctx, t)
 	left, err := g.leftPending(ctx, t)
 	switch {
 	case err == nil && left:

@@ -76,7 +76,7 @@ func (c sqlConnector) Connect(ctx context.Context) (Session, error) {
 	}
 	s := &sqlSession{conn: conn}
 	_ = conn.Raw(func(driverConn any) error {
-		s.link = linkOf(driverConn)
+		s.link, s.strict = linkOf(driverConn), strictOf(driverConn)
 		return nil
 	})
 	return s, nil
@@ -86,6 +86,7 @@ func (c sqlConnector) Connect(ctx context.Context) (Session, error) {
 type sqlSession struct {
 	conn   *sql.Conn
 	link   link               // nil if the driver has none
+	strict *strictConn        // nil without [Strict]
 	tx     *sql.Tx            // nil before Begin
 	cancel context.CancelFunc // ends the context of tx
 	stuck  <-chan error       // of a call that has given up waiting
@@ -113,6 +114,38 @@ func (s *sqlSession) Begin(ctx context.Context, level sql.IsolationLevel) error 
 		return ctx.Err()
 	}
 	return nil
+}
+
+// hand gives the transaction to a handler.
+func (s *sqlSession) hand() {
+	if s.strict != nil {
+		_ = s.conn.Raw(func(any) error {
+			s.strict.armed, s.strict.failure = true, nil
+			return nil
+		})
+	}
+}
+
+// back takes the transaction back from a handler that has returned. It returns the error of a statement
+// over which the handler went on.
+func (s *sqlSession) back(ctx context.Context) error {
+	if s.strict == nil {
+		return nil
+	}
+	failed := make(chan error, 1)
+	_ = s.within(ctx, func() error {
+		return s.conn.Raw(func(any) error {
+			failed <- s.strict.failure
+			s.strict.armed = false
+			return nil
+		})
+	})
+	select {
+	case err := <-failed:
+		return err
+	default: // a goroutine of the handler is in a statement
+		return nil
+	}
 }
 
 func (s *sqlSession) Status(ctx context.Context) (status TxStatus, err error) {

@@ -101,7 +101,7 @@ var errNoHook = errors.New("the driver of SQLite has no commit hook: use modernc
 // into services on other databases.
 func setCommitHook(conn *sql.Conn, allow func() bool) error {
 	return conn.Raw(func(driverConn any) error {
-		register := reflect.ValueOf(driverConn).MethodByName("RegisterCommitHook")
+		register := reflect.ValueOf(innermost(driverConn)).MethodByName("RegisterCommitHook")
 		if !register.IsValid() || register.Type().NumIn() != 1 {
 			return errNoHook
 		}

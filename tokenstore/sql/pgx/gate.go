@@ -12,7 +12,8 @@ import (
 
 // gate lets the calls of a handler through until the handler has returned. A connection of pgx is
 // for one goroutine, so the middleware waits until the calls of others have ended. The gate also sees
-// whether the transaction has ended between two calls.
+// whether the transaction has ended between two calls, and lets none through after that: the
+// handler has sent ROLLBACK or COMMIT, and what it wrote next would commit by itself.
 type gate struct {
 	conn *pgconn.PgConn
 
@@ -24,13 +25,18 @@ type gate struct {
 }
 
 // enter lets a call in. The caller calls leave if the error is nil.
-func (g *gate) enter() error {
+func (g *gate) enter() error { return g.enterAfter(ErrHandlerEnded) }
+
+// enterAfter is enter for a call after the end of the transaction. lost is its error.
+func (g *gate) enterAfter(lost error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.shut != nil {
 		return pgx.ErrTxClosed
 	}
-	g.look()
+	if g.look(); g.lost && lost != nil {
+		return lost
+	}
 	g.calls++
 	return nil
 }
@@ -183,7 +189,7 @@ type opened struct {
 
 // close runs a call that may close them.
 func (o *opened) close(call func() (closed bool)) {
-	if o.closed || o.gate.enter() != nil { // the middleware closes the connection then
+	if o.closed || o.gate.enterAfter(nil) != nil { // the middleware closes the connection then
 		return
 	}
 	change := 0

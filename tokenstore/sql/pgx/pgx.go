@@ -16,7 +16,8 @@ import (
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
-// ErrHandlerEnded says that a handler called Commit of its transaction. The middleware commits.
+// ErrHandlerEnded says that a handler called Commit of its transaction, or has ended it by a statement and
+// goes on. The middleware commits.
 var ErrHandlerEnded = errors.New("tokenstore/sql/pgx: the middleware commits this transaction, after the handler has returned")
 
 // Joined returns the store for [idem.NewJoined] with the transactions of a pool. The store keeps
@@ -56,7 +57,9 @@ func (c *closers) Close() error { return errors.Join(c.store.Close(), c.db.Close
 
 // Tx returns the transaction of the running handler. Its writes commit together with the record
 // of the request. Its Begin makes savepoints, as usual. Do not call its Commit or Rollback. Commit
-// returns ErrHandlerEnded, and after either the middleware rolls everything back.
+// returns ErrHandlerEnded, and after either the middleware rolls everything back. A handler that has
+// sent ROLLBACK or COMMIT as a statement gets ErrHandlerEnded for each further statement. Its Conn is the
+// connection itself, and calls of that are not noticed.
 //
 // The error wraps idem.ErrNoExecution, idem.ErrExecutionEnded, idem.ErrNotJoined or
 // sqlstore.ErrOtherStore.

@@ -1,0 +1,213 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+)
+
+// ErrStatementFailed says that a statement of the transaction has failed before, and that this one was
+// not sent. It wraps the error of the first.
+var ErrStatementFailed = errors.New("tokenstore/sql: an earlier statement of the transaction has failed, so no other one is sent: answer with an error, or go back to a savepoint")
+
+// Strict wraps a connector, for [database/sql.OpenDB]. A handler that ignores the error of a statement
+// then commits nothing. On MySQL, MariaDB and SQLite the server would let it go on, and a payment
+// could commit without its debit, for example after a lock time-out. On PostgreSQL the server itself
+// refuses to go on. There Strict also refuses statements after a handler has ended its
+// transaction by a statement, which behind a pooler keeps it from paying beside a duplicate.
+//
+// In the transaction of a handler in joined mode, once a statement has failed, each further one fails
+// with [ErrStatementFailed] and is not sent. ROLLBACK TO SAVEPOINT is sent, and ends that. If the handler
+// answers with success all the same, everything is rolled back, with the event misused, and a repeat
+// runs. So a handler that expects an error, such as that of a unique key, sets a savepoint before.
+// Everywhere else the connections work as without Strict.
+//
+// It needs a driver with the interfaces of contexts, such as pgx, go-sql-driver/mysql and
+// modernc.org/sqlite. [sql.Conn.Raw] gives a connection whose method Raw returns that of the driver.
+// Calls through that are not noticed, and neither is a statement with a context that had ended before, which
+// [database/sql] does not hand to the driver.
+func Strict(c driver.Connector) driver.Connector { return strictConnector{c} }
+
+// OpenStrict is [sql.Open] with [Strict].
+func OpenStrict(driverName, dataSourceName string) (*sql.DB, error) {
+	db, err := sql.Open(driverName, dataSourceName)
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close() //nolint:errcheck // it has no connection
+	d := db.Driver()
+	var c driver.Connector = namedConnector{dataSourceName, d}
+	if of, ok := d.(driver.DriverContext); ok {
+		if c, err = of.OpenConnector(dataSourceName); err != nil {
+			return nil, err
+		}
+	}
+	return sql.OpenDB(Strict(c)), nil
+}
+
+// namedConnector connects to a name, with a driver that has no connectors.
+type namedConnector struct {
+	name string
+	of   driver.Driver
+}
+
+func (c namedConnector) Connect(context.Context) (driver.Conn, error) { return c.of.Open(c.name) }
+func (c namedConnector) Driver() driver.Driver                        { return c.of }
+
+type strictConnector struct{ driver.Connector }
+
+func (c strictConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	with, ok := conn.(contextConn)
+	if !ok {
+		_ = conn.Close()
+		return nil, fmt.Errorf("tokenstore/sql: Strict: the driver's %T has no methods with contexts", conn)
+	}
+	return &strictConn{contextConn: with, link: linkOf(conn)}, nil
+}
+
+// Close closes a connector that has to be closed, as [sql.DB.Close] does.
+func (c strictConnector) Close() error {
+	if closer, ok := c.Connector.(io.Closer); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+// contextConn is what database/sql uses of a connection.
+type contextConn interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+}
+
+// strictConn is a connection of [Strict]. database/sql calls its methods, those of its statements and
+// those of its rows one at a time.
+type strictConn struct {
+	contextConn
+	link link // nil if the driver is not pgx
+
+	armed   bool  // a handler has the connection
+	failure error // of the handler's first statement that has failed
+}
+
+// Raw is the connection of the driver.
+func (c *strictConn) Raw() driver.Conn { return c.contextConn }
+
+var rollbackTo = regexp.MustCompile(`(?i)^\s*ROLLBACK\s+(WORK\s+|TRANSACTION\s+)?TO\s`)
+
+// enter lets a statement through.
+func (c *strictConn) enter(statement string) error {
+	switch {
+	case !c.armed:
+		return nil
+	case c.link != nil && TxStatus(c.link.TxStatus()) == TxIdle:
+		return ErrHandlerEnded
+	case c.failure != nil && !rollbackTo.MatchString(statement):
+		return fmt.Errorf("%w: %w", ErrStatementFailed, c.failure)
+	}
+	return nil
+}
+
+// leave notes what became of a statement.
+func (c *strictConn) leave(statement string, err error) {
+	switch {
+	case !c.armed, errors.Is(err, driver.ErrSkip): // another method of the driver comes next
+	case err != nil && c.failure == nil:
+		c.failure = err
+	case err == nil && c.failure != nil && rollbackTo.MatchString(statement):
+		c.failure = nil
+	}
+}
+
+// rows returns the rows of a statement, which may still fail.
+func (c *strictConn) rows(rows driver.Rows, err error) (driver.Rows, error) {
+	if err != nil || !c.armed {
+		return rows, err
+	}
+	return &strictRows{rows, c}, nil
+}
+
+func (c *strictConn) ExecContext(ctx context.Context, statement string, args []driver.NamedValue) (driver.Result, error) {
+	if err := c.enter(statement); err != nil {
+		return nil, err
+	}
+	res, err := c.contextConn.ExecContext(ctx, statement, args)
+	c.leave(statement, err)
+	return res, err
+}
+
+func (c *strictConn) QueryContext(ctx context.Context, statement string, args []driver.NamedValue) (driver.Rows, error) {
+	if err := c.enter(statement); err != nil {
+		return nil, err
+	}
+	rows, err := c.contextConn.QueryContext(ctx, statement, args)
+	c.leave(statement, err)
+	return c.rows(rows, err)
+}
+
+func (c *strictConn) Prepare(statement string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), statement)
+}
+
+func (c *strictConn) PrepareContext(ctx context.Context, statement string) (driver.Stmt, error) {
+	if err := c.enter(statement); err != nil {
+		return nil, err
+	}
+	stmt, err := c.contextConn.PrepareContext(ctx, statement)
+	if err != nil {
+		c.leave(statement, err)
+		return nil, err
+	}
+	return &strictStmt{stmt, c, statement}, nil
+}
+
+// CheckNamedValue also notes an argument that keeps a statement from being sent.
+func (c *strictConn) CheckNamedValue(v *driver.NamedValue) error {
+	return c.check(c.contextConn, v)
+}
+
+// check has a part of the driver check an argument, if it can. Otherwise it does what database/sql does.
+func (c *strictConn) check(part any, v *driver.NamedValue) (err error) {
+	err = driver.ErrSkip
+	if checker, ok := part.(driver.NamedValueChecker); ok {
+		err = checker.CheckNamedValue(v)
+	}
+	if errors.Is(err, driver.ErrSkip) {
+		v.Value, err = driver.DefaultParameterConverter.ConvertValue(v.Value)
+	}
+	if err != nil && !errors.Is(err, driver.ErrRemoveArgument) {
+		c.leave("", err)
+	}
+	return err
+}
+
+func (c *strictConn) Ping(ctx context.Context) error {
+	if pinger, ok := c.contextConn.(driver.Pinger); ok {
+		return pinger.Ping(ctx)
+	}
+	return nil
+}
+
+// ResetSession readies the connection for its next user.
+func (c *strictConn) ResetSession(ctx context.Context) error {
+	c.armed, c.failure = false, nil
+	if resetter, ok := c.contextConn.(driver.SessionResetter); ok {
+		return resetter.ResetSession(ctx)
+	}
+	return nil
+}
+
+func (c *strictConn) IsValid() bool {
+	validator, ok := c.contextConn.(driver.Validator)
+	return !ok || validator.IsValid()
+}

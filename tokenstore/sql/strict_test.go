@@ -1,0 +1,229 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// strictly opens the pool of a service with [Strict].
+func strictly(tb testing.TB, p serviceParts) serviceParts {
+	tb.Helper()
+	p.rewrite = func(old *pools) {
+		name := map[bool]string{true: "pgx", false: "mysql"}[strings.HasPrefix(old.dsn, "postgres")]
+		if strings.HasPrefix(old.dsn, "file:") {
+			name = "sqlite"
+			_ = old.write.Close()
+		}
+		db, err := OpenStrict(name, old.dsn)
+		if err != nil {
+			tb.Error(err)
+			return
+		}
+		tb.Cleanup(func() { _ = db.Close() })
+		db.SetMaxOpenConns(max(old.write.Stats().MaxOpenConnections, 1))
+		db.SetMaxIdleConns(8)
+		old.write = db
+	}
+	return p
+}
+
+// failing are statements that fail in different ways, by dialect where it matters.
+func failing(d Dialect) map[string]func(ctx context.Context, tx *sql.Tx) error {
+	late := "SELECT 1 / (3 - x) FROM generate_series(1, 5) x" // the first rows are there
+	switch d {
+	case MySQL():
+		late = "SELECT EXP(x) FROM (SELECT 1 AS x UNION ALL SELECT 2 UNION ALL SELECT 10000) t"
+	case SQLite():
+		late = "WITH t(x) AS (VALUES (1), (2), (-9223372036854775808)) SELECT abs(x) FROM t"
+	}
+	return map[string]func(ctx context.Context, tx *sql.Tx) error{
+		"table": func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "DELETE FROM nowhere")
+			return err
+		},
+		"unique": func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO taken VALUES (1)")
+			return err
+		},
+		"prepared": func(ctx context.Context, tx *sql.Tx) error {
+			stmt, err := tx.PrepareContext(ctx, "INSERT INTO taken VALUES (1)")
+			if err != nil {
+				return nil // it has to fail later
+			}
+			defer stmt.Close()
+			_, err = stmt.ExecContext(ctx)
+			return err
+		},
+		"argument": func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO taken VALUES (?)", struct{ x chan int }{})
+			return err
+		},
+		"rows": func(ctx context.Context, tx *sql.Tx) error {
+			rows, err := tx.QueryContext(ctx, late)
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+			}
+			return rows.Err()
+		},
+	}
+}
+
+// A handler goes on after any failure. Its payment does not commit without what has failed.
+func TestStrictPaymentDoesNotCommitWithoutAStatementThatHasFailed(t *testing.T) {
+	onEachService(t, strictly(t, serviceParts{}), func(s *service) {
+		mustExec(s, s.pools.write, "CREATE TABLE taken (x INT PRIMARY KEY)")
+		mustExec(s, s.pools.write, "INSERT INTO taken VALUES (1)")
+		for name, fail := range failing(s.backend.dialect) {
+			s.events = nil
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				if err := fail(c, tx); err == nil {
+					s.Errorf("%s: <nil>, want an error", name)
+				}
+				if err := s.insert(c, tx); !errors.Is(err, ErrStatementFailed) {
+					s.Errorf("%s: the payment = %v, want %v", name, err, ErrStatementFailed)
+				}
+				c.String(201, "paid")
+				return nil
+			}))
+			s.want(s.pay(name), refused(503, idem.CodeUnavailable))
+			s.wantMisuse(idem.ErrSwallowed)
+			s.wantPayments(0)
+			s.with(s.paying(402))
+			s.want(s.pay(name), answer{status: 402, body: "paid"})
+		}
+		s.wantNothingOpen("after the failures")
+		if s.backend.dialect == MySQL() {
+			s.wantCleanPool()
+		}
+	})
+}
+
+// The server undoes one statement after a lock time-out. That was a payment without its debit.
+func TestStrictLockTimeoutIsNotIgnored(t *testing.T) {
+	onMariaDB(t, strictly(t, serviceParts{}), func(s *service) {
+		mustExec(s, s.pools.write, "CREATE TABLE accounts (id INT PRIMARY KEY, n INT NOT NULL)")
+		mustExec(s, s.pools.write, "INSERT INTO accounts VALUES (1, 100)")
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			if err := lockTimeout(s, tx); mysqlNumber(err) != 1205 {
+				s.Errorf("the debit = %v, want a lock time-out", err)
+			}
+			_ = s.insert(c, tx)
+			c.String(201, "paid")
+			return nil
+		}))
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		s.wantMisuse(idem.ErrSwallowed)
+		s.wantPayments(0)
+		s.wantOnePayment("k1")
+		s.wantCleanPool()
+	})
+}
+
+// The server has ended the transaction, and nothing was sent after that. So nothing is in doubt.
+func TestStrictLossIsARollback(t *testing.T) {
+	onLosses(t, strictly(t, serviceParts{}), func(s *service, l loss) {
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			_ = l.suffer(s, tx)
+			if err := s.insert(c, tx); !errors.Is(err, ErrStatementFailed) {
+				s.Errorf("the payment after a %s = %v, want %v", l.name, err, ErrStatementFailed)
+			}
+			c.String(201, "paid")
+			return nil
+		}))
+		s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+		s.wantMisuse(idem.ErrSwallowed)
+		s.wantPayments(0)
+		s.wantOnePayment("k1")
+		s.wantCleanPool()
+	})
+}
+
+// A handler that expects an error goes back to a savepoint.
+func TestStrictGoesOnFromASavepoint(t *testing.T) {
+	onEachService(t, strictly(t, serviceParts{}), func(s *service) {
+		mustExec(s, s.pools.write, "CREATE TABLE taken (x INT PRIMARY KEY)")
+		mustExec(s, s.pools.write, "INSERT INTO taken VALUES (1)")
+		for key, back := range map[string]string{"k1": "ROLLBACK TO SAVEPOINT a", "k2": " rollback\n to a"} {
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				if _, err := tx.Exec("SAVEPOINT a"); err != nil {
+					return err
+				}
+				if _, err := tx.Exec("INSERT INTO taken VALUES (1)"); err == nil {
+					s.Error("a second row with the key was inserted")
+				}
+				if _, err := tx.Exec(back); err != nil {
+					return err
+				}
+				err := s.insert(c, tx)
+				c.String(201, "paid")
+				return err
+			}))
+			s.want(s.pay(key), paid)
+		}
+		s.wantPayments(2)
+	})
+}
+
+// Only the transactions of joined mode are strict. The same connection is an ordinary one before and after.
+func TestStrictLeavesOtherTransactionsAlone(t *testing.T) {
+	onEachService(t, strictly(t, serviceParts{pool: 2}), func(s *service) {
+		if s.backend.dialect == PostgreSQL() {
+			return // the server itself is strict
+		}
+		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+			_, _ = tx.Exec("DELETE FROM nowhere")
+			c.String(500, "sorry")
+			return nil
+		}))
+		for range 3 {
+			s.want(s.pay("k1"), answer{status: 500, body: "sorry"})
+			tx, err := s.pools.write.Begin()
+			if err != nil {
+				s.Fatal(err)
+			}
+			_, failed := tx.Exec("DELETE FROM nowhere")
+			_, err = tx.Exec("INSERT INTO payments (op, amount) VALUES ('other', 1)")
+			if failed == nil || err != nil || tx.Commit() != nil {
+				s.Errorf("a statement after one with the error %v = %v, want <nil>", failed, err)
+			}
+		}
+		s.wantPayments(3)
+		var warned int
+		if err := s.pools.write.QueryRow("SELECT count(*) FROM payments WHERE op = 'other'").Scan(&warned); err != nil || warned != 3 {
+			s.Errorf("%d payments of others, %v, want 3", warned, err)
+		}
+	})
+}
+
+// Behind a pooler nothing holds the key of a handler that has sent ROLLBACK. So it may not write on.
+func TestStrictHandlerThatHasEndedItsTransactionWritesNothing(t *testing.T) {
+	for _, b := range []backend{backends()[0], throughPgBouncer} {
+		t.Run(b.name, func(t *testing.T) {
+			s := startService(t, b, strictly(t, serviceParts{}))
+			for _, end := range []string{"ROLLBACK", "COMMIT"} {
+				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+					_, _ = tx.Exec(end)
+					for _, statement := range []string{"BEGIN", "INSERT INTO payments VALUES ('more', 1)"} {
+						if _, err := tx.Exec(statement); !errors.Is(err, ErrHandlerEnded) {
+							t.Errorf("%s after %s = %v, want %v", statement, end, err, ErrHandlerEnded)
+						}
+					}
+					c.String(201, "paid")
+					return nil
+				}))
+				s.want(s.pay(end), refused(409, idem.CodeOutcomeUnknown))
+			}
+			s.wantPayments(0)
+		})
+	}
+}
