@@ -86,7 +86,7 @@ func TestStrictPaymentDoesNotCommitWithoutAStatementThatHasFailed(t *testing.T) 
 		for name, fail := range failing(s.backend.dialect) {
 			s.events = nil
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-				if err := fail(c, tx); err == nil {
+				if err := fail(c.Request.Context(), tx); err == nil {
 					s.Errorf("%s: <nil>, want an error", name)
 				}
 				if err := s.insert(c, tx); !errors.Is(err, ErrStatementFailed) {
