@@ -6,13 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/database"
-	"github.com/idemkeeper/idemkeeper/internal/operate"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
@@ -104,42 +100,3 @@ type sqlTools struct{ *sqlstore.Store }
 
 // AcceptLoss implements tokenStore. The store notices no loss.
 func (s sqlTools) AcceptLoss(context.Context) (int, error) { return 0, nil }
-
-// migrateTimeout bounds a migration. Another one may run first.
-const migrateTimeout = 2 * time.Minute
-
-func (a *app) storeMigrate() *cobra.Command {
-	return &cobra.Command{
-		Use:   "migrate",
-		Short: "Create the tables of a token store in SQL, or bring them up to date",
-		Long: `Create the tables of the token store in --database, or bring them to the version of
-this build. It is safe to repeat, and does nothing to tables that are up to date. The
-user needs the right to create tables, which the services do not need.
-
-Run it before new instances start. Running instances of the earlier build go on, and
-do not start again afterwards. Tables that a newer build has migrated are refused.`,
-		Example: `  IDEMCTL_DATABASE=postgres://admin@127.0.0.1/payments idemctl store migrate
-  idemctl --database sqlite:payments.db store migrate`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.database == "" {
-				return wrongUse("store migrate needs --database or IDEMCTL_DATABASE")
-			}
-			db, err := a.openSQL(database.Options{Create: true})
-			if err != nil {
-				return err
-			}
-			defer func() { _ = db.Close() }()
-			ctx, cancel := context.WithTimeout(cmd.Context(), migrateTimeout)
-			defer cancel()
-			if err := sqlstore.Migrate(ctx, db.Write, db.Dialect, a.sqlOptions(db, slog.New(slog.DiscardHandler))...); err != nil {
-				return fmt.Errorf("--database: %w", err)
-			}
-			if a.json {
-				return writeJSON(a.stdout, map[string]int{"schema_version": sqlstore.SchemaVersion})
-			}
-			_, err = fmt.Fprintf(a.stdout, "the tables in %s have version %d\n", operate.OneLine(db.Name), sqlstore.SchemaVersion)
-			return err
-		},
-	}
-}

@@ -40,7 +40,11 @@ func freshDatabase(t *testing.T, admin string) string {
 	db := opened(t, admin)
 	name := fmt.Sprintf("idemctl_%d_%d", os.Getpid(), freshDatabases.Add(1))
 	execSQL(t, db.Write, "CREATE DATABASE "+name)
-	t.Cleanup(func() { execSQL(t, opened(t, admin).Write, "DROP DATABASE "+name) })
+	drop := "DROP DATABASE " + name
+	if strings.HasPrefix(admin, "postgres:") {
+		drop += " WITH (FORCE)" // a pooler keeps its connections
+	}
+	t.Cleanup(func() { execSQL(t, opened(t, admin).Write, drop) })
 	u, err := url.Parse(admin)
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +75,8 @@ func migratedStore(t *testing.T, name string) *sqlstore.Store {
 	t.Helper()
 	env := map[string]string{"IDEMCTL_DATABASE": name}
 	for range 2 {
-		if got := idemctl(t, env, "store", "migrate"); got.code != 0 || !strings.Contains(got.stdout, "have version 2") {
-			t.Fatalf("store migrate = %+v, want version 2", got)
+		if got := idemctl(t, env, "store", "migrate"); got.code != 0 || !strings.Contains(got.stdout, "have version 3") {
+			t.Fatalf("store migrate = %+v, want version 3", got)
 		}
 	}
 	db := opened(t, name)

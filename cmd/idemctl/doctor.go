@@ -90,7 +90,10 @@ exits with 1 if a check failed, and with 0 if there are only warnings.
   database            the database can be reached
   database-version    PostgreSQL 13, MySQL 8, MariaDB 10.6, SQLite 3.42, or later
   database-schema     the tables have the version of this build
-  database-settings   acknowledged records survive a crash
+  database-pooler     a pooler such as PgBouncer in front of PostgreSQL
+  database-rights     this user has the rights of a service (not SQLite)
+  database-settings   acknowledged records survive a crash, and the binary log and the
+                      sql_mode of MySQL and MariaDB are not ones that refuse records
   database-write      the database accepts writes, so it is no standby
   zookeeper           the server can be reached and serves
   zookeeper-version   from the four-letter command srvr
@@ -111,9 +114,13 @@ a second, and znodes to ZooKeeper, which end with its sessions. It changes nothi
 a database. If no service has used an ensemble yet, it creates nothing there and
 warns. With --redis the open records are those in Redis.
 
+Give --database with the user and password of the service, because rights, settings
+of the session and a pooler may be other ones for other users.
+
 If only the services may use the znodes, give the services' --zookeeper-auth. Without
 it, protected znodes are skipped with a warning.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper zk1:2181,zk2:2181,zk3:2181/payments doctor
+  IDEMCTL_DATABASE=postgres://payments_service@db/payments idemctl doctor
   idemctl --redis redis+sentinel://s1:26379,s2:26379/mymaster --json doctor`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.examine(cmd.Context()) },

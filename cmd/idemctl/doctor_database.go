@@ -50,6 +50,9 @@ func (a *app) checkDatabase(ctx context.Context, r *report, db *database.DB) (*s
 	case errors.Is(err, sqlstore.ErrNewerSchema):
 		r.failf("database-schema", "%v: use a newer idemctl", err)
 		return nil, nil
+	case errors.Is(err, sqlstore.ErrRights):
+		r.failf("database-rights", "%v", err)
+		return nil, nil
 	case err != nil:
 		r.failf("database-settings", "%v", err)
 		return nil, nil
@@ -58,6 +61,7 @@ func (a *app) checkDatabase(ctx context.Context, r *report, db *database.DB) (*s
 	if !warned.any {
 		r.okf("database-settings", "acknowledged records survive a crash")
 	}
+	checkRights(ctx, r, db, store)
 	if err := store.Ping(ctx); err != nil {
 		r.failf("database-write", "%v", err)
 	} else {
@@ -71,6 +75,20 @@ func (a *app) checkDatabase(ctx context.Context, r *report, db *database.DB) (*s
 		return nil, nil
 	}
 	return store, []clockReading{readClock(db.Dialect.String(), now, sent)}
+}
+
+// checkRights looks whether a service could run as this user. An operator's user has other rights.
+func checkRights(ctx context.Context, r *report, db *database.DB, store *sqlstore.Store) {
+	const check = "database-rights"
+	switch err := store.CheckRights(ctx, sqlstore.RoleService); {
+	case db.Dialect == sqlstore.SQLite(): // it has no users
+	case errors.Is(err, sqlstore.ErrRights):
+		r.warnf(check, "no service can run as this user: %v", err)
+	case err != nil:
+		r.failf(check, "%v", err)
+	default:
+		r.okf(check, "a service can run as this user")
+	}
 }
 
 // checkPooler looks for a pooler between this client and PostgreSQL. The service may have another way.

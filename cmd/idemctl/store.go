@@ -25,7 +25,7 @@ same as before.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 store accept`,
 		Args:    cobra.NoArgs,
 		RunE:    a.accept,
-	}, a.storeRetire(), a.storeMigrate())
+	}, a.storeRetire(), a.storeMigrate(), a.storeGrants())
 	return cmd
 }
 

@@ -61,6 +61,8 @@ type Options struct {
 	TLS tlsfiles.Files
 }
 
+var errWanted = errors.New("database: want postgres://…, mysql://… or sqlite:FILE")
+
 // Open opens the database of a URL, and connects at the first use:
 //
 //	postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE[?…]   options as in libpq
@@ -83,7 +85,20 @@ func Open(name string, o Options) (*DB, error) {
 	case scheme == "mysql":
 		return openMySQL(name, o)
 	}
-	return nil, errors.New("database: want postgres://…, mysql://… or sqlite:FILE")
+	return nil, errWanted
+}
+
+// DialectOf returns the dialect of a URL as in Open, of which the scheme is enough.
+func DialectOf(name string) (sqlstore.Dialect, error) {
+	switch scheme, _, _ := strings.Cut(name, ":"); scheme {
+	case "sqlite":
+		return sqlstore.SQLite(), nil
+	case "postgres", "postgresql":
+		return sqlstore.PostgreSQL(), nil
+	case "mysql":
+		return sqlstore.MySQL(), nil
+	}
+	return sqlstore.Dialect{}, errWanted
 }
 
 // checkAuthority refuses a URL whose password has characters that belong escaped. A part of the

@@ -205,6 +205,8 @@ func (s *Store) failed(method string, err error) error {
 		err = fmt.Errorf("%w: %w", errReadOnlyDatabase, err)
 	case faultBusy:
 		err = fmt.Errorf("another transaction holds the lock: %w", err)
+	case faultDenied:
+		err = fmt.Errorf("%w: %w", ErrRights, err)
 	}
 	return fmt.Errorf("tokenstore/sql: %s: %w: %w", method, idem.ErrUnavailable, err)
 }

@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Dialect is a kind of SQL database. Make it with [PostgreSQL], [MySQL] or [SQLite].
@@ -49,6 +51,15 @@ type dialect struct {
 	// beginMigration and endMigration let one migration run at a time. PostgreSQL and SQLite
 	// undo a migration that fails.
 	beginMigration, endMigration, undoMigration []string
+	// waitAtMost follows beginMigration. It bounds how long a statement waits for a table that others use.
+	waitAtMost func(time.Duration) string
+	// lacking returns the rights that the user of the database does not have, in the order of wanted. nil if
+	// the database has no users.
+	lacking func(ctx context.Context, q querier, n names, wanted []right) ([]right, error)
+	// grantee quotes a user for GRANT.
+	grantee func(user string) (string, error)
+	// commentsStay keeps the comments of a statement, because the database stores its text.
+	commentsStay bool
 }
 
 // longestValue is the longest response in bytes, on a database without a lower limit. All of
@@ -67,10 +78,14 @@ const (
 	faultTooBig                 // a value does not fit; nothing was done
 	faultBusy                   // another transaction held a lock for too long; nothing was done
 	faultThere                  // an earlier try of a migration has added the column; nothing was done
+	faultDenied                 // the user of the database lacks a right; nothing was done
 )
 
 // tableNames are the tables of the store. The migrations have their columns.
 var tableNames = []string{"schema", "never", "records", "bindings", "domains", "decisions", "notes"}
+
+// viewName is the view of the records in readable types.
+const viewName = "readable"
 
 // names writes the names of tables into SQL.
 type names struct {
@@ -120,7 +135,7 @@ func (n names) sql(text string) string {
 		durable = " RETURNING " + n.dialect.durably("1")
 	}
 	pairs := []string{"{clock}", n.dialect.clock, "{once}", n.dialect.once, "{durable}", durable}
-	for _, name := range tableNames {
+	for _, name := range append(slices.Clip(tableNames), viewName) {
 		pairs = append(pairs, "{"+name+"}", n.table(name))
 	}
 	text = strings.NewReplacer(pairs...).Replace(text)
@@ -145,4 +160,5 @@ type querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 }

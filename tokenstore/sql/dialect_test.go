@@ -78,9 +78,14 @@ func TestStatementsForDialects(t *testing.T) {
 
 func TestStatementsOfAFile(t *testing.T) {
 	t.Parallel()
-	got := splitStatements("-- about; this\nCREATE TABLE a (\n\tx int, -- with; a comment\n\ty int\n);\n\nCREATE TABLE b (z int);\n")
-	want := []string{"CREATE TABLE a (\n\tx int,\n\ty int\n)", "CREATE TABLE b (z int)"}
-	if !slices.Equal(got, want) {
-		t.Errorf("splitStatements() = %q, want %q", got, want)
+	const file = "-- about; this\nCREATE TABLE a (\n\tx int, -- with; a comment\n\ty int\n);\n\nDO $$\nBEGIN\n\tx;\nEND $$;\nCREATE TABLE b (z int);\n"
+	block := "DO $$\nBEGIN\n\tx;\nEND $$"
+	for comments, first := range map[bool]string{
+		false: "CREATE TABLE a (\n\tx int,\n\ty int\n)",
+		true:  "CREATE TABLE a (\n\tx int, -- with; a comment\n\ty int\n)",
+	} {
+		if got, want := splitStatements(file, comments), []string{first, block, "CREATE TABLE b (z int)"}; !slices.Equal(got, want) {
+			t.Errorf("splitStatements(%t) = %q, want %q", comments, got, want)
+		}
 	}
 }

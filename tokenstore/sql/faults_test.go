@@ -58,6 +58,7 @@ func TestMissingTables(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
 		s := b.store(t, p, WithExpiry(0))
+		mustExec(t, p.write, "DROP VIEW idem_readable")
 		mustExec(t, p.write, "DROP TABLE idem_records")
 		for _, table := range []string{"schema", "bindings", "domains", "decisions", "notes"} {
 			mustExec(t, p.write, "DROP TABLE idem_"+table)

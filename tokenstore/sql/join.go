@@ -53,7 +53,13 @@ func JoinOver(ctx context.Context, db *sql.DB, d Dialect, joined func(*Store, ..
 	if err != nil {
 		return nil, err
 	}
-	j, err := joined(store, ofJoined...)
+	if store.config.expireEvery == 0 { // otherwise New has checked them
+		err = store.checkRights(ctx, RoleService.rights())
+	}
+	var j *Joined
+	if err == nil {
+		j, err = joined(store, ofJoined...)
+	}
 	if err != nil {
 		_ = store.Close()
 		return nil, err

@@ -4,11 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"embed"
 	"errors"
 	"fmt"
-	"path"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,20 +21,26 @@ var (
 	// ErrNewerSchema says that a newer build has migrated the tables. This build does not know
 	// what they mean now.
 	ErrNewerSchema = errors.New("tokenstore/sql: a newer build has migrated the tables")
+	// ErrTablesInUse says that [Migrate] gave up, because others use the tables. They have the version that
+	// they had, and Migrate can be repeated.
+	ErrTablesInUse = errors.New("tokenstore/sql: the tables are in use")
 )
 
 // SchemaVersion is the version of the tables that this build works with.
-const SchemaVersion = 2
+const SchemaVersion = 3
 
-//go:embed migrations
-var migrationFiles embed.FS
+// mostMigrations bounds how often Migrate starts over because others use the tables.
+const mostMigrations = 10
 
 // Migrate creates the tables, or brings them to [SchemaVersion]. It does nothing if they have
 // that version. It is safe to call from several processes at once, and to repeat after an
-// error. The user of the database needs the right to create tables, which [New] does not
+// error. The user of the database needs the right to create tables and views, which [New] does not
 // need.
 //
-// The error wraps ErrNewerSchema, or is one of the database.
+// Payments may go on meanwhile. If a transaction uses a table for longer than [WithMigrationWait], Migrate lets
+// the payments behind it pass, and tries again 9 times.
+//
+// The error wraps ErrNewerSchema or ErrTablesInUse, or is one of the database.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) error {
 	cfg, err := newConfig(db, d.d, opts)
 	if err != nil {
@@ -44,19 +48,39 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) error {
 	}
 	n := names{d.d, cfg.schema, cfg.prefix}
 	if version, err := n.version(ctx, db); err != nil || version == SchemaVersion {
-		return err
+		return n.explain(ctx, db, err)
 	}
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("tokenstore/sql: migrate: %w", err)
 	}
 	defer conn.Close() //nolint:errcheck // it goes back to the pool, or is closed already
-	return n.migrate(ctx, conn)
+	var inUse error
+	for tries := 1; ; tries++ {
+		err := n.migrate(ctx, conn, cfg.tableWait)
+		switch {
+		case n.dialect.fault(err) == faultBusy:
+			inUse = fmt.Errorf("%w: a transaction, a backup or a vacuum has held one for longer than %v, at each of %d tries: end it, or let "+
+				"the migration and all payments behind it wait longer (WithMigrationWait, --lock-timeout): %w", ErrTablesInUse, cfg.tableWait, tries, err)
+		case err != nil && ctx.Err() != nil && inUse != nil:
+			return inUse
+		default:
+			return err
+		}
+		if tries == mostMigrations {
+			return inUse
+		}
+		select {
+		case <-time.After(2 * cfg.tableWait): // payments go on
+		case <-ctx.Done():
+			return inUse
+		}
+	}
 }
 
 // migrate runs the missing migrations, while no other process does.
-func (n names) migrate(ctx context.Context, conn *sql.Conn) (err error) {
-	if err := execAll(ctx, conn, n.dialect.beginMigration); err != nil {
+func (n names) migrate(ctx context.Context, conn *sql.Conn, wait time.Duration) (err error) {
+	if err := execAll(ctx, conn, n.begin(wait)); err != nil {
 		return errors.Join(fmt.Errorf("tokenstore/sql: migrate: %w", err), n.undo(ctx, conn))
 	}
 	if err := n.runMigrations(ctx, conn); err != nil {
@@ -66,6 +90,14 @@ func (n names) migrate(ctx context.Context, conn *sql.Conn) (err error) {
 		return errors.Join(fmt.Errorf("tokenstore/sql: migrate: %w", err), n.undo(ctx, conn))
 	}
 	return nil
+}
+
+// begin returns the statements before a migration. Its wait for another migration has no limit.
+func (n names) begin(wait time.Duration) []string {
+	if n.dialect.waitAtMost == nil {
+		return n.dialect.beginMigration
+	}
+	return append(slices.Clone(n.dialect.beginMigration), n.dialect.waitAtMost(wait))
 }
 
 func (n names) runMigrations(ctx context.Context, conn *sql.Conn) error {
@@ -79,14 +111,10 @@ func (n names) runMigrations(ctx context.Context, conn *sql.Conn) error {
 			return err
 		}
 		for _, s := range statements {
-			if _, err := conn.ExecContext(ctx, s); err != nil && n.dialect.fault(err) != faultThere {
-				return fmt.Errorf("tokenstore/sql: migrate to version %d: %w", version, err)
+			if _, err := conn.ExecContext(ctx, s); err != nil && n.dialect.fault(err) != faultThere && n.dialect.fault(err) != faultDuplicate {
+				line, _, _ := strings.Cut(s, "\n")
+				return fmt.Errorf("tokenstore/sql: migrate to version %d: %s: %w", version, line, err)
 			}
-		}
-		// Last, because MySQL commits each statement by itself.
-		note := n.sql("INSERT INTO {schema} (version, applied) VALUES (" + strconv.Itoa(version) + ", {clock})")
-		if _, err := conn.ExecContext(ctx, note); err != nil && n.dialect.fault(err) != faultDuplicate {
-			return fmt.Errorf("tokenstore/sql: migrate to version %d: %w", version, err)
 		}
 	}
 	return nil
@@ -135,7 +163,7 @@ func (n names) version(ctx context.Context, q querier) (int, error) {
 	return version, nil
 }
 
-// check fails unless the tables have the version of this build.
+// check fails if the tables do not have the version of this build.
 func (n names) check(ctx context.Context, q querier) error {
 	version, err := n.version(ctx, q)
 	switch {
@@ -147,47 +175,6 @@ func (n names) check(ctx context.Context, q querier) error {
 		return fmt.Errorf("%w: they have version %d, want %d", ErrNotMigrated, version, SchemaVersion)
 	}
 	return nil
-}
-
-// statements returns the statements of a migration.
-func (n names) statements(version int) ([]string, error) {
-	folder := path.Join("migrations", n.dialect.folder)
-	entries, err := migrationFiles.ReadDir(folder)
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries {
-		number, _, _ := strings.Cut(e.Name(), "_")
-		if i, err := strconv.Atoi(number); err != nil || i != version {
-			continue
-		}
-		text, err := migrationFiles.ReadFile(path.Join(folder, e.Name()))
-		if err != nil {
-			return nil, err
-		}
-		return splitStatements(n.sql(string(text))), nil
-	}
-	return nil, fmt.Errorf("tokenstore/sql: no migration %d for %s", version, n.dialect.name)
-}
-
-// splitStatements splits a file at the semicolons that end a line, and leaves out comments.
-// A migration has no parameters and no texts with either.
-func splitStatements(text string) (list []string) {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		line, _, _ = strings.Cut(line, "--")
-		line = strings.TrimRight(line, " \t\n")
-		if line == "" {
-			continue
-		}
-		end := strings.HasSuffix(line, ";")
-		b.WriteString(strings.TrimSuffix(line, ";") + "\n")
-		if end {
-			list = append(list, strings.TrimSpace(b.String()))
-			b.Reset()
-		}
-	}
-	return list
 }
 
 func execAll(ctx context.Context, conn *sql.Conn, statements []string) error {

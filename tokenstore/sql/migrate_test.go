@@ -32,30 +32,6 @@ func TestMigrate(t *testing.T) {
 	})
 }
 
-// A DBA sees in psql what each table and column means.
-func TestTablesOfPostgreSQLHaveComments(t *testing.T) {
-	b := backends()[0]
-	p := b.migrated(t)
-	rows, err := p.write.QueryContext(t.Context(), `SELECT c.relname, coalesce(a.attname, '') FROM pg_class c
-		LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-		WHERE c.relkind = 'r' AND c.relname LIKE 'idem\_%' AND c.relnamespace = 'public'::regnamespace
-		AND (col_description(c.oid, a.attnum) IS NULL OR obj_description(c.oid, 'pg_class') IS NULL)`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var table, column string
-		if err := rows.Scan(&table, &column); err != nil {
-			t.Fatal(err)
-		}
-		t.Errorf("%s or its column %s has no comment", table, column)
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // A migration that fails leaves nothing behind, so it can be repeated.
 func TestMigrationThatFailsIsUndone(t *testing.T) {
 	for _, b := range []backend{backends()[0], backends()[3]} { // MySQL commits each statement by itself

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"time"
 )
 
 // MySQL is the dialect of MySQL 8 and MariaDB 10.6, and of later versions of both. Use it
@@ -28,8 +29,20 @@ var mysql = &dialect{
 	spoken:         func(err error) bool { return mysqlNumber(err) != 0 },
 	check:          mysqlCheck,
 	beginMigration: []string{"DO GET_LOCK('idemkeeper migration', 60)"},
-	endMigration:   []string{"DO RELEASE_LOCK('idemkeeper migration')"},
-	undoMigration:  []string{"DO RELEASE_LOCK('idemkeeper migration')"},
+	endMigration:   endMySQLMigration,
+	undoMigration:  endMySQLMigration,
+	waitAtMost: func(d time.Duration) string {
+		seconds := max((d+time.Second-1)/time.Second, 1)
+		return fmt.Sprintf("SET @idem_lock_wait_timeout = @@SESSION.lock_wait_timeout, SESSION lock_wait_timeout = %d", seconds)
+	},
+	lacking: mysqlLacking,
+	grantee: mysqlGrantee,
+}
+
+// endMySQLMigration gives the session back as it was. Without waitAtMost before it, the variable is NULL.
+var endMySQLMigration = []string{
+	"SET SESSION lock_wait_timeout = coalesce(@idem_lock_wait_timeout, @@SESSION.lock_wait_timeout)",
+	"DO RELEASE_LOCK('idemkeeper migration')",
 }
 
 // mysqlFault reads the error number (MySQL, "Server Error Message Reference").
@@ -47,6 +60,8 @@ func mysqlFault(err error) fault {
 		return faultReadOnly
 	case 1153: // ER_NET_PACKET_TOO_LARGE
 		return faultTooBig
+	case 1142, 1143, 1044: // ER_TABLEACCESS_DENIED_ERROR, ER_COLUMNACCESS_DENIED_ERROR, ER_DBACCESS_DENIED_ERROR
+		return faultDenied
 	case 1205, 3572: // ER_LOCK_WAIT_TIMEOUT, ER_LOCK_NOWAIT
 		return faultBusy
 	}
@@ -62,32 +77,22 @@ func mysqlFault(err error) fault {
 // driver's type has the number in a field and in no method, so this reads the field. An
 // import of the driver would link it into services on other databases.
 func mysqlNumber(err error) uint64 {
-	for ; err != nil; err = unwrapOne(err) {
-		v := reflect.ValueOf(err)
-		if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
-			continue
-		}
-		if v.Elem().Type().Name() != "MySQLError" {
-			continue
-		}
+	if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && !v.IsNil() && v.Elem().Kind() == reflect.Struct && v.Elem().Type().Name() == "MySQLError" {
 		if n := v.Elem().FieldByName("Number"); n.IsValid() && n.CanUint() {
 			return n.Uint()
 		}
 	}
-	return 0
-}
-
-// unwrapOne returns the error below err. It looks at the first one of several.
-func unwrapOne(err error) error {
 	switch e := err.(type) { //nolint:errorlint // this is the walk itself
 	case interface{ Unwrap() error }:
-		return e.Unwrap()
+		return mysqlNumber(e.Unwrap())
 	case interface{ Unwrap() []error }:
-		if below := e.Unwrap(); len(below) > 0 {
-			return below[0]
+		for _, below := range e.Unwrap() {
+			if n := mysqlNumber(below); n != 0 {
+				return n
+			}
 		}
 	}
-	return nil
+	return 0
 }
 
 // mysqlCheck refuses sessions in which a statement does not commit by itself, and servers that would refuse

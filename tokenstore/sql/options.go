@@ -21,6 +21,7 @@ type config struct {
 	visibility     idem.Visibility
 	expireEvery    time.Duration
 	log            *slog.Logger
+	tableWait      time.Duration
 }
 
 // WithSchema keeps the tables in a schema of PostgreSQL or in a database of MySQL. The schema
@@ -51,6 +52,11 @@ func WithSoleProcess() Option { return func(c *config) { c.visibility = idem.Vis
 // Every minute by default. 0 turns it off, and the caller calls [Store.Expire].
 func WithExpiry(every time.Duration) Option { return func(c *config) { c.expireEvery = every } }
 
+// WithMigrationWait sets how long a statement of [Migrate] waits for a table that others use. On
+// PostgreSQL, MySQL and MariaDB every payment that comes meanwhile waits behind it. 1 s by default. MySQL
+// and MariaDB round it up to whole seconds. It has to be longer than the transactions of handlers.
+func WithMigrationWait(most time.Duration) Option { return func(c *config) { c.tableWait = most } }
+
 // WithLogger sets the logger for warnings. [slog.Default] by default.
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
@@ -60,10 +66,19 @@ const longestTable = len("bindings_expires")
 var goodName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func newConfig(db *sql.DB, d *dialect, opts []Option) (config, error) {
-	c := config{prefix: "idem_", read: db, expireEvery: time.Minute, log: slog.Default()}
 	if db == nil {
-		return c, errors.New("tokenstore/sql: no database")
+		return config{}, errors.New("tokenstore/sql: no database")
 	}
+	c, err := configOf(d, opts)
+	if c.read == nil {
+		c.read = db
+	}
+	return c, err
+}
+
+// configOf is a config without a database.
+func configOf(d *dialect, opts []Option) (config, error) {
+	c := config{prefix: "idem_", expireEvery: time.Minute, log: slog.Default(), tableWait: time.Second}
 	if d == nil {
 		return c, errors.New("tokenstore/sql: no dialect: use PostgreSQL(), MySQL() or SQLite()")
 	}
@@ -71,9 +86,6 @@ func newConfig(db *sql.DB, d *dialect, opts []Option) (config, error) {
 		if opt != nil {
 			opt(&c)
 		}
-	}
-	if c.read == nil {
-		c.read = db
 	}
 	if c.log == nil {
 		c.log = slog.Default()
@@ -85,6 +97,8 @@ func newConfig(db *sql.DB, d *dialect, opts []Option) (config, error) {
 		return c, fmt.Errorf("tokenstore/sql: schema %q: want letters, digits and underscores, at most %d", c.schema, d.longest)
 	case !goodName.MatchString(c.prefix) || len(c.prefix) > d.longest-longestTable:
 		return c, fmt.Errorf("tokenstore/sql: table prefix %q: want letters, digits and underscores, at most %d", c.prefix, d.longest-longestTable)
+	case c.tableWait <= 0:
+		return c, fmt.Errorf("tokenstore/sql: migration wait %v, want more than 0", c.tableWait)
 	case c.expireEvery < 0:
 		return c, fmt.Errorf("tokenstore/sql: expiry every %v, want 0 or more", c.expireEvery)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 )
 
 // PostgreSQL is the dialect of PostgreSQL 13 or later. It works with every driver whose
@@ -33,6 +34,11 @@ var postgres = &dialect{
 		"SELECT pg_advisory_xact_lock(7594874013116622192)"},
 	endMigration:  []string{"COMMIT"},
 	undoMigration: []string{"ROLLBACK"},
+	waitAtMost: func(d time.Duration) string {
+		return fmt.Sprintf("SET LOCAL lock_timeout = '%dms'", max(d.Milliseconds(), 1)) // 0 is without limit
+	},
+	lacking: postgresLacking,
+	grantee: postgresGrantee,
 }
 
 // postgresFault reads the SQLSTATE (PostgreSQL, appendix A).
@@ -48,6 +54,8 @@ func postgresFault(err error) fault {
 		return faultReadOnly
 	case "54000": // program_limit_exceeded
 		return faultTooBig
+	case "42501": // insufficient_privilege
+		return faultDenied
 	case "55P03": // lock_not_available
 		return faultBusy
 	}

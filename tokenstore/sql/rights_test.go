@@ -1,7 +1,11 @@
 package sqlstore
 
 import (
+	"database/sql"
+	"errors"
 	"net/url"
+	"slices"
+	"strings"
 	"testing"
 
 	mysqldriver "github.com/go-sql-driver/mysql"
@@ -9,37 +13,55 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 )
 
-// The rights in docs/sql.md are enough for a service, after somebody with more has migrated.
-func TestJoinedServiceNeedsNoRightToMakeTables(t *testing.T) {
+// newUser makes a user of the database without any right, and returns its pool.
+func newUser(t *testing.T, b backend, p pools) (name string, db *sql.DB) {
+	t.Helper()
+	name = freshName(t)
+	if b.dialect == PostgreSQL() {
+		mustExec(t, p.write, "CREATE ROLE "+name+" LOGIN")
+		t.Cleanup(func() {
+			mustExec(t, p.write, "DROP OWNED BY "+name)
+			mustExec(t, p.write, "DROP ROLE "+name)
+		})
+		u, err := url.Parse(p.dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.User(name)
+		return name, open(t, "pgx", u.String())
+	}
+	cfg, err := mysqldriver.ParseDSN(p.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustExec(t, p.write, "CREATE USER "+name)
+	t.Cleanup(func() { mustExec(t, p.write, "DROP USER "+name) })
+	cfg.User, cfg.Passwd = name, ""
+	return name, open(t, "mysql", cfg.FormatDSN())
+}
+
+// grant gives a user the rights of a role.
+func grant(t *testing.T, b backend, p pools, role Role, user string) {
+	t.Helper()
+	list, err := Grants(t.Context(), p.write, b.dialect, role, user)
+	if err != nil {
+		t.Fatalf("Grants() = %v, want <nil>", err)
+	}
+	for _, statement := range list {
+		mustExec(t, p.write, statement)
+	}
+}
+
+// optionsOf are how each role opens the store.
+var optionsOf = map[Role][]Option{RoleService: {quiet()}, RoleOperator: {quiet(), WithExpiry(0)}, RoleReader: {quiet(), WithReadOnly()}}
+
+func TestServiceWorksWithItsRightsAlone(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {
-		name := freshName(t)
 		s := startService(t, b, serviceParts{rewrite: func(p *pools) {
-			admin := p.write
-			if b.dialect == PostgreSQL() {
-				mustExec(t, admin, "CREATE ROLE "+name+" LOGIN")
-				t.Cleanup(func() {
-					mustExec(t, admin, "DROP OWNED BY "+name)
-					mustExec(t, admin, "DROP ROLE "+name)
-				})
-				mustExec(t, admin, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "+name)
-				u, err := url.Parse(p.dsn)
-				if err != nil {
-					t.Fatal(err)
-				}
-				u.User = url.User(name)
-				p.write = open(t, "pgx", u.String())
-			} else {
-				cfg, err := mysqldriver.ParseDSN(p.dsn)
-				if err != nil {
-					t.Fatal(err)
-				}
-				mustExec(t, admin, "CREATE USER "+name)
-				t.Cleanup(func() { mustExec(t, admin, "DROP USER "+name) })
-				mustExec(t, admin, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+cfg.DBName+".* TO "+name)
-				cfg.User, cfg.Passwd = name, ""
-				p.write = open(t, "mysql", cfg.FormatDSN())
-			}
-			p.read = p.write
+			name, db := newUser(t, b, *p)
+			grant(t, b, *p, RoleService, name)
+			mustExec(t, p.write, "GRANT SELECT, INSERT ON payments TO "+name)
+			p.write, p.read = db, db
 		}, policy: func(p *idem.Policy) { p.CallsOtherSystems = true }})
 		if _, err := s.pools.write.ExecContext(t.Context(), "CREATE TABLE more (n INT)"); err == nil {
 			t.Fatal("the service may make tables")
@@ -48,11 +70,163 @@ func TestJoinedServiceNeedsNoRightToMakeTables(t *testing.T) {
 		s.want(s.pay("k1"), paidBefore)
 		s.with(s.paying(402))
 		s.want(s.pay("k2"), answer{status: 402, body: "paid"})
-		if err := s.joined.Ping(t.Context()); err != nil {
-			t.Errorf("Ping() = %v, want <nil>", err)
+		mustExec(t, s.pools.write, s.joined.names.sql("UPDATE {records} SET expires = 1"))
+		mustExec(t, s.pools.write, s.joined.names.sql("UPDATE {bindings} SET expires = 1"))
+		_, expired := s.joined.Expire(t.Context(), 10)
+		id, a := begin(t, s.joined.Store, "doubtful")
+		if err := errors.Join(expired, s.joined.Ping(t.Context()), s.joined.DeclareSealed(t.Context()),
+			callSettle(t.Context(), s.joined.Store, id, settlementOf(a, "alice"))); err != nil {
+			t.Error(err)
 		}
-		if _, err := s.joined.Expire(t.Context(), 10); err != nil {
-			t.Errorf("Expire() = %v, want <nil>", err)
+		if list, err := s.joined.Decisions(t.Context(), id); len(list) != 1 || err != nil {
+			t.Errorf("Decisions() = %v, %v, want alice's", list, err)
 		}
 	})
+}
+
+func TestOperatorAndReaderWorkWithTheirRightsAlone(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		name, db := newUser(t, b, p)
+		grant(t, b, p, RoleOperator, name)
+		s := b.store(t, pools{write: db, read: db}, optionsOf[RoleOperator]...)
+		id, a := begin(t, s, "doubtful")
+		var failed []error
+		for name, call := range calls(s, key(2)) {
+			if err := call(t.Context()); name != "Expire" && name != "DeclareSealed" && errors.Is(err, ErrRights) {
+				failed = append(failed, err)
+			}
+		}
+		failed = append(failed, callSettle(t.Context(), s, id, settlementOf(a, "alice")))
+		if err := errors.Join(failed...); err != nil {
+			t.Errorf("an operator cannot: %v", err)
+		}
+		if _, err := s.Expire(t.Context(), 1); err != nil && !errors.Is(err, ErrRights) {
+			t.Errorf("Expire() of an operator = %v, want %v", err, ErrRights)
+		}
+		if err := s.DeclareSealed(t.Context()); !errors.Is(err, ErrRights) || !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("DeclareSealed() of an operator = %v, want %v", err, ErrRights)
+		}
+
+		name, db = newUser(t, b, p)
+		grant(t, b, p, RoleReader, name)
+		s = b.store(t, pools{write: db, read: db}, optionsOf[RoleReader]...)
+		for name, call := range calls(s, id) {
+			if err := call(t.Context()); reads[name] && err != nil {
+				t.Errorf("%s() of a reader = %v, want <nil>", name, err)
+			}
+		}
+		var n int
+		if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_readable").Scan(&n); n == 0 || err != nil {
+			t.Errorf("a reader sees %d rows of the view, %v, want some", n, err)
+		}
+		if _, err := db.ExecContext(t.Context(), "DELETE FROM idem_records"); err == nil {
+			t.Error("a reader may delete records")
+		}
+	})
+}
+
+// Without one of its rights no role starts, and the error names that one. All that are missing are in one
+// message.
+func TestMissingRightsAreNamedAtTheStart(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		admin := names{dialect: b.dialect.d, prefix: "idem_"}
+		for role, opts := range optionsOf {
+			name, db := newUser(t, b, p)
+			grant(t, b, p, role, name)
+			wanted := role.rights()
+			for _, r := range wanted {
+				if role == RoleOperator && r == (right{"domains", "INSERT"}) {
+					continue // for RetireDomain alone
+				}
+				mustExec(t, p.write, "REVOKE "+r.name+" ON "+admin.table(r.table)+" FROM "+name)
+				_, err := New(t.Context(), db, b.dialect, opts...)
+				if !errors.Is(err, ErrRights) || !strings.Contains(err.Error(), "rights: "+r.name+" on ") || !strings.Contains(err.Error(), "idem_"+r.table) || strings.Contains(err.Error(), ";") {
+					t.Errorf("New() of role %d without %s on %s = %v, want that right", role, r.name, r.table, err)
+				}
+				mustExec(t, p.write, "GRANT "+r.name+" ON "+admin.table(r.table)+" TO "+name)
+			}
+			for _, of := range []string{"records", "notes"} {
+				mustExec(t, p.write, "REVOKE ALL ON "+admin.table(of)+" FROM "+name)
+			}
+			_, err := New(t.Context(), db, b.dialect, opts...)
+			for _, r := range wanted {
+				named := err != nil && strings.Contains(err.Error(), "idem_"+r.table)
+				if want := r.table == "records" || r.table == "notes"; named != want {
+					t.Errorf("New() of role %d = %v, which names %s: %t, want %t", role, err, r.table, named, want)
+				}
+			}
+		}
+	})
+}
+
+func TestJoinChecksTheRightsOfAService(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		name, db := newUser(t, b, p)
+		grant(t, b, p, RoleOperator, name)
+		if engine, err := Join(t.Context(), db, b.dialect, quiet(), WithExpiry(0)); engine != nil || !errors.Is(err, ErrRights) || !strings.Contains(err.Error(), "bindings") {
+			t.Errorf("Join() with the rights of an operator = %v, %v, want %v", engine, err, ErrRights)
+		}
+	})
+}
+
+// Rights on columns are as good as one on their table, and rights of groups as one's own.
+func TestRightsOfOtherKindsCount(t *testing.T) {
+	b := backends()[0]
+	p := b.migrated(t)
+	name, db := newUser(t, b, p)
+	group, _ := newUser(t, b, p)
+	grant(t, b, p, RoleService, group)
+	mustExec(t, p.write, "GRANT "+group+" TO "+name)
+	mustExec(t, p.write, "REVOKE SELECT ON idem_notes FROM "+group)
+	mustExec(t, p.write, "GRANT SELECT (name, noted) ON idem_notes TO "+group)
+	b.store(t, pools{write: db, read: db})
+	mustExec(t, p.write, "REVOKE SELECT (noted) ON idem_notes FROM "+group)
+	if _, err := New(t.Context(), db, b.dialect); !errors.Is(err, ErrRights) || !strings.Contains(err.Error(), "SELECT on ") {
+		t.Errorf("New() without a column = %v, want %v", err, ErrRights)
+	}
+}
+
+// A user without the right to use the schema does not see the tables.
+func TestSchemaThatMayNotBeUsedIsNamed(t *testing.T) {
+	b := backends()[0]
+	p := b.migrated(t)
+	name, db := newUser(t, b, p)
+	grant(t, b, p, RoleService, name)
+	mustExec(t, p.write, "REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+	mustExec(t, p.write, "REVOKE USAGE ON SCHEMA public FROM "+name)
+	for _, opts := range [][]Option{nil, {WithSchema("public")}} {
+		if _, err := New(t.Context(), db, b.dialect, opts...); !errors.Is(err, ErrRights) || !strings.Contains(err.Error(), "USAGE on schema public") {
+			t.Errorf("New() = %v, want the right on the schema", err)
+		}
+	}
+	mustExec(t, p.write, "GRANT USAGE ON SCHEMA public TO "+name)
+	b.store(t, pools{write: db, read: db})
+}
+
+func TestGrantsQuoteTheirUser(t *testing.T) {
+	for _, b := range backends()[:2] {
+		t.Run(b.name, func(t *testing.T) {
+			p := b.migrated(t)
+			for user, want := range map[string]string{`pay"x`: ` TO "pay""x"`, "pay@10.0.0.5": map[string]string{"PostgreSQL": ` TO "pay@10.0.0.5"`, "MariaDB": " TO 'pay'@'10.0.0.5'"}[b.name]} {
+				list, err := Grants(t.Context(), p.write, b.dialect, RoleReader, user)
+				if user == `pay"x` && b.name == "MariaDB" {
+					want = ` TO 'pay"x'@'%'`
+				}
+				if err != nil || slices.ContainsFunc(list, func(s string) bool { return !strings.HasSuffix(s, want) }) {
+					t.Errorf("Grants(%s) = %q, %v, want %s", user, list, err, want)
+				}
+			}
+			for _, user := range []string{"", map[string]string{"PostgreSQL": "a\x00b", "MariaDB": "a'b"}[b.name]} {
+				if list, err := Grants(t.Context(), p.write, b.dialect, RoleReader, user); err == nil {
+					t.Errorf("Grants(%q) = %q, want an error", user, list)
+				}
+			}
+		})
+	}
+	if _, err := Grants(t.Context(), freshSQLite(t).write, SQLite(), RoleService, "x"); err == nil {
+		t.Error("Grants() for SQLite = <nil>, want an error")
+	}
 }

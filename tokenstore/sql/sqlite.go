@@ -24,6 +24,7 @@ var sqlite = &dialect{
 	beginMigration: []string{"BEGIN IMMEDIATE"},
 	endMigration:   []string{"COMMIT"},
 	undoMigration:  []string{"ROLLBACK"},
+	commentsStay:   true,
 }
 
 // SQLiteDSN returns two data source names of a file for modernc.org/sqlite, one for the pool

@@ -49,26 +49,22 @@ var (
 // New returns a store in a database whose tables [Migrate] has made. The caller closes the
 // store, and then the database.
 //
-// The error wraps ErrNotMigrated, ErrNewerSchema, or idem.ErrUnavailable if the database
-// cannot be reached. New refuses connections whose settings would lose records.
+// The error wraps ErrNotMigrated, ErrNewerSchema, ErrRights with all the rights that are missing, ErrWrongDialect, or
+// idem.ErrUnavailable if the database cannot be reached. New refuses connections whose settings would lose records.
 func New(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (*Store, error) {
 	cfg, err := newConfig(db, d.d, opts)
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{db: db, read: cfg.read, dialect: d.d, names: names{d.d, cfg.schema, cfg.prefix}, config: cfg, log: cfg.log}
-	if err := s.names.check(ctx, s.read); err != nil {
-		return nil, err
-	}
-	if err := s.names.find(ctx, s.read); err != nil {
-		return nil, fmt.Errorf("tokenstore/sql: %w: %w", idem.ErrUnavailable, err)
-	}
-	s.statements = newStatements(s.names)
-	if err := s.dialect.check(ctx, s); err != nil {
-		if errors.Is(err, errSetting) {
+	if err := s.start(ctx); err != nil {
+		if errors.Is(err, errSetting) || errors.Is(err, ErrNotMigrated) || errors.Is(err, ErrNewerSchema) || errors.Is(err, ErrRights) {
 			return nil, err
 		}
-		return nil, fmt.Errorf("tokenstore/sql: %w: %w", idem.ErrUnavailable, err)
+		if !errors.Is(err, idem.ErrUnavailable) {
+			err = fmt.Errorf("tokenstore/sql: %w: %w", idem.ErrUnavailable, err)
+		}
+		return nil, s.names.explain(ctx, s.read, err)
 	}
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = cancel
@@ -76,6 +72,34 @@ func New(ctx context.Context, db *sql.DB, d Dialect, opts ...Option) (*Store, er
 		s.done.Go(func() { s.expireInBackground(stop) })
 	}
 	return s, nil
+}
+
+// start asks the database what the store needs to know, and whether it is fit.
+func (s *Store) start(ctx context.Context) error {
+	schema := s.names.check(ctx, s.read)
+	if schema != nil && s.dialect.fault(schema) != faultDenied && !errors.Is(schema, ErrNotMigrated) {
+		return schema
+	}
+	if err := s.names.find(ctx, s.read); err != nil {
+		return err
+	}
+	// Without rights the tables look as if they were missing.
+	if err := s.checkRights(ctx, s.config.needed()); err != nil && (schema == nil || errors.Is(err, ErrRights)) {
+		return err
+	}
+	if schema != nil {
+		return schema
+	}
+	s.statements = newStatements(s.names)
+	return s.dialect.check(ctx, s)
+}
+
+func (s *Store) checkRights(ctx context.Context, wanted []right) error {
+	pool := s.db
+	if s.config.readOnly {
+		pool = s.read
+	}
+	return s.names.checkRights(ctx, pool, wanted)
 }
 
 // Close ends the removal of expired records and waits for it. It leaves the database open.
@@ -86,10 +110,11 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Ping returns nil if the database answers, accepts writes, and has the tables of this build.
-// The error wraps idem.ErrUnavailable, ErrNotMigrated or ErrNewerSchema.
+// Ping returns nil if the database answers, accepts writes, and has the tables of this build or of a
+// later one, because instances go on while the next version is deployed. The error wraps idem.ErrUnavailable
+// or ErrNotMigrated.
 func (s *Store) Ping(ctx context.Context) error {
-	if err := s.names.check(ctx, s.read); err != nil {
+	if err := s.names.check(ctx, s.read); err != nil && !errors.Is(err, ErrNewerSchema) {
 		return err
 	}
 	if s.config.readOnly {

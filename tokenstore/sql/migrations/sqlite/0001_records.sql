@@ -1,43 +1,47 @@
 -- Times are microseconds since 1970 by the clock of the machine, and 0 where a time does
 -- not apply. Texts of callers are bytes, because a key of a client may be any bytes.
+--
+-- SQLite keeps the comments between CREATE and the semicolon, and shows them with .schema.
 
 CREATE TABLE {schema} (
-	version INTEGER PRIMARY KEY,
-	applied INTEGER NOT NULL
+	-- Idemkeeper: The migrations that were applied. Times are microseconds since 1970, 0 for none
+	version INTEGER PRIMARY KEY, -- number of the migration
+	applied INTEGER NOT NULL     -- when
 ) STRICT;
 
--- No row ever gets into this table. A row of {records} with a guard therefore cannot be
--- committed.
 CREATE TABLE {never} (
-	k BLOB NOT NULL PRIMARY KEY CHECK (0)
+	-- Idemkeeper: Never has a row, so a record with a guard cannot be committed
+	k BLOB NOT NULL PRIMARY KEY CHECK (0) -- no value is allowed
 ) STRICT;
 
 CREATE TABLE {records} (
-	k              BLOB NOT NULL PRIMARY KEY,  -- key ID, 32 bytes
-	form           INTEGER NOT NULL,  -- version of the other columns
-	rev            INTEGER NOT NULL,    -- random, another one after each write
-	state          INTEGER NOT NULL,  -- 1 issued, 2 pending, 3 completed, 4 released, 5 unknown, 6 expired
-	kind           INTEGER NOT NULL,  -- 0 client key, 1 issued token
-	route          BLOB NOT NULL,
-	fingerprint    BLOB NOT NULL,     -- version and SHA-256, 33 bytes
-	attempt        INTEGER NOT NULL,
-	domain         BLOB NOT NULL,     -- of the fence
-	fence          INTEGER NOT NULL,    -- 64 bits without a sign, as a number with one
-	nonce          BLOB NOT NULL,     -- 16 bytes
-	settlement     BLOB NOT NULL,     -- ID of the standing settlement, 16 bytes
-	repaired       INTEGER NOT NULL,  -- 1: the settlement replaced an older or missing record
-	created        INTEGER NOT NULL,
-	started        INTEGER NOT NULL,
-	settled        INTEGER NOT NULL,
-	result_expires INTEGER NOT NULL,
-	key_expires    INTEGER NOT NULL,
-	token_expires  INTEGER NOT NULL,
-	decided_by     BLOB NOT NULL,
-	decided_reason BLOB NOT NULL,
-	response       BLOB,              -- the binary form of idem.Response
-	previous       BLOB,              -- JSON: the record that a pending one replaced
-	open_since     INTEGER,             -- started, while the record is pending or unknown
-	expires        INTEGER,             -- when the record changes by itself; NULL: never
+	-- Idemkeeper: One row for each idempotency key. Times are microseconds since 1970, 0 for none
+	k              BLOB NOT NULL PRIMARY KEY, -- key ID, 32 bytes
+	form           INTEGER NOT NULL,          -- version of the other columns
+	rev            INTEGER NOT NULL,          -- random, another one after each write
+	state          INTEGER NOT NULL,          -- 1 issued, 2 pending, 3 completed, 4 released, 5 unknown, 6 expired
+	kind           INTEGER NOT NULL,          -- 0 key of a client, 1 issued token
+	route          BLOB NOT NULL,             -- name of the policy, as bytes
+	fingerprint    BLOB NOT NULL,             -- of the request, version and SHA-256
+	attempt        INTEGER NOT NULL,          -- number of the last attempt
+	domain         BLOB NOT NULL,             -- lock domain of the fence
+	fence          INTEGER NOT NULL,          -- fencing token, 64 bits without a sign
+	nonce          BLOB NOT NULL,             -- of the attempt
+	settlement     BLOB NOT NULL,             -- ID of the standing settlement
+	repaired       INTEGER NOT NULL,          -- 1 if the settlement replaced an older or missing record
+	created        INTEGER NOT NULL,          -- when the record was made
+	started        INTEGER NOT NULL,          -- when the last attempt began
+	settled        INTEGER NOT NULL,          -- when the last attempt was settled
+	result_expires INTEGER NOT NULL,          -- end of the stored response
+	key_expires    INTEGER NOT NULL,          -- end of the key
+	token_expires  INTEGER NOT NULL,          -- end of an issued token
+	decided_by     BLOB NOT NULL,             -- who settled the attempt in place of its holder
+	decided_reason BLOB NOT NULL,             -- why
+	response       BLOB,                      -- stored response in the binary form of idem.Response
+	previous       BLOB,                      -- JSON of the record that a pending one replaced
+	open_since     INTEGER,                   -- started, while the record is pending or unknown
+	expires        INTEGER,                   -- when the record changes by itself, NULL for never
+	-- set while a joined transaction holds the key
 	guard          BLOB CONSTRAINT idem_only_the_middleware_commits REFERENCES {never} (k) DEFERRABLE INITIALLY DEFERRED
 ) STRICT;
 
@@ -45,42 +49,41 @@ CREATE INDEX {name:records_open} ON {records} (open_since, k) WHERE open_since I
 
 CREATE INDEX {name:records_expires} ON {records} (expires) WHERE expires IS NOT NULL;
 
--- The fingerprints of keys on routes that call other systems. They outlive a rollback of
--- the business transaction.
 CREATE TABLE {bindings} (
-	k           BLOB NOT NULL PRIMARY KEY,
-	form        INTEGER NOT NULL,
-	kind        INTEGER NOT NULL,
-	route       BLOB NOT NULL,
-	fingerprint BLOB NOT NULL,
-	created     INTEGER NOT NULL,
-	expires     INTEGER NOT NULL
+	-- Idemkeeper: Requests of keys on routes that call other systems, which outlive a rollback. Times are microseconds since 1970, 0 for none
+	k           BLOB NOT NULL PRIMARY KEY, -- key ID
+	form        INTEGER NOT NULL,          -- version of the other columns
+	kind        INTEGER NOT NULL,          -- 0 key of a client
+	route       BLOB NOT NULL,             -- not used
+	fingerprint BLOB NOT NULL,             -- of the request
+	created     INTEGER NOT NULL,          -- when the key was bound
+	expires     INTEGER NOT NULL           -- end of the binding
 ) STRICT;
 
 CREATE INDEX {name:bindings_expires} ON {bindings} (expires);
 
--- Lock domains that an operator has declared dead.
 CREATE TABLE {domains} (
-	domain         BLOB NOT NULL PRIMARY KEY,
-	decided_by     BLOB NOT NULL,
-	decided_reason BLOB NOT NULL,
-	decided        INTEGER NOT NULL
+	-- Idemkeeper: Lock domains that an operator has declared dead. Times are microseconds since 1970, 0 for none
+	domain         BLOB NOT NULL PRIMARY KEY, -- lock domain
+	decided_by     BLOB NOT NULL,             -- who
+	decided_reason BLOB NOT NULL,             -- why
+	decided        INTEGER NOT NULL           -- when
 ) STRICT;
 
--- The decisions of people about attempts. They outlive the record and its next attempt.
 CREATE TABLE {decisions} (
-	k              BLOB NOT NULL,
-	settlement     BLOB NOT NULL,
-	attempt        INTEGER NOT NULL,
-	state          INTEGER NOT NULL,
-	decided_by     BLOB NOT NULL,
-	decided_reason BLOB NOT NULL,
-	decided        INTEGER NOT NULL,
+	-- Idemkeeper: Decisions of people about attempts, which outlive the record. Times are microseconds since 1970, 0 for none
+	k              BLOB NOT NULL,    -- key ID
+	settlement     BLOB NOT NULL,    -- ID of the settlement
+	attempt        INTEGER NOT NULL, -- number of the attempt
+	state          INTEGER NOT NULL, -- 3 completed, 4 released
+	decided_by     BLOB NOT NULL,    -- who
+	decided_reason BLOB NOT NULL,    -- why
+	decided        INTEGER NOT NULL, -- when
 	PRIMARY KEY (k, settlement)
 ) STRICT;
 
--- Facts about the whole store.
 CREATE TABLE {notes} (
-	name    TEXT NOT NULL PRIMARY KEY,
-	noted   INTEGER NOT NULL
+	-- Idemkeeper: Facts about the whole store. Times are microseconds since 1970, 0 for none
+	name    TEXT NOT NULL PRIMARY KEY, -- of the fact
+	noted   INTEGER NOT NULL           -- when
 ) STRICT;

@@ -1,0 +1,59 @@
+package sqlstore
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A dialect that is not the server's is named by each function, with and without tables.
+func TestDialectOfAnotherServerIsNamed(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		empty, full := b.fresh(t), b.migrated(t)
+		for _, d := range []Dialect{PostgreSQL(), MySQL(), SQLite()} {
+			if d == b.dialect {
+				continue
+			}
+			for _, p := range []pools{empty, full} {
+				_, asNew := New(t.Context(), p.write, d, WithReadPool(p.read))
+				_, asPlan := Plan(t.Context(), p.write, d)
+				for name, err := range map[string]error{"New": asNew, "Plan": asPlan, "Migrate": Migrate(t.Context(), p.write, d)} {
+					if name == "New" || errors.Is(err, ErrWrongDialect) { // tables of the same version need no migration
+						want := "it is " + d.String() + ", and the database is " + b.name
+						if !errors.Is(err, ErrWrongDialect) || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "use sqlstore."+b.dialect.String()+"()") {
+							t.Errorf("%s(%v) = %v, want %q", name, d, err, want)
+						}
+					} else if p == empty {
+						t.Errorf("%s(%v) without tables = %v, want %v", name, d, err, ErrWrongDialect)
+					}
+				}
+			}
+		}
+	})
+}
+
+// SQLite says "unable to open database file", and neither which nor why.
+func TestSQLiteFileThatCannotBeOpenedIsNamed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "folder.db"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for file, why := range map[string]string{
+		filepath.Join(dir, "no such", "a b.db"): "no such file or directory",
+		filepath.Join(dir, "folder.db"):         "is a directory",
+	} {
+		forWriting, _ := SQLiteDSN(file)
+		for _, dsn := range []string{forWriting, file} {
+			db := open(t, "sqlite", dsn)
+			_, asNew := New(t.Context(), db, SQLite())
+			for name, err := range map[string]error{"New": asNew, "Migrate": Migrate(t.Context(), db, SQLite())} {
+				if err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), why) {
+					t.Errorf("%s() of %s = %v, want file and reason", name, dsn, err)
+				}
+			}
+		}
+	}
+}

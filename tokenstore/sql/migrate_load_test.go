@@ -1,0 +1,180 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// onFirstVersion runs a test on tables of the first version with many records.
+func onFirstVersion(t *testing.T, rows int, f func(t *testing.T, b backend, p pools)) {
+	t.Helper()
+	onEachServer(t, func(t *testing.T, b backend) {
+		p := b.fresh(t)
+		migrateTo(t, p, b.dialect, 1)
+		mustExec(t, p.write, "CREATE TABLE payments (op BIGINT NOT NULL, amount BIGINT NOT NULL)")
+		from, key := "generate_series(1, %d) AS s(seq)", "decode(md5(seq::text) || md5(seq::text), 'hex')"
+		if b.dialect == MySQL() {
+			from, key = "(WITH RECURSIVE s AS (SELECT 1 AS seq UNION ALL SELECT seq + 1 FROM s WHERE seq < %d) SELECT seq FROM s) AS s", "UNHEX(SHA2(seq, 256))"
+		}
+		insert := oldRecord(b, key, "seq") + " FROM " + fmt.Sprintf(from, rows)
+		tx, err := p.write.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.name != "PostgreSQL" { // both name the limit of a recursion
+			for _, limit := range []string{"max_recursive_iterations", "cte_max_recursion_depth"} {
+				_, _ = tx.ExecContext(t.Context(), fmt.Sprintf("SET SESSION %s = %d", limit, rows))
+			}
+		}
+		if _, err := tx.ExecContext(t.Context(), insert); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		f(t, b, p)
+	})
+}
+
+// oldRecord inserts completed records as an earlier build did, which knows no later column.
+func oldRecord(b backend, key, seq string) string {
+	return names{dialect: b.dialect.d, prefix: "idem_"}.sql("INSERT INTO {records} (k, form, rev, state, kind, route, fingerprint, attempt, domain, fence, nonce, settlement, repaired, " +
+		"created, started, settled, result_expires, key_expires, token_expires, decided_by, decided_reason, expires) " +
+		"SELECT " + key + ", 1, " + seq + ", 3, 0, 'pay', 'x', 1, 'joined', 1, 'n', 's', 0, 1, 1, 1, 4000000000000000, 4000000000000000, 0, '', '', 4000000000000000")
+}
+
+// payOld is a payment of an earlier build.
+func payOld(ctx context.Context, b backend, p pools, i int64) error {
+	tx, err := p.write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	key := fmt.Sprintf("decode('%064x', 'hex')", i)
+	if b.dialect == MySQL() {
+		key = fmt.Sprintf("UNHEX('%064x')", i)
+	}
+	for _, statement := range []string{oldRecord(b, key, "1"), fmt.Sprintf("INSERT INTO payments (op, amount) VALUES (%d, 100)", i)} {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+// Instances of an earlier build pay while their full tables are migrated, and none of their payments fails.
+func TestPaymentsGoOnDuringAMigration(t *testing.T) {
+	const rows = 50_000
+	onFirstVersion(t, rows, func(t *testing.T, b backend, p pools) {
+		const payers = 4
+		var next atomic.Int64
+		pay := func() bool {
+			err := payOld(t.Context(), b, p, next.Add(1))
+			if err != nil {
+				t.Errorf("payment = %v, want <nil>", err)
+			}
+			return err == nil
+		}
+		var all, begun sync.WaitGroup
+		begun.Add(payers)
+		migrated := make(chan struct{})
+		for range payers {
+			all.Go(func() {
+				pay()
+				begun.Done()
+				for pay() {
+					select {
+					case <-migrated:
+						pay()
+						return
+					default:
+					}
+				}
+			})
+		}
+		begun.Wait()
+		if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
+			t.Errorf("Migrate() = %v, want <nil>", err)
+		}
+		close(migrated)
+		all.Wait()
+		var records, payments, shown int
+		for query, to := range map[string]*int{"SELECT count(*) FROM idem_records": &records, "SELECT count(*) FROM payments": &payments, "SELECT count(*) FROM idem_readable WHERE state = 'completed'": &shown} {
+			if err := p.read.QueryRowContext(t.Context(), query).Scan(to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if records != rows+payments || shown != records {
+			t.Errorf("%d records, %d of them in the view, and %d payments, want %d more records than payments", records, shown, payments, rows)
+		}
+		b.store(t, p)
+	})
+}
+
+// A migration that finds the table in use lets payments pass, and says after a while that it gave up. Without a
+// limit every payment would wait behind it until the other transaction ends.
+func TestMigrationDoesNotBlockPaymentsBehindALongTransaction(t *testing.T) {
+	onFirstVersion(t, 1, func(t *testing.T, b backend, p pools) {
+		long, err := p.write.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer long.Rollback()
+		var n int
+		if err := long.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_records").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		limited, cancel := context.WithTimeout(t.Context(), 2*time.Second) // longer than the least wait of MySQL
+		defer cancel()
+		failed := make(chan error, 1)
+		go func() { failed <- Migrate(limited, p.write, b.dialect, WithMigrationWait(50*time.Millisecond)) }()
+		waiting := "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'idem_records'::regclass"
+		if b.dialect == MySQL() {
+			waiting = "SELECT count(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock%' AND db = database()"
+		}
+		for n = 0; n == 0; {
+			select {
+			case err := <-failed:
+				t.Fatalf("Migrate() = %v before it waited", err)
+			default:
+			}
+			if err := p.read.QueryRowContext(t.Context(), waiting).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		patient, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if err := payOld(patient, b, p, 1); err != nil {
+			t.Errorf("payment behind the migration = %v, want <nil>", err)
+		}
+		if err := <-failed; !errors.Is(err, ErrTablesInUse) || !strings.Contains(err.Error(), "ALTER TABLE") {
+			t.Errorf("Migrate() = %v, want %v and the statement", err, ErrTablesInUse)
+		}
+		if err := long.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
+			t.Fatalf("Migrate() after it = %v, want <nil>", err)
+		}
+		b.store(t, p)
+	})
+}
+
+// Instances that run while the next version migrates stay ready. They do not start again.
+func TestRunningInstanceStaysReadyAfterAMigrationOfANewerBuild(t *testing.T) {
+	onEach(t, func(t *testing.T, b backend) {
+		p := b.migrated(t)
+		s := b.store(t, p)
+		mustExec(t, p.write, s.names.sql("INSERT INTO {schema} (version, applied) VALUES (99, 0)"))
+		if err := s.Ping(t.Context()); err != nil {
+			t.Errorf("Ping() = %v, want <nil>", err)
+		}
+	})
+}

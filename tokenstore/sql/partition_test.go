@@ -1,0 +1,102 @@
+package sqlstore
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+)
+
+// partitioning returns the statements in docs/sql.md that partition the table of records.
+func partitioning(t *testing.T, b backend) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/sql.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "### Partitions\n")
+	for block := range strings.SplitSeq(section, "```sql\n") {
+		if text, _, _ := strings.Cut(block, "```"); strings.HasPrefix(text, "-- "+b.dialect.String()) {
+			return text
+		}
+	}
+	t.Fatal("docs/sql.md has no statements for partitions")
+	return ""
+}
+
+// partition partitions the table of records, as the page says.
+func partition(t *testing.T, b backend, p pools) {
+	t.Helper()
+	conn, err := p.write.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := execAll(t.Context(), conn, splitStatements(partitioning(t, b), false)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The records of a partitioned table keep all promises, in both modes, and what the table had stays.
+func TestPartitionedTable(t *testing.T) {
+	onEachServer(t, func(t *testing.T, b backend) {
+		s := startService(t, b, serviceParts{})
+		s.want(s.pay("before"), paid)
+		reader, asReader := newUser(t, b, s.pools)
+		grant(t, b, s.pools, RoleReader, reader)
+		partition(t, b, s.pools)
+		var shown int
+		if err := asReader.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_readable WHERE state = 'completed'").Scan(&shown); shown != 1 || err != nil {
+			t.Errorf("a reader sees %d records in the view, %v, want 1", shown, err)
+		}
+		again := startService(t, b, serviceParts{pools: &s.pools})
+		again.want(again.pay("before"), paidBefore)
+		again.want(again.pay("after"), paid)
+		again.want(again.pay("after"), paidBefore)
+		again.with(again.paying(500))
+		again.want(again.pay("failed"), answer{status: 500, body: "paid"})
+		again.with(again.paying(402))
+		again.want(again.pay("declined"), answer{status: 402, body: "paid"})
+		again.wantPayments(2)
+		idemtest.RunStore(t, idemtest.StoreHarness{
+			New: func(tb testing.TB) idem.Store {
+				tb.Helper()
+				for _, table := range []string{"records", "domains", "decisions", "notes"} {
+					mustExec(tb, s.pools.write, s.joined.names.sql("DELETE FROM {"+table+"}"))
+				}
+				return b.store(tb, s.pools)
+			},
+			Damage: damage,
+		})
+	})
+}
+
+// Migrations of later versions run on a partitioned table, too.
+func TestPartitionedTableIsMigrated(t *testing.T) {
+	onFirstVersion(t, 100, func(t *testing.T, b backend, p pools) {
+		if b.dialect == PostgreSQL() { // the view of the page comes with a later version
+			mustExec(t, p.write, "CREATE VIEW idem_readable AS SELECT k FROM idem_records")
+		}
+		partition(t, b, p)
+		if b.dialect == PostgreSQL() {
+			mustExec(t, p.write, "DROP VIEW idem_readable")
+		}
+		if err := Migrate(t.Context(), p.write, b.dialect); err != nil {
+			t.Fatalf("Migrate() = %v, want <nil>", err)
+		}
+		b.store(t, p)
+		var n int
+		if err := p.read.QueryRowContext(t.Context(), "SELECT count(*) FROM idem_readable").Scan(&n); n != 100 || err != nil {
+			t.Errorf("%d records after the migration, %v, want 100", n, err)
+		}
+		if b.dialect != PostgreSQL() {
+			return
+		}
+		if err := p.read.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_partition_tree('idem_records') t JOIN pg_class c ON c.oid = t.relid "+
+			"WHERE t.isleaf AND c.reloptions::text LIKE '%autovacuum_vacuum_scale_factor=0.01%'").Scan(&n); n != 16 || err != nil {
+			t.Errorf("autovacuum comes early in %d partitions, %v, want 16", n, err)
+		}
+	})
+}
