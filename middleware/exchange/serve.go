@@ -55,6 +55,9 @@ type Call struct {
 	// Writer, and the request as it was before the first call. The adapter has to do the same for
 	// what its framework keeps beside the request.
 	Repeatable bool
+	// Early is called right before a part of the response is sent while the handler runs. Nil
+	// stands for nothing to do.
+	Early func()
 	// Refuse writes a refusal in a format of the application. Cache-Control and
 	// Retry-After are set already. The status is that of the refusal's code unless
 	// Refuse writes another one. If Refuse writes nothing, or is nil, [WriteRefusal]
@@ -166,7 +169,7 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 // newWriter returns the writer of a handler.
 func (rt *Route) newWriter(c *Call, p *idem.Policy) *Writer {
 	w := newWriter(c, p.MaxResponseBody, p.MaxResponseHeld)
-	w.joined, w.flushes = rt.engine.Joined(), rt.cfg.Streaming
+	w.whole, w.flushes, w.early = rt.engine.Joined(), rt.cfg.Streaming, c.Early
 	return w
 }
 

@@ -33,10 +33,10 @@ func framed(r *http.Request) bool {
 func (w *Writer) hasBody() bool { return !w.head && bodyAllowed(cmp.Or(w.status, w.implied)) }
 
 // mayStream reports whether a part of the response may be sent before the outcome is settled.
-// It may not in joined mode, where a success can still be undone. Elsewhere it has to be
-// possible to break the response off.
+// It may not in joined mode, where a success can still be undone, and after [Writer.Whole].
+// Elsewhere it has to be possible to break the response off.
 func (w *Writer) mayStream() bool {
-	return !w.buffered && !w.joined && w.framed && w.hasBody() && breaksOff(w.w)
+	return !w.buffered && !w.whole && w.framed && w.hasBody() && breaksOff(w.w)
 }
 
 // breaksOff reports whether the writes to w can be ended by a deadline. A writer without Unwrap
@@ -64,6 +64,7 @@ func (w *Writer) stream() error {
 	}
 	body := w.body
 	w.streamed, w.body = true, nil
+	w.leave()
 	w.limitWrites()
 	if n, err := strconv.ParseInt(w.sealed.Get("Content-Length"), 10, 64); err == nil && n >= 0 {
 		w.declared = n
@@ -81,6 +82,13 @@ func (w *Writer) stream() error {
 	}
 	_, err := w.sendPart(body)
 	return err
+}
+
+// leave tells the adapter that a part is about to be sent.
+func (w *Writer) leave() {
+	if w.early != nil {
+		w.early()
+	}
 }
 
 // sendPart sends p and keeps back its end, from the last byte that is not white space. A client
@@ -228,8 +236,12 @@ func isDocument(h http.Header) bool {
 // Hijack implements [http.Hijacker]. The error is [http.ErrNotSupported] in joined mode, because
 // the handler could tell its client of a success that is undone afterwards.
 func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if w.buffered || w.whole {
+		return nil, nil, http.ErrNotSupported
+	}
+	w.leave()
 	// Gin's writer has the method Hijack in any case, and panics if the writer inside has not.
-	if w.buffered || w.joined || !reaches[http.Hijacker](beneath(w.w)) {
+	if !reaches[http.Hijacker](beneath(w.w)) {
 		return nil, nil, http.ErrNotSupported
 	}
 	if w.status != 0 && !w.streamed {
@@ -250,8 +262,12 @@ func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // Push implements [http.Pusher]. The client requests what is pushed by itself. The error is
 // [http.ErrNotSupported] in joined mode.
 func (w *Writer) Push(target string, opts *http.PushOptions) error {
-	if p, ok := beneath(w.w).(http.Pusher); ok && !w.joined {
-		return p.Push(target, opts)
+	if !w.whole {
+		for layer := range layers(w.w) {
+			if p, ok := layer.(http.Pusher); ok {
+				return p.Push(target, opts)
+			}
+		}
 	}
 	return http.ErrNotSupported
 }
@@ -278,7 +294,7 @@ func (w *Writer) EnableFullDuplex() error { return http.NewResponseController(w.
 // dropped, as any intermediary may do. So it is in joined mode, because its headers may tell of
 // a success.
 func (w *Writer) inform(status int) {
-	if w.joined {
+	if w.whole {
 		return
 	}
 	innermost := w.w

@@ -29,7 +29,7 @@ type Writer struct {
 	body     []byte
 	limit    int64 // of the body that is stored
 	held     int64 // of the body that is kept in memory, if no part of it can be sent
-	joined   bool  // nothing of a success may be sent before COMMIT is known
+	whole    bool  // no part may be sent before the outcome is settled
 	framed   bool  // the end of a response of unknown length can be told from a break
 	head     bool  // the request is HEAD
 	flushes  bool  // the route streams any response that is flushed
@@ -49,6 +49,7 @@ type Writer struct {
 	declared int64  // Content-Length of the handler, -1 if it has none
 
 	ctx       context.Context // the execution's, nil in a refusal, which is buffered
+	early     func()          // of the call, or nil
 	stopLimit func()          // see limitWrites
 	limited   bool            // the writes of a streamed response have a deadline
 }
@@ -161,6 +162,10 @@ func (w *Writer) discard(p []byte) (int, error) {
 	}
 	return len(p), nil
 }
+
+// Whole keeps back a response of which nothing has been sent until the outcome is settled, whatever
+// its kind and its length are.
+func (w *Writer) Whole() { w.whole = true }
 
 // Bypass says that the framework itself has the response with this status and header. The
 // framework has sent it past the writer, or will send it after a buffered call. Repeats get

@@ -67,11 +67,11 @@
 // wrap the whole router with [net/http.TimeoutHandler], which has a writer to itself.
 //
 // [gin.Engine.HandleContext] puts Gin's own writer back into c and forgets the values of
-// c.Set. The response then reaches the client past the middleware. It counts as streamed.
-// Repeats get result-unavailable, or outcome-unknown if its status says failure. In joined
-// mode a success then reaches the client before COMMIT is known, and is only broken off if
-// COMMIT fails. So do not use it there. From there on c does not know the execution unless ContextWithFallback is set.
-// c.Request.Context() does.
+// c.Set. While the handlers run, Gin's own writer therefore writes to the response that this
+// middleware keeps, and the outcome and the replay are those of the target. Such a response is never
+// sent as a stream, and is kept up to [idem.Policy].MaxResponseHeld bytes. From there on c does not know the
+// execution unless ContextWithFallback is set or the target has this middleware too.
+// c.Request.Context() does. A handler that runs again ([WithRerun]) cannot use HandleContext.
 //
 // In the context of [idem.Policy].Scope, Value also finds the values of c.Set.
 package idemgin

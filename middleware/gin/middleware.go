@@ -85,8 +85,11 @@ func newRoute(engine *idem.Engine, policy idem.Policy, opts []Option) (*route, e
 	if rt.scope != nil {
 		policy.Scope = func(ctx context.Context) (string, error) { return rt.scope(ctx.(scopeContext).gin) }
 	}
-	var err error
-	if rt.Route, err = exchange.New(engine, policy, rt.Config); err != nil {
+	err := checkGin()
+	if err == nil {
+		rt.Route, err = exchange.New(engine, policy, rt.Config)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("idemgin: %w", err)
 	}
 	return rt, nil
@@ -98,9 +101,11 @@ func (rt *route) serve(c *gin.Context) {
 	outer, request := c.Writer, c.Request
 	defer func() { c.Writer, c.Request = outer, request }()
 	var inner *writer
+	var own *diversion
 	var first *rerun
 	errs := len(c.Errors)
 	call := rt.call(c)
+	call.Early = func() { own.end() }
 	call.Next = func(w *exchange.Writer, r *http.Request) {
 		run, handle := c, c.Next
 		if first != nil {
@@ -110,9 +115,11 @@ func (rt *route) serve(c *gin.Context) {
 			first = newRerun(c, rt.serve)
 		}
 		inner = newWriter(w, run, outer)
+		inner.rerun = run != c
+		own = divert(run, inner)
 		run.Writer, run.Request = inner, r
 		defer carry(r.Context(), run)()
-		defer inner.bypassed()
+		defer own.end()
 		handle()
 		for _, err := range run.Errors[min(errs, len(run.Errors)):] {
 			idem.ReportFailure(r.Context(), err.Err)

@@ -29,8 +29,19 @@ func (x *rerun) again() (run *gin.Context, handle func()) {
 		run.Keys = x.gin.Copy().Keys
 	}
 	run.Errors = slices.Clone(x.errors)
+	run.Next() // it runs nothing, and moves the index on from where Abort puts it
 	handler := x.gin.Handler()
 	return run, func() { handler(run) }
+}
+
+// aborted reports whether the handlers of c have aborted the chain. The copy of a context is aborted
+// from the start, so there the index tells, which Abort puts back.
+func aborted(c *gin.Context, rerun bool) bool {
+	index := reflect.ValueOf(c).Elem().FieldByName("index")
+	if !rerun || !index.IsValid() || !index.CanInt() {
+		return c.IsAborted()
+	}
+	return index.Int() == reflect.ValueOf(c.Copy()).Elem().FieldByName("index").Int()
 }
 
 // keep leaves what a run has set to the middleware outside.

@@ -79,6 +79,41 @@ func TestRerunStartsFromTheSameContext(t *testing.T) {
 	}
 }
 
+// An error that a handler reports beside its response counts the same in each run.
+func TestRerunReadsErrorsAsTheFirstRunDoes(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		end    func(c *gin.Context)
+		status int
+	}{
+		"an error after the response":              {func(c *gin.Context) { _ = c.Error(errors.New("audit")) }, 201},
+		"a chain that is aborted with its error":   {func(c *gin.Context) { _ = c.Error(errors.New("half of a template")); c.Abort() }, 500},
+		"a chain that is aborted without an error": {func(c *gin.Context) { c.Abort() }, 201},
+	} {
+		for conflicts := range 2 {
+			var opts []idemgin.Option
+			if conflicts > 0 {
+				opts = append(opts, idemgin.WithRerun())
+			}
+			runs := 0
+			r := router(idemgin.Middleware(exchangetest.Conflicting(t, conflicts), idem.Policy{Scope: merchant}, opts...), func(c *gin.Context) {
+				if _, err := idem.JoinedTxOf(c.Request.Context()); err != nil {
+					t.Errorf("JoinedTxOf() = %v", err)
+				}
+				if runs++; runs <= conflicts {
+					_ = c.AbortWithError(500, idem.ErrConflict)
+					return
+				}
+				c.String(201, "paid")
+				tt.end(c)
+			})
+			if w := send(r, "/pay", "k1"); w.Code != tt.status {
+				t.Errorf("%s, after %d conflicts: answer = %d %q, want %d", name, conflicts, w.Code, w.Body, tt.status)
+			}
+		}
+	}
+}
+
 // serveTwice returns middleware whose first run of the handler is rolled back.
 func serveTwice(t *testing.T) gin.HandlerFunc {
 	return idemgin.Middleware(exchangetest.Conflicting(t, 1), idem.Policy{Scope: func(context.Context) (string, error) { return "m1", nil }}, idemgin.WithRerun())

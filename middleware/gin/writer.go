@@ -23,7 +23,8 @@ type writer struct {
 	status   int
 	size     int
 	reported int // errors in gin when the handlers, or their response, began
-	outside  int // size of outer without the handlers' response
+	pushes   bool
+	rerun    bool // gin is a copy, for another run
 }
 
 var (
@@ -32,7 +33,7 @@ var (
 )
 
 func newWriter(w *exchange.Writer, c *gin.Context, outer gin.ResponseWriter) *writer {
-	return &writer{Writer: w, outer: outer, gin: c, status: outer.Status(), size: unwritten, reported: len(c.Errors), outside: outer.Size()}
+	return &writer{Writer: w, outer: outer, gin: c, status: outer.Status(), size: unwritten, reported: len(c.Errors), pushes: outer.Pusher() != nil}
 }
 
 // WriteHeader notes the status. Gin's own writer cannot send informational statuses.
@@ -103,9 +104,7 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, errors.New("idemgin: response body already written")
 	}
 	conn, rw, err := w.Writer.Hijack()
-	if err != nil {
-		w.outside = w.outer.Size() // Gin's own writer takes the attempt for a response
-	} else if !w.Written() {
+	if err == nil && !w.Written() {
 		w.begin()
 	}
 	return conn, rw, err
@@ -117,18 +116,10 @@ func (w *writer) CloseNotify() <-chan bool { return w.outer.CloseNotify() }
 
 // Pusher returns nil if the connection has none.
 func (w *writer) Pusher() http.Pusher {
-	if w.outer.Pusher() == nil {
+	if !w.pushes {
 		return nil
 	}
 	return w
-}
-
-// bypassed announces a response that was written past the exchange, because
-// [gin.Engine.HandleContext] puts Gin's own writer back into the context.
-func (w *writer) bypassed() {
-	if w.outer.Size() != w.outside {
-		w.Bypass(w.outer.Status(), w.outer.Header())
-	}
 }
 
 // finish ends the response as Gin does at the end of a chain.
@@ -142,7 +133,7 @@ func (w *writer) finish() {
 		switch {
 		case !w.Written():
 			w.status = http.StatusInternalServerError
-		case w.gin.IsAborted():
+		case aborted(w.gin, w.rerun):
 			w.fail(http.StatusInternalServerError)
 		}
 	}
