@@ -30,10 +30,12 @@ const longest = 255
 
 // Raise confirms that no later holder was there, and records the fence. Call it before the first
 // write for the operation, in the same transaction. It locks the row of the operation until tx
-// ends. The same fence may be raised again.
+// ends. The same fence may be raised again. Like [idem.CheckOwner] it marks the attempt of ctx as one
+// that may have had effects.
 //
 // The error is a [*StaleError] if a later holder was there. Roll tx back after any error.
 func (t *Table) Raise(ctx context.Context, tx *sql.Tx, operationID string, f idem.Fence) error {
+	_, _ = idem.DownstreamKey(ctx, "") // outside of an execution there is nothing to mark
 	return t.raise(ctx, tx, operationID, f, "")
 }
 

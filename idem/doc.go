@@ -54,7 +54,7 @@
 // joined mode in the same order, on top of [JoinedStore].
 //
 // Only adapters need [Transport], [ParseKey], [RequestFingerprint], [NewRefusal],
-// [Engine.ReportRefused], [Engine.ReportMisused], [Engine.Nested], [JoinedTxOf],
+// [Engine.ReportRefused], [Engine.ReportMisused], [Engine.Nested], [NotAdmitted], [JoinedTxOf],
 // [Policy.WithDefaults] and [Policy.ScopeOf].
 //
 // This package imports the standard library only.

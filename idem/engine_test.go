@@ -179,6 +179,46 @@ func TestNoEffectReleases(t *testing.T) {
 	b.wantPaid(res, err, 1, false)
 }
 
+// A declaration that nothing happened counts if nothing that came after it, or beside it, says
+// otherwise.
+func TestDeclarationsOfNoEffect(t *testing.T) {
+	t.Parallel()
+	gate := func(ctx context.Context) { _, _ = idem.DownstreamKey(ctx, "bank") }
+	asks := func(ctx context.Context) { _, _ = idem.FromContext(ctx) }
+	var e *idem.Engine
+	misuse := func(ctx context.Context) { e.ReportMisused(ctx, errors.New("a time-out answered")) }
+	for name, tt := range map[string]struct {
+		steps []func(context.Context)
+		err   error
+		want  idem.State
+	}{
+		"no effect":                                 {[]func(context.Context){idem.NoEffect}, nil, idem.StateReleased},
+		"no effect after the gate":                  {[]func(context.Context){gate, idem.NoEffect}, nil, idem.StateReleased},
+		"no effect before the gate":                 {[]func(context.Context){idem.NoEffect, gate}, nil, idem.StateCompleted}, // as any 404
+		"no effect, and middleware answers":         {[]func(context.Context){idem.NoEffect, misuse}, nil, idem.StateUnknown},
+		"middleware answers, and no effect":         {[]func(context.Context){misuse, idem.NoEffect}, nil, idem.StateUnknown},
+		"not admitted":                              {[]func(context.Context){idem.NotAdmitted}, nil, idem.StateReleased},
+		"not admitted after the gate":               {[]func(context.Context){gate, idem.NotAdmitted}, nil, idem.StateUnknown},
+		"not admitted with the fence known":         {[]func(context.Context){asks, idem.NotAdmitted}, nil, idem.StateUnknown},
+		"not admitted with an error":                {[]func(context.Context){idem.NotAdmitted}, errors.New("relayed"), idem.StateUnknown},
+		"not admitted, and middleware answers":      {[]func(context.Context){idem.NotAdmitted, misuse}, nil, idem.StateUnknown},
+		"not admitted, after the gate, no effect":   {[]func(context.Context){gate, idem.NotAdmitted, idem.NoEffect}, nil, idem.StateReleased},
+		"not admitted after the end of its context": {[]func(context.Context){func(ctx context.Context) { <-ctx.Done() }, idem.NotAdmitted}, nil, idem.StateUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, parts{policy: func(p *idem.Policy) { p.HandlerTimeout = 20 * time.Millisecond }})
+			e = b.engine
+			_, _ = b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+				for _, step := range tt.steps {
+					step(ctx)
+				}
+				return idem.Response{Status: 404}, tt.err
+			})
+			b.wantState("k", tt.want)
+		})
+	}
+}
+
 // An immediate retry takes the lock, so it has to be free before the answer. A completed key
 // is answered from its record.
 func TestReleaseBeforeTheAnswer(t *testing.T) {

@@ -126,9 +126,11 @@ func (e *Engine) ReportRefused(ctx context.Context, route string, r *Refusal) {
 }
 
 // ReportMisused is for adapters. It reports middleware or a handler that keeps the adapter from
-// knowing the answer of the execution of ctx. Outside of an execution it does nothing.
+// knowing the answer of the execution of ctx. Its outcome is in doubt, whatever the handler has
+// declared. Outside of an execution it does nothing.
 func (e *Engine) ReportMisused(ctx context.Context, err error) {
 	if x := executionOf(ctx); x != nil {
+		x.misused.Store(true)
 		e.observe(ctx, x.of, Event{Type: EventMisused, Attempt: x.attempt, Err: err})
 	}
 }

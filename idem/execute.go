@@ -92,7 +92,7 @@ var errNotTold = errors.New("idem: the handler's answer reads as final, and the 
 // refuse makes a refusal of the request that was executed.
 func (run *run) refuse(code Code, err error) *Refusal {
 	r := refuse(code, err)
-	r.OperationID, r.MayHaveHappened = run.id.OperationID(), !run.execution.noEffect.Load() || run.startedFromDoubt()
+	r.OperationID, r.MayHaveHappened = run.id.OperationID(), run.outcome() != outcomeNoEffect || run.startedFromDoubt()
 	return r
 }
 

@@ -43,7 +43,10 @@ type execution struct {
 	joined   JoinedTx   // the transaction, in joined mode
 	attempt  Attempt
 	gated    atomic.Bool
+	known    atomic.Bool // the handler knows its operation and its fence
 	noEffect atomic.Bool
+	refused  atomic.Bool // see NotAdmitted
+	misused  atomic.Bool // the answer may not be the handler's
 	ended    atomic.Bool // its handler has returned
 	calls    sync.Map    // name to [sha256.Size]byte: the request that has the key of the name
 
@@ -138,6 +141,7 @@ func FromContext(ctx context.Context) (Execution, bool) {
 	if x == nil {
 		return Execution{}, false
 	}
+	x.known.Store(true)
 	e := Execution{KeyID: x.of.id, OperationID: x.of.id.OperationID(), Attempt: x.attempt.Number}
 	if x.lease != nil {
 		e.Fence = fenceOf(x.lease)
@@ -229,15 +233,28 @@ func gate(ctx context.Context) (*execution, error) {
 		x.engine.observe(ctx, x.of, Event{Type: EventTooLate, Attempt: x.attempt, Err: ErrExecutionEnded})
 		return nil, ErrExecutionEnded
 	}
+	x.noEffect.Store(false) // it was declared for what came before
 	return x, nil
 }
 
 // NoEffect declares that this execution had no effect and will have none, with any answer. The
-// engine releases the key, and a repeat runs afresh. NoEffect does nothing outside of an
-// execution, or after that has ended.
+// engine releases the key, and a repeat runs afresh. The declaration is void if the execution
+// passes the gate afterwards ([CheckOwner], [DownstreamKey]), or if middleware has answered in place
+// of the handler. NoEffect does nothing outside of an execution, or after that has ended.
 func NoEffect(ctx context.Context) {
 	if x := executionOf(ctx); x != nil && !x.ended.Load() {
 		x.noEffect.Store(true)
+	}
+}
+
+// NotAdmitted is for adapters. It declares that the answer, whatever its status is, says that the
+// request was not admitted, as 403 and 429 do. An answer of 404 for a request without a route is
+// one. Unlike [NoEffect] it does not speak for the handler. So the outcome is in doubt if the
+// execution has passed the gate ([CheckOwner], [DownstreamKey]), or has asked for its operation and its
+// fence ([FromContext]). NotAdmitted does nothing outside of an execution, or after that has ended.
+func NotAdmitted(ctx context.Context) {
+	if x := executionOf(ctx); x != nil && !x.ended.Load() {
+		x.refused.Store(true)
 	}
 }
 

@@ -24,10 +24,16 @@ func (e *Engine) conclude(ctx context.Context, run *run) (*Result, error) {
 func (run *run) outcome() outcome {
 	x, status := run.execution, run.response.Status
 	switch {
+	case x.misused.Load():
+		return outcomeInDoubt
 	case x.noEffect.Load():
 		return outcomeNoEffect
 	case run.err != nil:
 		return outcomeInDoubt
+	case x.refused.Load() && (run.cut || x.gated.Load() || x.known.Load()):
+		return outcomeInDoubt
+	case x.refused.Load():
+		return outcomeNoEffect
 	case run.cut:
 		return classifyCut(run.Transport, status)
 	case run.Transport != TransportDirect && slices.Contains(run.Policy.StatusesInDoubt, status):

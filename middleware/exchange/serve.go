@@ -37,7 +37,7 @@ type Call struct {
 	Route string
 	// Unrouted says that the framework has found no route for the request. An answer of 404 or 405
 	// is then no outcome, because it may be another one after a deployment. It is not stored, and
-	// the key stays free.
+	// the key stays free ([idem.NotAdmitted]).
 	Unrouted bool
 	// Misplaced looks for middleware that would answer for a handler that still runs, and returns
 	// an error that names it. The request is then refused as internal, with nothing consumed. It is
@@ -135,7 +135,7 @@ func (rt *Route) do(c *Call, op idem.Operation, body []byte) {
 			return idem.Response{Status: http.StatusInternalServerError}, rt.notTheHandlers(w.doubt)
 		}
 		if c.Unrouted && (w.status == http.StatusNotFound || w.status == http.StatusMethodNotAllowed) {
-			idem.NoEffect(ctx)
+			idem.NotAdmitted(ctx)
 		}
 		return w.response(rt.replay), adapter.Relayed(w.relayed())
 	})

@@ -40,3 +40,29 @@ func TestRequestsWithoutARoute(t *testing.T) {
 		t.Errorf("the handlers ran %d times, want once for each key", runs)
 	}
 }
+
+// A handler for requests without a route may have had an effect, whatever it answers.
+func TestRequestsWithoutARouteThatPassTheGate(t *testing.T) {
+	t.Parallel()
+	for name, proxy := range map[string]func(c *gin.Context){
+		"a downstream key": func(c *gin.Context) { _, _ = idem.DownstreamKey(c.Request.Context(), "bank") },
+		"the gate":         func(c *gin.Context) { _, _ = idem.CheckOwner(c.Request.Context()) },
+		"the fence":        func(c *gin.Context) { _, _ = idem.FromContext(c.Request.Context()) },
+	} {
+		runs := 0
+		r := gin.New()
+		r.Use(idemgin.Middleware(newEngine(t), idem.Policy{Scope: merchant}))
+		r.NoRoute(func(c *gin.Context) {
+			runs++
+			proxy(c)
+			c.String(http.StatusNotFound, "no such account")
+		})
+		for range 2 {
+			w := send(r, "/payments", "k1")
+			if runs != 1 {
+				t.Fatalf("after %s the handler ran %d times", name, runs)
+			}
+			wantDoubt(t, w)
+		}
+	}
+}

@@ -56,7 +56,7 @@ func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (f
 			c.SetContext(r.Context())
 			answer(c, w, call.Writer)
 			if c.Route() == mounted && endsWith(mounted, protect) && isUnrouted(c.Response().StatusCode()) {
-				idem.NoEffect(r.Context())
+				idem.NotAdmitted(r.Context())
 			}
 		}
 		if !route.Serve(call) {

@@ -60,8 +60,21 @@ var failureCases = []testCase{
 		b.want(b.pay("k1"), 503, "", false)
 		b.want(b.pay("k1"), 201, `{"id":"p1"}`, false)
 	}},
+	{"NoEffect before a downstream key is asked for gives no key back", func(b *bundle) {
+		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			idem.NoEffect(r.Context())
+			if _, err := idem.DownstreamKey(r.Context(), "bank"); err != nil {
+				b.Errorf("DownstreamKey() = %v", err)
+			}
+			w.WriteHeader(429)
+		})
+		b.wantDoubt(b.pay("k1"), "k1", "")
+		b.wantDoubt(b.pay("k1"), "k1", "")
+		b.wantRuns(1)
+	}},
 	{"a refusal from another goroutine, as of a time-out, gives no key back", func(b *bundle) {
 		b.protect(func(w http.ResponseWriter, r *http.Request) {
+			idem.NoEffect(r.Context()) // so far
 			answered := make(chan struct{})
 			go func() {
 				defer close(answered)
