@@ -101,11 +101,19 @@ func (w *Writer) sendPart(p []byte) (int, error) {
 	w.sent += int64(len(p))
 	end := len(bytes.TrimRight(p, " \t\r\n")) - 1
 	if end < 0 {
-		w.tail = append(w.tail, p...)
-		if len(w.tail) > maxTail || len(bytes.TrimSpace(w.tail)) == 0 {
-			return len(p), w.sendTail()
+		switch {
+		case len(w.tail) == 0:
+			return w.w.Write(p)
+		case int64(len(w.tail)+len(p)) > w.held:
+			w.cut = true
+		default:
+			w.tail = append(w.tail, p...)
 		}
 		return len(p), nil
+	}
+	if w.cut {
+		w.failed = true
+		return 0, errSpace
 	}
 	if err := w.sendTail(); err != nil {
 		return 0, err
@@ -119,8 +127,9 @@ func (w *Writer) sendPart(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// maxTail is how much white space is kept back, in bytes.
-const maxTail = 4 << 10
+// errSpace says that a response goes on after so much white space that its end could not be kept
+// back.
+var errSpace = errors.New("exchange: the response has more white space than the policy keeps in memory (MaxResponseHeld)")
 
 func (w *Writer) sendTail() error {
 	if len(w.tail) == 0 {

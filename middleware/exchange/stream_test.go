@@ -70,6 +70,36 @@ func TestServeWaitsForADeadlineThatIsBeingSet(t *testing.T) {
 	})
 }
 
+// White space at the end is kept back in memory, up to a limit. A response that goes on after more of
+// it is broken off, because a part of it is missing.
+func TestWhiteSpaceBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	for name, rest := range map[string]string{"the end": "", "more": "[]"} {
+		s := newServer()
+		broken := func() (broken bool) {
+			defer func() { broken = recover() == http.ErrAbortHandler }()
+			stream(t, s, func(w *Writer, _ context.CancelFunc) {
+				w.held, w.flushes = 3, true
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, "{}")
+				w.Flush()
+				for range 4 {
+					if n, err := io.WriteString(w, " \n"); n != 2 || err != nil {
+						t.Errorf("Write() = %d, %v", n, err)
+					}
+				}
+				if _, err := io.WriteString(w, rest); (err != nil) != (rest != "") {
+					t.Errorf("%s: Write() = %v", name, err)
+				}
+			})
+			return false
+		}()
+		if broken != (rest != "") {
+			t.Errorf("%s: broken off = %v", name, broken)
+		}
+	}
+}
+
 const boom = "the handler's panic"
 
 // stream serves a handler whose context can be ended, and ends it after the handler.

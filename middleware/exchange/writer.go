@@ -45,6 +45,7 @@ type Writer struct {
 
 	// Of a streamed response:
 	tail     []byte // its end so far, which is kept back
+	cut      bool   // white space at the end was left out
 	sent     int64  // bytes of the body, with those of the tail
 	declared int64  // Content-Length of the handler, -1 if it has none
 

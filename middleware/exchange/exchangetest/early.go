@@ -66,6 +66,13 @@ var senders = []struct {
 			_, _ = io.WriteString(w, part)
 		}
 	}},
+	{"over the limit with white space at its end", true, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, success)
+		for range 16 {
+			_, _ = io.WriteString(w, strings.Repeat(" ", 1<<10))
+		}
+	}},
 	{"http.ServeContent", true, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		http.ServeContent(w, r, "", time.Time{}, strings.NewReader(success))
