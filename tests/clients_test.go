@@ -11,7 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
@@ -65,6 +67,36 @@ func TestExampleClientsRepeatUntilThereIsAnAnswer(t *testing.T) {
 				if r != front.seen()[0] {
 					t.Errorf("it has sent %q after %q", r, front.seen()[0])
 				}
+			}
+		})
+	}
+}
+
+// Retry-After is a number of seconds or a date (RFC 9110, section 10.2.3). What is neither asks for
+// nothing.
+func TestExampleClientsReadRetryAfter(t *testing.T) {
+	t.Parallel()
+	for name, command := range exampleClients(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int32
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				switch asked.Add(1) {
+				case 1:
+					w.Header().Set("Retry-After", "soon")
+					w.WriteHeader(http.StatusServiceUnavailable)
+				case 2, 3:
+					w.Header().Set("Retry-After", time.Now().Add(time.Second).UTC().Format(http.TimeFormat))
+					w.WriteHeader(http.StatusInternalServerError)
+				default:
+					w.WriteHeader(http.StatusCreated)
+				}
+				_, _ = io.WriteString(w, `{"id":"pay_1"}`)
+			}))
+			t.Cleanup(server.Close)
+			if out, err := runClient(t, command, server.URL, "order-1"); err != nil || asked.Load() != 4 {
+				t.Errorf("%v after %d requests, want 4: %s", err, asked.Load(), out)
 			}
 		})
 	}

@@ -3,7 +3,11 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.time.DateTimeException;
 import java.time.Duration;
+import java.time.Instant;
+import java.time.format.DateTimeFormatter;
+import java.util.OptionalLong;
 import java.util.Set;
 import java.util.concurrent.ThreadLocalRandom;
 
@@ -28,7 +32,7 @@ public class Pay {
                     return answer;
                 }
                 askedOnce |= answer.statusCode() != 409 && answer.statusCode() != 425 && !REPEATED.contains(answer.statusCode());
-                pause += 1_000 * answer.headers().firstValueAsLong("Retry-After").orElse(0);
+                pause += askedFor(answer).orElse(0);
             } catch (IOException error) { // no answer, or half of one
                 System.err.println(error);
             }
@@ -46,10 +50,22 @@ public class Pay {
             return true;
         }
         boolean undecided = status == 408 || status == 499 || status >= 500;
-        if (answer.headers().firstValue("Retry-After").isPresent() && (undecided || status == 409 || status == 425)) {
+        if (askedFor(answer).isPresent() && (undecided || status == 409 || status == 425)) {
             return true;
         }
         return undecided && !askedOnce; // one repeat tells what became of it
+    }
+
+    /** The pause in milliseconds that the server asks for. Retry-After is a number or a date. */
+    static OptionalLong askedFor(HttpResponse<String> answer) {
+        String value = answer.headers().firstValue("Retry-After").orElse("");
+        try {
+            long pause = value.matches("[0-9]+") ? 1_000 * Long.parseLong(value)
+                    : Instant.from(DateTimeFormatter.RFC_1123_DATE_TIME.parse(value)).toEpochMilli() - System.currentTimeMillis();
+            return OptionalLong.of(Math.max(0, pause));
+        } catch (DateTimeException | NumberFormatException neither) {
+            return OptionalLong.empty();
+        }
     }
 
     public static void main(String[] args) throws Exception {

@@ -15,7 +15,7 @@ async function post(url, key, body, attempts = 8) {
       const text = await answer.text();
       if (!worthRepeating(answer, text, askedOnce)) return { status: answer.status, text };
       askedOnce ||= ![409, 425, 429, 502, 503, 504].includes(answer.status);
-      pause += Number(answer.headers.get("Retry-After") ?? 0);
+      pause += askedFor(answer) ?? 0;
     } catch (error) {
       console.error(error); // no answer, or half of one
     }
@@ -29,8 +29,15 @@ function worthRepeating(answer, text, askedOnce) {
   const { status } = answer;
   if ([429, 502, 503, 504].includes(status) || (status === 409 && text.includes('"in-progress"'))) return true;
   const undecided = status === 408 || status === 499 || status >= 500;
-  if (answer.headers.has("Retry-After") && (undecided || status === 409 || status === 425)) return true;
+  if (askedFor(answer) !== undefined && (undecided || status === 409 || status === 425)) return true;
   return undecided && !askedOnce; // one repeat tells what became of it
+}
+
+// askedFor is the pause in seconds that the server asks for. Retry-After is a number or a date.
+function askedFor(answer) {
+  const value = answer.headers.get("Retry-After") ?? "";
+  const pause = /^[0-9]+$/.test(value) ? Number(value) : Math.max(0, (Date.parse(value) - Date.now()) / 1000);
+  return Number.isNaN(pause) ? undefined : pause;
 }
 
 const [url, key] = process.argv.slice(2);

@@ -5,6 +5,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from email.utils import parsedate_to_datetime
 
 
 def post(url, key, body, attempts=8):
@@ -25,7 +26,7 @@ def post(url, key, body, attempts=8):
             if not worth_repeating(refused, text, asked_once):
                 return refused.code, json.loads(text or "null")
             asked_once = asked_once or refused.code not in (409, 425, 429, 502, 503, 504)
-            pause += float(refused.headers.get("Retry-After", 0))
+            pause += asked_for(refused) or 0
         except (OSError, ValueError) as error:  # no answer, or half of one
             print(error, file=sys.stderr)
         time.sleep(pause)
@@ -37,9 +38,18 @@ def worth_repeating(refused, text, asked_once):
         return False  # the outcome, which does not change
     if refused.code in (429, 502, 503, 504) or refused.code == 409 and b'"in-progress"' in text:
         return True
-    if refused.headers.get("Retry-After") and refused.code in (408, 409, 425, 499, *range(500, 600)):
+    if asked_for(refused) is not None and refused.code in (408, 409, 425, 499, *range(500, 600)):
         return True
     return not asked_once and refused.code in (408, 499, *range(500, 600))  # one repeat tells what became of it
+
+
+def asked_for(refused):
+    """The pause in seconds that the server asks for, or None. It is a number or a date."""
+    value = refused.headers.get("Retry-After", "")
+    try:
+        return float(value) if value.isdigit() else max(0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return None
 
 
 if __name__ == "__main__":

@@ -10,8 +10,11 @@ while :; do
 		--header 'Content-Type: application/json' \
 		--data '{"from":"alice","to":"bob","amount":1250,"currency":"USD","note":"'"$key"'"}' \
 		"$url/v1/payments") || status=000
-	# retry-after is empty without the header.
-	pause=$(sed -n 's/^[Rr]etry-[Aa]fter: *\([0-9]*\).*/\1/p' header.txt 2>/dev/null || true)
+	# Retry-After is a number or a date. pause is empty without it.
+	pause=$(sed -n 's/^[Rr]etry-[Aa]fter: *\(.*\)\r$/\1/p' header.txt 2>/dev/null || true)
+	if [[ ! $pause =~ ^[0-9]*$ ]]; then
+		pause=$(date -d "$pause" +%s 2>/dev/null) && pause=$((pause > $(date +%s) ? pause - $(date +%s) : 0)) || pause=
+	fi
 	case $status in
 	000 | 429 | 502 | 503 | 504) ;; # no answer, or not now
 	409) [[ $pause ]] || grep -q '"in-progress"' answer.json || break ;;

@@ -36,7 +36,7 @@ func (rt *Route) replayResponse(c *Call, r *idem.Response, limit int64) {
 			h[http.CanonicalHeaderKey(name)] = slices.Clone(values)
 		}
 	}
-	h.Set(ReplayedHeader, "true")
+	h.Set(ReplayedHeader, Replayed)
 	c.Writer.WriteHeader(r.Status)
 	if len(r.Body) > 0 && bodyAllowed(r.Status) {
 		_, _ = c.Writer.Write(r.Body)

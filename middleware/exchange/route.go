@@ -19,8 +19,12 @@ import (
 // (draft-ietf-httpapi-idempotency-key-header-07, section 2).
 const DefaultHeader = "Idempotency-Key"
 
-// ReplayedHeader marks a response that is a stored outcome.
-const ReplayedHeader = adapter.MarkerHeader
+// ReplayedHeader marks a response that is a stored outcome, with the value Replayed. Any other value
+// is of another system and says nothing.
+const (
+	ReplayedHeader = adapter.MarkerHeader
+	Replayed       = adapter.Marker
+)
 
 // Config holds the options of a route on every framework. The zero value is the default.
 type Config struct {

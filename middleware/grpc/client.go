@@ -173,7 +173,7 @@ const maxAsked = 1000 * time.Hour
 // verdict reads the answer to one attempt of a call with a key, and says whether sending the
 // call again may help.
 func verdict(err error, trailer metadata.MD) resend.Advice {
-	if len(trailer.Get(ReplayedMetadataKey)) > 0 {
+	if slices.Equal(trailer.Get(ReplayedMetadataKey), []string{adapter.Marker}) {
 		return resend.Advice{} // the outcome, which does not change
 	}
 	asked, told := retryDelay(err)

@@ -137,7 +137,9 @@ func (s *resentStream) restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = next
-	if err := next.SendMsg(s.request); err != nil {
+	if err := next.SendMsg(s.request); errors.Is(err, io.EOF) {
+		return nil // the stream has ended, and RecvMsg tells how
+	} else if err != nil {
 		return err
 	}
 	return next.CloseSend()

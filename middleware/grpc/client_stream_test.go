@@ -224,6 +224,7 @@ func TestStreamClientByEachStep(t *testing.T) {
 		"not opened again":           {[]any{&scriptedStream{receive: errBusy}, errFinal}, exchange, payoutMethod, 2, errFinal},
 		"sent again":                 {[]any{&scriptedStream{receive: errBusy}, &scriptedStream{send: errBusy}}, exchange, payoutMethod, 3, nil},
 		"not sent again":             {[]any{&scriptedStream{receive: errBusy}, &scriptedStream{send: errFinal}}, exchange, payoutMethod, 2, errFinal},
+		"ended before it was sent":   {[]any{&scriptedStream{receive: errBusy}, &scriptedStream{send: io.EOF, receive: errFinal}}, exchange, payoutMethod, 2, errFinal},
 		"not ended again":            {[]any{&scriptedStream{receive: errBusy}, &scriptedStream{closed: errFinal}}, exchange, payoutMethod, 2, errFinal},
 		"not sent":                   {[]any{&scriptedStream{send: errFinal}}, exchange, payoutMethod, 1, errFinal},
 		"not ended":                  {[]any{&scriptedStream{closed: errFinal}}, exchange, payoutMethod, 1, errFinal},

@@ -3,6 +3,7 @@ package idemgrpc_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -42,5 +43,19 @@ func TestMarkOfAnotherServiceIsNotForwarded(t *testing.T) {
 	header, _ = s.Header()
 	if status.Code(err) != codes.Internal || len(header.Get("idempotent-replayed"))+len(s.Trailer().Get("idempotent-replayed")) > 0 {
 		t.Errorf("Payout() = %v with %v and %v, want no mark", err, header, s.Trailer())
+	}
+}
+
+// Only the mark of this package ends a call. Another system may use the metadata in its own way.
+func TestClientTakesNoOtherValueForTheMark(t *testing.T) {
+	t.Parallel()
+	for mark, want := range map[string]int{"true": 1, "false": 2, "": 2} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &flaky{errs: []error{status.Error(codes.Internal, "no")}, trailers: []metadata.MD{metadata.Pairs("idempotent-replayed", mark)}}
+			_ = f.call(t.Context(), transferMethod)
+			if len(f.times) != want {
+				t.Errorf("after the mark %q it asked %d times, want %d", mark, len(f.times), want)
+			}
+		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemkeeperv1 "github.com/idemkeeper/idemkeeper/middleware/grpc/proto/idemkeeper/v1"
+	"github.com/idemkeeper/idemkeeper/middleware/internal/adapter"
 )
 
 // The body of an [idem.Response] of gRPC is an [idemkeeperv1.Outcome]. The response's
@@ -163,7 +164,7 @@ func (x *Interceptors) marked(stored map[string][]string) metadata.MD {
 			}
 		}
 	}
-	md.Set(ReplayedMetadataKey, "true")
+	md.Set(ReplayedMetadataKey, adapter.Marker)
 	return md
 }
 

@@ -106,17 +106,18 @@ func (w *wallet) Chat(s grpc.BidiStreamingServer[walletv1.ChatRequest, walletv1.
 // bundle is an engine on in-process parts, behind a real server and client.
 type bundle struct {
 	testing.TB
-	engine  *idem.Engine
-	locker  *idemtest.FaultyLocker
-	lock    *memorylock.Locker // in locker
-	store   *idemtest.FaultyStore
-	records *memorystore.Store // in store
-	policy  idem.Policy
-	opts    []idemgrpc.Option
-	before  []grpc.UnaryServerInterceptor // outside of ours
-	wallet  *wallet
-	dial    []grpc.DialOption
-	later   atomic.Int64 // nanoseconds that the store's clock is ahead
+	engine       *idem.Engine
+	locker       *idemtest.FaultyLocker
+	lock         *memorylock.Locker // in locker
+	store        *idemtest.FaultyStore
+	records      *memorystore.Store // in store
+	policy       idem.Policy
+	opts         []idemgrpc.Option
+	before       []grpc.UnaryServerInterceptor // outside of ours
+	beforeStream []grpc.StreamServerInterceptor
+	wallet       *wallet
+	dial         []grpc.DialOption
+	later        atomic.Int64 // nanoseconds that the store's clock is ahead
 
 	server *grpc.Server
 	conn   *grpc.ClientConn
@@ -168,7 +169,7 @@ func (b *bundle) start() *bundle {
 	b.server = grpc.NewServer(
 		grpc.WaitForHandlers(true),
 		grpc.ChainUnaryInterceptor(append(b.before, x.Unary())...),
-		grpc.ChainStreamInterceptor(x.Stream()),
+		grpc.ChainStreamInterceptor(append(b.beforeStream, x.Stream())...),
 	)
 	walletv1.RegisterWalletServiceServer(b.server, b.wallet)
 	b.conn = serve(b.TB, b.server, b.dial...)

@@ -4,7 +4,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
@@ -58,6 +60,30 @@ func TestTransportSendsNoBodyAsNone(t *testing.T) {
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
 			t.Errorf("%s: answer = %d, want 200", name, resp.StatusCode)
+		}
+	}
+}
+
+// Only the mark of this middleware ends a request. Another system may use the header in its own way.
+func TestTransportTakesNoOtherValueForTheMark(t *testing.T) {
+	t.Parallel()
+	for mark, want := range map[string]int32{"true": 1, "false": 2, "1": 2, "": 2} {
+		var asked atomic.Int32
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if asked.Add(1) == 1 {
+				w.Header().Set("Idempotent-Replayed", mark)
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}))
+		defer srv.Close()
+		client := http.Client{Transport: idemhttp.NewTransport(nil, idemhttp.WithKeysHonoured(), idemhttp.WithRetryBackoff(time.Microsecond, time.Millisecond))}
+		resp, err := client.Post(srv.URL, "text/plain", strings.NewReader("amount=1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if asked.Load() != want {
+			t.Errorf("after the mark %q it asked %d times, want %d", mark, asked.Load(), want)
 		}
 	}
 }

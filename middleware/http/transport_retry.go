@@ -93,7 +93,7 @@ func verdict(resp *http.Response, head []byte, err error) resend.Advice {
 	if err != nil {
 		return resend.Advice{Again: transient(err)}
 	}
-	if resp.StatusCode < 400 || resp.Header.Get(exchange.ReplayedHeader) != "" {
+	if resp.StatusCode < 400 || resp.Header.Get(exchange.ReplayedHeader) == exchange.Replayed {
 		return resend.Advice{} // done, or the outcome, which does not change
 	}
 	asked, told := retryAfter(resp.Header.Get("Retry-After"), time.Now())

@@ -78,9 +78,12 @@ func StatusPolicies(listed []idem.Policy, own ...*idem.Policy) ([]*idem.Policy, 
 	return append(policies, own...), nil
 }
 
-// MarkerHeader marks an answer as a stored outcome. In gRPC it is metadata of the
-// same name in lower case.
-const MarkerHeader = "Idempotent-Replayed"
+// MarkerHeader marks an answer as a stored outcome, with the value Marker. In gRPC it is metadata of
+// the same name in lower case.
+const (
+	MarkerHeader = "Idempotent-Replayed"
+	Marker       = "true"
+)
 
 // never lists the fields of one exchange or one caller. These are session cookies,
 // credentials, the date, fields of one connection (RFC 9110, section 7.6.1), and what depends on the
