@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -77,7 +78,10 @@ func TestWhiteSpaceBeyondTheLimit(t *testing.T) {
 	for name, rest := range map[string]string{"the end": "", "more": "[]"} {
 		s := newServer()
 		broken := func() (broken bool) {
-			defer func() { broken = recover() == http.ErrAbortHandler }()
+			defer func() {
+				err, _ := recover().(error)
+				broken = errors.Is(err, http.ErrAbortHandler)
+			}()
 			stream(t, s, func(w *Writer, _ context.CancelFunc) {
 				w.held, w.flushes = 3, true
 				w.Header().Set("Content-Type", "application/json")

@@ -25,7 +25,7 @@ type diversion struct {
 func divert(c *gin.Context, inner *writer) *diversion {
 	own := ownWriter(c)
 	to := own.FieldByName(embedded)
-	sends, _ := to.Interface().(http.ResponseWriter)
+	sends, _ := reflect.TypeAssert[http.ResponseWriter](to)
 	if sends == nil { // in a copy of a context, which HandleContext cannot take
 		return nil
 	}

@@ -7,8 +7,10 @@
 // Authentication and validation run before it, and so does Echo's Recover. A Recover inside
 // cannot answer after the response has begun, and half a response would be the outcome. The
 // error handler's answer to a handler's error is the outcome. Echo's Timeout has no place around this
-// middleware, nor inside, because Echo reuses the echo.Context while the handler still runs. Set
-// Policy.HandlerTimeout. ContextTimeout may be on either side. Echo takes the first status for
+// middleware, nor inside, because Echo reuses the echo.Context while the handler still runs, and the
+// handler may then write into the response of another request. Around this middleware it is noticed,
+// and requests are refused as internal. Inside it is noticed once it has answered, and the outcome is
+// in doubt, with the event misused. Set Policy.HandlerTimeout. ContextTimeout may be on either side. Echo takes the first status for
 // the final one. So 103 Early Hints do not reach the client, nor does a status after the
 // first byte of the response.
 package idemecho
@@ -19,6 +21,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"runtime"
 
 	"github.com/labstack/echo/v4"
 
@@ -48,7 +51,8 @@ func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (e
 			}()
 			call := describe(c)
 			call.Next = func(w *exchange.Writer, r *http.Request) {
-				inner := echo.NewResponse(writer{w}, c.Echo())
+				own := writer{w}
+				inner := echo.NewResponse(own, c.Echo())
 				inner.Status = http.StatusOK
 				c.SetResponse(inner)
 				c.SetRequest(r)
@@ -59,6 +63,9 @@ func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (e
 						w.WriteHeader(http.StatusInternalServerError)
 					}
 				}
+				if inner.Writer != http.ResponseWriter(own) { // middleware puts it back, unless it left the handler behind
+					w.Doubt(errLeft)
+				}
 			}
 			if !route.Serve(call) {
 				return next(c)
@@ -66,6 +73,34 @@ func Middleware(engine *idem.Engine, policy idem.Policy, cfg exchange.Config) (e
 			return nil
 		}
 	}, nil
+}
+
+var (
+	errForked = errors.New("idemecho: middleware in front runs the chain in a goroutine of its own, as Echo's Timeout does, and may answer while the handler runs; set Policy.HandlerTimeout, or use ContextTimeout")
+	errLeft   = errors.New("idemecho: middleware behind has not put the writer back, as Echo's Timeout does if it answers while the handler runs; set Policy.HandlerTimeout, or use ContextTimeout")
+)
+
+var router = reflect.TypeFor[echo.Echo]().PkgPath() + ".(*Echo).ServeHTTP"
+
+// forked reports whether a chain with a route runs in another goroutine than the router.
+func forked(c echo.Context) bool {
+	pcs := make([]uintptr, 64)
+	for skip := 0; c.Path() != ""; skip += len(pcs) {
+		n := runtime.Callers(skip, pcs)
+		for frames := runtime.CallersFrames(pcs[:n]); n > 0; {
+			frame, more := frames.Next()
+			if frame.Function == router {
+				return false
+			}
+			if !more {
+				break
+			}
+		}
+		if n < len(pcs) {
+			return true
+		}
+	}
+	return false
 }
 
 // writer keeps a stream that cannot be sent early. Echo would panic.
@@ -103,6 +138,12 @@ func describe(c echo.Context) exchange.Call {
 		Writer:       c.Response(),
 		Request:      c.Request(),
 		ScopeContext: context.WithValue(c.Request().Context(), ContextKey{}, c),
+	}
+	call.Misplaced = func() error {
+		if forked(c) {
+			return errForked
+		}
+		return nil
 	}
 	if path := c.Path(); path != "" {
 		call.Route = c.Request().Method + " " + path

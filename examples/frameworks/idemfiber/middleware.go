@@ -12,6 +12,9 @@
 // place around this middleware, nor inside. If it answers, the outcome is in doubt, with the event
 // misused. Set Policy.HandlerTimeout.
 //
+// Nothing can be written to the connection while the handlers run. So c.End and c.SendEarlyHints
+// return an error, because they would send a success before its outcome is settled.
+//
 // Fiber keeps a response until the handler has returned. So a response over the limit of
 // the policy is not stored, and can still be replaced. A body stream is written after
 // the handler, and outside of its execution. Repeats get result-unavailable.
@@ -25,7 +28,9 @@ import (
 	"maps"
 	"net/http"
 	"reflect"
+	"runtime"
 	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/valyala/fasthttp"
@@ -90,6 +95,7 @@ func answer(c fiber.Ctx, w *exchange.Writer, outer http.ResponseWriter) {
 			outer.WriteHeader(http.StatusOK)
 		}
 	}()
+	defer hold(c)()
 	if err := c.Next(); err != nil {
 		if err = c.App().ErrorHandler(c, err); err != nil {
 			_ = c.SendStatus(http.StatusInternalServerError)
@@ -110,6 +116,39 @@ func answer(c fiber.Ctx, w *exchange.Writer, outer http.ResponseWriter) {
 	maps.Copy(w.Header(), header)
 	w.WriteHeader(response.StatusCode())
 	_, _ = w.Write(response.Body())
+}
+
+// hold keeps the handlers from writing to the connection. release ends that.
+func hold(c fiber.Ctx) (release func()) {
+	conn := c.RequestCtx().Conn()
+	until := func(t time.Time) {
+		defer func() { _ = recover() }() // a context that was made without a connection
+		if conn != nil {
+			_ = conn.SetWriteDeadline(t)
+		}
+	}
+	if !served() { // a time-out in front needs the connection for its answer
+		return func() {}
+	}
+	until(time.Unix(1, 0))
+	return func() { until(time.Time{}) }
+}
+
+var serving = reflect.TypeFor[fasthttp.Server]().PkgPath() + ".(*Server).serveConn"
+
+// served reports whether this is the goroutine of the connection.
+func served() bool {
+	pcs := make([]uintptr, 128)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
+	for {
+		frame, more := frames.Next()
+		if frame.Function == serving {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
 }
 
 // StatusHandler answers GET with the state of the caller's key.

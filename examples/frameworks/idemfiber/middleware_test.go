@@ -376,3 +376,43 @@ func listen(t *testing.T, app *fiber.App) (url string) {
 	})
 	return "http://" + l.Addr().String()
 }
+
+// c.End writes to the connection by itself, and early hints may tell of a success.
+func TestNothingIsSentBeforeTheOutcomeIsSettled(t *testing.T) {
+	t.Parallel()
+	for name, pay := range map[string]fiber.Handler{
+		"c.End":                   func(c fiber.Ctx) error { _ = c.Status(201).SendString("paid"); return c.End() },
+		"c.End without its error": func(c fiber.Ctx) error { _ = c.Status(201).SendString("paid"); _ = c.End(); return nil },
+		"c.SendEarlyHints":        func(c fiber.Ctx) error { _ = c.SendEarlyHints([]string{"</paid>"}); return c.SendString("paid") },
+	} {
+		app := fiber.New()
+		refused, err := idemfiber.Middleware(exchangetest.RefusingCommit(t), idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		app.Post("/pay", refused, func(c fiber.Ctx) error {
+			if _, err := idem.JoinedTxOf(c.Context()); err != nil {
+				t.Errorf("JoinedTxOf() = %v", err)
+			}
+			return pay(c)
+		})
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = app.Listener(l, fiber.ListenConfig{DisableStartupMessage: true}) }()
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, "POST /pay HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+		got, err := io.ReadAll(conn)
+		if err != nil || bytes.Contains(got, []byte("paid")) || !bytes.HasPrefix(got, []byte("HTTP/1.1 50")) {
+			t.Errorf("%s: the client got %q, %v, want a failure and nothing of the success", name, got, err)
+		}
+		_ = conn.Close()
+		if err := app.Shutdown(); err != nil {
+			t.Errorf("Shutdown() = %v", err)
+		}
+	}
+}
