@@ -2,7 +2,6 @@ package tests
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,27 +13,15 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-// The tests of this package mostly wait for other processes, so more of them run at
-// once than there are cores.
-const parallel = "6"
-
 func TestMain(m *testing.M) {
 	if os.Getenv(tellsSignals) != "" {
 		os.Exit(tellSignals())
 	}
+	testserver.ParallelTests(6) // they mostly wait for other processes
 	os.Exit(runTests(m))
 }
 
 func runTests(m *testing.M) int {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		if err := flag.Set("test.parallel", parallel); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 2
-		}
-	}
 	defer removeBinaries()
 	return testserver.Main(m)
 }

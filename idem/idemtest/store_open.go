@@ -113,7 +113,7 @@ var storeOpenTests = []storeTest{
 		b.listed(idem.OpenQuery{OlderThan: time.Hour})
 	}},
 	{name: "many, with a limit and a state", run: func(b *storeBench) {
-		const n = 150
+		const n = 80
 		started := make(map[idem.KeyID]time.Time, n)
 		unknown := 0
 		for i := range n {

@@ -126,8 +126,8 @@ func (m *MariaDB) launch(server, install string, settings []string, attr *syscal
 	}
 	cmd := exec.Command(install, "--no-defaults", "--datadir="+data, "--tmpdir="+temp, "--auth-root-authentication-method=normal", "--skip-test-db")
 	cmd.Dir, cmd.SysProcAttr = m.dir, attr
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("testserver: mariadb-install-db: %w\n%s", err, out)
+	if err := prepared(cmd, data); err != nil {
+		return nil, err
 	}
 	accounts := filepath.Join(m.dir, "accounts.sql")
 	grant := "CREATE USER IF NOT EXISTS " + mariadbUser + "@'%';\nGRANT ALL ON *.* TO " + mariadbUser + "@'%' WITH GRANT OPTION;\n"

@@ -55,6 +55,7 @@ func onServers(t *testing.T, test func(t *testing.T, client goredis.UniversalCli
 }
 
 func TestDecisionsOutliveTheNextAttempt(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, client goredis.UniversalClient) {
 		s := open(t, client, WithPrefix(freshPrefix(t)))
 		for shard := range Shards {
@@ -240,6 +241,7 @@ func TestDecisionsOfNewerBuildsAreNotGuessedAt(t *testing.T) {
 }
 
 func TestSealedIsDeclared(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, client goredis.UniversalClient) {
 		s := open(t, client, WithPrefix(freshPrefix(t)))
 		want := func(want bool) {

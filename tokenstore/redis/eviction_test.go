@@ -61,6 +61,7 @@ func TestEvictionAfterTheStartIsNoticed(t *testing.T) {
 }
 
 func TestEvictionOnOneNodeOfAClusterIsNoticed(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	s := open(t, connect(t, clusterAddr(c)), asksAlways(), quiet())
 	setPolicy(t, c.Nodes()[1], "volatile-ttl")

@@ -72,6 +72,7 @@ func TestOpenSetHoldsOpenRecordsOnly(t *testing.T) {
 // An open set may hold members that are no key IDs. A listing looks behind some of them, and
 // gives up on too many.
 func TestOpenLooksBehindNonsense(t *testing.T) {
+	t.Parallel()
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
 	id, req := newAttempt(idem.ClientKey)

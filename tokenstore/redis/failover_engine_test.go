@@ -71,6 +71,7 @@ func (p *payment) interrupt(t *testing.T, s *Store, locker sharedLocker) {
 // was there before their attempts began. The clients are told of their payments,
 // so a retry at another instance has to be told of the same ones.
 func TestFailoverUnderRunningHandlers(t *testing.T) {
+	t.Parallel()
 	servers := testserver.StartSentinel(t, 1)
 	store, locker := open(t, connect(t, sentinelAddr(servers))), sharedLocker{memorylock.New()}
 	notApplied := func(context.Context, idem.Interrupted) (idem.Resolution, error) { return idem.NotApplied(), nil }

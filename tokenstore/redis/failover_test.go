@@ -58,6 +58,7 @@ func wantReachedAndWorking(t *testing.T, s *Store) {
 }
 
 func TestFailoverToAReplicaThatHasEverything(t *testing.T) {
+	t.Parallel()
 	servers := testserver.StartSentinel(t, 1)
 	w := new(register)
 	s := open(t, connect(t, sentinelAddr(servers)), WithWitness(w))
@@ -117,6 +118,7 @@ func TestFailoverToAReplicaThatHasEverything(t *testing.T) {
 // Redis promotes a replica without the pending records. This shows the limit in the
 // package comment, and the use of WithReplicas.
 func TestFailoverToAReplicaThatLagsBehind(t *testing.T) {
+	t.Parallel()
 	servers := testserver.StartSentinel(t, 1)
 	w := new(register)
 	s := open(t, connect(t, sentinelAddr(servers)), WithWitness(w))
@@ -170,6 +172,7 @@ func TestFailoverToAReplicaThatLagsBehind(t *testing.T) {
 }
 
 func TestFailoverToAnEmptyReplicaIsALoss(t *testing.T) {
+	t.Parallel()
 	for name, empty := range map[string]func(*testing.T, *testserver.Sentinel){
 		"that never got anything": func(t *testing.T, servers *testserver.Sentinel) {
 			if err := servers.Replica().CutOff(servers.Primary()); err != nil {

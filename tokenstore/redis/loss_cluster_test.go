@@ -13,6 +13,7 @@ import (
 
 // One primary of a cluster loses its records. Its shards refuse, and the others go on.
 func TestOnePrimaryOfAClusterLosesItsData(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	victim := c.Nodes()[1]
 	for name, lose := range map[string]func(){
@@ -87,6 +88,7 @@ func TestOnePrimaryOfAClusterLosesItsData(t *testing.T) {
 }
 
 func TestFailoverOfAClusterPrimary(t *testing.T) {
+	t.Parallel()
 	for name, wipe := range map[string]bool{"to a replica that has everything": false, "to an empty replica": true} {
 		t.Run(name, func(t *testing.T) {
 			c := testserver.StartRedisCluster(t, 3, testserver.WithClusterReplicas())
@@ -132,6 +134,7 @@ func TestFailoverOfAClusterPrimary(t *testing.T) {
 // However it falls between the commands of concurrent requests: once FLUSHALL has
 // answered nothing begins, until the loss is accepted.
 func TestNothingBeginsAfterAFlushUnderLoad(t *testing.T) {
+	t.Parallel()
 	r := testserver.StartRedis(t)
 	w := new(register)
 	stores := []*Store{

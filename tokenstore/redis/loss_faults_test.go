@@ -14,6 +14,7 @@ import (
 // A process dies before any command of its first start. It says so, and the next process
 // goes on.
 func TestFirstStartThatDiesIsGoneOnWith(t *testing.T) {
+	t.Parallel()
 	for name, options := range map[string]func() []Option{
 		"with a witness": func() []Option { return []Option{quiet(), WithWitness(new(register))} },
 		"without":        func() []Option { return []Option{quiet()} },

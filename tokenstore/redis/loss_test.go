@@ -84,6 +84,7 @@ func wantWorking(t *testing.T, s *Store) {
 }
 
 func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) (addr string, flush func()){
 		"miniredis": func(t *testing.T) (string, func()) {
 			m := startMini(t)

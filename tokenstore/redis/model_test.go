@@ -21,6 +21,7 @@ import (
 // Two stores that were written apart are given the same random calls, sent
 // again and out of order, and have to answer alike.
 func TestStoresAgree(t *testing.T) {
+	t.Parallel()
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var mu sync.Mutex
 	now := start

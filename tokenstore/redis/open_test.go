@@ -63,6 +63,7 @@ func wantIDs(tb testing.TB, got, want []idem.KeyID) {
 }
 
 func TestOpenPagesThroughEqualScores(t *testing.T) {
+	t.Parallel()
 	m := startMini(t)
 	s := open(t, connect(t, "redis://"+m.Addr()))
 	ids, _ := inOneShard(t, s, 40)
@@ -77,6 +78,7 @@ func TestOpenPagesThroughEqualScores(t *testing.T) {
 
 // A listing of a rare state reads many records of another state at once.
 func TestOpenWalksOverRecordsOfAnotherState(t *testing.T) {
+	t.Parallel()
 	m := startMini(t)
 	client := connect(t, "redis://"+m.Addr())
 	s := open(t, client)
@@ -100,6 +102,7 @@ func TestOpenWalksOverRecordsOfAnotherState(t *testing.T) {
 // Records that were walked over are settled between pages, by a resolver say,
 // and between the reads of one page.
 func TestOpenMissesNothingWhileRecordsAreSettled(t *testing.T) {
+	t.Parallel()
 	m := startMini(t)
 	client := connect(t, "redis://"+m.Addr())
 	s := open(t, client)
@@ -184,6 +187,7 @@ func TestOpenDoesABoundedAmountOfWork(t *testing.T) {
 }
 
 func TestOpenAndRetireOnACluster(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	s := open(t, connect(t, clusterAddr(c)))
 	want := make(map[idem.KeyID]bool)

@@ -98,6 +98,7 @@ func wantReads(t *testing.T, s *Store) {
 }
 
 func TestReadOnlyStoreSeesWhatOthersKeep(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, client goredis.UniversalClient) {
 		prefix := WithPrefix(freshPrefix(t))
 		w := new(register)

@@ -51,6 +51,7 @@ func onOneNode(tb testing.TB, c *testserver.RedisCluster) (prefix string, number
 
 // Every call finds the new primary by itself, not only those that run scripts.
 func TestEveryCallFollowsAFailover(t *testing.T) {
+	t.Parallel()
 	calls := map[string]func(ctx context.Context, s *Store) error{
 		"ListOpen":      func(ctx context.Context, s *Store) error { _, err := s.ListOpen(ctx, idem.OpenQuery{}); return err },
 		"Ping":          func(ctx context.Context, s *Store) error { return s.Ping(ctx) },

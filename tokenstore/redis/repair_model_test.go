@@ -18,6 +18,7 @@ import (
 // Settlements come late, repeated, and after the server fell back to an earlier state. A
 // settlement never changes a completed record, nor the record of a later attempt.
 func TestRepairReplacesNoLaterTruth(t *testing.T) {
+	t.Parallel()
 	for name, fresh := range map[string]func(*testing.T) func(idem.KeyID) fallible{"redis": fallibleRedis, "memory": fallibleMemory} {
 		t.Run(name, func(t *testing.T) {
 			repairs, violation := repairModel(t, fresh(t), 4_000)

@@ -102,6 +102,7 @@ func TestBeginWaitsForReplicas(t *testing.T) {
 
 // A replica that stands still: connected, and acknowledging nothing.
 func TestReplicaThatDoesNotAcknowledge(t *testing.T) {
+	t.Parallel()
 	servers := testserver.StartSentinel(t, 1)
 	primary, replica := servers.Primary(), servers.Replica()
 	s := open(t, connect(t, primary.URL()), WithReplicas(1, impatient))
@@ -168,6 +169,7 @@ func TestReplicaThatDoesNotAcknowledge(t *testing.T) {
 }
 
 func TestPingTellsOfMissingReplicas(t *testing.T) {
+	t.Parallel()
 	servers := testserver.StartSentinel(t, 1)
 	primary, replica := servers.Primary(), servers.Replica()
 	s := open(t, connect(t, primary.URL()), WithReplicas(1, impatient))
@@ -201,6 +203,7 @@ func TestPingTellsOfMissingReplicas(t *testing.T) {
 }
 
 func TestReplicasOfACluster(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3, testserver.WithClusterReplicas())
 	s := open(t, connect(t, clusterAddr(c)), WithReplicas(1, patient))
 	quick := open(t, connect(t, clusterAddr(c)), WithReplicas(1, impatient))

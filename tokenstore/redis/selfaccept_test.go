@@ -46,6 +46,7 @@ func (a *tally) want(t *testing.T, want ...int) {
 }
 
 func TestLossIsAcceptedAlone(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(r *testserver.Redis) error{
 		"flush":              func(r *testserver.Redis) error { _, err := r.Do("FLUSHALL"); return err },
 		"restart with empty": func(r *testserver.Redis) error { r.Restart(); return nil },
@@ -163,6 +164,7 @@ func TestRedisIsWipedBetweenAnyTwoCommands(t *testing.T) {
 // While a process accepts a loss, another one accepts this loss and the next one, at any
 // point.
 func TestAnotherProcessAcceptsTwoLossesBetweenAnyTwoCommands(t *testing.T) {
+	t.Parallel()
 	for at := int64(1); ; at++ {
 		m, w := startMini(t), new(register)
 		var told tally

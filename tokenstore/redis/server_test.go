@@ -23,6 +23,7 @@ func TestNewRefusesEviction(t *testing.T) {
 }
 
 func TestNewRefusesEvictionOnOneNodeOfACluster(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	if _, err := c.Nodes()[1].Do("CONFIG", "SET", "maxmemory-policy", "volatile-ttl"); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+func TestMain(m *testing.M) {
+	testserver.ParallelTests(6) // most of them wait for a server
+	goleak.VerifyTestMain(testserver.M{M: m})
+}
 
 // connect returns a client as Connect makes it, closed when the test ends. It is
 // given more time: miniredis under the race detector is slow, and what tests say
@@ -70,6 +73,7 @@ func (m *mini) Advance(d time.Duration) {
 }
 
 func TestStoreOnMiniredis(t *testing.T) {
+	t.Parallel()
 	m := startMini(t)
 	client := connect(t, "redis://"+m.Addr())
 	idemtest.RunStore(t, idemtest.StoreHarness{
@@ -82,6 +86,7 @@ func TestStoreOnMiniredis(t *testing.T) {
 }
 
 func TestStoreOnRedis(t *testing.T) {
+	t.Parallel()
 	client := connect(t, testserver.SharedRedis(t))
 	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) idem.Store {
 		return open(tb, client, WithPrefix(freshPrefix(tb)))
@@ -89,6 +94,7 @@ func TestStoreOnRedis(t *testing.T) {
 }
 
 func TestStoreOnCluster(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	client := connect(t, clusterAddr(c))
 	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) idem.Store {
@@ -97,6 +103,7 @@ func TestStoreOnCluster(t *testing.T) {
 }
 
 func TestStoreBehindSentinel(t *testing.T) {
+	t.Parallel()
 	s := testserver.StartSentinel(t, 3)
 	client := connect(t, "redis+sentinel://"+strings.Join(s.Addrs(), ",")+"/mymaster")
 	idemtest.RunStore(t, idemtest.StoreHarness{Damage: damage, New: func(tb testing.TB) idem.Store {

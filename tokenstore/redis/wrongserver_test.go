@@ -34,6 +34,7 @@ func (r *register) at() int64 {
 // loss. The instances at the right server notice within the interval, and the witness does
 // not flip back.
 func TestWrongEmptyServerIsServedAlone(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]Option{"all accept by themselves": {WithLossAcceptance(nil)}, "only the wrong one does": nil} {
 		t.Run(name, func(t *testing.T) {
 			a, b := testserver.StartRedis(t), testserver.StartRedis(t)

@@ -64,6 +64,7 @@ func onServers(t *testing.T, p serviceParts, f func(s *service, proxy *testserve
 			return
 		}
 		var proxy *testserver.Proxy
+		p := p // the databases have one each
 		p.rewrite = throughProxy(t, &proxy)
 		f(startService(t, b, p), proxy)
 	})

@@ -41,7 +41,7 @@ func kills(t *testing.T, env string, otherwise int) (n int, told bool) {
 // clients pay. Two clients share each key, and each of them asks until it is answered. There is no
 // resolver.
 func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
-	n, tell := kills(t, envKills, 30)
+	n, tell := kills(t, envKills, 8)
 	onEach(t, func(t *testing.T, b backend) {
 		r := startKillRun(startService(t, b, serviceParts{}))
 		r.run(n, func() {
@@ -60,7 +60,7 @@ func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
 // starts it on the same data. It syncs to the disk as in production. SQLite has no server: there a
 // killed instance is a killed database.
 func TestJoinedPaysOnceWhileTheDatabaseIsKilled(t *testing.T) {
-	n, tell := kills(t, envDatabaseKills, 5)
+	n, tell := kills(t, envDatabaseKills, 2)
 	onOwnServers(t, func(t *testing.T, server ownServer, b backend) {
 		r := startKillRun(startService(t, b, serviceParts{}))
 		r.run(n, func() {

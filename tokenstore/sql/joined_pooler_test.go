@@ -120,15 +120,15 @@ func TestJoinedLeavesNoLockInTheSessionsOfAPooler(t *testing.T) {
 			var clients sync.WaitGroup
 			for client := range 8 {
 				clients.Go(func() {
-					for i := range 50 {
-						s.pay(fmt.Sprintf("key-%d", 25*client+i)) // the next client has half of these keys
+					for i := range 14 {
+						s.pay(fmt.Sprintf("key-%d", 7*client+i)) // the next client has half of these keys
 					}
 				})
 			}
 			clients.Wait()
 			s.wantNothingOpen("after the refusals")
 			s.with(s.paying(201))
-			for n := range 200 {
+			for n := range 7*7 + 14 {
 				if a := s.pay(fmt.Sprintf("key-%d", n)); a.code != "" {
 					t.Errorf("the repeat of key-%d got %v", n, a)
 				}

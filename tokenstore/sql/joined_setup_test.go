@@ -280,7 +280,7 @@ func (s *service) started(key string) (finish func() answer) {
 func onEachJoined(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Helper()
 	onEach(t, f)
-	t.Run(throughPgBouncer.name, func(t *testing.T) { f(t, throughPgBouncer) })
+	throughPgBouncer.run(t, f)
 }
 
 // onEachService runs a test on each database.

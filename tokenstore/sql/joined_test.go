@@ -65,32 +65,33 @@ func TestJoinedRefusalWithKeepWritesCommits(t *testing.T) {
 
 // TestJoinedFailureRollsBackAndARetryRuns goes through every answer that leaves nothing.
 func TestJoinedFailureRollsBackAndARetryRuns(t *testing.T) {
-	for name, fail := range map[string]func(c *gin.Context){
-		"500":      func(c *gin.Context) { c.String(500, "sorry") },
-		"503":      func(c *gin.Context) { c.String(503, "sorry") },
-		"408":      func(c *gin.Context) { c.String(408, "slow") },
-		"429":      func(c *gin.Context) { c.String(429, "busy") },
-		"401":      func(c *gin.Context) { c.String(401, "who") },
-		"NoEffect": func(c *gin.Context) { idem.NoEffect(c); c.String(200, "nothing to do") },
-		"panic":    func(*gin.Context) { panic("boom") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			onEachService(t, serviceParts{}, func(s *service) {
-				s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-					err := s.insert(c, tx)
-					fail(c)
-					return err
-				}))
-				if a := s.pay("k1"); a.replayed || a.code != "" {
-					t.Errorf("answer = %v, want that of the handler", a)
-				}
-				s.wantState("k1", idem.StateNone)
-				s.with(s.paying(http.StatusCreated))
-				s.want(s.pay("k1"), paid)
-				s.wantPayments(1)
-			})
-		})
-	}
+	onEachService(t, serviceParts{}, func(s *service) {
+		payments := 0
+		for name, fail := range map[string]func(c *gin.Context){
+			"500":      func(c *gin.Context) { c.String(500, "sorry") },
+			"503":      func(c *gin.Context) { c.String(503, "sorry") },
+			"408":      func(c *gin.Context) { c.String(408, "slow") },
+			"429":      func(c *gin.Context) { c.String(429, "busy") },
+			"401":      func(c *gin.Context) { c.String(401, "who") },
+			"NoEffect": func(c *gin.Context) { idem.NoEffect(c); c.String(200, "nothing to do") },
+			"panic":    func(*gin.Context) { panic("boom") },
+		} {
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				err := s.insert(c, tx)
+				fail(c)
+				return err
+			}))
+			if a := s.pay(name); a.replayed || a.code != "" {
+				s.Errorf("%s: answer = %v, want that of the handler", name, a)
+			}
+			s.wantState(name, idem.StateNone)
+			s.wantPayments(payments)
+			s.with(s.paying(http.StatusCreated))
+			s.want(s.pay(name), paid)
+			payments++
+			s.wantPayments(payments)
+		}
+	})
 }
 
 func TestJoinedSuccessWithoutTheTransactionIsAnErrorFromTheFirstRequest(t *testing.T) {

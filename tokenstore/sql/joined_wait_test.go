@@ -51,7 +51,7 @@ func TestJoinedWinnerOfAWaitSeesWhatWasCommittedMeanwhile(t *testing.T) {
 			go func() { done <- s.pay("k1") }()
 			s.eventually("the request waits for the key", func() bool {
 				var waiting int
-				err := s.pools.read.QueryRow("SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&waiting)
+				err := s.pools.read.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()").Scan(&waiting)
 				return err == nil && waiting > 0
 			})
 			mustExec(t, s.pools.read, "INSERT INTO payments VALUES ('another', 1)")

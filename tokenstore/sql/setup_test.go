@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	gin.SetMode(gin.ReleaseMode)
+	testserver.ParallelTests(6) // most of them wait for a server
 	goleak.VerifyTestMain(testserver.M{M: m})
 }
 
@@ -58,34 +59,45 @@ func backends() []backend {
 	}
 }
 
-// throughPgBouncer is PostgreSQL behind a pooler that gives each transaction another session.
+// throughPgBouncer is PostgreSQL behind a pooler that gives each transaction another session. Its
+// databases are new, because the pooler keeps connections to those of earlier tests.
 var throughPgBouncer = backend{"PgBouncer", PostgreSQL(), func(tb testing.TB) pools {
 	tb.Helper()
-	u, err := url.Parse(freshPostgres(tb).dsn)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	dsn := testserver.SharedPgBouncer(tb).URL(strings.TrimPrefix(u.Path, "/"))
+	name := makePostgres(tb)
+	tb.Cleanup(func() {
+		mustExec(tb, open(tb, "pgx", testserver.SharedPostgres(tb)), "DROP DATABASE "+name+" WITH (FORCE)")
+	})
+	dsn := testserver.SharedPgBouncer(tb).URL(name)
 	db := open(tb, "pgx", dsn)
 	return pools{db, db, dsn}
 }}
 
-// onEach runs a test on each database.
+// onEach runs a test on each database, on all of them at once.
 func onEach(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Helper()
 	for _, b := range backends() {
-		t.Run(b.name, func(t *testing.T) { f(t, b) })
+		b.run(t, f)
 	}
 }
 
-// onEachServer runs a test on each database that is reached over a network.
+// onEachServer is onEach on the databases that are reached over a network.
 func onEachServer(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Helper()
 	for _, b := range backends() {
 		if b.dialect.d != sqlite {
-			t.Run(b.name, func(t *testing.T) { f(t, b) })
+			b.run(t, f)
 		}
 	}
+}
+
+// run runs a test on the database beside those on others. It begins when the calling test has
+// returned.
+func (b backend) run(t *testing.T, f func(t *testing.T, b backend)) {
+	t.Helper()
+	t.Run(b.name, func(t *testing.T) {
+		t.Parallel()
+		f(t, b)
+	})
 }
 
 // ownServer is a server that a test may kill. It syncs to the disk.
@@ -124,12 +136,64 @@ func freshName(testing.TB) string {
 	return fmt.Sprintf("idem_%d_%d", os.Getpid(), databases)
 }
 
+// emptied are databases of the shared PostgreSQL whose tests have ended. To empty one takes a
+// tenth of the time that the server takes to make one.
+var emptied struct {
+	sync.Mutex
+	names []string
+}
+
 func freshPostgres(tb testing.TB) pools {
 	tb.Helper()
-	admin := open(tb, "pgx", testserver.SharedPostgres(tb))
-	name := freshName(tb)
-	mustExec(tb, admin, "CREATE DATABASE "+name)
-	tb.Cleanup(func() { mustExec(tb, admin, "DROP DATABASE "+name+" WITH (FORCE)") })
+	emptied.Lock()
+	name := ""
+	if n := len(emptied.names); n > 0 {
+		name, emptied.names = emptied.names[n-1], emptied.names[:n-1]
+	}
+	emptied.Unlock()
+	if name == "" {
+		name = makePostgres(tb)
+	}
+	tb.Cleanup(func() {
+		emptyPostgres(tb, name)
+		emptied.Lock()
+		defer emptied.Unlock()
+		emptied.names = append(emptied.names, name)
+	})
+	return openPostgres(tb, name)
+}
+
+// makePostgres makes a database on the shared PostgreSQL.
+func makePostgres(tb testing.TB) (name string) {
+	tb.Helper()
+	name = freshName(tb)
+	mustExec(tb, open(tb, "pgx", testserver.SharedPostgres(tb)), "CREATE DATABASE "+name)
+	return name
+}
+
+// emptyPostgres ends the connections to a database, and removes what a test may leave in it.
+func emptyPostgres(tb testing.TB, name string) {
+	tb.Helper()
+	p := openPostgres(tb, name)
+	const others = " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+	for n := 1; n > 0; {
+		if err := p.write.QueryRow("SELECT count(pg_terminate_backend(pid))" + others).Scan(&n); err != nil {
+			tb.Fatalf("end the connections to %s: %v", name, err)
+		}
+	}
+	mustExec(tb, p.write, `DO $$ DECLARE name text; BEGIN
+		FOR name IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information_schema$)' LOOP
+			EXECUTE format('DROP SCHEMA %I CASCADE', name);
+		END LOOP;
+	END $$`)
+	mustExec(tb, p.write, "CREATE SCHEMA public")
+	mustExec(tb, p.write, "GRANT USAGE ON SCHEMA public TO PUBLIC") // as in a new database
+	mustExec(tb, p.write, "ALTER DATABASE "+name+" RESET ALL")
+	_ = p.write.Close()
+}
+
+func openPostgres(tb testing.TB, name string) pools {
+	tb.Helper()
 	u, err := url.Parse(testserver.SharedPostgres(tb))
 	if err != nil {
 		tb.Fatal(err)

@@ -1,6 +1,6 @@
 // Command mutants shows that the tests notice deliberate faults:
 //
-//	mutants [-quick] [-only text] [-parallel 2] [-whole] [-table]
+//	mutants [-quick] [-only text] [-part 1/4] [-parallel 2] [-whole] [-table]
 //
 // It copies the tree of the module to a temporary directory. First it runs the tests that the
 // faults name, and each of them has to pass. Then it puts one fault after the other into the
@@ -15,7 +15,7 @@
 // looked at it. A fault that does not compile is a failure too.
 //
 // -quick leaves out the tests that need a server. -only takes the faults whose name or package contains a
-// text. -whole runs all tests of the package with each fault, and tells which one failed. It helps to
+// text. -part takes every n-th of those that are left, from the i-th on, counted from zero. -whole runs all tests of the package with each fault, and tells which one failed. It helps to
 // find the test for a new fault. -table prints the table of docs/testing.md.
 //
 // A fault also counts as caught if its test does not end. A test gets five times the time that it took without a
@@ -37,6 +37,7 @@ func main() {
 	quick := flag.Bool("quick", false, "leave out the tests that need a server")
 	only := flag.String("only", "", "take the faults whose name or package contains this")
 	parallel := flag.Int("parallel", min(4, 2*runtime.NumCPU()), "work on so many copies at the same time")
+	part := flag.String("part", "0/1", "take every n-th fault, from the i-th on, as `i/n`")
 	whole := flag.Bool("whole", false, "run all tests of the package with each fault")
 	table := flag.Bool("table", false, "print the table of docs/testing.md")
 	flag.Parse()
@@ -44,12 +45,18 @@ func main() {
 		fmt.Fprint(os.Stdout, Table())
 		return
 	}
+	var i, n int
+	if _, err := fmt.Sscanf(*part, "%d/%d", &i, &n); err != nil || i < 0 || i >= n {
+		fmt.Fprintf(os.Stderr, "mutants: -part %q: want i/n, with 0 <= i < n\n", *part)
+		os.Exit(2)
+	}
 	var chosen []Mutant
 	for _, m := range mutants() {
 		if strings.Contains(m.Package+" "+m.Name, *only) && (!*quick || !m.Server) {
 			chosen = append(chosen, m)
 		}
 	}
+	chosen = partOf(chosen, i, n)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, chosen, *parallel, *whole)
 	stop()
@@ -57,6 +64,14 @@ func main() {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
+}
+
+// partOf returns every n-th fault, from the i-th on.
+func partOf(all []Mutant, i, n int) (part []Mutant) {
+	for ; i < len(all); i += n {
+		part = append(part, all[i])
+	}
+	return part
 }
 
 // Mutant is a deliberate fault.
