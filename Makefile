@@ -63,6 +63,9 @@ APIDIFF_VERSION     := v0.0.0-20261014143641-f0251eb4aa3e
 BESIDE  := bench deploy examples/stripe examples/frameworks examples/jobs examples/sql tests/api tests/browser
 MODULES := . $(if $(filter ./...,$(PKG)),$(BESIDE))
 
+# These take longest, so that make test begins with them.
+LONGEST := ./tests,./tokenstore/sql,./tokenstore/redis
+
 # What make cover looks at: the library without its drivers of tests and its generated code.
 CORE  ?= ./idem ./tokenstore/... ./lock/... ./middleware/... ./sweeper ./fence
 LEAST ?= 92
@@ -81,7 +84,7 @@ help: ## list the targets
 # own after the one that counts. The race detector needs cgo.
 .PHONY: test
 test: servers bin/testsummary ## run every test with the race detector; the last line counts them
-	@CGO_ENABLED=1 bin/testsummary $(addprefix -C ,$(MODULES)) -race -p 3 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
+	@CGO_ENABLED=1 bin/testsummary $(if $(filter ./...,$(PKG)),-first $(LONGEST)) $(addprefix -C ,$(MODULES)) -race -p 2 -count=1 -timeout $(TIMEOUT) $(TEST_FLAGS) $(PKG)
 
 # The summary adds -short, under which testserver skips each test that asks for a server.
 # A lazier garbage collector saves the compiler and the tests about a seventh of the time.

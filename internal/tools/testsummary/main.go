@@ -1,14 +1,18 @@
 // Command testsummary runs go test and counts the results in one last line:
 //
-//	testsummary [-quick] [-C dir]... [flags of go test] [packages]
+//	testsummary [-quick] [-first packages] [-C dir]... [flags of go test] [packages]
 //
 // It prints a line for each package, shows the output of failing tests in
 // full, and repeats their first messages at the end. The last line is
 // "N passed, N failed". Tests and subtests count alike.
 //
 // go test handles the packages of one module. Each -C, before the flags of go
-// test, names a directory for a further run of the same go test. The last line
-// counts all runs.
+// test, names a directory for a further run of the same go test. The run of the
+// first one goes on beside those of the others. The last line counts all runs.
+//
+// go test begins with the packages in the order of its arguments. -first names packages of
+// the first module, such as ./tests,./fence, that are put in front of the last argument, which
+// is ./... in that case. They take longest, so nothing is left to wait for at the end.
 //
 // The following results look like success to go test and count as failed here:
 // a skipped test, a test without an end, a package that did not build, and a
@@ -32,6 +36,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -48,23 +53,62 @@ func main() {
 // and reports whether all went well. When ctx ends, run interrupts go test, which
 // still reports the results so far.
 func run(ctx context.Context, dir string, args []string, out io.Writer) bool {
-	s := newSummary(out)
+	out = &lockedWriter{w: out}
+	total := newSummary(out)
 	if len(args) > 0 && args[0] == "-quick" {
-		s.quick, args = true, args[1:]
+		total.quick, args = true, args[1:]
 	}
+	first, args := firstOf(args)
 	modules, args := modulesOf(args)
-	if s.quick {
+	if total.quick {
 		args = append([]string{"-short"}, args...)
 	} else if i := slices.IndexFunc(args, setsShort); i >= 0 {
-		s.failed++
-		s.problem("FAIL: " + args[i] + " would leave tests out of a full run; use -quick")
+		total.failed++
+		total.problem("FAIL: " + args[i] + " would leave tests out of a full run; use -quick")
 		modules = nil
 	}
-	for _, m := range modules {
-		s.goTest(ctx, filepath.Join(dir, m), args)
+	parts := make([]*summary, len(modules))
+	goTest := func(i int, args []string) {
+		parts[i] = newSummary(out)
+		parts[i].quick = total.quick
+		parts[i].goTest(ctx, filepath.Join(dir, modules[i]), args)
 	}
-	s.finish()
-	return s.ok()
+	// The first module is the large one. Its tests often wait, so the others run beside it.
+	var beside sync.WaitGroup
+	beside.Go(func() {
+		for i := 1; i < len(modules); i++ {
+			goTest(i, args)
+		}
+	})
+	if len(modules) > 0 {
+		goTest(0, slices.Concat(args[:max(0, len(args)-1)], first, args[max(0, len(args)-1):]))
+	}
+	beside.Wait()
+	for _, part := range parts {
+		total.include(part)
+	}
+	total.finish()
+	return total.ok()
+}
+
+// firstOf takes a leading -first flag off the arguments.
+func firstOf(args []string) (packages, rest []string) {
+	if len(args) >= 2 && args[0] == "-first" {
+		return strings.Split(args[1], ","), args[2:]
+	}
+	return nil, args
+}
+
+// lockedWriter is a writer for several goroutines.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }
 
 // setsShort reports whether an argument is go test's -short in any spelling.

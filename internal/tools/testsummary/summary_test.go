@@ -32,6 +32,7 @@ func TestRun(t *testing.T) {
 		last  string
 		says  []string // what the output has to hold
 		hides []string // and what it must not
+		order []string // what has to come after each other
 	}{
 		{
 			name: "tests and subtests that pass count alike",
@@ -160,6 +161,16 @@ func TestA(t *testing.T) {}`},
 			ok:   true, last: "3 passed, 0 failed", says: []string{"ok   m ", "ok   n "},
 		},
 		{
+			name: "packages that come first are of the first module, and run once",
+			files: map[string]string{
+				"a_test.go":   head + "func TestA(t *testing.T) {}",
+				"z/z_test.go": "package z\n\nimport \"testing\"\n\nfunc TestZ(t *testing.T) {}\n",
+				"n/go.mod":    "module n\n\ngo 1.26\n", "n/n_test.go": "package n\n\nimport \"testing\"\n\nfunc TestB(t *testing.T) {}\n",
+			},
+			args: []string{"-first", "./z", "-C", ".", "-C", "n", "-p=1", "./..."},
+			ok:   true, last: "3 passed, 0 failed", says: []string{"ok   m ", "ok   n "}, order: []string{"ok   m/z ", "ok   m "},
+		},
+		{
 			name: "a module that breaks counts as failed, whatever failed in the one before",
 			files: map[string]string{
 				"p_test.go": head + `func TestA(t *testing.T) { t.Error("first") }`,
@@ -191,6 +202,14 @@ func TestA(t *testing.T) {}`},
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("run(%q) does not say %q", args, want)
 				}
+			}
+			rest := out.String()
+			for _, want := range tt.order {
+				_, after, found := strings.Cut(rest, want)
+				if !found {
+					t.Errorf("run(%q) does not say %q, or too early", args, want)
+				}
+				rest = after
 			}
 			for _, unwanted := range tt.hides {
 				if strings.Contains(out.String(), unwanted) {

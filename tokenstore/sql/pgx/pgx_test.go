@@ -22,7 +22,10 @@ import (
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
+func TestMain(m *testing.M) {
+	testserver.ParallelTests(8) // most of them wait for a server
+	goleak.VerifyTestMain(testserver.M{M: m})
+}
 
 // patience bounds what a test waits for.
 const patience = 30 * time.Second
