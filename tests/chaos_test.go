@@ -37,13 +37,18 @@ func TestChaos(t *testing.T) {
 				continue
 			}
 			t.Run(config.name, func(t *testing.T) {
+				if size.small {
+					t.Parallel() // their faults are short, and the load of the long runs would be too much at once
+				}
 				c := newChaos(t, config, seed+uint64(n))
 				c.lasts = size.lasts
 				c.run()
-				if total[config.name] == nil {
-					total[config.name] = figures{}
+				if !size.small {
+					if total[config.name] == nil {
+						total[config.name] = figures{}
+					}
+					total[config.name].add(c.figures)
 				}
-				total[config.name].add(c.figures)
 				_, _ = fmt.Fprintf(os.Stdout, "%s, run %d, seed %d: %v\n", config.name, n+1, c.seed, c.figures)
 			})
 		}

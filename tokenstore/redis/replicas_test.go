@@ -102,7 +102,6 @@ func TestBeginWaitsForReplicas(t *testing.T) {
 
 // A replica that stands still: connected, and acknowledging nothing.
 func TestReplicaThatDoesNotAcknowledge(t *testing.T) {
-	t.Parallel()
 	servers := testserver.StartSentinel(t, 1)
 	primary, replica := servers.Primary(), servers.Replica()
 	s := open(t, connect(t, primary.URL()), WithReplicas(1, impatient))
