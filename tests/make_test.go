@@ -15,7 +15,7 @@ func TestFullRunLeavesNoTestOut(t *testing.T) {
 	if err != nil {
 		t.Fatalf("make -n test: %v\n%s", err, out)
 	}
-	if run := string(out); !strings.Contains(run, "bin/testsummary -C") || strings.Contains(run, "-quick") || strings.Contains(run, "-short") {
+	if run := string(out); !strings.Contains(run, "bin/testsummary -first") || strings.Contains(run, "-quick") || strings.Contains(run, "-short") {
 		t.Errorf("make test would run %q, want bin/testsummary without -quick and -short", run)
 	}
 	ci, err := os.ReadFile("../.ci/run")
