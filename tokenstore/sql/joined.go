@@ -227,6 +227,10 @@ func (s *Store) JoinedOver(c Connector, opts ...JoinedOption) (*Joined, error) {
 	if s.halfOnTimeout && !isStrict(ctx, s.db) {
 		s.log.Warn("tokenstore/sql: innodb_rollback_on_timeout is off: a handler that ignores a lock time-out commits the rest of its writes, and nothing tells. Open the pool with sqlstore.OpenStrict or sqlstore.Strict, which refuse that")
 	}
+	if s.dialect == postgres && locksAreStubs(ctx, s.db) {
+		j.pooler = true
+		s.log.Warn("tokenstore/sql: the advisory locks of this server lock nothing, so nothing holds the key of a handler that has sent ROLLBACK. See docs/sql.md on poolers")
+	}
 	j.guard = guards[s.dialect](j)
 	return j, nil
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 )
 
@@ -86,6 +87,23 @@ func isStrict(ctx context.Context, db *sql.DB) (strict bool) {
 		return nil
 	})
 	return strict
+}
+
+// locksAreStubs reports whether two transactions get the same advisory lock, as on servers of other makers that
+// have these functions for the sake of their clients. It is false if that cannot be found out.
+func locksAreStubs(ctx context.Context, db *sql.DB) bool {
+	const lock = "SELECT pg_catalog.pg_try_advisory_xact_lock($1)"
+	key := rand.Int64() //nolint:gosec // a number that nobody else uses, and no secret
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return false
+	}
+	defer tx.Rollback() //nolint:errcheck // it has only locked
+	var first, second bool
+	if tx.QueryRowContext(ctx, lock, key).Scan(&first) != nil || db.QueryRowContext(ctx, lock, key).Scan(&second) != nil {
+		return false
+	}
+	return first && second
 }
 
 // BehindPooler reports whether the sessions of a PostgreSQL pool are not those that the server gave to

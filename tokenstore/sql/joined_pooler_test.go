@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
@@ -92,7 +93,14 @@ func over(t *testing.T, c func(dsn string) driver.Connector) func(*pools) {
 // Behind a pooler a session belongs to everybody, so a refused payment may leave nothing there.
 func TestJoinedLeavesNoLockInTheSessionsOfAPooler(t *testing.T) {
 	for name, connector := range map[string]func(dsn string) driver.Connector{
-		"pgx":            func(dsn string) driver.Connector { return connectorTo(t, pooled(t, dsn)) },
+		"pgx": func(dsn string) driver.Connector { return connectorTo(t, pooled(t, dsn)) },
+		"a pooler of sessions": func(dsn string) driver.Connector {
+			u, err := url.Parse(dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return connectorTo(t, testserver.StartPgBouncer(t, testserver.SharedPostgres(t), "pool_mode = session").URL(strings.TrimPrefix(u.Path, "/")))
+		},
 		"another driver": func(dsn string) driver.Connector { return opaqueConnector{connectorTo(t, pooled(t, dsn))} },
 		"every second session": func(dsn string) driver.Connector {
 			return &mixedConnector{direct: connectorTo(t, dsn), pooled: connectorTo(t, pooled(t, dsn))}
@@ -256,6 +264,43 @@ func TestJoinedHandlerThatUnlocksIsNoPooler(t *testing.T) {
 		s.want(finish(), refused(409, idem.CodeOutcomeUnknown))
 		s.wantNothingOpen("after both")
 	}
+}
+
+// Servers of other makers have the functions of advisory locks for the sake of their clients. Here a
+// superuser has replaced them.
+func TestJoinedNoticesAdvisoryLocksThatLockNothing(t *testing.T) {
+	starts := func(stub bool) (warned bool, s *service) {
+		var log syncBuffer
+		s = startOn(t, PostgreSQL(), serviceParts{store: []Option{WithLogger(slog.New(slog.NewTextHandler(&log, nil)))}, rewrite: func(p *pools) {
+			for _, name := range []string{"pg_try_advisory_xact_lock", "pg_try_advisory_lock", "pg_try_advisory_xact_lock_shared", "pg_advisory_unlock"} {
+				if stub {
+					mustExec(t, p.write, "CREATE OR REPLACE FUNCTION pg_catalog."+name+"(bigint) RETURNS boolean LANGUAGE sql VOLATILE AS 'SELECT true'")
+				}
+			}
+		}})
+		return strings.Contains(log.String(), "lock nothing"), s
+	}
+	if warned, _ := starts(false); warned {
+		t.Error("the log warns of a server with real locks")
+	}
+	warned, s := starts(true)
+	if !warned {
+		t.Error("the log does not warn of a server without locks")
+	}
+	var clients sync.WaitGroup
+	for range 6 {
+		clients.Go(func() {
+			for began := time.Now(); s.pay("k1").status != 201; {
+				if time.Since(began) > patience {
+					t.Error("the payment is never answered")
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+	s.want(s.pay("k1"), paidBefore)
+	s.wantPayments(1)
 }
 
 // A pooler of statements cannot have transactions, so nothing works and nothing is paid.
