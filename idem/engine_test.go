@@ -179,6 +179,28 @@ func TestNoEffectReleases(t *testing.T) {
 	b.wantPaid(res, err, 1, false)
 }
 
+// Whoever runs a service learns which outcomes cannot be replayed.
+func TestEventOfAnOutcomeWithoutItsResponse(t *testing.T) {
+	for _, omitted := range []bool{false, true} {
+		var kept error
+		engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, ev idem.Event) {
+			if ev.Type == idem.EventCompleted {
+				kept = ev.Err
+			}
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = engine.Do(t.Context(), idem.Operation{Transport: idem.TransportHTTP, Key: "k1", Policy: &idem.Policy{AllowGlobalKeys: true}, Fingerprint: idem.FingerprintOf("pay")},
+			func(context.Context) (idem.Response, error) {
+				return idem.Response{Status: 201, Omitted: omitted}, nil
+			})
+		if closed := engine.Close(context.Background()); err != nil || closed != nil || (kept != nil) != omitted {
+			t.Errorf("omitted %t: Do() = %v, Close() = %v, and the event has %v", omitted, err, closed, kept)
+		}
+	}
+}
+
 // A declaration that nothing happened counts if nothing that came after it, or beside it, says
 // otherwise.
 func TestDeclarationsOfNoEffect(t *testing.T) {

@@ -19,7 +19,7 @@ const (
 	EventBeginAborted                     // an unanswered Begin was undone
 	EventInterrupted                      // the attempt of an earlier holder was found open
 	EventResolved                         // a resolver, a policy or an operator decided that an attempt took effect or did not (State, By)
-	EventCompleted                        // outcome stored
+	EventCompleted                        // outcome stored (Err: without its response)
 	EventReleased                         // attempt had no effect; a repeat runs
 	EventUnknown                          // outcome in doubt, recorded as unknown, by its holder or after it was interrupted (Err)
 	EventSuperseded                       // another owner or an operator settled the attempt first

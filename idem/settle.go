@@ -225,8 +225,14 @@ func (e *Engine) ended(ctx context.Context, run *run, t EventType, cause error) 
 		settled = StateUnknown
 	}
 	run.telemetry.settled.Store(uint32(settled))
+	if resp := run.settlement.Response; t == EventCompleted && cause == nil && resp != nil && resp.Omitted {
+		cause = errNotKept
+	}
 	e.observe(ctx, run.request, Event{Type: t, Attempt: run.settlement.Attempt, State: run.record.State, Duration: time.Since(run.started), Err: cause})
 }
+
+// errNotKept says that an outcome is stored, and its response is not.
+var errNotKept = errors.New("idem: the response was not kept, because it was streamed or too long: repeats get result-unavailable")
 
 // superseded reports an attempt that was settled in another way. told says that the client gets
 // its own outcome all the same.

@@ -20,3 +20,14 @@ func TestRefusalOf(t *testing.T) {
 		}
 	}
 }
+
+// Methods without effects need no key. A method is its exact text (RFC 9110, section 9.1).
+func TestIsSafe(t *testing.T) {
+	t.Parallel()
+	for method, want := range map[string]bool{"": true, "GET": true, "HEAD": true, "OPTIONS": true, "TRACE": true, "QUERY": true,
+		"POST": false, "PUT": false, "PATCH": false, "DELETE": false, "CONNECT": false, "query": false, "get": false, "REPORT": false} {
+		if got := IsSafe(method); got != want {
+			t.Errorf("IsSafe(%q) = %t, want %t", method, got, want)
+		}
+	}
+}
