@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -13,9 +14,17 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/database"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	idemgrpc "github.com/idemkeeper/idemkeeper/middleware/grpc"
 	idemhttp "github.com/idemkeeper/idemkeeper/middleware/http"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
@@ -99,6 +108,85 @@ func TestFailedCommitIsNotToldAsASuccess(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Over gRPC neither a message nor OK reaches the client.
+func TestFailedCommitIsNotToldAsASuccessOverGRPC(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(*testing.T) (*database.DB, string){"SQLite": deferredSQLite, "PostgreSQL": deferredPostgres} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, insert := open(t)
+			protect, err := idemgrpc.New(joinedEngine(t, db), idemgrpc.WithPolicies(map[string]idem.Policy{
+				healthpb.Health_Check_FullMethodName: {AllowGlobalKeys: true}, healthpb.Health_Watch_FullMethodName: {AllowGlobalKeys: true}}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := grpc.NewServer(grpc.UnaryInterceptor(protect.Unary()), grpc.StreamInterceptor(protect.Stream()))
+			healthpb.RegisterHealthServer(server, &payingHealth{t: t, insert: insert})
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- server.Serve(listener) }()
+			conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close(); server.Stop(); <-done })
+			client := healthpb.NewHealthClient(conn)
+			ctx := func() context.Context {
+				return metadata.AppendToOutgoingContext(t.Context(), "idempotency-key", idem.NewNonce().String())
+			}
+			if answer, err := client.Check(ctx(), &healthpb.HealthCheckRequest{}); status.Code(err) != codes.Unavailable {
+				t.Errorf("Check() = %v, %v, want UNAVAILABLE", answer, err)
+			}
+			stream, err := client.Watch(ctx(), &healthpb.HealthCheckRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+				t.Errorf("Recv() = %v, %v, want UNAVAILABLE", answer, err)
+			}
+			var n int
+			if err := db.Write.QueryRow("SELECT count(*) FROM payments").Scan(&n); err != nil || n != 0 {
+				t.Errorf("%d payments, %v, want none", n, err)
+			}
+		})
+	}
+}
+
+// payingHealth pays in both of its methods, and answers with success.
+type payingHealth struct {
+	healthpb.UnimplementedHealthServer
+	t      *testing.T
+	insert string
+}
+
+func (s *payingHealth) pay(ctx context.Context) {
+	tx, err := sqlstore.Tx(ctx)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, s.insert)
+	}
+	if err != nil {
+		s.t.Errorf("payment: %v", err)
+	}
+}
+
+func (s *payingHealth) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	s.pay(ctx)
+	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
+}
+
+func (s *payingHealth) Watch(_ *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+	s.pay(stream.Context())
+	for range 3 {
+		if err := stream.Send(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func plainRoute(engine *idem.Engine, h http.Handler) http.Handler {
