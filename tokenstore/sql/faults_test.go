@@ -82,8 +82,12 @@ func TestSchemaOfAnotherVersion(t *testing.T) {
 		for version, want := range map[int]error{SchemaVersion + 1: ErrNewerSchema, 0: ErrNotMigrated} {
 			mustExec(t, p.write, s.names.sql("DELETE FROM {schema}"))
 			mustExec(t, p.write, s.names.sql("INSERT INTO {schema} (version, applied) VALUES (?, 0)"), version)
-			if err := s.Ping(t.Context()); !errors.Is(err, want) {
-				t.Errorf("Ping() with version %d = %v, want %v", version, err, want)
+			ping := want
+			if version > SchemaVersion {
+				ping = nil // a newer build migrates while instances of this one serve
+			}
+			if err := s.Ping(t.Context()); !errors.Is(err, ping) {
+				t.Errorf("Ping() with version %d = %v, want %v", version, err, ping)
 			}
 			if _, err := New(t.Context(), p.write, b.dialect, WithReadPool(p.read)); !errors.Is(err, want) {
 				t.Errorf("New() with version %d = %v, want %v", version, err, want)
