@@ -34,6 +34,9 @@ func (e *Engine) begin(ctx context.Context, r *request, lease Lease) (begun bool
 			return false, nil, storeRefusal(err)
 		case errors.Is(err, ErrStoreLost), errors.Is(err, ErrStaleFence):
 			lease.ReleaseInBackground()
+			if errors.Is(err, ErrStaleFence) && e.lostFence(ctx, r, lease) {
+				return false, nil, errAgain // under a lock of another domain
+			}
 			return false, nil, storeRefusal(err)
 		case err != nil: // the store may have applied it, or may apply it later
 			if markerOf(lease) != nil {
@@ -139,10 +142,14 @@ func (e *Engine) found(ctx context.Context, r *request, lease Lease) (res *Resul
 func (e *Engine) outlives(ctx context.Context, r *request, lease Lease) error {
 	fence, theirs := lease.Fence(), r.record.Attempt.Fence
 	if theirs.Domain == fence.Domain {
-		if !theirs.Before(fence) {
-			return refuse(CodeOwnershipLost, fmt.Errorf("idem: fence %v is not above the record's %v", fence, theirs))
+		if theirs.Before(fence) {
+			return nil
 		}
-		return nil
+		renewed, err := e.renewDomain(ctx, r, theirs)
+		if renewed { // the next lease proves nothing about the holder, as below
+			return refuse(CodeInProgress, fmt.Errorf("%w: %v", ErrForeignDomain, theirs))
+		}
+		return withCause(refuse(CodeOwnershipLost, fmt.Errorf("idem: fence %v is not above the record's %v", fence, theirs)), err)
 	}
 	retired, err := e.callDomainRetired(ctx, theirs.Domain)
 	if err != nil {

@@ -25,6 +25,7 @@ type Engine struct {
 	work    work
 	intake  intake
 	undoing undoing
+	history history
 
 	resolversBehind atomic.Int64 // resolvers that have not returned although their context has ended
 }
@@ -58,6 +59,7 @@ func New(locker Locker, store Store, opts ...Option) (*Engine, error) {
 	e.waiters = waiters{mostPerKey: e.cfg.maxWaiting[0], mostPerScope: e.cfg.maxWaiting[1],
 		byKey: make(map[KeyID]int), byScope: make(map[string]int)}
 	e.firsts.byKey = make(map[KeyID]place)
+	e.history.init(locker)
 	e.running.reports = make(map[*run]report)
 	e.work.init()
 	if e.cfg.telemetry != nil {
@@ -351,7 +353,29 @@ func (r *request) matches(stored Fingerprint) (same bool, err error) {
 }
 
 // lock is step 4.
-func (e *Engine) lock(ctx context.Context, r *request) (lease Lease, err error) {
+func (e *Engine) lock(ctx context.Context, r *request) (Lease, error) {
+	if e.history.locker == nil {
+		return e.tryLock(ctx, r)
+	}
+	for range beginRounds {
+		known := e.history.highest()
+		lease, err := e.tryLock(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		follows, err := e.inHistory(ctx, r, lease, known)
+		if follows {
+			return lease, nil
+		}
+		lease.ReleaseInBackground()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%w: %w", ErrUnavailable, errDomainChanges)
+}
+
+func (e *Engine) tryLock(ctx context.Context, r *request) (lease Lease, err error) {
 	r.nonce = NewNonce()
 	err = e.inStep(ctx, StepLock, r, e.cfg.lockTimeout, func(ctx context.Context) (err error) {
 		defer recovered("TryAcquire", &err)

@@ -38,12 +38,13 @@ const (
 	EventConflict                         // a joined transaction met a conflict, and the handler runs again (Err)
 	EventMisused                          // a handler used its joined transaction in a wrong way, or middleware answered for a handler that may still run (Err)
 	EventUnresolved                       // a resolver was asked about an unknown outcome, and it could not tell (Err)
+	EventDomainRenewed                    // the lock service came back with older data, and its leases have another domain from now on (Err)
 )
 
 var eventNames = [...]string{"refused", "replayed", "joined", "waited", "begun", "begin-aborted", "interrupted",
 	"resolved", "completed", "released", "unknown", "superseded", "ownership-lost", "settle-delayed",
 	"settle-abandoned", "failed-open", "release-failed", "marked", "long-running", "unprotected", "repaired", "unstored", "too-late",
-	"unreadable", "conflict", "misused", "unresolved"}
+	"unreadable", "conflict", "misused", "unresolved", "domain-renewed"}
 
 // String returns the name used in logs and metrics.
 func (t EventType) String() string {

@@ -118,7 +118,8 @@ type Store interface {
 
 	// ListOpen lists records with an open attempt, oldest first, and unreadable ones that may
 	// be open. The work of one call is bounded. So a page may have fewer records than asked
-	// for, even zero, and more pages may follow all the same.
+	// for, even zero, and more pages may follow all the same. If a part of the store does not
+	// answer, ListOpen returns the records of the others together with an error.
 	ListOpen(ctx context.Context, q OpenQuery) (OpenPage, error)
 
 	// RetireDomain records the word of an operator that a lock domain is dead for good, and
@@ -128,6 +129,15 @@ type Store interface {
 
 	// DomainRetired reports whether a lock domain was retired.
 	DomainRetired(ctx context.Context, domain string) (bool, error)
+
+	// NoteFence keeps a fence that a lease had, if it is the highest of its domain so far. The
+	// engine calls it once in a while for a [HistoryLocker]. A store that lost records may have
+	// lost it too.
+	NoteFence(ctx context.Context, f Fence) error
+
+	// HighestFence returns the token of the highest fence of a domain that was noted, and 0
+	// without one. A store may cut off tokens at 1<<63-1.
+	HighestFence(ctx context.Context, domain string) (uint64, error)
 
 	// Ping returns nil if the store can be reached and would accept a Begin.
 	Ping(ctx context.Context) error
@@ -220,6 +230,11 @@ type OpenQuery struct {
 	OlderThan time.Duration // since the attempt began, by the store's clock
 	After     *OpenCursor   // the listing goes on after it; nil starts it
 	Limit     int           // the largest number of records; 0 is 1,000
+	// WithoutResponses leaves out the responses, so that the store need not read them.
+	WithoutResponses bool
+	// Skip, if set, reports the records to leave out, by their places. The store need not read
+	// them. It calls Skip in the goroutine of the caller, and maybe again for the same place.
+	Skip func(OpenCursor) bool
 }
 
 // OpenCursor is a position in the list of open records. They are ordered by the start of the

@@ -92,7 +92,13 @@ func (s *Sweeper) readInbox(ctx context.Context, p *Pass) {
 
 // forget drops the attempts that this pass has not listed, here and in the inbox.
 func (s *Sweeper) forget(ctx context.Context, p *Pass) {
-	maps.DeleteFunc(s.attempts, func(_ string, a *attempt) bool { return a.pass != s.passes })
+	maps.DeleteFunc(s.attempts, func(_ string, a *attempt) bool {
+		gone := a.pass != s.passes && !a.running
+		if gone && s.places[a.place] == a {
+			delete(s.places, a.place)
+		}
+		return gone
+	})
 	for id := range s.queued {
 		// An open attempt is not listed if the store's clock was set back.
 		if s.attempts[id] != nil || p.Unqueued > 0 || ctx.Err() != nil || s.mayBeOpen(ctx, id) {

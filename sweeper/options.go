@@ -85,7 +85,7 @@ func WithMinAge(d time.Duration) Option { return func(c *config) { c.minAge = d 
 func WithPage(n int) Option { return func(c *config) { c.page = n } }
 
 // WithWorkers is how many records are settled at a time, 8 by default. When so
-// many resolvers hang, the sweeper asks no more.
+// many resolvers of a route hang, the sweeper asks no more of that route.
 func WithWorkers(n int) Option { return func(c *config) { c.workers = n } }
 
 // WithMaxBackoff bounds the pause before an attempt in doubt is looked at again,

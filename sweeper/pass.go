@@ -46,31 +46,42 @@ const (
 	firstPause  = time.Second
 	mostHeld    = 4 * time.Second
 	mostFailed  = 5 * time.Second
+	mostPutOff  = 30 * time.Second
 	listTimeout = 10 * time.Second
 )
 
-// sweep walks over all open records once. Undecided records come again in a later pass.
+// sweep walks over all open records once. Undecided records come again in a later pass. Records of
+// sick routes, and calls that take long, are left to run while the pass goes on.
 func (s *Sweeper) sweep(ctx context.Context) (p Pass) {
 	s.passes++
+	s.held = 0
+	for _, l := range s.lanes {
+		l.held = 0
+	}
+	p, s.between = s.between, Pass{}
 	s.readInbox(ctx, &p)
-	for q := (idem.OpenQuery{OlderThan: s.cfg.minAge, Limit: s.cfg.page}); ; {
+	s.collect(ctx, &p)
+	complete := true
+	for q := (idem.OpenQuery{OlderThan: s.cfg.minAge, Limit: s.cfg.page, WithoutResponses: true}); ; {
+		q.Skip = func(c idem.OpenCursor) bool { return s.skips(c, &p) }
 		page, err := s.list(ctx, q)
-		if err != nil {
-			p.fail(ctx, &p.Failed, err)
-			return p
+		if err != nil { // a part of the store may have answered all the same
+			if complete {
+				p.fail(ctx, &p.Failed, err)
+			}
+			complete = false
 		}
 		p.Looked += len(page.Records)
-		before := p.Failed
 		s.settleDue(ctx, page.Records, &p)
-		failed := p.Failed - before
-		if failed > 0 && failed == len(page.Records) || ctx.Err() != nil {
-			return p // the store or the lock service is down
-		}
-		if q.After = page.Next; q.After == nil {
+		if q.After = page.Next; q.After == nil || ctx.Err() != nil {
 			break
 		}
 	}
-	s.forget(ctx, &p) // only after a complete listing
+	s.startWaiting(ctx)
+	s.await(ctx, &p)
+	if complete && ctx.Err() == nil {
+		s.forget(ctx, &p) // only after a complete listing
+	}
 	return p
 }
 
@@ -80,31 +91,44 @@ func (s *Sweeper) list(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, er
 	return s.store.ListOpen(ctx, q)
 }
 
+// place is the place of an attempt in the listing.
+type place struct {
+	id      idem.KeyID
+	started int64
+}
+
+func placeOf(c idem.OpenCursor) place { return place{c.ID, c.Started.UnixMicro()} }
+
+// skips reports whether the pass leaves out a record, which the store need not read then.
+func (s *Sweeper) skips(c idem.OpenCursor, p *Pass) bool {
+	a := s.places[placeOf(c)]
+	if a == nil || !a.running && !time.Now().Before(a.next) {
+		return false
+	}
+	if a.pass != s.passes {
+		p.Looked++
+		p.Deferred++
+	}
+	a.pass = s.passes
+	return true
+}
+
 // settleDue settles the records of a page whose pause is over, a few at a time. It starts
 // no more when ctx has ended. Only its own goroutine uses the pass and the attempts.
 func (s *Sweeper) settleDue(ctx context.Context, rows []idem.OpenRecord, p *Pass) {
-	running, settled := 0, make(chan *result, s.cfg.workers)
-	account := func() {
-		s.account(ctx, <-settled, p)
-		running--
-	}
-	for i := 0; i < len(rows) && ctx.Err() == nil; i++ {
-		a := s.due(&rows[i], p)
-		if a == nil {
-			continue
+	for i := range rows {
+		row := &rows[i]
+		a := s.due(row, p)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case a == nil:
+		case s.room(ctx, s.lane(a.route), p):
+			s.start(ctx, row, a)
+		case ctx.Err() == nil:
+			s.lane(a.route).wait(row, a)
+			p.Deferred++
 		}
-		if running == s.cfg.workers {
-			account()
-		}
-		running++
-		go func() {
-			r := &result{row: &rows[i], attempt: a, state: rows[i].Record.State, err: rows[i].Err}
-			s.settle(ctx, r)
-			settled <- r
-		}()
-	}
-	for running > 0 {
-		account()
 	}
 }
 
@@ -117,11 +141,12 @@ func (s *Sweeper) due(row *idem.OpenRecord, p *Pass) *attempt {
 	id := caseID(row)
 	a := s.attempts[id]
 	if a == nil {
-		a = &attempt{pause: min(firstPause, s.cfg.maxBackoff)}
+		a = &attempt{place: placeOf(row.Cursor()), route: row.Record.Route, pause: min(firstPause, s.cfg.maxBackoff)}
 		s.attempts[id] = a
+		s.places[a.place] = a
 	}
 	a.pass = s.passes
-	if time.Now().Before(a.next) {
+	if a.running || time.Now().Before(a.next) {
 		p.Deferred++
 		return nil
 	}
@@ -132,13 +157,16 @@ func (s *Sweeper) due(row *idem.OpenRecord, p *Pass) *attempt {
 type result struct {
 	row     *idem.OpenRecord
 	attempt *attempt
+	lane    *lane
+	began   time.Time
+	slow    bool // it has run for slowAfter
 	state   idem.State
 	err     error
 	reason  string // the cause of an unknown outcome
 }
 
 var (
-	errBusy      = errors.New("sweeper: too many resolvers have not returned")
+	errBusy      = errors.New("sweeper: too many resolvers of the route have not returned")
 	errRunsAgain = errors.New("sweeper: the route runs again in doubt")
 )
 
@@ -170,13 +198,13 @@ func (s *Sweeper) settle(ctx context.Context, r *result) {
 	}
 	if resolver := policy.InDoubt.Resolver(); resolver != nil {
 		r.reason = "the resolver cannot tell"
-		if s.asking.Load() >= int64(s.cfg.workers) {
+		if r.lane.asking.Load() >= int64(s.cfg.workers) {
 			r.err = errBusy // resolvers that ignore their context must not pile up
 			return
 		}
 		policy.InDoubt = idem.AskResolver(func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
-			s.asking.Add(1)
-			defer s.asking.Add(-1)
+			r.lane.asking.Add(1)
+			defer r.lane.asking.Add(-1)
 			return resolver(ctx, in)
 		})
 	} else if r.state == idem.StateUnknown {
@@ -210,6 +238,9 @@ func (s *Sweeper) releaseOld(ctx context.Context, row *idem.OpenRecord, policy *
 // settle the record, it goes into the inbox.
 func (s *Sweeper) account(ctx context.Context, r *result, p *Pass) {
 	count, pause, reason := &p.Unknown, s.cfg.maxBackoff, ""
+	r.attempt.running, r.attempt.putOff = false, false
+	r.attempt.tries++
+	s.judge(r)
 	switch {
 	case errors.Is(r.err, idem.ErrNotOpen), r.err != nil && ctx.Err() != nil:
 		return // it was settled since it was listed, or the sweeper is being stopped

@@ -109,6 +109,11 @@ func idOf(key string) idem.KeyID { return idem.NewKeyID("", idem.Key(key)) }
 // begin starts an attempt and returns its lease, like a holder.
 func (b *bundle) begin(key string) idem.Lease {
 	b.Helper()
+	return b.beginOn("POST /pay", key)
+}
+
+func (b *bundle) beginOn(route, key string) idem.Lease {
+	b.Helper()
 	lease, err := b.locker.TryAcquire(b.Context(), idem.LockRequest{KeyID: idOf(key), Nonce: idem.NewNonce()})
 	if err != nil {
 		b.Fatal(err)
@@ -117,7 +122,7 @@ func (b *bundle) begin(key string) idem.Lease {
 	if err != nil {
 		b.Fatal(err)
 	}
-	got, err := b.store.Begin(b.Context(), idOf(key), idem.BeginRequest{Route: "POST /pay", Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp,
+	got, err := b.store.Begin(b.Context(), idOf(key), idem.BeginRequest{Route: route, Fence: lease.Fence(), Nonce: idem.NewNonce(), Fingerprint: fp,
 		ResultTTL: b.policy.ResultTTL, KeyTTL: b.policy.KeyTTL})
 	if err != nil || !got.Begun {
 		b.Fatalf("Begin() = %+v, %v", got, err)

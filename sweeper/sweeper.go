@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -28,20 +27,29 @@ type Sweeper struct {
 	policies Policies
 	cfg      config
 
-	asking atomic.Int64 // resolvers still running
-
 	// These belong to the running term. Terms follow each other.
 	attempts map[string]*attempt // by case ID
+	places   map[place]*attempt  // the same attempts by their place in the listing
+	lanes    map[string]*lane    // by route
+	running  []*result           // under way
+	settled  chan *result        // that are over
 	queued   map[string]bool     // case IDs in the inbox
+	between  Pass                // results from between two passes
+	held     time.Duration       // how long records held up the listing in this pass
 	passes   uint64
 	pause    time.Duration // after the last pass
 }
 
 // attempt is the leader's memory of an open attempt.
 type attempt struct {
-	next  time.Time     // when to look at it again
-	pause time.Duration // the one after that
-	pass  uint64        // the last pass with it in the listing
+	place   place
+	route   string
+	next    time.Time     // when to look at it again
+	pause   time.Duration // the one after that
+	pass    uint64        // the last pass with it in the listing
+	tries   int
+	running bool
+	putOff  bool // because of its lane, so it is due when the lane recovers
 }
 
 // New returns a sweeper for the records of the engine's store.
@@ -53,7 +61,8 @@ func New(engine *idem.Engine, store idem.Store, policies Policies, opts ...Optio
 	if err != nil {
 		return nil, err
 	}
-	return &Sweeper{engine: engine, store: store, policies: policies, cfg: cfg, attempts: map[string]*attempt{}}, nil
+	return &Sweeper{engine: engine, store: store, policies: policies, cfg: cfg,
+		attempts: map[string]*attempt{}, places: map[place]*attempt{}, lanes: map[string]*lane{}, settled: make(chan *result)}, nil
 }
 
 // Run sweeps whenever this instance leads, until ctx ends. Then it finishes the
@@ -78,6 +87,7 @@ func (s *Sweeper) term(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
+	defer s.finish(ctx)
 	defer cancel()
 	for _, ch := range s.cfg.chores {
 		running.Go(func() { s.repeat(ctx, ch) })
@@ -90,11 +100,14 @@ func (s *Sweeper) term(ctx context.Context) error {
 		due := slices.ContainsFunc(s.cfg.chores, func(ch *chore) bool { return ch.left() <= 0 })
 		p.Yielded = p.Newer > 0 && ctx.Err() == nil && !due
 		s.cfg.observe(ctx, p)
-		s.pause = max(s.cfg.interval, min(9*p.Duration, mostPause))
+		s.pause = s.cfg.interval
+		if s.held < mostHolding { // otherwise there is more to do
+			s.pause = max(s.pause, min(9*p.Duration, mostPause))
+		}
 		if p.Yielded {
 			return nil
 		}
-		sleep(ctx, s.pause)
+		s.tend(ctx, s.pause)
 	}
 	return context.Cause(ctx)
 }

@@ -102,6 +102,7 @@ exits with 1 if a check failed, and with 0 if there are only warnings.
   zookeeper-write     the quorum takes a write, and services have used the ensemble
   zookeeper-acl       znodes where any client may delete locks
   lock-domain         of the ensemble, see "store retire"
+  zookeeper-history   the ensemble has not come back with older data
   clock-skew          Redis, its replicas, the database, ZooKeeper and this machine
                       within 2 s
   incarnations        Redis has the records that the services remember

@@ -11,6 +11,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
@@ -106,7 +107,7 @@ func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store
 		return
 	}
 	seen, pending, old, unknown, newer, corrupt := 0, 0, 0, 0, 0, 0
-	domains := map[string]int{}
+	domains, fences := map[string]int{}, map[string]uint64{}
 	err = eachOpen(ctx, store, idem.OpenQuery{Limit: openPage}, func(o *idem.OpenRecord) bool {
 		seen++
 		switch {
@@ -117,7 +118,9 @@ func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store
 			corrupt++
 			return seen < maxOpen
 		}
-		domains[o.Record.Attempt.Fence.Domain]++
+		fence := o.Record.Attempt.Fence
+		domains[fence.Domain]++
+		fences[fence.Domain] = max(fences[fence.Domain], fence.Token)
 		switch {
 		case o.Record.State == idem.StateUnknown:
 			unknown++
@@ -142,6 +145,39 @@ func (a *app) checkOpenRecords(ctx context.Context, r *report, p *patient, store
 		r.warnf("unreadable-records", `of a newer build: %d, corrupt: %d%s; their keys are refused, see "record list"`, newer, corrupt, more)
 	}
 	a.checkDomains(ctx, r, p, store, domains)
+	if p.zookeeper != nil {
+		checkHistory(ctx, r, p.zookeeper, store, fences)
+	}
+}
+
+// checkHistory looks whether the ensemble lacks a fence that the records know.
+func checkHistory(ctx context.Context, r *report, client *zookeeper.Client, store idem.Store, fences map[string]uint64) {
+	const check = "zookeeper-history"
+	seen, err := highestFence(ctx, store, client.Domain(), fences)
+	behind := false
+	if err == nil {
+		behind, err = client.Locker().Behind(ctx, seen)
+	}
+	switch {
+	case err != nil:
+		r.failf(check, "%v", err)
+	case behind:
+		r.failf(check, `the ensemble came back with older data, without fence %v: with their next request the services give it another lock domain; see "store retire" for the old one`, seen)
+	default:
+		r.okf(check, "the ensemble is past every known fence of its lock domain")
+	}
+}
+
+// highestFence is the highest known fence of the locks of an ensemble, which may have several roots.
+// fences has those of open records by their domain.
+func highestFence(ctx context.Context, store idem.Store, domain string, fences map[string]uint64) (idem.Fence, error) {
+	token, err := store.HighestFence(ctx, domain)
+	for of, t := range fences {
+		if ofEnsemble(of, domain) {
+			token = max(token, t)
+		}
+	}
+	return idem.Fence{Domain: domain, Token: token}, err
 }
 
 // checkDomains looks for open records of other lock domains. Our locks prove nothing

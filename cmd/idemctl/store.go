@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -85,7 +86,8 @@ cut off or suspended, and of a second site. If one wakes up, its operations are
 executed twice. Make sure that the processes have ended. Silence is no proof.
 
 The domain of the --zookeeper ensemble and the domains of this Redis's locks are
-refused, because they are alive. Give the ensemble that the services use now, for
+refused, because they are alive. If the ensemble came back with older data, for
+example from a backup, it first gets another domain. Give the ensemble that the services use now, for
 this comparison. If the services use only Redis's locks, give --no-zookeeper. A
 domain with a pending record that began less than ten session time-outs ago is
 refused too, because it was in use just now. (--session-timeout must be that of the
@@ -163,7 +165,13 @@ func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
 		return fmt.Errorf("%s is the domain of joined transactions, which end with their database: it has no locks and was not retired", domain)
 	}
 	if b.zookeeper != nil && ofEnsemble(domain, b.zookeeper.Domain()) {
-		return fmt.Errorf("%s is the lock domain of the --zookeeper ensemble: it is alive and was not retired", operate.OneLine(domain))
+		renewed, err := a.renewDomain(ctx, b)
+		if err != nil {
+			return err
+		}
+		if !renewed {
+			return fmt.Errorf("%s is the lock domain of the --zookeeper ensemble: it is alive and was not retired", operate.OneLine(domain))
+		}
 	}
 	domains, err := a.redisDomains(ctx, b.redis)
 	if err != nil {
@@ -173,6 +181,28 @@ func (a *app) checkDead(ctx context.Context, b *backends, domain string) error {
 		return fmt.Errorf("%s is the lock domain of shard %02x in this Redis: it is alive and was not retired", operate.OneLine(domain), shard)
 	}
 	return nil
+}
+
+// renewDomain gives the ensemble another lock domain if it came back with older data. Services do
+// so with their next request, which may not have come yet.
+func (a *app) renewDomain(ctx context.Context, b *backends) (renewed bool, err error) {
+	fences := map[string]uint64{}
+	err = eachOpen(ctx, b.store, idem.OpenQuery{Limit: openPage}, func(r *idem.OpenRecord) bool {
+		fence := r.Record.Attempt.Fence
+		fences[fence.Domain] = max(fences[fence.Domain], fence.Token)
+		return true
+	})
+	if err != nil {
+		return false, err
+	}
+	seen, err := highestFence(ctx, b.store, b.zookeeper.Domain(), fences)
+	if err != nil {
+		return false, err
+	}
+	if renewed, err = b.zookeeper.Locker().RenewDomain(ctx, seen); renewed {
+		fmt.Fprintf(a.stderr, "idemctl: the ensemble came back with older data, without fence %v: its lock domain is %s from now on\n", seen, b.zookeeper.Domain())
+	}
+	return renewed, err
 }
 
 // silentFor is how many session time-outs must have passed since the last attempt
@@ -207,20 +237,19 @@ func (a *app) checkSilent(ctx context.Context, b *backends, domain string) error
 const openPage = 1000
 
 // eachOpen calls f with every open record of a query, oldest first, and with the
-// unreadable ones, until f returns false. q.Limit is the size of a page.
-func eachOpen(ctx context.Context, store idem.Store, q idem.OpenQuery, f func(*idem.OpenRecord) bool) error {
+// unreadable ones, until f returns false. q.Limit is the size of a page. If a part of the store does not
+// answer, f gets the records of the others, and eachOpen returns an error in the end.
+func eachOpen(ctx context.Context, store idem.Store, q idem.OpenQuery, f func(*idem.OpenRecord) bool) (failed error) {
 	for {
 		found, err := store.ListOpen(ctx, q)
-		if err != nil {
-			return err
-		}
+		failed = cmp.Or(failed, err)
 		for i := range found.Records {
 			if !f(&found.Records[i]) {
-				return nil
+				return failed
 			}
 		}
 		if q.After = found.Next; q.After == nil {
-			return nil
+			return failed
 		}
 	}
 }

@@ -19,7 +19,7 @@ type FaultyStore struct {
 
 // NewFaultyStore wraps a store. Without faults it only counts.
 func NewFaultyStore(s idem.Store) *FaultyStore {
-	return &FaultyStore{Faults: newFaults("Get", "Issue", "Begin", "Settle", "Abort", "ListOpen", "RetireDomain", "DomainRetired", "Ping"), store: s}
+	return &FaultyStore{Faults: newFaults("Get", "Issue", "Begin", "Settle", "Abort", "ListOpen", "RetireDomain", "DomainRetired", "NoteFence", "HighestFence", "Ping"), store: s}
 }
 
 // Store returns the store behind the faults.
@@ -93,6 +93,16 @@ func (f *FaultyStore) RetireDomain(ctx context.Context, domain string, d idem.De
 // DomainRetired is [idem.Store.DomainRetired].
 func (f *FaultyStore) DomainRetired(ctx context.Context, domain string) (bool, error) {
 	return passing(ctx, f.Faults, "DomainRetired", func(ctx context.Context) (bool, error) { return f.store.DomainRetired(ctx, domain) })
+}
+
+// NoteFence is [idem.Store.NoteFence].
+func (f *FaultyStore) NoteFence(ctx context.Context, fence idem.Fence) error {
+	return f.pass(ctx, "NoteFence", func(ctx context.Context) error { return f.store.NoteFence(ctx, fence) })
+}
+
+// HighestFence is [idem.Store.HighestFence].
+func (f *FaultyStore) HighestFence(ctx context.Context, domain string) (uint64, error) {
+	return passing(ctx, f.Faults, "HighestFence", func(ctx context.Context) (uint64, error) { return f.store.HighestFence(ctx, domain) })
 }
 
 // Ping is [idem.Store.Ping].

@@ -48,7 +48,7 @@ func RunLocker(t *testing.T, h LockerHarness) {
 	if h.Rounds <= 0 {
 		h.Rounds = 20
 	}
-	tests := slices.Concat(lockerExclusionTests, lockerLeaseTests, lockerWaitTests, lockerContentionTests, lockerInspectTests)
+	tests := slices.Concat(lockerExclusionTests, lockerLeaseTests, lockerWaitTests, lockerContentionTests, lockerInspectTests, lockerHistoryTests)
 	if h.Lose != nil {
 		tests = append(tests, lockerLossTests...)
 	}

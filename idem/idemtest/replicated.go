@@ -109,6 +109,17 @@ func (r *ReplicatedStore) DomainRetired(ctx context.Context, domain string) (boo
 	return r.current().DomainRetired(ctx, domain)
 }
 
+// NoteFence is [idem.Store.NoteFence].
+func (r *ReplicatedStore) NoteFence(ctx context.Context, f idem.Fence) error {
+	_, err := replicate(ctx, r, func(ctx context.Context, s idem.Store) (struct{}, error) { return struct{}{}, s.NoteFence(ctx, f) })
+	return err
+}
+
+// HighestFence is [idem.Store.HighestFence].
+func (r *ReplicatedStore) HighestFence(ctx context.Context, domain string) (uint64, error) {
+	return r.current().HighestFence(ctx, domain)
+}
+
 // Ping is [idem.Store.Ping].
 func (r *ReplicatedStore) Ping(ctx context.Context) error { return r.current().Ping(ctx) }
 

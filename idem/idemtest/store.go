@@ -59,6 +59,7 @@ func RunStore(t *testing.T, h StoreHarness) {
 		{"remember", storeRememberTests},
 		{"open", storeOpenTests},
 		{"retire", storeRetireTests},
+		{"highest fence", storeHighestTests},
 		{"inspect", storeInspectTests},
 		{"response", storeResponseTests},
 		{"damage", storeDamageTests},

@@ -45,6 +45,33 @@ var storeOpenTests = []storeTest{
 			}
 		}
 	}},
+	{name: "a listing without responses, and without what the caller skips", run: func(b *storeBench) {
+		var all []idem.KeyID
+		for _, size := range []int{10, 4096, 0, 10, 0} {
+			b.id = randomKeyID()
+			a, _ := b.start(idem.ClientKey)
+			s := decision(a, idem.StateUnknown)
+			if s.Response = nil; size > 0 {
+				s.Response = &idem.Response{Status: 502, Body: bytes.Repeat([]byte("x"), size)}
+			}
+			b.settle(s, true)
+			all = append(all, b.id)
+		}
+		rows := b.open(idem.OpenQuery{WithoutResponses: true})
+		for _, r := range rows {
+			if r.Record.Response != nil || r.Record.ResponseErr != nil || r.Err != nil || r.Record.State != idem.StateUnknown {
+				b.Errorf("ListOpen() without responses lists %+v", r)
+			}
+		}
+		for limit := range 3 { // 0 is the largest
+			for _, skip := range [][]idem.KeyID{all[:1], all[1:4], all} {
+				got := b.open(idem.OpenQuery{Limit: limit, Skip: func(c idem.OpenCursor) bool { return slices.Contains(skip, c.ID) }})
+				if len(rows) != len(all) || limit == 0 && len(got) != len(all)-len(skip) || slices.ContainsFunc(got, func(r idem.OpenRecord) bool { return slices.Contains(skip, r.ID) }) {
+					b.Errorf("ListOpen() of %d records, %d of them to be skipped, lists %d", len(all), len(skip), len(got))
+				}
+			}
+		}
+	}},
 	{name: "settled ones are not", run: func(b *storeBench) {
 		for _, state := range []idem.State{idem.StateCompleted, idem.StateReleased} {
 			for _, first := range []idem.State{idem.StatePending, idem.StateUnknown} {

@@ -2,6 +2,7 @@ package idemtest
 
 import (
 	"strings"
+	"sync"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -20,6 +21,52 @@ var storeRetireTests = []storeTest{
 		}
 		b.retired("e", false)
 	}},
+}
+
+// storeHighestTests are about the highest fence of a lock domain.
+var storeHighestTests = []storeTest{
+	{name: "the highest fence of a domain is kept", run: func(b *storeBench) {
+		long := "zookeeper-" + strings.Repeat("x", 200)
+		for _, step := range []struct {
+			note    idem.Fence
+			highest uint64
+		}{
+			{idem.Fence{Domain: "d", Token: 9}, 9},
+			{idem.Fence{Domain: "d", Token: 10}, 10}, // not in the order of texts
+			{idem.Fence{Domain: "d", Token: 10}, 10}, // sent again
+			{idem.Fence{Domain: "d", Token: 3}, 10},  // late
+			{idem.Fence{Domain: "d", Token: 1<<60 + 1}, 1<<60 + 1},
+			{idem.Fence{Domain: "d", Token: 1 << 60}, 1<<60 + 1},
+			{idem.Fence{Domain: long, Token: 5}, 5},
+			{idem.Fence{Domain: long[:209], Token: 7}, 7},
+		} {
+			if err := b.s.NoteFence(b.ctx, step.note); err != nil {
+				b.Fatalf("NoteFence(%v) = %v", step.note, err)
+			}
+			b.highest(step.note.Domain, step.highest)
+		}
+		b.highest(long, 5)
+		b.highest("e", 0)
+	}},
+	{name: "concurrent notes keep the highest fence", run: func(b *storeBench) {
+		var all sync.WaitGroup
+		for token := range uint64(16) {
+			all.Go(func() {
+				if err := b.s.NoteFence(b.ctx, idem.Fence{Domain: "d", Token: token + 1}); err != nil {
+					b.Errorf("NoteFence(d/%d) = %v", token+1, err)
+				}
+			})
+		}
+		all.Wait()
+		b.highest("d", 16)
+	}},
+}
+
+func (b *storeBench) highest(domain string, want uint64) {
+	b.Helper()
+	if got, err := b.s.HighestFence(b.ctx, domain); got != want || err != nil {
+		b.Errorf("HighestFence(%q) = %d, %v; want %d", domain, got, err, want)
+	}
 }
 
 func (b *storeBench) retired(domain string, want bool) {

@@ -14,7 +14,8 @@ import (
 type Client struct {
 	cfg    Config
 	core   held.Client
-	domain atomic.Value // string
+	domain atomic.Value          // string
+	former atomic.Pointer[locks] // of the last session that could take locks
 }
 
 // Open connects and starts a session. It fails within Config.OpenTimeout, or when ctx ends.
@@ -54,7 +55,9 @@ var ErrNotPermitted = session.ErrNotPermitted
 
 // Domain is the lock domain in the fence of every lease. It is a UUID kept in the ensemble
 // (and chroot), followed by Config.Root if the root is not the default. A new ensemble in
-// the place of the old one has another domain.
+// the place of the old one has another domain. An ensemble that came back with older data, for
+// example from a backup, gets another one from the first client that notices, see
+// [Locker.RenewDomain]. The others follow at once.
 func (c *Client) Domain() string { return c.domain.Load().(string) }
 
 // Close waits for the end of all releases in the background, and closes the session. The

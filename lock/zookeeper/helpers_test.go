@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -74,6 +75,11 @@ func sessionOf(c *Client) *locks {
 		return nil
 	}
 	return s.Local().(*locks)
+}
+
+// watchedBy lists the paths of a session's watches, without that of the lock domain.
+func watchedBy(s *locks) []string {
+	return slices.DeleteFunc(s.Watched(), func(path string) bool { return path == s.client.cfg.domainPath() })
 }
 
 // taken is the lock of a key, which has to become free.

@@ -247,8 +247,8 @@ func TestWaitersShareAWatch(t *testing.T) {
 		}()
 	}
 	s := sessionOf(r.c)
-	until(t, "a watch", func() bool { return len(s.Watched()) > 0 })
-	if n := len(s.Watched()); n != 1 {
+	until(t, "a watch", func() bool { return len(watchedBy(s)) > 0 })
+	if n := len(watchedBy(s)); n != 1 {
 		t.Errorf("%d watches for one path, want 1", n)
 	}
 	cancel()
@@ -263,7 +263,7 @@ func TestWaitersShareAWatch(t *testing.T) {
 			t.Errorf("Wait() = %v", err)
 		}
 	}
-	until(t, "no watch left", func() bool { return len(s.Watched()) == 0 })
+	until(t, "no watch left", func() bool { return len(watchedBy(s)) == 0 })
 }
 
 // A lock that is released while the waiters' connection is down, and taken
@@ -274,7 +274,7 @@ func TestWaitAcrossReconnect(t *testing.T) {
 	lease := r.take(r.other)
 	woken := make(chan error, 1)
 	go func() { woken <- r.l.Wait(bounded(t), r.id) }()
-	until(t, "watch", func() bool { return len(sessionOf(r.c).Watched()) == 1 })
+	until(t, "watch", func() bool { return len(watchedBy(sessionOf(r.c))) == 1 })
 	connect := r.proxy.HoldNext(testserver.Op(testserver.OpConnect))
 	r.proxy.Cut()
 	await(t, "reconnect", connect.Held())
@@ -454,7 +454,7 @@ func TestWaitOverTheEndOfASession(t *testing.T) {
 	lease := r.take(r.other)
 	waited := make(chan error, 1)
 	go func() { waited <- r.l.Wait(bounded(t), r.id) }()
-	until(t, "a watch", func() bool { return len(sessionOf(r.c).Watched()) == 1 })
+	until(t, "a watch", func() bool { return len(watchedBy(sessionOf(r.c))) == 1 })
 	killSession(t, r.c, r.proxy)
 	if err := <-waited; err != nil {
 		t.Errorf("Wait() = %v, want <nil>", err)

@@ -244,7 +244,7 @@ func TestMarkerWait(t *testing.T) {
 				t.Errorf("Wait() = %v", err)
 			}
 		}
-		if paths := sessionOf(r.c).Watched(); len(paths) > 0 {
+		if paths := watchedBy(sessionOf(r.c)); len(paths) > 0 {
 			t.Errorf("watches are left at %q", paths)
 		}
 	})

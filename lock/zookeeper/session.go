@@ -9,7 +9,6 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/uuid"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
@@ -37,6 +36,10 @@ func (c *Client) prepare(ctx context.Context, s *session.Session) (any, error) {
 		if err := l.agreeOnBase(); err != nil {
 			return nil, err
 		}
+		if err := l.followFormer(); err != nil {
+			return nil, err
+		}
+		l.Go(l.followDomain)
 		there, _ := l.Look(c.cfg.rootPath(), session.OfChildren) // after an error all seem to be missing
 		for _, name := range there.Names {
 			l.parents.Store(name, true)
@@ -53,23 +56,6 @@ func (c *Client) usable() (*locks, error) {
 		return nil, err
 	}
 	return s.Local().(*locks), nil
-}
-
-// learnDomain reads the ensemble's UUID. It gives a new ensemble a UUID first.
-func (s *locks) learnDomain() error {
-	path := s.client.cfg.domainPath()
-	id, err := s.agree(path, uuid.New())
-	switch {
-	case err != nil:
-		return err
-	case id == "":
-		return fmt.Errorf("zookeeper: %s is empty, it should hold a UUID", path)
-	}
-	s.Domain = s.client.cfg.domainOf(id)
-	if before := s.client.domain.Swap(s.Domain); before != nil && before != s.Domain {
-		s.Log.Warn("zookeeper: the lock domain has changed, this is another ensemble", "before", before, "now", s.Domain)
-	}
-	return nil
 }
 
 // ErrBaseMismatch says that another Config.Base is in use with the locks below

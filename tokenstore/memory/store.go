@@ -24,7 +24,8 @@ type Store struct {
 	mu      sync.Mutex // guards the fields below and every entry
 	entries map[idem.KeyID]*rules.Entry
 	due     dueHeap
-	retired map[string]bool // lock domains
+	retired map[string]bool   // lock domains
+	fences  map[string]uint64 // the highest of each lock domain
 
 	decisions []decided // of persons, oldest first
 }
@@ -38,7 +39,7 @@ func WithClock(now func() time.Time) Option { return func(s *Store) { s.now = no
 
 // New returns an empty store. Nil options are ignored.
 func New(opts ...Option) *Store {
-	s := &Store{now: time.Now, entries: make(map[idem.KeyID]*rules.Entry), retired: make(map[string]bool)}
+	s := &Store{now: time.Now, entries: make(map[idem.KeyID]*rules.Entry), retired: make(map[string]bool), fences: make(map[string]uint64)}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(s)
@@ -106,6 +107,9 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 		}
 	}
 	slices.SortFunc(page.Records, func(a, b idem.OpenRecord) int { return a.Cursor().Compare(b.Cursor()) })
+	if q.Skip != nil {
+		page.Records = slices.DeleteFunc(page.Records, func(r idem.OpenRecord) bool { return q.Skip(r.Cursor()) })
+	}
 	if limit := cmp.Or(max(q.Limit, 0), defaultOpenLimit); len(page.Records) > limit {
 		page.Records = slices.Clone(page.Records[:limit])
 		last := page.Records[limit-1].Cursor()
@@ -114,6 +118,9 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 	for i := range page.Records {
 		row := &page.Records[i]
 		row.Record = s.entries[row.ID].Copy()
+		if q.WithoutResponses {
+			row.Record.Response = nil
+		}
 	}
 	return page, nil
 }
@@ -133,6 +140,24 @@ func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.retired[domain], ctx.Err()
+}
+
+// NoteFence keeps the highest fence of a lock domain. The error is ctx.Err() or nil.
+func (s *Store) NoteFence(ctx context.Context, f idem.Fence) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() == nil {
+		s.fences[f.Domain] = max(s.fences[f.Domain], f.Token)
+	}
+	return ctx.Err()
+}
+
+// HighestFence returns the highest token that was noted of a lock domain. The error is ctx.Err()
+// or nil.
+func (s *Store) HighestFence(ctx context.Context, domain string) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fences[domain], ctx.Err()
 }
 
 // entry returns the entry of id as it is at time now, and nil without an entry.

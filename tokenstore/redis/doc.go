@@ -58,6 +58,7 @@
 //	idem:{2a}:open            sorted set of open records, by start time in ms
 //	idem:{2a}:incarnation     UUID; after an accepted loss also the UUID before it
 //	idem:{2a}:decisions       list of people's decisions, newest first, at most 1,000
+//	idem:fences               hash of the highest fence of each lock domain that can go back
 //	idem:retired              hash of dead lock domains and the decisions about them
 //	idem:sealed               since when services encrypt stored responses
 //

@@ -36,6 +36,7 @@ func (l *layout) open(shard int) string        { return l.shards[shard].open }
 func (l *layout) incarnation(shard int) string { return l.shards[shard].incarnation }
 func (l *layout) decisions(shard int) string   { return l.shards[shard].decisions }
 func (l *layout) retired() string              { return l.prefix + ":retired" }
+func (l *layout) fences() string               { return l.prefix + ":fences" }
 func (l *layout) sealed() string               { return l.prefix + ":sealed" }
 
 // recordKeys are the keys for the calls about one record. body is the key of the response, if

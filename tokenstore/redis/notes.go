@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -37,6 +40,25 @@ func (s *Store) RetireDomain(ctx context.Context, domain string, d idem.Decision
 func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) {
 	retired, err := s.client.HExists(ctx, s.keys.retired(), domain).Result()
 	return retired, s.failed(ctx, "retired", err)
+}
+
+// NoteFence keeps the highest fence of a lock domain. The error wraps idem.ErrUnavailable if Redis
+// could not be asked.
+func (s *Store) NoteFence(ctx context.Context, f idem.Fence) error {
+	if err := s.mayWrite("note fence", f.Domain); err != nil {
+		return err
+	}
+	return s.failed(ctx, "note fence", fenceScript.Run(ctx, s.client, []string{s.keys.fences()}, f.Domain, strconv.FormatUint(f.Token, 10)).Err())
+}
+
+// HighestFence returns the highest token that was noted of a lock domain. The error wraps
+// idem.ErrUnavailable.
+func (s *Store) HighestFence(ctx context.Context, domain string) (uint64, error) {
+	token, err := s.client.HGet(ctx, s.keys.fences(), domain).Uint64()
+	if errors.Is(err, goredis.Nil) {
+		return 0, nil
+	}
+	return token, s.failed(ctx, "highest fence", err)
 }
 
 // DeclareSealed notes that services encrypt the responses stored here. Tools without a

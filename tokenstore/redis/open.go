@@ -28,7 +28,8 @@ const (
 // ListOpen lists records whose attempt is open and records that cannot be read, oldest first.
 // It merges the open sets of all shards. It is not one snapshot. A record that begins or
 // settles during the call may be missing, and all others are there. A page can be short
-// or empty although there are more records. The error wraps idem.ErrUnavailable.
+// or empty although there are more records. If some servers of a cluster do not answer, the
+// page has the records of the others, and there is an error too. The error wraps idem.ErrUnavailable.
 func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenPage, err error) {
 	limit := cmp.Or(max(q.Limit, 0), defaultOpenLimit)
 	var places []idem.OpenCursor
@@ -37,31 +38,44 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 		if size > max(mostMembers, limit) {
 			return page, errors.New("tokenstore/redis: open: an open set is full of members that are no key IDs")
 		}
-		if places, more, err = s.openPlaces(ctx, q, size); err != nil {
+		if places, more, err = s.openPlaces(ctx, q, size); len(places) == 0 && err != nil {
 			return page, err
 		}
 	}
-	if most := max(limit, fewestRead); len(places) > most {
-		places, more = places[:most], true
+	if len(places) == 0 {
+		return page, nil
 	}
-	rows, err := s.openRecords(ctx, places)
-	if err != nil {
-		return page, err
+	next := places[len(places)-1]
+	wanted := places[:0]
+	for _, p := range places {
+		if q.Skip != nil && q.Skip(p) {
+			continue
+		}
+		if len(wanted) == max(limit, fewestRead) {
+			next, more = wanted[len(wanted)-1], true
+			break
+		}
+		wanted = append(wanted, p)
 	}
+	rows, failed := s.openRecords(ctx, wanted, q.WithoutResponses)
+	err = cmp.Or(err, failed)
 	for i, row := range rows {
+		if row.ID == (idem.KeyID{}) { // its server does not answer
+			continue
+		}
 		// A record that cannot be read may be in any state.
 		if row.Err != nil || row.Record.State.Open() && (q.State == idem.StateNone || q.State == row.Record.State) {
 			page.Records = append(page.Records, row)
 		}
 		if len(page.Records) == limit && i < len(rows)-1 {
-			places, more = places[:i+1], true
+			next, more = wanted[i], true
 			break
 		}
 	}
 	if more {
-		page.Next = &places[len(places)-1]
+		page.Next = &next
 	}
-	return page, nil
+	return page, err
 }
 
 // openPlaces returns the places of the open records after q.After, in order. It asks each
@@ -81,9 +95,10 @@ func (s *Store) openPlaces(ctx context.Context, q idem.OpenQuery, size int) (pla
 	}
 	var ends []idem.OpenCursor // full sets say nothing about the members after their last one
 	for _, cmd := range redisscript.Pipelined(ctx, s.client, openScript, calls, nil) {
-		got, err := cmd.StringSlice()
-		if err != nil {
-			return nil, false, s.failed(ctx, "open", err)
+		got, failed := cmd.StringSlice()
+		if failed != nil { // other shards may be at other servers
+			err = cmp.Or(err, s.failed(ctx, "open", failed))
+			continue
 		}
 		var last idem.OpenCursor
 		for i := 0; i+1 < len(got); i += 2 {
@@ -99,30 +114,44 @@ func (s *Store) openPlaces(ctx context.Context, q idem.OpenQuery, size int) (pla
 	}
 	slices.SortFunc(places, idem.OpenCursor.Compare)
 	if len(ends) == 0 {
-		return places, false, nil
+		return places, false, err
 	}
 	end := slices.MinFunc(ends, idem.OpenCursor.Compare)
-	return slices.DeleteFunc(places, func(p idem.OpenCursor) bool { return p.Compare(end) > 0 }), true, nil
+	return slices.DeleteFunc(places, func(p idem.OpenCursor) bool { return p.Compare(end) > 0 }), true, err
 }
 
-// openRecords reads the records at some places, in one round trip per server.
-func (s *Store) openRecords(ctx context.Context, places []idem.OpenCursor) ([]idem.OpenRecord, error) {
-	rows := make([]idem.OpenRecord, len(places))
+// openRecords reads the records at some places, in one round trip per server. Those of
+// servers that do not answer stay zero, and there is an error then.
+func (s *Store) openRecords(ctx context.Context, places []idem.OpenCursor, bare bool) (rows []idem.OpenRecord, err error) {
+	if len(places) == 0 {
+		return nil, nil
+	}
+	rows = make([]idem.OpenRecord, len(places))
 	cmds := make([]*goredis.SliceCmd, len(places))
 	pipe := s.client.Pipeline()
 	for i, p := range places {
-		cmds[i] = pipe.MGet(ctx, s.keys.record(p.ID), s.keys.body(p.ID))
+		keys := []string{s.keys.record(p.ID), s.keys.body(p.ID)}
+		if bare {
+			keys = keys[:1]
+		}
+		cmds[i] = pipe.MGet(ctx, keys...)
 	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, s.failed(ctx, "open", err)
-	}
+	_, _ = pipe.Exec(ctx) // each command has its error
 	for i, p := range places {
+		got, failed := cmds[i].Result()
+		if failed != nil {
+			err = cmp.Or(err, s.failed(ctx, "open", failed))
+			continue
+		}
 		row := &rows[i]
 		row.ID = p.ID
 		// Open records do not expire, so the time does not matter.
-		if row.Record, row.Err = decodeValues(cmds[i].Val()[0], cmds[i].Val()[1], time.Time{}); row.Err != nil {
+		if row.Record, row.Err = decodeValues(got[0], append(got, nil)[1], time.Time{}); row.Err != nil {
 			row.Record.Started, row.Err = p.Started, fmt.Errorf("tokenstore/redis: open: %w", row.Err)
 		}
+		if bare {
+			row.Record.Response, row.Record.ResponseErr = nil, nil
+		}
 	}
-	return rows, nil
+	return rows, err
 }

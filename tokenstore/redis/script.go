@@ -35,6 +35,7 @@ var (
 	settleScript = redisscript.Load(lua, settleFiles...)
 	abortScript  = redisscript.Load(lua, abortFiles...)
 	openScript   = redisscript.Load(lua, "lua/open.lua")
+	fenceScript  = redisscript.Load(lua, "lua/fence.lua")
 )
 
 // Verdicts of the scripts. The header of each script says which it returns.

@@ -15,11 +15,12 @@ import (
 // statements are the texts of the store's statements, made once.
 type statements struct {
 	get, read, insert, begin, update   string
-	list, ping, touch                  string
+	list, listBare, ping, touch        string
 	due, lockDue, strip, remove        string
 	forget                             string
 	dueBindings, removeBindings        string
 	retire, retired, declare, declared string
+	noteFence, raiseFence, highest     string
 	decide, decisions, keys            string
 }
 
@@ -55,6 +56,10 @@ func newStatements(n names) statements {
 		retired:  n.sql("SELECT count(*) FROM {domains} WHERE domain = ?"),
 		declare:  n.sql("INSERT INTO {notes} (name, noted) VALUES (?, {clock}) {once}{durable}"),
 		declared: n.sql("SELECT count(*) FROM {notes} WHERE name = ?"),
+		// A note about a lock domain has its highest fence in the place of a time.
+		noteFence:  n.sql("INSERT INTO {notes} (name, noted) VALUES (?, ?) {once}{durable}"),
+		raiseFence: n.sql("UPDATE {notes} SET noted = ? WHERE name = ? AND noted < ?{durable}"),
+		highest:    n.sql("SELECT coalesce(max(noted), 0) FROM {notes} WHERE name = ?"),
 		// The transaction has locked the record, so it sees the earlier decisions about the key. Its
 		// own is later, although the clock may stand still or step back.
 		decide: n.sql("INSERT INTO {decisions} (k, settlement, attempt, state, decided_by, decided_reason, decided) VALUES (?, ?, ?, ?, ?, ?, " +
@@ -63,6 +68,7 @@ func newStatements(n names) statements {
 			" WHERE k = ? ORDER BY decided DESC"),
 		keys: n.sql("SELECT k FROM {records} WHERE k > ? ORDER BY k LIMIT ?"),
 	}
+	st.listBare = strings.NewReplacer("r.response IS NOT NULL", "1 = 0", "r.response,", "NULL,").Replace(st.list)
 	st.expireStatements(n)
 	return st
 }

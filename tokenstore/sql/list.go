@@ -30,7 +30,11 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 		since, id = micros(q.After.Started), q.After.ID
 	}
 	// One more than the page tells whether there are more.
-	rows, err := s.read.QueryContext(ctx, s.statements.list, q.OlderThan.Microseconds(), since, since, id[:], most+1)
+	list := s.statements.list
+	if q.WithoutResponses {
+		list = s.statements.listBare
+	}
+	rows, err := s.read.QueryContext(ctx, list, q.OlderThan.Microseconds(), since, since, id[:], most+1)
 	if err != nil {
 		return page, s.failed("open", err)
 	}
@@ -47,6 +51,12 @@ func (s *Store) ListOpen(ctx context.Context, q idem.OpenQuery) (page idem.OpenP
 		}
 		cursor := row.Cursor()
 		last = &cursor
+		if q.Skip != nil && q.Skip(cursor) {
+			continue
+		}
+		if q.WithoutResponses {
+			row.Record.ResponseErr = nil
+		}
 		// A record that cannot be read may be in any state.
 		if row.Err != nil || row.Record.State.Open() && (q.State == idem.StateNone || q.State == row.Record.State) {
 			page.Records = append(page.Records, row)

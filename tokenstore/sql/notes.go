@@ -2,8 +2,11 @@ package sqlstore
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -29,6 +32,55 @@ func (s *Store) RetireDomain(ctx context.Context, domain string, d idem.Decision
 // idem.ErrUnavailable.
 func (s *Store) DomainRetired(ctx context.Context, domain string) (bool, error) {
 	return s.noted(ctx, "retired", s.statements.retired, text(domain))
+}
+
+// fenceNote is the name of the note with the highest fence of a lock domain. A domain may be longer
+// than a name.
+func fenceNote(domain string) string {
+	sum := sha256.Sum256([]byte(domain))
+	return "fence:" + hex.EncodeToString(sum[:24])
+}
+
+// NoteFence keeps the highest fence of a lock domain. The error wraps idem.ErrUnavailable if the
+// database could not be asked.
+func (s *Store) NoteFence(ctx context.Context, f idem.Fence) error {
+	if err := s.mayWrite("note fence", f.Domain); err != nil {
+		return err
+	}
+	name, token := fenceNote(f.Domain), int64(min(f.Token, math.MaxInt64))
+	raised, err := s.raiseFence(ctx, name, token)
+	if raised || err != nil {
+		return err
+	}
+	if err := s.note(ctx, s.db, "note fence", s.statements.noteFence, name, token); err != nil {
+		return err
+	}
+	_, err = s.raiseFence(ctx, name, token) // another process may have made the row since
+	return err
+}
+
+// raiseFence reports whether the noted fence was lower.
+func (s *Store) raiseFence(ctx context.Context, name string, token int64) (raised bool, err error) {
+	for range mostTries {
+		res, err := s.db.ExecContext(ctx, s.statements.raiseFence, token, name, token)
+		if s.dialect.fault(err) == faultConflict { // at SERIALIZABLE
+			continue
+		}
+		if err != nil {
+			return false, s.failed("note fence", err)
+		}
+		n, err := res.RowsAffected()
+		return n > 0, s.failed("note fence", err)
+	}
+	return false, fmt.Errorf("tokenstore/sql: note fence: %w: the note kept changing", idem.ErrUnavailable)
+}
+
+// HighestFence returns the highest token that was noted of a lock domain, cut off at 1<<63-1. The
+// error wraps idem.ErrUnavailable.
+func (s *Store) HighestFence(ctx context.Context, domain string) (uint64, error) {
+	var token int64
+	err := s.read.QueryRowContext(ctx, s.statements.highest, fenceNote(domain)).Scan(&token)
+	return uint64(token), s.failed("highest fence", err)
 }
 
 // sealedNote is the name of the note of DeclareSealed.

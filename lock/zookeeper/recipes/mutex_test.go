@@ -105,7 +105,7 @@ func TestMutexAcquireCancelled(t *testing.T) {
 	}()
 	waiting(3)
 	until(t, "the second to wait for its turn", func() bool {
-		return len(sessionOf(c[1]).Watched()) > 0
+		return watchesOf(c[1]) > 0
 	})
 	cancel(gaveUp)
 	if err := <-second; !errors.Is(err, idem.ErrLocked) || !errors.Is(err, gaveUp) {

@@ -121,6 +121,17 @@ func (c *Client) DomainRetired(ctx context.Context, domain string) (bool, error)
 	return read(ctx, c, func(m *memorystore.Store) (bool, error) { return m.DomainRetired(there, domain) })
 }
 
+// NoteFence implements idem.Store.
+func (c *Client) NoteFence(ctx context.Context, f idem.Fence) error {
+	_, err := read(ctx, c, func(m *memorystore.Store) (struct{}, error) { return struct{}{}, m.NoteFence(there, f) })
+	return err
+}
+
+// HighestFence implements idem.Store.
+func (c *Client) HighestFence(ctx context.Context, domain string) (uint64, error) {
+	return read(ctx, c, func(m *memorystore.Store) (uint64, error) { return m.HighestFence(there, domain) })
+}
+
 // Ping implements idem.Store.
 func (c *Client) Ping(ctx context.Context) error {
 	_, err := read(ctx, c, func(m *memorystore.Store) (struct{}, error) { return struct{}{}, nil })

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -19,7 +20,7 @@ type Table struct {
 	*Client
 	parents
 
-	Domain string // of all fences
+	domain atomic.Pointer[string] // of new fences
 
 	mu     sync.Mutex
 	claims map[string]*Claim
@@ -49,8 +50,19 @@ func (t *Table) Claims() *Table { return t }
 
 // Fence is the fence of a znode.
 func (t *Table) Fence(czxid int64) idem.Fence {
-	return idem.Fence{Domain: t.Domain, Token: uint64(czxid)}
+	return idem.Fence{Domain: t.Domain(), Token: uint64(czxid)}
 }
+
+// Domain is the lock domain of new fences.
+func (t *Table) Domain() string {
+	if d := t.domain.Load(); d != nil {
+		return *d
+	}
+	return ""
+}
+
+// SetDomain changes the lock domain of new fences.
+func (t *Table) SetDomain(domain string) { t.domain.Store(&domain) }
 
 // Further runs work that may have to wait. If the session is over, the work ends by itself.
 func (t *Table) Further(f func()) {

@@ -24,22 +24,36 @@ type pulse struct {
 //
 // Barrier is for callers. It gives up when the session cannot be trusted any more.
 func (p *pulse) Barrier(ctx context.Context) error {
-	_, err := Within(ctx, p, func() (struct{}, error) { return struct{}{}, p.FinalBarrier() })
+	_, err := p.Present(ctx)
 	return err
+}
+
+// Present is Barrier. It returns the zxid of its write. Whatever any client knew of the ensemble
+// before the call has a lower one, unless the ensemble came back with older data.
+func (p *pulse) Present(ctx context.Context) (zxid int64, err error) {
+	return Within(ctx, p, p.FinalPresent)
 }
 
 // FinalBarrier is Barrier for work in the background. It fails only when the session is
 // over.
 func (p *pulse) FinalBarrier() error {
+	_, err := p.FinalPresent()
+	return err
+}
+
+// FinalPresent is Present for work in the background.
+func (p *pulse) FinalPresent() (zxid int64, err error) {
 	for {
 		gen, err := p.connection()
-		if err == nil && p.writes.Write().Outcome == Applied {
-			if now, err := p.confirmation(); err == nil && now == gen {
-				return nil
+		if err == nil {
+			if r := p.writes.Write(); r.Outcome == Applied {
+				if now, err := p.confirmation(); err == nil && now == gen {
+					return r.Zxid, nil
+				}
 			}
 		}
 		if err := p.Retry(); err != nil {
-			return fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
+			return 0, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -14,7 +15,11 @@ type requests struct {
 	slots   chan struct{} // semaphore of the reads, so that writes need not wait for many
 	member  *zk.SetDataRequest
 	renewed func() // called when a write has confirmed a connection
+	applied atomic.Int64
 }
+
+// Applied is the highest zxid of the session's acknowledged writes.
+func (r *requests) Applied() int64 { return r.applied.Load() }
 
 // connection returns the number of the present connection. It fails when there is no
 // connection. A request would wait in the library's queue then, for no known time.
@@ -71,6 +76,9 @@ func (r *requests) send(ops ...any) Result {
 		}
 		if got.Outcome == Refused {
 			got.Err = refusalOf(ops[got.Op], got.Err)
+		}
+		for known := r.applied.Load(); known < got.Zxid && !r.applied.CompareAndSwap(known, got.Zxid); {
+			known = r.applied.Load()
 		}
 	}
 	return got

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
+)
+
+// ensembleWithBackup is servers whose data can be set back.
+type ensembleWithBackup struct {
+	connect         string
+	backup, restore func()
+}
+
+func oneServer(t *testing.T) ensembleWithBackup {
+	z := testserver.StartZooKeeper(t)
+	var copied string
+	return ensembleWithBackup{z.ConnectString(),
+		func() { z.Stop(); copied = z.Backup(); z.Restart() },
+		func() { z.Stop(); z.Restore(copied); z.Restart() }}
+}
+
+// threeServers have had elections since the backup, so their zxids are far above it.
+func threeServers(t *testing.T) ensembleWithBackup {
+	e := testserver.StartEnsemble(t, 3)
+	var copied []string
+	return ensembleWithBackup{e.ConnectString(),
+		func() { copied = e.Backup(); e.RestartAll(); e.Leader().Restart(); e.Leader() },
+		func() { e.Restore(copied); e.Leader() }}
+}
+
+// service is one instance of a service.
+type service struct {
+	*testing.T
+	store   idem.Store
+	cfg     zookeeper.Config
+	renewed atomic.Int32
+	paid    atomic.Int32
+	policy  idem.Policy
+}
+
+func (s *service) open() (*zookeeper.Client, *idem.Engine) {
+	s.Helper()
+	client, err := zookeeper.Open(s.Context(), s.cfg)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(client.Abandon)
+	engine, err := idem.New(client.Locker(), s.store, idem.WithObserver(func(_ context.Context, ev idem.Event) {
+		if ev.Type == idem.EventDomainRenewed {
+			s.renewed.Add(1)
+		}
+	}))
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = engine.Close(context.Background()) })
+	return client, engine
+}
+
+// do sends a request until the answer is not that the ensemble is away.
+func (s *service) do(e *idem.Engine, key string, h idem.Handler) (idem.Result, error) {
+	s.Helper()
+	for end := time.Now().Add(30 * time.Second); ; {
+		res, err := e.Do(s.Context(), idem.Operation{Transport: idem.TransportHTTP, Scope: "m", Key: idem.Key(key), Policy: &s.policy,
+			Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "test") }}, h)
+		if refusal, ok := errors.AsType[*idem.Refusal](err); !ok || refusal.Code != idem.CodeUnavailable || time.Now().After(end) {
+			return res, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (s *service) pay(context.Context) (idem.Response, error) {
+	s.paid.Add(1)
+	return idem.Response{Status: 201}, nil
+}
+
+func (s *service) wantPaid(e *idem.Engine, key string, replayed bool) {
+	s.Helper()
+	if res, err := s.do(e, key, s.pay); err != nil || res.Response.Status != 201 || res.Replayed != replayed {
+		s.Errorf("%s: Do() = %d, replayed %v, %v; want 201, replayed %v", key, res.Response.Status, res.Replayed, err, replayed)
+	}
+}
+
+// The way out of docs/operations.md, "ZooKeeper came back with older data", step by step.
+func TestZooKeeperRestoredFromABackup(t *testing.T) {
+	for name, tt := range map[string]struct {
+		start func(*testing.T) ensembleWithBackup
+		lives bool // an instance runs through all of it
+	}{
+		"one server":                      {oneServer, false},
+		"three servers under an instance": {threeServers, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers := tt.start(t)
+			store, redis := openStore(t)
+			hosts, _, err := zookeeper.ParseConnectString(servers.connect)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &service{T: t, store: store, cfg: zookeeper.Config{Servers: hosts, SessionTimeout: 2 * time.Second, TickTime: 500 * time.Millisecond, Logger: discard}}
+			if s.policy, err = (idem.Policy{Name: httpRoute, AllowGlobalKeys: true, DuplicateWait: 0}).WithDefaults(); err != nil {
+				t.Fatal(err)
+			}
+			living, engine := s.open()
+			s.wantPaid(engine, "before-the-backup", false)
+			was := living.Domain()
+			servers.backup()
+
+			for i := range 40 {
+				s.wantPaid(engine, fmt.Sprint("after-the-backup-", i), false)
+			}
+			released := func(ctx context.Context) (idem.Response, error) {
+				idem.NoEffect(ctx)
+				return idem.Response{Status: 503}, nil
+			}
+			doubt := func(context.Context) (idem.Response, error) { return idem.Response{Status: 504}, nil }
+			if _, err := s.do(engine, "released", released); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.do(engine, "in-doubt", doubt); err != nil {
+				t.Fatal(err)
+			}
+			beginUnder(t, store, living.Locker(), "interrupted")
+			if !tt.lives {
+				_ = engine.Close(t.Context())
+				living.Abandon()
+			}
+			paid := s.paid.Load()
+
+			// The servers get the older data, and the services start with them.
+			servers.restore()
+			env := map[string]string{"IDEMCTL_REDIS": redis.URL(), "IDEMCTL_ZOOKEEPER": servers.connect, "IDEMCTL_SESSION_TIMEOUT": "2s", "IDEMCTL_ZOOKEEPER_TICK": "500ms"}
+			if !tt.lives {
+				doctor(t, env).wantFinding(t, "fail", "zookeeper-history", was)
+				living, engine = s.open()
+			}
+			s.wantPaid(engine, "after-the-restore", false)
+			if s.renewed.Load() != 1 || living.Domain() == was {
+				t.Errorf("the domain is %s after %d events, want another one than %s after one", living.Domain(), s.renewed.Load(), was)
+			}
+			s.wantPaid(engine, "before-the-backup", true)
+			for i := range 40 {
+				s.wantPaid(engine, fmt.Sprint("after-the-backup-", i), true)
+			}
+			s.wantPaid(engine, "released", false)
+			for _, key := range []string{"in-doubt", "interrupted"} {
+				if _, err := s.do(engine, key, s.pay); err == nil {
+					t.Errorf("%s: the handler ran before the domain was retired", key)
+				}
+			}
+			doctor(t, env).wantFinding(t, "ok", "zookeeper-history", "")
+
+			// The operator retires the old domain when its processes have ended.
+			awaitAge(t, store, 20*time.Millisecond)
+			retired := idemctl(t, env, "store", "retire", was, "--reason", "restored from a backup", "--session-timeout", "2ms")
+			if retired.code != 0 || !strings.Contains(retired.stdout, "1 pending records") {
+				t.Fatalf("store retire = %+v, want the pending record", retired)
+			}
+			resolveExits(t, env, 0, "in-doubt", "--not-applied")
+			s.wantPaid(engine, "in-doubt", false)
+			resolveExits(t, env, 0, "interrupted", "--not-applied")
+			if want := paid + 3; s.paid.Load() != want {
+				t.Errorf("%d payments, want %d: none twice", s.paid.Load(), want)
+			}
+		})
+	}
+}

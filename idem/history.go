@@ -1,0 +1,223 @@
+package idem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+)
+
+// HistoryLocker is a [Locker] whose service can come back with older data, as a ZooKeeper does
+// that was restored from a backup. Its fences would start again below those in the records, in
+// the same domain. The engine compares the fence of each lease with the highest one that is
+// known, and tells the locker of a fence that is missing in the service.
+type HistoryLocker interface {
+	Locker
+
+	// RenewDomain reports whether leases have another domain than seen.Domain from now on. A
+	// lease had the fence seen before the call. If the service has a write of the locker from
+	// during the call in front of that fence, it has lost its latest data, and RenewDomain gives
+	// it another domain. All clients of the service learn it. Concurrent calls agree on one.
+	// The error wraps ErrUnavailable, unless the locker may not change the domain.
+	RenewDomain(ctx context.Context, seen Fence) (renewed bool, err error)
+}
+
+// noteEvery is the pause between two notes of the highest fence in the store. If the lock service
+// loses less than that, the records themselves tell of it.
+const noteEvery = time.Second
+
+// history has the highest known fence of each lock domain in use. A locker has one domain, unless
+// it spreads its keys over several services.
+type history struct {
+	locker HistoryLocker // nil if the lock service cannot come back with older data
+
+	mu     sync.Mutex
+	known  map[string]domainFences
+	over   map[string]bool // domains that an event has called over
+	noting bool
+}
+
+// domainFences are tokens of a domain.
+type domainFences struct {
+	highest uint64 // known
+	noted   uint64 // in the store
+}
+
+func (h *history) init(l Locker) {
+	h.locker, _ = l.(HistoryLocker)
+	h.known, h.over = make(map[string]domainFences), make(map[string]bool)
+}
+
+// highest is the highest known fence of each domain.
+func (h *history) highest() (fences []Fence) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for domain, d := range h.known {
+		fences = append(fences, Fence{domain, d.highest})
+	}
+	return fences
+}
+
+func (h *history) saw(f Fence) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := h.known[f.Domain]
+	d.highest = max(d.highest, f.Token)
+	h.known[f.Domain] = d
+}
+
+// leaves forgets a domain that is over. It reports whether no event has said so before.
+func (h *history) leaves(domain string) (first bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	first, h.over[domain] = !h.over[domain], true
+	delete(h.known, domain)
+	return first
+}
+
+// unnoted returns the fences that the store does not have.
+func (h *history) unnoted() (fences []Fence) {
+	for domain, d := range h.known {
+		if d.highest > d.noted {
+			fences = append(fences, Fence{domain, d.highest})
+		}
+	}
+	return fences
+}
+
+// inHistory reports whether a new lease follows all earlier ones of its domain. known has the
+// highest fences from before the lease was asked for. The first lease of a domain in this process
+// is compared with what the store has. That costs calls of the store, and later leases cost none.
+//
+// It does not matter that the lock service has lost data, but that fences go back. If other
+// writes have moved it past the highest fence, its fences are as good as before.
+func (e *Engine) inHistory(ctx context.Context, r *request, lease Lease, known []Fence) (bool, error) {
+	f := lease.Fence()
+	seen, first := Fence{Domain: f.Domain}, true
+	for _, k := range known {
+		if k.Domain == f.Domain {
+			seen, first = k, false
+		}
+	}
+	if first {
+		for _, k := range known { // it may have come in the place of one of these
+			if _, err := e.renewDomain(ctx, r, k); err != nil {
+				return false, err
+			}
+		}
+		var err error
+		if seen, err = e.notedFence(ctx, f.Domain); err != nil {
+			return false, err
+		}
+	}
+	if f.Before(seen) {
+		if renewed, err := e.renewDomain(ctx, r, seen); renewed || err != nil {
+			return false, err
+		}
+	}
+	e.history.saw(f)
+	e.noteFences()
+	return true, nil
+}
+
+// overDomain is the token of a fence that a retired domain never reaches. A lock service whose domain
+// was retired may be taken into use again. Others would take its holders for dead.
+const overDomain = math.MaxInt64
+
+// notedFence is the highest fence of a domain that the store knows.
+func (e *Engine) notedFence(ctx context.Context, domain string) (Fence, error) {
+	if retired, err := e.callDomainRetired(ctx, domain); err != nil || retired {
+		return Fence{domain, overDomain}, err
+	}
+	token, err := e.callHighestFence(ctx, domain)
+	return Fence{domain, token}, err
+}
+
+func (e *Engine) callHighestFence(ctx context.Context, domain string) (token uint64, err error) {
+	defer recovered("HighestFence", &err)
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	return e.store.HighestFence(call, domain)
+}
+
+func (e *Engine) callNoteFence(ctx context.Context, f Fence) (err error) {
+	defer recovered("NoteFence", &err)
+	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	defer cancel()
+	return e.store.NoteFence(call, f)
+}
+
+// noteFences keeps the highest known fences in the store, in the background.
+func (e *Engine) noteFences() {
+	h := &e.history
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.noting && h.unnoted() != nil {
+		h.noting = true
+		e.work.inBackground(e.keepNoting, func(error) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.noting = false
+		})
+	}
+}
+
+// keepNoting notes the highest fences once in a while, as long as they rise, and once more in the
+// end.
+func (e *Engine) keepNoting(ctx context.Context) {
+	h := &e.history
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for last := false; !last; {
+		fences := h.unnoted()
+		if last = e.work.closing.Err() != nil; fences == nil {
+			break
+		}
+		h.mu.Unlock()
+		for i, f := range fences {
+			if e.callNoteFence(ctx, f) != nil {
+				fences[i].Token = 0
+			}
+		}
+		if !last {
+			sleep(e.work.closing, noteEvery)
+		}
+		h.mu.Lock()
+		for _, f := range fences {
+			if d, ok := h.known[f.Domain]; ok {
+				d.noted = max(d.noted, f.Token)
+				h.known[f.Domain] = d
+			}
+		}
+	}
+	h.noting = false
+}
+
+// renewDomain asks the locker for another domain if its service has lost a fence that was seen.
+func (e *Engine) renewDomain(ctx context.Context, r *request, seen Fence) (renewed bool, err error) {
+	if e.history.locker == nil {
+		return false, nil
+	}
+	defer recovered("RenewDomain", &err)
+	call, cancel := context.WithTimeout(ctx, e.cfg.lockTimeout)
+	defer cancel()
+	renewed, err = e.history.locker.RenewDomain(call, seen)
+	if renewed && e.history.leaves(seen.Domain) {
+		e.observe(ctx, r, Event{Type: EventDomainRenewed, Err: fmt.Errorf("idem: the lock domain %s is over, because the lock service lacks its fence %d, or is another one; its records stay in progress until it is retired", seen.Domain, seen.Token)})
+	}
+	return renewed, err
+}
+
+// lostFence reports whether the lock service has lost the fence that makes that of the lease
+// stale. The next lease has another domain then.
+func (e *Engine) lostFence(ctx context.Context, r *request, lease Lease) bool {
+	if e.history.locker == nil || e.read(ctx, r) != nil || !lease.Fence().Before(r.record.Attempt.Fence) {
+		return false
+	}
+	renewed, err := e.renewDomain(ctx, r, r.record.Attempt.Fence)
+	return renewed && err == nil
+}
+
+var errDomainChanges = errors.New("idem: the lock domain kept changing")

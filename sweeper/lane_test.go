@@ -1,0 +1,241 @@
+package sweeper_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/sweeper"
+)
+
+// promised is how long the attempt of a dead holder is open at most, beside its session.
+const promised = 10 * time.Second
+
+// doubts leaves interrupted attempts of a route.
+func (b *bundle) doubts(route string, n int) {
+	b.Helper()
+	for i := range n {
+		b.beginOn(route, fmt.Sprint(route, " ", i)).ReleaseInBackground()
+	}
+}
+
+// settledAfter is how long after its begin a new attempt of a healthy route is settled.
+func (b *bundle) settledAfter(route string) time.Duration {
+	b.Helper()
+	key, began := fmt.Sprint(route, " at ", time.Now()), time.Now()
+	b.beginOn(route, key).ReleaseInBackground()
+	for time.Since(began) < time.Hour {
+		time.Sleep(100 * time.Millisecond)
+		if rec, err := b.store.Get(b.Context(), idOf(key)); err != nil || rec.State == idem.StateReleased {
+			break
+		}
+	}
+	return time.Since(began)
+}
+
+// byRoute asks a provider for each route. Those of routes that begin with "dead" do not answer.
+func (b *bundle) byRoute(dead func(context.Context) error) sweeper.Policies {
+	return func(route string) (idem.Policy, bool) {
+		p := b.policy
+		p.InDoubt = idem.AskResolver(b.resolver(func(ctx context.Context, _ idem.Interrupted) (idem.Resolution, error) {
+			if strings.HasPrefix(route, "dead") {
+				return idem.StillUnknown(), dead(ctx)
+			}
+			return idem.NotApplied(), nil
+		}))
+		return p, true
+	}
+}
+
+// Providers that do not answer hold up no other route, and neither do records that fail.
+func TestSickRoutesHoldUpNoOther(t *testing.T) {
+	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	for name, tt := range map[string]struct {
+		routes, each int
+		dead         func(context.Context) error
+		opts         []sweeper.Option
+	}{
+		"ten thousand of one provider": {1, 10_000, hang, []sweeper.Option{sweeper.WithPage(2500)}},
+		"twelve providers":             {12, 20, hang, nil},
+		"a provider that fails slowly": {1, 1000, func(context.Context) error { time.Sleep(900 * time.Millisecond); return errDown }, nil},
+		"a provider that panics":       {1, 300, func(context.Context) error { panic("boom") }, nil},
+		"one worker":                   {3, 100, hang, []sweeper.Option{sweeper.WithWorkers(1)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, nil)
+				for i := range tt.routes {
+					b.doubts(fmt.Sprint("dead ", i), tt.each)
+				}
+				time.Sleep(time.Minute)
+				defer b.runWith(b.byRoute(tt.dead), tt.opts...)()
+				for range 2 {
+					if took := b.settledAfter("healthy"); took > promised {
+						t.Errorf("a healthy route's attempt was settled after %v, want %v at most", took, promised)
+					}
+					time.Sleep(7 * time.Second)
+				}
+			})
+		})
+	}
+}
+
+// A resolver that ignores its context blocks its own route only.
+func TestHungResolversBlockTheirOwnRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung := make(chan struct{})
+		b := setup(t, nil)
+		b.doubts("dead", 50)
+		stop := b.runWith(b.byRoute(func(context.Context) error { <-hung; return nil }))
+		defer stop()
+		defer close(hung)
+		time.Sleep(time.Minute)
+		if took := b.settledAfter("healthy"); took > promised {
+			t.Errorf("a healthy route's attempt was settled after %v, want %v at most", took, promised)
+		}
+	})
+}
+
+// Records of the same route that fail, or whose look-up hangs, keep no newer one from its turn.
+func TestNoRecordStarves(t *testing.T) {
+	for name, tt := range map[string]struct {
+		interval time.Duration
+		bad      func(ctx context.Context) error
+	}{
+		"they fail at once, with a long interval": {30 * time.Second, func(context.Context) error { return errDown }},
+		"they fail slowly":                        {2 * time.Second, func(context.Context) error { time.Sleep(300 * time.Millisecond); return errDown }},
+		"they hang":                               {2 * time.Second, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, func(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
+					if in.KeyID[0] < 0xf0 && in.Attempt.Number == 1 && !strings.HasPrefix(in.Route, "good") {
+						return idem.StillUnknown(), tt.bad(ctx)
+					}
+					return idem.NotApplied(), nil
+				})
+				const n = 200
+				b.doubts("POST /pay", n)
+				time.Sleep(time.Minute)
+				defer b.run(sweeper.WithInterval(tt.interval))()
+				var good []idem.KeyID
+				for i := range n {
+					if id := idOf(fmt.Sprint("POST /pay ", i)); id[0] >= 0xf0 {
+						good = append(good, id)
+					}
+				}
+				time.Sleep(8 * time.Minute)
+				for _, id := range good {
+					if rec, err := b.store.Get(b.Context(), id); err != nil || rec.State != idem.StateReleased {
+						t.Errorf("a record that can be settled is %v, %v after 8 minutes", rec.State, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// When a provider answers again, its records are settled soon.
+func TestRouteThatRecovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var up atomic.Bool
+		b := setup(t, nil)
+		b.doubts("dead", 300)
+		defer b.runWith(b.byRoute(func(ctx context.Context) error {
+			if !up.Load() {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}))()
+		time.Sleep(3 * time.Minute)
+		asked := func() (n int) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return len(b.asked)
+		}
+		before := asked()
+		up.Store(true)
+		time.Sleep(time.Minute)
+		if n := asked(); before > 290 || n != 300 {
+			t.Errorf("%d records were asked for, and %d a minute after the provider had recovered, want all 300", before, n)
+		}
+	})
+}
+
+// countingStore counts the records that it lists, and may lack a part.
+type countingStore struct {
+	idem.Store
+	rows, withResponse atomic.Int32
+	lacks              func(idem.KeyID) bool
+}
+
+func (s *countingStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	page, err := s.Store.ListOpen(ctx, q)
+	kept := page.Records[:0]
+	for _, r := range page.Records {
+		if s.lacks != nil && s.lacks(r.ID) {
+			err = errDown
+			continue
+		}
+		s.rows.Add(1)
+		if r.Record.Response != nil {
+			s.withResponse.Add(1)
+		}
+		kept = append(kept, r)
+	}
+	page.Records = kept
+	return page, err
+}
+
+// A list of unknown outcomes that wait for a person is not read again and again.
+func TestIdleListIsNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.doubts("POST /pay", 100)
+		store := &countingStore{Store: b.store}
+		b.listed = store
+		defer b.run()()
+		time.Sleep(20 * time.Minute)
+		store.rows.Store(0)
+		time.Sleep(20 * time.Minute)
+		if n := store.rows.Load(); n > 100*4 || store.withResponse.Load() > 0 { // each is looked at every 5 minutes
+			t.Errorf("%d records were read in 20 minutes, and %d responses; want each record 4 times and no response", n, store.withResponse.Load())
+		}
+		if sum := b.sum(); sum.Queued != 100 || b.inbox.size() != 100 {
+			t.Errorf("%d cases, want 100", b.inbox.size())
+		}
+	})
+}
+
+// The sweeper settles what it sees of a store of which a part is away, and forgets nothing.
+func TestPartOfTheStoreIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, nil)
+		b.doubts("dead", 10)
+		var away atomic.Bool
+		store := &countingStore{Store: b.store, lacks: func(id idem.KeyID) bool { return away.Load() && id[0]%3 == 0 }}
+		b.listed = store
+		defer b.runWith(b.byRoute(func(context.Context) error { return nil }), sweeper.WithPage(4))()
+		time.Sleep(time.Minute)
+		away.Store(true)
+		b.doubts("healthy", 30)
+		time.Sleep(time.Minute)
+		open := 0
+		for i := range 30 {
+			id := idOf(fmt.Sprint("healthy ", i))
+			if rec, err := b.store.Get(b.Context(), id); err != nil || (rec.State != idem.StateReleased) != store.lacks(id) {
+				open++
+			}
+		}
+		if open > 0 || b.inbox.size() != 10 || len(b.inbox.known) != 10 {
+			t.Errorf("%d records are wrong, and the inbox knows %d of %d cases, want 10 of 10", open, len(b.inbox.known), b.inbox.size())
+		}
+	})
+}
