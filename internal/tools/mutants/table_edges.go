@@ -15,7 +15,7 @@ var edgeMutants = []Mutant{
 	{Name: "the sweeper stops at a record of a newer build", File: "sweeper/pass.go", Package: "./sweeper", Test: "TestNewerRecordsAreLeftToNewerInstances",
 		Old: "if errors.Is(row.Err, idem.ErrNewerRecord) {\n\t\tp.Newer++", New: "if false {\n\t\tp.Newer++"},
 	{Name: "the sweeper sees the first page only", File: "sweeper/pass.go", Package: "./sweeper", Test: "TestInterruptedAttemptsAreSettledWithoutARetry",
-		Old: "if q.After = page.Next; q.After == nil {", New: "if q.After = page.Next; true {"},
+		Old: "if q.After = page.Next; q.After == nil || ctx.Err() != nil {", New: "if q.After = page.Next; true {"},
 	{Name: "a panic of the application stops the sweeper", File: "sweeper/pass.go", Package: "./sweeper", Test: "TestPoliciesThatPanicStopNothing",
 		Old: "if v := recover(); v != nil {", New: "if v := any(nil); v != nil {"},
 	{Name: "a replay sends every stored header", File: "middleware/exchange/answer.go", Package: "./middleware/http", Test: "TestMiddleware",

@@ -23,7 +23,7 @@ var engineMutants = []Mutant{
 	{Name: "an aborted attempt stays unknown although it never ran", File: "idem/abort.go", Package: "./idem", Test: "TestAbortAfterTheNextHolderGaveUp",
 		Old: "if err != nil || held && lease.Err() == nil || req.RunAgainFrom != nil || markerOf(lease) != nil {", New: "if true {"},
 	{Name: "an attempt is interrupted under an earlier fence", File: "idem/begin.go", Package: "./idem", Test: "TestResolveUnderAnEarlierFenceAsksNothing",
-		Old: "if !theirs.Before(fence) {", New: "if false {"},
+		Old: "if theirs.Before(fence) {", New: "if true {"},
 	{Name: "an attempt of a foreign domain is taken for interrupted", File: "idem/begin.go", Package: "./idem", Test: "TestPendingInAForeignDomainIsInProgress",
 		Old: "if !retired {", New: "if !retired && false {"},
 	{Name: "the key loses its request where the route runs again", File: "idem/begin.go", Package: "./idem", Test: "TestUnacknowledgedMarkerOfARerun",
