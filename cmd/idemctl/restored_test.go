@@ -163,7 +163,7 @@ func TestZooKeeperRestoredFromABackup(t *testing.T) {
 
 			// The operator retires the old domain when its processes have ended.
 			awaitAge(t, store, 20*time.Millisecond)
-			retired := idemctl(t, env, "store", "retire", was, "--reason", "restored from a backup", "--session-timeout", "2ms")
+			retired := idemctl(t, env, "store", "retire", was, "--reason", "restored from a backup", "--session-timeout", "2ms", "--zookeeper-tick", "0s")
 			if retired.code != 0 || !strings.Contains(retired.stdout, "1 pending records") {
 				t.Fatalf("store retire = %+v, want the pending record", retired)
 			}
