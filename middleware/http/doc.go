@@ -13,7 +13,10 @@
 // # Which requests
 //
 // Safe methods (GET, HEAD, OPTIONS, TRACE, QUERY) need no key and go straight to the handler, so
-// the middleware can be put around a whole mux. [WithMethods] chooses other methods.
+// the middleware can be put right around a whole mux. What the mux then answers by itself, such as
+// 404, is not stored. With middleware in between, a mux within the mux or another router, a 404 cannot
+// be told from that of a handler and is stored like any outcome. Wrap the routes there.
+// [WithMethods] chooses other methods.
 // Every other request needs a key, unless the route has [WithOptionalKey]. Then a request
 // without a key runs unprotected, and is reported as [idem.EventUnprotected].
 //

@@ -1,6 +1,7 @@
 package idemhttp_test
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -52,14 +53,20 @@ func TestTransportSendsNoBodyAsNone(t *testing.T) {
 	})))
 	defer srv.Close()
 	for name, opts := range map[string][]idemhttp.TransportOption{"sent once": nil, "sent again": {idemhttp.WithKeysHonoured()}} {
-		client := http.Client{Transport: idemhttp.NewTransport(nil, opts...)}
-		resp, err := client.Post(srv.URL, "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			t.Errorf("%s: answer = %d, want 200", name, resp.StatusCode)
+		for below, base := range map[string]http.RoundTripper{
+			"net/http": nil,
+			"another":  between{http.DefaultTransport},
+			"tracing":  wrapping{http.DefaultTransport},
+		} {
+			client := http.Client{Transport: idemhttp.NewTransport(base, opts...)}
+			resp, err := client.Post(srv.URL, "", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("%s, over %s: answer = %d, want 200", name, below, resp.StatusCode)
+			}
 		}
 	}
 }
@@ -86,4 +93,15 @@ func TestTransportTakesNoOtherValueForTheMark(t *testing.T) {
 			t.Errorf("after the mark %q it asked %d times, want %d", mark, asked.Load(), want)
 		}
 	}
+}
+
+// wrapping is a transport that counts what is read of a body, as otelhttp does.
+type wrapping struct{ next http.RoundTripper }
+
+func (w wrapping) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	if req.Body != nil && req.Body != http.NoBody {
+		req.Body = struct{ io.ReadCloser }{req.Body}
+	}
+	return w.next.RoundTrip(req)
 }

@@ -67,8 +67,10 @@ import (
 // net/http by itself repeats a request that has an Idempotency-Key over each connection that it has
 // kept, at any service. A transport directly on an [http.Transport]
 // prevents that, also with another transport in between. With [WithKeysHonoured] and one in
-// between, requests without a body are still repeated. Without it they are sent as an empty body in
-// chunks there, which the middleware of this package refuses.
+// between, requests without a body are still repeated. Without it they are sent there without
+// Content-Length in HTTP/1, which some servers refuse with 411, and as an empty body of unknown
+// length in HTTP/2, which the middleware of this package refuses as internal. A body that is not
+// empty avoids both.
 //
 // Requests without a key are handed on as they are. A redirect that the [http.Client]
 // follows is a request of its own. A Transport is safe for concurrent use.

@@ -28,6 +28,8 @@ func TestTransportBoundsWhatIsSentBelowIt(t *testing.T) {
 		"a key of another name":  {nil, "", http.Header{"X-Idempotency-Key": {"k1"}}},
 		"switched off":           {nil, "amount=1", http.Header{"Idempotency-Key": nil}},
 		"a transport in between": {func(t *http.Transport) http.RoundTripper { return between{t} }, "amount=1", nil},
+		"no body over another":   {func(t *http.Transport) http.RoundTripper { return between{t} }, "", nil},
+		"no body over a tracer":  {func(t *http.Transport) http.RoundTripper { return wrapping{t} }, "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -147,10 +147,12 @@ func hashOf(req *http.Request, bodyAgain func() (io.ReadCloser, error)) (hash [s
 }
 
 // sendOnce keeps net/http from sending a request without a body again by itself, as it does with
-// one that has a key.
+// one that has a key. net/http does not send a body of its own accord twice, not even an empty one.
+// "identity" keeps HTTP/1 from sending that in chunks, which looks like a body that was lost on the
+// way. The request has no Content-Length then, as one without a body may.
 func sendOnce(req *http.Request) {
 	if req.Body == nil || req.Body == http.NoBody {
-		req.Body = io.NopCloser(strings.NewReader(""))
+		req.Body, req.TransferEncoding = io.NopCloser(strings.NewReader("")), []string{"identity"}
 	}
 }
 
