@@ -96,7 +96,7 @@ func ParseConfig(args []string, getenv func(string) string, help io.Writer) (Con
 	fs.StringVar(&fingerprints, "fingerprint-keys", "", "`ID=BASE64,…`: 32-byte keys, so that a reader of the token store cannot guess requests from their fingerprints; the first makes them, all compare; the same on all instances; better set in the environment")
 	fs.StringVar(&keys, "api-keys", "demo=merchant_demo,test=merchant_test", "`TOKEN=MERCHANT,…`: bearer tokens and their merchants")
 	fs.StringVar(&ops, "operators", "", "`NAME=PASSWORD,…`: those who may use /console/; without it there is no console, except that an instance without servers on this machine's own address has "+localOperators+"; better set in the environment")
-	fs.StringVar(&tokenKey, "console-token-key", "", "`BASE64`: 32 random bytes that instances behind one address share, so that a form of /console/ from one of them is good at the others; without it each instance makes its own; better set in the environment")
+	fs.StringVar(&tokenKey, "console-token-key", "", "`BASE64`: 32 random bytes that instances behind one address share, so that a form of /console/ from one of them is good at the others; without it each instance makes its own at its start, and a form that comes back to another one is refused (403) until its page is loaded again; better set in the environment")
 	fs.BoolVar(&c.Demo, "demo", false, "let the page at / crash this instance in the middle of a charge, and start another one; without --database the ledger is in a temporary file")
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "`level` of the log on standard error: debug, info, warn or error")
 	if err := parse(fs, args, getenv); err != nil {

@@ -58,6 +58,38 @@ func TestStoredResponsesAreEncrypted(t *testing.T) {
 	}
 }
 
+// Keyed fingerprints hold over both transports while their keys change, in Redis and in the markers
+// of ZooKeeper. An instance without the key cannot tell whether a request is the same, and runs nothing.
+func TestFingerprintKeysAreRotated(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	k1, k2 := ringKey("k1"), ringKey("k2")
+	const flag = "--fingerprint-keys"
+	one := s.start("one", withMarkers(), withFlags(flag, k1))
+	before := payBefore(t, one)
+	rotated := s.start("rotated", withMarkers(), withFlags(flag, k2+","+k1))
+	next := s.start("without the old key", withMarkers(), withFlags(flag, k2))
+	for _, via := range transports {
+		key := keyFor(via, "before")
+		wantReplay(t, "repeat after the rotation", rotated.client(via).pay(key, amount, key), before[via])
+	}
+	for _, lost := range []bool{false, true} {
+		if lost {
+			s.flushRedis(t)
+		}
+		for _, via := range transports {
+			key := keyFor(via, "before")
+			wantRefusal(t, "repeat without the key", next.client(via).pay(key, amount, key), "unavailable")
+			wantRefusal(t, "another amount without the key", next.client(via).pay(key, amount+1, key), "unavailable")
+			wantRefusal(t, "another amount after the rotation", rotated.client(via).pay(key, amount+1, key), "key-reused")
+			if lost {
+				wantRefusal(t, "repeat after the loss", rotated.client(via).pay(key, amount, key), "result-unavailable")
+			}
+			wantOnePayment(t, one.client(via), key)
+		}
+	}
+}
+
 // An ensemble whose znodes are protected serves those who know the password,
 // and a stranger cannot unlock.
 func TestProtectedLocks(t *testing.T) {

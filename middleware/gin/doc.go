@@ -49,7 +49,9 @@
 // not when the client goes away. [idem.FromContext], [idem.CheckOwner] and
 // [idem.DownstreamKey] work with it and with c itself, and so do the client transports of
 // this module. c does not end with the execution, unless [gin.Engine].ContextWithFallback
-// is set. So give c.Request.Context() to calls that wait.
+// is set. So give c.Request.Context() to calls that wait, and to database/sql. That watches the
+// context of a statement in a goroutine, which may still read c when Gin, or this middleware, sets
+// c.Request again. The race detector reports it, in a Gin service without this middleware too.
 //
 // Do not use c in a goroutine that may outlive the handler. Gin recycles c, and it then
 // belongs to another request and its execution. Take c.Request.Context() or c.Copy() before
