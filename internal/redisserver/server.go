@@ -57,12 +57,16 @@ func EachPrimary(ctx context.Context, client goredis.UniversalClient, fn func(ct
 	return errors.Join(append(errs, err)...)
 }
 
-// Greet calls fn for every primary that answers a first PING. If a server refuses the client over
+// Greet calls fn for every primary that answers a first PING and may be sent a script with its
+// text, which is rarely needed later. If a server refuses the client over
 // TLS, the error says the likely reason.
 func Greet(ctx context.Context, client goredis.UniversalClient, fn func(ctx context.Context, node *goredis.Client) error) error {
 	err := EachPrimary(ctx, client, func(ctx context.Context, node *goredis.Client) error {
 		if err := node.Ping(ctx).Err(); err != nil {
 			return err
+		}
+		if err := node.Eval(ctx, "return 1", nil).Err(); Answered(err) {
+			return fmt.Errorf("eval: %w", err)
 		}
 		return fn(ctx, node)
 	})

@@ -73,7 +73,7 @@ func (f *fake) ProcessPipelineHook(goredis.ProcessPipelineHook) goredis.ProcessP
 func (f *fake) process(ctx context.Context, cmd goredis.Cmder) error {
 	what := cmd.Name()
 	if what == "evalsha" {
-		what = map[any]string{acquireScript.Hash(): "acquire", extendScript.Hash(): "extend", releaseScript.Hash(): "release"}[cmd.Args()[1]]
+		what = map[any]string{acquireScript.Hash(): "acquire", extendScript.Hash(): "extend", releaseScript.Hash(): "release", pingScript.Hash(): "ping"}[cmd.Args()[1]]
 	}
 	f.mu.Lock()
 	f.sent[what] = append(f.sent[what], time.Since(f.began))

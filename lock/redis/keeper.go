@@ -33,6 +33,7 @@ var (
 	acquireScript = redisscript.Load(lua, "lua/acquire.lua")
 	extendScript  = redisscript.Load(lua, "lua/extend.lua")
 	releaseScript = redisscript.Load(lua, "lua/release.lua")
+	pingScript    = redisscript.Load(lua, "lua/ping.lua")
 )
 
 // layout names the keys. The package comment has the list. Make it with newLayout.
@@ -158,21 +159,21 @@ func (k *keeper) remaining(ctx context.Context, id idem.KeyID) (time.Duration, e
 	return max(left, time.Millisecond), nil
 }
 
-// ping writes to every part of the service.
+// ping runs on every part of the service the commands that locks need.
 func (k *keeper) ping(ctx context.Context) error {
-	sent := time.Now()
-	_, err := k.client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
-		for shard := range k.health.until {
-			pipe.Set(ctx, k.keys.ping(shard), "", k.ttl)
-		}
-		return nil
-	})
-	if err == nil {
-		for shard := range k.health.until {
-			k.health.note(ctx, shard, sent, nil)
+	calls, sent := make([]redisscript.Call, len(k.health.until)), time.Now()
+	for shard := range calls {
+		calls[shard] = redisscript.Call{Keys: []string{k.keys.ping(shard), k.keys.fences(shard)}, Args: []string{k.millis}}
+	}
+	for _, answer := range redisscript.Pipelined(ctx, k.client, pingScript, calls, nil) {
+		if err := answer.Err(); err != nil {
+			return err
 		}
 	}
-	return err
+	for shard := range calls {
+		k.health.note(ctx, shard, sent, nil)
+	}
+	return nil
 }
 
 // probePause is the time between a failure and the next call that may look again.

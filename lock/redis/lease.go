@@ -157,7 +157,8 @@ func (le *lease) Check(ctx context.Context) (time.Duration, error) {
 // Release implements [idem.Lease]. If ctx is cancelled, Release returns when Redis answers,
 // and after two seconds at most.
 func (le *lease) Release(ctx context.Context) error {
-	if r := le.removal(); r != nil && !r.tryHere(ctx) {
+	r := le.removal()
+	if r != nil && !r.tryHere(ctx) {
 		r.start()
 	}
 	select {
@@ -170,7 +171,13 @@ func (le *lease) Release(ctx context.Context) error {
 		return le.goneErr
 	default:
 	}
-	return unavailable("release goes on in the background", context.Cause(ctx))
+	why := context.Cause(ctx)
+	if r != nil {
+		if failed := r.failed.Load(); failed != nil { // Redis may have said more
+			why = errors.Join(why, *failed)
+		}
+	}
+	return unavailable("release goes on in the background", why)
 }
 
 // ReleaseInBackground implements [idem.Lease]. Close waits for the release.

@@ -44,8 +44,8 @@ type Locker struct {
 // New returns a locker on client. The caller closes the client after the locker. New asks
 // every primary whether it is fit to keep locks, and starts the heartbeat.
 //
-// It refuses a client that reads from replicas or ignores the deadlines of contexts, and
-// a server that evicts keys. If a server begins to evict keys later, the locker notices
+// It refuses a client that reads from replicas or ignores the deadlines of contexts, a user who
+// may not run the commands of locks, and a server that evicts keys. If a server begins to evict keys later, the locker notices
 // within seconds and takes no lock until the server stops. The error wraps
 // idem.ErrUnavailable if a server cannot be reached.
 func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*Locker, error) {
@@ -72,6 +72,10 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 		terms:   terms{cfg.ttl, cfg.now}, keeper: newKeeper(client, cfg), log: cfg.log,
 		evicts: redisserver.NewEviction(client, cfg.log, cfg.evictionEvery),
 		held:   make(map[*lease]struct{}),
+	}
+	if err := l.keeper.ping(ctx); redisserver.Answered(err) {
+		stop()
+		return nil, fmt.Errorf("lock/redis: ping: %w", err) // the user may not run a command, for example
 	}
 	l.workers.spawn(l.beat)
 	return l, nil
@@ -224,7 +228,8 @@ func (l *Locker) remaining(ctx context.Context, id idem.KeyID) (time.Duration, e
 }
 
 // Ping implements [idem.Locker]. It writes, because a server may answer but refuse to take
-// locks. A replica does so, and so may a server without memory, or without its own replicas.
+// locks. A replica does so, and so may a server without memory, or without its own replicas, or
+// one whose user may not run a command.
 // In a cluster Ping writes to every shard.
 func (l *Locker) Ping(ctx context.Context) error {
 	l.mu.Lock()

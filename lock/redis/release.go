@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -22,14 +23,15 @@ type removal struct {
 	id       idem.KeyID
 	owner    string
 	onItsWay bool
-	settled  func(error) // called once, at the first acknowledgement or at the end; then nil
+	settled  func(error)           // called once, at the first acknowledgement or at the end; then nil
+	failed   atomic.Pointer[error] // why the last try failed
 }
 
 // newRemoval returns a removal. Close waits until it is settled. The caller tries or
 // starts it.
 func (l *Locker) newRemoval(id idem.KeyID, owner string, onItsWay bool, settled func(error)) *removal {
 	l.background.Add()
-	return &removal{l, id, owner, onItsWay, settled}
+	return &removal{l: l, id: id, owner: owner, onItsWay: onItsWay, settled: settled}
 }
 
 // settle calls settled, unless it was called before.
@@ -47,6 +49,7 @@ func (r *removal) try(ctx context.Context) (over bool, err error) {
 	defer cancel()
 	found, err := r.l.keeper.remove(ctx, r.id, r.owner)
 	if err != nil {
+		r.failed.Store(&err)
 		return false, err
 	}
 	r.settle(nil)

@@ -195,7 +195,7 @@ func TestImpatientCallerSparesTheOthers(t *testing.T) {
 func TestFailedPingLeavesThePause(t *testing.T) {
 	t.Parallel()
 	withFake(t, func(t *testing.T, f *fake, l *Locker, _ *leaseclock.Manual) {
-		f.to("set", says(nil, io.EOF))
+		f.to("ping", says(nil, io.EOF))
 		l.keeper.health.note(t.Context(), 0, time.Now(), io.EOF)
 		if err := l.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) {
 			t.Errorf("Ping() = %v, want %v", err, idem.ErrUnavailable)
@@ -203,7 +203,7 @@ func TestFailedPingLeavesThePause(t *testing.T) {
 		if l.keeper.health.admit(0) {
 			t.Error("admit() = true after a failed ping, want false")
 		}
-		f.to("set", says(nil, nil))
+		f.to("ping", says(nil, nil))
 		if err := l.Ping(t.Context()); err != nil || !l.keeper.health.admit(0) {
 			t.Errorf("Ping() = %v, want <nil>, and the end of the pause", err)
 		}

@@ -26,11 +26,11 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 	s.loss.Reread(ctx)
 	rerun, rerunDomain := packRerun(req.RunAgainFrom)
 	keys := s.keys.of(id)
-	r, err := s.compared(ctx, "begin", id, func(expected string) (reply, error) {
+	r, err := s.compared(ctx, "begin", id, func(expected string, now reading) (reply, error) {
 		call := redisscript.Call{Keys: keys.list(), Args: []string{
 			expected, keys.member(), string([]byte{byte(req.Kind)}), packBid(req.Fence, req.Nonce),
 			packDomain(req.Fence.Domain), req.Route, packFingerprint(req.Fingerprint), rerun, rerunDomain,
-			packTTLs(req.ResultTTL, req.KeyTTL),
+			packTTLs(req.ResultTTL, req.KeyTTL), now.packed(),
 		}}
 		if s.replicas != nil {
 			return s.replicas.begin(ctx, redisserver.ShardOf(id), call)

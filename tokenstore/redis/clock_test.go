@@ -74,26 +74,6 @@ func TestClockThatGoesBackLosesNothing(t *testing.T) {
 	}
 }
 
-// What the package comment says of a clock that jumps ahead.
-func TestClockThatJumpsAheadForgetsKeys(t *testing.T) {
-	m := startMini(t)
-	s := open(t, connect(t, "redis://"+m.Addr()))
-	id, req := newAttempt(idem.ClientKey)
-	openID, openReq := newAttempt(idem.ClientKey)
-	mustBegin(t, s, openID, openReq)
-	st := completion(mustBegin(t, s, id, req), "paid")
-	if _, err := s.Settle(t.Context(), id, st); err != nil {
-		t.Fatal(err)
-	}
-	m.Advance(st.KeyTTL)
-	m.SetTime(m.now.Add(-st.KeyTTL)) // and back: what has expired is gone
-	wantRemembered(t, s, openID, openReq, idem.StatePending)
-	req.Fence.Token++
-	if a := mustBegin(t, s, id, req); a.Number != 1 {
-		t.Errorf("Begin(%v) = attempt %d, want 1: the key is forgotten", id, a.Number)
-	}
-}
-
 // Real expiries, and a restart: the result goes, the key stays.
 func TestExpiredKeyIsRememberedAcrossARestart(t *testing.T) {
 	r := testserver.StartRedis(t, testserver.WithRedisArgs("--appendonly", "yes", "--appendfsync", "always"))

@@ -41,9 +41,12 @@
 //
 // Expiries follow the clock of the Redis server. If the clock goes back, nothing is lost
 // and nothing runs. Redis remembers keys for longer, and an expired result may be replayed
-// again while it is still there. If the clock jumps ahead past a KeyTTL, Redis forgets the
-// key for good, and the key begins again. Pending and unknown records do not expire. Let
-// the servers' clocks be slewed, not stepped.
+// again while it is still there. If the clock jumps ahead by more than a minute, Redis may
+// have forgotten keys too early. The store notices that and treats it as a loss: Begin fails
+// with idem.ErrStoreLost until an operator has called [Store.AcceptLoss], also when the clock
+// is right again. [WithClockChanges] reports both. Not every jump can be noticed, see
+// docs/guarantees.md. Pending and unknown records do not expire. Let the servers' clocks be
+// slewed, not stepped.
 //
 // Retired lock domains are lost with their server. A pending record under
 // such a domain is in progress until the domain is retired again.
@@ -56,7 +59,11 @@
 //	idem:{2a}:<key ID>        a record, as a packed string
 //	idem:{2a}:<key ID>:body   its response, if that is over 1 KiB
 //	idem:{2a}:open            sorted set of open records, by start time in ms
-//	idem:{2a}:incarnation     UUID; after an accepted loss also the UUID before it
+//	idem:{2a}:incarnation     UUID; after an accepted loss also the UUID before it; "jumped:" in front
+//	                          of it if the clock jumped ahead
+//	idem:{2a}:clock           what the shard knows of its server's clock, see lua/clock.lua
+//	idem:{2a}:canary          expires after ten minutes, earlier than what a jump would end
+//	idem:{2a}:none            never there for longer than a script runs
 //	idem:{2a}:decisions       list of people's decisions, newest first, at most 1,000
 //	idem:fences               hash of the highest fence of each lock domain that can go back
 //	idem:retired              hash of dead lock domains and the decisions about them

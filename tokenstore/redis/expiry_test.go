@@ -21,11 +21,11 @@ func TestRecordsOwnTimesDecide(t *testing.T) {
 	if _, err := s.Settle(t.Context(), id, st); err != nil {
 		t.Fatal(err)
 	}
-	m.SetTime(m.now.Add(st.ResultTTL)) // without the expiry of keys
+	m.Elapse(st.ResultTTL) // without the expiry of keys
 	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateExpired || rec.Response != nil {
 		t.Errorf("Get(%v) = %v, %v, want expired", id, rec.State, err)
 	}
-	m.SetTime(m.now.Add(st.KeyTTL))
+	m.Elapse(st.KeyTTL - st.ResultTTL)
 	if !m.Exists(s.keys.record(id)) {
 		t.Fatal("the key has expired by itself")
 	}

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,53 +17,97 @@ import (
 // its own. The error wraps idem.ErrNewerRecord, idem.ErrCorruptRecord, idem.ErrStoreLost or
 // idem.ErrUnavailable.
 func (s *Store) Get(ctx context.Context, id idem.KeyID) (idem.Record, error) {
-	r, err := s.compared(ctx, "get", id, func(expected string) (reply, error) { return s.fetch(ctx, id, expected) })
+	r, err := s.compared(ctx, "get", id, func(expected string, now reading) (reply, error) { return s.fetch(ctx, id, expected, now) })
 	return r.record, err
 }
 
-// fetch reads a record, its response, the incarnation and the server's time. A missing
-// record counts as lost if the shard lacks the expected incarnation. A response apart may
-// be large, so it does not travel in a shared pipeline.
-func (s *Store) fetch(ctx context.Context, id idem.KeyID, expected string) (r reply, err error) {
-	// Pointers to texts in the commands save an allocation each.
+// fetch reads a record, its response, what proves a loss, and the server's time. A missing
+// record counts as lost if the shard lacks the expected incarnation. It does not count as
+// missing, and a result not as expired, if the clock has jumped.
+func (s *Store) fetch(ctx context.Context, id idem.KeyID, expected string, now reading) (r reply, err error) {
 	keys := s.keys.of(id)
-	values, now := goredis.NewSliceCmd(ctx, "mget", &keys.record, &keys.incarnation), s.time(ctx, &keys)
-	if err := s.lanes[redisserver.ShardOf(id)].Do(ctx, values, now); err != nil {
-		return r, s.failed(ctx, "get", err)
+	found, server, err := s.readFromPrimary(ctx, &keys)
+	if err != nil {
+		return r, err
 	}
-	if isApart(values) {
-		values, now = goredis.NewSliceCmd(ctx, "mget", &keys.record, &keys.incarnation, &keys.body), s.time(ctx, &keys)
-		pipe := s.client.Pipeline()
-		_ = pipe.BatchProcess(ctx, values, now)
-		redisserver.Exec(ctx, pipe)
-	}
-	if err := values.Err(); err != nil {
-		return r, s.failed(ctx, "get", err)
-	}
-	if err := now.Err(); err != nil {
-		return r, unavailable("get", fmt.Errorf("its time: %w", err))
-	}
-	found, apart := values.Val(), any(nil)
-	if len(found) > 2 {
-		apart = found[2]
-	}
-	if r.record, err = decodeValues(found[0], apart, now.Val()); err != nil {
+	r.now = server
+	if r.record, err = decodeValues(found[0], found[4], server); err != nil {
 		return r, fmt.Errorf("tokenstore/redis: get: %w", err)
 	}
-	// A read-only store may expect no incarnation.
-	if r.record.State == idem.StateNone && expected != "" && found[1] != expected {
+	switch {
+	case r.record.State == idem.StateNone && expected != "" && found[1] != expected: // a read-only store may expect no incarnation
 		r.verdict = verdictLost
+	case r.record.State == idem.StateNone || r.record.State == idem.StateExpired:
+		if evidence, _ := found[2].(string); jumped(evidence, found[3] != nil, now, server) {
+			r.verdict, r.tripped = verdictJumped, tripped(evidence, found[3] != nil, server)
+		}
 	}
 	return r, nil
 }
 
-// isApart reports whether the first of the values is a record whose response has a key of
-// its own.
-func isApart(values *goredis.SliceCmd) bool {
-	if values.Err() != nil {
-		return false
+// readFromPrimary reads record, incarnation, evidence of the clock, canary and response. A former
+// primary may live on as a replica, and answers reads with what it had then. It refuses a write,
+// so one that does nothing travels along. Other refusals of writes do not concern a read.
+func (s *Store) readFromPrimary(ctx context.Context, keys *recordKeys) (found []any, now time.Time, err error) {
+	found, now, err = s.read(ctx, keys, false, false)
+	if err == nil && isApart(found[0]) {
+		found, now, err = s.read(ctx, keys, true, false)
 	}
-	packed, _ := values.Val()[0].(string)
+	if errors.Is(err, errDemoted) {
+		// Alone, and with the write in front, the client replaces the connection.
+		found, now, err = s.read(ctx, keys, true, true)
+	}
+	if err != nil {
+		err = s.failed(ctx, "get", err)
+	}
+	return found, now, err
+}
+
+// errDemoted says that a server is a replica now.
+var errDemoted = errors.New("the server is a replica now")
+
+// read makes one round trip. A response apart may be large, so it does not travel in a shared
+// pipeline.
+func (s *Store) read(ctx context.Context, keys *recordKeys, withBody, writeFirst bool) (found []any, at time.Time, err error) {
+	// Pointers to texts in the commands save an allocation each.
+	args := append(make([]any, 0, 6), "mget", &keys.record, &keys.shard.incarnation, &keys.shard.clock, &keys.shard.canary)
+	if withBody {
+		args = append(args, &keys.body)
+	}
+	values, now := goredis.NewSliceCmd(ctx, args...), s.time(ctx, keys)
+	cmds := append(make([]goredis.Cmder, 0, 3), values, now)
+	var write *goredis.IntCmd
+	if s.confirmsRole {
+		write = goredis.NewIntCmd(ctx, "del", &keys.shard.none)
+		if cmds = append(cmds, write); writeFirst {
+			cmds = []goredis.Cmder{write, values, now}
+		}
+	}
+	if withBody {
+		pipe := s.client.Pipeline()
+		_ = pipe.BatchProcess(ctx, cmds...)
+		redisserver.Exec(ctx, pipe)
+	} else if err := s.lanes[keys.shard.number].Do(ctx, cmds...); err != nil {
+		return nil, at, err
+	}
+	if write != nil && goredis.HasErrorPrefix(write.Err(), "READONLY") {
+		return nil, at, errDemoted
+	}
+	if err := values.Err(); err != nil {
+		return nil, at, err
+	}
+	if err := now.Err(); err != nil {
+		return nil, at, fmt.Errorf("its time: %w", err)
+	}
+	if found = values.Val(); !withBody {
+		found = append(found, nil)
+	}
+	return found, now.Val(), nil
+}
+
+// isApart reports whether a value is a record whose response has a key of its own.
+func isApart(record any) bool {
+	packed, _ := record.(string)
 	return len(packed) > 3 && packed[3] == placeApart // after version, state and kind
 }
 
@@ -82,7 +127,7 @@ func (s *Store) Issue(ctx context.Context, id idem.KeyID, ttl time.Duration) (id
 	if err := s.mayWrite("issue"); err != nil {
 		return idem.Record{}, err
 	}
-	r, err := s.compared(ctx, "issue", id, func(expected string) (reply, error) {
+	r, err := s.compared(ctx, "issue", id, func(expected string, _ reading) (reply, error) {
 		return s.run(ctx, "issue", id, issueScript, redisscript.Call{Keys: s.keys.of(id).list(), Args: []string{expected, millis(ttl)}})
 	})
 	return r.record, err

@@ -19,13 +19,19 @@ type layout struct {
 }
 
 // shardNames are the names that all calls of a shard share. Every request needs them.
-type shardNames struct{ base, open, incarnation, decisions string }
+type shardNames struct {
+	number                                                  int
+	base, open, incarnation, decisions, clock, canary, none string
+}
 
 func newLayout(prefix string) *layout {
 	l := &layout{prefix: prefix}
 	for shard := range l.shards {
 		base := redisserver.Base(prefix, shard)
-		l.shards[shard] = shardNames{base, base + "open", base + "incarnation", base + "decisions"}
+		l.shards[shard] = shardNames{
+			number: shard, base: base, open: base + "open", incarnation: base + "incarnation", decisions: base + "decisions",
+			clock: base + "clock", canary: base + "canary", none: base + "none",
+		}
 	}
 	return l
 }
@@ -35,27 +41,34 @@ func (l *layout) body(id idem.KeyID) string    { return l.of(id).body }
 func (l *layout) open(shard int) string        { return l.shards[shard].open }
 func (l *layout) incarnation(shard int) string { return l.shards[shard].incarnation }
 func (l *layout) decisions(shard int) string   { return l.shards[shard].decisions }
+func (l *layout) clock(shard int) string       { return l.shards[shard].clock }
+func (l *layout) canary(shard int) string      { return l.shards[shard].canary }
 func (l *layout) retired() string              { return l.prefix + ":retired" }
 func (l *layout) fences() string               { return l.prefix + ":fences" }
 func (l *layout) sealed() string               { return l.prefix + ":sealed" }
 
 // recordKeys are the keys for the calls about one record. body is the key of the response, if
 // that is apart.
-type recordKeys struct{ record, open, incarnation, body string }
+type recordKeys struct {
+	record, body string
+	shard        *shardNames
+}
 
 // of makes the names of record and body from one text.
 func (l *layout) of(id idem.KeyID) recordKeys {
 	shard := &l.shards[redisserver.ShardOf(id)]
 	text := append(make([]byte, 0, 128), shard.base...)
 	body := string(append(hex.AppendEncode(text, id[:]), bodySuffix...))
-	return recordKeys{record: strings.TrimSuffix(body, bodySuffix), open: shard.open, incarnation: shard.incarnation, body: body}
+	return recordKeys{record: strings.TrimSuffix(body, bodySuffix), body: body, shard: shard}
 }
 
 // bodySuffix follows the key of the record in the key of its response.
 const bodySuffix = ":body"
 
 // list is KEYS of every script.
-func (k recordKeys) list() []string { return []string{k.record, k.open, k.incarnation, k.body} }
+func (k recordKeys) list() []string {
+	return []string{k.record, k.shard.open, k.shard.incarnation, k.body, k.shard.clock, k.shard.canary}
+}
 
 // member is the member of the open set for the record, which is the end of its key.
 func (k recordKeys) member() string {

@@ -14,6 +14,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	memorystore "github.com/idemkeeper/idemkeeper/tokenstore/memory"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
@@ -32,15 +33,17 @@ func TestStoresAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	inRedis, err := redisstore.New(t.Context(), client, redisstore.WithLogger(slog.New(slog.DiscardHandler)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	inMemory := memorystore.New(memorystore.WithClock(func() time.Time {
+	clock := func() time.Time {
 		mu.Lock()
 		defer mu.Unlock()
 		return now
-	}))
+	}
+	inRedis, err := redisstore.New(t.Context(), client, redisstore.WithLogger(slog.New(slog.DiscardHandler)),
+		redisstore.WithProcessClocks(clock, func() leaseclock.Instant { return leaseclock.Instant{}.Add(clock().Sub(start) + 1) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inMemory := memorystore.New(memorystore.WithClock(clock))
 	stores := []idem.Store{inMemory, inRedis}
 
 	seed := uint64(time.Now().UnixNano())

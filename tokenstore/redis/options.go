@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 	"github.com/idemkeeper/idemkeeper/tokenstore/redis/internal/loss"
 )
@@ -42,7 +43,10 @@ type config struct {
 
 	// Tests shorten these.
 	evictionEvery, witnessPause, witnessEvery time.Duration
-	now                                       func() time.Time
+	now, wall                                 func() time.Time
+	lease                                     leaseclock.Source
+
+	clockChanged func(context.Context, ClockChange)
 }
 
 // WithPrefix sets the prefix of all keys. "idem" by default. Stores with different
@@ -123,10 +127,17 @@ func WithReplicaShortfall(f func(ctx context.Context, got, want int)) Option {
 	return func(c *config) { c.shortfall = f }
 }
 
+// WithClockChanges calls f when the clock of Redis, or one of the process, moved more than a
+// minute unlike the others. The store logs each change too. f may be called concurrently, by
+// the calls that notice a change, so it has to return at once.
+func WithClockChanges(f func(context.Context, ClockChange)) Option {
+	return func(c *config) { c.clockChanged = f }
+}
+
 func newConfig(opts []Option) (config, error) {
 	c := config{
 		prefix: "idem", evictionEvery: redisserver.EvictionEvery,
-		witnessPause: loss.Pause, witnessEvery: loss.Every, now: time.Now,
+		witnessPause: loss.Pause, witnessEvery: loss.Every, now: time.Now, wall: time.Now, lease: leaseclock.Now,
 	}
 	for _, opt := range opts {
 		if opt != nil {

@@ -138,21 +138,29 @@ func (p *replication) runAndWait(ctx context.Context, patience time.Duration, ca
 	}
 }
 
-// check looks for primaries with fewer replicas than a Begin needs. The error wraps
-// idem.ErrUnavailable. A server without an answer passes. Begin notices its shortage.
+// check looks for primaries with fewer replicas than a Begin needs, or with a user who may not
+// WAIT. The error wraps idem.ErrUnavailable. It asks INFO, and without the permission waits as a Begin
+// does.
 func (p *replication) check(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
 	err := redisserver.EachPrimary(ctx, p.client, func(ctx context.Context, node *goredis.Client) error {
+		if err := node.Do(ctx, "wait", 0, 1).Err(); err != nil { // it asks for nothing
+			return fmt.Errorf("wait for replicas: %w", err)
+		}
 		info, err := node.Info(ctx, "replication").Result()
-		if _, answered := err.(goredis.Error); answered { //nolint:errorlint // go-redis does not wrap a server's answer
-			return nil
+		got := attached(info)
+		if redisserver.Answered(err) { // the user may not ask
+			got, err = node.Do(ctx, "wait", p.want, within(ctx, p.timeout).Milliseconds()).Int()
 		}
-		if got := attached(info); err == nil && got < p.want {
-			err = fmt.Errorf("%s has %d of %d replicas", node.Options().Addr, got, p.want)
+		if err != nil {
+			return err
 		}
-		return err
+		if got < p.want {
+			return fmt.Errorf("%s has %d of %d replicas", node.Options().Addr, got, p.want)
+		}
+		return nil
 	})
 	if err != nil {
 		return unavailable("replicas", err)

@@ -24,6 +24,7 @@ var (
 	issueFiles  = []string{"lua/clock.lua", "lua/prelude.lua", "lua/issue.lua"}
 	beginFiles  = []string{"lua/clock.lua", "lua/begin_fresh.lua", "lua/prelude.lua", "lua/begin.lua"}
 	settleFiles = []string{"lua/clock.lua", "lua/settle_completed.lua", "lua/prelude.lua", "lua/settle.lua"}
+	probeFiles  = []string{"lua/clock.lua", "lua/probe.lua"}
 	abortFiles  = []string{"lua/clock.lua", "lua/prelude.lua", "lua/abort.lua"}
 )
 
@@ -34,6 +35,7 @@ var (
 	beginScript  = redisscript.Load(lua, beginFiles...)
 	settleScript = redisscript.Load(lua, settleFiles...)
 	abortScript  = redisscript.Load(lua, abortFiles...)
+	probeScript  = redisscript.Load(lua, probeFiles...)
 	openScript   = redisscript.Load(lua, "lua/open.lua")
 	fenceScript  = redisscript.Load(lua, "lua/fence.lua")
 )
@@ -45,14 +47,17 @@ const (
 	verdictSettled    = "settled"
 	verdictRepaired   = "repaired"
 	verdictLost       = "lost"
+	verdictJumped     = "jumped"
 	verdictUnreadable = "unreadable"
 )
 
 // reply is the answer of a script.
 type reply struct {
 	verdict string
-	packed  string // the record; "" without a record
+	packed  string // the record; "" without a record; for verdictJumped the evidence of the clock
 	record  idem.Record
+	now     time.Time // by the server's clock; the zero time if the script does not tell
+	tripped bool      // for verdictJumped: the canary is missing before its time
 }
 
 // run runs a script on the keys of id, in a pipeline that it may share with other calls.
@@ -72,10 +77,11 @@ func (s *Store) run(ctx context.Context, method string, id idem.KeyID, script *g
 	return parseReply(method, parts)
 }
 
-// compared runs a call that compares the incarnation of the key's shard.
-func (s *Store) compared(ctx context.Context, method string, id idem.KeyID, call func(expected string) (reply, error)) (r reply, err error) {
-	err = s.loss.Do(ctx, method, redisserver.ShardOf(id), func(expected string) (lost bool, err error) {
-		r, err = call(expected)
+// compared runs a call that compares the incarnation of the key's shard, and perhaps its clock.
+func (s *Store) compared(ctx context.Context, method string, id idem.KeyID, call func(expected string, now reading) (reply, error)) (r reply, err error) {
+	shard := redisserver.ShardOf(id)
+	err = s.loss.Do(ctx, method, shard, func(expected string) (lost bool, err error) {
+		r, err = s.ask(ctx, method, shard, func(now reading) (reply, error) { return call(expected, now) })
 		return r.verdict == verdictLost, err
 	})
 	return r, err
@@ -86,12 +92,15 @@ func (s *Store) compared(ctx context.Context, method string, id idem.KeyID, call
 func parseReply(method string, parts []string) (r reply, err error) {
 	var all [4]string
 	copy(all[:], parts)
-	now := fields(all[3])
-	r.verdict, r.packed = all[0], all[1]
-	if r.verdict == verdictUnreadable {
+	time := fields(all[3])
+	r.verdict, r.packed, r.now = all[0], all[1], time.time()
+	switch r.verdict {
+	case verdictJumped:
+		r.tripped = tripped(r.packed, all[2] != "", r.now)
+	case verdictUnreadable:
 		err = cannotRead(r.packed)
-	} else {
-		r.record, err = decodeRecord(r.packed, all[2], now.time())
+	default:
+		r.record, err = decodeRecord(r.packed, all[2], r.now)
 	}
 	if err != nil {
 		return r, fmt.Errorf("tokenstore/redis: %s: %w", method, err)

@@ -22,7 +22,7 @@ const inlineLimit = 1024
 func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (res idem.SettleResult, err error) {
 	keys := s.keys.of(id)
 	call := redisscript.Call{Keys: keys.list()}
-	if call.Args, err = s.settleArgs(keys.member(), &st); err != nil {
+	if call.Args, err = s.settleArgs(keys.member(), &st, s.clocks.read(redisserver.ShardOf(id))); err != nil {
 		return res, err
 	}
 	if st.Decision.ByPerson() {
@@ -42,8 +42,8 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	return res, nil
 }
 
-// settleArgs are the first 19 ARGV of settle.lua.
-func (s *Store) settleArgs(member string, st *idem.Settlement) ([]string, error) {
+// settleArgs are the first 20 ARGV of settle.lua.
+func (s *Store) settleArgs(member string, st *idem.Settlement, now reading) ([]string, error) {
 	var re idem.Repair
 	repair, replaced := "", ""
 	if st.Repair != nil {
@@ -88,6 +88,6 @@ func (s *Store) settleArgs(member string, st *idem.Settlement) ([]string, error)
 		string([]byte{byte(st.State)}), string(response), string([]byte{place}),
 		millis(resultTTL), millis(keyTTL), st.Decision.By, st.Decision.Reason,
 		repair, string([]byte{byte(re.Kind)}), re.Route, packFingerprint(re.Fingerprint), packTime(re.Started),
-		replaced, packDomain(re.Replaced.Attempt.Fence.Domain), ttls,
+		replaced, packDomain(re.Replaced.Attempt.Fence.Domain), ttls, now.packed(),
 	}, nil
 }

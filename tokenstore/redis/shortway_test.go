@@ -90,6 +90,10 @@ func TestShortWayDecidesOnlyTheCommonCase(t *testing.T) {
 			"an empty record":                     {found(record(func([]byte) []byte { return []byte{} })), false},
 			"a list in place of the record":       {found(func(c *scriptCase) { c.record = foreignType }), true},
 			"a completed record that has expired": {found(set(2, 3), set(111, 1)), false},
+			"no look at the clock yet":            {func(c *scriptCase) { c.evidence = missing }, false},
+			"a look at the clock 10 s ago":        {func(c *scriptCase) { c.evidence = packTime(c.now.Add(-10*time.Second)) + c.evidence[6:] }, false},
+			"a clock that went back":              {func(c *scriptCase) { c.evidence = packTime(c.now.Add(time.Minute)) + c.evidence[6:] }, false},
+			"a missing canary":                    {func(c *scriptCase) { c.canary = missing }, false},
 		},
 		"settle": {
 			"a pending client key":                {same, true},
@@ -154,6 +158,9 @@ func TestBrokenShortWayIsSeen(t *testing.T) {
 			{"redis.call('SET', KEYS[1], r)", "redis.call('SET', KEYS[1], r, 'PX', 9000000)"},
 			{"'ZADD', KEYS[2], now", "'ZADD', KEYS[2], t[1]"},
 			{"redis.call('ZADD', KEYS[2], now, ARGV[2])", ""},
+			{" and found[4] and ", " and "},
+			{" and since >= 0", ""},
+			{" and since < RENEWAL", ""},
 			{"r, '', time}", "r, ''}"},
 		},
 		"settle": {
@@ -161,7 +168,7 @@ func TestBrokenShortWayIsSeen(t *testing.T) {
 			{" and where == '\\1'", ""},
 			{"ARGV[10] ~= '' or ", ""},
 			{"ARGV[11] ~= '' or ", ""},
-			{" or KEYS[5]", ""},
+			{" or KEYS[7]", ""},
 			{"#r >= 123 and ", ""},
 			{" and sub(r, 5, 32) == mine", ""},
 			{"head == '\\2\\2\\0\\0'", "true"},
@@ -172,7 +179,9 @@ func TestBrokenShortWayIsSeen(t *testing.T) {
 			{" and expires > now", ""},
 			{" and promised", ""},
 			{"sub(r, 49, 93)", "sub(r, 49, 87) .. p48(now)"},
-			{"now + ARGV[8]", "now + ARGV[9]"},
+			{"from + ARGV[8]", "from + ARGV[9]"},
+			{"from + ARGV[9]", "now + ARGV[9]"},
+			{"from + ARGV[8]", "now + ARGV[8]"},
 			{"sub(r, 112, texts)", "sub(r, 112)"},
 			{", 'PXAT', expires)", ", 'PXAT', expires + 1)"},
 			{"redis.call('ZREM', KEYS[2], ARGV[1])", ""},
@@ -278,27 +287,27 @@ func (w *ways) compare(c *scriptCase) (short bool, difference string) {
 // afterwards. No script changes nothing. Lua's errors name lines, so all errors are alike.
 func (w *ways) run(script *goredis.Script, c *scriptCase) (reply, after string) {
 	w.t.Helper()
-	ctx, keys := w.t.Context(), make([]string, 5)
-	for i, name := range []string{"record", "open", "incarnation", "record:body", "decisions"} {
+	ctx, keys := w.t.Context(), make([]string, 7)
+	for i, name := range []string{"record", "open", "incarnation", "record:body", "clock", "canary", "decisions"} {
 		keys[i] = w.prefix + ":{00}:" + name
 	}
 	pipe := w.client.Pipeline()
 	pipe.Del(ctx, keys...)
-	for i, value := range []string{c.record, c.incarnation, c.body} {
+	for i, value := range []string{c.record, "", c.incarnation, c.body, c.evidence, c.canary} {
 		if value == foreignType {
-			pipe.RPush(ctx, keys[[]int{0, 2, 3}[i]], "item")
-		} else if value != missing {
-			pipe.Set(ctx, keys[[]int{0, 2, 3}[i]], value, 0)
+			pipe.RPush(ctx, keys[i], "item")
+		} else if i != 1 && value != missing {
+			pipe.Set(ctx, keys[i], value, 0)
 		}
 	}
 	pipe.ZAdd(ctx, keys[1], goredis.Z{Score: 1, Member: "other"})
 	if c.indexed {
 		pipe.ZAdd(ctx, keys[1], goredis.Z{Score: 2, Member: member})
 	}
-	pipe.RPush(ctx, keys[4], "earlier")
+	pipe.RPush(ctx, keys[6], "earlier")
 	answer := goredis.NewCmd(ctx)
 	if script != nil {
-		named := keys[:4]
+		named := keys[:6]
 		if c.audited {
 			named = keys
 		}
@@ -306,7 +315,8 @@ func (w *ways) run(script *goredis.Script, c *scriptCase) (reply, after string) 
 	}
 	state := []goredis.Cmder{
 		pipe.Get(ctx, keys[0]), pipe.Do(ctx, "PEXPIRETIME", keys[0]), pipe.ZRangeWithScores(ctx, keys[1], 0, -1),
-		pipe.Get(ctx, keys[2]), pipe.Get(ctx, keys[3]), pipe.Do(ctx, "PEXPIRETIME", keys[3]), pipe.LRange(ctx, keys[4], 0, -1),
+		pipe.Get(ctx, keys[2]), pipe.Get(ctx, keys[3]), pipe.Do(ctx, "PEXPIRETIME", keys[3]), pipe.LRange(ctx, keys[6], 0, -1),
+		pipe.Get(ctx, keys[4]), pipe.Get(ctx, keys[5]), pipe.Do(ctx, "PEXPIRETIME", keys[5]),
 	}
 	_, _ = pipe.Exec(ctx) // a missing key is an error
 	var texts []string
@@ -329,6 +339,7 @@ func (w *ways) run(script *goredis.Script, c *scriptCase) (reply, after string) 
 type scriptCase struct {
 	now                       time.Time
 	record, incarnation, body string // or missing
+	evidence, canary          string // or missing
 	indexed                   bool   // the key is in the open set
 	audited                   bool   // the decision goes to the shard's list
 	args                      []any
@@ -346,7 +357,8 @@ const member = "2a"
 const packed = "\x00\x00\x00\x01" + "fence--1" + "nonce----------1" + "settlement-----1"
 
 func (c *scriptCase) String() string {
-	return fmt.Sprintf("record %q, incarnation %q, body %q, indexed %v, audited %v, args %q", c.record, c.incarnation, c.body, c.indexed, c.audited, c.args)
+	return fmt.Sprintf("record %q, incarnation %q, body %q, evidence %q, canary %q, indexed %v, audited %v, args %q",
+		c.record, c.incarnation, c.body, c.evidence, c.canary, c.indexed, c.audited, c.args)
 }
 
 // commonCase is the case of the short way.
@@ -382,21 +394,43 @@ func (g *caseGenerator) next(script string) *scriptCase {
 	c := &scriptCase{
 		now: g.base, incarnation: g.pick("incarnation", "another", missing, ""),
 		body: g.pick(missing, "", "body"), indexed: script == "settle" != g.rarely(8), audited: g.rarely(16),
-		record: g.record(script, attempts, fingerprints, ttls),
+		record: g.record(script, attempts, fingerprints, ttls), canary: g.pick("", missing),
 	}
+	c.evidence = g.evidence()
+	now := g.wall() + g.pick(g.ms(g.base, -2000), g.ms(g.base, -3600_000), packTime(time.Time{}))
 	attempt := g.pick(attempts[0], attempts...)
 	domain, route := g.pick("domain", "", "other domain"), g.pick("POST /pay", "", strings.Repeat("r", 255))
 	if script == "begin" {
 		c.args = []any{g.pick("incarnation", "", "another"), member, g.pick("\x00", "\x01"), attempt[4:],
-			domain, route, g.pick(fingerprints[0], fingerprints[1]), g.pick("", attempts...), g.pick("", "domain", "other domain"), ttls}
+			domain, route, g.pick(fingerprints[0], fingerprints[1]), g.pick("", attempts...), g.pick("", "domain", "other domain"), ttls, now}
 		return c
 	}
 	c.args = []any{member, attempt, domain, g.pick(packed[28:], "settlement-----2"), g.pick("\x03", "\x04", "\x05"),
 		g.pick("response", "", "\xff\x00sealed", strings.Repeat("x", 2000)), g.pick("\x01", "\x00", "\x02"),
 		resultTTL, millis(max(inMillis(resultTTL), inMillis(keyTTL))), g.pick("", "operator"), g.pick("", "because"),
 		g.pick("trusted", "untrusted", ""), g.pick("\x00", "\x01"), route, g.pick(fingerprints[0], fingerprints[1]), g.time(-1000),
-		g.pick("", "\x04"+attempts[0], "\x02"+attempts[3]), g.pick("", "domain", "other domain"), ttls, "3"}
+		g.pick("", "\x04"+attempts[0], "\x02"+attempts[3]), g.pick("", "domain", "other domain"), ttls, now, "3"}
 	return c
+}
+
+// ms is a packed time, so many ms after another one.
+func (g *caseGenerator) ms(t time.Time, ms int64) string {
+	return packTime(t.Add(time.Duration(ms) * time.Millisecond))
+}
+
+// wall is the wall clock of the caller, commonly a second behind the server's.
+func (g *caseGenerator) wall() string {
+	return g.pick(g.ms(g.base, -1000), g.ms(g.base, -3601_000), g.ms(g.base, 3600_000))
+}
+
+// evidence is what the shard has of its clock, commonly written a moment ago.
+func (g *caseGenerator) evidence() string {
+	highest := []int64{-500, 0, 1, 500, 120_000, 40 * 86400_000, -9_999, -10_000, -10_001, -70_000, -700_000}
+	at := highest[0]
+	if g.rarely(4) {
+		at = highest[g.rng.IntN(len(highest))]
+	}
+	return g.pick(g.ms(g.base, at)+g.ms(g.base, at-1000)+g.ms(g.base, at+600_000), missing)
 }
 
 // record is a packed record, or rarely a damaged one.

@@ -25,7 +25,10 @@ type Store struct {
 	loss     *loss.Guard
 	evicts   *redisserver.Eviction
 	replicas *replication // nil if Begin waits for no replica
+	clocks   *clocks
 	readOnly bool
+	// confirmsRole: a read proves that its server is a primary. In a cluster a replica sends reads away.
+	confirmsRole bool
 }
 
 // New returns a store on client. The caller closes the client. New asks the servers
@@ -45,7 +48,8 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	if err := redisserver.CheckClient(client); err != nil {
 		return nil, fmt.Errorf("tokenstore/redis: %w", err)
 	}
-	s := &Store{client: client, lanes: newLanes(client), keys: newLayout(cfg.prefix), readOnly: cfg.readOnly}
+	s := &Store{client: client, lanes: newLanes(client), keys: newLayout(cfg.prefix), readOnly: cfg.readOnly, clocks: newClocks(cfg, client)}
+	s.confirmsRole = s.clocks.single && !cfg.readOnly
 	if s.replicas, err = newReplication(cfg, client); err != nil {
 		return nil, err
 	}
@@ -54,14 +58,19 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	}
 	s.evicts = redisserver.NewEviction(client, cfg.log, cfg.evictionEvery)
 	s.loss = loss.New(loss.Config{
-		Client: client, Key: s.keys.incarnation, Witness: cfg.witness, Log: cfg.log,
+		Client: client, Keys: loss.Keys{Incarnation: s.keys.incarnation, Clock: s.keys.clock, Canary: s.keys.canary}, Witness: cfg.witness, Log: cfg.log,
 		ReadOnly: cfg.readOnly, Accepted: cfg.accepted,
 		Pause: cfg.witnessPause, Every: cfg.witnessEvery, Now: cfg.now,
 	})
 	if err := s.loss.Start(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.replicas.check(ctx); err != nil {
+	if err := s.checkPermissions(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.replicas.check(ctx); redisserver.Answered(err) {
+		return nil, err
+	} else if err != nil {
 		cfg.log.WarnContext(ctx, "tokenstore/redis: too few replicas to acknowledge new records",
 			"err", err, "refused", cfg.shortfall == nil)
 	}
@@ -111,25 +120,6 @@ func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog
 
 // Visibility returns [idem.VisibilityShared], because other processes see the records.
 func (s *Store) Visibility() idem.Visibility { return idem.VisibilityShared }
-
-// Ping returns nil if Redis answers, no server evicts keys, no shard is known to have
-// lost its records, and each primary has enough replicas for Begin. The error wraps idem.ErrUnavailable or idem.ErrStoreLost.
-func (s *Store) Ping(ctx context.Context) error {
-	lost, err := s.loss.Lost(ctx)
-	if err != nil {
-		return err
-	}
-	if lost > 0 {
-		return fmt.Errorf("tokenstore/redis: ping: %d of %d shards: %w", lost, Shards, idem.ErrStoreLost)
-	}
-	if err := s.evicts.Refuse(ctx); err != nil {
-		return unavailable("ping", err)
-	}
-	if s.replicas != nil && s.replicas.shortfall == nil {
-		return s.replicas.check(ctx)
-	}
-	return nil
-}
 
 // AcceptLoss makes the store accept new keys again after it lost records. It returns the
 // number of lost shards. Executions whose records were lost can then be repeated, so an

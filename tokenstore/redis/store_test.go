@@ -13,6 +13,7 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
@@ -39,18 +40,56 @@ func connect(tb testing.TB, addr string) goredis.UniversalClient {
 // open returns a store on client.
 func open(tb testing.TB, client goredis.UniversalClient, opts ...Option) *Store {
 	tb.Helper()
-	s, err := New(tb.Context(), client, append([]Option{quiet()}, opts...)...)
+	s, err := New(tb.Context(), client, append([]Option{quiet(), clocksFor(client)}, opts...)...)
 	if err != nil {
 		tb.Fatalf("New() = %v, want <nil>", err)
 	}
 	return s
 }
 
-// mini is a miniredis whose clock and expiries move together.
+// mini is a miniredis whose clock and expiries move together. The clocks of the stores on it
+// move along.
 type mini struct {
 	*miniredis.Miniredis
 	mu  sync.Mutex
 	now time.Time
+	// How far the wall clock and the lease clock of the process are ahead of now.
+	wallBy, leaseBy time.Duration
+}
+
+var minis sync.Map // by address
+
+// clocksFor gives a store the clocks of its mini. Other servers have the real time.
+func clocksFor(client goredis.UniversalClient) Option {
+	single, _ := client.(*goredis.Client)
+	if single == nil {
+		return nil
+	}
+	m, there := minis.Load(single.Options().Addr)
+	if !there {
+		return nil
+	}
+	return withClocks(m.(*mini).wall, m.(*mini).lease)
+}
+
+// withClocks sets the clocks of the process.
+func withClocks(wall func() time.Time, lease leaseclock.Source) Option {
+	return func(c *config) { c.wall, c.lease = wall, lease }
+}
+
+// WithProcessClocks is for the tests of the other package.
+var WithProcessClocks = withClocks
+
+func (m *mini) wall() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now.Add(m.wallBy)
+}
+
+func (m *mini) lease() leaseclock.Instant {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return leaseclock.Instant{}.Add(m.now.Add(m.leaseBy).Sub(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)))
 }
 
 func startMini(tb testing.TB) *mini {
@@ -61,7 +100,18 @@ func startMini(tb testing.TB) *mini {
 		tb.Fatalf("miniredis: %v", err)
 	}
 	tb.Cleanup(m.Close)
+	addr := m.Addr()
+	minis.Store(addr, m)
+	tb.Cleanup(func() { minis.Delete(addr) })
 	return m
+}
+
+// Elapse moves all clocks. Keys do not expire by themselves.
+func (m *mini) Elapse(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = m.now.Add(d)
+	m.SetTime(m.now)
 }
 
 func (m *mini) Advance(d time.Duration) {

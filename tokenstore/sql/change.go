@@ -16,9 +16,9 @@ import (
 type statements struct {
 	get, read, insert, begin, update   string
 	list, listBare, ping, touch        string
-	due, lockDue, strip, remove        string
-	forget                             string
-	dueBindings, removeBindings        string
+	due, lockDue, dueBindings          string
+	strip, remove, removeBindings      removal
+	forget                             removal
 	retire, retired, declare, declared string
 	noteFence, raiseFence, highest     string
 	decide, decisions, keys            string
@@ -101,7 +101,8 @@ func (s *Store) loadOnly(ctx context.Context, method string, id idem.KeyID) (f f
 	return f, nil
 }
 
-// entry returns the record as it is now, and nil without one. The error wraps
+// entry returns the record as it is now, and nil without one. Its time is over if the clock of the
+// database and that of the process say so. The error wraps
 // idem.ErrNewerRecord or idem.ErrCorruptRecord.
 func (s *Store) entry(method string, f *found) (*rules.Entry, error) {
 	if !f.there {
@@ -111,7 +112,7 @@ func (s *Store) entry(method string, f *found) (*rules.Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tokenstore/sql: %s: %w", method, err)
 	}
-	return e.At(timeOf(f.now)), nil
+	return e.At(timeOf(f.now - s.ahead(f.now))), nil
 }
 
 // change reads the record of a key and replaces it by what decide returns, unless that is nil.

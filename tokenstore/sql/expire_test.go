@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -144,11 +145,11 @@ func TestExpireBlocksNoNewKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer tx.Rollback()
-		if due, err := dueKeys(tx.QueryContext(t.Context(), s.statements.lockDue, keys...)); len(due) != 0 || err != nil {
+		if due, err := dueKeys(tx.QueryContext(t.Context(), s.statements.lockDue, append(slices.Clone(keys), 0)...)); len(due) != 0 || err != nil {
 			t.Fatalf("%d open records are due, %v, want 0", len(due), err)
 		}
-		for _, statement := range []string{s.statements.strip, s.statements.remove} {
-			if _, err := tx.ExecContext(t.Context(), statement, keys...); err != nil {
+		for _, statement := range []removal{s.statements.strip, s.statements.remove} {
+			if _, err := tx.ExecContext(t.Context(), statement.text, append(slices.Clone(keys), statement.clocks(0)...)...); err != nil {
 				t.Fatal(err)
 			}
 		}

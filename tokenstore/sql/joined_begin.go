@@ -81,7 +81,7 @@ func (j *Joined) BeginJoined(ctx context.Context, id idem.KeyID, req idem.Joined
 
 // forget removes the row of a key whose time is over. An INSERT would meet it.
 func (j *Joined) forget(ctx context.Context, id idem.KeyID) error {
-	_, err := j.db.ExecContext(ctx, j.statements.forget, id[:])
+	_, err := j.db.ExecContext(ctx, j.statements.forget.text, append([]any{id[:]}, j.statements.forget.clocks(0)...)...)
 	if j.dialect.fault(err) == faultConflict {
 		return nil
 	}

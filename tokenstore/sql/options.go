@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -22,6 +23,8 @@ type config struct {
 	expireEvery    time.Duration
 	log            *slog.Logger
 	tableWait      time.Duration
+	expiryFailed   func(context.Context, error)
+	wall           func() time.Time // tests set it
 }
 
 // WithSchema keeps the tables in a schema of PostgreSQL or in a database of MySQL. The schema
@@ -57,6 +60,12 @@ func WithExpiry(every time.Duration) Option { return func(c *config) { c.expireE
 // and MariaDB round it up to whole seconds. It has to be longer than the transactions of handlers.
 func WithMigrationWait(most time.Duration) Option { return func(c *config) { c.tableWait = most } }
 
+// WithExpiryFailed calls f when the store could not remove expired records in the background. The
+// table grows until that is mended. The store logs the error too.
+func WithExpiryFailed(f func(context.Context, error)) Option {
+	return func(c *config) { c.expiryFailed = f }
+}
+
 // WithLogger sets the logger for warnings. [slog.Default] by default.
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
 
@@ -78,7 +87,7 @@ func newConfig(db *sql.DB, d *dialect, opts []Option) (config, error) {
 
 // configOf is a config without a database.
 func configOf(d *dialect, opts []Option) (config, error) {
-	c := config{prefix: "idem_", expireEvery: time.Minute, log: slog.Default(), tableWait: time.Second}
+	c := config{prefix: "idem_", expireEvery: time.Minute, log: slog.Default(), wall: time.Now, tableWait: time.Second}
 	if d == nil {
 		return c, errors.New("tokenstore/sql: no dialect: use PostgreSQL(), MySQL() or SQLite()")
 	}

@@ -28,7 +28,7 @@ func TestPlans(t *testing.T) {
 		}{
 			{"read", s.statements.read, "", []any{k[:]}},
 			{"list", s.statements.list, "idem_records_open", []any{0, 0, 0, k[:], 10}},
-			{"due", s.statements.due, "idem_records_expires", []any{10}},
+			{"due", s.statements.due, "idem_records_expires", []any{0, 10}},
 		} {
 			plan := explain(t, s, tt.statement, tt.args)
 			for _, scan := range []string{"Seq Scan on idem_records", "SCAN r", "SCAN idem_records\n", "| ALL |", "Sort", "filesort", "TEMP B-TREE"} {

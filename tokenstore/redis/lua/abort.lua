@@ -14,7 +14,7 @@
 local member, wanted_kind, mine, dom, keep, over, over_domain = unpack(ARGV)
 local my_fence = sub(mine, 1, 8)
 
-local r, _, refusal = load()
+local r, refusal = load()
 if refusal then return refusal end
 local verdict = 'left'
 if not r then

@@ -8,11 +8,14 @@
 --                                  9 domain of its fence
 --                                 10 times to live of the result and of the key, in ms,
 --                                    6 bytes each
+--                                 11 reading of the clocks, see clock.lua
 -- Returns {verdict, record, response, now}. The verdict is
 --   begun       the attempt is pending, now or since an earlier copy of this call
 --   kept        the record does not allow it
 --   stale       the fence comes too late
 --   lost        the shard lost its records
+--   jumped      the clock seems to have jumped ahead; in place of a record the reply has
+--               the evidence, and '1' if the canary is there
 --   unreadable  a newer build wrote the record, or it is corrupt
 local want, member, wanted_kind, mine, dom, to, fingerprint = unpack(ARGV, 1, 7)
 local over, over_domain, ttls = ARGV[8], ARGV[9], ARGV[10]
@@ -24,9 +27,11 @@ local function allows(r)
   return sub(r, 49, 81) == fingerprint and (fence(r) ~= sub(mine, 1, 8) or over_domain ~= dom)
 end
 
-local r, incarnation, refusal = load()
+local r, refusal, incarnation, evidence, canary = load()
 if refusal then return refusal end
 if incarnation ~= want then return {'lost'} end
+if jumped(evidence, canary, ARGV[11]) then return {'jumped', evidence, canary and '1' or '', p48(now)} end
+renew(evidence, ARGV[11])
 
 local number, created, token, before = 0, p48(now), NEVER, ''
 local result_ttl, key_ttl = promised(r)

@@ -7,7 +7,7 @@
 --   issued      the record is returned, new or existing
 --   lost        the shard lost its records
 --   unreadable  a newer build wrote the record, or it is corrupt
-local r, incarnation, refusal = load()
+local r, refusal, incarnation = load()
 if refusal then return refusal end
 if incarnation ~= ARGV[1] then return {'lost'} end
 if r then return {'issued', r, body(r), p48(now)} end

@@ -6,6 +6,8 @@
 -- KEYS of all these scripts, in one slot:
 --   1  the record            3  the shard's incarnation
 --   2  the shard's open set  4  the response, if it has a key of its own
+--   5  the evidence of what the shard's clock did
+--   6  the canary, see clock.lua
 --
 -- A record is a packed string. record.go has the same table. Positions are those of
 -- string.sub. Numbers are big-endian, and times are milliseconds.
@@ -45,11 +47,6 @@ local NO_ATTEMPT = string.rep('\0', 28)
 local NO_FINGERPRINT = string.rep('\0', 33)
 local NO_TEXTS = string.rep('\0', 5)
 local NO_REPAIR, REPAIR = '\0', '\1'
-
-local function u48(s, i)
-  local a, b, c, d, e, f = byte(s, i, i + 5)
-  return ((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f
-end
 
 local function u32(s, i)
   local a, b, c, d = byte(s, i, i + 3)
@@ -123,16 +120,15 @@ end
 -- The answer of a script that found an unreadable record and did nothing.
 local function unreadable(r) return {'unreadable', r} end
 
--- Returns the record or nil, the incarnation or false, and the answer to give if the
--- record cannot be read.
+-- Returns the record or nil, the answer to give if the record cannot be read, the incarnation
+-- or false, the evidence or false, and the canary or false.
 local function load()
-  local v = redis.call('MGET', KEYS[1], KEYS[3])
-  local r = v[1]
-  if not r then return nil, v[2] end
-  if not readable(r) then return nil, v[2], unreadable(r) end
+  local r, incarnation, evidence, canary = unpack(redis.call('MGET', KEYS[1], KEYS[3], KEYS[5], KEYS[6]))
+  if not r then return nil, nil, incarnation, evidence, canary end
+  if not readable(r) then return nil, unreadable(r), incarnation, evidence, canary end
   local e = ends(r)
-  if e > 0 and e <= now then return nil, v[2] end
-  return r, v[2]
+  if e > 0 and e <= now then r = nil end
+  return r, nil, incarnation, evidence, canary
 end
 
 -- Writes a record. A record that has expired already is removed instead.

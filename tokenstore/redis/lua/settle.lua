@@ -4,7 +4,7 @@
 -- its records.
 --
 -- KEYS and the record are in prelude.lua.
--- KEYS  5 the shard's decisions, if this one is to be kept
+-- KEYS  7 the shard's decisions, if this one is to be kept
 -- ARGV  1 member of the open set        10 author of the decision
 --       2 attempt, 28 bytes             11 reason of the decision
 --       3 domain of its fence           12 repair with 13 to 18: 'trusted' or
@@ -17,7 +17,8 @@
 --       9 time to live of the key, ms      29 bytes, or ''
 --                                       18 domain of that attempt's fence
 --                                       19 8 and 9 as begin has them
---                                       20 number of decisions to keep
+--                                       20 reading of the clocks, see clock.lua
+--                                       21 number of decisions to keep
 -- The record keeps the key for at least as long as its route promised.
 -- Returns {verdict, record, response, now}. The verdict is
 --   settled     this settlement stands; the record comes without its response
@@ -37,8 +38,9 @@ local function older(r)
   return idle(r) or u32(r, 5) < u32(mine, 1)
 end
 
-local r, _, refusal = load()
+local r, refusal, _, evidence = load()
 if refusal then return refusal end
+local from = start_of_life(evidence, ARGV[20])
 local promised_result, promised_key = promised(r)
 result_ttl, key_ttl = math.max(result_ttl, promised_result), math.max(key_ttl, promised_key)
 local created, token, had, repair = p48(now), NEVER, NOWHERE, NO_REPAIR
@@ -61,7 +63,7 @@ end
 
 local result_expires, key_expires = NEVER, NEVER
 if target == COMPLETED then
-  result_expires, key_expires = p48(now + result_ttl), p48(now + math.max(key_ttl, result_ttl))
+  result_expires, key_expires = p48(from + result_ttl), p48(from + math.max(key_ttl, result_ttl))
 elseif target == UNKNOWN then
   result_expires, key_expires = p48(result_ttl), p48(key_ttl)
 elseif target == RELEASED then
@@ -70,7 +72,7 @@ elseif target == RELEASED then
     target = ISSUED
     if token == NEVER then token = p48(now) end -- a repair made this record without the expiry
   else
-    key_expires = p48(now + key_ttl)
+    key_expires = p48(from + key_ttl)
   end
 end
 
@@ -82,7 +84,7 @@ save(head .. where .. tail .. (where == INLINE and response or ''))
 if where == APART and target ~= COMPLETED then
   redis.call('SET', KEYS[4], response)
 elseif where == APART and result_ttl > 0 then
-  redis.call('SET', KEYS[4], response, 'PXAT', now + result_ttl)
+  redis.call('SET', KEYS[4], response, 'PXAT', from + result_ttl)
 elseif had == APART then
   redis.call('DEL', KEYS[4])
 end
@@ -92,18 +94,18 @@ else
   redis.call('ZREM', KEYS[2], member)
 end
 
-if KEYS[5] then
+if KEYS[7] then
   -- decisions.go has the format. A decision that leaves the attempt open can come twice
   -- with another decision in between.
   local kept_before = false
   if target == UNKNOWN then
-    for _, d in ipairs(redis.call('LRANGE', KEYS[5], 0, -1)) do
+    for _, d in ipairs(redis.call('LRANGE', KEYS[7], 0, -1)) do
       kept_before = kept_before or sub(d, 13, 28) == id
     end
   end
   if not kept_before then
-    redis.call('LPUSH', KEYS[5], '\1' .. ARGV[5] .. p48(now) .. sub(mine, 1, 4) .. id .. member .. char(#by) .. by .. reason)
-    redis.call('LTRIM', KEYS[5], 0, ARGV[20] - 1)
+    redis.call('LPUSH', KEYS[7], '\1' .. ARGV[5] .. p48(now) .. sub(mine, 1, 4) .. id .. member .. char(#by) .. by .. reason)
+    redis.call('LTRIM', KEYS[7], 0, ARGV[21] - 1)
   end
 end
 return {repair == REPAIR and 'repaired' or 'settled', head .. NOWHERE .. tail, '', p48(now)}

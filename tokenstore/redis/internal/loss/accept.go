@@ -8,14 +8,19 @@ import (
 	"fmt"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 )
 
-//go:embed swap.lua
+//go:embed *.lua
 var files embed.FS
 
-var swap = redisscript.Load(files, "swap.lua")
+var (
+	swap = redisscript.Load(files, "swap.lua")
+	mark = redisscript.Load(files, "mark.lua")
+)
 
 // acceptTimeout bounds how long a call that noticed a loss spends on accepting it.
 const acceptTimeout = 2 * time.Second
@@ -104,8 +109,8 @@ func (g *Guard) accept(ctx context.Context, alone bool) (lost int, err error) {
 	return 0, errRaces
 }
 
-// fill creates an incarnation for each shard without one, as a successor of the expected
-// one, and returns the incarnations of all shards. A shard without an expectation keeps
+// fill creates an incarnation for each shard without one and for each shard whose clock jumped,
+// as a successor of the expected one, and returns the incarnations of all shards. A shard without an expectation keeps
 // its incarnation. Foreign incarnations are replaced only if there is a witness to tell
 // the other processes, and either an operator has decided or the incarnation was
 // overtaken.
@@ -119,10 +124,12 @@ func (n *incarnations) fill(ctx context.Context, want *set, alone bool) (*set, e
 		for i, incarnation := range have {
 			switch {
 			case incarnation == "":
-				pipe.SetNX(ctx, n.key(i), successor(want[i]), 0)
+				pipe.SetNX(ctx, n.Incarnation(i), successor(want[i]), 0)
+			case want[i] != "" && marked(incarnation) && (!alone || !foreign(unmarked(incarnation), want[i])):
+				n.replace(ctx, pipe, i, incarnation, unmarked(incarnation))
 			case want[i] == "" || !foreign(incarnation, want[i]):
 			case n.witness != nil && (!alone || overtaken(incarnation, want[i])):
-				swap.Eval(ctx, pipe, []string{n.key(i)}, incarnation, successor(want[i]))
+				n.replace(ctx, pipe, i, incarnation, want[i])
 			case alone:
 				return nil, errForeign
 			}
@@ -135,4 +142,9 @@ func (n *incarnations) fill(ctx context.Context, want *set, alone bool) (*set, e
 		}
 	}
 	return nil, n.redisFailed(ctx, errRaces)
+}
+
+// replace puts a successor of an incarnation in the place of another one.
+func (n *incarnations) replace(ctx context.Context, pipe goredis.Pipeliner, shard int, have, of string) {
+	swap.Eval(ctx, pipe, []string{n.Incarnation(shard), n.Clock(shard), n.Canary(shard)}, have, successor(of))
 }

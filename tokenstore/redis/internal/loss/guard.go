@@ -29,11 +29,18 @@ const tries = 5
 // errRaces says that other processes won every try.
 var errRaces = errors.New("tokenstore/redis: incarnations: other processes changed them too often")
 
+// Keys names the keys of a shard.
+type Keys struct {
+	Incarnation func(shard int) string
+	Clock       func(shard int) string // the evidence of its clock
+	Canary      func(shard int) string
+}
+
 // Config configures a [Guard].
 type Config struct {
-	Client   goredis.UniversalClient
-	Key      func(shard int) string // names the key of a shard's incarnation
-	Witness  Witness                // may be nil
+	Client goredis.UniversalClient
+	Keys
+	Witness  Witness // may be nil
 	Log      *slog.Logger
 	ReadOnly bool // never create or accept an incarnation
 	// Accepted is called after the guard has accepted a loss by itself, with the
@@ -62,7 +69,7 @@ type Guard struct {
 // New returns a guard. Call [Guard.Start] before any other method.
 func New(c Config) *Guard {
 	return &Guard{
-		Config: c, inc: incarnations{c.Client, c.Key, c.Witness},
+		Config: c, inc: incarnations{c.Client, c.Keys, c.Witness},
 		turn: make(chan struct{}, 1), reread: c.Now().Add(c.Every),
 	}
 }
@@ -80,28 +87,43 @@ func (g *Guard) Start(ctx context.Context) error {
 			return err
 		}
 		if want != nil {
-			g.want.Store(want)
-			if lost, err := g.Lost(ctx); err == nil && lost > 0 { // after an error each call finds out for itself
-				g.Log.ErrorContext(ctx, "tokenstore/redis: records were lost; new keys are refused until the loss is accepted",
-					"lost_shards", lost, "shards", shards)
-			}
+			g.expect(ctx, want)
 			return nil
 		}
-		saved := true
+		saved, jumped := true, 0
 		if g.ReadOnly {
 			want, err = g.inc.read(ctx)
-		} else if want, err = g.inc.fill(ctx, new(set), false); err == nil {
+		} else {
+			want, err = g.inc.fill(ctx, new(set), false)
+		}
+		if err == nil {
+			jumped = want.unmark()
+		}
+		if err == nil && !g.ReadOnly {
 			saved, err = g.inc.save(ctx, want, version)
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if saved {
+		case saved && jumped > 0:
+			g.expect(ctx, want)
+			return nil
+		case saved:
 			g.want.Store(want)
 			return nil
 		}
 	}
 	return errRaces
+}
+
+// expect begins with the expected incarnations, and says so if records were lost. After an error
+// each call finds out for itself.
+func (g *Guard) expect(ctx context.Context, want *set) {
+	g.want.Store(want)
+	if lost, err := g.Lost(ctx); err == nil && lost > 0 {
+		g.Log.ErrorContext(ctx, "tokenstore/redis: records were lost; new keys are refused until the loss is accepted",
+			"lost_shards", lost, "shards", shards)
+	}
 }
 
 // warnOfEmptyShards tells of what only a witness could tell apart.
@@ -136,13 +158,21 @@ func (g *Guard) Do(ctx context.Context, method string, shard int, call func(expe
 // Lost counts the shards that have lost their records. It accepts the loss first if
 // the guard does so by itself. The error wraps idem.ErrUnavailable.
 func (g *Guard) Lost(ctx context.Context) (n int, err error) {
-	_, err = g.retry(ctx, func(want *set) (bool, error) {
+	return g.LostBy(ctx, func(want []string) (int, error) {
 		have, err := g.inc.read(ctx)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
-		n = differing(have, want)
-		return n > 0, nil
+		return differing(have, (*set)(want)), nil
+	})
+}
+
+// LostBy counts the lost shards as [Guard.Lost] does, by a call that gets the expected
+// incarnation of each shard.
+func (g *Guard) LostBy(ctx context.Context, count func(expected []string) (int, error)) (n int, err error) {
+	_, err = g.retry(ctx, func(want *set) (bool, error) {
+		n, err = count(want[:])
+		return n > 0, err
 	})
 	return n, err
 }
@@ -193,5 +223,24 @@ func (g *Guard) ask(ctx context.Context, due *time.Time, pause time.Duration) {
 	}
 	if ctx.Err() == nil { // if the caller gave up, the next call asks
 		*due = g.Now().Add(pause)
+	}
+}
+
+// Marker returns a function that marks shards whose clock jumped ahead. It marks only shards
+// that have the incarnations that are expected now, so it may be called late.
+func (g *Guard) Marker() func(ctx context.Context, shards []int) error {
+	want := g.want.Load()
+	return func(ctx context.Context, shards []int) error {
+		pipe := g.Client.Pipeline()
+		for _, i := range shards {
+			if want[i] != "" {
+				mark.Eval(ctx, pipe, []string{g.Incarnation(i)}, want[i], jumpMark+want[i])
+			}
+		}
+		if pipe.Len() == 0 {
+			return nil
+		}
+		_, err := pipe.Exec(ctx)
+		return err
 	}
 }

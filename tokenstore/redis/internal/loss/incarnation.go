@@ -37,7 +37,27 @@ func successor(of string) string {
 func follows(incarnation, of string) bool {
 	_, before, accepted := strings.Cut(incarnation, lineage)
 	predecessor, _, _ := strings.Cut(of, lineage)
-	return accepted && before == predecessor
+	return accepted && before == predecessor && !marked(incarnation)
+}
+
+// jumpMark stands in front of the incarnation of a shard whose clock jumped ahead.
+const jumpMark = "jumped:"
+
+func marked(incarnation string) bool { return strings.HasPrefix(incarnation, jumpMark) }
+
+// unmarked is an incarnation without the mark of a jump.
+func unmarked(incarnation string) string { return strings.TrimPrefix(incarnation, jumpMark) }
+
+// unmark takes the marks away and counts them. A shard whose clock jumped before a process
+// started is lost for that process too.
+func (s *set) unmark() (n int) {
+	for i := range s {
+		if marked(s[i]) {
+			n++
+		}
+		s[i] = unmarked(s[i])
+	}
+	return n
 }
 
 // overtaken reports whether an incarnation was made after the same loss as the expected
@@ -68,8 +88,8 @@ func differing(have, want *set) int {
 // incarnations reads and writes both sides: Redis has the actual incarnations, and the
 // witness has the expected ones.
 type incarnations struct {
-	client  goredis.UniversalClient
-	key     func(shard int) string
+	client goredis.UniversalClient
+	Keys
 	witness Witness // may be nil
 }
 
@@ -78,7 +98,7 @@ func (n *incarnations) read(ctx context.Context) (*set, error) {
 	var have set
 	cmds, err := n.client.Pipelined(ctx, func(pipe goredis.Pipeliner) error {
 		for i := range shards {
-			pipe.MGet(ctx, n.key(i)) // unlike GET it has no error for a missing key
+			pipe.MGet(ctx, n.Incarnation(i)) // unlike GET it has no error for a missing key
 		}
 		return nil
 	})

@@ -1,0 +1,119 @@
+package redisstore
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// The commands of a user for the token store, as docs/operations.md has them.
+const (
+	storeCommands   = "+@connection +info +config|get +mget +get +set +setnx +del +exists +eval +evalsha +time +zadd +zrem +zcount +zrange +lpush +ltrim +lrange +hsetnx +hexists +scan"
+	replicaCommands = storeCommands + " +wait"
+)
+
+// asUser returns a client of a user with some commands only.
+func asUser(tb testing.TB, r *testserver.Redis, name, commands string) *goredis.Client {
+	tb.Helper()
+	do(tb, r, append([]string{"ACL", "SETUSER", name, "reset", "on", ">secret", "~idem*"}, strings.Fields(commands)...)...)
+	client := goredis.NewClient(&goredis.Options{Addr: r.Addr(), Username: name, Password: "secret", ContextTimeoutEnabled: true})
+	tb.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func TestUserWithTheDocumentedCommands(t *testing.T) {
+	r, replica := testserver.StartRedis(t), testserver.StartRedis(t)
+	follow(t, replica, r)
+	client := asUser(t, r, "exact", replicaCommands)
+	idemtest.RunStore(t, idemtest.StoreHarness{New: func(tb testing.TB) idem.Store {
+		return open(tb, client, WithPrefix("idem"+freshPrefix(tb)), WithReplicas(1, time.Second))
+	}})
+	s := open(t, client)
+	for name, call := range map[string]func() error{
+		"Ping":          func() error { return s.Ping(t.Context()) },
+		"AcceptLoss":    func() error { _, err := s.AcceptLoss(t.Context()); return err },
+		"DeclareSealed": func() error { return s.DeclareSealed(t.Context()) },
+		"Sealed":        func() error { _, err := s.Sealed(t.Context()); return err },
+		"Clock":         func() error { _, err := s.Clock(t.Context()); return err },
+		"Decisions":     func() error { _, err := s.Decisions(t.Context(), idem.KeyID{}); return err },
+		"EachKey":       func() error { return s.EachKey(t.Context(), func(idem.KeyID) bool { return true }) },
+		"Replicas":      func() error { _, _, err := s.Replicas(t.Context()); return err },
+	} {
+		if err := call(); err != nil {
+			t.Errorf("%s() = %v, want <nil>", name, err)
+		}
+	}
+}
+
+// A user who may not run one of the commands is refused at the start, and Ping notices it later.
+func TestUserWithoutACommand(t *testing.T) {
+	t.Parallel()
+	r, replica := testserver.StartRedis(t), testserver.StartRedis(t)
+	follow(t, replica, r)
+	if _, err := New(t.Context(), asUser(t, r, "timeless", storeCommands+" -time"), quiet()); err == nil || !strings.Contains(err.Error(), "can't run this command") {
+		t.Errorf("New() without time = %v, want the answer of Redis", err)
+	}
+	for _, command := range []string{"mget", "get", "set", "del", "eval", "evalsha", "zadd", "zrem", "zcount", "zrange", "lpush", "ltrim", "lrange", "wait"} {
+		without, opt := replicaCommands+" -"+command, WithReplicas(1, time.Second)
+		if _, err := New(t.Context(), asUser(t, r, "without-"+command, without), quiet(), opt); err == nil || !strings.Contains(err.Error(), command) {
+			t.Errorf("New() without %s = %v, want an error that names it", command, err)
+		}
+		if command == "eval" {
+			continue // it is for servers that have forgotten a script
+		}
+		s := open(t, asUser(t, r, "later-"+command, replicaCommands), opt)
+		do(t, r, "ACL", "SETUSER", "later-"+command, "-"+command)
+		if err := s.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), command) {
+			t.Errorf("Ping() without %s = %v, want an error that names it", command, err)
+		}
+	}
+}
+
+// A user who may not ask for INFO is served, and a missing replica is noticed without it.
+func TestUserWithoutInfo(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t)
+	s := open(t, asUser(t, r, "u", replicaCommands+" -info -config"), WithReplicas(1, time.Second))
+	if err := s.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") {
+		t.Errorf("Ping() without a replica = %v, want an error that says so", err)
+	}
+}
+
+// Ping says whether a Begin would be accepted.
+func TestPingOfAServerThatTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string][2][]string{
+		"out of memory":    {{"maxmemory", "1"}, {"maxmemory", "0"}},
+		"too few replicas": {{"min-replicas-to-write", "1"}, {"min-replicas-to-write", "0"}},
+		"a replica":        {nil, nil},
+	} {
+		r := testserver.StartRedis(t)
+		s := open(t, connect(t, r.URL()))
+		change := func(i int) {
+			switch {
+			case settings[i] != nil:
+				do(t, r, append([]string{"CONFIG", "SET"}, settings[i]...)...)
+			case i == 0:
+				do(t, r, "REPLICAOF", "127.0.0.1", "1")
+			default:
+				do(t, r, "REPLICAOF", "NO", "ONE")
+			}
+		}
+		change(0)
+		id, req := newAttempt(idem.ClientKey)
+		_, begin := s.Begin(t.Context(), id, req)
+		if ping := s.Ping(t.Context()); begin == nil || ping == nil {
+			t.Errorf("%s: Ping() = %v, Begin() = %v, want errors", name, ping, begin)
+		}
+		change(1)
+		if err := s.Ping(t.Context()); err != nil {
+			t.Errorf("%s no more: Ping() = %v, want <nil>", name, err)
+		}
+	}
+}

@@ -1,0 +1,302 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// paid is a key that was completed, and the Begin of a later attempt on it.
+type paid struct {
+	id  idem.KeyID
+	req idem.BeginRequest
+}
+
+func pay(tb testing.TB, s *Store, keyTTL time.Duration) paid {
+	tb.Helper()
+	id, req := newAttempt(idem.ClientKey)
+	st := completion(mustBegin(tb, s, id, req), "paid")
+	st.ResultTTL, st.KeyTTL = keyTTL, keyTTL
+	if res, err := s.Settle(tb.Context(), id, st); err != nil || !res.Settled {
+		tb.Fatalf("Settle(%v) = %v, %v, want settled", id, res.Settled, err)
+	}
+	req.Fence.Token++
+	req.Nonce = idem.NewNonce()
+	return paid{id, req}
+}
+
+// wantJump requires that no attempt begins on a shard that may have forgotten keys, and
+// that a key which is missing does not look as if it had never been there.
+func wantJump(tb testing.TB, s *Store, key paid) {
+	tb.Helper()
+	if res, err := s.Begin(tb.Context(), key.id, key.req); !errors.Is(err, idem.ErrStoreLost) {
+		tb.Errorf("Begin(%v) = begun %v, %v, want %v", key.id, res.Begun, err, idem.ErrStoreLost)
+	}
+	if rec, err := s.Get(tb.Context(), key.id); !errors.Is(err, idem.ErrStoreLost) && (err != nil || rec.State != idem.StateCompleted) {
+		tb.Errorf("Get(%v) = %v, %v, want %v", key.id, rec.State, err, idem.ErrStoreLost)
+	}
+	if err := s.Ping(tb.Context()); !errors.Is(err, idem.ErrStoreLost) {
+		tb.Errorf("Ping() = %v, want %v", err, idem.ErrStoreLost)
+	}
+}
+
+func wantServed(tb testing.TB, s *Store) {
+	tb.Helper()
+	if err := s.Ping(tb.Context()); err != nil {
+		tb.Errorf("Ping() = %v, want <nil>", err)
+	}
+	pay(tb, s, time.Hour)
+}
+
+// The clock of a real server is a day ahead for a moment, longer than a key is remembered. Redis
+// deletes the key by itself, and the clock is right again.
+func TestJumpOfARealClockIsALoss(t *testing.T) {
+	t.Parallel()
+	for name, during := range map[string]func(tb testing.TB, s *Store, key paid){
+		"nobody calls during the jump": func(testing.TB, *Store, paid) {},
+		"a read during the jump": func(tb testing.TB, s *Store, key paid) {
+			if rec, err := s.Get(tb.Context(), key.id); !errors.Is(err, idem.ErrStoreLost) {
+				tb.Errorf("Get(%v) = %v, %v, want %v", key.id, rec.State, err, idem.ErrStoreLost)
+			}
+		},
+		"a payment during the jump": func(tb testing.TB, s *Store, key paid) { wantJump(tb, s, key) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := testserver.StartRedis(t, testserver.OnRedisMachine(testserver.NewMachine(t)))
+			var mu sync.Mutex
+			var kinds []ClockChangeKind
+			s := open(t, connect(t, r.URL()), WithClockChanges(func(_ context.Context, c ClockChange) {
+				mu.Lock()
+				defer mu.Unlock()
+				kinds = append(kinds, c.Kind)
+			}))
+			key := pay(t, s, 24*time.Hour)
+			r.StepClock(25 * time.Hour)
+			await(t, "the expiry of the key", func() error { return gone(r, s, key.id) })
+			during(t, s, key)
+			r.StepClock(0)
+			await(t, "the right time", func() error { return rightTime(s) })
+			wantJump(t, s, key)
+			other := open(t, connect(t, r.URL())) // it starts after the jump, and has no witness
+			wantJump(t, other, key)
+			mu.Lock()
+			if !slices.Contains(kinds, ServerJumped) {
+				t.Errorf("the store told of %v, want %v", kinds, ServerJumped)
+			}
+			mu.Unlock()
+			if n, err := s.AcceptLoss(t.Context()); err != nil || n != Shards {
+				t.Errorf("AcceptLoss() = %d, %v, want %d", n, err, Shards)
+			}
+			wantServed(t, s)
+			if _, err := other.AcceptLoss(t.Context()); err != nil {
+				t.Errorf("AcceptLoss() in the other process = %v, want <nil>", err)
+			}
+			wantServed(t, other)
+		})
+	}
+}
+
+// gone returns nil if Redis has deleted the record. A look at the record itself would delete it.
+func gone(r *testserver.Redis, s *Store, id idem.KeyID) error {
+	names, err := r.Do("SCAN", "0", "MATCH", s.keys.record(id), "COUNT", "10000")
+	if err == nil && len(names) > 1 {
+		err = errors.New("the record is still there")
+	}
+	return err
+}
+
+func rightTime(s *Store) error {
+	now, err := s.Clock(context.Background())
+	if err == nil && time.Until(now).Abs() > time.Minute {
+		err = errors.New("the clock is wrong")
+	}
+	return err
+}
+
+// step moves the clock of the server alone. If it goes ahead, keys expire.
+func (m *mini) step(by time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.SetTime(m.now.Add(by))
+	if by > 0 {
+		m.FastForward(by)
+	}
+}
+
+// set sets the clocks of the process.
+func (m *mini) set(wallBy, leaseBy time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wallBy, m.leaseBy = wallBy, leaseBy
+}
+
+// Each case begins with a key that was paid and is remembered for 30 days. A shard that no call
+// used for an hour has only the clocks to go by.
+func TestWhichClockIsWrong(t *testing.T) {
+	t.Parallel()
+	const idle = time.Hour
+	for name, tt := range map[string]struct {
+		moves func(m *mini)
+		lost  bool            // for the process that runs
+		anew  bool            // for a process that starts now
+		kind  ClockChangeKind // 0 for none
+	}{
+		"nothing":                        {moves: func(*mini) {}},
+		"an hour without a call":         {moves: func(m *mini) { m.Elapse(idle) }},
+		"a night":                        {moves: func(m *mini) { m.Elapse(12 * time.Hour) }},
+		"the server jumps":               {moves: func(m *mini) { m.step(2 * time.Minute) }, lost: true, anew: true, kind: ServerJumped},
+		"the server jumps by 59 s":       {moves: func(m *mini) { m.step(59 * time.Second) }},
+		"the server jumps after an hour": {moves: func(m *mini) { m.Elapse(idle); m.step(2 * time.Minute) }, lost: true, anew: true, kind: ServerJumped},
+		"the server jumps while all are stopped": {moves: func(m *mini) { m.Elapse(12 * time.Hour); m.step(25 * time.Hour) },
+			lost: true, anew: true, kind: ServerJumped},
+		"the server goes back":                                        {moves: func(m *mini) { m.step(-2 * time.Hour) }, kind: ServerBack},
+		"the wall clock goes back":                                    {moves: func(m *mini) { m.Elapse(idle); m.set(-2*time.Hour, 0) }, kind: WallMoved, anew: true},
+		"the wall clock jumps":                                        {moves: func(m *mini) { m.Elapse(idle); m.set(2*time.Hour, 0) }, kind: WallMoved},
+		"the process was suspended, and the lease clock knows":        {moves: func(m *mini) { m.Elapse(idle) }},
+		"the process was suspended, and the lease clock does not":     {moves: func(m *mini) { m.Elapse(idle); m.set(0, -idle) }, kind: ProcessPaused},
+		"the machine was suspended, and none of its clocks know":      {moves: func(m *mini) { m.Elapse(idle); m.set(-idle, -idle) }, lost: true, anew: true, kind: ServerJumped},
+		"the server jumps, and so does the wall clock of the process": {moves: func(m *mini) { m.Elapse(idle); m.set(idle, 0); m.step(idle) }, kind: ProcessPaused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, started := range []string{"before", "after"} {
+				m := startMini(t)
+				client := connect(t, "redis://"+m.Addr())
+				var kind ClockChangeKind
+				changes := WithClockChanges(func(_ context.Context, c ClockChange) { kind = c.Kind })
+				s := open(t, client, changes)
+				key := pay(t, s, 30*24*time.Hour)
+				tt.moves(m)
+				lost := tt.lost
+				if started == "after" {
+					s, lost = open(t, client), tt.anew
+				}
+				res, err := s.Begin(t.Context(), key.id, key.req)
+				if got := errors.Is(err, idem.ErrStoreLost); got != lost || !lost && (err != nil || res.Begun) {
+					t.Errorf("Begin() in a process that started %s = begun %v, %v, want a loss: %v", started, res.Begun, err, lost)
+				}
+				if started == "before" && kind != tt.kind {
+					t.Errorf("the store told of %v, want %v", kind, tt.kind)
+				}
+			}
+		})
+	}
+}
+
+// While the clock is behind, a key is remembered for as long as if the clock were right, so
+// nothing is forgotten when it is right again.
+func TestKeyOfAClockThatWentBackIsRemembered(t *testing.T) {
+	t.Parallel()
+	for _, later := range []time.Duration{0, time.Hour} { // after the step
+		for name, end := range map[string]func(tb testing.TB, s *Store) paid{
+			"completed": func(tb testing.TB, s *Store) paid { return pay(tb, s, 6*time.Hour) },
+			"after an unknown outcome": func(tb testing.TB, s *Store) paid {
+				id, req := newAttempt(idem.ClientKey)
+				st := completion(mustBegin(tb, s, id, req), "")
+				st.State, st.ResultTTL, st.KeyTTL = idem.StateUnknown, 6*time.Hour, 6*time.Hour
+				for _, st.State = range []idem.State{idem.StateUnknown, idem.StateCompleted} {
+					if st.ID = idem.NewNonce(); st.State == idem.StateCompleted {
+						st.Decision.By = "operator"
+					}
+					if res, err := s.Settle(tb.Context(), id, st); err != nil || !res.Settled {
+						tb.Fatalf("Settle(%v) = %v, %v, want settled", st.State, res.Settled, err)
+					}
+				}
+				req.Fence.Token++
+				return paid{id, req}
+			},
+		} {
+			m := startMini(t)
+			s := open(t, connect(t, "redis://"+m.Addr()))
+			for range Shards * 8 { // so that every shard has seen the right time
+				pay(t, s, time.Hour)
+			}
+			m.Elapse(later)
+			m.step(-12 * time.Hour)
+			key := end(t, s)
+			m.step(0)
+			wantRemembered(t, s, key.id, key.req, idem.StateCompleted)
+			m.Elapse(6*time.Hour - time.Minute)
+			if t.Failed() {
+				t.Errorf("%s, %v after the clock went back", name, later)
+			}
+			wantRemembered(t, s, key.id, key.req, idem.StateCompleted)
+		}
+	}
+}
+
+// The clock gains half a minute each hour. No two looks at it differ by a minute.
+func TestSlowDriftIsNoJump(t *testing.T) {
+	t.Parallel()
+	m := startMini(t)
+	s := open(t, connect(t, "redis://"+m.Addr()), WithClockChanges(func(_ context.Context, c ClockChange) { t.Errorf("the store told of %v", c) }))
+	gained := time.Duration(0)
+	for range 48 {
+		m.Elapse(time.Hour)
+		gained += 30 * time.Second
+		m.step(gained)
+		if err := s.Ping(t.Context()); err != nil {
+			t.Fatalf("Ping() after %v of drift = %v, want <nil>", gained, err)
+		}
+		pay(t, s, time.Hour)
+	}
+}
+
+// The process reads its clocks, and then it is suspended for an hour. Its call arrives when its
+// reading is old, and that is no jump.
+func TestCallThatCameLateIsNoJump(t *testing.T) {
+	t.Parallel()
+	m := startMini(t)
+	client := connect(t, "redis://"+m.Addr())
+	s := open(t, client)
+	key := pay(t, s, 30*24*time.Hour)
+	client.AddHook(&before{at: 1, f: func() { m.Elapse(time.Hour) }})
+	if res, err := s.Begin(t.Context(), key.id, key.req); err != nil || res.Begun {
+		t.Errorf("Begin() = begun %v, %v, want the completed record", res.Begun, err)
+	}
+	wantServed(t, s)
+}
+
+// A process dies between its look at the clock and the mark, and the clock is right again.
+func TestJumpIsSeenAfterTheProcessThatSawIt(t *testing.T) {
+	t.Parallel()
+	m := startMini(t)
+	client := connect(t, "redis://"+m.Addr())
+	s := open(t, client)
+	key := pay(t, s, time.Hour)
+	m.step(2 * time.Hour)
+	ctx, die := context.WithCancel(t.Context())
+	client.AddHook(&before{at: 2, f: die})
+	if _, err := s.Begin(ctx, key.id, key.req); err == nil {
+		t.Error("Begin() of a process that dies = <nil>, want an error")
+	}
+	m.step(0)
+	wantJump(t, open(t, connect(t, "redis://"+m.Addr())), key)
+}
+
+// A store that accepts losses by itself accepts a jump too, because markers remember the keys.
+func TestJumpIsAcceptedWithoutAnOperator(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]Option{"with a witness": {WithWitness(new(register))}, "without": nil} {
+		m := startMini(t)
+		accepted := 0
+		s := open(t, connect(t, "redis://"+m.Addr()), append(opts, WithLossAcceptance(func(_ context.Context, n int) { accepted += n }))...)
+		key := pay(t, s, time.Hour)
+		m.step(2 * time.Hour)
+		if res, err := s.Begin(t.Context(), key.id, key.req); err != nil || !res.Begun {
+			t.Errorf("Begin() %s = %v, %v, want begun", name, res.Begun, err)
+		}
+		if accepted != Shards {
+			t.Errorf("accepted %d shards %s, want %d", accepted, name, Shards)
+		}
+		m.step(0) // the clock goes back, which is no loss
+		wantServed(t, s)
+	}
+}

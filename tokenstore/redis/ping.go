@@ -1,0 +1,95 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redisscript"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
+)
+
+// Ping returns nil if Redis would accept a Begin on every shard. It writes, because a server
+// may answer and refuse to write: it is out of memory, its disk is full, it is a replica, it
+// has too few replicas, or the user may not run a command. No server may evict keys, and no
+// shard may have lost its records. With [WithReplicas] each primary needs enough replicas. A
+// read-only store only reads. The error wraps idem.ErrUnavailable or idem.ErrStoreLost.
+func (s *Store) Ping(ctx context.Context) error {
+	var lost int
+	var err error
+	if s.readOnly {
+		lost, err = s.loss.Lost(ctx)
+	} else {
+		lost, err = s.loss.LostBy(ctx, func(expected []string) (int, error) { return s.probe(ctx, expected) })
+	}
+	if err != nil {
+		return err
+	}
+	if lost > 0 {
+		return fmt.Errorf("tokenstore/redis: ping: %d of %d shards: %w", lost, Shards, idem.ErrStoreLost)
+	}
+	if err := s.evicts.Refuse(ctx); err != nil {
+		return unavailable("ping", err)
+	}
+	if s.replicas != nil && s.replicas.shortfall == nil {
+		return s.replicas.check(ctx)
+	}
+	return nil
+}
+
+// probe does on every shard what a Begin does, in one round trip for each server, and leaves
+// no record. It keeps the evidence of the clocks fresh where no payments come. It returns how
+// many shards are lost.
+func (s *Store) probe(ctx context.Context, expected []string) (lost int, err error) {
+	readings, calls := make([]reading, Shards), make([]redisscript.Call, Shards)
+	call := func(shard int, now reading) redisscript.Call {
+		names := &s.keys.shards[shard]
+		return redisscript.Call{
+			Keys: []string{names.none, names.open, names.incarnation, names.none, names.clock, names.canary},
+			Args: []string{expected[shard], now.packed()},
+		}
+	}
+	for shard := range calls {
+		readings[shard] = s.clocks.read(shard)
+		calls[shard] = call(shard, readings[shard])
+	}
+	for shard, cmd := range redisscript.Pipelined(ctx, s.client, probeScript, calls, nil) {
+		parts, err := cmd.StringSlice()
+		if err != nil {
+			return 0, s.failed(ctx, "ping", err)
+		}
+		r, err := parseReply("ping", parts)
+		if err == nil && r.verdict == verdictJumped {
+			r, err = s.ask(ctx, "ping", shard, func(now reading) (reply, error) {
+				again := redisscript.Eval(ctx, s.client, probeScript, call(shard, now))
+				parts, err := again.StringSlice()
+				if err != nil {
+					return reply{}, s.failed(ctx, "ping", err)
+				}
+				return parseReply("ping", parts)
+			})
+		}
+		if err != nil {
+			return 0, err
+		}
+		if r.verdict == verdictLost {
+			lost++
+			continue
+		}
+		s.clocks.note(ctx, shard, readings[shard], r.now)
+	}
+	return lost, nil
+}
+
+// checkPermissions refuses a user who may not run what the store needs. A server that takes no
+// writes at the moment passes, because Ping says so.
+func (s *Store) checkPermissions(ctx context.Context) error {
+	if s.readOnly {
+		return nil
+	}
+	_, err := s.loss.LostBy(ctx, func(expected []string) (int, error) { return s.probe(ctx, expected) })
+	if redisserver.Refuses(err) {
+		return nil
+	}
+	return err
+}
