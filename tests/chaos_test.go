@@ -37,9 +37,6 @@ func TestChaos(t *testing.T) {
 				continue
 			}
 			t.Run(config.name, func(t *testing.T) {
-				if size.small {
-					t.Parallel() // their faults are short, and the load of the long runs would be too much at once
-				}
 				c := newChaos(t, config, seed+uint64(n))
 				c.lasts = size.lasts
 				c.run()

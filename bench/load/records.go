@@ -64,7 +64,8 @@ func fill(ctx context.Context, client goredis.UniversalClient, prefix string, nu
 }
 
 // expiring lists the keys below a prefix with a time to live. Results have one. What a
-// store or a lock needs to go on has none.
+// store or a lock needs to go on has none, apart from the canaries, by which a store notices that
+// the clock of its server has jumped.
 func expiring(ctx context.Context, client goredis.UniversalClient, prefix string) (keys []string, err error) {
 	var cursor uint64
 	for {
@@ -82,7 +83,7 @@ func expiring(ctx context.Context, client goredis.UniversalClient, prefix string
 			return nil, err
 		}
 		for i, key := range page {
-			if ttls[i].Val() > 0 {
+			if ttls[i].Val() > 0 && !strings.HasSuffix(key, ":canary") {
 				keys = append(keys, key)
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -107,52 +106,5 @@ func TestTimeoutsThatPayOnce(t *testing.T) {
 				t.Errorf("the handler ran %d times, want once; answers %v", n, statuses)
 			}
 		})
-	}
-}
-
-// Echo's Timeout runs the chain in a goroutine. Around the middleware nothing runs, and inside an answer
-// in place of the handler's leaves the outcome in doubt.
-func TestEchosTimeoutIsNoticed(t *testing.T) {
-	t.Parallel()
-	timeout := echomiddleware.TimeoutWithConfig(echomiddleware.TimeoutConfig{Timeout: 20 * time.Millisecond}) //nolint:staticcheck // some use it
-	for name, tt := range map[string]struct {
-		around, inside []echo.MiddlewareFunc
-		runs           int32
-		code           string
-		event          idem.EventType
-	}{
-		"around": {[]echo.MiddlewareFunc{timeout}, nil, 0, `"internal"`, idem.EventRefused},
-		"inside": {nil, []echo.MiddlewareFunc{timeout}, 1, `"outcome-unknown"`, idem.EventMisused},
-	} {
-		var events sync.Map
-		engine, err := idem.New(memorylock.New(), memorystore.New(), idem.WithObserver(func(_ context.Context, e idem.Event) { events.Store(e.Type, true) }))
-		if err != nil {
-			t.Fatal(err)
-		}
-		protect, err := idemecho.Middleware(engine, idem.Policy{AllowGlobalKeys: true}, exchange.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var runs atomic.Int32
-		left, goOn := make(chan struct{}), make(chan struct{})
-		e := echo.New()
-		e.POST("/pay", func(echo.Context) error {
-			defer close(left)
-			runs.Add(1)
-			<-goOn
-			return nil
-		}, append(append(tt.around, protect), tt.inside...)...)
-		r := httptest.NewRequest(http.MethodPost, "/pay", http.NoBody)
-		r.Header.Set("Idempotency-Key", "order-1001")
-		w := httptest.NewRecorder()
-		e.ServeHTTP(w, r)
-		close(goOn)
-		if runs.Load() > 0 {
-			<-left
-		}
-		if _, seen := events.Load(tt.event); runs.Load() != tt.runs || !strings.Contains(w.Body.String(), tt.code) || !seen {
-			t.Errorf("%s: %d runs, answer %d %q, event %t, want %d runs and %s", name, runs.Load(), w.Code, w.Body, seen, tt.runs, tt.code)
-		}
-		_ = engine.Close(context.Background())
 	}
 }
