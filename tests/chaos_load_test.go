@@ -148,7 +148,7 @@ func (c *chaos) hear(s *story, who string, a answer) (final bool) {
 	case a.formErr == nil && a.code == "outcome-unknown": // until a resolver or the sweeper knows
 		final = c.unsolved
 		s.end = a.code
-	case a.formErr == nil && c.mayLose && a.code == "store-lost":
+	case a.formErr == nil && (c.mayLose || c.redis != nil) && a.code == "store-lost": // or its clock has jumped
 	case a.formErr == nil && c.mayLose && a.code == "result-unavailable":
 		s.end, final = a.code, true
 	default:

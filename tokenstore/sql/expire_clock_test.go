@@ -14,7 +14,7 @@ import (
 func TestClockOfTheDatabaseThatJumpedForgetsNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
-		s, late := b.store(t, p), b.store(t, p)
+		s, late := b.store(t, p, WithExpiry(0)), b.store(t, p, WithExpiry(0))
 		late.config.wall = func() time.Time { return time.Now().Add(-25 * time.Hour) }
 		id, a := begin(t, s, "paid")
 		settle(t, s, id, idem.Settlement{Attempt: a, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: 24 * time.Hour})
