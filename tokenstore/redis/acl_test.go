@@ -14,7 +14,7 @@ import (
 
 // The commands of a user for the token store, as docs/operations.md has them.
 const (
-	storeCommands   = "+@connection +info +config|get +mget +get +set +setnx +del +exists +eval +evalsha +time +zadd +zrem +zcount +zrange +lpush +ltrim +lrange +hsetnx +hexists +scan"
+	storeCommands   = "+@connection +info +config|get +mget +get +set +setnx +del +exists +eval +evalsha +time +zadd +zrem +zcount +zrange +lpush +ltrim +lrange +hget +hset +hsetnx +hexists +scan"
 	replicaCommands = storeCommands + " +wait"
 )
 
@@ -59,7 +59,7 @@ func TestUserWithoutACommand(t *testing.T) {
 	if _, err := New(t.Context(), asUser(t, r, "timeless", storeCommands+" -time"), quiet()); err == nil || !strings.Contains(err.Error(), "can't run this command") {
 		t.Errorf("New() without time = %v, want the answer of Redis", err)
 	}
-	for _, command := range []string{"mget", "get", "set", "del", "eval", "evalsha", "zadd", "zrem", "zcount", "zrange", "lpush", "ltrim", "lrange", "wait"} {
+	for _, command := range []string{"mget", "get", "set", "del", "eval", "evalsha", "zadd", "zrem", "zcount", "zrange", "lpush", "ltrim", "lrange", "hget", "hset", "wait"} {
 		without, opt := replicaCommands+" -"+command, WithReplicas(1, time.Second)
 		if _, err := New(t.Context(), asUser(t, r, "without-"+command, without), quiet(), opt); err == nil || !strings.Contains(err.Error(), command) {
 			t.Errorf("New() without %s = %v, want an error that names it", command, err)

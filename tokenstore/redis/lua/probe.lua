@@ -30,6 +30,9 @@ run('lpush', KEYS[1], '')
 run('lrange', KEYS[1], 0, 0)
 run('ltrim', KEYS[1], 1, 0)
 run('del', KEYS[1])
+run('hset', KEYS[1], 'f', '')
+run('hget', KEYS[1], 'f')
+run('del', KEYS[1])
 if refusal then return refusal end
 if found[1] ~= ARGV[1] then return {'lost', '', '', p48(now)} end
 if jumped(found[2], found[3], ARGV[2]) then return {'jumped', found[2], found[3] and '1' or '', p48(now)} end
