@@ -7,8 +7,8 @@
 // "N passed, N failed". Tests and subtests count alike.
 //
 // go test handles the packages of one module. Each -C, before the flags of go
-// test, names a directory for a further run of the same go test. The run of the
-// first one goes on beside those of the others. The last line counts all runs.
+// test, names a directory for a further run of the same go test. The last line
+// counts all runs.
 //
 // go test begins with the packages in the order of its arguments. -first names packages of
 // the first module, such as ./tests,./fence, that are put in front of the last argument, which
@@ -36,7 +36,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 )
 
@@ -53,7 +52,6 @@ func main() {
 // and reports whether all went well. When ctx ends, run interrupts go test, which
 // still reports the results so far.
 func run(ctx context.Context, dir string, args []string, out io.Writer) bool {
-	out = &lockedWriter{w: out}
 	total := newSummary(out)
 	if len(args) > 0 && args[0] == "-quick" {
 		total.quick, args = true, args[1:]
@@ -67,25 +65,13 @@ func run(ctx context.Context, dir string, args []string, out io.Writer) bool {
 		total.problem("FAIL: " + args[i] + " would leave tests out of a full run; use -quick")
 		modules = nil
 	}
-	parts := make([]*summary, len(modules))
-	goTest := func(i int, args []string) {
-		parts[i] = newSummary(out)
-		parts[i].quick = total.quick
-		parts[i].goTest(ctx, filepath.Join(dir, modules[i]), args)
-	}
-	// The first module is the large one. Its tests often wait, so the others run beside it.
-	var beside sync.WaitGroup
-	beside.Go(func() {
-		for i := 1; i < len(modules); i++ {
-			goTest(i, args)
+	for i, m := range modules {
+		args := args
+		if i == 0 && len(args) > 0 {
+			all := len(args) - 1
+			args = slices.Concat(args[:all], first, args[all:])
 		}
-	})
-	if len(modules) > 0 {
-		goTest(0, slices.Concat(args[:max(0, len(args)-1)], first, args[max(0, len(args)-1):]))
-	}
-	beside.Wait()
-	for _, part := range parts {
-		total.include(part)
+		total.goTest(ctx, filepath.Join(dir, m), args)
 	}
 	total.finish()
 	return total.ok()
@@ -97,18 +83,6 @@ func firstOf(args []string) (packages, rest []string) {
 		return strings.Split(args[1], ","), args[2:]
 	}
 	return nil, args
-}
-
-// lockedWriter is a writer for several goroutines.
-type lockedWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }
 
 // setsShort reports whether an argument is go test's -short in any spelling.

@@ -178,15 +178,6 @@ func (s *summary) endRun(exit error, failed int) {
 	}
 }
 
-// include adds the counts of another summary.
-func (s *summary) include(o *summary) {
-	s.passed, s.failed, s.leftOut = s.passed+o.passed, s.failed+o.failed, s.leftOut+o.leftOut
-	for reason, n := range o.notRun {
-		s.notRun[reason] += n
-	}
-	s.problems = append(s.problems, o.problems...)
-}
-
 // finish prints what was not run, the problems once more, and then the line that counts.
 func (s *summary) finish() {
 	if s.passed+s.failed == 0 {
