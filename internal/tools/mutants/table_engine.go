@@ -43,7 +43,7 @@ var engineMutants = []Mutant{
 	{Name: "a different request is judged before the first one has begun", File: "idem/first.go", Package: "./idem", Test: "TestMismatchIsNotToldBeforeBegin",
 		Old: "!differs || p.first.begun.Load() {", New: "true {"},
 	{Name: "a duplicate goes on with a record from before the first request ended", File: "idem/first.go", Package: "./idem", Test: "TestOldRecordLeadsToNoSecondLock",
-		Old: "\tcase old:\n\t\treturn false\n", New: ""},
+		Old: "\tcase old:\n\t\treturn false\n", New: "\tcase old && false:\n\t\treturn false\n"},
 	{Name: "a duplicate that waits holds up Close", File: "idem/first.go", Package: "./idem", Test: "TestCloseEndsTheWaitOfDuplicates",
 		Old: "case <-closing.Done():", New: "case <-context.Background().Done():"},
 	{Name: "a handler starts after Close", File: "idem/begin.go", Package: "./idem", Test: "TestNothingStartsAfterClose",
