@@ -286,6 +286,7 @@ func TestPanicIsInDoubtAndGoesOn(t *testing.T) {
 		}()
 		_, _ = b.doWith("k", "a", func(context.Context) (idem.Response, error) { panic("boom") })
 	}()
+	b.wantState("k", idem.StateUnknown) // at once, for the operators
 	_, err := b.do("k", "a")
 	b.wantDoubt(err, "k", 0)
 	b.wantRuns(0)

@@ -85,8 +85,9 @@ func TestExpiredKeyIsRememberedAcrossARestart(t *testing.T) {
 	var keys []key
 	for _, body := range []string{"inline", strings.Repeat("apart", 1000)} {
 		id, req := newAttempt(idem.ClientKey)
+		req.ResultTTL, req.KeyTTL = 50*time.Millisecond, time.Hour
 		st := completion(mustBegin(t, s, id, req), body)
-		st.ResultTTL, st.KeyTTL = 50*time.Millisecond, time.Hour
+		st.ResultTTL, st.KeyTTL = req.ResultTTL, req.KeyTTL
 		if _, err := s.Settle(t.Context(), id, st); err != nil {
 			t.Fatal(err)
 		}

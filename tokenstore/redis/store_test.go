@@ -180,6 +180,7 @@ func newAttempt(kind idem.KeyKind) (idem.KeyID, idem.BeginRequest) {
 	n := idem.NewNonce()
 	return idem.NewKeyID("test", idem.Key(n.String())), idem.BeginRequest{
 		Kind: kind, Route: "http POST /v1/payments", Nonce: n, Fingerprint: fp,
+		ResultTTL: time.Hour, KeyTTL: 2 * time.Hour, // those of [completion], as an engine has them
 		Fence: idem.Fence{Domain: "redis-test", Token: uint64(time.Now().UnixNano())},
 	}
 }

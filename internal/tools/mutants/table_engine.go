@@ -17,7 +17,7 @@ var engineMutants = []Mutant{
 	{Name: "aborts have no bound", File: "idem/abort.go", Package: "./idem", Test: "TestUndoHasABound",
 		Old: "if u.n.Add(1) <= maxUndoing {", New: "if u.n.Add(1) > 0 {"},
 	{Name: "a refused copy of a Begin hides an earlier one", File: "idem/abort.go", Package: "./idem", Test: "TestRefusedCopyOfABeginThatWasApplied",
-		Old: "return err == nil && (rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce)", New: "return err == nil"},
+		Old: "return err == nil && (rec.Attempt.Fence != req.Fence || rec.Attempt.Nonce != req.Nonce)", New: "return err == nil || rec.Attempt.Fence != req.Fence"},
 	{Name: "a request takes its lock although the store takes no writes", File: "idem/engine.go", Package: "./idem", Test: "TestRefusedWriteNeedsNoUndo",
 		Old: "if !r.record.State.Open() {\n\t\tif err := e.intake", New: "if false {\n\t\tif err := e.intake"},
 	{Name: "an aborted attempt stays unknown although it never ran", File: "idem/abort.go", Package: "./idem", Test: "TestAbortAfterTheNextHolderGaveUp",

@@ -3,6 +3,7 @@ package simstore
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
@@ -105,8 +106,22 @@ func (c *Client) Abort(ctx context.Context, id idem.KeyID, req idem.BeginRequest
 	return err
 }
 
-// ListOpen implements idem.Store.
+// ListOpen implements idem.Store. A call may outlive its caller, and q.Skip may not.
 func (c *Client) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	if skip := q.Skip; skip != nil {
+		var mu sync.Mutex
+		over := false
+		q.Skip = func(place idem.OpenCursor) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return !over && skip(place)
+		}
+		defer func() {
+			mu.Lock()
+			defer mu.Unlock()
+			over = true
+		}()
+	}
 	return read(ctx, c, func(m *memorystore.Store) (idem.OpenPage, error) { return m.ListOpen(there, q) })
 }
 
