@@ -64,9 +64,7 @@ func backends() []backend {
 var throughPgBouncer = backend{"PgBouncer", PostgreSQL(), func(tb testing.TB) pools {
 	tb.Helper()
 	name := makePostgres(tb)
-	tb.Cleanup(func() {
-		mustExec(tb, open(tb, "pgx", testserver.SharedPostgres(tb)), "DROP DATABASE "+name+" WITH (FORCE)")
-	})
+	tb.Cleanup(func() { dropPostgres(tb, name) })
 	dsn := testserver.SharedPgBouncer(tb).URL(name)
 	db := open(tb, "pgx", dsn)
 	return pools{db, db, dsn}
@@ -155,7 +153,10 @@ func freshPostgres(tb testing.TB) pools {
 		name = makePostgres(tb)
 	}
 	tb.Cleanup(func() {
-		emptyPostgres(tb, name)
+		if !emptyPostgres(tb, name) {
+			dropPostgres(tb, name)
+			return
+		}
 		emptied.Lock()
 		defer emptied.Unlock()
 		emptied.names = append(emptied.names, name)
@@ -171,8 +172,14 @@ func makePostgres(tb testing.TB) (name string) {
 	return name
 }
 
-// emptyPostgres ends the connections to a database, and removes what a test may leave in it.
-func emptyPostgres(tb testing.TB, name string) {
+func dropPostgres(tb testing.TB, name string) {
+	tb.Helper()
+	mustExec(tb, open(tb, "pgx", testserver.SharedPostgres(tb)), "DROP DATABASE "+name+" WITH (FORCE)")
+}
+
+// emptyPostgres ends the connections to a database, and removes what a test may leave in it. It returns
+// false if the database is not like a new one then, because a test has replaced functions of the server.
+func emptyPostgres(tb testing.TB, name string) (likeNew bool) {
 	tb.Helper()
 	p := openPostgres(tb, name)
 	const others = " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
@@ -189,7 +196,12 @@ func emptyPostgres(tb testing.TB, name string) {
 	mustExec(tb, p.write, "CREATE SCHEMA public")
 	mustExec(tb, p.write, "GRANT USAGE ON SCHEMA public TO PUBLIC") // as in a new database
 	mustExec(tb, p.write, "ALTER DATABASE "+name+" RESET ALL")
+	if err := p.write.QueryRow(`SELECT NOT EXISTS (SELECT FROM pg_proc f, pg_database d
+		WHERE d.datname = current_database() AND age(f.xmin) <= age(d.xmin))`).Scan(&likeNew); err != nil {
+		tb.Fatal(err)
+	}
 	_ = p.write.Close()
+	return likeNew
 }
 
 func openPostgres(tb testing.TB, name string) pools {
