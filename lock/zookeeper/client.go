@@ -90,7 +90,8 @@ const (
 	// Connected means that a new session serves callers.
 	Connected = session.Connected
 	// Suspended means that the connection is gone, or is not confirmed yet. The session
-	// may live on. Leases are still good, but the client gives out no new ones.
+	// may live on. Leases are still good, but the client gives out no new ones. New calls
+	// fail. Calls under way wait, and so does a waiter whose turn comes meanwhile.
 	Suspended = session.Suspended
 	// Reconnected means that the same session serves callers again. After Suspended, all
 	// leases are good. After Lost, all leases from before are lost.

@@ -143,19 +143,7 @@ func TestSessionForgetsLeases(t *testing.T) {
 func TestHandOverGivenUpWhileItReads(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	ln := newLineup(r.Client, linePath)
-	var places [2]*Lease
-	for i := range places {
-		l, err := ln.enqueue(bounded(t), sessionOf(r.Client), exclusive, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		places[i] = l
-	}
-	first, second := places[0], places[1]
-	if err := first.begin(true, false); err != nil {
-		t.Fatal(err)
-	}
+	first, second := pairOf(t, r.Client)
 	first.ReleaseInBackground()
 	read := r.Proxy.HoldNextReply(testserver.All(testserver.Op(testserver.OpGetData), testserver.Contains(pathOf(second))))
 	defer read.Release()

@@ -59,9 +59,12 @@ func (l *Lease) awaitHandOver(ctx context.Context, before *Lease, looked leasecl
 	case !passed:
 		return false, l.awaitChange(ctx, before.Gone())
 	}
+	if err := l.awaitConnection(ctx); err != nil { // which may take long
+		return false, err
+	}
 	t, path := l.Table(), l.place.path()
 	if t.Now().Sub(looked) < held.Young {
-		return true, l.begin(true, false)
+		return true, l.begin(ctx, true, false)
 	}
 	n, err := session.Within(ctx, t.Session, func() (session.Decided, error) { return t.Decide(path, session.OfNode) })
 	switch {
@@ -70,7 +73,7 @@ func (l *Lease) awaitHandOver(ctx context.Context, before *Lease, looked leasecl
 	case !l.Is(n):
 		return false, l.Lose()
 	}
-	return true, l.begin(true, false)
+	return true, l.begin(ctx, true, false)
 }
 
 func (p *place) inherit(heir *Lease) {

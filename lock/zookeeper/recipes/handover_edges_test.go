@@ -53,19 +53,7 @@ func TestNeighboursWithoutAHandOver(t *testing.T) {
 func TestHandOverThatMayNotBeRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	ln := newLineup(r.Client, linePath)
-	var places [2]*Lease
-	for i := range places {
-		l, err := ln.enqueue(bounded(t), sessionOf(r.Client), exclusive, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		places[i] = l
-	}
-	first, second := places[0], places[1]
-	if err := first.begin(true, false); err != nil {
-		t.Fatal(err)
-	}
+	first, second := pairOf(t, r.Client)
 	if _, err := r.Raw.SetACL(pathOf(second), zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
 		t.Fatal(err)
 	}

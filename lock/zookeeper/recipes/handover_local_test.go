@@ -102,7 +102,7 @@ func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
 		}
 		places = append(places, l)
 	}
-	if err := places[0].begin(true, false); err != nil {
+	if err := places[0].begin(bounded(t), true, false); err != nil {
 		t.Fatal(err)
 	}
 	if got := places[1].neighbour([]line.Position{places[0].place.Position, places[1].place.Position}, 0); got == nil || got.Lease != places[0].Lease {
@@ -140,10 +140,9 @@ func TestMutexHandOverOnlyFromTheHead(t *testing.T) {
 }
 
 // pairOf are two places of one session, side by side. The first has the lock.
-func pairOf(t *testing.T) (first, second *Lease) {
+func pairOf(t *testing.T, c *zookeeper.Client) (first, second *Lease) {
 	t.Helper()
-	c := open(t, sharedConfig(t))
-	ln := newLineup(c, "/m")
+	ln := newLineup(c, linePath)
 	var places []*Lease
 	for range 2 {
 		l, err := ln.enqueue(bounded(t), sessionOf(c), exclusive, nil)
@@ -152,7 +151,7 @@ func pairOf(t *testing.T) (first, second *Lease) {
 		}
 		places = append(places, l)
 	}
-	if err := places[0].begin(true, false); err != nil {
+	if err := places[0].begin(bounded(t), true, false); err != nil {
 		t.Fatal(err)
 	}
 	return places[0], places[1]
@@ -161,7 +160,7 @@ func pairOf(t *testing.T) (first, second *Lease) {
 // A waiter of long standing, whose znode is there, is handed the lock.
 func TestMutexHandOverAfterALongWait(t *testing.T) {
 	t.Parallel()
-	first, second := pairOf(t)
+	first, second := pairOf(t, open(t, sharedConfig(t)))
 	first.ReleaseInBackground()
 	handed, err := second.awaitHandOver(bounded(t), first, second.Table().Now().Add(-2*held.Young))
 	if !handed || err != nil || second.Err() != nil {
@@ -174,7 +173,7 @@ func TestMutexHandOverAfterALongWait(t *testing.T) {
 func TestMutexHandOverToALostPlace(t *testing.T) {
 	t.Parallel()
 	for _, waited := range []int{0, 2} {
-		first, second := pairOf(t)
+		first, second := pairOf(t, open(t, sharedConfig(t)))
 		first.ReleaseInBackground()
 		_ = second.Lose()
 		looked := second.Table().Now().Add(-time.Duration(waited) * held.Young)
@@ -190,7 +189,7 @@ func TestMutexHandOverToALostPlace(t *testing.T) {
 // an heir it goes nowhere.
 func TestRequestIsPassedOverHeirsThatAreGone(t *testing.T) {
 	t.Parallel()
-	first, second := pairOf(t)
+	first, second := pairOf(t, open(t, sharedConfig(t)))
 	third, err := first.place.lineup.enqueue(bounded(t), first.Table(), exclusive, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func (l *Lease) awaitTurn(ctx context.Context, r rule) error {
 		if err != nil {
 			return err
 		}
-		turn, behind, err := l.judge(r, all)
+		turn, behind, err := l.judge(ctx, r, all)
 		if turn || err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (l *Lease) turnAtOnce(ctx context.Context, r rule) error {
 		if err != nil {
 			return err
 		}
-		turn, _, err := l.judge(r, all)
+		turn, _, err := l.judge(ctx, r, all)
 		if turn || err != nil {
 			return err
 		}
@@ -136,15 +136,15 @@ func (l *Lease) awaitTurnInCrowd(ctx context.Context, r rule) error {
 				return err
 			}
 		}
-		turn, _, err := l.judge(r, all)
+		turn, _, err := l.judge(ctx, r, all)
 		if turn || err != nil {
 			return err
 		}
 		if err := l.awaitChange(ctx, w.Woken()); err != nil {
 			return err
 		}
-		if err := t.AwaitUp(ctx); err != nil { // woken by the loss of the connection
-			return l.notYet(ctx, fmt.Errorf("%w: %w", idem.ErrUnavailable, err))
+		if err := l.awaitConnection(ctx); err != nil { // woken by the loss of the connection
+			return err
 		}
 	}
 }
@@ -154,22 +154,26 @@ func (l *Lease) awaitTurnInCrowd(ctx context.Context, r rule) error {
 // old, not even as a hint. The servers never put a place in front of another. So the line shows
 // all places in front, and at worst also some places of the past. A line without the place has
 // to come from a deciding read, because the place then counts as lost.
-func (l *Lease) judge(r rule, all []line.Position) (turn bool, behind int, err error) {
+func (l *Lease) judge(ctx context.Context, r rule, all []line.Position) (turn bool, behind int, err error) {
 	me := slices.IndexFunc(all, l.place.is)
 	if me < 0 {
 		return false, 0, l.Lose()
 	}
 	turn, behind = r(all, me)
 	if turn {
-		err = l.begin(me == 0, me == len(all)-1)
+		err = l.begin(ctx, me == 0, me == len(all)-1)
 	}
 	return turn, behind, err
 }
 
-// begin starts a lease at its turn. It fails if the trust in the session has run out. Only a
-// trusted lease counts as a use of the line. head is true if no place is before it, and alone
-// is true if no place is behind it.
-func (l *Lease) begin(head, alone bool) error {
+// begin starts a lease at its turn. A place keeps its turn while the connection is suspended, but
+// the client gives out no lease then. So begin waits for the connection. It fails if ctx ends
+// first, or if the trust in the session runs out. Only a trusted lease counts as a use of the line.
+// head is true if no place is before it, and alone is true if no place is behind it.
+func (l *Lease) begin(ctx context.Context, head, alone bool) error {
+	if err := l.awaitConnection(ctx); err != nil {
+		return err
+	}
 	l.place.mu.Lock()
 	l.place.head, l.place.alone = head, alone
 	l.place.mu.Unlock()
@@ -191,6 +195,19 @@ func (l *Lease) awaitChange(ctx context.Context, ch <-chan struct{}) error {
 	case <-ctx.Done():
 		return l.notYet(ctx, nil)
 	}
+}
+
+// awaitConnection waits until the client may give out leases. The error wraps idem.ErrLeaseLost if
+// the place was lost first, and idem.ErrUnavailable and the cause of ctx if ctx ended first.
+func (l *Lease) awaitConnection(ctx context.Context) error {
+	err := l.Table().AwaitUp(ctx)
+	switch over := l.Over(); {
+	case err == nil:
+		return nil
+	case over != nil:
+		return over
+	}
+	return fmt.Errorf("%w: %s: %w", idem.ErrUnavailable, l.place.lineup.name, err)
 }
 
 // notYet returns the error of a place still without its turn. It names the loss of the place,

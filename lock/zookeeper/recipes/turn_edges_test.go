@@ -124,7 +124,7 @@ func TestTryLooksAgainAfterItsWait(t *testing.T) {
 // place counts as leaving.
 func TestLeavingPlaceWhoseClaimIsGone(t *testing.T) {
 	t.Parallel()
-	gone, l := pairOf(t)
+	gone, l := pairOf(t, open(t, sharedConfig(t)))
 	all := []line.Position{gone.place.Position, l.place.Position}
 	cl := l.Table().Find(pathOf(gone))
 	releaseAll(t, []*Lease{gone})

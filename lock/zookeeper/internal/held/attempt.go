@@ -74,12 +74,13 @@ func (a *Attempt) Abandoned() bool {
 	return a.abandoned
 }
 
-// run makes the znode and hands it to the caller. It undoes the znode if the caller has gone,
-// or if the znode came too late to be trusted.
+// run makes the znode and hands it to the caller. If the connection was suspended after the last
+// answer, run waits for it first, because a suspended client gives out no lease. It undoes the
+// znode if the caller has gone, or if the znode came too late to be trusted.
 func (a *Attempt) run() {
 	defer a.Keeper.Background.Done()
 	path, czxid, err := a.znode.Make(a)
-	if err == nil && a.grant(path, czxid) {
+	if err == nil && a.Settled() == nil && a.grant(path, czxid) {
 		return
 	}
 	if err == nil {
