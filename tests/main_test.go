@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func removeBinaries() {
 	}
 }
 
-// binary returns the file of a program of this module. It is built with the race
+// binary returns the file of a program of this module. For some tests it is built with the race
 // detector if the tests are.
 func binary(t testing.TB, pkg string) string {
 	t.Helper()
@@ -54,10 +55,14 @@ func binary(t testing.TB, pkg string) string {
 		binaries.dir, binaries.built = dir, map[string]error{}
 	}
 	file := filepath.Join(binaries.dir, filepath.Base(pkg))
-	err, done := binaries.built[pkg]
+	race := raceEnabled && underDetector(t.Name())
+	if race {
+		file += "-race"
+	}
+	err, done := binaries.built[file]
 	if !done {
-		err = build(pkg, file)
-		binaries.built[pkg] = err
+		err = build(pkg, file, race)
+		binaries.built[file] = err
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -65,9 +70,16 @@ func binary(t testing.TB, pkg string) string {
 	return file
 }
 
-func build(pkg, file string) error {
+// underDetector reports whether the processes of a test run with the race detector, if the test does.
+// These are the tests that send many requests at once. The detector makes each start of a process
+// several times as long, and the tests of packages run under it anyway.
+func underDetector(test string) bool {
+	return strings.HasPrefix(test, "TestChaos") || strings.HasPrefix(test, "TestDuplicates") || strings.HasSuffix(test, "UnderLoad")
+}
+
+func build(pkg, file string, race bool) error {
 	args := []string{"build", "-o", file}
-	if raceEnabled {
+	if race {
 		args = append(args, "-race")
 	}
 	cmd := exec.Command("go", append(args, pkg)...)

@@ -255,19 +255,19 @@ func (w *watched) decided(key string) {
 		w.clean("idemctl store retire", retired, true)
 		for _, key := range []string{key, w.key(), w.key() + ", " + w.key()} {
 			for _, args := range [][]string{{"--not-applied", "--attempt", "7"}, {"--applied", "no-such-file"}, {"--applied", answerFile(w.t, map[string]any{"status": 0})}} {
-				w.clean("idemctl record resolve", w.ctl(append([]string{format, "record", "resolve", "--scope", "merchant_demo", key}, args...)...), true)
+				w.clean("idemctl record resolve", w.ctl(append(append([]string{format, "record", "resolve", "--scope", "merchant_demo"}, args...), "--", key)...), true)
 			}
 		}
 	}
 	with := answerFile(w.t, map[string]any{"status": 201, "body": w.note()})
-	resolved := w.ctl("record", "resolve", "--scope", "merchant_demo", key, "--applied", with, "--attempt", "1")
+	resolved := w.ctl("record", "resolve", "--scope", "merchant_demo", "--applied", with, "--attempt", "1", "--", key)
 	w.shows("idemctl record resolve", resolved, keyID(key).String())
 	w.shows("idemctl record resolve", resolved, "completed")
 	w.clean("idemctl record resolve", resolved, true)
-	again := w.ctl("record", "resolve", "--scope", "merchant_demo", key, "--not-applied")
+	again := w.ctl("record", "resolve", "--scope", "merchant_demo", "--not-applied", "--", key)
 	w.shows("a second idemctl record resolve", again, "completed by")
 	w.clean("a second idemctl record resolve", again, true)
-	shown := w.ctl("record", "show", "--scope", "merchant_demo", key)
+	shown := w.ctl("record", "show", "--scope", "merchant_demo", "--", key)
 	w.shows("idemctl record show of decisions", shown, "decision ")
 	w.clean("idemctl record show of decisions", shown, true)
 }
@@ -315,10 +315,10 @@ func TestNothingSecretComesOut(t *testing.T) {
 		w.shows("idemctl record list", list, keyID(interrupted[0][0]).String())
 		w.clean("idemctl record list", list, true)
 		for _, key := range append([]string{first, interrupted[0][0], w.key(), w.key() + ", " + w.key()}, w.tokens...) {
-			w.clean("idemctl record show", w.ctl(format, "record", "show", "--scope", "merchant_demo", key), true)
+			w.clean("idemctl record show", w.ctl(format, "record", "show", "--scope", "merchant_demo", "--", key), true)
 		}
-		w.shows("idemctl record show", w.ctl(format, "record", "show", "--scope", "merchant_demo", first), keyID(first).String())
-		if body := w.ctl(format, "record", "show", "--body", "--scope", "merchant_demo", first); len(leaks(body, w.notes[:1])) == 0 {
+		w.shows("idemctl record show", w.ctl(format, "record", "show", "--scope", "merchant_demo", "--", first), keyID(first).String())
+		if body := w.ctl(format, "record", "show", "--body", "--scope", "merchant_demo", "--", first); len(leaks(body, w.notes[:1])) == 0 {
 			t.Errorf("idemctl record show --body = %q, want the body", body)
 		}
 	}
@@ -352,7 +352,7 @@ func TestNothingSecretComesOut(t *testing.T) {
 	for _, via := range transports {
 		w.refused("one without Redis", in.client(via).as(w.mine).pay(w.key(), amount, w.note()), "unavailable")
 	}
-	w.clean("idemctl without Redis", w.ctl("record", "show", "--scope", "merchant_demo", first), true)
+	w.clean("idemctl without Redis", w.ctl("record", "show", "--scope", "merchant_demo", "--", first), true)
 	in.terminate(t)
 	for _, in := range []*instance{in, victim} {
 		log := in.stdout.tail(1<<30) + in.stderr.tail(1<<30)

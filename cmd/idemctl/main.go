@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -158,8 +159,21 @@ timed out. lock and semaphore exit as their command does.`,
 	f.StringVar(&a.schema, "schema", "", "`schema` of the tables, if it is not the connection's own")
 	f.DurationVar(&a.sessionTimeout, "session-timeout", 10*time.Second, "ZooKeeper session time-out")
 	f.BoolVar(&a.json, "json", false, "write one JSON object a line")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.AddCommand(a.lock(), a.semaphore(), a.elect(), a.queue(), a.store(), a.record(), a.token(), a.doctor())
 	return root
+}
+
+var flagName = regexp.MustCompile(`^[a-z]+(-[a-z]+){0,3}$`)
+
+// flagError tells of a wrong flag. A key or a token may begin with a dash and is secret, so only a
+// name that looks like a flag's is shown.
+func flagError(err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok || unknown.GetSpecifiedShortnames() == "" && flagName.MatchString(unknown.GetSpecifiedName()) {
+		return err
+	}
+	return errors.New("unknown flag; a key or token that begins with a dash comes after --")
 }
 
 // version is the tag or commit of this build, as the go command has noted it.

@@ -86,6 +86,9 @@ func TestRoundTrips(t *testing.T) {
 				call("Ping", 1, func() error { return s.Ping(t.Context()) })
 				id, req := newAttempt(idem.ClientKey)
 				mustBegin(t, s, id, req)
+				if _, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 10}); err != nil { // loads the script
+					t.Fatal(err)
+				}
 				call("Open", 2, func() error { _, err := s.ListOpen(t.Context(), idem.OpenQuery{Limit: 10}); return err })
 			}
 		})
