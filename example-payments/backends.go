@@ -20,9 +20,6 @@ import (
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
 )
 
-// witnessPath is the znode that remembers which Redis holds the records.
-const witnessPath = "/idem/redis"
-
 const (
 	replicaTimeout = 500 * time.Millisecond // for Redis replicas to acknowledge an attempt
 	idleLimit      = time.Minute            // for a joined transaction in which nothing happens, beside the latency
@@ -144,7 +141,7 @@ func (a *App) openRedis(ctx context.Context) error {
 	if a.cfg.TokenStore == storeRedis {
 		opts := []redisstore.Option{redisstore.WithLogger(a.log)}
 		if a.zookeeper != nil {
-			opts = append(opts, redisstore.WithWitness(recipes.NewRegister(a.zookeeper, witnessPath)))
+			opts = append(opts, redisstore.WithWitnessIn(recipes.Registers(a.zookeeper)))
 		}
 		if a.cfg.RedisReplicas > 0 {
 			opts = append(opts, redisstore.WithReplicas(a.cfg.RedisReplicas, replicaTimeout))

@@ -16,7 +16,8 @@ type Lead func(ctx context.Context, term func(context.Context) error) error
 func alwaysLead(ctx context.Context, term func(context.Context) error) error { return term(ctx) }
 
 // ByLock makes the holder of one lock the leader. It is for lock services without
-// an election of their own. The name must differ from every key in use.
+// an election of their own. The name must differ from every key in use, and from the names of
+// the sweepers of other services that share the locker.
 func ByLock(l idem.Locker, name string) Lead {
 	id := idem.NewKeyID("idemkeeper sweeper", idem.Key(name))
 	return func(ctx context.Context, term func(context.Context) error) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -113,7 +114,7 @@ func (a *app) openRedis(ctx context.Context, b *backends, n need) (tokenStore, e
 	if a.zookeeper != "" {
 		switch err := a.joinEnsemble(ctx, b, n.patience(), log); {
 		case err == nil:
-			opts = append(opts, redisstore.WithWitness(recipes.NewRegister(b.zookeeper, a.witness)))
+			opts = append(opts, redisstore.WithWitness(a.witnessIn(b.zookeeper)))
 		case n.ensemble || isWrongUse(err) || ctx.Err() != nil:
 			return nil, err
 		default:
@@ -136,6 +137,13 @@ func (a *app) openRedis(ctx context.Context, b *backends, n need) (tokenStore, e
 		return nil, fmt.Errorf("--redis: %w", err)
 	}
 	return store, nil
+}
+
+// witnessPath is the znode where the services of --prefix remember their Redis.
+func (a *app) witnessPath() string { return cmp.Or(a.witness, redisstore.WitnessPath(a.prefix)) }
+
+func (a *app) witnessIn(client *zookeeper.Client) *recipes.Register {
+	return recipes.NewRegister(client, a.witnessPath())
 }
 
 // sealedStore encrypts responses. The operator's methods go to the store below directly.

@@ -12,7 +12,6 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
 	redisstore "github.com/idemkeeper/idemkeeper/tokenstore/redis"
 )
 
@@ -53,14 +52,14 @@ func (a *app) checkRecordsInRedis(ctx context.Context, r *report, p *patient) {
 	case p.zookeeper == nil:
 		r.warnf(check, "not compared: without ZooKeeper only running instances remember their Redis")
 	default:
-		witness := recipes.NewRegister(p.zookeeper, a.witness)
+		witness := a.witnessIn(p.zookeeper)
 		data, _, err := witness.Load(ctx)
 		switch {
 		case err != nil:
 			r.failf(check, "the witness cannot be read: %v", err)
 			return
 		case data == nil:
-			r.warnf(check, "no service with this --zookeeper has used a Redis yet: %s is missing", a.witness)
+			r.warnf(check, "no service with this --zookeeper has used a Redis yet: %s is missing", a.witnessPath())
 		default:
 			opts, witnessed = append(opts, redisstore.WithWitness(witness)), true
 		}

@@ -144,7 +144,7 @@ timed out. lock and semaphore exit as their command does.`,
 	f := root.PersistentFlags()
 	f.StringVar(&a.zookeeper, "zookeeper", "", "ZooKeeper ensemble, as `HOST:PORT,HOST:PORT/chroot`")
 	f.DurationVar(&a.zookeeperTick, "zookeeper-tick", 0, "tickTime of the ZooKeeper servers; 0 means 2s, or less for a session too short for that")
-	f.StringVar(&a.witness, "witness", "/idem/redis", "`PATH` of the znode where the services remember their Redis")
+	f.StringVar(&a.witness, "witness", "", "`PATH` of the znode where the services remember their Redis (default /idem/redis, or /idem/redis/PREFIX with another --prefix)")
 	f.StringVar(&a.redis, "redis", "", "`URL` of the token store: redis://HOST:PORT or rediss:// with TLS, several with commas for a cluster, or redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
 	f.StringVar(&a.prefix, "prefix", "idem", "`prefix` of the store's keys in Redis")
 	f.StringVar(&a.zookeeperAuth, "zookeeper-auth", "", "`USER:PASSWORD` (digest) of the services at ZooKeeper; better set in the environment")

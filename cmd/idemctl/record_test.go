@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -171,7 +172,8 @@ func TestRecordShowsDecisions(t *testing.T) {
 }
 
 func TestStoreAccept(t *testing.T) {
-	zk := strings.Join(testserver.SharedZooKeeper(t), ",") + testserver.Chroot(t)
+	chroot := testserver.Chroot(t)
+	zk := strings.Join(testserver.SharedZooKeeper(t), ",") + chroot
 	server := testserver.StartRedis(t)
 	flags := []string{"--redis", server.URL(), "--zookeeper", zk, "--zookeeper-tick", "500ms", "--session-timeout", "4s"}
 	idem := func(args ...string) ran { return idemctl(t, nil, append(flags, args...)...) }
@@ -184,11 +186,38 @@ func TestStoreAccept(t *testing.T) {
 		strings.Count(got.stderr, "\n") != 1 {
 		t.Errorf("record show on a wiped Redis: exit code %d, %q, want %d and that it was lost", got.code, got.stderr, exitFailed)
 	}
-	if got := idem("--json", "store", "accept"); got.code != 0 || got.stdout != `{"accepted_shards":64}`+"\n" {
-		t.Errorf("store accept: exit code %d, %q %q, want 64 shards", got.code, got.stdout, got.stderr)
+	address := strings.TrimPrefix(server.URL(), "redis://")
+	want := fmt.Sprintf(`{"accepted_shards":64,"prefix":"idem","redis":%q,"witness":%q}`, address, chroot+"/idem/redis") + "\n"
+	if got := idem("--json", "store", "accept"); got.code != 0 || got.stdout != want {
+		t.Errorf("store accept: exit code %d, %q %q, want %s", got.code, got.stdout, got.stderr, want)
 	}
 	if got := idem("record", "show", "--scope", "m", "k"); got.code != exitNothing {
 		t.Errorf("record show after it: exit code %d, %q, want %d", got.code, got.stderr, exitNothing)
+	}
+
+	// Another service has another prefix, and so another znode. The command says whose loss it accepts.
+	other := testserver.StartRedis(t)
+	flags = append(flags, "--prefix", "team-b", "--redis", other.URL())
+	idem("store", "accept")
+	wipe(t, other.URL())
+	got := idem("store", "accept")
+	whose := fmt.Sprintf(`the store with the prefix "team-b" in Redis %s, which its services remember in the znode %s/idem/redis/team-b`, strings.TrimPrefix(other.URL(), "redis://"), chroot)
+	if got.code != 0 || !strings.Contains(got.stderr, "accepting what was lost in "+whose) || !strings.Contains(got.stdout, "accepted the loss of 64 shards of "+whose) {
+		t.Errorf("store accept of another prefix: exit code %d, %q %q, want both to name %s", got.code, got.stdout, got.stderr, whose)
+	}
+	flags = append(flags, "--prefix", "idem", "--redis", server.URL())
+	if got := idem("store", "accept"); got.code != 0 || !strings.Contains(got.stdout, "nothing was lost") {
+		t.Errorf("store accept of the first service: exit code %d, %q %q, want that nothing was lost", got.code, got.stdout, got.stderr)
+	}
+
+	// With the prefix of the first service, the second one would take its znode.
+	flags = append(flags, "--redis", other.URL())
+	if got := idem("store", "accept"); got.code != 0 || !strings.Contains(got.stderr, "was written for the Redis at "+address) {
+		t.Errorf("store accept with the znode of another Redis: exit code %d, %q, want its address", got.code, got.stderr)
+	}
+	flags = append(flags, "--prefix", "team-c", "--witness", "/idem/redis")
+	if got := idem("store", "accept"); got.code != exitFailed || !strings.Contains(got.stderr, `"team-c"`) {
+		t.Errorf("store accept with the znode of another prefix: exit code %d, %q, want %d and both prefixes", got.code, got.stderr, exitFailed)
 	}
 }
 

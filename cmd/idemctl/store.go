@@ -3,14 +3,17 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/operate"
+	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
 func (a *app) store() *cobra.Command {
@@ -22,7 +25,11 @@ func (a *app) store() *cobra.Command {
 
 If a client retries a request whose record is lost, the request is executed again.
 First find the operations that may be affected. The operation ID of a key is the
-same as before.`,
+same as before.
+
+The command names the store, its Redis and its znode before and after it accepts.
+If the services have moved to another Redis, those that still use the old one
+refuse new keys from then on.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 store accept`,
 		Args:    cobra.NoArgs,
 		RunE:    a.accept,
@@ -37,24 +44,64 @@ func (a *app) accept(cmd *cobra.Command, _ []string) error {
 	if a.redis != "" && a.zookeeper == "" {
 		return wrongUse("store accept needs --zookeeper, where the services remember their Redis")
 	}
-	store, done, err := a.openStore(cmd.Context())
+	b, err := a.openBackends(cmd.Context(), need{ensemble: true})
 	if err != nil {
 		return err
 	}
-	defer done()
-	n, err := store.AcceptLoss(cmd.Context())
+	defer b.close()
+	row, err := a.aboutToAccept(cmd.Context(), b)
 	if err != nil {
+		return err
+	}
+	if row.Accepted, err = b.store.AcceptLoss(cmd.Context()); err != nil {
 		return err
 	}
 	switch {
 	case a.json:
-		return writeJSON(a.stdout, map[string]int{"accepted_shards": n})
-	case n == 0:
-		_, err = fmt.Fprintln(a.stdout, "nothing was lost, so there is nothing to accept")
+		return writeJSON(a.stdout, row)
+	case row.Accepted == 0:
+		_, err = fmt.Fprintf(a.stdout, "nothing was lost in %s, so there is nothing to accept\n", row)
 	default:
-		_, err = fmt.Fprintf(a.stdout, "accepted the loss of %d shards; services serve new keys again within seconds\n", n)
+		_, err = fmt.Fprintf(a.stdout, "accepted the loss of %d shards of %s; its services serve new keys again within seconds\n", row.Accepted, row)
 	}
 	return err
+}
+
+// acceptedRow is an accepted loss in JSON.
+type acceptedRow struct {
+	Accepted int    `json:"accepted_shards"`
+	Prefix   string `json:"prefix"`
+	Redis    string `json:"redis"`
+	Witness  string `json:"witness"` // the znode, with the chroot
+}
+
+// String says whose store it is.
+func (r acceptedRow) String() string {
+	return fmt.Sprintf("the store with the prefix %q in Redis %s, which its services remember in the znode %s", r.Prefix, r.Redis, r.Witness)
+}
+
+// aboutToAccept tells the operator whose loss is about to be accepted, and whom the witness
+// remembers.
+func (a *app) aboutToAccept(ctx context.Context, b *backends) (acceptedRow, error) {
+	_, chroot, err := a.ensemble()
+	if err != nil {
+		return acceptedRow{}, err
+	}
+	row := acceptedRow{Prefix: a.prefix, Witness: chroot + a.witnessPath(), Redis: redisserver.Name(b.redis)}
+	if row.Redis == "" { // the primary has no name of its own, so the Sentinels stand for it
+		_, row.Redis, _ = strings.Cut(a.redis, "://")
+		row.Redis = row.Redis[strings.LastIndexByte(row.Redis, '@')+1:]
+	}
+	fmt.Fprintf(a.stderr, "idemctl: accepting what was lost in %s\n", row)
+	data, _, err := a.witnessIn(b.zookeeper).Load(ctx)
+	if err != nil {
+		return row, err
+	}
+	var remembered struct{ Server string }
+	if json.Unmarshal(data, &remembered) == nil && remembered.Server != "" && remembered.Server != row.Redis {
+		fmt.Fprintf(a.stderr, "idemctl: the znode was written for the Redis at %s; if that is another one, its services refuse new keys from now on\n", operate.OneLine(remembered.Server))
+	}
+	return row, nil
 }
 
 // retiredRow is a retired lock domain in JSON.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -36,6 +37,23 @@ func CheckClient(client goredis.UniversalClient) error {
 	}
 	return nil
 }
+
+// Name is how an operator knows the server or the cluster of a client, without its password. It is
+// "" for Sentinel, whose primary has no name of its own.
+func Name(client goredis.UniversalClient) string {
+	switch c := client.(type) {
+	case *goredis.ClusterClient:
+		return strings.Join(slices.Sorted(slices.Values(c.Options().Addrs)), ",")
+	case *goredis.Client:
+		if o := c.Options(); o.Addr != sentinelAddr {
+			return fmt.Sprintf("%s/%d", o.Addr, o.DB)
+		}
+	}
+	return ""
+}
+
+// sentinelAddr is what the client library has in place of an address under Sentinel.
+const sentinelAddr = "FailoverClient"
 
 // EachPrimary calls fn for every primary, concurrently in a cluster. It returns all
 // errors.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
@@ -31,7 +32,7 @@ type Option func(*config)
 
 type config struct {
 	prefix   string
-	witness  Witness
+	witness  func(path string) Witness // nil for none
 	log      *slog.Logger
 	readOnly bool
 	accepted func(ctx context.Context, shards int) // not nil: accept losses without an operator
@@ -53,10 +54,43 @@ type config struct {
 // prefixes do not see each other's records.
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
-// WithWitness keeps a copy of the incarnations in w, outside of this Redis. Processes
-// started after a loss then notice it too. In ZooKeeper, recipes.NewRegister makes a witness.
-// By default the store has no witness. [New] then warns of a Redis without records.
-func WithWitness(w Witness) Option { return func(c *config) { c.witness = w } }
+// WithWitnessIn keeps a copy of the incarnations outside of this Redis, in the document that at
+// returns for [WitnessPath] of the store's prefix. So stores with different prefixes have different
+// documents. Processes started after a loss then notice it too. In ZooKeeper, recipes.Registers
+// returns such a function. By default the store has no witness. [New] then warns of a Redis without
+// records.
+//
+// Stores with the same prefix in different Redis servers need different chroots in ZooKeeper, or
+// other documents. Otherwise each takes the server of the other for one that lost its records.
+func WithWitnessIn[W Witness](at func(path string) W) Option {
+	return func(c *config) {
+		if c.witness = nil; at != nil {
+			c.witness = func(path string) Witness { return at(path) }
+		}
+	}
+}
+
+// WithWitness is [WithWitnessIn] with a document for this store alone. [New] refuses the document of
+// a store with another prefix.
+func WithWitness(w Witness) Option {
+	return func(c *config) {
+		if c.witness = nil; w != nil {
+			c.witness = func(string) Witness { return w }
+		}
+	}
+}
+
+// WitnessPath is the path of the witness of the store with a prefix. It is "/idem/redis" for the
+// default prefix, and "/idem/redis/" and the prefix for another one, escaped as in a URL.
+func WitnessPath(prefix string) string {
+	const path = "/idem/redis"
+	if prefix == defaultPrefix {
+		return path
+	}
+	return path + "/" + url.PathEscape(prefix)
+}
+
+const defaultPrefix = "idem"
 
 // WithLogger sets the logger for warnings. [slog.Default] by default.
 func WithLogger(log *slog.Logger) Option { return func(c *config) { c.log = log } }
@@ -136,7 +170,7 @@ func WithClockChanges(f func(context.Context, ClockChange)) Option {
 
 func newConfig(opts []Option) (config, error) {
 	c := config{
-		prefix: "idem", evictionEvery: redisserver.EvictionEvery,
+		prefix: defaultPrefix, evictionEvery: redisserver.EvictionEvery,
 		witnessPause: loss.Pause, witnessEvery: loss.Every, now: time.Now, wall: time.Now, lease: leaseclock.Now,
 	}
 	for _, opt := range opts {

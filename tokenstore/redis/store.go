@@ -57,8 +57,12 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 		return nil, err
 	}
 	s.evicts = redisserver.NewEviction(client, cfg.log, cfg.evictionEvery)
+	var witness Witness
+	if cfg.witness != nil {
+		witness = cfg.witness(WitnessPath(cfg.prefix))
+	}
 	s.loss = loss.New(loss.Config{
-		Client: client, Keys: loss.Keys{Incarnation: s.keys.incarnation, Clock: s.keys.clock, Canary: s.keys.canary}, Witness: cfg.witness, Log: cfg.log,
+		Client: client, Owner: loss.Owner{Prefix: cfg.prefix, Server: redisserver.Name(client)}, Keys: loss.Keys{Incarnation: s.keys.incarnation, Clock: s.keys.clock, Canary: s.keys.canary}, Witness: witness, Log: cfg.log,
 		ReadOnly: cfg.readOnly, Accepted: cfg.accepted,
 		Pause: cfg.witnessPause, Every: cfg.witnessEvery, Now: cfg.now,
 	})

@@ -34,6 +34,12 @@ func NewRegister(in zookeeper.Root, path string) *Register {
 	return &Register{c: c, name: prefix + path, path: c.Chroot + prefix + path}
 }
 
+// Registers returns a function for the registers of a client. It is for a package that chooses the
+// path itself, such as tokenstore/redis for its witness.
+func Registers(in zookeeper.Root) func(path string) *Register {
+	return func(path string) *Register { return NewRegister(in, path) }
+}
+
 // Load returns the value and its version. It returns nil, 0 and no error if there is no value.
 func (r *Register) Load(ctx context.Context) (data []byte, version int64, err error) {
 	if err := held.CheckPath("register", r.name, false); err != nil {

@@ -82,11 +82,11 @@ func (g *Guard) acceptOnce(ctx context.Context, was *set) (int, error) {
 func (g *Guard) accept(ctx context.Context, alone bool) (lost int, err error) {
 	refused := int64(-1) // version of the witness
 	for range tries {
-		want, version, err := g.inc.load(ctx)
+		told, err := g.inc.load(ctx)
 		if err != nil {
 			return 0, err
 		}
-		want = cmp.Or(want, g.want.Load())
+		want, version := cmp.Or(told.want, g.want.Load()), told.version
 		have, err := g.inc.fill(ctx, want, alone)
 		if errors.Is(err, errForeign) && version != refused {
 			refused = version // others may have accepted later losses after we read the witness

@@ -8,7 +8,7 @@ func FuzzUnmarshalSet(f *testing.F) {
 	for i := range s {
 		s[i] = "a"
 	}
-	good, err := s.marshal()
+	good, err := s.marshal(Owner{Prefix: "idem", Server: "redis:6379/0"})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -16,15 +16,15 @@ func FuzzUnmarshalSet(f *testing.F) {
 	f.Add([]byte(`{"version":1,"shards":{}}`))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := unmarshalSet(data)
+		s, of, err := unmarshalSet(data)
 		if err != nil {
 			return
 		}
-		again, err := s.marshal()
+		again, err := s.marshal(of)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if twice, err := unmarshalSet(again); err != nil || *twice != *s {
+		if twice, still, err := unmarshalSet(again); err != nil || *twice != *s || still != of {
 			t.Errorf("%q became %q, %v", data, again, err)
 		}
 	})

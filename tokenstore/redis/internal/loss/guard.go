@@ -40,6 +40,7 @@ type Keys struct {
 type Config struct {
 	Client goredis.UniversalClient
 	Keys
+	Owner
 	Witness  Witness // may be nil
 	Log      *slog.Logger
 	ReadOnly bool // never create or accept an incarnation
@@ -69,7 +70,7 @@ type Guard struct {
 // New returns a guard. Call [Guard.Start] before any other method.
 func New(c Config) *Guard {
 	return &Guard{
-		Config: c, inc: incarnations{c.Client, c.Keys, c.Witness},
+		Config: c, inc: incarnations{c.Client, c.Keys, c.Owner, c.Witness},
 		turn: make(chan struct{}, 1), reread: c.Now().Add(c.Every),
 	}
 }
@@ -82,14 +83,15 @@ func (g *Guard) Start(ctx context.Context) error {
 		g.warnOfEmptyShards(ctx)
 	}
 	for range tries {
-		want, version, err := g.inc.load(ctx)
+		told, err := g.inc.load(ctx)
 		if err != nil {
 			return err
 		}
-		if want != nil {
-			g.expect(ctx, want)
+		if told.want != nil {
+			g.expect(ctx, told)
 			return nil
 		}
+		var want *set
 		saved, jumped := true, 0
 		if g.ReadOnly {
 			want, err = g.inc.read(ctx)
@@ -100,13 +102,13 @@ func (g *Guard) Start(ctx context.Context) error {
 			jumped = want.unmark()
 		}
 		if err == nil && !g.ReadOnly {
-			saved, err = g.inc.save(ctx, want, version)
+			saved, err = g.inc.save(ctx, want, told.version)
 		}
 		switch {
 		case err != nil:
 			return err
 		case saved && jumped > 0:
-			g.expect(ctx, want)
+			g.expect(ctx, testimony{want: want})
 			return nil
 		case saved:
 			g.want.Store(want)
@@ -118,12 +120,19 @@ func (g *Guard) Start(ctx context.Context) error {
 
 // expect begins with the expected incarnations, and says so if records were lost. After an error
 // each call finds out for itself.
-func (g *Guard) expect(ctx context.Context, want *set) {
-	g.want.Store(want)
-	if lost, err := g.Lost(ctx); err == nil && lost > 0 {
-		g.Log.ErrorContext(ctx, "tokenstore/redis: records were lost; new keys are refused until the loss is accepted",
-			"lost_shards", lost, "shards", shards)
+func (g *Guard) expect(ctx context.Context, told testimony) {
+	g.want.Store(told.want)
+	lost, err := g.Lost(ctx)
+	if err != nil || lost == 0 {
+		return
 	}
+	log := g.Log.With("lost_shards", lost, "shards", shards, "prefix", g.Prefix, "server", g.Server)
+	if told.owner.Server != "" && told.owner.Server != g.Server {
+		log.ErrorContext(ctx, "tokenstore/redis: records were lost, or the witness belongs to another service, because it was written for another address; "+
+			"then give this service a prefix or a chroot of its own; new keys are refused until the loss is accepted", "witness_server", told.owner.Server)
+		return
+	}
+	log.ErrorContext(ctx, "tokenstore/redis: records were lost; new keys are refused until the loss is accepted")
 }
 
 // warnOfEmptyShards tells of what only a witness could tell apart.
@@ -218,8 +227,8 @@ func (g *Guard) ask(ctx context.Context, due *time.Time, pause time.Duration) {
 	}
 	limited, cancel := context.WithTimeout(ctx, witnessTimeout)
 	defer cancel()
-	if want, _, err := g.inc.load(limited); err == nil && want != nil {
-		g.want.Store(want)
+	if told, err := g.inc.load(limited); err == nil && told.want != nil {
+		g.want.Store(told.want)
 	}
 	if ctx.Err() == nil { // if the caller gave up, the next call asks
 		*due = g.Now().Add(pause)

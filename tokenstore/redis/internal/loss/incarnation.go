@@ -90,6 +90,7 @@ func differing(have, want *set) int {
 type incarnations struct {
 	client goredis.UniversalClient
 	Keys
+	owner   Owner
 	witness Witness // may be nil
 }
 
@@ -122,53 +123,71 @@ type Witness interface {
 	Save(ctx context.Context, data []byte, version int64) error
 }
 
-// document is the form of a set in the witness.
+// Owner is the store that a document of the witness belongs to.
+type Owner struct {
+	Prefix string `json:"prefix,omitempty"` // of its keys
+	Server string `json:"server,omitempty"` // the Redis that had the incarnations, as an operator knows it
+}
+
+// document is the form of a set in the witness. A document of an earlier build has no owner.
 type document struct {
-	Version int               `json:"version"`
-	Shards  map[string]string `json:"shards"`
+	Version int `json:"version"`
+	Owner
+	Shards map[string]string `json:"shards"`
 }
 
 const documentVersion = 1
 
-func (s *set) marshal() ([]byte, error) {
-	doc := document{Version: documentVersion, Shards: make(map[string]string, shards)}
+func (s *set) marshal(of Owner) ([]byte, error) {
+	doc := document{Version: documentVersion, Owner: of, Shards: make(map[string]string, shards)}
 	for i, incarnation := range s {
 		doc.Shards[redisserver.ShardName(i)] = incarnation
 	}
 	return json.Marshal(doc)
 }
 
-func unmarshalSet(data []byte) (*set, error) {
+func unmarshalSet(data []byte) (*set, Owner, error) {
 	var doc document
 	if err := json.Unmarshal(data, &doc); err != nil {
-		return nil, fmt.Errorf("tokenstore/redis: witness: %w", err)
+		return nil, Owner{}, fmt.Errorf("tokenstore/redis: witness: %w", err)
 	}
 	if doc.Version != documentVersion || len(doc.Shards) != shards {
-		return nil, errors.New("tokenstore/redis: witness: document does not hold the incarnations of this layout")
+		return nil, Owner{}, errors.New("tokenstore/redis: witness: document does not hold the incarnations of this layout")
 	}
 	var s set
 	for i := range s {
 		if s[i] = doc.Shards[redisserver.ShardName(i)]; s[i] == "" {
-			return nil, fmt.Errorf("tokenstore/redis: witness: no incarnation of shard %s", redisserver.ShardName(i))
+			return nil, Owner{}, fmt.Errorf("tokenstore/redis: witness: no incarnation of shard %s", redisserver.ShardName(i))
 		}
 	}
-	return &s, nil
+	return &s, doc.Owner, nil
 }
 
-// load reads the witness. It returns nil if there is no document or no witness.
-func (n *incarnations) load(ctx context.Context) (*set, int64, error) {
+// testimony is what the witness says.
+type testimony struct {
+	want    *set // nil if there is no document, or no witness
+	version int64
+	owner   Owner
+}
+
+// load reads the witness. It fails if the document belongs to the store with another prefix.
+func (n *incarnations) load(ctx context.Context) (t testimony, err error) {
 	if n.witness == nil {
-		return nil, 0, nil
+		return t, nil
 	}
 	data, version, err := n.witness.Load(ctx)
 	if err != nil {
-		return nil, 0, fmt.Errorf("tokenstore/redis: witness: %w: %w", idem.ErrUnavailable, err)
+		return t, fmt.Errorf("tokenstore/redis: witness: %w: %w", idem.ErrUnavailable, err)
 	}
-	if data == nil {
-		return nil, version, nil
+	if t.version = version; data == nil {
+		return t, nil
 	}
-	want, err := unmarshalSet(data)
-	return want, version, err
+	t.want, t.owner, err = unmarshalSet(data)
+	if err == nil && t.owner.Prefix != "" && t.owner.Prefix != n.owner.Prefix {
+		return testimony{}, fmt.Errorf("tokenstore/redis: the witness belongs to the store with the prefix %q, and this store has %q: give each store a witness of its own, see WithWitnessIn",
+			t.owner.Prefix, n.owner.Prefix)
+	}
+	return t, err
 }
 
 // save writes the witness. It returns false if another process has written it since
@@ -177,14 +196,14 @@ func (n *incarnations) save(ctx context.Context, want *set, version int64) (save
 	if n.witness == nil {
 		return true, nil // there is no other process to race with
 	}
-	data, err := want.marshal()
+	data, err := want.marshal(n.owner)
 	if err == nil {
 		err = n.witness.Save(ctx, data, version)
 	}
 	if err == nil {
 		return true, nil
 	}
-	if _, now, lerr := n.load(ctx); lerr == nil && now != version {
+	if now, lerr := n.load(ctx); lerr == nil && now.version != version {
 		return false, nil
 	}
 	return false, fmt.Errorf("tokenstore/redis: witness: %w: %w", idem.ErrUnavailable, err)

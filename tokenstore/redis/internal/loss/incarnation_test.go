@@ -43,19 +43,20 @@ func TestSetRefusesOtherDocuments(t *testing.T) {
 	for i := range s {
 		s[i] = successor("")
 	}
-	data, err := s.marshal()
+	of := Owner{Prefix: "idem", Server: "redis:6379/0"}
+	data, err := s.marshal(of)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := unmarshalSet(data); err != nil || *got != s {
+	if got, whose, err := unmarshalSet(data); err != nil || *got != s || whose != of {
 		t.Errorf("unmarshalSet(marshal()) = %v, %v, want what was marshalled", got, err)
 	}
 	later := strings.Replace(string(data), `"version":1`, `"version":2`, 1)
 	wider := strings.Replace(string(data), `{"00":`, `{"other":"x","00":`, 1)
 	s[7] = ""
-	gap, _ := s.marshal()
+	gap, _ := s.marshal(of)
 	for _, data := range []string{"", "{}", `{"version":1,"shards":{"00":"x"}}`, "null", string(gap), later, wider} {
-		if _, err := unmarshalSet([]byte(data)); err == nil {
+		if _, _, err := unmarshalSet([]byte(data)); err == nil {
 			t.Errorf("unmarshalSet(%q) = <nil>, want an error", data)
 		}
 	}
