@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
+	"github.com/idemkeeper/idemkeeper/internal/hostport"
 	"github.com/idemkeeper/idemkeeper/internal/tlsfiles"
 	"github.com/idemkeeper/idemkeeper/internal/tlshint"
 	sqlstore "github.com/idemkeeper/idemkeeper/tokenstore/sql"
@@ -151,7 +152,11 @@ func openMySQL(name string, o Options) (*DB, error) {
 	if err != nil || u.Hostname() == "" || len(u.Path) < 2 || strings.Contains(u.Path[1:], "/") || u.Fragment != "" {
 		return nil, errors.New("database: MySQL: want mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE")
 	}
-	addr := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "3306"))
+	host, port, err := hostport.OfURL(u, "3306")
+	if err != nil {
+		return nil, fmt.Errorf("database: MySQL: %w", err)
+	}
+	addr := net.JoinHostPort(host, port)
 	cfg, err := mysqldriver.ParseDSN("tcp(" + addr + ")/?" + u.RawQuery) // without the password
 	if err != nil {
 		return nil, fmt.Errorf("database: MySQL: %w", err)

@@ -20,7 +20,8 @@ func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
 		"", "x", "sqlite:", "oracle://idem:" + password + "@h/x", "mysql://idem:" + password + "@/x", "mysql://h:3306", "mysql://h/",
-		"mysql://h/x/y", "mysql://idem:" + password + "@h:port/x", "mysql://h/x?timeout=soon", "postgres://idem:" + password + "@h:port/x",
+		"mysql://h/x/y", "mysql://h:0/x", "mysql://h:99999/x", "mysql://a,b/x", "mysql://a:1,b:2/x", "mysql://::1:3306/x", "mysql://h:/x",
+		"postgres://h:99999/x", "postgres://h:0/x", "postgres://::1:5432/x", "mysql://idem:" + password + "@h:port/x", "mysql://h/x?timeout=soon", "postgres://idem:" + password + "@h:port/x",
 		"postgres://idem:" + password + "@h/x", "mysql://idem:123/p@ss@h/x", "postgres://idem:p?p@ss@h/x",
 		"postgres://h/x?sslmode=perhaps", "sqlite:" + filepath.Join(t.TempDir(), "missing.db"),
 	} {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/hostport"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -26,12 +28,12 @@ import (
 type Config struct {
 	// Servers are "host:port" or "host" (port 2181). The client resolves the
 	// names anew at every connect. If one name does not resolve, the client
-	// uses the other servers.
+	// uses the other servers. No server may be named twice.
 	Servers []string
 
 	// Chroot, such as "/payments", is put in front of every path. The client
 	// creates it if it is missing. It has 200 bytes at most, and neither ',' nor
-	// ':'. There is no chroot by default.
+	// ':' nor white space. There is no chroot by default.
 	Chroot string
 
 	// SessionTimeout is the session time-out that the client asks for. The server
@@ -123,28 +125,46 @@ func (c Config) WithClock(now leaseclock.Source) Config {
 type Credential = session.Credential
 
 // ParseConnectString reads ZooKeeper's usual notation, "host:port,host:port/chroot", into Servers
-// and Chroot. The chroot comes once, after the last server. A string such as "h1:2181/a,h2:2181/a"
-// is refused, because it would name the chroot "/a,h2:2181/a", and the locks of such a client would
-// not exclude those of a client with the right one.
+// and Chroot. White space around the servers and the whole string does not count. The chroot comes
+// once, after the last server. A string such as "h1:2181/a,h2:2181/a" is refused, because it would
+// name the chroot "/a,h2:2181/a", and the locks of such a client would not exclude those of a client
+// with the right one. A list that names a server twice is refused, because one of the two is probably
+// another server.
 func ParseConnectString(s string) (servers []string, chroot string, err error) {
-	hosts := s
-	if i := strings.IndexByte(s, '/'); i >= 0 {
-		hosts, chroot = s[:i], strings.TrimRight(s[i:], "/")
+	hosts := strings.TrimSpace(s)
+	if i := strings.IndexByte(hosts, '/'); i >= 0 {
+		hosts, chroot = hosts[:i], strings.TrimRight(hosts[i:], "/")
 	}
 	for host := range strings.SplitSeq(hosts, ",") {
 		host = strings.TrimSpace(host)
 		if host == "" {
 			return nil, "", fmt.Errorf("zookeeper: connect string %q names an empty host", s)
 		}
-		if _, err := withPort(host); err != nil {
-			return nil, "", err
-		}
 		servers = append(servers, host)
+	}
+	if _, err := withPorts(servers); err != nil {
+		return nil, "", err
 	}
 	if err := checkChroot(chroot); err != nil {
 		return nil, "", err
 	}
 	return servers, chroot, nil
+}
+
+// withPorts returns a list of servers as "host:port".
+func withPorts(servers []string) ([]string, error) {
+	var all []string
+	for _, server := range servers {
+		full, err := withPort(server)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(all, func(other string) bool { return strings.EqualFold(other, full) }) {
+			return nil, fmt.Errorf("zookeeper: the list of servers names %s twice", full)
+		}
+		all = append(all, full)
+	}
+	return all, nil
 }
 
 // withPort returns a server as "host:port". The default port is 2181.
@@ -158,19 +178,20 @@ func withPort(server string) (string, error) {
 			return "", fmt.Errorf("zookeeper: server %q: want HOST, HOST:PORT, [IPV6] or [IPV6]:PORT", server)
 		}
 	}
-	if host == "" || strings.ContainsAny(host, "/[]") || strings.ContainsFunc(host, unicode.IsSpace) {
-		return "", fmt.Errorf("zookeeper: server %q has no valid host", server)
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", fmt.Errorf("zookeeper: server %q: the port is not a number from 1 to 65535", server)
+	if err := hostport.Check(host, port); err != nil {
+		return "", fmt.Errorf("zookeeper: server %q: %w", server, err)
 	}
 	return net.JoinHostPort(host, port), nil
 }
 
-// checkChroot refuses what is no path, and what looks like a part of a list of servers.
+// checkChroot refuses what is no path, what looks like a part of a list of servers, and white space,
+// which nobody sees at the end of a variable. Each would name the locks of another chroot.
 func checkChroot(chroot string) error {
 	if strings.ContainsAny(chroot, ",:") {
 		return fmt.Errorf("zookeeper: chroot %q has ',' or ':'; the chroot comes once, after the last server, as in \"h1:2181,h2:2181/chroot\"", chroot)
+	}
+	if strings.ContainsFunc(chroot, unicode.IsSpace) {
+		return fmt.Errorf("zookeeper: chroot %q has white space", chroot)
 	}
 	if len(chroot) > maxRoot {
 		return fmt.Errorf("zookeeper: chroot has %d bytes, at most %d are allowed", len(chroot), maxRoot)
@@ -187,19 +208,14 @@ const (
 
 // withDefaults returns a checked copy with nothing left unset.
 func (c Config) withDefaults() (Config, error) {
-	c.Servers = append([]string(nil), c.Servers...)
 	if len(c.Servers) == 0 {
 		return c, errors.New("zookeeper: config names no servers")
 	}
-	for i, s := range c.Servers {
-		if s == "" {
-			return c, errors.New("zookeeper: config names an empty server")
-		}
-		var err error
-		if c.Servers[i], err = withPort(s); err != nil {
-			return c, err
-		}
+	servers, err := withPorts(c.Servers)
+	if err != nil {
+		return c, err
 	}
+	c.Servers = servers
 	defaultTo(&c.SessionTimeout, 10*time.Second)
 	defaultTo(&c.OpenTimeout, max(c.SessionTimeout, 10*time.Second))
 	defaultTo(&c.Root, defaultRoot)
@@ -224,7 +240,6 @@ func (c Config) withDefaults() (Config, error) {
 	if len(c.Root) > maxRoot {
 		return c, fmt.Errorf("zookeeper: root has %d bytes, at most %d are allowed", len(c.Root), maxRoot)
 	}
-	var err error
 	if c.TLS, err = wire.CheckTLS(c.TLS); err != nil {
 		return c, err
 	}

@@ -45,6 +45,20 @@ func TestParseConnectString(t *testing.T) {
 		{in: "::1:2181", bad: true}, // an address, or an address and a port
 		{in: ":2181", bad: true},
 		{in: "[]:2181", bad: true},
+		{in: " a:1,b:2/x \n", servers: []string{"a:1", "b:2"}, chroot: "/x"},
+		{in: "a:1,", bad: true},
+		{in: "a:1 /x y", bad: true},
+		{in: "a/x\u00a0/y", bad: true},
+		{in: "a,b,a:2181", bad: true},
+		{in: "a:1,A:1", bad: true},
+		{in: "a:1,a:2", servers: []string{"a:1", "a:2"}},
+		{in: "a:1;b:2", bad: true},
+		{in: "a;b", bad: true},
+		{in: "u:p@a:1", bad: true},
+		{in: "zk://a:1", bad: true},
+		{in: "[a:2181]", bad: true},
+		{in: "[fe80::1%eth0]:1", servers: []string{"[fe80::1%eth0]:1"}},
+		{in: "zk_1.example-2.org:2181", servers: []string{"zk_1.example-2.org:2181"}},
 	} {
 		servers, chroot, err := ParseConnectString(tt.in)
 		if (err != nil) != tt.bad || !tt.bad && (!slices.Equal(servers, tt.servers) || chroot != tt.chroot) {
@@ -114,6 +128,9 @@ func TestConfigThatCannotWorkIsRefused(t *testing.T) {
 		"a port as the chroot":  func(c *Config) { c.Chroot = "/x:2181" },
 		"a chroot of 201 bytes": func(c *Config) { c.Chroot = "/" + strings.Repeat("x", 200) },
 		"a port of 99999":       func(c *Config) { c.Servers = []string{"a:99999"} },
+		"a server twice":        func(c *Config) { c.Servers = []string{"a", "a:2181"} },
+		"a list in one server":  func(c *Config) { c.Servers = []string{"a,b"} },
+		"a chroot with a space": func(c *Config) { c.Chroot = "/x " },
 		"a bare IPv6 address":   func(c *Config) { c.Servers = []string{"::1:2181"} },
 		"a root of 201 bytes":   func(c *Config) { c.Root = "/" + strings.Repeat("x", 200) },
 		"a retry that shortens": func(c *Config) { c.Retry = RetryPolicy{Base: time.Second, Max: time.Millisecond} },

@@ -12,6 +12,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/idemkeeper/idemkeeper/internal/hostport"
 )
 
 // Time-outs of clients that [Connect] makes. An earlier deadline of the context wins. A
@@ -87,6 +89,9 @@ func parseAddr(addr string) (*goredis.UniversalOptions, error) {
 		if name == "" {
 			return nil, errors.New("tokenstore/redis: sentinel address without the master's name")
 		}
+		if strings.ContainsAny(path, ",:@ ") { // the rest of a list that goes on after the name
+			return nil, errors.New("tokenstore/redis: sentinel address: the name of the master comes once, after the last sentinel, as in redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
+		}
 		at := strings.LastIndexByte(hosts, '@') + 1 // the server gets user and password, and the sentinels do not
 		servers, port, o.MasterName = nil, "26379", name
 		for host := range strings.SplitSeq(hosts[at:], ",") {
@@ -117,10 +122,17 @@ func addServer(o *goredis.UniversalOptions, server, port string) error {
 		// err would show the password
 		return errors.New("tokenstore/redis: address: want redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss://, redis+sentinel:// or rediss+sentinel://, without options")
 	}
-	u.Host = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
+	host, port, err := hostport.OfURL(u, port)
+	if err != nil {
+		return fmt.Errorf("tokenstore/redis: address: %w", err)
+	}
+	u.Host = net.JoinHostPort(host, port)
 	one, err := goredis.ParseURL(u.String())
 	if err != nil { // the database is no number
 		return fmt.Errorf("tokenstore/redis: address: %w", err)
+	}
+	if o.Username != "" && one.Username != "" && o.Username != one.Username || o.Password != "" && one.Password != "" && o.Password != one.Password {
+		return errors.New("tokenstore/redis: addresses of one cluster with different users or passwords")
 	}
 	o.Addrs = append(o.Addrs, one.Addr)
 	o.Username, o.Password = cmp.Or(one.Username, o.Username), cmp.Or(one.Password, o.Password)

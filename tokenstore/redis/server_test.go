@@ -165,6 +165,8 @@ func TestConnectForms(t *testing.T) {
 		"redis://h":                        "[h:6379]//0/false/",
 		"redis://u:p%40@h:1/3":             "[h:1]/u:p@/3/false/",
 		"redis://h:1,redis://i:2":          "[h:1 i:2]//0/true/",
+		" redis://h:1 , redis://i:2/0 ":    "[h:1 i:2]//0/true/",
+		"redis://:p@h:1,redis://i:2":       "[h:1 i:2]/:p/0/true/",
 		"redis://[::1]:7":                  "[[::1]:7]//0/false/",
 		"redis+sentinel://a:1,b/m":         "[a:1 b:26379]//0/false/m",
 		"redis+sentinel://u:p@a:1,b:2/m/4": "[a:1 b:2]/u:p/4/false/m",
@@ -190,6 +192,9 @@ func TestConnectForms(t *testing.T) {
 	for _, addr := range []string{
 		"", "h:1", "http://h", "redis://", "redis://h/x", "redis://h,rediss://i", "redis://h/1,redis://i",
 		"redis+sentinel://a:1", "redis+sentinel:///m", "redis://h?db=1", "redis://h#x", "redis://u:secret@h:port",
+		"redis://h,", "redis://h,,redis://i", "redis://h,i", "redis://h:0", "redis://h:99999", "redis://h:", "redis://::1:6379", "redis://h/0,redis://i/1",
+		"redis://u:secret@h:99999", "redis://:secret@h,redis://:other-secret@i", "redis://u:secret@h,redis://v:secret@i", "redis://h,redis+sentinel://i/m",
+		"redis+sentinel://a,/m", "redis+sentinel://a,,b/m", "redis+sentinel://a:0/m", "redis+sentinel://a/m,b/m", "redis+sentinel://a:1/m,b:2", "redis+sentinel://a/m/1/2",
 	} {
 		if _, err := Connect(addr); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("Connect(%q) = %v, want a refusal that tells no password", addr, err)
