@@ -41,7 +41,9 @@
 //
 // Fences are comparable within one lock domain. A fence of another domain takes the place of
 // the one in the table, and the domain before it is over for the operation. Its fences are
-// refused from then on.
+// refused from then on. So if a service goes back to a former lock service, operations that raised
+// fences of both are refused for good, unless the former domain was retired before (idemctl store
+// retire). Its ensemble gets another domain then.
 //
 // # Isolation levels
 //

@@ -51,7 +51,9 @@
 // looks. A resolver that only looks may be wrong, and so may a route that runs again in
 // doubt.
 //
-// WAIT and min-replicas-to-write make such a loss rarer but do not exclude it. A majority of
+// WAIT and min-replicas-to-write make such a loss rarer but do not exclude it. While too few
+// replicas are there, min-replicas-to-write also refuses heartbeats, so leases end after their
+// time to live. A majority of
 // independent servers (Redlock) does not exclude it either, so this package does not use
 // one. See "Distributed Locks with Redis",
 // https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/, and
