@@ -3,6 +3,9 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,31 +105,86 @@ func TestJoinedCommitsDurablyWhateverOthersLeaveInASession(t *testing.T) {
 
 // The DBA's limit for idle transactions is shorter than that of the option.
 func TestJoinedKeepsAShorterIdleLimit(t *testing.T) {
-	s := startOn(t, PostgreSQL(), serviceParts{})
-	for setting, want := range map[string]string{"2s": "2s", "0": "1min", "1h": "1min"} {
-		s.leftBehind("SET idle_in_transaction_session_timeout = '" + setting + "'")
-		var got string
-		var left time.Duration
-		s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
-			err := tx.QueryRow("SHOW idle_in_transaction_session_timeout").Scan(&got)
-			left, _ = idem.CheckOwner(c)
-			c.String(201, "paid")
-			return err
-		}))
-		s.want(s.pay("k"+setting), paid)
-		if wantLeft, _ := time.ParseDuration(map[string]string{"2s": "2s", "1min": "1m"}[want]); got != want || left != wantLeft {
-			t.Errorf("with a limit of %s the transaction has %s and CheckOwner() = %v, want %s", setting, got, left, want)
+	onEachServer(t, func(t *testing.T, b backend) {
+		s := startService(t, b, serviceParts{})
+		type limit struct {
+			set, show, shown string
+			left             time.Duration
 		}
-	}
+		limits := []limit{
+			{"idle_in_transaction_session_timeout = '2s'", "SHOW idle_in_transaction_session_timeout", "2s", 2 * time.Second},
+			{"idle_in_transaction_session_timeout = 0", "SHOW idle_in_transaction_session_timeout", "1min", time.Minute},
+			{"idle_in_transaction_session_timeout = '1h'", "SHOW idle_in_transaction_session_timeout", "1min", time.Minute},
+		}
+		if b.dialect == MySQL() {
+			limits = []limit{
+				{"SESSION wait_timeout = 5", "SELECT @@SESSION.wait_timeout", "5", 5 * time.Second},
+				{"SESSION wait_timeout = 3600", "SELECT @@SESSION.wait_timeout", "60", time.Minute},
+			}
+			if s.joined.mariaDB {
+				limits = append(limits,
+					limit{"SESSION idle_transaction_timeout = 4", "SELECT @@SESSION.wait_timeout", "4", 4 * time.Second},
+					limit{"SESSION idle_write_transaction_timeout = 3", "SELECT @@SESSION.wait_timeout", "3", 3 * time.Second})
+			}
+		}
+		for _, c := range limits {
+			s.leftBehind("SET " + c.set)
+			var got string
+			var left time.Duration
+			s.with(s.inTx(func(gc *gin.Context, tx *sql.Tx) error {
+				err := tx.QueryRow(c.show).Scan(&got)
+				left, _ = idem.CheckOwner(gc)
+				gc.String(201, "paid")
+				return err
+			}))
+			s.want(s.pay(idem.NewNonce().String()), paid)
+			if got != c.shown || left != c.left {
+				t.Errorf("with %s the transaction has %s and CheckOwner() = %v, want %s and %v", c.set, got, left, c.shown, c.left)
+			}
+		}
+	})
 }
 
-// Two engines on one pool leave a connection to calls past their transactions.
+// Two engines on one pool leave a connection to calls past their transactions. So their handlers, which look
+// something up there, do not wait for each other.
 func TestJoinedEnginesOnOnePoolShareItsConnections(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {
 		one := startService(t, b, serviceParts{pool: 4})
 		two := startService(t, b, serviceParts{pool: 4, pools: &one.pools})
-		if one.joined.slots != two.joined.slots || cap(one.joined.slots) != 3 {
-			t.Errorf("two engines on a pool of 4 have slots of their own, of %d and %d", cap(one.joined.slots), cap(two.joined.slots))
+		const payments = 30
+		var next, unanswered atomic.Int64
+		unanswered.Store(payments)
+		for _, s := range []*service{one, two} {
+			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
+				if err := s.insert(c, tx); err != nil {
+					return err
+				}
+				s.eventually("as many transactions are open as may be", func() bool {
+					return one.pools.write.Stats().InUse >= 3 || unanswered.Load() < 3
+				})
+				var n int
+				err := one.pools.write.QueryRow("SELECT count(*) FROM payments").Scan(&n)
+				c.String(201, "paid")
+				return err
+			}))
 		}
+		var clients sync.WaitGroup
+		answered := make(chan struct{})
+		for range 6 {
+			clients.Go(func() {
+				for n := next.Add(1); n <= payments; n = next.Add(1) {
+					s := []*service{one, two}[n%2]
+					s.want(s.pay(fmt.Sprintf("key-%d", n)), paid)
+					unanswered.Add(-1)
+				}
+			})
+		}
+		go func() { clients.Wait(); close(answered) }()
+		select {
+		case <-answered:
+		case <-time.After(patience):
+			t.Fatalf("handlers of two engines wait for each other's connections: %d of %d are in use", one.pools.write.Stats().InUse, 4)
+		}
+		one.wantPayments(payments)
 	})
 }

@@ -35,13 +35,15 @@ func newMySQLGuard(j *Joined) guard {
 	if j.mariaDB { // it has that name since 11.1, and MySQL has no other name since 8.0.3
 		readOnly = "tx_read_only"
 	}
-	share := "FOR SHARE"
+	share, idle := "FOR SHARE", "@@SESSION.wait_timeout"
 	if j.mariaDB {
 		share = "LOCK IN SHARE MODE"
+		idle = "LEAST(@@SESSION.wait_timeout, COALESCE(NULLIF(@@SESSION.idle_transaction_timeout, 0), @@SESSION.wait_timeout)," +
+			" COALESCE(NULLIF(@@SESSION.idle_write_transaction_timeout, 0), @@SESSION.wait_timeout))"
 	}
 	return &mysqlGuard{joined: j,
 		// A look that asked for the right to write would take the read lock of a backup for another attempt.
-		look: j.names.sql("SELECT {clock}, r.k FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? " + share + " NOWAIT"),
+		look: j.names.sql("SELECT {clock}, r.k, CONNECTION_ID(), " + mysqlServer + ", " + idle + " FROM (SELECT 1 AS one) o LEFT JOIN {records} r ON r.k = ? " + share + " NOWAIT"),
 		set: "SET @idem_wait_timeout = @@SESSION.wait_timeout, @idem_read_only = @@SESSION." + readOnly +
 			", SESSION autocommit = 0, SESSION " + readOnly + " = 1, SESSION wait_timeout = ",
 		settings: "SELECT @@SESSION.autocommit = 0 AND @@SESSION." + readOnly + " = 1",
@@ -53,17 +55,54 @@ func (g *mysqlGuard) unclaim(idem.KeyID)    {}
 
 // before looks whether the key is free without waiting, which an INSERT cannot do there.
 func (g *mysqlGuard) before(ctx context.Context, t *joinedTx) (held bool, err error) {
-	var now int64
-	var k []byte
-	err = t.session.(*sqlSession).conn.QueryRowContext(ctx, g.look, t.id[:]).Scan(&now, &k)
+	s := t.session.(*sqlSession)
+	seen, err := g.lookAt(ctx, s.conn, t.id)
 	switch {
 	case g.joined.dialect.fault(err) == faultBusy:
 		return true, nil
 	case err != nil:
 		return false, err
 	}
-	t.started = time.UnixMicro(now).UTC()
+	t.started = time.UnixMicro(seen.now).UTC()
+	t.idle = min(t.idle, time.Duration(seen.idle)*time.Second) // a shorter limit of the DBA stays
+	s.interrupt = func(ctx context.Context) error { return g.killQuery(ctx, seen) }
 	return false, nil
+}
+
+// mysqlServer is an expression that tells a server from the others behind the same address.
+const mysqlServer = "CONCAT_WS(' ', @@hostname, @@port, @@server_id)"
+
+// mysqlLook is what a look at a key sees.
+type mysqlLook struct {
+	now    int64
+	thread uint64 // the number of the connection
+	server string
+	idle   int64 // for how many seconds a transaction may be idle
+}
+
+func (g *mysqlGuard) lookAt(ctx context.Context, q querier, id idem.KeyID) (seen mysqlLook, err error) {
+	var k []byte
+	err = q.QueryRowContext(ctx, g.look, id[:]).Scan(&seen.now, &k, &seen.thread, &seen.server, &seen.idle)
+	return seen, err
+}
+
+// killQuery ends the statement that runs in a connection, and not its transaction. It asks through another
+// connection, which has to be one to the same server. Every user may do this to their own connections.
+func (g *mysqlGuard) killQuery(ctx context.Context, seen mysqlLook) error {
+	conn, err := g.joined.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // it goes back to the pool
+	var server string
+	if err := conn.QueryRowContext(ctx, "SELECT "+mysqlServer).Scan(&server); err != nil {
+		return err
+	}
+	if server != seen.server {
+		return fmt.Errorf("the pool has a connection to %s, and the statement runs on %s", server, seen.server)
+	}
+	_, err = conn.ExecContext(ctx, "KILL QUERY "+strconv.FormatUint(seen.thread, 10))
+	return err
 }
 
 func (g *mysqlGuard) after(ctx context.Context, t *joinedTx) error {
@@ -74,9 +113,7 @@ func (g *mysqlGuard) after(ctx context.Context, t *joinedTx) error {
 }
 
 func (g *mysqlGuard) held(ctx context.Context, id idem.KeyID) (bool, error) {
-	var now int64
-	var k []byte
-	err := g.joined.db.QueryRowContext(ctx, g.look, id[:]).Scan(&now, &k)
+	_, err := g.lookAt(ctx, g.joined.db, id)
 	if g.joined.dialect.fault(err) == faultBusy {
 		return true, nil
 	}
@@ -108,7 +145,10 @@ func (t *joinedTx) savepoint() string { return "idem_" + t.attempt.Nonce.String(
 // escaped confirms that the transaction is the first one, and rolls it back to see whether all of it
 // can be rolled back.
 func (g *mysqlGuard) escaped(ctx context.Context, t *joinedTx) error {
-	if err := g.first(ctx, t); err != nil {
+	switch err := g.first(ctx, t); {
+	case errors.Is(err, idem.ErrEscaped):
+		return err
+	case err != nil && !errors.Is(err, ErrStatementOpen):
 		return g.lost(ctx, t, err, true)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
@@ -120,16 +160,36 @@ func (g *mysqlGuard) escaped(ctx context.Context, t *joinedTx) error {
 	return g.kept(ctx, t)
 }
 
-// first removes the savepoint. The error is nil if the transaction is still the first one.
+// first removes the savepoint. The error is nil if the transaction is still the first one. A statement of a
+// goroutine of the handler is waited for, and then ended. The error is ErrStatementOpen if the transaction is the
+// first one then, and wraps idem.ErrEscaped too if the statement goes on, so that nothing can be found out.
 func (g *mysqlGuard) first(ctx context.Context, t *joinedTx) error {
-	_, err := t.execTx(ctx, t.releaseSavepoint())
-	return err
+	s := t.session.(*sqlSession)
+	wait, cancel := half(ctx)
+	_, err := s.execTx(wait, t.releaseSavepoint())
+	cancel()
+	if s.stuck == nil {
+		return err
+	}
+	s.Interrupt()
+	wait, cancel = context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
+	defer cancel()
+	switch _, err := s.execTx(wait, t.releaseSavepoint()); {
+	case s.stuck != nil:
+		return fmt.Errorf("%w: nothing can be found out: %w", idem.ErrEscaped, ErrStatementOpen)
+	case err != nil:
+		return err
+	}
+	return ErrStatementOpen
 }
 
 func (t *joinedTx) releaseSavepoint() string { return "RELEASE SAVEPOINT " + t.savepoint() }
 
 func (g *mysqlGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
-	if err := g.first(ctx, t); err != nil {
+	switch err := g.first(ctx, t); {
+	case errors.Is(err, ErrStatementOpen):
+		return err
+	case err != nil:
 		return g.lost(ctx, t, err, false)
 	}
 	n, err := t.execTx(ctx, g.joined.joined.complete, t.completeArgs(c)...)

@@ -79,6 +79,9 @@ func (c sqlConnector) Connect(ctx context.Context) (Session, error) {
 		s.link, s.strict = linkOf(driverConn), strictOf(driverConn)
 		return nil
 	})
+	if s.link != nil {
+		s.interrupt = s.link.CancelRequest
+	}
 	return s, nil
 }
 
@@ -91,6 +94,9 @@ type sqlSession struct {
 	cancel context.CancelFunc // ends the context of tx
 	stuck  <-chan error       // of a call that has given up waiting
 	cut    chan struct{}      // closed once the server was asked to cancel the statement of the handler; nil before
+
+	// interrupt has the server cancel the statement that runs in the session. It is nil if nothing can.
+	interrupt func(ctx context.Context) error
 }
 
 func (s *sqlSession) PID() uint32 {
@@ -133,7 +139,9 @@ func (s *sqlSession) back(ctx context.Context) error {
 		return nil
 	}
 	failed := make(chan error, 1)
-	_ = s.within(ctx, func() error {
+	wait, cancel := half(ctx)
+	defer cancel()
+	_ = s.within(wait, func() error {
 		return s.conn.Raw(func(any) error {
 			failed <- s.strict.failure
 			s.strict.armed = false
@@ -244,7 +252,7 @@ func (s *sqlSession) within(ctx context.Context, call func() error) error {
 // Interrupt does not wait. The connection is closed later, because the cancellation may come late
 // and meet another statement.
 func (s *sqlSession) Interrupt() {
-	if s.link == nil || s.cut != nil {
+	if s.interrupt == nil || s.cut != nil {
 		return
 	}
 	s.cut = make(chan struct{})
@@ -252,7 +260,7 @@ func (s *sqlSession) Interrupt() {
 		defer close(s.cut)
 		ctx, cancel := context.WithTimeout(context.Background(), cleanUpTimeout)
 		defer cancel()
-		_ = s.link.CancelRequest(ctx)
+		_ = s.interrupt(ctx)
 	}()
 }
 

@@ -1,0 +1,84 @@
+package sqlstore
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+)
+
+// A handler returns while its goroutine is in a statement of an hour. Its answer, its key and its connection do
+// not wait for that. Nothing is paid twice, and the handler is not blamed for what it has not done.
+func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
+	type ending = func(c *gin.Context)
+	answers := func(status int) ending { return func(c *gin.Context) { c.String(status, "paid") } }
+	panics := func(*gin.Context) { panic("boom") }
+	run := func(s *service) {
+		sleep, running := "SELECT pg_sleep(3600), 'of %s'", "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND datname = current_database() AND query LIKE '%%pg_sleep(3600), ''of %s''%%'"
+		if s.backend.dialect == MySQL() {
+			sleep, running = "SELECT SLEEP(3600), 'of %s'", "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%%SLEEP(3600), ''of %s''%%'"
+		}
+		for _, c := range []struct {
+			name          string
+			before        string // the statement of the goroutine
+			end           ending
+			first, repeat answer
+			told          error
+		}{
+			{"success", "", answers(201), refused(503, idem.CodeUnavailable), paid, ErrStatementOpen},
+			{"refusal", "", answers(402), answer{status: 402, body: "paid"}, answer{status: 402, body: "paid", replayed: true}, nil},
+			{"failure", "", answers(500), answer{status: 500, body: "paid"}, paid, nil},
+			{"panic", "", panics, answer{status: 500}, paid, nil},
+			{"success-after-COMMIT", "COMMIT", answers(201), refused(409, idem.CodeOutcomeUnknown), refused(409, idem.CodeOutcomeUnknown), nil},
+			{"failure-after-COMMIT", "COMMIT", answers(500), refused(409, idem.CodeOutcomeUnknown), refused(409, idem.CodeOutcomeUnknown), nil},
+		} {
+			if c.before != "" && s.backend.dialect != MySQL() {
+				continue // it is refused there
+			}
+			ended, told := make(chan error, 1), len(s.saw(idem.EventReleased))
+			s.with(s.inTx(func(gc *gin.Context, tx *sql.Tx) error {
+				if err := s.insert(gc, tx); err != nil {
+					return err
+				}
+				if c.before != "" {
+					_, _ = tx.Exec(c.before)
+				}
+				go func() {
+					_, err := tx.Exec(fmt.Sprintf(sleep, c.name))
+					ended <- err
+				}()
+				s.eventually("the statement runs", func() bool {
+					var n int
+					err := s.pools.read.QueryRow(fmt.Sprintf(running, c.name)).Scan(&n)
+					return err == nil && n == 1
+				})
+				c.end(gc)
+				return nil
+			}))
+			s.want(s.pay(c.name), c.first)
+			select {
+			case <-ended:
+			case <-time.After(patience):
+				s.Errorf("after a %s the statement of the goroutine goes on", c.name)
+			}
+			if events := s.saw(idem.EventReleased)[told:]; c.told != nil && (len(events) != 1 || !errors.Is(events[0], c.told)) {
+				s.Errorf("after a %s the developer was told %v, want %v", c.name, events, c.told)
+			}
+			if events := s.saw(idem.EventMisused); c.before == "" && len(events) > 0 {
+				s.Errorf("after a %s the handler is blamed: %v", c.name, events)
+			}
+			s.with(s.paying(http.StatusCreated))
+			s.want(s.pay(c.name), c.repeat)
+		}
+		s.wantNothingOpen("at the end")
+	}
+	p := serviceParts{engine: []idem.Option{idem.WithSettleTimeout(time.Second), idem.WithStoreTimeout(time.Second)}}
+	onEachServer(t, func(t *testing.T, b backend) { run(startService(t, b, p)) })
+	t.Run("MariaDB, strict", func(t *testing.T) { run(startOn(t, MySQL(), strictly(t, p))) })
+}
