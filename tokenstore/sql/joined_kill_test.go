@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // How often the tests of this file kill. `make kills` sets both.
@@ -42,7 +43,8 @@ func kills(t *testing.T, env string, otherwise int) (n int, told bool) {
 // resolver.
 func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
 	n, tell := kills(t, envKills, 8)
-	onEach(t, func(t *testing.T, b backend) {
+	run := func(t *testing.T, b backend) {
+		t.Helper()
 		r := startKillRun(startService(t, b, serviceParts{}))
 		r.run(n, func() {
 			p := r.instances[rand.IntN(len(r.instances))]
@@ -53,7 +55,11 @@ func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
 		if tell {
 			r.figures("instance-kills", n)
 		}
-	})
+	}
+	onEach(t, run)
+	if tell { // a pooler adds nothing to the few kills of a usual run
+		throughPgBouncer.run(t, run)
+	}
 }
 
 // TestJoinedPaysOnceWhileTheDatabaseIsKilled kills the server of the database at any moment, and
@@ -61,7 +67,8 @@ func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
 // killed instance is a killed database.
 func TestJoinedPaysOnceWhileTheDatabaseIsKilled(t *testing.T) {
 	n, tell := kills(t, envDatabaseKills, 2)
-	onOwnServers(t, func(t *testing.T, server ownServer, b backend) {
+	run := func(t *testing.T, server ownServer, b backend) {
+		t.Helper()
 		r := startKillRun(startService(t, b, serviceParts{}))
 		r.run(n, func() {
 			server.Kill()
@@ -71,6 +78,19 @@ func TestJoinedPaysOnceWhileTheDatabaseIsKilled(t *testing.T) {
 		if tell {
 			r.figures("database-kills", n)
 		}
+	}
+	onOwnServers(t, run)
+	if !tell {
+		return
+	}
+	t.Run(throughPgBouncer.name, func(t *testing.T) {
+		server := testserver.StartPostgres(t)
+		dsn := testserver.StartPgBouncer(t, server.URL(), "server_login_retry = 0").URL("postgres")
+		run(t, server, backend{throughPgBouncer.name, PostgreSQL(), func(tb testing.TB) pools {
+			tb.Helper()
+			db := open(tb, "pgx", dsn)
+			return pools{db, db, dsn}
+		}})
 	})
 }
 

@@ -90,6 +90,7 @@ func TestJoinedPaysOnceWhileConnectionsAreCut(t *testing.T) {
 				select {
 				case <-fired:
 					cuts.Add(1)
+				case <-time.After(time.Second): // the connection has ended before the reply that was to be lost
 				case <-ctx.Done():
 				}
 			}
