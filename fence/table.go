@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/idemkeeper/idemkeeper/internal/sqlserver"
 )
 
 // Dialect is a kind of SQL database.
@@ -45,13 +47,13 @@ type syntax struct {
 }
 
 var dialects = map[Dialect]syntax{
-	PostgreSQL: {name: "PostgreSQL", file: "standard.sql", quote: `"`, numbered: true, schemas: true, longest: 63,
+	PostgreSQL: {name: sqlserver.PostgreSQL, file: "standard.sql", quote: `"`, numbered: true, schemas: true, longest: 63,
 		insertOnce: "ON CONFLICT DO NOTHING", lockRow: " FOR UPDATE",
 		// "idemfenc" in ASCII. Programs that share a database share its advisory locks.
 		beforeDDL: "SELECT pg_advisory_xact_lock(7594306392197262947)"},
-	MySQL: {name: "MySQL", file: "mysql.sql", quote: "`", schemas: true, longest: 64,
+	MySQL: {name: sqlserver.MySQL, file: "mysql.sql", quote: "`", schemas: true, longest: 64,
 		insertOnce: "ON DUPLICATE KEY UPDATE operation_id = operation_id", lockRow: " FOR UPDATE"},
-	SQLite: {name: "SQLite", file: "standard.sql", quote: `"`, longest: 63,
+	SQLite: {name: sqlserver.SQLite, file: "standard.sql", quote: `"`, longest: 63,
 		insertOnce: "ON CONFLICT DO NOTHING"},
 }
 
@@ -61,12 +63,16 @@ var tables embed.FS
 // Table keeps the highest fence of each operation. It is safe for concurrent use. Make it with
 // [New].
 type Table struct {
+	dialect                Dialect
 	name                   string // quoted, with its schema
 	beforeDDL, create      string // statements
 	insert, lock, update   string
 	look                   string // at the columns
 	plainName, plainSchema string
 }
+
+// ErrWrongDialect says that the dialect is not that of the database.
+var ErrWrongDialect = errors.New("fence: wrong dialect")
 
 // Option configures [New]. A nil option is ignored.
 type Option func(*Table)
@@ -86,7 +92,7 @@ func New(d Dialect, opts ...Option) (*Table, error) {
 	if !ok {
 		return nil, errors.New("fence: no dialect: use PostgreSQL, MySQL or SQLite")
 	}
-	t := &Table{plainName: "idem_fences"}
+	t := &Table{dialect: d, plainName: "idem_fences"}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(t)
@@ -126,7 +132,12 @@ func (s syntax) sql(text string) string {
 
 // Migrate makes the table. It does nothing if the table is there. It is safe to call from
 // several processes at once. Only Migrate needs the right to create tables.
+//
+// The error wraps ErrWrongDialect if the database is of another kind.
 func (t *Table) Migrate(ctx context.Context, db *sql.DB) error {
+	if err := t.recognise(ctx, db); err != nil {
+		return err
+	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("fence: migrate: %w", err)
@@ -147,10 +158,23 @@ func (t *Table) Migrate(ctx context.Context, db *sql.DB) error {
 }
 
 // Check returns an error if the database does not answer, or if the table is not there or has
-// other columns. Call it at the start of a service that has no right to call Migrate.
+// other columns. Call it at the start of a service that has no right to call Migrate. The error wraps
+// ErrWrongDialect if the database is of another kind.
 func (t *Table) Check(ctx context.Context, db *sql.DB) error {
+	if err := t.recognise(ctx, db); err != nil {
+		return err
+	}
 	if _, err := db.ExecContext(ctx, t.look); err != nil {
 		return fmt.Errorf("fence: table %s, which Migrate makes: %w", t.name, err)
+	}
+	return nil
+}
+
+// recognise returns an error if the database is known to have another dialect. Some statements work in several
+// dialects, and locks do not.
+func (t *Table) recognise(ctx context.Context, db *sql.DB) error {
+	if server, use := sqlserver.Of(ctx, db); use != "" && use != t.dialect.String() {
+		return fmt.Errorf("%w: it is %s, and the database is %s: use fence.%s", ErrWrongDialect, t.dialect, server, use)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package fence_test
 
 import (
 	"database/sql"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -99,6 +100,21 @@ func TestSchema(t *testing.T) {
 		var n int
 		if err := l.db.QueryRow("SELECT count(*) FROM " + schema + ".f").Scan(&n); err != nil {
 			t.Errorf("the table is not in %s: %v", schema, err)
+		}
+	})
+}
+
+// The dialect of another server is named at the start, also where the statements of both are alike and the
+// locks are not.
+func TestDialectOfAnotherServerIsNamed(t *testing.T) {
+	onEach(t, func(t *testing.T, l *ledger) {
+		for _, d := range []fence.Dialect{fence.PostgreSQL, fence.MySQL, fence.SQLite} {
+			table := newTable(t, d)
+			for name, err := range map[string]error{"Migrate": table.Migrate(t.Context(), l.db), "Check": table.Check(t.Context(), l.db)} {
+				if d == l.dialect && err != nil || d != l.dialect && (!errors.Is(err, fence.ErrWrongDialect) || !strings.HasSuffix(err.Error(), "use fence."+l.dialect.String())) {
+					t.Errorf("%s(%v) of %v = %v, want the right one to be named", name, d, l.dialect, err)
+				}
+			}
 		}
 	})
 }

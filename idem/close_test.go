@@ -36,10 +36,10 @@ func (c closer) Close() error { return c.err }
 
 func TestCloseClosesWhatItsOptionNames(t *testing.T) {
 	t.Parallel()
-	gone := errors.New("gone")
-	b := setup(t, parts{opts: []idem.Option{idem.WithCloser(closer{gone})}})
-	if err := b.engine.Close(t.Context()); !errors.Is(err, gone) {
-		t.Errorf("Close() = %v, want the error of the closer", err)
+	gone, late := errors.New("gone"), errors.New("late")
+	b := setup(t, parts{opts: []idem.Option{idem.WithCloser(closer{gone}), idem.WithCloser(nil), idem.WithCloser(closer{late})}})
+	if err := b.engine.Close(t.Context()); !errors.Is(err, gone) || !errors.Is(err, late) {
+		t.Errorf("Close() = %v, want the errors of both closers", err)
 	}
 }
 

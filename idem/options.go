@@ -19,7 +19,7 @@ type config struct {
 	fingerprintKeys fingerprintKeys
 	longRunning     time.Duration
 	singleInstance  bool
-	closer          io.Closer
+	closers         []io.Closer
 }
 
 func defaultConfig() config {
@@ -108,8 +108,15 @@ func WithLongRunning(d time.Duration) Option { return func(c *config) { c.longRu
 // [New] then accepts a shared lock with a token store that only this process can see.
 func WithSingleInstance() Option { return func(c *config) { c.singleInstance = true } }
 
-// WithCloser has [Engine.Close] close c in the end, for example a store that only this engine uses.
-func WithCloser(c io.Closer) Option { return func(cfg *config) { cfg.closer = c } }
+// WithCloser has [Engine.Close] close c in the end, for example a store that only this engine uses. It may be
+// given several times, and they are closed in that order.
+func WithCloser(c io.Closer) Option {
+	return func(cfg *config) {
+		if c != nil {
+			cfg.closers = append(cfg.closers, c)
+		}
+	}
+}
 
 // WithConflictRetries lets an engine from [NewJoined] run a handler again after its transaction
 // met a serialisation failure or a deadlock, at most n times for one request. The engine learns

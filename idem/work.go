@@ -100,8 +100,8 @@ func (w *work) inBackground(fn func(ctx context.Context), failed func(error)) {
 // needs the locks any more. In the end Close closes what [WithCloser] has named.
 func (e *Engine) Close(ctx context.Context) error {
 	err := e.closeWork(ctx)
-	if e.cfg.closer != nil {
-		err = errors.Join(err, e.cfg.closer.Close())
+	for _, c := range e.cfg.closers {
+		err = errors.Join(err, c.Close())
 	}
 	return err
 }

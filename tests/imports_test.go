@@ -20,7 +20,7 @@ const module = "github.com/idemkeeper/idemkeeper"
 // adapters are chosen one by one, no import ships a server or a command to the
 // users of the library, and what two folders share lies below both.
 var layers = [][]string{
-	{"internal/background", "internal/hostport", "internal/leaseclock", "internal/uuid", "internal/tlsfiles", "internal/tlshint"},
+	{"internal/background", "internal/hostport", "internal/leaseclock", "internal/uuid", "internal/tlsfiles", "internal/tlshint", "internal/sqlserver"},
 	{"internal/redisserver"},
 	{"internal/redisscript", "internal/redispipe"},
 	{"idem"},

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+
+	"github.com/idemkeeper/idemkeeper/internal/sqlserver"
 )
 
 // ErrWrongDialect says that the dialect is not that of the database.
@@ -27,28 +29,10 @@ func (n names) explain(ctx context.Context, db *sql.DB, err error) error {
 	if sqliteCode(err)&0xff == cannotOpen {
 		return fmt.Errorf("%w: %s", err, whyNotOpened(sqliteFile(db)))
 	}
-	if server, use := serverOf(ctx, db); server != "" && use != n.dialect.name {
+	if server, use := sqlserver.Of(ctx, db); server != "" && use != n.dialect.name {
 		return fmt.Errorf("%w: it is %s, and the database is %s: use sqlstore.%s()", ErrWrongDialect, n.dialect.name, server, use)
 	}
 	return err
-}
-
-// serverOf returns the name of a database and that of its dialect, or "" if neither is known.
-func serverOf(ctx context.Context, db *sql.DB) (name, dialect string) {
-	var version string
-	switch err := db.QueryRowContext(ctx, "SELECT version()").Scan(&version); {
-	case err != nil:
-		if db.QueryRowContext(ctx, "SELECT sqlite_version()").Scan(&version) == nil {
-			return sqlite.name, sqlite.name
-		}
-	case strings.HasPrefix(version, "PostgreSQL"):
-		return postgres.name, postgres.name
-	case strings.Contains(version, "MariaDB"):
-		return "MariaDB", mysql.name
-	case version != "" && '0' <= version[0] && version[0] <= '9':
-		return mysql.name, mysql.name
-	}
-	return "", ""
 }
 
 // sqliteFile returns the file of a pool, or "" if package database/sql does not tell its data source name.

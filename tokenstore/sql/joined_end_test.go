@@ -116,7 +116,7 @@ func TestJoinedTransactionEndedByAGoroutineOfTheHandlerRightBeforeCommit(t *test
 
 // A ROLLBACK into a black hole ends in limited time, and its connection leaves the pool.
 func TestJoinedRollbackIntoABlackHoleEnds(t *testing.T) {
-	onServers(t, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(200 * time.Millisecond)}}, func(s *service, proxy *testserver.Proxy) {
+	onServers(t, serviceParts{engine: []idem.Option{idem.WithSettleTimeout(2 * time.Second)}}, func(s *service, proxy *testserver.Proxy) {
 		text := testserver.Contains("rollback\x00")
 		statuses := map[string]int{"k1": 500}
 		if s.backend.dialect == MySQL() { // there one follows each COMMIT, too

@@ -113,7 +113,7 @@ func TestJoinedEscapeThatCannotBeLookedForIsNoRollback(t *testing.T) {
 	for _, h := range hindrances {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
-			s := startOn(t, PostgreSQL(), serviceParts{engine: []idem.Option{idem.WithSettleTimeout(500 * time.Millisecond), idem.WithStoreTimeout(500 * time.Millisecond)}})
+			s := startOn(t, PostgreSQL(), serviceParts{engine: []idem.Option{idem.WithSettleTimeout(time.Second), idem.WithStoreTimeout(time.Second)}})
 			for escape, statements := range escapes {
 				if escape == "ROLLBACK, pay, BEGIN" && h.name == "a statement cancelled by the handler" {
 					continue // nothing is left that could tell, as the documentation says

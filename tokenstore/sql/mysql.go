@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/sqlserver"
 )
 
 // MySQL is the dialect of MySQL 8 and MariaDB 10.6, and of later versions of both. Use it
@@ -16,7 +18,7 @@ import (
 func MySQL() Dialect { return Dialect{mysql} }
 
 var mysql = &dialect{
-	name: "MySQL", folder: "mysql", quote: "`", schemas: true, longest: 64,
+	name: sqlserver.MySQL, folder: "mysql", quote: "`", schemas: true, longest: 64,
 	// This depends on no time zone. UTC_TIMESTAMP is the time at which the statement began.
 	clock: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
 	// INSERT IGNORE would store '' in place of NULL, and cut texts. ON DUPLICATE KEY UPDATE

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"github.com/idemkeeper/idemkeeper/internal/sqlserver"
 )
 
 // PostgreSQL is the dialect of PostgreSQL 13 or later. It works with every driver whose
@@ -12,7 +14,7 @@ import (
 func PostgreSQL() Dialect { return Dialect{postgres} }
 
 var postgres = &dialect{
-	name: "PostgreSQL", folder: "postgres", numbered: true, quote: `"`, schemas: true, longest: 63,
+	name: sqlserver.PostgreSQL, folder: "postgres", numbered: true, quote: `"`, schemas: true, longest: 63,
 	// now() is the time at which the transaction began, and is stale after a wait.
 	clock: "(extract(epoch from pg_catalog.statement_timestamp())*1000000)::bigint",
 	// An INSERT that fails on a duplicate leaves a dead row in table and index.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/idemkeeper/idemkeeper/internal/sqlserver"
 )
 
 // SQLite is the dialect of SQLite 3.42 or later. It works with every driver whose errors
@@ -14,7 +16,7 @@ import (
 func SQLite() Dialect { return Dialect{sqlite} }
 
 var sqlite = &dialect{
-	name: "SQLite", folder: "sqlite", quote: `"`, longest: 63,
+	name: sqlserver.SQLite, folder: "sqlite", quote: `"`, longest: 63,
 	// SQLite's clock counts milliseconds.
 	clock:          "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000",
 	once:           "ON CONFLICT DO NOTHING",

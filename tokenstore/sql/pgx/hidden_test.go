@@ -97,7 +97,7 @@ func TestEscapeThatCannotBeLookedForIsNoRollback(t *testing.T) {
 	} {
 		t.Run(escape, func(t *testing.T) {
 			t.Parallel()
-			l := setup(t, idem.WithSettleTimeout(500*time.Millisecond), idem.WithStoreTimeout(500*time.Millisecond))
+			l := setup(t, idem.WithSettleTimeout(time.Second), idem.WithStoreTimeout(time.Second))
 			for name, hinder := range hindrances {
 				if (strings.HasPrefix(statements[0], "COMMIT") || statements[0] == "ROLLBACK") && (name == "rows left open" || name == "a goroutine in a statement") {
 					continue // no statement is sent after it

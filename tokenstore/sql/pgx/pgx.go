@@ -36,24 +36,15 @@ func Join(ctx context.Context, pool *pgxpool.Pool, opts ...sqlstore.JoinOption) 
 	if pool == nil {
 		return nil, errors.New("tokenstore/sql/pgx: Join needs a pool")
 	}
-	c := &closers{db: stdlib.OpenDBFromPool(pool)}
-	engine, err := sqlstore.JoinOver(ctx, c.db, sqlstore.PostgreSQL(), func(store *sqlstore.Store, opts ...sqlstore.JoinedOption) (*sqlstore.Joined, error) {
-		c.store = store
+	db := stdlib.OpenDBFromPool(pool) // its connections are those of the pool
+	engine, err := sqlstore.JoinOver(ctx, db, sqlstore.PostgreSQL(), func(store *sqlstore.Store, opts ...sqlstore.JoinedOption) (*sqlstore.Joined, error) {
 		return Joined(store, pool, opts...)
-	}, append([]sqlstore.JoinOption{idem.WithCloser(c)}, opts...)...)
+	}, append([]sqlstore.JoinOption{idem.WithCloser(db)}, opts...)...)
 	if err != nil {
-		_ = c.db.Close()
+		_ = db.Close()
 	}
 	return engine, err
 }
-
-// closers are what [Join] has made.
-type closers struct {
-	store *sqlstore.Store
-	db    *sql.DB // its connections are those of the pool
-}
-
-func (c *closers) Close() error { return errors.Join(c.store.Close(), c.db.Close()) }
 
 // Tx returns the transaction of the running handler. Its writes commit together with the record
 // of the request. Its Begin makes savepoints, as usual. Do not call its Commit or Rollback. Commit
