@@ -91,6 +91,62 @@ func (s *service) wantPaid(e *idem.Engine, key string, replayed bool) {
 	}
 }
 
+// survivor is a client whose session is in the backup, and outlives the time that the servers are away. It
+// has given one lock back since the backup, and has taken another one.
+type survivor struct {
+	*service
+	client      *zookeeper.Client
+	back, taken idem.Lease
+}
+
+func (s *service) livesOn() *survivor {
+	s.Helper()
+	cfg := s.cfg
+	cfg.SessionTimeout = time.Minute
+	client, err := zookeeper.Open(s.Context(), cfg)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(client.Abandon)
+	return &survivor{s, client, s.locks(client, "given-back"), nil}
+}
+
+func (s *survivor) moveOn() {
+	s.Helper()
+	s.taken = s.locks(s.client, "taken")
+	if err := s.back.Release(s.Context()); err != nil {
+		s.Fatalf("Release() = %v", err)
+	}
+}
+
+// wantNothingHeld is after the restore. The session is in the servers' data again, with the lock that it has
+// given back and without the other one.
+func (s *survivor) wantNothingHeld(another *zookeeper.Client) {
+	s.Helper()
+	select {
+	case <-s.taken.Done():
+	case <-time.After(30 * time.Second):
+	}
+	if err := s.taken.Err(); !errors.Is(err, idem.ErrLeaseLost) {
+		s.Fatalf("Err() = %v of a lock that the servers have forgotten, want %v", err, idem.ErrLeaseLost)
+	}
+	s.locks(another, "given-back").ReleaseInBackground()
+}
+
+// locks takes the lock of a key, as soon as the servers are there and it is free.
+func (s *service) locks(client *zookeeper.Client, key idem.Key) idem.Lease {
+	s.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		lease, err := client.Locker().TryAcquire(s.Context(), idem.LockRequest{KeyID: idem.NewKeyID("m", key), Nonce: idem.NewNonce()})
+		if err == nil {
+			return lease
+		}
+		if time.Now().After(end) {
+			s.Fatalf("TryAcquire(%s) = %v", key, err)
+		}
+	}
+}
+
 // The way out of docs/operations.md, "ZooKeeper came back with older data", step by step.
 func TestZooKeeperRestoredFromABackup(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -115,17 +171,24 @@ func TestZooKeeperRestoredFromABackup(t *testing.T) {
 			living, engine := s.open()
 			s.wantPaid(engine, "before-the-backup", false)
 			was := living.Domain()
+			var lived *survivor
+			if !tt.lives {
+				lived = s.livesOn()
+			}
 			servers.backup()
+			if lived != nil {
+				lived.moveOn()
+			}
 
 			for i := range 40 {
 				s.wantPaid(engine, fmt.Sprint("after-the-backup-", i), false)
 			}
-			released := func(ctx context.Context) (idem.Response, error) {
+			failed := func(ctx context.Context) (idem.Response, error) {
 				idem.NoEffect(ctx)
 				return idem.Response{Status: 503}, nil
 			}
 			doubt := func(context.Context) (idem.Response, error) { return idem.Response{Status: 504}, nil }
-			if _, err := s.do(engine, "released", released); err != nil {
+			if _, err := s.do(engine, "released", failed); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := s.do(engine, "in-doubt", doubt); err != nil {
@@ -144,6 +207,9 @@ func TestZooKeeperRestoredFromABackup(t *testing.T) {
 			if !tt.lives {
 				doctor(t, env).wantFinding(t, "fail", "zookeeper-history", was)
 				living, engine = s.open()
+			}
+			if lived != nil {
+				lived.wantNothingHeld(living)
 			}
 			s.wantPaid(engine, "after-the-restore", false)
 			if s.renewed.Load() != 1 || living.Domain() == was {

@@ -83,7 +83,7 @@ func (j *judge) answered(key int, res idem.Result, err error) (final bool) {
 	}
 	switch refusal.Code {
 	case idem.CodeInProgress, idem.CodeUnavailable, idem.CodeStoreLost, idem.CodeOwnershipLost, idem.CodeOutcomeUnknown:
-	case idem.CodeResultUnavailable, idem.CodeTokenUnknown:
+	case idem.CodeResultUnavailable, idem.CodeTokenUnknown, idem.CodeKeyExpired:
 		if !j.shaken[key] {
 			j.w.failf("key %d: a client got %v, and the store has lost nothing", key, err)
 		}
@@ -98,15 +98,39 @@ func (j *judge) answered(key int, res idem.Result, err error) (final bool) {
 // what is left.
 func (w *world) settle() {
 	w.awaitCalm()
+	if w.plan.has(RestoreServers) {
+		w.retire()
+	}
 	for key := range w.plan.Keys {
 		w.settleKey(key)
 	}
 	// A new leader counts the time-out of every session anew. The locks of a session that has
 	// ended for its process stay until then, on elements of the queue, too.
 	time.Sleep(2 * w.plan.Session)
-	w.drain()
+	if !w.plan.has(RestoreServers) {
+		w.drain()
+	}
 	w.examine()
 	w.unlocked()
+}
+
+// retire is an operator after the servers came back with older data. No handler from before runs any more, and
+// every process has a new session. The requests show in which lock domain records are in doubt.
+func (w *world) retire() {
+	time.Sleep(10 * w.plan.Session)
+	for range 2 { // the first request of a key may be the one that notices
+		for key := range w.plan.Keys {
+			res, err := w.request(w.process(key%w.plan.Processes), key)
+			w.judge.answered(key, res, err)
+		}
+	}
+	p := w.process(0)
+	for key := range w.plan.Keys {
+		rec := w.store.Record(idOf(key))
+		if domain := rec.Attempt.Fence.Domain; rec.State.Open() && domain != p.client.Domain() {
+			_ = w.store.Client(p.calls(p.toStore)).RetireDomain(p.ctx, domain, idem.Decision{By: "operator"})
+		}
+	}
 }
 
 // unlocked looks for locks that nobody holds any more.

@@ -1,9 +1,11 @@
 package simulate
 
 import (
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/tests/simulate/simnet"
 )
 
@@ -27,6 +29,8 @@ func (w *world) storm() {
 	w.net.Calm()
 	w.zk.Calm()
 	w.store.Down(false)
+	w.store.Full(nil)
+	w.store.StepClock(0, true)
 	w.store.Accept()
 }
 
@@ -125,6 +129,25 @@ func (w *world) strike(f Fault, p *process) {
 		w.judge.lost(w.store.FallBack(f.For))
 	case StoreLosesAll:
 		w.judge.lost(w.store.LoseAll(w.plan.Accept))
+	case StoreFull:
+		// A part of a cluster takes no writes, or all of it.
+		w.store.Full(func(id idem.KeyID) bool { return f.Server == 0 || int(id[0])%3 == f.Server })
+		time.AfterFunc(f.For, func() { w.store.Full(nil) })
+	case StoreStalls:
+		w.store.Stall(f.For)
+	case StoreClockAhead:
+		ahead := min(time.Minute+200*f.For, 50*time.Minute) // nothing that the store remembers is over by then
+		if w.plan.Markers && f.Server == 0 {
+			ahead = 10 * idem.DefaultKeyTTL
+			w.judge.lost(slices.Collect(maps.Keys(w.judge.keys)))
+		}
+		w.store.StepClock(ahead, w.plan.Accept)
+		time.AfterFunc(f.For, func() { w.store.StepClock(0, w.plan.Accept) })
+	case StoreClockBack:
+		w.store.StepClock(-200*f.For, true)
+		time.AfterFunc(f.For, func() { w.store.StepClock(0, true) })
+	case RestoreServers:
+		w.zk.Restore(f.For*time.Duration(1+2*f.Server)/2, f.For)
 	case kinds:
 	}
 }

@@ -9,13 +9,15 @@ import (
 )
 
 // ledger is the resource that handlers change. It remembers the highest fence of each
-// operation, and refuses lower ones if it checks fences.
+// operation, and refuses lower ones if it checks fences. A lock domain that was left is over for the
+// operation, as in package fence.
 type ledger struct {
 	checks bool
 
 	mu      sync.Mutex
 	fences  map[string]idem.Fence
-	effects map[string][]effect // by operation
+	over    map[string]map[string]bool // lock domains, by operation
+	effects map[string][]effect        // by operation
 }
 
 // effect is one payment.
@@ -27,7 +29,7 @@ type effect struct {
 var errFenced = errors.New("ledger: a later holder has been here")
 
 func newLedger(checks bool) *ledger {
-	return &ledger{checks: checks, fences: make(map[string]idem.Fence), effects: make(map[string][]effect)}
+	return &ledger{checks: checks, fences: make(map[string]idem.Fence), over: make(map[string]map[string]bool), effects: make(map[string][]effect)}
 }
 
 // raise lets a fence in. Needs mu.
@@ -35,11 +37,23 @@ func (l *ledger) raise(op string, f idem.Fence) error {
 	if !l.checks {
 		return nil
 	}
-	if f.Before(l.fences[op]) {
+	latest := l.fences[op]
+	if f.Before(latest) || l.over[op][f.Domain] {
 		return errFenced
+	}
+	if latest.Domain != f.Domain {
+		l.leave(op, latest.Domain)
 	}
 	l.fences[op] = f
 	return nil
+}
+
+// leave makes a lock domain be over for the operation. Needs mu.
+func (l *ledger) leave(op, domain string) {
+	if l.over[op] == nil {
+		l.over[op] = make(map[string]bool)
+	}
+	l.over[op][domain] = true
 }
 
 // pay makes a payment and returns its receipt. With once it makes no second one for the
@@ -56,10 +70,14 @@ func (l *ledger) pay(ex idem.Execution, once bool) (string, error) {
 	return receipt(ex.OperationID, len(l.effects[ex.OperationID])), nil
 }
 
-// look raises the fence, and returns the receipt of the latest payment, or "" without one.
-func (l *ledger) look(op string, f idem.Fence) (string, error) {
+// look raises the fence, and returns the receipt of the latest payment, or "" without one. The domain of
+// the attempt in doubt is over, if it is another one.
+func (l *ledger) look(op string, f, doubt idem.Fence) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if doubt.Domain != f.Domain {
+		l.leave(op, doubt.Domain)
+	}
 	if err := l.raise(op, f); err != nil {
 		return "", err
 	}

@@ -76,7 +76,7 @@ func (w *world) ask(ctx context.Context, p *process, f func() (string, error)) (
 // resolve is the resolver. It raises the fence and looks, in one step.
 func (w *world) resolve(ctx context.Context, in idem.Interrupted) (idem.Resolution, error) {
 	p := ctx.Value(at{}).(*process)
-	found, err := w.ask(ctx, p, func() (string, error) { return w.ledger.look(in.OperationID, in.Fence) })
+	found, err := w.ask(ctx, p, func() (string, error) { return w.ledger.look(in.OperationID, in.Fence, in.Attempt.Fence) })
 	switch {
 	case err != nil:
 		return idem.StillUnknown(), err

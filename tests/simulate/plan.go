@@ -3,6 +3,7 @@ package simulate
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,23 +55,28 @@ type FaultKind uint8
 
 // The kinds of faults.
 const (
-	CrashProcess   FaultKind = iota // it starts again after For
-	PauseProcess                    // for For
-	CutConnections                  // between the process and ZooKeeper
-	Deafen                          // nothing from the server reaches the process for For
-	Mute                            // nothing from the process reaches the server for For
-	MuteStore                       // nothing from the process reaches the store for For
-	MuteLedger                      // nothing from the process reaches the ledger for For
-	Hang                            // nothing passes between the process and all servers for For
-	IsolateServer                   // from the other servers, for For
-	CrashServer                     // for For
-	IsolateLeader                   // whoever leads then
-	CrashLeader                     // whoever leads then
-	ExpireSession                   // of the process
-	StoreDown                       // for For
-	StoreFallsBack                  // loses the changes of the last For
-	StoreLosesAll                   // its records
-	Stall                           // one answer of the servers comes late, and then nothing passes
+	CrashProcess    FaultKind = iota // it starts again after For
+	PauseProcess                     // for For
+	CutConnections                   // between the process and ZooKeeper
+	Deafen                           // nothing from the server reaches the process for For
+	Mute                             // nothing from the process reaches the server for For
+	MuteStore                        // nothing from the process reaches the store for For
+	MuteLedger                       // nothing from the process reaches the ledger for For
+	Hang                             // nothing passes between the process and all servers for For
+	IsolateServer                    // from the other servers, for For
+	CrashServer                      // for For
+	IsolateLeader                    // whoever leads then
+	CrashLeader                      // whoever leads then
+	ExpireSession                    // of the process
+	StoreDown                        // for For
+	StoreFallsBack                   // loses the changes of the last For
+	StoreLosesAll                    // its records
+	Stall                            // one answer of the servers comes late, and then nothing passes
+	StoreFull                        // takes no writes for For, of all keys or of a part of them
+	StoreStalls                      // does nothing for For, and then what it was asked for
+	StoreClockAhead                  // for For, and right again
+	StoreClockBack                   // for For, and right again
+	RestoreServers                   // ZooKeeper is away for For, and comes back with older data
 	kinds
 )
 
@@ -78,6 +84,7 @@ var kindNames = [...]string{
 	"crash process", "pause process", "cut connections of process", "deafen process", "mute process", "mute towards the store process",
 	"mute towards the ledger process", "hang process", "isolate server", "crash server", "isolate leader", "crash leader",
 	"expire session of process", "store down", "store falls back by", "store loses all", "stall process",
+	"store full", "store stalls", "store clock ahead", "store clock back", "restore servers",
 }
 
 // String says what happens.
@@ -121,11 +128,14 @@ var themes = []theme{
 	{[]FaultKind{Hang, Hang, Hang, IsolateServer, PauseProcess}, 0.01, true, false},
 	{[]FaultKind{Stall, Stall, Stall, Hang, PauseProcess}, 0.01, true, false},
 	{[]FaultKind{IsolateServer, IsolateLeader, CutConnections, CutConnections, CrashServer, Mute, Deafen}, 0.3, false, true},
+	{[]FaultKind{StoreFull, StoreFull, StoreStalls, StoreStalls, StoreClockAhead, StoreClockBack, StoreDown, CrashProcess, PauseProcess}, 0.03, false, false},
+	{[]FaultKind{RestoreServers, RestoreServers, CrashProcess, CrashProcess, PauseProcess, CutConnections, CrashServer, IsolateLeader, StoreDown}, 0.03, false, false},
 }
 
-// everything is all kinds of faults. Crashes and pauses are drawn more often.
+// everything is all kinds of faults but the last one, which allows more than the others. Crashes and pauses are
+// drawn more often.
 var everything = func() (list []FaultKind) {
-	for k := range kinds {
+	for k := range RestoreServers {
 		list = append(list, k)
 	}
 	return append(list, CrashProcess, CrashProcess, CrashProcess, CrashProcess, PauseProcess, PauseProcess, PauseProcess, PauseProcess)
@@ -171,7 +181,16 @@ func NewPlan(seed uint64) Plan {
 	for range 1 + d.IntN(8) {
 		p.Faults = append(p.Faults, p.drawFault(d, th))
 	}
+	// After a restore only the fences of the ledger keep an earlier holder out.
+	if p.has(RestoreServers) && !p.Fenced {
+		p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == RestoreServers })
+	}
 	return p
+}
+
+// has reports whether one of these faults happens.
+func (p *Plan) has(kinds ...FaultKind) bool {
+	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return slices.Contains(kinds, f.Kind) })
 }
 
 func (p *Plan) drawFault(d dice, th theme) Fault {

@@ -163,7 +163,9 @@ func (p *process) live() {
 	p.wg.Go(func() { sw.Run(ctx) })
 	p.wg.Go(func() {
 		defer resting()
-		p.useRecipes(ctx)
+		if !p.w.plan.has(RestoreServers) { // recipes have no memory outside of ZooKeeper
+			p.useRecipes(ctx)
+		}
 	})
 	select {
 	case <-p.ctx.Done():

@@ -14,6 +14,7 @@ import (
 var (
 	seeds = flag.Int("seeds", 50, "how many seeds to run")
 	from  = flag.Uint64("from", 1, "the first seed")
+	only  = flag.String("fault", "", "run only the seeds whose plan has this fault, such as store-full")
 	most  = flag.Int("failures", 1, "stop after so many seeds that failed")
 	tries = flag.Int("tries", 10, "how often a failing plan runs again, and each smaller plan at the most; 0 leaves it as it is")
 )
@@ -24,14 +25,23 @@ func TestSimulate(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	began, ran, failed := time.Now(), 0, 0
 	fenced, lossy := 0, 0 // plans whose ledger checks fences, and whose store loses records
+	with := make([]int, kinds)
 	for seed := *from; seed < *from+uint64(*seeds) && failed < *most; seed++ {
-		ran++
 		plan := NewPlan(seed)
+		if *only != "" && !plan.has(kindNamed(*only)) {
+			continue
+		}
+		ran++
 		if plan.Fenced {
 			fenced++
 		}
-		if slices.ContainsFunc(plan.Faults, func(f Fault) bool { return f.Kind == StoreFallsBack || f.Kind == StoreLosesAll }) {
+		if plan.has(StoreFallsBack, StoreLosesAll) {
 			lossy++
+		}
+		for k := range kinds {
+			if plan.has(k) {
+				with[k]++
+			}
 		}
 		if failures := run(t, plan); len(failures) > 0 {
 			failed++
@@ -41,6 +51,21 @@ func TestSimulate(t *testing.T) {
 	}
 	t.Logf("FIGURE simulate %d seeds from %d in %v, %d failed; %d have the fence check, %d lose records",
 		ran, *from, time.Since(began).Round(time.Millisecond), failed, fenced, lossy)
+	for k, n := range with {
+		t.Logf("FIGURE simulate-%s %d", nameOf(FaultKind(k)), n)
+	}
+}
+
+// nameOf is the name of a fault in a flag and in a figure.
+func nameOf(k FaultKind) string { return strings.ReplaceAll(kindNames[k], " ", "-") }
+
+func kindNamed(name string) FaultKind {
+	for k := range kinds {
+		if nameOf(k) == name {
+			return k
+		}
+	}
+	return kinds
 }
 
 // TestALedgerWithoutFencesMayPayTwice: a holder that is paused between its last check and

@@ -138,7 +138,12 @@ func (c *Client) DomainRetired(ctx context.Context, domain string) (bool, error)
 
 // NoteFence implements idem.Store.
 func (c *Client) NoteFence(ctx context.Context, f idem.Fence) error {
-	_, err := read(ctx, c, func(m *memorystore.Store) (struct{}, error) { return struct{}{}, m.NoteFence(there, f) })
+	_, err := read(ctx, c, func(m *memorystore.Store) (struct{}, error) {
+		if c.s.full != nil && c.s.full(idem.KeyID{}) {
+			return struct{}{}, errFull
+		}
+		return struct{}{}, m.NoteFence(there, f)
+	})
 	return err
 }
 

@@ -28,16 +28,20 @@ type Server struct {
 	Changed func(id idem.KeyID, before, after idem.Record)
 
 	mu      sync.Mutex
-	clock   time.Time // of the change that is applied
+	offset  time.Duration // of the server's clock
+	clock   time.Time     // of the change that is applied, by the server's clock
 	records *memorystore.Store
 	log     []entry
 	down    bool
-	lost    bool // and not accepted
+	lost    bool                  // and not accepted
+	full    func(idem.KeyID) bool // the keys that the server writes nothing of; nil for none
+	stalled time.Time             // it answers nothing until then
 }
 
 // entry is one change.
 type entry struct {
-	at    time.Time
+	at    time.Time // by the true time
+	clock time.Time // by the server's clock
 	id    idem.KeyID
 	apply func(*memorystore.Store) error
 }
@@ -53,21 +57,26 @@ func (s *Server) empty() *memorystore.Store {
 	return memorystore.New(memorystore.WithClock(func() time.Time { return s.clock }))
 }
 
-var errDown = errors.New("simstore: server is down")
+var (
+	errDown = errors.New("simstore: server is down")
+	errFull = fmt.Errorf("simstore: server is full: %w: %w", idem.ErrUnavailable, idem.ErrNoWrites)
+)
 
 // change applies and logs a change.
 func (s *Server) change(id idem.KeyID, begins bool, apply func(*memorystore.Store) error) error {
-	s.mu.Lock()
+	s.enter()
 	defer s.mu.Unlock()
-	if s.down {
+	switch {
+	case s.down:
 		return errDown
+	case s.full != nil && s.full(id):
+		return errFull
 	}
-	s.clock = time.Now()
 	before, _ := s.records.Get(context.Background(), id)
 	if s.lost && (begins || before.State == idem.StateNone) {
 		return fmt.Errorf("simstore: %w", idem.ErrStoreLost)
 	}
-	s.log = append(s.log, entry{s.clock, id, apply})
+	s.log = append(s.log, entry{time.Now(), s.clock, id, apply})
 	err := apply(s.records)
 	s.report(id, before)
 	return err
@@ -83,13 +92,51 @@ func (s *Server) report(id idem.KeyID, before idem.Record) {
 
 // read looks at the records.
 func (s *Server) read(look func(*memorystore.Store) error) error {
-	s.mu.Lock()
+	s.enter()
 	defer s.mu.Unlock()
 	if s.down {
 		return errDown
 	}
-	s.clock = time.Now()
 	return look(s.records)
+}
+
+// enter locks the server for a call, and looks at its clock. A call waits while the server is stalled.
+func (s *Server) enter() {
+	s.mu.Lock()
+	for time.Now().Before(s.stalled) {
+		left := time.Until(s.stalled)
+		s.mu.Unlock()
+		time.Sleep(left)
+		s.mu.Lock()
+	}
+	s.clock = time.Now().Add(s.offset)
+}
+
+// Full makes the server refuse writes about some keys, as one does that has no memory or no replica left
+// for them. It goes on to answer reads. Nil ends that.
+func (s *Server) Full(full func(idem.KeyID) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.full = full
+}
+
+// Stall makes the server do nothing for d. Then it serves the calls that have arrived meanwhile,
+// although their callers may have gone.
+func (s *Server) Stall(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if until := time.Now().Add(d); until.After(s.stalled) {
+		s.stalled = until
+	}
+}
+
+// StepClock makes the server's clock wrong by offset. A step ahead counts as a loss, which the server
+// refuses until Accept, unless it accepts at once.
+func (s *Server) StepClock(offset time.Duration, accept bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = s.lost || offset > s.offset && offset > 0 && !accept
+	s.offset = offset
 }
 
 // Down makes the server refuse every call, or serve again.
@@ -133,10 +180,10 @@ func (s *Server) rebuild(n int) (changed []idem.KeyID) {
 	s.log = s.log[:n:n]
 	s.records = s.empty()
 	for _, e := range s.log {
-		s.clock = e.at
+		s.clock = e.clock
 		_ = e.apply(s.records)
 	}
-	s.clock = time.Now()
+	s.clock = time.Now().Add(s.offset)
 	seen := make(map[idem.KeyID]bool)
 	for _, e := range dropped {
 		was, _ := before.Get(context.Background(), e.id)
@@ -153,7 +200,7 @@ func (s *Server) rebuild(n int) (changed []idem.KeyID) {
 func (s *Server) Record(id idem.KeyID) idem.Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.clock = time.Now()
+	s.clock = time.Now().Add(s.offset)
 	rec, _ := s.records.Get(context.Background(), id)
 	return rec
 }

@@ -36,7 +36,8 @@ type Ensemble struct {
 	rnd      *rand.Rand // for what the leader draws
 	servers  []*server
 	leader   *server // nil during an election
-	epoch    int64
+	epoch    int64   // counts the elections
+	rewound  int64   // how many of them the servers do not know of, because they came back with older data
 	counter  int64
 	log      []*txn
 	commits  int  // entries of the log that are committed
@@ -140,6 +141,12 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
+// nextZxid numbers an entry.
+func (e *Ensemble) nextZxid() int64 {
+	e.counter++
+	return (e.epoch-e.rewound)<<32 | e.counter
+}
+
 // propose appends an entry to the log, and commits it when most servers have it.
 func (e *Ensemble) propose(tx *txn) {
 	e.log = append(e.log, tx)
@@ -208,8 +215,7 @@ func (e *Ensemble) removeContainers() {
 	}
 	for path, z := range e.latest {
 		if z.container && z.creates > 0 && len(z.children) == 0 {
-			e.counter++
-			tx := &txn{zxid: e.epoch<<32 | e.counter, time: time.Now().UnixMilli(), code: opDelete, ops: []op{{code: opDelete, path: path}}}
+			tx := &txn{zxid: e.nextZxid(), time: time.Now().UnixMilli(), code: opDelete, ops: []op{{code: opDelete, path: path}}}
 			e.latest.apply(tx, &tx.ops[0])
 			e.propose(tx)
 		}

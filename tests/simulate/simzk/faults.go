@@ -65,6 +65,35 @@ func (e *Ensemble) Crash(i int, d time.Duration) {
 	}
 }
 
+// Restore stops all servers for d. They come back with the data of a backup that was made a time
+// age ago. So zxids begin again, and the sessions from before the backup live again.
+func (e *Ensemble) Restore(age, d time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	made := time.Now().Add(-age).UnixMilli()
+	kept := e.commits
+	for kept > 0 && e.log[kept-1].time > made {
+		kept--
+	}
+	e.log, e.commits = e.log[:kept:kept], kept
+	for _, s := range e.servers {
+		s.down, s.looking = true, false
+		s.drop()
+		s.boot()
+		s.tree, s.applied, s.zxid = newTree(), 0, 0
+		e.after(d, func() {
+			s.down = false
+			e.rejoin(s)
+		})
+	}
+	latest := int64(0) // epoch that the servers know of
+	if kept > 0 {
+		latest = e.log[kept-1].zxid >> 32
+	}
+	e.rewound = e.epoch - latest
+	e.elect()
+}
+
 // rejoin brings a server up to date with the others.
 func (e *Ensemble) rejoin(s *server) {
 	switch {

@@ -19,8 +19,7 @@ type txn struct {
 // prepare decides a request. It applies the result to the leader's view, which is ahead of
 // what is committed.
 func (e *Ensemble) prepare(session int64, from *server, code int32, ops []op) *txn {
-	e.counter++
-	tx := &txn{zxid: e.epoch<<32 | e.counter, session: session, time: time.Now().UnixMilli(), code: code}
+	tx := &txn{zxid: e.nextZxid(), session: session, time: time.Now().UnixMilli(), code: code}
 	refuse := func(code int32) *txn {
 		tx.code, tx.ops = opError, []op{{code: opError, failed: code}}
 		return tx

@@ -14,6 +14,7 @@ var (
 	ErrExpired  = errors.New("zookeeper: session expired")
 	ErrNoMember = errors.New("zookeeper: the session's member znode is gone")
 	ErrGivenUp  = errors.New("zookeeper: session was given up, nothing was acknowledged for too long")
+	ErrRewound  = errors.New("zookeeper: the ensemble came back with older data")
 	ErrClosed   = errors.New("zookeeper: client is closed")
 
 	errNotReady     = errors.New("not ready")

@@ -16,6 +16,7 @@ type requests struct {
 	member  *zk.SetDataRequest
 	renewed func() // called when a write has confirmed a connection
 	applied atomic.Int64
+	version atomic.Int32 // of the member znode, after the acknowledged writes
 }
 
 // Applied is the highest zxid of the session's acknowledged writes.
@@ -53,13 +54,18 @@ func (r *requests) confirmation() (gen uint64, err error) {
 //
 // An answer renews the trust in the session's leases, counted from before the write was
 // sent. A refusal counts as well, since it takes the same way through the quorum.
+//
+// Each write raises the version of the member. If the version is not above one that was acknowledged
+// before the write was sent, the servers came back with older data, and with this session in it. They
+// have forgotten locks of the session, and others that it had released are there again. So the
+// session ends, and all of its znodes go.
 func (r *requests) send(ops ...any) Result {
 	gen, err := r.connection()
 	if err != nil {
 		return Result{Outcome: Unsent, Err: err}
 	}
 	answered := r.guard()
-	sent := r.now()
+	before, sent := r.version.Load(), r.now()
 	answer, err := r.conn.Multi(append([]any{r.member}, ops...)...)
 	acked := r.now()
 	answered()
@@ -68,6 +74,9 @@ func (r *requests) send(ops ...any) Result {
 	switch {
 	case got.Outcome == Ended:
 		r.die(got.Err)
+	case got.Outcome == Applied && !later(got.version, before):
+		r.die(ErrRewound)
+		return Result{Outcome: Ended, Err: ErrRewound}
 	case got.Outcome == Refused && got.Op < 0: // no write of this session can ever succeed
 		r.die(notPermittedAt(r.member.Path, got.Err))
 	case got.Outcome == Applied || got.Outcome == Refused:
@@ -80,9 +89,15 @@ func (r *requests) send(ops ...any) Result {
 		for known := r.applied.Load(); known < got.Zxid && !r.applied.CompareAndSwap(known, got.Zxid); {
 			known = r.applied.Load()
 		}
+		for known := r.version.Load(); got.Outcome == Applied && later(got.version, known) && !r.version.CompareAndSwap(known, got.version); {
+			known = r.version.Load()
+		}
 	}
 	return got
 }
+
+// later reports whether a version of a znode follows another one. Versions of 32 bits wrap around.
+func later(version, than int32) bool { return version-than > 0 }
 
 // guard limits how long a write may stay unanswered over one connection. Then it drops the
 // connection, and the session moves to another server while its leases are still trusted.

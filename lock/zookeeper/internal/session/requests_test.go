@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -222,5 +223,37 @@ func TestRefusedPinEndsTheSession(t *testing.T) {
 	await(t, "the end of the session", r.s.Over())
 	if err := r.s.Err(); !errors.Is(err, ErrNotPermitted) {
 		t.Errorf("Err() = %v, want %v", err, ErrNotPermitted)
+	}
+}
+
+// Servers that came back with older data may still have the session, and its member with an older
+// version. The session ends then, because locks that it had released are there again.
+func TestSessionEndsWhenItsMemberIsOlder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.s
+	for range 3 {
+		if got := s.Write(); got.Outcome != Applied {
+			t.Fatalf("Write() = %+v, want it applied", got)
+		}
+	}
+	other := rawConn(t, []string{r.proxy.Addr()})
+	if _, err := other.Multi(&zk.DeleteRequest{Path: s.Member(), Version: -1}, &zk.CreateRequest{Path: s.Member(), Acl: zk.WorldACL(zk.PermAll)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Write(); got.Outcome != Ended || !errors.Is(got.Err, ErrRewound) || !errors.Is(s.Err(), ErrRewound) {
+		t.Errorf("Write() = %+v on an older member, then Err() = %v; want %v", got, s.Err(), ErrRewound)
+	}
+	until(t, "another session", func() bool { next := r.k.Current(); return next != nil && next != s })
+}
+
+func TestVersionsWrapAround(t *testing.T) {
+	for _, tt := range []struct {
+		version, than int32
+		want          bool
+	}{{1, 0, true}, {0, 0, false}, {5, 6, false}, {math.MinInt32, math.MaxInt32, true}, {math.MaxInt32, math.MinInt32, false}} {
+		if got := later(tt.version, tt.than); got != tt.want {
+			t.Errorf("later(%d, %d) = %v, want %v", tt.version, tt.than, got, tt.want)
+		}
 	}
 }

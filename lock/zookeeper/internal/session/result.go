@@ -36,6 +36,8 @@ type Result struct {
 	// Op is the index of the culprit when refused, or -1 for the pin itself.
 	Op  int
 	Err error
+
+	version int32 // of the member znode, when applied
 }
 
 // RefusedBy reports whether a write was refused because of its first operation, with
@@ -94,7 +96,7 @@ func interpret(n int, answer []zk.MultiResponse, err error) Result {
 		}
 		return Result{Outcome: Unknown, Err: err}
 	}
-	r := Result{Outcome: Applied, Zxid: answer[0].Stat.Mzxid, Created: make([]string, n)}
+	r := Result{Outcome: Applied, Zxid: answer[0].Stat.Mzxid, Created: make([]string, n), version: answer[0].Stat.Version}
 	for i, op := range answer[1:] {
 		r.Created[i] = op.String
 	}
