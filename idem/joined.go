@@ -373,7 +373,7 @@ func (e *Engine) settleAlone(ctx context.Context, run *run) (settled bool, err e
 	giveUp := time.Now().Add(e.cfg.settleTimeout)
 	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
 	for {
-		res, err := e.callSettle(ctx, run.request, &run.settlement)
+		res, err := e.callSettle(ctx, run.request, &run.settlement, time.Until(giveUp))
 		if err == nil || unreadable(err) {
 			return res.Settled, err
 		}

@@ -38,7 +38,7 @@ func (e *Engine) escapedInBackground(ctx context.Context, run *run) {
 		defer tx.Release(ctx)
 		pause := backoff{first: 50 * time.Millisecond, most: time.Second}
 		for {
-			_, err := e.callSettle(stop, run.request, &run.settlement)
+			_, err := e.callSettle(stop, run.request, &run.settlement, patient)
 			switch {
 			case err == nil:
 				e.ended(ctx, run, EventUnknown, nil)

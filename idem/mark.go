@@ -52,7 +52,7 @@ func (e *Engine) neverRan(ctx context.Context, r *request, lease Lease) {
 // does not answer, the next holder of the lock finds the attempt interrupted.
 func (e *Engine) neverRuns(ctx context.Context, r *request, lease Lease) {
 	run := r.withoutHandler(lease)
-	if _, err := e.settleOnce(ctx, run); err != nil {
+	if _, err := e.settleOnce(ctx, run, e.cfg.settleTimeout); err != nil {
 		e.abandon(ctx, run, false, err)
 	} else {
 		run.mark()
@@ -171,7 +171,7 @@ func (e *Engine) restoreMarked(ctx context.Context, r *request, lease Lease, m *
 	if m.State == StateCompleted {
 		s.Response = &Response{Omitted: true}
 	}
-	if _, err := e.callSettle(ctx, r, &s); err != nil {
+	if _, err := e.callSettle(ctx, r, &s, e.cfg.settleTimeout); err != nil {
 		return storeRefusal(err)
 	}
 	return nil

@@ -73,7 +73,7 @@ func (e *Engine) settleAs(ctx context.Context, r *request, lease Lease, resoluti
 	if err := lease.Err(); err != nil {
 		return false, refuse(CodeOwnershipLost, err)
 	}
-	res, err := e.callSettle(ctx, r, &s)
+	res, err := e.callSettle(ctx, r, &s, e.cfg.settleTimeout)
 	if err != nil {
 		return false, storeRefusal(err)
 	}

@@ -94,7 +94,7 @@ func (e *Engine) settle(ctx context.Context, run *run) (settled, told bool, err 
 	giveUp := time.Now().Add(e.cfg.settleTimeout)
 	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
 	for {
-		settled, err := e.settleOnce(ctx, run)
+		settled, err := e.settleOnce(ctx, run, time.Until(giveUp))
 		if err == nil {
 			return settled, false, nil
 		}
@@ -123,7 +123,7 @@ func (e *Engine) settleInBackground(ctx context.Context, run *run, told bool) {
 		defer func() { e.endWait(first, result) }()
 		pause := backoff{first: 50 * time.Millisecond, most: time.Second}
 		for {
-			settled, err := e.settleOnce(stop, run)
+			settled, err := e.settleOnce(stop, run, patient)
 			switch {
 			case err == nil && settled:
 				e.ended(ctx, run, settledEvents[run.settlement.State], nil)
@@ -148,12 +148,15 @@ func (e *Engine) settleInBackground(ctx context.Context, run *run, told bool) {
 	})
 }
 
-// settleOnce is one try of step 7. The store may repair a record that it has lost, or that fell
+// patient is for a call that no client waits for.
+const patient = time.Hour
+
+// settleOnce is one try of step 7, for which the caller has time left. The store may repair a record that it has lost, or that fell
 // back to its form before the attempt.
-func (e *Engine) settleOnce(ctx context.Context, run *run) (settled bool, err error) {
+func (e *Engine) settleOnce(ctx context.Context, run *run, left time.Duration) (settled bool, err error) {
 	s := &run.settlement
 	s.LeaseTrusted = !run.lost()
-	res, err := e.callSettle(ctx, run.request, s)
+	res, err := e.callSettle(ctx, run.request, s, left)
 	rec := &res.Record
 	if res.Repaired {
 		e.observe(ctx, run.request, Event{Type: EventRepaired, Attempt: s.Attempt, State: rec.State})
@@ -167,16 +170,24 @@ func (e *Engine) settleOnce(ctx context.Context, run *run) (settled bool, err er
 	return res.Settled, err
 }
 
+// settleRate is how many bytes of a response a settlement carries in a second at least.
+const settleRate = 256 << 10
+
 // callSettle calls the store. If the store cannot hold the response, callSettle settles without
-// it, because the outcome stands.
-func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement) (res SettleResult, err error) {
+// it, because the outcome stands. A large response takes longer on a slow link, so its call gets more than
+// the usual time if the caller has as much left. Otherwise it could never be stored.
+func (e *Engine) callSettle(ctx context.Context, r *request, s *Settlement, left time.Duration) (res SettleResult, err error) {
 	defer recovered("Settle", &err)
-	call, cancel := context.WithTimeout(ctx, e.cfg.storeTimeout)
+	timeout := e.cfg.storeTimeout
+	if s.Response != nil {
+		timeout += time.Duration(s.Response.size()) * time.Second / settleRate
+	}
+	call, cancel := context.WithTimeout(ctx, min(timeout, max(left, e.cfg.storeTimeout)))
 	defer cancel()
 	res, err = e.store.Settle(call, r.id, *s)
 	if errors.Is(err, ErrResponseInvalid) && s.Response != nil && !s.Response.Omitted {
 		s.Response = &Response{Status: s.Response.Status, Omitted: true, Span: s.Response.Span}
-		return e.callSettle(ctx, r, s)
+		return e.callSettle(ctx, r, s, left)
 	}
 	r.record = res.Record
 	return res, err

@@ -253,3 +253,54 @@ func TestRecordThatKeepsChangingLeavesNoLock(t *testing.T) {
 	b.wantRuns(0)
 	b.wantFree("k")
 }
+
+// slowLink is a store whose settlements take as long as their responses need on a slow link.
+type slowLink struct {
+	idem.Store
+	rate int // bytes a second
+}
+
+func (s slowLink) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (idem.SettleResult, error) {
+	if st.Response != nil {
+		select {
+		case <-time.After(time.Duration(len(st.Response.Body)) * time.Second / time.Duration(s.rate)):
+		case <-ctx.Done():
+			return idem.SettleResult{}, ctx.Err()
+		}
+	}
+	return s.Store.Settle(ctx, id, st)
+}
+
+// TestALargeResponseIsStoredOverASlowLink: it takes longer than the store's time-out. The client waits for the
+// settle time-out and no longer.
+func TestALargeResponseIsStoredOverASlowLink(t *testing.T) {
+	for name, tt := range map[string]struct {
+		size    int
+		want    time.Duration // until the answer
+		delayed int           // events
+	}{
+		"within the settle time-out": {384 << 10, 1500 * time.Millisecond, 0},
+		"in the background":          {1 << 20, 2 * time.Second, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, parts{})
+				e := b.another(b.locks, slowLink{b.store, 256 << 10}, idem.WithObserver(b.observe))
+				began := time.Now()
+				res, err := e.Do(t.Context(), b.operation("k", "a"), func(context.Context) (idem.Response, error) {
+					return idem.Response{Status: 201, Body: make([]byte, tt.size)}, nil
+				})
+				if took := time.Since(began).Round(100 * time.Millisecond); err != nil || res.Response.Status != 201 || took != tt.want {
+					t.Errorf("Do() = %d, %v after %v, want 201 after %v", res.Response.Status, err, took, tt.want)
+				}
+				time.Sleep(10 * time.Second)
+				if rec, err := b.store.Get(t.Context(), idem.NewKeyID("m1", "k")); err != nil || rec.State != idem.StateCompleted {
+					t.Errorf("Get() = %v, %v, want the response stored", rec.State, err)
+				}
+				if n := b.saw(idem.EventSettleDelayed); n != tt.delayed {
+					t.Errorf("%d events that the settlement is delayed, want %d", n, tt.delayed)
+				}
+			})
+		})
+	}
+}

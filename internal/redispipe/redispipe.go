@@ -22,8 +22,8 @@
 //   - A call waits for the pipeline before it for [patience] at most. If that has no answer
 //     by then, the calls that wait use another connection.
 //
-// Large values do not belong here, because the other calls of the pipeline wait for them.
-// A WAIT does not either, because it concerns the last write of one connection.
+// Large values belong into a [Bulk], because the other calls of the pipeline would wait for them. A pipeline is
+// bounded in bytes, too. A WAIT does not belong here, because it concerns the last write of one connection.
 package redispipe
 
 import (
@@ -44,6 +44,8 @@ const (
 	// most is the number of calls in one pipeline. Redis answers a pipeline as a whole, so
 	// a longer one delays its first call.
 	most = 128
+	// maxBytes is what one pipeline carries, unless its first call alone is larger.
+	maxBytes = 256 << 10
 )
 
 // Lane sends calls to one server or to one slot of a cluster. Calls that share a pipeline
@@ -63,6 +65,7 @@ type Lane struct {
 type call struct {
 	ctx  context.Context
 	cmds []goredis.Cmder
+	size int           // bytes, roughly
 	done chan struct{} // closed when the commands have their answers, or will get none
 	err  error         // set before done is closed: the commands were not sent
 }
@@ -100,7 +103,7 @@ func (l *Lane) enter(ctx context.Context, cmds []goredis.Cmder) (turn uint64, c 
 		l.busy = true
 		return l.turn, nil
 	}
-	c = &call{ctx: ctx, cmds: cmds, done: make(chan struct{})}
+	c = &call{ctx: ctx, cmds: cmds, size: sizeOf(cmds), done: make(chan struct{})}
 	l.waiting = append(l.waiting, c)
 	l.limitWait()
 	return l.turn, c
@@ -119,7 +122,7 @@ func (l *Lane) next(turn uint64) {
 		l.overdue.Stop()
 		l.overdue = nil
 	}
-	n := min(len(l.waiting), most)
+	n := l.fits()
 	if n == 0 {
 		l.busy = false
 		return
@@ -128,6 +131,33 @@ func (l *Lane) next(turn uint64) {
 	l.waiting = l.waiting[n:]
 	l.limitWait()
 	go l.sendTogether(batch, l.turn)
+}
+
+// fits is how many of the calls that wait go into the next pipeline. The caller holds mu.
+func (l *Lane) fits() (n int) {
+	for size := 0; n < min(len(l.waiting), most); n++ {
+		if size += l.waiting[n].size; n > 0 && size > maxBytes {
+			break
+		}
+	}
+	return n
+}
+
+// sizeOf counts the texts in commands.
+func sizeOf(cmds []goredis.Cmder) (n int) {
+	for _, cmd := range cmds {
+		for _, arg := range cmd.Args() {
+			switch arg := arg.(type) {
+			case *string:
+				n += len(*arg)
+			case string:
+				n += len(arg)
+			case []byte:
+				n += len(arg)
+			}
+		}
+	}
+	return n
 }
 
 // limitWait starts the timer of this turn if calls wait for its end. The caller holds mu.

@@ -22,7 +22,7 @@ const (
 // until a fault is set, and is safe for concurrent use. It dials the server once
 // for each new connection, so it finds a restarted server again.
 //
-// Standing faults (Refuse, StallAccept, BlackHole, Freeze, Slow, Lag) last until Restore.
+// Standing faults (Refuse, StallAccept, BlackHole, Freeze, Slow, Limit, Lag) last until Restore.
 // Single faults (DropNextReply, DropNextRequest, HoldNext, HoldNextReply) hit
 // one request each, the oldest first.
 type Proxy struct {
@@ -39,6 +39,8 @@ type Proxy struct {
 	stalled  bool
 	hole     Direction
 	slow     time.Duration
+	rate     int                 // bytes a second; 0: no limit
+	free     [Both + 1]time.Time // by direction, when the link is free
 	frozen   Direction
 	links    map[*link]struct{}
 	rules    []*rule

@@ -2,6 +2,7 @@ package testserver
 
 import (
 	"fmt"
+	"net"
 	"time"
 )
 
@@ -43,6 +44,56 @@ func (p *Proxy) Freeze(d Direction) { p.change(func() { p.frozen = d }) }
 // Slow(0) ends that, except for bytes that wait already.
 func (p *Proxy) Slow(d time.Duration) { p.change(func() { p.slow = d }) }
 
+// Limit lets so many bytes a second pass in each direction, over all connections together, as a slow link
+// does. Connections take turns with pieces of a few KiB. Limit(0) ends that.
+func (p *Proxy) Limit(bytesPerSecond int) { p.change(func() { p.rate = bytesPerSecond }) }
+
+const (
+	// piece is how many bytes of a frame pass at a time over a slow link.
+	piece = 8 << 10
+	// catchUp bounds for how long an idle link saves up.
+	catchUp = 100 * time.Millisecond
+)
+
+// pass writes a frame, at the speed of the link.
+func (p *Proxy) pass(l *link, d Direction, dst net.Conn, frame []byte) error {
+	for p.limited() && len(frame) > 0 {
+		now := frame[:min(piece, len(frame))]
+		select {
+		case <-time.After(time.Until(p.reserve(d, len(now)))):
+		case <-l.done:
+			return net.ErrClosed
+		}
+		if _, err := dst.Write(now); err != nil {
+			return err
+		}
+		frame = frame[len(now):]
+	}
+	_, err := dst.Write(frame)
+	return err
+}
+
+func (p *Proxy) limited() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rate > 0
+}
+
+// reserve is the time at which n more bytes have passed.
+func (p *Proxy) reserve(d Direction, n int) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rate == 0 {
+		return time.Time{}
+	}
+	next := time.Now().Add(-catchUp) // a machine under load wakes writers late
+	if p.free[d].After(next) {
+		next = p.free[d]
+	}
+	p.free[d] = next.Add(time.Duration(n) * time.Second / time.Duration(p.rate))
+	return p.free[d]
+}
+
 func (p *Proxy) slowness() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,7 +104,7 @@ func (p *Proxy) slowness() time.Duration {
 // matching request so far. Held frames stay held until their Release.
 func (p *Proxy) Restore() {
 	p.change(func() {
-		p.stalled, p.hole, p.frozen, p.slow, p.rules, p.lag = false, 0, 0, 0, nil, nil
+		p.stalled, p.hole, p.frozen, p.slow, p.rate, p.rules, p.lag = false, 0, 0, 0, 0, nil, nil
 	})
 	p.closeLinks(func(l *link) bool { return l.gap })
 	p.Refuse(false)

@@ -205,7 +205,7 @@ func (l *link) write(d Direction, dst net.Conn, queue <-chan item) {
 			return
 		case p.swallow(l, d):
 		default:
-			if _, err := dst.Write(it.frame); err != nil {
+			if err := p.pass(l, d, dst, it.frame); err != nil {
 				l.closeWhenOpen(Both &^ d) // the news travels back to the source
 				return
 			}

@@ -33,7 +33,8 @@ func (s *Store) Begin(ctx context.Context, id idem.KeyID, req idem.BeginRequest)
 			packTTLs(req.ResultTTL, req.KeyTTL), now.packed(),
 		}}
 		if s.replicas != nil {
-			return s.replicas.begin(ctx, redisserver.ShardOf(id), call)
+			r, err := s.replicas.begin(ctx, redisserver.ShardOf(id), call)
+			return s.withBody(ctx, "begin", id, r, err)
 		}
 		return s.run(ctx, "begin", id, beginScript, call)
 	})

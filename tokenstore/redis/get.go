@@ -10,7 +10,6 @@ import (
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
-	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
 
 // Get returns the record of id, in one round trip, or in two if the response has a key of
@@ -84,9 +83,16 @@ func (s *Store) read(ctx context.Context, keys *recordKeys, withBody, writeFirst
 		}
 	}
 	if withBody {
-		pipe := s.client.Pipeline()
-		_ = pipe.BatchProcess(ctx, cmds...)
-		redisserver.Exec(ctx, pipe)
+		answered := func() (n int) {
+			if all := values.Val(); len(all) > 4 {
+				body, _ := all[4].(string)
+				n = len(body)
+			}
+			return n
+		}
+		if err := s.bulk.Read(ctx, s.server(ctx, keys.record), answered, cmds...); err != nil {
+			return nil, at, err
+		}
 	} else if err := s.lanes[keys.shard.number].Do(ctx, cmds...); err != nil {
 		return nil, at, err
 	}

@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/redispipe"
 	"github.com/idemkeeper/idemkeeper/internal/redisscript"
 	"github.com/idemkeeper/idemkeeper/internal/redisserver"
 )
@@ -58,13 +59,24 @@ type reply struct {
 	record  idem.Record
 	now     time.Time // by the server's clock; the zero time if the script does not tell
 	tripped bool      // for verdictJumped: the canary is missing before its time
+	apart   bool      // the record is not decoded, because its response has a key of its own
 }
 
 // run runs a script on the keys of id, in a pipeline that it may share with other calls.
 func (s *Store) run(ctx context.Context, method string, id idem.KeyID, script *goredis.Script, call redisscript.Call) (reply, error) {
+	return s.runSized(ctx, method, id, script, call, 0)
+}
+
+// runSized is run for a call with a text of size bytes. A large one does not share a pipeline.
+func (s *Store) runSized(ctx context.Context, method string, id idem.KeyID, script *goredis.Script, call redisscript.Call, size int) (r reply, err error) {
 	cmd := goredis.NewStringSliceCmd(ctx, redisscript.EvalSha(script, call)...)
 	cmd.SetFirstKeyPos(redisscript.FirstKey)
-	if err := s.lanes[redisserver.ShardOf(id)].Do(ctx, cmd); err != nil {
+	if size >= redispipe.Large {
+		err = s.bulk.Write(ctx, s.server(ctx, call.Keys[0]), size, cmd)
+	} else {
+		err = s.lanes[redisserver.ShardOf(id)].Do(ctx, cmd)
+	}
+	if err != nil {
 		return reply{}, s.failed(ctx, method, err)
 	}
 	parts, err := cmd.Result()
@@ -74,7 +86,27 @@ func (s *Store) run(ctx context.Context, method string, id idem.KeyID, script *g
 	if err != nil {
 		return reply{}, s.failed(ctx, method, err)
 	}
-	return parseReply(method, parts)
+	r, err = parseReply(method, parts)
+	return s.withBody(ctx, method, id, r, err)
+}
+
+// withBody adds the response to the answer of a script that found a record with a response apart. The script does
+// not return that, because it may be large. The record may have changed since, which is as if the script had come
+// later.
+func (s *Store) withBody(ctx context.Context, method string, id idem.KeyID, r reply, err error) (reply, error) {
+	if err != nil || !r.apart {
+		return r, err
+	}
+	keys := s.keys.of(id)
+	found, now, err := s.readFromPrimary(ctx, &keys)
+	if err != nil {
+		return r, err
+	}
+	r.now = now
+	if r.record, err = decodeValues(found[0], found[4], now); err != nil {
+		err = fmt.Errorf("tokenstore/redis: %s: %w", method, err)
+	}
+	return r, err
 }
 
 // compared runs a call that compares the incarnation of the key's shard, and perhaps its clock.
@@ -88,7 +120,7 @@ func (s *Store) compared(ctx context.Context, method string, id idem.KeyID, call
 }
 
 // parseReply reads an answer {verdict, record, response, now}. A script leaves out the
-// last parts if it has nothing to say there.
+// last parts if it has nothing to say there. See [Store.withBody] for a response apart.
 func parseReply(method string, parts []string) (r reply, err error) {
 	var all [4]string
 	copy(all[:], parts)
@@ -100,6 +132,9 @@ func parseReply(method string, parts []string) (r reply, err error) {
 	case verdictUnreadable:
 		err = cannotRead(r.packed)
 	default:
+		if r.apart = isApart(r.packed); r.apart {
+			break
+		}
 		r.record, err = decodeRecord(r.packed, all[2], r.now)
 	}
 	if err != nil {

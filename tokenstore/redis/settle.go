@@ -29,7 +29,7 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 		call.Keys = append(call.Keys, s.keys.decisions(redisserver.ShardOf(id)))
 		call.Args = append(call.Args, strconv.Itoa(keptDecisions))
 	}
-	r, err := s.run(ctx, "settle", id, settleScript, call)
+	r, err := s.runSized(ctx, "settle", id, settleScript, call, len(call.Args[argResponse]))
 	if err != nil {
 		return res, err
 	}
@@ -41,6 +41,9 @@ func (s *Store) Settle(ctx context.Context, id idem.KeyID, st idem.Settlement) (
 	}
 	return res, nil
 }
+
+// argResponse is the place of the response in settleArgs.
+const argResponse = 5
 
 // settleArgs are the first 20 ARGV of settle.lua.
 func (s *Store) settleArgs(member string, st *idem.Settlement, now reading) ([]string, error) {

@@ -21,6 +21,7 @@ var _ idem.Store = (*Store)(nil)
 type Store struct {
 	client   goredis.UniversalClient
 	lanes    [Shards]*redispipe.Lane // the same one for all shards of a single server
+	bulk     *redispipe.Bulk         // for calls with large responses
 	keys     *layout
 	loss     *loss.Guard
 	evicts   *redisserver.Eviction
@@ -48,7 +49,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 	if err := redisserver.CheckClient(client); err != nil {
 		return nil, fmt.Errorf("tokenstore/redis: %w", err)
 	}
-	s := &Store{client: client, lanes: newLanes(client), keys: newLayout(cfg.prefix), readOnly: cfg.readOnly, clocks: newClocks(cfg, client)}
+	s := &Store{client: client, lanes: newLanes(client), bulk: redispipe.NewBulk(client), keys: newLayout(cfg.prefix), readOnly: cfg.readOnly, clocks: newClocks(cfg, client)}
 	s.confirmsRole = s.clocks.single && !cfg.readOnly
 	if s.replicas, err = newReplication(cfg, client); err != nil {
 		return nil, err
@@ -93,6 +94,16 @@ func newLanes(client goredis.UniversalClient) (lanes [Shards]*redispipe.Lane) {
 		lanes[shard] = redispipe.New(client)
 	}
 	return lanes
+}
+
+// server names the server of a key. The client knows it without a round trip.
+func (s *Store) server(ctx context.Context, key string) string {
+	if cluster, ok := s.client.(*goredis.ClusterClient); ok {
+		if node, err := cluster.MasterForKey(ctx, key); err == nil {
+			return node.Options().Addr
+		}
+	}
+	return ""
 }
 
 // checkServers refuses a server with an eviction policy. It warns if the server hides its

@@ -43,8 +43,8 @@ if r then
     save(r)
     return {'begun', r, '', p48(now)}
   end
-  if stale(r, sub(mine, 1, 8), dom) then return {'stale', r, body(r), p48(now)} end
-  if kind(r) ~= wanted_kind or not allows(r) then return {'kept', r, body(r), p48(now)} end
+  if stale(r, sub(mine, 1, 8), dom) then return {'stale', r, '', p48(now)} end
+  if kind(r) ~= wanted_kind or not allows(r) then return {'kept', r, '', p48(now)} end
   number, created, token, before = u32(r, 5), sub(r, 82, 87), sub(r, 112, 117), bare(r)
   if place(r) == APART then redis.call('DEL', KEYS[4]) end
 elseif wanted_kind ~= CLIENT or over ~= '' then

@@ -10,7 +10,7 @@
 local r, refusal, incarnation = load()
 if refusal then return refusal end
 if incarnation ~= ARGV[1] then return {'lost'} end
-if r then return {'issued', r, body(r), p48(now)} end
+if r then return {'issued', r, '', p48(now)} end
 r = VERSION .. ISSUED .. TOKEN .. NOWHERE .. NO_ATTEMPT .. NO_ID .. NO_FINGERPRINT
   .. p48(now) .. NEVER .. NEVER .. NEVER .. NEVER .. p48(now + ARGV[2]) .. NO_TEXTS .. NO_REPAIR
 save(r)

@@ -143,15 +143,6 @@ local function save(r)
   end
 end
 
--- The response of a record that keeps it apart, or ''. A zero byte stands for a response
--- that was cut off to nothing.
-local function body(r)
-  if place(r) ~= APART then return '' end
-  local b = redis.call('GET', KEYS[4])
-  if b == '' then return '\0' end
-  return b or ''
-end
-
 -- The unknown record of an attempt that did not run, made from an open record r. It is
 -- bound to the same request and has no response. a is the attempt, and dom is the domain
 -- of its fence.

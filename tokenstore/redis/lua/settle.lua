@@ -49,13 +49,13 @@ if r and attempt(r) == mine and domain(r) == dom then
   if sub(r, 33, 48) == id and (state(r) == target or state(r) == ISSUED and target == RELEASED) then
     return {sub(r, 123, 123) == REPAIR and 'repaired' or 'settled', bare(r), '', p48(now)}
   end
-  if not open(r) then return {'kept', r, body(r), p48(now)} end
+  if not open(r) then return {'kept', r, '', p48(now)} end
   its_kind, its_route, its_fingerprint, its_started = kind(r), route(r), sub(r, 49, 81), sub(r, 88, 93)
 else
   -- Completed and unknown only forbid runs. Released allows one, so it needs a lease that
   -- proves that no later attempt has begun.
   local may = lease == 'trusted' or lease == 'untrusted' and target ~= RELEASED
-  if not may or r and not older(r) then return {'kept', r or '', r and body(r) or '', p48(now)} end
+  if not may or r and not older(r) then return {'kept', r or '', '', p48(now)} end
   -- The expiry of a missing token is lost. The token stays missing and cannot be used.
   if not r and target == RELEASED and its_kind == TOKEN then return {'settled', '', '', p48(now)} end
   repair = REPAIR
