@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -375,6 +376,28 @@ func TestStoreThatIsDown(t *testing.T) {
 	if !strings.Contains(r.log.String(), "10.0.0.1") {
 		t.Errorf("the log does not tell the reason: %s", r.log)
 	}
+}
+
+// A part of the store that does not answer hides no records of the others.
+func TestStoreThatIsDownInPart(t *testing.T) {
+	t.Parallel()
+	store := partialStore{memorystore.New()}
+	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+		return newEngine(t, memorylock.New(), store, opts...), store
+	})
+	if _, err := store.Begin(t.Context(), id("k"), idem.BeginRequest{Route: "POST /part", Nonce: idem.NewNonce(), Fence: idem.Fence{Domain: "d", Token: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	r.as("ada").get("?view=all").want(t, 200, "A part of the token store does not answer", "POST /part", "!10.0.0.1")
+	r.as("ada").get("health").want(t, 200, "A part of the token store does not answer", "1 running or interrupted", "!10.0.0.1")
+}
+
+// partialStore lists what the part has that answers.
+type partialStore struct{ *memorystore.Store }
+
+func (s partialStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	page, err := s.Store.ListOpen(ctx, q)
+	return page, cmp.Or(err, errDown)
 }
 
 type brokenStore struct{ *memorystore.Store }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -180,11 +181,10 @@ func (c *Console) countOpen(ctx context.Context, rep *report) (open, domains Hea
 	under := make(map[string]int)
 	now, err := c.look.Clock(ctx)
 	seen, oldest := 0, time.Time{}
+	var failed error // of a part of the store
 	for q := (idem.OpenQuery{Limit: countPage}); err == nil; {
-		var page idem.OpenPage
-		if page, err = c.cfg.Store.ListOpen(ctx, q); err != nil {
-			break
-		}
+		page, listErr := c.cfg.Store.ListOpen(ctx, q)
+		failed = cmp.Or(failed, listErr)
 		for i := range page.Records {
 			o := &page.Records[i]
 			if oldest.IsZero() {
@@ -211,13 +211,16 @@ func (c *Console) countOpen(ctx context.Context, rep *report) (open, domains Hea
 			break
 		}
 	}
-	if err != nil {
+	if err != nil || failed != nil && seen == 0 {
 		open.Level, open.Text = Fail, "The open records could not be listed."
 		domains.Level, domains.Text = None, "Not known, because the open records could not be listed."
 		return open, domains
 	}
 	open.Level, open.Text = c.gradeOpen(rep, seen, now.Sub(oldest))
 	domains.Level, domains.Text = c.gradeDomains(ctx, samples, under)
+	if failed != nil {
+		open.Level, open.Text = Fail, "A part of the token store does not answer. Of the others: "+open.Text
+	}
 	return open, domains
 }
 

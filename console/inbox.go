@@ -115,6 +115,7 @@ type listing struct {
 	Scanned int
 	Cut     bool // the page ends because so many records were left out
 	Running int  // attempts that were left out, because they run or seem to
+	Partial bool // a part of the store did not answer
 }
 
 // list reads one page. It looks at the locks of the records that it shows, and for the doubts of
@@ -126,9 +127,10 @@ func (c *Console) list(ctx context.Context, q query) (l listing, err error) {
 	}
 	for {
 		page, err := c.cfg.Store.ListOpen(ctx, open)
-		if err != nil {
+		if err != nil && len(page.Records) == 0 && page.Next == nil && l.Scanned == 0 {
 			return l, err
 		}
+		l.Partial = l.Partial || err != nil
 		facts, err := c.look.Look(ctx, c.candidates(page.Records, q, &l))
 		if err != nil {
 			return l, err
@@ -186,6 +188,7 @@ type inboxPage struct {
 	Cut     bool
 	Scanned int
 	Running int
+	Partial bool
 }
 
 type ageChoice struct {
@@ -217,7 +220,7 @@ func (c *Console) inbox(w http.ResponseWriter, r *http.Request) {
 	for _, f := range l.Rows {
 		p.Rows = append(p.Rows, rowOf(f, said))
 	}
-	p.Cut, p.Scanned, p.Running = l.Cut, l.Scanned, l.Running
+	p.Cut, p.Scanned, p.Running, p.Partial = l.Cut, l.Scanned, l.Running, l.Partial
 	p.Self = q.self()
 	if l.Next != nil {
 		p.Next = q.link(l.Next)

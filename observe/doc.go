@@ -42,6 +42,7 @@
 //	idemkeeper.running_oldest      run time of the oldest of them
 //	idemkeeper.open_records        open records by idemkeeper.state, idemkeeper.age
 //	idemkeeper.open_oldest         age of the oldest of them by idemkeeper.state
+//	idemkeeper.unlisted_stores     stores whose open records could not be listed, or not all of them
 //	idemkeeper.unreadable_records  open records that cannot be read, by idemkeeper.reason
 //	idemkeeper.sweeper_leads       1 in the instance that sweeps
 //	idemkeeper.sweeper_passes      walks over the open records by idemkeeper.result

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"reflect"
@@ -71,6 +72,8 @@ func (m *meters) watch(engine *idem.Engine, store idem.Store) {
 		metric.WithDescription("Age of the oldest of them, by this instance's clock.")))
 	unreadable := must(m.meter.Int64ObservableGauge("idemkeeper.unreadable_records", metric.WithUnit("{record}"),
 		metric.WithDescription("Open records that this instance cannot read, because a newer build wrote them or because they are corrupt.")))
+	unlisted := must(m.meter.Int64ObservableGauge("idemkeeper.unlisted_stores", metric.WithUnit("{store}"),
+		metric.WithDescription("Token stores whose open records could not be listed, or not all of them, because the store or a part of it does not answer.")))
 	must(m.meter.RegisterCallback(func(_ context.Context, to metric.Observer) error {
 		engines, _ := m.watched.all()
 		count, longestRun := 0, time.Duration(0)
@@ -84,9 +87,10 @@ func (m *meters) watch(engine *idem.Engine, store idem.Store) {
 	}, running, longest))
 	must(m.meter.RegisterCallback(func(ctx context.Context, to metric.Observer) error {
 		_, stores := m.watched.all()
-		pending, unknown, err := listAllOpen(ctx, stores)
-		if err != nil {
-			return nil //nolint:nilerr // a store that is away has events of its own
+		pending, unknown, failed := listAllOpen(ctx, stores)
+		to.ObserveInt64(unlisted, int64(failed))
+		if pending == nil {
+			return nil
 		}
 		for state, found := range map[idem.State]*openRecords{idem.StatePending: pending, idem.StateUnknown: unknown} {
 			of := keyState.String(state.String())
@@ -99,35 +103,35 @@ func (m *meters) watch(engine *idem.Engine, store idem.Store) {
 		to.ObserveInt64(unreadable, unknown.newer, because("newer-build"))
 		to.ObserveInt64(unreadable, unknown.corrupt, because("corrupt"))
 		return nil
-	}, open, oldest, unreadable))
+	}, open, oldest, unreadable, unlisted))
 }
 
-// listAllOpen adds up the open records of all stores that answer. It returns an error if no store
-// does.
-func listAllOpen(ctx context.Context, stores []idem.Store) (pending, unknown *openRecords, err error) {
-	pending, unknown = new(openRecords), new(openRecords)
-	answered := false
+// listAllOpen adds up the open records of all stores, and of all parts of them that answer. They are nil if
+// nothing answers. failed is how many stores did not list everything.
+func listAllOpen(ctx context.Context, stores []idem.Store) (pending, unknown *openRecords, failed int) {
 	for _, store := range stores {
-		var p, u *openRecords
-		if p, u, err = listOpenOf(ctx, store); err == nil {
-			answered = true
-			pending.join(p)
-			unknown.join(u)
+		p, u, err := listOpenOf(ctx, store)
+		if err != nil {
+			failed++
 		}
+		if err != nil && p.none() && u.none() {
+			continue
+		}
+		if pending == nil {
+			pending, unknown = new(openRecords), new(openRecords)
+		}
+		pending.join(p)
+		unknown.join(u)
 	}
-	if answered {
-		err = nil
-	}
-	return pending, unknown, err
+	return pending, unknown, failed
 }
 
 func listOpenOf(ctx context.Context, store idem.Store) (pending, unknown *openRecords, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	if pending, err = listOpen(ctx, store, idem.StatePending); err == nil {
-		unknown, err = listOpen(ctx, store, idem.StateUnknown)
-	}
-	return pending, unknown, err
+	pending, err = listOpen(ctx, store, idem.StatePending)
+	unknown, also := listOpen(ctx, store, idem.StateUnknown)
+	return pending, unknown, cmp.Or(err, also)
 }
 
 func because(name string) metric.ObserveOption {
@@ -142,22 +146,24 @@ type openRecords struct {
 	newer, corrupt int64
 }
 
-func listOpen(ctx context.Context, store idem.Store, state idem.State) (*openRecords, error) {
+// listOpen counts what the parts of the store that answer have. The error is that of the others.
+func listOpen(ctx context.Context, store idem.Store, state idem.State) (found *openRecords, failed error) {
 	found, seen := &openRecords{}, 0
 	for q := (idem.OpenQuery{State: state, Limit: openLimit}); ; {
 		page, err := store.ListOpen(ctx, q)
-		if err != nil {
-			return nil, err
-		}
+		failed = cmp.Or(failed, err)
 		for i := range page.Records {
 			found.add(&page.Records[i])
 		}
 		seen += len(page.Records)
 		if q.After = page.Next; q.After == nil || seen >= openLimit {
-			return found, nil
+			return found, failed
 		}
 	}
 }
+
+// none reports whether no record was listed.
+func (o *openRecords) none() bool { return o.count+int(o.newer+o.corrupt) == 0 }
 
 // join adds the records of another store.
 func (o *openRecords) join(other *openRecords) {

@@ -2,6 +2,7 @@ package observe_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -250,6 +251,7 @@ func TestMetrics(t *testing.T) {
 		{"idemkeeper.running_oldest", "s", "", 0},
 		{"idemkeeper.open_records", "{record}", "idemkeeper.age=under-1m,idemkeeper.state=unknown", 1},
 		{"idemkeeper.open_records", "{record}", "idemkeeper.age=over-1d,idemkeeper.state=unknown", 0},
+		{"idemkeeper.unlisted_stores", "{store}", "", 0},
 		{"idemkeeper.open_oldest", "s", "idemkeeper.state=pending", 0},
 		{"idemkeeper.unreadable_records", "{record}", "idemkeeper.reason=corrupt", 0},
 		{"idemkeeper.sweeper_leads", "{leader}", "", 1},
@@ -276,6 +278,33 @@ func TestMetricsInAnOutage(t *testing.T) {
 	values, _ := b.points()
 	if len(values["idemkeeper.open_records"]) > 0 || len(values["idemkeeper.running_executions"]) != 1 {
 		t.Errorf("metrics in an outage: %v", values)
+	}
+	if values["idemkeeper.unlisted_stores"][""] != 1 {
+		t.Errorf("unlisted stores in an outage: %v, want 1", values["idemkeeper.unlisted_stores"])
+	}
+}
+
+// halfStore lists the records of a part of it, and an error for the other part.
+type halfStore struct{ idem.Store }
+
+func (s halfStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	page, err := s.Store.ListOpen(ctx, q)
+	return page, cmp.Or(err, idem.ErrUnavailable)
+}
+
+// The gauges count what is listed, and say that it is not all.
+func TestMetricsOfAStoreThatListsAPart(t *testing.T) {
+	b := setupObserved(t, sdktrace.NeverSample())
+	engine, err := idem.New(memorylock.New(), halfStore{memorystore.New()}, b.o.Engine())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close(context.Background()) })
+	b.engine = engine
+	_, _ = b.do("k", func(context.Context) (idem.Response, error) { return idem.Response{}, errors.New("no answer") })
+	values, _ := b.points()
+	if n := values["idemkeeper.open_records"]["idemkeeper.age=under-1m,idemkeeper.state=unknown"]; n != 1 || values["idemkeeper.unlisted_stores"][""] != 1 {
+		t.Errorf("%v records in doubt and %v, want 1 of each", n, values["idemkeeper.unlisted_stores"])
 	}
 }
 

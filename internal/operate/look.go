@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -202,11 +203,10 @@ func (l *Looker) FindOperation(ctx context.Context, operation string) (id idem.K
 		}
 		return !found
 	}
+	var failed error // of a part of the store
 	for q := (idem.OpenQuery{}); !found; {
 		page, err := l.Store.ListOpen(ctx, q)
-		if err != nil {
-			return id, false, err
-		}
+		failed = cmp.Or(failed, err)
 		for i := range page.Records {
 			match(page.Records[i].ID)
 		}
@@ -216,6 +216,9 @@ func (l *Looker) FindOperation(ctx context.Context, operation string) (id idem.K
 	}
 	if found {
 		return id, true, nil
+	}
+	if failed != nil {
+		return id, false, failed
 	}
 	in, ok := l.Store.(idem.StoreInspector)
 	if !ok {

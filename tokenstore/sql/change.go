@@ -213,7 +213,7 @@ func (s *Store) failed(method string, err error) error {
 	case faultBusy:
 		err = fmt.Errorf("another transaction holds the lock: %w", err)
 	case faultDenied:
-		err = fmt.Errorf("%w: %w", ErrRights, err)
+		err = fmt.Errorf("%w: %w: %w", idem.ErrNoWrites, ErrRights, err)
 	}
 	return fmt.Errorf("tokenstore/sql: %s: %w: %w", method, idem.ErrUnavailable, err)
 }

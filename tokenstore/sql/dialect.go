@@ -74,7 +74,7 @@ const (
 	faultDuplicate              // the primary key exists; nothing was done
 	faultConflict               // another transaction came first; nothing was done
 	faultNoTable                // a table or a column is missing; nothing was done
-	faultReadOnly               // the database does not accept writes; nothing was done
+	faultReadOnly               // the database does not accept writes, or has no room; nothing was done
 	faultTooBig                 // a value does not fit; nothing was done
 	faultBusy                   // another transaction held a lock for too long; nothing was done
 	faultThere                  // an earlier try of a migration has added the column; nothing was done

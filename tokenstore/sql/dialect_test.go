@@ -34,6 +34,7 @@ func TestFaults(t *testing.T) {
 		{postgres, pg("54000"), faultTooBig},
 		{postgres, pg("55P03"), faultBusy},
 		{postgres, pg("25006"), faultReadOnly},
+		{postgres, pg("53100"), faultReadOnly},
 		{mysql, nil, faultOther},
 		{mysql, mysqldriver.ErrInvalidConn, faultOther},
 		{mysql, my(2013), faultOther},
@@ -44,6 +45,8 @@ func TestFaults(t *testing.T) {
 		{mysql, mysqldriver.ErrPktTooLarge, faultTooBig},
 		{mysql, my(1205), faultBusy},
 		{mysql, my(1290), faultReadOnly},
+		{mysql, my(1021), faultReadOnly},
+		{mysql, my(1114), faultReadOnly},
 		{mysql, my(1146), faultNoTable},
 		{mysql, &otherError{Number: 1062}, faultOther},    // of another driver
 		{sqlite, errors.New("no such table"), faultOther}, // of no driver

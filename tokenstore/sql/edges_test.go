@@ -23,7 +23,7 @@ func (e sqliteError) Code() int     { return int(e) }
 func TestFaultsOfSQLite(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[sqliteError]fault{
-		5: faultBusy, 6: faultBusy, 5 | 2<<8: faultConflict, 1: faultNoTable, 8: faultReadOnly, 18: faultTooBig,
+		5: faultBusy, 6: faultBusy, 5 | 2<<8: faultConflict, 1: faultNoTable, 8: faultReadOnly, 13: faultReadOnly, 18: faultTooBig,
 		19 | 6<<8: faultDuplicate, 19 | 8<<8: faultDuplicate, 19 | 3<<8: faultOther, 10: faultOther,
 	} {
 		if got := sqlite.fault(fmt.Errorf("wrapped: %w", code)); got != want {

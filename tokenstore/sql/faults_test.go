@@ -114,7 +114,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 			switch {
 			case reads[name] && err != nil:
 				t.Errorf("%s() = %v, want <nil>", name, err)
-			case !reads[name] && (!errors.Is(err, errReadOnlyDatabase) || !errors.Is(err, idem.ErrUnavailable)):
+			case !reads[name] && (!errors.Is(err, errReadOnlyDatabase) || !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, idem.ErrNoWrites)):
 				t.Errorf("%s() = %v, want %v", name, err, errReadOnlyDatabase)
 			}
 		}

@@ -52,7 +52,7 @@ func postgresFault(err error) fault {
 		return faultConflict
 	case "42P01", "42703", "3F000": // undefined_table, undefined_column, invalid_schema_name
 		return faultNoTable
-	case "25006": // read_only_sql_transaction
+	case "25006", "53100": // read_only_sql_transaction, disk_full
 		return faultReadOnly
 	case "54000": // program_limit_exceeded
 		return faultTooBig

@@ -68,7 +68,7 @@ func sqliteFault(err error) fault {
 		if text := err.Error(); strings.Contains(text, "no such table") || strings.Contains(text, "no such column") {
 			return faultNoTable
 		}
-	case 8: // SQLITE_READONLY
+	case 8, 13: // SQLITE_READONLY, SQLITE_FULL
 		return faultReadOnly
 	case 18: // SQLITE_TOOBIG
 		return faultTooBig

@@ -40,8 +40,8 @@ var (
 	// ErrReadOnly says that a store made with [WithReadOnly] refused to write. It did nothing.
 	ErrReadOnly = errors.New("tokenstore/sql: store is read-only")
 
-	// errReadOnlyDatabase is the reason of idem.ErrUnavailable on a standby.
-	errReadOnlyDatabase = errors.New("the database accepts no writes")
+	// errReadOnlyDatabase is the reason of idem.ErrUnavailable on a standby, and with a full disk.
+	errReadOnlyDatabase = fmt.Errorf("%w: the database accepts no writes", idem.ErrNoWrites)
 	// errSetting is the reason why New refuses a database.
 	errSetting = errors.New("tokenstore/sql: the connection is not fit to keep records")
 )
