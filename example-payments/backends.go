@@ -35,6 +35,9 @@ func (a *App) openLedger(ctx context.Context) error {
 	if a.cfg.TokenStore == storeMemory && a.cfg.Database != "" {
 		a.log.WarnContext(ctx, "the keys are lost at exit and the ledger is not, so a retry after a restart pays again; use --token-store sql")
 	}
+	if a.cfg.lockIsSharedAlone() {
+		a.log.WarnContext(ctx, "the lock is shared, and neither the keys nor the ledger is, so each instance would pay once; run one instance, or use --database or --token-store redis")
+	}
 	if a.cfg.ledgerIsPrivate() {
 		a.log.WarnContext(ctx, "the keys are shared and the ledger is not, so payments of other instances cannot be looked up and stay unknown; use --database")
 	}

@@ -242,6 +242,11 @@ func (c *Config) joined() bool { return c.TokenStore == storeSQL && !c.DurableMa
 // ledgerIsPrivate reports whether instances share the keys without sharing the ledger.
 func (c *Config) ledgerIsPrivate() bool { return c.TokenStore == storeRedis && c.Database == "" }
 
+// lockIsSharedAlone reports whether instances share the lock, and neither keys nor ledger.
+func (c *Config) lockIsSharedAlone() bool {
+	return c.TokenStore == storeMemory && c.Database == "" && (c.ZooKeeper != "" || c.Redis != "")
+}
+
 // ledgerIsOwn reports whether the keys are in this process, or in a database that one
 // process owns. Another instance on this ledger would pay again.
 func (c *Config) ledgerIsOwn() bool {

@@ -136,3 +136,20 @@ func TestHelp(t *testing.T) {
 		}
 	}
 }
+
+// An embedded ledger cannot be claimed, so a second instance with the same lock would start and pay.
+func TestLockThatIsSharedAlone(t *testing.T) {
+	for args, want := range map[string]bool{
+		"--zookeeper h --token-store memory":                     true,
+		"--redis redis://h --token-store memory":                 true,
+		"--token-store memory":                                   false,
+		"--zookeeper h --redis redis://h":                        false,
+		"--zookeeper h --token-store memory --database sqlite:x": false,
+		"--zookeeper h":                                          false, // the records are the ledger's, and ZooKeeper locks nothing
+	} {
+		c, err := parseConfig(strings.Fields(args), nil)
+		if err != nil || c.lockIsSharedAlone() != want {
+			t.Errorf("%s: shared alone = %t, %v, want %t", args, c.lockIsSharedAlone(), err, want)
+		}
+	}
+}

@@ -64,7 +64,7 @@ func (l *Lease) awaitHandOver(ctx context.Context, before *Lease, looked leasecl
 	}
 	t, path := l.Table(), l.place.path()
 	if t.Now().Sub(looked) < held.Young {
-		return true, l.begin(ctx, true, false)
+		return true, l.begin(true, false)
 	}
 	n, err := session.Within(ctx, t.Session, func() (session.Decided, error) { return t.Decide(path, session.OfNode) })
 	switch {
@@ -73,7 +73,7 @@ func (l *Lease) awaitHandOver(ctx context.Context, before *Lease, looked leasecl
 	case !l.Is(n):
 		return false, l.Lose()
 	}
-	return true, l.begin(ctx, true, false)
+	return true, l.begin(true, false)
 }
 
 func (p *place) inherit(heir *Lease) {

@@ -102,7 +102,7 @@ func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
 		}
 		places = append(places, l)
 	}
-	if err := places[0].begin(bounded(t), true, false); err != nil {
+	if err := places[0].begin(true, false); err != nil {
 		t.Fatal(err)
 	}
 	if got := places[1].neighbour([]line.Position{places[0].place.Position, places[1].place.Position}, 0); got == nil || got.Lease != places[0].Lease {
@@ -151,7 +151,7 @@ func pairOf(t *testing.T, c *zookeeper.Client) (first, second *Lease) {
 		}
 		places = append(places, l)
 	}
-	if err := places[0].begin(bounded(t), true, false); err != nil {
+	if err := places[0].begin(true, false); err != nil {
 		t.Fatal(err)
 	}
 	return places[0], places[1]

@@ -6,8 +6,10 @@ import (
 	"testing"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/line"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
@@ -59,7 +61,8 @@ func TestSuspendedClientGivesOutNoLease(t *testing.T) {
 	for name, recipe := range recipesOfOneLine() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, 0)
+			r, _ := still(t) // so the waiter's look at the line is young, however slow the machine is
+			counter := r.Proxy.Count(r.Config.Chroot + linePath)
 			holder, err := recipe.holds(bounded(t), r.Client)
 			if err != nil {
 				t.Fatal(err)
@@ -74,7 +77,10 @@ func TestSuspendedClientGivesOutNoLease(t *testing.T) {
 				l, err := recipe.wants(bounded(t), r.Client)
 				answers <- answer{l, err, sessionOf(r.Client).Usable()}
 			}()
-			r.awaitPlaces(2)
+			until(t, "the waiter to have looked at the line", func() bool {
+				seen := counter.Seen()
+				return len(r.places()) == 2 && seen.Unanswered == 0 && seen.Requests[testserver.OpGetChildren2] >= 2
+			})
 			r.suspend()
 			holder.ReleaseInBackground()
 			await(t, "end of the first lease", holder.Done())
@@ -98,15 +104,19 @@ func (r *rig) suspend() {
 
 // A waiter that gives up while its client is suspended has no lock, although its turn has come. Its
 // error says that ZooKeeper could not be asked.
-func TestHandOverGivenUpWhileSuspended(t *testing.T) {
+func TestTurnGivenUpWhileSuspended(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
-	first, second := pairOf(t, r.Client)
+	before, second := pairOf(t, r.Client)
 	r.suspend()
-	first.ReleaseInBackground()
-	handed, err := second.awaitHandOver(canceled(t), first, second.Table().Now())
+	alone := []line.Position{second.place.Position} // seen before the connection broke
+	if _, _, err := second.judge(canceled(t), first, alone); !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("judge() = %v, want %v and its cause", err, idem.ErrUnavailable)
+	}
+	before.ReleaseInBackground()
+	handed, err := second.awaitHandOver(canceled(t), before, second.Table().Now())
 	for err != nil && errors.Is(err, idem.ErrLocked) { // it saw the end of its context first
-		handed, err = second.awaitHandOver(canceled(t), first, second.Table().Now())
+		handed, err = second.awaitHandOver(canceled(t), before, second.Table().Now())
 	}
 	if handed || !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) || second.Err() != nil {
 		t.Errorf("awaitHandOver() = %t, %v, want %v and its cause", handed, err, idem.ErrUnavailable)

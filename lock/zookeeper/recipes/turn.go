@@ -154,6 +154,9 @@ func (l *Lease) awaitTurnInCrowd(ctx context.Context, r rule) error {
 // old, not even as a hint. The servers never put a place in front of another. So the line shows
 // all places in front, and at worst also some places of the past. A line without the place has
 // to come from a deciding read, because the place then counts as lost.
+//
+// A place keeps its turn while the connection is suspended, but the client gives out no lease then.
+// So judge waits for the connection.
 func (l *Lease) judge(ctx context.Context, r rule, all []line.Position) (turn bool, behind int, err error) {
 	me := slices.IndexFunc(all, l.place.is)
 	if me < 0 {
@@ -161,19 +164,18 @@ func (l *Lease) judge(ctx context.Context, r rule, all []line.Position) (turn bo
 	}
 	turn, behind = r(all, me)
 	if turn {
-		err = l.begin(ctx, me == 0, me == len(all)-1)
+		err = l.awaitConnection(ctx)
+	}
+	if turn && err == nil {
+		err = l.begin(me == 0, me == len(all)-1)
 	}
 	return turn, behind, err
 }
 
-// begin starts a lease at its turn. A place keeps its turn while the connection is suspended, but
-// the client gives out no lease then. So begin waits for the connection. It fails if ctx ends
-// first, or if the trust in the session runs out. Only a trusted lease counts as a use of the line.
-// head is true if no place is before it, and alone is true if no place is behind it.
-func (l *Lease) begin(ctx context.Context, head, alone bool) error {
-	if err := l.awaitConnection(ctx); err != nil {
-		return err
-	}
+// begin starts a lease at its turn. It fails if the trust in the session has run out. Only a
+// trusted lease counts as a use of the line. head is true if no place is before it, and alone
+// is true if no place is behind it.
+func (l *Lease) begin(head, alone bool) error {
 	l.place.mu.Lock()
 	l.place.head, l.place.alone = head, alone
 	l.place.mu.Unlock()

@@ -143,3 +143,13 @@ func TestClockLeavesTimeForAnotherServer(t *testing.T) {
 		t.Errorf("CheckTimeout() = %v with less trust than three heartbeats, and %v with that, want an error and nil", short, fits)
 	}
 }
+
+// A suspended machine stops timers. So the holder of a lease looks at the clock often enough to hear
+// of the end of its trust within a twentieth of the session, as package zookeeper promises.
+func TestClockIsLookedAtOften(t *testing.T) {
+	t.Parallel()
+	c := clock{timeout: 10 * time.Second, tick: time.Second}
+	if got := c.glance(); got <= 0 || got > c.timeout/20 {
+		t.Errorf("glance() = %v, want at most %v", got, c.timeout/20)
+	}
+}
