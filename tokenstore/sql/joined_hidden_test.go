@@ -105,6 +105,7 @@ var escapes = map[string][]string{
 	"ROLLBACK AND CHAIN":    {"ROLLBACK AND CHAIN", "pay"},
 	"ROLLBACK, pay, BEGIN":  {"ROLLBACK", "pay", "BEGIN"},
 	"ROLLBACK, pay; COMMIT": {"ROLLBACK", "BEGIN", "pay", "COMMIT"},
+	"ROLLBACK, lock":        {"ROLLBACK", "BEGIN", "LOCK TABLE idem_records IN EXCLUSIVE MODE", "pay"}, // against its own settlement
 }
 
 // A handler ends its transaction by a statement, and the middleware cannot look for the record. It
@@ -118,7 +119,7 @@ func TestJoinedEscapeThatCannotBeLookedForIsNoRollback(t *testing.T) {
 				if escape == "ROLLBACK, pay, BEGIN" && h.name == "a statement cancelled by the handler" {
 					continue // nothing is left that could tell, as the documentation says
 				}
-				for _, status := range []int{201, 402, 500} {
+				for _, status := range statusesAfter(escape) {
 					t.Run(escape+"/"+http.StatusText(status), func(t *testing.T) {
 						(&escapeTest{service: s, T: t, key: idem.NewNonce().String(), hinder: h.in}).run(statements, status)
 					})
@@ -127,6 +128,14 @@ func TestJoinedEscapeThatCannotBeLookedForIsNoRollback(t *testing.T) {
 			s.wantNothingOpen("at the end")
 		})
 	}
+}
+
+// statusesAfter leaves out most refusals, because they begin with a rollback as failures do.
+func statusesAfter(escape string) []int {
+	if escape == "nothing" || escape == "ROLLBACK" {
+		return []int{201, 402, 500}
+	}
+	return []int{201, 500}
 }
 
 type escapeTest struct {
@@ -178,6 +187,9 @@ func (e *escapeTest) run(statements []string, status int) {
 		if last = e.pay(e.key); last.code != string(idem.CodeInProgress) && last.code != string(idem.CodeUnavailable) {
 			break
 		}
+	}
+	if last.code == string(idem.CodeInProgress) || last.code == string(idem.CodeUnavailable) {
+		e.T.Errorf("after %v the repeat is never answered, the last time %v", patience, last)
 	}
 	if paid := e.payments(); paid > 1 {
 		e.T.Errorf("%d payments, first answer %v, last %v", paid, first, last)

@@ -175,7 +175,7 @@ func (a answer) String() string {
 	if a.code != "" {
 		return fmt.Sprintf("%d %s", a.status, a.code)
 	}
-	return fmt.Sprintf("%d %q replayed %t", a.status, a.body, a.replayed)
+	return fmt.Sprintf("%d %.100q of %d bytes, replayed %t", a.status, a.body, len(a.body), a.replayed)
 }
 
 // pay sends a payment under a key.
