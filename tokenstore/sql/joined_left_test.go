@@ -103,6 +103,20 @@ func TestJoinedCommitsDurablyWhateverOthersLeaveInASession(t *testing.T) {
 	}
 }
 
+// A role without rights that others have left in the sessions refuses every payment, and keeps none of their keys.
+func TestJoinedRoleLeftInASessionPaysNothing(t *testing.T) {
+	t.Parallel()
+	s := startOn(t, PostgreSQL(), serviceParts{})
+	role := freshName(t)
+	mustExec(t, s.pools.write, "CREATE ROLE "+role)
+	defer mustExec(t, s.pools.read, "DROP ROLE "+role)
+	s.leftBehind("SET ROLE " + role)
+	s.want(s.pay("k1"), refused(503, idem.CodeUnavailable))
+	s.leftBehind("RESET ROLE")
+	s.wantOnePayment("k1")
+	s.wantNothingOpen("at the end")
+}
+
 // The DBA's limit for idle transactions is shorter than that of the option.
 func TestJoinedKeepsAShorterIdleLimit(t *testing.T) {
 	onEachServer(t, func(t *testing.T, b backend) {

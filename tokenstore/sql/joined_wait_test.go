@@ -34,9 +34,12 @@ func (s *service) holdKey(key string) *sql.Tx {
 
 // 10. With REPEATABLE READ a transaction that has waited would not see what was committed meanwhile.
 func TestJoinedWinnerOfAWaitSeesWhatWasCommittedMeanwhile(t *testing.T) {
-	for name, level := range map[string]sql.IsolationLevel{"REPEATABLE READ": sql.LevelRepeatableRead, "SERIALIZABLE": sql.LevelSerializable} {
+	for name, level := range map[string]sql.IsolationLevel{"REPEATABLE READ": sql.LevelRepeatableRead, "SERIALIZABLE": sql.LevelSerializable, "left in the session": sql.LevelDefault} {
 		t.Run(name, func(t *testing.T) {
 			s := startOn(t, PostgreSQL(), serviceParts{joined: []JoinedOption{WithIsolation(level)}})
+			if level == sql.LevelDefault {
+				s.leftBehind("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+			}
 			holder := s.holdKey("k1")
 			s.with(s.inTx(func(c *gin.Context, tx *sql.Tx) error {
 				var n int
