@@ -536,7 +536,7 @@ func TestConnectionLostAtEachStatementOfMigrateAndNew(t *testing.T) {
 				var comment atomic.Bool // the message before was one
 				proxy.DropNextRequest(func(r testserver.Request) bool {
 					again := testserver.Contains("COMMENT ON ")(r)
-					return !(comment.Swap(again) && again) && seen.Add(1) == int64(n)
+					return (!comment.Swap(again) || !again) && seen.Add(1) == int64(n)
 				})
 				prefix := fmt.Sprintf("p%d_", n)
 				err := open(prefix)
