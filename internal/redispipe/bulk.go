@@ -54,7 +54,7 @@ func (b *Bulk) Write(ctx context.Context, server string, size int, cmd goredis.C
 		return err
 	}
 	defer leave()
-	_ = b.client.Process(ctx, cmd)
+	redisserver.Process(ctx, b.client, cmd)
 	return nil
 }
 

@@ -139,11 +139,10 @@ func TestPanicOfALargeCall(t *testing.T) {
 	t.Parallel()
 	withBulk(t, 100, func(t *testing.T, s *server, b *redispipe.Bulk) {
 		close(s.hold)
-		func() {
-			defer func() { _ = recover() }()
-			_ = b.Write(t.Context(), "a", 1<<20, goredis.NewCmd(t.Context(), "echo", "panic"))
-			t.Error("the panic was lost")
-		}()
+		cmd := goredis.NewCmd(t.Context(), "echo", "panic")
+		if err := b.Write(t.Context(), "a", 1<<20, cmd); err != nil || cmd.Err() == nil || !strings.Contains(cmd.Err().Error(), "hook") {
+			t.Errorf("Write() = %v, and the command has %v, want the panic", err, cmd.Err())
+		}
 		if err := <-write(t.Context(), b, "a", "next", 1<<20); err != nil {
 			t.Errorf("Write() = %v", err)
 		}

@@ -14,7 +14,7 @@
 //     deadline of a command that it has sent.
 //   - Redis may still apply the call after that. A call in the list is left out of the next pipeline. A
 //     call whose pipeline waits for a connection is sent when there is one.
-//   - If the client panics, for example in a hook, each call of its pipeline has the panic as its error.
+//   - If the client panics, for example in a hook, each command of its pipeline has the panic as its error.
 //   - A call may be applied twice, and late. The client repeats a pipeline if the
 //     connection breaks, and it gives up at the latest deadline of all calls in it. The
 //     same holds for a single command whose reply was lost, so every call that goes
@@ -28,8 +28,6 @@ package redispipe
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -191,14 +189,8 @@ func (l *Lane) sendTogether(batch []*call, turn uint64) {
 		ctx, cancel = context.WithDeadline(ctx, latest)
 		defer cancel()
 	}
-	// The callers are in goroutines of their own, where a panic of the client would hurt their calls only. Here
-	// it would end the process.
 	defer func() {
-		p := recover()
 		for _, c := range batch {
-			if p != nil && c.err == nil {
-				c.err = fmt.Errorf("redispipe: the client panicked: %v\n%s", p, debug.Stack())
-			}
 			close(c.done)
 		}
 	}()
@@ -210,7 +202,7 @@ func (l *Lane) send(ctx context.Context, cmds []goredis.Cmder) {
 	switch len(cmds) {
 	case 0:
 	case 1:
-		_ = l.client.Process(ctx, cmds[0])
+		redisserver.Process(ctx, l.client, cmds[0])
 	default:
 		pipe := l.client.Pipeline()
 		_ = pipe.BatchProcess(ctx, cmds...)

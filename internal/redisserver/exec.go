@@ -2,6 +2,8 @@ package redisserver
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 
 	goredis "github.com/redis/go-redis/v9"
 )
@@ -9,8 +11,10 @@ import (
 // Exec sends a pipeline. Each command then has its own answer or error. The client leaves
 // the commands without an error if a server refuses a new connection, for example because
 // the password is wrong. They would look as if the server had answered with nothing, so
-// Exec gives that error to all of them.
+// Exec gives that error to all of them. A panic of the client is their error too, see [Process].
 func Exec(ctx context.Context, pipe goredis.Pipeliner) {
+	sent := pipe.Cmds()
+	defer func() { failAll(sent, recover()) }()
 	cmds, err := pipe.Exec(ctx)
 	if err == nil {
 		return
@@ -20,6 +24,23 @@ func Exec(ctx context.Context, pipe goredis.Pipeliner) {
 			return
 		}
 	}
+	for _, cmd := range cmds {
+		cmd.SetErr(err)
+	}
+}
+
+// Process sends one command. If the client panics, for example in a hook, the panic is the command's error. Many
+// commands are sent in the background, where a panic would end the process.
+func Process(ctx context.Context, client goredis.UniversalClient, cmd goredis.Cmder) {
+	defer func() { failAll([]goredis.Cmder{cmd}, recover()) }()
+	_ = client.Process(ctx, cmd)
+}
+
+func failAll(cmds []goredis.Cmder, panicked any) {
+	if panicked == nil {
+		return
+	}
+	err := fmt.Errorf("redis: the client panicked: %v\n%s", panicked, debug.Stack())
 	for _, cmd := range cmds {
 		cmd.SetErr(err)
 	}

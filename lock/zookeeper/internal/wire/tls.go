@@ -40,11 +40,22 @@ func (d *Dialer) Certified() bool {
 	return tlshint.Certified(d.TLS)
 }
 
+// dial calls the application's function. Its panic is an error, because it would end the process on a
+// goroutine of the library.
+func (d *Dialer) dial(ctx context.Context, network, address string) (nc net.Conn, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("zookeeper: Config.Dial panicked: %v", p)
+		}
+	}()
+	return d.Dial(ctx, network, address)
+}
+
 // Connect opens a connection to a server as it is listed, and does the TLS handshake
 // if TLS is configured. The library's own host provider would resolve the name first,
 // and the certificate could not be verified against it.
 func (d *Dialer) Connect(ctx context.Context, network, address string) (net.Conn, error) {
-	nc, err := d.Dial(ctx, network, address)
+	nc, err := d.dial(ctx, network, address)
 	if err != nil || d.TLS == nil {
 		return nc, err
 	}
