@@ -95,7 +95,10 @@ func (c *chaos) ensemble() {
 // durableRedis keeps whatever it has acknowledged.
 func (c *chaos) durableRedis() {
 	c.redis = testserver.StartRedis(c.t, testserver.OnRedisMachine(c.machine), testserver.WithRedisArgs("--appendonly", "yes", "--appendfsync", "always"))
-	c.lane("redis", 5*time.Second, append(machineFaults("redis", c.redis), lasting(0, time.Second, serverKilled{"redis", c.redis}))...)
+	c.lane("redis", 5*time.Second, append(machineFaults("redis", c.redis),
+		lasting(0, time.Second, serverKilled{"redis", c.redis}),
+		lasting(500*time.Millisecond, 4*time.Second, serverPaused{"redis", c.redis}),
+		lasting(time.Second, 5*time.Second, memoryFull{c.redis}))...)
 }
 
 // ledger is the database of the payments.

@@ -97,6 +97,21 @@ func (f diskFilled) hit(c *chaos, s strike) {
 	f.server.RecoverDisk()
 }
 
+// memoryFull leaves a Redis that has no memory for writes and answers reads.
+type memoryFull struct{ redis *testserver.Redis }
+
+func (memoryFull) String() string { return "redis-memory-full" }
+func (f memoryFull) hit(c *chaos, s strike) {
+	set := func(limit string) {
+		if err := poll(waitLimit, func() error { _, err := f.redis.Do("CONFIG", "SET", "maxmemory", limit); return err }); err != nil {
+			c.t.Errorf("%v: %v", f, err)
+		}
+	}
+	set("1")
+	c.wait(s.lasts)
+	set("0")
+}
+
 // leaderKilled kills the leader of the ensemble, and leaderPaused stops it for a while. The
 // others elect another one if that takes long.
 type (

@@ -56,10 +56,46 @@ func (s *Store) readFromPrimary(ctx context.Context, keys *recordKeys) (found []
 		// Alone, and with the write in front, the client replaces the connection.
 		found, now, err = s.read(ctx, keys, true, true)
 	}
+	if goredis.HasErrorPrefix(err, "TRYAGAIN") {
+		found, now, err = s.readFromMovingSlot(ctx, keys, err)
+	}
 	if err != nil {
 		err = s.failed(ctx, "get", err)
 	}
 	return found, now, err
+}
+
+// readFromMovingSlot reads a record while a cluster moves the slot of its shard. Some keys of the shard are at one
+// server and some at another, so no command for several keys is answered. A record that is there answers for
+// itself, and is read alone. Without one the answer is refused, the error that the caller has got.
+func (s *Store) readFromMovingSlot(ctx context.Context, keys *recordKeys, refused error) (found []any, at time.Time, err error) {
+	record, err := s.client.Get(ctx, keys.record).Result()
+	if errors.Is(err, goredis.Nil) {
+		return nil, at, refused
+	}
+	if err != nil {
+		return nil, at, err
+	}
+	found = []any{record, nil, nil, nil, nil}
+	if isApart(record) {
+		body, err := s.client.Get(ctx, keys.body).Result()
+		switch {
+		case err == nil:
+			found[4] = body
+		case errors.Is(err, goredis.Nil):
+			return nil, at, refused
+		default:
+			return nil, at, err
+		}
+	}
+	now := s.time(ctx, keys)
+	if _ = s.client.Process(ctx, now); now.Err() != nil {
+		return nil, at, fmt.Errorf("its time: %w", now.Err())
+	}
+	if r, err := decodeValues(record, found[4], now.Val()); err == nil && (r.State == idem.StateNone || r.State == idem.StateExpired) {
+		return nil, at, refused // the clock may have jumped, and its evidence is elsewhere
+	}
+	return found, now.Val(), nil
 }
 
 // errDemoted says that a server is a replica now.

@@ -1,0 +1,81 @@
+package redisstore
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
+)
+
+// While a cluster moves the slot of a shard, the outcomes in it are replayed, nothing counts as missing or lost, and
+// new attempts are refused as by a store without writes. A settlement is stored when the move is over.
+func TestRecordsOfASlotThatMoves(t *testing.T) {
+	t.Parallel()
+	c := testserver.StartRedisCluster(t, 3)
+	s := open(t, connect(t, clusterAddr(c)))
+	inShard := func() (idem.KeyID, idem.BeginRequest) {
+		id, req := newAttempt(idem.ClientKey)
+		id[0] = 7
+		return id, req
+	}
+	want := make(map[idem.KeyID]string)
+	for i := range 12 { // the move takes two steps
+		id, req := inShard()
+		want[id] = strings.Repeat("x", 10+i%2*3000) // inline, and apart
+		if res, err := s.Settle(t.Context(), id, completion(mustBegin(t, s, id, req), want[id])); err != nil || !res.Settled {
+			t.Fatalf("Settle() = %v, %v", res.Settled, err)
+		}
+	}
+	running, req := inShard()
+	attempt := mustBegin(t, s, running, req)
+	refused, steps := 0, 0
+	move := func() error {
+		return c.MoveSlot(s.keys.record(running), 0, func() {
+			steps++
+			for id, body := range want {
+				if rec, err := s.Get(t.Context(), id); err != nil || rec.State != idem.StateCompleted || rec.Response == nil || string(rec.Response.Body) != body {
+					t.Errorf("Get() = %v, %v in step %d, want the outcome", rec.State, err, steps)
+				}
+			}
+			if rec, err := s.Get(t.Context(), running); err != nil || rec.State != idem.StatePending {
+				t.Errorf("Get() of a running attempt = %v, %v in step %d", rec.State, err, steps)
+			}
+			fresh, req := inShard()
+			if rec, err := s.Get(t.Context(), fresh); err != nil && !errors.Is(err, idem.ErrNoWrites) || err == nil && rec.State != idem.StateNone {
+				t.Errorf("Get() of no record = %v, %v in step %d", rec.State, err, steps)
+			}
+			if _, err := s.Begin(t.Context(), fresh, req); err != nil {
+				refused++
+				if !errors.Is(err, idem.ErrNoWrites) {
+					t.Errorf("Begin() = %v in step %d, want %v", err, steps, idem.ErrNoWrites)
+				}
+			}
+			page, err := s.ListOpen(t.Context(), idem.OpenQuery{})
+			if err == nil && len(page.Records) == 0 {
+				t.Errorf("ListOpen() lacks the running attempt in step %d, and has no error", steps)
+			}
+			stranger := completion(idem.Attempt{Number: 1, Fence: req.Fence, Nonce: req.Nonce}, "late")
+			if res, err := s.Settle(t.Context(), running, stranger); err == nil && res.Settled || err != nil && !errors.Is(err, idem.ErrUnavailable) {
+				t.Errorf("Settle() of another attempt = %v, %v in step %d", res.Settled, err, steps)
+			}
+		})
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if err := move(); err == nil {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("MoveSlot() = %v", err)
+		}
+	}
+	if refused == 0 {
+		t.Error("no Begin was refused, so the test shows nothing")
+	}
+	if res, err := s.Settle(t.Context(), running, completion(attempt, "late")); err != nil || !res.Settled {
+		t.Errorf("Settle() after the move = %v, %v, want settled", res.Settled, err)
+	}
+	id, req := inShard()
+	mustBegin(t, s, id, req)
+}
