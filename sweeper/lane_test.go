@@ -24,6 +24,16 @@ func (b *bundle) doubts(route string, n int) {
 	}
 }
 
+// askedMost is how often the resolver of a route was asked for one of its doubts at most.
+func (b *bundle) askedMost(route string, n int) (most int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range n {
+		most = max(most, b.asked[idOf(fmt.Sprint(route, " ", i))])
+	}
+	return most
+}
+
 // settledAfter is how long after its begin a new attempt of a healthy route is settled.
 func (b *bundle) settledAfter(route string) time.Duration {
 	b.Helper()
@@ -162,10 +172,50 @@ func TestRouteThatRecovers(t *testing.T) {
 		}
 		before := asked()
 		up.Store(true)
-		time.Sleep(time.Minute)
+		time.Sleep(15 * time.Second) // calls under way end, one succeeds, and the next pass looks at all
 		if n := asked(); before > 290 || n != 300 {
-			t.Errorf("%d records were asked for, and %d a minute after the provider had recovered, want all 300", before, n)
+			t.Errorf("%d records were asked for, and %d soon after the provider had recovered, want all 300", before, n)
 		}
+	})
+}
+
+// A route whose records fail in a row makes half as many calls as there are workers.
+func TestFailingRouteMakesHalfTheCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running, most atomic.Int32
+		b := setup(t, nil)
+		b.doubts("POST /pay", 100)
+		defer b.runWith(func(string) (idem.Policy, bool) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(300 * time.Millisecond)
+			panic("no policy")
+		}, sweeper.WithWorkers(8))()
+		time.Sleep(10 * time.Second)
+		most.Store(0)
+		time.Sleep(time.Minute)
+		if n := most.Load(); n != 4 {
+			t.Errorf("%d calls at once, want 4 of 8", n)
+		}
+	})
+}
+
+// A record that has failed for long is settled soon after the failure is over.
+func TestRecordThatFailedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var up atomic.Bool
+		b := setup(t, says(idem.NotApplied()))
+		b.interrupted("k")
+		defer b.runWith(func(string) (idem.Policy, bool) {
+			if !up.Load() {
+				panic("no policy")
+			}
+			return b.policy, true
+		})()
+		time.Sleep(time.Hour)
+		up.Store(true)
+		time.Sleep(promised)
+		b.wantState("k", idem.StateReleased)
 	})
 }
 
@@ -236,6 +286,12 @@ func TestPartOfTheStoreIsAway(t *testing.T) {
 		}
 		if open > 0 || b.inbox.size() != 10 || len(b.inbox.known) != 10 {
 			t.Errorf("%d records are wrong, and the inbox knows %d of %d cases, want 10 of 10", open, len(b.inbox.known), b.inbox.size())
+		}
+		before := b.askedMost("dead", 10)
+		away.Store(false)
+		time.Sleep(10 * time.Second)
+		if n := b.askedMost("dead", 10) - before; n > 1 {
+			t.Errorf("a record that was away was asked for %d times in 10 s, as if it were new, want once at most", n)
 		}
 	})
 }

@@ -4,7 +4,6 @@ package hostport
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -25,7 +24,7 @@ func Check(host, port string) error {
 		return errors.New("the host is empty, or has other characters than letters, digits, '-', '.' and '_'")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return fmt.Errorf("the port is not a number from 1 to 65535")
+		return errors.New("the port is not a number from 1 to 65535")
 	}
 	return nil
 }

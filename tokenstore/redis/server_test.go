@@ -165,7 +165,7 @@ func TestConnectForms(t *testing.T) {
 		"redis://h":                        "[h:6379]//0/false/",
 		"redis://u:p%40@h:1/3":             "[h:1]/u:p@/3/false/",
 		"redis://h:1,redis://i:2":          "[h:1 i:2]//0/true/",
-		" redis://h:1 , redis://i:2/0 ":    "[h:1 i:2]//0/true/",
+		"redis://h:1 , redis://i:2/0":      "[h:1 i:2]//0/true/",
 		"redis://:p@h:1,redis://i:2":       "[h:1 i:2]/:p/0/true/",
 		"redis://[::1]:7":                  "[[::1]:7]//0/false/",
 		"redis+sentinel://a:1,b/m":         "[a:1 b:26379]//0/false/m",
