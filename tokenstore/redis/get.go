@@ -88,7 +88,7 @@ func (s *Store) readFromMovingSlot(ctx context.Context, keys *recordKeys, refuse
 			return nil, at, err
 		}
 	}
-	now := s.time(ctx, keys)
+	now := s.time(ctx, &keys.record)
 	if _ = s.client.Process(ctx, now); now.Err() != nil {
 		return nil, at, fmt.Errorf("its time: %w", now.Err())
 	}
@@ -109,7 +109,7 @@ func (s *Store) read(ctx context.Context, keys *recordKeys, withBody, writeFirst
 	if withBody {
 		args = append(args, &keys.body)
 	}
-	values, now := goredis.NewSliceCmd(ctx, args...), s.time(ctx, keys)
+	values, now := goredis.NewSliceCmd(ctx, args...), s.time(ctx, args[1:]...)
 	cmds := append(make([]goredis.Cmder, 0, 3), values, now)
 	var write *goredis.IntCmd
 	if s.confirmsRole {
@@ -153,12 +153,14 @@ func isApart(record any) bool {
 	return len(packed) > 3 && packed[3] == placeApart // after version, state and kind
 }
 
-// time asks for the time of the server that has a record.
-func (s *Store) time(ctx context.Context, keys *recordKeys) *goredis.TimeCmd {
+// time asks for the time of the server that has some keys. In a pipeline with another command it names the keys of
+// that one, so that a server that is moving their slot answers both alike. Otherwise go-redis may send one of them to
+// two servers at once.
+func (s *Store) time(ctx context.Context, keys ...any) *goredis.TimeCmd {
 	if _, cluster := s.client.(*goredis.ClusterClient); !cluster {
 		return goredis.NewTimeCmd(ctx, "time")
 	}
-	cmd := goredis.NewTimeCmd(ctx, "eval", "return redis.call('time')", 1, &keys.record)
+	cmd := goredis.NewTimeCmd(ctx, append([]any{"eval", "return redis.call('time')", len(keys)}, keys...)...)
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }
