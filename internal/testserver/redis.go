@@ -109,7 +109,7 @@ func newRedis(parent string, port int, cfg redisConfig, args ...string) (*Redis,
 	return r, nil
 }
 
-// redisServes returns nil if the process with this ID answers at the address.
+// redisServes returns nil if the process with this ID answers at the address and has its data.
 // Asking for the ID excludes a foreign server on the same port.
 func redisServes(addr string, pid int) error {
 	got, err := redisField(addr, "process_id", "INFO", "server")
@@ -118,6 +118,9 @@ func redisServes(addr string, pid int) error {
 	}
 	if got != strconv.Itoa(pid) {
 		return fmt.Errorf("%s belongs to process %s", addr, got)
+	}
+	if loading, err := redisField(addr, "loading", "INFO", "persistence"); err == nil && loading != "0" {
+		return fmt.Errorf("%s is loading its data", addr)
 	}
 	return nil
 }
