@@ -18,11 +18,11 @@ import (
 func TestLargeSettlementsLeaveRoomForSmallCalls(t *testing.T) {
 	t.Parallel()
 	const (
-		timeout = 2 * time.Second // of each call
+		timeout = 4 * time.Second // of each call
 		rate    = 1 << 20
-		large   = 10
+		large   = 16
 	)
-	body := strings.Repeat("0123456789abcdef", 1<<15) // each takes half a second, and all take five
+	body := strings.Repeat("0123456789abcdef", 1<<15) // each takes half a second, and all take eight
 	proxy := testserver.StartRedisProxy(t, testserver.StartRedis(t).Addr())
 	s := open(t, connect(t, "redis://"+proxy.Addr()))
 	call := func(do func(context.Context) error) error {
