@@ -151,8 +151,8 @@ func (e *Engine) settleInBackground(ctx context.Context, run *run, told bool) {
 // patient is for a call that no client waits for.
 const patient = time.Hour
 
-// settleOnce is one try of step 7, for which the caller has time left. The store may repair a record that it has lost, or that fell
-// back to its form before the attempt.
+// settleOnce is one try of step 7. left is the time that the caller still has. The store may repair a record that it
+// has lost, or that fell back to its form before the attempt.
 func (e *Engine) settleOnce(ctx context.Context, run *run, left time.Duration) (settled bool, err error) {
 	s := &run.settlement
 	s.LeaseTrusted = !run.lost()

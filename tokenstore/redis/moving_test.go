@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -63,13 +62,7 @@ func TestRecordsOfASlotThatMoves(t *testing.T) {
 			}
 		})
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if err := move(); err == nil {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("MoveSlot() = %v", err)
-		}
-	}
+	await(t, "the move of the slot", move)
 	if refused == 0 {
 		t.Error("no Begin was refused, so the test shows nothing")
 	}
