@@ -2,6 +2,7 @@ package testserver
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -34,6 +35,24 @@ func (rawFraming) read(r *bufio.Reader) ([]byte, error) {
 
 func (rawFraming) request(frame []byte, _ int) Request { return Request{Payload: frame} }
 func (rawFraming) reply([]byte, int) (int64, bool)     { return 0, true }
+
+// poolerFraming is rawFraming for a client of PgBouncer. It ends a connection that asks to cancel a
+// statement, as if that request were lost. PgBouncer 1.18 ends itself, with "bad client state: 0",
+// when such a connection is cut while the request is on its way to the server
+// (https://github.com/pgbouncer/pgbouncer/pull/846).
+type poolerFraming struct{ rawFraming }
+
+// cancelRequest is how a request to cancel begins: its length and its code
+// (https://www.postgresql.org/docs/current/protocol-message-formats.html).
+var cancelRequest = []byte{0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e}
+
+func (f poolerFraming) read(r *bufio.Reader) ([]byte, error) {
+	frame, err := f.rawFraming.read(r)
+	if bytes.HasPrefix(frame, cancelRequest) {
+		return nil, io.EOF
+	}
+	return frame, err
+}
 
 // redisFraming counts, since Redis answers in the order of the requests. It does not
 // follow subscriptions in RESP2 and MONITOR, because their messages look like answers.

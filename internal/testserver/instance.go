@@ -40,9 +40,7 @@ func (i *instance) spawn() error {
 
 // await waits until the server answers. The error holds the end of its log.
 func (i *instance) await() error {
-	i.mu.Lock()
-	proc := i.proc
-	i.mu.Unlock()
+	proc := i.current()
 	err := poll(StartTimeout, proc.exited, func() error { return i.ready(proc.pid()) })
 	if err == nil {
 		return nil
@@ -148,10 +146,13 @@ func (i *instance) Restart() {
 }
 
 // PID returns the process ID of the last start.
-func (i *instance) PID() int {
+func (i *instance) PID() int { return i.current().pid() }
+
+// current is the process of the last start.
+func (i *instance) current() *process {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.proc.pid()
+	return i.proc
 }
 
 // answering reports whether the process is up and not paused.

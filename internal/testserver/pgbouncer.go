@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -41,6 +42,34 @@ func StartPgBouncer(tb testing.TB, server string, settings ...string) *PgBouncer
 	tb.Cleanup(held.release)
 	p.own(tb)
 	return p
+}
+
+// KeepRunning starts the pooler again whenever it has ended by itself, until the test ends.
+func (p *PgBouncer) KeepRunning() {
+	ended := make(chan struct{})
+	var keeper sync.WaitGroup
+	keeper.Go(func() {
+		for {
+			select {
+			case <-p.current().exited:
+				select {
+				case <-ended:
+					return
+				default:
+				}
+				if err := p.start(); err != nil {
+					p.check(err)
+					return
+				}
+			case <-ended:
+				return
+			}
+		}
+	})
+	p.tb.Cleanup(func() {
+		close(ended)
+		keeper.Wait()
+	})
 }
 
 // SharedPgBouncer returns a pooler of transactions in front of [SharedPostgres].

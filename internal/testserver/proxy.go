@@ -80,6 +80,12 @@ func StartTCPProxy(tb testing.TB, target string) *Proxy {
 	return startProxy(tb, target, rawFraming{})
 }
 
+// StartPgBouncerProxy is [StartTCPProxy] in front of PgBouncer. Requests to cancel a statement are lost.
+func StartPgBouncerProxy(tb testing.TB, target string) *Proxy {
+	tb.Helper()
+	return startProxy(tb, target, poolerFraming{})
+}
+
 func startProxy(tb testing.TB, target string, f framing) *Proxy {
 	tb.Helper()
 	var p *Proxy

@@ -296,3 +296,36 @@ func TestProxy_SlowDeliversLate(t *testing.T) {
 	b.proxy.Slow(0)
 	mustExist(t, b.through, b.path, true)
 }
+
+// PgBouncer 1.18 does not outlive a cut connection that asks to cancel a statement.
+func TestPgBouncerProxyLosesRequestsToCancel(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	got := make(chan []byte, 1)
+	go func() {
+		conn, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		all, _ := io.ReadAll(conn)
+		got <- all
+	}()
+	conn, err := net.Dial("tcp", testserver.StartPgBouncerProxy(t, ln.Addr().String()).Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte{0, 0, 0, 16, 4, 210, 22, 46, 0, 0, 0, 1, 0, 0, 0, 2}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(conn); err != nil {
+		t.Errorf("Read() = %v, want the end", err)
+	}
+	if all := <-got; len(all) > 0 {
+		t.Errorf("the pooler got %x, want nothing", all)
+	}
+}

@@ -149,7 +149,7 @@ func TestJoinedRecordThatCannotBeReadStartsAndDecidesNothing(t *testing.T) {
 func TestProbeDecidesNothingBesideAnOpenTransaction(t *testing.T) {
 	onEachService(t, serviceParts{rewrite: func(p *pools) {
 		switch {
-		case strings.Contains(p.dsn, "default_query_exec_mode"): // PgBouncer takes no settings from a client
+		case p.pooled(): // PgBouncer takes no settings from a client
 		case strings.HasPrefix(p.dsn, "postgres"):
 			p.write = open(t, "pgx", p.dsn+"&lock_timeout=100")
 		case !strings.Contains(p.dsn, "file:"):

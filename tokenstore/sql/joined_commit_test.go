@@ -41,7 +41,11 @@ func throughProxy(t *testing.T, proxy **testserver.Proxy) func(*pools) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			*proxy = testserver.StartTCPProxy(t, u.Host)
+			start := testserver.StartTCPProxy
+			if p.pooled() {
+				start = testserver.StartPgBouncerProxy
+			}
+			*proxy = start(t, u.Host)
 			u.Host = (*proxy).Addr()
 			p.write = open(t, "pgx", u.String())
 			return

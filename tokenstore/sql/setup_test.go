@@ -70,6 +70,9 @@ var throughPgBouncer = backend{"PgBouncer", PostgreSQL(), func(tb testing.TB) po
 	return pools{db, db, dsn}
 }}
 
+// pooled reports whether the database is behind PgBouncer.
+func (p pools) pooled() bool { return strings.Contains(p.dsn, "default_query_exec_mode") }
+
 // onEach runs a test on each database, on all of them at once.
 func onEach(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Helper()
