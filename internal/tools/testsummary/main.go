@@ -7,7 +7,8 @@
 // "N passed, N failed". Tests and subtests count alike.
 //
 // go test handles the packages of one module. Each -C, before the flags of go
-// test, names a directory for a further run of the same go test. The last line
+// test, names a directory with a module for the same go test. The first module, which is the
+// largest, runs beside the others, which run one package after the other (-p=1). The last line
 // counts all runs.
 //
 // go test begins with the packages in the order of its arguments. -first names packages of
@@ -36,6 +37,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -52,7 +54,7 @@ func main() {
 // and reports whether all went well. When ctx ends, run interrupts go test, which
 // still reports the results so far.
 func run(ctx context.Context, dir string, args []string, out io.Writer) bool {
-	total := newSummary(out)
+	total := newSummary(&lockedWriter{out: out})
 	if len(args) > 0 && args[0] == "-quick" {
 		total.quick, args = true, args[1:]
 	}
@@ -65,16 +67,30 @@ func run(ctx context.Context, dir string, args []string, out io.Writer) bool {
 		total.problem("FAIL: " + args[i] + " would leave tests out of a full run; use -quick")
 		modules = nil
 	}
-	for i, m := range modules {
-		args := args
-		if i == 0 && len(args) > 0 {
-			all := len(args) - 1
-			args = slices.Concat(args[:all], first, args[all:])
-		}
-		total.goTest(ctx, filepath.Join(dir, m), args)
+	if len(modules) > 0 {
+		others := newSummary(total.out)
+		others.quick = total.quick
+		var beside sync.WaitGroup
+		beside.Go(func() {
+			for _, m := range modules[1:] {
+				others.goTest(ctx, filepath.Join(dir, m), beforeLast(args, "-p=1"))
+			}
+		})
+		total.goTest(ctx, filepath.Join(dir, modules[0]), beforeLast(args, first...))
+		beside.Wait()
+		total.join(others)
 	}
 	total.finish()
 	return total.ok()
+}
+
+// beforeLast puts flags or packages in front of the last argument.
+func beforeLast(args []string, more ...string) []string {
+	if len(args) == 0 {
+		return args
+	}
+	all := len(args) - 1
+	return slices.Concat(args[:all], more, args[all:])
 }
 
 // firstOf takes a leading -first flag off the arguments.

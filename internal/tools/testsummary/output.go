@@ -4,7 +4,20 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"sync"
 )
+
+// lockedWriter is for runs beside each other. Each Write is a piece of their output.
+type lockedWriter struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (w *lockedWriter) Write(text []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.out.Write(text)
+}
 
 // problem prints a headline and remembers it for the end.
 func (s *summary) problem(headline string) {

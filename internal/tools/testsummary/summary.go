@@ -152,9 +152,7 @@ func (s *summary) endPackage(e event) {
 			count.failed++
 			s.problem("FAIL: " + e.Package + " (the package itself)")
 		}
-		s.print(s.takeBuild(e.FailedBuild))
-		s.print(text)
-		s.print(fmt.Sprintf("FAIL %s %.1fs, %s\n", e.Package, e.Elapsed, s.figures(*count)))
+		s.print(s.takeBuild(e.FailedBuild) + text + fmt.Sprintf("FAIL %s %.1fs, %s\n", e.Package, e.Elapsed, s.figures(*count)))
 	}
 	delete(s.counts, e.Package)
 	delete(s.running, e.Package)
@@ -176,6 +174,17 @@ func (s *summary) endRun(exit error, failed int) {
 		s.failed++
 		s.problem(fmt.Sprintf("FAIL: go test: %v", exit))
 	}
+}
+
+// join adds the results of other runs.
+func (s *summary) join(others *summary) {
+	s.passed += others.passed
+	s.failed += others.failed
+	s.leftOut += others.leftOut
+	for reason, n := range others.notRun {
+		s.notRun[reason] += n
+	}
+	s.problems = append(s.problems, others.problems...)
 }
 
 // finish prints what was not run, the problems once more, and then the line that counts.
