@@ -67,15 +67,16 @@ ALTER TABLE {notes}
 	MODIFY noted BIGINT NOT NULL COMMENT 'when',
 	COMMENT = 'Idemkeeper: Facts about the whole store. Times are microseconds since 1970, 0 for none', ALGORITHM = INPLACE, LOCK = NONE;
 
--- Without the responses and fingerprints, so that it may be shown to more people than the table.
+-- Without the responses and fingerprints, so that it may be shown to more people than the table. A text that
+-- is not UTF-8 is shown in hexadecimal digits, because CONVERT makes question marks of it on MariaDB, and NULL on MySQL.
 
 CREATE OR REPLACE VIEW {readable} AS SELECT
 	LOWER(HEX(k)) AS key_id,
 	CASE state WHEN 1 THEN 'issued' WHEN 2 THEN 'pending' WHEN 3 THEN 'completed' WHEN 4 THEN 'released' WHEN 5 THEN 'unknown' WHEN 6 THEN 'expired' END AS state,
 	CASE kind WHEN 0 THEN 'client-key' WHEN 1 THEN 'issued-token' END AS kind,
-	CONVERT(route USING utf8mb4) AS route,
+	IF(CAST(CONVERT(route USING utf8mb4) AS BINARY) = route, CONVERT(route USING utf8mb4), CONCAT('0x', HEX(route))) AS route,
 	attempt,
-	CONVERT(domain USING utf8mb4) AS domain,
+	IF(CAST(CONVERT(domain USING utf8mb4) AS BINARY) = domain, CONVERT(domain USING utf8mb4), CONCAT('0x', HEX(domain))) AS domain,
 	CAST(fence AS UNSIGNED) AS fence,
 	TIMESTAMPADD(MICROSECOND, NULLIF(created, 0), TIMESTAMP'1970-01-01 00:00:00.000000') AS created,
 	TIMESTAMPADD(MICROSECOND, NULLIF(started, 0), TIMESTAMP'1970-01-01 00:00:00.000000') AS started,
@@ -88,7 +89,7 @@ CREATE OR REPLACE VIEW {readable} AS SELECT
 	NULLIF(result_ttl, 0) DIV 1000000 AS result_ttl_seconds,
 	NULLIF(key_ttl, 0) DIV 1000000 AS key_ttl_seconds,
 	repaired,
-	CONVERT(decided_by USING utf8mb4) AS decided_by,
-	CONVERT(decided_reason USING utf8mb4) AS decided_reason,
+	IF(CAST(CONVERT(decided_by USING utf8mb4) AS BINARY) = decided_by, CONVERT(decided_by USING utf8mb4), CONCAT('0x', HEX(decided_by))) AS decided_by,
+	IF(CAST(CONVERT(decided_reason USING utf8mb4) AS BINARY) = decided_reason, CONVERT(decided_reason USING utf8mb4), CONCAT('0x', HEX(decided_reason))) AS decided_reason,
 	LENGTH(response) AS response_bytes
 FROM {records};
