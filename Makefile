@@ -79,6 +79,7 @@ help: ## list the targets
 	@echo "  PKG=./idem TEST_FLAGS='-run Begin' BENCH=GRPC BENCHTIME=1x ROUNDS=1 FUZZTIME=1m KEEP=20 RUNS=20 RUN=60s CONFIG=joined SEEDS=1000 FROM=1 narrow them down."
 	@echo "  C=64 CASES=plain,idemkeeper-zookeeper ENSEMBLE=1 WINDOW=2s RECORDS=0 PROFILE=bin/service.pprof PLOT=file.svg do so for make load."
 	@echo "  IDEMKEEPER_TEST_ZOOKEEPER=host:port,…, IDEMKEEPER_TEST_REDIS=redis://…, IDEMKEEPER_TEST_POSTGRES=postgres://…, IDEMKEEPER_TEST_MARIADB=mysql://… and IDEMKEEPER_TEST_MYSQL=mysql://… name servers to use."
+	@echo "  IDEMKEEPER_TEST_MARIADB_ROOT=/path/.matrix/trixie and IDEMKEEPER_TEST_MYSQL_ROOT=/path/.matrix/sid name those that make matrix has unpacked, to start."
 
 # The summary is built and not run with `go run`, which would add a line of its
 # own after the one that counts. The race detector needs cgo. A lazier garbage collector

@@ -1,26 +1,17 @@
 package testserver
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
-// mariadbUser is the account of the tests. It has all rights and no password.
-const mariadbUser = "idemkeeper"
-
-// MariaDB is one MariaDB server. Its data survive a Restart.
+// MariaDB is one server of MariaDB or MySQL. Its data survive a Restart.
 type MariaDB struct {
 	*instance
 	addr, dir string
@@ -38,15 +29,30 @@ func (m *MariaDB) URL() string { return "mysql://" + mariadbUser + "@" + m.addr 
 // sync to disk. Keep to a database of your own.
 func SharedMariaDB(tb testing.TB) string {
 	tb.Helper()
-	return share(tb, &shared.mariadb, EnvMariaDB, func(named string) (string, error) {
+	return shareMariaDB(tb, &shared.mariadb, EnvMariaDB, mariadb)
+}
+
+// SharedMySQL is SharedMariaDB for MySQL, with IDEMKEEPER_TEST_MYSQL. Debian 12 has no MySQL, so the test is
+// skipped as not run here unless the environment names a server or the directory of one.
+func SharedMySQL(tb testing.TB) string {
+	tb.Helper()
+	if os.Getenv(EnvMySQL) == "" {
+		needsMySQL(tb)
+	}
+	return shareMariaDB(tb, &shared.mysql, EnvMySQL, mysql)
+}
+
+func shareMariaDB(tb testing.TB, s *sharedServer[string], env string, maker mariadbMaker) string {
+	tb.Helper()
+	return share(tb, s, env, func(named string) (string, error) {
 		if named != "" {
 			u, err := url.Parse(named)
-			if err != nil {
-				return "", fmt.Errorf("testserver: %s is not a URL", EnvMariaDB)
+			if err != nil || u.Host == "" {
+				return "", fmt.Errorf("testserver: %s names no server: want mysql://user:password@host:port/", env)
 			}
 			return named, anyReachable([]string{u.Host})
 		}
-		m, held, err := launchMariaDB("--innodb-flush-method=nosync")
+		m, held, err := launchMariaDB(maker, "--innodb-flush-method=nosync")
 		if err != nil {
 			return "", err
 		}
@@ -56,31 +62,32 @@ func SharedMariaDB(tb testing.TB) string {
 	})
 }
 
-// SharedMySQL returns the URL of the MySQL server that IDEMKEEPER_TEST_MYSQL names, as make matrix
-// does. Debian 12 has none to start, so without that the test is skipped as not run here.
-func SharedMySQL(tb testing.TB) string {
-	tb.Helper()
-	needsServer(tb)
-	named := os.Getenv(EnvMySQL)
-	if named == "" {
-		tb.Skip(NotRunHere + EnvMySQL + " names no MySQL: see make matrix")
-	}
-	u, err := url.Parse(named)
-	if err != nil || u.Host == "" {
-		tb.Fatalf("testserver: %s names no MySQL server: want mysql://user:password@host:port/", EnvMySQL)
-	}
-	if err := anyReachable([]string{u.Host}); err != nil {
-		tb.Fatalf("testserver: %s: %v", EnvMySQL, err)
-	}
-	return named
-}
-
 // StartMariaDB starts a server and returns once it answers. It syncs to disk, as in production.
 // It is killed in the test's clean-up. settings are further arguments of the server.
 func StartMariaDB(tb testing.TB, settings ...string) *MariaDB {
 	tb.Helper()
+	return startMariaDB(tb, mariadb, settings)
+}
+
+// StartMySQL is StartMariaDB for MySQL. Unless the environment names its directory, the test is skipped as not
+// run here.
+func StartMySQL(tb testing.TB, settings ...string) *MariaDB {
+	tb.Helper()
+	needsMySQL(tb)
+	return startMariaDB(tb, mysql, settings)
+}
+
+func needsMySQL(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv(EnvMySQLRoot) == "" {
+		tb.Skip(NotRunHere + "no MySQL to start is named: see make matrix")
+	}
+}
+
+func startMariaDB(tb testing.TB, maker mariadbMaker, settings []string) *MariaDB {
+	tb.Helper()
 	needsServer(tb)
-	m, held, err := launchMariaDB(settings...)
+	m, held, err := launchMariaDB(maker, settings...)
 	if err != nil {
 		tb.Fatalf("%v (%s)", err, installHint)
 	}
@@ -90,12 +97,8 @@ func StartMariaDB(tb testing.TB, settings ...string) *MariaDB {
 	return m
 }
 
-func launchMariaDB(settings ...string) (*MariaDB, *ports, error) {
-	server, err := findProgram("mariadbd", "/usr/sbin/mariadbd")
-	if err != nil {
-		return nil, nil, err
-	}
-	install, err := findProgram("mariadb-install-db", "/usr/bin/mariadb-install-db")
+func launchMariaDB(maker mariadbMaker, settings ...string) (*MariaDB, *ports, error) {
+	p, err := maker.find()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -108,14 +111,14 @@ func launchMariaDB(settings ...string) (*MariaDB, *ports, error) {
 		return nil, nil, err
 	}
 	m := &MariaDB{dir: dir}
-	held, err := m.launch(server, install, settings, attr, owner)
+	held, err := m.launch(p, settings, attr, owner)
 	if err != nil {
 		os.RemoveAll(dir)
 	}
 	return m, held, err
 }
 
-func (m *MariaDB) launch(server, install string, settings []string, attr *syscall.SysProcAttr, owner func(string) error) (*ports, error) {
+func (m *MariaDB) launch(p mariadbProgram, settings []string, attr *syscall.SysProcAttr, owner func(string) error) (*ports, error) {
 	// A starting server deletes the temporary tables that it finds, also those of others.
 	data, temp := filepath.Join(m.dir, "data"), filepath.Join(m.dir, "temp")
 	if err := os.Mkdir(temp, 0o700); err != nil {
@@ -124,7 +127,7 @@ func (m *MariaDB) launch(server, install string, settings []string, attr *syscal
 	if err := errors.Join(owner(m.dir), owner(temp)); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(install, "--no-defaults", "--datadir="+data, "--tmpdir="+temp, "--auth-root-authentication-method=normal", "--skip-test-db")
+	cmd := p.install(data, temp)
 	cmd.Dir, cmd.SysProcAttr = m.dir, attr
 	if err := prepared(cmd, data); err != nil {
 		return nil, err
@@ -137,83 +140,16 @@ func (m *MariaDB) launch(server, install string, settings []string, attr *syscal
 	return retryOnBind(1, func(nums []int) error {
 		m.addr = loopback(nums[0])
 		pid := filepath.Join(m.dir, "server.pid")
+		command := p.server("--datadir="+data, "--tmpdir="+temp, "--port="+strconv.Itoa(nums[0]), "--bind-address=127.0.0.1",
+			"--socket="+filepath.Join(m.dir, "s"), "--pid-file="+pid, "--init-file="+accounts,
+			"--skip-name-resolve", "--innodb-buffer-pool-size=64M", "--max-connections=300")
 		m.instance = &instance{
 			prog: program{
-				name: "mariadb " + m.addr, path: server, dir: m.dir, log: filepath.Join(m.dir, "server.log"), attr: attr,
-				args: append([]string{
-					"--no-defaults", "--datadir=" + data, "--tmpdir=" + temp, "--port=" + strconv.Itoa(nums[0]), "--bind-address=127.0.0.1",
-					"--socket=" + filepath.Join(m.dir, "s"), "--pid-file=" + pid, "--init-file=" + accounts,
-					"--skip-name-resolve", "--innodb-buffer-pool-size=64M",
-					"--max-connections=300", "--performance-schema=OFF",
-				}, settings...),
+				name: string(p.maker) + " " + m.addr, path: command[0], dir: m.dir, log: filepath.Join(m.dir, "server.log"), attr: attr,
+				args: append(command[1:], settings...),
 			},
-			ready: func(process int) error { return mariadbServes(m.addr, pid, process) },
+			ready: func(process int) error { return p.maker.serves(m.addr, pid, process) },
 		}
 		return m.start()
 	})
-}
-
-// mariadbServes returns nil if this process has written its file, and greets a client. The
-// file also excludes a foreign server.
-func mariadbServes(addr, pidFile string, pid int) error {
-	data, err := os.ReadFile(pidFile)
-	if err != nil {
-		return err
-	}
-	if got := strings.TrimSpace(string(data)); got != strconv.Itoa(pid) {
-		return fmt.Errorf("process %s has the data", got)
-	}
-	conn, err := net.DialTimeout("tcp", addr, askTimeout)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(askTimeout)); err != nil {
-		return err
-	}
-	greeting := make([]byte, 128)
-	n, err := conn.Read(greeting)
-	if err != nil {
-		return err
-	}
-	// A packet has a header of 4 bytes, and the greeting begins with the protocol's version.
-	if !bytes.Contains(greeting[:n], []byte("MariaDB")) || n < 5 || greeting[4] != 10 {
-		return fmt.Errorf("unexpected greeting %q", greeting[:n])
-	}
-	return nil
-}
-
-// findProgram looks a program up by name, then at its place in Debian, which may not be in
-// the PATH.
-func findProgram(name, place string) (string, error) {
-	if path, err := exec.LookPath(name); err == nil {
-		return path, nil
-	}
-	if _, err := os.Stat(place); err != nil {
-		return "", fmt.Errorf("testserver: %s is not installed: %s", name, installHint)
-	}
-	return place, nil
-}
-
-// serverUser returns how to start a server that does not run as root, and what gives a
-// directory to its user. Debian's packages add the users.
-func serverUser(name string) (*syscall.SysProcAttr, func(dir string) error, error) {
-	attr := ChildAttr()
-	if os.Geteuid() != 0 {
-		return attr, func(string) error { return nil }, nil
-	}
-	u, err := user.Lookup(name)
-	if err != nil {
-		return nil, nil, fmt.Errorf("testserver: the server does not run as root: %w", err)
-	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, nil, err
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		return nil, nil, err
-	}
-	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	return attr, func(dir string) error { return os.Chown(dir, int(uid), int(gid)) }, nil
 }

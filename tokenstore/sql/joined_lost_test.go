@@ -90,15 +90,16 @@ func lockTimeout(s *service, tx *sql.Tx) error {
 func onLosses(t *testing.T, p serviceParts, f func(s *service, l loss)) {
 	t.Helper()
 	p.joined = append(p.joined, WithIsolation(sql.LevelRepeatableRead))
-	var own string // a server that is set so
 	onEach(t, func(t *testing.T, b backend) {
 		if b.dialect != MySQL() {
 			return
 		}
-		if b.name == "MariaDB" && os.Getenv(testserver.EnvMariaDB) == "" {
-			if own == "" {
-				own = testserver.StartMariaDB(t, "--innodb-rollback-on-timeout=ON", "--innodb-flush-method=nosync").URL()
-			}
+		start, named := testserver.StartMariaDB, testserver.EnvMariaDB
+		if b.name == "MySQL" {
+			start, named = testserver.StartMySQL, testserver.EnvMySQL
+		}
+		if os.Getenv(named) == "" {
+			own := start(t, "--innodb-rollback-on-timeout=ON", "--innodb-flush-method=nosync").URL()
 			b.fresh = func(tb testing.TB) pools { return freshMySQL(tb, own) }
 		}
 		for _, l := range losses {

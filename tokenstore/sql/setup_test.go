@@ -118,10 +118,12 @@ func onOwnServers(t *testing.T, f func(t *testing.T, server ownServer, b backend
 			return pools{db, db, server.URL()}
 		}})
 	})
-	t.Run("MariaDB", func(t *testing.T) {
-		server := testserver.StartMariaDB(t)
-		f(t, server, backend{"MariaDB", MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }})
-	})
+	for name, start := range map[string]func(testing.TB, ...string) *testserver.MariaDB{"MariaDB": testserver.StartMariaDB, "MySQL": testserver.StartMySQL} {
+		t.Run(name, func(t *testing.T) {
+			server := start(t)
+			f(t, server, backend{name, MySQL(), func(tb testing.TB) pools { return freshMySQL(tb, server.URL()) }})
+		})
+	}
 }
 
 var databases int
