@@ -41,6 +41,7 @@ func TestExitCodes(t *testing.T) {
 		{"record show --redis " + nobody + " --scope s a,b", nil, exitUsage, "KEY"},
 		{"store accept --redis " + nobody, nil, exitUsage, "needs --zookeeper"},
 		{"store accept --redis " + nobody + " --zookeeper ,", nil, exitUsage, "--zookeeper"},
+		{"store accept --redis " + nobody + " --zookeeper z --no-zookeeper", nil, exitUsage, "contradict"},
 		{"record list --redis " + nobody, nil, exitFailed, "refused"},
 		{"record list", map[string]string{"IDEMCTL_REDIS": nobody}, exitFailed, "refused"},
 		{"record list --database postgres://u:hidden@127.0.0.1:1/x", nil, exitFailed, "refused"},

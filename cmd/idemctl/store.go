@@ -18,7 +18,13 @@ import (
 
 func (a *app) store() *cobra.Command {
 	cmd := &cobra.Command{Use: "store", Short: "Migrate a database, accept a loss of records, or retire a lock domain", Args: cobra.NoArgs, RunE: subcommandWanted}
-	cmd.AddCommand(&cobra.Command{
+	cmd.AddCommand(a.storeAccept(), a.storeRetire(), a.storeMigrate(), a.storeGrants())
+	return cmd
+}
+
+func (a *app) storeAccept() *cobra.Command {
+	var noZooKeeper bool
+	cmd := &cobra.Command{
 		Use:   "accept",
 		Short: "Accept that Redis lost its records",
 		Long: `Accept that Redis lost its records, so that the services serve new keys again.
@@ -29,31 +35,39 @@ same as before.
 
 The command names the store, its Redis and its znode before and after it accepts.
 If the services have moved to another Redis, those that still use the old one
-refuse new keys from then on.`,
+refuse new keys from then on.
+
+Services without ZooKeeper have no such znode. Then give --no-zookeeper, which
+accepts a clock of Redis that jumped ahead, and restart the services.`,
 		Example: `  idemctl --redis redis://127.0.0.1:6379 --zookeeper 127.0.0.1:2181 store accept`,
 		Args:    cobra.NoArgs,
-		RunE:    a.accept,
-	}, a.storeRetire(), a.storeMigrate(), a.storeGrants())
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case a.redis == "" && a.database != "":
+				return wrongUse("store accept is about Redis: a database that came back with older records does not tell, and there is nothing to accept")
+			case noZooKeeper && a.zookeeper != "":
+				return errBothWays
+			case a.redis != "" && a.zookeeper == "" && !noZooKeeper:
+				return wrongUse("store accept needs --zookeeper, where the services remember their Redis, or --no-zookeeper if they use no ZooKeeper")
+			}
+			return a.accept(cmd.Context())
+		},
+	}
+	cmd.Flags().BoolVar(&noZooKeeper, "no-zookeeper", false, "the services use no ZooKeeper, so that only Redis remembers the loss")
 	return cmd
 }
 
-func (a *app) accept(cmd *cobra.Command, _ []string) error {
-	if a.redis == "" && a.database != "" {
-		return wrongUse("store accept is about Redis: a database that came back with older records does not tell, and there is nothing to accept")
-	}
-	if a.redis != "" && a.zookeeper == "" {
-		return wrongUse("store accept needs --zookeeper, where the services remember their Redis")
-	}
-	b, err := a.openBackends(cmd.Context(), need{ensemble: true})
+func (a *app) accept(ctx context.Context) error {
+	b, err := a.openBackends(ctx, need{ensemble: true})
 	if err != nil {
 		return err
 	}
 	defer b.close()
-	row, err := a.aboutToAccept(cmd.Context(), b)
+	row, err := a.aboutToAccept(ctx, b)
 	if err != nil {
 		return err
 	}
-	if row.Accepted, err = b.store.AcceptLoss(cmd.Context()); err != nil {
+	if row.Accepted, err = b.store.AcceptLoss(ctx); err != nil {
 		return err
 	}
 	switch {
@@ -61,6 +75,8 @@ func (a *app) accept(cmd *cobra.Command, _ []string) error {
 		return writeJSON(a.stdout, row)
 	case row.Accepted == 0:
 		_, err = fmt.Fprintf(a.stdout, "nothing was lost in %s, so there is nothing to accept\n", row)
+	case b.zookeeper == nil:
+		_, err = fmt.Fprintf(a.stdout, "accepted the loss of %d shards of %s; restart its services, which then serve new keys again\n", row.Accepted, row)
 	default:
 		_, err = fmt.Fprintf(a.stdout, "accepted the loss of %d shards of %s; its services serve new keys again within seconds\n", row.Accepted, row)
 	}
@@ -72,27 +88,36 @@ type acceptedRow struct {
 	Accepted int    `json:"accepted_shards"`
 	Prefix   string `json:"prefix"`
 	Redis    string `json:"redis"`
-	Witness  string `json:"witness"` // the znode, with the chroot
+	Witness  string `json:"witness"` // the znode, with the chroot, or ""
 }
 
 // String says whose store it is.
 func (r acceptedRow) String() string {
+	if r.Witness == "" {
+		return fmt.Sprintf("the store with the prefix %q in Redis %s", r.Prefix, r.Redis)
+	}
 	return fmt.Sprintf("the store with the prefix %q in Redis %s, which its services remember in the znode %s", r.Prefix, r.Redis, r.Witness)
 }
 
 // aboutToAccept tells the operator whose loss is about to be accepted, and whom the witness
 // remembers.
 func (a *app) aboutToAccept(ctx context.Context, b *backends) (acceptedRow, error) {
-	_, chroot, err := a.ensemble()
-	if err != nil {
-		return acceptedRow{}, err
-	}
-	row := acceptedRow{Prefix: a.prefix, Witness: chroot + a.witnessPath(), Redis: redisserver.Name(b.redis)}
+	row := acceptedRow{Prefix: a.prefix, Redis: redisserver.Name(b.redis)}
 	if row.Redis == "" { // the primary has no name of its own, so the Sentinels stand for it
 		_, row.Redis, _ = strings.Cut(a.redis, "://")
 		row.Redis = row.Redis[strings.LastIndexByte(row.Redis, '@')+1:]
 	}
+	if b.zookeeper != nil {
+		_, chroot, err := a.ensemble()
+		if err != nil {
+			return row, err
+		}
+		row.Witness = chroot + a.witnessPath()
+	}
 	fmt.Fprintf(a.stderr, "idemctl: accepting what was lost in %s\n", row)
+	if b.zookeeper == nil {
+		return row, nil
+	}
 	data, _, err := a.witnessIn(b.zookeeper).Load(ctx)
 	if err != nil {
 		return row, err
