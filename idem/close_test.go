@@ -144,6 +144,58 @@ func TestNothingStartsAfterClose(t *testing.T) {
 	}
 }
 
+// The same in joined mode. The transaction that has the key is rolled back.
+func TestJoinedNothingStartsAfterClose(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{"Get", "Bind", "BeginJoined"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			b := setupJoined(t, parts{policy: func(p *idem.Policy) { p.CallsOtherSystems = true }})
+			closes := func() error {
+				if err := b.engine.Close(ended()); err != nil {
+					t.Errorf("Close() = %v, want nil: no handler runs", err)
+				}
+				return nil
+			}
+			switch step {
+			case "Get":
+				b.ledger.onGet = closes
+			case "Bind":
+				b.ledger.onBind = closes
+			case "BeginJoined":
+				b.ledger.onBegin = func() (bool, idem.JoinedBegin, error) { return false, idem.JoinedBegin{}, closes() }
+			}
+			_, err := b.doWith("k", "a", b.paying(201))
+			b.wantRefused(err, idem.CodeUnavailable)
+			b.wantRuns(0)
+			b.ledger.onGet = nil
+			if rec, err := b.ledger.Get(t.Context(), idem.NewKeyID("m1", "k")); err != nil || rec.State != idem.StateNone {
+				t.Errorf("Get() = %v, %v, want no attempt", rec.State, err)
+			}
+			if held, err := b.ledger.Held(t.Context(), idem.NewKeyID("m1", "k")); err != nil || held {
+				t.Errorf("Held() = %v, %v, want that the key is free", held, err)
+			}
+		})
+	}
+}
+
+// Close waits for a joined handler until its transaction has committed.
+func TestJoinedCloseWaitsForWhatRuns(t *testing.T) {
+	t.Parallel()
+	b := setupJoined(t, parts{})
+	res, err := b.doWith("k", "a", func(ctx context.Context) (idem.Response, error) {
+		if err := b.engine.Close(ended()); err == nil || err.Error() != "idem: 1 operations still run: context canceled" {
+			t.Errorf("Close() = %v while a handler runs, want it to count the handler", err)
+		}
+		return b.paying(201)(ctx)
+	})
+	b.wantPaid(res, err, 1, false)
+	if err := b.engine.Close(ended()); err != nil {
+		t.Errorf("Close() = %v after the handler, want nil", err)
+	}
+	b.wantLines("payment 1")
+}
+
 // TestCloseGivesUpAnAbortWithoutAnError: nothing ran, so nobody has to keep the session of its lock.
 func TestCloseGivesUpAnAbortWithoutAnError(t *testing.T) {
 	b := setup(t, parts{})

@@ -179,6 +179,71 @@ func TestRouteThatRecovers(t *testing.T) {
 	})
 }
 
+// hangingStore answers no read before its context has ended.
+type hangingStore struct {
+	idem.Store
+	reads atomic.Int32
+}
+
+func (s *hangingStore) Get(ctx context.Context, _ idem.KeyID) (idem.Record, error) {
+	s.reads.Add(1)
+	<-ctx.Done()
+	return idem.Record{}, fmt.Errorf("%w: %w", idem.ErrUnavailable, ctx.Err())
+}
+
+// A term that ends under a call counts no failure of its record. The next leader looks at it anew.
+func TestEndOfATermIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, says(idem.NotApplied()))
+		b.old("a", "b")
+		store := &hangingStore{Store: b.store}
+		var err error
+		if b.engine, err = idem.New(b.locker, store); err != nil {
+			t.Fatal(err)
+		}
+		defer b.run(sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
+			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond) // shorter than a call of the store may take
+			defer cancel()
+			_ = term(ctx)
+			return nil
+		}))()
+		time.Sleep(time.Minute)
+		if sum := b.sum(); sum.Looked == 0 || sum.Failed > 0 || store.reads.Load() < 2*10 {
+			t.Errorf("%d reads in %+v, want both records read in each term and no failure", store.reads.Load(), sum)
+		}
+	})
+}
+
+// Records that waited for a call of a sick route when a term ended are looked at in the next one.
+func TestRecordsThatWaitedAtTheEndOfATerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var up atomic.Bool
+		b := setup(t, nil)
+		b.doubts("dead", 60)
+		defer b.runWith(b.byRoute(func(ctx context.Context) error {
+			if !up.Load() {
+				<-ctx.Done()
+			}
+			return nil
+		}), sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
+			if up.Load() {
+				return term(ctx)
+			}
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+			defer cancel()
+			err := term(ctx)
+			up.Store(true)
+			return err
+		}))()
+		time.Sleep(time.Minute + promised)
+		for i := range 60 {
+			if key := fmt.Sprint("dead ", i); b.asked[idOf(key)] == 0 {
+				t.Errorf("the resolver was not asked for %s", key)
+			}
+		}
+	})
+}
+
 // A route whose records fail in a row makes half as many calls as there are workers.
 func TestFailingRouteMakesHalfTheCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

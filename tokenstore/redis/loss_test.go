@@ -150,8 +150,8 @@ func TestFlushedRedisIsRefusedUntilAccepted(t *testing.T) {
 	}
 }
 
-// A Begin sent before the loss arrives after its acceptance. It carries the old
-// incarnation and must not start anything.
+// A Begin sent before the loss arrives after its acceptance, and its shard is in use again. It carries
+// the old incarnation and must not start anything.
 func TestBeginFromBeforeTheLossIsRefused(t *testing.T) {
 	m := startMini(t)
 	w := new(register)
@@ -161,7 +161,14 @@ func TestBeginFromBeforeTheLossIsRefused(t *testing.T) {
 	if _, err := s.AcceptLoss(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wantLost(t, open(t, connect(t, "redis://"+m.Addr()), WithWitness(before)))
+	late := open(t, connect(t, "redis://"+m.Addr()), WithWitness(before))
+	wantLost(t, late)
+	id, req := newAttempt(idem.ClientKey)
+	mustBegin(t, s, id, req)
+	id[len(id)-1]++ // in the same shard
+	if _, err := late.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrStoreLost) {
+		t.Errorf("Begin(%v) = %v in a shard that is in use again, want %v", id, err, idem.ErrStoreLost)
+	}
 }
 
 func TestOneLostShardIsRefusedAlone(t *testing.T) {

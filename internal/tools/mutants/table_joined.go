@@ -18,6 +18,8 @@ var joinedMutants = []Mutant{
 		Old: "if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) {\n\t\treturn e.escaped(ctx, run, errors.Join(err, cause))", New: "if err := e.callRollback(ctx, run); errors.Is(err, ErrEscaped) && false {\n\t\treturn e.escaped(ctx, run, errors.Join(err, cause))"},
 	{Name: "a handler runs again after any error", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedConflictRunsTheHandlerAgain",
 		Old: "if run.err != nil && run.tx.Conflict(run.err) {", New: "if run.err != nil {"},
+	{Name: "a joined handler starts after Close", File: "idem/joined.go", Package: "./idem", Test: "TestJoinedNothingStartsAfterClose",
+		Old: "if !e.work.startHandler() {", New: "if !e.work.startHandler() && false {"},
 	{Name: "a key is free before the escape of its transaction is recorded", File: "idem/joined_misuse.go", Package: "./idem", Test: "TestJoinedEscapeIsRecordedOnceTheStoreIsBack",
 		Old: "defer tx.Release(ctx)", New: "tx.Release(ctx)"},
 }

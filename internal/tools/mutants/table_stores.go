@@ -20,7 +20,7 @@ var storeMutants = []Mutant{
 		Old: "st.State == idem.StateReleased && !st.LeaseTrusted {", New: "false {"},
 	{Name: "Redis: a late Begin is not refused", File: "tokenstore/redis/lua/begin.lua", Package: "./tokenstore/redis", Test: "TestStoreOnMiniredis/fence",
 		Old: "if stale(r, sub(mine, 1, 8), dom) then", New: "if false then"},
-	{Name: "Redis: a lost store begins new attempts", File: "tokenstore/redis/lua/begin_fresh.lua", Package: "./tokenstore/redis", Test: "TestFlushedRedisIsRefusedUntilAccepted", Server: true,
+	{Name: "Redis: a lost store begins new attempts", File: "tokenstore/redis/lua/begin_fresh.lua", Package: "./tokenstore/redis", Test: "TestBeginFromBeforeTheLossIsRefused",
 		Old: "and found[2] == ARGV[1] and", New: "and"},
 	{Name: "Redis: fences are compared by their upper halves", File: "tokenstore/redis/lua/prelude.lua", Package: "./tokenstore/redis", Test: "TestStoreOnMiniredis/fence",
 		Old: "return u32(a, 5) < u32(b, 5)", New: "return false"},
