@@ -53,7 +53,7 @@ func EvalSha(script *goredis.Script, c Call) []any {
 	return cmd
 }
 
-// MustResend reports whether the script has to be sent again by [Eval], after this answer to
+// MustResend reports whether the script has to be sent again by [Resend], after this answer to
 // [EvalSha] in a shared pipeline. The script has written nothing then.
 //
 //   - NOSCRIPT: the server does not know the script.
@@ -64,7 +64,15 @@ func MustResend(err error) bool {
 	return err != nil && (goredis.HasErrorPrefix(err, "NOSCRIPT") || goredis.HasErrorPrefix(err, "READONLY"))
 }
 
-// Eval sends a script alone and with its text.
+// Resend sends a script alone and with its text. If the client panics, for example in a hook, the panic is
+// the error of the answer. Many scripts are sent in the background, where a panic would end the process.
+func Resend(ctx context.Context, client goredis.UniversalClient, script *goredis.Script, c Call) (cmd *goredis.Cmd) {
+	cmd = goredis.NewCmd(ctx)
+	defer func() { redisserver.FailAll([]goredis.Cmder{cmd}, recover()) }()
+	return Eval(ctx, client, script, c)
+}
+
+// Eval adds a script to a pipeline, with its text.
 func Eval(ctx context.Context, client goredis.Scripter, script *goredis.Script, c Call) *goredis.Cmd {
 	args := make([]any, len(c.Args))
 	for i, arg := range c.Args {

@@ -14,7 +14,7 @@ import (
 // Exec gives that error to all of them. A panic of the client is their error too, see [Process].
 func Exec(ctx context.Context, pipe goredis.Pipeliner) {
 	sent := pipe.Cmds()
-	defer func() { failAll(sent, recover()) }()
+	defer func() { FailAll(sent, recover()) }()
 	cmds, err := pipe.Exec(ctx)
 	if err == nil {
 		return
@@ -32,11 +32,12 @@ func Exec(ctx context.Context, pipe goredis.Pipeliner) {
 // Process sends one command. If the client panics, for example in a hook, the panic is the command's error. Many
 // commands are sent in the background, where a panic would end the process.
 func Process(ctx context.Context, client goredis.UniversalClient, cmd goredis.Cmder) {
-	defer func() { failAll([]goredis.Cmder{cmd}, recover()) }()
+	defer func() { FailAll([]goredis.Cmder{cmd}, recover()) }()
 	_ = client.Process(ctx, cmd)
 }
 
-func failAll(cmds []goredis.Cmder, panicked any) {
+// FailAll makes a panic of the client the error of its commands. It does nothing if there was none.
+func FailAll(cmds []goredis.Cmder, panicked any) {
 	if panicked == nil {
 		return
 	}

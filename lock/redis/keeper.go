@@ -88,7 +88,7 @@ func (k *keeper) run(ctx context.Context, id idem.KeyID, script *goredis.Script,
 		return nil, err
 	}
 	if redisscript.MustResend(cmd.Err()) {
-		cmd = redisscript.Eval(ctx, k.client, script, call)
+		cmd = redisscript.Resend(ctx, k.client, script, call)
 	}
 	k.health.note(ctx, shard, sent, cmd.Err())
 	return cmd, cmd.Err()

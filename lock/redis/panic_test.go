@@ -10,16 +10,22 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/internal/testserver"
 )
 
 // broken is a hook of the application that panics from some time on.
-type broken struct{ on atomic.Bool }
+type broken struct {
+	on       atomic.Bool
+	only     string // panics under this command only, if it is not empty
+	panicked atomic.Int32
+}
 
 func (b *broken) DialHook(next goredis.DialHook) goredis.DialHook { return next }
 
 func (b *broken) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	return func(ctx context.Context, cmd goredis.Cmder) error {
-		if b.on.Load() {
+		if b.on.Load() && (b.only == "" || b.only == cmd.Name()) {
+			b.panicked.Add(1)
 			panic("hook")
 		}
 		return next(ctx, cmd)
@@ -28,7 +34,7 @@ func (b *broken) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 
 func (b *broken) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		if b.on.Load() {
+		if b.on.Load() && b.only == "" {
 			panic("hook")
 		}
 		return next(ctx, cmds)
@@ -65,6 +71,38 @@ func TestPanicsOfTheClientInTheBackground(t *testing.T) {
 		t.Errorf("Err() = %v of a lease without a renewal, want %v", err, idem.ErrLeaseLost)
 	}
 	hook.on.Store(false)
+	wantGiven(t, l)
+}
+
+// The same for a release whose script the server has forgotten, so that it is sent again with its text.
+func TestPanicsOfTheClientWhenAScriptIsSentAgain(t *testing.T) {
+	t.Parallel()
+	hook := &broken{only: "eval"}
+	server := testserver.StartRedis(t)
+	client := connect(t, 1, server.Addr())
+	client.AddHook(hook)
+	l := open(t, client, freshPrefix(t))
+	given, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("s", "given"), Nonce: idem.NewNonce()})
+	if err != nil {
+		t.Fatalf("TryAcquire() = %v", err)
+	}
+	if _, err := server.Do("SCRIPT", "FLUSH"); err != nil {
+		t.Fatal(err)
+	}
+	hook.on.Store(true)
+	given.ReleaseInBackground()
+	for end := time.Now().Add(20 * time.Second); hook.panicked.Load() == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the script is not sent again")
+		}
+	}
+	hook.on.Store(false)
+	wantGiven(t, l)
+}
+
+// wantGiven waits until the lock of the key "given" is free.
+func wantGiven(t *testing.T, l *Locker) {
+	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		again, err := l.TryAcquire(t.Context(), idem.LockRequest{KeyID: idem.NewKeyID("s", "given"), Nonce: idem.NewNonce()})
 		if err == nil {

@@ -61,7 +61,7 @@ func (s *Store) probe(ctx context.Context, expected []string) (lost int, err err
 		r, err := parseReply("ping", parts)
 		if err == nil && r.verdict == verdictJumped {
 			r, err = s.ask(ctx, "ping", shard, func(now reading) (reply, error) {
-				again := redisscript.Eval(ctx, s.client, probeScript, call(shard, now))
+				again := redisscript.Resend(ctx, s.client, probeScript, call(shard, now))
 				parts, err := again.StringSlice()
 				if err != nil {
 					return reply{}, s.failed(ctx, "ping", err)

@@ -81,7 +81,7 @@ func (s *Store) runSized(ctx context.Context, method string, id idem.KeyID, scri
 	}
 	parts, err := cmd.Result()
 	if redisscript.MustResend(err) {
-		parts, err = redisscript.Eval(ctx, s.client, script, call).StringSlice()
+		parts, err = redisscript.Resend(ctx, s.client, script, call).StringSlice()
 	}
 	if err != nil {
 		return reply{}, s.failed(ctx, method, err)

@@ -66,6 +66,8 @@ var lockMutants = []Mutant{
 		Old: "if redis.call('GETRANGE', KEYS[1], '0', '31') ~= ARGV[1] then return 0 end", New: ""},
 	{Name: "Redis: a lock is renewed for its later owner", File: "lock/redis/lua/extend.lua", Package: "./lock/redis", Test: "TestLockOfAnotherOwner", Server: true,
 		Old: "if redis.call('GETRANGE', KEYS[1], '0', '31') ~= ARGV[1] then return 0 end", New: ""},
+	{Name: "Redis: a panic under a script that is sent again ends the process", File: "internal/redisscript/redisscript.go", Package: "./lock/redis", Test: "TestPanicsOfTheClientWhenAScriptIsSentAgain", Server: true,
+		Old: "\tdefer func() { redisserver.FailAll([]goredis.Cmder{cmd}, recover()) }()\n", New: ""},
 	{Name: "Redis: a renewed lock is trusted from the answer on", File: "lock/redis/lease.go", Package: "./lock/redis", Test: "TestSuspendedWhileRenewingALock", Server: true,
 		Old: "\t\tle.renewed = sent\n", New: "\t\tle.renewed = le.l.now()\n"},
 	{Name: "Redis: a fence falls behind with the clock", File: "lock/redis/lua/acquire.lua", Package: "./lock/redis", Test: "TestFenceGrowsWhenTheClockIsBehind", Server: true,
