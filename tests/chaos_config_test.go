@@ -46,16 +46,22 @@ var configurations = []configuration{
 		c.ledger()
 		c.durableRedis()
 	}},
+	// An ensemble comes back with older data, and the records in Redis remember.
+	{"restored", false, func(c *chaos) {
+		c.ensemble(true)
+		c.ledger()
+		c.durableRedis()
+	}},
 	// The records are in PostgreSQL, and the locks and markers in an ensemble.
 	{"sql", false, func(c *chaos) {
-		c.ensemble()
+		c.ensemble(true)
 		c.ledger()
 		c.flags = []string{"--token-store", "sql", durableMarkers}
 		c.store = []string{"IDEMCTL_DATABASE=" + c.database.URL()}
 	}},
 	// A fail-over loses the latest records. The markers remember.
 	{"sentinel", false, func(c *chaos) {
-		c.ensemble()
+		c.ensemble(false)
 		c.ledger()
 		s := testserver.StartSentinel(c.t, 3, testserver.OnRedisMachine(c.machine))
 		c.replicated("redis+sentinel://" + strings.Join(s.Addrs(), ",") + "/" + testserver.SentinelMaster)
@@ -66,7 +72,7 @@ var configurations = []configuration{
 	}},
 	// Slots move from master to master, with their records, and replicas take over.
 	{"cluster", false, func(c *chaos) {
-		c.ensemble()
+		c.ensemble(false)
 		c.ledger()
 		cluster := testserver.StartRedisCluster(c.t, 3, testserver.OnRedisMachine(c.machine), testserver.WithClusterReplicas())
 		c.replicated("redis://" + strings.Join(cluster.Addrs(), ",redis://"))
@@ -81,15 +87,21 @@ func (c *chaos) sharedZooKeeper() {
 	c.zk, c.chroot = testserver.SharedZooKeeper(c.t), testserver.Chroot(c.t)
 }
 
-// ensemble has three members, which lose their leader, a clock or a disk.
-func (c *chaos) ensemble() {
+// ensemble has three members, which lose their leader, a clock or a disk. If the token store keeps its
+// records, the ensemble may also come back with older data. The markers are not enough then.
+func (c *chaos) ensemble(recordsStay bool) {
 	e := testserver.StartEnsemble(c.t, 3, testserver.OnZooKeeperMachine(c.machine))
 	c.zk, c.chroot = e.Hosts(), testserver.Chroot(c.t)
 	m := e.Members()
-	c.lane("zookeeper", 8*time.Second, append(machineFaults("zookeeper", m...),
+	faults := append(machineFaults("zookeeper", m...),
 		lasting(0, 3*time.Second, leaderKilled{e}),
 		lasting(time.Second, 8*time.Second, leaderPaused{e}),
-		lasting(0, 3*time.Second, serverKilled{"zookeeper", m[0]}))...)
+		lasting(0, 3*time.Second, serverKilled{"zookeeper", m[0]}))
+	if recordsStay {
+		restored := lasting(2*time.Second, 5*time.Second, ensembleRestored{e})
+		faults = append(faults, restored, restored, restored)
+	}
+	c.lane("zookeeper", 8*time.Second, faults...)
 }
 
 // durableRedis keeps whatever it has acknowledged.

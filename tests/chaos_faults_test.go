@@ -48,18 +48,22 @@ func (f killed) hit(c *chaos, s strike) {
 }
 
 // allKilled ends all instances at once.
-type allKilled struct{ slots []*slot }
+type allKilled struct{}
 
-func (allKilled) String() string { return "all-instances-killed" }
-func (f allKilled) hit(c *chaos, _ strike) {
-	for _, s := range f.slots {
+func (allKilled) String() string         { return "all-instances-killed" }
+func (allKilled) hit(c *chaos, _ strike) { c.killAll(func() {}) }
+
+// killAll kills all instances, and starts them again after meanwhile.
+func (c *chaos) killAll(meanwhile func()) {
+	for _, s := range c.slots {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 	}
-	for _, s := range f.slots {
+	for _, s := range c.slots {
 		s.in.Load().kill(c.t)
 	}
-	for _, s := range f.slots {
+	meanwhile()
+	for _, s := range c.slots {
 		s.launch()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -68,18 +69,26 @@ func (f clockStepped) hit(c *chaos, s strike) {
 // acceptJump is the operator's decision after the clock of Redis jumped ahead. Keys live longer than
 // a jump is, so nothing was forgotten. Instances without ZooKeeper have no witness to tell them.
 func (c *chaos) acceptJump() {
-	for {
-		if _, code := c.outputOf("store", "accept"); code == 0 {
-			break
-		}
-		select {
-		case <-c.over:
-			return
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
+	args := []string{"store", "accept"}
 	if len(c.zk) == 0 {
-		allKilled{c.slots}.hit(c, strike{})
+		args = append(args, "--no-zookeeper")
+	}
+	c.operate(args...)
+	if len(c.zk) == 0 {
+		c.killAll(func() {})
+	}
+}
+
+// operate runs a command of the operator until it succeeds. The servers may be away at first.
+func (c *chaos) operate(args ...string) {
+	err := poll(waitLimit, func() error {
+		if got := c.runIdemctl(args...); got.code != 0 {
+			return fmt.Errorf("idemctl %v: exit code %d: %s", args, got.code, got.stderr)
+		}
+		return nil
+	})
+	if err != nil {
+		c.t.Error(err)
 	}
 }
 
@@ -127,6 +136,59 @@ func (f leaderKilled) hit(c *chaos, s strike) {
 func (leaderPaused) String() string { return "zookeeper-leader-paused" }
 func (f leaderPaused) hit(c *chaos, s strike) {
 	serverPaused{"", f.ensemble.Leader()}.hit(c, s)
+}
+
+// ensembleRestored kills all instances and sets all members back to a copy that one of them made earlier. When
+// all are up again, the operator retires the lock domain that was in use, as docs/operations.md says in
+// "ZooKeeper came back with older data".
+type ensembleRestored struct{ ensemble *testserver.Ensemble }
+
+func (ensembleRestored) String() string { return "zookeeper-restored" }
+func (f ensembleRestored) hit(c *chaos, s strike) {
+	member := f.ensemble.Followers()[0]
+	member.Stop()
+	copied := member.Backup()
+	member.Restart()
+	c.wait(s.lasts) // payments go on
+	domain := c.domain()
+	c.killAll(func() { f.ensemble.Restore([]string{copied, copied, copied}) })
+	c.mu.Lock()
+	c.domains = append(c.domains, domain)
+	c.mu.Unlock()
+	if c.redis != nil { // the copy does not know of losses that were accepted since
+		c.operate("store", "accept")
+	}
+	c.retire(domain)
+}
+
+// domain is the lock domain of the ensemble.
+func (c *chaos) domain() (id string) {
+	conn := c.zooKeeper()
+	defer conn.Close()
+	err := poll(waitLimit, func() error {
+		data, _, err := conn.Get(c.chroot + "/idem/domain")
+		id = string(data)
+		return err
+	})
+	if err != nil {
+		c.t.Errorf("the lock domain: %v", err)
+	}
+	return id
+}
+
+// retire declares that a lock domain is dead. The processes that used it have been killed, so the
+// operator need not wait for ten of their sessions. The domain stays alive if the copy lacks no fence.
+func (c *chaos) retire(domain string) {
+	err := poll(waitLimit, func() error {
+		got := c.runIdemctl("store", "retire", domain, "--reason", "restored", "--session-timeout", "1s")
+		if got.code != 0 && !strings.Contains(got.stderr, "is alive and was not retired") {
+			return fmt.Errorf("exit code %d: %s", got.code, got.stderr)
+		}
+		return nil
+	})
+	if err != nil {
+		c.t.Errorf("retire %s: %v", domain, err)
+	}
 }
 
 // wiped empties Redis.

@@ -119,13 +119,17 @@ func (s *slot) lines(text string) (all []entry) {
 }
 
 // superviseInstance starts an instance and returns once it is ready. If it ends before, it
-// is started again: one of its servers may be down, or another program may have its port.
-// spawned is told of each process.
+// is started again: one of its servers may be down, or another program may have its port. A busy
+// machine under faults needs several tries. spawned is told of each process.
 func superviseInstance(t testing.TB, name string, flags []string, spawned func(*instance)) (in *instance) {
 	t.Helper()
 	binary(t, "./example-payments") // the build takes time of its own
-	eventually(t, "start of "+name, func() error {
+	var before string               // what the process before this one said
+	err := poll(5*waitLimit, func() error {
 		if in == nil || !in.running() {
+			if in != nil {
+				before = in.stderr.tail(2)
+			}
 			in = spawnInstance(t, name, flags...)
 			spawned(in)
 		}
@@ -134,8 +138,11 @@ func superviseInstance(t testing.TB, name string, flags []string, spawned func(*
 			in.addr, in.rpc = m[1], m[2]
 			return nil
 		}
-		return fmt.Errorf("%w: %s", errors.Join(errNotYet, in.ended()), in.stderr.tail(2))
+		return fmt.Errorf("%w: %s; before: %s", errors.Join(errNotYet, in.ended()), in.stderr.tail(2), before)
 	})
+	if err != nil {
+		t.Fatalf("no start of %s: %v", name, err)
+	}
 	return in
 }
 

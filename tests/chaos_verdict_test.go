@@ -87,6 +87,9 @@ func (c *chaos) settled() {
 	if c.unsolved {
 		args = []string{"--state", "pending"}
 	}
+	for _, domain := range c.domains { // a late message may have shown that the copy lacked a fence
+		c.retire(domain)
+	}
 	err := poll(2*waitLimit, func() error {
 		if open := c.openRecords(c.t, args...); len(open) > 0 {
 			return fmt.Errorf("%d records are open: %v", len(open), open)
