@@ -34,7 +34,7 @@ func SharedPostgres(tb testing.TB) string {
 			}
 			return named, anyReachable([]string{u.Host})
 		}
-		p, held, err := launchPostgres(nil, initPostgres, "-c", "fsync=off")
+		p, held, err := launchPostgres(nil, initPostgres, "-c", "fsync=off", "-c", "autovacuum=off") // its workers visit each database
 		if err != nil {
 			return "", err
 		}

@@ -42,7 +42,7 @@ func kills(t *testing.T, env string, otherwise int) (n int, told bool) {
 // clients pay. Two clients share each key, and each of them asks until it is answered. There is no
 // resolver.
 func TestJoinedPaysOnceWhileInstancesAreKilled(t *testing.T) {
-	n, tell := kills(t, envKills, 8)
+	n, tell := kills(t, envKills, 5)
 	run := func(t *testing.T, b backend) {
 		t.Helper()
 		r := startKillRun(startService(t, b, serviceParts{}))

@@ -35,7 +35,7 @@ func (s *service) killTransaction(ctx context.Context) {
 // kills the sessions of their transactions. The instances have different isolation levels, and their
 // handlers panic and go on after errors.
 func TestJoinedPaysOnceWhileConnectionsAreCut(t *testing.T) {
-	enough, _ := kills(t, envKills, 30)
+	enough, _ := kills(t, envKills, 20)
 	parts := serviceParts{engine: []idem.Option{idem.WithSettleTimeout(time.Second)}}
 	onServers(t, parts, func(s *service, proxy *testserver.Proxy) {
 		proxies := []*testserver.Proxy{proxy, nil, nil}
@@ -151,7 +151,7 @@ var alone = []misuse{
 // they pay, and answer in every way. The clients repeat each key, on three instances. The last one has
 // strict connections.
 func TestJoinedMisuseNeverPaysTwice(t *testing.T) {
-	n, _ := kills(t, envKills, 12)
+	n, _ := kills(t, envKills, 8)
 	onEachService(t, serviceParts{}, func(s *service) {
 		if s.backend.dialect == SQLite() { // it pays one after the other
 			s.misuse(t, 4*n, false)

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	}
 	gin.SetMode(gin.ReleaseMode)
 	testserver.ParallelTests(6) // most of them wait for a server
-	goleak.VerifyTestMain(testserver.M{M: m})
+	goleak.VerifyTestMain(closing{testserver.M{M: m}})
 }
 
 // backend is a database on which a test runs.
@@ -140,84 +140,127 @@ func freshName(testing.TB) string {
 }
 
 // emptied are databases of the shared PostgreSQL whose tests have ended. To empty one takes a
-// tenth of the time that the server takes to make one.
+// tenth of the time that the server takes to make one. Each has the pool that has emptied it, with one
+// connection, because a new one costs the server as much as all that a small test sends.
 var emptied struct {
 	sync.Mutex
-	names []string
+	pools map[string]*sql.DB // by name
 }
 
 func freshPostgres(tb testing.TB) pools {
 	tb.Helper()
 	emptied.Lock()
-	name := ""
-	if n := len(emptied.names); n > 0 {
-		name, emptied.names = emptied.names[n-1], emptied.names[:n-1]
+	var name string
+	var db *sql.DB
+	for name, db = range emptied.pools {
+		delete(emptied.pools, name)
+		break
 	}
 	emptied.Unlock()
-	if name == "" {
+	if db == nil {
 		name = makePostgres(tb)
+		db = dial(tb, "pgx", postgresDSN(tb, name))
 	}
 	tb.Cleanup(func() {
-		if !emptyPostgres(tb, name) {
+		db := dial(tb, "pgx", postgresDSN(tb, name))
+		if !emptyPostgres(tb, db, name) {
+			_ = db.Close()
 			dropPostgres(tb, name)
 			return
 		}
 		emptied.Lock()
 		defer emptied.Unlock()
-		emptied.names = append(emptied.names, name)
+		if emptied.pools == nil {
+			emptied.pools = map[string]*sql.DB{}
+		}
+		emptied.pools[name] = db
 	})
-	return openPostgres(tb, name)
+	tb.Cleanup(func() { _ = db.Close() })
+	return pools{db, db, postgresDSN(tb, name)}
+}
+
+// closing closes the pools that are left when the tests have ended, before the search for leaks.
+type closing struct{ testserver.M }
+
+func (m closing) Run() int {
+	defer func() {
+		for _, db := range emptied.pools {
+			_ = db.Close()
+		}
+		for _, db := range admins.pools {
+			_ = db.Close()
+		}
+	}()
+	return m.M.Run()
+}
+
+// admins are pools that make and drop databases, one for each server.
+var admins struct {
+	sync.Mutex
+	pools map[string]*sql.DB // by data source name
+}
+
+func admin(tb testing.TB, driver, dsn string) *sql.DB {
+	tb.Helper()
+	admins.Lock()
+	defer admins.Unlock()
+	if admins.pools == nil {
+		admins.pools = map[string]*sql.DB{}
+	}
+	if admins.pools[dsn] == nil {
+		admins.pools[dsn] = dial(tb, driver, dsn)
+	}
+	return admins.pools[dsn]
 }
 
 // makePostgres makes a database on the shared PostgreSQL.
 func makePostgres(tb testing.TB) (name string) {
 	tb.Helper()
 	name = freshName(tb)
-	mustExec(tb, open(tb, "pgx", testserver.SharedPostgres(tb)), "CREATE DATABASE "+name)
+	// To copy the files takes half of the processor time that the log of their pages takes.
+	mustExec(tb, admin(tb, "pgx", testserver.SharedPostgres(tb)), "CREATE DATABASE "+name+" STRATEGY file_copy")
 	return name
 }
 
 func dropPostgres(tb testing.TB, name string) {
 	tb.Helper()
-	mustExec(tb, open(tb, "pgx", testserver.SharedPostgres(tb)), "DROP DATABASE "+name+" WITH (FORCE)")
+	mustExec(tb, admin(tb, "pgx", testserver.SharedPostgres(tb)), "DROP DATABASE "+name+" WITH (FORCE)")
 }
 
 // emptyPostgres ends the connections to a database, and removes what a test may leave in it. It returns
-// false if the database is not like a new one then, because a test has replaced functions of the server.
-func emptyPostgres(tb testing.TB, name string) (likeNew bool) {
+// false if the database is not like a new one then, because a test has replaced functions of the server or
+// changed the settings of the database, which this connection has too.
+func emptyPostgres(tb testing.TB, db *sql.DB, name string) (likeNew bool) {
 	tb.Helper()
-	p := openPostgres(tb, name)
 	const others = " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
 	for n := 1; n > 0; {
-		if err := p.write.QueryRow("SELECT count(pg_terminate_backend(pid))" + others).Scan(&n); err != nil {
+		if err := db.QueryRow("SELECT count(pg_terminate_backend(pid, 1000))" + others).Scan(&n); err != nil {
 			tb.Fatalf("end the connections to %s: %v", name, err)
 		}
 	}
-	mustExec(tb, p.write, `DO $$ DECLARE name text; BEGIN
+	mustExec(tb, db, `DO $$ DECLARE name text; BEGIN
 		FOR name IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information_schema$)' LOOP
 			EXECUTE format('DROP SCHEMA %I CASCADE', name);
 		END LOOP;
 	END $$`)
-	mustExec(tb, p.write, "CREATE SCHEMA public")
-	mustExec(tb, p.write, "GRANT USAGE ON SCHEMA public TO PUBLIC") // as in a new database
-	mustExec(tb, p.write, "ALTER DATABASE "+name+" RESET ALL")
-	if err := p.write.QueryRow(`SELECT NOT EXISTS (SELECT FROM pg_proc f, pg_database d
-		WHERE d.datname = current_database() AND age(f.xmin) <= age(d.xmin))`).Scan(&likeNew); err != nil {
+	mustExec(tb, db, "CREATE SCHEMA public")
+	mustExec(tb, db, "GRANT USAGE ON SCHEMA public TO PUBLIC") // as in a new database
+	if err := db.QueryRow(`SELECT NOT EXISTS (SELECT FROM pg_proc f, pg_database d
+		WHERE d.datname = current_database() AND age(f.xmin) <= age(d.xmin))
+		AND NOT EXISTS (SELECT FROM pg_db_role_setting s, pg_database d WHERE s.setdatabase = d.oid AND d.datname = current_database())`).Scan(&likeNew); err != nil {
 		tb.Fatal(err)
 	}
-	_ = p.write.Close()
 	return likeNew
 }
 
-func openPostgres(tb testing.TB, name string) pools {
+func postgresDSN(tb testing.TB, name string) string {
 	tb.Helper()
 	u, err := url.Parse(testserver.SharedPostgres(tb))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	u.Path = "/" + name
-	db := open(tb, "pgx", u.String())
-	return pools{db, db, u.String()}
+	return u.String()
 }
 
 func freshMySQL(tb testing.TB, server string) pools {
@@ -254,13 +297,20 @@ func freshSQLite(tb testing.TB) pools {
 
 func open(tb testing.TB, driver, dsn string) *sql.DB {
 	tb.Helper()
+	db := dial(tb, driver, dsn)
+	tb.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// dial opens a pool that the caller closes.
+func dial(tb testing.TB, driver, dsn string) *sql.DB {
+	tb.Helper()
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
 		tb.Fatalf("sql.Open(%s) = %v", driver, err)
 	}
 	db.SetMaxOpenConns(16)
 	db.SetMaxIdleConns(16) // the default of 2 makes a new connection for most calls
-	tb.Cleanup(func() { _ = db.Close() })
 	return db
 }
 

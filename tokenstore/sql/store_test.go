@@ -10,13 +10,14 @@ import (
 func TestStore(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		p := b.migrated(t)
+		s := b.store(t, p) // one for all tests, because its start takes longer than most of them
 		idemtest.RunStore(t, idemtest.StoreHarness{
 			New: func(tb testing.TB) idem.Store {
 				tb.Helper()
 				for _, table := range []string{"records", "domains", "decisions", "notes"} {
-					mustExec(tb, p.write, names{dialect: b.dialect.d, prefix: "idem_"}.sql("DELETE FROM {"+table+"}"))
+					mustExec(tb, p.write, s.names.sql("DELETE FROM {"+table+"}"))
 				}
-				return b.store(tb, p)
+				return s
 			},
 			Damage: damage,
 		})
