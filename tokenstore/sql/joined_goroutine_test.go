@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	sqlitedriver "modernc.org/sqlite"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 )
@@ -81,4 +83,52 @@ func TestJoinedGoroutineInAStatementHoldsNothingUp(t *testing.T) {
 	p := serviceParts{engine: []idem.Option{idem.WithSettleTimeout(time.Second), idem.WithStoreTimeout(time.Second)}}
 	onEachServer(t, func(t *testing.T, b backend) { run(startService(t, b, p)) })
 	t.Run("MariaDB, strict", func(t *testing.T) { run(startOn(t, MySQL(), strictly(t, p))) })
+}
+
+// SQLite has no way to end the statement of a goroutine. The answer does not wait for it, and nothing is paid until
+// it has ended.
+func TestJoinedGoroutineInAStatementOfSQLite(t *testing.T) {
+	var running, release chan struct{}
+	if err := sqlitedriver.RegisterScalarFunction("waits_for_the_test", 0, func(*sqlitedriver.FunctionContext, []driver.Value) (driver.Value, error) {
+		close(running)
+		<-release
+		return int64(1), nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	short := time.Second / 2
+	s := startOn(t, SQLite(), serviceParts{engine: []idem.Option{idem.WithSettleTimeout(short), idem.WithStoreTimeout(short), idem.WithLockTimeout(short)}})
+	for n, c := range []struct {
+		status int
+		first  answer
+	}{{201, refused(503, idem.CodeUnavailable)}, {500, answer{status: 500, body: "paid"}}} {
+		running, release = make(chan struct{}), make(chan struct{})
+		ended := make(chan error, 1)
+		s.with(s.inTx(func(gc *gin.Context, tx *sql.Tx) error {
+			if err := s.insert(gc, tx); err != nil {
+				return err
+			}
+			go func() {
+				_, err := tx.Exec("SELECT waits_for_the_test()")
+				ended <- err
+			}()
+			<-running
+			gc.String(c.status, "paid")
+			return nil
+		}))
+		key := fmt.Sprint("k", n)
+		s.want(s.pay(key), c.first)
+		s.with(s.paying(http.StatusCreated))
+		if a := s.pay(key); a.status == http.StatusCreated {
+			t.Errorf("a repeat beside the statement is answered with %v", a)
+		}
+		close(release)
+		<-ended
+		s.eventually("the repeat is paid", func() bool { return s.pay(key).status == http.StatusCreated })
+		s.want(s.pay(key), paidBefore)
+		s.wantPayments(n + 1)
+	}
+	if told := s.saw(idem.EventReleased); len(told) == 0 || !errors.Is(told[0], ErrStatementOpen) {
+		t.Errorf("the developer was told %v, want %v", told, ErrStatementOpen)
+	}
 }

@@ -72,18 +72,26 @@ func (g *sqliteGuard) before(ctx context.Context, t *joinedTx) (bool, error) {
 	return false, nil
 }
 
-func (g *sqliteGuard) after(_ context.Context, t *joinedTx) error {
+func (g *sqliteGuard) after(ctx context.Context, t *joinedTx) error {
 	if t.state == nil {
 		return nil
 	}
-	return setCommitHook(t.session.(*sqlSession).conn, nil)
+	s := t.session.(*sqlSession) // a goroutine of the handler may be in a statement
+	return s.within(ctx, func() error { return setCommitHook(s.conn, nil) })
 }
 
 // noAttachedFile returns an error if the connection has another file. With write-ahead logging SQLite
 // commits one file after the other, so a crash in between would keep the record and lose the payment.
 func noAttachedFile(ctx context.Context, q querier) error {
 	var name string
-	err := q.QueryRowContext(ctx, "SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')").Scan(&name)
+	err := q.QueryRowContext(ctx, attachedFile).Scan(&name)
+	return attached(name, err)
+}
+
+const attachedFile = "SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')"
+
+// attached is the error of noAttachedFile, from the row of attachedFile.
+func attached(name string, err error) error {
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil
@@ -142,7 +150,13 @@ func (g *sqliteGuard) take(ctx context.Context, t *joinedTx, p *pending, from *i
 func (g *sqliteGuard) escaped(context.Context, *joinedTx) error { return nil }
 
 func (g *sqliteGuard) complete(ctx context.Context, t *joinedTx, c *completion) error {
-	if err := noAttachedFile(ctx, t.tx()); err != nil {
+	s := t.session.(*sqlSession)
+	var name string
+	err := s.QueryRow(ctx, attachedFile, nil, &name)
+	if s.stuck != nil {
+		return ErrStatementOpen
+	}
+	if err := attached(name, err); err != nil {
 		return err
 	}
 	n, err := t.execTx(ctx, g.joined.joined.complete, t.completeArgs(c)...)
