@@ -125,7 +125,7 @@ func (g *generator) request() idem.BeginRequest {
 		return g.requests[g.rng.IntN(len(g.requests))]
 	}
 	req := idem.BeginRequest{
-		Kind: idem.KeyKind(g.rng.IntN(5) / 4), Route: "route", Nonce: idem.NewNonce(), KeyTTL: 2 * time.Hour,
+		Kind: idem.KeyKind(g.rng.IntN(5) / 4), Route: "route", Nonce: idem.NewNonce(), ResultTTL: g.ttl(), KeyTTL: g.ttl(),
 		Fence:       idem.Fence{Domain: []string{"a", "a", "a", "bb"}[g.rng.IntN(4)], Token: 1<<63 + uint64(len(g.requests)) + uint64(g.rng.IntN(3))},
 		Fingerprint: idem.Fingerprint{Version: 1, Sum: [32]byte{byte(g.rng.IntN(2))}},
 	}
@@ -137,6 +137,9 @@ func (g *generator) request() idem.BeginRequest {
 	return req
 }
 
+// ttl is a time to live of a route. Calls of one key come from routes with shorter and with longer ones.
+func (g *generator) ttl() time.Duration { return time.Duration(1+g.rng.IntN(4)) * time.Hour }
+
 func (g *generator) settlement() idem.Settlement {
 	if len(g.settled) > 0 && g.rng.IntN(3) == 0 {
 		return g.settled[g.rng.IntN(len(g.settled))]
@@ -144,7 +147,7 @@ func (g *generator) settlement() idem.Settlement {
 	st := idem.Settlement{
 		ID: idem.NewNonce(), State: []idem.State{idem.StateCompleted, idem.StateReleased, idem.StateUnknown, idem.StateReleased}[g.rng.IntN(4)],
 		Response:  &idem.Response{Status: 200 + len(g.settled), Body: make([]byte, g.rng.IntN(2)*2000)},
-		ResultTTL: time.Hour, KeyTTL: 3 * time.Hour,
+		ResultTTL: g.ttl(), KeyTTL: g.ttl(),
 	}
 	if n := len(g.attempts); n > 0 {
 		st.Attempt = g.attempts[n-1-g.rng.IntN(min(n, 2))]
@@ -156,6 +159,7 @@ func (g *generator) settlement() idem.Settlement {
 	}
 	if g.rng.IntN(3) == 0 {
 		st.Repair = &idem.Repair{Kind: idem.KeyKind(g.rng.IntN(5) / 4), Route: "restored", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+		st.Repair.ResultTTL, st.Repair.KeyTTL = g.ttl(), g.ttl()
 		st.LeaseTrusted = g.rng.IntN(3) > 0
 		if n := len(g.attempts); n > 0 && g.rng.IntN(2) == 0 {
 			st.Repair.Replaced = idem.Replaced{State: []idem.State{idem.StateReleased, idem.StatePending, idem.StateUnknown}[g.rng.IntN(3)], Attempt: g.attempts[n-1]}
@@ -180,6 +184,6 @@ func describe(r idem.Record, start time.Time) string {
 		}
 		return t.Sub(start).String()
 	}
-	return fmt.Sprint(r.State, r.Kind, r.Route, r.Attempt, r.Fingerprint, body, r.Decision, " ", at(r.Created), at(r.Started),
+	return fmt.Sprint(r.State, r.Kind, r.Route, r.Attempt, r.Fingerprint, body, r.Decision, r.ResultTTL, r.KeyTTL, " ", at(r.Created), at(r.Started),
 		at(r.Settled), at(r.ResultExpires), at(r.KeyExpires), at(r.TokenExpires))
 }

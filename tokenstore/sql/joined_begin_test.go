@@ -41,6 +41,35 @@ func completedAs(a idem.Attempt) idem.Settlement {
 	return idem.Settlement{Attempt: a, ID: a.Nonce, State: idem.StateCompleted, ResultTTL: time.Hour, KeyTTL: time.Hour, Response: &idem.Response{Status: 201}}
 }
 
+// An attempt that runs again under a shorter policy is remembered for as long as the first one was to be.
+func TestJoinedRunAgainKeepsTheLongerTimes(t *testing.T) {
+	onEachService(t, serviceParts{}, func(s *service) {
+		ctx, id := context.Background(), idem.NewKeyID("merchant", "k1")
+		first := joinedRequest(idem.ClientKey)
+		begun, err := s.joined.Begin(ctx, id, idem.BeginRequest{Route: first.Route, Fence: idem.Fence{Domain: "locks", Token: 7}, Nonce: idem.NewNonce(),
+			Fingerprint: first.Fingerprint, ResultTTL: 100 * time.Hour, KeyTTL: 200 * time.Hour})
+		if err != nil {
+			s.Fatal(err)
+		}
+		unknown := idem.Settlement{Attempt: begun.Record.Attempt, ID: idem.NewNonce(), State: idem.StateUnknown, ResultTTL: time.Hour, KeyTTL: time.Hour}
+		if res, err := s.joined.Settle(ctx, id, unknown); err != nil || !res.Settled {
+			s.Fatalf("Settle() = %+v, %v", res, err)
+		}
+		again, err := s.joined.BeginJoined(ctx, id, runAgain(begun.Record.Attempt)) // its times are an hour
+		if err != nil || again.Tx == nil {
+			s.Fatalf("BeginJoined() = %+v, %v, want a transaction", again, err)
+		}
+		defer again.Tx.Release(ctx)
+		if err := again.Tx.Commit(ctx, completedAs(again.Record.Attempt)); err != nil {
+			s.Fatalf("Commit() = %v", err)
+		}
+		rec, err := s.joined.Get(ctx, id)
+		if err != nil || rec.State != idem.StateCompleted || rec.ResultExpires.Sub(rec.Settled) < 100*time.Hour || rec.KeyExpires.Sub(rec.Settled) < 200*time.Hour {
+			s.Errorf("Get() = %v, its result for %v and its key for %v, %v; want 100 h and 200 h", rec.State, rec.ResultExpires.Sub(rec.Settled), rec.KeyExpires.Sub(rec.Settled), err)
+		}
+	})
+}
+
 // An attempt runs again only from the open attempt that its caller has seen.
 func TestBeginJoinedRunsAgainOnlyFromTheAttemptInDoubt(t *testing.T) {
 	onEachService(t, serviceParts{}, func(s *service) {
