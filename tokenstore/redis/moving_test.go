@@ -2,8 +2,10 @@ package redisstore
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
@@ -13,7 +15,7 @@ import (
 // new attempts are refused as by a store without writes. A settlement is stored when the move is over.
 func TestRecordsOfASlotThatMoves(t *testing.T) {
 	t.Parallel()
-	c := testserver.StartRedisCluster(t, 3)
+	c := testserver.StartRedisCluster(t, 3, testserver.OnRedisMachine(testserver.NewMachine(t)))
 	s := open(t, connect(t, clusterAddr(c)))
 	inShard := func() (idem.KeyID, idem.BeginRequest) {
 		id, req := newAttempt(idem.ClientKey)
@@ -71,4 +73,52 @@ func TestRecordsOfASlotThatMoves(t *testing.T) {
 	}
 	id, req := inShard()
 	mustBegin(t, s, id, req)
+	wantLossOfOneServer(t, c, s)
+}
+
+// wantLossOfOneServer has the clock of one server of a cluster jump ahead. That is a loss of all shards that the
+// server has, also after they were moved there, and of no other shard.
+func wantLossOfOneServer(t *testing.T, c *testserver.RedisCluster, s *Store) {
+	t.Helper()
+	begin := func(shard int) error {
+		id, req := newAttempt(idem.ClientKey)
+		id[0] = byte(shard)
+		_, err := s.Begin(t.Context(), id, req)
+		return err
+	}
+	owner := func(shard int) *testserver.Redis {
+		node, _, err := c.Owner(s.keys.incarnation(shard))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return node
+	}
+	node := owner(7)
+	node.StepClock(10 * time.Minute)
+	await(t, "the notice of the jump", func() error {
+		if err := begin(7); !errors.Is(err, idem.ErrStoreLost) {
+			return fmt.Errorf("Begin() = %w, want %w", err, idem.ErrStoreLost)
+		}
+		return nil
+	})
+	node.StepClock(0)
+	lost := 0
+	for shard := range Shards {
+		its := owner(shard) == node
+		if its {
+			lost++
+		}
+		await(t, "an answer of the shard", func() error { // the others may have taken the server for dead
+			if err := begin(shard); errors.Is(err, idem.ErrStoreLost) != its || !its && err != nil {
+				return fmt.Errorf("Begin() in shard %d = %w, want a loss: %v", shard, err, its)
+			}
+			return nil
+		})
+	}
+	if n, err := s.AcceptLoss(t.Context()); err != nil || n != lost || lost == Shards {
+		t.Errorf("AcceptLoss() = %d, %v, want %d of %d", n, err, lost, Shards)
+	}
+	if err := begin(7); err != nil {
+		t.Errorf("Begin() after the loss was accepted = %v", err)
+	}
 }
