@@ -98,6 +98,11 @@ func (s *Store) readFromMovingSlot(ctx context.Context, keys *recordKeys, refuse
 	return found, now.Val(), nil
 }
 
+// errNoAnswer says that a command has neither an answer nor an error. While a slot of a cluster moves, go-redis 9.23
+// may send a command of a pipeline to two servers at once (pipelineReadCmds queues all commands again after TRYAGAIN, also
+// those that it has queued because of ASK), and both write into it.
+var errNoAnswer = errors.New("the client has no answer and no error")
+
 // errDemoted says that a server is a replica now.
 var errDemoted = errors.New("the server is a replica now")
 
@@ -141,7 +146,10 @@ func (s *Store) read(ctx context.Context, keys *recordKeys, withBody, writeFirst
 	if err := now.Err(); err != nil {
 		return nil, at, fmt.Errorf("its time: %w", err)
 	}
-	if found = values.Val(); !withBody {
+	if found = values.Val(); len(found) != len(args)-1 {
+		return nil, at, errNoAnswer
+	}
+	if !withBody {
 		found = append(found, nil)
 	}
 	return found, now.Val(), nil

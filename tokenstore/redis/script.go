@@ -83,6 +83,9 @@ func (s *Store) runSized(ctx context.Context, method string, id idem.KeyID, scri
 	if redisscript.MustResend(err) {
 		parts, err = redisscript.Resend(ctx, s.client, script, call).StringSlice()
 	}
+	if err == nil && len(parts) == 0 {
+		err = errNoAnswer
+	}
 	if err != nil {
 		return reply{}, s.failed(ctx, method, err)
 	}

@@ -253,3 +253,59 @@ func TestKeysAreNotStored(t *testing.T) {
 		}
 	}
 }
+
+// emptied is a client whose commands lose their answers, as when two servers answer one.
+type emptied struct{ on bool }
+
+func (e *emptied) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (e *emptied) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		err := next(ctx, cmd)
+		e.empty(cmd)
+		return err
+	}
+}
+
+func (e *emptied) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		err := next(ctx, cmds)
+		e.empty(cmds...)
+		return err
+	}
+}
+
+func (e *emptied) empty(cmds ...goredis.Cmder) {
+	if !e.on {
+		return
+	}
+	for _, cmd := range cmds {
+		switch cmd := cmd.(type) {
+		case *goredis.SliceCmd:
+			cmd.SetVal(nil)
+		case *goredis.StringSliceCmd:
+			cmd.SetVal(nil)
+		case *goredis.Cmd:
+			cmd.SetVal([]any(nil))
+		}
+	}
+}
+
+// An answer that is missing is an error. It says neither that there is no record nor that another one is there.
+func TestMissingAnswerIsAnError(t *testing.T) {
+	t.Parallel()
+	client, hook := connect(t, "redis://"+startMini(t).Addr()), new(emptied)
+	client.AddHook(hook)
+	s := open(t, client)
+	id, req := newAttempt(idem.ClientKey)
+	a := mustBegin(t, s, id, req)
+	hook.on = true
+	_, got := s.Get(t.Context(), id)
+	_, begun := s.Begin(t.Context(), id, req)
+	_, settled := s.Settle(t.Context(), id, completion(a, "paid"))
+	for name, err := range map[string]error{"Get": got, "Begin": begun, "Settle": settled} {
+		if !errors.Is(err, idem.ErrUnavailable) {
+			t.Errorf("%s() = %v without an answer, want %v", name, err, idem.ErrUnavailable)
+		}
+	}
+}
