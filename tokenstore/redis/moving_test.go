@@ -3,6 +3,7 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -102,6 +103,17 @@ func wantLossOfOneServer(t *testing.T, c *testserver.RedisCluster, s *Store) {
 		return nil
 	})
 	node.StepClock(0)
+	await(t, "the right time", func() error {
+		now, err := node.Do("TIME")
+		if err != nil {
+			return err
+		}
+		seconds, err := strconv.ParseInt(now[0], 10, 64)
+		if ahead := time.Until(time.Unix(seconds, 0)); err == nil && ahead > 10*time.Second {
+			err = fmt.Errorf("the clock is %v ahead", ahead)
+		}
+		return err
+	})
 	lost := 0
 	for shard := range Shards {
 		its := owner(shard) == node
