@@ -79,3 +79,26 @@ func TestJoinTakesTheOptionsOfAllThree(t *testing.T) {
 		t.Errorf("Close() = %v, and closed what belongs to the engine %d times, want once", err, closer)
 	}
 }
+
+// An engine of a store that only reads runs no handler.
+func TestJoinOfAStoreThatIsReadOnly(t *testing.T) {
+	t.Parallel()
+	p := freshPostgres(t)
+	if err := Migrate(t.Context(), p.write, PostgreSQL()); err != nil {
+		t.Fatal(err)
+	}
+	engine, err := Join(t.Context(), p.write, PostgreSQL(), WithReadOnly())
+	if err != nil {
+		t.Fatalf("Join() = %v, want <nil>", err)
+	}
+	defer engine.Close(t.Context())
+	op := idem.Operation{Transport: idem.TransportHTTP, Key: "k1", Policy: &idem.Policy{Name: "pay", AllowGlobalKeys: true},
+		Fingerprint: func(v uint8) (idem.Fingerprint, error) { return idem.NewFingerprint(v, "pay", "100") }}
+	_, err = engine.Do(t.Context(), op, func(context.Context) (idem.Response, error) {
+		t.Error("the handler ran")
+		return idem.Response{Status: 201}, nil
+	})
+	if !errors.Is(err, ErrReadOnly) {
+		t.Errorf("Do() = %v, want %v", err, ErrReadOnly)
+	}
+}
