@@ -331,15 +331,17 @@ func TestConsoleWithThousandsOfDoubts(t *testing.T) {
 
 	// Every page without a filter, as the browser reads them.
 	eval[bool](p, `(async () => {
-		const pages = [];
+		window.pages = [];
 		for (let next = location.pathname; next; ) {
 			const page = new DOMParser().parseFromString(await (await fetch(next)).text(), "text/html");
-			pages.push([...page.querySelectorAll("a.op")].map((a) => a.getAttribute("href").match(/[0-9a-f]{64}/)[0]));
+			window.pages.push([...page.querySelectorAll("a.op")].map((a) => a.getAttribute("href").match(/[0-9a-f]{64}/)[0]));
 			next = page.querySelector("[rel=next]")?.getAttribute("href");
 		}
-		window.pages = pages;
+		window.allRead = true;
 	})() instanceof Promise`)
-	p.await(`window.pages`)
+	for n := 1; !eval[bool](p, `!!window.allRead`); n++ {
+		p.await(fmt.Sprintf(`!!window.allRead || window.pages.length >= %d`, n))
+	}
 	if got := eval[[]string](p, `window.pages.flat()`); !slices.Equal(got, all) {
 		t.Errorf("the pages list %d doubts, want all %d, the oldest first", len(got), doubts)
 	}
