@@ -236,6 +236,7 @@ func TestRecordsThatWaitedAtTheEndOfATerm(t *testing.T) {
 			return err
 		}))()
 		time.Sleep(time.Minute + promised)
+		synctest.Wait()
 		for i := range 60 {
 			if key := fmt.Sprint("dead ", i); b.asked[idOf(key)] == 0 {
 				t.Errorf("the resolver was not asked for %s", key)
