@@ -72,7 +72,7 @@ func Resend(ctx context.Context, client goredis.UniversalClient, script *goredis
 	return Eval(ctx, client, script, c)
 }
 
-// Eval adds a script to a pipeline, with its text.
+// Eval sends a script with its text, or adds it to a pipeline.
 func Eval(ctx context.Context, client goredis.Scripter, script *goredis.Script, c Call) *goredis.Cmd {
 	args := make([]any, len(c.Args))
 	for i, arg := range c.Args {

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -88,13 +87,9 @@ func SharedPgBouncer(tb testing.TB) *PgBouncer {
 }
 
 func launchPgBouncer(server string, settings ...string) (*PgBouncer, *ports, error) {
-	path, err := exec.LookPath("pgbouncer")
+	path, err := findProgram("pgbouncer", "/usr/sbin/pgbouncer")
 	if err != nil {
-		const debian = "/usr/sbin/pgbouncer"
-		if _, missing := os.Stat(debian); missing != nil {
-			return nil, nil, fmt.Errorf("testserver: PgBouncer is not installed: %s", installHint)
-		}
-		path = debian
+		return nil, nil, err
 	}
 	u, err := url.Parse(server)
 	if err != nil {

@@ -3,11 +3,10 @@ package sqlstore
 import (
 	"os"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
+	"github.com/idemkeeper/idemkeeper/idem/idemtest"
 )
 
 // partitioning returns the statements in docs/sql.md that partition the table of records.
@@ -61,37 +60,16 @@ func TestPartitionedTable(t *testing.T) {
 		again.with(again.paying(402))
 		again.want(again.pay("declined"), answer{status: 402, body: "paid"})
 		again.wantPayments(2)
-
-		mustExec(t, s.pools.write, s.joined.names.sql("DELETE FROM {records}"))
-		store := b.store(t, s.pools, WithExpiry(0))
-		const keys = 40 // in most of the partitions
-		for n := range keys {
-			begun := make(chan idem.Attempt, 4)
-			var together sync.WaitGroup
-			for range cap(begun) {
-				together.Go(func() {
-					if res, err := store.Begin(t.Context(), key(n), request(1)); err != nil {
-						t.Errorf("Begin() = %v, want <nil>", err)
-					} else if res.Begun {
-						begun <- res.Record.Attempt
-					}
-				})
-			}
-			together.Wait()
-			if len(begun) != 1 {
-				t.Fatalf("key %d was begun %d times, want once", n, len(begun))
-			}
-			if n%2 == 0 {
-				settle(t, store, key(n), idem.Settlement{Attempt: <-begun, State: idem.StateReleased, KeyTTL: time.Microsecond})
-			}
-		}
-		if n, err := store.Expire(t.Context(), 2*keys); n != keys/2 || err != nil {
-			t.Errorf("Expire() = %d, %v, want %d", n, err, keys/2)
-		}
-		page, err := store.ListOpen(t.Context(), idem.OpenQuery{Limit: keys})
-		if len(page.Records) != keys/2 || err != nil {
-			t.Errorf("ListOpen() has %d records, %v, want %d", len(page.Records), err, keys/2)
-		}
+		idemtest.RunStore(t, idemtest.StoreHarness{
+			New: func(tb testing.TB) idem.Store {
+				tb.Helper()
+				for _, table := range []string{"records", "domains", "decisions", "notes"} {
+					mustExec(tb, s.pools.write, s.joined.names.sql("DELETE FROM {"+table+"}"))
+				}
+				return b.store(tb, s.pools)
+			},
+			Damage: damage,
+		})
 	})
 }
 
