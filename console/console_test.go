@@ -283,6 +283,30 @@ func TestStripDoesNotContradictTheList(t *testing.T) {
 	ada.get("").want(t, 200, "1 in doubt", "!No attempt is open")
 }
 
+// slowStore lists one page, and nothing more in the time that a page has.
+type slowStore struct{ *memorystore.Store }
+
+func (s slowStore) ListOpen(ctx context.Context, q idem.OpenQuery) (idem.OpenPage, error) {
+	if q.After != nil {
+		<-ctx.Done()
+		return idem.OpenPage{}, ctx.Err()
+	}
+	return s.Store.ListOpen(ctx, q)
+}
+
+// A store with more doubts than can be counted in time is not told as one that does not answer.
+func TestDoubtsOfASlowStoreAreCountedInPart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(t *testing.T, opts ...idem.Option) (*idem.Engine, idem.Store) {
+		store := slowStore{memorystore.New()}
+		return newEngine(t, memorylock.New(), store, opts...), store
+	})
+	for i := range 501 {
+		r.inDoubt(idem.Key(fmt.Sprintf("k%03d", i)), nil)
+	}
+	r.as("ada").get("health").want(t, 200, "more than 500 in doubt", "!does not answer", "!does not tell its domain", "There are more")
+}
+
 // A console that is mounted without its slash leads to the path with it, and not in a circle.
 func TestMountedWithoutTheSlash(t *testing.T) {
 	t.Parallel()
