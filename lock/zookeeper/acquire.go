@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -17,11 +18,32 @@ import (
 // The token of its Fence is the czxid of the lock's znode as it was when the lock was
 // taken. [Lease.MarkBegun] makes the znode anew.
 type Lease struct {
-	*held.Lease
+	held  *held.Lease
 	marks *marks
 }
 
 var _ idem.Lease = (*Lease)(nil)
+
+// Fence implements [idem.Lease].
+func (l *Lease) Fence() idem.Fence { return l.held.Fence() }
+
+// Done implements [idem.Lease].
+func (l *Lease) Done() <-chan struct{} { return l.held.Done() }
+
+// Err implements [idem.Lease]. It reads the lease clock, so it tells of a loss even when Done is
+// late, after the machine was suspended.
+func (l *Lease) Err() error { return l.held.Err() }
+
+// Check implements [idem.Lease]. It always reads the znode, so it notices one that was deleted by
+// hand. While the connection is down it waits for another one, until ctx ends or the lease is over.
+func (l *Lease) Check(ctx context.Context) (time.Duration, error) { return l.held.Check(ctx) }
+
+// Release implements [idem.Lease]. The error wraps idem.ErrUnavailable if ctx ended first, or if the
+// znode stays until the session is over.
+func (l *Lease) Release(ctx context.Context) error { return l.held.Release(ctx) }
+
+// ReleaseInBackground implements [idem.Lease]. [Client.Close] waits for it.
+func (l *Lease) ReleaseInBackground() { l.held.ReleaseInBackground() }
 
 // acquire makes the lock of a key. The caller has claimed its path. If the parent of the
 // lock is missing, the same transaction makes it.

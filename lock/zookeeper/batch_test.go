@@ -103,7 +103,7 @@ func TestReleaseSharesTheTransactionOfTheNextLock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-first.Gone()
+		<-first.held.Gone()
 		_, parent, err := r.raw.Get(path.Dir(r.path))
 		if err != nil {
 			t.Fatal(err)

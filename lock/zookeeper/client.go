@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
@@ -38,7 +39,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	}}
 	c.core.Keeper, err = session.Keep(ctx, session.Config{
 		Servers: cfg.Servers, Dialer: cfg.dialer(), Timeout: cfg.SessionTimeout, Tick: cfg.TickTime, OpenTimeout: cfg.OpenTimeout,
-		Credentials: cfg.Credentials, ACL: cfg.ACL, Logger: cfg.Logger, Now: cfg.now,
+		Credentials: cfg.credentials(), ACL: cfg.ACL, Logger: cfg.Logger, Now: cfg.now,
 		Members: cfg.membersPath(), MemberData: c.core.Owner.Encode(), Prepare: c.prepare,
 	}, session.Backoff{Base: cfg.Retry.Base, Max: cfg.Retry.Max})
 	if err != nil {
@@ -75,8 +76,7 @@ func (c *Client) Close(ctx context.Context) error { return c.core.Keeper.Close(c
 // session times out. Listeners get a second to hear of it.
 func (c *Client) Abandon() { c.core.Keeper.Abandon() }
 
-// ConnectionState is how a [Client] stands with the ensemble. Its String is the state's
-// name in lower case.
+// ConnectionState is how a [Client] stands with the ensemble.
 //
 //	Connected, Reconnected ──▶ Lost, Suspended
 //	Lost                   ──▶ Connected (a new session), Reconnected (the same)
@@ -84,27 +84,33 @@ func (c *Client) Abandon() { c.core.Keeper.Abandon() }
 //
 // The states are those of Apache Curator's ConnectionState. Here acknowledged writes renew
 // the trust in a session (see the package comment).
-type ConnectionState = session.State
+type ConnectionState uint8
 
 const (
 	// Connected means that a new session serves callers.
-	Connected = session.Connected
+	Connected = ConnectionState(session.Connected)
 	// Suspended means that the connection is gone, or is not confirmed yet. The session
 	// may live on. Leases are still good, but the client gives out no new ones. New calls
 	// fail. Calls under way wait, and so does a waiter whose turn comes meanwhile.
-	Suspended = session.Suspended
+	Suspended = ConnectionState(session.Suspended)
 	// Reconnected means that the same session serves callers again. After Suspended, all
 	// leases are good. After Lost, all leases from before are lost.
-	Reconnected = session.Reconnected
+	Reconnected = ConnectionState(session.Reconnected)
 	// Lost means that the session is over. It may also live on, but no write was
 	// acknowledged for too long. All leases are lost.
-	Lost = session.Lost
+	Lost = ConnectionState(session.Lost)
 )
 
-// ConnectionEvent is a change of state. It has the new State, the Session's ID as in the
-// servers' logs, and the time At which this process knew of the change. For Suspended and
-// Lost, Err is the reason.
-type ConnectionEvent = session.Event
+// String returns "connected", "suspended", "reconnected" or "lost".
+func (s ConnectionState) String() string { return session.State(s).String() }
+
+// ConnectionEvent is a change of state.
+type ConnectionEvent struct {
+	State   ConnectionState // the new one
+	Session string          // the session's ID, as in the servers' logs
+	At      time.Time       // when this process knew of the change
+	Err     error           // the reason, for Suspended and Lost
+}
 
 // Watch calls f with the present state, and then with every change, in order and one at a
 // time, on a goroutine of its own. So f may be slow. Events wait for it without limit. If f
@@ -115,14 +121,25 @@ type ConnectionEvent = session.Event
 // An event is news, not a guard. If work must stop when a lock is lost, watch [Lease.Done].
 //
 // stop ends the watch, without waiting for a call under way.
-func (c *Client) Watch(f func(ConnectionEvent)) (stop func()) { return c.core.Keeper.Watch(f) }
+func (c *Client) Watch(f func(ConnectionEvent)) (stop func()) {
+	return c.core.Keeper.Watch(func(ev session.Event) {
+		f(ConnectionEvent{State: ConnectionState(ev.State), Session: ev.Session, At: ev.At, Err: ev.Err})
+	})
+}
 
 // Root is a place for the objects of the packages recipes and queue. A [Client] is a Root,
-// and so is a [Namespace].
-type Root = held.Root
+// and so is a [Namespace]. There are no others.
+type Root interface {
+	base() (core *held.Client, prefix string)
+}
 
-// Base is for the packages recipes and queue.
-func (c *Client) Base() (*held.Client, string) { return &c.core, "" }
+func (c *Client) base() (*held.Client, string) { return &c.core, "" }
+
+// The packages recipes and queue get at the base of a Root by this function, and the users of
+// the library do not.
+func init() {
+	held.Base = func(root any) (*held.Client, string) { return root.(Root).base() }
+}
 
 // Namespace is a view of a [Client] below a path. It keeps the names of applications apart
 // that share an ensemble, or of modules that share a Client. It has no session and no state
@@ -141,5 +158,4 @@ func (c *Client) Namespace(path string) Namespace { return Namespace{c, path} }
 // Namespace returns the view below a path in this one.
 func (n Namespace) Namespace(path string) Namespace { return Namespace{n.c, n.prefix + path} }
 
-// Base is for the packages recipes and queue.
-func (n Namespace) Base() (*held.Client, string) { return &n.c.core, n.prefix }
+func (n Namespace) base() (*held.Client, string) { return &n.c.core, n.prefix }

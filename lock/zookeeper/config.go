@@ -114,15 +114,33 @@ type Config struct {
 	now leaseclock.Source // tests set their own
 }
 
-// WithClock is the configuration with another lease clock. It is for tests.
-func (c Config) WithClock(now leaseclock.Source) Config {
-	c.now = now
+// WithClock is the configuration with another lease clock, which returns the time since a moment of
+// its own, and has to be safe for concurrent use. It is for tests and simulations.
+func (c Config) WithClock(now func() time.Duration) Config {
+	c.now = func() leaseclock.Instant { return leaseclock.Instant{}.Add(now()) }
 	return c
 }
 
 // Credential is an identity, such as "user:password" with the scheme "digest". It keeps
 // its secret out of logs.
-type Credential = session.Credential
+type Credential struct {
+	Scheme string
+	Secret []byte
+}
+
+// LogValue keeps the secret out of logs.
+func (c Credential) LogValue() slog.Value { return slog.StringValue(c.String()) }
+
+// String keeps the secret out of logs.
+func (c Credential) String() string { return session.Credential(c).String() }
+
+// credentials are those of the sessions.
+func (c *Config) credentials() (all []session.Credential) {
+	for _, cred := range c.Credentials {
+		all = append(all, session.Credential(cred))
+	}
+	return all
+}
 
 // ParseConnectString reads ZooKeeper's usual notation, "host:port,host:port/chroot", into Servers
 // and Chroot. White space around the servers and the whole string does not count. The chroot comes

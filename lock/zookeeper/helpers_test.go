@@ -29,9 +29,9 @@ var (
 	testLogger = zktest.Logger
 	until      = zktest.Until
 
-	mine     = zktest.Mine
-	theirs   = zktest.Theirs
-	stranger = zktest.Stranger
+	mine     = Credential(zktest.Mine)
+	theirs   = Credential(zktest.Theirs)
+	stranger = zktest.Stranger[Credential]
 )
 
 type (
@@ -96,7 +96,7 @@ func taken(t testing.TB, c *Client, id idem.KeyID) *Lease {
 
 // znodeOf is where a lock is.
 func znodeOf(l *Lease) string {
-	path, _ := l.Where()
+	path, _ := l.held.Where()
 	return path
 }
 

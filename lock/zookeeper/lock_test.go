@@ -20,7 +20,7 @@ import (
 )
 
 // age makes a lease one that reads before it deletes, without waiting for it.
-func age(l *Lease) { l.Backdate(2 * time.Second) }
+func age(l *Lease) { l.held.Backdate(2 * time.Second) }
 
 func TestOperatorDeletesTheLock(t *testing.T) {
 	t.Parallel()
@@ -439,7 +439,7 @@ func TestCheckAfterAQuietTime(t *testing.T) {
 		t.Errorf("Check() without an answer = %v, want %v and %v", err, idem.ErrUnavailable, context.Canceled)
 	}
 	write.Release()
-	until(t, "the write is acknowledged", func() bool { return !lease.Table().Stale() })
+	until(t, "the write is acknowledged", func() bool { return !lease.held.Table().Stale() })
 	clock.Advance(r.cfg.SessionTimeout / 3)
 	if left, err := lease.Check(bounded(t)); err != nil || left < r.cfg.SessionTimeout/2 {
 		t.Errorf("Check() = %v, %v, want more than half of the session", left, err)

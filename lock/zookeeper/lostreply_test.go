@@ -97,7 +97,7 @@ func (r *rig) wantHeld(l *Lease) {
 	}
 	token := uint64(stat.Czxid)
 	// MarkBegun moves a lock to another znode and leaves its fence.
-	if _, czxid := l.Where(); czxid != stat.Czxid || l.Fence().Token > token || l.marks.there == nil && l.Fence().Token != token {
+	if _, czxid := l.held.Where(); czxid != stat.Czxid || l.Fence().Token > token || l.marks.there == nil && l.Fence().Token != token {
 		r.Errorf("lock on the server: %s, %+v; want it to be that of fence %v", data, stat, l.Fence())
 	}
 }

@@ -108,7 +108,7 @@ func (l *Lease) MarkOnRelease(m *idem.Marker) {
 	}
 	l.marks.mu.Lock()
 	defer l.marks.mu.Unlock()
-	if l.Over() == nil {
+	if l.held.Over() == nil {
 		l.marks.set, l.marks.data = true, data
 	}
 }

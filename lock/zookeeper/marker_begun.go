@@ -28,7 +28,7 @@ func (l *Lease) MarkBegun(ctx context.Context, m idem.Marker) error {
 	if err != nil {
 		return unmarked(err)
 	}
-	settled, old, err := l.Move()
+	settled, old, err := l.held.Move()
 	switch {
 	case err != nil:
 		return err
@@ -36,19 +36,19 @@ func (l *Lease) MarkBegun(ctx context.Context, m idem.Marker) error {
 		return unmarked(errors.New("another call is under way"))
 	}
 	mk := &marking{m: l.marks, data: data}
-	mk.path, mk.czxid = l.Where()
+	mk.path, mk.czxid = l.held.Where()
 	done := make(chan error, 1)
 	l.marks.s.Further(func() {
 		here, err := mk.run(ctx, old) // a lock that is not young is read first, as before a delete
 		settled(mk.path, mk.czxid)
 		if !here {
-			err = l.Lose()
+			err = l.held.Lose()
 		}
 		done <- err
 	})
 	select {
 	case err := <-done:
-		if over := l.Over(); over != nil {
+		if over := l.held.Over(); over != nil {
 			return over
 		}
 		return err

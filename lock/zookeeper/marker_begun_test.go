@@ -252,14 +252,14 @@ func TestMarkBegunSettledWhileTheLeaseIsReleased(t *testing.T) {
 	r := newMarkerRig(t, 0)
 	for range 200 {
 		lease := r.take(r.l)
-		settled, _, err := lease.Move()
+		settled, _, err := lease.held.Move()
 		if err != nil {
 			t.Fatal(err)
 		}
 		go func() {
-			for lease.Over() == nil {
+			for lease.held.Over() == nil {
 			}
-			settled(lease.Where())
+			settled(lease.held.Where())
 		}()
 		r.release(lease)
 	}
@@ -298,7 +298,7 @@ func TestMoveIsSettledWhileTheLeaseIsChecked(t *testing.T) {
 	checked := make(chan error, 1)
 	go func() { _, err := lease.Check(bounded(t)); checked <- err }()
 	await(t, "read of the lock", read.Held())
-	settle, _, err := lease.Move()
+	settle, _, err := lease.held.Move()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,7 +438,7 @@ func TestMarkBegunWithoutTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	mk := &marking{m: lease.marks, data: data}
-	mk.path, mk.czxid = lease.Where()
+	mk.path, mk.czxid = lease.held.Where()
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	if here, err := mk.run(over, true); !here || !errors.Is(err, context.Canceled) || !errors.Is(err, idem.ErrUnavailable) {
@@ -485,8 +485,8 @@ func TestMarkBegunSharesAMulti(t *testing.T) {
 		}
 		data, _ := encodeMarker(newMarker(idem.StateUnknown))
 		mk := &marking{m: lease.(*Lease).marks, data: data}
-		mk.path, mk.czxid = lease.(*Lease).Where()
-		settled, _, err := lease.(*Lease).Move()
+		mk.path, mk.czxid = lease.(*Lease).held.Where()
+		settled, _, err := lease.(*Lease).held.Move()
 		if err != nil {
 			t.Fatal(err)
 		}

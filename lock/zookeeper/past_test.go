@@ -23,7 +23,7 @@ import (
 
 // aged makes a lease look as if it had been held for longer than young.
 func aged(l *Lease) *Lease {
-	l.Backdate(2 * time.Second)
+	l.held.Backdate(2 * time.Second)
 	return l
 }
 

@@ -38,15 +38,15 @@ func stillFor(t testing.TB, session time.Duration) (r *rig, clock *leaseclock.Ma
 func lapse(t testing.TB, lease *Lease, clock *leaseclock.Manual) {
 	t.Helper()
 	until(t, "lease lost", func() bool {
-		clock.Advance(lease.Table().Timeout())
+		clock.Advance(lease.held.Table().Timeout())
 		return lease.Err() != nil
 	})
 	until(t, "trusted again", func() bool {
-		if err := lease.Table().FinalBarrier(); err != nil {
+		if err := lease.held.Table().FinalBarrier(); err != nil {
 			t.Fatalf("FinalBarrier() = %v", err)
 		}
 		clock.Advance(testTick)
-		return lease.Table().Trusted()
+		return lease.held.Table().Trusted()
 	})
 }
 

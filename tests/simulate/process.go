@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
-	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/recipes"
@@ -59,7 +58,7 @@ func (w *world) launch(index int) {
 }
 
 // now is the lease clock of the process. It stands still during a pause.
-func (p *process) now() leaseclock.Instant {
+func (p *process) now() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := time.Now()
@@ -67,7 +66,7 @@ func (p *process) now() leaseclock.Instant {
 		at = p.pausedFrom
 	}
 	ran := float64(at.Sub(p.w.start)) * p.w.plan.Speeds[1+p.index]
-	return leaseclock.Instant{}.Add(time.Hour + time.Duration(ran))
+	return time.Hour + time.Duration(ran)
 }
 
 // runs reports whether the process is neither dead nor paused.

@@ -138,7 +138,7 @@ func (r *killRun) run(n int, kill func()) {
 	for range 6 {
 		clients.Go(func() {
 			client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-			for ctx.Err() == nil && r.payUntilAnswered(client, fmt.Sprintf("key-%d", next.Add(1)/2)) {
+			for ctx.Err() == nil && r.payUntilAnswered(ctx, client, fmt.Sprintf("key-%d", next.Add(1)/2)) {
 			}
 		})
 	}
@@ -146,9 +146,13 @@ func (r *killRun) run(n int, kill func()) {
 	clients.Wait()
 }
 
-func (r *killRun) payUntilAnswered(client *http.Client, key string) bool {
+// payUntilAnswered asks for a payment until it is answered, and once the kills are over, not much longer.
+func (r *killRun) payUntilAnswered(kills context.Context, client *http.Client, key string) bool {
 	interrupted := false
-	for began := time.Now(); time.Since(began) < 2*patience; {
+	for quiet := time.Now(); time.Since(quiet) < 2*patience; {
+		if kills.Err() == nil {
+			quiet = time.Now()
+		}
 		a, err := r.instances[rand.IntN(len(r.instances))].pay(client, key)
 		if err == nil {
 			r.history.note(key, a)

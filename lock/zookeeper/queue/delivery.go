@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -15,11 +16,10 @@ import (
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 )
 
-// Delivery is an element with a lock for one consumer. It stays in the queue until its Ack. Its
-// Lease is the lock. Done tells of the loss of the lock, and Release gives the element back
-// without consuming it. A Delivery is safe for concurrent use.
+// Delivery is an element with a lock for one consumer. It stays in the queue until its Ack. Done
+// tells of the loss of the lock, and Release gives the element back without consuming it. A Delivery is
+// an [idem.Lease], and safe for concurrent use.
 type Delivery struct {
-	*held.Lease
 	Element
 
 	// Attempt is 1 at the first delivery of the element, and one more each time. If it is
@@ -27,6 +27,7 @@ type Delivery struct {
 	// consumer gave up or crashed at that moment.
 	Attempt int
 
+	held    *held.Lease
 	in      *elements
 	at      line.Position
 	version int32 // of the element's data, since it was locked for this delivery
@@ -34,6 +35,29 @@ type Delivery struct {
 	acking chan struct{} // full while an Ack is under way, and guards acked
 	acked  bool
 }
+
+var _ idem.Lease = (*Delivery)(nil)
+
+// Fence implements [idem.Lease].
+func (d *Delivery) Fence() idem.Fence { return d.held.Fence() }
+
+// Done implements [idem.Lease].
+func (d *Delivery) Done() <-chan struct{} { return d.held.Done() }
+
+// Err implements [idem.Lease]. It reads the lease clock, so it tells of a loss even when Done is
+// late, after the machine was suspended.
+func (d *Delivery) Err() error { return d.held.Err() }
+
+// Check implements [idem.Lease]. It always reads the znode, so it notices one that was deleted by
+// hand. While the connection is down it waits for another one, until ctx ends or the lease is over.
+func (d *Delivery) Check(ctx context.Context) (time.Duration, error) { return d.held.Check(ctx) }
+
+// Release implements [idem.Lease]. The error wraps idem.ErrUnavailable if ctx ended first, or if the
+// znode stays until the session is over.
+func (d *Delivery) Release(ctx context.Context) error { return d.held.Release(ctx) }
+
+// ReleaseInBackground implements [idem.Lease]. [zookeeper.Client.Close] waits for it.
+func (d *Delivery) ReleaseInBackground() { d.held.ReleaseInBackground() }
 
 // errTaken means that another process has taken or locked the element.
 var errTaken = errors.New("zookeeper: element was taken")
@@ -65,7 +89,7 @@ func (q *Queue) receive(ctx context.Context, wait bool) (d *Delivery, err error)
 			Element: Element{ID: p.Unique(), Data: n.Data}, Attempt: int(n.Version) + 1,
 			in: e, at: p, version: n.Version + 1, acking: make(chan struct{}, 1),
 		}
-		d.Lease, err = cl.Acquire(ctx, held.Znode{
+		d.held, err = cl.Acquire(ctx, held.Znode{
 			Shared: true,
 			Make: func(a *held.Attempt) (string, int64, error) {
 				czxid, err := d.lock(a, owner)
@@ -138,7 +162,7 @@ func (d *Delivery) Ack(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w: another ack is under way: %w", idem.ErrUnavailable, context.Cause(ctx))
 	}
-	if over := d.Over(); over != nil {
+	if over := d.held.Over(); over != nil {
 		defer func() { <-d.acking }()
 		if d.acked {
 			return nil
@@ -151,7 +175,7 @@ func (d *Delivery) Ack(ctx context.Context) error {
 		<-d.acking
 	}
 	// The lock is the element's child, so it is deleted first.
-	once.Begin(context.WithoutCancel(ctx), d.Table(), settled,
+	once.Begin(context.WithoutCancel(ctx), d.held.Table(), settled,
 		&zk.DeleteRequest{Path: lockOf(d.path()), Version: -1},
 		&zk.DeleteRequest{Path: d.path(), Version: d.version})
 	select {
@@ -168,7 +192,7 @@ func (d *Delivery) settle(r session.Result) error {
 	case r.Outcome == session.Applied:
 		d.acked = true
 		d.in.drop(d.at)
-		if removed := d.Take(); removed != nil { // otherwise a Release is about to find the znode gone
+		if removed := d.held.Take(); removed != nil { // otherwise a Release is about to find the znode gone
 			removed(nil)
 		}
 		return nil
@@ -176,9 +200,9 @@ func (d *Delivery) settle(r session.Result) error {
 		err := fmt.Errorf("%w: ack: %w", idem.ErrLeaseLost, r.Err)
 		return &InDoubtError{Op: "ack", Elements: []Element{d.Element}, Err: err}
 	case r.RefusedBy(zk.ErrNoNode), r.RefusedAt(1, zk.ErrBadVersion):
-		return d.Lose()
+		return d.held.Lose()
 	}
-	if over := d.Over(); over != nil {
+	if over := d.held.Over(); over != nil {
 		return over
 	}
 	return fmt.Errorf("%w: ack: %w", idem.ErrUnavailable, r.Err)

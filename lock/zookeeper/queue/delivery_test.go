@@ -91,7 +91,7 @@ func TestQueueReceiveWaitsForLocks(t *testing.T) {
 			}
 		},
 		"killed": func(t *testing.T, d *Delivery) {
-			d.Table().Keeper.Abandon()
+			d.held.Table().Keeper.Abandon()
 			raw := rawConn(t, testserver.SharedZooKeeper(t)) // what the servers do in the end
 			if err := raw.Delete(lockOf(d.path()), -1); err != nil {
 				t.Error(err)

@@ -94,7 +94,7 @@ func TestQueueLostReplies(t *testing.T) {
 			offer(r, r.q, "a", "b")
 			lost := lose()
 			d := receive(r, r.q, "a", 1)
-			r.wantHeld(d.Lease)
+			r.wantHeld(d)
 			wantQueue(r, r.direct, "b")
 			ack(r, d)
 			return lost
@@ -111,7 +111,7 @@ func TestQueueLostReplies(t *testing.T) {
 			offer(r, r.q, "a", "b")
 			d := receive(r, r.q, "a", 1)
 			lost := lose()
-			recipetest.Release(r, d.Lease)
+			recipetest.Release(r, d)
 			wantQueue(r, r.direct, "a", "b")
 			return lost
 		},
@@ -313,7 +313,7 @@ func TestQueueLockEndsBeforeWatch(t *testing.T) {
 		received <- err
 	}()
 	await(t, "watch on its way", watching.Held())
-	recipetest.Release(r, held.Lease)
+	recipetest.Release(r, held)
 	watching.Release()
 	if err := <-received; err != nil {
 		t.Errorf("Receive() = %v", err)
@@ -352,11 +352,11 @@ func TestQueueAckUnsentAtTheEndOfTheSession(t *testing.T) {
 	d := receive(t, r.q, "a", 1)
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()
-	until(t, "unavailable", func() bool { return d.Table().Usable() != nil })
+	until(t, "unavailable", func() bool { return d.held.Table().Usable() != nil })
 	acked := make(chan error, 1)
 	go func() { acked <- d.Ack(bounded(t)) }()
 	until(t, "the ack is under way", func() bool { return len(d.acking) == 1 })
-	d.Table().GiveUp()
+	d.held.Table().GiveUp()
 	if err := <-acked; !errors.Is(err, idem.ErrLeaseLost) || errors.As(err, new(*InDoubtError)) {
 		t.Errorf("Ack() = %v, want %v without a doubt", err, idem.ErrLeaseLost)
 	}

@@ -123,7 +123,7 @@ const (
 // New returns the queue at an absolute path below the chroot. It need not exist. If an option is
 // out of range, every call fails.
 func New(in zookeeper.Root, path string, opts ...Option) *Queue {
-	c, prefix := in.Base()
+	c, prefix := held.Base(in)
 	q := &Queue{c: c, name: prefix + path, path: c.Chroot + prefix + path, maxLength: 10_000, maxElement: 512 << 10}
 	for _, opt := range opts {
 		if opt != nil {

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/zktest"
 )
@@ -38,7 +37,7 @@ func newRig(t testing.TB, timeout time.Duration) *rig {
 	return &rig{recipetest.NewRig(t, timeout)}
 }
 
-func (r *rig) wantHeld(l *held.Lease) {
+func (r *rig) wantHeld(d *Delivery) {
 	r.Helper()
-	r.WantHeld(l, l.Table().Fence)
+	r.WantHeld(d.held, d.held.Table().Fence)
 }

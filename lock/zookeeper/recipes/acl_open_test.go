@@ -27,7 +27,7 @@ func TestOpenParents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	releaseAll(t, []*zookeeper.Lease{l.(*zookeeper.Lease)})
+	releaseAll(t, []idem.Lease{l})
 	shard := lockPath(careless, id)
 	shard = shard[:strings.LastIndexByte(shard, '/')]
 

@@ -11,15 +11,14 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/session"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 )
 
 // holdEverything has a client hold one of each thing that it can make.
-func holdEverything(t testing.TB, c *zookeeper.Client) []*held.Lease {
+func holdEverything(t testing.TB, c *zookeeper.Client) []idem.Lease {
 	t.Helper()
-	var all []*held.Lease
+	var all []idem.Lease
 	for _, f := range everyAsk(c) {
 		l, err := f.ask(bounded(t))
 		if err != nil {
@@ -37,7 +36,7 @@ func holdEverything(t testing.TB, c *zookeeper.Client) []*held.Lease {
 type namedAsk struct {
 	name string
 	path string // below the chroot, of what is asked for
-	ask  func(ctx context.Context) (*held.Lease, error)
+	ask  func(ctx context.Context) (idem.Lease, error)
 }
 
 // everyAsk is a way to ask for each kind of lease, of one that excludes all
@@ -46,24 +45,24 @@ func everyAsk(c *zookeeper.Client) []namedAsk {
 	id := idem.NewKeyID("test", "everything")
 	q := queue.New(c, "/app/queue")
 	all := []namedAsk{
-		{"lock", strings.TrimPrefix(lockPath(c, id), base(c).Chroot), func(ctx context.Context) (*held.Lease, error) {
+		{"lock", strings.TrimPrefix(lockPath(c, id), base(c).Chroot), func(ctx context.Context) (idem.Lease, error) {
 			l, err := idem.Acquire(ctx, c.Locker(), request(id))
 			if err != nil {
 				return nil, err
 			}
-			return l.(*zookeeper.Lease).Lease, nil
+			return l, nil
 		}},
 		{"mutex", "/app/mutex", plain(NewMutex(c, "/app/mutex").Acquire)},
 		{"writer", "/app/rw", plain(NewRWMutex(c, "/app/rw").AcquireWrite)},
 		{"semaphore", "/app/semaphore", plain(func(ctx context.Context) (*Lease, error) { return NewSemaphore(c, "/app/semaphore", 2).Acquire(ctx, 2) })},
-		{"leader", "/app/election", func(ctx context.Context) (*held.Lease, error) {
+		{"leader", "/app/election", func(ctx context.Context) (idem.Lease, error) {
 			l, err := NewElection(c, "/app/election", "somebody").Campaign(ctx)
 			if err != nil {
 				return nil, err
 			}
-			return l.Lease, nil
+			return l, nil
 		}},
-		{"delivery", "/app/queue", func(ctx context.Context) (*held.Lease, error) {
+		{"delivery", "/app/queue", func(ctx context.Context) (idem.Lease, error) {
 			n, err := q.Len(ctx)
 			if err == nil && n == 0 {
 				_, err = q.Offer(ctx, []byte("element"))
@@ -75,11 +74,11 @@ func everyAsk(c *zookeeper.Client) []namedAsk {
 			if err != nil {
 				return nil, err
 			}
-			return d.Lease, nil
+			return d, nil
 		}},
 	}
 	for i, f := range all {
-		all[i].ask = func(ctx context.Context) (l *held.Lease, err error) {
+		all[i].ask = func(ctx context.Context) (l idem.Lease, err error) {
 			for l, err = f.ask(ctx); errors.Is(err, idem.ErrUnavailable) && !session.Refusal(err) && ctx.Err() == nil && base(c).Keeper.AwaitUsable(ctx); {
 				l, err = f.ask(ctx)
 			}
@@ -90,36 +89,30 @@ func everyAsk(c *zookeeper.Client) []namedAsk {
 }
 
 // plain drops what a recipe's lease adds.
-func plain(f ask) func(ctx context.Context) (*held.Lease, error) {
-	return func(ctx context.Context) (*held.Lease, error) {
+func plain(f ask) func(ctx context.Context) (idem.Lease, error) {
+	return func(ctx context.Context) (idem.Lease, error) {
 		l, err := f(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return l.Lease, nil
+		return l, nil
 	}
 }
 
-// located is a lease whose znode is known.
-type located interface {
-	idem.Lease
-	Where() (path string, czxid int64)
-}
-
-func wantHeldStill[L located](t testing.TB, all []L) {
+func wantHeldStill[L idem.Lease](t testing.TB, all []L) {
 	t.Helper()
 	for _, l := range all {
 		if _, err := l.Check(bounded(t)); err != nil {
-			t.Errorf("Check() of %s = %v, want a held lease", pathOf(l), err)
+			t.Errorf("Check() of %v = %v, want a held lease", l.Fence(), err)
 		}
 	}
 }
 
-func releaseAll[L located](t testing.TB, all []L) {
+func releaseAll[L idem.Lease](t testing.TB, all []L) {
 	t.Helper()
 	for _, l := range all {
 		if err := l.Release(bounded(t)); err != nil {
-			t.Errorf("Release() of %s = %v", pathOf(l), err)
+			t.Errorf("Release() of %v = %v", l.Fence(), err)
 		}
 	}
 }
@@ -187,7 +180,7 @@ func TestACLKeepsStrangersOut(t *testing.T) {
 	}
 }
 
-func holdEverythingAgain(t testing.TB, c *zookeeper.Client) []*held.Lease {
+func holdEverythingAgain(t testing.TB, c *zookeeper.Client) []idem.Lease {
 	t.Helper()
 	r := NewRegister(c, "/app/register")
 	data, version, err := r.Load(bounded(t))
@@ -197,7 +190,7 @@ func holdEverythingAgain(t testing.TB, c *zookeeper.Client) []*held.Lease {
 	if err := r.Save(bounded(t), data, version); err != nil {
 		t.Errorf("Save() = %v", err)
 	}
-	var all []*held.Lease
+	var all []idem.Lease
 	for _, f := range everyAsk(c) {
 		l, err := f.ask(bounded(t))
 		if err != nil {

@@ -40,7 +40,7 @@ func TestCloseUnheardWithALock(t *testing.T) {
 			if lost&testserver.ToServer == 0 {
 				return // they have heard of it
 			}
-			if there, _, err := r.Raw.Exists(pathOf(lease)); err != nil || !there {
+			if there, _, err := r.Raw.Exists(lockPath(r.Client, id)); err != nil || !there {
 				t.Error("the lock is gone, though nobody can have given it back")
 			}
 			if _, err := r.Other.Locker().TryAcquire(bounded(t), request(id)); !errors.Is(err, idem.ErrLocked) {

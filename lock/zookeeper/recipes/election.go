@@ -98,7 +98,7 @@ func (e *Election) RunAsLeader(ctx context.Context, fn func(ctx context.Context,
 	err = fn(leader.Context(ctx), leader.Fence())
 	lost := leader.Err()
 
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leader.Table().Timeout())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leader.held.Table().Timeout())
 	defer cancel()
 	_ = leader.Release(ctx) // without an answer it goes on in the background
 	switch {
@@ -119,7 +119,7 @@ func (l *Lease) Context(parent context.Context) context.Context {
 	// OnEnd must not do that, so there is a context in between.
 	between, release := context.WithCancel(parent)
 	ctx, cancel := context.WithCancelCause(between)
-	forget := l.OnEnd(cancel) // nil stands for context.Canceled
+	forget := l.held.OnEnd(cancel) // nil stands for context.Canceled
 	context.AfterFunc(ctx, func() {
 		forget()
 		release()

@@ -170,7 +170,7 @@ func TestParticipantWithForeignData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, _ := l.Where()
+	path, _ := l.held.Where()
 	if _, err := r.Raw.Set(path, []byte(`{"host":"h","pid":"not a number"}`), -1); err != nil {
 		t.Fatal(err)
 	}

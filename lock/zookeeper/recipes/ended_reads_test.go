@@ -103,7 +103,7 @@ func TestDowngradeOfALeaseThatEnds(t *testing.T) {
 	writer := r.queue(bounded(t), m.AcquireWrite).granted()
 	to := &place{lineup: m.ln, data: writer.place.data, Position: writer.place.Position}
 	to.Name, to.Role = reading+to.Name[len(writing):], reading
-	cl, err := writer.Table().Succeed(writer.Lease, to.path())
+	cl, err := writer.held.Table().Succeed(writer.held, to.path())
 	if err != nil || cl == nil {
 		t.Fatalf("Succeed() = %v, %v", cl, err)
 	}
@@ -150,7 +150,7 @@ func TestHandOverGivenUpWhileItReads(t *testing.T) {
 	ctx, cancel := context.WithCancel(bounded(t))
 	defer cancel()
 	go func() { <-read.Held(); cancel() }()
-	handed, err := second.awaitHandOver(ctx, first, second.Table().Now().Add(-2*held.Young))
+	handed, err := second.awaitHandOver(ctx, first, second.held.Table().Now().Add(-2*held.Young))
 	if handed || !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) || second.Err() != nil {
 		t.Errorf("awaitHandOver() given up = %t, %v, want %v and its cause", handed, err, idem.ErrLocked)
 	}

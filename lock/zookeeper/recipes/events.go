@@ -74,7 +74,7 @@ func (ln *lineup) tell(l *Lease) {
 	}
 	var mu sync.Mutex // guards told and over
 	var told, over bool
-	l.OnEnd(func(err error) {
+	l.held.OnEnd(func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		over = true

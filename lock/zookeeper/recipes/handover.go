@@ -35,7 +35,7 @@ func (l *Lease) neighbour(all []line.Position, behind int) *Lease {
 	if l.place.Role != exclusive || before.Role != exclusive || !l.place.is(all[behind+1]) {
 		return nil
 	}
-	cl := l.Table().Find(l.place.lineup.path + "/" + before.Name)
+	cl := l.held.Table().Find(l.place.lineup.path + "/" + before.Name)
 	if cl == nil || cl.Lease() == nil {
 		return nil
 	}
@@ -57,12 +57,12 @@ func (l *Lease) awaitHandOver(ctx context.Context, before *Lease, looked leasecl
 	case err != nil:
 		return false, err
 	case !passed:
-		return false, l.awaitChange(ctx, before.Gone())
+		return false, l.awaitChange(ctx, before.held.Gone())
 	}
 	if err := l.awaitConnection(ctx); err != nil { // which may take long
 		return false, err
 	}
-	t, path := l.Table(), l.place.path()
+	t, path := l.held.Table(), l.place.path()
 	if t.Now().Sub(looked) < held.Young {
 		return true, l.begin(true, false)
 	}
@@ -70,8 +70,8 @@ func (l *Lease) awaitHandOver(ctx context.Context, before *Lease, looked leasecl
 	switch {
 	case err != nil:
 		return false, l.notYet(ctx, err)
-	case !l.Is(n):
-		return false, l.Lose()
+	case !l.held.Is(n):
+		return false, l.held.Lose()
 	}
 	return true, l.begin(true, false)
 }
@@ -110,7 +110,7 @@ func (p *place) passOn() {
 		switch {
 		case heir == nil:
 			return
-		case heir.Over() == nil:
+		case heir.held.Over() == nil:
 			heir.place.askedFor()
 			return
 		}

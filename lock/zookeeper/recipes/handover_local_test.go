@@ -105,14 +105,14 @@ func TestMutexHandOverNoticesAZnodeThatIsGone(t *testing.T) {
 	if err := places[0].begin(true, false); err != nil {
 		t.Fatal(err)
 	}
-	if got := places[1].neighbour([]line.Position{places[0].place.Position, places[1].place.Position}, 0); got == nil || got.Lease != places[0].Lease {
+	if got := places[1].neighbour([]line.Position{places[0].place.Position, places[1].place.Position}, 0); got == nil || got.held != places[0].held {
 		t.Fatalf("neighbour() = %v, want the first place", got)
 	}
 	if err := raw.Delete(pathOf(places[1]), -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
 		t.Fatal(err)
 	}
 	places[0].ReleaseInBackground()
-	handed, err := places[1].awaitHandOver(bounded(t), places[0], places[1].Table().Now().Add(-held.Young))
+	handed, err := places[1].awaitHandOver(bounded(t), places[0], places[1].held.Table().Now().Add(-held.Young))
 	if handed || !errors.Is(err, idem.ErrLeaseLost) {
 		t.Errorf("awaitHandOver() = %v, %v, want ErrLeaseLost", handed, err)
 	}
@@ -132,7 +132,7 @@ func TestMutexHandOverOnlyFromTheHead(t *testing.T) {
 		places = append(places, l)
 	}
 	places[1].ReleaseInBackground()
-	if handed, err := places[2].awaitHandOver(bounded(t), places[1], places[2].Table().Now()); handed || err != nil {
+	if handed, err := places[2].awaitHandOver(bounded(t), places[1], places[2].held.Table().Now()); handed || err != nil {
 		t.Errorf("awaitHandOver() = %v, %v, want to look again", handed, err)
 	}
 	places[0].ReleaseInBackground()
@@ -162,7 +162,7 @@ func TestMutexHandOverAfterALongWait(t *testing.T) {
 	t.Parallel()
 	first, second := pairOf(t, open(t, sharedConfig(t)))
 	first.ReleaseInBackground()
-	handed, err := second.awaitHandOver(bounded(t), first, second.Table().Now().Add(-2*held.Young))
+	handed, err := second.awaitHandOver(bounded(t), first, second.held.Table().Now().Add(-2*held.Young))
 	if !handed || err != nil || second.Err() != nil {
 		t.Errorf("awaitHandOver() = %v, %v, want the lock", handed, err)
 	}
@@ -175,8 +175,8 @@ func TestMutexHandOverToALostPlace(t *testing.T) {
 	for _, waited := range []int{0, 2} {
 		first, second := pairOf(t, open(t, sharedConfig(t)))
 		first.ReleaseInBackground()
-		_ = second.Lose()
-		looked := second.Table().Now().Add(-time.Duration(waited) * held.Young)
+		_ = second.held.Lose()
+		looked := second.held.Table().Now().Add(-time.Duration(waited) * held.Young)
 		for range 50 { // it may see the end of either place first
 			if handed, err := second.awaitHandOver(bounded(t), first, looked); !errors.Is(err, idem.ErrLeaseLost) {
 				t.Fatalf("awaitHandOver() = %v, %v, want %v", handed, err, idem.ErrLeaseLost)
@@ -190,7 +190,7 @@ func TestMutexHandOverToALostPlace(t *testing.T) {
 func TestRequestIsPassedOverHeirsThatAreGone(t *testing.T) {
 	t.Parallel()
 	first, second := pairOf(t, open(t, sharedConfig(t)))
-	third, err := first.place.lineup.enqueue(bounded(t), first.Table(), exclusive, nil)
+	third, err := first.place.lineup.enqueue(bounded(t), first.held.Table(), exclusive, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

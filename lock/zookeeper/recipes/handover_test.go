@@ -86,7 +86,7 @@ func (q *handOvers) next(l *Lease) *Lease {
 		q.t.Fatalf("Release() = %v", err)
 	}
 	next := q.turn()
-	if next.Table() == l.Table() {
+	if next.held.Table() == l.held.Table() {
 		q.t.Fatal("the lock went to the same client, want the other one")
 	}
 	return next

@@ -33,7 +33,7 @@ type lineup struct {
 }
 
 func newLineup(root zookeeper.Root, path string, opts ...Option) *lineup {
-	c, prefix := root.Base()
+	c, prefix := held.Base(root)
 	ln := &lineup{c: c, name: prefix + path, path: c.Chroot + prefix + path}
 	for _, opt := range opts {
 		if opt != nil {

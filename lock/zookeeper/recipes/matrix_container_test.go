@@ -5,9 +5,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 )
 
@@ -32,7 +32,7 @@ func TestMatrixContainersAreSwept(t *testing.T) {
 		}
 	}
 	for _, c := range slices.Concat(clients, clients) {
-		var held []*held.Lease
+		var held []idem.Lease
 		for _, f := range everyAsk(c) {
 			l, err := f.ask(bounded(t))
 			if err != nil {
@@ -53,7 +53,7 @@ func TestMatrixContainersAreSwept(t *testing.T) {
 		for who, c := range clients {
 			wg.Go(func() {
 				for range 30 {
-					w.use(bounded(t), who, everyAsk(c)[i].ask, takeWrite, dropWrite, true)
+					w.use(bounded(t), c, who, everyAsk(c)[i].ask, takeWrite, dropWrite, true)
 				}
 			})
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
+	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/queue"
 )
 
@@ -26,12 +26,12 @@ type load struct {
 	done  atomic.Int64 // grants
 
 	mu      sync.Mutex
-	holder  *held.Lease // of what excludes anyChange
-	leaving bool        // it has been told to go
+	holder  idem.Lease // of what excludes anyChange
+	leaving bool       // it has been told to go
 }
 
 // enter says that a lease has been granted that excludes all others.
-func (w *load) enter(l *held.Lease) {
+func (w *load) enter(l idem.Lease) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.holder != nil && !w.leaving && w.holder.Err() == nil {
@@ -43,7 +43,7 @@ func (w *load) enter(l *held.Lease) {
 	w.holder, w.leaving = l, false
 }
 
-func (w *load) leave(l *held.Lease) {
+func (w *load) leave(l idem.Lease) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.holder == l {
@@ -53,8 +53,8 @@ func (w *load) leave(l *held.Lease) {
 
 // use takes a lock and gives it back, and notes both. When the lease is lost
 // nobody can tell when the lock has gone, or will.
-func (w *load) use(ctx context.Context, who int, f func(ctx context.Context) (*held.Lease, error), take, drop any, alone bool) {
-	since := w.now()
+func (w *load) use(ctx context.Context, c *zookeeper.Client, who int, f func(ctx context.Context) (idem.Lease, error), take, drop any, alone bool) {
+	session, since := recipetest.SessionOf(c), w.now()
 	l, err := f(ctx)
 	if err != nil {
 		if ctx.Err() == nil && !errors.Is(err, idem.ErrLocked) && !errors.Is(err, idem.ErrUnavailable) && !errors.Is(err, idem.ErrLeaseLost) {
@@ -73,7 +73,7 @@ func (w *load) use(ctx context.Context, who int, f func(ctx context.Context) (*h
 	}
 	call := w.now()
 	err = l.Release(bounded(w.t))
-	if err == nil && l.Table().Err() == nil {
+	if err == nil && session != nil && session == recipetest.SessionOf(c) {
 		w.add(who, call, drop, nil)
 		return
 	}
@@ -113,19 +113,19 @@ func TestMatrixEnsembleUnderLoad(t *testing.T) {
 			continue // see below
 		}
 		start(f.name, rwModel, func(w *load, c *zookeeper.Client, who int, _ *rand.Rand) {
-			w.use(ctx, who, everyAsk(c)[i].ask, takeWrite, dropWrite, true)
+			w.use(ctx, c, who, everyAsk(c)[i].ask, takeWrite, dropWrite, true)
 		})
 	}
 	start("readers and writers", rwModel, func(w *load, c *zookeeper.Client, who int, rng *rand.Rand) {
 		if m := NewRWMutex(c, "/rw"); rng.IntN(3) > 0 {
-			w.use(ctx, who, plain(m.AcquireRead), takeRead, dropRead, false)
+			w.use(ctx, c, who, plain(m.AcquireRead), takeRead, dropRead, false)
 		} else {
-			w.use(ctx, who, plain(m.AcquireWrite), takeWrite, dropWrite, false)
+			w.use(ctx, c, who, plain(m.AcquireWrite), takeWrite, dropWrite, false)
 		}
 	})
 	start("permits", semModel(4), func(w *load, c *zookeeper.Client, who int, rng *rand.Rand) {
 		n := 1 + rng.IntN(3)
-		w.use(ctx, who, plain(semAsk(c, 4, n)), n, -n, false)
+		w.use(ctx, c, who, plain(semAsk(c, 4, n)), n, -n, false)
 	})
 	books := newBooks()
 	start("queue", porcupine.Model{}, func(w *load, c *zookeeper.Client, who int, rng *rand.Rand) {

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 )
 
 // Each kind of request, or its reply, is lost once: while everything is made for
@@ -45,8 +45,8 @@ func matrixLostMessages(t *testing.T, at matrixPlace) {
 				}
 				releaseAll(t, p.holdAll(p.c))
 				had := p.holdAll(p.other)
-				next := make([]*held.Lease, len(had))
-				answered := p.queueUp(p.c, func(i int, l *held.Lease) { next[i] = l })
+				next := make([]idem.Lease, len(had))
+				answered := p.queueUp(p.c, func(i int, l idem.Lease) { next[i] = l })
 				until(t, "waiters", func() bool { return p.watches() > 0 })
 				if tt.handing {
 					lost = append(lost, lose())
@@ -103,7 +103,7 @@ func matrixLostClose(t *testing.T, at matrixPlace) {
 		await(t, "the loss", lost)
 		for i, l := range p.holdAll(p.other) {
 			if !had[i].Fence().Before(l.Fence()) {
-				t.Errorf("%s: fence %v after %v", pathOf(l), l.Fence(), had[i].Fence())
+				t.Errorf("%T: fence %v after %v", l, l.Fence(), had[i].Fence())
 			}
 		}
 	}

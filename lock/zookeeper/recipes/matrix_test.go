@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/testserver"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper"
-	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/held"
 	"github.com/idemkeeper/idemkeeper/lock/zookeeper/internal/recipetest"
 )
 
@@ -53,7 +53,7 @@ func newPair(t testing.TB, at matrixPlace, timeout time.Duration) *pair {
 }
 
 // queueUp asks for everything and does not wait for it.
-func (p *pair) queueUp(c *zookeeper.Client, got func(i int, l *held.Lease)) (answered <-chan struct{}) {
+func (p *pair) queueUp(c *zookeeper.Client, got func(i int, l idem.Lease)) (answered <-chan struct{}) {
 	var wg sync.WaitGroup
 	for i, f := range everyAsk(c) {
 		wg.Go(func() {
@@ -73,10 +73,10 @@ func (p *pair) queueUp(c *zookeeper.Client, got func(i int, l *held.Lease)) (ans
 	return done
 }
 
-func (p *pair) holdAll(c *zookeeper.Client) []*held.Lease {
+func (p *pair) holdAll(c *zookeeper.Client) []idem.Lease {
 	p.Helper()
-	had := make([]*held.Lease, len(everyAsk(c)))
-	await(p, "everything", p.queueUp(c, func(i int, l *held.Lease) { had[i] = l }))
+	had := make([]idem.Lease, len(everyAsk(c)))
+	await(p, "everything", p.queueUp(c, func(i int, l idem.Lease) { had[i] = l }))
 	if p.Failed() {
 		p.FailNow()
 	}
@@ -106,7 +106,7 @@ type holderRow struct {
 	killed bool // who kills a session does not tell its holder first
 
 	p          *pair
-	held, next []*held.Lease
+	held, next []idem.Lease
 	answered   <-chan struct{}
 }
 
@@ -127,11 +127,11 @@ func matrixHolderIsLost(t *testing.T, at matrixPlace) {
 	for _, row := range rows {
 		row.p = newPair(t, at, 3*time.Second)
 		row.held = row.p.holdAll(row.p.c)
-		row.next = make([]*held.Lease, len(row.held))
-		row.answered = row.p.queueUp(row.p.other, func(i int, l *held.Lease) {
+		row.next = make([]idem.Lease, len(row.held))
+		row.answered = row.p.queueUp(row.p.other, func(i int, l idem.Lease) {
 			row.next[i] = l
 			if row.held[i].Err() == nil && !row.killed {
-				t.Errorf("%s: %s is had by two", row.name, pathOf(l))
+				t.Errorf("%s: %T is had by two", row.name, l)
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func matrixHolderIsLost(t *testing.T, at matrixPlace) {
 		for i, l := range row.held {
 			await(t, "lease lost", l.Done())
 			if !l.Fence().Before(row.next[i].Fence()) {
-				t.Errorf("%s: %s: fence %v after %v", row.name, pathOf(l), row.next[i].Fence(), l.Fence())
+				t.Errorf("%s: %T: fence %v after %v", row.name, l, row.next[i].Fence(), l.Fence())
 			}
 			l.ReleaseInBackground()
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -23,11 +24,32 @@ import (
 // It has more than fifteen methods because it is the handle of its place while it waits
 // (turn.go, handover.go) and the caller's lease afterwards (revoke.go).
 type Lease struct {
-	*held.Lease
+	held  *held.Lease
 	place *place
 }
 
 var _ idem.Lease = (*Lease)(nil)
+
+// Fence implements [idem.Lease].
+func (l *Lease) Fence() idem.Fence { return l.held.Fence() }
+
+// Done implements [idem.Lease].
+func (l *Lease) Done() <-chan struct{} { return l.held.Done() }
+
+// Err implements [idem.Lease]. It reads the lease clock, so it tells of a loss even when Done is
+// late, after the machine was suspended.
+func (l *Lease) Err() error { return l.held.Err() }
+
+// Check implements [idem.Lease]. It always reads the znode, so it notices one that was deleted by
+// hand. While the connection is down it waits for another one, until ctx ends or the lease is over.
+func (l *Lease) Check(ctx context.Context) (time.Duration, error) { return l.held.Check(ctx) }
+
+// Release implements [idem.Lease]. The error wraps idem.ErrUnavailable if ctx ended first, or if the
+// znode stays until the session is over.
+func (l *Lease) Release(ctx context.Context) error { return l.held.Release(ctx) }
+
+// ReleaseInBackground implements [idem.Lease]. [zookeeper.Client.Close] waits for it.
+func (l *Lease) ReleaseInBackground() { l.held.ReleaseInBackground() }
 
 // place is a znode in a line. No other znode ever has its name, so a delete need not read its
 // owner first.

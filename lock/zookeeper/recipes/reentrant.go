@@ -111,7 +111,7 @@ func (r *ReentrantMutex) begin(ctx context.Context, owner any, t *tenure, get fu
 	defer close(t.ready)
 	lease, err := get(ctx)
 	if err == nil {
-		lease.OnEnd(func(err error) { r.end(owner, t, err) })
+		lease.held.OnEnd(func(err error) { r.end(owner, t, err) })
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -139,7 +139,7 @@ func TestHolderThatWasNotAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, _ := l.Where()
+	path, _ := l.held.Where()
 	counter := r.Proxy.Count(path)
 	revoked := l.Revoked()
 	reads := func(n int) {
@@ -165,7 +165,7 @@ func TestDowngradeUnderWay(t *testing.T) {
 	r := newRig(t, 0)
 	m := NewRWMutex(r.Client, linePath)
 	writer := r.queue(bounded(t), m.AcquireWrite).granted()
-	cl, other := writer.Table().Reserve(m.ln.path + "/" + reading + strings.TrimPrefix(writer.place.Name, writing))
+	cl, other := writer.held.Table().Reserve(m.ln.path + "/" + reading + strings.TrimPrefix(writer.place.Name, writing))
 	if cl == nil || other != nil {
 		t.Fatalf("Reserve() = %v, %v, want a claim", cl, other)
 	}
@@ -190,7 +190,7 @@ func TestDowngradeThatCannotBegin(t *testing.T) {
 	writer := r.queue(bounded(t), m.AcquireWrite).granted()
 	r.Proxy.Refuse(true)
 	r.Proxy.Cut()
-	until(t, "the loss of the connection", func() bool { return writer.Table().Usable() != nil })
+	until(t, "the loss of the connection", func() bool { return writer.held.Table().Usable() != nil })
 	if l, err := m.Downgrade(canceled(t), writer); l != nil || !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("Downgrade() = %v, %v, want %v and its cause", l, err, idem.ErrUnavailable)
 	}

@@ -30,7 +30,7 @@ type Register struct {
 // NewRegister returns the register at an absolute path below the chroot. The znode need not
 // exist. Its data is the value.
 func NewRegister(in zookeeper.Root, path string) *Register {
-	c, prefix := in.Base()
+	c, prefix := held.Base(in)
 	return &Register{c: c, name: prefix + path, path: c.Chroot + prefix + path}
 }
 

@@ -53,12 +53,12 @@ func (l *Lease) attend() {
 	defer l.place.mu.Unlock()
 	if !l.place.attended {
 		l.place.attended = true
-		l.Table().Go(l.watchOwn)
+		l.held.Table().Go(l.watchOwn)
 	}
 }
 
 func (l *Lease) watchOwn() {
-	t, path := l.Table(), l.place.path()
+	t, path := l.held.Table(), l.place.path()
 	for {
 		w := t.Watch(path, session.OnNode, nil)
 		select {
@@ -68,10 +68,10 @@ func (l *Lease) watchOwn() {
 		}
 		n, err := t.Decide(path, session.OfNode) // at least as new as the watch
 		switch {
-		case err != nil || l.Over() != nil:
+		case err != nil || l.held.Over() != nil:
 			return
-		case !l.Is(n):
-			_ = l.Lose()
+		case !l.held.Is(n):
+			_ = l.held.Lose()
 			return
 		case revoked(n.Node):
 			l.place.askedFor()

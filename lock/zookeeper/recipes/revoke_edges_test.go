@@ -104,8 +104,8 @@ func TestRequestAfterTheEndOfALease(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 0)
 	l := r.queue(bounded(t), NewMutex(r.Client, linePath).Acquire).granted()
-	tab, path := l.Table(), pathOf(l)
-	removed := l.Take() // and the znode stays
+	tab, path := l.held.Table(), pathOf(l)
+	removed := l.held.Take() // and the znode stays
 	if err := NewMutex(r.Other, linePath).Revoke(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestRequestAfterTheEndOfALease(t *testing.T) {
 		l.watchOwn()
 	}
 	wantOpen(t, l.place.wish())
-	_, czxid := l.Where()
+	_, czxid := l.held.Where()
 	removed(tab.Remove(path, czxid, false))
 	r.wantClean(r.Client)
 }

@@ -35,9 +35,9 @@ var (
 	testLogger = zktest.Logger
 	until      = zktest.Until
 
-	mine     = zktest.Mine
-	theirs   = zktest.Theirs
-	stranger = zktest.Stranger
+	mine     = zookeeper.Credential(zktest.Mine)
+	theirs   = zookeeper.Credential(zktest.Theirs)
+	stranger = zktest.Stranger[zookeeper.Credential]
 	tree     = zktest.Tree
 )
 
@@ -72,7 +72,7 @@ func newRig(t testing.TB, timeout time.Duration) *rig {
 
 func (r *rig) wantHeld(l *Lease) {
 	r.Helper()
-	r.WantHeld(l, func(czxid int64) idem.Fence { return l.place.Fence(l.Table(), czxid) })
+	r.WantHeld(l.held, func(czxid int64) idem.Fence { return l.place.Fence(l.held.Table(), czxid) })
 }
 
 // wantLost checks that a lease has ended and says so.
@@ -85,8 +85,8 @@ func (r *rig) wantLost(l idem.Lease) {
 }
 
 // pathOf is where a lease's znode is.
-func pathOf(l interface{ Where() (string, int64) }) string {
-	path, _ := l.Where()
+func pathOf(l idem.Lease) string {
+	path, _ := l.(*Lease).held.Where()
 	return path
 }
 

@@ -104,7 +104,7 @@ var (
 // the position in line stays the same. In other libraries the reader takes a new place, behind
 // the writers that wait.
 func (m *RWMutex) Downgrade(ctx context.Context, l *Lease) (*Lease, error) {
-	if l == nil || l.place.Role != writing || l.place.lineup.path != m.ln.path || l.Table().Client != m.ln.c {
+	if l == nil || l.place.Role != writing || l.place.lineup.path != m.ln.path || l.held.Table().Client != m.ln.c {
 		return nil, fmt.Errorf("%w: %s", errNotWriteLease, m.ln.name)
 	}
 	lease, err := downgrade(ctx, l)
@@ -119,9 +119,9 @@ func (m *RWMutex) Downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 }
 
 func downgrade(ctx context.Context, l *Lease) (*Lease, error) {
-	t := l.Table()
+	t := l.held.Table()
 	if err := t.AwaitUp(ctx); err != nil { // the connection may have broken just now
-		if over := l.Over(); over != nil {
+		if over := l.held.Over(); over != nil {
 			return nil, over
 		}
 		return nil, fmt.Errorf("%w: %w", idem.ErrUnavailable, err)
@@ -131,7 +131,7 @@ func downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 	to := &place{lineup: from.lineup, data: from.data, Position: pos}
 	// No other znode has this name, because no other place had the old one, and each is
 	// downgraded once at most.
-	cl, err := t.Succeed(l.Lease, to.path())
+	cl, err := t.Succeed(l.held, to.path())
 	switch {
 	case err != nil:
 		return nil, err
@@ -155,14 +155,14 @@ func downgrade(ctx context.Context, l *Lease) (*Lease, error) {
 // fails it removes the old znode. Then it gives up the old claim, which wakes the waiters of
 // this process.
 func exchange(a *held.Attempt, l *Lease, to *place) (path string, czxid int64, err error) {
-	removed := l.Take()
+	removed := l.held.Take()
 	if removed == nil {
-		return "", 0, l.Over()
+		return "", 0, l.held.Over()
 	}
 	czxid, err = replace(a, l.place, to)
 	var left error
 	if err != nil {
-		from, was := l.Where()
+		from, was := l.held.Where()
 		left = a.Remove(from, was, false)
 	}
 	removed(left)

@@ -95,7 +95,7 @@ func (p *chance) drop(l *Lease, since int64, op any) {
 	if err := l.Release(bounded(p)); err != nil {
 		p.Errorf("Release() = %v", err)
 	}
-	if l.Table().Err() != nil {
+	if l.held.Table().Err() != nil {
 		call = since
 	}
 	p.h.add(p.who, call, op, nil)
@@ -129,8 +129,8 @@ func TestRWMutexHistory(t *testing.T) {
 			read, err := m.Downgrade(ctx, l)
 			if err != nil {
 				// It has neither any more: it may have had the read lock for a moment.
-				await(t, "old lock gone", l.Gone())
-				if l.Table().Err() != nil {
+				await(t, "old lock gone", l.held.Gone())
+				if l.held.Table().Err() != nil {
 					call = since
 				}
 				h.add(p.who, call, drop, nil)

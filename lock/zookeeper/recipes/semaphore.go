@@ -110,14 +110,14 @@ func (sem *Semaphore) wants(p line.Position) int {
 // number, because the place would have gone with it. So two places are never granted on
 // different numbers.
 func (sem *Semaphore) agreed(ctx context.Context, l *Lease) error {
-	t, ln := l.Table(), sem.ln
+	t, ln := l.held.Table(), sem.ln
 	for {
 		n, err := t.DecideFor(ctx, ln.path, session.OfNode)
 		switch {
 		case err != nil:
 			return l.notYet(ctx, fmt.Errorf("%w: %w", idem.ErrUnavailable, err))
 		case !n.Exists:
-			return l.Lose()
+			return l.held.Lose()
 		case len(n.Data) > 0:
 			var there permitCount
 			if err := json.Unmarshal(n.Data, &there); err != nil || there.Permits < 1 {

@@ -3,6 +3,7 @@ package recipes
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/idemkeeper/idemkeeper/idem"
 	"github.com/idemkeeper/idemkeeper/internal/leaseclock"
@@ -15,7 +16,7 @@ func still(t testing.TB) (r *rig, clock *leaseclock.Manual) {
 	t.Helper()
 	clock = leaseclock.NewManual()
 	r = newRig(t, 0)
-	r.Client = open(t, r.Config.WithClock(clock.Now))
+	r.Client = open(t, r.Config.WithClock(func() time.Duration { return clock.Now().Sub(leaseclock.Instant{}) }))
 	return r, clock
 }
 

@@ -114,9 +114,9 @@ func TestTurnGivenUpWhileSuspended(t *testing.T) {
 		t.Errorf("judge() = %v, want %v and its cause", err, idem.ErrUnavailable)
 	}
 	before.ReleaseInBackground()
-	handed, err := second.awaitHandOver(canceled(t), before, second.Table().Now())
+	handed, err := second.awaitHandOver(canceled(t), before, second.held.Table().Now())
 	for err != nil && errors.Is(err, idem.ErrLocked) { // it saw the end of its context first
-		handed, err = second.awaitHandOver(canceled(t), before, second.Table().Now())
+		handed, err = second.awaitHandOver(canceled(t), before, second.held.Table().Now())
 	}
 	if handed || !errors.Is(err, idem.ErrUnavailable) || !errors.Is(err, context.Canceled) || second.Err() != nil {
 		t.Errorf("awaitHandOver() = %t, %v, want %v and its cause", handed, err, idem.ErrUnavailable)

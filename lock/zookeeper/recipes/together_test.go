@@ -39,8 +39,8 @@ func TestMutexPlacesOfOneTransactionHaveTheirOwnFences(t *testing.T) {
 					if f, g := places[i-1].Fence(), l.Fence(); !f.Before(g) {
 						t.Errorf("the fences of places side by side are %v and %v, want them to grow", f, g)
 					}
-					_, a := places[i-1].Where()
-					if _, b := l.Where(); a == b {
+					_, a := places[i-1].held.Where()
+					if _, b := l.held.Where(); a == b {
 						shared++
 					}
 				}

@@ -27,7 +27,7 @@ func first(_ []line.Position, me int) (turn bool, behind int) { return me == 0, 
 // gone, and idem.ErrLocked if ctx ended first.
 func (l *Lease) awaitTurn(ctx context.Context, r rule) error {
 	for {
-		looked := l.Table().Now()
+		looked := l.held.Table().Now()
 		all, err := l.lookAtLine(ctx)
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ func (l *Lease) awaitTurn(ctx context.Context, r rule) error {
 // until they are gone. So a caller finds the lock free right after it released the lock in the
 // background.
 func (l *Lease) turnAtOnce(ctx context.Context, r rule) error {
-	t := l.Table()
+	t := l.held.Table()
 	var leaving []*held.Claim
 	for again := false; ; again = true {
 		freed := t.Freed()
@@ -92,7 +92,7 @@ func (l *Lease) turnAtOnce(ctx context.Context, r rule) error {
 func (l *Lease) leaving(all []line.Position, known []*held.Claim) (others []line.Position, leaving []*held.Claim) {
 	for _, p := range all {
 		at := l.place.lineup.path + "/" + p.Name
-		cl := l.Table().Find(at)
+		cl := l.held.Table().Find(at)
 		if cl == nil {
 			if i := slices.IndexFunc(known, func(k *held.Claim) bool { return k.Path() == at }); i >= 0 {
 				cl = known[i]
@@ -109,7 +109,7 @@ func (l *Lease) leaving(all []line.Position, known []*held.Claim) (others []line
 
 // lookAtLine reads the line of a place.
 func (l *Lease) lookAtLine(ctx context.Context) ([]line.Position, error) {
-	t, path := l.Table(), l.place.lineup.path
+	t, path := l.held.Table(), l.place.lineup.path
 	n, err := session.Within(ctx, t.Session, func() (session.Decided, error) { return t.Decide(path, session.OfChildren) })
 	if err != nil {
 		return nil, l.notYet(ctx, err)
@@ -120,7 +120,7 @@ func (l *Lease) lookAtLine(ctx context.Context) ([]line.Position, error) {
 // awaitTurnInCrowd is awaitTurn for a rule about the whole line. Each look leaves a watch, so
 // the waiter misses no change between two looks.
 func (l *Lease) awaitTurnInCrowd(ctx context.Context, r rule) error {
-	t := l.Table()
+	t := l.held.Table()
 	for {
 		w := t.Watch(l.place.lineup.path, session.OnChildren, nil)
 		if err := l.awaitChange(ctx, w.Armed()); err != nil {
@@ -160,7 +160,7 @@ func (l *Lease) awaitTurnInCrowd(ctx context.Context, r rule) error {
 func (l *Lease) judge(ctx context.Context, r rule, all []line.Position) (turn bool, behind int, err error) {
 	me := slices.IndexFunc(all, l.place.is)
 	if me < 0 {
-		return false, 0, l.Lose()
+		return false, 0, l.held.Lose()
 	}
 	turn, behind = r(all, me)
 	if turn {
@@ -179,8 +179,8 @@ func (l *Lease) begin(head, alone bool) error {
 	l.place.mu.Lock()
 	l.place.head, l.place.alone = head, alone
 	l.place.mu.Unlock()
-	l.Table().Trusted()
-	if over := l.Over(); over != nil {
+	l.held.Table().Trusted()
+	if over := l.held.Over(); over != nil {
 		return over
 	}
 	l.place.lineup.uses.Add(1)
@@ -193,7 +193,7 @@ func (l *Lease) awaitChange(ctx context.Context, ch <-chan struct{}) error {
 	case <-ch:
 		return nil
 	case <-l.Done():
-		return l.Over()
+		return l.held.Over()
 	case <-ctx.Done():
 		return l.notYet(ctx, nil)
 	}
@@ -202,8 +202,8 @@ func (l *Lease) awaitChange(ctx context.Context, ch <-chan struct{}) error {
 // awaitConnection waits until the client may give out leases. The error wraps idem.ErrLeaseLost if
 // the place was lost first, and idem.ErrUnavailable and the cause of ctx if ctx ended first.
 func (l *Lease) awaitConnection(ctx context.Context) error {
-	err := l.Table().AwaitUp(ctx)
-	switch over := l.Over(); {
+	err := l.held.Table().AwaitUp(ctx)
+	switch over := l.held.Over(); {
 	case err == nil:
 		return nil
 	case over != nil:
@@ -215,7 +215,7 @@ func (l *Lease) awaitConnection(ctx context.Context) error {
 // notYet returns the error of a place still without its turn. It names the loss of the place,
 // or else the end of ctx, or else err.
 func (l *Lease) notYet(ctx context.Context, err error) error {
-	if over := l.Over(); over != nil {
+	if over := l.held.Over(); over != nil {
 		return over
 	}
 	if ctx.Err() != nil {
@@ -228,8 +228,8 @@ func (l *Lease) notYet(ctx context.Context, err error) error {
 // this process needs no watch.
 func (l *Lease) endOf(p line.Position) <-chan struct{} {
 	path := l.place.lineup.path + "/" + p.Name
-	if cl := l.Table().Find(path); cl != nil {
+	if cl := l.held.Table().Find(path); cl != nil {
 		return cl.Freed()
 	}
-	return l.Table().Watch(path, session.OnNode, nil).Woken()
+	return l.held.Table().Watch(path, session.OnNode, nil).Woken()
 }

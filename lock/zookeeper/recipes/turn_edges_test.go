@@ -100,7 +100,7 @@ func TestTryLooksAgainAfterItsWait(t *testing.T) {
 		places[i] = l
 	}
 	leaving, l := places[0], places[1]
-	removed := leaving.Take()
+	removed := leaving.held.Take()
 	counter := r.Proxy.Count(ln.path)
 	call := r.call(bounded(t), func(ctx context.Context) (*Lease, error) { return nil, l.turnAtOnce(ctx, first) })
 	until(t, "the first look", func() bool {
@@ -111,8 +111,8 @@ func TestTryLooksAgainAfterItsWait(t *testing.T) {
 	if err := r.Raw.Delete(pathOf(l), -1); err != nil {
 		t.Fatal(err)
 	}
-	path, czxid := leaving.Where()
-	removed(l.Table().Remove(path, czxid, false))
+	path, czxid := leaving.held.Where()
+	removed(l.held.Table().Remove(path, czxid, false))
 	await(t, "answer", call.answered)
 	if !errors.Is(call.err, idem.ErrLeaseLost) {
 		t.Errorf("turnAtOnce() without a znode = %v, want %v", call.err, idem.ErrLeaseLost)
@@ -126,7 +126,7 @@ func TestLeavingPlaceWhoseClaimIsGone(t *testing.T) {
 	t.Parallel()
 	gone, l := pairOf(t, open(t, sharedConfig(t)))
 	all := []line.Position{gone.place.Position, l.place.Position}
-	cl := l.Table().Find(pathOf(gone))
+	cl := l.held.Table().Find(pathOf(gone))
 	releaseAll(t, []*Lease{gone})
 	others, leaving := l.leaving(all, []*held.Claim{cl})
 	if !slices.Equal(others, all[1:]) || !slices.Equal(leaving, []*held.Claim{cl}) {
@@ -151,7 +151,7 @@ func TestGivenUpInACrowd(t *testing.T) {
 	if err := r.Raw.Delete(pathOf(l), -1); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the watch", l.Table().Watch(sem.ln.path, session.OnChildren, nil).Armed())
+	await(t, "the watch", l.held.Table().Watch(sem.ln.path, session.OnChildren, nil).Armed())
 	for range 50 { // it may see the watch or its own end first
 		if err := l.awaitTurnInCrowd(canceled(t), sem.enough); !errors.Is(err, idem.ErrLocked) || !errors.Is(err, context.Canceled) {
 			t.Fatalf("awaitTurnInCrowd() given up = %v, want %v and its cause", err, idem.ErrLocked)
@@ -187,7 +187,7 @@ func TestGivenUpInACrowdAfterASuspension(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the watch", l.Table().Watch(sem.ln.path, session.OnChildren, nil).Armed())
+	await(t, "the watch", l.held.Table().Watch(sem.ln.path, session.OnChildren, nil).Armed())
 	r.Proxy.Freeze(testserver.Both)
 	clock.Advance(r.Config.SessionTimeout)
 	if err := l.Err(); !errors.Is(err, idem.ErrLeaseLost) {

@@ -54,11 +54,9 @@ func (c *Client) Ephemeral(path string, data []byte) *zk.CreateRequest {
 	return &zk.CreateRequest{Path: path, Data: data, Acl: c.ACL, Flags: zk.FlagEphemeral}
 }
 
-// Root is explained in package zookeeper. Base returns the client and
-// the prefix of all paths.
-type Root interface {
-	Base() (c *Client, prefix string)
-}
+// Base returns the client below a zookeeper.Root, and the prefix of all paths. Package zookeeper
+// sets it when the program starts. A method would be in reach of everybody.
+var Base func(root any) (c *Client, prefix string)
 
 // CheckPath accepts absolute paths like /a/b, without empty or relative elements.
 func CheckPath(name, path string, optional bool) error {

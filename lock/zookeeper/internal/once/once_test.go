@@ -46,7 +46,7 @@ func connect(t *testing.T, servers ...string) (*zookeeper.Client, *held.Table, s
 		t.Fatalf("Open() = %v", err)
 	}
 	t.Cleanup(func() { _ = c.Close(context.Background()) })
-	base, _ := c.Base()
+	base, _ := held.Base(c)
 	table, err := base.Table()
 	if err != nil {
 		t.Fatalf("Table() = %v", err)

@@ -58,7 +58,7 @@ func Crowd(t testing.TB, n int) []*zookeeper.Client {
 
 // Base is the part that the objects of a client share.
 func Base(c *zookeeper.Client) *held.Client {
-	b, _ := c.Base()
+	b, _ := held.Base(c)
 	return b
 }
 

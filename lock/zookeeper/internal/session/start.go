@@ -49,10 +49,7 @@ type Credential struct {
 	Secret []byte
 }
 
-// LogValue keeps the secret out of logs.
-func (c Credential) LogValue() slog.Value { return slog.StringValue(c.String()) }
-
-// String keeps the secret out of logs.
+// String leaves the secret out.
 func (c Credential) String() string { return c.Scheme + ":***" }
 
 // start connects and brings a session up, within Config.OpenTimeout.

@@ -125,10 +125,14 @@ var (
 )
 
 // Stranger is a connection with the credentials of some users, or without credentials.
-func Stranger(t testing.TB, servers []string, who ...session.Credential) *zk.Conn {
+func Stranger[C ~struct {
+	Scheme string
+	Secret []byte
+}](t testing.TB, servers []string, who ...C) *zk.Conn {
 	t.Helper()
 	c := RawConn(t, servers)
-	for _, cred := range who {
+	for _, user := range who {
+		cred := session.Credential(user)
 		if err := c.AddAuth(cred.Scheme, cred.Secret); err != nil {
 			t.Fatalf("AddAuth() = %v", err)
 		}
