@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 )
 
@@ -26,8 +25,7 @@ type Engine struct {
 	intake  intake
 	undoing undoing
 	history history
-
-	resolversBehind atomic.Int64 // resolvers that have not returned although their context has ended
+	behind  resolversBehind
 }
 
 // New returns an engine on a locker and a store. Both have to be shared with other processes, or

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 )
 
 // resolve settles an attempt in doubt, under a lease that outlives it, and answers the request.
@@ -141,16 +142,40 @@ func (e *Engine) inDoubt(ctx context.Context, run *run, cause error) (*Result, e
 	return res, nil
 }
 
-// maxResolversBehind is how many resolvers that ignore their context an engine leaves behind.
+// maxResolversBehind is how many resolvers of a route that ignore their context an engine leaves behind.
 const maxResolversBehind = 64
 
-var errResolversBehind = errors.New("idem: too many resolvers have not returned after their context had ended")
+var errResolversBehind = errors.New("idem: too many resolvers of the route have not returned after their context had ended")
+
+// resolversBehind counts the resolvers of each route that have not returned although their context has
+// ended. One provider that hangs must not keep the resolvers of other routes from being asked.
+type resolversBehind struct {
+	mu      sync.Mutex
+	byRoute map[string]int // an entry is never 0
+}
+
+func (b *resolversBehind) full(route string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.byRoute[route] >= maxResolversBehind
+}
+
+func (b *resolversBehind) add(route string, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.byRoute == nil {
+		b.byRoute = make(map[string]int)
+	}
+	if b.byRoute[route] += n; b.byRoute[route] == 0 {
+		delete(b.byRoute, route)
+	}
+}
 
 // callResolver turns a panic and an error of a resolver into "still unknown". It leaves a
-// resolver behind that ignores its context. While too many of them have not returned, it asks none, because each
-// request of a key in doubt would leave one more.
+// resolver behind that ignores its context. While too many of the route have not returned, it asks none, because
+// each request of a key in doubt would leave one more.
 func (e *Engine) callResolver(ctx context.Context, fn Resolver, in Interrupted) (Resolution, error) {
-	if e.resolversBehind.Load() >= maxResolversBehind {
+	if e.behind.full(in.Route) {
 		return StillUnknown(), errResolversBehind
 	}
 	type answer struct {
@@ -167,7 +192,7 @@ func (e *Engine) callResolver(ctx context.Context, fn Resolver, in Interrupted) 
 			select {
 			case done <- a:
 			case <-left:
-				e.resolversBehind.Add(-1)
+				e.behind.add(in.Route, -1)
 			}
 		}()
 		resolution, err := fn(ctx, in)
@@ -180,7 +205,7 @@ func (e *Engine) callResolver(ctx context.Context, fn Resolver, in Interrupted) 
 		}
 		return a.resolution, nil
 	case <-ctx.Done():
-		e.resolversBehind.Add(1)
+		e.behind.add(in.Route, 1)
 		close(left)
 		return StillUnknown(), fmt.Errorf("idem: resolver: %w", context.Cause(ctx))
 	}

@@ -31,7 +31,7 @@ func (b *bundle) interrupted(key, body string) idem.Attempt {
 func (b *bundle) begin(id idem.KeyID, body string, fence idem.Fence) idem.Attempt {
 	b.Helper()
 	fp, _ := fingerprintOf("http", body)(1)
-	got, err := b.store.Begin(context.Background(), id, idem.BeginRequest{Kind: b.policy.Kind, Route: "POST /pay",
+	got, err := b.store.Begin(context.Background(), id, idem.BeginRequest{Kind: b.policy.Kind, Route: b.policy.Name,
 		Fence: fence, Nonce: idem.NewNonce(), Fingerprint: fp,
 		ResultTTL: b.policy.ResultTTL, KeyTTL: b.policy.KeyTTL})
 	if err != nil || !got.Begun {
@@ -384,15 +384,18 @@ func TestLeaseLostUnderTheHandler(t *testing.T) {
 }
 
 // TestResolversThatNeverReturnAreBounded: each request of a key in doubt asks the resolver, and one that
-// ignores its context stays. Beyond a bound no more are asked until one returns.
+// ignores its context stays. Beyond a bound no more of its route are asked until one returns. Other routes are
+// not concerned.
 func TestResolversThatNeverReturnAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})
 		var asked atomic.Int64
 		b := setup(t, parts{policy: func(p *idem.Policy) {
-			p.InDoubt = idem.AskResolver(func(context.Context, idem.Interrupted) (idem.Resolution, error) {
-				asked.Add(1)
-				<-end
+			p.InDoubt = idem.AskResolver(func(_ context.Context, in idem.Interrupted) (idem.Resolution, error) {
+				if in.Route == "POST /pay" {
+					asked.Add(1)
+					<-end
+				}
 				return idem.NotApplied(), nil
 			})
 		}})
@@ -405,9 +408,14 @@ func TestResolversThatNeverReturnAreBounded(t *testing.T) {
 		if asked.Load() != most {
 			t.Errorf("the resolver was asked %d times, want %d", asked.Load(), most)
 		}
+		b.policy.Name = "POST /refund"
+		b.interrupted("k2", "a")
+		res, err := b.do("k2", "a")
+		b.wantPaid(res, err, 1, false)
+		b.policy.Name = "POST /pay"
 		close(end)
 		synctest.Wait()
-		res, err := b.do("k", "a")
-		b.wantPaid(res, err, 1, false)
+		res, err = b.do("k", "a")
+		b.wantPaid(res, err, 2, false)
 	})
 }

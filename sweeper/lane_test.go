@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -179,72 +180,6 @@ func TestRouteThatRecovers(t *testing.T) {
 	})
 }
 
-// hangingStore answers no read before its context has ended.
-type hangingStore struct {
-	idem.Store
-	reads atomic.Int32
-}
-
-func (s *hangingStore) Get(ctx context.Context, _ idem.KeyID) (idem.Record, error) {
-	s.reads.Add(1)
-	<-ctx.Done()
-	return idem.Record{}, fmt.Errorf("%w: %w", idem.ErrUnavailable, ctx.Err())
-}
-
-// A term that ends under a call counts no failure of its record. The next leader looks at it anew.
-func TestEndOfATermIsNoFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, says(idem.NotApplied()))
-		b.old("a", "b")
-		store := &hangingStore{Store: b.store}
-		var err error
-		if b.engine, err = idem.New(b.locker, store); err != nil {
-			t.Fatal(err)
-		}
-		defer b.run(sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
-			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond) // shorter than a call of the store may take
-			defer cancel()
-			_ = term(ctx)
-			return nil
-		}))()
-		time.Sleep(time.Minute)
-		if sum := b.sum(); sum.Looked == 0 || sum.Failed > 0 || store.reads.Load() < 2*10 {
-			t.Errorf("%d reads in %+v, want both records read in each term and no failure", store.reads.Load(), sum)
-		}
-	})
-}
-
-// Records that waited for a call of a sick route when a term ended are looked at in the next one.
-func TestRecordsThatWaitedAtTheEndOfATerm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var up atomic.Bool
-		b := setup(t, nil)
-		b.doubts("dead", 60)
-		defer b.runWith(b.byRoute(func(ctx context.Context) error {
-			if !up.Load() {
-				<-ctx.Done()
-			}
-			return nil
-		}), sweeper.WithLead(func(ctx context.Context, term func(context.Context) error) error {
-			if up.Load() {
-				return term(ctx)
-			}
-			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-			defer cancel()
-			err := term(ctx)
-			up.Store(true)
-			return err
-		}))()
-		time.Sleep(time.Minute + promised)
-		synctest.Wait()
-		for i := range 60 {
-			if key := fmt.Sprint("dead ", i); b.asked[idOf(key)] == 0 {
-				t.Errorf("the resolver was not asked for %s", key)
-			}
-		}
-	})
-}
-
 // A route whose records fail in a row makes half as many calls as there are workers.
 func TestFailingRouteMakesHalfTheCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -262,6 +197,43 @@ func TestFailingRouteMakesHalfTheCalls(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := most.Load(); n != 4 {
 			t.Errorf("%d calls at once, want 4 of 8", n)
+		}
+	})
+}
+
+// Failures of a route make it sick only if they follow each other.
+func TestFailuresWithSuccessesBetweenThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running, most, failed atomic.Int32
+		b := setup(t, func(context.Context, idem.Interrupted) (idem.Resolution, error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(300 * time.Millisecond)
+			return idem.NotApplied(), nil
+		})
+		var fail sync.Map // by key, once
+		var err error
+		b.engine, err = idem.New(b.locker, &failingStore{Store: b.store, with: errDown, fails: func(id idem.KeyID) bool {
+			_, fails := fail.LoadAndDelete(id)
+			if fails {
+				failed.Add(1)
+			}
+			return fails
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.run(sweeper.WithWorkers(2))()
+		for _, key := range []string{"a", "b"} {
+			fail.Store(idOf(key), true)
+			b.interrupted(key)
+			b.interrupted(key + "2")
+			b.interrupted(key + "3")
+			time.Sleep(promised)
+			b.wantState(key, idem.StateReleased) // after its failure
+			if failed.Swap(0) != 1 || most.Swap(0) != 2 {
+				t.Error("want a failure, and two calls at once afterwards")
+			}
 		}
 	})
 }
