@@ -1,6 +1,10 @@
 package redisstore
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -92,11 +96,28 @@ func TestPingOfAServerThatTakesNoWrites(t *testing.T) {
 		"out of memory":    {{"maxmemory", "1"}, {"maxmemory", "0"}},
 		"too few replicas": {{"min-replicas-to-write", "1"}, {"min-replicas-to-write", "0"}},
 		"a replica":        {nil, nil},
+		"a full disk":      {{"save", "3600 1"}, {"save", ""}},
 	} {
 		r := testserver.StartRedis(t)
 		s := open(t, connect(t, r.URL()))
 		change := func(i int) {
 			switch {
+			case name == "a full disk" && i == 0: // a snapshot that fails, because a directory is in its place
+				dir, err := r.Do("CONFIG", "GET", "dir")
+				if err == nil {
+					err = os.MkdirAll(filepath.Join(dir[1], "dump.rdb", "full"), 0o700)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				do(t, r, append([]string{"CONFIG", "SET"}, settings[i]...)...)
+				do(t, r, "BGSAVE")
+				await(t, "the end of the snapshot", func() error {
+					if info, err := r.Do("INFO", "persistence"); err != nil || !strings.Contains(strings.Join(info, "\n"), "rdb_last_bgsave_status:err") {
+						return fmt.Errorf("INFO = %q, %w", info, err)
+					}
+					return nil
+				})
 			case settings[i] != nil:
 				do(t, r, append([]string{"CONFIG", "SET"}, settings[i]...)...)
 			case i == 0:
@@ -108,8 +129,8 @@ func TestPingOfAServerThatTakesNoWrites(t *testing.T) {
 		change(0)
 		id, req := newAttempt(idem.ClientKey)
 		_, begin := s.Begin(t.Context(), id, req)
-		if ping := s.Ping(t.Context()); begin == nil || ping == nil {
-			t.Errorf("%s: Ping() = %v, Begin() = %v, want errors", name, ping, begin)
+		if ping := s.Ping(t.Context()); !errors.Is(begin, idem.ErrNoWrites) || !errors.Is(ping, idem.ErrNoWrites) {
+			t.Errorf("%s: Ping() = %v, Begin() = %v, want %v", name, ping, begin, idem.ErrNoWrites)
 		}
 		change(1)
 		if err := s.Ping(t.Context()); err != nil {

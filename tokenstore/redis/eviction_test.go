@@ -60,14 +60,28 @@ func TestEvictionAfterTheStartIsNoticed(t *testing.T) {
 	}
 }
 
-func TestEvictionOnOneNodeOfAClusterIsNoticed(t *testing.T) {
+// One primary of a cluster is enough for a Ping to fail, if it takes no writes or evicts keys.
+func TestOnePrimaryOfAClusterThatIsUnfitIsNoticed(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	s := open(t, connect(t, clusterAddr(c)), asksAlways(), quiet())
+	for i, node := range c.Nodes() {
+		do(t, node, "CONFIG", "SET", "maxmemory", "1")
+		if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("Ping() while primary %d is full = %v, want %v that says so", i, err, idem.ErrUnavailable)
+		}
+		do(t, node, "CONFIG", "SET", "maxmemory", "0")
+	}
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("Ping() = %v", err)
+	}
 	setPolicy(t, c.Nodes()[1], "volatile-ttl")
 	id, req := newAttempt(idem.ClientKey)
 	if _, err := s.Begin(t.Context(), id, req); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "volatile-ttl") {
 		t.Errorf("Begin(%v) = %v, want %v that names the policy", id, err, idem.ErrUnavailable)
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "volatile-ttl") {
+		t.Errorf("Ping() = %v, want %v that names the policy", err, idem.ErrUnavailable)
 	}
 }
 

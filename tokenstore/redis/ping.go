@@ -37,19 +37,24 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// probe does on every shard what a Begin does, in one round trip for each server, and leaves
-// no record. It keeps the evidence of the clocks fresh where no payments come. It returns how
-// many shards are lost.
+// probe looks at every shard as a Begin does, in one round trip for each server, and leaves
+// no record. Whether a server takes writes concerns all its shards, so one of them is written to.
+// probe keeps the evidence of the clocks fresh where no payments come. It returns how many shards
+// are lost.
 func (s *Store) probe(ctx context.Context, expected []string) (lost int, err error) {
 	readings, calls := make([]reading, Shards), make([]redisscript.Call, Shards)
+	writes, written := make([]string, Shards), make(map[string]bool)
 	call := func(shard int, now reading) redisscript.Call {
 		names := &s.keys.shards[shard]
 		return redisscript.Call{
 			Keys: []string{names.none, names.open, names.incarnation, names.none, names.clock, names.canary},
-			Args: []string{expected[shard], now.packed()},
+			Args: []string{expected[shard], now.packed(), writes[shard]},
 		}
 	}
 	for shard := range calls {
+		if server := s.server(ctx, s.keys.incarnation(shard)); !written[server] {
+			writes[shard], written[server] = "1", true
+		}
 		readings[shard] = s.clocks.read(shard)
 		calls[shard] = call(shard, readings[shard])
 	}
