@@ -83,6 +83,8 @@ exits with 1 if a check failed, and with 0 if there are only warnings.
   redis-version       6.2 or later
   redis-eviction      maxmemory-policy noeviction, otherwise records are lost (for a
                       replica only a warning)
+  redis-read-only     replica-read-only yes, otherwise a primary that a fail-over has
+                      made a replica goes on taking writes
   redis-persistence   append-only file
   redis-replicas      their number, and how stale they are
   redis-write         every shard takes a write

@@ -92,7 +92,21 @@ func checkReplica(ctx context.Context, node *goredis.Client) nodeReport {
 	default:
 		n.warnf(check, "%s, a replica, has maxmemory-policy %s: as a primary it would evict records; set it to noeviction", n.addr, policy)
 	}
+	n.checkReadOnly(ctx, node)
 	return n
+}
+
+// checkReadOnly looks whether a server goes on taking writes after a fail-over has made it a replica.
+func (n *nodeReport) checkReadOnly(ctx context.Context, node *goredis.Client) {
+	const check = "redis-read-only"
+	switch config(ctx, node, "replica-read-only") {
+	case "yes":
+		n.okf(check, "%s takes no writes as a replica", n.addr)
+	case "":
+		n.warnf(check, "%s does not tell its replica-read-only; it must be yes", n.addr)
+	default:
+		n.failf(check, "%s has replica-read-only no: after a fail-over operations could run twice; set it to yes", n.addr)
+	}
 }
 
 // evictionPolicy is "" if the server does not tell it.
@@ -119,6 +133,7 @@ func (a *app) checkPrimary(ctx context.Context, node *goredis.Client) nodeReport
 	info := infoOf(ctx, node)
 	n.checkVersion(info["redis_version"])
 	n.checkEviction(evictionPolicy(ctx, node, info))
+	n.checkReadOnly(ctx, node)
 	n.checkPersistence(info)
 	n.checkReplicas(info)
 	return n

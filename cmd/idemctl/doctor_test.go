@@ -71,7 +71,7 @@ func TestDoctorWithoutFault(t *testing.T) {
 	got := doctor(t, env)
 	got.wantNoFinding(t, "fail")
 	got.wantNoFinding(t, "warn", "zookeeper-servers", "zookeeper-acl")
-	for _, check := range []string{"redis", "redis-version", "redis-eviction", "redis-persistence", "redis-replicas", "redis-write", "zookeeper",
+	for _, check := range []string{"redis", "redis-version", "redis-eviction", "redis-read-only", "redis-persistence", "redis-replicas", "redis-write", "zookeeper",
 		"zookeeper-version", "zookeeper-session", "zookeeper-write", "lock-domain", "clock-skew", "incarnations", "open-records", "record-domains"} {
 		got.wantFinding(t, "ok", check, "")
 	}
@@ -99,6 +99,11 @@ func TestDoctorOfRedisAlone(t *testing.T) {
 	got = doctor(t, env)
 	got.wantFinding(t, "fail", "redis-eviction", "allkeys-lru")
 	got.wantFinding(t, "ok", "redis-write", "64 shards")
+	if _, err := server.Do("CONFIG", "SET", "replica-read-only", "no"); err != nil {
+		t.Fatal(err)
+	}
+	got = doctor(t, env)
+	got.wantFinding(t, "fail", "redis-read-only", server.Addr()+" has replica-read-only no")
 }
 
 func TestDoctorOfALostRedis(t *testing.T) {

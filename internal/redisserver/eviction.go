@@ -25,6 +25,20 @@ func (e *EvictionError) Error() string {
 	return fmt.Sprintf("%s has maxmemory-policy %s: without an evicted key an operation could run twice; set it to noeviction", e.Addr, e.Policy)
 }
 
+// WritableError names a server that would go on taking writes after a fail-over has made it a replica.
+type WritableError struct{ Addr string }
+
+func (e *WritableError) Error() string {
+	return fmt.Sprintf("%s has replica-read-only no: after a fail-over it would take writes that nobody else sees, and an operation could run twice; set it to yes", e.Addr)
+}
+
+// Unfit reports whether an error names a server with a setting under which an operation could run twice.
+func Unfit(err error) bool {
+	_, evicts := errors.AsType[*EvictionError](err)
+	_, writable := errors.AsType[*WritableError](err)
+	return evicts || writable
+}
+
 // errPolicyUnknown says that a server allows neither INFO nor CONFIG GET.
 var errPolicyUnknown = errors.New("a server does not tell its maxmemory-policy")
 

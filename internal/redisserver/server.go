@@ -76,8 +76,8 @@ func EachPrimary(ctx context.Context, client goredis.UniversalClient, fn func(ct
 }
 
 // Greet calls fn for every primary that answers a first PING and may be sent a script with its
-// text, which is rarely needed later. If a server refuses the client over
-// TLS, the error says the likely reason.
+// text, which is rarely needed later. A server that would be a writable replica gets a [WritableError],
+// unless it does not tell. If a server refuses the client over TLS, the error says the likely reason.
 func Greet(ctx context.Context, client goredis.UniversalClient, fn func(ctx context.Context, node *goredis.Client) error) error {
 	err := EachPrimary(ctx, client, func(ctx context.Context, node *goredis.Client) error {
 		if err := node.Ping(ctx).Err(); err != nil {
@@ -85,6 +85,9 @@ func Greet(ctx context.Context, client goredis.UniversalClient, fn func(ctx cont
 		}
 		if err := node.Eval(ctx, "return 1", nil).Err(); Answered(err) {
 			return fmt.Errorf("eval: %w", err)
+		}
+		if Setting(ctx, node, "", "", "replica-read-only") == "no" {
+			return &WritableError{node.Options().Addr}
 		}
 		return fn(ctx, node)
 	})

@@ -45,7 +45,8 @@ type Locker struct {
 // every primary whether it is fit to keep locks, and starts the heartbeat.
 //
 // It refuses a client that reads from replicas or ignores the deadlines of contexts, a user who
-// may not run the commands of locks, and a server that evicts keys. If a server begins to evict keys later, the locker notices
+// may not run the commands of locks, a server that evicts keys, and one with replica-read-only off, which would go on
+// taking locks after a fail-over. If a server begins to evict keys later, the locker notices
 // within seconds and takes no lock until the server stops. The error wraps
 // idem.ErrUnavailable if a server cannot be reached.
 func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*Locker, error) {
@@ -60,7 +61,7 @@ func New(ctx context.Context, client goredis.UniversalClient, opts ...Option) (*
 		_, err := redisserver.CheckEviction(ctx, node)
 		return err
 	})
-	if _, evicts := errors.AsType[*redisserver.EvictionError](err); evicts {
+	if redisserver.Unfit(err) {
 		return nil, fmt.Errorf("lock/redis: %w", err)
 	}
 	if err != nil {

@@ -17,6 +17,7 @@ func TestNewRefuses(t *testing.T) {
 	addr := sharedAddr(t)
 	good := connect(t, 2, addr)
 	evicting := testserver.StartRedis(t, testserver.WithRedisArgs("--maxmemory-policy", "volatile-ttl"))
+	writable := testserver.StartRedis(t, testserver.WithRedisArgs("--replica-read-only", "no"))
 	for name, tt := range map[string]struct {
 		client goredis.UniversalClient
 		opt    Option
@@ -31,6 +32,7 @@ func TestNewRefuses(t *testing.T) {
 		"reads from replicas":   {goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{addr}, ReadOnly: true}), nil, "replicas"},
 		"a client without ends": {goredis.NewClient(&goredis.Options{Addr: addr}), nil, "ContextTimeoutEnabled"},
 		"a server that evicts":  {connect(t, 2, evicting.Addr()), nil, "noeviction"},
+		"a writable replica":    {connect(t, 2, writable.Addr()), nil, "replica-read-only"},
 	} {
 		l, err := New(t.Context(), tt.client, tt.opt, quiet())
 		if err == nil || !strings.Contains(err.Error(), tt.want) || errors.Is(err, idem.ErrUnavailable) {

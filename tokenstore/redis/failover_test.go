@@ -178,7 +178,7 @@ func TestFailoverToAnEmptyReplicaIsALoss(t *testing.T) {
 			if err := servers.Replica().CutOff(servers.Primary()); err != nil {
 				t.Fatal(err)
 			}
-			for _, cmd := range [][]string{{"CONFIG", "SET", "replica-read-only", "no"}, {"FLUSHALL"}} {
+			for _, cmd := range [][]string{{"CONFIG", "SET", "replica-read-only", "no"}, {"FLUSHALL"}, {"CONFIG", "SET", "replica-read-only", "yes"}} {
 				if _, err := servers.Replica().Do(cmd...); err != nil {
 					t.Fatal(err)
 				}

@@ -22,6 +22,16 @@ func TestNewRefusesEviction(t *testing.T) {
 	}
 }
 
+// A primary that would be a writable replica goes on with its instances after a fail-over.
+func TestNewRefusesAServerThatStaysWritable(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t, testserver.WithRedisArgs("--replica-read-only", "no"))
+	_, err := New(t.Context(), connect(t, r.URL()), quiet())
+	if err == nil || errors.Is(err, idem.ErrUnavailable) || !strings.Contains(err.Error(), "replica-read-only") {
+		t.Errorf("New() = %v, want a refusal that names replica-read-only", err)
+	}
+}
+
 func TestNewRefusesEvictionOnOneNodeOfACluster(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)

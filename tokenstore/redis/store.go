@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -37,7 +36,8 @@ type Store struct {
 // Redis lost its records, New succeeds and the store answers with idem.ErrStoreLost.
 //
 // New refuses clients with reads from replicas or without the deadlines of contexts, and
-// servers with an eviction policy. [Connect] makes a suitable client. If a server begins
+// servers with an eviction policy, or with replica-read-only off, which would go on taking writes
+// after a fail-over. [Connect] makes a suitable client. If a server begins
 // to evict keys later, Begin and Ping notice it within seconds. They fail with
 // idem.ErrUnavailable until the server stops. The error of New wraps
 // idem.ErrUnavailable if a server or the witness cannot be reached.
@@ -106,7 +106,7 @@ func (s *Store) server(ctx context.Context, key string) string {
 	return ""
 }
 
-// checkServers refuses a server with an eviction policy. It warns if the server hides its
+// checkServers refuses a server with an eviction policy or with writable replicas. It warns if the server hides its
 // policy or has no append-only file.
 func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog.Logger) error {
 	err := redisserver.Greet(ctx, client, func(ctx context.Context, node *goredis.Client) error {
@@ -124,7 +124,7 @@ func checkServers(ctx context.Context, client goredis.UniversalClient, log *slog
 		}
 		return nil
 	})
-	if _, evicts := errors.AsType[*redisserver.EvictionError](err); evicts {
+	if redisserver.Unfit(err) {
 		return fmt.Errorf("tokenstore/redis: %w", err)
 	}
 	if err != nil {
