@@ -63,13 +63,14 @@ func (l *lane) wait(row *idem.OpenRecord, a *attempt) {
 	}
 }
 
-// room waits until the route may make one more call. It is false if the route is sick and makes as
-// many as it may, if it has held up the listing for long, or if ctx has ended.
+// room waits until the route may make one more call. It does not wait if the route is sick, or if it or
+// all routes together have held up the listing for long. It is false if the route makes as many as it may
+// then, or if ctx has ended.
 func (s *Sweeper) room(ctx context.Context, l *lane, p *Pass) bool {
 	for ctx.Err() == nil {
 		young, oldest := s.young()
 		switch {
-		case l.sick || l.held >= mostHolding || l.held > 0 && s.held >= mostHoldingAll:
+		case l.sick || l.held >= mostHolding || s.held >= mostHoldingAll:
 			return len(l.waiting) == 0 && l.running < s.sickWorkers()
 		case young < s.cfg.workers:
 			return true

@@ -76,6 +76,8 @@ func TestSickRoutesHoldUpNoOther(t *testing.T) {
 		"a provider that fails slowly": {1, 1000, func(context.Context) error { time.Sleep(900 * time.Millisecond); return errDown }, nil},
 		"a provider that panics":       {1, 300, func(context.Context) error { panic("boom") }, nil},
 		"one worker":                   {3, 100, hang, []sweeper.Option{sweeper.WithWorkers(1)}},
+		"one of a hundred routes":      {100, 3, hang, nil},
+		"a hundred slow ones":          {100, 3, func(context.Context) error { time.Sleep(950 * time.Millisecond); return nil }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -84,8 +84,9 @@ func WithMinAge(d time.Duration) Option { return func(c *config) { c.minAge = d 
 // WithPage is how many records are read at a time, 100 by default.
 func WithPage(n int) Option { return func(c *config) { c.page = n } }
 
-// WithWorkers is how many records are settled at a time, 8 by default. When so
-// many resolvers of a route hang, the sweeper asks no more of that route.
+// WithWorkers is how many records are settled at a time, 8 by default. Each route that is
+// slow or fails has half as many beside them. When so many resolvers of a route hang, the
+// sweeper asks no more of that route.
 func WithWorkers(n int) Option { return func(c *config) { c.workers = n } }
 
 // WithMaxBackoff bounds the pause before an attempt in doubt is looked at again,

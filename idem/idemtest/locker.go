@@ -26,7 +26,8 @@ type LockerHarness struct {
 	// Lose is nil, the suite skips the tests of loss.
 	Lose func(t *testing.T, l idem.Locker, id idem.KeyID, lease idem.Lease)
 
-	// Timeout bounds every wait of the suite. A longer wait is a failure. The default is 30 s.
+	// Timeout bounds every wait of the suite. A longer wait is a failure. Many callers of one lock have
+	// four times as long. The default is 30 s.
 	Timeout time.Duration
 
 	// Rounds is how often each of the 64 goroutines of the mutual exclusion
