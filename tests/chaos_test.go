@@ -122,7 +122,13 @@ func (c *chaos) heal() {
 		}
 	}
 	for _, s := range c.slots {
-		s.in.Load().waitReady(c.t, 200)
+		in := s.in.Load()
+		eventually(c.t, "readiness of "+s.name, func() error {
+			if a := in.httpClient().readiness(); a.status != 200 {
+				return fmt.Errorf("%w: %v; its log ends with\n%s", errNotYet, a, in.stderr.tail(8))
+			}
+			return nil
+		})
 	}
 }
 
