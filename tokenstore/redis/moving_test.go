@@ -55,6 +55,9 @@ func TestRecordsOfASlotThatMoves(t *testing.T) {
 					t.Errorf("Begin() = %v in step %d, want %v", err, steps, idem.ErrNoWrites)
 				}
 			}
+			if err := s.Ping(t.Context()); err != nil && !errors.Is(err, idem.ErrNoWrites) {
+				t.Errorf("Ping() = %v in step %d, want %v", err, steps, idem.ErrNoWrites)
+			}
 			page, err := s.ListOpen(t.Context(), idem.OpenQuery{})
 			if err == nil && len(page.Records) == 0 {
 				t.Errorf("ListOpen() lacks the running attempt in step %d, and has no error", steps)
@@ -71,6 +74,9 @@ func TestRecordsOfASlotThatMoves(t *testing.T) {
 	}
 	if res, err := s.Settle(t.Context(), running, completion(attempt, "late")); err != nil || !res.Settled {
 		t.Errorf("Settle() after the move = %v, %v, want settled", res.Settled, err)
+	}
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("Ping() after the move = %v", err)
 	}
 	id, req := inShard()
 	mustBegin(t, s, id, req)
