@@ -129,7 +129,7 @@ func (sem *Semaphore) agreed(ctx context.Context, l *Lease) error {
 			return nil
 		}
 		r := once.Write(ctx, t, nil, &zk.SetDataRequest{Path: ln.path, Data: ln.data, Version: n.Version})
-		if r.Outcome != session.Applied && !r.RefusedBy(zk.ErrBadVersion) && !r.RefusedBy(zk.ErrNoNode) {
+		if r.Outcome != session.Applied && !r.RefusedBy(zk.ErrBadVersion) {
 			return l.notYet(ctx, fmt.Errorf("%w: set the number of permits of %s: %w", idem.ErrUnavailable, ln.name, r.Err))
 		}
 	}

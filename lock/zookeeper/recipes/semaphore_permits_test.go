@@ -3,6 +3,7 @@ package recipes
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -112,7 +113,7 @@ func TestSemaphoreParentWithForeignData(t *testing.T) {
 			if _, err := r.Raw.Create(r.Config.Chroot+linePath, []byte(data), 0, zk.WorldACL(zk.PermAll)); err != nil {
 				t.Fatal(err)
 			}
-			r.wantMismatch(r.Client, 3, "has 3", linePath)
+			r.wantMismatch(r.Client, 3, "has 3", linePath, strconv.Quote(data))
 			r.wantClean(r.Client)
 		})
 	}
@@ -172,6 +173,22 @@ func TestSemaphorePermitsWrittenMeanwhile(t *testing.T) {
 	recipetest.Release(r, r.call(bounded(t), semAsk(r.Other, 5, 4)).granted())
 	recipetest.Release(r, held)
 	r.wantClean(r.Client, r.Other)
+}
+
+// A try at a path without a number writes it and goes on.
+func TestSemaphoreTryAtAPathWithoutANumber(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	create(t, r.Raw, r.Config.Chroot+linePath, zk.FlagPersistent)
+	l, err := NewSemaphore(r.Client, linePath, 3).TryAcquire(bounded(t), 1)
+	if err != nil {
+		t.Fatalf("TryAcquire() = %v", err)
+	}
+	recipetest.Release(r, l)
+	r.wantClean(r.Client)
+	if them, err := NewSemaphore(r.Client, "no path", 3).Participants(bounded(t)); err == nil {
+		t.Errorf("Participants() of no path = %v, want an error", them)
+	}
 }
 
 // A lost reply when the number is written, and one that says it is refused.
